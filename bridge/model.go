@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"net"
+	"time"
+)
+
+// Info is what there is to know about a bridge, its ports' own state aside.
+type Info struct {
+	Name     string
+	Address  net.HardwareAddr // the bridge's own, locally administered
+	Config   BridgeConfig
+	FDBCount uint32   // dynamic entries now; static ones do not count
+	Ports    []string // names, in order of addition; never nil
+}
+
+// PortOptions is what AddPort and SetPort are asked for.
+type PortOptions struct {
+	Type    string   // AddPort: "netdev", the default, or "host"; SetPort: ""
+	Hook    string   // "auto", "tcx" or "xdp"; "" is auto for a new port, and unchanged for one that exists
+	Changes []Change // of PortSettings
+}
+
+// Port is one port of a bridge. A netdev port is an interface that was there
+// before; a host port is the host's own interface on the switch, made and
+// removed with the port.
+type Port struct {
+	Bridge   string
+	Name     string
+	Type     string   // "netdev" or "host"
+	Hook     string   // "tcx" or "xdp"
+	Index    int      // of the device
+	Flags    []string // of the device, named as `ip link` does: BROADCAST, UP, ...
+	MTU      int      // of the device, in bytes
+	State    string   // "forwarding", "disabled" while the device is down, "gone" when it vanished
+	Config   PortConfig
+	FDBCount uint32 // dynamic entries that point to the port
+	Stats    Stats
+}
+
+// Stats are the counters of a port since it was added. A frame that the
+// device keeps in one piece (GSO) counts once, with all of its bytes.
+type Stats struct {
+	RxFrames, RxBytes uint64            // from the device into the switch
+	TxFrames, TxBytes uint64            // from the switch to the device
+	Learned           uint64            // addresses that became known on the port
+	Moves             uint64            // addresses that moved to the port from another
+	Refused           uint64            // addresses not learned: table full, or held elsewhere by a static or sticky entry
+	Drops             map[string]uint64 // frames by reason; only those above zero
+}
+
+// Entry is one line of a bridge's FDB: where the frames of an address go.
+// An entry that is neither static nor sticky is dynamic: it was learned.
+type Entry struct {
+	MAC     net.HardwareAddr
+	VLAN    uint16 // 1 to 4094; 0 stands for frames without a tag
+	Port    string
+	Static  bool          // never ages, never moves
+	Sticky  bool          // never ages, never moves by learning
+	Updated time.Duration // since the address was last seen; dynamic entries only
+}
+
+// Match chooses entries of an FDB. Each field narrows the choice; the zero
+// Match is every entry.
+type Match struct {
+	Port    string  // "" is any
+	VLAN    *uint16 // nil is any; 0 is the entries of frames without a tag
+	Static  bool    // static and sticky entries
+	Dynamic bool    // learned entries; neither this nor Static is both
+}
+
+// Event is something that happened on a bridge. Fields that have no meaning
+// for a kind of event are zero.
+type Event struct {
+	Time   time.Time
+	Kind   string // "learned", "moved", "aged", "deleted", "refused", "port-added", "port-removed", "drops", ...
+	Bridge string
+	Port   string
+	From   string           // moved: the port that the address was on before
+	Reason string           // drops, refused: why
+	MAC    net.HardwareAddr // nil where the event has no address
+	VLAN   uint16           // of MAC; 0 for frames without a tag
+	Count  uint64           // how many times, for events that are counted together; 0 is once
+}
+
+// ParseMAC reads the address of an FDB entry, in any notation of
+// [net.ParseMAC] with six bytes. The error is a *[UsageError] when s is
+// malformed, zero, or a group address (IEEE 802, the first byte's lowest
+// bit): no frame can come from such an address, so no port can have it.
+func ParseMAC(s string) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 {
+		return nil, usagef(s, "not a MAC address; give six bytes such as 02:00:00:00:00:01")
+	}
+	const remedy = "give the unicast address of one station"
+	switch [6]byte(mac) {
+	case [6]byte{}:
+		return nil, usagef(s, "the zero address belongs to no station; %s", remedy)
+	case [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		return nil, usagef(s, "the broadcast address belongs to every station; %s", remedy)
+	}
+	if mac[0]&1 != 0 {
+		return nil, usagef(s, "a multicast address belongs to a group; %s", remedy)
+	}
+	return mac, nil
+}
