@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * What is done to the tables from outside the way of a frame: the clock that
+ * ages addresses, and the requests of user space. Addresses are written by
+ * this code and fdb.h alone.
+ */
+#pragma once
+
+#include "fdb.h"
+
+#define CLOCK_MONOTONIC 1
+#define SECOND 1000000000ull
+#define TICKS 8 /* a second: the steps in which the table is swept */
+
+static long sweep_bucket(u32 n, u32 *from)
+{
+	struct clock *c = clock_get();
+	u32 index = *from + n;
+	struct fdb_bucket *b;
+
+	if (!c)
+		return 1;
+	if (index >= cfg.fdb_buckets + FDB_WINDOW)
+		index -= cfg.fdb_buckets + FDB_WINDOW;
+	b = fdb_bucket(index);
+	if (!b)
+		return 1;
+	for (u32 i = 0; i < FDB_WAYS; i++) {
+		struct fdb_entry *e = &b->way[i];
+		u64 key = READ_ONCE(e->key), word = READ_ONCE(e->word);
+
+		if (!key || key == FDB_CLAIMED || fdb_valid(word, READ_ONCE(c->now)))
+			continue;
+		if (fdb_free(e, key))
+			event_add(c, EVENT_AGED, key, PORT_OF(word), 0, 1);
+	}
+	return 0;
+}
+
+/* Frees what has aged, so much a step that all is seen once in the ageing time. */
+static __always_inline void sweep(struct clock *c)
+{
+	u32 all = cfg.fdb_buckets + FDB_WINDOW, from = c->sweep;
+	u32 step = all / (cfg.ageing * TICKS) + 1;
+
+	if (from >= all)
+		from = 0;
+	bpf_loop(step, sweep_bucket, &from, 0);
+	from += step;
+	c->sweep = from < all ? from : from - all;
+}
+
+static __always_inline void clock_set(struct clock *c)
+{
+	u32 now = bpf_ktime_get_ns() / SECOND;
+
+	if (now != c->now) {
+		WRITE_ONCE(c->now, now);
+		fdb_changed(c);
+	}
+}
+
+static int tick(void *map, u32 *key, struct timer *t)
+{
+	struct clock *c = clock_get();
+
+	if (c) {
+		clock_set(c);
+		sweep(c);
+	}
+	bpf_timer_start(&t->timer, SECOND / TICKS, 0);
+	return 0;
+}
+
+static __always_inline int clock_start(struct clock *c)
+{
+	u32 zero = 0;
+	struct timer *t = bpf_map_lookup_elem(&timer, &zero);
+
+	if (!t)
+		return -ENOENT;
+	clock_set(c);
+	/* there already, of the programs before us: then it gets our callback */
+	bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&t->timer, tick);
+	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
+}
+
+/* Puts (key, word) in; what was there goes, or is kept. */
+static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool keep)
+{
+	bool counts = !((u32)word & FDB_PINNED);
+	struct fdb_entry *e = fdb_entry(key);
+	u64 old;
+
+	if (e && keep)
+		return 0;
+	if (counts && !fdb_reserve(PORT_OF(word), true))
+		return -ENOSPC;
+	if (e) {
+		old = __sync_lock_test_and_set(&e->word, word);
+		fdb_release(old, true);
+	} else if (!fdb_fill(key, word)) {
+		fdb_release(word, true);
+		return -ENOSPC;
+	}
+	fdb_changed(c);
+	return 1;
+}
+
+static __always_inline int fdb_delete(struct clock *c, u64 key)
+{
+	struct fdb_entry *e = fdb_entry(key);
+
+	if (!e || !fdb_free(e, key))
+		return -ENOENT;
+	fdb_changed(c);
+	return 1;
+}
+
+static long flush_bucket(u32 index, struct control *r)
+{
+	struct fdb_bucket *b = fdb_bucket(index);
+	u32 slot = SLOT(r->port), *left = bpf_map_lookup_elem(&usage, &slot);
+
+	if (!b || !left)
+		return 1;
+	for (u32 i = 0; i < FDB_WAYS; i++) {
+		struct fdb_entry *e = &b->way[i];
+		u64 key = READ_ONCE(e->key), word = READ_ONCE(e->word);
+		u32 id = PORT_OF(word);
+		bool pinned = (u32)word & FDB_PINNED;
+
+		if (!key || key == FDB_CLAIMED)
+			continue;
+		/* nobody can ask for the entries of a port that has left */
+		if (port_at(id)->id != id) {
+			fdb_free(e, key);
+			continue;
+		}
+		if (pinned ? !r->pinned : !r->dynamic || READ_ONCE(*left) <= r->keep)
+			continue;
+		if (r->port && id != r->port)
+			continue;
+		if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
+			continue;
+		if (fdb_free(e, key))
+			r->result++;
+	}
+	return 0;
+}
+
+static __always_inline int fdb_flush(struct clock *c, struct control *r)
+{
+	struct control request = *r;
+
+	request.result = 0;
+	bpf_loop(cfg.fdb_buckets + FDB_WINDOW, flush_bucket, &request, 0);
+	fdb_changed(c);
+	return request.result;
+}

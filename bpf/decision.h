@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Decisions that a CPU remembers: a conversation asks the same question with
+ * every frame. One is good for the epoch it was made in, which ends after a
+ * second, or when an address moves or goes; so nothing is refreshed or aged
+ * later than a second.
+ */
+#pragma once
+
+#include "pipeline.h"
+
+struct decision {
+	u64 dst; /* with the VLAN, as an FDB key */
+	u64 src;
+	u32 ifindex;
+	u32 epoch;
+	u16 in; /* slots */
+	u16 out;
+	u32 fits; /* bytes of the largest frame that surely fits the way out */
+};
+
+struct decisions {
+	struct decision at[DECISIONS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct decisions);
+} decisions SEC(".maps");
+
+static __always_inline struct decision *decision_cell(const struct frame *f)
+{
+	u64 h = (f->dst * 3 + f->src + f->ifindex) * 0x9e3779b97f4a7c15ull;
+	u32 zero = 0;
+	struct decisions *d = bpf_map_lookup_elem(&decisions, &zero);
+
+	return d ? &d->at[h >> 55 & (DECISIONS - 1)] : 0;
+}
+
+static __always_inline bool decision_holds(const struct decision *d, const struct frame *f,
+					   u32 epoch)
+{
+	return d->src == f->src && d->dst == fdb_key(f->dst, f->vlan) && d->ifindex == f->ifindex &&
+	       d->epoch == epoch;
+}
+
+static __always_inline void decision_keep(struct decision *d, const struct frame *f,
+					  const struct verdict *v, u32 epoch, u32 fits)
+{
+	d->dst = fdb_key(f->dst, f->vlan);
+	d->src = f->src;
+	d->ifindex = f->ifindex;
+	d->epoch = epoch;
+	d->in = v->in;
+	d->out = v->out;
+	d->fits = fits;
+}

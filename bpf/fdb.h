@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The forwarding database: which port an address is on.
+ *
+ * A table of buckets, each one cache line of four entries. An address lives in
+ * its home bucket or, when that is full, in one of the next few. Nothing is
+ * locked:
+ *
+ * - an entry is filled by claiming a free one (key 0 -> FDB_CLAIMED), writing
+ *   the word and then the key, so that a key that can be read has its word;
+ * - it is freed by key -> 0; a reader that has raced with that looks at the key
+ *   again after the word;
+ * - it is moved by swapping the whole word;
+ * - two CPUs that fill in the same address at once both look again after
+ *   publishing, and the entry further from home goes.
+ *
+ * It is three times as large as the number of entries allowed: with eight
+ * buckets to choose from an address finds no place once in ten million.
+ */
+#pragma once
+
+#include <linux/errno.h>
+
+#include "frame.h"
+#include "port.h"
+#include "stats.h"
+
+#define PORT_OF(word) ((u32)(word) & ~FDB_PINNED)
+#define USED_OF(word) ((u32)((word) >> 32))
+#define WORD(port, used) ((u64)(used) << 32 | (port))
+
+static __always_inline u64 fdb_key(u64 mac, u16 vlan)
+{
+	return (u64)vlan << MAC_BITS | mac;
+}
+
+static __always_inline u32 fdb_home(u64 key)
+{
+	u64 h = (key ^ cfg.hash_seed) * 0xff51afd7ed558ccdull;
+
+	h = (h ^ h >> 32) * 0xc4ceb9fe1a85ec53ull;
+	return (h >> 32) * cfg.fdb_buckets >> 32;
+}
+
+static __always_inline struct fdb_bucket *fdb_bucket(u32 index)
+{
+	return bpf_map_lookup_elem(&fdb, &index);
+}
+
+/* The way of bucket b that holds key, FDB_WAYS if none does. */
+static __always_inline u32 fdb_way(struct fdb_bucket *b, u64 key)
+{
+	u32 i;
+
+#pragma unroll
+	for (i = 0; i < FDB_WAYS; i++)
+		if (READ_ONCE(b->way[i].key) == key)
+			break;
+	return i;
+}
+
+static __always_inline u64 fdb_word(struct fdb_bucket *b, u32 i, u64 key)
+{
+	u64 word = READ_ONCE(b->way[i & (FDB_WAYS - 1)].word);
+
+	/* still the same address, or its entry has just been given away */
+	return READ_ONCE(b->way[i & (FDB_WAYS - 1)].key) == key ? word : 0;
+}
+
+/* Looks for key beyond its home bucket. */
+__noinline u64 fdb_find_far(u64 key, u32 home)
+{
+	for (u32 n = 1; n < FDB_WINDOW; n++) {
+		struct fdb_bucket *b = fdb_bucket(home + n);
+		u32 i;
+
+		if (!b)
+			break;
+		i = fdb_way(b, key);
+		if (i < FDB_WAYS)
+			return fdb_word(b, i, key);
+	}
+	return 0;
+}
+
+/* The word of key, whatever its age; 0 if there is none. */
+static __always_inline u64 fdb_find(u64 key)
+{
+	u32 home = fdb_home(key);
+	struct fdb_bucket *b = fdb_bucket(home);
+
+	if (!b)
+		return 0;
+#pragma unroll
+	for (u32 i = 0; i < FDB_WAYS; i++)
+		if (READ_ONCE(b->way[i].key) == key)
+			return fdb_word(b, i, key);
+	return fdb_find_far(key, home);
+}
+
+/* Is the entry of a port that is there, and young enough? */
+static __always_inline bool fdb_valid(u64 word, u32 now)
+{
+	u32 id = PORT_OF(word);
+
+	if (!id || port_at(id)->id != id)
+		return false;
+	return ((u32)word & FDB_PINNED) || now - USED_OF(word) < cfg.ageing;
+}
+
+/*
+ * Counts a dynamic entry more of the port; false where a limit forbids it.
+ * Adds first and looks then, so that two CPUs never overshoot together.
+ */
+static __always_inline bool fdb_reserve(u32 id, bool bridge)
+{
+	u32 zero = 0, slot = SLOT(id), max;
+	u32 *all = bpf_map_lookup_elem(&usage, &zero);
+	u32 *own = bpf_map_lookup_elem(&usage, &slot);
+
+	if (!all || !own)
+		return false;
+	if (bridge && __sync_fetch_and_add(all, 1) >= cfg.fdb_max)
+		goto full;
+	max = port_at(id)->fdb_max;
+	if (__sync_fetch_and_add(own, 1) >= (max ? max : ~0u)) {
+		__sync_fetch_and_add(own, -1);
+		goto full;
+	}
+	return true;
+full:
+	if (bridge)
+		__sync_fetch_and_add(all, -1);
+	return false;
+}
+
+static __always_inline void fdb_release(u64 word, bool bridge)
+{
+	u32 zero = 0, id = PORT_OF(word), slot = SLOT(id);
+	u32 *all = bpf_map_lookup_elem(&usage, &zero);
+	u32 *own = bpf_map_lookup_elem(&usage, &slot);
+
+	if ((u32)word & FDB_PINNED || !all || !own)
+		return;
+	if (bridge)
+		__sync_fetch_and_add(all, -1);
+	/* a slot that has a new tenant counts the new tenant's alone */
+	if (port_at(id)->id == id)
+		__sync_fetch_and_add(own, -1);
+}
+
+/* Decisions that other CPUs remember must not outlive what changed. */
+static __always_inline void fdb_changed(struct clock *c)
+{
+	__sync_fetch_and_add(&c->epoch, 1);
+}
+
+/* Frees an entry if it still is key's; true for the one who did. */
+static __always_inline bool fdb_free(struct fdb_entry *e, u64 key)
+{
+	u64 word = READ_ONCE(e->word);
+
+	if (__sync_val_compare_and_swap(&e->key, key, 0) != key)
+		return false;
+	fdb_release(word, true);
+	return true;
+}
+
+/* Of two entries for key, filled in at the same moment, keeps the first. */
+static __always_inline void fdb_deduplicate(u64 key, u32 home)
+{
+	bool found = false;
+
+	for (u32 n = 0; n < FDB_WINDOW; n++) {
+		struct fdb_bucket *b = fdb_bucket(home + n);
+
+		if (!b)
+			break;
+		for (u32 i = 0; i < FDB_WAYS; i++) {
+			if (READ_ONCE(b->way[i].key) != key)
+				continue;
+			if (found)
+				fdb_free(&b->way[i], key);
+			found = true;
+		}
+	}
+}
+
+/* Fills in a new entry, already counted; false if there is no place. */
+__noinline int fdb_fill(u64 key, u64 word)
+{
+	u32 home = fdb_home(key);
+
+	for (u32 n = 0; n < FDB_WINDOW; n++) {
+		struct fdb_bucket *b = fdb_bucket(home + n);
+
+		if (!b)
+			break;
+		for (u32 i = 0; i < FDB_WAYS; i++) {
+			struct fdb_entry *e = &b->way[i];
+
+			if (READ_ONCE(e->key) ||
+			    __sync_val_compare_and_swap(&e->key, 0, FDB_CLAIMED))
+				continue;
+			WRITE_ONCE(e->word, word);
+			__sync_lock_test_and_set(&e->key, key);
+			fdb_deduplicate(key, home);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* The entry of key, or NULL. */
+static __always_inline struct fdb_entry *fdb_entry(u64 key)
+{
+	u32 home = fdb_home(key);
+
+	for (u32 n = 0; n < FDB_WINDOW; n++) {
+		struct fdb_bucket *b = fdb_bucket(home + n);
+
+		if (!b)
+			break;
+		for (u32 i = 0; i < FDB_WAYS; i++)
+			if (READ_ONCE(b->way[i].key) == key)
+				return &b->way[i];
+	}
+	return 0;
+}
+
+/*
+ * The address was heard on port id: refreshes, moves or adds its entry.
+ * Called at most once a second for an address that stays where it is.
+ */
+__noinline int fdb_learn(u64 key, u32 id)
+{
+	struct port_stats *s = stats_of(SLOT(id));
+	struct clock *c = clock_get();
+	struct fdb_entry *e;
+	u64 old, word;
+	bool valid;
+	u32 now;
+
+	if (!c || !s)
+		return 0;
+	now = READ_ONCE(c->now);
+	word = WORD(id, now);
+
+	e = fdb_entry(key);
+	if (!e) {
+		if (!fdb_reserve(id, true))
+			goto full;
+		if (!fdb_fill(key, word)) {
+			fdb_release(word, true);
+			goto full;
+		}
+		s->learned++;
+		event_add(c, EVENT_LEARNED, key, id, 0, 1);
+		return 0;
+	}
+
+	old = READ_ONCE(e->word);
+	if ((u32)old & FDB_PINNED) {
+		if (PORT_OF(old) == id || !fdb_valid(old, now))
+			return 0;
+		s->refused++;
+		event_once_a_second(c, EVENT_REFUSED_PINNED, key, id, PORT_OF(old));
+		return 0;
+	}
+	if (PORT_OF(old) == id) {
+		/* its upper half alone: a move at this moment is not undone */
+		WRITE_ONCE(((u32 *)&e->word)[1], now);
+		return 0;
+	}
+
+	valid = fdb_valid(old, now);
+	if (!fdb_reserve(id, false))
+		goto full;
+	if (__sync_val_compare_and_swap(&e->word, old, word) != old) {
+		fdb_release(word, false); /* another CPU was first */
+		return 0;
+	}
+	fdb_release(old, false);
+	if (READ_ONCE(e->key) != key) {
+		/* the entry was given to another address under our hands */
+		__sync_val_compare_and_swap(&e->word, word, 0);
+		return 0;
+	}
+	fdb_changed(c);
+	if (valid) {
+		s->moves++;
+		event_once_a_second(c, EVENT_MOVED, key, id, PORT_OF(old));
+	} else {
+		s->learned++;
+		event_add(c, EVENT_LEARNED, key, id, 0, 1);
+	}
+	return 0;
+full:
+	s->refused++;
+	event_once_a_second(c, EVENT_REFUSED_FULL, 0, id, 0);
+	return 0;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* One frame to many ports. */
+#pragma once
+
+#include <linux/pkt_cls.h>
+
+#include "pipeline.h"
+
+struct flood {
+	void *ctx;
+	u32 in; /* slots */
+	u32 last; /* the port that takes the frame itself; the others take copies */
+	u32 kind; /* flag of the ports that take it */
+	u32 len;
+};
+
+/*
+ * May the frame leave by the device? A GSO packet may when its segments may.
+ * Asks the device itself, so that a changed MTU counts at once, and says what
+ * its MTU is. 0 or the reason against it.
+ */
+static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 *mtu)
+{
+	long refused = bpf_check_mtu(skb, ifindex, mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
+
+	return refused ? DROP_MTU : 0;
+}
+
+static long flood_to_skb(u32 n, struct flood *flood)
+{
+	struct __sk_buff *skb = flood->ctx;
+	u32 slot = n + 1, ifindex, mtu = 0, reason = 0;
+
+	if (!flood_reaches(flood->in, slot, flood->kind) || !port_has_device(slot))
+		return 0;
+	ifindex = port_at(slot)->ifindex;
+	if (flood->len > ALWAYS_FITS)
+		reason = skb_fits(skb, ifindex, &mtu);
+	if (reason) {
+		count_drop(flood->in, reason);
+		return 0;
+	}
+	if (flood->last) {
+		bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
+		count_tx(flood->last, flood->len);
+	}
+	flood->last = slot;
+	return 0;
+}
+
+static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
+				     const struct verdict *v)
+{
+	struct flood flood = {.ctx = skb, .in = v->in, .kind = v->flood, .len = f->len};
+
+	bpf_loop(cfg.slots - 1, flood_to_skb, &flood, 0);
+	if (!flood.last) {
+		count_drop(v->in, DROP_NO_MEMBER);
+		return TC_ACT_SHOT;
+	}
+	count_tx(flood.last, f->len);
+	return bpf_redirect(port_at(flood.last)->ifindex, 0);
+}
+
+static long flood_fits_xdp(u32 n, struct flood *flood)
+{
+	const volatile struct port *out = port_at(n + 1);
+	u32 mtu = 0;
+
+	if (!out->id || n + 1 == flood->in || !bpf_check_mtu(flood->ctx, out->ifindex, &mtu, 0, 0))
+		return 0;
+	flood->last = 0;
+	return 1;
+}
+
+static long flood_count_xdp(u32 n, struct flood *flood)
+{
+	if (port_at(n + 1)->id && n + 1 != flood->in)
+		count_tx(n + 1, flood->len);
+	return 0;
+}
+
+/*
+ * Floods without an skb: only from a port where nothing but the MTU can keep
+ * a frame from any other (PORT_XDP_FLOOD). False: leave it to tcx.
+ */
+static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
+				      const struct verdict *v)
+{
+	struct flood flood = {.ctx = xdp, .in = v->in, .last = 1, .len = f->len};
+
+	if (!(cfg.features & FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
+		return false;
+	if (f->len > ALWAYS_FITS) {
+		bpf_loop(cfg.slots - 1, flood_fits_xdp, &flood, 0);
+		if (!flood.last)
+			return false;
+	}
+	bpf_loop(cfg.slots - 1, flood_count_xdp, &flood, 0);
+	bpf_redirect_map(&devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+	return true;
+}

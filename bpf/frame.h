@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* A frame, as far as a switch looks at it. */
+#pragma once
+
+#include <bpf/bpf_endian.h>
+
+#include "maps.h"
+
+#define MAC_BITS 48
+#define MAC_MASK ((1ull << MAC_BITS) - 1)
+#define BROADCAST MAC_MASK
+#define VID_MASK 0x0fff
+
+#define ETHER_HEADER 14
+#define ETHER_TAG 4
+#define ETHERTYPE_VLAN 0x8100 /* 802.1Q, customer tag */
+
+/* No Ethernet device has a smaller MTU (RFC 791: every link carries 68 bytes). */
+#define ALWAYS_FITS (68 + ETHER_HEADER)
+
+struct frame {
+	u64 dst; /* MAC, first byte lowest */
+	u64 src;
+	u32 ifindex; /* it came in by */
+	u32 len; /* bytes, header included; of a GSO packet all of it */
+	u16 vlan; /* of the outer 802.1Q tag, 0 for none or a priority tag */
+};
+
+/* Reads the header at data; false if the frame ends before its headers do. */
+static __always_inline bool frame_read(struct frame *f, void *data, void *data_end)
+{
+	u64 src_and_type;
+
+	if (data + ETHER_HEADER > data_end)
+		return false;
+	f->dst = *(u64 *)data & MAC_MASK;
+	src_and_type = *(u64 *)(data + 6);
+	f->src = src_and_type & MAC_MASK;
+	f->vlan = 0;
+	if (src_and_type >> MAC_BITS == bpf_htons(ETHERTYPE_VLAN)) {
+		if (data + ETHER_HEADER + ETHER_TAG > data_end)
+			return false;
+		f->vlan = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;
+	}
+	return true;
+}
+
+static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
+{
+	f->ifindex = skb->ifindex;
+	f->len = skb->len;
+	if (!frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end))
+		return false;
+	/* the kernel moves the outer tag beside the packet before we see it */
+	if (skb->vlan_present)
+		f->vlan =
+			skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN) ? skb->vlan_tci & VID_MASK : 0;
+	return true;
+}
+
+static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
+{
+	if (!frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end))
+		return false;
+	f->ifindex = xdp->ingress_ifindex;
+	f->len = bpf_xdp_get_buff_len(xdp);
+	return true;
+}
+
+static __always_inline bool mac_is_group(u64 mac)
+{
+	return mac & 1;
+}
+
+/* A station's own address: neither a group's nor zero. */
+static __always_inline bool mac_is_source(u64 mac)
+{
+	return mac && !mac_is_group(mac);
+}
+
+/* 01:80:C2:00:00:00 to 0F, for protocols between neighbours (802.1Q table 8-1). */
+static __always_inline bool mac_is_reserved(u64 mac)
+{
+	return (mac & 0xf0ffffffffffull) == 0x0000c28001ull;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* The bridge's state. Sizes marked 1 are set by the loader. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+
+#include "types.h"
+
+#define u8 __u8
+#define u16 __u16
+#define u32 __u32
+#define u64 __u64
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
+
+/* This generation's configuration. */
+const volatile struct config cfg = {};
+
+/* Addresses. Read without a lock, walked by user space through mmap. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct fdb_bucket);
+} fdb SEC(".maps");
+
+/* Dynamic entries: of each port by slot, of the bridge in slot 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, u32);
+	__type(value, u32);
+} usage SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct clock);
+} clock SEC(".maps");
+
+struct timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct timer);
+} timer SEC(".maps");
+
+/* Counters by slot; slot 0 counts frames of devices that are no ports. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, u32);
+	__type(value, struct port_stats);
+} stats SEC(".maps");
+
+/* The last events, for any number of monitors. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, EVENT_LOG);
+	__type(key, u32);
+	__type(value, struct event);
+} events SEC(".maps");
+
+/*
+ * The ports' devices, by slot. The kernel takes a device out when it is deleted
+ * or moved to another namespace: an index that is here is still the port's.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, u32);
+	__type(value, u32);
+} devices SEC(".maps");
+
+static __always_inline struct clock *clock_get(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&clock, &zero);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* Ports: which one a device is, and whether two of them may talk. */
+#pragma once
+
+#include "maps.h"
+
+#define SLOT(id) ((id) & (MAX_PORTS - 1))
+
+static __always_inline const volatile struct port *port_at(u32 slot)
+{
+	return &cfg.ports[SLOT(slot)];
+}
+
+/* The slot of a device, 0 if it is no port of this bridge. */
+static __always_inline u32 port_slot(u32 ifindex)
+{
+	u32 cell = (u32)(ifindex * cfg.port_factor) >> 19;
+
+#pragma unroll
+	for (int i = 0; i < PORT_PROBES; i++) {
+		u32 slot = SLOT(cfg.port_cells[(cell + i) & (PORT_TABLE - 1)]);
+
+		if (!slot)
+			return 0;
+		if (cfg.ports[slot].ifindex == ifindex)
+			return slot;
+	}
+	return 0;
+}
+
+/* False when the device has been deleted or moved to another namespace. */
+static __always_inline bool port_has_device(u32 slot)
+{
+	return bpf_map_lookup_elem(&devices, &slot);
+}
+
+static __always_inline bool port_protected(const volatile struct port *in,
+					   const volatile struct port *out)
+{
+	return (cfg.features & FEATURE_PROTECTED) && (in->domains & out->domains);
+}
+
+static __always_inline bool port_learns(const volatile struct port *in)
+{
+	return !(cfg.features & FEATURE_NO_LEARN) || (in->flags & PORT_LEARN);
+}
+
+static __always_inline bool port_hairpins(const volatile struct port *in)
+{
+	return (cfg.features & FEATURE_HAIRPIN) && (in->flags & PORT_HAIRPIN);
+}

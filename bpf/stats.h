@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* Counters and events: what the switch says about itself. */
+#pragma once
+
+#include "maps.h"
+
+static __always_inline struct port_stats *stats_of(u32 slot)
+{
+	return bpf_map_lookup_elem(&stats, &slot);
+}
+
+static __always_inline void count_rx(u32 slot, u32 len)
+{
+	struct port_stats *s = stats_of(slot);
+
+	if (s) {
+		s->rx_frames++;
+		s->rx_bytes += len;
+	}
+}
+
+static __always_inline void count_tx(u32 slot, u32 len)
+{
+	struct port_stats *s = stats_of(slot);
+
+	if (s) {
+		s->tx_frames++;
+		s->tx_bytes += len;
+	}
+}
+
+static __always_inline void count_drop(u32 slot, u32 reason)
+{
+	struct port_stats *s = stats_of(slot);
+
+	if (s && reason < cfg.reasons && reason < DROP_REASONS)
+		s->drops[reason]++;
+}
+
+/*
+ * A claim on an address that is repeated many times a second is told once a
+ * second, with the number of times. One cell serves many addresses: when two
+ * of them fight for it both are told, which is right too.
+ */
+struct told {
+	u64 key;
+	u32 second;
+	u32 count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 256);
+	__type(key, u32);
+	__type(value, struct told);
+} told SEC(".maps");
+
+static __always_inline void event_add(struct clock *c, u32 kind, u64 key, u32 port, u32 from,
+				      u32 count)
+{
+	u64 seq = __sync_fetch_and_add(&c->events, 1);
+	u32 cell = seq & (EVENT_LOG - 1);
+	struct event *e = bpf_map_lookup_elem(&events, &cell);
+
+	if (!e)
+		return;
+	__sync_lock_test_and_set(&e->seq, 0);
+	e->time = bpf_ktime_get_ns();
+	e->key = key;
+	e->kind = kind;
+	e->port = port;
+	e->from = from;
+	e->count = count;
+	__sync_lock_test_and_set(&e->seq, seq + 1);
+}
+
+static __always_inline void event_once_a_second(struct clock *c, u32 kind, u64 key, u32 port,
+						u32 from)
+{
+	u32 cell = ((key * 0x9e3779b97f4a7c15ull) >> 56) & 255;
+	struct told *t = bpf_map_lookup_elem(&told, &cell);
+	u32 now = READ_ONCE(c->now);
+	u32 count;
+
+	if (!t)
+		return;
+	if (t->key == key && t->second == now) {
+		__sync_fetch_and_add(&t->count, 1);
+		return;
+	}
+	count = t->key == key ? t->count : 0;
+	t->key = key;
+	t->second = now;
+	t->count = 0;
+	event_add(c, kind, key, port, from, count + 1);
+}

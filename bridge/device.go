@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// maxName is the length of the longest name of an interface.
+const maxName = unix.IFNAMSIZ - 1
+
+// physical is the kind that netlink gives devices with a driver of their own.
+const physical = "device"
+
+// usable says why a device cannot be a port, and what to do; "" if it can.
+func usable(l netlink.Link) (why, remedy string) {
+	a := l.Attrs()
+	switch {
+	case a.RawFlags&unix.IFF_LOOPBACK != 0:
+		return "it is the loopback interface", "give an Ethernet interface"
+	case a.EncapType != "ether":
+		return fmt.Sprintf("it is a layer-3 device (link/%s), without Ethernet frames", a.EncapType), "give an Ethernet interface"
+	case l.Type() == "bridge":
+		return "it is a Linux bridge", "add its ports instead, or join it by a veth pair (`ip link add type veth`)"
+	case a.MasterIndex != 0:
+		return "it belongs to " + nameOf(a.MasterIndex), fmt.Sprintf("take it out first with `ip link set %s nomaster`", a.Name)
+	}
+	return "", ""
+}
+
+// nameOf describes the device that others belong to.
+func nameOf(index int) string {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("device %d", index)
+	}
+	switch l.Type() {
+	case "bridge":
+		return "Linux bridge " + l.Attrs().Name
+	case "bond":
+		return "bond " + l.Attrs().Name
+	}
+	return l.Type() + " " + l.Attrs().Name
+}
+
+// peerOutside reports whether l is a veth whose other end is in another
+// network namespace, so that frames can be handed straight to it.
+func peerOutside(l netlink.Link) bool {
+	return l.Type() == "veth" && l.Attrs().NetNsID >= 0
+}
+
+// links returns all devices of the namespace by index.
+func links() (map[int]netlink.Link, error) {
+	for range 10 {
+		list, err := netlink.LinkList()
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue // devices came or went meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list interfaces: %w", err)
+		}
+		byIndex := make(map[int]netlink.Link, len(list))
+		for _, l := range list {
+			byIndex[l.Attrs().Index] = l
+		}
+		return byIndex, nil
+	}
+	return nil, errors.New("list interfaces: they change too fast")
+}
+
+// flagNames are the names of interface flags in the order of ip(8).
+var flagNames = []struct {
+	bit  uint32
+	name string
+}{
+	{unix.IFF_LOOPBACK, "LOOPBACK"}, {unix.IFF_BROADCAST, "BROADCAST"}, {unix.IFF_POINTOPOINT, "POINTOPOINT"},
+	{unix.IFF_MULTICAST, "MULTICAST"}, {unix.IFF_NOARP, "NOARP"}, {unix.IFF_ALLMULTI, "ALLMULTI"},
+	{unix.IFF_PROMISC, "PROMISC"}, {unix.IFF_MASTER, "MASTER"}, {unix.IFF_SLAVE, "SLAVE"},
+	{unix.IFF_DEBUG, "DEBUG"}, {unix.IFF_DYNAMIC, "DYNAMIC"}, {unix.IFF_AUTOMEDIA, "AUTOMEDIA"},
+	{unix.IFF_PORTSEL, "PORTSEL"}, {unix.IFF_NOTRAILERS, "NOTRAILERS"}, {unix.IFF_UP, "UP"},
+	{unix.IFF_LOWER_UP, "LOWER_UP"}, {unix.IFF_DORMANT, "DORMANT"}, {unix.IFF_ECHO, "ECHO"},
+}
+
+func flagList(raw uint32) []string {
+	names := []string{}
+	if raw&unix.IFF_UP != 0 && raw&unix.IFF_RUNNING == 0 {
+		names = append(names, "NO-CARRIER")
+	}
+	for _, f := range flagNames {
+		if raw&f.bit != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// xdpTargets returns the devices that take frames redirected by XDP, as they
+// say themselves (the kernel's netdev netlink family, Linux 6.3).
+func xdpTargets() (map[uint32]bool, error) {
+	const (
+		cmdDevGet    = 1 // NETDEV_CMD_DEV_GET
+		attrIfindex  = 1 // NETDEV_A_DEV_IFINDEX
+		attrFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
+		ndoXmit      = 4 // NETDEV_XDP_ACT_NDO_XMIT
+	)
+	family, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return nil, fmt.Errorf("netdev family: %w", err)
+	}
+	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_DUMP)
+	req.AddData(&nl.Genlmsg{Command: cmdDevGet, Version: 1})
+	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, fmt.Errorf("netdev dump: %w", err)
+	}
+	targets := map[uint32]bool{}
+	for _, m := range msgs {
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		if err != nil {
+			return nil, fmt.Errorf("netdev dump: %w", err)
+		}
+		var index uint32
+		var features uint64
+		for _, a := range attrs {
+			switch a.Attr.Type {
+			case attrIfindex:
+				index = nl.NativeEndian().Uint32(a.Value)
+			case attrFeatures:
+				features = nl.NativeEndian().Uint64(a.Value)
+			}
+		}
+		targets[index] = features&ndoXmit != 0
+	}
+	return targets, nil
+}
+
+// offloads are what a driver must not do to received frames: merging them
+// (LRO loses their borders), and, where XDP looks at them, taking VLAN tags
+// out, which XDP would not see.
+const (
+	featureLRO    = "rx-lro"
+	featureRxVLAN = "rx-vlan-hw-parse"
+)
+
+// switchOff switches a feature of a device off. It reports whether it was on;
+// an error means that the driver refuses.
+func switchOff(name, feature string) (was bool, err error) {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return false, err
+	}
+	defer e.Close()
+	features, err := e.Features(name)
+	if err != nil || !features[feature] {
+		return false, nil // it has none
+	}
+	if err := e.Change(name, map[string]bool{feature: false}); err != nil {
+		return true, err
+	}
+	if features, err = e.Features(name); err == nil && features[feature] {
+		return true, errors.New("the driver keeps it on")
+	}
+	return true, nil
+}
+
+func switchOn(name, feature string) {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return
+	}
+	defer e.Close()
+	_ = e.Change(name, map[string]bool{feature: true})
+}
+
+// mtus returns the MTUs, in bytes, of devices by index, leaving out those that
+// are gone. It asks by netdevice(7)'s calls, which cost a tenth of netlink's.
+func mtus(indexes []uint32) []int {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	var list []int
+	for _, index := range indexes {
+		r, err := unix.NewIfreq("")
+		if err != nil {
+			return nil
+		}
+		r.SetUint32(index)
+		if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, r) != nil || unix.IoctlIfreq(fd, unix.SIOCGIFMTU, r) != nil {
+			continue
+		}
+		list = append(list, int(r.Uint32()))
+	}
+	return list
+}
+
+// A host port is a veth: one end is the host's interface, with the port's
+// name; the other is the port's device, with a name that is ours by its form.
+var switchEndForm = regexp.MustCompile(`^bsc[0-9a-f]{8}$`)
+
+func switchEndName(bridge, port string) string {
+	h := fnv.New32a()
+	h.Write([]byte(bridge + "/" + port))
+	return fmt.Sprintf("bsc%08x", h.Sum32())
+}
+
+// addHost makes the two ends of a host port and brings the switch's end up.
+func addHost(bridge, port string) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = switchEndName(bridge, port)
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return nil, fmt.Errorf("make its interface: %w", err)
+	}
+	l, err := netlink.LinkByName(attrs.Name)
+	if err == nil {
+		err = netlink.LinkSetUp(l)
+	}
+	if err != nil {
+		netlink.LinkDel(veth)
+		return nil, fmt.Errorf("make its interface: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"bascule/datapath"
+)
+
+// maxVLAN is the last VLAN that an entry can be in; 4095 is reserved (IEEE
+// 802.1Q table 9-2).
+const maxVLAN = 4094
+
+// FDB returns the entries of a bridge that match, by VLAN and address.
+func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
+	list = []Entry{}
+	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		names := map[uint32]string{} // of the ports that have a device
+		known := m.Port == ""
+		for _, p := range datapath.Ports(&b.Config) {
+			n := portName(b, p, devices)
+			known = known || n == m.Port
+			if b.HasDevice(p) {
+				names[p.Id] = n
+			}
+		}
+		if !known {
+			return refused("show the FDB of "+bridge, m.Port+" is no port of this bridge", "see `bascule port show "+bridge+"`")
+		}
+		entries, err := b.FDB()
+		if err != nil {
+			return err
+		}
+		list = make([]Entry, 0, len(entries))
+		for _, e := range entries {
+			port, ok := names[e.Port]
+			pinned := e.Static || e.Sticky
+			switch {
+			case !ok,
+				m.Port != "" && m.Port != port,
+				m.VLAN != nil && *m.VLAN != e.VLAN,
+				m.Static && !m.Dynamic && !pinned,
+				m.Dynamic && !m.Static && pinned:
+				continue
+			}
+			list = append(list, Entry{
+				MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Port: port,
+				Static: e.Static, Sticky: e.Sticky, Updated: e.Updated,
+			})
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), bytes.Compare(a.MAC, b.MAC))
+	})
+	return list, err
+}
+
+// AddEntry makes a static or sticky entry. It takes the place of one that was
+// learned; a static entry on another port is not moved but refused.
+func (s *Switch) AddEntry(bridge string, e Entry) error {
+	what := fmt.Sprintf("add address %s to %s", e.MAC, bridge)
+	if e.VLAN > maxVLAN {
+		return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+	}
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		next := b.Config
+		p, l, err := findPort(&change{bridge: b, next: &next}, what, bridge, e.Port)
+		if err != nil {
+			return err
+		}
+		if l == nil {
+			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
+		}
+		entries, err := b.FDB()
+		if err != nil {
+			return failed(what, err)
+		}
+		for _, old := range entries {
+			if bytes.Equal(old.MAC[:], e.MAC) && old.VLAN == e.VLAN && (old.Static || old.Sticky) && old.Port != p.Id {
+				return refused(what, "it is static on another port", fmt.Sprintf("delete that entry first with `bascule fdb del %s %s`", bridge, e.MAC))
+			}
+		}
+		err = b.Put(datapath.Entry{MAC: [6]byte(e.MAC), VLAN: e.VLAN, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky})
+		if errors.Is(err, datapath.ErrFull) {
+			return refused(what, err.Error(), "raise --fdb-max of the bridge, or flush")
+		}
+		return failed(what, err)
+	})
+}
+
+// DelEntry removes an entry of any kind.
+func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error {
+	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
+	if vlan > maxVLAN {
+		return usagef(fmt.Sprintf("VLAN %d", vlan), "out of range; give 1 to %d", maxVLAN)
+	}
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		err = b.Delete([6]byte(mac), vlan)
+		if errors.Is(err, os.ErrNotExist) {
+			why := "the FDB does not have it"
+			if vlan != 0 {
+				why += fmt.Sprintf(" in VLAN %d", vlan)
+			}
+			return refused(what, why, "see `bascule fdb show "+bridge+"`")
+		}
+		return failed(what, err)
+	})
+}
+
+// Flush removes the entries that match, and returns how many.
+func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
+	what := "flush the FDB of " + bridge
+	err = s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		match := datapath.Match{VLAN: m.VLAN, Dynamic: m.Dynamic || !m.Static, Pinned: m.Static || !m.Dynamic}
+		if m.Port != "" {
+			next := b.Config
+			p, _, err := findPort(&change{bridge: b, next: &next}, what, bridge, m.Port)
+			if err != nil {
+				return err
+			}
+			match.Port = p.Id
+		}
+		n, err = b.Flush(match)
+		return failed(what, err)
+	})
+	return n, err
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"time"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// How often a monitor looks for events, and for what has been dropped.
+const (
+	eventPeriod = 50 * time.Millisecond
+	dropPeriod  = time.Second
+)
+
+// A watch follows one bridge.
+type watch struct {
+	name   string
+	bridge *datapath.Bridge
+	log    *datapath.Log
+	names  map[uint32]string // of ports, also of those that have left
+	drops  map[uint32]map[string]uint64
+}
+
+// Monitor reports what happens on a bridge, or on every bridge where the name
+// is "", until ctx ends or report fails: addresses learned, moved, aged or
+// refused, ports added and removed, and once a second what was dropped. Any
+// number of monitors can run; none slows a frame down.
+func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
+	watches := map[string]*watch{}
+	defer func() {
+		for _, w := range watches {
+			w.log.Close()
+		}
+	}()
+	if bridge != "" {
+		if _, err := s.Bridge(bridge); err != nil {
+			return err
+		}
+	}
+	tick := time.NewTicker(eventPeriod)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		var events []Event
+		err := s.read(func(store *datapath.Store) error {
+			if err := follow(store, bridge, watches, n == 0, &events); err != nil {
+				return err
+			}
+			for _, w := range watches {
+				if err := w.look(&events, n%int(dropPeriod/eventPeriod) == 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			e.Time = time.Now()
+			if err := report(e); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// follow brings the watches up to date with the bridges that there are.
+func follow(store *datapath.Store, only string, watches map[string]*watch, first bool, events *[]Event) error {
+	names, err := store.Names()
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, name := range names {
+		if only != "" && name != only {
+			continue
+		}
+		there[name] = true
+		w := watches[name]
+		if w != nil && w.bridge.Current() {
+			continue
+		}
+		b, err := store.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if w == nil {
+			log, err := b.OpenLog()
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			w = &watch{name: name, log: log, names: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
+			watches[name] = w
+			w.adopt(b)
+			if !first {
+				*events = append(*events, Event{Kind: "bridge-added", Bridge: name})
+			}
+			continue
+		}
+		w.compare(b, events)
+	}
+	for name, w := range watches {
+		if !there[name] {
+			*events = append(*events, Event{Kind: "bridge-removed", Bridge: name})
+			w.log.Close()
+			delete(watches, name)
+		}
+	}
+	return nil
+}
+
+// adopt makes b what the watch follows.
+func (w *watch) adopt(b *datapath.Bridge) {
+	w.bridge = b
+	for _, p := range datapath.Ports(&b.Config) {
+		if w.names[p.Id] == "" {
+			w.names[p.Id] = datapath.PortName(p)
+		}
+		if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && p.Flags&datapath.PortHost == 0 && b.HasDevice(p) {
+			w.names[p.Id] = l.Attrs().Name
+		}
+	}
+}
+
+// compare reports the ports that came and went with a new configuration.
+func (w *watch) compare(b *datapath.Bridge, events *[]Event) {
+	old := w.bridge
+	w.adopt(b)
+	for _, p := range datapath.Ports(&old.Config) {
+		if datapath.PortAt(&b.Config, p.Id) == nil {
+			*events = append(*events, Event{Kind: "port-removed", Bridge: w.name, Port: w.names[p.Id]})
+		}
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		if datapath.PortAt(&old.Config, p.Id) == nil {
+			*events = append(*events, Event{Kind: "port-added", Bridge: w.name, Port: w.names[p.Id]})
+		}
+	}
+}
+
+// look reads the events since the last time, and what was dropped.
+func (w *watch) look(events *[]Event, drops bool) error {
+	list, missed, err := w.log.Read()
+	if err != nil {
+		return err
+	}
+	if missed > 0 {
+		*events = append(*events, Event{Kind: "missed", Bridge: w.name, Count: missed})
+	}
+	for _, e := range list {
+		*events = append(*events, w.event(e))
+	}
+	if !drops {
+		return nil
+	}
+	for _, p := range datapath.Ports(&w.bridge.Config) {
+		stats, err := w.bridge.PortStats(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the next look sees the next configuration
+		}
+		if err != nil {
+			return err
+		}
+		now := loadStats(&stats).Drops
+		before, seen := w.drops[p.Id]
+		w.drops[p.Id] = now
+		for _, reason := range datapath.Reasons() {
+			if n := now[reason] - before[reason]; seen && n > 0 {
+				*events = append(*events, Event{Kind: "drops", Bridge: w.name, Port: w.names[p.Id], Reason: reason, Count: n})
+			}
+		}
+	}
+	return nil
+}
+
+func (w *watch) event(e datapath.Event) Event {
+	out := Event{
+		Bridge: w.name, Port: w.names[e.Port], From: w.names[e.From],
+		MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Count: uint64(e.Count),
+	}
+	switch e.Kind {
+	case datapath.EventLearned:
+		out.Kind = "learned"
+	case datapath.EventMoved:
+		out.Kind = "moved"
+	case datapath.EventAged:
+		out.Kind = "aged"
+	case datapath.EventRefusedFull:
+		out.Kind, out.Reason, out.MAC = "refused", "full", nil
+	case datapath.EventRefusedPinned:
+		out.Kind, out.Reason = "refused", "static"
+	}
+	return out
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package bridge is the model of a switch: bridges, their ports and their FDB,
+// and the operations on them. It checks everything before it touches anything;
+// the kernel's side is package datapath's.
+package bridge
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Switch is the bridges of one network namespace.
+type Switch struct {
+	ns netns.NsHandle // -1 for the caller's
+}
+
+// Open returns the switch of a network namespace, named as `ip -n` takes it or
+// by a path; "" is the caller's own. Close it when done.
+func Open(name string) (*Switch, error) {
+	if name == "" {
+		return &Switch{ns: -1}, nil
+	}
+	ns, err := openNetns(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Switch{ns}, nil
+}
+
+// Close gives the namespace back.
+func (s *Switch) Close() error {
+	if s.ns < 0 {
+		return nil
+	}
+	return s.ns.Close()
+}
+
+// read runs f, which changes nothing, with the bridges of the namespace.
+func (s *Switch) read(f func(*datapath.Store) error) error {
+	return inside(s.ns, func() error {
+		if err := allowed(); err != nil {
+			return err
+		}
+		store, err := datapath.OpenStore()
+		if err != nil {
+			return err
+		}
+		return f(store)
+	})
+}
+
+// write runs f as the only writer in the namespace, after it has finished what
+// writers before it were killed at.
+func (s *Switch) write(f func(*datapath.Store) error) error {
+	return s.read(func(store *datapath.Store) error {
+		if err := datapath.CheckKernel(); err != nil {
+			return err
+		}
+		unlock, err := store.Lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := mend(store); err != nil {
+			return err
+		}
+		return f(store)
+	})
+}
+
+// allowed says so where the process lacks what it takes, before a system call
+// says less.
+func allowed() error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("capget: %w", err)
+	}
+	var missing []string
+	for _, c := range []struct {
+		bit  int
+		name string
+	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_BPF, "CAP_BPF"}} {
+		if data[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
+			// whoever may administer the system may load programs, too
+			if c.bit == unix.CAP_BPF && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0 {
+				continue
+			}
+			missing = append(missing, c.name)
+		}
+	}
+	if missing != nil {
+		return refused("use the switch", "no permission ("+strings.Join(missing, ", ")+")", "run as root")
+	}
+	return nil
+}
+
+// AddBridge makes a bridge without ports.
+func (s *Switch) AddBridge(name string, changes []Change) error {
+	what := "add bridge " + name
+	if err := checkName(name); err != nil {
+		return err
+	}
+	config, err := configure(BridgeSettings, defaults(BridgeSettings), changes)
+	if err != nil {
+		return err
+	}
+	return s.write(func(store *datapath.Store) error {
+		if store.Exists(name) {
+			return refused(what, "it exists", "change it with `bascule bridge set "+name+"`, or delete it first")
+		}
+		if err := sweepAbandoned(); err != nil {
+			return err
+		}
+		var c datapath.Config
+		config.store(&c)
+		var seed [8]byte
+		rand.Read(seed[:])
+		c.HashSeed = binary.NativeEndian.Uint64(seed[:])
+		rand.Read(c.Address[:])
+		c.Address[0] = c.Address[0]&^1 | 2 // one station's, locally administered (IEEE 802 8.4)
+		return failed(what, store.Create(name, c))
+	})
+}
+
+// SetBridge changes a bridge's settings, and loads this binary's programs,
+// which is all that it does without changes. It returns what there is to say
+// about it.
+func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
+	what := "set bridge " + name
+	err = s.change(what, name, func(c *change) error {
+		config, err := configure(BridgeSettings, loadBridgeConfig(c.next), changes)
+		if err != nil {
+			return err
+		}
+		config.store(c.next)
+		for _, p := range datapath.Ports(c.next) {
+			if !c.bridge.HasDevice(p) {
+				continue
+			}
+			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
+				setFlag(p, datapath.PortPeer, peerOutside(l))
+			}
+		}
+		c.after = func() error {
+			n, err := c.bridge.Flush(datapath.Match{Dynamic: true, Keep: config.FDBMax})
+			if n > 0 {
+				notes = append(notes, fmt.Sprintf("%s: %d learned addresses dropped to make room for %d at most; static ones stay", name, n, config.FDBMax))
+			}
+			return err
+		}
+		return nil
+	})
+	return notes, err
+}
+
+// DelBridge removes a bridge: its ports, its addresses, all of it.
+func (s *Switch) DelBridge(name string) error {
+	what := "delete bridge " + name
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, name)
+		if err != nil {
+			return err
+		}
+		if err := b.Begin(); err != nil {
+			return failed(what, err)
+		}
+		for _, p := range datapath.Ports(&b.Config) {
+			if err := release(b, p); err != nil {
+				return failed(what, err)
+			}
+		}
+		return failed(what, b.Remove())
+	})
+}
+
+// Bridges returns all bridges by name.
+func (s *Switch) Bridges() (list []Info, err error) {
+	list = []Info{}
+	err = s.each("", func(name string, b *datapath.Bridge) error {
+		info, err := describe(name, b)
+		list = append(list, info)
+		return err
+	})
+	return list, err
+}
+
+// Bridge returns one bridge.
+func (s *Switch) Bridge(name string) (info Info, err error) {
+	err = s.each(name, func(name string, b *datapath.Bridge) error {
+		info, err = describe(name, b)
+		return err
+	})
+	return info, err
+}
+
+func describe(name string, b *datapath.Bridge) (Info, error) {
+	usage, err := b.Usage()
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{
+		Name: name, Address: net.HardwareAddr(b.Config.Address[:]),
+		Config: loadBridgeConfig(&b.Config), FDBCount: usage[0], Ports: []string{},
+	}
+	devices, err := links()
+	if err != nil {
+		return Info{}, err
+	}
+	for _, p := range inOrder(&b.Config) {
+		info.Ports = append(info.Ports, portName(b, p, devices))
+	}
+	return info, nil
+}
+
+// each runs f with the bridge of the name, or with all where it is "".
+func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error {
+	return s.read(func(store *datapath.Store) error {
+		if name != "" {
+			b, err := open(store, "show bridge "+name, name)
+			if err != nil {
+				return err
+			}
+			return f(name, b)
+		}
+		names, err := store.Names()
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			b, err := store.Open(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // deleted at this moment
+			}
+			if err != nil {
+				return fmt.Errorf("cannot read bridge %s: %w", name, err)
+			}
+			if err := f(name, b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// open opens a bridge; what says for which purpose, for the error.
+func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
+	b, err := store.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refused(what, "there is no bridge "+name+" in this network namespace", "see `bascule bridge show`")
+	}
+	if err != nil {
+		return nil, failed(what, err)
+	}
+	return b, nil
+}
+
+// A change is a bridge's next configuration and what surrounds it.
+type change struct {
+	bridge *datapath.Bridge
+	next   *datapath.Config
+	before func() error // right before the change is made
+	undo   func()       // undoes before, where the change is refused
+	after  func() error // right after, and again by whoever mends
+}
+
+// change makes a change to a bridge: plan says which, and touches nothing.
+func (s *Switch) change(what, name string, plan func(*change) error) error {
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, name)
+		if err != nil {
+			return err
+		}
+		next := b.Config
+		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() {}, after: func() error { return nil }}
+		if err := plan(c); err != nil {
+			return err
+		}
+		if err := setXDPTargets(c.next); err != nil {
+			return failed(what, err)
+		}
+		if err := b.Begin(); err != nil {
+			return failed(what, err)
+		}
+		err = c.before()
+		if err == nil {
+			err = b.Commit(next)
+		}
+		if err != nil {
+			c.undo()
+			return failed(what, errors.Join(err, b.Done()))
+		}
+		if err := c.after(); err != nil {
+			return failed(what, err)
+		}
+		return failed(what, b.Done())
+	})
+}
+
+// mend finishes what commands were killed at.
+func mend(store *datapath.Store) error {
+	if err := store.Sweep(); err != nil {
+		return err
+	}
+	names, err := store.Names()
+	if err != nil {
+		return err
+	}
+	dirty := false
+	used := map[string]bool{} // names of switch ends
+	for _, name := range names {
+		b, err := store.Open(name)
+		if err != nil {
+			return fmt.Errorf("cannot read bridge %s: %w", name, err)
+		}
+		if b.Dirty() {
+			dirty = true
+			if err := mendBridge(b); err != nil {
+				return fmt.Errorf("cannot mend bridge %s: %w", name, err)
+			}
+		}
+		for _, p := range datapath.Ports(&b.Config) {
+			if p.Flags&datapath.PortHost != 0 {
+				used[switchEndName(name, datapath.PortName(p))] = true
+			}
+		}
+	}
+	if !dirty {
+		return nil
+	}
+	devices, err := links()
+	if err != nil {
+		return err
+	}
+	for _, l := range devices {
+		if name := l.Attrs().Name; switchEndForm.MatchString(name) && !used[name] {
+			if err := netlink.LinkDel(l); err != nil {
+				return fmt.Errorf("remove %s: %w", name, err)
+			}
+		}
+	}
+	for _, name := range names {
+		b, err := store.Open(name)
+		if err != nil {
+			return err
+		}
+		if err := b.Done(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func mendBridge(b *datapath.Bridge) error {
+	if err := b.Mend(); err != nil {
+		return err
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		if err := settle(b, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkName says whether a bridge can have the name: it follows the rules for
+// interfaces (dev_valid_name() in the kernel's net/core/dev.c).
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return usagef("bridge name", "it is empty; give a name of 1 to %d bytes", maxName)
+	case len(name) > maxName:
+		return usagef("bridge name "+name, "it is too long; give 1 to %d bytes", maxName)
+	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
+		return usagef(fmt.Sprintf("bridge name %q", name), "no interface can have it; leave out slashes, colons and blanks")
+	}
+	return nil
+}
+
+// failed adds what was being done to an error that does not say so yet.
+func failed(what string, err error) error {
+	var usage *UsageError
+	if err == nil || errors.As(err, &usage) || strings.HasPrefix(err.Error(), "cannot ") {
+		return err
+	}
+	remedy := "nothing was changed"
+	var port *datapath.PortError
+	switch {
+	case errors.As(err, &port) && port.Hook == "xdp":
+		return refused(what, "XDP on "+port.Port+" is refused by its driver: "+port.Err.Error(), "use --hook tcx")
+	case errors.Is(err, os.ErrPermission):
+		remedy = "run as root"
+	}
+	return refused(what, err.Error(), remedy)
+}
+
+func loadBridgeConfig(c *datapath.Config) BridgeConfig {
+	return BridgeConfig{
+		Ageing:       time.Duration(c.Ageing) * time.Second,
+		FDBMax:       c.FdbMax,
+		GroupFwdMask: c.GroupFwdMask,
+	}
+}
+
+func (b BridgeConfig) store(c *datapath.Config) {
+	c.Ageing = uint32(b.Ageing / time.Second)
+	c.FdbMax = b.FDBMax
+	c.GroupFwdMask = b.GroupFwdMask
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A hook is a place in a device where a port's program sits.
+type hook int
+
+const (
+	hookTCX hook = iota
+	hookXDP
+)
+
+func (h hook) String() string { return [...]string{"tcx", "xdp"}[h] }
+
+// A PortError says that a program could not be put on a port.
+type PortError struct {
+	Port string
+	Hook string // "tcx" or "xdp"
+	Err  error
+}
+
+func (e *PortError) Error() string {
+	return fmt.Sprintf("%s on %s: %v", e.Hook, e.Port, e.Err)
+}
+
+func (e *PortError) Unwrap() error { return e.Err }
+
+// A pinnedLink ties a port's device to a program, by its pin's name.
+type pinnedLink struct {
+	path string
+	port uint32 // id
+	hook hook
+}
+
+// links returns the bridge's, whether their devices are there or not.
+func (b *Bridge) links() ([]pinnedLink, error) {
+	entries, err := os.ReadDir(b.pin("link"))
+	if err != nil {
+		return nil, err
+	}
+	var links []pinnedLink
+	for _, e := range entries {
+		id, name, _ := strings.Cut(e.Name(), "-")
+		port, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("unknown pin %s", b.pin("link", e.Name()))
+		}
+		l := pinnedLink{b.pin("link", e.Name()), uint32(port), hookTCX}
+		if name == hookXDP.String() {
+			l.hook = hookXDP
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func (b *Bridge) link(id uint32, h hook) pinnedLink {
+	return pinnedLink{b.pin("link", fmt.Sprintf("%d-%s", id, h)), id, h}
+}
+
+// update swaps the program under the link in one step; a link whose device is
+// gone stays as it is.
+func (l pinnedLink) update(p *ebpf.Program) error {
+	open, err := link.LoadPinnedLink(l.path, nil)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	if err := open.Update(p); err != nil && !errors.Is(err, unix.ENOLINK) {
+		return err
+	}
+	return nil
+}
+
+// remove takes the program off the device before it returns.
+func (l pinnedLink) remove() error {
+	open, err := link.LoadPinnedLink(l.path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		// fails where the device is gone, and the program with it
+		_ = open.Detach()
+		open.Close()
+	}
+	return os.Remove(l.path)
+}
+
+// attach puts the programs of g on the ports of c that do not have them yet. It
+// returns the links that it made, also when it fails.
+func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
+	for _, p := range Ports(c) {
+		hooks := []hook{hookTCX}
+		if p.Flags&PortXDP != 0 {
+			hooks = append(hooks, hookXDP)
+		}
+		for _, h := range hooks {
+			l := b.link(p.Id, h)
+			if _, err := os.Lstat(l.path); err == nil {
+				continue
+			}
+			if PortAt(&b.Config, p.Id) != nil && !b.HasDevice(p) {
+				continue
+			}
+			if err := attachOne(l, g.program(h), int(p.Ifindex)); err != nil {
+				return made, &PortError{PortName(p), h.String(), err}
+			}
+			made = append(made, l)
+		}
+	}
+	return made, nil
+}
+
+func attachOne(l pinnedLink, p *ebpf.Program, ifindex int) error {
+	var open link.Link
+	var err error
+	if l.hook == hookXDP {
+		open, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: ifindex, Flags: link.XDPDriverMode})
+	} else {
+		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXIngress})
+	}
+	if err != nil {
+		if l.hook == hookXDP {
+			err = driverWords(p, ifindex, err)
+		}
+		return err
+	}
+	defer open.Close()
+	return open.Pin(l.path)
+}
+
+// driverWords asks why the driver takes no XDP program: links do not tell, but
+// the older way of attaching does.
+func driverWords(p *ebpf.Program, ifindex int, err error) error {
+	nl.EnableErrorMessageReporting = true
+	device, lookup := netlink.LinkByIndex(ifindex)
+	if lookup != nil {
+		return err
+	}
+	// does not put anything in the place of a program that is there
+	const flags = nl.XDP_FLAGS_DRV_MODE | nl.XDP_FLAGS_UPDATE_IF_NOEXIST
+	words := netlink.LinkSetXdpFdWithFlags(device, p.FD(), flags)
+	if words == nil {
+		// it has taken it, this time
+		_ = netlink.LinkSetXdpFdWithFlags(device, -1, nl.XDP_FLAGS_DRV_MODE)
+		return err
+	}
+	return words
+}
+
+// HasDevice reports whether the port's device is there: the very one that it
+// was added with, in the calling thread's network namespace, not another that
+// has got the same index since.
+func (b *Bridge) HasDevice(p *Port) bool {
+	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return false
+	}
+	defer open.Close()
+	info, err := open.Info()
+	if err != nil || info.TCX() == nil || info.TCX().Ifindex != p.Ifindex {
+		return false
+	}
+	on, err := link.QueryPrograms(link.QueryOptions{Target: int(p.Ifindex), Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return false
+	}
+	for _, program := range on.Programs {
+		if id, ok := program.LinkID(); ok && id == info.ID {
+			return true
+		}
+	}
+	return false
+}
+
+// alive reports whether any device of the bridge still exists, in whatever
+// network namespace.
+func (b *Bridge) alive() bool {
+	links, err := b.links()
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	for _, l := range links {
+		open, err := link.LoadPinnedLink(l.path, &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			continue
+		}
+		info, err := open.Info()
+		open.Close()
+		if err == nil && info.TCX() != nil && info.TCX().Ifindex != 0 {
+			return true
+		}
+	}
+	return false
+}

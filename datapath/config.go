@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Config is everything that a bridge's programs are told. Specialise fills in
+// what follows from the rest.
+type Config = kernelConfig
+
+// Port is a port in a Config. A slot whose Id is 0 is free.
+type Port = kernelPort
+
+// PortFlags are the bits of Port.Flags.
+type PortFlags = kernelPortFlag
+
+// The flags of a port: what it was told, what its device is, and what must be
+// put back when it leaves.
+const (
+	PortLearn      = kernelPortFlagPORT_LEARN
+	PortDiscover   = kernelPortFlagPORT_DISCOVER
+	PortMcastFlood = kernelPortFlagPORT_MCAST_FLOOD
+	PortBcastFlood = kernelPortFlagPORT_BCAST_FLOOD
+	PortHairpin    = kernelPortFlagPORT_HAIRPIN
+	PortPeer       = kernelPortFlagPORT_PEER
+	PortXDP        = kernelPortFlagPORT_XDP
+	PortXDPTx      = kernelPortFlagPORT_XDP_TX
+	PortHost       = kernelPortFlagPORT_HOST
+	PortWasPromisc = kernelPortFlagPORT_WAS_PROMISC
+	PortHadLRO     = kernelPortFlagPORT_HAD_LRO
+	PortHadRxVLAN  = kernelPortFlagPORT_HAD_RXVLAN
+)
+
+// MaxPorts is the number of ports that a bridge can have.
+const MaxPorts = len(Config{}.Ports) - 1
+
+const (
+	layout     = 1 // of the maps: raise it when a type of bpf/types.h changes
+	slotBits   = 10
+	portProbes = 8 // PORT_PROBES
+	portShift  = 19
+	fdbWindow  = 8 // FDB_WINDOW
+	fdbWays    = 4 // FDB_WAYS
+	minBuckets = 256
+)
+
+// Slot returns the slot of a port id.
+func Slot(id uint32) uint32 { return id & (1<<slotBits - 1) }
+
+// Incarnation returns the part of a port id that rises with every port added.
+func Incarnation(id uint32) uint32 { return id >> slotBits }
+
+// PortAt returns the port with the id, nil if it is not there any more.
+func PortAt(c *Config, id uint32) *Port {
+	p := (*Port)(unsafe.Pointer(&c.Ports[Slot(id)])) // the same type, without its name
+	if id == 0 || p.Id != id {
+		return nil
+	}
+	return p
+}
+
+// Ports returns the ports of c by slot; they can be changed through the
+// pointers.
+func Ports(c *Config) []*Port {
+	var ports []*Port
+	for i := range c.Ports {
+		if id := c.Ports[i].Id; id != 0 {
+			ports = append(ports, PortAt(c, id))
+		}
+	}
+	return ports
+}
+
+// NewPort gives a free slot of c to a port and returns it, nil if there is
+// none. Its id has never been given before.
+func NewPort(c *Config, name string) *Port {
+	for slot := 1; slot < len(c.Ports); slot++ {
+		if c.Ports[slot].Id != 0 {
+			continue
+		}
+		c.NextIncarnation++
+		// 20 bits; 0 would make slot 0's id of the first slot
+		incarnation := c.NextIncarnation&(1<<20-1) | 1<<19
+		c.Ports[slot].Id = incarnation<<slotBits | uint32(slot)
+		p := PortAt(c, c.Ports[slot].Id)
+		for i := range len(p.Name) - 1 {
+			if i < len(name) {
+				p.Name[i] = int8(name[i])
+			}
+		}
+		return p
+	}
+	return nil
+}
+
+// PortName returns the name that the port was added by.
+func PortName(p *Port) string {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&p.Name)), len(p.Name))
+	name, _, _ := bytes.Cut(b, []byte{0})
+	return string(name)
+}
+
+// buckets returns how many home buckets an FDB of so many dynamic entries has:
+// three times the room, so that no neighbourhood fills up.
+func buckets(max uint32) uint32 {
+	return uint32(minBuckets + uint64(max)*3/fdbWays)
+}
+
+// specialise fills in what follows from the ports: the table that finds them,
+// and the features that any of them asks for.
+func specialise(c *Config) {
+	c.Layout = layout
+	c.Reasons = uint32(kernelDropReasonDROP_REASONS)
+	c.FdbBuckets = max(c.FdbBuckets, buckets(c.FdbMax))
+
+	ports := Ports(c)
+	c.Slots = 1
+	var f kernelFeature
+	if c.GroupFwdMask != 0 {
+		f |= kernelFeatureFEATURE_GROUP_FWD
+	}
+	var domains, shared uint32
+	allXDP, allFloods, noHairpin := true, true, true
+	const floods = PortDiscover | PortMcastFlood | PortBcastFlood
+	for _, p := range ports {
+		c.Slots = max(c.Slots, Slot(p.Id)+1)
+		shared |= domains & p.Domains
+		domains |= p.Domains
+		if p.Flags&PortHairpin != 0 {
+			f |= kernelFeatureFEATURE_HAIRPIN
+			noHairpin = false
+		}
+		if p.Flags&PortLearn == 0 {
+			f |= kernelFeatureFEATURE_NO_LEARN
+		}
+		if p.Flags&floods != floods {
+			f |= kernelFeatureFEATURE_FLOOD_FLAGS
+			allFloods = false
+		}
+		if p.Flags&PortPeer != 0 {
+			f |= kernelFeatureFEATURE_PEER
+		}
+		if p.Flags&PortXDPTx == 0 {
+			allXDP = false
+		}
+	}
+	if shared != 0 {
+		f |= kernelFeatureFEATURE_PROTECTED
+	}
+	for _, p := range ports {
+		p.Flags &^= kernelPortFlagPORT_XDP_FLOOD
+		if allXDP && allFloods && noHairpin && p.Domains&shared == 0 {
+			p.Flags |= kernelPortFlagPORT_XDP_FLOOD
+			f |= kernelFeatureFEATURE_XDP_FLOOD
+		}
+	}
+	c.Features = uint32(f)
+	index(c, ports)
+}
+
+// index makes the table that finds a port by its ifindex in at most
+// portProbes steps. It tries multipliers until one spreads the ports so far:
+// with one cell in eight taken, nearly any does.
+func index(c *Config, ports []*Port) {
+	for factor := uint32(1 << portShift); ; factor = rand.Uint32() | 1 {
+		if place(c, ports, factor) {
+			c.PortFactor = factor
+			return
+		}
+	}
+}
+
+func place(c *Config, ports []*Port, factor uint32) bool {
+	clear(c.PortCells[:])
+next:
+	for _, p := range ports {
+		cell := p.Ifindex * factor >> portShift
+		for i := range uint32(portProbes) {
+			at := &c.PortCells[(cell+i)%uint32(len(c.PortCells))]
+			if *at == 0 {
+				*at = uint16(Slot(p.Id))
+				continue next
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// Reasons are the names of the reasons for which frames are dropped, by
+// number; number 0 is none. They are read from the datapath's own types, where
+// a reason is defined.
+var Reasons = sync.OnceValue(reasons)
+
+func reasons() []string {
+	spec, err := loadKernel()
+	if err != nil {
+		panic(err) // the object is part of this binary
+	}
+	var enum *btf.Enum
+	if err := spec.Types.TypeByName("drop_reason", &enum); err != nil {
+		panic(err)
+	}
+	names := make([]string, kernelDropReasonDROP_REASONS)
+	for _, v := range enum.Values {
+		if v.Value > 0 && v.Value < uint64(len(names)) {
+			name := strings.TrimPrefix(v.Name, "DROP_")
+			names[v.Value] = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+		}
+	}
+	return names
+}

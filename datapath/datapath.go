@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package datapath is the kernel's side of a bridge, seen from user space: it
+// loads the programs of bpf/, specialised for a configuration, pins them,
+// attaches them to ports, swaps them under traffic, and reads and writes
+// their tables. Nothing of it stays behind in memory: what a bridge is lives
+// in pinned maps, programs and links under Root.
+package datapath
+
+//go:generate go tool bpf2go -go-package datapath -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu" -type port -type fdb_entry -type port_flag -type feature -type drop_reason -type event_kind -type event -type control_op -type control kernel ../bpf/switch.bpf.c

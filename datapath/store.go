@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is where bridges are pinned: a BPF file system of our own, because
+// `ip netns exec` hides the one under /sys.
+const Root = "/run/bascule"
+
+// A Store holds the bridges of one network namespace: one folder each.
+//
+//	<cookie of the namespace>/<bridge>/current -> gen-7
+//	                                  /gen-7/config, tcx, xdp, control and the tables
+//	                                  /link/<port id>-tcx, <port id>-xdp
+//	                                  /dirty        while a command is at work
+//
+// A bridge is what its `current` says, and renaming that link is the moment at
+// which a change is made. All else follows from it, and is put right by the
+// next writer when a command was killed before it had finished.
+type Store struct {
+	dir string
+}
+
+// OpenStore returns the store of the calling thread's network namespace. It
+// makes nothing but the mount of Root.
+func OpenStore() (*Store, error) {
+	cookie, err := NetnsCookie()
+	if err != nil {
+		return nil, err
+	}
+	root, err := mountRoot()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
+}
+
+// NetnsCookie names the calling thread's network namespace; no other gets the
+// same name while the machine is up (socket(7), SO_NETNS_COOKIE).
+func NetnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("SO_NETNS_COOKIE: %w", err)
+	}
+	return cookie, nil
+}
+
+// mountRoot returns the path of Root's file system, mounting it if need be.
+//
+// `ip netns exec` runs a command in a mount namespace of its own, which sees
+// no later mount of the machine's and whose mounts end with it. So the file
+// system belongs to the machine, that is to the oldest process that we may
+// look into, and is reached through that where our own Root is something else.
+func mountRoot() (string, error) {
+	if isBPF(Root) {
+		return Root, nil
+	}
+	machine := oldestAncestor()
+	path := filepath.Join(machine, "root", Root)
+	if isBPF(path) {
+		return path, nil
+	}
+	mount := func() error {
+		if err := os.MkdirAll(Root, 0o700); err != nil {
+			return err
+		}
+		err := unix.Mount("bascule", Root, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
+		if err != nil {
+			return fmt.Errorf("mount a BPF file system at %s: %w", Root, err)
+		}
+		return nil
+	}
+	if sameMounts(machine) {
+		return Root, mount()
+	}
+	done := make(chan error)
+	go func() {
+		// the thread is not given back: its mount namespace is not ours
+		runtime.LockOSThread()
+		done <- func() error {
+			ns, err := os.Open(filepath.Join(machine, "ns/mnt"))
+			if err != nil {
+				return err
+			}
+			defer ns.Close()
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return err
+			}
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			return mount()
+		}()
+	}()
+	return path, <-done
+}
+
+// oldestAncestor returns the /proc folder of the first process, or of the one
+// nearest to it among our ancestors that we may look into.
+func oldestAncestor() string {
+	oldest := "/proc/self"
+	for pid := os.Getpid(); pid > 0; pid = parent(pid) {
+		dir := "/proc/" + strconv.Itoa(pid)
+		if _, err := os.Stat(dir + "/root/"); err == nil {
+			oldest = dir
+		}
+	}
+	return oldest
+}
+
+// parent returns a process's parent, 0 if there is none to be seen (proc(5)).
+func parent(pid int) int {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	// the second field, a name in parentheses, may hold anything
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	ppid, _ := strconv.Atoi(fields[1])
+	return ppid
+}
+
+// sameMounts reports whether a process sees the mounts that we see.
+func sameMounts(proc string) bool {
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	its, err2 := os.Readlink(filepath.Join(proc, "ns/mnt"))
+	return err1 != nil || err2 != nil || ours == its
+}
+
+func isBPF(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.BPF_FS_MAGIC
+}
+
+// Lock makes the caller the only writer of the namespace's bridges; it waits
+// for another to finish. The lock ends with the process, too.
+func (s *Store) Lock() (unlock func(), err error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	for {
+		dir, err := os.Open(s.dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := os.MkdirAll(s.dir, 0o700); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for {
+			err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		if err != nil {
+			dir.Close()
+			return nil, fmt.Errorf("lock %s: %w", s.dir, err)
+		}
+		// the last writer may have removed the folder that we waited for
+		held, err1 := dir.Stat()
+		named, err2 := os.Stat(s.dir)
+		if err1 != nil || err2 != nil || !os.SameFile(held, named) {
+			dir.Close()
+			continue
+		}
+		return func() {
+			os.Remove(s.dir) // goes only when no bridge is left
+			dir.Close()
+		}, nil
+	}
+}
+
+// Names returns the bridges' names in order.
+func (s *Store) Names() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if s.Exists(unescape(e.Name())) {
+			names = append(names, unescape(e.Name()))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// Exists reports whether the bridge does.
+func (s *Store) Exists(name string) bool {
+	_, err := os.Readlink(filepath.Join(s.path(name), "current"))
+	return err == nil
+}
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, escape(name)) }
+
+// The BPF file system takes no dots in names; interface names may have some.
+var escapes = strings.NewReplacer("%", "%25", ".", "%2e")
+var unescapes = strings.NewReplacer("%25", "%", "%2e", ".")
+
+func escape(name string) string   { return escapes.Replace(name) }
+func unescape(name string) string { return unescapes.Replace(name) }
+
+// Sweep removes what commands that were killed left of bridges that do not
+// exist. The caller holds the lock.
+func (s *Store) Sweep() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !s.Exists(unescape(e.Name())) {
+			if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// RemoveAbandoned removes the bridges of namespaces that have ended: those for
+// whose cookie live says no, and of which no port's device is left anywhere.
+func RemoveAbandoned(live func(cookie uint64) bool) error {
+	root, err := mountRoot()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	ours, err := NetnsCookie()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		cookie, err := strconv.ParseUint(e.Name(), 10, 64)
+		if err != nil || cookie == ours {
+			continue
+		}
+		s := &Store{filepath.Join(root, e.Name())}
+		if s.alive() || live(cookie) {
+			continue
+		}
+		unlock, err := s.Lock()
+		if err != nil {
+			return err
+		}
+		err = os.RemoveAll(s.dir)
+		unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alive reports whether any port of any bridge still has a device.
+func (s *Store) alive() bool {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}
+		if b.alive() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// An Entry is an address of the FDB.
+type Entry struct {
+	MAC     [6]byte
+	VLAN    uint16
+	Port    uint32 // id
+	Static  bool
+	Sticky  bool
+	Updated time.Duration // since it was last heard; 0 if Static or Sticky
+}
+
+const (
+	fdbStatic  = 1 << 31
+	fdbSticky  = 1 << 30
+	fdbPinned  = fdbStatic | fdbSticky
+	fdbClaimed = 1<<64 - 1
+	macBits    = 48
+)
+
+// key returns the entry's key in the FDB: vlan << 48 | mac, the MAC's first
+// byte lowest.
+func key(mac [6]byte, vlan uint16) uint64 {
+	k := uint64(vlan) << macBits
+	for i, b := range mac {
+		k |= uint64(b) << (8 * i)
+	}
+	return k
+}
+
+func macOf(key uint64) (mac [6]byte) {
+	for i := range mac {
+		mac[i] = byte(key >> (8 * i))
+	}
+	return mac
+}
+
+// control runs the control program, which answers in its request.
+func (g *generation) control(r kernelControl) (int, error) {
+	return runControl(g.coll.Programs[kernelProgBasculeControl], r)
+}
+
+func runControl(p *ebpf.Program, r kernelControl) (int, error) {
+	_, err := p.Run(&ebpf.RunOptions{Context: &r, ContextOut: &r})
+	if err != nil {
+		return 0, fmt.Errorf("control program: %w", err)
+	}
+	if r.Result < 0 {
+		return 0, unix.Errno(-r.Result)
+	}
+	return int(r.Result), nil
+}
+
+func (b *Bridge) control(r kernelControl) (int, error) {
+	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, controlPin), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	return runControl(p, r)
+}
+
+// ErrFull says that there is no room for an entry near its place in the FDB.
+var ErrFull = errors.New("the FDB has no room for the address")
+
+// Put puts an entry in, in place of what the FDB had for the address.
+func (b *Bridge) Put(e Entry) error {
+	word := uint64(e.Port)
+	if e.Static {
+		word |= fdbStatic
+	}
+	if e.Sticky {
+		word |= fdbSticky
+	}
+	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: key(e.MAC, e.VLAN), Word: word})
+	if errors.Is(err, unix.ENOSPC) {
+		return ErrFull
+	}
+	return err
+}
+
+// Delete removes the entry of an address; the error is os.ErrNotExist where
+// there is none.
+func (b *Bridge) Delete(mac [6]byte, vlan uint16) error {
+	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_DELETE, Key: key(mac, vlan)})
+	if errors.Is(err, unix.ENOENT) {
+		return os.ErrNotExist
+	}
+	return err
+}
+
+// A Match says which entries to flush.
+type Match struct {
+	Port    uint32 // id, 0 for any
+	VLAN    *uint16
+	Dynamic bool // learned ones
+	Pinned  bool // static and sticky ones
+	Keep    uint32
+}
+
+// Flush removes the entries that match, but stops taking learned ones when
+// Keep of them are left. It returns how many it removed.
+func (b *Bridge) Flush(m Match) (int, error) {
+	r := kernelControl{Op: kernelControlOpCONTROL_FLUSH, Port: m.Port, Vlan: -1, Keep: m.Keep}
+	if m.VLAN != nil {
+		r.Vlan = int32(*m.VLAN)
+	}
+	if m.Dynamic {
+		r.Dynamic = 1
+	}
+	if m.Pinned {
+		r.Pinned = 1
+	}
+	return b.control(r)
+}
+
+// entries calls f with every entry of the FDB in use, as the kernel has them at
+// the moment.
+func (b *Bridge) entries(f func(key, word uint64)) error {
+	m, err := b.openTable(kernelMapFdb)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	size := int(m.MaxEntries() * m.ValueSize())
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the FDB: %w", err)
+	}
+	defer unix.Munmap(mem)
+	table := unsafe.Slice((*kernelFdbEntry)(unsafe.Pointer(&mem[0])), size/int(unsafe.Sizeof(kernelFdbEntry{})))
+	for i := range table {
+		e := &table[i]
+		k := atomic.LoadUint64(&e.Key)
+		if k == 0 || k == fdbClaimed {
+			continue
+		}
+		w := atomic.LoadUint64(&e.Word)
+		if atomic.LoadUint64(&e.Key) == k {
+			f(k, w)
+		}
+	}
+	return nil
+}
+
+// FDB returns the bridge's addresses, in no order: those of ports that are
+// there and, if dynamic, young enough.
+func (b *Bridge) FDB() ([]Entry, error) {
+	now, err := b.now()
+	if err != nil {
+		return nil, err
+	}
+	var list []Entry
+	err = b.entries(func(k, w uint64) {
+		age := uint32(max(int32(now-uint32(w>>32)), 0))
+		pinned := w&fdbPinned != 0
+		port := uint32(w) &^ fdbPinned
+		if PortAt(&b.Config, port) == nil || !pinned && age >= b.Config.Ageing {
+			return
+		}
+		e := Entry{
+			MAC: macOf(k), VLAN: uint16(k >> macBits), Port: port,
+			Static: w&fdbStatic != 0, Sticky: w&fdbSticky != 0,
+		}
+		if !pinned {
+			e.Updated = time.Duration(age) * time.Second
+		}
+		list = append(list, e)
+	})
+	return list, err
+}
+
+// now returns the datapath's clock, in seconds.
+func (b *Bridge) now() (uint32, error) {
+	var c kernelClock
+	if err := b.lookup(kernelMapClock, 0, &c); err != nil {
+		return 0, err
+	}
+	return c.Now, nil
+}
+
+func (b *Bridge) lookup(table string, index uint32, value any) error {
+	m, err := b.openTable(table)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Lookup(index, value)
+}
+
+// copyFDB copies the bridge's addresses to those of g, but for what g knows
+// better.
+func (b *Bridge) copyFDB(g *generation) error {
+	var failed error
+	err := b.entries(func(k, w uint64) {
+		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: k, Word: w, Keep: 1})
+		if err != nil && !errors.Is(err, unix.ENOSPC) {
+			failed = err
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// Usage returns how many dynamic entries the bridge has, and each port by slot;
+// the bridge's number is that of slot 0.
+func (b *Bridge) Usage() ([]uint32, error) {
+	m, err := b.openTable(kernelMapUsage)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	counts := make([]uint32, m.MaxEntries())
+	for i := range counts[:b.Config.Slots] {
+		if err := m.Lookup(uint32(i), &counts[i]); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+// Stats are a port's counters, summed over the CPUs.
+type Stats = kernelPortStats
+
+// PortStats returns the counters of a port.
+func (b *Bridge) PortStats(p *Port) (sum Stats, err error) {
+	var perCPU []Stats
+	if err := b.lookup(kernelMapStats, Slot(p.Id), &perCPU); err != nil {
+		return sum, err
+	}
+	for _, s := range perCPU {
+		sum.RxFrames += s.RxFrames
+		sum.RxBytes += s.RxBytes
+		sum.TxFrames += s.TxFrames
+		sum.TxBytes += s.TxBytes
+		sum.Learned += s.Learned
+		sum.Moves += s.Moves
+		sum.Refused += s.Refused
+		for i, n := range s.Drops {
+			sum.Drops[i] += n
+		}
+	}
+	return sum, nil
+}
