@@ -167,7 +167,7 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 // was added with, in the calling thread's network namespace, not another that
 // has got the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
-	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, &ebpf.LoadPinOptions{ReadOnly: true})
+	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, nil)
 	if err != nil {
 		return false
 	}
@@ -196,7 +196,7 @@ func (b *Bridge) alive() bool {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
 	for _, l := range links {
-		open, err := link.LoadPinnedLink(l.path, &ebpf.LoadPinOptions{ReadOnly: true})
+		open, err := link.LoadPinnedLink(l.path, nil)
 		if err != nil {
 			continue
 		}
