@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package netlab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/pin"
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// stateRoot is where the switch pins what it keeps.
+const stateRoot = "/run/bascule"
+
+// Objects are BPF objects in the kernel, by their ids.
+type Objects struct {
+	Maps     map[ebpf.MapID]bool
+	Programs map[ebpf.ProgramID]bool
+	Links    map[link.ID]bool
+}
+
+func (o Objects) String() string {
+	return fmt.Sprintf("maps %v, programs %v, links %v", slices.Sorted(maps.Keys(o.Maps)),
+		slices.Sorted(maps.Keys(o.Programs)), slices.Sorted(maps.Keys(o.Links)))
+}
+
+func (o Objects) empty() bool { return len(o.Maps)+len(o.Programs)+len(o.Links) == 0 }
+
+// stateDir is the folder of the switch's state for the lab's namespace.
+func (l *Lab) stateDir() (string, error) {
+	cookie, err := l.Switch.Cookie()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(stateRoot, strconv.FormatUint(cookie, 10)), nil
+}
+
+// Objects finds the BPF objects of the lab's switch: those that are pinned,
+// and programs that nothing pins but that use a pinned map.
+func (l *Lab) Objects() (Objects, error) {
+	o := Objects{map[ebpf.MapID]bool{}, map[ebpf.ProgramID]bool{}, map[link.ID]bool{}}
+	dir, err := l.stateDir()
+	if err != nil {
+		return o, err
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	for p, err := range pin.WalkDir(dir, nil) {
+		if err != nil {
+			return o, fmt.Errorf("pins in %s: %w", dir, err)
+		}
+		if err := o.add(p.Object); err != nil {
+			return o, fmt.Errorf("pin %s: %w", p.Path, err)
+		}
+	}
+	return o, o.addUsers()
+}
+
+func (o Objects) add(object any) error {
+	switch object := object.(type) {
+	case *ebpf.Map:
+		info, err := object.Info()
+		if err != nil {
+			return err
+		}
+		if id, ok := info.ID(); ok {
+			o.Maps[id] = true
+		}
+	case *ebpf.Program:
+		info, err := object.Info()
+		if err != nil {
+			return err
+		}
+		o.addProgram(info)
+	case link.Link:
+		info, err := object.Info()
+		if err != nil {
+			return err
+		}
+		o.Links[info.ID] = true
+		o.Programs[info.Program] = true
+	}
+	return nil
+}
+
+func (o Objects) addProgram(info *ebpf.ProgramInfo) {
+	if id, ok := info.ID(); ok {
+		o.Programs[id] = true
+	}
+}
+
+// addUsers adds all programs that use one of the maps.
+func (o Objects) addUsers() error {
+	return eachProgram(func(info *ebpf.ProgramInfo) {
+		ids, _ := info.MapIDs()
+		for _, id := range ids {
+			if o.Maps[id] {
+				o.addProgram(info)
+			}
+		}
+	})
+}
+
+func eachProgram(fn func(*ebpf.ProgramInfo)) error {
+	for id := ebpf.ProgramID(0); ; {
+		next, err := ebpf.ProgramGetNextID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list BPF programs: %w", err)
+		}
+		id = next
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // gone since
+		}
+		info, err := p.Info()
+		p.Close()
+		if err == nil {
+			fn(info)
+		}
+	}
+}
+
+// remaining returns those of the objects that are still in the kernel.
+func (o Objects) remaining() Objects {
+	r := Objects{map[ebpf.MapID]bool{}, map[ebpf.ProgramID]bool{}, map[link.ID]bool{}}
+	for id := range o.Maps {
+		if m, err := ebpf.NewMapFromID(id); err == nil {
+			m.Close()
+			r.Maps[id] = true
+		}
+	}
+	for id := range o.Programs {
+		if p, err := ebpf.NewProgramFromID(id); err == nil {
+			p.Close()
+			r.Programs[id] = true
+		}
+	}
+	for id := range o.Links {
+		if l, err := link.NewFromID(id); err == nil {
+			l.Close()
+			r.Links[id] = true
+		}
+	}
+	return r
+}
+
+// device is what a switch may change of a device and must put back.
+type device struct {
+	promiscuous int
+	allmulti    int
+	features    map[string]bool
+}
+
+func (l *Lab) device(name string) device {
+	l.t.Helper()
+	var d device
+	l.must(l.Switch.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		d.features, err = e.Features(name)
+		return err
+	}))
+	nl, err := l.Switch.Netlink().LinkByName(name)
+	l.must(err)
+	d.promiscuous, d.allmulti = int(nl.Attrs().Promisc), int(nl.Attrs().Allmulti)
+	return d
+}
+
+// Unchanged says what of the end's port is not as it was before it became a
+// port.
+func (e *End) Unchanged() error {
+	l := e.lab
+	l.t.Helper()
+	var errs []error
+	nl, err := l.Switch.Netlink().LinkByIndex(e.PortIndex)
+	if err != nil {
+		return fmt.Errorf("%s: %w", e.Port, err)
+	}
+	now := l.device(nl.Attrs().Name)
+	if now.promiscuous != e.before.promiscuous || now.allmulti != e.before.allmulti {
+		errs = append(errs, fmt.Errorf("%s: promiscuity %d, all-multicast %d; before %d, %d", e.Port,
+			now.promiscuous, now.allmulti, e.before.promiscuous, e.before.allmulti))
+	}
+	for f, on := range e.before.features {
+		if now.features[f] != on {
+			errs = append(errs, fmt.Errorf("%s: feature %s is %v, before %v", e.Port, f, now.features[f], on))
+		}
+	}
+	if nl.Attrs().Xdp != nil && nl.Attrs().Xdp.Attached {
+		errs = append(errs, fmt.Errorf("%s: an XDP program is attached", e.Port))
+	}
+	errs = append(errs, l.Switch.Do(func() error { return NoPrograms(e.PortIndex) }))
+	return errors.Join(errs...)
+}
+
+// NoPrograms says what tcx programs a device of the calling thread's network
+// namespace has.
+func NoPrograms(ifindex int) error {
+	var errs []error
+	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		q, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("programs of interface %d: %w", ifindex, err))
+		} else if len(q.Programs) > 0 {
+			errs = append(errs, fmt.Errorf("interface %d: %d programs at %v", ifindex, len(q.Programs), at))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Nothing says what is left of the switch, once its bridges are deleted: of
+// the objects that it had, in its state folder, and on the devices.
+func (l *Lab) Nothing(had Objects) error {
+	l.t.Helper()
+	var errs []error
+	dir, err := l.stateDir()
+	if err != nil {
+		return err
+	}
+	filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			errs = append(errs, fmt.Errorf("%s is left", path))
+		}
+		return nil
+	})
+	// the kernel frees programs and maps a moment after their last use
+	left := had.remaining()
+	for deadline := time.Now().Add(patience); !left.empty() && time.Now().Before(deadline); left = had.remaining() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !left.empty() {
+		errs = append(errs, fmt.Errorf("still in the kernel: %v", left))
+	}
+	for _, e := range l.Ends {
+		if !e.gone {
+			errs = append(errs, e.Unchanged())
+		}
+	}
+	links, err := l.Switch.Netlink().LinkList()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		links, err = l.Switch.Netlink().LinkList()
+	}
+	errs = append(errs, err)
+	for _, nl := range links {
+		if !l.expected[nl.Attrs().Name] {
+			errs = append(errs, fmt.Errorf("device %s is left", nl.Attrs().Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Keep tells the lab that a device of the switch's namespace is not the
+// switch's, and may be there when the test ends.
+func (l *Lab) Keep(ifname string) { l.expected[ifname] = true }
+
+// delBridges deletes all bridges of a namespace.
+func delBridges(binary, netns string) error {
+	r, err := RunCommand(exec.Command(binary, "-n", netns, "-j", "bridge", "show"))
+	if err != nil {
+		return err
+	}
+	if r.Exit != 0 {
+		return errors.New(r.String())
+	}
+	var bridges []BridgeInfo
+	if err := json.Unmarshal([]byte(r.Stdout), &bridges); err != nil {
+		return fmt.Errorf("%v: %w", r, err)
+	}
+	for _, b := range bridges {
+		r, err := RunCommand(exec.Command(binary, "-n", netns, "bridge", "del", b.Ifname))
+		if err != nil {
+			return err
+		}
+		if r.Exit != 0 || strings.TrimSpace(r.Stderr) != "" {
+			return errors.New(r.String())
+		}
+	}
+	return nil
+}
+
+// close ends the lab: the bridges go, nothing of them may be left, and what
+// the lab made goes.
+func (l *Lab) close() {
+	l.t.Helper()
+	if l.Switch != nil && program != "" {
+		had, err := l.Objects()
+		if err == nil {
+			err = delBridges(l.binary, l.Switch.Name)
+		}
+		if err == nil {
+			err = l.Nothing(had)
+		}
+		if err != nil {
+			l.t.Errorf("after the test: %v", err)
+		}
+	}
+	for _, e := range l.Ends {
+		if e.fd >= 0 {
+			unix.Close(e.fd)
+		}
+	}
+	if l.fd >= 0 {
+		unix.Close(l.fd)
+	}
+	for _, ns := range l.namespaces {
+		if err := ns.Close(); err != nil {
+			l.t.Error(err)
+		}
+	}
+}

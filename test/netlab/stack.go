@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package netlab
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+)
+
+// A Host is an interface whose namespace's own IP stack talks.
+type Host struct {
+	Namespace *ends.Namespace
+	Ifname    string
+	IPv4      netip.Addr
+	IPv6      netip.Addr
+}
+
+// NewHost gives an interface the n-th addresses of one IPv4 and one IPv6
+// subnet.
+func (l *Lab) NewHost(ns *ends.Namespace, ifname string, n int) *Host {
+	l.t.Helper()
+	h := &Host{
+		Namespace: ns, Ifname: ifname,
+		IPv4: netip.AddrFrom4([4]byte{198, 18, 0, byte(n)}),
+		IPv6: netip.AddrFrom16([16]byte{0xfd, 0xba, 15: byte(n)}),
+	}
+	l.must(ns.Do(func() error {
+		dir := filepath.Join("/proc/sys/net/ipv6/conf", ifname)
+		return errors.Join(
+			// nobody else has the address: no need to look for who has
+			os.WriteFile(filepath.Join(dir, "accept_dad"), []byte("0"), 0o644),
+			os.WriteFile(filepath.Join(dir, "disable_ipv6"), []byte("0"), 0o644),
+		)
+	}))
+	nl, err := ns.Netlink().LinkByName(ifname)
+	l.must(err)
+	l.must(ns.Netlink().LinkSetUp(nl))
+	for _, a := range []struct {
+		addr netip.Addr
+		bits int
+	}{{h.IPv4, 24}, {h.IPv6, 64}} {
+		ip := &net.IPNet{IP: a.addr.AsSlice(), Mask: net.CIDRMask(a.bits, a.addr.BitLen())}
+		l.must(ns.Netlink().AddrAdd(nl, &netlink.Addr{IPNet: ip, Flags: unix.IFA_F_NODAD}))
+	}
+	return h
+}
+
+// Host gives the end's interface the addresses of its number.
+func (e *End) Host() *Host {
+	e.lab.t.Helper()
+	return e.lab.NewHost(e.Namespace, e.Ifname, int(e.MAC[5]))
+}
+
+// Ping asks an address for an echo, and asks again until it has one.
+func (h *Host) Ping(to netip.Addr) error {
+	err := h.Namespace.Do(func() error {
+		family, protocol, request, reply := unix.AF_INET, unix.IPPROTO_ICMP, byte(8), byte(0)
+		if to.Is6() {
+			family, protocol, request, reply = unix.AF_INET6, unix.IPPROTO_ICMPV6, 128, 129
+		}
+		fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		id := uint16(rand.Uint32())
+		deadline := time.Now().Add(patience)
+		buf := make([]byte, 1500)
+		for seq := uint16(1); ; seq++ {
+			msg := make([]byte, 64)
+			msg[0] = request
+			binary.BigEndian.PutUint16(msg[4:], id)
+			binary.BigEndian.PutUint16(msg[6:], seq)
+			binary.BigEndian.PutUint16(msg[2:], checksum(0, msg)) // ICMPv6: the kernel's
+			if to.Is6() {
+				err = unix.Sendto(fd, msg, 0, &unix.SockaddrInet6{Addr: to.As16()})
+			} else {
+				err = unix.Sendto(fd, msg, 0, &unix.SockaddrInet4{Addr: to.As4()})
+			}
+			if err != nil {
+				return err
+			}
+			again := time.Now().Add(time.Second)
+			for await(fd, again) == nil {
+				n, _, err := unix.Recvfrom(fd, buf, 0)
+				if err != nil {
+					return err
+				}
+				m := buf[:n]
+				if to.Is4() && n > 20 {
+					m = m[int(m[0]&15)*4:]
+				}
+				if len(m) >= 8 && m[0] == reply && binary.BigEndian.Uint16(m[4:]) == id {
+					return nil
+				}
+			}
+			if time.Now().After(deadline) {
+				return errors.New("no answer")
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("ping from %s to %v: %w", h.Ifname, to, err)
+	}
+	return nil
+}
+
+// checksum is the Internet checksum (RFC 1071) of b, added to what has been
+// summed up before.
+func checksum(sum uint32, b []byte) uint16 {
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	if len(b)%2 == 1 {
+		sum += uint32(b[len(b)-1]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// Transfer sends n bytes over TCP from one host to an address of another, and
+// checks that they arrive unchanged.
+func Transfer(from, to *Host, addr netip.Addr, n int64) error {
+	var listener *net.TCPListener
+	err := to.Namespace.Do(func() (err error) {
+		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	deadline := time.Now().Add(patience)
+	listener.SetDeadline(deadline)
+
+	type digest [sha256.Size]byte
+	var got digest
+	received := make(chan error, 1)
+	go func() {
+		c, err := listener.Accept()
+		if err != nil {
+			received <- err
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(deadline)
+		h := sha256.New()
+		_, err = io.Copy(h, c)
+		got = digest(h.Sum(nil))
+		received <- err
+	}()
+
+	var sent digest
+	err = from.Namespace.Do(func() error {
+		d := net.Dialer{Deadline: deadline}
+		c, err := d.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(deadline)
+		h := sha256.New()
+		seed := [32]byte{byte(n)}
+		_, err = io.CopyN(io.MultiWriter(c, h), rand.NewChaCha8(seed), n)
+		sent = digest(h.Sum(nil))
+		return err
+	})
+	if err == nil {
+		err = <-received
+	}
+	if err == nil && got != sent {
+		err = errors.New("what arrived is not what was sent")
+	}
+	if err != nil {
+		return fmt.Errorf("TCP from %s to %v on %s: %w", from.Ifname, addr, to.Ifname, err)
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package netlab
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// commandTime is how long a command may take before the test gives it up.
+const commandTime = 30 * time.Second
+
+// A Result is what a run of the program did.
+type Result struct {
+	Args   []string
+	Stdout string
+	Stderr string
+	Exit   int // status; -1 when a signal ended it
+}
+
+func (r Result) String() string {
+	return fmt.Sprintf("bascule %s: exit %d, stdout %q, stderr %q", strings.Join(r.Args, " "), r.Exit, r.Stdout, r.Stderr)
+}
+
+// Command prepares a run of the program in the switch's namespace.
+func (l *Lab) Command(args ...string) *exec.Cmd {
+	return exec.Command(l.binary, append([]string{"-n", l.Switch.Name}, args...)...)
+}
+
+// SetBinary makes the lab run another build of the program from now on.
+func (l *Lab) SetBinary(path string) { l.binary = path }
+
+// Binary is the program that the lab runs.
+func (l *Lab) Binary() string { return l.binary }
+
+// Run runs the program in the switch's namespace.
+func (l *Lab) Run(args ...string) (Result, error) {
+	return RunCommand(l.Command(args...))
+}
+
+// RunCommand runs a command to its end. The error says why it could not be
+// run; how it ended is in the result.
+func RunCommand(cmd *exec.Cmd) (Result, error) {
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	r := Result{Args: cmd.Args[1:]}
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	stop := time.AfterFunc(commandTime, func() { cmd.Process.Kill() })
+	err := cmd.Wait()
+	if !stop.Stop() {
+		return r, fmt.Errorf("%v: not done after %v", cmd.Args, commandTime)
+	}
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		return r, err
+	}
+	r.Stdout, r.Stderr, r.Exit = out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	return r, nil
+}
+
+// Bascule runs the program, which must succeed and have nothing to say on
+// standard error, and returns its standard output.
+func (l *Lab) Bascule(args ...string) string {
+	l.t.Helper()
+	r, err := l.Run(args...)
+	l.must(err)
+	if r.Exit != 0 || r.Stderr != "" {
+		l.t.Fatal(r)
+	}
+	return r.Stdout
+}
+
+// Refused runs the program, which must fail with one clear line on standard
+// error that has the given words in it, and returns the result.
+func (l *Lab) Refused(words []string, args ...string) Result {
+	l.t.Helper()
+	r, err := l.Run(args...)
+	l.must(err)
+	if err := r.CheckRefusal(words...); err != nil {
+		l.t.Error(err)
+	}
+	return r
+}
+
+// CheckRefusal says what is wrong with a refusal: it is one line on standard
+// error, of what, why, and what to do, and an exit status of 1 or 2.
+func (r Result) CheckRefusal(words ...string) error {
+	var errs []error
+	if r.Exit != 1 && r.Exit != 2 {
+		errs = append(errs, errors.New("the exit status is neither 1 nor 2"))
+	}
+	if r.Stdout != "" {
+		errs = append(errs, errors.New("something on standard output"))
+	}
+	if strings.Count(r.Stderr, "\n") != 1 || !strings.HasSuffix(r.Stderr, "\n") {
+		errs = append(errs, errors.New("standard error is not one line"))
+	}
+	if !strings.HasPrefix(r.Stderr, "bascule: ") {
+		errs = append(errs, errors.New("the line does not begin with the program's name"))
+	}
+	if !strings.Contains(r.Stderr, "; ") {
+		errs = append(errs, errors.New("the line has no way out after a semicolon"))
+	}
+	for _, w := range words {
+		if !strings.Contains(r.Stderr, w) {
+			errs = append(errs, fmt.Errorf("the line does not have %q in it", w))
+		}
+	}
+	if errs == nil {
+		return nil
+	}
+	return fmt.Errorf("%v: %w", r, errors.Join(errs...))
+}
+
+// BridgeInfo is what `bascule -j bridge show` prints.
+type BridgeInfo struct {
+	Ifname       string   `json:"ifname"`
+	Address      string   `json:"address"`
+	AgeingTime   float64  `json:"ageing_time"`
+	FDBMax       int      `json:"fdb_max"`
+	FDBCount     int      `json:"fdb_count"`
+	GroupFwdMask int      `json:"group_fwd_mask"`
+	Ports        []string `json:"ports"`
+}
+
+// PortInfo is what `bascule -j port show` prints.
+type PortInfo struct {
+	Ifindex    int      `json:"ifindex"`
+	Ifname     string   `json:"ifname"`
+	Flags      []string `json:"flags"`
+	MTU        int      `json:"mtu"`
+	Master     string   `json:"master"`
+	Type       string   `json:"type"`
+	Hook       string   `json:"hook"`
+	State      string   `json:"state"`
+	Learning   bool     `json:"learning"`
+	Flood      bool     `json:"flood"`
+	McastFlood bool     `json:"mcast_flood"`
+	BcastFlood bool     `json:"bcast_flood"`
+	Hairpin    bool     `json:"hairpin"`
+	Isolated   bool     `json:"isolated"`
+	Protected  []int    `json:"protected"`
+	FDBMax     int      `json:"fdb_max"`
+	FDBCount   int      `json:"fdb_count"`
+
+	// with --stats
+	Stats64 struct {
+		RX Counter `json:"rx"`
+		TX Counter `json:"tx"`
+	} `json:"stats64"`
+	Learned uint64            `json:"learned"`
+	Moves   uint64            `json:"moves"`
+	Refused uint64            `json:"refused"`
+	Drops   map[string]uint64 `json:"drops"`
+}
+
+// Counter counts frames and their bytes.
+type Counter struct {
+	Bytes   uint64 `json:"bytes"`
+	Packets uint64 `json:"packets"`
+}
+
+// FDBEntry is what `bascule -j fdb show` prints.
+type FDBEntry struct {
+	MAC     string   `json:"mac"`
+	VLAN    int      `json:"vlan"`
+	Ifname  string   `json:"ifname"`
+	Master  string   `json:"master"`
+	Flags   []string `json:"flags"`
+	State   string   `json:"state"`
+	Updated *int     `json:"updated"`
+}
+
+func (e FDBEntry) String() string {
+	s := fmt.Sprintf("%s vlan %d %s", e.MAC, e.VLAN, e.Ifname)
+	if e.State != "" {
+		s += " " + e.State
+	}
+	for _, f := range e.Flags {
+		s += " " + f
+	}
+	return s
+}
+
+// JSON runs the program with -j, which must succeed, and decodes what it
+// prints.
+func (l *Lab) JSON(into any, args ...string) {
+	l.t.Helper()
+	out := l.Bascule(append([]string{"-j"}, args...)...)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		l.t.Fatalf("bascule -j %s: %v in %q", strings.Join(args, " "), err, out)
+	}
+}
+
+// Bridge returns what the switch shows of one bridge.
+func (l *Lab) Bridge(name string) BridgeInfo {
+	l.t.Helper()
+	var list []BridgeInfo
+	l.JSON(&list, "bridge", "show", name)
+	if len(list) != 1 || list[0].Ifname != name {
+		l.t.Fatalf("bridge show %s: %+v", name, list)
+	}
+	return list[0]
+}
+
+// Ports returns what the switch shows of a bridge's ports.
+func (l *Lab) Ports(bridge string) []PortInfo {
+	l.t.Helper()
+	var list []PortInfo
+	l.JSON(&list, "port", "show", bridge, "--stats")
+	return list
+}
+
+// Port returns what the switch shows of one port.
+func (l *Lab) Port(bridge, port string) PortInfo {
+	l.t.Helper()
+	var list []PortInfo
+	l.JSON(&list, "port", "show", bridge, port, "--stats")
+	if len(list) != 1 || list[0].Ifname != port {
+		l.t.Fatalf("port show %s %s: %+v", bridge, port, list)
+	}
+	return list[0]
+}
+
+// FDB returns a bridge's entries; args narrow the choice.
+func (l *Lab) FDB(bridge string, args ...string) []FDBEntry {
+	l.t.Helper()
+	var list []FDBEntry
+	l.JSON(&list, append([]string{"fdb", "show", bridge}, args...)...)
+	return list
+}
+
+// AddBridge makes a bridge with the given ends' devices as ports, on the given
+// hook. On the XDP hook the ends are made ready to take XDP frames.
+func (l *Lab) AddBridge(name, hook string, ports []*End, flags ...string) {
+	l.t.Helper()
+	l.Bascule(append([]string{"bridge", "add", name}, flags...)...)
+	for _, e := range ports {
+		l.AddPort(name, hook, e)
+	}
+}
+
+// AddPort adds an end's device to a bridge, on the given hook, and makes sure
+// that it is there.
+func (l *Lab) AddPort(bridge, hook string, e *End, flags ...string) {
+	l.t.Helper()
+	if hook == "xdp" {
+		e.SetOffloads(true, true)
+	}
+	l.Bascule(append([]string{"port", "add", bridge, e.Port, "--hook", hook}, flags...)...)
+	p := l.Port(bridge, e.Port)
+	if p.Hook != hook {
+		l.t.Fatalf("port %s was to be on hook %s, and is on %s", e.Port, hook, p.Hook)
+	}
+	link, err := l.Switch.Netlink().LinkByName(e.Port)
+	l.must(err)
+	xdp := link.Attrs().Xdp != nil && link.Attrs().Xdp.Attached
+	if xdp != (hook == "xdp") {
+		l.t.Fatalf("port %s is shown on hook %s, and its device has an XDP program: %v", e.Port, hook, xdp)
+	}
+}
