@@ -27,13 +27,12 @@ static long sweep_bucket(u32 n, u32 *from)
 	if (!b)
 		return 1;
 	for (u32 i = 0; i < FDB_WAYS; i++) {
-		struct fdb_entry *e = &b->way[i];
-		u64 key = READ_ONCE(e->key), word = READ_ONCE(e->word);
+		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
 
 		if (!key || key == FDB_CLAIMED || fdb_valid(word, READ_ONCE(c->now)))
 			continue;
-		if (fdb_free(e, key))
-			event_add(c, EVENT_AGED, key, PORT_OF(word), 0, 1);
+		if (fdb_free(index * FDB_WAYS + i, key))
+			event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);
 	}
 	return 0;
 }
@@ -91,7 +90,7 @@ static __always_inline int clock_start(struct clock *c)
 static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool keep)
 {
 	bool counts = !((u32)word & FDB_PINNED);
-	struct fdb_entry *e = fdb_entry(key);
+	struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
 	u64 old;
 
 	if (e && keep)
@@ -111,9 +110,9 @@ static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool ke
 
 static __always_inline int fdb_delete(struct clock *c, u64 key)
 {
-	struct fdb_entry *e = fdb_entry(key);
+	u32 number = fdb_locate(key, fdb_home(key), 0);
 
-	if (!e || !fdb_free(e, key))
+	if (!fdb_free(number, key))
 		return -ENOENT;
 	fdb_changed(c);
 	return 1;
@@ -127,8 +126,7 @@ static long flush_bucket(u32 index, struct control *r)
 	if (!b || !left)
 		return 1;
 	for (u32 i = 0; i < FDB_WAYS; i++) {
-		struct fdb_entry *e = &b->way[i];
-		u64 key = READ_ONCE(e->key), word = READ_ONCE(e->word);
+		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
 		u32 id = PORT_OF(word);
 		bool pinned = (u32)word & FDB_PINNED;
 
@@ -136,7 +134,7 @@ static long flush_bucket(u32 index, struct control *r)
 			continue;
 		/* nobody can ask for the entries of a port that has left */
 		if (port_at(id)->id != id) {
-			fdb_free(e, key);
+			fdb_free(index * FDB_WAYS + i, key);
 			continue;
 		}
 		if (pinned ? !r->pinned : !r->dynamic || READ_ONCE(*left) <= r->keep)
@@ -145,7 +143,7 @@ static long flush_bucket(u32 index, struct control *r)
 			continue;
 		if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
 			continue;
-		if (fdb_free(e, key))
+		if (fdb_free(index * FDB_WAYS + i, key))
 			r->result++;
 	}
 	return 0;

@@ -48,40 +48,59 @@ static __always_inline struct fdb_bucket *fdb_bucket(u32 index)
 	return bpf_map_lookup_elem(&fdb, &index);
 }
 
-/* The way of bucket b that holds key, FDB_WAYS if none does. */
-static __always_inline u32 fdb_way(struct fdb_bucket *b, u64 key)
+/* Entries are numbered through all buckets. */
+static __always_inline struct fdb_entry *fdb_entry(u32 number)
 {
-	u32 i;
+	struct fdb_bucket *b = fdb_bucket(number / FDB_WAYS);
 
+	return b ? &b->way[number % FDB_WAYS] : 0;
+}
+
+#define FDB_NONE (~0u)
+
+struct fdb_search {
+	u64 key;
+	u32 home; /* bucket */
+	u32 first; /* place to begin at */
+	u32 found; /* number of an entry */
+};
+
+static long fdb_search_bucket(u32 n, struct fdb_search *s)
+{
+	struct fdb_bucket *b = fdb_bucket(s->home + n);
+
+	if (!b)
+		return 1;
 #pragma unroll
-	for (i = 0; i < FDB_WAYS; i++)
-		if (READ_ONCE(b->way[i].key) == key)
-			break;
-	return i;
-}
-
-static __always_inline u64 fdb_word(struct fdb_bucket *b, u32 i, u64 key)
-{
-	u64 word = READ_ONCE(b->way[i & (FDB_WAYS - 1)].word);
-
-	/* still the same address, or its entry has just been given away */
-	return READ_ONCE(b->way[i & (FDB_WAYS - 1)].key) == key ? word : 0;
-}
-
-/* Looks for key beyond its home bucket. */
-__noinline u64 fdb_find_far(u64 key, u32 home)
-{
-	for (u32 n = 1; n < FDB_WINDOW; n++) {
-		struct fdb_bucket *b = fdb_bucket(home + n);
-		u32 i;
-
-		if (!b)
-			break;
-		i = fdb_way(b, key);
-		if (i < FDB_WAYS)
-			return fdb_word(b, i, key);
+	for (u32 i = 0; i < FDB_WAYS; i++) {
+		if (READ_ONCE(b->way[i].key) == s->key && n * FDB_WAYS + i >= s->first) {
+			s->found = (s->home + n) * FDB_WAYS + i;
+			return 1;
+		}
 	}
 	return 0;
+}
+
+/*
+ * The number of the first entry with this key among those in which an address
+ * of bucket home may live, leaving out the first few; 0 looks for a free one.
+ * Functions and loops of the kind used here are verified once, which makes a
+ * change of configuration fast; no frame of a conversation gets here.
+ */
+__noinline u32 fdb_locate(u64 key, u32 home, u32 first)
+{
+	struct fdb_search s = {.key = key, .home = home, .first = first, .found = FDB_NONE};
+
+	bpf_loop(FDB_WINDOW, fdb_search_bucket, &s, 0);
+	return s.found;
+}
+
+static __always_inline u64 fdb_word(struct fdb_entry *e, u64 key)
+{
+	u64 word = READ_ONCE(e->word);
+
+	/* still the same address, or its entry has just been given away */
+	return READ_ONCE(e->key) == key ? word : 0;
 }
 
 /* The word of key, whatever its age; 0 if there is none. */
@@ -89,14 +108,16 @@ static __always_inline u64 fdb_find(u64 key)
 {
 	u32 home = fdb_home(key);
 	struct fdb_bucket *b = fdb_bucket(home);
+	struct fdb_entry *e;
 
 	if (!b)
 		return 0;
 #pragma unroll
 	for (u32 i = 0; i < FDB_WAYS; i++)
 		if (READ_ONCE(b->way[i].key) == key)
-			return fdb_word(b, i, key);
-	return fdb_find_far(key, home);
+			return fdb_word(&b->way[i], key);
+	e = fdb_entry(fdb_locate(key, home, FDB_WAYS));
+	return e ? fdb_word(e, key) : 0;
 }
 
 /* Is the entry of a port that is there, and young enough? */
@@ -110,12 +131,13 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
 }
 
 /*
- * Counts a dynamic entry more of the port; false where a limit forbids it.
- * Adds first and looks then, so that two CPUs never overshoot together.
+ * Counts a dynamic entry more of the port, and of the bridge unless it is one
+ * of the bridge's already; false where a limit forbids it. Adds first and looks
+ * then, so that two CPUs never overshoot together.
  */
-static __always_inline bool fdb_reserve(u32 id, bool bridge)
+__noinline int fdb_reserve(u32 id, bool bridge)
 {
-	u32 zero = 0, slot = SLOT(id), max;
+	u32 zero = 0, slot = SLOT(id), max = port_at(id)->fdb_max;
 	u32 *all = bpf_map_lookup_elem(&usage, &zero);
 	u32 *own = bpf_map_lookup_elem(&usage, &slot);
 
@@ -123,31 +145,29 @@ static __always_inline bool fdb_reserve(u32 id, bool bridge)
 		return false;
 	if (bridge && __sync_fetch_and_add(all, 1) >= cfg.fdb_max)
 		goto full;
-	max = port_at(id)->fdb_max;
-	if (__sync_fetch_and_add(own, 1) >= (max ? max : ~0u)) {
-		__sync_fetch_and_add(own, -1);
-		goto full;
-	}
-	return true;
+	if (__sync_fetch_and_add(own, 1) < (max ? max : ~0u))
+		return true;
+	__sync_fetch_and_add(own, -1);
 full:
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	return false;
 }
 
-static __always_inline void fdb_release(u64 word, bool bridge)
+__noinline int fdb_release(u64 word, bool bridge)
 {
 	u32 zero = 0, id = PORT_OF(word), slot = SLOT(id);
 	u32 *all = bpf_map_lookup_elem(&usage, &zero);
 	u32 *own = bpf_map_lookup_elem(&usage, &slot);
 
 	if ((u32)word & FDB_PINNED || !all || !own)
-		return;
+		return 0;
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	/* a slot that has a new tenant counts the new tenant's alone */
 	if (port_at(id)->id == id)
 		__sync_fetch_and_add(own, -1);
+	return 0;
 }
 
 /* Decisions that other CPUs remember must not outlive what changed. */
@@ -157,76 +177,49 @@ static __always_inline void fdb_changed(struct clock *c)
 }
 
 /* Frees an entry if it still is key's; true for the one who did. */
-static __always_inline bool fdb_free(struct fdb_entry *e, u64 key)
+__noinline int fdb_free(u32 number, u64 key)
 {
-	u64 word = READ_ONCE(e->word);
+	struct fdb_entry *e = fdb_entry(number);
+	u64 word;
 
+	if (!e)
+		return false;
+	word = READ_ONCE(e->word);
 	if (__sync_val_compare_and_swap(&e->key, key, 0) != key)
 		return false;
 	fdb_release(word, true);
 	return true;
 }
 
-/* Of two entries for key, filled in at the same moment, keeps the first. */
-static __always_inline void fdb_deduplicate(u64 key, u32 home)
-{
-	bool found = false;
-
-	for (u32 n = 0; n < FDB_WINDOW; n++) {
-		struct fdb_bucket *b = fdb_bucket(home + n);
-
-		if (!b)
-			break;
-		for (u32 i = 0; i < FDB_WAYS; i++) {
-			if (READ_ONCE(b->way[i].key) != key)
-				continue;
-			if (found)
-				fdb_free(&b->way[i], key);
-			found = true;
-		}
-	}
-}
-
-/* Fills in a new entry, already counted; false if there is no place. */
+/*
+ * Fills in a new entry, already counted; false if there is no place, or if
+ * others took it four times.
+ */
 __noinline int fdb_fill(u64 key, u64 word)
 {
 	u32 home = fdb_home(key);
 
-	for (u32 n = 0; n < FDB_WINDOW; n++) {
-		struct fdb_bucket *b = fdb_bucket(home + n);
+	for (u32 tries = 0; tries < 4; tries++) {
+		u32 number = fdb_locate(0, home, 0);
+		struct fdb_entry *e = fdb_entry(number);
 
-		if (!b)
-			break;
-		for (u32 i = 0; i < FDB_WAYS; i++) {
-			struct fdb_entry *e = &b->way[i];
+		if (!e)
+			return false;
+		if (__sync_val_compare_and_swap(&e->key, 0, FDB_CLAIMED))
+			continue;
+		WRITE_ONCE(e->word, word);
+		__sync_lock_test_and_set(&e->key, key);
 
-			if (READ_ONCE(e->key) ||
-			    __sync_val_compare_and_swap(&e->key, 0, FDB_CLAIMED))
-				continue;
-			WRITE_ONCE(e->word, word);
-			__sync_lock_test_and_set(&e->key, key);
-			fdb_deduplicate(key, home);
+		/* two at the same moment: the first stays */
+		number = fdb_locate(key, home, 0);
+		if (number == FDB_NONE)
 			return true;
-		}
+		number = fdb_locate(key, home, number - home * FDB_WAYS + 1);
+		if (number != FDB_NONE)
+			fdb_free(number, key);
+		return true;
 	}
 	return false;
-}
-
-/* The entry of key, or NULL. */
-static __always_inline struct fdb_entry *fdb_entry(u64 key)
-{
-	u32 home = fdb_home(key);
-
-	for (u32 n = 0; n < FDB_WINDOW; n++) {
-		struct fdb_bucket *b = fdb_bucket(home + n);
-
-		if (!b)
-			break;
-		for (u32 i = 0; i < FDB_WAYS; i++)
-			if (READ_ONCE(b->way[i].key) == key)
-				return &b->way[i];
-	}
-	return 0;
 }
 
 /*
@@ -247,7 +240,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 	now = READ_ONCE(c->now);
 	word = WORD(id, now);
 
-	e = fdb_entry(key);
+	e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
 	if (!e) {
 		if (!fdb_reserve(id, true))
 			goto full;
@@ -256,7 +249,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 			goto full;
 		}
 		s->learned++;
-		event_add(c, EVENT_LEARNED, key, id, 0, 1);
+		event_add(EVENT_LEARNED, key, id, 0, 1);
 		return 0;
 	}
 
@@ -265,7 +258,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
 			return 0;
 		s->refused++;
-		event_once_a_second(c, EVENT_REFUSED_PINNED, key, id, PORT_OF(old));
+		event_once_a_second(EVENT_REFUSED_PINNED, key, id, PORT_OF(old));
 		return 0;
 	}
 	if (PORT_OF(old) == id) {
@@ -290,14 +283,14 @@ __noinline int fdb_learn(u64 key, u32 id)
 	fdb_changed(c);
 	if (valid) {
 		s->moves++;
-		event_once_a_second(c, EVENT_MOVED, key, id, PORT_OF(old));
+		event_once_a_second(EVENT_MOVED, key, id, PORT_OF(old));
 	} else {
 		s->learned++;
-		event_add(c, EVENT_LEARNED, key, id, 0, 1);
+		event_add(EVENT_LEARNED, key, id, 0, 1);
 	}
 	return 0;
 full:
 	s->refused++;
-	event_once_a_second(c, EVENT_REFUSED_FULL, 0, id, 0);
+	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
 	return 0;
 }

@@ -56,15 +56,20 @@ struct {
 	__type(value, struct told);
 } told SEC(".maps");
 
-static __always_inline void event_add(struct clock *c, u32 kind, u64 key, u32 port, u32 from,
-				      u32 count)
+__noinline int event_add(u32 kind, u64 key, u32 port, u32 from, u32 count)
 {
-	u64 seq = __sync_fetch_and_add(&c->events, 1);
-	u32 cell = seq & (EVENT_LOG - 1);
-	struct event *e = bpf_map_lookup_elem(&events, &cell);
+	struct clock *c = clock_get();
+	struct event *e;
+	u64 seq;
+	u32 cell;
 
+	if (!c)
+		return 0;
+	seq = __sync_fetch_and_add(&c->events, 1);
+	cell = seq & (EVENT_LOG - 1);
+	e = bpf_map_lookup_elem(&events, &cell);
 	if (!e)
-		return;
+		return 0;
 	__sync_lock_test_and_set(&e->seq, 0);
 	e->time = bpf_ktime_get_ns();
 	e->key = key;
@@ -73,25 +78,26 @@ static __always_inline void event_add(struct clock *c, u32 kind, u64 key, u32 po
 	e->from = from;
 	e->count = count;
 	__sync_lock_test_and_set(&e->seq, seq + 1);
+	return 0;
 }
 
-static __always_inline void event_once_a_second(struct clock *c, u32 kind, u64 key, u32 port,
-						u32 from)
+__noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 {
-	u32 cell = ((key * 0x9e3779b97f4a7c15ull) >> 56) & 255;
+	u32 cell = key * 0x9e3779b97f4a7c15ull >> 56;
 	struct told *t = bpf_map_lookup_elem(&told, &cell);
-	u32 now = READ_ONCE(c->now);
-	u32 count;
+	struct clock *c = clock_get();
+	u32 now, count;
 
-	if (!t)
-		return;
+	if (!t || !c)
+		return 0;
+	now = READ_ONCE(c->now);
 	if (t->key == key && t->second == now) {
 		__sync_fetch_and_add(&t->count, 1);
-		return;
+		return 0;
 	}
 	count = t->key == key ? t->count : 0;
 	t->key = key;
 	t->second = now;
 	t->count = 0;
-	event_add(c, kind, key, port, from, count + 1);
+	return event_add(kind, key, port, from, count + 1);
 }

@@ -164,28 +164,11 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 }
 
 // HasDevice reports whether the port's device is there: the very one that it
-// was added with, in the calling thread's network namespace, not another that
-// has got the same index since.
+// was added with, in the bridge's network namespace, not another that has got
+// the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
-	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, nil)
-	if err != nil {
-		return false
-	}
-	defer open.Close()
-	info, err := open.Info()
-	if err != nil || info.TCX() == nil || info.TCX().Ifindex != p.Ifindex {
-		return false
-	}
-	on, err := link.QueryPrograms(link.QueryOptions{Target: int(p.Ifindex), Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return false
-	}
-	for _, program := range on.Programs {
-		if id, ok := program.LinkID(); ok && id == info.ID {
-			return true
-		}
-	}
-	return false
+	var ifindex uint32
+	return b.lookup(kernelMapDevices, Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
 // alive reports whether any device of the bridge still exists, in whatever

@@ -27,7 +27,7 @@ const (
 // tables are the maps that outlive a generation.
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
-	kernelMapStats, kernelMapEvents, kernelMapTold,
+	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapDevices,
 }
 
 // A Bridge is an open bridge: its configuration, and ways to its tables.
@@ -126,7 +126,7 @@ func (b *Bridge) Commit(next Config) (err error) {
 
 	added, err := b.attach(&next, g)
 	if err == nil {
-		err = b.resetCounters(&next, g)
+		err = b.moveIn(&next, g)
 	}
 	if err == nil {
 		err = b.pinGeneration(g)
@@ -135,6 +135,7 @@ func (b *Bridge) Commit(next Config) (err error) {
 		for _, l := range added {
 			l.remove()
 		}
+		moveOut(&next, &b.Config, g)
 		os.RemoveAll(b.pin(g.name))
 		return err
 	}
@@ -152,6 +153,7 @@ func (b *Bridge) Commit(next Config) (err error) {
 	if err := b.converge(g); err != nil {
 		return err
 	}
+	moveOut(&old.Config, &b.Config, g)
 	if grown { // what was learned while we were at it
 		if err := old.copyFDB(g); err != nil {
 			return err
@@ -170,6 +172,11 @@ func (b *Bridge) Mend() error {
 	defer g.Close()
 	if err := b.converge(g); err != nil {
 		return err
+	}
+	for slot := range b.Config.Ports {
+		if b.Config.Ports[slot].Id == 0 {
+			_ = g.coll.Maps[kernelMapDevices].Delete(uint32(slot))
+		}
 	}
 	return b.collect()
 }
@@ -265,12 +272,7 @@ func (b *Bridge) load(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	g := &generation{name: "gen-" + strconv.Itoa(b.number()+1), coll: coll}
-	if err := b.fillDevices(c, g); err != nil {
-		g.Close()
-		return nil, err
-	}
-	return g, nil
+	return &generation{name: "gen-" + strconv.Itoa(b.number()+1), coll: coll}, nil
 }
 
 func anyXDP(c *Config) bool {
@@ -288,25 +290,15 @@ func (b *Bridge) number() int {
 	return n
 }
 
-// fillDevices enters the devices of the ports that have one.
-func (b *Bridge) fillDevices(c *Config, g *generation) error {
-	m := g.coll.Maps[kernelMapDevices]
+// moveIn gives the slots of new ports to them: their devices, and counters
+// without what former tenants left.
+func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range Ports(c) {
-		if PortAt(&b.Config, p.Id) != nil && !b.HasDevice(p) {
+		if PortAt(&b.Config, p.Id) != nil {
 			continue
 		}
-		if err := m.Put(Slot(p.Id), p.Ifindex); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
+		if err := g.coll.Maps[kernelMapDevices].Put(Slot(p.Id), p.Ifindex); err != nil {
 			return fmt.Errorf("device %d: %w", p.Ifindex, err)
-		}
-	}
-	return nil
-}
-
-// resetCounters clears what the former tenants of new ports' slots left.
-func (b *Bridge) resetCounters(c *Config, g *generation) error {
-	for _, p := range Ports(c) {
-		if PortAt(&b.Config, p.Id) != nil || b.gen == "" {
-			continue
 		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
@@ -317,6 +309,16 @@ func (b *Bridge) resetCounters(c *Config, g *generation) error {
 		}
 	}
 	return nil
+}
+
+// moveOut gives up the devices of the ports of c that stay does not have.
+func moveOut(c, stay *Config, g *generation) {
+	for _, p := range Ports(c) {
+		if PortAt(stay, p.Id) == nil {
+			// gone already if the device is
+			_ = g.coll.Maps[kernelMapDevices].Delete(Slot(p.Id))
+		}
+	}
 }
 
 // pinGeneration pins all of g in a folder of its own.
@@ -383,6 +385,12 @@ func (b *Bridge) openGeneration() (*generation, error) {
 		}
 		g.coll.Programs[name] = p
 	}
+	devices, err := b.openTable(kernelMapDevices)
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	g.coll.Maps[kernelMapDevices] = devices
 	return g, nil
 }
 
