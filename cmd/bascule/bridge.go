@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newBridge(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bridge",
+		Short: "add, change, show and remove bridges",
+		Long: `A bridge is one Ethernet switch: its ports, its FDB and its program. It lives in
+the kernel, in one network namespace, with no process behind it, until it is
+removed or the machine restarts.`,
+		Example: `  bascule bridge add br0 --ageing 60s
+  bascule bridge show br0
+  bascule bridge set br0 --fdb-max 1000
+  bascule bridge del br0`,
+	}
+	cmd.AddCommand(newBridgeAdd(p), newBridgeSet(p), newBridgeShow(p), newBridgeDel(p))
+	return cmd
+}
+
+func newBridgeAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add NAME",
+		Short: "add a bridge",
+		Long:  `Add a bridge that has no ports yet.`,
+		Example: `  bascule bridge add br0
+  # forget an address after a minute, forward LLDP (01:80:C2:00:00:0E)
+  bascule bridge add br0 --ageing 60s --group-fwd-mask 0x4000`,
+	}
+	changes := addSettings(cmd, bridge.BridgeSettings, true)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return p.with(func(s fabric) error { return s.AddBridge(args[0], *changes) })
+	}
+	return cmd
+}
+
+func newBridgeSet(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "change settings of a bridge, or load its program afresh",
+		Long: `Change settings of a bridge while it forwards; no frame is lost.
+
+Without an option, load the programs of this bascule into the bridge, also
+without losing a frame. This is how a running bridge takes over a new version.`,
+		Example: `  bascule bridge set br0 --ageing 10m
+  # after an upgrade of bascule
+  bascule bridge set br0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	changes := addSettings(cmd, bridge.BridgeSettings, false)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return p.with(func(s fabric) error {
+			notes, err := s.SetBridge(args[0], *changes)
+			p.warn(notes)
+			return err
+		})
+	}
+	return cmd
+}
+
+func newBridgeShow(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [NAME]",
+		Short: "show bridges and their settings",
+		Long: `Show all bridges, one on a line, or all about one.
+
+PORTS is the number of ports. ENTRIES is the number of addresses learned; static
+entries do not count. SETTINGS are those that differ from a new bridge's, as one
+would write them; - is none.`,
+		Example: `  bascule bridge show
+  bascule bridge show br0
+  bascule -j bridge show | jq -r '.[].ifname'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return p.with(func(s fabric) error {
+				if len(args) == 0 {
+					list, err := s.Bridges()
+					if err != nil {
+						return err
+					}
+					return p.printBridges(list)
+				}
+				b, err := s.Bridge(args[0])
+				if err != nil {
+					return err
+				}
+				if p.json {
+					return p.printBridges([]bridge.Info{b})
+				}
+				printFacts(p.out, b.Name, bridgeFacts(b))
+				return nil
+			})
+		},
+	}
+}
+
+func newBridgeDel(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "del NAME",
+		Short: "remove a bridge and its ports",
+		Long: `Remove a bridge with its ports and all that it knew. The devices that were its
+ports stay; the interfaces of its host ports go with it.`,
+		Example:           `  bascule bridge del br0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return p.with(func(s fabric) error { return s.DelBridge(args[0]) })
+		},
+	}
+}
+
+// bridgeJSON is a bridge for programs; the names are those of `bridge -j`
+// and `ip -j` where they have the thing.
+type bridgeJSON struct {
+	Name         string   `json:"ifname"`
+	Address      string   `json:"address"`
+	Ageing       float64  `json:"ageing_time"` // seconds
+	FDBMax       uint32   `json:"fdb_max"`
+	FDBCount     uint32   `json:"fdb_count"`
+	GroupFwdMask uint16   `json:"group_fwd_mask"`
+	Ports        []string `json:"ports"`
+}
+
+func (p *program) printBridges(list []bridge.Info) error {
+	toJSON := func(b bridge.Info) bridgeJSON {
+		return bridgeJSON{
+			b.Name, b.Address.String(), b.Config.Ageing.Seconds(),
+			b.Config.FDBMax, b.FDBCount, b.Config.GroupFwdMask, append([]string{}, b.Ports...),
+		}
+	}
+	return printList(p, list, toJSON, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
+		return []string{
+			b.Name, b.Address.String(), strconv.Itoa(len(b.Ports)), fmt.Sprint(b.FDBCount),
+			orDash(strings.Join(settingsIn(bridge.BridgeSettings, b.Config), " ")),
+		}
+	})
+}
+
+func bridgeFacts(b bridge.Info) []fact {
+	facts := []fact{
+		{"address", b.Address.String()},
+		{"ports", strings.Join(b.Ports, " ")},
+		{"entries", fmt.Sprint(b.FDBCount)},
+	}
+	for _, s := range bridge.BridgeSettings {
+		facts = append(facts, fact{s.Name, s.Format(b.Config)})
+	}
+	return facts
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newFDB(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fdb",
+		Short: "show and change the addresses that a bridge knows",
+		Long: `The FDB of a bridge, its forwarding database, says behind which port an address
+is, for each VLAN by itself. The VLAN of a frame is that of its outer 802.1Q
+tag; frames without a tag have none.
+
+A dynamic entry was learned from a frame. It moves when the address is seen on
+another port, and is gone when the address was unheard for the bridge's ageing
+time. A static entry was made by hand: it never ages and never moves. A sticky
+entry never ages, and does not move when another port claims the address.`,
+		Example: `  bascule fdb show br0 --dynamic
+  bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb del br0 02:00:00:00:00:01 --vlan 10
+  bascule fdb flush br0 --port veth0`,
+	}
+	cmd.AddCommand(newFDBShow(p), newFDBAdd(p), newFDBDel(p), newFDBFlush(p))
+	return cmd
+}
+
+func newFDBShow(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show BRIDGE",
+		Short: "show the entries of a bridge",
+		Long: `Show the entries of a bridge, sorted by VLAN and address. AGE is the time since
+the address was last seen.`,
+		Example: `  bascule fdb show br0
+  bascule fdb show br0 --port veth0 --dynamic
+  # whose frames carry no tag
+  bascule fdb show br0 --vlan 0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	match := p.addMatch(cmd)
+	dynamic := cmd.Flags().Bool("dynamic", false, "only what was learned")
+	static := cmd.Flags().Bool("static", false, "only static and sticky entries")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		m := match()
+		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // both are all
+		return p.with(func(s fabric) error {
+			list, err := s.FDB(args[0], m)
+			if err != nil {
+				return err
+			}
+			return p.printEntries(args[0], list)
+		})
+	}
+	return cmd
+}
+
+const vlanHelp = "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag"
+
+func newFDBAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add BRIDGE MAC PORT",
+		Short: "add a static or sticky entry",
+		Long: `Say that an address is behind a port. An entry of that address and VLAN that was
+learned is replaced. Only the address of one station will do: not zero, not
+broadcast, not multicast.`,
+		Example: `  bascule fdb add br0 02:00:00:00:00:01 veth0
+  bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
+		ValidArgsFunction: completeArguments(p.bridgeNames,
+			func(*cobra.Command, []string) []string { return nil }, p.portNames),
+	}
+	id := vlan{least: 1}
+	cmd.Flags().Var(&id, "vlan", vlanHelp)
+	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		mac, err := bridge.ParseMAC(args[1])
+		if err != nil {
+			return err
+		}
+		e := bridge.Entry{MAC: mac, VLAN: id.orNone(), Port: args[2], Static: !*sticky, Sticky: *sticky}
+		return p.with(func(s fabric) error { return s.AddEntry(args[0], e) })
+	}
+	return cmd
+}
+
+func newFDBDel(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "del BRIDGE MAC",
+		Short: "remove an entry",
+		Long:  `Remove the entry of an address, whatever its kind.`,
+		Example: `  bascule fdb del br0 02:00:00:00:00:01
+  bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
+	}
+	id := vlan{least: 1}
+	cmd.Flags().Var(&id, "vlan", vlanHelp)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		mac, err := bridge.ParseMAC(args[1])
+		if err != nil {
+			return err
+		}
+		return p.with(func(s fabric) error { return s.DelEntry(args[0], mac, id.orNone()) })
+	}
+	return cmd
+}
+
+func newFDBFlush(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "flush BRIDGE",
+		Short: "remove what was learned",
+		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
+there were. Static and sticky entries stay unless --static is given.`,
+		Example: `  bascule fdb flush br0
+  bascule fdb flush br0 --port veth0 --vlan 10
+  # everything, what was made by hand too
+  bascule fdb flush br0 --static`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	match := p.addMatch(cmd)
+	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		m := match()
+		m.Dynamic = !*static
+		return p.with(func(s fabric) error {
+			n, err := s.Flush(args[0], m)
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return p.printJSON([]flushJSON{{args[0], n}})
+			}
+			entries := "entries"
+			if n == 1 {
+				entries = "entry"
+			}
+			fmt.Fprintf(p.out, "%d %s removed\n", n, entries)
+			return nil
+		})
+	}
+	return cmd
+}
+
+// addMatch gives cmd the flags that choose entries.
+func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
+	port, id := &word{name: "PORT"}, &vlan{}
+	cmd.Flags().Var(port, "port", "only entries of this port")
+	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094; 0 is those of frames without a tag")
+	completeFlag(cmd, "port", p.portNames)
+	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }
+}
+
+// entryJSON is an entry for programs; the names are those of `bridge -j fdb`.
+type entryJSON struct {
+	MAC     string   `json:"mac"`
+	VLAN    uint16   `json:"vlan,omitempty"`
+	Port    string   `json:"ifname"`
+	Bridge  string   `json:"master"`
+	Flags   []string `json:"flags"`
+	State   string   `json:"state"`
+	Updated *int     `json:"updated,omitempty"` // seconds since last seen
+}
+
+type flushJSON struct {
+	Bridge  string `json:"master"`
+	Removed int    `json:"removed"`
+}
+
+func (p *program) printEntries(name string, list []bridge.Entry) error {
+	toJSON := func(e bridge.Entry) entryJSON {
+		j := entryJSON{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: name, Flags: []string{}}
+		if e.Sticky {
+			j.Flags = []string{"sticky"}
+		}
+		if e.Static {
+			j.State = "static"
+		}
+		if !e.Static && !e.Sticky {
+			seconds := int(e.Updated / time.Second)
+			j.Updated = &seconds
+		}
+		return j
+	}
+	return printList(p, list, toJSON, "VLAN MAC PORT TYPE AGE", func(e bridge.Entry) []string {
+		id, kind, age := "-", "dynamic", e.Updated.Truncate(time.Second).String()
+		if e.VLAN != 0 {
+			id = fmt.Sprint(e.VLAN)
+		}
+		switch {
+		case e.Sticky:
+			kind, age = "sticky", "-"
+		case e.Static:
+			kind, age = "static", "-"
+		}
+		return []string{id, e.MAC.String(), e.Port, kind, age}
+	})
+}

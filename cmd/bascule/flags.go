@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The values of flags. Type, which pflag asks for, is what help, man pages
+// and errors call the value.
+
+// settingFlag is the flag of one setting. What it is set to is checked at
+// once and appended to the changes that the command will make, in order.
+type settingFlag[T any] struct {
+	setting bridge.Setting[T]
+	initial string
+	changes *[]bridge.Change
+}
+
+func (f *settingFlag[T]) Set(value string) error {
+	var config T
+	if err := f.setting.Set(&config, value); err != nil {
+		return err
+	}
+	*f.changes = append(*f.changes, bridge.Change{Name: f.setting.Name, Value: value})
+	return nil
+}
+
+func (f *settingFlag[T]) Type() string   { return f.setting.Value }
+func (f *settingFlag[T]) String() string { return f.initial }
+
+// addSettings gives cmd a flag for every setting and returns where the
+// changes asked for will be. A new object has the defaults, and help says so.
+func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew bool) *[]bridge.Change {
+	changes := new([]bridge.Change)
+	for _, s := range settings {
+		value := &settingFlag[T]{setting: s, changes: changes}
+		if isNew {
+			value.initial = s.Default
+		}
+		flag := cmd.Flags().VarPF(value, s.Name, "", s.Help)
+		values := []string{s.Default}
+		if s.Value == bridge.OnOff {
+			flag.NoOptDefVal = "on"
+			values = []string{"on", "off"}
+		}
+		completeFlag(cmd, s.Name, func(*cobra.Command, []string) []string { return values })
+	}
+	return changes
+}
+
+// settingsIn returns the settings of config that differ from those of a new
+// object, as one would write them as flags, without the dashes.
+func settingsIn[T any](settings []bridge.Setting[T], config T) []string {
+	// Made anew, in order, setting by setting: of two settings that are the
+	// same thing (isolated, protected) only the first is named.
+	// A value that a newer bascule may have made, and Set refuses, is shown too.
+	var made T
+	for _, s := range settings {
+		_ = s.Set(&made, s.Default)
+	}
+	var list []string
+	for _, s := range settings {
+		value := s.Format(config)
+		if value == s.Format(made) {
+			continue
+		}
+		_ = s.Set(&made, value)
+		if s.Value == bridge.OnOff && value == "on" {
+			list = append(list, s.Name)
+		} else {
+			list = append(list, s.Name+"="+value)
+		}
+	}
+	return list
+}
+
+// word is a flag's value that is any text but none.
+type word struct{ name, text string }
+
+func (w *word) Set(value string) error {
+	if value == "" {
+		return fmt.Errorf("%s is empty", w.name)
+	}
+	w.text = value
+	return nil
+}
+
+func (w *word) Type() string   { return w.name }
+func (w *word) String() string { return w.text }
+
+// choice is a flag's value that is one of a few words.
+type choice struct {
+	words []string
+	text  string
+}
+
+func (c *choice) Set(value string) error {
+	for _, w := range c.words {
+		if value == w {
+			c.text = value
+			return nil
+		}
+	}
+	last := len(c.words) - 1
+	return fmt.Errorf("give %s or %s", strings.Join(c.words[:last], ", "), c.words[last])
+}
+
+func (c *choice) Type() string   { return strings.Join(c.words, "|") }
+func (c *choice) String() string { return c.text }
+
+// addChoice gives cmd a flag that is one of words; initial is the word taken
+// without the flag, "" if nothing is.
+func addChoice(cmd *cobra.Command, name, initial, help string, words ...string) *choice {
+	c := &choice{words: words, text: initial}
+	cmd.Flags().Var(c, name, help)
+	completeFlag(cmd, name, func(*cobra.Command, []string) []string { return words })
+	return c
+}
+
+// vlan is a flag's value that is a VLAN (IEEE 802.1Q, 9.6: 1 to 4094).
+type vlan struct {
+	least uint16 // 0 where frames without a tag may be meant, else 1
+	id    *uint16
+}
+
+func (v *vlan) Set(value string) error {
+	n, err := strconv.ParseUint(value, 10, 16)
+	if id := uint16(n); err != nil || id < v.least || id > 4094 {
+		return fmt.Errorf("not a VLAN; give a number %d to 4094", v.least)
+	} else {
+		v.id = &id
+	}
+	return nil
+}
+
+func (v *vlan) Type() string   { return "VLAN" }
+func (v *vlan) String() string { return "" }
+
+// defaultOf is what the flag's value is when it is not given, "" if nothing
+// worth saying.
+func defaultOf(f *pflag.Flag) string {
+	if f.Value.Type() == "bool" {
+		return ""
+	}
+	return f.DefValue
+}
+
+// orNone is the VLAN, or 0 for none.
+func (v *vlan) orNone() uint16 {
+	if v.id == nil {
+		return 0
+	}
+	return *v.id
+}

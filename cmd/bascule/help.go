@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// exitStatus is the contract of the exit status, for help and man pages.
+var exitStatus = []fact{
+	{"0", "done"},
+	{"1", "refused or failed; one line on standard error says what, on which object, why, and what to do"},
+	{"2", "wrong usage; nothing was changed"},
+}
+
+// printHelp explains cmd: what it does, how it is written, its flags,
+// examples.
+func printHelp(w io.Writer, cmd *cobra.Command) {
+	text := cmd.Long
+	if text == "" {
+		text = sentence(cmd.Short)
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n", text, usageLine(cmd))
+
+	if subs := visible(cmd); len(subs) > 0 {
+		fmt.Fprintf(w, "\nCommands:\n")
+		var list []fact
+		for _, sub := range subs {
+			list = append(list, fact{sub.Name(), sub.Short})
+		}
+		printItems(w, list)
+	}
+	local, global := flagsOf(cmd)
+	printFlags(w, "Options", local)
+	printFlags(w, "Options of every command", global)
+	if cmd.Example != "" {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	}
+	fmt.Fprintf(w, "\nExit status:\n")
+	printItems(w, exitStatus)
+	if len(visible(cmd)) > 0 {
+		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
+	}
+}
+
+func printFlags(w io.Writer, title string, flags []*pflag.Flag) {
+	if len(flags) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%s:\n", title)
+	var list []fact
+	for _, f := range flags {
+		text := f.Usage
+		if def := defaultOf(f); def != "" {
+			text += " (default " + def + ")"
+		}
+		list = append(list, fact{flagSpec(f), text})
+	}
+	printItems(w, list)
+}
+
+func printItems(w io.Writer, list []fact) {
+	width := 0
+	for _, f := range list {
+		if len(f.name) <= 24 { // a longer one has a line of its own
+			width = max(width, len(f.name))
+		}
+	}
+	for _, f := range list {
+		printItem(w, f.name, width, f.value)
+	}
+}
+
+// usageLine is how cmd is written.
+func usageLine(cmd *cobra.Command) string {
+	words := []string{"bascule [-n NETNS] [-j]"}
+	if path := strings.TrimPrefix(cmd.CommandPath(), "bascule "); cmd.HasParent() {
+		words = append(words, path)
+	}
+	if len(visible(cmd)) > 0 {
+		words = append(words, "COMMAND ...")
+	}
+	words = append(words, strings.Fields(cmd.Use)[1:]...)
+	if local, _ := flagsOf(cmd); len(local) > 0 && cmd.HasParent() {
+		words = append(words, "[OPTION ...]")
+	}
+	return strings.Join(words, " ")
+}
+
+// flagSpec is how a flag is written: "-n, --netns NETNS", "--learn[=on|off]".
+func flagSpec(f *pflag.Flag) string {
+	spec := "--" + f.Name
+	if f.Shorthand != "" {
+		spec = "-" + f.Shorthand + ", " + spec
+	}
+	switch {
+	case f.Value.Type() == "bool":
+		return spec
+	case f.NoOptDefVal != "":
+		return spec + "[=" + valueName(f) + "]"
+	}
+	return spec + " " + valueName(f)
+}
+
+// valueName is what a flag's value is called.
+func valueName(f *pflag.Flag) string {
+	name, _ := pflag.UnquoteUsage(f)
+	return name
+}
+
+// flagsOf returns the flags of cmd, in the order of their definition: its
+// own, and those that every command has.
+func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
+	collect := func(list *[]*pflag.Flag) func(*pflag.Flag) {
+		return func(f *pflag.Flag) {
+			if f.Name != "help" && !f.Hidden {
+				*list = append(*list, f)
+			}
+		}
+	}
+	root := cmd.Root()
+	root.PersistentFlags().VisitAll(collect(&global))
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if root.PersistentFlags().Lookup(f.Name) != f {
+			collect(&local)(f)
+		}
+	})
+	return local, append(global, cmd.Flags().Lookup("help"))
+}
+
+// visible returns the commands below cmd that people should know of.
+func visible(cmd *cobra.Command) []*cobra.Command {
+	var list []*cobra.Command
+	for _, sub := range cmd.Commands() {
+		if !sub.Hidden {
+			list = append(list, sub)
+		}
+	}
+	return list
+}
+
+// sentence makes a sentence of a short description.
+func sentence(short string) string {
+	return strings.ToUpper(short[:1]) + strings.TrimSuffix(short[1:], ".") + "."
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Bascule is an Ethernet switch for Linux that forwards in the kernel, in
+// eBPF. This package is its command line: flags and output, nothing else.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"bascule/bridge"
+)
+
+//go:generate go run . man ../../docs/man
+
+// The exit statuses; exitStatus tells people about them.
+const (
+	exitDone    = 0
+	exitRefused = 1
+	exitUsage   = 2
+)
+
+// version is set by -ldflags "-X main.version=..."; without it the version is
+// what the Go command noted in the binary.
+var version string
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the whole program: it does what args ask for and returns the exit
+// status.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	p := &program{stdin: stdin, out: bufio.NewWriter(stdout), stderr: stderr, open: openSwitch}
+	return p.run(args)
+}
+
+// openSwitch returns the switch of a network namespace.
+func openSwitch(netns string) (fabric, error) {
+	s, err := bridge.Open(netns)
+	if err != nil {
+		return nil, err // a nil *Switch would be a fabric that is not nil
+	}
+	return s, nil
+}
+
+// program is one run of the command line.
+type program struct {
+	stdin  io.Reader
+	out    *bufio.Writer // standard output; flushed at the end, by monitor after each event
+	stderr io.Writer
+	open   func(netns string) (fabric, error)
+
+	netns   word // -n
+	json    bool // -j
+	running bool // the arguments were right and the command has begun
+}
+
+func (p *program) run(args []string) int {
+	root := newRoot(p)
+	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args
+	root.SetIn(p.stdin)
+	root.SetOut(p.out)
+	root.SetErr(p.stderr)
+
+	cmd, err := root.ExecuteC()
+	if err != nil && !p.running {
+		err = asUsage(cmd, err)
+	}
+	if ferr := p.out.Flush(); ferr != nil && (err == nil || errors.Is(err, ferr)) {
+		err = fmt.Errorf("cannot print: %w; see where standard output goes", ferr)
+		if errors.Is(ferr, syscall.EPIPE) {
+			err = nil // the reader had enough
+		}
+	}
+	if err == nil {
+		return exitDone
+	}
+	p.complain(err.Error())
+	var usage *usageError
+	var wrong *bridge.UsageError
+	if errors.As(err, &usage) || errors.As(err, &wrong) {
+		return exitUsage
+	}
+	return exitRefused
+}
+
+// complain prints one line on standard error, whatever is in text.
+func (p *program) complain(text string) {
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
+	fmt.Fprintln(p.stderr, "bascule: "+text)
+}
+
+// with opens the switch for the time of f.
+func (p *program) with(f func(fabric) error) error {
+	s, err := p.open(p.netns.text)
+	if err != nil {
+		return err
+	}
+	err = f(s)
+	if cerr := s.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// buildVersion says which bascule this is.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"bascule/bridge"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+)
+
+// The real switch can be used.
+var _ fabric = (*bridge.Switch)(nil)
+
+// everyCommand calls f for every command that people should know of.
+func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, sub := range visible(cmd) {
+		everyCommand(sub, f)
+	}
+}
+
+// output runs a command against nothing and returns what it prints.
+func output(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	if status := runWith(&fakeFabric{}, &stdout, &stderr, args...); status != exitDone {
+		t.Fatalf("bascule %s: exit status %d: %s", strings.Join(args, " "), status, stderr.String())
+	}
+	return stdout.String()
+}
+
+// TestSettings wants every setting in help, man page and completion of the
+// commands that take it, and its value to arrive as it was given.
+func TestSettings(t *testing.T) {
+	pages := manPages(newRoot(&program{}))
+	check := func(object, verb, name, value, def, help string) {
+		t.Run(object+"/"+verb+"/"+name, func(t *testing.T) {
+			args := []string{object, verb}
+			flat := strings.Join(strings.Fields(output(t, append(args, "--help")...)), " ")
+			if !strings.Contains(flat, "--"+name) || !strings.Contains(flat, help) {
+				t.Errorf("--%s is not in the help", name)
+			}
+			if says := strings.Contains(flat, help+" (default "+def+")"); says != (verb == "add") {
+				t.Errorf("help says the default: %t", says)
+			}
+			page := string(pages["bascule-"+object+".8"])
+			if !strings.Contains(page, ".It Fl -"+name) {
+				t.Errorf("--%s is not in the man page", name)
+			}
+			words := append([]string{cobra.ShellCompRequestCmd}, args...)
+			if !strings.Contains(output(t, append(words, "--")...), "\n--"+name) &&
+				!strings.HasPrefix(output(t, append(words, "--"+name)...), "--"+name) {
+				t.Errorf("--%s is not completed", name)
+			}
+			want := []string{def}
+			if value == bridge.OnOff {
+				want = []string{"on", "off"}
+			}
+			got := strings.Split(output(t, append(words, "br0", "--"+name+"=")...), "\n")
+			if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
+				t.Errorf("values completed: %s", diff)
+			}
+		})
+	}
+	for _, verb := range []string{"add", "set"} {
+		for _, s := range bridge.BridgeSettings {
+			check("bridge", verb, s.Name, s.Value, s.Default, s.Help)
+		}
+		for _, s := range bridge.PortSettings {
+			check("port", verb, s.Name, s.Value, s.Default, s.Help)
+		}
+	}
+}
+
+// TestHelp wants every command to be explained, with an example, in lines
+// that fit, and every line of its examples to be right.
+func TestHelp(t *testing.T) {
+	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
+		t.Run(pageName(cmd), func(t *testing.T) {
+			path := strings.Fields(cmd.CommandPath())[1:]
+			text := output(t, append(path, "--help")...)
+			for line := range strings.Lines(text) {
+				if len(line) > columns+1 {
+					t.Errorf("too long: %s", line)
+				}
+			}
+			if cmd.Short == "" || cmd.Name() != "help" && (cmd.Long == "" || cmd.Example == "") {
+				t.Errorf("a description or an example is missing")
+			}
+			if !strings.Contains(text, "Exit status:\n  0  done\n") {
+				t.Errorf("exit status is missing")
+			}
+			if got := output(t, append([]string{"help"}, path...)...); got != text {
+				t.Errorf("help %s and --help differ", cmd.Name())
+			}
+			for line := range strings.Lines(cmd.Example) {
+				line, _, _ = strings.Cut(strings.TrimSpace(line), " | ")
+				line, _, _ = strings.Cut(line, " >")
+				args := strings.Fields(line)
+				if len(args) == 0 || args[0] != "bascule" {
+					continue
+				}
+				args = args[1:]
+				about, rest, err := newRoot(&program{}).Find(args)
+				if err != nil {
+					t.Errorf("%s: %v", line, err)
+					continue
+				}
+				if err := about.ParseFlags(rest); err != nil {
+					t.Errorf("%s: %v", line, err)
+				}
+				if err := about.Args(about, about.Flags().Args()); err != nil {
+					t.Errorf("%s: %v", line, err)
+				}
+			}
+		})
+	})
+}
+
+// TestManPages wants the committed pages to be what the definitions make.
+func TestManPages(t *testing.T) {
+	const dir = "../../docs/man/"
+	want := manPages(newRoot(&program{}))
+	for name, text := range want {
+		have, err := os.ReadFile(dir + name)
+		if err != nil || !bytes.Equal(have, text) {
+			t.Errorf("docs/man/%s is out of date; run go generate ./cmd/bascule (%v)", name, err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "bascule") && want[e.Name()] == nil {
+			t.Errorf("docs/man/%s is of a command that is no more; remove it", e.Name())
+		}
+	}
+}
+
+// TestManPagesFormat lets groff look for mistakes.
+func TestManPagesFormat(t *testing.T) {
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("needs groff")
+	}
+	for name, text := range manPages(newRoot(&program{})) {
+		cmd := exec.Command(groff, "-mdoc", "-ww", "-z")
+		cmd.Stdin = bytes.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+// TestCompletion completes the names that there are.
+func TestCompletion(t *testing.T) {
+	f := &fakeFabric{}
+	var nothing strings.Builder
+	for _, args := range []string{
+		"bridge add br0", "bridge add br1", "port add br0 p1", "port add br0 p2", "port add br1 q1",
+		"fdb add br0 02:00:00:00:00:01 p1",
+	} {
+		runWith(f, &nothing, &nothing, strings.Fields(args)...)
+	}
+	for _, c := range []struct{ line, want string }{
+		{"", "bridge\tadd, change, show and remove bridges"},
+		{"bridge show ", "br0 br1 :4"},
+		{"port set ", "br0 br1 :4"},
+		{"port del br0 ", "p1 p2 :4"},
+		{"port show br0 p1 ", ":4"},
+		{"fdb add br0 ", ":4"},
+		{"fdb add br0 02:00:00:00:00:01 ", "p1 p2 :4"},
+		{"fdb del br0 ", "02:00:00:00:00:01\tp1"},
+		{"fdb show br0 --port ", "p1 p2 :4"},
+		{"fdb flush br1 --port=", "q1 :4"},
+		{"port add br0 p3 --hook ", "auto tcx xdp :4"},
+		{"port add br0 p3 --type=", "netdev host :4"},
+		{"monitor ", "br0 br1 :4"},
+		{"completion ", "bash zsh fish :4"},
+		{"help fdb ", "show\tshow the entries of a bridge"},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(c.line, " ")...)
+			var stdout, stderr strings.Builder
+			if status := runWith(f, &stdout, &stderr, words...); status != exitDone {
+				t.Fatalf("exit status %d", status)
+			}
+			got := strings.ReplaceAll(strings.TrimSpace(stdout.String()), "\n", " ")
+			if !strings.HasPrefix(got, c.want) {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+	if status := runWith(f, io.Discard, io.Discard, cobra.ShellCompRequestCmd, "-n", "lab", "port", "show", ""); status != exitDone || f.netns != "lab" {
+		t.Errorf("exit status %d, looked in namespace %q", status, f.netns)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if text := output(t, "completion", shell); !strings.Contains(text, "__complete") {
+			t.Errorf("no script for %s", shell)
+		}
+	}
+}
+
+// TestMonitor prints events as they come, until interrupted.
+func TestMonitor(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"monitor", "br0"}, `03:04:05.678901 br0 port-added port p1
+03:04:05.678901 br0 learned 02:00:00:00:00:01 port p1
+03:04:05.678901 br0 moved 02:00:00:00:00:01 vlan 10 port p2 from p1
+03:04:05.678901 br0 drops port p1 reason same-port count 3
+`},
+		{[]string{"-j", "monitor"}, `{"time":"T","event":"port-added","master":"br0","ifname":"p1"}
+{"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01"}
+{"time":"T","event":"moved","master":"br0","ifname":"p2","mac":"02:00:00:00:00:01","vlan":10,"from":"p1"}
+{"time":"T","event":"drops","master":"br0","ifname":"p1","reason":"same-port","count":3}
+`},
+	} {
+		f := &fakeFabric{events: someEvents()}
+		var stdout, stderr strings.Builder
+		var early string
+		f.watching = func() {
+			early = stdout.String()
+			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		}
+		if status := runWith(f, &stdout, &stderr, c.args...); status != exitDone || stderr.Len() > 0 {
+			t.Errorf("exit status %d, %q", status, stderr.String())
+		}
+		got := strings.ReplaceAll(stdout.String(), f.events[0].Time.Format("2006-01-02T15:04:05.999999999Z07:00"), "T")
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Error(diff)
+		}
+		if early != stdout.String() {
+			t.Errorf("events came late")
+		}
+	}
+}
+
+// brokenWriter fails like a file does.
+type brokenWriter struct{ err error }
+
+func (w brokenWriter) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: w.err}
+}
+
+// TestBrokenOutput: a reader that went away is no failure, a full disk is.
+func TestBrokenOutput(t *testing.T) {
+	busy := func() *fakeFabric {
+		f := &fakeFabric{events: someEvents(), watching: func() { t.Error("monitor went on") }}
+		for i := range 1000 { // more than a buffer holds
+			f.bridges = append(f.bridges, bridge.Info{Name: fmt.Sprint("br", i)})
+		}
+		return f
+	}
+	for _, args := range [][]string{{"bridge", "show"}, {"-j", "bridge", "show"}, {"--help"}, {"monitor"}, {"-j", "monitor"}} {
+		var stderr strings.Builder
+		if status := runWith(busy(), brokenWriter{syscall.EPIPE}, &stderr, args...); status != exitDone || stderr.Len() > 0 {
+			t.Errorf("%v: exit status %d, %q", args, status, stderr.String())
+		}
+		stderr.Reset()
+		const want = "bascule: cannot print: write /dev/stdout: no space left on device; see where standard output goes\n"
+		if status := runWith(busy(), brokenWriter{syscall.ENOSPC}, &stderr, args...); status != exitRefused || stderr.String() != want {
+			t.Errorf("%v: exit status %d, %q", args, status, stderr.String())
+		}
+	}
+}
+
+func TestGuess(t *testing.T) {
+	names := []string{"add", "set", "show", "del"}
+	for word, want := range map[string]string{
+		"ad": "add", "shwo": "show", "delete": "", "remove": "", "list": "", "st": "set", "sohw": "show", "": "", "a": "",
+	} {
+		got := guess(word, "", names)
+		if want != "" {
+			want = " (did you mean " + want + "?)"
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// manDate is the day when the man pages last changed.
+const manDate = "November 21, 2026"
+
+// seeAlso are pages in section 8 that belong beside ours.
+var seeAlso = []string{"bridge", "ip", "ip-netns"}
+
+// manPages returns the man pages of the command line by file name: one of
+// bascule itself and one of each object. They are written in mdoc(7).
+func manPages(root *cobra.Command) map[string][]byte {
+	objects := slices.DeleteFunc(visible(root), func(c *cobra.Command) bool { return c.Name() == "help" })
+	names := slices.Clone(seeAlso)
+	for _, cmd := range append(objects, root) {
+		names = append(names, pageName(cmd))
+	}
+	slices.Sort(names)
+
+	pages := map[string][]byte{}
+	for _, cmd := range append(objects, root) {
+		pages[pageName(cmd)+".8"] = manPage(cmd, objects, names)
+	}
+	return pages
+}
+
+func pageName(cmd *cobra.Command) string {
+	return strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+}
+
+// A page is a man page being written.
+type page struct{ bytes.Buffer }
+
+func (m *page) line(format string, args ...any) { fmt.Fprintf(m, format+"\n", args...) }
+
+// manPage returns the page of cmd; objects are the commands that have a page,
+// names all pages to refer to.
+func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byte {
+	name, verbs := pageName(cmd), leaves(cmd)
+	isRoot := !cmd.HasParent()
+
+	var m page
+	m.line(`.\" Made by go generate ./cmd/bascule from the definitions of the commands; do not edit.`)
+	m.line(`.\" SPDX-License-Identifier: BSD-2-Clause`)
+	m.line(".Dd %s\n.Dt %s 8\n.Os Linux", manDate, strings.ToUpper(name))
+	m.line(".Sh NAME\n.Nm %s\n.Nd %s", name, cmd.Short)
+
+	m.line(".Sh SYNOPSIS")
+	if isRoot {
+		m.line(".Nm bascule\n.Op Fl n Ar NETNS\n.Op Fl j\n.Ar COMMAND ...")
+		m.line(".Nm bascule\n.Cm help\n.Op Ar COMMAND ...")
+		m.line(".Nm bascule\n.Fl -version")
+	} else {
+		for _, verb := range verbs {
+			m.synopsis(verb)
+		}
+	}
+
+	m.line(".Sh DESCRIPTION")
+	m.prose(cmd.Long)
+	switch {
+	case isRoot:
+		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
+		for _, object := range objects {
+			m.line(".It Xr %s 8\n%s", pageName(object), inline(sentence(object.Short)))
+		}
+		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help .")
+		m.line(".El")
+	case verbs[0] != cmd:
+		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
+		for _, verb := range verbs {
+			m.line(".It Cm %s%s", relative(cmd, verb), arguments(verb).mdoc(" "))
+			if verb.Long != "" {
+				m.prose(verb.Long)
+			} else {
+				m.prose(sentence(verb.Short))
+			}
+		}
+		m.line(".El")
+	}
+
+	m.line(".Sh OPTIONS")
+	if !isRoot {
+		m.options(cmd, verbs)
+		m.line(".Ss Options of every command")
+	}
+	_, global := flagsOf(cmd)
+	if isRoot {
+		global = append(global, cmd.Flags().Lookup("version"))
+	}
+	m.flags(global)
+
+	if isRoot {
+		m.line(".Sh FILES\n.Bl -tag -width Ds\n.It Pa /run/bascule")
+		m.line("The state of all bridges, as pinned objects of\n.Xr bpf 2\nin a file system of their own:")
+		m.line("a folder for each network namespace, and in it one for each bridge.\n.El")
+	}
+	m.line(".Sh EXIT STATUS\n.Bl -tag -width Ds")
+	for _, status := range exitStatus {
+		m.line(".It %s\n%s", status.name, inline(sentence(status.value)))
+	}
+	m.line(".El")
+	if cmd.Example != "" {
+		m.line(".Sh EXAMPLES")
+		m.literal(strings.Split(cmd.Example, "\n"))
+	}
+
+	m.line(".Sh SEE ALSO")
+	others := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == name })
+	for i, other := range others {
+		comma := " ,"
+		if i == len(others)-1 {
+			comma = ""
+		}
+		m.line(".Xr %s 8%s", other, comma)
+	}
+	return m.Bytes()
+}
+
+// leaves returns the commands below cmd that do something; cmd itself if
+// there are none below it.
+func leaves(cmd *cobra.Command) []*cobra.Command {
+	subs := visible(cmd)
+	if len(subs) == 0 {
+		return []*cobra.Command{cmd}
+	}
+	var list []*cobra.Command
+	for _, sub := range subs {
+		list = append(list, leaves(sub)...)
+	}
+	return list
+}
+
+// relative is what to write after cmd to mean sub.
+func relative(cmd, sub *cobra.Command) string {
+	return strings.TrimPrefix(sub.CommandPath(), cmd.CommandPath()+" ")
+}
+
+func (m *page) synopsis(cmd *cobra.Command) {
+	m.line(".Nm bascule\n.Op Fl n Ar NETNS\n.Op Fl j\n.Cm %s%s", relative(cmd.Root(), cmd), arguments(cmd).mdoc("\n."))
+	local, _ := flagsOf(cmd)
+	for _, f := range local {
+		m.line(".Op %s", flagMacros(f))
+	}
+}
+
+// mdoc returns the arguments as macros, each after before.
+func (a argumentList) mdoc(before string) string {
+	text := ""
+	for i, name := range a.names {
+		switch {
+		case name == "...":
+			text += " ..."
+		case i < a.required:
+			text += before + "Ar " + name
+		case i == a.required || before == " ":
+			text += before + "Op Ar " + name
+		default:
+			text += " Op Ar " + name // inside the one before
+		}
+	}
+	return text
+}
+
+// options writes the flags of verbs, each once, under the names of the verbs
+// that have it.
+func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
+	type key struct{ spec, usage string }
+	owners := map[key][]string{}
+	flags := map[key]*pflag.Flag{}
+	var keys []key
+	for _, verb := range verbs {
+		local, _ := flagsOf(verb)
+		for _, f := range local {
+			k := key{flagSpec(f), f.Usage}
+			if flags[k] == nil {
+				keys, flags[k] = append(keys, k), f // the first has the default, where there is one
+			}
+			owners[k] = append(owners[k], relative(cmd, verb))
+		}
+	}
+	var titles []string
+	groups := map[string][]*pflag.Flag{}
+	for _, k := range keys {
+		title := ".Ss Options of " + list(owners[k])
+		if len(groups[title]) == 0 {
+			titles = append(titles, title)
+		}
+		groups[title] = append(groups[title], flags[k])
+	}
+	for _, title := range titles {
+		if verbs[0] != cmd {
+			m.line("%s", title)
+		}
+		m.flags(groups[title])
+	}
+}
+
+// flags writes what flags mean.
+func (m *page) flags(flags []*pflag.Flag) {
+	m.line(".Bl -tag -width Ds")
+	for _, f := range flags {
+		m.line(".It %s\n%s", flagMacros(f), inline(sentence(f.Usage)))
+		if def := defaultOf(f); def != "" {
+			m.line("Default:\n.Cm %s .", def)
+		}
+	}
+	m.line(".El")
+}
+
+// flagMacros is flagSpec in mdoc.
+func flagMacros(f *pflag.Flag) string {
+	spec := "Fl -" + f.Name
+	if f.Shorthand != "" {
+		spec = "Fl " + f.Shorthand + " , " + spec
+	}
+	switch {
+	case f.Value.Type() == "bool":
+		return spec
+	case f.NoOptDefVal != "":
+		return spec + " Ns Op = Ns Ar " + valueName(f)
+	}
+	return spec + " Ar " + valueName(f)
+}
+
+// prose writes paragraphs; a paragraph that is indented is an example.
+func (m *page) prose(text string) {
+	for i, paragraph := range strings.Split(text, "\n\n") {
+		if lines := strings.Split(paragraph, "\n"); strings.HasPrefix(paragraph, "  ") {
+			m.literal(lines)
+			continue
+		}
+		if i > 0 {
+			m.line(".Pp")
+		}
+		m.line("%s", inline(paragraph))
+	}
+}
+
+var (
+	sentenceEnd  = regexp.MustCompile(`([A-Za-z)]\.) `)
+	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[a-z][a-z-]*(=[a-z]+)?)`)
+	controlStart = regexp.MustCompile(`(?m)^([.'])`) // would be a macro
+	pageWord     = regexp.MustCompile(`\b([a-z][a-z-]*)\(([1-8])\)`)
+)
+
+// inline returns running text for mdoc, with flags and pages marked.
+func inline(text string) string {
+	text = strings.ReplaceAll(text, `\`, `\e`)
+	text = strings.Join(strings.Fields(text), " ")
+	sentences := strings.Split(sentenceEnd.ReplaceAllString(text, "$1\n"), "\n")
+	text = ""
+	for _, s := range sentences { // each starts a line
+		text += strings.Join(wrap(s, 68), "\n") + "\n"
+	}
+	text = strings.TrimSuffix(text, "\n")
+	text = flagWord.ReplaceAllStringFunc(text, func(s string) string {
+		dash := strings.Index(s, "-")
+		return s[:dash] + `\fB` + strings.ReplaceAll(s[dash:], "-", `\-`) + `\fR`
+	})
+	text = pageWord.ReplaceAllString(text, `\fB$1\fR($2)`)
+	return controlStart.ReplaceAllString(text, `\&$1`)
+}
+
+var literalText = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
+
+// literal writes lines that can be copied to a shell, without their first
+// indentation.
+func (m *page) literal(lines []string) {
+	m.line(".Bd -literal -offset indent")
+	for _, line := range lines {
+		line = literalText.Replace(strings.TrimPrefix(line, "  "))
+		m.line("%s", controlStart.ReplaceAllString(line, `\&$1`))
+	}
+	m.line(".Ed")
+}
+
+// list joins words: "a, b and c".
+func list(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

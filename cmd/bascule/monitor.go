@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newMonitor(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "monitor [BRIDGE]",
+		Short: "print events as they happen",
+		Long: `Print what happens on all bridges, or on one, a line for each event, until
+interrupted (Ctrl-C): addresses learned, moved, aged, deleted and refused, ports
+added and removed, frames dropped and why. With -j, each line is a JSON object.`,
+		Example: `  bascule monitor
+  bascule -j monitor br0 | jq 'select(.event == "moved")'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			name := append(args, "")[0]
+			return p.with(func(s fabric) error {
+				err := s.Monitor(ctx, name, func(e bridge.Event) error {
+					if err := p.printEvent(e); err != nil {
+						return err
+					}
+					return p.out.Flush() // the reader waits for it
+				})
+				if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
+					return nil // as it should end
+				}
+				return err
+			})
+		},
+	}
+}
+
+// eventJSON is an event for programs.
+type eventJSON struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"event"`
+	Bridge string    `json:"master"`
+	Port   string    `json:"ifname,omitempty"`
+	MAC    string    `json:"mac,omitempty"`
+	VLAN   uint16    `json:"vlan,omitempty"`
+	From   string    `json:"from,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Count  uint64    `json:"count,omitempty"`
+}
+
+func (p *program) printEvent(e bridge.Event) error {
+	if p.json {
+		return p.printJSON(eventJSON{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count})
+	}
+	line := fmt.Appendf(nil, "%s %s %s", e.Time.Format("15:04:05.000000"), e.Bridge, e.Kind)
+	if e.MAC != nil {
+		line = fmt.Appendf(line, " %s", e.MAC)
+	}
+	if e.VLAN != 0 {
+		line = fmt.Appendf(line, " vlan %d", e.VLAN)
+	}
+	if e.Port != "" {
+		line = fmt.Appendf(line, " port %s", e.Port)
+	}
+	if e.From != "" {
+		line = fmt.Appendf(line, " from %s", e.From)
+	}
+	if e.Reason != "" {
+		line = fmt.Appendf(line, " reason %s", e.Reason)
+	}
+	if e.Count != 0 {
+		line = fmt.Appendf(line, " count %d", e.Count)
+	}
+	_, err := p.out.Write(append(line, '\n'))
+	return err
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// columns is the width that output for people is made for.
+const columns = 80
+
+// printJSON prints a value on one line.
+func (p *program) printJSON(v any) error {
+	e := json.NewEncoder(p.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printList prints items as JSON, one array, or as a table under a heading;
+// no items print no table.
+func printList[T, J any](p *program, items []T, toJSON func(T) J, heading string, toRow func(T) []string) error {
+	if p.json {
+		list := make([]J, len(items))
+		for i, item := range items {
+			list[i] = toJSON(item)
+		}
+		return p.printJSON(list)
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join(strings.Fields(heading), "\t"))
+	for _, item := range items {
+		fmt.Fprintln(table, strings.Join(toRow(item), "\t"))
+	}
+	return table.Flush()
+}
+
+// A fact is one line about one thing.
+type fact struct{ name, value string }
+
+// printFacts prints a name and, indented and aligned, what there is to know
+// about it.
+func printFacts(w io.Writer, name string, facts []fact) {
+	width := 0
+	for _, f := range facts {
+		width = max(width, len(f.name))
+	}
+	fmt.Fprintln(w, name)
+	for _, f := range facts {
+		printItem(w, f.name, width, orDash(f.value))
+	}
+}
+
+// printItem prints a term and its explanation in two columns.
+func printItem(w io.Writer, term string, width int, text string) {
+	indent := strings.Repeat(" ", width+4)
+	if len(term) > width {
+		fmt.Fprintf(w, "  %s\n%s", term, indent)
+	} else {
+		fmt.Fprintf(w, "  %-*s  ", width, term)
+	}
+	fmt.Fprintln(w, strings.Join(wrap(text, columns-len(indent)), "\n"+indent))
+}
+
+// wrap breaks text between words into lines of at most width letters; a
+// longer word has a line of its own. There is at least one line.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// orDash stands in for an empty cell.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newPort(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "port",
+		Short: "add, change, show and remove the ports of bridges",
+		Long: `A port is something that frames enter and leave a bridge by. A netdev port is a
+network device that is there already: a veth, a tap, a network card, a macvlan
+or vxlan device. A host port is the host's own interface on the switch: it is
+made with the port, under the port's name, and can be given addresses.
+
+A device that is a port belongs to the switch: it never delivers a frame to its
+own IP stack. For the host to take part, add a host port.
+
+The port's program sits at one of two hooks. The hook tcx takes every kind of
+device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
+for known unicast; the driver must have XDP. With auto, physical network cards
+that can get xdp, and all else tcx. A veth on which xdp is asked for needs GRO,
+or an XDP program, at its other end.`,
+		Example: `  bascule port add br0 veth0
+  bascule port add br0 host0 --type host
+  ip address add 192.0.2.1/24 dev host0
+  ip link set host0 up
+  # two customers who must not see each other
+  bascule port set br0 veth1 --isolated
+  bascule port set br0 veth2 --isolated
+  bascule port show br0 --stats`,
+	}
+	cmd.AddCommand(newPortAdd(p), newPortSet(p), newPortShow(p), newPortDel(p))
+	return cmd
+}
+
+var hooks = []string{"auto", "tcx", "xdp"}
+
+const hookHelp = "the hook where the program sits"
+
+func newPortAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add BRIDGE PORT",
+		Short: "make a device, or a new host interface, a port of a bridge",
+		Long: `Make the network device PORT a port of a bridge, or, with --type host, make a
+new interface PORT that is the host's own on the switch.`,
+		Example: `  bascule port add br0 veth0
+  bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
+  bascule port add br0 host0 --type host`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
+	}
+	kind := addChoice(cmd, "type", "netdev", "what the port is: a device, or a new interface of the host", "netdev", "host")
+	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
+	changes := addSettings(cmd, bridge.PortSettings, true)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return p.with(func(s fabric) error {
+			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Hook: hook.text, Changes: *changes})
+			p.warn(warnings)
+			return err
+		})
+	}
+	return cmd
+}
+
+func newPortSet(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set BRIDGE PORT",
+		Short: "change settings of a port",
+		Long: `Change settings of a port while it forwards; no frame is lost. What is not named
+stays as it is.`,
+		Example: `  bascule port set br0 veth0 --learn=off --discover=off
+  bascule port set br0 veth0 --isolated
+  bascule port set br0 veth0 --protected none --fdb-max 100`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	hook := addChoice(cmd, "hook", "", hookHelp, hooks...)
+	changes := addSettings(cmd, bridge.PortSettings, false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if hook.text == "" && len(*changes) == 0 {
+			return usagef(cmd, "nothing to change: give at least one setting")
+		}
+		return p.with(func(s fabric) error {
+			warnings, err := s.SetPort(args[0], args[1], bridge.PortOptions{Hook: hook.text, Changes: *changes})
+			p.warn(warnings)
+			return err
+		})
+	}
+	return cmd
+}
+
+func newPortShow(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [BRIDGE [PORT]]",
+		Short: "show ports, their settings and counters",
+		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
+
+STATE is forwarding, disabled while the device is down or has no carrier, or
+gone when the device vanished. ENTRIES is the number of addresses learned on the
+port. SETTINGS are those that differ from a new port's, as one would write them;
+- is none.
+
+With --stats, show what went through each port since it was added: as rx, frames
+from the device into the switch, as tx, frames from the switch to the device. A
+large packet (GSO) counts as one frame with all of its bytes. Addresses that
+became known on the port count as learned, those that came from another port as
+moves, and those that were not learned as refused: a table was full, or a static
+or sticky entry holds the address elsewhere. Frames that went no further count
+as drops, by the reason why.`,
+		Example: `  bascule port show
+  bascule port show br0 veth0
+  bascule port show br0 --stats
+  bascule -j port show br0 --stats | jq '.[].drops'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	stats := cmd.Flags().Bool("stats", false, "show counters")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		args = append(args, "", "")
+		return p.with(func(s fabric) error {
+			list, err := s.Ports(args[0])
+			if err != nil {
+				return err
+			}
+			if name := args[1]; name != "" {
+				list = slices.DeleteFunc(list, func(port bridge.Port) bool { return port.Name != name })
+				if len(list) == 0 {
+					return fmt.Errorf("cannot show port %s: bridge %s has no such port; see 'bascule port show %s'", name, args[0], args[0])
+				}
+			}
+			if p.json || args[1] == "" && !*stats {
+				return p.printPorts(list, *stats)
+			}
+			for _, port := range list {
+				var facts []fact
+				if args[1] != "" {
+					facts = portFacts(port)
+				}
+				if *stats {
+					facts = append(facts, statsFacts(port.Stats)...)
+				}
+				printFacts(p.out, port.Bridge+" "+port.Name, facts)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func newPortDel(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "del BRIDGE PORT",
+		Short: "take a port off its bridge",
+		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays;
+the interface of a host port goes. A port whose device is gone can be removed.`,
+		Example:           `  bascule port del br0 veth0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return p.with(func(s fabric) error { return s.DelPort(args[0], args[1]) })
+		},
+	}
+}
+
+// warn prints what was done but may not be what was wished for.
+func (p *program) warn(warnings []string) {
+	for _, w := range warnings {
+		p.complain("warning: " + w)
+	}
+}
+
+// portJSON is a port for programs; the names are those of `bridge -j link`
+// and `ip -j link` where they have the thing.
+type portJSON struct {
+	Index          int      `json:"ifindex"`
+	Name           string   `json:"ifname"`
+	Flags          []string `json:"flags"`
+	MTU            int      `json:"mtu"`
+	Bridge         string   `json:"master"`
+	Type           string   `json:"type"`
+	Hook           string   `json:"hook"`
+	State          string   `json:"state"`
+	Learn          bool     `json:"learning"`
+	Discover       bool     `json:"flood"`
+	MulticastFlood bool     `json:"mcast_flood"`
+	BroadcastFlood bool     `json:"bcast_flood"`
+	Hairpin        bool     `json:"hairpin"`
+	Isolated       bool     `json:"isolated"`
+	Protected      []int    `json:"protected"`
+	FDBMax         uint32   `json:"fdb_max"`
+	FDBCount       uint32   `json:"fdb_count"`
+	*statsJSON              // with --stats
+}
+
+type statsJSON struct {
+	Stats   bothWaysJSON      `json:"stats64"`
+	Learned uint64            `json:"learned"`
+	Moves   uint64            `json:"moves"`
+	Refused uint64            `json:"refused"`
+	Drops   map[string]uint64 `json:"drops"`
+}
+
+type bothWaysJSON struct {
+	Rx trafficJSON `json:"rx"`
+	Tx trafficJSON `json:"tx"`
+}
+
+type trafficJSON struct {
+	Bytes  uint64 `json:"bytes"`
+	Frames uint64 `json:"packets"`
+}
+
+func (p *program) printPorts(list []bridge.Port, stats bool) error {
+	toJSON := func(port bridge.Port) portJSON {
+		c := port.Config
+		j := portJSON{
+			Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
+			Bridge: port.Bridge, Type: port.Type, Hook: port.Hook, State: port.State,
+			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
+			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
+			FDBMax: c.FDBMax, FDBCount: port.FDBCount,
+		}
+		if stats {
+			s := port.Stats
+			j.statsJSON = &statsJSON{
+				bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
+				s.Learned, s.Moves, s.Refused, map[string]uint64{},
+			}
+			maps.Copy(j.Drops, s.Drops)
+		}
+		return j
+	}
+	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
+		return []string{
+			port.Bridge, port.Name, port.Type, port.Hook, port.State, strconv.Itoa(port.MTU), fmt.Sprint(port.FDBCount),
+			orDash(strings.Join(settingsIn(bridge.PortSettings, port.Config), " ")),
+		}
+	})
+}
+
+func portFacts(port bridge.Port) []fact {
+	facts := []fact{
+		{"type", port.Type},
+		{"hook", port.Hook},
+		{"state", port.State},
+		{"index", strconv.Itoa(port.Index)},
+		{"flags", strings.Join(port.Flags, " ")},
+		{"mtu", strconv.Itoa(port.MTU)},
+		{"entries", fmt.Sprint(port.FDBCount)},
+	}
+	for _, s := range bridge.PortSettings {
+		facts = append(facts, fact{s.Name, s.Format(port.Config)})
+	}
+	return facts
+}
+
+func statsFacts(s bridge.Stats) []fact {
+	var drops []string
+	for _, reason := range slices.Sorted(maps.Keys(s.Drops)) {
+		drops = append(drops, fmt.Sprintf("%s %d", reason, s.Drops[reason]))
+	}
+	return []fact{
+		{"rx", fmt.Sprintf("%d frames, %d bytes", s.RxFrames, s.RxBytes)},
+		{"tx", fmt.Sprintf("%d frames, %d bytes", s.TxFrames, s.TxBytes)},
+		{"learned", fmt.Sprint(s.Learned)},
+		{"moves", fmt.Sprint(s.Moves)},
+		{"refused", fmt.Sprint(s.Refused)},
+		{"drops", strings.Join(drops, ", ")},
+	}
+}

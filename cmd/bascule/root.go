@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func init() {
+	cobra.EnableCommandSorting = false // ours have an order
+}
+
+// newRoot returns the command line. Every object is one command; help, man
+// pages and completion are made from what is found here.
+func newRoot(p *program) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bascule",
+		Short: "an Ethernet switch in the kernel",
+		Long: `bascule is a learning Ethernet switch for Linux. Every frame is forwarded in
+the kernel by an eBPF program at its port; no process runs between a frame and
+its port. The command line is stateless, like ip(8): what it sets up stays
+until it is removed or the machine restarts. It needs Linux 6.6 and root.
+
+Each network namespace has bridges of its own. A bridge has ports: network
+devices that frames enter and leave by. The FDB of a bridge knows behind which
+port an address is.`,
+		Example: `  # two interfaces, one switch
+  bascule bridge add br0
+  bascule port add br0 veth0
+  bascule port add br0 veth1
+  bascule port show
+  # what it has learned, as JSON, in the network namespace lab
+  bascule -n lab -j fdb show br0
+  # what happens, as it happens
+  bascule monitor br0`,
+		Version:       buildVersion(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		// Runs when flags and arguments were found right: what fails from
+		// here on is no matter of usage.
+		PersistentPreRun: func(*cobra.Command, []string) { p.running = true },
+	}
+	p.netns.name = "NETNS"
+	root.PersistentFlags().SortFlags = false
+	root.PersistentFlags().VarP(&p.netns, "netns", "n", "act in this network namespace: a name of ip-netns(8), or a path")
+	root.PersistentFlags().BoolVarP(&p.json, "json", "j", false, "print JSON")
+	root.Flags().Bool("version", false, "print the version")
+	root.SetVersionTemplate("bascule {{.Version}}\n")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpCommand(newHelp())
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(p.out, cmd) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error { printHelp(p.out, cmd); return nil })
+	root.SetFlagErrorFunc(flagError)
+	completeFlag(root, "netns", func(*cobra.Command, []string) []string { return namespaces() })
+
+	root.AddCommand(
+		newBridge(p),
+		newPort(p),
+		newFDB(p),
+		newMonitor(p),
+		newCompletion(p),
+		newMan(),
+	)
+	finish(root)
+	return root
+}
+
+// finish gives every command of the tree what all commands have.
+func finish(cmd *cobra.Command) {
+	cmd.DisableFlagsInUseLine = true
+	cmd.Flags().SortFlags = false
+	cmd.LocalFlags().SortFlags = false
+	cmd.InheritedFlags().SortFlags = false
+	cmd.Flags().BoolP("help", "h", false, "explain the command")
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	switch {
+	case cmd.HasSubCommands() && !cmd.Runnable():
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			printHelp(cmd.OutOrStdout(), cmd)
+			return nil
+		}
+	case cmd.Args == nil:
+		cmd.Args = checkArguments
+	}
+	for _, sub := range cmd.Commands() {
+		finish(sub)
+	}
+}
+
+// newHelp is `bascule help port add`, the same as `bascule port add --help`.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND ...]",
+		Short: "explain a command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(about, rest[0])
+			}
+			printHelp(cmd.OutOrStdout(), about)
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			if about, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				for _, sub := range visible(about) {
+					names = append(names, sub.Name()+"\t"+sub.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// newMan writes the man pages of all commands into a folder.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIR",
+		Short:  "write the man pages into a folder",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for name, text := range manPages(cmd.Root()) {
+				if err := os.WriteFile(args[0]+"/"+name, text, 0o644); err != nil {
+					return fmt.Errorf("cannot write man page %s: %w", name, err)
+				}
+			}
+			return nil
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+	}
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A usageError is a command that was written wrongly; the exit status is 2.
+type usageError struct {
+	what string // what was wrong
+	help string // the command whose help tells more
+}
+
+func (e *usageError) Error() string {
+	return fmt.Sprintf("%s; see '%s --help'", e.what, e.help)
+}
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath()}
+}
+
+// asUsage returns err, found in the arguments of cmd, as an error of usage.
+func asUsage(cmd *cobra.Command, err error) error {
+	var usage *usageError
+	var wrong *bridge.UsageError
+	if errors.As(err, &usage) || errors.As(err, &wrong) {
+		return err
+	}
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	return usagef(cmd, "%s", first)
+}
+
+// unknownCommand is the error of a word that should be a command below cmd.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range visible(cmd) {
+		names = append(names, sub.Name())
+	}
+	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(cmd.CommandPath()+" ", "bascule ")+word, guess(word, "", names))
+}
+
+// flagError says in one line what was wrong with a flag of cmd.
+func flagError(cmd *cobra.Command, err error) error {
+	// Only the command's last word has flags of its own: an unknown flag after
+	// an unknown word is the word's fault.
+	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+		return unknownCommand(cmd, args[0])
+	}
+	var unknown *pflag.NotExistError
+	var missing *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		name := unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			return usagef(cmd, "unknown flag -%s", name)
+		}
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		return usagef(cmd, "unknown flag --%s%s", name, guess(name, "--", names))
+	case errors.As(err, &missing):
+		return usagef(cmd, "--%s needs a value, %s", missing.GetFlag().Name, missing.GetFlag().Value.Type())
+	case errors.As(err, &invalid):
+		f := invalid.GetFlag()
+		if f.Value.Type() == "bool" {
+			return usagef(cmd, "--%s takes no value", f.Name)
+		}
+		var wrong *bridge.UsageError
+		if errors.As(err, &wrong) {
+			return wrong
+		}
+		return usagef(cmd, "--%s %s: %s", f.Name, invalid.GetValue(), invalid.Unwrap())
+	}
+	return asUsage(cmd, err)
+}
+
+// argumentList is what a command takes after its name.
+type argumentList struct {
+	names    []string // "..." says that the one before may be repeated
+	required int      // how many of them must be there, the first ones
+}
+
+// arguments reads the usage line of cmd: "show [BRIDGE [PORT]]" needs none of
+// two.
+func arguments(cmd *cobra.Command) argumentList {
+	var a argumentList
+	for _, name := range strings.Fields(cmd.Use)[1:] {
+		if !strings.HasPrefix(name, "[") && name != "...]" {
+			a.required++
+		}
+		a.names = append(a.names, strings.Trim(name, "[]"))
+	}
+	return a
+}
+
+// checkArguments compares what was given with the usage line of cmd.
+func checkArguments(cmd *cobra.Command, args []string) error {
+	a := arguments(cmd)
+	if len(args) < a.required {
+		return usagef(cmd, "%s is missing", list(a.names[len(args):a.required]))
+	}
+	if repeated := len(a.names) > 0 && a.names[len(a.names)-1] == "..."; len(args) > len(a.names) && !repeated {
+		extra := args[len(a.names)]
+		if extra == "on" || extra == "off" {
+			return usagef(cmd, "%q stands alone: write --FLAG=%s, with an equals sign", extra, extra)
+		}
+		return usagef(cmd, "%q is one argument too many", extra)
+	}
+	for i, arg := range args {
+		if arg == "" {
+			return usagef(cmd, "%s is empty", a.names[min(i, len(a.names)-1)])
+		}
+	}
+	return nil
+}
+
+// guess names the candidate that word was most likely meant to be, or
+// nothing.
+func guess(word, prefix string, candidates []string) string {
+	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
+	for _, c := range candidates {
+		d := distance(word, c)
+		if len(word) > 1 && strings.HasPrefix(c, word) {
+			d = 0
+		}
+		if d < least {
+			best, least = c, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s%s?)", prefix, best)
+}
+
+// distance is the number of letters to insert, remove or replace to make b
+// of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
