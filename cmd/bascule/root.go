@@ -61,6 +61,7 @@ port an address is.`,
 		newPort(p),
 		newFDB(p),
 		newMonitor(p),
+		newLab(p),
 		newCompletion(p),
 		newMan(),
 	)

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What the lab measures with: a generator of frames, counters that take
+ * frames away where they arrive, and the shortest possible forwarder.
+ *
+ * The generator runs under BPF_PROG_TEST_RUN in live frame mode: every run of
+ * the program is one frame, and XDP_TX sends it out of the device that the
+ * test run was given. The kernel recycles the pages of the frames without
+ * writing them again, so what is to differ from frame to frame is written here.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+/* how one of the two addresses of a frame is made */
+struct vary {
+	__u64 base;  /* the first address, as a number: 02:00:00:00:00:01 is 0x020000000001 */
+	__u32 count; /* how many addresses from base on; 0 leaves the frame's own address alone */
+	__u32 random; /* 0: one after the other, 1: at random */
+};
+
+const volatile struct vary vary_dst;
+const volatile struct vary vary_src;
+/* frames a second, 0 for as many as possible */
+const volatile __u64 rate;
+
+/* set by the lab to end a run early: what is left of it sends nothing */
+volatile __u32 stop;
+
+struct generated {
+	__u64 sent;
+	__u64 start; /* ns, 0 until the first frame of a paced run */
+	__u32 dst_at;
+	__u32 src_at;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct generated);
+} generated SEC(".maps");
+
+struct counted {
+	__u64 frames;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counted);
+} counted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} way_out SEC(".maps");
+
+static __always_inline void put_mac(__u8 *p, __u64 mac)
+{
+	__u64 be = bpf_cpu_to_be64(mac << 16);
+
+	__builtin_memcpy(p, &be, ETH_ALEN);
+}
+
+static __always_inline __u64 next_mac(__u64 base, __u32 count, __u32 random, __u32 *at)
+{
+	__u32 n;
+
+	if (random)
+		return base + (((__u64)bpf_get_prandom_u32() * count) >> 32);
+	n = *at;
+	*at = n + 1 < count ? n + 1 : 0;
+	return base + n;
+}
+
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct generated *g;
+	__u32 zero = 0;
+
+	if (stop)
+		return XDP_DROP;
+	g = bpf_map_lookup_elem(&generated, &zero);
+	if (!g || data + sizeof(*eth) > end)
+		return XDP_ABORTED;
+	if (rate) {
+		__u64 now = bpf_ktime_get_ns();
+
+		if (!g->start)
+			g->start = now;
+		if (g->sent * 1000000000ULL >= (now - g->start) * rate)
+			return XDP_DROP;
+	}
+	if (vary_dst.count)
+		put_mac(eth->h_dest, next_mac(vary_dst.base, vary_dst.count, vary_dst.random, &g->dst_at));
+	if (vary_src.count)
+		put_mac(eth->h_source, next_mac(vary_src.base, vary_src.count, vary_src.random, &g->src_at));
+	g->sent++;
+	return XDP_TX;
+}
+
+static __always_inline void count(__u64 bytes)
+{
+	struct counted *c;
+	__u32 zero = 0;
+
+	c = bpf_map_lookup_elem(&counted, &zero);
+	if (c) {
+		c->frames++;
+		c->bytes += bytes;
+	}
+}
+
+SEC("xdp")
+int count_xdp(struct xdp_md *ctx)
+{
+	count(ctx->data_end - ctx->data);
+	return XDP_DROP;
+}
+
+SEC("tcx/ingress")
+int count_tcx(struct __sk_buff *skb)
+{
+	count(skb->len);
+	return TC_ACT_SHOT; /* the value of TCX_DROP, which older headers lack */
+}
+
+SEC("xdp")
+int redirect(struct xdp_md *ctx)
+{
+	return bpf_redirect_map(&way_out, 0, 0);
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"bascule/lab"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+
+	"github.com/spf13/cobra"
+)
+
+func newLab(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "measure bridges on this machine",
+		Long: `Measure bridges on this machine, bascule among them, against each other: in
+network namespaces made for it and removed afterwards, all peers interleaved in
+every round. Nothing of the machine's own network is touched.`,
+	}
+	cmd.AddCommand(newLabRun(p), newLabList(p))
+	return cmd
+}
+
+func newLabRun(p *program) *cobra.Command {
+	var o lab.Options
+	var file string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "send workloads over fabrics and print what was measured",
+		Long: `Build fabrics, send workloads over them round by round, and print medians,
+ratios within each round, and CPU. Progress goes to standard error. Ctrl-C ends
+it early, cleans up and prints what was measured until then.
+
+The profile demo shows TCP over a cable, a Linux bridge and a bascule in less
+than a minute. The profile bench is every figure that bascule is held to, and
+fails only when it cannot measure one. With --fabric or --workload and no
+profile, each of the named workloads runs on each of the named fabrics.`,
+		Example: `  bascule lab run --profile demo
+  bascule lab run --profile bench -o bench.json
+  bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("rounds") && o.Rounds < 1 {
+				return usagef(cmd, "--rounds %d: give at least 1", o.Rounds)
+			}
+			profile, err := lab.Select(o)
+			var unknown *lab.UnknownError
+			if errors.As(err, &unknown) {
+				return usagef(cmd, "%s%s", err, guess(unknown.Name, "", unknown.Known))
+			}
+			if err != nil {
+				return usagef(cmd, "%s", err)
+			}
+			return p.runLab(cmd.Context(), profile, file)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Profile, "profile", "", "what to measure: "+strings.Join(lab.ProfileNames, " or "))
+	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, comma-separated; see lab list")
+	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, comma-separated; see lab list")
+	f.IntVar(&o.Rounds, "rounds", 0, "rounds that count, instead of the profile's own")
+	f.BoolVar(&o.Quick, "quick", false, "few and short rounds: for a look, not for a claim")
+	f.StringVarP(&file, "output", "o", "", "also write the report here: a FILE.json, or a folder")
+	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
+	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
+	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string { return lab.WorkloadNames() })
+	return cmd
+}
+
+// runLab measures a profile and prints the report, of what was measured even
+// when it did not come to its end.
+func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("cannot run the lab: it makes network namespaces, which only root may; run it with sudo")
+	}
+	var files []string
+	if file != "" {
+		var err error
+		if files, err = outputFiles(file); err != nil {
+			return err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot run the lab: its own program is not found: %w; run it by its path", err)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	r, err := lab.Run(ctx, fabrics.Site{Bascule: self}, profile, lab.NewProgress(p.stderr))
+	if err != nil {
+		return fmt.Errorf("cannot run the lab: %w", err)
+	}
+	if p.json {
+		err = r.WriteJSON(p.out)
+	} else {
+		err = r.WriteText(p.out)
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range files {
+		if err := writeReport(r, name); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return errors.New("cannot finish the lab's run: it was interrupted; what was measured is above")
+	}
+	if missing := r.Missing(); profile.Strict && len(missing) > 0 {
+		return fmt.Errorf("cannot measure %d of %d figures: %s; see the report for the reasons",
+			len(missing), len(r.Figures), strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// outputFiles are the files that -o means: one, or report.json and report.txt
+// in a folder, which is made. That they can be written is found out before
+// anything is measured.
+func outputFiles(name string) ([]string, error) {
+	files := []string{name}
+	dir := filepath.Dir(name)
+	if filepath.Ext(name) != ".json" {
+		dir = name
+		files = []string{filepath.Join(name, "report.json"), filepath.Join(name, "report.txt")}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+	}
+	for _, f := range files {
+		h, err := os.OpenFile(f, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+		}
+		if err := h.Close(); err != nil {
+			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+		}
+	}
+	return files, nil
+}
+
+func writeReport(r *report.Report, name string) error {
+	f, err := os.Create(name)
+	if err == nil {
+		if filepath.Ext(name) == ".json" {
+			err = r.WriteJSON(f)
+		} else {
+			err = r.WriteText(f)
+		}
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the report: %w; what was measured is on standard output", err)
+	}
+	return nil
+}
+
+func newLabList(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "list fabrics, workloads and profiles",
+		RunE: func(*cobra.Command, []string) error {
+			type item struct {
+				Name  string   `json:"name"`
+				About string   `json:"about"`
+				Path  []string `json:"path,omitempty"`
+			}
+			var fs, ws, ps []item
+			for _, f := range fabrics.All {
+				fs = append(fs, item{f.Name, f.About, f.Path})
+			}
+			for _, w := range lab.Workloads() {
+				ws = append(ws, item{Name: w.Name(), About: w.About()})
+			}
+			for _, pr := range []lab.Profile{lab.Demo(), lab.Bench(false)} {
+				ps = append(ps, item{Name: pr.Name, About: pr.About})
+			}
+			if p.json {
+				return p.printJSON(map[string][]item{"fabrics": fs, "workloads": ws, "profiles": ps})
+			}
+			t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+			for _, part := range []struct {
+				title string
+				items []item
+			}{{"FABRIC", fs}, {"WORKLOAD", ws}, {"PROFILE", ps}} {
+				fmt.Fprintln(t, part.title)
+				for _, i := range part.items {
+					fmt.Fprintf(t, "  %s\t%s\n", i.Name, i.About)
+					if len(i.Path) > 0 {
+						fmt.Fprintf(t, "  \t%s\n", strings.Join(i.Path, " - "))
+					}
+				}
+			}
+			return t.Flush()
+		},
+	}
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package probe holds what the lab measures with: a generator of frames,
+// counters for frames that arrive, and the shortest possible XDP forwarder.
+//
+// Interface indexes are looked up in the network namespace of the calling
+// thread, so callers enter that namespace first and stay on its thread.
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Batch is how many frames the kernel makes before it lets them be forwarded,
+// unless a Stream says otherwise. A veth's ring holds 256 frames and softirq
+// takes 64 of them in one go, so 64 overruns no ring.
+const Batch = 64
+
+// Vary says how one address of a frame differs from frame to frame. The zero
+// value leaves the address that the frame has.
+type Vary struct {
+	Base   net.HardwareAddr // the first address
+	Count  uint32           // how many addresses from Base on
+	Random bool             // at random instead of one after the other
+}
+
+func (v Vary) value() (probeVary, error) {
+	if v.Count == 0 {
+		return probeVary{}, nil
+	}
+	if len(v.Base) != 6 {
+		return probeVary{}, fmt.Errorf("%q is not an Ethernet address", v.Base)
+	}
+	out := probeVary{Count: v.Count}
+	for _, b := range v.Base {
+		out.Base = out.Base<<8 | uint64(b)
+	}
+	if v.Random {
+		out.Random = 1
+	}
+	return out, nil
+}
+
+// Stream is what a Generator sends.
+type Stream struct {
+	Ifindex int    // the device to send from
+	Frame   []byte // from the destination address on, without the checksum
+	Dst     Vary
+	Src     Vary
+	Rate    uint64 // frames a second, 0 for as many as possible
+	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
+}
+
+// Generator sends frames out of one device with BPF_PROG_TEST_RUN. A device
+// such as a veth takes them only when its peer has GRO on or an XDP program.
+type Generator struct {
+	stream  Stream
+	objects struct {
+		Program   *ebpf.Program  `ebpf:"generate"`
+		Generated *ebpf.Map      `ebpf:"generated"`
+		Stop      *ebpf.Variable `ebpf:"stop"`
+	}
+	stopped atomic.Bool
+}
+
+// NewGenerator loads a generator that is specialised for s.
+func NewGenerator(s Stream) (*Generator, error) {
+	dst, err := s.Dst.value()
+	if err != nil {
+		return nil, fmt.Errorf("destination: %w", err)
+	}
+	src, err := s.Src.value()
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	spec, err := loadProbe()
+	if err != nil {
+		return nil, fmt.Errorf("frame generator: %w", err)
+	}
+	err = errors.Join(
+		spec.Variables["vary_dst"].Set(dst),
+		spec.Variables["vary_src"].Set(src),
+		spec.Variables["rate"].Set(s.Rate),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("frame generator: %w", err)
+	}
+	g := &Generator{stream: s}
+	if err := spec.LoadAndAssign(&g.objects, nil); err != nil {
+		return nil, fmt.Errorf("frame generator: %w", err)
+	}
+	return g, nil
+}
+
+// Send makes n frames and returns when all are sent, or quickly after Stop.
+// The calling thread must be in the device's network namespace; the frames are
+// made, and over veth also forwarded, on the CPU that it runs on.
+func (g *Generator) Send(n uint32) error {
+	if g.stopped.Load() || n == 0 {
+		return nil
+	}
+	// struct xdp_md: the kernel wants the extent of the packet and takes
+	// the device to send from out of it.
+	ctx := struct {
+		Data, DataEnd, DataMeta, IngressIfindex, RxQueueIndex, EgressIfindex uint32
+	}{
+		DataEnd:        uint32(len(g.stream.Frame)),
+		IngressIfindex: uint32(g.stream.Ifindex),
+	}
+	batch := g.stream.Batch
+	if batch == 0 {
+		batch = Batch
+	}
+	_, err := g.objects.Program.Run(&ebpf.RunOptions{
+		Data:      g.stream.Frame,
+		Context:   ctx,
+		Repeat:    n,
+		Flags:     unix.BPF_F_TEST_XDP_LIVE_FRAMES,
+		BatchSize: batch,
+	})
+	if err != nil {
+		return fmt.Errorf("frame generator on device %d: %w", g.stream.Ifindex, err)
+	}
+	return nil
+}
+
+// Stop makes a running Send finish without sending more, and every later one
+// do nothing.
+func (g *Generator) Stop() error {
+	g.stopped.Store(true)
+	return g.objects.Stop.Set(uint32(1))
+}
+
+// Sent is the number of frames handed to the device so far. The device may
+// have had no room for some of them.
+func (g *Generator) Sent() (uint64, error) {
+	var per []probeGenerated
+	if err := g.objects.Generated.Lookup(uint32(0), &per); err != nil {
+		return 0, fmt.Errorf("frame generator: %w", err)
+	}
+	var sum uint64
+	for _, c := range per {
+		sum += c.Sent
+	}
+	return sum, nil
+}
+
+// Close unloads the generator.
+func (g *Generator) Close() error {
+	return errors.Join(g.objects.Program.Close(), g.objects.Generated.Close())
+}
+
+// Counter counts the frames that reach some devices and takes them away.
+type Counter struct {
+	program *ebpf.Program
+	counted *ebpf.Map
+	links   []link.Link
+}
+
+// CountXDP counts in the driver, where frames arrive that were redirected by
+// an XDP program. Frames that arrive as packet buffers are seen too, but a
+// veth copies each of those, so they are better counted by CountTCX.
+func CountXDP(ifindex ...int) (*Counter, error) {
+	c, err := newCounter("count_xdp")
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range ifindex {
+		l, err := link.AttachXDP(link.XDPOptions{Program: c.program, Interface: i, Flags: link.XDPDriverMode})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("frame counter on device %d: %w", i, err), c.Close())
+		}
+		c.links = append(c.links, l)
+	}
+	return c, nil
+}
+
+// CountTCX counts packet buffers at tcx ingress, above the driver. It sees
+// what came by bpf_redirect_peer, which an XDP program does not.
+func CountTCX(ifindex ...int) (*Counter, error) {
+	c, err := newCounter("count_tcx")
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range ifindex {
+		l, err := link.AttachTCX(link.TCXOptions{Program: c.program, Interface: i, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("frame counter on device %d: %w", i, err), c.Close())
+		}
+		c.links = append(c.links, l)
+	}
+	return c, nil
+}
+
+func newCounter(name string) (*Counter, error) {
+	spec, err := loadProbe()
+	if err != nil {
+		return nil, fmt.Errorf("frame counter: %w", err)
+	}
+	coll, err := ebpf.NewCollection(&ebpf.CollectionSpec{
+		Maps:      map[string]*ebpf.MapSpec{"counted": spec.Maps["counted"]},
+		Programs:  map[string]*ebpf.ProgramSpec{name: spec.Programs[name]},
+		Types:     spec.Types,
+		ByteOrder: spec.ByteOrder,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("frame counter: %w", err)
+	}
+	defer coll.Close()
+	return &Counter{program: coll.DetachProgram(name), counted: coll.DetachMap("counted")}, nil
+}
+
+// Frames is how many frames were counted so far, on all devices.
+func (c *Counter) Frames() (uint64, error) {
+	var per []probeCounted
+	if err := c.counted.Lookup(uint32(0), &per); err != nil {
+		return 0, fmt.Errorf("frame counter: %w", err)
+	}
+	var sum uint64
+	for _, v := range per {
+		sum += v.Frames
+	}
+	return sum, nil
+}
+
+// Close detaches the counter and unloads it.
+func (c *Counter) Close() error {
+	var errs []error
+	for _, l := range c.links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(append(errs, c.program.Close(), c.counted.Close())...)
+}
+
+// Redirect is a bare XDP forwarder: whatever enters one device leaves by
+// another, with nothing looked at. It is the ceiling for an XDP switch.
+type Redirect struct {
+	objects struct {
+		Program *ebpf.Program `ebpf:"redirect"`
+		WayOut  *ebpf.Map     `ebpf:"way_out"`
+	}
+	link link.Link
+}
+
+// NewRedirect sends every frame that enters device in out of device out. Both
+// must be in the network namespace of the calling thread.
+func NewRedirect(in, out int) (*Redirect, error) {
+	spec, err := loadProbe()
+	if err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	r := &Redirect{}
+	if err := spec.LoadAndAssign(&r.objects, nil); err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	if err := r.objects.WayOut.Put(uint32(0), uint32(out)); err != nil {
+		return nil, errors.Join(fmt.Errorf("redirect to device %d: %w", out, err), r.Close())
+	}
+	r.link, err = link.AttachXDP(link.XDPOptions{Program: r.objects.Program, Interface: in, Flags: link.XDPDriverMode})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("redirect from device %d: %w", in, err), r.Close())
+	}
+	return r, nil
+}
+
+// Close takes the forwarder off its device and unloads it.
+func (r *Redirect) Close() error {
+	var errs []error
+	if r.link != nil {
+		errs = append(errs, r.link.Close())
+	}
+	return errors.Join(append(errs, r.objects.Program.Close(), r.objects.WayOut.Close())...)
+}

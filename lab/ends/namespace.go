@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package ends makes what the lab joins: network namespaces with an Ethernet
+// interface in each, and the veth cables between them and a switch.
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Namespace is a network namespace that the lab made and will remove.
+type Namespace struct {
+	Name   string
+	handle netns.NsHandle
+	link   *netlink.Handle
+}
+
+// NewNamespace makes a network namespace of the given name, with its loopback
+// up and IPv6 off on later devices, so that no frame crosses that the lab did
+// not send.
+func NewNamespace(name string) (*Namespace, error) {
+	var handle netns.NsHandle
+	err := onOwnThread(func() error {
+		var err error
+		handle, err = netns.NewNamed(name)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("network namespace %s: %w", name, err)
+	}
+	n := &Namespace{Name: name, handle: handle}
+	if n.link, err = netlink.NewHandleAt(handle, unix.NETLINK_ROUTE); err != nil {
+		return nil, errors.Join(fmt.Errorf("network namespace %s: %w", name, err), n.Close())
+	}
+	err = n.Do(func() error {
+		return errors.Join(
+			Sysctl("net.ipv6.conf.all.disable_ipv6", "1"),
+			Sysctl("net.ipv6.conf.default.disable_ipv6", "1"),
+		)
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("network namespace %s: %w", name, err), n.Close())
+	}
+	lo, err := n.link.LinkByName("lo")
+	if err == nil {
+		err = n.link.LinkSetUp(lo)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("loopback of %s: %w", name, err), n.Close())
+	}
+	return n, nil
+}
+
+// Netlink talks rtnetlink to the namespace from any thread.
+func (n *Namespace) Netlink() *netlink.Handle { return n.link }
+
+// Do runs fn on a thread that is in the namespace and waits for it. fn must
+// not start a goroutine that needs the namespace.
+func (n *Namespace) Do(fn func() error) error {
+	return onOwnThread(func() error {
+		if err := netns.Set(n.handle); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
+		}
+		return fn()
+	})
+}
+
+// onOwnThread runs fn on a thread of its own, whose network namespace and CPU
+// affinity fn may change. They are put back; where that fails, the thread is
+// left locked and ends with its goroutine.
+func onOwnThread(fn func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			result <- err
+			return
+		}
+		defer home.Close()
+		var cpus unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &cpus); err != nil {
+			result <- err
+			return
+		}
+		err = fn()
+		back := errors.Join(netns.Set(home), unix.SchedSetaffinity(0, &cpus))
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- errors.Join(err, back)
+	}()
+	return <-result
+}
+
+// PinThread keeps the calling thread on one CPU. Do undoes it.
+func PinThread(cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		return fmt.Errorf("pin to CPU %d: %w", cpu, err)
+	}
+	return nil
+}
+
+// Sysctl sets a sysctl of the calling thread's network namespace.
+func Sysctl(name, value string) error {
+	path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("sysctl %s=%s: %w", name, value, err)
+	}
+	return nil
+}
+
+// Command prepares a program that will run in the namespace when it is given
+// to Start. It is killed when ctx ends and when the lab dies.
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	// A group of its own: Ctrl-C at the terminal goes to the lab, which ends
+	// its programs in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// AnyCPU lets a program run wherever the kernel puts it.
+const AnyCPU = -1
+
+// Start starts a program in the namespace, on one CPU or AnyCPU.
+func (n *Namespace) Start(cmd *exec.Cmd, cpu int) error {
+	err := n.Do(func() error {
+		// What is started on a thread inherits its CPUs.
+		if cpu != AnyCPU {
+			if err := PinThread(cpu); err != nil {
+				return err
+			}
+		}
+		return cmd.Start()
+	})
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", filepath.Base(cmd.Path), n.Name, err)
+	}
+	return nil
+}
+
+// Output runs a program in the namespace, on one CPU or AnyCPU, and returns
+// what it printed on its standard output. An error carries what it said on
+// standard error.
+func (n *Namespace) Output(ctx context.Context, cpu int, name string, args ...string) ([]byte, error) {
+	cmd := Command(ctx, name, args...)
+	var out, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := n.Start(cmd, cpu)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		words := strings.TrimSpace(said.String())
+		if words == "" {
+			words = strings.TrimSpace(out.String())
+		}
+		return []byte(out.String()), fmt.Errorf("%s in %s: %w: %s", filepath.Base(name), n.Name, err, words)
+	}
+	return []byte(out.String()), nil
+}
+
+// Cookie is the kernel's own name of the namespace (SO_NETNS_COOKIE), which no
+// other namespace has had since the machine started.
+func (n *Namespace) Cookie() (uint64, error) {
+	var cookie uint64
+	err := n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("cookie of %s: %w", n.Name, err)
+	}
+	return cookie, nil
+}
+
+// Close removes the namespace and with it every device in it.
+func (n *Namespace) Close() error {
+	if n.link != nil {
+		n.link.Close()
+	}
+	err := errors.Join(n.handle.Close(), netns.DeleteNamed(n.Name))
+	if err != nil {
+		return fmt.Errorf("remove network namespace %s: %w", n.Name, err)
+	}
+	return nil
+}

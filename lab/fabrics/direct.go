@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"fmt"
+
+	"bascule/lab/ends"
+)
+
+// Direct is one veth cable from end to end: what nothing in between costs.
+var Direct = &Fabric{
+	Name:    "direct",
+	About:   "one veth cable, nothing in between",
+	Path:    []string{"end", "veth", "end"},
+	Arrival: AsXDP,
+	Pairs:   true,
+	build:   buildDirect,
+}
+
+func buildDirect(_ context.Context, _ Site, n *Net) error {
+	if n.Spec.Ends%2 != 0 || n.Spec.Together {
+		return fmt.Errorf("a cable joins two ends; %d were asked for", n.Spec.Ends)
+	}
+	for i := 0; i < n.Spec.Ends; i += 2 {
+		a, err := n.endNamespace(i)
+		if err != nil {
+			return err
+		}
+		b, err := n.endNamespace(i + 1)
+		if err != nil {
+			return err
+		}
+		second, err := ends.Cable(a, fmt.Sprintf("e%d", i+1), b, fmt.Sprintf("e%d", i+2), i+2, n.Spec.Queues)
+		if err != nil {
+			return err
+		}
+		_, addr := ends.Number(i + 1)
+		first, err := a.Adopt(fmt.Sprintf("e%d", i+1), addr)
+		if err != nil {
+			return err
+		}
+		n.Ends = append(n.Ends, first, second)
+		n.Ports = append(n.Ports,
+			Port{b, second.Ifname, second.Ifindex},
+			Port{a, first.Ifname, first.Ifindex})
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package fabrics joins ends: each fabric is a way to get a frame from one
+// interface to another, in a file of its own that builds and describes it.
+//
+// To add a fabric: write a file with a Fabric value and put it into All.
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"bascule/lab/ends"
+)
+
+// Arrival says in which form frames reach the ends of a fabric, and so which
+// counter sees every one of them at the least cost.
+type Arrival int
+
+const (
+	// AsBuffers is what a kernel bridge or a tcx program delivers.
+	AsBuffers Arrival = iota
+	// AsXDP is what an XDP program delivers.
+	AsXDP
+)
+
+func (a Arrival) String() string {
+	if a == AsXDP {
+		return "xdp"
+	}
+	return "tcx"
+}
+
+// Spec is what a workload wants of the fabric that it runs on.
+type Spec struct {
+	Ends     int           // how many, from 2
+	Together bool          // all ends but the first live in one namespace
+	Queues   ends.Queues   // of the cables, 0 for one
+	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
+	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
+}
+
+// Site is where fabrics are built.
+type Site struct {
+	// Bascule is the path of the bascule program.
+	Bascule string
+}
+
+// Fabric is one way to join ends.
+type Fabric struct {
+	Name  string
+	About string
+	// Path is what a frame passes from one end to the other, in order.
+	Path []string
+	// Arrival is how unicast frames of an XDP sender reach an end.
+	Arrival Arrival
+	// FloodArrival is the same for broadcasts.
+	FloodArrival Arrival
+	// NeedsGRO says that ends receive nothing unless their GRO is on.
+	NeedsGRO bool
+	// Pairs says that the fabric has no addresses: end 1 is joined to end 2,
+	// 3 to 4 and so on.
+	Pairs bool
+
+	build func(context.Context, Site, *Net) error
+}
+
+// All is every fabric, in the order in which they are shown.
+var All = []*Fabric{Direct, LinuxBridge, Bascule, BasculeXDP, XDPBare}
+
+// Find returns the fabric of that name.
+func Find(name string) (*Fabric, bool) {
+	i := slices.IndexFunc(All, func(f *Fabric) bool { return f.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return All[i], true
+}
+
+// Port is what the cable of an end is plugged into.
+type Port struct {
+	Namespace *ends.Namespace
+	Ifname    string
+	Ifindex   int
+}
+
+// Net is a fabric that was built, with its ends. Ends[i] is plugged into
+// Ports[i].
+type Net struct {
+	Fabric *Fabric
+	Spec   Spec
+	Switch *ends.Namespace // nil where the ends are joined without one
+	Ends   []ends.End
+	Ports  []Port
+
+	serial int64
+	flush  func(context.Context) error
+	extend func(ctx context.Context, port string) error
+	shrink func(ctx context.Context, port string) error
+	known  func(context.Context) (int, error)
+	memory func() (uint64, error)
+	undo   []func() error
+}
+
+var serial atomic.Int64
+
+// Build builds the fabric. When it fails it leaves nothing behind.
+func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) {
+	if spec.Ends < 2 {
+		return nil, fmt.Errorf("fabric %s: %d ends asked for, at least 2 are needed", f.Name, spec.Ends)
+	}
+	n := &Net{Fabric: f, Spec: spec, serial: serial.Add(1)}
+	err := f.build(ctx, site, n)
+	if err == nil && f.NeedsGRO {
+		for _, e := range n.Ends {
+			if err = e.Namespace.SetFeatures(e.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("fabric %s: %w", f.Name, err), n.Close())
+	}
+	return n, nil
+}
+
+// Close removes the fabric and its ends.
+func (n *Net) Close() error {
+	var errs []error
+	for _, u := range slices.Backward(n.undo) {
+		errs = append(errs, u())
+	}
+	n.undo = nil
+	return errors.Join(errs...)
+}
+
+// Flush forgets every learned address.
+func (n *Net) Flush(ctx context.Context) error {
+	if n.flush == nil {
+		return nil
+	}
+	return n.flush(ctx)
+}
+
+// Known is how many addresses the switch has learned and not forgotten.
+func (n *Net) Known(ctx context.Context) (int, error) {
+	if n.known == nil {
+		return 0, fmt.Errorf("fabric %s learns no addresses", n.Fabric.Name)
+	}
+	return n.known(ctx)
+}
+
+// Memory is how many bytes of kernel memory the switch's tables take.
+func (n *Net) Memory() (uint64, error) {
+	if n.memory == nil {
+		return 0, fmt.Errorf("the memory of fabric %s is not told by the kernel", n.Fabric.Name)
+	}
+	return n.memory()
+}
+
+// AddPort makes a device of the switch's namespace a port of the switch.
+func (n *Net) AddPort(ctx context.Context, device string) error {
+	if n.extend == nil {
+		return fmt.Errorf("fabric %s has no ports to add", n.Fabric.Name)
+	}
+	return n.extend(ctx, device)
+}
+
+// DelPort takes a port away from the switch.
+func (n *Net) DelPort(ctx context.Context, device string) error {
+	if n.shrink == nil {
+		return fmt.Errorf("fabric %s has no ports to take away", n.Fabric.Name)
+	}
+	return n.shrink(ctx, device)
+}
+
+// AcceptFrames makes the device that end i is plugged into take frames that
+// are sent in XDP form, which a veth does when its GRO is on.
+func (n *Net) AcceptFrames(i int) error {
+	p := n.Ports[i]
+	return p.Namespace.SetFeatures(p.Ifname, ends.Features{Segmentation: true, GRO: true})
+}
+
+// Crossed is how many bytes entered the fabric from its first end, by the
+// counters of the fabric's own device.
+func (n *Net) Crossed() (uint64, error) {
+	t, err := n.Ports[0].Namespace.Traffic(n.Ports[0].Ifname)
+	return t.RxBytes, err
+}
+
+// namespace makes a namespace that Close removes.
+func (n *Net) namespace(what string) (*ends.Namespace, error) {
+	ns, err := ends.NewNamespace(ends.NameFor(fmt.Sprintf("%d-%s", n.serial, what)))
+	if err != nil {
+		return nil, err
+	}
+	n.undo = append(n.undo, ns.Close)
+	return ns, nil
+}
+
+// endNamespace makes the namespace of end i, from 0, or finds it where the
+// ends share one.
+func (n *Net) endNamespace(i int) (*ends.Namespace, error) {
+	if n.Spec.Together && i > 1 {
+		return n.Ends[1].Namespace, nil
+	}
+	return n.namespace(fmt.Sprintf("e%d", i+1))
+}
+
+// cables makes the switch's namespace and all ends, each with a cable to a
+// device p1, p2, ... in it.
+func (n *Net) cables() error {
+	var err error
+	if n.Switch, err = n.namespace("sw"); err != nil {
+		return err
+	}
+	for i := range n.Spec.Ends {
+		ns, err := n.endNamespace(i)
+		if err != nil {
+			return err
+		}
+		near := fmt.Sprintf("p%d", i+1)
+		end, err := ends.Cable(n.Switch, near, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Queues)
+		if err != nil {
+			return err
+		}
+		l, err := n.Switch.Netlink().LinkByName(near)
+		if err != nil {
+			return fmt.Errorf("%s in %s: %w", near, n.Switch.Name, err)
+		}
+		n.Ends = append(n.Ends, end)
+		n.Ports = append(n.Ports, Port{n.Switch, near, l.Attrs().Index})
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"fmt"
+
+	"bascule/datapath/probe"
+)
+
+// XDPBare redirects every frame in XDP to one fixed port and looks at nothing:
+// the ceiling for any XDP switch.
+var XDPBare = &Fabric{
+	Name:     "xdp-bare",
+	About:    "XDP redirect to a fixed port, no look-up: the ceiling of an XDP switch",
+	Path:     []string{"end", "veth", "xdp redirect", "veth", "end"},
+	Arrival:  AsXDP,
+	NeedsGRO: true,
+	Pairs:    true,
+	build:    buildXDPBare,
+}
+
+func buildXDPBare(_ context.Context, _ Site, n *Net) error {
+	if n.Spec.Ends%2 != 0 {
+		return fmt.Errorf("it joins ends in pairs; %d were asked for", n.Spec.Ends)
+	}
+	if err := n.cables(); err != nil {
+		return err
+	}
+	return n.Switch.Do(func() error {
+		for i := range n.Ports {
+			r, err := probe.NewRedirect(n.Ports[i].Ifindex, n.Ports[i^1].Ifindex)
+			if err != nil {
+				return err
+			}
+			n.undo = append(n.undo, r.Close)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+)
+
+// Machine describes the machine that the lab runs on. What cannot be found out
+// is left empty.
+func Machine(site fabrics.Site) report.Machine {
+	m := report.Machine{
+		Cores:       runtime.NumCPU(),
+		Congestion:  ends.Congestion,
+		Mitigations: map[string]string{},
+		Versions:    map[string]string{},
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+	}
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		m.CPU = field(string(text), "model name")
+		if strings.Contains(field(string(text), "flags"), "hypervisor") {
+			m.Hypervisor = "yes"
+		}
+	}
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		kib, _, _ := strings.Cut(field(string(text), "MemTotal"), " ")
+		if n, err := strconv.Atoi(kib); err == nil {
+			m.MemoryMiB = n / 1024
+		}
+	}
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		one, _, _ := strings.Cut(string(text), " ")
+		m.Load, _ = strconv.ParseFloat(one, 64)
+	}
+	files, _ := filepath.Glob("/sys/devices/system/cpu/vulnerabilities/*")
+	for _, f := range files {
+		if text, err := os.ReadFile(f); err == nil {
+			if s := strings.TrimSpace(string(text)); s != "Not affected" {
+				m.Mitigations[filepath.Base(f)] = s
+			}
+		}
+	}
+	for name, command := range map[string][]string{
+		"iperf3":   {"iperf3", "--version"},
+		"sockperf": {"sockperf", "--version"},
+		"iproute2": {"ip", "-V"},
+		"bascule":  {site.Bascule, "--version"},
+	} {
+		if v := firstLine(command); v != "" {
+			m.Versions[name] = v
+		}
+	}
+	return m
+}
+
+// field is the value of the first line that begins with name and a colon.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// firstLine is the first line that a program prints.
+func firstLine(command []string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
+	return strings.TrimSpace(string(line))
+}
+
+// ticks is what all CPUs spent since the machine started, in clock ticks, and
+// when that was read.
+type ticks struct {
+	at                          time.Time
+	user, system, softirq, idle float64
+}
+
+// cpuTime reads /proc/stat.
+func cpuTime() (ticks, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return ticks{}, err
+	}
+	t, err := parseStat(string(text))
+	t.at = time.Now()
+	return t, err
+}
+
+// parseStat reads the line of all CPUs: user, nice, system, idle, iowait, irq,
+// softirq, steal (proc(5)).
+func parseStat(text string) (t ticks, err error) {
+	f := strings.Fields(text)
+	if len(f) < 9 || f[0] != "cpu" {
+		return t, errors.New("/proc/stat does not begin with the times of all CPUs")
+	}
+	var n [8]float64
+	for i := range n {
+		if n[i], err = strconv.ParseFloat(f[i+1], 64); err != nil {
+			return t, fmt.Errorf("/proc/stat: %w", err)
+		}
+	}
+	return ticks{user: n[0] + n[1], system: n[2], idle: n[3] + n[4], softirq: n[5] + n[6]}, nil
+}
+
+// since is how many CPUs were busy with what between two readings.
+func (t ticks) since(before ticks) report.CPU {
+	const hz = 100 // USER_HZ, which is the same on every Linux
+	n := t.at.Sub(before.at).Seconds() * hz
+	if n <= 0 {
+		return report.CPU{}
+	}
+	return report.CPU{
+		User:    (t.user - before.user) / n,
+		System:  (t.system - before.system) / n,
+		Softirq: (t.softirq - before.softirq) / n,
+		Idle:    (t.idle - before.idle) / n,
+	}
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package lab measures bridges on this machine: it builds fabrics, sends
+// workloads over them, all peers interleaved in every round, and reports.
+package lab
+
+import (
+	"fmt"
+	"time"
+
+	"bascule/lab/fabrics"
+	"bascule/lab/workloads"
+)
+
+// Case is one workload on one fabric.
+type Case struct {
+	Fabric   *fabrics.Fabric
+	Workload workloads.Workload
+}
+
+// Label is how the case is called within its group.
+func (c Case) Label() string { return c.Fabric.Name + " " + c.Workload.Name() }
+
+// Group is cases that are measured interleaved: one round of each, then the
+// next round.
+type Group struct {
+	Name   string
+	About  string
+	Rounds int
+	Cases  []Case
+}
+
+// Target is a figure that is wanted of a group: the median of a case's values,
+// or of its ratios to another case in the same rounds.
+type Target struct {
+	Name    string
+	Group   string
+	Of      string // label of a case
+	Against string // label of another case, "" for the value itself
+	Value   string // the name of a value beside the main one, "" for the main one
+	Invert  bool   // the ratio is of Against to Of: cost instead of speed
+	Unit    string // "x" for a ratio
+	Lower   bool   // less is better
+	Must    float64
+	Aim     float64
+}
+
+// Profile is a set of measurements that belong together.
+type Profile struct {
+	Name    string
+	About   string
+	Groups  []Group
+	Targets []Target
+	// Strict: what cannot be measured makes the run fail.
+	Strict bool
+}
+
+// across makes a case of each workload on each fabric, workload by workload.
+func across(fs []*fabrics.Fabric, ws ...workloads.Workload) []Case {
+	var out []Case
+	for _, w := range ws {
+		for _, f := range fs {
+			out = append(out, Case{f, w})
+		}
+	}
+	return out
+}
+
+// group is cases of which the first workload's name and text stand for all.
+func group(rounds int, cases []Case) Group {
+	w := cases[0].Workload
+	return Group{Name: w.Name(), About: w.About(), Rounds: rounds, Cases: cases}
+}
+
+// Demo shows real TCP traffic over a cable, a Linux bridge and a bascule, in
+// less than a minute.
+func Demo() Profile {
+	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge, fabrics.Bascule}
+	length := time.Second
+	return Profile{
+		Name:  "demo",
+		About: "TCP over a cable, a Linux bridge and a bascule",
+		Groups: []Group{
+			group(4, across(peers, workloads.TCPStream{Streams: 1, Pin: true, Length: length})),
+			group(4, across(peers, workloads.TCPStream{Streams: 1, Offloads: true, Pin: true, Length: length})),
+		},
+	}
+}
+
+// Bench is every figure that the project is held to. Quick takes fewer and
+// shorter rounds: good for a look, not for a claim.
+func Bench(quick bool) Profile {
+	var (
+		direct  = fabrics.Direct
+		linux   = fabrics.LinuxBridge
+		tcx     = fabrics.Bascule
+		xdp     = fabrics.BasculeXDP
+		bare    = fabrics.XDPBare
+		bridges = []*fabrics.Fabric{linux, tcx, xdp}
+
+		rounds, many = 7, 20
+		stream       = 2 * time.Second
+		window       = time.Second
+	)
+	if quick {
+		rounds, many = 3, 3
+		stream, window = time.Second, 300*time.Millisecond
+	}
+
+	p := Profile{
+		Name:   "bench",
+		About:  "every figure that bascule is held to",
+		Strict: true,
+	}
+	add := func(g Group) string {
+		p.Groups = append(p.Groups, g)
+		return g.Name
+	}
+	label := func(f *fabrics.Fabric, w workloads.Workload) string { return Case{f, w}.Label() }
+	ratio := func(name, group string, f *fabrics.Fabric, w workloads.Workload, against *fabrics.Fabric, must, aim float64) {
+		p.Targets = append(p.Targets, Target{Name: name, Group: group, Of: label(f, w), Against: label(against, w), Unit: "x", Must: must, Aim: aim})
+	}
+
+	off := workloads.TCPStream{Streams: 1, Pin: true, Length: stream}
+	g := add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, off)))
+	ratio("TCP, 1 stream, offloads off", g, tcx, off, linux, 1.18, 1.30)
+	ratio("TCP, 1 stream, offloads off", g, tcx, off, direct, 0.85, 0.92)
+
+	for _, streams := range []int{1, 4} {
+		on := workloads.TCPStream{Streams: streams, Offloads: true, Pin: true, Length: stream}
+		name := fmt.Sprintf("TCP, %d stream, offloads on", streams)
+		if streams > 1 {
+			name = fmt.Sprintf("TCP, %d streams, offloads on", streams)
+		}
+		g := add(group(many, across([]*fabrics.Fabric{direct, linux, tcx}, on)))
+		ratio(name, g, tcx, on, linux, 1.00, 1.05)
+		ratio(name, g, tcx, on, direct, 0.96, 1.00)
+	}
+
+	udp := workloads.UDP{Size: 64, Length: stream}
+	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, udp)))
+	ratio("UDP, 64-byte datagrams", g, tcx, udp, linux, 1.08, 1.20)
+	ratio("UDP, 64-byte datagrams", g, tcx, udp, direct, 0.87, 0.95)
+
+	one := workloads.Frames{Cores: 1, Length: window}
+	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx, xdp, bare}, one)))
+	ratio("64-byte frames, one core, XDP", g, xdp, one, linux, 2.9, 3.7)
+	ratio("64-byte frames, one core, XDP", g, xdp, one, bare, 0.76, 0.92)
+	ratio("64-byte frames, one core, tcx", g, tcx, one, linux, 1.10, 1.4)
+
+	different := workloads.Frames{Cores: 2, Length: window}
+	same := workloads.Frames{Cores: 2, SameSource: true, Length: window}
+	two := Group{
+		Name:   "two-cores",
+		About:  "64-byte frames, two cores against one",
+		Rounds: rounds,
+		Cases:  across(bridges, one, different, same),
+	}
+	g = add(two)
+	for _, f := range []*fabrics.Fabric{xdp, tcx, linux} {
+		must, aim := 1.9, 2.0
+		if f == linux {
+			must, aim = 0, 0
+		}
+		for _, w := range []workloads.Frames{different, same} {
+			name := "two cores against one, different sources"
+			if w.SameSource {
+				name = "two cores against one, same source"
+			}
+			p.Targets = append(p.Targets, Target{Name: name, Group: g, Of: label(f, w), Against: label(f, one), Unit: "x", Must: must, Aim: aim})
+		}
+	}
+
+	quiet := workloads.Learning{Length: window}
+	busy := workloads.Learning{Rate: 100_000, Length: window}
+	g = add(Group{
+		Name:   "learning",
+		About:  "64-byte frames on one core, while another learns 100 000 new addresses a second",
+		Rounds: rounds,
+		Cases:  across(bridges, quiet, busy),
+	})
+	for _, f := range []*fabrics.Fabric{xdp, tcx, linux} {
+		must, aim := 0.90, 0.98
+		if f == linux {
+			must, aim = 0, 0
+		}
+		p.Targets = append(p.Targets, Target{Name: "forwarding while learning, against quiet", Group: g,
+			Of: label(f, busy), Against: label(f, quiet), Unit: "x", Must: must, Aim: aim})
+	}
+
+	few := workloads.Addresses{Count: 1_000, Length: window}
+	million := workloads.Addresses{Count: 1_000_000, Length: window}
+	g = add(Group{
+		Name:   "addresses",
+		About:  "64-byte frames, one core, to random addresses: 1 000 000 in the table against 1 000",
+		Rounds: rounds,
+		Cases:  across(bridges, few, million),
+	})
+	for _, f := range []*fabrics.Fabric{xdp, tcx, linux} {
+		must, aim := 2.0, 1.3
+		if f == linux {
+			must, aim = 0, 0
+		}
+		p.Targets = append(p.Targets, Target{Name: "cost per frame, 1 000 000 entries against 1 000", Group: g,
+			Of: label(f, million), Against: label(f, few), Invert: true, Unit: "x", Lower: true, Must: must, Aim: aim})
+	}
+
+	memory := workloads.Memory{Count: 1_000_000}
+	g = add(group(1, across([]*fabrics.Fabric{tcx}, memory)))
+	p.Targets = append(p.Targets, Target{Name: "FDB memory per entry", Group: g, Of: label(tcx, memory),
+		Unit: memory.Unit(), Lower: true, Must: 128, Aim: 96})
+
+	flood := workloads.Flood{Ports: 64, Length: window}
+	g = add(group(rounds, across(bridges, flood)))
+	ratio("flood to 64 ports, tcx", g, tcx, flood, linux, 0.75, 1.0)
+	ratio("flood to 64 ports, XDP-capable", g, xdp, flood, linux, 1.0, 2.0)
+
+	latency := workloads.Latency{Length: stream}
+	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, latency)))
+	for _, v := range []struct{ name, value string }{{"mean", ""}, {"p99", "p99_us"}} {
+		p.Targets = append(p.Targets, Target{Name: "TCP request/response latency, " + v.name, Group: g,
+			Of: label(tcx, latency), Against: label(linux, latency), Value: v.value, Unit: "x", Lower: true, Must: 1.02, Aim: 0.9})
+	}
+
+	portAdd := workloads.PortAdd{Ports: 200}
+	g = add(group(max(rounds, 5), across([]*fabrics.Fabric{linux, tcx}, portAdd)))
+	p.Targets = append(p.Targets, Target{Name: "port add on a bridge with 200 ports", Group: g, Of: label(tcx, portAdd),
+		Unit: portAdd.Unit(), Lower: true, Must: 50, Aim: 10})
+	return p
+}

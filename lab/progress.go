@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/sys/unix"
+)
+
+// Progress tells people how far the lab is: one line that is written over and
+// over on a terminal, and a line for each round elsewhere.
+type Progress struct {
+	out   io.Writer
+	bars  *mpb.Progress // nil where out is no terminal
+	bar   *mpb.Bar
+	now   atomic.Pointer[string]
+	mu    sync.Mutex
+	total time.Duration
+	done  time.Duration
+	notes []string
+}
+
+// NewProgress tells on out; a nil out tells nothing.
+func NewProgress(out io.Writer) *Progress {
+	if out == nil {
+		out = io.Discard
+	}
+	return &Progress{out: out}
+}
+
+func terminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// begin starts the line of a profile, whose length is known from its rounds.
+func (p *Progress) begin(profile Profile) {
+	for _, g := range profile.Groups {
+		for _, c := range g.Cases {
+			p.total += time.Duration(g.Rounds+1) * c.Workload.Takes()
+		}
+	}
+	if !terminal(p.out) {
+		return
+	}
+	// Few renewals, to stay out of what is measured.
+	p.bars = mpb.New(mpb.WithOutput(p.out), mpb.WithWidth(24), mpb.WithRefreshRate(500*time.Millisecond))
+	p.bar = p.bars.AddBar(p.total.Milliseconds(),
+		mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.Percentage(decor.WC{W: 5})),
+		mpb.AppendDecorators(
+			decor.Any(func(decor.Statistics) string {
+				p.mu.Lock()
+				left := p.total - p.done
+				p.mu.Unlock()
+				what := ""
+				if s := p.now.Load(); s != nil {
+					what = *s
+				}
+				return fmt.Sprintf("%v left  %s", left.Round(time.Second), what)
+			})))
+}
+
+// say tells what is being done.
+func (p *Progress) say(what string) {
+	p.now.Store(&what)
+	if p.bars == nil {
+		p.mu.Lock()
+		fmt.Fprintf(p.out, "lab: %3.0f%% %s\n", 100*p.done.Seconds()/max(p.total.Seconds(), 1e-9), what)
+		p.mu.Unlock()
+	}
+}
+
+// note tells something that should stay to be read.
+func (p *Progress) note(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bars != nil {
+		p.notes = append(p.notes, what)
+		return
+	}
+	fmt.Fprintf(p.out, "lab: %s\n", what)
+}
+
+// did adds to what is done.
+func (p *Progress) did(d time.Duration) {
+	p.mu.Lock()
+	p.done = min(p.done+d, p.total)
+	done := p.done
+	p.mu.Unlock()
+	if p.bar != nil {
+		p.bar.SetCurrent(done.Milliseconds())
+	}
+}
+
+// end takes the line away and prints the notes.
+func (p *Progress) end() {
+	if p.bars == nil {
+		return
+	}
+	p.bar.Abort(true)
+	p.bars.Wait()
+	for _, n := range p.notes {
+		fmt.Fprintf(p.out, "lab: %s\n", n)
+	}
+	p.notes = nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"math"
+	"slices"
+)
+
+// Spread is the middle and the ends of some values.
+type Spread struct {
+	N      int     `json:"n"`
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// SpreadOf is the spread of the values; all of it is NaN where there are none.
+func SpreadOf(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{0, math.NaN(), math.NaN(), math.NaN()}
+	}
+	v := slices.Sorted(slices.Values(values))
+	mid := v[len(v)/2]
+	if len(v)%2 == 0 {
+		mid = (v[len(v)/2-1] + mid) / 2
+	}
+	return Spread{len(v), mid, v[0], v[len(v)-1]}
+}
+
+// Values are the values of a case's samples, in order.
+func (c *Case) Values() []float64 {
+	out := make([]float64, len(c.Samples))
+	for i, s := range c.Samples {
+		out[i] = s.Value
+	}
+	return out
+}
+
+// Pick returns a value of a sample by name; "" is the sample's own value.
+func (s Sample) Pick(name string) (float64, bool) {
+	if name == "" {
+		return s.Value, true
+	}
+	v, ok := s.More[name]
+	return v, ok
+}
+
+// Ratios divides the values of two cases round by round. Rounds that one of
+// them lacks are left out, and so are rounds where the second is 0. More names
+// a value beside the main one; "" is the main one.
+func Ratios(of, against *Case, more string) []float64 {
+	other := map[int]Sample{}
+	for _, s := range against.Samples {
+		other[s.Round] = s
+	}
+	var out []float64
+	for _, s := range of.Samples {
+		o, ok := other[s.Round]
+		if !ok {
+			continue
+		}
+		a, okA := s.Pick(more)
+		b, okB := o.Pick(more)
+		if okA && okB && b != 0 {
+			out = append(out, a/b)
+		}
+	}
+	return out
+}
+
+// Case finds a case of the group by its label.
+func (g *Group) Case(label string) *Case {
+	for _, c := range g.Cases {
+		if c.Label == label {
+			return c
+		}
+	}
+	return nil
+}
+
+// Figure is one number that the project is held to, and what was measured.
+type Figure struct {
+	Name    string  `json:"name"`
+	Of      string  `json:"of"`
+	Against string  `json:"against,omitempty"`
+	Unit    string  `json:"unit"` // "x" for a ratio
+	Lower   bool    `json:"lower_is_better,omitempty"`
+	Must    float64 `json:"must,omitempty"`
+	Aim     float64 `json:"aim,omitempty"`
+	Got     *Spread `json:"got,omitempty"` // nil when it was not measured
+	Why     string  `json:"why,omitempty"` // it was not measured
+}
+
+// Verdict is "aim", "must" or "below", or "not measured", or "-" where nothing
+// is asked. It goes by the median.
+func (f Figure) Verdict() string {
+	reached := func(bar float64) bool {
+		if f.Lower {
+			return f.Got.Median <= bar
+		}
+		return f.Got.Median >= bar
+	}
+	switch {
+	case f.Got == nil:
+		return "not measured"
+	case f.Must == 0 && f.Aim == 0:
+		return "-"
+	case f.Aim != 0 && reached(f.Aim):
+		return "aim"
+	case reached(f.Must):
+		return "must"
+	}
+	return "below"
+}
+
+// Missing names the figures that were not measured, each once.
+func (r *Report) Missing() []string {
+	var out []string
+	for _, f := range r.Figures {
+		if f.Got == nil && !slices.Contains(out, f.Name) {
+			out = append(out, f.Name)
+		}
+	}
+	return out
+}

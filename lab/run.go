@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// packages are the Debian packages that bring the programs that workloads
+// need.
+var packages = map[string]string{
+	"iperf3":   "iperf3",
+	"sockperf": "sockperf",
+	"ip":       "iproute2",
+	"ethtool":  "ethtool",
+}
+
+// Run measures a profile. When ctx ends it stops, removes what it built, and
+// returns what was measured until then; Complete of the report tells. The
+// error is of things that keep the lab from measuring anything.
+func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) (*report.Report, error) {
+	begin := time.Now()
+	r := &report.Report{Profile: p.Name, Started: begin.UTC().Truncate(time.Second), Machine: Machine(site)}
+	progress.begin(p)
+	defer progress.end()
+	if removed, err := site.RemoveLeftovers(); err != nil {
+		progress.note("leftovers of earlier runs: " + err.Error())
+	} else if len(removed) > 0 {
+		progress.note("removed what an earlier run left: " + strings.Join(removed, ", "))
+	}
+	for _, g := range p.Groups {
+		if ctx.Err() != nil {
+			break
+		}
+		r.Groups = append(r.Groups, runGroup(ctx, site, g, progress))
+	}
+	r.Complete = ctx.Err() == nil
+	r.Seconds = time.Since(begin).Seconds()
+	r.Figures = figures(p.Targets, r.Groups)
+	return r, nil
+}
+
+// running is a case that was built and started.
+type running struct {
+	Case
+	result  *report.Case
+	net     *fabrics.Net
+	session workloads.Session
+}
+
+// fail takes a case out of the rounds to come.
+func (c *running) fail(err error) {
+	c.result.Error = err.Error()
+}
+
+func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progress) *report.Group {
+	begin := time.Now()
+	out := &report.Group{Name: g.Name, About: g.About, Rounds: g.Rounds}
+	var cases []*running
+	for _, c := range g.Cases {
+		w := c.Workload
+		result := &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name(), Unit: w.Unit(), Lower: w.Lower()}
+		out.Cases = append(out.Cases, result)
+		cases = append(cases, &running{Case: c, result: result})
+	}
+	defer func() {
+		out.Seconds = time.Since(begin).Seconds()
+	}()
+	defer func() {
+		progress.say(g.Name + ": cleaning up")
+		for _, c := range cases {
+			if err := c.close(); err != nil {
+				progress.note(err.Error())
+			}
+		}
+	}()
+	for _, c := range cases {
+		if ctx.Err() != nil {
+			return out
+		}
+		progress.say(fmt.Sprintf("%s: building %s", g.Name, c.Fabric.Name))
+		if err := c.start(ctx, site); err != nil && ctx.Err() == nil {
+			c.fail(err)
+			progress.note(fmt.Sprintf("%s on %s cannot be measured: %v", c.Workload.Name(), c.Fabric.Name, err))
+		}
+	}
+	// Round 0 is the warm-up.
+	for round := 0; round <= g.Rounds; round++ {
+		for _, c := range cases {
+			if ctx.Err() != nil {
+				return out
+			}
+			if c.result.Error == "" {
+				c.round(ctx, round, g, progress)
+			}
+			progress.did(c.Workload.Takes())
+		}
+	}
+	return out
+}
+
+func (c *running) start(ctx context.Context, site fabrics.Site) error {
+	for _, program := range c.Workload.Needs() {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is not installed; apt-get install %s", program, packages[program])
+		}
+	}
+	var err error
+	if c.net, err = c.Fabric.Build(ctx, site, c.Workload.Spec()); err != nil {
+		return err
+	}
+	if c.session, err = c.Workload.Start(ctx, c.net); err != nil {
+		return err
+	}
+	if s, ok := c.session.(workloads.Counting); ok {
+		c.result.Counter = s.Counter()
+	}
+	return nil
+}
+
+func (c *running) round(ctx context.Context, round int, g Group, progress *Progress) {
+	what := "warm-up"
+	if round > 0 {
+		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
+	}
+	progress.say(fmt.Sprintf("%s: %s, %s", c.Workload.Name(), what, c.Fabric.Name))
+	before, err := cpuTime()
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	s, err := c.session.Run(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		c.fail(err)
+		progress.note(fmt.Sprintf("%s on %s: %v", c.Workload.Name(), c.Fabric.Name, err))
+		return
+	}
+	after, err := cpuTime()
+	if err != nil {
+		c.fail(err)
+		return
+	}
+	if round == 0 {
+		return
+	}
+	s.Round = round
+	s.CPU = after.since(before)
+	c.result.Samples = append(c.result.Samples, s)
+}
+
+func (c *running) close() error {
+	var errs []error
+	if c.session != nil {
+		errs = append(errs, c.session.Close())
+	}
+	if c.net != nil {
+		errs = append(errs, c.net.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// figures works out what is wanted from what was measured.
+func figures(targets []Target, groups []*report.Group) []report.Figure {
+	var out []report.Figure
+	for _, t := range targets {
+		f := report.Figure{Name: t.Name, Of: t.Of, Against: t.Against, Unit: t.Unit, Lower: t.Lower, Must: t.Must, Aim: t.Aim}
+		values, why := t.values(groups)
+		if len(values) > 0 {
+			s := report.SpreadOf(values)
+			f.Got = &s
+		}
+		f.Why = why
+		out = append(out, f)
+	}
+	return out
+}
+
+// values are the figure's values of all rounds; why tells what stopped them.
+func (t Target) values(groups []*report.Group) (values []float64, why string) {
+	for _, g := range groups {
+		if g.Name != t.Group {
+			continue
+		}
+		of, against := g.Case(t.Of), g.Case(t.Against)
+		if of == nil || t.Against != "" && against == nil {
+			return nil, "left out"
+		}
+		for _, c := range []*report.Case{of, against} {
+			if c != nil && c.Error != "" {
+				why = c.Error
+			}
+		}
+		switch {
+		case t.Against == "":
+			for _, s := range of.Samples {
+				if v, ok := s.Pick(t.Value); ok {
+					values = append(values, v)
+				}
+			}
+		case t.Invert:
+			values = report.Ratios(against, of, t.Value)
+		default:
+			values = report.Ratios(of, against, t.Value)
+		}
+		return values, why
+	}
+	return nil, "left out"
+}
