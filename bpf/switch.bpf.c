@@ -39,7 +39,7 @@ int bascule_tcx(struct __sk_buff *skb)
 	struct verdict v = {};
 	struct decision *d;
 	struct frame f;
-	u32 epoch, reason, mtu = 0;
+	u32 epoch, reason = 0, mtu = 0;
 
 	if (!frame_of_skb(&f, skb))
 		return drop_skb(&f, port_slot(f.ifindex), DROP_MALFORMED);
@@ -48,8 +48,11 @@ int bascule_tcx(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
-	if (decision_holds(d, &f, epoch) && f.len <= d->fits)
-		return send_skb(&f, d->in, d->out);
+	if (decision_holds(d, &f, epoch)) {
+		if (f.len > d->fits)
+			reason = skb_fits(skb, port_at(d->out)->ifindex, &mtu);
+		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);
+	}
 
 	switch (decide(&f, &v, READ_ONCE(c->now), true)) {
 	case ACTION_SEND:
