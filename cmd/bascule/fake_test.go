@@ -218,7 +218,7 @@ func someEvents() []bridge.Event {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	return []bridge.Event{
 		{Time: at, Kind: "port-added", Bridge: "br0", Port: "p1"},
-		{Time: at, Kind: "learned", Bridge: "br0", Port: "p1", MAC: mac},
+		{Time: at, Kind: "learned", Bridge: "br0", Port: "p1", MAC: mac, Count: 1},
 		{Time: at, Kind: "moved", Bridge: "br0", Port: "p2", From: "p1", MAC: mac, VLAN: 10},
 		{Time: at, Kind: "drops", Bridge: "br0", Port: "p1", Reason: "same-port", Count: 3},
 	}

@@ -147,7 +147,8 @@ func (v *vlan) String() string { return "" }
 // defaultOf is what the flag's value is when it is not given, "" if nothing
 // worth saying.
 func defaultOf(f *pflag.Flag) string {
-	if f.Value.Type() == "bool" {
+	switch f.Value.Type() + " " + f.DefValue {
+	case "bool false", "int 0", "stringSlice []":
 		return ""
 	}
 	return f.DefValue

@@ -55,7 +55,7 @@ func printFlags(w io.Writer, title string, flags []*pflag.Flag) {
 	fmt.Fprintf(w, "\n%s:\n", title)
 	var list []fact
 	for _, f := range flags {
-		text := f.Usage
+		_, text := pflag.UnquoteUsage(f)
 		if def := defaultOf(f); def != "" {
 			text += " (default " + def + ")"
 		}
@@ -107,7 +107,8 @@ func flagSpec(f *pflag.Flag) string {
 	return spec + " " + valueName(f)
 }
 
-// valueName is what a flag's value is called.
+// valueName is what a flag's value is called: by its type, or by the word
+// in `quotes` in the flag's usage.
 func valueName(f *pflag.Flag) string {
 	name, _ := pflag.UnquoteUsage(f)
 	return name

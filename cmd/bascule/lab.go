@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"bascule/lab"
 	"bascule/lab/fabrics"
@@ -27,6 +26,10 @@ func newLab(p *program) *cobra.Command {
 		Long: `Measure bridges on this machine, bascule among them, against each other: in
 network namespaces made for it and removed afterwards, all peers interleaved in
 every round. Nothing of the machine's own network is touched.`,
+		Example: `  bascule lab list
+  bascule lab run --profile demo
+  bascule lab run --profile bench -o bench.json
+  bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
 	}
 	cmd.AddCommand(newLabRun(p), newLabList(p))
 	return cmd
@@ -65,12 +68,12 @@ profile, each of the named workloads runs on each of the named fabrics.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Profile, "profile", "", "what to measure: "+strings.Join(lab.ProfileNames, " or "))
-	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, comma-separated; see lab list")
-	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, comma-separated; see lab list")
-	f.IntVar(&o.Rounds, "rounds", 0, "rounds that count, instead of the profile's own")
+	f.StringVar(&o.Profile, "profile", "", "what to measure, a `PROFILE`: "+strings.Join(lab.ProfileNames, " or "))
+	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, a `LIST` with commas; see lab list")
+	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, a `LIST` with commas; see lab list")
+	f.IntVar(&o.Rounds, "rounds", 0, "`N` rounds that count, instead of the profile's own")
 	f.BoolVar(&o.Quick, "quick", false, "few and short rounds: for a look, not for a claim")
-	f.StringVarP(&file, "output", "o", "", "also write the report here: a FILE.json, or a folder")
+	f.StringVarP(&file, "output", "o", "", "also write the report to `FILE`, which ends in .json, or into a folder of this name")
 	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
 	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
 	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string { return lab.WorkloadNames() })
@@ -168,6 +171,10 @@ func newLabList(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "list fabrics, workloads and profiles",
+		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
+and the profiles, which are choices of both.`,
+		Example: `  bascule lab list
+  bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {
 			type item struct {
 				Name  string   `json:"name"`
@@ -187,20 +194,21 @@ func newLabList(p *program) *cobra.Command {
 			if p.json {
 				return p.printJSON(map[string][]item{"fabrics": fs, "workloads": ws, "profiles": ps})
 			}
-			t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 			for _, part := range []struct {
 				title string
 				items []item
 			}{{"FABRIC", fs}, {"WORKLOAD", ws}, {"PROFILE", ps}} {
-				fmt.Fprintln(t, part.title)
+				fmt.Fprintln(p.out, part.title)
+				var list []fact
 				for _, i := range part.items {
-					fmt.Fprintf(t, "  %s\t%s\n", i.Name, i.About)
+					list = append(list, fact{i.Name, i.About})
 					if len(i.Path) > 0 {
-						fmt.Fprintf(t, "  \t%s\n", strings.Join(i.Path, " - "))
+						list = append(list, fact{"", strings.Join(i.Path, " - ")})
 					}
 				}
+				printItems(p.out, list)
 			}
-			return t.Flush()
+			return nil
 		},
 	}
 }

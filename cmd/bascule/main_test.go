@@ -224,7 +224,7 @@ func TestMonitor(t *testing.T) {
 03:04:05.678901 br0 drops port p1 reason same-port count 3
 `},
 		{[]string{"-j", "monitor"}, `{"time":"T","event":"port-added","master":"br0","ifname":"p1"}
-{"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01"}
+{"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01","count":1}
 {"time":"T","event":"moved","master":"br0","ifname":"p2","mac":"02:00:00:00:00:01","vlan":10,"from":"p1"}
 {"time":"T","event":"drops","master":"br0","ifname":"p1","reason":"same-port","count":3}
 `},

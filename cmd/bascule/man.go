@@ -152,7 +152,11 @@ func (m *page) synopsis(cmd *cobra.Command) {
 	m.line(".Nm bascule\n.Op Fl n Ar NETNS\n.Op Fl j\n.Cm %s%s", relative(cmd.Root(), cmd), arguments(cmd).mdoc("\n."))
 	local, _ := flagsOf(cmd)
 	for _, f := range local {
-		m.line(".Op %s", flagMacros(f))
+		spec := flagMacros(f)
+		if f.Shorthand != "" {
+			_, spec, _ = strings.Cut(spec, " , ") // one name is enough
+		}
+		m.line(".Op %s", spec)
 	}
 }
 
@@ -184,7 +188,8 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 	for _, verb := range verbs {
 		local, _ := flagsOf(verb)
 		for _, f := range local {
-			k := key{flagSpec(f), f.Usage}
+			_, usage := pflag.UnquoteUsage(f)
+			k := key{flagSpec(f), usage}
 			if flags[k] == nil {
 				keys, flags[k] = append(keys, k), f // the first has the default, where there is one
 			}
@@ -212,7 +217,8 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 func (m *page) flags(flags []*pflag.Flag) {
 	m.line(".Bl -tag -width Ds")
 	for _, f := range flags {
-		m.line(".It %s\n%s", flagMacros(f), inline(sentence(f.Usage)))
+		_, usage := pflag.UnquoteUsage(f)
+		m.line(".It %s\n%s", flagMacros(f), inline(sentence(usage)))
 		if def := defaultOf(f); def != "" {
 			m.line("Default:\n.Cm %s .", def)
 		}

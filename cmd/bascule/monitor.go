@@ -78,7 +78,7 @@ func (p *program) printEvent(e bridge.Event) error {
 	if e.Reason != "" {
 		line = fmt.Appendf(line, " reason %s", e.Reason)
 	}
-	if e.Count != 0 {
+	if e.Count > 1 || e.MAC == nil && e.Count == 1 { // once goes without saying of an address
 		line = fmt.Appendf(line, " count %d", e.Count)
 	}
 	_, err := p.out.Write(append(line, '\n'))

@@ -239,10 +239,18 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	}
 	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
 		return []string{
-			port.Bridge, port.Name, port.Type, port.Hook, port.State, strconv.Itoa(port.MTU), fmt.Sprint(port.FDBCount),
+			port.Bridge, port.Name, port.Type, port.Hook, port.State, ofDevice(port, port.MTU), fmt.Sprint(port.FDBCount),
 			orDash(strings.Join(settingsIn(bridge.PortSettings, port.Config), " ")),
 		}
 	})
+}
+
+// ofDevice is a number that belongs to the device of a port, which may be gone.
+func ofDevice(port bridge.Port, n int) string {
+	if port.State == "gone" {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 func portFacts(port bridge.Port) []fact {
@@ -250,9 +258,9 @@ func portFacts(port bridge.Port) []fact {
 		{"type", port.Type},
 		{"hook", port.Hook},
 		{"state", port.State},
-		{"index", strconv.Itoa(port.Index)},
+		{"index", ofDevice(port, port.Index)},
 		{"flags", strings.Join(port.Flags, " ")},
-		{"mtu", strconv.Itoa(port.MTU)},
+		{"mtu", ofDevice(port, port.MTU)},
 		{"entries", fmt.Sprint(port.FDBCount)},
 	}
 	for _, s := range bridge.PortSettings {

@@ -30,6 +30,7 @@ func runWith(f *fakeFabric, stdout, stderr io.Writer, args ...string) int {
 //	misuse ARGS...    run it; 2, nothing on stdout, one line on stderr
 //	called TEXT...    the last call of the switch was this
 //	busy              give the switch counters and learned addresses
+//	vanish            the device of the last port is gone
 func TestScript(t *testing.T) {
 	type key struct{}
 	fabricOf := func(ts *testscript.TestScript) *fakeFabric { return ts.Value(key{}).(*fakeFabric) }
@@ -76,6 +77,11 @@ func TestScript(t *testing.T) {
 				if (got == want) == neg {
 					ts.Fatalf("last call: %s", got)
 				}
+			},
+			"vanish": func(ts *testscript.TestScript, neg bool, args []string) {
+				ports := fabricOf(ts).ports
+				p := &ports[len(ports)-1]
+				p.State, p.MTU, p.Flags = "gone", 0, nil
 			},
 			"busy": func(ts *testscript.TestScript, neg bool, args []string) {
 				f := fabricOf(ts)

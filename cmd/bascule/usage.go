@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"bascule/bridge"
@@ -67,7 +68,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		return usagef(cmd, "unknown flag --%s%s", name, guess(name, "--", names))
 	case errors.As(err, &missing):
-		return usagef(cmd, "--%s needs a value, %s", missing.GetFlag().Name, missing.GetFlag().Value.Type())
+		return usagef(cmd, "--%s needs a value, %s", missing.GetFlag().Name, valueName(missing.GetFlag()))
 	case errors.As(err, &invalid):
 		f := invalid.GetFlag()
 		if f.Value.Type() == "bool" {
@@ -77,7 +78,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		if errors.As(err, &wrong) {
 			return wrong
 		}
-		return usagef(cmd, "--%s %s: %s", f.Name, invalid.GetValue(), invalid.Unwrap())
+		why := invalid.Unwrap()
+		if errors.As(why, new(*strconv.NumError)) {
+			why = errors.New("not a number")
+		}
+		return usagef(cmd, "--%s %s: %s", f.Name, invalid.GetValue(), why)
 	}
 	return asUsage(cmd, err)
 }
