@@ -111,9 +111,15 @@ static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool ke
 static __always_inline int fdb_delete(struct clock *c, u64 key)
 {
 	u32 number = fdb_locate(key, fdb_home(key), 0);
+	struct fdb_entry *e = fdb_entry(number);
+	u64 word;
 
+	if (!e)
+		return -ENOENT;
+	word = READ_ONCE(e->word);
 	if (!fdb_free(number, key))
 		return -ENOENT;
+	event_add(EVENT_DELETED, key, PORT_OF(word), 0, 1);
 	fdb_changed(c);
 	return 1;
 }
@@ -143,8 +149,10 @@ static long flush_bucket(u32 index, struct control *r)
 			continue;
 		if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
 			continue;
-		if (fdb_free(index * FDB_WAYS + i, key))
+		if (fdb_free(index * FDB_WAYS + i, key)) {
+			event_add(EVENT_DELETED, key, id, 0, 1);
 			r->result++;
+		}
 	}
 	return 0;
 }

@@ -32,7 +32,7 @@ static long flood_to_skb(u32 n, struct flood *flood)
 	struct __sk_buff *skb = flood->ctx;
 	u32 slot = n + 1, ifindex, mtu = 0, reason = 0;
 
-	if (!flood_reaches(flood->in, slot, flood->kind) || !port_has_device(slot))
+	if (!flood_reaches(flood->in, slot, flood->kind) || !port_has_device(&tcx_devices, slot))
 		return 0;
 	ifindex = port_at(slot)->ifindex;
 	if (flood->len > ALWAYS_FITS)
@@ -98,6 +98,6 @@ static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 			return false;
 	}
 	bpf_loop(cfg.slots - 1, flood_count_xdp, &flood, 0);
-	bpf_redirect_map(&devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+	bpf_redirect_map(&xdp_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 	return true;
 }

@@ -74,14 +74,18 @@ struct {
 
 /*
  * The ports' devices, by slot. The kernel takes a device out when it is deleted
- * or moved to another namespace: an index that is here is still the port's.
+ * or moved to another namespace: an index that is here is still the port's. A
+ * device map serves programs of one type, so each hook has its own.
  */
-struct {
+struct device_map {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, MAX_PORTS);
 	__type(key, u32);
 	__type(value, u32);
-} devices SEC(".maps");
+};
+
+struct device_map tcx_devices SEC(".maps");
+struct device_map xdp_devices SEC(".maps");
 
 static __always_inline struct clock *clock_get(void)
 {

@@ -38,14 +38,18 @@ static __always_inline bool source_is_news(const struct frame *f, u32 id, u32 no
 	return !((u32)word & FDB_PINNED) && USED_OF(word) != now;
 }
 
+/*
+ * Decides on a frame. Where the hook may not learn, a frame whose source has to
+ * be learned is left undecided.
+ */
 static __always_inline enum action decide(const struct frame *f, struct verdict *v, u32 now,
-					  bool may_learn)
+					  struct device_map *devices, bool may_learn)
 {
 	const volatile struct port *in, *out;
 	u64 word;
 
 	v->in = port_slot(f->ifindex);
-	if (!v->in || !port_has_device(v->in))
+	if (!v->in || !port_has_device(devices, v->in))
 		return refuse(v, DROP_NO_PORT);
 	in = port_at(v->in);
 
@@ -70,7 +74,7 @@ static __always_inline enum action decide(const struct frame *f, struct verdict 
 		return ACTION_FLOOD;
 	}
 	word = fdb_find(fdb_key(f->dst, f->vlan));
-	if (!fdb_valid(word, now) || !port_has_device(SLOT(PORT_OF(word)))) {
+	if (!fdb_valid(word, now) || !port_has_device(devices, SLOT(PORT_OF(word)))) {
 		v->flood = PORT_DISCOVER;
 		return ACTION_FLOOD;
 	}

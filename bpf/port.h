@@ -30,9 +30,9 @@ static __always_inline u32 port_slot(u32 ifindex)
 }
 
 /* False when the device has been deleted or moved to another namespace. */
-static __always_inline bool port_has_device(u32 slot)
+static __always_inline bool port_has_device(struct device_map *devices, u32 slot)
 {
-	return bpf_map_lookup_elem(&devices, &slot);
+	return bpf_map_lookup_elem(devices, &slot);
 }
 
 static __always_inline bool port_protected(const volatile struct port *in,

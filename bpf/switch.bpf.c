@@ -22,7 +22,7 @@ static __always_inline int send_skb(const struct frame *f, u32 in, u32 out)
 	const volatile struct port *p = port_at(out);
 
 	/* an old decision must not send to a new device of the same index */
-	if (!port_has_device(out))
+	if (!port_has_device(&tcx_devices, out))
 		return drop_skb(f, in, DROP_GONE);
 	count_rx(in, f->len);
 	count_tx(out, f->len);
@@ -54,7 +54,7 @@ int bascule_tcx(struct __sk_buff *skb)
 		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);
 	}
 
-	switch (decide(&f, &v, READ_ONCE(c->now), true)) {
+	switch (decide(&f, &v, READ_ONCE(c->now), &tcx_devices, true)) {
 	case ACTION_SEND:
 		reason = skb_fits(skb, port_at(v.out)->ifindex, &mtu);
 		if (reason)
@@ -76,7 +76,7 @@ static __always_inline int send_xdp(const struct frame *f, u32 in, u32 out)
 		return XDP_PASS;
 	count_rx(in, f->len);
 	count_tx(out, f->len);
-	return bpf_redirect_map(&devices, out, XDP_PASS);
+	return bpf_redirect_map(&xdp_devices, out, XDP_PASS);
 }
 
 SEC("xdp.frags")
@@ -97,7 +97,7 @@ int bascule_xdp(struct xdp_md *xdp)
 	if (decision_holds(d, &f, epoch) && f.len <= d->fits)
 		return send_xdp(&f, d->in, d->out);
 
-	switch (decide(&f, &v, READ_ONCE(c->now), false)) {
+	switch (decide(&f, &v, READ_ONCE(c->now), &xdp_devices, false)) {
 	case ACTION_SEND:
 		if (bpf_check_mtu(xdp, port_at(v.out)->ifindex, &mtu, 0, 0))
 			return XDP_PASS;

@@ -42,6 +42,7 @@ enum event_kind {
 	EVENT_LEARNED = 1, /* an address was heard for the first time */
 	EVENT_MOVED, /* it was heard on another port */
 	EVENT_AGED, /* it was not heard for the ageing time */
+	EVENT_DELETED, /* somebody asked for it */
 	EVENT_REFUSED_FULL, /* not learned: the bridge's or the port's table is full */
 	EVENT_REFUSED_PINNED, /* not moved: the entry is static or sticky */
 };

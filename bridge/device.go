@@ -29,9 +29,9 @@ func usable(l netlink.Link) (why, remedy string) {
 	case a.EncapType != "ether":
 		return fmt.Sprintf("it is a layer-3 device (link/%s), without Ethernet frames", a.EncapType), "give an Ethernet interface"
 	case l.Type() == "bridge":
-		return "it is a Linux bridge", "add its ports instead, or join it by a veth pair (`ip link add type veth`)"
+		return "it is a Linux bridge", "add its ports instead, or join it by a veth pair ('ip link add type veth')"
 	case a.MasterIndex != 0:
-		return "it belongs to " + nameOf(a.MasterIndex), fmt.Sprintf("take it out first with `ip link set %s nomaster`", a.Name)
+		return "it belongs to " + nameOf(a.MasterIndex), fmt.Sprintf("take it out first with 'ip link set %s nomaster'", a.Name)
 	}
 	return "", ""
 }

@@ -36,7 +36,7 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 			}
 		}
 		if !known {
-			return refused("show the FDB of "+bridge, m.Port+" is no port of this bridge", "see `bascule port show "+bridge+"`")
+			return refused("show the FDB of "+bridge, m.Port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
 		}
 		entries, err := b.FDB()
 		if err != nil {
@@ -93,7 +93,11 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 		}
 		for _, old := range entries {
 			if bytes.Equal(old.MAC[:], e.MAC) && old.VLAN == e.VLAN && (old.Static || old.Sticky) && old.Port != p.Id {
-				return refused(what, "it is static on another port", fmt.Sprintf("delete that entry first with `bascule fdb del %s %s`", bridge, e.MAC))
+				remedy := fmt.Sprintf("delete that entry first with 'bascule fdb del %s %s", bridge, e.MAC)
+				if e.VLAN != 0 {
+					remedy += fmt.Sprintf(" --vlan %d", e.VLAN)
+				}
+				return refused(what, "it is static on another port", remedy+"'")
 			}
 		}
 		err = b.Put(datapath.Entry{MAC: [6]byte(e.MAC), VLAN: e.VLAN, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky})
@@ -121,7 +125,7 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) erro
 			if vlan != 0 {
 				why += fmt.Sprintf(" in VLAN %d", vlan)
 			}
-			return refused(what, why, "see `bascule fdb show "+bridge+"`")
+			return refused(what, why, "see 'bascule fdb show "+bridge+"'")
 		}
 		return failed(what, err)
 	})

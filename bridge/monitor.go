@@ -26,12 +26,14 @@ type watch struct {
 	bridge *datapath.Bridge
 	log    *datapath.Log
 	names  map[uint32]string // of ports, also of those that have left
+	gone   map[uint32]bool   // ports that were seen to have lost their device
 	drops  map[uint32]map[string]uint64
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
-// is "", until ctx ends or report fails: addresses learned, moved, aged or
-// refused, ports added and removed, and once a second what was dropped. Any
+// is "", until ctx ends or report fails: addresses learned, moved, aged,
+// deleted or refused, ports added, removed or gone, and once a second what was
+// dropped. Any
 // number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
 	watches := map[string]*watch{}
@@ -108,7 +110,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 			if err != nil {
 				return err
 			}
-			w = &watch{name: name, log: log, names: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
+			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, drops: map[uint32]map[string]uint64{}}
 			watches[name] = w
 			w.adopt(b)
 			if !first {
@@ -173,6 +175,10 @@ func (w *watch) look(events *[]Event, drops bool) error {
 		return nil
 	}
 	for _, p := range datapath.Ports(&w.bridge.Config) {
+		if !w.bridge.HasDevice(p) && w.bridge.Current() && !w.gone[p.Id] {
+			w.gone[p.Id] = true
+			*events = append(*events, Event{Kind: "port-gone", Bridge: w.name, Port: w.names[p.Id]})
+		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // the next look sees the next configuration
@@ -204,6 +210,8 @@ func (w *watch) event(e datapath.Event) Event {
 		out.Kind = "moved"
 	case datapath.EventAged:
 		out.Kind = "aged"
+	case datapath.EventDeleted:
+		out.Kind = "deleted"
 	case datapath.EventRefusedFull:
 		out.Kind, out.Reason, out.MAC = "refused", "full", nil
 	case datapath.EventRefusedPinned:

@@ -31,14 +31,14 @@ func openNetns(name string) (netns.NsHandle, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, refused("use network namespace "+name, "there is none of this name", "see `ip netns list`, or give the path of its file")
+		return 0, refused("use network namespace "+name, "there is none of this name", "see 'ip netns list', or give the path of its file")
 	case err != nil:
-		return 0, refused("use network namespace "+name, err.Error(), "give a name of `ip netns list` or the path of its file")
+		return 0, refused("use network namespace "+name, err.Error(), "give a name of 'ip netns list' or the path of its file")
 	}
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.NSFS_MAGIC {
 		unix.Close(fd)
-		return 0, refused("use network namespace "+name, path+" is not a namespace", "see `ip netns list`, or give the path of its file")
+		return 0, refused("use network namespace "+name, path+" is not a namespace", "see 'ip netns list', or give the path of its file")
 	}
 	return netns.NsHandle(fd), nil
 }

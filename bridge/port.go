@@ -110,14 +110,14 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 		return nil, nil
 	}
 	if missing {
-		return nil, refused(what, "there is no such interface in this network namespace", "see `ip link`, or name the namespace with -n")
+		return nil, refused(what, "there is no such interface in this network namespace", "see 'ip link', or name the namespace with -n")
 	}
 	owner, err := ownerOf(c, l)
 	if err != nil {
 		return nil, failed(what, err)
 	}
 	if owner != "" {
-		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with `bascule port del %s %s`", owner, port))
+		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule port del %s %s'", owner, port))
 	}
 	if why, remedy := usable(l); why != "" {
 		return nil, refused(what, why, remedy)
@@ -235,7 +235,7 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 		config.store(p)
 		if o.Hook != "" {
 			if l == nil {
-				return refused(what, "its device is gone", fmt.Sprintf("delete it with `bascule port del %s %s`", bridge, port))
+				return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
 			}
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
 		}
@@ -301,7 +301,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 			return p, nil, nil
 		}
 	}
-	return nil, nil, refused(what, "it is no port of this bridge", "see `bascule port show "+bridge+"`")
+	return nil, nil, refused(what, name+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
 }
 
 // Ports returns the ports of a bridge in the order in which they were added, or
@@ -332,6 +332,9 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 			}
 			if p.Flags&datapath.PortXDP != 0 {
 				port.Hook = HookXDP
+			}
+			if !b.HasDevice(p) {
+				port.FDBCount = 0 // what is left of them ages
 			}
 			if l := shownDevice(b, p, devices); l != nil {
 				a := l.Attrs()

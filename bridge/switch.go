@@ -121,7 +121,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	}
 	return s.write(func(store *datapath.Store) error {
 		if store.Exists(name) {
-			return refused(what, "it exists", "change it with `bascule bridge set "+name+"`, or delete it first")
+			return refused(what, "it exists", "change it with 'bascule bridge set "+name+"', or delete it first")
 		}
 		if err := sweepAbandoned(); err != nil {
 			return err
@@ -261,7 +261,7 @@ func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error
 func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refused(what, "there is no bridge "+name+" in this network namespace", "see `bascule bridge show`")
+		return nil, refused(what, "there is no bridge "+name+" in this network namespace", "see 'bascule bridge show'")
 	}
 	if err != nil {
 		return nil, failed(what, err)

@@ -168,7 +168,7 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 // the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
 	var ifindex uint32
-	return b.lookup(kernelMapDevices, Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
+	return b.lookup(kernelMapTcxDevices, Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
 // alive reports whether any device of the bridge still exists, in whatever

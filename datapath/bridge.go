@@ -27,8 +27,11 @@ const (
 // tables are the maps that outlive a generation.
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
-	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapDevices,
+	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
 }
+
+// deviceMaps hold the ports' devices, one map for each hook.
+var deviceMaps = []string{kernelMapTcxDevices, kernelMapXdpDevices}
 
 // A Bridge is an open bridge: its configuration, and ways to its tables.
 type Bridge struct {
@@ -175,7 +178,7 @@ func (b *Bridge) Mend() error {
 	}
 	for slot := range b.Config.Ports {
 		if b.Config.Ports[slot].Id == 0 {
-			_ = g.coll.Maps[kernelMapDevices].Delete(uint32(slot))
+			g.forget(uint32(slot))
 		}
 	}
 	return b.collect()
@@ -297,8 +300,10 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if PortAt(&b.Config, p.Id) != nil {
 			continue
 		}
-		if err := g.coll.Maps[kernelMapDevices].Put(Slot(p.Id), p.Ifindex); err != nil {
-			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+		for _, m := range deviceMaps {
+			if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
+				return fmt.Errorf("device %d: %w", p.Ifindex, err)
+			}
 		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
@@ -315,9 +320,15 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 func moveOut(c, stay *Config, g *generation) {
 	for _, p := range Ports(c) {
 		if PortAt(stay, p.Id) == nil {
-			// gone already if the device is
-			_ = g.coll.Maps[kernelMapDevices].Delete(Slot(p.Id))
+			g.forget(Slot(p.Id))
 		}
+	}
+}
+
+// forget takes a slot's device out; the kernel has done so if it is gone.
+func (g *generation) forget(slot uint32) {
+	for _, m := range deviceMaps {
+		_ = g.coll.Maps[m].Delete(slot)
 	}
 }
 
@@ -385,12 +396,14 @@ func (b *Bridge) openGeneration() (*generation, error) {
 		}
 		g.coll.Programs[name] = p
 	}
-	devices, err := b.openTable(kernelMapDevices)
-	if err != nil {
-		g.Close()
-		return nil, err
+	for _, name := range deviceMaps {
+		m, err := b.openTable(name)
+		if err != nil {
+			g.Close()
+			return nil, err
+		}
+		g.coll.Maps[name] = m
 	}
-	g.coll.Maps[kernelMapDevices] = devices
 	return g, nil
 }
 

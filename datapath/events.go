@@ -18,6 +18,7 @@ const (
 	EventLearned       = kernelEventKindEVENT_LEARNED
 	EventMoved         = kernelEventKindEVENT_MOVED
 	EventAged          = kernelEventKindEVENT_AGED
+	EventDeleted       = kernelEventKindEVENT_DELETED
 	EventRefusedFull   = kernelEventKindEVENT_REFUSED_FULL   // no room to learn it
 	EventRefusedPinned = kernelEventKindEVENT_REFUSED_PINNED // static or sticky elsewhere
 )

@@ -120,8 +120,9 @@ const (
 	kernelEventKindEVENT_LEARNED        kernelEventKind = 1
 	kernelEventKindEVENT_MOVED          kernelEventKind = 2
 	kernelEventKindEVENT_AGED           kernelEventKind = 3
-	kernelEventKindEVENT_REFUSED_FULL   kernelEventKind = 4
-	kernelEventKindEVENT_REFUSED_PINNED kernelEventKind = 5
+	kernelEventKindEVENT_DELETED        kernelEventKind = 4
+	kernelEventKindEVENT_REFUSED_FULL   kernelEventKind = 5
+	kernelEventKindEVENT_REFUSED_PINNED kernelEventKind = 6
 )
 
 type kernelFdbBucket struct {
@@ -209,13 +210,14 @@ type kernelTold struct {
 const (
 	kernelMapClock           = "clock"
 	kernelMapDecisions       = "decisions"
-	kernelMapDevices         = "devices"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
 	kernelMapStats           = "stats"
+	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
 	kernelMapTold            = "told"
 	kernelMapUsage           = "usage"
+	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
@@ -273,15 +275,16 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
-	Clock     *ebpf.MapSpec `ebpf:"clock"`
-	Decisions *ebpf.MapSpec `ebpf:"decisions"`
-	Devices   *ebpf.MapSpec `ebpf:"devices"`
-	Events    *ebpf.MapSpec `ebpf:"events"`
-	Fdb       *ebpf.MapSpec `ebpf:"fdb"`
-	Stats     *ebpf.MapSpec `ebpf:"stats"`
-	Timer     *ebpf.MapSpec `ebpf:"timer"`
-	Told      *ebpf.MapSpec `ebpf:"told"`
-	Usage     *ebpf.MapSpec `ebpf:"usage"`
+	Clock      *ebpf.MapSpec `ebpf:"clock"`
+	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
+	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	Stats      *ebpf.MapSpec `ebpf:"stats"`
+	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
+	Timer      *ebpf.MapSpec `ebpf:"timer"`
+	Told       *ebpf.MapSpec `ebpf:"told"`
+	Usage      *ebpf.MapSpec `ebpf:"usage"`
+	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -311,28 +314,30 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
-	Clock     *ebpf.Map `ebpf:"clock"`
-	Decisions *ebpf.Map `ebpf:"decisions"`
-	Devices   *ebpf.Map `ebpf:"devices"`
-	Events    *ebpf.Map `ebpf:"events"`
-	Fdb       *ebpf.Map `ebpf:"fdb"`
-	Stats     *ebpf.Map `ebpf:"stats"`
-	Timer     *ebpf.Map `ebpf:"timer"`
-	Told      *ebpf.Map `ebpf:"told"`
-	Usage     *ebpf.Map `ebpf:"usage"`
+	Clock      *ebpf.Map `ebpf:"clock"`
+	Decisions  *ebpf.Map `ebpf:"decisions"`
+	Events     *ebpf.Map `ebpf:"events"`
+	Fdb        *ebpf.Map `ebpf:"fdb"`
+	Stats      *ebpf.Map `ebpf:"stats"`
+	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
+	Timer      *ebpf.Map `ebpf:"timer"`
+	Told       *ebpf.Map `ebpf:"told"`
+	Usage      *ebpf.Map `ebpf:"usage"`
+	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
 }
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Clock,
 		m.Decisions,
-		m.Devices,
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.TcxDevices,
 		m.Timer,
 		m.Told,
 		m.Usage,
+		m.XdpDevices,
 	)
 }
 
