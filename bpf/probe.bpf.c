@@ -18,7 +18,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 
 /* how one of the two addresses of a frame is made */
 struct vary {
-	__u64 base;  /* the first address, as a number: 02:00:00:00:00:01 is 0x020000000001 */
+	__u64 base; /* the first address, as a number: 02:00:00:00:00:01 is 0x020000000001 */
 	__u32 count; /* how many addresses from base on; 0 leaves the frame's own address alone */
 	__u32 random; /* 0: one after the other, 1: at random */
 };
@@ -105,9 +105,11 @@ int generate(struct xdp_md *ctx)
 			return XDP_DROP;
 	}
 	if (vary_dst.count)
-		put_mac(eth->h_dest, next_mac(vary_dst.base, vary_dst.count, vary_dst.random, &g->dst_at));
+		put_mac(eth->h_dest,
+			next_mac(vary_dst.base, vary_dst.count, vary_dst.random, &g->dst_at));
 	if (vary_src.count)
-		put_mac(eth->h_source, next_mac(vary_src.base, vary_src.count, vary_src.random, &g->src_at));
+		put_mac(eth->h_source,
+			next_mac(vary_src.base, vary_src.count, vary_src.random, &g->src_at));
 	g->sent++;
 	return XDP_TX;
 }

@@ -100,7 +100,7 @@ func Bench(quick bool) Profile {
 
 		rounds, many = 7, 20
 		stream       = 2 * time.Second
-		window       = time.Second
+		window       = 700 * time.Millisecond
 	)
 	if quick {
 		rounds, many = 3, 3

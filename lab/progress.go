@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,13 +37,15 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out}
 }
 
+// terminal tells whether a line can be drawn over and over on out.
 func terminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok {
 		return false
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	// Some terminals do not tell how wide they are: no line can be drawn there.
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil && size.Col > 0
 }
 
 // begin starts the line of a profile, whose length is known from its rounds.
@@ -85,6 +88,7 @@ func (p *Progress) say(what string) {
 
 // note tells something that should stay to be read.
 func (p *Progress) note(what string) {
+	what = strings.Join(strings.Fields(what), " ")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bars != nil {

@@ -97,7 +97,7 @@ func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) 
 	if err != nil {
 		return fmt.Errorf("cannot run the lab: its own program is not found: %w; run it by its path", err)
 	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	r, err := lab.Run(ctx, fabrics.Site{Bascule: self}, profile, lab.NewProgress(p.stderr))
 	if err != nil {

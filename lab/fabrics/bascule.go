@@ -28,11 +28,12 @@ var Bascule = &Fabric{
 
 // BasculeXDP is a bascule bridge that forwards known unicast in XDP.
 var BasculeXDP = &Fabric{
-	Name:     "bascule-xdp",
-	About:    "a bascule bridge, forwarding known unicast in XDP; GRO on at the ends",
-	Path:     []string{"end", "veth", "bascule (xdp)", "veth", "end"},
-	Arrival:  AsXDP,
-	NeedsGRO: true,
+	Name:         "bascule-xdp",
+	About:        "a bascule bridge, forwarding known unicast in XDP; GRO on at the ends",
+	Path:         []string{"end", "veth", "bascule (xdp)", "veth", "end"},
+	Arrival:      AsXDP,
+	FloodArrival: AsXDP,
+	NeedsGRO:     true,
 	build: func(ctx context.Context, site Site, n *Net) error {
 		return buildBascule(ctx, site, n, "xdp")
 	},
@@ -122,8 +123,11 @@ func (s Site) run(ctx context.Context, netns string, args ...string) ([]byte, er
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+	if words := strings.TrimSpace(said.String()); err != nil && words != "" {
+		return nil, errors.New(words)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", filepath.Base(s.Bascule), strings.Join(args, " "), err, strings.TrimSpace(said.String()))
+		return nil, fmt.Errorf("%s %s: %w", filepath.Base(s.Bascule), strings.Join(args, " "), err)
 	}
 	return out, nil
 }

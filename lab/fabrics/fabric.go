@@ -114,15 +114,7 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, fmt.Errorf("fabric %s: %d ends asked for, at least 2 are needed", f.Name, spec.Ends)
 	}
 	n := &Net{Fabric: f, Spec: spec, serial: serial.Add(1)}
-	err := f.build(ctx, site, n)
-	if err == nil && f.NeedsGRO {
-		for _, e := range n.Ends {
-			if err = e.Namespace.SetFeatures(e.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
-				break
-			}
-		}
-	}
-	if err != nil {
+	if err := f.build(ctx, site, n); err != nil {
 		return nil, errors.Join(fmt.Errorf("fabric %s: %w", f.Name, err), n.Close())
 	}
 	return n, nil
@@ -227,6 +219,12 @@ func (n *Net) cables() error {
 		end, err := ends.Cable(n.Switch, near, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Queues)
 		if err != nil {
 			return err
+		}
+		// Before the switch gets the port, which may look whether it can.
+		if n.Fabric.NeedsGRO {
+			if err := ns.SetFeatures(end.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
+				return err
+			}
 		}
 		l, err := n.Switch.Netlink().LinkByName(near)
 		if err != nil {

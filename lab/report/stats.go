@@ -13,19 +13,44 @@ type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
+	// Interval is where the median lies with 95 % confidence, whatever the
+	// distribution of the values. Fewer than 6 values do not tell.
+	Interval *[2]float64 `json:"interval_95,omitempty"`
 }
 
 // SpreadOf is the spread of the values; all of it is NaN where there are none.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
-		return Spread{0, math.NaN(), math.NaN(), math.NaN()}
+		return Spread{Median: math.NaN(), Min: math.NaN(), Max: math.NaN()}
 	}
 	v := slices.Sorted(slices.Values(values))
 	mid := v[len(v)/2]
 	if len(v)%2 == 0 {
 		mid = (v[len(v)/2-1] + mid) / 2
 	}
-	return Spread{len(v), mid, v[0], v[len(v)-1]}
+	s := Spread{N: len(v), Median: mid, Min: v[0], Max: v[len(v)-1]}
+	if k := rank95(len(v)); k > 0 {
+		s.Interval = &[2]float64{v[k-1], v[len(v)-k]}
+	}
+	return s
+}
+
+// rank95 is how far from each end, counted from 1, the values are between
+// which the median of a population lies with at least 95 % confidence when n
+// were drawn: the number of values below the median follows the binomial
+// distribution with p = 1/2 (the sign test). It is 0 where no rank will do.
+func rank95(n int) int {
+	below := 0.0 // the chance that fewer than k values are below the median
+	chance := math.Pow(0.5, float64(n))
+	k := 0
+	for ; k < n; k++ {
+		below += chance
+		if below > 0.025 {
+			break
+		}
+		chance *= float64(n-k) / float64(k+1)
+	}
+	return k
 }
 
 // Values are the values of a case's samples, in order.

@@ -3,7 +3,6 @@
 package report
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,8 +31,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		figuresText(&b, r.Figures)
 	}
 	r.Machine.text(&b)
-	fmt.Fprintf(&b, "Every value is the median of its rounds, [least most] beside it. Ratios are taken within\n"+
-		"each round, in which all peers had their turn. CPU is cores busy in the whole machine.\n")
+	fmt.Fprintf(&b, "Every value is the median of its rounds, [least most] beside it; 95 %% is the interval of\n"+
+		"the median. Ratios are taken within each round, in which all peers had their turn. CPU is\n"+
+		"cores busy in the whole machine.\n")
 	if !r.Complete {
 		fmt.Fprintf(&b, "The run was ended early: what is above is what was measured until then.\n")
 	}
@@ -92,7 +92,7 @@ func (g *Group) text(b *strings.Builder) {
 			fmt.Fprintf(t, "  %s\t%s\t\t%s\t\tCPU\tuser\tsystem\tsoftirq\n", name, c.Unit, against)
 		}
 		if len(c.Samples) == 0 {
-			fmt.Fprintf(t, "  %s\t%s\n", c.Fabric, cmp.Or(oneLine(c.Error), "not measured"))
+			fmt.Fprintf(t, "  %s\tnot measured\n", c.Fabric)
 			continue
 		}
 		s := SpreadOf(c.Values())
@@ -122,10 +122,13 @@ func (g *Group) text(b *strings.Builder) {
 	for _, at := range slices.Sorted(maps.Keys(counters)) {
 		fmt.Fprintf(b, "  counted by %s at the receiver: %s\n", at, strings.Join(counters[at], ", "))
 	}
+	told := map[string]bool{}
 	for _, c := range g.Cases {
-		if c.Error != "" && len(c.Samples) > 0 {
-			fmt.Fprintf(b, "  %s: ended early: %s\n", c.Label, oneLine(c.Error))
+		why := c.Fabric + ": " + oneLine(c.Error)
+		if c.Error != "" && !told[why] {
+			fmt.Fprintf(b, "  %s\n", why)
 		}
+		told[why] = true
 	}
 	b.WriteByte('\n')
 }
@@ -136,11 +139,14 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 func figuresText(b *strings.Builder, figures []Figure) {
 	fmt.Fprintln(b, "Figures")
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "  figure\tof\tagainst\tmust\taim\tmeasured\t\treached\n")
+	fmt.Fprintf(t, "  figure\tof\tagainst\tmust\taim\tmeasured\t\t95 %%\treached\n")
 	for _, f := range figures {
-		got, limits := "-", cmp.Or(oneLine(f.Why), "")
+		got, limits, interval := "-", "", ""
 		if f.Got != nil {
 			got, limits = number(f.Got.Median), f.Got.limits()
+			if i := f.Got.Interval; i != nil {
+				interval = number(i[0]) + " to " + number(i[1])
+			}
 		}
 		if f.Got != nil && f.Unit != "x" {
 			got += " " + f.Unit
@@ -157,7 +163,7 @@ func figuresText(b *strings.Builder, figures []Figure) {
 		if against != "" && workload != ofWorkload {
 			against = workload
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, f.Verdict())
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict())
 	}
 	t.Flush()
 	b.WriteByte('\n')

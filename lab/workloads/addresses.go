@@ -55,7 +55,7 @@ func (w Learning) Lower() bool { return false }
 func (w Learning) Needs() []string { return nil }
 
 // Takes is the length of the window and some for start and stop.
-func (w Learning) Takes() time.Duration { return w.Length + 400*time.Millisecond }
+func (w Learning) Takes() time.Duration { return w.Length + 250*time.Millisecond }
 
 // Spec asks for three ends and room for what is learned in one round.
 func (w Learning) Spec() fabrics.Spec {
@@ -144,7 +144,7 @@ func (w Addresses) Lower() bool { return false }
 func (w Addresses) Needs() []string { return nil }
 
 // Takes is the length of the window and some for start and stop.
-func (w Addresses) Takes() time.Duration { return w.Length + 400*time.Millisecond }
+func (w Addresses) Takes() time.Duration { return w.Length + 250*time.Millisecond }
 
 // Spec asks for two ends and room for the addresses.
 func (w Addresses) Spec() fabrics.Spec {

@@ -54,7 +54,7 @@ func (w Frames) Lower() bool { return false }
 func (w Frames) Needs() []string { return nil }
 
 // Takes is the length of the window and some for start and stop.
-func (w Frames) Takes() time.Duration { return w.Length + 400*time.Millisecond }
+func (w Frames) Takes() time.Duration { return w.Length + 250*time.Millisecond }
 
 // Spec asks for a pair of ends per core, or for one sender with a queue per
 // core.
@@ -118,7 +118,7 @@ func (w Flood) Lower() bool { return false }
 func (w Flood) Needs() []string { return nil }
 
 // Takes is the length of the window and some for start and stop.
-func (w Flood) Takes() time.Duration { return w.Length + 400*time.Millisecond }
+func (w Flood) Takes() time.Duration { return w.Length + 250*time.Millisecond }
 
 // Spec asks for one sender and the receivers.
 func (w Flood) Spec() fabrics.Spec { return fabrics.Spec{Ends: w.Ports + 1, Together: true} }
