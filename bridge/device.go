@@ -102,44 +102,33 @@ func flagList(raw uint32) []string {
 	return names
 }
 
-// xdpTargets returns the devices that take frames redirected by XDP, as they
-// say themselves (the kernel's netdev netlink family, Linux 6.3).
-func xdpTargets() (map[uint32]bool, error) {
+// xdpTarget reports whether a device takes frames redirected by XDP, as it says
+// itself (the kernel's netdev netlink family, Linux 6.3).
+func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	const (
 		cmdDevGet    = 1 // NETDEV_CMD_DEV_GET
 		attrIfindex  = 1 // NETDEV_A_DEV_IFINDEX
 		attrFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
 		ndoXmit      = 4 // NETDEV_XDP_ACT_NDO_XMIT
 	)
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
-		return nil, fmt.Errorf("netdev family: %w", err)
-	}
-	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_DUMP)
-	req.AddData(&nl.Genlmsg{Command: cmdDevGet, Version: 1})
+	// one device at a time: the parts of this family's dump are not marked as such
+	req := nl.NewNetlinkRequest(int(family.ID), 0)
+	// nl.Genlmsg leaves the header's reserved bytes to chance, which the kernel refuses
+	req.AddRawData(append([]byte{cmdDevGet, 1, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(ifindex)).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("netdev dump: %w", err)
+	if err != nil || len(msgs) == 0 {
+		return false, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
 	}
-	targets := map[uint32]bool{}
-	for _, m := range msgs {
-		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
-		if err != nil {
-			return nil, fmt.Errorf("netdev dump: %w", err)
-		}
-		var index uint32
-		var features uint64
-		for _, a := range attrs {
-			switch a.Attr.Type {
-			case attrIfindex:
-				index = nl.NativeEndian().Uint32(a.Value)
-			case attrFeatures:
-				features = nl.NativeEndian().Uint64(a.Value)
-			}
-		}
-		targets[index] = features&ndoXmit != 0
+	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofGenlmsg:])
+	if err != nil {
+		return false, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
 	}
-	return targets, nil
+	for _, a := range attrs {
+		if a.Attr.Type == attrFeatures {
+			return nl.NativeEndian().Uint64(a.Value)&ndoXmit != 0, nil
+		}
+	}
+	return false, nil
 }
 
 // offloads are what a driver must not do to received frames: merging them

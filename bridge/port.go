@@ -435,17 +435,25 @@ func release(b *datapath.Bridge, p *datapath.Port) error {
 
 // setXDPTargets notes which ports take frames that XDP redirects: a veth does
 // while its other end has GRO on or an XDP program of its own.
-func setXDPTargets(c *datapath.Config) error {
-	ports := datapath.Ports(c)
-	if !slices.ContainsFunc(ports, func(p *datapath.Port) bool { return p.Flags&datapath.PortXDP != 0 }) {
-		return nil
-	}
-	targets, err := xdpTargets()
-	if err != nil {
-		return err
-	}
-	for _, p := range ports {
-		setFlag(p, datapath.PortXDPTx, p.Flags&datapath.PortXDP != 0 && targets[p.Ifindex])
+func setXDPTargets(b *datapath.Bridge, c *datapath.Config) error {
+	var family *netlink.GenlFamily
+	for _, p := range datapath.Ports(c) {
+		setFlag(p, datapath.PortXDPTx, false)
+		there := datapath.PortAt(&b.Config, p.Id) == nil || b.HasDevice(p)
+		if p.Flags&datapath.PortXDP == 0 || !there {
+			continue
+		}
+		if family == nil {
+			var err error
+			if family, err = netlink.GenlFamilyGet("netdev"); err != nil {
+				return fmt.Errorf("XDP features: %w", err)
+			}
+		}
+		takes, err := xdpTarget(family, p.Ifindex)
+		if err != nil {
+			return err
+		}
+		setFlag(p, datapath.PortXDPTx, takes)
 	}
 	return nil
 }

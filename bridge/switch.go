@@ -290,13 +290,13 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err := plan(c); err != nil {
 			return err
 		}
-		if err := setXDPTargets(c.next); err != nil {
-			return failed(what, err)
-		}
 		if err := b.Begin(); err != nil {
 			return failed(what, err)
 		}
 		err = c.before()
+		if err == nil {
+			err = setXDPTargets(b, c.next)
+		}
 		if err == nil {
 			err = b.Commit(next)
 		}
