@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package ends
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"testing"
+)
+
+func TestLeftover(t *testing.T) {
+	living := func(pid int) bool { return pid == 17 }
+	for name, want := range map[string]bool{
+		"bsc-lab-18-1-sw":                true,
+		"bsc-lab-18-e1":                  true,
+		"bsc-lab-17-1-sw":                false, // its lab lives
+		"bsc-lab-0-1-sw":                 false, // nobody's
+		"bsc-lab--1-sw":                  false,
+		"bsc-lab-18":                     false,
+		"bsc-lab-18-":                    false,
+		"bsc-lab-x-1-sw":                 false,
+		"bsc-lab-99999999999999999999-a": false,
+		"bsc-test-18-1-sw":               false,
+		"my-bsc-lab-18-1-sw":             false,
+		"":                               false,
+	} {
+		if got := leftover(name, living); got != want {
+			t.Errorf("leftover(%q) = %v, want %v", name, got, want)
+		}
+	}
+	if leftover(NameFor("1-sw"), alive) {
+		t.Error("a namespace of this process counts as left over")
+	}
+	if want := fmt.Sprintf("bsc-lab-%d-x", os.Getpid()); NameFor("x") != want {
+		t.Errorf("NameFor(x) = %q, want %q", NameFor("x"), want)
+	}
+}
+
+func TestFrame(t *testing.T) {
+	mac, addr := Number(258)
+	from := End{MAC: mac, Addr: addr}
+	f := Frame(64, from, Broadcast)
+	if len(f) != 60 {
+		t.Fatalf("a frame of 64 bytes has %d without its checksum, want 60", len(f))
+	}
+	if got := addr.String(); got != "198.18.1.2/15" {
+		t.Errorf("station 258 has address %s", got)
+	}
+	var sum uint32
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(f[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	if sum != 0xffff {
+		t.Errorf("the IPv4 header's checksum is wrong: it sums up to %#x", sum)
+	}
+	if n := binary.BigEndian.Uint16(f[16:]); n != 46 {
+		t.Errorf("the IPv4 packet says it has %d bytes, want 46", n)
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// needRoot skips a test that makes network namespaces.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+}
+
+// nothingLeft fails the test when namespaces of this process are left at its
+// end.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		entries, err := os.ReadDir("/run/netns")
+		if err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), ends.NameFor("")) {
+				t.Errorf("network namespace %s was left", e.Name())
+			}
+		}
+	})
+}
+
+// TestRun sends over the fabrics that need no bascule; that traffic crossed
+// them is checked by the workloads, by the counters of the fabric's own
+// device.
+func TestRun(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		t.Skip("needs iperf3")
+	}
+	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge}
+	frames := workloads.Frames{Cores: 1, Length: 50 * time.Millisecond}
+	p := Profile{Name: "test", Groups: []Group{
+		group(1, across(peers, workloads.TCPStream{Streams: 1, Length: time.Second})),
+		group(2, across(append(peers, fabrics.XDPBare), frames)),
+	}, Targets: []Target{{Name: "frames", Group: frames.Name(), Of: "linux-bridge pps", Against: "direct pps", Unit: "x"}}}
+	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			if c.Error != "" {
+				t.Errorf("%s: %s", c.Label, c.Error)
+			} else if len(c.Samples) != g.Rounds {
+				t.Errorf("%s: %d samples of %d rounds", c.Label, len(c.Samples), g.Rounds)
+			}
+			for _, s := range c.Samples {
+				if s.Value <= 0 {
+					t.Errorf("%s, round %d: %v %s", c.Label, s.Round, s.Value, c.Unit)
+				}
+			}
+		}
+	}
+	if f := r.Figures[0]; f.Got == nil || f.Got.N != 2 {
+		t.Errorf("figure of frames: %+v", f)
+	}
+	if !r.Complete {
+		t.Error("the run does not say that it was complete")
+	}
+}
+
+// A run that is ended keeps what it has and removes what it built.
+func TestRunEnded(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w := ended{workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}, cancel}
+	p := Profile{Groups: []Group{group(3, []Case{
+		{fabrics.LinuxBridge, workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}},
+		{fabrics.Direct, w},
+	})}}
+	r, err := Run(ctx, fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Complete {
+		t.Error("a run that was ended says that it was complete")
+	}
+	cases := r.Groups[0].Cases
+	if n := len(cases[0].Samples); n != 1 {
+		t.Errorf("%d samples were kept of the one round", n)
+	}
+	if e := cases[1].Error; e != "" {
+		t.Errorf("the end of the run counts as an error: %s", e)
+	}
+}
+
+// ended ends the run in its second round, the first that counts.
+type ended struct {
+	workloads.Frames
+	cancel context.CancelFunc
+}
+
+func (e ended) Start(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
+	s, err := e.Frames.Start(ctx, n)
+	return &endedSession{s, e.cancel, 0}, err
+}
+
+type endedSession struct {
+	workloads.Session
+	cancel context.CancelFunc
+	rounds int
+}
+
+func (e *endedSession) Run(ctx context.Context) (s report.Sample, err error) {
+	if e.rounds++; e.rounds == 2 {
+		e.cancel()
+	}
+	return e.Session.Run(ctx)
+}
+
+// A namespace of a lab that is gone is removed by the next one.
+func TestLeftoversAreRemoved(t *testing.T) {
+	needRoot(t)
+	// A process that has ended, and whose number is not in use again.
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("%s%d-1-e1", ends.Prefix, gone.Process.Pid)
+	ns, err := ends.NewNamespace(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := (fabrics.Site{}).RemoveLeftovers()
+	if err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(strings.Join(removed, " "), name) {
+		t.Errorf("removed %v, not %s", removed, name)
+	}
+	if _, err := os.Stat("/run/netns/" + name); err == nil {
+		t.Errorf("%s is still there", name)
+		if err := ns.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What fails says so, and the rest goes on.
+func TestRunWithoutBascule(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	w := workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}
+	p := Profile{Groups: []Group{group(1, across([]*fabrics.Fabric{fabrics.Bascule, fabrics.Direct}, w))}}
+	r, err := Run(t.Context(), fabrics.Site{Bascule: "/nonexistent/bascule"}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := r.Groups[0].Cases
+	if cases[0].Error == "" || len(cases[0].Samples) != 0 {
+		t.Errorf("a fabric that cannot be built: error %q, %d samples", cases[0].Error, len(cases[0].Samples))
+	}
+	if cases[1].Error != "" || len(cases[1].Samples) != 1 {
+		t.Errorf("the other fabric: error %q, %d samples", cases[1].Error, len(cases[1].Samples))
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bascule/lab/report"
+)
+
+func TestSelectUnknown(t *testing.T) {
+	for _, o := range []Options{
+		{Fabrics: []string{"direkt"}},
+		{Workloads: []string{"direct"}},
+		{Profile: "banch"},
+	} {
+		var unknown *UnknownError
+		if _, err := Select(o); !errors.As(err, &unknown) {
+			t.Errorf("Select(%+v): error %v, want an UnknownError", o, err)
+		} else if len(unknown.Known) == 0 {
+			t.Errorf("Select(%+v) tells no known %s", o, unknown.Kind)
+		}
+	}
+	if _, err := Select(Options{Profile: "demo", Workloads: []string{"pps"}}); err == nil {
+		t.Error("a profile of which nothing is left was made")
+	}
+}
+
+func TestSelect(t *testing.T) {
+	p, err := Select(Options{Fabrics: []string{"direct", "linux-bridge"}, Workloads: []string{"pps"}, Rounds: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, g := range p.Groups {
+		for _, c := range g.Cases {
+			got = append(got, c.Label())
+		}
+		if g.Rounds != 9 {
+			t.Errorf("group %s has %d rounds, want 9", g.Name, g.Rounds)
+		}
+	}
+	if diff := cmp.Diff([]string{"direct pps", "linux-bridge pps"}, got); diff != "" {
+		t.Errorf("cases (-want +got):\n%s", diff)
+	}
+	if p, err := Select(Options{}); err != nil || p.Name != "demo" {
+		t.Errorf("without options: profile %q, error %v, want the demo", p.Name, err)
+	}
+}
+
+// Every figure of the bench must be of cases that its group measures.
+func TestBenchTargets(t *testing.T) {
+	for _, quick := range []bool{false, true} {
+		p := Bench(quick)
+		groups := map[string][]string{}
+		for _, g := range p.Groups {
+			if _, ok := groups[g.Name]; ok {
+				t.Errorf("two groups are called %s", g.Name)
+			}
+			for _, c := range g.Cases {
+				if slices.Contains(groups[g.Name], c.Label()) {
+					t.Errorf("group %s has %s twice", g.Name, c.Label())
+				}
+				groups[g.Name] = append(groups[g.Name], c.Label())
+			}
+		}
+		for _, target := range p.Targets {
+			for _, label := range []string{target.Of, target.Against} {
+				if label != "" && !slices.Contains(groups[target.Group], label) {
+					t.Errorf("figure %q: group %q does not measure %q", target.Name, target.Group, label)
+				}
+			}
+		}
+		if diff := cmp.Diff(p.Targets, must(t, Options{Profile: "bench", Quick: quick}).Targets); diff != "" {
+			t.Errorf("Select loses figures (-want +got):\n%s", diff)
+		}
+	}
+	if got := must(t, Options{Profile: "bench", Fabrics: []string{"bascule"}}).Targets; len(got) == 0 || len(got) >= len(Bench(false).Targets) {
+		t.Errorf("of one fabric %d figures are left", len(got))
+	}
+}
+
+func must(t *testing.T, o Options) Profile {
+	t.Helper()
+	p, err := Select(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestNamesAreUnique(t *testing.T) {
+	for kind, names := range map[string][]string{"fabrics": FabricNames(), "workloads": WorkloadNames()} {
+		slices.Sort(names)
+		if len(slices.Compact(slices.Clone(names))) != len(names) {
+			t.Errorf("%s share a name: %v", kind, names)
+		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	of := func(label string, values ...float64) *report.Case {
+		c := &report.Case{Label: label}
+		for i, v := range values {
+			c.Samples = append(c.Samples, report.Sample{Round: i + 1, Value: v})
+		}
+		return c
+	}
+	groups := []*report.Group{{Name: "g", Cases: []*report.Case{of("a", 1, 2, 3), of("b", 2, 4, 6), {Label: "c", Error: "broken"}}}}
+	for _, test := range []struct {
+		target Target
+		median float64
+		why    string
+	}{
+		{Target{Group: "g", Of: "b", Against: "a"}, 2, ""},
+		{Target{Group: "g", Of: "b", Against: "a", Invert: true}, 0.5, ""},
+		{Target{Group: "g", Of: "b"}, 4, ""},
+		{Target{Group: "g", Of: "c", Against: "a"}, 0, "broken"},
+		{Target{Group: "g", Of: "a", Against: "c"}, 0, "broken"},
+		{Target{Group: "g", Of: "d"}, 0, "left out"},
+		{Target{Group: "h", Of: "a"}, 0, "left out"},
+	} {
+		f := figures([]Target{test.target}, groups)[0]
+		if f.Why != test.why {
+			t.Errorf("%+v: why %q, want %q", test.target, f.Why, test.why)
+		}
+		switch {
+		case f.Got == nil && test.median != 0:
+			t.Errorf("%+v: not measured, want %v", test.target, test.median)
+		case f.Got != nil && f.Got.Median != test.median:
+			t.Errorf("%+v: %v, want %v", test.target, f.Got.Median, test.median)
+		}
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	before, err := parseStat("cpu  100 10 50 1000 5 1 20 3 0 0\ncpu0 1 2 3\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.user != 110 || before.system != 50 || before.softirq != 21 || before.idle != 1005 {
+		t.Errorf("parsed %+v", before)
+	}
+	for _, bad := range []string{"", "intr 1 2 3", "cpu 1 2 3", "cpu a b c d e f g h"} {
+		if _, err := parseStat(bad); err == nil {
+			t.Errorf("parseStat(%q) gave no error", bad)
+		}
+	}
+}
+
+func TestField(t *testing.T) {
+	const text = "processor\t: 0\nmodel name\t: Some CPU @ 2: 3 GHz\nmodel name\t: Other\n"
+	if got := field(text, "model name"); got != "Some CPU @ 2: 3 GHz" {
+		t.Errorf("field = %q", got)
+	}
+	if got := field(text, "flags"); got != "" {
+		t.Errorf("field that is not there = %q", got)
+	}
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package workloads
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func iperfOf(t *testing.T, text string) iperfReport {
+	t.Helper()
+	var r iperfReport
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestIperfTCP(t *testing.T) {
+	r := iperfOf(t, read(t, "iperf3-tcp.json"))
+	s, err := r.tcp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// sum_received.bits_per_second of the file.
+	if want := 42720614547.99162 / 1e9; s.Value != want {
+		t.Errorf("%v Gbit/s, want %v", s.Value, want)
+	}
+	if want := float64(5357699072); r.payload() != want {
+		t.Errorf("%v bytes received, want %v", r.payload(), want)
+	}
+	if _, ok := s.More["retransmits"]; !ok {
+		t.Error("no retransmits")
+	}
+	r.End.Congestion = "bbr"
+	if _, err := r.tcp(); err == nil {
+		t.Error("a transfer with another congestion control was taken")
+	}
+	if _, err := (iperfReport{}).tcp(); err == nil {
+		t.Error("an empty report gave a sample")
+	}
+}
+
+func TestIperfUDP(t *testing.T) {
+	r := iperfOf(t, read(t, "iperf3-udp.json"))
+	s, err := r.udp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := r.End.Sum
+	if sum.Packets == 0 || sum.Lost == 0 {
+		t.Fatal("the file has no datagrams, or none lost")
+	}
+	if want := (sum.Packets - sum.Lost) / sum.Seconds / 1000; s.Value != want {
+		t.Errorf("%v k/s, want %v", s.Value, want)
+	}
+	if want := 64 * (sum.Packets - sum.Lost); r.payload() < want*0.999 || r.payload() > want*1.001 {
+		t.Errorf("%v bytes received, want %v", r.payload(), want)
+	}
+	if _, err := (iperfReport{}).udp(); err == nil {
+		t.Error("an empty report gave a sample")
+	}
+}
+
+func TestSockperf(t *testing.T) {
+	s, err := parseSockperf(read(t, "sockperf.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Value != 27.590 {
+		t.Errorf("mean %v, want 27.590", s.Value)
+	}
+	want := map[string]float64{"p99.999_us": 839.260, "p99.99_us": 436.302, "p99.9_us": 49.448, "p99_us": 37.054,
+		"p90_us": 29.488, "p75_us": 28.347, "p50_us": 27.485, "p25_us": 26.739}
+	if diff := cmp.Diff(want, s.More); diff != "" {
+		t.Errorf("percentiles (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"", "sockperf: ERROR: could not connect", "Summary: Latency is 27.590 usec", "Summary: Latency is 0.000 usec"} {
+		if _, err := parseSockperf(bad); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("parseSockperf(%q): error %v", bad, err)
+		}
+	}
+}
+
+func TestListensIn(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 020012C6:2B67 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 19107 1 0000 100 0 0 10 0
+   1: 020012C6:1451 010012C6:D2F0 01 00000000:00000000 00:00000000 00000000     0        0 19108 1 0000 20 4 30 10 -1
+`
+	for port, want := range map[int]bool{11111: true, 5201: false, 80: false} {
+		if got := listensIn(table, port); got != want {
+			t.Errorf("port %d: %v, want %v", port, got, want)
+		}
+	}
+}
