@@ -110,7 +110,8 @@ static __always_inline u64 fdb_find(u64 key)
 	struct fdb_bucket *b = fdb_bucket(home);
 	struct fdb_entry *e;
 
-	if (!b)
+	/* key 0 is that of free entries */
+	if (!b || !key)
 		return 0;
 #pragma unroll
 	for (u32 i = 0; i < FDB_WAYS; i++)

@@ -59,13 +59,17 @@ static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 	return true;
 }
 
+/*
+ * False also for a frame in several buffers: the kernel's helpers look at the
+ * first alone when they check the MTU, and may not copy such a frame.
+ */
 static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 {
-	if (!frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end))
-		return false;
 	f->ifindex = xdp->ingress_ifindex;
-	f->len = bpf_xdp_get_buff_len(xdp);
-	return true;
+	f->len = xdp->data_end - xdp->data;
+	if (bpf_xdp_get_buff_len(xdp) != f->len)
+		return false;
+	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end);
 }
 
 static __always_inline bool mac_is_group(u64 mac)
