@@ -24,7 +24,8 @@ static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 *mtu
 {
 	long refused = bpf_check_mtu(skb, ifindex, mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
 
-	return refused ? DROP_MTU : 0;
+	/* below zero: there is no telling, and the kernel looks again on the way out */
+	return refused > 0 ? DROP_MTU : 0;
 }
 
 static long flood_to_skb(u32 n, struct flood *flood)
@@ -63,12 +64,20 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	return bpf_redirect(port_at(flood.last)->ifindex, 0);
 }
 
+static __always_inline bool flood_takes_xdp(const struct flood *flood, u32 slot)
+{
+	return port_at(slot)->id && slot != flood->in && port_has_device(&xdp_devices, slot);
+}
+
 static long flood_fits_xdp(u32 n, struct flood *flood)
 {
-	const volatile struct port *out = port_at(n + 1);
-	u32 mtu = 0;
+	u32 slot = n + 1, mtu = 0;
 
-	if (!out->id || n + 1 == flood->in || !bpf_check_mtu(flood->ctx, out->ifindex, &mtu, 0, 0))
+	if (!flood_takes_xdp(flood, slot))
+		return 0;
+	flood->last = slot;
+	if (flood->len <= ALWAYS_FITS ||
+	    !bpf_check_mtu(flood->ctx, port_at(slot)->ifindex, &mtu, 0, 0))
 		return 0;
 	flood->last = 0;
 	return 1;
@@ -76,7 +85,7 @@ static long flood_fits_xdp(u32 n, struct flood *flood)
 
 static long flood_count_xdp(u32 n, struct flood *flood)
 {
-	if (port_at(n + 1)->id && n + 1 != flood->in)
+	if (flood_takes_xdp(flood, n + 1))
 		count_tx(n + 1, flood->len);
 	return 0;
 }
@@ -88,15 +97,13 @@ static long flood_count_xdp(u32 n, struct flood *flood)
 static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 				      const struct verdict *v)
 {
-	struct flood flood = {.ctx = xdp, .in = v->in, .last = 1, .len = f->len};
+	struct flood flood = {.ctx = xdp, .in = v->in, .len = f->len};
 
 	if (!(cfg.features & FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
 		return false;
-	if (f->len > ALWAYS_FITS) {
-		bpf_loop(cfg.slots - 1, flood_fits_xdp, &flood, 0);
-		if (!flood.last)
-			return false;
-	}
+	bpf_loop(cfg.slots - 1, flood_fits_xdp, &flood, 0);
+	if (!flood.last)
+		return false;
 	bpf_loop(cfg.slots - 1, flood_count_xdp, &flood, 0);
 	bpf_redirect_map(&xdp_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 	return true;
