@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// numbered returns the numbers from first on, so many.
+func numbered(first, count int) (list []int) {
+	for i := range count {
+		list = append(list, first+i)
+	}
+	return list
+}
+
+func TestLimitOfBridge(t *testing.T) {
+	s := newBench(t, 3, func(c *Config, _ []*Port) { c.FdbMax = 10 })
+	s.learn(0, numbered(0, 6)...)
+	s.learn(1, numbered(100, 6)...)
+	table := s.fdb()
+	if len(table) != 10 {
+		t.Fatalf("%d addresses, want 10", len(table))
+	}
+	for _, n := range append(numbered(0, 6), numbered(100, 4)...) {
+		if _, ok := table[address{station(n), 0}]; !ok {
+			t.Errorf("station %d was lost", n)
+		}
+	}
+	if n := s.stats(1).Refused; n != 2 {
+		t.Errorf("refused %d, want 2", n)
+	}
+	// a full table still forwards, floods, refreshes, moves, and takes static entries
+	expect(t, "to one that was learned", s.tcx(2, unicast(0, 50)), sent(0))
+	expect(t, "to one that was not", s.tcx(2, unicast(105, 51)), sent(0, 1))
+	s.at(benchNow + 5)
+	s.learn(0, 0)
+	s.learn(2, 1)
+	s.store(address{station(200), 0}, spot{port: 2, pin: fdbStatic})
+	s.store(address{station(201), 0}, spot{port: 2, pin: fdbSticky})
+	table = s.fdb()
+	if got := table[address{station(0), 0}].used; got != benchNow+5 {
+		t.Errorf("refreshed at %d, want %d", got, benchNow+5)
+	}
+	if got := table[address{station(1), 0}].port; got != 2 {
+		t.Errorf("moved to port %d, want 2", got)
+	}
+	if len(table) != 12 {
+		t.Errorf("%d addresses, want 12", len(table))
+	}
+	// a static entry in the place of a learned one makes room for one
+	s.store(address{station(1), 0}, spot{port: 2, pin: fdbStatic})
+	s.learn(1, 300, 301)
+	if n := s.usage(0); n != 10 {
+		t.Errorf("%d dynamic entries, want 10", n)
+	}
+	if _, ok := s.fdb()[address{station(300), 0}]; !ok {
+		t.Error("room was not used")
+	}
+	// a request for a dynamic entry is refused
+	_, err := s.request(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: key(station(400), 0), Word: s.word(spot{})})
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error %v, want ENOSPC", err)
+	}
+}
+
+func TestLimitOfPort(t *testing.T) {
+	s := newBench(t, 3, func(_ *Config, p []*Port) { p[0].FdbMax = 4 })
+	s.learn(0, numbered(0, 6)...)
+	s.learn(1, numbered(100, 6)...)
+	s.fdb()
+	if got := [...]uint32{s.usage(0), s.usage(1), s.usage(2)}; got != [...]uint32{10, 4, 6} {
+		t.Errorf("entries of the bridge and its ports %v, want [10 4 6]", got)
+	}
+	// nothing moves to a full port
+	s.learn(0, 100)
+	if got := s.fdb()[address{station(100), 0}].port; got != 1 {
+		t.Errorf("moved to port %d in spite of its limit", got)
+	}
+	if n := s.stats(0).Refused; n != 3 {
+		t.Errorf("refused %d, want 3", n)
+	}
+	// one leaves, one comes
+	s.learn(1, 0)
+	s.learn(0, 101)
+	if got := [...]uint32{s.usage(0), s.usage(1), s.usage(2)}; got != [...]uint32{10, 4, 6} {
+		t.Errorf("entries of the bridge and its ports %v, want [10 4 6]", got)
+	}
+	if err := s.remove(address{station(101), 0}); err != nil {
+		t.Fatal(err)
+	}
+	s.learn(0, 5)
+	if got := [...]uint32{s.usage(0), s.usage(1)}; got != [...]uint32{10, 4} {
+		t.Errorf("entries of the bridge and its port %v, want [10 4]", got)
+	}
+	s.fdb()
+}
+
+// together runs f on so many threads in the rack's namespace at once.
+func (r *rack) together(threads int, f func(thread int) error) error {
+	errs := make([]error, threads)
+	var wg sync.WaitGroup
+	for i := range threads {
+		jobs := r.worker()
+		wg.Add(1)
+		jobs <- func() {
+			defer wg.Done()
+			errs[i] = f(i)
+		}
+		close(jobs)
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Limits hold to the last address when several CPUs learn at once.
+func TestLimitsTogether(t *testing.T) {
+	const threads, each, max, portMax = 4, 1000, 1500, 300
+	for range 3 {
+		s := newBench(t, threads, func(c *Config, p []*Port) {
+			c.FdbMax = max
+			p[0].FdbMax = portMax
+		})
+		err := s.rack.together(threads, func(thread int) error {
+			for i := range each {
+				if _, err := s.run(hookTCX, s.rack.near[thread], from(thread*each+i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.fdb()
+		if n := s.usage(0); n != max {
+			t.Errorf("%d dynamic entries, want %d", n, max)
+		}
+		if n := s.usage(1); n != portMax {
+			t.Errorf("%d dynamic entries of the port, want %d", n, portMax)
+		}
+		var learned, refused uint64
+		for port := range threads {
+			learned += s.stats(port).Learned
+			refused += s.stats(port).Refused
+		}
+		if learned != max || learned+refused != threads*each {
+			t.Errorf("%d learned and %d refused, want %d and %d", learned, refused, max, threads*each-max)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// prefix begins the names of the tests' network namespaces; the process's
+// number and a dash follow.
+const prefix = "bsc-dp"
+
+func TestMain(m *testing.M) {
+	removeLeftovers()
+	code := m.Run()
+	if shared.rack != nil {
+		shared.rack.close()
+	}
+	os.Exit(code)
+}
+
+// removeLeftovers removes the namespaces of runs that were killed.
+func removeLeftovers() {
+	names, _ := filepath.Glob("/run/netns/" + prefix + "*")
+	for _, path := range names {
+		name := filepath.Base(path)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
+			_ = netns.DeleteNamed(name)
+		}
+	}
+}
+
+// needRoot skips a test that loads programs or makes network namespaces.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("loads BPF programs and makes network namespaces, which takes root (CAP_BPF, CAP_NET_ADMIN)")
+	}
+}
+
+// A rack is a network namespace with cables: their near ends are there to be
+// ports, their far ends to be stations.
+type rack struct {
+	name  string
+	ns    netns.NsHandle
+	jobs  chan func()
+	near  []uint32 // ifindexes
+	far   []uint32
+	spare uint32 // a device that is no port of any bridge
+}
+
+var racks atomic.Int64
+
+// newRack makes a rack with so many cables.
+func newRack(cables int) (*rack, error) {
+	r := &rack{
+		name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), racks.Add(1)),
+		ns:   -1,
+	}
+	made := make(chan error)
+	go func() {
+		// the thread stays in the namespace, and ends with the goroutine
+		runtime.LockOSThread()
+		var err error
+		if r.ns, err = netns.NewNamed(r.name); err == nil {
+			err = quiet()
+		}
+		made <- err
+	}()
+	if err := <-made; err != nil {
+		r.close()
+		return nil, fmt.Errorf("network namespace %s: %w", r.name, err)
+	}
+	r.jobs = r.worker()
+	for i := range cables + 1 {
+		near, far, err := r.cable(i)
+		if err != nil {
+			r.close()
+			return nil, fmt.Errorf("cable %d: %w", i, err)
+		}
+		if i == cables {
+			r.spare = near
+			break
+		}
+		r.near, r.far = append(r.near, near), append(r.far, far)
+	}
+	return r, nil
+}
+
+// quiet keeps the namespace from sending frames of its own.
+func quiet() error {
+	for _, where := range []string{"all", "default"} {
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+where+"/disable_ipv6", []byte("1"), 0o644)
+		if err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// cable adds a cable, near<n> to far<n>, both ends up.
+func (r *rack) cable(n int) (near, far uint32, err error) {
+	err = r.do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = fmt.Sprintf("near%d", n)
+		attrs.MTU = 1500
+		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: fmt.Sprintf("far%d", n), PeerMTU: 1500}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		for name, index := range map[string]*uint32{veth.Name: &near, veth.PeerName: &far} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(l); err != nil {
+				return err
+			}
+			*index = uint32(l.Attrs().Index)
+		}
+		return nil
+	})
+	return near, far, err
+}
+
+// worker starts a thread in the namespace, which runs what it is sent until
+// the channel is closed.
+func (r *rack) worker() chan func() {
+	jobs := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		err := netns.Set(r.ns)
+		for job := range jobs {
+			if err != nil {
+				panic(fmt.Sprintf("enter network namespace %s: %v", r.name, err))
+			}
+			job()
+		}
+	}()
+	return jobs
+}
+
+// do runs f in the rack's namespace. f must not end the test.
+func (r *rack) do(f func() error) error {
+	done := make(chan error)
+	r.jobs <- func() { done <- f() }
+	return <-done
+}
+
+// close removes the namespace and all that is in it.
+func (r *rack) close() {
+	if r.jobs != nil {
+		close(r.jobs)
+		r.jobs = nil
+	}
+	if r.ns >= 0 {
+		r.ns.Close()
+		_ = netns.DeleteNamed(r.name)
+	}
+}
+
+// ownRack makes a rack for one test.
+func ownRack(t testing.TB, cables int) *rack {
+	t.Helper()
+	needRoot(t)
+	r, err := newRack(cables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// shared is the rack of the tests that leave its devices as they are.
+var shared struct{ rack *rack }
+
+const sharedCables = 6
+
+// sharedRack returns the rack that most tests use. Tests of this package do
+// not run in parallel.
+func sharedRack(t testing.TB) *rack {
+	t.Helper()
+	needRoot(t)
+	if shared.rack == nil {
+		r, err := newRack(sharedCables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.rack = r
+	}
+	return shared.rack
+}
