@@ -72,11 +72,12 @@ int bascule_tcx(struct __sk_buff *skb)
 /* Sends by XDP; declines where the way out takes no such frames. */
 static __always_inline int send_xdp(const struct frame *f, u32 in, u32 out)
 {
-	if (!(port_at(out)->flags & PORT_XDP_TX))
+	if (!(port_at(out)->flags & PORT_XDP_TX) ||
+	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
 		return XDP_PASS;
 	count_rx(in, f->len);
 	count_tx(out, f->len);
-	return bpf_redirect_map(&xdp_devices, out, XDP_PASS);
+	return XDP_REDIRECT;
 }
 
 SEC("xdp.frags")
