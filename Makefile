@@ -38,10 +38,12 @@ test:
 	$(call install,$(TEST_NEEDS))
 	$(GO) test -count=1 ./...
 
+# Every figure that bascule is held to; BENCHFLAGS=--quick for a look.
+BENCH ?= bench.json
 bench:
 	$(call install,$(BENCH_NEEDS))
 	@$(MAKE) -s build
-	./bascule lab run --profile bench
+	./bascule lab run --profile bench $(BENCHFLAGS) -o $(BENCH)
 
 # The datapath's objects, its Go bindings and the man pages; all are committed.
 generate:

@@ -14,6 +14,10 @@ type Sample struct {
 	CPU  CPU                `json:"cpu"`
 }
 
+// Lost is the name in Sample.More of how much of what was sent did not arrive,
+// in percent.
+const Lost = "lost_percent"
+
 // CPU is how many cores' worth of time the machine spent during a sample.
 type CPU struct {
 	User    float64 `json:"user"`

@@ -122,6 +122,18 @@ func (g *Group) text(b *strings.Builder) {
 	for _, at := range slices.Sorted(maps.Keys(counters)) {
 		fmt.Fprintf(b, "  counted by %s at the receiver: %s\n", at, strings.Join(counters[at], ", "))
 	}
+	for _, c := range g.Cases {
+		var lost []float64
+		for _, s := range c.Samples {
+			if v, ok := s.Pick(Lost); ok {
+				lost = append(lost, v)
+			}
+		}
+		// Less is the raggedness of the counters at both ends of a window.
+		if l := SpreadOf(lost); l.Median >= 0.5 {
+			fmt.Fprintf(b, "  lost on the way, %s: %s %% %s\n", c.Label, number(l.Median), l.limits())
+		}
+	}
 	told := map[string]bool{}
 	for _, c := range g.Cases {
 		why := c.Fabric + ": " + oneLine(c.Error)

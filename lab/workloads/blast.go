@@ -48,6 +48,7 @@ type blast struct {
 	teach    []int // the ends whose addresses the switch must know
 	flows    func() []flow
 	length   time.Duration
+	copies   int     // that a frame should arrive in, 0 for one
 	rate     float64 // frames a second of the fastest flow so far
 }
 
@@ -250,6 +251,9 @@ func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err erro
 	b.rate = made / float64(measured)
 	s.Value = arrived / 1e6
 	s.More = map[string]float64{"sent_mpps": made / 1e6}
+	if want := made * float64(max(b.copies, 1)); want > 0 {
+		s.More[report.Lost] = max(0, 100*(1-arrived/want))
+	}
 	return s, times > int64(measured), nil
 }
 

@@ -138,6 +138,7 @@ func (w Flood) Start(_ context.Context, n *fabrics.Net) (Session, error) {
 		return nil, err
 	}
 	b.length = w.Length
+	b.copies = w.Ports
 	f := send(n, 0, ends.Broadcast, cpus[0])
 	if n.Fabric.FloodArrival == fabrics.AsBuffers {
 		// Copies wait in the CPU's backlog, which has room for 1000 by

@@ -120,6 +120,6 @@ func (r iperfReport) udp() (s report.Sample, err error) {
 	}
 	s.Value = (u.Packets - u.Lost) / u.Seconds / 1e3
 	s.More = r.cpu()
-	s.More["lost_percent"] = 100 * u.Lost / u.Packets
+	s.More[report.Lost] = 100 * u.Lost / u.Packets
 	return s, nil
 }
