@@ -27,8 +27,11 @@ struct frame {
 	u16 vlan; /* of the outer 802.1Q tag, 0 for none or a priority tag */
 };
 
-/* Reads the header at data; false if the frame ends before its headers do. */
-static __always_inline bool frame_read(struct frame *f, void *data, void *data_end)
+/*
+ * Reads the header at data, and the tag behind it unless the tag is elsewhere;
+ * false if the frame ends before that does.
+ */
+static __always_inline bool frame_read(struct frame *f, void *data, void *data_end, bool tag_here)
 {
 	u64 src_and_type;
 
@@ -38,7 +41,7 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	src_and_type = *(u64 *)(data + 6);
 	f->src = src_and_type & MAC_MASK;
 	f->vlan = 0;
-	if (src_and_type >> MAC_BITS == bpf_htons(ETHERTYPE_VLAN)) {
+	if (tag_here && src_and_type >> MAC_BITS == bpf_htons(ETHERTYPE_VLAN)) {
 		if (data + ETHER_HEADER + ETHER_TAG > data_end)
 			return false;
 		f->vlan = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;
@@ -48,14 +51,15 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 
 static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 {
+	/* the kernel moves the outer tag beside the packet before we see it */
+	bool beside = skb->vlan_present;
+
 	f->ifindex = skb->ifindex;
 	f->len = skb->len;
-	if (!frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end))
+	if (!frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, !beside))
 		return false;
-	/* the kernel moves the outer tag beside the packet before we see it */
-	if (skb->vlan_present)
-		f->vlan =
-			skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN) ? skb->vlan_tci & VID_MASK : 0;
+	if (beside && skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN))
+		f->vlan = skb->vlan_tci & VID_MASK;
 	return true;
 }
 
@@ -69,7 +73,7 @@ static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 	f->len = xdp->data_end - xdp->data;
 	if (bpf_xdp_get_buff_len(xdp) != f->len)
 		return false;
-	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end);
+	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, true);
 }
 
 static __always_inline bool mac_is_group(u64 mac)

@@ -28,8 +28,8 @@ const (
 // things that work but may not be meant.
 func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string, err error) {
 	what := "add port " + port + " to " + bridge
-	if len(port) > maxName || port == "" {
-		return nil, usagef("port name "+port, "give 1 to %d bytes", maxName)
+	if err := checkName("port", port); err != nil {
+		return nil, err
 	}
 	o.Type, o.Hook = cmp.Or(o.Type, TypeNetdev), cmp.Or(o.Hook, HookAuto)
 	if o.Type != TypeNetdev && o.Type != TypeHost {
@@ -48,6 +48,7 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 			if err != nil {
 				return err
 			}
+			dropGone(c, port)
 			p := datapath.NewPort(c.next, port)
 			if p == nil {
 				return refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
@@ -90,6 +91,16 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	return warnings, err
 }
 
+// dropGone drops a port of this name that has lost its device: the new one
+// takes its place.
+func dropGone(c *change, name string) {
+	for _, p := range datapath.Ports(c.next) {
+		if datapath.PortName(p) == name && !c.bridge.HasDevice(p) {
+			*p = datapath.Port{}
+		}
+	}
+}
+
 // newDevice finds the device of a port to be added and checks that it can be
 // one; nil for a host port, whose device is yet to be made.
 func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) {
@@ -103,7 +114,7 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 			return nil, refused(what, "an interface of this name exists", "give the host port another name")
 		}
 		for _, p := range datapath.Ports(c.next) {
-			if datapath.PortName(p) == port {
+			if datapath.PortName(p) == port && c.bridge.HasDevice(p) {
 				return nil, refused(what, "a port of this name is in the bridge", "delete that port first")
 			}
 		}
@@ -168,7 +179,9 @@ func prepare(p *datapath.Port, l netlink.Link) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", l.Attrs().Name, feature, err, harm))
 			return
 		}
-		setFlag(p, had, was)
+		if was {
+			setFlag(p, had, true)
+		}
 	}
 	off(featureLRO, datapath.PortHadLRO, "merged frames may be too large for other ports")
 	if p.Flags&datapath.PortXDP != 0 {
@@ -238,6 +251,10 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 				return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
 			}
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
+			c.before = func() error {
+				warnings = append(warnings, prepare(p, l)...)
+				return nil
+			}
 		}
 		c.after = func() error {
 			if l != nil {

@@ -112,7 +112,7 @@ func allowed() error {
 // AddBridge makes a bridge without ports.
 func (s *Switch) AddBridge(name string, changes []Change) error {
 	what := "add bridge " + name
-	if err := checkName(name); err != nil {
+	if err := checkName("bridge", name); err != nil {
 		return err
 	}
 	config, err := configure(BridgeSettings, defaults(BridgeSettings), changes)
@@ -300,14 +300,17 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err == nil {
 			err = b.Commit(next)
 		}
+		if errors.As(err, new(*datapath.UnfinishedError)) {
+			return unfinished(what, err)
+		}
 		if err != nil {
 			c.undo()
 			return failed(what, errors.Join(err, b.Done()))
 		}
-		if err := c.after(); err != nil {
-			return failed(what, err)
+		if err := errors.Join(c.after(), b.Done()); err != nil {
+			return unfinished(what, err)
 		}
-		return failed(what, b.Done())
+		return nil
 	})
 }
 
@@ -377,18 +380,25 @@ func mendBridge(b *datapath.Bridge) error {
 	return nil
 }
 
-// checkName says whether a bridge can have the name: it follows the rules for
-// interfaces (dev_valid_name() in the kernel's net/core/dev.c).
-func checkName(name string) error {
+// checkName says whether a bridge or a port can have the name: it follows the
+// rules for interfaces (dev_valid_name() in the kernel's net/core/dev.c).
+func checkName(kind, name string) error {
+	object := fmt.Sprintf("%s name %q", kind, name)
 	switch {
 	case name == "":
-		return usagef("bridge name", "it is empty; give a name of 1 to %d bytes", maxName)
+		return usagef(object, "it is empty; give a name of 1 to %d bytes", maxName)
 	case len(name) > maxName:
-		return usagef("bridge name "+name, "it is too long; give 1 to %d bytes", maxName)
+		return usagef(object, "it is too long; give 1 to %d bytes", maxName)
 	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
-		return usagef(fmt.Sprintf("bridge name %q", name), "no interface can have it; leave out slashes, colons and blanks")
+		return usagef(object, "no interface can have it; leave out slashes, colons and blanks")
 	}
 	return nil
+}
+
+// unfinished says that a change is made, but that what follows is left to the
+// next command.
+func unfinished(what string, err error) error {
+	return refused("finish to "+what, err.Error(), "the change is made, and the next command that changes something tries again")
 }
 
 // failed adds what was being done to an error that does not say so yet.

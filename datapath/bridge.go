@@ -117,8 +117,9 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // Commit makes next the bridge's configuration: it loads programs specialised
 // for it, attaches them to new ports, and swaps them under the ports that stay,
 // each in one step. A port whose program can't be attached leaves everything
-// as it was; the error is then a PortError. The caller holds the lock and is
-// in the bridge's network namespace.
+// as it was; the error is then a PortError. An UnfinishedError says that the
+// change is made but not all of it done, which Mend does. The caller holds the
+// lock and is in the bridge's network namespace.
 func (b *Bridge) Commit(next Config) (err error) {
 	specialise(&next)
 	g, err := b.load(&next)
@@ -154,16 +155,26 @@ func (b *Bridge) Commit(next Config) (err error) {
 	old := *b
 	b.Config, b.gen = next, g.name
 	if err := b.converge(g); err != nil {
-		return err
+		return &UnfinishedError{err}
 	}
 	moveOut(&old.Config, &b.Config, g)
 	if grown { // what was learned while we were at it
 		if err := old.copyFDB(g); err != nil {
-			return err
+			return &UnfinishedError{err}
 		}
 	}
-	return b.collect()
+	if err := b.collect(); err != nil {
+		return &UnfinishedError{err}
+	}
+	return nil
 }
+
+// An UnfinishedError says that a change is made, but not all that follows from
+// it is done.
+type UnfinishedError struct{ Err error }
+
+func (e *UnfinishedError) Error() string { return e.Err.Error() }
+func (e *UnfinishedError) Unwrap() error { return e.Err }
 
 // Mend finishes what a Commit that was killed had begun. The caller holds the
 // lock and is in the bridge's network namespace.
