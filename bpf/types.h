@@ -64,6 +64,8 @@ enum port_flag {
 	PORT_WAS_PROMISC = 1 << 16,
 	PORT_HAD_LRO = 1 << 17,
 	PORT_HAD_RXVLAN = 1 << 18,
+	PORT_END_HAD_CSUM = 1 << 19, /* a veth's other end left checksums to us */
+	PORT_END_NO_GRO = 1 << 20, /* a veth's other end had GRO off */
 };
 
 /*

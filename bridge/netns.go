@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	"bascule/datapath"
 
@@ -88,30 +86,16 @@ func sweepAbandoned() error {
 // liveNamespaces returns the cookies of the network namespaces that a process
 // is in or that have a name.
 func liveNamespaces() map[uint64]bool {
-	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	named, _ := filepath.Glob(netnsDir + "/*")
-	docker, _ := filepath.Glob("/var/run/docker/netns/*")
-	seen := map[uint64]bool{} // inodes
 	live := map[uint64]bool{}
-	for _, path := range append(append(processes, named...), docker...) {
-		info, err := os.Stat(path)
-		if err != nil {
-			continue
-		}
-		st := info.Sys().(*syscall.Stat_t)
-		if seen[st.Ino] {
-			continue
-		}
-		seen[st.Ino] = true
+	for _, path := range namespaceFiles() {
 		ns, err := netns.GetFromPath(path)
 		if err != nil {
 			continue
 		}
-		inside(ns, func() error {
-			if cookie, err := datapath.NetnsCookie(); err == nil {
-				live[cookie] = true
-			}
-			return nil
+		_ = inside(ns, func() error {
+			cookie, err := datapath.NetnsCookie()
+			live[cookie] = err == nil
+			return err
 		})
 		ns.Close()
 	}

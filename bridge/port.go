@@ -73,9 +73,11 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 			default:
 				setDevice(p, device, hook)
 				c.before = func() error {
-					warnings = append(warnings, prepare(p, device)...)
-					return nil
+					notes, err := prepare(p, device)
+					warnings = append(warnings, notes...)
+					return err
 				}
+				c.undo = func() { giveBack(p, device) }
 				warnings = append(warnings, mtuWarning(c.next, p, device)...)
 			}
 			c.after = func() error { return settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id)) }
@@ -167,16 +169,23 @@ func setDevice(p *datapath.Port, l netlink.Link, hook string) {
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
 }
 
-// prepare switches off what a driver must not do to the port's frames, and says
-// what it refuses.
-func prepare(p *datapath.Port, l netlink.Link) (warnings []string) {
+// prepare switches off what a driver must not do to the port's frames, notes it
+// in p, and says what was changed elsewhere or refused.
+func prepare(p *datapath.Port, l netlink.Link) (notes []string, err error) {
+	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
+		note, err := readyForXDP(p, l)
+		if note != "" {
+			notes = append(notes, note)
+		}
+		return notes, err
+	}
 	if l.Type() != physical {
-		return nil
+		return nil, nil
 	}
 	off := func(feature string, had datapath.PortFlags, harm string) {
 		was, err := switchOff(l.Attrs().Name, feature)
 		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", l.Attrs().Name, feature, err, harm))
+			notes = append(notes, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", l.Attrs().Name, feature, err, harm))
 			return
 		}
 		if was {
@@ -187,7 +196,18 @@ func prepare(p *datapath.Port, l netlink.Link) (warnings []string) {
 	if p.Flags&datapath.PortXDP != 0 {
 		off(featureRxVLAN, datapath.PortHadRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
 	}
-	return warnings
+	return notes, nil
+}
+
+// giveBack undoes prepare.
+func giveBack(p *datapath.Port, l netlink.Link) {
+	for flag, feature := range map[datapath.PortFlags]string{datapath.PortHadLRO: featureLRO, datapath.PortHadRxVLAN: featureRxVLAN} {
+		if p.Flags&flag != 0 {
+			switchOn(l.Attrs().Name, feature)
+			setFlag(p, flag, false)
+		}
+	}
+	doneWithXDP(p, l)
 }
 
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
@@ -252,8 +272,12 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 			}
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
 			c.before = func() error {
-				warnings = append(warnings, prepare(p, l)...)
-				return nil
+				if p.Flags&datapath.PortXDP == 0 {
+					giveBack(p, l)
+				}
+				notes, err := prepare(p, l)
+				warnings = append(warnings, notes...)
+				return err
 			}
 		}
 		c.after = func() error {
@@ -442,11 +466,8 @@ func release(b *datapath.Bridge, p *datapath.Port) error {
 			return err
 		}
 	}
-	for flag, feature := range map[datapath.PortFlags]string{datapath.PortHadLRO: featureLRO, datapath.PortHadRxVLAN: featureRxVLAN} {
-		if p.Flags&flag != 0 {
-			switchOn(l.Attrs().Name, feature)
-		}
-	}
+	left := *p
+	giveBack(&left, l)
 	return nil
 }
 

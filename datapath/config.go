@@ -37,6 +37,8 @@ const (
 	PortWasPromisc = kernelPortFlagPORT_WAS_PROMISC
 	PortHadLRO     = kernelPortFlagPORT_HAD_LRO
 	PortHadRxVLAN  = kernelPortFlagPORT_HAD_RXVLAN
+	PortEndHadCsum = kernelPortFlagPORT_END_HAD_CSUM
+	PortEndNoGRO   = kernelPortFlagPORT_END_NO_GRO
 )
 
 // MaxPorts is the number of ports that a bridge can have.

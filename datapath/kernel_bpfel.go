@@ -162,19 +162,21 @@ type kernelPort struct {
 type kernelPortFlag uint32
 
 const (
-	kernelPortFlagPORT_LEARN       kernelPortFlag = 1
-	kernelPortFlagPORT_DISCOVER    kernelPortFlag = 2
-	kernelPortFlagPORT_MCAST_FLOOD kernelPortFlag = 4
-	kernelPortFlagPORT_BCAST_FLOOD kernelPortFlag = 8
-	kernelPortFlagPORT_HAIRPIN     kernelPortFlag = 16
-	kernelPortFlagPORT_PEER        kernelPortFlag = 256
-	kernelPortFlagPORT_XDP         kernelPortFlag = 512
-	kernelPortFlagPORT_XDP_TX      kernelPortFlag = 1024
-	kernelPortFlagPORT_XDP_FLOOD   kernelPortFlag = 2048
-	kernelPortFlagPORT_HOST        kernelPortFlag = 4096
-	kernelPortFlagPORT_WAS_PROMISC kernelPortFlag = 65536
-	kernelPortFlagPORT_HAD_LRO     kernelPortFlag = 131072
-	kernelPortFlagPORT_HAD_RXVLAN  kernelPortFlag = 262144
+	kernelPortFlagPORT_LEARN        kernelPortFlag = 1
+	kernelPortFlagPORT_DISCOVER     kernelPortFlag = 2
+	kernelPortFlagPORT_MCAST_FLOOD  kernelPortFlag = 4
+	kernelPortFlagPORT_BCAST_FLOOD  kernelPortFlag = 8
+	kernelPortFlagPORT_HAIRPIN      kernelPortFlag = 16
+	kernelPortFlagPORT_PEER         kernelPortFlag = 256
+	kernelPortFlagPORT_XDP          kernelPortFlag = 512
+	kernelPortFlagPORT_XDP_TX       kernelPortFlag = 1024
+	kernelPortFlagPORT_XDP_FLOOD    kernelPortFlag = 2048
+	kernelPortFlagPORT_HOST         kernelPortFlag = 4096
+	kernelPortFlagPORT_WAS_PROMISC  kernelPortFlag = 65536
+	kernelPortFlagPORT_HAD_LRO      kernelPortFlag = 131072
+	kernelPortFlagPORT_HAD_RXVLAN   kernelPortFlag = 262144
+	kernelPortFlagPORT_END_HAD_CSUM kernelPortFlag = 524288
+	kernelPortFlagPORT_END_NO_GRO   kernelPortFlag = 1048576
 )
 
 type kernelPortStats struct {

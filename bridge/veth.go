@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"bascule/datapath"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// What XDP asks of a veth's other end. A veth hands packets over with their
+// checksums yet to be filled in, and says so beside the packet; XDP loses what
+// is beside a packet, and the receiver then drops it. And a veth takes frames
+// from XDP only while it receives by NAPI, which GRO makes it do.
+const (
+	featureCsum = "tx-checksum-ip-generic"
+	featureSCTP = "tx-checksum-sctp"
+	featureGRO  = "rx-gro"
+)
+
+// readyForXDP makes the other end of a veth fit for XDP on this end, and notes
+// in p what was different.
+func readyForXDP(p *datapath.Port, l netlink.Link) (note string, err error) {
+	err = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
+		features, err := e.Features(name)
+		if err != nil {
+			return err
+		}
+		if features[featureCsum] {
+			setFlag(p, datapath.PortEndHadCsum, true)
+		}
+		if !features[featureGRO] {
+			setFlag(p, datapath.PortEndNoGRO, true)
+		}
+		if !features[featureCsum] && features[featureGRO] {
+			return nil
+		}
+		note = fmt.Sprintf("%s: for XDP, its other end %s now has transmit checksum offload off and GRO on", l.Attrs().Name, name)
+		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureGRO: true})
+	})
+	if err != nil {
+		return "", fmt.Errorf("XDP on a veth needs checksums of its other end, which can't be reached (%w): use --hook tcx", err)
+	}
+	return note, nil
+}
+
+// doneWithXDP gives the other end of a veth back what readyForXDP took.
+func doneWithXDP(p *datapath.Port, l netlink.Link) {
+	back := map[string]bool{}
+	if p.Flags&datapath.PortEndHadCsum != 0 {
+		back[featureCsum], back[featureSCTP] = true, true
+	}
+	if p.Flags&datapath.PortEndNoGRO != 0 {
+		back[featureGRO] = false
+	}
+	setFlag(p, datapath.PortEndHadCsum|datapath.PortEndNoGRO, false)
+	if len(back) == 0 {
+		return
+	}
+	// an end that can't be reached any more keeps what works everywhere
+	_ = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error { return e.Change(name, back) })
+}
+
+// atOtherEnd runs f where a veth's other end is, with its name there.
+func atOtherEnd(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) error {
+	ns, err := namespaceOf(l)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return inside(ns, func() error {
+		end, err := netlink.LinkByIndex(l.Attrs().ParentIndex) // of a veth, the other end
+		if err != nil {
+			return err
+		}
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		return f(e, end.Attrs().Name)
+	})
+}
+
+// namespaceOf opens the network namespace of a veth's other end. The kernel
+// names it by a number that means something in this namespace only; so every
+// namespace that there is a way to is asked for its number.
+func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
+	if l.Attrs().NetNsID < 0 {
+		return netns.Get()
+	}
+	for _, path := range namespaceFiles() {
+		ns, err := netns.GetFromPath(path)
+		if err != nil {
+			continue
+		}
+		if id, err := netlink.GetNetNsIdByFd(int(ns)); err == nil && id == l.Attrs().NetNsID {
+			return ns, nil
+		}
+		ns.Close()
+	}
+	return -1, errors.New("no process is in its namespace and it has no name")
+}
+
+// namespaceFiles returns one path for each network namespace that a process is
+// in or that has a name.
+func namespaceFiles() []string {
+	var paths []string
+	var seen []os.FileInfo
+	for _, pattern := range []string{netnsDir + "/*", "/var/run/docker/netns/*", "/proc/[0-9]*/ns/net"} {
+		candidates, _ := filepath.Glob(pattern)
+	next:
+		for _, path := range candidates {
+			info, err := os.Stat(path)
+			if err != nil {
+				continue
+			}
+			for _, s := range seen {
+				if os.SameFile(s, info) {
+					continue next
+				}
+			}
+			seen = append(seen, info)
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
