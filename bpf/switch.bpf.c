@@ -21,9 +21,6 @@ static __always_inline int send_skb(const struct frame *f, u32 in, u32 out)
 {
 	const volatile struct port *p = port_at(out);
 
-	/* an old decision must not send to a new device of the same index */
-	if (!port_has_device(&tcx_devices, out))
-		return drop_skb(f, in, DROP_GONE);
 	count_rx(in, f->len);
 	count_tx(out, f->len);
 	/* straight to the receiver, without a queue between */
@@ -48,7 +45,8 @@ int bascule_tcx(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
-	if (decision_holds(d, &f, epoch)) {
+	/* an old decision must not send to a new device of the same index */
+	if (decision_holds(d, &f, epoch) && port_has_device(&tcx_devices, d->out)) {
 		if (f.len > d->fits)
 			reason = skb_fits(skb, port_at(d->out)->ifindex, &mtu);
 		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);

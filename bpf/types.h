@@ -32,7 +32,6 @@ enum drop_reason {
 	DROP_SAME_PORT, /* to an address on the port it came in by */
 	DROP_PROTECTED, /* the two ports share a protected domain */
 	DROP_MTU, /* too large for the way out */
-	DROP_GONE, /* the way out lost its device a moment ago */
 	DROP_NO_MEMBER, /* nobody to flood it to */
 	DROP_REASONS,
 };

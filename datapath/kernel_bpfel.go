@@ -98,9 +98,8 @@ const (
 	kernelDropReasonDROP_SAME_PORT  kernelDropReason = 5
 	kernelDropReasonDROP_PROTECTED  kernelDropReason = 6
 	kernelDropReasonDROP_MTU        kernelDropReason = 7
-	kernelDropReasonDROP_GONE       kernelDropReason = 8
-	kernelDropReasonDROP_NO_MEMBER  kernelDropReason = 9
-	kernelDropReasonDROP_REASONS    kernelDropReason = 10
+	kernelDropReasonDROP_NO_MEMBER  kernelDropReason = 8
+	kernelDropReasonDROP_REASONS    kernelDropReason = 9
 )
 
 type kernelEvent struct {
@@ -188,7 +187,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [10]uint64
+	Drops    [9]uint64
 }
 
 type kernelTimer struct {
