@@ -119,37 +119,41 @@ func (r *rack) together(threads int, f func(thread int) error) error {
 
 // Limits hold to the last address when several CPUs learn at once.
 func TestLimitsTogether(t *testing.T) {
-	const threads, each, max, portMax = 4, 1000, 1500, 300
-	for range 3 {
-		s := newBench(t, threads, func(c *Config, p []*Port) {
-			c.FdbMax = max
-			p[0].FdbMax = portMax
-		})
-		err := s.rack.together(threads, func(thread int) error {
-			for i := range each {
-				if _, err := s.run(hookTCX, s.rack.near[thread], from(thread*each+i)); err != nil {
-					return err
+	const threads, each, limit = 4, 600, 500
+	tests := []struct {
+		name  string
+		limit func(c *Config, p []*Port)
+		port  func(thread int) int
+	}{
+		{"of the bridge", func(c *Config, _ []*Port) { c.FdbMax = limit }, func(thread int) int { return thread }},
+		{"of the bridge, one port", func(c *Config, _ []*Port) { c.FdbMax = limit }, func(int) int { return 0 }},
+		{"of a port", func(_ *Config, p []*Port) { p[0].FdbMax = limit }, func(int) int { return 0 }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newBench(t, threads, tt.limit)
+			err := s.rack.together(threads, func(thread int) error {
+				for i := range each {
+					if _, err := s.run(hookTCX, s.rack.near[tt.port(thread)], from(thread*each+i)); err != nil {
+						return err
+					}
 				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil
+			if n := len(s.fdb()); n != limit {
+				t.Errorf("%d addresses, want %d", n, limit)
+			}
+			var learned, refused uint64
+			for port := range threads {
+				learned += s.stats(port).Learned
+				refused += s.stats(port).Refused
+			}
+			if learned != limit || learned+refused != threads*each {
+				t.Errorf("%d learned and %d refused, want %d and %d", learned, refused, limit, threads*each-limit)
+			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.fdb()
-		if n := s.usage(0); n != max {
-			t.Errorf("%d dynamic entries, want %d", n, max)
-		}
-		if n := s.usage(1); n != portMax {
-			t.Errorf("%d dynamic entries of the port, want %d", n, portMax)
-		}
-		var learned, refused uint64
-		for port := range threads {
-			learned += s.stats(port).Learned
-			refused += s.stats(port).Refused
-		}
-		if learned != max || learned+refused != threads*each {
-			t.Errorf("%d learned and %d refused, want %d and %d", learned, refused, max, threads*each-max)
-		}
 	}
 }
