@@ -97,11 +97,26 @@ func newBenchOn(t testing.TB, r *rack, ports int, change ...func(c *Config, p []
 		t.Fatal(err)
 	}
 	t.Cleanup(s.gen.Close)
-	if err := r.do(func() error { return b.moveIn(&s.cfg, s.gen) }); err != nil {
+	if err := r.do(s.moveIn); err != nil {
 		t.Fatal(err)
 	}
 	s.at(benchNow)
 	return s
+}
+
+// moveIn gives the ports that stand for near ends their devices.
+func (s *bench) moveIn() error {
+	for _, p := range Ports(&s.cfg) {
+		if !slices.Contains(s.rack.near, p.Ifindex) {
+			continue
+		}
+		for _, m := range deviceMaps {
+			if err := s.gen.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // newConfig configures a bridge with the first ports of a rack.

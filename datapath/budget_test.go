@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// What a bridge has switched off costs nothing: its instructions are not in
+// the program. These are the counts on Linux 6.18 of a plain switch; the budget
+// leaves room for another kernel's inlining. Raise them only with a reason.
+const (
+	plainTCX = 2090
+	plainXDP = 746
+
+	instructionSlack = 10 // percent
+
+	verifiedTCX     = 6000 // instructions that the verifier looks at, at most
+	verifiedXDP     = 3000
+	verifiedControl = 12000
+)
+
+// size returns how many instructions the kernel keeps of a program, and how
+// many its verifier has looked at.
+func size(t testing.TB, p *ebpf.Program) (kept int, verified uint32) {
+	t.Helper()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes, err := info.TranslatedSize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verified, ok := info.VerifiedInstructions()
+	if !ok {
+		t.Fatal("the kernel does not say how many instructions were verified")
+	}
+	return bytes / 8, verified
+}
+
+func TestInstructionBudget(t *testing.T) {
+	s := newBench(t, 4, func(c *Config, p []*Port) {
+		allXDP(c, p)
+		p[3].Flags &^= PortXDPTx // or it would flood by XDP
+	})
+	if s.cfg.Features != 0 {
+		t.Fatalf("features %#x of a plain switch", s.cfg.Features)
+	}
+	for h, golden := range map[hook]int{hookTCX: plainTCX, hookXDP: plainXDP} {
+		kept, _ := size(t, s.gen.program(h))
+		budget := golden + golden*instructionSlack/100
+		t.Logf("bascule_%s: %d instructions, %d recorded, budget %d", h, kept, golden, budget)
+		if kept > budget {
+			t.Errorf("bascule_%s has %d instructions, its budget is %d", h, kept, budget)
+		}
+	}
+}
+
+// Each feature adds to the programs that it concerns, and to no other.
+func TestFeatureCosts(t *testing.T) {
+	base := func(c *Config, p []*Port) {
+		allXDP(c, p)
+		p[3].Flags &^= PortXDPTx
+	}
+	plain := newBench(t, 4, base)
+	plainTCX, _ := size(t, plain.gen.program(hookTCX))
+	plainXDP, _ := size(t, plain.gen.program(hookXDP))
+	tests := []struct {
+		name     string
+		change   func(c *Config, p []*Port)
+		tcx, xdp bool
+	}{
+		{"group mask", func(c *Config, _ []*Port) { c.GroupFwdMask = 1 }, true, true},
+		{"hairpin", func(_ *Config, p []*Port) { p[0].Flags |= PortHairpin }, true, true},
+		{"learn off", func(_ *Config, p []*Port) { p[0].Flags &^= PortLearn }, true, true},
+		{"discover off", func(_ *Config, p []*Port) { p[0].Flags &^= PortDiscover }, true, false},
+		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
+		{"peer", func(_ *Config, p []*Port) { p[0].Flags |= PortPeer }, true, false},
+		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
+		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
+		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
+	}
+	for _, tt := range tests {
+		s := newBench(t, 4, base, tt.change)
+		tcx, _ := size(t, s.gen.program(hookTCX))
+		xdp, _ := size(t, s.gen.program(hookXDP))
+		t.Logf("%s: tcx %+d, XDP %+d instructions", tt.name, tcx-plainTCX, xdp-plainXDP)
+		if tcx > plainTCX != tt.tcx || xdp > plainXDP != tt.xdp || tcx < plainTCX || xdp < plainXDP {
+			t.Errorf("%s: tcx %+d, XDP %+d instructions, want more of tcx: %v, of XDP: %v", tt.name, tcx-plainTCX, xdp-plainXDP, tt.tcx, tt.xdp)
+		}
+	}
+}
+
+// However it is specialised, a program is verified in a moment: what the
+// verifier has to look at is bounded, and does not grow with the ports.
+func TestVerifierBudget(t *testing.T) {
+	everything := func(c *Config, p []*Port) {
+		allXDP(c, p)
+		c.GroupFwdMask = 0xffff
+		p[0].Flags |= PortHairpin
+		p[0].Flags &^= PortDiscover
+		p[0].Domains, p[1].Domains = 2, 2
+		p[1].Flags &^= PortLearn
+		p[2].Flags |= PortPeer
+	}
+	tests := []struct {
+		name   string
+		change func(c *Config, p []*Port)
+	}{
+		{"plain", allXDP},
+		{"group mask", func(c *Config, p []*Port) { allXDP(c, p); c.GroupFwdMask = 1 }},
+		{"hairpin", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortHairpin }},
+		{"learn off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortLearn }},
+		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
+		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
+		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortPeer }},
+		{"everything", everything},
+		{"everything on the largest bridge", func(c *Config, p []*Port) {
+			everything(c, p)
+			c.FdbMax = 1 << 20
+			for len(Ports(c)) < MaxPorts {
+				filler := NewPort(c, "filler")
+				filler.Ifindex, filler.Flags = uint32(1000+len(Ports(c))), PortLearn|floods
+			}
+		}},
+	}
+	budgets := map[string]uint32{
+		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl,
+	}
+	for _, tt := range tests {
+		s := newBench(t, 4, tt.change)
+		for name, budget := range budgets {
+			kept, verified := size(t, s.gen.coll.Programs[name])
+			t.Logf("%s, %s: processed %d insns, budget %d; %d kept", tt.name, name, verified, budget, kept)
+			if verified > budget {
+				t.Errorf("%s, %s: the verifier processed %d insns, the budget is %d", tt.name, name, verified, budget)
+			}
+		}
+	}
+}
