@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -45,6 +46,7 @@ type Lab struct {
 	binary string
 
 	namespaces []*ends.Namespace
+	sockets    []*Socket
 	expected   map[string]bool // devices that may stay in Switch
 }
 
@@ -94,12 +96,10 @@ type End struct {
 	Ifindex   int
 	MAC       MAC
 
-	lab    *Lab
-	fd     int
-	buf    []byte
-	inbox  []Frame
-	gone   bool
-	before device // the port's device as the switch found it
+	*Socket // at the far side
+	lab     *Lab
+	gone    bool   // the port's device is not where it was
+	before  device // the port's device as the switch found it
 }
 
 // NewEnds adds ends, each in a namespace of its own: p1, p2, ... are their ports.
@@ -120,7 +120,7 @@ func (l *Lab) NewEnd(ns *ends.Namespace) *End {
 	e := &End{
 		Port: fmt.Sprintf("p%d", n), Namespace: ns, Ifname: fmt.Sprintf("e%d", n),
 		MAC: MAC{0x02, 0xee, 0, 0, byte(n >> 8), byte(n)},
-		lab: l, fd: -1, buf: make([]byte, largestFrame),
+		lab: l,
 	}
 	l.Ends = append(l.Ends, e)
 	e.plug(0)
@@ -156,7 +156,7 @@ func (e *End) plug(index int) {
 	l.must(e.Namespace.Netlink().LinkSetUp(far))
 	e.PortIndex, e.Ifindex = near.Attrs().Index, far.Attrs().Index
 	l.waitUp(e)
-	e.open()
+	e.Socket = l.Listen(e.Namespace, e.Ifname)
 	e.before = l.device(e.Port)
 	e.gone = false
 }
@@ -167,18 +167,6 @@ func (l *Lab) waitUp(e *End) {
 		near, err := l.Switch.Netlink().LinkByName(e.Port)
 		return err == nil && near.Attrs().OperState == netlink.OperUp
 	})
-}
-
-func (e *End) open() {
-	l := e.lab
-	l.t.Helper()
-	if e.fd >= 0 {
-		unix.Close(e.fd)
-	}
-	l.must(e.Namespace.Do(func() (err error) {
-		e.fd, err = packetSocket(e.Ifindex)
-		return err
-	}))
 }
 
 // Unplug deletes the cable.
@@ -197,11 +185,46 @@ func (e *End) PlugAgain(index int) {
 	e.plug(index)
 }
 
+// Leave tells the lab that the port's device has been moved away: no markers
+// can be sent through it.
+func (e *End) Leave() { e.gone = true }
+
+// ReadyForXDP makes the end one that can talk through XDP: it takes frames that
+// were sent by XDP (GRO on), and sends none whose checksum is left to the
+// device, since XDP forgets that it is missing.
+func (e *End) ReadyForXDP() {
+	e.lab.t.Helper()
+	e.SetOffloads(true, true)
+	e.lab.must(e.Namespace.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer tool.Close()
+		return tool.Change(e.Ifname, map[string]bool{"tx-checksum-ip-generic": false})
+	}))
+}
+
 // SetOffloads switches segmentation offload (TSO, GSO) and receive offload
-// (GRO) of the end. With GRO on the end takes frames that were sent by XDP.
+// (GRO) of the end.
 func (e *End) SetOffloads(segmentation, gro bool) {
 	e.lab.t.Helper()
 	e.lab.must(e.Namespace.SetFeatures(e.Ifname, ends.Features{Segmentation: segmentation, GRO: gro}))
+}
+
+// Capture makes the port's device promiscuous as tcpdump(8) does, until the
+// function that it returns is called.
+func (e *End) Capture() (stop func()) {
+	e.lab.t.Helper()
+	var fd int
+	e.lab.must(e.lab.Switch.Do(func() (err error) {
+		if fd, err = sendSocket(); err != nil {
+			return err
+		}
+		return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+			&unix.PacketMreq{Ifindex: int32(e.PortIndex), Type: unix.PACKET_MR_PROMISC})
+	}))
+	return func() { unix.Close(fd) }
 }
 
 // SetMTU sets the MTU of both sides of the cable.
@@ -230,73 +253,6 @@ func (l *Lab) Frames(n int, dst, src MAC) []Frame {
 func (l *Lab) Frame(dst, src MAC, size int) Frame {
 	l.number++
 	return NewFrame(dst, src, l.number, size)
-}
-
-// send puts frames on the wire, one by one.
-func (e *End) send(frames ...Frame) error {
-	return onCPU(e.lab.cpu, func() error {
-		for _, f := range frames {
-			err := unix.Sendto(e.fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: e.Ifindex})
-			if err != nil {
-				return fmt.Errorf("send %v from %s: %w", f, e.Ifname, err)
-			}
-		}
-		return nil
-	})
-}
-
-// drain takes what has arrived.
-func (e *End) drain() error {
-	for {
-		f, ok, err := receive(e.fd, e.buf)
-		if err != nil {
-			return fmt.Errorf("%s: %w", e.Ifname, err)
-		}
-		if !ok {
-			return nil
-		}
-		e.inbox = append(e.inbox, f)
-	}
-}
-
-// Received takes the frames that have arrived so far.
-func (e *End) Received() []Frame {
-	e.lab.t.Helper()
-	e.lab.must(e.drain())
-	e.checkOverflow()
-	got := e.inbox
-	e.inbox = nil
-	return got
-}
-
-func (e *End) checkOverflow() {
-	e.lab.t.Helper()
-	lost, err := overflowed(e.fd)
-	e.lab.must(err)
-	if lost > 0 {
-		e.lab.t.Fatalf("%s: the test's own socket overflowed by %d frames", e.Ifname, lost)
-	}
-}
-
-// awaitMarker takes what arrives until the marker has.
-func (e *End) awaitMarker(marker uint32, deadline time.Time) error {
-	for {
-		f, ok, err := receive(e.fd, e.buf)
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: %w", e.Ifname, err)
-		case !ok:
-			if err := await(e.fd, deadline); err != nil {
-				return fmt.Errorf("%s: the marker did not arrive: %w", e.Ifname, err)
-			}
-		case len(f) >= minLen && f.ethertype() == typeMarker:
-			if f.uint32(headerLen) == marker {
-				return nil
-			}
-		default:
-			e.inbox = append(e.inbox, f)
-		}
-	}
 }
 
 // Flush returns when every frame that was sent has arrived where it was going.
@@ -339,12 +295,20 @@ func (l *Lab) mark() {
 	}
 }
 
+// A Sender is what frames can be sent from.
+type Sender interface {
+	fmt.Stringer
+	send(frames ...Frame) error
+}
+
+func (e *End) String() string { return e.Port }
+
 // Delivery is what arrived at each end.
 type Delivery map[*End][]Frame
 
 // Deliver sends frames from an end and returns what arrived, and where. What
 // arrived before is thrown away.
-func (l *Lab) Deliver(from *End, frames ...Frame) Delivery {
+func (l *Lab) Deliver(from Sender, frames ...Frame) Delivery {
 	l.t.Helper()
 	l.discard()
 	l.Send(from, frames...)
@@ -358,7 +322,7 @@ func (l *Lab) Deliver(from *End, frames ...Frame) Delivery {
 }
 
 // Send sends frames from an end and returns when the switch is done with them.
-func (l *Lab) Send(from *End, frames ...Frame) {
+func (l *Lab) Send(from Sender, frames ...Frame) {
 	l.t.Helper()
 	step := max(1, min(window, 800/len(l.Ends)))
 	for len(frames) > 0 {
@@ -378,22 +342,21 @@ func (l *Lab) discard() {
 	l.t.Helper()
 	for _, e := range l.Ends {
 		if !e.gone {
-			l.must(e.drain())
-			e.inbox = nil
+			l.must(e.discard())
 		}
 	}
 }
 
-// Reach sends frames from an end; each must arrive once and unchanged at
+// Reach sends frames from a sender; each must arrive once and unchanged at
 // every one of the ends in to, and nothing else anywhere.
-func (l *Lab) Reach(from *End, frames []Frame, to ...*End) {
+func (l *Lab) Reach(from Sender, frames []Frame, to ...*End) {
 	l.t.Helper()
 	if err := l.reach(from, frames, to); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l *Lab) reach(from *End, frames []Frame, to []*End) error {
+func (l *Lab) reach(from Sender, frames []Frame, to []*End) error {
 	l.t.Helper()
 	got := l.Deliver(from, frames...)
 	var errs []error
@@ -405,7 +368,7 @@ func (l *Lab) reach(from *End, frames []Frame, to []*End) error {
 			}
 		}
 		if err := compare(got[e], want); err != nil {
-			errs = append(errs, fmt.Errorf("from %s to %s: %w", from.Port, e.Port, err))
+			errs = append(errs, fmt.Errorf("from %v to %s: %w", from, e.Port, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -462,4 +425,15 @@ func (l *Lab) WaitUntil(deadline time.Time, what string, holds func() bool) {
 		}
 		time.Sleep(pause)
 	}
+}
+
+// Enter moves the calling thread into the switch's namespace for good. The
+// thread must be locked and never unlocked.
+func (l *Lab) Enter() error {
+	handle, err := netns.GetFromName(l.Switch.Name)
+	if err != nil {
+		return fmt.Errorf("network namespace %s: %w", l.Switch.Name, err)
+	}
+	defer handle.Close()
+	return netns.Set(handle)
 }

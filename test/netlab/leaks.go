@@ -61,13 +61,25 @@ func (l *Lab) Objects() (Objects, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
-	for p, err := range pin.WalkDir(dir, nil) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
+			return nil
+		}
 		if err != nil {
-			return o, fmt.Errorf("pins in %s: %w", dir, err)
+			return err
 		}
-		if err := o.add(p.Object); err != nil {
-			return o, fmt.Errorf("pin %s: %w", p.Path, err)
+		object, err := pin.Load(path, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone since
 		}
+		if err != nil {
+			return err
+		}
+		defer object.Close()
+		return o.add(object)
+	})
+	if err != nil {
+		return o, fmt.Errorf("pins in %s: %w", dir, err)
 	}
 	return o, o.addUsers()
 }
@@ -258,17 +270,28 @@ func (l *Lab) Nothing(had Objects) error {
 			errs = append(errs, e.Unchanged())
 		}
 	}
+	strangers, err := l.Strangers()
+	errs = append(errs, err)
+	for _, name := range strangers {
+		errs = append(errs, fmt.Errorf("device %s is left", name))
+	}
+	return errors.Join(errs...)
+}
+
+// Strangers returns the devices in the switch's namespace that neither the lab
+// nor the test made.
+func (l *Lab) Strangers() ([]string, error) {
 	links, err := l.Switch.Netlink().LinkList()
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		links, err = l.Switch.Netlink().LinkList()
 	}
-	errs = append(errs, err)
+	var names []string
 	for _, nl := range links {
 		if !l.expected[nl.Attrs().Name] {
-			errs = append(errs, fmt.Errorf("device %s is left", nl.Attrs().Name))
+			names = append(names, nl.Attrs().Name)
 		}
 	}
-	return errors.Join(errs...)
+	return names, err
 }
 
 // Keep tells the lab that a device of the switch's namespace is not the
@@ -316,10 +339,8 @@ func (l *Lab) close() {
 			l.t.Errorf("after the test: %v", err)
 		}
 	}
-	for _, e := range l.Ends {
-		if e.fd >= 0 {
-			unix.Close(e.fd)
-		}
+	for _, s := range l.sockets {
+		unix.Close(s.fd)
 	}
 	if l.fd >= 0 {
 		unix.Close(l.fd)

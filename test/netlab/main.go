@@ -20,8 +20,9 @@ import (
 // process that made it follows.
 const prefix = "bsc-t"
 
-// program is the program under test, a path. Main sets it before any test runs.
-var program string
+// What Main sets before any test runs: the path of the program under test, and
+// a folder for other builds of it.
+var program, builds string
 
 // Main runs the tests of a package: it removes what killed runs left behind
 // and builds the program under test, or takes the one that the environment
@@ -33,14 +34,14 @@ func Main(m *testing.M) int {
 	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err == nil {
 		defer os.RemoveAll(dir)
+		builds = dir
 		// the tests run the program as other users, too
 		err = os.Chmod(dir, 0o755)
 	}
 	if err == nil {
 		program = os.Getenv("BASCULE")
 		if program == "" {
-			program = filepath.Join(dir, "bascule")
-			err = Build(program)
+			program, err = Build("bascule")
 		}
 	}
 	if err == nil {
@@ -53,14 +54,17 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Build compiles the program under test to a file; flags go to `go build`.
-func Build(path string, flags ...string) error {
+// Build compiles the program under test, with flags for `go build`, to a file
+// of the given name that is removed when the tests have run. It returns the
+// file's path.
+func Build(name string, flags ...string) (string, error) {
+	path := filepath.Join(builds, name)
 	args := append([]string{"build", "-o", path}, flags...)
 	out, err := exec.Command("go", append(args, "bascule/cmd/bascule")...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go build bascule/cmd/bascule: %w\n%s", err, out)
+		return "", fmt.Errorf("go build bascule/cmd/bascule: %w\n%s", err, out)
 	}
-	return nil
+	return path, nil
 }
 
 var made = regexp.MustCompile(`^` + prefix + `([0-9]+)-`)

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"testing"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
 )
 
 const (
@@ -17,9 +21,158 @@ const (
 	largestFrame = 1 << 17  // bytes: more than any GSO packet of 64 KiB with its headers
 )
 
+// A Socket receives and sends frames at an interface.
+type Socket struct {
+	name  string
+	index int // of the interface
+	cpu   int // where frames are sent
+	fd    int
+	buf   []byte
+	inbox []Frame
+	t     testing.TB
+}
+
+// Listen opens a socket at an interface of a namespace. It gets every frame
+// that arrives there, whatever its address, and none that leaves.
+func (l *Lab) Listen(ns *ends.Namespace, ifname string) *Socket {
+	l.t.Helper()
+	nl, err := ns.Netlink().LinkByName(ifname)
+	l.must(err)
+	s := &Socket{name: ifname, index: nl.Attrs().Index, cpu: l.cpu, buf: make([]byte, largestFrame), t: l.t}
+	l.must(ns.Do(func() (err error) {
+		s.fd, err = packetSocket(s.index)
+		return err
+	}))
+	l.sockets = append(l.sockets, s)
+	return s
+}
+
+func (s *Socket) String() string { return s.name }
+
+// send puts frames on the wire, one by one.
+func (s *Socket) send(frames ...Frame) error {
+	return onCPU(s.cpu, func() error {
+		for _, f := range frames {
+			err := unix.Sendto(s.fd, []byte(f), 0, &unix.SockaddrLinklayer{Ifindex: s.index})
+			if err != nil {
+				return fmt.Errorf("send %v from %s: %w", f, s.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// drain takes what has arrived.
+func (s *Socket) drain() error {
+	for {
+		f, ok, err := receive(s.fd, s.buf)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if !ok {
+			return nil
+		}
+		s.inbox = append(s.inbox, f)
+	}
+}
+
+// discard throws away what has arrived, also what there was no room for.
+func (s *Socket) discard() error {
+	s.inbox = nil
+	for {
+		_, _, err := unix.Recvfrom(s.fd, s.buf[:1], unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) {
+			break
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	_, err := overflowed(s.fd)
+	return err
+}
+
+// Received takes the frames that have arrived so far, without markers.
+func (s *Socket) Received() []Frame {
+	s.t.Helper()
+	err := s.drain()
+	if err == nil {
+		err = s.checkOverflow()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	got := s.inbox
+	s.inbox = nil
+	return slices.DeleteFunc(got, func(f Frame) bool { return len(f) >= headerLen && f.ethertype() == typeMarker })
+}
+
+func (s *Socket) checkOverflow() error {
+	lost, err := overflowed(s.fd)
+	if err == nil && lost > 0 {
+		err = fmt.Errorf("%s: the test's own socket overflowed by %d frames", s.name, lost)
+	}
+	return err
+}
+
+// awaitMarker takes what arrives until the marker has.
+func (s *Socket) awaitMarker(marker uint32, deadline time.Time) error {
+	for {
+		f, ok, err := receive(s.fd, s.buf)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", s.name, err)
+		case !ok:
+			if err := await(s.fd, deadline); err != nil {
+				return fmt.Errorf("%s: the marker did not arrive: %w", s.name, err)
+			}
+		case len(f) >= minLen && f.ethertype() == typeMarker:
+			if f.uint32(headerLen) == marker {
+				return nil
+			}
+		default:
+			s.inbox = append(s.inbox, f)
+		}
+	}
+}
+
+// Largest watches an interface, until the function that it returns is called;
+// that returns the size of the largest packet that arrived meanwhile, in
+// bytes.
+func (s *Socket) Largest() func() int {
+	s.t.Helper()
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	result := make(chan int)
+	go func() {
+		largest := 0
+		for {
+			fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
+			unix.Poll(fds, -1)
+			for {
+				n, _, err := unix.Recvfrom(s.fd, s.buf[:1], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+				if err != nil {
+					break
+				}
+				largest = max(largest, n)
+			}
+			if fds[1].Revents != 0 {
+				result <- largest
+				return
+			}
+		}
+	}()
+	return func() int {
+		unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		defer unix.Close(stop)
+		return <-result
+	}
+}
+
 // packetSocket opens a packet socket on an interface, in the network namespace
-// of the calling thread. It gets every frame that arrives at the interface,
-// whatever its address, and none that leaves.
+// of the calling thread.
 func packetSocket(ifindex int) (int, error) {
 	fd, err := sendSocket()
 	if err != nil {

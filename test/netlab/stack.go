@@ -65,6 +65,43 @@ func (e *End) Host() *Host {
 	return e.lab.NewHost(e.Namespace, e.Ifname, int(e.MAC[5]))
 }
 
+// neighbour tells the host the Ethernet address of another, so that it need not
+// ask.
+func (h *Host) neighbour(addr netip.Addr, mac MAC) error {
+	nl, err := h.Namespace.Netlink().LinkByName(h.Ifname)
+	if err != nil {
+		return err
+	}
+	return h.Namespace.Netlink().NeighSet(&netlink.Neigh{
+		LinkIndex: nl.Attrs().Index, State: netlink.NUD_PERMANENT, IP: addr.AsSlice(), HardwareAddr: mac[:],
+	})
+}
+
+// Tunnel joins two switches' namespaces by a cable, and over it by a VXLAN
+// tunnel, whose end is a device of the given name and MTU in each.
+func Tunnel(one, two *Lab, name string, mtu int) {
+	t := one.t
+	t.Helper()
+	cable := one.NewEnd(two.Switch)
+	two.Keep(cable.Ifname)
+	ip := func(n byte) net.IP { return net.IPv4(198, 19, 0, n) }
+	for i, side := range []struct {
+		lab    *Lab
+		device string
+	}{{one, cable.Port}, {two, cable.Ifname}} {
+		nl, err := side.lab.Switch.Netlink().LinkByName(side.device)
+		one.must(err)
+		here, there := ip(byte(i+1)), ip(byte(2-i))
+		one.must(side.lab.Switch.Netlink().AddrAdd(nl, &netlink.Addr{IPNet: &net.IPNet{IP: here, Mask: net.CIDRMask(24, 32)}}))
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = name, mtu
+		vxlan := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 7, SrcAddr: here, Group: there, Port: 4789}
+		one.must(side.lab.Switch.Netlink().LinkAdd(vxlan))
+		one.must(side.lab.Switch.Netlink().LinkSetUp(vxlan))
+		side.lab.Keep(name)
+	}
+}
+
 // Ping asks an address for an echo, and asks again until it has one.
 func (h *Host) Ping(to netip.Addr) error {
 	err := h.Namespace.Do(func() error {

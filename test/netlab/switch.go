@@ -251,7 +251,7 @@ func (l *Lab) AddBridge(name, hook string, ports []*End, flags ...string) {
 func (l *Lab) AddPort(bridge, hook string, e *End, flags ...string) {
 	l.t.Helper()
 	if hook == "xdp" {
-		e.SetOffloads(true, true)
+		e.ReadyForXDP()
 	}
 	l.Bascule(append([]string{"port", "add", bridge, e.Port, "--hook", hook}, flags...)...)
 	p := l.Port(bridge, e.Port)

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package conformance holds the switch to what a switch must do: through the
+// real program, in network namespaces, with real frames counted exactly. The
+// tests need root and skip without it.
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
+
+// conformance is a thing that a switch must do.
+type conformance struct {
+	name  string
+	hooks []string // what the ports are attached by, one run each
+	// waits says that the case waits for time to pass; such cases run side by
+	// side.
+	waits bool
+	run   func(t *testing.T, hook string)
+}
+
+var (
+	tcx  = []string{"tcx"}
+	both = []string{"tcx", "xdp"}
+)
+
+// TestConformance runs all cases. Those that run on both hooks have a subtest
+// for each.
+func TestConformance(t *testing.T) {
+	for _, c := range slices.Concat(forwardingCases, fdbCases, portCases, deviceCases, lifeCases) {
+		t.Run(c.name, func(t *testing.T) {
+			if c.waits {
+				t.Parallel()
+			}
+			if len(c.hooks) == 1 {
+				c.run(t, c.hooks[0])
+				return
+			}
+			for _, hook := range c.hooks {
+				t.Run(hook, func(t *testing.T) { c.run(t, hook) })
+			}
+		})
+	}
+}
+
+// setup makes a bridge br0 with n ports, and an end behind each.
+func setup(t *testing.T, hook string, n int, flags ...string) (*netlab.Lab, []*netlab.End) {
+	t.Helper()
+	l := netlab.New(t)
+	ends := l.NewEnds(n)
+	l.AddBridge("br0", hook, ends, flags...)
+	return l, ends
+}
+
+// learn lets the switch see an address at an end.
+func learn(l *netlab.Lab, e *netlab.End, macs ...netlab.MAC) {
+	for _, mac := range macs {
+		l.Send(e, l.Frames(1, netlab.Broadcast, mac)...)
+	}
+}
+
+// others returns the ends that are none of those.
+func others(ends []*netlab.End, not ...*netlab.End) []*netlab.End {
+	return slices.DeleteFunc(slices.Clone(ends), func(e *netlab.End) bool { return slices.Contains(not, e) })
+}
+
+// find returns the entry of an address, nil if there is none.
+func find(entries []netlab.FDBEntry, mac netlab.MAC, vlan int) *netlab.FDBEntry {
+	for i, e := range entries {
+		if e.MAC == mac.String() && e.VLAN == vlan {
+			return &entries[i]
+		}
+	}
+	return nil
+}
+
+// wantFDB compares a bridge's FDB with a list of "MAC vlan V PORT STATE FLAGS".
+func wantFDB(t *testing.T, l *netlab.Lab, bridge string, want ...string) {
+	t.Helper()
+	got := []string{}
+	for _, e := range l.FDB(bridge) {
+		got = append(got, e.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Fatalf("the FDB of %s is\n  %q\nshould be\n  %q", bridge, got, want)
+	}
+}
+
+// dynamic, static and sticky write an entry as wantFDB takes it.
+func dynamic(mac netlab.MAC, vlan int, e *netlab.End) string {
+	return fmt.Sprintf("%s vlan %d %s", mac, vlan, e.Port)
+}
+
+func static(mac netlab.MAC, vlan int, e *netlab.End) string { return dynamic(mac, vlan, e) + " static" }
+
+func sticky(mac netlab.MAC, vlan int, e *netlab.End) string {
+	return dynamic(mac, vlan, e) + " sticky"
+}
+
+// wantDrops compares how often a port refused a frame for a reason.
+func wantDrops(t *testing.T, l *netlab.Lab, e *netlab.End, reason string, want uint64) {
+	t.Helper()
+	p := l.Port("br0", e.Port)
+	if p.Drops[reason] != want {
+		t.Errorf("%s counts %d drops by %s, should be %d (all: %v)", e.Port, p.Drops[reason], reason, want, p.Drops)
+	}
+}

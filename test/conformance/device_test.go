@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netns"
+
+	"bascule/test/netlab"
+)
+
+var deviceCases = []conformance{
+	{name: "mtu_mismatch", hooks: tcx, run: mtuMismatch},
+	{name: "port_vanishes", hooks: tcx, run: portVanishes},
+	{name: "port_renamed", hooks: tcx, run: portRenamed},
+	{name: "port_moved_to_netns", hooks: tcx, run: portMovedToNetns},
+	{name: "host_port", hooks: both, run: hostPort},
+	{name: "tap", hooks: tcx, run: tap},
+	{name: "gso", hooks: tcx, run: gso},
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mtuMismatch(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(3)
+	a, b, c := ends[0], ends[1], ends[2]
+	b.SetMTU(1400)
+	l.AddBridge("br0", hook, []*netlab.End{a})
+	r, err := l.Run("port", "add", "br0", b.Port)
+	must(t, err)
+	if r.Exit != 0 || r.Stdout != "" || strings.Count(r.Stderr, "\n") != 1 ||
+		!strings.Contains(r.Stderr, "1400") || !strings.Contains(r.Stderr, "1500") || !strings.Contains(r.Stderr, b.Port) {
+		t.Errorf("%v: should succeed and warn in one line of MTU 1400 against 1500 on %s", r, b.Port)
+	}
+	r, err = l.Run("port", "add", "br0", c.Port)
+	must(t, err)
+	if r.Exit != 0 {
+		t.Errorf("%v: should succeed", r)
+	}
+	learn(l, a, A)
+	learn(l, b, B)
+
+	const header = 14
+	fits, large := l.Frame(B, A, 1400+header), l.Frame(B, A, 1401+header)
+	l.Reach(a, []netlab.Frame{fits}, b)
+	l.Reach(a, []netlab.Frame{large})
+	wantDrops(t, l, a, "mtu", 1)
+	l.Reach(a, []netlab.Frame{l.Frame(B, A, 1500+header)})
+	wantDrops(t, l, a, "mtu", 2)
+	// a flood goes where there is room for it
+	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1500+header)}, c)
+	wantDrops(t, l, a, "mtu", 3)
+	l.Reach(c, []netlab.Frame{l.Frame(netlab.Station(100), C, 1400+header)}, a, b)
+	l.Reach(b, []netlab.Frame{l.Frame(A, B, 1400+header)}, a)
+	// a tag does not count against the MTU
+	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1400+header).Tagged(10, 0)}, b, c)
+
+	// a changed MTU counts at once, with nobody told
+	b.SetMTU(1500)
+	l.Reach(a, []netlab.Frame{l.Frame(B, A, 1500+header)}, b)
+	b.SetMTU(1000)
+	l.Wait("a smaller MTU to count", func() bool {
+		return len(l.Deliver(a, l.Frame(B, A, 1400+header))[b]) == 0
+	})
+
+	b.SetMTU(1400)
+	dropped := l.Port("br0", a.Port).Drops["mtu"]
+
+	// a packet that will leave in pieces that fit is not too large
+	one, two := a.Host(), b.Host()
+	must(t, one.Ping(two.IPv4))
+	largest := b.Largest()
+	must(t, netlab.Transfer(one, two, two.IPv4, 8<<20))
+	if n := largest(); n <= 1400+header {
+		t.Errorf("the largest packet that arrived has %d bytes: the stream was cut up", n)
+	}
+	must(t, netlab.Transfer(two, one, one.IPv4, 8<<20))
+	wantDrops(t, l, a, "mtu", dropped)
+}
+
+func portVanishes(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 4)
+	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
+	learn(l, a, A)
+	learn(l, b, B)
+	learn(l, c, C)
+	l.Bascule("fdb", "add", "br0", D.String(), c.Port)
+	index := c.PortIndex
+
+	l.Reach(a, l.Frames(10, C, A), c)
+	l.Reach(a, l.Frames(10, D, A), c)
+
+	// under traffic of others
+	load := startLoad(l, others(ends, c), a, b)
+	l.Wait("traffic to flow", load.Flowing(2000))
+	c.Unplug()
+	l.Wait("traffic to flow on", load.Flowing(2000))
+	must(t, load.Stop())
+
+	p := l.Port("br0", c.Port)
+	if p.State != "gone" {
+		t.Errorf("the port of a deleted device is shown as %q", p.State)
+	}
+	l.Reach(a, l.Frames(10, C, A), b, d)
+	l.Reach(a, l.Frames(10, D, A), b, d)
+	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, d)
+	for _, e := range l.FDB("br0") {
+		if e.Ifname == c.Port {
+			t.Errorf("an entry of the deleted device is shown: %v", e)
+		}
+	}
+
+	// a new device has its index, and even its name
+	c.PlugAgain(index)
+	if c.PortIndex != index {
+		t.Fatalf("the new device has index %d, not %d", c.PortIndex, index)
+	}
+	foreign := func() {
+		t.Helper()
+		l.Reach(a, l.Frames(10, C, A), b, d)
+		l.Reach(a, l.Frames(10, D, A), b, d)
+		l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, d)
+		l.Reach(a, l.Frames(10, B, A), b)
+		l.Reach(c, l.Frames(10, A, C))
+		l.Reach(c, l.Frames(10, netlab.Broadcast, C))
+		if err := c.Unchanged(); err != nil {
+			t.Errorf("the new device is no port: %v", err)
+		}
+	}
+	foreign()
+	if p := l.Port("br0", c.Port); p.State != "gone" {
+		t.Errorf("the port of a deleted device is shown as %q, since another has its index", p.State)
+	}
+	// not by a change of settings or of programs either
+	l.Bascule("port", "set", "br0", a.Port, "--hairpin")
+	l.Bascule("port", "set", "br0", a.Port, "--hairpin=off")
+	l.Bascule("bridge", "set", "br0")
+	foreign()
+
+	// the dead port goes by its name, and the new device becomes one like any
+	l.Bascule("port", "del", "br0", c.Port)
+	if ports := l.Bridge("br0").Ports; slices.Contains(ports, c.Port) {
+		t.Errorf("ports after one is removed: %v", ports)
+	}
+	foreign()
+	l.AddPort("br0", hook, c)
+	l.Reach(a, l.Frames(10, C, A), b, c, d)
+	l.Reach(c, l.Frames(10, A, C), a)
+	l.Reach(a, l.Frames(10, C, A), c)
+}
+
+func portRenamed(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, a, A)
+	learn(l, b, B)
+	l.Bascule("fdb", "add", "br0", D.String(), b.Port)
+	rename := func(e *netlab.End, name string) {
+		t.Helper()
+		nl, err := l.Switch.Netlink().LinkByName(e.Port)
+		must(t, err)
+		must(t, l.Switch.Netlink().LinkSetName(nl, name))
+		l.Keep(name)
+		e.Port = name
+	}
+	old := b.Port
+	load := startLoad(l, others(ends, c), a, b)
+	l.Wait("traffic to flow", load.Flowing(1000))
+	rename(b, "uplink0")
+	l.Wait("traffic to flow on", load.Flowing(1000))
+	must(t, load.Stop())
+
+	if p := l.Port("br0", "uplink0"); p.State != "forwarding" || p.Ifindex != b.PortIndex {
+		t.Errorf("the renamed port is shown as %+v", p)
+	}
+	if ports := l.Bridge("br0").Ports; !slices.Equal(ports, []string{a.Port, "uplink0", c.Port}) {
+		t.Errorf("ports after a rename: %v", ports)
+	}
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b), static(D, 0, b))
+	l.Refused([]string{old}, "port", "show", "br0", old)
+	l.Refused([]string{old}, "port", "set", "br0", old, "--hairpin")
+	l.Refused([]string{old}, "port", "del", "br0", old)
+
+	// another device that takes the old name is not it
+	rename(c, old)
+	if ports := l.Bridge("br0").Ports; !slices.Equal(ports, []string{a.Port, "uplink0", old}) {
+		t.Errorf("ports after a second rename: %v", ports)
+	}
+	l.Bascule("port", "set", "br0", "uplink0", "--learn=off")
+	if l.Port("br0", "uplink0").Learning || !l.Port("br0", old).Learning {
+		t.Error("a setting went to the wrong port")
+	}
+	l.Reach(a, l.Frames(10, B, A), b)
+	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, c)
+	l.Bascule("port", "del", "br0", old)
+	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
+	l.Bascule("port", "del", "br0", "uplink0")
+	for _, e := range []*netlab.End{b, c} {
+		if err := e.Unchanged(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func portMovedToNetns(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 4)
+	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
+	learn(l, a, A)
+	learn(l, b, B)
+	learn(l, c, C)
+	l.Bascule("fdb", "add", "br0", D.String(), c.Port)
+
+	elsewhere := l.NewNamespace()
+	load := startLoad(l, others(ends, c), a, b)
+	l.Wait("traffic to flow", load.Flowing(1000))
+	handle, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer handle.Close()
+	nl, err := l.Switch.Netlink().LinkByName(c.Port)
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkSetNsFd(nl, int(handle)))
+	c.Leave()
+	l.Wait("traffic to flow on", load.Flowing(1000))
+	must(t, load.Stop())
+
+	moved, err := elsewhere.Netlink().LinkByName(c.Port)
+	must(t, err)
+	must(t, elsewhere.Netlink().LinkSetUp(moved))
+	if p := l.Port("br0", c.Port); p.State != "gone" {
+		t.Errorf("the port of a device in another namespace is shown as %q", p.State)
+	}
+	c.Received() // from before
+	nothingArrives := func() {
+		t.Helper()
+		for _, dst := range []netlab.MAC{C, D, netlab.Broadcast} {
+			l.Reach(a, l.Frames(10, dst, A), b, d)
+		}
+		if got := c.Received(); len(got) > 0 {
+			t.Errorf("%d frames reached the device in another namespace, first %v", len(got), got[0])
+		}
+		// and what it sends goes nowhere
+		for _, dst := range []netlab.MAC{A, netlab.Broadcast} {
+			for e, frames := range l.Deliver(c, l.Frames(10, dst, C)...) {
+				if len(frames) > 0 {
+					t.Errorf("%d frames from another namespace reached %s", len(frames), e.Port)
+				}
+			}
+		}
+	}
+	nothingArrives()
+	l.Bascule("bridge", "set", "br0")
+	nothingArrives()
+
+	l.Bascule("port", "del", "br0", c.Port)
+	must(t, elsewhere.Do(func() error { return netlab.NoPrograms(moved.Attrs().Index) }))
+	nothingArrives()
+	if ports := l.Bridge("br0").Ports; !slices.Equal(ports, []string{a.Port, b.Port, d.Port}) {
+		t.Errorf("ports after one is removed: %v", ports)
+	}
+
+	// a bridge of the other namespace may have it now
+	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
+	l.Bascule("-n", elsewhere.Name, "port", "add", "br0", c.Port)
+	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
+	must(t, elsewhere.Do(func() error { return netlab.NoPrograms(moved.Attrs().Index) }))
+}
+
+func hostPort(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b := ends[0], ends[1]
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	nl, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	mac := netlab.MAC(nl.Attrs().HardwareAddr)
+	p := l.Port("br0", "host0")
+	if p.Type != "host" || p.Ifindex != nl.Attrs().Index {
+		t.Errorf("the host port is shown as %+v", p)
+	}
+	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 0 host0 static", mac))
+
+	// what is for the host goes to no other port; it hears what all hear
+	must(t, l.Switch.Netlink().LinkSetUp(nl))
+	port := l.Listen(l.Switch, "host0")
+	to := func(dst netlab.MAC, frames int, also ...*netlab.End) {
+		t.Helper()
+		port.Received()
+		sent := l.Frames(10, dst, B)
+		l.Reach(b, sent, also...)
+		if got := len(port.Received()); got != frames {
+			t.Errorf("%d frames to %v reached the host, should be %d", got, dst, frames)
+		}
+	}
+	to(mac, 10)
+	to(netlab.Broadcast, 10, others(ends, b)...)
+	to(netlab.Station(100), 10, others(ends, b)...)
+	learn(l, a, a.MAC)
+	to(a.MAC, 0, a)
+
+	host, one := l.NewHost(l.Switch, "host0", 100), a.Host()
+	must(t, host.Ping(one.IPv4))
+	must(t, one.Ping(host.IPv4))
+	must(t, one.Ping(host.IPv6))
+	must(t, netlab.Transfer(host, one, one.IPv4, 4<<20))
+	must(t, netlab.Transfer(one, host, host.IPv4, 4<<20))
+	must(t, netlab.Transfer(one, host, host.IPv6, 4<<20))
+
+	// its devices go with it
+	l.Bascule("port", "del", "br0", "host0")
+	wantNoLinks(t, l)
+	if e := find(l.FDB("br0"), mac, 0); e != nil {
+		t.Errorf("the host port is deleted, its address is still known: %v", e)
+	}
+	// again, under the same name and with settings
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--isolated")
+	if !l.Port("br0", "host0").Isolated {
+		t.Error("a setting of a new host port is not shown")
+	}
+	// deleted under the switch's hands, and then by its name
+	nl, err = l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkDel(nl))
+	if p := l.Port("br0", "host0"); p.State != "gone" {
+		t.Errorf("a host port without its device is shown as %q", p.State)
+	}
+	l.Bascule("port", "del", "br0", "host0")
+	wantNoLinks(t, l)
+}
+
+// wantNoLinks fails if there are devices that the lab did not make.
+func wantNoLinks(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	if names, err := l.Strangers(); err != nil || len(names) > 0 {
+		t.Errorf("devices are left: %v, %v", names, err)
+	}
+}
+
+func tap(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	dev := l.NewTap("tap0", false)
+	l.Bascule("port", "add", "br0", "tap0")
+	if p := l.Port("br0", "tap0"); p.Type != "netdev" || p.Hook != "tcx" {
+		t.Errorf("a tap is shown as %+v", p)
+	}
+	T := netlab.Station(50)
+
+	// from the program at the tap to the others
+	frames := l.Frames(20, netlab.Broadcast, T)
+	got := l.Deliver(dev, frames...)
+	for _, e := range ends {
+		if !slices.Equal(got[e], frames) {
+			t.Errorf("%d of %d frames from the tap reached %s as they were", len(got[e]), len(frames), e.Port)
+		}
+	}
+	// and from the others to it
+	from := func(e *netlab.End, n int, f []netlab.Frame, also ...*netlab.End) {
+		t.Helper()
+		dev.Received()
+		l.Reach(e, f, also...)
+		if got := dev.Received(); len(got) != n || n > 0 && !slices.Equal(got, f) {
+			t.Errorf("%d frames reached the tap, should be %d: %v", len(got), n, f[0])
+		}
+	}
+	from(a, 20, l.Frames(20, T, A))
+	from(b, 20, l.Frames(20, netlab.Broadcast, B), a)
+	from(b, 20, l.Frames(20, netlab.Station(100), B), a)
+	from(b, 0, l.Frames(20, A, B), a)
+	from(a, 1, []netlab.Frame{l.Frame(T, A, 1514)})
+	from(a, 1, []netlab.Frame{l.Frame(netlab.Broadcast, A, 1000).Tagged(7, 3)}, b)
+	// a program can send what no network card would: frames that are too short
+	for n := 14; n < 60; n++ {
+		l.Deliver(dev, l.Frame(A, T, 60)[:n])
+		l.Deliver(dev, l.Frame(A, T, 60).Tagged(7, 3)[:n])
+	}
+	l.Reach(dev, l.Frames(1, A, T), a)
+
+	// the program ends, and its tap with it
+	dev.Close()
+	l.Wait("the port of the ended program to be gone", func() bool { return l.Port("br0", "tap0").State == "gone" })
+	l.Reach(a, l.Frames(10, T, A), b)
+	l.Bascule("port", "del", "br0", "tap0")
+}
+
+func gso(t *testing.T, hook string) {
+	const size = 32 << 20
+
+	// stream sends in both directions and tells the largest packet each way
+	whole := func(t *testing.T, l *netlab.Lab, one, two *netlab.Host, atOne, atTwo *netlab.Socket) {
+		t.Helper()
+		must(t, one.Ping(two.IPv4))
+		for _, way := range []struct {
+			from, to *netlab.Host
+			at       *netlab.Socket
+		}{{one, two, atTwo}, {two, one, atOne}} {
+			largest := way.at.Largest()
+			must(t, netlab.Transfer(way.from, way.to, way.to.IPv4, size))
+			if n := largest(); n <= 1514 {
+				t.Errorf("the largest packet from %s to %s has %d bytes: the stream was cut up", way.from.Ifname, way.to.Ifname, n)
+			}
+			must(t, netlab.Transfer(way.from, way.to, way.to.IPv6, size/4))
+		}
+	}
+
+	t.Run("veth", func(t *testing.T) {
+		l, ends := setup(t, "tcx", 3)
+		whole(t, l, ends[0].Host(), ends[1].Host(), ends[0].Socket, ends[1].Socket)
+		wantNoDrops(t, l)
+	})
+	t.Run("veth_same_namespace", func(t *testing.T) {
+		l := netlab.New(t)
+		a, b := l.NewEnd(l.NewNamespace()), l.NewEnd(l.Switch)
+		l.AddBridge("br0", "tcx", []*netlab.End{a, b})
+		whole(t, l, a.Host(), b.Host(), a.Socket, b.Socket)
+		wantNoDrops(t, l)
+	})
+	t.Run("host", func(t *testing.T) {
+		l, ends := setup(t, "tcx", 2)
+		l.Bascule("port", "add", "br0", "host0", "--type", "host")
+		whole(t, l, ends[0].Host(), l.NewHost(l.Switch, "host0", 100), ends[0].Socket, l.Listen(l.Switch, "host0"))
+		wantNoDrops(t, l)
+	})
+	t.Run("flood", func(t *testing.T) {
+		// every packet is a flood: nobody's address is ever learned
+		l, ends := setup(t, "tcx", 3)
+		for _, e := range ends {
+			l.Bascule("port", "set", "br0", e.Port, "--learn=off")
+		}
+		whole(t, l, ends[0].Host(), ends[1].Host(), ends[0].Socket, ends[1].Socket)
+		wantNoDrops(t, l)
+	})
+	t.Run("xdp", func(t *testing.T) {
+		// XDP takes no packets larger than a page: whether the stream is cut up
+		// is the kernel's affair, but it must arrive
+		_, ends := setup(t, "xdp", 3)
+		one, two := ends[0].Host(), ends[1].Host()
+		must(t, netlab.Transfer(one, two, two.IPv4, size))
+		must(t, netlab.Transfer(two, one, one.IPv6, size))
+	})
+	t.Run("xdp_and_tcx", func(t *testing.T) {
+		l, ends := setup(t, "tcx", 3)
+		l.Bascule("port", "del", "br0", ends[0].Port)
+		l.AddPort("br0", "xdp", ends[0])
+		one, two := ends[0].Host(), ends[1].Host()
+		must(t, netlab.Transfer(one, two, two.IPv4, size))
+		must(t, netlab.Transfer(two, one, one.IPv6, size))
+	})
+	t.Run("tap", gsoTap)
+	t.Run("vxlan", func(t *testing.T) {
+		// two bridges joined by a tunnel, which cuts the packets itself
+		one, two := netlab.New(t), netlab.New(t)
+		a, b := one.NewEnds(2), two.NewEnds(2)
+		netlab.Tunnel(one, two, "vx0", 1400)
+		for _, s := range []struct {
+			l    *netlab.Lab
+			ends []*netlab.End
+		}{{one, a}, {two, b}} {
+			for _, e := range s.ends {
+				e.SetMTU(1400)
+			}
+			s.l.AddBridge("br0", "tcx", s.ends)
+			s.l.Bascule("port", "add", "br0", "vx0")
+		}
+		h1, h2 := a[0].Host(), two.NewHost(b[1].Namespace, b[1].Ifname, 200)
+		must(t, h1.Ping(h2.IPv4))
+		must(t, netlab.Transfer(h1, h2, h2.IPv4, size))
+		must(t, netlab.Transfer(h2, h1, h1.IPv6, size))
+		wantNoDrops(t, one)
+		wantNoDrops(t, two)
+	})
+}
+
+// wantNoDrops fails if a port counts a drop, other than of floods that have
+// nowhere to go.
+func wantNoDrops(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	for _, p := range l.Ports("br0") {
+		for reason, n := range p.Drops {
+			t.Errorf("%s counts %d drops by %s", p.Ifname, n, reason)
+		}
+	}
+}
+
+// gsoTap sends packets whose checksums are not there yet, and large ones, to
+// a tap: the program there gets whole, right packets.
+func gsoTap(t *testing.T) {
+	l, ends := setup(t, "tcx", 2)
+	a := ends[0].Host()
+	peer := netlab.Station(50)
+
+	// a program that says it can do nothing gets what a wire would carry
+	plain := l.NewTap("tap0", false)
+	l.Bascule("port", "add", "br0", "tap0")
+	l.Deliver(plain, l.Frames(1, netlab.Broadcast, peer)...)
+	must(t, a.SendUDP(peer, 1000, 0))
+	arrives := func(tap *netlab.Tap, n int) {
+		t.Helper()
+		got := tap.AwaitUDP(n)
+		for _, f := range got {
+			must(t, netlab.CheckUDP(f))
+		}
+		if len(got) != n {
+			t.Errorf("%d datagrams reached %v, should be %d", len(got), tap, n)
+		}
+	}
+	arrives(plain, 1)
+	// six segments in one packet: cut up on the way out, each right
+	must(t, a.SendUDP(peer, 6000, 1000))
+	arrives(plain, 6)
+	// the same as a flood
+	must(t, a.SendUDP(netlab.Station(51), 6000, 1000))
+	arrives(plain, 6)
+
+	// a program that can take offloads gets them whole
+	able := l.NewTap("tap1", true)
+	l.Bascule("port", "add", "br0", "tap1")
+	other := netlab.Station(52)
+	l.Deliver(able, l.Frames(1, netlab.Broadcast, other)...)
+	must(t, a.SendUDP(other, 6000, 1000))
+	if got := able.AwaitUDP(1); len(got) != 1 || len(got[0]) < 6000 {
+		t.Errorf("%d packets reached the tap, should be one of 6000 bytes", len(got))
+	}
+	// and what it leaves undone is done for whom it matters
+	b := ends[1].Host()
+	must(t, b.ReceiveUDP(1200, func(to netip.AddrPort) error {
+		return able.SendUnfinishedUDP(ends[1].MAC, other, to, 1200)
+	}))
+	must(t, able.SendUnfinishedUDP(peer, other, netip.AddrPortFrom(b.IPv4, 9), 1200))
+	arrives(plain, 1)
+}
+
+// startLoad sends frames between A behind one end and B behind another, both
+// ways; none of the other ends may get any.
+func startLoad(l *netlab.Lab, ends []*netlab.End, a, b *netlab.End) *netlab.Load {
+	return l.StartLoad(ends,
+		netlab.Flow{From: a, Dst: B, Src: A, To: []*netlab.End{b}},
+		netlab.Flow{From: b, Dst: A, Src: B, To: []*netlab.End{a}})
+}

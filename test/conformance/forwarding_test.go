@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/test/netlab"
+)
+
+var forwardingCases = []conformance{
+	{name: "unicast_two_hosts", hooks: both, run: unicastTwoHosts},
+	{name: "learn_then_unicast", hooks: both, run: learnThenUnicast},
+	{name: "unknown_unicast_flood", hooks: both, run: unknownUnicastFlood},
+	{name: "broadcast_flood", hooks: both, run: broadcastFlood},
+	{name: "multicast_flood", hooks: both, run: multicastFlood},
+	{name: "move", hooks: both, run: move},
+	{name: "move_damping", hooks: tcx, waits: true, run: moveDamping},
+	{name: "age_out", hooks: tcx, waits: true, run: ageOut},
+	{name: "age_refresh", hooks: tcx, waits: true, run: ageRefresh},
+	{name: "many_ports", hooks: tcx, run: manyPorts},
+	{name: "many_addresses", hooks: tcx, run: manyAddresses},
+	{name: "delete_bridge_with_ports", hooks: both, run: deleteBridgeWithPorts},
+	{name: "distinct_bridge_mac", hooks: tcx, run: distinctBridgeMAC},
+}
+
+// Some stations.
+var A, B, C, D = netlab.Station(1), netlab.Station(2), netlab.Station(3), netlab.Station(4)
+
+func unicastTwoHosts(t *testing.T, hook string) {
+	_, ends := setup(t, hook, 3)
+	a, b := ends[0].Host(), ends[1].Host()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	check(a.Ping(b.IPv4))
+	check(b.Ping(a.IPv4))
+	check(a.Ping(b.IPv6))
+	check(b.Ping(a.IPv6))
+	const size = 4 << 20
+	check(netlab.Transfer(a, b, b.IPv4, size))
+	check(netlab.Transfer(b, a, a.IPv4, size))
+	check(netlab.Transfer(a, b, b.IPv6, size))
+	check(netlab.Transfer(b, a, a.IPv6, size))
+}
+
+func learnThenUnicast(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	l.Reach(a, l.Frames(1, B, A), b, c) // unknown
+	l.Reach(b, l.Frames(1, A, B), a)    // the answer
+	l.Reach(a, l.Frames(100, B, A), b)
+	l.Reach(b, l.Frames(100, A, B), a)
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b))
+
+	// in the order in which they were sent
+	frames := l.Frames(100, B, A)
+	if got := l.Deliver(a, frames...); !slices.Equal(got[b], frames) {
+		t.Errorf("frames changed their order")
+	}
+
+	// a third station hears nothing of it, and is found when it speaks
+	l.Reach(c, l.Frames(100, A, C), a)
+	l.Reach(a, l.Frames(100, C, A), c)
+}
+
+func unknownUnicastFlood(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 5)
+	for i, from := range ends {
+		l.Reach(from, l.Frames(100, netlab.Station(100), netlab.Station(i)), others(ends, from)...)
+	}
+	// a frame as large as can be
+	l.Reach(ends[0], []netlab.Frame{l.Frame(netlab.Station(100), A, 1514)}, ends[1:]...)
+}
+
+func broadcastFlood(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 5)
+	for i, from := range ends {
+		l.Reach(from, l.Frames(100, netlab.Broadcast, netlab.Station(i)), others(ends, from)...)
+	}
+	l.Reach(ends[0], []netlab.Frame{l.Frame(netlab.Broadcast, A, 1514)}, ends[1:]...)
+	wantStats(t, l, ends[4], 100, 400+1)
+}
+
+// wantStats compares the frames that a port counts, in and out of the switch.
+func wantStats(t *testing.T, l *netlab.Lab, e *netlab.End, rx, tx uint64) {
+	t.Helper()
+	p := l.Port("br0", e.Port)
+	if p.Stats64.RX.Packets != rx || p.Stats64.TX.Packets != tx {
+		t.Errorf("%s counts %d frames in and %d out, should be %d and %d", e.Port,
+			p.Stats64.RX.Packets, p.Stats64.TX.Packets, rx, tx)
+	}
+}
+
+func multicastFlood(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 5)
+	for i, from := range ends {
+		l.Reach(from, l.Frames(100, netlab.Group(1), netlab.Station(i)), others(ends, from)...)
+	}
+	before := len(l.FDB("br0"))
+
+	// no frame comes from a group, from everybody, or from nobody
+	for _, src := range []netlab.MAC{netlab.Group(1), netlab.Broadcast, {}} {
+		l.Reach(ends[0], l.Frames(5, netlab.Broadcast, src))
+		l.Reach(ends[0], l.Frames(5, netlab.Station(1), src))
+	}
+	wantDrops(t, l, ends[0], "bad-source", 30)
+	if n := len(l.FDB("br0")); n != before {
+		t.Errorf("%d addresses known, %d before the frames with bad sources", n, before)
+	}
+	// and a group's address is still flooded
+	l.Reach(ends[1], l.Frames(5, netlab.Group(1), A), others(ends, ends[1])...)
+}
+
+func move(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, a, A)
+	learn(l, b, B)
+	at, other := a, c
+	for range 50 {
+		l.Reach(b, l.Frames(3, A, B), at)
+		at, other = other, at
+		// by the first frame there, to another station or to all
+		l.Reach(at, l.Frames(1, B, A), b)
+		l.Reach(b, l.Frames(1, A, B), at)
+	}
+	l.Reach(c, l.Frames(1, netlab.Broadcast, A), a, b)
+	l.Reach(b, l.Frames(1, A, B), c)
+	wantFDB(t, l, "br0", dynamic(A, 0, c), dynamic(B, 0, b))
+	if m := l.Port("br0", a.Port).Moves; m != 25 {
+		t.Errorf("%d moves to %s, should be 25", m, a.Port)
+	}
+	if m := l.Port("br0", c.Port).Moves; m != 26 {
+		t.Errorf("%d moves to %s, should be 26", m, c.Port)
+	}
+}
+
+func moveDamping(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	m := l.NewMonitor("br0", c)
+	learn(l, c, C)
+	learn(l, a, A)
+
+	// two ports claim A a thousand times a second, for three seconds and a bit
+	const rounds = 3200
+	moved := a
+	start := time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	var sent []netlab.Frame
+	l.Deliver(c) // what has arrived until now
+	for range rounds {
+		<-tick.C
+		if moved = a; len(sent)%2 == 0 {
+			moved = b
+		}
+		f := l.Frames(1, C, A)
+		l.Send(moved, f...)
+		sent = append(sent, f...)
+	}
+	took := time.Since(start)
+	if got := c.Received(); !slices.Equal(got, sent) {
+		t.Errorf("%d frames of the flapping station arrived, %d were sent", len(got), len(sent))
+	}
+	if n := l.Port("br0", a.Port).Moves + l.Port("br0", b.Port).Moves; n != rounds {
+		t.Errorf("%d moves are counted, there were %d", n, rounds)
+	}
+	isMove := func(e netlab.Event) bool { return e.Event == "moved" && e.MAC == A.String() }
+	first := m.Wait("the move", isMove)
+	if first.Ifname != b.Port || first.From != a.Port || first.Master != "br0" {
+		t.Errorf("the first move was from %s to %s, and is shown as %+v", a.Port, b.Port, first)
+	}
+	// a mark behind all that the monitor has to say of it
+	learn(l, c, D)
+	m.Wait("the mark", func(e netlab.Event) bool { return e.MAC == D.String() })
+	var lines []netlab.Event
+	for _, e := range m.Events() {
+		if isMove(e) {
+			lines = append(lines, e)
+		}
+	}
+	seconds := int(took/time.Second) + 1
+	if len(lines) < 2 || len(lines) > seconds+1 {
+		t.Errorf("the monitor shows %d moves in %v, should be about one a second: %+v", len(lines), took, lines)
+	}
+	m.Stop()
+}
+
+func ageOut(t *testing.T, hook string) {
+	const ageing = 3 * time.Second
+	l, ends := setup(t, hook, 3, "--ageing", ageing.String())
+	a, b, c := ends[0], ends[1], ends[2]
+	l.Bascule("fdb", "add", "br0", D.String(), c.Port)
+	learn(l, a, A)
+	learned := time.Now()
+	l.Reach(b, l.Frames(1, A, netlab.Station(100)), a)
+	if n := l.Bridge("br0").FDBCount; n != 2 {
+		t.Fatalf("%d addresses known, should be 2", n)
+	}
+
+	// nothing runs but this test: the switch forgets by itself
+	var flooded time.Duration
+	l.Wait("A to be unknown again", func() bool {
+		got := l.Deliver(b, l.Frames(1, A, B)...)
+		flooded = time.Since(learned)
+		if len(got[a]) != 1 {
+			t.Fatalf("%d frames of 1 arrived", len(got[a]))
+		}
+		return len(got[c]) > 0
+	})
+	// ages are in whole seconds
+	if flooded < ageing-time.Second-time.Second/4 {
+		t.Errorf("A was forgotten after %v, the ageing time is %v", flooded, ageing)
+	}
+	if flooded > ageing+2*time.Second {
+		t.Errorf("A was not forgotten before %v, the ageing time is %v", flooded, ageing)
+	}
+	if e := find(l.FDB("br0"), A, 0); e != nil && flooded < 2*ageing {
+		if *e.Updated < 2 {
+			t.Errorf("A is flooded and shown as %v, %d s old", e, *e.Updated)
+		}
+	}
+	// and B was heard just now
+	quiet := time.Now()
+	l.WaitUntil(learned.Add(2*ageing+2*time.Second), "A's entry to be gone", func() bool {
+		return find(l.FDB("br0"), A, 0) == nil
+	})
+	l.WaitUntil(quiet.Add(2*ageing+2*time.Second), "all learned entries to be gone", func() bool {
+		return l.Bridge("br0").FDBCount == 0
+	})
+	wantFDB(t, l, "br0", static(D, 0, c))
+	l.Reach(b, l.Frames(1, D, B), c)
+}
+
+func ageRefresh(t *testing.T, hook string) {
+	const ageing = 2 * time.Second
+	l, ends := setup(t, hook, 3, "--ageing", ageing.String())
+	a, b, c := ends[0], ends[1], ends[2]
+	m := l.NewMonitor("br0", c)
+	learn(l, a, A)
+	learn(l, b, B)
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for range 25 {
+		<-tick.C
+		l.Reach(a, l.Frames(10, B, A), b)
+		l.Reach(b, l.Frames(10, A, B), a)
+	}
+	for _, e := range m.Events() {
+		if e.Event == "aged" && (e.MAC == A.String() || e.MAC == B.String()) {
+			t.Errorf("a station that talks has aged out: %+v", e)
+		}
+	}
+	for _, e := range l.FDB("br0") {
+		if e.Updated == nil || *e.Updated > 1 {
+			t.Errorf("%v was heard just now, and is shown otherwise", e)
+		}
+	}
+	m.Stop()
+}
+
+func manyPorts(t *testing.T, hook string) {
+	const ports = 256
+	l := netlab.New(t)
+	far := l.NewNamespace()
+	for range ports {
+		l.NewEnd(far)
+	}
+	l.Bascule("bridge", "add", "br0")
+	for _, e := range l.Ends {
+		l.Bascule("port", "add", "br0", e.Port, "--hook", hook)
+	}
+	shown := l.Ports("br0")
+	if len(shown) != ports || len(l.Bridge("br0").Ports) != ports {
+		t.Fatalf("%d ports are listed", len(shown))
+	}
+	for i, p := range shown {
+		if p.Ifname != l.Ends[i].Port || p.State != "forwarding" {
+			t.Errorf("port %d is listed as %s, %s", i+1, p.Ifname, p.State)
+		}
+	}
+	for _, from := range []*netlab.End{l.Ends[0], l.Ends[100], l.Ends[ports-1]} {
+		l.Reach(from, l.Frames(10, netlab.Broadcast, from.MAC), others(l.Ends, from)...)
+	}
+	l.Reach(l.Ends[0], l.Frames(10, l.Ends[ports-1].MAC, l.Ends[0].MAC), l.Ends[ports-1])
+
+	// the last, the first and some between go; the others go on
+	removed := []*netlab.End{l.Ends[ports-1], l.Ends[0], l.Ends[99], l.Ends[101], l.Ends[102]}
+	for _, e := range removed {
+		l.Bascule("port", "del", "br0", e.Port)
+	}
+	from := l.Ends[100]
+	l.Reach(from, l.Frames(10, netlab.Broadcast, from.MAC), others(l.Ends, append(removed, from)...)...)
+	if n := len(l.Ports("br0")); n != ports-len(removed) {
+		t.Errorf("%d ports are listed, %d of %d were removed", n, len(removed), ports)
+	}
+}
+
+func manyAddresses(t *testing.T, hook string) {
+	const addresses = 100_000
+	l, ends := setup(t, hook, 2, "--fdb-max", "131072")
+	learn(l, ends[1], B)
+	frames := make([]netlab.Frame, addresses)
+	for i := range frames {
+		frames[i] = l.Frames(1, B, netlab.Station(1000+i))[0]
+	}
+	l.Reach(ends[0], frames, ends[1])
+	if n := l.Bridge("br0").FDBCount; n != addresses+1 {
+		t.Fatalf("%d addresses known, should be %d", n, addresses+1)
+	}
+	// the machine may have other things to do: the best of three
+	best := time.Hour
+	var out string
+	for range 3 {
+		start := time.Now()
+		out = l.Bascule("-j", "fdb", "show", "br0")
+		best = min(best, time.Since(start))
+	}
+	var entries []netlab.FDBEntry
+	if err := json.Unmarshal([]byte(out), &entries); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, e := range entries {
+		seen[e.MAC] = true
+	}
+	for i := range addresses {
+		if mac := netlab.Station(1000 + i).String(); !seen[mac] {
+			t.Fatalf("%s is not listed", mac)
+		}
+	}
+	if len(entries) != addresses+1 {
+		t.Errorf("%d addresses are listed, should be %d", len(entries), addresses+1)
+	}
+	if best > time.Second {
+		t.Errorf("listing %d addresses took %v", addresses, best)
+	}
+	// every one of them was learned right
+	l.Reach(ends[1], l.Frames(1, netlab.Station(1000+addresses/2), B), ends[0])
+	if n := strings.Count(l.Bascule("fdb", "flush", "br0"), "\n"); n > 1 {
+		t.Errorf("flushing %d addresses takes %d lines to say", addresses, n)
+	}
+	if n := l.Bridge("br0").FDBCount; n != 0 {
+		t.Errorf("%d addresses known after a flush", n)
+	}
+}
+
+func deleteBridgeWithPorts(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(3)
+	// somebody captures on a device while it becomes a port
+	stop := ends[0].Capture()
+	l.AddBridge("br0", hook, ends)
+	stop()
+	for _, p := range l.Ports("br0") {
+		if !slices.Contains(p.Flags, "PROMISC") {
+			t.Errorf("%s is a port and not promiscuous: %v", p.Ifname, p.Flags)
+		}
+	}
+	stop = ends[1].Capture() // and while it ceases to be one
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.Bascule("bridge", "add", "br1") // another, which stays
+	other := l.NewEnds(2)
+	l.AddPort("br1", hook, other[0])
+	l.AddPort("br1", hook, other[1])
+	for _, e := range ends {
+		learn(l, e, e.MAC)
+	}
+	l.Bascule("fdb", "add", "br0", A.String(), ends[0].Port)
+	before, err := l.Objects()
+	must(t, err)
+
+	l.Bascule("bridge", "del", "br0")
+	stop()
+	for _, e := range ends {
+		if err := e.Unchanged(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := l.Switch.Netlink().LinkByName("host0"); err == nil {
+		t.Error("the interface of the host port is still there")
+	}
+	l.Refused([]string{"br0"}, "bridge", "show", "br0")
+	l.Refused([]string{"br0"}, "port", "show", "br0")
+	l.Refused([]string{"br0"}, "fdb", "show", "br0")
+	for _, e := range ends {
+		l.Reach(e, l.Frames(10, netlab.Broadcast, e.MAC))
+	}
+	// the other bridge has not noticed
+	l.Reach(other[0], l.Frames(10, netlab.Broadcast, A), other[1])
+
+	l.Bascule("bridge", "del", "br1")
+	if err := l.Nothing(before); err != nil {
+		t.Error(err)
+	}
+
+	// and it can be made again, as new
+	l.AddBridge("br0", hook, ends)
+	wantFDB(t, l, "br0")
+	l.Reach(ends[0], l.Frames(10, A, B), ends[1:]...)
+}
+
+func distinctBridgeMAC(t *testing.T, hook string) {
+	one, two := netlab.New(t), netlab.New(t)
+	for _, l := range []*netlab.Lab{one, two} {
+		l.Bascule("bridge", "add", "br0")
+		l.Bascule("bridge", "add", "br1")
+	}
+	seen := map[string]bool{}
+	for _, l := range []*netlab.Lab{one, two} {
+		for _, name := range []string{"br0", "br1"} {
+			mac := l.Bridge(name).Address
+			if seen[mac] {
+				t.Errorf("%s belongs to two bridges", mac)
+			}
+			seen[mac] = true
+			if len(mac) != 17 || !strings.Contains("26ae", mac[1:2]) {
+				t.Errorf("%q is not a locally administered unicast address", mac)
+			}
+			l.Bascule("bridge", "set", name, "--ageing", "100s")
+			if now := l.Bridge(name).Address; now != mac {
+				t.Errorf("a change of settings changed the address from %s to %s", mac, now)
+			}
+		}
+	}
+}

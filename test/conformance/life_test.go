@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/test/netlab"
+)
+
+var lifeCases = []conformance{
+	{name: "cli_killed_anywhere", hooks: tcx, run: cliKilledAnywhere},
+	{name: "two_writers", hooks: tcx, run: twoWriters},
+	{name: "reconfigure_under_load", hooks: tcx, run: reconfigureUnderLoad},
+	{name: "upgrade_under_load", hooks: both, run: upgradeUnderLoad},
+	{name: "no_agent", hooks: tcx, run: noAgent},
+	{name: "unprivileged", hooks: tcx, run: unprivileged},
+}
+
+// boundaries are the system calls by which a command changes anything; a
+// command is killed on its way into one.
+var boundaries = []string{
+	"bpf", "mount", "mkdirat", "mkdir", "rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir",
+	"symlinkat", "sendto", "sendmsg", "setns", "ioctl", "flock",
+}
+
+// A killPoint is a system call of a command: the n-th of its name that one of
+// the command's threads makes.
+type killPoint struct {
+	call string
+	n    int
+}
+
+// cliKilledAnywhere kills each command on its way into a system call. After
+// each kill the next command works and puts right what is half done, and other
+// ports never notice. All system calls are tried when the environment variable
+// BASCULE_KILL is "everywhere"; otherwise some, others each time, so that it
+// takes half a minute.
+func cliKilledAnywhere(t *testing.T, hook string) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
+	}
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	spare := l.NewEnds(1)[0]
+	learn(l, a, A)
+	learn(l, b, B)
+	before, err := l.Objects()
+	must(t, err)
+
+	has := func(bridge, port string) bool { return slices.Contains(l.Bridge(bridge).Ports, port) }
+	exists := func(bridge string) bool {
+		var list []netlab.BridgeInfo
+		l.JSON(&list, "bridge", "show")
+		return slices.ContainsFunc(list, func(i netlab.BridgeInfo) bool { return i.Ifname == bridge })
+	}
+	ensure := func(there, wanted bool, add, del []string) {
+		t.Helper()
+		if there && !wanted {
+			l.Bascule(del...)
+		}
+		if !there && wanted {
+			l.Bascule(add...)
+		}
+	}
+	words := strings.Fields
+	bridge := func(wanted bool) {
+		ensure(exists("br1"), wanted, words("bridge add br1"), words("bridge del br1"))
+	}
+	port := func(wanted bool) {
+		ensure(has("br0", spare.Port), wanted, words("port add br0 "+spare.Port), words("port del br0 "+spare.Port))
+	}
+	host := func(wanted bool) {
+		ensure(has("br0", "host0"), wanted, words("port add br0 host0 --type host"), words("port del br0 host0"))
+	}
+	entry := func(wanted bool) {
+		ensure(find(l.FDB("br0"), C, 0) != nil, wanted, words("fdb add br0 "+C.String()+" "+a.Port), words("fdb del br0 "+C.String()))
+	}
+	number := 0
+	setting := func(shown func() int, command string) (args func() []string, after func()) {
+		old := 0
+		args = func() []string {
+			old = shown()
+			number++
+			return words(command + fmt.Sprint(1000+number))
+		}
+		after = func() {
+			t.Helper()
+			if now := shown(); now != old && now != 1000+number {
+				t.Errorf("%s: shows %d, was %d and should become %d", command, now, old, 1000+number)
+			}
+			l.Bascule(words(command + fmt.Sprint(1000+number))...)
+			if now := shown(); now != 1000+number {
+				t.Errorf("%s: shows %d, should show %d", command, now, 1000+number)
+			}
+		}
+		return args, after
+	}
+	bridgeSet, bridgeWasSet := setting(func() int { return l.Bridge("br0").FDBMax }, "bridge set br0 --fdb-max ")
+	portSet, portWasSet := setting(func() int { return l.Port("br0", b.Port).FDBMax }, "port set br0 "+b.Port+" --fdb-max ")
+	always := func(args string) func() []string { return func() []string { return words(args) } }
+
+	for _, c := range []struct {
+		name   string
+		before func()          // makes ready for the command
+		args   func() []string // the command
+		after  func()          // after a kill: checks, and mends by other commands
+	}{
+		{"bridge add", func() { bridge(false) }, always("bridge add br1"), func() { bridge(true); l.Bascule("bridge", "set", "br1") }},
+		{"bridge set", func() {}, bridgeSet, bridgeWasSet},
+		{"bridge del", func() {
+			port(false)
+			bridge(true)
+			if !has("br1", spare.Port) {
+				l.Bascule("port", "add", "br1", spare.Port)
+			}
+		}, always("bridge del br1"), func() { bridge(false); bridge(true); bridge(false) }},
+		{"port add", func() { port(false) }, always("port add br0 " + spare.Port), func() { port(true) }},
+		{"port set", func() {}, portSet, portWasSet},
+		{"port del", func() { port(true) }, always("port del br0 " + spare.Port), func() { port(false) }},
+		{"port add host", func() { host(false) }, always("port add br0 host0 --type host"), func() { host(true) }},
+		{"port del host", func() { host(true) }, always("port del br0 host0"), func() { host(false) }},
+		{"fdb add", func() { entry(false) }, always("fdb add br0 " + C.String() + " " + a.Port), func() { entry(true) }},
+	} {
+		c.before()
+		points := killPoints(t, l, strace, c.args())
+		if len(points) < 10 {
+			t.Fatalf("%s makes only these calls: %v", c.name, points)
+		}
+		if os.Getenv("BASCULE_KILL") != "everywhere" {
+			// one of each call, and some more
+			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+			seen := map[string]bool{}
+			var some []killPoint
+			for _, p := range points {
+				if !seen[p.call] || len(some) < 12 {
+					some = append(some, p)
+				}
+				seen[p.call] = true
+			}
+			points = some
+		}
+		kills := 0
+		for _, p := range points {
+			c.before()
+			killed := kill(t, l, strace, p, c.args())
+			if killed {
+				kills++
+			}
+			// through ports that the command was not about
+			l.Reach(a, l.Frames(3, B, A), b)
+			l.Reach(b, l.Frames(3, A, B), a)
+			c.after()
+			l.Reach(a, l.Frames(3, B, A), b)
+			if t.Failed() {
+				t.Fatalf("the command was %s, killed: %v, in %s number %d", c.name, killed, p.call, p.n)
+			}
+		}
+		t.Logf("%s: killed at %d points of %d", c.name, kills, len(points))
+		if kills < len(points)/2 {
+			t.Errorf("%s got away from most of its kills", c.name)
+		}
+	}
+
+	// everything is as it was
+	bridge(false)
+	port(false)
+	host(false)
+	entry(false)
+	wantNoLinks(t, l)
+	if err := spare.Unchanged(); err != nil {
+		t.Error(err)
+	}
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b))
+	l.Bascule("bridge", "set", "br0")
+	wantAsMany(t, l, before)
+}
+
+// wantAsMany waits until the switch has as many objects in the kernel as
+// before: programs and maps that were replaced are freed a moment later.
+func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
+	t.Helper()
+	var now netlab.Objects
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		var err error
+		now, err = l.Objects()
+		must(t, err)
+		if len(now.Maps) == len(before.Maps) && len(now.Programs) == len(before.Programs) && len(now.Links) == len(before.Links) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("the switch has more or less in the kernel than before: %v; before %v", now, before)
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// killPoints runs a command to its end and returns the system calls that it
+// makes.
+func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []killPoint {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "calls")
+	cmd := l.Command(args...)
+	cmd.Args = append([]string{strace, "-f", "--seccomp-bpf", "-qq", "-e", "signal=none", "-o", log, "-e", "trace=" + strings.Join(boundaries, ","), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = strace
+	r, err := netlab.RunCommand(cmd)
+	must(t, err)
+	if r.Exit != 0 {
+		t.Fatal(r)
+	}
+	text, err := os.ReadFile(log)
+	must(t, err)
+	count := map[string]map[string]int{} // by call and thread
+	for line := range strings.Lines(string(text)) {
+		thread, rest, _ := strings.Cut(line, " ")
+		call, _, found := strings.Cut(strings.TrimLeft(rest, " "), "(")
+		if !found || !slices.Contains(boundaries, call) {
+			continue // the second half of a call that was interrupted
+		}
+		if count[call] == nil {
+			count[call] = map[string]int{}
+		}
+		count[call][thread]++
+	}
+	var points []killPoint
+	for _, call := range boundaries {
+		most := 0
+		for _, n := range count[call] {
+			most = max(most, n)
+		}
+		for n := range most {
+			points = append(points, killPoint{call, n + 1})
+		}
+	}
+	return points
+}
+
+// kill runs a command and kills it at a point. It may get away: its threads
+// do not share the work the same way each time.
+func kill(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string) (killed bool) {
+	t.Helper()
+	cmd := l.Command(args...)
+	cmd.Args = append([]string{strace, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=" + p.call,
+		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = strace
+	r, err := netlab.RunCommand(cmd)
+	must(t, err)
+	if r.Exit != 0 && r.Exit != -1 {
+		t.Errorf("%v: should succeed or be killed", r)
+	}
+	return r.Exit == -1
+}
+
+// twoWriters lets eight writers change one bridge at the same time. Each
+// keeps to itself, or meets the others where the outcome tells whether one came
+// after the other.
+func twoWriters(t *testing.T, hook string) {
+	const writers, operations, prizes = 8, 1000, 40
+	l := netlab.New(t)
+	far := l.NewNamespace()
+	var own, spare []*netlab.End
+	for range writers {
+		own = append(own, l.NewEnd(far))
+		spare = append(spare, l.NewEnd(far))
+	}
+	shared := l.NewEnd(far)
+	l.AddBridge("br0", hook, append(own, shared))
+	prize := func(n int) netlab.MAC { return netlab.Station(10000 + n) }
+
+	type outcome struct {
+		err     error
+		entries map[string]string // own MAC -> port
+		last    int               // own last number for the shared port, 0 for none
+		set     int               // own port's last fdb-max
+		added   bool              // is the own spare device a port?
+		bridge  bool              // is there an own bridge?
+		prizes  []int             // claimed for the own port
+	}
+	outcomes := make([]outcome, writers)
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			o := &outcomes[w]
+			o.entries = map[string]string{}
+			random := rand.New(rand.NewPCG(1, uint64(w)))
+			must := func(args ...string) {
+				r, err := l.Run(args...)
+				if err == nil && (r.Exit != 0 || r.Stderr != "") {
+					err = errors.New(r.String())
+				}
+				o.err = errors.Join(o.err, err)
+			}
+			bridge := fmt.Sprintf("brw%d", w)
+			order := random.Perm(prizes)
+			for i := range operations / writers {
+				if o.err != nil {
+					return
+				}
+				number := 1 + w*1000 + i
+				switch n := random.IntN(100); {
+				case n < 25: // an entry of its own
+					mac, port := netlab.Station(20000+number).String(), own[random.IntN(writers)].Port
+					must("fdb", "add", "br0", mac, port)
+					o.entries[mac] = port
+				case n < 35: // and one away
+					for mac := range o.entries {
+						must("fdb", "del", "br0", mac)
+						delete(o.entries, mac)
+						break
+					}
+				case n < 60: // an address that only one can have
+					if len(order) == 0 {
+						continue
+					}
+					p := order[0]
+					order = order[1:]
+					r, err := l.Run("fdb", "add", "br0", prize(p).String(), own[w].Port)
+					switch {
+					case err != nil:
+						o.err = err
+					case r.Exit == 0:
+						o.prizes = append(o.prizes, p)
+					default:
+						o.err = r.CheckRefusal(prize(p).String())
+					}
+				case n < 80: // two settings in one command, on a port that all change
+					must("port", "set", "br0", shared.Port, "--fdb-max", fmt.Sprint(number), "--protected", fmt.Sprint(1+number%31))
+					o.last = number
+				case n < 90: // a setting of its own
+					must("port", "set", "br0", own[w].Port, "--fdb-max", fmt.Sprint(number))
+					o.set = number
+				case n < 96: // a port of its own
+					verb := map[bool]string{true: "del", false: "add"}[o.added]
+					must("port", verb, "br0", spare[w].Port)
+					o.added = !o.added
+				default: // a bridge of its own
+					verb := map[bool]string{true: "del", false: "add"}[o.bridge]
+					must("bridge", verb, bridge)
+					o.bridge = !o.bridge
+				}
+			}
+		})
+	}
+	wg.Wait()
+
+	entries := map[string]string{}
+	for _, e := range l.FDB("br0") {
+		entries[e.MAC] = e.Ifname
+	}
+	wanted := 0
+	var lasts []int
+	winners := map[int]int{}
+	for w, o := range outcomes {
+		if o.err != nil {
+			t.Errorf("writer %d: %v", w, o.err)
+		}
+		for mac, port := range o.entries {
+			if entries[mac] != port {
+				t.Errorf("writer %d put %s on %s, it is on %q", w, mac, port, entries[mac])
+			}
+		}
+		for _, p := range o.prizes {
+			winners[p]++
+			if entries[prize(p).String()] != own[w].Port {
+				t.Errorf("writer %d put %s on %s, it is on %q", w, prize(p), own[w].Port, entries[prize(p).String()])
+			}
+		}
+		wanted += len(o.entries) + len(o.prizes)
+		lasts = append(lasts, o.last)
+		if got := l.Port("br0", own[w].Port).FDBMax; got != o.set {
+			t.Errorf("writer %d set its port's fdb-max to %d, it is %d", w, o.set, got)
+		}
+		if added := slices.Contains(l.Bridge("br0").Ports, spare[w].Port); added != o.added {
+			t.Errorf("writer %d: its spare device is a port: %v, should be %v", w, added, o.added)
+		}
+		r, err := l.Run("bridge", "show", fmt.Sprintf("brw%d", w))
+		must(t, err)
+		if there := r.Exit == 0; there != o.bridge {
+			t.Errorf("writer %d: its bridge exists: %v, should: %v", w, there, o.bridge)
+		}
+	}
+	for p, n := range winners {
+		if n > 1 {
+			t.Errorf("%d writers were told that %v is theirs", n, prize(p))
+		}
+	}
+	if len(entries) != wanted {
+		t.Errorf("%d entries, the writers have made %d", len(entries), wanted)
+	}
+	p := l.Port("br0", shared.Port)
+	if !slices.Contains(lasts, p.FDBMax) || !slices.Equal(p.Protected, []int{1 + p.FDBMax%31}) {
+		t.Errorf("the port that all change has fdb-max %d and domains %v; the last that each wrote: %v", p.FDBMax, p.Protected, lasts)
+	}
+	// after all this it is a switch
+	l.Reach(own[0], l.Frames(5, netlab.Station(5), own[0].MAC), delivered(l, own, spare, shared)...)
+}
+
+// delivered returns the ends that get an unknown frame of the first port of
+// twoWriters: all ports but that.
+func delivered(l *netlab.Lab, own, spare []*netlab.End, shared *netlab.End) []*netlab.End {
+	ports := l.Bridge("br0").Ports
+	return slices.DeleteFunc(slices.Concat(own[1:], spare, []*netlab.End{shared}), func(e *netlab.End) bool {
+		return !slices.Contains(ports, e.Port)
+	})
+}
+
+// underLoad makes a bridge of four ports: known unicast both ways between the
+// first two and broadcasts from the first to all, without pause.
+func underLoad(t *testing.T, hook string) (*netlab.Lab, []*netlab.End, *netlab.Load) {
+	t.Helper()
+	l, ends := setup(t, hook, 4)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	l.Bascule("fdb", "add", "br0", D.String(), ends[3].Port)
+	load := l.StartLoad(ends,
+		netlab.Flow{From: a, Dst: B, Src: A, To: []*netlab.End{b}},
+		netlab.Flow{From: b, Dst: A, Src: B, To: []*netlab.End{a}},
+		netlab.Flow{From: a, Dst: netlab.Broadcast, Src: A, To: ends[1:]},
+		netlab.Flow{From: b, Dst: D, Src: B, To: ends[3:]})
+	return l, ends, load
+}
+
+func reconfigureUnderLoad(t *testing.T, hook string) {
+	const changes = 1000
+	l, ends, load := underLoad(t, hook)
+	l.Wait("traffic to flow", load.Flowing(5000))
+	before, err := l.Objects()
+	must(t, err)
+	c := ends[2].Port
+	// none of them is about the frames that are under way
+	settings := [][]string{
+		{"port", "set", "br0", c, "--learn=off"},
+		{"port", "set", "br0", c, "--hairpin"},
+		{"port", "set", "br0", ends[0].Port, "--protected", "5"},
+		{"port", "set", "br0", c, "--discover=off", "--mcast-flood=off"},
+		{"bridge", "set", "br0", "--group-fwd-mask", "0x4000"},
+		{"port", "set", "br0", c, "--fdb-max", "7"},
+		{"bridge", "set", "br0", "--ageing", "600s"},
+		{"port", "set", "br0", c, "--learn", "--hairpin=off"},
+		{"port", "set", "br0", ends[0].Port, "--protected", "none"},
+		{"port", "set", "br0", c, "--discover", "--mcast-flood", "--fdb-max", "0"},
+		{"bridge", "set", "br0", "--group-fwd-mask", "0", "--ageing", "300s"},
+	}
+	for i := range changes {
+		l.Bascule(settings[i%len(settings)]...)
+		if load.Failed() {
+			t.Errorf("after %d changes:", i+1)
+			break
+		}
+	}
+	l.Wait("traffic to flow on", load.Flowing(5000))
+	if err := load.Stop(); err != nil {
+		t.Error(err)
+	}
+	l.Flush()
+	for _, e := range ends {
+		if got := e.Received(); len(got) > 0 {
+			t.Errorf("%d frames too many at %s, first %v", len(got), e.Port, got[0])
+		}
+	}
+	t.Logf("%d frames delivered during %d changes", load.Delivered(), changes)
+	wantAsMany(t, l, before)
+}
+
+func upgradeUnderLoad(t *testing.T, hook string) {
+	newer, err := netlab.Build("upgrade", "-ldflags", "-X main.version=upgrade-test")
+	must(t, err)
+	l, ends, load := underLoad(t, hook)
+	l.Wait("traffic to flow", load.Flowing(5000))
+	before, err := l.Objects()
+	must(t, err)
+	fdb, ports := l.FDB("br0"), l.Ports("br0")
+	older := l.Binary()
+	for i := range 40 {
+		l.SetBinary([]string{newer, older}[i%2])
+		l.Bascule("bridge", "set", "br0")
+		if load.Failed() {
+			t.Errorf("after %d upgrades:", i+1)
+			break
+		}
+	}
+	l.SetBinary(newer)
+	l.Bascule("bridge", "set", "br0")
+	l.Wait("traffic to flow on", load.Flowing(5000))
+	if err := load.Stop(); err != nil {
+		t.Error(err)
+	}
+	wantAsMany(t, l, before)
+	after, err := l.Objects()
+	must(t, err)
+	for id := range before.Programs {
+		if after.Programs[id] {
+			t.Errorf("program %d is from before the upgrade", id)
+		}
+	}
+	for id := range before.Links {
+		if !after.Links[id] {
+			t.Errorf("link %d was there before the upgrade, and is not now", id)
+		}
+	}
+	// what was known is known, what was counted is counted
+	if now := l.FDB("br0"); len(now) != len(fdb) {
+		t.Errorf("entries %v, before the upgrade %v", now, fdb)
+	}
+	for i, p := range l.Ports("br0") {
+		if p.Ifname != ports[i].Ifname || p.Hook != ports[i].Hook || p.Stats64.RX.Packets < ports[i].Stats64.RX.Packets || p.Learned < ports[i].Learned {
+			t.Errorf("port %+v, before the upgrade %+v", p, ports[i])
+		}
+	}
+	l.Reach(ends[2], l.Frames(10, B, C), ends[1])
+}
+
+// programs returns the processes that run the program in the lab's namespace.
+func programs(t *testing.T, l *netlab.Lab) []string {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	var running []string
+	for _, path := range lines {
+		text, err := os.ReadFile(path)
+		if err == nil && strings.HasPrefix(string(text), l.Binary()+"\x00") && strings.Contains(string(text), l.Switch.Name) {
+			running = append(running, path)
+		}
+	}
+	return running
+}
+
+func noAgent(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	l.Bascule("fdb", "add", "br0", D.String(), c.Port)
+	l.Bascule("port", "set", "br0", c.Port, "--fdb-max", "2")
+	alone := func() {
+		t.Helper()
+		if running := programs(t, l); len(running) > 0 {
+			t.Fatalf("processes of the switch: %v", running)
+		}
+	}
+	alone()
+	l.Reach(a, l.Frames(10, B, A), b, c)
+	l.Reach(b, l.Frames(10, A, B), a)
+	l.Reach(a, l.Frames(100, B, A), b)
+	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b, c)
+	l.Reach(a, l.Frames(10, D, A), c)
+	l.Reach(c, l.Frames(10, netlab.Broadcast, A), a, b) // A moves
+	l.Reach(b, l.Frames(10, A, B), c)
+	l.Reach(c, l.Frames(1, netlab.Broadcast, netlab.Station(5)), a, b)
+	l.Reach(c, l.Frames(1, netlab.Broadcast, netlab.Station(6)), a, b) // one too many
+	l.Reach(b, l.Frames(10, netlab.Station(5), B), c)
+	l.Reach(b, l.Frames(10, netlab.Station(6), B), a, c)
+	c.Unplug()
+	l.Reach(b, l.Frames(10, A, B), a)
+	one, two := a.Host(), b.Host()
+	must(t, netlab.Transfer(one, two, two.IPv4, 1<<20))
+	alone()
+}
+
+func unprivileged(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	spare := l.NewEnds(1)[0]
+	learn(l, ends[0], A)
+	before := snapshot(l)
+
+	commands := [][]string{
+		{"bridge", "add", "br1"}, {"bridge", "set", "br0", "--ageing", "10s"}, {"bridge", "set", "br0"}, {"bridge", "del", "br0"},
+		{"port", "add", "br0", spare.Port}, {"port", "add", "br0", "host0", "--type", "host"},
+		{"port", "set", "br0", ends[0].Port, "--hairpin"}, {"port", "del", "br0", ends[0].Port},
+		{"fdb", "add", "br0", B.String(), ends[0].Port}, {"fdb", "del", "br0", A.String()}, {"fdb", "flush", "br0"},
+		{"bridge", "show"}, {"port", "show"}, {"fdb", "show", "br0"}, {"monitor", "br0"},
+	}
+	nobody := func(cmd *exec.Cmd) error {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		return nil
+	}
+	without := func(caps ...uintptr) func(*exec.Cmd) error {
+		return func(*exec.Cmd) error {
+			for _, c := range caps {
+				// the child's, since it is forked from this thread
+				if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	for _, who := range []struct {
+		name  string
+		lower func(*exec.Cmd) error
+	}{
+		{"nobody", nobody},
+		{"root without CAP_NET_ADMIN", without(unix.CAP_NET_ADMIN)},
+		{"root without CAP_BPF", without(unix.CAP_BPF, unix.CAP_SYS_ADMIN)},
+		{"root without both", without(unix.CAP_BPF, unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN)},
+	} {
+		for _, args := range commands {
+			for _, inside := range []bool{false, true} {
+				cmd := l.Command(args...)
+				if inside { // in the namespace already, instead of by -n
+					cmd.Args = slices.Delete(cmd.Args, 1, 3)
+				}
+				r, err := lowered(l, cmd, inside, who.lower)
+				must(t, err)
+				if err := r.CheckRefusal(); err != nil {
+					t.Errorf("%s: %v", who.name, err)
+				}
+				if r.Exit != 1 {
+					t.Errorf("%s: %v: the exit status should be 1", who.name, r)
+				}
+			}
+		}
+	}
+	if after := snapshot(l); after != before {
+		t.Errorf("something has changed:\n%s\nbefore:\n%s", after, before)
+	}
+	l.Reach(ends[1], l.Frames(5, A, B), ends[0])
+}
+
+// lowered runs a command from a thread whose privileges are lowered first; the
+// thread ends with it.
+func lowered(l *netlab.Lab, cmd *exec.Cmd, inside bool, lower func(*exec.Cmd) error) (r netlab.Result, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		if inside {
+			if err = l.Enter(); err != nil {
+				return
+			}
+		}
+		if err = lower(cmd); err != nil {
+			return
+		}
+		r, err = netlab.RunCommand(cmd)
+	}()
+	<-done
+	return r, err
+}
+
+// snapshot is all that the switch shows of itself, but for what changes with
+// time.
+func snapshot(l *netlab.Lab) string {
+	var bridges []netlab.BridgeInfo
+	l.JSON(&bridges, "bridge", "show")
+	text := fmt.Sprintf("%+v\n", bridges)
+	var ports []netlab.PortInfo
+	l.JSON(&ports, "port", "show")
+	text += fmt.Sprintf("%+v\n", ports)
+	for _, b := range bridges {
+		text += fmt.Sprintf("%v\n", l.FDB(b.Ifname))
+	}
+	strangers, err := l.Strangers()
+	return text + fmt.Sprintf("devices %v %v\n", strangers, err)
+}

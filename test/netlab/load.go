@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A Flow is frames of one kind from one end to others.
+type Flow struct {
+	From     *End
+	Dst, Src MAC
+	To       []*End
+}
+
+// A Load is frames that are sent without pause while a test does something
+// else. None may be lost, none arrive where it should not.
+type Load struct {
+	delivered atomic.Int64
+	failed    atomic.Bool
+	stop      chan struct{}
+	result    chan error
+}
+
+// loadWindow is how many frames of each flow are under way at a time.
+const loadWindow = 16
+
+// StartLoad sends the flows' frames until Stop. Only the load may use the
+// watched ends meanwhile; they must be all ends that frames go to or come from,
+// and may be more.
+func (l *Lab) StartLoad(watched []*End, flows ...Flow) *Load {
+	l.t.Helper()
+	load := &Load{stop: make(chan struct{}), result: make(chan error, 1)}
+	for _, e := range watched {
+		l.must(e.discard())
+	}
+	go func() {
+		err := load.run(watched, flows)
+		load.failed.Store(err != nil)
+		load.result <- err
+	}()
+	return load
+}
+
+func (load *Load) run(watched []*End, flows []Flow) error {
+	for number := uint32(1 << 31); ; {
+		select {
+		case <-load.stop:
+			return nil
+		default:
+		}
+		want := map[*End][]Frame{}
+		left := 0
+		for _, flow := range flows {
+			frames := make([]Frame, loadWindow)
+			for i := range frames {
+				number++
+				frames[i] = NewFrame(flow.Dst, flow.Src, number, minLen)
+			}
+			for _, e := range flow.To {
+				want[e] = append(want[e], frames...)
+				left += len(frames)
+			}
+			if err := flow.From.send(frames...); err != nil {
+				return err
+			}
+		}
+		if err := load.collect(watched, want); err != nil {
+			return err
+		}
+		load.delivered.Add(int64(left))
+	}
+}
+
+// collect waits until every frame has arrived where it should.
+func (load *Load) collect(watched []*End, want map[*End][]Frame) error {
+	deadline := time.Now().Add(lost)
+	got := map[*End][]Frame{}
+	for _, e := range watched {
+		for {
+			if err := e.drain(); err != nil {
+				return err
+			}
+			got[e] = append(got[e], e.inbox...)
+			e.inbox = nil
+			if len(got[e]) >= len(want[e]) {
+				break
+			}
+			if await(e.fd, deadline) != nil {
+				break // lost; say which below
+			}
+		}
+	}
+	var errs []error
+	for _, e := range watched {
+		if err := compare(got[e], want[e]); err != nil {
+			errs = append(errs, fmt.Errorf("under load, after %d frames, at %s: %w", load.delivered.Load(), e.Port, err))
+		}
+		errs = append(errs, e.checkOverflow())
+	}
+	return errors.Join(errs...)
+}
+
+// lost is after how long a frame is lost that has not arrived.
+const lost = 5 * time.Second
+
+// Delivered is how many frames have arrived, where they should.
+func (load *Load) Delivered() int64 { return load.delivered.Load() }
+
+// Flowing is a condition to wait for: that n more frames have arrived than
+// now, or that the load has failed.
+func (load *Load) Flowing(n int64) func() bool {
+	goal := load.delivered.Load() + n
+	return func() bool { return load.delivered.Load() >= goal || load.failed.Load() }
+}
+
+// Failed reports whether a frame was lost or went astray.
+func (load *Load) Failed() bool { return load.failed.Load() }
+
+// Stop ends the load. The error is about the first frames that were lost or
+// went astray.
+func (load *Load) Stop() error {
+	close(load.stop)
+	return <-load.result
+}
