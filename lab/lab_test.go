@@ -4,9 +4,12 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +162,91 @@ func TestLeftoversAreRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestRunSwitches runs what the lab makes itself, small, over everything that
+// has ports and addresses, bascule by its real program.
+func TestRunSwitches(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	program := filepath.Join(t.TempDir(), "bascule")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	switches := []*fabrics.Fabric{fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP}
+	const short = 20 * time.Millisecond
+	p := Profile{Name: "test"}
+	for _, w := range []workloads.Workload{
+		workloads.Frames{Cores: 1, Length: short},
+		workloads.Frames{Cores: 2, Length: short},
+		workloads.Frames{Cores: 2, SameSource: true, Length: short},
+		workloads.Learning{Rate: 100_000, Length: short},
+		workloads.Addresses{Count: 2000, Length: short},
+		workloads.Flood{Ports: 4, Length: short},
+		workloads.PortAdd{Ports: 3},
+	} {
+		p.Groups = append(p.Groups, group(1, across(switches, w)))
+	}
+	p.Groups = append(p.Groups, group(1, across(switches[1:], workloads.Memory{Count: 2000})))
+	r, err := Run(t.Context(), fabrics.Site{Bascule: program}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			if c.Error != "" || len(c.Samples) != 1 {
+				t.Errorf("%s: %d samples, error %q", c.Label, len(c.Samples), c.Error)
+			}
+		}
+	}
+}
+
+// A round that fails is left out; three in a row end the case.
+func TestRunFailures(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	fails := func(rounds ...int) workloads.Workload {
+		return failing{workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}, rounds}
+	}
+	p := Profile{Groups: []Group{group(5, []Case{
+		{fabrics.Direct, fails(1, 3)},
+		{fabrics.Direct, fails(1, 2, 3)},
+	})}}
+	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct{ samples, failed int }{{3, 2}, {0, 3}} {
+		c := r.Groups[0].Cases[i]
+		if len(c.Samples) != want.samples || c.Failed != want.failed || c.Error == "" {
+			t.Errorf("case %d: %d samples, %d failed, error %q; want %+v", i, len(c.Samples), c.Failed, c.Error, want)
+		}
+	}
+}
+
+// failing fails in some of its rounds; the warm-up is round 0.
+type failing struct {
+	workloads.Frames
+	rounds []int
+}
+
+func (f failing) Start(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
+	s, err := f.Frames.Start(ctx, n)
+	return &failingSession{s, f.rounds, 0}, err
+}
+
+type failingSession struct {
+	workloads.Session
+	fails []int
+	round int
+}
+
+func (f *failingSession) Run(ctx context.Context) (report.Sample, error) {
+	f.round++
+	if slices.Contains(f.fails, f.round-1) {
+		return report.Sample{}, errors.New("as it was told")
+	}
+	return f.Session.Run(ctx)
 }
 
 // What fails says so, and the rest goes on.

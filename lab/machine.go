@@ -98,9 +98,14 @@ func firstLine(command []string) string {
 // ticks is what all CPUs spent since the machine started, in clock ticks, and
 // when that was read.
 type ticks struct {
-	at                          time.Time
-	user, system, softirq, idle float64
+	at                                 time.Time
+	user, system, softirq, idle, steal float64
+	own                                float64 // of user: the lab, and its programs that have ended
 }
+
+// hz is how many ticks a second has: USER_HZ, which is the same on every Linux
+// machine that bascule runs on.
+const hz = 100
 
 // cpuTime reads /proc/stat.
 func cpuTime() (ticks, error) {
@@ -109,8 +114,18 @@ func cpuTime() (ticks, error) {
 		return ticks{}, err
 	}
 	t, err := parseStat(string(text))
+	if err != nil {
+		return t, err
+	}
 	t.at = time.Now()
-	return t, err
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var used unix.Rusage
+		if err := unix.Getrusage(who, &used); err != nil {
+			return t, err
+		}
+		t.own += float64(used.Utime.Nano()) / 1e9 * hz
+	}
+	return t, nil
 }
 
 // parseStat reads the line of all CPUs: user, nice, system, idle, iowait, irq,
@@ -126,12 +141,11 @@ func parseStat(text string) (t ticks, err error) {
 			return t, fmt.Errorf("/proc/stat: %w", err)
 		}
 	}
-	return ticks{user: n[0] + n[1], system: n[2], idle: n[3] + n[4], softirq: n[5] + n[6]}, nil
+	return ticks{user: n[0] + n[1], system: n[2], idle: n[3] + n[4], softirq: n[5] + n[6], steal: n[7]}, nil
 }
 
 // since is how many CPUs were busy with what between two readings.
 func (t ticks) since(before ticks) report.CPU {
-	const hz = 100 // USER_HZ, which is the same on every Linux
 	n := t.at.Sub(before.at).Seconds() * hz
 	if n <= 0 {
 		return report.CPU{}
@@ -141,5 +155,7 @@ func (t ticks) since(before ticks) report.CPU {
 		System:  (t.system - before.system) / n,
 		Softirq: (t.softirq - before.softirq) / n,
 		Idle:    (t.idle - before.idle) / n,
+		Steal:   (t.steal - before.steal) / n,
+		Others:  max(0, (t.user-before.user-(t.own-before.own))/n),
 	}
 }

@@ -55,11 +55,18 @@ type running struct {
 	result  *report.Case
 	net     *fabrics.Net
 	session workloads.Session
+	row     int // rounds that failed one after the other
 }
 
-// fail takes a case out of the rounds to come.
+// patience is how many rounds of a case may fail in a row before the case is
+// given up.
+const patience = 3
+
+// fail notes why there is no sample.
 func (c *running) fail(err error) {
 	c.result.Error = err.Error()
+	c.result.Failed++
+	c.row++
 }
 
 func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progress) *report.Group {
@@ -90,6 +97,7 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 		progress.say(fmt.Sprintf("%s: building %s", g.Name, c.Fabric.Name))
 		if err := c.start(ctx, site); err != nil && ctx.Err() == nil {
 			c.fail(err)
+			c.row = patience
 			progress.note(fmt.Sprintf("%s on %s cannot be measured: %v", c.Workload.Name(), c.Fabric.Name, err))
 		}
 	}
@@ -99,7 +107,7 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 			if ctx.Err() != nil {
 				return out
 			}
-			if c.result.Error == "" {
+			if c.row < patience {
 				c.round(ctx, round, g, progress)
 			}
 			progress.did(c.Workload.Takes())
@@ -152,6 +160,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 		c.fail(err)
 		return
 	}
+	c.row = 0
 	if round == 0 {
 		return
 	}

@@ -24,6 +24,10 @@ type CPU struct {
 	System  float64 `json:"system"`
 	Softirq float64 `json:"softirq"`
 	Idle    float64 `json:"idle"`
+	// Steal is what the hypervisor kept for others.
+	Steal float64 `json:"steal"`
+	// Others is the part of User that was not the lab's.
+	Others float64 `json:"others"`
 }
 
 // Busy is all that is not idle.
@@ -37,7 +41,8 @@ type Case struct {
 	Unit     string   `json:"unit"`
 	Lower    bool     `json:"lower_is_better,omitempty"`
 	Counter  string   `json:"counter,omitempty"`
-	Error    string   `json:"error,omitempty"`
+	Error    string   `json:"error,omitempty"`  // the last one
+	Failed   int      `json:"failed,omitempty"` // rounds that gave no sample
 	Samples  []Sample `json:"samples"`
 }
 

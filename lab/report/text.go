@@ -134,15 +134,42 @@ func (g *Group) text(b *strings.Builder) {
 			fmt.Fprintf(b, "  lost on the way, %s: %s %% %s\n", c.Label, number(l.Median), l.limits())
 		}
 	}
+	if o, st := g.noise(); o >= noisy || st >= noisy {
+		fmt.Fprintf(b, "  NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim\n", o, st)
+	}
 	told := map[string]bool{}
 	for _, c := range g.Cases {
 		why := c.Fabric + ": " + oneLine(c.Error)
+		if len(c.Samples) > 0 {
+			why = fmt.Sprintf("%s: %d rounds gave nothing: %s", c.Label, c.Failed, oneLine(c.Error))
+		}
 		if c.Error != "" && !told[why] {
 			fmt.Fprintf(b, "  %s\n", why)
 		}
 		told[why] = true
 	}
 	b.WriteByte('\n')
+}
+
+// noisy is how many cores' worth of foreign work makes a group no ground for a
+// claim.
+const noisy = 0.15
+
+// noise is how many cores others took, on average over the group's samples:
+// other programs, and other machines on the same hardware.
+func (g *Group) noise() (others, steal float64) {
+	n := 0.0
+	for _, c := range g.Cases {
+		for _, s := range c.Samples {
+			others += s.CPU.Others
+			steal += s.CPU.Steal
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, 0
+	}
+	return others / n, steal / n
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
