@@ -257,7 +257,7 @@ func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []kil
 func kill(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string) (killed bool) {
 	t.Helper()
 	cmd := l.Command(args...)
-	cmd.Args = append([]string{strace, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=" + p.call,
+	cmd.Args = append([]string{strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + p.call,
 		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = strace
 	r, err := netlab.RunCommand(cmd)

@@ -68,6 +68,26 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 	return tap
 }
 
+// NewTun makes a device without Ethernet frames, which is there until the test
+// ends.
+func (l *Lab) NewTun(name string) {
+	l.t.Helper()
+	l.must(l.Switch.Do(func() error {
+		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("/dev/net/tun: %w", err)
+		}
+		l.t.Cleanup(func() { unix.Close(fd) })
+		r, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+	}))
+	l.Keep(name)
+}
+
 // Close ends the program; the device goes with it.
 func (tap *Tap) Close() {
 	if tap.fd >= 0 {

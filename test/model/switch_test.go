@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package model tells a switch too simple to be wrong and the real one the
+// same things at random, and compares what they do.
+package model
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"bascule/test/netlab"
+)
+
+// TestMain makes the run short and always the same. A longer one:
+//
+//	go test ./test/model -rapid.checks=1000 -rapid.seed=0 -timeout=0
+func TestMain(m *testing.M) {
+	short := map[string]string{"rapid.checks": "12", "rapid.steps": "40", "rapid.seed": "1", "rapid.nofailfile": "true"}
+	flag.Parse()
+	flag.Visit(func(f *flag.Flag) { delete(short, f.Name) })
+	for name, value := range short {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(netlab.Main(m))
+}
+
+// What frames and entries are about: few addresses, so that they meet often.
+var (
+	stations = []netlab.MAC{netlab.Station(1), netlab.Station(2), netlab.Station(3), netlab.Station(4), netlab.Station(5)}
+	vlans    = []int{0, 0, 0, 10, 20}
+	groups   = []netlab.MAC{netlab.Broadcast, netlab.Group(1), {1, 0x80, 0xc2, 0, 0, 3}, {1, 0x80, 0xc2, 0, 0, 14}, {1, 0x80, 0xc2, 0, 0, 0x10}}
+	domains  = []string{"none", "none", "1", "2", "1,2", "31"}
+	masks    = []uint32{0, 0, 1 << 1, 1 << 2, 1<<1 | 1<<2, 1 << 31}
+)
+
+// TestModel does random things to both switches.
+func TestModel(t *testing.T) {
+	l := netlab.New(t)
+	// half of the ends take XDP frames, and two are in the switch's namespace
+	l.NewEnds(4)
+	l.NewEnd(l.Switch)
+	l.NewEnd(l.Switch)
+	for i, e := range l.Ends {
+		if i%2 == 0 {
+			e.ReadyForXDP()
+		}
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		m := &machine{T: rt, lab: l, model: model{ports: map[int]settings{}, fdb: map[address]place{}, max: 65536}}
+		m.do("bridge", "add", "br0")
+		defer m.do("bridge", "del", "br0")
+		for range 3 {
+			m.addPort(rt)
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"frames":        m.frames,
+			"frames again":  m.frames, // more of them than of the others
+			"frames anew":   m.frames,
+			"add port":      m.addPort,
+			"delete port":   m.delPort,
+			"set port":      m.setPort,
+			"set bridge":    m.setBridge,
+			"add entry":     m.addEntry,
+			"delete entry":  m.delEntry,
+			"flush":         m.flush,
+			"compare":       m.compare,
+			"compare again": m.compare,
+		})
+		m.compare(rt)
+	})
+}
+
+// A machine is both switches.
+type machine struct {
+	*rapid.T
+	lab *netlab.Lab
+	model
+}
+
+func draw[V any](t *rapid.T, what string, of []V) V { return rapid.SampledFrom(of).Draw(t, what) }
+
+// drawPort draws the number of an end; it need not be a port.
+func (m *machine) drawPort(t *rapid.T) int {
+	return rapid.IntRange(1, len(m.lab.Ends)).Draw(t, "port")
+}
+
+func (m *machine) end(port int) *netlab.End { return m.lab.Ends[port-1] }
+
+func (m *machine) run(args ...string) netlab.Result {
+	m.Helper()
+	r, err := m.lab.Run(args...)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return r
+}
+
+// do runs a command that must succeed.
+func (m *machine) do(args ...string) {
+	m.Helper()
+	if r := m.run(args...); r.Exit != 0 {
+		m.Fatal(r)
+	}
+}
+
+// try runs a command that must succeed or be refused.
+func (m *machine) try(allowed bool, args ...string) {
+	m.Helper()
+	if r := m.run(args...); (r.Exit == 0) != allowed {
+		m.Fatalf("%v: should succeed: %v", r, allowed)
+	}
+}
+
+func (m *machine) frames(t *rapid.T) {
+	for range rapid.IntRange(1, 12).Draw(t, "frames") {
+		in := m.drawPort(t)
+		src := draw(t, "src", append([]netlab.MAC{netlab.Group(2), {}}, slices.Repeat(stations, 4)...))
+		dst := draw(t, "dst", slices.Concat(groups, stations, stations))
+		vlan := draw(t, "vlan", vlans)
+		tagged := vlan > 0 || rapid.IntRange(0, 9).Draw(t, "priority tag") == 0
+		f := m.lab.Frames(1, dst, src)[0]
+		if tagged {
+			f = f.Tagged(uint16(vlan), 3)
+		}
+		want := m.forward(in, dst, address{src, vlan})
+		var got []int
+		for i, e := range m.lab.Deliver(m.end(in), f) {
+			for _, g := range e {
+				if g != f {
+					t.Fatalf("%v arrived instead of %v", g, f)
+				}
+				got = append(got, portOf(m.lab, i))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v from port %d: left by ports %v, should leave by %v", f, in, got, want)
+		}
+	}
+}
+
+func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
+
+// drawFlags draws settings of a port, some of them given, and the new state.
+func drawFlags(t *rapid.T, s settings) (args []string, _ settings) {
+	for _, f := range []struct {
+		name string
+		on   *bool
+		rare int // how often it is off
+	}{{"learn", &s.learn, 4}, {"discover", &s.discover, 3}, {"mcast-flood", &s.mcast, 3}, {"bcast-flood", &s.bcast, 3}, {"hairpin", &s.hairpin, 2}} {
+		if rapid.IntRange(0, 3).Draw(t, f.name+" given") > 0 {
+			continue
+		}
+		*f.on = rapid.IntRange(1, f.rare).Draw(t, f.name) > 1
+		args = append(args, fmt.Sprintf("--%s=%s", f.name, map[bool]string{true: "on", false: "off"}[*f.on]))
+	}
+	if rapid.IntRange(0, 3).Draw(t, "protected given") == 0 {
+		i := rapid.IntRange(0, len(domains)-1).Draw(t, "protected")
+		s.domains = masks[i]
+		args = append(args, "--protected", domains[i])
+	}
+	if rapid.IntRange(0, 3).Draw(t, "fdb-max given") == 0 {
+		s.max = draw(t, "fdb-max", []int{0, 0, 1, 2, 3})
+		args = append(args, "--fdb-max", fmt.Sprint(s.max))
+	}
+	return args, s
+}
+
+// drawHook draws where a port's program sits; XDP only where the end takes it.
+func drawHook(t *rapid.T, port int) string {
+	if port%2 == 0 {
+		return "tcx"
+	}
+	return draw(t, "hook", []string{"tcx", "xdp"})
+}
+
+func (m *machine) addPort(t *rapid.T) {
+	port := m.drawPort(t)
+	_, there := m.ports[port]
+	args, s := drawFlags(t, settings{learn: true, discover: true, mcast: true, bcast: true})
+	m.try(!there, append([]string{"port", "add", "br0", m.end(port).Port, "--hook", drawHook(t, port)}, args...)...)
+	if !there {
+		m.ports[port] = s
+	}
+}
+
+func (m *machine) delPort(t *rapid.T) {
+	port := m.drawPort(t)
+	_, there := m.ports[port]
+	m.try(there, "port", "del", "br0", m.end(port).Port)
+	delete(m.ports, port)
+	for _, a := range m.match(port, -1, true, true) {
+		delete(m.fdb, a)
+	}
+}
+
+func (m *machine) setPort(t *rapid.T) {
+	port := m.drawPort(t)
+	s, there := m.ports[port]
+	args, s := drawFlags(t, s)
+	if rapid.IntRange(0, 3).Draw(t, "hook given") == 0 || len(args) == 0 {
+		args = append(args, "--hook", drawHook(t, port))
+	}
+	m.try(there, append([]string{"port", "set", "br0", m.end(port).Port}, args...)...)
+	if !there {
+		return
+	}
+	m.ports[port] = s
+	if s.max > 0 {
+		m.shrink(t, port, s.max)
+	}
+}
+
+func (m *machine) setBridge(t *rapid.T) {
+	m.max = draw(t, "fdb-max", []int{65536, 100, 6, 4, 2})
+	m.mask = draw(t, "group-fwd-mask", []int{0, 1 << 3, 1 << 14, 0xffff})
+	m.do("bridge", "set", "br0", "--fdb-max", fmt.Sprint(m.max), "--group-fwd-mask", fmt.Sprint(m.mask))
+	m.shrink(t, 0, m.max)
+}
+
+// shrink removes learned addresses of a port, 0 for all, until no more than
+// max are left. Which go is for the real switch to choose.
+func (m *machine) shrink(t *rapid.T, port, max int) {
+	known := m.dynamic(port)
+	if len(known) <= max {
+		return
+	}
+	entries := m.entries(t)
+	left := 0
+	for _, a := range known {
+		if _, ok := entries[a]; ok {
+			left++
+		} else {
+			delete(m.fdb, a)
+		}
+	}
+	if left != max {
+		t.Fatalf("%d of %d learned addresses are left, should be %d", left, len(known), max)
+	}
+}
+
+// entries is the real switch's FDB.
+func (m *machine) entries(t *rapid.T) map[address]place {
+	got := map[address]place{}
+	for _, e := range m.lab.FDB("br0") {
+		var a address
+		a.vlan = e.VLAN
+		if n, err := fmt.Sscanf(e.MAC, "%02x:%02x:%02x:%02x:%02x:%02x", &a.mac[0], &a.mac[1], &a.mac[2], &a.mac[3], &a.mac[4], &a.mac[5]); n != 6 {
+			t.Fatalf("entry %v: %v", e, err)
+		}
+		p := place{static: e.State == "static", sticky: slices.Contains(e.Flags, "sticky")}
+		for i, end := range m.lab.Ends {
+			if end.Port == e.Ifname {
+				p.port = i + 1
+			}
+		}
+		if _, twice := got[a]; twice {
+			t.Fatalf("entry %v is there twice", e)
+		}
+		got[a] = p
+	}
+	return got
+}
+
+func (m *machine) addEntry(t *rapid.T) {
+	port, a := m.drawPort(t), address{draw(t, "mac", stations), draw(t, "vlan", vlans)}
+	sticky := rapid.Bool().Draw(t, "sticky")
+	old, known := m.fdb[a]
+	_, there := m.ports[port]
+	allowed := there && !(known && (old.static || old.sticky) && old.port != port)
+	args := []string{"fdb", "add", "br0", a.mac.String(), m.end(port).Port}
+	if a.vlan > 0 {
+		args = append(args, "--vlan", fmt.Sprint(a.vlan))
+	}
+	if sticky {
+		args = append(args, "--sticky")
+	}
+	m.try(allowed, args...)
+	if allowed {
+		m.fdb[a] = place{port, !sticky, sticky}
+	}
+}
+
+func (m *machine) delEntry(t *rapid.T) {
+	a := address{draw(t, "mac", stations), draw(t, "vlan", vlans)}
+	args := []string{"fdb", "del", "br0", a.mac.String()}
+	if a.vlan > 0 {
+		args = append(args, "--vlan", fmt.Sprint(a.vlan))
+	}
+	_, known := m.fdb[a]
+	m.try(known, args...)
+	delete(m.fdb, a)
+}
+
+func (m *machine) flush(t *rapid.T) {
+	port, vlan, pinned := 0, -1, rapid.Bool().Draw(t, "static")
+	args := []string{"fdb", "flush", "br0"}
+	allowed := true
+	if rapid.Bool().Draw(t, "of a port") {
+		port = m.drawPort(t)
+		_, allowed = m.ports[port]
+		args = append(args, "--port", m.end(port).Port)
+	}
+	if rapid.Bool().Draw(t, "of a VLAN") {
+		vlan = draw(t, "vlan", vlans)
+		args = append(args, "--vlan", fmt.Sprint(vlan))
+	}
+	if pinned {
+		args = append(args, "--static")
+	}
+	m.try(allowed, args...)
+	if allowed {
+		for _, a := range m.match(port, vlan, true, pinned) {
+			delete(m.fdb, a)
+		}
+	}
+}
+
+// compare compares all that the switches know.
+func (m *machine) compare(t *rapid.T) {
+	got := m.entries(t)
+	var wrong []string
+	for a, e := range m.fdb {
+		if got[a] != e {
+			wrong = append(wrong, fmt.Sprintf("%v: %+v, should be %+v", a, got[a], e))
+		}
+	}
+	for a, e := range got {
+		if _, ok := m.fdb[a]; !ok {
+			wrong = append(wrong, fmt.Sprintf("%v: %+v, should be unknown", a, e))
+		}
+	}
+	if wrong != nil {
+		t.Fatalf("the FDB is wrong:\n%s", strings.Join(wrong, "\n"))
+	}
+	if n := m.lab.Bridge("br0").FDBCount; n != len(m.dynamic(0)) {
+		t.Fatalf("%d learned addresses are counted, should be %d", n, len(m.dynamic(0)))
+	}
+	for _, p := range m.lab.Ports("br0") {
+		for i, e := range m.lab.Ends {
+			if n := len(m.dynamic(i + 1)); e.Port == p.Ifname && n != p.FDBCount {
+				t.Fatalf("%d learned addresses of %s are counted, should be %d", p.FDBCount, e.Port, n)
+			}
+		}
+	}
+}
