@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The targets put frames to the programs as BPF_PROG_TEST_RUN takes them: of
+// 14 bytes and more, tcx up to what fits a page.
+const (
+	fuzzPorts  = 4
+	fuzzMaxTCX = 3500
+	fuzzMaxXDP = 60000
+	fuzzFDBMax = 64
+)
+
+// seeds adds what a frame can be: all shapes of headers, good and bad.
+func seeds(f *testing.F) {
+	f.Helper()
+	add := func(port uint8, frame []byte) { f.Add(port, uint16(len(frame)), frame) }
+	for _, dst := range []mac{broadcast, group(1), station(0), station(1), station(9), reserved(0), reserved(14), {}} {
+		for _, src := range []mac{station(0), station(1), station(7), group(1), broadcast, {}} {
+			p := packet{dst: dst, src: src}
+			add(0, p.bytes())
+			add(1, p.tagged(10).bytes())
+			add(2, p.tagged(0).bytes())
+			add(3, p.tagged(4095).tagged(10).bytes())
+		}
+	}
+	p := packet{dst: broadcast, src: station(3)}
+	for size := etherHeader; size < etherHeader+etherTag+2; size++ {
+		p.size = size
+		add(0, p.bytes())
+		add(0, p.tagged(10).bytes())
+	}
+	for _, size := range []int{82, 83, 1514, 1515, 1518, 3000, 9014, 60000} {
+		p.size = size
+		add(1, p.bytes())
+		add(1, p.tagged(10).bytes())
+	}
+	f.Add(uint8(0), uint16(3), p.bytes())  // the first buffer ends in the header
+	f.Add(uint8(0), uint16(20), p.bytes()) // the rest is in others
+	f.Add(uint8(200), uint16(60), p.bytes())
+	// an Ethernet, an IPv4 and a TCP header, as text of RFCs has them
+	f.Add(uint8(0), uint16(54), []byte("\x02\xda\x00\x00\x00\x01\x02\xda\x00\x00\x00\x00\x08\x00"+
+		"\x45\x00\x00\x28\x00\x01\x40\x00\x40\x06\x00\x00\xc6\x12\x00\x01\xc6\x12\x00\x02"+
+		"\x00\x14\x00\x50\x00\x00\x00\x01\x00\x00\x00\x00\x50\x02\x20\x00\x00\x00\x00\x00"))
+}
+
+// fuzzBench makes a switch on which something of everything is on.
+func fuzzBench(f *testing.F, change ...func(c *Config, p []*Port)) *bench {
+	f.Helper()
+	all := func(c *Config, p []*Port) {
+		allXDP(c, p)
+		c.FdbMax, c.GroupFwdMask = fuzzFDBMax, 1<<14
+		p[3].FdbMax = 10
+	}
+	return newBench(f, fuzzPorts, append([]func(c *Config, p []*Port){all}, change...)...)
+}
+
+// reset makes the FDB what it was before the last frame: a finding must come
+// of its own input.
+func (s *bench) reset(t *testing.T) {
+	s.t = t
+	_, err := s.request(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1, Dynamic: 1, Pinned: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range fuzzPorts {
+		s.store(address{station(n), 0}, spot{port: n, used: benchNow})
+		s.store(address{station(n), 10}, spot{port: (n + 1) % fuzzPorts, used: benchNow - 1})
+	}
+	s.store(address{station(7), 0}, spot{port: 2, pin: fdbStatic})
+	s.at(benchNow)
+}
+
+func features(_ *Config, p []*Port) {
+	p[0].Flags |= PortHairpin
+	p[1].Domains, p[2].Domains = 6, 2
+	p[2].Flags &^= PortDiscover
+	p[3].Flags &^= PortLearn
+}
+
+// A reading is a frame as the switch should see it.
+type reading struct {
+	dst, src address
+	ok       bool
+}
+
+func read(frame []byte) (r reading) {
+	if len(frame) < etherHeader {
+		return r
+	}
+	var vlan uint16
+	if binary.BigEndian.Uint16(frame[12:]) == typeVLAN {
+		if len(frame) < etherHeader+etherTag {
+			return r
+		}
+		vlan = binary.BigEndian.Uint16(frame[14:]) & 0xfff
+	}
+	return reading{address{mac(frame), vlan}, address{mac(frame[6:]), vlan}, true}
+}
+
+// check runs one frame and looks that it did nothing but what a frame may do.
+func (s *bench) check(t *testing.T, h hook, port uint8, first uint16, frame []byte) {
+	number, ifindex := int(port), s.rack.spare
+	if number < fuzzPorts {
+		ifindex = s.rack.near[number]
+	} else {
+		number = -1
+	}
+	var ctx any = &skbContext{Ifindex: ifindex}
+	pieces := false
+	if h == hookXDP {
+		end := len(frame)
+		if int(first) < end {
+			end, pieces = int(first), true
+		}
+		ctx = &xdpContext{IngressIfindex: ifindex, DataEnd: uint32(end)}
+	}
+	stats, table := s.allStats(), s.fdb()
+	var v verdict
+	err := s.rack.do(func() (err error) {
+		v, err = s.runContext(h, ctx, frame)
+		return err
+	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOMEM) {
+		t.Skip("the kernel does not run a frame of this shape")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, in, err := compare(stats, s.allStats(), uint64(len(frame)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Verdict = v
+	if err := s.plausible(h, o, in, number, pieces, frame); err != nil {
+		t.Errorf("%s from port %d: %v", o, number, err)
+	}
+	s.onlySource(t, h, number, o, read(frame), table)
+}
+
+// plausible says what is wrong with an outcome.
+func (s *bench) plausible(h hook, o outcome, in, port int, pieces bool, frame []byte) error {
+	r := read(frame)
+	want := []string{}
+	switch {
+	case !r.ok:
+		want = []string{"malformed"}
+	case port < 0:
+		want = []string{"no-port"}
+	case r.dst.mac[0] == 1 && r.dst.mac[1] == 0x80 && r.dst.mac[2] == 0xc2 && r.dst.mac[3] == 0 && r.dst.mac[4] == 0 &&
+		r.dst.mac[5] < 16 && s.cfg.GroupFwdMask>>r.dst.mac[5]&1 == 0:
+		want = []string{"reserved"}
+	case r.src.mac[0]&1 != 0 || r.src.mac == mac{}:
+		want = []string{"bad-source"}
+	}
+	switch {
+	case o.Verdict == pass && h == hookXDP:
+		if in >= 0 || len(o.Out) > 0 || len(o.Drops) > 0 {
+			return errors.New("declined, and counted all the same")
+		}
+		return nil
+	case h == hookXDP && (len(want) > 0 || pieces):
+		return fmt.Errorf("want it declined: %q, in pieces: %v", want, pieces)
+	case o.Verdict != drop && o.Verdict != redirect:
+		return errors.New("no such verdict")
+	case in != port+1:
+		return fmt.Errorf("counted as received in slot %d", in)
+	case len(want) > 0 && (o.Verdict != drop || !slices.Equal(o.Drops, want)):
+		return fmt.Errorf("want %q", want)
+	case o.Verdict == drop && (len(o.Out) > 0 || len(o.Drops) == 0):
+		return errors.New("dropped, but sent or without a reason")
+	case o.Verdict == redirect && len(o.Out) == 0:
+		return errors.New("sent to nobody")
+	}
+	for i, out := range o.Out {
+		switch hairpin := PortFlags(s.cfg.Ports[port+1].Flags)&PortHairpin != 0; {
+		case i > 0 && o.Out[i-1] >= out:
+			return errors.New("two copies to one port")
+		case out == port && !hairpin:
+			return errors.New("sent back")
+		case out != port && s.cfg.Ports[out+1].Domains&s.cfg.Ports[port+1].Domains != 0:
+			return errors.New("sent to a protected port")
+		}
+	}
+	if len(o.Out) > 1 && r.dst.mac[0]&1 == 0 {
+		if _, known := s.fdb()[r.dst]; known {
+			return errors.New("flooded, though the address is known")
+		}
+	}
+	return nil
+}
+
+// onlySource looks that the FDB differs by the frame's source at most.
+func (s *bench) onlySource(t *testing.T, h hook, port int, o outcome, r reading, before map[address]spot) {
+	t.Helper()
+	after := s.fdb()
+	for a, p := range before {
+		if got := after[a]; got != p && (a != r.src || p.pin != 0) {
+			t.Errorf("%s was %v and is %v, by a frame from %s", a, p, got, r.src)
+		}
+	}
+	for a, p := range after {
+		old, known := before[a]
+		if known && old == p {
+			continue
+		}
+		learns := port >= 0 && PortFlags(s.cfg.Ports[port+1].Flags)&PortLearn != 0
+		if a != r.src || p != (spot{port: port, used: benchNow}) || h == hookXDP || !learns {
+			t.Errorf("%s is %v, was %v, by a frame from %s on port %d", a, p, old, r.src, port)
+		}
+		if a.mac == (mac{}) || a.mac[0]&1 != 0 {
+			t.Errorf("%s was learned", a)
+		}
+	}
+}
+
+// FuzzTCX puts frames to the tcx program, each twice: the second may meet what
+// was remembered of the first.
+func FuzzTCX(f *testing.F) {
+	seeds(f)
+	plain, full := fuzzBench(f), fuzzBench(f, features)
+	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
+		frame = frame[:min(len(frame), fuzzMaxTCX)]
+		for _, s := range []*bench{plain, full} {
+			s.reset(t)
+			s.check(t, hookTCX, port, first, frame)
+			s.check(t, hookTCX, port, first, frame)
+		}
+	})
+}
+
+// FuzzXDP puts frames to the XDP program, some of them in several buffers:
+// before the tcx program has seen them and after.
+func FuzzXDP(f *testing.F) {
+	seeds(f)
+	plain, full := fuzzBench(f), fuzzBench(f, features)
+	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
+		frame = frame[:min(len(frame), fuzzMaxXDP)]
+		for _, s := range []*bench{plain, full} {
+			s.reset(t)
+			s.check(t, hookXDP, port, first, frame)
+			if len(frame) <= fuzzMaxTCX {
+				s.check(t, hookTCX, port, first, frame)
+			}
+			s.check(t, hookXDP, port, first, frame)
+		}
+	})
+}
