@@ -31,7 +31,7 @@ static long sweep_bucket(u32 n, u32 *from)
 
 		if (!key || key == FDB_CLAIMED || fdb_valid(word, READ_ONCE(c->now)))
 			continue;
-		if (fdb_free(index * FDB_WAYS + i, key))
+		if (fdb_drop(index * FDB_WAYS + i, key, word))
 			event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);
 	}
 	return 0;
@@ -86,42 +86,59 @@ static __always_inline int clock_start(struct clock *c)
 	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
 }
 
-/* Puts (key, word) in; what was there goes, or is kept. */
-static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool keep)
-{
-	bool counts = !((u32)word & FDB_PINNED);
-	struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
-	u64 old;
+#define TRIES 8 /* against frames that change an entry at the same moment */
 
-	if (e && keep)
-		return 0;
-	if (counts && !fdb_reserve(PORT_OF(word), true))
-		return -ENOSPC;
-	if (e) {
-		old = __sync_lock_test_and_set(&e->word, word);
-		fdb_release(old, true);
-	} else if (!fdb_fill(key, word)) {
-		fdb_release(word, true);
-		return -ENOSPC;
+/*
+ * Puts (key, word) in. A static or sticky entry takes the place of what is
+ * there; a dynamic one does not.
+ */
+static __always_inline int fdb_store(struct clock *c, u64 key, u64 word)
+{
+	bool pinned = (u32)word & FDB_PINNED;
+
+	for (u32 tries = 0; tries < TRIES; tries++) {
+		struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
+		u64 old;
+
+		if (!e) {
+			if (!pinned && !fdb_reserve(PORT_OF(word), true))
+				return -ENOSPC;
+			if (!fdb_fill(key, word)) {
+				fdb_release(word, true);
+				return -ENOSPC;
+			}
+			fdb_changed(c);
+			return 1;
+		}
+		if (!pinned)
+			return 0;
+		old = READ_ONCE(e->word);
+		if (fdb_swap(e, key, old, word)) {
+			fdb_release(old, true);
+			fdb_changed(c);
+			return 1;
+		}
 	}
-	fdb_changed(c);
-	return 1;
+	return -EAGAIN;
 }
 
 static __always_inline int fdb_delete(struct clock *c, u64 key)
 {
-	u32 number = fdb_locate(key, fdb_home(key), 0);
-	struct fdb_entry *e = fdb_entry(number);
-	u64 word;
+	for (u32 tries = 0; tries < TRIES; tries++) {
+		u32 number = fdb_locate(key, fdb_home(key), 0);
+		struct fdb_entry *e = fdb_entry(number);
+		u64 word;
 
-	if (!e)
-		return -ENOENT;
-	word = READ_ONCE(e->word);
-	if (!fdb_free(number, key))
-		return -ENOENT;
-	event_add(EVENT_DELETED, key, PORT_OF(word), 0, 1);
-	fdb_changed(c);
-	return 1;
+		if (!e)
+			return -ENOENT;
+		word = READ_ONCE(e->word);
+		if (fdb_drop(number, key, word)) {
+			fdb_changed(c);
+			event_add(EVENT_DELETED, key, PORT_OF(word), 0, 1);
+			return 1;
+		}
+	}
+	return -EAGAIN;
 }
 
 static long flush_bucket(u32 index, struct control *r)
@@ -140,7 +157,7 @@ static long flush_bucket(u32 index, struct control *r)
 			continue;
 		/* nobody can ask for the entries of a port that has left */
 		if (port_at(id)->id != id) {
-			fdb_free(index * FDB_WAYS + i, key);
+			fdb_drop(index * FDB_WAYS + i, key, word);
 			continue;
 		}
 		if (pinned ? !r->pinned : !r->dynamic || READ_ONCE(*left) <= r->keep)
@@ -149,7 +166,7 @@ static long flush_bucket(u32 index, struct control *r)
 			continue;
 		if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
 			continue;
-		if (fdb_free(index * FDB_WAYS + i, key)) {
+		if (fdb_drop(index * FDB_WAYS + i, key, word)) {
 			event_add(EVENT_DELETED, key, id, 0, 1);
 			r->result++;
 		}

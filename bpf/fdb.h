@@ -9,11 +9,13 @@
  *
  * - an entry is filled by claiming a free one (key 0 -> FDB_CLAIMED), writing
  *   the word and then the key, so that a key that can be read has its word;
- * - it is freed by key -> 0; a reader that has raced with that looks at the key
- *   again after the word;
- * - it is moved by swapping the whole word;
+ * - it is freed by claiming it, too, and only while its word is what it was when
+ *   that was decided; a reader that has raced with it looks at the key again
+ *   after the word;
+ * - it is moved, or pinned, by swapping the whole word, and swapped back if it
+ *   has become another address's at that moment;
  * - two CPUs that fill in the same address at once both look again after
- *   publishing, and the entry further from home goes.
+ *   publishing, and one entry goes.
  *
  * It is three times as large as the number of entries allowed: with eight
  * buckets to choose from an address finds no place once in ten million.
@@ -166,7 +168,7 @@ __noinline int fdb_release(u64 word, bool bridge)
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	/* a slot that has a new tenant counts the new tenant's alone */
-	if (port_at(id)->id == id)
+	if (id && port_at(id)->id == id)
 		__sync_fetch_and_add(own, -1);
 	return 0;
 }
@@ -177,19 +179,54 @@ static __always_inline void fdb_changed(struct clock *c)
 	__sync_fetch_and_add(&c->epoch, 1);
 }
 
-/* Frees an entry if it still is key's; true for the one who did. */
-__noinline int fdb_free(u32 number, u64 key)
+/*
+ * Frees the entry of key if its word is still this one: 1 if so. 0 if it is not
+ * key's any more; -1 if it has changed, and for a moment could not be found.
+ */
+__noinline int fdb_free(u32 number, u64 key, u64 word)
 {
 	struct fdb_entry *e = fdb_entry(number);
-	u64 word;
 
-	if (!e)
-		return false;
-	word = READ_ONCE(e->word);
-	if (__sync_val_compare_and_swap(&e->key, key, 0) != key)
-		return false;
+	if (!e || __sync_val_compare_and_swap(&e->key, key, FDB_CLAIMED) != key)
+		return 0;
+	if (__sync_val_compare_and_swap(&e->word, word, 0) != word) {
+		__sync_lock_test_and_set(&e->key, key);
+		return -1;
+	}
+	__sync_lock_test_and_set(&e->key, 0);
 	fdb_release(word, true);
-	return true;
+	return 1;
+}
+
+/* Of two entries for key keeps the pinned one, or else the first. */
+__noinline int fdb_deduplicate(u64 key)
+{
+	u32 home = fdb_home(key), first = fdb_locate(key, home, 0), second;
+	struct fdb_entry *a, *b;
+	u64 word_a, word_b;
+
+	if (first == FDB_NONE)
+		return 0;
+	second = fdb_locate(key, home, first - home * FDB_WAYS + 1);
+	a = fdb_entry(first);
+	b = fdb_entry(second);
+	if (!a || !b)
+		return 0;
+	word_a = READ_ONCE(a->word);
+	word_b = READ_ONCE(b->word);
+	if ((u32)word_b & ~(u32)word_a & FDB_PINNED)
+		return fdb_free(first, key, word_a);
+	return fdb_free(second, key, word_b);
+}
+
+/* Frees an entry, unless it has changed since it was looked at. */
+static __always_inline bool fdb_drop(u32 number, u64 key, u64 word)
+{
+	int freed = fdb_free(number, key, word);
+
+	if (freed < 0)
+		fdb_deduplicate(key);
+	return freed > 0;
 }
 
 /*
@@ -201,8 +238,7 @@ __noinline int fdb_fill(u64 key, u64 word)
 	u32 home = fdb_home(key);
 
 	for (u32 tries = 0; tries < 4; tries++) {
-		u32 number = fdb_locate(0, home, 0);
-		struct fdb_entry *e = fdb_entry(number);
+		struct fdb_entry *e = fdb_entry(fdb_locate(0, home, 0));
 
 		if (!e)
 			return false;
@@ -210,17 +246,23 @@ __noinline int fdb_fill(u64 key, u64 word)
 			continue;
 		WRITE_ONCE(e->word, word);
 		__sync_lock_test_and_set(&e->key, key);
-
-		/* two at the same moment: the first stays */
-		number = fdb_locate(key, home, 0);
-		if (number == FDB_NONE)
-			return true;
-		number = fdb_locate(key, home, number - home * FDB_WAYS + 1);
-		if (number != FDB_NONE)
-			fdb_free(number, key);
+		fdb_deduplicate(key);
 		return true;
 	}
 	return false;
+}
+
+/*
+ * Gives the entry of key another word, already counted, in place of the old.
+ * False if either is not there any more; nothing has changed then.
+ */
+static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 word)
+{
+	if (__sync_val_compare_and_swap(&e->word, old, word) != old)
+		return false;
+	if (READ_ONCE(e->key) == key)
+		return true;
+	return __sync_val_compare_and_swap(&e->word, word, old) != word;
 }
 
 /*
@@ -271,16 +313,11 @@ __noinline int fdb_learn(u64 key, u32 id)
 	valid = fdb_valid(old, now);
 	if (!fdb_reserve(id, false))
 		goto full;
-	if (__sync_val_compare_and_swap(&e->word, old, word) != old) {
-		fdb_release(word, false); /* another CPU was first */
+	if (!fdb_swap(e, key, old, word)) {
+		fdb_release(word, false); /* another was first; the next frame tries again */
 		return 0;
 	}
 	fdb_release(old, false);
-	if (READ_ONCE(e->key) != key) {
-		/* the entry was given to another address under our hands */
-		__sync_val_compare_and_swap(&e->word, word, 0);
-		return 0;
-	}
 	fdb_changed(c);
 	if (valid) {
 		s->moves++;

@@ -4,7 +4,6 @@ package bridge
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"runtime"
@@ -58,7 +57,7 @@ func inside(ns netns.NsHandle, f func() error) error {
 		defer home.Close()
 		if err := netns.Set(ns); err != nil {
 			runtime.UnlockOSThread()
-			done <- fmt.Errorf("enter network namespace: %w", err)
+			done <- refused("enter the network namespace", err.Error(), "run as root")
 			return
 		}
 		err = f()

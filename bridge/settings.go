@@ -232,7 +232,7 @@ func parseOnOff(v string) (bool, error) {
 	case "off":
 		return false, nil
 	}
-	return false, fmt.Errorf("give on or off")
+	return false, fmt.Errorf("neither on nor off; give on or off")
 }
 
 func formatOnOff(on bool) string {

@@ -139,7 +139,7 @@ func (b *Bridge) Commit(next Config) (err error) {
 		for _, l := range added {
 			l.remove()
 		}
-		moveOut(&next, &b.Config, g)
+		g.moveOut(&next, &b.Config)
 		os.RemoveAll(b.pin(g.name))
 		return err
 	}
@@ -157,7 +157,7 @@ func (b *Bridge) Commit(next Config) (err error) {
 	if err := b.converge(g); err != nil {
 		return &UnfinishedError{err}
 	}
-	moveOut(&old.Config, &b.Config, g)
+	g.moveOut(&old.Config, &b.Config)
 	if grown { // what was learned while we were at it
 		if err := old.copyFDB(g); err != nil {
 			return &UnfinishedError{err}
@@ -311,10 +311,8 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if PortAt(&b.Config, p.Id) != nil {
 			continue
 		}
-		for _, m := range deviceMaps {
-			if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
-				return fmt.Errorf("device %d: %w", p.Ifindex, err)
-			}
+		if err := g.place(p); err != nil {
+			return err
 		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
@@ -327,13 +325,28 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 	return nil
 }
 
-// moveOut gives up the devices of the ports of c that stay does not have.
-func moveOut(c, stay *Config, g *generation) {
+// moveOut gives up the devices of the ports of c that stay does not have, for
+// those that stay has in their slots.
+func (g *generation) moveOut(c, stay *Config) {
 	for _, p := range Ports(c) {
-		if PortAt(stay, p.Id) == nil {
-			g.forget(Slot(p.Id))
+		slot := Slot(p.Id)
+		if PortAt(stay, p.Id) != nil {
+			continue
+		}
+		if tenant := PortAt(stay, stay.Ports[slot].Id); tenant == nil || g.place(tenant) != nil {
+			g.forget(slot)
 		}
 	}
+}
+
+// place enters a port's device in its slot.
+func (g *generation) place(p *Port) error {
+	for _, m := range deviceMaps {
+		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
+			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+		}
+	}
+	return nil
 }
 
 // forget takes a slot's device out; the kernel has done so if it is gone.
@@ -449,14 +462,16 @@ func (b *Bridge) converge(g *generation) error {
 	return err
 }
 
-// collect removes the folders of all generations but the current.
+// collect removes the folders of all generations but the current, and what a
+// command that was killed at makeCurrent left.
 func (b *Bridge) collect() error {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen {
+		old := strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen
+		if old || e.Name() == "next" {
 			if err := os.RemoveAll(b.pin(e.Name())); err != nil {
 				return err
 			}

@@ -4,7 +4,9 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -170,8 +172,16 @@ func specialise(c *Config) {
 
 // index makes the table that finds a port by its ifindex in at most
 // portProbes steps. It tries multipliers until one spreads the ports so far:
-// with one cell in eight taken, nearly any does.
+// with one cell in eight taken, nearly any does. Of ports with the same
+// ifindex the newest counts: the others have lost their device.
 func index(c *Config, ports []*Port) {
+	slices.SortFunc(ports, func(a, b *Port) int { return cmp.Compare(Incarnation(b.Id), Incarnation(a.Id)) })
+	seen := map[uint32]bool{}
+	ports = slices.DeleteFunc(ports, func(p *Port) bool {
+		older := seen[p.Ifindex]
+		seen[p.Ifindex] = true
+		return older
+	})
 	for factor := uint32(1 << portShift); ; factor = rand.Uint32() | 1 {
 		if place(c, ports, factor) {
 			c.PortFactor = factor

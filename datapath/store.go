@@ -156,15 +156,14 @@ func isBPF(path string) bool {
 // Lock makes the caller the only writer of the namespace's bridges; it waits
 // for another to finish. The lock ends with the process, too.
 func (s *Store) Lock() (unlock func(), err error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, err
-	}
 	for {
+		// another writer may remove the folder at any moment until it is locked
+		err := os.Mkdir(s.dir, 0o700)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
 		dir, err := os.Open(s.dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := os.MkdirAll(s.dir, 0o700); err != nil {
-				return nil, err
-			}
 			continue
 		}
 		if err != nil {

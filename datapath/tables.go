@@ -207,7 +207,7 @@ func (b *Bridge) lookup(table string, index uint32, value any) error {
 func (b *Bridge) copyFDB(g *generation) error {
 	var failed error
 	err := b.entries(func(k, w uint64) {
-		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: k, Word: w, Keep: 1})
+		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: k, Word: w})
 		if err != nil && !errors.Is(err, unix.ENOSPC) {
 			failed = err
 		}
