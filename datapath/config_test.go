@@ -96,7 +96,7 @@ func TestPortTableInKernel(t *testing.T) {
 // A port whose device is gone keeps its index until it is deleted; a new device
 // of the same index can be a port at the same time.
 func TestPortTableSameIndex(t *testing.T) {
-	for _, gone := range []int{1} {
+	for _, gone := range []int{1, portProbes - 1, portProbes, 2 * portProbes} {
 		s := newBench(t, 2, func(c *Config, p []*Port) {
 			for range gone {
 				p := NewPort(c, "again")
