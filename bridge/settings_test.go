@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/datapath"
+
+	"pgregory.net/rapid"
+)
+
+func TestBridgeSettings(t *testing.T) {
+	tests := []struct {
+		name, value string
+		want        string // as Format prints it; "" for an error
+	}{
+		{"ageing", "300s", "300s"},
+		{"ageing", "300", "300s"},
+		{"ageing", "5m", "300s"},
+		{"ageing", "1h0m1s", "3601s"},
+		{"ageing", "1", "1s"},
+		{"ageing", "1s", "1s"},
+		{"ageing", "1000ms", "1s"},
+		{"ageing", "1000000s", "1000000s"},
+		{"ageing", "1000000", "1000000s"},
+		{"ageing", "1000001", ""},
+		{"ageing", "4294967295", ""},
+		{"ageing", "18446744073709551616", ""},
+		{"ageing", "0", ""},
+		{"ageing", "0s", ""},
+		{"ageing", "999ms", ""},
+		{"ageing", "1500ms", ""},
+		{"ageing", "-300s", ""},
+		{"ageing", "-1", ""},
+		{"ageing", "forever", ""},
+		{"ageing", "", ""},
+		{"fdb-max", "1", "1"},
+		{"fdb-max", "65536", "65536"},
+		{"fdb-max", "4194304", "4194304"},
+		{"fdb-max", "4194305", ""},
+		{"fdb-max", "4294967297", ""}, // 1 in 32 bits
+		{"fdb-max", "0", ""},
+		{"fdb-max", "-1", ""},
+		{"fdb-max", "1.5", ""},
+		{"fdb-max", "0x10", ""},
+		{"fdb-max", "many", ""},
+		{"fdb-max", "", ""},
+		{"group-fwd-mask", "0", "0x0"},
+		{"group-fwd-mask", "0x4000", "0x4000"},
+		{"group-fwd-mask", "16384", "0x4000"},
+		{"group-fwd-mask", "0xffff", "0xffff"},
+		{"group-fwd-mask", "65535", "0xffff"},
+		{"group-fwd-mask", "0x10000", ""},
+		{"group-fwd-mask", "65536", ""},
+		{"group-fwd-mask", "-1", ""},
+		{"group-fwd-mask", "ffff", ""},
+		{"group-fwd-mask", "", ""},
+	}
+	testSettings(t, BridgeSettings, tests)
+}
+
+func TestPortSettings(t *testing.T) {
+	type test = struct{ name, value, want string }
+	tests := []test{
+		{"protected", "none", "none"},
+		{"protected", "1", "1"},
+		{"protected", "31", "31"},
+		{"protected", "1,2", "1,2"},
+		{"protected", "2,1,31,2", "1,2,31"},
+		{"protected", "0", ""},
+		{"protected", "32", ""},
+		{"protected", "-1", ""},
+		{"protected", "1,", ""},
+		{"protected", ",1", ""},
+		{"protected", "1, 2", ""},
+		{"protected", "1-3", ""},
+		{"protected", "none,1", ""},
+		{"protected", "", ""},
+		{"fdb-max", "0", "0"},
+		{"fdb-max", "4194304", "4194304"},
+		{"fdb-max", "4194305", ""},
+		{"fdb-max", "-1", ""},
+	}
+	for _, name := range []string{"learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated"} {
+		tests = append(tests,
+			test{name, "on", "on"}, test{name, "off", "off"},
+			test{name, "", ""}, test{name, "ON", ""}, test{name, "yes", ""}, test{name, "1", ""}, test{name, "true", ""},
+		)
+	}
+	testSettings(t, PortSettings, tests)
+}
+
+func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []struct{ name, value, want string }) {
+	t.Helper()
+	tested := map[string]bool{}
+	for _, tt := range tests {
+		tested[tt.name] = true
+		i := slices.IndexFunc(settings, func(s Setting[T]) bool { return s.Name == tt.name })
+		if i < 0 {
+			t.Fatalf("no setting %s", tt.name)
+		}
+		config, err := configure(settings, defaults(settings), []Change{{tt.name, tt.value}})
+		if tt.want == "" {
+			var usage *UsageError
+			if !errors.As(err, &usage) {
+				t.Errorf("%s %q: %v, want a usage error", tt.name, tt.value, err)
+			} else if want := "--" + tt.name + " " + tt.value; usage.Object != want {
+				t.Errorf("%s %q: the error is about %q, want %q", tt.name, tt.value, usage.Object, want)
+			} else if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s %q: the error has several lines: %q", tt.name, tt.value, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s %q: %v", tt.name, tt.value, err)
+			continue
+		}
+		got := settings[i].Format(config)
+		if got != tt.want {
+			t.Errorf("%s %q prints %q, want %q", tt.name, tt.value, got, tt.want)
+		}
+		// what is printed is read again
+		again := defaults(settings)
+		if err := settings[i].Set(&again, got); err != nil || again != config {
+			t.Errorf("%s %q printed and read: %+v, %v; want %+v", tt.name, tt.value, again, err, config)
+		}
+	}
+	for _, s := range settings {
+		if !tested[s.Name] {
+			t.Errorf("no test of %s", s.Name)
+		}
+		// defaults are what they say
+		if got := s.Format(defaults(settings)); got != s.Default && s.Name != "group-fwd-mask" {
+			t.Errorf("%s: the default prints %q, want %q", s.Name, got, s.Default)
+		}
+		if strings.Contains(s.Help, "\n") || s.Help == "" || s.Value == "" {
+			t.Errorf("%s: help %q, value %q", s.Name, s.Help, s.Value)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	if got, want := defaults(BridgeSettings), (BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536}); got != want {
+		t.Errorf("bridge %+v, want %+v", got, want)
+	}
+	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true}
+	if got := defaults(PortSettings); got != want {
+		t.Errorf("port %+v, want %+v", got, want)
+	}
+}
+
+// Changes are made in their order; isolated is domain 1 and leaves the others.
+func TestConfigure(t *testing.T) {
+	tests := []struct {
+		changes []Change
+		want    Domains
+	}{
+		{[]Change{{"isolated", "on"}}, 1 << 1},
+		{[]Change{{"protected", "2,3"}, {"isolated", "on"}}, 1<<1 | 1<<2 | 1<<3},
+		{[]Change{{"protected", "1,2"}, {"isolated", "off"}}, 1 << 2},
+		{[]Change{{"isolated", "on"}, {"protected", "2"}}, 1 << 2},
+		{[]Change{{"protected", "5"}, {"protected", "none"}}, 0},
+	}
+	for _, tt := range tests {
+		got, err := configure(PortSettings, defaults(PortSettings), tt.changes)
+		if err != nil || got.Protected != tt.want {
+			t.Errorf("%v: domains %v, %v; want %v", tt.changes, got.Protected, err, tt.want)
+		}
+		if got.Isolated() != (tt.want&2 != 0) {
+			t.Errorf("%v: isolated %v", tt.changes, got.Isolated())
+		}
+	}
+	_, err := configure(PortSettings, defaults(PortSettings), []Change{{"colour", "red"}})
+	if usage := new(UsageError); !errors.As(err, &usage) || usage.Object != "--colour" {
+		t.Errorf("unknown setting: %v", err)
+	}
+}
+
+func TestDomains(t *testing.T) {
+	if list := Domains(0).List(); list == nil || len(list) != 0 {
+		t.Errorf("list %v, want an empty one, which JSON prints as []", list)
+	}
+	if got := Domains(1<<1 | 1<<31).List(); !slices.Equal(got, []int{1, 31}) {
+		t.Errorf("list %v, want [1 31]", got)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		d := Domains(rapid.Uint32().Draw(t, "domains") &^ 1)
+		got, err := ParseDomains(d.String())
+		if err != nil || got != d {
+			t.Fatalf("%#x prints %q and is read as %#x, %v", d, d, got, err)
+		}
+	})
+}
+
+// What a port and a bridge were told survives the datapath's form, and what
+// else that form holds is left alone.
+func TestConfigRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		on := rapid.Bool()
+		want := PortConfig{
+			Learn: on.Draw(t, "learn"), Discover: on.Draw(t, "discover"), MulticastFlood: on.Draw(t, "mcast"),
+			BroadcastFlood: on.Draw(t, "bcast"), Hairpin: on.Draw(t, "hairpin"),
+			Protected: Domains(rapid.Uint32().Draw(t, "domains") &^ 1),
+			FDBMax:    rapid.Uint32Range(0, MaxFDB).Draw(t, "max"),
+		}
+		const others = datapath.PortPeer | datapath.PortXDP | datapath.PortHost | datapath.PortWasPromisc
+		flags := datapath.PortFlags(rapid.Uint32().Draw(t, "flags"))
+		p := datapath.Port{Id: 7, Ifindex: 9, Flags: flags}
+		want.store(&p)
+		if got := loadPortConfig(&p); got != want {
+			t.Fatalf("port %+v, want %+v", got, want)
+		}
+		if p.Id != 7 || p.Ifindex != 9 || p.Flags&others != flags&others {
+			t.Fatalf("port %+v lost what it was not told", p)
+		}
+		bridge := BridgeConfig{
+			Ageing:       time.Duration(rapid.Uint32Range(1, 1e6).Draw(t, "ageing")) * time.Second,
+			FDBMax:       rapid.Uint32Range(1, MaxFDB).Draw(t, "most"),
+			GroupFwdMask: rapid.Uint16().Draw(t, "mask"),
+		}
+		var c datapath.Config
+		bridge.store(&c)
+		if got := loadBridgeConfig(&c); got != bridge {
+			t.Fatalf("bridge %+v, want %+v", got, bridge)
+		}
+	})
+}
+
+// Each switch of a port's settings has a bit of its own.
+func TestFlagFields(t *testing.T) {
+	var c PortConfig
+	fields := flagFields(&c)
+	switches := 0
+	for _, s := range PortSettings {
+		if s.Value == OnOff && s.Name != "isolated" {
+			switches++
+		}
+	}
+	if len(fields) != switches {
+		t.Errorf("%d flags, want one for each of %d settings", len(fields), switches)
+	}
+	for flag, field := range fields {
+		if flag == 0 || flag&(flag-1) != 0 {
+			t.Errorf("flag %#x is not one bit", flag)
+		}
+		*field = true
+	}
+	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true}
+	if c != want {
+		t.Errorf("all flags make %+v, want %+v", c, want)
+	}
+}
+
+func TestLoadStats(t *testing.T) {
+	var s datapath.Stats
+	s.RxFrames, s.RxBytes, s.TxFrames, s.TxBytes = 1, 2, 3, 4
+	s.Learned, s.Moves, s.Refused = 5, 6, 7
+	mtu := slices.Index(datapath.Reasons(), "mtu")
+	s.Drops[mtu] = 8
+	got := loadStats(&s)
+	if got.RxFrames != 1 || got.RxBytes != 2 || got.TxFrames != 3 || got.TxBytes != 4 || got.Learned != 5 || got.Moves != 6 || got.Refused != 7 {
+		t.Errorf("stats %+v", got)
+	}
+	if len(got.Drops) != 1 || got.Drops["mtu"] != 8 {
+		t.Errorf("drops %v, want 8 of mtu alone", got.Drops)
+	}
+	if empty := loadStats(&datapath.Stats{}).Drops; empty == nil || len(empty) != 0 {
+		t.Errorf("drops %v, want an empty map, which JSON prints as {}", empty)
+	}
+}
+
+// Settings can be flags: their names are those of long options.
+func TestSettingNames(t *testing.T) {
+	form := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	var names []string
+	for _, s := range BridgeSettings {
+		names = append(names, s.Name)
+	}
+	for _, s := range PortSettings {
+		names = append(names, s.Name)
+	}
+	for _, name := range names {
+		if !form.MatchString(name) {
+			t.Errorf("setting %q", name)
+		}
+	}
+}
