@@ -155,9 +155,36 @@ func portVanishes(t *testing.T, hook string) {
 	}
 	foreign()
 	l.AddPort("br0", hook, c)
-	l.Reach(a, l.Frames(10, C, A), b, c, d)
-	l.Reach(c, l.Frames(10, A, C), a)
-	l.Reach(a, l.Frames(10, C, A), c)
+	works := func() {
+		t.Helper()
+		l.Bascule("fdb", "flush", "br0")
+		learn(l, a, A)
+		l.Reach(a, l.Frames(10, C, A), b, c, d)
+		l.Reach(c, l.Frames(10, A, C), a)
+		l.Reach(a, l.Frames(10, C, A), c)
+	}
+	works()
+
+	// a dead port and a live one with the same index, many times over
+	dead := []string{c.Port}
+	for i := range 12 {
+		c.Unplug()
+		c.Port = fmt.Sprintf("again%d", i)
+		c.PlugAgain(index)
+		l.AddPort("br0", hook, c)
+		works()
+		dead = append(dead, c.Port)
+	}
+	if p := l.Port("br0", c.Port); p.State != "forwarding" {
+		t.Errorf("the live port of an index that dead ones had is shown as %q", p.State)
+	}
+	for _, name := range dead[:len(dead)-1] {
+		l.Bascule("port", "del", "br0", name)
+	}
+	works()
+	if ports := l.Bridge("br0").Ports; !slices.Equal(ports, []string{a.Port, b.Port, d.Port, c.Port}) {
+		t.Errorf("ports after the dead ones are removed: %v", ports)
+	}
 }
 
 func portRenamed(t *testing.T, hook string) {

@@ -66,6 +66,13 @@ func learnThenUnicast(t *testing.T, hook string) {
 		t.Errorf("frames changed their order")
 	}
 
+	// XDP takes a known frame before the port's device has seen it
+	tap := l.Listen(l.Switch, a.Port)
+	l.Reach(a, l.Frames(100, B, A), b)
+	if n, want := len(tap.Received()), map[string]int{"tcx": 100, "xdp": 0}[hook]; n != want {
+		t.Errorf("a capture at %s sees %d frames of 100, should see %d on hook %s", a.Port, n, want, hook)
+	}
+
 	// a third station hears nothing of it, and is found when it speaks
 	l.Reach(c, l.Frames(100, A, C), a)
 	l.Reach(a, l.Frames(100, C, A), c)

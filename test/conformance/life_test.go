@@ -619,10 +619,10 @@ func unprivileged(t *testing.T, hook string) {
 				r, err := lowered(l, cmd, inside, who.lower)
 				must(t, err)
 				if err := r.CheckRefusal(); err != nil {
-					t.Errorf("%s: %v", who.name, err)
+					t.Fatalf("%s: %v", who.name, err)
 				}
 				if r.Exit != 1 {
-					t.Errorf("%s: %v: the exit status should be 1", who.name, r)
+					t.Fatalf("%s: %v: the exit status should be 1", who.name, r)
 				}
 			}
 		}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+// TestMonitor waits for every kind of event, through the real program.
+func TestMonitor(t *testing.T) {
+	t.Parallel()
+	l, ends := setup(t, "tcx", 3, "--ageing", "2s", "--fdb-max", "4")
+	a, b, c := ends[0], ends[1], ends[2]
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("fdb", "add", "br0", D.String(), a.Port)
+	m := l.NewMonitor("br0", c)
+	saw := func(want netlab.Event) {
+		t.Helper()
+		m.Wait(want.Event, func(e netlab.Event) bool {
+			return e.Event == want.Event && e.Master == "br0" && e.Ifname == want.Ifname && e.MAC == want.MAC &&
+				e.VLAN == want.VLAN && e.From == want.From && (want.Reason == "" || e.Reason == want.Reason)
+		})
+	}
+	l.Send(a, l.Frame(netlab.Broadcast, A, 100).Tagged(10, 0))
+	saw(netlab.Event{Event: "learned", Ifname: a.Port, MAC: A.String(), VLAN: 10})
+	learn(l, a, A)
+	saw(netlab.Event{Event: "learned", Ifname: a.Port, MAC: A.String()})
+	learn(l, b, A)
+	saw(netlab.Event{Event: "moved", Ifname: b.Port, From: a.Port, MAC: A.String()})
+	learn(l, b, D)
+	saw(netlab.Event{Event: "refused", Ifname: b.Port, From: a.Port, MAC: D.String()})
+	learn(l, c, stations(100, 5)...)
+	saw(netlab.Event{Event: "refused", Ifname: c.Port})
+	l.Reach(a, l.Frames(3, netlab.Broadcast, netlab.Group(1)))
+	saw(netlab.Event{Event: "drops", Ifname: a.Port, Reason: "bad-source"})
+	saw(netlab.Event{Event: "aged", Ifname: a.Port, MAC: A.String(), VLAN: 10})
+	l.Bascule("port", "del", "br0", b.Port)
+	saw(netlab.Event{Event: "port-removed", Ifname: b.Port})
+	l.Bascule("port", "add", "br0", b.Port)
+	saw(netlab.Event{Event: "port-added", Ifname: b.Port})
+	// of this bridge alone
+	l.Bascule("port", "del", "br0", b.Port)
+	l.Bascule("port", "add", "br1", b.Port)
+	learn(l, b, B)
+	learn(l, a, C)
+	saw(netlab.Event{Event: "learned", Ifname: a.Port, MAC: C.String()})
+	for _, e := range m.Events() {
+		if e.Master != "br0" || e.MAC == B.String() {
+			t.Errorf("shown by a monitor of br0: %+v", e)
+		}
+	}
+	m.Stop()
+}
