@@ -42,11 +42,19 @@ func removeLeftovers() {
 	}
 }
 
-// needRoot skips a test that loads programs or makes network namespaces.
+// needRoot skips a test that loads programs or makes network namespaces, where
+// the process may not.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("loads BPF programs and makes network namespaces, which takes root (CAP_BPF, CAP_NET_ADMIN)")
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		t.Fatal(err)
+	}
+	for c, name := range map[int]string{unix.CAP_BPF: "CAP_BPF", unix.CAP_NET_ADMIN: "CAP_NET_ADMIN", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN"} {
+		if data[c/32].Effective&(1<<(c%32)) == 0 {
+			t.Skipf("loads BPF programs and makes network namespaces, which takes root: no %s", name)
+		}
 	}
 }
 
