@@ -148,6 +148,9 @@ func ownerOf(c *change, l netlink.Link) (string, error) {
 	index := uint32(l.Attrs().Index)
 	for _, name := range names {
 		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			continue
+		}
 		if err != nil {
 			return "", err
 		}

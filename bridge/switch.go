@@ -172,8 +172,11 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 func (s *Switch) DelBridge(name string) error {
 	what := "delete bridge " + name
 	return s.write(func(store *datapath.Store) error {
-		b, err := open(store, what, name)
-		if err != nil {
+		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			return failed(what, b.Remove()) // its ports' devices stay as they are
+		}
+		if b, err = open(store, what, name); err != nil {
 			return err
 		}
 		if err := b.Begin(); err != nil {
@@ -247,7 +250,7 @@ func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error
 				continue // deleted at this moment
 			}
 			if err != nil {
-				return fmt.Errorf("cannot read bridge %s: %w", name, err)
+				return refused("read bridge "+name, err.Error(), "name another, or delete it with 'bascule bridge del "+name+"'")
 			}
 			if err := f(name, b); err != nil {
 				return err
@@ -262,6 +265,9 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, refused(what, "there is no bridge "+name+" in this network namespace", "see 'bascule bridge show'")
+	}
+	if errors.Is(err, datapath.ErrLayout) {
+		return nil, refused(what, err.Error(), "use that version, or delete it with 'bascule bridge del "+name+"' and make it anew")
 	}
 	if err != nil {
 		return nil, failed(what, err)
@@ -327,6 +333,9 @@ func mend(store *datapath.Store) error {
 	used := map[string]bool{} // names of switch ends
 	for _, name := range names {
 		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("cannot read bridge %s: %w", name, err)
 		}
@@ -358,6 +367,9 @@ func mend(store *datapath.Store) error {
 	}
 	for _, name := range names {
 		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

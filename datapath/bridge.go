@@ -61,7 +61,11 @@ func (s *Store) Create(name string, c Config) error {
 	return nil
 }
 
-// Open reads a bridge. Without the lock it may be gone at the next look.
+// ErrLayout says that a bridge has tables that this program can't read.
+var ErrLayout = errors.New("it was made by another version of bascule, with other tables")
+
+// Open reads a bridge. Without the lock it may be gone at the next look. With
+// ErrLayout it returns a bridge that can do nothing but Remove.
 func (s *Store) Open(name string) (*Bridge, error) {
 	b := &Bridge{store: s, dir: s.path(name)}
 	for range 10 {
@@ -100,7 +104,7 @@ func (b *Bridge) readConfig() error {
 		}
 	}
 	if b.Config.Layout != layout {
-		return errors.New("made by another version of bascule, whose tables this one can't read")
+		return ErrLayout
 	}
 	return nil
 }
