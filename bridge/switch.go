@@ -329,11 +329,12 @@ func mend(store *datapath.Store) error {
 	if err != nil {
 		return err
 	}
-	dirty := false
+	dirty, strange := false, false
 	used := map[string]bool{} // names of switch ends
 	for _, name := range names {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
+			strange = true
 			continue
 		}
 		if err != nil {
@@ -359,7 +360,8 @@ func mend(store *datapath.Store) error {
 		return err
 	}
 	for _, l := range devices {
-		if name := l.Attrs().Name; switchEndForm.MatchString(name) && !used[name] {
+		// any of them may be of a bridge that can't be read
+		if name := l.Attrs().Name; switchEndForm.MatchString(name) && !used[name] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
 				return fmt.Errorf("remove %s: %w", name, err)
 			}
