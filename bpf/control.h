@@ -113,7 +113,7 @@ static __always_inline int fdb_store(struct clock *c, u64 key, u64 word)
 		if (!pinned)
 			return 0;
 		old = READ_ONCE(e->word);
-		if (fdb_swap(e, key, old, word)) {
+		if (old && fdb_swap(e, key, old, word)) {
 			fdb_release(old, true);
 			fdb_changed(c);
 			return 1;

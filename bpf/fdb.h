@@ -297,6 +297,8 @@ __noinline int fdb_learn(u64 key, u32 id)
 	}
 
 	old = READ_ONCE(e->word);
+	if (!old) /* just being freed; the next frame finds out */
+		return 0;
 	if ((u32)old & FDB_PINNED) {
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
 			return 0;
