@@ -95,6 +95,36 @@ func TestDecisionIsOfOneConversation(t *testing.T) {
 	}
 }
 
+// Two ports ask the same question and share a cell: neither gets the other's
+// answer.
+func TestDecisionIsOfOnePort(t *testing.T) {
+	cell := func(ifindex uint32) uint64 { // decision_cell()
+		h := (key(station(1), 0)*3 + key(station(0), 0) + uint64(ifindex)) * 0x9e3779b97f4a7c15
+		return h >> 55
+	}
+	r := ownRack(t, 2)
+	index := r.near[0] + 100
+	for cell(index) != cell(r.near[0]) {
+		index++
+	}
+	near, far, err := r.cable(9, int(index))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.near, r.far = append(r.near, near), append(r.far, far)
+	s := newBenchOn(t, r, 3, allXDP)
+	s.learn(0, 0)
+	s.learn(1, 1)
+	expect(t, "one port", s.tcx(0, unicast(1, 0)), sent(1))
+	expect(t, "the other, by XDP", s.xdp(2, unicast(1, 0)), passed)
+	expect(t, "the other", s.tcx(2, unicast(1, 0)), sent(1))
+	if n := s.stats(2).Moves; n != 1 {
+		t.Errorf("the station moved %d times, want once", n)
+	}
+	expect(t, "the one again, by XDP", s.xdp(0, unicast(1, 0)), passed)
+	expect(t, "the one again", s.tcx(0, unicast(1, 0)), sent(1))
+}
+
 // There are fewer cells than conversations: they push each other out and are
 // still right.
 func TestDecisionsCollide(t *testing.T) {

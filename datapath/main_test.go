@@ -93,7 +93,7 @@ func newRack(cables int) (*rack, error) {
 	}
 	r.jobs = r.worker()
 	for i := range cables + 1 {
-		near, far, err := r.cable(i)
+		near, far, err := r.cable(i, 0)
 		if err != nil {
 			r.close()
 			return nil, fmt.Errorf("cable %d: %w", i, err)
@@ -118,12 +118,13 @@ func quiet() error {
 	return nil
 }
 
-// cable adds a cable, near<n> to far<n>, both ends up.
-func (r *rack) cable(n int) (near, far uint32, err error) {
+// cable adds a cable, near<n> to far<n>, both ends up. The near end gets the
+// index, if that is not 0.
+func (r *rack) cable(n, index int) (near, far uint32, err error) {
 	err = r.do(func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = fmt.Sprintf("near%d", n)
-		attrs.MTU = 1500
+		attrs.MTU, attrs.Index = 1500, index
 		veth := &netlink.Veth{LinkAttrs: attrs, PeerName: fmt.Sprintf("far%d", n), PeerMTU: 1500}
 		if err := netlink.LinkAdd(veth); err != nil {
 			return err
