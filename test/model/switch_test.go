@@ -123,7 +123,7 @@ func (m *machine) frames(t *rapid.T) {
 	for range rapid.IntRange(1, 12).Draw(t, "frames") {
 		in := m.drawPort(t)
 		src := draw(t, "src", append([]netlab.MAC{netlab.Group(2), {}}, slices.Repeat(stations, 4)...))
-		dst := draw(t, "dst", slices.Concat(groups, stations, stations))
+		dst := draw(t, "dst", slices.Concat(groups, stations, stations, []netlab.MAC{{}}))
 		vlan := draw(t, "vlan", vlans)
 		tagged := vlan > 0 || rapid.IntRange(0, 9).Draw(t, "priority tag") == 0
 		f := m.lab.Frames(1, dst, src)[0]
