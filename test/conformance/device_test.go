@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -482,6 +483,7 @@ func gso(t *testing.T, hook string) {
 		must(t, netlab.Transfer(one, two, two.IPv4, size))
 		must(t, netlab.Transfer(two, one, one.IPv6, size))
 	})
+	t.Run("xdp_unprepared", gsoXDPUnprepared)
 	t.Run("tap", gsoTap)
 	t.Run("vxlan", func(t *testing.T) {
 		// two bridges joined by a tunnel, which cuts the packets itself
@@ -505,6 +507,43 @@ func gso(t *testing.T, hook string) {
 		wantNoDrops(t, one)
 		wantNoDrops(t, two)
 	})
+}
+
+// gsoXDPUnprepared asks for XDP on veths whose other ends leave checksums to
+// the device and are not ready for XDP: the switch makes them, says so, and
+// gives them back.
+func gsoXDPUnprepared(t *testing.T) {
+	l := netlab.New(t)
+	ends := append(l.NewEnds(2), l.NewEnd(l.Switch))
+	l.Bascule("bridge", "add", "br0")
+	before := make([]map[string]bool, len(ends))
+	for i, e := range ends {
+		before[i] = e.Features()
+		r, err := l.Run("port", "add", "br0", e.Port, "--hook", "xdp")
+		must(t, err)
+		if r.Exit != 0 || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, e.Port) || !strings.Contains(r.Stderr, "checksum") {
+			t.Errorf("%v: should succeed and tell in one line that checksum offload of its other end is off", r)
+		}
+	}
+	one, two, three := ends[0].Host(), ends[1].Host(), ends[2].Host()
+	must(t, netlab.Transfer(one, two, two.IPv4, 1<<20))
+	must(t, netlab.Transfer(two, one, one.IPv6, 1<<20))
+	must(t, netlab.Transfer(one, three, three.IPv4, 1<<20))
+	must(t, netlab.Transfer(three, two, two.IPv4, 1<<20))
+
+	// by another hook, by leaving the bridge, and by its end
+	l.Bascule("port", "set", "br0", ends[0].Port, "--hook", "tcx")
+	l.Bascule("port", "del", "br0", ends[1].Port)
+	l.Bascule("bridge", "del", "br0")
+	for i, e := range ends {
+		if now := e.Features(); !maps.Equal(now, before[i]) {
+			for f, on := range before[i] {
+				if now[f] != on {
+					t.Errorf("%s of the end behind %s was %v, and is %v", f, e.Port, on, now[f])
+				}
+			}
+		}
+	}
 }
 
 // wantNoDrops fails if a port counts a drop, other than of floods that have

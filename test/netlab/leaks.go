@@ -22,6 +22,8 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
 )
 
 // stateRoot is where the switch pins what it keeps.
@@ -184,20 +186,32 @@ type device struct {
 
 func (l *Lab) device(name string) device {
 	l.t.Helper()
-	var d device
-	l.must(l.Switch.Do(func() error {
+	d := device{features: l.features(l.Switch, name)}
+	nl, err := l.Switch.Netlink().LinkByName(name)
+	l.must(err)
+	d.promiscuous, d.allmulti = int(nl.Attrs().Promisc), int(nl.Attrs().Allmulti)
+	return d
+}
+
+// features are the offloads of a device and whether they are on.
+func (l *Lab) features(ns *ends.Namespace, name string) (features map[string]bool) {
+	l.t.Helper()
+	l.must(ns.Do(func() error {
 		e, err := ethtool.NewEthtool()
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		d.features, err = e.Features(name)
+		features, err = e.Features(name)
 		return err
 	}))
-	nl, err := l.Switch.Netlink().LinkByName(name)
-	l.must(err)
-	d.promiscuous, d.allmulti = int(nl.Attrs().Promisc), int(nl.Attrs().Allmulti)
-	return d
+	return features
+}
+
+// Features are the offloads of the end and whether they are on.
+func (e *End) Features() map[string]bool {
+	e.lab.t.Helper()
+	return e.lab.features(e.Namespace, e.Ifname)
 }
 
 // Unchanged says what of the end's port is not as it was before it became a
