@@ -17,7 +17,7 @@ struct decision {
 	u32 epoch;
 	u16 in; /* slots */
 	u16 out;
-	u32 fits; /* bytes of the largest frame that surely fits the way out */
+	u32 fits; /* bytes of the largest untagged frame that fits the way out */
 };
 
 struct decisions {

@@ -13,6 +13,7 @@ struct flood {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 kind; /* flag of the ports that take it */
 	u32 len;
+	u32 tag; /* bytes of len that are a tag */
 };
 
 /*
@@ -20,12 +21,18 @@ struct flood {
  * Asks the device itself, so that a changed MTU counts at once, and says what
  * its MTU is. 0 or the reason against it.
  */
-static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 *mtu)
+static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag, u32 *mtu)
 {
-	long refused = bpf_check_mtu(skb, ifindex, mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0);
+	long refused = skb->gso_size ? bpf_check_mtu(skb, ifindex, mtu, 0, BPF_MTU_CHK_SEGS)
+				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
 
 	/* below zero: there is no telling, and the kernel looks again on the way out */
 	return refused > 0 ? DROP_MTU : 0;
+}
+
+static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
+{
+	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
 }
 
 static long flood_to_skb(u32 n, struct flood *flood)
@@ -37,7 +44,7 @@ static long flood_to_skb(u32 n, struct flood *flood)
 		return 0;
 	ifindex = port_at(slot)->ifindex;
 	if (flood->len > ALWAYS_FITS)
-		reason = skb_fits(skb, ifindex, &mtu);
+		reason = skb_fits(skb, ifindex, flood->tag, &mtu);
 	if (reason) {
 		count_drop(flood->in, reason);
 		return 0;
@@ -77,7 +84,7 @@ static long flood_fits_xdp(u32 n, struct flood *flood)
 		return 0;
 	flood->last = slot;
 	if (flood->len <= ALWAYS_FITS ||
-	    !bpf_check_mtu(flood->ctx, port_at(slot)->ifindex, &mtu, 0, 0))
+	    xdp_fits(flood->ctx, port_at(slot)->ifindex, flood->tag, &mtu))
 		return 0;
 	flood->last = 0;
 	return 1;

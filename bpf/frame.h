@@ -15,6 +15,7 @@
 #define ETHER_HEADER 14
 #define ETHER_TAG 4
 #define ETHERTYPE_VLAN 0x8100 /* 802.1Q, customer tag */
+#define ETHERTYPE_QINQ 0x88a8 /* 802.1Q, service tag */
 
 /* No Ethernet device has a smaller MTU (RFC 791: every link carries 68 bytes). */
 #define ALWAYS_FITS (68 + ETHER_HEADER)
@@ -24,6 +25,7 @@ struct frame {
 	u64 src;
 	u32 ifindex; /* it came in by */
 	u32 len; /* bytes, header included; of a GSO packet all of it */
+	u16 tag; /* bytes of len that are a tag, which comes on top of the MTU */
 	u16 vlan; /* of the outer 802.1Q tag, 0 for none or a priority tag */
 };
 
@@ -34,6 +36,7 @@ struct frame {
 static __always_inline bool frame_read(struct frame *f, void *data, void *data_end, bool tag_here)
 {
 	u64 src_and_type;
+	u16 type;
 
 	if (data + ETHER_HEADER > data_end)
 		return false;
@@ -41,7 +44,11 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	src_and_type = *(u64 *)(data + 6);
 	f->src = src_and_type & MAC_MASK;
 	f->vlan = 0;
-	if (tag_here && src_and_type >> MAC_BITS == bpf_htons(ETHERTYPE_VLAN)) {
+	type = src_and_type >> MAC_BITS;
+	f->tag = 0;
+	if (type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ))
+		f->tag = ETHER_TAG;
+	if (tag_here && type == bpf_htons(ETHERTYPE_VLAN)) {
 		if (data + ETHER_HEADER + ETHER_TAG > data_end)
 			return false;
 		f->vlan = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;

@@ -9,6 +9,7 @@
 #include "fdb.h"
 
 enum action {
+	ACTION_PASS, /* not a frame of this bridge */
 	ACTION_DROP,
 	ACTION_SEND,
 	ACTION_FLOOD,
@@ -48,9 +49,10 @@ static __always_inline enum action decide(const struct frame *f, struct verdict 
 	const volatile struct port *in, *out;
 	u64 word;
 
+	/* a device that has been moved away takes its program along */
 	v->in = port_slot(f->ifindex);
 	if (!v->in || !port_has_device(devices, v->in))
-		return refuse(v, DROP_NO_PORT);
+		return ACTION_PASS;
 	in = port_at(v->in);
 
 	if (mac_is_reserved(f->dst) && !((cfg.features & FEATURE_GROUP_FWD) &&

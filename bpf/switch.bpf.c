@@ -23,8 +23,11 @@ static __always_inline int send_skb(const struct frame *f, u32 in, u32 out)
 
 	count_rx(in, f->len);
 	count_tx(out, f->len);
-	/* straight to the receiver, without a queue between */
-	if ((cfg.features & FEATURE_PEER) && (p->flags & PORT_PEER))
+	/*
+	 * straight to the receiver, without a queue between; not what is for
+	 * another behind it, because its stack would take the frame for its own
+	 */
+	if ((cfg.features & FEATURE_PEER) && f->dst == p->peer)
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(p->ifindex, 0);
 }
@@ -38,8 +41,10 @@ int bascule_tcx(struct __sk_buff *skb)
 	struct frame f;
 	u32 epoch, reason = 0, mtu = 0;
 
-	if (!frame_of_skb(&f, skb))
-		return drop_skb(&f, port_slot(f.ifindex), DROP_MALFORMED);
+	if (!frame_of_skb(&f, skb)) {
+		v.in = port_slot(f.ifindex);
+		return v.in ? drop_skb(&f, v.in, DROP_MALFORMED) : TC_ACT_UNSPEC;
+	}
 	d = decision_cell(&f);
 	if (!c || !d)
 		return TC_ACT_SHOT;
@@ -47,14 +52,14 @@ int bascule_tcx(struct __sk_buff *skb)
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
 	if (decision_holds(d, &f, epoch) && port_has_device(&tcx_devices, d->out)) {
-		if (f.len > d->fits)
-			reason = skb_fits(skb, port_at(d->out)->ifindex, &mtu);
+		if (f.len - f.tag > d->fits)
+			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
 		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);
 	}
 
 	switch (decide(&f, &v, READ_ONCE(c->now), &tcx_devices, true)) {
 	case ACTION_SEND:
-		reason = skb_fits(skb, port_at(v.out)->ifindex, &mtu);
+		reason = skb_fits(skb, port_at(v.out)->ifindex, f.tag, &mtu);
 		if (reason)
 			return drop_skb(&f, v.in, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
@@ -62,6 +67,8 @@ int bascule_tcx(struct __sk_buff *skb)
 	case ACTION_FLOOD:
 		count_rx(v.in, f.len);
 		return flood_skb(skb, &f, &v);
+	case ACTION_PASS:
+		return TC_ACT_UNSPEC;
 	default:
 		return drop_skb(&f, v.in, v.reason);
 	}
@@ -93,12 +100,12 @@ int bascule_xdp(struct xdp_md *xdp)
 	if (!c || !d)
 		return XDP_PASS;
 	epoch = READ_ONCE(c->epoch);
-	if (decision_holds(d, &f, epoch) && f.len <= d->fits)
+	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits)
 		return send_xdp(&f, d->in, d->out);
 
 	switch (decide(&f, &v, READ_ONCE(c->now), &xdp_devices, false)) {
 	case ACTION_SEND:
-		if (bpf_check_mtu(xdp, port_at(v.out)->ifindex, &mtu, 0, 0))
+		if (!xdp_fits(xdp, port_at(v.out)->ifindex, f.tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
 		return send_xdp(&f, v.in, v.out);

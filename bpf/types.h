@@ -26,7 +26,6 @@
 enum drop_reason {
 	DROP_UNKNOWN, /* never counted: 0 is no reason */
 	DROP_MALFORMED, /* shorter than its headers */
-	DROP_NO_PORT, /* came in by a device that is no port (any more) */
 	DROP_RESERVED, /* to 01:80:C2:00:00:0X, which bridges do not forward (802.1Q 8.6.3) */
 	DROP_BAD_SOURCE, /* from a group address or from zero */
 	DROP_SAME_PORT, /* to an address on the port it came in by */
@@ -54,7 +53,6 @@ enum port_flag {
 	PORT_BCAST_FLOOD = 1 << 3,
 	PORT_HAIRPIN = 1 << 4,
 	/* and from what its device is */
-	PORT_PEER = 1 << 8, /* a veth whose peer is in another network namespace */
 	PORT_XDP = 1 << 9, /* the XDP program is attached as well */
 	PORT_XDP_TX = 1 << 10, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 11, /* every other port takes every flood from here, by XDP */
@@ -88,6 +86,8 @@ struct port {
 	__u32 domains; /* protected domains, bit N for domain N */
 	__u32 fdb_max; /* most dynamic entries, 0 for no limit of its own */
 	__u32 host_ifindex; /* host port: the host's end */
+	__u64 host; /* host port: MAC of the host's end */
+	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
 	char name[PORT_NAME];
 };
 

@@ -8,6 +8,8 @@ import (
 	"hash/fnv"
 	"regexp"
 
+	"bascule/datapath"
+
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -51,10 +53,27 @@ func nameOf(index int) string {
 	return l.Type() + " " + l.Attrs().Name
 }
 
-// peerOutside reports whether l is a veth whose other end is in another
-// network namespace, so that frames can be handed straight to it.
-func peerOutside(l netlink.Link) bool {
-	return l.Type() == "veth" && l.Attrs().NetNsID >= 0
+// peerOutside returns the address of a veth's other end, if that is in another
+// network namespace, so that its frames can be handed straight to it; 0 if not.
+func peerOutside(l netlink.Link) uint64 {
+	const targetNetnsID = 46 // IFLA_TARGET_NETNSID
+	if l.Type() != "veth" || l.Attrs().NetNsID < 0 {
+		return 0
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(l.Attrs().ParentIndex) // of a veth, the other end
+	req.AddData(info)
+	req.AddData(nl.NewRtAttr(targetNetnsID, nl.Uint32Attr(uint32(l.Attrs().NetNsID))))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil || len(msgs) == 0 {
+		return 0 // frames go the usual way
+	}
+	other, err := netlink.LinkDeserialize(nil, msgs[0])
+	if err != nil || len(other.Attrs().HardwareAddr) != 6 {
+		return 0
+	}
+	return datapath.MACWord([6]byte(other.Attrs().HardwareAddr))
 }
 
 // links returns all devices of the namespace by index.
@@ -139,34 +158,39 @@ const (
 	featureRxVLAN = "rx-vlan-hw-parse"
 )
 
-// switchOff switches a feature of a device off. It reports whether it was on;
-// an error means that the driver refuses.
-func switchOff(name, feature string) (was bool, err error) {
+// featuresOf returns which features of a device are on, by ethtool's names.
+func featuresOf(l netlink.Link) (map[string]bool, error) {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer e.Close()
-	features, err := e.Features(name)
-	if err != nil || !features[feature] {
-		return false, nil // it has none
-	}
-	if err := e.Change(name, map[string]bool{feature: false}); err != nil {
-		return true, err
-	}
-	if features, err = e.Features(name); err == nil && features[feature] {
-		return true, errors.New("the driver keeps it on")
-	}
-	return true, nil
+	return e.Features(l.Attrs().Name)
 }
 
-func switchOn(name, feature string) {
+// switchOff switches a feature of a device off; an error says that the driver
+// refuses.
+func switchOff(l netlink.Link, feature string) error {
+	if err := setFeature(l, feature, false); err != nil {
+		return err
+	}
+	if features, err := featuresOf(l); err != nil || features[feature] {
+		return errors.New("the driver keeps it on")
+	}
+	return nil
+}
+
+func switchOn(l netlink.Link, feature string) {
+	_ = setFeature(l, feature, true) // a driver that refuses has reason to
+}
+
+func setFeature(l netlink.Link, feature string, on bool) error {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
-		return
+		return err
 	}
 	defer e.Close()
-	_ = e.Change(name, map[string]bool{feature: true})
+	return e.Change(l.Attrs().Name, map[string]bool{feature: on})
 }
 
 // mtus returns the MTUs, in bytes, of devices by index, leaving out those that
@@ -193,7 +217,10 @@ func mtus(indexes []uint32) []int {
 }
 
 // A host port is a veth: one end is the host's interface, with the port's
-// name; the other is the port's device, with a name that is ours by its form.
+// name; the other is the port's device, with a name and an interface group
+// that are ours by convention.
+const switchEndGroup = 0xb5c
+
 var switchEndForm = regexp.MustCompile(`^bsc[0-9a-f]{8}$`)
 
 func switchEndName(bridge, port string) string {
@@ -202,10 +229,16 @@ func switchEndName(bridge, port string) string {
 	return fmt.Sprintf("bsc%08x", h.Sum32())
 }
 
+// isSwitchEnd reports whether a device was made by addHost.
+func isSwitchEnd(l netlink.Link) bool {
+	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm.MatchString(l.Attrs().Name)
+}
+
 // addHost makes the two ends of a host port and brings the switch's end up.
 func addHost(bridge, port string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = switchEndName(bridge, port)
+	attrs.Group = switchEndGroup
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make its interface: %w", err)

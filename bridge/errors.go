@@ -2,10 +2,7 @@
 
 package bridge
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // A UsageError is a request that could not be right whatever the state of the
 // system: a malformed address, a number out of range.
@@ -21,7 +18,20 @@ func usagef(object, format string, args ...any) error {
 	return &UsageError{object, fmt.Errorf(format, args...)}
 }
 
-// refused says in one line what was not done, why, and what to do about it.
+// A refusal says in one line what was not done, why, and what to do about it.
+type refusal struct {
+	line  string
+	cause error // nil if there is none below
+}
+
+func (r *refusal) Error() string { return r.line }
+func (r *refusal) Unwrap() error { return r.cause }
+
 func refused(what, why, remedy string) error {
-	return errors.New("cannot " + what + ": " + why + "; " + remedy)
+	return &refusal{line: "cannot " + what + ": " + why + "; " + remedy}
+}
+
+// because adds what a refusal comes from, for callers that look.
+func because(err, cause error) error {
+	return &refusal{err.Error(), cause}
 }

@@ -58,7 +58,7 @@ func TestParseMAC(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, name := range []string{"br0", "a", "fifteen-letters", "br0.100", "a.b.c", "...", "ümläut", "%", "-n"} {
+	for _, name := range []string{"br0", "a", "fifteen-letters", "br0.100", "a.b.c", "...", "ümläut", "-n"} {
 		if err := checkName("bridge", name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -204,13 +204,11 @@ func TestUsable(t *testing.T) {
 }
 
 func TestPeerOutside(t *testing.T) {
-	for nsid, want := range map[int]bool{-1: false, 0: true, 5: true} {
-		if got := peerOutside(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{NetNsID: nsid}}); got != want {
-			t.Errorf("veth with a peer in namespace %d: %v, want %v", nsid, got, want)
-		}
+	if peerOutside(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{NetNsID: -1}}) != 0 {
+		t.Error("a veth whose other end is here has no end outside")
 	}
-	if peerOutside(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{NetNsID: 3}}) {
-		t.Error("a macvlan has no peer")
+	if peerOutside(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{NetNsID: 3}}) != 0 {
+		t.Error("a macvlan has no other end")
 	}
 }
 
@@ -265,8 +263,8 @@ func TestOpenNetns(t *testing.T) {
 	for name, why := range map[string]string{
 		"bsc-there-is-none-of-this-name": "there is none of this name",
 		"/nonexistent/netns":             "there is none of this name",
-		file:                             "is not a namespace",
-		"/proc/self":                     "is not a namespace",
+		file:                             "is not a network namespace",
+		"/proc/self":                     "is not a network namespace",
 	} {
 		ns, err := openNetns(name)
 		if err == nil {

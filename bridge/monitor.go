@@ -102,6 +102,12 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 		if err != nil {
 			return err
 		}
+		if w != nil && w.bridge.Config.HashSeed != b.Config.HashSeed {
+			// another bridge of the same name
+			*events = append(*events, Event{Kind: "bridge-removed", Bridge: name})
+			w.log.Close()
+			w = nil
+		}
 		if w == nil {
 			log, err := b.OpenLog()
 			if errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,7 @@ func openNetns(name string) (netns.NsHandle, error) {
 	if !strings.Contains(name, "/") {
 		path = filepath.Join(netnsDir, name)
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, refused("use network namespace "+name, "there is none of this name", "see 'ip netns list', or give the path of its file")
@@ -33,9 +33,10 @@ func openNetns(name string) (netns.NsHandle, error) {
 		return 0, refused("use network namespace "+name, err.Error(), "give a name of 'ip netns list' or the path of its file")
 	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(fd, &st); err != nil || st.Type != unix.NSFS_MAGIC {
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if unix.Fstatfs(fd, &st) != nil || st.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
 		unix.Close(fd)
-		return 0, refused("use network namespace "+name, path+" is not a namespace", "see 'ip netns list', or give the path of its file")
+		return 0, refused("use network namespace "+name, path+" is not a network namespace", "see 'ip netns list', or give the path of its file")
 	}
 	return netns.NsHandle(fd), nil
 }

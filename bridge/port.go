@@ -43,65 +43,69 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 		return nil, err
 	}
 	add := func(hook string) error {
+		warnings = nil
 		return s.change(what, bridge, func(c *change) error {
 			device, err := newDevice(c, what, bridge, port, o.Type)
 			if err != nil {
 				return err
 			}
-			dropGone(c, port)
+			for _, p := range datapath.Ports(c.next) {
+				if datapath.PortName(p) == port && !c.bridge.HasDevice(p) {
+					return errGone
+				}
+			}
 			p := datapath.NewPort(c.next, port)
 			if p == nil {
 				return refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
 			}
 			config.store(p)
-			switch o.Type {
-			case TypeHost:
-				setFlag(p, datapath.PortHost, true)
-				c.before = func() error {
-					l, err := addHost(bridge, port)
-					if err != nil {
+			c.before = func() error {
+				if o.Type == TypeHost {
+					if device, err = addHost(bridge, port); err != nil {
 						return err
 					}
-					c.undo = func() { netlink.LinkDel(l) }
-					p.Ifindex = uint32(l.Attrs().Index)
-					if host, err := netlink.LinkByName(port); err == nil {
-						p.HostIfindex = uint32(host.Attrs().Index)
+					c.undo = func() { netlink.LinkDel(device) }
+					if err := setHost(p, port); err != nil {
+						return err
 					}
-					setFlag(p, datapath.PortXDP, hook == HookXDP)
-					return nil
+				} else {
+					warnings = append(warnings, mtuWarning(c.next, p, device)...)
 				}
-			default:
 				setDevice(p, device, hook)
-				c.before = func() error {
-					notes, err := prepare(p, device)
-					warnings = append(warnings, notes...)
-					return err
-				}
-				c.undo = func() { giveBack(p, device) }
-				warnings = append(warnings, mtuWarning(c.next, p, device)...)
+				notes, err := inspect(p, device)
+				warnings = append(warnings, notes...)
+				return err
 			}
-			c.after = func() error { return settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id)) }
+			c.after = func() error {
+				notes, err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id))
+				warnings = append(warnings, notes...)
+				return err
+			}
 			return nil
 		})
 	}
 	err = add(o.Hook)
+	if errors.Is(err, errGone) {
+		// the new device takes the place of one of the same name that is gone
+		if err := s.DelPort(bridge, port); err != nil {
+			return nil, err
+		}
+		err = add(o.Hook)
+	}
 	var refusal *datapath.PortError
 	if o.Hook == HookAuto && errors.As(err, &refusal) && refusal.Hook == HookXDP {
-		warnings = []string{port + ": " + refusal.Err.Error() + "; it forwards by tcx alone"}
+		note := port + ": " + refusal.Err.Error() + "; it forwards by tcx alone"
 		err = add(HookTCX)
+		warnings = append(warnings, note)
 	}
-	return warnings, err
+	if err != nil {
+		return nil, err
+	}
+	return warnings, nil
 }
 
-// dropGone drops a port of this name that has lost its device: the new one
-// takes its place.
-func dropGone(c *change, name string) {
-	for _, p := range datapath.Ports(c.next) {
-		if datapath.PortName(p) == name && !c.bridge.HasDevice(p) {
-			*p = datapath.Port{}
-		}
-	}
-}
+// errGone says that a port of the name is there without its device.
+var errGone = errors.New("a port of this name has lost its device")
 
 // newDevice finds the device of a port to be added and checks that it can be
 // one; nil for a host port, whose device is yet to be made.
@@ -155,7 +159,7 @@ func ownerOf(c *change, l netlink.Link) (string, error) {
 			return "", err
 		}
 		for _, p := range datapath.Ports(&b.Config) {
-			if (p.Ifindex == index || p.HostIfindex == index) && b.HasDevice(p) {
+			if (p.Ifindex == index || isHostEnd(l, p)) && b.HasDevice(p) {
 				return name, nil
 			}
 		}
@@ -167,50 +171,43 @@ func ownerOf(c *change, l netlink.Link) (string, error) {
 func setDevice(p *datapath.Port, l netlink.Link, hook string) {
 	a := l.Attrs()
 	p.Ifindex = uint32(a.Index)
-	setFlag(p, datapath.PortPeer, peerOutside(l))
+	p.Peer = peerOutside(l)
 	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
 }
 
-// prepare switches off what a driver must not do to the port's frames, notes it
-// in p, and says what was changed elsewhere or refused.
-func prepare(p *datapath.Port, l netlink.Link) (notes []string, err error) {
-	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
-		note, err := readyForXDP(p, l)
-		if note != "" {
-			notes = append(notes, note)
-		}
-		return notes, err
-	}
-	if l.Type() != physical {
-		return nil, nil
-	}
-	off := func(feature string, had datapath.PortFlags, harm string) {
-		was, err := switchOff(l.Attrs().Name, feature)
+// inspect notes in p what settle is going to change at the port's device, or at
+// the other end of a veth, and says so. It changes nothing.
+func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
+	xdp := p.Flags&datapath.PortXDP != 0
+	switch {
+	case l.Type() == "veth" && xdp:
+		return inspectEnd(p, l)
+	case l.Type() == physical:
+		features, err := featuresOf(l)
 		if err != nil {
-			notes = append(notes, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", l.Attrs().Name, feature, err, harm))
-			return
+			return nil, err
 		}
-		if was {
-			setFlag(p, had, true)
+		if features[featureLRO] {
+			setFlag(p, datapath.PortHadLRO, true)
+		}
+		if features[featureRxVLAN] && xdp {
+			setFlag(p, datapath.PortHadRxVLAN, true)
 		}
 	}
-	off(featureLRO, datapath.PortHadLRO, "merged frames may be too large for other ports")
-	if p.Flags&datapath.PortXDP != 0 {
-		off(featureRxVLAN, datapath.PortHadRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
-	}
-	return notes, nil
+	return nil, nil
 }
 
-// giveBack undoes prepare.
-func giveBack(p *datapath.Port, l netlink.Link) {
-	for flag, feature := range map[datapath.PortFlags]string{datapath.PortHadLRO: featureLRO, datapath.PortHadRxVLAN: featureRxVLAN} {
-		if p.Flags&flag != 0 {
-			switchOn(l.Attrs().Name, feature)
-			setFlag(p, flag, false)
-		}
+// giveBack undoes what settle did to the port's frames. Where now is not nil the
+// port stays, without XDP.
+func giveBack(was, now *datapath.Port, l netlink.Link) {
+	if was.Flags&datapath.PortHadLRO != 0 && now == nil {
+		switchOn(l, featureLRO)
 	}
-	doneWithXDP(p, l)
+	if was.Flags&datapath.PortHadRxVLAN != 0 {
+		switchOn(l, featureRxVLAN)
+	}
+	restoreEnd(was, l)
 }
 
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
@@ -269,25 +266,26 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 			return err
 		}
 		config.store(p)
+		if l == nil && o.Hook != "" {
+			return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
+		}
+		if l != nil {
+			p.Peer, p.Host = peerOutside(l), hostAddress(p)
+		}
 		if o.Hook != "" {
-			if l == nil {
-				return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
-			}
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
 			c.before = func() error {
-				if p.Flags&datapath.PortXDP == 0 {
-					giveBack(p, l)
-				}
-				notes, err := prepare(p, l)
+				setFlag(p, givenBackWithXDP, p.Flags&givenBackWithXDP != 0 && p.Flags&datapath.PortXDP != 0)
+				notes, err := inspect(p, l)
 				warnings = append(warnings, notes...)
 				return err
 			}
 		}
 		c.after = func() error {
-			if l != nil {
-				if err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id)); err != nil {
-					return err
-				}
+			notes, err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id))
+			warnings = append(warnings, notes...)
+			if err != nil {
+				return err
 			}
 			if config.FDBMax == 0 {
 				return nil
@@ -300,7 +298,10 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 		}
 		return nil
 	})
-	return warnings, err
+	if err != nil {
+		return nil, err
+	}
+	return warnings, nil
 }
 
 // DelPort takes a port out of its bridge, and its addresses with it. A host
@@ -312,15 +313,14 @@ func (s *Switch) DelPort(bridge, port string) error {
 		if err != nil {
 			return err
 		}
-		leaving := *p
-		*p = datapath.Port{} // a free slot
-		c.before = func() error { return release(c.bridge, &leaving) }
+		*p = datapath.Port{} // a free slot; leave does the rest
 		return nil
 	})
 }
 
 // findPort finds a port by its device's name, or by the name that it was added
-// by if that device is gone. The link is nil for a port that lost its device.
+// by where that device is gone, or is a host port's in another namespace. The
+// link is the port's device, nil if that is gone.
 func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -328,24 +328,69 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 	}
 	ports := datapath.Ports(c.next)
 	if err == nil {
-		index := uint32(l.Attrs().Index)
 		for _, p := range ports {
-			if (p.Ifindex == index || p.HostIfindex == index) && c.bridge.HasDevice(p) {
-				if p.HostIfindex == index {
-					if l, err = netlink.LinkByIndex(int(p.Ifindex)); err != nil {
-						return nil, nil, failed(what, err)
-					}
-				}
+			if !c.bridge.HasDevice(p) {
+				continue
+			}
+			if int(p.Ifindex) == l.Attrs().Index {
 				return p, l, nil
+			}
+			if isHostEnd(l, p) {
+				device, err := netlink.LinkByIndex(int(p.Ifindex))
+				return p, device, err
 			}
 		}
 	}
 	for _, p := range ports {
-		if datapath.PortName(p) == name && !c.bridge.HasDevice(p) {
+		if datapath.PortName(p) != name {
+			continue
+		}
+		if !c.bridge.HasDevice(p) {
 			return p, nil, nil
+		}
+		if p.Flags&datapath.PortHost != 0 && hostEnd(p) == nil {
+			device, err := netlink.LinkByIndex(int(p.Ifindex))
+			return p, device, err
 		}
 	}
 	return nil, nil, refused(what, name+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+}
+
+// setHost notes the host's end of a host port.
+func setHost(p *datapath.Port, name string) error {
+	host, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("its interface: %w", err)
+	}
+	setFlag(p, datapath.PortHost, true)
+	p.HostIfindex = uint32(host.Attrs().Index)
+	p.Host = datapath.MACWord([6]byte(host.Attrs().HardwareAddr))
+	return nil
+}
+
+// isHostEnd reports whether a device of this namespace is the host's end of p,
+// and not another that has got the same index.
+func isHostEnd(l netlink.Link, p *datapath.Port) bool {
+	a := l.Attrs()
+	return p.Flags&datapath.PortHost != 0 && a.Index == int(p.HostIfindex) &&
+		l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
+}
+
+// hostEnd returns the host's end of p, nil if it is not in this namespace.
+func hostEnd(p *datapath.Port) netlink.Link {
+	l, err := netlink.LinkByIndex(int(p.HostIfindex))
+	if err != nil || !isHostEnd(l, p) {
+		return nil
+	}
+	return l
+}
+
+// hostAddress returns the address of p's host end, 0 if it has none here.
+func hostAddress(p *datapath.Port) uint64 {
+	if l := hostEnd(p); l != nil && len(l.Attrs().HardwareAddr) == 6 {
+		return datapath.MACWord([6]byte(l.Attrs().HardwareAddr))
+	}
+	return 0
 }
 
 // Ports returns the ports of a bridge in the order in which they were added, or
@@ -361,6 +406,7 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 		if err != nil {
 			return err
 		}
+		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
 		for _, p := range inOrder(&b.Config) {
 			stats, err := b.PortStats(p)
 			if err != nil {
@@ -411,7 +457,7 @@ func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.L
 	if l == nil || !b.HasDevice(p) {
 		return nil
 	}
-	if host := devices[int(p.HostIfindex)]; p.Flags&datapath.PortHost != 0 && host != nil {
+	if host := devices[int(p.HostIfindex)]; host != nil && isHostEnd(host, p) {
 		return host
 	}
 	return l
@@ -427,50 +473,77 @@ func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link
 	return l.Attrs().Name
 }
 
-// settle makes a port's device fit to be one: it takes frames for all, and its
-// driver leaves them as they came. A host port's own address is made known.
-func settle(b *datapath.Bridge, p *datapath.Port) error {
-	if !b.HasDevice(p) {
-		return nil
-	}
-	l, err := netlink.LinkByIndex(int(p.Ifindex))
-	if err != nil {
-		return err
-	}
-	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
-		if err := netlink.SetPromiscOn(l); err != nil {
-			return fmt.Errorf("make %s promiscuous: %w", l.Attrs().Name, err)
-		}
-	}
-	if p.Flags&datapath.PortHost == 0 {
-		return nil
-	}
-	host, err := netlink.LinkByIndex(int(p.HostIfindex))
-	if err != nil {
-		return nil // moved to another namespace; its address is learned
-	}
-	return b.Put(datapath.Entry{MAC: [6]byte(host.Attrs().HardwareAddr), Port: p.Id, Static: true})
-}
-
-// release gives a port's device back as it was, or removes a host port's.
-func release(b *datapath.Bridge, p *datapath.Port) error {
-	if !b.HasDevice(p) {
-		return nil
-	}
-	l, err := netlink.LinkByIndex(int(p.Ifindex))
-	if err != nil {
-		return err
-	}
-	if p.Flags&datapath.PortHost != 0 {
-		return netlink.LinkDel(l)
-	}
-	if p.Flags&datapath.PortWasPromisc == 0 {
-		if err := netlink.SetPromiscOff(l); err != nil {
+// settleAll settles every port of the bridge.
+func settleAll(b *datapath.Bridge) error {
+	for _, p := range datapath.Ports(&b.Config) {
+		if _, err := settle(b, p); err != nil {
 			return err
 		}
 	}
-	left := *p
-	giveBack(&left, l)
+	return nil
+}
+
+// settle makes a port's device fit to be one: it takes frames for all, and its
+// driver leaves them as they came. A host port's own address is made known.
+// The notes are what the driver refuses.
+func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
+	if !b.HasDevice(p) {
+		return nil, nil
+	}
+	l, err := netlink.LinkByIndex(int(p.Ifindex))
+	if err != nil {
+		return nil, err
+	}
+	name := l.Attrs().Name
+	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
+		if err := netlink.SetPromiscOn(l); err != nil {
+			return nil, fmt.Errorf("make %s promiscuous: %w", name, err)
+		}
+	}
+	off := func(had datapath.PortFlags, feature, harm string) {
+		if p.Flags&had == 0 {
+			return
+		}
+		if err := switchOff(l, feature); err != nil {
+			notes = append(notes, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", name, feature, err, harm))
+		}
+	}
+	off(datapath.PortHadLRO, featureLRO, "merged frames may be too large for other ports")
+	off(datapath.PortHadRxVLAN, featureRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
+	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
+		if err := prepareEnd(l); err != nil {
+			return notes, err
+		}
+	}
+	if p.Host != 0 {
+		err = b.Put(datapath.Entry{MAC: datapath.WordMAC(p.Host), Port: p.Id, Static: true})
+	}
+	return notes, err
+}
+
+// givenBackWithXDP are the flags of what a port takes for XDP alone.
+const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndNoGRO
+
+// leave gives back what a port took: all of it where it has left the bridge, or
+// what it took for XDP where it does without now. A host port's device goes.
+func leave(b *datapath.Bridge, was, now *datapath.Port) error {
+	l, err := netlink.LinkByIndex(int(was.Ifindex))
+	if err != nil {
+		return nil // it has gone at this moment
+	}
+	if now != nil {
+		if was.Flags&datapath.PortXDP != 0 {
+			giveBack(was, now, l)
+		}
+		return nil
+	}
+	if was.Flags&datapath.PortHost != 0 {
+		return netlink.LinkDel(l)
+	}
+	giveBack(was, nil, l)
+	if was.Flags&datapath.PortWasPromisc == 0 {
+		return netlink.SetPromiscOff(l)
+	}
 	return nil
 }
 
@@ -494,7 +567,8 @@ func setXDPTargets(b *datapath.Bridge, c *datapath.Config) error {
 		if err != nil {
 			return err
 		}
-		setFlag(p, datapath.PortXDPTx, takes)
+		// a veth whose other end has GRO off gets it from settle
+		setFlag(p, datapath.PortXDPTx, takes || p.Flags&datapath.PortEndNoGRO != 0)
 	}
 	return nil
 }

@@ -81,7 +81,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		Name: "group-fwd-mask", Value: "MASK", Default: "0",
 		Help: "forward reserved addresses 01:80:C2:00:00:0X whose bit X is set, 0 to 0xffff",
 		parse: func(c *BridgeConfig, v string) error {
-			n, err := strconv.ParseUint(v, 0, 16)
+			digits, hex := strings.CutPrefix(v, "0x")
+			n, err := strconv.ParseUint(digits, map[bool]int{false: 10, true: 16}[hex], 16)
 			if err != nil {
 				return fmt.Errorf("not a mask of 16 bits; give 0 to 0xffff")
 			}

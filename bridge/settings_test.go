@@ -209,7 +209,7 @@ func TestConfigRoundTrip(t *testing.T) {
 			Protected: Domains(rapid.Uint32().Draw(t, "domains") &^ 1),
 			FDBMax:    rapid.Uint32Range(0, MaxFDB).Draw(t, "max"),
 		}
-		const others = datapath.PortPeer | datapath.PortXDP | datapath.PortHost | datapath.PortWasPromisc
+		const others = datapath.PortXDP | datapath.PortHost | datapath.PortWasPromisc
 		flags := datapath.PortFlags(rapid.Uint32().Draw(t, "flags"))
 		p := datapath.Port{Id: 7, Ifindex: 9, Flags: flags}
 		want.store(&p)

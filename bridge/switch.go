@@ -13,8 +13,11 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"bascule/datapath"
 
@@ -153,10 +156,14 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
-				setFlag(p, datapath.PortPeer, peerOutside(l))
+				p.Peer = peerOutside(l)
+				p.Host = hostAddress(p)
 			}
 		}
 		c.after = func() error {
+			if err := settleAll(c.bridge); err != nil {
+				return err
+			}
 			n, err := c.bridge.Flush(datapath.Match{Dynamic: true, Keep: config.FDBMax})
 			if n > 0 {
 				notes = append(notes, fmt.Sprintf("%s: %d learned addresses dropped to make room for %d at most; static ones stay", name, n, config.FDBMax))
@@ -174,20 +181,15 @@ func (s *Switch) DelBridge(name string) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			return failed(what, b.Remove()) // its ports' devices stay as they are
+			return failed(what, b.Remove(leave)) // its ports' devices stay as they are
 		}
 		if b, err = open(store, what, name); err != nil {
 			return err
 		}
-		if err := b.Begin(); err != nil {
-			return failed(what, err)
+		if err := b.Remove(leave); err != nil {
+			return unfinished(what, err)
 		}
-		for _, p := range datapath.Ports(&b.Config) {
-			if err := release(b, p); err != nil {
-				return failed(what, err)
-			}
-		}
-		return failed(what, b.Remove())
+		return nil
 	})
 }
 
@@ -196,7 +198,7 @@ func (s *Switch) Bridges() (list []Info, err error) {
 	list = []Info{}
 	err = s.each("", func(name string, b *datapath.Bridge) error {
 		info, err := describe(name, b)
-		list = append(list, info)
+		list = append(slices.DeleteFunc(list, func(i Info) bool { return i.Name == name }), info)
 		return err
 	})
 	return list, err
@@ -230,30 +232,34 @@ func describe(name string, b *datapath.Bridge) (Info, error) {
 	return info, nil
 }
 
-// each runs f with the bridge of the name, or with all where it is "".
+// each runs f with the bridge of the name, or with all where it is "". What f
+// reads of a bridge that is changed meanwhile may be half of it: f is run again
+// then, and keeps nothing of the last time.
 func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
-		if name != "" {
-			b, err := open(store, "show bridge "+name, name)
-			if err != nil {
+		names := []string{name}
+		if name == "" {
+			var err error
+			if names, err = store.Names(); err != nil {
 				return err
 			}
-			return f(name, b)
 		}
-		names, err := store.Names()
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			b, err := store.Open(name)
-			if errors.Is(err, fs.ErrNotExist) {
-				continue // deleted at this moment
-			}
-			if err != nil {
-				return refused("read bridge "+name, err.Error(), "name another, or delete it with 'bascule bridge del "+name+"'")
-			}
-			if err := f(name, b); err != nil {
-				return err
+		for _, n := range names {
+			for tries := 0; ; tries++ {
+				b, err := open(store, "show bridge "+n, n)
+				if name == "" && err != nil && !store.Exists(n) {
+					break // deleted at this moment
+				}
+				if err == nil {
+					err = f(n, b)
+				}
+				if b != nil && !b.Current() && tries < 100 {
+					continue
+				}
+				if err != nil {
+					return failed("show bridge "+n, err)
+				}
+				break
 			}
 		}
 		return nil
@@ -281,7 +287,7 @@ type change struct {
 	next   *datapath.Config
 	before func() error // right before the change is made
 	undo   func()       // undoes before, where the change is refused
-	after  func() error // right after, and again by whoever mends
+	after  func() error // right after
 }
 
 // change makes a change to a bridge: plan says which, and touches nothing.
@@ -291,7 +297,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err != nil {
 			return err
 		}
-		next := b.Config
+		was, next := b.Config, b.Config
 		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() {}, after: func() error { return nil }}
 		if err := plan(c); err != nil {
 			return err
@@ -304,7 +310,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			err = setXDPTargets(b, c.next)
 		}
 		if err == nil {
-			err = b.Commit(next)
+			err = b.Commit(next, leave)
 		}
 		if errors.As(err, new(*datapath.UnfinishedError)) {
 			return unfinished(what, err)
@@ -313,16 +319,30 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			c.undo()
 			return failed(what, errors.Join(err, b.Done()))
 		}
-		if err := errors.Join(c.after(), b.Done()); err != nil {
+		if err := errors.Join(c.after(), forgetHosts(b, &was)); err != nil {
 			return unfinished(what, err)
 		}
-		return nil
+		return failed(what, b.Done())
 	})
+}
+
+// forgetHosts removes the entries of addresses that host ports no longer have.
+func forgetHosts(b *datapath.Bridge, was *datapath.Config) error {
+	for _, p := range datapath.Ports(was) {
+		now := datapath.PortAt(&b.Config, p.Id)
+		if now == nil || p.Host == 0 || now.Host == p.Host {
+			continue
+		}
+		if err := b.Delete(datapath.WordMAC(p.Host), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // mend finishes what commands were killed at.
 func mend(store *datapath.Store) error {
-	if err := store.Sweep(); err != nil {
+	if err := store.Sweep(leave); err != nil {
 		return err
 	}
 	names, err := store.Names()
@@ -361,7 +381,7 @@ func mend(store *datapath.Store) error {
 	}
 	for _, l := range devices {
 		// any of them may be of a bridge that can't be read
-		if name := l.Attrs().Name; switchEndForm.MatchString(name) && !used[name] && !strange {
+		if name := l.Attrs().Name; isSwitchEnd(l) && !used[name] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
 				return fmt.Errorf("remove %s: %w", name, err)
 			}
@@ -383,15 +403,10 @@ func mend(store *datapath.Store) error {
 }
 
 func mendBridge(b *datapath.Bridge) error {
-	if err := b.Mend(); err != nil {
+	if err := b.Mend(leave); err != nil {
 		return err
 	}
-	for _, p := range datapath.Ports(&b.Config) {
-		if err := settle(b, p); err != nil {
-			return err
-		}
-	}
-	return nil
+	return settleAll(b)
 }
 
 // checkName says whether a bridge or a port can have the name: it follows the
@@ -403,8 +418,10 @@ func checkName(kind, name string) error {
 		return usagef(object, "it is empty; give a name of 1 to %d bytes", maxName)
 	case len(name) > maxName:
 		return usagef(object, "it is too long; give 1 to %d bytes", maxName)
-	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
-		return usagef(object, "no interface can have it; leave out slashes, colons and blanks")
+	case name == "." || name == ".." || strings.ContainsFunc(name, func(r rune) bool {
+		return strings.ContainsRune("/:%", r) || r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r)
+	}):
+		return usagef(object, "no interface can have it; leave out slashes, colons, percent signs, blanks and what can't be printed")
 	}
 	return nil
 }
@@ -417,19 +434,20 @@ func unfinished(what string, err error) error {
 
 // failed adds what was being done to an error that does not say so yet.
 func failed(what string, err error) error {
-	var usage *UsageError
-	if err == nil || errors.As(err, &usage) || strings.HasPrefix(err.Error(), "cannot ") {
+	if err == nil || errors.As(err, new(*UsageError)) || errors.As(err, new(*refusal)) || errors.Is(err, errGone) {
 		return err
 	}
-	remedy := "nothing was changed"
+	why, remedy := err.Error(), "nothing was changed"
 	var port *datapath.PortError
 	switch {
-	case errors.As(err, &port) && port.Hook == "xdp":
-		return refused(what, "XDP on "+port.Port+" is refused by its driver: "+port.Err.Error(), "use --hook tcx")
+	case errors.As(err, &port) && port.Hook == HookXDP && errors.Is(err, unix.EBUSY):
+		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "take that off, or use --hook tcx"
+	case errors.As(err, &port) && port.Hook == HookXDP:
+		why, remedy = "XDP on "+port.Port+" is refused by its driver: "+port.Err.Error(), "use --hook tcx"
 	case errors.Is(err, os.ErrPermission):
 		remedy = "run as root"
 	}
-	return refused(what, err.Error(), remedy)
+	return because(refused(what, why, remedy), err)
 }
 
 func loadBridgeConfig(c *datapath.Config) BridgeConfig {

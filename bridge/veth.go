@@ -25,9 +25,8 @@ const (
 	featureGRO  = "rx-gro"
 )
 
-// readyForXDP makes the other end of a veth fit for XDP on this end, and notes
-// in p what was different.
-func readyForXDP(p *datapath.Port, l netlink.Link) (note string, err error) {
+// inspectEnd notes in p what prepareEnd is going to change, and says so.
+func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	err = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
 		features, err := e.Features(name)
 		if err != nil {
@@ -39,28 +38,33 @@ func readyForXDP(p *datapath.Port, l netlink.Link) (note string, err error) {
 		if !features[featureGRO] {
 			setFlag(p, datapath.PortEndNoGRO, true)
 		}
-		if !features[featureCsum] && features[featureGRO] {
-			return nil
+		if features[featureCsum] || !features[featureGRO] {
+			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit checksum offload off and GRO on now", datapath.PortName(p), name)}
 		}
-		note = fmt.Sprintf("%s: for XDP, its other end %s now has transmit checksum offload off and GRO on", l.Attrs().Name, name)
-		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureGRO: true})
+		return nil
 	})
 	if err != nil {
-		return "", fmt.Errorf("XDP on a veth needs checksums of its other end, which can't be reached (%w): use --hook tcx", err)
+		return nil, fmt.Errorf("XDP on a veth has to prepare its other end, which can't be reached (%w): use --hook tcx", err)
 	}
-	return note, nil
+	return notes, nil
 }
 
-// doneWithXDP gives the other end of a veth back what readyForXDP took.
-func doneWithXDP(p *datapath.Port, l netlink.Link) {
+// prepareEnd makes the other end of a veth fit for XDP on this end.
+func prepareEnd(l netlink.Link) error {
+	return atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
+		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureGRO: true})
+	})
+}
+
+// restoreEnd gives the other end of a veth back what prepareEnd took.
+func restoreEnd(was *datapath.Port, l netlink.Link) {
 	back := map[string]bool{}
-	if p.Flags&datapath.PortEndHadCsum != 0 {
+	if was.Flags&datapath.PortEndHadCsum != 0 {
 		back[featureCsum], back[featureSCTP] = true, true
 	}
-	if p.Flags&datapath.PortEndNoGRO != 0 {
+	if was.Flags&datapath.PortEndNoGRO != 0 {
 		back[featureGRO] = false
 	}
-	setFlag(p, datapath.PortEndHadCsum|datapath.PortEndNoGRO, false)
 	if len(back) == 0 {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,13 +49,10 @@ func (s *Store) Create(name string, c Config) error {
 		return err
 	}
 	b := &Bridge{store: s, dir: s.path(name)}
-	if err := os.RemoveAll(b.dir); err != nil { // what a killed command left
-		return err
-	}
 	if err := os.MkdirAll(filepath.Join(b.dir, "link"), 0o700); err != nil {
 		return err
 	}
-	if err := b.Commit(c); err != nil {
+	if err := b.Commit(c, nil); err != nil { // no port can leave
 		os.RemoveAll(b.dir)
 		return err
 	}
@@ -124,7 +122,11 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // as it was; the error is then a PortError. An UnfinishedError says that the
 // change is made but not all of it done, which Mend does. The caller holds the
 // lock and is in the bridge's network namespace.
-func (b *Bridge) Commit(next Config) (err error) {
+//
+// leave is called for each port whose device is there and that the bridge
+// no longer has, or has with another hook (now is then not nil): it gives back
+// what the port took. It may be called again by Mend.
+func (b *Bridge) Commit(next Config, leave Leave) (err error) {
 	specialise(&next)
 	g, err := b.load(&next)
 	if err != nil {
@@ -132,6 +134,12 @@ func (b *Bridge) Commit(next Config) (err error) {
 	}
 	defer g.Close()
 
+	evicted := map[uint32]bool{} // ports with a device whose slots get a new tenant
+	for _, p := range Ports(&b.Config) {
+		if next.Ports[Slot(p.Id)].Id != p.Id {
+			evicted[p.Id] = b.HasDevice(p)
+		}
+	}
 	added, err := b.attach(&next, g)
 	if err == nil {
 		err = b.moveIn(&next, g)
@@ -139,19 +147,17 @@ func (b *Bridge) Commit(next Config) (err error) {
 	if err == nil {
 		err = b.pinGeneration(g)
 	}
+	grown := b.gen != "" && next.FdbBuckets != b.Config.FdbBuckets
+	if err == nil && grown {
+		err = b.copyFDB(g)
+	}
 	if err != nil {
 		for _, l := range added {
 			l.remove()
 		}
-		g.moveOut(&next, &b.Config)
+		g.moveOut(&next, &b.Config, func(p *Port) bool { return evicted[p.Id] })
 		os.RemoveAll(b.pin(g.name))
 		return err
-	}
-	grown := b.gen != "" && next.FdbBuckets != b.Config.FdbBuckets
-	if grown {
-		if err := b.copyFDB(g); err != nil {
-			return err
-		}
 	}
 	if err := b.makeCurrent(g.name); err != nil {
 		return err
@@ -161,7 +167,10 @@ func (b *Bridge) Commit(next Config) (err error) {
 	if err := b.converge(g); err != nil {
 		return &UnfinishedError{err}
 	}
-	g.moveOut(&old.Config, &b.Config)
+	if err := old.leave(&b.Config, leave); err != nil {
+		return &UnfinishedError{err}
+	}
+	g.moveOut(&old.Config, &b.Config, func(*Port) bool { return true })
 	if grown { // what was learned while we were at it
 		if err := old.copyFDB(g); err != nil {
 			return &UnfinishedError{err}
@@ -180,9 +189,26 @@ type UnfinishedError struct{ Err error }
 func (e *UnfinishedError) Error() string { return e.Err.Error() }
 func (e *UnfinishedError) Unwrap() error { return e.Err }
 
+// Leave gives back what a port took from the machine.
+type Leave func(b *Bridge, was, now *Port) error
+
+// leave calls f for the ports of b that have left with the configuration now.
+func (b *Bridge) leave(now *Config, f Leave) error {
+	for _, p := range Ports(&b.Config) {
+		stays := PortAt(now, p.Id)
+		if stays != nil && stays.Flags&PortXDP == p.Flags&PortXDP || !b.HasDevice(p) {
+			continue
+		}
+		if err := f(b, p, stays); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Mend finishes what a Commit that was killed had begun. The caller holds the
 // lock and is in the bridge's network namespace.
-func (b *Bridge) Mend() error {
+func (b *Bridge) Mend(leave Leave) error {
 	g, err := b.openGeneration()
 	if err != nil {
 		return err
@@ -190,6 +216,13 @@ func (b *Bridge) Mend() error {
 	defer g.Close()
 	if err := b.converge(g); err != nil {
 		return err
+	}
+	for _, old := range b.generations() {
+		if old.gen != b.gen {
+			if err := old.leave(&b.Config, leave); err != nil {
+				return err
+			}
+		}
 	}
 	for slot := range b.Config.Ports {
 		if b.Config.Ports[slot].Id == 0 {
@@ -206,18 +239,48 @@ func (b *Bridge) Dirty() bool {
 	return err == nil
 }
 
+// generations returns the bridge as each of its generations has it that can be
+// read: one, but for a command that is at work or was killed.
+func (b *Bridge) generations() []*Bridge {
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return nil
+	}
+	var list []*Bridge
+	for _, e := range entries {
+		old := &Bridge{store: b.store, dir: b.dir, gen: e.Name()}
+		if strings.HasPrefix(e.Name(), "gen-") && old.readConfig() == nil {
+			list = append(list, old)
+		}
+	}
+	return list
+}
+
 // Remove deletes the bridge and everything of it in the kernel. The caller
 // holds the lock.
-func (b *Bridge) Remove() error {
-	links, err := b.links()
-	if err != nil {
-		return err
-	}
+func (b *Bridge) Remove(leave Leave) error {
 	if err := os.Remove(b.pin("current")); err != nil {
 		return err
 	}
+	return b.sweep(leave)
+}
+
+// sweep removes what there is of a bridge that does not exist any more, or not
+// yet.
+func (b *Bridge) sweep(leave Leave) error {
+	links, err := b.links()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	for _, l := range links {
-		l.remove()
+		if err := l.remove(); err != nil {
+			return err
+		}
+	}
+	for _, old := range b.generations() {
+		if err := old.leave(&Config{}, leave); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(b.dir)
 }
@@ -290,7 +353,16 @@ func (b *Bridge) load(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	return &generation{name: "gen-" + strconv.Itoa(b.number()+1), coll: coll}, nil
+	return &generation{name: b.nextGeneration(), coll: coll}, nil
+}
+
+// nextGeneration names the generation after the current. The first has a
+// number by chance: a bridge that is made anew must not look like the last.
+func (b *Bridge) nextGeneration() string {
+	if n, err := strconv.ParseUint(strings.TrimPrefix(b.gen, "gen-"), 10, 64); err == nil {
+		return "gen-" + strconv.FormatUint(n+1, 10)
+	}
+	return "gen-" + strconv.FormatUint(uint64(rand.Uint32()), 10)
 }
 
 func anyXDP(c *Config) bool {
@@ -300,12 +372,6 @@ func anyXDP(c *Config) bool {
 		}
 	}
 	return false
-}
-
-// number returns the current generation's, 0 before the first.
-func (b *Bridge) number() int {
-	n, _ := strconv.Atoi(strings.TrimPrefix(b.gen, "gen-"))
-	return n
 }
 
 // moveIn gives the slots of new ports to them: their devices, and counters
@@ -330,14 +396,14 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 }
 
 // moveOut gives up the devices of the ports of c that stay does not have, for
-// those that stay has in their slots.
-func (g *generation) moveOut(c, stay *Config) {
+// those that stay has in their slots, if those have a device.
+func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 	for _, p := range Ports(c) {
 		slot := Slot(p.Id)
 		if PortAt(stay, p.Id) != nil {
 			continue
 		}
-		if tenant := PortAt(stay, stay.Ports[slot].Id); tenant == nil || g.place(tenant) != nil {
+		if tenant := PortAt(stay, stay.Ports[slot].Id); tenant == nil || !there(tenant) || g.place(tenant) != nil {
 			g.forget(slot)
 		}
 	}

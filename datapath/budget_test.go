@@ -78,7 +78,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"learn off", func(_ *Config, p []*Port) { p[0].Flags &^= PortLearn }, true, true},
 		{"discover off", func(_ *Config, p []*Port) { p[0].Flags &^= PortDiscover }, true, false},
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
-		{"peer", func(_ *Config, p []*Port) { p[0].Flags |= PortPeer }, true, false},
+		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
@@ -104,7 +104,7 @@ func TestVerifierBudget(t *testing.T) {
 		p[0].Flags &^= PortDiscover
 		p[0].Domains, p[1].Domains = 2, 2
 		p[1].Flags &^= PortLearn
-		p[2].Flags |= PortPeer
+		p[2].Peer = 2
 	}
 	tests := []struct {
 		name   string
@@ -116,7 +116,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"learn off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortLearn }},
 		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
-		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortPeer }},
+		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
 		{"everything", everything},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)

@@ -32,7 +32,6 @@ const (
 	PortMcastFlood = kernelPortFlagPORT_MCAST_FLOOD
 	PortBcastFlood = kernelPortFlagPORT_BCAST_FLOOD
 	PortHairpin    = kernelPortFlagPORT_HAIRPIN
-	PortPeer       = kernelPortFlagPORT_PEER
 	PortXDP        = kernelPortFlagPORT_XDP
 	PortXDPTx      = kernelPortFlagPORT_XDP_TX
 	PortHost       = kernelPortFlagPORT_HOST
@@ -105,6 +104,12 @@ func NewPort(c *Config, name string) *Port {
 	return nil
 }
 
+// MACWord returns a MAC as Port.Host and Port.Peer have it.
+func MACWord(mac [6]byte) uint64 { return key(mac, 0) }
+
+// WordMAC returns the MAC of such a word.
+func WordMAC(word uint64) [6]byte { return macOf(word) }
+
 // PortName returns the name that the port was added by.
 func PortName(p *Port) string {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&p.Name)), len(p.Name))
@@ -149,7 +154,7 @@ func specialise(c *Config) {
 			f |= kernelFeatureFEATURE_FLOOD_FLAGS
 			allFloods = false
 		}
-		if p.Flags&PortPeer != 0 {
+		if p.Peer != 0 {
 			f |= kernelFeatureFEATURE_PEER
 		}
 		if p.Flags&PortXDPTx == 0 {

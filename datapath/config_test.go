@@ -204,7 +204,7 @@ func TestFeatures(t *testing.T) {
 		{"domains apart", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains, p[2].Domains = 2, 4, 8 }, 0},
 		{"two isolated", func(_ *Config, p []*Port) { p[0].Domains, p[2].Domains = 2, 2 }, protected},
 		{"domains that meet", func(_ *Config, p []*Port) { p[0].Domains, p[2].Domains = 6, 12 }, protected},
-		{"peer", func(_ *Config, p []*Port) { p[2].Flags |= PortPeer }, peer},
+		{"peer", func(_ *Config, p []*Port) { p[2].Peer = 2 }, peer},
 		{"XDP", allXDP, xdpFlood},
 		{"XDP on some", func(_ *Config, p []*Port) { p[0].Flags |= PortXDP | PortXDPTx }, 0},
 		{"XDP and hairpin", func(c *Config, p []*Port) { allXDP(c, p); p[1].Flags |= PortHairpin }, hairpin},
@@ -226,7 +226,7 @@ func TestFeatures(t *testing.T) {
 		// what was on goes off again
 		c.GroupFwdMask = 0
 		for _, p := range Ports(&c) {
-			p.Flags, p.Domains = PortLearn|floods|p.Flags&kernelPortFlagPORT_XDP_FLOOD, 0
+			p.Flags, p.Domains, p.Peer = PortLearn|floods|p.Flags&kernelPortFlagPORT_XDP_FLOOD, 0, 0
 		}
 		specialise(&c)
 		if c.Features != 0 {
@@ -292,7 +292,6 @@ func TestReasons(t *testing.T) {
 	}
 	for reason, want := range map[kernelDropReason]string{
 		kernelDropReasonDROP_BAD_SOURCE: "bad-source",
-		kernelDropReasonDROP_NO_PORT:    "no-port",
 		kernelDropReasonDROP_MTU:        "mtu",
 	} {
 		if names[reason] != want {

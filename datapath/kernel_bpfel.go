@@ -46,6 +46,8 @@ type kernelConfig struct {
 		Domains     uint32
 		FdbMax      uint32
 		HostIfindex uint32
+		Host        uint64
+		Peer        uint64
 		Name        [16]int8
 	}
 }
@@ -92,14 +94,13 @@ type kernelDropReason uint32
 const (
 	kernelDropReasonDROP_UNKNOWN    kernelDropReason = 0
 	kernelDropReasonDROP_MALFORMED  kernelDropReason = 1
-	kernelDropReasonDROP_NO_PORT    kernelDropReason = 2
-	kernelDropReasonDROP_RESERVED   kernelDropReason = 3
-	kernelDropReasonDROP_BAD_SOURCE kernelDropReason = 4
-	kernelDropReasonDROP_SAME_PORT  kernelDropReason = 5
-	kernelDropReasonDROP_PROTECTED  kernelDropReason = 6
-	kernelDropReasonDROP_MTU        kernelDropReason = 7
-	kernelDropReasonDROP_NO_MEMBER  kernelDropReason = 8
-	kernelDropReasonDROP_REASONS    kernelDropReason = 9
+	kernelDropReasonDROP_RESERVED   kernelDropReason = 2
+	kernelDropReasonDROP_BAD_SOURCE kernelDropReason = 3
+	kernelDropReasonDROP_SAME_PORT  kernelDropReason = 4
+	kernelDropReasonDROP_PROTECTED  kernelDropReason = 5
+	kernelDropReasonDROP_MTU        kernelDropReason = 6
+	kernelDropReasonDROP_NO_MEMBER  kernelDropReason = 7
+	kernelDropReasonDROP_REASONS    kernelDropReason = 8
 )
 
 type kernelEvent struct {
@@ -155,6 +156,8 @@ type kernelPort struct {
 	Domains     uint32
 	FdbMax      uint32
 	HostIfindex uint32
+	Host        uint64
+	Peer        uint64
 	Name        [16]int8
 }
 
@@ -166,7 +169,6 @@ const (
 	kernelPortFlagPORT_MCAST_FLOOD  kernelPortFlag = 4
 	kernelPortFlagPORT_BCAST_FLOOD  kernelPortFlag = 8
 	kernelPortFlagPORT_HAIRPIN      kernelPortFlag = 16
-	kernelPortFlagPORT_PEER         kernelPortFlag = 256
 	kernelPortFlagPORT_XDP          kernelPortFlag = 512
 	kernelPortFlagPORT_XDP_TX       kernelPortFlag = 1024
 	kernelPortFlagPORT_XDP_FLOOD    kernelPortFlag = 2048
@@ -187,7 +189,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [9]uint64
+	Drops    [8]uint64
 }
 
 type kernelTimer struct {

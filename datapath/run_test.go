@@ -175,7 +175,7 @@ func (h hook) verdict(code uint32) verdict {
 		return drop
 	case h == hookTCX && code == actRedirect:
 		return redirect
-	case h == hookXDP && code == xdpPass:
+	case h == hookXDP && code == xdpPass, h == hookTCX && int32(code) == actUnspec:
 		return pass
 	case h == hookXDP && code == xdpRedirect:
 		return redirect
@@ -186,6 +186,7 @@ func (h hook) verdict(code uint32) verdict {
 // The kernel's codes (linux/pkt_cls.h, enum xdp_action of linux/bpf.h).
 const (
 	actShot     = 2
+	actUnspec   = -1 // the next program, or the stack
 	actRedirect = 7
 	xdpPass     = 2
 	xdpRedirect = 4

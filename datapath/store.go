@@ -225,15 +225,16 @@ func escape(name string) string   { return escapes.Replace(name) }
 func unescape(name string) string { return unescapes.Replace(name) }
 
 // Sweep removes what commands that were killed left of bridges that do not
-// exist. The caller holds the lock.
-func (s *Store) Sweep() error {
+// exist. The caller holds the lock and is in the bridges' network namespace.
+func (s *Store) Sweep(leave Leave) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if !s.Exists(unescape(e.Name())) {
-			if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
+			b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}
+			if err := b.sweep(leave); err != nil {
 				return err
 			}
 		}

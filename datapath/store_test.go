@@ -80,7 +80,7 @@ func (s *shelf) create(name string, ports int, change ...func(c *Config, p []*Po
 		if ports == 0 && len(change) == 0 {
 			return nil
 		}
-		return b.Commit(newConfig(s.rack, ports, change...))
+		return b.Commit(newConfig(s.rack, ports, change...), keepAll)
 	})
 	return b
 }
@@ -94,12 +94,15 @@ func (s *shelf) open(name string) *Bridge {
 	return b
 }
 
+// keepAll gives nothing back: these ports took nothing.
+func keepAll(*Bridge, *Port, *Port) error { return nil }
+
 // commit makes a change to a bridge's configuration.
 func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {
 	return s.try(func() error {
 		next := b.Config
 		change(&next, Ports(&next))
-		return b.Commit(next)
+		return b.Commit(next, keepAll)
 	})
 }
 
@@ -280,8 +283,8 @@ func TestBridgeLife(t *testing.T) {
 		t.Error("the old configuration is current, or the new one is not")
 	}
 
-	s.do(b.Remove)
-	s.do(s.open("a.b%").Remove)
+	s.do(func() error { return b.Remove(keepAll) })
+	s.do(func() error { return s.open("a.b%").Remove(keepAll) })
 	for i, ifindex := range s.rack.near {
 		if tcx, xdp := s.attached(ifindex); len(tcx) > 0 || xdp != 0 {
 			t.Errorf("near%d still has programs %v and %d", i, tcx, xdp)
@@ -468,7 +471,7 @@ func TestMend(t *testing.T) {
 			if got := len(Ports(&b.Config)) == 3; got != done {
 				t.Fatalf("the change is current: %v, want %v", got, done)
 			}
-			s.do(b.Mend)
+			s.do(func() error { return b.Mend(keepAll) })
 			s.do(b.Done)
 			expectTree(t, b, linkNames(b)...)
 			s.expectAttached(b)
@@ -520,7 +523,7 @@ func TestSweepStore(t *testing.T) {
 	if names, _ := s.store.Names(); !slices.Equal(names, []string{"whole"}) {
 		t.Errorf("bridges %q, want only the whole one", names)
 	}
-	s.do(s.store.Sweep)
+	s.do(func() error { return s.store.Sweep(keepAll) })
 	entries, err := os.ReadDir(s.store.dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "whole" {
 		t.Errorf("left: %v, %v", entries, err)
