@@ -13,6 +13,7 @@ import (
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // What XDP asks of a veth's other end. A veth hands packets over with their
@@ -51,9 +52,26 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 
 // prepareEnd makes the other end of a veth fit for XDP on this end.
 func prepareEnd(l netlink.Link) error {
-	return atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
+	err := atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
 		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureGRO: true})
 	})
+	if err != nil {
+		return err
+	}
+	family, err := netlink.GenlFamilyGet("netdev")
+	if err != nil {
+		return fmt.Errorf("XDP features: %w", err)
+	}
+	takes, err := xdpTarget(family, uint32(l.Attrs().Index))
+	if err != nil || takes || l.Attrs().RawFlags&unix.IFF_UP == 0 {
+		return err
+	}
+	// GRO was switched on while the other end was down: the kernel looks again
+	// only when this end comes up, and nothing passes a veth with an end down
+	if err := netlink.LinkSetDown(l); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
 }
 
 // restoreEnd gives the other end of a veth back what prepareEnd took.
