@@ -39,7 +39,8 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 		if !features[featureGRO] {
 			setFlag(p, datapath.PortEndNoGRO, true)
 		}
-		if features[featureCsum] || !features[featureGRO] {
+		ours := p.Flags&datapath.PortHost != 0 // nobody has set it to anything yet
+		if !ours && (features[featureCsum] || !features[featureGRO]) {
 			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit checksum offload off and GRO on now", datapath.PortName(p), name)}
 		}
 		return nil

@@ -129,3 +129,17 @@ func TestMTUChanges(t *testing.T) {
 	expect(t, "larger than the decision knows", s.tcx(0, big), sent(1))
 	expect(t, "larger than the decision knows, by XDP", s.xdp(0, big), sent(1))
 }
+
+// A tag that is in the frame comes on top of the MTU.
+func TestMTUTag(t *testing.T) {
+	s := newBench(t, 2, allXDP)
+	sender, receiver := packet{dst: broadcast, src: station(0)}.tagged(10), packet{dst: broadcast, src: station(1)}.tagged(10)
+	s.tcx(0, sender.bytes())
+	s.tcx(1, receiver.bytes())
+	for size, want := range map[int]outcome{1500 + etherHeader + 4: sent(1), 1500 + etherHeader + 5: dropped("mtu")} {
+		frame := packet{dst: station(1), src: station(0), size: size}.tagged(10).bytes()
+		for range 2 {
+			expect(t, fmt.Sprintf("%d bytes with a tag", size), s.tcx(0, frame), want)
+		}
+	}
+}

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"bascule/test/netlab"
 )
@@ -21,6 +23,10 @@ var deviceCases = []conformance{
 	{name: "port_renamed", hooks: tcx, run: portRenamed},
 	{name: "port_moved_to_netns", hooks: tcx, run: portMovedToNetns},
 	{name: "host_port", hooks: both, run: hostPort},
+	{name: "host_port_by_xdp", hooks: both, run: hostPortByXDP},
+	{name: "host_port_moved", hooks: tcx, run: hostPortMoved},
+	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
+	{name: "address_behind_an_end", hooks: both, run: addressBehindAnEnd},
 	{name: "tap", hooks: tcx, run: tap},
 	{name: "gso", hooks: tcx, run: gso},
 }
@@ -611,4 +617,95 @@ func startLoad(l *netlab.Lab, ends []*netlab.End, a, b *netlab.End) *netlab.Load
 	return l.StartLoad(ends,
 		netlab.Flow{From: a, Dst: B, Src: A, To: []*netlab.End{b}},
 		netlab.Flow{From: b, Dst: A, Src: B, To: []*netlab.End{a}})
+}
+
+// A host port may be on XDP as well, from the moment it is made.
+func hostPortByXDP(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 1)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--hook", "xdp")
+	nl, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkSetUp(nl))
+	host, one := l.NewHost(l.Switch, "host0", 100), ends[0].Host()
+	must(t, host.Ping(one.IPv4))
+	must(t, netlab.Transfer(host, one, one.IPv4, 4<<20))
+	must(t, netlab.Transfer(one, host, host.IPv4, 4<<20))
+}
+
+// A host port whose interface has moved away is still the port, and a device
+// that gets its index is not.
+func hostPortMoved(t *testing.T, _ string) {
+	l, _ := setup(t, "tcx", 1)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	here := l.Switch.Netlink()
+	nl, err := here.LinkByName("host0")
+	must(t, err)
+	elsewhere := l.NewNamespace()
+	handle, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer handle.Close()
+	must(t, here.LinkSetNsFd(nl, int(handle)))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = "other", nl.Attrs().Index
+	other := &netlink.Veth{LinkAttrs: attrs, PeerName: "other2"}
+	must(t, here.LinkAdd(other))
+	defer here.LinkDel(other)
+
+	if p := l.Port("br0", "host0"); p.Type != "host" {
+		t.Errorf("the port is shown as %+v", p)
+	}
+	l.Refused([]string{"other"}, "port", "del", "br0", "other")
+	l.Bascule("port", "set", "br0", "host0", "--hairpin")
+	l.Bascule("port", "del", "br0", "host0")
+	if _, err := elsewhere.Netlink().LinkByName("host0"); err == nil {
+		t.Error("the port is deleted, and its interface is still there")
+	}
+	if _, err := here.LinkByName("other"); err != nil {
+		t.Errorf("a device of the same index is gone with the port: %v", err)
+	}
+}
+
+// The FDB follows the address of the host's interface at the next command.
+func hostPortAddress(t *testing.T, _ string) {
+	l, _ := setup(t, "tcx", 1)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	here := l.Switch.Netlink()
+	nl, err := here.LinkByName("host0")
+	must(t, err)
+	for _, mac := range []netlab.MAC{C, D} {
+		must(t, here.LinkSetHardwareAddr(nl, mac[:]))
+		l.Bascule("bridge", "set", "br0")
+		wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 0 host0 static", mac))
+	}
+}
+
+// What is for another behind an end reaches the end, but its stack must not
+// take it for its own.
+func addressBehindAnEnd(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	for _, mac := range []netlab.MAC{C, b.MAC} {
+		l.Bascule("fdb", "add", "br0", mac.String(), b.Port)
+	}
+	learn(l, a, A)
+	fd := -1
+	must(t, b.Namespace.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		// the frames' ethertype 0x88b5, in network order
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0xb588, Ifindex: b.Ifindex})
+	}))
+	defer unix.Close(fd)
+	for dst, want := range map[netlab.MAC]uint8{C: unix.PACKET_OTHERHOST, b.MAC: unix.PACKET_HOST} {
+		l.Reach(a, l.Frames(10, dst, A), b)
+		for range 10 {
+			_, from, err := unix.Recvfrom(fd, make([]byte, 2000), 0)
+			must(t, err)
+			if got := from.(*unix.SockaddrLinklayer).Pkttype; got != want {
+				t.Errorf("a frame to %v has packet type %d, should be %d (packet(7))", dst, got, want)
+			}
+		}
+	}
 }
