@@ -5,12 +5,9 @@ package bridge
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"regexp"
 
 	"bascule/datapath"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -150,49 +147,6 @@ func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	return false, nil
 }
 
-// offloads are what a driver must not do to received frames: merging them
-// (LRO loses their borders), and, where XDP looks at them, taking VLAN tags
-// out, which XDP would not see.
-const (
-	featureLRO    = "rx-lro"
-	featureRxVLAN = "rx-vlan-hw-parse"
-)
-
-// featuresOf returns which features of a device are on, by ethtool's names.
-func featuresOf(l netlink.Link) (map[string]bool, error) {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return nil, err
-	}
-	defer e.Close()
-	return e.Features(l.Attrs().Name)
-}
-
-// switchOff switches a feature of a device off; an error says that the driver
-// refuses.
-func switchOff(l netlink.Link, feature string) error {
-	if err := setFeature(l, feature, false); err != nil {
-		return err
-	}
-	if features, err := featuresOf(l); err != nil || features[feature] {
-		return errors.New("the driver keeps it on")
-	}
-	return nil
-}
-
-func switchOn(l netlink.Link, feature string) {
-	_ = setFeature(l, feature, true) // a driver that refuses has reason to
-}
-
-func setFeature(l netlink.Link, feature string, on bool) error {
-	e, err := ethtool.NewEthtool()
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	return e.Change(l.Attrs().Name, map[string]bool{feature: on})
-}
-
 // mtus returns the MTUs, in bytes, of devices by index, leaving out those that
 // are gone. It asks by netdevice(7)'s calls, which cost a tenth of netlink's.
 func mtus(indexes []uint32) []int {
@@ -214,42 +168,4 @@ func mtus(indexes []uint32) []int {
 		list = append(list, int(r.Uint32()))
 	}
 	return list
-}
-
-// A host port is a veth: one end is the host's interface, with the port's
-// name; the other is the port's device, with a name and an interface group
-// that are ours by convention.
-const switchEndGroup = 0xb5c
-
-var switchEndForm = regexp.MustCompile(`^bsc[0-9a-f]{8}$`)
-
-func switchEndName(bridge, port string) string {
-	h := fnv.New32a()
-	h.Write([]byte(bridge + "/" + port))
-	return fmt.Sprintf("bsc%08x", h.Sum32())
-}
-
-// isSwitchEnd reports whether a device was made by addHost.
-func isSwitchEnd(l netlink.Link) bool {
-	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm.MatchString(l.Attrs().Name)
-}
-
-// addHost makes the two ends of a host port and brings the switch's end up.
-func addHost(bridge, port string) (netlink.Link, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = switchEndName(bridge, port)
-	attrs.Group = switchEndGroup
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return nil, fmt.Errorf("make its interface: %w", err)
-	}
-	l, err := netlink.LinkByName(attrs.Name)
-	if err == nil {
-		err = netlink.LinkSetUp(l)
-	}
-	if err != nil {
-		netlink.LinkDel(veth)
-		return nil, fmt.Errorf("make its interface: %w", err)
-	}
-	return l, nil
 }

@@ -176,40 +176,6 @@ func setDevice(p *datapath.Port, l netlink.Link, hook string) {
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
 }
 
-// inspect notes in p what settle is going to change at the port's device, or at
-// the other end of a veth, and says so. It changes nothing.
-func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
-	xdp := p.Flags&datapath.PortXDP != 0
-	switch {
-	case l.Type() == "veth" && xdp:
-		return inspectEnd(p, l)
-	case l.Type() == physical:
-		features, err := featuresOf(l)
-		if err != nil {
-			return nil, err
-		}
-		if features[featureLRO] {
-			setFlag(p, datapath.PortHadLRO, true)
-		}
-		if features[featureRxVLAN] && xdp {
-			setFlag(p, datapath.PortHadRxVLAN, true)
-		}
-	}
-	return nil, nil
-}
-
-// giveBack undoes what settle did to the port's frames. Where now is not nil the
-// port stays, without XDP.
-func giveBack(was, now *datapath.Port, l netlink.Link) {
-	if was.Flags&datapath.PortHadLRO != 0 && now == nil {
-		switchOn(l, featureLRO)
-	}
-	if was.Flags&datapath.PortHadRxVLAN != 0 {
-		switchOn(l, featureRxVLAN)
-	}
-	restoreEnd(was, l)
-}
-
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
 // packets and copies what a tap sends; so only hardware gets it unasked.
 func wantsXDP(hook string, l netlink.Link) bool {
@@ -356,43 +322,6 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 	return nil, nil, refused(what, name+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
 }
 
-// setHost notes the host's end of a host port.
-func setHost(p *datapath.Port, name string) error {
-	host, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("its interface: %w", err)
-	}
-	setFlag(p, datapath.PortHost, true)
-	p.HostIfindex = uint32(host.Attrs().Index)
-	p.Host = datapath.MACWord([6]byte(host.Attrs().HardwareAddr))
-	return nil
-}
-
-// isHostEnd reports whether a device of this namespace is the host's end of p,
-// and not another that has got the same index.
-func isHostEnd(l netlink.Link, p *datapath.Port) bool {
-	a := l.Attrs()
-	return p.Flags&datapath.PortHost != 0 && a.Index == int(p.HostIfindex) &&
-		l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
-}
-
-// hostEnd returns the host's end of p, nil if it is not in this namespace.
-func hostEnd(p *datapath.Port) netlink.Link {
-	l, err := netlink.LinkByIndex(int(p.HostIfindex))
-	if err != nil || !isHostEnd(l, p) {
-		return nil
-	}
-	return l
-}
-
-// hostAddress returns the address of p's host end, 0 if it has none here.
-func hostAddress(p *datapath.Port) uint64 {
-	if l := hostEnd(p); l != nil && len(l.Attrs().HardwareAddr) == 6 {
-		return datapath.MACWord([6]byte(l.Attrs().HardwareAddr))
-	}
-	return 0
-}
-
 // Ports returns the ports of a bridge in the order in which they were added, or
 // those of all bridges where the name is "".
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
@@ -471,106 +400,6 @@ func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link
 		return datapath.PortName(p)
 	}
 	return l.Attrs().Name
-}
-
-// settleAll settles every port of the bridge.
-func settleAll(b *datapath.Bridge) error {
-	for _, p := range datapath.Ports(&b.Config) {
-		if _, err := settle(b, p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// settle makes a port's device fit to be one: it takes frames for all, and its
-// driver leaves them as they came. A host port's own address is made known.
-// The notes are what the driver refuses.
-func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
-	if !b.HasDevice(p) {
-		return nil, nil
-	}
-	l, err := netlink.LinkByIndex(int(p.Ifindex))
-	if err != nil {
-		return nil, err
-	}
-	name := l.Attrs().Name
-	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
-		if err := netlink.SetPromiscOn(l); err != nil {
-			return nil, fmt.Errorf("make %s promiscuous: %w", name, err)
-		}
-	}
-	off := func(had datapath.PortFlags, feature, harm string) {
-		if p.Flags&had == 0 {
-			return
-		}
-		if err := switchOff(l, feature); err != nil {
-			notes = append(notes, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", name, feature, err, harm))
-		}
-	}
-	off(datapath.PortHadLRO, featureLRO, "merged frames may be too large for other ports")
-	off(datapath.PortHadRxVLAN, featureRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
-	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
-		if err := prepareEnd(l); err != nil {
-			return notes, err
-		}
-	}
-	if p.Host != 0 {
-		err = b.Put(datapath.Entry{MAC: datapath.WordMAC(p.Host), Port: p.Id, Static: true})
-	}
-	return notes, err
-}
-
-// givenBackWithXDP are the flags of what a port takes for XDP alone.
-const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndNoGRO
-
-// leave gives back what a port took: all of it where it has left the bridge, or
-// what it took for XDP where it does without now. A host port's device goes.
-func leave(b *datapath.Bridge, was, now *datapath.Port) error {
-	l, err := netlink.LinkByIndex(int(was.Ifindex))
-	if err != nil {
-		return nil // it has gone at this moment
-	}
-	if now != nil {
-		if was.Flags&datapath.PortXDP != 0 {
-			giveBack(was, now, l)
-		}
-		return nil
-	}
-	if was.Flags&datapath.PortHost != 0 {
-		return netlink.LinkDel(l)
-	}
-	giveBack(was, nil, l)
-	if was.Flags&datapath.PortWasPromisc == 0 {
-		return netlink.SetPromiscOff(l)
-	}
-	return nil
-}
-
-// setXDPTargets notes which ports take frames that XDP redirects: a veth does
-// while its other end has GRO on or an XDP program of its own.
-func setXDPTargets(b *datapath.Bridge, c *datapath.Config) error {
-	var family *netlink.GenlFamily
-	for _, p := range datapath.Ports(c) {
-		setFlag(p, datapath.PortXDPTx, false)
-		there := datapath.PortAt(&b.Config, p.Id) == nil || b.HasDevice(p)
-		if p.Flags&datapath.PortXDP == 0 || !there {
-			continue
-		}
-		if family == nil {
-			var err error
-			if family, err = netlink.GenlFamilyGet("netdev"); err != nil {
-				return fmt.Errorf("XDP features: %w", err)
-			}
-		}
-		takes, err := xdpTarget(family, p.Ifindex)
-		if err != nil {
-			return err
-		}
-		// a veth whose other end has GRO off gets it from settle
-		setFlag(p, datapath.PortXDPTx, takes || p.Flags&datapath.PortEndNoGRO != 0)
-	}
-	return nil
 }
 
 func setFlag(p *datapath.Port, flag datapath.PortFlags, on bool) {

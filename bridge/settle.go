@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+
+	"bascule/datapath"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// inspect notes in p what settle is going to change at the port's device, or at
+// the other end of a veth, and says so. It changes nothing.
+func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
+	xdp := p.Flags&datapath.PortXDP != 0
+	switch {
+	case l.Type() == "veth" && xdp:
+		return inspectEnd(p, l)
+	case l.Type() == physical:
+		features, err := featuresOf(l)
+		if err != nil {
+			return nil, err
+		}
+		if features[featureLRO] {
+			setFlag(p, datapath.PortHadLRO, true)
+		}
+		if features[featureRxVLAN] && xdp {
+			setFlag(p, datapath.PortHadRxVLAN, true)
+		}
+	}
+	return nil, nil
+}
+
+// giveBack undoes what settle did to the port's frames. Where now is not nil the
+// port stays, without XDP.
+func giveBack(was, now *datapath.Port, l netlink.Link) {
+	if was.Flags&datapath.PortHadLRO != 0 && now == nil {
+		switchOn(l, featureLRO)
+	}
+	if was.Flags&datapath.PortHadRxVLAN != 0 {
+		switchOn(l, featureRxVLAN)
+	}
+	restoreEnd(was, l)
+}
+
+// settleAll settles every port of the bridge.
+func settleAll(b *datapath.Bridge) error {
+	for _, p := range datapath.Ports(&b.Config) {
+		if _, err := settle(b, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle makes a port's device fit to be one: it takes frames for all, and its
+// driver leaves them as they came. A host port's own address is made known.
+// The notes are what the driver refuses.
+func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
+	if !b.HasDevice(p) {
+		return nil, nil
+	}
+	l, err := netlink.LinkByIndex(int(p.Ifindex))
+	if err != nil {
+		return nil, err
+	}
+	name := l.Attrs().Name
+	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
+		if err := netlink.SetPromiscOn(l); err != nil {
+			return nil, fmt.Errorf("make %s promiscuous: %w", name, err)
+		}
+	}
+	off := func(had datapath.PortFlags, feature, harm string) {
+		if p.Flags&had == 0 {
+			return
+		}
+		if err := switchOff(l, feature); err != nil {
+			notes = append(notes, fmt.Sprintf("%s: the driver does not switch %s off (%v): %s", name, feature, err, harm))
+		}
+	}
+	off(datapath.PortHadLRO, featureLRO, "merged frames may be too large for other ports")
+	off(datapath.PortHadRxVLAN, featureRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
+	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
+		if err := prepareEnd(l); err != nil {
+			return notes, err
+		}
+	}
+	if p.Host != 0 {
+		err = b.Put(datapath.Entry{MAC: datapath.WordMAC(p.Host), Port: p.Id, Static: true})
+	}
+	return notes, err
+}
+
+// givenBackWithXDP are the flags of what a port takes for XDP alone.
+const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndNoGRO
+
+// leave gives back what a port took: all of it where it has left the bridge, or
+// what it took for XDP where it does without now. A host port's device goes.
+func leave(b *datapath.Bridge, was, now *datapath.Port) error {
+	l, err := netlink.LinkByIndex(int(was.Ifindex))
+	if err != nil {
+		return nil // it has gone at this moment
+	}
+	if now != nil {
+		if was.Flags&datapath.PortXDP != 0 {
+			giveBack(was, now, l)
+		}
+		return nil
+	}
+	if was.Flags&datapath.PortHost != 0 {
+		return netlink.LinkDel(l)
+	}
+	giveBack(was, nil, l)
+	if was.Flags&datapath.PortWasPromisc == 0 {
+		return netlink.SetPromiscOff(l)
+	}
+	return nil
+}
+
+// setXDPTargets notes which ports take frames that XDP redirects: a veth does
+// while its other end has GRO on or an XDP program of its own.
+func setXDPTargets(b *datapath.Bridge, c *datapath.Config) error {
+	var family *netlink.GenlFamily
+	for _, p := range datapath.Ports(c) {
+		setFlag(p, datapath.PortXDPTx, false)
+		there := datapath.PortAt(&b.Config, p.Id) == nil || b.HasDevice(p)
+		if p.Flags&datapath.PortXDP == 0 || !there {
+			continue
+		}
+		if family == nil {
+			var err error
+			if family, err = netlink.GenlFamilyGet("netdev"); err != nil {
+				return fmt.Errorf("XDP features: %w", err)
+			}
+		}
+		takes, err := xdpTarget(family, p.Ifindex)
+		if err != nil {
+			return err
+		}
+		// a veth whose other end has GRO off gets it from settle
+		setFlag(p, datapath.PortXDPTx, takes || p.Flags&datapath.PortEndNoGRO != 0)
+	}
+	return nil
+}
+
+// offloads are what a driver must not do to received frames: merging them
+// (LRO loses their borders), and, where XDP looks at them, taking VLAN tags
+// out, which XDP would not see.
+const (
+	featureLRO    = "rx-lro"
+	featureRxVLAN = "rx-vlan-hw-parse"
+)
+
+// featuresOf returns which features of a device are on, by ethtool's names.
+func featuresOf(l netlink.Link) (map[string]bool, error) {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	return e.Features(l.Attrs().Name)
+}
+
+// switchOff switches a feature of a device off; an error says that the driver
+// refuses.
+func switchOff(l netlink.Link, feature string) error {
+	if err := setFeature(l, feature, false); err != nil {
+		return err
+	}
+	if features, err := featuresOf(l); err != nil || features[feature] {
+		return errors.New("the driver keeps it on")
+	}
+	return nil
+}
+
+func switchOn(l netlink.Link, feature string) {
+	_ = setFeature(l, feature, true) // a driver that refuses has reason to
+}
+
+func setFeature(l netlink.Link, feature string, on bool) error {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	return e.Change(l.Attrs().Name, map[string]bool{feature: on})
+}

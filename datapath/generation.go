@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// Names of what is pinned in a generation's folder.
+const (
+	configPin  = "config"
+	tcxPin     = "tcx"
+	xdpPin     = "xdp"
+	controlPin = "control"
+)
+
+// tables are the maps that outlive a generation.
+var tables = []string{
+	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
+	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
+}
+
+// deviceMaps hold the ports' devices, one map for each hook.
+var deviceMaps = []string{kernelMapTcxDevices, kernelMapXdpDevices}
+
+// A generation is a configuration in the kernel: its programs and the tables
+// that they use.
+type generation struct {
+	name string
+	coll *ebpf.Collection
+}
+
+func (g *generation) Close() { g.coll.Close() }
+
+func (g *generation) program(h hook) *ebpf.Program {
+	if h == hookXDP {
+		return g.coll.Programs[kernelProgBasculeXdp]
+	}
+	return g.coll.Programs[kernelProgBasculeTcx]
+}
+
+// load makes the next generation, with the bridge's tables where it has some.
+func (b *Bridge) load(c *Config) (*generation, error) {
+	spec, err := loadKernel()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
+		return nil, err
+	}
+	spec.Maps[kernelMapFdb].MaxEntries = c.FdbBuckets + fdbWindow
+	if !anyXDP(c) {
+		delete(spec.Programs, kernelProgBasculeXdp)
+	}
+	var opts ebpf.CollectionOptions
+	opts.MapReplacements = map[string]*ebpf.Map{}
+	if b.gen != "" {
+		for _, name := range tables {
+			// an FDB that grows is a new one, and so is the count of its entries
+			if c.FdbBuckets != b.Config.FdbBuckets && (name == kernelMapFdb || name == kernelMapUsage) {
+				continue
+			}
+			m, err := b.openTable(name)
+			if err != nil {
+				return nil, err
+			}
+			defer m.Close()
+			opts.MapReplacements[name] = m
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
+	if err != nil {
+		return nil, explain(err)
+	}
+	return &generation{name: b.nextGeneration(), coll: coll}, nil
+}
+
+// nextGeneration names the generation after the current. The first has a
+// number by chance: a bridge that is made anew must not look like the last.
+func (b *Bridge) nextGeneration() string {
+	if n, err := strconv.ParseUint(strings.TrimPrefix(b.gen, "gen-"), 10, 64); err == nil {
+		return "gen-" + strconv.FormatUint(n+1, 10)
+	}
+	return "gen-" + strconv.FormatUint(uint64(rand.Uint32()), 10)
+}
+
+func anyXDP(c *Config) bool {
+	for _, p := range Ports(c) {
+		if p.Flags&PortXDP != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// moveIn gives the slots of new ports to them: their devices, and counters
+// without what former tenants left.
+func (b *Bridge) moveIn(c *Config, g *generation) error {
+	for _, p := range Ports(c) {
+		if PortAt(&b.Config, p.Id) != nil {
+			continue
+		}
+		if err := g.place(p); err != nil {
+			return err
+		}
+		zero := make([]Stats, ebpf.MustPossibleCPU())
+		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
+			return err
+		}
+		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveOut gives up the devices of the ports of c that stay does not have, for
+// those that stay has in their slots, if those have a device.
+func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
+	for _, p := range Ports(c) {
+		slot := Slot(p.Id)
+		if PortAt(stay, p.Id) != nil {
+			continue
+		}
+		if tenant := PortAt(stay, stay.Ports[slot].Id); tenant == nil || !there(tenant) || g.place(tenant) != nil {
+			g.forget(slot)
+		}
+	}
+}
+
+// place enters a port's device in its slot.
+func (g *generation) place(p *Port) error {
+	for _, m := range deviceMaps {
+		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
+			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+		}
+	}
+	return nil
+}
+
+// forget takes a slot's device out; the kernel has done so if it is gone.
+func (g *generation) forget(slot uint32) {
+	for _, m := range deviceMaps {
+		_ = g.coll.Maps[m].Delete(slot)
+	}
+}
+
+// pinGeneration pins all of g in a folder of its own.
+func (b *Bridge) pinGeneration(g *generation) error {
+	dir := b.pin(g.name)
+	if err := os.RemoveAll(dir); err != nil { // what a killed command left
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	pins := map[string]interface{ Pin(string) error }{
+		configPin:  g.coll.Maps[".rodata"],
+		tcxPin:     g.coll.Programs[kernelProgBasculeTcx],
+		controlPin: g.coll.Programs[kernelProgBasculeControl],
+	}
+	if p := g.coll.Programs[kernelProgBasculeXdp]; p != nil {
+		pins[xdpPin] = p
+	}
+	for _, name := range tables {
+		pins[name] = pinOnce{g.coll.Maps[name]}
+	}
+	for name, p := range pins {
+		if err := p.Pin(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// pinOnce pins a map wherever else it is pinned already.
+type pinOnce struct{ m *ebpf.Map }
+
+func (p pinOnce) Pin(path string) error {
+	m, err := p.m.Clone()
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Pin(path)
+}
+
+// makeCurrent is the moment at which a change is made.
+func (b *Bridge) makeCurrent(gen string) error {
+	next := b.pin("next")
+	os.Remove(next)
+	if err := os.Symlink(gen, next); err != nil {
+		return err
+	}
+	return os.Rename(next, b.pin("current"))
+}
+
+// openGeneration opens the current generation from its pins.
+func (b *Bridge) openGeneration() (*generation, error) {
+	g := &generation{name: b.gen, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
+	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, controlPin: kernelProgBasculeControl} {
+		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
+		if errors.Is(err, fs.ErrNotExist) && pin == xdpPin {
+			continue
+		}
+		if err != nil {
+			g.Close()
+			return nil, err
+		}
+		g.coll.Programs[name] = p
+	}
+	for _, name := range deviceMaps {
+		m, err := b.openTable(name)
+		if err != nil {
+			g.Close()
+			return nil, err
+		}
+		g.coll.Maps[name] = m
+	}
+	return g, nil
+}
+
+// converge makes the kernel what the current generation says: its programs on
+// its ports, nothing on others, no addresses of ports that are gone.
+func (b *Bridge) converge(g *generation) error {
+	if _, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+		return err
+	}
+	left := false
+	links, err := b.links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		p := PortAt(&b.Config, l.port)
+		if p == nil || l.hook == hookXDP && p.Flags&PortXDP == 0 {
+			if err := l.remove(); err != nil {
+				return err
+			}
+			left = left || p == nil
+			continue
+		}
+		if err := l.update(g.program(l.hook)); err != nil {
+			return &PortError{PortName(p), l.hook.String(), err}
+		}
+	}
+	if !left {
+		return nil
+	}
+	_, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1})
+	return err
+}
+
+// collect removes the folders of all generations but the current, and what a
+// command that was killed at makeCurrent left.
+func (b *Bridge) collect() error {
+	entries, err := os.ReadDir(b.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		old := strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen
+		if old || e.Name() == "next" {
+			if err := os.RemoveAll(b.pin(e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+var errNoPrograms = errors.New("the kernel refuses to load BPF programs")
+
+// explain turns what the kernel says of a load into what a user can act on.
+func explain(err error) error {
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
+	}
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w", errNoPrograms, err)
+	}
+	return err
+}
+
+// MinKernel is the first kernel with what the datapath needs (tcx).
+var MinKernel = [2]int{6, 6}
+
+// CheckKernel returns an error that says so where the kernel is too old.
+func CheckKernel() error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	if !newEnough(release) {
+		return fmt.Errorf("kernel %s is too old: the tcx hook needs Linux %d.%d or newer", release, MinKernel[0], MinKernel[1])
+	}
+	return nil
+}
+
+func newEnough(release string) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
+		return true // a kernel that counts in another way; let it try
+	}
+	return major > MinKernel[0] || major == MinKernel[0] && minor >= MinKernel[1]
+}
