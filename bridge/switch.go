@@ -60,7 +60,7 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 		}
 		store, err := datapath.OpenStore()
 		if err != nil {
-			return err
+			return failed("use the switch", err)
 		}
 		return f(store)
 	})
@@ -71,15 +71,15 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 func (s *Switch) write(f func(*datapath.Store) error) error {
 	return s.read(func(store *datapath.Store) error {
 		if err := datapath.CheckKernel(); err != nil {
-			return err
+			return refused("use the switch", err.Error(), fmt.Sprintf("boot Linux %d.%d or newer", datapath.MinKernel[0], datapath.MinKernel[1]))
 		}
 		unlock, err := store.Lock()
 		if err != nil {
-			return err
+			return failed("use the switch", err)
 		}
 		defer unlock()
 		if err := mend(store); err != nil {
-			return err
+			return failed("mend what an earlier command was killed at", err)
 		}
 		return f(store)
 	})
