@@ -3,6 +3,11 @@
 /* A frame, as far as a switch looks at it. */
 #pragma once
 
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 
 #include "maps.h"
@@ -81,6 +86,38 @@ static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 	if (bpf_xdp_get_buff_len(xdp) != f->len)
 		return false;
 	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, true);
+}
+
+/*
+ * Bytes of the segments that a GSO packet will be cut into, whose headers are
+ * the packet's own; 0 where that takes more than a look: tags, other protocols
+ * than TCP, IPv6 extension headers.
+ */
+static __always_inline u32 frame_segment(const struct frame *f, struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	u32 headers = ETHER_HEADER;
+
+	if (f->tag || !skb->gso_size)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETHER_HEADER;
+
+		if ((void *)(ip + 1) > data_end || ip->protocol != IPPROTO_TCP)
+			return 0;
+		headers += ip->ihl * 4;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + ETHER_HEADER;
+
+		if ((void *)(ip + 1) > data_end || ip->nexthdr != IPPROTO_TCP)
+			return 0;
+		headers += sizeof(*ip);
+	} else {
+		return 0;
+	}
+	if (data + headers + sizeof(struct tcphdr) > data_end)
+		return 0;
+	return headers + ((struct tcphdr *)(data + headers))->doff * 4 + skb->gso_size;
 }
 
 static __always_inline bool mac_is_group(u64 mac)

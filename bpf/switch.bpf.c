@@ -52,7 +52,9 @@ int bascule_tcx(struct __sk_buff *skb)
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
 	if (decision_holds(d, &f, epoch) && port_has_device(&tcx_devices, d->out)) {
-		if (f.len - f.tag > d->fits)
+		u32 segment = f.len - f.tag > d->fits ? frame_segment(&f, skb) : f.len - f.tag;
+
+		if (!segment || segment > d->fits)
 			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
 		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);
 	}

@@ -92,6 +92,11 @@ func newRack(cables int) (*rack, error) {
 		return nil, fmt.Errorf("network namespace %s: %w", r.name, err)
 	}
 	r.jobs = r.worker()
+	// what a CPU remembers is asked for on the same CPU
+	if err := r.do(stay); err != nil {
+		r.close()
+		return nil, err
+	}
 	for i := range cables + 1 {
 		near, far, err := r.cable(i, 0)
 		if err != nil {
@@ -159,6 +164,20 @@ func (r *rack) worker() chan func() {
 		}
 	}()
 	return jobs
+}
+
+// stay keeps the calling thread on one of the CPUs that it may run on.
+func stay() error {
+	var may, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return err
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if may.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	return unix.SchedSetaffinity(0, &one)
 }
 
 // do runs f in the rack's namespace. f must not end the test.
