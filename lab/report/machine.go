@@ -13,4 +13,6 @@ type Machine struct {
 	Congestion  string            `json:"congestion_control"`
 	Load        float64           `json:"load_before"` // one minute's load average before the run
 	Versions    map[string]string `json:"versions,omitempty"`
+	Guests      string            `json:"guests,omitempty"`  // what ran the virtual machines: "kvm" or "tcg"
+	Counters    bool              `json:"hardware_counters"` // cycles and instructions can be counted
 }

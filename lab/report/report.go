@@ -11,7 +11,25 @@ type Sample struct {
 	Value float64 `json:"value"` // in the unit of the case
 	// More is what else was seen, by name; the name carries the unit.
 	More map[string]float64 `json:"more,omitempty"`
-	CPU  CPU                `json:"cpu"`
+	// Intervals are the values of equal parts of the round, in the unit of the
+	// case, where the workload tells them.
+	Intervals []float64 `json:"intervals,omitempty"`
+	// Bytes is the payload and Frames the frames that reached the receivers
+	// while CPU was counted; 0 where the workload does not tell.
+	Bytes  float64 `json:"bytes,omitempty"`
+	Frames float64 `json:"frames,omitempty"`
+	// Seconds is how long CPU was counted.
+	Seconds float64 `json:"seconds"`
+	CPU     CPU     `json:"cpu"`             // of all cores together
+	Cores   []CPU   `json:"cores,omitempty"` // core by core
+	// Switches is how many context switches a second the machine made.
+	Switches float64 `json:"context_switches,omitempty"`
+	// Drops is how many frames were lost where: a device and direction, or
+	// "softnet" for the cores' backlogs.
+	Drops map[string]uint64 `json:"drops,omitempty"`
+	// Cycles and Instructions are of all cores, where the machine has counters.
+	Cycles       uint64 `json:"cycles,omitempty"`
+	Instructions uint64 `json:"instructions,omitempty"`
 }
 
 // Lost is the name in Sample.More of how much of what was sent did not arrive,
@@ -35,15 +53,67 @@ func (c CPU) Busy() float64 { return c.User + c.System + c.Softirq }
 
 // Case is one workload on one fabric, with its samples.
 type Case struct {
-	Label    string   `json:"label"`
-	Fabric   string   `json:"fabric"`
-	Workload string   `json:"workload"`
-	Unit     string   `json:"unit"`
-	Lower    bool     `json:"lower_is_better,omitempty"`
-	Counter  string   `json:"counter,omitempty"`
-	Error    string   `json:"error,omitempty"`  // the last one
-	Failed   int      `json:"failed,omitempty"` // rounds that gave no sample
-	Samples  []Sample `json:"samples"`
+	// Label is the fabric, the workload and the setup, and unique in its group.
+	Label    string `json:"label"`
+	Fabric   string `json:"fabric"`
+	Workload string `json:"workload"`
+	// Setup is what differs from ends in namespaces with an MTU of 1500: "host"
+	// where the host itself is the first end, "mtu=9000", "vm"; with spaces
+	// between them.
+	Setup   string   `json:"setup,omitempty"`
+	Unit    string   `json:"unit"`
+	Lower   bool     `json:"lower_is_better,omitempty"`
+	Counter string   `json:"counter,omitempty"` // how frames were made and counted
+	Notes   []string `json:"notes,omitempty"`   // what the fabric found out when it was built
+	Skipped string   `json:"skipped,omitempty"` // why it was not tried
+	Error   string   `json:"error,omitempty"`   // the last one
+	Failed  int      `json:"failed,omitempty"`  // rounds that gave no sample
+	Samples []Sample `json:"samples"`
+}
+
+// Hop is something that a frame passes on its way through a fabric.
+type Hop struct {
+	Name string `json:"name"`
+	// Kind is "end", "device" (a network device), "bridge" (a switch that has
+	// no device of its own in the frame's way), "program" or "filter".
+	Kind string `json:"kind"`
+}
+
+// Fabric describes a fabric that a report has cases of.
+type Fabric struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+	// Path is what a frame passes from one end to another, and HostPath from
+	// the host's own interface to an end; empty where it has none.
+	Path     []Hop `json:"path"`
+	HostPath []Hop `json:"host_path,omitempty"`
+}
+
+// Devices counts the network devices and switches on a path, without the ends.
+func Devices(path []Hop) int {
+	n := 0
+	for _, h := range path {
+		if h.Kind == "device" || h.Kind == "bridge" {
+			n++
+		}
+	}
+	return n
+}
+
+// Claim is something that was published, and what this machine says to it.
+type Claim struct {
+	Source    string `json:"source"`
+	Claim     string `json:"claim"`
+	Published string `json:"published"` // the figures, with their units
+	// Ratio is the published figure as a ratio; 0 where it is none.
+	Ratio float64 `json:"published_ratio,omitempty"`
+	// Test says in words what is compared here.
+	Test string  `json:"test"`
+	Here *Spread `json:"here,omitempty"` // nil when it was not measured
+	// Verdict is "holds", "does not hold", "not shown" (the difference is within
+	// the noise) or "cannot be tested".
+	Verdict string `json:"verdict"`
+	Why     string `json:"why,omitempty"`
 }
 
 // Group is cases that ran interleaved: one round of each, then the next round.
@@ -63,6 +133,8 @@ type Report struct {
 	Seconds  float64   `json:"seconds"`
 	Complete bool      `json:"complete"`
 	Machine  Machine   `json:"machine"`
+	Fabrics  []Fabric  `json:"fabrics,omitempty"` // that the groups have cases of
 	Groups   []*Group  `json:"groups"`
 	Figures  []Figure  `json:"figures,omitempty"`
+	Claims   []Claim   `json:"claims,omitempty"`
 }
