@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
@@ -55,11 +54,11 @@ func TestRun(t *testing.T) {
 		t.Skip("needs iperf3")
 	}
 	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge}
-	frames := workloads.Frames{Cores: 1, Length: 50 * time.Millisecond}
+	frames := workloads.Must("pps:duration=50ms")
 	p := Profile{Name: "test", Groups: []Group{
-		group(1, across(peers, workloads.TCPStream{Streams: 1, Length: time.Second})),
+		group(1, across(peers, workloads.Must("tcp-stream:duration=1s"))),
 		group(2, across(append(peers, fabrics.XDPBare), frames)),
-	}, Targets: []Target{{Name: "frames", Group: frames.Name(), Of: "linux-bridge pps", Against: "direct pps", Unit: "x"}}}
+	}, Targets: []Target{{Name: "frames", Group: frames.Name, Of: "linux-bridge pps", Against: "direct pps", Unit: "x"}}}
 	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -91,10 +90,11 @@ func TestRunEnded(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	w := ended{workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}, cancel}
+	// It ends the run in its second round, the first that counts.
+	w := changed(brief, func(s workloads.Session) workloads.Session { return &endedSession{s, cancel, 0} })
 	p := Profile{Groups: []Group{group(3, []Case{
-		{fabrics.LinuxBridge, workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}},
-		{fabrics.Direct, w},
+		{Fabric: fabrics.LinuxBridge, Workload: workloads.Must(brief)},
+		{Fabric: fabrics.Direct, Workload: w},
 	})}}
 	r, err := Run(ctx, fabrics.Site{}, p, NewProgress(nil))
 	if err != nil {
@@ -112,15 +112,21 @@ func TestRunEnded(t *testing.T) {
 	}
 }
 
-// ended ends the run in its second round, the first that counts.
-type ended struct {
-	workloads.Frames
-	cancel context.CancelFunc
-}
+// brief is frames for a moment.
+const brief = "pps:duration=20ms"
 
-func (e ended) Start(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
-	s, err := e.Frames.Start(ctx, n)
-	return &endedSession{s, e.cancel, 0}, err
+// changed is a workload whose sessions are put into others.
+func changed(name string, session func(workloads.Session) workloads.Session) *workloads.Workload {
+	w := workloads.Must(name)
+	start := w.Start
+	w.Start = func(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
+		s, err := start(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		return session(s), nil
+	}
+	return w
 }
 
 type endedSession struct {
@@ -174,20 +180,20 @@ func TestRunSwitches(t *testing.T) {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	switches := []*fabrics.Fabric{fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP}
-	const short = 20 * time.Millisecond
 	p := Profile{Name: "test"}
-	for _, w := range []workloads.Workload{
-		workloads.Frames{Cores: 1, Length: short},
-		workloads.Frames{Cores: 2, Length: short},
-		workloads.Frames{Cores: 2, SameSource: true, Length: short},
-		workloads.Learning{Rate: 100_000, Length: short},
-		workloads.Addresses{Count: 2000, Length: short},
-		workloads.Flood{Ports: 4, Length: short},
-		workloads.PortAdd{Ports: 3},
+	const short = ":duration=20ms"
+	for _, w := range []string{
+		"pps" + short,
+		"pps:cores=2" + short,
+		"pps:cores=2:same-source" + short,
+		"learning" + short,
+		"addresses:count=2000" + short,
+		"flood:ports=4" + short,
+		"port-add:ports=3",
 	} {
-		p.Groups = append(p.Groups, group(1, across(switches, w)))
+		p.Groups = append(p.Groups, group(1, across(switches, workloads.Must(w))))
 	}
-	p.Groups = append(p.Groups, group(1, across(switches[1:], workloads.Memory{Count: 2000})))
+	p.Groups = append(p.Groups, group(1, across(switches[1:], workloads.Must("fdb-memory:count=2000"))))
 	r, err := Run(t.Context(), fabrics.Site{Bascule: program}, p, NewProgress(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -205,12 +211,16 @@ func TestRunSwitches(t *testing.T) {
 func TestRunFailures(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	fails := func(rounds ...int) workloads.Workload {
-		return failing{workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}, rounds}
+	fails := func(rounds ...int) *workloads.Workload {
+		w := workloads.Must(brief)
+		w.Start = func(context.Context, *fabrics.Net) (workloads.Session, error) {
+			return &failingSession{fails: rounds}, nil
+		}
+		return w
 	}
 	p := Profile{Groups: []Group{group(5, []Case{
-		{fabrics.Direct, fails(1, 3)},
-		{fabrics.Direct, fails(1, 2, 3)},
+		{Fabric: fabrics.Direct, Workload: fails(1, 3)},
+		{Fabric: fabrics.Direct, Workload: fails(1, 2, 3)},
 	})}}
 	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
 	if err != nil {
@@ -224,17 +234,8 @@ func TestRunFailures(t *testing.T) {
 	}
 }
 
-// failing measures nothing, and fails in some of its rounds; the warm-up is
-// round 0.
-type failing struct {
-	workloads.Frames
-	rounds []int
-}
-
-func (f failing) Start(context.Context, *fabrics.Net) (workloads.Session, error) {
-	return &failingSession{fails: f.rounds}, nil
-}
-
+// failingSession measures nothing, and fails in some of its rounds; the warm-up
+// is round 0.
 type failingSession struct {
 	fails []int
 	round int
@@ -254,7 +255,7 @@ func (f *failingSession) Close() error { return nil }
 func TestRunWithoutBascule(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	w := workloads.Frames{Cores: 1, Length: 20 * time.Millisecond}
+	w := workloads.Must(brief)
 	p := Profile{Groups: []Group{group(1, across([]*fabrics.Fabric{fabrics.Bascule, fabrics.Direct}, w))}}
 	r, err := Run(t.Context(), fabrics.Site{Bascule: "/nonexistent/bascule"}, p, NewProgress(nil))
 	if err != nil {

@@ -95,12 +95,19 @@ func firstLine(command []string) string {
 	return strings.TrimSpace(string(line))
 }
 
-// ticks is what all CPUs spent since the machine started, in clock ticks, and
+// ticks is what the CPUs spent since the machine started, in clock ticks, and
 // when that was read.
 type ticks struct {
-	at                                 time.Time
+	at       time.Time
+	all      coreTicks
+	cores    []coreTicks
+	switches float64 // context switches
+	own      float64 // of user: the lab, and its programs that have ended
+}
+
+// coreTicks is what one CPU spent, or all of them together.
+type coreTicks struct {
 	user, system, softirq, idle, steal float64
-	own                                float64 // of user: the lab, and its programs that have ended
 }
 
 // hz is how many ticks a second has: USER_HZ, which is the same on every Linux
@@ -128,34 +135,65 @@ func cpuTime() (ticks, error) {
 	return t, nil
 }
 
-// parseStat reads the line of all CPUs: user, nice, system, idle, iowait, irq,
-// softirq, steal (proc(5)).
+// parseStat reads the lines of the CPUs (user, nice, system, idle, iowait, irq,
+// softirq, steal) and of the context switches (proc(5)).
 func parseStat(text string) (t ticks, err error) {
-	f := strings.Fields(text)
-	if len(f) < 9 || f[0] != "cpu" {
+	if !strings.HasPrefix(text, "cpu ") {
 		return t, errors.New("/proc/stat does not begin with the times of all CPUs")
 	}
-	var n [8]float64
-	for i := range n {
-		if n[i], err = strconv.ParseFloat(f[i+1], 64); err != nil {
-			return t, fmt.Errorf("/proc/stat: %w", err)
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 2 && f[0] == "ctxt":
+			if t.switches, err = strconv.ParseFloat(f[1], 64); err != nil {
+				return t, fmt.Errorf("/proc/stat: %w", err)
+			}
+		case len(f) > 0 && strings.HasPrefix(f[0], "cpu"):
+			if len(f) < 9 {
+				return t, fmt.Errorf("/proc/stat: %q has no times in it", strings.TrimSpace(line))
+			}
+			var n [8]float64
+			for i := range n {
+				if n[i], err = strconv.ParseFloat(f[i+1], 64); err != nil {
+					return t, fmt.Errorf("/proc/stat: %w", err)
+				}
+			}
+			c := coreTicks{user: n[0] + n[1], system: n[2], idle: n[3] + n[4], softirq: n[5] + n[6], steal: n[7]}
+			if f[0] == "cpu" {
+				t.all = c
+			} else {
+				t.cores = append(t.cores, c)
+			}
 		}
 	}
-	return ticks{user: n[0] + n[1], system: n[2], idle: n[3] + n[4], softirq: n[5] + n[6], steal: n[7]}, nil
+	return t, nil
 }
 
-// since is how many CPUs were busy with what between two readings.
-func (t ticks) since(before ticks) report.CPU {
-	n := t.at.Sub(before.at).Seconds() * hz
+// since puts into a sample what the machine did between two readings.
+func (t ticks) since(before ticks, s *report.Sample) {
+	s.Seconds = t.at.Sub(before.at).Seconds()
+	n := s.Seconds * hz
 	if n <= 0 {
-		return report.CPU{}
+		return
 	}
+	s.CPU = t.all.since(before.all, n)
+	s.CPU.Others = max(0, (t.all.user-before.all.user-(t.own-before.own))/n)
+	// A core that came or went meanwhile leaves no core to compare.
+	if len(t.cores) == len(before.cores) {
+		for i, c := range t.cores {
+			s.Cores = append(s.Cores, c.since(before.cores[i], n))
+		}
+	}
+	s.Switches = (t.switches - before.switches) / s.Seconds
+}
+
+// since is how many CPUs were busy with what, of n ticks of time.
+func (c coreTicks) since(before coreTicks, n float64) report.CPU {
 	return report.CPU{
-		User:    (t.user - before.user) / n,
-		System:  (t.system - before.system) / n,
-		Softirq: (t.softirq - before.softirq) / n,
-		Idle:    (t.idle - before.idle) / n,
-		Steal:   (t.steal - before.steal) / n,
-		Others:  max(0, (t.user-before.user-(t.own-before.own))/n),
+		User:    (c.user - before.user) / n,
+		System:  (c.system - before.system) / n,
+		Softirq: (c.softirq - before.softirq) / n,
+		Idle:    (c.idle - before.idle) / n,
+		Steal:   (c.steal - before.steal) / n,
 	}
 }

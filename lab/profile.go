@@ -6,8 +6,9 @@ package lab
 
 import (
 	"fmt"
-	"time"
+	"strings"
 
+	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/workloads"
 )
@@ -15,11 +16,47 @@ import (
 // Case is one workload on one fabric.
 type Case struct {
 	Fabric   *fabrics.Fabric
-	Workload workloads.Workload
+	Workload *workloads.Workload
+	Setup    Setup
+}
+
+// Setup is what may differ from ends in namespaces with an MTU of 1500. It is
+// the same for all workloads.
+type Setup struct {
+	Host   bool `yaml:"host"`   // the host itself is the first end
+	MTU    int  `yaml:"mtu"`    // of the ends and all between them, 0 for 1500
+	Guests bool `yaml:"guests"` // the ends are virtual machines
+}
+
+// String is "", or what differs, with spaces between: "host mtu=9000 vm".
+func (s Setup) String() string {
+	var out []string
+	if s.Host {
+		out = append(out, "host")
+	}
+	if s.MTU != 0 && s.MTU != ends.DefaultMTU {
+		out = append(out, fmt.Sprintf("mtu=%d", s.MTU))
+	}
+	if s.Guests {
+		out = append(out, "vm")
+	}
+	return strings.Join(out, " ")
 }
 
 // Label is how the case is called within its group.
-func (c Case) Label() string { return c.Fabric.Name + " " + c.Workload.Name() }
+func (c Case) Label() string {
+	return strings.TrimSpace(c.Fabric.Name + " " + c.Workload.Name + " " + c.Setup.String())
+}
+
+// spec is the fabric that the case needs.
+func (c Case) spec() fabrics.Spec {
+	s := c.Workload.Spec
+	s.Host, s.Guests = c.Setup.Host, c.Setup.Guests
+	if c.Setup.MTU != 0 {
+		s.Wire.MTU = c.Setup.MTU
+	}
+	return s
+}
 
 // Group is cases that are measured interleaved: one round of each, then the
 // next round.
@@ -56,11 +93,11 @@ type Profile struct {
 }
 
 // across makes a case of each workload on each fabric, workload by workload.
-func across(fs []*fabrics.Fabric, ws ...workloads.Workload) []Case {
+func across(fs []*fabrics.Fabric, ws ...*workloads.Workload) []Case {
 	var out []Case
 	for _, w := range ws {
 		for _, f := range fs {
-			out = append(out, Case{f, w})
+			out = append(out, Case{Fabric: f, Workload: w})
 		}
 	}
 	return out
@@ -69,20 +106,19 @@ func across(fs []*fabrics.Fabric, ws ...workloads.Workload) []Case {
 // group is cases of which the first workload's name and text stand for all.
 func group(rounds int, cases []Case) Group {
 	w := cases[0].Workload
-	return Group{Name: w.Name(), About: w.About(), Rounds: rounds, Cases: cases}
+	return Group{Name: w.Name, About: w.About, Rounds: rounds, Cases: cases}
 }
 
 // Demo shows real TCP traffic over a cable, a Linux bridge and a bascule, in
 // less than a minute.
 func Demo() Profile {
 	peers := []*fabrics.Fabric{fabrics.Direct, fabrics.LinuxBridge, fabrics.Bascule}
-	length := time.Second
 	return Profile{
 		Name:  "demo",
 		About: "TCP over a cable, a Linux bridge and a bascule",
 		Groups: []Group{
-			group(4, across(peers, workloads.TCPStream{Streams: 1, Pin: true, Length: length})),
-			group(4, across(peers, workloads.TCPStream{Streams: 1, Offloads: true, Pin: true, Length: length})),
+			group(4, across(peers, workloads.Must("tcp-stream:duration=1s"))),
+			group(4, across(peers, workloads.Must("tcp-stream:offloads:duration=1s"))),
 		},
 	}
 }
@@ -99,12 +135,12 @@ func Bench(quick bool) Profile {
 		bridges = []*fabrics.Fabric{linux, tcx, xdp}
 
 		rounds, many = 7, 20
-		stream       = 2 * time.Second
-		window       = 700 * time.Millisecond
+		stream       = ":duration=2s"
+		window       = ":duration=700ms"
 	)
 	if quick {
 		rounds, many = 3, 3
-		stream, window = time.Second, 300*time.Millisecond
+		stream, window = ":duration=1s", ":duration=300ms"
 	}
 
 	p := Profile{
@@ -116,18 +152,18 @@ func Bench(quick bool) Profile {
 		p.Groups = append(p.Groups, g)
 		return g.Name
 	}
-	label := func(f *fabrics.Fabric, w workloads.Workload) string { return Case{f, w}.Label() }
-	ratio := func(name, group string, f *fabrics.Fabric, w workloads.Workload, against *fabrics.Fabric, must, aim float64) {
+	label := func(f *fabrics.Fabric, w *workloads.Workload) string { return Case{Fabric: f, Workload: w}.Label() }
+	ratio := func(name, group string, f *fabrics.Fabric, w *workloads.Workload, against *fabrics.Fabric, must, aim float64) {
 		p.Targets = append(p.Targets, Target{Name: name, Group: group, Of: label(f, w), Against: label(against, w), Unit: "x", Must: must, Aim: aim})
 	}
 
-	off := workloads.TCPStream{Streams: 1, Pin: true, Length: stream}
+	off := workloads.Must("tcp-stream" + stream)
 	g := add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, off)))
 	ratio("TCP, 1 stream, offloads off", g, tcx, off, linux, 1.18, 1.30)
 	ratio("TCP, 1 stream, offloads off", g, tcx, off, direct, 0.85, 0.92)
 
 	for _, streams := range []int{1, 4} {
-		on := workloads.TCPStream{Streams: streams, Offloads: true, Pin: true, Length: stream}
+		on := workloads.Must(fmt.Sprintf("tcp-stream:streams=%d:offloads", streams) + stream)
 		name := fmt.Sprintf("TCP, %d stream, offloads on", streams)
 		if streams > 1 {
 			name = fmt.Sprintf("TCP, %d streams, offloads on", streams)
@@ -137,19 +173,19 @@ func Bench(quick bool) Profile {
 		ratio(name, g, tcx, on, direct, 0.96, 1.00)
 	}
 
-	udp := workloads.UDP{Size: 64, Length: stream}
+	udp := workloads.Must("udp" + stream)
 	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, udp)))
 	ratio("UDP, 64-byte datagrams", g, tcx, udp, linux, 1.08, 1.20)
 	ratio("UDP, 64-byte datagrams", g, tcx, udp, direct, 0.87, 0.95)
 
-	one := workloads.Frames{Cores: 1, Length: window}
+	one := workloads.Must("pps" + window)
 	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx, xdp, bare}, one)))
 	ratio("64-byte frames, one core, XDP", g, xdp, one, linux, 2.9, 3.7)
 	ratio("64-byte frames, one core, XDP", g, xdp, one, bare, 0.76, 0.92)
 	ratio("64-byte frames, one core, tcx", g, tcx, one, linux, 1.10, 1.4)
 
-	different := workloads.Frames{Cores: 2, Length: window}
-	same := workloads.Frames{Cores: 2, SameSource: true, Length: window}
+	different := workloads.Must("pps:cores=2" + window)
+	same := workloads.Must("pps:cores=2:same-source" + window)
 	two := Group{
 		Name:   "two-cores",
 		About:  "64-byte frames, two cores against one",
@@ -162,17 +198,17 @@ func Bench(quick bool) Profile {
 		if f == linux {
 			must, aim = 0, 0
 		}
-		for _, w := range []workloads.Frames{different, same} {
+		for _, w := range []*workloads.Workload{different, same} {
 			name := "two cores against one, different sources"
-			if w.SameSource {
+			if w == same {
 				name = "two cores against one, same source"
 			}
 			p.Targets = append(p.Targets, Target{Name: name, Group: g, Of: label(f, w), Against: label(f, one), Unit: "x", Must: must, Aim: aim})
 		}
 	}
 
-	quiet := workloads.Learning{Length: window}
-	busy := workloads.Learning{Rate: 100_000, Length: window}
+	quiet := workloads.Must("learning:rate=0" + window)
+	busy := workloads.Must("learning" + window)
 	g = add(Group{
 		Name:   "learning",
 		About:  "64-byte frames on one core, while another learns 100 000 new addresses a second",
@@ -188,8 +224,8 @@ func Bench(quick bool) Profile {
 			Of: label(f, busy), Against: label(f, quiet), Unit: "x", Must: must, Aim: aim})
 	}
 
-	few := workloads.Addresses{Count: 1_000, Length: window}
-	million := workloads.Addresses{Count: 1_000_000, Length: window}
+	few := workloads.Must("addresses:count=1000" + window)
+	million := workloads.Must("addresses" + window)
 	g = add(Group{
 		Name:   "addresses",
 		About:  "64-byte frames, one core, to random addresses: 1 000 000 in the table against 1 000",
@@ -205,26 +241,26 @@ func Bench(quick bool) Profile {
 			Of: label(f, million), Against: label(f, few), Invert: true, Unit: "x", Lower: true, Must: must, Aim: aim})
 	}
 
-	memory := workloads.Memory{Count: 1_000_000}
+	memory := workloads.Must("fdb-memory")
 	g = add(group(1, across([]*fabrics.Fabric{tcx}, memory)))
 	p.Targets = append(p.Targets, Target{Name: "FDB memory per entry", Group: g, Of: label(tcx, memory),
-		Unit: memory.Unit(), Lower: true, Must: 128, Aim: 96})
+		Unit: memory.Unit, Lower: true, Must: 128, Aim: 96})
 
-	flood := workloads.Flood{Ports: 64, Length: window}
+	flood := workloads.Must("flood" + window)
 	g = add(group(rounds, across(bridges, flood)))
 	ratio("flood to 64 ports, tcx", g, tcx, flood, linux, 0.75, 1.0)
 	ratio("flood to 64 ports, XDP-capable", g, xdp, flood, linux, 1.0, 2.0)
 
-	latency := workloads.Latency{Length: stream}
+	latency := workloads.Must("latency" + stream)
 	g = add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, latency)))
 	for _, v := range []struct{ name, value string }{{"mean", ""}, {"p99", "p99_us"}} {
 		p.Targets = append(p.Targets, Target{Name: "TCP request/response latency, " + v.name, Group: g,
 			Of: label(tcx, latency), Against: label(linux, latency), Value: v.value, Unit: "x", Lower: true, Must: 1.02, Aim: 0.9})
 	}
 
-	portAdd := workloads.PortAdd{Ports: 200}
+	portAdd := workloads.Must("port-add")
 	g = add(group(max(rounds, 5), across([]*fabrics.Fabric{linux, tcx}, portAdd)))
 	p.Targets = append(p.Targets, Target{Name: "port add on a bridge with 200 ports", Group: g, Of: label(tcx, portAdd),
-		Unit: portAdd.Unit(), Lower: true, Must: 50, Aim: 10})
+		Unit: portAdd.Unit, Lower: true, Must: 50, Aim: 10})
 	return p
 }

@@ -52,7 +52,7 @@ func terminal(out io.Writer) bool {
 func (p *Progress) begin(profile Profile) {
 	for _, g := range profile.Groups {
 		for _, c := range g.Cases {
-			p.total += time.Duration(g.Rounds+1) * c.Workload.Takes()
+			p.total += time.Duration(g.Rounds+1) * c.Workload.Takes
 		}
 	}
 	if !terminal(p.out) {

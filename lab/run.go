@@ -6,23 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"time"
 
+	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
 )
-
-// packages are the Debian packages that bring the programs that workloads
-// need.
-var packages = map[string]string{
-	"iperf3":   "iperf3",
-	"sockperf": "sockperf",
-	"ip":       "iproute2",
-	"ethtool":  "ethtool",
-}
 
 // Run measures a profile. When ctx ends it stops, removes what it built, and
 // returns what was measured until then; Complete of the report tells. The
@@ -75,7 +66,7 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 	var cases []*running
 	for _, c := range g.Cases {
 		w := c.Workload
-		result := &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name(), Unit: w.Unit(), Lower: w.Lower()}
+		result := &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name, Setup: c.Setup.String(), Unit: w.Unit, Lower: w.Lower}
 		out.Cases = append(out.Cases, result)
 		cases = append(cases, &running{Case: c, result: result})
 	}
@@ -95,10 +86,17 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 			return out
 		}
 		progress.say(fmt.Sprintf("%s: building %s", g.Name, c.Fabric.Name))
-		if err := c.start(ctx, site); err != nil && ctx.Err() == nil {
+		var unavailable *ends.Unavailable
+		switch err := c.start(ctx, site); {
+		case err == nil || ctx.Err() != nil:
+		case errors.As(err, &unavailable):
+			c.result.Skipped = unavailable.Reason
+			c.row = patience
+			progress.note(fmt.Sprintf("%s is left out: %s", c.Label(), unavailable.Reason))
+		default:
 			c.fail(err)
 			c.row = patience
-			progress.note(fmt.Sprintf("%s on %s cannot be measured: %v", c.Workload.Name(), c.Fabric.Name, err))
+			progress.note(fmt.Sprintf("%s cannot be measured: %v", c.Label(), err))
 		}
 	}
 	// Round 0 is the warm-up.
@@ -110,22 +108,21 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 			if c.row < patience {
 				c.round(ctx, round, g, progress)
 			}
-			progress.did(c.Workload.Takes())
+			progress.did(c.Workload.Takes)
 		}
 	}
 	return out
 }
 
 func (c *running) start(ctx context.Context, site fabrics.Site) error {
-	for _, program := range c.Workload.Needs() {
-		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("%s is not installed; apt-get install %s", program, packages[program])
-		}
-	}
-	var err error
-	if c.net, err = c.Fabric.Build(ctx, site, c.Workload.Spec()); err != nil {
+	err := ends.Installed(c.Workload.Needs...)
+	if err != nil {
 		return err
 	}
+	if c.net, err = c.Fabric.Build(ctx, site, c.spec()); err != nil {
+		return err
+	}
+	c.result.Notes = c.net.Notes
 	if c.session, err = c.Workload.Start(ctx, c.net); err != nil {
 		return err
 	}
@@ -140,7 +137,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 	if round > 0 {
 		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
 	}
-	progress.say(fmt.Sprintf("%s: %s, %s", c.Workload.Name(), what, c.Fabric.Name))
+	progress.say(fmt.Sprintf("%s: %s", c.Label(), what))
 	before, err := cpuTime()
 	if err != nil {
 		c.fail(err)
@@ -152,7 +149,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 	}
 	if err != nil {
 		c.fail(err)
-		progress.note(fmt.Sprintf("%s on %s: %v", c.Workload.Name(), c.Fabric.Name, err))
+		progress.note(fmt.Sprintf("%s: %v", c.Label(), err))
 		return
 	}
 	after, err := cpuTime()
@@ -165,7 +162,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 		return
 	}
 	s.Round = round
-	s.CPU = after.since(before)
+	after.since(before, &s)
 	c.result.Samples = append(c.result.Samples, s)
 }
 

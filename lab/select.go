@@ -5,45 +5,14 @@ package lab
 import (
 	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	"bascule/lab/fabrics"
 	"bascule/lab/workloads"
 )
 
-// Workloads are those that can be asked for by name.
-func Workloads() []workloads.Workload {
-	const stream, window = 2 * time.Second, time.Second
-	return []workloads.Workload{
-		workloads.TCPStream{Streams: 1, Pin: true, Length: stream},
-		workloads.TCPStream{Streams: 1, Offloads: true, Pin: true, Length: stream},
-		workloads.TCPStream{Streams: 4, Offloads: true, Pin: true, Length: stream},
-		workloads.UDP{Size: 64, Length: stream},
-		workloads.Latency{Length: stream},
-		workloads.Frames{Cores: 1, Length: window},
-		workloads.Frames{Cores: 2, Length: window},
-		workloads.Frames{Cores: 2, SameSource: true, Length: window},
-		workloads.Learning{Length: window},
-		workloads.Learning{Rate: 100_000, Length: window},
-		workloads.Addresses{Count: 1_000, Length: window},
-		workloads.Addresses{Count: 1_000_000, Length: window},
-		workloads.Flood{Ports: 64, Length: window},
-		workloads.Memory{Count: 1_000_000},
-		workloads.PortAdd{Ports: 200},
-	}
-}
-
 // ProfileNames are the profiles that Options.Profile may name.
 var ProfileNames = []string{"demo", "bench"}
-
-// WorkloadNames are the names of Workloads.
-func WorkloadNames() []string {
-	var names []string
-	for _, w := range Workloads() {
-		names = append(names, w.Name())
-	}
-	return names
-}
 
 // FabricNames are the names of all fabrics.
 func FabricNames() []string {
@@ -54,15 +23,6 @@ func FabricNames() []string {
 	return names
 }
 
-// UnknownError is a name that is none of those that are known.
-type UnknownError struct {
-	Kind  string // "fabric", "workload" or "profile"
-	Name  string
-	Known []string
-}
-
-func (e *UnknownError) Error() string { return fmt.Sprintf("unknown %s %q", e.Kind, e.Name) }
-
 // Options say what to measure.
 type Options struct {
 	// Profile is one of ProfileNames. Empty: the demo, or, where fabrics or
@@ -70,22 +30,32 @@ type Options struct {
 	Profile   string
 	Fabrics   []string // only these, empty for all
 	Workloads []string // only these, empty for all
+	Setup     Setup    // of all cases
 	Rounds    int      // instead of the profile's own; 0 keeps them
 	Quick     bool     // few and short rounds
 }
 
-// Select makes the profile that the options ask for. An unknown name gives an
-// UnknownError.
+// Select makes the profile that the options ask for. An unknown name gives a
+// workloads.UnknownError.
 func Select(o Options) (Profile, error) {
-	for _, want := range o.Fabrics {
-		if _, ok := fabrics.Find(want); !ok {
-			return Profile{}, &UnknownError{"fabric", want, FabricNames()}
-		}
+	chosen := fabrics.All
+	if len(o.Fabrics) > 0 {
+		chosen = nil
 	}
-	for _, want := range o.Workloads {
-		if names := WorkloadNames(); !slices.Contains(names, want) {
-			return Profile{}, &UnknownError{"workload", want, names}
+	for _, want := range o.Fabrics {
+		f, ok := fabrics.Find(want)
+		if !ok {
+			return Profile{}, &workloads.UnknownError{What: "fabric", Name: want, Known: FabricNames()}
 		}
+		chosen = append(chosen, f)
+	}
+	var sent []*workloads.Workload
+	for _, want := range o.Workloads {
+		w, err := workloads.Parse(want)
+		if err != nil {
+			return Profile{}, err
+		}
+		sent = append(sent, w)
 	}
 	var p Profile
 	switch {
@@ -94,16 +64,27 @@ func Select(o Options) (Profile, error) {
 	case o.Profile == "demo" || o.Profile == "" && len(o.Fabrics)+len(o.Workloads) == 0:
 		p = Demo()
 	case o.Profile == "":
-		p = every(o.Quick)
+		p = every(chosen, sent, o.Quick)
 	default:
-		return Profile{}, &UnknownError{"profile", o.Profile, ProfileNames}
+		return Profile{}, &workloads.UnknownError{What: "profile", Name: o.Profile, Known: ProfileNames}
 	}
-	chosen := func(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+	// A kind without parameters stands for all of the profile's of that kind.
+	wanted := func(w *workloads.Workload) bool {
+		if len(o.Workloads) == 0 || o.Profile == "" {
+			return true
+		}
+		kind, _, _ := strings.Cut(w.Name, ":")
+		return slices.Contains(o.Workloads, kind) ||
+			slices.ContainsFunc(sent, func(s *workloads.Workload) bool { return s.Name == w.Name })
+	}
 	var groups []Group
 	for _, g := range p.Groups {
 		g.Cases = slices.DeleteFunc(slices.Clone(g.Cases), func(c Case) bool {
-			return !chosen(o.Fabrics, c.Fabric.Name) || !chosen(o.Workloads, c.Workload.Name())
+			return !slices.Contains(chosen, c.Fabric) || !wanted(c.Workload)
 		})
+		for i := range g.Cases {
+			g.Cases[i].Setup = g.Cases[i].Setup.or(o.Setup)
+		}
 		if o.Rounds > 0 {
 			g.Rounds = o.Rounds
 		}
@@ -114,29 +95,51 @@ func Select(o Options) (Profile, error) {
 	if len(groups) == 0 {
 		return Profile{}, fmt.Errorf("profile %s has no such workload on such a fabric", p.Name)
 	}
-	// What was left out on purpose is not missed.
-	labels := map[string]bool{}
-	for _, g := range groups {
-		for _, c := range g.Cases {
-			labels[g.Name+"\x00"+c.Label()] = true
-		}
-	}
-	p.Targets = slices.DeleteFunc(p.Targets, func(t Target) bool {
-		return !labels[t.Group+"\x00"+t.Of] || t.Against != "" && !labels[t.Group+"\x00"+t.Against]
-	})
 	p.Groups = groups
+	// What was left out on purpose is not missed.
+	p.Targets = slices.DeleteFunc(p.Targets, func(t Target) bool { return !t.within(groups) })
 	return p, nil
 }
 
-// every is each workload on each fabric that can carry it.
-func every(quick bool) Profile {
+// or sets what the setup leaves open.
+func (s Setup) or(other Setup) Setup {
+	s.Host = s.Host || other.Host
+	s.Guests = s.Guests || other.Guests
+	if s.MTU == 0 {
+		s.MTU = other.MTU
+	}
+	return s
+}
+
+// within tells whether the groups have what the target is of.
+func (t Target) within(groups []Group) bool {
+	labels := map[string]bool{"": true}
+	for _, g := range groups {
+		if g.Name != t.Group {
+			continue
+		}
+		for _, c := range g.Cases {
+			labels[c.Label()] = true
+		}
+	}
+	return labels[t.Of] && labels[t.Against]
+}
+
+// every is each of the workloads on each of the fabrics; without workloads,
+// one of every kind.
+func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick bool) Profile {
 	rounds := 5
 	if quick {
 		rounds = 3
 	}
+	if len(ws) == 0 {
+		for _, k := range workloads.Kinds {
+			ws = append(ws, workloads.Must(k.Name))
+		}
+	}
 	p := Profile{Name: "chosen", About: "what was asked for"}
-	for _, w := range Workloads() {
-		p.Groups = append(p.Groups, group(rounds, across(fabrics.All, w)))
+	for _, w := range ws {
+		p.Groups = append(p.Groups, group(rounds, across(fs, w)))
 	}
 	return p
 }

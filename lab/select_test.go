@@ -10,19 +10,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bascule/lab/report"
+	"bascule/lab/workloads"
 )
 
 func TestSelectUnknown(t *testing.T) {
 	for _, o := range []Options{
 		{Fabrics: []string{"direkt"}},
-		{Workloads: []string{"direct"}},
+		{Workloads: []string{"direct"}}, {Workloads: []string{"pps:coers=2"}},
 		{Profile: "banch"},
 	} {
-		var unknown *UnknownError
+		var unknown *workloads.UnknownError
 		if _, err := Select(o); !errors.As(err, &unknown) {
 			t.Errorf("Select(%+v): error %v, want an UnknownError", o, err)
 		} else if len(unknown.Known) == 0 {
-			t.Errorf("Select(%+v) tells no known %s", o, unknown.Kind)
+			t.Errorf("Select(%+v) tells no known %s", o, unknown.What)
 		}
 	}
 	if _, err := Select(Options{Profile: "demo", Workloads: []string{"pps"}}); err == nil {
@@ -94,7 +95,11 @@ func must(t *testing.T, o Options) Profile {
 }
 
 func TestNamesAreUnique(t *testing.T) {
-	for kind, names := range map[string][]string{"fabrics": FabricNames(), "workloads": WorkloadNames()} {
+	var kinds []string
+	for _, k := range workloads.Kinds {
+		kinds = append(kinds, k.Name)
+	}
+	for kind, names := range map[string][]string{"fabrics": FabricNames(), "workloads": kinds} {
 		slices.Sort(names)
 		if len(slices.Compact(slices.Clone(names))) != len(names) {
 			t.Errorf("%s share a name: %v", kind, names)
@@ -138,14 +143,19 @@ func TestFigures(t *testing.T) {
 }
 
 func TestParseStat(t *testing.T) {
-	before, err := parseStat("cpu  100 10 50 1000 5 1 20 3 0 0\ncpu0 1 2 3\n")
+	before, err := parseStat("cpu  100 10 50 1000 5 1 20 3 0 0\ncpu0 40 0 20 500 0 0 20 0 0 0\ncpu1 60 10 30 500 5 1 0 3 0 0\nctxt 77\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if before.user != 110 || before.system != 50 || before.softirq != 21 || before.idle != 1005 {
-		t.Errorf("parsed %+v", before)
+	want := ticks{
+		all:      coreTicks{user: 110, system: 50, softirq: 21, idle: 1005, steal: 3},
+		cores:    []coreTicks{{user: 40, system: 20, softirq: 20, idle: 500}, {user: 70, system: 30, softirq: 1, idle: 505, steal: 3}},
+		switches: 77,
 	}
-	for _, bad := range []string{"", "intr 1 2 3", "cpu 1 2 3", "cpu a b c d e f g h"} {
+	if diff := cmp.Diff(want, before, cmp.AllowUnexported(ticks{}, coreTicks{})); diff != "" {
+		t.Errorf("parsed (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"", "intr 1 2 3", "cpu 1 2 3", "cpu 1 2 3 4 5 6 7 8\ncpu0 1 2 3\n", "cpu a b c d e f g h"} {
 		if _, err := parseStat(bad); err == nil {
 			t.Errorf("parseStat(%q) gave no error", bad)
 		}

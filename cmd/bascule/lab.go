@@ -15,6 +15,7 @@ import (
 	"bascule/lab"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
+	"bascule/lab/workloads"
 
 	"github.com/spf13/cobra"
 )
@@ -57,7 +58,7 @@ profile, each of the named workloads runs on each of the named fabrics.`,
 				return usagef(cmd, "--rounds %d: give at least 1", o.Rounds)
 			}
 			profile, err := lab.Select(o)
-			var unknown *lab.UnknownError
+			var unknown *workloads.UnknownError
 			if errors.As(err, &unknown) {
 				return usagef(cmd, "%s%s", err, guess(unknown.Name, "", unknown.Known))
 			}
@@ -76,7 +77,13 @@ profile, each of the named workloads runs on each of the named fabrics.`,
 	f.StringVarP(&file, "output", "o", "", "also write the report to `FILE`, which ends in .json, or into a folder of this name")
 	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
 	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
-	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string { return lab.WorkloadNames() })
+	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string {
+		var names []string
+		for _, k := range workloads.Kinds {
+			names = append(names, k.Name)
+		}
+		return names
+	})
 	return cmd
 }
 
@@ -176,17 +183,27 @@ and the profiles, which are choices of both.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {
+			type param struct {
+				Name    string `json:"name"`
+				Default string `json:"default"`
+				About   string `json:"about"`
+			}
 			type item struct {
-				Name  string   `json:"name"`
-				About string   `json:"about"`
-				Path  []string `json:"path,omitempty"`
+				Name   string       `json:"name"`
+				About  string       `json:"about"`
+				Path   []report.Hop `json:"path,omitempty"`
+				Params []param      `json:"parameters,omitempty"`
 			}
 			var fs, ws, ps []item
 			for _, f := range fabrics.All {
-				fs = append(fs, item{f.Name, f.About, f.Path})
+				fs = append(fs, item{Name: f.Name, About: f.About, Path: f.Path})
 			}
-			for _, w := range lab.Workloads() {
-				ws = append(ws, item{Name: w.Name(), About: w.About()})
+			for _, k := range workloads.Kinds {
+				w := item{Name: k.Name, About: k.About}
+				for _, p := range k.Params() {
+					w.Params = append(w.Params, param(p))
+				}
+				ws = append(ws, w)
 			}
 			for _, pr := range []lab.Profile{lab.Demo(), lab.Bench(false)} {
 				ps = append(ps, item{Name: pr.Name, About: pr.About})
@@ -203,7 +220,10 @@ and the profiles, which are choices of both.`,
 				for _, i := range part.items {
 					list = append(list, fact{i.Name, i.About})
 					if len(i.Path) > 0 {
-						list = append(list, fact{"", strings.Join(i.Path, " - ")})
+						list = append(list, fact{"", report.Drawing(i.Path)})
+					}
+					for _, p := range i.Params {
+						list = append(list, fact{"", fmt.Sprintf(":%s=%s, %s", p.Name, p.Default, p.About)})
 					}
 				}
 				printItems(p.out, list)

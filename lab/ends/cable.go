@@ -15,11 +15,17 @@ import (
 
 // End is an Ethernet interface that traffic starts from or arrives at.
 type End struct {
+	// At is where the end's programs run.
+	At Place
+	// Namespace is where its interface is; nil for a guest's.
 	Namespace *Namespace
 	Ifname    string
 	Ifindex   int
 	MAC       net.HardwareAddr
 	Addr      netip.Prefix
+	// Gateway is the hardware address of the router that it sends by; nil where
+	// the other ends are on its own link.
+	Gateway net.HardwareAddr
 }
 
 // Number is the n-th station of the lab, from 1: its hardware and IP address.
@@ -31,19 +37,31 @@ func Number(n int) (net.HardwareAddr, netip.Prefix) {
 	return mac, netip.PrefixFrom(addr, 15)
 }
 
-// Queues is how many queues each side of a cable has. Frames that are sent
-// from different CPUs meet in one queue or go side by side in several.
-type Queues int
+// Wire is what a cable is like. Its zero value is an ordinary one.
+type Wire struct {
+	// Queues is how many queues each side has, 0 for one. Frames that are sent
+	// from different CPUs meet in one queue or go side by side in several.
+	Queues int
+	// MTU is the largest packet in bytes, 0 for DefaultMTU.
+	MTU int
+}
+
+// DefaultMTU is Ethernet's.
+const DefaultMTU = 1500
 
 // Cable joins near, in namespace at, to an end's interface far in another
 // namespace, and gives the end the n-th station's addresses. Both sides are up.
-func Cable(at *Namespace, near string, to *Namespace, far string, n int, queues Queues) (End, error) {
+func Cable(at *Namespace, near string, to *Namespace, far string, n int, wire Wire) (End, error) {
 	mac, addr := Number(n)
-	queues = max(queues, 1)
+	queues := max(wire.Queues, 1)
+	mtu := wire.MTU
+	if mtu == 0 {
+		mtu = DefaultMTU
+	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = near
-	attrs.NumTxQueues, attrs.NumRxQueues = int(queues), int(queues)
-	attrs.MTU = 1500
+	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
+	attrs.MTU = mtu
 	veth := &netlink.Veth{
 		LinkAttrs:        attrs,
 		PeerName:         far,
@@ -51,7 +69,7 @@ func Cable(at *Namespace, near string, to *Namespace, far string, n int, queues 
 		PeerNamespace:    netlink.NsFd(int(to.handle)),
 		PeerNumTxQueues:  uint32(queues),
 		PeerNumRxQueues:  uint32(queues),
-		PeerMTU:          1500,
+		PeerMTU:          uint32(mtu),
 	}
 	what := fmt.Sprintf("cable from %s in %s to %s in %s", near, at.Name, far, to.Name)
 	if err := at.link.LinkAdd(veth); err != nil {
@@ -97,7 +115,7 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	if err := n.link.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
 		return End{}, fmt.Errorf("route with %s by %s: %w", Congestion, ifname, err)
 	}
-	return End{Namespace: n, Ifname: ifname, Ifindex: l.Attrs().Index, MAC: l.Attrs().HardwareAddr, Addr: addr}, nil
+	return End{At: n, Namespace: n, Ifname: ifname, Ifindex: l.Attrs().Index, MAC: l.Attrs().HardwareAddr, Addr: addr}, nil
 }
 
 // Features are the offloads of an interface that the lab sets.

@@ -40,7 +40,7 @@ func TestLeftover(t *testing.T) {
 func TestFrame(t *testing.T) {
 	mac, addr := Number(258)
 	from := End{MAC: mac, Addr: addr}
-	f := Frame(64, from, Broadcast)
+	f := Frame(64, from, Broadcast, Nobody)
 	if len(f) != 60 {
 		t.Fatalf("a frame of 64 bytes has %d without its checksum, want 60", len(f))
 	}
@@ -59,5 +59,17 @@ func TestFrame(t *testing.T) {
 	}
 	if n := binary.BigEndian.Uint16(f[16:]); n != 46 {
 		t.Errorf("the IPv4 packet says it has %d bytes, want 46", n)
+	}
+}
+
+func TestListensIn(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 020012C6:2B67 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 19107 1 0000 100 0 0 10 0
+   1: 020012C6:1451 010012C6:D2F0 01 00000000:00000000 00:00000000 00000000     0        0 19108 1 0000 20 4 30 10 -1
+`
+	for port, want := range map[int]bool{11111: true, 5201: false, 80: false} {
+		if got := listensIn(table, Listen{"tcp", port}); got != want {
+			t.Errorf("port %d: %v, want %v", port, got, want)
+		}
 	}
 }

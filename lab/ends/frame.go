@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,10 +14,13 @@ import (
 // Broadcast is the address that every station listens to.
 var Broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
+// Nobody is an IP address of the lab's network that no station has.
+var Nobody = netip.AddrFrom4([4]byte{198, 19, 255, 254})
+
 // Frame is an Ethernet frame of size bytes (its checksum included, which
-// software never sees) with a UDP datagram in it, from one end to an address.
-// The smallest frame of Ethernet is 64 bytes.
-func Frame(size int, from End, to net.HardwareAddr) []byte {
+// software never sees) with a UDP datagram in it, from one end to a hardware
+// address and an IP address. The smallest frame of Ethernet is 64 bytes.
+func Frame(size int, from End, to net.HardwareAddr, dst netip.Addr) []byte {
 	const eth, ip = 14, 20
 	f := make([]byte, size-4)
 	copy(f, to)
@@ -27,9 +31,8 @@ func Frame(size int, from End, to net.HardwareAddr) []byte {
 	binary.BigEndian.PutUint16(h[2:], uint16(len(f)-eth))
 	h[8] = 64
 	h[9] = unix.IPPROTO_UDP
-	src := from.Addr.Addr().As4()
-	copy(h[12:], src[:])
-	copy(h[16:], []byte{198, 19, 255, 254})
+	copy(h[12:], from.Addr.Addr().AsSlice())
+	copy(h[16:], dst.AsSlice())
 	var sum uint32
 	for i := 0; i < ip; i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(h[i:]))

@@ -17,12 +17,13 @@ import (
 
 // Bascule is a bascule bridge whose ports forward at tcx.
 var Bascule = &Fabric{
-	Name:    "bascule",
-	About:   "a bascule bridge, forwarding at tcx",
-	Path:    []string{"end", "veth", "bascule (tcx)", "end's side of a veth"},
-	Arrival: AsBuffers,
-	build: func(ctx context.Context, site Site, n *Net) error {
-		return buildBascule(ctx, site, n, "tcx")
+	Name:     "bascule",
+	About:    "a bascule bridge, forwarding at tcx",
+	Path:     path("end", "device veth", "program bascule (tcx)", "end"),
+	HostPath: path("host", "device host port", "program bascule (tcx)", "end"),
+	Arrival:  AsBuffers,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &basculeKit{n, "tcx"})
 	},
 }
 
@@ -30,12 +31,12 @@ var Bascule = &Fabric{
 var BasculeXDP = &Fabric{
 	Name:         "bascule-xdp",
 	About:        "a bascule bridge, forwarding known unicast in XDP; GRO on at the ends",
-	Path:         []string{"end", "veth", "bascule (xdp)", "veth", "end"},
+	Path:         path("end", "device veth", "program bascule (XDP)", "device veth", "end"),
 	Arrival:      AsXDP,
 	FloodArrival: AsXDP,
 	NeedsGRO:     true,
-	build: func(ctx context.Context, site Site, n *Net) error {
-		return buildBascule(ctx, site, n, "xdp")
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &basculeKit{n, "xdp"})
 	},
 }
 
@@ -43,74 +44,80 @@ var BasculeXDP = &Fabric{
 // named by its cookie.
 const stateDir = "/run/bascule"
 
-// bridgeName is the bridge of every bascule fabric, each in its own namespace.
-const bridgeName = "br0"
+// basculeKit makes bascule bridges whose ports forward at a hook.
+type basculeKit struct {
+	net  *Net
+	hook string
+}
 
-func buildBascule(ctx context.Context, site Site, n *Net, hook string) error {
-	if site.Bascule == "" {
+// run gives the bascule program a command for the switch's namespace.
+func (k *basculeKit) run(ctx context.Context, args ...string) error {
+	_, err := k.net.site.run(ctx, k.net.Switch.Name, args...)
+	return err
+}
+
+func (k *basculeKit) add(ctx context.Context, bridge string) error {
+	n := k.net
+	if n.site.Bascule == "" {
 		return errors.New("the path of the bascule program is not known")
 	}
-	if err := n.cables(); err != nil {
-		return err
-	}
-	run := func(ctx context.Context, args ...string) error {
-		_, err := site.run(ctx, n.Switch.Name, args...)
-		return err
-	}
-	add := []string{"bridge", "add", bridgeName}
+	add := []string{"bridge", "add", bridge}
 	if n.Spec.Ageing != 0 {
 		add = append(add, "--ageing", n.Spec.Ageing.String())
 	}
 	if n.Spec.FDBMax != 0 {
 		add = append(add, "--fdb-max", fmt.Sprint(n.Spec.FDBMax))
 	}
-	n.undo = append(n.undo, func() error { return site.forget(n.Switch.Name) })
-	if err := run(ctx, add...); err != nil {
-		return err
+	n.undo = append(n.undo, func() error { return n.site.forget(n.Switch.Name) })
+	n.memory = k.memory
+	return k.run(ctx, add...)
+}
+
+func (k *basculeKit) plug(ctx context.Context, bridge, device string) error {
+	return k.run(ctx, "port", "add", bridge, device, "--hook", k.hook)
+}
+
+func (k *basculeKit) unplug(ctx context.Context, bridge, device string) error {
+	return k.run(ctx, "port", "del", bridge, device)
+}
+
+func (k *basculeKit) host(ctx context.Context, bridge, device string) (string, error) {
+	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host")
+}
+
+func (k *basculeKit) flush(ctx context.Context, bridge string) error {
+	return k.run(ctx, "fdb", "flush", bridge)
+}
+
+func (k *basculeKit) known(ctx context.Context, bridge string) (int, error) {
+	out, err := k.net.site.run(ctx, k.net.Switch.Name, "-j", "bridge", "show", bridge)
+	if err != nil {
+		return 0, err
 	}
-	n.extend = func(ctx context.Context, device string) error {
-		return run(ctx, "port", "add", bridgeName, device, "--hook", hook)
+	var shown []struct {
+		Count int `json:"fdb_count"`
 	}
-	n.shrink = func(ctx context.Context, device string) error {
-		return run(ctx, "port", "del", bridgeName, device)
+	if err := json.Unmarshal(out, &shown); err != nil || len(shown) != 1 {
+		return 0, fmt.Errorf("bridge show printed %q", out)
 	}
-	n.flush = func(ctx context.Context) error {
-		return run(ctx, "fdb", "flush", bridgeName)
+	return shown[0].Count, nil
+}
+
+// memory is what the maps of all bridges of the namespace take.
+func (k *basculeKit) memory() (uint64, error) {
+	cookie, err := k.net.Switch.Cookie()
+	if err != nil {
+		return 0, err
 	}
-	n.known = func(ctx context.Context) (int, error) {
-		out, err := site.run(ctx, n.Switch.Name, "-j", "bridge", "show", bridgeName)
-		if err != nil {
-			return 0, err
-		}
-		var shown []struct {
-			Count int `json:"fdb_count"`
-		}
-		if err := json.Unmarshal(out, &shown); err != nil || len(shown) != 1 {
-			return 0, fmt.Errorf("bridge show printed %q", out)
-		}
-		return shown[0].Count, nil
+	maps, err := probe.MapMemory(filepath.Join(stateDir, fmt.Sprint(cookie)))
+	if err != nil {
+		return 0, err
 	}
-	n.memory = func() (uint64, error) {
-		cookie, err := n.Switch.Cookie()
-		if err != nil {
-			return 0, err
-		}
-		maps, err := probe.MapMemory(filepath.Join(stateDir, fmt.Sprint(cookie)))
-		if err != nil {
-			return 0, err
-		}
-		var sum uint64
-		for _, bytes := range maps {
-			sum += bytes
-		}
-		return sum, nil
+	var sum uint64
+	for _, bytes := range maps {
+		sum += bytes
 	}
-	for _, p := range n.Ports {
-		if err := n.extend(ctx, p.Ifname); err != nil {
-			return err
-		}
-	}
-	return nil
+	return sum, nil
 }
 
 // run runs the bascule program on a namespace, as a user would.
@@ -132,20 +139,27 @@ func (s Site) run(ctx context.Context, netns string, args ...string) ([]byte, er
 	return out, nil
 }
 
-// forget removes the bridge of a namespace, if there is one. It does not heed
-// the lab's own context: it is what cleans up after that has ended.
+// forget removes the bridges of a namespace. It does not heed the lab's own
+// context: it is what cleans up after that has ended.
 func (s Site) forget(netns string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	shown, err := s.run(ctx, netns, "-j", "bridge", "show")
+	out, err := s.run(ctx, netns, "-j", "bridge", "show")
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(shown), `"`+bridgeName+`"`) {
-		return nil
+	var shown []struct {
+		Ifname string `json:"ifname"`
 	}
-	_, err = s.run(ctx, netns, "bridge", "del", bridgeName)
-	return err
+	if err := json.Unmarshal(out, &shown); err != nil {
+		return fmt.Errorf("bridge show printed %q", out)
+	}
+	var errs []error
+	for _, b := range shown {
+		_, err := s.run(ctx, netns, "bridge", "del", b.Ifname)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // RemoveLeftovers removes what labs that were killed left behind.

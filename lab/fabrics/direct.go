@@ -13,7 +13,7 @@ import (
 var Direct = &Fabric{
 	Name:    "direct",
 	About:   "one veth cable, nothing in between",
-	Path:    []string{"end", "veth", "end"},
+	Path:    path("end", "end"),
 	Arrival: AsXDP,
 	Pairs:   true,
 	build:   buildDirect,
@@ -32,7 +32,7 @@ func buildDirect(_ context.Context, _ Site, n *Net) error {
 		if err != nil {
 			return err
 		}
-		second, err := ends.Cable(a, fmt.Sprintf("e%d", i+1), b, fmt.Sprintf("e%d", i+2), i+2, n.Spec.Queues)
+		second, err := ends.Cable(a, fmt.Sprintf("e%d", i+1), b, fmt.Sprintf("e%d", i+2), i+2, n.Spec.Wire)
 		if err != nil {
 			return err
 		}

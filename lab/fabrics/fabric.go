@@ -10,11 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"bascule/lab/ends"
+	"bascule/lab/report"
 )
 
 // Arrival says in which form frames reach the ends of a fabric, and so which
@@ -35,13 +38,21 @@ func (a Arrival) String() string {
 	return "tcx"
 }
 
-// Spec is what a workload wants of the fabric that it runs on.
+// Spec is what is wanted of a fabric: by the workload that runs on it, and by
+// the setup of the case.
 type Spec struct {
 	Ends     int           // how many, from 2
 	Together bool          // all ends but the first live in one namespace
-	Queues   ends.Queues   // of the cables, 0 for one
+	Wire     ends.Wire     // of the cables
 	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
 	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
+	// Frames says that the workload makes frames itself, below IP, and counts
+	// them: it needs interfaces of namespaces.
+	Frames bool
+	// Host makes the host's own interface on the fabric the first end.
+	Host bool
+	// Guests makes the ends virtual machines (all but the host).
+	Guests bool
 }
 
 // Site is where fabrics are built.
@@ -54,8 +65,11 @@ type Site struct {
 type Fabric struct {
 	Name  string
 	About string
-	// Path is what a frame passes from one end to the other, in order.
-	Path []string
+	// Path is what a frame passes from one end to another, the ends included,
+	// and HostPath from the host's own interface to an end: empty where the
+	// fabric has none.
+	Path     []report.Hop
+	HostPath []report.Hop
 	// Arrival is how unicast frames of an XDP sender reach an end.
 	Arrival Arrival
 	// FloodArrival is the same for broadcasts.
@@ -65,8 +79,29 @@ type Fabric struct {
 	// Pairs says that the fabric has no addresses: end 1 is joined to end 2,
 	// 3 to 4 and so on.
 	Pairs bool
+	// Routed says that the fabric forwards by IP address: each end is in a
+	// subnet of its own, and no broadcast crosses.
+	Routed bool
+	// Needs are the programs that it is made with.
+	Needs []ends.Program
+	// Missing says what of bascule must be built before it can be made; empty
+	// for what can.
+	Missing string
 
 	build func(context.Context, Site, *Net) error
+}
+
+// path makes hops of "kind name" strings; a string of one word is an end.
+func path(hops ...string) []report.Hop {
+	out := make([]report.Hop, len(hops))
+	for i, h := range hops {
+		kind, name, ok := strings.Cut(h, " ")
+		if !ok {
+			kind, name = "end", h
+		}
+		out[i] = report.Hop{Name: name, Kind: kind}
+	}
+	return out
 }
 
 // All is every fabric, in the order in which they are shown.
@@ -97,6 +132,10 @@ type Net struct {
 	Ends   []ends.End
 	Ports  []Port
 
+	// Notes are what was found out while it was built, for the report.
+	Notes []string
+
+	site   Site
 	serial int64
 	flush  func(context.Context) error
 	extend func(ctx context.Context, port string) error
@@ -108,12 +147,24 @@ type Net struct {
 
 var serial atomic.Int64
 
-// Build builds the fabric. When it fails it leaves nothing behind.
+// Build builds the fabric. When it fails it leaves nothing behind. An
+// ends.Unavailable tells that it cannot be built on this machine as it is.
 func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) {
 	if spec.Ends < 2 {
 		return nil, fmt.Errorf("fabric %s: %d ends asked for, at least 2 are needed", f.Name, spec.Ends)
 	}
-	n := &Net{Fabric: f, Spec: spec, serial: serial.Add(1)}
+	switch {
+	case f.Missing != "":
+		return nil, &ends.Unavailable{Reason: f.Missing}
+	case spec.Host && len(f.HostPath) == 0:
+		return nil, &ends.Unavailable{Reason: "the host has no interface of its own on it"}
+	case spec.Guests && spec.Frames:
+		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
+	}
+	if err := ends.Installed(f.Needs...); err != nil {
+		return nil, err
+	}
+	n := &Net{Fabric: f, Spec: spec, site: site, serial: serial.Add(1)}
 	if err := f.build(ctx, site, n); err != nil {
 		return nil, errors.Join(fmt.Errorf("fabric %s: %w", f.Name, err), n.Close())
 	}
@@ -141,7 +192,7 @@ func (n *Net) Flush(ctx context.Context) error {
 // Known is how many addresses the switch has learned and not forgotten.
 func (n *Net) Known(ctx context.Context) (int, error) {
 	if n.known == nil {
-		return 0, fmt.Errorf("fabric %s learns no addresses", n.Fabric.Name)
+		return 0, &ends.Unavailable{Reason: "it does not tell how many addresses it has learned"}
 	}
 	return n.known(ctx)
 }
@@ -149,7 +200,7 @@ func (n *Net) Known(ctx context.Context) (int, error) {
 // Memory is how many bytes of kernel memory the switch's tables take.
 func (n *Net) Memory() (uint64, error) {
 	if n.memory == nil {
-		return 0, fmt.Errorf("the memory of fabric %s is not told by the kernel", n.Fabric.Name)
+		return 0, &ends.Unavailable{Reason: "the kernel does not tell how much memory its tables take"}
 	}
 	return n.memory()
 }
@@ -157,7 +208,7 @@ func (n *Net) Memory() (uint64, error) {
 // AddPort makes a device of the switch's namespace a port of the switch.
 func (n *Net) AddPort(ctx context.Context, device string) error {
 	if n.extend == nil {
-		return fmt.Errorf("fabric %s has no ports to add", n.Fabric.Name)
+		return &ends.Unavailable{Reason: "it has no ports to add"}
 	}
 	return n.extend(ctx, device)
 }
@@ -165,7 +216,7 @@ func (n *Net) AddPort(ctx context.Context, device string) error {
 // DelPort takes a port away from the switch.
 func (n *Net) DelPort(ctx context.Context, device string) error {
 	if n.shrink == nil {
-		return fmt.Errorf("fabric %s has no ports to take away", n.Fabric.Name)
+		return &ends.Unavailable{Reason: "it has no ports to take away"}
 	}
 	return n.shrink(ctx, device)
 }
@@ -177,10 +228,22 @@ func (n *Net) AcceptFrames(i int) error {
 	return p.Namespace.SetFeatures(p.Ifname, ends.Features{Segmentation: true, GRO: true})
 }
 
+// NextHop is the hardware address that an end sends to when it means another:
+// that end's own, or the router's.
+func (n *Net) NextHop(from, to int) net.HardwareAddr {
+	if mac := n.Ends[from].Gateway; mac != nil {
+		return mac
+	}
+	return n.Ends[to].MAC
+}
+
 // Crossed is how many bytes entered the fabric from its first end, by the
 // counters of the fabric's own device.
 func (n *Net) Crossed() (uint64, error) {
 	t, err := n.Ports[0].Namespace.Traffic(n.Ports[0].Ifname)
+	if n.Spec.Host {
+		return t.TxBytes, err
+	}
 	return t.RxBytes, err
 }
 
@@ -203,35 +266,63 @@ func (n *Net) endNamespace(i int) (*ends.Namespace, error) {
 	return n.namespace(fmt.Sprintf("e%d", i+1))
 }
 
-// cables makes the switch's namespace and all ends, each with a cable to a
-// device p1, p2, ... in it.
-func (n *Net) cables() error {
-	var err error
-	if n.Switch, err = n.namespace("sw"); err != nil {
+// place makes the switch's namespace.
+func (n *Net) place() (err error) {
+	n.Switch, err = n.namespace("sw")
+	return err
+}
+
+// cable makes the next end, with a cable to a device of the switch's
+// namespace.
+func (n *Net) cable(ctx context.Context, near string) error {
+	i := len(n.Ends)
+	if n.Spec.Guests {
+		return &ends.Unavailable{Reason: "virtual machines are not built yet"}
+	}
+	ns, err := n.endNamespace(i)
+	if err != nil {
 		return err
 	}
-	for i := range n.Spec.Ends {
-		ns, err := n.endNamespace(i)
-		if err != nil {
-			return err
-		}
-		near := fmt.Sprintf("p%d", i+1)
-		end, err := ends.Cable(n.Switch, near, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Queues)
-		if err != nil {
-			return err
-		}
-		// Before the switch gets the port, which may look whether it can.
-		if n.Fabric.NeedsGRO {
-			if err := ns.SetFeatures(end.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
-				return err
-			}
-		}
-		l, err := n.Switch.Netlink().LinkByName(near)
-		if err != nil {
-			return fmt.Errorf("%s in %s: %w", near, n.Switch.Name, err)
-		}
-		n.Ends = append(n.Ends, end)
-		n.Ports = append(n.Ports, Port{n.Switch, near, l.Attrs().Index})
+	end, err := ends.Cable(n.Switch, near, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Wire)
+	if err != nil {
+		return err
 	}
+	// Before the switch gets the port, which may look whether it can.
+	if n.Fabric.NeedsGRO {
+		if err := ns.SetFeatures(end.Ifname, ends.Features{Segmentation: true, GRO: true}); err != nil {
+			return err
+		}
+	}
+	return n.joined(end, near)
+}
+
+// hostEnd makes the next end of a device of the switch's own namespace.
+func (n *Net) hostEnd(ifname string) error {
+	l, err := n.Switch.Netlink().LinkByName(ifname)
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", ifname, n.Switch.Name, err)
+	}
+	if mtu := n.Spec.Wire.MTU; mtu != 0 {
+		if err := n.Switch.Netlink().LinkSetMTU(l, mtu); err != nil {
+			return fmt.Errorf("mtu %d of %s: %w", mtu, ifname, err)
+		}
+	}
+	_, addr := ends.Number(len(n.Ends) + 1)
+	end, err := n.Switch.Adopt(ifname, addr)
+	if err != nil {
+		return err
+	}
+	return n.joined(end, ifname)
+}
+
+// joined notes an end and the device of the switch's namespace that it is
+// plugged into.
+func (n *Net) joined(end ends.End, near string) error {
+	l, err := n.Switch.Netlink().LinkByName(near)
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", near, n.Switch.Name, err)
+	}
+	n.Ends = append(n.Ends, end)
+	n.Ports = append(n.Ports, Port{n.Switch, near, l.Attrs().Index})
 	return nil
 }

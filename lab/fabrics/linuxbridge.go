@@ -19,17 +19,23 @@ import (
 // LinuxBridge is the kernel's bridge with everything off that costs: no
 // spanning tree, no multicast snooping, no netfilter for bridged frames.
 var LinuxBridge = &Fabric{
-	Name:    "linux-bridge",
-	About:   "the kernel's bridge, without netfilter, snooping and spanning tree",
-	Path:    []string{"end", "veth", "linux bridge", "veth", "end"},
-	Arrival: AsBuffers,
-	build:   buildLinuxBridge,
+	Name:     "linux-bridge",
+	About:    "the kernel's bridge, without netfilter, snooping and spanning tree",
+	Path:     path("end", "device veth", "device Linux bridge", "device veth", "end"),
+	HostPath: path("host", "device Linux bridge", "device veth", "end"),
+	Arrival:  AsBuffers,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &linuxKit{net: n})
+	},
 }
 
-func buildLinuxBridge(ctx context.Context, _ Site, n *Net) error {
-	if err := n.cables(); err != nil {
-		return err
-	}
+// linuxKit makes Linux bridges.
+type linuxKit struct {
+	net *Net
+}
+
+func (k *linuxKit) add(_ context.Context, name string) error {
+	n := k.net
 	err := n.Switch.Do(func() error {
 		for _, what := range []string{"arptables", "iptables", "ip6tables"} {
 			err := ends.Sysctl("net.bridge.bridge-nf-call-"+what, "0")
@@ -44,7 +50,7 @@ func buildLinuxBridge(ctx context.Context, _ Site, n *Net) error {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "br0"
+	attrs.Name = name
 	off := false
 	bridge := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off}
 	if n.Spec.Ageing != 0 {
@@ -52,33 +58,39 @@ func buildLinuxBridge(ctx context.Context, _ Site, n *Net) error {
 		bridge.AgeingTime = &ticks
 	}
 	if err := n.Switch.Netlink().LinkAdd(bridge); err != nil {
-		return fmt.Errorf("br0: %w", err)
-	}
-	// By the command that people use, so that its time can be compared.
-	n.extend = func(ctx context.Context, device string) error {
-		_, err := n.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", device, "master", "br0")
-		return err
-	}
-	n.shrink = func(ctx context.Context, device string) error {
-		_, err := n.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", device, "nomaster")
-		return err
-	}
-	for _, p := range n.Ports {
-		if err := n.extend(ctx, p.Ifname); err != nil {
-			return err
-		}
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	if err := n.Switch.Netlink().LinkSetUp(bridge); err != nil {
-		return fmt.Errorf("br0 up: %w", err)
-	}
-	n.flush = func(ctx context.Context) error {
-		_, err := n.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", "br0", "type", "bridge", "fdb_flush")
-		return err
-	}
-	n.known = func(context.Context) (int, error) {
-		return learnedByLinux(n.Switch, bridge.Index)
+		return fmt.Errorf("%s up: %w", name, err)
 	}
 	return nil
+}
+
+// By the command that people use, so that its time can be compared.
+func (k *linuxKit) plug(ctx context.Context, bridge, device string) error {
+	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", device, "master", bridge)
+	return err
+}
+
+func (k *linuxKit) unplug(ctx context.Context, _, device string) error {
+	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", device, "nomaster")
+	return err
+}
+
+// The bridge itself is the host's interface on it.
+func (k *linuxKit) host(_ context.Context, bridge, _ string) (string, error) { return bridge, nil }
+
+func (k *linuxKit) flush(ctx context.Context, bridge string) error {
+	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", bridge, "type", "bridge", "fdb_flush")
+	return err
+}
+
+func (k *linuxKit) known(_ context.Context, bridge string) (int, error) {
+	l, err := k.net.Switch.Netlink().LinkByName(bridge)
+	if err != nil {
+		return 0, fmt.Errorf("%s in %s: %w", bridge, k.net.Switch.Name, err)
+	}
+	return learnedByLinux(k.net.Switch, l.Attrs().Index)
 }
 
 // learnedByLinux asks a bridge for its number of learned addresses. Linux tells

@@ -14,19 +14,24 @@ import (
 var XDPBare = &Fabric{
 	Name:     "xdp-bare",
 	About:    "XDP redirect to a fixed port, no look-up: the ceiling of an XDP switch",
-	Path:     []string{"end", "veth", "xdp redirect", "veth", "end"},
+	Path:     path("end", "device veth", "program XDP redirect", "device veth", "end"),
 	Arrival:  AsXDP,
 	NeedsGRO: true,
 	Pairs:    true,
 	build:    buildXDPBare,
 }
 
-func buildXDPBare(_ context.Context, _ Site, n *Net) error {
+func buildXDPBare(ctx context.Context, _ Site, n *Net) error {
 	if n.Spec.Ends%2 != 0 {
 		return fmt.Errorf("it joins ends in pairs; %d were asked for", n.Spec.Ends)
 	}
-	if err := n.cables(); err != nil {
+	if err := n.place(); err != nil {
 		return err
+	}
+	for i := range n.Spec.Ends {
+		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+			return err
+		}
 	}
 	return n.Switch.Do(func() error {
 		for i := range n.Ports {

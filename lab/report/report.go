@@ -3,7 +3,10 @@
 // Package report holds what the lab measured, and prints it.
 package report
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Sample is one round of one case.
 type Sample struct {
@@ -98,6 +101,15 @@ func Devices(path []Hop) int {
 		}
 	}
 	return n
+}
+
+// Drawing is a path in one line.
+func Drawing(path []Hop) string {
+	names := make([]string, len(path))
+	for i, h := range path {
+		names[i] = h.Name
+	}
+	return strings.Join(names, " - ")
 }
 
 // Claim is something that was published, and what this machine says to it.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -31,11 +32,17 @@ type flow struct {
 	aside bool
 }
 
-// send makes a flow of small frames from one end to an address.
-func send(n *fabrics.Net, from int, to net.HardwareAddr, cpu int) flow {
+// send makes a flow of small frames from one end to another.
+func send(n *fabrics.Net, from, to, cpu int) flow {
+	return sendTo(n, from, n.NextHop(from, to), n.Ends[to].Addr.Addr(), cpu)
+}
+
+// sendTo makes a flow of small frames from one end to a hardware address and
+// an IP address.
+func sendTo(n *fabrics.Net, from int, to net.HardwareAddr, dst netip.Addr, cpu int) flow {
 	return flow{from: from, cpu: cpu, stream: probe.Stream{
 		Ifindex: n.Ends[from].Ifindex,
-		Frame:   ends.Frame(smallest, n.Ends[from], to),
+		Frame:   ends.Frame(smallest, n.Ends[from], to, dst),
 	}}
 }
 
@@ -85,8 +92,10 @@ func newBlast(n *fabrics.Net, arrival fabrics.Arrival, receivers []int) (*blast,
 	return b, nil
 }
 
-// Counter is where the frames are counted.
-func (b *blast) Counter() string { return b.arrival.String() }
+// Counter is how the frames are made and counted.
+func (b *blast) Counter() string {
+	return "made by BPF_PROG_TEST_RUN live frames, counted by " + b.arrival.String() + " at the receiver"
+}
 
 func (b *blast) Close() error {
 	var errs []error
@@ -113,7 +122,7 @@ func (b *blast) arrived() (uint64, error) {
 func (b *blast) learn() error {
 	for _, i := range b.teach {
 		e := b.net.Ends[i]
-		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast)); err != nil {
+		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
 			return err
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"bascule/lab/report"
 )
 
-// iperfPort is where iperf3 listens.
-const iperfPort = 5201
+// iperfListen is where iperf3 listens.
+var iperfListen = ends.Listen{Proto: "tcp", Port: 5201}
 
 // iperf runs a client of iperf3 and returns its report, which it also writes
 // when it fails.
@@ -33,7 +33,7 @@ func iperf(ctx context.Context, n *fabrics.Net, pin bool, length time.Duration, 
 	if err != nil {
 		return r, err
 	}
-	out, err := n.Ends[0].Namespace.Output(ctx, ends.AnyCPU, "iperf3", args...)
+	out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, iperf3.Command, args...)
 	if ctx.Err() != nil {
 		return r, ctx.Err()
 	}

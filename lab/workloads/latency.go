@@ -6,75 +6,79 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 )
 
-// Latency is TCP requests and responses, one at a time, by sockperf.
-type Latency struct {
-	Length time.Duration // whole seconds, from 1
+// latency is TCP requests and responses, one at a time, by sockperf.
+var latency = &Kind{
+	Name:  "latency",
+	About: "requests and responses, one at a time, by sockperf: half the round trip",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		var w latencyParams
+		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
+		return func() (*Workload, error) {
+			if err := wholeSeconds(w.length); err != nil {
+				return nil, err
+			}
+			return &Workload{
+				About: "TCP, 64-byte requests and responses, one at a time, ends pinned: half the round trip",
+				Unit:  "us",
+				Lower: true,
+				Needs: []ends.Program{sockperf},
+				Takes: w.length + 150*time.Millisecond,
+				Spec:  fabrics.Spec{Ends: 2},
+				Start: w.start,
+			}, nil
+		}
+	},
+}
+
+type latencyParams struct {
+	length time.Duration
 }
 
 // sockperfPort is where sockperf listens.
 const sockperfPort = 11111
 
-// Name is latency-tcp.
-func (w Latency) Name() string { return "latency-tcp" }
-
-// About is one line for people.
-func (w Latency) About() string {
-	return "TCP, 64-byte requests and responses, one at a time, ends pinned: half the round trip"
-}
-
-// Unit is microseconds, half of the mean round trip.
-func (w Latency) Unit() string { return "us" }
-
-// Lower is true.
-func (w Latency) Lower() bool { return true }
-
-// Needs sockperf.
-func (w Latency) Needs() []string { return []string{"sockperf"} }
-
-// Takes is the length of the test and some for the start.
-func (w Latency) Takes() time.Duration { return w.Length + 150*time.Millisecond }
-
-// Spec asks for two ends.
-func (w Latency) Spec() fabrics.Spec { return fabrics.Spec{Ends: 2} }
-
-// Start starts the server.
-func (w Latency) Start(ctx context.Context, n *fabrics.Net) (Session, error) {
+// start starts the server.
+func (w latencyParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	cpus, err := cores(2)
 	if err != nil {
 		return nil, err
 	}
-	s, err := serve(ctx, n.Ends[1], cpus[0], sockperfPort, "sockperf", "server", "--tcp",
+	s, err := n.Ends[1].At.Serve(ctx, cpus[0], ends.Listen{Proto: "tcp", Port: sockperfPort}, sockperf.Command, "server", "--tcp",
 		"-i", n.Ends[1].Addr.Addr().String(), "-p", strconv.Itoa(sockperfPort))
 	if err != nil {
 		return nil, err
 	}
-	return &latency{w, n, s, cpus[1]}, nil
+	return &latencySession{w, n, s, cpus[1]}, nil
 }
 
-type latency struct {
-	Latency
+type latencySession struct {
+	latencyParams
 	net *fabrics.Net
-	*server
+	io.Closer
 	cpu int
 }
 
 // Run is one test.
-func (s *latency) Run(ctx context.Context) (report.Sample, error) {
+func (s *latencySession) Run(ctx context.Context) (report.Sample, error) {
 	before, err := s.net.Crossed()
 	if err != nil {
 		return report.Sample{}, err
 	}
-	out, err := s.net.Ends[0].Namespace.Output(ctx, s.cpu, "sockperf", "ping-pong", "--tcp",
+	out, err := s.net.Ends[0].At.Output(ctx, s.cpu, sockperf.Command, "ping-pong", "--tcp",
 		"-i", s.net.Ends[1].Addr.Addr().String(), "-p", strconv.Itoa(sockperfPort),
-		"-t", strconv.Itoa(int(s.Length.Seconds())), "-m", "64")
+		"-t", strconv.Itoa(int(s.length.Seconds())), "-m", "64")
 	if err != nil {
 		return report.Sample{}, err
 	}

@@ -94,15 +94,3 @@ func TestSockperf(t *testing.T) {
 		}
 	}
 }
-
-func TestListensIn(t *testing.T) {
-	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 020012C6:2B67 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 19107 1 0000 100 0 0 10 0
-   1: 020012C6:1451 010012C6:D2F0 01 00000000:00000000 00:00000000 00000000     0        0 19108 1 0000 20 4 30 10 -1
-`
-	for port, want := range map[int]bool{11111: true, 5201: false, 80: false} {
-		if got := listensIn(table, port); got != want {
-			t.Errorf("port %d: %v, want %v", port, got, want)
-		}
-	}
-}

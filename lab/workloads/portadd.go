@@ -4,50 +4,47 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 )
 
-// PortAdd is the time of the command that adds a port to a bridge with many.
-type PortAdd struct {
-	Ports int // that the bridge has before
+// portAdd is the time of the command that adds a port to a bridge with many.
+var portAdd = &Kind{
+	Name:  "port-add",
+	About: "the time of the command that adds a port to a bridge with many",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		ports := p.Int("ports", 200, "that the bridge has before")
+		return func() (*Workload, error) {
+			if *ports < 1 || *ports > 1000 {
+				return nil, errors.New("ports must be 1 to 1000")
+			}
+			return &Workload{
+				About: fmt.Sprintf("the command that adds a port to a bridge with %d ports, from its start to its end", *ports),
+				Unit:  "ms",
+				Lower: true,
+				// The command of the Linux bridge.
+				Needs: []ends.Program{{Command: "ip", Package: "iproute2"}},
+				Takes: 100 * time.Millisecond,
+				Spec:  fabrics.Spec{Ends: *ports + 1, Together: true},
+				Start: func(_ context.Context, n *fabrics.Net) (Session, error) {
+					return portAddSession{n}, nil
+				},
+			}, nil
+		}
+	},
 }
 
-// Name is port-add-PORTS.
-func (w PortAdd) Name() string { return fmt.Sprintf("port-add-%d", w.Ports) }
-
-// About is one line for people.
-func (w PortAdd) About() string {
-	return fmt.Sprintf("the command that adds a port to a bridge with %d ports, from its start to its end", w.Ports)
-}
-
-// Unit is milliseconds.
-func (w PortAdd) Unit() string { return "ms" }
-
-// Lower is true.
-func (w PortAdd) Lower() bool { return true }
-
-// Needs ip, which is the command of the Linux bridge.
-func (w PortAdd) Needs() []string { return []string{"ip"} }
-
-// Takes is what two commands take.
-func (w PortAdd) Takes() time.Duration { return 100 * time.Millisecond }
-
-// Spec asks for one port more than the bridge has before.
-func (w PortAdd) Spec() fabrics.Spec { return fabrics.Spec{Ends: w.Ports + 1, Together: true} }
-
-// Start has nothing to ready.
-func (w PortAdd) Start(_ context.Context, n *fabrics.Net) (Session, error) {
-	return portAdd{n}, nil
-}
-
-type portAdd struct{ net *fabrics.Net }
+type portAddSession struct{ net *fabrics.Net }
 
 // Run takes the last port away and times its return.
-func (p portAdd) Run(ctx context.Context) (report.Sample, error) {
+func (p portAddSession) Run(ctx context.Context) (report.Sample, error) {
 	last := p.net.Ports[len(p.net.Ports)-1].Ifname
 	if err := p.net.DelPort(ctx, last); err != nil {
 		return report.Sample{}, err
@@ -60,4 +57,4 @@ func (p portAdd) Run(ctx context.Context) (report.Sample, error) {
 }
 
 // Close has nothing to do.
-func (p portAdd) Close() error { return nil }
+func (p portAddSession) Close() error { return nil }

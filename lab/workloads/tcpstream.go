@@ -4,92 +4,98 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 )
 
-// TCPStream is a bulk transfer by iperf3, from the first end to the second.
-type TCPStream struct {
-	Streams int
-	// Offloads: the ends hand over packets of up to 64 KiB and join what they
-	// get. Off, each packet of 1500 bytes crosses alone, as from a network
-	// card.
-	Offloads bool
-	// Pin keeps the sender on the first CPU and the receiver on the second.
-	Pin    bool
-	Length time.Duration // whole seconds
+// tcpStream is a bulk transfer by iperf3, from the first end to the second.
+var tcpStream = &Kind{
+	Name:  "tcp-stream",
+	About: "bulk TCP by iperf3",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		var w tcpStreamParams
+		p.IntVar(&w.streams, "streams", 1, "connections at once")
+		p.BoolVar(&w.offloads, "offloads", false, "the ends hand over packets of up to 64 KiB and join what they get; without it each packet crosses alone, as from a network card")
+		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
+		return func() (*Workload, error) {
+			if w.streams < 1 {
+				return nil, errors.New("streams must be 1 or more")
+			}
+			if err := wholeSeconds(w.length); err != nil {
+				return nil, err
+			}
+			streams := "1 stream"
+			if w.streams != 1 {
+				streams = fmt.Sprintf("%d streams", w.streams)
+			}
+			about := "TCP, " + streams + ", offloads off at the ends (tso, gso, gro: each packet alone)"
+			if w.offloads {
+				about = "TCP, " + streams + ", offloads on at the ends (64 KiB packets)"
+			}
+			return &Workload{
+				About: about,
+				Unit:  "Gbit/s",
+				Needs: []ends.Program{iperf3},
+				Takes: w.length + 150*time.Millisecond,
+				Spec:  fabrics.Spec{Ends: 2},
+				Start: w.start,
+			}, nil
+		}
+	},
 }
 
-// Name is tcp-stream-N, with -offloads where they are on.
-func (w TCPStream) Name() string {
-	name := fmt.Sprintf("tcp-stream-%d", w.Streams)
-	if w.Offloads {
-		name += "-offloads"
-	}
-	return name
+type tcpStreamParams struct {
+	streams  int
+	offloads bool
+	length   time.Duration
 }
 
-// About is one line for people.
-func (w TCPStream) About() string {
-	streams := "1 stream"
-	if w.Streams != 1 {
-		streams = fmt.Sprintf("%d streams", w.Streams)
-	}
-	if w.Offloads {
-		return "TCP, " + streams + ", offloads on at the ends (64 KiB packets)"
-	}
-	return "TCP, " + streams + ", offloads off at the ends (tso, gso, gro: 1500-byte packets)"
-}
-
-// Unit is Gbit/s of payload that the receiver got.
-func (w TCPStream) Unit() string { return "Gbit/s" }
-
-// Lower is false.
-func (w TCPStream) Lower() bool { return false }
-
-// Needs iperf3.
-func (w TCPStream) Needs() []string { return []string{"iperf3"} }
-
-// Takes is the length of the transfer and some for the connection.
-func (w TCPStream) Takes() time.Duration { return w.Length + 150*time.Millisecond }
-
-// Spec asks for two ends.
-func (w TCPStream) Spec() fabrics.Spec { return fabrics.Spec{Ends: 2} }
-
-// Start sets the offloads and starts the server.
-func (w TCPStream) Start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	if !w.Offloads && n.Fabric.NeedsGRO {
-		return nil, fmt.Errorf("fabric %s delivers nothing to ends whose offloads are off", n.Fabric.Name)
+// start sets the offloads and starts the server.
+func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
+	if !w.offloads && n.Fabric.NeedsGRO {
+		return nil, &ends.Unavailable{Reason: "it delivers nothing to ends whose offloads are off"}
 	}
 	for _, e := range n.Ends {
-		f := ends.Features{Segmentation: w.Offloads, GRO: w.Offloads && n.Fabric.NeedsGRO}
-		if err := e.Namespace.SetFeatures(e.Ifname, f); err != nil {
+		f := ends.Features{Segmentation: w.offloads, GRO: w.offloads && n.Fabric.NeedsGRO}
+		if err := e.At.SetFeatures(e.Ifname, f); err != nil {
 			return nil, err
 		}
 	}
-	s, err := serve(ctx, n.Ends[1], ends.AnyCPU, iperfPort, "iperf3", "-s")
+	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
 	if err != nil {
 		return nil, err
 	}
-	return &tcpStream{w, n, s}, nil
+	return &tcpStreamSession{w, n, s}, nil
 }
 
-type tcpStream struct {
-	TCPStream
+type tcpStreamSession struct {
+	tcpStreamParams
 	net *fabrics.Net
-	*server
+	io.Closer
 }
 
 // Run is one transfer.
-func (s *tcpStream) Run(ctx context.Context) (report.Sample, error) {
-	r, err := iperf(ctx, s.net, s.Pin, s.Length, "-C", ends.Congestion, "-P", strconv.Itoa(s.Streams))
+func (s *tcpStreamSession) Run(ctx context.Context) (report.Sample, error) {
+	r, err := iperf(ctx, s.net, true, s.length, "-C", ends.Congestion, "-P", strconv.Itoa(s.streams))
 	if err != nil {
 		return report.Sample{}, err
 	}
 	return r.tcp()
+}
+
+// wholeSeconds refuses a length that programs which count seconds cannot have.
+func wholeSeconds(d time.Duration) error {
+	if d < time.Second || d%time.Second != 0 {
+		return fmt.Errorf("duration=%v: give whole seconds", d)
+	}
+	return nil
 }

@@ -4,62 +4,72 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 )
 
-// UDP is datagrams by iperf3, as many as the sender can make, from the first
+// udp is datagrams by iperf3, as many as the sender can make, from the first
 // end to the second. The sender's system calls are a large part of each
 // datagram's cost, so the fabrics are closer together here than they are.
-type UDP struct {
-	Size   int           // of the payload, in bytes, from 16
-	Length time.Duration // whole seconds
+var udp = &Kind{
+	Name:  "udp",
+	About: "UDP datagrams by iperf3",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		var w udpParams
+		p.IntVar(&w.size, "size", 64, "of the payload, in bytes, from 16")
+		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
+		return func() (*Workload, error) {
+			// The header that iperf3 puts into each datagram.
+			if w.size < 16 {
+				return nil, errors.New("size must be 16 or more")
+			}
+			if err := wholeSeconds(w.length); err != nil {
+				return nil, err
+			}
+			return &Workload{
+				About: fmt.Sprintf("UDP, %d-byte datagrams, ends pinned", w.size),
+				Unit:  "k/s",
+				Needs: []ends.Program{iperf3},
+				Takes: w.length + 150*time.Millisecond,
+				Spec:  fabrics.Spec{Ends: 2},
+				Start: w.start,
+			}, nil
+		}
+	},
 }
 
-// Name is udp-SIZE.
-func (w UDP) Name() string { return fmt.Sprintf("udp-%d", w.Size) }
+type udpParams struct {
+	size   int
+	length time.Duration
+}
 
-// About is one line for people.
-func (w UDP) About() string { return fmt.Sprintf("UDP, %d-byte datagrams, ends pinned", w.Size) }
-
-// Unit is thousands of datagrams a second that the receiver got.
-func (w UDP) Unit() string { return "k/s" }
-
-// Lower is false.
-func (w UDP) Lower() bool { return false }
-
-// Needs iperf3.
-func (w UDP) Needs() []string { return []string{"iperf3"} }
-
-// Takes is the length of the transfer and some for the connection.
-func (w UDP) Takes() time.Duration { return w.Length + 150*time.Millisecond }
-
-// Spec asks for two ends.
-func (w UDP) Spec() fabrics.Spec { return fabrics.Spec{Ends: 2} }
-
-// Start starts the server.
-func (w UDP) Start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	s, err := serve(ctx, n.Ends[1], ends.AnyCPU, iperfPort, "iperf3", "-s")
+// start starts the server.
+func (w udpParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
+	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
 	if err != nil {
 		return nil, err
 	}
-	return &udp{w, n, s}, nil
+	return &udpSession{w, n, s}, nil
 }
 
-type udp struct {
-	UDP
+type udpSession struct {
+	udpParams
 	net *fabrics.Net
-	*server
+	io.Closer
 }
 
 // Run is one transfer.
-func (s *udp) Run(ctx context.Context) (report.Sample, error) {
-	r, err := iperf(ctx, s.net, true, s.Length, "-u", "-b", "0", "-l", strconv.Itoa(s.Size))
+func (s *udpSession) Run(ctx context.Context) (report.Sample, error) {
+	r, err := iperf(ctx, s.net, true, s.length, "-u", "-b", "0", "-l", strconv.Itoa(s.size))
 	if err != nil {
 		return report.Sample{}, err
 	}

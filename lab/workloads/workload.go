@@ -1,51 +1,171 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package workloads sends traffic over a fabric and measures it. Each workload
-// is a file of its own.
+// Package workloads sends traffic over a fabric and measures it. Each kind of
+// workload is a file of its own.
+//
+// A workload is named as people ask for it: the kind, and what differs from
+// the kind's defaults, as in "tcp-stream:streams=4:offloads".
 package workloads
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 )
 
 // Workload is something to send over a fabric, and the one figure that is
 // measured of it.
-type Workload interface {
-	// Name is short and unique; it says what is sent and how.
-	Name() string
+type Workload struct {
+	// Name is the kind with the parameters that are not the default, but for
+	// the duration: Parse makes the workload of it.
+	Name string
 	// About is one line for people.
-	About() string
+	About string
 	// Unit is what Sample.Value counts.
-	Unit() string
+	Unit string
 	// Lower tells whether a smaller value is the better one.
-	Lower() bool
+	Lower bool
 	// Needs are the programs that must be installed.
-	Needs() []string
+	Needs []ends.Program
 	// Takes is about how long one round lasts.
-	Takes() time.Duration
+	Takes time.Duration
 	// Spec is the fabric that it wants.
-	Spec() fabrics.Spec
+	Spec fabrics.Spec
 	// Start readies a fabric: servers, counters, addresses.
-	Start(ctx context.Context, n *fabrics.Net) (Session, error)
+	Start func(ctx context.Context, n *fabrics.Net) (Session, error)
 }
 
 // Session is a workload on a fabric, ready to be run round by round.
 type Session interface {
-	// Run does one round. Round and CPU of the sample are filled in by the
-	// caller.
+	// Run does one round. Round and what is measured of the machine are filled
+	// in by the caller.
 	Run(ctx context.Context) (report.Sample, error)
 	// Close ends what Start began.
 	Close() error
 }
 
-// Counting is a Session that counts frames where they arrive.
+// Counting is a Session that makes frames itself and counts where they arrive.
 type Counting interface {
-	// Counter is where it counts: "xdp", in the driver, for fabrics that
-	// deliver XDP frames, or "tcx", above it, for those that deliver packet
-	// buffers. Each is the cheapest that misses none.
+	// Counter is how, in a few words, as "counted by xdp".
 	Counter() string
 }
+
+// Kind is a workload whose parameters are open.
+type Kind struct {
+	Name  string
+	About string
+	// open declares the parameters and returns what makes a workload of them
+	// once they are set. It leaves Name to Parse.
+	open func(p *pflag.FlagSet) func() (*Workload, error)
+}
+
+// Kinds is every kind of workload, in the order in which they are shown.
+var Kinds = []*Kind{tcpStream, udp, latency, pps, flood, learning, addresses, memory, portAdd}
+
+// duration is the parameter that says how long a round sends. It is no part of
+// a workload's name: what is measured does not depend on it.
+const duration = "duration"
+
+// flags opens the kind's parameters.
+func (k *Kind) flags() (*pflag.FlagSet, func() (*Workload, error)) {
+	fs := pflag.NewFlagSet(k.Name, pflag.ContinueOnError)
+	fs.SortFlags = false
+	return fs, k.open(fs)
+}
+
+// Param is a parameter of a kind.
+type Param struct {
+	Name    string
+	Default string
+	About   string
+}
+
+// Params are the kind's parameters.
+func (k *Kind) Params() []Param {
+	fs, _ := k.flags()
+	var out []Param
+	fs.VisitAll(func(f *pflag.Flag) {
+		out = append(out, Param{f.Name, f.DefValue, f.Usage})
+	})
+	return out
+}
+
+// UnknownError is a kind or parameter that does not exist.
+type UnknownError struct {
+	What  string // "workload" or "parameter of KIND"
+	Name  string
+	Known []string
+}
+
+func (e *UnknownError) Error() string { return fmt.Sprintf("unknown %s %q", e.What, e.Name) }
+
+// Parse makes a workload of KIND[:PARAMETER[=VALUE]]... An unknown kind or
+// parameter gives an UnknownError.
+func Parse(text string) (*Workload, error) {
+	name, rest, _ := strings.Cut(text, ":")
+	i := slices.IndexFunc(Kinds, func(k *Kind) bool { return k.Name == name })
+	if i < 0 {
+		var known []string
+		for _, k := range Kinds {
+			known = append(known, k.Name)
+		}
+		return nil, &UnknownError{"workload", name, known}
+	}
+	fs, finish := Kinds[i].flags()
+	for part := range strings.SplitSeq(rest, ":") {
+		if part == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(part, "=")
+		f := fs.Lookup(key)
+		if f == nil {
+			var known []string
+			fs.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+			return nil, &UnknownError{"parameter of " + name, key, known}
+		}
+		if !ok {
+			value = f.NoOptDefVal
+		}
+		if err := fs.Set(key, value); err != nil {
+			return nil, fmt.Errorf("workload %s: %s=%q is not what it takes: %s", name, key, value, f.Usage)
+		}
+	}
+	w, err := finish()
+	if err != nil {
+		return nil, fmt.Errorf("workload %s: %w", text, err)
+	}
+	w.Name = name
+	fs.VisitAll(func(f *pflag.Flag) {
+		switch value := f.Value.String(); {
+		case f.Name == duration || value == f.DefValue:
+		case value == f.NoOptDefVal:
+			w.Name += ":" + f.Name
+		default:
+			w.Name += ":" + f.Name + "=" + value
+		}
+	})
+	return w, nil
+}
+
+// Must is Parse for names that are written in the program.
+func Must(text string) *Workload {
+	w, err := Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return w
+}
+
+// The programs that workloads use.
+var (
+	iperf3   = ends.Program{Command: "iperf3", Package: "iperf3"}
+	sockperf = ends.Program{Command: "sockperf", Package: "sockperf"}
+)

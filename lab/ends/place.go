@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package ends
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+)
+
+// Place is where the programs of an end run: a network namespace, or a guest.
+type Place interface {
+	// Output runs a program on one CPU or AnyCPU and returns what it printed
+	// on its standard output. An error carries what it said on standard error.
+	Output(ctx context.Context, cpu int, name string, args ...string) ([]byte, error)
+	// Serve starts a program and waits until it listens; Close ends it.
+	Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (io.Closer, error)
+	// SetFeatures sets the offloads of an interface.
+	SetFeatures(ifname string, f Features) error
+}
+
+// Unavailable is why something cannot be measured on this machine as it is,
+// though nothing is wrong: a program that is not installed, a kernel without
+// the part, or a piece of bascule that is not built yet.
+type Unavailable struct {
+	Reason string
+}
+
+func (u *Unavailable) Error() string { return u.Reason }
+
+// Program is a program that the lab needs, and the Debian package with it.
+type Program struct {
+	Command string
+	Package string
+}
+
+// Installed returns an Unavailable that names the first of the programs that
+// is missing.
+func Installed(programs ...Program) error {
+	for _, p := range programs {
+		if _, err := exec.LookPath(p.Command); err != nil {
+			return &Unavailable{fmt.Sprintf("%s is not installed; apt-get install %s", p.Command, p.Package)}
+		}
+	}
+	return nil
+}

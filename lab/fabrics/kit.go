@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"fmt"
+)
+
+// kit makes switches of one kind in the namespace of a net. Fabrics of one
+// switch or of several, of one kind or of two, are built from kits.
+type kit interface {
+	// add makes a bridge.
+	add(ctx context.Context, bridge string) error
+	// plug makes a device of the namespace a port.
+	plug(ctx context.Context, bridge, device string) error
+	unplug(ctx context.Context, bridge, device string) error
+	// host makes a network device of the namespace that is the host's own on
+	// the bridge, and returns its name: the one asked for, or the one that
+	// this kind of bridge has anyway.
+	host(ctx context.Context, bridge, device string) (string, error)
+	// flush forgets every learned address of a bridge.
+	flush(ctx context.Context, bridge string) error
+	// known is how many addresses a bridge has learned.
+	known(ctx context.Context, bridge string) (int, error)
+}
+
+// bridgeName is the bridge of the fabrics that have one.
+const bridgeName = "br0"
+
+// hostName is the host's own interface on a bridge, where the lab names it.
+const hostName = "host0"
+
+// single joins all ends by one bridge.
+func (n *Net) single(ctx context.Context, k kit) error {
+	if err := n.place(); err != nil {
+		return err
+	}
+	if err := k.add(ctx, bridgeName); err != nil {
+		return err
+	}
+	n.extend = func(ctx context.Context, device string) error { return k.plug(ctx, bridgeName, device) }
+	n.shrink = func(ctx context.Context, device string) error { return k.unplug(ctx, bridgeName, device) }
+	n.flush = func(ctx context.Context) error { return k.flush(ctx, bridgeName) }
+	n.known = func(ctx context.Context) (int, error) { return k.known(ctx, bridgeName) }
+	for i := range n.Spec.Ends {
+		if i == 0 && n.Spec.Host {
+			ifname, err := k.host(ctx, bridgeName, hostName)
+			if err != nil {
+				return err
+			}
+			if err := n.hostEnd(ifname); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+			return err
+		}
+		if err := k.plug(ctx, bridgeName, n.Ports[i].Ifname); err != nil {
+			return err
+		}
+	}
+	return nil
+}

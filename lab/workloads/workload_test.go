@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package workloads
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// A workload can be made of its name again, whatever was asked for.
+func TestNames(t *testing.T) {
+	for text, want := range map[string]string{
+		"tcp-stream":                          "tcp-stream",
+		"tcp-stream:duration=9s":              "tcp-stream",
+		"tcp-stream:offloads:streams=4":       "tcp-stream:streams=4:offloads",
+		"tcp-stream:offloads=false:streams=1": "tcp-stream",
+		"pps:same-source:cores=2":             "pps:cores=2:same-source",
+		"learning:rate=0:duration=20ms":       "learning:rate=0",
+		"fdb-memory:count=1000000":            "fdb-memory",
+	} {
+		w, err := Parse(text)
+		if err != nil {
+			t.Errorf("Parse(%q): %v", text, err)
+			continue
+		}
+		if w.Name != want {
+			t.Errorf("Parse(%q) is called %q, want %q", text, w.Name, want)
+		}
+		if again, err := Parse(w.Name); err != nil || again.Name != w.Name || again.About != w.About {
+			t.Errorf("Parse(%q) is not what was called so: %+v, error %v", w.Name, again, err)
+		}
+	}
+}
+
+// Every kind has defaults that work, and says what it is.
+func TestKinds(t *testing.T) {
+	for _, k := range Kinds {
+		w, err := Parse(k.Name)
+		if err != nil {
+			t.Errorf("%s: %v", k.Name, err)
+			continue
+		}
+		if w.Name != k.Name || w.About == "" || w.Unit == "" || w.Takes <= 0 || w.Start == nil || w.Spec.Ends < 2 {
+			t.Errorf("%s: %+v", k.Name, w)
+		}
+		for _, p := range k.Params() {
+			if p.About == "" {
+				t.Errorf("%s: parameter %s says nothing of itself", k.Name, p.Name)
+			}
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                           `unknown workload ""`,
+		"tcp":                        `unknown workload "tcp"`,
+		"pps:coers=2":                `unknown parameter of pps "coers"`,
+		"pps:cores=3":                "cores must be 1 or 2",
+		"pps:cores=two":              `cores="two" is not what it takes`,
+		"pps:cores":                  `cores="" is not what it takes`,
+		"tcp-stream:streams=0":       "streams must be 1 or more",
+		"tcp-stream:duration=1500ms": "give whole seconds",
+		"udp:size=15":                "size must be 16 or more",
+		"flood:ports=0":              "ports must be 1 to 512",
+	} {
+		_, err := Parse(text)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("Parse(%q): error %v, want one that says %q", text, err, want)
+		}
+		var unknown *UnknownError
+		if strings.HasPrefix(want, "unknown") && (!errors.As(err, &unknown) || len(unknown.Known) == 0) {
+			t.Errorf("Parse(%q): %v tells nothing that is known", text, err)
+		}
+	}
+}
