@@ -28,20 +28,33 @@ import (
 
 // A Switch is the bridges of one network namespace.
 type Switch struct {
-	ns netns.NsHandle // -1 for the caller's
+	ns     netns.NsHandle // -1 for the caller's
+	locked bool
 }
+
+// An Option says how a switch is used.
+type Option func(*Switch)
+
+// Locked has the programs of bridges that are made or changed take one lock
+// round the FDB for every frame. It is for the lab, which measures what a lock
+// costs. A change without it makes the bridge an ordinary one again.
+func Locked(s *Switch) { s.locked = true }
 
 // Open returns the switch of a network namespace, named as `ip -n` takes it or
 // by a path; "" is the caller's own. Close it when done.
-func Open(name string) (*Switch, error) {
-	if name == "" {
-		return &Switch{ns: -1}, nil
+func Open(name string, options ...Option) (*Switch, error) {
+	s := &Switch{ns: -1}
+	for _, o := range options {
+		o(s)
 	}
-	ns, err := openNetns(name)
-	if err != nil {
+	if name == "" {
+		return s, nil
+	}
+	var err error
+	if s.ns, err = openNetns(name); err != nil {
 		return nil, err
 	}
-	return &Switch{ns}, nil
+	return s, nil
 }
 
 // Close gives the namespace back.
@@ -62,6 +75,7 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 		if err != nil {
 			return failed("use the switch", err)
 		}
+		store.Locked = s.locked
 		return f(store)
 	})
 }

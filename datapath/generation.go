@@ -48,9 +48,17 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
+// programs returns what generations are made of.
+func (s *Store) programs() (*ebpf.CollectionSpec, error) {
+	if s.Locked {
+		return loadLocked()
+	}
+	return loadKernel()
+}
+
 // load makes the next generation, with the bridge's tables where it has some.
 func (b *Bridge) load(c *Config) (*generation, error) {
-	spec, err := loadKernel()
+	spec, err := b.store.programs()
 	if err != nil {
 		return nil, err
 	}

@@ -91,12 +91,13 @@ func newBenchOn(t testing.TB, r *rack, ports int, change ...func(c *Config, p []
 	for _, p := range Ports(&s.cfg) {
 		s.ids = append(s.ids, p.Id)
 	}
-	b := &Bridge{}
+	b := &Bridge{store: &Store{Locked: underLock(t)}}
 	var err error
 	if s.gen, err = b.load(&s.cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.gen.Close)
+	t.Cleanup(s.expectUnlocked)
 	if err := r.do(s.moveIn); err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +265,7 @@ func (s *bench) put(h hook, ctx any, frame []byte) outcome {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.expectUnlocked()
 	o, in, err := compare(before, s.allStats(), uint64(len(frame)))
 	if err != nil {
 		s.t.Fatalf("%s of % x: %v", v, head(frame), err)

@@ -31,6 +31,12 @@ const Root = "/run/bascule"
 // which a change is made. All else follows from it, and is put right by the
 // next writer when a command was killed before it had finished.
 type Store struct {
+	// Locked makes the programs that are loaded take one lock round the FDB
+	// for every frame (bpf/locked.bpf.c). It is for the lab, which measures
+	// what a lock costs; the tables are the same. A bridge does not remember
+	// it: whoever loads its programs next says it again, or they are ordinary.
+	Locked bool
+
 	dir string
 }
 
@@ -45,7 +51,7 @@ func OpenStore() (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
+	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
 }
 
 // NetnsCookie names the calling thread's network namespace; no other gets the
@@ -262,7 +268,7 @@ func RemoveAbandoned(live func(cookie uint64) bool) error {
 		if err != nil || cookie == ours {
 			continue
 		}
-		s := &Store{filepath.Join(root, e.Name())}
+		s := &Store{dir: filepath.Join(root, e.Name())}
 		if s.alive() || live(cookie) {
 			continue
 		}

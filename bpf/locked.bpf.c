@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+
+/*
+ * The same switch with one lock round its addresses, as bridges have it that
+ * keep them under a mutex. It is for the lab alone, which measures what that
+ * costs; ordinary bridges are made of switch.bpf.c as it is.
+ *
+ * The lock is held from the look at what the CPU remembers to the end of the
+ * decision: learning and looking up, not sending. The table is sound without
+ * it. So the clock and the control program do without.
+ */
+#include "decision.h"
+
+/*
+ * How often a frame looks whether the lock is free: some milliseconds, which
+ * is longer than any holder takes that is not kept from running. After that the
+ * frame goes on without the lock, which harms nothing; nobody waits for ever.
+ */
+#define LOCK_SPINS (1 << 20)
+
+u32 lock_holder; /* CPU + 1, 0 for none */
+u32 lock_missed; /* waits that ended without it */
+
+/* Programs run with soft interrupts off: a CPU has one frame at a time. */
+static __always_inline u32 lock_self(void)
+{
+	return bpf_get_smp_processor_id() + 1;
+}
+
+static long lock_try(u32 n, u32 *self)
+{
+	/* only looks while it is taken: the holder's cache line stays where it is */
+	return !READ_ONCE(lock_holder) && !__sync_val_compare_and_swap(&lock_holder, 0, *self);
+}
+
+static __always_inline void lock_take(u32 self)
+{
+	if (!__sync_val_compare_and_swap(&lock_holder, 0, self))
+		return;
+	bpf_loop(LOCK_SPINS, lock_try, &self, 0);
+	if (READ_ONCE(lock_holder) != self)
+		__sync_fetch_and_add(&lock_missed, 1);
+}
+
+/* An exchange is a full barrier: the next holder sees what this one wrote. */
+static __always_inline void lock_give(u32 self)
+{
+	if (READ_ONCE(lock_holder) == self)
+		__sync_lock_test_and_set(&lock_holder, 0);
+}
+
+/* Keeps the lock for locked_decide(), which follows, where the answer is no. */
+static __always_inline bool locked_decision_holds(const struct decision *d, const struct frame *f,
+						  u32 epoch)
+{
+	u32 self = lock_self();
+
+	lock_take(self);
+	if (!decision_holds(d, f, epoch))
+		return false;
+	lock_give(self);
+	return true;
+}
+
+static __always_inline enum action locked_decide(const struct frame *f, struct verdict *v, u32 now,
+						 struct device_map *devices, bool may_learn)
+{
+	u32 self = lock_self();
+	enum action action;
+
+	/* not held where the decision was good, but could not be used */
+	if (READ_ONCE(lock_holder) != self)
+		lock_take(self);
+	action = decide(f, v, now, devices, may_learn);
+	lock_give(self);
+	return action;
+}
+
+#define decision_holds locked_decision_holds
+#define decide locked_decide
+
+#include "switch.bpf.c"
