@@ -179,7 +179,9 @@ func TestRunSwitches(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	switches := []*fabrics.Fabric{fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP}
+	switches := []*fabrics.Fabric{
+		fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP, fabrics.BasculeLocked, fabrics.BasculeLockedXDP,
+	}
 	p := Profile{Name: "test"}
 	const short = ":duration=20ms"
 	for _, w := range []string{

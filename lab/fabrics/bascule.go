@@ -69,7 +69,7 @@ func (k *basculeKit) add(ctx context.Context, bridge string) error {
 		add = append(add, "--fdb-max", fmt.Sprint(n.Spec.FDBMax))
 	}
 	n.undo = append(n.undo, func() error { return n.site.forget(n.Switch.Name) })
-	n.memory = k.memory
+	n.memory = n.basculeMemory
 	return k.run(ctx, add...)
 }
 
@@ -103,9 +103,9 @@ func (k *basculeKit) known(ctx context.Context, bridge string) (int, error) {
 	return shown[0].Count, nil
 }
 
-// memory is what the maps of all bridges of the namespace take.
-func (k *basculeKit) memory() (uint64, error) {
-	cookie, err := k.net.Switch.Cookie()
+// basculeMemory is the memory of all maps that bascule keeps for the switch.
+func (n *Net) basculeMemory() (uint64, error) {
+	cookie, err := n.Switch.Cookie()
 	if err != nil {
 		return 0, err
 	}

@@ -105,7 +105,7 @@ func path(hops ...string) []report.Hop {
 }
 
 // All is every fabric, in the order in which they are shown.
-var All = []*Fabric{Direct, LinuxBridge, Bascule, BasculeXDP, XDPBare}
+var All = []*Fabric{Direct, LinuxBridge, Bascule, BasculeXDP, BasculeLocked, BasculeLockedXDP, XDPBare}
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {

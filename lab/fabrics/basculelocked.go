@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"strconv"
+
+	"bascule/bridge"
+)
+
+// BasculeLocked is Bascule with one lock round its addresses, which every frame
+// takes: what a bridge pays that keeps its table under a mutex.
+var BasculeLocked = &Fabric{
+	Name:     "bascule-locked",
+	About:    "bascule with one lock round its addresses: what a mutex costs",
+	Path:     path("end", "device veth", "program bascule (tcx), locked", "end"),
+	HostPath: path("host", "device host port", "program bascule (tcx), locked", "end"),
+	Arrival:  AsBuffers,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &lockedKit{net: n, hook: bridge.HookTCX})
+	},
+}
+
+// BasculeLockedXDP is BasculeXDP with the same lock.
+var BasculeLockedXDP = &Fabric{
+	Name:         "bascule-locked-xdp",
+	About:        "bascule-xdp with one lock round its addresses",
+	Path:         path("end", "device veth", "program bascule (XDP), locked", "device veth", "end"),
+	Arrival:      AsXDP,
+	FloodArrival: AsXDP,
+	NeedsGRO:     true,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &lockedKit{net: n, hook: bridge.HookXDP})
+	},
+}
+
+// lockedKit makes such a bridge itself: the command line has no such thing,
+// and a change by it would make the bridge an ordinary one.
+type lockedKit struct {
+	net  *Net
+	hook string
+	sw   *bridge.Switch
+}
+
+func (k *lockedKit) add(_ context.Context, name string) error {
+	n := k.net
+	sw, err := bridge.Open(n.Switch.Name, bridge.Locked)
+	if err != nil {
+		return err
+	}
+	k.sw = sw
+	n.undo = append(n.undo, sw.Close)
+	var settings []bridge.Change
+	if n.Spec.Ageing != 0 {
+		settings = append(settings, bridge.Change{Name: "ageing", Value: n.Spec.Ageing.String()})
+	}
+	if n.Spec.FDBMax != 0 {
+		settings = append(settings, bridge.Change{Name: "fdb-max", Value: strconv.Itoa(n.Spec.FDBMax)})
+	}
+	if err := sw.AddBridge(name, settings); err != nil {
+		return err
+	}
+	n.undo = append(n.undo, func() error { return sw.DelBridge(name) })
+	n.memory = n.basculeMemory
+	return nil
+}
+
+func (k *lockedKit) plug(_ context.Context, name, device string) error {
+	_, err := k.sw.AddPort(name, device, bridge.PortOptions{Hook: k.hook})
+	return err
+}
+
+func (k *lockedKit) unplug(_ context.Context, name, device string) error {
+	return k.sw.DelPort(name, device)
+}
+
+func (k *lockedKit) host(_ context.Context, name, device string) (string, error) {
+	_, err := k.sw.AddPort(name, device, bridge.PortOptions{Type: "host"})
+	return device, err
+}
+
+func (k *lockedKit) flush(_ context.Context, name string) error {
+	_, err := k.sw.Flush(name, bridge.Match{Dynamic: true})
+	return err
+}
+
+func (k *lockedKit) known(_ context.Context, name string) (int, error) {
+	info, err := k.sw.Bridge(name)
+	return int(info.FDBCount), err
+}
