@@ -6,11 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // WriteJSON writes the report with every sample.
@@ -30,16 +29,26 @@ func (r *Report) WriteText(w io.Writer) error {
 	if len(r.Figures) > 0 {
 		figuresText(&b, r.Figures)
 	}
+	if len(r.Claims) > 0 {
+		claimsText(&b, r.Claims)
+	}
 	r.Machine.text(&b)
-	fmt.Fprintf(&b, "Every value is the median of its rounds, [least most] beside it; 95 %% is the interval of\n"+
-		"the median. Ratios are taken within each round, in which all peers had their turn. CPU is\n"+
-		"cores busy in the whole machine.\n")
+	b.WriteString(legend)
+	if r.compares() {
+		b.WriteString(signs)
+	}
 	if !r.Complete {
 		fmt.Fprintf(&b, "The run was ended early: what is above is what was measured until then.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// legend explains the tables.
+const legend = "Every value is the median of its rounds, [least most] beside it; 95 % is the interval of\n" +
+	"the median. Ratios are taken within each round, in which all peers had their turn. CPU is\n" +
+	"cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit of payload and\n" +
+	"a million frames that arrived.\n"
 
 // number prints a value with three significant digits, or all before the
 // point.
@@ -64,91 +73,85 @@ func (s Spread) limits() string {
 }
 
 // text prints a table of the group: each case, and how it compares with the
-// first case of the same workload.
+// first case of the same workload. It stays within 120 columns for names of up
+// to 24.
 func (g *Group) text(b *strings.Builder) {
-	rounds := fmt.Sprintf("%d rounds", g.Rounds)
-	if g.Rounds == 1 {
-		rounds = "1 round"
+	fmt.Fprintf(b, "%s (%s)\n", g.About, g.rounds())
+	blocks := g.blocks()
+	title := func(bl *block) string {
+		if len(blocks) > 1 {
+			return bl.Title()
+		}
+		return join(", ", "fabric", bl.Setup)
 	}
-	fmt.Fprintf(b, "%s (%s)\n", g.About, rounds)
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	first := map[string]*Case{}
-	for _, c := range g.Cases {
-		if first[c.Workload] == nil && len(c.Samples) > 0 {
-			first[c.Workload] = c
+	columns := known(blocks, costs)
+	for _, bl := range blocks {
+		against := "-"
+		if f := bl.First(); f != nil {
+			against = "against " + f.Fabric
 		}
-	}
-	several := len(first) > 1
-	for i, c := range g.Cases {
-		if i == 0 || c.Workload != g.Cases[i-1].Workload {
-			against := "-"
-			if f := first[c.Workload]; f != nil {
-				against = "against " + f.Fabric
+		fmt.Fprintf(t, "  %s\t%s\t\t%s\t\ttest", title(bl), bl.Unit, against)
+		for _, q := range columns {
+			fmt.Fprintf(t, "\t%s", q.Name)
+		}
+		fmt.Fprintln(t)
+		for _, r := range bl.Rows {
+			if len(r.Samples) == 0 {
+				// A row of fewer cells would end the columns of those above it.
+				fmt.Fprintf(t, "  %s\tnot measured%s\n", r.Fabric, strings.Repeat("\t", 4+len(columns)))
+				continue
 			}
-			name := "fabric"
-			if several {
-				name = c.Workload
-			}
-			fmt.Fprintf(t, "  %s\t%s\t\t%s\t\tCPU\tuser\tsystem\tsoftirq\n", name, c.Unit, against)
+			ratio, limits := r.Ratio()
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s", r.Fabric, number(r.Median), r.limits(), ratio, limits, r.Sign())
+			cells(t, r.Case, columns)
 		}
-		if len(c.Samples) == 0 {
-			fmt.Fprintf(t, "  %s\tnot measured\n", c.Fabric)
-			continue
-		}
-		s := SpreadOf(c.Values())
-		ratio, limits := "1.00", ""
-		if f := first[c.Workload]; f != c {
-			r := SpreadOf(Ratios(c, f, ""))
-			ratio, limits = number(r.Median), r.limits()
-		}
-		cpu := func(of func(CPU) float64) string {
-			var v []float64
-			for _, s := range c.Samples {
-				v = append(v, of(s.CPU))
-			}
-			return fmt.Sprintf("%.2f", SpreadOf(v).Median)
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Fabric, number(s.Median), s.limits(), ratio, limits,
-			cpu(CPU.Busy), cpu(func(c CPU) float64 { return c.User }),
-			cpu(func(c CPU) float64 { return c.System }), cpu(func(c CPU) float64 { return c.Softirq }))
 	}
 	t.Flush()
-	counters := map[string][]string{}
-	for _, c := range g.Cases {
-		if c.Counter != "" && !slices.Contains(counters[c.Counter], c.Fabric) {
-			counters[c.Counter] = append(counters[c.Counter], c.Fabric)
-		}
-	}
-	for _, at := range slices.Sorted(maps.Keys(counters)) {
-		fmt.Fprintf(b, "  counted by %s at the receiver: %s\n", at, strings.Join(counters[at], ", "))
-	}
-	for _, c := range g.Cases {
-		var lost []float64
-		for _, s := range c.Samples {
-			if v, ok := s.Pick(Lost); ok {
-				lost = append(lost, v)
+	// What the table has no room for.
+	if columns = known(blocks, details); len(columns) > 0 {
+		t = tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+		for _, bl := range blocks {
+			if bl.First() == nil {
+				continue
+			}
+			name := "of which"
+			if len(blocks) > 1 {
+				name += ", " + bl.Title()
+			}
+			fmt.Fprintf(t, "  %s", name)
+			for _, q := range columns {
+				fmt.Fprintf(t, "\t%s", q.Name)
+			}
+			fmt.Fprintln(t)
+			for _, r := range bl.Rows {
+				if len(r.Samples) > 0 {
+					fmt.Fprintf(t, "  %s", r.Fabric)
+					cells(t, r.Case, columns)
+				}
 			}
 		}
-		// Less is the raggedness of the counters at both ends of a window.
-		if l := SpreadOf(lost); l.Median >= 0.5 {
-			fmt.Fprintf(b, "  lost on the way, %s: %s %% %s\n", c.Label, number(l.Median), l.limits())
-		}
+		t.Flush()
 	}
-	if o, st := g.noise(); o >= noisy || st >= noisy {
-		fmt.Fprintf(b, "  NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim\n", o, st)
-	}
-	told := map[string]bool{}
-	for _, c := range g.Cases {
-		why := c.Fabric + ": " + oneLine(c.Error)
-		if len(c.Samples) > 0 {
-			why = fmt.Sprintf("%s: %d rounds gave nothing: %s", c.Label, c.Failed, oneLine(c.Error))
-		}
-		if c.Error != "" && !told[why] {
-			fmt.Fprintf(b, "  %s\n", why)
-		}
-		told[why] = true
+	for _, l := range g.remarks() {
+		fmt.Fprintf(b, "  %s\n", l)
 	}
 	b.WriteByte('\n')
+}
+
+// cells ends a line of a table with the medians of quantities.
+func cells(w io.Writer, c *Case, columns []quantity) {
+	for _, q := range columns {
+		fmt.Fprintf(w, "\t%s", q.cell(c))
+	}
+	fmt.Fprintln(w)
+}
+
+func (g *Group) rounds() string {
+	if g.Rounds == 1 {
+		return "1 round"
+	}
+	return fmt.Sprintf("%d rounds", g.Rounds)
 }
 
 // noisy is how many cores' worth of foreign work makes a group no ground for a
@@ -209,24 +212,59 @@ func figuresText(b *strings.Builder, figures []Figure) {
 }
 
 func (m Machine) text(b *strings.Builder) {
-	virtual := ""
-	if m.Hypervisor != "" {
-		virtual = ", a virtual machine"
+	fmt.Fprintf(b, "Machine: %s\n", m.facts())
+	if said := pairs(m.Mitigations); said != "" {
+		fmt.Fprintf(b, "Mitigations: %s\n", said)
 	}
-	fmt.Fprintf(b, "Machine: %s, %d cores, %d MiB, Linux %s%s; load before: %.2f; congestion control: %s\n",
-		m.CPU, m.Cores, m.MemoryMiB, m.Kernel, virtual, m.Load, m.Congestion)
-	var said []string
-	for _, k := range slices.Sorted(maps.Keys(m.Mitigations)) {
-		said = append(said, k+": "+m.Mitigations[k])
+	if said := pairs(m.Versions); said != "" {
+		fmt.Fprintf(b, "Versions: %s\n", said)
 	}
-	if len(said) > 0 {
-		fmt.Fprintf(b, "Mitigations: %s\n", strings.Join(said, "; "))
+}
+
+// claimsText prints what was published beside what was measured, in columns
+// that are wrapped.
+func claimsText(b *strings.Builder, claims []Claim) {
+	fmt.Fprintln(b, "Claims")
+	widths := []int{20, 30, 18, 16, 16}
+	wrapped(b, widths, "source", "claim", "published", "here", "verdict")
+	for _, c := range claims {
+		claim := c.Claim
+		if c.Test != "" {
+			claim += " [here: " + c.Test + "]"
+		}
+		wrapped(b, widths, c.Source, claim, c.PublishedText(), c.Measured(), c.Says())
+		if c.Why != "" {
+			wrapped(b, []int{widths[0], 86}, "", "why: "+c.Why)
+		}
 	}
-	said = nil
-	for _, k := range slices.Sorted(maps.Keys(m.Versions)) {
-		said = append(said, k+": "+m.Versions[k])
+	b.WriteByte('\n')
+}
+
+// wrapped prints one row of a table, each cell in lines of up to its column's
+// width. A longer word gets a line of its own.
+func wrapped(b *strings.Builder, widths []int, texts ...string) {
+	columns := make([][]string, len(texts))
+	height := 0
+	for i, text := range texts {
+		for word := range strings.FieldsSeq(text) {
+			n := len(columns[i])
+			if n > 0 && utf8.RuneCountInString(columns[i][n-1])+1+utf8.RuneCountInString(word) <= widths[i] {
+				columns[i][n-1] += " " + word
+			} else {
+				columns[i] = append(columns[i], word)
+			}
+		}
+		height = max(height, len(columns[i]))
 	}
-	if len(said) > 0 {
-		fmt.Fprintf(b, "Versions: %s\n", strings.Join(said, "; "))
+	for l := range height {
+		line := ""
+		for i, lines := range columns {
+			cell := ""
+			if l < len(lines) {
+				cell = lines[l]
+			}
+			line += "  " + cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell)))
+		}
+		fmt.Fprintln(b, strings.TrimRight(line, " "))
 	}
 }

@@ -6,9 +6,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -48,10 +52,13 @@ func TestWriteText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `TCP (3 rounds)
-  fabric   Gbit/s               against direct                CPU   user  system  softirq
-  direct   10.0    [8.00 12.0]  1.00                          1.50  0.25  0.50    0.75
-  bascule  9.00    [8.00 9.00]  0.900           [0.750 1.00]  1.50  0.25  0.50    0.75
+  fabric   Gbit/s                     against direct                test     CPU
+  direct   10.0          [8.00 12.0]  1.00                                   1.50
+  bascule  9.00          [8.00 9.00]  0.900           [0.750 1.00]  too few  1.50
   other    not measured
+  of which  user  system  softirq
+  direct    0.25  0.50    0.75
+  bascule   0.25  0.50    0.75
   counted by tcx at the receiver: bascule
   other: it is not there
 
@@ -66,7 +73,11 @@ Mitigations: a: one; b: two
 Versions: iperf3: 3.12
 Every value is the median of its rounds, [least most] beside it; 95 % is the interval of
 the median. Ratios are taken within each round, in which all peers had their turn. CPU is
-cores busy in the whole machine.
+cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit of payload and
+a million frames that arrived.
+faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,
+each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;
+too few: with so few rounds the test cannot show any.
 The run was ended early: what is above is what was measured until then.
 `
 	got := b.String()
@@ -113,5 +124,110 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 func TestWriteToFullDisk(t *testing.T) {
 	if example().WriteText(full{}) == nil || example().WriteJSON(full{}) == nil {
 		t.Error("a report that was not written gave no error")
+	}
+}
+
+func TestWriteTextOfEverything(t *testing.T) {
+	var b strings.Builder
+	if err := realistic(len(manyFabrics), 7, 4).WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	// Lines of prose are as long as they are; those of tables are not.
+	table := regexp.MustCompile(`^  (\S+ +[0-9.]+ +\[|fabric|pps|of which|\S+ +[0-9.]+ +[0-9.]+ )`)
+	rows := 0
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, " \n"); table.MatchString(line) {
+			rows++
+			if utf8.RuneCountInString(line) > 120 {
+				t.Errorf("a line of %d columns: %s", len(line), line)
+			}
+		}
+	}
+	if rows < 400 {
+		t.Errorf("%d lines look like rows of a table, want two for each case", rows)
+	}
+	for _, want := range []string{
+		"fabric, host mtu=9000",
+		"s/Gbit  s/Mframe", "switches/s  cycles/frame  instr/frame",
+		"  skipped, ovs-userspace, veth-chain-4: this kernel has no openvswitch module",
+		"  note, bascule-xdp, ipvlan-l2, ",
+		"  ovs-netdev-afxdp: ip link add: operation not supported by this kernel",
+		"dropped in all rounds, direct pps: ", " at veth1 rx (0.333 % of those that arrived)",
+		"does not hold", "cannot be tested", "not shown", "why: the difference is within the noise",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("not in the text: %q", want)
+		}
+	}
+	if strings.Contains(text, "softnet") {
+		t.Error("a few drops among millions of frames are told")
+	}
+}
+
+// A verdict that nothing was measured for is not printed as one.
+func TestClaimSays(t *testing.T) {
+	here := &Spread{N: 1}
+	for _, test := range []struct {
+		claim Claim
+		want  string
+	}{
+		{Claim{Verdict: "holds", Here: here}, "holds"},
+		{Claim{Verdict: "not shown", Here: here}, "not shown"},
+		{Claim{Verdict: "cannot be tested"}, "cannot be tested"},
+		{Claim{Verdict: "holds"}, "not measured"},
+		{Claim{Verdict: "does not hold"}, "not measured"},
+	} {
+		if got := test.claim.Says(); got != test.want {
+			t.Errorf("%+v says %q, want %q", test.claim, got, test.want)
+		}
+	}
+}
+
+// The words of a difference are in a report only where the test was made.
+func TestWordsNeedTheTest(t *testing.T) {
+	r := realistic(1, 7, 2)
+	r.Claims = nil
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"faster", "slower", "better", "worse"} {
+		if strings.Contains(b.String(), word) {
+			t.Errorf("%q in a report that compares nothing", word)
+		}
+	}
+}
+
+func TestDropped(t *testing.T) {
+	drops := map[string]uint64{"a rx": 5, "b rx": 4000, "c tx": 3, "softnet": 20}
+	known := &Case{Samples: []Sample{{Frames: 1000, Drops: drops}, {Frames: 9000}}}
+	if diff := cmp.Diff([]place{{"b rx", 4000, 40}, {"softnet", 20, 0.2}}, known.dropped()); diff != "" {
+		t.Errorf("places with few drops are told, or others not (-want +got):\n%s", diff)
+	}
+	unknown := &Case{Samples: []Sample{{Drops: drops}, {Drops: drops}}}
+	var got []string
+	for _, p := range unknown.dropped() {
+		got = append(got, fmt.Sprint(p.Name, " ", p.Frames))
+	}
+	if diff := cmp.Diff([]string{"b rx 8000", "softnet 40", "a rx 10"}, got); diff != "" {
+		t.Errorf("without the number of frames (-want +got):\n%s", diff)
+	}
+}
+
+func TestCosts(t *testing.T) {
+	c := &Case{Samples: []Sample{{Seconds: 2, CPU: CPU{User: 0.5, Softirq: 1}, Bytes: 1e9, Frames: 5e5, Switches: 7, Cycles: 1e9, Instructions: 2e9}}}
+	want := map[string]string{"CPU": "1.50", "s/Gbit": "0.375", "s/Mframe": "6.00", "user": "0.50", "system": "0.00", "softirq": "1.00",
+		"switches/s": "7.00", "cycles/frame": "2000", "instr/frame": "4000"}
+	for _, q := range slices.Concat(costs, details) {
+		if got := q.cell(c); got != want[q.Name] {
+			t.Errorf("%s: %s, want %s", q.Name, got, want[q.Name])
+		}
+	}
+	c.Samples[0].Seconds, c.Samples[0].Frames = 0, 0
+	for _, q := range slices.Concat(costs[1:], details[4:]) {
+		if got := q.cell(c); got != "-" {
+			t.Errorf("%s of what is not known: %s", q.Name, got)
+		}
 	}
 }

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// block is the cases of a group that can be compared: one workload with one
+// setup. All forms of the report print a group block by block.
+type block struct {
+	Workload, Setup, Unit string
+	Rows                  []row
+}
+
+// row is a case of a block that gave samples, or tried to.
+type row struct {
+	*Case
+	Spread
+	// Against is nil for the case that the others are compared with: the first
+	// that gave samples.
+	Against *Comparison
+}
+
+// First is the case that the others are compared with; nil where none gave
+// samples.
+func (b *block) First() *Case {
+	for _, r := range b.Rows {
+		if len(r.Samples) > 0 {
+			return r.Case
+		}
+	}
+	return nil
+}
+
+// Title is the workload, and the setup where it is an unusual one.
+func (b *block) Title() string { return join(", ", b.Workload, b.Setup) }
+
+// have tells whether a case of the block has q.
+func (b *block) have(q quantity) bool {
+	return slices.ContainsFunc(b.Rows, func(r row) bool { return !math.IsNaN(q.median(r.Case)) })
+}
+
+// join joins what is not empty.
+func join(sep string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
+}
+
+// blocks are those of the group, in the order of their first cases. Skipped
+// cases are in none.
+func (g *Group) blocks() []*block {
+	var out []*block
+	for _, c := range g.Cases {
+		if c.Skipped != "" && len(c.Samples) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(out, func(b *block) bool { return b.Workload == c.Workload && b.Setup == c.Setup })
+		if i < 0 {
+			i = len(out)
+			out = append(out, &block{Workload: c.Workload, Setup: c.Setup, Unit: c.Unit})
+		}
+		r := row{Case: c, Spread: SpreadOf(c.Values())}
+		if first := out[i].First(); first != nil && len(c.Samples) > 0 {
+			against := Compared(c, first)
+			r.Against = &against
+		}
+		out[i].Rows = append(out[i].Rows, r)
+	}
+	return out
+}
+
+// Ratio is the ratio and its limits as they are printed; the case that others
+// are compared with has 1.
+func (r row) Ratio() (median, limits string) {
+	if r.Against == nil {
+		return "1.00", ""
+	}
+	if r.Against.Ratio.N == 0 {
+		return "-", ""
+	}
+	return number(r.Against.Ratio.Median), r.Against.Ratio.limits()
+}
+
+// Sign is the word of the comparison as a table has it: "~" where no
+// difference was shown, and "too few" where the rounds are.
+func (r row) Sign() string {
+	switch {
+	case r.Against == nil:
+		return ""
+	case r.Against.Word == NoDifference:
+		return "~"
+	case r.Against.Word == TooFew:
+		return "too few"
+	}
+	return r.Against.Word
+}
+
+// signs explains what Sign prints.
+const signs = "faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,\n" +
+	"each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;\n" +
+	"too few: with so few rounds the test cannot show any.\n"
+
+// compares tells whether anything is compared with anything.
+func (r *Report) compares() bool {
+	for _, g := range r.Groups {
+		for _, b := range g.blocks() {
+			if slices.ContainsFunc(b.Rows, func(r row) bool { return r.Against != nil }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// quantity is something that a sample tells beside its value.
+type quantity struct {
+	Name  string
+	About string
+	of    func(Sample) (float64, bool)
+}
+
+// median is that of the case's samples, NaN where they do not tell.
+func (q quantity) median(c *Case) float64 {
+	var values []float64
+	for _, s := range c.Samples {
+		if v, ok := q.of(s); ok {
+			values = append(values, v)
+		}
+	}
+	return SpreadOf(values).Median
+}
+
+// per is a over b, where both were measured.
+func per(a, b float64) (float64, bool) { return a / b, a > 0 && b > 0 }
+
+// costs are what a result took, to be printed beside it; details is the rest.
+var (
+	costs = []quantity{
+		{"CPU", "cores busy in the whole machine", func(s Sample) (float64, bool) { return s.CPU.Busy(), true }},
+		{"s/Gbit", "CPU seconds of the whole machine per gigabit of payload", func(s Sample) (float64, bool) {
+			return per(s.CPU.Busy()*s.Seconds, s.Bytes*8/1e9)
+		}},
+		{"s/Mframe", "CPU seconds of the whole machine per million frames that arrived", func(s Sample) (float64, bool) {
+			return per(s.CPU.Busy()*s.Seconds, s.Frames/1e6)
+		}},
+	}
+	details = []quantity{
+		{"user", "cores busy in programs", func(s Sample) (float64, bool) { return s.CPU.User, true }},
+		{"system", "cores busy in the kernel for programs", func(s Sample) (float64, bool) { return s.CPU.System, true }},
+		{"softirq", "cores busy in the kernel for interrupts", func(s Sample) (float64, bool) { return s.CPU.Softirq, true }},
+		{"switches/s", "context switches a second in the whole machine", func(s Sample) (float64, bool) { return per(s.Switches, 1) }},
+		{"cycles/frame", "cycles of all cores per frame that arrived", func(s Sample) (float64, bool) { return per(float64(s.Cycles), s.Frames) }},
+		{"instr/frame", "instructions of all cores per frame that arrived", func(s Sample) (float64, bool) {
+			return per(float64(s.Instructions), s.Frames)
+		}},
+	}
+)
+
+// known are the quantities that some case of the blocks has.
+func known(blocks []*block, from []quantity) []quantity {
+	var out []quantity
+	for _, q := range from {
+		if slices.ContainsFunc(blocks, func(b *block) bool { return b.have(q) }) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// place is where frames of a case were lost.
+type place struct {
+	Name    string
+	Frames  uint64  // in all rounds
+	Percent float64 // of the frames that arrived; NaN where they are not known
+}
+
+// dropShare is the part of the frames, in percent, from which drops are told
+// where the frames are known.
+const dropShare = 0.1
+
+// dropped are the places where the case lost most frames, three at most: those
+// with more than dropShare of the frames, or any where the frames are not
+// known.
+func (c *Case) dropped() []place {
+	sum, frames := map[string]uint64{}, 0.0
+	for _, s := range c.Samples {
+		frames += s.Frames
+		for at, n := range s.Drops {
+			sum[at] += n
+		}
+	}
+	var out []place
+	for at, n := range sum {
+		p := place{at, n, math.NaN()}
+		if frames > 0 {
+			p.Percent = 100 * float64(n) / frames
+		}
+		if n > 0 && (frames == 0 || p.Percent > dropShare) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b place) int {
+		return cmp.Or(cmp.Compare(b.Frames, a.Frames), strings.Compare(a.Name, b.Name))
+	})
+	return out[:min(3, len(out))]
+}
+
+// remarks are what else is to be said of a group, a line each.
+func (g *Group) remarks() []string {
+	var out []string
+	counters := map[string][]string{}
+	for _, c := range g.Cases {
+		if c.Counter != "" && !slices.Contains(counters[c.Counter], c.Fabric) {
+			counters[c.Counter] = append(counters[c.Counter], c.Fabric)
+		}
+	}
+	for _, at := range slices.Sorted(maps.Keys(counters)) {
+		out = append(out, fmt.Sprintf("counted by %s at the receiver: %s", at, strings.Join(counters[at], ", ")))
+	}
+	for _, c := range g.Cases {
+		var lost []float64
+		for _, s := range c.Samples {
+			if v, ok := s.Pick(Lost); ok {
+				lost = append(lost, v)
+			}
+		}
+		// Less is the raggedness of the counters at both ends of a window.
+		if l := SpreadOf(lost); l.Median >= 0.5 {
+			out = append(out, fmt.Sprintf("lost on the way, %s: %s %% %s", c.Label, number(l.Median), l.limits()))
+		}
+	}
+	for _, c := range g.Cases {
+		var at []string
+		for _, p := range c.dropped() {
+			text := fmt.Sprintf("%d at %s", p.Frames, p.Name)
+			if !math.IsNaN(p.Percent) {
+				text += fmt.Sprintf(" (%s %% of those that arrived)", number(p.Percent))
+			}
+			at = append(at, text)
+		}
+		if len(at) > 0 {
+			out = append(out, fmt.Sprintf("dropped in all rounds, %s: %s", c.Label, strings.Join(at, ", ")))
+		}
+	}
+	for _, l := range g.fabricsBy(func(c *Case) []string { return c.Notes }) {
+		out = append(out, "note, "+l)
+	}
+	if o, st := g.noise(); o >= noisy || st >= noisy {
+		out = append(out, fmt.Sprintf("NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim", o, st))
+	}
+	for _, c := range g.Cases {
+		if c.Error == "" {
+			continue
+		}
+		why := c.Fabric + ": " + oneLine(c.Error)
+		if len(c.Samples) > 0 {
+			rounds := fmt.Sprintf("%d rounds", c.Failed)
+			if c.Failed == 1 {
+				rounds = "1 round"
+			}
+			why = fmt.Sprintf("%s: %s gave nothing: %s", c.Label, rounds, oneLine(c.Error))
+		}
+		if !slices.Contains(out, why) {
+			out = append(out, why)
+		}
+	}
+	for _, l := range g.fabricsBy(func(c *Case) []string {
+		if c.Skipped == "" {
+			return nil
+		}
+		return []string{c.Skipped}
+	}) {
+		out = append(out, "skipped, "+l)
+	}
+	return out
+}
+
+// fabricsBy makes a line of each text that cases have, with the fabrics that
+// have it before it.
+func (g *Group) fabricsBy(texts func(*Case) []string) []string {
+	var order []string
+	who := map[string][]string{}
+	for _, c := range g.Cases {
+		for _, t := range texts(c) {
+			t = oneLine(t)
+			if who[t] == nil {
+				order = append(order, t)
+			}
+			if f := join(" ", c.Fabric, c.Setup); !slices.Contains(who[t], f) {
+				who[t] = append(who[t], f)
+			}
+		}
+	}
+	for i, t := range order {
+		order[i] = strings.Join(who[t], ", ") + ": " + t
+	}
+	return order
+}
+
+// Says is the verdict. One that speaks of a measurement needs one.
+func (c Claim) Says() string {
+	if c.Here == nil && c.Verdict != "cannot be tested" {
+		return "not measured"
+	}
+	return c.Verdict
+}
+
+// Measured is what was measured here: the median, its limits, and the rounds.
+func (c Claim) Measured() string {
+	if c.Here == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s %s", number(c.Here.Median), c.Here.limits())
+}
+
+// PublishedText is what was published, with the ratio that it comes to.
+func (c Claim) PublishedText() string {
+	if c.Ratio == 0 {
+		return c.Published
+	}
+	return join("; ", c.Published, "ratio "+number(c.Ratio))
+}
+
+// cell is the median as it is printed.
+func (q quantity) cell(c *Case) string {
+	v := q.median(c)
+	if math.IsNaN(v) {
+		return "-"
+	}
+	if slices.Contains([]string{"CPU", "user", "system", "softirq"}, q.Name) {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return number(v)
+}
