@@ -88,7 +88,7 @@ func realistic(fabrics, rounds, cores int) *Report {
 
 func sample(random *rand.Rand, round int, level float64, unit string, cores int) Sample {
 	noise := func(part float64) float64 { return 1 + part*random.NormFloat64() }
-	s := Sample{Round: round, Value: level * noise(0.05), Seconds: 2, Switches: 4000 * noise(0.1), More: map[string]float64{}}
+	s := Sample{Round: round, Value: level * noise(0.05), Seconds: 2, Switches: 4000 * noise(0.1)}
 	for range 8 {
 		s.Intervals = append(s.Intervals, s.Value*noise(0.08))
 	}
@@ -109,7 +109,7 @@ func sample(random *rand.Rand, round int, level float64, unit string, cores int)
 		s.Frames = s.Value * 1e6 * s.Seconds
 		s.Drops = map[string]uint64{"softnet": 12, "veth1 rx": uint64(s.Frames / 300)}
 	case unit == "us":
-		s.Intervals = nil
+		s.Intervals, s.More = nil, map[string]float64{}
 		for name, times := range map[string]float64{"p50_us": 0.98, "p90_us": 1.2, "p99_us": 1.9, "p99.9_us": 6, "p99.99_us": 31} {
 			s.More[name] = s.Value * times * noise(0.1)
 		}

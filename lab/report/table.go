@@ -86,21 +86,27 @@ func (r row) Ratio() (median, limits string) {
 	return number(r.Against.Ratio.Median), r.Against.Ratio.limits()
 }
 
-// Sign is the word of the comparison as a table has it: "~" where no
-// difference was shown, and "too few" where the rounds are.
+// Sign is the word of the comparison as a table has it.
 func (r row) Sign() string {
-	switch {
-	case r.Against == nil:
+	if r.Against == nil {
 		return ""
-	case r.Against.Word == NoDifference:
-		return "~"
-	case r.Against.Word == TooFew:
-		return "too few"
 	}
-	return r.Against.Word
+	return sign(r.Against.Word)
 }
 
-// signs explains what Sign prints.
+// sign is a word as a table has it: "~" where no difference was shown, and
+// "too few" where the rounds are.
+func sign(word string) string {
+	switch word {
+	case NoDifference:
+		return "~"
+	case TooFew:
+		return "too few"
+	}
+	return word
+}
+
+// signs explains what sign prints.
 const signs = "faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,\n" +
 	"each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;\n" +
 	"too few: with so few rounds the test cannot show any.\n"

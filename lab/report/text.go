@@ -183,29 +183,7 @@ func figuresText(b *strings.Builder, figures []Figure) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "  figure\tof\tagainst\tmust\taim\tmeasured\t\t95 %%\treached\n")
 	for _, f := range figures {
-		got, limits, interval := "-", "", ""
-		if f.Got != nil {
-			got, limits = number(f.Got.Median), f.Got.limits()
-			if i := f.Got.Interval; i != nil {
-				interval = number(i[0]) + " to " + number(i[1])
-			}
-		}
-		if f.Got != nil && f.Unit != "x" {
-			got += " " + f.Unit
-		}
-		asked := func(v float64) string {
-			if v == 0 {
-				return "-"
-			}
-			return fmt.Sprintf("%g", v)
-		}
-		// One of the two is the same in both: it need not be said twice.
-		of, ofWorkload, _ := strings.Cut(f.Of, " ")
-		against, workload, _ := strings.Cut(f.Against, " ")
-		if against != "" && workload != ofWorkload {
-			against = workload
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict())
+		fmt.Fprintf(t, "  %s\n", strings.Join(f.cells(), "\t"))
 	}
 	t.Flush()
 	b.WriteByte('\n')
@@ -219,6 +197,33 @@ func (m Machine) text(b *strings.Builder) {
 	if said := pairs(m.Versions); said != "" {
 		fmt.Fprintf(b, "Versions: %s\n", said)
 	}
+}
+
+// cells are a figure's row in a table.
+func (f Figure) cells() []string {
+	got, limits, interval := "-", "", ""
+	if f.Got != nil {
+		got, limits = number(f.Got.Median), f.Got.limits()
+		if i := f.Got.Interval; i != nil {
+			interval = number(i[0]) + " to " + number(i[1])
+		}
+	}
+	if f.Got != nil && f.Unit != "x" {
+		got += " " + f.Unit
+	}
+	asked := func(v float64) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%g", v)
+	}
+	// One of the two is the same in both: it need not be said twice.
+	of, ofWorkload, _ := strings.Cut(f.Of, " ")
+	against, workload, _ := strings.Cut(f.Against, " ")
+	if against != "" && workload != ofWorkload {
+		against = workload
+	}
+	return []string{f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict()}
 }
 
 // claimsText prints what was published beside what was measured, in columns

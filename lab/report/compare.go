@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Change is a case that two reports have.
+type Change struct {
+	Group string `json:"group"`
+	Label string `json:"label"`
+	Unit  string `json:"unit"`
+	Lower bool   `json:"lower_is_better,omitempty"`
+	Old   Spread `json:"old"`
+	New   Spread `json:"new"`
+	// Ratio is of the medians, new to old: the rounds of two runs do not belong
+	// together. It is 0 where the old one is.
+	Ratio float64 `json:"ratio,omitempty"`
+	P     float64 `json:"p"`
+	Word  string  `json:"word"` // as in Comparison
+}
+
+// Changes are how a run differs from another.
+type Changes struct {
+	// Warnings are what else differs, so that a change may come from it.
+	Warnings []string `json:"warnings,omitempty"`
+	Changes  []Change `json:"changes"`
+	// OnlyOld and OnlyNew are the cases, as "group: label", that one of the
+	// reports has measured and the other has not.
+	OnlyOld []string `json:"only_old,omitempty"`
+	OnlyNew []string `json:"only_new,omitempty"`
+}
+
+// Compare tells how the cases of a report differ from those of an older one
+// with the same group and label.
+func Compare(old, new *Report) *Changes {
+	out := &Changes{Warnings: warnings(old, new), Changes: []Change{}}
+	for _, g := range new.Groups {
+		for _, n := range g.Cases {
+			name := g.Name + ": " + n.Label
+			o := old.measured(g.Name, n.Label)
+			switch {
+			case len(n.Samples) == 0:
+				continue
+			case o == nil:
+				out.OnlyNew = append(out.OnlyNew, name)
+				continue
+			case o.Unit != n.Unit || o.Lower != n.Lower:
+				out.Warnings = append(out.Warnings, fmt.Sprintf("%s is not compared: it was in %s and is in %s", name, o.Unit, n.Unit))
+				continue
+			}
+			c := Change{Group: g.Name, Label: n.Label, Unit: n.Unit, Lower: n.Lower, Old: SpreadOf(o.Values()), New: SpreadOf(n.Values())}
+			if c.Old.Median != 0 {
+				c.Ratio = c.New.Median / c.Old.Median
+			}
+			c.P = MannWhitney(n.Values(), o.Values())
+			c.Word = word(n.Values(), o.Values(), c.P, c.Unit, c.Lower)
+			out.Changes = append(out.Changes, c)
+		}
+	}
+	for _, g := range old.Groups {
+		for _, o := range g.Cases {
+			if len(o.Samples) > 0 && new.measured(g.Name, o.Label) == nil {
+				out.OnlyOld = append(out.OnlyOld, g.Name+": "+o.Label)
+			}
+		}
+	}
+	return out
+}
+
+// measured finds a case that has samples.
+func (r *Report) measured(group, label string) *Case {
+	for _, g := range r.Groups {
+		if g.Name == group {
+			if c := g.Case(label); c != nil && len(c.Samples) > 0 {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// warnings are what makes two runs less comparable.
+func warnings(old, new *Report) []string {
+	var out []string
+	differ := func(what string, a, b any) {
+		if a != b {
+			out = append(out, fmt.Sprintf("the %s differs: %v, now %v", what, a, b))
+		}
+	}
+	o, n := old.Machine, new.Machine
+	differ("CPU", o.CPU, n.CPU)
+	differ("number of cores", o.Cores, n.Cores)
+	differ("memory in MiB", o.MemoryMiB, n.MemoryMiB)
+	differ("kernel", o.Kernel, n.Kernel)
+	differ("congestion control", o.Congestion, n.Congestion)
+	differ("set of mitigations", pairs(o.Mitigations), pairs(n.Mitigations))
+	if o.Guests != "" && n.Guests != "" {
+		differ("hypervisor of the guests", o.Guests, n.Guests)
+	}
+	for _, r := range []struct {
+		which string
+		of    *Report
+	}{{"old", old}, {"new", new}} {
+		for _, g := range r.of.Groups {
+			if others, steal := g.noise(); others >= noisy || steal >= noisy {
+				out = append(out, fmt.Sprintf("group %s of the %s report is NOISY", g.Name, r.which))
+			}
+		}
+	}
+	return out
+}
+
+// WriteText writes the changes for people.
+func (c *Changes) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, text := range c.Warnings {
+		fmt.Fprintf(&b, "WARNING: %s\n", text)
+	}
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	group := ""
+	for _, ch := range c.Changes {
+		if ch.Group != group {
+			fmt.Fprintf(t, "%s\tunit\told\t\tnew\t\tratio\tp\ttest\n", ch.Group)
+			group = ch.Group
+		}
+		ratio := "-"
+		if ch.Ratio != 0 {
+			ratio = number(ch.Ratio)
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", ch.Label, ch.Unit, number(ch.Old.Median), ch.Old.limits(),
+			number(ch.New.Median), ch.New.limits(), ratio, number(ch.P), sign(ch.Word))
+	}
+	t.Flush()
+	if len(c.Changes) == 0 {
+		b.WriteString("No case was measured in both reports.\n")
+	}
+	for _, side := range []struct {
+		title string
+		names []string
+	}{{"Only in the old report", c.OnlyOld}, {"Only in the new report", c.OnlyNew}} {
+		if len(side.names) > 0 {
+			fmt.Fprintf(&b, "%s:\n  %s\n", side.title, strings.Join(side.names, "\n  "))
+		}
+	}
+	if len(c.Changes) > 0 {
+		b.WriteString("Every value is the median of its rounds, [least most] beside it; the ratio is of the medians, new to\n" +
+			"old. The two runs did not take turns: that they differ does not say why.\n" + signs)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

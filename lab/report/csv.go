@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// WriteCSV writes a row for each sample, with a header. What was not measured
+// is empty. Columns "more:NAME" are what Sample.More has; "intervals" and
+// "cores_busy" are lists with spaces between the values, and "drops" is one of
+// PLACE=FRAMES with semicolons between them. Cases without samples have no
+// row.
+func (r *Report) WriteCSV(w io.Writer) error {
+	var more []string // the names in Sample.More
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			for _, s := range c.Samples {
+				more = append(more, slices.Collect(maps.Keys(s.More))...)
+			}
+		}
+	}
+	slices.Sort(more)
+	more = slices.Compact(more)
+
+	out := csv.NewWriter(w)
+	header := []string{"group", "label", "fabric", "workload", "setup", "unit", "lower_is_better", "counter", "round", "value",
+		"seconds", "bytes", "frames", "cpu_user", "cpu_system", "cpu_softirq", "cpu_idle", "cpu_steal", "cpu_others", "context_switches",
+		"cycles", "instructions", "drops", "cores_busy", "intervals"}
+	for _, name := range more {
+		header = append(header, "more:"+name)
+	}
+	if err := out.Write(header); err != nil {
+		return err
+	}
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			for _, s := range c.Samples {
+				line := []string{g.Name, c.Label, c.Fabric, c.Workload, c.Setup, c.Unit, strconv.FormatBool(c.Lower), c.Counter,
+					strconv.Itoa(s.Round), exact(s.Value), positive(s.Seconds), positive(s.Bytes), positive(s.Frames),
+					exact(s.CPU.User), exact(s.CPU.System), exact(s.CPU.Softirq), exact(s.CPU.Idle), exact(s.CPU.Steal), exact(s.CPU.Others),
+					positive(s.Switches), positive(float64(s.Cycles)), positive(float64(s.Instructions))}
+				var drops, busy, intervals []string
+				for _, at := range slices.Sorted(maps.Keys(s.Drops)) {
+					drops = append(drops, fmt.Sprintf("%s=%d", at, s.Drops[at]))
+				}
+				for _, core := range s.Cores {
+					busy = append(busy, exact(core.Busy()))
+				}
+				for _, v := range s.Intervals {
+					intervals = append(intervals, exact(v))
+				}
+				line = append(line, strings.Join(drops, ";"), strings.Join(busy, " "), strings.Join(intervals, " "))
+				for _, name := range more {
+					cell := ""
+					if v, ok := s.More[name]; ok {
+						cell = exact(v)
+					}
+					line = append(line, cell)
+				}
+				if err := out.Write(line); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// exact prints a value so that it reads back as the same.
+func exact(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// positive is exact, and empty for 0, which stands for what was not measured.
+func positive(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return exact(v)
+}

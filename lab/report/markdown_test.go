@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// forms are all that a report can be written as.
+func forms(r *Report) map[string]func(io.Writer) error {
+	return map[string]func(io.Writer) error{"text": r.WriteText, "JSON": r.WriteJSON, "Markdown": r.WriteMarkdown, "CSV": r.WriteCSV}
+}
+
+func TestWriteMarkdown(t *testing.T) {
+	r := realistic(12, 7, 2)
+	r.Groups[0].Cases[0].Notes = []string{"a | pipe\nand *stars*"}
+	var b strings.Builder
+	if err := r.WriteMarkdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, want := range []string{
+		"# Lab report: everything\n",
+		"## tcp-stream-1\n",
+		"### tcp-stream-1, host mtu=9000\n",
+		"| fabric | Gbit/s | least, most | against direct | least, most | test | CPU | s/Gbit | s/Mframe | user |",
+		"- note, direct: a \\| pipe and \\*stars\\*\n",
+		"- skipped, ovs-userspace: this kernel",
+		"| does not hold |",
+		"| &lt;b>XDP&lt;/b> is 5 % faster |",
+		"| bascule | 3 | end 1 → veth0 → br0 → veth1 → tcx program → end 2 |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("not in it: %q", want)
+		}
+	}
+	// Every row has the cells of its header, but for one that was not measured.
+	pipe := regexp.MustCompile(`(?:^|[^\\])\|`)
+	columns := 0
+	for line := range strings.Lines(text) {
+		n := len(pipe.FindAllString(line, -1))
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			columns = 0
+		case columns == 0:
+			columns = n
+		case n != columns && !strings.Contains(line, "not measured"):
+			t.Errorf("%d cells in a table of %d: %s", n-1, columns-1, line)
+		}
+	}
+}
+
+func TestFormsToFullDisk(t *testing.T) {
+	for name, write := range forms(example()) {
+		if write(full{}) == nil {
+			t.Errorf("a report that was not written as %s gave no error", name)
+		}
+	}
+}

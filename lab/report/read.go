@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// ReadJSON reads a report that WriteJSON wrote, also one of an older version,
+// which lacks fields. The error is one line.
+func ReadJSON(r io.Reader) (*Report, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the report: %w", err)
+	}
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("not JSON: %w, at byte %d", err, syntax.Offset)
+		}
+		return nil, errors.New("not a report of the lab: it is no JSON object")
+	}
+	for _, name := range []string{"machine", "groups"} {
+		if _, ok := parts[name]; !ok {
+			return nil, fmt.Errorf("not a report of the lab: it has no %q", name)
+		}
+	}
+	var out Report
+	if err := json.Unmarshal(text, &out); err != nil {
+		return nil, fmt.Errorf("not a report of the lab: %w", err)
+	}
+	for i, g := range out.Groups {
+		if g == nil {
+			return nil, fmt.Errorf("not a report of the lab: group %d is null", i+1)
+		}
+		for k, c := range g.Cases {
+			if c == nil {
+				return nil, fmt.Errorf("not a report of the lab: case %d of group %s is null", k+1, g.Name)
+			}
+		}
+	}
+	return &out, nil
+}
