@@ -48,3 +48,27 @@ func pairs(of map[string]string) string {
 	}
 	return strings.Join(said, "; ")
 }
+
+// table is the machine fact by fact.
+func (m Machine) table() []fact {
+	out := []fact{
+		{"CPU", m.CPU}, {"Cores", fmt.Sprint(m.Cores)}, {"Memory", fmt.Sprintf("%d MiB", m.MemoryMiB)}, {"Kernel", m.Kernel},
+		{"Congestion control", m.Congestion}, {"Load before", fmt.Sprintf("%.2f", m.Load)},
+	}
+	if m.Hypervisor != "" {
+		out = append(out, fact{"Virtual machine", m.Hypervisor})
+	}
+	if m.Counters {
+		out = append(out, fact{"Hardware counters", "yes"})
+	}
+	if m.Guests != "" {
+		out = append(out, fact{"Virtual machines by", m.Guests})
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.Versions)) {
+		out = append(out, fact{"Version of " + k, m.Versions[k]})
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.Mitigations)) {
+		out = append(out, fact{k, m.Mitigations[k]})
+	}
+	return out
+}

@@ -11,7 +11,7 @@ import (
 
 // forms are all that a report can be written as.
 func forms(r *Report) map[string]func(io.Writer) error {
-	return map[string]func(io.Writer) error{"text": r.WriteText, "JSON": r.WriteJSON, "Markdown": r.WriteMarkdown, "CSV": r.WriteCSV}
+	return map[string]func(io.Writer) error{"text": r.WriteText, "JSON": r.WriteJSON, "Markdown": r.WriteMarkdown, "CSV": r.WriteCSV, "HTML": r.WriteHTML}
 }
 
 func TestWriteMarkdown(t *testing.T) {

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+//go:embed page.html
+var pageText string
+
+//go:embed page.css
+var pageStyle string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
+
+// page is what the template prints.
+type page struct {
+	*Report
+	Style      template.CSS
+	Date       string
+	Took       string
+	Summary    []fact
+	Groups     []section
+	Sizes      []table
+	Figures    *table
+	Claims     *table
+	Drawings   []fabricDrawing
+	Missing    *table
+	Facts      []fact
+	Quantities []quantity
+	Legend     string
+	Signs      string // empty where nothing is compared
+}
+
+type fact struct{ Name, Text string }
+
+// section is a group.
+type section struct {
+	ID, Name, About, Rounds, Took string
+	Parts                         []part
+	Remarks                       []string
+}
+
+// part is a block of a group.
+type part struct {
+	Title  string // empty where the group has one block
+	Charts []titledChart
+	Result table
+}
+
+// titledChart is a chart with the table that belongs to it.
+type titledChart struct {
+	chart
+	Table *table
+}
+
+type table struct {
+	Caption string
+	Head    []cell
+	Rows    []tableLine
+}
+
+type tableLine struct {
+	Key   template.HTML
+	Name  string
+	Cells []cell
+}
+
+type cell struct {
+	Text    string
+	Words   bool          // text, that is not a number
+	Drawing template.HTML // below the text
+}
+
+// words makes cells of text.
+func words(texts ...string) []cell {
+	var out []cell
+	for _, t := range texts {
+		out = append(out, cell{Text: t, Words: true})
+	}
+	return out
+}
+
+func numbers(texts ...string) []cell {
+	var out []cell
+	for _, t := range texts {
+		out = append(out, cell{Text: t})
+	}
+	return out
+}
+
+type fabricDrawing struct {
+	Class, Name, About string
+	Key                template.HTML
+	Paths              []pathDrawing
+}
+
+type pathDrawing struct {
+	Title string
+	Hops  []Hop
+}
+
+// WriteHTML writes the report as one page that needs nothing besides itself:
+// no scripts, and nothing from the network.
+func (r *Report) WriteHTML(w io.Writer) error {
+	p := newPalette(r)
+	pg := &page{
+		Report: r, Style: template.CSS(pageStyle), Date: r.Started.Format("2 January 2006, 15:04 MST"), Took: r.took(),
+		Legend: legend, Quantities: slices.Concat(costs, details), Facts: r.Machine.table(), Summary: r.summary(),
+	}
+	if r.compares() {
+		pg.Signs = signs
+	}
+	for i, g := range r.Groups {
+		pg.Groups = append(pg.Groups, g.section(fmt.Sprintf("group-%d", i+1), p, r.Machine.Cores))
+	}
+	pg.Sizes = sizes(r, p)
+	if len(r.Figures) > 0 {
+		t := &table{Caption: "What is asked, and what was measured: the median, with its limits.",
+			Head: append(append(words("figure", "of", "against"), numbers("must", "aim", "measured", "least, most", "95 %")...), words("reached")...)}
+		for _, f := range r.Figures {
+			c := f.cells()
+			reached := f.Verdict()
+			if f.Why != "" {
+				reached += ": " + oneLine(f.Why)
+			}
+			t.Rows = append(t.Rows, tableLine{Name: c[0], Cells: append(append(words(c[1:3]...), numbers(c[3:8]...)...), words(reached)...)})
+		}
+		pg.Figures = t
+	}
+	if len(r.Claims) > 0 {
+		t := &table{Caption: "What was published, and what was measured here: the median of the rounds, with the least and the most.",
+			Head: words("source", "claim", "tested here", "published", "here", "verdict", "why")}
+		for _, c := range r.Claims {
+			t.Rows = append(t.Rows, tableLine{Name: c.Source, Cells: words(c.Claim, c.Test, c.PublishedText(), c.Measured(), c.Says(), c.Why)})
+		}
+		pg.Claims = t
+	}
+	for _, f := range r.Fabrics {
+		d := fabricDrawing{Class: p.class(f.Name), Name: f.Name, About: f.About, Key: p.key(f.Name)}
+		for _, path := range []struct {
+			title string
+			hops  []Hop
+		}{{"End to end", f.Path}, {"From the host", f.HostPath}} {
+			if len(path.hops) > 0 {
+				d.Paths = append(d.Paths, pathDrawing{path.title + ": " + count(Devices(path.hops), "device or switch", "devices and switches"), path.hops})
+			}
+		}
+		pg.Drawings = append(pg.Drawings, d)
+	}
+	pg.Missing = r.missing(p)
+	return pageTemplate.Execute(w, pg)
+}
+
+// count is a number of things in words.
+func count(n int, one, many string) string {
+	switch n {
+	case 0:
+		return "no " + one
+	case 1:
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// summary is what a reader wants to know before the details.
+func (r *Report) summary() []fact {
+	measured, skipped, failed, rounds := 0, 0, 0, 0
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			rounds += len(c.Samples)
+			switch {
+			case len(c.Samples) > 0:
+				measured++
+			case c.Skipped != "":
+				skipped++
+			default:
+				failed++
+			}
+		}
+	}
+	out := []fact{
+		{"Machine", r.Machine.facts()},
+		{"Measured", fmt.Sprintf("%s in %s, %s in all", count(measured, "case", "cases"), count(len(r.Groups), "group", "groups"), count(rounds, "round", "rounds"))},
+	}
+	if skipped+failed > 0 {
+		out = append(out, fact{"Not measured", fmt.Sprintf("%d skipped, %d failed", skipped, failed)})
+	}
+	tally := func(name string, verdicts []string) {
+		n := map[string]int{}
+		for _, v := range verdicts {
+			n[v]++
+		}
+		var said []string
+		for _, v := range slices.Sorted(maps.Keys(n)) {
+			said = append(said, fmt.Sprintf("%d %s", n[v], v))
+		}
+		if len(said) > 0 {
+			out = append(out, fact{name, strings.Join(said, ", ")})
+		}
+	}
+	var figures, claims, noise []string
+	for _, f := range r.Figures {
+		if v := f.Verdict(); v != "-" {
+			figures = append(figures, v)
+		}
+	}
+	for _, c := range r.Claims {
+		claims = append(claims, c.Says())
+	}
+	tally("Figures", figures)
+	tally("Claims", claims)
+	for _, g := range r.Groups {
+		if others, steal := g.noise(); others >= noisy || steal >= noisy {
+			noise = append(noise, g.Name)
+		}
+	}
+	if len(noise) > 0 {
+		out = append(out, fact{"NOISY", "good for no claim: " + strings.Join(noise, ", ")})
+	}
+	return out
+}
+
+func (g *Group) section(id string, p palette, machineCores int) section {
+	s := section{ID: id, Name: g.Name, About: g.About, Rounds: g.rounds(), Took: fmt.Sprintf("%.0f\u00a0s", g.Seconds), Remarks: g.remarks()}
+	blocks := g.blocks()
+	for _, b := range blocks {
+		pt := part{Result: results(b, p)}
+		if len(blocks) > 1 || b.Setup != "" {
+			pt.Title = b.Title()
+		}
+		pt.Charts = append(pt.Charts, titledChart{chart: bars(b, p)})
+		if c, ok := latencies(b, p); ok {
+			t := latencyTable(b, p)
+			pt.Charts = append(pt.Charts, titledChart{c, &t})
+		}
+		if c, ok := intervals(b, p); ok {
+			pt.Charts = append(pt.Charts, titledChart{chart: c})
+		}
+		if b.First() != nil {
+			t := costTable(b, p)
+			pt.Charts = append(pt.Charts, titledChart{cores(b, p, machineCores), &t})
+		}
+		s.Parts = append(s.Parts, pt)
+	}
+	return s
+}
+
+func results(b *block, p palette) table {
+	against := "ratio"
+	if f := b.First(); f != nil {
+		against = "against " + f.Fabric
+	}
+	t := table{Caption: "Results, and the test of each against the first.",
+		Head: append(append(words("fabric"), numbers(b.Unit, "least, most", "95 %", against, "least, most", "p")...), words("test")...)}
+	for _, r := range b.Rows {
+		line := tableLine{Key: p.key(r.Fabric), Name: r.Fabric}
+		if r.N == 0 {
+			line.Cells = words("not measured", "", "", "", "", "", "")
+		} else {
+			interval, chance := "", ""
+			if i := r.Interval; i != nil {
+				interval = number(i[0]) + " to " + number(i[1])
+			}
+			if r.Against != nil {
+				chance = number(r.Against.P)
+				if r.Against.P < 0.001 {
+					chance = "< 0.001"
+				}
+			}
+			ratio, limits := r.Ratio()
+			line.Cells = append(numbers(number(r.Median), r.limits(), interval, ratio, limits, chance), words(r.Sign())...)
+		}
+		t.Rows = append(t.Rows, line)
+	}
+	return t
+}
+
+func costTable(b *block, p palette) table {
+	columns := known([]*block{b}, slices.Concat(costs, details))
+	t := table{Head: words("fabric")}
+	for _, q := range columns {
+		t.Head = append(t.Head, cell{Text: q.Name})
+	}
+	t.Caption = "What it took, the medians of the rounds; what the columns are is told under Method."
+	for _, r := range b.Rows {
+		if r.N == 0 {
+			continue
+		}
+		line := tableLine{Key: p.key(r.Fabric), Name: r.Fabric}
+		for _, q := range columns {
+			line.Cells = append(line.Cells, cell{Text: q.cell(r.Case)})
+		}
+		t.Rows = append(t.Rows, line)
+	}
+	return t
+}
+
+func latencyTable(b *block, p palette) table {
+	t := table{Caption: "Percentiles in µs, the medians of the rounds.", Head: words("fabric")}
+	all := percentiles(b)
+	for _, pc := range all {
+		t.Head = append(t.Head, cell{Text: pc.title()})
+	}
+	for _, r := range b.Rows {
+		if r.N == 0 {
+			continue
+		}
+		line := tableLine{Key: p.key(r.Fabric), Name: r.Fabric}
+		for _, pc := range all {
+			line.Cells = append(line.Cells, cell{Text: number(pc.of(r.Case))})
+		}
+		t.Rows = append(t.Rows, line)
+	}
+	return t
+}
+
+// frameSize is what a workload of frames says about their size; ok is false
+// for other workloads. Kind is what else it says.
+func frameSize(workload string) (size, kind string, ok bool) {
+	name, options, _ := strings.Cut(workload, ":")
+	if name != "pps" {
+		return "", "", false
+	}
+	size = "64"
+	var rest []string
+	for o := range strings.SplitSeq(options, ",") {
+		if s, ok := strings.CutPrefix(o, "size="); ok {
+			size = s
+		} else if o != "" {
+			rest = append(rest, o)
+		}
+	}
+	return size, strings.Join(rest, ", "), true
+}
+
+// sizes is a table for each kind of frames that were measured in several sizes:
+// a bar for each fabric and size.
+func sizes(r *Report, p palette) []table {
+	type series struct {
+		title, unit string
+		fabrics     []string
+		sizes       []string
+		of          map[[2]string]Spread // fabric and size
+	}
+	var all []*series
+	for _, g := range r.Groups {
+		for _, b := range g.blocks() {
+			size, kind, ok := frameSize(b.Workload)
+			if !ok {
+				continue
+			}
+			title := join(", ", "Frames", kind, b.Setup)
+			i := slices.IndexFunc(all, func(s *series) bool { return s.title == title })
+			if i < 0 {
+				i = len(all)
+				all = append(all, &series{title: title, unit: b.Unit, of: map[[2]string]Spread{}})
+			}
+			s := all[i]
+			for _, row := range b.Rows {
+				at := [2]string{row.Fabric, size}
+				if _, known := s.of[at]; row.N == 0 || known {
+					continue
+				}
+				s.of[at] = row.Spread
+				if !slices.Contains(s.fabrics, row.Fabric) {
+					s.fabrics = append(s.fabrics, row.Fabric)
+				}
+				if !slices.Contains(s.sizes, size) {
+					s.sizes = append(s.sizes, size)
+				}
+			}
+		}
+	}
+	var out []table
+	for _, s := range all {
+		if len(s.sizes) < 2 {
+			continue
+		}
+		// Mixes come last.
+		slices.SortStableFunc(s.sizes, func(a, b string) int {
+			order := func(s string) float64 {
+				if v, err := strconv.ParseFloat(s, 64); err == nil {
+					return v
+				}
+				return math.Inf(1)
+			}
+			return int(min(max(order(a)-order(b), -1), 1))
+		})
+		most := 0.0
+		for _, v := range s.of {
+			most = max(most, v.Median)
+		}
+		t := table{Head: words("fabric"),
+			Caption: fmt.Sprintf("%s: %s by size in bytes, the medians of the rounds. All bars have one scale, from 0 to %s.", s.title, s.unit, number(most))}
+		for _, size := range s.sizes {
+			t.Head = append(t.Head, cell{Text: size, Words: true})
+		}
+		for _, f := range s.fabrics {
+			line := tableLine{Key: p.key(f), Name: f}
+			for _, size := range s.sizes {
+				v, ok := s.of[[2]string{f, size}]
+				if !ok {
+					line.Cells = append(line.Cells, words("-")...)
+					continue
+				}
+				d := &drawing{}
+				d.add(`<svg class="%s" role="img" width="100%%" height="9"><title>%s</title>`, p.class(f),
+					template.HTMLEscapeString(fmt.Sprintf("%s, %s bytes: %s %s", f, size, number(v.Median), s.unit)))
+				width := 0.0
+				if most > 0 {
+					width = v.Median / most
+				}
+				p.bar(d, f, share(width), 0, 9)
+				line.Cells = append(line.Cells, cell{Text: number(v.Median), Words: true, Drawing: d.html()})
+			}
+			t.Rows = append(t.Rows, line)
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// missing are the cases that gave nothing, by fabric and reason; nil where
+// there are none.
+func (r *Report) missing(p palette) *table {
+	t := &table{Caption: "Cases without a result.", Head: words("fabric", "what", "why", "cases")}
+	seen := map[[3]string]int{}
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			if len(c.Samples) > 0 {
+				continue
+			}
+			how, why := "skipped", c.Skipped
+			if why == "" {
+				how, why = "failed", c.Error
+			}
+			if why == "" {
+				why = "the run was ended before"
+				how = "not begun"
+			}
+			name := join(" ", c.Workload, c.Setup)
+			at := [3]string{c.Fabric, how, oneLine(why)}
+			i, ok := seen[at]
+			if !ok {
+				i = len(t.Rows)
+				seen[at] = i
+				t.Rows = append(t.Rows, tableLine{Key: p.key(c.Fabric), Name: c.Fabric, Cells: words(how, at[2], "")})
+			}
+			list := &t.Rows[i].Cells[2]
+			list.Text = join(", ", list.Text, name)
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	return t
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package report
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func htmlOf(t *testing.T, r *Report) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestWriteHTML(t *testing.T) {
+	text := htmlOf(t, realistic(len(manyFabrics), 7, 4))
+	for _, want := range []string{
+		"<title>Lab report: everything, 2 January 2026, 03:04 UTC</title>",
+		`<a href="#group-4">sizes</a>`, `<section id="group-4">`,
+		"&lt;b&gt;XDP&lt;/b&gt; is 5 % faster",
+		"<td>does not hold</td>", "<td>cannot be tested</td>", "<td>not measured</td>",
+		"this kernel has no openvswitch module",
+		`<th scope="col">imix</th>`,
+		`<span class="hop filter"><b>nftables</b><small>filter</small></span>`,
+		"End to end: 3 devices and switches", "From the host: 2 devices and switches",
+		"Retpolines",
+		"p99.9 ",
+		"Mann-Whitney",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("not in the page: %s", want)
+		}
+	}
+	for _, not := range []string{"<script", "NaN", "%!", "ZgotmplZ", "Inf"} {
+		if strings.Contains(text, not) {
+			t.Errorf("in the page: %s", not)
+		}
+	}
+	ids := map[string]bool{}
+	for _, m := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(text, -1) {
+		if ids[m[1]] {
+			t.Errorf("two elements are called %s", m[1])
+		}
+		ids[m[1]] = true
+	}
+	for _, m := range regexp.MustCompile(`(?:href="|url\()#([^")]*)`).FindAllStringSubmatch(text, -1) {
+		if !ids[m[1]] {
+			t.Errorf("a link to %s, which is not there", m[1])
+		}
+	}
+}
+
+// What is not in a report takes no room in the page.
+func TestWriteHTMLOfLittle(t *testing.T) {
+	text := htmlOf(t, &Report{Groups: []*Group{{Name: "g", Cases: []*Case{{Label: "a w", Fabric: "a", Workload: "w", Unit: "s"}}}}})
+	for _, not := range []string{`id="figures"`, `id="claims"`, `id="sizes"`, `id="fabrics"`, "faster", "NaN", "Inf"} {
+		if strings.Contains(text, not) {
+			t.Errorf("in a page of nothing: %s", not)
+		}
+	}
+	for _, want := range []string{"The run was ended early", "the run was ended before", "not measured"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("not in a page of nothing: %s", want)
+		}
+	}
+}
+
+// A fabric has one colour and hatch in the whole page, and no other fabric has
+// the same while there are enough.
+func TestColours(t *testing.T) {
+	p := newPalette(realistic(len(manyFabrics), 1, 1))
+	seen := map[string]string{}
+	for _, f := range manyFabrics {
+		key := string(p.key(f))
+		if other, ok := seen[key]; ok {
+			t.Errorf("%s and %s look the same", f, other)
+		}
+		seen[key] = f
+	}
+}
+
+func TestScaleTo(t *testing.T) {
+	for _, test := range []struct {
+		most float64
+		want []float64
+	}{
+		{1, []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
+		{11.7, []float64{0, 2.5, 5, 7.5, 10, 12.5}},
+		{97, []float64{0, 20, 40, 60, 80, 100}},
+		{0, []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
+		{math.NaN(), []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
+	} {
+		var got []string
+		s := scaleTo(test.most)
+		for _, v := range s.ticks {
+			got = append(got, fmt.Sprintf("%g", v))
+		}
+		var want []string
+		for _, v := range test.want {
+			want = append(want, fmt.Sprintf("%g", v))
+		}
+		// 3 * 0.2 is not 0.6.
+		if strings.Join(got, " ") != strings.Join(want, " ") && math.Abs(s.max-test.want[len(test.want)-1]) > 1e-9 {
+			t.Errorf("to %v: %v, want %v", test.most, got, want)
+		}
+	}
+}
+
+func TestFrameSize(t *testing.T) {
+	for _, test := range []struct {
+		workload, size, kind string
+		ok                   bool
+	}{
+		{"pps", "64", "", true},
+		{"pps:size=128", "128", "", true},
+		{"pps:size=imix", "imix", "", true},
+		{"pps:cores=2,size=512", "512", "cores=2", true},
+		{"pps-2cores", "", "", false},
+		{"udp:size=128", "", "", false},
+	} {
+		size, kind, ok := frameSize(test.workload)
+		if size != test.size || kind != test.kind || ok != test.ok {
+			t.Errorf("%s: %q, %q, %v", test.workload, size, kind, ok)
+		}
+	}
+}
+
+// The drawings are XML by themselves, as those who copy one out of the page
+// expect.
+func TestDrawingsAreXML(t *testing.T) {
+	text := htmlOf(t, realistic(11, 6, 2))
+	drawings := regexp.MustCompile(`(?s)<svg role="img".*?</svg>(?:<svg x=.*?</svg>)*`).FindAllString(text, -1)
+	if len(drawings) < 100 {
+		t.Fatalf("%d drawings", len(drawings))
+	}
+	for _, d := range drawings {
+		if strings.Count(d, "<svg") > strings.Count(d, "</svg>") {
+			d += "</svg>"
+		}
+		for dec := xml.NewDecoder(strings.NewReader(d)); ; {
+			if _, err := dec.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%v in %s", err, d)
+			}
+		}
+	}
+}
+
+// seen is what a browser makes of a page.
+type seen struct {
+	Overflow   float64   // pixels by which the page is wider than the window
+	Drawings   int       // SVGs with a size
+	Flat       int       // SVGs without one
+	Outside    []string  // addresses that are neither in the page nor data
+	Cut        []string  // texts of charts that do not fit
+	Bars       []float64 // the widths of the first chart's bars, as shares
+	Background string
+}
+
+const look = `<!DOCTYPE html><body><iframe id="f" style="border:0;width:%dpx;height:800px" srcdoc="%s"></iframe><pre id="out"></pre><script>
+document.getElementById("f").onload = function () {
+  var d = this.contentDocument, root = d.documentElement, s = {Drawings: 0, Flat: 0, Outside: [], Cut: [], Bars: []};
+  s.Overflow = Math.max(root.scrollWidth, d.body.scrollWidth) - this.clientWidth;
+  s.Background = this.contentWindow.getComputedStyle(root).backgroundColor;
+  d.querySelectorAll("svg:not(.defs):not(svg svg)").forEach(function (e) {
+    var b = e.getBoundingClientRect();
+    if (b.width > 0 && b.height > 0) s.Drawings++; else s.Flat++;
+  });
+  var outside = function (t) { return /^\s*([a-z]+:)?\/\//i.test(t) || /url\(\s*["']?(?!#|data:)/i.test(t) || /@import/i.test(t); };
+  d.querySelectorAll("*").forEach(function (e) {
+    for (var a of e.attributes) if (a.name.indexOf("xmlns") < 0 && outside(a.value)) s.Outside.push(a.value);
+    if (e.localName == "style" && outside(e.textContent)) s.Outside.push("in the style");
+  });
+  this.contentWindow.performance.getEntriesByType("resource").forEach(function (r) { s.Outside.push(r.name); });
+  d.querySelectorAll(".rows .name, .rows .value, .hop, figcaption").forEach(function (e) {
+    if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0) s.Cut.push(e.textContent);
+    var b = e.getBoundingClientRect();
+    if (b.left < 0 || b.right > root.clientWidth + 1) s.Cut.push(e.textContent);
+  });
+  d.querySelectorAll("text").forEach(function (e) {
+    var b = e.getBoundingClientRect(), o = e.ownerSVGElement.getBoundingClientRect();
+    if (b.left < o.left - 2 || b.right > o.right + 2) s.Cut.push(e.textContent);
+  });
+  var chart = d.querySelector(".rows");
+  if (chart) chart.querySelectorAll("svg[role=img]").forEach(function (e) {
+    var bar = e.querySelector(".bar");
+    s.Bars.push(bar ? bar.getBoundingClientRect().width / e.getBoundingClientRect().width : 0);
+  });
+  document.getElementById("out").textContent = JSON.stringify(s);
+};
+</script>`
+
+// browse opens a page in a window of a width, by light or in the dark.
+func browse(t *testing.T, page string, width int, dark bool) (s seen) {
+	t.Helper()
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed; apt-get install chromium")
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "page.html")
+	if err := os.WriteFile(file, fmt.Appendf(nil, look, width, html.EscapeString(page)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	scheme := "1"
+	if dark {
+		scheme = "0"
+	}
+	cmd := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+filepath.Join(dir, "profile"),
+		"--blink-settings=preferredColorScheme="+scheme, "--window-size=1400,900", "--dump-dom", "file://"+file)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("chromium: %v: %s", err, stderr.String())
+	}
+	m := regexp.MustCompile(`(?s)<pre id="out">(.*?)</pre>`).FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("chromium printed no page: %s", stderr.String())
+	}
+	if err := json.Unmarshal([]byte(html.UnescapeString(string(m[1]))), &s); err != nil {
+		t.Fatalf("what the page's inspection said: %v: %q", err, m[1])
+	}
+	return s
+}
+
+// The inspection sees what is bad in a page.
+func TestBrowseSees(t *testing.T) {
+	s := browse(t, `<!DOCTYPE html><style>body{background:url("//a.example/x")}</style><div style="width:900px">wide</div><img src="http://b.example/y">`+
+		`<svg width="0" height="5"></svg><ul class="rows"><li><div class="name" style="width:20px;overflow:hidden">aaaaaaaaaaaa</div>`+
+		`<svg width="30" height="9"><text x="25" y="8">bbbbbb</text></svg></ul>`, 390, false)
+	if s.Overflow < 500 || s.Flat != 1 || s.Drawings != 1 || len(s.Outside) < 2 || len(s.Cut) < 2 {
+		t.Errorf("of a bad page it said %+v", s)
+	}
+}
+
+func TestPageInBrowser(t *testing.T) {
+	r := realistic(len(manyFabrics), 7, 4)
+	page := htmlOf(t, r)
+	var medians []float64
+	most := 0.0
+	for _, row := range r.Groups[0].blocks()[0].Rows {
+		if row.N > 0 {
+			most = max(most, row.Max)
+			medians = append(medians, row.Median)
+		} else {
+			medians = append(medians, 0)
+		}
+	}
+	for i := range medians {
+		medians[i] /= scaleTo(most).max
+	}
+	background := map[string]bool{}
+	for _, test := range []struct {
+		name  string
+		width int
+		dark  bool
+	}{{"phone", 390, false}, {"small phone", 320, true}, {"desktop", 1200, false}} {
+		t.Run(test.name, func(t *testing.T) {
+			s := browse(t, page, test.width, test.dark)
+			background[s.Background] = true
+			if s.Overflow > 0 {
+				t.Errorf("the page is %v pixels wider than the window", s.Overflow)
+			}
+			if s.Drawings < 1000 || s.Flat > 0 {
+				t.Errorf("%d drawings have a size, %d have none", s.Drawings, s.Flat)
+			}
+			if len(s.Outside) > 0 {
+				t.Errorf("the page refers to %q", s.Outside)
+			}
+			if len(s.Cut) > 0 {
+				t.Errorf("texts that do not fit: %q", s.Cut)
+			}
+			// A bar's edge is drawn around it.
+			near := func(a, b float64) bool { return math.Abs(a-b) < 0.02 }
+			if diff := cmp.Diff(medians, s.Bars, cmp.Comparer(near)); diff != "" {
+				t.Errorf("the lengths of the bars (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if len(background) == 1 {
+		t.Errorf("the page is %v by light and in the dark", background)
+	}
+}
