@@ -95,7 +95,7 @@ func (p palette) bar(d *drawing, fabric, width string, y, height int) {
 // key is a fabric's colour beside its name.
 func (p palette) key(fabric string) template.HTML {
 	d := &drawing{}
-	d.add(`<svg class="key %s" width="11" height="11" aria-hidden="true">`, p.class(fabric))
+	d.add(`<svg class="key %s" width="11" height="11" viewBox="0 0 11 11" aria-hidden="true">`, p.class(fabric))
 	p.bar(d, fabric, "11", 0, 11)
 	return d.html()
 }

@@ -107,7 +107,7 @@ func warnings(old, new *Report) []string {
 		of    *Report
 	}{{"old", old}, {"new", new}} {
 		for _, g := range r.of.Groups {
-			if others, steal := g.noise(); others >= noisy || steal >= noisy {
+			if g.warning() != "" {
 				out = append(out, fmt.Sprintf("group %s of the %s report is NOISY", g.Name, r.which))
 			}
 		}

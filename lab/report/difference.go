@@ -19,12 +19,12 @@ const significance = 0.05
 
 // Comparison is how a case did against another.
 type Comparison struct {
-	Ratio Spread  `json:"ratio"` // of the rounds that both have
-	P     float64 `json:"p"`     // of MannWhitney; NaN where a side has no samples
+	Ratio Spread  // of the rounds that both have
+	P     float64 // of MannWhitney; NaN where a side has no samples
 	// Word is "faster" or "slower", or "better" or "worse" where the unit is
 	// neither a time nor a rate, if P is below 0.05; else NoDifference, or TooFew
 	// where so few rounds cannot give such a P.
-	Word string `json:"word"`
+	Word string
 }
 
 // Compared tells how a case did against another of the same unit, and whether

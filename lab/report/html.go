@@ -46,8 +46,9 @@ type fact struct{ Name, Text string }
 // section is a group.
 type section struct {
 	ID, Name, About, Rounds, Took string
+	Warning                       string
 	Parts                         []part
-	Remarks                       []string
+	Remarks                       []string // without the warning
 }
 
 // part is a block of a group.
@@ -195,14 +196,19 @@ func (r *Report) summary() []fact {
 	if skipped+failed > 0 {
 		out = append(out, fact{"Not measured", fmt.Sprintf("%d skipped, %d failed", skipped, failed)})
 	}
+	// What is good comes first; a verdict of no known name comes last.
+	order := []string{"aim", "must", "below", "holds", "does not hold", "not shown", "cannot be tested", "not measured"}
 	tally := func(name string, verdicts []string) {
 		n := map[string]int{}
 		for _, v := range verdicts {
 			n[v]++
 		}
 		var said []string
-		for _, v := range slices.Sorted(maps.Keys(n)) {
-			said = append(said, fmt.Sprintf("%d %s", n[v], v))
+		for _, v := range slices.Concat(order, slices.Sorted(maps.Keys(n))) {
+			if n[v] > 0 {
+				said = append(said, fmt.Sprintf("%d %s", n[v], v))
+				delete(n, v)
+			}
 		}
 		if len(said) > 0 {
 			out = append(out, fact{name, strings.Join(said, ", ")})
@@ -220,7 +226,7 @@ func (r *Report) summary() []fact {
 	tally("Figures", figures)
 	tally("Claims", claims)
 	for _, g := range r.Groups {
-		if others, steal := g.noise(); others >= noisy || steal >= noisy {
+		if g.warning() != "" {
 			noise = append(noise, g.Name)
 		}
 	}
@@ -231,7 +237,8 @@ func (r *Report) summary() []fact {
 }
 
 func (g *Group) section(id string, p palette, machineCores int) section {
-	s := section{ID: id, Name: g.Name, About: g.About, Rounds: g.rounds(), Took: fmt.Sprintf("%.0f\u00a0s", g.Seconds), Remarks: g.remarks()}
+	s := section{ID: id, Name: g.Name, About: g.About, Rounds: g.rounds(), Took: fmt.Sprintf("%.0f\u00a0s", g.Seconds), Warning: g.warning()}
+	s.Remarks = slices.DeleteFunc(g.remarks(), func(r string) bool { return r == s.Warning })
 	blocks := g.blocks()
 	for _, b := range blocks {
 		pt := part{Result: results(b, p)}

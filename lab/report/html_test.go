@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"html/template"
 	"io"
 	"math"
 	"os"
@@ -46,6 +47,8 @@ func TestWriteHTML(t *testing.T) {
 		"Retpolines",
 		"p99.9 ",
 		"Mann-Whitney",
+		"<dt>Claims</dt><dd>1 does not hold, 1 not shown, 1 cannot be tested, 1 not measured</dd>",
+		"<dt>Figures</dt><dd>1 aim, 1 not measured</dd>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("not in the page: %s", want)
@@ -110,18 +113,9 @@ func TestScaleTo(t *testing.T) {
 		{0, []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
 		{math.NaN(), []float64{0, 0.2, 0.4, 0.6, 0.8, 1}},
 	} {
-		var got []string
-		s := scaleTo(test.most)
-		for _, v := range s.ticks {
-			got = append(got, fmt.Sprintf("%g", v))
-		}
-		var want []string
-		for _, v := range test.want {
-			want = append(want, fmt.Sprintf("%g", v))
-		}
-		// 3 * 0.2 is not 0.6.
-		if strings.Join(got, " ") != strings.Join(want, " ") && math.Abs(s.max-test.want[len(test.want)-1]) > 1e-9 {
-			t.Errorf("to %v: %v, want %v", test.most, got, want)
+		near := func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
+		if diff := cmp.Diff(test.want, scaleTo(test.most).ticks, cmp.Comparer(near)); diff != "" {
+			t.Errorf("to %v (-want +got):\n%s", test.most, diff)
 		}
 	}
 }
@@ -148,22 +142,56 @@ func TestFrameSize(t *testing.T) {
 // The drawings are XML by themselves, as those who copy one out of the page
 // expect.
 func TestDrawingsAreXML(t *testing.T) {
-	text := htmlOf(t, realistic(11, 6, 2))
-	drawings := regexp.MustCompile(`(?s)<svg role="img".*?</svg>(?:<svg x=.*?</svg>)*`).FindAllString(text, -1)
-	if len(drawings) < 100 {
-		t.Fatalf("%d drawings", len(drawings))
-	}
-	for _, d := range drawings {
-		if strings.Count(d, "<svg") > strings.Count(d, "</svg>") {
-			d += "</svg>"
+	r := realistic(11, 6, 2)
+	r.Groups[2].Cases[0].Fabric = `<a> & "b"`
+	p := newPalette(r)
+	var all []template.HTML
+	take := func(c chart) {
+		all = append(all, c.Axis)
+		for _, m := range c.Legend {
+			all = append(all, m.Sign)
 		}
-		for dec := xml.NewDecoder(strings.NewReader(d)); ; {
+		for _, row := range c.Rows {
+			all = append(all, row.Drawing)
+		}
+	}
+	for _, g := range r.Groups {
+		for _, b := range g.blocks() {
+			take(bars(b, p))
+			take(cores(b, p, 2))
+			for _, draw := range []func(*block, palette) (chart, bool){intervals, latencies} {
+				if c, ok := draw(b, p); ok {
+					take(c)
+				}
+			}
+		}
+	}
+	if len(all) < 100 {
+		t.Fatalf("%d drawings", len(all))
+	}
+	for _, d := range all {
+		for dec := xml.NewDecoder(strings.NewReader(string(d))); ; {
 			if _, err := dec.Token(); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatalf("%v in %s", err, d)
 			}
 		}
+	}
+}
+
+// What other programs did meanwhile is said where the results are.
+func TestNoisy(t *testing.T) {
+	r := example()
+	r.Groups[0].Cases[0].Samples[0].CPU.Others = 7 * noisy
+	for name, want := range map[string]string{"text": "  NOISY: ", "Markdown": "- NOISY: ", "HTML": `<p class="warning">NOISY: `} {
+		var b strings.Builder
+		if err := forms(r)[name](&b); err != nil || strings.Count(b.String(), want) != 1 {
+			t.Errorf("%s has %d warnings, error %v", name, strings.Count(b.String(), want), err)
+		}
+	}
+	if w := Compare(example(), r).Warnings; len(w) != 1 || w[0] != "group tcp of the new report is NOISY" {
+		t.Errorf("a comparison with it warns of %q", w)
 	}
 }
 

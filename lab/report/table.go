@@ -256,8 +256,8 @@ func (g *Group) remarks() []string {
 	for _, l := range g.fabricsBy(func(c *Case) []string { return c.Notes }) {
 		out = append(out, "note, "+l)
 	}
-	if o, st := g.noise(); o >= noisy || st >= noisy {
-		out = append(out, fmt.Sprintf("NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim", o, st))
+	if text := g.warning(); text != "" {
+		out = append(out, text)
 	}
 	for _, c := range g.Cases {
 		if c.Error == "" {
@@ -284,6 +284,15 @@ func (g *Group) remarks() []string {
 		out = append(out, "skipped, "+l)
 	}
 	return out
+}
+
+// warning says that the group was disturbed; it is empty where it was not.
+func (g *Group) warning() string {
+	others, steal := g.noise()
+	if others < noisy && steal < noisy {
+		return ""
+	}
+	return fmt.Sprintf("NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim", others, steal)
 }
 
 // fabricsBy makes a line of each text that cases have, with the fabrics that
