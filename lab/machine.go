@@ -63,6 +63,9 @@ func Machine(site fabrics.Site) report.Machine {
 		"iperf3":   {"iperf3", "--version"},
 		"sockperf": {"sockperf", "--version"},
 		"iproute2": {"ip", "-V"},
+		"ovs":      {"ovs-vswitchd", "--version"},
+		"nft":      {"nft", "--version"},
+		"qemu":     {"qemu-system-x86_64", "--version"},
 		"bascule":  {site.Bascule, "--version"},
 	} {
 		if v := firstLine(command); v != "" {
@@ -102,7 +105,7 @@ type ticks struct {
 	all      coreTicks
 	cores    []coreTicks
 	switches float64 // context switches
-	own      float64 // of user: the lab, and its programs that have ended
+	own      float64 // of user: the lab and its programs
 }
 
 // coreTicks is what one CPU spent, or all of them together.
@@ -125,14 +128,59 @@ func cpuTime() (ticks, error) {
 		return t, err
 	}
 	t.at = time.Now()
+	t.own, err = ownTime()
+	return t, err
+}
+
+// ownTime is the user time of the lab, of its programs that have ended, and of
+// those that run, in clock ticks.
+func ownTime() (float64, error) {
+	sum := 0.0
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var used unix.Rusage
 		if err := unix.Getrusage(who, &used); err != nil {
-			return t, err
+			return 0, err
 		}
-		t.own += float64(used.Utime.Nano()) / 1e9 * hz
+		sum += float64(used.Utime.Nano()) / 1e9 * hz
 	}
-	return t, nil
+	for _, pid := range children(os.Getpid()) {
+		sum += userTime(pid)
+	}
+	return sum, nil
+}
+
+// children are the processes below one that run (CONFIG_PROC_CHILDREN).
+func children(pid int) []int {
+	var out []int
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, l := range lists {
+		// A thread may have ended since.
+		text, _ := os.ReadFile(l)
+		for f := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				out = append(append(out, child), children(child)...)
+			}
+		}
+	}
+	return out
+}
+
+// userTime is the user time of a process and of its children that have ended,
+// in clock ticks; 0 when it has ended.
+func userTime(pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	// The name, in brackets, may have anything in it; what follows begins with
+	// field 3, and utime and cutime are 14 and 16 (proc(5)).
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(f) < 14 {
+		return 0
+	}
+	used, _ := strconv.ParseFloat(f[11], 64)
+	ended, _ := strconv.ParseFloat(f[13], 64)
+	return used + ended
 }
 
 // parseStat reads the lines of the CPUs (user, nice, system, idle, iowait, irq,

@@ -88,6 +88,7 @@ type Profile struct {
 	About   string
 	Groups  []Group
 	Targets []Target
+	Claims  []Claim
 	// Strict: what cannot be measured makes the run fail.
 	Strict bool
 }

@@ -14,12 +14,15 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
+
+	"bascule/lab/report"
 )
 
 // Progress tells people how far the lab is: one line that is written over and
 // over on a terminal, and a line for each round elsewhere.
 type Progress struct {
 	out   io.Writer
+	shown io.Writer     // where groups go when they are done; nil for nowhere
 	bars  *mpb.Progress // nil where out is no terminal
 	bar   *mpb.Bar
 	now   atomic.Pointer[string]
@@ -84,6 +87,23 @@ func (p *Progress) say(what string) {
 		fmt.Fprintf(p.out, "lab: %3.0f%% %s\n", 100*p.done.Seconds()/max(p.total.Seconds(), 1e-9), what)
 		p.mu.Unlock()
 	}
+}
+
+// ShowGroups prints the table of every group on w as soon as it is measured.
+func (p *Progress) ShowGroups(w io.Writer) { p.shown = w }
+
+// group shows what was measured of a group.
+func (p *Progress) group(g *report.Group) {
+	if p.shown == nil {
+		return
+	}
+	w := p.shown
+	if p.bars != nil && terminal(w) {
+		// Both are the same screen: above the line that is drawn over and over.
+		w = p.bars
+	}
+	// What standard output does not take is still in the report.
+	_ = g.WriteText(w)
 }
 
 // note tells something that should stay to be read.

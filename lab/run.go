@@ -21,8 +21,12 @@ import (
 func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) (*report.Report, error) {
 	begin := time.Now()
 	r := &report.Report{Profile: p.Name, Started: begin.UTC().Truncate(time.Second), Machine: Machine(site)}
+	r.Fabrics = drawings(p.Groups)
 	progress.begin(p)
 	defer progress.end()
+	counters := openCounters(hardware)
+	defer counters.close()
+	r.Machine.Counters = counters != nil
 	if removed, err := site.RemoveLeftovers(); err != nil {
 		progress.note("leftovers of earlier runs: " + err.Error())
 	} else if len(removed) > 0 {
@@ -32,12 +36,32 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 		if ctx.Err() != nil {
 			break
 		}
-		r.Groups = append(r.Groups, runGroup(ctx, site, g, progress))
+		measured := runGroup(ctx, site, g, counters, progress)
+		r.Groups = append(r.Groups, measured)
+		progress.group(measured)
 	}
 	r.Complete = ctx.Err() == nil
 	r.Seconds = time.Since(begin).Seconds()
 	r.Figures = figures(p.Targets, r.Groups)
-	return r, nil
+	var err error
+	r.Claims, err = claims(p.Claims, r.Groups, r.Machine.Cores)
+	return r, err
+}
+
+// drawings describes the fabrics of all groups, each once.
+func drawings(groups []Group) []report.Fabric {
+	var out []report.Fabric
+	seen := map[*fabrics.Fabric]bool{}
+	for _, g := range groups {
+		for _, c := range g.Cases {
+			f := c.Fabric
+			if !seen[f] {
+				out = append(out, report.Fabric{Name: f.Name, About: f.About, Path: f.Path, HostPath: f.HostPath})
+			}
+			seen[f] = true
+		}
+	}
+	return out
 }
 
 // running is a case that was built and started.
@@ -60,7 +84,7 @@ func (c *running) fail(err error) {
 	c.row++
 }
 
-func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progress) *report.Group {
+func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counters, progress *Progress) *report.Group {
 	begin := time.Now()
 	out := &report.Group{Name: g.Name, About: g.About, Rounds: g.Rounds}
 	var cases []*running
@@ -106,7 +130,7 @@ func runGroup(ctx context.Context, site fabrics.Site, g Group, progress *Progres
 				return out
 			}
 			if c.row < patience {
-				c.round(ctx, round, g, progress)
+				c.round(ctx, round, g, counters, progress)
 			}
 			progress.did(c.Workload.Takes)
 		}
@@ -132,7 +156,7 @@ func (c *running) start(ctx context.Context, site fabrics.Site) error {
 	return nil
 }
 
-func (c *running) round(ctx context.Context, round int, g Group, progress *Progress) {
+func (c *running) round(ctx context.Context, round int, g Group, counters *counters, progress *Progress) {
 	what := "warm-up"
 	if round > 0 {
 		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
@@ -143,6 +167,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 		c.fail(err)
 		return
 	}
+	counted := counters.read()
 	s, err := c.session.Run(ctx)
 	if ctx.Err() != nil {
 		return
@@ -152,6 +177,7 @@ func (c *running) round(ctx context.Context, round int, g Group, progress *Progr
 		progress.note(fmt.Sprintf("%s: %v", c.Label(), err))
 		return
 	}
+	counters.read().since(counted, &s)
 	after, err := cpuTime()
 	if err != nil {
 		c.fail(err)

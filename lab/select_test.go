@@ -4,8 +4,10 @@ package lab
 
 import (
 	"errors"
+	"os/exec"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -169,5 +171,33 @@ func TestField(t *testing.T) {
 	}
 	if got := field(text, "flags"); got != "" {
 		t.Errorf("field that is not there = %q", got)
+	}
+}
+
+// What the lab's own programs take is not the work of others, while they run
+// and when they have ended.
+func TestOwnTime(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+	before, err := ownTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if now, err := ownTime(); err != nil || now-before > 20 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	running, err := ownTime()
+	if err != nil || running-before < 20 {
+		t.Errorf("a program that keeps a core busy took %v ticks, error %v", running-before, err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if after, err := ownTime(); err != nil || after < running-1 {
+		t.Errorf("%v ticks while it ran, %v when it has ended, error %v", running, after, err)
 	}
 }

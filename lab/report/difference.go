@@ -12,6 +12,7 @@ import (
 const (
 	NoDifference = "no difference shown"
 	TooFew       = "too few rounds"
+	TooNoisy     = "too noisy" // see Group.Noisy
 )
 
 // significance is the chance of error that a word about a difference may have.

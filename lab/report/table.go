@@ -67,6 +67,9 @@ func (g *Group) blocks() []*block {
 		r := row{Case: c, Spread: SpreadOf(c.Values())}
 		if first := out[i].First(); first != nil && len(c.Samples) > 0 {
 			against := Compared(c, first)
+			if g.Noisy() && against.Word != TooFew {
+				against.Word = TooNoisy
+			}
 			r.Against = &against
 		}
 		out[i].Rows = append(out[i].Rows, r)
@@ -102,6 +105,8 @@ func sign(word string) string {
 		return "~"
 	case TooFew:
 		return "too few"
+	case TooNoisy:
+		return "noisy"
 	}
 	return word
 }
@@ -109,7 +114,7 @@ func sign(word string) string {
 // signs explains what sign prints.
 const signs = "faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,\n" +
 	"each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;\n" +
-	"too few: with so few rounds the test cannot show any.\n"
+	"too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.\n"
 
 // compares tells whether anything is compared with anything.
 func (r *Report) compares() bool {
@@ -289,7 +294,7 @@ func (g *Group) remarks() []string {
 // warning says that the group was disturbed; it is empty where it was not.
 func (g *Group) warning() string {
 	others, steal := g.noise()
-	if others < noisy && steal < noisy {
+	if !g.Noisy() {
 		return ""
 	}
 	return fmt.Sprintf("NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim", others, steal)

@@ -22,10 +22,26 @@ func (r *Report) WriteJSON(w io.Writer) error {
 
 // WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
-	var b strings.Builder
 	for _, g := range r.Groups {
-		g.text(&b)
+		if err := g.WriteText(w); err != nil {
+			return err
+		}
 	}
+	return r.WriteConclusion(w)
+}
+
+// WriteText writes the tables of the group.
+func (g *Group) WriteText(w io.Writer) error {
+	var b strings.Builder
+	g.text(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// WriteConclusion writes what stands below the groups in WriteText: figures,
+// claims, the machine, and how to read it all.
+func (r *Report) WriteConclusion(w io.Writer) error {
+	var b strings.Builder
 	if len(r.Figures) > 0 {
 		figuresText(&b, r.Figures)
 	}
@@ -157,6 +173,13 @@ func (g *Group) rounds() string {
 // noisy is how many cores' worth of foreign work makes a group no ground for a
 // claim.
 const noisy = 0.15
+
+// Noisy tells whether others took so much of the machine that nothing should
+// be claimed of the group.
+func (g *Group) Noisy() bool {
+	others, steal := g.noise()
+	return others >= noisy || steal >= noisy
+}
 
 // noise is how many cores others took, on average over the group's samples:
 // other programs, and other machines on the same hardware.

@@ -77,7 +77,7 @@ cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit o
 a million frames that arrived.
 faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,
 each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;
-too few: with so few rounds the test cannot show any.
+too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.
 The run was ended early: what is above is what was measured until then.
 `
 	got := b.String()

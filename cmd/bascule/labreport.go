@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"bascule/lab/report"
+
+	"github.com/spf13/cobra"
+)
+
+// forms are the forms of a report, by the ending of a file.
+var forms = map[string]func(*report.Report, io.Writer) error{
+	".json": (*report.Report).WriteJSON,
+	".html": (*report.Report).WriteHTML,
+	".md":   (*report.Report).WriteMarkdown,
+	".csv":  (*report.Report).WriteCSV,
+	".txt":  (*report.Report).WriteText,
+}
+
+// outputFiles are the files that -o means: one, or one of each form in a
+// folder, which is made. That they can be written is found out before anything
+// is measured.
+func outputFiles(name string) ([]string, error) {
+	files, dir := []string{name}, filepath.Dir(name)
+	if _, ok := forms[filepath.Ext(name)]; !ok {
+		files, dir = nil, name
+		for _, ending := range []string{".html", ".md", ".json", ".csv"} {
+			files = append(files, filepath.Join(name, "report"+ending))
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+	}
+	for _, f := range files {
+		h, err := os.OpenFile(f, os.O_WRONLY|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+		}
+		if err := h.Close(); err != nil {
+			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
+		}
+	}
+	return files, nil
+}
+
+func writeReport(r *report.Report, name string) error {
+	f, err := os.Create(name)
+	if err == nil {
+		err = errors.Join(forms[filepath.Ext(name)](r, f), f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the report: %w; what was measured is on standard output", err)
+	}
+	return nil
+}
+
+// readReport reads a report that the lab wrote.
+func readReport(name string) (*report.Report, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the report: %w", err)
+	}
+	defer f.Close()
+	r, err := report.ReadJSON(f)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the report %s: %w; give a .json that 'bascule lab run -o' wrote", name, err)
+	}
+	return r, nil
+}
+
+func newLabCompare(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "compare OLD NEW",
+		Short: "compare two reports",
+		Long: `Compare the cases that two reports share: medians, their ratio, and whether a
+test of their rounds, Mann and Whitney's, tells them apart (p < 0.05). Two runs
+are not interleaved: a machine that was busier in one of them looks like a
+difference.`,
+		Example: "  bascule lab compare old.json new.json",
+		RunE: func(_ *cobra.Command, args []string) error {
+			older, err := readReport(args[0])
+			if err != nil {
+				return err
+			}
+			newer, err := readReport(args[1])
+			if err != nil {
+				return err
+			}
+			c := report.Compare(older, newer)
+			if p.json {
+				return p.printJSON(c)
+			}
+			return c.WriteText(p.out)
+		},
+		ValidArgsFunction: completeReports,
+	}
+}
+
+func newLabReport(p *program) *cobra.Command {
+	asked := []struct {
+		flag, ending, help string
+		on                 bool
+	}{
+		{flag: "html", ending: ".html", help: "as a page with charts, in one file that needs no network"},
+		{flag: "markdown", ending: ".md", help: "as Markdown"},
+		{flag: "csv", ending: ".csv", help: "as a line for each sample, with commas between the values"},
+	}
+	cmd := &cobra.Command{
+		Use:   "report FILE",
+		Short: "print a report in another form",
+		Long:  `Print a report that the lab wrote as .json: as text, or in the form that is
+asked for.`,
+		Example: `  bascule lab report report.json
+  bascule lab report report.json --html > report.html`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			form, by := ".txt", ""
+			if p.json {
+				form = ".json"
+			}
+			for _, a := range asked {
+				switch {
+				case a.on && by != "":
+					return usagef(cmd, "--%s and --%s: give one of them", by, a.flag)
+				case a.on:
+					form, by = a.ending, a.flag
+				}
+			}
+			r, err := readReport(args[0])
+			if err != nil {
+				return err
+			}
+			return forms[form](r, p.out)
+		},
+		ValidArgsFunction: completeReports,
+	}
+	for i := range asked {
+		cmd.Flags().BoolVar(&asked[i].on, asked[i].flag, false, asked[i].help)
+	}
+	return cmd
+}
+
+func completeReports(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
+}
