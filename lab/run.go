@@ -162,6 +162,12 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
 	}
 	progress.say(fmt.Sprintf("%s: %s", c.Label(), what))
+	// What is lost is asked for outside of the time that is measured.
+	lost, err := c.net.Drops()
+	if err != nil {
+		c.fail(err)
+		return
+	}
 	before, err := cpuTime()
 	if err != nil {
 		c.fail(err)
@@ -183,12 +189,26 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 		c.fail(err)
 		return
 	}
+	lostThen, err := c.net.Drops()
+	if err != nil {
+		c.fail(err)
+		return
+	}
 	c.row = 0
 	if round == 0 {
 		return
 	}
 	s.Round = round
 	after.since(before, &s)
+	for where, count := range lostThen {
+		// A device that came or went with the round may count from nothing.
+		if count > lost[where] {
+			if s.Drops == nil {
+				s.Drops = map[string]uint64{}
+			}
+			s.Drops[where] = count - lost[where]
+		}
+	}
 	c.result.Samples = append(c.result.Samples, s)
 }
 

@@ -49,15 +49,19 @@ type Wire struct {
 // DefaultMTU is Ethernet's.
 const DefaultMTU = 1500
 
+func (w Wire) mtu() int {
+	if w.MTU == 0 {
+		return DefaultMTU
+	}
+	return w.MTU
+}
+
 // Cable joins near, in namespace at, to an end's interface far in another
 // namespace, and gives the end the n-th station's addresses. Both sides are up.
 func Cable(at *Namespace, near string, to *Namespace, far string, n int, wire Wire) (End, error) {
 	mac, addr := Number(n)
 	queues := max(wire.Queues, 1)
-	mtu := wire.MTU
-	if mtu == 0 {
-		mtu = DefaultMTU
-	}
+	mtu := wire.mtu()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = near
 	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
@@ -89,6 +93,64 @@ func Cable(at *Namespace, near string, to *Namespace, far string, n int, wire Wi
 	return end, nil
 }
 
+// Macvlan makes a macvlan device in bridge mode on the device parent of
+// namespace at, as an end's interface in another namespace or the same one, and
+// gives the end the n-th station's addresses. It is up.
+func Macvlan(at *Namespace, parent string, to *Namespace, ifname string, n int, wire Wire) (End, error) {
+	what := fmt.Sprintf("macvlan %s in %s on %s in %s", ifname, to.Name, parent, at.Name)
+	l, err := at.link.LinkByName(parent)
+	if err != nil {
+		return End{}, fmt.Errorf("%s: %w", what, err)
+	}
+	mac, addr := Number(n)
+	queues := max(wire.Queues, 1)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = ifname
+	attrs.HardwareAddr = mac
+	attrs.ParentIndex = l.Attrs().Index
+	attrs.Namespace = netlink.NsFd(int(to.handle))
+	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
+	attrs.MTU = l.Attrs().MTU
+	if err := at.link.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}); err != nil {
+		return End{}, fmt.Errorf("%s: %w", what, err)
+	}
+	end, err := to.Adopt(ifname, addr)
+	if err != nil {
+		return End{}, fmt.Errorf("%s: %w", what, err)
+	}
+	return end, nil
+}
+
+// Pair joins two devices of the namespace by a cable. Both are up and have no
+// addresses.
+func (n *Namespace) Pair(a, b string, wire Wire) error {
+	queues := max(wire.Queues, 1)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = a
+	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
+	attrs.MTU = wire.mtu()
+	veth := &netlink.Veth{
+		LinkAttrs:       attrs,
+		PeerName:        b,
+		PeerNumTxQueues: uint32(queues),
+		PeerNumRxQueues: uint32(queues),
+		PeerMTU:         uint32(attrs.MTU),
+	}
+	if err := n.link.LinkAdd(veth); err != nil {
+		return fmt.Errorf("cable from %s to %s in %s: %w", a, b, n.Name, err)
+	}
+	for _, name := range []string{a, b} {
+		l, err := n.link.LinkByName(name)
+		if err == nil {
+			err = n.link.LinkSetUp(l)
+		}
+		if err != nil {
+			return fmt.Errorf("%s up in %s: %w", name, n.Name, err)
+		}
+	}
+	return nil
+}
+
 // Congestion is the congestion control of every connection between ends. One
 // that paces, such as BBR, would hide what the fabric costs.
 const Congestion = "cubic"
@@ -100,8 +162,7 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	if err != nil {
 		return End{}, fmt.Errorf("%s: %w", ifname, err)
 	}
-	ip := &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), 32)}}
-	if err := n.link.AddrAdd(l, ip); err != nil {
+	if err := n.link.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)}); err != nil {
 		return End{}, fmt.Errorf("address of %s: %w", ifname, err)
 	}
 	if err := n.link.LinkSetUp(l); err != nil {
@@ -109,13 +170,84 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	}
 	// The route asks for it because the sysctl may only be set to what the
 	// machine's own default is.
-	others := &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(16, 32)}
-	others.IP = others.IP.Mask(others.Mask)
-	route := &netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: others, Congctl: Congestion}
+	others := netip.PrefixFrom(addr.Addr(), 16).Masked()
+	route := &netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(others), Congctl: Congestion}
 	if err := n.link.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
 		return End{}, fmt.Errorf("route with %s by %s: %w", Congestion, ifname, err)
 	}
 	return End{At: n, Namespace: n, Ifname: ifname, Ifindex: l.Attrs().Index, MAC: l.Attrs().HardwareAddr, Addr: addr}, nil
+}
+
+// Behind moves an end into a subnet of its own, whose router has the address
+// gateway there and the hardware address mac. The ends of other subnets are
+// sent to by it.
+func (e *End) Behind(addr netip.Prefix, gateway netip.Addr, mac net.HardwareAddr) error {
+	what := fmt.Sprintf("%s in %s, behind %s", e.Ifname, e.Namespace.Name, gateway)
+	l, err := e.Namespace.link.LinkByIndex(e.Ifindex)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	// With its last address a device loses its routes.
+	if err := e.Namespace.link.AddrDel(l, &netlink.Addr{IPNet: ipNet(e.Addr)}); err != nil {
+		return fmt.Errorf("%s: its former address: %w", what, err)
+	}
+	_, all := Number(0)
+	err = errors.Join(
+		e.Namespace.Subnet(e.Ifname, addr),
+		e.Namespace.Neighbour(e.Ifname, gateway, mac),
+	)
+	if err == nil {
+		err = e.Namespace.link.RouteAdd(&netlink.Route{
+			LinkIndex: e.Ifindex, Gw: gateway.AsSlice(), Dst: ipNet(all.Masked()), Congctl: Congestion,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	e.Addr, e.Gateway = addr, mac
+	return nil
+}
+
+// Subnet gives an interface an address, and has TCP use Congestion towards the
+// rest of its subnet.
+func (n *Namespace) Subnet(ifname string, addr netip.Prefix) error {
+	l, err := n.link.LinkByName(ifname)
+	if err == nil {
+		err = n.link.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr)})
+	}
+	if err == nil {
+		// In place of the route that comes with the address.
+		err = n.link.RouteReplace(&netlink.Route{
+			LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: ipNet(addr.Masked()), Congctl: Congestion,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("%s of %s in %s: %w", addr, ifname, n.Name, err)
+	}
+	return nil
+}
+
+// Neighbour notes for good which hardware address an address on an interface's
+// link has, so that no frame waits until that is asked for.
+func (n *Namespace) Neighbour(ifname string, addr netip.Addr, mac net.HardwareAddr) error {
+	l, err := n.link.LinkByName(ifname)
+	if err == nil {
+		err = n.link.NeighSet(&netlink.Neigh{
+			LinkIndex:    l.Attrs().Index,
+			Family:       unix.AF_INET,
+			State:        netlink.NUD_PERMANENT,
+			IP:           addr.AsSlice(),
+			HardwareAddr: mac,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("neighbour %s of %s in %s: %w", addr, ifname, n.Name, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // Features are the offloads of an interface that the lab sets.
@@ -142,10 +274,27 @@ func (n *Namespace) SetFeatures(ifname string, f Features) error {
 			"rx-gro":                       f.GRO,
 		})
 	})
+	if err == nil {
+		err = n.limitSegments(ifname, f.Segmentation)
+	}
 	if err != nil {
 		return fmt.Errorf("offloads of %s in %s: %w", ifname, n.Name, err)
 	}
 	return nil
+}
+
+// limitSegments has the sender hand over packets of one segment to a macvlan
+// device, which takes large ones whatever its features say.
+func (n *Namespace) limitSegments(ifname string, large bool) error {
+	l, err := n.link.LinkByName(ifname)
+	if err != nil || l.Type() != "macvlan" {
+		return err
+	}
+	segments := 1
+	if large {
+		segments = 65535 // GSO_MAX_SEGS of include/linux/netdevice.h
+	}
+	return n.link.LinkSetGSOMaxSegs(l, segments)
 }
 
 // Traffic is what an interface received and sent since it was made.

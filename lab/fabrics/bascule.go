@@ -32,6 +32,7 @@ var BasculeXDP = &Fabric{
 	Name:         "bascule-xdp",
 	About:        "a bascule bridge, forwarding known unicast in XDP; GRO on at the ends",
 	Path:         path("end", "device veth", "program bascule (XDP)", "device veth", "end"),
+	HostPath:     path("host", "device host port", "program bascule (XDP)", "device veth", "end"),
 	Arrival:      AsXDP,
 	FloodArrival: AsXDP,
 	NeedsGRO:     true,
@@ -69,7 +70,7 @@ func (k *basculeKit) add(ctx context.Context, bridge string) error {
 		add = append(add, "--fdb-max", fmt.Sprint(n.Spec.FDBMax))
 	}
 	n.undo = append(n.undo, func() error { return n.site.forget(n.Switch.Name) })
-	n.memory = n.basculeMemory
+	n.memory, n.drops = n.basculeMemory, k.drops
 	return k.run(ctx, add...)
 }
 
@@ -82,7 +83,7 @@ func (k *basculeKit) unplug(ctx context.Context, bridge, device string) error {
 }
 
 func (k *basculeKit) host(ctx context.Context, bridge, device string) (string, error) {
-	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host")
+	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host", "--hook", k.hook)
 }
 
 func (k *basculeKit) flush(ctx context.Context, bridge string) error {
@@ -116,6 +117,27 @@ func (n *Net) basculeMemory() (uint64, error) {
 	var sum uint64
 	for _, bytes := range maps {
 		sum += bytes
+	}
+	return sum, nil
+}
+
+// drops is how many frames the bridges of the namespace refused, by the reason.
+func (k *basculeKit) drops(ctx context.Context) (map[string]uint64, error) {
+	out, err := k.net.site.run(ctx, k.net.Switch.Name, "-j", "port", "show", "--stats")
+	if err != nil {
+		return nil, err
+	}
+	var shown []struct {
+		Drops map[string]uint64 `json:"drops"`
+	}
+	if err := json.Unmarshal(out, &shown); err != nil {
+		return nil, fmt.Errorf("port show printed %q", out)
+	}
+	sum := map[string]uint64{}
+	for _, p := range shown {
+		for reason, count := range p.Drops {
+			sum["bascule "+reason] += count
+		}
 	}
 	return sum, nil
 }

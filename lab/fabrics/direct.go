@@ -11,22 +11,32 @@ import (
 
 // Direct is one veth cable from end to end: what nothing in between costs.
 var Direct = &Fabric{
-	Name:    "direct",
-	About:   "one veth cable, nothing in between",
-	Path:    path("end", "end"),
-	Arrival: AsXDP,
-	Pairs:   true,
-	build:   buildDirect,
+	Name:     "direct",
+	About:    "one veth cable, nothing in between",
+	Path:     path("end", "end"),
+	HostPath: path("host", "end"),
+	Arrival:  AsXDP,
+	Pairs:    true,
+	build:    buildDirect,
 }
 
 func buildDirect(_ context.Context, _ Site, n *Net) error {
 	if n.Spec.Ends%2 != 0 || n.Spec.Together {
-		return fmt.Errorf("a cable joins two ends; %d were asked for", n.Spec.Ends)
+		return &ends.Unavailable{Reason: "a cable joins two ends, each in a namespace of its own"}
+	}
+	if n.Spec.Host {
+		if err := n.place(); err != nil {
+			return err
+		}
 	}
 	for i := 0; i < n.Spec.Ends; i += 2 {
-		a, err := n.endNamespace(i)
-		if err != nil {
-			return err
+		// The first end may be the host: then the cable begins there.
+		a := n.Switch
+		if i > 0 || a == nil {
+			var err error
+			if a, err = n.endNamespace(i); err != nil {
+				return err
+			}
 		}
 		b, err := n.endNamespace(i + 1)
 		if err != nil {

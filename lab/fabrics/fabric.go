@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"bascule/lab/ends"
 	"bascule/lab/report"
 )
@@ -105,7 +107,15 @@ func path(hops ...string) []report.Hop {
 }
 
 // All is every fabric, in the order in which they are shown.
-var All = []*Fabric{Direct, LinuxBridge, Bascule, BasculeXDP, BasculeLocked, BasculeLockedXDP, XDPBare}
+var All = []*Fabric{
+	Direct,
+	LinuxBridge,
+	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculePF, BasculeXDPPF,
+	BasculeLocked, BasculeLockedXDP,
+	Macvlan, Macvtap,
+	Router, RouterNft,
+	XDPBare,
+}
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {
@@ -142,6 +152,7 @@ type Net struct {
 	shrink func(ctx context.Context, port string) error
 	known  func(context.Context) (int, error)
 	memory func() (uint64, error)
+	drops  func(context.Context) (map[string]uint64, error)
 	undo   []func() error
 }
 
@@ -237,11 +248,29 @@ func (n *Net) NextHop(from, to int) net.HardwareAddr {
 	return n.Ends[to].MAC
 }
 
+// Sends is in which form an end can send frames that are made in the kernel:
+// AsXDP where its device takes them (ndo_xdp_xmit), once AcceptFrames was
+// called for it.
+func (n *Net) Sends(end int) (Arrival, error) {
+	e := n.Ends[end]
+	l, err := e.Namespace.Netlink().LinkByIndex(e.Ifindex)
+	if err != nil {
+		return AsBuffers, fmt.Errorf("%s in %s: %w", e.Ifname, e.Namespace.Name, err)
+	}
+	// Of the devices that ends have, only this one does.
+	if l.Type() == "veth" {
+		return AsXDP, nil
+	}
+	return AsBuffers, nil
+}
+
 // Crossed is how many bytes entered the fabric from its first end, by the
 // counters of the fabric's own device.
 func (n *Net) Crossed() (uint64, error) {
-	t, err := n.Ports[0].Namespace.Traffic(n.Ports[0].Ifname)
-	if n.Spec.Host {
+	p, e := n.Ports[0], n.Ends[0]
+	t, err := p.Namespace.Traffic(p.Ifname)
+	// The end's own device may be all that the fabric has.
+	if p.Namespace == e.Namespace && p.Ifindex == e.Ifindex {
 		return t.TxBytes, err
 	}
 	return t.RxBytes, err
@@ -296,15 +325,25 @@ func (n *Net) cable(ctx context.Context, near string) error {
 	return n.joined(end, near)
 }
 
-// hostEnd makes the next end of a device of the switch's own namespace.
+// hostEnd makes the next end of a device of the switch's own namespace. Where
+// that is one side of a veth, it is plugged into the other.
 func (n *Net) hostEnd(ifname string) error {
-	l, err := n.Switch.Netlink().LinkByName(ifname)
+	link := n.Switch.Netlink()
+	l, err := link.LinkByName(ifname)
 	if err != nil {
 		return fmt.Errorf("%s in %s: %w", ifname, n.Switch.Name, err)
 	}
+	near := l
+	if l.Type() == "veth" {
+		if near, err = link.LinkByIndex(l.Attrs().ParentIndex); err != nil {
+			return fmt.Errorf("other side of %s in %s: %w", ifname, n.Switch.Name, err)
+		}
+	}
 	if mtu := n.Spec.Wire.MTU; mtu != 0 {
-		if err := n.Switch.Netlink().LinkSetMTU(l, mtu); err != nil {
-			return fmt.Errorf("mtu %d of %s: %w", mtu, ifname, err)
+		for _, l := range []netlink.Link{near, l} {
+			if err := link.LinkSetMTU(l, mtu); err != nil {
+				return fmt.Errorf("mtu %d of %s: %w", mtu, l.Attrs().Name, err)
+			}
 		}
 	}
 	_, addr := ends.Number(len(n.Ends) + 1)
@@ -312,7 +351,7 @@ func (n *Net) hostEnd(ifname string) error {
 	if err != nil {
 		return err
 	}
-	return n.joined(end, ifname)
+	return n.joined(end, near.Attrs().Name)
 }
 
 // joined notes an end and the device of the switch's namespace that it is

@@ -43,23 +43,27 @@ func (n *Net) single(ctx context.Context, k kit) error {
 	n.shrink = func(ctx context.Context, device string) error { return k.unplug(ctx, bridgeName, device) }
 	n.flush = func(ctx context.Context) error { return k.flush(ctx, bridgeName) }
 	n.known = func(ctx context.Context) (int, error) { return k.known(ctx, bridgeName) }
-	for i := range n.Spec.Ends {
-		if i == 0 && n.Spec.Host {
-			ifname, err := k.host(ctx, bridgeName, hostName)
-			if err != nil {
-				return err
-			}
-			if err := n.hostEnd(ifname); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
-			return err
-		}
-		if err := k.plug(ctx, bridgeName, n.Ports[i].Ifname); err != nil {
+	for range n.Spec.Ends {
+		if err := n.endAt(ctx, k, bridgeName); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// endAt makes the next end and joins it to a bridge: the host, where it is
+// wanted as the first, or a cable.
+func (n *Net) endAt(ctx context.Context, k kit, bridge string) error {
+	i := len(n.Ends)
+	if i == 0 && n.Spec.Host {
+		ifname, err := k.host(ctx, bridge, hostName)
+		if err != nil {
+			return err
+		}
+		return n.hostEnd(ifname)
+	}
+	if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+		return err
+	}
+	return k.plug(ctx, bridge, n.Ports[i].Ifname)
 }

@@ -64,9 +64,14 @@ type learningParams struct {
 }
 
 // start attaches the counters.
-func (w learningParams) start(_ context.Context, n *fabrics.Net) (Session, error) {
+func (w learningParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	if err := learns(n); err != nil {
 		return nil, err
+	}
+	if w.rate > 0 {
+		if _, err := n.Known(ctx); err != nil {
+			return nil, err
+		}
 	}
 	cpus, err := cores(2)
 	if err != nil {

@@ -89,6 +89,12 @@ func newBlast(n *fabrics.Net, arrival fabrics.Arrival, receivers []int) (*blast,
 			return nil, errors.Join(err, b.Close())
 		}
 	}
+	// The first end always sends.
+	if form, err := n.Sends(0); err != nil {
+		return nil, errors.Join(err, b.Close())
+	} else if form != fabrics.AsXDP {
+		return nil, errors.Join(b.Close(), &ends.Unavailable{Reason: fmt.Sprintf("frames cannot be made on %s: its driver takes none in XDP form", n.Ends[0].Ifname)})
+	}
 	return b, nil
 }
 

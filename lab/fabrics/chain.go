@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// BasculeChainVeth is three bascule bridges in a row, joined as one joins
+// switches that know nothing of each other.
+var BasculeChainVeth = &Fabric{
+	Name:  "bascule-chain-veth",
+	About: "three bascule bridges in a row, joined by veth pairs, at tcx",
+	Path: path("end", "device veth", "program bascule (tcx)",
+		"device veth", "device veth", "program bascule (tcx)",
+		"device veth", "device veth", "program bascule (tcx)", "end"),
+	HostPath: path("host", "device host port", "program bascule (tcx)",
+		"device veth", "device veth", "program bascule (tcx)",
+		"device veth", "device veth", "program bascule (tcx)", "end"),
+	Arrival: AsBuffers,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		k := &basculeKit{n, "tcx"}
+		return n.chain(ctx, k, []string{"br0", "br1", "br2"}, func(i int, left, right string) error {
+			a, b := fmt.Sprintf("r%d", i), fmt.Sprintf("l%d", i+1)
+			if err := n.Switch.Pair(a, b, n.Spec.Wire); err != nil {
+				return err
+			}
+			return errors.Join(k.plug(ctx, left, a), k.plug(ctx, right, b))
+		})
+	},
+}
+
+// chain joins the ends by bridges in a row, each of which join connects to the
+// next, from number i to i+1. The ends are at the first bridge and at the last,
+// by turns. It does not tell how many addresses it knows, because not every
+// bridge hears of every address.
+func (n *Net) chain(ctx context.Context, k kit, bridges []string, join func(i int, left, right string) error) error {
+	if err := n.place(); err != nil {
+		return err
+	}
+	for i, b := range bridges {
+		if err := k.add(ctx, b); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		if err := join(i-1, bridges[i-1], b); err != nil {
+			return fmt.Errorf("%s to %s: %w", bridges[i-1], b, err)
+		}
+	}
+	n.flush = func(ctx context.Context) error {
+		var errs []error
+		for _, b := range bridges {
+			errs = append(errs, k.flush(ctx, b))
+		}
+		return errors.Join(errs...)
+	}
+	at := map[string]string{} // the bridge of an end's port
+	n.extend = func(ctx context.Context, device string) error { return k.plug(ctx, at[device], device) }
+	n.shrink = func(ctx context.Context, device string) error { return k.unplug(ctx, at[device], device) }
+	for i := range n.Spec.Ends {
+		bridge := bridges[0]
+		if i%2 == 1 {
+			bridge = bridges[len(bridges)-1]
+		}
+		if err := n.endAt(ctx, k, bridge); err != nil {
+			return err
+		}
+		at[n.Ports[i].Ifname] = bridge
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"fmt"
+
+	"bascule/lab/ends"
+)
+
+// Macvlan is what the kernel has for ends that need an address of their own on
+// one device, and nothing else of a bridge.
+var Macvlan = &Fabric{
+	Name:     "macvlan",
+	About:    "macvlan devices in bridge mode on one parent",
+	Path:     path("end", "device macvlan", "device parent", "device macvlan", "end"),
+	HostPath: path("host", "device macvlan", "device parent", "device macvlan", "end"),
+	Arrival:  AsBuffers,
+	build:    buildMacvlan,
+}
+
+// parentName is the device that macvlans are on, and wireName what it is
+// plugged into.
+const (
+	parentName = "parent"
+	wireName   = "wire"
+)
+
+// parent makes the device that macvlans are on: one side of a veth, because
+// not every kernel has dummy devices. They have a carrier while it has one, so
+// the other side is up, and takes what is sent to nobody here.
+func (n *Net) parent() error {
+	if err := n.place(); err != nil {
+		return err
+	}
+	if err := n.Switch.Pair(parentName, wireName, n.Spec.Wire); err != nil {
+		return err
+	}
+	// Linux answers for an address by every device that hears the question; the
+	// host's address is on a macvlan, and only that one may answer.
+	for _, name := range []string{parentName, wireName} {
+		l, err := n.Switch.Netlink().LinkByName(name)
+		if err == nil {
+			err = n.Switch.Netlink().LinkSetARPOff(l)
+		}
+		if err != nil {
+			return fmt.Errorf("%s in %s without ARP: %w", name, n.Switch.Name, err)
+		}
+	}
+	return nil
+}
+
+func buildMacvlan(_ context.Context, _ Site, n *Net) error {
+	if n.Spec.Guests {
+		return &ends.Unavailable{Reason: "its ends are namespaces only; macvtap has virtual machines"}
+	}
+	if err := n.parent(); err != nil {
+		return err
+	}
+	for i := range n.Spec.Ends {
+		// A parent cannot talk to its macvlans: the host has one, too.
+		ns := n.Switch
+		if i > 0 || !n.Spec.Host {
+			var err error
+			if ns, err = n.endNamespace(i); err != nil {
+				return err
+			}
+		}
+		end, err := ends.Macvlan(n.Switch, parentName, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Wire)
+		if err != nil {
+			return err
+		}
+		n.Ends = append(n.Ends, end)
+		n.Ports = append(n.Ports, Port{ns, end.Ifname, end.Ifindex})
+	}
+	return nil
+}
+
+// Macvtap is macvlan for virtual machines: a character device in place of the
+// end's interface.
+var Macvtap = &Fabric{
+	Name:    "macvtap",
+	About:   "macvtap devices in bridge mode on one parent, for virtual machines",
+	Path:    path("end", "device macvtap", "device parent", "device macvtap", "end"),
+	Arrival: AsBuffers,
+	build:   buildMacvtap,
+}
+
+func buildMacvtap(_ context.Context, _ Site, n *Net) error {
+	if !n.Spec.Guests {
+		return &ends.Unavailable{Reason: "its ends are virtual machines only: --ends vm"}
+	}
+	// Here: n.parent(), and a guest on each macvtap.
+	return &ends.Unavailable{Reason: "virtual machines on macvtap are not built yet"}
+}
