@@ -10,6 +10,7 @@
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/ip.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -25,6 +26,11 @@ struct vary {
 
 const volatile struct vary vary_dst;
 const volatile struct vary vary_src;
+/*
+ * The TTL, protocol and checksum of the frame's IPv4 header, as they lie there;
+ * 0 leaves them. A router changes them in the page that is used again.
+ */
+const volatile __u32 ttl_word;
 /* frames a second, 0 for as many as possible */
 const volatile __u64 rate;
 
@@ -110,6 +116,14 @@ int generate(struct xdp_md *ctx)
 	if (vary_src.count)
 		put_mac(eth->h_source,
 			next_mac(vary_src.base, vary_src.count, vary_src.random, &g->src_at));
+	if (ttl_word) {
+		struct iphdr *ip = (void *)(eth + 1);
+		__u32 word = ttl_word;
+
+		if ((void *)(ip + 1) > end)
+			return XDP_ABORTED;
+		__builtin_memcpy(&ip->ttl, &word, sizeof(word));
+	}
 	g->sent++;
 	return XDP_TX;
 }

@@ -8,6 +8,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -56,6 +57,29 @@ type Stream struct {
 	Src     Vary
 	Rate    uint64 // frames a second, 0 for as many as possible
 	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
+	// Afresh writes into every frame what a router changes in it: the hardware
+	// addresses, and the TTL of the IPv4 packet. The kernel uses the pages of the
+	// frames again as they come back.
+	Afresh bool
+}
+
+// afresh is the TTL, protocol and checksum of the frame's IPv4 header, 0 where
+// they are left alone.
+func (s *Stream) afresh() (word uint32, err error) {
+	const at = 14 + 8
+	if !s.Afresh {
+		return 0, nil
+	}
+	if len(s.Frame) < 34 || s.Frame[12] != 0x08 || s.Frame[13] != 0 {
+		return 0, errors.New("only an IPv4 packet has a TTL to write afresh")
+	}
+	if s.Dst.Count == 0 {
+		s.Dst = Vary{Base: s.Frame[:6], Count: 1}
+	}
+	if s.Src.Count == 0 {
+		s.Src = Vary{Base: s.Frame[6:12], Count: 1}
+	}
+	return binary.NativeEndian.Uint32(s.Frame[at:]), nil
 }
 
 // Generator sends frames out of one device with BPF_PROG_TEST_RUN. A device
@@ -72,6 +96,10 @@ type Generator struct {
 
 // NewGenerator loads a generator that is specialised for s.
 func NewGenerator(s Stream) (*Generator, error) {
+	word, err := s.afresh()
+	if err != nil {
+		return nil, fmt.Errorf("frame generator: %w", err)
+	}
 	dst, err := s.Dst.value()
 	if err != nil {
 		return nil, fmt.Errorf("destination: %w", err)
@@ -87,6 +115,7 @@ func NewGenerator(s Stream) (*Generator, error) {
 	err = errors.Join(
 		spec.Variables["vary_dst"].Set(dst),
 		spec.Variables["vary_src"].Set(src),
+		spec.Variables["ttl_word"].Set(word),
 		spec.Variables["rate"].Set(s.Rate),
 	)
 	if err != nil {

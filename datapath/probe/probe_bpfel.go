@@ -47,6 +47,7 @@ const (
 	probeProgRedirect = "redirect"
 	probeVarRate      = "rate"
 	probeVarStop      = "stop"
+	probeVarTtlWord   = "ttl_word"
 	probeVarVaryDst   = "vary_dst"
 	probeVarVarySrc   = "vary_src"
 )
@@ -114,6 +115,7 @@ type probeMapSpecs struct {
 type probeVariableSpecs struct {
 	Rate    *ebpf.VariableSpec `ebpf:"rate"`
 	Stop    *ebpf.VariableSpec `ebpf:"stop"`
+	TtlWord *ebpf.VariableSpec `ebpf:"ttl_word"`
 	VaryDst *ebpf.VariableSpec `ebpf:"vary_dst"`
 	VarySrc *ebpf.VariableSpec `ebpf:"vary_src"`
 }
@@ -157,6 +159,7 @@ func (m *probeMaps) Close() error {
 type probeVariables struct {
 	Rate    *ebpf.Variable `ebpf:"rate"`
 	Stop    *ebpf.Variable `ebpf:"stop"`
+	TtlWord *ebpf.Variable `ebpf:"ttl_word"`
 	VaryDst *ebpf.Variable `ebpf:"vary_dst"`
 	VarySrc *ebpf.Variable `ebpf:"vary_src"`
 }

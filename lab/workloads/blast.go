@@ -43,6 +43,7 @@ func sendTo(n *fabrics.Net, from int, to net.HardwareAddr, dst netip.Addr, cpu i
 	return flow{from: from, cpu: cpu, stream: probe.Stream{
 		Ifindex: n.Ends[from].Ifindex,
 		Frame:   ends.Frame(smallest, n.Ends[from], to, dst),
+		Afresh:  n.Fabric.Routed,
 	}}
 }
 
