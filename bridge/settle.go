@@ -100,10 +100,15 @@ const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | data
 
 // leave gives back what a port took: all of it where it has left the bridge, or
 // what it took for XDP where it does without now. A host port's device goes.
-func leave(b *datapath.Bridge, was, now *datapath.Port) error {
+func leave(b *datapath.Bridge, was, now *datapath.Port) (err error) {
+	defer func() {
+		if errors.Is(err, unix.ENODEV) {
+			err = nil // it goes at this moment, and all with it
+		}
+	}()
 	l, err := netlink.LinkByIndex(int(was.Ifindex))
 	if err != nil {
-		return nil // it has gone at this moment
+		return nil // it has gone
 	}
 	if now != nil {
 		if was.Flags&datapath.PortXDP != 0 {
