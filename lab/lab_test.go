@@ -32,16 +32,25 @@ func needRoot(t *testing.T) {
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
-		entries, err := os.ReadDir("/run/netns")
-		if err != nil && !os.IsNotExist(err) {
-			t.Error(err)
-		}
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), ends.NameFor("")) {
-				t.Errorf("network namespace %s was left", e.Name())
-			}
+		for _, name := range ownNamespaces(t) {
+			t.Errorf("network namespace %s was left", name)
 		}
 	})
+}
+
+// ownNamespaces are the named namespaces that this process made.
+func ownNamespaces(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil && !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ends.NameFor("")) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // TestRun sends over the fabrics that need no bascule; that traffic crossed

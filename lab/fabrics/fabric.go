@@ -84,6 +84,9 @@ type Fabric struct {
 	// Routed says that the fabric forwards by IP address: each end is in a
 	// subnet of its own, and no broadcast crosses.
 	Routed bool
+	// FramesOnly says that it carries frames that a workload makes, but not what
+	// the ends' own stacks send.
+	FramesOnly bool
 	// Needs are the programs that it is made with.
 	Needs []ends.Program
 	// Missing says what of bascule must be built before it can be made; empty
@@ -169,6 +172,8 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, &ends.Unavailable{Reason: f.Missing}
 	case spec.Host && len(f.HostPath) == 0:
 		return nil, &ends.Unavailable{Reason: "the host has no interface of its own on it"}
+	case f.FramesOnly && !spec.Frames:
+		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as those of the ends' stacks are"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
 	}

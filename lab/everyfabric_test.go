@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// mayLack is why a fabric may be left out of TestEveryFabric.
+var mayLack = []string{"not built yet", "not installed", "virtual machines only", "in one buffer takes no MTU"}
+
+// TestEveryFabric sends over every fabric, from end to end and from the host,
+// also in large frames, and looks for what it leaves behind. That the traffic
+// crossed is checked by the workloads. Nothing is measured: all run at once.
+func TestEveryFabric(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	// What the fabrics start inherits the mark, daemons too, and puts its
+	// temporary files below home.
+	home := t.TempDir()
+	mark := "BASCULE_LAB_TEST=" + home
+	name, value, _ := strings.Cut(mark, "=")
+	t.Setenv(name, value)
+	t.Setenv("TMPDIR", home)
+	site := fabrics.Site{Bascule: filepath.Join(t.TempDir(), "bascule")}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", site.Bascule, "bascule/cmd/bascule").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	for _, f := range fabrics.All {
+		t.Run(f.Name, func(t *testing.T) {
+			setups := []Setup{{}, {MTU: 9000}}
+			if len(f.HostPath) > 0 {
+				setups = []Setup{{}, {Host: true}, {Host: true, MTU: 9000}}
+			}
+			var wg sync.WaitGroup
+			for _, setup := range setups {
+				wg.Go(func() { sendOver(t, site, f, setup) })
+			}
+			wg.Wait()
+			for _, pid := range marked(t, mark) {
+				t.Errorf("process %s was left", pid)
+			}
+			entries, err := os.ReadDir(home)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				t.Errorf("temporary %s was left", e.Name())
+			}
+			for _, ns := range ownNamespaces(t) {
+				t.Errorf("network namespace %s was left", ns)
+			}
+		})
+	}
+}
+
+// sendOver runs one round of a workload on a fabric and takes both away.
+func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
+	workload := "tcp-stream:offloads:duration=1s"
+	if f.FramesOnly {
+		workload = "pps:duration=100ms"
+	}
+	c := &running{Case: Case{Fabric: f, Workload: workloads.Must(workload), Setup: setup}, result: &report.Case{}}
+	err := c.start(t.Context(), site)
+	var unavailable *ends.Unavailable
+	if errors.As(err, &unavailable) {
+		allowed := slices.ContainsFunc(mayLack, func(reason string) bool { return strings.Contains(err.Error(), reason) })
+		if !allowed {
+			t.Errorf("%s cannot be made: %v", c.Label(), err)
+		}
+		t.Logf("%s is left out: %v", c.Label(), err)
+	} else if err != nil {
+		t.Errorf("%s: %v", c.Label(), err)
+	}
+	var state string
+	if err == nil {
+		c.round(t.Context(), 1, Group{Rounds: 1}, NewProgress(nil))
+		if r := c.result; r.Error != "" || len(r.Samples) != 1 || r.Samples[0].Value <= 0 {
+			t.Errorf("%s: error %q, samples %+v", c.Label(), r.Error, r.Samples)
+		}
+		if setup.MTU != 0 {
+			hasMTU(t, c, setup.MTU)
+		}
+		if sw := c.net.Switch; sw != nil {
+			cookie, err := sw.Cookie()
+			if err != nil {
+				t.Error(err)
+			}
+			state = fmt.Sprintf("/run/bascule/%d", cookie)
+		}
+	}
+	if err := c.close(); err != nil {
+		t.Errorf("%s: %v", c.Label(), err)
+	}
+	if state == "" {
+		return
+	}
+	if left, err := filepath.Glob(state + "/*"); err != nil || len(left) > 0 {
+		t.Errorf("%s: bascule's %v was left, error %v", c.Label(), left, err)
+	}
+}
+
+// hasMTU checks the MTU of the ends and of what they are plugged into.
+func hasMTU(t *testing.T, c *running, mtu int) {
+	devices := slices.Clone(c.net.Ports)
+	for _, e := range c.net.Ends {
+		devices = append(devices, fabrics.Port{Namespace: e.Namespace, Ifname: e.Ifname, Ifindex: e.Ifindex})
+	}
+	for _, d := range devices {
+		l, err := d.Namespace.Netlink().LinkByIndex(d.Ifindex)
+		if err != nil {
+			t.Errorf("%s: %s: %v", c.Label(), d.Ifname, err)
+		} else if got := l.Attrs().MTU; got != mtu {
+			t.Errorf("%s: %s has an MTU of %d, want %d", c.Label(), d.Ifname, got, mtu)
+		}
+	}
+}
+
+// marked are the processes that have a variable in their environment, without
+// this one.
+func marked(t *testing.T, variable string) []string {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []string
+	for _, dir := range processes {
+		pid := filepath.Base(dir)
+		// A process that ends meanwhile is none that was left.
+		text, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if err != nil || pid == fmt.Sprint(os.Getpid()) {
+			continue
+		}
+		if slices.ContainsFunc(bytes.Split(text, []byte{0}), func(v []byte) bool { return string(v) == variable }) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
