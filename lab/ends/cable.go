@@ -257,9 +257,19 @@ type Features struct {
 }
 
 // SetFeatures sets the offloads of an interface, as
-// `ethtool -K IFNAME tso X gso X gro Y` does.
+// `ethtool -K IFNAME tso X gso X gro Y` does. Unavailable tells of a driver that
+// takes large packets whatever it is told.
 func (n *Namespace) SetFeatures(ifname string, f Features) error {
-	err := n.Do(func() error {
+	l, err := n.link.LinkByName(ifname)
+	if err != nil {
+		return fmt.Errorf("offloads of %s in %s: %w", ifname, n.Name, err)
+	}
+	// ALWAYS_ON_OFFLOADS of the kernel's macvlan.c. To limit the segments of a
+	// packet to one instead (gso_max_segs) stalls TCP.
+	if l.Type() == "macvlan" && !f.Segmentation {
+		return &Unavailable{"offloads cannot be off: a macvlan device always takes large packets"}
+	}
+	err = n.Do(func() error {
 		e, err := ethtool.NewEthtool()
 		if err != nil {
 			return err
@@ -274,27 +284,10 @@ func (n *Namespace) SetFeatures(ifname string, f Features) error {
 			"rx-gro":                       f.GRO,
 		})
 	})
-	if err == nil {
-		err = n.limitSegments(ifname, f.Segmentation)
-	}
 	if err != nil {
 		return fmt.Errorf("offloads of %s in %s: %w", ifname, n.Name, err)
 	}
 	return nil
-}
-
-// limitSegments has the sender hand over packets of one segment to a macvlan
-// device, which takes large ones whatever its features say.
-func (n *Namespace) limitSegments(ifname string, large bool) error {
-	l, err := n.link.LinkByName(ifname)
-	if err != nil || l.Type() != "macvlan" {
-		return err
-	}
-	segments := 1
-	if large {
-		segments = 65535 // GSO_MAX_SEGS of include/linux/netdevice.h
-	}
-	return n.link.LinkSetGSOMaxSegs(l, segments)
 }
 
 // Traffic is what an interface received and sent since it was made.
