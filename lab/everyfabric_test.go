@@ -88,7 +88,7 @@ func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
 	}
 	var state string
 	if err == nil {
-		c.round(t.Context(), 1, Group{Rounds: 1}, NewProgress(nil))
+		c.round(t.Context(), 1, Group{Rounds: 1}, nil, NewProgress(nil))
 		if r := c.result; r.Error != "" || len(r.Samples) != 1 || r.Samples[0].Value <= 0 {
 			t.Errorf("%s: error %q, samples %+v", c.Label(), r.Error, r.Samples)
 		}
