@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -14,11 +15,16 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Prefix begins the name of every namespace of the lab. The number of the
-// process that made it follows.
+// Prefix begins the name of every namespace and every directory of the lab.
+// The number of the process that made it follows.
 const Prefix = "bsc-lab-"
 
-// NameFor is the name of a namespace of this process.
+// runDir is where the lab's directories are: a place that only root may write
+// to, that forgets at a reboot, and whose name is short, as those of sockets
+// must be.
+const runDir = "/run"
+
+// NameFor is the name of a namespace or a directory of this process.
 func NameFor(what string) string {
 	return fmt.Sprintf("%s%d-%s", Prefix, os.Getpid(), what)
 }
@@ -40,10 +46,47 @@ func alive(pid int) bool {
 	return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
-// RemoveLeftovers removes the namespaces of labs that were killed. Before each
-// goes, forget is called with its name, to remove what is kept outside of it;
-// a failure of forget does not keep the namespace.
+// MakeDir makes a directory for the sockets and files of programs and returns
+// its path. The caller removes it; where the lab is killed before,
+// RemoveLeftovers does.
+func MakeDir(what string) (string, error) {
+	dir := filepath.Join(runDir, NameFor(what))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, nil
+}
+
+// RemoveLeftovers removes the namespaces and the directories of labs that were
+// killed. Before each namespace goes, forget is called with its name, to remove
+// what is kept outside of it; a failure of forget does not keep the namespace.
 func RemoveLeftovers(forget func(name string) error) (removed []string, err error) {
+	spaces, spacesErr := removeNamespaces(forget)
+	dirs, dirsErr := removeDirs()
+	return append(spaces, dirs...), errors.Join(spacesErr, dirsErr)
+}
+
+func removeDirs() (removed []string, err error) {
+	entries, err := os.ReadDir(runDir)
+	if err != nil {
+		return nil, fmt.Errorf("leftovers of earlier runs: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if !e.IsDir() || !leftover(e.Name(), alive) {
+			continue
+		}
+		dir := filepath.Join(runDir, e.Name())
+		if err := os.RemoveAll(dir); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, dir)
+	}
+	return removed, errors.Join(errs...)
+}
+
+func removeNamespaces(forget func(name string) error) (removed []string, err error) {
 	entries, err := os.ReadDir("/run/netns")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

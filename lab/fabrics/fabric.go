@@ -112,7 +112,7 @@ func path(hops ...string) []report.Hop {
 // All is every fabric, in the order in which they are shown.
 var All = []*Fabric{
 	Direct,
-	LinuxBridge,
+	LinuxBridge, LinuxBridgeFiltered, OVS,
 	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,

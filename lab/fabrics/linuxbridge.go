@@ -29,25 +29,20 @@ var LinuxBridge = &Fabric{
 	},
 }
 
-// linuxKit makes Linux bridges.
+// linuxKit makes Linux bridges: all of a net with a packet filter, or none.
 type linuxKit struct {
-	net *Net
+	net      *Net
+	filtered bool
+	ready    bool
 }
 
-func (k *linuxKit) add(_ context.Context, name string) error {
+func (k *linuxKit) add(ctx context.Context, name string) error {
 	n := k.net
-	err := n.Switch.Do(func() error {
-		for _, what := range []string{"arptables", "iptables", "ip6tables"} {
-			err := ends.Sysctl("net.bridge.bridge-nf-call-"+what, "0")
-			// Without br_netfilter there is nothing to switch off.
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+	if !k.ready {
+		if err := k.netfilter(ctx); err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
+		k.ready = true
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -64,6 +59,36 @@ func (k *linuxKit) add(_ context.Context, name string) error {
 		return fmt.Errorf("%s up: %w", name, err)
 	}
 	return nil
+}
+
+// netfilter has the bridges of the namespace give IPv4 packets to the packet
+// filter, or has them keep all packets to themselves.
+func (k *linuxKit) netfilter(ctx context.Context) error {
+	n := k.net
+	values := map[string]string{"arptables": "0", "iptables": "0", "ip6tables": "0"}
+	if k.filtered {
+		values["iptables"] = "1"
+	}
+	err := n.Switch.Do(func() error {
+		for what, value := range values {
+			err := ends.Sysctl("net.bridge.bridge-nf-call-"+what, value)
+			// Without br_netfilter there is nothing to switch off.
+			if errors.Is(err, fs.ErrNotExist) && !k.filtered {
+				return nil
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return &ends.Unavailable{Reason: "the kernel has no br_netfilter (modprobe br_netfilter)"}
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || !k.filtered {
+		return err
+	}
+	return k.filter(ctx)
 }
 
 // By the command that people use, so that its time can be compared.

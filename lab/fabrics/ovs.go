@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"bascule/lab/ends"
+)
+
+// OVS is an Open vSwitch bridge that forwards by learned addresses, which is
+// what it does without a controller (the action NORMAL).
+//
+// Where the kernel has Open vSwitch's own datapath, that forwards. Elsewhere
+// ovs-vswitchd does, which gets its frames through packet sockets; then
+// userspace-tso-enable is on: packets cross with their checksums yet to be
+// filled in and in up to 64 KiB, as they do in the kernel. Without it the
+// checksums of local senders are lost and large packets cut off, so that no TCP
+// gets through unless the ends' offloads are switched off. Nothing else made a
+// difference that could be told: not emc-insert-inv-prob, and more receive
+// queues and pmd-cpu-mask don't apply to packet sockets, which the main thread
+// polls.
+var OVS = &Fabric{
+	Name:     "ovs",
+	About:    "an Open vSwitch bridge: the kernel's datapath, or in user space where it has none",
+	Path:     path("end", "device veth", "bridge Open vSwitch", "device veth", "end"),
+	HostPath: path("host", "device OVS internal port", "bridge Open vSwitch", "device veth", "end"),
+	Arrival:  AsBuffers,
+	Needs:    ovsPrograms,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &ovsKit{net: n})
+	},
+}
+
+var ovsPrograms = []ends.Program{
+	{Command: "ovs-vswitchd", Package: "openvswitch-switch"},
+	{Command: "ovsdb-server", Package: "openvswitch-switch"},
+	{Command: "ovsdb-tool", Package: "openvswitch-switch"},
+	{Command: "ovs-vsctl", Package: "openvswitch-switch"},
+	{Command: "ovs-appctl", Package: "openvswitch-switch"},
+}
+
+// ovsSchema is what Open vSwitch's database is made of.
+const ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
+
+// ovsPatience is how long a command waits for the daemons.
+const ovsPatience = 20 * time.Second
+
+// ovsKit makes Open vSwitch bridges, all of a net by daemons of its own, which
+// write only to a directory of their own.
+type ovsKit struct {
+	net      *Net
+	dir      string
+	datapath string // datapath_type of ovs-vswitchd.conf.db(5)
+	daemons  []*daemon
+}
+
+// daemon is a program that runs as long as the net.
+type daemon struct {
+	name   string
+	cmd    *exec.Cmd
+	cancel context.CancelFunc
+	said   bytes.Buffer // to be read when it has ended
+	ended  chan struct{}
+}
+
+// err tells how a daemon ended; nil while it runs.
+func (d *daemon) err() error {
+	select {
+	case <-d.ended:
+	default:
+		return nil
+	}
+	last := strings.TrimSpace(d.said.String())
+	last = last[strings.LastIndexByte(last, '\n')+1:]
+	if last == "" {
+		return fmt.Errorf("%s has ended: %s", d.name, d.cmd.ProcessState)
+	}
+	return fmt.Errorf("%s has ended: %s: %s", d.name, d.cmd.ProcessState, last)
+}
+
+// env keeps the programs of Open vSwitch away from the machine's own.
+func (k *ovsKit) env() []string {
+	env := os.Environ()
+	for _, name := range []string{"RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"} {
+		env = append(env, "OVS_"+name+"="+k.dir)
+	}
+	return env
+}
+
+func (k *ovsKit) path(name string) string { return filepath.Join(k.dir, name) }
+
+// run gives a program of Open vSwitch a command for the daemons. It does not
+// outlive them: the error is theirs when one of them has ended.
+func (k *ovsKit) run(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, ovsPatience, fmt.Errorf("no answer after %v", ovsPatience))
+	defer cancel()
+	finished := make(chan struct{})
+	defer close(finished)
+	for _, d := range k.daemons {
+		go func() {
+			select {
+			case <-d.ended:
+				cancel()
+			case <-finished:
+			}
+		}()
+	}
+	cmd := ends.Command(ctx, name, args...)
+	cmd.Env = k.env()
+	var out, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := k.net.Switch.Start(cmd, ends.AnyCPU)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	// ovs-vsctl takes it lightly when a port cannot be made.
+	if err == nil && strings.Contains(said.String(), "Error detected") {
+		err = errors.New("ovs-vswitchd refused")
+	}
+	if err == nil {
+		return out.String(), nil
+	}
+	for _, d := range k.daemons {
+		if gone := d.err(); gone != nil {
+			return "", gone
+		}
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("%s: %w", name, context.Cause(ctx))
+	}
+	return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(said.String()))
+}
+
+// vsctl changes the configuration and waits until ovs-vswitchd has made it so.
+func (k *ovsKit) vsctl(ctx context.Context, args ...string) error {
+	_, err := k.run(ctx, "ovs-vsctl", append([]string{"--db=unix:" + k.path("db.sock")}, args...)...)
+	return err
+}
+
+// appctl asks ovs-vswitchd something.
+func (k *ovsKit) appctl(ctx context.Context, args ...string) (string, error) {
+	return k.run(ctx, "ovs-appctl", append([]string{"--target=" + k.path("vswitchd.ctl")}, args...)...)
+}
+
+// daemon starts a program in the switch's namespace and waits until there is a
+// socket of its own.
+func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string) error {
+	// They neither detach nor write to the system's log: they end with the lab.
+	args = append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off", "--verbose=file:info", "--log-file="+k.path(name+".log"))
+	run, cancel := context.WithCancel(ctx)
+	d := &daemon{name: name, cmd: ends.Command(run, name, args...), cancel: cancel, ended: make(chan struct{})}
+	d.cmd.Env = k.env()
+	d.cmd.Stdout, d.cmd.Stderr = &d.said, &d.said
+	if err := k.net.Switch.Start(d.cmd, ends.AnyCPU); err != nil {
+		cancel()
+		return err
+	}
+	go func() {
+		// How it ended is in its ProcessState.
+		_ = d.cmd.Wait()
+		close(d.ended)
+	}()
+	k.daemons = append(k.daemons, d)
+	deadline := time.After(ovsPatience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(k.path(socket)); err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-d.ended:
+			return d.err()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("%s is not ready after %v", name, ovsPatience)
+		}
+	}
+}
+
+// start starts the daemons of a net.
+func (k *ovsKit) start(ctx context.Context) (err error) {
+	n := k.net
+	if _, err := os.Stat(ovsSchema); err != nil {
+		return &ends.Unavailable{Reason: "no " + ovsSchema + "; apt-get install openvswitch-switch"}
+	}
+	if k.dir, err = ends.MakeDir(fmt.Sprintf("%d-ovs", n.serial)); err != nil {
+		return err
+	}
+	n.undo = append(n.undo, k.stop)
+	k.datapath = "netdev"
+	how := "userspace datapath (the kernel has none)"
+	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err == nil {
+		k.datapath = "system"
+		how = "kernel datapath"
+	}
+	version, err := k.run(ctx, "ovs-vswitchd", "--version")
+	if err != nil {
+		return err
+	}
+	n.Notes = append(n.Notes, fmt.Sprintf("Open vSwitch %s, %s", ovsVersion(version), how))
+	if _, err := k.run(ctx, "ovsdb-tool", "create", k.path("conf.db"), ovsSchema); err != nil {
+		return err
+	}
+	err = k.daemon(ctx, "db.sock", "ovsdb-server", k.path("conf.db"), "--remote=punix:"+k.path("db.sock"), "--unixctl="+k.path("ovsdb.ctl"))
+	if err != nil {
+		return err
+	}
+	settings := []string{"--no-wait", "init"}
+	if k.datapath == "netdev" {
+		// It counts only when it is set before ovs-vswitchd starts.
+		settings = append(settings, "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
+		// The kernel, too, sees what packet sockets see, and must not answer in
+		// the place of the host's own interface.
+		err := n.Switch.Do(func() error { return ends.Sysctl("net.ipv4.conf.all.arp_ignore", "1") })
+		if err != nil {
+			return err
+		}
+	}
+	if err := k.vsctl(ctx, settings...); err != nil {
+		return err
+	}
+	return k.daemon(ctx, "vswitchd.ctl", "ovs-vswitchd", "unix:"+k.path("db.sock"), "--unixctl="+k.path("vswitchd.ctl"))
+}
+
+// stop ends the daemons and removes their files.
+func (k *ovsKit) stop() error {
+	for _, d := range k.daemons {
+		d.cancel()
+		<-d.ended
+	}
+	return os.RemoveAll(k.dir)
+}
+
+// ovsVersion finds the number in "ovs-vswitchd (Open vSwitch) 3.1.0".
+func ovsVersion(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	_, version, _ := strings.Cut(line, ") ")
+	return cmp.Or(version, "of unknown version")
+}
+
+func (k *ovsKit) add(ctx context.Context, bridge string) error {
+	if k.dir == "" {
+		if err := k.start(ctx); err != nil {
+			return err
+		}
+	}
+	args := []string{"add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=" + k.datapath}
+	if age := k.net.Spec.Ageing; age != 0 {
+		args = append(args, fmt.Sprintf("other_config:mac-aging-time=%.0f", age.Seconds()))
+	}
+	if most := k.net.Spec.FDBMax; most != 0 {
+		args = append(args, fmt.Sprintf("other_config:mac-table-size=%d", most))
+	}
+	return k.vsctl(ctx, args...)
+}
+
+func (k *ovsKit) plug(ctx context.Context, bridge, device string) error {
+	return k.vsctl(ctx, "add-port", bridge, device)
+}
+
+func (k *ovsKit) unplug(ctx context.Context, bridge, device string) error {
+	return k.vsctl(ctx, "del-port", bridge, device)
+}
+
+// A port of the type internal is a device of the host.
+func (k *ovsKit) host(ctx context.Context, bridge, device string) (string, error) {
+	// Open vSwitch sets the MTU of its own devices, and sets it back if others
+	// do.
+	mtu := cmp.Or(k.net.Spec.Wire.MTU, ends.DefaultMTU)
+	return device, k.vsctl(ctx, "add-port", bridge, device, "--",
+		"set", "Interface", device, "type=internal", fmt.Sprintf("mtu_request=%d", mtu))
+}
+
+func (k *ovsKit) flush(ctx context.Context, bridge string) error {
+	_, err := k.appctl(ctx, "fdb/flush", bridge)
+	return err
+}
+
+var ovsKnown = regexp.MustCompile(`Current/maximum MAC entries in the table: ([0-9]+)/`)
+
+func (k *ovsKit) known(ctx context.Context, bridge string) (int, error) {
+	out, err := k.appctl(ctx, "fdb/stats-show", bridge)
+	if err != nil {
+		return 0, err
+	}
+	m := ovsKnown.FindStringSubmatch(out)
+	if m == nil {
+		return 0, errors.New("ovs-appctl fdb/stats-show does not tell how many addresses it has learned")
+	}
+	return strconv.Atoi(m[1])
+}
