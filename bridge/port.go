@@ -129,7 +129,7 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 	if missing {
 		return nil, refused(what, "there is no such interface in this network namespace", "see 'ip link', or name the namespace with -n")
 	}
-	owner, err := ownerOf(c, l)
+	owner, err := ownerOf(c, l, bridge)
 	if err != nil {
 		return nil, failed(what, err)
 	}
@@ -143,7 +143,9 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 }
 
 // ownerOf returns the bridge of ours that has the device as a port, "" if none.
-func ownerOf(c *change, l netlink.Link) (string, error) {
+// The host's end of a host port belongs to its bridge as far as that is
+// concerned, which it would close to a loop; with others it can join it.
+func ownerOf(c *change, l netlink.Link, bridge string) (string, error) {
 	store := c.bridge.Store()
 	names, err := store.Names()
 	if err != nil {
@@ -159,7 +161,7 @@ func ownerOf(c *change, l netlink.Link) (string, error) {
 			return "", err
 		}
 		for _, p := range datapath.Ports(&b.Config) {
-			if (p.Ifindex == index || isHostEnd(l, p)) && b.HasDevice(p) {
+			if (p.Ifindex == index || name == bridge && isHostEnd(l, p)) && b.HasDevice(p) {
 				return name, nil
 			}
 		}

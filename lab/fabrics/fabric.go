@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 
 	"bascule/lab/ends"
 	"bascule/lab/report"
@@ -110,7 +109,7 @@ func path(hops ...string) []report.Hop {
 }
 
 // All is every fabric, in the order in which they are shown.
-var All = []*Fabric{
+var All = slices.Concat([]*Fabric{
 	Direct,
 	LinuxBridge, LinuxBridgeFiltered, OVS,
 	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculePF, BasculeXDPPF,
@@ -118,7 +117,7 @@ var All = []*Fabric{
 	Macvlan, Macvtap,
 	Router, RouterNft,
 	XDPBare,
-}
+}, Neutron)
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {
@@ -344,12 +343,8 @@ func (n *Net) hostEnd(ifname string) error {
 			return fmt.Errorf("other side of %s in %s: %w", ifname, n.Switch.Name, err)
 		}
 	}
-	if mtu := n.Spec.Wire.MTU; mtu != 0 {
-		for _, l := range []netlink.Link{near, l} {
-			if err := link.LinkSetMTU(l, mtu); err != nil {
-				return fmt.Errorf("mtu %d of %s: %w", mtu, l.Attrs().Name, err)
-			}
-		}
+	if err := n.setMTU(l); err != nil {
+		return fmt.Errorf("%s in %s: %w", ifname, n.Switch.Name, err)
 	}
 	_, addr := ends.Number(len(n.Ends) + 1)
 	end, err := n.Switch.Adopt(ifname, addr)

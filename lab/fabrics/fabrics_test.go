@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+	"bascule/lab/report"
+)
+
+// needRoot skips a test that makes network namespaces.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+}
+
+// site builds the bascule program.
+func site(t *testing.T) Site {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "bascule")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return Site{Bascule: program}
+}
+
+// built builds a fabric and removes it at the end of the test, when nothing of
+// it may be left. What is not installed skips the test.
+func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
+	t.Helper()
+	n, err := f.Build(t.Context(), s, spec)
+	var unavailable *ends.Unavailable
+	if errors.As(err, &unavailable) {
+		t.Skip(unavailable.Reason)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, pattern := range []string{"/run/netns/", "/run/"} {
+			left, err := filepath.Glob(pattern + ends.NameFor(fmt.Sprint(n.serial)) + "-*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range left {
+				t.Errorf("%s was left", l)
+			}
+		}
+	})
+	return n
+}
+
+// ping sends from one end to another as large packets as its MTU allows.
+func ping(ctx context.Context, n *Net, from, to int) error {
+	const headers = 28
+	size := ends.DefaultMTU
+	if n.Spec.Wire.MTU != 0 {
+		size = n.Spec.Wire.MTU
+	}
+	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "2",
+		"-M", "do", "-s", strconv.Itoa(size-headers), n.Ends[to].Addr.Addr().String())
+	return err
+}
+
+// TestFabricsCarry pings over the fabrics of bridges, between ends and from the
+// host, and sees that the fabric's own devices counted it.
+func TestFabricsCarry(t *testing.T) {
+	needRoot(t)
+	s := site(t)
+	for _, f := range append([]*Fabric{LinuxBridge, LinuxBridgeFiltered, OVS, Bascule}, Neutron...) {
+		for _, setup := range []struct {
+			name string
+			spec Spec
+		}{
+			{"ends", Spec{Ends: 3}},
+			{"ends mtu=9000", Spec{Ends: 2, Wire: ends.Wire{MTU: 9000}}},
+			{"host", Spec{Ends: 2, Host: true}},
+			{"host mtu=9000", Spec{Ends: 2, Host: true, Wire: ends.Wire{MTU: 9000}}},
+		} {
+			t.Run(f.Name+" "+setup.name, func(t *testing.T) {
+				if f.Missing != "" {
+					if _, err := f.Build(t.Context(), s, setup.spec); !errors.As(err, new(*ends.Unavailable)) {
+						t.Errorf("built without what is missing: %v", err)
+					}
+					return
+				}
+				n := built(t, f, s, setup.spec)
+				before, err := n.Crossed()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for to := 1; to < setup.spec.Ends; to++ {
+					if err := ping(t.Context(), n, 0, to); err != nil {
+						t.Error(err)
+					}
+				}
+				after, err := n.Crossed()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := uint64(2 * max(setup.spec.Wire.MTU, ends.DefaultMTU)); after-before < want {
+					t.Errorf("%d bytes crossed, of at least %d", after-before, want)
+				}
+				known, err := n.Known(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if known < setup.spec.Ends-1 {
+					t.Errorf("it knows %d addresses of %d ends", known, setup.spec.Ends)
+				}
+				if err := n.Flush(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestTCPCrosses sends TCP through packet sockets, where checksums and large
+// packets are easily lost, with the ends' offloads off and on.
+func TestTCPCrosses(t *testing.T) {
+	needRoot(t)
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		t.Skip("needs iperf3")
+	}
+	for _, f := range append([]*Fabric{OVS}, Neutron[:7]...) {
+		t.Run(f.Name, func(t *testing.T) {
+			n := built(t, f, Site{}, Spec{Ends: 2})
+			listen := ends.Listen{Proto: "tcp", Port: 5201}
+			server, err := n.Ends[1].At.Serve(t.Context(), ends.AnyCPU, listen, "iperf3", "-s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			for _, on := range []bool{false, true} {
+				for _, e := range n.Ends {
+					if err := e.At.SetFeatures(e.Ifname, ends.Features{Segmentation: on}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, err := n.Ends[0].At.Output(t.Context(), ends.AnyCPU, "iperf3", "-n", "1M", "--connect-timeout", "3000", "-c", n.Ends[1].Addr.Addr().String())
+				if err != nil {
+					t.Errorf("offloads %v: %v", on, err)
+				}
+			}
+		})
+	}
+}
+
+var counted = regexp.MustCompile(`counter packets ([0-9]+) .* accept`)
+
+// TestFilterIsInTheWay sends what the filter lets through and what it does not.
+func TestFilterIsInTheWay(t *testing.T) {
+	needRoot(t)
+	for _, f := range Neutron {
+		if f.Missing == "" && strings.Contains(report.Drawing(f.Path), "nftables") {
+			t.Run(f.Name, func(t *testing.T) { testFilter(t, f) })
+		}
+	}
+	t.Run(LinuxBridgeFiltered.Name, func(t *testing.T) { testFilter(t, LinuxBridgeFiltered) })
+}
+
+func testFilter(t *testing.T, f *Fabric) {
+	n := built(t, f, Site{}, Spec{Ends: 2})
+	ctx := t.Context()
+	if err := ping(ctx, n, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	rules, err := n.Switch.Output(ctx, ends.AnyCPU, "nft", "list", "chain", "inet", "lab", "forward")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := counted.FindAllStringSubmatch(string(rules), -1)
+	if len(hits) != 2 || hits[0][1] == "0" || hits[1][1] == "0" {
+		t.Errorf("a ping passed, and the rules counted %q", hits)
+	}
+	// Others than the lab's addresses may not talk, though they find each other.
+	for i, e := range n.Ends {
+		if _, err := e.At.Output(ctx, ends.AnyCPU, "ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", e.Ifname); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ping", "-c", "1", "-W", "1", "192.0.2.2")
+	if err == nil || !strings.Contains(string(out), "0 received") {
+		t.Errorf("ping from an address that is not allowed: %v: %s", err, out)
+	}
+	neighbours, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ip", "neighbour", "show", "192.0.2.2")
+	if err != nil || !strings.Contains(string(neighbours), n.Ends[1].MAC.String()) {
+		t.Errorf("the two have not found each other: %v: %s", err, neighbours)
+	}
+}
+
+// A daemon that dies is named by what needs it, at once.
+func TestOVSDaemonDies(t *testing.T) {
+	needRoot(t)
+	for i, name := range []string{"ovsdb-server", "ovs-vswitchd"} {
+		t.Run(name, func(t *testing.T) {
+			var k *ovsKit
+			f := *OVS
+			f.build = func(ctx context.Context, _ Site, n *Net) error {
+				k = &ovsKit{net: n}
+				return n.single(ctx, k)
+			}
+			n := built(t, &f, Site{}, Spec{Ends: 2})
+			if err := k.daemons[i].cmd.Process.Signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			_, known := n.Known(t.Context())
+			deleted := n.DelPort(t.Context(), n.Ports[0].Ifname)
+			want := name + " has ended: signal: killed"
+			for what, err := range map[string]error{"known": known, "del-port": deleted} {
+				if name == "ovsdb-server" && what == "known" {
+					continue // that asks the other one
+				}
+				if err == nil || err.Error() != want {
+					t.Errorf("%s: %v, want %s", what, err, want)
+				}
+			}
+			if took := time.Since(begin); took > ovsPatience/2 {
+				t.Errorf("they were told after %v", took)
+			}
+		})
+	}
+}
+
+func TestOVSVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"ovs-vswitchd (Open vSwitch) 3.1.0\n":                "3.1.0",
+		"ovs-vswitchd (Open vSwitch) 2.17.9\nDPDK 21.11.6\n": "2.17.9",
+		"": "of unknown version",
+	} {
+		if got := ovsVersion(text); got != want {
+			t.Errorf("ovsVersion(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestNeutronPaths counts devices, where it is known how many there are.
+func TestNeutronPaths(t *testing.T) {
+	for name, want := range map[string]struct{ ends, host int }{
+		"neutron-1-linux":              {3, 2},
+		"neutron-2-ovs-linux-veth":     {9, 6},
+		"neutron-3-ovs-linux-internal": {7, 5},
+		"neutron-4-ovs":                {3, 3},
+		"neutron-5-linux-ovs-internal": {7, 4},
+		"neutron-6-hybrid-veth":        {9, 6},
+		"neutron-7-hybrid-internal":    {7, 5},
+		"bascule-neutron-2-veth":       {5, 3},
+		"bascule-neutron-3-host-port":  {5, 3},
+		"bascule-neutron-5-host-port":  {5, 3},
+	} {
+		f, ok := Find(name)
+		if !ok {
+			t.Errorf("no %s", name)
+			continue
+		}
+		if got := report.Devices(f.Path); got != want.ends {
+			t.Errorf("%s: %d devices between ends, want %d: %s", name, got, want.ends, report.Drawing(f.Path))
+		}
+		if got := report.Devices(f.HostPath); got != want.host {
+			t.Errorf("%s: %d devices from the host, want %d: %s", name, got, want.host, report.Drawing(f.HostPath))
+		}
+	}
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"bascule/lab/ends"
+	"bascule/lab/report"
+)
+
+// Neutron are the seven ways to wire virtual machines that a well-known
+// comparison for OpenStack's Neutron measured, and the copies of those of
+// several switches with bascule in the place of each. What was published, in
+// Gbit/s of TCP from the host to a virtual machine and between two:
+//
+//	1  27.4  23.9    4  29.1  23.1    6  1.01  2.25
+//	2  1.13  3.43    5  25.8  20.2    7  27.3  19.8
+//	3  26.1  21.2
+var Neutron = neutron(
+	topology{name: "neutron-1-linux", about: "a Linux bridge", core: linuxBrand},
+	topology{name: "neutron-2-ovs-linux-veth", about: "a Linux bridge for each end, joined by veth pairs to one of Open vSwitch",
+		edge: linuxBrand, core: ovsBrand, join: byVeth},
+	topology{name: "neutron-3-ovs-linux-internal", about: "a Linux bridge for each end, joined by internal ports to one of Open vSwitch",
+		edge: linuxBrand, core: ovsBrand, join: byCorePort},
+	topology{name: "neutron-4-ovs", about: "an Open vSwitch bridge", core: ovsBrand},
+	topology{name: "neutron-5-linux-ovs-internal", about: "an Open vSwitch bridge for each end, joined by internal ports to a Linux bridge",
+		edge: ovsBrand, core: linuxBrand, join: byEdgePort},
+	topology{name: "neutron-6-hybrid-veth", about: "devstack's hybrid: a Linux bridge with a filter for each end, joined by veth pairs to one of Open vSwitch",
+		edge: filteredBrand, core: ovsBrand, join: byVeth},
+	topology{name: "neutron-7-hybrid-internal", about: "devstack's hybrid, joined by internal ports of Open vSwitch instead",
+		edge: filteredBrand, core: ovsBrand, join: byCorePort},
+	topology{name: "bascule-neutron-2-veth", about: "a bascule for each end, joined by veth pairs to another",
+		edge: basculeBrand, core: basculeBrand, join: byVeth},
+	topology{name: "bascule-neutron-3-host-port", about: "a bascule for each end, joined to another by host ports of that",
+		edge: basculeBrand, core: basculeBrand, join: byCorePort},
+	topology{name: "bascule-neutron-5-host-port", about: "a bascule for each end, joined to another by host ports of its own",
+		edge: basculeBrand, core: basculeBrand, join: byEdgePort},
+	topology{name: "bascule-neutron-6-veth", about: "a bascule with a filter for each end, joined by veth pairs to another",
+		edge: filteredBasculeBrand, core: basculeBrand, join: byVeth},
+	topology{name: "bascule-neutron-7-host-port", about: "a bascule with a filter for each end, joined to another by host ports of that",
+		edge: filteredBasculeBrand, core: basculeBrand, join: byCorePort},
+)
+
+// brand is a kind of bridge that a topology is made of.
+type brand struct {
+	kit   func(*Net) kit
+	hops  []report.Hop // what a frame passes in it
+	port  []report.Hop // what the host's own interface on it is; empty: the bridge
+	join  []report.Hop // what such a one is as a join to another bridge
+	needs []ends.Program
+	// peer says that it puts frames right into the far end of a cable to
+	// another namespace, past the near one.
+	peer    bool
+	missing string
+}
+
+var (
+	linuxBrand = &brand{
+		kit:  func(n *Net) kit { return &linuxKit{net: n} },
+		hops: path("device Linux bridge"),
+	}
+	filteredBrand = &brand{
+		kit:   func(n *Net) kit { return &linuxKit{net: n, filtered: true} },
+		hops:  path("device Linux bridge", "filter nftables"),
+		needs: []ends.Program{nft},
+	}
+	ovsBrand = &brand{
+		kit:   func(n *Net) kit { return &ovsKit{net: n} },
+		hops:  path("bridge Open vSwitch"),
+		port:  path("device OVS internal port"),
+		join:  path("device OVS internal port"),
+		needs: ovsPrograms,
+	}
+	basculeBrand = &brand{
+		kit:  func(n *Net) kit { return &basculeKit{n, "tcx"} },
+		hops: path("program bascule (tcx)"),
+		port: path("device host port"),
+		join: path("device host port", "device host port"), // a veth pair
+		peer: true,
+	}
+	filteredBasculeBrand = &brand{
+		kit:     basculeBrand.kit,
+		hops:    path("program bascule (tcx)", "filter bascule pf"),
+		port:    basculeBrand.port,
+		join:    basculeBrand.join,
+		peer:    true,
+		missing: "bascule's packet filter (pf) is not built yet",
+	}
+)
+
+// join is what joins the bridge of an end to the one in the middle.
+type join int
+
+const (
+	byVeth     join = iota // a veth pair, one side a port of each
+	byCorePort             // a host's interface on the middle bridge, a port of the other
+	byEdgePort             // a host's interface on the end's bridge, a port of the middle one
+)
+
+// topology is ends on a bridge, or each on a bridge of its own, which are
+// joined to one in the middle. The host's own interface is on that.
+type topology struct {
+	name, about string
+	edge        *brand // nil: all ends are on the core
+	core        *brand
+	join        join
+}
+
+func neutron(topologies ...topology) []*Fabric {
+	var out []*Fabric
+	for _, t := range topologies {
+		f := &Fabric{
+			Name:     t.name,
+			About:    t.about,
+			Path:     t.path(false),
+			HostPath: t.path(true),
+			Arrival:  AsBuffers,
+			Needs:    slices.Clone(t.core.needs),
+			Missing:  t.core.missing,
+			build:    func(ctx context.Context, _ Site, n *Net) error { return t.build(ctx, n) },
+		}
+		if t.edge != nil {
+			f.Needs = append(f.Needs, t.edge.needs...)
+			f.Missing = cmp.Or(f.Missing, t.edge.missing)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// path is what a frame passes from an end or from the host to an end.
+func (t topology) path(host bool) []report.Hop {
+	var join, edge []report.Hop
+	last := t.core
+	if t.edge != nil {
+		last, edge = t.edge, t.edge.hops
+		switch t.join {
+		case byVeth:
+			join = path("device veth", "device veth")
+		case byCorePort:
+			join = t.core.join
+		case byEdgePort:
+			join = t.edge.join
+		}
+	}
+	in := slices.Concat(path("end", "device veth"), edge, join)
+	if host {
+		in = slices.Concat(path("host"), t.core.port)
+	}
+	out := slices.Concat(join, edge)
+	if !last.peer {
+		out = append(out, path("device veth")...)
+	}
+	return slices.Concat(in, t.core.hops, out, path("end"))
+}
+
+func (t topology) build(ctx context.Context, n *Net) error {
+	core := t.core.kit(n)
+	if t.edge == nil {
+		return n.single(ctx, core)
+	}
+	edge := core
+	if t.edge != t.core {
+		edge = t.edge.kit(n)
+	}
+	if err := n.place(); err != nil {
+		return err
+	}
+	if err := core.add(ctx, bridgeName); err != nil {
+		return err
+	}
+	var edges []string
+	n.known = func(ctx context.Context) (int, error) { return core.known(ctx, bridgeName) }
+	n.flush = func(ctx context.Context) error {
+		for _, e := range edges {
+			if err := edge.flush(ctx, e); err != nil {
+				return err
+			}
+		}
+		return core.flush(ctx, bridgeName)
+	}
+	for i := range n.Spec.Ends {
+		if i == 0 && n.Spec.Host {
+			ifname, err := core.host(ctx, bridgeName, hostName)
+			if err != nil {
+				return err
+			}
+			if err := n.hostEnd(ifname); err != nil {
+				return err
+			}
+			continue
+		}
+		bridge := fmt.Sprintf("br%d", i+1)
+		if err := edge.add(ctx, bridge); err != nil {
+			return err
+		}
+		edges = append(edges, bridge)
+		if err := t.attach(ctx, n, core, edge, bridge, i); err != nil {
+			return err
+		}
+		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+			return err
+		}
+		if err := edge.plug(ctx, bridge, n.Ports[i].Ifname); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attach joins the bridge of end i to the one in the middle.
+func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge string, i int) error {
+	toEdge := fmt.Sprintf("j%d", i+1)
+	toCore := toEdge
+	var err error
+	switch t.join {
+	case byVeth:
+		toCore = fmt.Sprintf("k%d", i+1)
+		err = n.patch(toEdge, toCore)
+	case byCorePort:
+		toCore = ""
+		toEdge, err = core.host(ctx, bridgeName, toEdge)
+	case byEdgePort:
+		toEdge = ""
+		toCore, err = edge.host(ctx, bridge, toCore)
+	}
+	if err != nil {
+		return err
+	}
+	for _, side := range []struct {
+		kit            kit
+		bridge, device string
+	}{{edge, bridge, toEdge}, {core, bridgeName, toCore}} {
+		if side.device == "" {
+			continue
+		}
+		if err := n.ready(side.device); err != nil {
+			return err
+		}
+		if err := side.kit.plug(ctx, side.bridge, side.device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patch makes a veth pair in the switch's namespace.
+func (n *Net) patch(a, b string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = a
+	queues := max(n.Spec.Wire.Queues, 1)
+	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: b, PeerNumTxQueues: uint32(queues), PeerNumRxQueues: uint32(queues)}
+	if err := n.Switch.Netlink().LinkAdd(veth); err != nil {
+		return fmt.Errorf("veth pair %s and %s in %s: %w", a, b, n.Switch.Name, err)
+	}
+	return nil
+}
+
+// ready sets a device of the switch's namespace up, with the MTU of the ends.
+func (n *Net) ready(ifname string) error {
+	l, err := n.Switch.Netlink().LinkByName(ifname)
+	if err == nil {
+		err = n.setMTU(l)
+	}
+	if err == nil {
+		err = n.Switch.Netlink().LinkSetUp(l)
+	}
+	if err != nil {
+		return fmt.Errorf("%s in %s: %w", ifname, n.Switch.Name, err)
+	}
+	return nil
+}
+
+// setMTU gives a device of the switch's namespace the MTU of the ends, and
+// with a veth its other side, where that is there too.
+func (n *Net) setMTU(l netlink.Link) error {
+	mtu := cmp.Or(n.Spec.Wire.MTU, ends.DefaultMTU)
+	if err := n.Switch.Netlink().LinkSetMTU(l, mtu); err != nil {
+		return fmt.Errorf("mtu %d: %w", mtu, err)
+	}
+	if a := l.Attrs(); l.Type() == "veth" && a.NetNsID < 0 {
+		peer, err := n.Switch.Netlink().LinkByIndex(a.ParentIndex)
+		if err == nil {
+			err = n.Switch.Netlink().LinkSetMTU(peer, mtu)
+		}
+		if err != nil {
+			return fmt.Errorf("mtu %d of its other side: %w", mtu, err)
+		}
+	}
+	return nil
+}
