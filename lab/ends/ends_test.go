@@ -4,8 +4,13 @@ package ends
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -34,6 +39,43 @@ func TestLeftover(t *testing.T) {
 	}
 	if want := fmt.Sprintf("bsc-lab-%d-x", os.Getpid()); NameFor("x") != want {
 		t.Errorf("NameFor(x) = %q, want %q", NameFor("x"), want)
+	}
+}
+
+// A directory of a lab that is gone is removed by the next one, with what is in
+// it, and that of one that lives is not.
+func TestLeftoverDirs(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to write to " + runDir)
+	}
+	// A process that has ended, and whose number is not in use again.
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(runDir, fmt.Sprintf("%s%d-1-x", Prefix, gone.Process.Pid))
+	mine, err := MakeDir("1-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{old, mine} {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "log"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	removed, err := removeDirs()
+	if err != nil {
+		t.Error(err)
+	}
+	if !slices.Contains(removed, old) || slices.Contains(removed, mine) {
+		t.Errorf("removed %v, which should be %s and not %s", removed, old, mine)
+	}
+	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there: %v", old, err)
+	}
+	if _, err := os.Stat(filepath.Join(mine, "log")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-
 	"bascule/lab/ends"
 	"bascule/lab/report"
 )
@@ -111,7 +110,7 @@ func path(hops ...string) []report.Hop {
 // All is every fabric, in the order in which they are shown.
 var All = slices.Concat([]*Fabric{
 	Direct,
-	LinuxBridge, LinuxBridgeFiltered, OVS,
+	LinuxBridge, LinuxBridgeFiltered, OVS, OVSAFXDP,
 	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,

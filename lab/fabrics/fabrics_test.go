@@ -63,6 +63,17 @@ func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
 				t.Errorf("%s was left", l)
 			}
 		}
+		// Daemons have their directory among their arguments.
+		running, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range running {
+			line, err := os.ReadFile(r)
+			if err == nil && strings.Contains(string(line), "/"+ends.NameFor(fmt.Sprint(n.serial))+"-") {
+				t.Errorf("%s was left: %q", filepath.Dir(r), line)
+			}
+		}
 	})
 	return n
 }
@@ -84,7 +95,7 @@ func ping(ctx context.Context, n *Net, from, to int) error {
 func TestFabricsCarry(t *testing.T) {
 	needRoot(t)
 	s := site(t)
-	for _, f := range append([]*Fabric{LinuxBridge, LinuxBridgeFiltered, OVS, Bascule}, Neutron...) {
+	for _, f := range append([]*Fabric{LinuxBridge, LinuxBridgeFiltered, OVS, OVSAFXDP, Bascule}, Neutron...) {
 		for _, setup := range []struct {
 			name string
 			spec Spec
@@ -95,6 +106,7 @@ func TestFabricsCarry(t *testing.T) {
 			{"host mtu=9000", Spec{Ends: 2, Host: true, Wire: ends.Wire{MTU: 9000}}},
 		} {
 			t.Run(f.Name+" "+setup.name, func(t *testing.T) {
+				t.Parallel()
 				if f.Missing != "" {
 					if _, err := f.Build(t.Context(), s, setup.spec); !errors.As(err, new(*ends.Unavailable)) {
 						t.Errorf("built without what is missing: %v", err)
@@ -140,7 +152,7 @@ func TestTCPCrosses(t *testing.T) {
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skip("needs iperf3")
 	}
-	for _, f := range append([]*Fabric{OVS}, Neutron[:7]...) {
+	for _, f := range append([]*Fabric{OVS, OVSAFXDP}, Neutron[:7]...) {
 		t.Run(f.Name, func(t *testing.T) {
 			n := built(t, f, Site{}, Spec{Ends: 2})
 			listen := ends.Listen{Proto: "tcp", Port: 5201}

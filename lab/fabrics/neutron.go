@@ -5,6 +5,7 @@ package fabrics
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -176,7 +177,15 @@ func (t topology) build(ctx context.Context, n *Net) error {
 		return err
 	}
 	var edges []string
-	n.known = func(ctx context.Context) (int, error) { return core.known(ctx, bridgeName) }
+	// What is sent to its own port is learned by one bridge alone.
+	n.known = func(ctx context.Context) (int, error) {
+		most, err := core.known(ctx, bridgeName)
+		for _, e := range edges {
+			count, edgeErr := edge.known(ctx, e)
+			most, err = max(most, count), errors.Join(err, edgeErr)
+		}
+		return most, err
+	}
 	n.flush = func(ctx context.Context) error {
 		for _, e := range edges {
 			if err := edge.flush(ctx, e); err != nil {

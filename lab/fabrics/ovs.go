@@ -45,6 +45,45 @@ var OVS = &Fabric{
 	},
 }
 
+// OVSAFXDP is Open vSwitch in user space with ports that are read and written
+// by AF_XDP sockets, where it was built with them: several times the packets a
+// second of packet sockets. But a checksum that is yet to be filled in is lost,
+// and no frame may be larger than a page. So the ends' transmit checksum
+// offload is off, and with it they hand over no large packets.
+//
+// The ports are of the type afxdp-nonpmd, which the main thread polls, as it
+// does packet sockets. A thread of the type afxdp answers sooner, and carries as
+// much; but it never sleeps, and would take a core from every other fabric of a
+// group of cases.
+var OVSAFXDP = &Fabric{
+	Name:     "ovs-afxdp",
+	About:    "an Open vSwitch bridge in user space with AF_XDP ports; no checksum offload at the ends",
+	Path:     OVS.Path,
+	HostPath: OVS.HostPath,
+	Arrival:  AsBuffers,
+	Needs:    append([]ends.Program{{Command: "ethtool", Package: "ethtool"}}, ovsPrograms...),
+	build:    buildOVSAFXDP,
+}
+
+func buildOVSAFXDP(ctx context.Context, _ Site, n *Net) error {
+	const most = 3000 // what is left of a page of 4096 for sure
+	if n.Spec.Wire.MTU > most {
+		return &ends.Unavailable{Reason: fmt.Sprintf("AF_XDP sockets take no frame of more than a page; the MTU is %d", n.Spec.Wire.MTU)}
+	}
+	if n.Spec.Guests {
+		return &ends.Unavailable{Reason: "AF_XDP sockets lose the checksums of virtual machines"}
+	}
+	if err := n.single(ctx, &ovsKit{net: n, afxdp: true}); err != nil {
+		return err
+	}
+	for _, e := range n.Ends {
+		if _, err := e.At.Output(ctx, ends.AnyCPU, "ethtool", "-K", e.Ifname, "tx", "off"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 var ovsPrograms = []ends.Program{
 	{Command: "ovs-vswitchd", Package: "openvswitch-switch"},
 	{Command: "ovsdb-server", Package: "openvswitch-switch"},
@@ -56,6 +95,8 @@ var ovsPrograms = []ends.Program{
 // ovsSchema is what Open vSwitch's database is made of.
 const ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
 
+const ovsAFXDPType = "afxdp-nonpmd"
+
 // ovsPatience is how long a command waits for the daemons.
 const ovsPatience = 20 * time.Second
 
@@ -63,6 +104,7 @@ const ovsPatience = 20 * time.Second
 // write only to a directory of their own.
 type ovsKit struct {
 	net      *Net
+	afxdp    bool
 	dir      string
 	datapath string // datapath_type of ovs-vswitchd.conf.db(5)
 	daemons  []*daemon
@@ -94,7 +136,8 @@ func (d *daemon) err() error {
 
 // env keeps the programs of Open vSwitch away from the machine's own.
 func (k *ovsKit) env() []string {
-	env := os.Environ()
+	// And keep libxdp's dispatcher, which it pins in the BPF filesystem, away.
+	env := append(os.Environ(), "LIBXDP_SKIP_DISPATCHER=1")
 	for _, name := range []string{"RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"} {
 		env = append(env, "OVS_"+name+"="+k.dir)
 	}
@@ -205,10 +248,13 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 	}
 	n.undo = append(n.undo, k.stop)
 	k.datapath = "netdev"
-	how := "userspace datapath (the kernel has none)"
-	if _, err := netlink.GenlFamilyGet("ovs_datapath"); err == nil {
-		k.datapath = "system"
-		how = "kernel datapath"
+	how := "userspace datapath with AF_XDP"
+	if !k.afxdp {
+		how = "userspace datapath (the kernel has none)"
+		if _, err := netlink.GenlFamilyGet("ovs_datapath"); err == nil {
+			k.datapath = "system"
+			how = "kernel datapath"
+		}
 	}
 	version, err := k.run(ctx, "ovs-vswitchd", "--version")
 	if err != nil {
@@ -223,17 +269,17 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 		return err
 	}
 	settings := []string{"--no-wait", "init"}
-	if k.datapath == "netdev" {
+	if k.datapath == "netdev" && !k.afxdp {
 		// It counts only when it is set before ovs-vswitchd starts.
 		settings = append(settings, "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
-		// The kernel, too, sees what packet sockets see, and must not answer in
-		// the place of the host's own interface.
-		err := n.Switch.Do(func() error { return ends.Sysctl("net.ipv4.conf.all.arp_ignore", "1") })
-		if err != nil {
-			return err
-		}
 	}
 	if err := k.vsctl(ctx, settings...); err != nil {
+		return err
+	}
+	// The kernel, too, sees what packet sockets see, and must not answer in the
+	// place of the host's own interface.
+	err = n.Switch.Do(func() error { return ends.Sysctl("net.ipv4.conf.all.arp_ignore", "1") })
+	if err != nil {
 		return err
 	}
 	return k.daemon(ctx, "vswitchd.ctl", "ovs-vswitchd", "unix:"+k.path("db.sock"), "--unixctl="+k.path("vswitchd.ctl"))
@@ -268,10 +314,21 @@ func (k *ovsKit) add(ctx context.Context, bridge string) error {
 	if most := k.net.Spec.FDBMax; most != 0 {
 		args = append(args, fmt.Sprintf("other_config:mac-table-size=%d", most))
 	}
-	return k.vsctl(ctx, args...)
+	if err := k.vsctl(ctx, args...); err != nil || !k.afxdp {
+		return err
+	}
+	types, err := k.run(ctx, "ovs-vsctl", "--db=unix:"+k.path("db.sock"), "get", "Open_vSwitch", ".", "iface_types")
+	if err == nil && !strings.Contains(types, ovsAFXDPType) {
+		return &ends.Unavailable{Reason: "this Open vSwitch was built without AF_XDP"}
+	}
+	return err
 }
 
 func (k *ovsKit) plug(ctx context.Context, bridge, device string) error {
+	if k.afxdp {
+		return k.vsctl(ctx, "add-port", bridge, device, "--",
+			"set", "Interface", device, "type="+ovsAFXDPType, "options:xdp-mode=native")
+	}
 	return k.vsctl(ctx, "add-port", bridge, device)
 }
 
