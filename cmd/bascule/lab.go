@@ -217,14 +217,16 @@ and the profiles, which are choices of both.`,
 				About   string `json:"about"`
 			}
 			type item struct {
-				Name   string       `json:"name"`
-				About  string       `json:"about"`
-				Path   []report.Hop `json:"path,omitempty"`
-				Params []param      `json:"parameters,omitempty"`
+				Name    string       `json:"name"`
+				About   string       `json:"about"`
+				Path    []report.Hop `json:"path,omitempty"`
+				Devices int          `json:"devices,omitempty"`
+				Missing string       `json:"missing,omitempty"`
+				Params  []param      `json:"parameters,omitempty"`
 			}
 			var fs, ws, ps []item
 			for _, f := range fabrics.All {
-				fs = append(fs, item{Name: f.Name, About: f.About, Path: f.Path})
+				fs = append(fs, item{Name: f.Name, About: f.About, Path: f.Path, Devices: report.Devices(f.Path), Missing: f.Missing})
 			}
 			for _, k := range workloads.Kinds {
 				w := item{Name: k.Name, About: k.About}
@@ -248,7 +250,10 @@ and the profiles, which are choices of both.`,
 				for _, i := range part.items {
 					list = append(list, fact{i.Name, i.About})
 					if len(i.Path) > 0 {
-						list = append(list, fact{"", report.Drawing(i.Path)})
+						list = append(list, fact{"", fmt.Sprintf("%s (%d between)", report.Drawing(i.Path), i.Devices)})
+					}
+					if i.Missing != "" {
+						list = append(list, fact{"", "cannot be measured: " + i.Missing})
 					}
 					for _, p := range i.Params {
 						list = append(list, fact{"", fmt.Sprintf(":%s=%s, %s", p.Name, p.Default, p.About)})
