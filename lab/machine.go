@@ -117,7 +117,8 @@ type coreTicks struct {
 // machine that bascule runs on.
 const hz = 100
 
-// cpuTime reads /proc/stat.
+// cpuTime reads /proc/stat. The virtual machines are programs of the lab that
+// have not ended.
 func cpuTime() (ticks, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

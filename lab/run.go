@@ -11,6 +11,7 @@ import (
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
+	"bascule/lab/guests"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
 )
@@ -32,6 +33,7 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 	} else if len(removed) > 0 {
 		progress.note("removed what an earlier run left: " + strings.Join(removed, ", "))
 	}
+	site.Guests = guests.NewPool(site.Bascule, guestPrograms(p)...)
 	for _, g := range p.Groups {
 		if ctx.Err() != nil {
 			break
@@ -39,6 +41,10 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 		measured := runGroup(ctx, site, g, counters, progress)
 		r.Groups = append(r.Groups, measured)
 		progress.group(measured)
+	}
+	r.Machine.Guests = site.Guests.Accelerator()
+	if err := site.Guests.Close(); err != nil {
+		progress.note(err.Error())
 	}
 	r.Complete = ctx.Err() == nil
 	r.Seconds = time.Since(begin).Seconds()
@@ -59,6 +65,22 @@ func drawings(groups []Group) []report.Fabric {
 				out = append(out, report.Fabric{Name: f.Name, About: f.About, Path: f.Path, HostPath: f.HostPath})
 			}
 			seen[f] = true
+		}
+	}
+	return out
+}
+
+// guestPrograms are the commands that the profile's virtual machines run.
+func guestPrograms(p Profile) []string {
+	var out []string
+	for _, g := range p.Groups {
+		for _, c := range g.Cases {
+			if !c.Setup.Guests {
+				continue
+			}
+			for _, need := range c.Workload.Needs {
+				out = append(out, need.Command)
+			}
 		}
 	}
 	return out
@@ -173,10 +195,17 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 		c.fail(err)
 		return
 	}
+	watched, cancel := c.net.Watch(ctx)
+	defer cancel()
 	counted := counters.read()
-	s, err := c.session.Run(ctx)
+	s, err := c.session.Run(watched)
 	if ctx.Err() != nil {
 		return
+	}
+	var ended *guests.EndedError
+	if errors.As(context.Cause(watched), &ended) {
+		err = ended
+		c.row = patience // it does not come back
 	}
 	if err != nil {
 		c.fail(err)

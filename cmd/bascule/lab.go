@@ -13,6 +13,7 @@ import (
 
 	"bascule/lab"
 	"bascule/lab/fabrics"
+	"bascule/lab/guests"
 	"bascule/lab/report"
 	"bascule/lab/studies"
 	"bascule/lab/workloads"
@@ -35,13 +36,14 @@ every round. Nothing of the machine's own network is touched.`,
   bascule lab compare old.json new.json
   bascule lab report report.json --html > report.html`,
 	}
-	cmd.AddCommand(newLabRun(p), newLabReproduce(p), newLabCompare(p), newLabReport(p), newLabList(p))
+	cmd.AddCommand(newLabRun(p), newLabReproduce(p), newLabCompare(p), newLabReport(p), newLabList(p), newLabGuest())
 	return cmd
 }
 
 func newLabRun(p *program) *cobra.Command {
 	var o lab.Options
 	var file string
+	var where *choice
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "send workloads over fabrics and print what was measured",
@@ -57,7 +59,13 @@ their rounds, Mann and Whitney's, tells them apart (p < 0.05), which takes
 The profile demo shows TCP over a cable, a Linux bridge and a bascule in less
 than a minute. The profile bench is every figure that bascule is held to, and
 fails only when it cannot measure one. With --fabric or --workload and no
-profile, each of the named workloads runs on each of the named fabrics.`,
+profile, each of the named workloads runs on each of the named fabrics.
+
+With --ends vm the ends are virtual machines of QEMU, one CPU each, on taps in
+place of veth cables; they use KVM where it works, and the report says whether
+it did. Their kernel is Debian's linux-image-cloud-amd64, downloaded by apt-get
+into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and not installed. The one
+that is there is used again; remove it to get a newer one.`,
 		Example: `  bascule lab run --profile demo
   bascule lab run --profile bench -o bench.json
   bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
@@ -70,6 +78,7 @@ profile, each of the named workloads runs on each of the named fabrics.`,
 			if mtu := o.Setup.MTU; cmd.Flags().Changed("mtu") && (mtu < 68 || mtu > 65535) {
 				return usagef(cmd, "--mtu %d: give 68 to 65535", mtu)
 			}
+			o.Setup.Guests = where.text == "vm"
 			profile, err := lab.Select(o)
 			if err != nil {
 				return labUsage(cmd, err)
@@ -81,6 +90,7 @@ profile, each of the named workloads runs on each of the named fabrics.`,
 	f.StringVar(&o.Profile, "profile", "", "what to measure, a `PROFILE`: "+strings.Join(lab.ProfileNames, " or "))
 	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, a `LIST` with commas; see lab list")
+	where = addChoice(cmd, "ends", "netns", "what the ends are: network namespaces or virtual machines", "netns", "vm")
 	f.IntVar(&o.Rounds, "rounds", 0, "`N` rounds that count, instead of the profile's own")
 	f.BoolVar(&o.Setup.Host, "from-host", false, "send from the host's own interface on the fabric instead of from an end")
 	f.IntVar(&o.Setup.MTU, "mtu", 0, "`BYTES` of the largest packet of the ends and all between them, instead of 1500")
@@ -200,6 +210,21 @@ func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) 
 			len(missing), len(r.Figures), strings.Join(missing, ", "))
 	}
 	return nil
+}
+
+// newLabGuest is the first program of the lab's virtual machines.
+func newLabGuest() *cobra.Command {
+	return &cobra.Command{
+		Use:    "guest",
+		Short:  "be the first program of a virtual machine of the lab",
+		Hidden: true,
+		RunE: func(*cobra.Command, []string) error {
+			if err := guests.Main(); err != nil {
+				return fmt.Errorf("cannot be a guest of the lab: %w", err)
+			}
+			return nil
+		},
+	}
 }
 
 func newLabList(p *program) *cobra.Command {

@@ -114,7 +114,7 @@ func newLabReport(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report FILE",
 		Short: "print a report in another form",
-		Long:  `Print a report that the lab wrote as .json: as text, or in the form that is
+		Long: `Print a report that the lab wrote as .json: as text, or in the form that is
 asked for.`,
 		Example: `  bascule lab report report.json
   bascule lab report report.json --html > report.html`,

@@ -21,6 +21,9 @@ var Direct = &Fabric{
 }
 
 func buildDirect(_ context.Context, _ Site, n *Net) error {
+	if n.Spec.Guests {
+		return &ends.Unavailable{Reason: "a veth cable has no end in a virtual machine"}
+	}
 	if n.Spec.Ends%2 != 0 || n.Spec.Together {
 		return &ends.Unavailable{Reason: "a cable joins two ends, each in a namespace of its own"}
 	}

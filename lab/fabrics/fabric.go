@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"bascule/lab/ends"
+	"bascule/lab/guests"
 	"bascule/lab/report"
 )
 
@@ -59,6 +60,8 @@ type Spec struct {
 type Site struct {
 	// Bascule is the path of the bascule program.
 	Bascule string
+	// Guests are the virtual machines for ends that are some; nil for none.
+	Guests *guests.Pool
 }
 
 // Fabric is one way to join ends.
@@ -155,6 +158,7 @@ type Net struct {
 	memory func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
 	undo   []func() error
+	guests []*guests.Guest
 }
 
 var serial atomic.Int64
@@ -174,9 +178,16 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as those of the ends' stacks are"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
+	case spec.Guests && site.Guests == nil:
+		return nil, &ends.Unavailable{Reason: "there are no virtual machines here"}
 	}
 	if err := ends.Installed(f.Needs...); err != nil {
 		return nil, err
+	}
+	if spec.Guests {
+		if err := site.Guests.Ready(ctx, spec.Ends); err != nil {
+			return nil, err
+		}
 	}
 	n := &Net{Fabric: f, Spec: spec, site: site, serial: serial.Add(1)}
 	if err := f.build(ctx, site, n); err != nil {
@@ -193,6 +204,23 @@ func (n *Net) Close() error {
 	}
 	n.undo = nil
 	return errors.Join(errs...)
+}
+
+// Watch returns a context that ends also when a virtual machine does that has
+// an end of the net; that is its cause then. Without it, a program that waits
+// for an answer from there would wait for long.
+func (n *Net) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var stop []func() bool
+	for _, g := range n.guests {
+		stop = append(stop, context.AfterFunc(g.Ended(), func() { cancel(context.Cause(g.Ended())) }))
+	}
+	return ctx, func() {
+		for _, s := range stop {
+			s()
+		}
+		cancel(nil)
+	}
 }
 
 // Flush forgets every learned address.
@@ -309,7 +337,7 @@ func (n *Net) place() (err error) {
 func (n *Net) cable(ctx context.Context, near string) error {
 	i := len(n.Ends)
 	if n.Spec.Guests {
-		return &ends.Unavailable{Reason: "virtual machines are not built yet"}
+		return n.guest(ctx, near)
 	}
 	ns, err := n.endNamespace(i)
 	if err != nil {
@@ -325,6 +353,20 @@ func (n *Net) cable(ctx context.Context, near string) error {
 			return err
 		}
 	}
+	return n.joined(end, near)
+}
+
+// guest makes the next end a virtual machine, with a tap as the device of the
+// switch's namespace.
+func (n *Net) guest(ctx context.Context, near string) error {
+	i := len(n.Ends)
+	g := n.site.Guests.Guest(i)
+	end, takeOut, err := g.Plug(ctx, n.Switch, near, i+1, n.Spec.Wire)
+	if err != nil {
+		return err
+	}
+	n.undo = append(n.undo, takeOut)
+	n.guests = append(n.guests, g)
 	return n.joined(end, near)
 }
 

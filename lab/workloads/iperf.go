@@ -22,7 +22,8 @@ var iperfListen = ends.Listen{Proto: "tcp", Port: 5201}
 // when it fails.
 func iperf(ctx context.Context, n *fabrics.Net, pin bool, length time.Duration, args ...string) (r iperfReport, err error) {
 	args = append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", "-t", strconv.Itoa(int(length.Seconds()))}, args...)
-	if pin {
+	// Virtual machines have one CPU each.
+	if pin && !n.Spec.Guests {
 		cpus, err := cores(2)
 		if err != nil {
 			return r, err

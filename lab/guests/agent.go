@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+)
+
+// Main is the first process of a guest: it readies the machine, does what the
+// lab asks for until the lab hangs up, and switches the machine off. It returns
+// only where it is not the first process of a machine.
+func Main() error {
+	if os.Getpid() != 1 {
+		return errors.New("it is the first process of a virtual machine only")
+	}
+	err := ready()
+	if err == nil {
+		err = talk()
+	}
+	// The last words on the console, which the lab quotes.
+	fmt.Fprintln(os.Stderr, err)
+	unix.Sync()
+	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// ready mounts what every program expects, and loads the drivers.
+func ready() error {
+	for _, m := range []struct{ kind, at string }{
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"},
+	} {
+		if err := os.MkdirAll(m.at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.at, err)
+		}
+	}
+	if err := os.Setenv("PATH", "/usr/bin"); err != nil {
+		return err
+	}
+	// Their names have the order in which they need each other.
+	drivers, err := filepath.Glob(modulesDir + "/*.ko")
+	if err != nil {
+		return err
+	}
+	for _, d := range drivers {
+		f, err := os.Open(d)
+		if err != nil {
+			return err
+		}
+		err = unix.FinitModule(int(f.Fd()), "", 0)
+		f.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("module %s: %w", filepath.Base(d), err)
+		}
+	}
+	return nil
+}
+
+// talk answers the lab, which is at the other side of the machine's only
+// virtio port.
+func talk() error {
+	var ports []string
+	err := patiently(func() (ok bool, err error) {
+		ports, err = filepath.Glob("/dev/vport*")
+		return len(ports) > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("port to the lab: %w", err)
+	}
+	f, err := os.OpenFile(ports[0], os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return answer(f)
+}
+
+// patiently tries until it is ok or fails; what it waits for is the kernel's
+// work of a moment.
+func patiently(try func() (ok bool, err error)) error {
+	for deadline := time.Now().Add(grace); ; time.Sleep(time.Millisecond) {
+		ok, err := try()
+		if ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("nothing after %v", grace)
+		}
+	}
+}
+
+// agent does what the lab asks for.
+type agent struct {
+	mu      sync.Mutex
+	enc     *json.Encoder
+	nets    map[string]*ends.Namespace
+	running map[uint64]context.CancelFunc
+	servers map[uint64]io.Closer
+}
+
+// answer does what is asked for over conn until it ends, which is an error.
+func answer(conn io.ReadWriter) error {
+	a := &agent{
+		enc:     json.NewEncoder(conn),
+		nets:    map[string]*ends.Namespace{},
+		running: map[uint64]context.CancelFunc{},
+		servers: map[uint64]io.Closer{},
+	}
+	dec := json.NewDecoder(conn)
+	for {
+		var r request
+		if err := dec.Decode(&r); err != nil {
+			return fmt.Errorf("the lab: %w", err)
+		}
+		a.mu.Lock()
+		if r.Do == doCancel {
+			if cancel := a.running[r.Of]; cancel != nil {
+				cancel()
+			}
+			a.mu.Unlock()
+			continue
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		a.running[r.ID] = cancel
+		a.mu.Unlock()
+		go func() {
+			out, err := a.do(ctx, r)
+			re := reply{ID: r.ID, Out: out}
+			if err != nil {
+				re.Error = err.Error()
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			// A server's context lasts as long as the server.
+			if r.Do != doServe || err != nil {
+				delete(a.running, r.ID)
+				cancel()
+			}
+			if err := a.enc.Encode(re); err != nil {
+				fmt.Fprintln(os.Stderr, "answer to the lab:", err)
+			}
+		}()
+	}
+}
+
+// do does one request.
+func (a *agent) do(ctx context.Context, r request) ([]byte, error) {
+	switch r.Do {
+	case doHello:
+		return nil, nil
+	case doPlug:
+		return nil, a.plug(r.Net, *r.Card)
+	case doEnd:
+		a.mu.Lock()
+		s := a.servers[r.Of]
+		delete(a.servers, r.Of)
+		delete(a.running, r.Of)
+		a.mu.Unlock()
+		if s == nil {
+			return nil, fmt.Errorf("no server %d", r.Of)
+		}
+		return nil, s.Close()
+	}
+	a.mu.Lock()
+	n := a.nets[r.Net]
+	a.mu.Unlock()
+	if n == nil {
+		return nil, fmt.Errorf("no network %q", r.Net)
+	}
+	// The machine has one CPU.
+	switch r.Do {
+	case doUnplug:
+		a.mu.Lock()
+		delete(a.nets, r.Net)
+		a.mu.Unlock()
+		return nil, n.Close()
+	case doOutput:
+		return n.Output(ctx, ends.AnyCPU, r.Program, r.Args...)
+	case doServe:
+		s, err := n.Serve(ctx, ends.AnyCPU, r.Listen, r.Program, r.Args...)
+		if err != nil {
+			return nil, err
+		}
+		a.mu.Lock()
+		a.servers[r.ID] = s
+		a.mu.Unlock()
+		return nil, nil
+	case doFeatures:
+		return nil, n.SetFeatures(r.Ifname, r.Features)
+	}
+	return nil, fmt.Errorf("unknown request %q", r.Do)
+}
+
+// plug makes a namespace with a network card as an end in it. Each case has
+// one, so that all may have the lab's ordinary addresses.
+func (a *agent) plug(name string, c card) error {
+	mac, err := net.ParseMAC(c.MAC)
+	if err != nil {
+		return err
+	}
+	addr, err := netip.ParsePrefix(c.Addr)
+	if err != nil {
+		return err
+	}
+	n, err := ends.NewNamespace(name)
+	if err != nil {
+		return err
+	}
+	if err := plugInto(n, c, mac, addr); err != nil {
+		return errors.Join(fmt.Errorf("network card %s: %w", c.Found, err), n.Close())
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nets[name] = n
+	return nil
+}
+
+func plugInto(n *ends.Namespace, c card, mac net.HardwareAddr, addr netip.Prefix) error {
+	root, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var l netlink.Link
+	err = patiently(func() (bool, error) {
+		l, err = linkOf(root, c.Found)
+		return l != nil, err
+	})
+	if err != nil {
+		return err
+	}
+	to, err := netns.GetFromName(n.Name)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if err := root.LinkSetNsFd(l, int(to)); err != nil {
+		return err
+	}
+	if l, err = linkOf(n.Netlink(), c.Found); err != nil {
+		return err
+	}
+	err = errors.Join(
+		n.Netlink().LinkSetName(l, c.Ifname),
+		n.Netlink().LinkSetHardwareAddr(l, mac),
+		n.Netlink().LinkSetMTU(l, c.MTU),
+	)
+	if err != nil {
+		return err
+	}
+	_, err = n.Adopt(c.Ifname, addr)
+	return err
+}
+
+// linkOf finds the device with a hardware address; nil for none.
+func linkOf(h *netlink.Handle, mac string) (netlink.Link, error) {
+	links, err := h.LinkList()
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == mac })
+	if i < 0 {
+		return nil, err
+	}
+	return links[i], nil
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package guests makes virtual machines whose network cards are ends of the
+// lab's fabrics. They are QEMU's, with a kernel of Debian's and with a file
+// system in memory that has the lab's own program as its first process.
+package guests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+)
+
+var qemu = ends.Program{Command: "qemu-system-x86_64", Package: "qemu-system-x86"}
+
+// Most is how many guests a pool makes: each has a kernel and a file system in
+// memory.
+const Most = 8
+
+// memoryMiB is each guest's.
+const memoryMiB = 256
+
+// How a guest's instructions are run.
+const (
+	KVM = "kvm" // by the processor
+	TCG = "tcg" // by QEMU, which translates them
+)
+
+// How long a guest may take until it answers. Where KVM does not work a guest
+// does not fail but hang, so that the time to wait is lost in every run.
+const (
+	kvmPatience = 10 * time.Second
+	tcgPatience = time.Minute
+)
+
+// EndedError is that a virtual machine has ended though it was needed.
+type EndedError struct {
+	Number int    // of the machine, from 1
+	Why    string // the process's end, and the last lines of its console
+}
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("virtual machine %d has ended: %s", e.Number, e.Why)
+}
+
+// Pool is the guests of a run. They are started when the first is needed, and
+// used by all cases.
+type Pool struct {
+	program  string
+	programs []string
+
+	mu     sync.Mutex
+	accel  string
+	kernel string
+	image  *os.File // the file system, in memory
+	guests []*Guest
+	cards  int // that were ever plugged in
+}
+
+// NewPool is a pool without guests yet. The path is the bascule program's,
+// which guests start as `bascule lab guest`; they have those of the other
+// programs, named by their commands, that are installed here.
+func NewPool(bascule string, programs ...string) *Pool {
+	return &Pool{program: bascule, programs: programs}
+}
+
+// Accelerator is KVM or TCG, and empty before the first guest was started.
+func (p *Pool) Accelerator() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accel
+}
+
+// Ready starts guests until there are n, and those again that have ended. They
+// end when ctx does. An ends.Unavailable tells why there can be none.
+func (p *Pool) Ready(ctx context.Context, n int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > Most {
+		return &ends.Unavailable{Reason: fmt.Sprintf("it has %d ends, and there are at most %d virtual machines", n, Most)}
+	}
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	for len(p.guests) < n {
+		p.guests = append(p.guests, nil)
+	}
+	if p.accel == "" {
+		p.accel = TCG
+		if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
+			f.Close()
+			if g, err := p.boot(ctx, 1, KVM, kvmPatience); err == nil {
+				p.accel, p.guests[0] = KVM, g
+			}
+		}
+	}
+	var started sync.WaitGroup
+	errs := make([]error, n)
+	for i, g := range p.guests[:n] {
+		if g != nil && g.ended.Err() == nil {
+			continue
+		}
+		started.Go(func() {
+			if p.guests[i], errs[i] = p.boot(ctx, i+1, p.accel, tcgPatience); errs[i] != nil {
+				p.guests[i] = nil
+			}
+		})
+	}
+	started.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// One is enough: what fails, fails alike.
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Guest is the i-th guest, from 0, of those that are ready.
+func (p *Pool) Guest(i int) *Guest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.guests[i]
+}
+
+// Close ends all guests.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range p.guests {
+		if g != nil {
+			g.kill()
+			<-g.ended.Done()
+		}
+	}
+	p.guests = nil
+	if p.image == nil {
+		return nil
+	}
+	image := p.image
+	p.image = nil
+	return image.Close()
+}
+
+// prepare finds a kernel and makes the file system, once.
+func (p *Pool) prepare(ctx context.Context) error {
+	if p.image != nil {
+		return nil
+	}
+	if runtime.GOARCH != "amd64" {
+		return &ends.Unavailable{Reason: "virtual machines are made on amd64 only"}
+	}
+	if err := ends.Installed(qemu); err != nil {
+		return err
+	}
+	dir, err := findKernel(ctx, cacheDir())
+	if err != nil {
+		return err
+	}
+	if p.kernel, err = bootImage(dir); err != nil {
+		return err
+	}
+	drivers, err := modules(ctx, dir, "virtio_pci", "virtio_console", "virtio_net")
+	if err != nil {
+		return err
+	}
+	// In memory, so that nothing is left however the lab ends.
+	fd, err := unix.MemfdCreate("initramfs", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("file system of the virtual machines: %w", err)
+	}
+	image := os.NewFile(uintptr(fd), "initramfs")
+	if err := build(ctx, image, p.program, p.programs, drivers); err != nil {
+		return errors.Join(fmt.Errorf("file system of the virtual machines: %w", err), image.Close())
+	}
+	p.image = image
+	return nil
+}
+
+// Guest is a virtual machine that runs.
+type Guest struct {
+	number int
+	pool   *Pool
+	pid    int
+	kill   context.CancelFunc
+	ended  context.Context // its cause is an EndedError
+	line   *line
+	qmp    *qmp
+}
+
+// boot starts a guest and waits until it answers.
+func (p *Pool) boot(ctx context.Context, number int, accel string, patience time.Duration) (*Guest, error) {
+	monitor, monitorFar, err := socketpair()
+	if err != nil {
+		return nil, err
+	}
+	defer monitorFar.Close()
+	agent, agentFar, err := socketpair()
+	if err != nil {
+		return nil, errors.Join(err, monitor.Close())
+	}
+	defer agentFar.Close()
+
+	cpu := "max"
+	if accel == KVM {
+		cpu = "host"
+	}
+	living, kill := context.WithCancel(ctx)
+	cmd := ends.Command(living, qemu.Command,
+		"-name", fmt.Sprintf("bascule-lab-%d", number),
+		"-machine", "pc,accel="+accel, "-cpu", cpu, "-smp", "1", "-m", fmt.Sprint(memoryMiB),
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", p.kernel, "-initrd", "/proc/self/fd/3",
+		// What follows -- is given to the first program.
+		"-append", "console=ttyS0 quiet panic=-1 rdinit="+initPath+" -- lab guest",
+		"-serial", "stdio",
+		"-chardev", "socket,id=monitor,fd=4", "-mon", "chardev=monitor,mode=control",
+		"-device", "virtio-serial-pci,disable-legacy=on",
+		"-chardev", "socket,id=agent,fd=5", "-device", "virtserialport,chardev=agent",
+	)
+	cmd.ExtraFiles = []*os.File{p.image, monitorFar, agentFar}
+	said := &tail{}
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
+		kill()
+		return nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
+	}
+	// It outlives ctx until the process is gone.
+	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	go func() {
+		// How it ended is in ProcessState.
+		_ = cmd.Wait()
+		end(&EndedError{number, strings.TrimSpace(cmd.ProcessState.String() + said.last())})
+		kill()
+		monitor.Close()
+		agent.Close()
+	}()
+	g := &Guest{number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, line: newLine(agent, ended), qmp: newQMP(monitor, ended)}
+	err = g.qmp.run("qmp_capabilities", map[string]any{})
+	if err == nil {
+		up, cancel := context.WithTimeout(living, patience)
+		_, _, err = g.line.ask(up, request{Do: doHello})
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("virtual machine %d does not answer after %v%s", number, patience, said.last())
+		}
+		cancel()
+	}
+	if err != nil {
+		kill()
+		<-ended.Done()
+		return nil, err
+	}
+	return g, nil
+}
+
+// socketpair is a connection of which a process that is started gets the far
+// side.
+func socketpair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connection to a virtual machine: %w", err)
+	}
+	far := os.NewFile(uintptr(fds[1]), "far")
+	near := os.NewFile(uintptr(fds[0]), "near")
+	defer near.Close()
+	conn, err := net.FileConn(near)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("connection to a virtual machine: %w", err), far.Close())
+	}
+	return conn.(*net.UnixConn), far, nil
+}
+
+// tail keeps the end of what a guest's console and QEMU said.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const keep = 4096
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-keep):]
+	return len(p), nil
+}
+
+// last is the last lines in one, after a separator; empty where nothing was
+// said.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.FieldsFunc(string(t.text), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(lines) == 0 {
+		return ""
+	}
+	return "; the last lines of its console: " + strings.Join(lines[max(0, len(lines)-3):], "; ")
+}
+
+// Ended is done when the guest has ended; its cause is an EndedError.
+func (g *Guest) Ended() context.Context { return g.ended }
+
+// Plug plugs a new network card of the guest into device near of a namespace,
+// which is made, and gives it the n-th station's addresses. Both sides are up.
+// What is returned beside the end takes the card out again.
+func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near string, n int, wire ends.Wire) (end ends.End, takeOut func() error, err error) {
+	g.pool.mu.Lock()
+	g.pool.cards++
+	serial := g.pool.cards
+	g.pool.mu.Unlock()
+	c := &plugged{guest: g, name: fmt.Sprintf("n%d", serial)}
+	mac, addr := ends.Number(n)
+	mtu := wire.MTU
+	if mtu == 0 {
+		mtu = ends.DefaultMTU
+	}
+	// All cases use the same addresses; by this one the guest tells the cards
+	// apart.
+	found := net.HardwareAddr{0x02, 0xb5, 0xc1, byte(serial >> 16), byte(serial >> 8), byte(serial)}
+	ifname := fmt.Sprintf("e%d", n)
+	err = c.tap(at, near, mtu)
+	if err == nil {
+		err = g.qmp.run("device_add", map[string]any{
+			"driver": "virtio-net-pci", "id": c.name, "netdev": c.name, "mac": found.String(),
+			"romfile": "", "disable-legacy": "on",
+		})
+	}
+	if err == nil {
+		c.carded = true
+		_, _, err = g.line.ask(ctx, request{Do: doPlug, Net: c.name, Card: &card{found.String(), ifname, mac.String(), addr.String(), mtu}})
+		c.placed = err == nil
+	}
+	if err != nil {
+		err = fmt.Errorf("network card of virtual machine %d: %w", g.number, err)
+		return ends.End{}, nil, errors.Join(err, c.takeOut())
+	}
+	return ends.End{At: c, Ifname: ifname, MAC: mac, Addr: addr}, c.takeOut, nil
+}
+
+// plugged is the place of programs behind one network card of a guest.
+type plugged struct {
+	guest *Guest
+	name  string // of QEMU's devices, and of the namespace in the guest
+	// What of it there is: the tap, the card, and the namespace in the guest.
+	tapped, carded, placed bool
+}
+
+// tap makes the device and gives it to QEMU: it lives as long as QEMU has it
+// open.
+func (c *plugged) tap(at *ends.Namespace, near string, mtu int) error {
+	var fd int
+	err := at.Do(func() (err error) {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return err
+		}
+		req, err := unix.NewIfreq(near)
+		if err == nil {
+			req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		}
+		if err != nil {
+			unix.Close(fd)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("tap %s in %s: %w", near, at.Name, err)
+	}
+	defer unix.Close(fd)
+	l, err := at.Netlink().LinkByName(near)
+	if err == nil {
+		err = errors.Join(at.Netlink().LinkSetMTU(l, mtu), at.Netlink().LinkSetUp(l))
+	}
+	if err != nil {
+		return fmt.Errorf("tap %s in %s: %w", near, at.Name, err)
+	}
+	if err := c.guest.qmp.run("getfd", map[string]any{"fdname": c.name}, fd); err != nil {
+		return err
+	}
+	netdev := map[string]any{"type": "tap", "id": c.name, "fd": c.name}
+	if _, err := os.Stat("/dev/vhost-net"); err == nil {
+		netdev["vhost"] = true
+	}
+	if err := c.guest.qmp.run("netdev_add", netdev); err != nil {
+		return err
+	}
+	c.tapped = true
+	return nil
+}
+
+// takeOut undoes Plug.
+func (c *plugged) takeOut() error {
+	g := c.guest
+	var errs []error
+	if c.placed {
+		errs = append(errs, c.ask(context.Background(), request{Do: doUnplug}))
+	}
+	if c.tapped {
+		// With it the tap goes, whatever the guest does.
+		errs = append(errs, g.qmp.run("netdev_del", map[string]any{"id": c.name}))
+	}
+	if c.carded {
+		errs = append(errs, g.qmp.takeOut(c.name))
+	}
+	if g.ended.Err() != nil {
+		return nil // and took all with it
+	}
+	return errors.Join(errs...)
+}
+
+// ask asks for something that takes a moment.
+func (c *plugged) ask(ctx context.Context, r request) error {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	r.Net = c.name
+	_, _, err := c.guest.line.ask(ctx, r)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("virtual machine %d: %s: no answer after %v", c.guest.number, r.Do, grace)
+	}
+	return c.wrap(ctx, err)
+}
+
+// wrap says of which guest an error is.
+func (c *plugged) wrap(ctx context.Context, err error) error {
+	var ended *EndedError
+	if err == nil || ctx.Err() != nil || errors.As(err, &ended) {
+		return err
+	}
+	return fmt.Errorf("virtual machine %d: %w", c.guest.number, err)
+}
+
+// Output implements ends.Place. A guest has one CPU.
+func (c *plugged) Output(ctx context.Context, _ int, name string, args ...string) ([]byte, error) {
+	_, out, err := c.guest.line.ask(ctx, request{Do: doOutput, Net: c.name, Program: name, Args: args})
+	return out, c.wrap(ctx, err)
+}
+
+// Serve implements ends.Place. A guest has one CPU.
+func (c *plugged) Serve(ctx context.Context, _ int, on ends.Listen, name string, args ...string) (io.Closer, error) {
+	id, _, err := c.guest.line.ask(ctx, request{Do: doServe, Net: c.name, Listen: on, Program: name, Args: args})
+	if err != nil {
+		return nil, c.wrap(ctx, err)
+	}
+	return &server{c, id}, nil
+}
+
+// SetFeatures implements ends.Place.
+func (c *plugged) SetFeatures(ifname string, f ends.Features) error {
+	return c.ask(context.Background(), request{Do: doFeatures, Ifname: ifname, Features: f})
+}
+
+// server is a program that waits in a guest for clients.
+type server struct {
+	at *plugged
+	id uint64
+}
+
+// Close ends the program.
+func (s *server) Close() error {
+	err := s.at.ask(context.Background(), request{Do: doEnd, Of: s.id})
+	if s.at.guest.ended.Err() != nil {
+		return nil // and took it with it
+	}
+	return err
+}

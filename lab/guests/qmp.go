@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// qmp speaks QEMU's machine protocol (docs/interop/qmp-spec.txt), one command
+// at a time.
+type qmp struct {
+	conn    *net.UnixConn
+	ended   context.Context // the guest's
+	answers chan qmpAnswer
+
+	mu   sync.Mutex
+	gone map[string]chan struct{} // devices that are being taken out
+}
+
+type qmpAnswer struct {
+	Return json.RawMessage `json:"return"`
+	Error  *struct {
+		Desc string `json:"desc"`
+	} `json:"error"`
+	Event string `json:"event"`
+	Data  struct {
+		Device string `json:"device"`
+	} `json:"data"`
+}
+
+func newQMP(conn *net.UnixConn, ended context.Context) *qmp {
+	q := &qmp{conn: conn, ended: ended, answers: make(chan qmpAnswer, 1), gone: map[string]chan struct{}{}}
+	go q.read()
+	return q
+}
+
+func (q *qmp) read() {
+	dec := json.NewDecoder(q.conn)
+	for {
+		var a qmpAnswer
+		// What stops it is the guest's end, which all who wait are told.
+		if err := dec.Decode(&a); err != nil {
+			return
+		}
+		switch {
+		case a.Event == "DEVICE_DELETED":
+			q.mu.Lock()
+			if c := q.gone[a.Data.Device]; c != nil {
+				close(c)
+				delete(q.gone, a.Data.Device)
+			}
+			q.mu.Unlock()
+		case a.Return != nil || a.Error != nil:
+			q.answers <- a
+		}
+	}
+}
+
+// run gives a command, with a file where it takes one.
+func (q *qmp) run(command string, args map[string]any, files ...int) error {
+	if err := context.Cause(q.ended); err != nil {
+		return err
+	}
+	text, err := json.Marshal(map[string]any{"execute": command, "arguments": args})
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if len(files) > 0 {
+		rights = unix.UnixRights(files...)
+	}
+	if _, _, err := q.conn.WriteMsgUnix(append(text, '\n'), rights, nil); err != nil {
+		return fmt.Errorf("qemu: %s: %w", command, err)
+	}
+	select {
+	case a := <-q.answers:
+		if a.Error != nil {
+			return fmt.Errorf("qemu: %s: %s", command, a.Error.Desc)
+		}
+		return nil
+	case <-q.ended.Done():
+		return context.Cause(q.ended)
+	case <-time.After(grace):
+		return fmt.Errorf("qemu: %s: no answer after %v", command, grace)
+	}
+}
+
+// takeOut removes a device, which the guest's kernel must agree to.
+func (q *qmp) takeOut(device string) error {
+	gone := make(chan struct{})
+	q.mu.Lock()
+	q.gone[device] = gone
+	q.mu.Unlock()
+	if err := q.run("device_del", map[string]any{"id": device}); err != nil {
+		return err
+	}
+	select {
+	case <-gone:
+		return nil
+	case <-q.ended.Done():
+		return context.Cause(q.ended)
+	case <-time.After(grace):
+		return fmt.Errorf("qemu: device_del: the guest keeps %s after %v", device, grace)
+	}
+}
