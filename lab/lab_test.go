@@ -179,15 +179,22 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	}
 }
 
+// buildBascule returns the path of a bascule program of this source.
+func buildBascule(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "bascule")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program
+}
+
 // TestRunSwitches runs what the lab makes itself, small, over everything that
 // has ports and addresses, bascule by its real program.
 func TestRunSwitches(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	program := filepath.Join(t.TempDir(), "bascule")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	program := buildBascule(t)
 	switches := []*fabrics.Fabric{
 		fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP, fabrics.BasculeLocked, fabrics.BasculeLockedXDP,
 	}

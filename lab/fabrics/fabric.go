@@ -361,7 +361,11 @@ func (n *Net) cable(ctx context.Context, near string) error {
 func (n *Net) guest(ctx context.Context, near string) error {
 	i := len(n.Ends)
 	g := n.site.Guests.Guest(i)
-	end, takeOut, err := g.Plug(ctx, n.Switch, near, i+1, n.Spec.Wire)
+	plain := n.Fabric.Arrival == AsXDP
+	if plain && len(n.guests) == 0 {
+		n.Notes = append(n.Notes, "virtual machines without checksum and segmentation offload, which XDP cannot pass on")
+	}
+	end, takeOut, err := g.Plug(ctx, n.Switch, near, i+1, n.Spec.Wire, plain)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/guests"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// machines are the processes of virtual machines that this one started, by
+// their names.
+func machines(t *testing.T) map[string]int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Error(err)
+	}
+	out := map[string]int{}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		args := strings.Split(string(text), "\x00")
+		i := slices.Index(args, "-name")
+		if err != nil || !strings.HasPrefix(filepath.Base(args[0]), "qemu-system") || i < 0 {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(f), "status"))
+		if err != nil || field(string(status), "PPid") != fmt.Sprint(os.Getpid()) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		out[args[i+1]] = pid
+	}
+	return out
+}
+
+// TestRunGuests sends between virtual machines and between one and the host.
+// In the third group one of them is killed while something is sent to it; the
+// last group has it again.
+func TestRunGuests(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	needs := []ends.Program{{Command: "qemu-system-x86_64", Package: "qemu-system-x86"}, {Command: "iperf3", Package: "iperf3"}}
+	if err := ends.Installed(needs...); err != nil {
+		t.Skip(err)
+	}
+	stream := func() *workloads.Workload { return workloads.Must("tcp-stream:duration=1s") }
+	deadly := stream()
+	start := deadly.Start
+	deadly.Start = func(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
+		s, err := start(ctx, n)
+		return &killingSession{s, n, t, 0}, err
+	}
+	vm := Setup{Guests: true}
+	p := Profile{Groups: []Group{
+		group(1, []Case{
+			{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm},
+			{Fabric: fabrics.Bascule, Workload: stream(), Setup: vm},
+			{Fabric: fabrics.Bascule, Workload: workloads.Must(brief), Setup: vm},
+		}),
+		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: Setup{Guests: true, Host: true, MTU: 9000}}}),
+		group(3, []Case{
+			{Fabric: fabrics.LinuxBridge, Workload: deadly, Setup: vm},
+			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must(brief)},
+		}),
+		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm}}),
+	}}
+	var told bytes.Buffer
+	r, err := Run(t.Context(), fabrics.Site{Bascule: buildBascule(t)}, p, NewProgress(&told))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := r.Groups[0].Cases[0].Skipped; strings.HasPrefix(why, "no guest kernel") {
+		t.Skip(why)
+	}
+	if left := machines(t); len(left) > 0 {
+		t.Errorf("virtual machines are left: %v", left)
+	}
+	if how := r.Machine.Guests; how != guests.KVM && how != guests.TCG {
+		t.Errorf("the report says that %q ran the virtual machines", how)
+	}
+	for g, samples := range [][]int{{1, 1, 0}, {1}, {1, 3}, {1}} {
+		for i, want := range samples {
+			c := r.Groups[g].Cases[i]
+			if c.Fabric+c.Workload == "basculepps" {
+				if c.Skipped == "" {
+					t.Errorf("%s is not left out", c.Label)
+				}
+			} else if killed := g == 2 && i == 0; (c.Error != "") != killed || c.Skipped != "" {
+				t.Errorf("%s: error %q, left out %q", c.Label, c.Error, c.Skipped)
+			}
+			if len(c.Samples) != want {
+				t.Errorf("%s: %d samples, want %d", c.Label, len(c.Samples), want)
+			}
+		}
+	}
+	if c := r.Groups[2].Cases[0]; !strings.HasPrefix(c.Error, "virtual machine 2 has ended: signal: killed") {
+		t.Errorf("of the machine that was killed the report says %q", c.Error)
+	}
+	if n := strings.Count(told.String(), "has ended"); n != 1 {
+		t.Errorf("the end of a machine was told %d times:\n%s", n, &told)
+	}
+}
+
+// killingSession kills the second virtual machine in its third round, the
+// second that counts, when traffic has begun to flow.
+type killingSession struct {
+	workloads.Session
+	net    *fabrics.Net
+	t      *testing.T
+	rounds int
+}
+
+func (k *killingSession) Run(ctx context.Context) (report.Sample, error) {
+	if k.rounds++; k.rounds < 3 {
+		return k.Session.Run(ctx)
+	}
+	before, err := k.net.Crossed()
+	if err != nil {
+		return report.Sample{}, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if now, err := k.net.Crossed(); err != nil || now > before+100_000 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		pid, ok := machines(k.t)["bascule-lab-2"]
+		if !ok {
+			k.t.Error("there is no second virtual machine")
+			return
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			k.t.Errorf("kill: %v", err)
+		}
+	}()
+	s, err := k.Session.Run(ctx)
+	<-done
+	return s, err
+}
