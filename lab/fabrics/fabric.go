@@ -295,16 +295,28 @@ func (n *Net) Sends(end int) (Arrival, error) {
 	return AsBuffers, nil
 }
 
-// Crossed is how many bytes entered the fabric from its first end, by the
+// Crossed is how many bytes entered the fabric from one of its ends, by the
 // counters of the fabric's own device.
-func (n *Net) Crossed() (uint64, error) {
-	p, e := n.Ports[0], n.Ends[0]
+func (n *Net) Crossed(from int) (uint64, error) {
+	p, e := n.Ports[from], n.Ends[from]
 	t, err := p.Namespace.Traffic(p.Ifname)
 	// The end's own device may be all that the fabric has.
 	if p.Namespace == e.Namespace && p.Ifindex == e.Ifindex {
 		return t.TxBytes, err
 	}
 	return t.RxBytes, err
+}
+
+// Program is the path of the bascule program where the programs of end i run,
+// or an ends.Unavailable. Guests have it as /bin/bascule.
+func (n *Net) Program(i int) (string, error) {
+	switch {
+	case n.Ends[i].Namespace == nil:
+		return "/bin/bascule", nil
+	case n.site.Bascule == "":
+		return "", &ends.Unavailable{Reason: "the path of the bascule program is not known"}
+	}
+	return n.site.Bascule, nil
 }
 
 // namespace makes a namespace that Close removes.

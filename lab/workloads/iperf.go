@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -18,19 +19,60 @@ import (
 // iperfListen is where iperf3 listens.
 var iperfListen = ends.Listen{Proto: "tcp", Port: 5201}
 
-// iperf runs a client of iperf3 and returns its report, which it also writes
-// when it fails.
-func iperf(ctx context.Context, n *fabrics.Net, pin bool, length time.Duration, args ...string) (r iperfReport, err error) {
-	args = append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", "-t", strconv.Itoa(int(length.Seconds()))}, args...)
-	// Virtual machines have one CPU each.
-	if pin && !n.Spec.Guests {
+// iperf is a transfer by iperf3 from the first end to the second.
+type iperf struct {
+	length   time.Duration
+	interval time.Duration // of the figures that are told while it lasts, 0 for none
+	pin      bool          // each side on a CPU of its own; guests have their own
+	reverse  bool          // from the second end to the first
+	args     []string      // of the client, besides
+	sample   func(iperfReport) (report.Sample, error)
+}
+
+// start starts the server.
+func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error) {
+	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
+	if err != nil {
+		return nil, err
+	}
+	return &iperfSession{i, n, s}, nil
+}
+
+// iperfSession is a server of iperf3 that waits for the transfers.
+type iperfSession struct {
+	iperf
+	net *fabrics.Net
+	io.Closer
+}
+
+// Run is one transfer.
+func (s *iperfSession) Run(ctx context.Context) (report.Sample, error) {
+	r, err := s.transfer(ctx)
+	if err != nil {
+		return report.Sample{}, err
+	}
+	return s.sample(r)
+}
+
+// transfer runs a client and returns its report, which it also writes when it
+// fails.
+func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) {
+	n := s.net
+	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", "-t", strconv.Itoa(int(s.length.Seconds())),
+		"-i", fmt.Sprintf("%.1f", s.interval.Seconds())}, s.args...)
+	if s.pin && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
 		cpus, err := cores(2)
 		if err != nil {
 			return r, err
 		}
 		args = append(args, "-A", fmt.Sprintf("%d,%d", cpus[1], cpus[0]))
 	}
-	before, err := n.Crossed()
+	from := 0
+	if s.reverse {
+		from = 1
+		args = append(args, "-R")
+	}
+	before, err := n.Crossed(from)
 	if err != nil {
 		return r, err
 	}
@@ -47,7 +89,7 @@ func iperf(ctx context.Context, n *fabrics.Net, pin bool, length time.Duration, 
 	case bad != nil:
 		return r, fmt.Errorf("output of iperf3: %w", bad)
 	}
-	after, err := n.Crossed()
+	after, err := n.Crossed(from)
 	if err != nil {
 		return r, err
 	}
@@ -60,7 +102,19 @@ func iperf(ctx context.Context, n *fabrics.Net, pin bool, length time.Duration, 
 // iperfReport is the part of `iperf3 -J` that is used.
 type iperfReport struct {
 	Error string `json:"error"`
-	End   struct {
+	Start struct {
+		Test struct {
+			Reverse int `json:"reverse"`
+		} `json:"test_start"`
+	} `json:"start"`
+	// Intervals are as the client saw them, which is not always the receiver.
+	Intervals []struct {
+		Sum struct {
+			Seconds       float64 `json:"seconds"`
+			BitsPerSecond float64 `json:"bits_per_second"`
+		} `json:"sum"`
+	} `json:"intervals"`
+	End struct {
 		Sent struct {
 			Retransmits float64 `json:"retransmits"`
 		} `json:"sum_sent"`
@@ -93,10 +147,11 @@ func (r iperfReport) payload() float64 {
 }
 
 func (r iperfReport) cpu() map[string]float64 {
-	return map[string]float64{
-		"sender_cpu_percent":   r.End.CPU.Host,
-		"receiver_cpu_percent": r.End.CPU.Remote,
+	sender, receiver := r.End.CPU.Host, r.End.CPU.Remote
+	if r.Start.Test.Reverse != 0 {
+		sender, receiver = receiver, sender
 	}
+	return map[string]float64{"sender_cpu_percent": sender, "receiver_cpu_percent": receiver}
 }
 
 // tcp is the sample of a TCP transfer.
@@ -110,6 +165,13 @@ func (r iperfReport) tcp() (s report.Sample, err error) {
 	s.Value = r.End.Received.BitsPerSecond / 1e9
 	s.More = r.cpu()
 	s.More["retransmits"] = r.End.Sent.Retransmits
+	s.Bytes = r.payload()
+	for _, i := range r.Intervals {
+		// The last one may be what is left over.
+		if i.Sum.Seconds > r.Intervals[0].Sum.Seconds/2 {
+			s.Intervals = append(s.Intervals, i.Sum.BitsPerSecond/1e9)
+		}
+	}
 	return s, nil
 }
 
@@ -122,5 +184,6 @@ func (r iperfReport) udp() (s report.Sample, err error) {
 	s.Value = (u.Packets - u.Lost) / u.Seconds / 1e3
 	s.More = r.cpu()
 	s.More[report.Lost] = 100 * u.Lost / u.Packets
+	s.Bytes, s.Frames = r.payload(), u.Packets-u.Lost
 	return s, nil
 }

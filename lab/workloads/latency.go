@@ -9,6 +9,7 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -18,23 +19,45 @@ import (
 	"bascule/lab/report"
 )
 
-// latency is TCP requests and responses, one at a time, by sockperf.
+// latency is requests and responses, one at a time, by sockperf.
 var latency = &Kind{
 	Name:  "latency",
 	About: "requests and responses, one at a time, by sockperf: half the round trip",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w latencyParams
+		p.BoolVar(&w.udp, "udp", false, "datagrams instead of a TCP connection")
+		p.IntVar(&w.size, "size", 64, "of request and response, in bytes, from 14")
+		p.StringVar(&w.load, "load", "none", "between the same ends meanwhile: none; tcp, a stream as fast as it goes; or udp, 1470-byte datagrams at 1 Gbit/s")
 		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
 		return func() (*Workload, error) {
 			if err := wholeSeconds(w.length); err != nil {
 				return nil, err
 			}
+			// sockperf's own bounds; the upper one is UDP's.
+			if w.size < 14 || w.size > 65507 {
+				return nil, errors.New("size must be 14 to 65507")
+			}
+			if _, ok := loads[w.load]; !ok && w.load != "none" {
+				return nil, errors.New("load must be none, tcp or udp")
+			}
+			proto := "TCP"
+			if w.udp {
+				proto = "UDP"
+			}
+			about := fmt.Sprintf("%s, %d-byte requests and responses, one at a time, ends pinned: half the round trip", proto, w.size)
+			takes := w.length + 150*time.Millisecond
+			needs := []ends.Program{sockperf}
+			if w.load != "none" {
+				about += "; beside a load of " + strings.ToUpper(w.load)
+				takes += loadMore
+				needs = append(needs, iperf3)
+			}
 			return &Workload{
-				About: "TCP, 64-byte requests and responses, one at a time, ends pinned: half the round trip",
+				About: about,
 				Unit:  "us",
 				Lower: true,
-				Needs: []ends.Program{sockperf},
-				Takes: w.length + 150*time.Millisecond,
+				Needs: needs,
+				Takes: takes,
 				Spec:  fabrics.Spec{Ends: 2},
 				Start: w.start,
 			}, nil
@@ -43,51 +66,139 @@ var latency = &Kind{
 }
 
 type latencyParams struct {
+	udp    bool
+	size   int
+	load   string
 	length time.Duration
 }
+
+// loads are what may be sent meanwhile: arguments of iperf3. It is not pinned,
+// because the CPUs are those of what is measured.
+var loads = map[string]iperf{
+	"tcp": {args: []string{"-C", ends.Congestion}, sample: iperfReport.tcp},
+	"udp": {args: []string{"-u", "-b", "1G", "-l", "1470"}, sample: iperfReport.udp},
+}
+
+// loadMore is how much longer the load lasts than what is measured, so that it
+// is there from the first request to the last.
+const loadMore = time.Second
 
 // sockperfPort is where sockperf listens.
 const sockperfPort = 11111
 
-// start starts the server.
+// start starts the servers.
 func (w latencyParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	cpus, err := cores(2)
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.Ends[1].At.Serve(ctx, cpus[0], ends.Listen{Proto: "tcp", Port: sockperfPort}, sockperf.Command, "server", "--tcp",
-		"-i", n.Ends[1].Addr.Addr().String(), "-p", strconv.Itoa(sockperfPort))
+	l := &latencySession{latencyParams: w, net: n, cpu: cpus[1]}
+	l.address = []string{"-i", n.Ends[1].Addr.Addr().String(), "-p", strconv.Itoa(sockperfPort)}
+	on := ends.Listen{Proto: "udp", Port: sockperfPort}
+	if !w.udp {
+		on.Proto = "tcp"
+		l.address = append(l.address, "--tcp")
+	}
+	s, err := n.Ends[1].At.Serve(ctx, cpus[0], on, sockperf.Command, append([]string{"server"}, l.address...)...)
 	if err != nil {
 		return nil, err
 	}
-	return &latencySession{w, n, s, cpus[1]}, nil
+	l.closers = append(l.closers, s)
+	if load, ok := loads[w.load]; ok {
+		load.length = w.length + loadMore
+		if l.load, err = load.start(ctx, n); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		l.closers = append(l.closers, l.load)
+	}
+	return l, nil
 }
 
 type latencySession struct {
 	latencyParams
-	net *fabrics.Net
-	io.Closer
-	cpu int
+	net     *fabrics.Net
+	cpu     int
+	address []string      // of the server, as arguments of sockperf
+	load    *iperfSession // nil for none
+	closers []io.Closer
 }
 
-// Run is one test.
-func (s *latencySession) Run(ctx context.Context) (report.Sample, error) {
-	before, err := s.net.Crossed()
+// Close ends the servers.
+func (l *latencySession) Close() error {
+	var errs []error
+	for _, c := range l.closers {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run is one test, beside the load.
+func (l *latencySession) Run(ctx context.Context) (report.Sample, error) {
+	if l.load == nil {
+		return l.test(ctx)
+	}
+	type result struct {
+		sample report.Sample
+		err    error
+	}
+	loaded := make(chan result, 1)
+	begin, err := l.net.Crossed(0)
 	if err != nil {
 		return report.Sample{}, err
 	}
-	out, err := s.net.Ends[0].At.Output(ctx, s.cpu, sockperf.Command, "ping-pong", "--tcp",
-		"-i", s.net.Ends[1].Addr.Addr().String(), "-p", strconv.Itoa(sockperfPort),
-		"-t", strconv.Itoa(int(s.length.Seconds())), "-m", "64")
+	go func() {
+		s, err := l.load.Run(ctx)
+		loaded <- result{s, err}
+	}()
+	// More than what opens the connection.
+	err = crosses(ctx, l.net, begin+1<<20)
+	var s report.Sample
+	if err == nil {
+		s, err = l.test(ctx)
+	}
+	load := <-loaded
+	if err := errors.Join(err, load.err); err != nil {
+		return s, err
+	}
+	s.Bytes = load.sample.Bytes
+	s.More["load_gbps"] = load.sample.Bytes * 8 / l.load.length.Seconds() / 1e9
+	return s, nil
+}
+
+// crosses waits until that many bytes have entered from the first end.
+func crosses(ctx context.Context, n *fabrics.Net, bytes uint64) error {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		got, err := n.Crossed(0)
+		if err != nil || got >= bytes {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("fabric %s: the load did not begin within 5 s", n.Fabric.Name)
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// test runs the client.
+func (l *latencySession) test(ctx context.Context) (report.Sample, error) {
+	before, err := l.net.Crossed(0)
 	if err != nil {
 		return report.Sample{}, err
 	}
-	after, err := s.net.Crossed()
+	args := append([]string{"ping-pong", "-t", strconv.Itoa(int(l.length.Seconds())), "-m", strconv.Itoa(l.size)}, l.address...)
+	out, err := l.net.Ends[0].At.Output(ctx, l.cpu, sockperf.Command, args...)
+	if err != nil {
+		return report.Sample{}, err
+	}
+	after, err := l.net.Crossed(0)
 	if err != nil {
 		return report.Sample{}, err
 	}
 	if after == before {
-		return report.Sample{}, fmt.Errorf("fabric %s: answers came, but nothing crossed it", s.net.Fabric.Name)
+		return report.Sample{}, fmt.Errorf("fabric %s: answers came, but nothing crossed it", l.net.Fabric.Name)
 	}
 	return parseSockperf(string(out))
 }

@@ -54,6 +54,38 @@ func TestIperfTCP(t *testing.T) {
 	}
 }
 
+// The client of a transfer in reverse is the receiver.
+func TestIperfReverse(t *testing.T) {
+	r := iperfOf(t, read(t, "iperf3-reverse.json"))
+	s, err := r.tcp()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Bytes != r.End.Received.Bytes || s.Bytes == 0 {
+		t.Errorf("%v bytes, want %v", s.Bytes, r.End.Received.Bytes)
+	}
+	if got, want := s.More["sender_cpu_percent"], r.End.CPU.Remote; got != want {
+		t.Errorf("the sender's CPU is %v, want the server's, %v", got, want)
+	}
+	if len(s.Intervals) != 10 {
+		t.Errorf("%d intervals of a second in tenths", len(s.Intervals))
+	}
+	var sum float64
+	for _, v := range s.Intervals {
+		sum += v / 10
+	}
+	if sum < 0.9*s.Value || sum > 1.1*s.Value {
+		t.Errorf("intervals of %v on average, the whole is %v", sum, s.Value)
+	}
+	// What is left over at the end is no interval.
+	rest := r.Intervals[9]
+	rest.Sum.Seconds = 0.01
+	r.Intervals = append(r.Intervals, rest)
+	if s, err := r.tcp(); err != nil || len(s.Intervals) != 10 {
+		t.Errorf("%d intervals with a short one at the end, error %v", len(s.Intervals), err)
+	}
+}
+
 func TestIperfUDP(t *testing.T) {
 	r := iperfOf(t, read(t, "iperf3-udp.json"))
 	s, err := r.udp()
@@ -66,6 +98,9 @@ func TestIperfUDP(t *testing.T) {
 	}
 	if want := (sum.Packets - sum.Lost) / sum.Seconds / 1000; s.Value != want {
 		t.Errorf("%v k/s, want %v", s.Value, want)
+	}
+	if want := sum.Packets - sum.Lost; s.Frames != want || s.Bytes != r.payload() {
+		t.Errorf("%v frames of %v bytes arrived, want %v of %v", s.Frames, s.Bytes, want, r.payload())
 	}
 	if want := 64 * (sum.Packets - sum.Lost); r.payload() < want*0.999 || r.payload() > want*1.001 {
 		t.Errorf("%v bytes received, want %v", r.payload(), want)

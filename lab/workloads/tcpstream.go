@@ -6,57 +6,92 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
-	"bascule/lab/report"
 )
 
-// tcpStream is a bulk transfer by iperf3, from the first end to the second.
-var tcpStream = &Kind{
-	Name:  "tcp-stream",
-	About: "bulk TCP by iperf3",
-	open: func(p *pflag.FlagSet) func() (*Workload, error) {
-		var w tcpStreamParams
-		p.IntVar(&w.streams, "streams", 1, "connections at once")
-		p.BoolVar(&w.offloads, "offloads", false, "the ends hand over packets of up to 64 KiB and join what they get; without it each packet crosses alone, as from a network card")
-		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
-		return func() (*Workload, error) {
-			if w.streams < 1 {
-				return nil, errors.New("streams must be 1 or more")
+// Bulk transfers by iperf3, from the first end to the second. They differ in
+// their defaults.
+var (
+	tcpStream = stream("tcp-stream", "bulk TCP by iperf3", 1, 2*time.Second)
+	// A minute and one connection is what netperf's TCP_STREAM is mostly run
+	// with.
+	netperfStream = stream("netperf-stream", "bulk TCP by iperf3 as netperf's TCP_STREAM is published: a minute, 1 stream", 1, time.Minute)
+	iperf3Streams = stream("iperf-3streams", "bulk TCP by iperf3 as routers are compared: a minute, 3 streams", 3, time.Minute)
+)
+
+// stream is a kind of bulk transfer.
+func stream(name, about string, streams int, length time.Duration) *Kind {
+	return &Kind{
+		Name:  name,
+		About: about,
+		open: func(p *pflag.FlagSet) func() (*Workload, error) {
+			var w tcpStreamParams
+			p.IntVar(&w.streams, "streams", streams, "connections at once")
+			p.BoolVar(&w.offloads, "offloads", false, "the ends hand over packets of up to 64 KiB and join what they get; without it each packet crosses alone, as from a network card")
+			p.BoolVar(&w.reverse, "reverse", false, "the second end sends to the first")
+			p.IntVar(&w.mss, "mss", 0, "most payload of a packet, in bytes, 0 for what the MTU allows")
+			p.BoolVar(&w.pin, "pin", true, "each side on a CPU of its own; false lets the scheduler place them")
+			p.DurationVar(&w.length, duration, length, "of a round, in whole seconds")
+			return func() (*Workload, error) {
+				if w.streams < 1 || w.streams > 128 {
+					return nil, errors.New("streams must be 1 to 128")
+				}
+				// The bounds of TCP_MAXSEG, tcp(7).
+				if w.mss != 0 && (w.mss < 88 || w.mss > 32767) {
+					return nil, errors.New("mss must be 88 to 32767, or 0")
+				}
+				if err := wholeSeconds(w.length); err != nil {
+					return nil, err
+				}
+				return &Workload{
+					About: w.about(),
+					Unit:  "Gbit/s",
+					Needs: []ends.Program{iperf3},
+					Takes: w.length + 150*time.Millisecond,
+					Spec:  fabrics.Spec{Ends: 2},
+					Start: w.start,
+				}, nil
 			}
-			if err := wholeSeconds(w.length); err != nil {
-				return nil, err
-			}
-			streams := "1 stream"
-			if w.streams != 1 {
-				streams = fmt.Sprintf("%d streams", w.streams)
-			}
-			about := "TCP, " + streams + ", offloads off at the ends (tso, gso, gro: each packet alone)"
-			if w.offloads {
-				about = "TCP, " + streams + ", offloads on at the ends (64 KiB packets)"
-			}
-			return &Workload{
-				About: about,
-				Unit:  "Gbit/s",
-				Needs: []ends.Program{iperf3},
-				Takes: w.length + 150*time.Millisecond,
-				Spec:  fabrics.Spec{Ends: 2},
-				Start: w.start,
-			}, nil
-		}
-	},
+		},
+	}
 }
 
 type tcpStreamParams struct {
 	streams  int
 	offloads bool
+	reverse  bool
+	mss      int
+	pin      bool
 	length   time.Duration
+}
+
+func (w tcpStreamParams) about() string {
+	about := []string{"TCP", "1 stream"}
+	if w.streams != 1 {
+		about[1] = fmt.Sprintf("%d streams", w.streams)
+	}
+	if w.reverse {
+		about = append(about, "from the second end to the first")
+	}
+	if w.mss != 0 {
+		about = append(about, fmt.Sprintf("segments of %d bytes", w.mss))
+	}
+	if !w.pin {
+		about = append(about, "not pinned")
+	}
+	if w.offloads {
+		about = append(about, "offloads on at the ends (64 KiB packets)")
+	} else {
+		about = append(about, "offloads off at the ends (tso, gso, gro: each packet alone)")
+	}
+	return strings.Join(about, ", ")
 }
 
 // start sets the offloads and starts the server.
@@ -70,26 +105,19 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 			return nil, err
 		}
 	}
-	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
-	if err != nil {
-		return nil, err
+	args := []string{"-C", ends.Congestion, "-P", strconv.Itoa(w.streams)}
+	if w.mss != 0 {
+		args = append(args, "-M", strconv.Itoa(w.mss))
 	}
-	return &tcpStreamSession{w, n, s}, nil
-}
-
-type tcpStreamSession struct {
-	tcpStreamParams
-	net *fabrics.Net
-	io.Closer
-}
-
-// Run is one transfer.
-func (s *tcpStreamSession) Run(ctx context.Context) (report.Sample, error) {
-	r, err := iperf(ctx, s.net, true, s.length, "-C", ends.Congestion, "-P", strconv.Itoa(s.streams))
-	if err != nil {
-		return report.Sample{}, err
-	}
-	return r.tcp()
+	return iperf{
+		length: w.length,
+		// At least ten figures of a round; iperf3 tells them every 0.1 to 60 s.
+		interval: min(max(w.length/10, 100*time.Millisecond), time.Second),
+		pin:      w.pin,
+		reverse:  w.reverse,
+		args:     args,
+		sample:   iperfReport.tcp,
+	}.start(ctx, n)
 }
 
 // wholeSeconds refuses a length that programs which count seconds cannot have.

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -14,8 +14,10 @@ import (
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
-	"bascule/lab/report"
 )
+
+// iperfRate is a number of bits a second as iperf3 takes it.
+var iperfRate = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?[kKmMgG]?$`)
 
 // udp is datagrams by iperf3, as many as the sender can make, from the first
 // end to the second. The sender's system calls are a large part of each
@@ -26,17 +28,25 @@ var udp = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w udpParams
 		p.IntVar(&w.size, "size", 64, "of the payload, in bytes, from 16")
+		p.StringVar(&w.rate, "rate", "0", "payload bits a second, as 800M or 2G, 0 for as many as possible")
 		p.DurationVar(&w.length, duration, 2*time.Second, "of a round, in whole seconds")
 		return func() (*Workload, error) {
 			// The header that iperf3 puts into each datagram.
-			if w.size < 16 {
-				return nil, errors.New("size must be 16 or more")
+			if w.size < 16 || w.size > 65507 {
+				return nil, errors.New("size must be 16 to 65507")
+			}
+			about := fmt.Sprintf("UDP, %d-byte datagrams, ends pinned", w.size)
+			switch {
+			case !iperfRate.MatchString(w.rate):
+				return nil, fmt.Errorf("rate=%q: give bits a second, as 800M or 2G", w.rate)
+			case w.rate != "0":
+				about += ", " + w.rate + "bit/s offered"
 			}
 			if err := wholeSeconds(w.length); err != nil {
 				return nil, err
 			}
 			return &Workload{
-				About: fmt.Sprintf("UDP, %d-byte datagrams, ends pinned", w.size),
+				About: about,
 				Unit:  "k/s",
 				Needs: []ends.Program{iperf3},
 				Takes: w.length + 150*time.Millisecond,
@@ -49,29 +59,16 @@ var udp = &Kind{
 
 type udpParams struct {
 	size   int
+	rate   string
 	length time.Duration
 }
 
 // start starts the server.
 func (w udpParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
-	if err != nil {
-		return nil, err
-	}
-	return &udpSession{w, n, s}, nil
-}
-
-type udpSession struct {
-	udpParams
-	net *fabrics.Net
-	io.Closer
-}
-
-// Run is one transfer.
-func (s *udpSession) Run(ctx context.Context) (report.Sample, error) {
-	r, err := iperf(ctx, s.net, true, s.length, "-u", "-b", "0", "-l", strconv.Itoa(s.size))
-	if err != nil {
-		return report.Sample{}, err
-	}
-	return r.udp()
+	return iperf{
+		length: w.length,
+		pin:    true,
+		args:   []string{"-u", "-b", w.rate, "-l", strconv.Itoa(w.size)},
+		sample: iperfReport.udp,
+	}.start(ctx, n)
 }

@@ -68,7 +68,10 @@ type Kind struct {
 }
 
 // Kinds is every kind of workload, in the order in which they are shown.
-var Kinds = []*Kind{tcpStream, udp, latency, pps, flood, learning, addresses, memory, portAdd}
+var Kinds = []*Kind{
+	tcpStream, netperfStream, iperf3Streams, udp, latency,
+	pps, flood, learning, addresses, memory, portAdd,
+}
 
 // duration is the parameter that says how long a round sends. It is no part of
 // a workload's name: what is measured does not depend on it.
