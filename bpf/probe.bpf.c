@@ -12,6 +12,7 @@
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/pkt_cls.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -31,6 +32,23 @@ const volatile struct vary vary_src;
  * 0 leaves them. A router changes them in the page that is used again.
  */
 const volatile __u32 ttl_word;
+
+/* a length of frames, and what the headers of an IPv4 UDP datagram say then */
+struct shape {
+	__u32 len;
+	__u16 ip_len; /* these three in network order */
+	__u16 ip_check;
+	__u16 udp_len;
+	__u16 pad;
+};
+
+#define SHAPES 16
+/* the shapes that frames have in turn; without any, frames stay as they are */
+const volatile struct shape shapes[SHAPES];
+const volatile __u32 shape_count;
+
+/* how many pairs of UDP ports frames have in turn, 0 leaves the frame's own */
+const volatile __u32 port_pairs;
 /* frames a second, 0 for as many as possible */
 const volatile __u64 rate;
 
@@ -42,6 +60,8 @@ struct generated {
 	__u64 start; /* ns, 0 until the first frame of a paced run */
 	__u32 dst_at;
 	__u32 src_at;
+	__u32 shape_at;
+	__u32 ports_at;
 };
 
 struct {
@@ -88,41 +108,102 @@ static __always_inline __u64 next_mac(__u64 base, __u32 count, __u32 random, __u
 	return base + n;
 }
 
-SEC("xdp")
-int generate(struct xdp_md *ctx)
+/*
+ * Whether a paced frame is due, which is waited for a little: a run of the
+ * program that sends nothing is one that the lab has to ask for.
+ */
+static __always_inline int due(struct generated *g)
+{
+	__u64 now;
+	int i;
+
+	for (i = 0; i < 64; i++) {
+		now = bpf_ktime_get_ns();
+		if (!g->start)
+			g->start = now;
+		if (g->sent * 1000000000ULL < (now - g->start) * rate)
+			return 1;
+		if (stop)
+			break;
+	}
+	return 0;
+}
+
+#define FIRST_PORT 1024
+#define PORTS 50000
+
+/*
+ * Makes the frame as long as its turn wants. The kernel gives each frame its
+ * whole length back before the next run.
+ */
+static __always_inline int reshape(struct xdp_md *ctx, struct generated *g)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	struct ethhdr *eth = data;
+	struct iphdr *ip = data + sizeof(struct ethhdr);
+	struct udphdr *udp = (void *)(ip + 1);
+	__u32 at = g->shape_at;
+
+	if (at >= SHAPES || (void *)(udp + 1) > end)
+		return -1;
+	g->shape_at = at + 1 < shape_count ? at + 1 : 0;
+	ip->tot_len = shapes[at].ip_len;
+	ip->check = shapes[at].ip_check;
+	udp->len = shapes[at].udp_len;
+	return bpf_xdp_adjust_tail(ctx, (int)shapes[at].len - (int)(end - data));
+}
+
+/* puts back what a router has changed in the page; reshape() knows better still */
+static __always_inline int refresh(struct xdp_md *ctx)
+{
+	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	__u32 word = ttl_word;
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	__builtin_memcpy(&ip->ttl, &word, sizeof(word));
+	return 0;
+}
+
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	void *data, *end;
 	struct generated *g;
+	struct ethhdr *eth;
 	__u32 zero = 0;
 
 	if (stop)
 		return XDP_DROP;
 	g = bpf_map_lookup_elem(&generated, &zero);
-	if (!g || data + sizeof(*eth) > end)
+	if (!g)
 		return XDP_ABORTED;
-	if (rate) {
-		__u64 now = bpf_ktime_get_ns();
-
-		if (!g->start)
-			g->start = now;
-		if (g->sent * 1000000000ULL >= (now - g->start) * rate)
-			return XDP_DROP;
-	}
+	if (rate && !due(g))
+		return XDP_DROP;
+	if (ttl_word && refresh(ctx))
+		return XDP_ABORTED;
+	if (shape_count && reshape(ctx, g))
+		return XDP_ABORTED;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	eth = data;
+	if (data + sizeof(*eth) > end)
+		return XDP_ABORTED;
 	if (vary_dst.count)
 		put_mac(eth->h_dest,
 			next_mac(vary_dst.base, vary_dst.count, vary_dst.random, &g->dst_at));
 	if (vary_src.count)
 		put_mac(eth->h_source,
 			next_mac(vary_src.base, vary_src.count, vary_src.random, &g->src_at));
-	if (ttl_word) {
-		struct iphdr *ip = (void *)(eth + 1);
-		__u32 word = ttl_word;
+	if (port_pairs) {
+		struct udphdr *udp = data + sizeof(*eth) + sizeof(struct iphdr);
+		__u32 at = g->ports_at;
 
-		if ((void *)(ip + 1) > end)
+		if ((void *)(udp + 1) > end)
 			return XDP_ABORTED;
-		__builtin_memcpy(&ip->ttl, &word, sizeof(word));
+		g->ports_at = at + 1 < port_pairs ? at + 1 : 0;
+		udp->source = bpf_htons(FIRST_PORT + at % PORTS);
+		udp->dest = bpf_htons(FIRST_PORT + at / PORTS);
 	}
 	g->sent++;
 	return XDP_TX;

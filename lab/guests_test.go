@@ -133,7 +133,7 @@ func (k *killingSession) Run(ctx context.Context) (report.Sample, error) {
 	if k.rounds++; k.rounds < 3 {
 		return k.Session.Run(ctx)
 	}
-	before, err := k.net.Crossed()
+	before, err := k.net.Crossed(0)
 	if err != nil {
 		return report.Sample{}, err
 	}
@@ -141,7 +141,7 @@ func (k *killingSession) Run(ctx context.Context) (report.Sample, error) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if now, err := k.net.Crossed(); err != nil || now > before+100_000 {
+			if now, err := k.net.Crossed(0); err != nil || now > before+100_000 {
 				break
 			}
 			time.Sleep(time.Millisecond)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -55,8 +56,14 @@ type Stream struct {
 	Frame   []byte // from the destination address on, without the checksum
 	Dst     Vary
 	Src     Vary
-	Rate    uint64 // frames a second, 0 for as many as possible
-	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
+	// Sizes are the lengths that frames have in turn, as of Frame and at most
+	// its own; none leaves it. Ports is how many pairs of UDP ports they have
+	// in turn, 0 for the frame's own. Both need a UDP datagram in IPv4 without
+	// options and without a UDP checksum.
+	Sizes []int
+	Ports uint32
+	Rate  uint64 // frames a second, 0 for as many as possible
+	Batch uint32 // frames made before they are forwarded, up to 256; 0 for Batch
 	// Afresh writes into every frame what a router changes in it: the hardware
 	// addresses, and the TTL of the IPv4 packet. The kernel uses the pages of the
 	// frames again as they come back.
@@ -80,6 +87,64 @@ func (s *Stream) afresh() (word uint32, err error) {
 		s.Src = Vary{Base: s.Frame[6:12], Count: 1}
 	}
 	return binary.NativeEndian.Uint32(s.Frame[at:]), nil
+}
+
+// Offsets in a UDP datagram over IPv4 over Ethernet.
+const (
+	ipAt       = 14
+	udpAt      = ipAt + 20
+	datagramAt = udpAt + 8
+)
+
+// The pairs of UDP ports of Stream.Ports, as in probe.bpf.c: source ports
+// count first.
+const (
+	firstPort = 1024
+	ports     = 50_000
+	maxPairs  = ports * (65536 - firstPort)
+)
+
+// shapes are what the headers say of each of the stream's sizes.
+func (s Stream) shapes() ([]probeShape, error) {
+	if len(s.Sizes) == 0 && s.Ports == 0 {
+		return nil, nil
+	}
+	f := s.Frame
+	if len(f) < datagramAt || f[12] != 0x08 || f[13] != 0 || f[ipAt] != 0x45 || f[ipAt+9] != unix.IPPROTO_UDP {
+		return nil, errors.New("the frame is no UDP datagram in IPv4 without options")
+	}
+	if s.Ports > maxPairs {
+		return nil, fmt.Errorf("%d pairs of ports: there are %d", s.Ports, maxPairs)
+	}
+	out := make([]probeShape, len(s.Sizes))
+	for i, size := range s.Sizes {
+		if size < datagramAt || size > len(f) {
+			return nil, fmt.Errorf("a frame of %d bytes: give %d to %d", size, datagramAt, len(f))
+		}
+		// RFC 1071, with the new length and without the old checksum.
+		head := slices.Clone(f[ipAt:udpAt])
+		binary.BigEndian.PutUint16(head[2:], uint16(size-ipAt))
+		head[10], head[11] = 0, 0
+		var sum uint32
+		for b := range slices.Chunk(head, 2) {
+			sum += uint32(binary.BigEndian.Uint16(b))
+		}
+		for sum > 0xffff {
+			sum = sum>>16 + sum&0xffff
+		}
+		out[i] = probeShape{
+			Len:     uint32(size),
+			IpLen:   networkOrder(uint16(size - ipAt)),
+			IpCheck: networkOrder(^uint16(sum)),
+			UdpLen:  networkOrder(uint16(size - udpAt)),
+		}
+	}
+	return out, nil
+}
+
+// networkOrder is a number whose bytes in memory are big-endian.
+func networkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
 // Generator sends frames out of one device with BPF_PROG_TEST_RUN. A device
@@ -108,11 +173,23 @@ func NewGenerator(s Stream) (*Generator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}
+	shapes, err := s.shapes()
+	if err != nil {
+		return nil, fmt.Errorf("frame generator: %w", err)
+	}
+	var shaped [16]probeShape
+	if len(shapes) > len(shaped) {
+		return nil, fmt.Errorf("frame generator: %d sizes, at most %d can be", len(shapes), len(shaped))
+	}
+	copy(shaped[:], shapes)
 	spec, err := loadProbe()
 	if err != nil {
 		return nil, fmt.Errorf("frame generator: %w", err)
 	}
 	err = errors.Join(
+		spec.Variables["shapes"].Set(shaped),
+		spec.Variables["shape_count"].Set(uint32(len(shapes))),
+		spec.Variables["port_pairs"].Set(s.Ports),
 		spec.Variables["vary_dst"].Set(dst),
 		spec.Variables["vary_src"].Set(src),
 		spec.Variables["ttl_word"].Set(word),
@@ -246,15 +323,22 @@ func newCounter(name string) (*Counter, error) {
 	return &Counter{program: coll.DetachProgram(name), counted: coll.DetachMap("counted")}, nil
 }
 
-// Frames is how many frames were counted so far, on all devices.
-func (c *Counter) Frames() (uint64, error) {
+// Count is what was counted so far, on all devices.
+type Count struct {
+	Frames uint64
+	Bytes  uint64 // from the destination address on, without the checksum
+}
+
+// Read reads the counter.
+func (c *Counter) Read() (Count, error) {
 	var per []probeCounted
 	if err := c.counted.Lookup(uint32(0), &per); err != nil {
-		return 0, fmt.Errorf("frame counter: %w", err)
+		return Count{}, fmt.Errorf("frame counter: %w", err)
 	}
-	var sum uint64
+	var sum Count
 	for _, v := range per {
-		sum += v.Frames
+		sum.Frames += v.Frames
+		sum.Bytes += v.Bytes
 	}
 	return sum, nil
 }

@@ -20,11 +20,22 @@ type probeCounted struct {
 }
 
 type probeGenerated struct {
-	_     structs.HostLayout
-	Sent  uint64
-	Start uint64
-	DstAt uint32
-	SrcAt uint32
+	_       structs.HostLayout
+	Sent    uint64
+	Start   uint64
+	DstAt   uint32
+	SrcAt   uint32
+	ShapeAt uint32
+	PortsAt uint32
+}
+
+type probeShape struct {
+	_       structs.HostLayout
+	Len     uint32
+	IpLen   uint16
+	IpCheck uint16
+	UdpLen  uint16
+	Pad     uint16
 }
 
 type probeVary struct {
@@ -38,18 +49,21 @@ type probeVary struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	probeMapCounted   = "counted"
-	probeMapGenerated = "generated"
-	probeMapWayOut    = "way_out"
-	probeProgCountTcx = "count_tcx"
-	probeProgCountXdp = "count_xdp"
-	probeProgGenerate = "generate"
-	probeProgRedirect = "redirect"
-	probeVarRate      = "rate"
-	probeVarStop      = "stop"
-	probeVarTtlWord   = "ttl_word"
-	probeVarVaryDst   = "vary_dst"
-	probeVarVarySrc   = "vary_src"
+	probeMapCounted    = "counted"
+	probeMapGenerated  = "generated"
+	probeMapWayOut     = "way_out"
+	probeProgCountTcx  = "count_tcx"
+	probeProgCountXdp  = "count_xdp"
+	probeProgGenerate  = "generate"
+	probeProgRedirect  = "redirect"
+	probeVarPortPairs  = "port_pairs"
+	probeVarRate       = "rate"
+	probeVarShapeCount = "shape_count"
+	probeVarShapes     = "shapes"
+	probeVarStop       = "stop"
+	probeVarTtlWord    = "ttl_word"
+	probeVarVaryDst    = "vary_dst"
+	probeVarVarySrc    = "vary_src"
 )
 
 // loadProbe returns the embedded CollectionSpec for probe.
@@ -113,11 +127,14 @@ type probeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeVariableSpecs struct {
-	Rate    *ebpf.VariableSpec `ebpf:"rate"`
-	Stop    *ebpf.VariableSpec `ebpf:"stop"`
-	TtlWord *ebpf.VariableSpec `ebpf:"ttl_word"`
-	VaryDst *ebpf.VariableSpec `ebpf:"vary_dst"`
-	VarySrc *ebpf.VariableSpec `ebpf:"vary_src"`
+	PortPairs  *ebpf.VariableSpec `ebpf:"port_pairs"`
+	Rate       *ebpf.VariableSpec `ebpf:"rate"`
+	ShapeCount *ebpf.VariableSpec `ebpf:"shape_count"`
+	Shapes     *ebpf.VariableSpec `ebpf:"shapes"`
+	Stop       *ebpf.VariableSpec `ebpf:"stop"`
+	TtlWord    *ebpf.VariableSpec `ebpf:"ttl_word"`
+	VaryDst    *ebpf.VariableSpec `ebpf:"vary_dst"`
+	VarySrc    *ebpf.VariableSpec `ebpf:"vary_src"`
 }
 
 // probeObjects contains all objects after they have been loaded into the kernel.
@@ -157,11 +174,14 @@ func (m *probeMaps) Close() error {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probeVariables struct {
-	Rate    *ebpf.Variable `ebpf:"rate"`
-	Stop    *ebpf.Variable `ebpf:"stop"`
-	TtlWord *ebpf.Variable `ebpf:"ttl_word"`
-	VaryDst *ebpf.Variable `ebpf:"vary_dst"`
-	VarySrc *ebpf.Variable `ebpf:"vary_src"`
+	PortPairs  *ebpf.Variable `ebpf:"port_pairs"`
+	Rate       *ebpf.Variable `ebpf:"rate"`
+	ShapeCount *ebpf.Variable `ebpf:"shape_count"`
+	Shapes     *ebpf.Variable `ebpf:"shapes"`
+	Stop       *ebpf.Variable `ebpf:"stop"`
+	TtlWord    *ebpf.Variable `ebpf:"ttl_word"`
+	VaryDst    *ebpf.Variable `ebpf:"vary_dst"`
+	VarySrc    *ebpf.Variable `ebpf:"vary_src"`
 }
 
 // probePrograms contains all programs after they have been loaded into the kernel.

@@ -279,22 +279,6 @@ func (n *Net) NextHop(from, to int) net.HardwareAddr {
 	return n.Ends[to].MAC
 }
 
-// Sends is in which form an end can send frames that are made in the kernel:
-// AsXDP where its device takes them (ndo_xdp_xmit), once AcceptFrames was
-// called for it.
-func (n *Net) Sends(end int) (Arrival, error) {
-	e := n.Ends[end]
-	l, err := e.Namespace.Netlink().LinkByIndex(e.Ifindex)
-	if err != nil {
-		return AsBuffers, fmt.Errorf("%s in %s: %w", e.Ifname, e.Namespace.Name, err)
-	}
-	// Of the devices that ends have, only this one does.
-	if l.Type() == "veth" {
-		return AsXDP, nil
-	}
-	return AsBuffers, nil
-}
-
 // Crossed is how many bytes entered the fabric from one of its ends, by the
 // counters of the fabric's own device.
 func (n *Net) Crossed(from int) (uint64, error) {

@@ -114,7 +114,7 @@ func TestFabricsCarry(t *testing.T) {
 					return
 				}
 				n := built(t, f, s, setup.spec)
-				before, err := n.Crossed()
+				before, err := n.Crossed(0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestFabricsCarry(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				after, err := n.Crossed()
+				after, err := n.Crossed(0)
 				if err != nil {
 					t.Fatal(err)
 				}

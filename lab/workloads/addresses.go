@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,7 @@ var learning = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w learningParams
 		p.IntVar(&w.rate, "rate", 100_000, "new addresses a second, 0 for none")
-		p.DurationVar(&w.length, duration, time.Second, "of the window that is counted")
+		w.declare(p, time.Second)
 		return func() (*Workload, error) {
 			about := "64-byte frames, one core, while no new address comes"
 			switch {
@@ -53,14 +54,14 @@ var learning = &Kind{
 				// Room for what is learned in one round.
 				Spec:  fabrics.Spec{Ends: 3, Ageing: long, FDBMax: 1_000_000, Frames: true},
 				Start: w.start,
-			}, nil
+			}, w.check()
 		}
 	},
 }
 
 type learningParams struct {
-	rate   int
-	length time.Duration
+	frameParams
+	rate int
 }
 
 // start attaches the counters.
@@ -77,19 +78,18 @@ func (w learningParams) start(ctx context.Context, n *fabrics.Net) (Session, err
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(n, n.Fabric.Arrival, []int{1})
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
 	if err != nil {
 		return nil, err
 	}
-	b.length = w.length
 	b.teach = []int{0, 1, 2}
 	var used atomic.Uint32
 	b.flows = func() []flow {
-		fs := []flow{send(n, 0, 1, cpus[0])}
+		fs := []flow{w.send(n, 0, 1, cpus[0])}
 		if w.rate > 0 {
 			// To its own port, so that nothing but learning is done with
 			// them. Every window has new addresses.
-			f := send(n, 2, 2, cpus[1])
+			f := w.send(n, 2, 2, cpus[1])
 			const room = 1 << 22
 			f.stream.Src = probe.Vary{Base: numbered(used.Add(room)), Count: room}
 			f.stream.Rate = uint64(w.rate)
@@ -141,7 +141,7 @@ var addresses = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w addressesParams
 		p.IntVar(&w.count, "count", 1_000_000, "addresses behind the receiving port")
-		p.DurationVar(&w.length, duration, time.Second, "of the window that is counted")
+		w.declare(p, time.Second)
 		return func() (*Workload, error) {
 			if w.count < 1 {
 				return nil, errors.New("count must be 1 or more")
@@ -152,14 +152,14 @@ var addresses = &Kind{
 				Takes: w.length + startStop,
 				Spec:  fabrics.Spec{Ends: 2, Ageing: long, FDBMax: w.count + 1000, Frames: true},
 				Start: w.start,
-			}, nil
+			}, w.check()
 		}
 	},
 }
 
 type addressesParams struct {
-	count  int
-	length time.Duration
+	frameParams
+	count int
 }
 
 // start teaches the switch the addresses.
@@ -171,50 +171,47 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(n, n.Fabric.Arrival, []int{1})
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
 	if err != nil {
 		return nil, err
 	}
-	b.length = w.length
 	b.teach = []int{0, 1}
-	if err := errors.Join(b.learn(), fill(ctx, n, 1, w.count)); err != nil {
+	if err := errors.Join(b.learn(), w.fill(ctx, n, b.maker, 1, w.count)); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.flows = func() []flow {
-		f := send(n, 0, 1, cpus[0])
+		f := w.send(n, 0, 1, cpus[0])
 		f.stream.Dst = probe.Vary{Base: numbered(0), Count: uint32(w.count), Random: true}
 		return []flow{f}
 	}
 	return b, nil
 }
 
-// fill teaches the switch count addresses behind an end, by frames from them
-// to the end's own address: the switch learns them and sends them nowhere.
-func fill(ctx context.Context, n *fabrics.Net, end, count int) error {
-	f := send(n, end, end, 0)
-	f.stream.Src = probe.Vary{Base: numbered(0), Count: uint32(count)}
-	g, err := probe.NewGenerator(f.stream)
-	if err != nil {
-		return err
+// fill teaches the switch count addresses behind an end.
+func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, count int) error {
+	known, err := f.taught(ctx, n, m, end, numbered(0), count)
+	if err == nil && known < count {
+		err = fmt.Errorf("fabric %s: it was taught %d addresses and knows %d", n.Fabric.Name, count, known)
 	}
-	defer g.Close()
-	if err := n.AcceptFrames(end); err != nil {
-		return err
-	}
-	var known int
+	return err
+}
+
+// taught sends frames from count addresses, from base on, to the address of
+// their own end: the switch learns them and sends them nowhere. It returns how
+// many addresses the switch knows then.
+func (f *frameParams) taught(ctx context.Context, n *fabrics.Net, m maker, end int, base net.HardwareAddr, count int) (known int, err error) {
+	from := f.send(n, end, end, 0)
+	from.stream.Src = probe.Vary{Base: base, Count: uint32(count)}
 	// A frame may find a full ring, so one pass may miss a few.
 	for range 5 {
-		if err := n.Ends[end].Namespace.Do(func() error { return g.Send(uint32(count)) }); err != nil {
-			return err
+		if _, err := sendCount(n, m, from, uint32(count)); err != nil {
+			return known, err
 		}
-		if known, err = n.Known(ctx); err != nil {
-			return err
-		}
-		if known >= count {
-			return nil
+		if known, err = n.Known(ctx); err != nil || known >= count {
+			return known, err
 		}
 	}
-	return fmt.Errorf("fabric %s: it was taught %d addresses and knows %d", n.Fabric.Name, count, known)
+	return known, nil
 }
 
 // memory is what an address costs in the switch's tables, when they are full.
@@ -242,7 +239,12 @@ var memory = &Kind{
 					if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
 						return nil, err
 					}
-					if err := fill(ctx, n, 1, *count); err != nil {
+					small := frameParams{generator: "auto", size: strconv.Itoa(smallest)}
+					m, err := small.maker(ctx, n, 1)
+					if err != nil {
+						return nil, err
+					}
+					if err := small.fill(ctx, n, m, 1, *count); err != nil {
 						return nil, err
 					}
 					return memorySession{n}, nil

@@ -9,9 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"bascule/datapath/probe"
 	"bascule/lab/ends"
@@ -22,48 +26,214 @@ import (
 // smallest is the smallest frame of Ethernet, in bytes with its checksum.
 const smallest = 64
 
+// headers are the bytes of a frame of ends.Frame that are no payload: Ethernet,
+// IPv4 and UDP.
+const headers = 14 + 20 + 8
+
+// imix is the simple Internet mix: IP packets of 40, 576 and 1500 bytes, 7:4:1.
+// The sizes are those of the frames, the checksum included and the smallest
+// filled up.
+var imix = []int{64, 594, 64, 594, 64, 64, 594, 64, 64, 594, 64, 1518}
+
+// frameParams are what workloads have in common that make frames themselves.
+type frameParams struct {
+	generator string
+	size      string
+	length    time.Duration
+}
+
+// declare makes the common parameters; frames of workloads that do not declare
+// a size are the smallest.
+func (f *frameParams) declare(p *pflag.FlagSet, length time.Duration) {
+	f.size = strconv.Itoa(smallest)
+	p.StringVar(&f.generator, "generator", "auto", "bpf: frames that the kernel makes (BPF_PROG_TEST_RUN); ring: the ring of a packet socket; auto: bpf where the fabric takes such frames")
+	p.DurationVar(&f.length, duration, length, "of a window that is counted")
+}
+
+func (f *frameParams) declareSize(p *pflag.FlagSet) {
+	p.StringVar(&f.size, "size", strconv.Itoa(smallest), "of frames, 64 to 1518 bytes with the checksum, or imix: 64, 594 and 1518 bytes, 7:4:1")
+}
+
+func (f *frameParams) check() error {
+	if !slices.Contains([]string{"auto", "bpf", "ring"}, f.generator) {
+		return errors.New("generator must be auto, bpf or ring")
+	}
+	if f.length <= 0 {
+		return errors.New("duration must be more than 0")
+	}
+	if n, err := strconv.Atoi(f.size); f.size != "imix" && (err != nil || n < smallest || n > 1518) {
+		return errors.New("size must be 64 to 1518, or imix")
+	}
+	return nil
+}
+
+// what names the frames.
+func (f *frameParams) what() string {
+	what := f.size + "-byte frames"
+	if f.size == "imix" {
+		what = "IMIX frames (64, 594 and 1518 bytes, 7:4:1)"
+	}
+	if f.generator == "ring" {
+		what += " of a packet socket"
+	}
+	return what
+}
+
 // flow is one generator: frames from one end, made on one CPU.
 type flow struct {
 	from   int // index of the end that sends
 	cpu    int
 	stream probe.Stream
-	// aside marks traffic that disturbs and is not what is measured: it is
-	// paced, and sent in short runs that may have gaps.
+	// aside marks traffic that disturbs and is not what is measured.
 	aside bool
 }
 
-// send makes a flow of small frames from one end to another.
-func send(n *fabrics.Net, from, to, cpu int) flow {
-	return sendTo(n, from, n.NextHop(from, to), n.Ends[to].Addr.Addr(), cpu)
+// send makes a flow from one end to another.
+func (f *frameParams) send(n *fabrics.Net, from, to, cpu int) flow {
+	return f.sendTo(n, from, n.NextHop(from, to), n.Ends[to].Addr.Addr(), cpu)
 }
 
-// sendTo makes a flow of small frames from one end to a hardware address and
-// an IP address.
-func sendTo(n *fabrics.Net, from int, to net.HardwareAddr, dst netip.Addr, cpu int) flow {
-	return flow{from: from, cpu: cpu, stream: probe.Stream{
+// sendTo makes a flow from one end to a hardware address and an IP address.
+func (f *frameParams) sendTo(n *fabrics.Net, from int, to net.HardwareAddr, dst netip.Addr, cpu int) flow {
+	sizes := imix
+	if f.size != "imix" {
+		// It was checked.
+		size, _ := strconv.Atoi(f.size)
+		sizes = []int{size}
+	}
+	s := probe.Stream{
 		Ifindex: n.Ends[from].Ifindex,
-		Frame:   ends.Frame(smallest, n.Ends[from], to, dst),
+		Frame:   ends.Frame(slices.Max(sizes), n.Ends[from], to, dst),
 		Afresh:  n.Fabric.Routed,
-	}}
+	}
+	if len(sizes) > 1 {
+		for _, size := range sizes {
+			s.Sizes = append(s.Sizes, size-4)
+		}
+	}
+	return flow{from: from, cpu: cpu, stream: s}
 }
 
-// blast is a session that sends flows of small frames as fast as they go and
-// counts what arrives.
+// generator makes frames.
+type generator interface {
+	Send(n uint32) error
+	Stop() error
+	Sent() (uint64, error)
+	Close() error
+}
+
+// maker is a way to make frames.
+type maker int
+
+const (
+	bpfFrames maker = iota
+	ringFrames
+)
+
+func (m maker) String() string {
+	if m == ringFrames {
+		return "the ring of a packet socket"
+	}
+	return "BPF_PROG_TEST_RUN live frames"
+}
+
+// maker finds out how frames can be made at an end: in the kernel, where
+// devices take frames in that form and the fabric sees them, else in a ring.
+func (f *frameParams) maker(ctx context.Context, n *fabrics.Net, end int) (maker, error) {
+	if f.generator == "ring" {
+		return ringFrames, nil
+	}
+	err := f.try(ctx, n, end)
+	switch {
+	case err == nil:
+		return bpfFrames, nil
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case f.generator == "bpf":
+		return 0, &ends.Unavailable{Reason: "it takes no frames that the kernel makes: " + err.Error()}
+	}
+	return ringFrames, nil
+}
+
+// try sends some frames that the kernel makes.
+func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
+	for i := range n.Ports {
+		if err := n.AcceptFrames(i); err != nil {
+			return err
+		}
+	}
+	before, err := n.Crossed(end)
+	if err != nil {
+		return err
+	}
+	// To itself, so that they go no further than they must.
+	if _, err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.Nobody, 0), probe.Batch); err != nil {
+		return err
+	}
+	for range 50 {
+		if after, err := n.Crossed(end); err != nil || after > before {
+			return err
+		}
+		if err := pause(ctx, 4*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return errors.New("none arrived")
+}
+
+// generator readies a flow.
+func (m maker) generator(n *fabrics.Net, f flow) (g generator, err error) {
+	err = n.Ends[f.from].Namespace.Do(func() error {
+		if m == ringFrames {
+			g, err = probe.NewRing(f.stream)
+		} else {
+			g, err = probe.NewGenerator(f.stream)
+		}
+		return err
+	})
+	return g, err
+}
+
+// sendCount sends count frames of a flow, on any CPU.
+func sendCount(n *fabrics.Net, m maker, f flow, count uint32) (sent uint64, err error) {
+	g, err := m.generator(n, f)
+	if err != nil {
+		return 0, err
+	}
+	err = n.Ends[f.from].Namespace.Do(func() error { return g.Send(count) })
+	if err == nil {
+		sent, err = g.Sent()
+	}
+	return sent, errors.Join(err, g.Close())
+}
+
+// blast is a session that sends flows as fast as they go and counts what
+// arrives.
 type blast struct {
+	frameParams
 	net      *fabrics.Net
 	arrival  fabrics.Arrival
+	maker    maker
 	counters []*probe.Counter
 	teach    []int // the ends whose addresses the switch must know
 	flows    func() []flow
-	length   time.Duration
 	copies   int     // that a frame should arrive in, 0 for one
 	rate     float64 // frames a second of the fastest flow so far
 }
 
-// newBlast attaches a counter to the receivers: the one that sees the frames of
-// this kind of fabric at the least cost.
-func newBlast(n *fabrics.Net, arrival fabrics.Arrival, receivers []int) (*blast, error) {
-	b := &blast{net: n, arrival: arrival}
+// newBlast finds out how frames can be made and attaches a counter to the
+// receivers: the one that sees the frames of this kind of fabric at the least
+// cost.
+func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabrics.Arrival, receivers []int) (*blast, error) {
+	m, err := p.maker(ctx, n, 0)
+	if err != nil {
+		return nil, err
+	}
+	if m == ringFrames && n.Switch == nil {
+		// Nothing between the ends makes other frames of them.
+		arrival = fabrics.AsBuffers
+	}
+	b := &blast{frameParams: p, net: n, arrival: arrival, maker: m}
 	devices := map[*ends.Namespace][]int{}
 	for _, i := range receivers {
 		e := n.Ends[i]
@@ -85,25 +255,15 @@ func newBlast(n *fabrics.Net, arrival fabrics.Arrival, receivers []int) (*blast,
 			return nil, errors.Join(err, b.Close())
 		}
 	}
-	for i := range n.Ports {
-		if err := n.AcceptFrames(i); err != nil {
-			return nil, errors.Join(err, b.Close())
-		}
-	}
-	// The first end always sends.
-	if form, err := n.Sends(0); err != nil {
-		return nil, errors.Join(err, b.Close())
-	} else if form != fabrics.AsXDP {
-		return nil, errors.Join(b.Close(), &ends.Unavailable{Reason: fmt.Sprintf("frames cannot be made on %s: its driver takes none in XDP form", n.Ends[0].Ifname)})
-	}
 	return b, nil
 }
 
 // Counter is how the frames are made and counted.
 func (b *blast) Counter() string {
-	return "made by BPF_PROG_TEST_RUN live frames, counted by " + b.arrival.String() + " at the receiver"
+	return "made by " + b.maker.String() + ", counted by " + b.arrival.String() + " at the receiver"
 }
 
+// Close takes the counters away.
 func (b *blast) Close() error {
 	var errs []error
 	for _, c := range b.counters {
@@ -113,14 +273,15 @@ func (b *blast) Close() error {
 	return errors.Join(errs...)
 }
 
-func (b *blast) arrived() (uint64, error) {
-	var sum uint64
+func (b *blast) arrived() (probe.Count, error) {
+	var sum probe.Count
 	for _, c := range b.counters {
-		n, err := c.Frames()
+		n, err := c.Read()
 		if err != nil {
-			return 0, err
+			return sum, err
 		}
-		sum += n
+		sum.Frames += n.Frames
+		sum.Bytes += n.Bytes
 	}
 	return sum, nil
 }
@@ -138,144 +299,220 @@ func (b *blast) learn() error {
 
 // Run is one round: millions of frames arrived a second.
 func (b *blast) Run(ctx context.Context) (report.Sample, error) {
-	if err := b.learn(); err != nil {
-		return report.Sample{}, err
-	}
-	// The size of a run follows from the speed of the one before. Where it
-	// was too small, the generator began anew within the window, which costs
-	// it some 15 ms: measure again.
-	for try := 1; ; try++ {
-		s, gap, err := b.window(ctx)
-		if err != nil || !gap || try == 4 {
-			return s, err
+	return b.counted(func() (report.Sample, error) {
+		if err := b.learn(); err != nil {
+			return report.Sample{}, err
 		}
-	}
+		// The size of a run follows from the speed of the one before. Where it
+		// was too small, the generator began anew within the window, which
+		// costs it some 15 ms: measure again.
+		for try := 1; ; try++ {
+			s, gap, err := b.window(ctx)
+			if err != nil || !gap || try == 4 {
+				return s, err
+			}
+		}
+	})
 }
 
-// window measures once. A gap is a generator that had to begin anew.
-//
-// The generators run for longer than the window, so that their start and their
-// end are outside of it.
-func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err error) {
-	flows := b.flows()
-	gens := make([]*probe.Generator, len(flows))
-	for i, f := range flows {
-		if gens[i], err = probe.NewGenerator(f.stream); err != nil {
-			return s, false, err
-		}
-		defer gens[i].Close()
+// counted adds to a sample what arrived while it was taken.
+func (b *blast) counted(run func() (report.Sample, error)) (report.Sample, error) {
+	before, err := b.arrived()
+	if err != nil {
+		return report.Sample{}, err
 	}
-	var begun atomic.Int64 // how often a measured flow began
-	var stopped atomic.Bool
-	var wg sync.WaitGroup
-	failed := make(chan error, len(flows))
-	size := max(uint32(1.5*b.rate*(b.length+200*time.Millisecond).Seconds()), 200_000)
+	s, err := run()
+	if err != nil {
+		return s, err
+	}
+	after, err := b.arrived()
+	s.Frames = float64(after.Frames - before.Frames)
+	s.Bytes = float64(after.Bytes-before.Bytes) - headers*s.Frames
+	return s, err
+}
+
+// barrage is generators that run.
+type barrage struct {
+	flows   []flow
+	gens    []generator
+	begun   atomic.Int64 // how often a measured flow began
+	stopped atomic.Bool
+	wg      sync.WaitGroup
+	failed  chan error
+}
+
+// start starts a generator for each flow. They run until they are stopped.
+func (b *blast) start(flows []flow) (*barrage, error) {
+	r := &barrage{flows: flows, failed: make(chan error, len(flows))}
+	for _, f := range flows {
+		g, err := b.maker.generator(b.net, f)
+		if err != nil {
+			return nil, errors.Join(err, r.stop())
+		}
+		r.gens = append(r.gens, g)
+	}
 	for i, f := range flows {
-		wg.Go(func() {
+		seconds := 1.5 * (b.length + 200*time.Millisecond).Seconds()
+		size := uint32(min(max(b.rate*seconds, 200_000), 1<<31))
+		if f.stream.Rate != 0 {
+			// With the runs that send nothing because it is too early, which
+			// take more than a microsecond each.
+			size = uint32(min((float64(f.stream.Rate)+1e6)*seconds, 1<<31))
+		}
+		r.wg.Go(func() {
 			err := b.net.Ends[f.from].Namespace.Do(func() error {
 				if err := ends.PinThread(f.cpu); err != nil {
 					return err
 				}
-				for !stopped.Load() {
-					size := size
-					if f.aside {
-						size = 2_000_000
-					} else {
-						begun.Add(1)
+				for !r.stopped.Load() {
+					if !f.aside {
+						r.begun.Add(1)
 					}
-					if err := gens[i].Send(size); err != nil {
+					if err := r.gens[i].Send(size); err != nil {
 						return err
 					}
 				}
 				return nil
 			})
 			if err != nil {
-				failed <- err
+				r.failed <- err
 			}
 		})
 	}
-	stop := func() error {
-		stopped.Store(true)
-		var errs []error
-		for _, g := range gens {
-			errs = append(errs, g.Stop())
-		}
-		wg.Wait()
-		select {
-		case err := <-failed:
-			errs = append(errs, err)
-		default:
-		}
-		return errors.Join(errs...)
-	}
-	sent := func() (uint64, error) {
-		var sum uint64
-		for i, g := range gens {
-			if flows[i].aside {
-				continue
-			}
-			n, err := g.Sent()
-			if err != nil {
-				return 0, err
-			}
-			sum += n
-		}
-		return sum, nil
-	}
+	return r, nil
+}
 
-	type reading struct {
-		at            time.Time
-		arrived, sent uint64
+// halt makes the generators stop and waits until they have.
+func (r *barrage) halt() error {
+	r.stopped.Store(true)
+	var errs []error
+	for _, g := range r.gens {
+		errs = append(errs, g.Stop())
 	}
-	read := func() (r reading, err error) {
-		r.at = time.Now()
-		if r.arrived, err = b.arrived(); err == nil {
-			r.sent, err = sent()
-		}
-		return r, err
+	r.wg.Wait()
+	select {
+	case err := <-r.failed:
+		errs = append(errs, err)
+	default:
 	}
-	measure := func() (from, to reading, err error) {
-		if err = b.flowing(ctx, gens, failed); err != nil {
-			return from, to, err
-		}
-		if from, err = read(); err != nil {
-			return from, to, err
-		}
-		if err = pause(ctx, b.length); err != nil {
-			return from, to, err
-		}
-		to, err = read()
-		return from, to, err
+	return errors.Join(errs...)
+}
+
+// stop stops the generators and removes them.
+func (r *barrage) stop() error {
+	err := r.halt()
+	for _, g := range r.gens {
+		err = errors.Join(err, g.Close())
 	}
-	from, to, err := measure()
-	times := begun.Load()
-	if err := errors.Join(err, stop()); err != nil {
+	return err
+}
+
+// sent is how many frames were made for what is measured.
+func (r *barrage) sent() (uint64, error) {
+	var sum uint64
+	for i, g := range r.gens {
+		if r.flows[i].aside {
+			continue
+		}
+		n, err := g.Sent()
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// measured is how many of the flows are no disturbance.
+func (r *barrage) measured() int {
+	n := 0
+	for _, f := range r.flows {
+		if !f.aside {
+			n++
+		}
+	}
+	return n
+}
+
+// reading is the counters at one moment.
+type reading struct {
+	at            time.Time
+	arrived, sent uint64
+}
+
+func (b *blast) read(r *barrage) (v reading, err error) {
+	v.at = time.Now()
+	c, err := b.arrived()
+	if err != nil {
+		return v, err
+	}
+	v.arrived = c.Frames
+	v.sent, err = r.sent()
+	return v, err
+}
+
+// since gives the frames a second that arrived and were made between two
+// readings.
+func (v reading) since(from reading) (arrived, made float64) {
+	seconds := v.at.Sub(from.at).Seconds()
+	return float64(v.arrived-from.arrived) / seconds, float64(v.sent-from.sent) / seconds
+}
+
+// intervals is how many parts of a window are told apart.
+const intervals = 10
+
+// window measures once. A gap is a generator that had to begin anew.
+//
+// The generators run for longer than the window, so that their start and their
+// end are outside of it.
+func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err error) {
+	r, err := b.start(b.flows())
+	if err != nil {
 		return s, false, err
 	}
-	seconds := to.at.Sub(from.at).Seconds()
-	arrived := float64(to.arrived-from.arrived) / seconds
-	made := float64(to.sent-from.sent) / seconds
+	var readings []reading
+	measure := func() error {
+		if err := b.flowing(ctx, r); err != nil {
+			return err
+		}
+		begin := time.Now()
+		for i := range intervals + 1 {
+			if err := pause(ctx, time.Until(begin.Add(b.length*time.Duration(i)/intervals))); err != nil {
+				return err
+			}
+			v, err := b.read(r)
+			if err != nil {
+				return err
+			}
+			readings = append(readings, v)
+		}
+		return nil
+	}
+	err = measure()
+	times := r.begun.Load()
+	if err := errors.Join(err, r.stop()); err != nil {
+		return s, false, err
+	}
+	arrived, made := readings[intervals].since(readings[0])
 	if arrived == 0 {
 		return s, false, fmt.Errorf("fabric %s: none of %.0f frames a second arrived", b.net.Fabric.Name, made)
 	}
-	measured := 0
-	for _, f := range flows {
-		if !f.aside {
-			measured++
-		}
+	for i := range intervals {
+		part, _ := readings[i+1].since(readings[i])
+		s.Intervals = append(s.Intervals, part/1e6)
 	}
-	b.rate = made / float64(measured)
+	b.rate = made / float64(r.measured())
 	s.Value = arrived / 1e6
 	s.More = map[string]float64{"sent_mpps": made / 1e6}
 	if want := made * float64(max(b.copies, 1)); want > 0 {
 		s.More[report.Lost] = max(0, 100*(1-arrived/want))
 	}
-	return s, times > int64(measured), nil
+	return s, times > int64(r.measured()), nil
 }
 
 // flowing waits until every generator has sent something and the receivers
 // have got something.
-func (b *blast) flowing(ctx context.Context, gens []*probe.Generator, failed chan error) error {
+func (b *blast) flowing(ctx context.Context, r *barrage) error {
 	begin, err := b.arrived()
 	if err != nil {
 		return err
@@ -288,8 +525,8 @@ func (b *blast) flowing(ctx context.Context, gens []*probe.Generator, failed cha
 		if err != nil {
 			return err
 		}
-		all := n > begin
-		for _, g := range gens {
+		all := n.Frames > begin.Frames
+		for _, g := range r.gens {
 			sent, err := g.Sent()
 			if err != nil {
 				return err
@@ -303,7 +540,7 @@ func (b *blast) flowing(ctx context.Context, gens []*probe.Generator, failed cha
 		case <-tick.C:
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-failed:
+		case err := <-r.failed:
 			return err
 		case <-deadline:
 			return fmt.Errorf("fabric %s: no frame arrived within 5 s", b.net.Fabric.Name)
@@ -328,7 +565,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func cores(n int) ([]int, error) {
 	have := runtime.NumCPU()
 	if have < n {
-		return nil, fmt.Errorf("%d CPUs are needed, the machine has %d", n, have)
+		return nil, &ends.Unavailable{Reason: fmt.Sprintf("%d CPUs are needed, the machine has %d", n, have)}
 	}
 	out := make([]int, n)
 	for i := range out {

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"bascule/datapath/probe"
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 )
@@ -23,24 +25,29 @@ var pps = &Kind{
 	About: "frames a second, made in the kernel and counted where they arrive",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w ppsParams
-		p.IntVar(&w.cores, "cores", 1, "1, or 2 for two flows that share nothing but the switch")
-		p.BoolVar(&w.sameSource, "same-source", false, "two flows from one address: one port with a queue for each core, as a network card has")
-		p.DurationVar(&w.length, duration, time.Second, "of the window that is counted")
+		p.IntVar(&w.cores, "cores", 1, "that frames are made on, each for a pair of ends of its own: flows that share nothing but the switch")
+		p.BoolVar(&w.sameSource, "same-source", false, "the flows are from one address: one port with a queue for each core, as a network card has")
+		w.declareSize(p)
+		w.declare(p, time.Second)
 		return func() (*Workload, error) {
-			if w.cores != 1 && w.cores != 2 {
-				return nil, errors.New("cores must be 1 or 2")
+			if w.cores < 1 || w.cores > 64 {
+				return nil, errors.New("cores must be 1 to 64")
 			}
-			if w.sameSource && w.cores != 2 {
-				return nil, errors.New("same-source is for cores=2")
+			if w.sameSource && w.cores < 2 {
+				return nil, errors.New("same-source is for cores=2 and more")
 			}
-			about := "64-byte frames, one core"
+			about := w.what() + ", one core"
 			spec := fabrics.Spec{Ends: 2 * w.cores, Frames: true}
+			many := fmt.Sprint(w.cores)
+			if w.cores == 2 {
+				many = "two"
+			}
 			switch {
 			case w.sameSource:
-				about = "64-byte frames, two cores, from one address on one port with two queues, to two receivers"
-				spec.Ends, spec.Wire.Queues = 3, 2
-			case w.cores == 2:
-				about = "64-byte frames, two cores, from two addresses on two ports, to two receivers"
+				about = fmt.Sprintf("%s, %s cores, from one address on one port with %[2]s queues, to %[2]s receivers", w.what(), many)
+				spec.Ends, spec.Wire.Queues = w.cores+1, w.cores
+			case w.cores > 1:
+				about = fmt.Sprintf("%s, %s cores, from %[2]s addresses on %[2]s ports, to %[2]s receivers", w.what(), many)
 			}
 			return &Workload{
 				About: about,
@@ -48,19 +55,19 @@ var pps = &Kind{
 				Takes: w.length + startStop,
 				Spec:  spec,
 				Start: w.start,
-			}, nil
+			}, w.check()
 		}
 	},
 }
 
 type ppsParams struct {
+	frameParams
 	cores      int
 	sameSource bool
-	length     time.Duration
 }
 
 // start attaches the counters.
-func (w ppsParams) start(_ context.Context, n *fabrics.Net) (Session, error) {
+func (w ppsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	if w.sameSource && n.Fabric.Pairs {
 		return nil, &ends.Unavailable{Reason: "it has no addresses to send to from one port"}
 	}
@@ -68,23 +75,81 @@ func (w ppsParams) start(_ context.Context, n *fabrics.Net) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, to := []int{0, 2}[:w.cores], []int{1, 3}[:w.cores]
-	if w.sameSource {
-		from, to = []int{0, 0}, []int{1, 2}
+	var from, to []int
+	for i := range w.cores {
+		if w.sameSource {
+			from, to = append(from, 0), append(to, i+1)
+		} else {
+			from, to = append(from, 2*i), append(to, 2*i+1)
+		}
 	}
-	b, err := newBlast(n, n.Fabric.Arrival, to)
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, to)
 	if err != nil {
 		return nil, err
 	}
-	b.length = w.length
-	b.teach = append(append([]int{}, from...), to...)
+	b.teach = slices.Concat(from, to)
 	b.flows = func() []flow {
 		var fs []flow
 		for i := range w.cores {
-			fs = append(fs, send(n, from[i], to[i], cpus[i]))
+			fs = append(fs, w.send(n, from[i], to[i], cpus[i]))
 		}
 		return fs
 	}
+	return b, nil
+}
+
+// manyFlows is frames whose addresses and ports change from frame to frame.
+var manyFlows = &Kind{
+	Name:  "many-flows",
+	About: "frames of many flows in turn, one core: of different addresses, where the fabric has them, and UDP ports",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		var w manyFlowsParams
+		p.IntVar(&w.flows, "flows", 10_000, "each of its own source and destination")
+		w.declareSize(p)
+		w.declare(p, time.Second)
+		return func() (*Workload, error) {
+			if w.flows < 1 || w.flows > 1_000_000 {
+				return nil, errors.New("flows must be 1 to 1000000")
+			}
+			return &Workload{
+				About: fmt.Sprintf("%s, one core, of %d flows in turn", w.what(), w.flows),
+				Unit:  "Mpps",
+				Takes: w.length + startStop,
+				// Room for both addresses of each.
+				Spec:  fabrics.Spec{Ends: 2, Ageing: long, FDBMax: 2*w.flows + 1000, Frames: true},
+				Start: w.start,
+			}, w.check()
+		}
+	},
+}
+
+type manyFlowsParams struct {
+	frameParams
+	flows int
+}
+
+// start teaches the switch the destinations. It learns the sources of the
+// frames themselves.
+func (w manyFlowsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
+	cpus, err := cores(1)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
+	if err != nil {
+		return nil, err
+	}
+	b.teach = []int{0, 1}
+	f := w.send(n, 0, 1, cpus[0])
+	f.stream.Ports = uint32(w.flows)
+	if learns(n) == nil {
+		if err := w.fill(ctx, n, b.maker, 1, w.flows); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+		f.stream.Dst = probe.Vary{Base: numbered(0), Count: uint32(w.flows)}
+		f.stream.Src = probe.Vary{Base: numbered(1 << 31), Count: uint32(w.flows)}
+	}
+	b.flows = func() []flow { return []flow{f} }
 	return b, nil
 }
 
@@ -95,29 +160,30 @@ var flood = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w floodParams
 		p.IntVar(&w.ports, "ports", 64, "that each broadcast goes to")
-		p.DurationVar(&w.length, duration, time.Second, "of the window that is counted")
+		w.declareSize(p)
+		w.declare(p, time.Second)
 		return func() (*Workload, error) {
 			if w.ports < 1 || w.ports > 512 {
 				return nil, errors.New("ports must be 1 to 512")
 			}
 			return &Workload{
-				About: fmt.Sprintf("64-byte broadcasts to %d ports, one core, copies delivered", w.ports),
+				About: fmt.Sprintf("%s, broadcast to %d ports, one core, copies delivered", w.what(), w.ports),
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
 				Spec:  fabrics.Spec{Ends: w.ports + 1, Together: true, Frames: true},
 				Start: w.start,
-			}, nil
+			}, w.check()
 		}
 	},
 }
 
 type floodParams struct {
-	ports  int
-	length time.Duration
+	frameParams
+	ports int
 }
 
 // start attaches the counters.
-func (w floodParams) start(_ context.Context, n *fabrics.Net) (Session, error) {
+func (w floodParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	if n.Fabric.Pairs || n.Fabric.Routed {
 		return nil, &ends.Unavailable{Reason: "it floods nothing"}
 	}
@@ -129,13 +195,12 @@ func (w floodParams) start(_ context.Context, n *fabrics.Net) (Session, error) {
 	for i := range receivers {
 		receivers[i] = i + 1
 	}
-	b, err := newBlast(n, n.Fabric.FloodArrival, receivers)
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.FloodArrival, receivers)
 	if err != nil {
 		return nil, err
 	}
-	b.length = w.length
 	b.copies = w.ports
-	f := sendTo(n, 0, ends.Broadcast, ends.Nobody, cpus[0])
+	f := w.sendTo(n, 0, ends.Broadcast, ends.Nobody, cpus[0])
 	if n.Fabric.FloodArrival == fabrics.AsBuffers {
 		// Copies wait in the CPU's backlog, which has room for 1000 by
 		// default, until the batch is through. What is over is dropped.

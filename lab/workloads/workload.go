@@ -70,7 +70,7 @@ type Kind struct {
 // Kinds is every kind of workload, in the order in which they are shown.
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency,
-	pps, flood, learning, addresses, memory, portAdd,
+	pps, manyFlows, flood, learning, addresses, memory, portAdd,
 }
 
 // duration is the parameter that says how long a round sends. It is no part of
