@@ -187,27 +187,27 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	return b, nil
 }
 
-// fill teaches the switch count addresses behind an end.
+// fill teaches the switch count addresses behind an end, by frames from them
+// to the end's own address: the switch learns them and sends them nowhere.
 func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, count int) error {
-	known, err := f.taught(ctx, n, m, end, numbered(0), count)
+	from := f.send(n, end, end, 0)
+	from.stream.Src = probe.Vary{Base: numbered(0), Count: uint32(count)}
+	known, err := taught(ctx, n, m, from, count)
 	if err == nil && known < count {
 		err = fmt.Errorf("fabric %s: it was taught %d addresses and knows %d", n.Fabric.Name, count, known)
 	}
 	return err
 }
 
-// taught sends frames from count addresses, from base on, to the address of
-// their own end: the switch learns them and sends them nowhere. It returns how
-// many addresses the switch knows then.
-func (f *frameParams) taught(ctx context.Context, n *fabrics.Net, m maker, end int, base net.HardwareAddr, count int) (known int, err error) {
-	from := f.send(n, end, end, 0)
-	from.stream.Src = probe.Vary{Base: base, Count: uint32(count)}
+// taught sends a frame from every source address of a flow and returns how
+// many addresses the switch knows then, of the many that it should.
+func taught(ctx context.Context, n *fabrics.Net, m maker, f flow, want int) (known int, err error) {
 	// A frame may find a full ring, so one pass may miss a few.
 	for range 5 {
-		if _, err := sendCount(n, m, from, uint32(count)); err != nil {
+		if _, err := sendCount(n, m, f, f.stream.Src.Count); err != nil {
 			return known, err
 		}
-		if known, err = n.Known(ctx); err != nil || known >= count {
+		if known, err = n.Known(ctx); err != nil || known >= want {
 			return known, err
 		}
 	}

@@ -45,9 +45,13 @@ type frameParams struct {
 // declare makes the common parameters; frames of workloads that do not declare
 // a size are the smallest.
 func (f *frameParams) declare(p *pflag.FlagSet, length time.Duration) {
-	f.size = strconv.Itoa(smallest)
-	p.StringVar(&f.generator, "generator", "auto", "bpf: frames that the kernel makes (BPF_PROG_TEST_RUN); ring: the ring of a packet socket; auto: bpf where the fabric takes such frames")
+	f.declareGenerator(p)
 	p.DurationVar(&f.length, duration, length, "of a window that is counted")
+}
+
+func (f *frameParams) declareGenerator(p *pflag.FlagSet) {
+	f.size, f.length = strconv.Itoa(smallest), time.Second
+	p.StringVar(&f.generator, "generator", "auto", "bpf: frames that the kernel makes (BPF_PROG_TEST_RUN); ring: the ring of a packet socket; auto: bpf where the fabric takes such frames")
 }
 
 func (f *frameParams) declareSize(p *pflag.FlagSet) {

@@ -70,7 +70,8 @@ type Kind struct {
 // Kinds is every kind of workload, in the order in which they are shown.
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency,
-	pps, manyFlows, flood, learning, addresses, memory, portAdd,
+	pps, manyFlows, throughput, flood,
+	learning, learningRate, addressCapacity, addresses, memory, portAdd,
 }
 
 // duration is the parameter that says how long a round sends. It is no part of

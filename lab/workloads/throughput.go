@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package workloads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+)
+
+// throughput is the highest rate at which no more than a part of the frames is
+// lost: the throughput of RFC 2544, section 26.1, where that part is none, and
+// a partial drop rate as of MLRsearch where it is some.
+var throughput = &Kind{
+	Name:  "throughput-search",
+	About: "the highest rate without loss (RFC 2544 throughput, with trials far shorter than its 60 s)",
+	open: func(p *pflag.FlagSet) func() (*Workload, error) {
+		var w throughputParams
+		p.Float64Var(&w.loss, "loss", 0, "that is allowed, in percent")
+		w.declareSize(p)
+		w.declare(p, 250*time.Millisecond)
+		return func() (*Workload, error) {
+			if w.loss < 0 || w.loss >= 100 {
+				return nil, errors.New("loss must be 0 or more and less than 100")
+			}
+			loss := "without loss"
+			if w.loss > 0 {
+				loss = fmt.Sprintf("with at most %v %% lost", w.loss)
+			}
+			return &Workload{
+				About: fmt.Sprintf("%s, one core, the highest rate %s, by trials of %v (RFC 2544 has 60 s)", w.what(), loss, w.length),
+				Unit:  "Mpps",
+				// About as many trials as a search has.
+				Takes: 10 * (w.length + 100*time.Millisecond),
+				Spec:  fabrics.Spec{Ends: 2, Frames: true},
+				Start: w.start,
+			}, w.check()
+		}
+	},
+}
+
+type throughputParams struct {
+	frameParams
+	loss float64
+}
+
+// start attaches the counters.
+func (w throughputParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
+	cpus, err := cores(1)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
+	if err != nil {
+		return nil, err
+	}
+	b.teach = []int{0, 1}
+	b.flows = func() []flow { return []flow{w.send(n, 0, 1, cpus[0])} }
+	return &throughputSession{b, w.loss}, nil
+}
+
+type throughputSession struct {
+	*blast
+	loss float64 // in percent
+}
+
+// reached is how much of the offered rate a generator has to make, for the
+// rate to have been tried.
+const reached = 0.98
+
+// searchWidth is how near to the right rate a search comes.
+const searchWidth = 0.02
+
+// Run is one search.
+func (t *throughputSession) Run(ctx context.Context) (report.Sample, error) {
+	return t.counted(func() (s report.Sample, err error) {
+		if err := t.learn(); err != nil {
+			return s, err
+		}
+		first, err := t.trial(ctx, 0)
+		if err != nil {
+			return s, err
+		}
+		top := first.made
+		guess := top * (1 - first.lost/100)
+		var lost float64 // of the last trial that passed
+		rate, trials, err := search(top, guess, searchWidth, func(rate float64) (bool, error) {
+			r := first
+			switch {
+			case rate < top:
+				r, err = t.trial(ctx, rate)
+			case first.sent > 0:
+				// The first trial was at the top.
+				first = outcome{}
+			default:
+				// The top is where the generator is not paced.
+				r, err = t.trial(ctx, 0)
+			}
+			pass := r.lost <= t.loss && (rate == top || r.made >= reached*rate)
+			if pass {
+				lost = r.lost
+			}
+			return pass, err
+		})
+		if err != nil {
+			return s, fmt.Errorf("fabric %s: %w", t.net.Fabric.Name, err)
+		}
+		s.Value = rate / 1e6
+		s.More = map[string]float64{report.Lost: lost, "most_mpps": top / 1e6, "trials": float64(trials)}
+		return s, nil
+	})
+}
+
+// outcome is what a trial found.
+type outcome struct {
+	made float64 // frames a second
+	sent uint64
+	lost float64 // percent
+}
+
+// trial sends at a rate, 0 for as much as possible, and counts every frame
+// from the first to the last.
+func (b *blast) trial(ctx context.Context, rate float64) (o outcome, err error) {
+	flows := b.flows()
+	for i := range flows {
+		flows[i].stream.Rate = uint64(rate / float64(len(flows)))
+	}
+	before, err := b.arrived()
+	if err != nil {
+		return o, err
+	}
+	r, err := b.start(flows)
+	if err != nil {
+		return o, err
+	}
+	measure := func() (made float64, err error) {
+		if err := b.flowing(ctx, r); err != nil {
+			return 0, err
+		}
+		from, err := b.read(r)
+		if err != nil {
+			return 0, err
+		}
+		if err := pause(ctx, b.length); err != nil {
+			return 0, err
+		}
+		to, err := b.read(r)
+		_, made = to.since(from)
+		return made, err
+	}
+	o.made, err = measure()
+	err = errors.Join(err, r.halt())
+	if err == nil {
+		o.sent, err = r.sent()
+	}
+	if err := errors.Join(err, r.stop()); err != nil {
+		return o, err
+	}
+	if rate == 0 {
+		b.rate = o.made / float64(len(flows))
+	}
+	arrived, err := b.settled(ctx)
+	o.lost = max(0, 100*(1-float64(arrived-before.Frames)/float64(o.sent)))
+	return o, err
+}
+
+// settled waits until nothing arrives any more, for 200 ms at most, and returns
+// how many frames have.
+func (b *blast) settled(ctx context.Context) (uint64, error) {
+	var last uint64
+	for range 40 {
+		c, err := b.arrived()
+		if err != nil || c.Frames == last {
+			return last, err
+		}
+		last = c.Frames
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return last, err
+		}
+	}
+	return last, nil
+}
