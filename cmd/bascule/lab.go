@@ -36,7 +36,7 @@ every round. Nothing of the machine's own network is touched.`,
   bascule lab compare old.json new.json
   bascule lab report report.json --html > report.html`,
 	}
-	cmd.AddCommand(newLabRun(p), newLabReproduce(p), newLabCompare(p), newLabReport(p), newLabList(p), newLabGuest())
+	cmd.AddCommand(newLabRun(p), newLabReproduce(p), newLabCompare(p), newLabReport(p), newLabList(p), newLabTraffic(p), newLabGuest())
 	return cmd
 }
 

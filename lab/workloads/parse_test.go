@@ -129,3 +129,23 @@ func TestSockperf(t *testing.T) {
 		}
 	}
 }
+
+func TestTransactions(t *testing.T) {
+	w := transactionParams{request: 10, response: 90}
+	s, err := w.sample([]byte(read(t, "traffic.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Value != 60000 || s.Bytes != 3_000_000 || len(s.Intervals) != 2 {
+		t.Errorf("%v transactions a second, %v bytes, intervals %v", s.Value, s.Bytes, s.Intervals)
+	}
+	want := map[string]float64{"mean_us": 16.5, "p50_us": 15.1, "p90_us": 20.2, "p99_us": 41.3, "p99.9_us": 99.9}
+	if diff := cmp.Diff(want, s.More); diff != "" {
+		t.Errorf("times (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"", "{}", `{"transactions":1}`} {
+		if _, err := w.sample([]byte(bad)); err == nil {
+			t.Errorf("%q gave a sample", bad)
+		}
+	}
+}

@@ -69,7 +69,7 @@ type Kind struct {
 
 // Kinds is every kind of workload, in the order in which they are shown.
 var Kinds = []*Kind{
-	tcpStream, netperfStream, iperf3Streams, udp, latency,
+	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
 	pps, manyFlows, throughput, flood,
 	learning, learningRate, addressCapacity, addresses, memory, portAdd,
 }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package traffic
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// Each doubling of a time has this many classes, so a class is at most 1/64
+// wide of what is in it.
+const (
+	classBits = 6
+	perDouble = 1 << classBits
+)
+
+// histogram counts times by class.
+type histogram struct {
+	n       uint64
+	sum     time.Duration
+	classes [(64 - classBits) * perDouble]uint64
+}
+
+// class is where a time counts: small ones exactly, others by their first bits.
+func class(d time.Duration) int {
+	v := uint64(max(d, 0))
+	shift := max(bits.Len64(v)-classBits-1, 0)
+	return shift*perDouble + int(v>>shift)
+}
+
+// top is the longest time of a class.
+func top(class int) time.Duration {
+	shift := max(class/perDouble-1, 0)
+	return time.Duration((class-shift*perDouble+1)<<shift - 1)
+}
+
+func (h *histogram) add(d time.Duration) {
+	h.n++
+	h.sum += d
+	h.classes[class(d)]++
+}
+
+func (h *histogram) merge(other *histogram) {
+	h.n += other.n
+	h.sum += other.sum
+	for i, n := range other.classes {
+		h.classes[i] += n
+	}
+}
+
+// percentile is a time that p percent of the times are not above: the longest
+// of its class.
+func (h *histogram) percentile(p float64) time.Duration {
+	want := uint64(math.Ceil(float64(h.n) * p / 100))
+	var seen uint64
+	for i, n := range h.classes {
+		if seen += n; n > 0 && seen >= want {
+			return top(i)
+		}
+	}
+	return 0
+}
