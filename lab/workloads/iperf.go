@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"bascule/lab/ends"
@@ -47,11 +48,18 @@ type iperfSession struct {
 
 // Run is one transfer.
 func (s *iperfSession) Run(ctx context.Context) (report.Sample, error) {
-	r, err := s.transfer(ctx)
-	if err != nil {
-		return report.Sample{}, err
+	for try := 1; ; try++ {
+		r, err := s.transfer(ctx)
+		switch {
+		case err == nil:
+			return s.sample(r)
+		case !r.busy() || try == 20:
+			return report.Sample{}, err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return report.Sample{}, err
+		}
 	}
-	return s.sample(r)
 }
 
 // transfer runs a client and returns its report, which it also writes when it
@@ -138,6 +146,9 @@ type iperfReport struct {
 	} `json:"end"`
 }
 
+// busy tells that the server was not through with the client before.
+func (r iperfReport) busy() bool { return strings.Contains(r.Error, "server is busy") }
+
 // payload is how many bytes reached the server.
 func (r iperfReport) payload() float64 {
 	if u := r.End.Sum; u.Packets > 0 {
@@ -166,11 +177,12 @@ func (r iperfReport) tcp() (s report.Sample, err error) {
 	s.More = r.cpu()
 	s.More["retransmits"] = r.End.Sent.Retransmits
 	s.Bytes = r.payload()
-	for _, i := range r.Intervals {
+	for k, i := range r.Intervals {
 		// The last one may be what is left over.
-		if i.Sum.Seconds > r.Intervals[0].Sum.Seconds/2 {
-			s.Intervals = append(s.Intervals, i.Sum.BitsPerSecond/1e9)
+		if k > 0 && k == len(r.Intervals)-1 && i.Sum.Seconds < r.Intervals[k-1].Sum.Seconds/2 {
+			break
 		}
+		s.Intervals = append(s.Intervals, i.Sum.BitsPerSecond/1e9)
 	}
 	return s, nil
 }

@@ -86,6 +86,18 @@ func TestIperfReverse(t *testing.T) {
 	}
 }
 
+func TestIperfBusy(t *testing.T) {
+	for text, want := range map[string]bool{
+		`{"error":"the server is busy running a test. try again later"}`: true,
+		`{"error":"unable to connect to server: Connection refused"}`:    false,
+		`{}`: false,
+	} {
+		if got := iperfOf(t, text).busy(); got != want {
+			t.Errorf("%s: busy is %v", text, got)
+		}
+	}
+}
+
 func TestIperfUDP(t *testing.T) {
 	r := iperfOf(t, read(t, "iperf3-udp.json"))
 	s, err := r.udp()

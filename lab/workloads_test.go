@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// TestWorkloads runs every kind of workload, small and in several ways.
+func TestWorkloads(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	site := fabrics.Site{Bascule: buildBascule(t)}
+	const short = ":duration=30ms"
+	// What a sample must have besides its value.
+	const (
+		bytes = 1 << iota
+		frames
+		intervals
+		loss
+	)
+	counted := bytes | frames | intervals | loss
+	jumbo := Setup{MTU: 9000}
+	tests := []struct {
+		fabric   *fabrics.Fabric
+		workload string
+		setup    Setup
+		has      int
+	}{
+		{fabrics.LinuxBridge, "tcp-stream:reverse:mss=500:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "tcp-stream:streams=2:pin=false:duration=1s", jumbo, bytes | intervals},
+		{fabrics.LinuxBridge, "netperf-stream:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "iperf-3streams:offloads:duration=1s", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "udp:rate=100M:size=1000:duration=1s", Setup{}, bytes | frames | loss},
+		{fabrics.LinuxBridge, "latency:udp:size=200:duration=1s", Setup{}, 0},
+		{fabrics.LinuxBridge, "latency:load=tcp:duration=1s", Setup{}, bytes},
+		{fabrics.LinuxBridge, "latency:load=udp:duration=1s", Setup{}, bytes},
+		{fabrics.LinuxBridge, "crr:duration=100ms", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "crr:connections=4:pin=false:response=10000:duration=100ms", Setup{}, bytes | intervals},
+		{fabrics.LinuxBridge, "uperf:request=4096:duration=100ms", Setup{}, bytes | intervals},
+		{fabrics.Direct, "pps:generator=bpf" + short, Setup{}, counted},
+		{fabrics.Direct, "pps:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "pps:size=1518" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "pps:size=imix" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "pps:size=imix:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "pps:cores=2:same-source:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "pps" + short, Setup{Host: true}, counted},
+		{fabrics.Direct, "many-flows:flows=1000" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "many-flows:flows=1000" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "many-flows:flows=1000:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "throughput-search:loss=50" + short, Setup{}, bytes | frames | loss},
+		{fabrics.LinuxBridge, "throughput-search:loss=50:generator=ring" + short, Setup{}, bytes | frames | loss},
+		{fabrics.LinuxBridge, "flood:ports=3:size=imix" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "flood:ports=3:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "learning:rate=10000" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "addresses:count=1000:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "learning-rate:addresses=2000", Setup{}, 0},
+		{fabrics.LinuxBridge, "address-capacity:max=3000", Setup{}, 0},
+		{fabrics.Bascule, "address-capacity:max=100000:generator=ring", Setup{}, 0},
+		{fabrics.Bascule, "fdb-memory:count=2000", Setup{}, 0},
+		{fabrics.LinuxBridge, "port-add:ports=2", Setup{}, 0},
+	}
+	p := Profile{Name: "test"}
+	for _, test := range tests {
+		p.Groups = append(p.Groups, group(1, []Case{{test.fabric, workloads.Must(test.workload), test.setup}}))
+	}
+	for _, k := range workloads.Kinds {
+		if !slices.ContainsFunc(p.Groups, func(g Group) bool { return strings.HasPrefix(g.Name+":", k.Name+":") }) {
+			t.Errorf("workload %s is not tried", k.Name)
+		}
+	}
+	r, err := Run(t.Context(), site, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range tests {
+		t.Run(p.Groups[i].Cases[0].Label(), func(t *testing.T) {
+			if err := ends.Installed(p.Groups[i].Cases[0].Workload.Needs...); err != nil {
+				t.Skip(err)
+			}
+			c := r.Groups[i].Cases[0]
+			if c.Error != "" || c.Skipped != "" || len(c.Samples) != 1 {
+				t.Fatalf("%d samples, error %q, left out: %q", len(c.Samples), c.Error, c.Skipped)
+			}
+			s := c.Samples[0]
+			_, lost := s.More[report.Lost]
+			for name, ok := range map[string]bool{
+				"value":     s.Value > 0,
+				"bytes":     s.Bytes > 0 || test.has&bytes == 0,
+				"frames":    s.Frames > 0 || test.has&frames == 0,
+				"intervals": len(s.Intervals) > 1 || test.has&intervals == 0,
+				"loss":      lost || test.has&loss == 0,
+			} {
+				if !ok {
+					t.Errorf("%s is not as it should be: %+v", name, s)
+				}
+			}
+			want := ""
+			if strings.Contains(test.workload, "generator=ring") {
+				want = "ring of a packet socket"
+			}
+			if !strings.Contains(c.Counter, want) {
+				t.Errorf("frames were %s, want by the %s", c.Counter, want)
+			}
+		})
+	}
+}
