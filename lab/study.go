@@ -127,7 +127,11 @@ func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, er
 		case c.Cores > cores && err == nil:
 			r.Verdict, r.Why = cannot, fmt.Sprintf("it takes %d cores, and here are %d", c.Cores, cores)
 		case c.KernelOVS && !kernelOVS && err == nil:
-			r.Verdict, r.Why = cannot, "it is of Open vSwitch in the kernel, which this kernel does not have; the figure here is of Open vSwitch in user space"
+			r.Why = fmt.Sprintf("Open vSwitch runs in user space here, as this kernel has no datapath for it; of that it is %s", r.Verdict)
+			if r.Verdict != notShown {
+				r.Why = fmt.Sprintf("Open vSwitch runs in user space here, as this kernel has no datapath for it; of that the claim %s", r.Verdict)
+			}
+			r.Verdict = cannot
 		}
 		out = append(out, r)
 	}

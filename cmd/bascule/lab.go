@@ -230,9 +230,10 @@ func newLabGuest() *cobra.Command {
 func newLabList(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "list fabrics, workloads and profiles",
+		Short: "list fabrics, workloads, profiles and studies",
 		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
-and the profiles, which are choices of both.`,
+with their parameters and defaults, the profiles, which are choices of both, and
+the studies, which lab reproduce repeats.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {
@@ -263,13 +264,21 @@ and the profiles, which are choices of both.`,
 			for _, pr := range []lab.Profile{lab.Demo(), lab.Bench(false)} {
 				ps = append(ps, item{Name: pr.Name, About: pr.About})
 			}
+			repeated, err := studies.All()
+			if err != nil {
+				return err
+			}
+			var ss []item
+			for _, s := range repeated {
+				ss = append(ss, item{Name: s.Name, About: s.Title})
+			}
 			if p.json {
-				return p.printJSON(map[string][]item{"fabrics": fs, "workloads": ws, "profiles": ps})
+				return p.printJSON(map[string][]item{"fabrics": fs, "workloads": ws, "profiles": ps, "studies": ss})
 			}
 			for _, part := range []struct {
 				title string
 				items []item
-			}{{"FABRIC", fs}, {"WORKLOAD", ws}, {"PROFILE", ps}} {
+			}{{"FABRIC", fs}, {"WORKLOAD", ws}, {"PROFILE", ps}, {"STUDY", ss}} {
 				fmt.Fprintln(p.out, part.title)
 				var list []fact
 				for _, i := range part.items {
