@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"bascule/lab/fabrics"
 	"bascule/lab/workloads"
@@ -126,7 +127,7 @@ func (t Target) within(groups []Group) bool {
 }
 
 // every is each of the workloads on each of the fabrics; without workloads,
-// one of every kind.
+// one of every kind whose rounds are short.
 func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick bool) Profile {
 	rounds := 5
 	if quick {
@@ -134,7 +135,9 @@ func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick bool) Profile {
 	}
 	if len(ws) == 0 {
 		for _, k := range workloads.Kinds {
-			ws = append(ws, workloads.Must(k.Name))
+			if w := workloads.Must(k.Name); w.Takes < 10*time.Second {
+				ws = append(ws, w)
+			}
 		}
 	}
 	p := Profile{Name: "chosen", About: "what was asked for"}

@@ -52,6 +52,7 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.LinuxBridge, "pps:size=imix:generator=ring" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "pps:cores=2:same-source:generator=ring" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "pps" + short, Setup{Host: true}, counted},
+		{fabrics.Bascule, "pps" + short, Setup{Host: true}, counted},
 		{fabrics.Direct, "many-flows:flows=1000" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "many-flows:flows=1000" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "many-flows:flows=1000:generator=ring" + short, Setup{}, counted},

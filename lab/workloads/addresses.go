@@ -40,12 +40,12 @@ var learning = &Kind{
 		p.IntVar(&w.rate, "rate", 100_000, "new addresses a second, 0 for none")
 		w.declare(p, time.Second)
 		return func() (*Workload, error) {
-			about := "64-byte frames, one core, while no new address comes"
+			about := w.what() + ", one core, while no new address comes"
 			switch {
 			case w.rate < 0:
 				return nil, errors.New("rate must be 0 or more")
 			case w.rate > 0:
-				about = fmt.Sprintf("64-byte frames, one core, while another learns %d new addresses a second", w.rate)
+				about = fmt.Sprintf("%s, one core, while another learns %d new addresses a second", w.what(), w.rate)
 			}
 			return &Workload{
 				About: about,
@@ -147,7 +147,7 @@ var addresses = &Kind{
 				return nil, errors.New("count must be 1 or more")
 			}
 			return &Workload{
-				About: fmt.Sprintf("64-byte frames, one core, to random ones of %d addresses", w.count),
+				About: fmt.Sprintf("%s, one core, to random ones of %d addresses", w.what(), w.count),
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
 				Spec:  fabrics.Spec{Ends: 2, Ageing: long, FDBMax: w.count + 1000, Frames: true},

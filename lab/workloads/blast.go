@@ -46,16 +46,16 @@ type frameParams struct {
 // a size are the smallest.
 func (f *frameParams) declare(p *pflag.FlagSet, length time.Duration) {
 	f.declareGenerator(p)
-	p.DurationVar(&f.length, duration, length, "of a window that is counted")
+	p.DurationVar(&f.length, duration, length, "of the window that is counted")
 }
 
 func (f *frameParams) declareGenerator(p *pflag.FlagSet) {
 	f.size, f.length = strconv.Itoa(smallest), time.Second
-	p.StringVar(&f.generator, "generator", "auto", "bpf: frames that the kernel makes (BPF_PROG_TEST_RUN); ring: the ring of a packet socket; auto: bpf where the fabric takes such frames")
+	p.StringVar(&f.generator, "generator", "auto", "bpf, made in the kernel; ring, of a packet socket; or auto, bpf where the fabric takes it")
 }
 
 func (f *frameParams) declareSize(p *pflag.FlagSet) {
-	p.StringVar(&f.size, "size", strconv.Itoa(smallest), "of frames, 64 to 1518 bytes with the checksum, or imix: 64, 594 and 1518 bytes, 7:4:1")
+	p.StringVar(&f.size, "size", strconv.Itoa(smallest), "of frames with the checksum, 64 to 1518 bytes, or imix (64, 594 and 1518, 7:4:1)")
 }
 
 func (f *frameParams) check() error {

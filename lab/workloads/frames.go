@@ -22,7 +22,7 @@ const startStop = 250 * time.Millisecond
 // pps sends frames of one size, as many as the fabric takes.
 var pps = &Kind{
 	Name:  "pps",
-	About: "frames a second, made in the kernel and counted where they arrive",
+	About: "frames a second, counted where they arrive",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w ppsParams
 		p.IntVar(&w.cores, "cores", 1, "that frames are made on, each for a pair of ends of its own: flows that share nothing but the switch")

@@ -67,7 +67,7 @@ func (s *iperfSession) Run(ctx context.Context) (report.Sample, error) {
 func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) {
 	n := s.net
 	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", "-t", strconv.Itoa(int(s.length.Seconds())),
-		"-i", fmt.Sprintf("%.1f", s.interval.Seconds())}, s.args...)
+		"-i", fmt.Sprintf("%.1f", s.interval.Seconds()), "--connect-timeout", "5000"}, s.args...)
 	if s.pin && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
 		cpus, err := cores(2)
 		if err != nil {

@@ -24,7 +24,8 @@ var throughput = &Kind{
 		var w throughputParams
 		p.Float64Var(&w.loss, "loss", 0, "that is allowed, in percent")
 		w.declareSize(p)
-		w.declare(p, 250*time.Millisecond)
+		w.declareGenerator(p)
+		p.DurationVar(&w.length, duration, 250*time.Millisecond, "of a trial")
 		return func() (*Workload, error) {
 			if w.loss < 0 || w.loss >= 100 {
 				return nil, errors.New("loss must be 0 or more and less than 100")
