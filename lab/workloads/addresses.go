@@ -176,7 +176,7 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 		return nil, err
 	}
 	b.teach = []int{0, 1}
-	if err := errors.Join(b.learn(), w.fill(ctx, n, b.maker, 1, w.count)); err != nil {
+	if err := w.fill(ctx, n, b.maker, 1, w.count); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.flows = func() []flow {
@@ -188,9 +188,17 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 }
 
 // fill teaches the switch count addresses behind an end, by frames from them
-// to the end's own address: the switch learns them and sends them nowhere.
+// to the end's own address, which it is taught first: it sends them nowhere.
 func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, count int) error {
-	from := f.send(n, end, end, 0)
+	cpus, err := cores(1)
+	if err != nil {
+		return err
+	}
+	e := n.Ends[end]
+	if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
+		return err
+	}
+	from := f.send(n, end, end, cpus[0])
 	from.stream.Src = probe.Vary{Base: numbered(0), Count: uint32(count)}
 	known, err := taught(ctx, n, m, from, count)
 	if err == nil && known < count {
@@ -202,16 +210,16 @@ func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, co
 // taught sends a frame from every source address of a flow and returns how
 // many addresses the switch knows then, of the many that it should.
 func taught(ctx context.Context, n *fabrics.Net, m maker, f flow, want int) (known int, err error) {
-	// A frame may find a full ring, so one pass may miss a few.
-	for range 5 {
-		if _, err := sendCount(n, m, f, f.stream.Src.Count); err != nil {
+	for {
+		before := known
+		if err := sendCount(n, m, f, f.stream.Src.Count); err != nil {
 			return known, err
 		}
-		if known, err = n.Known(ctx); err != nil || known >= want {
+		// A frame may find a full ring, so one pass may miss some.
+		if known, err = n.Known(ctx); err != nil || known >= want || known <= before {
 			return known, err
 		}
 	}
-	return known, nil
 }
 
 // memory is what an address costs in the switch's tables, when they are full.
@@ -233,10 +241,6 @@ var memory = &Kind{
 				Spec: fabrics.Spec{Ends: 2, Ageing: long, FDBMax: *count + 8, Frames: true},
 				Start: func(ctx context.Context, n *fabrics.Net) (Session, error) {
 					if _, err := n.Memory(); err != nil {
-						return nil, err
-					}
-					e := n.Ends[1]
-					if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
 						return nil, err
 					}
 					small := frameParams{generator: "auto", size: strconv.Itoa(smallest)}

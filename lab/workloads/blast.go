@@ -171,7 +171,7 @@ func (f *frameParams) try(ctx context.Context, n *fabrics.Net, end int) error {
 		return err
 	}
 	// To itself, so that they go no further than they must.
-	if _, err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.Nobody, 0), probe.Batch); err != nil {
+	if err := sendCount(n, bpfFrames, f.sendTo(n, end, n.Ends[end].MAC, ends.Nobody, 0), probe.Batch); err != nil {
 		return err
 	}
 	for range 50 {
@@ -198,17 +198,19 @@ func (m maker) generator(n *fabrics.Net, f flow) (g generator, err error) {
 	return g, err
 }
 
-// sendCount sends count frames of a flow, on any CPU.
-func sendCount(n *fabrics.Net, m maker, f flow, count uint32) (sent uint64, err error) {
+// sendCount sends count frames of a flow.
+func sendCount(n *fabrics.Net, m maker, f flow, count uint32) error {
 	g, err := m.generator(n, f)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	err = n.Ends[f.from].Namespace.Do(func() error { return g.Send(count) })
-	if err == nil {
-		sent, err = g.Sent()
-	}
-	return sent, errors.Join(err, g.Close())
+	err = n.Ends[f.from].Namespace.Do(func() error {
+		if err := ends.PinThread(f.cpu); err != nil {
+			return err
+		}
+		return g.Send(count)
+	})
+	return errors.Join(err, g.Close())
 }
 
 // blast is a session that sends flows as fast as they go and counts what
