@@ -204,7 +204,7 @@ func TestRunSwitches(t *testing.T) {
 		"pps" + short,
 		"pps:cores=2" + short,
 		"pps:cores=2:same-source" + short,
-		"learning" + short,
+		"learning:rate=1000:duration=200ms",
 		"addresses:count=2000" + short,
 		"flood:ports=4" + short,
 		"port-add:ports=3",

@@ -207,9 +207,9 @@ func (c Claim) judge(of, against *report.Case, here report.Spread) (verdict, why
 	}
 	switch {
 	case above(low, c.AtLeast) && below(high, c.AtMost):
-		return holds, asked
+		return holds, "asked: " + asked
 	case !above(high, c.AtLeast) || !below(low, c.AtMost):
-		return holdsNot, asked
+		return holdsNot, "asked: " + asked
 	}
-	return notShown, asked + "; the rounds fall on both sides"
+	return notShown, "asked: " + asked + "; the rounds fall on both sides"
 }

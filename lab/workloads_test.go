@@ -60,7 +60,7 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.LinuxBridge, "throughput-search:loss=50:generator=ring" + short, Setup{}, bytes | frames | loss},
 		{fabrics.LinuxBridge, "flood:ports=3:size=imix" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "flood:ports=3:generator=ring" + short, Setup{}, counted},
-		{fabrics.LinuxBridge, "learning:rate=10000" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "learning:rate=1000:duration=200ms", Setup{}, counted},
 		{fabrics.LinuxBridge, "addresses:count=1000:generator=ring" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "learning-rate:addresses=2000", Setup{}, 0},
 		{fabrics.LinuxBridge, "address-capacity:max=3000", Setup{}, 0},

@@ -414,10 +414,10 @@ func (r *barrage) stop() error {
 }
 
 // sent is how many frames were made for what is measured.
-func (r *barrage) sent() (uint64, error) {
+func (r *barrage) sent(aside bool) (uint64, error) {
 	var sum uint64
 	for i, g := range r.gens {
-		if r.flows[i].aside {
+		if r.flows[i].aside != aside {
 			continue
 		}
 		n, err := g.Sent()
@@ -444,7 +444,15 @@ func (r *barrage) measured() int {
 type reading struct {
 	at            time.Time
 	arrived, sent uint64
+	aside         uint64 // sent by the flows that disturb
 }
+
+// Names in Sample.More of what the flows that disturb sent: in the window, and
+// until its end.
+const (
+	asideRate = "aside_per_second"
+	asideSent = "aside_sent"
+)
 
 func (b *blast) read(r *barrage) (v reading, err error) {
 	v.at = time.Now()
@@ -453,7 +461,10 @@ func (b *blast) read(r *barrage) (v reading, err error) {
 		return v, err
 	}
 	v.arrived = c.Frames
-	v.sent, err = r.sent()
+	if v.sent, err = r.sent(false); err != nil {
+		return v, err
+	}
+	v.aside, err = r.sent(true)
 	return v, err
 }
 
@@ -510,6 +521,10 @@ func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err erro
 	b.rate = made / float64(r.measured())
 	s.Value = arrived / 1e6
 	s.More = map[string]float64{"sent_mpps": made / 1e6}
+	if first, last := readings[0], readings[intervals]; last.aside > 0 {
+		s.More[asideRate] = float64(last.aside-first.aside) / last.at.Sub(first.at).Seconds()
+		s.More[asideSent] = float64(last.aside)
+	}
 	if want := made * float64(max(b.copies, 1)); want > 0 {
 		s.More[report.Lost] = max(0, 100*(1-arrived/want))
 	}

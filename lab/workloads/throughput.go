@@ -158,7 +158,7 @@ func (b *blast) trial(ctx context.Context, rate float64) (o outcome, err error) 
 	o.made, err = measure()
 	err = errors.Join(err, r.halt())
 	if err == nil {
-		o.sent, err = r.sent()
+		o.sent, err = r.sent(false)
 	}
 	if err := errors.Join(err, r.stop()); err != nil {
 		return o, err

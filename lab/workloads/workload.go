@@ -54,7 +54,7 @@ type Session interface {
 
 // Counting is a Session that makes frames itself and counts where they arrive.
 type Counting interface {
-	// Counter is how, in a few words, as "counted by xdp".
+	// Counter is how, to be read after "frames": "counted by xdp".
 	Counter() string
 }
 

@@ -324,7 +324,7 @@ func hostPort(t *testing.T, hook string) {
 	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 0 host0 static", mac))
 
 	// what is for the host goes to no other port; it hears what all hear
-	must(t, l.Switch.Netlink().LinkSetUp(nl))
+	l.SetUp(nl)
 	port := l.Listen(l.Switch, "host0")
 	to := func(dst netlab.MAC, frames int, also ...*netlab.End) {
 		t.Helper()
@@ -625,7 +625,7 @@ func hostPortByXDP(t *testing.T, hook string) {
 	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--hook", "xdp")
 	nl, err := l.Switch.Netlink().LinkByName("host0")
 	must(t, err)
-	must(t, l.Switch.Netlink().LinkSetUp(nl))
+	l.SetUp(nl)
 	host, one := l.NewHost(l.Switch, "host0", 100), ends[0].Host()
 	must(t, host.Ping(one.IPv4))
 	must(t, netlab.Transfer(host, one, one.IPv4, 4<<20))

@@ -169,6 +169,21 @@ func (l *Lab) waitUp(e *End) {
 	})
 }
 
+// SetUp sets one side of a veth of the switch's namespace up, whose other side
+// is there and up, and waits until both forward: the kernel drops what they
+// send until it has dealt with their carriers, which may take it a while.
+func (l *Lab) SetUp(side netlink.Link) {
+	l.t.Helper()
+	nl := l.Switch.Netlink()
+	l.must(nl.LinkSetUp(side))
+	for _, index := range []int{side.Attrs().Index, side.Attrs().ParentIndex} {
+		l.Wait(fmt.Sprintf("device %d to be up", index), func() bool {
+			link, err := nl.LinkByIndex(index)
+			return err == nil && link.Attrs().OperState == netlink.OperUp
+		})
+	}
+}
+
 // Unplug deletes the cable.
 func (e *End) Unplug() {
 	e.lab.t.Helper()
