@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 )
 
 // Change is a case that two reports have.
@@ -121,21 +120,20 @@ func (c *Changes) WriteText(w io.Writer) error {
 	for _, text := range c.Warnings {
 		fmt.Fprintf(&b, "WARNING: %s\n", text)
 	}
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var t sheet
 	group := ""
 	for _, ch := range c.Changes {
 		if ch.Group != group {
-			fmt.Fprintf(t, "%s\tunit\told\t\tnew\t\tratio\tp\ttest\n", ch.Group)
+			t.add(ch.Group, "unit", "old", wider, "new", wider, "ratio", "p", "test")
 			group = ch.Group
 		}
 		ratio := "-"
 		if ch.Ratio != 0 {
 			ratio = number(ch.Ratio)
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", ch.Label, ch.Unit, number(ch.Old.Median), ch.Old.limits(),
-			number(ch.New.Median), ch.New.limits(), ratio, number(ch.P), sign(ch.Word))
+		t.add("  "+ch.Label, ch.Unit, number(ch.Old.Median), ch.Old.limits(), number(ch.New.Median), ch.New.limits(), ratio, number(ch.P), sign(ch.Word))
 	}
-	t.Flush()
+	t.write(&b)
 	if len(c.Changes) == 0 {
 		b.WriteString("No case was measured in both reports.\n")
 	}

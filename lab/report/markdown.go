@@ -29,12 +29,15 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		}
 	}
 	if len(r.Claims) > 0 {
-		b.WriteString("\n## Claims\n\n")
-		tableRow(&b, "source", "claim", "tested here", "published", "here", "verdict", "why")
-		tableRule(&b, 7, 0)
-		b.WriteString("\n")
-		for _, c := range r.Claims {
-			tableRow(&b, c.Source, c.Claim, c.Test, c.PublishedText(), c.Measured(), c.Says(), c.Why)
+		b.WriteString("\n## Claims\n")
+		for _, s := range bySource(r.Claims) {
+			fmt.Fprintf(&b, "\n### %s\n\n", plain(s.Source))
+			tableRow(&b, "claim", "tested here", "published", "here", "verdict", "why")
+			tableRule(&b, 6, 0)
+			b.WriteString("\n")
+			for _, c := range s.Claims {
+				tableRow(&b, c.Claim, c.Test, c.PublishedText(), c.Measured(), c.Says(), c.Why)
+			}
 		}
 	}
 	if len(r.Fabrics) > 0 {
@@ -77,14 +80,8 @@ func (g *Group) markdown(b *strings.Builder) {
 			against = "against " + f.Fabric
 		}
 		b.WriteByte('\n')
-		cells := []string{"fabric", bl.Unit, "least, most", against, "least, most", "test"}
-		for _, q := range result {
-			cells = append(cells, q.Name)
-		}
-		for _, q := range detail {
-			cells = append(cells, q.Name)
-		}
-		tableRow(b, cells...)
+		header := []string{"fabric", bl.Unit, "least, most", against, "least, most", "test"}
+		tableRow(b, append(append(header, names(result)...), names(detail)...)...)
 		tableRule(b, 1, 4)
 		b.WriteString("---|" + strings.Repeat("---:|", len(result)+len(detail)) + "\n")
 		for _, r := range bl.Rows {
@@ -94,13 +91,7 @@ func (g *Group) markdown(b *strings.Builder) {
 			}
 			ratio, limits := r.Ratio()
 			cells := []string{r.Fabric, number(r.Median), r.limits(), ratio, limits, r.Sign()}
-			for _, q := range result {
-				cells = append(cells, q.cell(r.Case))
-			}
-			for _, q := range detail {
-				cells = append(cells, q.cell(r.Case))
-			}
-			tableRow(b, cells...)
+			tableRow(b, append(append(cells, medians(r.Case, result)...), medians(r.Case, detail)...)...)
 		}
 	}
 	for i, l := range g.remarks() {

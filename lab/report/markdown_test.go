@@ -30,6 +30,7 @@ func TestWriteMarkdown(t *testing.T) {
 		"- note, direct: a \\| pipe and \\*stars\\*\n",
 		"- skipped, ovs-userspace: this kernel",
 		"| does not hold |",
+		"## Claims\n\n### Some vendor's data sheet, 2021\n\n| claim | tested here | published | here | verdict | why |\n",
 		"| &lt;b>XDP&lt;/b> is 5 % faster |",
 		"| bascule | 3 | end 1 → veth0 → br0 → veth1 → tcx program → end 2 |",
 	} {

@@ -63,10 +63,14 @@ type Case struct {
 	// Setup is what differs from ends in namespaces with an MTU of 1500: "host"
 	// where the host itself is the first end, "mtu=9000", "vm"; with spaces
 	// between them.
-	Setup   string   `json:"setup,omitempty"`
-	Unit    string   `json:"unit"`
-	Lower   bool     `json:"lower_is_better,omitempty"`
-	Counter string   `json:"counter,omitempty"` // how frames were made and counted
+	Setup string `json:"setup,omitempty"`
+	Unit  string `json:"unit"`
+	Lower bool   `json:"lower_is_better,omitempty"`
+	// Counter is what was done with the frames, to be read after the word
+	// "frames": "made by BPF_PROG_TEST_RUN live frames, counted by tcx at the
+	// receiver". Older reports have only the program that counted, "tcx" or
+	// "xdp".
+	Counter string   `json:"counter,omitempty"`
 	Notes   []string `json:"notes,omitempty"`   // what the fabric found out when it was built
 	Skipped string   `json:"skipped,omitempty"` // why it was not tried
 	Error   string   `json:"error,omitempty"`   // the last one

@@ -183,6 +183,24 @@ func known(blocks []*block, from []quantity) []quantity {
 	return out
 }
 
+// names are what the quantities are called, and medians those of a case as they
+// are printed.
+func names(of []quantity) []string {
+	var out []string
+	for _, q := range of {
+		out = append(out, q.Name)
+	}
+	return out
+}
+
+func medians(c *Case, of []quantity) []string {
+	var out []string
+	for _, q := range of {
+		out = append(out, q.cell(c))
+	}
+	return out
+}
+
 // place is where frames of a case were lost.
 type place struct {
 	Name    string
@@ -231,7 +249,12 @@ func (g *Group) remarks() []string {
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(counters)) {
-		out = append(out, fmt.Sprintf("counted by %s at the receiver: %s", at, strings.Join(counters[at], ", ")))
+		how := at
+		// Older reports have only the program that counted.
+		if !strings.Contains(at, " ") {
+			how = "counted by " + at + " at the receiver"
+		}
+		out = append(out, fmt.Sprintf("frames %s: %s", how, strings.Join(counters[at], ", ")))
 	}
 	for _, c := range g.Cases {
 		var lost []float64
@@ -301,25 +324,59 @@ func (g *Group) warning() string {
 }
 
 // fabricsBy makes a line of each text that cases have, with the fabrics that
-// have it before it.
+// have it before it. The setup is told of a fabric that has the text in some of
+// its setups only.
 func (g *Group) fabricsBy(texts func(*Case) []string) []string {
 	var order []string
-	who := map[string][]string{}
+	who := map[string][]*Case{}
 	for _, c := range g.Cases {
 		for _, t := range texts(c) {
 			t = oneLine(t)
 			if who[t] == nil {
 				order = append(order, t)
 			}
-			if f := join(" ", c.Fabric, c.Setup); !slices.Contains(who[t], f) {
-				who[t] = append(who[t], f)
-			}
+			who[t] = append(who[t], c)
 		}
 	}
 	for i, t := range order {
-		order[i] = strings.Join(who[t], ", ") + ": " + t
+		setups := map[string]bool{}
+		for _, c := range who[t] {
+			setups[c.Fabric+" "+c.Setup] = true
+		}
+		var said []string
+		for _, c := range who[t] {
+			name := c.Fabric
+			if slices.ContainsFunc(g.Cases, func(o *Case) bool { return o.Fabric == c.Fabric && !setups[o.Fabric+" "+o.Setup] }) {
+				name = join(" ", c.Fabric, c.Setup)
+			}
+			if !slices.Contains(said, name) {
+				said = append(said, name)
+			}
+		}
+		order[i] = strings.Join(said, ", ") + ": " + t
 	}
 	return order
+}
+
+// source is the claims of one publication.
+type source struct {
+	Source string
+	Claims []Claim
+}
+
+// bySource are the claims by where they were published, in the order of their
+// first.
+func bySource(claims []Claim) []source {
+	var out []source
+	for _, c := range claims {
+		i := slices.IndexFunc(out, func(s source) bool { return s.Source == c.Source })
+		if i < 0 {
+			i = len(out)
+			out = append(out, source{Source: c.Source})
+		}
+		out[i].Claims = append(out[i].Claims, c)
+	}
+	return out
 }
 
 // Says is the verdict. One that speaks of a measurement needs one.

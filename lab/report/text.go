@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"text/tabwriter"
 	"unicode/utf8"
 )
 
@@ -88,79 +87,77 @@ func (s Spread) limits() string {
 	return fmt.Sprintf("[%s %s]", number(s.Min), number(s.Max))
 }
 
+// nameWidth is how long the name of a fabric is at most, and the title of a
+// block that stands in the same column. The table of details has room for more.
+const (
+	nameWidth   = 28
+	detailWidth = 40
+)
+
 // text prints a table of the group: each case, and how it compares with the
-// first case of the same workload. It stays within 120 columns for names of up
-// to 24.
+// first case of the same workload. It stays within lineWidth for names of up to
+// nameWidth.
 func (g *Group) text(b *strings.Builder) {
-	fmt.Fprintf(b, "%s (%s)\n", g.About, g.rounds())
+	folded(b, "", fmt.Sprintf("%s (%s)", g.About, g.rounds()))
 	blocks := g.blocks()
-	title := func(bl *block) string {
-		if len(blocks) > 1 {
-			return bl.Title()
+	var t sheet
+	// A title that is too long to be a column's stands above it.
+	header := func(width int, title, short string, cells ...string) {
+		if utf8.RuneCountInString(title) > width {
+			t.add("  " + title)
+			title = short
 		}
-		return join(", ", "fabric", bl.Setup)
+		t.add(append([]string{"  " + title}, cells...)...)
 	}
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	columns := known(blocks, costs)
 	for _, bl := range blocks {
 		against := "-"
 		if f := bl.First(); f != nil {
 			against = "against " + f.Fabric
+			if utf8.RuneCountInString(f.Fabric) > 20 {
+				against = "against the first"
+			}
 		}
-		fmt.Fprintf(t, "  %s\t%s\t\t%s\t\ttest", title(bl), bl.Unit, against)
-		for _, q := range columns {
-			fmt.Fprintf(t, "\t%s", q.Name)
+		title := bl.Title()
+		if len(blocks) == 1 {
+			title = join(", ", "fabric", bl.Setup)
 		}
-		fmt.Fprintln(t)
+		header(nameWidth, title, "fabric", append([]string{bl.Unit, wider, against, wider, "test"}, names(columns)...)...)
 		for _, r := range bl.Rows {
 			if len(r.Samples) == 0 {
-				// A row of fewer cells would end the columns of those above it.
-				fmt.Fprintf(t, "  %s\tnot measured%s\n", r.Fabric, strings.Repeat("\t", 4+len(columns)))
+				t.add("  "+r.Fabric, "not measured")
 				continue
 			}
 			ratio, limits := r.Ratio()
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\t%s", r.Fabric, number(r.Median), r.limits(), ratio, limits, r.Sign())
-			cells(t, r.Case, columns)
+			cells := []string{"  " + r.Fabric, number(r.Median), r.limits(), ratio, limits, r.Sign()}
+			t.add(append(cells, medians(r.Case, columns)...)...)
 		}
 	}
-	t.Flush()
+	t.write(b)
 	// What the table has no room for.
 	if columns = known(blocks, details); len(columns) > 0 {
-		t = tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+		t = nil
 		for _, bl := range blocks {
 			if bl.First() == nil {
 				continue
 			}
-			name := "of which"
+			title := "of which"
 			if len(blocks) > 1 {
-				name += ", " + bl.Title()
+				title += ", " + bl.Title()
 			}
-			fmt.Fprintf(t, "  %s", name)
-			for _, q := range columns {
-				fmt.Fprintf(t, "\t%s", q.Name)
-			}
-			fmt.Fprintln(t)
+			header(detailWidth, title, "", names(columns)...)
 			for _, r := range bl.Rows {
 				if len(r.Samples) > 0 {
-					fmt.Fprintf(t, "  %s", r.Fabric)
-					cells(t, r.Case, columns)
+					t.add(append([]string{"  " + r.Fabric}, medians(r.Case, columns)...)...)
 				}
 			}
 		}
-		t.Flush()
+		t.write(b)
 	}
 	for _, l := range g.remarks() {
-		fmt.Fprintf(b, "  %s\n", l)
+		folded(b, "  ", l)
 	}
 	b.WriteByte('\n')
-}
-
-// cells ends a line of a table with the medians of quantities.
-func cells(w io.Writer, c *Case, columns []quantity) {
-	for _, q := range columns {
-		fmt.Fprintf(w, "\t%s", q.cell(c))
-	}
-	fmt.Fprintln(w)
 }
 
 func (g *Group) rounds() string {
@@ -200,25 +197,32 @@ func (g *Group) noise() (others, steal float64) {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// figuresText prints what is asked of the project and what was measured.
+// figuresText prints what is asked of the project and what was measured, below
+// the name of each figure.
 func figuresText(b *strings.Builder, figures []Figure) {
 	fmt.Fprintln(b, "Figures")
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "  figure\tof\tagainst\tmust\taim\tmeasured\t\t95 %%\treached\n")
+	t := sheet{{"  figure, of", "against", "must", "aim", "measured", wider, "95 %", "reached"}}
+	name := ""
 	for _, f := range figures {
-		fmt.Fprintf(t, "  %s\n", strings.Join(f.cells(), "\t"))
+		if f.Name != name {
+			name = f.Name
+			t.add("  " + name)
+		}
+		cells := f.cells()[1:]
+		cells[0] = "    " + cells[0]
+		t.add(cells...)
 	}
-	t.Flush()
+	t.write(b)
 	b.WriteByte('\n')
 }
 
 func (m Machine) text(b *strings.Builder) {
-	fmt.Fprintf(b, "Machine: %s\n", m.facts())
+	folded(b, "", "Machine: "+m.facts())
 	if said := pairs(m.Mitigations); said != "" {
-		fmt.Fprintf(b, "Mitigations: %s\n", said)
+		folded(b, "", "Mitigations: "+said)
 	}
 	if said := pairs(m.Versions); said != "" {
-		fmt.Fprintf(b, "Versions: %s\n", said)
+		folded(b, "", "Versions: "+said)
 	}
 }
 
@@ -249,50 +253,22 @@ func (f Figure) cells() []string {
 	return []string{f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict()}
 }
 
-// claimsText prints what was published beside what was measured, in columns
-// that are wrapped.
+// claimsText prints what was published beside what was measured, source by
+// source.
 func claimsText(b *strings.Builder, claims []Claim) {
-	fmt.Fprintln(b, "Claims")
-	widths := []int{20, 30, 18, 16, 16}
-	wrapped(b, widths, "source", "claim", "published", "here", "verdict")
-	for _, c := range claims {
-		claim := c.Claim
-		if c.Test != "" {
-			claim += " [here: " + c.Test + "]"
-		}
-		wrapped(b, widths, c.Source, claim, c.PublishedText(), c.Measured(), c.Says())
-		if c.Why != "" {
-			wrapped(b, []int{widths[0], 86}, "", "why: "+c.Why)
-		}
-	}
-	b.WriteByte('\n')
-}
-
-// wrapped prints one row of a table, each cell in lines of up to its column's
-// width. A longer word gets a line of its own.
-func wrapped(b *strings.Builder, widths []int, texts ...string) {
-	columns := make([][]string, len(texts))
-	height := 0
-	for i, text := range texts {
-		for word := range strings.FieldsSeq(text) {
-			n := len(columns[i])
-			if n > 0 && utf8.RuneCountInString(columns[i][n-1])+1+utf8.RuneCountInString(word) <= widths[i] {
-				columns[i][n-1] += " " + word
-			} else {
-				columns[i] = append(columns[i], word)
+	widths := []int{42, 35, 19, 16}
+	for _, s := range bySource(claims) {
+		folded(b, "", join(": ", "Claims", s.Source))
+		wrapped(b, widths, "claim", "published", "here", "verdict")
+		for _, c := range s.Claims {
+			wrapped(b, widths, c.Claim, c.PublishedText(), c.Measured(), c.Says())
+			if c.Test != "" {
+				folded(b, "    ", "here: "+c.Test)
+			}
+			if c.Why != "" {
+				folded(b, "    ", "why: "+c.Why)
 			}
 		}
-		height = max(height, len(columns[i]))
-	}
-	for l := range height {
-		line := ""
-		for i, lines := range columns {
-			cell := ""
-			if l < len(lines) {
-				cell = lines[l]
-			}
-			line += "  " + cell + strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(cell)))
-		}
-		fmt.Fprintln(b, strings.TrimRight(line, " "))
+		b.WriteByte('\n')
 	}
 }

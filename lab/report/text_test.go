@@ -52,21 +52,24 @@ func TestWriteText(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `TCP (3 rounds)
-  fabric   Gbit/s                     against direct                test     CPU
-  direct   10.0          [8.00 12.0]  1.00                                   1.50
-  bascule  9.00          [8.00 9.00]  0.900           [0.750 1.00]  too few  1.50
+  fabric   Gbit/s             against direct       test     CPU
+  direct   10.0  [8.00 12.0]  1.00                          1.50
+  bascule  9.00  [8.00 9.00]  0.900  [0.750 1.00]  too few  1.50
   other    not measured
   of which  user  system  softirq
   direct    0.25  0.50    0.75
   bascule   0.25  0.50    0.75
-  counted by tcx at the receiver: bascule
+  frames counted by tcx at the receiver: bascule
   other: it is not there
 
 Figures
-  figure           of       against  must  aim   measured                95 %  reached
-  TCP              bascule  direct   0.8   0.95  0.900     [0.750 1.00]        must
-  two against one  bascule  one      1.9   2     -                             not measured
-  memory           bascule           128   96    100 B     [100 100]           must
+  figure, of  against  must  aim   measured             95 %  reached
+  TCP
+    bascule   direct   0.8   0.95  0.900  [0.750 1.00]        must
+  two against one
+    bascule   one      1.9   2     -                          not measured
+  memory
+    bascule            128   96    100 B  [100 100]           must
 
 Machine: Some CPU, 2 cores, 1024 MiB, Linux 6.18; load before: 0.50; congestion control: cubic
 Mitigations: a: one; b: two
@@ -80,16 +83,7 @@ each comparison by itself (of 20 between equals, one is expected to say so wrong
 too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.
 The run was ended early: what is above is what was measured until then.
 `
-	got := b.String()
-	// The width of a column that ends in spaces is no matter.
-	trim := func(s string) string {
-		lines := strings.Split(s, "\n")
-		for i, l := range lines {
-			lines[i] = strings.TrimRight(l, " ")
-		}
-		return strings.Join(lines, "\n")
-	}
-	if diff := cmp.Diff(trim(want), trim(got)); diff != "" {
+	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("the text (-want +got):\n%s", diff)
 	}
 }
@@ -133,24 +127,14 @@ func TestWriteTextOfEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	// Lines of prose are as long as they are; those of tables are not.
-	table := regexp.MustCompile(`^  (\S+ +[0-9.]+ +\[|fabric|pps|of which|\S+ +[0-9.]+ +[0-9.]+ )`)
-	rows := 0
-	for line := range strings.Lines(text) {
-		if line = strings.TrimRight(line, " \n"); table.MatchString(line) {
-			rows++
-			if utf8.RuneCountInString(line) > 120 {
-				t.Errorf("a line of %d columns: %s", len(line), line)
-			}
-		}
-	}
-	if rows < 400 {
+	row := regexp.MustCompile(`(?m)^  \S+ +[0-9.]+ +(\[|[0-9.]+ )`)
+	if rows := len(row.FindAllString(text, -1)); rows < 400 {
 		t.Errorf("%d lines look like rows of a table, want two for each case", rows)
 	}
 	for _, want := range []string{
 		"fabric, host mtu=9000",
 		"s/Gbit  s/Mframe", "switches/s  cycles/frame  instr/frame",
-		"  skipped, ovs-userspace, veth-chain-4: this kernel has no openvswitch module",
+		"\n  skipped, ovs-userspace, veth-chain-4: this kernel has no openvswitch module",
 		"  note, bascule-xdp, ipvlan-l2, ",
 		"  ovs-netdev-afxdp: ip link add: operation not supported by this kernel",
 		"dropped in all rounds, direct pps: ", " at veth1 rx (0.333 % of those that arrived)",
@@ -162,6 +146,92 @@ func TestWriteTextOfEverything(t *testing.T) {
 	}
 	if strings.Contains(text, "softnet") {
 		t.Error("a few drops among millions of frames are told")
+	}
+}
+
+// Nothing is wider than a terminal, whatever is long.
+func TestTextWidth(t *testing.T) {
+	r := realistic(len(manyFabrics), 7, 4)
+	for i, g := range r.Groups {
+		g.About += strings.Repeat(", and something else that is to be known of it", 3)
+		for _, c := range g.Cases {
+			c.Fabric += strings.Repeat("-", nameWidth-len(c.Fabric))
+			c.Counter = "made by BPF_PROG_TEST_RUN live frames, counted by tcx at the receiver"
+			if i == 3 {
+				c.Workload += ":cores=2:addresses=100000:generator=ring"
+			}
+			for k := range c.Samples {
+				c.Samples[k].Frames, c.Samples[k].Bytes = max(c.Samples[k].Frames, 2), max(c.Samples[k].Bytes, 20)
+			}
+		}
+	}
+	// Ratios of five characters, and limits of seven.
+	for k := range r.Groups[0].Cases[1].Samples {
+		r.Groups[0].Cases[1].Samples[k].Value = 0.012345 * float64(k+1)
+	}
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > lineWidth {
+			t.Errorf("a line of %d columns: %s", n, line)
+		}
+	}
+	for _, want := range []string{"against the first", "\n  pps:size=512:cores=2:addresses=100000:generator=ring\n  fabric  ", "s/Mframe"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("not in the text: %q", want)
+		}
+	}
+}
+
+// Claims stand below their sources.
+func TestClaimsText(t *testing.T) {
+	here := &Spread{N: 2, Median: 0.79, Min: 0.685, Max: 0.894}
+	var b strings.Builder
+	claimsText(&b, []Claim{
+		{Source: "One", Claim: "veb forwards at the rate of a cable", Published: "909 against 919 Mbit/s", Ratio: 0.989, Test: "bascule against a cable",
+			Here: here, Verdict: "does not hold", Why: "at least 0.95"},
+		{Source: "Two", Claim: "it takes two", Published: "3.7 Mpps", Verdict: "cannot be tested", Why: strings.Repeat("here is one ", 10)},
+		{Source: "One", Claim: "with pf, veb forwards half as much again as bridge(4)", Published: "645", Here: here, Verdict: "holds"},
+	})
+	want := `Claims: One
+  claim                                       published                            here                 verdict
+  veb forwards at the rate of a cable         909 against 919 Mbit/s; ratio 0.989  0.790 [0.685 0.894]  does not hold
+    here: bascule against a cable
+    why: at least 0.95
+  with pf, veb forwards half as much again    645                                  0.790 [0.685 0.894]  holds
+  as bridge(4)
+
+Claims: Two
+  claim                                       published                            here                 verdict
+  it takes two                                3.7 Mpps                             -                    cannot be tested
+    why: here is one here is one here is one here is one here is one here is one here is one here is one here is one
+      here is one
+
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("the text (-want +got):\n%s", diff)
+	}
+}
+
+func TestRemarks(t *testing.T) {
+	g := &Group{Cases: []*Case{
+		{Fabric: "a", Notes: []string{"everywhere"}, Counter: "tcx"},
+		{Fabric: "a", Setup: "host", Notes: []string{"everywhere", "from the host"}, Counter: "tcx"},
+		{Fabric: "b", Notes: []string{"everywhere"}, Counter: "made by a ring, counted by xdp at the receiver"},
+		{Fabric: "b", Setup: "host", Skipped: "why not", Counter: "made by a ring, counted by xdp at the receiver"},
+		{Fabric: "c", Skipped: "why not"},
+	}}
+	want := []string{
+		"frames made by a ring, counted by xdp at the receiver: b",
+		"frames counted by tcx at the receiver: a",
+		"note, a, b: everywhere",
+		"note, a host: from the host",
+		"skipped, b host, c: why not",
+	}
+	if diff := cmp.Diff(want, g.remarks()); diff != "" {
+		t.Errorf("the remarks (-want +got):\n%s", diff)
 	}
 }
 
