@@ -3,15 +3,19 @@
 package report
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 //go:embed page.html
@@ -32,7 +36,7 @@ type page struct {
 	Groups     []section
 	Sizes      []table
 	Figures    *table
-	Claims     *table
+	Sources    []claimed
 	Drawings   []fabricDrawing
 	Missing    *table
 	Facts      []fact
@@ -45,10 +49,17 @@ type fact struct{ Name, Text string }
 
 // section is a group.
 type section struct {
-	ID, Name, About, Rounds, Took string
-	Warning                       string
-	Parts                         []part
-	Remarks                       []string // without the warning
+	ID, Name, Rounds, Took string
+	Title, About           string // About is empty where it says no more than the title
+	Warning                string
+	Parts                  []part
+	Remarks                []string // without the warning
+}
+
+// claimed is the claims of one source.
+type claimed struct {
+	source
+	ID string
 }
 
 // part is a block of a group.
@@ -121,8 +132,18 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if r.compares() {
 		pg.Signs = signs
 	}
+	ids := anchors{}
+	for _, m := range fixedIDs.FindAllStringSubmatch(pageText, -1) {
+		ids[m[1]] = true
+	}
+	titles := r.titles()
 	for i, g := range r.Groups {
-		pg.Groups = append(pg.Groups, g.section(fmt.Sprintf("group-%d", i+1), p, r.Machine.Cores))
+		s := g.section(ids.of(g.Name), p, r.Machine.Cores)
+		s.Title = titles[i]
+		if s.Title == g.About {
+			s.About = ""
+		}
+		pg.Groups = append(pg.Groups, s)
 	}
 	pg.Sizes = sizes(r, p)
 	if len(r.Figures) > 0 {
@@ -138,13 +159,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 		pg.Figures = t
 	}
-	if len(r.Claims) > 0 {
-		t := &table{Caption: "What was published, and what was measured here: the median of the rounds, with the least and the most.",
-			Head: words("source", "claim", "tested here", "published", "here", "verdict", "why")}
-		for _, c := range r.Claims {
-			t.Rows = append(t.Rows, tableLine{Name: c.Source, Cells: words(c.Claim, c.Test, c.PublishedText(), c.Measured(), c.Says(), c.Why)})
-		}
-		pg.Claims = t
+	for i, c := range bySource(r.Claims) {
+		pg.Sources = append(pg.Sources, claimed{c, ids.of(fmt.Sprintf("claims-%d", i+1))})
 	}
 	for _, f := range r.Fabrics {
 		d := fabricDrawing{Class: p.class(f.Name), Name: f.Name, About: f.About, Key: p.key(f.Name)}
@@ -162,6 +178,68 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	return pageTemplate.Execute(w, pg)
 }
 
+// fixedIDs finds what is called by a fixed name in the page.
+var fixedIDs = regexp.MustCompile(` id="([^"{]+)"`)
+
+// anchors are the names of elements that are taken.
+type anchors map[string]bool
+
+// of makes a name that is not taken yet, and takes it.
+func (a anchors) of(name string) string {
+	base := strings.Map(func(c rune) rune {
+		if c > unicode.MaxASCII || !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("-_.", c) {
+			return '-'
+		}
+		return c
+	}, name)
+	out := base
+	for n := 2; out == "" || a[out]; n++ {
+		out = fmt.Sprintf("%s-%d", base, n)
+	}
+	a[out] = true
+	return out
+}
+
+// longTitle is how long a title may be before it is shortened.
+const longTitle = 60
+
+// titles are what the groups' sections are called: what they are about, up to
+// the details where that is long and tells them apart.
+func (r *Report) titles() []string {
+	out := make([]string, len(r.Groups))
+	many := map[string]int{}
+	for i, g := range r.Groups {
+		out[i] = cmp.Or(g.About, g.Name)
+		if utf8.RuneCountInString(out[i]) > longTitle {
+			out[i] = aside.Split(out[i], 2)[0]
+		}
+		many[out[i]]++
+	}
+	for i, g := range r.Groups {
+		if many[out[i]] > 1 {
+			out[i] = cmp.Or(g.About, g.Name)
+		}
+	}
+	return out
+}
+
+// aside is where a text comes to details: after a colon or in parentheses.
+var aside = regexp.MustCompile(`: | \(`)
+
+// Class is what a verdict is in the page's style: "holds", "fails", "open", or
+// "none" where there is none.
+func (c Claim) Class() string {
+	switch c.Says() {
+	case "holds":
+		return "holds"
+	case "does not hold":
+		return "fails"
+	case "not shown":
+		return "open"
+	}
+	return "none"
+}
+
 // count is a number of things in words.
 func count(n int, one, many string) string {
 	switch n {
@@ -171,6 +249,19 @@ func count(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
+}
+
+// phrases say how many figures or claims have a verdict; what is good comes
+// first.
+var phrases = []struct{ verdict, one, many string }{
+	{"aim", "reaches the aim", "reach the aim"},
+	{"must", "reaches what it must", "reach what they must"},
+	{"below", "is below what it must reach", "are below what they must reach"},
+	{"holds", "holds", "hold"},
+	{"does not hold", "does not hold", "do not hold"},
+	{"not shown", "is not shown", "are not shown"},
+	{"cannot be tested", "cannot be tested here", "cannot be tested here"},
+	{"not measured", "was not measured", "were not measured"},
 }
 
 // summary is what a reader wants to know before the details.
@@ -196,19 +287,24 @@ func (r *Report) summary() []fact {
 	if skipped+failed > 0 {
 		out = append(out, fact{"Not measured", fmt.Sprintf("%d skipped, %d failed", skipped, failed)})
 	}
-	// What is good comes first; a verdict of no known name comes last.
-	order := []string{"aim", "must", "below", "holds", "does not hold", "not shown", "cannot be tested", "not measured"}
 	tally := func(name string, verdicts []string) {
 		n := map[string]int{}
 		for _, v := range verdicts {
 			n[v]++
 		}
 		var said []string
-		for _, v := range slices.Concat(order, slices.Sorted(maps.Keys(n))) {
-			if n[v] > 0 {
-				said = append(said, fmt.Sprintf("%d %s", n[v], v))
-				delete(n, v)
+		for _, p := range phrases {
+			switch n[p.verdict] {
+			case 0:
+			case 1:
+				said = append(said, "1 "+p.one)
+			default:
+				said = append(said, fmt.Sprintf("%d %s", n[p.verdict], p.many))
 			}
+			delete(n, p.verdict)
+		}
+		for _, v := range slices.Sorted(maps.Keys(n)) {
+			said = append(said, fmt.Sprintf("%d: %s", n[v], v))
 		}
 		if len(said) > 0 {
 			out = append(out, fact{name, strings.Join(said, ", ")})

@@ -37,9 +37,13 @@ func TestWriteHTML(t *testing.T) {
 	text := htmlOf(t, realistic(len(manyFabrics), 7, 4))
 	for _, want := range []string{
 		"<title>Lab report: everything, 2 January 2026, 03:04 UTC</title>",
-		`<a href="#group-4">sizes</a>`, `<section id="group-4">`,
+		`<a href="#sizes-2">frames of many sizes, one core</a>`, `<section id="sizes-2">`,
+		`<h3>TCP, 1 stream, offloads off at the ends <a class="anchor" href="#tcp-stream-1">tcp-stream-1</a></h3>`,
+		"<p>TCP, 1 stream, offloads off at the ends (tso, gso, gro: 1500-byte packets) <span",
+		`<a href="#claims-1">Some vendor&#39;s data sheet, 2021</a>`, "<h3>Some vendor&#39;s data sheet, 2021</h3>",
+		`<span class="verdict holds">`, `<span class="verdict fails">`, `<span class="verdict open">`, `<span class="verdict none">`,
 		"&lt;b&gt;XDP&lt;/b&gt; is 5 % faster",
-		"<td>does not hold</td>", "<td>cannot be tested</td>", "<td>not measured</td>",
+		"</svg> does not hold</span>", "</svg> cannot be tested</span>", "</svg> not measured</span>", "<td>not measured</td>",
 		"this kernel has no openvswitch module",
 		`<th scope="col">imix</th>`,
 		`<span class="hop filter"><b>nftables</b><small>filter</small></span>`,
@@ -47,8 +51,8 @@ func TestWriteHTML(t *testing.T) {
 		"Retpolines",
 		"p99.9 ",
 		"Mann-Whitney",
-		"<dt>Claims</dt><dd>1 does not hold, 1 not shown, 1 cannot be tested, 1 not measured</dd>",
-		"<dt>Figures</dt><dd>1 aim, 1 not measured</dd>",
+		"<dt>Claims</dt><dd>1 holds, 1 does not hold, 1 is not shown, 1 cannot be tested here, 1 was not measured</dd>",
+		"<dt>Figures</dt><dd>1 reaches the aim, 1 was not measured</dd>",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("not in the page: %s", want)
@@ -69,6 +73,52 @@ func TestWriteHTML(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?:href="|url\()#([^")]*)`).FindAllStringSubmatch(text, -1) {
 		if !ids[m[1]] {
 			t.Errorf("a link to %s, which is not there", m[1])
+		}
+	}
+}
+
+// The verdicts are counted in sentences.
+func TestSummary(t *testing.T) {
+	r := &Report{}
+	for verdict, n := range map[string]int{"holds": 2, "does not hold": 3, "not shown": 5, "cannot be tested": 32, "odd": 1} {
+		for range n {
+			r.Claims = append(r.Claims, Claim{Verdict: verdict, Here: &Spread{}})
+		}
+	}
+	got := r.summary()
+	want := fact{"Claims", "2 hold, 3 do not hold, 5 are not shown, 32 cannot be tested here, 1: odd"}
+	if diff := cmp.Diff(want, got[len(got)-1]); diff != "" {
+		t.Errorf("the last of the summary (-want +got):\n%s", diff)
+	}
+}
+
+func TestTitles(t *testing.T) {
+	r := &Report{}
+	var want []string
+	for _, test := range []struct{ about, want string }{
+		{"TCP: short", "TCP: short"},
+		{"", "name"},
+		{"OpenBSD veb(4) against bridge(4): TCP, 1 stream, each packet alone, end to end", "OpenBSD veb(4) against bridge(4)"},
+		{"TCP, 1 stream, offloads off at the ends (tso, gso, gro: 1500-byte packets)", "TCP, 1 stream, offloads off at the ends"},
+		{"64-byte frames on one core, while another learns 100 000 addresses", "64-byte frames on one core, while another learns 100 000 addresses"},
+		{"A bridge against another, under a hypervisor with guests: small MTU", "A bridge against another, under a hypervisor with guests: small MTU"},
+		{"A bridge against another, under a hypervisor with guests: large MTU", "A bridge against another, under a hypervisor with guests: large MTU"},
+	} {
+		r.Groups = append(r.Groups, &Group{Name: "name", About: test.about})
+		want = append(want, test.want)
+	}
+	if diff := cmp.Diff(want, r.titles()); diff != "" {
+		t.Errorf("the titles (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	ids := anchors{"machine": true}
+	for _, test := range []struct{ name, want string }{
+		{"veb-1", "veb-1"}, {"veb-1", "veb-1-2"}, {"machine", "machine-2"}, {"pps:size=64 x", "pps-size-64-x"}, {"µs", "-s"}, {"", "-2"},
+	} {
+		if got := ids.of(test.name); got != test.want {
+			t.Errorf("%q is at %q, want %q", test.name, got, test.want)
 		}
 	}
 }
@@ -204,6 +254,7 @@ type seen struct {
 	Cut        []string  // texts of charts that do not fit
 	Bars       []float64 // the widths of the first chart's bars, as shares
 	Background string
+	Claim      string // how a row of claims is laid out
 }
 
 const look = `<!DOCTYPE html><body><iframe id="f" style="border:0;width:%dpx;height:800px" srcdoc="%s"></iframe><pre id="out"></pre><script>
@@ -221,7 +272,9 @@ document.getElementById("f").onload = function () {
     if (e.localName == "style" && outside(e.textContent)) s.Outside.push("in the style");
   });
   this.contentWindow.performance.getEntriesByType("resource").forEach(function (r) { s.Outside.push(r.name); });
-  d.querySelectorAll(".rows .name, .rows .value, .hop, figcaption").forEach(function (e) {
+  var claim = d.querySelector(".claims tbody tr");
+  if (claim) s.Claim = this.contentWindow.getComputedStyle(claim).display;
+  d.querySelectorAll(".rows .name, .rows .value, .hop, figcaption, .claims th, .claims td").forEach(function (e) {
     if (e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0) s.Cut.push(e.textContent);
     var b = e.getBoundingClientRect();
     if (b.left < 0 || b.right > root.clientWidth + 1) s.Cut.push(e.textContent);
@@ -307,7 +360,8 @@ func TestPageInBrowser(t *testing.T) {
 		name  string
 		width int
 		dark  bool
-	}{{"phone", 390, false}, {"small phone", 320, true}, {"desktop", 1200, false}} {
+		claim string
+	}{{"phone", 390, false, "block"}, {"small phone", 320, true, "block"}, {"tablet", 640, false, "table-row"}, {"desktop", 1200, false, "table-row"}} {
 		t.Run(test.name, func(t *testing.T) {
 			s := browse(t, page, test.width, test.dark)
 			background[s.Background] = true
@@ -319,6 +373,9 @@ func TestPageInBrowser(t *testing.T) {
 			}
 			if len(s.Outside) > 0 {
 				t.Errorf("the page refers to %q", s.Outside)
+			}
+			if s.Claim != test.claim {
+				t.Errorf("a claim is laid out as %s, want %s", s.Claim, test.claim)
 			}
 			if len(s.Cut) > 0 {
 				t.Errorf("texts that do not fit: %q", s.Cut)
