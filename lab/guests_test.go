@@ -75,6 +75,7 @@ func TestRunGuests(t *testing.T) {
 			{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: workloads.Must(brief), Setup: vm},
+			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=200ms"), Setup: vm},
 		}),
 		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: Setup{Guests: true, Host: true, MTU: 9000}}}),
 		group(3, []Case{
@@ -97,7 +98,7 @@ func TestRunGuests(t *testing.T) {
 	if how := r.Machine.Guests; how != guests.KVM && how != guests.TCG {
 		t.Errorf("the report says that %q ran the virtual machines", how)
 	}
-	for g, samples := range [][]int{{1, 1, 0}, {1}, {1, 3}, {1}} {
+	for g, samples := range [][]int{{1, 1, 0, 1}, {1}, {1, 3}, {1}} {
 		for i, want := range samples {
 			c := r.Groups[g].Cases[i]
 			if c.Fabric+c.Workload == "basculepps" {

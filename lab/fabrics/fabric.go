@@ -292,11 +292,11 @@ func (n *Net) Crossed(from int) (uint64, error) {
 }
 
 // Program is the path of the bascule program where the programs of end i run,
-// or an ends.Unavailable. Guests have it as /bin/bascule.
+// or an ends.Unavailable. Guests have it as guests.ProgramPath.
 func (n *Net) Program(i int) (string, error) {
 	switch {
 	case n.Ends[i].Namespace == nil:
-		return "/bin/bascule", nil
+		return guests.ProgramPath, nil
 	case n.site.Bascule == "":
 		return "", &ends.Unavailable{Reason: "the path of the bascule program is not known"}
 	}

@@ -185,8 +185,11 @@ func TestArchiveProgram(t *testing.T) {
 	found := map[string]bool{}
 	for _, e := range entries(t, b.String()) {
 		found[filepath.Base(e[1])] = true
+		if e[1] == ProgramPath[1:] && (e[0] != "120777" || e[2] != initPath) {
+			t.Errorf("%s is of mode %s and has %q in it, want a link to %s", ProgramPath, e[0], e[2], initPath)
+		}
 	}
-	for _, name := range []string{"init", "sh", "libc.so.6", "00-some.ko", "console"} {
+	for _, name := range []string{"init", "bascule", "sh", "libc.so.6", "00-some.ko", "console"} {
 		if !found[name] {
 			t.Errorf("there is no %s", name)
 		}

@@ -21,8 +21,12 @@ import (
 // modulesDir is where a guest finds its kernel modules.
 const modulesDir = "/modules"
 
-// initPath is the first program of a guest.
-const initPath = "/init"
+// initPath is the first program of a guest, and ProgramPath the same program
+// where others look for it.
+const (
+	initPath    = "/init"
+	ProgramPath = "/bin/bascule"
+)
 
 // archive writes a file system in the form that the kernel unpacks at boot:
 // cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst).
@@ -128,6 +132,9 @@ func build(ctx context.Context, w io.Writer, init string, programs []string, dri
 		}
 	}
 	if err := a.program(ctx, initPath, init); err != nil {
+		return err
+	}
+	if err := a.entry(ProgramPath, unix.S_IFLNK|0o777, 0, []byte(initPath)); err != nil {
 		return err
 	}
 	for _, p := range programs {
