@@ -76,6 +76,8 @@ func TestRunGuests(t *testing.T) {
 			{Fabric: fabrics.Bascule, Workload: stream(), Setup: vm},
 			{Fabric: fabrics.Bascule, Workload: workloads.Must(brief), Setup: vm},
 			{Fabric: fabrics.LinuxBridge, Workload: workloads.Must("uperf:duration=200ms"), Setup: vm},
+			{Fabric: fabrics.Macvtap, Workload: stream(), Setup: vm},
+			{Fabric: fabrics.Macvtap, Workload: workloads.Must("tcp-stream:offloads:duration=1s"), Setup: Setup{Guests: true, Host: true, MTU: 9000}},
 		}),
 		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: Setup{Guests: true, Host: true, MTU: 9000}}}),
 		group(3, []Case{
@@ -98,7 +100,7 @@ func TestRunGuests(t *testing.T) {
 	if how := r.Machine.Guests; how != guests.KVM && how != guests.TCG {
 		t.Errorf("the report says that %q ran the virtual machines", how)
 	}
-	for g, samples := range [][]int{{1, 1, 0, 1}, {1}, {1, 3}, {1}} {
+	for g, samples := range [][]int{{1, 1, 0, 1, 1, 1}, {1}, {1, 3}, {1}} {
 		for i, want := range samples {
 			c := r.Groups[g].Cases[i]
 			if c.Fabric+c.Workload == "basculepps" {

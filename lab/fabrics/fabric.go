@@ -284,8 +284,9 @@ func (n *Net) NextHop(from, to int) net.HardwareAddr {
 func (n *Net) Crossed(from int) (uint64, error) {
 	p, e := n.Ports[from], n.Ends[from]
 	t, err := p.Namespace.Traffic(p.Ifname)
-	// The end's own device may be all that the fabric has.
-	if p.Namespace == e.Namespace && p.Ifindex == e.Ifindex {
+	// The end's own device may be all that the fabric has. A macvtap is as good
+	// as that: it sends what its guest does.
+	if p.Namespace == e.Namespace && p.Ifindex == e.Ifindex || n.Fabric == Macvtap {
 		return t.TxBytes, err
 	}
 	return t.RxBytes, err
@@ -333,7 +334,7 @@ func (n *Net) place() (err error) {
 func (n *Net) cable(ctx context.Context, near string) error {
 	i := len(n.Ends)
 	if n.Spec.Guests {
-		return n.guest(ctx, near)
+		return n.guest(ctx, guests.Device{Name: near})
 	}
 	ns, err := n.endNamespace(i)
 	if err != nil {
@@ -352,9 +353,9 @@ func (n *Net) cable(ctx context.Context, near string) error {
 	return n.joined(end, near)
 }
 
-// guest makes the next end a virtual machine, with a tap as the device of the
-// switch's namespace.
-func (n *Net) guest(ctx context.Context, near string) error {
+// guest makes the next end a virtual machine, and the device of the switch's
+// namespace that it is plugged into.
+func (n *Net) guest(ctx context.Context, near guests.Device) error {
 	i := len(n.Ends)
 	g := n.site.Guests.Guest(i)
 	plain := n.Fabric.Arrival == AsXDP
@@ -367,7 +368,7 @@ func (n *Net) guest(ctx context.Context, near string) error {
 	}
 	n.undo = append(n.undo, takeOut)
 	n.guests = append(n.guests, g)
-	return n.joined(end, near)
+	return n.joined(end, near.Name)
 }
 
 // hostEnd makes the next end of a device of the switch's own namespace. Where

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"bascule/lab/ends"
+	"bascule/lab/guests"
 )
 
 // Macvlan is what the kernel has for ends that need an address of their own on
@@ -59,7 +60,6 @@ func buildMacvlan(_ context.Context, _ Site, n *Net) error {
 		return err
 	}
 	for i := range n.Spec.Ends {
-		// A parent cannot talk to its macvlans: the host has one, too.
 		ns := n.Switch
 		if i > 0 || !n.Spec.Host {
 			var err error
@@ -67,30 +67,54 @@ func buildMacvlan(_ context.Context, _ Site, n *Net) error {
 				return err
 			}
 		}
-		end, err := ends.Macvlan(n.Switch, parentName, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Wire)
-		if err != nil {
+		if err := n.macvlan(ns); err != nil {
 			return err
 		}
-		n.Ends = append(n.Ends, end)
-		n.Ports = append(n.Ports, Port{ns, end.Ifname, end.Ifindex})
 	}
+	return nil
+}
+
+// macvlan makes the next end a macvlan in a namespace. The host has one, too:
+// a parent cannot talk to its macvlans.
+func (n *Net) macvlan(ns *ends.Namespace) error {
+	i := len(n.Ends)
+	end, err := ends.Macvlan(n.Switch, parentName, ns, fmt.Sprintf("e%d", i+1), i+1, n.Spec.Wire)
+	if err != nil {
+		return err
+	}
+	n.Ends = append(n.Ends, end)
+	n.Ports = append(n.Ports, Port{ns, end.Ifname, end.Ifindex})
 	return nil
 }
 
 // Macvtap is macvlan for virtual machines: a character device in place of the
 // end's interface.
 var Macvtap = &Fabric{
-	Name:    "macvtap",
-	About:   "macvtap devices in bridge mode on one parent, for virtual machines",
-	Path:    path("end", "device macvtap", "device parent", "device macvtap", "end"),
-	Arrival: AsBuffers,
-	build:   buildMacvtap,
+	Name:     "macvtap",
+	About:    "macvtap devices in bridge mode on one parent, for virtual machines",
+	Path:     path("end", "device macvtap", "device parent", "device macvtap", "end"),
+	HostPath: path("host", "device macvlan", "device parent", "device macvtap", "end"),
+	Arrival:  AsBuffers,
+	build:    buildMacvtap,
 }
 
-func buildMacvtap(_ context.Context, _ Site, n *Net) error {
+func buildMacvtap(ctx context.Context, _ Site, n *Net) error {
 	if !n.Spec.Guests {
 		return &ends.Unavailable{Reason: "its ends are virtual machines only: --ends vm"}
 	}
-	// Here: n.parent(), and a guest on each macvtap.
-	return &ends.Unavailable{Reason: "virtual machines on macvtap are not built yet"}
+	if err := n.parent(); err != nil {
+		return err
+	}
+	for i := range n.Spec.Ends {
+		var err error
+		if i == 0 && n.Spec.Host {
+			err = n.macvlan(n.Switch)
+		} else {
+			err = n.guest(ctx, guests.Device{Name: fmt.Sprintf("p%d", i+1), Parent: parentName})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

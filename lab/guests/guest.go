@@ -321,12 +321,12 @@ func (t *tail) last() string {
 // Ended is done when the guest has ended; its cause is an EndedError.
 func (g *Guest) Ended() context.Context { return g.ended }
 
-// Plug plugs a new network card of the guest into device near of a namespace,
+// Plug plugs a new network card of the guest into a device of a namespace,
 // which is made, and gives it the n-th station's addresses. Both sides are up.
 // Plain cards leave no checksum and no segmentation to the device: what XDP
 // programs forward loses what would tell the other side of it. What is returned
-// beside the end takes the card out again.
-func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near string, n int, wire ends.Wire, plain bool) (end ends.End, takeOut func() error, err error) {
+// beside the end takes the card out again, and the device with it.
+func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int, wire ends.Wire, plain bool) (end ends.End, takeOut func() error, err error) {
 	g.pool.mu.Lock()
 	g.pool.cards++
 	serial := g.pool.cards
@@ -348,7 +348,7 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near string, n int
 	if plain {
 		device["csum"] = false
 	}
-	err = c.tap(at, near, mtu)
+	err = c.attach(at, near, mac, mtu)
 	if err == nil {
 		err = g.qmp.run("device_add", device)
 	}
@@ -368,38 +368,26 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near string, n int
 type plugged struct {
 	guest *Guest
 	name  string // of QEMU's devices, and of the namespace in the guest
-	// What of it there is: the tap, the card, and the namespace in the guest.
-	tapped, carded, placed bool
+	// What of it there is: QEMU's side of the device, the card, and the
+	// namespace in the guest.
+	attached, carded, placed bool
+	// remove removes a device that does not go with QEMU's side; nil for none.
+	remove func() error
 }
 
-// tap makes the device and gives it to QEMU: it lives as long as QEMU has it
-// open.
-func (c *plugged) tap(at *ends.Namespace, near string, mtu int) error {
-	var fd int
-	err := at.Do(func() (err error) {
-		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
-			return err
-		}
-		req, err := unix.NewIfreq(near)
-		if err == nil {
-			req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
-		}
-		if err != nil {
-			unix.Close(fd)
-		}
-		return err
-	})
+// attach makes the device and gives it to QEMU.
+func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr, mtu int) error {
+	fd, err := c.open(at, near, mac)
 	if err != nil {
-		return fmt.Errorf("tap %s in %s: %w", near, at.Name, err)
+		return fmt.Errorf("%s in %s: %w", near, at.Name, err)
 	}
 	defer unix.Close(fd)
-	l, err := at.Netlink().LinkByName(near)
+	l, err := at.Netlink().LinkByName(near.Name)
 	if err == nil {
 		err = errors.Join(at.Netlink().LinkSetMTU(l, mtu), at.Netlink().LinkSetUp(l))
 	}
 	if err != nil {
-		return fmt.Errorf("tap %s in %s: %w", near, at.Name, err)
+		return fmt.Errorf("%s in %s: %w", near, at.Name, err)
 	}
 	if err := c.guest.qmp.run("getfd", map[string]any{"fdname": c.name}, fd); err != nil {
 		return err
@@ -411,7 +399,7 @@ func (c *plugged) tap(at *ends.Namespace, near string, mtu int) error {
 	if err := c.guest.qmp.run("netdev_add", netdev); err != nil {
 		return err
 	}
-	c.tapped = true
+	c.attached = true
 	return nil
 }
 
@@ -422,15 +410,18 @@ func (c *plugged) takeOut() error {
 	if c.placed {
 		errs = append(errs, c.ask(context.Background(), request{Do: doUnplug}))
 	}
-	if c.tapped {
-		// With it the tap goes, whatever the guest does.
+	if c.attached {
+		// With it a tap goes, whatever the guest does.
 		errs = append(errs, g.qmp.run("netdev_del", map[string]any{"id": c.name}))
 	}
 	if c.carded {
 		errs = append(errs, g.qmp.takeOut(c.name))
 	}
 	if g.ended.Err() != nil {
-		return nil // and took all with it
+		errs = nil // it took all of that with it
+	}
+	if c.remove != nil {
+		errs = append(errs, c.remove())
 	}
 	return errors.Join(errs...)
 }

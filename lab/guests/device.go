@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guests
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+)
+
+// Device is what a guest's network card is plugged into.
+type Device struct {
+	Name string
+	// Parent is the device that it is a macvtap on, in bridge mode; empty for a
+	// tap.
+	Parent string
+}
+
+func (d Device) String() string {
+	if d.Parent == "" {
+		return "tap " + d.Name
+	}
+	return "macvtap " + d.Name + " on " + d.Parent
+}
+
+// open makes the device, and opens QEMU's side of it. A macvtap has the
+// hardware address that the card will have: it takes no frames for others.
+func (c *plugged) open(at *ends.Namespace, d Device, mac net.HardwareAddr) (fd int, err error) {
+	if d.Parent == "" {
+		err = at.Do(func() error {
+			fd, err = openTap(d.Name)
+			return err
+		})
+		return fd, err
+	}
+	parent, err := at.Netlink().LinkByName(d.Parent)
+	if err != nil {
+		return -1, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.ParentIndex = d.Name, mac, parent.Attrs().Index
+	tap := &netlink.Macvtap{Macvlan: netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}}
+	if err := at.Netlink().LinkAdd(tap); err != nil {
+		return -1, err
+	}
+	c.remove = func() error {
+		if err := at.Netlink().LinkDel(tap); err != nil {
+			return fmt.Errorf("remove %s in %s: %w", d, at.Name, err)
+		}
+		return nil
+	}
+	err = at.Do(func() error {
+		fd, err = openMacvtap(d.Name, tap.Index)
+		return err
+	})
+	return fd, err
+}
+
+// openTap makes a tap in the calling thread's network namespace. It lives as
+// long as it is open.
+func openTap(name string) (int, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	req, err := unix.NewIfreq(name)
+	if err == nil {
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// openMacvtap opens a macvtap of the calling thread's network namespace, which
+// has a character device of its own. Its flags are those of openTap from the
+// start (tap_open of drivers/net/tap.c).
+//
+// That device's number is in the sysfs of the namespace, and /dev may have
+// another namespace's device of that name, or none. Both file systems are used
+// without being mounted anywhere.
+func openMacvtap(name string, index int) (int, error) {
+	sysfs, err := fileSystem("sysfs")
+	if err != nil {
+		return -1, err
+	}
+	defer sysfs.Close()
+	number, err := readAt(sysfs, fmt.Sprintf("class/net/%s/tap%d/dev", name, index))
+	if err != nil {
+		return -1, err
+	}
+	var major, minor uint32
+	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
+		return -1, fmt.Errorf("number %q of its character device: %w", strings.TrimSpace(number), err)
+	}
+	dev, err := fileSystem("tmpfs")
+	if err != nil {
+		return -1, err
+	}
+	defer dev.Close()
+	if err := unix.Mknodat(int(dev.Fd()), "tap", unix.S_IFCHR|0o600, int(unix.Mkdev(major, minor))); err != nil {
+		return -1, fmt.Errorf("character device: %w", err)
+	}
+	fd, err := unix.Openat(int(dev.Fd()), "tap", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("character device: %w", err)
+	}
+	return fd, nil
+}
+
+// fileSystem is the root of a new file system, which is gone when it is closed
+// (fsopen(2), fsmount(2)).
+func fileSystem(kind string) (*os.File, error) {
+	config, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	defer unix.Close(config)
+	if err := unix.FsconfigCreate(config); err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	root, err := unix.Fsmount(config, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kind, err)
+	}
+	return os.NewFile(uintptr(root), kind), nil
+}
+
+// readAt reads a small file below a folder.
+func readAt(dir *os.File, path string) (string, error) {
+	fd, err := unix.Openat(int(dir.Fd()), path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	text := make([]byte, 64)
+	n, err := f.Read(text)
+	return string(text[:n]), err
+}
