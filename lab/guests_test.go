@@ -100,6 +100,16 @@ func TestRunGuests(t *testing.T) {
 	if how := r.Machine.Guests; how != guests.KVM && how != guests.TCG {
 		t.Errorf("the report says that %q ran the virtual machines", how)
 	}
+	// On linux-bridge there are ends of both kinds.
+	var drawn []string
+	for _, f := range r.Fabrics {
+		if f.Name == fabrics.LinuxBridge.Name {
+			drawn = append(drawn, report.Drawing(f.Path))
+		}
+	}
+	if want := []string{"end - tap - Linux bridge - tap - end", "end - veth - Linux bridge - veth - end"}; !slices.Equal(drawn, want) {
+		t.Errorf("the paths of %s are %q, want %q", fabrics.LinuxBridge.Name, drawn, want)
+	}
 	for g, samples := range [][]int{{1, 1, 0, 1, 1, 1}, {1}, {1, 3}, {1}} {
 		for i, want := range samples {
 			c := r.Groups[g].Cases[i]

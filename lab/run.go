@@ -54,17 +54,28 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 	return r, err
 }
 
-// drawings describes the fabrics of all groups, each once.
+// drawings describes the fabrics of all groups, each once, and once more where
+// both namespaces and virtual machines are its ends.
 func drawings(groups []Group) []report.Fabric {
+	type drawn struct {
+		fabric *fabrics.Fabric
+		guests bool
+	}
 	var out []report.Fabric
-	seen := map[*fabrics.Fabric]bool{}
+	seen := map[drawn]bool{}
 	for _, g := range groups {
 		for _, c := range g.Cases {
-			f := c.Fabric
-			if !seen[f] {
-				out = append(out, report.Fabric{Name: f.Name, About: f.About, Path: f.Path, HostPath: f.HostPath})
+			f, what := c.Fabric, drawn{c.Fabric, c.Setup.Guests}
+			if seen[what] {
+				continue
 			}
-			seen[f] = true
+			seen[what] = true
+			d := report.Fabric{Name: f.Name, About: f.About, Path: f.Path, HostPath: f.HostPath}
+			if what.guests {
+				d.About += "; its ends are virtual machines"
+				d.Path, d.HostPath = fabrics.GuestPath(f.Path), fabrics.GuestPath(f.HostPath)
+			}
+			out = append(out, d)
 		}
 	}
 	return out

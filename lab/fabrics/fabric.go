@@ -110,6 +110,25 @@ func path(hops ...string) []report.Hop {
 	return out
 }
 
+// GuestPath is a path with virtual machines as its ends. Each is plugged into a
+// tap, where a namespace has a veth; what gets past a veth does not get past a
+// tap.
+func GuestPath(path []report.Hop) []report.Hop {
+	isTap := func(h report.Hop) bool { return h.Name == "tap" || h.Name == "macvtap" }
+	tap := report.Hop{Name: "tap", Kind: "device"}
+	var out []report.Hop
+	for i, h := range path {
+		switch {
+		case h.Name == "end" && i > 0 && !isTap(out[len(out)-1]):
+			out = append(out, tap)
+		case h.Name == "veth" && (i > 0 && path[i-1].Name == "end" || i+1 < len(path) && path[i+1].Name == "end"):
+			h = tap
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
 // All is every fabric, in the order in which they are shown.
 var All = slices.Concat([]*Fabric{
 	Direct,

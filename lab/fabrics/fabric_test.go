@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"bascule/lab/ends"
+	"bascule/lab/report"
 )
 
 // Every fabric can be found, is described, and is either built or waits for
@@ -25,6 +26,29 @@ func TestAll(t *testing.T) {
 		}
 		if f.build == nil && f.Missing == "" {
 			t.Errorf("%s cannot be built, and says nothing of what it lacks", f.Name)
+		}
+	}
+}
+
+func TestGuestPath(t *testing.T) {
+	for _, c := range []struct {
+		path []report.Hop
+		want string
+	}{
+		{LinuxBridge.Path, "end - tap - Linux bridge - tap - end"},
+		{LinuxBridge.HostPath, "host - Linux bridge - tap - end"},
+		{Bascule.Path, "end - tap - bascule (tcx) - tap - end"},
+		{Bascule.HostPath, "host - host port - bascule (tcx) - tap - end"},
+		{BasculeChainVeth.HostPath, "host - host port - bascule (tcx) - veth - veth - bascule (tcx) - veth - veth - bascule (tcx) - tap - end"},
+		{Macvtap.Path, "end - macvtap - parent - macvtap - end"},
+		{nil, ""},
+	} {
+		before := report.Drawing(c.path)
+		if got := report.Drawing(GuestPath(c.path)); got != c.want {
+			t.Errorf("%s becomes %s, want %s", before, got, c.want)
+		}
+		if after := report.Drawing(c.path); after != before {
+			t.Errorf("%s itself became %s", before, after)
 		}
 	}
 }
