@@ -146,8 +146,12 @@ type iperfReport struct {
 	} `json:"end"`
 }
 
-// busy tells that the server was not through with the client before.
-func (r iperfReport) busy() bool { return strings.Contains(r.Error, "server is busy") }
+// busy tells that the server was not through with the client before; it may
+// just be closing the socket that it listened on for that one.
+func (r iperfReport) busy() bool {
+	return strings.Contains(r.Error, "server is busy") ||
+		strings.Contains(r.Error, "unable to connect to server: Connection reset by peer")
+}
 
 // payload is how many bytes reached the server.
 func (r iperfReport) payload() float64 {
