@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -189,20 +190,56 @@ func TestFilterIsInTheWay(t *testing.T) {
 	t.Run(LinuxBridgeFiltered.Name, func(t *testing.T) { testFilter(t, LinuxBridgeFiltered) })
 }
 
+// The rules of a chain, by their number.
+const (
+	established = iota
+	begun
+)
+
+// rulesCounted checks that packets have passed rules of a chain.
+func rulesCounted(t *testing.T, n *Net, chain string, rules ...int) {
+	t.Helper()
+	text, err := n.Switch.Output(t.Context(), ends.AnyCPU, "nft", "list", "chain", "inet", "lab", chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hits := counted.FindAllStringSubmatch(string(text), -1)
+	if len(hits) != 2 || slices.ContainsFunc(rules, func(i int) bool { return hits[i][1] == "0" }) {
+		t.Errorf("a ping passed, and the rules at %s counted %q", chain, hits)
+	}
+}
+
+// The host's own packets are filtered as well, and so are those of a router.
+func TestFilterOfHostAndRouter(t *testing.T) {
+	needRoot(t)
+	for _, test := range []struct {
+		fabric *Fabric
+		host   bool
+		hits   map[string][]int // by chain, the rules that packets must have passed
+	}{
+		{RouterNft, false, map[string][]int{"forward": {established, begun}}},
+		{RouterNft, true, map[string][]int{"input": {established}, "output": {begun}}},
+		{LinuxBridgeFiltered, true, map[string][]int{"input": {established}, "output": {begun}}},
+	} {
+		t.Run(fmt.Sprintf("%s host=%v", test.fabric.Name, test.host), func(t *testing.T) {
+			n := built(t, test.fabric, Site{}, Spec{Ends: 2, Host: test.host})
+			if err := ping(t.Context(), n, 0, 1); err != nil {
+				t.Fatal(err)
+			}
+			for chain, rules := range test.hits {
+				rulesCounted(t, n, chain, rules...)
+			}
+		})
+	}
+}
+
 func testFilter(t *testing.T, f *Fabric) {
 	n := built(t, f, Site{}, Spec{Ends: 2})
 	ctx := t.Context()
 	if err := ping(ctx, n, 0, 1); err != nil {
 		t.Fatal(err)
 	}
-	rules, err := n.Switch.Output(ctx, ends.AnyCPU, "nft", "list", "chain", "inet", "lab", "forward")
-	if err != nil {
-		t.Fatal(err)
-	}
-	hits := counted.FindAllStringSubmatch(string(rules), -1)
-	if len(hits) != 2 || hits[0][1] == "0" || hits[1][1] == "0" {
-		t.Errorf("a ping passed, and the rules counted %q", hits)
-	}
+	rulesCounted(t, n, "forward", established, begun)
 	// Others than the lab's addresses may not talk, though they find each other.
 	for i, e := range n.Ends {
 		if _, err := e.At.Output(ctx, ends.AnyCPU, "ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", e.Ifname); err != nil {

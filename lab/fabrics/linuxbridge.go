@@ -88,7 +88,7 @@ func (k *linuxKit) netfilter(ctx context.Context) error {
 	if err != nil || !k.filtered {
 		return err
 	}
-	return k.filter(ctx)
+	return k.net.filter(ctx, "forward")
 }
 
 // By the command that people use, so that its time can be compared.

@@ -231,7 +231,7 @@ func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge str
 	switch t.join {
 	case byVeth:
 		toCore = fmt.Sprintf("k%d", i+1)
-		err = n.patch(toEdge, toCore)
+		err = n.Switch.Pair(toEdge, toCore, n.Spec.Wire)
 	case byCorePort:
 		toCore = ""
 		toEdge, err = core.host(ctx, bridgeName, toEdge)
@@ -255,19 +255,6 @@ func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge str
 		if err := side.kit.plug(ctx, side.bridge, side.device); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// patch makes a veth pair in the switch's namespace.
-func (n *Net) patch(a, b string) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = a
-	queues := max(n.Spec.Wire.Queues, 1)
-	attrs.NumTxQueues, attrs.NumRxQueues = queues, queues
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: b, PeerNumTxQueues: uint32(queues), PeerNumRxQueues: uint32(queues)}
-	if err := n.Switch.Netlink().LinkAdd(veth); err != nil {
-		return fmt.Errorf("veth pair %s and %s in %s: %w", a, b, n.Switch.Name, err)
 	}
 	return nil
 }

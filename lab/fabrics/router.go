@@ -28,28 +28,20 @@ var RouterNft = &Fabric{
 	Name:     "router+nft",
 	About:    "Linux as a router, with a stateful nftables chain for what is forwarded",
 	Path:     path("end", "device veth", "bridge Linux router", "filter nftables", "device veth", "end"),
-	HostPath: path("host", "end"),
+	HostPath: path("host", "filter nftables", "end"),
 	Arrival:  AsBuffers,
 	Routed:   true,
-	Needs:    []ends.Program{{Command: "nft", Package: "nftables"}},
+	Needs:    []ends.Program{nft},
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		if err := n.route(ctx); err != nil {
 			return err
 		}
-		_, err := n.Switch.Output(ctx, ends.AnyCPU, "nft", forwardRules)
-		return err
+		if err := n.filter(ctx, "forward"); err != nil {
+			return err
+		}
+		return n.filterHost(ctx)
 	},
 }
-
-// forwardRules is what a firewall between subnets has at the least: what
-// belongs to a connection passes, and the subnets may begin new ones.
-const forwardRules = `table inet lab {
-	chain forward {
-		type filter hook forward priority filter; policy drop;
-		ct state established,related accept
-		ct state new ip saddr 198.18.0.0/15 ip daddr 198.18.0.0/15 accept
-	}
-}`
 
 // subnet is the n-th of the subnets, from 1: the address of the end in it, and
 // that of the router. They are of the lab's network, 198.18.0.0/15.
