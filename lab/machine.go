@@ -105,7 +105,7 @@ type ticks struct {
 	all      coreTicks
 	cores    []coreTicks
 	switches float64 // context switches
-	own      float64 // of user: the lab and its programs
+	others   float64 // what programs took that are not the lab's
 }
 
 // coreTicks is what one CPU spent, or all of them together.
@@ -129,25 +129,26 @@ func cpuTime() (ticks, error) {
 		return t, err
 	}
 	t.at = time.Now()
-	t.own, err = ownTime()
-	return t, err
+	t.others = othersTime()
+	return t, nil
 }
 
-// ownTime is the user time of the lab, of its programs that have ended, and of
-// those that run, in clock ticks.
-func ownTime() (float64, error) {
-	sum := 0.0
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var used unix.Rusage
-		if err := unix.Getrusage(who, &used); err != nil {
-			return 0, err
-		}
-		sum += float64(used.Utime.Nano()) / 1e9 * hz
-	}
+// othersTime is what all programs took, in clock ticks, that are not the lab
+// or its programs, with those that they have started and that have ended. The
+// kernel's own threads are none of them: what they do may be for the lab.
+func othersTime() float64 {
+	ours := map[int]bool{os.Getpid(): true}
 	for _, pid := range children(os.Getpid()) {
-		sum += userTime(pid)
+		ours[pid] = true
 	}
-	return sum, nil
+	sum := 0.0
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && !ours[pid] {
+			sum += processTime(pid)
+		}
+	}
+	return sum
 }
 
 // children are the processes below one that run (CONFIG_PROC_CHILDREN).
@@ -166,22 +167,30 @@ func children(pid int) []int {
 	return out
 }
 
-// userTime is the user time of a process and of its children that have ended,
-// in clock ticks; 0 when it has ended.
-func userTime(pid int) float64 {
+// processTime is what a process and its children that have ended took, in
+// clock ticks; 0 when it has ended or is a thread of the kernel.
+func processTime(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
 	// The name, in brackets, may have anything in it; what follows begins with
-	// field 3, and utime and cutime are 14 and 16 (proc(5)).
+	// field 3. The flags are field 9, and utime, stime, cutime and cstime 14 to
+	// 17 (proc(5)).
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(f) < 14 {
+	if len(f) < 15 {
 		return 0
 	}
-	used, _ := strconv.ParseFloat(f[11], 64)
-	ended, _ := strconv.ParseFloat(f[13], 64)
-	return used + ended
+	const kernelThread = 0x00200000 // PF_KTHREAD of include/linux/sched.h
+	if flags, err := strconv.ParseUint(f[6], 10, 64); err != nil || flags&kernelThread != 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, field := range f[11:15] {
+		n, _ := strconv.ParseFloat(field, 64)
+		sum += n
+	}
+	return sum
 }
 
 // parseStat reads the lines of the CPUs (user, nice, system, idle, iowait, irq,
@@ -226,7 +235,7 @@ func (t ticks) since(before ticks, s *report.Sample) {
 		return
 	}
 	s.CPU = t.all.since(before.all, n)
-	s.CPU.Others = max(0, (t.all.user-before.all.user-(t.own-before.own))/n)
+	s.CPU.Others = max(0, (t.others-before.others)/n)
 	// A core that came or went meanwhile leaves no core to compare.
 	if len(t.cores) == len(before.cores) {
 		for i, c := range t.cores {

@@ -48,6 +48,9 @@ func Select(o Options) (Profile, error) {
 		if !ok {
 			return Profile{}, &workloads.UnknownError{What: "fabric", Name: want, Known: FabricNames()}
 		}
+		if slices.Contains(chosen, f) {
+			return Profile{}, fmt.Errorf("fabric %s is there twice", want)
+		}
 		chosen = append(chosen, f)
 	}
 	var sent []*workloads.Workload
@@ -55,6 +58,9 @@ func Select(o Options) (Profile, error) {
 		w, err := workloads.Parse(want)
 		if err != nil {
 			return Profile{}, err
+		}
+		if slices.ContainsFunc(sent, func(s *workloads.Workload) bool { return s.Name == w.Name }) {
+			return Profile{}, fmt.Errorf("workload %s is there twice", w.Name)
 		}
 		sent = append(sent, w)
 	}

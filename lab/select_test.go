@@ -4,8 +4,12 @@ package lab
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +30,14 @@ func TestSelectUnknown(t *testing.T) {
 			t.Errorf("Select(%+v): error %v, want an UnknownError", o, err)
 		} else if len(unknown.Known) == 0 {
 			t.Errorf("Select(%+v) tells no known %s", o, unknown.What)
+		}
+	}
+	for _, o := range []Options{
+		{Fabrics: []string{"direct", "ovs", "direct"}},
+		{Workloads: []string{"pps", "pps:duration=20ms"}},
+	} {
+		if _, err := Select(o); err == nil || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("Select(%+v): error %v, want one that says twice", o, err)
 		}
 	}
 	if _, err := Select(Options{Profile: "demo", Workloads: []string{"pps"}}); err == nil {
@@ -174,30 +186,54 @@ func TestField(t *testing.T) {
 	}
 }
 
-// What the lab's own programs take is not the work of others, while they run
-// and when they have ended.
-func TestOwnTime(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
-	before, err := ownTime()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for range 1000 {
-		if now, err := ownTime(); err != nil || now-before > 20 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	running, err := ownTime()
-	if err != nil || running-before < 20 {
-		t.Errorf("a program that keeps a core busy took %v ticks, error %v", running-before, err)
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	if after, err := ownTime(); err != nil || after < running-1 {
-		t.Errorf("%v ticks while it ran, %v when it has ended, error %v", running, after, err)
+// What the lab's own programs take is not the work of others; what a program
+// takes that the lab did not start is, in the kernel as well.
+func TestOthersTime(t *testing.T) {
+	busy := "while :; do read x < /proc/stat; done"
+	for _, test := range []struct {
+		name   string
+		script string
+		others bool
+	}{
+		{"own", busy + " & echo $!; wait", false},
+		// Its parent ends, and another one takes it.
+		{"of another", "sh -c '" + busy + "' >/dev/null & echo $!", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", test.script)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var pid int
+			if _, err := fmt.Fscan(out, &pid); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				syscall.Kill(pid, syscall.SIGKILL)
+				cmd.Wait()
+			}()
+			if test.others {
+				cmd.Wait()
+			}
+			begin := processTime(pid)
+			before := othersTime()
+			for range 1000 {
+				if processTime(pid)-begin >= 30 {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			ours := slices.Contains(children(os.Getpid()), pid)
+			if ours == test.others {
+				t.Errorf("the program counts as the lab's: %v", ours)
+			}
+			if took := othersTime() - before; test.others && took < 30 {
+				t.Errorf("others took %v ticks while one of them took 30", took)
+			}
+		})
 	}
 }

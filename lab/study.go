@@ -20,7 +20,10 @@ const quickRounds = 2
 
 // Reproduce is the profile that repeats published comparisons: one of
 // studies.Names, or all of them.
-func Reproduce(name string, quick bool) (Profile, error) {
+//
+// With guests the ends are virtual machines, where the workload can run in
+// them.
+func Reproduce(name string, quick, guests bool) (Profile, error) {
 	all, err := studies.All()
 	if err != nil {
 		return Profile{}, err
@@ -35,14 +38,18 @@ func Reproduce(name string, quick bool) (Profile, error) {
 		}
 		titles = append(titles, s.Title)
 		for i, g := range s.Groups {
-			group, err := studied(s, i, g, quick)
+			group, err := studied(s, i, g, quick, guests)
 			if err != nil {
 				return Profile{}, fmt.Errorf("study %s: %w", s.Name, err)
 			}
 			p.Groups = append(p.Groups, group)
 		}
 		for _, c := range s.Claims {
-			p.Claims = append(p.Claims, Claim{Study: s.Name, Source: s.Title, Claim: c})
+			if guests {
+				// As Setup.String has it.
+				c.Of, c.Against = c.Of+" vm", c.Against+" vm"
+			}
+			p.Claims = append(p.Claims, Claim{Study: s.Name, Source: s.Title, Guests: guests, Claim: c})
 		}
 	}
 	if len(titles) == 0 {
@@ -53,7 +60,7 @@ func Reproduce(name string, quick bool) (Profile, error) {
 }
 
 // studied makes the group of a study's number i.
-func studied(s studies.Study, i int, g studies.Group, quick bool) (Group, error) {
+func studied(s studies.Study, i int, g studies.Group, quick, guests bool) (Group, error) {
 	out := Group{Name: fmt.Sprintf("%s-%d", s.Name, i+1), About: s.Title + ": " + g.About, Rounds: g.Rounds}
 	duration := g.Duration
 	if quick {
@@ -74,7 +81,7 @@ func studied(s studies.Study, i int, g studies.Group, quick bool) (Group, error)
 				if !ok {
 					return out, fmt.Errorf("there is no fabric %s", name)
 				}
-				out.Cases = append(out.Cases, Case{f, w, Setup{Host: setup.Host, MTU: setup.MTU}})
+				out.Cases = append(out.Cases, Case{f, w, Setup{Host: setup.Host, MTU: setup.MTU, Guests: guests}})
 			}
 		}
 	}
@@ -85,6 +92,7 @@ func studied(s studies.Study, i int, g studies.Group, quick bool) (Group, error)
 type Claim struct {
 	Study  string // its groups are STUDY-1, STUDY-2 ...
 	Source string
+	Guests bool // the ends are virtual machines
 	studies.Claim
 }
 
@@ -109,6 +117,12 @@ func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, er
 	var out []report.Claim
 	for _, c := range list {
 		r := report.Claim{Source: c.Source, Claim: c.Claim.Claim, Test: c.Test}
+		switch {
+		case c.Test != "" && c.Guests:
+			r.Test += "; the ends are virtual machines"
+		case c.Test != "":
+			r.Test += "; the ends are network namespaces"
+		}
 		r.Published, r.Ratio = c.Published.Text(rows)
 		of, against, noisy, err := c.cases(groups)
 		if err == nil {
@@ -178,10 +192,10 @@ func (c Claim) cases(groups []*report.Group) (of, against *report.Case, noisy bo
 	return of, against, noisy, nil
 }
 
-// judge says whether the claim holds. A threshold is reached when the interval
-// of the ratio lies on its right side, and missed when all of it lies on the
-// other; fewer than 6 rounds have the least and the most in place of an
-// interval. A claim that one side is larger takes a test of difference.
+// judge says whether the claim holds. A threshold is reached when the whole
+// interval of the ratio lies on its right side, and missed when all of it lies
+// on the other; fewer than 6 rounds have no interval. A claim that one side is
+// larger takes a test of difference.
 func (c Claim) judge(of, against *report.Case, here report.Spread) (verdict, why string) {
 	if c.Larger {
 		switch p := report.MannWhitney(of.Values(), against.Values()); {
@@ -192,10 +206,6 @@ func (c Claim) judge(of, against *report.Case, here report.Spread) (verdict, why
 		}
 		return holdsNot, "it is the other way round"
 	}
-	low, high := here.Min, here.Max
-	if here.Interval != nil {
-		low, high = here.Interval[0], here.Interval[1]
-	}
 	above := func(v, bar float64) bool { return bar == 0 || v >= bar }
 	below := func(v, bar float64) bool { return bar == 0 || v <= bar }
 	asked := fmt.Sprintf("at least %g", c.AtLeast)
@@ -205,6 +215,10 @@ func (c Claim) judge(of, against *report.Case, here report.Spread) (verdict, why
 	case c.AtMost != 0:
 		asked = fmt.Sprintf("at most %g", c.AtMost)
 	}
+	if here.Interval == nil {
+		return notShown, fmt.Sprintf("asked: %s; %d rounds are too few", asked, here.N)
+	}
+	low, high := here.Interval[0], here.Interval[1]
 	switch {
 	case above(low, c.AtLeast) && below(high, c.AtMost):
 		return holds, "asked: " + asked

@@ -20,8 +20,8 @@ func TestStudies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, quick := range []bool{false, true} {
-		p, err := Reproduce("all", quick)
+	for _, guests := range []bool{false, true} {
+		p, err := Reproduce("all", guests, guests)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,12 +51,12 @@ func TestStudies(t *testing.T) {
 		}
 	}
 	for _, name := range studies.Names() {
-		if p, err := Reproduce(name, true); err != nil || len(p.Claims) == 0 {
+		if p, err := Reproduce(name, true, false); err != nil || len(p.Claims) == 0 {
 			t.Errorf("study %s: %d claims, error %v", name, len(p.Claims), err)
 		}
 	}
 	var unknown *workloads.UnknownError
-	if _, err := Reproduce("vebb", false); !errors.As(err, &unknown) {
+	if _, err := Reproduce("vebb", false, false); !errors.As(err, &unknown) {
 		t.Errorf("a study that does not exist: error %v", err)
 	}
 }
@@ -95,6 +95,7 @@ func TestClaims(t *testing.T) {
 		{Name: "study-1", Cases: []*report.Case{
 			measured("a", 1.00, 1.01, 1.02, 0.99, 0.98, 1.03),
 			measured("b", 2.00, 2.01, 2.02, 1.99, 1.98, 2.03),
+			measured("few", 3, 3, 3, 3, 3),
 			{Label: "skipped", Skipped: "it is not installed"},
 			{Label: "failed", Error: "it broke"},
 		}},
@@ -109,6 +110,7 @@ func TestClaims(t *testing.T) {
 		"below":         {studies.Claim{Of: "a", Against: "b", AtMost: 0.6}, holds, "at most 0.6"},
 		"within":        {studies.Claim{Of: "b", Against: "a", AtLeast: 1.5, AtMost: 2.5}, holds, "1.5 to 2.5"},
 		"on both sides": {studies.Claim{Of: "b", Against: "a", AtLeast: 2.0}, notShown, "both sides"},
+		"few rounds":    {studies.Claim{Of: "few", Against: "a", AtLeast: 1}, notShown, "5 rounds are too few"},
 		"larger":        {studies.Claim{Of: "b", Against: "a", Larger: true}, holds, ""},
 		"smaller":       {studies.Claim{Of: "a", Against: "b", Larger: true}, holdsNot, "other way round"},
 		"alike":         {studies.Claim{Of: "a", Against: "a", Larger: true}, notShown, "too near"},

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"bascule/lab/report"
 
@@ -28,36 +30,70 @@ var forms = map[string]func(*report.Report, io.Writer) error{
 // is measured.
 func outputFiles(name string) ([]string, error) {
 	files, dir := []string{name}, filepath.Dir(name)
-	if _, ok := forms[filepath.Ext(name)]; !ok {
+	ending := filepath.Ext(name)
+	if at, err := os.Stat(name); strings.HasSuffix(name, "/") || err == nil && at.IsDir() || ending == "" {
 		files, dir = nil, name
-		for _, ending := range []string{".html", ".md", ".json", ".csv"} {
+		// What all the others can be made of comes first.
+		for _, ending := range []string{".json", ".html", ".md", ".csv"} {
 			files = append(files, filepath.Join(name, "report"+ending))
 		}
+	} else if forms[ending] == nil {
+		return nil, fmt.Errorf("cannot write the report as %s: no form has the ending %s; give .json, .html, .md, .csv or .txt, or a folder with / at its end", name, ending)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".bascule-*"); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
-	}
-	for _, f := range files {
-		h, err := os.OpenFile(f, os.O_WRONLY|os.O_CREATE, 0o644)
-		if err != nil {
-			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
-		}
-		if err := h.Close(); err != nil {
-			return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
-		}
 	}
 	return files, nil
 }
 
-func writeReport(r *report.Report, name string) error {
-	f, err := os.Create(name)
-	if err == nil {
-		err = errors.Join(forms[filepath.Ext(name)](r, f), f.Close())
+// writeReports writes the report into files. Each is there whole or as it was
+// before.
+func writeReports(r *report.Report, files []string) error {
+	var failed []string
+	var why error
+	for _, name := range files {
+		if err := writeReport(r, name); err != nil {
+			failed = append(failed, filepath.Base(name))
+			why = err
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("cannot write the report: %w; what was measured is on standard output", err)
+	// The file that it was written to first is no one's business.
+	var path *fs.PathError
+	if errors.As(why, &path) {
+		why = path.Err
+	}
+	if why != nil {
+		return fmt.Errorf("cannot write the report as %s: %w; what was measured is on standard output", strings.Join(failed, ", "), why)
 	}
 	return nil
+}
+
+func writeReport(r *report.Report, name string) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".bascule-*")
+	if err != nil {
+		return err
+	}
+	err = forms[filepath.Ext(name)](r, f)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }
 
 // readReport reads a report that the lab wrote.

@@ -47,7 +47,8 @@ type CPU struct {
 	Idle    float64 `json:"idle"`
 	// Steal is what the hypervisor kept for others.
 	Steal float64 `json:"steal"`
-	// Others is the part of User that was not the lab's.
+	// Others is what programs took that are not the lab's, part of User and
+	// System.
 	Others float64 `json:"others"`
 }
 

@@ -149,3 +149,19 @@ func (r *Report) Missing() []string {
 	}
 	return out
 }
+
+// Failed are the labels of the cases that were tried and gave nothing; measured
+// is how many gave something.
+func (r *Report) Failed() (labels []string, measured int) {
+	for _, g := range r.Groups {
+		for _, c := range g.Cases {
+			switch {
+			case len(c.Samples) > 0:
+				measured++
+			case c.Error != "":
+				labels = append(labels, c.Label)
+			}
+		}
+	}
+	return labels, measured
+}
