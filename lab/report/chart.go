@@ -108,9 +108,11 @@ type scale struct {
 
 // scaleTo is a scale with round numbers that reaches to the greatest value.
 func scaleTo(most float64) scale {
-	if !(most > 0) {
+	// Beyond these the ticks would not be numbers.
+	if !(most > 1e-300) {
 		most = 1
 	}
+	most = min(most, 1e300)
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	for _, s := range []float64{0.2, 0.25, 0.5, 1, 2, 2.5, 5} {
 		if most/(step*s) <= 5 {
@@ -314,7 +316,7 @@ func cores(b *block, p palette, of int) chart {
 			each = true
 		}
 		height := min(max(96/len(bars), 3), 10)
-		words := fmt.Sprintf("%.2f cores busy: user %.2f, system %.2f, softirq %.2f", all.Busy(), all.User, all.System, all.Softirq)
+		words := fmt.Sprintf("%s cores busy: user %s, system %s, softirq %s", hundredths(all.Busy()), hundredths(all.User), hundredths(all.System), hundredths(all.Softirq))
 		if len(single) > 0 {
 			words += "; busy core by core:"
 			for _, c := range single {
@@ -331,7 +333,7 @@ func cores(b *block, p palette, of int) chart {
 				}
 			}
 		}
-		out.Rows = append(out.Rows, chartRow{p.class(r.Fabric), r.Fabric, d.html(), fmt.Sprintf("mean %.2f busy", all.Busy())})
+		out.Rows = append(out.Rows, chartRow{p.class(r.Fabric), r.Fabric, d.html(), "mean " + hundredths(all.Busy()) + " busy"})
 	}
 	if each {
 		out.Caption += " A bar is a core, the first one at the top."

@@ -3,8 +3,12 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 )
 
@@ -17,7 +21,7 @@ type Change struct {
 	Old   Spread `json:"old"`
 	New   Spread `json:"new"`
 	// Ratio is of the medians, new to old: the rounds of two runs do not belong
-	// together. It is 0 where the old one is.
+	// together. It is 0 where the old one is, or too small to divide by.
 	Ratio float64 `json:"ratio,omitempty"`
 	P     float64 `json:"p"`
 	Word  string  `json:"word"` // as in Comparison
@@ -41,7 +45,7 @@ func Compare(old, new *Report) *Changes {
 	for _, g := range new.Groups {
 		for _, n := range g.Cases {
 			name := g.Name + ": " + n.Label
-			o := old.measured(g.Name, n.Label)
+			before, o := old.measured(g.Name, n.Label)
 			switch {
 			case len(n.Samples) == 0:
 				continue
@@ -53,17 +57,23 @@ func Compare(old, new *Report) *Changes {
 				continue
 			}
 			c := Change{Group: g.Name, Label: n.Label, Unit: n.Unit, Lower: n.Lower, Old: SpreadOf(o.Values()), New: SpreadOf(n.Values())}
-			if c.Old.Median != 0 {
-				c.Ratio = c.New.Median / c.Old.Median
+			if ratio := c.New.Median / c.Old.Median; c.Old.Median != 0 && !math.IsInf(ratio, 0) {
+				c.Ratio = ratio
 			}
 			c.P = MannWhitney(n.Values(), o.Values())
 			c.Word = word(n.Values(), o.Values(), c.P, c.Unit, c.Lower)
+			if (before.Noisy() || g.Noisy()) && c.Word != TooFew {
+				c.Word = TooNoisy
+			}
 			out.Changes = append(out.Changes, c)
 		}
 	}
 	for _, g := range old.Groups {
 		for _, o := range g.Cases {
-			if len(o.Samples) > 0 && new.measured(g.Name, o.Label) == nil {
+			if len(o.Samples) == 0 {
+				continue
+			}
+			if _, n := new.measured(g.Name, o.Label); n == nil {
 				out.OnlyOld = append(out.OnlyOld, g.Name+": "+o.Label)
 			}
 		}
@@ -71,16 +81,16 @@ func Compare(old, new *Report) *Changes {
 	return out
 }
 
-// measured finds a case that has samples.
-func (r *Report) measured(group, label string) *Case {
+// measured finds a case that has samples, and its group.
+func (r *Report) measured(group, label string) (*Group, *Case) {
 	for _, g := range r.Groups {
 		if g.Name == group {
 			if c := g.Case(label); c != nil && len(c.Samples) > 0 {
-				return c
+				return g, c
 			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // warnings are what makes two runs less comparable.
@@ -101,10 +111,27 @@ func warnings(old, new *Report) []string {
 	if o.Guests != "" && n.Guests != "" {
 		differ("hypervisor of the guests", o.Guests, n.Guests)
 	}
+	versions := map[string]bool{}
+	for _, of := range []map[string]string{o.Versions, n.Versions} {
+		for name := range of {
+			versions[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		differ("version of "+name, cmp.Or(o.Versions[name], "not known"), cmp.Or(n.Versions[name], "not known"))
+	}
+	for _, g := range new.Groups {
+		if i := slices.IndexFunc(old.Groups, func(o *Group) bool { return o.Name == g.Name }); i >= 0 {
+			differ("number of rounds of group "+g.Name, old.Groups[i].Rounds, g.Rounds)
+		}
+	}
 	for _, r := range []struct {
 		which string
 		of    *Report
 	}{{"old", old}, {"new", new}} {
+		if !r.of.Complete {
+			out = append(out, fmt.Sprintf("the %s report is not complete: its run was ended early", r.which))
+		}
 		for _, g := range r.of.Groups {
 			if g.warning() != "" {
 				out = append(out, fmt.Sprintf("group %s of the %s report is NOISY", g.Name, r.which))
@@ -118,7 +145,7 @@ func warnings(old, new *Report) []string {
 func (c *Changes) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for _, text := range c.Warnings {
-		fmt.Fprintf(&b, "WARNING: %s\n", text)
+		fmt.Fprintf(&b, "WARNING: %s\n", printable(text))
 	}
 	var t sheet
 	group := ""
@@ -142,7 +169,10 @@ func (c *Changes) WriteText(w io.Writer) error {
 		names []string
 	}{{"Only in the old report", c.OnlyOld}, {"Only in the new report", c.OnlyNew}} {
 		if len(side.names) > 0 {
-			fmt.Fprintf(&b, "%s:\n  %s\n", side.title, strings.Join(side.names, "\n  "))
+			fmt.Fprintf(&b, "%s:\n", side.title)
+			for _, name := range side.names {
+				fmt.Fprintf(&b, "  %s\n", printable(name))
+			}
 		}
 	}
 	if len(c.Changes) > 0 {

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -14,17 +15,18 @@ func TestCompare(t *testing.T) {
 		return &Case{Label: label, Fabric: label, Workload: "w", Unit: unit, Lower: lower, Samples: samples(values...)}
 	}
 	old := &Report{
-		Machine: Machine{Kernel: "6.1", CPU: "A", Cores: 2},
+		Complete: true,
+		Machine:  Machine{Kernel: "6.1", CPU: "A", Cores: 2, Versions: map[string]string{"iperf3": "3.12", "nft": "1.0"}},
 		Groups: []*Group{
-			{Name: "tcp", Cases: []*Case{with("a", "Gbit/s", false, 1, 2, 3, 4), with("b", "Gbit/s", false, 1, 2, 3, 4), with("gone", "Gbit/s", false, 1),
+			{Name: "tcp", Rounds: 4, Cases: []*Case{with("a", "Gbit/s", false, 1, 2, 3, 4), with("b", "Gbit/s", false, 1, 2, 3, 4), with("gone", "Gbit/s", false, 1),
 				with("unit", "k/s", false, 1), with("failed", "Gbit/s", false, 1)}},
 			{Name: "latency", Cases: []*Case{with("a", "us", true, 10, 20, 30, 40)}},
 		},
 	}
 	now := &Report{
-		Machine: Machine{Kernel: "6.18", CPU: "A", Cores: 4},
+		Machine: Machine{Kernel: "6.18", CPU: "A", Cores: 4, Versions: map[string]string{"iperf3": "3.18", "ovs": "3.1", "nft": "1.0"}},
 		Groups: []*Group{
-			{Name: "tcp", Cases: []*Case{with("a", "Gbit/s", false, 5, 6, 7, 8), with("b", "Gbit/s", false, 2, 3), with("new", "Gbit/s", false, 1),
+			{Name: "tcp", Rounds: 5, Cases: []*Case{with("a", "Gbit/s", false, 5, 6, 7, 8), with("b", "Gbit/s", false, 2, 3), with("new", "Gbit/s", false, 1),
 				with("unit", "Mpps", false, 1), with("failed", "Gbit/s", false)}},
 			{Name: "latency", Cases: []*Case{with("a", "us", true, 50, 60, 70, 80)}},
 		},
@@ -35,6 +37,10 @@ func TestCompare(t *testing.T) {
 	}
 	want := `WARNING: the number of cores differs: 2, now 4
 WARNING: the kernel differs: 6.1, now 6.18
+WARNING: the version of iperf3 differs: 3.12, now 3.18
+WARNING: the version of ovs differs: not known, now 3.1
+WARNING: the number of rounds of group tcp differs: 4, now 5
+WARNING: the new report is not complete: its run was ended early
 WARNING: tcp: unit is not compared: it was in k/s and is in Mpps
 tcp      unit    old                new                ratio  p       test
   a      Gbit/s  2.50  [1.00 4.00]  6.50  [5.00 8.00]  2.60   0.0286  faster
@@ -56,10 +62,60 @@ old. The two runs did not take turns: that they differ does not say why.
 		t.Errorf("a report against itself: %+v", c)
 	}
 	b.Reset()
-	if err := Compare(old, &Report{Machine: old.Machine}).WriteText(&b); err != nil || !strings.HasPrefix(b.String(), "No case was measured in both") {
+	if err := Compare(old, &Report{Complete: true, Machine: old.Machine}).WriteText(&b); err != nil || !strings.HasPrefix(b.String(), "No case was measured in both") {
 		t.Errorf("against an empty report: error %v, %s", err, b.String())
 	}
 	if Compare(old, now).WriteText(full{}) == nil {
 		t.Error("a comparison that was not written gave no error")
+	}
+}
+
+// Nothing is said to be faster where others took the machine, in whichever of
+// the runs.
+func TestCompareNoisy(t *testing.T) {
+	with := func(others float64, values ...float64) *Report {
+		c := &Case{Label: "a w", Unit: "Gbit/s", Samples: samples(values...)}
+		for i := range c.Samples {
+			c.Samples[i].CPU.Others = others
+		}
+		return &Report{Complete: true, Groups: []*Group{{Name: "g", Cases: []*Case{c}}}}
+	}
+	for _, test := range []struct {
+		name     string
+		old, new *Report
+		want     string
+	}{
+		{"neither", with(0, 1, 2, 3, 4), with(0, 5, 6, 7, 8), "faster"},
+		{"the old one", with(0.5, 1, 2, 3, 4), with(0, 5, 6, 7, 8), TooNoisy},
+		{"the new one", with(0, 1, 2, 3, 4), with(0.5, 5, 6, 7, 8), TooNoisy},
+		{"the new one, of two rounds", with(0, 1, 2, 3, 4), with(0.5, 5, 6), TooFew},
+	} {
+		c := Compare(test.old, test.new)
+		if got := c.Changes[0].Word; got != test.want {
+			t.Errorf("%s is noisy: %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A ratio that is no number is none: JSON has no infinity.
+func TestCompareOverflow(t *testing.T) {
+	with := func(values ...float64) *Report {
+		return &Report{Groups: []*Group{{Name: "g", Cases: []*Case{{Label: "a w", Fabric: "a", Samples: samples(values...)}}}}}
+	}
+	for _, test := range []struct{ old, new *Report }{
+		{with(5e-324), with(1e308)},
+		{with(1e308, 1e308), with(1.7e308, 1.7e308)},
+		{with(1e308, 1e308), with(0, 5e-324)},
+	} {
+		c := Compare(test.old, test.new)
+		if _, err := json.Marshal(c); err != nil {
+			t.Errorf("%+v: %v", c.Changes[0], err)
+		}
+	}
+	if c := Compare(with(5e-324), with(1e308)).Changes[0]; c.Ratio != 0 {
+		t.Errorf("a ratio of %v", c.Ratio)
+	}
+	if got := Ratios(with(1e308).Groups[0].Cases[0], with(5e-324).Groups[0].Cases[0], ""); got != nil {
+		t.Errorf("ratios %v", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,13 @@ func (r *Report) WriteCSV(w io.Writer) error {
 	for _, name := range more {
 		header = append(header, "more:"+name)
 	}
-	if err := out.Write(header); err != nil {
+	write := func(cells []string) error {
+		for i, text := range cells {
+			cells[i] = printable(text)
+		}
+		return out.Write(cells)
+	}
+	if err := write(header); err != nil {
 		return err
 	}
 	for _, g := range r.Groups {
@@ -64,7 +71,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 					}
 					line = append(line, cell)
 				}
-				if err := out.Write(line); err != nil {
+				if err := write(line); err != nil {
 					return err
 				}
 			}
@@ -75,7 +82,12 @@ func (r *Report) WriteCSV(w io.Writer) error {
 }
 
 // exact prints a value so that it reads back as the same.
-func exact(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+func exact(v float64) string {
+	if a := math.Abs(v); a >= huge || a < 1/huge && a > 0 {
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
 
 // positive is exact, and empty for 0, which stands for what was not measured.
 func positive(v float64) string {

@@ -25,8 +25,13 @@ func (s *sheet) add(cells ...string) { *s = append(*s, cells) }
 func (s sheet) write(b *strings.Builder) {
 	var widths []int
 	for _, row := range s {
-		for len(widths) < len(row) {
-			widths = append(widths, 0)
+		for i, text := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			if text != wider {
+				row[i] = printable(text)
+			}
 		}
 	}
 	// The cells of few columns come first: a heading needs only the room that
@@ -78,7 +83,7 @@ func folded(b *strings.Builder, indent, text string) {
 func fold(text string, width int) []string {
 	var out []string
 	for word := range strings.FieldsSeq(text) {
-		n := len(out)
+		word, n := printable(word), len(out)
 		if n > 0 && utf8.RuneCountInString(out[n-1])+1+utf8.RuneCountInString(word) <= width {
 			out[n-1] += " " + word
 		} else {

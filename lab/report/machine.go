@@ -33,7 +33,7 @@ func (m Machine) facts() string {
 	if m.Counters {
 		s += ", hardware counters"
 	}
-	s += fmt.Sprintf("; load before: %.2f; congestion control: %s", m.Load, m.Congestion)
+	s += fmt.Sprintf("; load before: %s; congestion control: %s", hundredths(m.Load), m.Congestion)
 	if m.Guests != "" {
 		s += "; virtual machines by " + m.Guests
 	}
@@ -53,7 +53,7 @@ func pairs(of map[string]string) string {
 func (m Machine) table() []fact {
 	out := []fact{
 		{"CPU", m.CPU}, {"Cores", fmt.Sprint(m.Cores)}, {"Memory", fmt.Sprintf("%d MiB", m.MemoryMiB)}, {"Kernel", m.Kernel},
-		{"Congestion control", m.Congestion}, {"Load before", fmt.Sprintf("%.2f", m.Load)},
+		{"Congestion control", m.Congestion}, {"Load before", hundredths(m.Load)},
 	}
 	if m.Hypervisor != "" {
 		out = append(out, fact{"Virtual machine", m.Hypervisor})

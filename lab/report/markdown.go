@@ -5,6 +5,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
 )
@@ -64,6 +65,9 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 
 // took is how long the run lasted.
 func (r *Report) took() string {
+	if !(math.Abs(r.Seconds) < float64(math.MaxInt64/time.Second)) {
+		return number(r.Seconds) + " s"
+	}
 	return (time.Duration(r.Seconds) * time.Second).String()
 }
 

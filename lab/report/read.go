@@ -7,14 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 )
 
 // ReadJSON reads a report that WriteJSON wrote, also one of an older version,
-// which lacks fields. The error is one line.
+// which lacks fields. The error is one line and does not name what was read.
 func ReadJSON(r io.Reader) (*Report, error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the report: %w", err)
+		// Whoever opened the file knows its name.
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, err
 	}
 	var parts map[string]json.RawMessage
 	if err := json.Unmarshal(text, &parts); err != nil {
@@ -39,7 +45,7 @@ func ReadJSON(r io.Reader) (*Report, error) {
 		}
 		for k, c := range g.Cases {
 			if c == nil {
-				return nil, fmt.Errorf("not a report of the lab: case %d of group %s is null", k+1, g.Name)
+				return nil, fmt.Errorf("not a report of the lab: case %d of group %s is null", k+1, printable(g.Name))
 			}
 		}
 	}

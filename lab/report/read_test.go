@@ -4,6 +4,8 @@ package report
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -60,6 +62,7 @@ func TestReadJSONError(t *testing.T) {
 		{`{"machine":{}}`, `not a report of the lab: it has no "groups"`},
 		{`{"machine":{},"groups":[null]}`, "not a report of the lab: group 1 is null"},
 		{`{"machine":{},"groups":[{"name":"g","cases":[null]}]}`, "not a report of the lab: case 1 of group g is null"},
+		{`{"machine":{},"groups":[{"name":"g\u001b[2J","cases":[null]}]}`, `not a report of the lab: case 1 of group g\x1b[2J is null`},
 		{`{"machine":{},"groups":{}}`, "not a report of the lab: json: cannot unmarshal object into Go struct field Report.groups of type []*report.Group"},
 	} {
 		_, err := ReadJSON(strings.NewReader(test.text))
@@ -67,7 +70,16 @@ func TestReadJSONError(t *testing.T) {
 			t.Errorf("%q: error %v, want %s", test.text, err, test.want)
 		}
 	}
-	if _, err := ReadJSON(iotest.ErrReader(os.ErrClosed)); err == nil {
-		t.Error("a file that cannot be read gave no error")
+	if _, err := ReadJSON(iotest.ErrReader(io.ErrUnexpectedEOF)); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a file that cannot be read: error %v", err)
+	}
+	// The caller says what cannot be read.
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if _, err := ReadJSON(dir); err == nil || err.Error() != "is a directory" {
+		t.Errorf("a directory: error %v", err)
 	}
 }

@@ -4,6 +4,7 @@
 package report
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 )
@@ -77,6 +78,15 @@ type Case struct {
 	Error   string   `json:"error,omitempty"`   // the last one
 	Failed  int      `json:"failed,omitempty"`  // rounds that gave no sample
 	Samples []Sample `json:"samples"`
+}
+
+// MarshalJSON has an empty list of samples where there are none.
+func (c Case) MarshalJSON() ([]byte, error) {
+	type fields Case // without this method
+	if c.Samples == nil {
+		c.Samples = []Sample{}
+	}
+	return json.Marshal(fields(c))
 }
 
 // Hop is something that a frame passes on its way through a fabric.

@@ -26,7 +26,7 @@ func SpreadOf(values []float64) Spread {
 	v := slices.Sorted(slices.Values(values))
 	mid := v[len(v)/2]
 	if len(v)%2 == 0 {
-		mid = (v[len(v)/2-1] + mid) / 2
+		mid = v[len(v)/2-1]/2 + mid/2 // their sum may be too large
 	}
 	s := Spread{N: len(v), Median: mid, Min: v[0], Max: v[len(v)-1]}
 	if k := rank95(len(v)); k > 0 {
@@ -41,14 +41,15 @@ func SpreadOf(values []float64) Spread {
 // distribution with p = 1/2 (the sign test). It is 0 where no rank will do.
 func rank95(n int) int {
 	below := 0.0 // the chance that fewer than k values are below the median
-	chance := math.Pow(0.5, float64(n))
+	// As a logarithm, because 2^-n is too small for a number from n = 1075.
+	chance := -float64(n) * math.Ln2
 	k := 0
 	for ; k < n; k++ {
-		below += chance
+		below += math.Exp(chance)
 		if below > 0.025 {
 			break
 		}
-		chance *= float64(n-k) / float64(k+1)
+		chance += math.Log(float64(n-k)) - math.Log(float64(k+1))
 	}
 	return k
 }
@@ -72,8 +73,8 @@ func (s Sample) Pick(name string) (float64, bool) {
 }
 
 // Ratios divides the values of two cases round by round. Rounds that one of
-// them lacks are left out, and so are rounds where the second is 0. More names
-// a value beside the main one; "" is the main one.
+// them lacks are left out, and so are rounds where the second is 0 or too small
+// to divide by. More names a value beside the main one; "" is the main one.
 func Ratios(of, against *Case, more string) []float64 {
 	other := map[int]Sample{}
 	for _, s := range against.Samples {
@@ -87,8 +88,8 @@ func Ratios(of, against *Case, more string) []float64 {
 		}
 		a, okA := s.Pick(more)
 		b, okB := o.Pick(more)
-		if okA && okB && b != 0 {
-			out = append(out, a/b)
+		if ratio := a / b; okA && okB && b != 0 && !math.IsInf(ratio, 0) {
+			out = append(out, ratio)
 		}
 	}
 	return out

@@ -320,7 +320,7 @@ func (g *Group) warning() string {
 	if !g.Noisy() {
 		return ""
 	}
-	return fmt.Sprintf("NOISY: other programs took %.2f cores and the hypervisor %.2f meanwhile: good for no claim", others, steal)
+	return fmt.Sprintf("NOISY: other programs took %s cores and the hypervisor %s meanwhile: good for no claim", hundredths(others), hundredths(steal))
 }
 
 // fabricsBy makes a line of each text that cases have, with the fabrics that
@@ -410,7 +410,7 @@ func (q quantity) cell(c *Case) string {
 		return "-"
 	}
 	if slices.Contains([]string{"CPU", "user", "system", "softirq"}, q.Name) {
-		return fmt.Sprintf("%.2f", v)
+		return hundredths(v)
 	}
 	return number(v)
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -65,12 +67,17 @@ const legend = "Every value is the median of its rounds, [least most] beside it;
 	"cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit of payload and\n" +
 	"a million frames that arrived.\n"
 
+// huge is from where on a value is printed with an exponent.
+const huge = 1e15
+
 // number prints a value with three significant digits, or all before the
-// point.
+// point of what is not huge.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
 		return "-"
+	case a >= huge:
+		return fmt.Sprintf("%.3g", v)
 	case a >= 100:
 		return fmt.Sprintf("%.0f", v)
 	case a >= 10:
@@ -81,6 +88,14 @@ func number(v float64) string {
 		return fmt.Sprintf("%.3f", v)
 	}
 	return fmt.Sprintf("%.3g", v)
+}
+
+// hundredths prints a value with two digits after the point, if it is not huge.
+func hundredths(v float64) string {
+	if math.Abs(v) >= huge {
+		return number(v)
+	}
+	return fmt.Sprintf("%.2f", v)
 }
 
 func (s Spread) limits() string {
@@ -195,7 +210,27 @@ func (g *Group) noise() (others, steal float64) {
 	return others / n, steal / n
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine is the text in one printable line.
+func oneLine(s string) string { return printable(strings.Join(strings.Fields(s), " ")) }
+
+// printable is the text with everything escaped that would not be printed as a
+// sign of its own: a report may come from anywhere, and a terminal obeys.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, unprintable) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unprintable(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // figuresText prints what is asked of the project and what was measured, below
 // the name of each figure.

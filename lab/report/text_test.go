@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func example() *Report {
@@ -106,8 +107,14 @@ func TestWriteJSON(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(r, &back); diff != "" {
+	if diff := cmp.Diff(r, &back, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("what was read back (-want +got):\n%s", diff)
+	}
+	// A case that was skipped has a list of samples like any other.
+	b.Reset()
+	skipped := &Report{Groups: []*Group{{Cases: []*Case{{Skipped: "it is not here"}}}}}
+	if err := skipped.WriteJSON(&b); err != nil || !strings.Contains(b.String(), `"samples": []`) {
+		t.Errorf("a skipped case, error %v:\n%s", err, b.String())
 	}
 }
 
