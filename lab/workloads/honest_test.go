@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package workloads
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+)
+
+// built is a Linux bridge for a workload; the test ends with its removal.
+func built(t *testing.T, site fabrics.Site, w *Workload) *fabrics.Net {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	if err := ends.Installed(w.Needs...); err != nil {
+		t.Skip(err)
+	}
+	n, err := fabrics.LinuxBridge.Build(t.Context(), site, w.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// bypass joins the first two ends by a cable past the fabric, and has some of
+// them send to the other by it.
+func bypass(t *testing.T, n *fabrics.Net, senders []int) {
+	t.Helper()
+	ip := func(end int, args string) {
+		t.Helper()
+		if _, err := n.Ends[end].Namespace.Output(t.Context(), ends.AnyCPU, "ip", strings.Fields(args)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ip(0, "link add past type veth peer name past netns "+n.Ends[1].Namespace.Name)
+	for i := range 2 {
+		ip(i, "link set past up")
+	}
+	for _, from := range senders {
+		ip(from, fmt.Sprintf("route add %s/32 dev past src %s", n.Ends[1-from].Addr.Addr(), n.Ends[from].Addr.Addr()))
+	}
+}
+
+// What goes past the fabric is no measurement of it: each workload that has the
+// ends' own stacks send looks for its traffic in the fabric's counters.
+func TestPastTheFabric(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "bascule")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	both, first, second := []int{0, 1}, []int{0}, []int{1}
+	for _, test := range []struct {
+		workload string
+		past     []int // the ends that send past the fabric
+	}{
+		{"tcp-stream:duration=1s", both},
+		{"tcp-stream:duration=1s", first}, // the acknowledgements cross
+		{"tcp-stream:reverse:duration=1s", both},
+		{"tcp-stream:reverse:duration=1s", second},
+		{"netperf-stream:duration=1s", both},
+		{"iperf-3streams:duration=1s", both},
+		{"udp:rate=10M:size=1000:duration=1s", both},
+		{"latency:duration=1s", both},
+		{"latency:udp:duration=1s", both},
+		{"crr:duration=100ms", both},
+		{"crr:duration=100ms", first}, // the responses cross
+		{"uperf:duration=100ms", both},
+		{"uperf:duration=100ms", first},
+	} {
+		t.Run(fmt.Sprint(test.workload, test.past), func(t *testing.T) {
+			w := Must(test.workload)
+			n := built(t, fabrics.Site{Bascule: program}, w)
+			bypass(t, n, test.past)
+			s, err := w.Start(t.Context(), n)
+			if err == nil {
+				defer s.Close()
+				var sample report.Sample
+				if sample, err = s.Run(t.Context()); err == nil {
+					t.Errorf("it measured %v %s", sample.Value, w.Unit)
+				}
+			}
+			if err != nil && !strings.Contains(err.Error(), "fabric "+n.Fabric.Name) {
+				t.Errorf("the error does not name the fabric: %v", err)
+			}
+			// The traffic was there, only not where it should be.
+			past, err := n.Ends[test.past[0]].Namespace.Traffic("past")
+			if err != nil || past.TxPackets < 100 {
+				t.Errorf("%d packets were sent past the fabric, error %v", past.TxPackets, err)
+			}
+		})
+	}
+}
+
+// Frames count where they arrive. Of two flows one ends at a port that the
+// bridge lets nothing through to.
+func TestFramesThatArrive(t *testing.T) {
+	const length = time.Second
+	for _, generator := range []string{"bpf", "ring"} {
+		t.Run(generator, func(t *testing.T) {
+			w := Must(fmt.Sprintf("pps:cores=2:generator=%s:duration=%v", generator, length))
+			n := built(t, fabrics.Site{}, w)
+			// Isolated ports get nothing from each other.
+			for _, p := range n.Ports[2:4] {
+				link := p.Namespace.Netlink()
+				l, err := link.LinkByName(p.Ifname)
+				if err == nil {
+					err = link.LinkSetIsolated(l, true)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := w.Start(t.Context(), n)
+			var unavailable *ends.Unavailable
+			if errors.As(err, &unavailable) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			received := func(end int) float64 {
+				t.Helper()
+				c, err := n.Ends[end].Namespace.Traffic(n.Ends[end].Ifname)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return float64(c.RxPackets)
+			}
+			one, other, begin := received(1), received(3), time.Now()
+			sample, err := s.Run(t.Context())
+			took := time.Since(begin).Seconds()
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, other = received(1)-one, received(3)-other
+			rate, made := sample.Value*1e6, sample.More["sent_mpps"]*1e6
+			// But for the few by which the bridge learns addresses, and what was
+			// still in a queue.
+			if other > 100 || math.Abs(sample.Frames-one) > 2000 {
+				t.Errorf("%.0f frames are told; the device of one receiver has %.0f, that of the other %.0f", sample.Frames, one, other)
+			}
+			// The window, and all of the time, which has the window in it.
+			if rate*length.Seconds() > 1.05*sample.Frames || rate*took < 0.75*sample.Frames {
+				t.Errorf("%.0f frames a second for %v, but %.0f frames in %.2f s", rate, length, sample.Frames, took)
+			}
+			if rate > 0.95*made {
+				t.Errorf("%.0f frames a second of %.0f that were made, half of which go nowhere", rate, made)
+			}
+			if lost := 100 * (1 - rate/made); math.Abs(sample.More[report.Lost]-lost) > 0.01 {
+				t.Errorf("%v %% lost, want %v", sample.More[report.Lost], lost)
+			}
+			if least, most := slices.Min(sample.Intervals), slices.Max(sample.Intervals); sample.Value < least || sample.Value > most {
+				t.Errorf("the parts of the window have %v to %v, the window %v", least, most, sample.Value)
+			}
+		})
+	}
+}
+
+// A rate is of the time between two readings, each of its own kind.
+func TestReadingSince(t *testing.T) {
+	at := time.Unix(1000, 0)
+	from := reading{at: at, arrived: 100, sent: 1000}
+	to := reading{at: at.Add(2 * time.Second), arrived: 300, sent: 7000}
+	if arrived, made := to.since(from); arrived != 100 || made != 3000 {
+		t.Errorf("%v arrived and %v were made a second, want 100 and 3000", arrived, made)
+	}
+}
