@@ -177,7 +177,7 @@ type Net struct {
 	memory func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
 	undo   []func() error
-	guests []*guests.Guest
+	living []context.Context // of what the net needs: each ends with it, and its cause tells how
 }
 
 var serial atomic.Int64
@@ -225,14 +225,25 @@ func (n *Net) Close() error {
 	return errors.Join(errs...)
 }
 
-// Watch returns a context that ends also when a virtual machine does that has
-// an end of the net; that is its cause then. Without it, a program that waits
-// for an answer from there would wait for long.
+// Ended tells how something ended that the net cannot do without, a virtual
+// machine or a daemon of its switch; nil while all of it lives.
+func (n *Net) Ended() error {
+	for _, l := range n.living {
+		if err := context.Cause(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Watch returns a context that ends also when something does that the net
+// cannot do without; its cause is that of Ended then. Without it, a program that
+// waits for an answer from there would wait for long.
 func (n *Net) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var stop []func() bool
-	for _, g := range n.guests {
-		stop = append(stop, context.AfterFunc(g.Ended(), func() { cancel(context.Cause(g.Ended())) }))
+	for _, l := range n.living {
+		stop = append(stop, context.AfterFunc(l, func() { cancel(context.Cause(l)) }))
 	}
 	return ctx, func() {
 		for _, s := range stop {
@@ -378,15 +389,16 @@ func (n *Net) guest(ctx context.Context, near guests.Device) error {
 	i := len(n.Ends)
 	g := n.site.Guests.Guest(i)
 	plain := n.Fabric.Arrival == AsXDP
-	if plain && len(n.guests) == 0 {
-		n.Notes = append(n.Notes, "virtual machines without checksum and segmentation offload, which XDP cannot pass on")
+	const about = "virtual machines without checksum and segmentation offload, which XDP cannot pass on"
+	if plain && !slices.Contains(n.Notes, about) {
+		n.Notes = append(n.Notes, about)
 	}
 	end, takeOut, err := g.Plug(ctx, n.Switch, near, i+1, n.Spec.Wire, plain)
 	if err != nil {
 		return err
 	}
 	n.undo = append(n.undo, takeOut)
-	n.guests = append(n.guests, g)
+	n.living = append(n.living, g.Ended())
 	return n.joined(end, near.Name)
 }
 

@@ -272,10 +272,17 @@ func TestOVSDaemonDies(t *testing.T) {
 				t.Fatal(err)
 			}
 			begin := time.Now()
+			watched, cancel := n.Watch(t.Context())
+			defer cancel()
+			select {
+			case <-watched.Done():
+			case <-time.After(ovsPatience / 2):
+				t.Error("who watches is not told")
+			}
 			_, known := n.Known(t.Context())
 			deleted := n.DelPort(t.Context(), n.Ports[0].Ifname)
 			want := name + " has ended: signal: killed"
-			for what, err := range map[string]error{"known": known, "del-port": deleted} {
+			for what, err := range map[string]error{"known": known, "del-port": deleted, "watch": context.Cause(watched), "ended": n.Ended()} {
 				if name == "ovsdb-server" && what == "known" {
 					continue // that asks the other one
 				}

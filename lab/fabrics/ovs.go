@@ -115,17 +115,15 @@ type daemon struct {
 	name   string
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
-	said   bytes.Buffer // to be read when it has ended
-	ended  chan struct{}
+	said   bytes.Buffer    // to be read when it has ended
+	ended  context.Context // its cause tells how
 }
 
 // err tells how a daemon ended; nil while it runs.
-func (d *daemon) err() error {
-	select {
-	case <-d.ended:
-	default:
-		return nil
-	}
+func (d *daemon) err() error { return context.Cause(d.ended) }
+
+// how says how it ended, with its last words.
+func (d *daemon) how() error {
 	last := strings.TrimSpace(d.said.String())
 	last = last[strings.LastIndexByte(last, '\n')+1:]
 	if last == "" {
@@ -156,7 +154,7 @@ func (k *ovsKit) run(ctx context.Context, name string, args ...string) (string, 
 	for _, d := range k.daemons {
 		go func() {
 			select {
-			case <-d.ended:
+			case <-d.ended.Done():
 				cancel()
 			case <-finished:
 			}
@@ -205,19 +203,23 @@ func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string
 	// They neither detach nor write to the system's log: they end with the lab.
 	args = append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off", "--verbose=file:info", "--log-file="+k.path(name+".log"))
 	run, cancel := context.WithCancel(ctx)
-	d := &daemon{name: name, cmd: ends.Command(run, name, args...), cancel: cancel, ended: make(chan struct{})}
+	d := &daemon{name: name, cmd: ends.Command(run, name, args...), cancel: cancel}
 	d.cmd.Env = k.env()
 	d.cmd.Stdout, d.cmd.Stderr = &d.said, &d.said
 	if err := k.net.Switch.Start(d.cmd, ends.AnyCPU); err != nil {
 		cancel()
 		return err
 	}
+	// It outlives ctx until the process is gone.
+	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	d.ended = ended
 	go func() {
 		// How it ended is in its ProcessState.
 		_ = d.cmd.Wait()
-		close(d.ended)
+		end(d.how())
 	}()
 	k.daemons = append(k.daemons, d)
+	k.net.living = append(k.net.living, d.ended)
 	deadline := time.After(ovsPatience)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -227,7 +229,7 @@ func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string
 		}
 		select {
 		case <-tick.C:
-		case <-d.ended:
+		case <-d.ended.Done():
 			return d.err()
 		case <-ctx.Done():
 			return ctx.Err()
@@ -289,7 +291,7 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 func (k *ovsKit) stop() error {
 	for _, d := range k.daemons {
 		d.cancel()
-		<-d.ended
+		<-d.ended.Done()
 	}
 	return os.RemoveAll(k.dir)
 }
