@@ -67,7 +67,7 @@ func TestRunGuests(t *testing.T) {
 	start := deadly.Start
 	deadly.Start = func(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
 		s, err := start(ctx, n)
-		return &killingSession{s, n, t, 0}, err
+		return &killingSession{s, n, t, 0, func() int { return machines(t)["bascule-lab-2"] }}, err
 	}
 	vm := Setup{Guests: true}
 	p := Profile{Groups: []Group{
@@ -133,18 +133,19 @@ func TestRunGuests(t *testing.T) {
 	}
 }
 
-// killingSession kills the second virtual machine in its third round, the
-// second that counts, when traffic has begun to flow.
+// killingSession kills a process in its third round, the second that counts,
+// when traffic has begun to flow.
 type killingSession struct {
 	workloads.Session
 	net    *fabrics.Net
 	t      *testing.T
 	rounds int
+	victim func() int // 0 for none
 }
 
-func (k *killingSession) Run(ctx context.Context) (report.Sample, error) {
-	if k.rounds++; k.rounds < 3 {
-		return k.Session.Run(ctx)
+func (k *killingSession) Run(ctx context.Context, m workloads.Meter) (report.Sample, error) {
+	if k.rounds++; k.rounds != 3 {
+		return k.Session.Run(ctx, m)
 	}
 	before, err := k.net.Crossed(0)
 	if err != nil {
@@ -159,16 +160,16 @@ func (k *killingSession) Run(ctx context.Context) (report.Sample, error) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		pid, ok := machines(k.t)["bascule-lab-2"]
-		if !ok {
-			k.t.Error("there is no second virtual machine")
+		pid := k.victim()
+		if pid == 0 {
+			k.t.Error("there is nothing to kill")
 			return
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			k.t.Errorf("kill: %v", err)
 		}
 	}()
-	s, err := k.Session.Run(ctx)
+	s, err := k.Session.Run(ctx, m)
 	<-done
 	return s, err
 }

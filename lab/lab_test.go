@@ -144,11 +144,11 @@ type endedSession struct {
 	rounds int
 }
 
-func (e *endedSession) Run(ctx context.Context) (s report.Sample, err error) {
+func (e *endedSession) Run(ctx context.Context, m workloads.Meter) (s report.Sample, err error) {
 	if e.rounds++; e.rounds == 2 {
 		e.cancel()
 	}
-	return e.Session.Run(ctx)
+	return e.Session.Run(ctx, m)
 }
 
 // A namespace of a lab that is gone is removed by the next one.
@@ -259,7 +259,7 @@ type failingSession struct {
 	round int
 }
 
-func (f *failingSession) Run(context.Context) (report.Sample, error) {
+func (f *failingSession) Run(context.Context, workloads.Meter) (report.Sample, error) {
 	f.round++
 	if slices.Contains(f.fails, f.round-1) {
 		return report.Sample{}, errors.New("as it was told")

@@ -195,43 +195,13 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 		what = fmt.Sprintf("round %d of %d", round, g.Rounds)
 	}
 	progress.say(fmt.Sprintf("%s: %s", c.Label(), what))
-	// What is lost is asked for outside of the time that is measured.
-	lost, err := c.net.Drops()
-	if err != nil {
-		c.fail(err)
-		return
-	}
-	before, err := cpuTime()
-	if err != nil {
-		c.fail(err)
-		return
-	}
-	watched, cancel := c.net.Watch(ctx)
-	defer cancel()
-	counted := counters.read()
-	s, err := c.session.Run(watched)
+	s, err := c.measure(ctx, counters)
 	if ctx.Err() != nil {
 		return
-	}
-	var ended *guests.EndedError
-	if errors.As(context.Cause(watched), &ended) {
-		err = ended
-		c.row = patience // it does not come back
 	}
 	if err != nil {
 		c.fail(err)
 		progress.note(fmt.Sprintf("%s: %v", c.Label(), err))
-		return
-	}
-	counters.read().since(counted, &s)
-	after, err := cpuTime()
-	if err != nil {
-		c.fail(err)
-		return
-	}
-	lostThen, err := c.net.Drops()
-	if err != nil {
-		c.fail(err)
 		return
 	}
 	c.row = 0
@@ -239,7 +209,61 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 		return
 	}
 	s.Round = round
-	after.since(before, &s)
+	c.result.Samples = append(c.result.Samples, s)
+}
+
+// settle is how long after a failure its cause may become known: what a program
+// had is gone before the program is.
+const settle = 500 * time.Millisecond
+
+// measure does a round within the time that it may last. When something has
+// ended that the fabric cannot do without, that is the error, and the case is
+// given up.
+func (c *running) measure(ctx context.Context, counters *counters) (report.Sample, error) {
+	watched, cancel := c.net.Watch(ctx)
+	defer cancel()
+	limit := c.Workload.Limit()
+	late := fmt.Errorf("it did not end in time: a round was given %v", limit)
+	inTime, cancel := context.WithTimeoutCause(watched, limit, late)
+	defer cancel()
+	s, err := c.sample(inTime, counters)
+	if err == nil || ctx.Err() != nil {
+		return s, err
+	}
+	if context.Cause(inTime) == late {
+		err = late
+	}
+	select {
+	case <-watched.Done():
+	case <-time.After(settle):
+	}
+	if ended := c.net.Ended(); ended != nil {
+		err = ended
+		c.row = patience // it does not come back
+	}
+	return s, err
+}
+
+// sample does a round and adds what the machine did meanwhile.
+func (c *running) sample(ctx context.Context, counters *counters) (report.Sample, error) {
+	// What is lost is asked for outside of the time that is measured.
+	lost, err := c.net.Drops()
+	if err != nil {
+		return report.Sample{}, err
+	}
+	m := &meter{counters: counters}
+	m.Begin()
+	s, err := c.session.Run(ctx, m)
+	if err != nil {
+		return s, err
+	}
+	if err := m.put(&s); err != nil {
+		return s, err
+	}
+	lostThen, err := c.net.Drops()
+	if err != nil {
+		return s, err
+	}
 	for where, count := range lostThen {
 		// A device that came or went with the round may count from nothing.
 		if count > lost[where] {
@@ -249,7 +273,45 @@ func (c *running) round(ctx context.Context, round int, g Group, counters *count
 			s.Drops[where] = count - lost[where]
 		}
 	}
-	c.result.Samples = append(c.result.Samples, s)
+	return s, nil
+}
+
+// meter reads what the machine spends. It is a workloads.Meter.
+type meter struct {
+	counters    *counters
+	from, to    ticks
+	first, last counted
+	ended       bool
+	err         error // of a reading
+}
+
+// Begin implements workloads.Meter.
+func (m *meter) Begin() {
+	m.ended = false
+	m.from, m.err = cpuTime()
+	m.first = m.counters.read()
+}
+
+// End implements workloads.Meter.
+func (m *meter) End() {
+	if m.ended || m.err != nil {
+		return
+	}
+	m.ended = true
+	m.last = m.counters.read()
+	m.to, m.err = cpuTime()
+}
+
+// put ends the meter, where the session has not, and puts what it read into a
+// sample.
+func (m *meter) put(s *report.Sample) error {
+	m.End()
+	if m.err != nil {
+		return m.err
+	}
+	m.last.since(m.first, s)
+	m.to.since(m.from, s)
+	return nil
 }
 
 func (c *running) close() error {

@@ -5,8 +5,8 @@ package ends
 import (
 	"context"
 	"fmt"
-	"io"
 	"os/exec"
+	"time"
 )
 
 // Place is where the programs of an end run: a network namespace, or a guest.
@@ -14,10 +14,19 @@ type Place interface {
 	// Output runs a program on one CPU or AnyCPU and returns what it printed
 	// on its standard output. An error carries what it said on standard error.
 	Output(ctx context.Context, cpu int, name string, args ...string) ([]byte, error)
-	// Serve starts a program and waits until it listens; Close ends it.
-	Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (io.Closer, error)
+	// Serve starts a program and waits until it listens. It ends with ctx.
+	Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (Server, error)
 	// SetFeatures sets the offloads of an interface.
 	SetFeatures(ifname string, f Features) error
+}
+
+// Server is a program that waits for clients.
+type Server interface {
+	// Ended tells how the program has ended, or ends within the time and before
+	// ctx does; nil when it runs on.
+	Ended(ctx context.Context, within time.Duration) error
+	// Close ends the program and waits for its end.
+	Close() error
 }
 
 // Unavailable is why something cannot be measured on this machine as it is,

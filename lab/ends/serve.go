@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,21 +27,23 @@ type server struct {
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
 	done   chan struct{}
+	where  string       // program and namespace
+	said   bytes.Buffer // to be read when it has ended
 }
 
 // Serve starts a program in the namespace, on one CPU or AnyCPU, and waits
-// until it listens. Close of what is returned ends the program.
-func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (io.Closer, error) {
+// until it listens. The program ends with ctx.
+func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (Server, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{cmd: Command(ctx, name, args...), cancel: cancel, done: make(chan struct{})}
-	var said bytes.Buffer
-	s.cmd.Stdout, s.cmd.Stderr = &said, &said
+	s.where = filepath.Base(name) + " in " + n.Name
+	s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
 	if err := n.Start(s.cmd, cpu); err != nil {
 		cancel()
 		return nil, err
 	}
 	go func() {
-		// How it ended matters only before it listens, and is told then.
+		// How it ended is in its ProcessState.
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
@@ -58,18 +59,40 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 		case <-tick.C:
 		case <-s.done:
 			cancel()
-			return nil, fmt.Errorf("%s in %s: %s: %s", filepath.Base(name), n.Name, s.cmd.ProcessState, strings.TrimSpace(said.String()))
+			return nil, s.Ended(ctx, 0)
 		case <-ctx.Done():
 			s.Close()
 			return nil, context.Cause(ctx)
 		case <-deadline:
 			s.Close()
-			return nil, fmt.Errorf("%s in %s does not listen on %s after 10 s", filepath.Base(name), n.Name, on)
+			return nil, fmt.Errorf("%s does not listen on %s after 10 s", s.where, on)
 		}
 	}
 }
 
-// Close ends the program and waits for its end.
+// Ended implements Server.
+func (s *server) Ended(ctx context.Context, within time.Duration) error {
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+	case <-time.After(within):
+	}
+	// More than one may be so.
+	select {
+	case <-s.done:
+	default:
+		return nil
+	}
+	// Whatever it said last, it is no reason for a signal.
+	last := strings.TrimSpace(s.said.String())
+	last = last[strings.LastIndexByte(last, '\n')+1:]
+	if last == "" || !s.cmd.ProcessState.Exited() {
+		return fmt.Errorf("%s has ended: %s", s.where, s.cmd.ProcessState)
+	}
+	return fmt.Errorf("%s has ended: %s: %s", s.where, s.cmd.ProcessState, last)
+}
+
+// Close implements Server.
 func (s *server) Close() error {
 	s.cancel()
 	<-s.done

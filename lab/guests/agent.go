@@ -113,7 +113,7 @@ type agent struct {
 	enc     *json.Encoder
 	nets    map[string]*ends.Namespace
 	running map[uint64]context.CancelFunc
-	servers map[uint64]io.Closer
+	servers map[uint64]ends.Server
 }
 
 // answer does what is asked for over conn until it ends, which is an error.
@@ -122,7 +122,7 @@ func answer(conn io.ReadWriter) error {
 		enc:     json.NewEncoder(conn),
 		nets:    map[string]*ends.Namespace{},
 		running: map[uint64]context.CancelFunc{},
-		servers: map[uint64]io.Closer{},
+		servers: map[uint64]ends.Server{},
 	}
 	dec := json.NewDecoder(conn)
 	for {
@@ -168,6 +168,14 @@ func (a *agent) do(ctx context.Context, r request) ([]byte, error) {
 		return nil, nil
 	case doPlug:
 		return nil, a.plug(r.Net, *r.Card)
+	case doEnded:
+		a.mu.Lock()
+		s := a.servers[r.Of]
+		a.mu.Unlock()
+		if s == nil {
+			return nil, fmt.Errorf("no server %d", r.Of)
+		}
+		return nil, s.Ended(ctx, r.Within)
 	case doEnd:
 		a.mu.Lock()
 		s := a.servers[r.Of]

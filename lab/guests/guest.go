@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"runtime"
@@ -454,7 +453,7 @@ func (c *plugged) Output(ctx context.Context, _ int, name string, args ...string
 }
 
 // Serve implements ends.Place. A guest has one CPU.
-func (c *plugged) Serve(ctx context.Context, _ int, on ends.Listen, name string, args ...string) (io.Closer, error) {
+func (c *plugged) Serve(ctx context.Context, _ int, on ends.Listen, name string, args ...string) (ends.Server, error) {
 	id, _, err := c.guest.line.ask(ctx, request{Do: doServe, Net: c.name, Listen: on, Program: name, Args: args})
 	if err != nil {
 		return nil, c.wrap(ctx, err)
@@ -473,7 +472,16 @@ type server struct {
 	id uint64
 }
 
-// Close ends the program.
+// Ended implements ends.Server.
+func (s *server) Ended(ctx context.Context, within time.Duration) error {
+	_, _, err := s.at.guest.line.ask(ctx, request{Do: doEnded, Of: s.id, Within: within})
+	if err != nil && err == ctx.Err() {
+		return nil
+	}
+	return s.at.wrap(ctx, err)
+}
+
+// Close implements ends.Server.
 func (s *server) Close() error {
 	err := s.at.ask(context.Background(), request{Do: doEnd, Of: s.id})
 	if s.at.guest.ended.Err() != nil {

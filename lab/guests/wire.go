@@ -24,6 +24,7 @@ const (
 	doUnplug   = "unplug"   // remove that namespace
 	doOutput   = "output"   // run a program there
 	doServe    = "serve"    // start a program there and wait until it listens
+	doEnded    = "ended"    // fail when what serve started has ended, or does within a time
 	doEnd      = "end"      // end what serve started
 	doFeatures = "features" // set the offloads of the card
 	doCancel   = "cancel"   // end a request that is under way; no reply of its own
@@ -32,8 +33,10 @@ const (
 type request struct {
 	ID uint64 `json:"id"`
 	Do string `json:"do"`
-	// Of is the request that end and cancel mean.
+	// Of is the request that ended, end and cancel mean.
 	Of uint64 `json:"of,omitempty"`
+	// Within is the time of ended, in nanoseconds.
+	Within time.Duration `json:"within,omitempty"`
 	// Net is the namespace in the guest.
 	Net      string        `json:"net,omitempty"`
 	Card     *card         `json:"card,omitempty"`

@@ -18,6 +18,9 @@ import (
 // roomy is a table that no measurement of a rate fills.
 const roomy = 1_000_000
 
+// mostSearch is for a switch that learns some thousand addresses a second.
+const mostSearch = 15 * time.Minute
+
 // learningRate is how fast new addresses may come for a switch to learn all:
 // RFC 2889, section 5.8.
 var learningRate = &Kind{
@@ -35,6 +38,7 @@ var learningRate = &Kind{
 				About: fmt.Sprintf("the most new addresses a second of which the switch learns all, by trials of %d", w.count),
 				Unit:  "k/s",
 				Takes: 4 * time.Second,
+				Most:  mostSearch,
 				Spec:  fabrics.Spec{Ends: 2, Ageing: long, FDBMax: roomy, Frames: true},
 				Start: func(ctx context.Context, n *fabrics.Net) (Session, error) {
 					s, err := w.start(ctx, n)
@@ -65,6 +69,7 @@ var addressCapacity = &Kind{
 				About: fmt.Sprintf("addresses that the switch learns and keeps as it is made, up to %d", w.count),
 				Unit:  "addresses",
 				Takes: 3 * time.Second,
+				Most:  mostSearch,
 				Spec:  fabrics.Spec{Ends: 2, Ageing: long, Frames: true},
 				Start: func(ctx context.Context, n *fabrics.Net) (Session, error) {
 					s, err := w.start(ctx, n)
@@ -140,7 +145,7 @@ func (a *addressTrials) clean(ctx context.Context) (int, error) {
 type learningRateSession struct{ *addressTrials }
 
 // Run is one search.
-func (l *learningRateSession) Run(ctx context.Context) (s report.Sample, err error) {
+func (l *learningRateSession) Run(ctx context.Context, _ Meter) (s report.Sample, err error) {
 	made, all, err := l.trial(ctx, 0)
 	if err != nil {
 		return s, err
@@ -228,7 +233,7 @@ func (l *learningRateSession) watch(ctx context.Context, r *barrage) (float64, e
 type addressCapacitySession struct{ *addressTrials }
 
 // Run is one search.
-func (c *addressCapacitySession) Run(ctx context.Context) (s report.Sample, err error) {
+func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sample, err error) {
 	known, err := c.trial(ctx, c.count)
 	if err != nil {
 		return s, err

@@ -62,8 +62,8 @@ func (f *frameParams) check() error {
 	if !slices.Contains([]string{"auto", "bpf", "ring"}, f.generator) {
 		return errors.New("generator must be auto, bpf or ring")
 	}
-	if f.length <= 0 {
-		return errors.New("duration must be more than 0")
+	if f.length <= 0 || f.length > longest {
+		return fmt.Errorf("duration must be more than 0, and %v at most", longest)
 	}
 	if n, err := strconv.Atoi(f.size); f.size != "imix" && (err != nil || n < smallest || n > 1518) {
 		return errors.New("size must be 64 to 1518, or imix")
@@ -304,37 +304,19 @@ func (b *blast) learn() error {
 }
 
 // Run is one round: millions of frames arrived a second.
-func (b *blast) Run(ctx context.Context) (report.Sample, error) {
-	return b.counted(func() (report.Sample, error) {
-		if err := b.learn(); err != nil {
-			return report.Sample{}, err
-		}
-		// The size of a run follows from the speed of the one before. Where it
-		// was too small, the generator began anew within the window, which
-		// costs it some 15 ms: measure again.
-		for try := 1; ; try++ {
-			s, gap, err := b.window(ctx)
-			if err != nil || !gap || try == 4 {
-				return s, err
-			}
-		}
-	})
-}
-
-// counted adds to a sample what arrived while it was taken.
-func (b *blast) counted(run func() (report.Sample, error)) (report.Sample, error) {
-	before, err := b.arrived()
-	if err != nil {
+func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
+	if err := b.learn(); err != nil {
 		return report.Sample{}, err
 	}
-	s, err := run()
-	if err != nil {
-		return s, err
+	// The size of a run follows from the speed of the one before. Where it was
+	// too small, the generator began anew within the window, which costs it
+	// some 15 ms: measure again.
+	for try := 1; ; try++ {
+		s, gap, err := b.window(ctx, m)
+		if err != nil || !gap || try == 4 {
+			return s, err
+		}
 	}
-	after, err := b.arrived()
-	s.Frames = float64(after.Frames - before.Frames)
-	s.Bytes = float64(after.Bytes-before.Bytes) - headers*s.Frames
-	return s, err
 }
 
 // barrage is generators that run.
@@ -444,6 +426,7 @@ func (r *barrage) measured() int {
 type reading struct {
 	at            time.Time
 	arrived, sent uint64
+	bytes         uint64 // that arrived
 	aside         uint64 // sent by the flows that disturb
 }
 
@@ -460,7 +443,7 @@ func (b *blast) read(r *barrage) (v reading, err error) {
 	if err != nil {
 		return v, err
 	}
-	v.arrived = c.Frames
+	v.arrived, v.bytes = c.Frames, c.Bytes
 	if v.sent, err = r.sent(false); err != nil {
 		return v, err
 	}
@@ -482,7 +465,7 @@ const intervals = 10
 //
 // The generators run for longer than the window, so that their start and their
 // end are outside of it.
-func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err error) {
+func (b *blast) window(ctx context.Context, m Meter) (s report.Sample, gap bool, err error) {
 	r, err := b.start(b.flows())
 	if err != nil {
 		return s, false, err
@@ -492,6 +475,7 @@ func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err erro
 		if err := b.flowing(ctx, r); err != nil {
 			return err
 		}
+		m.Begin()
 		begin := time.Now()
 		for i := range intervals + 1 {
 			if err := pause(ctx, time.Until(begin.Add(b.length*time.Duration(i)/intervals))); err != nil {
@@ -503,6 +487,7 @@ func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err erro
 			}
 			readings = append(readings, v)
 		}
+		m.End()
 		return nil
 	}
 	err = measure()
@@ -521,7 +506,10 @@ func (b *blast) window(ctx context.Context) (s report.Sample, gap bool, err erro
 	b.rate = made / float64(r.measured())
 	s.Value = arrived / 1e6
 	s.More = map[string]float64{"sent_mpps": made / 1e6}
-	if first, last := readings[0], readings[intervals]; last.aside > 0 {
+	first, last := readings[0], readings[intervals]
+	s.Frames = float64(last.arrived - first.arrived)
+	s.Bytes = float64(last.bytes-first.bytes) - headers*s.Frames
+	if last.aside > 0 {
 		s.More[asideRate] = float64(last.aside-first.aside) / last.at.Sub(first.at).Seconds()
 		s.More[asideSent] = float64(last.aside)
 	}

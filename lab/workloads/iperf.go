@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ type iperf struct {
 
 // start starts the server.
 func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error) {
-	s, err := n.Ends[1].At.Serve(ctx, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
+	s, err := serve(ctx, n, ends.AnyCPU, iperfListen, iperf3.Command, "-s")
 	if err != nil {
 		return nil, err
 	}
@@ -43,11 +42,15 @@ func (i iperf) start(ctx context.Context, n *fabrics.Net) (*iperfSession, error)
 type iperfSession struct {
 	iperf
 	net *fabrics.Net
-	io.Closer
+	*service
 }
 
 // Run is one transfer.
-func (s *iperfSession) Run(ctx context.Context) (report.Sample, error) {
+func (s *iperfSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
+	return s.with(ctx, s.round)
+}
+
+func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
 	for try := 1; ; try++ {
 		r, err := s.transfer(ctx)
 		switch {
@@ -80,31 +83,23 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 		from = 1
 		args = append(args, "-R")
 	}
-	before, err := n.Crossed(from)
-	if err != nil {
-		return r, err
-	}
-	out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, iperf3.Command, args...)
-	if ctx.Err() != nil {
-		return r, ctx.Err()
-	}
-	bad := json.Unmarshal(out, &r)
-	switch {
-	case bad == nil && r.Error != "":
-		return r, fmt.Errorf("iperf3: %s", r.Error)
-	case err != nil:
-		return r, err
-	case bad != nil:
-		return r, fmt.Errorf("output of iperf3: %w", bad)
-	}
-	after, err := n.Crossed(from)
-	if err != nil {
-		return r, err
-	}
-	if got := r.payload(); float64(after-before) < got {
-		return r, fmt.Errorf("fabric %s: %.0f bytes arrived, but only %d crossed it", n.Fabric.Name, got, after-before)
-	}
-	return r, nil
+	err = crossing(n, from, func() (float64, error) {
+		out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, iperf3.Command, args...)
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		bad := json.Unmarshal(out, &r)
+		switch {
+		case bad == nil && r.Error != "":
+			return 0, fmt.Errorf("iperf3: %s", r.Error)
+		case err != nil:
+			return 0, err
+		case bad != nil:
+			return 0, fmt.Errorf("output of iperf3: %w", bad)
+		}
+		return r.payload(), nil
+	})
+	return r, err
 }
 
 // iperfReport is the part of `iperf3 -J` that is used.

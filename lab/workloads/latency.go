@@ -3,10 +3,10 @@
 package workloads
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -99,17 +99,15 @@ func (w latencyParams) start(ctx context.Context, n *fabrics.Net) (Session, erro
 		on.Proto = "tcp"
 		l.address = append(l.address, "--tcp")
 	}
-	s, err := n.Ends[1].At.Serve(ctx, cpus[0], on, sockperf.Command, append([]string{"server"}, l.address...)...)
+	l.service, err = serve(ctx, n, cpus[0], on, sockperf.Command, append([]string{"server"}, l.address...)...)
 	if err != nil {
 		return nil, err
 	}
-	l.closers = append(l.closers, s)
 	if load, ok := loads[w.load]; ok {
 		load.length = w.length + loadMore
 		if l.load, err = load.start(ctx, n); err != nil {
-			return nil, errors.Join(err, l.Close())
+			return nil, errors.Join(err, l.service.Close())
 		}
-		l.closers = append(l.closers, l.load)
 	}
 	return l, nil
 }
@@ -120,23 +118,39 @@ type latencySession struct {
 	cpu     int
 	address []string      // of the server, as arguments of sockperf
 	load    *iperfSession // nil for none
-	closers []io.Closer
+	*service
 }
 
 // Close ends the servers.
 func (l *latencySession) Close() error {
-	var errs []error
-	for _, c := range l.closers {
-		errs = append(errs, c.Close())
+	err := l.service.Close()
+	if l.load != nil {
+		err = errors.Join(err, l.load.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Run is one test, beside the load.
-func (l *latencySession) Run(ctx context.Context) (report.Sample, error) {
-	if l.load == nil {
-		return l.test(ctx)
-	}
+func (l *latencySession) Run(ctx context.Context, m Meter) (report.Sample, error) {
+	return l.with(ctx, func(ctx context.Context) (s report.Sample, err error) {
+		// The test crosses together with the load: both must have.
+		err = crossing(l.net, 0, func() (float64, error) {
+			if l.load == nil {
+				s, err = l.test(ctx)
+			} else {
+				s, err = l.loaded(ctx, m)
+			}
+			return s.Bytes + s.More[requests]*float64(l.size), err
+		})
+		return s, err
+	})
+}
+
+// requests is the name in Sample.More of how many requests were answered.
+const requests = "requests"
+
+// loaded is one test beside the load.
+func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, error) {
 	type result struct {
 		sample report.Sample
 		err    error
@@ -147,7 +161,7 @@ func (l *latencySession) Run(ctx context.Context) (report.Sample, error) {
 		return report.Sample{}, err
 	}
 	go func() {
-		s, err := l.load.Run(ctx)
+		s, err := l.load.Run(ctx, m)
 		loaded <- result{s, err}
 	}()
 	// More than what opens the connection.
@@ -157,7 +171,8 @@ func (l *latencySession) Run(ctx context.Context) (report.Sample, error) {
 		s, err = l.test(ctx)
 	}
 	load := <-loaded
-	if err := errors.Join(err, load.err); err != nil {
+	// Without a load the test fails too, and that is a consequence.
+	if err := cmp.Or(load.err, err); err != nil {
 		return s, err
 	}
 	s.Bytes = load.sample.Bytes
@@ -184,27 +199,17 @@ func crosses(ctx context.Context, n *fabrics.Net, bytes uint64) error {
 
 // test runs the client.
 func (l *latencySession) test(ctx context.Context) (report.Sample, error) {
-	before, err := l.net.Crossed(0)
-	if err != nil {
-		return report.Sample{}, err
-	}
 	args := append([]string{"ping-pong", "-t", strconv.Itoa(int(l.length.Seconds())), "-m", strconv.Itoa(l.size)}, l.address...)
 	out, err := l.net.Ends[0].At.Output(ctx, l.cpu, sockperf.Command, args...)
 	if err != nil {
 		return report.Sample{}, err
-	}
-	after, err := l.net.Crossed(0)
-	if err != nil {
-		return report.Sample{}, err
-	}
-	if after == before {
-		return report.Sample{}, fmt.Errorf("fabric %s: answers came, but nothing crossed it", l.net.Fabric.Name)
 	}
 	return parseSockperf(string(out))
 }
 
 var (
 	sockperfMean       = regexp.MustCompile(`Summary: Latency is ([0-9.]+) usec`)
+	sockperfReceived   = regexp.MustCompile(`Total Run\].* ReceivedMessages=([0-9]+)`)
 	sockperfPercentile = regexp.MustCompile(`percentile ([0-9.]+) =\s+([0-9.]+)`)
 )
 
@@ -218,7 +223,15 @@ func parseSockperf(text string) (s report.Sample, err error) {
 	if s.Value, err = strconv.ParseFloat(m[1], 64); err != nil || s.Value <= 0 {
 		return s, fmt.Errorf("output of sockperf: a mean latency of %q", m[1])
 	}
-	s.More = map[string]float64{}
+	received := sockperfReceived.FindStringSubmatch(text)
+	if received == nil {
+		return s, errors.New("output of sockperf: no number of messages in it")
+	}
+	answered, err := strconv.ParseFloat(received[1], 64)
+	if err != nil {
+		return s, fmt.Errorf("output of sockperf: %w", err)
+	}
+	s.More = map[string]float64{requests: answered}
 	for _, m := range sockperfPercentile.FindAllStringSubmatch(text, -1) {
 		rank, err1 := strconv.ParseFloat(m[1], 64)
 		v, err2 := strconv.ParseFloat(m[2], 64)

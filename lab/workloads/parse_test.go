@@ -131,7 +131,7 @@ func TestSockperf(t *testing.T) {
 		t.Errorf("mean %v, want 27.590", s.Value)
 	}
 	want := map[string]float64{"p99.999_us": 839.260, "p99.99_us": 436.302, "p99.9_us": 49.448, "p99_us": 37.054,
-		"p90_us": 29.488, "p75_us": 28.347, "p50_us": 27.485, "p25_us": 26.739}
+		"p90_us": 29.488, "p75_us": 28.347, "p50_us": 27.485, "p25_us": 26.739, requests: 39861}
 	if diff := cmp.Diff(want, s.More); diff != "" {
 		t.Errorf("percentiles (-want +got):\n%s", diff)
 	}

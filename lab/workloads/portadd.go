@@ -44,7 +44,7 @@ var portAdd = &Kind{
 type portAddSession struct{ net *fabrics.Net }
 
 // Run takes the last port away and times its return.
-func (p portAddSession) Run(ctx context.Context) (report.Sample, error) {
+func (p portAddSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
 	last := p.net.Ports[len(p.net.Ports)-1].Ifname
 	if err := p.net.DelPort(ctx, last); err != nil {
 		return report.Sample{}, err

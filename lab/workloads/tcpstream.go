@@ -125,5 +125,8 @@ func wholeSeconds(d time.Duration) error {
 	if d < time.Second || d%time.Second != 0 {
 		return fmt.Errorf("duration=%v: give whole seconds", d)
 	}
+	if d > longest {
+		return fmt.Errorf("duration must be %v at most", longest)
+	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strconv"
 	"time"
@@ -47,8 +46,8 @@ func transactions(name, about string, defaults transactionParams) *Kind {
 					return nil, fmt.Errorf("request and response must be 1 to %d", largest)
 				case w.connections < 1 || w.connections > 256:
 					return nil, errors.New("connections must be 1 to 256")
-				case w.length < 10*time.Millisecond:
-					return nil, errors.New("duration must be 10ms or more")
+				case w.length < 10*time.Millisecond || w.length > longest:
+					return nil, fmt.Errorf("duration must be 10ms or more, and %v at most", longest)
 				}
 				return &Workload{
 					About: w.about(),
@@ -101,7 +100,7 @@ func (w transactionParams) start(ctx context.Context, n *fabrics.Net) (Session, 
 		return nil, err
 	}
 	s.server = netip.AddrPortFrom(n.Ends[1].Addr.Addr(), transactionsPort).String()
-	s.Closer, err = n.Ends[1].At.Serve(ctx, cpu, ends.Listen{Proto: "tcp", Port: transactionsPort}, program, "lab", "traffic", "serve", s.server)
+	s.service, err = serve(ctx, n, cpu, ends.Listen{Proto: "tcp", Port: transactionsPort}, program, "lab", "traffic", "serve", s.server)
 	if err != nil {
 		return nil, err
 	}
@@ -112,39 +111,31 @@ type transactionSession struct {
 	transactionParams
 	net    *fabrics.Net
 	cpu    int
-	server string
-	io.Closer
+	server string // its address
+	*service
 }
 
 // Run is one test.
-func (s *transactionSession) Run(ctx context.Context) (report.Sample, error) {
+func (s *transactionSession) Run(ctx context.Context, _ Meter) (report.Sample, error) {
+	return s.with(ctx, s.round)
+}
+
+func (s *transactionSession) round(ctx context.Context) (sample report.Sample, err error) {
 	program, err := s.net.Program(0)
-	if err != nil {
-		return report.Sample{}, err
-	}
-	before, err := s.net.Crossed(0)
-	if err != nil {
-		return report.Sample{}, err
-	}
-	out, err := s.net.Ends[0].At.Output(ctx, s.cpu, program, "lab", "traffic", "run", s.server,
-		"--request", strconv.Itoa(s.request), "--response", strconv.Itoa(s.response),
-		"--connections", strconv.Itoa(s.connections), "--new="+strconv.FormatBool(s.fresh),
-		"--duration", s.length.String(), "--interval", (s.length / intervals).String())
-	if err != nil {
-		return report.Sample{}, err
-	}
-	after, err := s.net.Crossed(0)
-	if err != nil {
-		return report.Sample{}, err
-	}
-	sample, err := s.sample(out)
 	if err != nil {
 		return sample, err
 	}
-	if want := sample.Bytes * float64(s.request) / float64(s.request+s.response); float64(after-before) < want {
-		return sample, fmt.Errorf("fabric %s: requests of %.0f bytes were answered, but only %d crossed it", s.net.Fabric.Name, want, after-before)
-	}
-	return sample, nil
+	err = crossing(s.net, 0, func() (float64, error) {
+		out, err := s.net.Ends[0].At.Output(ctx, s.cpu, program, "lab", "traffic", "run", s.server,
+			"--request", strconv.Itoa(s.request), "--response", strconv.Itoa(s.response),
+			"--connections", strconv.Itoa(s.connections), "--new="+strconv.FormatBool(s.fresh),
+			"--duration", s.length.String(), "--interval", (s.length / intervals).String())
+		if err == nil {
+			sample, err = s.sample(out)
+		}
+		return sample.Bytes * float64(s.request) / float64(s.request+s.response), err
+	})
+	return sample, err
 }
 
 // sample reads what the client printed.

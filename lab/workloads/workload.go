@@ -8,9 +8,12 @@
 package workloads
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +40,9 @@ type Workload struct {
 	Needs []ends.Program
 	// Takes is about how long one round lasts.
 	Takes time.Duration
+	// Most is how long one may last, 0 for what follows from Takes: a search
+	// may need many times as long where the fabric is slow.
+	Most time.Duration
 	// Spec is the fabric that it wants.
 	Spec fabrics.Spec
 	// Start readies a fabric: servers, counters, addresses.
@@ -46,10 +52,51 @@ type Workload struct {
 // Session is a workload on a fabric, ready to be run round by round.
 type Session interface {
 	// Run does one round. Round and what is measured of the machine are filled
-	// in by the caller.
-	Run(ctx context.Context) (report.Sample, error)
+	// in by the caller, who begins the meter before and ends it after.
+	Run(ctx context.Context, m Meter) (report.Sample, error)
 	// Close ends what Start began.
 	Close() error
+}
+
+// Meter reads what the machine spends on a round: CPU time, context switches
+// and hardware counters. A session whose Bytes and Frames are of a part of Run
+// begins it anew where that part begins and ends it where it ends; the last time
+// counts.
+type Meter interface {
+	Begin()
+	End()
+}
+
+// Limit is when a round is given up: three times what it takes, and half a
+// minute for a busy machine, or Most.
+func (w *Workload) Limit() time.Duration {
+	return cmp.Or(w.Most, 3*w.Takes+30*time.Second)
+}
+
+// longest is the most that a round may send for.
+const longest = 12 * time.Hour
+
+// mostAddresses is how many addresses a table may be filled with: some hundred
+// bytes of memory each.
+const mostAddresses = 10_000_000
+
+// crossing runs something that sends from an end and returns how many bytes
+// must have entered the fabric there at least, and checks that they have, by the
+// counters of the fabric's own device.
+func crossing(n *fabrics.Net, from int, send func() (bytes float64, err error)) error {
+	before, err := n.Crossed(from)
+	if err != nil {
+		return err
+	}
+	want, err := send()
+	if err != nil {
+		return err
+	}
+	after, err := n.Crossed(from)
+	if err == nil && float64(after-before) < want {
+		err = fmt.Errorf("fabric %s: %.0f bytes arrived, but only %d crossed it", n.Fabric.Name, want, after-before)
+	}
+	return err
 }
 
 // Counting is a Session that makes frames itself and counts where they arrive.
@@ -139,7 +186,7 @@ func Parse(text string) (*Workload, error) {
 			value = f.NoOptDefVal
 		}
 		if err := fs.Set(key, value); err != nil {
-			return nil, fmt.Errorf("workload %s: %s=%q is not what it takes: %s", name, key, value, f.Usage)
+			return nil, fmt.Errorf("workload %s: %s=%s: %s", name, key, value, demand(f, err))
 		}
 	}
 	w, err := finish()
@@ -157,6 +204,21 @@ func Parse(text string) (*Workload, error) {
 		}
 	})
 	return w, nil
+}
+
+// demand says what a parameter takes that could not be read.
+func demand(f *pflag.Flag, err error) string {
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return "the number is too large"
+	case f.Value.Type() == "int" || f.Value.Type() == "float64":
+		return "give a number"
+	case f.Value.Type() == "bool":
+		return "give true or false"
+	case f.Value.Type() == "duration":
+		return "give a duration such as 2s"
+	}
+	return err.Error()
 }
 
 // Must is Parse for names that are written in the program.

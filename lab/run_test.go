@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/report"
+	"bascule/lab/workloads"
+)
+
+// programOf is a process below this one that runs a program; 0 for none.
+func programOf(name string) int {
+	for _, pid := range children(os.Getpid()) {
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.TrimSpace(string(text)) == name {
+			return pid
+		}
+	}
+	return 0
+}
+
+// deadly is a workload that kills a process that runs a program when it is
+// ready.
+func deadly(t *testing.T, text, program string) *workloads.Workload {
+	w := workloads.Must(text)
+	start := w.Start
+	w.Start = func(ctx context.Context, n *fabrics.Net) (workloads.Session, error) {
+		s, err := start(ctx, n)
+		pid := programOf(program)
+		return &killingSession{s, n, t, 0, func() int { return pid }}, err
+	}
+	return w
+}
+
+// A server that ends costs the round, which says so; the next one has it
+// again. A fabric that ends costs the case, and at once.
+func TestRunKilled(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	site := fabrics.Site{Bascule: buildBascule(t)}
+	for _, test := range []struct {
+		fabric            *fabrics.Fabric
+		workload, program string
+		samples           int // of three rounds
+	}{
+		{fabrics.LinuxBridge, "tcp-stream:duration=1s", "iperf3", 2},
+		{fabrics.LinuxBridge, "latency:duration=1s", "sockperf", 2},
+		{fabrics.LinuxBridge, "latency:load=tcp:duration=1s", "iperf3", 2},
+		{fabrics.LinuxBridge, "uperf:duration=300ms", "bascule", 2},
+		{fabrics.OVS, "tcp-stream:duration=1s", "ovs-vswitchd", 1},
+	} {
+		t.Run(test.fabric.Name+" "+test.workload, func(t *testing.T) {
+			w := deadly(t, test.workload, test.program)
+			if err := ends.Installed(slices.Concat(w.Needs, test.fabric.Needs)...); err != nil {
+				t.Skip(err)
+			}
+			var told bytes.Buffer
+			p := Profile{Groups: []Group{group(3, []Case{{Fabric: test.fabric, Workload: w}})}}
+			r, err := Run(t.Context(), site, p, NewProgress(&told))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := r.Groups[0].Cases[0]
+			if len(c.Samples) != test.samples || c.Failed != 1 {
+				t.Errorf("%d samples and %d failed rounds, want %d and 1", len(c.Samples), c.Failed, test.samples)
+			}
+			if !strings.HasPrefix(c.Error, test.program) || !strings.HasSuffix(c.Error, " has ended: signal: killed") {
+				t.Errorf("of the program that was killed the report says %q", c.Error)
+			}
+			if n := strings.Count(told.String(), "has ended"); n != 1 {
+				t.Errorf("its end was told %d times:\n%s", n, &told)
+			}
+		})
+	}
+}
+
+// A round that does not end is given up.
+func TestRunLate(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	w := changed(brief, func(s workloads.Session) workloads.Session { return endlessSession{s} })
+	w.Most = 50 * time.Millisecond
+	p := Profile{Groups: []Group{group(1, []Case{{Fabric: fabrics.Direct, Workload: w}})}}
+	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Groups[0].Cases[0]
+	if want := "it did not end in time: a round was given 50ms"; c.Error != want || c.Failed != 2 {
+		t.Errorf("%d failed rounds, error %q, want 2 and %q", c.Failed, c.Error, want)
+	}
+}
+
+type endlessSession struct{ workloads.Session }
+
+func (endlessSession) Run(ctx context.Context, _ workloads.Meter) (report.Sample, error) {
+	<-ctx.Done()
+	return report.Sample{}, ctx.Err()
+}
+
+// Frames that the lab makes are counted while the meter runs.
+func TestRunMeter(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	var read readings
+	w := changed(brief, func(s workloads.Session) workloads.Session { return meteredSession{s, &read} })
+	p := Profile{Groups: []Group{group(1, []Case{{Fabric: fabrics.Direct, Workload: w}})}}
+	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Groups[0].Cases[0]
+	if c.Error != "" || len(c.Samples) != 1 {
+		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
+	}
+	// Two rounds, of which one may have been measured again.
+	if n := len(read); n < 4 || n%2 != 0 || read[n-2] != "begin" || read[n-1] != "end" {
+		t.Errorf("the meter was used so: %q", read)
+	}
+	if s := c.Samples[0]; s.Seconds <= 0 {
+		t.Errorf("nothing was counted: %+v", s)
+	}
+}
+
+type meteredSession struct {
+	workloads.Session
+	read *readings
+}
+
+func (s meteredSession) Run(ctx context.Context, m workloads.Meter) (report.Sample, error) {
+	return s.Session.Run(ctx, tellingMeter{m, s.read})
+}
+
+// readings are what a meter was asked for.
+type readings []string
+
+type tellingMeter struct {
+	workloads.Meter
+	told *readings
+}
+
+func (m tellingMeter) Begin() {
+	*m.told = append(*m.told, "begin")
+	m.Meter.Begin()
+}
+
+func (m tellingMeter) End() {
+	*m.told = append(*m.told, "end")
+	m.Meter.End()
+}
