@@ -118,11 +118,27 @@ type learningSession struct {
 }
 
 // Run is one round, on a switch that has forgotten the rounds before.
-//
-// While another teaches there are no Frames and no Bytes: much of the CPU's time
-// is of the generator that waits until the next address is due, and says nothing
-// of what a frame costs.
 func (l *learningSession) Run(ctx context.Context, m Meter) (report.Sample, error) {
+	for try := 1; ; try++ {
+		s, err := l.round(ctx, m)
+		// On a busy machine the flow that teaches may not have had its time.
+		if late := new(lateError); !errors.As(err, &late) || try == 4 {
+			return s, err
+		}
+	}
+}
+
+// lateError is a flow that did not send as fast as it should.
+type lateError struct {
+	rate   float64 // new addresses a second
+	wanted int
+}
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("only %.0f new addresses a second came, of %d", e.rate, e.wanted)
+}
+
+func (l *learningSession) round(ctx context.Context, m Meter) (report.Sample, error) {
 	if err := l.net.Flush(ctx); err != nil {
 		return report.Sample{}, err
 	}
@@ -135,9 +151,8 @@ func (l *learningSession) Run(ctx context.Context, m Meter) (report.Sample, erro
 	if err != nil {
 		return s, err
 	}
-	// The flow that teaches may not have had its time.
 	if rate := s.More[asideRate]; rate < 0.9*float64(l.learningParams.rate) {
-		return s, fmt.Errorf("only %.0f new addresses a second came, of %d", rate, l.learningParams.rate)
+		return s, &lateError{rate, l.learningParams.rate}
 	}
 	if came := s.More[asideSent]; float64(known) < 0.95*came {
 		return s, fmt.Errorf("fabric %s knows %d addresses after a round, of at least %.0f that came", l.net.Fabric.Name, known, came)

@@ -59,6 +59,12 @@ func bypass(t *testing.T, n *fabrics.Net, senders []int) {
 	}
 }
 
+// unmetered reads nothing.
+type unmetered struct{}
+
+func (unmetered) Begin() {}
+func (unmetered) End()   {}
+
 // What goes past the fabric is no measurement of it: each workload that has the
 // ends' own stacks send looks for its traffic in the fabric's counters.
 func TestPastTheFabric(t *testing.T) {
@@ -93,7 +99,7 @@ func TestPastTheFabric(t *testing.T) {
 			if err == nil {
 				defer s.Close()
 				var sample report.Sample
-				if sample, err = s.Run(t.Context()); err == nil {
+				if sample, err = s.Run(t.Context(), unmetered{}); err == nil {
 					t.Errorf("it measured %v %s", sample.Value, w.Unit)
 				}
 			}
@@ -144,9 +150,8 @@ func TestFramesThatArrive(t *testing.T) {
 				}
 				return float64(c.RxPackets)
 			}
-			one, other, begin := received(1), received(3), time.Now()
-			sample, err := s.Run(t.Context())
-			took := time.Since(begin).Seconds()
+			one, other := received(1), received(3)
+			sample, err := s.Run(t.Context(), unmetered{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,12 +159,12 @@ func TestFramesThatArrive(t *testing.T) {
 			rate, made := sample.Value*1e6, sample.More["sent_mpps"]*1e6
 			// But for the few by which the bridge learns addresses, and what was
 			// still in a queue.
-			if other > 100 || math.Abs(sample.Frames-one) > 2000 {
+			if other > 100 || sample.Frames > one {
 				t.Errorf("%.0f frames are told; the device of one receiver has %.0f, that of the other %.0f", sample.Frames, one, other)
 			}
-			// The window, and all of the time, which has the window in it.
-			if rate*length.Seconds() > 1.05*sample.Frames || rate*took < 0.75*sample.Frames {
-				t.Errorf("%.0f frames a second for %v, but %.0f frames in %.2f s", rate, length, sample.Frames, took)
+			// A busy machine makes the window longer, and nothing makes it shorter.
+			if rate*length.Seconds() > 1.001*sample.Frames || rate*length.Seconds() < 0.75*sample.Frames {
+				t.Errorf("%.0f frames a second for %v, but %.0f frames", rate, length, sample.Frames)
 			}
 			if rate > 0.95*made {
 				t.Errorf("%.0f frames a second of %.0f that were made, half of which go nowhere", rate, made)
