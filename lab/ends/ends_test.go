@@ -115,3 +115,22 @@ func TestListensIn(t *testing.T) {
 		}
 	}
 }
+
+// A server tells that it has ended, and why where it gave up by itself.
+func TestServerEnds(t *testing.T) {
+	for command, want := range map[string]string{
+		"echo no port >&2; exit 3": "sh in e2 has ended: exit status 3: no port",
+		"echo up; kill -9 $$":      "sh in e2 has ended: signal: killed",
+	} {
+		s := &server{cmd: exec.Command("sh", "-c", command), done: make(chan struct{}), where: "sh in e2"}
+		s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
+		if err := s.Ended(t.Context(), 0); err != nil {
+			t.Errorf("%s: %v before it ran", command, err)
+		}
+		_ = s.cmd.Run()
+		close(s.done)
+		if err := s.Ended(t.Context(), 0); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", command, err, want)
+		}
+	}
+}

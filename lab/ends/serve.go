@@ -84,12 +84,12 @@ func (s *server) Ended(ctx context.Context, within time.Duration) error {
 		return nil
 	}
 	// Whatever it said last, it is no reason for a signal.
-	last := strings.TrimSpace(s.said.String())
-	last = last[strings.LastIndexByte(last, '\n')+1:]
-	if last == "" || !s.cmd.ProcessState.Exited() {
+	said := strings.FieldsFunc(s.said.String(), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(said) == 0 || !s.cmd.ProcessState.Exited() {
 		return fmt.Errorf("%s has ended: %s", s.where, s.cmd.ProcessState)
 	}
-	return fmt.Errorf("%s has ended: %s: %s", s.where, s.cmd.ProcessState, last)
+	const most = 3
+	return fmt.Errorf("%s has ended: %s: %s", s.where, s.cmd.ProcessState, strings.Join(said[max(0, len(said)-most):], "; "))
 }
 
 // Close implements Server.

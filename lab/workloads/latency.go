@@ -99,7 +99,8 @@ func (w latencyParams) start(ctx context.Context, n *fabrics.Net) (Session, erro
 		on.Proto = "tcp"
 		l.address = append(l.address, "--tcp")
 	}
-	l.service, err = serve(ctx, n, cpus[0], on, sockperf.Command, append([]string{"server"}, l.address...)...)
+	// A server that is started again finds connections of the one before.
+	l.service, err = serve(ctx, n, cpus[0], on, sockperf.Command, append([]string{"server", "--uc-reuseaddr"}, l.address...)...)
 	if err != nil {
 		return nil, err
 	}
