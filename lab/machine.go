@@ -105,7 +105,6 @@ type ticks struct {
 	all      coreTicks
 	cores    []coreTicks
 	switches float64 // context switches
-	others   float64 // what programs took that are not the lab's
 }
 
 // coreTicks is what one CPU spent, or all of them together.
@@ -129,7 +128,6 @@ func cpuTime() (ticks, error) {
 		return t, err
 	}
 	t.at = time.Now()
-	t.others = othersTime()
 	return t, nil
 }
 
@@ -235,7 +233,6 @@ func (t ticks) since(before ticks, s *report.Sample) {
 		return
 	}
 	s.CPU = t.all.since(before.all, n)
-	s.CPU.Others = max(0, (t.others-before.others)/n)
 	// A core that came or went meanwhile leaves no core to compare.
 	if len(t.cores) == len(before.cores) {
 		for i, c := range t.cores {

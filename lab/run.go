@@ -280,6 +280,7 @@ func (c *running) sample(ctx context.Context, counters *counters) (report.Sample
 type meter struct {
 	counters    *counters
 	from, to    ticks
+	others      [2]float64 // what other programs took until then
 	first, last counted
 	ended       bool
 	err         error // of a reading
@@ -288,6 +289,8 @@ type meter struct {
 // Begin implements workloads.Meter.
 func (m *meter) Begin() {
 	m.ended = false
+	// It looks at every process, which is kept out of what is measured.
+	m.others[0] = othersTime()
 	m.from, m.err = cpuTime()
 	m.first = m.counters.read()
 }
@@ -300,6 +303,7 @@ func (m *meter) End() {
 	m.ended = true
 	m.last = m.counters.read()
 	m.to, m.err = cpuTime()
+	m.others[1] = othersTime()
 }
 
 // put ends the meter, where the session has not, and puts what it read into a
@@ -311,6 +315,7 @@ func (m *meter) put(s *report.Sample) error {
 	}
 	m.last.since(m.first, s)
 	m.to.since(m.from, s)
+	s.CPU.Others = max(0, (m.others[1]-m.others[0])/hz/s.Seconds)
 	return nil
 }
 
