@@ -29,9 +29,9 @@ func TestReadJSON(t *testing.T) {
 	}
 }
 
-// The report in docs is of an earlier version.
+// A report of an earlier version has less in it.
 func TestReadOlderJSON(t *testing.T) {
-	f, err := os.Open("../../docs/bench.json")
+	f, err := os.Open("testdata/older.json")
 	if err != nil {
 		t.Fatal(err)
 	}
