@@ -194,23 +194,14 @@ func (w addressesParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	if err := learns(n); err != nil {
 		return nil, err
 	}
-	cpus, err := cores(1)
+	b, f, err := w.pair(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
-	if err != nil {
-		return nil, err
-	}
-	b.teach = []int{0, 1}
 	if err := w.fill(ctx, n, b.maker, 1, w.count); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	b.flows = func() []flow {
-		f := w.send(n, 0, 1, cpus[0])
-		f.stream.Dst = probe.Vary{Base: numbered(0), Count: uint32(w.count), Random: true}
-		return []flow{f}
-	}
+	f.stream.Dst = probe.Vary{Base: numbered(0), Count: uint32(w.count), Random: true}
 	return b, nil
 }
 

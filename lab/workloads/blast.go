@@ -270,6 +270,23 @@ func (b *blast) Counter() string {
 }
 
 // Close takes the counters away.
+// pair readies what goes from the first end to the second, made on one core.
+// What is changed of the flow is sent so.
+func (f *frameParams) pair(ctx context.Context, n *fabrics.Net) (*blast, *flow, error) {
+	cpus, err := cores(1)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := newBlast(ctx, n, *f, n.Fabric.Arrival, []int{1})
+	if err != nil {
+		return nil, nil, err
+	}
+	b.teach = []int{0, 1}
+	made := f.send(n, 0, 1, cpus[0])
+	b.flows = func() []flow { return []flow{made} }
+	return b, &made, nil
+}
+
 func (b *blast) Close() error {
 	var errs []error
 	for _, c := range b.counters {

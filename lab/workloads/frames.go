@@ -131,16 +131,10 @@ type manyFlowsParams struct {
 // start teaches the switch the destinations. It learns the sources of the
 // frames themselves.
 func (w manyFlowsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	cpus, err := cores(1)
+	b, f, err := w.pair(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
-	if err != nil {
-		return nil, err
-	}
-	b.teach = []int{0, 1}
-	f := w.send(n, 0, 1, cpus[0])
 	f.stream.Ports = uint32(w.flows)
 	if learns(n) == nil {
 		if err := w.fill(ctx, n, b.maker, 1, w.flows); err != nil {
@@ -149,7 +143,6 @@ func (w manyFlowsParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 		f.stream.Dst = probe.Vary{Base: numbered(0), Count: uint32(w.flows)}
 		f.stream.Src = probe.Vary{Base: numbered(1 << 31), Count: uint32(w.flows)}
 	}
-	b.flows = func() []flow { return []flow{f} }
 	return b, nil
 }
 

@@ -53,16 +53,10 @@ type throughputParams struct {
 
 // start attaches the counters.
 func (w throughputParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
-	cpus, err := cores(1)
+	b, _, err := w.pair(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
-	if err != nil {
-		return nil, err
-	}
-	b.teach = []int{0, 1}
-	b.flows = func() []flow { return []flow{w.send(n, 0, 1, cpus[0])} }
 	return &throughputSession{b, w.loss}, nil
 }
 
