@@ -68,11 +68,17 @@ func TestRun(t *testing.T) {
 		group(1, across(peers, workloads.Must("tcp-stream:duration=1s"))),
 		group(2, across(append(peers, fabrics.XDPBare), frames)),
 	}, Targets: []Target{{Name: "frames", Group: frames.Name, Of: "linux-bridge pps", Against: "direct pps", Unit: "x"}}}
-	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	var shown strings.Builder
+	progress := NewProgress(nil)
+	progress.ShowGroups(&shown)
+	r, err := Run(t.Context(), fabrics.Site{}, p, progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range r.Groups {
+		if !strings.Contains(shown.String(), g.About) {
+			t.Errorf("the table of %s was not shown:\n%s", g.Name, shown.String())
+		}
 		for _, c := range g.Cases {
 			if c.Error != "" {
 				t.Errorf("%s: %s", c.Label, c.Error)

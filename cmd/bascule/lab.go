@@ -205,7 +205,7 @@ func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) 
 	defer stop()
 	progress := lab.NewProgress(p.stderr)
 	if !p.json {
-		progress.ShowGroups(p.out)
+		progress.ShowGroups(p.stdout)
 	}
 	r, err := lab.Run(ctx, fabrics.Site{Bascule: self}, profile, progress)
 	if err != nil {

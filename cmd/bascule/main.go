@@ -37,7 +37,7 @@ func main() {
 // run is the whole program: it does what args ask for and returns the exit
 // status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := &program{stdin: stdin, out: bufio.NewWriter(stdout), stderr: stderr, open: openSwitch}
+	p := &program{stdin: stdin, stdout: stdout, out: bufio.NewWriter(stdout), stderr: stderr, open: openSwitch}
 	return p.run(args)
 }
 
@@ -53,6 +53,7 @@ func openSwitch(netns string) (fabric, error) {
 // program is one run of the command line.
 type program struct {
 	stdin  io.Reader
+	stdout io.Writer     // of the lab, whose tables are shown as they come
 	out    *bufio.Writer // standard output; flushed at the end, by monitor after each event
 	stderr io.Writer
 	open   func(netns string) (fabric, error)
