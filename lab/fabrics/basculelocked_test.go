@@ -4,7 +4,6 @@ package fabrics
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -16,20 +15,10 @@ import (
 // Whatever the lab does with a locked fabric, and whatever a user who looks at
 // it does, its programs keep the lock; an ordinary change ends it.
 func TestBasculeLocked(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
-	}
+	needRoot(t)
 	for _, f := range []*Fabric{BasculeLocked, BasculeLockedXDP} {
 		t.Run(f.Name, func(t *testing.T) {
-			n, err := f.Build(t.Context(), Site{}, Spec{Ends: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := n.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+			n := built(t, f, Site{}, Spec{Ends: 2})
 			user, err := bridge.Open(n.Switch.Name)
 			if err != nil {
 				t.Fatal(err)

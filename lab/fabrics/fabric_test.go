@@ -5,7 +5,6 @@ package fabrics
 import (
 	"errors"
 	"maps"
-	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -104,18 +103,8 @@ func TestAddDrops(t *testing.T) {
 
 // What a device loses is told with its name.
 func TestDrops(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
-	}
-	n, err := Router.Build(t.Context(), Site{}, Spec{Ends: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	needRoot(t)
+	n := built(t, Router, Site{}, Spec{Ends: 2})
 	before, err := n.Drops()
 	if err != nil {
 		t.Fatal(err)
@@ -145,18 +134,8 @@ func TestDrops(t *testing.T) {
 
 // A macvlan says what it cannot do.
 func TestMacvlanRefuses(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
-	}
-	n, err := Macvlan.Build(t.Context(), Site{}, Spec{Ends: 2, Host: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	needRoot(t)
+	n := built(t, Macvlan, Site{}, Spec{Ends: 2, Host: true})
 	var unavailable *ends.Unavailable
 	if err := n.Ends[1].At.SetFeatures(n.Ends[1].Ifname, ends.Features{}); !errors.As(err, &unavailable) {
 		t.Errorf("offloads of a macvlan are off, error %v", err)
