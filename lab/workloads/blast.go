@@ -330,7 +330,8 @@ func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	// some 15 ms: measure again.
 	for try := 1; ; try++ {
 		s, gap, err := b.window(ctx, m)
-		if err != nil || !gap || try == 4 {
+		idle := errors.Is(err, errIdle)
+		if err != nil && !idle || !gap && !idle || try == 4 {
 			return s, err
 		}
 	}
@@ -478,6 +479,10 @@ func (v reading) since(from reading) (arrived, made float64) {
 // intervals is how many parts of a window are told apart.
 const intervals = 10
 
+// errIdle is a window in which nothing was made, which says nothing of the
+// fabric: the generators had no time on a busy machine.
+var errIdle = errors.New("no frame was made in the time that was measured")
+
 // window measures once. A gap is a generator that had to begin anew.
 //
 // The generators run for longer than the window, so that their start and their
@@ -513,6 +518,9 @@ func (b *blast) window(ctx context.Context, m Meter) (s report.Sample, gap bool,
 		return s, false, err
 	}
 	arrived, made := readings[intervals].since(readings[0])
+	if made == 0 {
+		return s, false, errIdle
+	}
 	if arrived == 0 {
 		return s, false, fmt.Errorf("fabric %s: none of %.0f frames a second arrived", b.net.Fabric.Name, made)
 	}
