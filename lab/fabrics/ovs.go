@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -197,8 +198,8 @@ func (k *ovsKit) appctl(ctx context.Context, args ...string) (string, error) {
 	return k.run(ctx, "ovs-appctl", append([]string{"--target=" + k.path("vswitchd.ctl")}, args...)...)
 }
 
-// daemon starts a program in the switch's namespace and waits until there is a
-// socket of its own.
+// daemon starts a program in the switch's namespace and waits until its socket
+// answers: the file is there before anybody listens.
 func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string) error {
 	// They neither detach nor write to the system's log: they end with the lab.
 	args = append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off", "--verbose=file:info", "--log-file="+k.path(name+".log"))
@@ -224,8 +225,8 @@ func (k *ovsKit) daemon(ctx context.Context, socket, name string, args ...string
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if _, err := os.Stat(k.path(socket)); err == nil {
-			return nil
+		if c, err := net.Dial("unix", k.path(socket)); err == nil {
+			return c.Close()
 		}
 		select {
 		case <-tick.C:
