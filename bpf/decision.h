@@ -11,14 +11,24 @@
 #include "pipeline.h"
 
 struct decision {
-	u64 dst; /* with the VLAN, as an FDB key */
+	u64 dst; /* with the label, as an FDB key */
 	u64 src;
 	u32 ifindex;
 	u32 epoch;
 	u16 in; /* slots */
 	u16 out;
 	u32 fits; /* bytes of the largest untagged frame that fits the way out */
+	/* of features that a plain switch does not have, as in the verdict */
+	u16 vid;
+	u16 vlan;
+	u16 tag;
+	u16 rule_in;
+	u16 rule_out;
+	u16 pad[3];
 };
+
+/* What else there is to a decision that is remembered. */
+#define FEATURES_KEPT (FEATURE_VLANS | FEATURE_RULES)
 
 struct decisions {
 	struct decision at[DECISIONS];
@@ -43,18 +53,45 @@ static __always_inline struct decision *decision_cell(const struct frame *f)
 static __always_inline bool decision_holds(const struct decision *d, const struct frame *f,
 					   u32 epoch)
 {
-	return d->src == f->src && d->dst == fdb_key(f->dst, f->vlan) && d->ifindex == f->ifindex &&
-	       d->epoch == epoch;
+	return d->src == f->src && d->dst == fdb_key(f->dst, f->label) &&
+	       d->ifindex == f->ifindex && d->epoch == epoch;
+}
+
+/* What was decided about a frame like this one. */
+static __always_inline void decision_recall(const struct decision *d, const struct frame *f,
+					    struct verdict *v)
+{
+	v->in = d->in;
+	v->out = d->out;
+	if (!on(FEATURES_EACH))
+		return;
+	v->vlan = f->label & VID_MASK;
+	if (!on(FEATURES_KEPT))
+		return;
+	v->vid = d->vid;
+	v->vlan = d->vlan;
+	v->tag = d->tag;
+	v->rule_in = d->rule_in;
+	v->rule_out = d->rule_out;
 }
 
 static __always_inline void decision_keep(struct decision *d, const struct frame *f,
 					  const struct verdict *v, u32 epoch, u32 fits)
 {
-	d->dst = fdb_key(f->dst, f->vlan);
+	if (on(FEATURES_EACH) && v->fleeting)
+		return;
+	d->dst = fdb_key(f->dst, f->label);
 	d->src = f->src;
 	d->ifindex = f->ifindex;
 	d->epoch = epoch;
 	d->in = v->in;
 	d->out = v->out;
 	d->fits = fits;
+	if (!on(FEATURES_KEPT))
+		return;
+	d->vid = v->vid;
+	d->vlan = v->vlan;
+	d->tag = v->tag;
+	d->rule_in = v->rule_in;
+	d->rule_out = v->rule_out;
 }

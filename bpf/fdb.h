@@ -267,7 +267,8 @@ static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 
 
 /*
  * The address was heard on port id: refreshes, moves or adds its entry.
- * Called at most once a second for an address that stays where it is.
+ * Called at most once a second for an address that stays where it is. False if
+ * a limit forbids the address there.
  */
 __noinline int fdb_learn(u64 key, u32 id)
 {
@@ -279,7 +280,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 	u32 now;
 
 	if (!c || !s)
-		return 0;
+		return true;
 	now = READ_ONCE(c->now);
 	word = WORD(id, now);
 
@@ -293,18 +294,18 @@ __noinline int fdb_learn(u64 key, u32 id)
 		}
 		s->learned++;
 		event_add(EVENT_LEARNED, key, id, 0, 1);
-		return 0;
+		return true;
 	}
 
 	old = READ_ONCE(e->word);
 	if (!old) /* just being freed; the next frame finds out */
-		return 0;
+		return true;
 	if ((u32)old & FDB_PINNED) {
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
-			return 0;
+			return true;
 		s->refused++;
 		event_once_a_second(EVENT_REFUSED_PINNED, key, id, PORT_OF(old));
-		return 0;
+		return true;
 	}
 	if (PORT_OF(old) == id) {
 		/* its upper half alone: a move at this moment is not undone */
@@ -317,7 +318,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 		goto full;
 	if (!fdb_swap(e, key, old, word)) {
 		fdb_release(word, false); /* another was first; the next frame tries again */
-		return 0;
+		return true;
 	}
 	fdb_release(old, false);
 	fdb_changed(c);
@@ -328,9 +329,9 @@ __noinline int fdb_learn(u64 key, u32 id)
 		s->learned++;
 		event_add(EVENT_LEARNED, key, id, 0, 1);
 	}
-	return 0;
+	return true;
 full:
 	s->refused++;
 	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
-	return 0;
+	return false;
 }

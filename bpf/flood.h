@@ -5,15 +5,21 @@
 
 #include <linux/pkt_cls.h>
 
+#include "patch.h"
 #include "pipeline.h"
+#include "watch.h"
 
 struct flood {
-	void *ctx;
-	u32 in; /* slots */
+	/* by value: what a loop takes the address of cannot stay in registers */
+	struct hook h;
+	struct frame f;
+	struct verdict v;
 	u32 last; /* the port that takes the frame itself; the others take copies */
-	u32 kind; /* flag of the ports that take it */
-	u32 len;
-	u32 tag; /* bytes of len that are a tag */
+	u32 last_tag; /* for it */
+	u32 has; /* the tag that the frame has now */
+	/* the ports of a VLAN that are still to be looked at */
+	u32 base; /* slot of the first bit of word */
+	u64 word;
 };
 
 /*
@@ -35,65 +41,188 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
 }
 
-static long flood_to_skb(u32 n, struct flood *flood)
+/* What is done beside sending: true if the frame has the tag now that it leaves with. */
+static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
+					const struct verdict *v, u32 out, u32 has, u32 wants)
 {
-	struct __sk_buff *skb = flood->ctx;
-	u32 slot = n + 1, ifindex, mtu = 0, reason = 0;
+	if (on(FEATURE_VLANS) && !skb_retag(skb, has, wants))
+		return false;
+	if (on(FEATURE_VLAN_STATS))
+		vlan_count(v->vid, f->len, false);
+	if (on(FEATURE_RULES))
+		rule_count(v->rule_out, f->len);
+	if (on(FEATURE_SPAN))
+		span_out(skb, f, v, out);
+	if (on(FEATURE_CAPTURE))
+		capture(skb, f, out, CAPTURE_OUT, 0);
+	return true;
+}
 
-	if (!flood_reaches(flood->in, slot, flood->kind) || !port_has_device(&tcx_devices, slot))
-		return 0;
-	ifindex = port_at(slot)->ifindex;
-	if (flood->len > ALWAYS_FITS)
-		reason = skb_fits(skb, ifindex, flood->tag, &mtu);
+/* Sends a copy to the last port that was found. */
+static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
+{
+	if (on(FEATURES_SEND)) {
+		if (!prepare_skb(skb, &flood->f, &flood->v, flood->last, flood->has,
+				 flood->last_tag))
+			return;
+		flood->has = flood->last_tag;
+	}
+	bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
+	count_tx(flood->last, flood->f.len);
+}
+
+static __always_inline void flood_port(struct flood *flood, u32 slot)
+{
+	struct __sk_buff *skb = flood->h.ctx;
+	const struct frame *f = &flood->f;
+	struct verdict *v = &flood->v;
+	u32 mtu = 0, reason = 0;
+	u16 tag = 0;
+
+	if (!flood_reaches(v->in, slot, v->flood) || !port_there(&tcx_devices, slot))
+		return;
+	if (on(FEATURES_OUT)) {
+		reason = go_out(&flood->h, f, v, slot);
+		tag = vlan_tag(v, slot);
+	}
+	if (!reason && f->len > ALWAYS_FITS &&
+	    !(on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)))
+		reason = skb_fits(skb, port_at(slot)->ifindex, f->tag, &mtu);
+	if (on(FEATURE_TRACE)) {
+		trace_flood(slot, tag, reason);
+		flood->last = reason ? flood->last : slot;
+		return;
+	}
 	if (reason) {
-		count_drop(flood->in, reason);
-		return 0;
+		/* that ports do not reach each other is no fault of the frame */
+		if (reason != DROP_PROTECTED && reason != DROP_VLAN_OUT && reason != DROP_SPAN)
+			count_drop(v->in, reason);
+		return;
 	}
-	if (flood->last) {
-		bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
-		count_tx(flood->last, flood->len);
+	if (on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)) {
+		patch_queue(f, v, slot, tag);
+		return;
 	}
+	if (flood->last)
+		flood_copy(skb, flood);
 	flood->last = slot;
+	flood->last_tag = tag_with_priority(f, tag);
+}
+
+/* Slot 0 is no port's; without it a bridge that has none would loop over nothing, for which
+ * Linux 6.18 refuses the program. */
+static long flood_slot(u32 n, struct flood *flood)
+{
+	flood_port(flood, n);
 	return 0;
 }
 
-static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
-				     const struct verdict *v)
+/* The lowest bit that is set. */
+static __always_inline u32 first_bit(u64 word)
 {
-	struct flood flood = {.ctx = skb, .in = v->in, .kind = v->flood, .len = f->len};
+	u32 n = 0;
 
-	bpf_loop(cfg.slots - 1, flood_to_skb, &flood, 0);
+	if (!(u32)word) {
+		n += 32;
+		word >>= 32;
+	}
+	if (!(u16)word) {
+		n += 16;
+		word >>= 16;
+	}
+	if (!(u8)word) {
+		n += 8;
+		word >>= 8;
+	}
+	if (!(word & 15)) {
+		n += 4;
+		word >>= 4;
+	}
+	if (!(word & 3)) {
+		n += 2;
+		word >>= 2;
+	}
+	return n + !(word & 1);
+}
+
+/* The next port of the VLAN; those that are not in it are not walked over. */
+static long flood_member(u32 n, struct flood *flood)
+{
+	struct vlan *row = flood->v.row;
+	u32 bit;
+
+	if (!row)
+		return 1;
+	while (!flood->word) {
+		flood->base += 64;
+		if (flood->base >= cfg.slots || flood->base >= MAX_PORTS)
+			return 1;
+		flood->word = row->reach[flood->base / 64 & (PORT_WORDS - 1)];
+		return 0;
+	}
+	bit = first_bit(flood->word);
+	flood->word &= flood->word - 1;
+	flood_port(flood, flood->base + bit);
+	return 0;
+}
+
+static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h,
+				     const struct frame *f, struct verdict *v)
+{
+	struct flood flood = {.h = *h, .f = *f, .v = *v, .has = f->outer};
+
+	if (on(FEATURE_VLANS)) {
+		flood.word = v->row ? v->row->reach[0] : 0;
+		bpf_loop(cfg.slots + PORT_WORDS, flood_member, &flood, 0);
+	} else {
+		bpf_loop(cfg.slots, flood_slot, &flood, 0);
+	}
+	if (on(FEATURE_PATCH) && !on(FEATURE_TRACE) && patch_waits()) {
+		if (flood.last)
+			flood_copy(skb, &flood);
+		return patch_follow(skb, flood.has);
+	}
 	if (!flood.last) {
 		count_drop(v->in, DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
+	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, flood.last, flood.has, flood.last_tag))
+		return TC_ACT_SHOT;
 	count_tx(flood.last, f->len);
 	return bpf_redirect(port_at(flood.last)->ifindex, 0);
 }
 
-static __always_inline bool flood_takes_xdp(const struct flood *flood, u32 slot)
+struct flood_xdp {
+	struct xdp_md *xdp;
+	u32 in; /* slots */
+	u32 last;
+	u32 len;
+	u32 tag; /* bytes of len that are a tag */
+};
+
+static __always_inline bool flood_takes_xdp(const struct flood_xdp *flood, u32 slot)
 {
 	return port_at(slot)->id && slot != flood->in && port_has_device(&xdp_devices, slot);
 }
 
-static long flood_fits_xdp(u32 n, struct flood *flood)
+static long flood_fits_xdp(u32 n, struct flood_xdp *flood)
 {
-	u32 slot = n + 1, mtu = 0;
+	u32 slot = n, mtu = 0;
 
 	if (!flood_takes_xdp(flood, slot))
 		return 0;
 	flood->last = slot;
 	if (flood->len <= ALWAYS_FITS ||
-	    xdp_fits(flood->ctx, port_at(slot)->ifindex, flood->tag, &mtu))
+	    xdp_fits(flood->xdp, port_at(slot)->ifindex, flood->tag, &mtu))
 		return 0;
 	flood->last = 0;
 	return 1;
 }
 
-static long flood_count_xdp(u32 n, struct flood *flood)
+static long flood_count_xdp(u32 n, struct flood_xdp *flood)
 {
-	if (flood_takes_xdp(flood, n + 1))
-		count_tx(n + 1, flood->len);
+	if (flood_takes_xdp(flood, n))
+		count_tx(n, flood->len);
 	return 0;
 }
 
@@ -104,14 +233,14 @@ static long flood_count_xdp(u32 n, struct flood *flood)
 static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 				      const struct verdict *v)
 {
-	struct flood flood = {.ctx = xdp, .in = v->in, .len = f->len};
+	struct flood_xdp flood = {.xdp = xdp, .in = v->in, .len = f->len, .tag = f->tag};
 
-	if (!(cfg.features & FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
+	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
 		return false;
-	bpf_loop(cfg.slots - 1, flood_fits_xdp, &flood, 0);
+	bpf_loop(cfg.slots, flood_fits_xdp, &flood, 0);
 	if (!flood.last)
 		return false;
-	bpf_loop(cfg.slots - 1, flood_count_xdp, &flood, 0);
+	bpf_loop(cfg.slots, flood_count_xdp, &flood, 0);
 	bpf_redirect_map(&xdp_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 	return true;
 }

@@ -25,20 +25,93 @@
 /* No Ethernet device has a smaller MTU (RFC 791: every link carries 68 bytes). */
 #define ALWAYS_FITS (68 + ETHER_HEADER)
 
+/*
+ * What a decision depends on beside the addresses and the port: the VLAN of
+ * the tag, and, where a feature asks for it, these.
+ */
+#define LABEL_TAGGED (1 << 12) /* has a tag of the bridge's own kind */
+#define LABEL_DOUBLE (1 << 13) /* has another tag behind that */
+#define LABEL_NON_IP (1 << 14) /* is neither IPv4, IPv6, ARP nor RARP */
+#define LABEL_ARP (1 << 15) /* is ARP or RARP */
+#define LABEL_FEATURES (FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES)
+
+/* The tag a frame has or is to have: 0 for none. */
+#define TAG_PRESENT (1u << 16)
+#define TAG_PRIORITY 0xf000 /* with the drop eligible bit (802.1Q 9.6) */
+
 struct frame {
 	u64 dst; /* MAC, first byte lowest */
 	u64 src;
 	u32 ifindex; /* it came in by */
 	u32 len; /* bytes, header included; of a GSO packet all of it */
 	u16 tag; /* bytes of len that are a tag, which comes on top of the MTU */
-	u16 vlan; /* of the outer 802.1Q tag, 0 for none or a priority tag */
+	u16 label; /* VLAN of the outer tag, 0 for none or a priority tag; LABEL_ bits */
+	u32 outer; /* tag of the bridge's own kind, as TAG_PRESENT | TCI; for VLAN filtering */
 };
 
+static __always_inline bool type_is_tag(u16 type)
+{
+	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ);
+}
+
+/* Non-IP as ifconfig(8) of OpenBSD has it. */
+static __always_inline u16 type_label(u16 type)
+{
+	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
+		return LABEL_ARP;
+	return type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6) ? 0 : LABEL_NON_IP;
+}
+
 /*
- * Reads the header at data, and the tag behind it unless the tag is elsewhere;
- * false if the frame ends before that does.
+ * Labels a frame for the features that look further than its addresses. A tag
+ * beside the packet is given as TAG_PRESENT | TCI, with its type. False if the
+ * frame ends within a tag.
  */
-static __always_inline bool frame_read(struct frame *f, void *data, void *data_end, bool tag_here)
+static __always_inline bool frame_label(struct frame *f, void *data, void *data_end, u32 beside,
+					u16 beside_type)
+{
+	u16 own = on(FEATURE_VLANS) ? bpf_htons(cfg.vlan_proto) : bpf_htons(ETHERTYPE_VLAN);
+	u16 type = *(u16 *)(data + 12);
+	u32 at = ETHER_HEADER;
+	bool other = false;
+
+	f->label = 0;
+	if (beside && beside_type == own) {
+		f->outer = beside;
+	} else if (beside) {
+		other = true;
+	} else if (type == own) {
+		if (data + ETHER_HEADER + ETHER_TAG > data_end)
+			return false;
+		f->outer = TAG_PRESENT | bpf_ntohs(*(u16 *)(data + at));
+		type = *(u16 *)(data + at + 2);
+		at += ETHER_TAG;
+	}
+	if (f->outer)
+		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
+	/* at most two more: what is behind is nobody's business here */
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		if (!type_is_tag(type))
+			break;
+		other = true;
+		if (data + at + ETHER_TAG > data_end)
+			return false;
+		type = *(u16 *)(data + at + 2);
+		at += ETHER_TAG;
+	}
+	if (other)
+		f->label |= LABEL_DOUBLE;
+	f->label |= type_label(type);
+	return true;
+}
+
+/*
+ * Reads the header at data, and the tag behind it unless the tag is beside the
+ * packet; false if the frame ends before that does.
+ */
+static __always_inline bool frame_read(struct frame *f, void *data, void *data_end, u32 beside,
+				       u16 beside_type)
 {
 	u64 src_and_type;
 	u16 type;
@@ -48,15 +121,19 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	f->dst = *(u64 *)data & MAC_MASK;
 	src_and_type = *(u64 *)(data + 6);
 	f->src = src_and_type & MAC_MASK;
-	f->vlan = 0;
+	f->label = 0;
+	f->outer = 0;
 	type = src_and_type >> MAC_BITS;
-	f->tag = 0;
-	if (type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ))
-		f->tag = ETHER_TAG;
-	if (tag_here && type == bpf_htons(ETHERTYPE_VLAN)) {
+	f->tag = type_is_tag(type) ? ETHER_TAG : 0;
+	if (on(LABEL_FEATURES))
+		return frame_label(f, data, data_end, beside, beside_type);
+	if (beside) {
+		if (beside_type == bpf_htons(ETHERTYPE_VLAN))
+			f->label = beside & VID_MASK;
+	} else if (type == bpf_htons(ETHERTYPE_VLAN)) {
 		if (data + ETHER_HEADER + ETHER_TAG > data_end)
 			return false;
-		f->vlan = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;
+		f->label = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;
 	}
 	return true;
 }
@@ -64,15 +141,12 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 {
 	/* the kernel moves the outer tag beside the packet before we see it */
-	bool beside = skb->vlan_present;
+	u32 beside = skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
 
 	f->ifindex = skb->ifindex;
 	f->len = skb->len;
-	if (!frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, !beside))
-		return false;
-	if (beside && skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN))
-		f->vlan = skb->vlan_tci & VID_MASK;
-	return true;
+	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, beside,
+			  skb->vlan_proto);
 }
 
 /*
@@ -85,7 +159,7 @@ static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 	f->len = xdp->data_end - xdp->data;
 	if (bpf_xdp_get_buff_len(xdp) != f->len)
 		return false;
-	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, true);
+	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0, 0);
 }
 
 /*

@@ -62,8 +62,8 @@ static __always_inline bool locked_decision_holds(const struct decision *d, cons
 	return true;
 }
 
-static __always_inline enum action locked_decide(const struct frame *f, struct verdict *v, u32 now,
-						 struct device_map *devices, bool may_learn)
+static __always_inline enum action locked_decide(const struct hook *h, const struct frame *f,
+						 struct verdict *v, u32 now)
 {
 	u32 self = lock_self();
 	enum action action;
@@ -71,7 +71,7 @@ static __always_inline enum action locked_decide(const struct frame *f, struct v
 	/* not held where the decision was good, but could not be used */
 	if (READ_ONCE(lock_holder) != self)
 		lock_take(self);
-	action = decide(f, v, now, devices, may_learn);
+	action = decide(h, f, v, now);
 	lock_give(self);
 	return action;
 }

@@ -20,6 +20,19 @@
 /* This generation's configuration. */
 const volatile struct config cfg = {};
 
+/*
+ * Is any of these features on? The loader writes the answer into the
+ * instruction that asks; the verifier then removes what is off, and of the
+ * question one instruction is left.
+ */
+static __always_inline bool on(u32 features)
+{
+	u64 answer;
+
+	asm("%0 = %1 ll" : "=r"(answer) : "i"(FEATURE_QUESTION | features));
+	return answer;
+}
+
 /* Addresses. Read without a lock, walked by user space through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -83,6 +96,22 @@ struct device_map {
 	__type(key, u32);
 	__type(value, u32);
 };
+
+/* VLANs by identifier; one alone where the bridge filters none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct vlan);
+} vlans SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct vlan_stats);
+} vlan_stats SEC(".maps");
 
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");

@@ -7,64 +7,167 @@
 #pragma once
 
 #include "fdb.h"
+#include "guard.h"
+#include "rules.h"
+#include "span.h"
+#include "storm.h"
+#include "vlan.h"
 
-enum action {
-	ACTION_PASS, /* not a frame of this bridge */
-	ACTION_DROP,
-	ACTION_SEND,
-	ACTION_FLOOD,
-	ACTION_LEARN, /* not decided: the source has to be learned first */
-};
+/* What a plain switch does not look at, on the way in and on the way out. */
+#define FEATURES_IN                                                                                \
+	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_LOOP_GUARD | FEATURE_GUARD | FEATURE_NON_IP |    \
+	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE)
+#define FEATURES_OUT                                                                               \
+	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN)
 
-struct verdict {
-	u32 in; /* slot */
-	u32 out; /* slot, for ACTION_SEND */
-	u32 reason; /* for ACTION_DROP */
-	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
-};
+/* What is done with every frame, remembered or not; on the way out; and counted. */
+#define FEATURES_EACH                                                                              \
+	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
+	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH)
+#define FEATURES_SEND FEATURES_EACH
+#define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
 
-static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)
+/* What XDP leaves to tcx whatever is decided: what takes copies, and floods that are watched. */
+static __always_inline bool leaves_to_tcx(const struct frame *f)
 {
-	v->reason = reason;
-	return ACTION_DROP;
+	return on(FEATURE_SPAN | FEATURE_CAPTURE) || mac_is_group(f->dst);
 }
 
 /* Does the source have to be learned, or its age be written? */
-static __always_inline bool source_is_news(const struct frame *f, u32 id, u32 now)
+static __always_inline bool source_is_news(u64 key, u32 id, u32 now)
 {
-	u64 word = fdb_find(fdb_key(f->src, f->vlan));
+	u64 word = fdb_find(key);
 
 	if (PORT_OF(word) != id)
 		return true;
 	return !((u32)word & FDB_PINNED) && USED_OF(word) != now;
 }
 
-/*
- * Decides on a frame. Where the hook may not learn, a frame whose source has to
- * be learned is left undecided.
- */
-static __always_inline enum action decide(const struct frame *f, struct verdict *v, u32 now,
-					  struct device_map *devices, bool may_learn)
+/* Does the port have the address already? */
+static __always_inline bool source_is_known(u64 key, u32 id, u32 now)
 {
-	const volatile struct port *in, *out;
-	u64 word;
+	u64 word = fdb_find(key);
+
+	return PORT_OF(word) == id && fdb_valid(word, now);
+}
+
+/* What kind of flood a frame to the address is, if it is one: an enum storm_kind. */
+static __always_inline u32 flood_kind(u64 dst)
+{
+	if (dst == BROADCAST)
+		return STORM_BCAST;
+	return mac_is_group(dst) ? STORM_MCAST : STORM_UNKNOWN;
+}
+
+/*
+ * May the frame come in? For the features that a plain switch does not have:
+ * ACTION_SEND, or what is to be done instead.
+ */
+static __always_inline enum action come_in(const struct hook *h, const struct frame *f,
+					   struct verdict *v, const volatile struct port *in,
+					   u32 now)
+{
+	u32 reason;
+
+	if (!h->skb && leaves_to_tcx(f))
+		return ACTION_LEAVE;
+	if (on(FEATURE_SPAN) && (in->flags & PORT_SPAN))
+		return refuse(v, DROP_SPAN);
+	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in, now))
+		return refuse(v, DROP_BLOCKED);
+	if (on(FEATURE_VLANS)) {
+		reason = vlan_in(f, v, in);
+		if (reason)
+			return refuse(v, reason);
+	}
+	/* before any filter */
+	if (on(FEATURE_SPAN))
+		span_in(h, f, v, in);
+
+	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(f, v, in, now))
+		return refuse(v, DROP_LOOP);
+	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
+	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now))
+		return refuse(v, DROP_LOCKED);
+	if (on(FEATURE_GUARD)) {
+		reason = guard(h, f, v, in);
+		if (reason)
+			return refuse(v, reason);
+		if (v->answered)
+			return ACTION_ANSWERED;
+	}
+	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
+		return refuse(v, DROP_NON_IP);
+	if (on(FEATURE_STORM) && mac_is_group(f->dst) && storm_exceeded(f, in, flood_kind(f->dst)))
+		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
+	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
+		v->rule_in = rule_match(h, f, v->in, RULE_IN);
+		if (rule_blocks(v->rule_in))
+			return refuse(v, DROP_RULE);
+	}
+	return ACTION_SEND;
+}
+
+/* May the frame go from one port to another, which is not the same? 0 or why not. */
+static __always_inline u32 go_out(const struct hook *h, const struct frame *f, struct verdict *v,
+				  u32 out_slot)
+{
+	const volatile struct port *in = port_at(v->in), *out = port_at(out_slot);
+
+	if (on(FEATURE_SPAN) && (out->flags & PORT_SPAN))
+		return DROP_SPAN;
+	if (port_protected(in, out) && v->in != out_slot)
+		return DROP_PROTECTED;
+	if (on(FEATURE_VLANS) && !vlan_reaches(v->row, out_slot))
+		return DROP_VLAN_OUT;
+	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (out->flags & PORT_BLOCK_NON_IP))
+		return DROP_NON_IP;
+	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT)) {
+		v->rule_out = rule_match(h, f, out_slot, RULE_OUT);
+		if (rule_blocks(v->rule_out))
+			return DROP_RULE;
+	}
+	return 0;
+}
+
+/*
+ * Decides on a frame. Where the hook may not do what there is to do, the frame
+ * is left undecided: XDP does not learn, for one.
+ */
+static __always_inline enum action decide(const struct hook *h, const struct frame *f,
+					  struct verdict *v, u32 now)
+{
+	const volatile struct port *in;
+	enum action action;
+	u32 reason;
+	u64 key;
 
 	/* a device that has been moved away takes its program along */
-	v->in = port_slot(f->ifindex);
-	if (!v->in || !port_has_device(devices, v->in))
+	if (!v->in)
+		v->in = port_slot(f->ifindex);
+	if (!v->in || !port_there(h->devices, v->in))
 		return ACTION_PASS;
 	in = port_at(v->in);
+	v->vlan = f->label & VID_MASK;
 
-	if (mac_is_reserved(f->dst) && !((cfg.features & FEATURE_GROUP_FWD) &&
-					 (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
+	if (mac_is_reserved(f->dst) &&
+	    !(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
 		return refuse(v, DROP_RESERVED);
 	if (!mac_is_source(f->src))
 		return refuse(v, DROP_BAD_SOURCE);
+	if (on(FEATURES_IN)) {
+		action = come_in(h, f, v, in, now);
+		if (action != ACTION_SEND)
+			return action;
+	}
 
-	if (port_learns(in) && source_is_news(f, in->id, now)) {
-		if (!may_learn)
-			return ACTION_LEARN;
-		fdb_learn(fdb_key(f->src, f->vlan), in->id);
+	key = fdb_key(f->src, v->vlan);
+	if (port_learns(in) && source_is_news(key, in->id, now)) {
+		if (!h->skb)
+			return ACTION_LEAVE;
+		if (!fdb_learn(key, in->id) && on(FEATURE_LIMIT_DROP) &&
+		    (in->flags & PORT_LIMIT_DROP))
+			return refuse(v, DROP_LIMIT);
 	}
 
 	if (f->dst == BROADCAST) {
@@ -75,31 +178,32 @@ static __always_inline enum action decide(const struct frame *f, struct verdict 
 		v->flood = PORT_MCAST_FLOOD;
 		return ACTION_FLOOD;
 	}
-	word = fdb_find(fdb_key(f->dst, f->vlan));
-	if (!fdb_valid(word, now) || !port_has_device(devices, SLOT(PORT_OF(word)))) {
+	v->word = fdb_find(fdb_key(f->dst, v->vlan));
+	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
+		if (on(FEATURE_STORM) && h->skb && storm_exceeded(f, in, STORM_UNKNOWN))
+			return refuse(v, DROP_STORM_UNKNOWN);
 		return ACTION_FLOOD;
 	}
 
-	v->out = SLOT(PORT_OF(word));
-	out = port_at(v->out);
+	v->out = SLOT(PORT_OF(v->word));
 	if (v->out == v->in && !port_hairpins(in))
 		return refuse(v, DROP_SAME_PORT);
-	if (v->out != v->in && port_protected(in, out))
-		return refuse(v, DROP_PROTECTED);
+	if (on(FEATURES_OUT)) {
+		reason = go_out(h, f, v, v->out);
+		if (reason)
+			return refuse(v, reason);
+		v->tag = vlan_tag(v, v->out);
+	}
 	return ACTION_SEND;
 }
 
-/* Does a flood from one port reach another? */
-static __always_inline bool flood_reaches(u32 in_slot, u32 out_slot, u32 kind)
+/* Does a flood take the port, whatever the frame is? */
+static __always_inline bool flood_reaches(u32 in, u32 out, u32 kind)
 {
-	const volatile struct port *in = port_at(in_slot), *out = port_at(out_slot);
+	const volatile struct port *p = port_at(out);
 
-	if (!out->id)
+	if (!p->id || (out == in && !port_hairpins(p)))
 		return false;
-	if (out_slot == in_slot && !port_hairpins(in))
-		return false;
-	if (out_slot != in_slot && port_protected(in, out))
-		return false;
-	return !(cfg.features & FEATURE_FLOOD_FLAGS) || (out->flags & kind);
+	return !on(FEATURE_FLOOD_FLAGS) || (p->flags & kind);
 }

@@ -13,12 +13,12 @@ static __always_inline const volatile struct port *port_at(u32 slot)
 }
 
 /* The slot of a device, 0 if it is no port of this bridge. */
-static __always_inline u32 port_slot(u32 ifindex)
+__noinline u32 port_slot(u32 ifindex)
 {
 	u32 cell = (u32)(ifindex * cfg.port_factor) >> 19;
 
-#pragma unroll
-	for (int i = 0; i < PORT_PROBES; i++) {
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PORT_PROBES; i++) {
 		u32 slot = SLOT(cfg.port_cells[(cell + i) & (PORT_TABLE - 1)]);
 
 		if (!slot)
@@ -35,18 +35,26 @@ static __always_inline bool port_has_device(struct device_map *devices, u32 slot
 	return bpf_map_lookup_elem(devices, &slot);
 }
 
+/* May frames go to the port? A patch cable needs no device. */
+static __always_inline bool port_there(struct device_map *devices, u32 slot)
+{
+	if (devices == &tcx_devices && on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH))
+		return true;
+	return port_has_device(devices, slot);
+}
+
 static __always_inline bool port_protected(const volatile struct port *in,
 					   const volatile struct port *out)
 {
-	return (cfg.features & FEATURE_PROTECTED) && (in->domains & out->domains);
+	return on(FEATURE_PROTECTED) && (in->domains & out->domains);
 }
 
 static __always_inline bool port_learns(const volatile struct port *in)
 {
-	return !(cfg.features & FEATURE_NO_LEARN) || (in->flags & PORT_LEARN);
+	return !on(FEATURE_NO_LEARN) || (in->flags & PORT_LEARN);
 }
 
 static __always_inline bool port_hairpins(const volatile struct port *in)
 {
-	return (cfg.features & FEATURE_HAIRPIN) && (in->flags & PORT_HAIRPIN);
+	return on(FEATURE_HAIRPIN) && (in->flags & PORT_HAIRPIN);
 }

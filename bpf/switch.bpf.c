@@ -10,86 +10,179 @@
 #include "decision.h"
 #include "flood.h"
 
-static __always_inline int drop_skb(const struct frame *f, u32 in, u32 reason)
+/* What every frame costs that features look at, even if its like is remembered. */
+static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
+				      struct verdict *v)
 {
-	count_rx(in, f->len);
-	count_drop(in, reason);
+	const volatile struct port *in = port_at(v->in);
+	u32 vid = v->vid;
+
+	if (on(FEATURE_SPAN)) {
+		if (on(FEATURE_VLANS))
+			v->row = bpf_map_lookup_elem(&vlans, &vid);
+		span_in(h, f, v, in);
+	}
+	return on(FEATURE_GUARD) ? guard(h, f, v, in) : 0;
+}
+
+/* Counts a frame that comes in, for those who ask. */
+static __always_inline void note_in(struct __sk_buff *skb, const struct frame *f,
+				    const struct verdict *v)
+{
+	if (on(FEATURE_VLAN_STATS))
+		vlan_count(v->vid, f->len, true);
+	if (on(FEATURE_RULES))
+		rule_count(v->rule_in, f->len);
+	if (on(FEATURE_TALKERS))
+		talker_count(f, v);
+	if (on(FEATURE_CAPTURE) && skb)
+		capture(skb, f, v->in, CAPTURE_IN, 0);
+}
+
+static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
+				    const struct verdict *v, u32 reason)
+{
+	count_rx(v->in, f->len);
+	count_drop(v->in, reason);
+	if (on(FEATURES_NOTE)) {
+		note_in(skb, f, v);
+		if (on(FEATURE_CAPTURE))
+			capture(skb, f, v->in, CAPTURE_DROP, reason);
+	}
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int send_skb(const struct frame *f, u32 in, u32 out)
+static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
+				    const struct verdict *v)
 {
-	const volatile struct port *p = port_at(out);
+	const volatile struct port *p = port_at(v->out);
 
-	count_rx(in, f->len);
-	count_tx(out, f->len);
+	count_rx(v->in, f->len);
+	count_tx(v->out, f->len);
+	if (on(FEATURES_SEND)) {
+		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
+
+		note_in(skb, f, v);
+		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
+			return TC_ACT_SHOT;
+		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+			patch_queue(f, v, v->out, v->tag);
+			return patch_follow(skb, tag);
+		}
+	}
 	/*
 	 * straight to the receiver, without a queue between; not what is for
 	 * another behind it, because its stack would take the frame for its own
 	 */
-	if ((cfg.features & FEATURE_PEER) && f->dst == p->peer)
+	if (on(FEATURE_PEER) && f->dst == p->peer)
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(p->ifindex, 0);
 }
 
-SEC("tcx/ingress")
-int bascule_tcx(struct __sk_buff *skb)
+/* A frame at a port, known by its device or, coming by a patch cable, by its slot. */
+static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 {
+	struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct clock *c = clock_get();
-	struct verdict v = {};
+	struct verdict v = {.in = patch};
 	struct decision *d;
 	struct frame f;
 	u32 epoch, reason = 0, mtu = 0;
+	enum action action;
 
 	if (!frame_of_skb(&f, skb)) {
-		v.in = port_slot(f.ifindex);
-		return v.in ? drop_skb(&f, v.in, DROP_MALFORMED) : TC_ACT_UNSPEC;
+		if (!patch)
+			v.in = port_slot(f.ifindex);
+		return v.in ? drop_skb(skb, &f, &v, DROP_MALFORMED) : TC_ACT_UNSPEC;
 	}
+	if (patch)
+		f.ifindex = PATCH_IFINDEX | patch;
 	d = decision_cell(&f);
 	if (!c || !d)
 		return TC_ACT_SHOT;
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
-	if (decision_holds(d, &f, epoch) && port_has_device(&tcx_devices, d->out)) {
+	if (decision_holds(d, &f, epoch) && port_there(&tcx_devices, d->out)) {
 		u32 segment = f.len - f.tag > d->fits ? frame_segment(&f, skb) : f.len - f.tag;
 
+		decision_recall(d, &f, &v);
 		if (!segment || segment > d->fits)
 			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
-		return reason ? drop_skb(&f, d->in, reason) : send_skb(&f, d->in, d->out);
+		if (on(FEATURES_EACH) && !reason)
+			reason = each_frame(&h, &f, &v);
+		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v);
 	}
 
-	switch (decide(&f, &v, READ_ONCE(c->now), &tcx_devices, true)) {
+	action = decide(&h, &f, &v, READ_ONCE(c->now));
+	if (on(FEATURE_TRACE))
+		trace_verdict(&f, &v, action);
+	switch (action) {
 	case ACTION_SEND:
-		reason = skb_fits(skb, port_at(v.out)->ifindex, f.tag, &mtu);
+		if (on(FEATURE_PATCH) && (port_at(v.out)->flags & PORT_PATCH))
+			mtu = PATCH_MTU;
+		else
+			reason = skb_fits(skb, port_at(v.out)->ifindex, f.tag, &mtu);
 		if (reason)
-			return drop_skb(&f, v.in, reason);
+			return drop_skb(skb, &f, &v, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
-		return send_skb(&f, v.in, v.out);
+		return send_skb(skb, &f, &v);
 	case ACTION_FLOOD:
 		count_rx(v.in, f.len);
-		return flood_skb(skb, &f, &v);
+		if (on(FEATURES_NOTE))
+			note_in(skb, &f, &v);
+		return flood_skb(skb, &h, &f, &v);
+	case ACTION_ANSWERED:
+		count_rx(v.in, f.len);
+		return bpf_redirect(port_at(v.in)->ifindex, 0);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
-		return drop_skb(&f, v.in, v.reason);
+		return drop_skb(skb, &f, &v, v.reason);
 	}
 }
 
-/* Sends by XDP; declines where the way out takes no such frames. */
-static __always_inline int send_xdp(const struct frame *f, u32 in, u32 out)
+SEC("tcx/ingress")
+int bascule_tcx(struct __sk_buff *skb)
 {
-	if (!(port_at(out)->flags & PORT_XDP_TX) ||
-	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
+	return switch_skb(skb, 0);
+}
+
+/* Sends by XDP; declines where the way out takes no such frames. */
+static __always_inline int send_xdp(struct xdp_md *xdp, const struct frame *f,
+				    const struct verdict *v)
+{
+	u32 tag = 0;
+
+	if (!(port_at(v->out)->flags & PORT_XDP_TX))
 		return XDP_PASS;
-	count_rx(in, f->len);
-	count_tx(out, f->len);
+	if (on(FEATURE_VLANS)) {
+		tag = tag_with_priority(f, v->tag);
+		if (!port_has_device(&xdp_devices, v->out) || !xdp_retag(xdp, f->outer, tag))
+			return XDP_PASS;
+	}
+	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
+		/* not with another tag than it came with */
+		if (on(FEATURE_VLANS) && tag != f->outer)
+			return XDP_DROP;
+		return XDP_PASS;
+	}
+	count_rx(v->in, f->len);
+	count_tx(v->out, f->len);
+	if (on(FEATURES_NOTE)) {
+		note_in(0, f, v);
+		if (on(FEATURE_VLAN_STATS))
+			vlan_count(v->vid, f->len, false);
+		if (on(FEATURE_RULES))
+			rule_count(v->rule_out, f->len);
+	}
 	return XDP_REDIRECT;
 }
 
 SEC("xdp.frags")
 int bascule_xdp(struct xdp_md *xdp)
 {
+	struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct clock *c = clock_get();
 	struct verdict v = {};
 	struct decision *d;
@@ -102,15 +195,19 @@ int bascule_xdp(struct xdp_md *xdp)
 	if (!c || !d)
 		return XDP_PASS;
 	epoch = READ_ONCE(c->epoch);
-	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits)
-		return send_xdp(&f, d->in, d->out);
+	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits) {
+		decision_recall(d, &f, &v);
+		if (on(FEATURES_EACH) && (leaves_to_tcx(&f) || each_frame(&h, &f, &v)))
+			return XDP_PASS;
+		return send_xdp(xdp, &f, &v);
+	}
 
-	switch (decide(&f, &v, READ_ONCE(c->now), &xdp_devices, false)) {
+	switch (decide(&h, &f, &v, READ_ONCE(c->now))) {
 	case ACTION_SEND:
 		if (!xdp_fits(xdp, port_at(v.out)->ifindex, f.tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
-		return send_xdp(&f, v.in, v.out);
+		return send_xdp(xdp, &f, &v);
 	case ACTION_FLOOD:
 		if (!flood_xdp(xdp, &f, &v))
 			return XDP_PASS;

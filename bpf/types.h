@@ -12,6 +12,10 @@
 #define PORT_TABLE 8192 /* cells of the table that finds a port by ifindex */
 #define PORT_PROBES 8 /* cells looked at before an ifindex is nobody's */
 #define PORT_NAME 16 /* IFNAMSIZ */
+#define PORT_WORDS (MAX_PORTS / 64) /* of a set of ports, one bit each */
+
+#define VLANS 4096 /* VLAN identifiers; 0 and 4095 name no VLAN (802.1Q table 9-2) */
+#define SPANS 16 /* span ports of a bridge */
 
 #define FDB_WAYS 4 /* entries of a bucket: one cache line */
 #define FDB_WINDOW 8 /* buckets in which an address may live, its home first */
@@ -32,6 +36,25 @@ enum drop_reason {
 	DROP_PROTECTED, /* the two ports share a protected domain */
 	DROP_MTU, /* too large for the way out */
 	DROP_NO_MEMBER, /* nobody to flood it to */
+	DROP_SPAN, /* came in by a span port, which only listens */
+	DROP_VLAN, /* the port is not in the frame's VLAN */
+	DROP_UNTAGGED, /* without a tag, and the port has no VLAN for such frames */
+	DROP_DOUBLE_TAG, /* with a second tag, and the bridge does not take those */
+	DROP_VLAN_OUT, /* the way out is not in the frame's VLAN */
+	DROP_BLOCKED, /* the port is blocked, by its loop guard */
+	DROP_LOOP, /* the switch's own frame has come back */
+	DROP_LOCKED, /* from an address that the port is not opened for */
+	DROP_LIMIT, /* from one address more than the port may have */
+	DROP_SPOOFED, /* lies about a bound address */
+	DROP_DHCP_GUARD, /* a DHCP server's message from a port that is not trusted */
+	DROP_RA_GUARD, /* a router's advertisement from such a port */
+	DROP_NON_IP, /* not IPv4, IPv6, ARP or RARP */
+	DROP_STORM_BCAST, /* above the port's limit of broadcasts */
+	DROP_STORM_MCAST, /* of multicast */
+	DROP_STORM_UNKNOWN, /* of unknown unicast */
+	DROP_RULE, /* blocked by a MAC rule */
+	DROP_NO_PEER, /* the patch cable's other end is not there */
+	DROP_PATCH_LOOP, /* has been in this bridge already, by patch cables */
 	DROP_REASONS,
 };
 
@@ -43,6 +66,9 @@ enum event_kind {
 	EVENT_DELETED, /* somebody asked for it */
 	EVENT_REFUSED_FULL, /* not learned: the bridge's or the port's table is full */
 	EVENT_REFUSED_PINNED, /* not moved: the entry is static or sticky */
+	EVENT_REFUSED_DAMPED, /* not moved: it has moved too often this second */
+	EVENT_LOOP, /* the switch's own frame came back by the port */
+	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
 };
 
 /* What a port does, from its settings. */
@@ -52,17 +78,28 @@ enum port_flag {
 	PORT_MCAST_FLOOD = 1 << 2,
 	PORT_BCAST_FLOOD = 1 << 3,
 	PORT_HAIRPIN = 1 << 4,
+	PORT_LOCKED = 1 << 5, /* takes frames only from addresses that the FDB has there */
+	PORT_BLOCK_NON_IP = 1 << 6,
+	PORT_LIMIT_DROP = 1 << 7, /* frames from an address above fdb_max are dropped */
+	PORT_SOURCE_GUARD = 1 << 8,
 	/* and from what its device is */
 	PORT_XDP = 1 << 9, /* the XDP program is attached as well */
 	PORT_XDP_TX = 1 << 10, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 11, /* every other port takes every flood from here, by XDP */
 	PORT_HOST = 1 << 12, /* the switch's end of a host port */
+	PORT_PATCH = 1 << 13, /* one end of a patch cable: no device */
+	PORT_SPAN = 1 << 14, /* gets copies, gives nothing */
 	/* and what must be put back when the port leaves the bridge */
 	PORT_WAS_PROMISC = 1 << 16,
 	PORT_HAD_LRO = 1 << 17,
 	PORT_HAD_RXVLAN = 1 << 18,
 	PORT_END_HAD_CSUM = 1 << 19, /* a veth's other end left checksums to us */
 	PORT_END_NO_GRO = 1 << 20, /* a veth's other end had GRO off */
+	/* more of what it was told */
+	PORT_TRUSTED = 1 << 21, /* may send what DHCP servers and routers send */
+	PORT_LOOP_GUARD = 1 << 22, /* says when the switch's own frames come back by it */
+	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
+	PORT_RULES_OUT = 1 << 24, /* or go out */
 };
 
 /*
@@ -77,6 +114,54 @@ enum feature {
 	FEATURE_GROUP_FWD = 1 << 4, /* some reserved addresses are forwarded */
 	FEATURE_PEER = 1 << 5,
 	FEATURE_XDP_FLOOD = 1 << 6,
+	FEATURE_VLANS = 1 << 7, /* VLAN filtering */
+	FEATURE_VLAN_STATS = 1 << 8,
+	FEATURE_LOCKED = 1 << 9,
+	FEATURE_LIMIT_DROP = 1 << 10,
+	FEATURE_MOVE_MAX = 1 << 11,
+	FEATURE_LOOP_GUARD = 1 << 12,
+	FEATURE_NON_IP = 1 << 13,
+	FEATURE_SOURCE_GUARD = 1 << 14,
+	FEATURE_DHCP_GUARD = 1 << 15,
+	FEATURE_RA_GUARD = 1 << 16,
+	FEATURE_SUPPRESS = 1 << 17, /* ARP and ND answered from bindings */
+	FEATURE_STORM = 1 << 18,
+	FEATURE_RULES = 1 << 19,
+	FEATURE_SPAN = 1 << 20,
+	FEATURE_PATCH = 1 << 21,
+	FEATURE_CAPTURE = 1 << 22,
+	FEATURE_TALKERS = 1 << 23,
+	FEATURE_TRACE = 1 << 24,
+};
+
+/* Upper half of a constant whose lower half asks for features; see on(). */
+#define FEATURE_QUESTION (0xba5c01e0ull << 32)
+
+/* What a bridge was told, where that is yes or no. */
+enum bridge_flag {
+	BRIDGE_VLANS = 1 << 0, /* VLAN filtering */
+	BRIDGE_QINQ = 1 << 1, /* frames with a second tag are taken */
+	BRIDGE_VLAN_STATS = 1 << 2,
+	BRIDGE_DHCP_GUARD = 1 << 3,
+	BRIDGE_RA_GUARD = 1 << 4,
+	BRIDGE_SUPPRESS = 1 << 5,
+	/* while somebody looks */
+	BRIDGE_CAPTURE = 1 << 6,
+	BRIDGE_TALKERS = 1 << 7,
+};
+
+/* Kinds of floods that can be limited, in the order of port.storm. */
+enum storm_kind {
+	STORM_BCAST,
+	STORM_MCAST,
+	STORM_UNKNOWN,
+	STORM_KINDS,
+};
+
+/* How much of a kind of flood may come in by a port; rate 0 is no limit. */
+struct storm {
+	__u32 rate;
+	__u32 kilobits; /* 1: rate is in 1000 bits a second; 0: in frames a second */
 };
 
 struct port {
@@ -89,6 +174,15 @@ struct port {
 	__u64 host; /* host port: MAC of the host's end */
 	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
 	char name[PORT_NAME];
+	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
+	__u16 span_in; /* bit N: what comes in by the port is copied to span port cfg.spans[N] */
+	__u16 span_out; /* the same of what goes out */
+	__u16 pad;
+	struct storm storm[STORM_KINDS];
+	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
+	__u32 endpoint; /* patch port: its number among those of the namespace, from 1 */
+	__u32 peer_endpoint; /* and that of the cable's other end, 0 while there is none */
+	__u32 pad2;
 };
 
 /*
@@ -106,11 +200,42 @@ struct config {
 	__u32 slots; /* slots in use are below this */
 	__u32 next_incarnation;
 	enum drop_reason reasons; /* DROP_REASONS */
-	__u32 pad;
+	enum bridge_flag flags;
 	__u16 group_fwd_mask;
 	__u8 address[6]; /* the bridge's own */
+	__u16 vlan_proto; /* of the bridge's own tags: 0x8100 or 0x88a8 */
+	__u16 default_pvid; /* of new ports, 0 for none */
+	__u32 move_max; /* moves of an address a second, 0 for no limit */
+	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
+};
+
+enum vlan_kind {
+	VLAN_ORDINARY,
+	VLAN_PRIMARY, /* of private VLANs (RFC 5517) */
+	VLAN_ISOLATED,
+	VLAN_COMMUNITY,
+};
+
+/* A VLAN: sets of ports by slot. */
+struct vlan {
+	__u64 member[PORT_WORDS]; /* in which frames may come in */
+	__u64 reach[PORT_WORDS]; /* to which they may go: the members, if it is no private VLAN */
+	__u64 untagged[PORT_WORDS]; /* of reach, those that they leave by without a tag */
+	__u16 fid; /* VLAN whose addresses it shares: itself, or its primary */
+	__u16 span_in; /* as of a port */
+	__u16 span_out;
+	__u16 unused;
+	enum vlan_kind kind;
+	__u32 pad;
+};
+
+struct vlan_stats {
+	__u64 rx_frames;
+	__u64 rx_bytes;
+	__u64 tx_frames;
+	__u64 tx_bytes;
 };
 
 /*

@@ -299,6 +299,7 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 type change struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
+	tables datapath.Tables
 	before func() error // right before the change is made
 	undo   func()       // undoes before, where the change is refused
 	after  func() error // right after
@@ -324,7 +325,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			err = setXDPTargets(b, c.next)
 		}
 		if err == nil {
-			err = b.Commit(next, leave)
+			err = b.Commit(next, c.tables, leave)
 		}
 		if errors.As(err, new(*datapath.UnfinishedError)) {
 			return unfinished(what, err)

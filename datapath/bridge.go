@@ -32,7 +32,7 @@ func (s *Store) Create(name string, c Config) error {
 	if err := os.MkdirAll(filepath.Join(b.dir, "link"), 0o700); err != nil {
 		return err
 	}
-	if err := b.Commit(c, nil); err != nil { // no port can leave
+	if err := b.Commit(c, Tables{}, nil); err != nil { // no port can leave
 		os.RemoveAll(b.dir)
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(b.pin(b.gen, name), nil)
 }
 
-// Commit makes next the bridge's configuration: it loads programs specialised
+// Commit makes next and t the bridge's configuration: it loads programs specialised
 // for it, attaches them to new ports, and swaps them under the ports that stay,
 // each in one step. A port whose program can't be attached leaves everything
 // as it was; the error is then a PortError. An UnfinishedError says that the
@@ -106,9 +106,9 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // leave is called for each port whose device is there and that the bridge
 // no longer has, or has with another hook (now is then not nil): it gives back
 // what the port took. It may be called again by Mend.
-func (b *Bridge) Commit(next Config, leave Leave) (err error) {
+func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	specialise(&next)
-	g, err := b.load(&next)
+	g, err := b.load(&next, t)
 	if err != nil {
 		return err
 	}

@@ -40,13 +40,46 @@ const (
 	PortHadRxVLAN  = kernelPortFlagPORT_HAD_RXVLAN
 	PortEndHadCsum = kernelPortFlagPORT_END_HAD_CSUM
 	PortEndNoGRO   = kernelPortFlagPORT_END_NO_GRO
+	PortLocked     = kernelPortFlagPORT_LOCKED
+	PortBlockNonIP = kernelPortFlagPORT_BLOCK_NON_IP
+	PortLimitDrop  = kernelPortFlagPORT_LIMIT_DROP
+	PortSrcGuard   = kernelPortFlagPORT_SOURCE_GUARD
+	PortPatch      = kernelPortFlagPORT_PATCH
+	PortSpan       = kernelPortFlagPORT_SPAN
+	PortTrusted    = kernelPortFlagPORT_TRUSTED
+	PortLoopGuard  = kernelPortFlagPORT_LOOP_GUARD
+	PortRulesIn    = kernelPortFlagPORT_RULES_IN
+	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
+)
+
+// BridgeFlags are the bits of Config.Flags.
+type BridgeFlags = kernelBridgeFlag
+
+// The flags of a bridge: what it was told, and what is there while somebody
+// looks.
+const (
+	BridgeVLANs     = kernelBridgeFlagBRIDGE_VLANS
+	BridgeQinQ      = kernelBridgeFlagBRIDGE_QINQ
+	BridgeVLANStats = kernelBridgeFlagBRIDGE_VLAN_STATS
+	BridgeDHCPGuard = kernelBridgeFlagBRIDGE_DHCP_GUARD
+	BridgeRAGuard   = kernelBridgeFlagBRIDGE_RA_GUARD
+	BridgeSuppress  = kernelBridgeFlagBRIDGE_SUPPRESS
+	BridgeCapture   = kernelBridgeFlagBRIDGE_CAPTURE
+	BridgeTalkers   = kernelBridgeFlagBRIDGE_TALKERS
+)
+
+// The kinds of floods, as they index Port.Storm (enum storm_kind).
+const (
+	StormBroadcast = iota
+	StormMulticast
+	StormUnknown
 )
 
 // MaxPorts is the number of ports that a bridge can have.
 const MaxPorts = len(Config{}.Ports) - 1
 
 const (
-	layout     = 1 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 2 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -123,6 +156,11 @@ func buckets(max uint32) uint32 {
 	return uint32(minBuckets + uint64(max)*3/fdbWays)
 }
 
+// choosy are the features with which a flood does not go to every port as it
+// came, or has to be looked at.
+const choosy = kernelFeatureFEATURE_VLANS | kernelFeatureFEATURE_NON_IP | kernelFeatureFEATURE_RULES |
+	kernelFeatureFEATURE_STORM | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE
+
 // specialise fills in what follows from the ports: the table that finds them,
 // and the features that any of them asks for.
 func specialise(c *Config) {
@@ -135,6 +173,28 @@ func specialise(c *Config) {
 	var f kernelFeature
 	if c.GroupFwdMask != 0 {
 		f |= kernelFeatureFEATURE_GROUP_FWD
+	}
+	told := BridgeFlags(c.Flags)
+	for flag, feature := range map[BridgeFlags]kernelFeature{
+		BridgeVLANs:     kernelFeatureFEATURE_VLANS,
+		BridgeDHCPGuard: kernelFeatureFEATURE_DHCP_GUARD,
+		BridgeRAGuard:   kernelFeatureFEATURE_RA_GUARD,
+		BridgeSuppress:  kernelFeatureFEATURE_SUPPRESS,
+		BridgeCapture:   kernelFeatureFEATURE_CAPTURE,
+		BridgeTalkers:   kernelFeatureFEATURE_TALKERS,
+	} {
+		if told&flag != 0 {
+			f |= feature
+		}
+	}
+	if told&BridgeVLANs != 0 && told&BridgeVLANStats != 0 {
+		f |= kernelFeatureFEATURE_VLAN_STATS
+	}
+	if c.MoveMax != 0 {
+		f |= kernelFeatureFEATURE_MOVE_MAX
+	}
+	if c.Spans != [len(c.Spans)]uint16{} {
+		f |= kernelFeatureFEATURE_SPAN
 	}
 	var domains, shared uint32
 	allXDP, allFloods, noHairpin := true, true, true
@@ -157,6 +217,26 @@ func specialise(c *Config) {
 		if p.Peer != 0 {
 			f |= kernelFeatureFEATURE_PEER
 		}
+		for flag, feature := range map[PortFlags]kernelFeature{
+			PortLocked:     kernelFeatureFEATURE_LOCKED,
+			PortLimitDrop:  kernelFeatureFEATURE_LIMIT_DROP,
+			PortLoopGuard:  kernelFeatureFEATURE_LOOP_GUARD,
+			PortBlockNonIP: kernelFeatureFEATURE_NON_IP,
+			PortSrcGuard:   kernelFeatureFEATURE_SOURCE_GUARD,
+			PortSpan:       kernelFeatureFEATURE_SPAN,
+			PortPatch:      kernelFeatureFEATURE_PATCH,
+			PortRulesIn:    kernelFeatureFEATURE_RULES,
+			PortRulesOut:   kernelFeatureFEATURE_RULES,
+		} {
+			if p.Flags&flag != 0 {
+				f |= feature
+			}
+		}
+		for _, s := range p.Storm {
+			if s.Rate != 0 {
+				f |= kernelFeatureFEATURE_STORM
+			}
+		}
 		if p.Flags&PortXDPTx == 0 {
 			allXDP = false
 		}
@@ -166,7 +246,7 @@ func specialise(c *Config) {
 	}
 	for _, p := range ports {
 		p.Flags &^= kernelPortFlagPORT_XDP_FLOOD
-		if allXDP && allFloods && noHairpin && p.Domains&shared == 0 {
+		if allXDP && allFloods && noHairpin && p.Domains&shared == 0 && f&choosy == 0 {
 			p.Flags |= kernelPortFlagPORT_XDP_FLOOD
 			f |= kernelFeatureFEATURE_XDP_FLOOD
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // Names of what is pinned in a generation's folder.
@@ -27,6 +28,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
+	kernelMapVlans, kernelMapVlanStats,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -56,8 +58,46 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 	return loadKernel()
 }
 
+// Tables are what a configuration has beside Config, in maps of their own: nil
+// is as it was.
+type Tables struct {
+	VLANs *VLANs
+}
+
+// sizes returns how many entries the tables have that are as large as a
+// configuration needs them.
+func sizes(c *Config) map[string]uint32 {
+	vlanStats := uint32(1)
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_VLAN_STATS != 0 {
+		vlanStats = uint32(len(VLANs{}))
+	}
+	return map[string]uint32{
+		kernelMapFdb:       c.FdbBuckets + fdbWindow,
+		kernelMapVlanStats: vlanStats,
+	}
+}
+
+// made returns which tables a change makes anew, rather than use on.
+func (b *Bridge) made(c *Config, t Tables) map[string]bool {
+	grown := c.FdbBuckets != b.Config.FdbBuckets // and with the FDB the count of its entries
+	return map[string]bool{
+		kernelMapFdb:       grown,
+		kernelMapUsage:     grown,
+		kernelMapVlans:     t.VLANs != nil,
+		kernelMapVlanStats: sizes(c)[kernelMapVlanStats] != sizes(&b.Config)[kernelMapVlanStats],
+	}
+}
+
+// fill writes to the tables of g what they are to have before a frame comes.
+func (t Tables) fill(g *generation) error {
+	if t.VLANs != nil {
+		return t.VLANs.store(g.coll.Maps[kernelMapVlans])
+	}
+	return nil
+}
+
 // load makes the next generation, with the bridge's tables where it has some.
-func (b *Bridge) load(c *Config) (*generation, error) {
+func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	spec, err := b.store.programs()
 	if err != nil {
 		return nil, err
@@ -65,16 +105,24 @@ func (b *Bridge) load(c *Config) (*generation, error) {
 	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
 		return nil, err
 	}
-	spec.Maps[kernelMapFdb].MaxEntries = c.FdbBuckets + fdbWindow
+	for _, p := range spec.Programs {
+		answer(p, c.Features)
+	}
+	for name, n := range sizes(c) {
+		spec.Maps[name].MaxEntries = n
+	}
+	if t.VLANs != nil {
+		spec.Maps[kernelMapVlans].MaxEntries = uint32(len(t.VLANs))
+	}
 	if !anyXDP(c) {
 		delete(spec.Programs, kernelProgBasculeXdp)
 	}
 	var opts ebpf.CollectionOptions
 	opts.MapReplacements = map[string]*ebpf.Map{}
 	if b.gen != "" {
+		made := b.made(c, t)
 		for _, name := range tables {
-			// an FDB that grows is a new one, and so is the count of its entries
-			if c.FdbBuckets != b.Config.FdbBuckets && (name == kernelMapFdb || name == kernelMapUsage) {
+			if made[name] {
 				continue
 			}
 			m, err := b.openTable(name)
@@ -89,7 +137,36 @@ func (b *Bridge) load(c *Config) (*generation, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	return &generation{name: b.nextGeneration(), coll: coll}, nil
+	g := &generation{name: b.nextGeneration(), coll: coll}
+	if err := t.fill(g); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// featureQuestion is FEATURE_QUESTION of bpf/types.h.
+const featureQuestion = 0xba5c01e0
+
+// answer writes into a program which features are on, wherever it asks: a
+// constant whose upper half is featureQuestion and whose lower half is the
+// features becomes 1 or 0. Both take the room of two instructions.
+func answer(p *ebpf.ProgramSpec, features uint32) {
+	var all asm.Instructions
+	for _, ins := range p.Instructions {
+		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant)>>32 != featureQuestion {
+			all = append(all, ins)
+			continue
+		}
+		yes := int32(0)
+		if uint32(ins.Constant)&features != 0 {
+			yes = 1
+		}
+		all = append(all,
+			asm.Mov.Imm(ins.Dst, yes).WithMetadata(ins.Metadata),
+			asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}) // to the next
+	}
+	p.Instructions = all
 }
 
 // nextGeneration names the generation after the current. The first has a

@@ -13,6 +13,19 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelBridgeFlag uint32
+
+const (
+	kernelBridgeFlagBRIDGE_VLANS      kernelBridgeFlag = 1
+	kernelBridgeFlagBRIDGE_QINQ       kernelBridgeFlag = 2
+	kernelBridgeFlagBRIDGE_VLAN_STATS kernelBridgeFlag = 4
+	kernelBridgeFlagBRIDGE_DHCP_GUARD kernelBridgeFlag = 8
+	kernelBridgeFlagBRIDGE_RA_GUARD   kernelBridgeFlag = 16
+	kernelBridgeFlagBRIDGE_SUPPRESS   kernelBridgeFlag = 32
+	kernelBridgeFlagBRIDGE_CAPTURE    kernelBridgeFlag = 64
+	kernelBridgeFlagBRIDGE_TALKERS    kernelBridgeFlag = 128
+)
+
 type kernelClock struct {
 	_      structs.HostLayout
 	Epoch  uint32
@@ -34,9 +47,13 @@ type kernelConfig struct {
 	Slots           uint32
 	NextIncarnation uint32
 	Reasons         uint32
-	Pad             uint32
+	Flags           uint32
 	GroupFwdMask    uint16
 	Address         [6]uint8
+	VlanProto       uint16
+	DefaultPvid     uint16
+	MoveMax         uint32
+	Spans           [16]uint16
 	PortCells       [8192]uint16
 	Ports           [1024]struct {
 		_           structs.HostLayout
@@ -49,6 +66,19 @@ type kernelConfig struct {
 		Host        uint64
 		Peer        uint64
 		Name        [16]int8
+		Pvid        uint16
+		SpanIn      uint16
+		SpanOut     uint16
+		Pad         uint16
+		Storm       [3]struct {
+			_        structs.HostLayout
+			Rate     uint32
+			Kilobits uint32
+		}
+		BlockTime    uint32
+		Endpoint     uint32
+		PeerEndpoint uint32
+		Pad2         uint32
 	}
 }
 
@@ -86,21 +116,46 @@ type kernelDecisions struct {
 		In      uint16
 		Out     uint16
 		Fits    uint32
+		Vid     uint16
+		Vlan    uint16
+		Tag     uint16
+		RuleIn  uint16
+		RuleOut uint16
+		Pad     [3]uint16
 	}
 }
 
 type kernelDropReason uint32
 
 const (
-	kernelDropReasonDROP_UNKNOWN    kernelDropReason = 0
-	kernelDropReasonDROP_MALFORMED  kernelDropReason = 1
-	kernelDropReasonDROP_RESERVED   kernelDropReason = 2
-	kernelDropReasonDROP_BAD_SOURCE kernelDropReason = 3
-	kernelDropReasonDROP_SAME_PORT  kernelDropReason = 4
-	kernelDropReasonDROP_PROTECTED  kernelDropReason = 5
-	kernelDropReasonDROP_MTU        kernelDropReason = 6
-	kernelDropReasonDROP_NO_MEMBER  kernelDropReason = 7
-	kernelDropReasonDROP_REASONS    kernelDropReason = 8
+	kernelDropReasonDROP_UNKNOWN       kernelDropReason = 0
+	kernelDropReasonDROP_MALFORMED     kernelDropReason = 1
+	kernelDropReasonDROP_RESERVED      kernelDropReason = 2
+	kernelDropReasonDROP_BAD_SOURCE    kernelDropReason = 3
+	kernelDropReasonDROP_SAME_PORT     kernelDropReason = 4
+	kernelDropReasonDROP_PROTECTED     kernelDropReason = 5
+	kernelDropReasonDROP_MTU           kernelDropReason = 6
+	kernelDropReasonDROP_NO_MEMBER     kernelDropReason = 7
+	kernelDropReasonDROP_SPAN          kernelDropReason = 8
+	kernelDropReasonDROP_VLAN          kernelDropReason = 9
+	kernelDropReasonDROP_UNTAGGED      kernelDropReason = 10
+	kernelDropReasonDROP_DOUBLE_TAG    kernelDropReason = 11
+	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 12
+	kernelDropReasonDROP_BLOCKED       kernelDropReason = 13
+	kernelDropReasonDROP_LOOP          kernelDropReason = 14
+	kernelDropReasonDROP_LOCKED        kernelDropReason = 15
+	kernelDropReasonDROP_LIMIT         kernelDropReason = 16
+	kernelDropReasonDROP_SPOOFED       kernelDropReason = 17
+	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 18
+	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 19
+	kernelDropReasonDROP_NON_IP        kernelDropReason = 20
+	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 21
+	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 22
+	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 23
+	kernelDropReasonDROP_RULE          kernelDropReason = 24
+	kernelDropReasonDROP_NO_PEER       kernelDropReason = 25
+	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 26
+	kernelDropReasonDROP_REASONS       kernelDropReason = 27
 )
 
 type kernelEvent struct {
@@ -123,6 +178,9 @@ const (
 	kernelEventKindEVENT_DELETED        kernelEventKind = 4
 	kernelEventKindEVENT_REFUSED_FULL   kernelEventKind = 5
 	kernelEventKindEVENT_REFUSED_PINNED kernelEventKind = 6
+	kernelEventKindEVENT_REFUSED_DAMPED kernelEventKind = 7
+	kernelEventKindEVENT_LOOP           kernelEventKind = 8
+	kernelEventKindEVENT_BLOCKED        kernelEventKind = 9
 )
 
 type kernelFdbBucket struct {
@@ -139,13 +197,31 @@ type kernelFdbEntry struct {
 type kernelFeature uint32
 
 const (
-	kernelFeatureFEATURE_PROTECTED   kernelFeature = 1
-	kernelFeatureFEATURE_HAIRPIN     kernelFeature = 2
-	kernelFeatureFEATURE_NO_LEARN    kernelFeature = 4
-	kernelFeatureFEATURE_FLOOD_FLAGS kernelFeature = 8
-	kernelFeatureFEATURE_GROUP_FWD   kernelFeature = 16
-	kernelFeatureFEATURE_PEER        kernelFeature = 32
-	kernelFeatureFEATURE_XDP_FLOOD   kernelFeature = 64
+	kernelFeatureFEATURE_PROTECTED    kernelFeature = 1
+	kernelFeatureFEATURE_HAIRPIN      kernelFeature = 2
+	kernelFeatureFEATURE_NO_LEARN     kernelFeature = 4
+	kernelFeatureFEATURE_FLOOD_FLAGS  kernelFeature = 8
+	kernelFeatureFEATURE_GROUP_FWD    kernelFeature = 16
+	kernelFeatureFEATURE_PEER         kernelFeature = 32
+	kernelFeatureFEATURE_XDP_FLOOD    kernelFeature = 64
+	kernelFeatureFEATURE_VLANS        kernelFeature = 128
+	kernelFeatureFEATURE_VLAN_STATS   kernelFeature = 256
+	kernelFeatureFEATURE_LOCKED       kernelFeature = 512
+	kernelFeatureFEATURE_LIMIT_DROP   kernelFeature = 1024
+	kernelFeatureFEATURE_MOVE_MAX     kernelFeature = 2048
+	kernelFeatureFEATURE_LOOP_GUARD   kernelFeature = 4096
+	kernelFeatureFEATURE_NON_IP       kernelFeature = 8192
+	kernelFeatureFEATURE_SOURCE_GUARD kernelFeature = 16384
+	kernelFeatureFEATURE_DHCP_GUARD   kernelFeature = 32768
+	kernelFeatureFEATURE_RA_GUARD     kernelFeature = 65536
+	kernelFeatureFEATURE_SUPPRESS     kernelFeature = 131072
+	kernelFeatureFEATURE_STORM        kernelFeature = 262144
+	kernelFeatureFEATURE_RULES        kernelFeature = 524288
+	kernelFeatureFEATURE_SPAN         kernelFeature = 1048576
+	kernelFeatureFEATURE_PATCH        kernelFeature = 2097152
+	kernelFeatureFEATURE_CAPTURE      kernelFeature = 4194304
+	kernelFeatureFEATURE_TALKERS      kernelFeature = 8388608
+	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
 )
 
 type kernelPort struct {
@@ -159,6 +235,19 @@ type kernelPort struct {
 	Host        uint64
 	Peer        uint64
 	Name        [16]int8
+	Pvid        uint16
+	SpanIn      uint16
+	SpanOut     uint16
+	Pad         uint16
+	Storm       [3]struct {
+		_        structs.HostLayout
+		Rate     uint32
+		Kilobits uint32
+	}
+	BlockTime    uint32
+	Endpoint     uint32
+	PeerEndpoint uint32
+	Pad2         uint32
 }
 
 type kernelPortFlag uint32
@@ -169,15 +258,25 @@ const (
 	kernelPortFlagPORT_MCAST_FLOOD  kernelPortFlag = 4
 	kernelPortFlagPORT_BCAST_FLOOD  kernelPortFlag = 8
 	kernelPortFlagPORT_HAIRPIN      kernelPortFlag = 16
+	kernelPortFlagPORT_LOCKED       kernelPortFlag = 32
+	kernelPortFlagPORT_BLOCK_NON_IP kernelPortFlag = 64
+	kernelPortFlagPORT_LIMIT_DROP   kernelPortFlag = 128
+	kernelPortFlagPORT_SOURCE_GUARD kernelPortFlag = 256
 	kernelPortFlagPORT_XDP          kernelPortFlag = 512
 	kernelPortFlagPORT_XDP_TX       kernelPortFlag = 1024
 	kernelPortFlagPORT_XDP_FLOOD    kernelPortFlag = 2048
 	kernelPortFlagPORT_HOST         kernelPortFlag = 4096
+	kernelPortFlagPORT_PATCH        kernelPortFlag = 8192
+	kernelPortFlagPORT_SPAN         kernelPortFlag = 16384
 	kernelPortFlagPORT_WAS_PROMISC  kernelPortFlag = 65536
 	kernelPortFlagPORT_HAD_LRO      kernelPortFlag = 131072
 	kernelPortFlagPORT_HAD_RXVLAN   kernelPortFlag = 262144
 	kernelPortFlagPORT_END_HAD_CSUM kernelPortFlag = 524288
 	kernelPortFlagPORT_END_NO_GRO   kernelPortFlag = 1048576
+	kernelPortFlagPORT_TRUSTED      kernelPortFlag = 2097152
+	kernelPortFlagPORT_LOOP_GUARD   kernelPortFlag = 4194304
+	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 8388608
+	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 16777216
 )
 
 type kernelPortStats struct {
@@ -189,7 +288,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [8]uint64
+	Drops    [27]uint64
 }
 
 type kernelTimer struct {
@@ -207,6 +306,36 @@ type kernelTold struct {
 	Count  uint32
 }
 
+type kernelVlan struct {
+	_        structs.HostLayout
+	Member   [16]uint64
+	Reach    [16]uint64
+	Untagged [16]uint64
+	Fid      uint16
+	SpanIn   uint16
+	SpanOut  uint16
+	Unused   uint16
+	Kind     kernelVlanKind
+	Pad      uint32
+}
+
+type kernelVlanKind uint32
+
+const (
+	kernelVlanKindVLAN_ORDINARY  kernelVlanKind = 0
+	kernelVlanKindVLAN_PRIMARY   kernelVlanKind = 1
+	kernelVlanKindVLAN_ISOLATED  kernelVlanKind = 2
+	kernelVlanKindVLAN_COMMUNITY kernelVlanKind = 3
+)
+
+type kernelVlanStats struct {
+	_        structs.HostLayout
+	RxFrames uint64
+	RxBytes  uint64
+	TxFrames uint64
+	TxBytes  uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -220,6 +349,8 @@ const (
 	kernelMapTimer           = "timer"
 	kernelMapTold            = "told"
 	kernelMapUsage           = "usage"
+	kernelMapVlanStats       = "vlan_stats"
+	kernelMapVlans           = "vlans"
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
 	kernelProgBasculeTcx     = "bascule_tcx"
@@ -287,6 +418,8 @@ type kernelMapSpecs struct {
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
 	Told       *ebpf.MapSpec `ebpf:"told"`
 	Usage      *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
 	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -326,6 +459,8 @@ type kernelMaps struct {
 	Timer      *ebpf.Map `ebpf:"timer"`
 	Told       *ebpf.Map `ebpf:"told"`
 	Usage      *ebpf.Map `ebpf:"usage"`
+	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans      *ebpf.Map `ebpf:"vlans"`
 	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -340,6 +475,8 @@ func (m *kernelMaps) Close() error {
 		m.Timer,
 		m.Told,
 		m.Usage,
+		m.VlanStats,
+		m.Vlans,
 		m.XdpDevices,
 	)
 }

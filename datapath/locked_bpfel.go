@@ -25,6 +25,8 @@ const (
 	lockedMapTimer           = "timer"
 	lockedMapTold            = "told"
 	lockedMapUsage           = "usage"
+	lockedMapVlanStats       = "vlan_stats"
+	lockedMapVlans           = "vlans"
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
 	lockedProgBasculeTcx     = "bascule_tcx"
@@ -94,6 +96,8 @@ type lockedMapSpecs struct {
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
 	Told       *ebpf.MapSpec `ebpf:"told"`
 	Usage      *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
 	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -135,6 +139,8 @@ type lockedMaps struct {
 	Timer      *ebpf.Map `ebpf:"timer"`
 	Told       *ebpf.Map `ebpf:"told"`
 	Usage      *ebpf.Map `ebpf:"usage"`
+	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans      *ebpf.Map `ebpf:"vlans"`
 	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -149,6 +155,8 @@ func (m *lockedMaps) Close() error {
 		m.Timer,
 		m.Told,
 		m.Usage,
+		m.VlanStats,
+		m.Vlans,
 		m.XdpDevices,
 	)
 }

@@ -93,7 +93,7 @@ func newBenchOn(t testing.TB, r *rack, ports int, change ...func(c *Config, p []
 	}
 	b := &Bridge{store: &Store{Locked: underLock(t)}}
 	var err error
-	if s.gen, err = b.load(&s.cfg); err != nil {
+	if s.gen, err = b.load(&s.cfg, Tables{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.gen.Close)

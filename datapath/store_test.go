@@ -80,7 +80,7 @@ func (s *shelf) create(name string, ports int, change ...func(c *Config, p []*Po
 		if ports == 0 && len(change) == 0 {
 			return nil
 		}
-		return b.Commit(newConfig(s.rack, ports, change...), keepAll)
+		return b.Commit(newConfig(s.rack, ports, change...), Tables{}, keepAll)
 	})
 	return b
 }
@@ -102,7 +102,7 @@ func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {
 	return s.try(func() error {
 		next := b.Config
 		change(&next, Ports(&next))
-		return b.Commit(next, keepAll)
+		return b.Commit(next, Tables{}, keepAll)
 	})
 }
 
@@ -451,7 +451,7 @@ func TestMend(t *testing.T) {
 				}
 				next := b.Config
 				change(s, &next)
-				g, err := b.load(&next)
+				g, err := b.load(&next, Tables{})
 				if err != nil {
 					return err
 				}

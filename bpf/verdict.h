@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* What is decided about a frame, and where the decision is made. */
+#pragma once
+
+#include "frame.h"
+#include "port.h"
+#include "stats.h"
+
+enum action {
+	ACTION_PASS, /* not a frame of this bridge */
+	ACTION_DROP,
+	ACTION_SEND,
+	ACTION_FLOOD,
+	ACTION_LEAVE, /* not decided: for tcx, which can do more */
+	ACTION_ANSWERED, /* the switch answers it itself */
+};
+
+/* Where a program sits; constants to the compiler. */
+struct hook {
+	void *ctx; /* struct __sk_buff or xdp_md */
+	struct device_map *devices;
+	bool skb; /* tcx, which may do everything */
+};
+
+struct verdict {
+	u32 in; /* slot */
+	u32 out; /* slot, for ACTION_SEND */
+	u32 reason; /* for ACTION_DROP */
+	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
+	u64 word; /* what the FDB has for the destination */
+	struct vlan *row; /* VLAN filtering: the frame's VLAN */
+	u16 vid; /* VLAN that the frame is in */
+	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
+	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */
+	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
+	u16 rule_out;
+	u16 spans; /* span ports that have a copy of the frame already */
+	u8 answered;
+	u8 fleeting; /* holds for this frame alone: not to be remembered */
+};
+
+static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)
+{
+	v->reason = reason;
+	return ACTION_DROP;
+}
+
+/* Reads bytes of the frame, wherever they are; 0 if they are there. */
+static __always_inline long frame_bytes(const struct hook *h, u32 at, void *to, u32 len)
+{
+	return h->skb ? bpf_skb_load_bytes(h->ctx, at, to, len)
+		      : bpf_xdp_load_bytes(h->ctx, at, to, len);
+}

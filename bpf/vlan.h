@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * VLANs: which one a frame is in, which ports that has, and the tag that a
+ * frame leaves with (802.1Q clauses 6.9 and 8.6).
+ */
+#pragma once
+
+#include "verdict.h"
+
+static __always_inline bool ports_have(const u64 *set, u32 slot)
+{
+	return set[SLOT(slot) / 64] >> (slot % 64) & 1;
+}
+
+static __always_inline bool vlan_reaches(struct vlan *row, u32 slot)
+{
+	return row && ports_have(row->reach, slot);
+}
+
+/* Finds the VLAN of a frame that comes in; 0 or the reason against it. */
+static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
+				   const volatile struct port *in)
+{
+	u32 vid = f->outer & VID_MASK;
+
+	/* one that is not the bridge's own, behind that or instead of it */
+	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
+	    cfg.vlan_proto == ETHERTYPE_VLAN)
+		return DROP_DOUBLE_TAG;
+	if (!vid) /* none, or one that has a priority alone */
+		vid = in->pvid;
+	if (!vid)
+		return DROP_UNTAGGED;
+	v->vid = vid;
+	v->row = bpf_map_lookup_elem(&vlans, &vid);
+	if (!v->row || !ports_have(v->row->member, v->in))
+		return DROP_VLAN;
+	v->vlan = v->row->fid;
+	return 0;
+}
+
+/*
+ * The tag to leave by a port with: TAG_OUT and the VLAN, or 0 for none. What is
+ * in a private VLAN leaves by a port that has only the primary in that.
+ */
+#define TAG_OUT (1 << 12)
+
+static __always_inline u16 vlan_tag(const struct verdict *v, u32 slot)
+{
+	if (!on(FEATURE_VLANS) || !v->row || ports_have(v->row->untagged, slot))
+		return 0;
+	return TAG_OUT | (ports_have(v->row->member, slot) ? v->vid : v->vlan);
+}
+
+/* That tag with the priority that the frame came with: as TAG_PRESENT | TCI, 0 for none. */
+static __always_inline u32 tag_with_priority(const struct frame *f, u16 tag)
+{
+	return tag ? TAG_PRESENT | (f->outer & TAG_PRIORITY) | (tag & VID_MASK) : 0;
+}
+
+/* Gives an skb another tag; false if there is no memory for it. */
+static __always_inline bool skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
+{
+	if (has == wants)
+		return true;
+	if (has && bpf_skb_vlan_pop(skb))
+		return false;
+	return !wants || !bpf_skb_vlan_push(skb, bpf_htons(cfg.vlan_proto), wants & 0xffff);
+}
+
+struct addresses {
+	u32 word[3]; /* destination and source */
+};
+
+/* The same without an skb; false, and nothing changed, if there is no room. */
+static __always_inline bool xdp_retag(struct xdp_md *xdp, u32 has, u32 wants)
+{
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct addresses addresses;
+
+	if (has == wants)
+		return true;
+	if (data + ETHER_HEADER + ETHER_TAG > data_end)
+		return false;
+	addresses = *(struct addresses *)data;
+	if (!has || !wants) {
+		if (bpf_xdp_adjust_head(xdp, has ? ETHER_TAG : -ETHER_TAG))
+			return false;
+		data = (void *)(long)xdp->data;
+		data_end = (void *)(long)xdp->data_end;
+		if (data + ETHER_HEADER + ETHER_TAG > data_end)
+			return false;
+		*(struct addresses *)data = addresses;
+	}
+	if (wants) {
+		*(u16 *)(data + 12) = bpf_htons(cfg.vlan_proto);
+		*(u16 *)(data + 14) = bpf_htons(wants & 0xffff);
+	}
+	return true;
+}
+
+static __always_inline void vlan_count(u32 vid, u32 len, bool rx)
+{
+	struct vlan_stats *s = bpf_map_lookup_elem(&vlan_stats, &vid);
+
+	if (!s)
+		return;
+	if (rx) {
+		s->rx_frames++;
+		s->rx_bytes += len;
+	} else {
+		s->tx_frames++;
+		s->tx_bytes += len;
+	}
+}

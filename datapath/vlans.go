@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// VLAN is a VLAN of a bridge: sets of ports by slot, 64 to a word, and what it
+// is to other VLANs.
+type VLAN = kernelVlan
+
+// VLANs are a bridge's VLANs by identifier; 0 and 4095 name none.
+type VLANs [4096]VLAN
+
+// The kinds of VLANs (RFC 5517).
+const (
+	VLANOrdinary  = kernelVlanKindVLAN_ORDINARY
+	VLANPrimary   = kernelVlanKindVLAN_PRIMARY
+	VLANIsolated  = kernelVlanKindVLAN_ISOLATED
+	VLANCommunity = kernelVlanKindVLAN_COMMUNITY
+)
+
+// Ports is a set of ports by slot.
+type PortSet = [len(VLAN{}.Member)]uint64
+
+// VLANs returns the bridge's, all empty if it has never had any.
+func (b *Bridge) VLANs() (*VLANs, error) {
+	vlans := new(VLANs)
+	m, err := b.openTable(kernelMapVlans)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	if int(m.MaxEntries()) < len(vlans) {
+		return vlans, nil
+	}
+	return vlans, eachVLAN(m, func(mem []VLAN) { copy(vlans[:], mem) })
+}
+
+// store fills a map that no program runs with yet.
+func (v *VLANs) store(m *ebpf.Map) error {
+	return eachVLAN(m, func(mem []VLAN) { copy(mem, v[:]) })
+}
+
+func eachVLAN(m *ebpf.Map, f func([]VLAN)) error {
+	size := int(m.MaxEntries() * m.ValueSize())
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the VLANs: %w", err)
+	}
+	defer unix.Munmap(mem)
+	f(unsafe.Slice((*VLAN)(unsafe.Pointer(&mem[0])), int(m.MaxEntries())))
+	return nil
+}
