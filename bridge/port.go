@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"bascule/datapath"
 
@@ -419,11 +420,23 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 		datapath.PortMcastFlood: &c.MulticastFlood,
 		datapath.PortBcastFlood: &c.BroadcastFlood,
 		datapath.PortHairpin:    &c.Hairpin,
+		datapath.PortLocked:     &c.Locked,
+		datapath.PortBlockNonIP: &c.BlockNonIP,
+		datapath.PortSrcGuard:   &c.SourceGuard,
+		datapath.PortTrusted:    &c.Trusted,
+		datapath.PortLoopGuard:  &c.LoopGuard.On,
 	}
 }
 
 func loadPortConfig(p *datapath.Port) PortConfig {
-	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax}
+	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax, FDBFull: FullFlood}
+	if p.Flags&datapath.PortLimitDrop != 0 {
+		c.FDBFull = FullDrop
+	}
+	c.LoopGuard.Block = time.Duration(p.BlockTime) * time.Second
+	for i, s := range p.Storm {
+		c.Storm[i] = StormLimit{Rate: s.Rate, Kilobits: s.Kilobits != 0}
+	}
 	for flag, field := range flagFields(&c) {
 		*field = p.Flags&flag != 0
 	}
@@ -432,6 +445,14 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 
 func (c PortConfig) store(p *datapath.Port) {
 	p.Domains, p.FdbMax = uint32(c.Protected), c.FDBMax
+	setFlag(p, datapath.PortLimitDrop, c.FDBFull == FullDrop)
+	p.BlockTime = uint32(c.LoopGuard.Block / time.Second)
+	for i, l := range c.Storm {
+		p.Storm[i].Rate, p.Storm[i].Kilobits = l.Rate, 0
+		if l.Kilobits {
+			p.Storm[i].Kilobits = 1
+		}
+	}
 	for flag, field := range flagFields(&c) {
 		setFlag(p, flag, *field)
 	}

@@ -4,10 +4,13 @@ package bridge
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Setting is one thing that a bridge or a port can be told. The tables
@@ -48,6 +51,17 @@ type BridgeConfig struct {
 	Ageing       time.Duration // after this long unheard an address is unknown again
 	FDBMax       uint32        // most dynamic entries
 	GroupFwdMask uint16        // bit X set: frames to 01:80:C2:00:00:0X are forwarded
+
+	VLANFiltering bool   // ports have VLANs, and frames stay in theirs
+	DefaultPVID   uint16 // VLAN of a new port's frames without a tag, 0 for none
+	VLANProtocol  uint16 // EtherType of the bridge's own tags: 0x8100 or 0x88a8
+	QinQ          bool   // frames with a second tag are taken
+	VLANStats     bool   // frames are counted by VLAN
+
+	MoveMax       uint32 // moves of one address a second, 0 for no limit
+	DHCPGuard     bool   // what DHCP servers send comes from trusted ports alone
+	RAGuard       bool   // the same of IPv6 routers' advertisements
+	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
 }
 
 // Limits of the settings.
@@ -91,6 +105,59 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		},
 		format: func(c BridgeConfig) string { return fmt.Sprintf("%#x", c.GroupFwdMask) },
 	},
+	onOff("vlan-filtering", false, "give ports VLANs, and keep frames in theirs", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
+	{
+		Name: "default-pvid", Value: "VLAN", Default: "1",
+		Help: "VLAN of a new port, without a tag: 1 to 4094, or none",
+		parse: func(c *BridgeConfig, v string) (err error) {
+			c.DefaultPVID = 0
+			if v != "none" {
+				c.DefaultPVID, err = parseVID(v)
+			}
+			return err
+		},
+		format: func(c BridgeConfig) string {
+			if c.DefaultPVID == 0 {
+				return "none"
+			}
+			return strconv.Itoa(int(c.DefaultPVID))
+		},
+	},
+	{
+		Name: "vlan-protocol", Value: "802.1Q|802.1ad", Default: "802.1Q",
+		Help: "the kind of tag that VLANs are told by",
+		parse: func(c *BridgeConfig, v string) error {
+			switch strings.ToLower(v) {
+			case "802.1q":
+				c.VLANProtocol = unix.ETH_P_8021Q
+			case "802.1ad":
+				c.VLANProtocol = unix.ETH_P_8021AD
+			default:
+				return fmt.Errorf("no such kind of tag; give 802.1Q or 802.1ad")
+			}
+			return nil
+		},
+		format: func(c BridgeConfig) string {
+			if c.VLANProtocol == unix.ETH_P_8021AD {
+				return "802.1ad"
+			}
+			return "802.1Q"
+		},
+	},
+	onOff("qinq", false, "take frames with a second tag", func(c *BridgeConfig) *bool { return &c.QinQ }),
+	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }),
+	{
+		Name: "move-max", Value: "N", Default: "0",
+		Help: "let an address move at most N times a second, 0 for no limit",
+		parse: func(c *BridgeConfig, v string) (err error) {
+			c.MoveMax, err = parseUint(v, 0, 1000000)
+			return err
+		},
+		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.MoveMax)) },
+	},
+	onOff("dhcp-guard", false, "take DHCP servers' messages from trusted ports alone", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
+	onOff("ra-guard", false, "take IPv6 router advertisements from trusted ports alone", func(c *BridgeConfig) *bool { return &c.RAGuard }),
+	onOff("neigh-suppress", false, "answer ARP and ND for bound addresses", func(c *BridgeConfig) *bool { return &c.NeighSuppress }),
 }
 
 // PortConfig is what a port was told.
@@ -102,6 +169,31 @@ type PortConfig struct {
 	Hairpin        bool    // a frame may leave by the port it came in by
 	Protected      Domains // two ports that share a domain never talk
 	FDBMax         uint32  // most dynamic entries of the port, 0 for no limit of its own
+	FDBFull        string  // what becomes of frames from an address above FDBMax: FullFlood or FullDrop
+	Locked         bool    // frames are taken from addresses that the FDB has on the port alone
+	BlockNonIP     bool    // nothing but IPv4, IPv6, ARP and RARP passes, in or out
+	SourceGuard    bool    // IP, ARP and ND must not lie about bound addresses
+	Trusted        bool    // DHCP servers and routers may be behind the port
+	LoopGuard      LoopGuard
+	Storm          [3]StormLimit // of broadcast, multicast, unknown unicast that comes in
+}
+
+// What becomes of frames from an address that a port has no room for.
+const (
+	FullFlood = "flood" // they are forwarded; the address is not learned
+	FullDrop  = "drop"
+)
+
+// LoopGuard says what is done when the switch's own frames come back by a port.
+type LoopGuard struct {
+	On    bool          // it is told
+	Block time.Duration // for so long the port takes no frame; 0: only told
+}
+
+// StormLimit is the most of a kind of flood that may come in by a port.
+type StormLimit struct {
+	Rate     uint32 // a second, 0 for no limit
+	Kilobits bool   // Rate is in 1000 bits; else in frames
 }
 
 // PortSettings are the settings of a port.
@@ -142,6 +234,115 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return strconv.Itoa(int(c.FDBMax)) },
 	},
+	{
+		Name: "fdb-full", Value: "flood|drop", Default: FullFlood,
+		Help: "what becomes of frames from an address that fdb-max leaves no room for",
+		parse: func(c *PortConfig, v string) error {
+			if v != FullFlood && v != FullDrop {
+				return fmt.Errorf("no such action; give flood or drop")
+			}
+			c.FDBFull = v
+			return nil
+		},
+		format: func(c PortConfig) string { return c.FDBFull },
+	},
+	onOff("locked", false, "take frames only from addresses that the FDB has on the port", func(c *PortConfig) *bool { return &c.Locked }),
+	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
+	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port", func(c *PortConfig) *bool { return &c.SourceGuard }),
+	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
+	{
+		Name: "loop-guard", Value: "off|report|TIME", Default: "off",
+		Help: "when own frames come back: report it, or block the port for 1s to 3600s too",
+		parse: func(c *PortConfig, v string) (err error) {
+			c.LoopGuard, err = parseLoopGuard(v)
+			return err
+		},
+		format: func(c PortConfig) string {
+			switch {
+			case !c.LoopGuard.On:
+				return "off"
+			case c.LoopGuard.Block == 0:
+				return "report"
+			}
+			return strconv.Itoa(int(c.LoopGuard.Block/time.Second)) + "s"
+		},
+	},
+	stormLimit("storm-bcast", "broadcast", 0),
+	stormLimit("storm-mcast", "multicast", 1),
+	stormLimit("storm-unknown", "unknown unicast", 2),
+}
+
+func parseLoopGuard(v string) (LoopGuard, error) {
+	switch v {
+	case "off":
+		return LoopGuard{}, nil
+	case "report":
+		return LoopGuard{On: true}, nil
+	}
+	d, err := parseSeconds(v)
+	if err != nil || d < time.Second || d > time.Hour {
+		return LoopGuard{}, fmt.Errorf("not a time to block for; give off, report, or 1s to 3600s")
+	}
+	return LoopGuard{On: true, Block: d}, nil
+}
+
+// noStorm is the limit that is none.
+const noStorm = "none"
+
+func stormLimit(name, kind string, index int) Setting[PortConfig] {
+	return Setting[PortConfig]{
+		Name: name, Value: "RATE", Default: noStorm,
+		Help: "take at most so much " + kind + ": 500pps, 10mbit, or none",
+		parse: func(c *PortConfig, v string) (err error) {
+			c.Storm[index], err = ParseStormLimit(v)
+			return err
+		},
+		format: func(c PortConfig) string { return c.Storm[index].String() },
+	}
+}
+
+// rateUnits are the units of a storm limit, in frames or in 1000 bits.
+var rateUnits = []struct {
+	suffix   string
+	factor   uint64
+	kilobits bool
+}{{"pps", 1, false}, {"gbit", 1000000, true}, {"mbit", 1000, true}, {"kbit", 1, true}}
+
+// ParseStormLimit reads a rate a second: frames, "500" or "500pps", or bits,
+// "64kbit", "10mbit", "1gbit"; "none" is no limit.
+func ParseStormLimit(s string) (StormLimit, error) {
+	if s == noStorm {
+		return StormLimit{}, nil
+	}
+	digits, factor, kilobits := s, uint64(1), false
+	for _, u := range rateUnits {
+		if d, ok := strings.CutSuffix(s, u.suffix); ok {
+			digits, factor, kilobits = d, u.factor, u.kilobits
+			break
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if err == nil && n == 0 {
+		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing in; give none for no limit, or switch the flood off")
+	}
+	if err != nil || n*factor > math.MaxUint32 {
+		return StormLimit{}, fmt.Errorf("not a rate; give frames such as 500pps, or bits such as 64kbit, 10mbit, 1gbit, or none")
+	}
+	return StormLimit{Rate: uint32(n * factor), Kilobits: kilobits}, nil
+}
+
+// String prints the limit as ParseStormLimit takes it, in the largest unit that
+// is exact.
+func (l StormLimit) String() string {
+	if l.Rate == 0 {
+		return noStorm
+	}
+	for _, u := range rateUnits {
+		if u.kilobits == l.Kilobits && uint64(l.Rate)%u.factor == 0 {
+			return strconv.FormatUint(uint64(l.Rate)/u.factor, 10) + u.suffix
+		}
+	}
+	panic("a unit of 1 is in the table")
 }
 
 // Isolated reports whether the port is in protected domain 1.
@@ -215,14 +416,14 @@ func defaults[T any](settings []Setting[T]) T {
 	return config
 }
 
-func onOff(name string, def bool, help string, field func(*PortConfig) *bool) Setting[PortConfig] {
-	return Setting[PortConfig]{
+func onOff[T any](name string, def bool, help string, field func(*T) *bool) Setting[T] {
+	return Setting[T]{
 		Name: name, Value: OnOff, Default: formatOnOff(def), Help: help,
-		parse: func(c *PortConfig, v string) (err error) {
+		parse: func(c *T, v string) (err error) {
 			*field(c), err = parseOnOff(v)
 			return err
 		},
-		format: func(c PortConfig) string { return formatOnOff(*field(&c)) },
+		format: func(c T) string { return formatOnOff(*field(&c)) },
 	}
 }
 
@@ -251,14 +452,32 @@ func parseUint(v string, lo, hi uint32) (uint32, error) {
 	return uint32(n), nil
 }
 
-// parseAgeing reads a duration in whole seconds; a bare number is seconds, as
+// parseVID reads a VLAN identifier (IEEE 802.1Q-2022 table 9-2: 0 and 4095 name
+// none).
+func parseVID(v string) (uint16, error) {
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil || n < 1 || n > maxVLAN {
+		return 0, fmt.Errorf("%q is not a VLAN; give a number 1 to %d", v, maxVLAN)
+	}
+	return uint16(n), nil
+}
+
+// parseSeconds reads a duration in whole seconds; a bare number is seconds, as
 // the kernel's tools take it.
-func parseAgeing(v string) (time.Duration, error) {
+func parseSeconds(v string) (time.Duration, error) {
 	d, err := time.ParseDuration(v)
 	if n, nerr := strconv.ParseUint(v, 10, 32); nerr == nil {
 		d, err = time.Duration(n)*time.Second, nil
 	}
-	if err != nil || d < MinAgeing || d > MaxAgeing || d%time.Second != 0 {
+	if err == nil && d%time.Second != 0 {
+		err = fmt.Errorf("not whole seconds")
+	}
+	return d, err
+}
+
+func parseAgeing(v string) (time.Duration, error) {
+	d, err := parseSeconds(v)
+	if err != nil || d < MinAgeing || d > MaxAgeing {
 		return 0, fmt.Errorf("out of range; give whole seconds, 1s to 1000000s")
 	}
 	return d, nil

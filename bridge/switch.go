@@ -465,16 +465,44 @@ func failed(what string, err error) error {
 	return because(refused(what, why, remedy), err)
 }
 
+// bridgeFlags ties the settings that are switches to their bits.
+func bridgeFlags(c *BridgeConfig) map[datapath.BridgeFlags]*bool {
+	return map[datapath.BridgeFlags]*bool{
+		datapath.BridgeVLANs:     &c.VLANFiltering,
+		datapath.BridgeQinQ:      &c.QinQ,
+		datapath.BridgeVLANStats: &c.VLANStats,
+		datapath.BridgeDHCPGuard: &c.DHCPGuard,
+		datapath.BridgeRAGuard:   &c.RAGuard,
+		datapath.BridgeSuppress:  &c.NeighSuppress,
+	}
+}
+
 func loadBridgeConfig(c *datapath.Config) BridgeConfig {
-	return BridgeConfig{
+	b := BridgeConfig{
 		Ageing:       time.Duration(c.Ageing) * time.Second,
 		FDBMax:       c.FdbMax,
 		GroupFwdMask: c.GroupFwdMask,
+		DefaultPVID:  c.DefaultPvid,
+		VLANProtocol: c.VlanProto,
+		MoveMax:      c.MoveMax,
 	}
+	for flag, field := range bridgeFlags(&b) {
+		*field = datapath.BridgeFlags(c.Flags)&flag != 0
+	}
+	return b
 }
 
 func (b BridgeConfig) store(c *datapath.Config) {
 	c.Ageing = uint32(b.Ageing / time.Second)
 	c.FdbMax = b.FDBMax
 	c.GroupFwdMask = b.GroupFwdMask
+	c.DefaultPvid = b.DefaultPVID
+	c.VlanProto = b.VLANProtocol
+	c.MoveMax = b.MoveMax
+	for flag, field := range bridgeFlags(&b) {
+		c.Flags &^= uint32(flag)
+		if *field {
+			c.Flags |= uint32(flag)
+		}
+	}
 }

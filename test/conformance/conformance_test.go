@@ -34,7 +34,10 @@ var (
 // TestConformance runs all cases. Those that run on both hooks have a subtest
 // for each.
 func TestConformance(t *testing.T) {
-	for _, c := range slices.Concat(forwardingCases, fdbCases, portCases, deviceCases, lifeCases) {
+	for _, c := range slices.Concat(
+		forwardingCases, fdbCases, portCases, deviceCases, lifeCases,
+		vlanCases, securityCases, guardCases, ruleCases, stormCases, patchCases,
+	) {
 		t.Run(c.name, func(t *testing.T) {
 			if c.waits {
 				t.Parallel()
