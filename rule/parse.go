@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package rule
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxErrors is how many bad lines of a file are told.
+const maxErrors = 10
+
+// ParseRule reads a rule from the words of a command line. A rule without
+// "on" is one of port; a port of "" makes "on" a must. The error is an
+// [Error] without file and line.
+//
+// Like ifconfig(8), ParseRule takes the words after the port in any order;
+// unlike it, it refuses a word that is given twice. The word "rule" may come
+// first, as in hostname.if(5), and "in/out" is both directions, as ifconfig
+// prints them.
+func ParseRule(words []string, port string) (Rule, error) {
+	p := parser{port: port, end: 1}
+	for _, text := range words {
+		p.words = append(p.words, word{text, p.end})
+		p.end += utf8.RuneCountInString(text) + 1
+	}
+	r, err := p.rule()
+	return r, located(err, Error{Text: strings.Join(words, " ")})
+}
+
+// ParseFile reads the rules of a file, one on each line, as ParseRule does.
+// What follows a word that begins with # is a comment. The name is for the
+// errors; they are [Errors], of the first ten bad lines, unless reading
+// failed.
+func ParseFile(name string, r io.Reader, port string) ([]Rule, error) {
+	var rules []Rule
+	var bad Errors
+	lines := bufio.NewScanner(r)
+	line := 0
+	for len(bad) < maxErrors && lines.Scan() {
+		line++
+		p := parser{port: port}
+		p.words, p.end = split(lines.Text())
+		if len(p.words) == 0 {
+			continue
+		}
+		rule, err := p.rule()
+		var e Error
+		if errors.As(located(err, Error{File: name, Line: line, Text: lines.Text()}), &e) {
+			bad = append(bad, e)
+			continue
+		}
+		rules = append(rules, rule)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return rules, nil
+}
+
+// located returns err with the file, line and text of where.
+func located(err error, where Error) error {
+	var e Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	where.Column, where.Msg = e.Column, e.Msg
+	return where
+}
+
+// A word of a rule, and its column.
+type word struct {
+	text   string
+	column int
+}
+
+// split returns the words of a line before its comment, and the column after
+// them.
+func split(line string) (words []word, end int) {
+	end = 1
+	column, start := 0, -1
+	close := func(i int) {
+		if start >= 0 {
+			text := line[start:i]
+			words = append(words, word{text, end})
+			end, start = end+utf8.RuneCountInString(text), -1
+		}
+	}
+	for i, c := range line {
+		column++
+		switch {
+		case strings.ContainsRune(" \t\r", c): // where ifconfig splits
+			close(i)
+		case start >= 0:
+		case c == '#':
+			return words, end
+		default:
+			start, end = i, column
+		}
+	}
+	close(len(line))
+	return words, end
+}
+
+// A parser reads the words of one rule.
+type parser struct {
+	words []word // those not read yet
+	end   int    // the column after the last
+	port  string // of rules without one
+}
+
+func (p *parser) at(text string) bool { return len(p.words) > 0 && p.words[0].text == text }
+
+// accept reads the next word if it is this one.
+func (p *parser) accept(text string) bool {
+	if !p.at(text) {
+		return false
+	}
+	p.words = p.words[1:]
+	return true
+}
+
+// fault returns an error at a word.
+func fault(w word, format string, args ...any) error {
+	return Error{Column: w.column, Msg: printable(w.text) + ": " + fmt.Sprintf(format, args...)}
+}
+
+// unexpected returns the error for the next word, or for the lack of one.
+func (p *parser) unexpected(expected ...string) error {
+	give := "give " + alternatives(expected)
+	if len(expected) == 0 {
+		give = "the rule is complete without it"
+	}
+	if len(p.words) == 0 {
+		return Error{Column: p.end, Msg: "the rule ends too early; " + give}
+	}
+	return fault(p.words[0], "not expected here; %s", give)
+}
+
+// alternatives returns "a, b or c".
+func alternatives(list []string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	last := len(list) - 1
+	return strings.Join(list[:last], ", ") + " or " + list[last]
+}
+
+// argument reads the word that belongs to the word name; remedy says what it
+// should be.
+func (p *parser) argument(name word, remedy string) (word, error) {
+	if len(p.words) == 0 {
+		return word{}, Error{Column: p.end, Msg: name.text + ": nothing follows it; " + remedy}
+	}
+	w := p.words[0]
+	p.words = p.words[1:]
+	return w, nil
+}
+
+func (p *parser) rule() (Rule, error) {
+	p.accept("rule")
+	r := Rule{Direction: In | Out, Port: p.port}
+	switch {
+	case p.accept("block"):
+		r.Action = Block
+	case p.accept("pass"):
+		r.Action = Pass
+	default:
+		return Rule{}, p.unexpected("block", "pass")
+	}
+	expected := []string{"on PORT"}
+	switch {
+	case p.accept("in"):
+		r.Direction = In
+	case p.accept("out"):
+		r.Direction = Out
+	case p.accept("in/out"):
+	default:
+		expected = []string{"in", "out", "on PORT"}
+	}
+	switch {
+	case p.at("on"):
+		if err := p.on(&r); err != nil {
+			return Rule{}, err
+		}
+		expected = nil
+	case p.port == "":
+		return Rule{}, p.unexpected(expected...)
+	}
+	for len(p.words) > 0 {
+		if err := p.option(&r, expected); err != nil {
+			return Rule{}, err
+		}
+		expected = nil
+	}
+	return r, nil
+}
+
+// on reads "on PORT".
+func (p *parser) on(r *Rule) error {
+	on := p.words[0]
+	p.words = p.words[1:]
+	const remedy = "give the name of a port"
+	w, err := p.argument(on, remedy)
+	if err != nil {
+		return err
+	}
+	if err := name(on, w, remedy); err != nil {
+		return err
+	}
+	if p.port != "" && w.text != p.port {
+		return fault(w, "the rule is for port %s; give on %s, or leave it out", printable(p.port), printable(p.port))
+	}
+	r.Port = w.text
+	return nil
+}
+
+// An option is a word of a rule after its port.
+type option struct {
+	name  string
+	arp   bool                              // only after arp or rarp
+	given func(*Rule) bool                  // it was, or what excludes it
+	take  func(*parser, *Rule, word) error // reads what belongs to it
+}
+
+// options has the words in the order of the synopsis of ifconfig(8).
+func options() []option {
+	isARP := func(r *Rule) bool { return r.ARP != 0 }
+	hasOp := func(r *Rule) bool { return r.Op != 0 }
+	arp := func(kind ARP) func(*parser, *Rule, word) error {
+		return func(_ *parser, r *Rule, _ word) error { r.ARP = kind; return nil }
+	}
+	op := func(op Op) func(*parser, *Rule, word) error {
+		return func(_ *parser, r *Rule, _ word) error { r.Op = op; return nil }
+	}
+	mac := func(name string, arp bool, field func(*Rule) **MAC) option {
+		return option{name, arp, func(r *Rule) bool { return *field(r) != nil }, func(p *parser, r *Rule, name word) (err error) {
+			*field(r), err = p.mac(name)
+			return err
+		}}
+	}
+	ip := func(name string, field func(*Rule) *netip.Addr) option {
+		return option{name, true, func(r *Rule) bool { return field(r).IsValid() }, func(p *parser, r *Rule, name word) (err error) {
+			*field(r), err = p.ip(name)
+			return err
+		}}
+	}
+	return []option{
+		mac("src", false, func(r *Rule) **MAC { return &r.Src }),
+		mac("dst", false, func(r *Rule) **MAC { return &r.Dst }),
+		{"tag", false, func(r *Rule) bool { return r.Tag != "" }, func(p *parser, r *Rule, name word) (err error) {
+			r.Tag, err = p.tag(name)
+			return err
+		}},
+		{"arp", false, isARP, arp(OnlyARP)},
+		{"rarp", false, isARP, arp(OnlyRARP)},
+		{"request", true, hasOp, op(Request)},
+		{"reply", true, hasOp, op(Reply)},
+		mac("sha", true, func(r *Rule) **MAC { return &r.SHA }),
+		ip("spa", func(r *Rule) *netip.Addr { return &r.SPA }),
+		mac("tha", true, func(r *Rule) **MAC { return &r.THA }),
+		ip("tpa", func(r *Rule) *netip.Addr { return &r.TPA }),
+	}
+}
+
+// option reads one option. Besides the options that r may still have, the
+// words also would have been right.
+func (p *parser) option(r *Rule, also []string) error {
+	w := p.words[0]
+	expected := also
+	for _, o := range options() {
+		belongs := !o.arp || r.ARP != 0
+		switch {
+		case o.name != w.text:
+			if belongs && !o.given(r) {
+				expected = append(expected, o.name)
+			}
+		case !belongs:
+			return fault(w, "only after arp or rarp; give one of them before it")
+		case o.given(r):
+			return fault(w, "%s already; give one only", given(r, w.text))
+		default:
+			p.words = p.words[1:]
+			return o.take(p, r, w)
+		}
+	}
+	return p.unexpected(expected...)
+}
+
+// given says what r has that excludes the word.
+func given(r *Rule, text string) string {
+	switch text {
+	case "arp", "rarp":
+		text = map[ARP]string{OnlyARP: "arp", OnlyRARP: "rarp"}[r.ARP]
+	case "request", "reply":
+		text = map[Op]string{Request: "request", Reply: "reply"}[r.Op]
+	}
+	return "the rule has " + text
+}
+
+// mac reads an address, in the notation of ether_aton(3), where a byte may
+// have one digit, or any other of [net.ParseMAC].
+func (p *parser) mac(name word) (*MAC, error) {
+	const remedy = "give six bytes such as 02:00:00:00:00:01"
+	w, err := p.argument(name, remedy)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := etherAton(w.text); ok {
+		return &m, nil
+	}
+	if m, err := net.ParseMAC(w.text); err == nil && len(m) == len(MAC{}) {
+		return (*MAC)(m), nil
+	}
+	return nil, fault(w, "not a MAC address for %s; %s", name.text, remedy)
+}
+
+func etherAton(s string) (m MAC, ok bool) {
+	digits := strings.Split(s, ":")
+	if len(digits) != len(m) {
+		return MAC{}, false
+	}
+	for i, d := range digits {
+		b, err := strconv.ParseUint(d, 16, 8)
+		if err != nil || len(d) > 2 {
+			return MAC{}, false
+		}
+		m[i] = byte(b)
+	}
+	return m, true
+}
+
+func (p *parser) ip(name word) (netip.Addr, error) {
+	const remedy = "give one such as 192.0.2.1"
+	w, err := p.argument(name, remedy)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, err := netip.ParseAddr(w.text)
+	switch {
+	case err != nil:
+		return netip.Addr{}, fault(w, "not an IPv4 address for %s; %s", name.text, remedy)
+	case !a.Is4():
+		return netip.Addr{}, fault(w, "an IPv6 address, and ARP has IPv4 only; %s", remedy)
+	}
+	return a, nil
+}
+
+func (p *parser) tag(tag word) (string, error) {
+	remedy := fmt.Sprintf("give a name of 1 to %d bytes", MaxTag)
+	w, err := p.argument(tag, remedy)
+	if err != nil {
+		return "", err
+	}
+	if len(w.text) > MaxTag {
+		return "", fault(w, "a tag of %d bytes is too long; %s", len(w.text), remedy)
+	}
+	return w.text, name(tag, w, remedy)
+}
+
+// name returns an error for a name that a file of rules could not have, or
+// that a terminal might obey.
+func name(of, w word, remedy string) error {
+	odd := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) }
+	switch {
+	case w.text == "":
+		return Error{Column: w.column, Msg: of.text + ": the name is empty; " + remedy}
+	case w.text[0] == '#':
+		return fault(w, "# begins a comment, not the name for %s; %s", of.text, remedy)
+	case !utf8.ValidString(w.text) || strings.ContainsFunc(w.text, odd):
+		return fault(w, "the name for %s has a character that is no letter, digit or sign; %s", of.text, remedy)
+	}
+	return nil
+}
