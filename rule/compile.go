@@ -170,7 +170,7 @@ func (r Rule) key() (key, bits Key) {
 func (f Frame) Key() Key {
 	k := Key{Src: f.Src.word(), Dst: f.Dst.word(), Kind: KindPlain}
 	a := f.ARP
-	if a == nil || a.Hardware != hardwareEthernet || a.Protocol != typeIPv4 || a.HLen != 6 || a.PLen != 4 {
+	if !a.valid() {
 		return k
 	}
 	var kind uint32

@@ -8,12 +8,12 @@ import "net/netip"
 type Frame struct {
 	Port     string // that the frame crosses
 	Src, Dst MAC
-	Type     uint16 // EtherType
-	ARP      *ARPFields
+	Type     uint16     // EtherType
+	ARP      *ARPFields // what follows the EtherType, if it is long enough
 }
 
-// ARPFields are the fields of an ARP or RARP packet (RFC 826), for IPv4 over
-// Ethernet. What Hardware, Protocol, HLen and PLen say is not yet checked.
+// ARPFields are the fields of an ARP or RARP packet (RFC 826), taken for one
+// of IPv4 over Ethernet whatever its first four fields say.
 type ARPFields struct {
 	Hardware, Protocol uint16
 	HLen, PLen         uint8
@@ -22,6 +22,12 @@ type ARPFields struct {
 	SPA                netip.Addr
 	THA                MAC
 	TPA                netip.Addr
+}
+
+// valid reports whether a packet of ARP or RARP was found, and is one that
+// rules can look into.
+func (a *ARPFields) valid() bool {
+	return a != nil && a.Hardware == hardwareEthernet && a.Protocol == typeIPv4 && a.HLen == 6 && a.PLen == 4
 }
 
 // The numbers of ARP (RFC 826) and RARP (RFC 903).
@@ -56,7 +62,7 @@ func matches(r Rule, f Frame) bool {
 		return true
 	}
 	a := f.ARP
-	if a == nil || a.Hardware != hardwareEthernet || a.Protocol != typeIPv4 || a.HLen != 6 || a.PLen != 4 {
+	if !a.valid() {
 		return false
 	}
 	kind, request, reply := uint16(typeARP), uint16(opRequest), uint16(opReply)

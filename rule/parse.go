@@ -60,8 +60,11 @@ func ParseFile(name string, r io.Reader, port string) ([]Rule, error) {
 		}
 		rules = append(rules, rule)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", name, line+1, err)
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		bad = append(bad, Error{File: name, Line: line + 1, Column: 1, Msg: "the line is too long; give one rule on each line"})
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if bad != nil {
 		return nil, bad
@@ -133,7 +136,11 @@ func (p *parser) accept(text string) bool {
 
 // fault returns an error at a word.
 func fault(w word, format string, args ...any) error {
-	return Error{Column: w.column, Msg: printable(w.text) + ": " + fmt.Sprintf(format, args...)}
+	text := printable(w.text)
+	if text == "" {
+		text = `""`
+	}
+	return Error{Column: w.column, Msg: text + ": " + fmt.Sprintf(format, args...)}
 }
 
 // unexpected returns the error for the next word, or for the lack of one.
@@ -229,8 +236,8 @@ func (p *parser) on(r *Rule) error {
 // An option is a word of a rule after its port.
 type option struct {
 	name  string
-	arp   bool                              // only after arp or rarp
-	given func(*Rule) bool                  // it was, or what excludes it
+	arp   bool                             // only after arp or rarp
+	given func(*Rule) bool                 // it was, or what excludes it
 	take  func(*parser, *Rule, word) error // reads what belongs to it
 }
 
@@ -375,7 +382,7 @@ func name(of, w word, remedy string) error {
 	odd := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) }
 	switch {
 	case w.text == "":
-		return Error{Column: w.column, Msg: of.text + ": the name is empty; " + remedy}
+		return fault(w, "no name for %s; %s", of.text, remedy)
 	case w.text[0] == '#':
 		return fault(w, "# begins a comment, not the name for %s; %s", of.text, remedy)
 	case !utf8.ValidString(w.text) || strings.ContainsFunc(w.text, odd):
