@@ -109,10 +109,7 @@ func Compile(rules []Rule) []List {
 // enter adds a rule after all those that are there.
 func (l *List) enter(key, bits Key, rule uint32) {
 	key.List = l.Number
-	for _, m := range l.Masks {
-		if m.Bits.and(bits) != m.Bits {
-			continue
-		}
+	for _, m := range l.Masks { // one that compares what the rule does not has no such entry, by its Kind
 		if _, earlier := l.Entries[key.and(m.Bits)]; earlier {
 			return
 		}

@@ -49,74 +49,114 @@ func lookup(lists []List, dir Direction, f Frame) int {
 // Few addresses, so that rules and frames meet often. Zeros are among them,
 // which must not be taken for fields that are not compared.
 var (
-	ports = []string{"em0", "em1"}
-	macs  = []MAC{{}, {2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
-	ips   = []netip.Addr{netip.AddrFrom4([4]byte{}), netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4([4]byte{2, 0, 0, 0})}
+	ports = []string{"em0", "em0", "em0", "em1"}
+	macs  = []MAC{{}, {2, 0, 0, 0, 0, 1}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	ips   = []netip.Addr{netip.AddrFrom4([4]byte{}), netip.AddrFrom4([4]byte{192, 0, 2, 1})}
 )
 
-func rules() *rapid.Generator[Rule] {
-	return rapid.Custom(func(t *rapid.T) Rule {
-		mac := func(name string) *MAC {
-			if rapid.IntRange(0, 2).Draw(t, name+" is any") > 0 {
-				return nil
+// rules are lists of rules of few forms, so that masks have several entries.
+func rules() *rapid.Generator[[]Rule] {
+	return rapid.Custom(func(t *rapid.T) []Rule {
+		forms := rapid.SliceOfN(rapid.IntRange(0, 1<<6-1), 1, 5).Draw(t, "forms")
+		rule := rapid.Custom(func(t *rapid.T) Rule {
+			form := rapid.SampledFrom(forms).Draw(t, "form")
+			mac := func(name string, bit int) *MAC {
+				if form>>bit&1 == 0 {
+					return nil
+				}
+				m := rapid.SampledFrom(macs).Draw(t, name)
+				return &m
 			}
-			m := rapid.SampledFrom(macs).Draw(t, name)
-			return &m
-		}
-		ip := func(name string) netip.Addr {
-			if rapid.IntRange(0, 2).Draw(t, name+" is any") > 0 {
-				return netip.Addr{}
+			ip := func(name string, bit int) netip.Addr {
+				if form>>bit&1 == 0 {
+					return netip.Addr{}
+				}
+				return rapid.SampledFrom(ips).Draw(t, name)
 			}
-			return rapid.SampledFrom(ips).Draw(t, name)
-		}
-		r := Rule{
-			Action:    rapid.SampledFrom([]Action{Block, Pass}).Draw(t, "action"),
-			Direction: rapid.SampledFrom([]Direction{In, Out, In | Out}).Draw(t, "direction"),
-			Port:      rapid.SampledFrom(ports).Draw(t, "port"),
-			Src:       mac("src"), Dst: mac("dst"),
-			Tag: rapid.SampledFrom([]string{"", "", "a", "arp"}).Draw(t, "tag"),
-			ARP: ARP(rapid.IntRange(0, 2).Draw(t, "arp")),
-		}
-		if r.ARP != 0 {
-			r.Op = Op(rapid.IntRange(0, 2).Draw(t, "operation"))
-			r.SHA, r.SPA, r.THA, r.TPA = mac("sha"), ip("spa"), mac("tha"), ip("tpa")
-		}
-		return r
+			r := Rule{
+				Action:    rapid.SampledFrom([]Action{Block, Pass}).Draw(t, "action"),
+				Direction: rapid.SampledFrom([]Direction{In, Out, In | Out}).Draw(t, "direction"),
+				Port:      rapid.SampledFrom(ports).Draw(t, "port"),
+				Src:       mac("src", 0), Dst: mac("dst", 1),
+				Tag: rapid.SampledFrom([]string{"", "", "a", "arp"}).Draw(t, "tag"),
+				ARP: rapid.SampledFrom([]ARP{0, OnlyARP, OnlyARP, OnlyRARP}).Draw(t, "arp"),
+			}
+			if r.ARP != 0 {
+				r.Op = Op(rapid.IntRange(0, 2).Draw(t, "operation"))
+				r.SHA, r.SPA, r.THA, r.TPA = mac("sha", 2), ip("spa", 3), mac("tha", 4), ip("tpa", 5)
+			}
+			return r
+		})
+		return rapid.SliceOfN(rule, 0, 40).Draw(t, "rules")
 	})
 }
 
-func frames() *rapid.Generator[Frame] {
+// frames are frames that rules of the list match, or nearly so.
+func frames(list []Rule) *rapid.Generator[Frame] {
 	return rapid.Custom(func(t *rapid.T) Frame {
 		mac, ip := rapid.SampledFrom(macs), rapid.SampledFrom(ips)
 		f := Frame{
-			Port: rapid.SampledFrom(append(ports, "em2")).Draw(t, "port"),
+			Port: rapid.SampledFrom(ports).Draw(t, "port"),
 			Src:  mac.Draw(t, "src"), Dst: mac.Draw(t, "dst"),
 			Type: rapid.SampledFrom([]uint16{typeARP, typeARP, typeRARP, typeIPv4}).Draw(t, "type"),
 		}
-		if f.Type == typeIPv4 || rapid.IntRange(0, 9).Draw(t, "too short") == 0 {
-			return f
-		}
-		or := func(name string, right, wrong int) int {
-			if rapid.IntRange(0, 19).Draw(t, "wrong "+name) == 0 {
-				return wrong
-			}
-			return right
-		}
-		f.ARP = &ARPFields{
-			Hardware: uint16(or("hardware", 1, 6)), Protocol: uint16(or("protocol", 0x0800, 0x86dd)),
-			HLen: uint8(or("hlen", 6, 8)), PLen: uint8(or("plen", 4, 16)),
-			Op:  rapid.SampledFrom([]uint16{1, 1, 2, 2, 3, 3, 4, 4, 0, 5}).Draw(t, "operation"),
+		a := &ARPFields{
+			Hardware: 1, Protocol: typeIPv4, HLen: 6, PLen: 4, Op: rapid.Uint16Range(0, 5).Draw(t, "operation"),
 			SHA: mac.Draw(t, "sha"), SPA: ip.Draw(t, "spa"), THA: mac.Draw(t, "tha"), TPA: ip.Draw(t, "tpa"),
 		}
+		for _, r := range rapid.SliceOfN(rapid.SampledFrom(append(list, Rule{Port: "em2"})), 0, 2).Draw(t, "as matched by") {
+			f.Port = r.Port
+			setMAC(&f.Src, r.Src)
+			setMAC(&f.Dst, r.Dst)
+			if r.ARP != 0 {
+				f.Type = []uint16{OnlyARP: typeARP, OnlyRARP: typeRARP}[r.ARP]
+				a.Op = []uint16{OnlyARP: opRequest, OnlyRARP: opRevRequest}[r.ARP]
+			}
+			if r.Op == Reply {
+				a.Op++
+			}
+			setMAC(&a.SHA, r.SHA)
+			setMAC(&a.THA, r.THA)
+			setIP(&a.SPA, r.SPA)
+			setIP(&a.TPA, r.TPA)
+		}
+		if f.Type == typeIPv4 {
+			return f
+		}
+		switch rapid.IntRange(0, 20).Draw(t, "odd packet") {
+		case 0:
+			return f // too short
+		case 1:
+			a.Hardware = 6
+		case 2:
+			a.Protocol = 0x86dd
+		case 3:
+			a.HLen = 8
+		case 4:
+			a.PLen = 16
+		}
+		f.ARP = a
 		return f
 	})
 }
 
+func setMAC(field, value *MAC) {
+	if value != nil {
+		*field = *value
+	}
+}
+
+func setIP(field *netip.Addr, value netip.Addr) {
+	if value.IsValid() {
+		*field = value
+	}
+}
+
 func TestLookupIsMatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		list := rapid.SliceOfN(rules(), 0, 40).Draw(t, "rules")
+		list := rules().Draw(t, "rules")
 		lists := Compile(list)
-		for _, f := range rapid.SliceOfN(frames(), 1, 40).Draw(t, "frames") {
+		for _, f := range rapid.SliceOfN(frames(list), 50, 50).Draw(t, "frames") {
 			for _, dir := range []Direction{In, Out} {
 				if got, want := lookup(lists, dir, f), Match(list, dir, f); got != want {
 					t.Fatalf("rule %d is found for %+v with %+v going %s, want %d of\n%s", got, f, f.ARP, dir, want, printed(list))
@@ -129,7 +169,7 @@ func TestLookupIsMatch(t *testing.T) {
 // What makes lists good to look up in holds for all of them.
 func TestLists(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		list := rapid.SliceOfN(rules(), 0, 40).Draw(t, "rules")
+		list := rules().Draw(t, "rules")
 		for i, l := range Compile(list) {
 			if l.Number != uint32(i+1) {
 				t.Errorf("list %d has number %d", i, l.Number)
@@ -198,6 +238,21 @@ func TestForestalled(t *testing.T) {
 		slices.Sort(entered)
 		if !slices.Equal(entered, test.entered) || masks != test.masks {
 			t.Errorf("%s: rules %v by %d masks, want %v by %d", test.name, entered, masks, test.entered, test.masks)
+		}
+	}
+}
+
+// A rule about a zero address is not one about any address.
+func TestZeroAddresses(t *testing.T) {
+	a, ip := MAC{2, 0, 0, 0, 0, 1}, netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	f := Frame{Port: "em0", Src: a, Dst: a, Type: typeARP, ARP: &ARPFields{
+		Hardware: 1, Protocol: typeIPv4, HLen: 6, PLen: 4, Op: 1, SHA: a, SPA: ip, THA: a, TPA: ip,
+	}}
+	const zero, none = "00:00:00:00:00:00", "0.0.0.0"
+	for _, field := range []string{"src " + zero, "dst " + zero, "sha " + zero, "spa " + none, "tha " + zero, "tpa " + none} {
+		list := []Rule{parsed(t, "block on em0 arp "+field), parsed(t, "pass on em0 arp")}
+		if got := lookup(Compile(list), In, f); got != 1 {
+			t.Errorf("rule %d is found, want 1 of\n%s", got, printed(list))
 		}
 	}
 }
@@ -281,7 +336,11 @@ func TestFrameKey(t *testing.T) {
 
 // What a rule prints is read as the rule.
 func TestPrintedIsRead(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) { sameWords(t, rules().Draw(t, "rule")) })
+	rapid.Check(t, func(t *rapid.T) {
+		for _, r := range rules().Draw(t, "rules") {
+			sameWords(t, r)
+		}
+	})
 }
 
 func printed(list []Rule) (text string) {

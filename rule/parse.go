@@ -241,44 +241,48 @@ type option struct {
 	take  func(*parser, *Rule, word) error // reads what belongs to it
 }
 
-// options has the words in the order of the synopsis of ifconfig(8).
-func options() []option {
-	isARP := func(r *Rule) bool { return r.ARP != 0 }
-	hasOp := func(r *Rule) bool { return r.Op != 0 }
-	arp := func(kind ARP) func(*parser, *Rule, word) error {
-		return func(_ *parser, r *Rule, _ word) error { r.ARP = kind; return nil }
-	}
-	op := func(op Op) func(*parser, *Rule, word) error {
-		return func(_ *parser, r *Rule, _ word) error { r.Op = op; return nil }
-	}
-	mac := func(name string, arp bool, field func(*Rule) **MAC) option {
-		return option{name, arp, func(r *Rule) bool { return *field(r) != nil }, func(p *parser, r *Rule, name word) (err error) {
-			*field(r), err = p.mac(name)
-			return err
-		}}
-	}
-	ip := func(name string, field func(*Rule) *netip.Addr) option {
-		return option{name, true, func(r *Rule) bool { return field(r).IsValid() }, func(p *parser, r *Rule, name word) (err error) {
-			*field(r), err = p.ip(name)
-			return err
-		}}
-	}
-	return []option{
-		mac("src", false, func(r *Rule) **MAC { return &r.Src }),
-		mac("dst", false, func(r *Rule) **MAC { return &r.Dst }),
-		{"tag", false, func(r *Rule) bool { return r.Tag != "" }, func(p *parser, r *Rule, name word) (err error) {
-			r.Tag, err = p.tag(name)
-			return err
-		}},
-		{"arp", false, isARP, arp(OnlyARP)},
-		{"rarp", false, isARP, arp(OnlyRARP)},
-		{"request", true, hasOp, op(Request)},
-		{"reply", true, hasOp, op(Reply)},
-		mac("sha", true, func(r *Rule) **MAC { return &r.SHA }),
-		ip("spa", func(r *Rule) *netip.Addr { return &r.SPA }),
-		mac("tha", true, func(r *Rule) **MAC { return &r.THA }),
-		ip("tpa", func(r *Rule) *netip.Addr { return &r.TPA }),
-	}
+// options are in the order of the synopsis of ifconfig(8).
+var options = []option{
+	macOption("src", false, func(r *Rule) **MAC { return &r.Src }),
+	macOption("dst", false, func(r *Rule) **MAC { return &r.Dst }),
+	{"tag", false, func(r *Rule) bool { return r.Tag != "" }, func(p *parser, r *Rule, name word) (err error) {
+		r.Tag, err = p.tag(name)
+		return err
+	}},
+	arpOption("arp", OnlyARP),
+	arpOption("rarp", OnlyRARP),
+	opOption("request", Request),
+	opOption("reply", Reply),
+	macOption("sha", true, func(r *Rule) **MAC { return &r.SHA }),
+	ipOption("spa", func(r *Rule) *netip.Addr { return &r.SPA }),
+	macOption("tha", true, func(r *Rule) **MAC { return &r.THA }),
+	ipOption("tpa", func(r *Rule) *netip.Addr { return &r.TPA }),
+}
+
+func macOption(name string, arp bool, field func(*Rule) **MAC) option {
+	given := func(r *Rule) bool { return *field(r) != nil }
+	return option{name, arp, given, func(p *parser, r *Rule, name word) (err error) {
+		*field(r), err = p.mac(name)
+		return err
+	}}
+}
+
+func ipOption(name string, field func(*Rule) *netip.Addr) option {
+	given := func(r *Rule) bool { return field(r).IsValid() }
+	return option{name, true, given, func(p *parser, r *Rule, name word) (err error) {
+		*field(r), err = p.ip(name)
+		return err
+	}}
+}
+
+func arpOption(name string, arp ARP) option {
+	given := func(r *Rule) bool { return r.ARP != 0 }
+	return option{name, false, given, func(_ *parser, r *Rule, _ word) error { r.ARP = arp; return nil }}
+}
+
+func opOption(name string, op Op) option {
+	given := func(r *Rule) bool { return r.Op != 0 }
+	return option{name, true, given, func(_ *parser, r *Rule, _ word) error { r.Op = op; return nil }}
 }
 
 // option reads one option. Besides the options that r may still have, the
@@ -286,7 +290,7 @@ func options() []option {
 func (p *parser) option(r *Rule, also []string) error {
 	w := p.words[0]
 	expected := also
-	for _, o := range options() {
+	for _, o := range options {
 		belongs := !o.arp || r.ARP != 0
 		switch {
 		case o.name != w.text:
