@@ -54,7 +54,7 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 	if (on(FEATURE_SPAN))
 		span_out(skb, f, v, out);
 	if (on(FEATURE_CAPTURE))
-		capture(skb, f, out, CAPTURE_OUT, 0);
+		capture_frame(skb, out, v->vid, CAPTURE_OUT, 0);
 	return true;
 }
 
@@ -90,7 +90,6 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		reason = skb_fits(skb, port_at(slot)->ifindex, f->tag, &mtu);
 	if (on(FEATURE_TRACE)) {
 		trace_flood(slot, tag, reason);
-		flood->last = reason ? flood->last : slot;
 		return;
 	}
 	if (reason) {
@@ -177,12 +176,16 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
-	if (on(FEATURE_PATCH) && !on(FEATURE_TRACE) && patch_waits()) {
+	if (on(FEATURE_PATCH) && patch_waits()) {
 		if (flood.last)
 			flood_copy(skb, &flood);
 		return patch_follow(skb, flood.has);
 	}
+	if (on(FEATURE_TRACE))
+		return TC_ACT_OK;
 	if (!flood.last) {
+		if (on(FEATURE_CAPTURE))
+			capture_frame(skb, v->in, v->vid, CAPTURE_DROP, DROP_NO_MEMBER);
 		count_drop(v->in, DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}

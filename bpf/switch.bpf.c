@@ -26,8 +26,7 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 }
 
 /* Counts a frame that comes in, for those who ask. */
-static __always_inline void note_in(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v)
+static __always_inline void note_in(const struct frame *f, const struct verdict *v)
 {
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, true);
@@ -35,8 +34,6 @@ static __always_inline void note_in(struct __sk_buff *skb, const struct frame *f
 		rule_count(v->rule_in, f->len);
 	if (on(FEATURE_TALKERS))
 		talker_count(f, v);
-	if (on(FEATURE_CAPTURE) && skb)
-		capture(skb, f, v->in, CAPTURE_IN, 0);
 }
 
 static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
@@ -45,9 +42,9 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	count_rx(v->in, f->len);
 	count_drop(v->in, reason);
 	if (on(FEATURES_NOTE)) {
-		note_in(skb, f, v);
+		note_in(f, v);
 		if (on(FEATURE_CAPTURE))
-			capture(skb, f, v->in, CAPTURE_DROP, reason);
+			capture_frame(skb, v->in, v->vid, CAPTURE_DROP, reason);
 	}
 	return TC_ACT_SHOT;
 }
@@ -62,7 +59,9 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	if (on(FEATURES_SEND)) {
 		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
 
-		note_in(skb, f, v);
+		note_in(f, v);
+		if (on(FEATURE_CAPTURE))
+			capture_frame(skb, v->in, v->vid, CAPTURE_IN, 0);
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
 		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
@@ -123,6 +122,10 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 			mtu = PATCH_MTU;
 		else
 			reason = skb_fits(skb, port_at(v.out)->ifindex, f.tag, &mtu);
+		if (on(FEATURE_TRACE)) {
+			trace_mtu(reason);
+			return TC_ACT_OK;
+		}
 		if (reason)
 			return drop_skb(skb, &f, &v, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
@@ -130,7 +133,9 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 	case ACTION_FLOOD:
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
-			note_in(skb, &f, &v);
+			note_in(&f, &v);
+		if (on(FEATURE_CAPTURE))
+			capture_frame(skb, v.in, v.vid, CAPTURE_IN, 0);
 		return flood_skb(skb, &h, &f, &v);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
@@ -170,7 +175,7 @@ static __always_inline int send_xdp(struct xdp_md *xdp, const struct frame *f,
 	count_rx(v->in, f->len);
 	count_tx(v->out, f->len);
 	if (on(FEATURES_NOTE)) {
-		note_in(0, f, v);
+		note_in(f, v);
 		if (on(FEATURE_VLAN_STATS))
 			vlan_count(v->vid, f->len, false);
 		if (on(FEATURE_RULES))

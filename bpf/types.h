@@ -207,6 +207,8 @@ struct config {
 	__u16 default_pvid; /* of new ports, 0 for none */
 	__u32 move_max; /* moves of an address a second, 0 for no limit */
 	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
+	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
+	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };
@@ -279,6 +281,62 @@ struct port_stats {
 	__u64 moves; /* addresses that moved to the port */
 	__u64 refused; /* addresses not learned or not moved */
 	__u64 drops[DROP_REASONS];
+};
+
+/* Where a captured frame is. */
+enum capture_point {
+	CAPTURE_IN, /* came in by a port, and goes on */
+	CAPTURE_OUT, /* leaves by it */
+	CAPTURE_DROP, /* came in by it, and goes no further */
+};
+
+#define CAPTURE_BYTES 16384 /* of a frame that can be captured */
+
+/* A captured frame; its first bytes follow, with the tag in its place. */
+struct captured {
+	__u64 time; /* CLOCK_MONOTONIC, nanoseconds */
+	__u32 port; /* id */
+	__u32 len; /* bytes of the frame */
+	__u32 kept; /* bytes that follow */
+	__u16 vlan; /* that the frame is in; 0 for none */
+	__u8 point; /* enum capture_point */
+	__u8 reason; /* enum drop_reason of CAPTURE_DROP */
+};
+
+/* A source address, for who looks for the busiest. */
+struct talker {
+	__u64 frames;
+	__u64 bytes;
+	__u32 port; /* id of the port that it was last heard on */
+	__u32 pad;
+};
+
+/* What was decided about a frame of `bascule trace`, with struct verdict's words. */
+struct traced_port {
+	__u16 slot;
+	__u16 tag;
+	__u32 reason; /* 0: the frame goes there */
+};
+
+struct traced {
+	__u32 action; /* enum action */
+	__u32 reason;
+	__u32 in;
+	__u32 out;
+	__u32 flood;
+	__u32 label;
+	__u64 src; /* FDB key */
+	__u64 dst;
+	__u64 word; /* the FDB's for the destination */
+	__u16 vid;
+	__u16 vlan;
+	__u16 tag;
+	__u16 rule_in;
+	__u16 rule_out;
+	__u16 spans;
+	__u16 mtu; /* 1: too large for the way out */
+	__u16 ports; /* of the flood, below */
+	struct traced_port port[MAX_PORTS];
 };
 
 struct event {
