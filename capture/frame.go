@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package capture is what a capture of frames is made of, apart from the
+// datapath that sees them: expressions that choose frames, and the forms in
+// which frames are written.
+package capture
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Direction is what a switch did with a frame at a port.
+type Direction uint8
+
+// The directions.
+const (
+	In      Direction = iota // received
+	Out                      // sent
+	Dropped                  // received and not forwarded
+)
+
+func (d Direction) String() string {
+	switch d {
+	case In:
+		return "in"
+	case Out:
+		return "out"
+	case Dropped:
+		return "drop"
+	}
+	return fmt.Sprintf("direction %d", uint8(d))
+}
+
+// A Frame is a frame as it was seen at a port.
+type Frame struct {
+	Time      time.Time
+	Port      string // "" if it is of no port
+	Direction Direction
+	Reason    string // of a drop, as `bascule port show --stats` calls it
+	VLAN      uint16 // that the switch takes it for, 0 for none
+	Data      []byte // from the Ethernet header on, tags included; maybe not all of it
+	Length    int    // bytes that it had
+}
+
+// A Source is where captured frames come from.
+type Source interface {
+	// Next waits for frames. It returns those that there are, in order of
+	// time, and how many were missed since the last call because nobody read
+	// in time; or the error of ctx when that ends. The frames' data is good
+	// until the next call.
+	Next(ctx context.Context) (frames []Frame, missed uint64, err error)
+
+	// Close ends the capture.
+	Close() error
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package capture
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+// Pcapng writes frames as a pcapng file (draft-ietf-opsawg-pcapng). Its first
+// interface is the bridge, which has what is known of no port; every port is
+// an interface from its first frame on. What happened to a frame is in its
+// flags and its comment.
+type Pcapng struct {
+	w       *pcapgo.NgWriter
+	bridge  pcapgo.NgInterface
+	ports   map[string]int // interfaces
+	frames  uint64
+	missed  uint64
+	started time.Time
+}
+
+// NewPcapng begins a file of frames of a bridge, chosen by expression, of
+// which snaplen bytes are kept; what reads from a pipe sees it at once.
+func NewPcapng(w io.Writer, bridge, expression string, snaplen int) (*Pcapng, error) {
+	p := &Pcapng{ports: map[string]int{}, started: time.Now()}
+	p.bridge = pcapgo.NgInterface{
+		Name: text(bridge), Description: "bridge " + text(bridge), Filter: text(expression),
+		OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, SnapLength: uint32(snaplen),
+	}
+	section := pcapgo.NgSectionInfo{Application: "bascule", OS: runtime.GOOS, Hardware: runtime.GOARCH}
+	var err error
+	p.w, err = pcapgo.NewNgWriterInterface(w, p.bridge, pcapgo.NgWriterOptions{SectionInfo: section})
+	if err != nil {
+		return nil, err
+	}
+	return p, p.w.Flush()
+}
+
+// Write adds frames, and how many were missed before them, and hands them on.
+func (p *Pcapng) Write(frames []Frame, missed uint64) error {
+	for _, f := range frames {
+		if err := p.add(f); err != nil {
+			return err
+		}
+	}
+	if missed > 0 {
+		p.missed += missed
+		if err := p.statistics(); err != nil {
+			return err
+		}
+	}
+	return p.w.Flush()
+}
+
+// Close ends the file with its statistics. The writer below stays open.
+func (p *Pcapng) Close() error {
+	if err := p.statistics(); err != nil {
+		return err
+	}
+	return p.w.Flush()
+}
+
+func (p *Pcapng) add(f Frame) error {
+	port, err := p.port(f.Port)
+	if err != nil {
+		return err
+	}
+	flags := pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionInbound}
+	var options pcapgo.NgPacketOptions
+	options.Flags = &flags
+	switch f.Direction {
+	case Out:
+		flags.Direction = pcapgo.NgEpbFlagDirectionOutbound
+		options.Comments = []string{"out by " + text(f.Port)}
+	case Dropped:
+		options.Comments = []string{"dropped: " + text(f.Reason)}
+	}
+	p.frames++
+	return p.w.WritePacketWithOptions(gopacket.CaptureInfo{
+		Timestamp: f.Time, InterfaceIndex: port, CaptureLength: len(f.Data), Length: max(f.Length, len(f.Data)),
+	}, f.Data, options)
+}
+
+// port returns the interface of a port.
+func (p *Pcapng) port(name string) (int, error) {
+	if name == "" {
+		return 0, nil
+	}
+	if id, ok := p.ports[name]; ok {
+		return id, nil
+	}
+	port := p.bridge
+	port.Name = text(name)
+	port.Description = fmt.Sprintf("port %s of %s", port.Name, p.bridge.Description)
+	id, err := p.w.AddInterface(port)
+	if err == nil {
+		p.ports[name] = id
+	}
+	return id, err
+}
+
+// statistics says what was seen and missed so far. It is of the bridge: the
+// frames that were missed might have been any port's.
+func (p *Pcapng) statistics() error {
+	now := time.Now()
+	return p.w.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
+		LastUpdate: now, StartTime: p.started, EndTime: now, PacketsReceived: p.frames + p.missed, PacketsDropped: p.missed,
+	})
+}
+
+// text is a name as the format wants it: UTF-8 that is shorter than an option
+// can be, which the names of devices need not be.
+func text(name string) string {
+	return strings.ToValidUTF8(name[:min(len(name), 4096)], "\ufffd")
+}
