@@ -68,9 +68,12 @@ func load() (*library, error) {
 
 // Compile translates an expression in the language of pcap-filter(7) into
 // classic BPF, which returns other than 0 for the Ethernet frames that are
-// wanted. "" wants all. Tags are looked for in the frame. The error is a
-// *SyntaxError, or that libpcap is missing.
+// wanted. "" wants all, and does not need libpcap. Tags are looked for in the
+// frame. The error is a *SyntaxError, or that libpcap is missing.
 func Compile(expression string, snaplen int) ([]unix.SockFilter, error) {
+	if expression == "" {
+		return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(snaplen)}}, nil
+	}
 	refuse := func(why string) error { return &SyntaxError{expression, why} }
 	if strings.ContainsRune(expression, 0) {
 		return nil, refuse("there is a zero byte in it")

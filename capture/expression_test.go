@@ -72,4 +72,7 @@ func TestNoLibrary(t *testing.T) {
 	if errors.As(err, new(*SyntaxError)) {
 		t.Error("the expression is blamed for it")
 	}
+	if _, err := Compile("", MaxSnaplen); err != nil {
+		t.Errorf("no expression needs it too: %v", err)
+	}
 }
