@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"bascule/bridge"
+	"bascule/capture"
 )
 
 // fabric is what the commands need of a switch; *bridge.Switch is one.
@@ -28,5 +29,6 @@ type fabric interface {
 	Flush(bridge string, m bridge.Match) (n int, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
+	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)
 	Close() error
 }

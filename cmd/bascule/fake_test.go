@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"bascule/bridge"
+	"bascule/capture"
 )
 
 // fakeFabric is a switch in memory. It does what it is told and forwards
@@ -22,6 +23,8 @@ type fakeFabric struct {
 	ports   []bridge.Port
 	entries map[string][]bridge.Entry
 	events  []bridge.Event
+	frames  [][]capture.Frame // what a capture takes, in batches
+	missed  uint64            // before the first
 
 	netns    string // of the last Open
 	calls    []string
@@ -210,6 +213,49 @@ func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridg
 	f.watching()
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOptions) (capture.Source, error) {
+	f.call("Capture %s ports=%v dropped=%t filter=%d snaplen=%d buffer=%d", name, o.Ports, o.Dropped, len(o.Filter), o.Snaplen, o.Buffer)
+	if _, err := f.find(name); err != nil {
+		return nil, err
+	}
+	return &fakeSource{f, f.frames, f.missed}, nil
+}
+
+// fakeSource gives the frames of a fabric, and then waits.
+type fakeSource struct {
+	fabric *fakeFabric
+	frames [][]capture.Frame
+	missed uint64
+}
+
+func (s *fakeSource) Next(ctx context.Context) ([]capture.Frame, uint64, error) {
+	if len(s.frames) == 0 {
+		s.fabric.watching()
+		<-ctx.Done()
+		return nil, 0, ctx.Err()
+	}
+	frames, missed := s.frames[0], s.missed
+	s.frames, s.missed = s.frames[1:], 0
+	return frames, missed, nil
+}
+
+func (s *fakeSource) Close() error {
+	s.fabric.call("Close capture")
+	return nil
+}
+
+// someFrames are two batches.
+func someFrames() [][]capture.Frame {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
+	data := append([]byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
+	return [][]capture.Frame{{
+		{Time: at, Port: "p1", Direction: capture.In, VLAN: 10, Data: data, Length: 60},
+		{Time: at, Port: "p2", Direction: capture.Out, VLAN: 10, Data: data, Length: 60},
+	}, {
+		{Time: at, Port: "p1", Direction: capture.Dropped, Reason: "protected", Data: data, Length: 1500},
+	}}
 }
 
 // someEvents are one of each shape.

@@ -144,11 +144,38 @@ func (v *vlan) Set(value string) error {
 func (v *vlan) Type() string   { return "VLAN" }
 func (v *vlan) String() string { return "" }
 
+// size is a flag's value that is a number of bytes.
+type size struct{ bytes, least, most int }
+
+func (s *size) Set(value string) error {
+	digits := strings.TrimRight(value, "KMG")
+	shift, ok := map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[value[len(digits):]]
+	n, err := strconv.ParseUint(digits, 10, 32)
+	if bytes := int(n) << shift; !ok || err != nil || bytes < s.least || bytes > s.most {
+		return fmt.Errorf("not a size; give %s to %s", inBytes(s.least), inBytes(s.most))
+	} else {
+		s.bytes = bytes
+	}
+	return nil
+}
+
+func (s *size) Type() string   { return "SIZE" }
+func (s *size) String() string { return inBytes(s.bytes) }
+
+// inBytes is a number of bytes as size takes it.
+func inBytes(n int) string {
+	unit := 0
+	for n != 0 && n%1024 == 0 && unit < 3 {
+		n, unit = n/1024, unit+1
+	}
+	return strconv.Itoa(n) + []string{"", "K", "M", "G"}[unit]
+}
+
 // defaultOf is what the flag's value is when it is not given, "" if nothing
 // worth saying.
 func defaultOf(f *pflag.Flag) string {
 	switch f.Value.Type() + " " + f.DefValue {
-	case "bool false", "int 0", "stringSlice []":
+	case "bool false", "int 0", "stringSlice []", "stringArray []":
 		return ""
 	}
 	return f.DefValue

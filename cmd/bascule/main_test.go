@@ -187,6 +187,8 @@ func TestCompletion(t *testing.T) {
 		{"port add br0 p3 --hook ", "auto tcx xdp :4"},
 		{"port add br0 p3 --type=", "netdev host :4"},
 		{"monitor ", "br0 br1 :4"},
+		{"capture ", "br0 br1 :4"},
+		{"capture br0 --port ", "p1 p2 :4"},
 		{"completion ", "bash zsh fish :4"},
 		{"help fdb ", "show\tshow the entries of a bridge"},
 	} {
@@ -261,13 +263,14 @@ func (w brokenWriter) Write([]byte) (int, error) {
 // TestBrokenOutput: a reader that went away is no failure, a full disk is.
 func TestBrokenOutput(t *testing.T) {
 	busy := func() *fakeFabric {
-		f := &fakeFabric{events: someEvents(), watching: func() { t.Error("monitor went on") }}
+		f := &fakeFabric{events: someEvents(), frames: someFrames(), watching: func() { t.Error("it went on") }}
 		for i := range 1000 { // more than a buffer holds
 			f.bridges = append(f.bridges, bridge.Info{Name: fmt.Sprint("br", i)})
 		}
 		return f
 	}
-	for _, args := range [][]string{{"bridge", "show"}, {"-j", "bridge", "show"}, {"--help"}, {"monitor"}, {"-j", "monitor"}} {
+	for _, args := range [][]string{{"bridge", "show"}, {"-j", "bridge", "show"}, {"--help"}, {"monitor"}, {"-j", "monitor"},
+		{"capture", "br0"}, {"-j", "capture", "br0"}, {"capture", "br0", "-w", "-"}} {
 		var stderr strings.Builder
 		if status := runWith(busy(), brokenWriter{syscall.EPIPE}, &stderr, args...); status != exitDone || stderr.Len() > 0 {
 			t.Errorf("%v: exit status %d, %q", args, status, stderr.String())

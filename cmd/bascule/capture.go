@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"bascule/bridge"
+	"bascule/capture"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func newCapture(p *program) *cobra.Command {
+	var o bridge.CaptureOptions
+	file := word{name: "FILE"}
+	buffer := size{bytes: bridge.DefaultCaptureBuffer, least: bridge.MinCaptureBuffer, most: bridge.MaxCaptureBuffer}
+	var count int
+	cmd := &cobra.Command{
+		Use:   "capture BRIDGE [EXPRESSION ...]",
+		Short: "show frames in, out and dropped",
+		Long: `Show the frames that a bridge takes in, sends out and drops, a line for each,
+until interrupted (Ctrl-C): the time, the port, what was done with the frame and
+why it was dropped, its VLAN, addresses and protocols. With -j, each line is a
+JSON object. With -w, the frames are written as pcapng, which Wireshark and
+tcpdump read: every port is an interface; what was done is in the frame's
+comment and direction.
+
+EXPRESSION chooses frames in the language of tcpdump, see pcap-filter(7). It is
+evaluated in the kernel, on the bytes that are kept of the frame. Reading it
+takes libpcap (Debian's package libpcap0.8).
+
+The last line, on standard error, says how many frames were captured, and how
+many were missed because they came faster than they were read.`,
+		Example: `  bascule capture br0
+  bascule capture br0 --dropped not arp
+  bascule capture br0 -w - vlan 10 and tcp port 443 | wireshark -k -i -
+  bascule capture br0 -w - --port veth0 | tcpdump -n -r -
+  bascule capture br0 --count 1000 -w frames.pcapng`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.Snaplen < 1 || o.Snaplen > capture.MaxSnaplen {
+				return usagef(cmd, "--snaplen %d: give 1 to %d", o.Snaplen, capture.MaxSnaplen)
+			}
+			if cmd.Flags().Changed("count") && count < 1 {
+				return usagef(cmd, "--count %d: give at least 1", count)
+			}
+			if p.json && file.text != "" {
+				return usagef(cmd, "--json and --write: give one of them")
+			}
+			if file.text == "-" && isTerminal(p.stdout) {
+				return usagef(cmd, "--write -: standard output is a terminal, which cannot show pcapng")
+			}
+			expression := strings.Join(args[1:], " ")
+			var err error
+			o.Filter, err = capture.Compile(expression, o.Snaplen)
+			if syntax := new(capture.SyntaxError); errors.As(err, &syntax) {
+				return usagef(cmd, "%s", syntax)
+			}
+			if err != nil {
+				return err
+			}
+			o.Buffer = buffer.bytes
+
+			// With SIGPIPE a reader that leaves is an error to write, not the end
+			// of this process.
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+			defer stop()
+			return p.with(func(s fabric) error {
+				source, err := s.Capture(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				defer source.Close() // what was captured counts
+				w, err := p.frameWriter(file.text, args[0], expression, o.Snaplen)
+				if err != nil {
+					return err
+				}
+				return p.capture(ctx, source, w, args[0], count)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.VarP(&file, "write", "w", "write the frames as pcapng to this file, - for standard output")
+	f.IntVar(&count, "count", 0, "end after `N` frames")
+	f.StringArrayVar(&o.Ports, "port", nil, "only frames at this `PORT`; may be given several times")
+	f.BoolVar(&o.Dropped, "dropped", false, "only frames that were dropped")
+	f.IntVar(&o.Snaplen, "snaplen", capture.MaxSnaplen, "keep `N` bytes of each frame")
+	f.Var(&buffer, "buffer", "room for frames that were not read yet, in bytes, or with K, M or G")
+	completeFlag(cmd, "port", p.portNames)
+	return cmd
+}
+
+// A frameWriter is what captured frames go to.
+type frameWriter interface {
+	// Write takes frames, and how many were missed before them.
+	Write(frames []capture.Frame, missed uint64) error
+	// Close ends the writing well.
+	Close() error
+}
+
+// frameWriter returns what writes frames to where -w says.
+func (p *program) frameWriter(file, bridge, expression string, snaplen int) (frameWriter, error) {
+	switch file {
+	case "":
+		return lines{p, bridge}, nil
+	case "-":
+		return capture.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	w, err := capture.NewPcapng(f, bridge, expression, snaplen)
+	if err != nil {
+		f.Close()
+		return nil, fileError(file, err)
+	}
+	return frameFile{w, f}, nil
+}
+
+// capture writes frames from source until ctx ends, there have been count of
+// them (0 for no end), or nobody reads them any more.
+func (p *program) capture(ctx context.Context, source capture.Source, w frameWriter, bridge string, count int) error {
+	captured, missed := 0, uint64(0)
+	var err error
+	for err == nil && (count == 0 || captured < count) {
+		var frames []capture.Frame
+		var more uint64
+		frames, more, err = source.Next(ctx)
+		if ctx.Err() != nil {
+			err = nil // as it should end
+			break
+		}
+		if err != nil {
+			break
+		}
+		if count > 0 {
+			frames = frames[:min(len(frames), count-captured)]
+		}
+		captured, missed = captured+len(frames), missed+more
+		err = w.Write(frames, more)
+	}
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return nil // the reader had enough
+	}
+	if err != nil {
+		return err
+	}
+	remedy := ""
+	if missed > 0 {
+		remedy = "; give an expression, or more --buffer"
+	}
+	p.complain(fmt.Sprintf("%s: %d frames captured, %d missed%s", bridge, captured, missed, remedy))
+	return nil
+}
+
+// lines are frames as text, or JSON.
+type lines struct {
+	p      *program
+	bridge string
+}
+
+// frameJSON is a frame for programs.
+type frameJSON struct {
+	Time      time.Time `json:"time"`
+	Bridge    string    `json:"master"`
+	Port      string    `json:"ifname,omitempty"`
+	Direction string    `json:"direction"`
+	Reason    string    `json:"reason,omitempty"`
+	VLAN      uint16    `json:"vlan,omitempty"`
+	Length    int       `json:"length"`
+	Summary   string    `json:"summary"`
+}
+
+func (l lines) Write(frames []capture.Frame, _ uint64) error {
+	for _, f := range frames {
+		var err error
+		if l.p.json {
+			err = l.p.printJSON(frameJSON{f.Time, l.bridge, f.Port, f.Direction.String(), f.Reason, f.VLAN, f.Length, f.Summary()})
+		} else {
+			_, err = fmt.Fprintln(l.p.out, f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return l.p.out.Flush() // the reader waits for it
+}
+
+func (l lines) Close() error { return nil }
+
+// flushed is standard output without delay.
+type flushed struct{ out *bufio.Writer }
+
+func (w flushed) Write(b []byte) (int, error) {
+	n, err := w.out.Write(b)
+	if err == nil {
+		err = w.out.Flush()
+	}
+	return n, err
+}
+
+// frameFile is a file of frames.
+type frameFile struct {
+	frames *capture.Pcapng
+	file   *os.File
+}
+
+func (f frameFile) Write(frames []capture.Frame, missed uint64) error {
+	return fileError(f.file.Name(), f.frames.Write(frames, missed))
+}
+
+func (f frameFile) Close() error {
+	err := f.frames.Close()
+	if cerr := f.file.Close(); err == nil {
+		err = cerr
+	}
+	return fileError(f.file.Name(), err)
+}
+
+func fileError(name string, err error) error {
+	if path := new(os.PathError); errors.As(err, &path) {
+		return fmt.Errorf("cannot write %s: %w; see where --write goes", name, path.Err)
+	}
+	return err
+}
+
+// isTerminal reports whether a person would see what is written.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
