@@ -100,6 +100,7 @@ enum port_flag {
 	PORT_LOOP_GUARD = 1 << 22, /* says when the switch's own frames come back by it */
 	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
 	PORT_RULES_OUT = 1 << 24, /* or go out */
+	PORT_CAPTURE = 1 << 25, /* frames at it are captured, if not those of all ports are */
 };
 
 /*
@@ -209,6 +210,8 @@ struct config {
 	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
+	__u32 capture_points; /* bit N: frames at the enum capture_point N */
+	__u32 pad;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };
@@ -288,9 +291,11 @@ enum capture_point {
 	CAPTURE_IN, /* came in by a port, and goes on */
 	CAPTURE_OUT, /* leaves by it */
 	CAPTURE_DROP, /* came in by it, and goes no further */
+	CAPTURE_PORTS, /* no point, but as a bit: only at ports with PORT_CAPTURE */
 };
 
-#define CAPTURE_BYTES 16384 /* of a frame that can be captured */
+#define CAPTURE_BYTES                                                                              \
+	16384 /* of a frame that can be captured; at least 18, so that it has its tag */
 
 /* A captured frame; its first bytes follow, with the tag in its place. */
 struct captured {

@@ -31,9 +31,13 @@ struct {
 	__type(value, u64);
 } capture_filter SEC(".maps");
 
+struct capture_bytes {
+	u8 at[CAPTURE_BYTES];
+};
+
 struct capture_buffer {
 	struct captured head;
-	u8 data[CAPTURE_BYTES];
+	struct capture_bytes frame;
 };
 
 /* A place of each CPU to put a frame together in. */
@@ -44,56 +48,71 @@ struct {
 	__type(value, struct capture_buffer);
 } capture_buffer SEC(".maps");
 
-/* Does who captures want the frame? The loader puts the filter in this one's place. */
-__noinline int capture_wants(struct capture_buffer *b, u32 kept)
+/*
+ * Does who captures want the frame, of which so many bytes are kept? The loader
+ * puts the filter in the place of this.
+ */
+__weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 {
-	return b && kept;
+	return 1;
 }
 
 #define MAC_PAIR 12 /* bytes: destination and source */
+
+/* Reads the frame from so far on; false if the kernel will not. */
+static __always_inline bool capture_rest(struct __sk_buff *skb, void *to, u32 len, u32 most)
+{
+	/* the compiler knows the bounds already, the verifier does not */
+	asm volatile("" : "+r"(len));
+	if (len < 1 || len > most)
+		return false;
+	return !bpf_skb_load_bytes(skb, MAC_PAIR, to, len);
+}
 
 /*
  * Copies a frame for `bascule capture`, at a port, with the reason if it is
  * dropped; a tag that is beside the packet goes where it is on a wire.
  */
-__noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlan, u32 point, u32 reason)
+__noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlan, enum capture_point point,
+			     u32 reason)
 {
-	u32 zero = 0, len = skb->len, beside = skb->vlan_present ? ETHER_TAG : 0, kept, rest;
+	u32 zero = 0, beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
 	struct capture_buffer *b = bpf_map_lookup_elem(&capture_buffer, &zero);
+	u8 *at;
 	u64 *missed;
 
-	if (!b || len < ETHER_HEADER)
+	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
-	kept = len + beside < cfg.snaplen ? len + beside : cfg.snaplen;
-	if (kept < MAC_PAIR + ETHER_TAG)
-		kept = len + beside < MAC_PAIR + ETHER_TAG ? MAC_PAIR + 2 : MAC_PAIR + ETHER_TAG;
-	if (kept > CAPTURE_BYTES)
-		kept = CAPTURE_BYTES;
-	if (bpf_skb_load_bytes(skb, 0, b->data, MAC_PAIR))
+	if ((cfg.capture_points >> CAPTURE_PORTS & 1) && !(port_at(slot)->flags & PORT_CAPTURE))
 		return 0;
-	rest = kept - MAC_PAIR - beside;
+	at = b->frame.at;
+	kept = len < cfg.snaplen ? len : cfg.snaplen;
+	if (bpf_skb_load_bytes(skb, 0, at, MAC_PAIR))
+		return 0;
 	if (beside) {
-		*(u16 *)(b->data + MAC_PAIR) = skb->vlan_proto;
-		*(u16 *)(b->data + MAC_PAIR + 2) = bpf_htons(skb->vlan_tci);
-		if (rest && rest <= CAPTURE_BYTES - MAC_PAIR - ETHER_TAG &&
-		    bpf_skb_load_bytes(skb, MAC_PAIR, b->data + MAC_PAIR + ETHER_TAG, rest))
+		*(u16 *)(at + MAC_PAIR) = skb->vlan_proto;
+		*(u16 *)(at + MAC_PAIR + 2) = bpf_htons(skb->vlan_tci);
+		if (!capture_rest(skb, at + MAC_PAIR + ETHER_TAG, kept - MAC_PAIR - ETHER_TAG,
+				  CAPTURE_BYTES - MAC_PAIR - ETHER_TAG))
 			return 0;
-	} else if (rest && rest <= CAPTURE_BYTES - MAC_PAIR &&
-		   bpf_skb_load_bytes(skb, MAC_PAIR, b->data + MAC_PAIR, rest)) {
+	} else if (!capture_rest(skb, at + MAC_PAIR, kept - MAC_PAIR, CAPTURE_BYTES - MAC_PAIR)) {
 		return 0;
 	}
-	if (!capture_wants(b, kept))
+	if (!capture_wants(&b->frame, kept, len))
 		return 0;
 	b->head = (struct captured){
 		.time = bpf_ktime_get_ns(),
 		.port = port_at(slot)->id,
-		.len = len + beside,
+		.len = len,
 		.kept = kept,
 		.vlan = vlan,
 		.point = point,
 		.reason = reason,
 	};
-	if (kept > CAPTURE_BYTES || bpf_ringbuf_output(&capture_ring, b, sizeof(b->head) + kept, 0)) {
+	asm volatile("" : "+r"(kept));
+	if (kept > CAPTURE_BYTES)
+		return 0;
+	if (bpf_ringbuf_output(&capture_ring, b, sizeof(b->head) + kept, 0)) {
 		missed = bpf_map_lookup_elem(&capture_missed, &zero);
 		if (missed)
 			++*missed;

@@ -50,6 +50,7 @@ const (
 	PortLoopGuard  = kernelPortFlagPORT_LOOP_GUARD
 	PortRulesIn    = kernelPortFlagPORT_RULES_IN
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
+	PortCapture    = kernelPortFlagPORT_CAPTURE
 )
 
 // BridgeFlags are the bits of Config.Flags.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 )
 
 // Names of what is pinned in a generation's folder.
@@ -29,6 +30,7 @@ var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
 	kernelMapVlans, kernelMapVlanStats,
+	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -61,39 +63,50 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 // Tables are what a configuration has beside Config, in maps of their own: nil
 // is as it was.
 type Tables struct {
-	VLANs *VLANs
+	VLANs  *VLANs
+	Filter []unix.SockFilter // of a capture, in classic BPF
 }
 
 // sizes returns how many entries the tables have that are as large as a
 // configuration needs them.
 func sizes(c *Config) map[string]uint32 {
-	vlanStats := uint32(1)
-	if kernelFeature(c.Features)&kernelFeatureFEATURE_VLAN_STATS != 0 {
-		vlanStats = uint32(len(VLANs{}))
+	feature := func(f kernelFeature, on, off uint32) uint32 {
+		if kernelFeature(c.Features)&f != 0 {
+			return on
+		}
+		return off
 	}
 	return map[string]uint32{
-		kernelMapFdb:       c.FdbBuckets + fdbWindow,
-		kernelMapVlanStats: vlanStats,
+		kernelMapFdb:           c.FdbBuckets + fdbWindow,
+		kernelMapVlanStats:     feature(kernelFeatureFEATURE_VLAN_STATS, uint32(len(VLANs{})), 1),
+		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
+		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
+		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
 	}
 }
 
 // made returns which tables a change makes anew, rather than use on.
 func (b *Bridge) made(c *Config, t Tables) map[string]bool {
-	grown := c.FdbBuckets != b.Config.FdbBuckets // and with the FDB the count of its entries
-	return map[string]bool{
-		kernelMapFdb:       grown,
-		kernelMapUsage:     grown,
-		kernelMapVlans:     t.VLANs != nil,
-		kernelMapVlanStats: sizes(c)[kernelMapVlanStats] != sizes(&b.Config)[kernelMapVlanStats],
+	made := map[string]bool{}
+	old := sizes(&b.Config)
+	for name, n := range sizes(c) {
+		made[name] = n != old[name]
 	}
+	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
+	made[kernelMapVlans] = t.VLANs != nil
+	made[kernelMapCaptureFilter] = made[kernelMapCaptureFilter] || t.Filter != nil
+	made[kernelMapCaptureMissed] = t.Filter != nil
+	return made
 }
 
 // fill writes to the tables of g what they are to have before a frame comes.
 func (t Tables) fill(g *generation) error {
 	if t.VLANs != nil {
-		return t.VLANs.store(g.coll.Maps[kernelMapVlans])
+		if err := t.VLANs.store(g.coll.Maps[kernelMapVlans]); err != nil {
+			return err
+		}
 	}
-	return nil
+	return storeFilter(g.coll.Maps[kernelMapCaptureFilter], t.Filter)
 }
 
 // load makes the next generation, with the bridge's tables where it has some.
@@ -104,6 +117,17 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
 		return nil, err
+	}
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE != 0 {
+		filter := t.Filter
+		if filter == nil {
+			if filter, err = b.filter(); err != nil {
+				return nil, err
+			}
+		}
+		if err := setFilter(spec.Programs[kernelProgBasculeTcx], filter, len(kernelCaptureBytes{}.At)); err != nil {
+			return nil, err
+		}
 	}
 	for _, p := range spec.Programs {
 		answer(p, c.Features)

@@ -26,6 +26,37 @@ const (
 	kernelBridgeFlagBRIDGE_TALKERS    kernelBridgeFlag = 128
 )
 
+type kernelCaptureBuffer struct {
+	_     structs.HostLayout
+	Head  kernelCaptured
+	Frame kernelCaptureBytes
+}
+
+type kernelCaptureBytes struct {
+	_  structs.HostLayout
+	At [16384]uint8
+}
+
+type kernelCapturePoint uint32
+
+const (
+	kernelCapturePointCAPTURE_IN    kernelCapturePoint = 0
+	kernelCapturePointCAPTURE_OUT   kernelCapturePoint = 1
+	kernelCapturePointCAPTURE_DROP  kernelCapturePoint = 2
+	kernelCapturePointCAPTURE_PORTS kernelCapturePoint = 3
+)
+
+type kernelCaptured struct {
+	_      structs.HostLayout
+	Time   uint64
+	Port   uint32
+	Len    uint32
+	Kept   uint32
+	Vlan   uint16
+	Point  uint8
+	Reason uint8
+}
+
 type kernelClock struct {
 	_      structs.HostLayout
 	Epoch  uint32
@@ -54,6 +85,10 @@ type kernelConfig struct {
 	DefaultPvid     uint16
 	MoveMax         uint32
 	Spans           [16]uint16
+	Snaplen         uint32
+	CaptureRing     uint32
+	CapturePoints   uint32
+	Pad             uint32
 	PortCells       [8192]uint16
 	Ports           [1024]struct {
 		_           structs.HostLayout
@@ -277,6 +312,7 @@ const (
 	kernelPortFlagPORT_LOOP_GUARD   kernelPortFlag = 4194304
 	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 8388608
 	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 16777216
+	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 33554432
 )
 
 type kernelPortStats struct {
@@ -289,6 +325,14 @@ type kernelPortStats struct {
 	Moves    uint64
 	Refused  uint64
 	Drops    [27]uint64
+}
+
+type kernelTalker struct {
+	_      structs.HostLayout
+	Frames uint64
+	Bytes  uint64
+	Port   uint32
+	Pad    uint32
 }
 
 type kernelTimer struct {
@@ -304,6 +348,33 @@ type kernelTold struct {
 	Key    uint64
 	Second uint32
 	Count  uint32
+}
+
+type kernelTraced struct {
+	_       structs.HostLayout
+	Action  uint32
+	Reason  uint32
+	In      uint32
+	Out     uint32
+	Flood   uint32
+	Label   uint32
+	Src     uint64
+	Dst     uint64
+	Word    uint64
+	Vid     uint16
+	Vlan    uint16
+	Tag     uint16
+	RuleIn  uint16
+	RuleOut uint16
+	Spans   uint16
+	Mtu     uint16
+	Ports   uint16
+	Port    [1024]struct {
+		_      structs.HostLayout
+		Slot   uint16
+		Tag    uint16
+		Reason uint32
+	}
 }
 
 type kernelVlan struct {
@@ -340,14 +411,20 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapCaptureBuffer   = "capture_buffer"
+	kernelMapCaptureFilter   = "capture_filter"
+	kernelMapCaptureMissed   = "capture_missed"
+	kernelMapCaptureRing     = "capture_ring"
 	kernelMapClock           = "clock"
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
 	kernelMapStats           = "stats"
+	kernelMapTalkers         = "talkers"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
 	kernelMapTold            = "told"
+	kernelMapTrace           = "trace"
 	kernelMapUsage           = "usage"
 	kernelMapVlanStats       = "vlan_stats"
 	kernelMapVlans           = "vlans"
@@ -409,18 +486,24 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
-	Clock      *ebpf.MapSpec `ebpf:"clock"`
-	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
-	Stats      *ebpf.MapSpec `ebpf:"stats"`
-	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
-	Timer      *ebpf.MapSpec `ebpf:"timer"`
-	Told       *ebpf.MapSpec `ebpf:"told"`
-	Usage      *ebpf.MapSpec `ebpf:"usage"`
-	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
-	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
-	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
+	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
+	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
+	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
+	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
+	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Stats         *ebpf.MapSpec `ebpf:"stats"`
+	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
+	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
+	Timer         *ebpf.MapSpec `ebpf:"timer"`
+	Told          *ebpf.MapSpec `ebpf:"told"`
+	Trace         *ebpf.MapSpec `ebpf:"trace"`
+	Usage         *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
+	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -450,30 +533,42 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
-	Clock      *ebpf.Map `ebpf:"clock"`
-	Decisions  *ebpf.Map `ebpf:"decisions"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Fdb        *ebpf.Map `ebpf:"fdb"`
-	Stats      *ebpf.Map `ebpf:"stats"`
-	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
-	Timer      *ebpf.Map `ebpf:"timer"`
-	Told       *ebpf.Map `ebpf:"told"`
-	Usage      *ebpf.Map `ebpf:"usage"`
-	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
-	Vlans      *ebpf.Map `ebpf:"vlans"`
-	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
+	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
+	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
+	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
+	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
+	Clock         *ebpf.Map `ebpf:"clock"`
+	Decisions     *ebpf.Map `ebpf:"decisions"`
+	Events        *ebpf.Map `ebpf:"events"`
+	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Stats         *ebpf.Map `ebpf:"stats"`
+	Talkers       *ebpf.Map `ebpf:"talkers"`
+	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
+	Timer         *ebpf.Map `ebpf:"timer"`
+	Told          *ebpf.Map `ebpf:"told"`
+	Trace         *ebpf.Map `ebpf:"trace"`
+	Usage         *ebpf.Map `ebpf:"usage"`
+	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans         *ebpf.Map `ebpf:"vlans"`
+	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.CaptureBuffer,
+		m.CaptureFilter,
+		m.CaptureMissed,
+		m.CaptureRing,
 		m.Clock,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
+		m.Trace,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,

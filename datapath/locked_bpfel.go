@@ -16,14 +16,20 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	lockedMapCaptureBuffer   = "capture_buffer"
+	lockedMapCaptureFilter   = "capture_filter"
+	lockedMapCaptureMissed   = "capture_missed"
+	lockedMapCaptureRing     = "capture_ring"
 	lockedMapClock           = "clock"
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
 	lockedMapStats           = "stats"
+	lockedMapTalkers         = "talkers"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
 	lockedMapTold            = "told"
+	lockedMapTrace           = "trace"
 	lockedMapUsage           = "usage"
 	lockedMapVlanStats       = "vlan_stats"
 	lockedMapVlans           = "vlans"
@@ -87,18 +93,24 @@ type lockedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedMapSpecs struct {
-	Clock      *ebpf.MapSpec `ebpf:"clock"`
-	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
-	Stats      *ebpf.MapSpec `ebpf:"stats"`
-	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
-	Timer      *ebpf.MapSpec `ebpf:"timer"`
-	Told       *ebpf.MapSpec `ebpf:"told"`
-	Usage      *ebpf.MapSpec `ebpf:"usage"`
-	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
-	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
-	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
+	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
+	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
+	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
+	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
+	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
+	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Stats         *ebpf.MapSpec `ebpf:"stats"`
+	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
+	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
+	Timer         *ebpf.MapSpec `ebpf:"timer"`
+	Told          *ebpf.MapSpec `ebpf:"told"`
+	Trace         *ebpf.MapSpec `ebpf:"trace"`
+	Usage         *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
+	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
 // lockedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -130,30 +142,42 @@ func (o *lockedObjects) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedMaps struct {
-	Clock      *ebpf.Map `ebpf:"clock"`
-	Decisions  *ebpf.Map `ebpf:"decisions"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Fdb        *ebpf.Map `ebpf:"fdb"`
-	Stats      *ebpf.Map `ebpf:"stats"`
-	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
-	Timer      *ebpf.Map `ebpf:"timer"`
-	Told       *ebpf.Map `ebpf:"told"`
-	Usage      *ebpf.Map `ebpf:"usage"`
-	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
-	Vlans      *ebpf.Map `ebpf:"vlans"`
-	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
+	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
+	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
+	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
+	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
+	Clock         *ebpf.Map `ebpf:"clock"`
+	Decisions     *ebpf.Map `ebpf:"decisions"`
+	Events        *ebpf.Map `ebpf:"events"`
+	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Stats         *ebpf.Map `ebpf:"stats"`
+	Talkers       *ebpf.Map `ebpf:"talkers"`
+	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
+	Timer         *ebpf.Map `ebpf:"timer"`
+	Told          *ebpf.Map `ebpf:"told"`
+	Trace         *ebpf.Map `ebpf:"trace"`
+	Usage         *ebpf.Map `ebpf:"usage"`
+	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans         *ebpf.Map `ebpf:"vlans"`
+	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
 func (m *lockedMaps) Close() error {
 	return _LockedClose(
+		m.CaptureBuffer,
+		m.CaptureFilter,
+		m.CaptureMissed,
+		m.CaptureRing,
 		m.Clock,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
+		m.Trace,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+// A Watch is a way of looking at a bridge that costs its frames something, and
+// so is on only while somebody looks.
+type Watch string
+
+// The watches.
+const (
+	WatchCapture Watch = "capture" // one at a time
+	WatchTalkers Watch = "talkers"
+)
+
+// Flag is the bridge's flag of the watch.
+func (w Watch) Flag() BridgeFlags {
+	if w == WatchCapture {
+		return BridgeCapture
+	}
+	return BridgeTalkers
+}
+
+// ErrWatched says that somebody else has the watch.
+var ErrWatched = errors.New("somebody else is at it")
+
+// Hold says that the caller looks, until it calls release or ends. Others may
+// look at the same time if the watch is shared.
+func (b *Bridge) Hold(w Watch) (release func(), err error) {
+	how := unix.LOCK_SH
+	if w == WatchCapture {
+		how = unix.LOCK_EX
+	}
+	if err := os.Mkdir(b.pin(string(w)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return b.flock(w, how)
+}
+
+// Held reports whether anybody looks.
+func (b *Bridge) Held(w Watch) bool {
+	release, err := b.flock(w, unix.LOCK_EX)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	release()
+	return false
+}
+
+func (b *Bridge) flock(w Watch, how int) (release func(), err error) {
+	dir, err := os.Open(b.pin(string(w)))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), how|unix.LOCK_NB); err != nil {
+		dir.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrWatched
+		}
+		return nil, err
+	}
+	return func() { dir.Close() }, nil
+}
+
+// maxFilter is how long a filter can be, in instructions of classic BPF
+// (BPF_MAXINSNS).
+const maxFilter = 4096
+
+// storeFilter keeps a filter for programs that are loaded later.
+func storeFilter(m *ebpf.Map, filter []unix.SockFilter) error {
+	if filter == nil {
+		return nil
+	}
+	if len(filter) > maxFilter {
+		return fmt.Errorf("a filter of %d instructions; there can be %d", len(filter), maxFilter)
+	}
+	if err := m.Put(uint32(0), uint64(len(filter))); err != nil {
+		return err
+	}
+	for i, f := range filter {
+		word := uint64(f.Code) | uint64(f.Jt)<<16 | uint64(f.Jf)<<24 | uint64(f.K)<<32
+		if err := m.Put(uint32(i+1), word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filter returns the filter that the bridge's frames are captured by.
+func (b *Bridge) filter() ([]unix.SockFilter, error) {
+	m, err := b.openTable(kernelMapCaptureFilter)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	var n uint64
+	if err := m.Lookup(uint32(0), &n); err != nil {
+		return nil, err
+	}
+	filter := make([]unix.SockFilter, n)
+	for i := range filter {
+		var word uint64
+		if err := m.Lookup(uint32(i+1), &word); err != nil {
+			return nil, err
+		}
+		filter[i] = unix.SockFilter{Code: uint16(word), Jt: uint8(word >> 16), Jf: uint8(word >> 24), K: uint32(word >> 32)}
+	}
+	return filter, nil
+}
+
+// MaxSnaplen is how many bytes of a frame can be captured.
+const MaxSnaplen = len(kernelCaptureBytes{}.At)
+
+// CapturePoint is where a captured frame is.
+type CapturePoint = kernelCapturePoint
+
+// The points; CapturePorts is none, but as a bit says that only ports with
+// PortCapture are looked at.
+const (
+	CaptureIn    = kernelCapturePointCAPTURE_IN
+	CaptureOut   = kernelCapturePointCAPTURE_OUT
+	CaptureDrop  = kernelCapturePointCAPTURE_DROP
+	CapturePorts = kernelCapturePointCAPTURE_PORTS
+)
+
+// Captured is a frame as the datapath had it.
+type Captured struct {
+	Time   time.Duration // CLOCK_MONOTONIC
+	Port   uint32        // id
+	Point  CapturePoint
+	Reason uint8  // of a drop, as Reasons has it
+	VLAN   uint16 // 0 for none
+	Length int    // bytes that the frame had
+	Data   []byte // those that were kept
+}
+
+// Frames reads what is captured at a bridge. One reader only: two would take
+// frames from each other.
+type Frames struct {
+	ring   *ringbuf.Reader
+	missed *ebpf.Map
+	seen   uint64 // missed frames that were told
+	record ringbuf.Record
+}
+
+// OpenFrames opens the bridge's captured frames; it lasts beyond changes of the
+// bridge's configuration, as long as the capture.
+func (b *Bridge) OpenFrames() (*Frames, error) {
+	m, err := b.openTable(kernelMapCaptureRing)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	missed, err := b.openTable(kernelMapCaptureMissed)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := ringbuf.NewReader(m)
+	if err != nil {
+		missed.Close()
+		return nil, fmt.Errorf("read captured frames: %w", err)
+	}
+	return &Frames{ring: ring, missed: missed}, nil
+}
+
+// Close ends the reading; Read returns os.ErrClosed.
+func (f *Frames) Close() error { return errors.Join(f.ring.Close(), f.missed.Close()) }
+
+// Read returns the next frame, waiting for one until the deadline; then the
+// error is os.ErrDeadlineExceeded. The data is good until the next call.
+func (f *Frames) Read(deadline time.Time) (Captured, error) {
+	f.ring.SetDeadline(deadline)
+	if err := f.ring.ReadInto(&f.record); err != nil {
+		return Captured{}, err
+	}
+	raw := f.record.RawSample
+	var head kernelCaptured
+	size := int(unsafe.Sizeof(head))
+	if len(raw) < size {
+		return Captured{}, fmt.Errorf("a captured frame of %d bytes", len(raw))
+	}
+	if _, err := binary.Decode(raw, binary.NativeEndian, &head); err != nil {
+		return Captured{}, err
+	}
+	kept := min(int(head.Kept), len(raw)-size)
+	return Captured{
+		Time: time.Duration(head.Time), Port: head.Port, Point: CapturePoint(head.Point), Reason: head.Reason,
+		VLAN: head.Vlan, Length: int(head.Len), Data: raw[size : size+kept],
+	}, nil
+}
+
+// Missed returns how many frames were not captured since the last call, because
+// nobody read in time.
+func (f *Frames) Missed() (uint64, error) {
+	var perCPU []uint64
+	if err := f.missed.Lookup(uint32(0), &perCPU); err != nil {
+		return 0, err
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	n := sum - f.seen
+	f.seen = sum
+	return n, nil
+}
+
+// maxTalkers is how many addresses are counted at a time.
+const maxTalkers = 8192
+
+// A Talker is an address that sends.
+type Talker struct {
+	MAC    [6]byte
+	VLAN   uint16
+	Port   uint32 // id
+	Frames uint64 // that it has sent
+	Bytes  uint64
+}
+
+// Talkers returns the addresses that have sent frames since WatchTalkers is on;
+// of very many only some.
+func (b *Bridge) Talkers() ([]Talker, error) {
+	m, err := b.openTable(kernelMapTalkers)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	var list []Talker
+	var key uint64
+	var perCPU []kernelTalker
+	entries := m.Iterate()
+	for entries.Next(&key, &perCPU) {
+		t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
+		var most uint64
+		for _, c := range perCPU {
+			t.Frames += c.Frames
+			t.Bytes += c.Bytes
+			if c.Frames >= most && c.Port != 0 {
+				t.Port, most = c.Port, c.Frames
+			}
+		}
+		list = append(list, t)
+	}
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return nil, err
+	}
+	return list, nil
+}
