@@ -4,8 +4,14 @@ package bridge
 
 import (
 	"context"
+	"errors"
+	"math/bits"
+	"os"
+	"slices"
+	"time"
 
 	"bascule/capture"
+	"bascule/datapath"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,10 +33,146 @@ type CaptureOptions struct {
 }
 
 // Capture begins a capture at the ports of a bridge, which lasts until its
-// source is closed. Any number can run.
+// source is closed. A bridge has one capture at a time.
 func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (capture.Source, error) {
-	if _, err := s.Bridge(bridge); err != nil {
+	what := "capture at bridge " + bridge
+	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *change) error {
+		c.next.Snaplen, c.next.CaptureRing = uint32(o.Snaplen), ringSize(o.Buffer)
+		c.next.CapturePoints = 1<<datapath.CaptureIn | 1<<datapath.CaptureOut | 1<<datapath.CaptureDrop
+		if o.Dropped {
+			c.next.CapturePoints = 1 << datapath.CaptureDrop
+		}
+		for _, name := range o.Ports {
+			p, _, err := findPort(c, what, bridge, name)
+			if err != nil {
+				return err
+			}
+			setFlag(p, datapath.PortCapture, true)
+			c.next.CapturePoints |= 1 << datapath.CapturePorts
+		}
+		c.tables.Filter = o.Filter
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	return nil, refused("capture at bridge "+bridge, "the datapath shows no frames yet", "use tcpdump at its ports")
+	source := &captureSource{s: s, bridge: bridge, stop: stop, names: map[uint32]string{}}
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+		source.frames, err = b.OpenFrames()
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, errors.Join(err, source.Close())
+	}
+	source.boot = time.Now().Add(-time.Duration(now.Nano()))
+	return source, nil
+}
+
+// ringSize is the size of a ring buffer of so many bytes at least: a power of
+// two, and whole pages.
+func ringSize(n int) uint32 {
+	return max(1<<bits.Len(uint(n-1)), uint32(unix.Getpagesize()))
+}
+
+// captureSource is a capture that runs.
+type captureSource struct {
+	s      *Switch
+	bridge string
+	frames *datapath.Frames
+	stop   func() error
+	boot   time.Time         // when CLOCK_MONOTONIC was 0
+	names  map[uint32]string // of ports by id
+}
+
+// captureBatch is how many frames Next returns at most.
+const captureBatch = 256
+
+// captureLook is how often Next looks whether it is to end.
+const captureLook = 100 * time.Millisecond
+
+func (c *captureSource) Next(ctx context.Context) (list []capture.Frame, missed uint64, err error) {
+	for ctx.Err() == nil {
+		deadline := time.Now()
+		if len(list) == 0 {
+			deadline = deadline.Add(captureLook)
+		}
+		f, err := c.frames.Read(deadline)
+		if err == nil {
+			frame, err := c.frame(f)
+			if err != nil {
+				return nil, 0, err
+			}
+			if list = append(list, frame); len(list) < captureBatch {
+				continue
+			}
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, 0, failed("capture at bridge "+c.bridge, err)
+		}
+		missed, err = c.frames.Missed()
+		if err != nil {
+			return nil, 0, failed("capture at bridge "+c.bridge, err)
+		}
+		if len(list) > 0 || missed > 0 {
+			return list, missed, nil
+		}
+		if err := c.there(); err != nil {
+			return nil, 0, err
+		}
+	}
+	return nil, 0, ctx.Err()
+}
+
+// there says so when the bridge is not.
+func (c *captureSource) there() error {
+	return c.s.each(c.bridge, func(_ string, b *datapath.Bridge) error {
+		if b.Config.Flags&uint32(datapath.BridgeCapture) == 0 {
+			return refused("capture at bridge "+c.bridge, "it has been made anew", "begin again")
+		}
+		return nil
+	})
+}
+
+func (c *captureSource) frame(f datapath.Captured) (capture.Frame, error) {
+	if _, ok := c.names[f.Port]; !ok {
+		if err := c.learnNames(); err != nil {
+			return capture.Frame{}, err
+		}
+	}
+	frame := capture.Frame{
+		Time: c.boot.Add(f.Time), Port: c.names[f.Port], VLAN: f.VLAN,
+		Data: slices.Clone(f.Data), Length: f.Length,
+	}
+	switch f.Point {
+	case datapath.CaptureOut:
+		frame.Direction = capture.Out
+	case datapath.CaptureDrop:
+		frame.Direction = capture.Dropped
+		if reasons := datapath.Reasons(); int(f.Reason) < len(reasons) {
+			frame.Reason = reasons[f.Reason]
+		}
+	}
+	return frame, nil
+}
+
+// learnNames finds out what the ports are called; those that have left keep
+// their names.
+func (c *captureSource) learnNames() error {
+	return c.s.each(c.bridge, func(_ string, b *datapath.Bridge) error {
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		for _, p := range datapath.Ports(&b.Config) {
+			c.names[p.Id] = portName(b, p, devices)
+		}
+		return nil
+	})
+}
+
+func (c *captureSource) Close() error {
+	return errors.Join(c.frames.Close(), c.stop())
 }

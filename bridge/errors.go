@@ -2,7 +2,13 @@
 
 package bridge
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
+
+// errNoBridge is the cause of a refusal where there is no bridge of the name.
+var errNoBridge = errors.New("no such bridge")
 
 // A UsageError is a request that could not be right whatever the state of the
 // system: a malformed address, a number out of range.

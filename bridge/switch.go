@@ -284,7 +284,7 @@ func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error
 func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refused(what, "there is no bridge "+name+" in this network namespace", "see 'bascule bridge show'")
+		return nil, because(refused(what, "there is no bridge "+name+" in this network namespace", "see 'bascule bridge show'"), errNoBridge)
 	}
 	if errors.Is(err, datapath.ErrLayout) {
 		return nil, refused(what, err.Error(), "use that version, or delete it with 'bascule bridge del "+name+"' and make it anew")
@@ -380,6 +380,9 @@ func mend(store *datapath.Store) error {
 			if err := mendBridge(b); err != nil {
 				return fmt.Errorf("cannot mend bridge %s: %w", name, err)
 			}
+		}
+		if err := endStaleWatches(b); err != nil {
+			return fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
 		}
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost != 0 {

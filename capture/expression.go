@@ -14,7 +14,7 @@ import (
 
 // MaxSnaplen is the most bytes of a frame that are captured, and that an
 // expression can look at.
-const MaxSnaplen = 2048
+const MaxSnaplen = 16384
 
 // A SyntaxError is an expression that libpcap does not understand.
 type SyntaxError struct {

@@ -16,39 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// skbContext is the kernel's struct __sk_buff (linux/bpf.h).
-type skbContext struct {
-	_              structs.HostLayout
-	Len            uint32
-	PktType        uint32
-	Mark           uint32
-	QueueMapping   uint32
-	Protocol       uint32
-	VlanPresent    uint32
-	VlanTci        uint32
-	VlanProto      uint32
-	Priority       uint32
-	IngressIfindex uint32
-	Ifindex        uint32
-	TcIndex        uint32
-	Cb             [5]uint32
-	Hash           uint32
-	TcClassid      uint32
-	Data           uint32
-	DataEnd        uint32
-	NapiID         uint32
-	Socket         [13]uint32
-	DataMeta       uint32
-	FlowKeys       uint64
-	Tstamp         uint64
-	WireLen        uint32
-	GsoSegs        uint32
-	Sk             uint64
-	GsoSize        uint32
-	TstampType     uint32
-	Hwtstamp       uint64
-}
-
 // xdpContext is the kernel's struct xdp_md (linux/bpf.h).
 type xdpContext struct {
 	_              structs.HostLayout

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"io/fs"
+
+	"bascule/datapath"
+)
+
+// hold switches a watch of a bridge on and holds it, with what set says about
+// it; stop switches it off again if nobody else looks.
+func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*change) error) (stop func() error, err error) {
+	var release func()
+	err = s.change(what, bridge, func(c *change) error {
+		if release, err = c.bridge.Hold(w); err != nil {
+			if errors.Is(err, datapath.ErrWatched) {
+				return refused(what, "somebody else does already", "end that first")
+			}
+			return err
+		}
+		c.next.Flags |= uint32(w.Flag())
+		return set(c)
+	})
+	if err != nil {
+		if release != nil {
+			release()
+		}
+		return nil, err
+	}
+	return func() error {
+		release()
+		err := s.change("end to "+what, bridge, func(c *change) error {
+			if !c.bridge.Held(w) {
+				endWatch(c.next, w)
+			}
+			return nil
+		})
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoBridge) {
+			return nil // the bridge has gone, and the watch with it
+		}
+		return err
+	}, nil
+}
+
+// endWatch takes a watch out of a configuration.
+func endWatch(c *datapath.Config, w datapath.Watch) {
+	c.Flags &^= uint32(w.Flag())
+	if w == datapath.WatchCapture {
+		c.CaptureRing, c.CapturePoints, c.Snaplen = 0, 0, 0
+		for _, p := range datapath.Ports(c) {
+			setFlag(p, datapath.PortCapture, false)
+		}
+	}
+}
+
+// endStaleWatches switches off what nobody looks at any more: who did was
+// killed.
+func endStaleWatches(b *datapath.Bridge) error {
+	next, stale := b.Config, false
+	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers} {
+		if next.Flags&uint32(w.Flag()) != 0 && !b.Held(w) {
+			endWatch(&next, w)
+			stale = true
+		}
+	}
+	if !stale {
+		return nil
+	}
+	return b.Commit(next, datapath.Tables{}, leave)
+}
