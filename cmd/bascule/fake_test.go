@@ -26,6 +26,7 @@ type fakeFabric struct {
 	netns    string // of the last Open
 	calls    []string
 	watching func() // called by Monitor when all events are reported
+	looking  func() // called by Ports before it answers, nil for nothing
 }
 
 func (f *fakeFabric) open(netns string) (fabric, error) {
@@ -150,6 +151,14 @@ func (f *fakeFabric) DelPort(name, port string) error {
 }
 
 func (f *fakeFabric) Ports(name string) ([]bridge.Port, error) {
+	if f.looking != nil {
+		f.looking()
+	}
+	if name != "" {
+		if _, err := f.find(name); err != nil {
+			return nil, err
+		}
+	}
 	var list []bridge.Port
 	for _, p := range f.ports {
 		if name == "" || p.Bridge == name {
