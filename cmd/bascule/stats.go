@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -49,11 +48,15 @@ null for "rates" and "drops" where there is no rate.`,
   bascule -j stats br0 --interval 1s | jq -c '.[] | [.ifname, .rates.rx.bits]'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
-	interval, count := &period{}, &rounds{}
+	interval, count := &period{}, &number{name: "N", least: 1, most: 1<<31 - 1}
 	cmd.Flags().Var(interval, "interval", "print rates, each time after this long, 100ms to 24h")
 	cmd.Flags().Var(count, "count", "stop after this many times")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if count.n > 0 && interval.d == 0 {
+		rounds := 0 // without end
+		if count.n != nil {
+			rounds = *count.n
+		}
+		if rounds > 0 && interval.d == 0 {
 			return usagef(cmd, "--count needs --interval")
 		}
 		args = append(args, "", "")
@@ -71,7 +74,7 @@ null for "rates" and "drops" where there is no rate.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			err = p.follow(ctx, s, look, list, interval.d, count.n)
+			err = p.follow(ctx, s, look, list, interval.d, rounds)
 			if errors.Is(err, syscall.EPIPE) {
 				return nil // the reader had enough
 			}
@@ -80,49 +83,6 @@ null for "rates" and "drops" where there is no rate.`,
 	}
 	return cmd
 }
-
-// period is a flag's value that is how often something is done, 0 if not given.
-type period struct{ d time.Duration }
-
-const minPeriod, maxPeriod = 100 * time.Millisecond, 24 * time.Hour
-
-// Set takes a duration; a bare number is seconds, as for settings.
-func (v *period) Set(value string) error {
-	d, err := time.ParseDuration(value)
-	if n, nerr := strconv.ParseUint(value, 10, 16); nerr == nil {
-		d, err = time.Duration(n)*time.Second, nil
-	}
-	if err != nil || d < minPeriod || d > maxPeriod {
-		return fmt.Errorf("out of range; give 100ms to 24h, such as 1s")
-	}
-	v.d = d
-	return nil
-}
-
-func (v *period) Type() string { return "TIME" }
-
-func (v *period) String() string {
-	if v.d == 0 {
-		return ""
-	}
-	return v.d.String()
-}
-
-// rounds is a flag's value that is how many times something is done, 0 if not
-// given.
-type rounds struct{ n uint64 }
-
-func (v *rounds) Set(value string) error {
-	n, err := strconv.ParseUint(value, 10, 32)
-	if err != nil || n == 0 {
-		return fmt.Errorf("give at least 1")
-	}
-	v.n = n
-	return nil
-}
-
-func (v *rounds) Type() string   { return "N" }
-func (v *rounds) String() string { return "" }
 
 // statsLook is which ports are looked at.
 type statsLook struct{ bridge, port string } // "" is all
@@ -137,12 +97,12 @@ func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
 
 // follow prints rates every interval until ctx ends, count times if that is
 // not 0; first is what was read just now.
-func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count uint64) error {
+func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
 	var meter rates.Meter
 	meter.Read(time.Now(), first, nil)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for n := uint64(1); ; n++ {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return nil
