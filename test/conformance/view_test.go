@@ -3,13 +3,18 @@
 package conformance
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -218,4 +223,96 @@ func TestTop(t *testing.T) {
 	l.Refused([]string{"cannot show top", "not a terminal", "use 'bascule stats --interval 1s'"}, "top", "br0")
 	s.run(fmt.Sprintf("clear; TERM=dumb %s; echo status $?", top))
 	s.shows(`^status 1$`)
+}
+
+// TestStats counts frames by totals and by rates: a rate times the time that
+// it is of is what passed in it, whatever that time was.
+func TestStats(t *testing.T) {
+	t.Parallel()
+	l, ends := setup(t, "tcx", 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	type line struct {
+		Elapsed float64
+		Ifname  string
+		Stats64 struct{ Rx, Tx netlab.Counter }
+		Rates   *struct {
+			Rx, Tx struct{ Bits, Packets float64 }
+		}
+		Drops map[string]float64
+	}
+	total := func() (rx, tx, dropped float64) {
+		t.Helper()
+		var list []line
+		l.JSON(&list, "stats", "br0")
+		if len(list) != 2 || list[0].Ifname != a.Port || list[1].Ifname != b.Port {
+			t.Fatalf("shown: %+v", list)
+		}
+		return float64(list[0].Stats64.Rx.Packets), float64(list[1].Stats64.Tx.Packets), list[0].Drops["same-port"]
+	}
+	rx, tx, dropped := total()
+
+	cmd := l.Command("-j", "stats", "br0", "--interval", "100ms")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// of all that has been printed: rounds, and what passed, in whole frames
+	var rounds, gotRx, gotTx, gotDropped, gotBits atomic.Int64
+	done := make(chan error)
+	go func() {
+		var err error
+		for lines := bufio.NewScanner(out); lines.Scan() && err == nil; {
+			var list []line
+			if err = json.Unmarshal(lines.Bytes(), &list); err != nil {
+				break
+			}
+			for _, p := range list {
+				if p.Rates == nil {
+					err = fmt.Errorf("no rates: %s", lines.Text())
+					break
+				}
+				whole := func(rate float64) int64 { return int64(math.Round(rate * p.Elapsed)) }
+				if p.Ifname == a.Port {
+					gotRx.Add(whole(p.Rates.Rx.Packets))
+					gotBits.Add(whole(p.Rates.Rx.Bits))
+					gotDropped.Add(whole(p.Drops["same-port"]))
+				} else {
+					gotTx.Add(whole(p.Rates.Tx.Packets))
+				}
+			}
+			rounds.Add(1)
+		}
+		done <- err
+	}()
+	t.Cleanup(func() { cmd.Process.Kill() }) // where the test failed
+	l.Wait("rates", func() bool { return rounds.Load() > 0 })
+	for range 5 {
+		l.Reach(a, l.Frames(200, B, A), b)
+		l.Reach(a, l.Frames(20, A, A))
+	}
+	nowRx, nowTx, nowDropped := total()
+	if nowRx-rx != 1100 || nowTx-tx != 1000 || nowDropped-dropped != 100 {
+		t.Errorf("totals rose by %v, %v and %v drops; want 1100, 1000 and 100", nowRx-rx, nowTx-tx, nowDropped-dropped)
+	}
+	l.Wait("rates of all that was sent", func() bool { return gotRx.Load() >= 1100 && gotTx.Load() >= 1000 })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil || errs.Len() > 0 {
+		t.Errorf("interrupted: %v, %q", err, errs.String())
+	}
+	if gotRx.Load() != 1100 || gotTx.Load() != 1000 || gotDropped.Load() != 100 || gotBits.Load() != 1100*60*8 {
+		t.Errorf("by rates %d were received, of %d bits, %d sent and %d dropped; want 1100, 528000, 1000 and 100",
+			gotRx.Load(), gotBits.Load(), gotTx.Load(), gotDropped.Load())
+	}
 }
