@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"bascule/capture"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
 
 func newCapture(p *program) *cobra.Command {
@@ -237,14 +235,4 @@ func fileError(name string, err error) error {
 		return fmt.Errorf("cannot write %s: %w; see where --write goes", name, path.Err)
 	}
 	return err
-}
-
-// isTerminal reports whether a person would see what is written.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }

@@ -30,5 +30,8 @@ type fabric interface {
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)
+	Trace(bridge, port string, frame []byte) (bridge.Trace, error)
+	CountTalkers(bridge string) (stop func() error, err error)
+	Talkers(bridge string) ([]bridge.Talker, error)
 	Close() error
 }

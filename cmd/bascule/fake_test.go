@@ -29,6 +29,7 @@ type fakeFabric struct {
 	netns    string // of the last Open
 	calls    []string
 	watching func() // called by Monitor when all events are reported
+	looking  func() // called by Ports before it answers, nil for nothing
 }
 
 func (f *fakeFabric) open(netns string) (fabric, error) {
@@ -153,6 +154,14 @@ func (f *fakeFabric) DelPort(name, port string) error {
 }
 
 func (f *fakeFabric) Ports(name string) ([]bridge.Port, error) {
+	if f.looking != nil {
+		f.looking()
+	}
+	if name != "" {
+		if _, err := f.find(name); err != nil {
+			return nil, err
+		}
+	}
 	var list []bridge.Port
 	for _, p := range f.ports {
 		if name == "" || p.Bridge == name {
@@ -245,6 +254,15 @@ func (s *fakeSource) Close() error {
 	s.fabric.call("Close capture")
 	return nil
 }
+
+func (f *fakeFabric) CountTalkers(name string) (func() error, error) {
+	f.call("CountTalkers %s", name)
+	return func() error { return nil }, nil
+}
+
+func (f *fakeFabric) Talkers(string) ([]bridge.Talker, error) { return nil, nil }
+
+func (f *fakeFabric) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
 
 // someFrames are two batches.
 func someFrames() [][]capture.Frame {

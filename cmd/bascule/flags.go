@@ -3,9 +3,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"bascule/bridge"
 
@@ -187,4 +191,96 @@ func (v *vlan) orNone() uint16 {
 		return 0
 	}
 	return *v.id
+}
+
+// macFlag is a flag's value that is any Ethernet address.
+type macFlag struct{ mac net.HardwareAddr }
+
+func (v *macFlag) Set(value string) error {
+	mac, err := net.ParseMAC(value)
+	if err != nil || len(mac) != 6 {
+		return errors.New("not a MAC address; give six bytes such as 02:00:00:00:00:01")
+	}
+	v.mac = mac
+	return nil
+}
+
+func (v *macFlag) Type() string   { return "MAC" }
+func (v *macFlag) String() string { return "" }
+
+// addressFlag is a flag's value that is an IP address.
+type addressFlag struct{ addr netip.Addr }
+
+func (v *addressFlag) Set(value string) error {
+	addr, err := netip.ParseAddr(value)
+	if err != nil || addr.Zone() != "" {
+		return errors.New("not an IP address; give one such as 192.0.2.1 or 2001:db8::1")
+	}
+	v.addr = addr
+	return nil
+}
+
+func (v *addressFlag) Type() string   { return "ADDR" }
+func (v *addressFlag) String() string { return "" }
+
+// number is a flag's value that is a number in a range, nil if it was not
+// given.
+type number struct {
+	name        string
+	least, most int
+	hex         bool
+	n           *int
+}
+
+func (v *number) Set(value string) error {
+	base, format := 10, "%d"
+	if v.hex {
+		base, format, value = 16, "%04x", strings.TrimPrefix(value, "0x")
+	}
+	n, err := strconv.ParseUint(value, base, 31)
+	if i := int(n); err != nil || i < v.least || i > v.most {
+		return fmt.Errorf("out of range; give "+format+" to "+format, v.least, v.most)
+	} else {
+		v.n = &i
+	}
+	return nil
+}
+
+func (v *number) Type() string   { return v.name }
+func (v *number) String() string { return "" }
+
+// uint16 is the number where the most is within 16 bits.
+func (v *number) uint16() *uint16 {
+	if v.n == nil {
+		return nil
+	}
+	n := uint16(*v.n)
+	return &n
+}
+
+// period is a flag's value that is how often something is done, 0 if not given.
+type period struct{ d time.Duration }
+
+const minPeriod, maxPeriod = 100 * time.Millisecond, 24 * time.Hour
+
+// Set takes a duration; a bare number is seconds, as for settings.
+func (v *period) Set(value string) error {
+	d, err := time.ParseDuration(value)
+	if n, nerr := strconv.ParseUint(value, 10, 16); nerr == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < minPeriod || d > maxPeriod {
+		return fmt.Errorf("out of range; give 100ms to 24h, such as 1s")
+	}
+	v.d = d
+	return nil
+}
+
+func (v *period) Type() string { return "TIME" }
+
+func (v *period) String() string {
+	if v.d == 0 {
+		return ""
+	}
+	return v.d.String()
 }

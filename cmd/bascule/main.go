@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"bascule/bridge"
+
+	"github.com/spf13/cobra"
 )
 
 //go:generate go run . man ../../docs/man
@@ -63,8 +65,10 @@ type program struct {
 	running bool // the arguments were right and the command has begun
 }
 
-func (p *program) run(args []string) int {
-	root := newRoot(p)
+func (p *program) run(args []string) int { return p.execute(newRoot(p), args) }
+
+// execute does what args ask for of the commands below root.
+func (p *program) execute(root *cobra.Command, args []string) int {
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args
 	root.SetIn(p.stdin)
 	root.SetOut(p.out)

@@ -217,6 +217,15 @@ type trafficJSON struct {
 	Frames uint64 `json:"packets"`
 }
 
+func newStatsJSON(s bridge.Stats) *statsJSON {
+	j := &statsJSON{
+		bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
+		s.Learned, s.Moves, s.Refused, map[string]uint64{},
+	}
+	maps.Copy(j.Drops, s.Drops)
+	return j
+}
+
 func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	toJSON := func(port bridge.Port) portJSON {
 		c := port.Config
@@ -228,12 +237,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount,
 		}
 		if stats {
-			s := port.Stats
-			j.statsJSON = &statsJSON{
-				bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
-				s.Learned, s.Moves, s.Refused, map[string]uint64{},
-			}
-			maps.Copy(j.Drops, s.Drops)
+			j.statsJSON = newStatsJSON(port.Stats)
 		}
 		return j
 	}

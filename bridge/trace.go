@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Trace is what a bridge would do with one frame, and why.
+type Trace struct {
+	Steps   []Step   // in the order in which they are taken
+	Verdict string   // in a few words: "forwarded", "flooded", "dropped: same-port"
+	Out     []string // ports that the frame leaves by; empty where it is dropped
+}
+
+// Step is one step of the decision on a frame.
+type Step struct {
+	Name string // of the step in the pipeline: "learn", "look up", ...
+	Text string // what it found and did, in words, without a full stop
+}
+
+// Trace has a bridge's own program decide on a frame, as if it came in by a
+// port, and tells what it decided. The frame begins at its Ethernet header.
+// Nothing is sent, learned or counted.
+func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
+	what := fmt.Sprintf("trace a frame at port %s of %s", port, bridge)
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		next := b.Config
+		p, l, err := findPort(&change{bridge: b, next: &next}, what, bridge, port)
+		if err != nil {
+			return err
+		}
+		if l == nil {
+			return refused(what, "the port has no device", "give a port where frames come in by a device")
+		}
+		traced, err := b.Trace(p, frame)
+		if err != nil {
+			return failed(what, err)
+		}
+		e := &explainer{b: b, t: traced, in: p, port: port}
+		if e.devices, err = links(); err != nil {
+			return err
+		}
+		if e.entries, err = b.FDB(); err != nil {
+			return err
+		}
+		t = e.explain()
+		return nil
+	})
+	return t, err
+}
+
+// explainer puts what the datapath decided on a frame in words.
+type explainer struct {
+	b       *datapath.Bridge
+	t       *datapath.Traced
+	in      *datapath.Port
+	port    string // its name
+	devices map[int]netlink.Link
+	entries []datapath.Entry
+	steps   []Step
+}
+
+func (e *explainer) say(name, format string, args ...any) {
+	e.steps = append(e.steps, Step{name, fmt.Sprintf(format, args...)})
+}
+
+func (e *explainer) name(slot uint32) string {
+	if p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id); p != nil {
+		return portName(e.b, p, e.devices)
+	}
+	return fmt.Sprintf("a port that is gone (slot %d)", slot)
+}
+
+// reason is why the frame was dropped, "" if it was not.
+func (e *explainer) reason() string {
+	if e.t.Action == datapath.ActionDrop {
+		return datapath.Reasons()[e.t.Reason]
+	}
+	for i, n := range e.t.Stats.Drops {
+		// before there was anything to decide on
+		if n > 0 && e.t.Action == datapath.ActionPass {
+			return datapath.Reasons()[i]
+		}
+	}
+	return ""
+}
+
+// words say why a frame was dropped.
+var words = map[string]string{
+	"malformed":     "it ends before its headers do",
+	"reserved":      "it is to an address between neighbours, which bridges do not forward, and group-fwd-mask does not open it",
+	"bad-source":    "its source is a group address or zero, which no station has",
+	"same-port":     "its destination is where it came from, and the port does not hairpin",
+	"protected":     "the two ports share a protected domain",
+	"mtu":           "it is too large for the way out",
+	"no-member":     "there is no port to flood it to",
+	"span":          "the port is a span port, which only listens",
+	"vlan":          "the port is not in the frame's VLAN",
+	"untagged":      "it has no tag, and the port has no VLAN for such frames",
+	"double-tag":    "it has a second tag, and qinq is off",
+	"vlan-out":      "the port of its destination is not in its VLAN",
+	"blocked":       "the port is blocked by its loop guard",
+	"loop":          "it is the switch's own frame that has come back",
+	"locked":        "the port is locked, and the FDB does not have the source there",
+	"limit":         "the FDB has no room for its source, and the port has fdb-full drop",
+	"spoofed":       "it lies about an address: no binding has what it claims",
+	"dhcp-guard":    "it is a DHCP server's message, and the port is not trusted",
+	"ra-guard":      "it is a router's advertisement, and the port is not trusted",
+	"non-ip":        "it is neither IPv4, IPv6, ARP nor RARP, and a port blocks that",
+	"storm-bcast":   "there is more broadcast than the port may bring in",
+	"storm-mcast":   "there is more multicast than the port may bring in",
+	"storm-unknown": "there is more unknown unicast than the port may bring in",
+	"rule":          "a MAC rule blocks it",
+	"no-peer":       "the patch cable's other end is not there",
+	"patch-loop":    "it has been in this bridge already, by patch cables",
+}
+
+func (e *explainer) explain() Trace {
+	t := e.t
+	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
+	reason := e.reason()
+	e.say("port", "it comes in by %s", e.port)
+	if t.Action == datapath.ActionPass {
+		if reason != "" {
+			e.say("frame", "%s", words[reason])
+			return Trace{e.steps, "dropped: " + reason, []string{}}
+		}
+		e.say("port", "the port's device is in another network namespace: the switch leaves the frame alone")
+		return Trace{e.steps, "not the switch's", []string{}}
+	}
+	e.say("frame", "from %s to %s", net.HardwareAddr(src[:]), kindOf(dst))
+	if e.b.Config.Flags&uint32(datapath.BridgeVLANs) != 0 && t.Vid != 0 {
+		text := fmt.Sprintf("VLAN %d", t.Vid)
+		if t.Vlan != 0 && t.Vlan != t.Vid {
+			text += fmt.Sprintf(", with the addresses of primary VLAN %d", t.Vlan)
+		}
+		e.say("vlan", "%s", text)
+	} else if e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0 && t.Vlan != 0 {
+		e.say("vlan", "tag of VLAN %d; VLAN filtering is off, the tag stays", t.Vlan)
+	}
+	if t.Spans != 0 {
+		e.say("span", "copies go to %s", strings.Join(e.spans(), ", "))
+	}
+	if t.RuleIn != 0 {
+		e.say("rules in", "rule %d matches", t.RuleIn)
+	}
+	if e.early(reason) {
+		e.say("check", "%s", words[reason])
+		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
+	if t.Action == datapath.ActionAnswered {
+		e.say("answer", "the address is bound: the switch answers by %s", e.port)
+		return Trace{e.steps, "answered", []string{e.port}}
+	}
+	e.learning(src, uint16(t.Src>>48))
+	if reason == "limit" {
+		e.say("learn", "%s", words[reason])
+		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
+	if t.Action == datapath.ActionFlood || reason == "storm-unknown" {
+		return e.flood(dst, reason)
+	}
+	e.say("look up", "%s is behind %s (%s)", net.HardwareAddr(dst[:]), e.name(t.Out), e.entryKind(dst, uint16(t.Dst>>48)))
+	if t.RuleOut != 0 {
+		e.say("rules out", "rule %d of %s matches", t.RuleOut, e.name(t.Out))
+	}
+	if reason == "" && t.Mtu != 0 {
+		reason = "mtu"
+	}
+	if reason != "" {
+		e.say("check", "%s", words[reason])
+		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
+	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
+	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
+}
+
+// early reports whether a frame is dropped for the reason before its source is
+// learned.
+func (e *explainer) early(reason string) bool {
+	late := []string{"", "limit", "storm-unknown", "same-port", "protected", "mtu", "no-member", "vlan-out"}
+	if slices.Contains(late, reason) {
+		return false
+	}
+	// these are looked at on the way in and on the way out
+	return reason != "rule" && reason != "non-ip" || e.t.Out == 0
+}
+
+func (e *explainer) spans() (names []string) {
+	for i, slot := range e.b.Config.Spans {
+		if e.t.Spans>>i&1 != 0 {
+			names = append(names, e.name(uint32(slot)))
+		}
+	}
+	return names
+}
+
+func (e *explainer) learning(src [6]byte, vlan uint16) {
+	mac := net.HardwareAddr(src[:])
+	switch s := e.t.Stats; {
+	case s.Learned > 0:
+		e.say("learn", "%s is new on %s", mac, e.port)
+	case s.Moves > 0:
+		e.say("learn", "%s moves to %s", mac, e.port)
+	case s.Refused > 0:
+		e.say("learn", "%s is not learned: %s", mac, e.refusal(src, vlan))
+	case e.in.Flags&datapath.PortLearn == 0:
+		e.say("learn", "the port does not learn")
+	default:
+		e.say("learn", "%s is known on %s", mac, e.port)
+	}
+}
+
+func (e *explainer) find(mac [6]byte, vlan uint16) *datapath.Entry {
+	for i := range e.entries {
+		if e.entries[i].MAC == mac && e.entries[i].VLAN == vlan {
+			return &e.entries[i]
+		}
+	}
+	return nil
+}
+
+func (e *explainer) refusal(src [6]byte, vlan uint16) string {
+	if entry := e.find(src, vlan); entry != nil && (entry.Static || entry.Sticky) {
+		return fmt.Sprintf("it is %s on %s", e.entryKind(src, vlan), e.name(datapath.Slot(entry.Port)))
+	} else if entry != nil {
+		return "it moves too often, or the port has no room for it"
+	}
+	return "there is no room"
+}
+
+func (e *explainer) entryKind(mac [6]byte, vlan uint16) string {
+	entry := e.find(mac, vlan)
+	switch {
+	case entry == nil:
+		return "dynamic" // learned or gone at this moment
+	case entry.Static:
+		return "static"
+	case entry.Sticky:
+		return "sticky"
+	}
+	return "dynamic"
+}
+
+// tag says how the frame leaves; tags are touched by VLAN filtering alone.
+func (e *explainer) tag(tag uint16) string {
+	switch {
+	case e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0:
+		return ""
+	case tag == 0:
+		return ", without a tag"
+	}
+	return fmt.Sprintf(", with the tag of VLAN %d", tag&4095)
+}
+
+func (e *explainer) flood(dst [6]byte, reason string) Trace {
+	if dst[0]&1 == 0 {
+		e.say("look up", "%s is unknown", net.HardwareAddr(dst[:]))
+	}
+	if reason != "" {
+		e.say("check", "%s", words[reason])
+		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
+	out := []string{}
+	for _, p := range e.t.Port[:e.t.Ports] {
+		if name := e.name(uint32(p.Slot)); p.Reason != 0 {
+			e.say("flood", "not to %s: %s", name, words[datapath.Reasons()[p.Reason]])
+		} else {
+			e.say("flood", "to %s%s", name, e.tag(p.Tag))
+			out = append(out, name)
+		}
+	}
+	if len(out) == 0 {
+		e.say("flood", "%s", words["no-member"])
+		return Trace{e.steps, "dropped: no-member", out}
+	}
+	return Trace{e.steps, "flooded", out}
+}
+
+// kindOf says what an address is.
+func kindOf(mac [6]byte) string {
+	text := net.HardwareAddr(mac[:]).String()
+	switch {
+	case mac == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		return text + ", every station"
+	case mac[0]&1 != 0:
+		return text + ", a group"
+	}
+	return text
+}

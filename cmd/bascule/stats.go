@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"bascule/bridge"
+	"bascule/rates"
+
+	"github.com/spf13/cobra"
+)
+
+func newStats(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stats [BRIDGE [PORT]]",
+		Short: "show the counters of ports, or their rates",
+		Long: `Show what went through the ports of all bridges, of one, or through one port,
+since the port was added: as RX frames from the device into the switch, as TX
+frames from the switch to the device, as DROPS frames that came in by the port
+and went no further. A line for each reason follows, where there are drops. A
+large packet (GSO) counts as one frame with all of its bytes.
+
+With --interval, print rates instead, again every interval until interrupted
+(Ctrl-C) or --count times. A rate is of the time that really passed since the
+reading before; bits are those of the frames, without preamble and checksum. A
+port that was added, or added again, since that reading has no rate yet and
+shows -.
+
+With -j the totals are one JSON array. With --interval there is an array on a
+line each time, whose objects have the seconds that passed as "elapsed", and
+null for "rates" and "drops" where there is no rate.`,
+		Example: `  bascule stats
+  bascule stats br0 veth0
+  # every second, ten times
+  bascule stats br0 --interval 1s --count 10
+  bascule -j stats br0 --interval 1s | jq -c '.[] | [.ifname, .rates.rx.bits]'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	interval, count := &period{}, &number{name: "N", least: 1, most: 1<<31 - 1}
+	cmd.Flags().Var(interval, "interval", "print rates, each time after this long, 100ms to 24h")
+	cmd.Flags().Var(count, "count", "stop after this many times")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		rounds := 0 // without end
+		if count.n != nil {
+			rounds = *count.n
+		}
+		if rounds > 0 && interval.d == 0 {
+			return usagef(cmd, "--count needs --interval")
+		}
+		args = append(args, "", "")
+		look := statsLook{bridge: args[0], port: args[1]}
+		return p.with(func(s fabric) error {
+			list, err := look.ports(s)
+			if err != nil {
+				return err
+			}
+			if look.port != "" && len(list) == 0 {
+				return fmt.Errorf("cannot show port %s: bridge %s has no such port; see 'bascule port show %s'", look.port, look.bridge, look.bridge)
+			}
+			if interval.d == 0 {
+				return p.printTotals(list)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			err = p.follow(ctx, s, look, list, interval.d, rounds)
+			if errors.Is(err, syscall.EPIPE) {
+				return nil // the reader had enough
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// statsLook is which ports are looked at.
+type statsLook struct{ bridge, port string } // "" is all
+
+func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
+	list, err := s.Ports(look.bridge)
+	if look.port != "" {
+		list = slices.DeleteFunc(slices.Clone(list), func(port bridge.Port) bool { return port.Name != look.port })
+	}
+	return list, err
+}
+
+// follow prints rates every interval until ctx ends, count times if that is
+// not 0; first is what was read just now.
+func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
+	var meter rates.Meter
+	meter.Read(time.Now(), first, nil)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		list, err := look.ports(s)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		ports, _, elapsed := meter.Read(now, list, nil)
+		if err := p.printRates(ports, now, elapsed, n > 1); err != nil {
+			return err
+		}
+		if err := p.out.Flush(); err != nil { // the reader waits for it
+			return err
+		}
+		if n == count {
+			return nil
+		}
+	}
+}
+
+// totalsJSON is the counters of a port for programs, as in portJSON.
+type totalsJSON struct {
+	Name   string `json:"ifname"`
+	Bridge string `json:"master"`
+	*statsJSON
+}
+
+func (p *program) printTotals(list []bridge.Port) error {
+	if p.json {
+		out := make([]totalsJSON, len(list))
+		for i, port := range list {
+			out[i] = totalsJSON{port.Name, port.Bridge, newStatsJSON(port.Stats)}
+		}
+		return p.printJSON(out)
+	}
+	var lines []statsLine
+	for _, port := range list {
+		s := port.Stats
+		var sum uint64
+		drops := map[string]string{}
+		for reason, n := range s.Drops {
+			sum += n
+			drops[reason] = fmt.Sprint(n)
+		}
+		lines = append(lines, statsLine{
+			[]string{port.Bridge, port.Name, fmt.Sprint(s.RxFrames), fmt.Sprint(s.RxBytes), fmt.Sprint(s.TxFrames), fmt.Sprint(s.TxBytes), fmt.Sprint(sum)},
+			drops,
+		})
+	}
+	return p.printStats("BRIDGE PORT RX-FRAMES RX-BYTES TX-FRAMES TX-BYTES DROPS", lines)
+}
+
+// ratesJSON is the rates of a port for programs. Rates and Drops are null
+// where there are none yet.
+type ratesJSON struct {
+	Time    time.Time          `json:"time"`
+	Elapsed float64            `json:"elapsed"` // seconds
+	Name    string             `json:"ifname"`
+	Bridge  string             `json:"master"`
+	Rates   *bothRatesJSON     `json:"rates"`
+	Drops   map[string]float64 `json:"drops"` // frames a second
+}
+
+type bothRatesJSON struct {
+	Rx rateJSON `json:"rx"`
+	Tx rateJSON `json:"tx"`
+}
+
+type rateJSON struct {
+	Bits   float64 `json:"bits"`    // a second
+	Frames float64 `json:"packets"` // a second
+}
+
+// printRates prints one round; again says that it is not the first.
+func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Duration, again bool) error {
+	if p.json {
+		out := make([]ratesJSON, len(list))
+		for i, port := range list {
+			out[i] = ratesJSON{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, Drops: port.Drops}
+			if port.Known {
+				out[i].Rates = &bothRatesJSON{rateJSON{port.RxBits, port.RxFrames}, rateJSON{port.TxBits, port.TxFrames}}
+			}
+		}
+		return p.printJSON(out)
+	}
+	var lines []statsLine
+	clock := at.Format(time.TimeOnly)
+	for _, port := range list {
+		line := statsLine{cells: []string{clock, port.Bridge, port.Name, "-", "-", "-", "-", "-"}}
+		if port.Known {
+			for i, rate := range []float64{port.RxFrames, port.RxBits, port.TxFrames, port.TxBits, port.Dropped()} {
+				line.cells[3+i] = formatRate(rate)
+			}
+			line.drops = map[string]string{}
+			for reason, rate := range port.Drops {
+				line.drops[reason] = formatRate(rate)
+			}
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) == 0 {
+		lines = []statsLine{{cells: []string{clock, "-", "-", "-", "-", "-", "-", "-"}}}
+	}
+	if again {
+		fmt.Fprintln(p.out)
+	}
+	return p.printStats("TIME BRIDGE PORT RX-FRAMES/S RX-BITS/S TX-FRAMES/S TX-BITS/S DROPS/S", lines)
+}
+
+// formatRate writes a rate in whole numbers, and one that is small with a
+// digit more.
+func formatRate(rate float64) string {
+	switch {
+	case rate == 0 || rate >= 99.95 || rate >= 0.1 && rate == math.Trunc(rate):
+		return fmt.Sprintf("%.0f", rate)
+	case rate < 0.1:
+		return "<0.1"
+	}
+	return fmt.Sprintf("%.1f", rate)
+}
+
+// statsLine is a port's line of a table, and the lines below it: its drops by
+// reason.
+type statsLine struct {
+	cells []string
+	drops map[string]string
+}
+
+// printStats prints a table whose last column is drops; no lines print no
+// table.
+func (p *program) printStats(heading string, lines []statsLine) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	columns := strings.Fields(heading)
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join(columns, "\t"))
+	for _, line := range lines {
+		fmt.Fprintln(table, strings.Join(line.cells, "\t"))
+		for _, reason := range slices.Sorted(maps.Keys(line.drops)) {
+			fmt.Fprintln(table, strings.Repeat("\t", len(columns)-1)+line.drops[reason]+" "+reason)
+		}
+	}
+	return table.Flush()
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"bascule/bridge"
+	"bascule/top"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func newTop(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "top [BRIDGE]",
+		Short: "watch what passes the switch",
+		Long: `Show in a terminal what passes all bridges, or one, and keep it up to date: the
+ports, what is dropped and why, and the addresses that send most, each in a pane
+of its own, busiest first. Rates are of the time that really passed; a port that
+was added, or added again, since the reading before shows -. Frames are counted
+by address only while somebody looks, which costs each of them a little.
+
+Keys: tab goes to the next pane; 1 to 6, s and the arrow keys choose the column
+to sort by, r reverses the order; up and down scroll; p pauses and goes on; ?
+explains; q quits. The terminal must have 40 columns and 8 lines; there is no
+colour, and afterwards the screen is as it was.`,
+		Example: `  bascule top
+  bascule top br0 --interval 5s
+  bascule -n lab top br0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	interval := &period{time.Second}
+	cmd.Flags().Var(interval, "interval", "look again after this long, 100ms to 24h")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		const instead = "use 'bascule stats --interval 1s'"
+		if p.json {
+			return usagef(cmd, "--json is not for a terminal: use 'bascule -j stats --interval 1s'")
+		}
+		if !isTerminal(p.stdout) {
+			return errors.New("cannot show top: standard output is not a terminal; " + instead)
+		}
+		if !isTerminal(p.stdin) {
+			return errors.New("cannot show top: standard input, where keys come from, is not a terminal; " + instead)
+		}
+		if name := os.Getenv("TERM"); name == "" || name == "dumb" {
+			return fmt.Errorf("cannot show top: a terminal of type %q has no place to write at; set TERM, or %s", name, instead)
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		name := append(args, "")[0]
+		return p.with(func(s fabric) (err error) {
+			stop, err := s.CountTalkers(name)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, stop()) }()
+			source := topSource{s, name}
+			first := top.Read(source)
+			if first.Err != nil {
+				return first.Err
+			}
+			title := name
+			if title == "" {
+				title = "all bridges"
+			}
+			err = top.Run(ctx, p.stdin, p.stdout, top.New(title, first), source, interval.d)
+			if err != nil {
+				return fmt.Errorf("cannot show top: %w; %s", err, instead)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func isTerminal(file any) bool {
+	f, ok := file.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// topSource reads one bridge, or all where the name is "".
+type topSource struct {
+	fabric
+	name string
+}
+
+func (s topSource) Ports() ([]bridge.Port, error) { return s.fabric.Ports(s.name) }
+
+func (s topSource) Talkers() ([]bridge.Talker, error) { return s.fabric.Talkers(s.name) }

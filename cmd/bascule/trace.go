@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/frame"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func newTrace(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace BRIDGE [FRAME]",
+		Short: "explain what a bridge would do with a frame",
+		Long: `Explain step by step what a bridge would do with a frame that came in by the
+port --in, and by which ports it would leave. Nothing is sent, learned or
+counted.
+
+The frame is given in one of three ways, in each without check sequence:
+
+FRAME is its bytes in hexadecimal digits, with any blanks, colons and line ends
+between them. With - as FRAME, standard input has the digits, or a capture.
+
+With --pcap it is a packet of a capture, in the format pcap or pcapng, as
+tcpdump(8) writes it: the first, or that of --packet. It must be whole.
+
+Otherwise it is made of its fields. --dst must be given; only an ARP request
+goes to all stations without. The source is 00:00:5e:00:53:01 without --src: an
+address kept for documentation (RFC 9542), which no station has. --ip and --to
+make an IP packet, with right checksums, of one of: --tcp, a SYN; --udp; --icmp,
+an echo request. --arp with --spa and --tpa makes an ARP request or reply.
+Anything else has zeros behind its EtherType. A frame is as small as Ethernet
+allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
+		Example: `  bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
+  bascule trace br0 --in veth0 --dst 02:00:00:00:00:02 --vlan 10 --size 1518
+  bascule trace br0 --in veth0 --src 02:00:00:00:00:01 --dst 02:00:00:00:00:02 \
+    --ip 192.0.2.1 --to 192.0.2.2 --tcp 443
+  bascule trace br0 --in veth0 --arp request --spa 192.0.2.1 --tpa 192.0.2.2
+  bascule trace br0 --in veth0 ff:ff:ff:ff:ff:ff:02:00:00:00:00:01:88:b5
+  bascule trace br0 --in veth0 --pcap file.pcapng --packet 7
+  tcpdump -c 1 -w - -i veth0 | bascule trace br0 --in veth0 -`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	in := &word{name: "PORT"}
+	cmd.Flags().Var(in, "in", "the port that the frame comes in by")
+	completeFlag(cmd, "in", p.portNames)
+	f := addFrame(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if in.text == "" {
+			return usagef(cmd, "--in is missing: say which port the frame comes in by")
+		}
+		data, err := p.buildFrame(cmd, f, append(args, "")[1])
+		if err != nil {
+			return err
+		}
+		return p.with(func(s fabric) error {
+			t, err := s.Trace(args[0], in.text, data)
+			if err != nil {
+				return err
+			}
+			return p.printTrace(args[0], in.text, t)
+		})
+	}
+	return cmd
+}
+
+// frameFlags is what a frame can be given by, besides an argument.
+type frameFlags struct {
+	set                       *pflag.FlagSet // those of fields
+	pcap                      word
+	packet                    number
+	dst, src                  macFlag
+	vlan, qinq                vlan
+	ip, to, spa, tpa          addressFlag
+	priority, tcp, udp, sport number
+	etherType, size           number
+	arp                       choice
+	icmp                      bool
+}
+
+// addFrame gives cmd the flags of a frame.
+func addFrame(cmd *cobra.Command) *frameFlags {
+	f := &frameFlags{
+		set:       pflag.NewFlagSet("", pflag.ContinueOnError),
+		pcap:      word{name: "FILE"},
+		packet:    number{name: "N", least: 1, most: 1<<31 - 1},
+		priority:  number{name: "PRIORITY", most: 7},
+		tcp:       number{name: "PORT", most: 65535},
+		udp:       number{name: "PORT", most: 65535},
+		sport:     number{name: "PORT", most: 65535},
+		etherType: number{name: "TYPE", most: 65535, hex: true},
+		size:      number{name: "N", least: frame.MinSize, most: frame.MaxSize},
+		arp:       choice{words: []string{"request", "reply"}},
+	}
+	cmd.Flags().Var(&f.pcap, "pcap", "take the frame from this capture, pcap or pcapng")
+	cmd.Flags().Var(&f.packet, "packet", "of a capture take the packet of this number, 1 without")
+	f.set.SortFlags = false
+	f.set.Var(&f.src, "src", "source address, 00:00:5e:00:53:01 without")
+	f.set.Var(&f.dst, "dst", "destination address")
+	f.set.Var(&f.vlan, "vlan", "802.1Q tag of this VLAN, 0 to 4094")
+	f.set.Var(&f.priority, "priority", "priority of the tags, 0 to 7")
+	f.set.Var(&f.qinq, "qinq", "802.1ad tag of this VLAN before the other")
+	f.set.Var(&f.ip, "ip", "IP packet from this address, IPv4 or IPv6")
+	f.set.Var(&f.to, "to", "IP packet to this address")
+	f.set.Var(&f.tcp, "tcp", "TCP to this port")
+	f.set.Var(&f.udp, "udp", "UDP to this port")
+	f.set.BoolVar(&f.icmp, "icmp", false, "ICMP or ICMPv6 echo request")
+	f.set.Var(&f.sport, "sport", fmt.Sprintf("TCP or UDP from this port, %d without", frame.DefaultSrcPort))
+	f.set.Var(&f.arp, "arp", "an ARP request or reply")
+	f.set.Var(&f.spa, "spa", "ARP's sender, an IPv4 address")
+	f.set.Var(&f.tpa, "tpa", "ARP's target, an IPv4 address")
+	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x without", frame.EtherTypeTest))
+	f.set.Var(&f.size, "size", "size of the frame in bytes")
+	cmd.Flags().AddFlagSet(f.set)
+	completeFlag(cmd, "arp", func(*cobra.Command, []string) []string { return f.arp.words })
+	return f
+}
+
+// buildFrame makes the frame that the flags and the argument ask for, which is
+// "" if it was not given.
+func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (data []byte, err error) {
+	field := ""
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed && field == "" {
+			field = "--" + flag.Name
+		}
+	})
+	packet := 0
+	if f.packet.n != nil {
+		packet = *f.packet.n
+	}
+	switch {
+	case text != "" && f.pcap.text != "":
+		return nil, usagef(cmd, "FRAME and --pcap: give one of them")
+	case text != "" && field != "":
+		return nil, usagef(cmd, "FRAME and %s: give the bytes or the fields", field)
+	case f.pcap.text != "" && field != "":
+		return nil, usagef(cmd, "--pcap and %s: give a capture or the fields", field)
+	case packet != 0 && f.pcap.text == "" && text != "-":
+		return nil, usagef(cmd, "--packet needs --pcap, or - as FRAME")
+	case text == "" && f.pcap.text == "" && field == "":
+		return nil, usagef(cmd, "the frame is missing: give FRAME, --pcap, or fields such as --dst")
+	case text == "-":
+		data, err = frame.Read(p.stdin, packet)
+		text = "standard input"
+	case text != "":
+		data, err = frame.Parse(text)
+		text = "FRAME"
+	case f.pcap.text != "":
+		file, oerr := os.Open(f.pcap.text)
+		if oerr != nil {
+			var cause *fs.PathError
+			errors.As(oerr, &cause)
+			return nil, fmt.Errorf("cannot read capture %s: %w; give a file that tcpdump wrote", f.pcap.text, cause.Err)
+		}
+		defer file.Close()
+		data, err = frame.Capture(file, max(packet, 1))
+		text = f.pcap.text
+	default:
+		if data, err = f.fields().Build(); err != nil {
+			return nil, usagef(cmd, "%s", err)
+		}
+	}
+	if err != nil {
+		return nil, usagef(cmd, "%s: %s", text, err)
+	}
+	return data, nil
+}
+
+func (f *frameFlags) fields() frame.Fields {
+	return frame.Fields{
+		Dst: f.dst.mac, Src: f.src.mac, VLAN: f.vlan.id, Priority: f.priority.uint16(), QinQ: f.qinq.id,
+		IP: f.ip.addr, To: f.to.addr, TCP: f.tcp.uint16(), UDP: f.udp.uint16(), SrcPort: f.sport.uint16(), ICMP: f.icmp,
+		ARP: f.arp.text, SenderIP: f.spa.addr, Target: f.tpa.addr, EtherType: f.etherType.uint16(), Size: f.size.uint16(),
+	}
+}
+
+// traceJSON is a trace for programs.
+type traceJSON struct {
+	Bridge  string     `json:"master"`
+	Port    string     `json:"ifname"` // by which the frame comes in
+	Steps   []stepJSON `json:"steps"`
+	Verdict string     `json:"verdict"`
+	Out     []string   `json:"out"`
+}
+
+type stepJSON struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+func (p *program) printTrace(name, port string, t bridge.Trace) error {
+	if p.json {
+		j := traceJSON{name, port, []stepJSON{}, t.Verdict, append([]string{}, t.Out...)}
+		for _, s := range t.Steps {
+			j.Steps = append(j.Steps, stepJSON(s))
+		}
+		return p.printJSON([]traceJSON{j})
+	}
+	facts := make([]fact, 0, len(t.Steps)+2)
+	for i, s := range t.Steps {
+		facts = append(facts, fact{fmt.Sprintf("%*d  %s", len(strconv.Itoa(len(t.Steps))), i+1, s.Name), s.Text})
+	}
+	facts = append(facts, fact{"verdict", t.Verdict}, fact{"out", strings.Join(t.Out, " ")})
+	printFacts(p.out, name+" "+port, facts)
+	return nil
+}
