@@ -64,6 +64,14 @@ type BridgeConfig struct {
 	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
 }
 
+// TagProtocol returns the name of VLANProtocol, as `ip link` prints it.
+func (c BridgeConfig) TagProtocol() string {
+	if c.VLANProtocol == unix.ETH_P_8021AD {
+		return "802.1ad"
+	}
+	return "802.1Q"
+}
+
 // Limits of the settings.
 const (
 	MinAgeing = time.Second
@@ -137,12 +145,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			}
 			return nil
 		},
-		format: func(c BridgeConfig) string {
-			if c.VLANProtocol == unix.ETH_P_8021AD {
-				return "802.1ad"
-			}
-			return "802.1Q"
-		},
+		format: BridgeConfig.TagProtocol,
 	},
 	onOff("qinq", false, "take frames with a second tag", func(c *BridgeConfig) *bool { return &c.QinQ }),
 	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }),
@@ -257,19 +260,22 @@ var PortSettings = []Setting[PortConfig]{
 			c.LoopGuard, err = parseLoopGuard(v)
 			return err
 		},
-		format: func(c PortConfig) string {
-			switch {
-			case !c.LoopGuard.On:
-				return "off"
-			case c.LoopGuard.Block == 0:
-				return "report"
-			}
-			return strconv.Itoa(int(c.LoopGuard.Block/time.Second)) + "s"
-		},
+		format: func(c PortConfig) string { return c.LoopGuard.String() },
 	},
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
+}
+
+// String prints the guard as its setting takes it.
+func (g LoopGuard) String() string {
+	switch {
+	case !g.On:
+		return "off"
+	case g.Block == 0:
+		return "report"
+	}
+	return strconv.Itoa(int(g.Block/time.Second)) + "s"
 }
 
 func parseLoopGuard(v string) (LoopGuard, error) {
@@ -323,10 +329,10 @@ func ParseStormLimit(s string) (StormLimit, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err == nil && n == 0 {
-		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing in; give none for no limit, or switch the flood off")
+		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing in; give 1pps or more, or none for no limit")
 	}
 	if err != nil || n*factor > math.MaxUint32 {
-		return StormLimit{}, fmt.Errorf("not a rate; give frames such as 500pps, or bits such as 64kbit, 10mbit, 1gbit, or none")
+		return StormLimit{}, fmt.Errorf("not a rate; give 1pps to 4294967295pps, 1kbit to 4294gbit, or none")
 	}
 	return StormLimit{Rate: uint32(n * factor), Kilobits: kilobits}, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"bascule/datapath"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -61,13 +62,45 @@ func TestBridgeSettings(t *testing.T) {
 		{"group-fwd-mask", "-1", ""},
 		{"group-fwd-mask", "ffff", ""},
 		{"group-fwd-mask", "", ""},
+		{"default-pvid", "1", "1"},
+		{"default-pvid", "4094", "4094"},
+		{"default-pvid", "none", "none"},
+		{"default-pvid", "0", ""},
+		{"default-pvid", "4095", ""},
+		{"default-pvid", "65537", ""}, // 1 in 16 bits
+		{"default-pvid", "-1", ""},
+		{"default-pvid", "", ""},
+		{"vlan-protocol", "802.1Q", "802.1Q"},
+		{"vlan-protocol", "802.1q", "802.1Q"},
+		{"vlan-protocol", "802.1ad", "802.1ad"},
+		{"vlan-protocol", "802.1AD", "802.1ad"},
+		{"vlan-protocol", "0x88a8", ""},
+		{"vlan-protocol", "", ""},
+		{"move-max", "0", "0"},
+		{"move-max", "5", "5"},
+		{"move-max", "1000000", "1000000"},
+		{"move-max", "1000001", ""},
+		{"move-max", "-1", ""},
+		{"move-max", "none", ""},
 	}
+	tests = append(tests, testsOfSwitches("vlan-filtering", "qinq", "vlan-stats", "dhcp-guard", "ra-guard", "neigh-suppress")...)
 	testSettings(t, BridgeSettings, tests)
 }
 
+// testsOfSwitches are the tests of settings that are on or off.
+func testsOfSwitches(names ...string) (tests []struct{ name, value, want string }) {
+	for _, name := range names {
+		for _, tt := range []struct{ value, want string }{
+			{"on", "on"}, {"off", "off"}, {"", ""}, {"ON", ""}, {"yes", ""}, {"1", ""}, {"true", ""},
+		} {
+			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
+		}
+	}
+	return tests
+}
+
 func TestPortSettings(t *testing.T) {
-	type test = struct{ name, value, want string }
-	tests := []test{
+	tests := []struct{ name, value, want string }{
 		{"protected", "none", "none"},
 		{"protected", "1", "1"},
 		{"protected", "31", "31"},
@@ -86,14 +119,70 @@ func TestPortSettings(t *testing.T) {
 		{"fdb-max", "4194304", "4194304"},
 		{"fdb-max", "4194305", ""},
 		{"fdb-max", "-1", ""},
+		{"fdb-full", "flood", "flood"},
+		{"fdb-full", "drop", "drop"},
+		{"fdb-full", "DROP", ""},
+		{"fdb-full", "", ""},
+		{"loop-guard", "off", "off"},
+		{"loop-guard", "report", "report"},
+		{"loop-guard", "1s", "1s"},
+		{"loop-guard", "30", "30s"},
+		{"loop-guard", "1h", "3600s"},
+		{"loop-guard", "1h1s", ""},
+		{"loop-guard", "0", ""},
+		{"loop-guard", "1500ms", ""},
+		{"loop-guard", "-1s", ""},
+		{"loop-guard", "on", ""},
+		{"loop-guard", "", ""},
 	}
-	for _, name := range []string{"learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated"} {
-		tests = append(tests,
-			test{name, "on", "on"}, test{name, "off", "off"},
-			test{name, "", ""}, test{name, "ON", ""}, test{name, "yes", ""}, test{name, "1", ""}, test{name, "true", ""},
-		)
+	tests = append(tests, testsOfSwitches("learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated",
+		"locked", "block-non-ip", "source-guard", "trusted")...)
+	for _, name := range []string{"storm-bcast", "storm-mcast", "storm-unknown"} {
+		for _, tt := range stormLimits {
+			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
+		}
 	}
 	testSettings(t, PortSettings, tests)
+}
+
+// stormLimits are limits as they are given, and as they are printed.
+var stormLimits = []struct{ value, want string }{
+	{"none", "none"},
+	{"1pps", "1pps"},
+	{"500", "500pps"},
+	{"4294967295pps", "4294967295pps"},
+	{"4294967296pps", ""},
+	{"1kbit", "1kbit"},
+	{"64kbit", "64kbit"},
+	{"1000kbit", "1mbit"},
+	{"1500kbit", "1500kbit"},
+	{"10mbit", "10mbit"},
+	{"1000mbit", "1gbit"},
+	{"4294gbit", "4294gbit"},
+	{"4295gbit", ""},
+	{"18446744073709551617pps", ""}, // 1 in 64 bits
+	{"4294968gbit", ""},             // the same in 32, in kbit
+	{"0", ""},
+	{"0pps", ""},
+	{"0mbit", ""},
+	{"-1pps", ""},
+	{"+1pps", ""},
+	{"1.5mbit", ""},
+	{"1 pps", ""},
+	{"1MBIT", ""},
+	{"pps", ""},
+	{"many", ""},
+	{"", ""},
+}
+
+// A limit of 0 is refused for what it would be, not as unreadable.
+func TestStormLimitOfZero(t *testing.T) {
+	for _, v := range []string{"0", "0pps", "0kbit", "0gbit"} {
+		_, err := ParseStormLimit(v)
+		if err == nil || !strings.Contains(err.Error(), "let nothing in") {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
 }
 
 func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []struct{ name, value, want string }) {
@@ -146,10 +235,11 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 }
 
 func TestDefaults(t *testing.T) {
-	if got, want := defaults(BridgeSettings), (BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536}); got != want {
-		t.Errorf("bridge %+v, want %+v", got, want)
+	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q}
+	if got := defaults(BridgeSettings); got != bridge {
+		t.Errorf("bridge %+v, want %+v", got, bridge)
 	}
-	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true}
+	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood}
 	if got := defaults(PortSettings); got != want {
 		t.Errorf("port %+v, want %+v", got, want)
 	}
@@ -208,6 +298,14 @@ func TestConfigRoundTrip(t *testing.T) {
 			BroadcastFlood: on.Draw(t, "bcast"), Hairpin: on.Draw(t, "hairpin"),
 			Protected: Domains(rapid.Uint32().Draw(t, "domains") &^ 1),
 			FDBMax:    rapid.Uint32Range(0, MaxFDB).Draw(t, "max"),
+			FDBFull:   rapid.SampledFrom([]string{FullFlood, FullDrop}).Draw(t, "full"),
+			Locked:    on.Draw(t, "locked"), BlockNonIP: on.Draw(t, "non-ip"), SourceGuard: on.Draw(t, "guard"), Trusted: on.Draw(t, "trusted"),
+			LoopGuard: LoopGuard{on.Draw(t, "loop"), time.Duration(rapid.Uint32Range(0, 3600).Draw(t, "block")) * time.Second},
+		}
+		for i := range want.Storm {
+			if rate := rapid.Uint32().Draw(t, "rate"); rate != 0 {
+				want.Storm[i] = StormLimit{rate, on.Draw(t, "bits")}
+			}
 		}
 		const others = datapath.PortXDP | datapath.PortHost | datapath.PortWasPromisc
 		flags := datapath.PortFlags(rapid.Uint32().Draw(t, "flags"))
@@ -223,6 +321,12 @@ func TestConfigRoundTrip(t *testing.T) {
 			Ageing:       time.Duration(rapid.Uint32Range(1, 1e6).Draw(t, "ageing")) * time.Second,
 			FDBMax:       rapid.Uint32Range(1, MaxFDB).Draw(t, "most"),
 			GroupFwdMask: rapid.Uint16().Draw(t, "mask"),
+
+			VLANFiltering: on.Draw(t, "filtering"), QinQ: on.Draw(t, "qinq"), VLANStats: on.Draw(t, "stats"),
+			DefaultPVID:  rapid.Uint16Range(0, maxVLAN).Draw(t, "pvid"),
+			VLANProtocol: rapid.SampledFrom([]uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD}).Draw(t, "protocol"),
+			MoveMax:      rapid.Uint32().Draw(t, "moves"),
+			DHCPGuard:    on.Draw(t, "dhcp"), RAGuard: on.Draw(t, "ra"), NeighSuppress: on.Draw(t, "suppress"),
 		}
 		var c datapath.Config
 		bridge.store(&c)
@@ -236,7 +340,7 @@ func TestConfigRoundTrip(t *testing.T) {
 func TestFlagFields(t *testing.T) {
 	var c PortConfig
 	fields := flagFields(&c)
-	switches := 0
+	switches := 1 // the loop guard has a time too
 	for _, s := range PortSettings {
 		if s.Value == OnOff && s.Name != "isolated" {
 			switches++
@@ -251,7 +355,10 @@ func TestFlagFields(t *testing.T) {
 		}
 		*field = true
 	}
-	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true}
+	want := PortConfig{
+		Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true,
+		Locked: true, BlockNonIP: true, SourceGuard: true, Trusted: true, LoopGuard: LoopGuard{On: true},
+	}
 	if c != want {
 		t.Errorf("all flags make %+v, want %+v", c, want)
 	}

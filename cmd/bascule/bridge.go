@@ -121,20 +121,33 @@ ports stay; the interfaces of its host ports go with it.`,
 // bridgeJSON is a bridge for programs; the names are those of `bridge -j`
 // and `ip -j` where they have the thing.
 type bridgeJSON struct {
-	Name         string   `json:"ifname"`
-	Address      string   `json:"address"`
-	Ageing       float64  `json:"ageing_time"` // seconds
-	FDBMax       uint32   `json:"fdb_max"`
-	FDBCount     uint32   `json:"fdb_count"`
-	GroupFwdMask uint16   `json:"group_fwd_mask"`
-	Ports        []string `json:"ports"`
+	Name          string   `json:"ifname"`
+	Address       string   `json:"address"`
+	Ageing        float64  `json:"ageing_time"` // seconds
+	FDBMax        uint32   `json:"fdb_max"`
+	FDBCount      uint32   `json:"fdb_count"`
+	GroupFwdMask  uint16   `json:"group_fwd_mask"`
+	VLANFiltering bool     `json:"vlan_filtering"`
+	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
+	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
+	QinQ          bool     `json:"qinq"`
+	VLANStats     bool     `json:"vlan_stats_enabled"`
+	MoveMax       uint32   `json:"move_max"`
+	DHCPGuard     bool     `json:"dhcp_guard"`
+	RAGuard       bool     `json:"ra_guard"`
+	NeighSuppress bool     `json:"neigh_suppress"`
+	Ports         []string `json:"ports"`
 }
 
 func (p *program) printBridges(list []bridge.Info) error {
 	toJSON := func(b bridge.Info) bridgeJSON {
+		c := b.Config
 		return bridgeJSON{
-			b.Name, b.Address.String(), b.Config.Ageing.Seconds(),
-			b.Config.FDBMax, b.FDBCount, b.Config.GroupFwdMask, append([]string{}, b.Ports...),
+			Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
+			FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
+			VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
+			MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
+			Ports: append([]string{}, b.Ports...),
 		}
 	}
 	return printList(p, list, toJSON, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {

@@ -196,6 +196,15 @@ type portJSON struct {
 	Protected      []int    `json:"protected"`
 	FDBMax         uint32   `json:"fdb_max"`
 	FDBCount       uint32   `json:"fdb_count"`
+	FDBFull        string   `json:"fdb_full"`
+	Locked         bool     `json:"locked"`
+	BlockNonIP     bool     `json:"block_non_ip"`
+	SourceGuard    bool     `json:"source_guard"`
+	Trusted        bool     `json:"trusted"`
+	LoopGuard      string   `json:"loop_guard"` // these four as the settings take them
+	StormBroadcast string   `json:"storm_bcast"`
+	StormMulticast string   `json:"storm_mcast"`
+	StormUnknown   string   `json:"storm_unknown"`
 	*statsJSON              // with --stats
 }
 
@@ -225,7 +234,9 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 			Bridge: port.Bridge, Type: port.Type, Hook: port.Hook, State: port.State,
 			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
-			FDBMax: c.FDBMax, FDBCount: port.FDBCount,
+			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
+			Locked: c.Locked, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
+			LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
 		}
 		if stats {
 			s := port.Stats

@@ -127,6 +127,16 @@ type BridgeInfo struct {
 	FDBCount     int      `json:"fdb_count"`
 	GroupFwdMask int      `json:"group_fwd_mask"`
 	Ports        []string `json:"ports"`
+
+	VLANFiltering bool   `json:"vlan_filtering"`
+	DefaultPVID   int    `json:"vlan_default_pvid"`
+	VLANProtocol  string `json:"vlan_protocol"`
+	QinQ          bool   `json:"qinq"`
+	VLANStats     bool   `json:"vlan_stats_enabled"`
+	MoveMax       int    `json:"move_max"`
+	DHCPGuard     bool   `json:"dhcp_guard"`
+	RAGuard       bool   `json:"ra_guard"`
+	NeighSuppress bool   `json:"neigh_suppress"`
 }
 
 // PortInfo is what `bascule -j port show` prints.
@@ -148,6 +158,16 @@ type PortInfo struct {
 	Protected  []int    `json:"protected"`
 	FDBMax     int      `json:"fdb_max"`
 	FDBCount   int      `json:"fdb_count"`
+
+	FDBFull      string `json:"fdb_full"`
+	Locked       bool   `json:"locked"`
+	BlockNonIP   bool   `json:"block_non_ip"`
+	SourceGuard  bool   `json:"source_guard"`
+	Trusted      bool   `json:"trusted"`
+	LoopGuard    string `json:"loop_guard"`
+	StormBcast   string `json:"storm_bcast"`
+	StormMcast   string `json:"storm_mcast"`
+	StormUnknown string `json:"storm_unknown"`
 
 	// with --stats
 	Stats64 struct {
