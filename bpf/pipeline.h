@@ -98,7 +98,8 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	}
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
 		return refuse(v, DROP_NON_IP);
-	if (on(FEATURE_STORM) && mac_is_group(f->dst) && storm_exceeded(f, in, flood_kind(f->dst)))
+	if (on(FEATURE_STORM) && mac_is_group(f->dst) &&
+	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
 	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
 		v->rule_in = rule_match(h, f, v->in, RULE_IN);
@@ -181,7 +182,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
-		if (on(FEATURE_STORM) && h->skb && storm_exceeded(f, in, STORM_UNKNOWN))
+		if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))
 			return refuse(v, DROP_STORM_UNKNOWN);
 		return ACTION_FLOOD;
 	}

@@ -291,6 +291,12 @@ type kernelPortStats struct {
 	Drops    [27]uint64
 }
 
+type kernelStormBuckets struct {
+	_    structs.HostLayout
+	Full [3]uint64
+	Pad  [5]uint64
+}
+
 type kernelTimer struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -345,6 +351,7 @@ const (
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
 	kernelMapStats           = "stats"
+	kernelMapStorms          = "storms"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
 	kernelMapTold            = "told"
@@ -414,6 +421,7 @@ type kernelMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
+	Storms     *ebpf.MapSpec `ebpf:"storms"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
 	Told       *ebpf.MapSpec `ebpf:"told"`
@@ -455,6 +463,7 @@ type kernelMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
 	Stats      *ebpf.Map `ebpf:"stats"`
+	Storms     *ebpf.Map `ebpf:"storms"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
 	Told       *ebpf.Map `ebpf:"told"`
@@ -471,6 +480,7 @@ func (m *kernelMaps) Close() error {
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Storms,
 		m.TcxDevices,
 		m.Timer,
 		m.Told,

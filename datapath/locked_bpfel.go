@@ -21,6 +21,7 @@ const (
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
 	lockedMapStats           = "stats"
+	lockedMapStorms          = "storms"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
 	lockedMapTold            = "told"
@@ -92,6 +93,7 @@ type lockedMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
+	Storms     *ebpf.MapSpec `ebpf:"storms"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
 	Told       *ebpf.MapSpec `ebpf:"told"`
@@ -135,6 +137,7 @@ type lockedMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
 	Stats      *ebpf.Map `ebpf:"stats"`
+	Storms     *ebpf.Map `ebpf:"storms"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
 	Told       *ebpf.Map `ebpf:"told"`
@@ -151,6 +154,7 @@ func (m *lockedMaps) Close() error {
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Storms,
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
