@@ -71,8 +71,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 
 	if (!h->skb && leaves_to_tcx(f))
 		return ACTION_LEAVE;
-	if (on(FEATURE_SPAN) && (in->flags & PORT_SPAN))
-		return refuse(v, DROP_SPAN);
 	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in, now))
 		return refuse(v, DROP_BLOCKED);
 	if (on(FEATURE_VLANS)) {
@@ -80,10 +78,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	/* before any filter */
-	if (on(FEATURE_SPAN))
-		span_in(h, f, v, in);
-
 	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(f, v, in, now))
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
@@ -151,6 +145,14 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	in = port_at(v->in);
 	v->vlan = f->label & VID_MASK;
 
+	/* before any filter */
+	if (on(FEATURE_SPAN)) {
+		if (!h->skb)
+			return ACTION_LEAVE;
+		if (in->flags & PORT_SPAN)
+			return refuse(v, DROP_SPAN);
+		span_in(h->ctx, f, v->in);
+	}
 	if (mac_is_reserved(f->dst) &&
 	    !(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
 		return refuse(v, DROP_RESERVED);

@@ -176,7 +176,8 @@ struct port {
 	char name[PORT_NAME];
 	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
 	__u16 span_in; /* bit N: what comes in by the port is copied to span port cfg.spans[N] */
-	__u16 span_out; /* the same of what goes out */
+	__u16 span_out; /* the same of what goes out; a span port has its own bit, for its direction
+			 */
 	__u16 pad;
 	struct storm storm[STORM_KINDS];
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
@@ -207,6 +208,9 @@ struct config {
 	__u16 default_pvid; /* of new ports, 0 for none */
 	__u32 move_max; /* moves of an address a second, 0 for no limit */
 	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
+	__u16 span_in; /* as of a port, and of all ports */
+	__u16 span_out;
+	__u32 pad;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };

@@ -108,6 +108,10 @@ func TestVerifierBudget(t *testing.T) {
 		p[2].Peer = 2
 		storm{1000, true}.set(p[0], StormBroadcast)
 	}
+	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
+		spanAt(c, p[3], 0)
+		c.SpanIn, p[0].SpanOut = 1, 1
+	}
 	tests := []struct {
 		name   string
 		change func(c *Config, p []*Port)
@@ -120,7 +124,9 @@ func TestVerifierBudget(t *testing.T) {
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
 		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
+		{"span", func(c *Config, p []*Port) { allXDP(c, p); span(c, p) }},
 		{"everything", everything},
+		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)
 			c.FdbMax = 1 << 20

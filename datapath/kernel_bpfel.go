@@ -54,6 +54,9 @@ type kernelConfig struct {
 	DefaultPvid     uint16
 	MoveMax         uint32
 	Spans           [16]uint16
+	SpanIn          uint16
+	SpanOut         uint16
+	Pad             uint32
 	PortCells       [8192]uint16
 	Ports           [1024]struct {
 		_           structs.HostLayout
