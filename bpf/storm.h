@@ -76,6 +76,8 @@ __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 			left = 0;
 		if (left >= burst)
 			return true;
+		if (on(FEATURE_TRACE))
+			return false;
 		if (__sync_val_compare_and_swap(full, old, now + left + cost) == old)
 			return false;
 	}

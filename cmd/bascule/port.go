@@ -24,6 +24,11 @@ or vxlan device. A host port is the host's own interface on the switch: it is
 made with the port, under the port's name, and can be given addresses. A span
 port, which gets copies of frames, is made by 'bascule span add'.
 
+A port can limit how much broadcast, multicast and unknown unicast comes in by
+it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
+second's worth, and always 8 frames, may come at once. What is above the limit
+is dropped. A GSO packet counts as the frames that it will be cut into.
+
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
 
