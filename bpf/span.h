@@ -31,12 +31,41 @@ static long span_copy(u32 n, struct span_copies *s)
 }
 
 /* Who asks for a frame for several reasons gets it once. */
-static __always_inline void span_send(struct __sk_buff *skb, const struct frame *f, u32 ports)
+static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len, u32 tag)
 {
-	struct span_copies s = {.skb = skb, .ports = ports, .len = f->len, .tag = f->tag};
+	struct span_copies s = {.skb = skb, .ports = ports, .len = len, .tag = tag};
 
 	if (ports && !on(FEATURE_TRACE))
 		bpf_loop(SPANS, span_copy, &s, 0);
+}
+
+/* Functions of their own are verified once, wherever frames come in and go out. */
+__noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
+{
+	u32 ports = cfg.span_in | port_at(slot)->span_in;
+	struct vlan *row;
+
+	if (on(FEATURE_VLANS)) {
+		row = bpf_map_lookup_elem(&vlans, &vid);
+		if (row && ports_have(row->member, slot))
+			ports |= row->span_in;
+	}
+	span_send(skb, ports, len, tag);
+	return 0;
+}
+
+__noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
+{
+	u32 ports = cfg.span_out | port_at(slot)->span_out;
+	struct vlan *row;
+
+	if (on(FEATURE_VLANS)) {
+		row = bpf_map_lookup_elem(&vlans, &vid);
+		if (row)
+			ports |= row->span_out;
+	}
+	span_send(skb, ports, len, tag);
+	return 0;
 }
 
 /*
@@ -45,30 +74,14 @@ static __always_inline void span_send(struct __sk_buff *skb, const struct frame 
  */
 static __always_inline void span_in(struct __sk_buff *skb, const struct frame *f, u32 slot)
 {
-	const volatile struct port *in = port_at(slot);
-	u32 ports = cfg.span_in | in->span_in, vid;
-	struct vlan *row;
+	u32 vid = on(FEATURE_VLANS) ? frame_vlan(f, port_at(slot)) : 0;
 
-	if (on(FEATURE_VLANS)) {
-		vid = frame_vlan(f, in);
-		row = bpf_map_lookup_elem(&vlans, &vid);
-		if (row && ports_have(row->member, slot))
-			ports |= row->span_in;
-	}
-	span_send(skb, f, ports);
+	span_copies_in(skb, slot, vid, f->len, f->tag);
 }
 
 /* Copies a frame as it goes out by a port. */
 static __always_inline void span_out(struct __sk_buff *skb, const struct frame *f,
 				     const struct verdict *v, u32 out)
 {
-	u32 ports = cfg.span_out | port_at(out)->span_out, vid = v->vid;
-	struct vlan *row;
-
-	if (on(FEATURE_VLANS)) {
-		row = bpf_map_lookup_elem(&vlans, &vid);
-		if (row)
-			ports |= row->span_out;
-	}
-	span_send(skb, f, ports);
+	span_copies_out(skb, out, v->vid, f->len, f->tag);
 }
