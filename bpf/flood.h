@@ -22,20 +22,6 @@ struct flood {
 	u64 word;
 };
 
-/*
- * May the frame leave by the device? A GSO packet may when its segments may.
- * Asks the device itself, so that a changed MTU counts at once, and says what
- * its MTU is. 0 or the reason against it.
- */
-static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag, u32 *mtu)
-{
-	long refused = skb->gso_size ? bpf_check_mtu(skb, ifindex, mtu, 0, BPF_MTU_CHK_SEGS)
-				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
-
-	/* below zero: there is no telling, and the kernel looks again on the way out */
-	return refused > 0 ? DROP_MTU : 0;
-}
-
 static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
 {
 	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);

@@ -71,8 +71,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 
 	if (!h->skb && leaves_to_tcx(f))
 		return ACTION_LEAVE;
-	if (on(FEATURE_SPAN) && (in->flags & PORT_SPAN))
-		return refuse(v, DROP_SPAN);
 	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in, now))
 		return refuse(v, DROP_BLOCKED);
 	if (on(FEATURE_VLANS)) {
@@ -80,10 +78,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	/* before any filter */
-	if (on(FEATURE_SPAN))
-		span_in(h, f, v, in);
-
 	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(f, v, in, now))
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
@@ -98,7 +92,8 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	}
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
 		return refuse(v, DROP_NON_IP);
-	if (on(FEATURE_STORM) && mac_is_group(f->dst) && storm_exceeded(f, in, flood_kind(f->dst)))
+	if (on(FEATURE_STORM) && mac_is_group(f->dst) &&
+	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
 	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
 		v->rule_in = rule_match(h, f, v->in, RULE_IN);
@@ -150,6 +145,14 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	in = port_at(v->in);
 	v->vlan = f->label & VID_MASK;
 
+	/* before any filter */
+	if (on(FEATURE_SPAN)) {
+		if (!h->skb)
+			return ACTION_LEAVE;
+		if (in->flags & PORT_SPAN)
+			return refuse(v, DROP_SPAN);
+		span_in(h->ctx, f, v->in);
+	}
 	if (mac_is_reserved(f->dst) &&
 	    !(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
 		return refuse(v, DROP_RESERVED);
@@ -181,7 +184,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
-		if (on(FEATURE_STORM) && h->skb && storm_exceeded(f, in, STORM_UNKNOWN))
+		if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))
 			return refuse(v, DROP_STORM_UNKNOWN);
 		return ACTION_FLOOD;
 	}

@@ -3,16 +3,85 @@
 /* Span ports: copies of frames for who listens. tcx alone makes them. */
 #pragma once
 
-#include "verdict.h"
+#include "vlan.h"
 
-/* Copies a frame as it came in. */
-static __always_inline void span_in(const struct hook *h, const struct frame *f, struct verdict *v,
-				    const volatile struct port *in)
+struct span_copies {
+	struct __sk_buff *skb;
+	u32 ports; /* bit N: span port cfg.spans[N] gets one */
+	u32 len;
+	u32 tag; /* bytes of len that are a tag */
+};
+
+static long span_copy(u32 n, struct span_copies *s)
 {
+	u32 slot = SLOT(cfg.spans[n & (SPANS - 1)]), ports = s->ports >> (n & (SPANS - 1));
+	u32 mtu = 0;
+
+	if (!ports)
+		return 1;
+	if (!(ports & 1) || !port_has_device(&tcx_devices, slot))
+		return 0;
+	if (s->len > ALWAYS_FITS && skb_fits(s->skb, port_at(slot)->ifindex, s->tag, &mtu)) {
+		count_drop(slot, DROP_MTU);
+		return 0;
+	}
+	bpf_clone_redirect(s->skb, port_at(slot)->ifindex, 0);
+	count_tx(slot, s->len);
+	return 0;
+}
+
+/* Who asks for a frame for several reasons gets it once. */
+static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len, u32 tag)
+{
+	struct span_copies s = {.skb = skb, .ports = ports, .len = len, .tag = tag};
+
+	if (ports && !on(FEATURE_TRACE))
+		bpf_loop(SPANS, span_copy, &s, 0);
+}
+
+/* Functions of their own are verified once, wherever frames come in and go out. */
+__noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
+{
+	u32 ports = cfg.span_in | port_at(slot)->span_in;
+	struct vlan *row;
+
+	if (on(FEATURE_VLANS)) {
+		row = bpf_map_lookup_elem(&vlans, &vid);
+		if (row && ports_have(row->member, slot))
+			ports |= row->span_in;
+	}
+	span_send(skb, ports, len, tag);
+	return 0;
+}
+
+__noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
+{
+	u32 ports = cfg.span_out | port_at(slot)->span_out;
+	struct vlan *row;
+
+	if (on(FEATURE_VLANS)) {
+		row = bpf_map_lookup_elem(&vlans, &vid);
+		if (row)
+			ports |= row->span_out;
+	}
+	span_send(skb, ports, len, tag);
+	return 0;
+}
+
+/*
+ * Copies a frame as it came in by a port, before anything is decided about it:
+ * what its VLAN is, if the port has that, is found here.
+ */
+static __always_inline void span_in(struct __sk_buff *skb, const struct frame *f, u32 slot)
+{
+	u32 vid = on(FEATURE_VLANS) ? frame_vlan(f, port_at(slot)) : 0;
+
+	span_copies_in(skb, slot, vid, f->len, f->tag);
 }
 
 /* Copies a frame as it goes out by a port. */
 static __always_inline void span_out(struct __sk_buff *skb, const struct frame *f,
 				     const struct verdict *v, u32 out)
 {
+	span_copies_out(skb, out, v->vid, f->len, f->tag);
 }

@@ -14,15 +14,9 @@
 static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
 				      struct verdict *v)
 {
-	const volatile struct port *in = port_at(v->in);
-	u32 vid = v->vid;
-
-	if (on(FEATURE_SPAN)) {
-		if (on(FEATURE_VLANS))
-			v->row = bpf_map_lookup_elem(&vlans, &vid);
-		span_in(h, f, v, in);
-	}
-	return on(FEATURE_GUARD) ? guard(h, f, v, in) : 0;
+	if (h->skb && on(FEATURE_SPAN))
+		span_in(h->ctx, f, v->in);
+	return on(FEATURE_GUARD) ? guard(h, f, v, port_at(v->in)) : 0;
 }
 
 /* Counts a frame that comes in, for those who ask. */
@@ -47,6 +41,17 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 			capture_frame(skb, v->in, v->vid, CAPTURE_DROP, reason);
 	}
 	return TC_ACT_SHOT;
+}
+
+static __always_inline int drop_malformed(struct __sk_buff *skb, struct frame *f,
+					  const struct verdict *v)
+{
+	if (on(FEATURE_SPAN) && !(port_at(v->in)->flags & PORT_SPAN)) {
+		f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
+		f->tag = 0;
+		span_in(skb, f, v->in);
+	}
+	return drop_skb(skb, f, v, DROP_MALFORMED);
 }
 
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
@@ -92,7 +97,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 	if (!frame_of_skb(&f, skb)) {
 		if (!patch)
 			v.in = port_slot(f.ifindex);
-		return v.in ? drop_skb(skb, &f, &v, DROP_MALFORMED) : TC_ACT_UNSPEC;
+		return v.in ? drop_malformed(skb, &f, &v) : TC_ACT_UNSPEC;
 	}
 	if (patch)
 		f.ifindex = PATCH_IFINDEX | patch;
@@ -106,10 +111,10 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		u32 segment = f.len - f.tag > d->fits ? frame_segment(&f, skb) : f.len - f.tag;
 
 		decision_recall(d, &f, &v);
-		if (!segment || segment > d->fits)
-			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
-		if (on(FEATURES_EACH) && !reason)
+		if (on(FEATURES_EACH))
 			reason = each_frame(&h, &f, &v);
+		if (!reason && (!segment || segment > d->fits))
+			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
 		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v);
 	}
 

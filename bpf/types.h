@@ -177,7 +177,8 @@ struct port {
 	char name[PORT_NAME];
 	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
 	__u16 span_in; /* bit N: what comes in by the port is copied to span port cfg.spans[N] */
-	__u16 span_out; /* the same of what goes out */
+	__u16 span_out; /* the same of what goes out; a span port has its own bit, for its direction
+			 */
 	__u16 pad;
 	struct storm storm[STORM_KINDS];
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
@@ -211,7 +212,8 @@ struct config {
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
-	__u32 pad;
+	__u16 span_in; /* as of a port, and of all ports */
+	__u16 span_out;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };
@@ -338,9 +340,9 @@ struct traced {
 	__u16 tag;
 	__u16 rule_in;
 	__u16 rule_out;
-	__u16 spans;
 	__u16 mtu; /* 1: too large for the way out */
 	__u16 ports; /* of the flood, below */
+	__u16 pad;
 	struct traced_port port[MAX_PORTS];
 };
 

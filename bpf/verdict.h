@@ -35,7 +35,6 @@ struct verdict {
 	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */
 	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
 	u16 rule_out;
-	u16 spans; /* span ports that have a copy of the frame already */
 	u8 answered;
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
 };
@@ -44,6 +43,20 @@ static __always_inline enum action refuse(struct verdict *v, enum drop_reason re
 {
 	v->reason = reason;
 	return ACTION_DROP;
+}
+
+/*
+ * May the frame leave by the device? A GSO packet may when its segments may.
+ * Asks the device itself, so that a changed MTU counts at once, and says what
+ * its MTU is. 0 or the reason against it.
+ */
+static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag, u32 *mtu)
+{
+	long refused = skb->gso_size ? bpf_check_mtu(skb, ifindex, mtu, 0, BPF_MTU_CHK_SEGS)
+				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
+
+	/* below zero: there is no telling, and the kernel looks again on the way out */
+	return refused > 0 ? DROP_MTU : 0;
 }
 
 /* Reads bytes of the frame, wherever they are; 0 if they are there. */

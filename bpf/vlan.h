@@ -18,18 +18,24 @@ static __always_inline bool vlan_reaches(struct vlan *row, u32 slot)
 	return row && ports_have(row->reach, slot);
 }
 
+/* The VLAN that a frame says it is in, or else the port's: 0 for none. */
+static __always_inline u32 frame_vlan(const struct frame *f, const volatile struct port *in)
+{
+	u32 vid = f->outer & VID_MASK;
+
+	return vid ? vid : in->pvid; /* a tag may have a priority alone */
+}
+
 /* Finds the VLAN of a frame that comes in; 0 or the reason against it. */
 static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 				   const volatile struct port *in)
 {
-	u32 vid = f->outer & VID_MASK;
+	u32 vid = frame_vlan(f, in);
 
 	/* one that is not the bridge's own, behind that or instead of it */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
 	    cfg.vlan_proto == ETHERTYPE_VLAN)
 		return DROP_DOUBLE_TAG;
-	if (!vid) /* none, or one that has a priority alone */
-		vid = in->pvid;
 	if (!vid)
 		return DROP_UNTAGGED;
 	v->vid = vid;

@@ -174,7 +174,6 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	t->tag = v->tag;
 	t->rule_in = v->rule_in;
 	t->rule_out = v->rule_out;
-	t->spans = v->spans;
 }
 
 /* Keeps what a flood did at a port: 0 or the reason why it did not go there. */

@@ -84,6 +84,9 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 		if err != nil {
 			return err
 		}
+		if p.Flags&datapath.PortSpan != 0 {
+			return refused(what, e.Port+" is a span port, which no address is behind", "give another port; see 'bascule port show "+bridge+"'")
+		}
 		if l == nil {
 			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
 		}

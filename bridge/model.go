@@ -25,18 +25,18 @@ type PortOptions struct {
 
 // Port is one port of a bridge. A netdev port is an interface that was there
 // before; a host port is the host's own interface on the switch, made and
-// removed with the port.
+// removed with the port; a span port gets copies and gives nothing.
 type Port struct {
 	Bridge   string
 	Name     string
-	Type     string   // "netdev" or "host"
-	Hook     string   // "tcx" or "xdp"
-	Index    int      // of the device
-	Flags    []string // of the device, named as `ip link` does: BROADCAST, UP, ...
-	MTU      int      // of the device, in bytes
-	State    string   // "forwarding", "disabled" while the device is down, "gone" when it vanished
-	Config   PortConfig
-	FDBCount uint32 // dynamic entries that point to the port
+	Type     string     // "netdev", "host" or "span"
+	Hook     string     // "tcx" or "xdp"
+	Index    int        // of the device
+	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
+	MTU      int        // of the device, in bytes
+	State    string     // "forwarding", "disabled" while the device is down, "gone" when it vanished
+	Config   PortConfig // of a span port, which has none, all off
+	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
 }
 

@@ -19,6 +19,7 @@ import (
 const (
 	TypeNetdev = "netdev"
 	TypeHost   = "host"
+	TypeSpan   = "span" // see AddSpan
 
 	HookAuto = "auto"
 	HookTCX  = "tcx"
@@ -230,6 +231,9 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 		if err != nil {
 			return err
 		}
+		if p.Flags&datapath.PortSpan != 0 {
+			return refused(what, "it is a span port, which has no settings", fmt.Sprintf("delete it with 'bascule span del %s %s' and add it anew", bridge, port))
+		}
 		config, err := configure(PortSettings, loadPortConfig(p), o.Changes)
 		if err != nil {
 			return err
@@ -282,8 +286,7 @@ func (s *Switch) DelPort(bridge, port string) error {
 		if err != nil {
 			return err
 		}
-		*p = datapath.Port{} // a free slot; leave does the rest
-		return nil
+		return c.removePort(what, p)
 	})
 }
 
@@ -351,6 +354,9 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 			}
 			if p.Flags&datapath.PortHost != 0 {
 				port.Type = TypeHost
+			}
+			if p.Flags&datapath.PortSpan != 0 {
+				port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood}
 			}
 			if p.Flags&datapath.PortXDP != 0 {
 				port.Hook = HookXDP

@@ -146,8 +146,8 @@ func (e *explainer) explain() Trace {
 	} else if e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0 && t.Vlan != 0 {
 		e.say("vlan", "tag of VLAN %d; VLAN filtering is off, the tag stays", t.Vlan)
 	}
-	if t.Spans != 0 {
-		e.say("span", "copies go to %s", strings.Join(e.spans(), ", "))
+	if spans := e.spans(); spans != nil {
+		e.say("span", "a copy goes to %s", strings.Join(spans, ", "))
 	}
 	if t.RuleIn != 0 {
 		e.say("rules in", "rule %d matches", t.RuleIn)
@@ -194,9 +194,12 @@ func (e *explainer) early(reason string) bool {
 	return reason != "rule" && reason != "non-ip" || e.t.Out == 0
 }
 
+// spans are the span ports that get a copy of the frame because of the port that
+// it comes in by.
 func (e *explainer) spans() (names []string) {
+	mask := e.b.Config.SpanIn | e.in.SpanIn
 	for i, slot := range e.b.Config.Spans {
-		if e.t.Spans>>i&1 != 0 {
+		if slot != 0 && mask>>i&1 != 0 {
 			names = append(names, e.name(uint32(slot)))
 		}
 	}

@@ -147,6 +147,9 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err := b.converge(g); err != nil {
 		return &UnfinishedError{err}
 	}
+	if err := g.refillChanged(&b.Config, &old.Config); err != nil {
+		return &UnfinishedError{err}
+	}
 	if err := old.leave(&b.Config, leave); err != nil {
 		return &UnfinishedError{err}
 	}

@@ -81,6 +81,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
+		{"storm limit", func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormUnknown) }, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
 	for _, tt := range tests {
@@ -105,6 +106,11 @@ func TestVerifierBudget(t *testing.T) {
 		p[0].Domains, p[1].Domains = 2, 2
 		p[1].Flags &^= PortLearn
 		p[2].Peer = 2
+		storm{1000, true}.set(p[0], StormBroadcast)
+	}
+	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
+		spanAt(c, p[3], 0)
+		c.SpanIn, p[0].SpanOut = 1, 1
 	}
 	tests := []struct {
 		name   string
@@ -117,7 +123,10 @@ func TestVerifierBudget(t *testing.T) {
 		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
+		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
+		{"span", func(c *Config, p []*Port) { allXDP(c, p); span(c, p) }},
 		{"everything", everything},
+		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)
 			c.FdbMax = 1 << 20

@@ -29,7 +29,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats,
+	kernelMapVlans, kernelMapVlanStats, kernelMapStorms,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }
 
@@ -226,6 +226,28 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 			return err
 		}
 		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+			return err
+		}
+		if err := g.refill(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refill makes a port's buckets of storm control full.
+func (g *generation) refill(p *Port) error {
+	return g.coll.Maps[kernelMapStorms].Put(Slot(p.Id), kernelStormBuckets{})
+}
+
+// refillChanged does so where the limits are others than with was: what was
+// taken under a low limit must not be waited for under a high one.
+func (g *generation) refillChanged(c, was *Config) error {
+	for _, p := range Ports(c) {
+		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm {
+			continue
+		}
+		if err := g.refill(p); err != nil {
 			return err
 		}
 	}

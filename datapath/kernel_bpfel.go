@@ -88,7 +88,8 @@ type kernelConfig struct {
 	Snaplen         uint32
 	CaptureRing     uint32
 	CapturePoints   uint32
-	Pad             uint32
+	SpanIn          uint16
+	SpanOut         uint16
 	PortCells       [8192]uint16
 	Ports           [1024]struct {
 		_           structs.HostLayout
@@ -327,6 +328,12 @@ type kernelPortStats struct {
 	Drops    [27]uint64
 }
 
+type kernelStormBuckets struct {
+	_    structs.HostLayout
+	Full [3]uint64
+	Pad  [5]uint64
+}
+
 type kernelTalker struct {
 	_      structs.HostLayout
 	Frames uint64
@@ -366,9 +373,9 @@ type kernelTraced struct {
 	Tag     uint16
 	RuleIn  uint16
 	RuleOut uint16
-	Spans   uint16
 	Mtu     uint16
 	Ports   uint16
+	Pad     uint16
 	Port    [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -420,6 +427,7 @@ const (
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
 	kernelMapStats           = "stats"
+	kernelMapStorms          = "storms"
 	kernelMapTalkers         = "talkers"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
@@ -495,6 +503,7 @@ type kernelMapSpecs struct {
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
+	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
@@ -542,6 +551,7 @@ type kernelMaps struct {
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Stats         *ebpf.Map `ebpf:"stats"`
+	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
@@ -564,6 +574,7 @@ func (m *kernelMaps) Close() error {
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,

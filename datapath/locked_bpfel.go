@@ -25,6 +25,7 @@ const (
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
 	lockedMapStats           = "stats"
+	lockedMapStorms          = "storms"
 	lockedMapTalkers         = "talkers"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
@@ -102,6 +103,7 @@ type lockedMapSpecs struct {
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
+	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
@@ -151,6 +153,7 @@ type lockedMaps struct {
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Stats         *ebpf.Map `ebpf:"stats"`
+	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
@@ -173,6 +176,7 @@ func (m *lockedMaps) Close() error {
 		m.Events,
 		m.Fdb,
 		m.Stats,
+		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,

@@ -28,6 +28,10 @@ type fabric interface {
 	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)
 
+	AddSpan(bridge, device string, o bridge.SpanOptions) (warnings []string, err error)
+	DelSpan(bridge, device string) error
+	Spans(bridge string) ([]bridge.Span, error)
+
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)
 	Trace(bridge, port string, frame []byte) (bridge.Trace, error)

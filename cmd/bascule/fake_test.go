@@ -22,6 +22,7 @@ type fakeFabric struct {
 	bridges []bridge.Info
 	ports   []bridge.Port
 	entries map[string][]bridge.Entry
+	spans   []bridge.Span
 	events  []bridge.Event
 	frames  [][]capture.Frame // what a capture takes, in batches
 	missed  uint64            // before the first
@@ -210,6 +211,36 @@ func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, vlan uint16) er
 func (f *fakeFabric) Flush(name string, m bridge.Match) (int, error) {
 	f.call("Flush %s %s", name, describe(m))
 	return len(f.entries[name]), nil
+}
+
+func (f *fakeFabric) AddSpan(name, device string, o bridge.SpanOptions) ([]string, error) {
+	f.call("AddSpan %s %s ports=%v vlans=%v direction=%s", name, device, o.Ports, o.VLANs, o.Direction)
+	if _, err := f.find(name); err != nil {
+		return nil, err
+	}
+	f.ports = append(f.ports, bridge.Port{Bridge: name, Name: device, Type: "span", Hook: "tcx", Index: len(f.ports) + 2, State: "forwarding", MTU: 1000})
+	f.spans = append(f.spans, bridge.Span{
+		Bridge: name, Port: device, Direction: o.Direction, All: o.Ports == nil && o.VLANs == nil, Ports: o.Ports, VLANs: o.VLANs,
+	})
+	if o.Direction == bridge.DirectionBoth {
+		return []string{device + " has MTU 1000"}, nil
+	}
+	return nil, nil
+}
+
+func (f *fakeFabric) DelSpan(name, device string) error {
+	f.call("DelSpan %s %s", name, device)
+	return nil
+}
+
+func (f *fakeFabric) Spans(name string) ([]bridge.Span, error) {
+	var list []bridge.Span
+	for _, s := range f.spans {
+		if name == "" || s.Bridge == name {
+			list = append(list, s)
+		}
+	}
+	return list, nil
 }
 
 func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {

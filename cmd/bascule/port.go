@@ -21,7 +21,13 @@ func newPort(p *program) *cobra.Command {
 		Long: `A port is something that frames enter and leave a bridge by. A netdev port is a
 network device that is there already: a veth, a tap, a network card, a macvlan
 or vxlan device. A host port is the host's own interface on the switch: it is
-made with the port, under the port's name, and can be given addresses.
+made with the port, under the port's name, and can be given addresses. A span
+port, which gets copies of frames, is made by 'bascule span add'.
+
+A port can limit how much broadcast, multicast and unknown unicast comes in by
+it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
+second's worth, and always 8 frames, may come at once. What is above the limit
+is dropped. A GSO packet counts as the frames that it will be cut into.
 
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
@@ -253,9 +259,13 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		return j
 	}
 	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
+		settings := settingsIn(bridge.PortSettings, port.Config)
+		if port.Type == bridge.TypeSpan {
+			settings = nil
+		}
 		return []string{
 			port.Bridge, port.Name, port.Type, port.Hook, port.State, ofDevice(port, port.MTU), fmt.Sprint(port.FDBCount),
-			orDash(strings.Join(settingsIn(bridge.PortSettings, port.Config), " ")),
+			orDash(strings.Join(settings, " ")),
 		}
 	})
 }
@@ -277,6 +287,9 @@ func portFacts(port bridge.Port) []fact {
 		{"flags", strings.Join(port.Flags, " ")},
 		{"mtu", ofDevice(port, port.MTU)},
 		{"entries", fmt.Sprint(port.FDBCount)},
+	}
+	if port.Type == bridge.TypeSpan {
+		return facts
 	}
 	for _, s := range bridge.PortSettings {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newSpan(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "span",
+		Short: "copy frames to devices that listen",
+		Long: `A span port gets copies of frames, for a program that listens there, such as
+tcpdump(8), or at the other end of its cable. It takes no part in the switch:
+what comes in by it is dropped, no flood reaches it, no address is behind it.
+
+A frame that comes in is copied as it came, before anything is decided about it,
+also when it is dropped then. A frame that goes out is copied as it goes, with
+the tag that it has then, once for each port that it goes out by. A bridge can
+have 16 span ports; while it has one, XDP takes no frames.`,
+		Example: `  # all that comes in by any port
+  bascule span add br0 mon0
+  # what one port sends and gets
+  bascule span add br0 mon1 --port veth0 --direction both
+  # two VLANs
+  bascule span add br0 mon2 --vlan 10,20
+  bascule span show br0
+  bascule span del br0 mon0`,
+	}
+	cmd.AddCommand(newSpanAdd(p), newSpanShow(p), newSpanDel(p))
+	return cmd
+}
+
+func newSpanAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add BRIDGE DEVICE",
+		Short: "make a device a span port of a bridge",
+		Long: `Make the network device DEVICE a span port of a bridge: it gets a copy of every
+frame that comes in by any port, or of those of some ports, of some VLANs, or
+both. A frame that is asked for twice, as a port's and as a VLAN's, is copied
+once. Copies that are larger than the device's MTU are not made, and counted as
+drops of the span port, by reason mtu; see 'bascule port show BRIDGE --stats'.
+
+The sources of a span port do not change later: delete it and add it anew. What
+--port names is forgotten when that port leaves the bridge.`,
+		Example: `  bascule span add br0 mon0
+  bascule span add br0 mon0 --port veth0 --port veth1 --direction both
+  bascule span add br0 mon0 --vlan 10,20-30 --direction out`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
+	}
+	var o bridge.SpanOptions
+	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "frames of this port; may be given several times")
+	completeFlag(cmd, "port", p.portNames)
+	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")
+	direction := addChoice(cmd, "direction", bridge.DirectionIn, "frames that come in, that go out, or both",
+		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		o.Direction = direction.text
+		return p.with(func(s fabric) error {
+			warnings, err := s.AddSpan(args[0], args[1], o)
+			p.warn(warnings)
+			return err
+		})
+	}
+	return cmd
+}
+
+func newSpanShow(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [BRIDGE]",
+		Short: "show span ports and what they get",
+		Long: `Show the span ports of all bridges or of one. PORTS and VLANS are those whose
+frames the device gets; PORTS is all where it gets every port's.`,
+		Example: `  bascule span show
+  bascule -j span show br0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			args = append(args, "")
+			return p.with(func(s fabric) error {
+				list, err := s.Spans(args[0])
+				if err != nil {
+					return err
+				}
+				return p.printSpans(list)
+			})
+		},
+	}
+}
+
+func newSpanDel(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:               "del BRIDGE DEVICE",
+		Short:             "take a span port off its bridge",
+		Long:              `Take a span port off its bridge. The device stays.`,
+		Example:           `  bascule span del br0 mon0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.spanNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return p.with(func(s fabric) error { return s.DelSpan(args[0], args[1]) })
+		},
+	}
+}
+
+// spanNames are the span ports of the bridge that is the first argument.
+func (p *program) spanNames(_ *cobra.Command, args []string) (names []string) {
+	_ = p.with(func(s fabric) error {
+		list, err := s.Spans(args[0])
+		for _, span := range list {
+			names = append(names, span.Port)
+		}
+		return err
+	})
+	return names
+}
+
+// spanJSON is a span port for programs.
+type spanJSON struct {
+	Name      string   `json:"ifname"`
+	Bridge    string   `json:"master"`
+	Direction string   `json:"direction"` // "in", "out" or "both"
+	All       bool     `json:"all"`       // every port's frames
+	Ports     []string `json:"ports"`
+	VLANs     []uint16 `json:"vlans"`
+}
+
+func (p *program) printSpans(list []bridge.Span) error {
+	toJSON := func(s bridge.Span) spanJSON {
+		return spanJSON{s.Port, s.Bridge, s.Direction, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
+	}
+	return printList(p, list, toJSON, "BRIDGE DEVICE DIRECTION PORTS VLANS", func(s bridge.Span) []string {
+		ports := orDash(strings.Join(s.Ports, ","))
+		if s.All {
+			ports = "all"
+		}
+		return []string{s.Bridge, s.Port, s.Direction, ports, orDash(bridge.FormatVLANs(s.VLANs))}
+	})
+}
+
+// words is a flag's value that is given once for each of several texts.
+type words struct {
+	name string
+	list *[]string
+}
+
+func (w *words) Set(value string) error {
+	one := word{name: w.name}
+	if err := one.Set(value); err != nil {
+		return err
+	}
+	*w.list = append(*w.list, value)
+	return nil
+}
+
+func (w *words) Type() string   { return w.name }
+func (w *words) String() string { return "" }
+
+// vlans is a flag's value that is a list of VLANs; several lists are one.
+type vlans struct{ list *[]uint16 }
+
+func (v *vlans) Set(value string) error {
+	list, err := bridge.ParseVLANs(value)
+	if err != nil {
+		return err
+	}
+	list = append(list, *v.list...)
+	slices.Sort(list)
+	*v.list = slices.Compact(list)
+	return nil
+}
+
+func (v *vlans) Type() string   { return "LIST" }
+func (v *vlans) String() string { return "" }
