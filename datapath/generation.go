@@ -28,7 +28,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats,
+	kernelMapVlans, kernelMapVlanStats, kernelMapLoops,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -71,9 +71,14 @@ func sizes(c *Config) map[string]uint32 {
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_VLAN_STATS != 0 {
 		vlanStats = uint32(len(VLANs{}))
 	}
+	moves := uint32(1)
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_MOVE_MAX != 0 {
+		moves = (c.FdbBuckets + fdbWindow) * fdbWays
+	}
 	return map[string]uint32{
 		kernelMapFdb:       c.FdbBuckets + fdbWindow,
 		kernelMapVlanStats: vlanStats,
+		kernelMapMoves:     moves,
 	}
 }
 
@@ -187,8 +192,8 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn gives the slots of new ports to them: their devices, and counters
-// without what former tenants left.
+// moveIn gives the slots of new ports to them: their devices, and counters and
+// loop guards without what former tenants left.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range Ports(c) {
 		if PortAt(&b.Config, p.Id) != nil {
@@ -202,6 +207,9 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 			return err
 		}
 		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+			return err
+		}
+		if err := g.coll.Maps[kernelMapLoops].Put(Slot(p.Id), kernelLoop{}); err != nil {
 			return err
 		}
 	}

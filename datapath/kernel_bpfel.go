@@ -224,6 +224,14 @@ const (
 	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
 )
 
+type kernelLoop struct {
+	_     structs.HostLayout
+	Until uint32
+	Told  uint32
+	Count uint32
+	Pad   uint32
+}
+
 type kernelPort struct {
 	_           structs.HostLayout
 	Id          uint32
@@ -291,6 +299,15 @@ type kernelPortStats struct {
 	Drops    [27]uint64
 }
 
+type kernelReturns struct {
+	_      structs.HostLayout
+	Key    uint64
+	Slot   uint32
+	Second uint32
+	Count  uint32
+	Pad    uint32
+}
+
 type kernelTimer struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -344,6 +361,9 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapLoops           = "loops"
+	kernelMapMoves           = "moves"
+	kernelMapReturns         = "returns"
 	kernelMapStats           = "stats"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
@@ -413,6 +433,9 @@ type kernelMapSpecs struct {
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	Loops      *ebpf.MapSpec `ebpf:"loops"`
+	Moves      *ebpf.MapSpec `ebpf:"moves"`
+	Returns    *ebpf.MapSpec `ebpf:"returns"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -454,6 +477,9 @@ type kernelMaps struct {
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	Loops      *ebpf.Map `ebpf:"loops"`
+	Moves      *ebpf.Map `ebpf:"moves"`
+	Returns    *ebpf.Map `ebpf:"returns"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -470,6 +496,9 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Loops,
+		m.Moves,
+		m.Returns,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,

@@ -20,6 +20,9 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapLoops           = "loops"
+	lockedMapMoves           = "moves"
+	lockedMapReturns         = "returns"
 	lockedMapStats           = "stats"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
@@ -91,6 +94,9 @@ type lockedMapSpecs struct {
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	Loops      *ebpf.MapSpec `ebpf:"loops"`
+	Moves      *ebpf.MapSpec `ebpf:"moves"`
+	Returns    *ebpf.MapSpec `ebpf:"returns"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -134,6 +140,9 @@ type lockedMaps struct {
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	Loops      *ebpf.Map `ebpf:"loops"`
+	Moves      *ebpf.Map `ebpf:"moves"`
+	Returns    *ebpf.Map `ebpf:"returns"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -150,6 +159,9 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Loops,
+		m.Moves,
+		m.Returns,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,
