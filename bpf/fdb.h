@@ -266,6 +266,30 @@ static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 
 }
 
 /*
+ * Moves of each entry, by its number: the second << 32 | how many in it. An entry
+ * keeps its place while its address is known, so this is exact.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} moves SEC(".maps");
+
+/* Counts a claim on the entry: is it one of those that may move it in this second? */
+static __always_inline bool move_allowed(u32 number, u32 now)
+{
+	u64 *m = bpf_map_lookup_elem(&moves, &number), old;
+
+	if (!m)
+		return true;
+	old = READ_ONCE(*m);
+	if (old >> 32 != now && __sync_val_compare_and_swap(m, old, (u64)now << 32 | 1) == old)
+		return true;
+	return (u32)__sync_fetch_and_add(m, 1) < cfg.move_max;
+}
+
+/*
  * The address was heard on port id: refreshes, moves or adds its entry.
  * Called at most once a second for an address that stays where it is. False if
  * a limit forbids the address there.
@@ -276,15 +300,16 @@ __noinline int fdb_learn(u64 key, u32 id)
 	struct clock *c = clock_get();
 	struct fdb_entry *e;
 	u64 old, word;
+	u32 number, now;
 	bool valid;
-	u32 now;
 
 	if (!c || !s)
 		return true;
 	now = READ_ONCE(c->now);
 	word = WORD(id, now);
 
-	e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
+	number = fdb_locate(key, fdb_home(key), 0);
+	e = fdb_entry(number);
 	if (!e) {
 		if (!fdb_reserve(id, true))
 			goto full;
@@ -310,10 +335,15 @@ __noinline int fdb_learn(u64 key, u32 id)
 	if (PORT_OF(old) == id) {
 		/* its upper half alone: a move at this moment is not undone */
 		WRITE_ONCE(((u32 *)&e->word)[1], now);
-		return 0;
+		return true;
 	}
 
 	valid = fdb_valid(old, now);
+	if (on(FEATURE_MOVE_MAX) && valid && !move_allowed(number, now)) {
+		s->refused++;
+		event_once_a_second(EVENT_REFUSED_DAMPED, key, id, PORT_OF(old));
+		return true;
+	}
 	if (!fdb_reserve(id, false))
 		goto full;
 	if (!fdb_swap(e, key, old, word)) {

@@ -54,12 +54,18 @@ static __always_inline bool type_is_tag(u16 type)
 	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ);
 }
 
-/* Non-IP as ifconfig(8) of OpenBSD has it. */
-static __always_inline u16 type_label(u16 type)
+/*
+ * A label with what the EtherType adds; non-IP as ifconfig(8) of OpenBSD has it.
+ * A function of its own, of whose result the verifier knows nothing: it would
+ * follow each kind of frame to the end.
+ */
+__noinline u32 type_label(u32 label, u16 type)
 {
 	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
-		return LABEL_ARP;
-	return type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6) ? 0 : LABEL_NON_IP;
+		return label | LABEL_ARP;
+	if (type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))
+		return label;
+	return label | LABEL_NON_IP;
 }
 
 /*
@@ -102,7 +108,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (other)
 		f->label |= LABEL_DOUBLE;
-	f->label |= type_label(type);
+	f->label = type_label(f->label, type);
 	return true;
 }
 

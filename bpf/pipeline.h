@@ -8,6 +8,7 @@
 
 #include "fdb.h"
 #include "guard.h"
+#include "loop.h"
 #include "rules.h"
 #include "span.h"
 #include "storm.h"
@@ -71,14 +72,14 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 
 	if (!h->skb && leaves_to_tcx(f))
 		return ACTION_LEAVE;
-	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in, now))
+	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in))
 		return refuse(v, DROP_BLOCKED);
 	if (on(FEATURE_VLANS)) {
 		reason = vlan_in(f, v, in);
 		if (reason)
 			return refuse(v, reason);
 	}
-	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(f, v, in, now))
+	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(h, f, v, in, now))
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
 	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now))
@@ -182,6 +183,9 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 		return ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
+	/* there may be another way to what is behind a blocked port */
+	if (on(FEATURE_LOOP_GUARD) && port_blocked(SLOT(PORT_OF(v->word))))
+		v->word = 0;
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
 		if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))
@@ -207,6 +211,8 @@ static __always_inline bool flood_reaches(u32 in, u32 out, u32 kind)
 	const volatile struct port *p = port_at(out);
 
 	if (!p->id || (out == in && !port_hairpins(p)))
+		return false;
+	if (on(FEATURE_LOOP_GUARD) && port_blocked(out))
 		return false;
 	return !on(FEATURE_FLOOD_FLAGS) || (p->flags & kind);
 }

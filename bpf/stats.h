@@ -44,7 +44,7 @@ static __always_inline void count_drop(u32 slot, u32 reason)
  * of them fight for it both are told, which is right too.
  */
 struct told {
-	u64 key;
+	u64 key; /* with the event's kind */
 	u32 second;
 	u32 count;
 };
@@ -83,7 +83,9 @@ __noinline int event_add(u32 kind, u64 key, u32 port, u32 from, u32 count)
 
 __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 {
-	u32 cell = key * 0x9e3779b97f4a7c15ull >> 56;
+	/* the VLAN leaves the upper bits free: what happens to one address is told apart */
+	u64 what = key | (u64)kind << 60;
+	u32 cell = what * 0x9e3779b97f4a7c15ull >> 56;
 	struct told *t = bpf_map_lookup_elem(&told, &cell);
 	struct clock *c = clock_get();
 	u32 now, count;
@@ -91,12 +93,12 @@ __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 	if (!t || !c)
 		return 0;
 	now = READ_ONCE(c->now);
-	if (t->key == key && t->second == now) {
+	if (t->key == what && t->second == now) {
 		__sync_fetch_and_add(&t->count, 1);
 		return 0;
 	}
-	count = t->key == key ? t->count : 0;
-	t->key = key;
+	count = t->key == what ? t->count : 0;
+	t->key = what;
 	t->second = now;
 	t->count = 0;
 	return event_add(kind, key, port, from, count + 1);

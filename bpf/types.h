@@ -277,6 +277,14 @@ struct clock {
 	__u64 events; /* events so far */
 };
 
+/* What the loop guard of a port has found. */
+struct loop {
+	__u32 until; /* second to which the port is blocked */
+	__u32 told; /* second of the last event; of the bridge, of the last block */
+	__u32 count; /* frames since then */
+	__u32 pad;
+};
+
 struct port_stats {
 	__u64 rx_frames;
 	__u64 rx_bytes;

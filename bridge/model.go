@@ -34,7 +34,7 @@ type Port struct {
 	Index    int        // of the device
 	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU      int        // of the device, in bytes
-	State    string     // "forwarding", "disabled" while the device is down, "gone" when it vanished
+	State    string     // "forwarding", "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished
 	Config   PortConfig // of a span port, which has none, all off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
@@ -47,7 +47,7 @@ type Stats struct {
 	TxFrames, TxBytes uint64            // from the switch to the device
 	Learned           uint64            // addresses that became known on the port
 	Moves             uint64            // addresses that moved to the port from another
-	Refused           uint64            // addresses not learned: table full, or held elsewhere by a static or sticky entry
+	Refused           uint64            // addresses not learned or moved: table full, held elsewhere by a static or sticky entry, or moved too often
 	Drops             map[string]uint64 // frames by reason; only those above zero
 }
 
@@ -75,14 +75,15 @@ type Match struct {
 // for a kind of event are zero.
 type Event struct {
 	Time   time.Time
-	Kind   string // "learned", "moved", "aged", "deleted", "refused", "port-added", "port-removed", "drops", ...
+	Kind   string // "learned", "moved", "aged", "deleted", "refused", "loop", "blocked", "port-added", "port-removed", "drops", ...
 	Bridge string
 	Port   string
-	From   string           // moved: the port that the address was on before
+	From   string           // moved: the port that the address was on before; loop: the one that it is on
 	Reason string           // drops, refused: why
 	MAC    net.HardwareAddr // nil where the event has no address
 	VLAN   uint16           // of MAC; 0 for frames without a tag
 	Count  uint64           // how many times, for events that are counted together; 0 is once
+	For    time.Duration    // blocked: how long
 }
 
 // ParseMAC reads the address of an FDB entry, in any notation of

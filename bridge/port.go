@@ -44,6 +44,9 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	if err != nil {
 		return nil, err
 	}
+	if err := config.check(what); err != nil {
+		return nil, err
+	}
 	add := func(hook string) error {
 		warnings = nil
 		return s.change(what, bridge, func(c *change) error {
@@ -238,6 +241,9 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 		if err != nil {
 			return err
 		}
+		if err := config.check(what); err != nil {
+			return err
+		}
 		config.store(p)
 		if l == nil && o.Hook != "" {
 			return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
@@ -259,6 +265,11 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 			warnings = append(warnings, notes...)
 			if err != nil {
 				return err
+			}
+			if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == loopGuard }) {
+				if err := c.bridge.Unblock(p); err != nil {
+					return err
+				}
 			}
 			if config.FDBMax == 0 {
 				return nil
@@ -369,7 +380,13 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 				port.Index, port.Flags, port.MTU = a.Index, flagList(a.RawFlags), a.MTU
 				port.State = "disabled"
 				if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
-					port.State = "forwarding"
+					blocked, err := b.Blocked(p)
+					if err != nil {
+						return err
+					}
+					if port.State = "forwarding"; blocked {
+						port.State = "blocked"
+					}
 				}
 			}
 			list = append(list, port)
@@ -432,6 +449,15 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 		datapath.PortTrusted:    &c.Trusted,
 		datapath.PortLoopGuard:  &c.LoopGuard.On,
 	}
+}
+
+// check says whether the settings go together; what is what they are for.
+func (c PortConfig) check(what string) error {
+	if c.Locked && c.Learn {
+		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
+			"switch learning off with --learn=off, or unlock it with --locked=off")
+	}
+	return nil
 }
 
 func loadPortConfig(p *datapath.Port) PortConfig {

@@ -199,6 +199,8 @@ type StormLimit struct {
 	Kilobits bool   // Rate is in 1000 bits; else in frames
 }
 
+const loopGuard = "loop-guard" // the setting's name
+
 // PortSettings are the settings of a port.
 var PortSettings = []Setting[PortConfig]{
 	onOff("learn", true, "learn source addresses", func(c *PortConfig) *bool { return &c.Learn }),
@@ -254,7 +256,7 @@ var PortSettings = []Setting[PortConfig]{
 	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
-		Name: "loop-guard", Value: "off|report|TIME", Default: "off",
+		Name: loopGuard, Value: "off|report|TIME", Default: "off",
 		Help: "when own frames come back: report it, or block the port for 1s to 3600s too",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.LoopGuard, err = parseLoopGuard(v)

@@ -80,6 +80,11 @@ func TestFeatureCosts(t *testing.T) {
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
+		{"locked", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked }, true, true},
+		{"limit drop", func(_ *Config, p []*Port) { p[0].Flags |= PortLimitDrop }, true, false},
+		{"block non-IP", func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, true, true},
+		{"move limit", func(c *Config, _ []*Port) { c.MoveMax = 5 }, true, false},
+		{"loop guard", func(_ *Config, p []*Port) { p[0].Flags |= PortLoopGuard }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"storm limit", func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormUnknown) }, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
@@ -117,6 +122,11 @@ func TestVerifierBudget(t *testing.T) {
 		change func(c *Config, p []*Port)
 	}{
 		{"plain", allXDP},
+		{"port security", func(c *Config, p []*Port) {
+			allXDP(c, p)
+			c.MoveMax = 5
+			p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked
+		}},
 		{"group mask", func(c *Config, p []*Port) { allXDP(c, p); c.GroupFwdMask = 1 }},
 		{"hairpin", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortHairpin }},
 		{"learn off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortLearn }},

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventKind says what has happened to an address.
+// EventKind says what has happened, mostly to an address.
 type EventKind = kernelEventKind
 
 // The kinds of events.
@@ -21,6 +21,9 @@ const (
 	EventDeleted       = kernelEventKindEVENT_DELETED
 	EventRefusedFull   = kernelEventKindEVENT_REFUSED_FULL   // no room to learn it
 	EventRefusedPinned = kernelEventKindEVENT_REFUSED_PINNED // static or sticky elsewhere
+	EventRefusedDamped = kernelEventKindEVENT_REFUSED_DAMPED // moved too often this second
+	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
+	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
 )
 
 // An Event is something that the datapath noted.
@@ -30,7 +33,7 @@ type Event struct {
 	VLAN  uint16
 	Port  uint32 // id
 	From  uint32 // id of the port where the address was, 0 if none
-	Count uint32 // how often since the last event like it
+	Count uint32 // how often since the last event like it; EventBlocked: for how many seconds
 }
 
 // A Log reads the datapath's events from when it was opened. Any number of

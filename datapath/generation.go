@@ -29,7 +29,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats, kernelMapStorms,
+	kernelMapVlans, kernelMapVlanStats, kernelMapStorms, kernelMapLoops,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }
 
@@ -82,6 +82,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
 		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
+		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 	}
 }
 
@@ -211,8 +212,8 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn gives the slots of new ports to them: their devices, and counters
-// without what former tenants left.
+// moveIn gives the slots of new ports to them: their devices, and counters and
+// loop guards without what former tenants left.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range Ports(c) {
 		if PortAt(&b.Config, p.Id) != nil {
@@ -226,6 +227,9 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 			return err
 		}
 		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+			return err
+		}
+		if err := g.coll.Maps[kernelMapLoops].Put(Slot(p.Id), kernelLoop{}); err != nil {
 			return err
 		}
 		if err := g.refill(p); err != nil {

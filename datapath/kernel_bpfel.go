@@ -260,6 +260,14 @@ const (
 	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
 )
 
+type kernelLoop struct {
+	_     structs.HostLayout
+	Until uint32
+	Told  uint32
+	Count uint32
+	Pad   uint32
+}
+
 type kernelPort struct {
 	_           structs.HostLayout
 	Id          uint32
@@ -326,6 +334,15 @@ type kernelPortStats struct {
 	Moves    uint64
 	Refused  uint64
 	Drops    [27]uint64
+}
+
+type kernelReturns struct {
+	_      structs.HostLayout
+	Key    uint64
+	Slot   uint32
+	Second uint32
+	Count  uint32
+	Pad    uint32
 }
 
 type kernelStormBuckets struct {
@@ -426,6 +443,9 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapLoops           = "loops"
+	kernelMapMoves           = "moves"
+	kernelMapReturns         = "returns"
 	kernelMapStats           = "stats"
 	kernelMapStorms          = "storms"
 	kernelMapTalkers         = "talkers"
@@ -502,6 +522,9 @@ type kernelMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Loops         *ebpf.MapSpec `ebpf:"loops"`
+	Moves         *ebpf.MapSpec `ebpf:"moves"`
+	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
@@ -550,6 +573,9 @@ type kernelMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Loops         *ebpf.Map `ebpf:"loops"`
+	Moves         *ebpf.Map `ebpf:"moves"`
+	Returns       *ebpf.Map `ebpf:"returns"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
@@ -573,6 +599,9 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Loops,
+		m.Moves,
+		m.Returns,
 		m.Stats,
 		m.Storms,
 		m.Talkers,

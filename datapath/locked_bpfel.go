@@ -24,6 +24,9 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapLoops           = "loops"
+	lockedMapMoves           = "moves"
+	lockedMapReturns         = "returns"
 	lockedMapStats           = "stats"
 	lockedMapStorms          = "storms"
 	lockedMapTalkers         = "talkers"
@@ -102,6 +105,9 @@ type lockedMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Loops         *ebpf.MapSpec `ebpf:"loops"`
+	Moves         *ebpf.MapSpec `ebpf:"moves"`
+	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
@@ -152,6 +158,9 @@ type lockedMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Loops         *ebpf.Map `ebpf:"loops"`
+	Moves         *ebpf.Map `ebpf:"moves"`
+	Returns       *ebpf.Map `ebpf:"returns"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
@@ -175,6 +184,9 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Loops,
+		m.Moves,
+		m.Returns,
 		m.Stats,
 		m.Storms,
 		m.Talkers,

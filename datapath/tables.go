@@ -255,3 +255,29 @@ func (b *Bridge) PortStats(p *Port) (sum Stats, err error) {
 	}
 	return sum, nil
 }
+
+// Blocked reports whether the port is blocked by its loop guard.
+func (b *Bridge) Blocked(p *Port) (bool, error) {
+	if p.BlockTime == 0 {
+		return false, nil
+	}
+	now, err := b.now()
+	if err != nil {
+		return false, err
+	}
+	var l kernelLoop
+	if err := b.lookup(kernelMapLoops, Slot(p.Id), &l); err != nil {
+		return false, err
+	}
+	return l.Until > now, nil
+}
+
+// Unblock makes the port's loop guard forget what it has found.
+func (b *Bridge) Unblock(p *Port) error {
+	m, err := b.openTable(kernelMapLoops)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Put(Slot(p.Id), kernelLoop{})
+}

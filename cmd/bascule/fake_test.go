@@ -315,6 +315,9 @@ func someEvents() []bridge.Event {
 		{Time: at, Kind: "port-added", Bridge: "br0", Port: "p1"},
 		{Time: at, Kind: "learned", Bridge: "br0", Port: "p1", MAC: mac, Count: 1},
 		{Time: at, Kind: "moved", Bridge: "br0", Port: "p2", From: "p1", MAC: mac, VLAN: 10},
+		{Time: at, Kind: "refused", Bridge: "br0", Port: "p1", From: "p2", Reason: "damped", MAC: mac, Count: 7},
+		{Time: at, Kind: "loop", Bridge: "br0", Port: "p2", From: "p1", MAC: mac, Count: 5},
+		{Time: at, Kind: "blocked", Bridge: "br0", Port: "p2", For: 30 * time.Second},
 		{Time: at, Kind: "drops", Bridge: "br0", Port: "p1", Reason: "same-port", Count: 3},
 	}
 }

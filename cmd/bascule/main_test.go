@@ -223,11 +223,17 @@ func TestMonitor(t *testing.T) {
 		{[]string{"monitor", "br0"}, `03:04:05.678901 br0 port-added port p1
 03:04:05.678901 br0 learned 02:00:00:00:00:01 port p1
 03:04:05.678901 br0 moved 02:00:00:00:00:01 vlan 10 port p2 from p1
+03:04:05.678901 br0 refused 02:00:00:00:00:01 port p1 from p2 reason damped count 7
+03:04:05.678901 br0 loop 02:00:00:00:00:01 port p2 from p1 count 5
+03:04:05.678901 br0 blocked port p2 for 30s
 03:04:05.678901 br0 drops port p1 reason same-port count 3
 `},
 		{[]string{"-j", "monitor"}, `{"time":"T","event":"port-added","master":"br0","ifname":"p1"}
 {"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01","count":1}
 {"time":"T","event":"moved","master":"br0","ifname":"p2","mac":"02:00:00:00:00:01","vlan":10,"from":"p1"}
+{"time":"T","event":"refused","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01","from":"p2","reason":"damped","count":7}
+{"time":"T","event":"loop","master":"br0","ifname":"p2","mac":"02:00:00:00:00:01","from":"p1","count":5}
+{"time":"T","event":"blocked","master":"br0","ifname":"p2","seconds":30}
 {"time":"T","event":"drops","master":"br0","ifname":"p1","reason":"same-port","count":3}
 `},
 	} {

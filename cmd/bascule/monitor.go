@@ -20,8 +20,14 @@ func newMonitor(p *program) *cobra.Command {
 		Use:   "monitor [BRIDGE]",
 		Short: "print events as they happen",
 		Long: `Print what happens on all bridges, or on one, a line for each event, until
-interrupted (Ctrl-C): addresses learned, moved, aged, deleted and refused, ports
-added and removed, frames dropped and why. With -j, each line is a JSON object.`,
+interrupted (Ctrl-C): addresses learned, moved, aged, deleted and refused, loops
+and the ports that they block, ports added and removed, frames dropped and why.
+With -j, each line is a JSON object.
+
+An address is refused as full where a limit leaves no room for it, as static
+where it is pinned to another port, and as damped where it has moved too often
+this second. A loop is told by a frame of the address that has come back by the
+port, from the port that the address is on.`,
 		Example: `  bascule monitor
   bascule -j monitor br0 | jq 'select(.event == "moved")'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
@@ -56,11 +62,12 @@ type eventJSON struct {
 	From   string    `json:"from,omitempty"`
 	Reason string    `json:"reason,omitempty"`
 	Count  uint64    `json:"count,omitempty"`
+	For    float64   `json:"seconds,omitempty"`
 }
 
 func (p *program) printEvent(e bridge.Event) error {
 	if p.json {
-		return p.printJSON(eventJSON{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count})
+		return p.printJSON(eventJSON{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count, e.For.Seconds()})
 	}
 	line := fmt.Appendf(nil, "%s %s %s", e.Time.Format("15:04:05.000000"), e.Bridge, e.Kind)
 	if e.MAC != nil {
@@ -77,6 +84,9 @@ func (p *program) printEvent(e bridge.Event) error {
 	}
 	if e.Reason != "" {
 		line = fmt.Appendf(line, " reason %s", e.Reason)
+	}
+	if e.For != 0 {
+		line = fmt.Appendf(line, " for %v", e.For)
 	}
 	if e.Count > 1 || e.MAC == nil && e.Count == 1 { // once goes without saying of an address
 		line = fmt.Appendf(line, " count %d", e.Count)

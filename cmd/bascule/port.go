@@ -110,18 +110,18 @@ func newPortShow(p *program) *cobra.Command {
 		Short: "show ports, their settings and counters",
 		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
 
-STATE is forwarding, disabled while the device is down or has no carrier, or
-gone when the device vanished. ENTRIES is the number of addresses learned on the
-port. SETTINGS are those that differ from a new port's, as one would write them;
-- is none.
+STATE is forwarding, blocked while its loop guard keeps it from it, disabled
+while the device is down or has no carrier, or gone when the device vanished.
+ENTRIES is the number of addresses learned on the port. SETTINGS are those that
+differ from a new port's, as one would write them; - is none.
 
 With --stats, show what went through each port since it was added: as rx, frames
 from the device into the switch, as tx, frames from the switch to the device. A
 large packet (GSO) counts as one frame with all of its bytes. Addresses that
 became known on the port count as learned, those that came from another port as
-moves, and those that were not learned as refused: a table was full, or a static
-or sticky entry holds the address elsewhere. Frames that went no further count
-as drops, by the reason why.`,
+moves, and those that were not learned as refused: a table was full, a static or
+sticky entry holds the address elsewhere, or it has moved too often. Frames that
+went no further count as drops, by the reason why.`,
 		Example: `  bascule port show
   bascule port show br0 veth0
   bascule port show br0 --stats

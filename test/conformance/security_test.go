@@ -2,4 +2,418 @@
 
 package conformance
 
-var securityCases = []conformance{}
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"bascule/test/netlab"
+)
+
+var securityCases = []conformance{
+	{name: "locked", hooks: both, run: locked},
+	{name: "block_non_ip", hooks: both, run: blockNonIP},
+	{name: "fdb_full_drop", hooks: both, run: fdbFullDrop},
+	{name: "move_max", hooks: both, run: moveMax},
+	{name: "loop_guard", hooks: both, run: loopGuard},
+	{name: "loop_guard_moves", hooks: tcx, run: loopGuardMoves},
+}
+
+func locked(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	spare := l.NewEnds(1)[0]
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, b, B)
+	learn(l, a, C)
+
+	// a port that learns would open itself
+	for _, args := range [][]string{
+		{"port", "set", "br0", a.Port, "--locked"},
+		{"port", "set", "br0", a.Port, "--locked", "--learn"},
+		{"port", "add", "br0", spare.Port, "--locked"},
+		{"port", "add", "br0", spare.Port, "--learn", "--locked"},
+	} {
+		if r := l.Refused([]string{args[3], "--learn=off"}, args...); r.Exit != 1 {
+			t.Errorf("%v: the exit status should be 1", r)
+		}
+	}
+	l.Reach(a, l.Frames(5, B, C), b)
+	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off")
+	l.Refused([]string{a.Port, "--locked=off"}, "port", "set", "br0", a.Port, "--learn")
+	l.Bascule("port", "set", "br0", c.Port, "--learn=off")
+	l.Bascule("port", "set", "br0", c.Port, "--locked")
+
+	fdb := []string{dynamic(B, 0, b), dynamic(C, 0, a)}
+	l.Reach(a, l.Frames(5, B, A))
+	l.Reach(a, l.Frames(5, netlab.Station(9), A))
+	l.Reach(a, l.Frames(5, netlab.Broadcast, A))
+	l.Reach(a, l.Frames(5, B, B)) // that of another port
+	wantDrops(t, l, a, "locked", 20)
+	wantFDB(t, l, "br0", fdb...)
+
+	// what was learned before is known, and what is on the port can be reached
+	l.Reach(a, l.Frames(5, B, C), b)
+	l.Reach(b, l.Frames(5, C, B), a)
+	l.Reach(b, l.Frames(5, A, B), a, c)
+
+	// a static entry opens the port; without it, it is locked at once
+	for range 2 {
+		l.Bascule("fdb", "add", "br0", A.String(), a.Port)
+		l.Reach(a, l.Frames(50, B, A), b)
+		l.Reach(a, l.Frames(5, netlab.Broadcast, A), b, c)
+		l.Bascule("fdb", "del", "br0", A.String())
+		l.Reach(a, l.Frames(5, B, A))
+	}
+	wantDrops(t, l, a, "locked", 30)
+	// one of another VLAN does not, nor one on another port
+	l.Bascule("fdb", "add", "br0", A.String(), a.Port, "--vlan", "10")
+	l.Bascule("fdb", "add", "br0", D.String(), b.Port)
+	l.Reach(a, l.Frames(5, B, A))
+	l.Reach(a, l.Frames(5, B, D))
+	l.Reach(a, []netlab.Frame{l.Frame(netlab.Broadcast, A, 100).Tagged(10, 0)}, b, c)
+	wantDrops(t, l, a, "locked", 40)
+
+	// and so does the command that unlocks it
+	l.Bascule("port", "set", "br0", a.Port, "--learn", "--locked=off")
+	l.Reach(a, l.Frames(5, B, A), b)
+	l.Reach(b, l.Frames(5, A, B), a)
+	wantDrops(t, l, a, "locked", 40)
+	l.Reach(c, l.Frames(5, B, A))
+	wantDrops(t, l, c, "locked", 5)
+}
+
+// of returns the frames with another EtherType, those of one tag behind that.
+func of(typ uint16, frames []netlab.Frame) []netlab.Frame {
+	for i, f := range frames {
+		at := 12
+		if f[12:14] == "\x81\x00" {
+			at = 16
+		}
+		frames[i] = f[:at] + netlab.Frame([]byte{byte(typ >> 8), byte(typ)}) + f[at+2:]
+	}
+	return frames
+}
+
+func blockNonIP(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, a, A)
+	learn(l, b, B)
+	learn(l, c, C)
+	l.Bascule("port", "set", "br0", a.Port, "--block-non-ip")
+	tagged := func(frames []netlab.Frame) []netlab.Frame {
+		for i := range frames {
+			frames[i] = frames[i].Tagged(10, 3)
+		}
+		return frames
+	}
+	l.Send(a, of(0x0800, tagged(l.Frames(1, netlab.Broadcast, A)))...)
+	l.Send(b, of(0x0800, tagged(l.Frames(1, netlab.Broadcast, B)))...)
+
+	for _, typ := range []uint16{0x0800, 0x86dd, 0x0806, 0x8035} {
+		l.Reach(a, of(typ, l.Frames(3, B, A)), b)
+		l.Reach(b, of(typ, l.Frames(3, A, B)), a)
+		l.Reach(a, of(typ, l.Frames(3, netlab.Broadcast, A)), b, c)
+		l.Reach(b, of(typ, l.Frames(3, netlab.Broadcast, B)), a, c)
+		l.Reach(a, of(typ, tagged(l.Frames(3, B, A))), b)
+		l.Reach(b, of(typ, tagged(l.Frames(3, A, B))), a)
+	}
+	wantDrops(t, l, a, "non-ip", 0)
+	wantDrops(t, l, b, "non-ip", 0)
+	for i, typ := range []uint16{0x88b5, 0x88cc, 0x8863, 46, 0x0801} {
+		// in, by the conversations of before, too
+		l.Reach(a, of(typ, l.Frames(3, B, A)))
+		l.Reach(a, of(typ, l.Frames(3, netlab.Broadcast, A)))
+		l.Reach(a, of(typ, l.Frames(3, netlab.Station(9), A)))
+		l.Reach(a, of(typ, tagged(l.Frames(3, B, A))))
+		wantDrops(t, l, a, "non-ip", uint64(i+1)*12)
+		// out
+		l.Reach(b, of(typ, l.Frames(3, A, B)))
+		l.Reach(b, of(typ, tagged(l.Frames(3, A, B))))
+		l.Reach(b, of(typ, l.Frames(3, netlab.Broadcast, B)), c)
+		wantDrops(t, l, b, "non-ip", uint64(i+1)*9)
+		// nobody else is concerned
+		l.Reach(b, of(typ, l.Frames(3, C, B)), c)
+		l.Reach(c, of(typ, l.Frames(3, B, C)), b)
+	}
+	// behind a second tag, too
+	l.Reach(a, tagged(tagged(of(0x0800, l.Frames(3, B, A)))), b)
+	l.Reach(a, tagged(tagged(l.Frames(3, B, A))))
+	wantDrops(t, l, a, "non-ip", 63)
+	l.Bascule("port", "set", "br0", a.Port, "--block-non-ip=off")
+	l.Reach(a, l.Frames(3, B, A), b)
+	l.Reach(b, l.Frames(3, A, B), a)
+}
+
+func fdbFullDrop(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, b, B)
+	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "4", "--fdb-full", "drop")
+	known, strangers := stations(10, 4), stations(100, 3)
+	learn(l, a, known...)
+	check := func(drops uint64) {
+		t.Helper()
+		for _, mac := range strangers {
+			l.Reach(a, l.Frames(2, B, mac))
+			l.Reach(a, l.Frames(1, netlab.Broadcast, mac))
+		}
+		wantDrops(t, l, a, "limit", drops)
+		for _, mac := range known {
+			l.Reach(a, l.Frames(2, B, mac), b)
+			l.Reach(b, l.Frames(2, mac, B), a)
+		}
+		wantDrops(t, l, a, "limit", drops)
+	}
+	check(9)
+	// also when the ages of those that are known are written
+	l.Wait("a second to pass", func() bool {
+		l.Reach(a, l.Frames(1, netlab.Broadcast, known[0]), b, c)
+		e := find(l.FDB("br0"), known[1], 0)
+		return e != nil && e.Updated != nil && *e.Updated > 0
+	})
+	check(18)
+	if p := l.Port("br0", a.Port); p.Learned != 4 || p.Refused != 18 || p.FDBCount != 4 {
+		t.Errorf("%s counts %d learned, %d refused, %d known, should be 4, 18, 4", a.Port, p.Learned, p.Refused, p.FDBCount)
+	}
+	// what is put in by hand has a place, and what is free is taken
+	l.Bascule("fdb", "add", "br0", strangers[0].String(), a.Port)
+	l.Reach(a, l.Frames(2, B, strangers[0]), b)
+	l.Bascule("fdb", "del", "br0", known[3].String())
+	l.Reach(a, l.Frames(2, B, strangers[1]), b)
+	l.Reach(a, l.Frames(2, B, known[3]))
+	wantDrops(t, l, a, "limit", 20)
+	// nobody moves to a full port; B is where it was
+	l.Reach(a, l.Frames(2, netlab.Broadcast, B))
+	l.Reach(c, l.Frames(1, B, C), b)
+	wantDrops(t, l, a, "limit", 22)
+
+	// the bridge's limit: 6 are known. The other ports flood
+	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "0")
+	l.Bascule("bridge", "set", "br0", "--fdb-max", "6")
+	l.Reach(a, l.Frames(2, B, known[3]))
+	wantDrops(t, l, a, "limit", 24)
+	l.Reach(c, l.Frames(2, B, netlab.Station(300)), b)
+	wantDrops(t, l, c, "limit", 0)
+	l.Bascule("port", "set", "br0", a.Port, "--fdb-full", "flood")
+	l.Reach(a, l.Frames(2, B, known[3]), b)
+	wantDrops(t, l, a, "limit", 24)
+}
+
+func moveMax(t *testing.T, hook string) {
+	const most, rounds = 3, 40
+	l, ends := setup(t, hook, 3, "--move-max", "3")
+	a, b, c := ends[0], ends[1], ends[2]
+	m := l.NewMonitor("br0", c)
+	learn(l, c, C)
+	learn(l, a, A)
+	moves := func() uint64 { return l.Port("br0", a.Port).Moves + l.Port("br0", b.Port).Moves }
+	refused := func() uint64 { return l.Port("br0", a.Port).Refused + l.Port("br0", b.Port).Refused }
+
+	// every frame goes on, whether it moves its address or not
+	start := time.Now()
+	for range rounds {
+		l.Reach(b, l.Frames(1, netlab.Broadcast, A), a, c)
+		l.Reach(a, l.Frames(1, netlab.Broadcast, A), b, c)
+	}
+	seconds := uint64(time.Since(start)/time.Second) + 2 // that it has touched
+	moved, kept := moves(), refused()
+	if moved < most || moved > most*seconds || moved < 2*rounds && kept == 0 {
+		t.Errorf("%d moves and %d refused in at most %d seconds, should be at most %d a second", moved, kept, seconds, most)
+	}
+	e := m.Wait("that a move was refused", func(e netlab.Event) bool { return e.Event == "refused" && e.MAC == A.String() })
+	if e.Reason != "damped" || e.Ifname == e.From || !slices.Contains([]string{a.Port, b.Port}, e.From) || e.Count == 0 {
+		t.Errorf("the refused move of %v is shown as %+v", A, e)
+	}
+	// the frames of a conversation, which are remembered, too
+	at, other := a, b
+	if e := find(l.FDB("br0"), A, 0); e == nil || e.Ifname == b.Port {
+		at, other = b, a
+	}
+	before := moves()
+	l.Reach(other, l.Frames(20, C, A), c)
+	l.Reach(at, l.Frames(20, C, A), c)
+	if n := moves() - before; n > 2 {
+		t.Errorf("%d moves, there was one frame each way to move by", n)
+	}
+
+	// the next second lets it move again
+	l.Wait("the address to move again", func() bool {
+		l.Reach(b, l.Frames(1, C, A), c)
+		e := find(l.FDB("br0"), A, 0)
+		return e != nil && e.Ifname == b.Port
+	})
+	l.Reach(c, l.Frames(5, A, C), b)
+	m.Stop()
+
+	// without a limit all moves count
+	l.Bascule("bridge", "set", "br0", "--move-max", "0")
+	before, kept = moves(), refused()
+	for range 20 {
+		learn(l, a, A)
+		learn(l, b, A)
+	}
+	if n := moves() - before; n != 40 || refused() != kept {
+		t.Errorf("%d moves and %d refused, should be 40 and 0", n, refused()-kept)
+	}
+}
+
+// cabled makes a cable from the switch to itself, both ends of which are ports
+// of br0.
+func cabled(t *testing.T, l *netlab.Lab, hook string, flags ...string) (x, y string) {
+	t.Helper()
+	x, y = "x1", "x2"
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = x
+	must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: y}))
+	l.Keep(x)
+	l.Keep(y)
+	for _, name := range []string{x, y} {
+		link, err := l.Switch.Netlink().LinkByName(name)
+		must(t, err)
+		must(t, l.Switch.Netlink().LinkSetUp(link))
+	}
+	for _, name := range []string{x, y} {
+		// it may have to say what it does to the other end
+		r, err := l.Run(append([]string{"port", "add", "br0", name, "--hook", hook}, flags...)...)
+		must(t, err)
+		if r.Exit != 0 {
+			t.Fatal(r)
+		}
+	}
+	return x, y
+}
+
+func loopGuard(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	m := l.NewMonitor("br0", b)
+	learn(l, b, B)
+	x, y := cabled(t, l, hook, "--loop-guard", "report")
+	looped := func() uint64 { return l.Port("br0", x).Drops["loop"] + l.Port("br0", y).Drops["loop"] }
+	isLoop := func(e netlab.Event) bool { return e.Event == "loop" }
+
+	// a broadcast goes round and round, until the guards know it
+	l.Send(a, l.Frames(1, netlab.Broadcast, A)...)
+	e := m.Wait("the loop", isLoop)
+	if e.MAC != A.String() || e.Ifname != x && e.Ifname != y || e.From == e.Ifname || e.Count == 0 {
+		t.Errorf("the loop of %v is shown as %+v", A, e)
+	}
+	quiet := func() {
+		t.Helper()
+		seen := ^uint64(0)
+		l.Wait("the loop to be quiet", func() bool {
+			l.Flush()
+			now := l.Port("br0", x).Stats64.RX.Packets + l.Port("br0", y).Stats64.RX.Packets
+			last := seen
+			seen = now
+			return now == last
+		})
+	}
+	quiet()
+	if n := looped(); n == 0 {
+		t.Error("no frame is counted as come back")
+	}
+	if p := l.Port("br0", x); p.State != "forwarding" || p.Drops["blocked"] != 0 {
+		t.Errorf("%s was to report, and is %s with drops %v", x, p.State, p.Drops)
+	}
+
+	// with a time one end is blocked, which is enough
+	for _, name := range []string{x, y} {
+		l.Bascule("port", "set", "br0", name, "--loop-guard", "5s")
+	}
+	blocked := func() (names []string) {
+		for _, name := range []string{x, y} {
+			if l.Port("br0", name).State == "blocked" {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	if names := blocked(); len(names) > 0 {
+		t.Errorf("%v are blocked before a loop", names)
+	}
+	l.Send(a, l.Frames(1, netlab.Broadcast, C)...)
+	e = m.Wait("that a port is blocked", func(e netlab.Event) bool { return e.Event == "blocked" })
+	if e.Seconds != 5 || e.MAC != "" || e.Ifname != x && e.Ifname != y {
+		t.Errorf("the blocked port is shown as %+v", e)
+	}
+	quiet()
+	if names := blocked(); !slices.Equal(names, []string{e.Ifname}) {
+		t.Errorf("%v are blocked, should be %s alone", names, e.Ifname)
+	}
+	// a blocked port takes nothing and gets nothing: each frame goes where it
+	// should, once
+	from := l.Port("br0", e.Ifname)
+	l.Reach(a, l.Frames(20, netlab.Broadcast, D), b)
+	l.Reach(a, l.Frames(20, netlab.Station(99), D), b)
+	l.Reach(b, l.Frames(20, D, B), a)
+	if p := l.Port("br0", e.Ifname); p.Stats64.TX.Packets != from.Stats64.TX.Packets {
+		t.Errorf("%s is blocked, and has sent %d frames", e.Ifname, p.Stats64.TX.Packets-from.Stats64.TX.Packets)
+	}
+	other := x
+	if e.Ifname == x {
+		other = y
+	}
+	before := l.Port("br0", e.Ifname).Drops["blocked"]
+	outside := l.Listen(l.Switch, other)
+	l.Send(outside, l.Frames(3, B, netlab.Station(50))...)
+	if n := l.Port("br0", e.Ifname).Drops["blocked"] - before; n != 3 {
+		t.Errorf("%s is blocked, and has dropped %d frames of 3", e.Ifname, n)
+	}
+
+	// it ends by itself
+	l.Wait("the ports to forward again", func() bool { return len(blocked()) == 0 })
+
+	// from a host port's own address a single frame is enough; setting the guard
+	// anew forgets what it has found
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	host, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	own := netlab.MAC(host.Attrs().HardwareAddr)
+	for _, name := range []string{x, y} {
+		l.Bascule("port", "set", "br0", name, "--loop-guard", "3600s")
+	}
+	l.Send(outside, l.Frames(1, B, own)...)
+	if names := blocked(); !slices.Equal(names, []string{e.Ifname}) {
+		t.Errorf("%v are blocked, should be %s", names, e.Ifname)
+	}
+	for _, name := range []string{x, y} {
+		l.Bascule("port", "set", "br0", name, "--loop-guard", "off")
+	}
+	if names := blocked(); len(names) > 0 {
+		t.Errorf("%v are blocked without a guard", names)
+	}
+	m.Stop()
+}
+
+// loopGuardMoves has what moves for good reasons: it is not taken for a loop.
+func loopGuardMoves(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	for _, e := range ends {
+		l.Bascule("port", "set", "br0", e.Port, "--loop-guard", "3600s")
+	}
+	// all that is behind a cable is plugged in elsewhere, announces itself, and
+	// comes back
+	machines := stations(1000, 200)
+	for _, at := range []*netlab.End{a, b, a} {
+		for _, mac := range machines {
+			l.Send(at, l.Frames(3, netlab.Broadcast, mac)...)
+		}
+	}
+	// a station roams, and talks all the time
+	learn(l, c, C)
+	for _, at := range []*netlab.End{a, b, a, b} {
+		l.Reach(at, l.Frames(1, netlab.Broadcast, A), others(ends, at)...)
+		l.Reach(at, l.Frames(50, C, A), c)
+		l.Reach(c, l.Frames(50, A, C), at)
+	}
+	for _, e := range ends {
+		if p := l.Port("br0", e.Port); p.State != "forwarding" || p.Drops["loop"]+p.Drops["blocked"] != 0 {
+			t.Errorf("%s is %s, with drops %v", e.Port, p.State, p.Drops)
+		}
+	}
+}

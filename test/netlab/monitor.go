@@ -15,14 +15,15 @@ import (
 
 // Event is a line of what `bascule -j monitor` prints.
 type Event struct {
-	Event  string `json:"event"`
-	Master string `json:"master"`
-	Ifname string `json:"ifname"`
-	MAC    string `json:"mac"`
-	VLAN   int    `json:"vlan"`
-	From   string `json:"from"`
-	Reason string `json:"reason"`
-	Count  uint64 `json:"count"`
+	Event   string  `json:"event"`
+	Master  string  `json:"master"`
+	Ifname  string  `json:"ifname"`
+	MAC     string  `json:"mac"`
+	VLAN    int     `json:"vlan"`
+	From    string  `json:"from"`
+	Reason  string  `json:"reason"`
+	Count   uint64  `json:"count"`
+	Seconds float64 `json:"seconds"`
 }
 
 // A Monitor is a running `bascule monitor`.

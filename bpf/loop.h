@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The loop guard: has a frame that the switch sent come back by another port?
+ * That is certain where the frame is from a host port's own address. With any
+ * other address it may be the station that has moved; but a station moves once,
+ * and a frame in a loop pulls its address to and fro.
+ */
+#pragma once
+
+#include "fdb.h"
+#include "verdict.h"
+
+#define LOOP_RECENT 2 /* seconds: what was heard longer ago elsewhere has moved */
+#define LOOP_RETURNS 5 /* in a second, of one address by one port: more than moving is */
+#define LOOP_CELLS 1024 /* a power of two */
+
+/* What the guards have found, by slot; of the bridge in slot 0. It outlives generations. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, u32);
+	__type(value, struct loop);
+} loops SEC(".maps");
+
+/*
+ * Returns of an address by a port in a second; for slot 0, when the address was
+ * found in a loop. A cell serves many, but counts for one: many addresses that
+ * move at once are no loop. In a loop one will get it.
+ */
+struct returns {
+	u64 key;
+	u32 slot;
+	u32 second;
+	u32 count;
+	u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOOP_CELLS);
+	__type(key, u32);
+	__type(value, struct returns);
+} returns SEC(".maps");
+
+/* Is the port blocked by its loop guard? It takes no frames then, and gets none. */
+static __always_inline bool port_blocked(u32 slot)
+{
+	struct loop *l = bpf_map_lookup_elem(&loops, &slot);
+	struct clock *c = clock_get();
+
+	return l && c && READ_ONCE(l->until) > READ_ONCE(c->now);
+}
+
+static __always_inline struct returns *returns_of(u64 key, u32 slot)
+{
+	u32 cell = (key + slot) * 0x9e3779b97f4a7c15ull >> 32 & (LOOP_CELLS - 1);
+
+	return bpf_map_lookup_elem(&returns, &cell);
+}
+
+/* Counts a return of the address by the port: has it come back too often for one that moves? */
+__noinline int loop_returns(u64 key, u32 slot, u32 now)
+{
+	struct returns *r = returns_of(key, slot);
+
+	if (!r)
+		return false;
+	if (r->key != key || r->slot != slot || r->second != now) {
+		r->key = key;
+		r->slot = slot;
+		r->second = now;
+		r->count = 0;
+	}
+	if (__sync_fetch_and_add(&r->count, 1) + 1 < LOOP_RETURNS)
+		return false;
+	r = returns_of(key, 0);
+	if (r) {
+		r->key = key;
+		r->slot = 0;
+		r->second = now;
+	}
+	return true;
+}
+
+/*
+ * Is the address in a loop? A frame that goes round in one way alone comes back
+ * by the port that it has pulled its address to.
+ */
+static __always_inline bool loop_circles(u64 key, u32 now)
+{
+	struct returns *r = returns_of(key, 0);
+
+	return r && r->key == key && !r->slot && now - r->second < LOOP_RECENT;
+}
+
+/* Tells of the loop, once a second, and blocks the port if that is asked for. */
+__noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
+{
+	u32 zero = 0, slot = SLOT(id), seconds = port_at(slot)->block_time, told;
+	struct loop *all = bpf_map_lookup_elem(&loops, &zero);
+	struct loop *l = bpf_map_lookup_elem(&loops, &slot);
+	struct clock *c = clock_get();
+
+	if (!all || !l || !c)
+		return 0;
+	__sync_fetch_and_add(&l->count, 1);
+	told = READ_ONCE(l->told);
+	if (told != now && __sync_val_compare_and_swap(&l->told, told, now) == told)
+		event_add(EVENT_LOOP, key, id, from, __sync_lock_test_and_set(&l->count, 0));
+	/* one port cuts the loop: another sees what was under way */
+	told = READ_ONCE(all->told);
+	if (seconds && now - told >= LOOP_RECENT &&
+	    __sync_val_compare_and_swap(&all->told, told, now) == told) {
+		WRITE_ONCE(l->until, now + seconds);
+		fdb_changed(c);
+		event_add(EVENT_BLOCKED, 0, id, 0, seconds);
+	}
+	return 0;
+}
+
+/*
+ * Has the switch's own frame come back? Says so, and blocks the port if that is
+ * asked for; XDP only leaves the frame to tcx.
+ */
+static __always_inline bool loop_seen(const struct hook *h, const struct frame *f,
+				      const struct verdict *v, const volatile struct port *in,
+				      u32 now)
+{
+	u64 key = fdb_key(f->src, v->vlan), word = fdb_find(key);
+	u32 from = PORT_OF(word);
+
+	if (!fdb_valid(word, now))
+		return false;
+	if (from == in->id)
+		return h->skb && mac_is_group(f->dst) && loop_circles(key, now);
+	if (port_at(from)->host != f->src) {
+		if ((u32)word & FDB_PINNED || !mac_is_group(f->dst) ||
+		    now - USED_OF(word) >= LOOP_RECENT)
+			return false;
+		if (h->skb && !loop_returns(key, v->in, now))
+			return false;
+	}
+	if (h->skb)
+		loop_found(key, in->id, from, now);
+	return true;
+}
