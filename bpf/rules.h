@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* MAC rules: the first that matches says whether a frame passes. */
+/*
+ * MAC rules: the first that matches says whether a frame passes. Rules are not
+ * walked but looked up (tuple-space search): those that compare the same fields
+ * share a mask, and one look into a hash map finds the first of them that
+ * matches. What they mean is defined by Match of Go's package rule, how they
+ * become masks and keys by its Compile.
+ */
 #pragma once
 
 #include "verdict.h"
@@ -10,18 +16,154 @@ enum rule_direction {
 	RULE_OUT,
 };
 
-/* The number of the first rule of the port that the frame matches, 0 if none does. */
-static __always_inline u16 rule_match(const struct hook *h, const struct frame *f, u32 slot,
-				      u32 direction)
+#define RULE_NONE (~0u) /* above every number */
+#define RULE_TAGS 3 /* that there may be before what frame_label() calls ARP */
+
+struct rule_search {
+	struct rule_key frame; /* all of it that rules may compare */
+	u32 arp_at;
+	u32 best; /* lowest number found */
+};
+
+/* Looks for a rule of the mask; false if none of what is left can be the first. */
+static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
 {
-	return 0;
+	const struct rule_key *f = &s->frame;
+	struct rule_key key = {
+		.src = m->kind & RULE_SRC ? f->src : 0,
+		.dst = m->kind & RULE_DST ? f->dst : 0,
+		.kind = m->kind & f->kind,
+		.list = f->list,
+	};
+	u32 *number;
+
+	if (!m->first || s->best < m->first)
+		return false;
+	if (arp) {
+		key.sha = m->kind & RULE_SHA ? f->sha : 0;
+		key.tha = m->kind & RULE_THA ? f->tha : 0;
+		key.spa = m->kind & RULE_SPA ? f->spa : 0;
+		key.tpa = m->kind & RULE_TPA ? f->tpa : 0;
+	}
+	number = bpf_map_lookup_elem(&rule_numbers, &key);
+	if (number && *number < s->best)
+		s->best = *number;
+	return true;
+}
+
+static long rule_try_arp(u32 n, struct rule_search *s)
+{
+	u32 at = s->arp_at + n;
+	struct rule_mask *m = bpf_map_lookup_elem(&rule_arp_masks, &at);
+
+	return !m || !rule_try(s, m, true);
+}
+
+/* The number of the first rule of list `at` that the frame matches, 0 if none does. */
+__noinline u32 rule_find(const struct rule_key *frame, u32 at)
+{
+	struct rule_list *list = bpf_map_lookup_elem(&rule_lists, &at);
+	struct rule_search s = {.best = RULE_NONE};
+
+	if (!frame || !list)
+		return 0;
+	s.frame = *frame;
+	s.frame.list = list->number;
+	for (u32 i = 0; i < RULE_PLAIN_MASKS; i++)
+		if (!rule_try(&s, &list->plain[i], false))
+			break;
+	if (list->arp && (frame->kind & (RULE_ARP | RULE_RARP))) {
+		s.arp_at = list->arp_at;
+		bpf_loop(list->arp, rule_try_arp, &s, 0);
+	}
+	return s.best == RULE_NONE ? 0 : s.best;
+}
+
+/* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
+struct rule_arp {
+	u32 word[7];
+};
+
+#define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
+#define ARP_LENGTHS 0x0406 /* of their addresses */
+
+/* Adds what is in an ARP or RARP packet that rules can look into. */
+static __always_inline void rule_read_arp(const struct hook *h, struct rule_key *key)
+{
+	u32 at = ETHER_HEADER - sizeof(u16), kind = 0;
+	struct rule_arp arp = {};
+	u16 type = 0;
+
+#pragma unroll
+	for (int i = 0; i <= RULE_TAGS; i++) {
+		if (frame_bytes(h, at, &type, sizeof(type)))
+			return;
+		if (!type_is_tag(type))
+			break;
+		at += ETHER_TAG;
+	}
+	if (frame_bytes(h, at + sizeof(type), &arp, sizeof(arp)))
+		return;
+	if (arp.word[0] != ARP_ETHERNET_IPV4 || (arp.word[1] & 0xffff) != ARP_LENGTHS)
+		return;
+	switch (bpf_ntohl(arp.word[1] & 0xffff0000)) {
+	case 1:
+		kind = RULE_ARP | RULE_REQUEST;
+		break;
+	case 2:
+		kind = RULE_ARP | RULE_REPLY;
+		break;
+	case 3: /* RFC 903 */
+		kind = RULE_RARP | RULE_REQUEST;
+		break;
+	case 4:
+		kind = RULE_RARP | RULE_REPLY;
+		break;
+	}
+	/* operations of the other protocol are none of its own */
+	if (!(kind & (type == bpf_htons(ETH_P_ARP) ? RULE_ARP : RULE_RARP)))
+		return;
+	key->kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
+	key->sha = arp.word[2] | (u64)(arp.word[3] & 0xffff) << 32;
+	key->spa = arp.word[3] >> 16 | arp.word[4] << 16;
+	key->tha = arp.word[4] >> 16 | (u64)arp.word[5] << 16;
+	key->tpa = arp.word[6];
+}
+
+/* The number of the first rule of the port that the frame matches, 0 if none does. */
+static __always_inline u16 rule_match(const struct hook *h, const struct frame *f,
+				      struct verdict *v, u32 slot, u32 direction)
+{
+	struct rule_key key = {.src = f->src, .dst = f->dst, .kind = RULE_SRC | RULE_DST};
+	u32 at = SLOT(slot) * 2 + direction;
+	struct rule_list *list;
+
+	if (f->label & LABEL_ARP) {
+		list = bpf_map_lookup_elem(&rule_lists, &at);
+		if (list && list->arp) {
+			/* frames between the same two stations differ in what they carry */
+			v->fleeting = 1;
+			rule_read_arp(h, &key);
+		}
+	}
+	return rule_find(&key, at);
 }
 
 static __always_inline bool rule_blocks(u16 number)
 {
-	return false;
+	u32 at = number;
+	struct rule *rule = number ? bpf_map_lookup_elem(&rules, &at) : 0;
+
+	return rule && rule->blocks;
 }
 
 static __always_inline void rule_count(u16 number, u32 len)
 {
+	u32 at = number;
+	struct rule_stats *s = number ? bpf_map_lookup_elem(&rule_counters, &at) : 0;
+
+	if (s) {
+		s->frames++;
+		s->bytes += len;
+	}
 }

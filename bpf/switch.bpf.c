@@ -25,14 +25,17 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	return on(FEATURE_GUARD) ? guard(h, f, v, in) : 0;
 }
 
-/* Counts a frame that comes in, for those who ask. */
+/* Counts a frame that comes in, for those who ask. Rules count what they match, whatever comes
+ * of it. */
 static __always_inline void note_in(struct __sk_buff *skb, const struct frame *f,
 				    const struct verdict *v)
 {
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, true);
-	if (on(FEATURE_RULES))
+	if (on(FEATURE_RULES)) {
 		rule_count(v->rule_in, f->len);
+		rule_count(v->rule_out, f->len); /* floods count those of each port themselves */
+	}
 	if (on(FEATURE_TALKERS))
 		talker_count(f, v);
 	if (on(FEATURE_CAPTURE) && skb)
@@ -173,8 +176,6 @@ static __always_inline int send_xdp(struct xdp_md *xdp, const struct frame *f,
 		note_in(0, f, v);
 		if (on(FEATURE_VLAN_STATS))
 			vlan_count(v->vid, f->len, false);
-		if (on(FEATURE_RULES))
-			rule_count(v->rule_out, f->len);
 	}
 	return XDP_REDIRECT;
 }

@@ -29,6 +29,7 @@ var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
 	kernelMapVlans, kernelMapVlanStats,
+	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -62,6 +63,7 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 // is as it was.
 type Tables struct {
 	VLANs *VLANs
+	Rules []Rule // none are []Rule{}
 }
 
 // sizes returns how many entries the tables have that are as large as a
@@ -80,12 +82,16 @@ func sizes(c *Config) map[string]uint32 {
 // made returns which tables a change makes anew, rather than use on.
 func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	grown := c.FdbBuckets != b.Config.FdbBuckets // and with the FDB the count of its entries
-	return map[string]bool{
+	made := map[string]bool{
 		kernelMapFdb:       grown,
 		kernelMapUsage:     grown,
 		kernelMapVlans:     t.VLANs != nil,
 		kernelMapVlanStats: sizes(c)[kernelMapVlanStats] != sizes(&b.Config)[kernelMapVlanStats],
 	}
+	for _, name := range ruleTables {
+		made[name] = t.Rules != nil
+	}
+	return made
 }
 
 // fill writes to the tables of g what they are to have before a frame comes.
@@ -117,6 +123,13 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if !anyXDP(c) {
 		delete(spec.Programs, kernelProgBasculeXdp)
 	}
+	rules, err := compileRules(t.Rules)
+	if err != nil {
+		return nil, err
+	}
+	for name, n := range rules.sizes() {
+		spec.Maps[name].MaxEntries = n
+	}
 	var opts ebpf.CollectionOptions
 	opts.MapReplacements = map[string]*ebpf.Map{}
 	if b.gen != "" {
@@ -138,7 +151,14 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explain(err)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	if err := t.fill(g); err != nil {
+	err = t.fill(g)
+	if err == nil && t.Rules != nil {
+		err = rules.store(g.coll.Maps)
+	}
+	if err == nil && t.Rules != nil && b.gen != "" {
+		err = b.carryRuleStats(t.Rules, g)
+	}
+	if err != nil {
 		g.Close()
 		return nil, err
 	}

@@ -291,6 +291,45 @@ type kernelPortStats struct {
 	Drops    [27]uint64
 }
 
+type kernelRule struct {
+	_      structs.HostLayout
+	Port   uint32
+	Blocks uint32
+	Text   [248]uint8
+}
+
+type kernelRuleKey struct {
+	_    structs.HostLayout
+	Src  uint64
+	Dst  uint64
+	Sha  uint64
+	Tha  uint64
+	Spa  uint32
+	Tpa  uint32
+	Kind uint32
+	List uint32
+}
+
+type kernelRuleList struct {
+	_      structs.HostLayout
+	Number uint32
+	Arp    uint32
+	ArpAt  uint32
+	Plain  [4]kernelRuleMask
+}
+
+type kernelRuleMask struct {
+	_     structs.HostLayout
+	Kind  uint16
+	First uint16
+}
+
+type kernelRuleStats struct {
+	_      structs.HostLayout
+	Frames uint64
+	Bytes  uint64
+}
+
 type kernelTimer struct {
 	_     structs.HostLayout
 	Timer struct {
@@ -344,6 +383,11 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapRuleArpMasks    = "rule_arp_masks"
+	kernelMapRuleCounters    = "rule_counters"
+	kernelMapRuleLists       = "rule_lists"
+	kernelMapRuleNumbers     = "rule_numbers"
+	kernelMapRules           = "rules"
 	kernelMapStats           = "stats"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
@@ -409,18 +453,23 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
-	Clock      *ebpf.MapSpec `ebpf:"clock"`
-	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
-	Stats      *ebpf.MapSpec `ebpf:"stats"`
-	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
-	Timer      *ebpf.MapSpec `ebpf:"timer"`
-	Told       *ebpf.MapSpec `ebpf:"told"`
-	Usage      *ebpf.MapSpec `ebpf:"usage"`
-	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
-	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
-	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
+	Clock        *ebpf.MapSpec `ebpf:"clock"`
+	Decisions    *ebpf.MapSpec `ebpf:"decisions"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Fdb          *ebpf.MapSpec `ebpf:"fdb"`
+	RuleArpMasks *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	RuleCounters *ebpf.MapSpec `ebpf:"rule_counters"`
+	RuleLists    *ebpf.MapSpec `ebpf:"rule_lists"`
+	RuleNumbers  *ebpf.MapSpec `ebpf:"rule_numbers"`
+	Rules        *ebpf.MapSpec `ebpf:"rules"`
+	Stats        *ebpf.MapSpec `ebpf:"stats"`
+	TcxDevices   *ebpf.MapSpec `ebpf:"tcx_devices"`
+	Timer        *ebpf.MapSpec `ebpf:"timer"`
+	Told         *ebpf.MapSpec `ebpf:"told"`
+	Usage        *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats    *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans        *ebpf.MapSpec `ebpf:"vlans"`
+	XdpDevices   *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -450,18 +499,23 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
-	Clock      *ebpf.Map `ebpf:"clock"`
-	Decisions  *ebpf.Map `ebpf:"decisions"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Fdb        *ebpf.Map `ebpf:"fdb"`
-	Stats      *ebpf.Map `ebpf:"stats"`
-	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
-	Timer      *ebpf.Map `ebpf:"timer"`
-	Told       *ebpf.Map `ebpf:"told"`
-	Usage      *ebpf.Map `ebpf:"usage"`
-	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
-	Vlans      *ebpf.Map `ebpf:"vlans"`
-	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
+	Clock        *ebpf.Map `ebpf:"clock"`
+	Decisions    *ebpf.Map `ebpf:"decisions"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Fdb          *ebpf.Map `ebpf:"fdb"`
+	RuleArpMasks *ebpf.Map `ebpf:"rule_arp_masks"`
+	RuleCounters *ebpf.Map `ebpf:"rule_counters"`
+	RuleLists    *ebpf.Map `ebpf:"rule_lists"`
+	RuleNumbers  *ebpf.Map `ebpf:"rule_numbers"`
+	Rules        *ebpf.Map `ebpf:"rules"`
+	Stats        *ebpf.Map `ebpf:"stats"`
+	TcxDevices   *ebpf.Map `ebpf:"tcx_devices"`
+	Timer        *ebpf.Map `ebpf:"timer"`
+	Told         *ebpf.Map `ebpf:"told"`
+	Usage        *ebpf.Map `ebpf:"usage"`
+	VlanStats    *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans        *ebpf.Map `ebpf:"vlans"`
+	XdpDevices   *ebpf.Map `ebpf:"xdp_devices"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -470,6 +524,11 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.RuleArpMasks,
+		m.RuleCounters,
+		m.RuleLists,
+		m.RuleNumbers,
+		m.Rules,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,

@@ -20,6 +20,11 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapRuleArpMasks    = "rule_arp_masks"
+	lockedMapRuleCounters    = "rule_counters"
+	lockedMapRuleLists       = "rule_lists"
+	lockedMapRuleNumbers     = "rule_numbers"
+	lockedMapRules           = "rules"
 	lockedMapStats           = "stats"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
@@ -87,18 +92,23 @@ type lockedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedMapSpecs struct {
-	Clock      *ebpf.MapSpec `ebpf:"clock"`
-	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
-	Stats      *ebpf.MapSpec `ebpf:"stats"`
-	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
-	Timer      *ebpf.MapSpec `ebpf:"timer"`
-	Told       *ebpf.MapSpec `ebpf:"told"`
-	Usage      *ebpf.MapSpec `ebpf:"usage"`
-	VlanStats  *ebpf.MapSpec `ebpf:"vlan_stats"`
-	Vlans      *ebpf.MapSpec `ebpf:"vlans"`
-	XdpDevices *ebpf.MapSpec `ebpf:"xdp_devices"`
+	Clock        *ebpf.MapSpec `ebpf:"clock"`
+	Decisions    *ebpf.MapSpec `ebpf:"decisions"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Fdb          *ebpf.MapSpec `ebpf:"fdb"`
+	RuleArpMasks *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	RuleCounters *ebpf.MapSpec `ebpf:"rule_counters"`
+	RuleLists    *ebpf.MapSpec `ebpf:"rule_lists"`
+	RuleNumbers  *ebpf.MapSpec `ebpf:"rule_numbers"`
+	Rules        *ebpf.MapSpec `ebpf:"rules"`
+	Stats        *ebpf.MapSpec `ebpf:"stats"`
+	TcxDevices   *ebpf.MapSpec `ebpf:"tcx_devices"`
+	Timer        *ebpf.MapSpec `ebpf:"timer"`
+	Told         *ebpf.MapSpec `ebpf:"told"`
+	Usage        *ebpf.MapSpec `ebpf:"usage"`
+	VlanStats    *ebpf.MapSpec `ebpf:"vlan_stats"`
+	Vlans        *ebpf.MapSpec `ebpf:"vlans"`
+	XdpDevices   *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
 // lockedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -130,18 +140,23 @@ func (o *lockedObjects) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedMaps struct {
-	Clock      *ebpf.Map `ebpf:"clock"`
-	Decisions  *ebpf.Map `ebpf:"decisions"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Fdb        *ebpf.Map `ebpf:"fdb"`
-	Stats      *ebpf.Map `ebpf:"stats"`
-	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
-	Timer      *ebpf.Map `ebpf:"timer"`
-	Told       *ebpf.Map `ebpf:"told"`
-	Usage      *ebpf.Map `ebpf:"usage"`
-	VlanStats  *ebpf.Map `ebpf:"vlan_stats"`
-	Vlans      *ebpf.Map `ebpf:"vlans"`
-	XdpDevices *ebpf.Map `ebpf:"xdp_devices"`
+	Clock        *ebpf.Map `ebpf:"clock"`
+	Decisions    *ebpf.Map `ebpf:"decisions"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Fdb          *ebpf.Map `ebpf:"fdb"`
+	RuleArpMasks *ebpf.Map `ebpf:"rule_arp_masks"`
+	RuleCounters *ebpf.Map `ebpf:"rule_counters"`
+	RuleLists    *ebpf.Map `ebpf:"rule_lists"`
+	RuleNumbers  *ebpf.Map `ebpf:"rule_numbers"`
+	Rules        *ebpf.Map `ebpf:"rules"`
+	Stats        *ebpf.Map `ebpf:"stats"`
+	TcxDevices   *ebpf.Map `ebpf:"tcx_devices"`
+	Timer        *ebpf.Map `ebpf:"timer"`
+	Told         *ebpf.Map `ebpf:"told"`
+	Usage        *ebpf.Map `ebpf:"usage"`
+	VlanStats    *ebpf.Map `ebpf:"vlan_stats"`
+	Vlans        *ebpf.Map `ebpf:"vlans"`
+	XdpDevices   *ebpf.Map `ebpf:"xdp_devices"`
 }
 
 func (m *lockedMaps) Close() error {
@@ -150,6 +165,11 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.RuleArpMasks,
+		m.RuleCounters,
+		m.RuleLists,
+		m.RuleNumbers,
+		m.Rules,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,
