@@ -94,7 +94,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		return;
 	}
 	if (on(FEATURE_RULES))
-		rule_count(v->rule_out, f->len);
+		rules_count(0, v->rule_out, f->len);
 	if (reason) {
 		/* that ports do not reach each other is no fault of the frame */
 		if (reason != DROP_PROTECTED && reason != DROP_VLAN_OUT && reason != DROP_SPAN)

@@ -59,26 +59,6 @@ static long rule_try_arp(u32 n, struct rule_search *s)
 	return !m || !rule_try(s, m, true);
 }
 
-/* The number of the first rule of list `at` that the frame matches, 0 if none does. */
-__noinline u32 rule_find(const struct rule_key *frame, u32 at)
-{
-	struct rule_list *list = bpf_map_lookup_elem(&rule_lists, &at);
-	struct rule_search s = {.best = RULE_NONE};
-
-	if (!frame || !list)
-		return 0;
-	s.frame = *frame;
-	s.frame.list = list->number;
-	for (u32 i = 0; i < RULE_PLAIN_MASKS; i++)
-		if (!rule_try(&s, &list->plain[i], false))
-			break;
-	if (list->arp && (frame->kind & (RULE_ARP | RULE_RARP))) {
-		s.arp_at = list->arp_at;
-		bpf_loop(list->arp, rule_try_arp, &s, 0);
-	}
-	return s.best == RULE_NONE ? 0 : s.best;
-}
-
 /* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
 struct rule_arp {
 	u32 word[7];
@@ -87,8 +67,8 @@ struct rule_arp {
 #define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
 #define ARP_LENGTHS 0x0406 /* of their addresses */
 
-/* Adds what is in an ARP or RARP packet that rules can look into. */
-static __always_inline void rule_read_arp(const struct hook *h, struct rule_key *key)
+/* Adds what is in an ARP or RARP packet; false if rules can't look into it. */
+static __always_inline bool rule_read_arp(const struct hook *h, struct rule_key *key)
 {
 	u32 at = ETHER_HEADER - sizeof(u16), kind = 0;
 	struct rule_arp arp = {};
@@ -97,15 +77,15 @@ static __always_inline void rule_read_arp(const struct hook *h, struct rule_key 
 #pragma unroll
 	for (int i = 0; i <= RULE_TAGS; i++) {
 		if (frame_bytes(h, at, &type, sizeof(type)))
-			return;
+			return false;
 		if (!type_is_tag(type))
 			break;
 		at += ETHER_TAG;
 	}
 	if (frame_bytes(h, at + sizeof(type), &arp, sizeof(arp)))
-		return;
+		return false;
 	if (arp.word[0] != ARP_ETHERNET_IPV4 || (arp.word[1] & 0xffff) != ARP_LENGTHS)
-		return;
+		return false;
 	switch (bpf_ntohl(arp.word[1] & 0xffff0000)) {
 	case 1:
 		kind = RULE_ARP | RULE_REQUEST;
@@ -122,39 +102,88 @@ static __always_inline void rule_read_arp(const struct hook *h, struct rule_key 
 	}
 	/* operations of the other protocol are none of its own */
 	if (!(kind & (type == bpf_htons(ETH_P_ARP) ? RULE_ARP : RULE_RARP)))
-		return;
+		return false;
 	key->kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
 	key->sha = arp.word[2] | (u64)(arp.word[3] & 0xffff) << 32;
 	key->spa = arp.word[3] >> 16 | arp.word[4] << 16;
 	key->tha = arp.word[4] >> 16 | (u64)arp.word[5] << 16;
 	key->tpa = arp.word[6];
+	return true;
 }
 
-/* The number of the first rule of the port that the frame matches, 0 if none does. */
-static __always_inline u16 rule_match(const struct hook *h, const struct frame *f,
-				      struct verdict *v, u32 slot, u32 direction)
-{
-	struct rule_key key = {.src = f->src, .dst = f->dst, .kind = RULE_SRC | RULE_DST};
-	u32 at = SLOT(slot) * 2 + direction;
-	struct rule_list *list;
+/* What rule_find() says: a rule's number, 0 for none, and these. */
+#define RULE_NUMBER 0xffff
+#define RULE_BLOCKS (1u << 16)
+#define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
 
-	if (f->label & LABEL_ARP) {
-		list = bpf_map_lookup_elem(&rule_lists, &at);
-		if (list && list->arp) {
-			/* frames between the same two stations differ in what they carry */
-			v->fleeting = 1;
-			rule_read_arp(h, &key);
+/* May be set in `at`: the frame is ARP or RARP. */
+#define RULE_IS_ARP (1u << 31)
+
+/* Finds the first rule of list `at` that a frame from src to dst matches. */
+static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32 at)
+{
+	struct rule_search s = {.best = RULE_NONE};
+	struct rule_list *list;
+	struct rule *rule;
+	u32 flags = 0;
+	bool arp = at & RULE_IS_ARP;
+
+	at &= ~RULE_IS_ARP;
+	list = bpf_map_lookup_elem(&rule_lists, &at);
+	if (!list)
+		return 0;
+	s.frame.src = src;
+	s.frame.dst = dst;
+	s.frame.kind = RULE_SRC | RULE_DST;
+	s.frame.list = list->number;
+	for (u32 i = 0; i < RULE_PLAIN_MASKS; i++)
+		if (!rule_try(&s, &list->plain[i], false))
+			break;
+	if (arp && list->arp) {
+		flags = RULE_FLEETING;
+		if (rule_read_arp(h, &s.frame)) {
+			s.arp_at = list->arp_at;
+			bpf_loop(list->arp, rule_try_arp, &s, 0);
 		}
 	}
-	return rule_find(&key, at);
+	rule = bpf_map_lookup_elem(&rules, &s.best);
+	if (!rule)
+		return flags; /* no rule has the number RULE_NONE */
+	return flags | s.best | (rule->blocks ? RULE_BLOCKS : 0);
 }
 
-static __always_inline bool rule_blocks(u16 number)
+/* Functions of their own, so that a switch without rules is as if there were none. */
+__noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
 {
-	u32 at = number;
-	struct rule *rule = number ? bpf_map_lookup_elem(&rules, &at) : 0;
+	const struct hook h = {.ctx = skb, .skb = true};
 
-	return rule && rule->blocks;
+	return rule_find(&h, src, dst, at);
+}
+
+__noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
+{
+	const struct hook h = {.ctx = xdp};
+
+	return rule_find(&h, src, dst, at);
+}
+
+/* Notes the first rule of the port that the frame matches, if one does; true if it blocks. */
+static __always_inline bool rule_blocks(const struct hook *h, const struct frame *f,
+					struct verdict *v, u32 slot, u32 direction)
+{
+	u32 at = SLOT(slot) * 2 + direction, found;
+
+	if (f->label & LABEL_ARP)
+		at |= RULE_IS_ARP;
+	found = h->skb ? rule_find_skb(h->ctx, f->src, f->dst, at)
+		       : rule_find_xdp(h->ctx, f->src, f->dst, at);
+	if (found & RULE_FLEETING)
+		v->fleeting = 1;
+	if (direction == RULE_IN)
+		v->rule_in = found;
+	else
+		v->rule_out = found;
+	return found & RULE_BLOCKS;
 }
 
 static __always_inline void rule_count(u16 number, u32 len)
@@ -166,4 +195,12 @@ static __always_inline void rule_count(u16 number, u32 len)
 		s->frames++;
 		s->bytes += len;
 	}
+}
+
+/* Counts a frame for the rules that it matched coming in and going out. */
+__noinline int rules_count(u32 in, u32 out, u32 len)
+{
+	rule_count(in, len);
+	rule_count(out, len);
+	return 0;
 }

@@ -32,10 +32,8 @@ static __always_inline void note_in(struct __sk_buff *skb, const struct frame *f
 {
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, true);
-	if (on(FEATURE_RULES)) {
-		rule_count(v->rule_in, f->len);
-		rule_count(v->rule_out, f->len); /* floods count those of each port themselves */
-	}
+	if (on(FEATURE_RULES))
+		rules_count(v->rule_in, v->rule_out, f->len);
 	if (on(FEATURE_TALKERS))
 		talker_count(f, v);
 	if (on(FEATURE_CAPTURE) && skb)
