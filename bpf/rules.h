@@ -19,59 +19,67 @@ enum rule_direction {
 #define RULE_NONE (~0u) /* above every number */
 #define RULE_TAGS 3 /* that there may be before what frame_label() calls ARP */
 
-struct rule_search {
-	struct rule_key frame; /* all of it that rules may compare */
-	u32 arp_at;
-	u32 best; /* lowest number found */
-};
-
-/* Looks for a rule of the mask; false if none of what is left can be the first. */
-static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
-{
-	const struct rule_key *f = &s->frame;
-	struct rule_key key = {
-		.src = m->kind & RULE_SRC ? f->src : 0,
-		.dst = m->kind & RULE_DST ? f->dst : 0,
-		.kind = m->kind & f->kind,
-		.list = f->list,
-	};
-	u32 *number;
-
-	if (!m->first || s->best < m->first)
-		return false;
-	if (arp) {
-		key.sha = m->kind & RULE_SHA ? f->sha : 0;
-		key.tha = m->kind & RULE_THA ? f->tha : 0;
-		key.spa = m->kind & RULE_SPA ? f->spa : 0;
-		key.tpa = m->kind & RULE_TPA ? f->tpa : 0;
-	}
-	number = bpf_map_lookup_elem(&rule_numbers, &key);
-	if (number && *number < s->best)
-		s->best = *number;
-	return true;
-}
-
-static long rule_try_arp(u32 n, struct rule_search *s)
-{
-	u32 at = s->arp_at + n;
-	struct rule_mask *m = bpf_map_lookup_elem(&rule_arp_masks, &at);
-
-	return !m || !rule_try(s, m, true);
-}
-
 /* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
 struct rule_arp {
 	u32 word[7];
 };
 
+struct rule_search {
+	struct rule_key frame; /* all of it that rules may compare */
+	struct rule_key key; /* what those of a mask compare */
+	struct rule_arp arp;
+	u32 arp_at;
+	u32 best; /* lowest number found */
+};
+
+/* Of the frame that the CPU is at; too large for the stack below a flood. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_search);
+} rule_searches SEC(".maps");
+
+/* Looks for a rule of the mask; false if none of what is left can be the first. */
+static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
+{
+	const struct rule_key *f = &s->frame;
+	struct rule_key *key = &s->key;
+	u16 kind = m->kind;
+	u32 *number;
+
+	if (!m->first || s->best < m->first)
+		return false;
+	key->src = kind & RULE_SRC ? f->src : 0;
+	key->dst = kind & RULE_DST ? f->dst : 0;
+	key->sha = arp && kind & RULE_SHA ? f->sha : 0;
+	key->tha = arp && kind & RULE_THA ? f->tha : 0;
+	key->spa = arp && kind & RULE_SPA ? f->spa : 0;
+	key->tpa = arp && kind & RULE_TPA ? f->tpa : 0;
+	key->kind = kind & f->kind;
+	key->list = f->list;
+	number = bpf_map_lookup_elem(&rule_numbers, key);
+	if (number && *number < s->best)
+		s->best = *number;
+	return true;
+}
+
+static long rule_try_arp(u32 n, struct rule_search **search)
+{
+	u32 at = (*search)->arp_at + n;
+	struct rule_mask *m = bpf_map_lookup_elem(&rule_arp_masks, &at);
+
+	return !m || !rule_try(*search, m, true);
+}
+
 #define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
 #define ARP_LENGTHS 0x0406 /* of their addresses */
 
 /* Adds what is in an ARP or RARP packet; false if rules can't look into it. */
-static __always_inline bool rule_read_arp(const struct hook *h, struct rule_key *key)
+static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s)
 {
 	u32 at = ETHER_HEADER - sizeof(u16), kind = 0;
-	struct rule_arp arp = {};
+	const u32 *word = s->arp.word;
 	u16 type = 0;
 
 #pragma unroll
@@ -82,11 +90,11 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_key 
 			break;
 		at += ETHER_TAG;
 	}
-	if (frame_bytes(h, at + sizeof(type), &arp, sizeof(arp)))
+	if (frame_bytes(h, at + sizeof(type), &s->arp, sizeof(s->arp)))
 		return false;
-	if (arp.word[0] != ARP_ETHERNET_IPV4 || (arp.word[1] & 0xffff) != ARP_LENGTHS)
+	if (word[0] != ARP_ETHERNET_IPV4 || (word[1] & 0xffff) != ARP_LENGTHS)
 		return false;
-	switch (bpf_ntohl(arp.word[1] & 0xffff0000)) {
+	switch (bpf_ntohl(word[1] & 0xffff0000)) {
 	case 1:
 		kind = RULE_ARP | RULE_REQUEST;
 		break;
@@ -103,16 +111,15 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_key 
 	/* operations of the other protocol are none of its own */
 	if (!(kind & (type == bpf_htons(ETH_P_ARP) ? RULE_ARP : RULE_RARP)))
 		return false;
-	key->kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
-	key->sha = arp.word[2] | (u64)(arp.word[3] & 0xffff) << 32;
-	key->spa = arp.word[3] >> 16 | arp.word[4] << 16;
-	key->tha = arp.word[4] >> 16 | (u64)arp.word[5] << 16;
-	key->tpa = arp.word[6];
+	s->frame.kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
+	s->frame.sha = word[2] | (u64)(word[3] & 0xffff) << 32;
+	s->frame.spa = word[3] >> 16 | word[4] << 16;
+	s->frame.tha = word[4] >> 16 | (u64)word[5] << 16;
+	s->frame.tpa = word[6];
 	return true;
 }
 
-/* What rule_find() says: a rule's number, 0 for none, and these. */
-#define RULE_NUMBER 0xffff
+/* What rule_find() says beside the rule's number, which is 0 for none. */
 #define RULE_BLOCKS (1u << 16)
 #define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
 
@@ -122,34 +129,36 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_key 
 /* Finds the first rule of list `at` that a frame from src to dst matches. */
 static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32 at)
 {
-	struct rule_search s = {.best = RULE_NONE};
+	u32 zero = 0, best, flags = 0;
+	struct rule_search *s = bpf_map_lookup_elem(&rule_searches, &zero);
+	bool arp = at & RULE_IS_ARP;
 	struct rule_list *list;
 	struct rule *rule;
-	u32 flags = 0;
-	bool arp = at & RULE_IS_ARP;
 
 	at &= ~RULE_IS_ARP;
 	list = bpf_map_lookup_elem(&rule_lists, &at);
-	if (!list)
+	if (!s || !list)
 		return 0;
-	s.frame.src = src;
-	s.frame.dst = dst;
-	s.frame.kind = RULE_SRC | RULE_DST;
-	s.frame.list = list->number;
+	s->frame.src = src;
+	s->frame.dst = dst;
+	s->frame.kind = RULE_SRC | RULE_DST;
+	s->frame.list = list->number;
+	s->best = RULE_NONE;
 	for (u32 i = 0; i < RULE_PLAIN_MASKS; i++)
-		if (!rule_try(&s, &list->plain[i], false))
+		if (!rule_try(s, &list->plain[i], false))
 			break;
 	if (arp && list->arp) {
 		flags = RULE_FLEETING;
-		if (rule_read_arp(h, &s.frame)) {
-			s.arp_at = list->arp_at;
+		if (rule_read_arp(h, s)) {
+			s->arp_at = list->arp_at;
 			bpf_loop(list->arp, rule_try_arp, &s, 0);
 		}
 	}
-	rule = bpf_map_lookup_elem(&rules, &s.best);
+	best = s->best;
+	rule = bpf_map_lookup_elem(&rules, &best);
 	if (!rule)
 		return flags; /* no rule has the number RULE_NONE */
-	return flags | s.best | (rule->blocks ? RULE_BLOCKS : 0);
+	return flags | best | (rule->blocks ? RULE_BLOCKS : 0);
 }
 
 /* Functions of their own, so that a switch without rules is as if there were none. */

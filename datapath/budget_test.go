@@ -17,8 +17,10 @@ const (
 
 	instructionSlack = 10 // percent
 
-	verifiedTCX     = 6000 // instructions that the verifier looks at, at most
-	verifiedXDP     = 3000
+	// instructions that the verifier looks at, at most: it goes all ways through
+	// the tags that frame_label() may find, and after each through all that rules do
+	verifiedTCX     = 20000
+	verifiedXDP     = 20000
 	verifiedControl = 12000
 )
 
@@ -80,6 +82,8 @@ func TestFeatureCosts(t *testing.T) {
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
+		{"rules in", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesIn }, true, true},
+		{"rules out", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesOut }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
@@ -105,6 +109,7 @@ func TestVerifierBudget(t *testing.T) {
 		p[0].Domains, p[1].Domains = 2, 2
 		p[1].Flags &^= PortLearn
 		p[2].Peer = 2
+		p[2].Flags |= PortRulesIn | PortRulesOut
 	}
 	tests := []struct {
 		name   string
@@ -117,6 +122,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
+		{"rules", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortRulesIn | PortRulesOut }},
 		{"everything", everything},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)

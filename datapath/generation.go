@@ -143,6 +143,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 			defer m.Close()
+			spec.Maps[name].MaxEntries = m.MaxEntries() // which it keeps
 			opts.MapReplacements[name] = m
 		}
 	}

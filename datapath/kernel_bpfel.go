@@ -324,6 +324,19 @@ type kernelRuleMask struct {
 	First uint16
 }
 
+type kernelRuleSearch struct {
+	_     structs.HostLayout
+	Frame kernelRuleKey
+	Key   kernelRuleKey
+	Arp   struct {
+		_    structs.HostLayout
+		Word [7]uint32
+	}
+	ArpAt uint32
+	Best  uint32
+	_     [4]byte
+}
+
 type kernelRuleStats struct {
 	_      structs.HostLayout
 	Frames uint64
@@ -387,6 +400,7 @@ const (
 	kernelMapRuleCounters    = "rule_counters"
 	kernelMapRuleLists       = "rule_lists"
 	kernelMapRuleNumbers     = "rule_numbers"
+	kernelMapRuleSearches    = "rule_searches"
 	kernelMapRules           = "rules"
 	kernelMapStats           = "stats"
 	kernelMapTcxDevices      = "tcx_devices"
@@ -461,6 +475,7 @@ type kernelMapSpecs struct {
 	RuleCounters *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists    *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers  *ebpf.MapSpec `ebpf:"rule_numbers"`
+	RuleSearches *ebpf.MapSpec `ebpf:"rule_searches"`
 	Rules        *ebpf.MapSpec `ebpf:"rules"`
 	Stats        *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices   *ebpf.MapSpec `ebpf:"tcx_devices"`
@@ -507,6 +522,7 @@ type kernelMaps struct {
 	RuleCounters *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists    *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers  *ebpf.Map `ebpf:"rule_numbers"`
+	RuleSearches *ebpf.Map `ebpf:"rule_searches"`
 	Rules        *ebpf.Map `ebpf:"rules"`
 	Stats        *ebpf.Map `ebpf:"stats"`
 	TcxDevices   *ebpf.Map `ebpf:"tcx_devices"`
@@ -528,6 +544,7 @@ func (m *kernelMaps) Close() error {
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
+		m.RuleSearches,
 		m.Rules,
 		m.Stats,
 		m.TcxDevices,

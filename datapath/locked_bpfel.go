@@ -24,6 +24,7 @@ const (
 	lockedMapRuleCounters    = "rule_counters"
 	lockedMapRuleLists       = "rule_lists"
 	lockedMapRuleNumbers     = "rule_numbers"
+	lockedMapRuleSearches    = "rule_searches"
 	lockedMapRules           = "rules"
 	lockedMapStats           = "stats"
 	lockedMapTcxDevices      = "tcx_devices"
@@ -100,6 +101,7 @@ type lockedMapSpecs struct {
 	RuleCounters *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists    *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers  *ebpf.MapSpec `ebpf:"rule_numbers"`
+	RuleSearches *ebpf.MapSpec `ebpf:"rule_searches"`
 	Rules        *ebpf.MapSpec `ebpf:"rules"`
 	Stats        *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices   *ebpf.MapSpec `ebpf:"tcx_devices"`
@@ -148,6 +150,7 @@ type lockedMaps struct {
 	RuleCounters *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists    *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers  *ebpf.Map `ebpf:"rule_numbers"`
+	RuleSearches *ebpf.Map `ebpf:"rule_searches"`
 	Rules        *ebpf.Map `ebpf:"rules"`
 	Stats        *ebpf.Map `ebpf:"stats"`
 	TcxDevices   *ebpf.Map `ebpf:"tcx_devices"`
@@ -169,6 +172,7 @@ func (m *lockedMaps) Close() error {
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
+		m.RuleSearches,
 		m.Rules,
 		m.Stats,
 		m.TcxDevices,
