@@ -4,9 +4,11 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 
 	"bascule/bridge"
+	"bascule/rule"
 )
 
 // fabric is what the commands need of a switch; *bridge.Switch is one.
@@ -26,6 +28,12 @@ type fabric interface {
 	AddEntry(bridge string, e bridge.Entry) error
 	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)
+
+	Rules(bridge, port string) ([]bridge.PortRule, error)
+	AddRule(bridge string, r rule.Rule) (notes []string, err error)
+	DelRule(bridge string, r rule.Rule) error
+	FlushRules(bridge, port string) (n int, err error)
+	LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Close() error

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"bascule/bridge"
+	"bascule/rule"
 )
 
 //go:generate go run . man ../../docs/man
@@ -84,6 +85,10 @@ func (p *program) run(args []string) int {
 		return exitDone
 	}
 	p.complain(err.Error())
+	var bad rule.Errors
+	if errors.As(err, &bad) {
+		fmt.Fprint(p.stderr, bad.Detail()) // every bad line of the file
+	}
 	var usage *usageError
 	var wrong *bridge.UsageError
 	if errors.As(err, &usage) || errors.As(err, &wrong) {
