@@ -52,10 +52,13 @@ generate:
 	$(call install,$(BUILD_NEEDS))
 	$(GO) generate ./...
 
-# Malformed and mutated frames through the datapath, each target for FUZZTIME.
+# Malformed and mutated frames through the datapath, and rules that nobody
+# would write; each target for FUZZTIME.
 fuzz:
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzTCX$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzXDP$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseFile$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseRule$$' -fuzztime $(FUZZTIME)
 
 # Everything that looks at the source and runs nothing of it.
 check:
