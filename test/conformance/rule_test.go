@@ -19,6 +19,7 @@ var ruleCases = []conformance{
 	{name: "rules_arp", hooks: both, run: rulesARP},
 	{name: "rules_file", hooks: both, run: rulesFile},
 	{name: "rules_counters", hooks: both, run: rulesCounters},
+	{name: "rules_under_load", hooks: both, run: rulesUnderLoad},
 	{name: "rules_of_a_port", hooks: tcx, run: rulesOfAPort},
 }
 
@@ -312,6 +313,34 @@ func rulesCounters(t *testing.T, hook string) {
 	want(65, 65, 10, 0)
 	addRule(l, a, "block in")
 	want(65, 65, 10, 0, 0)
+}
+
+// rulesUnderLoad: two lists that say the same about the frames under way, and of
+// which no half does, take turns.
+func rulesUnderLoad(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A, C)
+	learn(l, b, B)
+	lists := []string{
+		fmt.Sprintf("pass in on %s src %s\nblock in on %[1]s\n", a.Port, A),
+		fmt.Sprintf("block out on %s src %s\npass on %[1]s\n", b.Port, C),
+	}
+	load(t, l, lists[0])
+	traffic := l.StartLoad(ends,
+		netlab.Flow{From: a, Dst: B, Src: A, To: ends[1:]},
+		netlab.Flow{From: a, Dst: B, Src: C},
+		netlab.Flow{From: a, Dst: netlab.Broadcast, Src: C},
+		netlab.Flow{From: b, Dst: A, Src: B, To: ends[:1]})
+	l.Wait("traffic to flow", traffic.Flowing(1000))
+	for n := range 30 {
+		if traffic.Failed() {
+			break
+		}
+		load(t, l, lists[(n+1)%2])
+	}
+	l.Wait("traffic to flow", traffic.Flowing(1000))
+	must(t, traffic.Stop())
 }
 
 // rulesOfAPort: rules go with their port, by whatever name, and another in its
