@@ -52,13 +52,15 @@ generate:
 	$(call install,$(BUILD_NEEDS))
 	$(GO) generate ./...
 
-# Malformed and mutated frames through the datapath, and what people give as a
-# frame; each target for FUZZTIME.
+# Malformed and mutated frames through the datapath, what people give as a
+# frame, and rules that nobody would write; each target for FUZZTIME.
 fuzz:
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzTCX$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzXDP$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./frame -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./frame -run '^$$' -fuzz '^FuzzCapture$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseFile$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseRule$$' -fuzztime $(FUZZTIME)
 
 # Everything that looks at the source and runs nothing of it.
 check:

@@ -35,8 +35,6 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 		return false;
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, false);
-	if (on(FEATURE_RULES))
-		rule_count(v->rule_out, f->len);
 	if (on(FEATURE_SPAN))
 		span_out(skb, f, v, out);
 	if (on(FEATURE_CAPTURE))
@@ -60,6 +58,8 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 static __always_inline void flood_port(struct flood *flood, u32 slot)
 {
 	struct __sk_buff *skb = flood->h.ctx;
+	/* which hook it is must be a constant: some helpers are of one alone */
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	const struct frame *f = &flood->f;
 	struct verdict *v = &flood->v;
 	u32 mtu = 0, reason = 0;
@@ -68,7 +68,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (!flood_reaches(v->in, slot, v->flood) || !port_there(&tcx_devices, slot))
 		return;
 	if (on(FEATURES_OUT)) {
-		reason = go_out(&flood->h, f, v, slot);
+		reason = go_out(&h, f, v, slot);
 		tag = vlan_tag(v, slot);
 	}
 	if (!reason && f->len > ALWAYS_FITS &&
@@ -78,6 +78,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		trace_flood(slot, tag, reason);
 		return;
 	}
+	if (on(FEATURE_RULES))
+		rules_count(0, v->rule_out, f->len);
 	if (reason) {
 		/* that ports do not reach each other is no fault of the frame */
 		if (reason != DROP_PROTECTED && reason != DROP_VLAN_OUT && reason != DROP_SPAN)

@@ -113,6 +113,45 @@ struct {
 	__type(value, struct vlan_stats);
 } vlan_stats SEC(".maps");
 
+/* MAC rules by number; all of this is made anew when they change. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule);
+} rules SEC(".maps");
+
+/* Lists by port and direction: slot * 2 + enum rule_direction. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_list);
+} rule_lists SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_mask);
+} rule_arp_masks SEC(".maps");
+
+/* The number of the first rule that compares these fields to these values. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct rule_key);
+	__type(value, u32);
+} rule_numbers SEC(".maps");
+
+/* What each rule has matched, by number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_stats);
+} rule_counters SEC(".maps");
+
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");
 

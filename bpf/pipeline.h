@@ -96,11 +96,9 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	if (on(FEATURE_STORM) && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
-	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
-		v->rule_in = rule_match(h, f, v->in, RULE_IN);
-		if (rule_blocks(v->rule_in))
-			return refuse(v, DROP_RULE);
-	}
+	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN) &&
+	    rule_blocks(h, f, v, v->in, RULE_IN))
+		return refuse(v, DROP_RULE);
 	return ACTION_SEND;
 }
 
@@ -110,6 +108,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 {
 	const volatile struct port *in = port_at(v->in), *out = port_at(out_slot);
 
+	v->rule_out = 0; /* what it was at the last port of a flood */
 	if (on(FEATURE_SPAN) && (out->flags & PORT_SPAN))
 		return DROP_SPAN;
 	if (port_protected(in, out) && v->in != out_slot)
@@ -118,11 +117,9 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 		return DROP_VLAN_OUT;
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (out->flags & PORT_BLOCK_NON_IP))
 		return DROP_NON_IP;
-	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT)) {
-		v->rule_out = rule_match(h, f, out_slot, RULE_OUT);
-		if (rule_blocks(v->rule_out))
-			return DROP_RULE;
-	}
+	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT) &&
+	    rule_blocks(h, f, v, out_slot, RULE_OUT))
+		return DROP_RULE;
 	return 0;
 }
 

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* MAC rules: the first that matches says whether a frame passes. */
+/*
+ * MAC rules: the first that matches says whether a frame passes. Rules are not
+ * walked but looked up (tuple-space search): those that compare the same fields
+ * share a mask, and one look into a hash map finds the first of them that
+ * matches. What they mean is defined by Match of Go's package rule, how they
+ * become masks and keys by its Compile.
+ */
 #pragma once
 
 #include "verdict.h"
@@ -10,18 +16,200 @@ enum rule_direction {
 	RULE_OUT,
 };
 
-/* The number of the first rule of the port that the frame matches, 0 if none does. */
-static __always_inline u16 rule_match(const struct hook *h, const struct frame *f, u32 slot,
-				      u32 direction)
+#define RULE_NONE (~0u) /* above every number */
+#define RULE_TAGS 3 /* that there may be before what frame_label() calls ARP */
+
+/* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
+struct rule_arp {
+	u32 word[7];
+};
+
+struct rule_search {
+	struct rule_key frame; /* all of it that rules may compare */
+	struct rule_key key; /* what those of a mask compare */
+	struct rule_arp arp;
+	u32 arp_at;
+	u32 best; /* lowest number found */
+};
+
+/* Of the frame that the CPU is at; too large for the stack below a flood. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct rule_search);
+} rule_searches SEC(".maps");
+
+/* Looks for a rule of the mask; false if none of what is left can be the first. */
+static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
 {
-	return 0;
+	const struct rule_key *f = &s->frame;
+	struct rule_key *key = &s->key;
+	u16 kind = m->kind;
+	u32 *number;
+
+	if (!m->first || s->best < m->first)
+		return false;
+	key->src = kind & RULE_SRC ? f->src : 0;
+	key->dst = kind & RULE_DST ? f->dst : 0;
+	key->sha = arp && kind & RULE_SHA ? f->sha : 0;
+	key->tha = arp && kind & RULE_THA ? f->tha : 0;
+	key->spa = arp && kind & RULE_SPA ? f->spa : 0;
+	key->tpa = arp && kind & RULE_TPA ? f->tpa : 0;
+	key->kind = kind & f->kind;
+	key->list = f->list;
+	number = bpf_map_lookup_elem(&rule_numbers, key);
+	if (number && *number < s->best)
+		s->best = *number;
+	return true;
 }
 
-static __always_inline bool rule_blocks(u16 number)
+static long rule_try_arp(u32 n, struct rule_search **search)
 {
-	return false;
+	u32 at = (*search)->arp_at + n;
+	struct rule_mask *m = bpf_map_lookup_elem(&rule_arp_masks, &at);
+
+	return !m || !rule_try(*search, m, true);
+}
+
+#define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
+#define ARP_LENGTHS 0x0406 /* of their addresses */
+
+/* Adds what is in an ARP or RARP packet; false if rules can't look into it. */
+static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s)
+{
+	u32 at = ETHER_HEADER - sizeof(u16), kind = 0;
+	const u32 *word = s->arp.word;
+	u16 type = 0;
+
+#pragma unroll
+	for (int i = 0; i <= RULE_TAGS; i++) {
+		if (frame_bytes(h, at, &type, sizeof(type)))
+			return false;
+		if (!type_is_tag(type))
+			break;
+		at += ETHER_TAG;
+	}
+	if (frame_bytes(h, at + sizeof(type), &s->arp, sizeof(s->arp)))
+		return false;
+	if (word[0] != ARP_ETHERNET_IPV4 || (word[1] & 0xffff) != ARP_LENGTHS)
+		return false;
+	switch (bpf_ntohl(word[1] & 0xffff0000)) {
+	case 1:
+		kind = RULE_ARP | RULE_REQUEST;
+		break;
+	case 2:
+		kind = RULE_ARP | RULE_REPLY;
+		break;
+	case 3: /* RFC 903 */
+		kind = RULE_RARP | RULE_REQUEST;
+		break;
+	case 4:
+		kind = RULE_RARP | RULE_REPLY;
+		break;
+	}
+	/* operations of the other protocol are none of its own */
+	if (!(kind & (type == bpf_htons(ETH_P_ARP) ? RULE_ARP : RULE_RARP)))
+		return false;
+	s->frame.kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
+	s->frame.sha = word[2] | (u64)(word[3] & 0xffff) << 32;
+	s->frame.spa = word[3] >> 16 | word[4] << 16;
+	s->frame.tha = word[4] >> 16 | (u64)word[5] << 16;
+	s->frame.tpa = word[6];
+	return true;
+}
+
+/* What rule_find() says beside the rule's number, which is 0 for none. */
+#define RULE_BLOCKS (1u << 16)
+#define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
+
+/* May be set in `at`: the frame is ARP or RARP. */
+#define RULE_IS_ARP (1u << 31)
+
+/* Finds the first rule of list `at` that a frame from src to dst matches. */
+static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32 at)
+{
+	u32 zero = 0, best, flags = 0;
+	struct rule_search *s = bpf_map_lookup_elem(&rule_searches, &zero);
+	bool arp = at & RULE_IS_ARP;
+	struct rule_list *list;
+	struct rule *rule;
+
+	at &= ~RULE_IS_ARP;
+	list = bpf_map_lookup_elem(&rule_lists, &at);
+	if (!s || !list)
+		return 0;
+	s->frame.src = src;
+	s->frame.dst = dst;
+	s->frame.kind = RULE_SRC | RULE_DST;
+	s->frame.list = list->number;
+	s->best = RULE_NONE;
+	for (u32 i = 0; i < RULE_PLAIN_MASKS; i++)
+		if (!rule_try(s, &list->plain[i], false))
+			break;
+	if (arp && list->arp) {
+		flags = RULE_FLEETING;
+		if (rule_read_arp(h, s)) {
+			s->arp_at = list->arp_at;
+			bpf_loop(list->arp, rule_try_arp, &s, 0);
+		}
+	}
+	best = s->best;
+	rule = bpf_map_lookup_elem(&rules, &best);
+	if (!rule)
+		return flags; /* no rule has the number RULE_NONE */
+	return flags | best | (rule->blocks ? RULE_BLOCKS : 0);
+}
+
+/* Functions of their own, so that a switch without rules is as if there were none. */
+__noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+
+	return rule_find(&h, src, dst, at);
+}
+
+__noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
+{
+	const struct hook h = {.ctx = xdp};
+
+	return rule_find(&h, src, dst, at);
+}
+
+/* Notes the first rule of the port that the frame matches, if one does; true if it blocks. */
+static __always_inline bool rule_blocks(const struct hook *h, const struct frame *f,
+					struct verdict *v, u32 slot, u32 direction)
+{
+	u32 at = SLOT(slot) * 2 + direction, found;
+
+	if (f->label & LABEL_ARP)
+		at |= RULE_IS_ARP;
+	found = h->skb ? rule_find_skb(h->ctx, f->src, f->dst, at)
+		       : rule_find_xdp(h->ctx, f->src, f->dst, at);
+	if (found & RULE_FLEETING)
+		v->fleeting = 1;
+	if (direction == RULE_IN)
+		v->rule_in = found;
+	else
+		v->rule_out = found;
+	return found & RULE_BLOCKS;
 }
 
 static __always_inline void rule_count(u16 number, u32 len)
 {
+	u32 at = number;
+	struct rule_stats *s = number ? bpf_map_lookup_elem(&rule_counters, &at) : 0;
+
+	if (s) {
+		s->frames++;
+		s->bytes += len;
+	}
+}
+
+/* Counts a frame for the rules that it matched coming in and going out. */
+__noinline int rules_count(u32 in, u32 out, u32 len)
+{
+	rule_count(in, len);
+	rule_count(out, len);
+	return 0;
 }

@@ -19,13 +19,16 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	return on(FEATURE_GUARD) ? guard(h, f, v, port_at(v->in)) : 0;
 }
 
-/* Counts a frame that comes in, for those who ask. */
+/*
+ * Counts a frame that comes in, for those who ask. Rules count what they match,
+ * whatever comes of it.
+ */
 static __always_inline void note_in(const struct frame *f, const struct verdict *v)
 {
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, true);
 	if (on(FEATURE_RULES))
-		rule_count(v->rule_in, f->len);
+		rules_count(v->rule_in, v->rule_out, f->len);
 	if (on(FEATURE_TALKERS))
 		talker_count(f, v);
 }
@@ -183,8 +186,6 @@ static __always_inline int send_xdp(struct xdp_md *xdp, const struct frame *f,
 		note_in(f, v);
 		if (on(FEATURE_VLAN_STATS))
 			vlan_count(v->vid, f->len, false);
-		if (on(FEATURE_RULES))
-			rule_count(v->rule_out, f->len);
 	}
 	return XDP_REDIRECT;
 }

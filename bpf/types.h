@@ -246,6 +246,62 @@ struct vlan_stats {
 };
 
 /*
+ * A MAC rule, as it was given. Its number is its place in the table of rules,
+ * which are in the order in which they are tried; number 0 is no rule's.
+ */
+struct rule {
+	__u32 port; /* id */
+	__u32 blocks; /* 1 if it blocks what it matches, 0 if that passes */
+	__u8 text[248]; /* as ifconfig(8) has it, zeros behind it */
+};
+
+/* The fields of a frame that rules compare: the key of Go's package rule. */
+struct rule_key {
+	__u64 src; /* MACs and IPs have their first byte lowest */
+	__u64 dst;
+	__u64 sha;
+	__u64 tha;
+	__u32 spa;
+	__u32 tpa;
+	__u32 kind; /* enum rule_kind */
+	__u32 list;
+};
+
+enum rule_kind {
+	RULE_ARP = 1 << 0,
+	RULE_RARP = 1 << 1,
+	RULE_REQUEST = 1 << 2,
+	RULE_REPLY = 1 << 3,
+	RULE_SRC = 1 << 4,
+	RULE_DST = 1 << 5,
+	RULE_SHA = 1 << 6,
+	RULE_SPA = 1 << 7,
+	RULE_THA = 1 << 8,
+	RULE_TPA = 1 << 9,
+};
+
+/* Which fields some rules of a list compare, and the first of these rules. */
+struct rule_mask {
+	__u16 kind;
+	__u16 first; /* its number, 0 for no mask */
+};
+
+#define RULE_PLAIN_MASKS 4 /* that look at no more than source and destination */
+
+/* The rules of a port and direction. The masks are in the order of their first rules. */
+struct rule_list {
+	__u32 number; /* in the keys of its rules */
+	__u32 arp; /* masks of rules about ARP and RARP, at most 128 */
+	__u32 arp_at; /* the first of these in their table */
+	struct rule_mask plain[RULE_PLAIN_MASKS];
+};
+
+struct rule_stats {
+	__u64 frames;
+	__u64 bytes;
+};
+
+/*
  * An address and where it is. The key is vlan << 48 | mac, the MAC's first
  * byte lowest; 0 is a free entry, FDB_CLAIMED one that is being filled. The
  * word's port is the port's id and the two flags; `used` is the second in which

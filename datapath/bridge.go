@@ -107,6 +107,9 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // no longer has, or has with another hook (now is then not nil): it gives back
 // what the port took. It may be called again by Mend.
 func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
+	if err := b.settleRules(&next, &t); err != nil {
+		return err
+	}
 	specialise(&next)
 	g, err := b.load(&next, t)
 	if err != nil {

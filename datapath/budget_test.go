@@ -17,8 +17,10 @@ const (
 
 	instructionSlack = 10 // percent
 
-	verifiedTCX     = 6000 // instructions that the verifier looks at, at most
-	verifiedXDP     = 3000
+	// instructions that the verifier looks at, at most: it goes all ways through
+	// the tags that frame_label() may find, and after each through all that rules do
+	verifiedTCX     = 20000
+	verifiedXDP     = 20000
 	verifiedControl = 12000
 )
 
@@ -85,6 +87,8 @@ func TestFeatureCosts(t *testing.T) {
 		{"block non-IP", func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, true, true},
 		{"move limit", func(c *Config, _ []*Port) { c.MoveMax = 5 }, true, false},
 		{"loop guard", func(_ *Config, p []*Port) { p[0].Flags |= PortLoopGuard }, true, true},
+		{"rules in", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesIn }, true, true},
+		{"rules out", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesOut }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"storm limit", func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormUnknown) }, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
@@ -112,6 +116,7 @@ func TestVerifierBudget(t *testing.T) {
 		p[1].Flags &^= PortLearn
 		p[2].Peer = 2
 		storm{1000, true}.set(p[0], StormBroadcast)
+		p[2].Flags |= PortRulesIn | PortRulesOut
 	}
 	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
 		spanAt(c, p[3], 0)
@@ -135,6 +140,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
 		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
 		{"span", func(c *Config, p []*Port) { allXDP(c, p); span(c, p) }},
+		{"rules", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortRulesIn | PortRulesOut }},
 		{"everything", everything},
 		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {

@@ -48,6 +48,13 @@ func seeds(f *testing.F) {
 	f.Add(uint8(0), uint16(3), p.bytes())  // the first buffer ends in the header
 	f.Add(uint8(0), uint16(20), p.bytes()) // the rest is in others
 	f.Add(uint8(200), uint16(60), p.bytes())
+	for _, op := range []uint16{1, 2, 3, 4} {
+		for _, kind := range []uint16{typeARP, typeRARP} {
+			add(0, arp(1, 0, kind, op).bytes())
+			add(1, arp(0, 1, kind, op, 10).bytes())
+			add(0, arp(2, 0, kind, op, 10, 20).bytes())
+		}
+	}
 	// an Ethernet, an IPv4 and a TCP header, as text of RFCs has them
 	f.Add(uint8(0), uint16(54), []byte("\x02\xda\x00\x00\x00\x01\x02\xda\x00\x00\x00\x00\x08\x00"+
 		"\x45\x00\x00\x28\x00\x01\x40\x00\x40\x06\x00\x00\xc6\x12\x00\x01\xc6\x12\x00\x02"+
@@ -86,6 +93,19 @@ func features(_ *Config, p []*Port) {
 	p[1].Domains, p[2].Domains = 6, 2
 	p[2].Flags &^= PortDiscover
 	p[3].Flags &^= PortLearn
+}
+
+// ruledBench is the same with MAC rules that look as far into frames as they can.
+func ruledBench(f *testing.F) *bench {
+	s := fuzzBench(f)
+	s.setRules(f, parseRules(f, `
+		block in on p0 arp reply sha 02:da:00:00:00:00 spa 192.0.2.0 tha 02:da:00:00:00:01 tpa 192.0.2.1
+		pass in on p0 src 02:da:00:00:00:00
+		block on p1 rarp
+		block out on p2 arp request tpa 192.0.2.2
+		block on p3 dst ff:ff:ff:ff:ff:ff`))
+	f.Cleanup(func() { s.gen.Close() })
+	return s
 }
 
 // A reading is a frame as the switch should see it.
@@ -232,10 +252,10 @@ func (s *bench) onlySource(t *testing.T, h hook, port int, o outcome, r reading,
 // was remembered of the first.
 func FuzzTCX(f *testing.F) {
 	seeds(f)
-	plain, full := fuzzBench(f), fuzzBench(f, features)
+	plain, full, ruled := fuzzBench(f), fuzzBench(f, features), ruledBench(f)
 	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
 		frame = frame[:min(len(frame), fuzzMaxTCX)]
-		for _, s := range []*bench{plain, full} {
+		for _, s := range []*bench{plain, full, ruled} {
 			s.reset(t)
 			s.check(t, hookTCX, port, first, frame)
 			s.check(t, hookTCX, port, first, frame)
@@ -247,10 +267,10 @@ func FuzzTCX(f *testing.F) {
 // before the tcx program has seen them and after.
 func FuzzXDP(f *testing.F) {
 	seeds(f)
-	plain, full := fuzzBench(f), fuzzBench(f, features)
+	plain, full, ruled := fuzzBench(f), fuzzBench(f, features), ruledBench(f)
 	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
 		frame = frame[:min(len(frame), fuzzMaxXDP)]
-		for _, s := range []*bench{plain, full} {
+		for _, s := range []*bench{plain, full, ruled} {
 			s.reset(t)
 			s.check(t, hookXDP, port, first, frame)
 			if len(frame) <= fuzzMaxTCX {

@@ -30,6 +30,7 @@ var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
 	kernelMapVlans, kernelMapVlanStats, kernelMapStorms, kernelMapLoops,
+	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }
 
@@ -65,6 +66,7 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 type Tables struct {
 	VLANs  *VLANs
 	Filter []unix.SockFilter // of a capture, in classic BPF
+	Rules  []Rule            // none are []Rule{}
 }
 
 // sizes returns how many entries the tables have that are as large as a
@@ -97,6 +99,9 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	made[kernelMapVlans] = t.VLANs != nil
 	made[kernelMapCaptureFilter] = made[kernelMapCaptureFilter] || t.Filter != nil
 	made[kernelMapCaptureMissed] = t.Filter != nil
+	for _, name := range ruleTables {
+		made[name] = t.Rules != nil
+	}
 	return made
 }
 
@@ -142,6 +147,13 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if !anyXDP(c) {
 		delete(spec.Programs, kernelProgBasculeXdp)
 	}
+	rules, err := compileRules(t.Rules)
+	if err != nil {
+		return nil, err
+	}
+	for name, n := range rules.sizes() {
+		spec.Maps[name].MaxEntries = n
+	}
 	var opts ebpf.CollectionOptions
 	opts.MapReplacements = map[string]*ebpf.Map{}
 	if b.gen != "" {
@@ -155,6 +167,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 			defer m.Close()
+			spec.Maps[name].MaxEntries = m.MaxEntries() // which it keeps
 			opts.MapReplacements[name] = m
 		}
 	}
@@ -163,7 +176,14 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explain(err)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	if err := t.fill(g); err != nil {
+	err = t.fill(g)
+	if err == nil && t.Rules != nil {
+		err = rules.store(g.coll.Maps)
+	}
+	if err == nil && t.Rules != nil && b.gen != "" {
+		err = b.carryRuleStats(t.Rules, g)
+	}
+	if err != nil {
 		g.Close()
 		return nil, err
 	}

@@ -345,6 +345,58 @@ type kernelReturns struct {
 	Pad    uint32
 }
 
+type kernelRule struct {
+	_      structs.HostLayout
+	Port   uint32
+	Blocks uint32
+	Text   [248]uint8
+}
+
+type kernelRuleKey struct {
+	_    structs.HostLayout
+	Src  uint64
+	Dst  uint64
+	Sha  uint64
+	Tha  uint64
+	Spa  uint32
+	Tpa  uint32
+	Kind uint32
+	List uint32
+}
+
+type kernelRuleList struct {
+	_      structs.HostLayout
+	Number uint32
+	Arp    uint32
+	ArpAt  uint32
+	Plain  [4]kernelRuleMask
+}
+
+type kernelRuleMask struct {
+	_     structs.HostLayout
+	Kind  uint16
+	First uint16
+}
+
+type kernelRuleSearch struct {
+	_     structs.HostLayout
+	Frame kernelRuleKey
+	Key   kernelRuleKey
+	Arp   struct {
+		_    structs.HostLayout
+		Word [7]uint32
+	}
+	ArpAt uint32
+	Best  uint32
+	_     [4]byte
+}
+
+type kernelRuleStats struct {
+	_      structs.HostLayout
+	Frames uint64
+	Bytes  uint64
+}
+
 type kernelStormBuckets struct {
 	_    structs.HostLayout
 	Full [3]uint64
@@ -446,6 +498,12 @@ const (
 	kernelMapLoops           = "loops"
 	kernelMapMoves           = "moves"
 	kernelMapReturns         = "returns"
+	kernelMapRuleArpMasks    = "rule_arp_masks"
+	kernelMapRuleCounters    = "rule_counters"
+	kernelMapRuleLists       = "rule_lists"
+	kernelMapRuleNumbers     = "rule_numbers"
+	kernelMapRuleSearches    = "rule_searches"
+	kernelMapRules           = "rules"
 	kernelMapStats           = "stats"
 	kernelMapStorms          = "storms"
 	kernelMapTalkers         = "talkers"
@@ -525,6 +583,12 @@ type kernelMapSpecs struct {
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
+	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
+	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
+	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
+	RuleSearches  *ebpf.MapSpec `ebpf:"rule_searches"`
+	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
@@ -576,6 +640,12 @@ type kernelMaps struct {
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	Returns       *ebpf.Map `ebpf:"returns"`
+	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
+	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
+	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
+	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
+	RuleSearches  *ebpf.Map `ebpf:"rule_searches"`
+	Rules         *ebpf.Map `ebpf:"rules"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
@@ -602,6 +672,12 @@ func (m *kernelMaps) Close() error {
 		m.Loops,
 		m.Moves,
 		m.Returns,
+		m.RuleArpMasks,
+		m.RuleCounters,
+		m.RuleLists,
+		m.RuleNumbers,
+		m.RuleSearches,
+		m.Rules,
 		m.Stats,
 		m.Storms,
 		m.Talkers,

@@ -27,6 +27,12 @@ const (
 	lockedMapLoops           = "loops"
 	lockedMapMoves           = "moves"
 	lockedMapReturns         = "returns"
+	lockedMapRuleArpMasks    = "rule_arp_masks"
+	lockedMapRuleCounters    = "rule_counters"
+	lockedMapRuleLists       = "rule_lists"
+	lockedMapRuleNumbers     = "rule_numbers"
+	lockedMapRuleSearches    = "rule_searches"
+	lockedMapRules           = "rules"
 	lockedMapStats           = "stats"
 	lockedMapStorms          = "storms"
 	lockedMapTalkers         = "talkers"
@@ -108,6 +114,12 @@ type lockedMapSpecs struct {
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
+	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
+	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
+	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
+	RuleSearches  *ebpf.MapSpec `ebpf:"rule_searches"`
+	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
@@ -161,6 +173,12 @@ type lockedMaps struct {
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	Returns       *ebpf.Map `ebpf:"returns"`
+	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
+	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
+	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
+	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
+	RuleSearches  *ebpf.Map `ebpf:"rule_searches"`
+	Rules         *ebpf.Map `ebpf:"rules"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
@@ -187,6 +205,12 @@ func (m *lockedMaps) Close() error {
 		m.Loops,
 		m.Moves,
 		m.Returns,
+		m.RuleArpMasks,
+		m.RuleCounters,
+		m.RuleLists,
+		m.RuleNumbers,
+		m.RuleSearches,
+		m.Rules,
 		m.Stats,
 		m.Storms,
 		m.Talkers,

@@ -4,10 +4,12 @@ package main
 
 import (
 	"context"
+	"io"
 	"net"
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/rule"
 )
 
 // fabric is what the commands need of a switch; *bridge.Switch is one.
@@ -31,6 +33,11 @@ type fabric interface {
 	AddSpan(bridge, device string, o bridge.SpanOptions) (warnings []string, err error)
 	DelSpan(bridge, device string) error
 	Spans(bridge string) ([]bridge.Span, error)
+	Rules(bridge, port string) ([]bridge.PortRule, error)
+	AddRule(bridge string, r rule.Rule) (notes []string, err error)
+	DelRule(bridge string, r rule.Rule) error
+	FlushRules(bridge, port string) (n int, err error)
+	LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/rule"
 )
 
 // fakeFabric is a switch in memory. It does what it is told and forwards
@@ -23,6 +25,7 @@ type fakeFabric struct {
 	ports   []bridge.Port
 	entries map[string][]bridge.Entry
 	spans   []bridge.Span
+	rules   []bridge.PortRule
 	events  []bridge.Event
 	frames  [][]capture.Frame // what a capture takes, in batches
 	missed  uint64            // before the first
@@ -241,6 +244,52 @@ func (f *fakeFabric) Spans(name string) ([]bridge.Span, error) {
 		}
 	}
 	return list, nil
+}
+
+func (f *fakeFabric) Rules(name, port string) ([]bridge.PortRule, error) {
+	f.call("Rules bridge=%s port=%s", name, port)
+	var list []bridge.PortRule
+	for _, r := range f.rules {
+		if (name == "" || r.Bridge == name) && (port == "" || r.Rule.Port == port) {
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+func (f *fakeFabric) AddRule(name string, r rule.Rule) ([]string, error) {
+	f.call("AddRule %s %s", name, r)
+	if _, err := f.find(name); err != nil {
+		return nil, err
+	}
+	f.rules = append(f.rules, bridge.PortRule{Bridge: name, Number: len(f.rules) + 1, Rule: r, Frames: 3, Bytes: 180})
+	if why := r.Never(); why != "" {
+		return []string{why}, nil
+	}
+	return nil, nil
+}
+
+func (f *fakeFabric) DelRule(name string, r rule.Rule) error {
+	f.call("DelRule %s %s", name, r)
+	return nil
+}
+
+func (f *fakeFabric) FlushRules(name, port string) (int, error) {
+	f.call("FlushRules %s port=%s", name, port)
+	return len(f.rules), nil
+}
+
+func (f *fakeFabric) LoadRules(name, port, file string, r io.Reader) ([]string, error) {
+	f.call("LoadRules %s port=%s file=%s", name, port, file)
+	list, err := rule.ParseFile(file, r, port)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load rules of %s: %w; nothing was changed", name, err)
+	}
+	f.rules = nil
+	for i, r := range list {
+		f.rules = append(f.rules, bridge.PortRule{Bridge: name, Number: i + 1, Rule: r})
+	}
+	return nil, nil
 }
 
 func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {

@@ -16,6 +16,7 @@ import (
 
 	"bascule/bridge"
 
+	"bascule/rule"
 	"github.com/spf13/cobra"
 )
 
@@ -88,6 +89,10 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 		return exitDone
 	}
 	p.complain(err.Error())
+	var bad rule.Errors
+	if errors.As(err, &bad) {
+		fmt.Fprint(p.stderr, bad.Detail()) // every bad line of the file
+	}
 	var usage *usageError
 	var wrong *bridge.UsageError
 	if errors.As(err, &usage) || errors.As(err, &wrong) {

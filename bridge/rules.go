@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"bascule/datapath"
+	"bascule/rule"
+)
+
+// A PortRule is a MAC rule of a port.
+type PortRule struct {
+	Bridge string
+	Number int       // among the rules of its port, from 1, in the order in which they are tried
+	Rule   rule.Rule // its Port has the name that the port has now
+	Frames uint64    // that the rule has matched, whatever became of them
+	Bytes  uint64    // of these frames
+}
+
+// MaxRules is the number of rules that a bridge can have.
+const MaxRules = datapath.MaxRules
+
+// maxRuleFile is how large a file of rules may be, in bytes: four times what
+// MaxRules of the longest rules take.
+const maxRuleFile = MaxRules * 1024
+
+// ParseRule reads a rule of a port from the words of a command line. The error
+// is a *[UsageError].
+func ParseRule(words []string, port string) (rule.Rule, error) {
+	r, err := rule.ParseRule(words, port)
+	if err != nil {
+		return r, usagef("rule", "%w", err)
+	}
+	return r, nil
+}
+
+// Rules returns the rules of a port, of a bridge where the port is "", or of all
+// bridges where the bridge is "": by bridge, in the order in which they are
+// tried.
+func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
+	list = []PortRule{}
+	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+		list = slices.DeleteFunc(list, func(r PortRule) bool { return r.Bridge == name })
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		names, known := map[uint32]string{}, port == ""
+		for _, p := range datapath.Ports(&b.Config) {
+			names[p.Id] = portName(b, p, devices)
+			known = known || names[p.Id] == port
+		}
+		if !known {
+			return refused("show the rules of "+bridge, port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+		}
+		rules, err := b.Rules()
+		if err != nil {
+			return err
+		}
+		stats, err := b.RuleStats()
+		if err != nil {
+			return err
+		}
+		count := map[uint32]int{}
+		for i, r := range rules {
+			count[r.Port]++
+			r.Rule.Port = names[r.Port]
+			if port == "" || port == r.Rule.Port {
+				list = append(list, PortRule{name, count[r.Port], r.Rule, stats[i].Frames, stats[i].Bytes})
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// AddRule adds a rule behind those that there are. The notes are things that
+// may not be meant.
+func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
+	what := "add a rule to port " + r.Port + " of " + bridge
+	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+		p, _, err := findPort(c, what, bridge, r.Port)
+		if err != nil {
+			return nil, err
+		}
+		return append(list, datapath.Rule{Port: p.Id, Rule: r}), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return neverNotes([]rule.Rule{r}), nil
+}
+
+// DelRule removes the first rule that is the same as r.
+func (s *Switch) DelRule(bridge string, r rule.Rule) error {
+	what := "delete a rule of port " + r.Port + " of " + bridge
+	return s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+		p, _, err := findPort(c, what, bridge, r.Port)
+		if err != nil {
+			return nil, err
+		}
+		for i, have := range list {
+			have.Rule.Port = r.Port
+			if have.Port == p.Id && have.Rule.String() == r.String() {
+				return slices.Delete(list, i, i+1), nil
+			}
+		}
+		return nil, refused(what, fmt.Sprintf("it has no rule %q", r), fmt.Sprintf("see 'bascule rule show %s %s'", bridge, r.Port))
+	})
+}
+
+// FlushRules removes the rules of a port, or of a bridge where the port is "",
+// and returns how many.
+func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
+	what := "flush the rules of " + bridge
+	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+		kept, err := without(c, list, what, bridge, port)
+		n = len(list) - len(kept)
+		return kept, err
+	})
+	return n, err
+}
+
+// LoadRules puts the rules of a file in the place of those of a bridge, or of
+// one port. It is done whole or not at all. What is wrong with the file's text is
+// in an error that is a [rule.Errors]. The notes are things that may not be
+// meant.
+func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error) {
+	what := "load rules of " + bridge
+	text, err := io.ReadAll(io.LimitReader(file, maxRuleFile+1))
+	if err != nil {
+		return nil, refused(what, err.Error(), "give a file that can be read")
+	}
+	if len(text) > maxRuleFile {
+		return nil, refused(what, fmt.Sprintf("%s has more than %d bytes", name, maxRuleFile), "give a file of rules")
+	}
+	rules, err := rule.ParseFile(name, bytes.NewReader(text), port)
+	if err != nil {
+		return nil, badRules(what, err)
+	}
+	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+		next, err := without(c, list, what, bridge, port)
+		if err != nil {
+			return nil, err
+		}
+		ids, missing := map[string]uint32{}, map[string]bool{}
+		for _, r := range rules {
+			if ids[r.Port] == 0 && !missing[r.Port] {
+				p, _, err := findPort(c, what, bridge, r.Port)
+				if err != nil {
+					missing[r.Port] = true
+					continue
+				}
+				ids[r.Port] = p.Id
+			}
+			next = append(next, datapath.Rule{Port: ids[r.Port], Rule: r})
+		}
+		if len(missing) > 0 {
+			return nil, badRules(what, missingPorts(name, string(text), rules, missing, bridge))
+		}
+		return next, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return neverNotes(rules), nil
+}
+
+// badRules is the refusal of a file: one line, with the whole list as its cause.
+func badRules(what string, err error) error {
+	return because(refused(what, err.Error(), "nothing was changed"), err)
+}
+
+// maxNotes is how many rules are told that no frame can match.
+const maxNotes = 3
+
+func neverNotes(rules []rule.Rule) (notes []string) {
+	more := 0
+	for _, r := range rules {
+		why := r.Never()
+		switch {
+		case why == "":
+		case len(notes) == maxNotes:
+			more++
+		default:
+			notes = append(notes, fmt.Sprintf("rule %q matches nothing: %s", r, why))
+		}
+	}
+	if more > 0 {
+		notes = append(notes, fmt.Sprintf("%d more rules match nothing", more))
+	}
+	return notes
+}
+
+// changeRules makes a change of a bridge's rules alone.
+func (s *Switch) changeRules(what, bridge string, plan func(*change, []datapath.Rule) ([]datapath.Rule, error)) error {
+	return s.change(what, bridge, func(c *change) error {
+		list, err := c.bridge.Rules()
+		if err != nil {
+			return failed(what, err)
+		}
+		if list, err = plan(c, list); err != nil {
+			return err
+		}
+		if len(list) > MaxRules {
+			return refused(what, fmt.Sprintf("it would have %d rules, and no bridge can have more than %d", len(list), MaxRules), "flush some, or give rules that match more")
+		}
+		c.tables.Rules = append([]datapath.Rule{}, list...) // none is not nil
+		return nil
+	})
+}
+
+// without returns the rules of a list that are not of the port; none where the
+// port is "".
+func without(c *change, list []datapath.Rule, what, bridge, port string) ([]datapath.Rule, error) {
+	if port == "" {
+		return nil, nil
+	}
+	p, _, err := findPort(c, what, bridge, port)
+	if err != nil {
+		return nil, err
+	}
+	var kept []datapath.Rule
+	for _, r := range list {
+		if r.Port != p.Id {
+			kept = append(kept, r)
+		}
+	}
+	return kept, nil
+}
+
+// maxMissing is how many lines are told that name no port, as many as
+// rule.ParseFile tells of others.
+const maxMissing = 10
+
+// missingPorts returns an error for each rule of a text whose port is missing.
+// The rules are those that the text was read as, one for each line that is not
+// blank or a comment.
+func missingPorts(name, text string, rules []rule.Rule, missing map[string]bool, bridge string) error {
+	var list rule.Errors
+	n := 0
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if first := strings.Trim(line, " \t\r"); first == "" || first[0] == '#' {
+			continue
+		}
+		port := rules[n].Port
+		n++
+		if missing[port] && len(list) < maxMissing {
+			list = append(list, rule.Error{
+				File: name, Line: i + 1, Column: portColumn(line, port), Text: line,
+				Msg: port + ": no port of bridge " + bridge + "; see 'bascule port show " + bridge + "'",
+			})
+		}
+	}
+	if list == nil {
+		return errors.New("a rule's port is missing") // not that text
+	}
+	return list
+}
+
+// portColumn returns where the port of a rule is: the first word after "on".
+func portColumn(line, port string) int {
+	at, on := 0, false
+	for _, word := range strings.Fields(line) {
+		at += strings.Index(line[at:], word)
+		if on && word == port {
+			return utf8.RuneCountInString(line[:at]) + 1
+		}
+		on = word == "on"
+		at += len(word)
+	}
+	return 1
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/rule"
+
+	"github.com/spf13/cobra"
+)
+
+func newRule(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rule",
+		Short: "show and change the MAC rules of ports",
+		Long: `MAC rules say which frames may cross a port. They are written as for ifconfig(8)
+of OpenBSD:
+
+  block|pass [in|out] on PORT [src MAC] [dst MAC] [tag NAME]
+      [arp|rarp [request|reply] [sha MAC] [spa IP] [tha MAC] [tpa IP]]
+
+A rule is about frames that come into the switch by the port (in), go out of it
+(out), or both. The first rule of the port that matches a frame says whether it
+is blocked or passes; a frame that no rule matches passes.
+
+src and dst are the frame's addresses. With arp or rarp the rule is about such
+packets alone: sha and spa are the addresses of their sender, tha and tpa those
+of their target, MAC and IPv4. A tag is a name for the IP filter.`,
+		Example: `  bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
+  bascule rule add br0 veth0 block in
+  # nobody behind veth1 may say that he is the router
+  bascule rule add br0 veth1 block in arp spa 192.0.2.1
+  bascule rule show br0 --stats`,
+	}
+	cmd.AddCommand(newRuleAdd(p), newRuleDel(p), newRuleShow(p), newRuleFlush(p), newRuleLoad(p))
+	return cmd
+}
+
+func newRuleAdd(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "add BRIDGE PORT block|pass [WORD ...]",
+		Short: "add a rule behind those of a port",
+		Long: `Add a rule to a port. It is tried after those that the port has. The words are
+those of a rule; 'on PORT' can be left out.`,
+		Example: `  bascule rule add br0 veth0 block in src 02:00:00:00:00:01
+  bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
+  bascule rule add br0 veth0 pass in on veth0 arp reply sha 02:00:00:00:00:01`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := ruleOf(args)
+			if err != nil {
+				return err
+			}
+			return p.with(func(s fabric) error {
+				notes, err := s.AddRule(args[0], r)
+				p.warn(notes)
+				return err
+			})
+		},
+	}
+}
+
+// ruleOf reads the rule that follows a bridge and a port. Its words may come in
+// one argument, too.
+func ruleOf(args []string) (rule.Rule, error) {
+	return bridge.ParseRule(strings.Fields(strings.Join(args[2:], " ")), args[1])
+}
+
+func newRuleDel(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "del BRIDGE PORT block|pass [WORD ...]",
+		Short: "remove a rule of a port",
+		Long:  `Remove a rule, written as it was added; of several that are the same, the first.`,
+		Example: `  bascule rule del br0 veth0 block in src 02:00:00:00:00:01
+  bascule rule del br0 veth0 pass`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			r, err := ruleOf(args)
+			if err != nil {
+				return err
+			}
+			return p.with(func(s fabric) error { return s.DelRule(args[0], r) })
+		},
+	}
+}
+
+func newRuleShow(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [BRIDGE [PORT]]",
+		Short: "show rules, in the order in which they are tried",
+		Long: `Show the rules of all bridges, of one, or of one of its ports, one on a line, so
+that 'bascule rule load' can read them.
+
+With --stats, show how many frames each rule has matched, and their bytes,
+whatever became of them after it. A large packet (GSO) counts as one frame.`,
+		Example: `  bascule rule show br0 veth0 --stats
+  # keep the rules, and put them back
+  bascule rule show br0 > rules
+  bascule rule load br0 rules
+  bascule -j rule show br0 --stats | jq '.[].packets'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	stats := cmd.Flags().Bool("stats", false, "show counters")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		args = append(args, "", "")
+		return p.with(func(s fabric) error {
+			list, err := s.Rules(args[0], args[1])
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return p.printRulesJSON(list, *stats)
+			}
+			last := args[0]
+			for _, r := range list {
+				if r.Bridge != last {
+					last = r.Bridge
+					fmt.Fprintln(p.out, "# bridge", last)
+				}
+				fmt.Fprint(p.out, r.Rule)
+				if *stats {
+					fmt.Fprintf(p.out, " # %d frames, %d bytes", r.Frames, r.Bytes)
+				}
+				fmt.Fprintln(p.out)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func newRuleFlush(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "flush BRIDGE [PORT]",
+		Short: "remove all rules of a bridge or a port",
+		Long:  `Remove all rules, or those of one port, and print how many there were.`,
+		Example: `  bascule rule flush br0 veth0
+  bascule rule flush br0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			args = append(args, "")
+			return p.with(func(s fabric) error {
+				n, err := s.FlushRules(args[0], args[1])
+				if err != nil {
+					return err
+				}
+				if p.json {
+					return p.printJSON([]flushJSON{{args[0], n}})
+				}
+				rules := "rules"
+				if n == 1 {
+					rules = "rule"
+				}
+				fmt.Fprintf(p.out, "%d %s removed\n", n, rules)
+				return nil
+			})
+		},
+	}
+}
+
+func newRuleLoad(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "load BRIDGE FILE",
+		Short: "put the rules of a file in the place of those there are",
+		Long: `Read rules from FILE, one on a line, and put them in the place of all rules of a
+bridge, or of those of one port; - is standard input. What follows a # is a
+comment.
+
+It is done whole or not at all: when something is wrong with a line, every such
+line is shown with the place, and nothing is changed. No frame is judged by half
+of the old rules and half of the new. A rule that is the same as before keeps
+its counters.`,
+		Example: `  bascule rule load br0 rules
+  # the rules of one port, which need no 'on PORT' then
+  echo 'block in arp reply' | bascule rule load br0 - --port veth0`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault // files
+			}
+			return completeArguments(p.bridgeNames)(cmd, args, word)
+		},
+	}
+	port := &word{name: "PORT"}
+	cmd.Flags().Var(port, "port", "replace the rules of this port alone")
+	completeFlag(cmd, "port", p.portNames)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		name, file := args[1], p.stdin
+		if name == "-" {
+			name = "stdin"
+		} else {
+			f, err := os.Open(name)
+			if err != nil {
+				return fmt.Errorf("cannot load rules of %s: %w; give a file that can be read", args[0], err)
+			}
+			defer f.Close()
+			file = f
+		}
+		return p.with(func(s fabric) error {
+			notes, err := s.LoadRules(args[0], port.text, name, file)
+			p.warn(notes)
+			return err
+		})
+	}
+	return cmd
+}
+
+// ruleJSON is a rule for programs: as text, and in pieces.
+type ruleJSON struct {
+	Bridge    string `json:"master"`
+	Port      string `json:"ifname"`
+	Number    int    `json:"number"` // among those of the port
+	Rule      string `json:"rule"`
+	Action    string `json:"action"`
+	Direction string `json:"direction"` // "in", "out" or "in/out"
+	Src       string `json:"src,omitempty"`
+	Dst       string `json:"dst,omitempty"`
+	Tag       string `json:"tag,omitempty"`
+	ARP       string `json:"protocol,omitempty"` // "arp" or "rarp"
+	Op        string `json:"op,omitempty"`       // "request" or "reply"
+	SHA       string `json:"sha,omitempty"`
+	SPA       string `json:"spa,omitempty"`
+	THA       string `json:"tha,omitempty"`
+	TPA       string `json:"tpa,omitempty"`
+	*trafficJSON
+}
+
+func (p *program) printRulesJSON(list []bridge.PortRule, stats bool) error {
+	mac := func(m *rule.MAC) string {
+		if m == nil {
+			return ""
+		}
+		return m.String()
+	}
+	ip := func(a netip.Addr) string {
+		if !a.IsValid() {
+			return ""
+		}
+		return a.String()
+	}
+	rules := make([]ruleJSON, len(list))
+	for i, pr := range list {
+		r := pr.Rule
+		rules[i] = ruleJSON{
+			Bridge: pr.Bridge, Port: r.Port, Number: pr.Number, Rule: r.String(),
+			Action: r.Action.String(), Direction: r.Direction.String(),
+			Src: mac(r.Src), Dst: mac(r.Dst), Tag: r.Tag,
+			ARP: map[rule.ARP]string{rule.OnlyARP: "arp", rule.OnlyRARP: "rarp"}[r.ARP],
+			Op:  map[rule.Op]string{rule.Request: "request", rule.Reply: "reply"}[r.Op],
+			SHA: mac(r.SHA), SPA: ip(r.SPA), THA: mac(r.THA), TPA: ip(r.TPA),
+		}
+		if stats {
+			rules[i].trafficJSON = &trafficJSON{Bytes: pr.Bytes, Frames: pr.Frames}
+		}
+	}
+	return p.printJSON(rules)
+}
