@@ -100,7 +100,7 @@ enum port_flag {
 	PORT_LOOP_GUARD = 1 << 22, /* says when the switch's own frames come back by it */
 	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
 	PORT_RULES_OUT = 1 << 24, /* or go out */
-	PORT_CAPTURE = 1 << 25, /* frames at it are captured, if not those of all ports are */
+	PORT_CAPTURE = 1 << 26, /* frames at it are captured, if not those of all ports are */
 };
 
 /*
