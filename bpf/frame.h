@@ -89,6 +89,8 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
+	else if (on(FEATURE_VLANS))
+		f->tag = 0; /* another's tag is payload; the bridge's own may yet come on top */
 	/* at most two more: what is behind is nobody's business here */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {

@@ -89,10 +89,14 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 			return notes, err
 		}
 	}
-	if p.Host != 0 {
-		err = b.Put(datapath.Entry{MAC: datapath.WordMAC(p.Host), Port: p.Id, Static: true})
+	if p.Host == 0 {
+		return notes, nil
 	}
-	return notes, err
+	spaces, err := currentSpaces(b)
+	if err != nil {
+		return notes, err
+	}
+	return notes, announceHost(b, p, spaces[p.Id])
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.

@@ -130,6 +130,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 			defer m.Close()
+			spec.Maps[name].MaxEntries = m.MaxEntries() // of the VLANs it is not in the configuration
 			opts.MapReplacements[name] = m
 		}
 	}

@@ -27,6 +27,12 @@ type fabric interface {
 	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)
 
+	VLANs(bridge string) ([]bridge.PortVLANs, error)
+	VLANTable(bridge string) ([]bridge.VLAN, error)
+	AddVLANs(bridge, port string, list []uint16, o bridge.VLANOptions) error
+	DelVLANs(bridge, port string, list []uint16) error
+	SetPrivateVLANs(bridge string, primary uint16, below bridge.PrivateVLANs) error
+
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Close() error
 }

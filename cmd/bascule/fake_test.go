@@ -21,6 +21,8 @@ type fakeFabric struct {
 	bridges []bridge.Info
 	ports   []bridge.Port
 	entries map[string][]bridge.Entry
+	vlans   []bridge.PortVLANs
+	table   []bridge.VLAN
 	events  []bridge.Event
 
 	netns    string // of the last Open
@@ -198,6 +200,28 @@ func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, vlan uint16) er
 func (f *fakeFabric) Flush(name string, m bridge.Match) (int, error) {
 	f.call("Flush %s %s", name, describe(m))
 	return len(f.entries[name]), nil
+}
+
+func (f *fakeFabric) VLANs(name string) ([]bridge.PortVLANs, error) {
+	f.call("VLANs %s", name)
+	return f.vlans, nil
+}
+
+func (f *fakeFabric) VLANTable(name string) ([]bridge.VLAN, error) { return f.table, nil }
+
+func (f *fakeFabric) AddVLANs(name, port string, list []uint16, o bridge.VLANOptions) error {
+	f.call("AddVLANs %s %s %v untagged=%t pvid=%t", name, port, list, o.Untagged, o.PVID)
+	return nil
+}
+
+func (f *fakeFabric) DelVLANs(name, port string, list []uint16) error {
+	f.call("DelVLANs %s %s %v", name, port, list)
+	return nil
+}
+
+func (f *fakeFabric) SetPrivateVLANs(name string, primary uint16, below bridge.PrivateVLANs) error {
+	f.call("SetPrivateVLANs %s %d isolated=%v community=%v", name, primary, below.Isolated, below.Community)
+	return nil
 }
 
 func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {
