@@ -17,8 +17,10 @@ const (
 
 	instructionSlack = 10 // percent
 
-	verifiedTCX     = 6000 // instructions that the verifier looks at, at most
-	verifiedXDP     = 3000
+	// instructions that the verifier looks at, at most; with VLANs it meets each
+	// way of finding a frame's tags with each way of giving it another
+	verifiedTCX     = 22000
+	verifiedXDP     = 6000
 	verifiedControl = 12000
 )
 
@@ -79,6 +81,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"discover off", func(_ *Config, p []*Port) { p[0].Flags &^= PortDiscover }, true, false},
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
+		{"VLANs", func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeVLANs) }, true, true},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
@@ -105,6 +108,7 @@ func TestVerifierBudget(t *testing.T) {
 		p[0].Domains, p[1].Domains = 2, 2
 		p[1].Flags &^= PortLearn
 		p[2].Peer = 2
+		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
 	}
 	tests := []struct {
 		name   string
@@ -117,6 +121,10 @@ func TestVerifierBudget(t *testing.T) {
 		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
+		{"VLANs", func(c *Config, p []*Port) {
+			allXDP(c, p)
+			c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
+		}},
 		{"everything", everything},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)

@@ -18,11 +18,11 @@ func newVLAN(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vlan",
 		Short: "show and change the VLANs of ports",
-		Long: `On a bridge with --vlan-filtering each port is in some VLANs (IEEE 802.1Q), and a
-frame stays in its own: it comes in only by a port that is in its VLAN, and goes
-out only by such ports. A frame without a tag, or with a priority alone, is in
-the VLAN that is the port's PVID. Frames leave with the tag of their VLAN, or,
-where the port is an untagged member, without.
+		Long: `On a bridge with --vlan-filtering each port is in some VLANs (IEEE 802.1Q), and
+a frame stays in its own: it comes in only by a port that is in its VLAN, and
+goes out only by such ports. A frame without a tag, or with a priority alone, is
+in the VLAN that is the port's PVID. Frames leave with the tag of their VLAN,
+or, where the port is an untagged member, without.
 
 A new port is an untagged member of the bridge's --default-pvid, which is its
 PVID, too. Changes take effect in one step; no frame is lost.`,
@@ -66,9 +66,9 @@ func newVLANDel(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "del BRIDGE PORT LIST",
 		Short: "take a port out of VLANs",
-		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30. It must be in every
-one of them; otherwise nothing is changed. The port's addresses in them are
-forgotten, static ones, too.`,
+		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30. It must be in
+every one of them; otherwise nothing is changed. The port's addresses in them
+are forgotten, static ones, too.`,
 		Example: `  bascule vlan del br0 veth0 1
   bascule vlan del br0 eth1 20-30`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
