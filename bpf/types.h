@@ -100,6 +100,8 @@ enum port_flag {
 	PORT_LOOP_GUARD = 1 << 22, /* says when the switch's own frames come back by it */
 	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
 	PORT_RULES_OUT = 1 << 24, /* or go out */
+	/* and of what must be put back */
+	PORT_END_HAD_VLAN = 1 << 25, /* a veth's other end left VLAN tags beside the packet */
 };
 
 /*

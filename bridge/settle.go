@@ -100,7 +100,7 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
-const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndNoGRO
+const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndHadVLAN | datapath.PortEndNoGRO
 
 // leave gives back what a port took: all of it where it has left the bridge, or
 // what it took for XDP where it does without now. A host port's device goes.

@@ -50,6 +50,7 @@ const (
 	PortLoopGuard  = kernelPortFlagPORT_LOOP_GUARD
 	PortRulesIn    = kernelPortFlagPORT_RULES_IN
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
+	PortEndHadVLAN = kernelPortFlagPORT_END_HAD_VLAN
 )
 
 // BridgeFlags are the bits of Config.Flags.
