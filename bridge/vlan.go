@@ -296,7 +296,7 @@ func checkPrivate(c *change, what string) error {
 			if inSet(&row.Member, slot) && !inSet(&row.Untagged, slot) && !inSet(&primary.Member, slot) {
 				return refused(what,
 					fmt.Sprintf("port %s would have VLAN %d with a tag, but not its primary VLAN %d", datapath.PortName(p), vid, row.Fid),
-					"a trunk takes both; a host port takes --untagged --pvid")
+					"give a trunk both, or the one --untagged --pvid")
 			}
 		}
 	}
