@@ -470,6 +470,10 @@ func doubleTag(t *testing.T, hook string) {
 			reach(t, l, c, out, l.Frames(5, A, C), forms{a: inner})
 		}
 	}
+	// as large as a customer's can be
+	large := func(dst netlab.MAC) []netlab.Frame { return []netlab.Frame{l.Frame(dst, A, 1514)} }
+	reach(t, l, a, tag(20), large(C), forms{c: service(10).over(tag(20))})
+	reach(t, l, a, tag(20), large(netlab.Broadcast), forms{b: tag(20), c: service(10).over(tag(20)), d: service(10).over(tag(20))})
 	reach(t, l, c, tag(10), l.Frames(5, A, C), nil)
 	wantDrops(t, l, c, "untagged", 5)
 	wantFDB(t, l, "br0", dynamic(A, 10, a), dynamic(C, 10, c))
