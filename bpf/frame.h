@@ -89,8 +89,6 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
-	else if (on(FEATURE_VLANS))
-		f->tag = 0; /* another's tag is payload; the bridge's own may yet come on top */
 	/* at most two more: what is behind is nobody's business here */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
@@ -102,8 +100,12 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 		type = *(u16 *)(data + at + 2);
 		at += ETHER_TAG;
 	}
-	if (other)
+	if (other) {
 		f->label |= LABEL_DOUBLE;
+		/* another's tag is payload: the bridge's own may yet come on top */
+		if (!f->outer)
+			f->tag = 0;
+	}
 	f->label |= type_label(type);
 	return true;
 }
