@@ -4,9 +4,13 @@ package datapath
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A membership is how a port of a bench is in VLANs.
@@ -387,5 +391,90 @@ func TestVLANSizes(t *testing.T) {
 	}
 	if n := s.gen.coll.Maps[kernelMapVlanStats].MaxEntries(); n != 1 {
 		t.Errorf("a bridge without VLANs has %d counters of VLANs", n)
+	}
+}
+
+// FuzzVLAN puts frames to a switch that filters VLANs: they stay in theirs, and
+// nothing of them changes but the outer tag.
+func FuzzVLAN(f *testing.F) {
+	seeds(f)
+	for _, tags := range [][]tag{{{typeVLAN, 10, 5}}, {{typeVLAN, 0, 5}}, {vid(20)}, {vid(10), vid(20)}, {{tpid: typeQinQ, vid: 10}, vid(20)}} {
+		for port := range uint8(fuzzPorts) {
+			f.Add(port, uint16(200), tagged(station(2), station(int(port)), tags...))
+			f.Add(port, uint16(200), tagged(broadcast, station(int(port)), tags...))
+			f.Add(port, uint16(17), tagged(station(1), station(int(port)), tags...))
+		}
+	}
+	members := []membership{access(10), {pvid: 10, untagged: []uint16{10}, tagged: []uint16{20}}, trunk(10, 20), access(20)}
+	s := newVLANBench(f, members, allXDP, func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeQinQ) })
+	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
+		port, frame = port%fuzzPorts, frame[:min(len(frame), fuzzMaxTCX)]
+		s.t = t
+		if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1, Dynamic: 1, Pinned: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for n := range fuzzPorts {
+			s.store(address{station(n), 10}, spot{port: n, used: benchNow})
+			s.store(address{station(n), 20}, spot{port: n, used: benchNow})
+		}
+		s.at(benchNow)
+		// before and after tcx has seen it, and by what is remembered
+		for _, h := range []hook{hookXDP, hookTCX, hookXDP, hookXDP, hookTCX} {
+			s.checkVLAN(t, h, members, int(port), int(first), frame)
+		}
+	})
+}
+
+// checkVLAN runs one frame and looks that it stays in its VLAN.
+func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, first int, frame []byte) {
+	t.Helper()
+	var ctx any = &skbContext{Ifindex: s.rack.near[port]}
+	if h == hookXDP {
+		ctx = &xdpContext{IngressIfindex: s.rack.near[port], DataEnd: uint32(min(first, len(frame)))}
+	}
+	stats := s.allStats()
+	var v verdict
+	err := s.rack.do(func() (err error) {
+		v, err = s.runContext(h, ctx, frame)
+		return err
+	})
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOMEM) {
+		t.Skip("the kernel does not run a frame of this shape")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _, err := compare(stats, s.allStats(), uint64(len(frame)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v != redirect {
+		if !bytes.Equal(s.out, frame) {
+			t.Errorf("%s, and changed to % x", v, head(s.out))
+		}
+		return
+	}
+	id, tci, rest := members[port].pvid, uint16(0), frame
+	if binary.BigEndian.Uint16(frame[12:]) == typeVLAN {
+		tci = binary.BigEndian.Uint16(frame[14:])
+		rest = slices.Concat(frame[:12], frame[16:])
+		if tci&0xfff != 0 {
+			id = tci & 0xfff
+		}
+	}
+	for _, n := range append(o.Out, port) {
+		if !slices.Contains(slices.Concat(members[n].untagged, members[n].tagged), id) {
+			t.Errorf("%s: a frame of VLAN %d from port %d, and port %d is not in it", o, id, port, n)
+		}
+	}
+	if h == hookTCX || t.Failed() {
+		return // a tag may be beside the frame
+	}
+	want := rest
+	if !slices.Contains(members[o.Out[0]].untagged, id) {
+		want = slices.Concat(rest[:12], binary.BigEndian.AppendUint16([]byte{0x81, 0}, tci&0xf000|id), rest[12:])
+	}
+	if !bytes.Equal(s.out, want) {
+		t.Errorf("%s: % x left as % x, should be % x", o, head(frame), head(s.out), head(want))
 	}
 }

@@ -197,6 +197,19 @@ func accessToTrunk(t *testing.T, hook string) {
 	reach(t, l, t1, tag(20), l.Frames(50, B, D), forms{b: bare})
 	reach(t, l, t2, tag(10, 7), l.Frames(1, C, netlab.Station(9)), forms{t1: tag(10, 7)})
 	reach(t, l, t1, tag(10, 7), l.Frames(50, netlab.Station(9), C), forms{t2: tag(10, 7)})
+	// XDP gives and takes tags itself: the device sees hardly a frame
+	for _, c := range []struct {
+		from, to     *netlab.End
+		has, arrives form
+		dst, src     netlab.MAC
+	}{{a, t1, bare, tag(10), C, A}, {t1, a, tag(10), bare, A, C}} {
+		tap := l.Listen(l.Switch, c.from.Port)
+		reach(t, l, c.from, c.has, l.Frames(100, c.dst, c.src), forms{c.to: c.arrives})
+		// one a second refreshes the address
+		if n := len(tap.Received()); hook == "xdp" && n > 20 || hook == "tcx" && n != 100 {
+			t.Errorf("a capture at %s sees %d frames of 100 on hook %s", c.from.Port, n, hook)
+		}
+	}
 	// as large as can be: the tag comes on top of the MTU
 	for _, size := range []int{1510, 1511, 1514} {
 		reach(t, l, a, bare, []netlab.Frame{l.Frame(C, A, size)}, forms{t1: tag(10)})
