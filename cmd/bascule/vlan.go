@@ -93,8 +93,8 @@ each other. All of them share their addresses, which the FDB has in the primary
 VLAN. A trunk to a switch that has the same private VLANs takes all of them with
 their tags, the primary, too.
 
-What is not named stays as it is; none takes away. Without private VLANs below
-it a VLAN is an ordinary one.`,
+Each option names all VLANs of its kind; none takes them away, and what is not
+given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`,
 		Example: `  bascule vlan private br0 100 --isolated 101 --community 102,103
   bascule vlan add br0 uplink 100 --untagged --pvid
   bascule vlan add br0 veth0 101 --untagged --pvid
