@@ -61,6 +61,7 @@ fuzz:
 	$(GO) test ./frame -run '^$$' -fuzz '^FuzzCapture$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseFile$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseRule$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzVLAN$$' -fuzztime $(FUZZTIME)
 
 # Everything that looks at the source and runs nothing of it.
 check:

@@ -104,8 +104,8 @@ static long flood_slot(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* The lowest bit that is set. */
-static __always_inline u32 first_bit(u64 word)
+/* The lowest bit that is set. A function of its own: its ways are verified once. */
+__noinline u32 first_bit(u64 word)
 {
 	u32 n = 0;
 

@@ -106,8 +106,12 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 		type = *(u16 *)(data + at + 2);
 		at += ETHER_TAG;
 	}
-	if (other)
+	if (other) {
 		f->label |= LABEL_DOUBLE;
+		/* another's tag is payload: the bridge's own may yet come on top */
+		if (!f->outer)
+			f->tag = 0;
+	}
 	f->label = type_label(f->label, type);
 	return true;
 }

@@ -101,6 +101,8 @@ enum port_flag {
 	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
 	PORT_RULES_OUT = 1 << 24, /* or go out */
 	PORT_CAPTURE = 1 << 26, /* frames at it are captured, if not those of all ports are */
+	/* and of what must be put back */
+	PORT_END_HAD_VLAN = 1 << 25, /* a veth's other end left VLAN tags beside the packet */
 };
 
 /*

@@ -38,10 +38,10 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 		return DROP_DOUBLE_TAG;
 	if (!vid)
 		return DROP_UNTAGGED;
-	v->vid = vid;
 	v->row = bpf_map_lookup_elem(&vlans, &vid);
 	if (!v->row || !ports_have(v->row->member, v->in))
 		return DROP_VLAN;
+	v->vid = vid; /* not before: what is not let in is not counted in the VLAN */
 	v->vlan = v->row->fid;
 	return 0;
 }

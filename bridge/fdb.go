@@ -42,6 +42,13 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 		if err != nil {
 			return err
 		}
+		if m.VLAN != nil {
+			vid, err := addressVLAN(b, *m.VLAN)
+			if err != nil {
+				return err
+			}
+			m.VLAN = &vid
+		}
 		list = make([]Entry, 0, len(entries))
 		for _, e := range entries {
 			port, ok := names[e.Port]
@@ -68,7 +75,8 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 }
 
 // AddEntry makes a static or sticky entry. It takes the place of one that was
-// learned; a static entry on another port is not moved but refused.
+// learned; a static entry on another port is not moved but refused. Where the
+// bridge filters VLANs, VLAN 0 stands for the port's PVID.
 func (s *Switch) AddEntry(bridge string, e Entry) error {
 	what := fmt.Sprintf("add address %s to %s", e.MAC, bridge)
 	if e.VLAN > maxVLAN {
@@ -89,6 +97,9 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 		}
 		if l == nil {
 			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
+		}
+		if e.VLAN, err = entryVLAN(b, p, what, bridge, e.Port, e.VLAN); err != nil {
+			return err
 		}
 		entries, err := b.FDB()
 		if err != nil {
@@ -111,7 +122,8 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 	})
 }
 
-// DelEntry removes an entry of any kind.
+// DelEntry removes an entry of any kind. Where the bridge filters VLANs, VLAN 0
+// stands for the only one that the address is in.
 func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error {
 	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
 	if vlan > maxVLAN {
@@ -120,6 +132,9 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) erro
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
 		if err != nil {
+			return err
+		}
+		if vlan, err = onlyVLAN(b, what, mac, vlan); err != nil {
 			return err
 		}
 		err = b.Delete([6]byte(mac), vlan)
@@ -134,6 +149,36 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) erro
 	})
 }
 
+// onlyVLAN returns the VLAN in which the FDB has an address that is said to be
+// in VLAN vid, or 0 for the only one.
+func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, vid uint16) (uint16, error) {
+	if !filters(&b.Config) {
+		return vid, nil
+	}
+	if vid != 0 {
+		vid, err := addressVLAN(b, vid)
+		return vid, failed(what, err)
+	}
+	entries, err := b.FDB()
+	if err != nil {
+		return 0, failed(what, err)
+	}
+	var in []uint16
+	for _, e := range entries {
+		if bytes.Equal(e.MAC[:], mac) {
+			in = append(in, e.VLAN)
+		}
+	}
+	slices.Sort(in)
+	switch len(in) {
+	case 0:
+		return 0, nil
+	case 1:
+		return in[0], nil
+	}
+	return 0, refused(what, "it is in VLANs "+FormatVLANs(in), "name one with --vlan")
+}
+
 // Flush removes the entries that match, and returns how many.
 func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	what := "flush the FDB of " + bridge
@@ -143,6 +188,13 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 			return err
 		}
 		match := datapath.Match{VLAN: m.VLAN, Dynamic: m.Dynamic || !m.Static, Pinned: m.Static || !m.Dynamic}
+		if m.VLAN != nil {
+			vid, err := addressVLAN(b, *m.VLAN)
+			if err != nil {
+				return failed(what, err)
+			}
+			match.VLAN = &vid
+		}
 		if m.Port != "" {
 			next := b.Config
 			p, _, err := findPort(&change{bridge: b, next: &next}, what, bridge, m.Port)

@@ -89,14 +89,18 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 			return notes, err
 		}
 	}
-	if p.Host != 0 {
-		err = b.Put(datapath.Entry{MAC: datapath.WordMAC(p.Host), Port: p.Id, Static: true})
+	if p.Host == 0 {
+		return notes, nil
 	}
-	return notes, err
+	spaces, err := currentSpaces(b)
+	if err != nil {
+		return notes, err
+	}
+	return notes, announceHost(b, p, spaces[p.Id])
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
-const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndNoGRO
+const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndHadVLAN | datapath.PortEndNoGRO
 
 // leave gives back what a port took: all of it where it has left the bridge, or
 // what it took for XDP where it does without now. A host port's device goes.

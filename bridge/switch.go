@@ -314,7 +314,14 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		}
 		was, next := b.Config, b.Config
 		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() {}, after: func() error { return nil }}
+		before, err := currentSpaces(b)
+		if err != nil {
+			return failed(what, err)
+		}
 		if err := plan(c); err != nil {
+			return err
+		}
+		if err := c.planVLANs(what); err != nil {
 			return err
 		}
 		if err := b.Begin(); err != nil {
@@ -334,25 +341,11 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			c.undo()
 			return failed(what, errors.Join(err, b.Done()))
 		}
-		if err := errors.Join(c.after(), forgetHosts(b, &was)); err != nil {
+		if err := errors.Join(c.after(), followVLANs(b, &was, before)); err != nil {
 			return unfinished(what, err)
 		}
 		return failed(what, b.Done())
 	})
-}
-
-// forgetHosts removes the entries of addresses that host ports no longer have.
-func forgetHosts(b *datapath.Bridge, was *datapath.Config) error {
-	for _, p := range datapath.Ports(was) {
-		now := datapath.PortAt(&b.Config, p.Id)
-		if now == nil || p.Host == 0 || now.Host == p.Host {
-			continue
-		}
-		if err := b.Delete(datapath.WordMAC(p.Host), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
 }
 
 // mend finishes what commands were killed at.

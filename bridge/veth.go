@@ -18,12 +18,15 @@ import (
 
 // What XDP asks of a veth's other end. A veth hands packets over with their
 // checksums yet to be filled in, and says so beside the packet; XDP loses what
-// is beside a packet, and the receiver then drops it. And a veth takes frames
-// from XDP only while it receives by NAPI, which GRO makes it do.
+// is beside a packet, and the receiver then drops it. VLAN tags stand there as
+// well, and XDP would take a frame for one without. And a veth takes frames from
+// XDP only while it receives by NAPI, which GRO makes it do.
 const (
 	featureCsum = "tx-checksum-ip-generic"
 	featureSCTP = "tx-checksum-sctp"
 	featureGRO  = "rx-gro"
+	featureVLAN = "tx-vlan-hw-insert"
+	featureSTag = "tx-vlan-stag-hw-insert"
 )
 
 // inspectEnd notes in p what prepareEnd is going to change, and says so.
@@ -36,12 +39,15 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 		if features[featureCsum] {
 			setFlag(p, datapath.PortEndHadCsum, true)
 		}
+		if features[featureVLAN] {
+			setFlag(p, datapath.PortEndHadVLAN, true)
+		}
 		if !features[featureGRO] {
 			setFlag(p, datapath.PortEndNoGRO, true)
 		}
 		ours := p.Flags&datapath.PortHost != 0 // nobody has set it to anything yet
-		if !ours && (features[featureCsum] || !features[featureGRO]) {
-			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit checksum offload off and GRO on now", datapath.PortName(p), name)}
+		if !ours && (features[featureCsum] || features[featureVLAN] || !features[featureGRO]) {
+			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", datapath.PortName(p), name)}
 		}
 		return nil
 	})
@@ -54,7 +60,7 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 // prepareEnd makes the other end of a veth fit for XDP on this end.
 func prepareEnd(l netlink.Link) error {
 	err := atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
-		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureGRO: true})
+		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureVLAN: false, featureSTag: false, featureGRO: true})
 	})
 	if err != nil {
 		return err
@@ -80,6 +86,9 @@ func restoreEnd(was *datapath.Port, l netlink.Link) {
 	back := map[string]bool{}
 	if was.Flags&datapath.PortEndHadCsum != 0 {
 		back[featureCsum], back[featureSCTP] = true, true
+	}
+	if was.Flags&datapath.PortEndHadVLAN != 0 {
+		back[featureVLAN], back[featureSTag] = true, true
 	}
 	if was.Flags&datapath.PortEndNoGRO != 0 {
 		back[featureGRO] = false

@@ -17,9 +17,9 @@ const (
 
 	instructionSlack = 10 // percent
 
-	// instructions that the verifier looks at, at most: it goes all ways through
-	// the tags that frame_label() may find, and after each through all that rules do
-	verifiedTCX     = 20000
+	// instructions that the verifier looks at, at most; with VLANs it meets each
+	// way of finding a frame's tags with each way of giving it another
+	verifiedTCX     = 24000
 	verifiedXDP     = 20000
 	verifiedControl = 12000
 )
@@ -81,6 +81,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"discover off", func(_ *Config, p []*Port) { p[0].Flags &^= PortDiscover }, true, false},
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
+		{"VLANs", func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeVLANs) }, true, true},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"locked", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked }, true, true},
 		{"limit drop", func(_ *Config, p []*Port) { p[0].Flags |= PortLimitDrop }, true, false},
@@ -117,6 +118,7 @@ func TestVerifierBudget(t *testing.T) {
 		p[2].Peer = 2
 		storm{1000, true}.set(p[0], StormBroadcast)
 		p[2].Flags |= PortRulesIn | PortRulesOut
+		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
 	}
 	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
 		spanAt(c, p[3], 0)
@@ -141,6 +143,10 @@ func TestVerifierBudget(t *testing.T) {
 		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
 		{"span", func(c *Config, p []*Port) { allXDP(c, p); span(c, p) }},
 		{"rules", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortRulesIn | PortRulesOut }},
+		{"VLANs", func(c *Config, p []*Port) {
+			allXDP(c, p)
+			c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
+		}},
 		{"everything", everything},
 		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {

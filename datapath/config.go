@@ -51,6 +51,7 @@ const (
 	PortRulesIn    = kernelPortFlagPORT_RULES_IN
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
 	PortCapture    = kernelPortFlagPORT_CAPTURE
+	PortEndHadVLAN = kernelPortFlagPORT_END_HAD_VLAN
 )
 
 // BridgeFlags are the bits of Config.Flags.

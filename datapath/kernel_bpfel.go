@@ -321,7 +321,8 @@ const (
 	kernelPortFlagPORT_LOOP_GUARD   kernelPortFlag = 4194304
 	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 8388608
 	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 16777216
-	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 33554432
+	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 67108864
+	kernelPortFlagPORT_END_HAD_VLAN kernelPortFlag = 33554432
 )
 
 type kernelPortStats struct {

@@ -25,21 +25,51 @@ const (
 	VLANCommunity = kernelVlanKindVLAN_COMMUNITY
 )
 
-// Ports is a set of ports by slot.
+// PortSet is a set of ports by slot.
 type PortSet = [len(VLAN{}.Member)]uint64
 
-// VLANs returns the bridge's, all empty if it has never had any.
+// VLANs returns a copy of the bridge's, nil if it has never had any.
 func (b *Bridge) VLANs() (*VLANs, error) {
-	vlans := new(VLANs)
 	m, err := b.openTable(kernelMapVlans)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
+	vlans := new(VLANs)
 	if int(m.MaxEntries()) < len(vlans) {
-		return vlans, nil
+		return nil, nil
 	}
 	return vlans, eachVLAN(m, func(mem []VLAN) { copy(vlans[:], mem) })
+}
+
+// VLANStats are the counters of a VLAN, summed over the CPUs.
+type VLANStats = kernelVlanStats
+
+// VLANStats returns the counters of the VLANs in list, in its order; they are
+// zero where the bridge does not count.
+func (b *Bridge) VLANStats(list []uint16) ([]VLANStats, error) {
+	sums := make([]VLANStats, len(list))
+	m, err := b.openTable(kernelMapVlanStats)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	for i, vid := range list {
+		if uint32(vid) >= m.MaxEntries() {
+			continue
+		}
+		var perCPU []VLANStats
+		if err := m.Lookup(uint32(vid), &perCPU); err != nil {
+			return nil, err
+		}
+		for _, s := range perCPU {
+			sums[i].RxFrames += s.RxFrames
+			sums[i].RxBytes += s.RxBytes
+			sums[i].TxFrames += s.TxFrames
+			sums[i].TxBytes += s.TxBytes
+		}
+	}
+	return sums, nil
 }
 
 // store fills a map that no program runs with yet.

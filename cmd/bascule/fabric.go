@@ -38,6 +38,11 @@ type fabric interface {
 	DelRule(bridge string, r rule.Rule) error
 	FlushRules(bridge, port string) (n int, err error)
 	LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error)
+	VLANs(bridge string) ([]bridge.PortVLANs, error)
+	VLANTable(bridge string) ([]bridge.VLAN, error)
+	AddVLANs(bridge, port string, list []uint16, o bridge.VLANOptions) error
+	DelVLANs(bridge, port string, list []uint16) error
+	SetPrivateVLANs(bridge string, primary uint16, below bridge.PrivateVLANs) error
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)

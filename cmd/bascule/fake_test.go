@@ -26,6 +26,8 @@ type fakeFabric struct {
 	entries map[string][]bridge.Entry
 	spans   []bridge.Span
 	rules   []bridge.PortRule
+	vlans   []bridge.PortVLANs
+	table   []bridge.VLAN
 	events  []bridge.Event
 	frames  [][]capture.Frame // what a capture takes, in batches
 	missed  uint64            // before the first
@@ -290,6 +292,28 @@ func (f *fakeFabric) LoadRules(name, port, file string, r io.Reader) ([]string, 
 		f.rules = append(f.rules, bridge.PortRule{Bridge: name, Number: i + 1, Rule: r})
 	}
 	return nil, nil
+}
+
+func (f *fakeFabric) VLANs(name string) ([]bridge.PortVLANs, error) {
+	f.call("VLANs %s", name)
+	return f.vlans, nil
+}
+
+func (f *fakeFabric) VLANTable(name string) ([]bridge.VLAN, error) { return f.table, nil }
+
+func (f *fakeFabric) AddVLANs(name, port string, list []uint16, o bridge.VLANOptions) error {
+	f.call("AddVLANs %s %s %v untagged=%t pvid=%t", name, port, list, o.Untagged, o.PVID)
+	return nil
+}
+
+func (f *fakeFabric) DelVLANs(name, port string, list []uint16) error {
+	f.call("DelVLANs %s %s %v", name, port, list)
+	return nil
+}
+
+func (f *fakeFabric) SetPrivateVLANs(name string, primary uint16, below bridge.PrivateVLANs) error {
+	f.call("SetPrivateVLANs %s %d isolated=%v community=%v", name, primary, below.Isolated, below.Community)
+	return nil
 }
 
 func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {

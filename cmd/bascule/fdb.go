@@ -61,22 +61,23 @@ the address was last seen.`,
 	return cmd
 }
 
-const vlanHelp = "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag"
-
 func newFDBAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE MAC PORT",
 		Short: "add a static or sticky entry",
 		Long: `Say that an address is behind a port. An entry of that address and VLAN that was
 learned is replaced. Only the address of one station will do: not zero, not
-broadcast, not multicast.`,
+broadcast, not multicast.
+
+On a bridge that filters VLANs the port must be in the VLAN. An entry in a
+private VLAN is one of its primary VLAN, as all addresses there are.`,
 		Example: `  bascule fdb add br0 02:00:00:00:00:01 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
 		ValidArgsFunction: completeArguments(p.bridgeNames,
 			func(*cobra.Command, []string) []string { return nil }, p.portNames),
 	}
 	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", vlanHelp)
+	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs in the port's PVID")
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
@@ -99,7 +100,7 @@ func newFDBDel(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
 	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", vlanHelp)
+	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs the only one")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {

@@ -91,6 +91,17 @@ func TestScript(t *testing.T) {
 					RxFrames: 12, RxBytes: 1234, TxFrames: 3, TxBytes: 180, Learned: 4, Moves: 1, Refused: 2,
 					Drops: map[string]uint64{"same-port": 3, "mtu": 1},
 				}
+				f.vlans = []bridge.PortVLANs{
+					{Bridge: "br0", Port: "p1", Ranges: []bridge.VLANRange{
+						{First: 1, Last: 1, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}}, {First: 10, Last: 30},
+					}},
+					{Bridge: "br0", Port: "p2", Ranges: []bridge.VLANRange{}},
+				}
+				f.table = []bridge.VLAN{
+					{Bridge: "br0", ID: 1, RxFrames: 3, RxBytes: 180, TxFrames: 6, TxBytes: 360},
+					{Bridge: "br0", ID: 100, Kind: bridge.KindPrimary},
+					{Bridge: "br0", ID: 101, Kind: bridge.KindIsolated, Primary: 100},
+				}
 				f.entries = map[string][]bridge.Entry{"br0": {
 					{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p1", Updated: 3500 * time.Millisecond},
 					{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, Port: "p1", VLAN: 10, Static: true},

@@ -16,12 +16,29 @@ type model struct {
 	fdb   map[address]place
 	max   int // dynamic entries
 	mask  int // reserved addresses that are forwarded
+
+	filtering bool
+	filtered  bool        // once at least: ports have VLANs
+	below     map[int]int // private VLANs, and their primary
 }
 
 type settings struct {
 	learn, discover, mcast, bcast, hairpin bool
 	domains                                uint32
 	max                                    int // dynamic entries, 0 for no limit
+
+	pvid int
+	in   map[int]bool // VLANs; true where their frames leave without a tag
+}
+
+// The one private VLAN that is isolated, when it is private; others are
+// communities.
+const isolated = 20
+
+// A leaving is how a frame goes out.
+type leaving struct {
+	port int
+	vlan int // of its tag, 0 for none, -1 as it came
 }
 
 type address struct {
@@ -34,18 +51,29 @@ type place struct {
 	static, sticky bool
 }
 
-// forward takes a frame in and returns the ports that it leaves by.
-func (m *model) forward(in int, dst netlab.MAC, src address) []int {
+// forward takes a frame in, of whose tag src has the VLAN, and returns how it
+// leaves.
+func (m *model) forward(in int, dst netlab.MAC, src address) []leaving {
 	p, ok := m.ports[in]
 	reserved := dst[5] < 16 && netlab.MAC(append(slices.Clone(dst[:5]), 0)) == netlab.MAC{1, 0x80, 0xc2}
 	if !ok || reserved && m.mask>>dst[5]&1 == 0 || src.mac[0]&1 == 1 || src.mac == (netlab.MAC{}) {
 		return nil
 	}
+	vlan := src.vlan
+	if m.filtering {
+		if vlan == 0 {
+			vlan = p.pvid
+		}
+		if _, member := p.in[vlan]; !member {
+			return nil
+		}
+		src.vlan = m.addresses(vlan)
+	}
 	if p.learn {
 		m.learn(in, src)
 	}
 	known, ok := m.fdb[address{dst, src.vlan}]
-	var out []int
+	var out []leaving
 	for _, n := range slices.Sorted(maps.Keys(m.ports)) {
 		o := m.ports[n]
 		takes := o.discover
@@ -57,11 +85,113 @@ func (m *model) forward(in int, dst netlab.MAC, src address) []int {
 		case ok:
 			takes = n == known.port
 		}
-		if takes && (n == in && p.hairpin || n != in && p.domains&o.domains == 0) {
-			out = append(out, n)
+		tag, reaches := m.leave(o, vlan)
+		if takes && reaches && (n == in && p.hairpin || n != in && p.domains&o.domains == 0) {
+			out = append(out, leaving{n, tag})
 		}
 	}
 	return out
+}
+
+// addresses is the VLAN whose addresses a VLAN uses, if the bridge filters.
+func (m *model) addresses(vlan int) int {
+	if primary := m.below[vlan]; primary != 0 && m.filtering {
+		return primary
+	}
+	return vlan
+}
+
+// leave says whether frames of a VLAN leave by a port, and with which tag.
+func (m *model) leave(o settings, vlan int) (tag int, reaches bool) {
+	if !m.filtering {
+		return -1, true
+	}
+	with := func(untagged bool, vlan int) (int, bool) {
+		if untagged {
+			return 0, true
+		}
+		return vlan, true
+	}
+	untagged, member := o.in[vlan]
+	primary := m.below[vlan]
+	if primary == 0 {
+		if member {
+			return with(untagged, vlan)
+		}
+		any, bare := false, false
+		for v := range m.below {
+			untagged, member := o.in[v]
+			any, bare = any || member, bare || untagged
+		}
+		if vlan == aPrimary && any {
+			return with(bare, vlan)
+		}
+		return 0, false
+	}
+	primaryBare, promiscuous := o.in[primary]
+	switch {
+	case member && (promiscuous || vlan != isolated):
+		return with(untagged, vlan)
+	case promiscuous:
+		return with(primaryBare, primary)
+	}
+	return 0, false
+}
+
+// aPrimary is the only VLAN below which others are ever private.
+const aPrimary = 10
+
+// join puts a new port into the default VLAN.
+func (s *settings) join() {
+	s.pvid, s.in = 1, map[int]bool{1: true}
+}
+
+// valid reports whether no port has a private VLAN's tag without its primary.
+func (m *model) valid() bool {
+	for _, p := range m.ports {
+		for vlan, untagged := range p.in {
+			_, promiscuous := p.in[aPrimary]
+			if m.below[vlan] != 0 && !untagged && !promiscuous {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// spaces are the VLANs whose addresses a port uses.
+func (m *model) spaces(port int) map[int]bool {
+	s := map[int]bool{}
+	for vlan := range m.ports[port].in {
+		s[m.addresses(vlan)] = true
+	}
+	return s
+}
+
+// changeVLANs makes a change, if it is right, and forgets the addresses of ports
+// where they are not any more. It reports whether it did.
+func (m *model) changeVLANs(f func()) bool {
+	was, ports, below := map[int]map[int]bool{}, maps.Clone(m.ports), maps.Clone(m.below)
+	for n, p := range m.ports {
+		was[n] = m.spaces(n)
+		p.in = maps.Clone(p.in)
+		m.ports[n] = p
+	}
+	f()
+	if !m.valid() {
+		m.ports, m.below = ports, below
+		return false
+	}
+	for n := range m.ports {
+		for vlan := range was[n] {
+			if !m.spaces(n)[vlan] {
+				for _, a := range m.match(n, vlan, true, true) {
+					delete(m.fdb, a)
+				}
+			}
+		}
+	}
+	return true
 }
 
 func (m *model) learn(in int, src address) {

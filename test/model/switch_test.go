@@ -7,6 +7,7 @@ package model
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 // What frames and entries are about: few addresses, so that they meet often.
 var (
 	stations = []netlab.MAC{netlab.Station(1), netlab.Station(2), netlab.Station(3), netlab.Station(4), netlab.Station(5)}
-	vlans    = []int{0, 0, 0, 10, 20}
+	vlans    = []int{0, 0, 0, 10, 20, 30}
 	groups   = []netlab.MAC{netlab.Broadcast, netlab.Group(1), {1, 0x80, 0xc2, 0, 0, 3}, {1, 0x80, 0xc2, 0, 0, 14}, {1, 0x80, 0xc2, 0, 0, 0x10}}
 	domains  = []string{"none", "none", "1", "2", "1,2", "31"}
 	masks    = []uint32{0, 0, 1 << 1, 1 << 2, 1<<1 | 1<<2, 1 << 31}
@@ -54,7 +55,7 @@ func TestModel(t *testing.T) {
 		}
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &machine{T: rt, lab: l, model: model{ports: map[int]settings{}, fdb: map[address]place{}, max: 65536}}
+		m := &machine{T: rt, lab: l, model: model{ports: map[int]settings{}, fdb: map[address]place{}, max: 65536, below: map[int]int{}}}
 		m.do("bridge", "add", "br0")
 		defer m.do("bridge", "del", "br0")
 		for range 3 {
@@ -68,6 +69,10 @@ func TestModel(t *testing.T) {
 			"delete port":   m.delPort,
 			"set port":      m.setPort,
 			"set bridge":    m.setBridge,
+			"filter VLANs":  m.setFiltering,
+			"set VLANs":     m.setVLANs,
+			"more VLANs":    m.setVLANs,
+			"private VLANs": m.setPrivate,
 			"add entry":     m.addEntry,
 			"delete entry":  m.delEntry,
 			"flush":         m.flush,
@@ -130,21 +135,123 @@ func (m *machine) frames(t *rapid.T) {
 		if tagged {
 			f = f.Tagged(uint16(vlan), 3)
 		}
-		want := m.forward(in, dst, address{src, vlan})
-		var got []int
-		for i, e := range m.lab.Deliver(m.end(in), f) {
-			for _, g := range e {
-				if g != f {
-					t.Fatalf("%v arrived instead of %v", g, f)
-				}
-				got = append(got, portOf(m.lab, i))
+		want := map[int]netlab.Frame{}
+		for _, l := range m.forward(in, dst, address{src, vlan}) {
+			want[l.port] = f
+			if l.vlan == -1 {
+				continue
+			}
+			priority := uint8(0)
+			if tagged {
+				want[l.port], priority = f[:12]+f[16:], 3
+			}
+			if l.vlan > 0 {
+				want[l.port] = want[l.port].Tagged(uint16(l.vlan), priority)
 			}
 		}
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Fatalf("%v from port %d: left by ports %v, should leave by %v", f, in, got, want)
+		got := map[int]netlab.Frame{}
+		for e, frames := range m.lab.Deliver(m.end(in), f) {
+			if len(frames) > 1 {
+				t.Fatalf("%v arrived %d times at %v", f, len(frames), e)
+			}
+			for _, g := range frames {
+				got[portOf(m.lab, e)] = g
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%v from port %d: left as %v, should leave as %v", f, in, got, want)
 		}
 	}
+}
+
+// setFiltering switches VLAN filtering, on more often than off.
+func (m *machine) setFiltering(t *rapid.T) {
+	on := rapid.IntRange(0, 2).Draw(t, "filtering") > 0
+	m.do("bridge", "set", "br0", "--vlan-filtering="+map[bool]string{true: "on", false: "off"}[on])
+	if on != m.filtering {
+		for _, a := range m.dynamic(0) {
+			delete(m.fdb, a)
+		}
+	}
+	if on && !m.filtered {
+		for n, p := range m.ports {
+			p.join()
+			m.ports[n] = p
+		}
+	}
+	m.filtering, m.filtered = on, m.filtered || on
+}
+
+// setVLANs puts a port into VLANs, or takes it out of some.
+func (m *machine) setVLANs(t *rapid.T) {
+	port := m.drawPort(t)
+	p, there := m.ports[port]
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom([]int{1, 10, 20, 30}), 1, 3, rapid.ID).Draw(t, "VLANs")
+	var words []string
+	for _, vlan := range list {
+		words = append(words, fmt.Sprint(vlan))
+	}
+	args := []string{"vlan", "add", "br0", m.end(port).Port, strings.Join(words, ",")}
+	allowed := there && m.filtering
+	if rapid.IntRange(0, 2).Draw(t, "delete") == 0 {
+		args[1] = "del"
+		for _, vlan := range list {
+			_, member := p.in[vlan]
+			allowed = allowed && member
+		}
+		m.try(allowed && m.changeVLANs(func() {
+			p := m.ports[port]
+			for _, vlan := range list {
+				delete(p.in, vlan)
+				if p.pvid == vlan {
+					p.pvid = 0
+				}
+			}
+			m.ports[port] = p
+		}), args...)
+		return
+	}
+	untagged, pvid := rapid.Bool().Draw(t, "untagged"), rapid.Bool().Draw(t, "pvid")
+	if untagged {
+		args = append(args, "--untagged")
+	}
+	if pvid {
+		args = append(args, "--pvid")
+		allowed = allowed && len(list) == 1
+	}
+	m.try(allowed && m.changeVLANs(func() {
+		p := m.ports[port]
+		for _, vlan := range list {
+			p.in[vlan] = untagged
+			if p.pvid == vlan {
+				p.pvid = 0
+			}
+			if pvid {
+				p.pvid = vlan
+			}
+		}
+		m.ports[port] = p
+	}), args...)
+}
+
+// setPrivate makes VLANs private below another, or ordinary again.
+func (m *machine) setPrivate(t *rapid.T) {
+	one, two := rapid.Bool().Draw(t, "isolated"), rapid.Bool().Draw(t, "community")
+	word := func(on bool, vlan int) string {
+		if on {
+			return fmt.Sprint(vlan)
+		}
+		return "none"
+	}
+	m.try(m.filtering && m.changeVLANs(func() {
+		clear(m.below)
+		if one {
+			m.below[isolated] = aPrimary
+		}
+		if two {
+			m.below[30] = aPrimary
+		}
+	}), "vlan", "private", "br0", fmt.Sprint(aPrimary), "--isolated", word(one, isolated), "--community", word(two, 30))
 }
 
 func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
@@ -188,6 +295,9 @@ func (m *machine) addPort(t *rapid.T) {
 	args, s := drawFlags(t, settings{learn: true, discover: true, mcast: true, bcast: true})
 	m.try(!there, append([]string{"port", "add", "br0", m.end(port).Port, "--hook", drawHook(t, port)}, args...)...)
 	if !there {
+		if m.filtered {
+			s.join()
+		}
 		m.ports[port] = s
 	}
 }
@@ -273,12 +383,21 @@ func (m *machine) entries(t *rapid.T) map[address]place {
 func (m *machine) addEntry(t *rapid.T) {
 	port, a := m.drawPort(t), address{draw(t, "mac", stations), draw(t, "vlan", vlans)}
 	sticky := rapid.Bool().Draw(t, "sticky")
+	p, there := m.ports[port]
+	vlan := a.vlan // as it is given
+	member := true
+	if m.filtering {
+		if a.vlan == 0 {
+			a.vlan = p.pvid
+		}
+		_, member = p.in[a.vlan]
+		a.vlan = m.addresses(a.vlan)
+	}
 	old, known := m.fdb[a]
-	_, there := m.ports[port]
-	allowed := there && !(known && (old.static || old.sticky) && old.port != port)
+	allowed := there && member && !(known && (old.static || old.sticky) && old.port != port)
 	args := []string{"fdb", "add", "br0", a.mac.String(), m.end(port).Port}
-	if a.vlan > 0 {
-		args = append(args, "--vlan", fmt.Sprint(a.vlan))
+	if vlan > 0 {
+		args = append(args, "--vlan", fmt.Sprint(vlan))
 	}
 	if sticky {
 		args = append(args, "--sticky")
@@ -294,6 +413,21 @@ func (m *machine) delEntry(t *rapid.T) {
 	args := []string{"fdb", "del", "br0", a.mac.String()}
 	if a.vlan > 0 {
 		args = append(args, "--vlan", fmt.Sprint(a.vlan))
+	}
+	if m.filtering && a.vlan == 0 { // the only one
+		var list []address
+		for b := range m.fdb {
+			if b.mac == a.mac {
+				list = append(list, b)
+			}
+		}
+		if len(list) != 1 {
+			m.try(false, args...)
+			return
+		}
+		a = list[0]
+	} else {
+		a.vlan = m.addresses(a.vlan)
 	}
 	_, known := m.fdb[a]
 	m.try(known, args...)
@@ -312,6 +446,7 @@ func (m *machine) flush(t *rapid.T) {
 	if rapid.Bool().Draw(t, "of a VLAN") {
 		vlan = draw(t, "vlan", vlans)
 		args = append(args, "--vlan", fmt.Sprint(vlan))
+		vlan = m.addresses(vlan)
 	}
 	if pinned {
 		args = append(args, "--static")

@@ -32,6 +32,7 @@ const (
 	typeData   = 0x88b5 // IEEE 802 local experimental ethertype 1: the tests' frames
 	typeMarker = 0x88b6 // ethertype 2: the lab's own marks
 	typeVLAN   = 0x8100
+	typeQinQ   = 0x88a8 // of a service tag
 
 	headerLen = 14
 	tagLen    = 4
@@ -65,6 +66,10 @@ func newFrame(dst, src MAC, ethertype uint16, number uint32, size int) Frame {
 func (f Frame) Tagged(vlan uint16, priority uint8) Frame {
 	return f.withTag(typeVLAN, uint16(priority)<<13|vlan)
 }
+
+// ServiceTagged returns the frame with an 802.1ad service tag put in front of
+// what it carries.
+func (f Frame) ServiceTagged(vlan uint16) Frame { return f.withTag(typeQinQ, vlan) }
 
 func (f Frame) withTag(tpid, tci uint16) Frame {
 	tag := make([]byte, 0, tagLen)

@@ -205,8 +205,8 @@ func (e *End) PlugAgain(index int) {
 func (e *End) Leave() { e.gone = true }
 
 // ReadyForXDP makes the end one that can talk through XDP: it takes frames that
-// were sent by XDP (GRO on), and sends none whose checksum is left to the
-// device, since XDP forgets that it is missing.
+// were sent by XDP (GRO on), and sends none whose checksum or VLAN tag is left
+// to the device, since XDP forgets what is missing.
 func (e *End) ReadyForXDP() {
 	e.lab.t.Helper()
 	e.SetOffloads(true, true)
@@ -216,7 +216,9 @@ func (e *End) ReadyForXDP() {
 			return err
 		}
 		defer tool.Close()
-		return tool.Change(e.Ifname, map[string]bool{"tx-checksum-ip-generic": false})
+		return tool.Change(e.Ifname, map[string]bool{
+			"tx-checksum-ip-generic": false, "tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false,
+		})
 	}))
 }
 

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newVLAN(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "vlan",
+		Short: "show and change the VLANs of ports",
+		Long: `On a bridge with --vlan-filtering each port is in some VLANs (IEEE 802.1Q), and
+a frame stays in its own: it comes in only by a port that is in its VLAN, and
+goes out only by such ports. A frame without a tag, or with a priority alone, is
+in the VLAN that is the port's PVID. Frames leave with the tag of their VLAN,
+or, where the port is an untagged member, without.
+
+A new port is an untagged member of the bridge's --default-pvid, which is its
+PVID, too. Changes take effect in one step; no frame is lost.`,
+		Example: `  bascule bridge add br0 --vlan-filtering --default-pvid none
+  # an access port, and a trunk
+  bascule vlan add br0 veth0 10 --untagged --pvid
+  bascule vlan add br0 eth1 10,20-30
+  bascule vlan show br0`,
+	}
+	cmd.AddCommand(newVLANAdd(p), newVLANDel(p), newVLANPrivate(p), newVLANShow(p))
+	return cmd
+}
+
+func newVLANAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add BRIDGE PORT LIST",
+		Short: "put a port into VLANs",
+		Long: `Put a port into the VLANs of LIST, such as 10 or 10,20-30. Where it is in one of
+them already, it is in it now as said here. A port has one PVID: the former
+one stays a VLAN of the port, and frames without a tag are not in it any more.`,
+		Example: `  bascule vlan add br0 eth1 10,20-30
+  # an access port: 10 instead of the default VLAN
+  bascule vlan add br0 veth0 10 --untagged --pvid
+  bascule vlan del br0 veth0 1`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	var o bridge.VLANOptions
+	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
+	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "frames that come without a tag are in the VLAN, of which there is one")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		list, err := bridge.ParseVLANs(args[2])
+		if err != nil {
+			return err
+		}
+		return p.with(func(s fabric) error { return s.AddVLANs(args[0], args[1], list, o) })
+	}
+	return cmd
+}
+
+func newVLANDel(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "del BRIDGE PORT LIST",
+		Short: "take a port out of VLANs",
+		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30. It must be in
+every one of them; otherwise nothing is changed. The port's addresses in them
+are forgotten, static ones, too.`,
+		Example: `  bascule vlan del br0 veth0 1
+  bascule vlan del br0 eth1 20-30`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			list, err := bridge.ParseVLANs(args[2])
+			if err != nil {
+				return err
+			}
+			return p.with(func(s fabric) error { return s.DelVLANs(args[0], args[1], list) })
+		},
+	}
+}
+
+func newVLANPrivate(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "private BRIDGE PRIMARY",
+		Short: "make VLANs private below a primary VLAN",
+		Long: `Make VLANs private below the VLAN PRIMARY (RFC 5517). The ports in the primary
+VLAN are promiscuous: they talk to all. A port whose PVID is an isolated VLAN
+talks to promiscuous ports alone; ports of a community VLAN talk to these and to
+each other. All of them share their addresses, which the FDB has in the primary
+VLAN. A trunk to a switch that has the same private VLANs takes all of them with
+their tags, the primary, too.
+
+Each option names all VLANs of its kind; none takes them away, and what is not
+given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`,
+		Example: `  bascule vlan private br0 100 --isolated 101 --community 102,103
+  bascule vlan add br0 uplink 100 --untagged --pvid
+  bascule vlan add br0 veth0 101 --untagged --pvid
+  # ordinary VLANs again
+  bascule vlan private br0 100 --isolated none --community none`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
+	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk to promiscuous ports alone, or none")
+	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		primary, err := bridge.ParseVLANs(args[1])
+		if err != nil {
+			return err
+		}
+		if len(primary) > 1 {
+			return usagef(cmd, "%s is not one VLAN", args[1])
+		}
+		if isolated.list == nil && community.list == nil {
+			return usagef(cmd, "nothing to change: give --isolated or --community")
+		}
+		return p.with(func(s fabric) error {
+			return s.SetPrivateVLANs(args[0], primary[0], bridge.PrivateVLANs{Isolated: isolated.list, Community: community.list})
+		})
+	}
+	return cmd
+}
+
+// vlanList is a flag's value that is a list of VLANs, or none: nil until it is
+// given.
+type vlanList struct {
+	name string
+	list []uint16
+}
+
+func (l *vlanList) Set(value string) (err error) {
+	if value == "none" {
+		l.list = []uint16{}
+		return nil
+	}
+	l.list, err = bridge.ParseVLANs(value)
+	return err
+}
+
+func (l *vlanList) Type() string   { return l.name }
+func (l *vlanList) String() string { return "" }
+
+func newVLANShow(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [BRIDGE [PORT]]",
+		Short: "show the VLANs of ports, or counters of VLANs",
+		Long: `Show the VLANs of the ports of all bridges that filter VLANs, of one, or of one
+port, in ranges. PVID marks the VLAN of frames that come without a tag, Egress
+Untagged those whose frames leave without. Private VLANs stand at the end,
+without a port.
+
+With --stats, show what went through each VLAN since --vlan-stats was switched
+on: as rx, frames that came in, counted in the VLAN of the port that they came
+by; as tx, frames that went out, once for each port.`,
+		Example: `  bascule vlan show
+  bascule vlan show br0 veth0
+  bascule -j vlan show br0 | jq -r '.[] | select(.vlans == []) | .ifname'
+  bascule vlan show br0 --stats`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+	}
+	stats := cmd.Flags().Bool("stats", false, "show counters of VLANs")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		args = append(args, "", "")
+		if *stats && args[1] != "" {
+			return usagef(cmd, "a VLAN counts for all of its ports: leave %s out", args[1])
+		}
+		return p.with(func(s fabric) error {
+			table, err := s.VLANTable(args[0])
+			if err != nil {
+				return err
+			}
+			if *stats {
+				if err := checkCounting(s, args[0], &table); err != nil {
+					return err
+				}
+				return p.printVLANStats(table)
+			}
+			list, err := s.VLANs(args[0])
+			if err != nil {
+				return err
+			}
+			if name := args[1]; name != "" {
+				list = slices.DeleteFunc(list, func(v bridge.PortVLANs) bool { return v.Port != name })
+				if len(list) == 0 {
+					return fmt.Errorf("cannot show the VLANs of port %s: bridge %s has no such port; see 'bascule port show %s'", name, args[0], args[0])
+				}
+				table = nil
+			}
+			return p.printVLANs(list, table)
+		})
+	}
+	return cmd
+}
+
+// checkCounting leaves in table the bridges that count by VLAN; the one of the
+// name must.
+func checkCounting(s fabric, name string, table *[]bridge.VLAN) error {
+	counts := map[string]bool{}
+	list, err := s.Bridges()
+	if err != nil {
+		return err
+	}
+	for _, b := range list {
+		counts[b.Name] = b.Config.VLANStats
+	}
+	if name != "" && !counts[name] {
+		return errors.New("cannot show the counters of " + name + "'s VLANs: it has none; switch them on with 'bascule bridge set " + name + " --vlan-stats'")
+	}
+	*table = slices.DeleteFunc(slices.Clone(*table), func(v bridge.VLAN) bool { return !counts[v.Bridge] })
+	return nil
+}
+
+// vlansJSON are a port's VLANs, or the private ones of a bridge, for programs;
+// the names are those of `bridge -j -c vlan show` where that has the thing.
+type vlansJSON struct {
+	Name   string     `json:"ifname"`
+	Bridge string     `json:"master,omitempty"` // of a port
+	VLANs  []vlanJSON `json:"vlans"`
+}
+
+type vlanJSON struct {
+	VLAN    uint16   `json:"vlan"`
+	End     uint16   `json:"vlanEnd,omitempty"`
+	Flags   []string `json:"flags,omitempty"`
+	Kind    string   `json:"type,omitempty"`
+	Primary uint16   `json:"primary,omitempty"`
+	*vlanStatsJSON
+}
+
+type vlanStatsJSON struct {
+	RxBytes  uint64 `json:"rx_bytes"`
+	RxFrames uint64 `json:"rx_packets"`
+	TxBytes  uint64 `json:"tx_bytes"`
+	TxFrames uint64 `json:"tx_packets"`
+}
+
+func vlanFlags(o bridge.VLANOptions) (flags []string) {
+	if o.PVID {
+		flags = append(flags, "PVID")
+	}
+	if o.Untagged {
+		flags = append(flags, "Egress Untagged")
+	}
+	return flags
+}
+
+// byBridge are VLANs under the names of their bridges.
+func byBridge(table []bridge.VLAN, stats bool) (list []vlansJSON) {
+	for _, v := range table {
+		if len(list) == 0 || list[len(list)-1].Name != v.Bridge {
+			list = append(list, vlansJSON{Name: v.Bridge})
+		}
+		j := vlanJSON{VLAN: v.ID, Kind: v.Kind, Primary: v.Primary}
+		if stats {
+			j.vlanStatsJSON = &vlanStatsJSON{v.RxBytes, v.RxFrames, v.TxBytes, v.TxFrames}
+		}
+		list[len(list)-1].VLANs = append(list[len(list)-1].VLANs, j)
+	}
+	return list
+}
+
+func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) error {
+	private := slices.DeleteFunc(slices.Clone(table), func(v bridge.VLAN) bool { return v.Kind == "" })
+	if p.json {
+		list := []vlansJSON{}
+		for _, port := range ports {
+			j := vlansJSON{Name: port.Port, Bridge: port.Bridge, VLANs: []vlanJSON{}}
+			for _, r := range port.Ranges {
+				v := vlanJSON{VLAN: r.First, Flags: vlanFlags(r.VLANOptions)}
+				if r.Last != r.First {
+					v.End = r.Last
+				}
+				j.VLANs = append(j.VLANs, v)
+			}
+			list = append(list, j)
+		}
+		return p.printJSON(append(list, byBridge(private, false)...))
+	}
+	var rows [][]string
+	for _, port := range ports {
+		if len(port.Ranges) == 0 {
+			rows = append(rows, []string{port.Bridge, port.Port, "-", "-"})
+		}
+		for _, r := range port.Ranges {
+			ids := fmt.Sprint(r.First)
+			if r.Last != r.First {
+				ids += fmt.Sprintf("-%d", r.Last)
+			}
+			rows = append(rows, []string{port.Bridge, port.Port, ids, orDash(strings.Join(vlanFlags(r.VLANOptions), ", "))})
+		}
+	}
+	for _, v := range private {
+		rows = append(rows, []string{v.Bridge, "-", fmt.Sprint(v.ID), kindOf(v)})
+	}
+	return printList(p, rows, func(row []string) []string { return row }, "BRIDGE PORT VLAN FLAGS", func(row []string) []string { return row })
+}
+
+// kindOf says what a VLAN is to others.
+func kindOf(v bridge.VLAN) string {
+	if v.Primary != 0 {
+		return fmt.Sprintf("%s, below %d", v.Kind, v.Primary)
+	}
+	return cmp.Or(v.Kind, "-")
+}
+
+func (p *program) printVLANStats(table []bridge.VLAN) error {
+	if p.json {
+		return p.printJSON(append([]vlansJSON{}, byBridge(table, true)...))
+	}
+	return printList(p, table, func(v bridge.VLAN) bridge.VLAN { return v }, "BRIDGE VLAN RX-FRAMES RX-BYTES TX-FRAMES TX-BYTES TYPE",
+		func(v bridge.VLAN) []string {
+			return []string{
+				v.Bridge, fmt.Sprint(v.ID), fmt.Sprint(v.RxFrames), fmt.Sprint(v.RxBytes),
+				fmt.Sprint(v.TxFrames), fmt.Sprint(v.TxBytes), kindOf(v),
+			}
+		})
+}
