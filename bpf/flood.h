@@ -11,7 +11,7 @@
 
 struct flood {
 	/* by value: what a loop takes the address of cannot stay in registers */
-	struct hook h;
+	struct __sk_buff *skb;
 	struct frame f;
 	struct verdict v;
 	u32 last; /* the port that takes the frame itself; the others take copies */
@@ -57,7 +57,7 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 
 static __always_inline void flood_port(struct flood *flood, u32 slot)
 {
-	struct __sk_buff *skb = flood->h.ctx;
+	struct __sk_buff *skb = flood->skb;
 	/* which hook it is must be a constant: some helpers are of one alone */
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	const struct frame *f = &flood->f;
@@ -140,7 +140,7 @@ static long flood_member(u32 n, struct flood *flood)
 
 	if (!row)
 		return 1;
-	while (!flood->word) {
+	if (!flood->word) {
 		flood->base += 64;
 		if (flood->base >= cfg.slots || flood->base >= MAX_PORTS)
 			return 1;
@@ -153,10 +153,10 @@ static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
-static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h,
-				     const struct frame *f, struct verdict *v)
+static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
+				     struct verdict *v)
 {
-	struct flood flood = {.h = *h, .f = *f, .v = *v, .has = f->outer};
+	struct flood flood = {.skb = skb, .f = *f, .v = *v, .has = f->outer};
 
 	if (on(FEATURE_VLANS)) {
 		flood.word = v->row ? v->row->reach[0] : 0;

@@ -144,7 +144,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 			note_in(&f, &v);
 		if (on(FEATURE_CAPTURE))
 			capture_frame(skb, v.in, v.vid, CAPTURE_IN, 0);
-		return flood_skb(skb, &h, &f, &v);
+		return flood_skb(skb, &f, &v);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
 		return bpf_redirect(port_at(v.in)->ifindex, 0);
