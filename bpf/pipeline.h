@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "binding.h"
 #include "fdb.h"
 #include "guard.h"
 #include "rules.h"
@@ -93,8 +94,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		reason = guard(h, f, v, in);
 		if (reason)
 			return refuse(v, reason);
-		if (v->answered)
-			return ACTION_ANSWERED;
 	}
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
 		return refuse(v, DROP_NON_IP);
@@ -170,6 +169,8 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 			return refuse(v, DROP_LIMIT);
 	}
 
+	if (on(FEATURE_SUPPRESS) && v->answered)
+		return ACTION_ANSWERED;
 	if (f->dst == BROADCAST) {
 		v->flood = PORT_BCAST_FLOOD;
 		return ACTION_FLOOD;

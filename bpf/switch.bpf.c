@@ -134,7 +134,9 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		return flood_skb(skb, &h, &f, &v);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
-		return bpf_redirect(port_at(v.in)->ifindex, 0);
+		if (on(FEATURES_NOTE))
+			note_in(skb, &f, &v);
+		return answer_skb(skb, &f, &v);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:

@@ -28,7 +28,7 @@ struct verdict {
 	u32 out; /* slot, for ACTION_SEND */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
-	u64 word; /* what the FDB has for the destination */
+	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for */
 	struct vlan *row; /* VLAN filtering: the frame's VLAN */
 	u16 vid; /* VLAN that the frame is in */
 	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
@@ -36,7 +36,8 @@ struct verdict {
 	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
 	u16 rule_out;
 	u16 spans; /* span ports that have a copy of the frame already */
-	u8 answered;
+	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
+	u8 router; /* and whether that may be a router */
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
 };
 

@@ -17,8 +17,10 @@ const (
 
 	instructionSlack = 10 // percent
 
-	verifiedTCX     = 6000 // instructions that the verifier looks at, at most
-	verifiedXDP     = 3000
+	// instructions that the verifier looks at, at most; what looks into frames
+	// (bpf/binding.h, trust.h) is half of it
+	verifiedTCX     = 12000
+	verifiedXDP     = 8000
 	verifiedControl = 12000
 )
 
@@ -81,6 +83,10 @@ func TestFeatureCosts(t *testing.T) {
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
+		{"source guard", sourceGuard, true, true},
+		{"DHCP guard", dhcpGuard, true, true},
+		{"RA guard", raGuard, true, true},
+		{"suppression", suppress, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
 	for _, tt := range tests {
@@ -105,6 +111,10 @@ func TestVerifierBudget(t *testing.T) {
 		p[0].Domains, p[1].Domains = 2, 2
 		p[1].Flags &^= PortLearn
 		p[2].Peer = 2
+		sourceGuard(c, p)
+		dhcpGuard(c, p)
+		raGuard(c, p)
+		suppress(c, p)
 	}
 	tests := []struct {
 		name   string
@@ -117,6 +127,10 @@ func TestVerifierBudget(t *testing.T) {
 		{"discover off", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags &^= PortDiscover }},
 		{"protected", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }},
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
+		{"source guard", func(c *Config, p []*Port) { allXDP(c, p); sourceGuard(c, p) }},
+		{"DHCP guard", func(c *Config, p []*Port) { allXDP(c, p); dhcpGuard(c, p) }},
+		{"RA guard", func(c *Config, p []*Port) { allXDP(c, p); raGuard(c, p) }},
+		{"suppression", func(c *Config, p []*Port) { allXDP(c, p); suppress(c, p) }},
 		{"everything", everything},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)

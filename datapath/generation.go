@@ -28,7 +28,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats,
+	kernelMapVlans, kernelMapVlanStats, kernelMapBindings,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.

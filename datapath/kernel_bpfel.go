@@ -13,6 +13,20 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelBinding struct {
+	_    structs.HostLayout
+	Mac  uint64
+	Port uint32
+	Pad  uint32
+}
+
+type kernelBindingKey struct {
+	_       structs.HostLayout
+	Vlan    uint16
+	Type    uint16
+	Address [4]uint32
+}
+
 type kernelBridgeFlag uint32
 
 const (
@@ -340,10 +354,12 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapBindings        = "bindings"
 	kernelMapClock           = "clock"
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapLooks           = "looks"
 	kernelMapStats           = "stats"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
@@ -409,10 +425,12 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Bindings   *ebpf.MapSpec `ebpf:"bindings"`
 	Clock      *ebpf.MapSpec `ebpf:"clock"`
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	Looks      *ebpf.MapSpec `ebpf:"looks"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -450,10 +468,12 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Bindings   *ebpf.Map `ebpf:"bindings"`
 	Clock      *ebpf.Map `ebpf:"clock"`
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	Looks      *ebpf.Map `ebpf:"looks"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -466,10 +486,12 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Bindings,
 		m.Clock,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Looks,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,

@@ -16,10 +16,12 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	lockedMapBindings        = "bindings"
 	lockedMapClock           = "clock"
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapLooks           = "looks"
 	lockedMapStats           = "stats"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
@@ -87,10 +89,12 @@ type lockedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedMapSpecs struct {
+	Bindings   *ebpf.MapSpec `ebpf:"bindings"`
 	Clock      *ebpf.MapSpec `ebpf:"clock"`
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	Looks      *ebpf.MapSpec `ebpf:"looks"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -130,10 +134,12 @@ func (o *lockedObjects) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedMaps struct {
+	Bindings   *ebpf.Map `ebpf:"bindings"`
 	Clock      *ebpf.Map `ebpf:"clock"`
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	Looks      *ebpf.Map `ebpf:"looks"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -146,10 +152,12 @@ type lockedMaps struct {
 
 func (m *lockedMaps) Close() error {
 	return _LockedClose(
+		m.Bindings,
 		m.Clock,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Looks,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,
