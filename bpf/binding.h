@@ -284,8 +284,8 @@ static __always_inline bool question_reaches(const struct verdict *v, u32 holder
 
 /*
  * Looks into every frame: 0 or the reason against it. Where the switch is to
- * answer the frame itself it sets v->answered, and v->word to the MAC that is
- * asked for. XDP learns that there is a reason, and leaves the frame to tcx.
+ * answer the frame itself it sets v->answered, and v->word and v->out to the MAC
+ * that is asked for and its port. XDP learns that there is a reason, and leaves the frame to tcx.
  */
 static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
 				 const volatile struct port *in)
@@ -322,7 +322,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	if (on(FEATURE_SUPPRESS) && !reason && l->question && question_reaches(v, l->holder, in)) {
 		v->answered = l->question;
 		v->word = l->answer;
-		v->router = !!(port_at(l->holder)->flags & PORT_TRUSTED);
+		v->out = SLOT(l->holder);
 	}
 	return reason;
 }
@@ -446,7 +446,7 @@ static __always_inline int answer_skb(struct __sk_buff *skb, const struct frame 
 		 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
 		 * host is a router means nothing as long as it does not advertise itself
 		 */
-		if (!on(FEATURE_RA_GUARD) || v->router)
+		if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
 			q.router = ND_ROUTER;
 		if (answer_nd(skb, &q))
 			return TC_ACT_SHOT;

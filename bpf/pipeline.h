@@ -169,15 +169,9 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 			return refuse(v, DROP_LIMIT);
 	}
 
-	if (on(FEATURE_SUPPRESS) && v->answered)
-		return ACTION_ANSWERED;
-	if (f->dst == BROADCAST) {
-		v->flood = PORT_BCAST_FLOOD;
-		return ACTION_FLOOD;
-	}
 	if (mac_is_group(f->dst)) {
-		v->flood = PORT_MCAST_FLOOD;
-		return ACTION_FLOOD;
+		v->flood = f->dst == BROADCAST ? PORT_BCAST_FLOOD : PORT_MCAST_FLOOD;
+		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {

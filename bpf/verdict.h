@@ -37,7 +37,6 @@ struct verdict {
 	u16 rule_out;
 	u16 spans; /* span ports that have a copy of the frame already */
 	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
-	u8 router; /* and whether that may be a router */
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
 };
 

@@ -341,8 +341,10 @@ func (b *Bridge) converge(g *generation) error {
 	if !left {
 		return nil
 	}
-	_, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1})
-	return err
+	if _, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1}); err != nil {
+		return err
+	}
+	return b.collectBindings()
 }
 
 // collect removes the folders of all generations but the current, and what a

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"net"
+	"net/netip"
 
 	"bascule/bridge"
 )
@@ -26,6 +27,11 @@ type fabric interface {
 	AddEntry(bridge string, e bridge.Entry) error
 	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)
+
+	Bindings(bridge, port string) ([]bridge.Binding, error)
+	AddBinding(b bridge.Binding) error
+	DelBinding(bridge string, a netip.Addr, vlan uint16) error
+	FlushBindings(bridge string, m bridge.Match) (n int, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Close() error
