@@ -56,6 +56,7 @@ generate:
 fuzz:
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzTCX$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzXDP$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzAnswer$$' -fuzztime $(FUZZTIME)
 
 # Everything that looks at the source and runs nothing of it.
 check:

@@ -143,6 +143,7 @@ static __always_inline u32 look_through(const struct hook *h, struct look *l)
 	u32 at = ETHER_HEADER - 2, tags = 0;
 	u16 type = 0;
 
+	l->type = 0;
 	if (l->beside) {
 		l->plain = l->beside == own;
 		tags = 1;

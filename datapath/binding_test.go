@@ -487,6 +487,8 @@ func TestSuppressARP(t *testing.T) {
 		want  []byte // nil: flooded
 	}{
 		{"question", 0, ask(broadcast, a, "192.0.2.1", "192.0.2.2"), answer(a, b, "192.0.2.2", "192.0.2.1")},
+		// what the last frame was must not be remembered
+		{"a length instead of a type", 0, ether(broadcast, a, 0, arp(arpRequest, a, "192.0.2.1", none, "192.0.2.2")), nil},
 		{"question to a group", 0, ask(group(1), a, "192.0.2.1", "192.0.2.2"), answer(a, b, "192.0.2.2", "192.0.2.1")},
 		{"question for nobody", 0, ask(broadcast, a, "192.0.2.1", "192.0.2.9"), nil},
 		{"tagged", 0, retagged(ask(broadcast, a, "192.0.2.1", "192.0.2.2"), tag10), retagged(answer(a, c, "192.0.2.2", "192.0.2.1"), tag10)},

@@ -356,7 +356,7 @@ func suppressionHosts(t *testing.T, hook string) {
 		asks := f[12:14] == netlab.Frame(be16(typeIPv6)) && len(f) >= 78 && f[54] == solicit
 		bound = bound || asks && (string(f[62:78]) == string(h[0].IPv6.AsSlice()) || string(f[62:78]) == string(h[1].IPv6.AsSlice()))
 		if bound {
-			t.Errorf("a question for a bound address was flooded: %x", f)
+			t.Errorf("a question for a bound address was flooded: % x", []byte(f))
 		}
 	}
 }
