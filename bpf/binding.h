@@ -74,6 +74,7 @@ static __always_inline void ask(struct look *l, u32 kind, const struct binding *
 static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 {
 	struct arp *a = &l->arp;
+	struct binding *b;
 
 	if (frame_bytes(h, l->at, a, sizeof(*a)) || a->ptype != bpf_htons(ETH_P_IP) ||
 	    a->hlen != ETH_ALEN || a->plen != sizeof(a->spa))
@@ -86,8 +87,11 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 			   : a->op != bpf_htons(ARPOP_REQUEST))
 			return DROP_SPOOFED;
 	}
-	if (looks_for(l, LOOK_QUESTION) && a->op == bpf_htons(ARPOP_REQUEST))
-		ask(l, QUESTION_ARP, binding_of4(l, a->tpa));
+	if (looks_for(l, LOOK_QUESTION) && a->op == bpf_htons(ARPOP_REQUEST)) {
+		b = binding_of4(l, a->tpa);
+		if (b && b->mac != mac_at(a->sha))
+			ask(l, QUESTION_ARP, b);
+	}
 	return 0;
 }
 
@@ -176,7 +180,7 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	struct ipv6hdr *ip = &l->ip6;
 	struct chain *c = &l->chain;
 	bool nobody = address6_is_zero(&ip->saddr);
-	u32 options;
+	u32 end, options;
 
 	if (c->end == CHAIN_UNKNOWN)
 		return true;
@@ -209,8 +213,9 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	    (frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) ||
 	     !binding_permits(l, binding_of6(l, &l->nd.target))))
 		return true;
-	return nd_options_lie(h, l, c->at + options,
-			      l->at + sizeof(*ip) + bpf_ntohs(ip->payload_len), nobody);
+	/* stations do not cut off a packet that has length 0, as a jumbogram (RFC 2675) */
+	end = ip->payload_len ? l->at + sizeof(*ip) + bpf_ntohs(ip->payload_len) : l->len;
+	return nd_options_lie(h, l, c->at + options, end, nobody);
 }
 
 static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
@@ -285,7 +290,8 @@ static __always_inline bool question_reaches(const struct verdict *v, u32 holder
 /*
  * Looks into every frame: 0 or the reason against it. Where the switch is to
  * answer the frame itself it sets v->answered, and v->word and v->out to the MAC
- * that is asked for and its port. XDP learns that there is a reason, and leaves the frame to tcx.
+ * that is asked for and its port. XDP learns that there is a reason, and leaves
+ * the frame to tcx.
  */
 static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
 				 const volatile struct port *in)
@@ -310,6 +316,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	l->src = f->src;
 	l->port = in->id;
 	l->vlan = v->vlan;
+	l->len = f->len;
 	l->wants = wants;
 	l->question = 0;
 	l->beside = 0;

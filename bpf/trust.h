@@ -77,6 +77,7 @@ struct look {
 	u32 holder; /* found: id of the port of what is asked for */
 	u32 vlan;
 	u32 wants;
+	u32 len; /* of the frame */
 	u32 question; /* found: 0 for none */
 	u32 at; /* of what is behind the Ethernet header */
 	u16 type; /* of it, as in the frame */

@@ -25,7 +25,7 @@ struct hook {
 
 struct verdict {
 	u32 in; /* slot */
-	u32 out; /* slot, for ACTION_SEND */
+	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the port asked for */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
 	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for */

@@ -191,6 +191,9 @@ func TestSourceGuard(t *testing.T) {
 	wideARP := ask(arpRequest, a, "192.0.2.1")
 	wideARP[18] = 8
 
+	lengthless := v6("fe80::1", protoHopByHop, extension(protoICMP6, 0), solicitation("fe80::2", theirs))
+	clear(lengthless[18:20])
+
 	const spoofed, malformed = "spoofed", "malformed"
 	for _, tt := range []struct {
 		name   string
@@ -268,7 +271,7 @@ func TestSourceGuard(t *testing.T) {
 		{"solicitation without options", nd("fe80::1", solicitation("fe80::2")), ""},
 		{"solicitation of another", nd("fe80::2", solicitation("fe80::3", ours)), spoofed},
 		{"solicitation with another MAC", nd("fe80::1", solicitation("fe80::2", theirs)), spoofed},
-		{"solicitation with another MAC behind an option", nd("fe80::1", solicitation("fe80::2", extension(14, 0)[:0], []byte{14, 1, 1, 2, 3, 4, 5, 6}, theirs)), spoofed},
+		{"solicitation with another MAC behind an option", nd("fe80::1", solicitation("fe80::2", []byte{14, 1, 1, 2, 3, 4, 5, 6}, theirs)), spoofed},
 		{"solicitation with an endless option", nd("fe80::1", solicitation("fe80::2", make([]byte, 8))), spoofed},
 		{"solicitation with half an option", nd("fe80::1", solicitation("fe80::2", ours[:4])), spoofed},
 		{"DAD", nd("::", solicitation("fe80::1")), ""},
@@ -290,6 +293,7 @@ func TestSourceGuard(t *testing.T) {
 		{"listener report from ::", v6("::", protoHopByHop, extension(protoICMP6, 0), icmp6(icmpMLD2, make([]byte, 4))), ""},
 
 		{"solicitation with another MAC behind a header", v6("fe80::1", protoDestination, extension(protoICMP6, 1), solicitation("fe80::2", theirs)), spoofed},
+		{"solicitation with another MAC, of length 0", lengthless, spoofed},
 		{"solicitation in a fragment", v6("fe80::1", protoFragment, fragment(protoICMP6, 0, true), solicitation("fe80::2", ours)), spoofed},
 		{"echo in a fragment", v6("fe80::1", protoFragment, fragment(protoICMP6, 0, true), icmp6(128, make([]byte, 4))), ""},
 		{"later fragment", v6("fe80::1", protoFragment, fragment(protoICMP6, 1, false), make([]byte, 8)), ""},
@@ -503,6 +507,7 @@ func TestSuppressARP(t *testing.T) {
 		{"the station's own probe elsewhere", 0, ask(broadcast, b, "0.0.0.0", "192.0.2.2"), nil},
 		{"announcement of another's address", 0, ask(broadcast, a, "192.0.2.2", "192.0.2.2"), answer(a, b, "192.0.2.2", "192.0.2.2")},
 		{"the station's own announcement", 1, ask(broadcast, b, "192.0.2.2", "192.0.2.2"), nil},
+		{"the station's own question, sent by another", 0, ether(broadcast, a, typeARP, arp(arpRequest, b, "0.0.0.0", none, "192.0.2.2")), nil},
 		{"another operation", 0, odd, nil},
 		{"a reply", 0, ether(broadcast, a, typeARP, arp(arpReply, a, "192.0.2.1", none, "192.0.2.2")), nil},
 		{"cut off", 0, ask(broadcast, a, "192.0.2.1", "192.0.2.2")[:14+27], nil},
