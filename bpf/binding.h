@@ -440,26 +440,19 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	return bpf_skb_store_bytes(skb, q->at + sizeof(ip), &a.nd, ND_ANSWER, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Answers the frame, which is decided on, by the port it came in by. */
-static __always_inline int answer_skb(struct __sk_buff *skb, const struct frame *f,
+/* Makes the frame the answer to it, and says how long that is; 0 if there is no memory for it. */
+static __always_inline u32 answer_skb(struct __sk_buff *skb, const struct frame *f,
 				      const struct verdict *v)
 {
 	struct question q = {.asker = f->src, .answer = v->word, .at = ETHER_HEADER + f->tag};
-	u32 len = f->len;
 
-	if (v->answered == QUESTION_ND) {
-		len = q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
-		/*
-		 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
-		 * host is a router means nothing as long as it does not advertise itself
-		 */
-		if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
-			q.router = ND_ROUTER;
-		if (answer_nd(skb, &q))
-			return TC_ACT_SHOT;
-	} else if (answer_arp(skb, &q)) {
-		return TC_ACT_SHOT;
-	}
-	count_tx(v->in, len);
-	return bpf_redirect(port_at(v->in)->ifindex, 0);
+	if (v->answered == QUESTION_ARP)
+		return answer_arp(skb, &q) ? 0 : f->len;
+	/*
+	 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
+	 * host is a router means nothing as long as it does not advertise itself
+	 */
+	if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
+		q.router = ND_ROUTER;
+	return answer_nd(skb, &q) ? 0 : q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
 }

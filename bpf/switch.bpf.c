@@ -136,7 +136,11 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
 			note_in(skb, &f, &v);
-		return answer_skb(skb, &f, &v);
+		f.len = answer_skb(skb, &f, &v);
+		if (!f.len || !prepare_skb(skb, &f, &v, v.in, f.outer, f.outer))
+			return TC_ACT_SHOT;
+		count_tx(v.in, f.len);
+		return bpf_redirect(port_at(v.in)->ifindex, 0);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
