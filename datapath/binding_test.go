@@ -162,6 +162,7 @@ func TestSourceGuard(t *testing.T) {
 	s.bind(0, 0, a, "192.0.2.1", "2001:db8::1", "fe80::1")
 	s.bind(10, 0, a, "192.0.2.10")
 	s.bind(0, 1, b, "192.0.2.2", "2001:db8::2", "fe80::2")
+	s.bind(0, 1, a, "192.0.2.3", "fe80::3") // the same station, elsewhere
 	s.learn(0, 1)
 	s.learn(1, 2)
 
@@ -203,6 +204,7 @@ func TestSourceGuard(t *testing.T) {
 		{"IPv4", v4("192.0.2.1"), ""},
 		{"IPv4 of nobody", v4("192.0.2.9"), spoofed},
 		{"IPv4 of another", v4("192.0.2.2"), spoofed},
+		{"IPv4 of another port", v4("192.0.2.3"), spoofed},
 		{"IPv4 of another VLAN", v4("192.0.2.10"), spoofed},
 		{"IPv4 from another station", ether(b, c, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0)), spoofed},
 		{"IPv4, first fragment", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(7, 7))), ""},
@@ -255,6 +257,8 @@ func TestSourceGuard(t *testing.T) {
 		{"IPv6", v6("2001:db8::1", protoUDP, udp(7, 7)), ""},
 		{"IPv6, link-local", v6("fe80::1", protoUDP, udp(7, 7)), ""},
 		{"IPv6 of another", v6("2001:db8::2", protoUDP, udp(7, 7)), spoofed},
+		{"IPv6 of another port", v6("fe80::3", protoUDP, udp(7, 7)), spoofed},
+		{"advertisement of an address of another port", nd("fe80::1", advertisement("fe80::3", targetOurs)), spoofed},
 		{"IPv6 of nobody", v6("fe80::9", protoUDP, udp(7, 7)), spoofed},
 		{"IPv6 of an IPv4 address that is bound", v6("::ffff:192.0.2.1", protoUDP, udp(7, 7)), spoofed},
 		{"IPv6 with the bytes of an IPv4 address that is bound", v6("::192.0.2.1", protoUDP, udp(7, 7)), spoofed},
