@@ -62,6 +62,7 @@ fuzz:
 	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseFile$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseRule$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzVLAN$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzAnswer$$' -fuzztime $(FUZZTIME)
 
 # Everything that looks at the source and runs nothing of it.
 check:

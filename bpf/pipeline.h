@@ -6,8 +6,8 @@
  */
 #pragma once
 
+#include "binding.h"
 #include "fdb.h"
-#include "guard.h"
 #include "loop.h"
 #include "rules.h"
 #include "span.h"
@@ -88,8 +88,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		reason = guard(h, f, v, in);
 		if (reason)
 			return refuse(v, reason);
-		if (v->answered)
-			return ACTION_ANSWERED;
 	}
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
 		return refuse(v, DROP_NON_IP);
@@ -171,13 +169,9 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 			return refuse(v, DROP_LIMIT);
 	}
 
-	if (f->dst == BROADCAST) {
-		v->flood = PORT_BCAST_FLOOD;
-		return ACTION_FLOOD;
-	}
 	if (mac_is_group(f->dst)) {
-		v->flood = PORT_MCAST_FLOOD;
-		return ACTION_FLOOD;
+		v->flood = f->dst == BROADCAST ? PORT_BCAST_FLOOD : PORT_MCAST_FLOOD;
+		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	/* there may be another way to what is behind a blocked port */

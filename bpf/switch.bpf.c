@@ -147,6 +147,14 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		return flood_skb(skb, &f, &v);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
+		if (on(FEATURES_NOTE))
+			note_in(&f, &v);
+		if (on(FEATURE_CAPTURE))
+			capture_frame(skb, v.in, v.vid, CAPTURE_IN, 0);
+		f.len = answer_skb(skb, &f, &v);
+		if (!f.len || !prepare_skb(skb, &f, &v, v.in, f.outer, f.outer))
+			return TC_ACT_SHOT;
+		count_tx(v.in, f.len);
 		return bpf_redirect(port_at(v.in)->ifindex, 0);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;

@@ -240,6 +240,21 @@ struct vlan {
 	__u32 pad;
 };
 
+#define MAX_BINDINGS 65536 /* of a bridge */
+
+/* An IP address in a VLAN, and the station and port that it is bound to. */
+struct binding_key {
+	__u16 vlan;
+	__u16 type; /* EtherType of the protocol */
+	__u32 address[4]; /* as in a packet; IPv4 has the last word alone */
+};
+
+struct binding {
+	__u64 mac;
+	__u32 port; /* id */
+	__u32 pad;
+};
+
 struct vlan_stats {
 	__u64 rx_frames;
 	__u64 rx_bytes;

@@ -25,17 +25,17 @@ struct hook {
 
 struct verdict {
 	u32 in; /* slot */
-	u32 out; /* slot, for ACTION_SEND */
+	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the port asked for */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
-	u64 word; /* what the FDB has for the destination */
+	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for */
 	struct vlan *row; /* VLAN filtering: the frame's VLAN */
 	u16 vid; /* VLAN that the frame is in */
 	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
 	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */
 	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
 	u16 rule_out;
-	u8 answered;
+	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
 };
 

@@ -15,11 +15,11 @@ const (
 	plainTCX = 2171
 	plainXDP = 754
 
-	instructionSlack = 10 // percent
+	instructionSlack = 2 // percent
 
 	// instructions that the verifier looks at, at most; with VLANs it meets each
 	// way of finding a frame's tags with each way of giving it another
-	verifiedTCX     = 24000
+	verifiedTCX     = 45000
 	verifiedXDP     = 20000
 	verifiedControl = 12000
 )
@@ -92,6 +92,10 @@ func TestFeatureCosts(t *testing.T) {
 		{"rules out", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesOut }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
 		{"storm limit", func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormUnknown) }, true, true},
+		{"source guard", sourceGuard, true, true},
+		{"DHCP guard", dhcpGuard, true, true},
+		{"RA guard", raGuard, true, true},
+		{"suppression", suppress, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
 	for _, tt := range tests {
@@ -119,6 +123,10 @@ func TestVerifierBudget(t *testing.T) {
 		storm{1000, true}.set(p[0], StormBroadcast)
 		p[2].Flags |= PortRulesIn | PortRulesOut
 		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
+		sourceGuard(c, p)
+		dhcpGuard(c, p)
+		raGuard(c, p)
+		suppress(c, p)
 	}
 	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
 		spanAt(c, p[3], 0)
@@ -147,6 +155,10 @@ func TestVerifierBudget(t *testing.T) {
 			allXDP(c, p)
 			c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
 		}},
+		{"source guard", func(c *Config, p []*Port) { allXDP(c, p); sourceGuard(c, p) }},
+		{"DHCP guard", func(c *Config, p []*Port) { allXDP(c, p); dhcpGuard(c, p) }},
+		{"RA guard", func(c *Config, p []*Port) { allXDP(c, p); raGuard(c, p) }},
+		{"suppression", func(c *Config, p []*Port) { allXDP(c, p); suppress(c, p) }},
 		{"everything", everything},
 		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {

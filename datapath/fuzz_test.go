@@ -3,12 +3,14 @@
 package datapath
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,9 +52,9 @@ func seeds(f *testing.F) {
 	f.Add(uint8(200), uint16(60), p.bytes())
 	for _, op := range []uint16{1, 2, 3, 4} {
 		for _, kind := range []uint16{typeARP, typeRARP} {
-			add(0, arp(1, 0, kind, op).bytes())
-			add(1, arp(0, 1, kind, op, 10).bytes())
-			add(0, arp(2, 0, kind, op, 10, 20).bytes())
+			add(0, resolve(1, 0, kind, op).bytes())
+			add(1, resolve(0, 1, kind, op, 10).bytes())
+			add(0, resolve(2, 0, kind, op, 10, 20).bytes())
 		}
 	}
 	// an Ethernet, an IPv4 and a TCP header, as text of RFCs has them
@@ -105,6 +107,48 @@ func ruledBench(f *testing.F) *bench {
 		block out on p2 arp request tpa 192.0.2.2
 		block on p3 dst ff:ff:ff:ff:ff:ff`))
 	f.Cleanup(func() { s.gen.Close() })
+	return s
+}
+
+// guards asks for all that looks into frames, but for what answers them.
+func guards(c *Config, p []*Port) {
+	sourceGuard(c, p)
+	dhcpGuard(c, p)
+	raGuard(c, p)
+	p[2].Flags |= PortTrusted
+}
+
+// guardSeeds adds frames of each kind that the guards look for.
+func guardSeeds(f *testing.F) {
+	f.Helper()
+	a, b := station(0), station(1)
+	ra := icmp6(icmpRA, make([]byte, 12), linkLayer(1, a))
+	for _, frame := range [][]byte{
+		ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(67, 68, 2))),
+		ether(broadcast, a, typeIP4, ip4("0.0.0.0", "255.255.255.255", protoUDP, 0, udp(68, 67, 1))),
+		ether(broadcast, a, typeARP, arp(arpRequest, a, "192.0.2.1", none, "192.0.2.2")),
+		ether(broadcast, a, typeARP, arp(arpReply, b, "192.0.2.2", none, "192.0.2.1")),
+		ether(b, a, typeIP6, ip6("fe80::1", "fe80::2", protoUDP, udp(547, 546))),
+		ether(group(1), a, typeIP6, ip6("fe80::1", "ff02::1", protoICMP6, ra)),
+		ether(group(1), a, typeIP6, ip6("fe80::1", "ff02::1", protoHopByHop, extension(protoDestination, 0), extension(protoFragment, 1), fragment(protoICMP6, 0, true), ra)),
+		ether(group(1), a, typeIP6, ip6("fe80::1", "ff02::1:ff00:2", protoICMP6, solicitation("fe80::2", linkLayer(1, a)))),
+		ether(group(1), a, typeIP6, ip6("::", "ff02::1:ff00:2", protoICMP6, solicitation("fe80::1"))),
+		ether(group(1), a, typeIP6, ip6("fe80::1", "ff02::1", protoICMP6, advertisement("fe80::1", linkLayer(2, a)))),
+	} {
+		for _, frame := range [][]byte{frame, retagged(frame, tag{tpid: typeVLAN, vid: 10}), snapped(frame), retagged(frame, tag{tpid: typeQinQ}, tag{tpid: typeVLAN})} {
+			for port := range uint8(2) {
+				f.Add(port, uint16(len(frame)), frame)
+			}
+		}
+	}
+}
+
+// bindStations binds what the seeds use.
+func (s *bench) bindStations() *bench {
+	for _, vlan := range []uint16{0, 10} {
+		s.bind(vlan, 0, station(0), "192.0.2.1", "fe80::1")
+		s.bind(vlan, 1, station(1), "192.0.2.2", "fe80::2")
+	}
 	return s
 }
 
@@ -252,10 +296,12 @@ func (s *bench) onlySource(t *testing.T, h hook, port int, o outcome, r reading,
 // was remembered of the first.
 func FuzzTCX(f *testing.F) {
 	seeds(f)
+	guardSeeds(f)
 	plain, full, ruled := fuzzBench(f), fuzzBench(f, features), ruledBench(f)
+	guarded := fuzzBench(f, guards).bindStations()
 	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
 		frame = frame[:min(len(frame), fuzzMaxTCX)]
-		for _, s := range []*bench{plain, full, ruled} {
+		for _, s := range []*bench{plain, full, ruled, guarded} {
 			s.reset(t)
 			s.check(t, hookTCX, port, first, frame)
 			s.check(t, hookTCX, port, first, frame)
@@ -267,10 +313,12 @@ func FuzzTCX(f *testing.F) {
 // before the tcx program has seen them and after.
 func FuzzXDP(f *testing.F) {
 	seeds(f)
+	guardSeeds(f)
 	plain, full, ruled := fuzzBench(f), fuzzBench(f, features), ruledBench(f)
+	guarded := fuzzBench(f, guards).bindStations()
 	f.Fuzz(func(t *testing.T, port uint8, first uint16, frame []byte) {
 		frame = frame[:min(len(frame), fuzzMaxXDP)]
-		for _, s := range []*bench{plain, full, ruled} {
+		for _, s := range []*bench{plain, full, ruled, guarded} {
 			s.reset(t)
 			s.check(t, hookXDP, port, first, frame)
 			if len(frame) <= fuzzMaxTCX {
@@ -279,4 +327,89 @@ func FuzzXDP(f *testing.F) {
 			s.check(t, hookXDP, port, first, frame)
 		}
 	})
+}
+
+// FuzzAnswer puts frames to a bridge that answers ARP and ND. Nothing but an
+// answer is changed, and an answer is one: to the question's sender, by the port
+// it came in by, from the station that is bound, with its sums right.
+func FuzzAnswer(f *testing.F) {
+	seeds(f)
+	guardSeeds(f)
+	s := fuzzBench(f, guards, suppress).bindStations()
+	f.Fuzz(func(t *testing.T, port uint8, _ uint16, frame []byte) {
+		frame = frame[:min(len(frame), fuzzMaxTCX)]
+		if port %= fuzzPorts; len(frame) < etherHeader {
+			return
+		}
+		s.reset(t)
+		before := s.allStats()
+		run := ebpf.RunOptions{
+			Data: frame, DataOut: make([]byte, len(frame)+258),
+			Context: &skbContext{Ifindex: s.rack.near[port]},
+		}
+		err := s.rack.do(func() error {
+			_, err := s.gen.program(hookTCX).Run(&run)
+			return err
+		})
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOMEM) {
+			t.Skip("the kernel does not run a frame of this shape")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(run.DataOut, frame) {
+			return
+		}
+		after := s.allStats()
+		for n := range fuzzPorts {
+			want := uint64(0)
+			if n == int(port) {
+				want = 1
+			}
+			if got := after[n+1].TxFrames - before[n+1].TxFrames; got != want {
+				t.Errorf("an answer to port %d: %d frames sent to port %d", port, got, n)
+			}
+		}
+		if err := answerFits(frame, run.DataOut); err != nil {
+			t.Errorf("%v: question\n% x, answer\n% x", err, frame, run.DataOut)
+		}
+	})
+}
+
+// answerFits says what is wrong with an answer.
+func answerFits(question, answer []byte) error {
+	at := etherHeader
+	if binary.BigEndian.Uint16(question[12:]) == typeVLAN {
+		at += etherTag
+	}
+	if len(answer) < at || !bytes.Equal(answer[12:at], question[12:at]) {
+		return errors.New("its type or tag is another")
+	}
+	if mac(answer[6:]) != station(0) && mac(answer[6:]) != station(1) {
+		return errors.New("it is from nobody who is bound")
+	}
+	asks, says := question[at:], answer[at:]
+	switch binary.BigEndian.Uint16(answer[at-2:]) {
+	case typeARP:
+		switch {
+		case len(answer) != len(question), mac(answer) != mac(question[6:]):
+			return errors.New("it is not to who asked")
+		case says[7] != arpReply, !bytes.Equal(says[8:14], answer[6:12]), !bytes.Equal(says[14:18], asks[24:28]):
+			return errors.New("it does not say what was asked")
+		case !bytes.Equal(says[18:28], asks[8:18]):
+			return errors.New("it is about somebody else")
+		}
+	case typeIP6:
+		switch {
+		case len(says) != 40+32, says[40] != icmpNA, !bytes.Equal(says[48:64], asks[48:64]), !bytes.Equal(says[8:24], asks[48:64]):
+			return errors.New("it does not say what was asked")
+		case !bytes.Equal(says[66:72], answer[6:12]):
+			return errors.New("it gives another MAC")
+		case icmpSum(says) != 0:
+			return errors.New("its checksum is wrong")
+		}
+	default:
+		return errors.New("nobody asks so")
+	}
+	return nil
 }

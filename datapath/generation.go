@@ -29,7 +29,7 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats, kernelMapStorms, kernelMapLoops,
+	kernelMapVlans, kernelMapVlanStats, kernelMapBindings, kernelMapStorms, kernelMapLoops,
 	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }
@@ -411,8 +411,10 @@ func (b *Bridge) converge(g *generation) error {
 	if !left {
 		return nil
 	}
-	_, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1})
-	return err
+	if _, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1}); err != nil {
+		return err
+	}
+	return b.collectBindings()
 }
 
 // collect removes the folders of all generations but the current, and what a

@@ -13,6 +13,20 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelBinding struct {
+	_    structs.HostLayout
+	Mac  uint64
+	Port uint32
+	Pad  uint32
+}
+
+type kernelBindingKey struct {
+	_       structs.HostLayout
+	Vlan    uint16
+	Type    uint16
+	Address [4]uint32
+}
+
 type kernelBridgeFlag uint32
 
 const (
@@ -488,6 +502,7 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapBindings        = "bindings"
 	kernelMapCaptureBuffer   = "capture_buffer"
 	kernelMapCaptureFilter   = "capture_filter"
 	kernelMapCaptureMissed   = "capture_missed"
@@ -496,6 +511,7 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapLooks           = "looks"
 	kernelMapLoops           = "loops"
 	kernelMapMoves           = "moves"
 	kernelMapReturns         = "returns"
@@ -573,6 +589,7 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
@@ -581,6 +598,7 @@ type kernelMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
@@ -630,6 +648,7 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
@@ -638,6 +657,7 @@ type kernelMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	Returns       *ebpf.Map `ebpf:"returns"`
@@ -662,6 +682,7 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Bindings,
 		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
@@ -670,6 +691,7 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Looks,
 		m.Loops,
 		m.Moves,
 		m.Returns,

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	lockedMapBindings        = "bindings"
 	lockedMapCaptureBuffer   = "capture_buffer"
 	lockedMapCaptureFilter   = "capture_filter"
 	lockedMapCaptureMissed   = "capture_missed"
@@ -24,6 +25,7 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapLooks           = "looks"
 	lockedMapLoops           = "loops"
 	lockedMapMoves           = "moves"
 	lockedMapReturns         = "returns"
@@ -103,6 +105,7 @@ type lockedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedMapSpecs struct {
+	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
@@ -111,6 +114,7 @@ type lockedMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
@@ -162,6 +166,7 @@ func (o *lockedObjects) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedMaps struct {
+	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
@@ -170,6 +175,7 @@ type lockedMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	Returns       *ebpf.Map `ebpf:"returns"`
@@ -194,6 +200,7 @@ type lockedMaps struct {
 
 func (m *lockedMaps) Close() error {
 	return _LockedClose(
+		m.Bindings,
 		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
@@ -202,6 +209,7 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Looks,
 		m.Loops,
 		m.Moves,
 		m.Returns,

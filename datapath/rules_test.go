@@ -123,7 +123,6 @@ type arpPacket struct {
 }
 
 const (
-	typeARP  = 0x0806
 	typeRARP = 0x8035
 )
 
@@ -145,8 +144,8 @@ func (p arpPacket) bytes() []byte {
 	return b[:len(b)-p.cut]
 }
 
-// arp is a packet of station src that asks or tells station dst.
-func arp(dst, src int, kind, op uint16, tags ...uint16) arpPacket {
+// resolve is a packet of station src that asks or tells station dst.
+func resolve(dst, src int, kind, op uint16, tags ...uint16) arpPacket {
 	return arpPacket{
 		dst: station(dst), src: station(src), vlans: tags, kind: kind,
 		f: rule.ARPFields{
@@ -161,7 +160,7 @@ func stationIP(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byt
 func TestRules(t *testing.T) {
 	const a, b = "02:da:00:00:00:00", "02:da:00:00:00:01" // stations 0 and 1
 	frame, blocked := unicast(1, 0), dropped("rule")
-	request := arp(1, 0, typeARP, 1)
+	request := resolve(1, 0, typeARP, 1)
 	tests := []struct {
 		name  string
 		rules string
@@ -196,11 +195,11 @@ func TestRules(t *testing.T) {
 		{"a plain rule before one for ARP", "pass in on p0 dst " + b + "\nblock in on p0 arp", request.bytes(), sent(1), []uint64{1, 0}},
 		{"tpa", "block in on p0 arp tpa 192.0.2.7\nblock in on p0 arp tpa 192.0.2.1", request.bytes(), blocked, []uint64{0, 1}},
 		{"all of ARP", "block in on p0 src " + a + " dst " + b + " arp request sha " + a + " spa 192.0.2.0 tha " + b + " tpa 192.0.2.1", request.bytes(), blocked, []uint64{1}},
-		{"ARP behind a tag", "block in on p0 arp tpa 192.0.2.1", arp(1, 0, typeARP, 1, 10).bytes(), blocked, []uint64{1}},
-		{"ARP behind two tags", "block in on p0 arp tpa 192.0.2.1", arp(1, 0, typeARP, 1, 10, 20).bytes(), blocked, []uint64{1}},
-		{"RARP", "block in on p0 arp\nblock in on p0 rarp request", arp(1, 0, typeRARP, 3).bytes(), blocked, []uint64{0, 1}},
-		{"RARP reply", "block in on p0 rarp request\nblock in on p0 rarp reply", arp(1, 0, typeRARP, 4).bytes(), blocked, []uint64{0, 1}},
-		{"RARP's operation in ARP", "block in on p0 arp\nblock in on p0 rarp", arp(1, 0, typeARP, 3).bytes(), sent(1), []uint64{0, 0}},
+		{"ARP behind a tag", "block in on p0 arp tpa 192.0.2.1", resolve(1, 0, typeARP, 1, 10).bytes(), blocked, []uint64{1}},
+		{"ARP behind two tags", "block in on p0 arp tpa 192.0.2.1", resolve(1, 0, typeARP, 1, 10, 20).bytes(), blocked, []uint64{1}},
+		{"RARP", "block in on p0 arp\nblock in on p0 rarp request", resolve(1, 0, typeRARP, 3).bytes(), blocked, []uint64{0, 1}},
+		{"RARP reply", "block in on p0 rarp request\nblock in on p0 rarp reply", resolve(1, 0, typeRARP, 4).bytes(), blocked, []uint64{0, 1}},
+		{"RARP's operation in ARP", "block in on p0 arp\nblock in on p0 rarp", resolve(1, 0, typeARP, 3).bytes(), sent(1), []uint64{0, 0}},
 		{"ARP cut off", "block in on p0 arp", func() []byte { p := request; p.cut = 1; return p.bytes() }(), sent(1), []uint64{0}},
 	}
 	for _, tt := range tests {
@@ -239,7 +238,7 @@ func TestRules(t *testing.T) {
 // look at.
 func TestRulesRemembered(t *testing.T) {
 	s := newRuleBench(t, parseRules(t, "block in on p0 arp tpa 192.0.2.7"))
-	good, bad := arp(1, 0, typeARP, 1), arp(1, 0, typeARP, 1)
+	good, bad := resolve(1, 0, typeARP, 1), resolve(1, 0, typeARP, 1)
 	bad.f.TPA = stationIP(7)
 	for range 2 {
 		expect(t, "another frame", s.tcx(0, unicast(1, 0)), sent(1))
@@ -481,7 +480,7 @@ func benchmarkRules(b *testing.B, list []rule.Rule, frame func(n int) []byte) {
 func plainFrame(n int) []byte { return unicast(1, n) }
 
 func arpFrame(n int) []byte {
-	p := arp(1, n, typeARP, 1)
+	p := resolve(1, n, typeARP, 1)
 	p.f.SPA = netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
 	return p.bytes()
 }
@@ -521,7 +520,7 @@ func TestRulesAllMasks(t *testing.T) {
 	}
 	s := newRuleBench(t, allMasks(t))
 	expect(t, "a frame", s.tcx(0, unicast(1, 0)), dropped("rule"))
-	expect(t, "ARP", s.tcx(0, arp(1, 0, typeARP, 1).bytes()), dropped("rule"))
+	expect(t, "ARP", s.tcx(0, resolve(1, 0, typeARP, 1).bytes()), dropped("rule"))
 }
 
 // A key is the same in the datapath and in package rule.

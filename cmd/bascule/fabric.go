@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 
 	"bascule/bridge"
 	"bascule/capture"
@@ -43,6 +44,10 @@ type fabric interface {
 	AddVLANs(bridge, port string, list []uint16, o bridge.VLANOptions) error
 	DelVLANs(bridge, port string, list []uint16) error
 	SetPrivateVLANs(bridge string, primary uint16, below bridge.PrivateVLANs) error
+	Bindings(bridge, port string) ([]bridge.Binding, error)
+	AddBinding(b bridge.Binding) error
+	DelBinding(bridge string, a netip.Addr, vlan uint16) error
+	FlushBindings(bridge string, m bridge.Match) (n int, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -21,16 +22,17 @@ import (
 // fakeFabric is a switch in memory. It does what it is told and forwards
 // nothing; events are what Monitor reports.
 type fakeFabric struct {
-	bridges []bridge.Info
-	ports   []bridge.Port
-	entries map[string][]bridge.Entry
-	spans   []bridge.Span
-	rules   []bridge.PortRule
-	vlans   []bridge.PortVLANs
-	table   []bridge.VLAN
-	events  []bridge.Event
-	frames  [][]capture.Frame // what a capture takes, in batches
-	missed  uint64            // before the first
+	bridges  []bridge.Info
+	ports    []bridge.Port
+	entries  map[string][]bridge.Entry
+	spans    []bridge.Span
+	bindings []bridge.Binding
+	rules    []bridge.PortRule
+	vlans    []bridge.PortVLANs
+	table    []bridge.VLAN
+	events   []bridge.Event
+	frames   [][]capture.Frame // what a capture takes, in batches
+	missed   uint64            // before the first
 
 	netns    string // of the last Open
 	calls    []string
@@ -314,6 +316,40 @@ func (f *fakeFabric) DelVLANs(name, port string, list []uint16) error {
 func (f *fakeFabric) SetPrivateVLANs(name string, primary uint16, below bridge.PrivateVLANs) error {
 	f.call("SetPrivateVLANs %s %d isolated=%v community=%v", name, primary, below.Isolated, below.Community)
 	return nil
+}
+
+func (f *fakeFabric) Bindings(name, port string) ([]bridge.Binding, error) {
+	f.call("Bindings %s %s", name, port)
+	var list []bridge.Binding
+	for _, b := range f.bindings {
+		if (name == "" || b.Bridge == name) && (port == "" || b.Port == port) {
+			list = append(list, b)
+		}
+	}
+	return list, nil
+}
+
+func (f *fakeFabric) AddBinding(b bridge.Binding) error {
+	f.call("AddBinding %s %s %s %s vlan=%d", b.Bridge, b.Port, b.MAC, b.Address, b.VLAN)
+	f.bindings = append(f.bindings, b)
+	return nil
+}
+
+func (f *fakeFabric) DelBinding(name string, a netip.Addr, vlan uint16) error {
+	f.call("DelBinding %s %s vlan=%d", name, a, vlan)
+	n := len(f.bindings)
+	f.bindings = slices.DeleteFunc(f.bindings, func(b bridge.Binding) bool {
+		return b.Bridge == name && b.Address == a && b.VLAN == vlan
+	})
+	if len(f.bindings) == n {
+		return fmt.Errorf("cannot delete the binding of %s in %s: there is none; see 'bascule binding show %s'", a, name, name)
+	}
+	return nil
+}
+
+func (f *fakeFabric) FlushBindings(name string, m bridge.Match) (int, error) {
+	f.call("FlushBindings %s %s", name, describe(m))
+	return len(f.bindings), nil
 }
 
 func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {

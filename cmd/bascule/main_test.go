@@ -169,7 +169,7 @@ func TestCompletion(t *testing.T) {
 	var nothing strings.Builder
 	for _, args := range []string{
 		"bridge add br0", "bridge add br1", "port add br0 p1", "port add br0 p2", "port add br1 q1",
-		"fdb add br0 02:00:00:00:00:01 p1",
+		"fdb add br0 02:00:00:00:00:01 p1", "binding add br0 p1 02:00:00:00:00:01 192.0.2.1",
 	} {
 		runWith(f, &nothing, &nothing, strings.Fields(args)...)
 	}
@@ -182,6 +182,8 @@ func TestCompletion(t *testing.T) {
 		{"fdb add br0 ", ":4"},
 		{"fdb add br0 02:00:00:00:00:01 ", "p1 p2 :4"},
 		{"fdb del br0 ", "02:00:00:00:00:01\tp1"},
+		{"binding add br0 ", "p1 p2 :4"},
+		{"binding del br0 ", "192.0.2.1\tp1"},
 		{"fdb show br0 --port ", "p1 p2 :4"},
 		{"fdb flush br1 --port=", "q1 :4"},
 		{"port add br0 p3 --hook ", "auto tcx xdp :4"},

@@ -2,4 +2,427 @@
 
 package conformance
 
-var guardCases = []conformance{}
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+var guardCases = []conformance{
+	{name: "bindings", hooks: tcx, run: bindings},
+	{name: "source_guard", hooks: both, run: sourceGuard},
+	{name: "source_guard_hosts", hooks: both, run: sourceGuardHosts},
+	{name: "arp_suppression", hooks: both, run: arpSuppression},
+	{name: "nd_suppression", hooks: both, run: ndSuppression},
+	{name: "suppression_hosts", hooks: both, run: suppressionHosts},
+	{name: "dhcp_guard", hooks: both, run: dhcpGuard},
+	{name: "ra_guard", hooks: both, run: raGuard},
+}
+
+// The EtherTypes and protocols of the frames below.
+const (
+	typeIPv4, typeIPv6, typeARP = 0x0800, 0x86dd, 0x0806
+	protoUDP, protoICMPv6       = 17, 58
+	hopByHop                    = 0
+
+	arpRequest, arpReply = 1, 2
+	routerAdvertisement  = 134
+	solicit, advertise   = 135, 136
+)
+
+func be16(n int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
+
+func ip(s string) []byte { return netip.MustParseAddr(s).AsSlice() }
+
+// etherFrame is a frame of at least the smallest size.
+func etherFrame(dst, src netlab.MAC, typ int, parts ...[]byte) netlab.Frame {
+	b := slices.Concat(dst[:], src[:], be16(typ), slices.Concat(parts...))
+	return netlab.Frame(append(b, make([]byte, max(0, 60-len(b)))...))
+}
+
+func arpFrame(dst, src netlab.MAC, op int, sha netlab.MAC, spa string, tha netlab.MAC, tpa string) netlab.Frame {
+	return etherFrame(dst, src, typeARP, be16(1), be16(typeIPv4), []byte{6, 4}, be16(op), sha[:], ip(spa), tha[:], ip(tpa))
+}
+
+func udp4(dst, src netlab.MAC, from, to string, ports [2]int, payload ...byte) netlab.Frame {
+	body := slices.Concat(be16(ports[0]), be16(ports[1]), be16(8+len(payload)), be16(0), payload)
+	return etherFrame(dst, src, typeIPv4, []byte{0x45, 0}, be16(20+len(body)), make([]byte, 4), []byte{64, protoUDP, 0, 0}, ip(from), ip(to), body)
+}
+
+func packet6(dst, src netlab.MAC, from, to string, next byte, parts ...[]byte) netlab.Frame {
+	body := slices.Concat(parts...)
+	return etherFrame(dst, src, typeIPv6, []byte{0x60, 0, 0, 0}, be16(len(body)), []byte{next, 255}, ip(from), ip(to), body)
+}
+
+// icmp6 is a message with its checksum (RFC 8200 8.1).
+func icmp6(from, to string, parts ...[]byte) []byte {
+	message := slices.Concat(parts...)
+	sum := uint32(len(message) + protoICMPv6)
+	for b := slices.Concat(ip(from), ip(to), message); len(b) > 0; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(message[2:], ^uint16(sum))
+	return message
+}
+
+// nd is a message about a neighbour, with one option.
+func nd(dst, src netlab.MAC, from, to string, typ, flags byte, target string, option byte, mac netlab.MAC) netlab.Frame {
+	m := icmp6(from, to, []byte{typ, 0, 0, 0, flags, 0, 0, 0}, ip(target), []byte{option, 1}, mac[:])
+	return packet6(dst, src, from, to, protoICMPv6, m)
+}
+
+func bind(l *netlab.Lab, e *netlab.End, mac netlab.MAC, addresses ...string) {
+	for _, a := range addresses {
+		l.Bascule("binding", "add", "br0", e.Port, mac.String(), a)
+	}
+}
+
+// binding is what `bascule -j binding show` prints.
+type binding struct {
+	Address string `json:"address"`
+	MAC     string `json:"mac"`
+	VLAN    int    `json:"vlan"`
+	Ifname  string `json:"ifname"`
+	Master  string `json:"master"`
+}
+
+func wantBindings(t *testing.T, l *netlab.Lab, args string, want ...string) {
+	t.Helper()
+	var list []binding
+	l.JSON(&list, append([]string{"binding", "show"}, strings.Fields(args)...)...)
+	var got []string
+	for _, b := range list {
+		got = append(got, fmt.Sprintf("%s vlan %d %s %s %s", b.Address, b.VLAN, b.MAC, b.Master, b.Ifname))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("bindings of %q are\n  %q\nshould be\n  %q", args, got, want)
+	}
+}
+
+func bindings(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	p1, p2 := ends[0].Port, ends[1].Port
+	l.Bascule("bridge", "add", "br1")
+	wantBindings(t, l, "")
+	bind(l, ends[0], A, "192.0.2.1", "fe80::1")
+	bind(l, ends[0], A, "192.0.2.1") // once more
+	l.Bascule("binding", "add", "br0", p2, B.String(), "192.0.2.1", "--vlan", "10")
+	bind(l, ends[1], B, "192.0.2.2")
+	one := fmt.Sprintf("192.0.2.1 vlan 0 %s br0 %s", A, p1)
+	six := fmt.Sprintf("fe80::1 vlan 0 %s br0 %s", A, p1)
+	two := fmt.Sprintf("192.0.2.2 vlan 0 %s br0 %s", B, p2)
+	ten := fmt.Sprintf("192.0.2.1 vlan 10 %s br0 %s", B, p2)
+	wantBindings(t, l, "", one, two, six, ten)
+	wantBindings(t, l, "br0", one, two, six, ten)
+	wantBindings(t, l, "br0 "+p2, two, ten)
+	wantBindings(t, l, "br1")
+
+	for _, c := range []struct {
+		line string
+		exit int
+		says []string
+	}{
+		{"add br0 " + p2 + " " + A.String() + " 192.0.2.1", 1, []string{"192.0.2.1", A.String(), p1, "'bascule binding del br0 192.0.2.1'"}},
+		{"add br0 " + p1 + " " + B.String() + " 192.0.2.1", 1, []string{"192.0.2.1", A.String(), p1}},
+		{"add br0 " + p1 + " " + A.String() + " 192.0.2.1 --vlan 10", 1, []string{B.String(), p2, "'bascule binding del br0 192.0.2.1 --vlan 10'"}},
+		{"add br0 nosuch " + A.String() + " 192.0.2.7", 1, []string{"br0", "nosuch"}},
+		{"add nosuch " + p1 + " " + A.String() + " 192.0.2.7", 1, []string{"nosuch"}},
+		{"add br1 " + p1 + " " + A.String() + " 192.0.2.7", 1, []string{"br1", p1}},
+		{"add br0 " + p1 + " ff:ff:ff:ff:ff:ff 192.0.2.7", 2, []string{"broadcast"}},
+		{"add br0 " + p1 + " " + A.String() + " 0.0.0.0", 2, []string{"0.0.0.0", "unspecified"}},
+		{"add br0 " + p1 + " " + A.String() + " ::", 2, []string{"unspecified"}},
+		{"add br0 " + p1 + " " + A.String() + " 224.0.0.1", 2, []string{"multicast"}},
+		{"add br0 " + p1 + " " + A.String() + " ff02::1", 2, []string{"multicast"}},
+		{"add br0 " + p1 + " " + A.String() + " 255.255.255.255", 2, []string{"broadcast"}},
+		{"add br0 " + p1 + " " + A.String() + " 192.0.2.7 --vlan 4095", 2, []string{"4095", "4094"}},
+		{"del br0 192.0.2.7", 1, []string{"192.0.2.7", "br0"}},
+		{"del br0 192.0.2.2 --vlan 10", 1, []string{"VLAN 10"}},
+		{"del br0 something", 2, []string{"something"}},
+		{"show nosuch", 1, []string{"nosuch"}},
+		{"show br0 nosuch", 1, []string{"br0", "nosuch"}},
+		{"flush br0 --port nosuch", 1, []string{"br0", "nosuch"}},
+	} {
+		r, err := l.Run(append([]string{"binding"}, strings.Fields(c.line)...)...)
+		must(t, err)
+		if err := r.CheckRefusal(c.says...); err != nil {
+			t.Error(err)
+		}
+		if r.Exit != c.exit {
+			t.Errorf("%v: the exit status should be %d", r, c.exit)
+		}
+	}
+	wantBindings(t, l, "", one, two, six, ten)
+
+	// they stay when the bridge is changed, and go with their port alone
+	l.Bascule("bridge", "set", "br0", "--fdb-max", "100000")
+	l.Bascule("port", "set", "br0", p1, "--source-guard")
+	wantBindings(t, l, "", one, two, six, ten)
+	l.Bascule("port", "del", "br0", p2)
+	wantBindings(t, l, "", one, six)
+	l.Bascule("port", "add", "br0", p2)
+	wantBindings(t, l, "br0 "+p2)
+	bind(l, ends[2], C, "192.0.2.2")
+
+	l.Bascule("binding", "del", "br0", "192.0.2.1")
+	if out := l.Bascule("binding", "flush", "br0", "--port", p1); out != "1 binding removed\n" {
+		t.Errorf("flush says %q", out)
+	}
+	wantBindings(t, l, "", fmt.Sprintf("192.0.2.2 vlan 0 %s br0 %s", C, ends[2].Port))
+	if out := l.Bascule("binding", "flush", "br0"); out != "1 binding removed\n" {
+		t.Errorf("flush says %q", out)
+	}
+	wantBindings(t, l, "")
+
+	// where VLANs are filtered there is no frame without one
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Refused([]string{"192.0.2.1", "--vlan"}, "binding", "add", "br0", p1, A.String(), "192.0.2.1")
+}
+
+func sourceGuard(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b := ends[0], ends[1]
+	bind(l, a, A, "192.0.2.1", "fe80::1")
+	l.Bascule("binding", "add", "br0", a.Port, A.String(), "192.0.2.10", "--vlan", "10")
+	learn(l, a, A, C)
+	learn(l, b, B)
+	echo := [2]int{7, 7}
+	good := udp4(B, A, "192.0.2.1", "192.0.2.2", echo)
+	lies := []netlab.Frame{
+		udp4(B, A, "192.0.2.2", "192.0.2.2", echo),
+		udp4(B, C, "192.0.2.1", "192.0.2.2", echo),
+		udp4(B, A, "192.0.2.1", "192.0.2.2", echo).Tagged(10, 0),
+		udp4(B, A, "192.0.2.2", "192.0.2.2", echo).Tagged(20, 0).Tagged(10, 0),
+		arpFrame(B, A, arpReply, A, "192.0.2.2", B, "192.0.2.2"),
+		arpFrame(B, A, arpReply, C, "192.0.2.1", B, "192.0.2.2"),
+		arpFrame(netlab.Broadcast, A, arpRequest, A, "192.0.2.9", netlab.MAC{}, "192.0.2.9"),
+		packet6(B, A, "fe80::9", "fe80::2", protoUDP, make([]byte, 16)),
+		nd(B, A, "fe80::1", "fe80::2", advertise, 0x60, "fe80::2", 2, A),
+		nd(B, A, "fe80::1", "fe80::2", advertise, 0x60, "fe80::1", 2, C),
+	}
+	l.Reach(a, lies[:1], b) // nobody guards
+	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
+	l.Reach(a, lies)
+	wantDrops(t, l, a, "spoofed", uint64(len(lies)))
+	for range 3 { // the good ones are remembered, and the bad ones still seen
+		l.Reach(a, []netlab.Frame{good}, b)
+		l.Reach(a, lies)
+	}
+	wantDrops(t, l, a, "spoofed", uint64(4*len(lies)))
+	l.Reach(a, []netlab.Frame{
+		arpFrame(netlab.Broadcast, A, arpRequest, A, "192.0.2.1", netlab.MAC{}, "192.0.2.9"),
+		arpFrame(netlab.Broadcast, A, arpRequest, A, "0.0.0.0", netlab.MAC{}, "192.0.2.9"),
+		udp4(netlab.Broadcast, A, "0.0.0.0", "255.255.255.255", [2]int{68, 67}, 1),
+		udp4(netlab.Broadcast, A, "192.0.2.10", "192.0.2.255", echo).Tagged(10, 0),
+		udp4(netlab.Broadcast, A, "192.0.2.10", "192.0.2.255", echo).Tagged(20, 0).Tagged(10, 0),
+		nd(netlab.Group(1), A, "fe80::1", "ff02::1", solicit, 0, "fe80::2", 1, A),
+	}, b, ends[2])
+	l.Reach(a, l.Frames(20, B, A), b) // no IP
+	wantDrops(t, l, a, "spoofed", uint64(4*len(lies)))
+
+	// a change of bindings counts with the next frame
+	l.Bascule("binding", "del", "br0", "192.0.2.1")
+	l.Reach(a, []netlab.Frame{good})
+	bind(l, a, A, "192.0.2.1")
+	l.Reach(a, []netlab.Frame{good}, b)
+	// of other ports nobody wants to know
+	l.Reach(b, []netlab.Frame{udp4(A, B, "192.0.2.1", "192.0.2.1", echo)}, a)
+	l.Bascule("port", "set", "br0", a.Port, "--source-guard=off")
+	l.Reach(a, lies[:1], b)
+}
+
+// hostsOf gives two ends addresses, and binds all that their stacks have.
+func hostsOf(l *netlab.Lab, ends []*netlab.End) (hosts []*netlab.Host) {
+	for _, e := range ends {
+		m := e.MAC
+		local := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+		bind(l, e, m, local.String(), fmt.Sprintf("198.18.0.%d", m[5]), fmt.Sprintf("fdba::%x", m[5]))
+		hosts = append(hosts, e.Host()) // its stack speaks at once
+	}
+	return hosts
+}
+
+// Stations that do not lie notice nothing of it.
+func sourceGuardHosts(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	for _, e := range ends {
+		l.Bascule("port", "set", "br0", e.Port, "--source-guard")
+	}
+	h := hostsOf(l, ends[:2])
+	must(t, h[0].Ping(h[1].IPv4))
+	must(t, h[1].Ping(h[0].IPv6))
+	must(t, netlab.Transfer(h[0], h[1], h[1].IPv4, 1<<20))
+	must(t, netlab.Transfer(h[1], h[0], h[0].IPv6, 1<<20))
+	for _, e := range ends {
+		wantDrops(t, l, e, "spoofed", 0)
+	}
+}
+
+func arpSuppression(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--neigh-suppress")
+	a, b, c := ends[0], ends[1], ends[2]
+	bind(l, b, B, "192.0.2.2")
+	l.Bascule("binding", "add", "br0", b.Port, C.String(), "192.0.2.2", "--vlan", "10")
+	nobody := netlab.MAC{}
+	ask := func(src netlab.MAC, spa, tpa string) netlab.Frame {
+		return arpFrame(netlab.Broadcast, src, arpRequest, src, spa, nobody, tpa)
+	}
+	// each answer comes back to who asks, and to nobody else
+	for _, q := range []struct{ question, answer netlab.Frame }{
+		{ask(A, "192.0.2.1", "192.0.2.2"), arpFrame(A, B, arpReply, B, "192.0.2.2", A, "192.0.2.1")},
+		{ask(A, "192.0.2.1", "192.0.2.2").Tagged(10, 3), arpFrame(A, C, arpReply, C, "192.0.2.2", A, "192.0.2.1").Tagged(10, 3)},
+		{ask(A, "0.0.0.0", "192.0.2.2"), arpFrame(A, B, arpReply, B, "192.0.2.2", A, "0.0.0.0")},
+		{ask(A, "192.0.2.2", "192.0.2.2"), arpFrame(A, B, arpReply, B, "192.0.2.2", A, "192.0.2.2")},
+	} {
+		got := l.Deliver(a, q.question)
+		if !slices.Equal(got[a], []netlab.Frame{q.answer}) || len(got[b])+len(got[c]) > 0 {
+			t.Errorf("%v: answers %x to %s, %v to others, should be %x", q.question, got[a], a.Port, append(got[b], got[c]...), q.answer)
+		}
+	}
+	wantStats(t, l, a, 4, 4)
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(A, 10, a))
+	// all else goes where it went before
+	l.Reach(a, []netlab.Frame{
+		ask(A, "192.0.2.1", "192.0.2.9"),
+		ask(A, "192.0.2.1", "192.0.2.2").Tagged(20, 0),
+		arpFrame(netlab.Broadcast, A, arpReply, A, "192.0.2.1", nobody, "192.0.2.2"),
+		ask(B, "0.0.0.0", "192.0.2.2"), // the station itself, elsewhere
+	}, b, c)
+	l.Reach(b, []netlab.Frame{ask(B, "192.0.2.2", "192.0.2.2"), ask(C, "192.0.2.3", "192.0.2.2")}, a, c)
+	l.Reach(a, []netlab.Frame{arpFrame(B, A, arpRequest, A, "192.0.2.1", nobody, "192.0.2.2")}, b) // to it alone
+	l.Bascule("bridge", "set", "br0", "--neigh-suppress=off")
+	l.Reach(a, []netlab.Frame{ask(A, "192.0.2.1", "192.0.2.2")}, b, c)
+}
+
+func ndSuppression(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--neigh-suppress", "--ra-guard")
+	a, b, c := ends[0], ends[1], ends[2]
+	bind(l, b, B, "fe80::2")
+	bind(l, c, C, "fe80::3")
+	l.Bascule("port", "set", "br0", c.Port, "--trusted") // a router may be there
+	group, everybody := netlab.MAC{0x33, 0x33, 0xff, 0, 0, 2}, netlab.MAC{0x33, 0x33, 0, 0, 0, 1}
+	ask := func(src netlab.MAC, from, target string) netlab.Frame {
+		return nd(group, src, from, "ff02::1:ff00:2", solicit, 0, target, 1, src)
+	}
+	dad := func(src netlab.MAC) netlab.Frame {
+		m := icmp6("::", "ff02::1:ff00:2", []byte{solicit, 0, 0, 0, 0, 0, 0, 0}, ip("fe80::2"))
+		return packet6(group, src, "::", "ff02::1:ff00:2", protoICMPv6, m)
+	}
+	for _, q := range []struct{ question, answer netlab.Frame }{
+		{ask(A, "fe80::1", "fe80::2"), nd(A, B, "fe80::2", "fe80::1", advertise, 0x60, "fe80::2", 2, B)},
+		{ask(A, "fe80::1", "fe80::3"), nd(A, C, "fe80::3", "fe80::1", advertise, 0xe0, "fe80::3", 2, C)},
+		{dad(A), nd(everybody, B, "fe80::2", "ff02::1", advertise, 0x20, "fe80::2", 2, B)},
+	} {
+		got := l.Deliver(a, q.question)
+		if !slices.Equal(got[a], []netlab.Frame{q.answer}) || len(got[b])+len(got[c]) > 0 {
+			t.Errorf("%v: answers %x to %s, %v to others, should be %x", q.question, got[a], a.Port, append(got[b], got[c]...), q.answer)
+		}
+	}
+	wantStats(t, l, a, 3, 3)
+	l.Reach(a, []netlab.Frame{
+		ask(A, "fe80::1", "fe80::9"),
+		ask(A, "fe80::1", "fe80::2").Tagged(10, 0),
+		dad(B),
+	}, b, c)
+	l.Reach(b, []netlab.Frame{dad(B), ask(D, "fe80::4", "fe80::2")}, a, c)
+	l.Bascule("bridge", "set", "br0", "--neigh-suppress=off")
+	l.Reach(a, []netlab.Frame{ask(A, "fe80::1", "fe80::2")}, b, c)
+}
+
+// Real stations take the answers, and so need not ask each other; the host's
+// own port is one of them.
+func suppressionHosts(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--neigh-suppress")
+	c := ends[2]
+	h := hostsOf(l, ends[:2])
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	host := l.NewHost(l.Switch, "host0", 9)
+	l.Deliver(c) // what came when the addresses were new
+	must(t, h[0].Ping(h[1].IPv4))
+	must(t, h[0].Ping(h[1].IPv6))
+	must(t, host.Ping(h[0].IPv4))
+	must(t, host.Ping(h[1].IPv6))
+	l.Flush()
+	for _, f := range c.Received() {
+		arp := f[12:14] == netlab.Frame(be16(typeARP)) && f[20:22] == netlab.Frame(be16(arpRequest))
+		bound := arp && (strings.HasSuffix(string(f[38:42]), string(h[0].IPv4.AsSlice())) || strings.HasSuffix(string(f[38:42]), string(h[1].IPv4.AsSlice())))
+		asks := f[12:14] == netlab.Frame(be16(typeIPv6)) && len(f) >= 78 && f[54] == solicit
+		bound = bound || asks && (string(f[62:78]) == string(h[0].IPv6.AsSlice()) || string(f[62:78]) == string(h[1].IPv6.AsSlice()))
+		if bound {
+			t.Errorf("a question for a bound address was flooded: % x", []byte(f))
+		}
+	}
+}
+
+func dhcpGuard(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--dhcp-guard")
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, a, A)
+	learn(l, b, B)
+	offers := func(dst, src netlab.MAC) []netlab.Frame {
+		offer := udp4(dst, src, "192.0.2.1", "255.255.255.255", [2]int{67, 68}, 2)
+		return []netlab.Frame{
+			offer, offer.Tagged(10, 0), offer.Tagged(20, 0).Tagged(10, 0),
+			udp4(dst, src, "192.0.2.1", "192.0.2.2", [2]int{67, 67}, 2),
+			packet6(dst, src, "fe80::1", "fe80::2", protoUDP, be16(547), be16(546), be16(9), be16(0), []byte{2}),
+		}
+	}
+	requests := []netlab.Frame{
+		udp4(netlab.Broadcast, A, "0.0.0.0", "255.255.255.255", [2]int{68, 67}, 1),
+		udp4(netlab.Broadcast, A, "192.0.2.1", "192.0.2.2", [2]int{67, 67}, 1),
+		packet6(netlab.Group(1), A, "fe80::1", "ff02::1:2", protoUDP, be16(546), be16(547), be16(9), be16(0), []byte{1}),
+	}
+	bad := offers(netlab.Broadcast, A)
+	l.Reach(a, bad)
+	wantDrops(t, l, a, "dhcp-guard", uint64(len(bad)))
+	l.Reach(a, requests, b, c)
+	for range 2 { // among frames of the same stations
+		l.Reach(a, l.Frames(3, B, A), b)
+		l.Reach(a, offers(B, A)[:1])
+	}
+	wantDrops(t, l, a, "dhcp-guard", uint64(len(bad)+2))
+	l.Bascule("port", "set", "br0", a.Port, "--trusted")
+	l.Reach(a, bad, b, c)
+	l.Reach(a, offers(B, A)[:1], b)
+	l.Bascule("port", "set", "br0", a.Port, "--trusted=off")
+	l.Reach(a, bad)
+	l.Bascule("bridge", "set", "br0", "--dhcp-guard=off")
+	l.Reach(a, bad, b, c)
+}
+
+func raGuard(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--ra-guard")
+	a, b, c := ends[0], ends[1], ends[2]
+	learn(l, a, A)
+	learn(l, b, B)
+	advertisements := func(dst, src netlab.MAC) []netlab.Frame {
+		ra := icmp6("fe80::1", "ff02::1", []byte{routerAdvertisement, 0, 0, 0}, make([]byte, 12))
+		plain := packet6(dst, src, "fe80::1", "ff02::1", protoICMPv6, ra)
+		return []netlab.Frame{
+			plain, plain.Tagged(10, 0), plain.Tagged(0, 0).Tagged(0, 0),
+			packet6(dst, src, "fe80::1", "ff02::1", hopByHop, []byte{protoICMPv6, 0, 1, 4, 0, 0, 0, 0}, ra),
+			packet6(dst, src, "fe80::1", "ff02::1", 44, []byte{60, 0, 0, 1, 0, 0, 0, 1}, []byte{protoICMPv6, 200, 1, 4, 0, 0, 0, 0}),
+		}
+	}
+	bad := advertisements(netlab.Group(1), A)
+	l.Reach(a, bad)
+	wantDrops(t, l, a, "ra-guard", uint64(len(bad)))
+	l.Reach(a, []netlab.Frame{nd(netlab.Group(1), A, "fe80::1", "ff02::1", solicit, 0, "fe80::2", 1, A)}, b, c)
+	for range 2 {
+		l.Reach(a, l.Frames(3, B, A), b)
+		l.Reach(a, advertisements(B, A))
+	}
+	wantDrops(t, l, a, "ra-guard", uint64(3*len(bad)))
+	l.Bascule("port", "set", "br0", a.Port, "--trusted")
+	l.Reach(a, bad, b, c)
+	l.Bascule("bridge", "set", "br0", "--ra-guard=off")
+	l.Bascule("port", "set", "br0", a.Port, "--trusted=off")
+	l.Reach(a, bad, b, c)
+}

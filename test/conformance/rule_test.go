@@ -121,8 +121,8 @@ func rules(t *testing.T, hook string) {
 	wantRules(t, l, "")
 }
 
-// arpFrame is a packet of ARP (RFC 826) or RARP (RFC 903).
-func arpFrame(l *netlab.Lab, dst, src netlab.MAC, kind, op uint16, sha netlab.MAC, spa string, tha netlab.MAC, tpa string) netlab.Frame {
+// numberedARP is a packet of ARP (RFC 826) or RARP (RFC 903).
+func numberedARP(l *netlab.Lab, dst, src netlab.MAC, kind, op uint16, sha netlab.MAC, spa string, tha netlab.MAC, tpa string) netlab.Frame {
 	b := []byte(l.Frame(dst, src, 60))
 	copy(b[42:46], b[14:18]) // its number
 	binary.BigEndian.PutUint16(b[12:], kind)
@@ -174,7 +174,7 @@ func rulesARP(t *testing.T, hook string) {
 			load(t, l, "block "+port+" "+c.rule+"\n")
 			frames := func(list []packet, dst netlab.MAC) (made []netlab.Frame) {
 				for _, p := range list {
-					f := arpFrame(l, dst, A, p.kind, p.op, p.sha, p.spa, p.tha, p.tpa)
+					f := numberedARP(l, dst, A, p.kind, p.op, p.sha, p.spa, p.tha, p.tpa)
 					made = append(made, f, f.Tagged(10, 0))
 				}
 				return made

@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Port security that looks into frames: IP addresses that are bound to a port
+ * and a station, who may say that they are theirs (source guard), answers to
+ * ARP and ND from them, and what servers and routers alone may send (trust.h).
+ */
+#pragma once
+
+#include <linux/pkt_cls.h>
+
+#include "fdb.h"
+#include "trust.h"
+#include "vlan.h"
+
+#define FEATURE_GUARD                                                                              \
+	(FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD | FEATURE_RA_GUARD | FEATURE_SUPPRESS)
+
+/* Look-ups take no lock; user space alone writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_BINDINGS);
+	__type(key, struct binding_key);
+	__type(value, struct binding);
+} bindings SEC(".maps");
+
+static __always_inline u64 mac_at(const u8 *b)
+{
+	return (u64) * (u16 *)b | (u64) * (u16 *)(b + 2) << 16 | (u64) * (u16 *)(b + 4) << 32;
+}
+
+/* The binding of an address in the frame's VLAN; 0 if there is none. */
+static __always_inline struct binding *binding_of4(struct look *l, u32 address)
+{
+	struct binding_key *key = &l->key;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	key->vlan = l->vlan;
+	key->type = ETH_P_IP;
+	key->address[3] = address;
+	return bpf_map_lookup_elem(&bindings, key);
+}
+
+static __always_inline struct binding *binding_of6(struct look *l, const struct in6_addr *address)
+{
+	struct binding_key *key = &l->key;
+
+	key->vlan = l->vlan;
+	key->type = ETH_P_IPV6;
+	__builtin_memcpy(key->address, address, sizeof(key->address));
+	return bpf_map_lookup_elem(&bindings, key);
+}
+
+/* Is the address that of the frame's sender, at the frame's port? */
+static __always_inline bool binding_permits(const struct look *l, const struct binding *b)
+{
+	return b && b->port == l->port && b->mac == l->src;
+}
+
+/* Notes a question that the switch can answer; not that of the station about itself. */
+static __always_inline void ask(struct look *l, u32 kind, const struct binding *b)
+{
+	if (!l->plain || !b || b->port == l->port || b->mac == l->src)
+		return;
+	l->question = kind;
+	l->answer = b->mac;
+	l->holder = b->port;
+}
+
+#define ARPOP_REQUEST 1
+#define ARPOP_REPLY 2
+
+static __always_inline u32 look_arp(const struct hook *h, struct look *l)
+{
+	struct arp *a = &l->arp;
+	struct binding *b;
+
+	if (frame_bytes(h, l->at, a, sizeof(*a)) || a->ptype != bpf_htons(ETH_P_IP) ||
+	    a->hlen != ETH_ALEN || a->plen != sizeof(a->spa))
+		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
+	if (looks_for(l, LOOK_SOURCE)) {
+		if (mac_at(a->sha) != l->src)
+			return DROP_SPOOFED;
+		/* nobody's address is a question that comes before one has any (RFC 5227) */
+		if (a->spa ? !binding_permits(l, binding_of4(l, a->spa))
+			   : a->op != bpf_htons(ARPOP_REQUEST))
+			return DROP_SPOOFED;
+	}
+	if (looks_for(l, LOOK_QUESTION) && a->op == bpf_htons(ARPOP_REQUEST)) {
+		b = binding_of4(l, a->tpa);
+		if (b && b->mac != mac_at(a->sha))
+			ask(l, QUESTION_ARP, b);
+	}
+	return 0;
+}
+
+static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
+{
+	struct iphdr *ip = &l->ip4;
+	struct udp *udp = &l->udp;
+	u32 upper;
+
+	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5)
+		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
+	upper = l->at + ip->ihl * 4;
+	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
+		/* who asks for an address has none (RFC 2131 4.1) */
+		if (ip->daddr != ~0u || ip->protocol != IPPROTO_UDP ||
+		    (ip->frag_off & bpf_htons(IP_FRAGMENT)) || udp_read(h, upper, udp) ||
+		    udp->source != bpf_htons(DHCP4_CLIENT) || udp->dest != bpf_htons(DHCP4_SERVER))
+			return DROP_SPOOFED;
+	} else if (looks_for(l, LOOK_SOURCE) && !binding_permits(l, binding_of4(l, ip->saddr))) {
+		return DROP_SPOOFED;
+	}
+	if (looks_for(l, LOOK_DHCP) && ip->protocol == IPPROTO_UDP &&
+	    !(ip->frag_off & bpf_htons(IP_OFFSET)) && dhcp4_serves(h, l, upper))
+		return DROP_DHCP_GUARD;
+	return 0;
+}
+
+#define ND_OPTIONS 16 /* of a message that are looked at; more is no message of ours */
+#define ND_OPT_SOURCE 1
+#define ND_OPT_TARGET 2
+
+struct nd_option {
+	u8 type;
+	u8 len; /* in 8 bytes */
+	u8 mac[ETH_ALEN];
+};
+
+static __always_inline int nd_options(const struct hook *h, u64 src, u32 at, u32 end, bool nobody)
+{
+	struct nd_option opt = {};
+
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n <= ND_OPTIONS; n++) {
+		if (at >= end)
+			return false;
+		if (frame_bytes(h, at, &opt, sizeof(opt)) || !opt.len)
+			return true;
+		if ((opt.type == ND_OPT_SOURCE || opt.type == ND_OPT_TARGET) &&
+		    (nobody || mac_at(opt.mac) != src))
+			return true;
+		at += opt.len * 8;
+	}
+	return true;
+}
+
+__noinline int nd_options_skb(struct __sk_buff *skb, u64 src, u32 at, u32 end, bool nobody)
+{
+	struct hook h = {.ctx = skb, .skb = true};
+
+	return nd_options(&h, src, at, end, nobody);
+}
+
+__noinline int nd_options_xdp(struct xdp_md *xdp, u64 src, u32 at, u32 end, bool nobody)
+{
+	struct hook h = {.ctx = xdp};
+
+	return nd_options(&h, src, at, end, nobody);
+}
+
+/* The link-layer addresses that an ND message gives must be the sender's; nobody, ::, has none. */
+static __always_inline bool nd_options_lie(const struct hook *h, const struct look *l, u32 at,
+					   u32 end, bool nobody)
+{
+	return h->skb ? nd_options_skb(h->ctx, l->src, at, end, nobody)
+		      : nd_options_xdp(h->ctx, l->src, at, end, nobody);
+}
+
+static __always_inline bool address6_is_zero(const struct in6_addr *a)
+{
+	return !(a->s6_addr32[0] | a->s6_addr32[1] | a->s6_addr32[2] | a->s6_addr32[3]);
+}
+
+/* Does the sender claim another's address, or give another's as its own by ND? */
+static __always_inline bool source_lies6(const struct hook *h, struct look *l)
+{
+	struct ipv6hdr *ip = &l->ip6;
+	struct chain *c = &l->chain;
+	bool nobody = address6_is_zero(&ip->saddr);
+	u32 end, options;
+
+	if (c->end == CHAIN_UNKNOWN)
+		return true;
+	if (!nobody && !binding_permits(l, binding_of6(l, &ip->saddr)))
+		return true;
+	if (c->end != CHAIN_UPPER || c->next != IPPROTO_ICMPV6)
+		return nobody;
+	switch (c->type) {
+	case ICMP6_RS:
+		options = 8;
+		break;
+	case ICMP6_RA:
+		options = 16;
+		break;
+	case ICMP6_NS:
+	case ICMP6_NA:
+		options = sizeof(l->nd);
+		break;
+	case ICMP6_MLD_REPORT:
+	case ICMP6_MLD_DONE:
+	case ICMP6_MLD2_REPORT:
+		return false; /* from :: until there is an address (RFC 3590) */
+	default:
+		return nobody;
+	}
+	/* ND comes in one piece (RFC 6980) */
+	if (c->fragment || (nobody && (c->type == ICMP6_RA || c->type == ICMP6_NA)))
+		return true;
+	if ((c->type == ICMP6_NA || (nobody && c->type == ICMP6_NS)) &&
+	    (frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) ||
+	     !binding_permits(l, binding_of6(l, &l->nd.target))))
+		return true;
+	/* stations do not cut off a packet that has length 0, as a jumbogram (RFC 2675) */
+	end = ip->payload_len ? l->at + sizeof(*ip) + bpf_ntohs(ip->payload_len) : l->len;
+	return nd_options_lie(h, l, c->at + options, end, nobody);
+}
+
+static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
+{
+	struct ipv6hdr *ip = &l->ip6;
+	struct chain *c = &l->chain;
+	u32 reason;
+
+	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 6)
+		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
+	__builtin_memset(c, 0, sizeof(*c));
+	c->next = ip->nexthdr;
+	c->at = l->at + sizeof(*ip);
+	chain_follow(h, c);
+	if (looks_for(l, LOOK_SOURCE) && source_lies6(h, l))
+		return DROP_SPOOFED;
+	reason = serves6(l, c);
+	if (reason)
+		return reason;
+	/* a solicitation as stations send them (RFC 4861 7.1.1) */
+	if (looks_for(l, LOOK_QUESTION) && ip->nexthdr == IPPROTO_ICMPV6 && c->type == ICMP6_NS &&
+	    ip->hop_limit == 255 && bpf_ntohs(ip->payload_len) >= sizeof(l->nd) &&
+	    !frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) && !l->nd.code)
+		ask(l, QUESTION_ND, binding_of6(l, &l->nd.target));
+	return 0;
+}
+
+static __always_inline u32 look_at(const struct hook *h, struct look *l)
+{
+	u32 reason = look_through(h, l);
+
+	if (reason)
+		return reason;
+	if (l->type == bpf_htons(ETH_P_IP) &&
+	    (looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_DHCP)))
+		return look_ip4(h, l);
+	if (l->type == bpf_htons(ETH_P_IPV6))
+		return look_ip6(h, l);
+	if (l->type == bpf_htons(ETH_P_ARP) &&
+	    (looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_QUESTION)))
+		return look_arp(h, l);
+	return 0;
+}
+
+/* Verified once for a program, not at each place that calls it. */
+__noinline int look_skb(struct __sk_buff *skb, struct look *l)
+{
+	struct hook h = {.ctx = skb, .skb = true};
+
+	return l ? look_at(&h, l) : 0;
+}
+
+__noinline int look_xdp(struct xdp_md *xdp, struct look *l)
+{
+	struct hook h = {.ctx = xdp};
+
+	return l ? look_at(&h, l) : 0;
+}
+
+/* Would the question have reached the station by a flood? If not, an answer is of no use. */
+static __always_inline bool question_reaches(const struct verdict *v, u32 holder,
+					     const volatile struct port *in)
+{
+	const volatile struct port *out = port_at(holder);
+	u32 slot = SLOT(holder);
+
+	if (out->id != holder || !port_there(&tcx_devices, slot) || port_protected(in, out))
+		return false;
+	return !on(FEATURE_VLANS) || vlan_reaches(v->row, slot);
+}
+
+/*
+ * Looks into every frame: 0 or the reason against it. Where the switch is to
+ * answer the frame itself it sets v->answered, and v->word and v->out to the MAC
+ * that is asked for and its port. XDP learns that there is a reason, and leaves
+ * the frame to tcx.
+ */
+static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
+				 const volatile struct port *in)
+{
+	u32 zero = 0, wants = 0, reason;
+	struct look *l;
+
+	if (on(FEATURE_SOURCE_GUARD) && (in->flags & PORT_SOURCE_GUARD))
+		wants |= LOOK_SOURCE;
+	if (on(FEATURE_DHCP_GUARD) && !(in->flags & PORT_TRUSTED))
+		wants |= LOOK_DHCP;
+	if (on(FEATURE_RA_GUARD) && !(in->flags & PORT_TRUSTED))
+		wants |= LOOK_RA;
+	/* a question to a station alone asks whether it is alive (RFC 9161, RFC 1122 2.3.2.1) */
+	if (on(FEATURE_SUPPRESS) && h->skb && mac_is_group(f->dst) && !(in->flags & PORT_PATCH))
+		wants |= LOOK_QUESTION;
+	if (!wants)
+		return 0;
+	l = bpf_map_lookup_elem(&looks, &zero);
+	if (!l)
+		return DROP_MALFORMED; /* never: the map has it */
+	l->src = f->src;
+	l->port = in->id;
+	l->vlan = v->vlan;
+	l->len = f->len;
+	l->wants = wants;
+	l->question = 0;
+	l->beside = 0;
+	l->plain = true;
+	if (!h->skb)
+		return look_xdp(h->ctx, l);
+	if (((struct __sk_buff *)h->ctx)->vlan_present)
+		l->beside = ((struct __sk_buff *)h->ctx)->vlan_proto;
+	reason = look_skb(h->ctx, l);
+	if (on(FEATURE_SUPPRESS) && !reason && l->question && question_reaches(v, l->holder, in)) {
+		v->answered = l->question;
+		v->word = l->answer;
+		v->out = SLOT(l->holder);
+	}
+	return reason;
+}
+
+/* What an answer is of, for its checksum and for the frame. */
+struct nd_answer {
+	struct in6_addr saddr;
+	struct in6_addr daddr;
+	u32 length; /* with next, the end of the pseudo-header (RFC 8200 8.1) */
+	u32 next;
+	struct nd nd;
+	u8 opt_type;
+	u8 opt_len;
+	u16 mac[3];
+};
+
+#define ND_ANSWER (sizeof(struct nd) + 8) /* bytes of the message */
+
+/* Flags of an advertisement (RFC 4861 4.4). */
+#define ND_ROUTER (1u << 31)
+#define ND_SOLICITED (1u << 30)
+#define ND_OVERRIDE (1u << 29)
+
+struct question {
+	u64 asker; /* MAC */
+	u64 answer; /* MAC that is asked for */
+	u32 at; /* of what is behind the Ethernet header */
+	u32 router; /* ND_ROUTER or 0 */
+};
+
+static __always_inline void ether_set(u16 *to, u64 dst, u64 src)
+{
+	to[0] = dst;
+	to[1] = dst >> 16;
+	to[2] = dst >> 32;
+	to[3] = src;
+	to[4] = src >> 16;
+	to[5] = src >> 32;
+}
+
+/* Makes an ARP request the reply to it: 0 if that has worked. */
+__noinline int answer_arp(struct __sk_buff *skb, struct question *q)
+{
+	u16 ether[6];
+	struct arp a = {};
+	u32 asked;
+
+	if (!q || bpf_skb_load_bytes(skb, q->at, &a, sizeof(a)))
+		return -1;
+	ether_set(ether, q->asker, q->answer);
+	asked = a.tpa;
+	a.op = bpf_htons(ARPOP_REPLY);
+	__builtin_memcpy(a.tha, a.sha, ETH_ALEN);
+	a.tpa = a.spa;
+	__builtin_memcpy(a.sha, ether + 3, ETH_ALEN);
+	a.spa = asked;
+	if (bpf_skb_store_bytes(skb, 0, ether, sizeof(ether), BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	return bpf_skb_store_bytes(skb, q->at, &a, sizeof(a), BPF_F_RECOMPUTE_CSUM);
+}
+
+#define ALL_NODES_MAC 0x010000003333ull /* 33:33:00:00:00:01 */
+
+/* Makes a neighbour solicitation the advertisement that answers it: 0 if that has worked. */
+__noinline int answer_nd(struct __sk_buff *skb, struct question *q)
+{
+	struct nd_answer a = {};
+	struct ipv6hdr ip = {};
+	bool nobody;
+	u16 ether[6];
+	__s64 sum;
+
+	if (!q || bpf_skb_load_bytes(skb, q->at, &ip, sizeof(ip)) ||
+	    bpf_skb_load_bytes(skb, q->at + sizeof(ip), &a.nd, sizeof(a.nd)))
+		return -1;
+	nobody = address6_is_zero(&ip.saddr);
+	a.saddr = a.nd.target;
+	a.daddr = ip.saddr;
+	if (nobody) { /* to all, that it is taken (RFC 4861 7.2.4) */
+		a.daddr.s6_addr32[0] = bpf_htonl(0xff020000);
+		a.daddr.s6_addr32[3] = bpf_htonl(1);
+	}
+	a.length = bpf_htonl(ND_ANSWER);
+	a.next = bpf_htonl(IPPROTO_ICMPV6);
+	a.nd.type = ICMP6_NA;
+	a.nd.code = 0;
+	a.nd.check = 0;
+	a.nd.flags = bpf_htonl(q->router | (nobody ? 0 : ND_SOLICITED) | ND_OVERRIDE);
+	ether_set(ether, nobody ? ALL_NODES_MAC : q->asker, q->answer);
+	a.opt_type = ND_OPT_TARGET;
+	a.opt_len = 1;
+	__builtin_memcpy(a.mac, ether + 3, ETH_ALEN);
+	sum = bpf_csum_diff(0, 0, (void *)&a, sizeof(a), 0);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	a.nd.check = ~sum;
+
+	/* class and label are the answer's own: none */
+	__builtin_memset(&ip, 0, 4);
+	ip.version = 6;
+	ip.payload_len = bpf_htons(ND_ANSWER);
+	ip.saddr = a.saddr;
+	ip.daddr = a.daddr;
+	if (bpf_skb_change_tail(skb, q->at + sizeof(ip) + ND_ANSWER, 0) ||
+	    bpf_skb_store_bytes(skb, 0, ether, sizeof(ether), BPF_F_RECOMPUTE_CSUM) ||
+	    bpf_skb_store_bytes(skb, q->at, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	return bpf_skb_store_bytes(skb, q->at + sizeof(ip), &a.nd, ND_ANSWER, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Makes the frame the answer to it, and says how long that is; 0 if there is no memory for it. */
+static __always_inline u32 answer_skb(struct __sk_buff *skb, const struct frame *f,
+				      const struct verdict *v)
+{
+	struct question q = {.asker = f->src, .answer = v->word, .at = ETHER_HEADER + f->tag};
+
+	if (v->answered == QUESTION_ARP)
+		return answer_arp(skb, &q) ? 0 : f->len;
+	/*
+	 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
+	 * host is a router means nothing as long as it does not advertise itself
+	 */
+	if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
+		q.router = ND_ROUTER;
+	return answer_nd(skb, &q) ? 0 : q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"bascule/datapath"
+)
+
+// Binding ties an IP address of a VLAN to the station that has it, and to the
+// port that the station is behind.
+type Binding struct {
+	Bridge  string
+	Port    string
+	MAC     net.HardwareAddr
+	Address netip.Addr
+	VLAN    uint16 // 1 to 4094; 0 stands for frames without a tag
+}
+
+// ParseAddress reads an IP address that can be bound. The error is a
+// *[UsageError] when s is malformed, or is no single station's on a link: an
+// unspecified, multicast, broadcast or loopback address, or one of IPv4 written
+// as one of IPv6.
+func ParseAddress(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return a, usagef(s, "not an IP address; give one such as 192.0.2.1 or 2001:db8::1")
+	}
+	const remedy = "give the unicast address of one station"
+	switch {
+	case a.Zone() != "":
+		return a, usagef(s, "the bridge and the VLAN say where it is; leave out %%%s", a.Zone())
+	case a.Is4In6():
+		return a, usagef(s, "an IPv4 address, which has no place in IPv6 packets; give %s", a.Unmap())
+	case a.IsUnspecified():
+		return a, usagef(s, "the unspecified address belongs to no station; %s", remedy)
+	case a.IsMulticast():
+		return a, usagef(s, "a multicast address belongs to a group; %s", remedy)
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return a, usagef(s, "the broadcast address belongs to every station; %s", remedy)
+	case a.IsLoopback():
+		return a, usagef(s, "a loopback address is never on a wire; %s", remedy)
+	}
+	return a, nil
+}
+
+// Bindings returns the bindings of a bridge's port, of a bridge where the port
+// is "", or of all bridges where both are, by VLAN and address.
+func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
+	list = []Binding{}
+	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		names, known := map[uint32]string{}, port == ""
+		for _, p := range datapath.Ports(&b.Config) {
+			names[p.Id] = portName(b, p, devices)
+			known = known || names[p.Id] == port
+		}
+		if !known {
+			return refused("show the bindings of "+name, port+" is no port of this bridge", "see 'bascule port show "+name+"'")
+		}
+		bindings, err := b.Bindings()
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(e Binding) bool { return e.Bridge == name })
+		for _, e := range bindings {
+			if port == "" || names[e.Port] == port {
+				list = append(list, Binding{Bridge: name, Port: names[e.Port], MAC: net.HardwareAddr(e.MAC[:]), Address: e.Address, VLAN: e.VLAN})
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b Binding) int {
+		return cmp.Or(cmp.Compare(a.Bridge, b.Bridge), cmp.Compare(a.VLAN, b.VLAN), a.Address.Compare(b.Address))
+	})
+	return list, err
+}
+
+// AddBinding binds an address. One that is bound to another station or port is
+// not moved but refused.
+func (s *Switch) AddBinding(e Binding) error {
+	what := fmt.Sprintf("bind %s in %s", e.Address, e.Bridge)
+	if e.VLAN > maxVLAN {
+		return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+	}
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, e.Bridge)
+		if err != nil {
+			return err
+		}
+		next := b.Config
+		p, _, err := findPort(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
+		if err != nil {
+			return err
+		}
+		if e.VLAN == 0 && loadBridgeConfig(&b.Config).VLANFiltering {
+			return refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
+		}
+		bindings, err := b.Bindings()
+		if err != nil {
+			return failed(what, err)
+		}
+		devices, err := links()
+		if err != nil {
+			return failed(what, err)
+		}
+		for _, old := range bindings {
+			if old.Address != e.Address || old.VLAN != e.VLAN || old.Port == p.Id && bytes.Equal(old.MAC[:], e.MAC) {
+				continue
+			}
+			holder := portName(b, datapath.PortAt(&b.Config, old.Port), devices)
+			return refused(what, fmt.Sprintf("it is bound to %s on %s", net.HardwareAddr(old.MAC[:]), holder),
+				"delete that binding first with '"+deletion(e)+"'")
+		}
+		err = b.Bind(datapath.Binding{VLAN: e.VLAN, Address: e.Address, MAC: [6]byte(e.MAC), Port: p.Id})
+		if errors.Is(err, datapath.ErrBindingsFull) {
+			return refused(what, err.Error(), "delete some that are not needed any more")
+		}
+		return failed(what, err)
+	})
+}
+
+// deletion is the command that deletes a binding.
+func deletion(e Binding) string {
+	command := fmt.Sprintf("bascule binding del %s %s", e.Bridge, e.Address)
+	if e.VLAN != 0 {
+		command += fmt.Sprintf(" --vlan %d", e.VLAN)
+	}
+	return command
+}
+
+// DelBinding removes the binding of an address.
+func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
+	what := fmt.Sprintf("delete the binding of %s in %s", a, bridge)
+	if vlan > maxVLAN {
+		return usagef(fmt.Sprintf("VLAN %d", vlan), "out of range; give 1 to %d", maxVLAN)
+	}
+	return s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		err = b.Unbind(vlan, a)
+		if errors.Is(err, os.ErrNotExist) {
+			why := "there is none"
+			if vlan != 0 {
+				why += fmt.Sprintf(" in VLAN %d", vlan)
+			}
+			return refused(what, why, "see 'bascule binding show "+bridge+"'")
+		}
+		return failed(what, err)
+	})
+}
+
+// FlushBindings removes the bindings that match, and returns how many.
+func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
+	what := "flush the bindings of " + bridge
+	err = s.write(func(store *datapath.Store) error {
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		var id uint32
+		if m.Port != "" {
+			next := b.Config
+			p, _, err := findPort(&change{bridge: b, next: &next}, what, bridge, m.Port)
+			if err != nil {
+				return err
+			}
+			id = p.Id
+		}
+		n, err = b.UnbindAll(func(e datapath.Binding) bool {
+			return (id == 0 || e.Port == id) && (m.VLAN == nil || *m.VLAN == e.VLAN)
+		})
+		return failed(what, err)
+	})
+	return n, err
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+
+	"bascule/bridge"
+
+	"github.com/spf13/cobra"
+)
+
+func newBinding(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "binding",
+		Short: "bind IP addresses to stations and ports",
+		Long: `A binding says which station has an IP address of a VLAN, by its MAC, and which
+port it is behind. Bindings are what a port with --source-guard drops lies by,
+and what a bridge with --neigh-suppress answers ARP and IPv6 neighbour
+solicitations from. The VLAN is that of the FDB: of private VLANs the primary.
+
+A station may have many addresses; an address has one station. For IPv6 bind the
+link-local address as well: stations ask for each other by it.
+
+The bindings of a port go when the port is deleted.`,
+		Example: `  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
+  bascule binding add br0 veth0 02:00:00:00:00:01 fe80::ff:fe00:1 --vlan 10
+  bascule port set br0 veth0 --source-guard
+  bascule binding show br0
+  bascule binding del br0 192.0.2.1`,
+	}
+	cmd.AddCommand(newBindingShow(p), newBindingAdd(p), newBindingDel(p), newBindingFlush(p))
+	return cmd
+}
+
+func newBindingShow(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [BRIDGE [PORT]]",
+		Short: "show bindings",
+		Long:  `Show the bindings of all bridges, of one, or of one port, by VLAN and address.`,
+		Example: `  bascule binding show
+  bascule binding show br0 veth0`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			args = append(args, "", "")
+			return p.with(func(s fabric) error {
+				list, err := s.Bindings(args[0], args[1])
+				if err != nil {
+					return err
+				}
+				return p.printBindings(list)
+			})
+		},
+	}
+}
+
+const bindingVLANHelp = "the address in this VLAN, 1 to 4094; without it, the one of frames without a tag"
+
+func newBindingAdd(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add BRIDGE PORT MAC ADDRESS",
+		Short: "bind an address",
+		Long: `Say that the station MAC behind a port has an IPv4 or IPv6 address. It takes
+effect with the next frame. An address that is bound to another station or port
+is not moved: delete that binding first. On a bridge that filters VLANs --vlan
+must be given. A bridge has room for 65536 bindings.`,
+		Example: `  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
+  bascule binding add br0 veth0 02:00:00:00:00:01 2001:db8::1 --vlan 10`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.addresses),
+	}
+	id := vlan{least: 1}
+	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		mac, err := bridge.ParseMAC(args[2])
+		if err != nil {
+			return err
+		}
+		address, err := bridge.ParseAddress(args[3])
+		if err != nil {
+			return err
+		}
+		e := bridge.Binding{Bridge: args[0], Port: args[1], MAC: mac, Address: address, VLAN: id.orNone()}
+		return p.with(func(s fabric) error { return s.AddBinding(e) })
+	}
+	return cmd
+}
+
+func newBindingDel(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "del BRIDGE ADDRESS",
+		Short: "remove a binding",
+		Long:  `Remove the binding of an address. It takes effect with the next frame.`,
+		Example: `  bascule binding del br0 192.0.2.1
+  bascule binding del br0 2001:db8::1 --vlan 10`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.boundAddresses),
+	}
+	id := vlan{least: 1}
+	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		address, err := bridge.ParseAddress(args[1])
+		if err != nil {
+			return err
+		}
+		return p.with(func(s fabric) error { return s.DelBinding(args[0], address, id.orNone()) })
+	}
+	return cmd
+}
+
+func newBindingFlush(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "flush BRIDGE",
+		Short: "remove bindings",
+		Long: `Remove all bindings of a bridge, or those of one port or VLAN, and print how
+many there were.`,
+		Example: `  bascule binding flush br0
+  bascule binding flush br0 --port veth0 --vlan 10`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+	}
+	port, id := &word{name: "PORT"}, &vlan{}
+	cmd.Flags().Var(port, "port", "only bindings to this port")
+	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094; 0 is those of frames without a tag")
+	completeFlag(cmd, "port", p.portNames)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		return p.with(func(s fabric) error {
+			n, err := s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return p.printJSON([]flushJSON{{args[0], n}})
+			}
+			bindings := "bindings"
+			if n == 1 {
+				bindings = "binding"
+			}
+			fmt.Fprintf(p.out, "%d %s removed\n", n, bindings)
+			return nil
+		})
+	}
+	return cmd
+}
+
+// boundAddresses are the addresses bound in the bridge that is the first
+// argument, each with its port.
+func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []string) {
+	_ = p.with(func(s fabric) error {
+		list, err := s.Bindings(args[0], "")
+		for _, e := range list {
+			addresses = append(addresses, e.Address.String()+"\t"+e.Port)
+		}
+		return err
+	})
+	return addresses
+}
+
+// bindingJSON is a binding for programs; what `bridge -j fdb` has, too, is
+// called as it is there.
+type bindingJSON struct {
+	Address string `json:"address"`
+	MAC     string `json:"mac"`
+	VLAN    uint16 `json:"vlan,omitempty"`
+	Port    string `json:"ifname"`
+	Bridge  string `json:"master"`
+}
+
+func (p *program) printBindings(list []bridge.Binding) error {
+	toJSON := func(e bridge.Binding) bindingJSON {
+		return bindingJSON{Address: e.Address.String(), MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: e.Bridge}
+	}
+	return printList(p, list, toJSON, "BRIDGE VLAN ADDRESS MAC PORT", func(e bridge.Binding) []string {
+		id := "-"
+		if e.VLAN != 0 {
+			id = fmt.Sprint(e.VLAN)
+		}
+		return []string{e.Bridge, id, e.Address.String(), e.MAC.String(), e.Port}
+	})
+}
