@@ -21,6 +21,7 @@ var stormCases = []conformance{
 	{name: "storm_limit_refused", hooks: tcx, run: stormLimitRefused},
 	{name: "span", hooks: both, run: span},
 	{name: "span_port", hooks: both, run: spanPort},
+	{name: "span_vlan", hooks: both, run: spanVLAN},
 	{name: "span_all_ports", hooks: both, run: spanAllPorts},
 	{name: "span_sizes", hooks: tcx, run: spanSizes},
 	{name: "span_life", hooks: both, run: spanLife},
@@ -463,4 +464,63 @@ func spanRefused(t *testing.T, hook string) {
 	l.Bascule("span", "del", "br0", more[3].Port)
 	l.Bascule("span", "add", "br0", free, "--port", ends[1].Port)
 	l.Reach(ends[1], l.Frames(3, netlab.Broadcast, B), a, mon, more[15])
+}
+
+// Of a VLAN: what comes in by its ports in it, what goes out in it.
+func spanVLAN(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(5)
+	a, b, c, d, mon := ends[0], ends[1], ends[2], ends[3], ends[4]
+	l.AddBridge("br0", hook, ends[:4], "--vlan-filtering", "--default-pvid", "none")
+	l.Bascule("vlan", "add", "br0", a.Port, "10", "--untagged", "--pvid")
+	l.Bascule("vlan", "add", "br0", b.Port, "10,20")
+	l.Bascule("vlan", "add", "br0", c.Port, "20", "--untagged", "--pvid")
+	l.Bascule("vlan", "add", "br0", d.Port, "20", "--untagged", "--pvid")
+	tag := func(frames []netlab.Frame, vlan uint16) (list []netlab.Frame) {
+		for _, f := range frames {
+			list = append(list, f.Tagged(vlan, 0))
+		}
+		return list
+	}
+	for _, direction := range []string{"in", "out", "both"} {
+		l.Bascule("span", "add", "br0", mon.Port, "--vlan", "10", "--direction", direction)
+		var list []spanInfo
+		l.JSON(&list, "span", "show", "br0")
+		if len(list) != 1 || list[0].All || len(list[0].Ports) != 0 || !slices.Equal(list[0].VLANs, []int{10}) {
+			t.Errorf("shown as %+v", list)
+		}
+		copies := func(in, out []netlab.Frame) []netlab.Frame {
+			switch direction {
+			case "in":
+				return in
+			case "out":
+				return out
+			}
+			return slices.Concat(in, out)
+		}
+		for range 2 { // the second time they know each other
+			frames := l.Frames(50, B, A)
+			tagged := tag(frames, 10)
+			wantSent(t, l, a, frames, map[*netlab.End][]netlab.Frame{b: tagged, mon: copies(frames, tagged)})
+			frames = l.Frames(50, A, B)
+			tagged = tag(frames, 10)
+			wantSent(t, l, b, tagged, map[*netlab.End][]netlab.Frame{a: frames, mon: copies(tagged, frames)})
+		}
+		// another VLAN, on the same port; and what is not of the port's VLANs
+		frames := l.Frames(50, netlab.Broadcast, B)
+		wantSent(t, l, b, tag(frames, 20), map[*netlab.End][]netlab.Frame{c: frames, d: frames})
+		wantSent(t, l, c, tag(frames, 10), nil)
+		l.Bascule("span", "del", "br0", mon.Port)
+	}
+	// a VLAN and a port in it, once
+	l.Bascule("span", "add", "br0", mon.Port, "--vlan", "10,20", "--port", a.Port)
+	frames := l.Frames(50, netlab.Broadcast, A)
+	wantSent(t, l, a, frames, map[*netlab.End][]netlab.Frame{b: tag(frames, 10), mon: frames})
+	frames = l.Frames(50, netlab.Broadcast, C)
+	wantSent(t, l, c, frames, map[*netlab.End][]netlab.Frame{b: tag(frames, 20), d: frames, mon: frames})
+	// the VLANs' ports change, the span stays
+	l.Bascule("vlan", "del", "br0", d.Port, "20")
+	l.Bascule("vlan", "add", "br0", d.Port, "10", "--untagged", "--pvid")
+	frames = l.Frames(50, netlab.Broadcast, D)
+	wantSent(t, l, d, frames, map[*netlab.End][]netlab.Frame{a: frames, b: tag(frames, 10), mon: frames})
 }
