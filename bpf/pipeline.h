@@ -80,9 +80,13 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	/* before any filter */
-	if (on(FEATURE_SPAN))
-		span_in(h, f, v, in);
+	/* before any filter; a trial only says where copies would go */
+	if (on(FEATURE_SPAN)) {
+		if (on(FEATURE_TRACE))
+			v->spans = in->span_in | (v->row ? v->row->span_in : 0);
+		else
+			span_in(h, f, v, in);
+	}
 
 	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(f, v, in, now))
 		return refuse(v, DROP_LOOP);

@@ -59,8 +59,12 @@ func newBenchOn(t testing.TB, r *rack, ports int, change ...func(c *Config, p []
 		s.ids = append(s.ids, p.Id)
 	}
 	b := &Bridge{store: &Store{Locked: underLock(t)}}
+	var tables Tables
+	if BridgeFlags(s.cfg.Flags)&BridgeCapture != 0 {
+		tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}} // all
+	}
 	var err error
-	if s.gen, err = b.load(&s.cfg, Tables{}); err != nil {
+	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.gen.Close)
