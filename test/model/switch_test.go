@@ -5,6 +5,8 @@
 package model
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -131,6 +133,11 @@ func (m *machine) frames(t *rapid.T) {
 			f = f.Tagged(uint16(vlan), 3)
 		}
 		want := m.forward(in, dst, address{src, vlan})
+		if _, there := m.ports[in]; there && rapid.IntRange(0, 19).Draw(t, "traced") == 0 {
+			if said := m.trace(t, in, f); !slices.Equal(said, want) {
+				t.Fatalf("%v from port %d: traced out by %v, should leave by %v", f, in, said, want)
+			}
+		}
 		var got []int
 		for i, e := range m.lab.Deliver(m.end(in), f) {
 			for _, g := range e {
@@ -145,6 +152,22 @@ func (m *machine) frames(t *rapid.T) {
 			t.Fatalf("%v from port %d: left by ports %v, should leave by %v", f, in, got, want)
 		}
 	}
+}
+
+// trace returns the ports that a frame would leave by, as the real switch says.
+func (m *machine) trace(t *rapid.T, in int, f netlab.Frame) []int {
+	r := m.run("-j", "trace", "br0", "--in", m.end(in).Port, hex.EncodeToString([]byte(f)))
+	var list []struct{ Out []string }
+	if err := json.Unmarshal([]byte(r.Stdout), &list); err != nil || len(list) != 1 {
+		t.Fatalf("%v: %v", r, err)
+	}
+	var out []int
+	for i, e := range m.lab.Ends {
+		if slices.Contains(list[0].Out, e.Port) {
+			out = append(out, i+1)
+		}
+	}
+	return out
 }
 
 func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
