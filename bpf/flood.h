@@ -27,7 +27,10 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
 }
 
-/* What is done beside sending: true if the frame has the tag now that it leaves with. */
+/*
+ * What is done beside sending, never in a trial: true if the frame has the tag
+ * now that it leaves with.
+ */
 static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v, u32 out, u32 has, u32 wants)
 {
@@ -38,7 +41,7 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 	if (on(FEATURE_SPAN))
 		span_out(skb, f, v, out);
 	if (on(FEATURE_CAPTURE))
-		capture_frame(skb, out, v->vid, CAPTURE_OUT, 0);
+		capture_frame(skb, out, capture_vlans(v), CAPTURE_OUT, 0);
 	return true;
 }
 
@@ -53,6 +56,29 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 	}
 	bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
 	count_tx(flood->last, flood->f.len);
+}
+
+/* That ports do not reach each other is no fault of the frame. */
+static __always_inline bool flood_unreachable(u32 reason)
+{
+	return reason == DROP_PROTECTED || reason == DROP_VLAN_OUT || reason == DROP_SPAN;
+}
+
+/*
+ * Captures the frame where it came in: when the first port takes it, which is
+ * before it is given another tag; and for each port that it is refused at, with
+ * the tag that it has by then.
+ */
+static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *flood, u32 reason)
+{
+	const struct verdict *v = &flood->v;
+
+	if (reason) {
+		if (!flood_unreachable(reason))
+			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
+	} else if (!flood->last && !(on(FEATURE_PATCH) && patch_waits())) {
+		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
+	}
 }
 
 static __always_inline void flood_port(struct flood *flood, u32 slot)
@@ -80,9 +106,10 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (on(FEATURE_RULES))
 		rules_count(0, v->rule_out, f->len);
+	if (on(FEATURE_CAPTURE))
+		flood_capture(skb, flood, reason);
 	if (reason) {
-		/* that ports do not reach each other is no fault of the frame */
-		if (reason != DROP_PROTECTED && reason != DROP_VLAN_OUT && reason != DROP_SPAN)
+		if (!flood_unreachable(reason))
 			count_drop(v->in, reason);
 		return;
 	}
@@ -164,16 +191,17 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
+	/* nothing is sent in a trial, not by patch cables either */
+	if (on(FEATURE_TRACE))
+		return TC_ACT_OK;
 	if (on(FEATURE_PATCH) && patch_waits()) {
 		if (flood.last)
 			flood_copy(skb, &flood);
 		return patch_follow(skb, flood.has);
 	}
-	if (on(FEATURE_TRACE))
-		return TC_ACT_OK;
 	if (!flood.last) {
 		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, v->vid, CAPTURE_DROP, DROP_NO_MEMBER);
+			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, DROP_NO_MEMBER);
 		count_drop(v->in, DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}

@@ -10,7 +10,10 @@
 #include "decision.h"
 #include "flood.h"
 
-/* What every frame costs that features look at, even if its like is remembered. */
+/*
+ * What every frame costs that features look at, even if its like is remembered;
+ * a trial remembers nothing, and does not come here.
+ */
 static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
 				      struct verdict *v)
 {
@@ -41,7 +44,7 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	if (on(FEATURES_NOTE)) {
 		note_in(f, v);
 		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, v->vid, CAPTURE_DROP, reason);
+			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
 	}
 	return TC_ACT_SHOT;
 }
@@ -69,7 +72,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 
 		note_in(f, v);
 		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, v->vid, CAPTURE_IN, 0);
+			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
 		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
@@ -122,8 +125,10 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 	}
 
 	action = decide(&h, &f, &v, READ_ONCE(c->now));
-	if (on(FEATURE_TRACE))
+	if (on(FEATURE_TRACE)) {
+		f.tag += trace_second_tag(skb, &f);
 		trace_verdict(&f, &v, action);
+	}
 	switch (action) {
 	case ACTION_SEND:
 		if (on(FEATURE_PATCH) && (port_at(v.out)->flags & PORT_PATCH))
@@ -142,15 +147,13 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
 			note_in(&f, &v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v.in, v.vid, CAPTURE_IN, 0);
 		return flood_skb(skb, &f, &v);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
 			note_in(&f, &v);
 		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v.in, v.vid, CAPTURE_IN, 0);
+			capture_frame(skb, v.in, capture_vlans(&v), CAPTURE_IN, 0);
 		f.len = answer_skb(skb, &f, &v);
 		if (!f.len || !prepare_skb(skb, &f, &v, v.in, f.outer, f.outer))
 			return TC_ACT_SHOT;

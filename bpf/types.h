@@ -396,7 +396,7 @@ struct talker {
 	__u64 frames;
 	__u64 bytes;
 	__u32 port; /* id of the port that it was last heard on */
-	__u32 pad;
+	__u32 heard; /* when: CLOCK_MONOTONIC in units of 2^20 nanoseconds */
 };
 
 /* What was decided about a frame of `bascule trace`, with struct verdict's words. */

@@ -59,6 +59,12 @@ __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 l
 
 #define MAC_PAIR 12 /* bytes: destination and source */
 
+/* The VLANs of a frame as capture_frame() takes them. */
+static __always_inline u32 capture_vlans(const struct verdict *v)
+{
+	return (u32)v->vlan << 16 | v->vid;
+}
+
 /* Reads the frame from so far on; false if the kernel will not. */
 static __always_inline bool capture_rest(struct __sk_buff *skb, void *to, u32 len, u32 most)
 {
@@ -71,9 +77,10 @@ static __always_inline bool capture_rest(struct __sk_buff *skb, void *to, u32 le
 
 /*
  * Copies a frame for `bascule capture`, at a port, with the reason if it is
- * dropped; a tag that is beside the packet goes where it is on a wire.
+ * dropped; a tag that is beside the packet goes where it is on a wire. Without
+ * filtering the frame is in the VLAN of its tag.
  */
-__noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlan, enum capture_point point,
+__noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum capture_point point,
 			     u32 reason)
 {
 	u32 zero = 0, beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
@@ -105,7 +112,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlan, enum cap
 		.port = port_at(slot)->id,
 		.len = len,
 		.kept = kept,
-		.vlan = vlan,
+		.vlan = on(FEATURE_VLANS) ? (u16)vlans : vlans >> 16,
 		.point = point,
 		.reason = reason,
 	};
@@ -133,15 +140,25 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 {
 	u64 key = (u64)v->vlan << MAC_BITS | f->src;
 	struct talker *t = bpf_map_lookup_elem(&talkers, &key);
-	struct talker first = {.frames = 1, .bytes = f->len, .port = port_at(v->in)->id};
+	struct talker first = {
+		.frames = 1,
+		.bytes = f->len,
+		.port = port_at(v->in)->id,
+		.heard = bpf_ktime_get_ns() >> 20,
+	};
 
 	if (!t) {
-		bpf_map_update_elem(&talkers, &key, &first, BPF_NOEXIST);
-		return;
+		if (!bpf_map_update_elem(&talkers, &key, &first, BPF_NOEXIST))
+			return;
+		/* another CPU was first; or there is no room, and the frame is not counted */
+		t = bpf_map_lookup_elem(&talkers, &key);
+		if (!t)
+			return;
 	}
 	t->frames++;
 	t->bytes += f->len;
 	t->port = first.port;
+	t->heard = first.heard;
 }
 
 struct {
@@ -150,6 +167,19 @@ struct {
 	__type(key, u32);
 	__type(value, struct traced);
 } trace SEC(".maps");
+
+/*
+ * Bytes of a second tag in the packet. On a real frame the kernel has moved the
+ * first beside the packet, so that the second is the one of struct frame's.
+ */
+static __always_inline u16 trace_second_tag(struct __sk_buff *skb, const struct frame *f)
+{
+	u16 type;
+
+	if (!f->tag || bpf_skb_load_bytes(skb, ETHER_HEADER + 2, &type, sizeof(type)))
+		return 0;
+	return type_is_tag(type) ? ETHER_TAG : 0;
+}
 
 /* Keeps what was decided for `bascule trace`. */
 static __always_inline void trace_verdict(const struct frame *f, const struct verdict *v,

@@ -58,18 +58,31 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (ca
 	}
 	source := &captureSource{s: s, bridge: bridge, stop: stop, names: map[uint32]string{}}
 	err = s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+		source.seed = b.Config.HashSeed
+		if source.frames != nil { // of the last time
+			source.frames.Close()
+		}
 		source.frames, err = b.OpenFrames()
 		return err
 	})
-	if err != nil {
-		return nil, errors.Join(err, stop())
+	if err == nil {
+		err = source.learnNames()
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+	now := monotonic()
+	if err != nil {
 		return nil, errors.Join(err, source.Close())
 	}
-	source.boot = time.Now().Add(-time.Duration(now.Nano()))
+	source.boot = time.Now().Add(-now)
 	return source, nil
+}
+
+// monotonic is the time that the datapath gives frames, CLOCK_MONOTONIC.
+func monotonic() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err) // every Linux has it
+	}
+	return time.Duration(now.Nano())
 }
 
 // ringSize is the size of a ring buffer of so many bytes at least: a power of
@@ -82,10 +95,14 @@ func ringSize(n int) uint32 {
 type captureSource struct {
 	s      *Switch
 	bridge string
+	seed   uint64 // the bridge's, which one made anew does not have
 	frames *datapath.Frames
 	stop   func() error
 	boot   time.Time         // when CLOCK_MONOTONIC was 0
 	names  map[uint32]string // of ports by id
+	asked  bool              // for names, since Next was called
+	until  time.Duration     // when Next was told to end, if not 0
+	over   bool              // all frames until then have been read
 }
 
 // captureBatch is how many frames Next returns at most.
@@ -94,23 +111,30 @@ const captureBatch = 256
 // captureLook is how often Next looks whether it is to end.
 const captureLook = 100 * time.Millisecond
 
+// Next returns what was captured until ctx ended, too, before it says so.
 func (c *captureSource) Next(ctx context.Context) (list []capture.Frame, missed uint64, err error) {
-	for ctx.Err() == nil {
+	c.asked = false
+	for !c.over {
+		ended := ctx.Err()
+		if ended != nil && c.until == 0 {
+			c.until = monotonic()
+		}
 		deadline := time.Now()
-		if len(list) == 0 {
+		if len(list) == 0 && ended == nil {
 			deadline = deadline.Add(captureLook)
 		}
 		f, err := c.frames.Read(deadline)
-		if err == nil {
-			frame, err := c.frame(f)
-			if err != nil {
-				return nil, 0, err
-			}
-			if list = append(list, frame); len(list) < captureBatch {
+		switch {
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, 0, failed("capture at bridge "+c.bridge, err)
+		case err != nil: // no more for now
+			c.over = ended != nil
+		case c.until != 0 && f.Time > c.until:
+			c.over = true
+		default:
+			if list = append(list, c.frame(f)); len(list) < captureBatch {
 				continue
 			}
-		} else if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, 0, failed("capture at bridge "+c.bridge, err)
 		}
 		missed, err = c.frames.Missed()
 		if err != nil {
@@ -128,19 +152,22 @@ func (c *captureSource) Next(ctx context.Context) (list []capture.Frame, missed 
 
 // there says so when the bridge is not.
 func (c *captureSource) there() error {
-	return c.s.each(c.bridge, func(_ string, b *datapath.Bridge) error {
-		if b.Config.Flags&uint32(datapath.BridgeCapture) == 0 {
-			return refused("capture at bridge "+c.bridge, "it has been made anew", "begin again")
+	what := "go on with the capture at bridge " + c.bridge
+	return c.s.read(func(store *datapath.Store) error {
+		b, err := open(store, what, c.bridge)
+		if err == nil && b.Config.HashSeed != c.seed {
+			err = refused(what, "it has been made anew", "begin again")
 		}
-		return nil
+		return err
 	})
 }
 
-func (c *captureSource) frame(f datapath.Captured) (capture.Frame, error) {
-	if _, ok := c.names[f.Port]; !ok {
-		if err := c.learnNames(); err != nil {
-			return capture.Frame{}, err
-		}
+func (c *captureSource) frame(f datapath.Captured) capture.Frame {
+	if _, ok := c.names[f.Port]; !ok && !c.asked {
+		c.asked = true
+		// Without a name the frame is still worth showing; that the bridge has
+		// gone is found out when there are no frames left.
+		_ = c.learnNames()
 	}
 	frame := capture.Frame{
 		Time: c.boot.Add(f.Time), Port: c.names[f.Port], VLAN: f.VLAN,
@@ -155,7 +182,7 @@ func (c *captureSource) frame(f datapath.Captured) (capture.Frame, error) {
 			frame.Reason = reasons[f.Reason]
 		}
 	}
-	return frame, nil
+	return frame
 }
 
 // learnNames finds out what the ports are called; those that have left keep
@@ -174,5 +201,9 @@ func (c *captureSource) learnNames() error {
 }
 
 func (c *captureSource) Close() error {
-	return errors.Join(c.frames.Close(), c.stop())
+	var err error
+	if c.frames != nil {
+		err = c.frames.Close()
+	}
+	return errors.Join(err, c.stop())
 }

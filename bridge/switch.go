@@ -374,9 +374,11 @@ func mend(store *datapath.Store) error {
 				return fmt.Errorf("cannot mend bridge %s: %w", name, err)
 			}
 		}
-		if err := endStaleWatches(b); err != nil {
+		ended, err := endStaleWatches(b)
+		if err != nil {
 			return fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
 		}
+		dirty = dirty || ended
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost != 0 {
 				used[switchEndName(name, datapath.PortName(p))] = true

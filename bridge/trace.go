@@ -3,9 +3,9 @@
 package bridge
 
 import (
+	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 
 	"bascule/datapath"
@@ -41,6 +41,9 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 			return refused(what, "the port has no device", "give a port where frames come in by a device")
 		}
 		traced, err := b.Trace(p, frame)
+		if size := datapath.TrialSizeError(0); errors.As(err, &size) {
+			return refused(what, err.Error(), "give a smaller one, of 3500 bytes at most")
+		}
 		if err != nil {
 			return failed(what, err)
 		}
@@ -50,6 +53,11 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		}
 		if e.entries, err = b.FDB(); err != nil {
 			return err
+		}
+		if filters(&b.Config) {
+			if e.vlans, err = b.VLANs(); err != nil {
+				return err
+			}
 		}
 		t = e.explain()
 		return nil
@@ -65,6 +73,7 @@ type explainer struct {
 	port    string // its name
 	devices map[int]netlink.Link
 	entries []datapath.Entry
+	vlans   *datapath.VLANs // nil where the bridge does not filter
 	steps   []Step
 }
 
@@ -152,18 +161,18 @@ func (e *explainer) explain() Trace {
 	if t.RuleIn != 0 {
 		e.say("rules in", "rule %d matches", t.RuleIn)
 	}
-	if e.early(reason) {
+	if e.early() {
 		e.say("check", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
-	}
-	if t.Action == datapath.ActionAnswered {
-		e.say("answer", "the address is bound: the switch answers by %s", e.port)
-		return Trace{e.steps, "answered", []string{e.port}}
 	}
 	e.learning(src, uint16(t.Src>>48))
 	if reason == "limit" {
 		e.say("learn", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
+	if t.Action == datapath.ActionAnswered {
+		e.say("answer", "the address is bound: the switch answers by %s", e.port)
+		return Trace{e.steps, "answered", []string{e.port}}
 	}
 	if t.Action == datapath.ActionFlood || reason == "storm-unknown" {
 		return e.flood(dst, reason)
@@ -183,21 +192,20 @@ func (e *explainer) explain() Trace {
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
 }
 
-// early reports whether a frame is dropped for the reason before its source is
-// learned.
-func (e *explainer) early(reason string) bool {
-	late := []string{"", "limit", "storm-unknown", "same-port", "protected", "mtu", "no-member", "vlan-out"}
-	if slices.Contains(late, reason) {
-		return false
-	}
-	// these are looked at on the way in and on the way out
-	return reason != "rule" && reason != "non-ip" || e.t.Out == 0
+// early reports whether the frame was dropped before its source was learned:
+// nothing came of that, nor of looking up where the frame goes.
+func (e *explainer) early() bool {
+	s := &e.t.Stats
+	return e.t.Action == datapath.ActionDrop && s.Learned+s.Moves+s.Refused == 0 && e.t.Out == 0 && e.t.Flood == 0
 }
 
 // spans are the span ports that get a copy of the frame because of the port that
-// it comes in by.
+// it comes in by, or of its VLAN.
 func (e *explainer) spans() (names []string) {
 	mask := e.b.Config.SpanIn | e.in.SpanIn
+	if e.vlans != nil && e.t.Vid != 0 && inSet(&e.vlans[e.t.Vid].Member, e.t.In) {
+		mask |= e.vlans[e.t.Vid].SpanIn
+	}
 	for i, slot := range e.b.Config.Spans {
 		if slot != 0 && mask>>i&1 != 0 {
 			names = append(names, e.name(uint32(slot)))
@@ -281,11 +289,32 @@ func (e *explainer) flood(dst [6]byte, reason string) Trace {
 			out = append(out, name)
 		}
 	}
+	e.left()
 	if len(out) == 0 {
 		e.say("flood", "%s", words["no-member"])
 		return Trace{e.steps, "dropped: no-member", out}
 	}
 	return Trace{e.steps, "flooded", out}
+}
+
+// left tells of ports that the flood did not come near: they take none of the
+// kind, or have no device.
+func (e *explainer) left() {
+	kind := map[uint32]string{
+		uint32(datapath.PortDiscover):   "discover",
+		uint32(datapath.PortMcastFlood): "mcast-flood",
+		uint32(datapath.PortBcastFlood): "bcast-flood",
+	}[e.t.Flood]
+	for _, p := range inOrder(&e.b.Config) {
+		name := e.name(datapath.Slot(p.Id))
+		switch {
+		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0:
+		case uint32(p.Flags)&e.t.Flood == 0:
+			e.say("flood", "not to %s: its %s is off", name, kind)
+		case !e.b.HasDevice(p) && p.Flags&datapath.PortPatch == 0:
+			e.say("flood", "not to %s: its device has gone", name)
+		}
+	}
 }
 
 // kindOf says what an address is.

@@ -56,8 +56,8 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 }
 
 // endStaleWatches switches off what nobody looks at any more: who did was
-// killed.
-func endStaleWatches(b *datapath.Bridge) error {
+// killed. It reports whether there was any; the bridge is dirty then.
+func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
 	next, stale := b.Config, false
 	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers} {
 		if next.Flags&uint32(w.Flag()) != 0 && !b.Held(w) {
@@ -66,7 +66,10 @@ func endStaleWatches(b *datapath.Bridge) error {
 		}
 	}
 	if !stale {
-		return nil
+		return false, nil
 	}
-	return b.Commit(next, datapath.Tables{}, leave)
+	if err := b.Begin(); err != nil {
+		return false, err
+	}
+	return true, b.Commit(next, datapath.Tables{}, leave)
 }

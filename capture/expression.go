@@ -12,9 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxSnaplen is the most bytes of a frame that are captured, and that an
-// expression can look at.
-const MaxSnaplen = 16384
+// A capture keeps at least MinSnaplen bytes of a frame, its header and its tag,
+// and at most MaxSnaplen, which is also what an expression can look at.
+const (
+	MinSnaplen = 18
+	MaxSnaplen = 16384
+)
 
 // A SyntaxError is an expression that libpcap does not understand.
 type SyntaxError struct {

@@ -48,8 +48,8 @@ type Frame struct {
 type Source interface {
 	// Next waits for frames. It returns those that there are, in order of
 	// time, and how many were missed since the last call because nobody read
-	// in time; or the error of ctx when that ends. The frames' data is good
-	// until the next call.
+	// in time. When ctx ends it returns the frames until then, and after them
+	// the error of ctx. The frames' data is good until the next call.
 	Next(ctx context.Context) (frames []Frame, missed uint64, err error)
 
 	// Close ends the capture.

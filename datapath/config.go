@@ -162,7 +162,7 @@ func buckets(max uint32) uint32 {
 // came, or has to be looked at.
 const choosy = kernelFeatureFEATURE_VLANS | kernelFeatureFEATURE_NON_IP | kernelFeatureFEATURE_RULES |
 	kernelFeatureFEATURE_STORM | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE |
-	kernelFeatureFEATURE_LOOP_GUARD
+	kernelFeatureFEATURE_LOOP_GUARD | kernelFeatureFEATURE_TALKERS
 
 // specialise fills in what follows from the ports: the table that finds them,
 // and the features that any of them asks for.

@@ -97,10 +97,11 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	}
 	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
 	made[kernelMapVlans] = t.VLANs != nil
-	made[kernelMapCaptureFilter] = made[kernelMapCaptureFilter] || t.Filter != nil
-	made[kernelMapCaptureMissed] = t.Filter != nil
 	for _, name := range ruleTables {
 		made[name] = t.Rules != nil
+	}
+	if t.Filter != nil { // a capture begins, with nothing of one before
+		made[kernelMapCaptureFilter], made[kernelMapCaptureRing], made[kernelMapCaptureMissed] = true, true, true
 	}
 	return made
 }

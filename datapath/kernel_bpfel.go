@@ -423,7 +423,7 @@ type kernelTalker struct {
 	Frames uint64
 	Bytes  uint64
 	Port   uint32
-	Pad    uint32
+	Heard  uint32
 }
 
 type kernelTimer struct {

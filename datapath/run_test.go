@@ -67,6 +67,9 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 		s.ids = append(s.ids, p.Id)
 	}
 	b := &Bridge{store: &Store{Locked: underLock(t)}}
+	if BridgeFlags(s.cfg.Flags)&BridgeCapture != 0 {
+		tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}} // all
+	}
 	var err error
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)

@@ -11,9 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readTables are the tables that programs only read, or that say what is where
-// now: what is decided on a frame with these is what the bridge decides.
-var readTables = []string{kernelMapTcxDevices, kernelMapXdpDevices, kernelMapVlans}
+// What becomes of the bridge's tables in a trial. Whoever adds a table says here
+// which it is; one that is in neither list is made anew and empty, which is
+// right for what programs only write, such as counters.
+var (
+	// Programs only read them: the trial has the bridge's own.
+	sharedTables = []string{
+		kernelMapTcxDevices, kernelMapXdpDevices, kernelMapVlans, kernelMapBindings,
+		kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers,
+	}
+	// A decision depends on them, and programs write to them: the trial has copies.
+	copiedTables = []string{kernelMapClock, kernelMapUsage, kernelMapFdb, kernelMapStorms, kernelMapLoops}
+)
+
+// A TrialSizeError says that the kernel takes no frame of so many bytes for a
+// trial: it must fit in a page, with room to spare.
+type TrialSizeError int
+
+func (e TrialSizeError) Error() string {
+	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", int(e))
+}
 
 // Action is what becomes of a frame.
 type Action = uint32
@@ -57,12 +74,13 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		spec.Maps[name].MaxEntries = n
 	}
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
-	for _, name := range readTables {
+	for _, name := range sharedTables {
 		m, err := b.openTable(name)
 		if err != nil {
 			return nil, err
 		}
 		defer m.Close()
+		spec.Maps[name].MaxEntries = m.MaxEntries()
 		opts.MapReplacements[name] = m
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
@@ -79,7 +97,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		Data: frame, DataOut: make([]byte, len(frame)+258), Context: context,
 	}); err != nil {
 		if errors.Is(err, unix.EINVAL) {
-			return nil, fmt.Errorf("the kernel takes no such frame for a trial: %w", err)
+			return nil, TrialSizeError(len(frame))
 		}
 		return nil, err
 	}
@@ -104,32 +122,35 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 
 // copyState gives a collection's tables what the bridge's own have now.
 func (b *Bridge) copyState(coll *ebpf.Collection) error {
-	var now kernelClock
-	if err := b.lookup(kernelMapClock, 0, &now); err != nil {
-		return err
-	}
-	if err := coll.Maps[kernelMapClock].Put(uint32(0), now); err != nil {
-		return err
-	}
-	usage, err := b.Usage()
-	if err != nil {
-		return err
-	}
-	for slot, n := range usage[:b.Config.Slots] {
-		if err := coll.Maps[kernelMapUsage].Put(uint32(slot), n); err != nil {
+	for _, name := range copiedTables {
+		from, err := b.openTable(name)
+		if err != nil {
 			return err
 		}
+		err = copyArray(coll.Maps[name], from)
+		from.Close()
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
 	}
-	from, err := b.openTable(kernelMapFdb)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	return copyMap(coll.Maps[kernelMapFdb], from)
+	return nil
 }
 
-// copyMap copies an array that can be mapped to another of the same size.
-func copyMap(to, from *ebpf.Map) error {
+// copyArray copies an array to another of the same size; a large one should be
+// one that can be mapped.
+func copyArray(to, from *ebpf.Map) error {
+	if from.Flags()&unix.BPF_F_MMAPABLE == 0 {
+		for i := range from.MaxEntries() {
+			value, err := from.LookupBytes(i)
+			if err == nil {
+				err = to.Put(i, value)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	size := int(from.MaxEntries() * from.ValueSize())
 	source, err := unix.Mmap(from.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -238,24 +240,33 @@ func (b *Bridge) Talkers() ([]Talker, error) {
 		return nil, err
 	}
 	defer m.Close()
-	var list []Talker
+	found := map[uint64]Talker{} // a table that changes meanwhile may tell of one twice
 	var key uint64
 	var perCPU []kernelTalker
 	entries := m.Iterate()
 	for entries.Next(&key, &perCPU) {
-		t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
-		var most uint64
-		for _, c := range perCPU {
-			t.Frames += c.Frames
-			t.Bytes += c.Bytes
-			if c.Frames >= most && c.Port != 0 {
-				t.Port, most = c.Port, c.Frames
-			}
-		}
-		list = append(list, t)
+		found[key] = talkerOf(key, perCPU)
 	}
 	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return nil, err
 	}
-	return list, nil
+	return slices.Collect(maps.Values(found)), nil
+}
+
+// talkerOf adds up what the CPUs have counted of an address. Its port is where
+// the last of them has heard it.
+func talkerOf(key uint64, perCPU []kernelTalker) Talker {
+	t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
+	var heard uint32
+	for _, c := range perCPU {
+		if c.Frames == 0 {
+			continue
+		}
+		if t.Frames == 0 || int32(c.Heard-heard) > 0 {
+			t.Port, heard = c.Port, c.Heard
+		}
+		t.Frames += c.Frames
+		t.Bytes += c.Bytes
+	}
+	return t
 }

@@ -38,6 +38,11 @@ EXPRESSION chooses frames in the language of tcpdump, see pcap-filter(7). It is
 evaluated in the kernel, on the bytes that are kept of the frame. Reading it
 takes libpcap (Debian's package libpcap0.8).
 
+A frame that is forwarded is shown as it came in, and as it leaves by each port;
+one that is refused once for every drop that is counted. A bridge has one
+capture at a time. It costs the bridge's frames something while it runs: ports
+on the hook xdp leave all of them to tcx.
+
 The last line, on standard error, says how many frames were captured, and how
 many were missed because they came faster than they were read.`,
 		Example: `  bascule capture br0
@@ -47,8 +52,8 @@ many were missed because they came faster than they were read.`,
   bascule capture br0 --count 1000 -w frames.pcapng`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.Snaplen < 1 || o.Snaplen > capture.MaxSnaplen {
-				return usagef(cmd, "--snaplen %d: give 1 to %d", o.Snaplen, capture.MaxSnaplen)
+			if o.Snaplen < capture.MinSnaplen || o.Snaplen > capture.MaxSnaplen {
+				return usagef(cmd, "--snaplen %d: give %d to %d", o.Snaplen, capture.MinSnaplen, capture.MaxSnaplen)
 			}
 			if cmd.Flags().Changed("count") && count < 1 {
 				return usagef(cmd, "--count %d: give at least 1", count)
@@ -72,7 +77,7 @@ many were missed because they came faster than they were read.`,
 
 			// With SIGPIPE a reader that leaves is an error to write, not the end
 			// of this process.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 			defer stop()
 			return p.with(func(s fabric) error {
 				source, err := s.Capture(ctx, args[0], o)
@@ -136,11 +141,10 @@ func (p *program) capture(ctx context.Context, source capture.Source, w frameWri
 		var frames []capture.Frame
 		var more uint64
 		frames, more, err = source.Next(ctx)
-		if ctx.Err() != nil {
-			err = nil // as it should end
-			break
-		}
 		if err != nil {
+			if ctx.Err() != nil {
+				err = nil // as it should end
+			}
 			break
 		}
 		if count > 0 {

@@ -40,14 +40,14 @@ func TestCapture(t *testing.T) {
 	const missed = " frames captured, 2 missed; give an expression, or more --buffer\n"
 	first, _, _ := strings.Cut(all, "\n")
 	for _, c := range []struct{ args, stdout, stderr, called string }{
-		{"capture br0", all, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=2048 buffer=4194304"},
-		{"capture br0 --count 1", first + "\n", "bascule: br0: 1" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=2048 buffer=4194304"},
+		{"capture br0", all, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
+		{"capture br0 --count 1", first + "\n", "bascule: br0: 1" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
 		{"capture br0 --dropped --port p1 --port=p2 --snaplen 60 --buffer 128K", all, "bascule: br0: 3" + missed,
 			"Capture br0 ports=[p1 p2] dropped=true filter=1 snaplen=60 buffer=131072"},
 		{"-j capture br0 --count 3", `{"time":"T","master":"br0","ifname":"p1","direction":"in","vlan":10,"length":60,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 60"}
 {"time":"T","master":"br0","ifname":"p2","direction":"out","vlan":10,"length":60,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 60"}
 {"time":"T","master":"br0","ifname":"p1","direction":"drop","reason":"protected","length":1500,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 1500"}
-`, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=2048 buffer=4194304"},
+`, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
 	} {
 		f := capturing(t)
 		var stdout, stderr strings.Builder
@@ -115,7 +115,7 @@ func TestCaptureExpression(t *testing.T) {
 	if status := runWith(f, &stdout, &stderr, "capture", "br0", "ether", "proto", "--count=1", "0x88b5"); status != exitDone {
 		t.Errorf("exit status %d: %s", status, stderr.String())
 	}
-	if want := "Capture br0 ports=[] dropped=false filter=4 snaplen=2048 buffer=4194304"; f.calls[len(f.calls)-2] != want {
+	if want := "Capture br0 ports=[] dropped=false filter=4 snaplen=16384 buffer=4194304"; f.calls[len(f.calls)-2] != want {
 		t.Errorf("called %s, want %s", f.calls, want)
 	}
 	stdout.Reset()

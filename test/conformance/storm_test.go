@@ -241,14 +241,14 @@ func span(t *testing.T, hook string) {
 	l.Bascule("port", "set", "br0", d.Port, "--isolated")
 	l.Reach(c, l.Frames(20, D, C), mon)
 	wantDrops(t, l, c, "protected", 20)
-	l.Bascule("port", "set", "br0", a.Port, "--locked", "--storm-bcast", "1pps")
+	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off", "--storm-bcast", "1pps")
 	l.Reach(a, l.Frames(20, B, netlab.Station(50)), mon)
 	wantDrops(t, l, a, "locked", 20)
 	storm := l.Frames(40, netlab.Broadcast, A) // A stays known for a while
 	if got := l.Deliver(a, storm...)[mon]; len(got) != len(storm) || l.Port("br0", a.Port).Drops["storm-bcast"] == 0 {
 		t.Errorf("%d copies of %d frames, most of them above a limit", len(got), len(storm))
 	}
-	l.Bascule("port", "set", "br0", a.Port, "--locked=off", "--storm-bcast", "none")
+	l.Bascule("port", "set", "br0", a.Port, "--locked=off", "--learn", "--storm-bcast", "none")
 
 	// nothing comes in by the span port
 	known := l.FDB("br0")

@@ -113,9 +113,11 @@ func TestTop(t *testing.T) {
 		return strings.TrimSpace(string(text))
 	}
 	top := fmt.Sprintf("%s -n %s top br0 --interval 100ms", l.Binary(), l.Switch.Name)
+	rounds := 0
 	start := func() (wantTTY, wantState string) {
-		s.run("clear; echo before top; stty -g >" + tty + ".before; echo noted")
-		s.shows("^noted")
+		rounds++ // what the last round has left on the screen is not this one's
+		s.run(fmt.Sprintf("clear; echo before top; stty -g >%s.before; echo noted %d", tty, rounds))
+		s.shows(fmt.Sprintf(`^noted %d\nready> ?$`, rounds))
 		wantState = s.state()
 		s.run(fmt.Sprintf("sh -c 'echo $$ >%s; exec %s'; echo $? >%s; stty -g >%s", pid, top, status, tty))
 		s.shows(`^bascule top br0 .*over `)

@@ -5,6 +5,8 @@
 package model
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -149,6 +151,11 @@ func (m *machine) frames(t *rapid.T) {
 				want[l.port] = want[l.port].Tagged(uint16(l.vlan), priority)
 			}
 		}
+		if _, there := m.ports[in]; there && rapid.IntRange(0, 19).Draw(t, "traced") == 0 {
+			if said := m.trace(t, in, f); !slices.Equal(said, slices.Sorted(maps.Keys(want))) {
+				t.Fatalf("%v from port %d: traced out by %v, should leave as %v", f, in, said, want)
+			}
+		}
 		got := map[int]netlab.Frame{}
 		for e, frames := range m.lab.Deliver(m.end(in), f) {
 			if len(frames) > 1 {
@@ -252,6 +259,22 @@ func (m *machine) setPrivate(t *rapid.T) {
 			m.below[30] = aPrimary
 		}
 	}), "vlan", "private", "br0", fmt.Sprint(aPrimary), "--isolated", word(one, isolated), "--community", word(two, 30))
+}
+
+// trace returns the ports that a frame would leave by, as the real switch says.
+func (m *machine) trace(t *rapid.T, in int, f netlab.Frame) []int {
+	r := m.run("-j", "trace", "br0", "--in", m.end(in).Port, hex.EncodeToString([]byte(f)))
+	var list []struct{ Out []string }
+	if err := json.Unmarshal([]byte(r.Stdout), &list); err != nil || len(list) != 1 {
+		t.Fatalf("%v: %v", r, err)
+	}
+	var out []int
+	for i, e := range m.lab.Ends {
+		if slices.Contains(list[0].Out, e.Port) {
+			out = append(out, i+1)
+		}
+	}
+	return out
 }
 
 func portOf(l *netlab.Lab, e *netlab.End) int { return slices.Index(l.Ends, e) + 1 }
