@@ -17,6 +17,7 @@ struct flood {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
 	u32 has; /* the tag that the frame has now */
+	u32 patched; /* it goes on by a patch cable, too */
 	/* the ports of a VLAN that are still to be looked at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
@@ -45,8 +46,12 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v, u32 out, u32 has, u32 wants)
 {
-	if (on(FEATURE_VLANS) && !skb_retag(skb, has, wants))
-		return false;
+	if (on(FEATURE_VLANS)) {
+		if (!skb_retag(skb, has, wants))
+			return false;
+		if (on(FEATURE_PATCH))
+			patch_retagged(has, wants);
+	}
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, false);
 	if (on(FEATURE_RULES))
@@ -56,6 +61,20 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 	if (on(FEATURE_CAPTURE))
 		capture(skb, f, out, CAPTURE_OUT, 0);
 	return true;
+}
+
+/* Has the frame go on by a patch cable, when the flood is over. */
+static __always_inline void flood_patch(struct __sk_buff *skb, struct flood *flood, u32 slot,
+					u32 tag)
+{
+	flood->patched = true;
+	if (!prepare_skb(skb, &flood->f, &flood->v, slot, flood->has, tag))
+		return;
+	flood->has = tag;
+	if (patch_queue(skb, port_at(slot)->peer_endpoint))
+		count_tx(slot, flood->f.len);
+	else
+		count_drop(flood->v.in, DROP_PATCH_LOOP);
 }
 
 /* Sends a copy to the last port that was found. */
@@ -100,7 +119,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		return;
 	}
 	if (on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)) {
-		patch_queue(f, v, slot, tag);
+		flood_patch(skb, flood, slot, tag_with_priority(f, tag));
 		return;
 	}
 	if (flood->last)
@@ -166,21 +185,29 @@ static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
+/* The trip is that of a frame which has come by a patch cable, 0 for others. */
 static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h,
-				     const struct frame *f, struct verdict *v)
+				     const struct frame *f, struct verdict *v, struct trip *t)
 {
 	struct flood flood = {.h = *h, .f = *f, .v = *v, .has = f->outer};
 
+	if (on(FEATURE_PATCH) && !t) {
+		t = trip_start();
+		if (!t)
+			return TC_ACT_SHOT;
+	}
 	if (on(FEATURE_VLANS)) {
 		flood.word = v->row ? v->row->reach[0] : 0;
 		bpf_loop(cfg.slots + PORT_WORDS, flood_member, &flood, 0);
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
-	if (on(FEATURE_PATCH) && !on(FEATURE_TRACE) && patch_waits()) {
+	if (on(FEATURE_PATCH) && t->waits) {
 		if (flood.last)
 			flood_copy(skb, &flood);
-		return patch_follow(skb, flood.has);
+		else if (!flood.patched)
+			count_drop(v->in, DROP_NO_MEMBER);
+		return patch_follow(skb, t, f->ifindex);
 	}
 	if (!flood.last) {
 		count_drop(v->in, DROP_NO_MEMBER);

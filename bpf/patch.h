@@ -1,28 +1,193 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Patch cables: from bridge to bridge by a tail call, without a device between. */
+/*
+ * Patch cables: from bridge to bridge by a tail call, without a device between.
+ *
+ * Each end of a cable has a number in its network namespace, and the panel has
+ * for each the program of the bridge that owns it. A tail call never returns. So
+ * a flood notes the cables that it takes, and follows one of them; whoever ends
+ * with the frame goes on with what is still noted. All that a frame from one
+ * device causes in this way is a trip.
+ */
 #pragma once
 
-#include "vlan.h"
+#include "decision.h"
 
-/* Where decisions have a device, frames of a patch port have this and its slot. */
+/* Frames that come by a cable have this and their endpoint in place of a device. */
 #define PATCH_IFINDEX (1u << 31)
-#define PATCH_MTU 65535 /* no device, no limit of its own */
+#define PATCH_MTU (1u << 30) /* no device, no limit of its own */
+#define PATCH_HOPS 32 /* cables that a trip follows; the kernel allows 33 tail calls */
 
-/* Notes that the frame goes on by a patch port, with a tag as vlan_tag() has it. */
-static __always_inline void patch_queue(const struct frame *f, const struct verdict *v, u32 slot,
-					u16 tag)
+/* Sizes are set by the loader, as those of all tables. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} patch_panel SEC(".maps");
+
+/* A cable that is still to be followed, and how the frame's tags are on it. */
+struct patch_wait {
+	u16 endpoint;
+	u16 proto; /* of the outermost tag, as the packet has it */
+	u32 outer; /* that tag: TAG_PRESENT | TCI, 0 for none */
+	__s16 depth; /* tags more than at the trip's start */
+	__s16 low; /* what the trip's was when this was noted */
+};
+
+/*
+ * A trip. Bridges change the outermost tag alone, so a cable that waits gets its
+ * form of the frame back as long as nobody has touched the tags below that.
+ */
+struct trip {
+	u64 number; /* a bridge that keeps it has had the frame */
+	u32 endpoint; /* by which the frame is coming */
+	u16 hops;
+	u16 waits; /* of next */
+	__s16 depth; /* tags more than at the trip's start */
+	__s16 low; /* tags up to this depth are as they were when the last cable was noted */
+	u32 pad;
+	struct patch_wait next[PATCH_HOPS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct trip);
+} patch_trip SEC(".maps");
+
+static __always_inline struct trip *trip_get(void)
 {
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&patch_trip, &zero);
 }
 
-/* Is the frame to go on? */
-static __always_inline bool patch_waits(void)
+/* Begins a trip at this bridge. */
+static __always_inline struct trip *trip_start(void)
 {
+	struct decisions *seen = decisions_get();
+	struct trip *t = trip_get();
+
+	if (!t || !seen)
+		return 0;
+	seen->trip = ++t->number;
+	t->hops = 0;
+	t->waits = 0;
+	t->depth = 0;
+	t->low = 0;
+	return t;
+}
+
+/* Keeps count of the tags where a bridge changes them. */
+static __always_inline void patch_retagged(u32 has, u32 wants)
+{
+	struct trip *t = trip_get();
+
+	if (!t || has == wants)
+		return;
+	if (has && t->depth - 1 < t->low)
+		t->low = t->depth - 1;
+	t->depth += !!wants - !!has;
+}
+
+static __always_inline u32 tag_beside(struct __sk_buff *skb)
+{
+	return skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
+}
+
+/* Notes that the frame goes on by a cable, as it is now; false if there are too many. */
+static __always_inline bool patch_queue(struct __sk_buff *skb, u32 endpoint)
+{
+	struct trip *t = trip_get();
+	struct patch_wait *w;
+
+	if (!t || t->waits >= PATCH_HOPS)
+		return false;
+	w = &t->next[t->waits & (PATCH_HOPS - 1)];
+	t->waits++;
+	w->endpoint = endpoint;
+	w->outer = tag_beside(skb);
+	w->proto = skb->vlan_proto;
+	w->depth = t->depth;
+	w->low = t->low;
+	t->low = t->depth - !!w->outer;
+	return true;
+}
+
+/*
+ * Gives the frame the tags that it had when a cable was noted; false if they are
+ * lost. Cables are taken in the opposite order, which `low` relies on.
+ */
+__noinline int patch_restore(struct __sk_buff *skb, u32 n)
+{
+	struct trip *t = trip_get();
+	struct patch_wait *w;
+	__s16 base;
+
+	if (!t)
+		return false;
+	w = &t->next[n & (PATCH_HOPS - 1)];
+	base = w->depth - !!w->outer;
+	if (t->low < base)
+		goto lost;
+	if (t->depth == w->depth && tag_beside(skb) == w->outer &&
+	    (!w->outer || (u16)skb->vlan_proto == w->proto))
+		goto found;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i <= PATCH_HOPS && t->depth > base; i++) {
+		if (bpf_skb_vlan_pop(skb))
+			goto lost;
+		t->depth--;
+	}
+	if (t->depth != base)
+		goto lost;
+	if (w->outer) {
+		if (bpf_skb_vlan_push(skb, w->proto, w->outer & 0xffff))
+			goto lost;
+		t->depth++;
+	}
+	t->low = base;
+found:
+	if (w->low < t->low)
+		t->low = w->low;
+	return true;
+lost:
+	if (w->low < t->low)
+		t->low = w->low;
 	return false;
 }
 
-/* Goes on with the frame at the next bridge that is noted; returns only if there is none. */
-static __always_inline int patch_follow(struct __sk_buff *skb, u32 has)
+/* Goes to the bridge at the other end; returns only if the frame can't get there. */
+static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 endpoint,
+				     u32 ifindex)
 {
+	u32 reason = DROP_PATCH_LOOP;
+
+	if (t->hops < PATCH_HOPS) {
+		t->hops++;
+		t->endpoint = endpoint;
+		bpf_tail_call(skb, &patch_panel, endpoint);
+		t->hops--;
+		reason = DROP_NO_PEER;
+	}
+	count_drop(port_slot(ifindex), reason);
+}
+
+/* Goes on with the next cable that waits, until one leads somewhere. */
+static __always_inline int patch_follow(struct __sk_buff *skb, struct trip *t, u32 ifindex)
+{
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PATCH_HOPS && t->waits; i++) {
+		u32 n = (t->waits - 1) & (PATCH_HOPS - 1);
+
+		t->waits = n;
+		if (patch_restore(skb, n))
+			patch_go(skb, t, t->next[n].endpoint, ifindex);
+		else
+			count_drop(port_slot(ifindex), DROP_DOUBLE_TAG);
+	}
+	t->waits = 0;
 	return TC_ACT_SHOT;
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -144,7 +145,7 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	}
 	old := *b
 	b.Config, b.gen = next, g.name
-	if err := b.converge(g); err != nil {
+	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
 	if err := old.leave(&b.Config, leave); err != nil {
@@ -159,7 +160,17 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
 	}
+	if patched(&old.Config) && lost(&old.Config, &b.Config) {
+		if err := b.store.unplug(); err != nil {
+			return &UnfinishedError{err}
+		}
+	}
 	return nil
+}
+
+// lost reports whether next lacks a port that c has.
+func lost(c, next *Config) bool {
+	return slices.ContainsFunc(Ports(c), func(p *Port) bool { return PortAt(next, p.Id) == nil })
 }
 
 // An UnfinishedError says that a change is made, but not all that follows from
@@ -195,7 +206,7 @@ func (b *Bridge) Mend(leave Leave) error {
 		return err
 	}
 	defer g.Close()
-	if err := b.converge(g); err != nil {
+	if err := b.converge(g, true); err != nil {
 		return err
 	}
 	for _, old := range b.generations() {
@@ -210,7 +221,10 @@ func (b *Bridge) Mend(leave Leave) error {
 			g.forget(uint32(slot))
 		}
 	}
-	return b.collect()
+	if err := b.collect(); err != nil {
+		return err
+	}
+	return b.store.unplug()
 }
 
 // Dirty reports whether a command is at work between Begin and Done, or was
@@ -263,7 +277,10 @@ func (b *Bridge) sweep(leave Leave) error {
 			return err
 		}
 	}
-	return os.RemoveAll(b.dir)
+	if err := os.RemoveAll(b.dir); err != nil {
+		return err
+	}
+	return b.store.unplug()
 }
 
 // Begin says that a command is about to change the bridge, so that the next one

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ const (
 	configPin  = "config"
 	tcxPin     = "tcx"
 	xdpPin     = "xdp"
+	patchPin   = "patch"
 	controlPin = "control"
 )
 
@@ -71,9 +73,14 @@ func sizes(c *Config) map[string]uint32 {
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_VLAN_STATS != 0 {
 		vlanStats = uint32(len(VLANs{}))
 	}
+	panel := uint32(1)
+	if patched(c) {
+		panel = panelSize
+	}
 	return map[string]uint32{
-		kernelMapFdb:       c.FdbBuckets + fdbWindow,
-		kernelMapVlanStats: vlanStats,
+		kernelMapFdb:        c.FdbBuckets + fdbWindow,
+		kernelMapVlanStats:  vlanStats,
+		kernelMapPatchPanel: panel,
 	}
 }
 
@@ -117,8 +124,17 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if !anyXDP(c) {
 		delete(spec.Programs, kernelProgBasculeXdp)
 	}
-	var opts ebpf.CollectionOptions
-	opts.MapReplacements = map[string]*ebpf.Map{}
+	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
+	if patched(c) {
+		shared, err := b.store.openPatch(spec)
+		if err != nil {
+			return nil, err
+		}
+		defer closeAll(shared)
+		maps.Copy(opts.MapReplacements, shared)
+	} else {
+		delete(spec.Programs, kernelProgBasculePatch)
+	}
 	if b.gen != "" {
 		made := b.made(c, t)
 		for _, name := range tables {
@@ -154,6 +170,10 @@ const featureQuestion = 0xba5c01e0
 func answer(p *ebpf.ProgramSpec, features uint32) {
 	var all asm.Instructions
 	for _, ins := range p.Instructions {
+		// would have a cost where it is never reached: the count of such calls
+		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint32(kernelFeatureFEATURE_PATCH) == 0 {
+			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
+		}
 		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant)>>32 != featureQuestion {
 			all = append(all, ins)
 			continue
@@ -224,6 +244,10 @@ func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 
 // place enters a port's device in its slot.
 func (g *generation) place(p *Port) error {
+	if p.Flags&PortPatch != 0 {
+		g.forget(Slot(p.Id))
+		return nil
+	}
 	for _, m := range deviceMaps {
 		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
 			return fmt.Errorf("device %d: %w", p.Ifindex, err)
@@ -253,8 +277,10 @@ func (b *Bridge) pinGeneration(g *generation) error {
 		tcxPin:     g.coll.Programs[kernelProgBasculeTcx],
 		controlPin: g.coll.Programs[kernelProgBasculeControl],
 	}
-	if p := g.coll.Programs[kernelProgBasculeXdp]; p != nil {
-		pins[xdpPin] = p
+	for pin, name := range map[string]string{xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch} {
+		if p := g.coll.Programs[name]; p != nil {
+			pins[pin] = p
+		}
 	}
 	for _, name := range tables {
 		pins[name] = pinOnce{g.coll.Maps[name]}
@@ -292,9 +318,9 @@ func (b *Bridge) makeCurrent(gen string) error {
 // openGeneration opens the current generation from its pins.
 func (b *Bridge) openGeneration() (*generation, error) {
 	g := &generation{name: b.gen, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
-	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, controlPin: kernelProgBasculeControl} {
+	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch, controlPin: kernelProgBasculeControl} {
 		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
-		if errors.Is(err, fs.ErrNotExist) && pin == xdpPin {
+		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin) {
 			continue
 		}
 		if err != nil {
@@ -315,12 +341,15 @@ func (b *Bridge) openGeneration() (*generation, error) {
 }
 
 // converge makes the kernel what the current generation says: its programs on
-// its ports, nothing on others, no addresses of ports that are gone.
-func (b *Bridge) converge(g *generation) error {
+// its ports, nothing on others, no addresses of ports that are gone if some have
+// left.
+func (b *Bridge) converge(g *generation, left bool) error {
 	if _, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
 		return err
 	}
-	left := false
+	if err := b.plugIn(g); err != nil {
+		return err
+	}
 	links, err := b.links()
 	if err != nil {
 		return err
@@ -331,7 +360,6 @@ func (b *Bridge) converge(g *generation) error {
 			if err := l.remove(); err != nil {
 				return err
 			}
-			left = left || p == nil
 			continue
 		}
 		if err := l.update(g.program(l.hook)); err != nil {

@@ -123,6 +123,7 @@ type kernelDecisions struct {
 		RuleOut uint16
 		Pad     [3]uint16
 	}
+	Trip uint64
 }
 
 type kernelDropReason uint32
@@ -306,6 +307,25 @@ type kernelTold struct {
 	Count  uint32
 }
 
+type kernelTrip struct {
+	_        structs.HostLayout
+	Number   uint64
+	Endpoint uint32
+	Hops     uint16
+	Waits    uint16
+	Depth    int16
+	Low      int16
+	Pad      uint32
+	Next     [32]struct {
+		_        structs.HostLayout
+		Endpoint uint16
+		Proto    uint16
+		Outer    uint32
+		Depth    int16
+		Low      int16
+	}
+}
+
 type kernelVlan struct {
 	_        structs.HostLayout
 	Member   [16]uint64
@@ -344,6 +364,8 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapPatchPanel      = "patch_panel"
+	kernelMapPatchTrip       = "patch_trip"
 	kernelMapStats           = "stats"
 	kernelMapTcxDevices      = "tcx_devices"
 	kernelMapTimer           = "timer"
@@ -353,6 +375,7 @@ const (
 	kernelMapVlans           = "vlans"
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
+	kernelProgBasculePatch   = "bascule_patch"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
@@ -401,6 +424,7 @@ type kernelSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -413,6 +437,8 @@ type kernelMapSpecs struct {
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	PatchPanel *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchTrip  *ebpf.MapSpec `ebpf:"patch_trip"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -454,6 +480,8 @@ type kernelMaps struct {
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	PatchPanel *ebpf.Map `ebpf:"patch_panel"`
+	PatchTrip  *ebpf.Map `ebpf:"patch_trip"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -470,6 +498,8 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.PatchPanel,
+		m.PatchTrip,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,
@@ -493,6 +523,7 @@ type kernelVariables struct {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -500,6 +531,7 @@ type kernelPrograms struct {
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
+		p.BasculePatch,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

@@ -20,6 +20,8 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapPatchPanel      = "patch_panel"
+	lockedMapPatchTrip       = "patch_trip"
 	lockedMapStats           = "stats"
 	lockedMapTcxDevices      = "tcx_devices"
 	lockedMapTimer           = "timer"
@@ -29,6 +31,7 @@ const (
 	lockedMapVlans           = "vlans"
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
+	lockedProgBasculePatch   = "bascule_patch"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
 	lockedVarCfg             = "cfg"
@@ -79,6 +82,7 @@ type lockedSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -91,6 +95,8 @@ type lockedMapSpecs struct {
 	Decisions  *ebpf.MapSpec `ebpf:"decisions"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Fdb        *ebpf.MapSpec `ebpf:"fdb"`
+	PatchPanel *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchTrip  *ebpf.MapSpec `ebpf:"patch_trip"`
 	Stats      *ebpf.MapSpec `ebpf:"stats"`
 	TcxDevices *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer      *ebpf.MapSpec `ebpf:"timer"`
@@ -134,6 +140,8 @@ type lockedMaps struct {
 	Decisions  *ebpf.Map `ebpf:"decisions"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Fdb        *ebpf.Map `ebpf:"fdb"`
+	PatchPanel *ebpf.Map `ebpf:"patch_panel"`
+	PatchTrip  *ebpf.Map `ebpf:"patch_trip"`
 	Stats      *ebpf.Map `ebpf:"stats"`
 	TcxDevices *ebpf.Map `ebpf:"tcx_devices"`
 	Timer      *ebpf.Map `ebpf:"timer"`
@@ -150,6 +158,8 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.PatchPanel,
+		m.PatchTrip,
 		m.Stats,
 		m.TcxDevices,
 		m.Timer,
@@ -175,6 +185,7 @@ type lockedVariables struct {
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -182,6 +193,7 @@ type lockedPrograms struct {
 func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
+		p.BasculePatch,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)
