@@ -17,7 +17,6 @@ struct flood {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
 	u32 has; /* the tag that the frame has now */
-	u32 patched; /* it goes on by a patch cable, too */
 	/* the ports of a VLAN that are still to be looked at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
@@ -63,30 +62,25 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 	return true;
 }
 
-/* Has the frame go on by a patch cable, when the flood is over. */
-static __always_inline void flood_patch(struct __sk_buff *skb, struct flood *flood, u32 slot,
-					u32 tag)
-{
-	flood->patched = true;
-	if (!prepare_skb(skb, &flood->f, &flood->v, slot, flood->has, tag))
-		return;
-	flood->has = tag;
-	if (patch_queue(skb, port_at(slot)->peer_endpoint))
-		count_tx(slot, flood->f.len);
-	else
-		count_drop(flood->v.in, DROP_PATCH_LOOP);
-}
-
-/* Sends a copy to the last port that was found. */
+/* Sends a copy to the last port that was found; by a patch cable, when the flood is over. */
 static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
 {
+	const volatile struct port *p = port_at(flood->last);
+
 	if (on(FEATURES_SEND)) {
 		if (!prepare_skb(skb, &flood->f, &flood->v, flood->last, flood->has,
 				 flood->last_tag))
 			return;
 		flood->has = flood->last_tag;
 	}
-	bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
+	if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+		if (!patch_queue(skb, p->peer_endpoint)) {
+			count_drop(flood->v.in, DROP_PATCH_LOOP);
+			return;
+		}
+	} else {
+		bpf_clone_redirect(skb, p->ifindex, 0);
+	}
 	count_tx(flood->last, flood->f.len);
 }
 
@@ -118,10 +112,6 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 			count_drop(v->in, reason);
 		return;
 	}
-	if (on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)) {
-		flood_patch(skb, flood, slot, tag_with_priority(f, tag));
-		return;
-	}
 	if (flood->last)
 		flood_copy(skb, flood);
 	flood->last = slot;
@@ -136,8 +126,8 @@ static long flood_slot(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* The lowest bit that is set. */
-static __always_inline u32 first_bit(u64 word)
+/* The lowest bit that is set. A function of its own: its ways are verified once. */
+__noinline u32 first_bit(u64 word)
 {
 	u32 n = 0;
 
@@ -202,16 +192,13 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
-	if (on(FEATURE_PATCH) && t->waits) {
-		if (flood.last)
-			flood_copy(skb, &flood);
-		else if (!flood.patched)
-			count_drop(v->in, DROP_NO_MEMBER);
-		return patch_follow(skb, t, f->ifindex);
-	}
 	if (!flood.last) {
 		count_drop(v->in, DROP_NO_MEMBER);
-		return TC_ACT_SHOT;
+		return on(FEATURE_PATCH) ? patch_follow(skb, f->ifindex) : TC_ACT_SHOT;
+	}
+	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.last)->flags & PORT_PATCH))) {
+		flood_copy(skb, &flood);
+		return patch_follow(skb, f->ifindex);
 	}
 	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, flood.last, flood.has, flood.last_tag))
 		return TC_ACT_SHOT;

@@ -81,15 +81,16 @@ static __always_inline struct trip *trip_start(void)
 }
 
 /* Keeps count of the tags where a bridge changes them. */
-static __always_inline void patch_retagged(u32 has, u32 wants)
+__noinline int patch_retagged(u32 has, u32 wants)
 {
 	struct trip *t = trip_get();
 
 	if (!t || has == wants)
-		return;
+		return 0;
 	if (has && t->depth - 1 < t->low)
 		t->low = t->depth - 1;
 	t->depth += !!wants - !!has;
+	return 0;
 }
 
 static __always_inline u32 tag_beside(struct __sk_buff *skb)
@@ -98,7 +99,7 @@ static __always_inline u32 tag_beside(struct __sk_buff *skb)
 }
 
 /* Notes that the frame goes on by a cable, as it is now; false if there are too many. */
-static __always_inline bool patch_queue(struct __sk_buff *skb, u32 endpoint)
+__noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
 {
 	struct trip *t = trip_get();
 	struct patch_wait *w;
@@ -120,43 +121,82 @@ static __always_inline bool patch_queue(struct __sk_buff *skb, u32 endpoint)
  * Gives the frame the tags that it had when a cable was noted; false if they are
  * lost. Cables are taken in the opposite order, which `low` relies on.
  */
-__noinline int patch_restore(struct __sk_buff *skb, u32 n)
+static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
+					  const struct patch_wait *w)
 {
-	struct trip *t = trip_get();
-	struct patch_wait *w;
-	__s16 base;
+	__s16 base = w->depth - !!w->outer, low = t->low;
 
-	if (!t)
+	t->low = w->low < low ? w->low : low;
+	if (low < base)
 		return false;
-	w = &t->next[n & (PATCH_HOPS - 1)];
-	base = w->depth - !!w->outer;
-	if (t->low < base)
-		goto lost;
 	if (t->depth == w->depth && tag_beside(skb) == w->outer &&
 	    (!w->outer || (u16)skb->vlan_proto == w->proto))
-		goto found;
+		return true;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i <= PATCH_HOPS && t->depth > base; i++) {
 		if (bpf_skb_vlan_pop(skb))
-			goto lost;
+			return false;
 		t->depth--;
 	}
-	if (t->depth != base)
-		goto lost;
 	if (w->outer) {
 		if (bpf_skb_vlan_push(skb, w->proto, w->outer & 0xffff))
-			goto lost;
+			return false;
 		t->depth++;
 	}
-	t->low = base;
-found:
-	if (w->low < t->low)
-		t->low = w->low;
+	if (base < t->low)
+		t->low = base;
 	return true;
-lost:
-	if (w->low < t->low)
-		t->low = w->low;
-	return false;
+}
+
+#define PATCH_NOWHERE PATCH_IFINDEX /* nothing is there in the panel */
+
+/*
+ * Takes the next cable that waits, and makes the frame ready for it: its
+ * endpoint; 0 if there is none. Before was the one that led nowhere, if any. A
+ * function of its own, because a tail call can't be made by one that the verifier
+ * looks at once, and the loop round that shall be short.
+ */
+__noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
+{
+	struct trip *t = trip_get();
+	struct patch_wait *w;
+
+	if (!t)
+		return 0;
+	if (before && before != PATCH_NOWHERE) {
+		t->hops--;
+		count_drop(port_slot(ifindex), DROP_NO_PEER);
+	}
+	if (!t->waits)
+		return 0;
+	t->waits--;
+	w = &t->next[t->waits & (PATCH_HOPS - 1)];
+	if (t->hops >= PATCH_HOPS) {
+		count_drop(port_slot(ifindex), DROP_PATCH_LOOP);
+		return PATCH_NOWHERE;
+	}
+	if (!patch_restore(skb, t, w)) {
+		count_drop(port_slot(ifindex), DROP_DOUBLE_TAG);
+		return PATCH_NOWHERE;
+	}
+	t->hops++;
+	t->endpoint = w->endpoint;
+	return w->endpoint;
+}
+
+/* Goes on with the next cable that waits, until one leads somewhere. */
+static __always_inline int patch_follow(struct __sk_buff *skb, u32 ifindex)
+{
+	u32 endpoint = 0;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i <= PATCH_HOPS; i++) {
+		endpoint = patch_next(skb, ifindex, endpoint);
+		if (!endpoint)
+			break;
+		bpf_tail_call(skb, &patch_panel, endpoint);
+	}
+	return TC_ACT_SHOT;
 }
 
 /* Goes to the bridge at the other end; returns only if the frame can't get there. */
@@ -173,21 +213,4 @@ static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 
 		reason = DROP_NO_PEER;
 	}
 	count_drop(port_slot(ifindex), reason);
-}
-
-/* Goes on with the next cable that waits, until one leads somewhere. */
-static __always_inline int patch_follow(struct __sk_buff *skb, struct trip *t, u32 ifindex)
-{
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PATCH_HOPS && t->waits; i++) {
-		u32 n = (t->waits - 1) & (PATCH_HOPS - 1);
-
-		t->waits = n;
-		if (patch_restore(skb, n))
-			patch_go(skb, t, t->next[n].endpoint, ifindex);
-		else
-			count_drop(port_slot(ifindex), DROP_DOUBLE_TAG);
-	}
-	t->waits = 0;
-	return TC_ACT_SHOT;
 }

@@ -180,7 +180,7 @@ int bascule_patch(struct __sk_buff *skb)
 	ifindex = PATCH_IFINDEX | t->endpoint;
 	action = switch_skb(skb, t);
 	if (t->waits)
-		return patch_follow(skb, t, ifindex);
+		return patch_follow(skb, ifindex);
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
 }
 

@@ -60,7 +60,7 @@ static __always_inline u32 tag_with_priority(const struct frame *f, u16 tag)
 }
 
 /* Gives an skb another tag; false if there is no memory for it. */
-static __always_inline bool skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
+__noinline int skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
 {
 	if (has == wants)
 		return true;
