@@ -116,9 +116,9 @@ func newPortShow(p *program) *cobra.Command {
 
 STATE is forwarding, disabled while the device is down or has no carrier, gone
 when the device vanished, or no-peer where a patch cable has no other end, which
-is only after a command was killed. ENTRIES is the number of addresses learned on the
-port. SETTINGS are those that differ from a new port's, as one would write them;
-- is none.
+is so only after a command was killed. ENTRIES is the number of addresses
+learned on the port. SETTINGS are those that differ from a new port's, as one
+would write them, after the other end of a patch cable; - is none.
 
 With --stats, show what went through each port since it was added: as rx, frames
 from the device into the switch, as tx, frames from the switch to the device. A
@@ -278,13 +278,15 @@ func ofDevice(port bridge.Port, n int) string {
 func portFacts(port bridge.Port) []fact {
 	facts := []fact{
 		{"type", port.Type},
-		{"peer", port.Peer},
 		{"hook", orDash(port.Hook)},
 		{"state", port.State},
 		{"index", ofDevice(port, port.Index)},
 		{"flags", strings.Join(port.Flags, " ")},
 		{"mtu", ofDevice(port, port.MTU)},
 		{"entries", fmt.Sprint(port.FDBCount)},
+	}
+	if port.Type == bridge.TypePatch {
+		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
 	}
 	for _, s := range bridge.PortSettings {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})
