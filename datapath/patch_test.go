@@ -472,37 +472,37 @@ func TestPanel(t *testing.T) {
 	}
 }
 
-// BenchmarkPatchHop is what one bridge more costs a frame of a conversation: in
-// nanoseconds, from rows of one bridge and of eight.
+// BenchmarkPatchHop is what one bridge more costs a frame of a conversation, in
+// nanoseconds: the difference between a row of two bridges and one of six, each
+// at its best among many short runs, because other programs take time, too.
 func BenchmarkPatchHop(b *testing.B) {
-	const long = 8
+	const short, long = 2, 6
 	w := newPatchwork(b, long, row(long), nil)
 	w.put(0, from(1))
-	for i := 1; i < 6; i++ {
+	for i := 1; i < long; i++ {
 		w.put(i, from(10+i))
 	}
-	// the last bridge with a device
-	dst := 5
-	run := func(to int) time.Duration {
-		frame := unicast(to, 1)
-		var took time.Duration
-		err := w.rack.do(func() error {
-			prog := w.bench[0].gen.program(hookTCX)
-			opts := ebpf.RunOptions{Data: frame, Context: &skbContext{Ifindex: w.rack.near[0]}, Repeat: uint32(b.N)}
-			start := time.Now()
-			_, err := prog.Run(&opts)
-			took = time.Since(start)
-			return err
-		})
-		if err != nil {
-			b.Fatal(err)
+	run := func(bridges int) (best time.Duration) {
+		frame := unicast(10+bridges-1, 1)
+		const frames = 2000
+		for n := 0; n < b.N; n += frames {
+			opts := ebpf.RunOptions{Data: frame, Context: &skbContext{Ifindex: w.rack.near[0]}, Repeat: frames}
+			err := w.rack.do(func() error {
+				start := time.Now()
+				_, err := w.bench[0].gen.program(hookTCX).Run(&opts)
+				if took := time.Since(start); best == 0 || took < best {
+					best = took
+				}
+				return err
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
 		}
-		return took
+		return best / frames
 	}
-	one, many := run(11), run(10+dst)
-	perHop := func(d time.Duration, hops int) float64 {
-		return float64(d.Nanoseconds()) / float64(b.N) / float64(hops)
-	}
-	b.ReportMetric(perHop(many-one, dst-1), "ns/hop")
-	b.ReportMetric(perHop(one, 2), "ns/first-two")
+	two, six := run(short), run(long)
+	b.ReportMetric(float64(six-two)/(long-short), "ns/hop")
+	b.ReportMetric(float64(two), "ns/two-bridges")
+	b.ReportMetric(0, "ns/op")
 }
