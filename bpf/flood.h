@@ -72,15 +72,15 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 				 flood->last_tag))
 			return;
 		flood->has = flood->last_tag;
-	}
-	if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
-		if (!patch_queue(skb, p->peer_endpoint)) {
-			count_drop(flood->v.in, DROP_PATCH_LOOP);
+		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+			if (patch_queue(skb, p->peer_endpoint))
+				count_tx(flood->last, flood->f.len);
+			else
+				count_drop(flood->v.in, DROP_PATCH_LOOP);
 			return;
 		}
-	} else {
-		bpf_clone_redirect(skb, p->ifindex, 0);
 	}
+	bpf_clone_redirect(skb, p->ifindex, 0);
 	count_tx(flood->last, flood->f.len);
 }
 
@@ -192,13 +192,16 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct hook *h
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
+	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.last)->flags & PORT_PATCH))) {
+		if (flood.last)
+			flood_copy(skb, &flood);
+		else
+			count_drop(v->in, DROP_NO_MEMBER);
+		return patch_follow(skb, f->ifindex);
+	}
 	if (!flood.last) {
 		count_drop(v->in, DROP_NO_MEMBER);
-		return on(FEATURE_PATCH) ? patch_follow(skb, f->ifindex) : TC_ACT_SHOT;
-	}
-	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.last)->flags & PORT_PATCH))) {
-		flood_copy(skb, &flood);
-		return patch_follow(skb, f->ifindex);
+		return TC_ACT_SHOT;
 	}
 	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, flood.last, flood.has, flood.last_tag))
 		return TC_ACT_SHOT;
