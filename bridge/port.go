@@ -355,9 +355,11 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 		if err != nil {
 			return err
 		}
-		cables, err := b.Store().Cables()
-		if err != nil {
-			return err
+		var cables *datapath.Cables
+		if b.Patched() {
+			if cables, err = b.Store().Cables(); err != nil {
+				return err
+			}
 		}
 		usage, err := b.Usage()
 		if err != nil {

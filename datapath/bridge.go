@@ -111,7 +111,7 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	specialise(&next)
 	g, err := b.load(&next, t)
 	if err != nil {
-		return err
+		return errors.Join(err, b.unplugFor(&next))
 	}
 	defer g.Close()
 
@@ -132,16 +132,16 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err == nil && grown {
 		err = b.copyFDB(g)
 	}
+	if err == nil {
+		err = b.makeCurrent(g.name)
+	}
 	if err != nil {
 		for _, l := range added {
 			l.remove()
 		}
 		g.moveOut(&next, &b.Config, func(p *Port) bool { return evicted[p.Id] })
 		os.RemoveAll(b.pin(g.name))
-		return err
-	}
-	if err := b.makeCurrent(g.name); err != nil {
-		return err
+		return errors.Join(err, b.unplugFor(&next))
 	}
 	old := *b
 	b.Config, b.gen = next, g.name

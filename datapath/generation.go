@@ -312,7 +312,11 @@ func (b *Bridge) makeCurrent(gen string) error {
 	if err := os.Symlink(gen, next); err != nil {
 		return err
 	}
-	return os.Rename(next, b.pin("current"))
+	if err := os.Rename(next, b.pin("current")); err != nil {
+		os.Remove(next)
+		return err
+	}
+	return nil
 }
 
 // openGeneration opens the current generation from its pins.

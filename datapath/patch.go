@@ -42,6 +42,9 @@ func Plug(p *Port, endpoint, peer uint32) {
 // needs none.
 func (b *Bridge) There(p *Port) bool { return p.Flags&PortPatch != 0 || b.HasDevice(p) }
 
+// Patched reports whether the bridge has patch ports.
+func (b *Bridge) Patched() bool { return patched(&b.Config) }
+
 // patched reports whether a configuration has patch ports.
 func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
 
@@ -129,6 +132,15 @@ func (s *Store) unplug() error {
 		}
 	}
 	return nil
+}
+
+// unplugFor undoes what loading next did, which has not become the bridge's
+// configuration.
+func (b *Bridge) unplugFor(next *Config) error {
+	if !patched(next) {
+		return nil
+	}
+	return b.store.unplug()
 }
 
 // A CableEnd is a patch port.

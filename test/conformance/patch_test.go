@@ -23,6 +23,7 @@ var patchCases = []conformance{
 	{name: "patch_refused", hooks: tcx, run: patchRefused},
 	{name: "patch_comes_and_goes", hooks: tcx, run: patchComesAndGoes},
 	{name: "patch_killed", hooks: tcx, run: patchKilled},
+	{name: "patch_second_fails", hooks: tcx, run: patchSecondFails},
 	{name: "patch_writers", hooks: tcx, run: patchWriters},
 	{name: "patch_reconfigure_under_load", hooks: tcx, run: patchReconfigureUnderLoad},
 }
@@ -323,6 +324,40 @@ func patchKilled(t *testing.T, hook string) {
 		}
 	}
 	wantAsMany(t, l, before)
+}
+
+// patchSecondFails: when one of the two bridges can't be changed, the other is
+// not changed either.
+func patchSecondFails(t *testing.T, hook string) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to have system calls fail; apt-get install strace")
+	}
+	l, ends := patched(t, hook, 2)
+	before, err := l.Objects()
+	must(t, err)
+	for _, when := range []int{1, 2} {
+		// by a rename a bridge gets its next configuration
+		cmd := l.Command(cable("br0/x br1/y")...)
+		cmd.Args = append([]string{strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=renameat",
+			"-e", fmt.Sprintf("inject=renameat:error=EIO:when=%d", when), cmd.Path}, cmd.Args[1:]...)
+		cmd.Path = strace
+		r, err := netlab.RunCommand(cmd)
+		must(t, err)
+		if err := r.CheckRefusal("x", "br0", "input/output error"); err != nil {
+			t.Errorf("bridge %d of 2: %v", when, err)
+		}
+		for i := range 2 {
+			if ports := l.Bridge(fmt.Sprintf("br%d", i)).Ports; len(ports) != 2 {
+				t.Errorf("bridge %d of 2 failed, and br%d has ports %v", when, i, ports)
+			}
+		}
+		l.Reach(ends[0], l.Frames(10, netlab.Broadcast, A), ends[1])
+		wantAsMany(t, l, before)
+		l.Bascule(cable("br0/x br1/y")...)
+		l.Reach(ends[0], l.Frames(10, netlab.Broadcast, A), ends[1:]...)
+		l.Bascule("port", "del", "br0", "x")
+	}
 }
 
 // patchWriters: several writers make and remove cables at the same time.
