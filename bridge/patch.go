@@ -21,9 +21,12 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 	if o.Hook != HookAuto {
 		return nil, usagef("--hook "+o.Hook, "a patch port has no hook; leave it out")
 	}
+	if o.Peer == "" {
+		return nil, usagef("--type patch", "the cable needs another end; give --peer BRIDGE/PORT, too")
+	}
 	peerBridge, peerPort, ok := strings.Cut(o.Peer, "/")
 	if !ok || peerBridge == "" || peerPort == "" || strings.Contains(peerPort, "/") {
-		return nil, usagef("--peer "+fmt.Sprintf("%q", o.Peer), "not the other end of a patch cable; give BRIDGE/PORT")
+		return nil, usagef("--peer "+o.Peer, "not the other end of a patch cable; give BRIDGE/PORT")
 	}
 	if err := checkName("bridge", peerBridge); err != nil {
 		return nil, err
