@@ -284,7 +284,7 @@ static __always_inline bool question_reaches(const struct verdict *v, u32 holder
 
 	if (out->id != holder || !port_there(&tcx_devices, slot) || port_protected(in, out))
 		return false;
-	return !on(FEATURE_VLANS) || vlan_reaches(v->row, slot);
+	return !on(FEATURE_VLANS) || vlan_reaches(v->vid, slot);
 }
 
 /*

@@ -34,8 +34,12 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v, u32 out, u32 has, u32 wants)
 {
-	if (on(FEATURE_VLANS) && !skb_retag(skb, has, wants))
-		return false;
+	if (on(FEATURE_VLANS)) {
+		if (!skb_retag(skb, has, wants))
+			return false;
+		if (on(FEATURE_PATCH))
+			patch_retagged(has, wants);
+	}
 	if (on(FEATURE_VLAN_STATS))
 		vlan_count(v->vid, f->len, false);
 	if (on(FEATURE_SPAN))
@@ -45,16 +49,25 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 	return true;
 }
 
-/* Sends a copy to the last port that was found. */
+/* Sends a copy to the last port that was found; by a patch cable, when the flood is over. */
 static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
 {
+	const volatile struct port *p = port_at(flood->last);
+
 	if (on(FEATURES_SEND)) {
 		if (!prepare_skb(skb, &flood->f, &flood->v, flood->last, flood->has,
 				 flood->last_tag))
 			return;
 		flood->has = flood->last_tag;
+		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+			if (patch_queue(skb, p->peer_endpoint))
+				count_tx(flood->last, flood->f.len);
+			else
+				count_drop(flood->v.in, DROP_PATCH_LOOP);
+			return;
+		}
 	}
-	bpf_clone_redirect(skb, port_at(flood->last)->ifindex, 0);
+	bpf_clone_redirect(skb, p->ifindex, 0);
 	count_tx(flood->last, flood->f.len);
 }
 
@@ -76,7 +89,7 @@ static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *f
 	if (reason) {
 		if (!flood_unreachable(reason))
 			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
-	} else if (!flood->last && !(on(FEATURE_PATCH) && patch_waits())) {
+	} else if (!flood->last) {
 		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	}
 }
@@ -111,10 +124,6 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (reason) {
 		if (!flood_unreachable(reason))
 			count_drop(v->in, reason);
-		return;
-	}
-	if (on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)) {
-		patch_queue(f, v, slot, tag);
 		return;
 	}
 	if (flood->last)
@@ -162,7 +171,7 @@ __noinline u32 first_bit(u64 word)
 /* The next port of the VLAN; those that are not in it are not walked over. */
 static long flood_member(u32 n, struct flood *flood)
 {
-	struct vlan *row = flood->v.row;
+	struct vlan *row = vlan_row(flood->v.vid);
 	u32 bit;
 
 	if (!row)
@@ -180,24 +189,32 @@ static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
+/* The trip is that of a frame which has come by a patch cable, 0 for others. */
 static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
-				     struct verdict *v)
+				     struct verdict *v, struct trip *t)
 {
 	struct flood flood = {.skb = skb, .f = *f, .v = *v, .has = f->outer};
 
+	if (on(FEATURE_PATCH) && !t) {
+		t = trip_start();
+		if (!t)
+			return TC_ACT_SHOT;
+	}
 	if (on(FEATURE_VLANS)) {
-		flood.word = v->row ? v->row->reach[0] : 0;
-		bpf_loop(cfg.slots + PORT_WORDS, flood_member, &flood, 0);
+		flood.base = -64;
+		bpf_loop(cfg.slots + PORT_WORDS + 1, flood_member, &flood, 0);
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
 	}
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
 		return TC_ACT_OK;
-	if (on(FEATURE_PATCH) && patch_waits()) {
+	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.last)->flags & PORT_PATCH))) {
 		if (flood.last)
 			flood_copy(skb, &flood);
-		return patch_follow(skb, flood.has);
+		else
+			count_drop(v->in, DROP_NO_MEMBER);
+		return patch_follow(skb, f->ifindex);
 	}
 	if (!flood.last) {
 		if (on(FEATURE_CAPTURE))

@@ -111,7 +111,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 		return DROP_SPAN;
 	if (port_protected(in, out) && v->in != out_slot)
 		return DROP_PROTECTED;
-	if (on(FEATURE_VLANS) && !vlan_reaches(v->row, out_slot))
+	if (on(FEATURE_VLANS) && !vlan_reaches(v->vid, out_slot))
 		return DROP_VLAN_OUT;
 	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (out->flags & PORT_BLOCK_NON_IP))
 		return DROP_NON_IP;

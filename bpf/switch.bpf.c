@@ -61,7 +61,7 @@ static __always_inline int drop_malformed(struct __sk_buff *skb, struct frame *f
 }
 
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v)
+				    const struct verdict *v, struct trip *t)
 {
 	const volatile struct port *p = port_at(v->out);
 
@@ -76,8 +76,16 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
 		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
-			patch_queue(f, v, v->out, v->tag);
-			return patch_follow(skb, tag);
+			if (!t)
+				t = trip_start();
+			if (t && !on(FEATURE_TRACE))
+				patch_go(skb, t, p->peer_endpoint, f->ifindex);
+			return TC_ACT_SHOT;
+		}
+		/* the frame itself is still needed; bascule_patch goes on with it */
+		if (t && t->waits) {
+			bpf_clone_redirect(skb, p->ifindex, 0);
+			return TC_ACT_SHOT;
 		}
 	}
 	/*
@@ -89,27 +97,38 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	return bpf_redirect(p->ifindex, 0);
 }
 
-/* A frame at a port, known by its device or, coming by a patch cable, by its slot. */
-static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
+/*
+ * A frame at a port, known by its device or, where it has come by a patch cable,
+ * by that end of it.
+ */
+static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 {
 	struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct decisions *known = decisions_get();
 	struct clock *c = clock_get();
-	struct verdict v = {.in = patch};
+	struct verdict v = {};
 	struct decision *d;
 	struct frame f;
 	u32 epoch, reason = 0, mtu = 0;
 	enum action action;
+	bool whole = frame_of_skb(&f, skb);
 
-	if (!frame_of_skb(&f, skb)) {
-		if (!patch)
-			v.in = port_slot(f.ifindex);
+	if (t)
+		f.ifindex = PATCH_IFINDEX | t->endpoint;
+	if (!whole) {
+		v.in = port_slot(f.ifindex);
 		return v.in ? drop_malformed(skb, &f, &v) : TC_ACT_UNSPEC;
 	}
-	if (patch)
-		f.ifindex = PATCH_IFINDEX | patch;
-	d = decision_cell(&f);
-	if (!c || !d)
+	if (!c || !known)
 		return TC_ACT_SHOT;
+	if (t) {
+		if (known->trip == t->number) {
+			v.in = port_slot(f.ifindex);
+			return drop_skb(skb, &f, &v, DROP_PATCH_LOOP);
+		}
+		known->trip = t->number;
+	}
+	d = decision_cell(known, &f);
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
@@ -121,7 +140,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 			reason = each_frame(&h, &f, &v);
 		if (!reason && (!segment || segment > d->fits))
 			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
-		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v);
+		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v, t);
 	}
 
 	action = decide(&h, &f, &v, READ_ONCE(c->now));
@@ -142,12 +161,12 @@ static __always_inline int switch_skb(struct __sk_buff *skb, u32 patch)
 		if (reason)
 			return drop_skb(skb, &f, &v, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
-		return send_skb(skb, &f, &v);
+		return send_skb(skb, &f, &v, t);
 	case ACTION_FLOOD:
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
 			note_in(&f, &v);
-		return flood_skb(skb, &f, &v);
+		return flood_skb(skb, &f, &v, t);
 	case ACTION_ANSWERED:
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
@@ -170,6 +189,23 @@ SEC("tcx/ingress")
 int bascule_tcx(struct __sk_buff *skb)
 {
 	return switch_skb(skb, 0);
+}
+
+/* Goes on with a frame that another bridge sends by a patch cable. */
+SEC("tcx/ingress")
+int bascule_patch(struct __sk_buff *skb)
+{
+	struct trip *t = trip_get();
+	u32 ifindex;
+	int action;
+
+	if (!t)
+		return TC_ACT_SHOT;
+	ifindex = PATCH_IFINDEX | t->endpoint;
+	action = switch_skb(skb, t);
+	if (t->waits)
+		return patch_follow(skb, ifindex);
+	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
 }
 
 /* Sends by XDP; declines where the way out takes no such frames. */
@@ -205,6 +241,7 @@ SEC("xdp.frags")
 int bascule_xdp(struct xdp_md *xdp)
 {
 	struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	struct decisions *known = decisions_get();
 	struct clock *c = clock_get();
 	struct verdict v = {};
 	struct decision *d;
@@ -213,9 +250,9 @@ int bascule_xdp(struct xdp_md *xdp)
 
 	if (!frame_of_xdp(&f, xdp))
 		return XDP_PASS;
-	d = decision_cell(&f);
-	if (!c || !d)
+	if (!c || !known)
 		return XDP_PASS;
+	d = decision_cell(known, &f);
 	epoch = READ_ONCE(c->epoch);
 	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits) {
 		decision_recall(d, &f, &v);

@@ -29,7 +29,6 @@ struct verdict {
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
 	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for */
-	struct vlan *row; /* VLAN filtering: the frame's VLAN */
 	u16 vid; /* VLAN that the frame is in */
 	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
 	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */

@@ -13,8 +13,15 @@ static __always_inline bool ports_have(const u64 *set, u32 slot)
 	return set[SLOT(slot) / 64] >> (slot % 64) & 1;
 }
 
-static __always_inline bool vlan_reaches(struct vlan *row, u32 slot)
+static __always_inline struct vlan *vlan_row(u32 vid)
 {
+	return bpf_map_lookup_elem(&vlans, &vid);
+}
+
+static __always_inline bool vlan_reaches(u32 vid, u32 slot)
+{
+	struct vlan *row = vlan_row(vid);
+
 	return row && ports_have(row->reach, slot);
 }
 
@@ -31,6 +38,7 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 				   const volatile struct port *in)
 {
 	u32 vid = frame_vlan(f, in);
+	struct vlan *row;
 
 	/* one that is not the bridge's own, behind that or instead of it */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
@@ -38,11 +46,11 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 		return DROP_DOUBLE_TAG;
 	if (!vid)
 		return DROP_UNTAGGED;
-	v->row = bpf_map_lookup_elem(&vlans, &vid);
-	if (!v->row || !ports_have(v->row->member, v->in))
+	row = vlan_row(vid);
+	if (!row || !ports_have(row->member, v->in))
 		return DROP_VLAN;
 	v->vid = vid; /* not before: what is not let in is not counted in the VLAN */
-	v->vlan = v->row->fid;
+	v->vlan = row->fid;
 	return 0;
 }
 
@@ -54,9 +62,11 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 
 static __always_inline u16 vlan_tag(const struct verdict *v, u32 slot)
 {
-	if (!on(FEATURE_VLANS) || !v->row || ports_have(v->row->untagged, slot))
+	struct vlan *row = on(FEATURE_VLANS) ? vlan_row(v->vid) : 0;
+
+	if (!row || ports_have(row->untagged, slot))
 		return 0;
-	return TAG_OUT | (ports_have(v->row->member, slot) ? v->vid : v->vlan);
+	return TAG_OUT | (ports_have(row->member, slot) ? v->vid : v->vlan);
 }
 
 /* That tag with the priority that the frame came with: as TAG_PRESENT | TCI, 0 for none. */
@@ -66,7 +76,7 @@ static __always_inline u32 tag_with_priority(const struct frame *f, u16 tag)
 }
 
 /* Gives an skb another tag; false if there is no memory for it. */
-static __always_inline bool skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
+__noinline int skb_retag(struct __sk_buff *skb, u32 has, u32 wants)
 {
 	if (has == wants)
 		return true;

@@ -26,12 +26,12 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 		if err != nil {
 			return err
 		}
-		names := map[uint32]string{} // of the ports that have a device
+		names := map[uint32]string{} // of the ports that are there
 		known := m.Port == ""
 		for _, p := range datapath.Ports(&b.Config) {
 			n := portName(b, p, devices)
 			known = known || n == m.Port
-			if b.HasDevice(p) {
+			if b.There(p) {
 				names[p.Id] = n
 			}
 		}
@@ -95,7 +95,7 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 		if p.Flags&datapath.PortSpan != 0 {
 			return refused(what, e.Port+" is a span port, which no address is behind", "give another port; see 'bascule port show "+bridge+"'")
 		}
-		if l == nil {
+		if l == nil && !b.There(p) {
 			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
 		}
 		if e.VLAN, err = entryVLAN(b, p, what, bridge, e.Port, e.VLAN); err != nil {

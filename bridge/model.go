@@ -18,23 +18,26 @@ type Info struct {
 
 // PortOptions is what AddPort and SetPort are asked for.
 type PortOptions struct {
-	Type    string   // AddPort: "netdev", the default, or "host"; SetPort: ""
+	Type    string   // AddPort: "netdev", the default, "host" or "patch"; SetPort: ""
+	Peer    string   // AddPort, "patch": BRIDGE/PORT, the other end, which is made too
 	Hook    string   // "auto", "tcx" or "xdp"; "" is auto for a new port, and unchanged for one that exists
 	Changes []Change // of PortSettings
 }
 
 // Port is one port of a bridge. A netdev port is an interface that was there
 // before; a host port is the host's own interface on the switch, made and
-// removed with the port; a span port gets copies and gives nothing.
+// removed with the port; a span port gets copies and gives nothing;
+// a patch port is one end of a cable to another bridge, and has no device.
 type Port struct {
 	Bridge   string
 	Name     string
-	Type     string     // "netdev", "host" or "span"
-	Hook     string     // "tcx" or "xdp"
+	Type     string     // "netdev", "host", "span" or "patch"
+	Peer     string     // of a patch port: BRIDGE/PORT, the cable's other end
+	Hook     string     // "tcx" or "xdp", "" of a patch port
 	Index    int        // of the device
 	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU      int        // of the device, in bytes
-	State    string     // "forwarding", "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished
+	State    string     // "forwarding", "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished, "no-peer" where a patch cable ends
 	Config   PortConfig // of a span port, which has none, all off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats

@@ -181,7 +181,7 @@ func (w *watch) look(events *[]Event, drops bool) error {
 		return nil
 	}
 	for _, p := range datapath.Ports(&w.bridge.Config) {
-		if !w.bridge.HasDevice(p) && w.bridge.Current() && !w.gone[p.Id] {
+		if !w.bridge.There(p) && w.bridge.Current() && !w.gone[p.Id] {
 			w.gone[p.Id] = true
 			*events = append(*events, Event{Kind: "port-gone", Bridge: w.name, Port: w.names[p.Id]})
 		}

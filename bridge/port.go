@@ -20,22 +20,27 @@ const (
 	TypeNetdev = "netdev"
 	TypeHost   = "host"
 	TypeSpan   = "span" // see AddSpan
+	TypePatch  = "patch"
 
 	HookAuto = "auto"
 	HookTCX  = "tcx"
 	HookXDP  = "xdp"
 )
 
-// AddPort adds a device to a bridge, or makes a host port. The warnings are
-// things that work but may not be meant.
+// AddPort adds a device to a bridge, or makes a host port, or a patch cable: a
+// port of this bridge and its other end, o.Peer. The warnings are things that
+// work but may not be meant.
 func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string, err error) {
 	what := "add port " + port + " to " + bridge
 	if err := checkName("port", port); err != nil {
 		return nil, err
 	}
 	o.Type, o.Hook = cmp.Or(o.Type, TypeNetdev), cmp.Or(o.Hook, HookAuto)
-	if o.Type != TypeNetdev && o.Type != TypeHost {
-		return nil, usagef("--type "+o.Type, "no such type; give netdev or host")
+	if o.Type != TypeNetdev && o.Type != TypeHost && o.Type != TypePatch {
+		return nil, usagef("--type "+o.Type, "no such type; give netdev, host or patch")
+	}
+	if o.Peer != "" && o.Type != TypePatch {
+		return nil, usagef("--peer "+o.Peer, "only patch ports have one; give --type patch, too")
 	}
 	if err := checkHook(o.Hook); err != nil {
 		return nil, err
@@ -46,6 +51,9 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	}
 	if err := config.check(what); err != nil {
 		return nil, err
+	}
+	if o.Type == TypePatch {
+		return s.addPatch(what, bridge, port, o, config)
 	}
 	add := func(hook string) error {
 		warnings = nil
@@ -69,7 +77,7 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 					if device, err = addHost(bridge, port); err != nil {
 						return err
 					}
-					c.undo = func() { netlink.LinkDel(device) }
+					c.undo = func() error { return netlink.LinkDel(device) }
 					if err := setHost(p, port); err != nil {
 						return err
 					}
@@ -115,6 +123,11 @@ var errGone = errors.New("a port of this name has lost its device")
 // newDevice finds the device of a port to be added and checks that it can be
 // one; nil for a host port, whose device is yet to be made.
 func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) {
+	for _, p := range datapath.Ports(c.next) {
+		if p.Flags&datapath.PortPatch != 0 && datapath.PortName(p) == port {
+			return nil, refused(what, "a patch port of this name is in the bridge", "delete that port first, or give the device another name")
+		}
+	}
 	l, err := netlink.LinkByName(port)
 	missing := errors.As(err, new(netlink.LinkNotFoundError))
 	if err != nil && !missing {
@@ -245,6 +258,9 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 			return err
 		}
 		config.store(p)
+		if p.Flags&datapath.PortPatch != 0 && o.Hook != "" {
+			return refused(what, "a patch port has no hook", "leave --hook out")
+		}
 		if l == nil && o.Hook != "" {
 			return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
 		}
@@ -289,7 +305,7 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 }
 
 // DelPort takes a port out of its bridge, and its addresses with it. A host
-// port's interface goes, too.
+// port's interface goes, too, and the other end of a patch cable.
 func (s *Switch) DelPort(bridge, port string) error {
 	what := "delete port " + port + " of " + bridge
 	return s.change(what, bridge, func(c *change) error {
@@ -297,13 +313,18 @@ func (s *Switch) DelPort(bridge, port string) error {
 		if err != nil {
 			return err
 		}
+		if p.Flags&datapath.PortPatch != 0 {
+			if err := c.cut(p); err != nil {
+				return failed(what, err)
+			}
+		}
 		return c.removePort(what, p)
 	})
 }
 
 // findPort finds a port by its device's name, or by the name that it was added
-// by where that device is gone, or is a host port's in another namespace. The
-// link is the port's device, nil if that is gone.
+// by where that device is gone, or is a host port's in another namespace, or
+// where it has none. The link is the port's device, nil if there is none.
 func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -348,6 +369,12 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 		if err != nil {
 			return err
 		}
+		var cables *datapath.Cables
+		if b.Patched() {
+			if cables, err = b.Store().Cables(); err != nil {
+				return err
+			}
+		}
 		usage, err := b.Usage()
 		if err != nil {
 			return err
@@ -372,8 +399,16 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 			if p.Flags&datapath.PortXDP != 0 {
 				port.Hook = HookXDP
 			}
-			if !b.HasDevice(p) {
+			if !b.There(p) {
 				port.FDBCount = 0 // what is left of them ages
+			}
+			if p.Flags&datapath.PortPatch != 0 {
+				port.Type, port.Hook, port.Index, port.State = TypePatch, "", 0, "no-peer"
+				if other, ok := cables.Other(p); ok {
+					port.Peer, port.State = other.Bridge+"/"+other.Port, "forwarding"
+				} else if !cables.Half(p) {
+					port.State = "forwarding" // to a bridge of another version
+				}
 			}
 			if l := shownDevice(b, p, devices); l != nil {
 				a := l.Attrs()

@@ -195,12 +195,15 @@ func (s *Switch) DelBridge(name string) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			return failed(what, b.Remove(leave)) // its ports' devices stay as they are
+			if err := b.Remove(leave); err != nil { // its ports' devices stay as they are
+				return failed(what, err)
+			}
+			return failed(what, cutHalves(store))
 		}
 		if b, err = open(store, what, name); err != nil {
 			return err
 		}
-		if err := b.Remove(leave); err != nil {
+		if err := cutAll(b, func() error { return b.Remove(leave) }); err != nil {
 			return unfinished(what, err)
 		}
 		return nil
@@ -300,9 +303,10 @@ type change struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
 	tables datapath.Tables
-	before func() error // right before the change is made
-	undo   func()       // undoes before, where the change is refused
-	after  func() error // right after
+	before func() error       // right before the change is made
+	undo   func() error       // undoes before, where the change is refused
+	after  func() error       // right after
+	others []*datapath.Bridge // at the other ends of the patch cables that go with it
 }
 
 // change makes a change to a bridge: plan says which, and touches nothing.
@@ -313,7 +317,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			return err
 		}
 		was, next := b.Config, b.Config
-		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() {}, after: func() error { return nil }}
+		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() error { return nil }, after: func() error { return nil }}
 		before, err := currentSpaces(b)
 		if err != nil {
 			return failed(what, err)
@@ -324,7 +328,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err := c.planVLANs(what); err != nil {
 			return err
 		}
-		if err := b.Begin(); err != nil {
+		if err := c.each((*datapath.Bridge).Begin); err != nil {
 			return failed(what, err)
 		}
 		err = c.before()
@@ -333,19 +337,30 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		}
 		if err == nil {
 			err = b.Commit(next, c.tables, leave)
-		}
-		if errors.As(err, new(*datapath.UnfinishedError)) {
-			return unfinished(what, err)
+			if errors.As(err, new(*datapath.UnfinishedError)) {
+				return unfinished(what, err)
+			}
 		}
 		if err != nil {
-			c.undo()
-			return failed(what, errors.Join(err, b.Done()))
+			if undo := c.undo(); undo != nil { // the next command tries again
+				return failed(what, errors.Join(err, undo))
+			}
+			return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
 		}
 		if err := errors.Join(c.after(), followVLANs(b, &was, before)); err != nil {
 			return unfinished(what, err)
 		}
-		return failed(what, b.Done())
+		return failed(what, c.each((*datapath.Bridge).Done))
 	})
+}
+
+// each calls f for the bridge that is changed, and for the others concerned.
+func (c *change) each(f func(*datapath.Bridge) error) error {
+	err := f(c.bridge)
+	for _, b := range c.others {
+		err = errors.Join(err, f(b))
+	}
+	return err
 }
 
 // mend finishes what commands were killed at.
@@ -387,6 +402,9 @@ func mend(store *datapath.Store) error {
 	}
 	if !dirty {
 		return nil
+	}
+	if err := cutHalves(store); err != nil {
+		return fmt.Errorf("cannot mend: %w", err)
 	}
 	devices, err := links()
 	if err != nil {

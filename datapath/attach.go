@@ -105,6 +105,9 @@ func (l pinnedLink) remove() error {
 // returns the links that it made, also when it fails.
 func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
 	for _, p := range Ports(c) {
+		if p.Flags&PortPatch != 0 {
+			continue
+		}
 		hooks := []hook{hookTCX}
 		if p.Flags&PortXDP != 0 {
 			hooks = append(hooks, hookXDP)

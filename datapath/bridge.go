@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -113,7 +114,7 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	specialise(&next)
 	g, err := b.load(&next, t)
 	if err != nil {
-		return err
+		return errors.Join(err, b.unplugFor(&next))
 	}
 	defer g.Close()
 
@@ -134,20 +135,20 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err == nil && grown {
 		err = b.copyFDB(g)
 	}
+	if err == nil {
+		err = b.makeCurrent(g.name)
+	}
 	if err != nil {
 		for _, l := range added {
 			l.remove()
 		}
 		g.moveOut(&next, &b.Config, func(p *Port) bool { return evicted[p.Id] })
 		os.RemoveAll(b.pin(g.name))
-		return err
-	}
-	if err := b.makeCurrent(g.name); err != nil {
-		return err
+		return errors.Join(err, b.unplugFor(&next))
 	}
 	old := *b
 	b.Config, b.gen = next, g.name
-	if err := b.converge(g); err != nil {
+	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
 	if err := g.refillChanged(&b.Config, &old.Config); err != nil {
@@ -165,7 +166,17 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
 	}
+	if patched(&old.Config) && lost(&old.Config, &b.Config) {
+		if err := b.store.unplug(); err != nil {
+			return &UnfinishedError{err}
+		}
+	}
 	return nil
+}
+
+// lost reports whether next lacks a port that c has.
+func lost(c, next *Config) bool {
+	return slices.ContainsFunc(Ports(c), func(p *Port) bool { return PortAt(next, p.Id) == nil })
 }
 
 // An UnfinishedError says that a change is made, but not all that follows from
@@ -201,7 +212,7 @@ func (b *Bridge) Mend(leave Leave) error {
 		return err
 	}
 	defer g.Close()
-	if err := b.converge(g); err != nil {
+	if err := b.converge(g, true); err != nil {
 		return err
 	}
 	for _, old := range b.generations() {
@@ -216,7 +227,10 @@ func (b *Bridge) Mend(leave Leave) error {
 			g.forget(uint32(slot))
 		}
 	}
-	return b.collect()
+	if err := b.collect(); err != nil {
+		return err
+	}
+	return b.store.unplug()
 }
 
 // Dirty reports whether a command is at work between Begin and Done, or was
@@ -269,7 +283,10 @@ func (b *Bridge) sweep(leave Leave) error {
 			return err
 		}
 	}
-	return os.RemoveAll(b.dir)
+	if err := os.RemoveAll(b.dir); err != nil {
+		return err
+	}
+	return b.store.unplug()
 }
 
 // Begin says that a command is about to change the bridge, so that the next one

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ const (
 	configPin  = "config"
 	tcxPin     = "tcx"
 	xdpPin     = "xdp"
+	patchPin   = "patch"
 	controlPin = "control"
 )
 
@@ -85,6 +87,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
+		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
 	}
 }
 
@@ -132,8 +135,10 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 		}
-		if err := setFilter(spec.Programs[kernelProgBasculeTcx], filter, len(kernelCaptureBytes{}.At)); err != nil {
-			return nil, err
+		for _, name := range []string{kernelProgBasculeTcx, kernelProgBasculePatch} {
+			if err := setFilter(spec.Programs[name], filter, len(kernelCaptureBytes{}.At)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, p := range spec.Programs {
@@ -155,8 +160,17 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	for name, n := range rules.sizes() {
 		spec.Maps[name].MaxEntries = n
 	}
-	var opts ebpf.CollectionOptions
-	opts.MapReplacements = map[string]*ebpf.Map{}
+	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
+	if patched(c) {
+		shared, err := b.store.openPatch(spec)
+		if err != nil {
+			return nil, err
+		}
+		defer closeAll(shared)
+		maps.Copy(opts.MapReplacements, shared)
+	} else {
+		delete(spec.Programs, kernelProgBasculePatch)
+	}
 	if b.gen != "" {
 		made := b.made(c, t)
 		for _, name := range tables {
@@ -200,6 +214,10 @@ const featureQuestion = 0xba5c01e0
 func answer(p *ebpf.ProgramSpec, features uint32) {
 	var all asm.Instructions
 	for _, ins := range p.Instructions {
+		// would have a cost where it is never reached: the count of such calls
+		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint32(kernelFeatureFEATURE_PATCH) == 0 {
+			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
+		}
 		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant)>>32 != featureQuestion {
 			all = append(all, ins)
 			continue
@@ -295,6 +313,10 @@ func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 
 // place enters a port's device in its slot.
 func (g *generation) place(p *Port) error {
+	if p.Flags&PortPatch != 0 {
+		g.forget(Slot(p.Id))
+		return nil
+	}
 	for _, m := range deviceMaps {
 		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
 			return fmt.Errorf("device %d: %w", p.Ifindex, err)
@@ -324,8 +346,10 @@ func (b *Bridge) pinGeneration(g *generation) error {
 		tcxPin:     g.coll.Programs[kernelProgBasculeTcx],
 		controlPin: g.coll.Programs[kernelProgBasculeControl],
 	}
-	if p := g.coll.Programs[kernelProgBasculeXdp]; p != nil {
-		pins[xdpPin] = p
+	for pin, name := range map[string]string{xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch} {
+		if p := g.coll.Programs[name]; p != nil {
+			pins[pin] = p
+		}
 	}
 	for _, name := range tables {
 		pins[name] = pinOnce{g.coll.Maps[name]}
@@ -357,15 +381,19 @@ func (b *Bridge) makeCurrent(gen string) error {
 	if err := os.Symlink(gen, next); err != nil {
 		return err
 	}
-	return os.Rename(next, b.pin("current"))
+	if err := os.Rename(next, b.pin("current")); err != nil {
+		os.Remove(next)
+		return err
+	}
+	return nil
 }
 
 // openGeneration opens the current generation from its pins.
 func (b *Bridge) openGeneration() (*generation, error) {
 	g := &generation{name: b.gen, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
-	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, controlPin: kernelProgBasculeControl} {
+	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch, controlPin: kernelProgBasculeControl} {
 		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
-		if errors.Is(err, fs.ErrNotExist) && pin == xdpPin {
+		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin) {
 			continue
 		}
 		if err != nil {
@@ -386,12 +414,15 @@ func (b *Bridge) openGeneration() (*generation, error) {
 }
 
 // converge makes the kernel what the current generation says: its programs on
-// its ports, nothing on others, no addresses of ports that are gone.
-func (b *Bridge) converge(g *generation) error {
+// its ports, nothing on others, no addresses of ports that are gone if some have
+// left.
+func (b *Bridge) converge(g *generation, left bool) error {
 	if _, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
 		return err
 	}
-	left := false
+	if err := b.plugIn(g); err != nil {
+		return err
+	}
 	links, err := b.links()
 	if err != nil {
 		return err
@@ -402,7 +433,6 @@ func (b *Bridge) converge(g *generation) error {
 			if err := l.remove(); err != nil {
 				return err
 			}
-			left = left || p == nil
 			continue
 		}
 		if err := l.update(g.program(l.hook)); err != nil {

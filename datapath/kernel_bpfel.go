@@ -173,6 +173,7 @@ type kernelDecisions struct {
 		RuleOut uint16
 		Pad     [3]uint16
 	}
+	Trip uint64
 }
 
 type kernelDropReason uint32
@@ -468,6 +469,25 @@ type kernelTraced struct {
 	}
 }
 
+type kernelTrip struct {
+	_        structs.HostLayout
+	Number   uint64
+	Endpoint uint32
+	Hops     uint16
+	Waits    uint16
+	Depth    int16
+	Low      int16
+	Pad      uint32
+	Next     [32]struct {
+		_        structs.HostLayout
+		Endpoint uint16
+		Proto    uint16
+		Outer    uint32
+		Depth    int16
+		Low      int16
+	}
+}
+
 type kernelVlan struct {
 	_        structs.HostLayout
 	Member   [16]uint64
@@ -514,6 +534,8 @@ const (
 	kernelMapLooks           = "looks"
 	kernelMapLoops           = "loops"
 	kernelMapMoves           = "moves"
+	kernelMapPatchPanel      = "patch_panel"
+	kernelMapPatchTrip       = "patch_trip"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
 	kernelMapRuleCounters    = "rule_counters"
@@ -533,6 +555,7 @@ const (
 	kernelMapVlans           = "vlans"
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
+	kernelProgBasculePatch   = "bascule_patch"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
@@ -581,6 +604,7 @@ type kernelSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -601,6 +625,8 @@ type kernelMapSpecs struct {
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
+	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -660,6 +686,8 @@ type kernelMaps struct {
 	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
+	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
+	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -694,6 +722,8 @@ func (m *kernelMaps) Close() error {
 		m.Looks,
 		m.Loops,
 		m.Moves,
+		m.PatchPanel,
+		m.PatchTrip,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -727,6 +757,7 @@ type kernelVariables struct {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -734,6 +765,7 @@ type kernelPrograms struct {
 func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
+		p.BasculePatch,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

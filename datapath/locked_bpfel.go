@@ -28,6 +28,8 @@ const (
 	lockedMapLooks           = "looks"
 	lockedMapLoops           = "loops"
 	lockedMapMoves           = "moves"
+	lockedMapPatchPanel      = "patch_panel"
+	lockedMapPatchTrip       = "patch_trip"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
 	lockedMapRuleCounters    = "rule_counters"
@@ -47,6 +49,7 @@ const (
 	lockedMapVlans           = "vlans"
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
+	lockedProgBasculePatch   = "bascule_patch"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
 	lockedVarCfg             = "cfg"
@@ -97,6 +100,7 @@ type lockedSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -117,6 +121,8 @@ type lockedMapSpecs struct {
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
+	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -178,6 +184,8 @@ type lockedMaps struct {
 	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
+	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
+	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -212,6 +220,8 @@ func (m *lockedMaps) Close() error {
 		m.Looks,
 		m.Loops,
 		m.Moves,
+		m.PatchPanel,
+		m.PatchTrip,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -247,6 +257,7 @@ type lockedVariables struct {
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
+	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -254,6 +265,7 @@ type lockedPrograms struct {
 func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
+		p.BasculePatch,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

@@ -45,6 +45,8 @@ func TestLocked(t *testing.T) {
 		{"everything together", TestEverythingTogether},
 		{"counts together", TestCountsTogether},
 		{"pin while learning", TestPinWhileLearning},
+		{"patch cables in a row", TestPatchRow},
+		{"patch cables in a loop", TestPatchLoop},
 		{"lock held by another", testLockHeld},
 	} {
 		if !t.Run(tt.name, tt.test) {

@@ -26,6 +26,7 @@ const Root = "/run/bascule"
 //	                                  /gen-7/config, tcx, xdp, control and the tables
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
+//	                        /%patch/patch_panel, patch_trip: what patch cables share
 //
 // A bridge is what its `current` says, and renaming that link is the moment at
 // which a change is made. All else follows from it, and is put right by the
@@ -238,7 +239,7 @@ func (s *Store) Sweep(leave Leave) error {
 		return err
 	}
 	for _, e := range entries {
-		if !s.Exists(unescape(e.Name())) {
+		if e.Name() != patchDir && !s.Exists(unescape(e.Name())) {
 			b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}
 			if err := b.sweep(leave); err != nil {
 				return err

@@ -185,6 +185,18 @@ func Bench(quick bool) Profile {
 	ratio("64-byte frames, one core, XDP", g, xdp, one, bare, 0.76, 0.92)
 	ratio("64-byte frames, one core, tcx", g, tcx, one, linux, 1.10, 1.4)
 
+	chains := []*fabrics.Fabric{tcx, fabrics.BasculeChain7, fabrics.LinuxChain7}
+	large := workloads.Must("tcp-stream:offloads" + stream)
+	g = add(Group{
+		Name:   "chain",
+		About:  "TCP and 64-byte frames through seven bridges in a row, against one",
+		Rounds: rounds,
+		Cases:  across(chains, off, large, one),
+	})
+	ratio("TCP, seven bridges in a row against one, offloads off", g, fabrics.BasculeChain7, off, tcx, 0.80, 0.90)
+	ratio("TCP, seven bridges in a row against one, offloads on", g, fabrics.BasculeChain7, large, tcx, 0.97, 1.00)
+	ratio("64-byte frames, seven bridges in a row", g, fabrics.BasculeChain7, one, fabrics.LinuxChain7, 2.5, 4.0)
+
 	different := workloads.Must("pps:cores=2" + window)
 	same := workloads.Must("pps:cores=2:same-source" + window)
 	two := Group{

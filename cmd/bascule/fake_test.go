@@ -126,7 +126,11 @@ func (f *fakeFabric) Bridge(name string) (bridge.Info, error) {
 }
 
 func (f *fakeFabric) AddPort(name, port string, o bridge.PortOptions) ([]string, error) {
-	f.call("AddPort %s %s type=%s hook=%s %v", name, port, o.Type, o.Hook, o.Changes)
+	if o.Type == bridge.TypePatch {
+		f.call("AddPort %s %s type=%s peer=%s hook=%s %v", name, port, o.Type, o.Peer, o.Hook, o.Changes)
+	} else {
+		f.call("AddPort %s %s type=%s hook=%s %v", name, port, o.Type, o.Hook, o.Changes)
+	}
 	b, err := f.find(name)
 	if err != nil {
 		return nil, err
@@ -138,6 +142,9 @@ func (f *fakeFabric) AddPort(name, port string, o bridge.PortOptions) ([]string,
 	}
 	if err := configure(bridge.PortSettings, &p.Config, append(defaults(bridge.PortSettings), o.Changes...)); err != nil {
 		return nil, err
+	}
+	if o.Type == bridge.TypePatch {
+		p.Peer, p.Hook, p.Index, p.Flags, p.MTU = o.Peer, "", 0, nil, 0
 	}
 	f.ports = append(f.ports, p)
 	if o.Hook == "xdp" {

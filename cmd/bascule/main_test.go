@@ -187,7 +187,7 @@ func TestCompletion(t *testing.T) {
 		{"fdb show br0 --port ", "p1 p2 :4"},
 		{"fdb flush br1 --port=", "q1 :4"},
 		{"port add br0 p3 --hook ", "auto tcx xdp :4"},
-		{"port add br0 p3 --type=", "netdev host :4"},
+		{"port add br0 p3 --type=", "netdev host patch :4"},
 		{"monitor ", "br0 br1 :4"},
 		{"capture ", "br0 br1 :4"},
 		{"capture br0 --port ", "p1 p2 :4"},

@@ -21,8 +21,11 @@ func newPort(p *program) *cobra.Command {
 		Long: `A port is something that frames enter and leave a bridge by. A netdev port is a
 network device that is there already: a veth, a tap, a network card, a macvlan
 or vxlan device. A host port is the host's own interface on the switch: it is
-made with the port, under the port's name, and can be given addresses. A span
-port, which gets copies of frames, is made by 'bascule span add'.
+made with the port, under the port's name, and can be given addresses. A patch
+port is one end of a cable to another bridge of the same network namespace: the
+two forward to each other without any device between.
+A span port, which gets copies of frames, is made
+by 'bascule span add'.
 
 A port can limit how much broadcast, multicast and unknown unicast comes in by
 it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
@@ -41,6 +44,8 @@ or an XDP program, at its other end.`,
   bascule port add br0 host0 --type host
   ip address add 192.0.2.1/24 dev host0
   ip link set host0 up
+  # a cable to another bridge
+  bascule port add br0 to1 --type patch --peer br1/to0
   # two customers who must not see each other
   bascule port set br0 veth1 --isolated
   bascule port set br0 veth2 --isolated
@@ -57,20 +62,26 @@ const hookHelp = "the hook where the program sits"
 func newPortAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE PORT",
-		Short: "make a device, or a new host interface, a port of a bridge",
+		Short: "make a device, a new host interface or a cable a port of a bridge",
 		Long: `Make the network device PORT a port of a bridge, or, with --type host, make a
-new interface PORT that is the host's own on the switch.`,
+new interface PORT that is the host's own on the switch.
+
+With --type patch, make a cable to another bridge: its one end is PORT, and its
+other end a port of the bridge that --peer names, which is made with it. The
+settings are those of PORT; the other end begins with the defaults.`,
 		Example: `  bascule port add br0 veth0
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
-  bascule port add br0 host0 --type host`,
+  bascule port add br0 host0 --type host
+  bascule port add br0 to1 --type patch --peer br1/to0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
 	}
-	kind := addChoice(cmd, "type", "netdev", "what the port is: a device, or a new interface of the host", "netdev", "host")
+	kind := addChoice(cmd, "type", "netdev", "a device, a new interface of the host, or a cable", "netdev", "host", "patch")
+	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error {
-			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Hook: hook.text, Changes: *changes})
+			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
 		})
@@ -111,9 +122,11 @@ func newPortShow(p *program) *cobra.Command {
 		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
 
 STATE is forwarding, blocked while its loop guard keeps it from it, disabled
-while the device is down or has no carrier, or gone when the device vanished.
-ENTRIES is the number of addresses learned on the port. SETTINGS are those that
-differ from a new port's, as one would write them; - is none.
+while the device is down or has no carrier, gone when the device vanished, or
+no-peer where a patch cable has no other end, which is so only after a command
+was killed. ENTRIES is the number of addresses learned on the port. SETTINGS are
+those that differ from a new port's, as one would write them, after the other
+end of a patch cable; - is none.
 
 With --stats, show what went through each port since it was added: as rx, frames
 from the device into the switch, as tx, frames from the switch to the device. A
@@ -166,7 +179,8 @@ func newPortDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE PORT",
 		Short: "take a port off its bridge",
 		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays;
-the interface of a host port goes. A port whose device is gone can be removed.`,
+the interface of a host port goes, and with one end of a patch cable the other.
+A port whose device is gone can be removed.`,
 		Example:           `  bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -191,6 +205,7 @@ type portJSON struct {
 	MTU            int      `json:"mtu"`
 	Bridge         string   `json:"master"`
 	Type           string   `json:"type"`
+	Peer           string   `json:"peer,omitempty"`
 	Hook           string   `json:"hook"`
 	State          string   `json:"state"`
 	Learn          bool     `json:"learning"`
@@ -246,7 +261,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		c := port.Config
 		j := portJSON{
 			Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-			Bridge: port.Bridge, Type: port.Type, Hook: port.Hook, State: port.State,
+			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State,
 			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
@@ -264,15 +279,24 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 			settings = nil
 		}
 		return []string{
-			port.Bridge, port.Name, port.Type, port.Hook, port.State, ofDevice(port, port.MTU), fmt.Sprint(port.FDBCount),
-			orDash(strings.Join(settings, " ")),
+			port.Bridge, port.Name, port.Type, orDash(port.Hook), port.State, ofDevice(port, port.MTU), fmt.Sprint(port.FDBCount),
+			orDash(strings.Join(append(peerIn(port), settings...), " ")),
 		}
 	})
 }
 
-// ofDevice is a number that belongs to the device of a port, which may be gone.
+// peerIn is where a patch cable leads, as it is shown with the settings.
+func peerIn(port bridge.Port) []string {
+	if port.Peer == "" {
+		return nil
+	}
+	return []string{"peer=" + port.Peer}
+}
+
+// ofDevice is a number that belongs to the device of a port, which may be gone,
+// and which a patch port does not have.
 func ofDevice(port bridge.Port, n int) string {
-	if port.State == "gone" {
+	if port.State == "gone" || port.Type == bridge.TypePatch {
 		return "-"
 	}
 	return strconv.Itoa(n)
@@ -281,12 +305,15 @@ func ofDevice(port bridge.Port, n int) string {
 func portFacts(port bridge.Port) []fact {
 	facts := []fact{
 		{"type", port.Type},
-		{"hook", port.Hook},
+		{"hook", orDash(port.Hook)},
 		{"state", port.State},
 		{"index", ofDevice(port, port.Index)},
 		{"flags", strings.Join(port.Flags, " ")},
 		{"mtu", ofDevice(port, port.MTU)},
 		{"entries", fmt.Sprint(port.FDBCount)},
+	}
+	if port.Type == bridge.TypePatch {
+		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
 	}
 	if port.Type == bridge.TypeSpan {
 		return facts

@@ -86,6 +86,11 @@ func (k *basculeKit) host(ctx context.Context, bridge, device string) (string, e
 	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host", "--hook", k.hook)
 }
 
+// patch joins two bridges by a patch cable, whose ends get these names.
+func (k *basculeKit) patch(ctx context.Context, bridge, port, peerBridge, peerPort string) error {
+	return k.run(ctx, "port", "add", bridge, port, "--type", "patch", "--peer", peerBridge+"/"+peerPort)
+}
+
 func (k *basculeKit) flush(ctx context.Context, bridge string) error {
 	return k.run(ctx, "fdb", "flush", bridge)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // BasculeChainVeth is three bascule bridges in a row, joined as one joins
@@ -22,14 +23,68 @@ var BasculeChainVeth = &Fabric{
 	Arrival: AsBuffers,
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		k := &basculeKit{n, "tcx"}
-		return n.chain(ctx, k, []string{"br0", "br1", "br2"}, func(i int, left, right string) error {
-			a, b := fmt.Sprintf("r%d", i), fmt.Sprintf("l%d", i+1)
-			if err := n.Switch.Pair(a, b, n.Spec.Wire); err != nil {
-				return err
-			}
-			return errors.Join(k.plug(ctx, left, a), k.plug(ctx, right, b))
-		})
+		return n.chain(ctx, k, row(3), n.byVeth(ctx, k))
 	},
+}
+
+// BasculeChainPatch is three bascule bridges in a row, joined without devices.
+var BasculeChainPatch = basculePatched("bascule-chain-patch", "three bascule bridges in a row, joined by patch cables", 3)
+
+// BasculeChain7 and LinuxChain7 are as long a row as anybody plugs together, of
+// bascule bridges and of Linux bridges.
+var (
+	BasculeChain7 = basculePatched("bascule-chain-7", "seven bascule bridges in a row, joined by patch cables", 7)
+
+	LinuxChain7 = &Fabric{
+		Name:  "linux-chain-7",
+		About: "seven Linux bridges in a row, joined by veth pairs",
+		Path: slices.Concat(path("end", "device veth", "device Linux bridge"),
+			slices.Repeat(path("device veth", "device veth", "device Linux bridge"), 6), path("device veth", "end")),
+		HostPath: slices.Concat(path("host", "device Linux bridge"),
+			slices.Repeat(path("device veth", "device veth", "device Linux bridge"), 6), path("device veth", "end")),
+		Arrival: AsBuffers,
+		build: func(ctx context.Context, _ Site, n *Net) error {
+			k := &linuxKit{net: n}
+			return n.chain(ctx, k, row(7), n.byVeth(ctx, k))
+		},
+	}
+)
+
+// basculePatched is so many bascule bridges in a row, joined without devices.
+func basculePatched(name, about string, bridges int) *Fabric {
+	programs := slices.Repeat(path("program bascule (tcx)"), bridges)
+	return &Fabric{
+		Name:     name,
+		About:    about,
+		Path:     slices.Concat(path("end", "device veth"), programs, path("end")),
+		HostPath: slices.Concat(path("host", "device host port"), programs, path("end")),
+		Arrival:  AsBuffers,
+		build: func(ctx context.Context, _ Site, n *Net) error {
+			k := &basculeKit{n, "tcx"}
+			return n.chain(ctx, k, row(bridges), func(_ int, left, right string) error {
+				return k.patch(ctx, left, "right", right, "left")
+			})
+		},
+	}
+}
+
+// row is the names of so many bridges.
+func row(bridges int) (names []string) {
+	for i := range bridges {
+		names = append(names, fmt.Sprintf("br%d", i))
+	}
+	return names
+}
+
+// byVeth joins two bridges of a chain by a veth pair.
+func (n *Net) byVeth(ctx context.Context, k kit) func(i int, left, right string) error {
+	return func(i int, left, right string) error {
+		a, b := fmt.Sprintf("r%d", i), fmt.Sprintf("l%d", i+1)
+		if err := n.Switch.Pair(a, b, n.Spec.Wire); err != nil {
+			return err
+		}
+		return errors.Join(k.plug(ctx, left, a), k.plug(ctx, right, b))
+	}
 }
 
 // chain joins the ends by bridges in a row, each of which join connects to the

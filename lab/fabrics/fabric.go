@@ -133,7 +133,7 @@ func GuestPath(path []report.Hop) []report.Hop {
 var All = slices.Concat([]*Fabric{
 	Direct,
 	LinuxBridge, LinuxBridgeFiltered, OVS, OVSAFXDP,
-	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculePF, BasculeXDPPF,
+	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculeChain7, LinuxChain7, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,
 	Router, RouterNft,

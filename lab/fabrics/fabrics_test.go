@@ -330,6 +330,7 @@ func TestNeutronPaths(t *testing.T) {
 		"neutron-6-hybrid-veth":        {9, 6},
 		"neutron-7-hybrid-internal":    {7, 5},
 		"bascule-neutron-2-veth":       {5, 3},
+		"bascule-neutron-2-patch":      {1, 1},
 		"bascule-neutron-3-host-port":  {5, 3},
 		"bascule-neutron-5-host-port":  {5, 3},
 	} {

@@ -38,12 +38,16 @@ var Neutron = neutron(
 		edge: filteredBrand, core: ovsBrand, join: byCorePort},
 	topology{name: "bascule-neutron-2-veth", about: "a bascule for each end, joined by veth pairs to another",
 		edge: basculeBrand, core: basculeBrand, join: byVeth},
+	topology{name: "bascule-neutron-2-patch", about: "a bascule for each end, joined by patch cables to another",
+		edge: basculeBrand, core: basculeBrand, join: byPatch},
 	topology{name: "bascule-neutron-3-host-port", about: "a bascule for each end, joined to another by host ports of that",
 		edge: basculeBrand, core: basculeBrand, join: byCorePort},
 	topology{name: "bascule-neutron-5-host-port", about: "a bascule for each end, joined to another by host ports of its own",
 		edge: basculeBrand, core: basculeBrand, join: byEdgePort},
 	topology{name: "bascule-neutron-6-veth", about: "a bascule with a filter for each end, joined by veth pairs to another",
 		edge: filteredBasculeBrand, core: basculeBrand, join: byVeth},
+	topology{name: "bascule-neutron-6-patch", about: "a bascule with a filter for each end, joined by patch cables to another",
+		edge: filteredBasculeBrand, core: basculeBrand, join: byPatch},
 	topology{name: "bascule-neutron-7-host-port", about: "a bascule with a filter for each end, joined to another by host ports of that",
 		edge: filteredBasculeBrand, core: basculeBrand, join: byCorePort},
 )
@@ -102,6 +106,7 @@ const (
 	byVeth     join = iota // a veth pair, one side a port of each
 	byCorePort             // a host's interface on the middle bridge, a port of the other
 	byEdgePort             // a host's interface on the end's bridge, a port of the middle one
+	byPatch                // a patch cable, where both are bascules
 )
 
 // topology is ends on a bridge, or each on a bridge of its own, which are
@@ -229,6 +234,12 @@ func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge str
 	toCore := toEdge
 	var err error
 	switch t.join {
+	case byPatch:
+		k, ok := core.(*basculeKit)
+		if !ok {
+			return fmt.Errorf("%s: only bascule bridges are joined by patch cables", t.name)
+		}
+		return k.patch(ctx, bridgeName, toCore, bridge, toEdge)
 	case byVeth:
 		toCore = fmt.Sprintf("k%d", i+1)
 		err = n.Switch.Pair(toEdge, toCore, n.Spec.Wire)

@@ -6,20 +6,6 @@ package fabrics
 // what will be measured of it. Each of these gets its build function, in place
 // of Missing, with the part of bascule that it waits for.
 
-// BasculeChainPatch is three bascule bridges in a row, joined without devices.
-var BasculeChainPatch = &Fabric{
-	Name:  "bascule-chain-patch",
-	About: "three bascule bridges in a row, joined by patch cables",
-	Path: path("end", "device veth", "program bascule (tcx)",
-		"program bascule (tcx)",
-		"program bascule (tcx)", "end"),
-	HostPath: path("host", "device host port", "program bascule (tcx)",
-		"program bascule (tcx)",
-		"program bascule (tcx)", "end"),
-	Arrival: AsBuffers,
-	Missing: "patch cables between bascule bridges are not built yet",
-}
-
 const noFilter = "bascule's packet filter (pf) is not built yet"
 
 // BasculePF is a bascule bridge with stateful rules.

@@ -105,7 +105,7 @@ func TestRefused(t *testing.T) {
 		{words("bridge set br0 --fdb-max many"), 2, words("--fdb-max many")},
 		{words("bridge set br0 --group-fwd-mask 0x10000"), 2, words("--group-fwd-mask 0xffff")},
 		{words("bridge set br0 --group-fwd-mask=-1"), 2, words("--group-fwd-mask")},
-		{words("port add br0 " + p3 + " --type patch"), 2, words("--type patch netdev host")},
+		{words("port add br0 " + p3 + " --type cable"), 2, words("--type cable netdev host patch")},
 		{words("port add br0 " + p3 + " --hook tc"), 2, words("--hook tc auto tcx xdp")},
 		{words("port add br0 " + p3 + " --learn=maybe"), 2, words("--learn maybe on off")},
 		{words("port set br0 " + p1 + " --hairpin off"), 2, words("off")}, // needs an equals sign

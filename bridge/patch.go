@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"bascule/datapath"
+)
+
+// maxJoined is the number of bridges that a frame can pass by patch cables,
+// copies of a flood included: the kernel allows 33 tail calls (PATCH_HOPS).
+const maxJoined = 33
+
+// addPatch makes both ends of a patch cable. The settings are those of this
+// bridge's end; the other has the defaults.
+func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortConfig) (warnings []string, err error) {
+	if o.Hook != HookAuto {
+		return nil, usagef("--hook "+o.Hook, "a patch port has no hook; leave it out")
+	}
+	if o.Peer == "" {
+		return nil, usagef("--type patch", "the cable needs another end; give --peer BRIDGE/PORT, too")
+	}
+	peerBridge, peerPort, ok := strings.Cut(o.Peer, "/")
+	if !ok || peerBridge == "" || peerPort == "" || strings.Contains(peerPort, "/") {
+		return nil, usagef("--peer "+o.Peer, "not the other end of a patch cable; give BRIDGE/PORT")
+	}
+	if err := checkName("bridge", peerBridge); err != nil {
+		return nil, err
+	}
+	if err := checkName("port", peerPort); err != nil {
+		return nil, err
+	}
+	if peerBridge == bridge {
+		return nil, refused(what, "a patch to itself would be a loop", "give another bridge with --peer")
+	}
+	other, err := configure(PortSettings, defaults(PortSettings), nil)
+	if err != nil {
+		return nil, err
+	}
+	err = s.change(what, bridge, func(c *change) error {
+		store := c.bridge.Store()
+		peer, err := open(store, what, peerBridge)
+		if err != nil {
+			return err
+		}
+		cables, err := store.Cables()
+		if err != nil {
+			return failed(what, err)
+		}
+		here, there, ok := cables.Free()
+		if !ok {
+			return refused(what, "the network namespace has no number left for a patch cable", "delete one that is not used")
+		}
+		next := peer.Config
+		if err := newPatch(what, bridge, port, c.bridge, c.next, config, here, there); err != nil {
+			return err
+		}
+		if err := newPatch(what, peerBridge, peerPort, peer, &next, other, there, here); err != nil {
+			return err
+		}
+		c.others = []*datapath.Bridge{peer}
+		c.before = func() error { return peer.Commit(next, datapath.Tables{}, leave) }
+		c.undo = func() error { return cutHalves(store) }
+		c.after = func() error {
+			cables, err := store.Cables()
+			if err != nil {
+				return err
+			}
+			if n := cables.Joined(bridge); n > maxJoined {
+				warnings = append(warnings, fmt.Sprintf("%s: %d bridges are joined by patch cables, and a flood reaches %d of them", bridge, n, maxJoined))
+			}
+			return nil
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return warnings, nil
+}
+
+// newPatch gives a bridge's next configuration one end of a patch cable.
+func newPatch(what, bridge, port string, b *datapath.Bridge, next *datapath.Config, config PortConfig, here, there uint32) error {
+	devices, err := links()
+	if err != nil {
+		return failed(what, err)
+	}
+	for _, p := range datapath.Ports(next) {
+		if portName(b, p, devices) == port || datapath.PortName(p) == port {
+			return refused(what, fmt.Sprintf("bridge %s has a port %s", bridge, port), "give the patch port another name, or delete that port first")
+		}
+	}
+	p := datapath.NewPort(next, port)
+	if p == nil {
+		return refused(what, fmt.Sprintf("%s has %d ports, and no bridge can have more", bridge, datapath.MaxPorts), "make another bridge")
+	}
+	config.store(p)
+	datapath.Plug(p, here, there)
+	return nil
+}
+
+// cut has the other end of p's cable leave its bridge after the change.
+func (c *change) cut(p *datapath.Port) error {
+	store := c.bridge.Store()
+	others, err := otherEnds(store, p)
+	if err != nil {
+		return err
+	}
+	c.others = others
+	c.after = func() error { return cutHalves(store) }
+	return nil
+}
+
+// otherEnds opens the bridges that patch ports lead to.
+func otherEnds(store *datapath.Store, ports ...*datapath.Port) (others []*datapath.Bridge, err error) {
+	cables, err := store.Cables()
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, p := range ports {
+		other, ok := cables.Other(p)
+		if !ok || seen[other.Bridge] {
+			continue
+		}
+		seen[other.Bridge] = true
+		b, err := store.Open(other.Bridge)
+		if err != nil {
+			return nil, err
+		}
+		others = append(others, b)
+	}
+	return others, nil
+}
+
+// cutAll removes a bridge by remove, and the other ends of its patch cables.
+func cutAll(b *datapath.Bridge, remove func() error) error {
+	store := b.Store()
+	others, err := otherEnds(store, datapath.Ports(&b.Config)...)
+	if err != nil {
+		return err
+	}
+	for _, o := range others {
+		if err := o.Begin(); err != nil {
+			return err
+		}
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		if err := cutHalves(store); err != nil {
+			return err
+		}
+	}
+	for _, o := range others {
+		if err := o.Done(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutHalves removes patch ports without another end. Both ends of a cable come
+// and go in one command: what there is of half a cable is of one that was
+// killed, or that is half done.
+func cutHalves(store *datapath.Store) error {
+	cables, err := store.Cables()
+	if err != nil {
+		return err
+	}
+	names, err := store.Names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		next := b.Config
+		half := false
+		for _, p := range datapath.Ports(&next) {
+			if cables.Half(p) {
+				*p = datapath.Port{}
+				half = true
+			}
+		}
+		if !half {
+			continue
+		}
+		if err := b.Commit(next, datapath.Tables{}, leave); err != nil {
+			return fmt.Errorf("the patch cable at bridge %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+)
+
+// patchDir is the folder of what the bridges of a namespace share for their
+// patch cables. No bridge's folder is called so: see escape.
+const patchDir = "%patch"
+
+// panelSize is the number of entries of the panel; the ends of patch cables are
+// numbered from 1.
+const panelSize = 4096
+
+// patchIfindex is what a patch port's Ifindex has in place of a device's, with
+// its endpoint below (PATCH_IFINDEX).
+const patchIfindex = 1 << 31
+
+// patchMaps are the maps that the bridges share: the panel, which has the
+// program behind each end of a cable, and the trips of the CPUs' frames. They
+// are pinned in one place only, because a panel forgets its programs when
+// nobody refers to it any more.
+var patchMaps = []string{kernelMapPatchPanel, kernelMapPatchTrip}
+
+// Plug makes p one end of a patch cable: end number endpoint of the namespace,
+// the other being peer.
+func Plug(p *Port, endpoint, peer uint32) {
+	p.Flags |= PortPatch
+	p.Ifindex = patchIfindex | endpoint
+	p.Endpoint, p.PeerEndpoint = endpoint, peer
+}
+
+// There reports whether frames can go to a port: its device is there, or it
+// needs none.
+func (b *Bridge) There(p *Port) bool { return p.Flags&PortPatch != 0 || b.HasDevice(p) }
+
+// Patched reports whether the bridge has patch ports.
+func (b *Bridge) Patched() bool { return patched(&b.Config) }
+
+// patched reports whether a configuration has patch ports.
+func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
+
+// openPatch opens what the bridges share for patch cables, for a generation
+// that is made; where it is not there yet, it is pinned.
+func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	dir := filepath.Join(s.dir, patchDir)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	maps := map[string]*ebpf.Map{}
+	for _, name := range patchMaps {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			if m, err = ebpf.NewMap(spec.Maps[name]); err == nil {
+				err = m.Pin(filepath.Join(dir, name))
+			}
+		}
+		if err != nil {
+			closeAll(maps)
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		maps[name] = m
+	}
+	return maps, nil
+}
+
+func closeAll(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
+	}
+}
+
+// plugIn puts the generation's program behind the bridge's ends of patch
+// cables, each in one step: frames reach either the former program or this.
+func (b *Bridge) plugIn(g *generation) error {
+	if !patched(&b.Config) {
+		return nil
+	}
+	panel, err := b.store.panel()
+	if err != nil {
+		return err
+	}
+	defer panel.Close()
+	for _, p := range Ports(&b.Config) {
+		if p.Flags&PortPatch == 0 {
+			continue
+		}
+		if err := panel.Put(p.Endpoint, g.coll.Programs[kernelProgBasculePatch]); err != nil {
+			return fmt.Errorf("patch port %s: %w", PortName(p), err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) panel() (*ebpf.Map, error) {
+	return ebpf.LoadPinnedMap(filepath.Join(s.dir, patchDir, kernelMapPatchPanel), nil)
+}
+
+// unplug takes programs out of the panel that no port is in front of any more,
+// and the panel away with the last patch cable. What a bridge has that can't be
+// read stays.
+func (s *Store) unplug() error {
+	panel, err := s.panel()
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.RemoveAll(filepath.Join(s.dir, patchDir))
+	}
+	if err != nil {
+		return err
+	}
+	defer panel.Close()
+	c, err := s.Cables()
+	if err != nil || c.unread {
+		return err
+	}
+	if len(c.ends) == 0 {
+		return os.RemoveAll(filepath.Join(s.dir, patchDir))
+	}
+	for n := range uint32(panelSize) {
+		if _, ok := c.ends[n]; ok {
+			continue
+		}
+		if err := panel.Delete(n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("end %d of a patch cable: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// unplugFor undoes what loading next did, which has not become the bridge's
+// configuration.
+func (b *Bridge) unplugFor(next *Config) error {
+	if !patched(next) {
+		return nil
+	}
+	return b.store.unplug()
+}
+
+// A CableEnd is a patch port.
+type CableEnd struct {
+	Bridge string
+	Port   string // the name that it was added by
+	peer   uint32
+}
+
+// Cables are the patch cables of a namespace.
+type Cables struct {
+	ends   map[uint32]CableEnd // by endpoint
+	taken  map[uint32]bool     // endpoints that somebody has or wants
+	unread bool                // there may be more, of bridges that can't be read
+}
+
+// Cables reads the patch cables of the store's bridges.
+func (s *Store) Cables() (*Cables, error) {
+	names, err := s.Names()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cables{ends: map[uint32]CableEnd{}, taken: map[uint32]bool{}}
+	for _, name := range names {
+		b, err := s.Open(name)
+		if errors.Is(err, ErrLayout) {
+			c.unread = true
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted at this moment
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range Ports(&b.Config) {
+			if p.Flags&PortPatch != 0 {
+				c.ends[p.Endpoint] = CableEnd{name, PortName(p), p.PeerEndpoint}
+				c.taken[p.Endpoint], c.taken[p.PeerEndpoint] = true, true
+			}
+		}
+	}
+	if c.unread {
+		if err := c.takePlugged(s); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// takePlugged leaves alone what is in the panel.
+func (c *Cables) takePlugged(s *Store) error {
+	panel, err := s.panel()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer panel.Close()
+	for n := range uint32(panelSize) {
+		var program uint32
+		if panel.Lookup(n, &program) == nil {
+			c.taken[n] = true
+		}
+	}
+	return nil
+}
+
+// Other returns the other end of the cable that p is an end of; false if that
+// is not there.
+func (c *Cables) Other(p *Port) (CableEnd, bool) {
+	other, ok := c.ends[p.PeerEndpoint]
+	return other, ok && p.Flags&PortPatch != 0 && other.peer == p.Endpoint
+}
+
+// Half reports whether p is the end of a patch cable that has no other end.
+func (c *Cables) Half(p *Port) bool {
+	if p.Flags&PortPatch == 0 {
+		return false
+	}
+	_, whole := c.Other(p)
+	// the other may be of a bridge that can't be read
+	return !whole && !(c.unread && c.taken[p.PeerEndpoint] && c.ends[p.PeerEndpoint] == CableEnd{})
+}
+
+// Free returns two endpoints that nobody has; false if there are none.
+func (c *Cables) Free() (a, b uint32, ok bool) {
+	for n := uint32(1); n < panelSize; n++ {
+		switch {
+		case c.taken[n]:
+		case a == 0:
+			a = n
+		default:
+			return a, n, true
+		}
+	}
+	return 0, 0, false
+}
+
+// Joined returns how many bridges cables join to one, that one included.
+func (c *Cables) Joined(bridge string) int {
+	seen := map[string]bool{bridge: true}
+	for next := []string{bridge}; len(next) > 0; next = next[1:] {
+		for _, end := range c.ends {
+			if other := c.ends[end.peer]; end.Bridge == next[0] && other.Bridge != "" && !seen[other.Bridge] {
+				seen[other.Bridge] = true
+				next = append(next, other.Bridge)
+			}
+		}
+	}
+	return len(seen)
+}
