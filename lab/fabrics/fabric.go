@@ -47,6 +47,7 @@ type Spec struct {
 	Wire     ends.Wire     // of the cables
 	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
 	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
+	Apart    int           // of the ends, the last so many are in another VLAN than the rest
 	// Frames says that the workload makes frames itself, below IP, and counts
 	// them: it needs interfaces of namespaces.
 	Frames bool
@@ -88,6 +89,8 @@ type Fabric struct {
 	// FramesOnly says that it carries frames that a workload makes, but not what
 	// the ends' own stacks send.
 	FramesOnly bool
+	// VLANs says that ends can be kept apart by VLANs.
+	VLANs bool
 	// Needs are the programs that it is made with.
 	Needs []ends.Program
 	// Missing says what of bascule must be built before it can be made; empty
@@ -138,7 +141,7 @@ var All = slices.Concat([]*Fabric{
 	Macvlan, Macvtap,
 	Router, RouterNft,
 	XDPBare,
-}, Neutron)
+}, featured, Neutron)
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {
@@ -195,6 +198,8 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, &ends.Unavailable{Reason: "the host has no interface of its own on it"}
 	case f.FramesOnly && !spec.Frames:
 		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as those of the ends' stacks are"}
+	case spec.Apart > 0 && !f.VLANs:
+		return nil, &ends.Unavailable{Reason: "it has no VLANs"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
 	case spec.Guests && site.Guests == nil:

@@ -153,17 +153,25 @@ var flood = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w floodParams
 		p.IntVar(&w.ports, "ports", 64, "that each broadcast goes to")
+		p.IntVar(&w.apart, "apart", 0, "more ports, in another VLAN, that none goes to")
 		w.declareSize(p)
 		w.declare(p, time.Second)
 		return func() (*Workload, error) {
 			if w.ports < 1 || w.ports > 512 {
 				return nil, errors.New("ports must be 1 to 512")
 			}
+			if w.apart < 0 || w.apart > 512 {
+				return nil, errors.New("apart must be 0 to 512")
+			}
+			about := fmt.Sprintf("%s, broadcast to %d ports", w.what(), w.ports)
+			if w.apart > 0 {
+				about += fmt.Sprintf(" of %d, those of one VLAN", w.ports+w.apart)
+			}
 			return &Workload{
-				About: fmt.Sprintf("%s, broadcast to %d ports, one core, copies delivered", w.what(), w.ports),
+				About: about + ", one core, copies delivered",
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
-				Spec:  fabrics.Spec{Ends: w.ports + 1, Together: true, Frames: true},
+				Spec:  fabrics.Spec{Ends: w.ports + 1 + w.apart, Apart: w.apart, Together: true, Frames: true},
 				Start: w.start,
 			}, w.check()
 		}
@@ -173,6 +181,7 @@ var flood = &Kind{
 type floodParams struct {
 	frameParams
 	ports int
+	apart int
 }
 
 // start attaches the counters.

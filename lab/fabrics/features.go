@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+)
+
+// features are what a switch is told beside forwarding. The ends can still talk
+// as they do without.
+type features struct {
+	vlans    bool // VLAN filtering; ends are in one VLAN, but those of Spec.Apart
+	isolated bool // all ends but the first are isolated from each other
+	rules    int  // MAC rules of each port, for frames that come in; the last lets pass
+	five     bool // VLAN filtering, MAC rules, storm limits, address limits, non-IP blocked
+}
+
+// With features that cost what they cost: each fabric is a bascule bridge as it
+// is without, and this.
+var (
+	BasculeVLAN, BasculeXDPVLAN = withFeatures("vlan", "with VLAN filtering", features{vlans: true})
+	BasculeFive, BasculeXDPFive = withFeatures("five",
+		"with VLAN filtering, MAC rules, storm limits, address limits, and non-IP frames blocked", features{vlans: true, rules: 10, five: true})
+	BasculeIsolated, BasculeXDPIsolated   = withFeatures("isolated", "whose ends, but the first, are isolated", features{isolated: true})
+	BasculeRules10, BasculeXDPRules10     = withFeatures("rules-10", "with 10 MAC rules on each port", features{rules: 10})
+	BasculeRules1000, BasculeXDPRules1000 = withFeatures("rules-1000", "with 1000 MAC rules on each port", features{rules: 1000})
+)
+
+// featured are all of them.
+var featured = []*Fabric{
+	BasculeVLAN, BasculeXDPVLAN, BasculeFive, BasculeXDPFive, BasculeIsolated, BasculeXDPIsolated,
+	BasculeRules10, BasculeXDPRules10, BasculeRules1000, BasculeXDPRules1000,
+	LinuxBridgeVLAN, LinuxBridgeIsolated, OVSVLAN,
+}
+
+// withFeatures makes the fabric at both hooks.
+func withFeatures(name, about string, set features) (tcx, xdp *Fabric) {
+	made := func(plain *Fabric, hook string) *Fabric {
+		f := *plain
+		f.Name += "-" + name
+		f.VLANs = set.vlans
+		f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge "+about, 1)
+		f.build = func(ctx context.Context, _ Site, n *Net) error {
+			return n.single(ctx, &featureKit{basculeKit{n, hook}, set})
+		}
+		return &f
+	}
+	return made(Bascule, "tcx"), made(BasculeXDP, "xdp")
+}
+
+// featureKit makes bascule bridges with features.
+type featureKit struct {
+	basculeKit
+	set features
+}
+
+func (k *featureKit) add(ctx context.Context, bridge string) error {
+	if err := k.basculeKit.add(ctx, bridge); err != nil || !k.set.vlans {
+		return err
+	}
+	return k.run(ctx, "bridge", "set", bridge, "--vlan-filtering")
+}
+
+// Other VLANs than those that the ends are in have no ports.
+const (
+	vlanTogether = 10
+	vlanApart    = 20
+)
+
+// vlanOf is the VLAN of the next end that is joined.
+func (n *Net) vlanOf(device string) string {
+	number := 0
+	if _, err := fmt.Sscanf(device, "p%d", &number); err == nil && number > n.Spec.Ends-n.Spec.Apart {
+		return fmt.Sprint(vlanApart)
+	}
+	return fmt.Sprint(vlanTogether)
+}
+
+func (k *featureKit) plug(ctx context.Context, bridge, device string) error {
+	err := k.basculeKit.plug(ctx, bridge, device)
+	if err != nil {
+		return err
+	}
+	return k.dress(ctx, bridge, device)
+}
+
+func (k *featureKit) host(ctx context.Context, bridge, device string) (string, error) {
+	device, err := k.basculeKit.host(ctx, bridge, device)
+	if err != nil {
+		return device, err
+	}
+	return device, k.dress(ctx, bridge, device)
+}
+
+// dress gives a port its features.
+func (k *featureKit) dress(ctx context.Context, bridge, device string) error {
+	if k.set.vlans {
+		if err := k.run(ctx, "vlan", "add", bridge, device, k.net.vlanOf(device), "--untagged", "--pvid"); err != nil {
+			return err
+		}
+	}
+	if k.set.isolated && device != "p1" && device != hostName {
+		if err := k.run(ctx, "port", "set", bridge, device, "--isolated"); err != nil {
+			return err
+		}
+	}
+	if k.set.five {
+		err := k.run(ctx, "port", "set", bridge, device, "--block-non-ip", "--fdb-max", "1000", "--fdb-full", "drop",
+			"--storm-bcast", "100000000pps", "--storm-mcast", "100000000pps", "--storm-unknown", "100000000pps")
+		if err != nil {
+			return err
+		}
+	}
+	if k.set.rules > 0 {
+		return k.loadRules(ctx, bridge, device)
+	}
+	return nil
+}
+
+// loadRules gives a port rules that frames of the lab match none of but the
+// last, half of them by their source, half by their destination.
+func (k *featureKit) loadRules(ctx context.Context, bridge, device string) (err error) {
+	dir, err := ends.MakeDir(fmt.Sprintf("%d-rules-%s", k.net.serial, device))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var text strings.Builder
+	for i := range k.set.rules - 1 {
+		field := []string{"src", "dst"}[i%2]
+		fmt.Fprintf(&text, "block in on %s %s 06:00:00:00:%02x:%02x\n", device, field, i>>8, i&255)
+	}
+	fmt.Fprintf(&text, "pass in on %s\n", device)
+	file := filepath.Join(dir, "rules")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		return err
+	}
+	return k.run(ctx, "rule", "load", bridge, file, "--port", device)
+}
+
+// LinuxBridgeVLAN is the kernel's bridge with VLAN filtering, where the kernel
+// has that (CONFIG_BRIDGE_VLAN_FILTERING).
+var LinuxBridgeVLAN = linuxVariant("linux-bridge-vlan", "the kernel's bridge with VLAN filtering", features{vlans: true})
+
+// LinuxBridgeIsolated is the kernel's bridge whose ports, but the first, are
+// isolated from each other.
+var LinuxBridgeIsolated = linuxVariant("linux-bridge-isolated", "the kernel's bridge whose ends, but the first, are isolated", features{isolated: true})
+
+func linuxVariant(name, about string, set features) *Fabric {
+	f := *LinuxBridge
+	f.Name, f.About, f.VLANs = name, about, set.vlans
+	f.HostPath = nil
+	f.build = func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &linuxFeatureKit{linuxKit{net: n}, set})
+	}
+	return &f
+}
+
+type linuxFeatureKit struct {
+	linuxKit
+	set features
+}
+
+func (k *linuxFeatureKit) add(ctx context.Context, bridge string) error {
+	if err := k.linuxKit.add(ctx, bridge); err != nil || !k.set.vlans {
+		return err
+	}
+	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", bridge, "type", "bridge", "vlan_filtering", "1", "vlan_default_pvid", "0")
+	if err != nil && strings.Contains(err.Error(), unix.EOPNOTSUPP.Error()) {
+		return &ends.Unavailable{Reason: "the kernel has no VLAN filtering in its bridge (CONFIG_BRIDGE_VLAN_FILTERING)"}
+	}
+	return err
+}
+
+func (k *linuxFeatureKit) plug(ctx context.Context, bridge, device string) error {
+	if err := k.linuxKit.plug(ctx, bridge, device); err != nil {
+		return err
+	}
+	if k.set.isolated && device != "p1" {
+		if _, err := k.net.Switch.Output(ctx, ends.AnyCPU, "bridge", "link", "set", "dev", device, "isolated", "on"); err != nil {
+			return err
+		}
+	}
+	if !k.set.vlans {
+		return nil
+	}
+	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "bridge", "vlan", "add", "dev", device, "vid", k.net.vlanOf(device), "pvid", "untagged")
+	return err
+}
+
+// OVSVLAN is an Open vSwitch bridge whose ports are in a VLAN.
+var OVSVLAN = &Fabric{
+	Name:    "ovs-vlan",
+	About:   "an Open vSwitch bridge whose ports are in a VLAN",
+	Path:    OVS.Path,
+	Arrival: AsBuffers,
+	VLANs:   true,
+	Needs:   ovsPrograms,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &ovsVLANKit{ovsKit{net: n}})
+	},
+}
+
+type ovsVLANKit struct{ ovsKit }
+
+func (k *ovsVLANKit) plug(ctx context.Context, bridge, device string) error {
+	return k.vsctl(ctx, "add-port", bridge, device, "tag="+k.net.vlanOf(device))
+}
