@@ -32,7 +32,6 @@ struct decision {
 
 struct decisions {
 	struct decision at[DECISIONS];
-	u64 trip; /* the last that a frame made by this bridge; see patch.h */
 };
 
 struct {
@@ -42,16 +41,11 @@ struct {
 	__type(value, struct decisions);
 } decisions SEC(".maps");
 
-static __always_inline struct decisions *decisions_get(void)
-{
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&decisions, &zero);
-}
-
-static __always_inline struct decision *decision_cell(struct decisions *d, const struct frame *f)
+static __always_inline struct decision *decision_cell(const struct frame *f)
 {
 	u64 h = (f->dst * 3 + f->src + f->ifindex) * 0x9e3779b97f4a7c15ull;
+	u32 zero = 0;
+	struct decisions *d = bpf_map_lookup_elem(&decisions, &zero);
 
 	return d ? &d->at[h >> 55 & (DECISIONS - 1)] : 0;
 }

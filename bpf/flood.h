@@ -9,11 +9,25 @@
 #include "pipeline.h"
 #include "watch.h"
 
-struct flood {
-	/* by value: what a loop takes the address of cannot stay in registers */
-	struct __sk_buff *skb;
+/*
+ * What is flooded, and from where. The stack has no room for it, and nothing
+ * comes between: what a flood sends is received when its CPU is done with it.
+ */
+struct flooded {
 	struct frame f;
 	struct verdict v;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct flooded);
+} floods SEC(".maps");
+
+struct flood {
+	struct __sk_buff *skb;
+	struct flooded *what;
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
 	u32 has; /* the tag that the frame has now */
@@ -55,20 +69,20 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 	const volatile struct port *p = port_at(flood->last);
 
 	if (on(FEATURES_SEND)) {
-		if (!prepare_skb(skb, &flood->f, &flood->v, flood->last, flood->has,
+		if (!prepare_skb(skb, &flood->what->f, &flood->what->v, flood->last, flood->has,
 				 flood->last_tag))
 			return;
 		flood->has = flood->last_tag;
 		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
 			if (patch_queue(skb, p->peer_endpoint))
-				count_tx(flood->last, flood->f.len);
+				count_tx(flood->last, flood->what->f.len);
 			else
-				count_drop(flood->v.in, DROP_PATCH_LOOP);
+				count_drop(flood->what->v.in, DROP_PATCH_LOOP);
 			return;
 		}
 	}
 	bpf_clone_redirect(skb, p->ifindex, 0);
-	count_tx(flood->last, flood->f.len);
+	count_tx(flood->last, flood->what->f.len);
 }
 
 /* That ports do not reach each other is no fault of the frame. */
@@ -84,7 +98,7 @@ static __always_inline bool flood_unreachable(u32 reason)
  */
 static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *flood, u32 reason)
 {
-	const struct verdict *v = &flood->v;
+	const struct verdict *v = &flood->what->v;
 
 	if (reason) {
 		if (!flood_unreachable(reason))
@@ -99,8 +113,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	struct __sk_buff *skb = flood->skb;
 	/* which hook it is must be a constant: some helpers are of one alone */
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
-	const struct frame *f = &flood->f;
-	struct verdict *v = &flood->v;
+	const struct frame *f = &flood->what->f;
+	struct verdict *v = &flood->what->v;
 	u32 mtu = 0, reason = 0;
 	u16 tag = 0;
 
@@ -171,7 +185,7 @@ __noinline u32 first_bit(u64 word)
 /* The next port of the VLAN; those that are not in it are not walked over. */
 static long flood_member(u32 n, struct flood *flood)
 {
-	struct vlan *row = vlan_row(flood->v.vid);
+	struct vlan *row = vlan_row(flood->what->v.vid);
 	u32 bit;
 
 	if (!row)
@@ -193,7 +207,14 @@ static long flood_member(u32 n, struct flood *flood)
 static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
 				     struct verdict *v, struct trip *t)
 {
-	struct flood flood = {.skb = skb, .f = *f, .v = *v, .has = f->outer};
+	u32 zero = 0;
+	struct flood flood = {.skb = skb, .has = f->outer};
+
+	flood.what = bpf_map_lookup_elem(&floods, &zero);
+	if (!flood.what)
+		return TC_ACT_SHOT;
+	flood.what->f = *f;
+	flood.what->v = *v;
 
 	if (on(FEATURE_PATCH) && !t) {
 		t = trip_start();

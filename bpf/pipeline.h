@@ -171,7 +171,10 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 
 	if (mac_is_group(f->dst)) {
 		v->flood = f->dst == BROADCAST ? PORT_BCAST_FLOOD : PORT_MCAST_FLOOD;
-		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
+		if (on(FEATURE_SUPPRESS) && v->answered &&
+		    !(on(FEATURE_PATCH) && (in->flags & PORT_PATCH)))
+			return ACTION_ANSWERED;
+		return ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	/* there may be another way to what is behind a blocked port */

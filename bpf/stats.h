@@ -30,12 +30,13 @@ static __always_inline void count_tx(u32 slot, u32 len)
 	}
 }
 
-static __always_inline void count_drop(u32 slot, u32 reason)
+__noinline int count_drop(u32 slot, u32 reason)
 {
 	struct port_stats *s = stats_of(slot);
 
 	if (s && reason < cfg.reasons && reason < DROP_REASONS)
 		s->drops[reason]++;
+	return 0;
 }
 
 /*

@@ -104,7 +104,6 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 {
 	struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
-	struct decisions *known = decisions_get();
 	struct clock *c = clock_get();
 	struct verdict v = {};
 	struct decision *d;
@@ -119,16 +118,13 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		v.in = port_slot(f.ifindex);
 		return v.in ? drop_malformed(skb, &f, &v) : TC_ACT_UNSPEC;
 	}
-	if (!c || !known)
-		return TC_ACT_SHOT;
-	if (t) {
-		if (known->trip == t->number) {
-			v.in = port_slot(f.ifindex);
-			return drop_skb(skb, &f, &v, DROP_PATCH_LOOP);
-		}
-		known->trip = t->number;
+	if (t && trip_returns(t)) {
+		v.in = port_slot(f.ifindex);
+		return drop_skb(skb, &f, &v, DROP_PATCH_LOOP);
 	}
-	d = decision_cell(known, &f);
+	d = decision_cell(&f);
+	if (!c || !d)
+		return TC_ACT_SHOT;
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
@@ -241,7 +237,6 @@ SEC("xdp.frags")
 int bascule_xdp(struct xdp_md *xdp)
 {
 	struct hook h = {.ctx = xdp, .devices = &xdp_devices};
-	struct decisions *known = decisions_get();
 	struct clock *c = clock_get();
 	struct verdict v = {};
 	struct decision *d;
@@ -250,9 +245,9 @@ int bascule_xdp(struct xdp_md *xdp)
 
 	if (!frame_of_xdp(&f, xdp))
 		return XDP_PASS;
-	if (!c || !known)
+	d = decision_cell(&f);
+	if (!c || !d)
 		return XDP_PASS;
-	d = decision_cell(known, &f);
 	epoch = READ_ONCE(c->epoch);
 	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits) {
 		decision_recall(d, &f, &v);

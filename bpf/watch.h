@@ -193,7 +193,8 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	t->action = action;
 	t->reason = v->reason;
 	t->in = v->in;
-	t->out = v->out;
+	/* a question that is dropped has no way out */
+	t->out = action == ACTION_DROP && v->answered ? 0 : v->out;
 	t->flood = v->flood;
 	t->label = f->label;
 	t->src = (u64)v->vlan << MAC_BITS | f->src;

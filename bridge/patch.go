@@ -56,14 +56,18 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 			return refused(what, "the network namespace has no number left for a patch cable", "delete one that is not used")
 		}
 		next := peer.Config
+		far := &change{bridge: peer, next: &next}
 		if err := newPatch(what, bridge, port, c.bridge, c.next, config, here, there); err != nil {
 			return err
 		}
 		if err := newPatch(what, peerBridge, peerPort, peer, &next, other, there, here); err != nil {
 			return err
 		}
+		if err := far.planVLANs(what); err != nil {
+			return err
+		}
 		c.others = []*datapath.Bridge{peer}
-		c.before = func() error { return peer.Commit(next, datapath.Tables{}, leave) }
+		c.before = func() error { return peer.Commit(next, far.tables, leave) }
 		c.undo = func() error { return cutHalves(store) }
 		c.after = func() error {
 			cables, err := store.Cables()
@@ -186,17 +190,24 @@ func cutHalves(store *datapath.Store) error {
 			return err
 		}
 		next := b.Config
-		half := false
+		c := &change{bridge: b, next: &next}
+		what, half := "remove the patch cable at bridge "+name, false
 		for _, p := range datapath.Ports(&next) {
-			if cables.Half(p) {
-				*p = datapath.Port{}
-				half = true
+			if !cables.Half(p) {
+				continue
+			}
+			half = true
+			if err := c.removePort(what, p); err != nil {
+				return err
 			}
 		}
 		if !half {
 			continue
 		}
-		if err := b.Commit(next, datapath.Tables{}, leave); err != nil {
+		if err := c.planVLANs(what); err != nil {
+			return err
+		}
+		if err := b.Commit(next, c.tables, leave); err != nil {
 			return fmt.Errorf("the patch cable at bridge %s: %w", name, err)
 		}
 	}

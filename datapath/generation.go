@@ -32,6 +32,7 @@ var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
 	kernelMapVlans, kernelMapVlanStats, kernelMapBindings, kernelMapStorms, kernelMapLoops,
+	kernelMapPatchSeen,
 	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
 }

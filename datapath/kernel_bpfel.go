@@ -173,7 +173,6 @@ type kernelDecisions struct {
 		RuleOut uint16
 		Pad     [3]uint16
 	}
-	Trip uint64
 }
 
 type kernelDropReason uint32
@@ -274,6 +273,36 @@ const (
 	kernelFeatureFEATURE_TALKERS      kernelFeature = 8388608
 	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
 )
+
+type kernelFlooded struct {
+	_ structs.HostLayout
+	F struct {
+		_       structs.HostLayout
+		Dst     uint64
+		Src     uint64
+		Ifindex uint32
+		Len     uint32
+		Tag     uint16
+		Label   uint16
+		Outer   uint32
+	}
+	V struct {
+		_        structs.HostLayout
+		In       uint32
+		Out      uint32
+		Reason   uint32
+		Flood    uint32
+		Word     uint64
+		Vid      uint16
+		Vlan     uint16
+		Tag      uint16
+		RuleIn   uint16
+		RuleOut  uint16
+		Answered uint8
+		Fleeting uint8
+		_        [4]byte
+	}
+}
 
 type kernelLoop struct {
 	_     structs.HostLayout
@@ -531,10 +560,12 @@ const (
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
+	kernelMapFloods          = "floods"
 	kernelMapLooks           = "looks"
 	kernelMapLoops           = "loops"
 	kernelMapMoves           = "moves"
 	kernelMapPatchPanel      = "patch_panel"
+	kernelMapPatchSeen       = "patch_seen"
 	kernelMapPatchTrip       = "patch_trip"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
@@ -622,10 +653,12 @@ type kernelMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Floods        *ebpf.MapSpec `ebpf:"floods"`
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -683,10 +716,12 @@ type kernelMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Floods        *ebpf.Map `ebpf:"floods"`
 	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
+	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -719,10 +754,12 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Floods,
 		m.Looks,
 		m.Loops,
 		m.Moves,
 		m.PatchPanel,
+		m.PatchSeen,
 		m.PatchTrip,
 		m.Returns,
 		m.RuleArpMasks,

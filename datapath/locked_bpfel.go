@@ -25,10 +25,12 @@ const (
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
+	lockedMapFloods          = "floods"
 	lockedMapLooks           = "looks"
 	lockedMapLoops           = "loops"
 	lockedMapMoves           = "moves"
 	lockedMapPatchPanel      = "patch_panel"
+	lockedMapPatchSeen       = "patch_seen"
 	lockedMapPatchTrip       = "patch_trip"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
@@ -118,10 +120,12 @@ type lockedMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Floods        *ebpf.MapSpec `ebpf:"floods"`
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
+	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -181,10 +185,12 @@ type lockedMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Floods        *ebpf.Map `ebpf:"floods"`
 	Looks         *ebpf.Map `ebpf:"looks"`
 	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
+	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -217,10 +223,12 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Floods,
 		m.Looks,
 		m.Loops,
 		m.Moves,
 		m.PatchPanel,
+		m.PatchSeen,
 		m.PatchTrip,
 		m.Returns,
 		m.RuleArpMasks,

@@ -34,9 +34,11 @@ func TestTraceTables(t *testing.T) {
 		kernelMapRuleCounters:  "written",
 		kernelMapRuleSearches:  "a place to work in",
 		kernelMapLooks:         "a place to work in",
+		kernelMapFloods:        "a place to work in",
 		kernelMapMoves:         "moves of this second: a generation has its own, too",
 		kernelMapPatchPanel:    "a trial does not go on by cables",
 		kernelMapPatchTrip:     "the same",
+		kernelMapPatchSeen:     "the same",
 		kernelMapReturns:       "returns of this second: the same",
 	}
 	spec, err := loadKernel()

@@ -16,9 +16,10 @@ import (
 )
 
 var patchCases = []conformance{
-	{name: "patch_two", hooks: both, run: patchTwo},
+	{name: "patch", hooks: both, run: patchTwo},
 	{name: "patch_three", hooks: both, run: patchThree},
 	{name: "patch_loop", hooks: both, run: patchLoop},
+	{name: "patch_vlans", hooks: both, run: patchVLANs},
 	{name: "patch_flags", hooks: tcx, run: patchFlags},
 	{name: "patch_refused", hooks: tcx, run: patchRefused},
 	{name: "patch_comes_and_goes", hooks: tcx, run: patchComesAndGoes},
@@ -437,4 +438,48 @@ func patchReconfigureUnderLoad(t *testing.T, hook string) {
 	}
 	t.Logf("%d frames delivered", load.Delivered())
 	wantAsMany(t, l, before)
+}
+
+// patchVLANs: a cable between bridges that filter VLANs is a port in VLANs like
+// any other, at each end for itself.
+func patchVLANs(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(4)
+	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
+	l.AddBridge("br0", hook, ends[:2], "--vlan-filtering")
+	l.AddBridge("br1", hook, ends[2:], "--vlan-filtering")
+	l.Bascule(cable("br0/right br1/left")...)
+	// both ends are in the default VLAN, without a tag
+	l.Reach(a, l.Frames(50, netlab.Broadcast, A), b, c, d)
+	l.Reach(c, l.Frames(50, A, C), a)
+
+	// a trunk of 10 and 20; stations in one VLAN each
+	for _, end := range []string{"br0 right", "br1 left"} {
+		bridge, port, _ := strings.Cut(end, " ")
+		l.Bascule("vlan", "del", bridge, port, "1")
+		l.Bascule("vlan", "add", bridge, port, "10,20")
+	}
+	for i, e := range ends {
+		bridge := []string{"br0", "br1"}[i/2]
+		l.Bascule("vlan", "del", bridge, e.Port, "1")
+		l.Bascule("vlan", "add", bridge, e.Port, []string{"10", "20"}[i%2], "--untagged", "--pvid")
+	}
+	l.Reach(a, l.Frames(50, netlab.Broadcast, A), c)
+	l.Reach(b, l.Frames(50, netlab.Broadcast, B), d)
+	l.Reach(c, l.Frames(50, A, C), a)
+	l.Reach(d, l.Frames(50, A, D), b) // unknown in VLAN 20
+	wantFDB(t, l, "br0", dynamic(A, 10, a), dynamic(B, 20, b), C.String()+" vlan 10 right", D.String()+" vlan 20 right")
+	// one end leaves a VLAN
+	l.Bascule("vlan", "del", "br1", "left", "10")
+	l.Reach(a, l.Frames(50, netlab.Broadcast, A))
+	l.Reach(b, l.Frames(50, netlab.Broadcast, B), d)
+	if p := l.Port("br1", "left"); p.Drops["vlan"] != 50 {
+		t.Errorf("the cable drops %v", p.Drops)
+	}
+
+	// new ports in the same slots have no VLANs of the old
+	l.Bascule("port", "del", "br1", "left")
+	l.Bascule(cable("br0/again br1/once")...)
+	l.Reach(a, l.Frames(50, netlab.Broadcast, A))
+	l.Reach(b, l.Frames(50, netlab.Broadcast, B))
 }
