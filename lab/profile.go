@@ -6,6 +6,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"bascule/lab/ends"
@@ -186,16 +187,61 @@ func Bench(quick bool) Profile {
 	ratio("64-byte frames, one core, tcx", g, tcx, one, linux, 1.10, 1.4)
 
 	chains := []*fabrics.Fabric{tcx, fabrics.BasculeChain7, fabrics.LinuxChain7}
-	large := workloads.Must("tcp-stream:offloads" + stream)
 	g = add(Group{
 		Name:   "chain",
 		About:  "TCP and 64-byte frames through seven bridges in a row, against one",
 		Rounds: rounds,
-		Cases:  across(chains, off, large, one),
+		Cases:  across(chains, off, one),
 	})
 	ratio("TCP, seven bridges in a row against one, offloads off", g, fabrics.BasculeChain7, off, tcx, 0.80, 0.90)
-	ratio("TCP, seven bridges in a row against one, offloads on", g, fabrics.BasculeChain7, large, tcx, 0.97, 1.00)
 	ratio("64-byte frames, seven bridges in a row", g, fabrics.BasculeChain7, one, fabrics.LinuxChain7, 2.5, 4.0)
+	large := workloads.Must("tcp-stream:offloads" + stream)
+	g = add(Group{
+		Name:   "chain-offloads",
+		About:  "TCP in large packets through seven bridges in a row, against one",
+		Rounds: many,
+		Cases:  across([]*fabrics.Fabric{tcx, fabrics.BasculeChain7}, large),
+	})
+	ratio("TCP, seven bridges in a row against one, offloads on", g, fabrics.BasculeChain7, large, tcx, 0.97, 1.00)
+
+	g = add(Group{
+		Name:   "features",
+		About:  "TCP and 64-byte frames with features of a switch on, against without",
+		Rounds: rounds,
+		Cases: slices.Concat(
+			across([]*fabrics.Fabric{linux, fabrics.LinuxBridgeVLAN, fabrics.OVSVLAN, tcx, fabrics.BasculeVLAN, fabrics.BasculeFive}, off),
+			across([]*fabrics.Fabric{linux, fabrics.LinuxBridgeVLAN, fabrics.LinuxBridgeIsolated, fabrics.OVSVLAN, tcx, fabrics.BasculeVLAN,
+				xdp, fabrics.BasculeXDPVLAN, fabrics.BasculeXDPIsolated, fabrics.BasculeXDPFive}, one)),
+	})
+	ratio("64-byte frames, VLAN filtering against none, XDP", g, fabrics.BasculeXDPVLAN, one, xdp, 0.90, 0.97)
+	ratio("TCP, VLAN filtering against none, offloads off", g, fabrics.BasculeVLAN, off, tcx, 0.95, 1.00)
+	ratio("64-byte frames, five features against none, XDP", g, fabrics.BasculeXDPFive, one, xdp, 0.75, 0.90)
+	ratio("TCP, five features against none, offloads off", g, fabrics.BasculeFive, off, tcx, 0.90, 0.97)
+	ratio("64-byte frames, VLAN filtering, against Open vSwitch", g, fabrics.BasculeVLAN, one, fabrics.OVSVLAN, 0, 0)
+
+	// More destinations than a CPU remembers decisions, so that rules are met.
+	strangers := workloads.Must("addresses:count=20000" + window)
+	g = add(Group{
+		Name:   "rules",
+		About:  "64-byte frames, one core, to 20 000 addresses, past MAC rules of which the last lets them in",
+		Rounds: rounds,
+		Cases:  across([]*fabrics.Fabric{fabrics.BasculeRules10, fabrics.BasculeRules1000, fabrics.BasculeXDPRules10, fabrics.BasculeXDPRules1000}, strangers),
+	})
+	for _, f := range [][2]*fabrics.Fabric{{fabrics.BasculeRules1000, fabrics.BasculeRules10}, {fabrics.BasculeXDPRules1000, fabrics.BasculeXDPRules10}} {
+		p.Targets = append(p.Targets, Target{Name: "cost per frame, 1000 MAC rules against 10", Group: g,
+			Of: label(f[0], strangers), Against: label(f[1], strangers), Invert: true, Unit: "x", Lower: true, Must: 2.0, Aim: 1.1})
+	}
+
+	alone := workloads.Must("flood:ports=3" + window)
+	among := workloads.Must("flood:ports=3:apart=252" + window)
+	g = add(Group{
+		Name:   "members",
+		About:  "broadcasts in a VLAN of 4 ports, on a bridge of 4 and on one of 256",
+		Rounds: rounds,
+		Cases:  across([]*fabrics.Fabric{fabrics.BasculeVLAN}, alone, among),
+	})
+	p.Targets = append(p.Targets, Target{Name: "flood in a VLAN of 4 ports, among 256 against alone", Group: g,
+		Of: label(fabrics.BasculeVLAN, among), Against: label(fabrics.BasculeVLAN, alone), Unit: "x", Must: 0.90, Aim: 1.0})
 
 	different := workloads.Must("pps:cores=2" + window)
 	same := workloads.Must("pps:cores=2:same-source" + window)
