@@ -29,6 +29,7 @@ type Options struct {
 	// Profile is one of ProfileNames. Empty: the demo, or, where fabrics or
 	// workloads are named, all of those on all of those.
 	Profile   string
+	Groups    []string // only these of the profile, empty for all
 	Fabrics   []string // only these, empty for all
 	Workloads []string // only these, empty for all
 	Setup     Setup    // of all cases
@@ -84,8 +85,16 @@ func Select(o Options) (Profile, error) {
 		return slices.Contains(o.Workloads, kind) ||
 			slices.ContainsFunc(sent, func(s *workloads.Workload) bool { return s.Name == w.Name })
 	}
+	for _, want := range o.Groups {
+		if !slices.ContainsFunc(p.Groups, func(g Group) bool { return g.Name == want }) {
+			return Profile{}, &workloads.UnknownError{What: "group", Name: want, Known: p.GroupNames()}
+		}
+	}
 	var groups []Group
 	for _, g := range p.Groups {
+		if len(o.Groups) > 0 && !slices.Contains(o.Groups, g.Name) {
+			continue
+		}
 		g.Cases = slices.DeleteFunc(slices.Clone(g.Cases), func(c Case) bool {
 			return !slices.Contains(chosen, c.Fabric) || !wanted(c.Workload)
 		})
@@ -106,6 +115,15 @@ func Select(o Options) (Profile, error) {
 	// What was left out on purpose is not missed.
 	p.Targets = slices.DeleteFunc(p.Targets, func(t Target) bool { return !t.within(groups) })
 	return p, nil
+}
+
+// GroupNames are the names of the profile's groups.
+func (p Profile) GroupNames() []string {
+	var names []string
+	for _, g := range p.Groups {
+		names = append(names, g.Name)
+	}
+	return names
 }
 
 // or sets what the setup leaves open.

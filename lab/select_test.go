@@ -23,7 +23,7 @@ func TestSelectUnknown(t *testing.T) {
 	for _, o := range []Options{
 		{Fabrics: []string{"direkt"}},
 		{Workloads: []string{"direct"}}, {Workloads: []string{"pps:coers=2"}},
-		{Profile: "banch"},
+		{Profile: "banch"}, {Profile: "bench", Groups: []string{"chains"}},
 	} {
 		var unknown *workloads.UnknownError
 		if _, err := Select(o); !errors.As(err, &unknown) {
@@ -64,6 +64,25 @@ func TestSelect(t *testing.T) {
 	}
 	if p, err := Select(Options{}); err != nil || p.Name != "demo" {
 		t.Errorf("without options: profile %q, error %v, want the demo", p.Name, err)
+	}
+}
+
+// A group of a profile comes with its figures, and without those of others.
+func TestSelectGroups(t *testing.T) {
+	p, err := Select(Options{Profile: "bench", Groups: []string{"rules", "members"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"rules", "members"}, p.GroupNames()); diff != "" {
+		t.Errorf("groups (-want +got):\n%s", diff)
+	}
+	for _, target := range p.Targets {
+		if !slices.Contains(p.GroupNames(), target.Group) {
+			t.Errorf("figure %q is of group %s", target.Name, target.Group)
+		}
+	}
+	if len(p.Targets) == 0 {
+		t.Error("no figure is left")
 	}
 }
 

@@ -68,12 +68,13 @@ into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and not installed. The one
 that is there is used again; remove it to get a newer one.`,
 		Example: `  bascule lab run --profile demo
   bascule lab run --profile bench -o bench.json
+  bascule lab run --profile bench --group features,chain
   bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.inNoNetns(cmd); err != nil {
 				return err
 			}
-			for flag, list := range map[string][]string{"fabric": o.Fabrics, "workload": o.Workloads} {
+			for flag, list := range map[string][]string{"group": o.Groups, "fabric": o.Fabrics, "workload": o.Workloads} {
 				if cmd.Flags().Changed(flag) && len(list) == 0 {
 					return usagef(cmd, "--%s is empty", flag)
 				}
@@ -96,6 +97,7 @@ that is there is used again; remove it to get a newer one.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "", "what to measure, a `PROFILE`: "+strings.Join(lab.ProfileNames, " or "))
+	f.StringSliceVar(&o.Groups, "group", nil, "only these groups of the profile, a `LIST` with commas")
 	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, a `LIST` with commas; see lab list")
 	where = endsFlag(cmd)
@@ -105,6 +107,7 @@ that is there is used again; remove it to get a newer one.`,
 	quickFlag(f, &o.Quick)
 	outputFlag(f, &file)
 	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
+	completeFlag(cmd, "group", func(*cobra.Command, []string) []string { return lab.Bench(false).GroupNames() })
 	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
 	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string {
 		var names []string
