@@ -175,7 +175,7 @@ func (k *linuxFeatureKit) add(ctx context.Context, bridge string) error {
 		return err
 	}
 	_, err := k.net.Switch.Output(ctx, ends.AnyCPU, "ip", "link", "set", bridge, "type", "bridge", "vlan_filtering", "1", "vlan_default_pvid", "0")
-	if err != nil && strings.Contains(err.Error(), unix.EOPNOTSUPP.Error()) {
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), unix.EOPNOTSUPP.Error()) {
 		return &ends.Unavailable{Reason: "the kernel has no VLAN filtering in its bridge (CONFIG_BRIDGE_VLAN_FILTERING)"}
 	}
 	return err
