@@ -287,6 +287,38 @@ static __always_inline bool question_reaches(const struct verdict *v, u32 holder
 	return !on(FEATURE_VLANS) || vlan_reaches(v->vid, slot);
 }
 
+struct nd_pseudo {
+	struct in6_addr saddr;
+	struct in6_addr daddr;
+	u32 length;
+	u32 next;
+};
+
+/*
+ * Has the station left the solicitation's checksum to hardware? Then it is that of
+ * the pseudo-header alone so far, and the kernel will finish it, which would
+ * spoil an answer's: such a frame is left to be flooded. One of others in 65536
+ * looks the same.
+ */
+__noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
+{
+	struct nd_pseudo p = {.next = bpf_htonl(IPPROTO_ICMPV6)};
+	struct ipv6hdr ip = {};
+	u16 check = 0;
+	__s64 sum;
+
+	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) ||
+	    bpf_skb_load_bytes(skb, at + sizeof(ip) + 2, &check, sizeof(check)))
+		return true;
+	p.saddr = ip.saddr;
+	p.daddr = ip.daddr;
+	p.length = bpf_htonl(bpf_ntohs(ip.payload_len));
+	sum = bpf_csum_diff(0, 0, (void *)&p, sizeof(p), 0);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return check == (u16)sum;
+}
+
 /*
  * Looks into every frame: 0 or the reason against it. Where the switch is to
  * answer the frame itself it sets v->answered, and v->word and v->out to the MAC
@@ -326,7 +358,8 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	if (((struct __sk_buff *)h->ctx)->vlan_present)
 		l->beside = ((struct __sk_buff *)h->ctx)->vlan_proto;
 	reason = look_skb(h->ctx, l);
-	if (on(FEATURE_SUPPRESS) && !reason && l->question && question_reaches(v, l->holder, in)) {
+	if (on(FEATURE_SUPPRESS) && !reason && l->question && question_reaches(v, l->holder, in) &&
+	    !(l->question == QUESTION_ND && nd_unfinished(h->ctx, ETHER_HEADER + f->tag))) {
 		v->answered = l->question;
 		v->word = l->answer;
 		v->out = SLOT(l->holder);

@@ -77,7 +77,8 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 			if (patch_queue(skb, p->peer_endpoint))
 				count_tx(flood->last, flood->what->f.len);
 			else
-				count_drop(flood->what->v.in, DROP_PATCH_LOOP);
+				drop_note(skb, flood->what->v.in, capture_vlans(&flood->what->v),
+					  DROP_PATCH_LOOP);
 			return;
 		}
 	}
@@ -234,13 +235,11 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 		if (flood.last)
 			flood_copy(skb, &flood);
 		else
-			count_drop(v->in, DROP_NO_MEMBER);
+			drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
 	if (!flood.last) {
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, DROP_NO_MEMBER);
-		count_drop(v->in, DROP_NO_MEMBER);
+		drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
 	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, flood.last, flood.has, flood.last_tag))

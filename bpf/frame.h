@@ -33,6 +33,7 @@
 #define LABEL_DOUBLE (1 << 13) /* has another tag behind that */
 #define LABEL_NON_IP (1 << 14) /* is neither IPv4, IPv6, ARP nor RARP */
 #define LABEL_ARP (1 << 15) /* is ARP or RARP */
+#define LABEL_BYTES (ETHER_HEADER + 3 * ETHER_TAG) /* that are looked at for them */
 #define LABEL_FEATURES (FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES)
 
 /* The tag a frame has or is to have: 0 for none. */
@@ -109,7 +110,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	if (other) {
 		f->label |= LABEL_DOUBLE;
 		/* another's tag is payload: the bridge's own may yet come on top */
-		if (!f->outer)
+		if (on(FEATURE_VLANS) && !f->outer)
 			f->tag = 0;
 	}
 	f->label = type_label(f->label, type);
@@ -148,13 +149,25 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	return true;
 }
 
+/* The tag beside the packet, where the kernel moves the outer one before we see it. */
+static __always_inline u32 tag_beside(struct __sk_buff *skb)
+{
+	return skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
+}
+
 static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 {
-	/* the kernel moves the outer tag beside the packet before we see it */
-	u32 beside = skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
+	u32 beside = tag_beside(skb);
 
 	f->ifindex = skb->ifindex;
 	f->len = skb->len;
+	if (frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, beside,
+		       skb->vlan_proto))
+		return true;
+	/* tags that are looked behind may be where the kernel has not pulled them to */
+	if (!on(LABEL_FEATURES) ||
+	    bpf_skb_pull_data(skb, skb->len < LABEL_BYTES ? skb->len : LABEL_BYTES))
+		return false;
 	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, beside,
 			  skb->vlan_proto);
 }

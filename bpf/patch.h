@@ -12,6 +12,7 @@
 #pragma once
 
 #include "decision.h"
+#include "watch.h"
 
 /* Frames that come by a cable have this and their endpoint in place of a device. */
 #define PATCH_IFINDEX (1u << 31)
@@ -91,6 +92,10 @@ static __always_inline struct trip *trip_start(void)
 	u32 zero = 0;
 	u64 *seen = bpf_map_lookup_elem(&patch_seen, &zero);
 
+	/* a panel that is new does not count on from where bridges remember another */
+	if (t && !t->number)
+		t->number = bpf_ktime_get_ns();
+
 	if (!t || !seen)
 		return 0;
 	*seen = ++t->number;
@@ -112,11 +117,6 @@ __noinline int patch_retagged(u32 has, u32 wants)
 		t->low = t->depth - 1;
 	t->depth += !!wants - !!has;
 	return 0;
-}
-
-static __always_inline u32 tag_beside(struct __sk_buff *skb)
-{
-	return skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
 }
 
 /* Notes that the frame goes on by a cable, as it is now; false if there are too many. */
@@ -186,18 +186,18 @@ __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 		return 0;
 	if (before && before != PATCH_NOWHERE) {
 		t->hops--;
-		count_drop(port_slot(ifindex), DROP_NO_PEER);
+		drop_note(skb, port_slot(ifindex), 0, DROP_NO_PEER);
 	}
 	if (!t->waits)
 		return 0;
 	t->waits--;
 	w = &t->next[t->waits & (PATCH_HOPS - 1)];
 	if (t->hops >= PATCH_HOPS) {
-		count_drop(port_slot(ifindex), DROP_PATCH_LOOP);
+		drop_note(skb, port_slot(ifindex), 0, DROP_PATCH_LOOP);
 		return PATCH_NOWHERE;
 	}
 	if (!patch_restore(skb, t, w)) {
-		count_drop(port_slot(ifindex), DROP_DOUBLE_TAG);
+		drop_note(skb, port_slot(ifindex), 0, DROP_DOUBLE_TAG);
 		return PATCH_NOWHERE;
 	}
 	t->hops++;
@@ -233,5 +233,5 @@ static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 
 		t->hops--;
 		reason = DROP_NO_PEER;
 	}
-	count_drop(port_slot(ifindex), reason);
+	drop_note(skb, port_slot(ifindex), 0, reason);
 }

@@ -100,7 +100,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	return ACTION_SEND;
 }
 
-/* May the frame go from one port to another, which is not the same? 0 or why not. */
+/* May the frame go from one port to another, or back by the same? 0 or why not. */
 static __always_inline u32 go_out(const struct hook *h, const struct frame *f, struct verdict *v,
 				  u32 out_slot)
 {
@@ -171,10 +171,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 
 	if (mac_is_group(f->dst)) {
 		v->flood = f->dst == BROADCAST ? PORT_BCAST_FLOOD : PORT_MCAST_FLOOD;
-		if (on(FEATURE_SUPPRESS) && v->answered &&
-		    !(on(FEATURE_PATCH) && (in->flags & PORT_PATCH)))
-			return ACTION_ANSWERED;
-		return ACTION_FLOOD;
+		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	/* there may be another way to what is behind a blocked port */

@@ -46,7 +46,7 @@ __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len,
 	struct vlan *row;
 
 	if (on(FEATURE_VLANS)) {
-		row = bpf_map_lookup_elem(&vlans, &vid);
+		row = vlan_row(vid);
 		if (row && ports_have(row->member, slot))
 			ports |= row->span_in;
 	}
@@ -60,7 +60,7 @@ __noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len
 	struct vlan *row;
 
 	if (on(FEATURE_VLANS)) {
-		row = bpf_map_lookup_elem(&vlans, &vid);
+		row = vlan_row(vid);
 		if (row)
 			ports |= row->span_out;
 	}

@@ -21,7 +21,7 @@
 #define STORM_FRAME 1514 /* bytes of one, for limits in bits */
 
 /* No frame takes that long, hours; such a bucket is from before the time came round. */
-#define STORM_FAR (1ull << 53)
+#define STORM_FAR (1ull << 58)
 
 #define STORM_TRIES 4
 
@@ -86,6 +86,8 @@ __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 	return false;
 }
 
+#define STORM_SEGMENTS (1 << 16) /* no GSO packet has more (GSO_MAX_SEGS) */
+
 /* Takes the frame out of the port's bucket; true if there was nothing in it. */
 static __always_inline bool storm_exceeded(const struct hook *h, const struct frame *f,
 					   const volatile struct port *in, u32 kind)
@@ -98,5 +100,7 @@ static __always_inline bool storm_exceeded(const struct hook *h, const struct fr
 	/* who made a GSO packet outside, a virtual machine, leaves counting to us */
 	if (skb->gso_size)
 		frames = skb->gso_segs ? skb->gso_segs : f->len / skb->gso_size + 1;
+	if (frames > STORM_SEGMENTS)
+		frames = STORM_SEGMENTS;
 	return storm_take(SLOT(in->id), kind, frames, f->len);
 }

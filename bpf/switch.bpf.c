@@ -40,24 +40,24 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 				    const struct verdict *v, u32 reason)
 {
 	count_rx(v->in, f->len);
-	count_drop(v->in, reason);
-	if (on(FEATURES_NOTE)) {
+	if (on(FEATURES_NOTE))
 		note_in(f, v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
-	}
+	drop_note(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int drop_malformed(struct __sk_buff *skb, struct frame *f,
-					  const struct verdict *v)
+/* Drops a frame before anything is decided, which span ports get nevertheless. */
+static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
+				      const struct verdict *v, u32 reason)
 {
 	if (on(FEATURE_SPAN) && !(port_at(v->in)->flags & PORT_SPAN)) {
-		f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
-		f->tag = 0;
+		if (reason == DROP_MALFORMED) {
+			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
+			f->tag = 0;
+		}
 		span_in(skb, f, v->in);
 	}
-	return drop_skb(skb, f, v, DROP_MALFORMED);
+	return drop_skb(skb, f, v, reason);
 }
 
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
@@ -116,11 +116,11 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		f.ifindex = PATCH_IFINDEX | t->endpoint;
 	if (!whole) {
 		v.in = port_slot(f.ifindex);
-		return v.in ? drop_malformed(skb, &f, &v) : TC_ACT_UNSPEC;
+		return v.in ? drop_early(skb, &f, &v, DROP_MALFORMED) : TC_ACT_UNSPEC;
 	}
 	if (t && trip_returns(t)) {
 		v.in = port_slot(f.ifindex);
-		return drop_skb(skb, &f, &v, DROP_PATCH_LOOP);
+		return drop_early(skb, &f, &v, DROP_PATCH_LOOP);
 	}
 	d = decision_cell(&f);
 	if (!c || !d)
@@ -164,6 +164,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 			note_in(&f, &v);
 		return flood_skb(skb, &f, &v, t);
 	case ACTION_ANSWERED:
+		if (on(FEATURE_TRACE))
+			return TC_ACT_OK;
 		count_rx(v.in, f.len);
 		if (on(FEATURES_NOTE))
 			note_in(&f, &v);

@@ -105,7 +105,7 @@ static __always_inline bool xdp_retag(struct xdp_md *xdp, u32 has, u32 wants)
 			return false;
 		data = (void *)(long)xdp->data;
 		data_end = (void *)(long)xdp->data_end;
-		if (data + ETHER_HEADER + ETHER_TAG > data_end)
+		if (data + ETHER_HEADER + (wants ? ETHER_TAG : 0) > data_end)
 			return false;
 		*(struct addresses *)data = addresses;
 	}

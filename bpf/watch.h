@@ -3,6 +3,7 @@
 /* What is there only while somebody looks: capture, the busiest addresses, trace. */
 #pragma once
 
+#include "fdb.h"
 #include "verdict.h"
 
 /* Captured frames on their way to who captures; as large as that asks for. */
@@ -127,6 +128,14 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	return 0;
 }
 
+/* Counts a drop, and captures it. */
+static __always_inline void drop_note(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
+{
+	count_drop(slot, reason);
+	if (on(FEATURE_CAPTURE))
+		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
+}
+
 /* Sources by address and VLAN; those that are quiet make room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
@@ -138,7 +147,7 @@ struct {
 /* Counts the frame for its source address, for `bascule top`. */
 static __always_inline void talker_count(const struct frame *f, const struct verdict *v)
 {
-	u64 key = (u64)v->vlan << MAC_BITS | f->src;
+	u64 key = fdb_key(f->src, v->vlan);
 	struct talker *t = bpf_map_lookup_elem(&talkers, &key);
 	struct talker first = {
 		.frames = 1,
@@ -197,8 +206,8 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	t->out = action == ACTION_DROP && v->answered ? 0 : v->out;
 	t->flood = v->flood;
 	t->label = f->label;
-	t->src = (u64)v->vlan << MAC_BITS | f->src;
-	t->dst = (u64)v->vlan << MAC_BITS | f->dst;
+	t->src = fdb_key(f->src, v->vlan);
+	t->dst = fdb_key(f->dst, v->vlan);
 	t->word = v->word;
 	t->vid = v->vid;
 	t->vlan = v->vlan;

@@ -143,3 +143,18 @@ func TestMTUTag(t *testing.T) {
 		}
 	}
 }
+
+// A feature that looks at tags without filtering VLANs leaves the room for a tag
+// beside the MTU, whatever its kind.
+func TestMTUOfServiceTag(t *testing.T) {
+	for name, change := range map[string]func(*Config, []*Port){
+		"plain":  func(*Config, []*Port) {},
+		"non-IP": func(_ *Config, p []*Port) { p[2].Flags |= PortBlockNonIP },
+	} {
+		s := newBench(t, 3, change)
+		s.learn(0, 0)
+		s.learn(1, 1)
+		frame := packet{dst: station(1), src: station(0), size: 1514 + 4, tags: []tag{{tpid: typeQinQ, vid: 5}}}.bytes()
+		expect(t, name, s.tcx(0, frame), sent(1))
+	}
+}

@@ -164,13 +164,24 @@ func TestStormCost(t *testing.T) {
 func TestStormIdle(t *testing.T) {
 	s := newBench(t, 2, func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormBroadcast) })
 	frame := from(1)
-	for _, ago := range []uint64{1, stormSecond, 1000 * stormSecond, 1 << 54, 1 << 62, 1 << 63, 1<<64 - 1<<54} {
+	for _, ago := range []uint64{1, stormSecond, 1000 * stormSecond, 1 << 54, 1 << 62, 1 << 63, 1<<64 - 1<<59} {
 		before := kernelTime(t)
 		s.setBucket(0, StormBroadcast, before-ago)
 		expect(t, fmt.Sprintf("idle for %d", ago), s.tcx(0, frame), sent(1))
 		if at := s.bucket(0, StormBroadcast) - stormSecond; at < before || at > kernelTime(t) {
 			t.Errorf("idle for %d: full at %d, want a second after a time between %d and now", ago, at, before)
 		}
+	}
+}
+
+// A packet of more segments than a limit lets in for hours is paid for, too.
+func TestStormManySegments(t *testing.T) {
+	s := newBench(t, 2, func(_ *Config, p []*Port) { storm{1, false}.set(p[0], StormBroadcast) })
+	ctx := skbContext{Ifindex: s.rack.near[0], GsoSize: 1, GsoSegs: 60000}
+	frame := packet{dst: broadcast, src: station(1), size: 1400}.bytes()
+	expect(t, "the first", s.put(hookTCX, &ctx, frame), sent(1))
+	for range 3 {
+		expect(t, "one more", s.put(hookTCX, &ctx, frame), dropped("storm-bcast"))
 	}
 }
 

@@ -478,3 +478,17 @@ func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, firs
 		t.Errorf("%s: % x left as % x, should be % x", o, head(frame), head(s.out), head(want))
 	}
 }
+
+// The shortest frame that has a tag loses it by XDP, and nothing else.
+func TestShortFrameLosesTagByXDP(t *testing.T) {
+	s := newVLANBench(t, []membership{trunk(10), access(10)}, allXDP)
+	s.learnFrame(t, 0, tagged(station(9), station(0), vid(10)))
+	s.learnFrame(t, 1, tagged(station(9), station(1)))
+	for _, n := range []int{18, 20, 21, 22, 60} {
+		frame := tagged(station(1), station(0), vid(10))[:n]
+		expect(t, fmt.Sprintf("%d bytes", n), s.xdp(0, frame), sent(1))
+		if want := slices.Concat(frame[:12], frame[16:]); !bytes.Equal(s.out, want) {
+			t.Errorf("%d bytes: % x became % x, want % x", n, frame, s.out, want)
+		}
+	}
+}

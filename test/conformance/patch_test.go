@@ -19,6 +19,7 @@ var patchCases = []conformance{
 	{name: "patch", hooks: both, run: patchTwo},
 	{name: "patch_three", hooks: both, run: patchThree},
 	{name: "patch_loop", hooks: both, run: patchLoop},
+	{name: "patch_again", hooks: tcx, run: patchAgain},
 	{name: "patch_vlans", hooks: both, run: patchVLANs},
 	{name: "patch_flags", hooks: tcx, run: patchFlags},
 	{name: "patch_refused", hooks: tcx, run: patchRefused},
@@ -482,4 +483,14 @@ func patchVLANs(t *testing.T, hook string) {
 	l.Bascule(cable("br0/again br1/once")...)
 	l.Reach(a, l.Frames(50, netlab.Broadcast, A))
 	l.Reach(b, l.Frames(50, netlab.Broadcast, B))
+}
+
+// patchAgain: a cable that is made anew carries its first frame.
+func patchAgain(t *testing.T, hook string) {
+	l, ends := patched(t, hook, 2)
+	for range 4 {
+		l.Bascule(cable("br0/right br1/left")...)
+		l.Reach(ends[0], l.Frames(1, netlab.Broadcast, A), ends[1:]...)
+		l.Bascule("port", "del", "br0", "right")
+	}
 }
