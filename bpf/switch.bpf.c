@@ -110,7 +110,11 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	struct frame f;
 	u32 epoch, reason = 0, mtu = 0;
 	enum action action;
-	bool whole = frame_of_skb(&f, skb);
+	bool whole;
+
+	if (on(FEATURE_TRACE))
+		trace_receive(skb);
+	whole = frame_of_skb(&f, skb);
 
 	if (t)
 		f.ifindex = PATCH_IFINDEX | t->endpoint;
@@ -140,10 +144,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	}
 
 	action = decide(&h, &f, &v, READ_ONCE(c->now));
-	if (on(FEATURE_TRACE)) {
-		f.tag += trace_second_tag(skb, &f);
+	if (on(FEATURE_TRACE))
 		trace_verdict(&f, &v, action);
-	}
 	switch (action) {
 	case ACTION_SEND:
 		if (on(FEATURE_PATCH) && (port_at(v.out)->flags & PORT_PATCH))

@@ -423,7 +423,7 @@ struct traced {
 	__u16 rule_out;
 	__u16 mtu; /* 1: too large for the way out */
 	__u16 ports; /* of the flood, below */
-	__u16 pad;
+	__u16 received; /* VLAN that the frame says it is in, whether the port is or not */
 	struct traced_port port[MAX_PORTS];
 };
 

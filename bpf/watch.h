@@ -4,7 +4,7 @@
 #pragma once
 
 #include "fdb.h"
-#include "verdict.h"
+#include "vlan.h"
 
 /* Captured frames on their way to who captures; as large as that asks for. */
 struct {
@@ -178,16 +178,17 @@ struct {
 } trace SEC(".maps");
 
 /*
- * Bytes of a second tag in the packet. On a real frame the kernel has moved the
- * first beside the packet, so that the second is the one of struct frame's.
+ * Moves the outer tag beside the packet, where the kernel has put it when a real
+ * frame comes.
  */
-static __always_inline u16 trace_second_tag(struct __sk_buff *skb, const struct frame *f)
+static __always_inline void trace_receive(struct __sk_buff *skb)
 {
-	u16 type;
+	u16 tag[2]; /* type and TCI */
 
-	if (!f->tag || bpf_skb_load_bytes(skb, ETHER_HEADER + 2, &type, sizeof(type)))
-		return 0;
-	return type_is_tag(type) ? ETHER_TAG : 0;
+	if (skb->vlan_present || bpf_skb_load_bytes(skb, MAC_PAIR, tag, sizeof(tag)) ||
+	    !type_is_tag(tag[0]) || bpf_skb_vlan_pop(skb))
+		return;
+	bpf_skb_vlan_push(skb, tag[0], bpf_ntohs(tag[1]));
 }
 
 /* Keeps what was decided for `bascule trace`. */
@@ -210,6 +211,7 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	t->dst = fdb_key(f->dst, v->vlan);
 	t->word = v->word;
 	t->vid = v->vid;
+	t->received = on(FEATURE_VLANS) ? frame_vlan(f, port_at(v->in)) : 0;
 	t->vlan = v->vlan;
 	t->tag = v->tag;
 	t->rule_in = v->rule_in;

@@ -100,12 +100,15 @@ func (s *Switch) AddBinding(e Binding) error {
 			return err
 		}
 		next := b.Config
-		p, _, err := findPort(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
+		p, _, err := findMember(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
 		if err != nil {
 			return err
 		}
 		if e.VLAN == 0 && loadBridgeConfig(&b.Config).VLANFiltering {
 			return refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
+		}
+		if e.VLAN, err = entryVLAN(b, p, what, e.Bridge, e.Port, e.VLAN); err != nil {
+			return err
 		}
 		bindings, err := b.Bindings()
 		if err != nil {
@@ -150,6 +153,9 @@ func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
 		b, err := open(store, what, bridge)
 		if err != nil {
 			return err
+		}
+		if vlan, err = addressVLAN(b, vlan); err != nil {
+			return failed(what, err)
 		}
 		err = b.Unbind(vlan, a)
 		if errors.Is(err, os.ErrNotExist) {

@@ -88,12 +88,9 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 			return err
 		}
 		next := b.Config
-		p, l, err := findPort(&change{bridge: b, next: &next}, what, bridge, e.Port)
+		p, l, err := findMember(&change{bridge: b, next: &next}, what, bridge, e.Port)
 		if err != nil {
 			return err
-		}
-		if p.Flags&datapath.PortSpan != 0 {
-			return refused(what, e.Port+" is a span port, which no address is behind", "give another port; see 'bascule port show "+bridge+"'")
 		}
 		if l == nil && !b.There(p) {
 			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")

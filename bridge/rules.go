@@ -86,7 +86,7 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
 	what := "add a rule to port " + r.Port + " of " + bridge
 	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
-		p, _, err := findPort(c, what, bridge, r.Port)
+		p, _, err := findMember(c, what, bridge, r.Port)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +153,7 @@ func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []s
 		ids, missing := map[string]uint32{}, map[string]bool{}
 		for _, r := range rules {
 			if ids[r.Port] == 0 && !missing[r.Port] {
-				p, _, err := findPort(c, what, bridge, r.Port)
+				p, _, err := findMember(c, what, bridge, r.Port)
 				if err != nil {
 					missing[r.Port] = true
 					continue

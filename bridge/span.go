@@ -19,6 +19,15 @@ const (
 	DirectionBoth = "both" // once each
 )
 
+// findMember is findPort for what span ports do not take part in.
+func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+	p, l, err := findPort(c, what, bridge, name)
+	if err == nil && p.Flags&datapath.PortSpan != 0 {
+		err = refused(what, name+" is a span port, which only listens", "give another port; see 'bascule port show "+bridge+"'")
+	}
+	return p, l, err
+}
+
 // Span is a span port and what it gets copies of.
 type Span struct {
 	Bridge    string

@@ -41,6 +41,9 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 			return refused(what, "the port has no device", "give a port where frames come in by a device")
 		}
 		traced, err := b.Trace(p, frame)
+		if least := datapath.TrialShortError(0); errors.As(err, &least) {
+			return refused(what, err.Error(), fmt.Sprintf("give it %d bytes", int(least)))
+		}
 		if size := datapath.TrialSizeError(0); errors.As(err, &size) {
 			return refused(what, err.Error(), "give a smaller one, of 3500 bytes at most")
 		}
@@ -146,6 +149,9 @@ func (e *explainer) explain() Trace {
 		return Trace{e.steps, "not the switch's", []string{}}
 	}
 	e.say("frame", "from %s to %s", net.HardwareAddr(src[:]), kindOf(dst))
+	if e.in.Flags&datapath.PortSpan == 0 {
+		e.copiesIn()
+	}
 	if e.b.Config.Flags&uint32(datapath.BridgeVLANs) != 0 && t.Vid != 0 {
 		text := fmt.Sprintf("VLAN %d", t.Vid)
 		if t.Vlan != 0 && t.Vlan != t.Vid {
@@ -154,9 +160,6 @@ func (e *explainer) explain() Trace {
 		e.say("vlan", "%s", text)
 	} else if e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0 && t.Vlan != 0 {
 		e.say("vlan", "tag of VLAN %d; VLAN filtering is off, the tag stays", t.Vlan)
-	}
-	if spans := e.spans(); spans != nil {
-		e.say("span", "a copy goes to %s", strings.Join(spans, ", "))
 	}
 	if t.RuleIn != 0 {
 		e.say("rules in", "rule %d matches", t.RuleIn)
@@ -172,6 +175,7 @@ func (e *explainer) explain() Trace {
 	}
 	if t.Action == datapath.ActionAnswered {
 		e.say("answer", "the address is bound: the switch answers by %s", e.port)
+		e.copiesOut(t.In)
 		return Trace{e.steps, "answered", []string{e.port}}
 	}
 	if t.Action == datapath.ActionFlood || reason == "storm-unknown" {
@@ -189,6 +193,7 @@ func (e *explainer) explain() Trace {
 		return Trace{e.steps, "dropped: " + reason, []string{}}
 	}
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
+	e.copiesOut(t.Out)
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
 }
 
@@ -199,19 +204,37 @@ func (e *explainer) early() bool {
 	return e.t.Action == datapath.ActionDrop && s.Learned+s.Moves+s.Refused == 0 && e.t.Out == 0 && e.t.Flood == 0
 }
 
-// spans are the span ports that get a copy of the frame because of the port that
-// it comes in by, or of its VLAN.
-func (e *explainer) spans() (names []string) {
-	mask := e.b.Config.SpanIn | e.in.SpanIn
-	if e.vlans != nil && e.t.Vid != 0 && inSet(&e.vlans[e.t.Vid].Member, e.t.In) {
-		mask |= e.vlans[e.t.Vid].SpanIn
-	}
+// copies tells which span ports get a copy of the frame.
+func (e *explainer) copies(mask uint16, what string) {
+	var names []string
 	for i, slot := range e.b.Config.Spans {
 		if slot != 0 && mask>>i&1 != 0 {
 			names = append(names, e.name(uint32(slot)))
 		}
 	}
-	return names
+	if names != nil {
+		e.say("span", "a copy of what %s goes to %s", what, strings.Join(names, ", "))
+	}
+}
+
+func (e *explainer) copiesIn() {
+	mask := e.b.Config.SpanIn | e.in.SpanIn
+	if vid := e.t.Received; e.vlans != nil && vid != 0 && inSet(&e.vlans[vid].Member, e.t.In) {
+		mask |= e.vlans[vid].SpanIn
+	}
+	e.copies(mask, "comes in")
+}
+
+func (e *explainer) copiesOut(slot uint32) {
+	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
+	if p == nil {
+		return
+	}
+	mask := e.b.Config.SpanOut | p.SpanOut
+	if e.vlans != nil && e.t.Vid != 0 {
+		mask |= e.vlans[e.t.Vid].SpanOut
+	}
+	e.copies(mask, "leaves by "+e.name(slot))
 }
 
 func (e *explainer) learning(src [6]byte, vlan uint16) {
@@ -282,10 +305,15 @@ func (e *explainer) flood(dst [6]byte, reason string) Trace {
 	}
 	out := []string{}
 	for _, p := range e.t.Port[:e.t.Ports] {
-		if name := e.name(uint32(p.Slot)); p.Reason != 0 {
-			e.say("flood", "not to %s: %s", name, words[datapath.Reasons()[p.Reason]])
-		} else {
+		name, reason := e.name(uint32(p.Slot)), datapath.Reasons()[p.Reason]
+		switch {
+		case reason == "span":
+			// it gets copies, which are told of by themselves
+		case p.Reason != 0:
+			e.say("flood", "not to %s: %s", name, words[reason])
+		default:
 			e.say("flood", "to %s%s", name, e.tag(p.Tag))
+			e.copiesOut(uint32(p.Slot))
 			out = append(out, name)
 		}
 	}
@@ -308,7 +336,7 @@ func (e *explainer) left() {
 	for _, p := range inOrder(&e.b.Config) {
 		name := e.name(datapath.Slot(p.Id))
 		switch {
-		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0:
+		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0, p.Flags&datapath.PortSpan != 0:
 		case uint32(p.Flags)&e.t.Flood == 0:
 			e.say("flood", "not to %s: its %s is off", name, kind)
 		case !e.b.HasDevice(p) && p.Flags&datapath.PortPatch == 0:

@@ -403,7 +403,7 @@ func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) err
 		return usagef("--pvid", "a port has one VLAN for frames without a tag, not %s; give one VLAN", FormatVLANs(list))
 	}
 	return s.changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
-		p, _, err := findPort(c, what, bridge, port)
+		p, _, err := findMember(c, what, bridge, port)
 		if err != nil {
 			return err
 		}

@@ -472,25 +472,25 @@ type kernelTold struct {
 }
 
 type kernelTraced struct {
-	_       structs.HostLayout
-	Action  uint32
-	Reason  uint32
-	In      uint32
-	Out     uint32
-	Flood   uint32
-	Label   uint32
-	Src     uint64
-	Dst     uint64
-	Word    uint64
-	Vid     uint16
-	Vlan    uint16
-	Tag     uint16
-	RuleIn  uint16
-	RuleOut uint16
-	Mtu     uint16
-	Ports   uint16
-	Pad     uint16
-	Port    [1024]struct {
+	_        structs.HostLayout
+	Action   uint32
+	Reason   uint32
+	In       uint32
+	Out      uint32
+	Flood    uint32
+	Label    uint32
+	Src      uint64
+	Dst      uint64
+	Word     uint64
+	Vid      uint16
+	Vlan     uint16
+	Tag      uint16
+	RuleIn   uint16
+	RuleOut  uint16
+	Mtu      uint16
+	Ports    uint16
+	Received uint16
+	Port     [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
 		Tag    uint16

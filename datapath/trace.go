@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"structs"
@@ -30,6 +31,14 @@ type TrialSizeError int
 
 func (e TrialSizeError) Error() string {
 	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", int(e))
+}
+
+// A TrialShortError says that the kernel takes no frame for a trial that has less
+// than so many bytes, because its EtherType promises them.
+type TrialShortError int
+
+func (e TrialShortError) Error() string {
+	return fmt.Sprintf("the kernel takes no IP packet without its header for a trial: the frame has less than %d bytes", int(e))
 }
 
 // Action is what becomes of a frame.
@@ -97,6 +106,11 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		Data: frame, DataOut: make([]byte, len(frame)+258), Context: context,
 	}); err != nil {
 		if errors.Is(err, unix.EINVAL) {
+			// the header of what the EtherType promises must be there
+			headers := map[uint16]int{unix.ETH_P_IP: 34, unix.ETH_P_IPV6: 54}
+			if least := headers[etherType(frame)]; len(frame) < least {
+				return nil, TrialShortError(least)
+			}
 			return nil, TrialSizeError(len(frame))
 		}
 		return nil, err
@@ -118,6 +132,14 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		}
 	}
 	return t, nil
+}
+
+// etherType is the one in a frame's header, 0 where it has none.
+func etherType(frame []byte) uint16 {
+	if len(frame) < 14 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(frame[12:])
 }
 
 // copyState gives a collection's tables what the bridge's own have now.

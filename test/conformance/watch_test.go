@@ -32,6 +32,9 @@ import (
 )
 
 var watchCases = []conformance{
+	{name: "trace_tags_and_spans", hooks: tcx, run: traceTagsAndSpans},
+	{name: "span_port_refused", hooks: tcx, run: spanPortRefused},
+	{name: "binding_private_vlan", hooks: tcx, run: bindingPrivateVLAN},
 	{name: "capture_frames", hooks: both, run: captureFrames},
 	{name: "capture_choice", hooks: tcx, run: captureChoice},
 	{name: "capture_gso", hooks: tcx, run: captureGSO},
@@ -1136,4 +1139,82 @@ func topKilled(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(100, B, A), b)
 	counts(false, "nobody looks")
 	asBefore(t, l, a, was, had)
+}
+
+// traceTagsAndSpans: a trial has its tag where a real frame has it, which is what
+// the MTU is about, and tells of every copy.
+func traceTagsAndSpans(t *testing.T, hook string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(3)
+	a, b, mon := ends[0], ends[1], ends[2]
+	l.AddBridge("br0", hook, ends[:2], "--vlan-filtering", "--vlan-protocol", "802.1ad")
+	l.Bascule("span", "add", "br0", mon.Port, "--direction", "both")
+	frames := []netlab.Frame{l.Frame(netlab.Broadcast, A, 1514).Tagged(5, 0)} // a customer's tag
+	l.Deliver(a, frames...)
+	if tx := l.Port("br0", b.Port).Stats64.TX.Packets; tx != 1 {
+		t.Errorf("%d frames left", tx)
+	}
+	var traced []struct {
+		Verdict string
+		Out     []string
+		Steps   []struct{ Name, Text string }
+	}
+	trace := func(args ...string) string {
+		l.JSON(&traced, append([]string{"trace", "br0", "--in", a.Port}, args...)...)
+		var text []string
+		for _, s := range traced[0].Steps {
+			text = append(text, s.Text)
+		}
+		return strings.Join(text, "; ")
+	}
+	trace("--dst", "ff:ff:ff:ff:ff:ff", "--vlan", "5", "--size", "1518")
+	if traced[0].Verdict != "flooded" || !slices.Equal(traced[0].Out, []string{b.Port}) {
+		t.Errorf("traced: %s by %v", traced[0].Verdict, traced[0].Out)
+	}
+	text := trace("--dst", "ff:ff:ff:ff:ff:ff")
+	for _, want := range []string{"a copy of what comes in goes to " + mon.Port, "a copy of what leaves by " + b.Port + " goes to " + mon.Port} {
+		if !strings.Contains(text, want) {
+			t.Errorf("trace says %q, and not %q", text, want)
+		}
+	}
+	if text := trace("--dst", "01:80:c2:00:00:00"); !strings.Contains(text, "a copy of what comes in") {
+		t.Errorf("of a frame that is dropped early trace says %q", text)
+	}
+	l.Refused([]string{"without its header", "give it 34 bytes"}, "trace", "br0", "--in", a.Port, "ffffffffffff0200000000010800")
+}
+
+// spanPortRefused: a span port has no part in what a switch does.
+func spanPortRefused(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1, "--vlan-filtering")
+	mon := l.NewEnd(l.NewNamespace())
+	l.Bascule("span", "add", "br0", mon.Port)
+	for _, args := range []string{
+		"vlan add br0 " + mon.Port + " 20",
+		"rule add br0 " + mon.Port + " block",
+		"binding add br0 " + mon.Port + " 02:00:00:00:00:88 192.0.2.88 --vlan 1",
+		"fdb add br0 02:00:00:00:00:88 " + mon.Port,
+	} {
+		l.Refused([]string{mon.Port + " is a span port"}, strings.Fields(args)...)
+	}
+}
+
+// bindingPrivateVLAN: what is bound in a private VLAN is bound where its
+// addresses are.
+func bindingPrivateVLAN(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "private", "br0", "50", "--isolated", "51")
+	l.Bascule("vlan", "add", "br0", a.Port, "51", "--untagged", "--pvid")
+	l.Bascule("vlan", "add", "br0", b.Port, "50", "--untagged", "--pvid")
+	one, other := a.Host(), b.Host()
+	for _, addr := range []string{one.IPv4.String(), one.IPv6.String()} {
+		l.Bascule("binding", "add", "br0", a.Port, a.MAC.String(), addr, "--vlan", "51")
+	}
+	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
+	if err := one.Ping(other.IPv4); err != nil {
+		t.Error(err)
+	}
+	l.Bascule("binding", "del", "br0", one.IPv4.String(), "--vlan", "51")
+	l.Refused([]string{"unknown VLAN 60"}, "binding", "add", "br0", a.Port, a.MAC.String(), "192.0.2.77", "--vlan", "60")
 }
