@@ -166,7 +166,11 @@ func (p *program) capture(ctx context.Context, source capture.Source, w frameWri
 	if missed > 0 {
 		remedy = "; give an expression, or more --buffer"
 	}
-	p.complain(fmt.Sprintf("%s: %d frames captured, %d missed%s", bridge, captured, missed, remedy))
+	frames := "frames"
+	if captured == 1 {
+		frames = "frame"
+	}
+	p.complain(fmt.Sprintf("%s: %d %s captured, %d missed%s", bridge, captured, frames, missed, remedy))
 	return nil
 }
 

@@ -37,17 +37,17 @@ func TestCapture(t *testing.T) {
 03:04:05.678901 p2 out vlan 10 02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 60
 03:04:05.678901 p1 drop protected 02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 1500
 `
-	const missed = " frames captured, 2 missed; give an expression, or more --buffer\n"
+	const missed = " captured, 2 missed; give an expression, or more --buffer\n"
 	first, _, _ := strings.Cut(all, "\n")
 	for _, c := range []struct{ args, stdout, stderr, called string }{
-		{"capture br0", all, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
-		{"capture br0 --count 1", first + "\n", "bascule: br0: 1" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
-		{"capture br0 --dropped --port p1 --port=p2 --snaplen 60 --buffer 128K", all, "bascule: br0: 3" + missed,
+		{"capture br0", all, "bascule: br0: 3 frames" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
+		{"capture br0 --count 1", first + "\n", "bascule: br0: 1 frame" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
+		{"capture br0 --dropped --port p1 --port=p2 --snaplen 60 --buffer 128K", all, "bascule: br0: 3 frames" + missed,
 			"Capture br0 ports=[p1 p2] dropped=true filter=1 snaplen=60 buffer=131072"},
 		{"-j capture br0 --count 3", `{"time":"T","master":"br0","ifname":"p1","direction":"in","vlan":10,"length":60,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 60"}
 {"time":"T","master":"br0","ifname":"p2","direction":"out","vlan":10,"length":60,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 60"}
 {"time":"T","master":"br0","ifname":"p1","direction":"drop","reason":"protected","length":1500,"summary":"02:00:00:00:00:01 > 02:00:00:00:00:02 ethertype 0x88b5, length 1500"}
-`, "bascule: br0: 3" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
+`, "bascule: br0: 3 frames" + missed, "Capture br0 ports=[] dropped=false filter=1 snaplen=16384 buffer=4194304"},
 	} {
 		f := capturing(t)
 		var stdout, stderr strings.Builder

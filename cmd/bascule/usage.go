@@ -110,7 +110,11 @@ func arguments(cmd *cobra.Command) argumentList {
 func checkArguments(cmd *cobra.Command, args []string) error {
 	a := arguments(cmd)
 	if len(args) < a.required {
-		return usagef(cmd, "%s is missing", list(a.names[len(args):a.required]))
+		missing, are := a.names[len(args):a.required], "is"
+		if len(missing) > 1 {
+			are = "are"
+		}
+		return usagef(cmd, "%s %s missing", list(missing), are)
 	}
 	if repeated := len(a.names) > 0 && a.names[len(a.names)-1] == "..."; len(args) > len(a.names) && !repeated {
 		extra := args[len(a.names)]
