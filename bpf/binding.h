@@ -16,11 +16,11 @@
 #define FEATURE_GUARD                                                                              \
 	(FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD | FEATURE_RA_GUARD | FEATURE_SUPPRESS)
 
-/* Look-ups take no lock; user space alone writes. */
+/* Look-ups take no lock; user space alone writes. The loader makes it large once it is used. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_BINDINGS);
+	__uint(max_entries, 1);
 	__type(key, struct binding_key);
 	__type(value, struct binding);
 } bindings SEC(".maps");

@@ -240,8 +240,6 @@ struct vlan {
 	__u32 pad;
 };
 
-#define MAX_BINDINGS 65536 /* of a bridge */
-
 /* An IP address in a VLAN, and the station and port that it is bound to. */
 struct binding_key {
 	__u16 vlan;

@@ -41,7 +41,8 @@ struct capture_buffer {
 	struct capture_bytes frame;
 };
 
-/* A place of each CPU to put a frame together in. */
+/* A place of each CPU to put a frame together in; without FEATURE_CAPTURE the loader makes it
+ * small. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -85,10 +86,13 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 			     u32 reason)
 {
 	u32 zero = 0, beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
-	struct capture_buffer *b = bpf_map_lookup_elem(&capture_buffer, &zero);
+	struct capture_buffer *b;
 	u8 *at;
 	u64 *missed;
 
+	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies what nobody calls */
+		return 0;
+	b = bpf_map_lookup_elem(&capture_buffer, &zero);
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
 	if ((cfg.capture_points >> CAPTURE_PORTS & 1) && !(port_at(slot)->flags & PORT_CAPTURE))
@@ -170,6 +174,7 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	t->heard = first.heard;
 }
 
+/* Without FEATURE_TRACE the loader makes it small. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -94,44 +94,61 @@ func (s *Switch) AddBinding(e Binding) error {
 	if e.VLAN > maxVLAN {
 		return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
 	}
-	return s.write(func(store *datapath.Store) error {
+	err := s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, e.Bridge)
 		if err != nil {
 			return err
 		}
-		next := b.Config
-		p, _, err := findMember(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
+		binding, _, err := planBinding(b, what, e)
 		if err != nil {
 			return err
 		}
-		if e.VLAN == 0 && loadBridgeConfig(&b.Config).VLANFiltering {
-			return refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
-		}
-		if e.VLAN, err = entryVLAN(b, p, what, e.Bridge, e.Port, e.VLAN); err != nil {
-			return err
-		}
-		bindings, err := b.Bindings()
-		if err != nil {
-			return failed(what, err)
-		}
-		devices, err := links()
-		if err != nil {
-			return failed(what, err)
-		}
-		for _, old := range bindings {
-			if old.Address != e.Address || old.VLAN != e.VLAN || old.Port == p.Id && bytes.Equal(old.MAC[:], e.MAC) {
-				continue
-			}
-			holder := portName(b, datapath.PortAt(&b.Config, old.Port), devices)
-			return refused(what, fmt.Sprintf("it is bound to %s on %s", net.HardwareAddr(old.MAC[:]), holder),
-				"delete that binding first with '"+deletion(e)+"'")
-		}
-		err = b.Bind(datapath.Binding{VLAN: e.VLAN, Address: e.Address, MAC: [6]byte(e.MAC), Port: p.Id})
+		err = b.Bind(binding)
 		if errors.Is(err, datapath.ErrBindingsFull) {
 			return refused(what, err.Error(), "delete some that are not needed any more")
 		}
 		return failed(what, err)
 	})
+	if !errors.Is(err, datapath.ErrBindingsSmall) {
+		return err
+	}
+	return s.change(what, e.Bridge, func(c *change) error {
+		binding, others, err := planBinding(c.bridge, what, e)
+		c.tables.Bindings = append(others, binding)
+		return err
+	})
+}
+
+// planBinding returns the binding as the datapath has it, and those that there
+// are; the error says why it can't be made.
+func planBinding(b *datapath.Bridge, what string, e Binding) (binding datapath.Binding, others []datapath.Binding, err error) {
+	next := b.Config
+	p, _, err := findMember(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
+	if err != nil {
+		return binding, nil, err
+	}
+	if e.VLAN == 0 && loadBridgeConfig(&b.Config).VLANFiltering {
+		return binding, nil, refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
+	}
+	if e.VLAN, err = entryVLAN(b, p, what, e.Bridge, e.Port, e.VLAN); err != nil {
+		return binding, nil, err
+	}
+	if others, err = b.Bindings(); err != nil {
+		return binding, nil, failed(what, err)
+	}
+	devices, err := links()
+	if err != nil {
+		return binding, nil, failed(what, err)
+	}
+	for _, old := range others {
+		if old.Address != e.Address || old.VLAN != e.VLAN || old.Port == p.Id && bytes.Equal(old.MAC[:], e.MAC) {
+			continue
+		}
+		holder := portName(b, datapath.PortAt(&b.Config, old.Port), devices)
+		return binding, nil, refused(what, fmt.Sprintf("it is bound to %s on %s", net.HardwareAddr(old.MAC[:]), holder),
+			"delete that binding first with '"+deletion(e)+"'")
+	}
+	return datapath.Binding{VLAN: e.VLAN, Address: e.Address, MAC: [6]byte(e.MAC), Port: p.Id}, others, nil
 }
 
 // deletion is the command that deletes a binding.

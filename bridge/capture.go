@@ -5,6 +5,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"os"
 	"slices"
@@ -28,14 +29,18 @@ type CaptureOptions struct {
 	Ports   []string          // only frames at these ports; none for all
 	Dropped bool              // only frames that were dropped
 	Filter  []unix.SockFilter // only frames that this wants; capture.Compile makes it
-	Snaplen int               // bytes kept of each frame, 1 to capture.MaxSnaplen
+	Snaplen int               // bytes kept of each frame, capture.MinSnaplen to capture.MaxSnaplen
 	Buffer  int               // bytes between the datapath and who reads
 }
 
 // Capture begins a capture at the ports of a bridge, which lasts until its
-// source is closed. A bridge has one capture at a time.
+// source is closed. A bridge has one capture at a time. The error is a
+// *[UsageError] when o.Snaplen is out of range.
 func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (capture.Source, error) {
 	what := "capture at bridge " + bridge
+	if o.Snaplen < capture.MinSnaplen || o.Snaplen > capture.MaxSnaplen {
+		return nil, usagef(fmt.Sprintf("snapshot length %d", o.Snaplen), "out of range; give %d to %d", capture.MinSnaplen, capture.MaxSnaplen)
+	}
 	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *change) error {
 		c.next.Snaplen, c.next.CaptureRing = uint32(o.Snaplen), ringSize(o.Buffer)
 		c.next.CapturePoints = 1<<datapath.CaptureIn | 1<<datapath.CaptureOut | 1<<datapath.CaptureDrop

@@ -675,13 +675,37 @@ func TestBindings(t *testing.T) {
 			t.Errorf("bindings %q, want %q", got, want)
 		}
 	}
+	room := func(want uint32) {
+		t.Helper()
+		m, err := b.openTable(kernelMapBindings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if got := m.MaxEntries(); got != want {
+			t.Errorf("room for %d bindings, want %d", got, want)
+		}
+	}
 	wantList()
+	room(1)
 	for i, a := range []string{"192.0.2.1", "2001:db8::1", "::192.0.2.1", "192.0.2.1"} {
-		err := b.Bind(Binding{VLAN: uint16(i / 3 * 10), Address: addr(a), MAC: mac1, Port: ports[i%2].Id})
+		binding := Binding{VLAN: uint16(i / 3 * 10), Address: addr(a), MAC: mac1, Port: ports[i%2].Id}
+		err := b.Bind(binding)
+		if i == 1 { // the table is made large, with this one and what it had
+			if !errors.Is(err, ErrBindingsSmall) {
+				t.Errorf("a second binding in a table for one: %v", err)
+			}
+			all, lerr := b.Bindings()
+			if lerr != nil {
+				t.Fatal(lerr)
+			}
+			err = shelf.try(func() error { return b.Commit(b.Config, Tables{Bindings: append(all, binding)}, keepAll) })
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	room(MaxBindings)
 	wantList("192.0.2.1 vlan 0 on near0", "192.0.2.1 vlan 10 on near1", "2001:db8::1 vlan 0 on near1", "::c000:201 vlan 0 on near0")
 	if err := b.Unbind(5, addr("192.0.2.1")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("unbind what is not bound: %v", err)
@@ -707,9 +731,7 @@ func TestBindings(t *testing.T) {
 	if err := eachBinding(m, func(kernelBindingKey, kernelBinding) { left++ }); err != nil || left != 1 {
 		t.Errorf("%d bindings are left in the table, want 1 (%v)", left, err)
 	}
-	if n := m.MaxEntries(); n != MaxBindings {
-		t.Errorf("room for %d bindings, want %d", n, MaxBindings)
-	}
+	room(MaxBindings)
 	if n, err := b.UnbindAll(func(e Binding) bool { return e.VLAN == 0 }); n != 1 || err != nil {
 		t.Errorf("removed %d, %v", n, err)
 	}

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxBindings is the number of bindings that a bridge can have (MAX_BINDINGS of
-// bpf/types.h).
+// MaxBindings is the number of bindings that a bridge can have.
 const MaxBindings = 65536
 
 // A Binding says behind which port, and at which station, an IP address of a
@@ -28,6 +27,10 @@ type Binding struct {
 
 // ErrBindingsFull says that a bridge has MaxBindings bindings.
 var ErrBindingsFull = fmt.Errorf("it has %d bindings, and no bridge can have more", MaxBindings)
+
+// ErrBindingsSmall says that a bridge's table of bindings is as it is made at
+// first, with room for next to none; Commit with Tables.Bindings makes it large.
+var ErrBindingsSmall = errors.New("its table of bindings is small")
 
 func bindingKey(vlan uint16, a netip.Addr) kernelBindingKey {
 	k := kernelBindingKey{Vlan: vlan, Type: unix.ETH_P_IPV6}
@@ -53,25 +56,30 @@ func (k *kernelBindingKey) addr() netip.Addr {
 	return netip.AddrFrom16(words)
 }
 
+// store puts the binding in a table.
+func (e Binding) store(m *ebpf.Map) error {
+	return m.Put(bindingKey(e.VLAN, e.Address), kernelBinding{Mac: key(e.MAC, 0), Port: e.Port})
+}
+
 // Bind binds an address, in place of what it was bound to. The error is
-// ErrBindingsFull where there is no room.
+// ErrBindingsFull or ErrBindingsSmall where there is no room.
 func (b *Bridge) Bind(binding Binding) error {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	put := func() error {
-		return m.Put(bindingKey(binding.VLAN, binding.Address), kernelBinding{Mac: key(binding.MAC, 0), Port: binding.Port})
-	}
-	err = put()
+	err = binding.store(m)
 	if errors.Is(err, unix.E2BIG) && b.collectBindings() == nil {
-		err = put()
+		err = binding.store(m)
 	}
-	if errors.Is(err, unix.E2BIG) {
-		return ErrBindingsFull
+	if !errors.Is(err, unix.E2BIG) {
+		return err
 	}
-	return err
+	if m.MaxEntries() < MaxBindings {
+		return ErrBindingsSmall
+	}
+	return ErrBindingsFull
 }
 
 // Unbind removes the binding of an address; the error is os.ErrNotExist where

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // What a bridge has switched off costs nothing: its instructions are not in
@@ -17,11 +18,11 @@ const (
 
 	instructionSlack = 2 // percent
 
-	// instructions that the verifier looks at, at most; with VLANs it meets each
-	// way of finding a frame's tags with each way of giving it another
-	verifiedTCX     = 45000
-	verifiedXDP     = 20000
-	verifiedControl = 12000
+	// instructions that the verifier looks at, at most: a quarter more than with
+	// everything on, so that a feature that multiplies its ways is seen at once
+	verifiedTCX     = 29000
+	verifiedXDP     = 13800
+	verifiedControl = 6800
 )
 
 // size returns how many instructions the kernel keeps of a program, and how
@@ -114,7 +115,7 @@ func TestFeatureCosts(t *testing.T) {
 func TestVerifierBudget(t *testing.T) {
 	everything := func(c *Config, p []*Port) {
 		allXDP(c, p)
-		c.GroupFwdMask = 0xffff
+		c.GroupFwdMask, c.MoveMax = 0xffff, 5
 		p[0].Flags |= PortHairpin
 		p[0].Flags &^= PortDiscover
 		p[0].Domains, p[1].Domains = 2, 2
@@ -122,15 +123,23 @@ func TestVerifierBudget(t *testing.T) {
 		p[2].Peer = 2
 		storm{1000, true}.set(p[0], StormBroadcast)
 		p[2].Flags |= PortRulesIn | PortRulesOut
-		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats)
+		p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked
+		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats | BridgeTalkers)
+		Plug(NewPort(c, "patch"), 1, 2)
 		sourceGuard(c, p)
 		dhcpGuard(c, p)
 		raGuard(c, p)
 		suppress(c, p)
 	}
-	span := func(c *Config, p []*Port) { // with which XDP has nothing to do
+	// with which XDP has nothing to do
+	span := func(c *Config, p []*Port) {
 		spanAt(c, p[3], 0)
 		c.SpanIn, p[0].SpanOut = 1, 1
+	}
+	captured := func(c *Config, p []*Port) {
+		watched(uint32(MaxSnaplen), BridgeCapture)(c, p)
+		c.CapturePoints |= 1 << CapturePorts
+		p[0].Flags |= PortCapture
 	}
 	tests := []struct {
 		name   string
@@ -150,6 +159,9 @@ func TestVerifierBudget(t *testing.T) {
 		{"peer", func(c *Config, p []*Port) { allXDP(c, p); p[0].Peer = 2 }},
 		{"storm limit", func(c *Config, p []*Port) { allXDP(c, p); storm{1, false}.set(p[0], StormUnknown) }},
 		{"span", func(c *Config, p []*Port) { allXDP(c, p); span(c, p) }},
+		{"capture", captured},
+		{"top", watched(0, BridgeTalkers)},
+		{"patch", func(c *Config, p []*Port) { allXDP(c, p); Plug(NewPort(c, "patch"), 1, 2) }},
 		{"rules", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortRulesIn | PortRulesOut }},
 		{"VLANs", func(c *Config, p []*Port) {
 			allXDP(c, p)
@@ -161,6 +173,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"suppression", func(c *Config, p []*Port) { allXDP(c, p); suppress(c, p) }},
 		{"everything", everything},
 		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
+		{"everything, a span and a capture", func(c *Config, p []*Port) { everything(c, p); span(c, p); captured(c, p) }},
 		{"everything on the largest bridge", func(c *Config, p []*Port) {
 			everything(c, p)
 			c.FdbMax = 1 << 20
@@ -171,16 +184,57 @@ func TestVerifierBudget(t *testing.T) {
 		}},
 	}
 	budgets := map[string]uint32{
-		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl,
+		kernelProgBasculeTcx: verifiedTCX, kernelProgBasculePatch: verifiedTCX,
+		kernelProgBasculeXdp: verifiedXDP, kernelProgBasculeControl: verifiedControl,
 	}
+	s := newShelf(t, 4)
+	b := &Bridge{store: s.store}
+	met := kernelFeature(0)
 	for _, tt := range tests {
-		s := newBench(t, 4, tt.change)
+		c := newConfig(s.rack, 4, tt.change)
+		met |= kernelFeature(c.Features)
+		var tables Tables
+		if BridgeFlags(c.Flags)&BridgeCapture != 0 {
+			tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}}
+		}
+		var g *generation
+		s.do(func() (err error) {
+			g, err = b.load(&c, tables)
+			return err
+		})
+		defer g.Close()
 		for name, budget := range budgets {
-			kept, verified := size(t, s.gen.coll.Programs[name])
+			p := g.coll.Programs[name]
+			if p == nil && name == kernelProgBasculePatch { // no patch port
+				continue
+			}
+			kept, verified := size(t, p)
 			t.Logf("%s, %s: processed %d insns, budget %d; %d kept", tt.name, name, verified, budget, kept)
 			if verified > budget {
 				t.Errorf("%s, %s: the verifier processed %d insns, the budget is %d", tt.name, name, verified, budget)
 			}
+		}
+	}
+	if all := kernelFeatureFEATURE_TRACE - 1; met != all {
+		t.Errorf("features %#x are in no configuration", all&^met)
+	}
+}
+
+// What is off takes next to no memory.
+func TestMemoryBudget(t *testing.T) {
+	r := sharedRack(t)
+	c := newConfig(r, 4)
+	g, err := (&Bridge{store: &Store{}}).load(&c, Tables{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for _, name := range []string{
+		kernelMapBindings, kernelMapCaptureBuffer, kernelMapCaptureFilter, kernelMapMoves,
+		kernelMapPatchPanel, kernelMapRules, kernelMapTalkers, kernelMapTrace, kernelMapVlanStats,
+	} {
+		if m := g.coll.Maps[name]; m.MaxEntries() != 1 || m.ValueSize() > 256 {
+			t.Errorf("%s has %d entries of %d bytes on a plain bridge", name, m.MaxEntries(), m.ValueSize())
 		}
 	}
 }

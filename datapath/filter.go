@@ -13,10 +13,9 @@ import (
 
 // filterFunction is the function of the programs whose place a filter takes:
 //
-//	int capture_wants(struct capture_buffer *b, u32 captured, u32 len)
+//	int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 //
-// The buffer has the first captured bytes of a frame of len bytes; other
-// than 0 says that the frame is wanted.
+// The first kept bytes of a frame of len bytes are there; other than 0 says that the frame is wanted.
 const filterFunction = "capture_wants"
 
 // setFilter puts a filter in classic BPF, such as libpcap makes, in the place

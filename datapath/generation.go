@@ -67,9 +67,10 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 // Tables are what a configuration has beside Config, in maps of their own: nil
 // is as it was.
 type Tables struct {
-	VLANs  *VLANs
-	Filter []unix.SockFilter // of a capture, in classic BPF
-	Rules  []Rule            // none are []Rule{}
+	VLANs    *VLANs
+	Filter   []unix.SockFilter // of a capture, in classic BPF
+	Rules    []Rule            // none are []Rule{}
+	Bindings []Binding         // all, with room for MaxBindings
 }
 
 // sizes returns how many entries the tables have that are as large as a
@@ -92,6 +93,24 @@ func sizes(c *Config) map[string]uint32 {
 	}
 }
 
+// fit gives the maps of spec the sizes that the configuration needs.
+func fit(spec *ebpf.CollectionSpec, c *Config) {
+	for name, n := range sizes(c) {
+		spec.Maps[name].MaxEntries = n
+	}
+	// A program holds the maps that its removed instructions name, too. These
+	// have one large value, which nothing reaches without the feature.
+	for name, f := range map[string]kernelFeature{
+		kernelMapCaptureBuffer: kernelFeatureFEATURE_CAPTURE,
+		kernelMapTrace:         kernelFeatureFEATURE_TRACE,
+	} {
+		if kernelFeature(c.Features)&f == 0 {
+			m := spec.Maps[name]
+			m.ValueSize, m.Key, m.Value = 1, nil, nil // a type would have to be as large
+		}
+	}
+}
+
 // made returns which tables a change makes anew, rather than use on.
 func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	made := map[string]bool{}
@@ -101,6 +120,7 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	}
 	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
 	made[kernelMapVlans] = t.VLANs != nil
+	made[kernelMapBindings] = t.Bindings != nil
 	for _, name := range ruleTables {
 		made[name] = t.Rules != nil
 	}
@@ -114,6 +134,11 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 func (t Tables) fill(g *generation) error {
 	if t.VLANs != nil {
 		if err := t.VLANs.store(g.coll.Maps[kernelMapVlans]); err != nil {
+			return err
+		}
+	}
+	for _, binding := range t.Bindings {
+		if err := binding.store(g.coll.Maps[kernelMapBindings]); err != nil {
 			return err
 		}
 	}
@@ -145,8 +170,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	for _, p := range spec.Programs {
 		answer(p, c.Features)
 	}
-	for name, n := range sizes(c) {
-		spec.Maps[name].MaxEntries = n
+	fit(spec, c)
+	if t.Bindings != nil {
+		spec.Maps[kernelMapBindings].MaxEntries = MaxBindings
 	}
 	if t.VLANs != nil {
 		spec.Maps[kernelMapVlans].MaxEntries = uint32(len(t.VLANs))

@@ -344,8 +344,8 @@ func TestPatchBudget(t *testing.T) {
 		change func(c *Config)
 		budget uint32
 	}{
-		{"plain", func(*Config) {}, 9000},
-		{"VLANs", func(c *Config) { c.Flags, c.VlanProto = uint32(BridgeVLANs|BridgeQinQ), typeVLAN }, 30000},
+		{"plain", func(*Config) {}, 7200},
+		{"VLANs", func(c *Config) { c.Flags, c.VlanProto = uint32(BridgeVLANs|BridgeQinQ), typeVLAN }, 11500},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -70,6 +70,7 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 	if BridgeFlags(s.cfg.Flags)&BridgeCapture != 0 {
 		tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}} // all
 	}
+	tables.Bindings = []Binding{} // room for those that a test binds
 	var err error
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)

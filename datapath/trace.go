@@ -79,9 +79,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		}
 	}
 	answer(spec.Programs[kernelProgBasculeTcx], c.Features)
-	for name, n := range sizes(&c) {
-		spec.Maps[name].MaxEntries = n
-	}
+	fit(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for _, name := range sharedTables {
 		m, err := b.openTable(name)
