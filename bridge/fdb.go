@@ -205,3 +205,21 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	})
 	return n, err
 }
+
+// dropSurplus forgets learned addresses of a port, or of the bridge where p is
+// nil, until there are no more than it may have. The notes say so of what has
+// the name.
+func dropSurplus(b *datapath.Bridge, p *datapath.Port, name string) (notes []string, err error) {
+	m := datapath.Match{Dynamic: true, Keep: b.Config.FdbMax}
+	if p != nil {
+		m.Port, m.Keep = p.Id, p.FdbMax
+	}
+	if m.Keep == 0 { // no limit
+		return nil, nil
+	}
+	n, err := b.Flush(m)
+	if n > 0 {
+		notes = append(notes, fmt.Sprintf("%s: %d learned addresses dropped to make room for %d at most; static ones stay", name, n, m.Keep))
+	}
+	return notes, err
+}

@@ -67,7 +67,7 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 			return err
 		}
 		c.others = []*datapath.Bridge{peer}
-		c.before = func() error { return peer.Commit(next, far.tables, leave) }
+		c.before = func() error { return peer.Commit(next, far.tables, follower{}) }
 		c.undo = func() error { return cutHalves(store) }
 		c.after = func() error {
 			cables, err := store.Cables()
@@ -207,7 +207,7 @@ func cutHalves(store *datapath.Store) error {
 		if err := c.planVLANs(what); err != nil {
 			return err
 		}
-		if err := b.Commit(next, c.tables, leave); err != nil {
+		if err := b.Commit(next, c.tables, follower{}); err != nil {
 			return fmt.Errorf("the patch cable at bridge %s: %w", name, err)
 		}
 	}

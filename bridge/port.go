@@ -282,18 +282,14 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 			if err != nil {
 				return err
 			}
+			// also where it is as it was
 			if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == loopGuard }) {
 				if err := c.bridge.Unblock(p); err != nil {
 					return err
 				}
 			}
-			if config.FDBMax == 0 {
-				return nil
-			}
-			n, err := c.bridge.Flush(datapath.Match{Port: p.Id, Dynamic: true, Keep: config.FDBMax})
-			if n > 0 {
-				warnings = append(warnings, fmt.Sprintf("%s: %d learned addresses dropped to make room for %d at most; static ones stay", port, n, config.FDBMax))
-			}
+			notes, err = dropSurplus(c.bridge, p, port)
+			warnings = append(warnings, notes...)
 			return err
 		}
 		return nil

@@ -102,9 +102,30 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
 const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndHadVLAN | datapath.PortEndNoGRO
 
-// leave gives back what a port took: all of it where it has left the bridge, or
+// follower does what follows from a change to a bridge.
+type follower struct{}
+
+// Follow forgets addresses that do not belong any more where they are, and what
+// loop guards found that have been changed.
+func (follower) Follow(b, was *datapath.Bridge) error {
+	if err := followVLANs(b, was); err != nil {
+		return err
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		old := datapath.PortAt(&was.Config, p.Id)
+		if old == nil || old.BlockTime == p.BlockTime && (old.Flags^p.Flags)&datapath.PortLoopGuard == 0 {
+			continue
+		}
+		if err := b.Unblock(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Leave gives back what a port took: all of it where it has left the bridge, or
 // what it took for XDP where it does without now. A host port's device goes.
-func leave(b *datapath.Bridge, was, now *datapath.Port) (err error) {
+func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) (err error) {
 	defer func() {
 		if errors.Is(err, unix.ENODEV) {
 			err = nil // it goes at this moment, and all with it

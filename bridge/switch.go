@@ -178,10 +178,7 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 			if err := settleAll(c.bridge); err != nil {
 				return err
 			}
-			n, err := c.bridge.Flush(datapath.Match{Dynamic: true, Keep: config.FDBMax})
-			if n > 0 {
-				notes = append(notes, fmt.Sprintf("%s: %d learned addresses dropped to make room for %d at most; static ones stay", name, n, config.FDBMax))
-			}
+			notes, err = dropSurplus(c.bridge, nil, name)
 			return err
 		}
 		return nil
@@ -195,7 +192,7 @@ func (s *Switch) DelBridge(name string) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			if err := b.Remove(leave); err != nil { // its ports' devices stay as they are
+			if err := b.Remove(follower{}); err != nil { // its ports' devices stay as they are
 				return failed(what, err)
 			}
 			return failed(what, cutHalves(store))
@@ -203,7 +200,7 @@ func (s *Switch) DelBridge(name string) error {
 		if b, err = open(store, what, name); err != nil {
 			return err
 		}
-		if err := cutAll(b, func() error { return b.Remove(leave) }); err != nil {
+		if err := cutAll(b, func() error { return b.Remove(follower{}) }); err != nil {
 			return unfinished(what, err)
 		}
 		return nil
@@ -316,12 +313,8 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err != nil {
 			return err
 		}
-		was, next := b.Config, b.Config
+		next := b.Config
 		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() error { return nil }, after: func() error { return nil }}
-		before, err := currentSpaces(b)
-		if err != nil {
-			return failed(what, err)
-		}
 		if err := plan(c); err != nil {
 			return err
 		}
@@ -336,7 +329,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			err = setXDPTargets(b, c.next)
 		}
 		if err == nil {
-			err = b.Commit(next, c.tables, leave)
+			err = b.Commit(next, c.tables, follower{})
 			if errors.As(err, new(*datapath.UnfinishedError)) {
 				return unfinished(what, err)
 			}
@@ -347,7 +340,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			}
 			return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
 		}
-		if err := errors.Join(c.after(), followVLANs(b, &was, before)); err != nil {
+		if err := c.after(); err != nil {
 			return unfinished(what, err)
 		}
 		return failed(what, c.each((*datapath.Bridge).Done))
@@ -365,7 +358,7 @@ func (c *change) each(f func(*datapath.Bridge) error) error {
 
 // mend finishes what commands were killed at.
 func mend(store *datapath.Store) error {
-	if err := store.Sweep(leave); err != nil {
+	if err := store.Sweep(follower{}); err != nil {
 		return err
 	}
 	names, err := store.Names()
@@ -434,10 +427,18 @@ func mend(store *datapath.Store) error {
 }
 
 func mendBridge(b *datapath.Bridge) error {
-	if err := b.Mend(leave); err != nil {
+	if err := b.Mend(follower{}); err != nil {
 		return err
 	}
-	return settleAll(b)
+	if err := settleAll(b); err != nil {
+		return err
+	}
+	for _, p := range append(datapath.Ports(&b.Config), nil) {
+		if _, err := dropSurplus(b, p, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkName says whether a bridge or a port can have the name: it follows the

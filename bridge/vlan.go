@@ -307,15 +307,20 @@ func checkPrivate(c *change, what string) error {
 	return nil
 }
 
-// followVLANs forgets, when a change is made, what addresses it left where they
-// do not belong any more: before are the ports' address spaces until now. It
-// makes the addresses of host ports known where they are new.
-func followVLANs(b *datapath.Bridge, was *datapath.Config, before map[uint32][]uint16) error {
+// followVLANs forgets what addresses a change left where they do not belong any
+// more, and makes the addresses of host ports known where they are new: was is
+// the bridge before the change. It can be done again.
+func followVLANs(b, was *datapath.Bridge) error {
+	before, err := currentSpaces(was)
+	if err != nil {
+		return err
+	}
 	after, err := currentSpaces(b)
 	if err != nil {
 		return err
 	}
-	for _, p := range datapath.Ports(was) {
+	filtered, filtering := filters(&was.Config), filters(&b.Config)
+	for _, p := range datapath.Ports(&was.Config) {
 		now := datapath.PortAt(&b.Config, p.Id)
 		if now == nil {
 			continue // and its addresses have left with it
@@ -328,7 +333,7 @@ func followVLANs(b *datapath.Bridge, was *datapath.Config, before map[uint32][]u
 					return err
 				}
 			}
-			if !stays && filters(was) && filters(&b.Config) {
+			if !stays && filtered && filtering {
 				if _, err := b.Flush(datapath.Match{Port: p.Id, VLAN: &vid, Dynamic: true, Pinned: true}); err != nil {
 					return err
 				}
@@ -340,7 +345,7 @@ func followVLANs(b *datapath.Bridge, was *datapath.Config, before map[uint32][]u
 			}
 		}
 	}
-	if filters(was) != filters(&b.Config) || filters(was) && was.VlanProto != b.Config.VlanProto {
+	if filtered != filtering || filtered && was.Config.VlanProto != b.Config.VlanProto {
 		// addresses were learned in other VLANs than frames are in now
 		_, err := b.Flush(datapath.Match{Dynamic: true})
 		return err

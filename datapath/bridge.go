@@ -104,10 +104,9 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // change is made but not all of it done, which Mend does. The caller holds the
 // lock and is in the bridge's network namespace.
 //
-// leave is called for each port whose device is there and that the bridge
-// no longer has, or has with another hook (now is then not nil): it gives back
-// what the port took. It may be called again by Mend.
-func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
+// The follower is asked before the former generation goes, so that Mend can ask
+// it again.
+func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	if err := b.settleRules(&next, &t); err != nil {
 		return err
 	}
@@ -151,18 +150,12 @@ func (b *Bridge) Commit(next Config, t Tables, leave Leave) (err error) {
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
-	if err := g.refillChanged(&b.Config, &old.Config); err != nil {
-		return &UnfinishedError{err}
-	}
-	if err := old.leave(&b.Config, leave); err != nil {
-		return &UnfinishedError{err}
-	}
-	g.moveOut(&old.Config, &b.Config, func(*Port) bool { return true })
-	if grown { // what was learned while we were at it
-		if err := old.copyFDB(g); err != nil {
+	if old.gen != "" {
+		if err := b.follow(g, &old, f); err != nil {
 			return &UnfinishedError{err}
 		}
 	}
+	g.moveOut(&old.Config, &b.Config, func(*Port) bool { return true })
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
 	}
@@ -187,17 +180,44 @@ func (e *UnfinishedError) Error() string { return e.Err.Error() }
 
 func (e *UnfinishedError) Unwrap() error { return e.Err }
 
-// Leave gives back what a port took from the machine.
-type Leave func(b *Bridge, was, now *Port) error
+// A Follower does what follows from a change beside the datapath's own part. It
+// is asked again after a command was killed, and does then what is left to do.
+type Follower interface {
+	// Leave gives back what a port took. It is called for each port whose
+	// device is there and that the bridge b no longer has, or has with another
+	// hook (now is then not nil).
+	Leave(b *Bridge, was, now *Port) error
 
-// leave calls f for the ports of b that have left with the configuration now.
-func (b *Bridge) leave(now *Config, f Leave) error {
+	// Follow puts right what b has from the time when it was as was says, and
+	// that does not fit any more.
+	Follow(b, was *Bridge) error
+}
+
+// follow does what follows from a change to b, which was as was says.
+func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
+	if err := g.refillChanged(&b.Config, &was.Config); err != nil {
+		return err
+	}
+	if err := was.leave(&b.Config, f); err != nil {
+		return err
+	}
+	if b.Config.FdbBuckets != was.Config.FdbBuckets { // what was learned while we were at it
+		if err := was.copyFDB(g); err != nil {
+			return err
+		}
+	}
+	return f.Follow(b, was)
+}
+
+// leave has f give back what the ports of b took that have left with the
+// configuration now.
+func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range Ports(&b.Config) {
 		stays := PortAt(now, p.Id)
 		if stays != nil && stays.Flags&PortXDP == p.Flags&PortXDP || !b.HasDevice(p) {
 			continue
 		}
-		if err := f(b, p, stays); err != nil {
+		if err := f.Leave(b, p, stays); err != nil {
 			return err
 		}
 	}
@@ -206,7 +226,7 @@ func (b *Bridge) leave(now *Config, f Leave) error {
 
 // Mend finishes what a Commit that was killed had begun. The caller holds the
 // lock and is in the bridge's network namespace.
-func (b *Bridge) Mend(leave Leave) error {
+func (b *Bridge) Mend(f Follower) error {
 	g, err := b.openGeneration()
 	if err != nil {
 		return err
@@ -216,10 +236,16 @@ func (b *Bridge) Mend(leave Leave) error {
 		return err
 	}
 	for _, old := range b.generations() {
-		if old.gen != b.gen {
-			if err := old.leave(&b.Config, leave); err != nil {
-				return err
-			}
+		switch {
+		case old.gen == b.gen:
+			continue
+		case old.nextGeneration() == b.gen:
+			err = b.follow(g, old, f)
+		default: // one that was not made current
+			err = old.leave(&b.Config, f)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	for slot := range b.Config.Ports {
@@ -259,16 +285,16 @@ func (b *Bridge) generations() []*Bridge {
 
 // Remove deletes the bridge and everything of it in the kernel. The caller
 // holds the lock.
-func (b *Bridge) Remove(leave Leave) error {
+func (b *Bridge) Remove(f Follower) error {
 	if err := os.Remove(b.pin("current")); err != nil {
 		return err
 	}
-	return b.sweep(leave)
+	return b.sweep(f)
 }
 
 // sweep removes what there is of a bridge that does not exist any more, or not
 // yet.
-func (b *Bridge) sweep(leave Leave) error {
+func (b *Bridge) sweep(f Follower) error {
 	links, err := b.links()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -279,7 +305,7 @@ func (b *Bridge) sweep(leave Leave) error {
 		}
 	}
 	for _, old := range b.generations() {
-		if err := old.leave(&Config{}, leave); err != nil {
+		if err := old.leave(&Config{}, f); err != nil {
 			return err
 		}
 	}

@@ -429,7 +429,7 @@ func (b *Bridge) openGeneration() (*generation, error) {
 		}
 		g.coll.Programs[name] = p
 	}
-	for _, name := range deviceMaps {
+	for _, name := range append([]string{kernelMapStorms}, deviceMaps...) {
 		m, err := b.openTable(name)
 		if err != nil {
 			g.Close()
@@ -484,6 +484,11 @@ func (b *Bridge) collect() error {
 	}
 	for _, e := range entries {
 		old := strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen
+		if old { // half of it must not be taken for what the bridge was
+			if err := os.Remove(b.pin(e.Name(), configPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
 		if old || e.Name() == "next" {
 			if err := os.RemoveAll(b.pin(e.Name())); err != nil {
 				return err

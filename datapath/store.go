@@ -233,7 +233,7 @@ func unescape(name string) string { return unescapes.Replace(name) }
 
 // Sweep removes what commands that were killed left of bridges that do not
 // exist. The caller holds the lock and is in the bridges' network namespace.
-func (s *Store) Sweep(leave Leave) error {
+func (s *Store) Sweep(f Follower) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (s *Store) Sweep(leave Leave) error {
 	for _, e := range entries {
 		if e.Name() != patchDir && !s.Exists(unescape(e.Name())) {
 			b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}
-			if err := b.sweep(leave); err != nil {
+			if err := b.sweep(f); err != nil {
 				return err
 			}
 		}

@@ -95,7 +95,13 @@ func (s *shelf) open(name string) *Bridge {
 }
 
 // keepAll gives nothing back: these ports took nothing.
-func keepAll(*Bridge, *Port, *Port) error { return nil }
+var keepAll keeper
+
+type keeper struct{}
+
+func (keeper) Leave(*Bridge, *Port, *Port) error { return nil }
+
+func (keeper) Follow(*Bridge, *Bridge) error { return nil }
 
 // commit makes a change to a bridge's configuration.
 func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {

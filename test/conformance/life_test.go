@@ -24,6 +24,7 @@ import (
 
 var lifeCases = []conformance{
 	{name: "cli_killed_anywhere", hooks: tcx, run: cliKilledAnywhere},
+	{name: "change_killed", hooks: tcx, run: changeKilled},
 	{name: "two_writers", hooks: tcx, run: twoWriters},
 	{name: "reconfigure_under_load", hooks: tcx, run: reconfigureUnderLoad},
 	{name: "upgrade_under_load", hooks: both, run: upgradeUnderLoad},
@@ -198,6 +199,179 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 	}
 	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, b))
 	l.Bascule("bridge", "set", "br0")
+	wantAsMany(t, l, before)
+}
+
+// changeKilled kills commands that change a setting, mostly after the change is
+// made. The next command that writes, whatever it is about, does what the change
+// brings with it: it leaves nothing that does not fit any more.
+func changeKilled(t *testing.T, hook string) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
+	}
+	l, ends := setupVLANs(t, hook, []string{"10T20", "10"})
+	a, b := ends[0], ends[1]
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	host, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	l.SetUp(host)
+	own := netlab.MAC(host.Attrs().HardwareAddr)
+	x, y := cabled(t, l, hook) // a loop where the host is, too
+	join(l, "br0", x, "30")
+	outside := l.Listen(l.Switch, y)
+	before, err := l.Objects()
+	must(t, err)
+	run := func(commands ...string) func() {
+		return func() {
+			t.Helper()
+			for _, c := range commands {
+				l.Bascule(strings.Fields(c)...)
+			}
+		}
+	}
+	in := func(port string, vid int) func() bool {
+		return func() bool {
+			var list []portVLANs
+			l.JSON(&list, "vlan", "show", "br0", port)
+			for _, v := range list[0].VLANs {
+				if v.VLAN == vid || v.VLAN < vid && vid <= v.End {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	// the VLANs in which a port has addresses that are learned, or that are not
+	known := func(port, kind string, want ...int) {
+		t.Helper()
+		var got []int
+		for _, e := range l.FDB("br0", "--port", port, kind) {
+			got = append(got, e.VLAN)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s has addresses (%s) in VLANs %v, should be in %v", port, kind, got, want)
+		}
+	}
+	flood := func(n int) []netlab.Frame { return l.Frames(n, netlab.Broadcast, A) }
+	crowd := func() {
+		var frames []netlab.Frame
+		for i := range 20 {
+			frames = append(frames, l.Frame(own, netlab.Station(100+i), 60))
+		}
+		l.Send(a, frames...)
+	}
+	atMost := func(want int) func() {
+		return func() {
+			t.Helper()
+			if n := len(l.FDB("br0", "--port", a.Port, "--dynamic")); n > want {
+				t.Errorf("%d learned addresses at a port, should be %d at most", n, want)
+			}
+		}
+	}
+
+	for _, c := range []struct {
+		command string
+		before  func()
+		made    func() bool // is the change made?
+		check   func()      // where it is
+	}{
+		{
+			"vlan del br0 " + a.Port + " 20",
+			func() {
+				run("vlan add br0 "+a.Port+" 20", "fdb add br0 "+C.String()+" "+a.Port+" --vlan 20")()
+				l.Send(a, tag(20)(l.Frame(netlab.Broadcast, A, 60)))
+			},
+			func() bool { return !in(a.Port, 20)() },
+			func() {
+				known(a.Port, "--static")
+				if find(l.FDB("br0"), A, 20) != nil {
+					t.Error("a learned address is left in the VLAN")
+				}
+			},
+		},
+		{"vlan add br0 host0 20", run("vlan add br0 host0 30", "vlan add br0 host0 20", "vlan del br0 host0 20"), in("host0", 20), func() { known("host0", "--static", 20, 30) }},
+		{"vlan del br0 host0 20", run("vlan add br0 host0 20"), func() bool { return !in("host0", 20)() }, func() { known("host0", "--static", 30) }},
+		{
+			"bridge set br0 --fdb-max 5",
+			func() { run("bridge set br0 --fdb-max 1000")(); crowd() },
+			func() bool { return l.Bridge("br0").FDBMax == 5 }, atMost(5),
+		},
+		{
+			"port set br0 " + a.Port + " --fdb-max 5",
+			func() { run("bridge set br0 --fdb-max 1000", "port set br0 "+a.Port+" --fdb-max 0")(); crowd() },
+			func() bool { return l.Port("br0", a.Port).FDBMax == 5 }, atMost(5),
+		},
+		{
+			"port set br0 " + a.Port + " --storm-bcast 1000pps",
+			func() {
+				run("port set br0 "+a.Port+" --storm-bcast none", "port set br0 "+a.Port+" --storm-bcast 1pps")()
+				l.Send(a, flood(30)...) // more than the bucket has
+			},
+			func() bool { return l.Port("br0", a.Port).StormBcast == "1000pps" },
+			func() { l.Reach(a, flood(10), b) },
+		},
+		{
+			"port set br0 " + x + " --loop-guard 1800s",
+			func() {
+				run("port set br0 " + x + " --loop-guard 3600s")()
+				l.Wait(x+" to be blocked", func() bool { // one port in a while is
+					l.Send(outside, l.Frames(1, B, own)...) // comes back to where it is from
+					return l.Port("br0", x).State == "blocked"
+				})
+			},
+			func() bool { return l.Port("br0", x).LoopGuard == "1800s" },
+			func() {
+				t.Helper()
+				if state := l.Port("br0", x).State; state != "forwarding" {
+					t.Errorf("%s is %s with another guard, should be forwarding", x, state)
+				}
+			},
+		},
+		{
+			"bridge set br0 --vlan-filtering=off",
+			func() {
+				l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+				learn(l, a, A)
+			},
+			func() bool { return !l.Bridge("br0").VLANFiltering },
+			func() {
+				known("host0", "--static", 0)
+				known(a.Port, "--dynamic")
+			},
+		},
+	} {
+		args := strings.Fields(c.command)
+		c.before()
+		points := slices.DeleteFunc(killPoints(t, l, strace, args), func(p killPoint) bool {
+			return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
+		})
+		if os.Getenv("BASCULE_KILL") != "everywhere" {
+			rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+			// the former configuration goes by unlinkat, when the next is there
+			slices.SortStableFunc(points, func(p, q killPoint) int { return strings.Compare(q.call, p.call) })
+			points = append(points[:min(4, len(points))], points[max(4, len(points)-3):]...)
+		}
+		made := 0
+		for _, p := range points {
+			c.before()
+			killed := kill(t, l, strace, p, args)
+			l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // mends
+			if c.made() {
+				c.check()
+				if killed {
+					made++
+				}
+			}
+			if t.Failed() {
+				t.Fatalf("the command was %s, killed: %v, in %s number %d", c.command, killed, p.call, p.n)
+			}
+		}
+		t.Logf("%s: killed at %d points of %d after the change was made", c.command, made, len(points))
+		if made == 0 {
+			t.Errorf("%s was never killed after the change was made", c.command)
+		}
+	}
 	wantAsMany(t, l, before)
 }
 
