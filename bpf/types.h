@@ -15,6 +15,7 @@
 #define PORT_WORDS (MAX_PORTS / 64) /* of a set of ports, one bit each */
 
 #define VLANS 4096 /* VLAN identifiers; 0 and 4095 name no VLAN (802.1Q table 9-2) */
+#define CABLES 4 /* patch cables of a bridge that are followed by direct jumps */
 #define SPANS 16 /* span ports of a bridge */
 
 #define FDB_WAYS 4 /* entries of a bucket: one cache line */
@@ -214,6 +215,7 @@ struct config {
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
+	__u16 cables[CABLES]; /* endpoints that the first patch ports lead to, 0 for none */
 	__u16 span_in; /* as of a port, and of all ports */
 	__u16 span_out;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */

@@ -254,6 +254,14 @@ func specialise(c *Config) {
 			f |= kernelFeatureFEATURE_XDP_FLOOD
 		}
 	}
+	clear(c.Cables[:])
+	n := 0
+	for _, p := range ports {
+		if p.Flags&PortPatch != 0 && n < len(c.Cables) {
+			c.Cables[n] = uint16(p.PeerEndpoint)
+			n++
+		}
+	}
 	c.Features = uint32(f)
 	index(c, ports)
 }

@@ -102,6 +102,7 @@ type kernelConfig struct {
 	Snaplen         uint32
 	CaptureRing     uint32
 	CapturePoints   uint32
+	Cables          [4]uint16
 	SpanIn          uint16
 	SpanOut         uint16
 	PortCells       [8192]uint16
