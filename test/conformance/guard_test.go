@@ -14,6 +14,7 @@ import (
 )
 
 var guardCases = []conformance{
+	{name: "binding_private_vlan", hooks: tcx, run: bindingPrivateVLAN},
 	{name: "bindings", hooks: tcx, run: bindings},
 	{name: "source_guard", hooks: both, run: sourceGuard},
 	{name: "source_guard_hosts", hooks: both, run: sourceGuardHosts},
@@ -425,4 +426,25 @@ func raGuard(t *testing.T, hook string) {
 	l.Bascule("bridge", "set", "br0", "--ra-guard=off")
 	l.Bascule("port", "set", "br0", a.Port, "--trusted=off")
 	l.Reach(a, bad, b, c)
+}
+
+// bindingPrivateVLAN: what is bound in a private VLAN is bound where its
+// addresses are.
+func bindingPrivateVLAN(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "private", "br0", "50", "--isolated", "51")
+	l.Bascule("vlan", "add", "br0", a.Port, "51", "--untagged", "--pvid")
+	l.Bascule("vlan", "add", "br0", b.Port, "50", "--untagged", "--pvid")
+	one, other := a.Host(), b.Host()
+	for _, addr := range []string{one.IPv4.String(), one.IPv6.String()} {
+		l.Bascule("binding", "add", "br0", a.Port, a.MAC.String(), addr, "--vlan", "51")
+	}
+	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
+	if err := one.Ping(other.IPv4); err != nil {
+		t.Error(err)
+	}
+	l.Bascule("binding", "del", "br0", one.IPv4.String(), "--vlan", "51")
+	l.Refused([]string{"unknown VLAN 60"}, "binding", "add", "br0", a.Port, a.MAC.String(), "192.0.2.77", "--vlan", "60")
 }

@@ -26,6 +26,7 @@ var stormCases = []conformance{
 	{name: "span_sizes", hooks: tcx, run: spanSizes},
 	{name: "span_life", hooks: both, run: spanLife},
 	{name: "span_refused", hooks: tcx, run: spanRefused},
+	{name: "span_port_refused", hooks: tcx, run: spanPortRefused},
 }
 
 // floods are the kinds of floods that can be limited.
@@ -523,4 +524,19 @@ func spanVLAN(t *testing.T, hook string) {
 	l.Bascule("vlan", "add", "br0", d.Port, "10", "--untagged", "--pvid")
 	frames = l.Frames(50, netlab.Broadcast, D)
 	wantSent(t, l, d, frames, map[*netlab.End][]netlab.Frame{a: frames, b: tag(frames, 10), mon: frames})
+}
+
+// spanPortRefused: a span port has no part in what a switch does.
+func spanPortRefused(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1, "--vlan-filtering")
+	mon := l.NewEnd(l.NewNamespace())
+	l.Bascule("span", "add", "br0", mon.Port)
+	for _, args := range []string{
+		"vlan add br0 " + mon.Port + " 20",
+		"rule add br0 " + mon.Port + " block",
+		"binding add br0 " + mon.Port + " 02:00:00:00:00:88 192.0.2.88 --vlan 1",
+		"fdb add br0 02:00:00:00:00:88 " + mon.Port,
+	} {
+		l.Refused([]string{mon.Port + " is a span port"}, strings.Fields(args)...)
+	}
 }

@@ -4,12 +4,10 @@ package conformance
 
 import (
 	"bytes"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -32,9 +30,6 @@ import (
 )
 
 var watchCases = []conformance{
-	{name: "trace_tags_and_spans", hooks: tcx, run: traceTagsAndSpans},
-	{name: "span_port_refused", hooks: tcx, run: spanPortRefused},
-	{name: "binding_private_vlan", hooks: tcx, run: bindingPrivateVLAN},
 	{name: "capture_frames", hooks: both, run: captureFrames},
 	{name: "capture_choice", hooks: tcx, run: captureChoice},
 	{name: "capture_gso", hooks: tcx, run: captureGSO},
@@ -45,8 +40,6 @@ var watchCases = []conformance{
 	{name: "capture_killed", hooks: both, run: captureKilled},
 	{name: "capture_killed_anywhere", hooks: tcx, run: captureKilledAnywhere},
 	{name: "capture_bridge_deleted", hooks: tcx, run: captureBridgeDeleted},
-	{name: "trace", hooks: both, run: trace},
-	{name: "trace_frames", hooks: tcx, run: traceFrames},
 	{name: "talkers", hooks: both, run: talkers},
 	{name: "top_killed", hooks: tcx, run: topKilled},
 }
@@ -781,248 +774,6 @@ func captureBridgeDeleted(t *testing.T, hook string) {
 	}
 }
 
-// A traceResult is what `bascule -j trace` prints.
-type traceResult struct {
-	Master  string
-	Ifname  string
-	Verdict string
-	Out     []string
-	Steps   []struct{ Name, Text string }
-}
-
-func (r traceResult) String() string {
-	s := fmt.Sprintf("%s, out %v", r.Verdict, r.Out)
-	for _, step := range r.Steps {
-		s += fmt.Sprintf("\n  %s: %s", step.Name, step.Text)
-	}
-	return s
-}
-
-// says reports whether one of the steps has the text.
-func (r traceResult) says(text string) bool {
-	for _, s := range r.Steps {
-		if strings.Contains(s.Text, text) {
-			return true
-		}
-	}
-	return false
-}
-
-// late events are told once a second, of counters that are compared anyway.
-func late(e netlab.Event) bool { return e.Event == "drops" }
-
-// traced traces a frame. Nothing may come of it: no frame, no count, no event,
-// no address.
-func traced(t *testing.T, l *netlab.Lab, m *netlab.Monitor, in *netlab.End, f netlab.Frame) traceResult {
-	t.Helper()
-	state := func() string {
-		var entries []string
-		for _, e := range l.FDB("br0") {
-			entries = append(entries, e.String())
-		}
-		slices.Sort(entries)
-		events := slices.DeleteFunc(m.Events(), late)
-		return fmt.Sprintf("%+v\n%q\n%+v\n%d events\n%v", l.Ports("br0"), entries, l.Bridge("br0"), len(events), program(t, l, in))
-	}
-	l.Deliver(in) // what has arrived until now
-	before := state()
-	var list []traceResult
-	l.JSON(&list, "trace", "br0", "--in", in.Port, hex.EncodeToString([]byte(f)))
-	if len(list) != 1 || list[0].Master != "br0" || list[0].Ifname != in.Port {
-		t.Fatalf("traced: %+v", list)
-	}
-	l.Flush()
-	if after := state(); after != before {
-		t.Errorf("before the trace\n%s\nafter it\n%s", before, after)
-	}
-	for _, e := range l.Ends {
-		if got := e.Received(); len(got) > 0 {
-			t.Errorf("a trace has sent to %s: %v", e.Port, got)
-		}
-	}
-	return list[0]
-}
-
-// trace: what is said of a frame is what then happens to it.
-func trace(t *testing.T, hook string) {
-	l, ends := setup(t, hook, 4, "--ageing", "1h")
-	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
-	m := l.NewMonitor("br0", a)
-	b.SetMTU(1400)
-	learn(l, a, A)
-	learn(l, b, B)
-	l.Bascule("fdb", "add", "br0", D.String(), d.Port)
-	set := func(e *netlab.End, flags ...string) func() {
-		return func() { l.Bascule(append([]string{"port", "set", "br0", e.Port}, flags...)...) }
-	}
-	bridge := func(flags ...string) func() {
-		return func() { l.Bascule(append([]string{"bridge", "set", "br0"}, flags...)...) }
-	}
-	all := func(f ...func()) func() {
-		return func() {
-			for _, g := range f {
-				g()
-			}
-		}
-	}
-	X := netlab.Station(100)
-	reserved := netlab.MAC{1, 0x80, 0xc2, 0, 0, 3}
-	const full = 1514
-	for _, c := range []struct {
-		name    string
-		before  func()
-		in      *netlab.End
-		frame   netlab.Frame
-		verdict string
-		says    string
-	}{
-		{"known", nil, a, l.Frame(B, A, 60), "forwarded", "is behind p2 (dynamic)"},
-		{"static", nil, a, l.Frame(D, A, 60), "forwarded", "is behind p4 (static)"},
-		{"unknown", nil, a, l.Frame(X, A, 60), "flooded", "is unknown"},
-		{"broadcast", nil, a, l.Frame(netlab.Broadcast, A, 60), "flooded", "every station"},
-		{"group", nil, a, l.Frame(netlab.Group(1), A, 60), "flooded", "a group"},
-		{"new source", nil, a, l.Frame(B, netlab.Station(50), 60), "forwarded", "is new on p1"},
-		{"source moves", nil, c, l.Frame(B, netlab.Station(50), 60), "forwarded", "moves to p3"},
-		{"source is static elsewhere", nil, a, l.Frame(B, D, 60), "forwarded", "it is static on p4"},
-		{"same port", nil, a, l.Frame(A, A, 60), "dropped: same-port", "does not hairpin"},
-		{"hairpin", set(a, "--hairpin"), a, l.Frame(A, A, 60), "forwarded", ""},
-		{"hairpin flood", nil, a, l.Frame(netlab.Broadcast, A, 60), "flooded", "to p1"},
-		{"bad source", set(a, "--hairpin=off"), a, l.Frame(B, netlab.Group(2), 60), "dropped: bad-source", ""},
-		{"no source", nil, a, l.Frame(B, netlab.MAC{}, 60), "dropped: bad-source", ""},
-		{"reserved", nil, a, l.Frame(reserved, A, 60), "dropped: reserved", ""},
-		{"reserved, open", bridge("--group-fwd-mask", "8"), a, l.Frame(reserved, A, 60), "flooded", ""},
-		{"as large as fits", bridge("--group-fwd-mask", "0"), a, l.Frame(B, A, 1414), "forwarded", ""},
-		{"too large", nil, a, l.Frame(B, A, 1415), "dropped: mtu", "too large"},
-		{"too large for some", nil, a, l.Frame(netlab.Broadcast, A, full), "flooded", "not to p2: it is too large"},
-		{"tagged, as large as fits", nil, a, l.Frame(netlab.Broadcast, A, 1414).Tagged(10, 3), "flooded", "tag of VLAN 10"},
-		{"tagged, too large", nil, a, l.Frame(netlab.Broadcast, A, 1415).Tagged(10, 3), "flooded", "not to p2: it is too large"},
-		{"two tags, as large as fits", nil, a, l.Frame(netlab.Broadcast, A, 1410).Tagged(20, 0).Tagged(10, 3), "flooded", "to p2"},
-		{"two tags, on top of the MTU", nil, a, l.Frame(netlab.Broadcast, A, 1414).Tagged(20, 0).Tagged(10, 3), "flooded", ""},
-		{"two tags, too large", nil, a, l.Frame(netlab.Broadcast, A, 1415).Tagged(20, 0).Tagged(10, 3), "flooded", "not to p2"},
-		{"priority tag", nil, a, l.Frame(B, A, 100).Tagged(0, 3), "forwarded", ""},
-		{"known in another VLAN", nil, a, l.Frame(B, A, 100).Tagged(11, 3), "flooded", "is unknown"},
-		{"protected", all(set(a, "--isolated"), set(b, "--isolated")), a, l.Frame(B, A, 60), "dropped: protected", "share a protected domain"},
-		{"protected flood", nil, a, l.Frame(netlab.Broadcast, A, 60), "flooded", "not to p2: the two ports share"},
-		{"learn off", all(set(a, "--isolated=off"), set(c, "--learn=off")), c, l.Frame(B, netlab.Station(60), 60), "forwarded", "does not learn"},
-		{"discover off", set(c, "--discover=off", "--bcast-flood=off"), a, l.Frame(X, A, 60), "flooded", "not to p3: its discover is off"},
-		{"broadcast off", nil, a, l.Frame(netlab.Broadcast, A, 60), "flooded", "not to p3: its bcast-flood is off"},
-		{"nobody to take it", all(set(b, "--mcast-flood=off"), set(c, "--mcast-flood=off"), set(d, "--mcast-flood=off")), a,
-			l.Frame(netlab.Group(1), A, 60), "dropped: no-member", ""},
-		{"full", bridge("--fdb-max", "5"), a, l.Frame(D, netlab.Station(70), 60), "forwarded", "there is no room"},
-	} {
-		if c.before != nil {
-			c.before()
-		}
-		l.Wait("events to be shown", func() bool { // there are none soon after the last
-			n := len(slices.DeleteFunc(m.Events(), late))
-			time.Sleep(50 * time.Millisecond)
-			return len(slices.DeleteFunc(m.Events(), late)) == n
-		})
-		said := traced(t, l, m, c.in, c.frame)
-		before := l.Port("br0", c.in.Port).Drops
-		var out []string
-		for e, frames := range l.Deliver(c.in, c.frame) {
-			for _, f := range frames {
-				out = append(out, e.Port)
-				if f != c.frame {
-					t.Errorf("%s: %v arrived at %s", c.name, f, e.Port)
-				}
-			}
-		}
-		slices.Sort(out)
-		slices.Sort(said.Out)
-		if !slices.Equal(said.Out, out) || said.Verdict != c.verdict || !said.says(c.says) {
-			t.Errorf("%s: it left by %v, should be %s and say %q; traced: %v", c.name, out, c.verdict, c.says, said)
-		}
-		reason, dropped := strings.CutPrefix(said.Verdict, "dropped: ")
-		after := l.Port("br0", c.in.Port).Drops
-		if dropped && after[reason] != before[reason]+1 || !dropped && said.Verdict == "forwarded" && !maps.Equal(after, before) {
-			t.Errorf("%s: traced as %s, and %s counted %v, before %v", c.name, said.Verdict, c.in.Port, after, before)
-		}
-		if t.Failed() {
-			t.FailNow()
-		}
-	}
-	m.Stop()
-}
-
-// traceFrames: frames from everywhere, and those that are none.
-func traceFrames(t *testing.T, hook string) {
-	l, ends := setup(t, hook, 3)
-	a, b := ends[0], ends[1]
-	learn(l, b, B)
-	f := l.Frame(B, A, 60)
-	bytes := hex.EncodeToString([]byte(f))
-	verdict := func(out string) string {
-		t.Helper()
-		var list []traceResult
-		must(t, json.Unmarshal([]byte(out), &list))
-		return fmt.Sprintf("%s %v", list[0].Verdict, list[0].Out)
-	}
-	in := func(stdin string, args ...string) {
-		t.Helper()
-		cmd := l.Command(append([]string{"-j", "trace", "br0", "--in", a.Port}, args...)...)
-		cmd.Stdin = strings.NewReader(stdin)
-		r, err := netlab.RunCommand(cmd)
-		must(t, err)
-		if r.Exit != 0 {
-			t.Fatal(r)
-		}
-		if got := verdict(r.Stdout); got != "forwarded [p2]" {
-			t.Errorf("%v: %s", args, got)
-		}
-	}
-	in("", "--dst", B.String())
-	in("", bytes)
-	in(bytes, "-")
-
-	// what a capture has written can be traced
-	file := filepath.Join(t.TempDir(), "frames.pcapng")
-	run := startCapture(t, l, "-w", file)
-	l.Wait("the capture to begin", func() bool {
-		info, err := os.Stat(file)
-		return err == nil && info.Size() > 0
-	})
-	l.Reach(a, []netlab.Frame{f}, b)
-	in("", "--dst", B.String()) // while it runs: it is not captured
-	if captured, _ := run.stop(); captured != 2 {
-		t.Errorf("%d frames captured, should be 2", captured)
-	}
-	in("", "--pcap", file)
-	in("", "--pcap", file, "--packet", "2")
-	written, err := os.ReadFile(file)
-	must(t, err)
-	in(string(written), "-")
-
-	// the smallest and the largest that can be
-	in("", bytes[:28])
-	for _, c := range []struct {
-		words []string
-		args  string
-	}{
-		{[]string{"nope"}, "--in nope " + bytes},
-		{[]string{"no bridge br7"}, ""},
-		{[]string{"FRAME", "13 bytes"}, "--in p1 " + bytes[:26]},
-		{[]string{"9014 bytes", "trial"}, "--in p1 --size 9014 --dst " + B.String()},
-		{[]string{"--in is missing"}, bytes},
-	} {
-		bridge := "br0"
-		if c.args == "" {
-			bridge, c.args = "br7", "--in p1 "+bytes
-		}
-		l.Refused(c.words, append([]string{"trace", bridge}, strings.Fields(c.args)...)...)
-	}
-	// a frame that ends within its tag
-	if got := verdict(l.Bascule("-j", "trace", "br0", "--in", a.Port, bytes[:24]+"8100"+"00")); got != "dropped: malformed []" {
-		t.Errorf("a frame that ends within its tag: %s", got)
-	}
-	l.Reach(a, []netlab.Frame{f[:12] + "\x81\x00\x00"})
-	// a port whose device has gone
-	ends[2].Unplug()
-	l.Refused([]string{"p3", "no device"}, "trace", "br0", "--in", "p3", bytes)
-	in("", "--dst", B.String())
-}
-
 // talkers counts frames by their sources, exactly, and only while somebody
 // asks for it.
 func talkers(t *testing.T, hook string) {
@@ -1139,82 +890,4 @@ func topKilled(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(100, B, A), b)
 	counts(false, "nobody looks")
 	asBefore(t, l, a, was, had)
-}
-
-// traceTagsAndSpans: a trial has its tag where a real frame has it, which is what
-// the MTU is about, and tells of every copy.
-func traceTagsAndSpans(t *testing.T, hook string) {
-	l := netlab.New(t)
-	ends := l.NewEnds(3)
-	a, b, mon := ends[0], ends[1], ends[2]
-	l.AddBridge("br0", hook, ends[:2], "--vlan-filtering", "--vlan-protocol", "802.1ad")
-	l.Bascule("span", "add", "br0", mon.Port, "--direction", "both")
-	frames := []netlab.Frame{l.Frame(netlab.Broadcast, A, 1514).Tagged(5, 0)} // a customer's tag
-	l.Deliver(a, frames...)
-	if tx := l.Port("br0", b.Port).Stats64.TX.Packets; tx != 1 {
-		t.Errorf("%d frames left", tx)
-	}
-	var traced []struct {
-		Verdict string
-		Out     []string
-		Steps   []struct{ Name, Text string }
-	}
-	trace := func(args ...string) string {
-		l.JSON(&traced, append([]string{"trace", "br0", "--in", a.Port}, args...)...)
-		var text []string
-		for _, s := range traced[0].Steps {
-			text = append(text, s.Text)
-		}
-		return strings.Join(text, "; ")
-	}
-	trace("--dst", "ff:ff:ff:ff:ff:ff", "--vlan", "5", "--size", "1518")
-	if traced[0].Verdict != "flooded" || !slices.Equal(traced[0].Out, []string{b.Port}) {
-		t.Errorf("traced: %s by %v", traced[0].Verdict, traced[0].Out)
-	}
-	text := trace("--dst", "ff:ff:ff:ff:ff:ff")
-	for _, want := range []string{"a copy of what comes in goes to " + mon.Port, "a copy of what leaves by " + b.Port + " goes to " + mon.Port} {
-		if !strings.Contains(text, want) {
-			t.Errorf("trace says %q, and not %q", text, want)
-		}
-	}
-	if text := trace("--dst", "01:80:c2:00:00:00"); !strings.Contains(text, "a copy of what comes in") {
-		t.Errorf("of a frame that is dropped early trace says %q", text)
-	}
-	l.Refused([]string{"without its header", "give it 34 bytes"}, "trace", "br0", "--in", a.Port, "ffffffffffff0200000000010800")
-}
-
-// spanPortRefused: a span port has no part in what a switch does.
-func spanPortRefused(t *testing.T, hook string) {
-	l, _ := setup(t, hook, 1, "--vlan-filtering")
-	mon := l.NewEnd(l.NewNamespace())
-	l.Bascule("span", "add", "br0", mon.Port)
-	for _, args := range []string{
-		"vlan add br0 " + mon.Port + " 20",
-		"rule add br0 " + mon.Port + " block",
-		"binding add br0 " + mon.Port + " 02:00:00:00:00:88 192.0.2.88 --vlan 1",
-		"fdb add br0 02:00:00:00:00:88 " + mon.Port,
-	} {
-		l.Refused([]string{mon.Port + " is a span port"}, strings.Fields(args)...)
-	}
-}
-
-// bindingPrivateVLAN: what is bound in a private VLAN is bound where its
-// addresses are.
-func bindingPrivateVLAN(t *testing.T, hook string) {
-	l, ends := setup(t, hook, 2)
-	a, b := ends[0], ends[1]
-	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
-	l.Bascule("vlan", "private", "br0", "50", "--isolated", "51")
-	l.Bascule("vlan", "add", "br0", a.Port, "51", "--untagged", "--pvid")
-	l.Bascule("vlan", "add", "br0", b.Port, "50", "--untagged", "--pvid")
-	one, other := a.Host(), b.Host()
-	for _, addr := range []string{one.IPv4.String(), one.IPv6.String()} {
-		l.Bascule("binding", "add", "br0", a.Port, a.MAC.String(), addr, "--vlan", "51")
-	}
-	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
-	if err := one.Ping(other.IPv4); err != nil {
-		t.Error(err)
-	}
-	l.Bascule("binding", "del", "br0", one.IPv4.String(), "--vlan", "51")
-	l.Refused([]string{"unknown VLAN 60"}, "binding", "add", "br0", a.Port, a.MAC.String(), "192.0.2.77", "--vlan", "60")
 }
