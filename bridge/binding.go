@@ -57,17 +57,9 @@ func ParseAddress(s string) (netip.Addr, error) {
 func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	list = []Binding{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
-		devices, err := links()
+		names, err := portNames(b, "show the bindings of "+name, name, port)
 		if err != nil {
 			return err
-		}
-		names, known := map[uint32]string{}, port == ""
-		for _, p := range datapath.Ports(&b.Config) {
-			names[p.Id] = portName(b, p, devices)
-			known = known || names[p.Id] == port
-		}
-		if !known {
-			return refused("show the bindings of "+name, port+" is no port of this bridge", "see 'bascule port show "+name+"'")
 		}
 		bindings, err := b.Bindings()
 		if err != nil {

@@ -427,6 +427,24 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	return list, err
 }
 
+// portNames returns the names of a bridge's ports by id; the one that is asked
+// for must be among them, "" asks for none.
+func portNames(b *datapath.Bridge, what, bridge, port string) (map[uint32]string, error) {
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	names, known := map[uint32]string{}, port == ""
+	for _, p := range datapath.Ports(&b.Config) {
+		names[p.Id] = portName(b, p, devices)
+		known = known || names[p.Id] == port
+	}
+	if !known {
+		return nil, refused(what, port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+	}
+	return names, nil
+}
+
 // inOrder returns the ports in the order in which they were added.
 func inOrder(c *datapath.Config) []*datapath.Port {
 	ports := datapath.Ports(c)

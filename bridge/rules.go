@@ -48,17 +48,9 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	list = []PortRule{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(r PortRule) bool { return r.Bridge == name })
-		devices, err := links()
+		names, err := portNames(b, "show the rules of "+name, name, port)
 		if err != nil {
 			return err
-		}
-		names, known := map[uint32]string{}, port == ""
-		for _, p := range datapath.Ports(&b.Config) {
-			names[p.Id] = portName(b, p, devices)
-			known = known || names[p.Id] == port
-		}
-		if !known {
-			return refused("show the rules of "+bridge, port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
 		}
 		rules, err := b.Rules()
 		if err != nil {
