@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package pf is the language of pf.conf(5), as a bridge understands it: it
+// parses and prints rulesets and compiles them to what the datapath looks up.
+// It knows nothing of maps, devices or bridges.
+package pf
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Pos is a place in a file. Lines and columns count from 1; columns are bytes.
+type Pos struct {
+	File   string
+	Line   int
+	Column int
+}
+
+// Ruleset is what a file says when its macros, includes and lists have been
+// expanded: options, tables, and the rules in the order in which they are
+// tried.
+type Ruleset struct {
+	Options Options
+	Tables  []Table // in the order of their definitions; those of anchors are with the anchors
+	Rules   []Rule
+	Ether   []EtherRule
+}
+
+// Action is what a rule does with a packet.
+type Action uint8
+
+// The actions. An anchor is a rule whose Body is tried where it stands.
+const (
+	Pass Action = iota
+	Block
+	Match
+	CallAnchor
+)
+
+// Direction is that of a packet through a port, seen from the bridge.
+type Direction uint8
+
+// The directions.
+const (
+	Both Direction = iota
+	In
+	Out
+)
+
+// Family is an address family.
+type Family uint8
+
+// The families; 0 is any.
+const (
+	Inet  Family = 4
+	Inet6 Family = 6
+)
+
+// Return is what `block` answers.
+type Return uint8
+
+// The answers of a block rule. ReturnPolicy is what `set block-policy` says.
+const (
+	ReturnPolicy Return = iota
+	ReturnDrop          // block drop
+	ReturnAll           // block return: RST to TCP, unreachable to the rest
+	ReturnRST           // block return-rst [(ttl N)]
+	ReturnICMP          // block return-icmp, return-icmp6
+)
+
+// ICMPCode is a type and code of ICMP, as `return-icmp(port-unr)` names it.
+type ICMPCode struct {
+	Type, Code uint8
+}
+
+// Log says what of a rule's packets goes to the log.
+type Log uint8
+
+// The options of log, as bits.
+const (
+	Logged     Log = 1 << iota // the packet that the rule was applied to
+	LogAll                     // every packet of the connection
+	LogMatches                 // and every rule that matches it
+	LogUser                    // accepted; there is no user on a bridge
+)
+
+// Interface is what `on` and `received-on` name: a port, a group of ports, or
+// "any". The zero value is no condition.
+type Interface struct {
+	Name string
+	Not  bool
+}
+
+// Rule is a filter rule, or the call of an anchor.
+type Rule struct {
+	Pos    Pos
+	Action Action
+	Return Return
+	// of ReturnRST: the TTL, 0 for the default; of ReturnAll and ReturnICMP:
+	// what is answered, zero for the default (port unreachable)
+	ReturnTTL   uint8
+	ReturnICMP4 ICMPCode
+	ReturnICMP6 ICMPCode
+
+	Direction  Direction
+	Log        Log
+	LogTo      string // "pflog1"; empty for pflog0
+	Quick      bool
+	On         Interface
+	ReceivedOn Interface
+	Family     Family
+	HasProto   bool
+	Proto      uint8 // IP protocol number
+	From, To   Endpoint
+
+	Flags     TCPFlags // what the rule says or has by default
+	HasICMP   bool
+	ICMPType  uint8
+	HasCode   bool
+	ICMPCode  uint8
+	HasTOS    bool
+	TOS       uint8
+	Fragment  bool
+	AllowOpts bool
+	Once      bool
+	HasPrio   bool // prio N: packets of this priority
+	Prio      uint8
+	SetPrio   [2]uint8 // set prio N or (N, M), each + 1; 0 for none
+
+	State       Keep
+	StateOpts   StateOptions
+	Tag         string
+	Tagged      string
+	NotTagged   bool
+	Label       string
+	Probability float64 // 0 < p <= 1; 0 is no condition
+
+	Anchor *Anchor // of CallAnchor
+}
+
+// Anchor is where rules of another ruleset are tried.
+type Anchor struct {
+	Name string   // as written, with "/*" at its end if all below it are tried; empty if it has none
+	Body *Ruleset // between braces; nil if it has none. Options are zero
+}
+
+// Endpoint is one side of from and to: a host and, for TCP and UDP, its ports.
+type Endpoint struct {
+	Not  bool
+	Host Host
+	Port Port
+}
+
+// HostKind says what a Host is.
+type HostKind uint8
+
+// The kinds of hosts.
+const (
+	AnyHost    HostKind = iota
+	Prefix              // Addr/Bits
+	Wildcard            // Addr with any netmask: Mask
+	Range               // Addr - Last
+	InTable             // <Name>
+	Dynamic             // (Name:modifiers)
+	NoRoute             // no-route
+	URPFFailed          // urpf-failed
+)
+
+// Host is an address or a set of them.
+type Host struct {
+	Kind  HostKind
+	Addr  netip.Addr // Prefix: masked
+	Bits  int        // Prefix, and of Dynamic if it has a mask; -1 otherwise
+	Last  netip.Addr // Range
+	Name  string     // InTable, Dynamic
+	Modes []string   // Dynamic: "network", "broadcast", "peer", "0", in this order
+}
+
+// PortOp is how a port is compared.
+type PortOp uint8
+
+// The operators, as pf.conf(5) writes them.
+const (
+	AnyPort      PortOp = iota
+	PortEqual           // =
+	PortNotEqual        // !=
+	PortLess            // <
+	PortAtMost          // <=
+	PortGreater         // >
+	PortAtLeast         // >=
+	PortInside          // lo >< hi, without the two
+	PortOutside         // lo <> hi, without the two
+	PortRange           // lo:hi, with the two
+)
+
+// Port is a condition on a port.
+type Port struct {
+	Op     PortOp
+	Lo, Hi uint16
+}
+
+// TCPFlags is a condition on the flags of TCP: those of Of that are set are
+// those of Set. Of == 0 is any.
+type TCPFlags struct {
+	Set, Of uint8
+}
+
+// The flags, as in a packet.
+const (
+	FIN uint8 = 1 << iota
+	SYN
+	RST
+	PSH
+	ACK
+	URG
+	ECE
+	CWR
+)
+
+// Keep says whether a rule keeps state, and how.
+type Keep uint8
+
+// How state is kept. Rules that pass have KeepState unless they say otherwise;
+// others have NoState.
+const (
+	NoState Keep = iota
+	KeepState
+	ModulateState
+	SynproxyState
+)
+
+// StateOptions are what follows keep state in parentheses. Zero values are
+// those that are not given.
+type StateOptions struct {
+	Max            uint32
+	NoSync         bool
+	SourceTrack    SourceTrack
+	MaxSrcNodes    uint32
+	MaxSrcStates   uint32
+	MaxSrcConn     uint32
+	MaxSrcConnRate uint32 // connections
+	MaxSrcConnSecs uint32 // in so many seconds
+	Overload       string // table
+	OverloadFlush  bool   // flush: states that the rule made
+	OverloadGlobal bool   // flush global: all of the source
+	Policy         StatePolicy
+	Sloppy, Pflow  bool
+	Timeouts       Timeouts
+}
+
+// SourceTrack is whose states are counted together.
+type SourceTrack uint8
+
+// The kinds of source tracking.
+const (
+	NoSourceTrack SourceTrack = iota
+	SourceTrackGlobal
+	SourceTrackRule
+)
+
+// StatePolicy says where a state holds.
+type StatePolicy uint8
+
+// The policies. The zero value is what `set state-policy` says, or floating.
+const (
+	DefaultPolicy StatePolicy = iota
+	Floating
+	IfBound
+)
+
+// TimeoutName indexes Timeouts.
+type TimeoutName int
+
+// The timeouts of pf.conf(5), in the order in which pfctl prints them.
+const (
+	TCPFirst TimeoutName = iota
+	TCPOpening
+	TCPEstablished
+	TCPClosing
+	TCPFinwait
+	TCPClosed
+	TCPTsdiff
+	UDPFirst
+	UDPSingle
+	UDPMultiple
+	ICMPFirst
+	ICMPError
+	OtherFirst
+	OtherSingle
+	OtherMultiple
+	Frag
+	Interval
+	AdaptiveStart // states
+	AdaptiveEnd   // states
+	SrcTrack
+	TimeoutCount
+)
+
+// Timeout is a value and whether it is given at all.
+type Timeout struct {
+	Given bool
+	Value uint32 // seconds; of the adaptive ones, states
+}
+
+// Timeouts are the timeouts that a file or a rule gives.
+type Timeouts [TimeoutCount]Timeout
+
+// LimitName indexes Limits.
+type LimitName int
+
+// The limits of pf.conf(5), in the order in which pfctl prints them.
+const (
+	LimitStates LimitName = iota
+	LimitSrcNodes
+	LimitFrags
+	LimitTables
+	LimitTableEntries
+	LimitAnchors
+	LimitCount
+)
+
+// Limit is a limit and whether it is given at all.
+type Limit struct {
+	Given bool
+	Value uint32
+}
+
+// Options are what `set` sets. Zero values are those that are not given.
+type Options struct {
+	Skip          []Interface // set skip on
+	BlockPolicy   Return      // ReturnDrop or ReturnAll
+	StatePolicy   StatePolicy
+	StateDefaults *StateOptions
+	Timeouts      Timeouts
+	Limits        [LimitCount]Limit
+	Optimization  string // default, normal, high-latency, satellite, aggressive, conservative
+	RulesetOpt    string // none, basic, profile
+	LogInterface  string
+	Debug         string
+	Reassemble    string // "yes", "no", "yes no-df": what it means on a bridge is in the manual
+	HostID        string
+	Fingerprints  string
+	Order         []string // names of what was set, in the order of the file, for printing
+}
+
+// Table is a table's definition.
+type Table struct {
+	Pos      Pos
+	Name     string
+	Persist  bool
+	Const    bool
+	Counters bool
+	Given    bool         // has a list or a file: its contents are set when it is loaded
+	Files    []string     // as written
+	Entries  []TableEntry // of the list and of the files
+}
+
+// TableEntry is an address or network of a table.
+type TableEntry struct {
+	Not    bool
+	Prefix netip.Prefix // masked
+}
+
+// EtherRule is a rule for frames whatever they carry (FreeBSD's pf.conf(5),
+// ETHERNET FILTERING).
+type EtherRule struct {
+	Pos       Pos
+	Action    Action // Pass or Block
+	Direction Direction
+	Quick     bool
+	On        Interface
+	HasProto  bool
+	Proto     uint16 // EtherType
+	From, To  EtherHost
+	L3From    Host // AnyHost, Prefix or InTable
+	L3FromNot bool
+	L3To      Host
+	L3ToNot   bool
+	Tag       string
+	Tagged    string
+	NotTagged bool
+	Label     string
+}
+
+// EtherHost is a MAC address under a mask. Its mask is 0 for any.
+type EtherHost struct {
+	Not       bool
+	MAC, Mask [6]byte
+}
+
+// DefaultTimeouts are those of pf.conf(5).
+func DefaultTimeouts() [TimeoutCount]uint32 {
+	seconds := func(d time.Duration) uint32 { return uint32(d / time.Second) }
+	return [TimeoutCount]uint32{
+		TCPFirst:       120,
+		TCPOpening:     30,
+		TCPEstablished: seconds(24 * time.Hour),
+		TCPClosing:     seconds(15 * time.Minute),
+		TCPFinwait:     45,
+		TCPClosed:      90,
+		TCPTsdiff:      30,
+		UDPFirst:       60,
+		UDPSingle:      30,
+		UDPMultiple:    60,
+		ICMPFirst:      20,
+		ICMPError:      10,
+		OtherFirst:     60,
+		OtherSingle:    30,
+		OtherMultiple:  60,
+		Frag:           60,
+		Interval:       10,
+		AdaptiveStart:  60000,
+		AdaptiveEnd:    120000,
+		SrcTrack:       0,
+	}
+}
+
+// DefaultLimits are those of pf.conf(5), but for tables: a bridge has 64 at most.
+func DefaultLimits() [LimitCount]uint32 {
+	return [LimitCount]uint32{
+		LimitStates:       100000,
+		LimitSrcNodes:     10000,
+		LimitFrags:        65536 / 4,
+		LimitTables:       64,
+		LimitTableEntries: 200000,
+		LimitAnchors:      512,
+	}
+}
