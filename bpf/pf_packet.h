@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * What pf looks at of a packet. Most packets are TCP, UDP or an echo over plain
+ * IP: these are read where they are. The rest (options, extension headers,
+ * fragments, errors of ICMP that quote a packet) takes a function of its own,
+ * which only tcx has.
+ */
+#pragma once
+
+#include <linux/icmp.h>
+#include <linux/icmpv6.h>
+#include <linux/udp.h>
+
+#include "verdict.h"
+
+enum pf_packet_flag {
+	PF_P_FRAGMENT = 1 << 0, /* of a larger packet */
+	PF_P_LATER = 1 << 1, /* not the first: its ports are the first one's */
+	PF_P_UNKNOWN = 1 << 2, /* later, and of the first nothing is known */
+	PF_P_OPTIONS = 1 << 3, /* has IP options that need allow-opts */
+	PF_P_ERROR = 1 << 4, /* ICMP about another packet, which `quoted` tells of */
+	PF_P_NO_STATE = 1 << 5, /* a message that has no answer: no state is made for it */
+};
+
+struct pf_packet {
+	struct pf_key key;
+	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted */
+	u32 quoted_seq; /* its TCP sequence number */
+	u32 seq; /* TCP */
+	u32 ack;
+	u32 payload; /* bytes of TCP's data */
+	u32 l3; /* where the IP header is, from the frame's start */
+	u32 l4; /* and the header behind it */
+	u32 length; /* of the IP packet */
+	u32 state; /* place of its state + 1, 0 for none */
+	u16 window;
+	u16 icmp; /* type << 8 | code */
+	u8 options; /* words of TCP's options */
+	u8 tcp_flags;
+	u8 tos;
+	u8 family; /* 4 or 6 */
+	u8 flags; /* enum pf_packet_flag */
+	u8 side; /* of the key, that sends it */
+	u8 quoted_side; /* that sent what is quoted */
+	u8 proto;
+	/* what has been judged of it */
+	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
+	u32 tag;
+	u8 judged[2]; /* whether it has been */
+	u8 made; /* a state has been made */
+	u8 answer; /* enum pf_return, of the rule that blocks it */
+	u8 direction; /* of the rules that are tried: 0 in, 1 out */
+	u8 priority;
+	u16 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_packet);
+} pf_packets SEC(".maps");
+
+/* The packet that this CPU looks at. */
+static __always_inline struct pf_packet *pf_packet(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_packets, &zero);
+}
+
+/* What pf has to do with a frame. */
+enum pf_look {
+	PF_LOOK_NONE, /* not looked yet */
+	PF_LOOK_NOT_IP, /* nothing */
+	PF_LOOK_STATE, /* it belongs to a connection that is known: it passes */
+	PF_LOOK_JUDGE, /* rules decide */
+	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
+	PF_LOOK_LEAVE, /* for tcx */
+};
+
+#define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
+
+/* Puts the lower side first; the ports go along unless they are no sides' own. */
+static __always_inline void pf_key_set(struct pf_key *key, u8 *side, const u32 *src,
+				       const u32 *dst, u32 sport, u32 dport, bool own)
+{
+	bool swap = false;
+
+#pragma unroll
+	for (int i = 3; i >= 0; i--) {
+		if (src[i] != dst[i]) {
+			swap = src[i] > dst[i];
+			goto known;
+		}
+	}
+	swap = own && sport > dport;
+known:
+	*side = swap;
+	/* the indices are constants, for the verifier and for speed */
+	if (swap) {
+		__builtin_memcpy(key->address[0], dst, 16);
+		__builtin_memcpy(key->address[1], src, 16);
+	} else {
+		__builtin_memcpy(key->address[0], src, 16);
+		__builtin_memcpy(key->address[1], dst, 16);
+	}
+	key->port[0] = swap && own ? dport : sport;
+	key->port[1] = swap && own ? sport : dport;
+}
+
+/* A query of ICMP and its answer are of one kind: the type of the query. 0: neither. */
+static __always_inline u32 pf_icmp_query(u32 type)
+{
+	switch (type) {
+	case ICMP_ECHO:
+	case ICMP_ECHOREPLY:
+		return ICMP_ECHO;
+	case ICMP_TIMESTAMP:
+	case ICMP_TIMESTAMPREPLY:
+		return ICMP_TIMESTAMP;
+	case ICMP_INFO_REQUEST:
+	case ICMP_INFO_REPLY:
+		return ICMP_INFO_REQUEST;
+	case ICMP_ADDRESS:
+	case ICMP_ADDRESSREPLY:
+		return ICMP_ADDRESS;
+	}
+	return 0;
+}
+
+static __always_inline void pf_read_tcp(struct pf_packet *p, const struct tcphdr *tcp, u32 room)
+{
+	p->seq = bpf_ntohl(tcp->seq);
+	p->ack = bpf_ntohl(tcp->ack_seq);
+	p->window = bpf_ntohs(tcp->window);
+	p->tcp_flags = ((const u8 *)tcp)[13];
+	p->options = tcp->doff - 5;
+	p->payload = room - tcp->doff * 4;
+}
+
+/*
+ * Reads a plain packet, whose headers are all where the program may look. False:
+ * it is not one. `at` is where the IP header is, `type` the EtherType before it.
+ */
+static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, void *data,
+				    void *data_end, u32 at, u16 type)
+{
+	u32 src[4], dst[4], room, rest = f->len - at;
+	void *l4;
+
+	p->flags = 0;
+	p->l3 = at;
+	if (type == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + at;
+
+		if ((void *)(ip + 1) > data_end)
+			return false;
+		if (*(u8 *)ip != 0x45 || (ip->frag_off & bpf_htons(0x3fff)))
+			return false;
+		src[0] = src[1] = dst[0] = dst[1] = 0;
+		src[2] = dst[2] = IPV4_MAPPED;
+		src[3] = ip->saddr;
+		dst[3] = ip->daddr;
+		p->proto = ip->protocol;
+		p->tos = ip->tos;
+		p->family = 4;
+		p->length = bpf_ntohs(ip->tot_len);
+		l4 = ip + 1;
+		p->l4 = at + sizeof(*ip);
+		if (p->length < sizeof(*ip))
+			return false;
+		room = p->length - sizeof(*ip);
+	} else {
+		struct ipv6hdr *ip = data + at;
+
+		if ((void *)(ip + 1) > data_end || *(u8 *)ip >> 4 != 6)
+			return false;
+		__builtin_memcpy(src, &ip->saddr, 16);
+		__builtin_memcpy(dst, &ip->daddr, 16);
+		p->proto = ip->nexthdr;
+		p->tos = bpf_ntohs(*(u16 *)ip) >> 4;
+		p->family = 6;
+		room = bpf_ntohs(ip->payload_len);
+		p->length = room + sizeof(*ip);
+		l4 = ip + 1;
+		p->l4 = at + sizeof(*ip);
+	}
+	if (p->length > rest)
+		return false;
+	if (p->proto == IPPROTO_TCP) {
+		struct tcphdr *tcp = l4;
+
+		if ((void *)(tcp + 1) > data_end || tcp->doff < 5 || room < tcp->doff * 4)
+			return false;
+		pf_read_tcp(p, tcp, room);
+		pf_key_set(&p->key, &p->side, src, dst, tcp->source, tcp->dest, true);
+	} else if (p->proto == IPPROTO_UDP) {
+		struct udphdr *udp = l4;
+
+		if ((void *)(udp + 1) > data_end || room < sizeof(*udp))
+			return false;
+		pf_key_set(&p->key, &p->side, src, dst, udp->source, udp->dest, true);
+	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		struct icmphdr *icmp = l4;
+		u32 kind;
+
+		if ((void *)(icmp + 1) > data_end || room < sizeof(*icmp))
+			return false;
+		/* a protocol in the wrong family is any other protocol */
+		if ((p->proto == IPPROTO_ICMP) != (p->family == 4))
+			return false;
+		if (p->family == 4)
+			kind = pf_icmp_query(icmp->type);
+		else
+			kind = (icmp->type | 1) == ICMPV6_ECHO_REPLY ? ICMPV6_ECHO_REQUEST : 0;
+		if (!kind)
+			return false;
+		p->icmp = icmp->type << 8 | icmp->code;
+		pf_key_set(&p->key, &p->side, src, dst, icmp->un.echo.id, kind, false);
+	} else {
+		return false;
+	}
+	p->key.proto = p->proto;
+	p->key.profile = 0;
+	return true;
+}
