@@ -128,6 +128,9 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (!reason && f->len > ALWAYS_FITS &&
 	    !(on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)))
 		reason = skb_fits(skb, port_at(slot)->ifindex, f->tag, &mtu);
+	/* the way out is not known: it may be any that the rules let it go */
+	if (on(FEATURE_PF) && !reason)
+		reason = pf_settle(&h, f, v, 0, clock_now());
 	if (on(FEATURE_TRACE)) {
 		trace_flood(slot, tag, reason);
 		return;
@@ -153,34 +156,6 @@ static long flood_slot(u32 n, struct flood *flood)
 {
 	flood_port(flood, n);
 	return 0;
-}
-
-/* The lowest bit that is set. A function of its own: its ways are verified once. */
-__noinline u32 first_bit(u64 word)
-{
-	u32 n = 0;
-
-	if (!(u32)word) {
-		n += 32;
-		word >>= 32;
-	}
-	if (!(u16)word) {
-		n += 16;
-		word >>= 16;
-	}
-	if (!(u8)word) {
-		n += 8;
-		word >>= 8;
-	}
-	if (!(word & 15)) {
-		n += 4;
-		word >>= 4;
-	}
-	if (!(word & 3)) {
-		n += 2;
-		word >>= 2;
-	}
-	return n + !(word & 1);
 }
 
 /* The next port of the VLAN; those that are not in it are not walked over. */
