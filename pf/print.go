@@ -4,6 +4,7 @@ package pf
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"regexp"
 	"slices"
@@ -276,7 +277,7 @@ func (r *Rule) head(explicit bool) string {
 	}
 	r.state(&w, explicit)
 	if r.Probability != 0 {
-		w.add("probability", strconv.FormatFloat(r.Probability*100, 'f', -1, 64)+"%")
+		w.add("probability", percent(r.Probability)+"%")
 	}
 	w.when(r.Fragment, "fragment")
 	w.when(r.AllowOpts, "allow-opts")
@@ -301,20 +302,20 @@ func (r *Rule) answer() string {
 		}
 		return "return-rst"
 	case ReturnICMP:
-		none := ICMPCode{}
-		code4 := named(icmpCodeNames, r.ReturnICMP4, r.ReturnICMP4.Code)
-		code6 := named(icmp6CodeNames, r.ReturnICMP6, r.ReturnICMP6.Code)
-		switch {
-		case r.ReturnICMP4 != none && r.ReturnICMP6 != none:
-			return "return-icmp(" + code4 + ", " + code6 + ")"
-		case r.ReturnICMP4 != none:
-			return "return-icmp(" + code4 + ")"
-		case r.ReturnICMP6 != none:
-			return "return-icmp6(" + code6 + ")"
-		case r.Family == Inet6:
-			return "return-icmp6"
+		code4, code6 := "port-unr", "port-unr"
+		if r.ReturnICMP4 != (ICMPCode{}) {
+			code4 = named(icmpCodeNames, r.ReturnICMP4, r.ReturnICMP4.Code)
 		}
-		return "return-icmp"
+		if r.ReturnICMP6 != (ICMPCode{}) {
+			code6 = named(icmp6CodeNames, r.ReturnICMP6, r.ReturnICMP6.Code)
+		}
+		switch {
+		case r.Family == Inet && r.ReturnICMP6 == (ICMPCode{}):
+			return "return-icmp(" + code4 + ")"
+		case r.Family == Inet6 && r.ReturnICMP4 == (ICMPCode{}):
+			return "return-icmp6(" + code6 + ")"
+		}
+		return "return-icmp(" + code4 + ", " + code6 + ")"
 	}
 	return ""
 }
@@ -488,6 +489,19 @@ func (i Interface) String() string {
 		return "! " + name
 	}
 	return name
+}
+
+// percent returns the shortest number whose hundredth is p. The product may be
+// a bit beside it.
+func percent(p float64) string {
+	product := p * 100
+	best := ""
+	for _, n := range []float64{product, math.Nextafter(product, 0), math.Nextafter(product, 101)} {
+		if s := strconv.FormatFloat(n, 'f', -1, 64); best == "" || n/100 == p && len(s) < len(best) {
+			best = s
+		}
+	}
+	return best
 }
 
 // words are what a line is made of.
