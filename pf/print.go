@@ -13,8 +13,8 @@ import (
 )
 
 // String returns the ruleset as `pfctl -nvf` prints it: options, tables, ether
-// rules and rules, one line each, and the bodies of anchors between braces. It
-// parses back to the same ruleset.
+// rules, rules and what is loaded into anchors, one line each, and the bodies of
+// anchors between braces. It parses back to the same ruleset.
 func (r *Ruleset) String() string {
 	p := printer{explicit: r.Options.StateDefaults != nil}
 	for _, line := range r.Options.Lines() {
@@ -91,8 +91,10 @@ func (o *Options) Lines() []string {
 	if o.StateDefaults != nil {
 		set("state-defaults", strings.Join(o.StateDefaults.words(), ", "))
 	}
+	optimized := optimizations[o.Optimization]
 	for i, t := range o.Timeouts {
-		if t.Given {
+		// what the optimization has set is said by its name
+		if t.Given && !(o.Optimization != "" && i < len(optimized) && t.Value == optimized[i]) {
 			set("timeout", fmt.Sprint(timeoutNames[i], " ", t.Value))
 		}
 	}
@@ -104,7 +106,7 @@ func (o *Options) Lines() []string {
 	set("optimization", o.Optimization)
 	set("ruleset-optimization", o.RulesetOpt)
 	if o.LogInterface != "" {
-		set("loginterface", word(o.LogInterface))
+		set("loginterface", portName(o.LogInterface))
 	}
 	set("debug", o.Debug)
 	set("reassemble", o.Reassemble)
@@ -202,6 +204,9 @@ func (p *printer) ruleset(r *Ruleset) {
 	for i := range r.Rules {
 		p.rule(&r.Rules[i])
 	}
+	for _, load := range r.Loads {
+		p.line("load anchor " + quoted(load.Name) + " from " + quoted(load.File))
+	}
 }
 
 func (p *printer) rule(r *Rule) {
@@ -253,7 +258,7 @@ func (r *Rule) head(explicit bool) string {
 		if r.ReceivedOn.Not {
 			keyword = "!received-on"
 		}
-		w.add(keyword, word(r.ReceivedOn.Name))
+		w.add(keyword, portName(r.ReceivedOn.Name))
 	}
 	switch {
 	case r.Flags.Of != 0:
@@ -481,14 +486,18 @@ func (p Port) String() string {
 
 // String returns the interface as pfctl prints it after on.
 func (i Interface) String() string {
-	name := i.Name
-	if name != "any" { // a keyword, and meant as one
-		name = word(name)
-	}
 	if i.Not {
-		return "! " + name
+		return "! " + portName(i.Name)
 	}
-	return name
+	return portName(i.Name)
+}
+
+// portName returns the name of a port. Any and all are keywords, and meant so.
+func portName(name string) string {
+	if name == "any" || name == "all" {
+		return name
+	}
+	return word(name)
 }
 
 // percent returns the shortest number whose hundredth is p. The product may be

@@ -27,13 +27,19 @@ func Rulesets() *rapid.Generator[*pf.Ruleset] {
 			d.policy = pf.IfBound
 		}
 		d.body(rs, 2)
+		if d.seldom("load") {
+			load := pf.AnchorLoad{Name: one(d, "load", anchors...), File: "/etc/anchor", Ruleset: &pf.Ruleset{}}
+			d.policy = pf.DefaultPolicy // what the options say is not for it
+			d.body(load.Ruleset, 1)
+			rs.Loads = append(rs.Loads, load)
+		}
 		rs.Ether = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pf.EtherRule { return draw{T: t}.ether() }), 0, 4).Draw(t, "ether")
 		return rs
 	})
 }
 
-// Open returns the function of a [pf.Source] for the files that the tables of a
-// ruleset name.
+// Open returns the function of a [pf.Source] for the files that a ruleset names:
+// those of tables, and those that are loaded into anchors.
 func Open(rs *pf.Ruleset) func(name string) ([]byte, error) {
 	files := map[string]string{}
 	var collect func(*pf.Ruleset)
@@ -55,6 +61,10 @@ func Open(rs *pf.Ruleset) func(name string) ([]byte, error) {
 			if r.Anchor != nil && r.Anchor.Body != nil {
 				collect(r.Anchor.Body)
 			}
+		}
+		for _, load := range rs.Loads {
+			files[load.File] = load.Ruleset.String()
+			collect(load.Ruleset)
 		}
 	}
 	collect(rs)

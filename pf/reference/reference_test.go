@@ -172,7 +172,7 @@ var evaluations = []struct {
 
 	// once
 	{"once", `block; pass once`, tcp22 + " | " + tcp22, "pass 2 | block 1"},
-	{"once is used though it does not decide", `pass once; block to port 1 proto tcp; pass proto udp`, "in em0 tcp 10.0.0.1:1 10.0.0.2:1 S | " + tcp22, "block 2 | pass -"},
+	{"once is used though it does not decide", `pass once; block proto tcp to port 1; pass proto udp`, "in em0 tcp 10.0.0.1:1 10.0.0.2:1 S | " + tcp22, "block 2 | pass -"},
 	{"once that did not match is not used", `block; pass proto udp once`, tcp22 + " | in em0 udp 10.0.0.1:1 10.0.0.2:2", "block 1 | pass 2"},
 
 	// fragments
