@@ -91,6 +91,10 @@ func Compile(in Input) (*Program, error) {
 			return nil, err
 		}
 	}
+	skipped := c.skipped()
+	if len(skipped) > 0 {
+		c.out.Dims |= 1 << DimPort
+	}
 	for i := range fields {
 		if err := c.field(&fields[i]); err != nil {
 			return nil, err
@@ -99,7 +103,10 @@ func Compile(in Input) (*Program, error) {
 	if err := c.networks(); err != nil {
 		return nil, err
 	}
-	c.skip()
+	for _, slot := range skipped {
+		cell := CellPort + 2*int(slot)
+		c.out.Cells[cell], c.out.Cells[cell+1] = Skip, Skip
+	}
 	if err := c.ether(); err != nil {
 		return nil, err
 	}
@@ -107,17 +114,15 @@ func Compile(in Input) (*Program, error) {
 	return &c.out, nil
 }
 
-// skip marks the ports where pf is not asked.
-func (c *compiler) skip() {
+// skipped returns the slots of the ports where pf is not asked.
+func (c *compiler) skipped() []uint16 {
+	var slots []uint16
 	for _, p := range c.in.Ports {
-		for _, on := range c.in.Main.Options.Skip {
-			if p.is(on.Name) != on.Not {
-				cell := CellPort + 2*int(p.Slot)
-				c.out.Cells[cell], c.out.Cells[cell+1] = Skip, Skip
-				c.out.Dims |= 1 << DimPort
-			}
+		if slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.is(on.Name) != on.Not }) {
+			slots = append(slots, p.Slot)
 		}
 	}
+	return slots
 }
 
 // addresses returns the addresses that a rule takes, those aside that are not

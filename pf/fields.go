@@ -335,7 +335,8 @@ type demand struct {
 	may   bool
 }
 
-// field fills in the cells of a field.
+// field fills in the cells of a field if a rule asks something of it, or if it
+// is among the program's for another reason.
 func (c *compiler) field(f *field) error {
 	var (
 		values = map[demand]spans{}
@@ -367,10 +368,12 @@ func (c *compiler) field(f *field) error {
 		}
 		rules[d] = append(rules[d], uint32(i))
 	}
-	if _, all := rules[demand{}]; all && len(rules) == 1 || len(rules) == 0 {
+	if _, all := rules[demand{}]; (!all || len(rules) > 1) && len(rules) > 0 {
+		c.out.Dims |= 1 << f.dim
+	}
+	if c.out.Dims&(1<<f.dim) == 0 {
 		return nil
 	}
-	c.out.Dims |= 1 << f.dim
 
 	type change struct {
 		at    uint32
