@@ -529,6 +529,28 @@ type kernelPfPacket struct {
 	Answer     uint8
 	Direction  uint8
 	Priority   uint8
+	Scale      uint8
+	Bytes      [40]uint8
+	_          [3]byte
+	Src        struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Dst struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Complete uint8
+	Loose    uint8
+	Spare    [2]uint8
 }
 
 type kernelPfPortSet struct {
@@ -626,6 +648,8 @@ type kernelPfRuleUse struct {
 	_      structs.HostLayout
 	States uint32
 	Spent  uint32
+	Nodes  uint32
+	Pad    uint32
 }
 
 type kernelPfShared struct {
@@ -633,7 +657,7 @@ type kernelPfShared struct {
 	States uint32
 	Nodes  uint32
 	Sweep  uint32
-	Pad    uint32
+	Flush  uint32
 }
 
 type kernelPfSource struct {
@@ -699,6 +723,7 @@ const (
 	kernelPfStateFlagPF_STATE_CONNECTED    kernelPfStateFlag = 128
 	kernelPfStateFlagPF_STATE_REWRITE      kernelPfStateFlag = 256
 	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
+	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 )
 
 type kernelPfTableChange struct {
@@ -1048,6 +1073,7 @@ const (
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfFlushes       = "pf_flushes"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1169,6 +1195,7 @@ type kernelMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1258,6 +1285,7 @@ type kernelMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1314,6 +1342,7 @@ func (m *kernelMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFlushes,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
