@@ -53,13 +53,14 @@ struct pf_packet {
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */
 	u8 priority;
 	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
-	u8 bytes[PF_TCP_OPTIONS]; /* TCP's options */
+	u8 bytes[PF_TCP_OPTIONS + 2]; /* TCP's options, and room to look behind their end */
+	u8 at; /* the option that is looked at */
 	/* what it makes of its connection */
 	struct pf_peer src; /* the sides, as they are to become */
 	struct pf_peer dst;
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
-	u8 spare[2];
+	u8 spare[3];
 };
 
 struct {
