@@ -194,6 +194,9 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->tos = ip->tos;
 		p->family = 4;
 		p->length = bpf_ntohs(ip->tot_len);
+		/* of what is larger than the field the length is the frame's (BIG TCP) */
+		if (!p->length && rest > 0xffff)
+			p->length = rest;
 		l4at += sizeof(*ip);
 		if (p->length < sizeof(*ip))
 			return false;
@@ -209,6 +212,8 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->tos = bpf_ntohs(*(u16 *)ip) >> 4;
 		p->family = 6;
 		room = bpf_ntohs(ip->payload_len);
+		if (!room && rest > 0xffff + sizeof(*ip))
+			room = rest - sizeof(*ip);
 		p->length = room + sizeof(*ip);
 		l4at += sizeof(*ip);
 	}

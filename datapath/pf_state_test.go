@@ -122,9 +122,9 @@ func newPFBench(t testing.TB, rules []kernelPfRule, change ...func(c *Config)) *
 		s.set(kernelMapPfRules, uint32(i), r)
 	}
 	s.timeouts(testTimeouts)
-	s.learn(0, 1)
-	s.learn(1, 2)
-	s.learn(2, 3)
+	for port := range 3 {
+		s.store(address{mac: station(port + 1)}, spot{port: port, pin: fdbStatic})
+	}
 	return s
 }
 
@@ -140,13 +140,10 @@ func (s *pfBench) timeouts(all [20]uint32) {
 	s.set(kernelMapPfProfiles, uint32(0), kernelPfProfile{Timeout: all})
 }
 
-// later goes on in time; stations stay known.
+// later goes on in time.
 func (s *pfBench) later(seconds uint32) {
 	s.t.Helper()
 	s.at(s.clock().Now + seconds)
-	s.learn(0, 1)
-	s.learn(1, 2)
-	s.learn(2, 3)
 }
 
 // send gives the switch a segment at its host's port.
@@ -710,12 +707,7 @@ func TestPFAdaptive(t *testing.T) {
 			if n := s.count(kernelPfCounterPF_COUNT_INSERTS); n != made {
 				t.Errorf("over after %d seconds", tt.want-1)
 			}
-			s.later(0)
-			if tt.want > 2 {
-				s.later(1)
-			} else {
-				s.later(1)
-			}
+			s.later(1)
 			p.sport = 2
 			s.send(p)
 			if n := s.count(kernelPfCounterPF_COUNT_INSERTS); n != made+1 {
@@ -1076,7 +1068,7 @@ func TestPFSweep(t *testing.T) {
 	times := testTimeouts
 	times[kernelPfTimeoutPF_INTERVAL] = 1
 	s.timeouts(times)
-	s.play2(handshake(5000, 9000))
+	s.begin(handshake(5000, 9000))
 	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
 		t.Fatal(err)
 	}
@@ -1087,7 +1079,8 @@ func TestPFSweep(t *testing.T) {
 	})
 }
 
-func (s *pfBench) play2(steps []step) {
+// begin sends segments, whatever becomes of them.
+func (s *pfBench) begin(steps []step) {
 	for _, p := range steps {
 		s.send(p.segment)
 	}
@@ -1144,6 +1137,85 @@ func TestPFSameKeysTogether(t *testing.T) {
 	}
 }
 
+// Two CPUs make states of one and the same connection all the time, while all
+// states are removed and their places are soon used again.
+func TestPFOneKeyTogether(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	p := datagram(unix.IPPROTO_UDP)
+	frames := [][]byte{p.bytes(), p.reply().bytes()}
+	done := make(chan struct{})
+	var cleaner sync.WaitGroup
+	cleaner.Add(1)
+	go func() {
+		defer cleaner.Done()
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH}); err != nil {
+				t.Error(err)
+			}
+			c := kernelClock{Now: s.clock().Now + 2, Epoch: s.clock().Epoch + 1}
+			if err := s.gen.coll.Maps[kernelMapClock].Put(uint32(0), c); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	s.together(func(cpu int) error {
+		for range 300 {
+			_, err := s.gen.program(hookTCX).Run(&ebpf.RunOptions{
+				Data: frames[cpu], Context: &skbContext{Ifindex: s.rack.near[cpu]}, Repeat: 200,
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	close(done)
+	cleaner.Wait()
+	s.check()
+	if n := s.count(kernelPfCounterPF_COUNT_INSERTS); n < 10 {
+		t.Errorf("only %d states were made", n)
+	} else {
+		t.Logf("%d states were made", n)
+	}
+}
+
+// A trial changes nothing of a connection, and makes none.
+func TestPFTrace(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
+		c.Pf.Features |= uint32(kernelFeatureFEATURE_TRACE)
+	})
+	put := func(p segment) {
+		t.Helper()
+		if _, err := s.run(hookTCX, s.rack.near[p.from-1], p.bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(datagram(unix.IPPROTO_UDP))
+	put(web(syn, 1, 0, 0))
+	if n := len(s.states()); n != 0 {
+		t.Errorf("%d states of a trial", n)
+	}
+	// what others have made
+	real := newPFBench(t, []kernelPfRule{keep()})
+	real.play(handshake(5000, 9000))
+	state := real.only()
+	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_STORE, State: state}); err != nil {
+		t.Fatal(err)
+	}
+	s.later(1)
+	put(web(ack, 5000, 9000, 100))
+	put(web(ack, 0x70000000, 9000, 100))
+	put(web(rst, 5000, 0, 0))
+	if got := s.only(); got != state {
+		t.Errorf("the state was changed from %v to %v", state, got)
+	}
+}
+
 // After many states made and gone on two CPUs nothing is left of them.
 func TestPFNoLeak(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= kernelPfRuleFlagPF_TRACK_RULE })}, func(c *Config) {
@@ -1190,7 +1262,7 @@ func BenchmarkPFEstablished(b *testing.B) {
 	s := newPFBench(b, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features = uint32(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES)
 	})
-	s.play2(handshake(5000, 9000))
+	s.begin(handshake(5000, 9000))
 	p := web(ack, 5000, 9000, 1000)
 	kept, _ := size(b, s.gen.program(hookTCX))
 	for name, data := range map[string][]byte{"no IP": unicast(2, 1), "data": p.bytes(), "ack": web(ack, 5000, 9000, 0).bytes()} {
