@@ -889,6 +889,55 @@ func (s *pfBench) flushPF(want int) error {
 	return err
 }
 
+// The states of a source are removed soon, however slowly the rest is swept.
+func TestPFFlushSoon(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
+		r.Flags |= kernelPfRuleFlagPF_TRACK_RULE | kernelPfRuleFlagPF_FLUSH_GLOBAL
+		r.Overload, r.MaxSrcConn = 1, 3
+	})}, func(c *Config) { c.Pf.Buckets = 1024 })
+	times := testTimeouts
+	times[kernelPfTimeoutPF_INTERVAL] = 100000
+	s.timeouts(times)
+	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+		t.Fatal(err)
+	}
+	other := datagram(unix.IPPROTO_UDP).back() // has the address, but did not begin
+	s.send(other)
+	for i := range 4 {
+		s.handshakeOf(uint16(i + 1))
+	}
+	until(t, "the source's states are removed", func() bool { return len(s.states()) == 1 })
+	s.check()
+	if state := s.only(); state.Key.Proto != unix.IPPROTO_UDP {
+		t.Errorf("left is one of protocol %d", state.Key.Proto)
+	}
+	until(t, "the request is forgotten", func() bool {
+		return s.shared().Flush == 0 && !s.gen.coll.Maps[kernelMapPfFlushes].Iterate().Next(new(kernelPfSourceKey), new(uint32))
+	})
+}
+
+// XDP passes packets of connections, and leaves all else as it was.
+func TestPFXDP(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	expect(t, "SYN", s.xdp(0, web(syn, 4999, 0, 0).bytes()), passed)
+	s.play(handshake(5000, 9000)[:1])
+	expect(t, "SYN and ACK", s.xdp(1, answered(syn|ack, 8999, 5000, 0).bytes()), passed)
+	s.play(handshake(5000, 9000)[1:])
+	p := web(ack, 5000, 9000, 100)
+	expect(t, "data", s.xdp(0, p.bytes()), p.sent())
+	p = answered(ack, 9000, 5100, 100)
+	expect(t, "data back", s.xdp(1, p.bytes()), p.sent())
+	was := s.only()
+	expect(t, "above the window", s.xdp(0, web(ack, 7000, 9000, 100).bytes()), passed)
+	expect(t, "another connection", s.xdp(0, web(ack, 1, 1, 1).with(func(p *segment) { p.sport = 1 }).bytes()), passed)
+	if got := s.only(); got != was {
+		t.Errorf("the state was changed from %v to %v", was, got)
+	}
+	if n := s.count(kernelPfCounterPF_COUNT_STATE_MISMATCH); n != 0 {
+		t.Errorf("%d mismatches counted by XDP", n)
+	}
+}
+
 // A source is remembered as long as it is told, though it has no states.
 func TestPFSourceTimeout(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) { r.Flags |= kernelPfRuleFlagPF_TRACK_RULE })})
