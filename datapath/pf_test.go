@@ -51,7 +51,7 @@ func TestPFLayout(t *testing.T) {
 		"last ask":  {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
 		"batch":     {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
 		"states":    {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
-		"ways":      {stateWays, len(kernelPfBucket{}.Mark)},
+		"ways":      {pfWays, len(kernelPfBucket{}.Mark)},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: %d in Go, %d in the datapath", name, pair[0], pair[1])
@@ -294,7 +294,7 @@ func traceIn(s *shelf, b *Bridge, port int, frame []byte) (t *Traced, err error)
 }
 
 // A trial knows the states that there are, and makes none.
-func TestPFTrace(t *testing.T) {
+func TestPFTraceOfBridge(t *testing.T) {
 	s := newShelf(t, 3)
 	b := s.create("br0", 3)
 	s.loadPF(b, "block\npass on near0 proto udp to port 53 keep state\npass out on near1\npass out on near2\n")
