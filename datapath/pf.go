@@ -39,7 +39,7 @@ type PF struct {
 
 	StatesMax    uint32 // set limit states
 	NodesMax     uint32 // set limit src-nodes
-	TableEntries uint32 // set limit table-entries, of all tables together
+	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together; tables do not become smaller
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
 
 	// Fill has the tables whose contents are set before the first frame meets
@@ -152,8 +152,24 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	for n > 0 && list[n-1] == (kernelPfProfile{}) {
 		n--
 	}
+	if n > manyProfiles { // those behind the last that a state has are forgotten
+		t, err := b.states(unix.PROT_READ)
+		if err != nil {
+			return nil, err
+		}
+		defer t.close()
+		n = 0
+		t.each(func(_ uint32, s *kernelPfState) bool {
+			n = max(n, int(s.Key.Profile)+1)
+			return true
+		})
+	}
 	return recast[pf.Profile](list[:n]), nil
 }
+
+// manyProfiles is the number up to which profiles that no state has any more are
+// kept.
+const manyProfiles = 128
 
 // recast returns a list whose type has the same layout as the one wanted.
 func recast[To, From any](list []From) []To {
@@ -352,10 +368,12 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 		}
 	}
 	ports := append([][16]uint64{{}}, prog.Ports...)
+	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has those behind the program's
+	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
 		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
-		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](prog.Profiles)))
+		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](profiles)))
 	if m := maps[pfEthers]; m != nil {
 		err = errors.Join(err, writeArray(m, prog.Ether))
 	}

@@ -73,7 +73,6 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
-
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
 type stateTable struct {
@@ -123,7 +122,6 @@ const (
 	markState   = 0x80000000 // PF_MARK_STATE
 	markGone    = 0x40000000 // PF_MARK_GONE
 	markClaimed = 1          // PF_MARK_CLAIMED
-	goneSeconds = 2          // after which the place of a state that has gone is used again
 )
 
 // each calls f with the places of states that are there and what they have, until
@@ -247,7 +245,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	}
 	var gone []uint32
 	to.each(func(place uint32, s *kernelPfState) bool {
-		if at, ok := from.gone(s); ok && s.Packets == at.Packets {
+		if from.gone(s) {
 			gone = append(gone, place)
 		}
 		return true
@@ -261,21 +259,20 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	return nil
 }
 
-// gone returns what the table has of a state with the key of s that has gone, if
-// it does so.
-func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
+// gone reports whether the table had the state s, and it has gone.
+func (t *stateTable) gone(s *kernelPfState) bool {
 	if _, ok := t.find(s); ok {
-		return nil, false
+		return false
 	}
 	for _, home := range t.homes(t.hash(s)) {
 		for place := home; place < home+pfWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
 			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
-				return &t.states[place], true
+				return true
 			}
 		}
 	}
-	return nil, false
+	return false
 }
 
 // A stateReader makes States of what is in the table.
