@@ -437,13 +437,40 @@ func programFeatures(name string, c *Config) uint32 {
 	return c.Features
 }
 
-// withoutPF makes a program refer to none of pf's maps, where nothing reaches
-// the instructions that do.
+// withoutPF takes pf's functions out of a program in which nothing reaches them,
+// and makes it refer to none of pf's maps. The kernel would remove the code, too,
+// but it takes its time, and holds the maps.
 func withoutPF(p *ebpf.ProgramSpec) {
-	for i := range p.Instructions {
-		ins := &p.Instructions[i]
+	var kept asm.Instructions
+	empty := false // the function is one of pf's
+	for _, ins := range p.Instructions {
+		if name := ins.Symbol(); name != "" {
+			empty = name != p.Name && strings.HasPrefix(name, pfPrefix)
+			if empty {
+				kept = append(kept, asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata), asm.Return())
+			}
+		}
+		if empty {
+			continue
+		}
 		if ins.IsLoadFromMap() && strings.HasPrefix(ins.Reference(), pfPrefix) {
-			*ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
+			ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
+		}
+		kept = append(kept, ins)
+	}
+	// a function that nothing refers to is refused
+	referred := map[string]bool{p.Name: true}
+	for _, ins := range kept {
+		referred[ins.Reference()] = true
+	}
+	p.Instructions = nil
+	empty = false
+	for _, ins := range kept {
+		if name := ins.Symbol(); name != "" {
+			empty = strings.HasPrefix(name, pfPrefix) && !referred[name]
+		}
+		if !empty {
+			p.Instructions = append(p.Instructions, ins)
 		}
 	}
 }
