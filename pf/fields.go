@@ -109,7 +109,7 @@ func askProto(r *Rule) ask {
 // family returns that of a host's fixed addresses.
 func (h Host) family() Family {
 	switch {
-	case h.Kind != Prefix && h.Kind != Wildcard && h.Kind != Range:
+	case h.Kind != Prefix && h.Kind != Range:
 		return 0
 	case h.Addr.Is4():
 		return Inet

@@ -5,7 +5,6 @@ package pf
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -136,21 +135,6 @@ func (m marks) and(o marks) marks {
 	return out
 }
 
-// freeBits is how many bits a netmask may leave free before others that it asks for.
-const freeBits = 12
-
-// prefixes returns the networks of a host that has fixed addresses.
-func (h Host) prefixes() ([]prefix, error) {
-	switch h.Kind {
-	case Prefix:
-		return []prefix{prefixOf(h.Addr, h.Bits)}, nil
-	case Range:
-		return rangePrefixes(h.Addr, h.Last), nil
-	default: // Wildcard
-		return maskPrefixes(h.Addr, h.Last)
-	}
-}
-
 // rangePrefixes returns the networks that make up the addresses from first to
 // last.
 func rangePrefixes(first, last netip.Addr) []prefix {
@@ -186,38 +170,6 @@ func rangePrefixes(first, last netip.Addr) []prefix {
 	}
 }
 
-// maskPrefixes returns the networks of the addresses that are equal to addr in
-// the bits of mask.
-func maskPrefixes(addr, mask netip.Addr) ([]prefix, error) {
-	p, m := prefixOf(addr, addr.BitLen()), prefixOf(mask, mask.BitLen())
-	if addr.Is4() {
-		m.hi, m.lo = ^uint64(0), m.lo|0xffffffff<<32
-	}
-	p.hi, p.lo = p.hi&m.hi, p.lo&m.lo
-	if m.lo != 0 {
-		p.bits = uint8(128 - bits.TrailingZeros64(m.lo))
-	} else {
-		p.bits = uint8(64 - bits.TrailingZeros64(m.hi))
-	}
-	hi, lo := netmask(p.bits)
-	free := prefix{hi: hi &^ m.hi, lo: lo &^ m.lo}
-	if n := bits.OnesCount64(free.hi) + bits.OnesCount64(free.lo); n > freeBits {
-		return nil, fmt.Errorf("mask %v: %d bits before its last are free, and %d may be", mask, n, freeBits)
-	}
-	var out []prefix
-	for n := (prefix{}); ; {
-		out = append(out, prefix{p.hi | n.hi, p.lo | n.lo, p.bits})
-		// the next number that has no bits but the free ones
-		var borrow uint64
-		n.lo, borrow = bits.Sub64(n.lo, free.lo, 0)
-		n.hi, _ = bits.Sub64(n.hi, free.hi, borrow)
-		n.hi, n.lo = n.hi&free.hi, n.lo&free.lo
-		if n.hi == 0 && n.lo == 0 {
-			return out, nil
-		}
-	}
-}
-
 // reach is the sources or the destinations of the rules.
 type reach struct {
 	rules []marks // the addresses that each rule takes
@@ -226,15 +178,13 @@ type reach struct {
 }
 
 // reaches returns the addresses that the entries take.
-func (c *compiler) reaches() (src, dst *reach, err error) {
+func (c *compiler) reaches() (src, dst *reach) {
 	src, dst = &reach{rules: make([]marks, len(c.entries))}, &reach{rules: make([]marks, len(c.entries))}
 	for i := range c.entries {
 		e := &c.entries[i]
 		var from, to marks
 		if !e.tags() {
-			if from, to, err = c.addresses(e.Rule); err != nil {
-				return nil, nil, err
-			}
+			from, to = c.addresses(e.Rule)
 		}
 		src.take(i, e.scope.src.and(from))
 		dst.take(i, e.scope.dst.and(to))
@@ -245,7 +195,7 @@ func (c *compiler) reaches() (src, dst *reach, err error) {
 	if dst.used {
 		c.out.Dims |= 1 << DimDst
 	}
-	return src, dst, nil
+	return src, dst
 }
 
 func (s *reach) take(rule int, m marks) {
@@ -266,10 +216,7 @@ type change struct {
 
 // networks fills in the networks of a program.
 func (c *compiler) networks() error {
-	src, dst, err := c.reaches()
-	if err != nil {
-		return err
-	}
+	src, dst := c.reaches()
 	var changes []change
 	for i, s := range []*reach{src, dst} {
 		if !s.used {
