@@ -36,6 +36,38 @@ type Evaluator struct {
 	used map[*pf.Rule]bool
 }
 
+// Loaded returns what a ruleset loads into anchors, by path.
+func Loaded(rs *pf.Ruleset) map[string]*pf.Ruleset {
+	all := map[string]*pf.Ruleset{}
+	var load func(rs *pf.Ruleset, at string)
+	load = func(rs *pf.Ruleset, at string) {
+		for _, l := range rs.Loads {
+			called := path.Join(at, l.Name)
+			all[called] = l.Ruleset
+			load(l.Ruleset, called)
+		}
+		for i, r := range rs.Rules {
+			if r.Anchor != nil && r.Anchor.Body != nil {
+				load(r.Anchor.Body, pathOf(r.Anchor.Name, at, i))
+			}
+		}
+	}
+	load(rs, "")
+	return all
+}
+
+// pathOf is the path of an anchor that is called from the ruleset at a path by
+// its rule of an index.
+func pathOf(name, at string, index int) string {
+	if name == "" {
+		name = fmt.Sprint("_", index)
+	}
+	if !strings.HasPrefix(name, "/") {
+		name = path.Join("/", at, name)
+	}
+	return strings.TrimPrefix(path.Clean(name), "/")
+}
+
 // Result is what becomes of a packet.
 type Result struct {
 	Action   pf.Action  // Pass or Block
@@ -160,22 +192,11 @@ func (w *walk) apply(r *pf.Rule) {
 
 // anchor tries the rules of an anchor, or of all that are directly below it.
 func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, stop bool) {
-	name := r.Anchor.Name
-	if name == "" {
-		name = fmt.Sprint("_", index)
-	}
-	name, wildcard := strings.CutSuffix(name, "/*")
-	if name == "*" {
-		name, wildcard = "", true
-	}
-	if !strings.HasPrefix(name, "/") {
-		name = path.Join("/", at, name)
-	}
-	called := strings.TrimPrefix(path.Clean(name), "/")
+	called := pathOf(r.Anchor.Name, at, index)
 	if r.Anchor.Body != nil {
 		return w.ruleset(r.Anchor.Body, called, unsure)
 	}
-	if !wildcard {
+	if path.Base(called) != "*" {
 		if rs := w.Anchors[called]; rs != nil {
 			return w.ruleset(rs, called, unsure)
 		}
@@ -183,7 +204,7 @@ func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, s
 	}
 	var children []string
 	for child := range w.Anchors {
-		if dir, _ := path.Split(child); strings.TrimSuffix(dir, "/") == called {
+		if path.Dir(child) == path.Dir(called) {
 			children = append(children, child)
 		}
 	}
