@@ -284,23 +284,19 @@ func (w *walk) isOn(i pf.Interface, port Port) bool {
 	return is != i.Not
 }
 
-// isHost reports whether an address is one of an endpoint. On a bridge every
-// address has a route, and none came the wrong way.
+// isHost reports whether an address is one of an endpoint. It is of the family
+// of the endpoint's address, which the rule has, too. On a bridge every address
+// has a route, and none came the wrong way.
 func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 	h := e.Host
 	var is bool
 	switch h.Kind {
 	case pf.AnyHost:
 		is = true
-	case pf.Prefix, pf.Range:
-		if h.Addr.Is4() != a.Is4() {
-			return false // not to be negated: pf gives the rule the family of its address
-		}
-		if h.Kind == pf.Prefix {
-			is = netip.PrefixFrom(h.Addr, h.Bits).Contains(a)
-		} else {
-			is = h.Addr.Compare(a) <= 0 && a.Compare(h.Last) <= 0
-		}
+	case pf.Prefix:
+		is = netip.PrefixFrom(h.Addr, h.Bits).Contains(a)
+	case pf.Range:
+		is = h.Addr.Compare(a) <= 0 && a.Compare(h.Last) <= 0
 	case pf.InTable:
 		is = contains(w.table(at, h.Name), a)
 	case pf.Dynamic:
