@@ -72,7 +72,7 @@ func pathOf(name, at string, index int) string {
 type Result struct {
 	Action   pf.Action  // Pass or Block
 	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
-	IPOption bool       // Rule passes it, but it has IP options and Rule is without allow-opts
+	IPOption bool       // it would pass, but has IP options, and Rule is nil or without allow-opts
 	Matches  []*pf.Rule // match rules that applied, in their order
 	Tag      string     // empty: none
 	SetPrio  [2]uint8   // as in pf.Rule: of Rule, or of the last of Matches that sets it
