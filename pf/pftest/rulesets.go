@@ -30,7 +30,7 @@ func Rulesets() *rapid.Generator[*pf.Ruleset] {
 		if d.seldom("load") {
 			load := pf.AnchorLoad{Name: one(d, "load", anchors...), File: "/etc/anchor", Ruleset: &pf.Ruleset{}}
 			d.policy = pf.DefaultPolicy // what the options say is not for it
-			d.body(load.Ruleset, 0) // without anchors, which might be itself
+			d.body(load.Ruleset, 0)     // without anchors, which might be itself
 			rs.Loads = append(rs.Loads, load)
 		}
 		rs.Ether = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pf.EtherRule { return draw{T: t}.ether() }), 0, 4).Draw(t, "ether")
