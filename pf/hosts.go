@@ -281,7 +281,8 @@ func (p *parser) table(first token) {
 		case p.accept("counters"):
 			t.Counters = true
 		case p.accept("file"):
-			filePos, name := p.tok.pos, p.name("the name of a file in quotes")
+			filePos := p.tok.pos
+			name := p.name("the name of a file in quotes")
 			t.Files, t.Given = append(t.Files, name), true
 			p.tableFile(&t, filePos, name)
 		case p.atOp("{"):
