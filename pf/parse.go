@@ -168,7 +168,9 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 		_, line, _ = strings.Cut(line, "\n")
 	}
 	line, _, _ = strings.Cut(line, "\n")
-	p.errs = append(p.errs, Error{pos, strings.TrimSuffix(line, "\r"), fmt.Sprintf(format, args...)})
+	line = strings.TrimSuffix(line, "\r")
+	pos.Column = min(pos.Column, len(line)+1)
+	p.errs = append(p.errs, Error{pos, line, fmt.Sprintf(format, args...)})
 	if len(p.errs) == maxErrors {
 		panic(enough{})
 	}
