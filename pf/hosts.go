@@ -326,7 +326,7 @@ func (p *parser) tableList(t *Table) {
 		h := &hosts[i]
 		switch h.Kind {
 		case Prefix:
-			t.Entries = append(t.Entries, TableEntry{h.not, netip.PrefixFrom(h.Addr, h.Bits)})
+			t.Entries = append(t.Entries, TableEntry{Not: h.not, Prefix: netip.PrefixFrom(h.Addr, h.Bits)})
 		case Range:
 			p.errorf(h.pos, "address ranges are not permitted inside tables")
 		case Dynamic:
@@ -375,7 +375,7 @@ func (p *parser) tableEntry(to []TableEntry, field string) ([]TableEntry, error)
 	text := strings.TrimLeft(field, "!")
 	not := (len(field)-len(text))%2 == 1
 	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return append(to, TableEntry{not, prefix.Masked()}), nil
+		return append(to, TableEntry{Not: not, Prefix: prefix.Masked(), FromFile: true}), nil
 	}
 	name, length, found := strings.Cut(text, "/")
 	bits := -1
@@ -391,7 +391,7 @@ func (p *parser) tableEntry(to []TableEntry, field string) ([]TableEntry, error)
 		return to, err
 	}
 	for _, h := range hosts {
-		to = append(to, TableEntry{not, netip.PrefixFrom(h.Addr, h.Bits)})
+		to = append(to, TableEntry{Not: not, Prefix: netip.PrefixFrom(h.Addr, h.Bits), FromFile: true})
 	}
 	return to, nil
 }

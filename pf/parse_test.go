@@ -446,19 +446,19 @@ func TestParseTable(t *testing.T) {
 		anchor x {
 			table <a> persist
 		}`)
-	entries := func(list string) (entries []TableEntry) {
-		for _, s := range strings.Fields(list) {
+	entries := func(list, fromFile string) (entries []TableEntry) {
+		for i, s := range strings.Fields(list + fromFile) {
 			text, not := strings.CutPrefix(s, "!")
-			entries = append(entries, TableEntry{not, netip.MustParsePrefix(text)})
+			entries = append(entries, TableEntry{not, netip.MustParsePrefix(text), i >= len(strings.Fields(list))})
 		}
 		return entries
 	}
 	want := []Table{
 		{Name: "a"},
 		{Name: "b", Persist: true, Const: true, Counters: true, Given: true},
-		{Name: "c", Given: true, Files: []string{"/etc/mail/nospamd"}, Entries: entries(`
-			192.0.2.1/32 !192.0.2.0/24 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32
-			192.0.2.1/32 !192.0.2.0/28 192.0.2.2/32 2001:db8::/32 127.0.0.1/32 ::1/128`)},
+		{Name: "c", Given: true, Files: []string{"/etc/mail/nospamd"}, Entries: entries(
+			"192.0.2.1/32 !192.0.2.0/24 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32",
+			" 192.0.2.1/32 !192.0.2.0/28 192.0.2.2/32 2001:db8::/32 127.0.0.1/32 ::1/128")},
 	}
 	if diff := cmp.Diff(want, set.Tables, placeless); diff != "" {
 		t.Errorf("tables: (-want +got)\n%s", diff)

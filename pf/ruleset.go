@@ -367,8 +367,9 @@ type Table struct {
 
 // TableEntry is an address or network of a table.
 type TableEntry struct {
-	Not    bool
-	Prefix netip.Prefix // masked
+	Not      bool
+	Prefix   netip.Prefix // masked
+	FromFile bool         // of one of the table's files: not printed, as the file is
 }
 
 // EtherRule is a rule for frames whatever they carry (FreeBSD's pf.conf(5),
