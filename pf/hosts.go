@@ -292,11 +292,10 @@ func (p *parser) table(first token) {
 			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")
 		}
 	}
-	for _, other := range p.set.Tables {
-		if other.Name == t.Name {
-			p.failf(pos, "table <%s> is already defined at %s", t.Name, other.Pos)
-		}
+	if other, ok := p.tables[inRuleset{p.set, t.Name}]; ok {
+		p.failf(pos, "table <%s> is already defined at %s", t.Name, other)
 	}
+	p.tables[inRuleset{p.set, t.Name}] = t.Pos
 	p.set.Tables = append(p.set.Tables, t)
 }
 

@@ -16,7 +16,7 @@ const (
 	maxList   = 200_000  // items of a list between braces
 	maxNested = 16       // files that include each other, and lists in lists
 	maxMacro  = 64 << 10 // bytes of the value of a macro
-	maxText   = 64 << 20 // bytes of all files, and of macros as often as they are used
+	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used
 
 	maxAnchorDepth  = 64 // as pfctl
 	maxAnchorName   = 1023
@@ -70,6 +70,8 @@ type parser struct {
 	rules  *int // how many there are
 
 	set     *Ruleset // what statements add to
+	tables  map[inRuleset]Pos
+	inline  map[inRuleset]*Anchor
 	anchors int      // bodies of anchors around the statement
 	nested  int      // files around the statement
 	braces  int      // braces that are open before tok
@@ -81,6 +83,12 @@ type parser struct {
 	stateDefaults *StateOptions
 
 	spec spec // the rule that is read
+}
+
+// inRuleset is a name in a ruleset.
+type inRuleset struct {
+	set  *Ruleset
+	name string
 }
 
 // bail is the panic of an error that ends a statement, and enough that of one
@@ -95,6 +103,8 @@ func (p *parser) file(name, text string) *Ruleset {
 	p.set = &Ruleset{}
 	p.macros = make(map[string]string)
 	p.texts = make(map[string]string)
+	p.tables = make(map[inRuleset]Pos)
+	p.inline = make(map[inRuleset]*Anchor)
 	p.blockPolicy = ReturnDrop
 	p.statePolicy = DefaultPolicy
 	func() {

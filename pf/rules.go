@@ -785,17 +785,15 @@ func (p *parser) inlineOnce(anchor *Anchor, pos Pos) {
 	if anchor.Name == "" {
 		return
 	}
-	for i := range p.set.Rules {
-		other := p.set.Rules[i].Anchor
-		if other == nil || other.Name != anchor.Name || other.Body == nil {
-			continue
-		}
-		if !reflect.DeepEqual(other.Body.placeless(), anchor.Body.placeless()) {
-			p.failf(pos, "inline anchor '%s' already exists", anchor.Name)
-		}
-		anchor.Body = other.Body
+	other, ok := p.inline[inRuleset{p.set, anchor.Name}]
+	if !ok {
+		p.inline[inRuleset{p.set, anchor.Name}] = anchor
 		return
 	}
+	if !reflect.DeepEqual(other.Body.placeless(), anchor.Body.placeless()) {
+		p.failf(pos, "inline anchor '%s' already exists", anchor.Name)
+	}
+	anchor.Body = other.Body
 }
 
 // placeless returns a copy of a ruleset that has no positions.
