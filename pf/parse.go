@@ -72,10 +72,10 @@ type parser struct {
 	set     *Ruleset // what statements add to
 	tables  map[inRuleset]Pos
 	inline  map[inRuleset]*Anchor
-	anchors int      // bodies of anchors around the statement
-	nested  int      // files around the statement
-	braces  int      // braces that are open before tok
-	orphans int      // braces of anchors whose beginning had an error
+	anchors int // bodies of anchors around the statement
+	nested  int // files around the statement
+	braces  int // braces that are open before tok
+	orphans int // braces of anchors whose beginning had an error
 
 	// what the rules behind a `set` have by default
 	blockPolicy   Return
