@@ -55,14 +55,15 @@ func newLexer(name, text string, lookup func(string) (string, error)) *lexer {
 }
 
 // The bytes that words are made of: those that may begin one, and those that
-// may follow.
+// may follow. Unlike in pf quotes and backslashes may not: what is printed
+// could not be read again.
 var wordStart, wordPart = wordBytes()
 
 func wordBytes() (start, part [256]bool) {
 	for c := byte('!'); c <= '~'; c++ {
 		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 		start[c] = alnum || c == ':' || c == '_'
-		part[c] = alnum || !strings.ContainsRune(`(){}<>!=/#,"'`, rune(c))
+		part[c] = alnum || !strings.ContainsRune(`(){}<>!=/#,"'\`, rune(c))
 	}
 	return start, part
 }
@@ -286,7 +287,7 @@ func (l *lexer) number(t *token) bool {
 func (l *lexer) word() string {
 	if l.macroAt >= len(l.macro) {
 		i := l.at
-		for i < len(l.text) && wordPart[l.text[i]] && l.text[i] != '\\' {
+		for i < len(l.text) && wordPart[l.text[i]] {
 			i++
 		}
 		if i == len(l.text) || l.text[i] != '\\' {
