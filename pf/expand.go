@@ -321,7 +321,8 @@ func (p *parser) antispoof(first token) {
 	p.word("for")
 	var list []spoofed
 	p.list(func() {
-		i := spoofed{pos: p.tok.pos, dynamic: p.acceptOp("(")}
+		i := spoofed{pos: p.tok.pos}
+		i.dynamic = p.acceptOp("(")
 		if i.name = p.interfaceName(); i.dynamic {
 			p.op(")")
 		}

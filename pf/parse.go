@@ -18,15 +18,14 @@ const (
 	maxMacro  = 64 << 10 // bytes of the value of a macro
 	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used
 
-	maxAnchorDepth  = 64 // as pfctl
-	maxAnchorName   = 1023
-	maxTableName    = 31
-	maxLabel        = 63
-	maxTag          = 63
-	maxInterface    = 15
-	maxConnRate     = 0xffffffff / 1000 // PF_THRESHOLD_MAX
-	maxPrio         = 7
-	maxPacketLogger = 255 // pflog255
+	maxAnchorDepth = 64 // as pfctl
+	maxAnchorName  = 1023
+	maxTableName   = 31
+	maxLabel       = 63
+	maxTag         = 63
+	maxInterface   = 15
+	maxConnRate    = 0xffffffff / 1000 // PF_THRESHOLD_MAX
+	maxPrio        = 7
 )
 
 // Source is where Parse finds what a file refers to.

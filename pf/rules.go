@@ -182,7 +182,7 @@ func (p *parser) log(r *Rule) {
 			pos := p.tok.pos
 			name := p.name("a pflog interface")
 			n, err := strconv.ParseUint(strings.TrimPrefix(name, "pflog"), 10, 8)
-			if err != nil || !strings.HasPrefix(name, "pflog") || n > maxPacketLogger {
+			if err != nil || !strings.HasPrefix(name, "pflog") {
 				p.failf(pos, "%s: should be a pflog interface", shorten(name))
 			}
 			if r.LogTo = ""; n > 0 {
