@@ -106,19 +106,24 @@ func compileIsReference(t *rapid.T) {
 	all := map[string]*pf.Ruleset{}
 	bodies(all, "", main)
 	loaded := map[string]*pf.Ruleset{}
-	for _, at := range []string{"ftp", "wild", "wild/a", "wild/b", "ftp/wild", "deep/in"} {
-		if _, body := all[at]; !body && rapid.Bool().Draw(t, at) {
-			rs := pftest.Rulesets().Draw(t, "anchor "+at)
-			rs.Ether = nil
-			loaded[at] = rs
-			inside := map[string]*pf.Ruleset{}
-			bodies(inside, at, rs)
-			for path, rs := range inside {
-				if all[path] != nil { // has two rulesets
-					t.Skip()
-				}
-				all[path] = rs
+	load := func(at string, rs *pf.Ruleset) {
+		rs.Ether = nil
+		loaded[at] = rs
+		inside := map[string]*pf.Ruleset{}
+		bodies(inside, at, rs)
+		for path, rs := range inside {
+			if all[path] != nil { // has two rulesets
+				t.Skip()
 			}
+			all[path] = rs
+		}
+	}
+	for at, rs := range reference.Loaded(main) {
+		load(at, rs)
+	}
+	for _, at := range []string{"ftp", "wild", "wild/a", "wild/b", "ftp/wild", "deep/in"} {
+		if all[at] == nil && rapid.Bool().Draw(t, at) {
+			load(at, pftest.Rulesets().Draw(t, "anchor "+at))
 		}
 	}
 	for at := range loaded { // and no ruleset in the place of a body
@@ -312,10 +317,9 @@ func TestCompileHandMade(t *testing.T) {
 	v4 := pf.Host{Kind: pf.Prefix, Addr: netip.MustParseAddr("10.0.0.1"), Bits: 32}
 	v6 := pf.Host{Kind: pf.Range, Addr: netip.MustParseAddr("2001:db8::"), Last: netip.MustParseAddr("2001:db8::1")}
 	for _, rule := range []pf.Rule{
-		{From: pf.Endpoint{Not: true, Host: v4}}, // of no family, as its address is
-		{To: pf.Endpoint{Not: true, Host: v4}},
-		{To: pf.Endpoint{Not: true, Host: v6}},
-		{From: pf.Endpoint{Host: v4}, To: pf.Endpoint{Host: v6}},
+		{Family: pf.Inet, From: pf.Endpoint{Host: v4}, To: pf.Endpoint{Host: v6}},
+		{Family: pf.Inet, From: pf.Endpoint{Host: pf.Host{Kind: pf.Prefix, Addr: netip.IPv4Unspecified()}}},
+		{Family: pf.Inet6, To: pf.Endpoint{Not: true, Host: pf.Host{Kind: pf.Prefix, Addr: netip.IPv6Unspecified()}}},
 		{From: pf.Endpoint{Not: true}},
 		{To: pf.Endpoint{Host: pf.Host{Kind: pf.URPFFailed}}},
 		{To: pf.Endpoint{Not: true, Host: pf.Host{Kind: pf.URPFFailed}}},
