@@ -139,6 +139,7 @@ func (s filterSize) ruleset(states int, file string) string {
 	}
 	from := ""
 	if s.table > 0 {
+		fmt.Fprintf(&b, "set limit table-entries %d\n", s.table)
 		fmt.Fprintf(&b, "table <bad> persist file %q\n", file)
 		from = "from ! <bad> "
 	}

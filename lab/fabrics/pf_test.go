@@ -39,6 +39,7 @@ pass inet proto tcp to 198.18.0.0/15
 pass inet proto udp to 198.18.0.0/15
 `},
 		{filterSize{table: 3}, 7000, `set limit states 7000
+set limit table-entries 3
 table <bad> persist file "/some/file"
 block
 pass inet6 proto icmp6

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,7 +219,7 @@ func sendCount(n *fabrics.Net, m maker, f flow, count uint32) error {
 type blast struct {
 	frameParams
 	net      *fabrics.Net
-	arrival  fabrics.Arrival
+	arrivals []fabrics.Arrival // that there are counters for
 	maker    maker
 	counters []*probe.Counter
 	teach    []int    // the ends whose addresses the switch must know
@@ -241,10 +242,19 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 		// Nothing between the ends makes other frames of them.
 		arrival = fabrics.AsBuffers
 	}
-	b := &blast{frameParams: p, net: n, arrival: arrival, maker: m}
+	b := &blast{frameParams: p, net: n, maker: m}
+	if err := b.count(arrival, receivers); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// count attaches a counter of frames that arrive in a form.
+func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
+	b.arrivals = append(b.arrivals, arrival)
 	devices := map[*ends.Namespace][]int{}
 	for _, i := range receivers {
-		e := n.Ends[i]
+		e := b.net.Ends[i]
 		devices[e.Namespace] = append(devices[e.Namespace], e.Ifindex)
 	}
 	for ns, ifindex := range devices {
@@ -260,15 +270,19 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 			return err
 		})
 		if err != nil {
-			return nil, errors.Join(err, b.Close())
+			return err
 		}
 	}
-	return b, nil
+	return nil
 }
 
 // Counter is how the frames are made and counted.
 func (b *blast) Counter() string {
-	return "made by " + b.maker.String() + ", counted by " + b.arrival.String() + " at the receiver"
+	by := make([]string, len(b.arrivals))
+	for i, a := range b.arrivals {
+		by[i] = a.String()
+	}
+	return "made by " + b.maker.String() + ", counted by " + strings.Join(by, " and ") + " at the receiver"
 }
 
 // pair readies what goes from the first end to the second, made on one core.

@@ -4,6 +4,7 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -27,7 +28,7 @@ var firstPackets = &Kind{
 				About: w.what() + ", one core, each of a flow of its own and from a random IP address",
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
-				Spec:  fabrics.Spec{Ends: 2, Frames: true, States: 1_000_000},
+				Spec:  fabrics.Spec{Ends: 2, Frames: true, States: 2_000_000},
 				Start: w.start,
 			}, w.check()
 		}
@@ -46,16 +47,23 @@ var anywhere = netip.AddrFrom4([4]byte{128})
 
 const sources = 1 << 30
 
-// start attaches the counter. What is the first of a flow may be forwarded at
-// tcx where the rest would be in XDP; the counter at tcx sees both.
+// start attaches the counters. The first of a flow may be forwarded at tcx where
+// the rest would be in XDP, so both forms are counted there: each frame once, for
+// the counter in XDP takes away what it sees.
 func (w firstPacketsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	cpus, err := cores(1)
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBlast(ctx, n, w.frameParams, fabrics.AsBuffers, []int{1})
+	receiver := []int{1}
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, receiver)
 	if err != nil {
 		return nil, err
+	}
+	if n.Fabric.Arrival == fabrics.AsXDP {
+		if err := b.count(fabrics.AsBuffers, receiver); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
 	}
 	b.teach, b.fresh = []int{0, 1}, true
 	f := w.send(n, 0, 1, cpus[0])
