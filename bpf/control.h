@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fdb.h"
+#include "pf_track.h"
 
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull
@@ -67,6 +68,8 @@ static int tick(void *map, u32 *key, struct timer *t)
 	if (c) {
 		clock_set(c);
 		sweep(c);
+		if (on(FEATURE_PF))
+			pf_sweep(READ_ONCE(c->now));
 	}
 	bpf_timer_start(&t->timer, SECOND / TICKS, 0);
 	return 0;

@@ -161,3 +161,30 @@ static __always_inline struct clock *clock_get(void)
 
 	return bpf_map_lookup_elem(&clock, &zero);
 }
+
+/* Seconds since boot, as the timer has them. */
+static __always_inline u32 clock_now(void)
+{
+	struct clock *c = clock_get();
+
+	return c ? READ_ONCE(c->now) : 0;
+}
+
+/* How many bits are set (Warren, Hacker's Delight, 5-1). */
+static __always_inline u32 ones(u64 x)
+{
+	x -= x >> 1 & 0x5555555555555555ull;
+	x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
+	x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return x * 0x0101010101010101ull >> 56;
+}
+
+/* The lowest bit that is set. */
+static __always_inline u32 first_bit(u64 x)
+{
+	u64 lowest = x & -x;
+
+	/* else clang looks the answer up, in a table where the configuration is */
+	asm("" : "+r"(lowest));
+	return ones(lowest - 1);
+}

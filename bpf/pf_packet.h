@@ -8,8 +8,6 @@
  */
 #pragma once
 
-#include <linux/icmp.h>
-#include <linux/icmpv6.h>
 #include <linux/udp.h>
 
 #include "verdict.h"
@@ -47,12 +45,11 @@ struct pf_packet {
 	/* what has been judged of it */
 	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
 	u32 tag;
-	u8 judged[2]; /* whether it has been */
+	u32 routes; /* enum pf_rule_flag about routes that hold */
 	u8 made; /* a state has been made */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */
 	u8 priority;
-	u16 pad;
 };
 
 struct {
@@ -61,6 +58,14 @@ struct {
 	__type(key, u32);
 	__type(value, struct pf_packet);
 } pf_packets SEC(".maps");
+
+/* Flags of TCP (RFC 9293, 3.1). */
+enum {
+	TCP_FIN = 1 << 0,
+	TCP_SYN = 1 << 1,
+	TCP_RST = 1 << 2,
+	TCP_ACK = 1 << 4,
+};
 
 /* The packet that this CPU looks at. */
 static __always_inline struct pf_packet *pf_packet(void)
@@ -77,14 +82,32 @@ enum pf_look {
 	PF_LOOK_STATE, /* it belongs to a connection that is known: it passes */
 	PF_LOOK_JUDGE, /* rules decide */
 	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
-	PF_LOOK_LEAVE, /* for tcx */
+	PF_LOOK_LEAVE, /* to tcx */
+};
+
+/* Types of ICMP (RFC 792, 950) and ICMPv6 (RFC 4443); linux/icmp.h needs a libc. */
+enum {
+	ICMP_ECHOREPLY = 0,
+	ICMP_ECHO = 8,
+	ICMP_TIMESTAMP = 13, /* then its answer, information, address mask */
+	ICMP_ADDRESSREPLY = 18,
+	ICMPV6_ECHO_REQUEST = 128,
+	ICMPV6_ECHO_REPLY = 129,
+};
+
+struct pf_icmp {
+	u8 type;
+	u8 code;
+	u16 checksum;
+	u16 id; /* of queries */
+	u16 sequence;
 };
 
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 
 /* Puts the lower side first; the ports go along unless they are no sides' own. */
-static __always_inline void pf_key_set(struct pf_key *key, u8 *side, const u32 *src,
-				       const u32 *dst, u32 sport, u32 dport, bool own)
+static __always_inline void pf_key_set(struct pf_key *key, u8 *side, const u32 *src, const u32 *dst,
+				       u32 sport, u32 dport, bool own)
 {
 	bool swap = false;
 
@@ -113,20 +136,11 @@ known:
 /* A query of ICMP and its answer are of one kind: the type of the query. 0: neither. */
 static __always_inline u32 pf_icmp_query(u32 type)
 {
-	switch (type) {
-	case ICMP_ECHO:
-	case ICMP_ECHOREPLY:
+	if (type == ICMP_ECHO || type == ICMP_ECHOREPLY)
 		return ICMP_ECHO;
-	case ICMP_TIMESTAMP:
-	case ICMP_TIMESTAMPREPLY:
-		return ICMP_TIMESTAMP;
-	case ICMP_INFO_REQUEST:
-	case ICMP_INFO_REPLY:
-		return ICMP_INFO_REQUEST;
-	case ICMP_ADDRESS:
-	case ICMP_ADDRESSREPLY:
-		return ICMP_ADDRESS;
-	}
+	/* the other queries are odd, and their answers the next number */
+	if (type >= ICMP_TIMESTAMP && type <= ICMP_ADDRESSREPLY)
+		return (type - 1) | 1;
 	return 0;
 }
 
@@ -142,12 +156,14 @@ static __always_inline void pf_read_tcp(struct pf_packet *p, const struct tcphdr
 
 /*
  * Reads a plain packet, whose headers are all where the program may look. False:
- * it is not one. `at` is where the IP header is, `type` the EtherType before it.
+ * it is not one. `at` is where the IP header is, `type` the EtherType before it,
+ * `len` the frame's length.
  */
-static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, void *data,
-				    void *data_end, u32 at, u16 type)
+static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, void *data_end,
+				    u32 at, u16 type)
 {
-	u32 src[4], dst[4], room, rest = f->len - at;
+	u32 src[4], dst[4], room, rest = len - at;
+	u64 l4at = at;
 	void *l4;
 
 	p->flags = 0;
@@ -167,8 +183,7 @@ static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, 
 		p->tos = ip->tos;
 		p->family = 4;
 		p->length = bpf_ntohs(ip->tot_len);
-		l4 = ip + 1;
-		p->l4 = at + sizeof(*ip);
+		l4at += sizeof(*ip);
 		if (p->length < sizeof(*ip))
 			return false;
 		room = p->length - sizeof(*ip);
@@ -184,11 +199,14 @@ static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, 
 		p->family = 6;
 		room = bpf_ntohs(ip->payload_len);
 		p->length = room + sizeof(*ip);
-		l4 = ip + 1;
-		p->l4 = at + sizeof(*ip);
+		l4at += sizeof(*ip);
 	}
 	if (p->length > rest)
 		return false;
+	p->l4 = l4at;
+	/* else clang adds to a pointer in 32 bits, which the verifier refuses */
+	asm volatile("" : "+r"(l4at));
+	l4 = data + (l4at & 0xff);
 	if (p->proto == IPPROTO_TCP) {
 		struct tcphdr *tcp = l4;
 
@@ -203,7 +221,7 @@ static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, 
 			return false;
 		pf_key_set(&p->key, &p->side, src, dst, udp->source, udp->dest, true);
 	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
-		struct icmphdr *icmp = l4;
+		struct pf_icmp *icmp = l4;
 		u32 kind;
 
 		if ((void *)(icmp + 1) > data_end || room < sizeof(*icmp))
@@ -218,7 +236,7 @@ static __always_inline bool pf_read(struct pf_packet *p, const struct frame *f, 
 		if (!kind)
 			return false;
 		p->icmp = icmp->type << 8 | icmp->code;
-		pf_key_set(&p->key, &p->side, src, dst, icmp->un.echo.id, kind, false);
+		pf_key_set(&p->key, &p->side, src, dst, icmp->id, kind, false);
 	} else {
 		return false;
 	}

@@ -9,6 +9,7 @@
 #include "binding.h"
 #include "fdb.h"
 #include "loop.h"
+#include "pf.h"
 #include "rules.h"
 #include "span.h"
 #include "storm.h"
@@ -17,14 +18,16 @@
 /* What a plain switch does not look at, on the way in and on the way out. */
 #define FEATURES_IN                                                                                \
 	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_LOOP_GUARD | FEATURE_GUARD | FEATURE_NON_IP |    \
-	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE)
+	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
+	 FEATURE_ETHER)
 #define FEATURES_OUT                                                                               \
-	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN)
+	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN |       \
+	 FEATURE_PF | FEATURE_ETHER)
 
 /* What is done with every frame, remembered or not; on the way out; and counted. */
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
-	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH)
+	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF)
 #define FEATURES_SEND FEATURES_EACH
 #define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
 
@@ -97,6 +100,17 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN) &&
 	    rule_blocks(h, f, v, v->in, RULE_IN))
 		return refuse(v, DROP_RULE);
+	if (on(FEATURE_ETHER)) {
+		reason = pf_ether(h, f, v, v->in, false);
+		if (reason)
+			return refuse(v, reason);
+	}
+	/* XDP asks when it knows that it will send: see pf_passes() */
+	if (on(FEATURE_PF) && h->skb) {
+		reason = pf_in(h, f, v, now);
+		if (reason)
+			return refuse(v, reason);
+	}
 	return ACTION_SEND;
 }
 
@@ -118,6 +132,14 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT) &&
 	    rule_blocks(h, f, v, out_slot, RULE_OUT))
 		return DROP_RULE;
+	if (on(FEATURE_ETHER)) {
+		u32 reason = pf_ether(h, f, v, out_slot, true);
+
+		if (reason)
+			return reason;
+	}
+	if (on(FEATURE_PF) && h->skb)
+		return pf_out(h, v, out_slot);
 	return 0;
 }
 

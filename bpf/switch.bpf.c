@@ -15,11 +15,17 @@
  * a trial remembers nothing, and does not come here.
  */
 static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
-				      struct verdict *v)
+				      struct verdict *v, u32 now)
 {
+	u32 reason = 0;
+
 	if (h->skb && on(FEATURE_SPAN))
 		span_in(h->ctx, f, v->in);
-	return on(FEATURE_GUARD) ? guard(h, f, v, port_at(v->in)) : 0;
+	if (on(FEATURE_GUARD))
+		reason = guard(h, f, v, port_at(v->in));
+	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
+		reason = pf_follow(h, f, v, now);
+	return reason;
 }
 
 /*
@@ -44,6 +50,39 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 		note_in(f, v);
 	drop_note(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
+}
+
+/* Drops a frame, and answers it if pf's rule says so. */
+static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
+				      const struct verdict *v)
+{
+	int action = drop_skb(skb, f, v, v->reason);
+
+	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || v->reason != DROP_PF || mac_is_group(f->dst))
+		return action;
+	f->len = pf_answer(skb);
+	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
+		return action;
+	count_tx(v->in, f->len);
+	return bpf_redirect(port_at(v->in)->ifindex, 0);
+}
+
+/*
+ * Is what is remembered of frames like this one all there is to decide? Not if
+ * pf has to ask its rules about it.
+ */
+static __always_inline bool recall(const struct hook *h, const struct frame *f,
+				   const struct decision *d, struct verdict *v, u32 now)
+{
+	decision_recall(d, f, v);
+	if (!on(FEATURE_PF))
+		return true;
+	v->pf = pf_find(h, v, now);
+	if (v->pf == PF_LOOK_NOT_IP || (v->pf == PF_LOOK_STATE && pf_knows_way(v->out)))
+		return true;
+	v->out = 0;
+	v->rule_out = 0;
+	return false;
 }
 
 /* Drops a frame before anything is decided, which span ports get nevertheless. */
@@ -108,7 +147,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	struct verdict v = {};
 	struct decision *d;
 	struct frame f;
-	u32 epoch, reason = 0, mtu = 0;
+	u32 epoch, now, reason = 0, mtu = 0;
 	enum action action;
 	bool whole;
 
@@ -132,12 +171,13 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	/* read before all else: what changes from here on ends the decision */
 	epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
-	if (decision_holds(d, &f, epoch) && port_there(&tcx_devices, d->out)) {
+	now = on(FEATURE_PF) ? READ_ONCE(c->now) : 0;
+	if (decision_holds(d, &f, epoch) && port_there(&tcx_devices, d->out) &&
+	    recall(&h, &f, d, &v, now)) {
 		u32 segment = f.len - f.tag > d->fits ? frame_segment(&f, skb) : f.len - f.tag;
 
-		decision_recall(d, &f, &v);
 		if (on(FEATURES_EACH))
-			reason = each_frame(&h, &f, &v);
+			reason = each_frame(&h, &f, &v, now);
 		if (!reason && (!segment || segment > d->fits))
 			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
 		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v, t);
@@ -156,6 +196,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 			trace_mtu(reason);
 			return TC_ACT_OK;
 		}
+		if (on(FEATURE_PF) && !reason)
+			reason = pf_settle(&h, &f, &v, v.out, now);
 		if (reason)
 			return drop_skb(skb, &f, &v, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
@@ -181,7 +223,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
-		return drop_skb(skb, &f, &v, v.reason);
+		return refuse_skb(skb, &f, &v);
 	}
 }
 
@@ -209,12 +251,15 @@ int bascule_patch(struct __sk_buff *skb)
 }
 
 /* Sends by XDP; declines where the way out takes no such frames. */
-static __always_inline int send_xdp(struct xdp_md *xdp, const struct frame *f,
-				    const struct verdict *v)
+static __always_inline int send_xdp(const struct hook *h, const struct frame *f, struct verdict *v,
+				    u32 now)
 {
+	struct xdp_md *xdp = h->ctx;
 	u32 tag = 0;
 
 	if (!(port_at(v->out)->flags & PORT_XDP_TX))
+		return XDP_PASS;
+	if (on(FEATURE_PF) && !pf_passes(h, f, v, now))
 		return XDP_PASS;
 	if (on(FEATURE_VLANS)) {
 		tag = tag_with_priority(f, v->tag);
@@ -255,9 +300,9 @@ int bascule_xdp(struct xdp_md *xdp)
 	epoch = READ_ONCE(c->epoch);
 	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits) {
 		decision_recall(d, &f, &v);
-		if (on(FEATURES_EACH) && (leaves_to_tcx(&f) || each_frame(&h, &f, &v)))
+		if (on(FEATURES_EACH) && (leaves_to_tcx(&f) || each_frame(&h, &f, &v, 0)))
 			return XDP_PASS;
-		return send_xdp(xdp, &f, &v);
+		return send_xdp(&h, &f, &v, READ_ONCE(c->now));
 	}
 
 	switch (decide(&h, &f, &v, READ_ONCE(c->now))) {
@@ -265,7 +310,7 @@ int bascule_xdp(struct xdp_md *xdp)
 		if (!xdp_fits(xdp, port_at(v.out)->ifindex, f.tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
-		return send_xdp(xdp, &f, &v);
+		return send_xdp(&h, &f, &v, READ_ONCE(c->now));
 	case ACTION_FLOOD:
 		if (!flood_xdp(xdp, &f, &v))
 			return XDP_PASS;

@@ -222,6 +222,7 @@ struct pf_config {
 	__u32 log_interface; /* id of the port that `set loginterface` names, 0 for none */
 	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
 	__u16 asks; /* enum pf_ask */
+	__u32 features; /* enum feature of pf that it needs */
 };
 
 /* What some rule of a ruleset asks for, beside the features. */
@@ -580,7 +581,8 @@ struct pf_network {
 /* Tables that an address is in, by number. */
 struct pf_member {
 	__u64 match; /* bit N: table N has it, by this entry or by a larger network's */
-	__u64 here; /* bit N: this very address or network is listed in table N (negated, if not in match) */
+	__u64 here; /* bit N: this very address or network is listed in table N (negated, if not in
+		       match) */
 };
 
 /* Key of an address that a table has by itself; networks are in a trie. */
@@ -628,8 +630,8 @@ enum pf_return {
 };
 
 struct pf_rule {
-	__u32 action; /* enum pf_action */
-	__u32 flags; /* enum pf_rule_flag */
+	enum pf_action action;
+	enum pf_rule_flag flags;
 	__u32 end; /* once it has matched, no rule from this number on is tried; PF_ANCHOR: if it
 		      has not, the next that is tried is this */
 	__u32 probability; /* of 2^32; 0: always */
@@ -662,6 +664,12 @@ struct pf_rule_stats {
 	__u64 packets[2]; /* in, out */
 	__u64 bytes[2];
 	__u64 states; /* made */
+};
+
+/* What rules have that all CPUs share. */
+struct pf_rule_use {
+	__u32 states;
+	__u32 spent; /* 1: a rule with `once` has had its packet */
 };
 
 /* How long states last, in seconds, in the order of pf.conf(5). */
@@ -718,19 +726,19 @@ struct pf_peer {
 };
 
 enum pf_tcp_state { /* RFC 9293, 3.3.2; as pfctl prints them */
-	PF_CLOSED,
-	PF_LISTEN,
-	PF_SYN_SENT,
-	PF_SYN_RECEIVED,
-	PF_ESTABLISHED,
-	PF_CLOSE_WAIT,
-	PF_FIN_WAIT_1,
-	PF_CLOSING,
-	PF_LAST_ACK,
-	PF_FIN_WAIT_2,
-	PF_TIME_WAIT,
-	PF_PROXY_SRC, /* the switch makes the handshake with the initiator */
-	PF_PROXY_DST, /* and then with the other side */
+		    PF_CLOSED,
+		    PF_LISTEN,
+		    PF_SYN_SENT,
+		    PF_SYN_RECEIVED,
+		    PF_ESTABLISHED,
+		    PF_CLOSE_WAIT,
+		    PF_FIN_WAIT_1,
+		    PF_CLOSING,
+		    PF_LAST_ACK,
+		    PF_FIN_WAIT_2,
+		    PF_TIME_WAIT,
+		    PF_PROXY_SRC, /* the switch makes the handshake with the initiator */
+		    PF_PROXY_DST, /* and then with the other side */
 };
 
 enum pf_other_state {

@@ -36,6 +36,7 @@ struct verdict {
 	u16 rule_out;
 	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
+	u8 pf; /* enum pf_look */
 };
 
 static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)

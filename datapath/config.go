@@ -68,6 +68,7 @@ const (
 	BridgeSuppress  = kernelBridgeFlagBRIDGE_SUPPRESS
 	BridgeCapture   = kernelBridgeFlagBRIDGE_CAPTURE
 	BridgeTalkers   = kernelBridgeFlagBRIDGE_TALKERS
+	BridgePF        = kernelBridgeFlagBRIDGE_PF
 )
 
 // The kinds of floods, as they index Port.Storm (enum storm_kind).
@@ -81,7 +82,7 @@ const (
 const MaxPorts = len(Config{}.Ports) - 1
 
 const (
-	layout     = 2 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 3 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -162,7 +163,8 @@ func buckets(max uint32) uint32 {
 // came, or has to be looked at.
 const choosy = kernelFeatureFEATURE_VLANS | kernelFeatureFEATURE_NON_IP | kernelFeatureFEATURE_RULES |
 	kernelFeatureFEATURE_STORM | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE |
-	kernelFeatureFEATURE_LOOP_GUARD | kernelFeatureFEATURE_TALKERS
+	kernelFeatureFEATURE_LOOP_GUARD | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_PF |
+	kernelFeatureFEATURE_ETHER
 
 // specialise fills in what follows from the ports: the table that finds them,
 // and the features that any of them asks for.
@@ -192,6 +194,9 @@ func specialise(c *Config) {
 	}
 	if told&BridgeVLANs != 0 && told&BridgeVLANStats != 0 {
 		f |= kernelFeatureFEATURE_VLAN_STATS
+	}
+	if told&BridgePF != 0 {
+		f |= kernelFeature(c.Pf.Features)
 	}
 	if c.MoveMax != 0 {
 		f |= kernelFeatureFEATURE_MOVE_MAX

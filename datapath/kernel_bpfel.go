@@ -38,6 +38,7 @@ const (
 	kernelBridgeFlagBRIDGE_SUPPRESS   kernelBridgeFlag = 32
 	kernelBridgeFlagBRIDGE_CAPTURE    kernelBridgeFlag = 64
 	kernelBridgeFlagBRIDGE_TALKERS    kernelBridgeFlag = 128
+	kernelBridgeFlagBRIDGE_PF         kernelBridgeFlag = 256
 )
 
 type kernelCaptureBuffer struct {
@@ -105,8 +106,25 @@ type kernelConfig struct {
 	Cables          [4]uint16
 	SpanIn          uint16
 	SpanOut         uint16
-	PortCells       [8192]uint16
-	Ports           [1024]struct {
+	Pf              struct {
+		_             structs.HostLayout
+		Secret        [5]uint64
+		Rules         uint32
+		Groups        uint32
+		Dims          uint32
+		EtherRules    uint32
+		StatesMax     uint32
+		Buckets       uint32
+		NodesMax      uint32
+		AdaptiveStart uint32
+		AdaptiveEnd   uint32
+		LogInterface  uint32
+		Ruleset       uint16
+		Asks          uint16
+		Features      uint32
+	}
+	PortCells [8192]uint16
+	Ports     [1024]struct {
 		_           structs.HostLayout
 		Id          uint32
 		Ifindex     uint32
@@ -206,7 +224,15 @@ const (
 	kernelDropReasonDROP_RULE          kernelDropReason = 24
 	kernelDropReasonDROP_NO_PEER       kernelDropReason = 25
 	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 26
-	kernelDropReasonDROP_REASONS       kernelDropReason = 27
+	kernelDropReasonDROP_ETHER         kernelDropReason = 27
+	kernelDropReasonDROP_PF            kernelDropReason = 28
+	kernelDropReasonDROP_PF_STATE      kernelDropReason = 29
+	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 30
+	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 31
+	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 32
+	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 33
+	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 34
+	kernelDropReasonDROP_REASONS       kernelDropReason = 35
 )
 
 type kernelEvent struct {
@@ -273,6 +299,13 @@ const (
 	kernelFeatureFEATURE_CAPTURE      kernelFeature = 4194304
 	kernelFeatureFEATURE_TALKERS      kernelFeature = 8388608
 	kernelFeatureFEATURE_TRACE        kernelFeature = 16777216
+	kernelFeatureFEATURE_PF           kernelFeature = 33554432
+	kernelFeatureFEATURE_PF_RULES     kernelFeature = 67108864
+	kernelFeatureFEATURE_PF_TABLES    kernelFeature = 134217728
+	kernelFeatureFEATURE_PF_LOG       kernelFeature = 268435456
+	kernelFeatureFEATURE_PF_SOURCES   kernelFeature = 536870912
+	kernelFeatureFEATURE_PF_REWRITE   kernelFeature = 1073741824
+	kernelFeatureFEATURE_ETHER        kernelFeature = 2147483648
 )
 
 type kernelFlooded struct {
@@ -301,8 +334,14 @@ type kernelFlooded struct {
 		RuleOut  uint16
 		Answered uint8
 		Fleeting uint8
-		_        [4]byte
+		Pf       uint8
+		_        [3]byte
 	}
+	Last    uint32
+	LastTag uint32
+	Has     uint32
+	Base    uint32
+	Word    uint64
 }
 
 type kernelLoop struct {
@@ -311,6 +350,392 @@ type kernelLoop struct {
 	Told  uint32
 	Count uint32
 	Pad   uint32
+}
+
+type kernelPfAction uint32
+
+const (
+	kernelPfActionPF_PASS   kernelPfAction = 0
+	kernelPfActionPF_BLOCK  kernelPfAction = 1
+	kernelPfActionPF_MATCH  kernelPfAction = 2
+	kernelPfActionPF_ANCHOR kernelPfAction = 3
+)
+
+type kernelPfAddress struct {
+	_    structs.HostLayout
+	Word [4]uint32
+}
+
+type kernelPfAsk uint32
+
+const (
+	kernelPfAskPF_ASK_ROUTE    kernelPfAsk = 1
+	kernelPfAskPF_ASK_PRIORITY kernelPfAsk = 2
+	kernelPfAskPF_ASK_TAG      kernelPfAsk = 4
+	kernelPfAskPF_ASK_RANDOM   kernelPfAsk = 8
+	kernelPfAskPF_ASK_ONCE     kernelPfAsk = 16
+	kernelPfAskPF_ASK_RECEIVED kernelPfAsk = 32
+	kernelPfAskPF_ASK_ETHER_L3 kernelPfAsk = 64
+)
+
+type kernelPfBucket struct {
+	_    structs.HostLayout
+	Mark [16]uint32
+}
+
+type kernelPfCell uint32
+
+const (
+	kernelPfCellPF_CELL_PORT          kernelPfCell = 0
+	kernelPfCellPF_CELL_PROTO         kernelPfCell = 2048
+	kernelPfCellPF_CELL_FLAGS         kernelPfCell = 2560
+	kernelPfCellPF_CELL_FLAGS_OTHER   kernelPfCell = 2816
+	kernelPfCellPF_CELL_FLAGS_UNKNOWN kernelPfCell = 2817
+	kernelPfCellPF_CELL_TOS           kernelPfCell = 2818
+	kernelPfCellPF_CELL_SPORT         kernelPfCell = 3330
+	kernelPfCellPF_CELL_SPORT_OTHER   kernelPfCell = 68866
+	kernelPfCellPF_CELL_SPORT_UNKNOWN kernelPfCell = 68867
+	kernelPfCellPF_CELL_DPORT         kernelPfCell = 68868
+	kernelPfCellPF_CELL_ICMP4         kernelPfCell = 134404
+	kernelPfCellPF_CELL_ICMP6         kernelPfCell = 199940
+	kernelPfCellPF_CELL_DPORT_OTHER   kernelPfCell = 265476
+	kernelPfCellPF_CELL_DPORT_UNKNOWN kernelPfCell = 265477
+	kernelPfCellPF_CELLS              kernelPfCell = 265478
+)
+
+type kernelPfCounter uint32
+
+const (
+	kernelPfCounterPF_COUNT_SEARCHES       kernelPfCounter = 0
+	kernelPfCounterPF_COUNT_INSERTS        kernelPfCounter = 1
+	kernelPfCounterPF_COUNT_REMOVALS       kernelPfCounter = 2
+	kernelPfCounterPF_COUNT_MATCH          kernelPfCounter = 3
+	kernelPfCounterPF_COUNT_BAD_OFFSET     kernelPfCounter = 4
+	kernelPfCounterPF_COUNT_FRAGMENT       kernelPfCounter = 5
+	kernelPfCounterPF_COUNT_SHORT          kernelPfCounter = 6
+	kernelPfCounterPF_COUNT_NORMALIZE      kernelPfCounter = 7
+	kernelPfCounterPF_COUNT_MEMORY         kernelPfCounter = 8
+	kernelPfCounterPF_COUNT_IP_OPTION      kernelPfCounter = 9
+	kernelPfCounterPF_COUNT_PROTO_CKSUM    kernelPfCounter = 10
+	kernelPfCounterPF_COUNT_STATE_MISMATCH kernelPfCounter = 11
+	kernelPfCounterPF_COUNT_STATE_INSERT   kernelPfCounter = 12
+	kernelPfCounterPF_COUNT_STATE_LIMIT    kernelPfCounter = 13
+	kernelPfCounterPF_COUNT_SRC_LIMIT      kernelPfCounter = 14
+	kernelPfCounterPF_COUNT_SYNPROXY       kernelPfCounter = 15
+	kernelPfCounterPF_COUNT_MAX_STATES     kernelPfCounter = 16
+	kernelPfCounterPF_COUNT_MAX_SRC_STATES kernelPfCounter = 17
+	kernelPfCounterPF_COUNT_MAX_SRC_NODES  kernelPfCounter = 18
+	kernelPfCounterPF_COUNT_MAX_SRC_CONN   kernelPfCounter = 19
+	kernelPfCounterPF_COUNT_MAX_SRC_RATE   kernelPfCounter = 20
+	kernelPfCounterPF_COUNT_OVERLOAD       kernelPfCounter = 21
+	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 22
+	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 23
+	kernelPfCounterPF_COUNTERS             kernelPfCounter = 24
+)
+
+type kernelPfDim uint32
+
+const (
+	kernelPfDimPF_DIM_PORT  kernelPfDim = 0
+	kernelPfDimPF_DIM_PROTO kernelPfDim = 1
+	kernelPfDimPF_DIM_SRC   kernelPfDim = 2
+	kernelPfDimPF_DIM_DST   kernelPfDim = 3
+	kernelPfDimPF_DIM_SPORT kernelPfDim = 4
+	kernelPfDimPF_DIM_DPORT kernelPfDim = 5
+	kernelPfDimPF_DIM_FLAGS kernelPfDim = 6
+	kernelPfDimPF_DIM_TOS   kernelPfDim = 7
+	kernelPfDimPF_DIMS      kernelPfDim = 8
+)
+
+type kernelPfMember struct {
+	_     structs.HostLayout
+	Match uint64
+	Here  uint64
+}
+
+type kernelPfNetwork struct {
+	_   structs.HostLayout
+	Src uint32
+	Dst uint32
+}
+
+type kernelPfPacket struct {
+	_   structs.HostLayout
+	Key struct {
+		_       structs.HostLayout
+		Address [2][4]uint32
+		Port    [2]uint16
+		Vlan    uint16
+		Proto   uint8
+		Profile uint8
+	}
+	Quoted struct {
+		_       structs.HostLayout
+		Address [2][4]uint32
+		Port    [2]uint16
+		Vlan    uint16
+		Proto   uint8
+		Profile uint8
+	}
+	QuotedSeq  uint32
+	Seq        uint32
+	Ack        uint32
+	Payload    uint32
+	L3         uint32
+	L4         uint32
+	Length     uint32
+	State      uint32
+	Window     uint16
+	Icmp       uint16
+	Options    uint8
+	TcpFlags   uint8
+	Tos        uint8
+	Family     uint8
+	Flags      uint8
+	Side       uint8
+	QuotedSide uint8
+	Proto      uint8
+	Rule       [2]uint32
+	Tag        uint32
+	Routes     uint32
+	Made       uint8
+	Answer     uint8
+	Direction  uint8
+	Priority   uint8
+}
+
+type kernelPfPortSet struct {
+	_      structs.HostLayout
+	Member [16]uint64
+}
+
+type kernelPfPrefix struct {
+	_       structs.HostLayout
+	Bits    uint32
+	Address [16]uint8
+}
+
+type kernelPfProfile struct {
+	_        structs.HostLayout
+	Timeout  [20]uint32
+	Priority [2]uint8
+	Pad      uint16
+}
+
+type kernelPfReturn uint32
+
+const (
+	kernelPfReturnPF_RETURN_NOTHING kernelPfReturn = 0
+	kernelPfReturnPF_RETURN_RST     kernelPfReturn = 1
+	kernelPfReturnPF_RETURN_ICMP    kernelPfReturn = 2
+	kernelPfReturnPF_RETURN_BOTH    kernelPfReturn = 3
+)
+
+type kernelPfRule struct {
+	_            structs.HostLayout
+	Action       kernelPfAction
+	Flags        kernelPfRuleFlag
+	End          uint32
+	Probability  uint32
+	Tag          uint32
+	Tagged       uint32
+	Max          uint32
+	MaxSrcNodes  uint32
+	MaxSrcStates uint32
+	MaxSrcConn   uint32
+	MaxSrcRate   uint32
+	MaxSrcSecs   uint32
+	Nr           uint16
+	Anchor       uint16
+	Received     uint16
+	SrcTable     uint8
+	DstTable     uint8
+	Overload     uint8
+	Profile      uint8
+	Priority     uint8
+	Answer       uint8
+	Ttl          uint8
+	LogTo        uint8
+	Icmp4        [2]uint8
+	Icmp6        [2]uint8
+	_            [2]byte
+}
+
+type kernelPfRuleFlag uint32
+
+const (
+	kernelPfRuleFlagPF_LOG             kernelPfRuleFlag = 1
+	kernelPfRuleFlagPF_LOG_ALL         kernelPfRuleFlag = 2
+	kernelPfRuleFlagPF_LOG_MATCHES     kernelPfRuleFlag = 4
+	kernelPfRuleFlagPF_NOT_TAGGED      kernelPfRuleFlag = 8
+	kernelPfRuleFlagPF_NOT_SRC_TABLE   kernelPfRuleFlag = 16
+	kernelPfRuleFlagPF_NOT_DST_TABLE   kernelPfRuleFlag = 32
+	kernelPfRuleFlagPF_NOT_RECEIVED    kernelPfRuleFlag = 64
+	kernelPfRuleFlagPF_ALLOW_OPTS      kernelPfRuleFlag = 128
+	kernelPfRuleFlagPF_KEEP            kernelPfRuleFlag = 256
+	kernelPfRuleFlagPF_MODULATE        kernelPfRuleFlag = 512
+	kernelPfRuleFlagPF_SYNPROXY        kernelPfRuleFlag = 1024
+	kernelPfRuleFlagPF_SLOPPY          kernelPfRuleFlag = 2048
+	kernelPfRuleFlagPF_IF_BOUND        kernelPfRuleFlag = 4096
+	kernelPfRuleFlagPF_TRACK_RULE      kernelPfRuleFlag = 8192
+	kernelPfRuleFlagPF_TRACK_GLOBAL    kernelPfRuleFlag = 16384
+	kernelPfRuleFlagPF_FLUSH           kernelPfRuleFlag = 32768
+	kernelPfRuleFlagPF_FLUSH_GLOBAL    kernelPfRuleFlag = 65536
+	kernelPfRuleFlagPF_ONCE            kernelPfRuleFlag = 131072
+	kernelPfRuleFlagPF_SRC_NO_ROUTE    kernelPfRuleFlag = 262144
+	kernelPfRuleFlagPF_DST_NO_ROUTE    kernelPfRuleFlag = 524288
+	kernelPfRuleFlagPF_SRC_URPF_FAILED kernelPfRuleFlag = 1048576
+)
+
+type kernelPfRuleStats struct {
+	_           structs.HostLayout
+	Evaluations uint64
+	Packets     [2]uint64
+	Bytes       [2]uint64
+	States      uint64
+}
+
+type kernelPfRuleUse struct {
+	_      structs.HostLayout
+	States uint32
+	Spent  uint32
+}
+
+type kernelPfShared struct {
+	_      structs.HostLayout
+	States uint32
+	Nodes  uint32
+	Sweep  uint32
+	Pad    uint32
+}
+
+type kernelPfSource struct {
+	_           structs.HostLayout
+	States      uint32
+	Connections uint32
+	Created     uint32
+	Expires     uint32
+	Rate        uint32
+	Last        uint32
+}
+
+type kernelPfSourceKey struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Vlan    uint16
+	Rule    uint16
+	Ruleset uint16
+	Pad     uint16
+}
+
+type kernelPfState struct {
+	_   structs.HostLayout
+	Key struct {
+		_       structs.HostLayout
+		Address [2][4]uint32
+		Port    [2]uint16
+		Vlan    uint16
+		Proto   uint8
+		Profile uint8
+	}
+	Peer [2]struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Packets [2]uint64
+	Bytes   [2]uint64
+	Created uint32
+	Used    uint32
+	In      uint32
+	Out     uint32
+	RuleIn  uint16
+	RuleOut uint16
+	Ruleset uint16
+	Flags   uint16
+	Diff    [2]uint32
+}
+
+type kernelPfStateFlag uint32
+
+const (
+	kernelPfStateFlagPF_STATE_SECOND       kernelPfStateFlag = 1
+	kernelPfStateFlagPF_STATE_SLOPPY       kernelPfStateFlag = 2
+	kernelPfStateFlagPF_STATE_IF_BOUND     kernelPfStateFlag = 4
+	kernelPfStateFlagPF_STATE_LOG          kernelPfStateFlag = 8
+	kernelPfStateFlagPF_STATE_OPTIONS      kernelPfStateFlag = 16
+	kernelPfStateFlagPF_STATE_TRACK_RULE   kernelPfStateFlag = 32
+	kernelPfStateFlagPF_STATE_TRACK_GLOBAL kernelPfStateFlag = 64
+	kernelPfStateFlagPF_STATE_CONNECTED    kernelPfStateFlag = 128
+	kernelPfStateFlagPF_STATE_REWRITE      kernelPfStateFlag = 256
+	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
+)
+
+type kernelPfTcpState uint32
+
+const (
+	kernelPfTcpStatePF_CLOSED       kernelPfTcpState = 0
+	kernelPfTcpStatePF_LISTEN       kernelPfTcpState = 1
+	kernelPfTcpStatePF_SYN_SENT     kernelPfTcpState = 2
+	kernelPfTcpStatePF_SYN_RECEIVED kernelPfTcpState = 3
+	kernelPfTcpStatePF_ESTABLISHED  kernelPfTcpState = 4
+	kernelPfTcpStatePF_CLOSE_WAIT   kernelPfTcpState = 5
+	kernelPfTcpStatePF_FIN_WAIT_1   kernelPfTcpState = 6
+	kernelPfTcpStatePF_CLOSING      kernelPfTcpState = 7
+	kernelPfTcpStatePF_LAST_ACK     kernelPfTcpState = 8
+	kernelPfTcpStatePF_FIN_WAIT_2   kernelPfTcpState = 9
+	kernelPfTcpStatePF_TIME_WAIT    kernelPfTcpState = 10
+	kernelPfTcpStatePF_PROXY_SRC    kernelPfTcpState = 11
+	kernelPfTcpStatePF_PROXY_DST    kernelPfTcpState = 12
+)
+
+type kernelPfTimeout uint32
+
+const (
+	kernelPfTimeoutPF_TCP_FIRST       kernelPfTimeout = 0
+	kernelPfTimeoutPF_TCP_OPENING     kernelPfTimeout = 1
+	kernelPfTimeoutPF_TCP_ESTABLISHED kernelPfTimeout = 2
+	kernelPfTimeoutPF_TCP_CLOSING     kernelPfTimeout = 3
+	kernelPfTimeoutPF_TCP_FINWAIT     kernelPfTimeout = 4
+	kernelPfTimeoutPF_TCP_CLOSED      kernelPfTimeout = 5
+	kernelPfTimeoutPF_TCP_TSDIFF      kernelPfTimeout = 6
+	kernelPfTimeoutPF_UDP_FIRST       kernelPfTimeout = 7
+	kernelPfTimeoutPF_UDP_SINGLE      kernelPfTimeout = 8
+	kernelPfTimeoutPF_UDP_MULTIPLE    kernelPfTimeout = 9
+	kernelPfTimeoutPF_ICMP_FIRST      kernelPfTimeout = 10
+	kernelPfTimeoutPF_ICMP_ERROR      kernelPfTimeout = 11
+	kernelPfTimeoutPF_OTHER_FIRST     kernelPfTimeout = 12
+	kernelPfTimeoutPF_OTHER_SINGLE    kernelPfTimeout = 13
+	kernelPfTimeoutPF_OTHER_MULTIPLE  kernelPfTimeout = 14
+	kernelPfTimeoutPF_FRAG            kernelPfTimeout = 15
+	kernelPfTimeoutPF_INTERVAL        kernelPfTimeout = 16
+	kernelPfTimeoutPF_ADAPTIVE_START  kernelPfTimeout = 17
+	kernelPfTimeoutPF_ADAPTIVE_END    kernelPfTimeout = 18
+	kernelPfTimeoutPF_SRC_TRACK       kernelPfTimeout = 19
+	kernelPfTimeoutPF_TIMEOUTS        kernelPfTimeout = 20
+)
+
+type kernelPfWalk struct {
+	_         structs.HostLayout
+	Words     uint64
+	Bits      uint64
+	SrcTables uint64
+	DstTables uint64
+	Set       [8]uint32
+	At        [8]uint32
+	All       [8]uint64
+	Group     uint32
+	Base      uint32
+	Skip      uint32
+	End       uint32
+	Rule      uint32
+	Received  uint32
+	Matches   [4]uint32
+	Matched   uint32
+	Prefix    kernelPfPrefix
 }
 
 type kernelPort struct {
@@ -379,7 +804,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [27]uint64
+	Drops    [35]uint64
 }
 
 type kernelReturns struct {
@@ -568,6 +993,23 @@ const (
 	kernelMapPatchPanel      = "patch_panel"
 	kernelMapPatchSeen       = "patch_seen"
 	kernelMapPatchTrip       = "patch_trip"
+	kernelMapPfBuckets       = "pf_buckets"
+	kernelMapPfCells         = "pf_cells"
+	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfHosts         = "pf_hosts"
+	kernelMapPfNets          = "pf_nets"
+	kernelMapPfNetworks      = "pf_networks"
+	kernelMapPfPackets       = "pf_packets"
+	kernelMapPfPortSets      = "pf_port_sets"
+	kernelMapPfProfiles      = "pf_profiles"
+	kernelMapPfRuleStats     = "pf_rule_stats"
+	kernelMapPfRuleUse       = "pf_rule_use"
+	kernelMapPfRules         = "pf_rules"
+	kernelMapPfSets          = "pf_sets"
+	kernelMapPfShared        = "pf_shared"
+	kernelMapPfSources       = "pf_sources"
+	kernelMapPfStates        = "pf_states"
+	kernelMapPfWalks         = "pf_walks"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
 	kernelMapRuleCounters    = "rule_counters"
@@ -591,6 +1033,14 @@ const (
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
+	kernelVarPfAskType       = "pf_ask_type"
+	kernelVarPfCellType      = "pf_cell_type"
+	kernelVarPfCounterType   = "pf_counter_type"
+	kernelVarPfDimType       = "pf_dim_type"
+	kernelVarPfReturnType    = "pf_return_type"
+	kernelVarPfStateFlagType = "pf_state_flag_type"
+	kernelVarPfTcpStateType  = "pf_tcp_state_type"
+	kernelVarPfTimeoutType   = "pf_timeout_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -661,6 +1111,23 @@ type kernelMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
+	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
+	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
+	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
+	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
+	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
+	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
+	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
+	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -685,7 +1152,15 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
-	Cfg *ebpf.VariableSpec `ebpf:"cfg"`
+	Cfg             *ebpf.VariableSpec `ebpf:"cfg"`
+	PfAskType       *ebpf.VariableSpec `ebpf:"pf_ask_type"`
+	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
+	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
+	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
+	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -724,6 +1199,23 @@ type kernelMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
+	PfCells       *ebpf.Map `ebpf:"pf_cells"`
+	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfNets        *ebpf.Map `ebpf:"pf_nets"`
+	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
+	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
+	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
+	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
+	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSets        *ebpf.Map `ebpf:"pf_sets"`
+	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -762,6 +1254,23 @@ func (m *kernelMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfBuckets,
+		m.PfCells,
+		m.PfCounters,
+		m.PfHosts,
+		m.PfNets,
+		m.PfNetworks,
+		m.PfPackets,
+		m.PfPortSets,
+		m.PfProfiles,
+		m.PfRuleStats,
+		m.PfRuleUse,
+		m.PfRules,
+		m.PfSets,
+		m.PfShared,
+		m.PfSources,
+		m.PfStates,
+		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -787,7 +1296,15 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
-	Cfg *ebpf.Variable `ebpf:"cfg"`
+	Cfg             *ebpf.Variable `ebpf:"cfg"`
+	PfAskType       *ebpf.Variable `ebpf:"pf_ask_type"`
+	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
+	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
+	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
+	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
+	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -32,6 +32,23 @@ const (
 	lockedMapPatchPanel      = "patch_panel"
 	lockedMapPatchSeen       = "patch_seen"
 	lockedMapPatchTrip       = "patch_trip"
+	lockedMapPfBuckets       = "pf_buckets"
+	lockedMapPfCells         = "pf_cells"
+	lockedMapPfCounters      = "pf_counters"
+	lockedMapPfHosts         = "pf_hosts"
+	lockedMapPfNets          = "pf_nets"
+	lockedMapPfNetworks      = "pf_networks"
+	lockedMapPfPackets       = "pf_packets"
+	lockedMapPfPortSets      = "pf_port_sets"
+	lockedMapPfProfiles      = "pf_profiles"
+	lockedMapPfRuleStats     = "pf_rule_stats"
+	lockedMapPfRuleUse       = "pf_rule_use"
+	lockedMapPfRules         = "pf_rules"
+	lockedMapPfSets          = "pf_sets"
+	lockedMapPfShared        = "pf_shared"
+	lockedMapPfSources       = "pf_sources"
+	lockedMapPfStates        = "pf_states"
+	lockedMapPfWalks         = "pf_walks"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
 	lockedMapRuleCounters    = "rule_counters"
@@ -57,6 +74,14 @@ const (
 	lockedVarCfg             = "cfg"
 	lockedVarLockHolder      = "lock_holder"
 	lockedVarLockMissed      = "lock_missed"
+	lockedVarPfAskType       = "pf_ask_type"
+	lockedVarPfCellType      = "pf_cell_type"
+	lockedVarPfCounterType   = "pf_counter_type"
+	lockedVarPfDimType       = "pf_dim_type"
+	lockedVarPfReturnType    = "pf_return_type"
+	lockedVarPfStateFlagType = "pf_state_flag_type"
+	lockedVarPfTcpStateType  = "pf_tcp_state_type"
+	lockedVarPfTimeoutType   = "pf_timeout_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -127,6 +152,23 @@ type lockedMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
+	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
+	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
+	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
+	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
+	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
+	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
+	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
+	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
+	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -151,9 +193,17 @@ type lockedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedVariableSpecs struct {
-	Cfg        *ebpf.VariableSpec `ebpf:"cfg"`
-	LockHolder *ebpf.VariableSpec `ebpf:"lock_holder"`
-	LockMissed *ebpf.VariableSpec `ebpf:"lock_missed"`
+	Cfg             *ebpf.VariableSpec `ebpf:"cfg"`
+	LockHolder      *ebpf.VariableSpec `ebpf:"lock_holder"`
+	LockMissed      *ebpf.VariableSpec `ebpf:"lock_missed"`
+	PfAskType       *ebpf.VariableSpec `ebpf:"pf_ask_type"`
+	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
+	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
+	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
+	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -192,6 +242,23 @@ type lockedMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
+	PfCells       *ebpf.Map `ebpf:"pf_cells"`
+	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfNets        *ebpf.Map `ebpf:"pf_nets"`
+	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
+	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
+	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
+	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
+	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSets        *ebpf.Map `ebpf:"pf_sets"`
+	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSources     *ebpf.Map `ebpf:"pf_sources"`
+	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -230,6 +297,23 @@ func (m *lockedMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfBuckets,
+		m.PfCells,
+		m.PfCounters,
+		m.PfHosts,
+		m.PfNets,
+		m.PfNetworks,
+		m.PfPackets,
+		m.PfPortSets,
+		m.PfProfiles,
+		m.PfRuleStats,
+		m.PfRuleUse,
+		m.PfRules,
+		m.PfSets,
+		m.PfShared,
+		m.PfSources,
+		m.PfStates,
+		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -255,9 +339,17 @@ func (m *lockedMaps) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedVariables struct {
-	Cfg        *ebpf.Variable `ebpf:"cfg"`
-	LockHolder *ebpf.Variable `ebpf:"lock_holder"`
-	LockMissed *ebpf.Variable `ebpf:"lock_missed"`
+	Cfg             *ebpf.Variable `ebpf:"cfg"`
+	LockHolder      *ebpf.Variable `ebpf:"lock_holder"`
+	LockMissed      *ebpf.Variable `ebpf:"lock_missed"`
+	PfAskType       *ebpf.Variable `ebpf:"pf_ask_type"`
+	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
+	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
+	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
+	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
+	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * pf: the packet filter. A packet of a connection that is known passes by its
+ * state, both ways; of any other the rules decide, where it comes in and where
+ * it goes out, and if these let it through, a state is made. XDP knows states
+ * and leaves the rest to tcx.
+ */
+#pragma once
+
+#include "pf_answer.h"
+#include "pf_ether.h"
+#include "pf_log.h"
+#include "pf_slow.h"
+#include "pf_track.h"
+
+/* Where the IP header is and the EtherType before it; 0 for what is not IP. */
+static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
+{
+	u32 at = ETHER_HEADER;
+
+	if (data + ETHER_HEADER > data_end)
+		return 0;
+	*type = *(u16 *)(data + 12);
+	/* as many tags as a frame's label looks behind, and one of the port's */
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		if (!type_is_tag(*type))
+			break;
+		if (data + at + ETHER_TAG > data_end)
+			return 0;
+		*type = *(u16 *)(data + at + 2);
+		at += ETHER_TAG;
+	}
+	return *type == bpf_htons(ETH_P_IP) || *type == bpf_htons(ETH_P_IPV6) ? at : 0;
+}
+
+static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
+{
+	return p->side == !!(s->flags & PF_STATE_SECOND);
+}
+
+/* May a packet of the connection come in by the port? */
+static __always_inline bool pf_bound_in(const struct pf_packet *p, const struct pf_state *s, u32 id)
+{
+	u32 port = pf_forward(p, s) ? s->in : s->out;
+
+	return !(s->flags & PF_STATE_IF_BOUND) || !port || port == id;
+}
+
+/*
+ * May a packet of a known connection leave by the port without asking the
+ * rules? A way out that no rule has seen yet is none.
+ */
+static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf_state *s, u32 id,
+				      bool flood)
+{
+	u32 port = pf_forward(p, s) ? s->out : s->in;
+
+	if (port == id)
+		return true;
+	if (s->flags & PF_STATE_IF_BOUND)
+		return false;
+	/* answers go where the first packet came from, wherever that is now */
+	return !pf_forward(p, s) || (port && !flood);
+}
+
+/* The priority that the frame's outer tag has (802.1Q 6.9.3), else that of the kernel's queues. */
+static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *data_end)
+{
+	if (skb->vlan_present)
+		return skb->vlan_tci >> 13 & 7;
+	if (data + ETHER_HEADER + ETHER_TAG <= data_end && type_is_tag(*(u16 *)(data + 12)))
+		return *(u8 *)(data + ETHER_HEADER) >> 5;
+	return skb->priority & 7;
+}
+
+/*
+ * Reads the packet and looks for its connection; nothing is changed but this
+ * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
+ */
+static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
+				   u32 vlan, u32 slot, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+	u32 at, reason;
+	u16 type = 0;
+
+	if (!p)
+		return PF_LOOK_LEAVE;
+	at = pf_find_ip(data, data_end, &type);
+	if (!at)
+		return PF_LOOK_NOT_IP;
+	if (!pf_read(p, len, data, data_end, at, type)) {
+		if (!h->skb)
+			return PF_LOOK_LEAVE;
+		reason = pf_read_slow(h->ctx, len, at, type);
+		if (reason)
+			return PF_LOOK_REFUSE | reason << 8;
+	}
+	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
+		p->priority = pf_priority(h->ctx, data, data_end);
+	p->key.vlan = vlan;
+	p->quoted.vlan = vlan;
+	p->rule[0] = p->rule[1] = 0;
+	p->tag = 0;
+	p->made = 0;
+	p->answer = 0;
+	p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
+	if (!p->state)
+		return PF_LOOK_JUDGE;
+	s = pf_state_at(p->state - 1);
+	if (s && !pf_state_over(s, now) && pf_bound_in(p, s, port_at(slot)->id))
+		return PF_LOOK_STATE;
+	p->state = 0;
+	return PF_LOOK_JUDGE;
+}
+
+/* Functions of their own: the programs have no room left on their stacks. */
+__noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slot, u32 now)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+
+	if (!on(FEATURE_PF))
+		return PF_LOOK_LEAVE;
+	return pf_look(&h, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, vlan,
+		       slot, now);
+}
+
+__noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slot, u32 now)
+{
+	const struct hook h = {.ctx = xdp};
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+
+	if (!on(FEATURE_PF))
+		return PF_LOOK_LEAVE;
+	return pf_look(&h, data, data_end, data_end - data, vlan, slot, now);
+}
+
+static __always_inline enum pf_look pf_find(const struct hook *h, struct verdict *v, u32 now)
+{
+	u32 found = h->skb ? pf_look_skb(h->ctx, v->vlan, v->in, now)
+			   : pf_look_xdp(h->ctx, v->vlan, v->in, now);
+
+	v->reason = found >> 8;
+	return found & 0xff;
+}
+
+/* Takes the packet into its connection; 0, or why it is dropped. */
+static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f, struct verdict *v,
+				     u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+	u32 reason;
+
+	if (!p)
+		return DROP_PF;
+	s = pf_state_at(p->state - 1);
+	if (!s)
+		return DROP_PF;
+	if (p->flags & PF_P_ERROR)
+		return pf_quoted_fits(p, s) ? 0 : DROP_PF_STATE;
+	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
+		return DROP_PF_OPTIONS;
+	reason = pf_state_follow(p->state - 1, f->len, now);
+	if (!h->skb)
+		return reason;
+	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
+		reason = pf_rewrite(h->ctx, p->state - 1);
+	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
+		pf_log(h->ctx, v->in, s->rule_in ? s->rule_in : s->rule_out, reason);
+	return reason;
+}
+
+/* Is there a connection that may leave by the port without asking the rules? */
+static __always_inline bool pf_knows_way(u32 out)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+
+	if (!p)
+		return false;
+	s = pf_state_at(p->state - 1);
+	return s && pf_covers(p, s, port_at(out)->id, false);
+}
+
+/* In XDP, last of all: does pf let the frame go that is about to be sent? */
+static __always_inline bool pf_passes(const struct hook *h, const struct frame *f,
+				      struct verdict *v, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+
+	switch (pf_find(h, v, now)) {
+	case PF_LOOK_NOT_IP:
+		return true;
+	case PF_LOOK_STATE:
+		break;
+	default:
+		return false;
+	}
+	if (!p || !pf_knows_way(v->out))
+		return false;
+	s = pf_state_at(p->state - 1);
+	return s && !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)) && !pf_follow(h, f, v, now);
+}
+
+/* How the rules are asked. */
+enum pf_how {
+	PF_ON_WAY_OUT = 1 << 0,
+	PF_KNOWN = 1 << 1, /* about a packet of a connection that is known */
+	PF_FLOOD = 1 << 2, /* this port is one of many */
+};
+
+/* Asks the rules, and does what the packet's rule says: 0, or why it is dropped. */
+static __always_inline u32 pf_obey(struct __sk_buff *skb, struct pf_packet *p, u32 slot, u32 out,
+				   u32 received)
+{
+	u32 rule, number, tag = p->tag, reason = 0;
+	struct pf_rule *r;
+
+	p->direction = out;
+	rule = pf_judge(slot, out, received);
+	/* what a port's rules tag is not for those of the flood's next port */
+	if (out)
+		p->tag = tag;
+	if (rule == PF_SKIP)
+		return 0;
+	p->rule[out & 1] = rule;
+	number = rule - 1;
+	r = rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
+	if (r && r->action == PF_BLOCK) {
+		reason = DROP_PF;
+		p->answer = r->answer;
+	} else if ((p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS))) {
+		reason = DROP_PF_OPTIONS;
+	}
+	if (on(FEATURE_PF_LOG))
+		pf_log(skb, slot, rule, reason);
+	return reason;
+}
+
+/*
+ * Asks the rules at a port, if they have to be asked: a connection that is known
+ * has been judged. Where no rule has seen it leave, it is judged there as its
+ * first packet would be. A function of its own, which each port of a flood
+ * calls.
+ */
+__noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
+{
+	struct pf_packet *p = pf_packet();
+	u32 reason, id = port_at(slot)->id;
+	struct pf_state *s = 0;
+	u8 flags;
+
+	if (!on(FEATURE_PF) || !p)
+		return DROP_PF;
+	flags = p->tcp_flags;
+	if (how & PF_KNOWN) {
+		s = pf_state_at(p->state - 1);
+		if (!s || pf_covers(p, s, id, how & PF_FLOOD))
+			return 0;
+		p->tcp_flags = TCP_SYN;
+	}
+	reason = pf_obey(skb, p, slot, how & PF_ON_WAY_OUT, received);
+	p->tcp_flags = flags;
+	if (s && !reason && !(how & PF_FLOOD) && pf_forward(p, s) && !s->out)
+		WRITE_ONCE(s->out, id);
+	return reason;
+}
+
+/* On the way in: 0 or why not. */
+static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
+				 u32 now)
+{
+	if (v->pf == PF_LOOK_NONE)
+		v->pf = pf_find(h, v, now);
+	switch (v->pf) {
+	case PF_LOOK_REFUSE:
+		return v->reason;
+	case PF_LOOK_STATE:
+		return pf_follow(h, f, v, now);
+	case PF_LOOK_JUDGE:
+		if (cfg.pf.asks & PF_ASK_ROUTE)
+			pf_source_elsewhere(h->ctx, v->in);
+		return pf_ask_rules(h->ctx, v->in, 0, v->in);
+	}
+	return 0;
+}
+
+/* On the way out by a port, which may be one of many of a flood: 0 or why not. */
+static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
+{
+	u32 how = PF_ON_WAY_OUT;
+
+	if (v->pf == PF_LOOK_NOT_IP)
+		return 0;
+	if (v->pf == PF_LOOK_STATE)
+		how |= PF_KNOWN;
+	if (v->flood)
+		how |= PF_FLOOD;
+	return pf_ask_rules(h->ctx, slot, how, v->in);
+}
+
+/* The packet goes its way: makes its state, once; 0, or why it must not go. */
+static __always_inline u32 pf_settle(const struct hook *h, const struct frame *f, struct verdict *v,
+				     u32 out, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (v->pf != PF_LOOK_JUDGE || !p || p->made)
+		return 0;
+	p->made = 1;
+	return pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now);
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* Which rule of pf a packet gets; see struct pf_set for how it is found. */
+#pragma once
+
+#include "binding.h"
+#include "pf_state.h"
+
+/* The sets of rules that take each value of a field: places in pf_sets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} pf_cells SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} pf_sets SEC(".maps");
+
+/* The same of addresses: those that rules name. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct pf_prefix);
+	__type(value, struct pf_network);
+} pf_networks SEC(".maps");
+
+/* Tables: addresses by themselves, and networks. Changed while frames pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct pf_address);
+	__type(value, struct pf_member);
+} pf_hosts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct pf_prefix);
+	__type(value, struct pf_member);
+} pf_nets SEC(".maps");
+
+/* Rules by number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_rule);
+} pf_rules SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_rule_stats);
+} pf_rule_stats SEC(".maps");
+
+struct pf_port_set {
+	u64 member[PORT_WORDS]; /* by slot */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_port_set);
+} pf_port_sets SEC(".maps");
+
+/* Rules that a packet meets and whose log wants it: those that match, and the last. */
+#define PF_MATCHES 4
+
+/* The walk over the rules that a packet matches. */
+struct pf_walk {
+	u64 words; /* of the group, those that have rules yet to be tried */
+	u64 bits; /* of the word */
+	u64 src_tables; /* that the packet's addresses are in */
+	u64 dst_tables;
+	u32 set[PF_DIMS]; /* of each field's value */
+	u32 at[PF_DIMS]; /* where the group's words of this set are */
+	u64 all[PF_DIMS]; /* which those are */
+	u32 group;
+	u32 base; /* number of the word's first rule */
+	u32 skip; /* rules below this are not tried */
+	u32 end; /* nor those from this on */
+	u32 rule; /* number + 1 of the last that passes or blocks */
+	u32 received; /* slot of the port it came in by */
+	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
+	u32 matched;
+	struct pf_prefix prefix; /* an address that is looked up */
+};
+
+#define PF_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_DST_NO_ROUTE | PF_SRC_URPF_FAILED)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_walk);
+} pf_walks SEC(".maps");
+
+static __always_inline struct pf_walk *pf_walk(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_walks, &zero);
+}
+
+static __always_inline u32 pf_cell(u32 at)
+{
+	u32 *set = bpf_map_lookup_elem(&pf_cells, &at);
+
+	return set ? *set : 0;
+}
+
+static __always_inline u64 pf_word(u32 at)
+{
+	u64 *word = bpf_map_lookup_elem(&pf_sets, &at);
+
+	return word ? *word : 0;
+}
+
+static __always_inline bool pf_dim(u32 dim)
+{
+	return cfg.pf.dims >> dim & 1;
+}
+
+/* Words of the group that have rules which all fields may have. */
+static __always_inline void pf_enter_group(struct pf_walk *w)
+{
+	w->words = ~0ull;
+#pragma unroll
+	for (u32 dim = 0; dim < PF_DIMS; dim++) {
+		if (!pf_dim(dim))
+			continue;
+		w->all[dim] = pf_word(w->set[dim] + 2 * w->group);
+		w->at[dim] = pf_word(w->set[dim] + 2 * w->group + 1);
+		w->words &= w->all[dim];
+	}
+}
+
+/* Rules of the word `n` of the group that all fields take. */
+static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
+{
+	u64 below = (1ull << (n & 63)) - 1;
+
+	w->bits = ~0ull;
+#pragma unroll
+	for (u32 dim = 0; dim < PF_DIMS; dim++) {
+		if (pf_dim(dim))
+			w->bits &= pf_word(w->at[dim] + ones(w->all[dim] & below));
+	}
+	w->base = w->group * PF_GROUP + n * 64;
+}
+
+static __always_inline bool pf_in_set(u32 number, u32 slot)
+{
+	struct pf_port_set *set = bpf_map_lookup_elem(&pf_port_sets, &number);
+
+	return set && set->member[slot / 64 & (PORT_WORDS - 1)] >> (slot & 63) & 1;
+}
+
+/* A condition that is negated by a flag. */
+static __always_inline bool pf_holds(bool is, u32 not)
+{
+	return is != !!not;
+}
+
+/* Does the packet match what a rule asks beside the fields of the sets? */
+static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet *p,
+					    const struct pf_rule *r, u32 number)
+{
+	if ((cfg.pf.asks & PF_ASK_TAG) && r->tagged &&
+	    !pf_holds(p->tag == r->tagged, r->flags & PF_NOT_TAGGED))
+		return false;
+	if (on(FEATURE_PF_TABLES)) {
+		if (r->src_table && !pf_holds(w->src_tables >> ((r->src_table - 1) & 63) & 1,
+					      r->flags & PF_NOT_SRC_TABLE))
+			return false;
+		if (r->dst_table && !pf_holds(w->dst_tables >> ((r->dst_table - 1) & 63) & 1,
+					      r->flags & PF_NOT_DST_TABLE))
+			return false;
+	}
+	if ((cfg.pf.asks & PF_ASK_RECEIVED) && r->received &&
+	    !pf_holds(pf_in_set(r->received, w->received), r->flags & PF_NOT_RECEIVED))
+		return false;
+	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
+		return false;
+	if ((cfg.pf.asks & PF_ASK_ROUTE) && (r->flags & PF_ROUTE_FLAGS & ~p->routes))
+		return false;
+	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
+	    bpf_get_prandom_u32() >= r->probability)
+		return false;
+	if ((cfg.pf.asks & PF_ASK_ONCE) && (r->flags & PF_ONCE)) {
+		struct pf_rule_use *use = bpf_map_lookup_elem(&pf_rule_use, &number);
+
+		if (!use || use->spent || __sync_val_compare_and_swap(&use->spent, 0, 1))
+			return false;
+	}
+	return true;
+}
+
+static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 number)
+{
+	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
+	struct pf_rule_stats *stats;
+
+	if (!r)
+		return;
+	if (!pf_rule_matches(w, p, r, number)) {
+		if (r->action == PF_ANCHOR)
+			w->skip = r->end;
+		return;
+	}
+	if (r->action == PF_ANCHOR)
+		return;
+	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
+	if (stats)
+		stats->evaluations++;
+	if (r->tag)
+		p->tag = r->tag;
+	if (r->end < w->end)
+		w->end = r->end;
+	if (r->action != PF_MATCH) {
+		w->rule = number + 1;
+		return;
+	}
+	if (on(FEATURE_PF_LOG) && (r->flags & PF_LOG) && w->matched < PF_MATCHES)
+		w->matches[w->matched++ & (PF_MATCHES - 1)] = number + 1;
+}
+
+static long pf_step(u32 n, void *unused)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	u32 bit;
+
+	if (!p || !w)
+		return 1;
+	if (w->bits) {
+		u32 number;
+
+		bit = first_bit(w->bits);
+		w->bits &= w->bits - 1;
+		number = w->base + bit;
+		if (number >= w->end)
+			return 1;
+		if (number >= w->skip)
+			pf_try(w, p, number);
+		return 0;
+	}
+	if (w->words) {
+		bit = first_bit(w->words);
+		w->words &= w->words - 1;
+		pf_enter_word(w, bit);
+		return w->base >= w->end;
+	}
+	w->group++;
+	if (w->group >= cfg.pf.groups)
+		return 1;
+	pf_enter_group(w);
+	return 0;
+}
+
+#define PF_STEPS (PF_RULES + PF_RULES / 64 + PF_RULES / PF_GROUP + 4) /* more are not needed */
+
+/* Looks one of the packet's addresses up; false if no rule can take it. */
+static __always_inline bool pf_look_up(struct pf_walk *w, const u32 *address, u32 dim, u64 *tables)
+{
+	w->prefix.bits = 128;
+	__builtin_memcpy(w->prefix.address, address, 16);
+	if (pf_dim(dim)) {
+		struct pf_network *n = bpf_map_lookup_elem(&pf_networks, &w->prefix);
+
+		if (!n)
+			return false;
+		w->set[dim] = dim == PF_DIM_SRC ? n->src : n->dst;
+	}
+	if (on(FEATURE_PF_TABLES)) {
+		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &w->prefix.address);
+
+		if (!m)
+			m = bpf_map_lookup_elem(&pf_nets, &w->prefix);
+		*tables = m ? m->match : 0;
+	}
+	return true;
+}
+
+/* The cells of the fields that only some packets have. */
+static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_packet *p)
+{
+	u32 side = p->side & 1;
+	u32 flags = PF_CELL_FLAGS_OTHER, sport = PF_CELL_SPORT_OTHER, dport = PF_CELL_DPORT_OTHER;
+
+	if (p->proto == IPPROTO_TCP)
+		flags = p->flags & PF_P_UNKNOWN ? PF_CELL_FLAGS_UNKNOWN
+						: PF_CELL_FLAGS + p->tcp_flags;
+	if (p->flags & PF_P_UNKNOWN) {
+		sport = PF_CELL_SPORT_UNKNOWN;
+		dport = PF_CELL_DPORT_UNKNOWN;
+	} else if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP) {
+		sport = PF_CELL_SPORT + bpf_ntohs(p->key.port[side]);
+		dport = PF_CELL_DPORT + bpf_ntohs(p->key.port[!side]);
+	} else if (p->proto == IPPROTO_ICMP && p->family == 4) {
+		dport = PF_CELL_ICMP4 + p->icmp;
+	} else if (p->proto == IPPROTO_ICMPV6 && p->family == 6) {
+		dport = PF_CELL_ICMP6 + p->icmp;
+	}
+	if (pf_dim(PF_DIM_FLAGS))
+		w->set[PF_DIM_FLAGS] = pf_cell(flags);
+	if (pf_dim(PF_DIM_SPORT))
+		w->set[PF_DIM_SPORT] = pf_cell(sport);
+	if (pf_dim(PF_DIM_DPORT))
+		w->set[PF_DIM_DPORT] = pf_cell(dport);
+}
+
+/*
+ * Prepares the walk over the rules that this CPU's packet matches at a port; false
+ * if it matches none, PF_SKIP if pf is not asked there. A function of its own
+ * because of the stack.
+ */
+__noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	u32 side;
+
+	if (!on(FEATURE_PF_RULES) || !p || !w)
+		return false;
+	w->rule = 0;
+	w->matched = 0;
+	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + (out & 1));
+	if (w->set[PF_DIM_PORT] == PF_SKIP)
+		return PF_SKIP;
+	side = p->side & 1;
+	if (pf_dim(PF_DIM_PROTO))
+		w->set[PF_DIM_PROTO] =
+			pf_cell(PF_CELL_PROTO + p->proto + (p->family == 6 ? 256 : 0));
+	if (pf_dim(PF_DIM_TOS))
+		w->set[PF_DIM_TOS] =
+			pf_cell(PF_CELL_TOS + p->tos + (p->flags & PF_P_FRAGMENT ? 256 : 0));
+	pf_choose_cells(w, p);
+	if (!pf_look_up(w, p->key.address[side], PF_DIM_SRC, &w->src_tables) ||
+	    !pf_look_up(w, p->key.address[!side], PF_DIM_DST, &w->dst_tables))
+		return false;
+	w->bits = 0;
+	w->group = 0;
+	w->skip = 0;
+	w->end = cfg.pf.rules;
+	w->received = received;
+	pf_enter_group(w);
+	return true;
+}
+
+/*
+ * Notes whether the packet's source is bound to another station or port than it
+ * comes from. A switch routes nothing: this is its urpf-failed, and no-route
+ * never holds.
+ */
+__noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
+{
+	struct pf_packet *p = pf_packet();
+	struct binding_key key = {};
+	struct binding *b;
+	u64 src = 0;
+
+	if (!on(FEATURE_PF_RULES) || !p)
+		return 0;
+	p->routes = 0;
+	key.vlan = p->key.vlan;
+	key.type = p->family == 6 ? ETH_P_IPV6 : ETH_P_IP;
+	if (p->family == 6)
+		__builtin_memcpy(key.address, p->key.address[p->side & 1], 16);
+	else
+		key.address[3] = p->key.address[p->side & 1][3];
+	b = bpf_map_lookup_elem(&bindings, &key);
+	if (!b || bpf_skb_load_bytes(skb, ETH_ALEN, &src, ETH_ALEN))
+		return 0;
+	if (b->mac != src || b->port != port_at(received)->id)
+		p->routes = PF_SRC_URPF_FAILED;
+	return 0;
+}
+
+/*
+ * Judges this CPU's packet at a port: the number of the rule that it gets with 1
+ * added, 0 if it gets none, or PF_SKIP.
+ */
+static __always_inline u32 pf_judge(u32 slot, u32 out, u32 received)
+{
+	u32 matches = pf_prepare(slot, out, received);
+	struct pf_walk *w = pf_walk();
+
+	if (matches == PF_SKIP)
+		return PF_SKIP;
+	if (!w)
+		return 0;
+	if (matches)
+		bpf_loop(PF_STEPS, pf_step, 0, 0);
+	return w->rule;
+}

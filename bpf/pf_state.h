@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The states of pf: one for each connection that a rule has let through. They
+ * are in a table of our own, which is swept step by step and read without a
+ * lock; a state may be in one of two buckets, and goes where there is more room.
+ */
+#pragma once
+
+#include "pf_packet.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_bucket);
+} pf_buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_state);
+} pf_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_shared);
+} pf_shared SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PF_PROFILES);
+	__type(key, u32);
+	__type(value, struct pf_profile);
+} pf_profiles SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PF_COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} pf_counters SEC(".maps");
+
+/* States that each rule has, by number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_rule_use);
+} pf_rule_use SEC(".maps");
+
+/* Sources whose states are counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct pf_source_key);
+	__type(value, struct pf_source);
+} pf_sources SEC(".maps");
+
+/* Go wants these types, which no map has. */
+const enum pf_cell *pf_cell_type __attribute__((unused));
+const enum pf_dim *pf_dim_type __attribute__((unused));
+const enum pf_ask *pf_ask_type __attribute__((unused));
+const enum pf_counter *pf_counter_type __attribute__((unused));
+const enum pf_state_flag *pf_state_flag_type __attribute__((unused));
+const enum pf_tcp_state *pf_tcp_state_type __attribute__((unused));
+const enum pf_timeout *pf_timeout_type __attribute__((unused));
+const enum pf_return *pf_return_type __attribute__((unused));
+
+static __always_inline void pf_count(u32 what)
+{
+	u64 *n = bpf_map_lookup_elem(&pf_counters, &what);
+
+	if (n)
+		++*n;
+}
+
+static __always_inline struct pf_state *pf_state_at(u32 place)
+{
+	return bpf_map_lookup_elem(&pf_states, &place);
+}
+
+/*
+ * Multiplies each word by a secret odd number: of such a sum the upper half is
+ * as good as random (Dietzfelbinger, Universal hashing, 1996).
+ */
+static __always_inline u64 pf_hash(const struct pf_key *key)
+{
+	const u64 *w = (const u64 *)key;
+
+	return w[0] * cfg.pf.secret[0] + w[1] * cfg.pf.secret[1] + w[2] * cfg.pf.secret[2] +
+	       w[3] * cfg.pf.secret[3] + w[4] * cfg.pf.secret[4];
+}
+
+static __always_inline u32 pf_mark(u64 hash)
+{
+	return (u32)(hash >> 24) | PF_MARK_STATE;
+}
+
+/* The two buckets that the hash has. */
+static __always_inline u32 pf_home(u64 hash, bool second)
+{
+	u64 h = hash >> 32;
+
+	if (second)
+		h = (u32)((hash ^ hash >> 31) * 0x9e3779b97f4a7c15ull >> 32);
+	return h * cfg.pf.buckets >> 32;
+}
+
+#define PF_PROFILE_MASK 0x00ffffffffffffffull /* of the key's last word: all but the profile */
+
+static __always_inline bool pf_key_is(const struct pf_key *a, const struct pf_key *b)
+{
+	const u64 *x = (const u64 *)a, *y = (const u64 *)b;
+
+	return x[3] == y[3] && x[1] == y[1] && !((x[4] ^ y[4]) & PF_PROFILE_MASK) && x[0] == y[0] &&
+	       x[2] == y[2];
+}
+
+/* The place of the state that has the key, with 1 added; 0 for none. */
+static __always_inline u32 pf_state_in(const struct pf_key *key, u32 home, u32 mark)
+{
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+
+	if (!b)
+		return 0;
+#pragma unroll
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		if (READ_ONCE(b->mark[i]) == mark) {
+			struct pf_state *s = pf_state_at(home * PF_WAYS + i);
+
+			if (s && pf_key_is(&s->key, key))
+				return home * PF_WAYS + i + 1;
+		}
+	}
+	return 0;
+}
+
+/* The state of a key, over or not. A function of its own: it has many ways. */
+__noinline u32 pf_state_find(const struct pf_key *key)
+{
+	u64 hash;
+	u32 found;
+
+	if (!on(FEATURE_PF) || !key)
+		return 0;
+	hash = pf_hash(key);
+	found = pf_state_in(key, pf_home(hash, false), pf_mark(hash));
+	return found ? found : pf_state_in(key, pf_home(hash, true), pf_mark(hash));
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+// pfFeatures are the features of pf.
+const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
+	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
+	kernelFeatureFEATURE_ETHER
