@@ -122,6 +122,8 @@ type kernelConfig struct {
 		Ruleset       uint16
 		Asks          uint16
 		Features      uint32
+		TableEntries  uint32
+		Since         uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -164,19 +166,21 @@ type kernelControl struct {
 	Keep    uint32
 	Place   uint32
 	State   kernelPfState
+	Source  kernelPfSourceKey
 }
 
 type kernelControlOp uint32
 
 const (
-	kernelControlOpCONTROL_START    kernelControlOp = 1
-	kernelControlOpCONTROL_STORE    kernelControlOp = 2
-	kernelControlOpCONTROL_DELETE   kernelControlOp = 3
-	kernelControlOpCONTROL_FLUSH    kernelControlOp = 4
-	kernelControlOpCONTROL_PF_KILL  kernelControlOp = 5
-	kernelControlOpCONTROL_PF_FLUSH kernelControlOp = 6
-	kernelControlOpCONTROL_PF_STORE kernelControlOp = 7
-	kernelControlOpCONTROL_PF_SWEEP kernelControlOp = 8
+	kernelControlOpCONTROL_START      kernelControlOp = 1
+	kernelControlOpCONTROL_STORE      kernelControlOp = 2
+	kernelControlOpCONTROL_DELETE     kernelControlOp = 3
+	kernelControlOpCONTROL_FLUSH      kernelControlOp = 4
+	kernelControlOpCONTROL_PF_KILL    kernelControlOp = 5
+	kernelControlOpCONTROL_PF_FLUSH   kernelControlOp = 6
+	kernelControlOpCONTROL_PF_UNTRACK kernelControlOp = 7
+	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
+	kernelControlOpCONTROL_PF_SWEEP   kernelControlOp = 9
 )
 
 type kernelDecisions struct {
@@ -408,6 +412,26 @@ const (
 	kernelPfCellPF_CELLS              kernelPfCell = 265478
 )
 
+type kernelPfConfig struct {
+	_             structs.HostLayout
+	Secret        [5]uint64
+	Rules         uint32
+	Groups        uint32
+	Dims          uint32
+	EtherRules    uint32
+	StatesMax     uint32
+	Buckets       uint32
+	NodesMax      uint32
+	AdaptiveStart uint32
+	AdaptiveEnd   uint32
+	LogInterface  uint32
+	Ruleset       uint16
+	Asks          uint16
+	Features      uint32
+	TableEntries  uint32
+	Since         uint32
+}
+
 type kernelPfCounter uint32
 
 const (
@@ -456,6 +480,7 @@ type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
 	Here  uint64
+	Bits  uint64
 }
 
 type kernelPfNetwork struct {
@@ -705,6 +730,30 @@ const (
 	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 )
 
+type kernelPfTableChange struct {
+	_       structs.HostLayout
+	Address kernelPfAddress
+	Negated uint32
+}
+
+type kernelPfTableOp uint32
+
+const (
+	kernelPfTableOpPF_TABLE_ADD     kernelPfTableOp = 1
+	kernelPfTableOpPF_TABLE_DELETE  kernelPfTableOp = 2
+	kernelPfTableOpPF_TABLE_INHERIT kernelPfTableOp = 3
+	kernelPfTableOpPF_TABLE_CLEAR   kernelPfTableOp = 4
+)
+
+type kernelPfTableRequest struct {
+	_      structs.HostLayout
+	Op     kernelPfTableOp
+	Result int32
+	Tables uint64
+	Count  uint32
+	Prefix kernelPfPrefix
+}
+
 type kernelPfTcpState uint32
 
 const (
@@ -851,7 +900,8 @@ type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
 	Blocks uint32
-	Text   [248]uint8
+	Tag    uint32
+	Text   [244]uint8
 }
 
 type kernelRuleKey struct {
@@ -1041,6 +1091,7 @@ const (
 	kernelMapPfShared        = "pf_shared"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
+	kernelMapPfTableBatch    = "pf_table_batch"
 	kernelMapPfWalks         = "pf_walks"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
@@ -1062,6 +1113,7 @@ const (
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
 	kernelProgBasculePatch   = "bascule_patch"
+	kernelProgBasculeTable   = "bascule_table"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
@@ -1119,6 +1171,7 @@ type kernelSpecs struct {
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -1160,6 +1213,7 @@ type kernelMapSpecs struct {
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -1249,6 +1303,7 @@ type kernelMaps struct {
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -1305,6 +1360,7 @@ func (m *kernelMaps) Close() error {
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -1348,6 +1404,7 @@ type kernelVariables struct {
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -1356,6 +1413,7 @@ func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

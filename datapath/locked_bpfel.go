@@ -49,6 +49,7 @@ const (
 	lockedMapPfShared        = "pf_shared"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
+	lockedMapPfTableBatch    = "pf_table_batch"
 	lockedMapPfWalks         = "pf_walks"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
@@ -70,6 +71,7 @@ const (
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
 	lockedProgBasculePatch   = "bascule_patch"
+	lockedProgBasculeTable   = "bascule_table"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
 	lockedVarCfg             = "cfg"
@@ -129,6 +131,7 @@ type lockedSpecs struct {
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -170,6 +173,7 @@ type lockedMapSpecs struct {
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -261,6 +265,7 @@ type lockedMaps struct {
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -317,6 +322,7 @@ func (m *lockedMaps) Close() error {
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -362,6 +368,7 @@ type lockedVariables struct {
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -370,6 +377,7 @@ func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)
