@@ -122,6 +122,8 @@ type kernelConfig struct {
 		Ruleset       uint16
 		Asks          uint16
 		Features      uint32
+		FragmentsMax  uint32
+		FragmentTime  uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -446,6 +448,24 @@ const (
 	kernelPfDimPF_DIM_TOS   kernelPfDim = 7
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
+
+type kernelPfFragment struct {
+	_     structs.HostLayout
+	Port  [2]uint16
+	Icmp  uint16
+	Flags uint8
+	Proto uint8
+	Until uint32
+}
+
+type kernelPfFragmentKey struct {
+	_       structs.HostLayout
+	Address [2][4]uint32
+	Id      uint32
+	Vlan    uint16
+	Proto   uint8
+	Family  uint8
+}
 
 type kernelPfMember struct {
 	_     structs.HostLayout
@@ -996,6 +1016,7 @@ const (
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1007,6 +1028,7 @@ const (
 	kernelMapPfRules         = "pf_rules"
 	kernelMapPfSets          = "pf_sets"
 	kernelMapPfShared        = "pf_shared"
+	kernelMapPfSlows         = "pf_slows"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
 	kernelMapPfWalks         = "pf_walks"
@@ -1114,6 +1136,7 @@ type kernelMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1125,6 +1148,7 @@ type kernelMapSpecs struct {
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
@@ -1202,6 +1226,7 @@ type kernelMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1213,6 +1238,7 @@ type kernelMaps struct {
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
@@ -1257,6 +1283,7 @@ func (m *kernelMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -1268,6 +1295,7 @@ func (m *kernelMaps) Close() error {
 		m.PfRules,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfWalks,

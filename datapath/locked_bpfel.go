@@ -35,6 +35,7 @@ const (
 	lockedMapPfBuckets       = "pf_buckets"
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
+	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
@@ -46,6 +47,7 @@ const (
 	lockedMapPfRules         = "pf_rules"
 	lockedMapPfSets          = "pf_sets"
 	lockedMapPfShared        = "pf_shared"
+	lockedMapPfSlows         = "pf_slows"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
 	lockedMapPfWalks         = "pf_walks"
@@ -155,6 +157,7 @@ type lockedMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -166,6 +169,7 @@ type lockedMapSpecs struct {
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
@@ -245,6 +249,7 @@ type lockedMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -256,6 +261,7 @@ type lockedMaps struct {
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
@@ -300,6 +306,7 @@ func (m *lockedMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -311,6 +318,7 @@ func (m *lockedMaps) Close() error {
 		m.PfRules,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfWalks,
