@@ -98,7 +98,7 @@ struct pf_walk {
 	struct pf_prefix prefix; /* an address that is looked up */
 };
 
-#define PF_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_DST_NO_ROUTE | PF_SRC_URPF_FAILED)
+#define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -194,8 +194,14 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 		return false;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
 		return false;
-	if ((cfg.pf.asks & PF_ASK_ROUTE) && (r->flags & PF_ROUTE_FLAGS & ~p->routes))
-		return false;
+	if (cfg.pf.asks & PF_ASK_ROUTE) {
+		u32 src = r->flags & PF_SRC_ROUTE_FLAGS, dst = r->flags & PF_DST_NO_ROUTE;
+
+		if (src && !pf_holds(p->routes & src, r->flags & PF_NOT_SRC_TABLE))
+			return false;
+		if (dst && !pf_holds(p->routes & dst, r->flags & PF_NOT_DST_TABLE))
+			return false;
+	}
 	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
 	    bpf_get_prandom_u32() >= r->probability)
 		return false;
@@ -331,6 +337,7 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
+	const struct pf_key *key;
 	u32 side;
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
@@ -348,8 +355,13 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 		w->set[PF_DIM_TOS] =
 			pf_cell(PF_CELL_TOS + p->tos + (p->flags & PF_P_FRAGMENT ? 256 : 0));
 	pf_choose_cells(w, p);
-	if (!pf_look_up(w, p->key.address[side], PF_DIM_SRC, &w->src_tables) ||
-	    !pf_look_up(w, p->key.address[!side], PF_DIM_DST, &w->dst_tables))
+	key = &p->key;
+	if (p->flags & PF_P_ND) {
+		key = &p->quoted;
+		side = p->quoted_side & 1;
+	}
+	if (!pf_look_up(w, key->address[side], PF_DIM_SRC, &w->src_tables) ||
+	    !pf_look_up(w, key->address[!side], PF_DIM_DST, &w->dst_tables))
 		return false;
 	w->bits = 0;
 	w->group = 0;

@@ -124,6 +124,8 @@ type kernelConfig struct {
 		Features      uint32
 		TableEntries  uint32
 		Since         uint32
+		FragmentsMax  uint32
+		FragmentTime  uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -430,6 +432,8 @@ type kernelPfConfig struct {
 	Features      uint32
 	TableEntries  uint32
 	Since         uint32
+	FragmentsMax  uint32
+	FragmentTime  uint32
 }
 
 type kernelPfCounter uint32
@@ -475,6 +479,24 @@ const (
 	kernelPfDimPF_DIM_TOS   kernelPfDim = 7
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
+
+type kernelPfFragment struct {
+	_     structs.HostLayout
+	Port  [2]uint16
+	Icmp  uint16
+	Flags uint8
+	Proto uint8
+	Until uint32
+}
+
+type kernelPfFragmentKey struct {
+	_       structs.HostLayout
+	Address [2][4]uint32
+	Id      uint32
+	Vlan    uint16
+	Proto   uint8
+	Family  uint8
+}
 
 type kernelPfMember struct {
 	_     structs.HostLayout
@@ -1078,6 +1100,7 @@ const (
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
 	kernelMapPfFlushes       = "pf_flushes"
+	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1089,6 +1112,7 @@ const (
 	kernelMapPfRules         = "pf_rules"
 	kernelMapPfSets          = "pf_sets"
 	kernelMapPfShared        = "pf_shared"
+	kernelMapPfSlows         = "pf_slows"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
 	kernelMapPfTableBatch    = "pf_table_batch"
@@ -1200,6 +1224,7 @@ type kernelMapSpecs struct {
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1211,6 +1236,7 @@ type kernelMapSpecs struct {
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
@@ -1290,6 +1316,7 @@ type kernelMaps struct {
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1301,6 +1328,7 @@ type kernelMaps struct {
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
@@ -1347,6 +1375,7 @@ func (m *kernelMaps) Close() error {
 		m.PfCells,
 		m.PfCounters,
 		m.PfFlushes,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -1358,6 +1387,7 @@ func (m *kernelMaps) Close() error {
 		m.PfRules,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,

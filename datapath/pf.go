@@ -38,6 +38,7 @@ type PF struct {
 	Text []byte
 
 	StatesMax    uint32 // set limit states
+	FragmentsMax uint32 // set limit frags
 	NodesMax     uint32 // set limit src-nodes
 	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together; tables do not become smaller
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
@@ -92,6 +93,7 @@ var (
 	// made anew when they have to be larger, with what is in them
 	pfGrowing = []string{
 		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
+		kernelMapPfFragments,
 	}
 	pfKept = []string{kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch}
 )
@@ -266,6 +268,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	c.Buckets = max(was.Buckets, stateBuckets(p.StatesMax))
 	c.NodesMax, c.TableEntries = p.NodesMax, p.TableEntries
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
+	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
 	c.LogInterface = p.LogInterface
 	c.Features = uint32(featuresOf(prog))
 	if !b.PFLoaded() {
@@ -287,7 +290,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 // is still room.
 func stateBuckets(states uint32) uint32 {
 	const least = 4
-	return uint32(max(least, uint64(states)*10/9/pfWays+1))
+	return uint32(max(least, uint64(states)*10/9/stateWays+1))
 }
 
 // featuresOf returns the features that a program asks for.
@@ -537,6 +540,7 @@ func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 		same := from.MaxEntries() == to.MaxEntries()
 		switch {
 		case same, name == kernelMapPfStates:
+		case name == kernelMapPfFragments: // they are forgotten in a moment anyway
 		case name == kernelMapPfBuckets:
 			err = b.copyStates(g, c, late)
 		case name == kernelMapPfHosts && late:
@@ -602,8 +606,5 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_ETHER
 
-// Of bpf/types.h and bpf/pf_source.h.
-const (
-	pfWays    = 16   // states of a bucket
-	pfFlushes = 1024 // sources whose states are removed at a time
-)
+// pfFlushes is PF_FLUSHES of bpf/pf_source.h.
+const pfFlushes = 1024
