@@ -170,10 +170,10 @@ func (s *pfBench) states() map[uint32]kernelPfState {
 			for home, b := range buckets {
 				for i, mark := range b.Mark {
 					if mark == 1 {
-						s.t.Errorf("place %d is claimed and was never filled", home*pfWays+i)
+						s.t.Errorf("place %d is claimed and was never filled", home*stateWays+i)
 					}
 					if mark&(1<<31) != 0 {
-						place := uint32(home*pfWays + i)
+						place := uint32(home*stateWays + i)
 						all[place] = states[place]
 					}
 				}
@@ -209,8 +209,8 @@ func (s *pfBench) only() kernelPfState {
 	return kernelPfState{}
 }
 
-// phase is the states of the initiator and of the other side.
-func phase(s kernelPfState) [2]uint8 {
+// sides is the states of the initiator and of the other side.
+func sides(s kernelPfState) [2]uint8 {
 	first := 0
 	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
 		first = 1
@@ -456,6 +456,11 @@ func TestPFTCP(t *testing.T) {
 			{web(rst|ack, a+5000, b, 0), "pf-state", ee},
 			{web(rst|ack, a-900, b, 0), "", [2]uint8{timeWait, timeWait}},
 		}},
+		{"reset behind a FIN", handshake(a, b), []step{
+			{web(fin|ack, a, b, 100), "", [2]uint8{closing, established}},
+			{web(rst, a+103, 0, 0), "pf-state", [2]uint8{closing, established}},
+			{web(rst, a+102, 0, 0), "", [2]uint8{timeWait, timeWait}},
+		}},
 		{"SYN in a connection", handshake(a, b), []step{
 			{web(syn, a+0x20000000, 0, 0), "pf-state", ee},
 		}},
@@ -511,7 +516,7 @@ func (s *pfBench) play(steps []step) {
 		}
 		expect(s.t, fmt.Sprintf("segment %d", i), s.send(p.segment), want)
 		state := s.only()
-		if got := phase(state); got != p.after {
+		if got := sides(state); got != p.after {
 			s.t.Errorf("segment %d: states %d, want %d", i, got, p.after)
 		}
 		packets := state.Packets[0] + state.Packets[1]
@@ -535,12 +540,31 @@ func TestPFReopen(t *testing.T) {
 	})
 	p := web(syn, 0x50000000, 0, 0)
 	expect(t, "SYN", s.send(p), p.sent())
-	if got := phase(s.only()); got != [2]uint8{synSent, closed} {
+	if got := sides(s.only()); got != [2]uint8{synSent, closed} {
 		t.Errorf("states %d", got)
 	}
 	s.check()
 	if n := s.count(kernelPfCounterPF_COUNT_REMOVALS); n != 1 {
 		t.Errorf("%d states removed, want 1", n)
+	}
+}
+
+// What comes behind the end of a connection passes near its windows, but does
+// not keep it.
+func TestPFBehindTheEnd(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	s.play(handshake(5000, 9000))
+	both := [2]uint8{timeWait, timeWait}
+	s.play([]step{{web(rst, 5000, 0, 0), "", both}})
+	s.later(10)
+	s.play([]step{{web(ack, 5000, 9000, 10), "", both}})
+	s.later(10)
+	s.play([]step{
+		{web(ack, 25000, 9000, 10), "", both},
+		{web(ack, 5000+0xffff+0xffff, 9000, 10), "pf-state", both},
+	})
+	if used := s.only().Used; used != benchNow+10 {
+		t.Errorf("used in second %d, want %d", used, benchNow+10)
 	}
 }
 
@@ -597,7 +621,7 @@ func TestPFOtherStates(t *testing.T) {
 			p := datagram(proto)
 			for i, p := range []segment{p, p.reply(), p} {
 				expect(t, "datagram", s.send(p), p.sent())
-				if got := phase(s.only()); got != want[i] {
+				if got := sides(s.only()); got != want[i] {
 					t.Errorf("protocol %d, packet %d: states %d, want %d", proto, i, got, want[i])
 				}
 			}
@@ -1128,11 +1152,11 @@ func TestPFPlacesRest(t *testing.T) {
 		}
 		return made
 	}
-	if n := fill(100, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(100, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	s.check()
-	if err := s.flushPF(pfWays); err != nil {
+	if err := s.flushPF(stateWays); err != nil {
 		t.Fatal(err)
 	}
 	s.later(1)
@@ -1140,12 +1164,12 @@ func TestPFPlacesRest(t *testing.T) {
 		t.Error("a place was used again after a second")
 	}
 	s.later(1)
-	if n := fill(300, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(300, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	// what is over makes room at once
 	s.later(60)
-	if n := fill(400, 20); n != pfWays {
+	if n := fill(400, 20); n != stateWays {
 		t.Errorf("%d states in the places of those that are over", n)
 	}
 	s.check()
@@ -1278,7 +1302,7 @@ func TestPFOneKeyTogether(t *testing.T) {
 }
 
 // A trial changes nothing of a connection, and makes none.
-func TestPFTrace(t *testing.T) {
+func TestPFStateTrial(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features |= uint32(kernelFeatureFEATURE_TRACE)
 	})
