@@ -9,6 +9,6 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 
 // Of bpf/types.h and bpf/pf_source.h.
 const (
-	stateWays = 16   // states of a bucket
+	pfWays    = 16   // states of a bucket
 	pfFlushes = 1024 // sources whose states are removed at a time
 )

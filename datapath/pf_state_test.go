@@ -170,10 +170,10 @@ func (s *pfBench) states() map[uint32]kernelPfState {
 			for home, b := range buckets {
 				for i, mark := range b.Mark {
 					if mark == 1 {
-						s.t.Errorf("place %d is claimed and was never filled", home*stateWays+i)
+						s.t.Errorf("place %d is claimed and was never filled", home*pfWays+i)
 					}
 					if mark&(1<<31) != 0 {
-						place := uint32(home*stateWays + i)
+						place := uint32(home*pfWays + i)
 						all[place] = states[place]
 					}
 				}
@@ -386,6 +386,10 @@ func TestPFTCP(t *testing.T) {
 			{answered(ack, b, a+100, 0), "", ee},
 			{web(ack, a+99, b, 0), "", ee},
 			{web(ack, a+99, b, 1), "", ee},
+		}},
+		{"without data the number does not matter", handshake(a, b), []step{
+			{web(ack, a+0x40000000, b, 0), "", ee},
+			{web(ack, a, b, 1000), "", ee},
 		}},
 		{"above the window", handshake(a, b), []step{
 			{web(ack, a, b, 1001), "pf-state", ee},
@@ -913,6 +917,31 @@ func (s *pfBench) flushPF(want int) error {
 	return err
 }
 
+// A connection that has gone counts no more.
+func TestPFConnectionsGo(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
+		r.Flags |= kernelPfRuleFlagPF_TRACK_RULE
+		r.MaxSrcConn = 2
+	})})
+	for i, want := range []outcome{sent(1), sent(1), dropped("pf-limit")} {
+		expect(t, fmt.Sprintf("connection %d", i), s.handshakeOf(uint16(i+1)), want)
+	}
+	for place, state := range s.states() {
+		if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: state}); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	for _, n := range s.sources() {
+		if n.States != 1 || n.Connections != 1 {
+			t.Errorf("%d states and %d connections, want 1 of each", n.States, n.Connections)
+		}
+	}
+	expect(t, "the next", s.handshakeOf(4), sent(1))
+	expect(t, "one too many", s.handshakeOf(5), dropped("pf-limit"))
+	s.check()
+}
+
 // The states of a source are removed soon, however slowly the rest is swept.
 func TestPFFlushSoon(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
@@ -1152,11 +1181,11 @@ func TestPFPlacesRest(t *testing.T) {
 		}
 		return made
 	}
-	if n := fill(100, 20); n != stateWays {
-		t.Errorf("%d states in %d places", n, stateWays)
+	if n := fill(100, 20); n != pfWays {
+		t.Errorf("%d states in %d places", n, pfWays)
 	}
 	s.check()
-	if err := s.flushPF(stateWays); err != nil {
+	if err := s.flushPF(pfWays); err != nil {
 		t.Fatal(err)
 	}
 	s.later(1)
@@ -1164,12 +1193,12 @@ func TestPFPlacesRest(t *testing.T) {
 		t.Error("a place was used again after a second")
 	}
 	s.later(1)
-	if n := fill(300, 20); n != stateWays {
-		t.Errorf("%d states in %d places", n, stateWays)
+	if n := fill(300, 20); n != pfWays {
+		t.Errorf("%d states in %d places", n, pfWays)
 	}
 	// what is over makes room at once
 	s.later(60)
-	if n := fill(400, 20); n != stateWays {
+	if n := fill(400, 20); n != pfWays {
 		t.Errorf("%d states in the places of those that are over", n)
 	}
 	s.check()
