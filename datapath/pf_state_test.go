@@ -863,7 +863,7 @@ func TestPFOverload(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(r *kernelPfRule)
-		left   int // states, once those to be flushed have gone
+		left   int // of the states that were there, once those to be flushed have gone
 	}{
 		{"max-src-conn", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3},
 		{"max-src-conn-rate", func(r *kernelPfRule) { r.MaxSrcRate, r.MaxSrcSecs = 3, 10 }, 3},
@@ -891,12 +891,15 @@ func TestPFOverload(t *testing.T) {
 				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 {
 					t.Errorf("the source is in tables %#x, listed in %#x", got.Match, got.Here)
 				}
+				s.later(1)
+				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before
+				expect(t, "later", s.send(after), after.sent())
 				s.sweepAll()
-				if n := len(s.states()); n != tt.left {
-					t.Errorf("%d states left, want %d", n, tt.left)
+				if n := len(s.states()); n != tt.left+1 {
+					t.Errorf("%d states left, want %d", n, tt.left+1)
 				}
 				s.check()
-				if err := s.flushPF(tt.left); err != nil {
+				if err := s.flushPF(tt.left + 1); err != nil {
 					t.Error(err)
 				}
 				s.check()
