@@ -38,9 +38,22 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 	rs := pftest.Rulesets().Draw(t, "ruleset")
 	steady(rs)
 	anchors := reference.Loaded(rs)
-	s, program := newRulesetBench(tb, t, rs, anchors)
+	all := map[string]*pf.Ruleset{}
+	bodies(all, "", rs)
+	for at, loaded := range anchors {
+		loaded.Ether = nil
+		inside := map[string]*pf.Ruleset{}
+		bodies(inside, at, loaded)
+		for path, rs := range inside {
+			if all[path] != nil {
+				t.Skip("an anchor has two rulesets")
+			}
+			all[path] = rs
+		}
+	}
+	s, program := newRulesetBench(tb, t, rs, anchors, all)
 	defer s.gen.Close()
-	evaluator := &reference.Evaluator{Rules: rs, Anchors: anchors, Addresses: pfAddresses}
+	evaluator := &reference.Evaluator{Rules: rs, Anchors: all, Addresses: pfAddresses}
 
 	packets := pftest.Packets(append(values(anchors), rs)...)
 	for range pfPackets {
@@ -98,6 +111,21 @@ func (j *pfJudged) judge(side int, r reference.Result, program *pf.Program) {
 	}
 }
 
+// bodies adds the ruleset at a path and those between its braces.
+func bodies(to map[string]*pf.Ruleset, at string, rs *pf.Ruleset) {
+	to[at] = rs
+	for i, r := range rs.Rules {
+		if r.Anchor == nil || r.Anchor.Body == nil {
+			continue
+		}
+		name := r.Anchor.Name
+		if name == "" {
+			name = fmt.Sprint("_", i)
+		}
+		bodies(to, path.Join(at, name), r.Anchor.Body)
+	}
+}
+
 func values(m map[string]*pf.Ruleset) []*pf.Ruleset {
 	var all []*pf.Ruleset
 	for _, rs := range m {
@@ -146,28 +174,14 @@ func pfAddresses(name string, modes []string) []netip.Prefix {
 func plainProto(n uint8) bool { return !slices.Contains([]uint8{0, 43, 44, 51, 59, 60}, n) }
 
 // newRulesetBench loads a ruleset into a bridge with pftest's ports.
-func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors map[string]*pf.Ruleset) (*bench, *pf.Program) {
+func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors, all map[string]*pf.Ruleset) (*bench, *pf.Program) {
 	var fill []TableFill
 	numbers := map[string]int{}
 	entries := map[string][]pf.TableEntry{}
-	var collect func(at string, rs *pf.Ruleset)
-	collect = func(at string, rs *pf.Ruleset) {
+	for at, rs := range all {
 		for _, table := range rs.Tables {
 			entries[path.Join(at, table.Name)] = table.Entries
 		}
-		for i, r := range rs.Rules {
-			if r.Anchor != nil && r.Anchor.Body != nil {
-				name := r.Anchor.Name
-				if name == "" {
-					name = fmt.Sprint("_", i)
-				}
-				collect(path.Join(at, name), r.Anchor.Body)
-			}
-		}
-	}
-	collect("", rs)
-	for at, loaded := range anchors {
-		collect(at, loaded)
 	}
 	input := pf.Input{
 		Main: rs, Anchors: anchors,
