@@ -414,6 +414,11 @@ func TestPFStatesGrow(t *testing.T) {
 	if diff := gocmp.Diff(ports(before), ports(statesOf(t, b))); diff != "" {
 		t.Errorf("source ports (-before +after):\n%s", diff)
 	}
+	// a command that was killed there is finished by the next
+	s.do(func() error { return b.Mend(keepAll) })
+	if got := len(statesOf(t, b)); got != n {
+		t.Errorf("%d states when it is mended, want %d", got, n)
+	}
 	// the datapath finds them where they are
 	s.run(b, 1, udpFrame(1, 2, "192.0.2.9", "192.0.2.1", 1007, 53))
 	for _, st := range statesOf(t, b) {
