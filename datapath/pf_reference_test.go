@@ -83,6 +83,11 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 			want.judge(1, evaluator.Evaluate(&next), program)
 		}
 		got := s.judged(portIndex(from.Name), frame)
+		for side, n := range got.Rules {
+			if n != 0 { // an anchor that is called twice has its rules twice
+				got.Rules[side] = number(program, program.Source[n-1].Rule)
+			}
+		}
 		if got.Blocked == "pf-fragment" {
 			continue // is no fragment of a proper packet: no rule is asked
 		}
@@ -102,13 +107,20 @@ type pfJudged struct {
 
 func (j *pfJudged) judge(side int, r reference.Result, program *pf.Program) {
 	j.tag = r.Tag
-	j.Rules[side] = slices.IndexFunc(program.Source, func(ref pf.RuleRef) bool { return ref.Rule == r.Rule && r.Rule != nil }) + 1
+	if r.Rule != nil {
+		j.Rules[side] = number(program, r.Rule)
+	}
 	switch {
 	case r.IPOption:
 		j.Blocked = "pf-options"
 	case r.Action == pf.Block:
 		j.Blocked = "pf"
 	}
+}
+
+// number returns the first number of a rule, with 1 added; 0 if it has none.
+func number(program *pf.Program, r *pf.Rule) int {
+	return slices.IndexFunc(program.Source, func(ref pf.RuleRef) bool { return ref.Rule == r }) + 1
 }
 
 // bodies adds the ruleset at a path and those between its braces.
