@@ -37,6 +37,8 @@ const (
 	lockedMapPfCounters      = "pf_counters"
 	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
+	lockedMapPfLogMissed     = "pf_log_missed"
+	lockedMapPfLogRing       = "pf_log_ring"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
 	lockedMapPfPackets       = "pf_packets"
@@ -80,6 +82,7 @@ const (
 	lockedVarPfCellType      = "pf_cell_type"
 	lockedVarPfCounterType   = "pf_counter_type"
 	lockedVarPfDimType       = "pf_dim_type"
+	lockedVarPfLoggedType    = "pf_logged_type"
 	lockedVarPfReturnType    = "pf_return_type"
 	lockedVarPfStateFlagType = "pf_state_flag_type"
 	lockedVarPfTcpStateType  = "pf_tcp_state_type"
@@ -159,6 +162,8 @@ type lockedMapSpecs struct {
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -204,6 +209,7 @@ type lockedVariableSpecs struct {
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
@@ -251,6 +257,8 @@ type lockedMaps struct {
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -308,6 +316,8 @@ func (m *lockedMaps) Close() error {
 		m.PfCounters,
 		m.PfFragments,
 		m.PfHosts,
+		m.PfLogMissed,
+		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -354,6 +364,7 @@ type lockedVariables struct {
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
