@@ -1033,6 +1033,8 @@ const (
 	kernelMapPatchPanel      = "patch_panel"
 	kernelMapPatchSeen       = "patch_seen"
 	kernelMapPatchTrip       = "patch_trip"
+	kernelMapPfAnswering     = "pf_answering"
+	kernelMapPfAnswers       = "pf_answers"
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
@@ -1156,6 +1158,8 @@ type kernelMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
@@ -1249,6 +1253,8 @@ type kernelMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
@@ -1308,6 +1314,8 @@ func (m *kernelMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfAnswering,
+		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,

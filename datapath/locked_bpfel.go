@@ -32,6 +32,8 @@ const (
 	lockedMapPatchPanel      = "patch_panel"
 	lockedMapPatchSeen       = "patch_seen"
 	lockedMapPatchTrip       = "patch_trip"
+	lockedMapPfAnswering     = "pf_answering"
+	lockedMapPfAnswers       = "pf_answers"
 	lockedMapPfBuckets       = "pf_buckets"
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
@@ -157,6 +159,8 @@ type lockedMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
@@ -252,6 +256,8 @@ type lockedMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
@@ -311,6 +317,8 @@ func (m *lockedMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfAnswering,
+		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
