@@ -26,7 +26,7 @@ struct {
  */
 __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 {
-	u32 zero = 0, number = rule - 1, flags = 0, kept;
+	u32 key = rule - 1, flags = 0, kept;
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
 	struct pf_rule *r = 0;
@@ -36,14 +36,19 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 	if (!on(FEATURE_PF_LOG) || !p || !w)
 		return 0;
 	if (rule && w->log_ruleset == cfg.pf.ruleset)
-		r = bpf_map_lookup_elem(&pf_rules, &number);
-	if (r)
+		r = bpf_map_lookup_elem(&pf_rules, &key);
+	w->log_to = w->log_match = 0;
+	if (r) {
 		flags = r->flags;
+		w->log_to = r->log_to;
+		w->log_match = r->action == PF_MATCH;
+	}
 	if (!must && !(flags & PF_LOG))
 		return flags;
 	l = bpf_ringbuf_reserve(&pf_log_ring, sizeof(*l), 0);
 	if (!l) {
-		missed = bpf_map_lookup_elem(&pf_log_missed, &zero);
+		key = 0;
+		missed = bpf_map_lookup_elem(&pf_log_missed, &key);
 		if (missed)
 			++*missed;
 		return flags;
@@ -57,10 +62,8 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 	l->action = w->log_reason ? PF_BLOCK : PF_PASS;
 	l->direction = p->direction;
 	l->reason = w->log_reason == DROP_PF ? 0 : w->log_reason;
-	l->log_to = 0;
-	if (r)
-		l->log_to = r->log_to;
-	if (r && r->action == PF_MATCH) {
+	l->log_to = w->log_to;
+	if (w->log_match) {
 		l->action = PF_MATCH;
 		l->reason = 0;
 	}

@@ -91,6 +91,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
 		kernelMapPfFragments:   max(feature(kernelFeatureFEATURE_PF, c.Pf.FragmentsMax, 1), 1),
 		kernelMapPfLogRing:     feature(kernelFeatureFEATURE_PF_LOG, pfLogRing, uint32(os.Getpagesize())),
+		kernelMapPfEthers:      max(feature(kernelFeatureFEATURE_ETHER, c.Pf.EtherRules, 1), 1),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
 	}

@@ -449,6 +449,41 @@ const (
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
 
+type kernelPfEther struct {
+	_       structs.HostLayout
+	Src     uint64
+	SrcMask uint64
+	Dst     uint64
+	DstMask uint64
+	Action  uint32
+	Flags   uint32
+	Tag     uint32
+	Tagged  uint32
+	Type    uint16
+	Ports   uint16
+	Pad     uint32
+	L3      [2]kernelPfPrefix
+	Table   [2]uint8
+	Pad2    [6]uint8
+}
+
+type kernelPfEtherWalk struct {
+	_         structs.HostLayout
+	Src       uint64
+	Dst       uint64
+	Tables    [2]uint64
+	Slot      uint32
+	Direction uint32
+	Tag       uint32
+	Blocks    uint32
+	Fleeting  uint32
+	Ip        uint32
+	Type      uint16
+	Pad       uint16
+	Address   [2]kernelPfPrefix
+	_         [4]byte
+}
+
 type kernelPfFragment struct {
 	_     structs.HostLayout
 	Port  [2]uint16
@@ -533,6 +568,7 @@ type kernelPfPacket struct {
 	Proto      uint8
 	Rule       [2]uint32
 	Tag        uint32
+	EtherTag   [2]uint32
 	Routes     uint32
 	Made       uint8
 	Answer     uint8
@@ -774,6 +810,8 @@ type kernelPfWalk struct {
 	LogSlot    uint32
 	LogReason  uint32
 	LogRuleset uint32
+	LogTo      uint32
+	LogMatch   uint32
 	Prefix     kernelPfPrefix
 	_          [4]byte
 }
@@ -1038,6 +1076,8 @@ const (
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfEtherWalks    = "pf_ether_walks"
+	kernelMapPfEthers        = "pf_ethers"
 	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfLogMissed     = "pf_log_missed"
@@ -1163,6 +1203,8 @@ type kernelMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
@@ -1258,6 +1300,8 @@ type kernelMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
@@ -1319,6 +1363,8 @@ func (m *kernelMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfEtherWalks,
+		m.PfEthers,
 		m.PfFragments,
 		m.PfHosts,
 		m.PfLogMissed,

@@ -37,6 +37,8 @@ const (
 	lockedMapPfBuckets       = "pf_buckets"
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
+	lockedMapPfEtherWalks    = "pf_ether_walks"
+	lockedMapPfEthers        = "pf_ethers"
 	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfLogMissed     = "pf_log_missed"
@@ -164,6 +166,8 @@ type lockedMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
@@ -261,6 +265,8 @@ type lockedMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
@@ -322,6 +328,8 @@ func (m *lockedMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfEtherWalks,
+		m.PfEthers,
 		m.PfFragments,
 		m.PfHosts,
 		m.PfLogMissed,
