@@ -91,7 +91,8 @@ __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 r
 	struct pf_walk *w = pf_walk();
 	u32 must = true;
 
-	if (!on(FEATURE_PF_LOG) || !w)
+	/* a trial is nobody's packet */
+	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !w)
 		return 0;
 	w->log_slot = slot;
 	w->log_reason = what;
