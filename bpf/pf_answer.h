@@ -4,15 +4,367 @@
 #pragma once
 
 #include "pf_rules.h"
+#include "pf_slow.h"
+
+#define PF_ANSWER_TTL 64
+#define PF_QUOTE4 548 /* bytes of a packet that are quoted: 576 in all (RFC 1812, 4.3.2.3) */
+#define PF_QUOTE6 1232 /* 1280 in all (RFC 4443, 2.4) */
+#define PF_ICMP_HEADER 8
+#define PF_SUM_CHUNK 64
+
+/* An ICMP answer takes so long, in ns: 1000 a second, and 100 at once (RFC 1812, 4.3.2.8). */
+#define PF_ANSWER_COST 1000000ull
+#define PF_ANSWER_BURST (100 * PF_ANSWER_COST)
+
+/* When the bucket of answers is full again; see storm.h. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} pf_answers SEC(".maps");
+
+struct pf_answering {
+	u8 ether[28]; /* with tags, and more than there is */
+	u8 chunk[PF_SUM_CHUNK];
+	struct iphdr ip4;
+	struct ipv6hdr ip6;
+	struct tcphdr tcp;
+	struct pf_icmp icmp;
+	u32 src[4]; /* of the answer */
+	u32 dst[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__uint(value_size,
+	       sizeof(struct pf_answering)); /* no type: the kernel's headers have unions */
+} pf_answering SEC(".maps");
+
+static __always_inline struct pf_answering *pf_answering_get(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_answering, &zero);
+}
+
+static __always_inline u32 pf_fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* The sum of the frame's bytes between two places, added to one that there is. */
+__noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
+{
+	struct pf_answering *a = pf_answering_get();
+	__s64 all = sum;
+
+	if (!on(FEATURE_PF) || !a)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < (PF_QUOTE6 + PF_ICMP_HEADER) / PF_SUM_CHUNK + 1; i++) {
+		u32 left = end - at;
+
+		if (at >= end)
+			break;
+		if (left >= PF_SUM_CHUNK) {
+			if (bpf_skb_load_bytes(skb, at, a->chunk, PF_SUM_CHUNK))
+				return 0;
+		} else {
+			__builtin_memset(a->chunk, 0, PF_SUM_CHUNK);
+			asm volatile("" : "+r"(left));
+			if (left < 1 || left > PF_SUM_CHUNK ||
+			    bpf_skb_load_bytes(skb, at, a->chunk, left))
+				return 0;
+		}
+		all = bpf_csum_diff(0, 0, (void *)a->chunk, PF_SUM_CHUNK, all);
+		all = pf_fold(all);
+		at += PF_SUM_CHUNK;
+	}
+	return all;
+}
+
+/* The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), the same both ways. */
+static __always_inline u32 pf_pseudo_sum(const struct pf_answering *a, u32 family, u32 proto,
+					 u32 len)
+{
+	u64 sum = bpf_htonl(len) + (u64)bpf_htonl(proto);
+
+	sum += (u64)a->src[3] + a->dst[3];
+	if (family == 6)
+		sum += (u64)a->src[0] + a->src[1] + a->src[2] + a->dst[0] + a->dst[1] + a->dst[2];
+	return pf_fold(sum);
+}
+
+/*
+ * Is the packet's checksum perhaps not finished yet? Then it is that of the
+ * pseudo-header alone, and the kernel will sum up what is behind csum_start when
+ * it sends the frame, whatever has become of it. Others that look the same by
+ * chance are answered right as well: see where this is asked.
+ */
+__noinline u32 pf_unfinished(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_answering *a = pf_answering_get();
+	u32 at, len;
+	u16 check = 0;
+
+	if (!on(FEATURE_PF) || !p || !a)
+		return false;
+	if (p->proto == IPPROTO_TCP)
+		at = 16;
+	else if (p->proto == IPPROTO_UDP)
+		at = 6;
+	else if (p->proto == IPPROTO_ICMPV6)
+		at = 2;
+	else
+		return false;
+	if (bpf_skb_load_bytes(skb, p->l4 + at, &check, sizeof(check)))
+		return false;
+	len = p->l3 + p->length - p->l4;
+	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? at : 0;
+}
+
+/* The frame's Ethernet header goes back, with its tags; at a place of what is now the frame. */
+static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_answering *a, u32 from)
+{
+	u8 *e = a->ether;
+
+	if (bpf_skb_load_bytes(skb, from, e + 2, 26))
+		return -1;
+	/* the destination has its place at 2, the source at 8 */
+	for (int i = 0; i < 6; i += 2) {
+		u16 dst = *(u16 *)(e + 2 + i);
+
+		*(u16 *)(e + 2 + i) = *(u16 *)(e + 8 + i);
+		*(u16 *)(e + 8 + i) = dst;
+	}
+	return bpf_skb_store_bytes(skb, 0, e + 2, 26, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Writes the answer's IP header, with so many bytes behind it. */
+static __always_inline long pf_answer_ip(struct __sk_buff *skb, const struct pf_packet *p,
+					 struct pf_answering *a, u32 proto, u32 len, u32 ttl)
+{
+	__s64 sum;
+
+	if (p->family == 6) {
+		__builtin_memset(&a->ip6, 0, 4);
+		a->ip6.version = 6;
+		a->ip6.payload_len = bpf_htons(len);
+		a->ip6.nexthdr = proto;
+		a->ip6.hop_limit = ttl;
+		__builtin_memcpy(&a->ip6.saddr, a->src, 16);
+		__builtin_memcpy(&a->ip6.daddr, a->dst, 16);
+		return bpf_skb_store_bytes(skb, p->l3, &a->ip6, sizeof(a->ip6),
+					   BPF_F_RECOMPUTE_CSUM);
+	}
+	__builtin_memset(&a->ip4, 0, sizeof(a->ip4));
+	a->ip4.version = 4;
+	a->ip4.ihl = 5;
+	a->ip4.tos = proto == IPPROTO_ICMP ? 0xc0 : 0; /* RFC 1812, 4.3.2.5 */
+	a->ip4.tot_len = bpf_htons(len + sizeof(a->ip4));
+	a->ip4.frag_off = proto == IPPROTO_TCP ? bpf_htons(0x4000) : 0;
+	a->ip4.ttl = ttl;
+	a->ip4.protocol = proto;
+	a->ip4.saddr = a->src[3];
+	a->ip4.daddr = a->dst[3];
+	sum = bpf_csum_diff(0, 0, (void *)&a->ip4, sizeof(a->ip4), 0);
+	a->ip4.check = ~pf_fold(sum);
+	return bpf_skb_store_bytes(skb, p->l3, &a->ip4, sizeof(a->ip4), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Makes the packet the RST that answers it, as pf_send_tcp() does: its length, or 0. */
+__noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_answering *a = pf_answering_get();
+	u32 header, pseudo, sum, end;
+	bool unfinished;
+
+	if (!on(FEATURE_PF) || !p || !a || (p->tcp_flags & TCP_RST))
+		return 0;
+	header = p->family == 6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	end = p->l3 + header + sizeof(struct tcphdr);
+	unfinished = pf_unfinished(skb);
+	/* the kernel's sum would be written elsewhere than ours */
+	if (unfinished && p->l4 != p->l3 + header)
+		return 0;
+	if (bpf_skb_load_bytes(skb, p->l4, &a->tcp, sizeof(a->tcp)) ||
+	    bpf_skb_change_tail(skb, end, 0) || pf_answer_ether(skb, a, 0))
+		return 0;
+	sum = p->seq + p->payload + !!(p->tcp_flags & TCP_SYN) + !!(p->tcp_flags & TCP_FIN);
+	{
+		u16 port = a->tcp.source;
+
+		a->tcp.source = a->tcp.dest;
+		a->tcp.dest = port;
+	}
+	a->tcp.seq = p->tcp_flags & TCP_ACK ? a->tcp.ack_seq : 0;
+	a->tcp.ack_seq = bpf_htonl(sum);
+	((u8 *)&a->tcp)[12] = sizeof(struct tcphdr) / 4 << 4;
+	((u8 *)&a->tcp)[13] = TCP_RST | TCP_ACK;
+	a->tcp.window = 0;
+	a->tcp.check = 0;
+	a->tcp.urg_ptr = 0;
+	pseudo = pf_pseudo_sum(a, p->family, IPPROTO_TCP, sizeof(struct tcphdr));
+	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->tcp, sizeof(a->tcp), pseudo));
+	if (unfinished) {
+		/*
+		 * The checksum must be right whether the kernel finishes it or not: the
+		 * window, which means nothing here, makes the sum such that it does not
+		 * change.
+		 */
+		a->tcp.check = pseudo;
+		a->tcp.window = ~pf_fold(sum + pseudo);
+	} else {
+		a->tcp.check = ~sum;
+	}
+	if (pf_answer_ip(skb, p, a, IPPROTO_TCP, sizeof(struct tcphdr),
+			 ttl ? ttl : PF_ANSWER_TTL) ||
+	    bpf_skb_store_bytes(skb, p->l3 + header, &a->tcp, sizeof(a->tcp), BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	return end;
+}
+
+/*
+ * A checksum for the quoted packet with which the sum of the bytes from csum_start
+ * on stays what it is when the kernel writes there what it makes it: half of
+ * what the rest lacks (2 * 32768 is 1 modulo 65535).
+ */
+static __always_inline u32 pf_fixed_point(u32 rest)
+{
+	return (u64)(65535 - pf_fold(rest)) * 32768 % 65535;
+}
+
+/* Takes one ICMP answer out of the bucket; false if it is empty. */
+static __always_inline bool pf_may_answer(void)
+{
+	u64 now = bpf_ktime_get_ns(), old, left, *full;
+	u32 zero = 0;
+
+	full = bpf_map_lookup_elem(&pf_answers, &zero);
+	if (!full)
+		return false;
+	old = READ_ONCE(*full);
+	left = old > now ? old - now : 0;
+	return left < PF_ANSWER_BURST &&
+	       __sync_val_compare_and_swap(full, old, now + left + PF_ANSWER_COST) == old;
+}
+
+/*
+ * Puts the ICMP message of type and code `what` before the packet, which it quotes:
+ * the answer's length, or 0. The packet stays where it is, so that the kernel
+ * finishes no checksum but the quoted one.
+ */
+__noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_answering *a = pf_answering_get();
+	u32 header, quote, most, check, proto, l4, end, sum = 0;
+	u16 field;
+
+	if (!on(FEATURE_PF) || !p || !a || !pf_may_answer())
+		return 0;
+	header = (p->family == 6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + PF_ICMP_HEADER;
+	most = p->family == 6 ? PF_QUOTE6 : PF_QUOTE4;
+	proto = p->family == 6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
+	quote = p->length < most ? p->length : most;
+	check = pf_unfinished(skb);
+	if (bpf_skb_change_tail(skb, p->l3 + quote, 0) || bpf_skb_change_head(skb, header, 0) ||
+	    pf_answer_ether(skb, a, header) ||
+	    pf_answer_ip(skb, p, a, proto, PF_ICMP_HEADER + quote, PF_ANSWER_TTL))
+		return 0;
+	end = p->l3 + header + quote;
+	l4 = p->l4 + header;
+	if (check) {
+		field = 0;
+		if (bpf_skb_store_bytes(skb, l4 + check, &field, sizeof(field),
+					BPF_F_RECOMPUTE_CSUM))
+			return 0;
+		field = pf_fixed_point(pf_sum(skb, l4, end, 0));
+		if (bpf_skb_store_bytes(skb, l4 + check, &field, sizeof(field),
+					BPF_F_RECOMPUTE_CSUM))
+			return 0;
+	}
+	__builtin_memset(&a->icmp, 0, sizeof(a->icmp));
+	a->icmp.type = what >> 8;
+	a->icmp.code = what;
+	if (p->family == 6)
+		sum = pf_pseudo_sum(a, 6, proto, PF_ICMP_HEADER + quote);
+	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->icmp, sizeof(a->icmp), sum));
+	a->icmp.checksum = ~pf_sum(skb, p->l3 + header, end, sum);
+	if (bpf_skb_store_bytes(skb, p->l3 + header - PF_ICMP_HEADER, &a->icmp, sizeof(a->icmp),
+				BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	return end;
+}
+
+/* An address that one host has: not of a group, not of all, not of nobody. */
+static __always_inline bool pf_is_host(const u32 *address, u32 family)
+{
+	const u8 *b = (const u8 *)address;
+
+	if (family == 6)
+		return b[0] != 0xff && (address[0] | address[1] | address[2] | address[3]);
+	return b[12] && b[12] < 224;
+}
+
+/* May the packet be answered at all (RFC 1122, 3.2.2; RFC 4443, 2.4)? */
+static __always_inline bool pf_has_answer(const struct pf_packet *p, const struct pf_answering *a)
+{
+	u32 type = p->icmp >> 8;
+
+	if (p->flags & (PF_P_LATER | PF_P_ERROR))
+		return false;
+	if (!pf_is_host(a->src, p->family) || !pf_is_host(a->dst, p->family))
+		return false;
+	if (p->proto == IPPROTO_ICMP && p->family == 4)
+		return !pf_icmp_is_error(type, 4) && type != 5;
+	if (p->proto == IPPROTO_ICMPV6 && p->family == 6)
+		return type >= 128 && type != ICMP6_REDIRECT;
+	return true;
+}
 
 /*
  * Makes the answer of the rule that blocks this CPU's packet out of the packet;
- * its length, or 0 if there is none.
+ * its length, or 0 if there is none. It comes from who was asked: a switch has no
+ * address of its own.
  */
 __noinline u32 pf_answer(struct __sk_buff *skb)
 {
-	asm volatile("" ::"r"(skb));
-	return 0;
+	struct pf_packet *p = pf_packet();
+	struct pf_answering *a = pf_answering_get();
+	const struct pf_key *key;
+	struct pf_rule *r;
+	u32 number, side;
+	u8 first = 1;
+
+	if (!on(FEATURE_PF) || !p || !a || !p->answer)
+		return 0;
+	key = p->flags & PF_P_ND ? &p->quoted : &p->key;
+	side = (p->flags & PF_P_ND ? p->quoted_side : p->side) & 1;
+	__builtin_memcpy(a->src, key->address[!side], 16);
+	__builtin_memcpy(a->dst, key->address[side], 16);
+	if (!pf_has_answer(p, a) || bpf_skb_load_bytes(skb, 0, &first, sizeof(first)) ||
+	    (first & 1))
+		return 0;
+	number = p->rule[p->direction & 1] - 1;
+	r = bpf_map_lookup_elem(&pf_rules, &number);
+	if (!r)
+		return 0;
+	if (p->proto == IPPROTO_TCP && p->answer != PF_RETURN_ICMP)
+		return pf_answer_rst(skb, r->ttl);
+	if (p->answer == PF_RETURN_RST)
+		return 0;
+	if (p->family == 6)
+		return pf_answer_icmp(skb, r->icmp6[0] << 8 | r->icmp6[1]);
+	return pf_answer_icmp(skb, r->icmp4[0] << 8 | r->icmp4[1]);
 }
 
 /* Rewrites a packet whose state says so: 0, or why it does not go on. */

@@ -95,6 +95,11 @@ struct pf_walk {
 	u32 received; /* slot of the port it came in by */
 	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
 	u32 matched;
+	u32 log_slot; /* port, reason and ruleset of what is logged */
+	u32 log_reason;
+	u32 log_ruleset;
+	u32 log_to;
+	u32 log_match;
 	struct pf_prefix prefix; /* an address that is looked up */
 };
 
@@ -278,6 +283,16 @@ static long pf_step(u32 n, void *unused)
 
 #define PF_STEPS (PF_RULES + PF_RULES / 64 + PF_RULES / PF_GROUP + 4) /* more are not needed */
 
+/* The tables that an address is in. */
+static __always_inline u64 pf_tables_of(const struct pf_prefix *prefix)
+{
+	struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &prefix->address);
+
+	if (!m)
+		m = bpf_map_lookup_elem(&pf_nets, prefix);
+	return m ? m->match : 0;
+}
+
 /* Looks one of the packet's addresses up; false if no rule can take it. */
 static __always_inline bool pf_look_up(struct pf_walk *w, const u32 *address, u32 dim, u64 *tables)
 {
@@ -290,13 +305,8 @@ static __always_inline bool pf_look_up(struct pf_walk *w, const u32 *address, u3
 			return false;
 		w->set[dim] = dim == PF_DIM_SRC ? n->src : n->dst;
 	}
-	if (on(FEATURE_PF_TABLES)) {
-		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &w->prefix.address);
-
-		if (!m)
-			m = bpf_map_lookup_elem(&pf_nets, &w->prefix);
-		*tables = m ? m->match : 0;
-	}
+	if (on(FEATURE_PF_TABLES))
+		*tables = pf_tables_of(&w->prefix);
 	return true;
 }
 
@@ -342,6 +352,8 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
 		return false;
+	if (on(FEATURE_ETHER) && p->ether_tag[out & 1])
+		p->tag = p->ether_tag[out & 1];
 	w->rule = 0;
 	w->matched = 0;
 	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + (out & 1));

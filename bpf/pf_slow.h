@@ -585,7 +585,7 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 		return first ? DROP_PF_FRAGMENT : reason;
 	if (alert && !pf_alert_is_due(p))
 		p->flags |= PF_P_OPTIONS;
-	if (first && !(p->flags & PF_P_NO_STATE))
+	if (first && !(p->flags & PF_P_NO_STATE) && !on(FEATURE_TRACE))
 		pf_fragment_keep(s, p, now);
 	return 0;
 }

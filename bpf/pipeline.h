@@ -27,7 +27,7 @@
 /* What is done with every frame, remembered or not; on the way out; and counted. */
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
-	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF)
+	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF | FEATURE_ETHER)
 #define FEATURES_SEND FEATURES_EACH
 #define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
 

@@ -61,6 +61,9 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 
 	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || v->reason != DROP_PF || mac_is_group(f->dst))
 		return action;
+	/* the way back by a patch cable is another bridge's */
+	if (on(FEATURE_PATCH) && (port_at(v->in)->flags & PORT_PATCH))
+		return action;
 	f->len = pf_answer(skb);
 	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
 		return action;

@@ -480,6 +480,41 @@ const (
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
 
+type kernelPfEther struct {
+	_       structs.HostLayout
+	Src     uint64
+	SrcMask uint64
+	Dst     uint64
+	DstMask uint64
+	Action  uint32
+	Flags   uint32
+	Tag     uint32
+	Tagged  uint32
+	Type    uint16
+	Ports   uint16
+	Pad     uint32
+	L3      [2]kernelPfPrefix
+	Table   [2]uint8
+	Pad2    [6]uint8
+}
+
+type kernelPfEtherWalk struct {
+	_         structs.HostLayout
+	Src       uint64
+	Dst       uint64
+	Tables    [2]uint64
+	Slot      uint32
+	Direction uint32
+	Tag       uint32
+	Blocks    uint32
+	Fleeting  uint32
+	Ip        uint32
+	Type      uint16
+	Pad       uint16
+	Address   [2]kernelPfPrefix
+	_         [4]byte
+}
+
 type kernelPfFragment struct {
 	_     structs.HostLayout
 	Port  [2]uint16
@@ -496,6 +531,22 @@ type kernelPfFragmentKey struct {
 	Vlan    uint16
 	Proto   uint8
 	Family  uint8
+}
+
+type kernelPfLogged struct {
+	_         structs.HostLayout
+	Time      uint64
+	Port      uint32
+	Len       uint32
+	Kept      uint32
+	Rule      uint16
+	Ruleset   uint16
+	Family    uint8
+	Action    uint8
+	Direction uint8
+	Reason    uint8
+	LogTo     uint32
+	Data      [160]uint8
 }
 
 type kernelPfMember struct {
@@ -549,6 +600,7 @@ type kernelPfPacket struct {
 	Proto      uint8
 	Rule       [2]uint32
 	Tag        uint32
+	EtherTag   [2]uint32
 	Routes     uint32
 	Made       uint8
 	Answer     uint8
@@ -821,23 +873,29 @@ const (
 )
 
 type kernelPfWalk struct {
-	_         structs.HostLayout
-	Words     uint64
-	Bits      uint64
-	SrcTables uint64
-	DstTables uint64
-	Set       [8]uint32
-	At        [8]uint32
-	All       [8]uint64
-	Group     uint32
-	Base      uint32
-	Skip      uint32
-	End       uint32
-	Rule      uint32
-	Received  uint32
-	Matches   [4]uint32
-	Matched   uint32
-	Prefix    kernelPfPrefix
+	_          structs.HostLayout
+	Words      uint64
+	Bits       uint64
+	SrcTables  uint64
+	DstTables  uint64
+	Set        [8]uint32
+	At         [8]uint32
+	All        [8]uint64
+	Group      uint32
+	Base       uint32
+	Skip       uint32
+	End        uint32
+	Rule       uint32
+	Received   uint32
+	Matches    [4]uint32
+	Matched    uint32
+	LogSlot    uint32
+	LogReason  uint32
+	LogRuleset uint32
+	LogTo      uint32
+	LogMatch   uint32
+	Prefix     kernelPfPrefix
+	_          [4]byte
 }
 
 type kernelPort struct {
@@ -1096,12 +1154,18 @@ const (
 	kernelMapPatchPanel      = "patch_panel"
 	kernelMapPatchSeen       = "patch_seen"
 	kernelMapPatchTrip       = "patch_trip"
+	kernelMapPfAnswering     = "pf_answering"
+	kernelMapPfAnswers       = "pf_answers"
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfEtherWalks    = "pf_ether_walks"
+	kernelMapPfEthers        = "pf_ethers"
 	kernelMapPfFlushes       = "pf_flushes"
 	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
+	kernelMapPfLogMissed     = "pf_log_missed"
+	kernelMapPfLogRing       = "pf_log_ring"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
 	kernelMapPfPackets       = "pf_packets"
@@ -1145,6 +1209,7 @@ const (
 	kernelVarPfCellType      = "pf_cell_type"
 	kernelVarPfCounterType   = "pf_counter_type"
 	kernelVarPfDimType       = "pf_dim_type"
+	kernelVarPfLoggedType    = "pf_logged_type"
 	kernelVarPfReturnType    = "pf_return_type"
 	kernelVarPfStateFlagType = "pf_state_flag_type"
 	kernelVarPfTcpStateType  = "pf_tcp_state_type"
@@ -1220,12 +1285,18 @@ type kernelMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -1270,6 +1341,7 @@ type kernelVariableSpecs struct {
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
@@ -1312,12 +1384,18 @@ type kernelMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -1371,12 +1449,18 @@ func (m *kernelMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfAnswering,
+		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfEtherWalks,
+		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
+		m.PfLogMissed,
+		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -1422,6 +1506,7 @@ type kernelVariables struct {
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`

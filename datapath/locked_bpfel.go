@@ -32,12 +32,18 @@ const (
 	lockedMapPatchPanel      = "patch_panel"
 	lockedMapPatchSeen       = "patch_seen"
 	lockedMapPatchTrip       = "patch_trip"
+	lockedMapPfAnswering     = "pf_answering"
+	lockedMapPfAnswers       = "pf_answers"
 	lockedMapPfBuckets       = "pf_buckets"
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
+	lockedMapPfEtherWalks    = "pf_ether_walks"
+	lockedMapPfEthers        = "pf_ethers"
 	lockedMapPfFlushes       = "pf_flushes"
 	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
+	lockedMapPfLogMissed     = "pf_log_missed"
+	lockedMapPfLogRing       = "pf_log_ring"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
 	lockedMapPfPackets       = "pf_packets"
@@ -83,6 +89,7 @@ const (
 	lockedVarPfCellType      = "pf_cell_type"
 	lockedVarPfCounterType   = "pf_counter_type"
 	lockedVarPfDimType       = "pf_dim_type"
+	lockedVarPfLoggedType    = "pf_logged_type"
 	lockedVarPfReturnType    = "pf_return_type"
 	lockedVarPfStateFlagType = "pf_state_flag_type"
 	lockedVarPfTcpStateType  = "pf_tcp_state_type"
@@ -158,12 +165,18 @@ type lockedMapSpecs struct {
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -210,6 +223,7 @@ type lockedVariableSpecs struct {
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
@@ -252,12 +266,18 @@ type lockedMaps struct {
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
+	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
+	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
+	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -311,12 +331,18 @@ func (m *lockedMaps) Close() error {
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
+		m.PfAnswering,
+		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfEtherWalks,
+		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
+		m.PfLogMissed,
+		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -364,6 +390,7 @@ type lockedVariables struct {
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
