@@ -604,7 +604,7 @@ const (
 	PFSearches      = kernelPfCounterPF_COUNT_SEARCHES
 	PFInserts       = kernelPfCounterPF_COUNT_INSERTS
 	PFRemovals      = kernelPfCounterPF_COUNT_REMOVALS
-	PFMatch         = kernelPfCounterPF_COUNT_MATCH
+	PFMatched       = kernelPfCounterPF_COUNT_MATCH
 	PFBadOffset     = kernelPfCounterPF_COUNT_BAD_OFFSET
 	PFFragment      = kernelPfCounterPF_COUNT_FRAGMENT
 	PFShort         = kernelPfCounterPF_COUNT_SHORT
