@@ -4,8 +4,29 @@ package pf
 
 import (
 	"errors"
-	"io/fs"
+	"fmt"
 	"net/netip"
+	"strings"
+)
+
+// What a file may not exceed, so that a small one that is expanded does not
+// take all memory.
+const (
+	maxRules  = 200_000  // with those of anchors
+	maxList   = 200_000  // items of a list between braces
+	maxNested = 16       // files that include each other, and lists in lists
+	maxMacro  = 64 << 10 // bytes of the value of a macro
+	maxText   = 64 << 20 // bytes of all files, and of macros as often as they are used
+
+	maxAnchorDepth  = 64 // as pfctl
+	maxAnchorName   = 1023
+	maxTableName    = 31
+	maxLabel        = 63
+	maxTag          = 63
+	maxInterface    = 15
+	maxConnRate     = 0xffffffff / 1000 // PF_THRESHOLD_MAX
+	maxPrio         = 7
+	maxPacketLogger = 255 // pflog255
 )
 
 // Source is where Parse finds what a file refers to.
@@ -21,7 +42,604 @@ type Source struct {
 }
 
 // Parse reads the pf.conf named name. Its error is an ErrorList if the text is at fault.
+//
+// The language is that of OpenBSD's pf.conf(5), with the ether rules of
+// FreeBSD's. What `set` says holds for the rules behind it, as in pfctl.
 func Parse(name string, text []byte, source Source) (*Ruleset, error) {
-	_ = fs.ErrNotExist
-	return nil, errors.New("not written yet")
+	budget, rules := maxText, 0
+	p := &parser{source: source, budget: &budget, rules: &rules}
+	set := p.file(name, string(text))
+	if len(p.errs) > 0 {
+		return nil, p.errs
+	}
+	return set, nil
+}
+
+// parser reads the statements of a file and of those that it includes.
+// An error that leaves the rest of a statement without meaning is recorded
+// and raised as bail, which [parser.statement] catches; others are recorded
+// only.
+type parser struct {
+	source Source
+	lex    *lexer
+	tok    token // the next token, which is not taken
+	errs   ErrorList
+	texts  map[string]string // of the files, for errors
+	macros map[string]string
+	budget *int // bytes of text that may still be read
+	rules  *int // how many there are
+
+	set     *Ruleset // what statements add to
+	anchors int      // bodies of anchors around the statement
+	nested  int      // files around the statement
+	braces  int      // braces that are open before tok
+	orphans int      // braces of anchors whose beginning had an error
+
+	// what the rules behind a `set` have by default
+	blockPolicy   Return
+	statePolicy   StatePolicy
+	stateDefaults *StateOptions
+
+	spec spec // the rule that is read
+}
+
+// bail is the panic of an error that ends a statement, and enough that of one
+// after which nothing is read.
+type (
+	bail   struct{}
+	enough struct{}
+)
+
+// file reads a file that is no other's include.
+func (p *parser) file(name, text string) *Ruleset {
+	p.set = &Ruleset{}
+	p.macros = make(map[string]string)
+	p.texts = make(map[string]string)
+	p.blockPolicy = ReturnDrop
+	p.statePolicy = DefaultPolicy
+	func() {
+		defer func() {
+			if r := recover(); r != nil && r != (enough{}) {
+				panic(r)
+			}
+		}()
+		p.include(name, text)
+	}()
+	if p.set.Options.StatePolicy == IfBound {
+		floating(p.set)
+	}
+	return p.set
+}
+
+// floating gives the rules that stand before `set state-policy if-bound` the
+// policy that they were read with.
+func floating(set *Ruleset) {
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		if r.State != NoState && r.StateOpts.Policy == DefaultPolicy {
+			r.StateOpts.Policy = Floating
+		}
+		if r.Anchor != nil && r.Anchor.Body != nil {
+			floating(r.Anchor.Body)
+		}
+	}
+}
+
+// include reads the statements of a file.
+func (p *parser) include(name, text string) {
+	lex, tok, braces := p.lex, p.tok, p.braces
+	p.nested++
+	p.texts[name] = text
+	p.lex, p.braces = newLexer(name, text, p.macro), 0
+	p.spend(len(text), Pos{name, 1, 1})
+	p.tok = p.lex.next()
+	p.statements(p.anchors)
+	p.nested--
+	p.lex, p.tok, p.braces = lex, tok, braces
+}
+
+// spend counts text that is read.
+func (p *parser) spend(n int, pos Pos) {
+	if *p.budget -= n; *p.budget < 0 {
+		p.errorf(pos, "macros and files expand to more than %d bytes", maxText)
+		panic(enough{})
+	}
+}
+
+// macro returns the value of a macro.
+func (p *parser) macro(name string) (string, error) {
+	value, ok := p.source.Macros[name]
+	if !ok {
+		value, ok = p.macros[name]
+	}
+	if !ok {
+		return "", fmt.Errorf("macro '%s' not defined", name)
+	}
+	if *p.budget -= len(value); *p.budget < 0 {
+		return "", fmt.Errorf("macros and files expand to more than %d bytes", maxText)
+	}
+	return value, nil
+}
+
+// errorf records an error and goes on.
+func (p *parser) errorf(pos Pos, format string, args ...any) {
+	line := p.texts[pos.File]
+	for range pos.Line - 1 {
+		_, line, _ = strings.Cut(line, "\n")
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	p.errs = append(p.errs, Error{pos, strings.TrimSuffix(line, "\r"), fmt.Sprintf(format, args...)})
+	if len(p.errs) == maxErrors {
+		panic(enough{})
+	}
+}
+
+// failf records an error and gives up the statement.
+func (p *parser) failf(pos Pos, format string, args ...any) {
+	p.errorf(pos, format, args...)
+	panic(bail{})
+}
+
+// expected fails because of the next token.
+func (p *parser) expected(what string) {
+	if p.tok.kind == tokBad {
+		p.failf(p.tok.pos, "%s", p.tok.text)
+	}
+	p.failf(p.tok.pos, "expected %s, found %s", what, p.tok)
+}
+
+// String says what a token is, for errors.
+func (t token) String() string {
+	switch text := shorten(t.text); t.kind {
+	case tokEOF:
+		return "the end of the file"
+	case tokNewline:
+		return "the end of the line"
+	case tokString:
+		return `"` + text + `"`
+	default:
+		return "`" + text + "`"
+	}
+}
+
+// shorten returns the beginning of a text that may be long.
+func shorten(s string) string {
+	if len(s) > 40 {
+		return strings.ToValidUTF8(s[:40], "") + "..."
+	}
+	return s
+}
+
+// next takes the next token.
+func (p *parser) next() {
+	if p.tok.kind == tokOp {
+		switch p.tok.text {
+		case "{":
+			p.braces++
+		case "}":
+			p.braces--
+		}
+	}
+	p.tok = p.lex.next()
+}
+
+// at reports whether the next token is a word.
+func (p *parser) at(word string) bool { return p.tok.kind == tokWord && p.tok.text == word }
+
+// atOp reports whether the next token is an operator.
+func (p *parser) atOp(op string) bool { return p.tok.kind == tokOp && p.tok.text == op }
+
+// accept takes a word if it is next.
+func (p *parser) accept(word string) bool {
+	if !p.at(word) {
+		return false
+	}
+	p.next()
+	return true
+}
+
+// acceptOp takes an operator if it is next.
+func (p *parser) acceptOp(op string) bool {
+	if !p.atOp(op) {
+		return false
+	}
+	p.next()
+	return true
+}
+
+// word takes a word that must be next.
+func (p *parser) word(word string) {
+	if !p.accept(word) {
+		p.expected("`" + word + "`")
+	}
+}
+
+// op takes an operator that must be next.
+func (p *parser) op(op string) {
+	if !p.acceptOp(op) {
+		p.expected("`" + op + "`")
+	}
+}
+
+// newlines passes over ends of lines, as between braces.
+func (p *parser) newlines() {
+	for p.tok.kind == tokNewline {
+		p.next()
+	}
+}
+
+// ends reports whether a statement may end here.
+func (p *parser) ends() bool {
+	return p.tok.kind == tokNewline || p.tok.kind == tokEOF || p.anchors > 0 && p.atOp("}")
+}
+
+// isName reports whether the next token can be a name.
+func (p *parser) isName() bool {
+	return p.tok.kind == tokString || p.tok.kind == tokWord && !isReserved(p.tok.text)
+}
+
+// name takes a name, which is quoted or no keyword.
+func (p *parser) name(what string) string {
+	if !p.isName() {
+		if p.tok.kind == tokWord {
+			p.failf(p.tok.pos, "expected %s, found `%s`, which is a keyword; if it is meant, quote it", what, p.tok.text)
+		}
+		p.expected(what)
+	}
+	s := p.tok.text
+	p.next()
+	return s
+}
+
+// number takes a number from 0 to limit.
+func (p *parser) number(what string, limit int64) int64 {
+	if p.tok.kind != tokNumber {
+		p.expected(what)
+	}
+	n := p.tok.number
+	if n < 0 {
+		p.failf(p.tok.pos, "only positive values permitted")
+	}
+	if n > limit {
+		p.failf(p.tok.pos, "%d is too large for %s; give at most %d", n, what, limit)
+	}
+	p.next()
+	return n
+}
+
+// list reads what is between braces, item by item; a single item may stand
+// without.
+func (p *parser) list(item func()) {
+	if !p.atOp("{") {
+		item()
+		return
+	}
+	p.next()
+	p.newlines()
+	for n := 0; ; n++ {
+		if n == maxList {
+			p.failf(p.tok.pos, "a list may have %d items at most; use a table", maxList)
+		}
+		item()
+		p.newlines()
+		if p.acceptOp("}") {
+			return
+		}
+		if p.acceptOp(",") {
+			p.newlines()
+		}
+	}
+}
+
+// starters are the words that begin a statement and stand nowhere else.
+var starters = wordSet("pass", "block", "match", "anchor", "antispoof", "set", "table", "load", "include", "ether",
+	"nat", "rdr", "binat", "altq", "scrub", "nat-anchor", "rdr-anchor", "binat-anchor")
+
+// statements reads statements up to the end of the file or the brace that
+// closes an anchor's body, of which there are depth around this file.
+func (p *parser) statements(depth int) {
+	for {
+		p.newlines()
+		switch {
+		case p.tok.kind == tokEOF:
+			return
+		case !p.atOp("}"):
+			p.statement()
+		case p.orphans > 0:
+			p.orphans--
+			p.next()
+			p.braces++
+		case p.anchors > depth:
+			return
+		default:
+			p.errorf(p.tok.pos, "`}` closes nothing")
+			p.next()
+			p.braces++
+		}
+	}
+}
+
+// statement reads one statement.
+func (p *parser) statement() {
+	braces, anchor := p.braces, p.at("anchor")
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case bail{}:
+			p.skip(braces, anchor)
+		default:
+			panic(r)
+		}
+	}()
+	p.dispatch()
+	if !p.ends() {
+		p.expected("the end of the line")
+	}
+}
+
+// skip goes on behind a statement that had an error: at the end of its line,
+// or of the line in which its braces are closed. If they are not, the next
+// statement is where a line begins as statements do.
+func (p *parser) skip(braces int, anchor bool) {
+	for p.tok.kind != tokEOF {
+		if p.tok.first && p.tok.kind == tokWord && starters[p.tok.text] && p.braces > braces {
+			break
+		}
+		if p.braces <= braces && (p.tok.kind == tokNewline || p.anchors > 0 && p.atOp("}")) {
+			return
+		}
+		p.next()
+	}
+	if anchor && p.braces > braces {
+		// what is read next is the anchor's body
+		p.orphans += p.braces - braces
+	} else {
+		p.braces = braces
+	}
+}
+
+// dispatch reads a statement by its first word.
+func (p *parser) dispatch() {
+	if p.tok.kind == tokBad || p.tok.kind != tokWord && p.tok.kind != tokString {
+		p.expected("a rule, an option, a table or a macro")
+	}
+	first := p.tok
+	p.next()
+	if p.atOp("=") {
+		p.define(first)
+		return
+	}
+	if first.kind == tokString {
+		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
+	}
+	if why, ok := outside[first.text]; ok {
+		p.errorf(first.pos, "%s: %s", first.text, why)
+		p.skipLine()
+		return
+	}
+	switch first.text {
+	case "pass", "block", "match":
+		p.rule(first)
+	case "anchor":
+		p.anchor(first)
+	case "set":
+		p.option(first)
+	case "table":
+		p.table(first)
+	case "antispoof":
+		p.antispoof(first)
+	case "include":
+		p.includeFile()
+	case "load":
+		p.load(first)
+	case "ether":
+		p.ether(first)
+	case "no":
+		if why, ok := outside[p.tok.text]; ok && p.tok.kind == tokWord {
+			p.errorf(p.tok.pos, "%s: %s", p.tok.text, why)
+			p.skipLine()
+			return
+		}
+		p.expected("a rule")
+	case "state", "source":
+		if p.at("limiter") {
+			p.errorf(first.pos, "%s limiter: limits are options of a rule's state on a bridge; "+
+				"use keep state (max ..., max-src-states ...)", first.text)
+			p.skipLine()
+			return
+		}
+		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
+	default:
+		p.failf(first.pos, "expected a rule, an option, a table or a macro, found %s", first)
+	}
+}
+
+// skipLine passes over the rest of a statement.
+func (p *parser) skipLine() {
+	for braces := p.braces; p.tok.kind != tokEOF && (p.braces > braces || !p.ends()); {
+		p.next()
+	}
+}
+
+// define reads the value of a macro.
+func (p *parser) define(name token) {
+	if name.kind == tokWord && isReserved(name.text) {
+		p.failf(name.pos, "`%s` is a keyword; give the macro another name", name.text)
+	}
+	if strings.ContainsAny(name.text, " \t\r\n\v\f") {
+		p.failf(name.pos, "macro name cannot contain whitespace")
+	}
+	p.next()
+	var value strings.Builder
+	for n := 0; n == 0 || !p.ends(); n++ {
+		if p.tok.kind != tokNumber && !p.isName() {
+			if p.tok.kind == tokBad || p.tok.kind == tokNewline || p.tok.kind == tokEOF {
+				p.expected("the value of the macro")
+			}
+			p.failf(p.tok.pos, "expected the value of the macro, found %s; quote the value", p.tok)
+		}
+		if n > 0 {
+			value.WriteByte(' ')
+		}
+		value.WriteString(p.tok.text)
+		if value.Len() > maxMacro {
+			p.failf(name.pos, "the value of a macro may have %d bytes at most", maxMacro)
+		}
+		p.next()
+	}
+	p.macros[name.text] = value.String()
+}
+
+// open returns the contents of a file.
+func (p *parser) open(name string) (string, error) {
+	if p.source.Open == nil {
+		return "", errors.New("files cannot be read here")
+	}
+	text, err := p.source.Open(name)
+	return string(text), err
+}
+
+// includeFile reads `include "file"` and the file.
+func (p *parser) includeFile() {
+	pos, name := p.tok.pos, p.name("the name of a file in quotes")
+	if !p.ends() {
+		p.expected("the end of the line")
+	}
+	if p.nested >= maxNested {
+		p.failf(pos, "failed to include file %s: files may include each other %d deep", name, maxNested)
+	}
+	text, err := p.open(name)
+	if err != nil {
+		p.failf(pos, "failed to include file %s: %v", name, err)
+	}
+	p.include(name, text)
+}
+
+// load reads `load anchor "name" from "file"` and the file.
+func (p *parser) load(first token) {
+	p.word("anchor")
+	pos := p.tok.pos
+	name := p.anchorName()
+	p.word("from")
+	filePos, file := p.tok.pos, p.name("the name of a file in quotes")
+	if p.nested >= maxNested {
+		p.failf(filePos, "cannot load %s: files may load each other %d deep", file, maxNested)
+	}
+	text, err := p.open(file)
+	if err != nil {
+		p.failf(filePos, "cannot load %s: %v", file, err)
+	}
+	if strings.HasSuffix(name, "*") {
+		p.failf(pos, "anchor '%s' invalid; rules are loaded into one anchor", name)
+	}
+	// as in pfctl the file is one of its own: it has neither this one's
+	// macros nor what it sets
+	sub := &parser{source: p.source, budget: p.budget, rules: p.rules, nested: p.nested}
+	loaded := sub.file(file, text)
+	for _, e := range sub.errs {
+		if p.errs = append(p.errs, e); len(p.errs) == maxErrors {
+			panic(enough{})
+		}
+	}
+	p.set.Loads = append(p.set.Loads, AnchorLoad{Pos: first.pos, Name: name, File: file, Ruleset: loaded})
+}
+
+// anchorName takes the name of an anchor.
+func (p *parser) anchorName() string {
+	pos, name := p.tok.pos, p.name("the name of an anchor")
+	switch {
+	case name == "":
+		p.failf(pos, "anchor name must not be empty")
+	case len(name) > maxAnchorName:
+		p.failf(pos, "anchor name is longer than %d", maxAnchorName)
+	case name[0] == '_' || strings.Contains(name, "/_"):
+		p.failf(pos, "anchor names beginning with '_' are reserved for internal use")
+	case strings.HasSuffix(name, "/"):
+		p.failf(pos, "bad anchor name %s; it ends with a slash", name)
+	}
+	return name
+}
+
+// tableName takes `<name>`.
+func (p *parser) tableName() string {
+	p.op("<")
+	pos, name := p.tok.pos, p.tok.text
+	if p.tok.kind != tokWord && p.tok.kind != tokString || name == "" {
+		p.expected("the name of a table")
+	}
+	if len(name) > maxTableName {
+		p.failf(pos, "table name '%s' too long, max %d chars", shorten(name), maxTableName)
+	}
+	p.next()
+	p.op(">")
+	return name
+}
+
+// interfaceName takes the name of a port or of a group of ports, or "any".
+func (p *parser) interfaceName() string {
+	pos := p.tok.pos
+	if p.at("rdomain") {
+		p.errorf(pos, "rdomain: %s", needsRouter)
+		p.next()
+		p.number("the number of a routing domain", 255)
+		return ""
+	}
+	if p.accept("any") {
+		return "any"
+	}
+	name := p.name("a port, a group of ports or `any`")
+	if name == "" {
+		p.failf(pos, "expected a port, a group of ports or `any`, found \"\"")
+	}
+	if len(name) > maxInterface {
+		p.failf(pos, "interface name '%s' too long, max %d chars", shorten(name), maxInterface)
+	}
+	return name
+}
+
+// interfaces reads one interface or a list of them.
+func (p *parser) interfaces(to []Interface) []Interface {
+	p.list(func() {
+		not := p.acceptOp("!")
+		to = append(to, Interface{p.interfaceName(), not})
+	})
+	return to
+}
+
+// wordSet makes a set of words.
+func wordSet(words ...string) map[string]bool {
+	m := make(map[string]bool, len(words))
+	for _, w := range words {
+		m[w] = true
+	}
+	return m
+}
+
+// isReserved reports whether a word is a name only between quotes.
+func isReserved(word string) bool { return keywords[word] && word != "self" }
+
+// needsRouter is why much of pf.conf is not for a bridge.
+const needsRouter = "needs a router: not on a bridge"
+
+// outside are the statements and options of rules that are pf's, but not a
+// bridge's, and why.
+var outside = map[string]string{
+	"nat-to": needsRouter, "rdr-to": needsRouter, "binat-to": needsRouter, "af-to": needsRouter,
+	"route-to": needsRouter, "reply-to": needsRouter, "dup-to": needsRouter,
+	"divert-to": needsRouter, "divert-packet": needsRouter, "divert-reply": needsRouter,
+	"rtable": needsRouter, "rdomain": needsRouter, "route": needsRouter,
+	"nat": needsRouter, "rdr": needsRouter, "binat": needsRouter,
+	"nat-anchor": needsRouter, "rdr-anchor": needsRouter, "binat-anchor": needsRouter,
+	"user":         "a bridge does not know whose a socket is: not on a bridge",
+	"group":        "a bridge does not know whose a socket is: not on a bridge",
+	"os":           "systems are not told by their packets: not on a bridge",
+	"scrub":        "a bridge does not change what it forwards: not on a bridge",
+	"set tos":      "a bridge does not change what it forwards: not on a bridge",
+	"queue":        "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
+	"set queue":    "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
+	"altq":         "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
+	"dnpipe":       "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
+	"dnqueue":      "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
+	"set delay":    "a bridge does not hold packets back: not on a bridge",
+	"max-pkt-rate": "packets are not counted by rate: not on a bridge; limit the port instead",
 }

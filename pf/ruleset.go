@@ -25,6 +25,15 @@ type Ruleset struct {
 	Tables  []Table // in the order of their definitions; those of anchors are with the anchors
 	Rules   []Rule
 	Ether   []EtherRule
+	Loads   []AnchorLoad
+}
+
+// AnchorLoad is a ruleset that `load anchor` puts into an anchor.
+type AnchorLoad struct {
+	Pos     Pos
+	Name    string   // below the ruleset that says so
+	File    string   // as written
+	Ruleset *Ruleset // what its Options say held for its own rules while they were read, and means nothing else
 }
 
 // Action is what a rule does with a packet.
@@ -358,8 +367,9 @@ type Table struct {
 
 // TableEntry is an address or network of a table.
 type TableEntry struct {
-	Not    bool
-	Prefix netip.Prefix // masked
+	Not      bool
+	Prefix   netip.Prefix // masked
+	FromFile bool         // of one of the table's files: not printed, as the file is
 }
 
 // EtherRule is a rule for frames whatever they carry (FreeBSD's pf.conf(5),

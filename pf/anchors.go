@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxDepth is how deep anchors may call each other, as in pf.
+const maxDepth = 64
+
+// A scope is a ruleset at a place where it is called: the main ruleset, or an
+// anchor's under the conditions of the call.
+type scope struct {
+	*Ruleset
+	path    string
+	number  uint16   // of the path in Program.Anchors
+	options *Options // that its rules refer to
+	call    *Rule    // that calls it; nil of the main ruleset
+	around  *scope
+	depth   int
+	src     marks // what the calls demand of addresses
+	dst     marks
+}
+
+// An entry is a rule with a number. A call has up to two: one that jumps, if it
+// has conditions that are no field's, and one that tags.
+type entry struct {
+	*Rule
+	*scope        // that its conditions include
+	action Action // of a call that tags: Match
+	anchor *scope // that the rule stands in
+	index  int    // in the anchor's Rules
+	end    uint32 // 0: not known yet
+}
+
+// ask returns what the entry itself asks of a field.
+func (e *entry) ask(f *field) ask {
+	if e.tags() {
+		return ask{} // the conditions of the call are the scope's
+	}
+	return f.of(e.Rule)
+}
+
+// tags says whether the entry only gives its packets the tag of a call.
+func (e *entry) tags() bool { return e.Action == CallAnchor && e.action == Match }
+
+// flatten appends the rules of a scope to the entries, those of the anchors
+// that it calls where they are called.
+func (c *compiler) flatten(s *scope) error {
+	if s.depth > 0 && len(s.Ether) > 0 {
+		return fmt.Errorf("anchor %q: ether rules are for the main ruleset", s.path)
+	}
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		var err error
+		if r.Action == CallAnchor {
+			err = c.callAnchor(s, i)
+		} else {
+			err = c.enter(entry{Rule: r, scope: s, action: r.Action, anchor: s, index: i})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *compiler) enter(e entry) error {
+	if len(c.entries) == MaxRules {
+		return fmt.Errorf("%v: one rule more than the %d that there may be, those of anchors counted wherever they are called", e.Pos, MaxRules)
+	}
+	if e.Quick && e.Action != CallAnchor {
+		e.end = uint32(len(c.entries)) + 1
+	}
+	c.entries = append(c.entries, e)
+	return nil
+}
+
+// callAnchor appends what the rule at an index of a scope calls.
+func (c *compiler) callAnchor(s *scope, index int) error {
+	r := &s.Rules[index]
+	src, dst, err := c.addresses(r)
+	if err != nil {
+		return err
+	}
+	call := scope{
+		Ruleset: &Ruleset{}, path: s.path, number: s.number, options: s.options,
+		call: r, around: s, depth: s.depth + 1,
+		src: s.src.and(src), dst: s.dst.and(dst),
+	}
+	if call.depth > maxDepth {
+		return fmt.Errorf("%v: anchor %q: anchors call each other more than %d deep", r.Pos, r.Anchor.Name, maxDepth)
+	}
+	start, jumps := len(c.entries), r.dynamic()
+	if jumps {
+		if err := c.enter(entry{Rule: r, scope: s, action: CallAnchor, anchor: s, index: index}); err != nil {
+			return err
+		}
+	}
+	if r.Tag != "" {
+		if err := c.enter(entry{Rule: r, scope: &call, action: Match, anchor: s, index: index}); err != nil {
+			return err
+		}
+	}
+	for _, rs := range c.called(s, index) {
+		// anchors that have no rules, but calls, could otherwise be called forever
+		if c.calls++; c.calls > MaxRules {
+			return fmt.Errorf("%v: anchor %q: more than %d calls of anchors", r.Pos, r.Anchor.Name, MaxRules)
+		}
+		inner := call
+		inner.Ruleset, inner.path = rs.Ruleset, rs.path
+		if rs.loaded {
+			inner.options = &rs.Options
+		}
+		if inner.number, err = c.anchorNumber(rs.path); err != nil {
+			return err
+		}
+		if err := c.flatten(&inner); err != nil {
+			return err
+		}
+	}
+	end := uint32(len(c.entries))
+	if jumps {
+		if len(c.entries) == start+1 { // over nothing
+			c.entries = c.entries[:start]
+			return nil
+		}
+		c.entries[start].end = end
+	}
+	if r.Quick {
+		for i := start; i < len(c.entries); i++ {
+			if e := &c.entries[i]; e.end == 0 && e.action != Match {
+				e.end = end
+			}
+		}
+	}
+	return nil
+}
+
+// A callee is a ruleset that can be called, and its path.
+type callee struct {
+	*Ruleset
+	path   string
+	loaded bool // by itself: its rules refer to its own options
+}
+
+// called returns the rulesets that the rule at an index of a scope calls.
+func (c *compiler) called(s *scope, index int) []callee {
+	a := s.Rules[index].Anchor
+	if a.Name == "" {
+		return []callee{{Ruleset: a.Body, path: unnamed(s.path, index)}}
+	}
+	path := anchorPath(s.path, a.Name)
+	if parent, ok := strings.CutSuffix(path, "*"); ok && (parent == "" || strings.HasSuffix(parent, "/")) {
+		return c.children[strings.TrimSuffix(parent, "/")]
+	}
+	if rs, ok := c.anchors[path]; ok {
+		return []callee{rs}
+	}
+	return nil
+}
+
+// unnamed returns the path of the anchor without a name that the rule at an
+// index of a ruleset calls.
+func unnamed(path string, index int) string { return join(path, "_"+strconv.Itoa(index)) }
+
+// collect notes the rulesets that can be called by name: those that are
+// loaded, and those between braces, unless another was loaded in their place.
+func (c *compiler) collect() error {
+	for path, rs := range c.in.Anchors {
+		c.anchors[path] = callee{rs, path, true}
+	}
+	if err := c.bodies("", c.in.Main); err != nil {
+		return err
+	}
+	for path, rs := range c.in.Anchors {
+		if err := c.bodies(path, rs); err != nil {
+			return err
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(c.anchors)) {
+		parent := path[:max(0, strings.LastIndexByte(path, '/'))]
+		c.children[parent] = append(c.children[parent], c.anchors[path])
+	}
+	return nil
+}
+
+// bodies notes the anchors between braces of a ruleset.
+func (c *compiler) bodies(path string, rs *Ruleset) error {
+	for i := range rs.Rules {
+		r := &rs.Rules[i]
+		if r.Action != CallAnchor || r.Anchor.Body == nil {
+			continue
+		}
+		at := unnamed(path, i)
+		if r.Anchor.Name != "" {
+			at = anchorPath(path, r.Anchor.Name)
+			if _, loaded := c.in.Anchors[at]; loaded {
+				continue
+			}
+			if _, twice := c.anchors[at]; twice {
+				return fmt.Errorf("%v: anchor %q: has rules between braces already; give one of the two another name", r.Pos, at)
+			}
+			c.anchors[at] = callee{Ruleset: r.Anchor.Body, path: at}
+		}
+		if err := c.bodies(at, r.Anchor.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// anchorPath returns the path of an anchor that a ruleset names: below itself,
+// unless the name begins with a slash or ../.
+func anchorPath(path, name string) string {
+	if strings.HasPrefix(name, "/") {
+		return strings.Trim(name, "/")
+	}
+	for strings.HasPrefix(name, "../") {
+		name = name[3:]
+		path = path[:max(0, strings.LastIndexByte(path, '/'))]
+	}
+	return join(path, strings.Trim(name, "/"))
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "/" + name
+}
+
+// anchorNumber returns the place of a path among those of the program.
+func (c *compiler) anchorNumber(path string) (uint16, error) {
+	n, ok := c.numbers[path]
+	if !ok {
+		if len(c.out.Anchors) > MaxRules {
+			return 0, fmt.Errorf("anchor %q: one more than the %d that there may be", path, MaxRules)
+		}
+		n = uint16(len(c.out.Anchors))
+		c.numbers[path] = n
+		c.out.Anchors = append(c.out.Anchors, path)
+	}
+	return n, nil
+}
+
+// dynamic says whether a call has conditions that are asked of each packet
+// and are no field's.
+func (r *Rule) dynamic() bool {
+	asked := func(h Host) bool {
+		return h.Kind == InTable || h.Kind == NoRoute || h.Kind == URPFFailed
+	}
+	return r.ReceivedOn.Name != "" || r.HasPrio || r.Tagged != "" || r.Probability > 0 && r.Probability < 1 ||
+		asked(r.From.Host) || asked(r.To.Host)
+}

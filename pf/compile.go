@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Input is what a ruleset is compiled against.
+type Input struct {
+	Main *Ruleset
+	// Anchors are the rulesets that were loaded into anchors, by path without
+	// a leading slash: "spam", "ftp/a". One that is here takes the place of
+	// what a call has between its braces.
+	Anchors map[string]*Ruleset
+	Ports   []CompilePort
+	// Table returns the number of a table, below MaxTables, by the path of the
+	// anchor whose rule names it and its name.
+	Table func(anchor, name string) (int, error)
+	// Addresses returns the addresses of an interface, with the modifiers of
+	// Host.Modes. A rule about one that has none, or of which there is an
+	// error, takes no packet; negated, all. Nil: there are none.
+	Addresses func(name string, modes []string) ([]netip.Prefix, error)
+	// Profiles are those that states use. Program.Profiles begins with them.
+	Profiles []Profile
+}
+
+// CompilePort is a port of the bridge.
+type CompilePort struct {
+	Slot   uint16 // from 1, below MaxPorts
+	Name   string
+	Groups []string // besides that of its name without the number
+}
+
+type compiler struct {
+	in       Input
+	out      Program
+	entries  []entry
+	anchors  map[string]callee   // by path
+	children map[string][]callee // by path of the anchor above, in the order of their names
+	calls    int
+	numbers  map[string]uint16 // in Program.Anchors
+	sets     sets
+	profiles map[Profile]uint8
+	ports    map[string]uint16 // in Program.Ports, + 1
+	dynamic  map[string][]netip.Prefix
+}
+
+// Compile makes a ruleset ready to be looked up. It returns an error for what
+// the types allow and the datapath does not, such as more rules, tables or
+// memory than there may be.
+func Compile(in Input) (*Program, error) {
+	c := compiler{
+		in:       in,
+		anchors:  map[string]callee{},
+		children: map[string][]callee{},
+		numbers:  map[string]uint16{"": 0},
+		sets:     sets{at: map[uint64]uint32{}},
+		profiles: map[Profile]uint8{},
+		ports:    map[string]uint16{},
+		dynamic:  map[string][]netip.Prefix{},
+	}
+	c.in.Ports = slices.SortedFunc(slices.Values(in.Ports), func(a, b CompilePort) int { return int(a.Slot) - int(b.Slot) })
+	c.out.Anchors = []string{""}
+	c.out.Cells = make([]uint32, Cells)
+	c.out.Profiles = slices.Clone(in.Profiles)
+	for i, p := range in.Profiles {
+		c.profiles[p] = uint8(i)
+	}
+	c.out.Timeouts = in.Main.Options.timeouts()
+	if err := c.collect(); err != nil {
+		return nil, err
+	}
+	if err := c.flatten(&scope{Ruleset: in.Main, options: &in.Main.Options}); err != nil {
+		return nil, err
+	}
+	if err := c.rules(); err != nil {
+		return nil, err
+	}
+	c.out.Groups = uint32((len(c.entries) + GroupRules - 1) / GroupRules)
+	if len(c.entries) > 0 {
+		// what no packet has looks up the empty set
+		if _, err := newVector(&c.sets, c.out.Groups).index(); err != nil {
+			return nil, err
+		}
+	}
+	skipped := c.skipped()
+	if len(skipped) > 0 {
+		c.out.Dims |= 1 << DimPort
+	}
+	for i := range fields {
+		if err := c.field(&fields[i]); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.networks(); err != nil {
+		return nil, err
+	}
+	for _, slot := range skipped {
+		cell := CellPort + 2*int(slot)
+		c.out.Cells[cell], c.out.Cells[cell+1] = Skip, Skip
+	}
+	if err := c.ether(); err != nil {
+		return nil, err
+	}
+	c.out.Sets = c.sets.words
+	return &c.out, nil
+}
+
+// skipped returns the slots of the ports where pf is not asked.
+func (c *compiler) skipped() []uint16 {
+	var slots []uint16
+	for _, p := range c.in.Ports {
+		if slices.ContainsFunc(c.in.Main.Options.Skip, func(on Interface) bool { return p.is(on.Name) != on.Not }) {
+			slots = append(slots, p.Slot)
+		}
+	}
+	return slots
+}
+
+// addresses returns the addresses that a rule takes, those aside that are not
+// looked up with the fields.
+func (c *compiler) addresses(r *Rule) (src, dst marks, err error) {
+	if src, err = c.endpoint(r.From); err == nil {
+		dst, err = c.endpoint(r.To)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%v: %w", r.Pos, err)
+	}
+	if r.To.Host.Kind == URPFFailed { // a destination has not come by any way
+		dst = marksOf(nil, r.To.Not)
+	}
+	return src, dst, nil
+}
+
+func (c *compiler) endpoint(e Endpoint) (marks, error) {
+	switch e.Host.Kind {
+	case InTable, NoRoute, URPFFailed:
+		return nil, nil
+	case AnyHost:
+		return marksOf(nil, !e.Not), nil
+	case Dynamic:
+		var networks []prefix
+		for _, p := range c.resolve(e.Host) {
+			length := p.Bits()
+			if e.Host.Bits >= 0 {
+				length = min(e.Host.Bits, p.Addr().BitLen())
+			}
+			networks = append(networks, prefixOf(p.Addr(), length))
+		}
+		return marksOf(networks, e.Not), nil
+	}
+	networks, err := e.Host.prefixes()
+	if err != nil {
+		return nil, err
+	}
+	return marksOf(networks, e.Not), nil
+}
+
+// resolve returns the addresses of a Dynamic host.
+func (c *compiler) resolve(h Host) []netip.Prefix {
+	if c.in.Addresses == nil {
+		return nil
+	}
+	key := strings.Join(append([]string{h.Name}, h.Modes...), ":")
+	list, ok := c.dynamic[key]
+	if !ok {
+		var err error
+		if list, err = c.in.Addresses(h.Name, h.Modes); err != nil {
+			list = nil
+		}
+		c.dynamic[key] = list
+	}
+	return list
+}
+
+// rules fills in what the program says of each rule.
+func (c *compiler) rules() error {
+	c.out.Rules = make([]CompiledRule, len(c.entries))
+	c.out.Source = make([]RuleRef, len(c.entries))
+	for i := range c.entries {
+		e := &c.entries[i]
+		if e.end == 0 {
+			e.end = uint32(len(c.entries))
+		}
+		rule, err := c.rule(e)
+		if err != nil {
+			return fmt.Errorf("%v: %w", e.Pos, err)
+		}
+		c.out.Rules[i] = rule
+		c.out.Source[i] = RuleRef{e.anchor.path, e.index, e.Rule}
+	}
+	return nil
+}
+
+func (c *compiler) rule(e *entry) (CompiledRule, error) {
+	out := CompiledRule{
+		Action: uint32(e.action),
+		End:    e.end,
+		Nr:     uint16(e.index),
+		Anchor: e.anchor.number,
+	}
+	if e.tags() {
+		out.Tag = tagNumber(e.Tag)
+		c.out.Asks |= AskTag
+		return out, nil
+	}
+	flag := func(set bool, flags uint32) {
+		if set {
+			out.Flags |= flags
+		}
+	}
+	asks := func(what bool, ask uint32) {
+		if what {
+			c.out.Asks |= ask
+		}
+	}
+	var err error
+
+	if r := e.Rule; r.Probability > 0 && r.Probability < 1 {
+		out.Probability = max(1, uint32(r.Probability*(1<<32)))
+		c.out.Asks |= AskRandom
+	}
+	out.Tagged = tagNumber(e.Tagged)
+	flag(e.Tagged != "" && e.NotTagged, RuleNotTagged)
+	asks(e.Tagged != "", AskTag)
+	if e.ReceivedOn.Name != "" {
+		if out.Received, err = c.portSet(e.ReceivedOn.Name); err != nil {
+			return out, err
+		}
+		flag(e.ReceivedOn.Not, RuleNotReceived)
+		c.out.Asks |= AskReceived
+	}
+	if e.HasPrio {
+		out.Priority = e.Prio + 1
+		c.out.Asks |= AskPriority
+	}
+	if out.SrcTable, err = c.table(e.anchor.path, e.From.Host); err != nil {
+		return out, err
+	}
+	if out.DstTable, err = c.table(e.anchor.path, e.To.Host); err != nil {
+		return out, err
+	}
+	flag(e.From.Host.Kind == NoRoute, RuleSrcNoRoute)
+	flag(e.To.Host.Kind == NoRoute, RuleDstNoRoute)
+	flag(e.From.Host.Kind == URPFFailed, RuleSrcURPFFailed)
+	asks(out.Flags&(RuleSrcNoRoute|RuleDstNoRoute|RuleSrcURPFFailed) != 0, AskRoute)
+	flag(e.From.Not && (out.SrcTable != 0 || out.Flags&(RuleSrcNoRoute|RuleSrcURPFFailed) != 0), RuleNotSrcTable)
+	flag(e.To.Not && (out.DstTable != 0 || out.Flags&RuleDstNoRoute != 0), RuleNotDstTable)
+	if e.action == CallAnchor {
+		return out, nil
+	}
+
+	out.Tag = tagNumber(e.Tag)
+	asks(e.Tag != "", AskTag)
+	flag(e.Log != 0, RuleLog)
+	flag(e.Log&LogAll != 0, RuleLogAll)
+	flag(e.Log&LogMatches != 0, RuleLogMatches)
+	if e.LogTo != "" {
+		n, err := strconv.ParseUint(strings.TrimPrefix(e.LogTo, "pflog"), 10, 8)
+		if err != nil {
+			return out, fmt.Errorf("log to %s: expected pflog0 to pflog255", e.LogTo)
+		}
+		out.LogTo = uint8(n)
+	}
+	flag(e.AllowOpts, RuleAllowOpts)
+	flag(e.Once, RuleOnce)
+	asks(e.Once, AskOnce)
+	if e.action == Block {
+		e.answer(&out)
+	}
+	if e.State != NoState {
+		if err := c.state(e, &out); err != nil {
+			return out, err
+		}
+	}
+	asks(e.SetPrio != [2]uint8{}, AskPriority)
+	out.Profile, err = c.profile(e.Rule)
+	return out, err
+}
+
+// answer fills in what a block rule sends back.
+func (e *entry) answer(out *CompiledRule) {
+	how := e.Return
+	if how == ReturnPolicy {
+		how = e.options.BlockPolicy
+	}
+	out.Answer = map[Return]uint8{ReturnAll: AnswerBoth, ReturnRST: AnswerRST, ReturnICMP: AnswerICMP}[how]
+	if out.Answer == AnswerNothing {
+		return
+	}
+	out.TTL = e.ReturnTTL
+	icmp4, icmp6 := e.ReturnICMP4, e.ReturnICMP6
+	if icmp4 == (ICMPCode{}) {
+		icmp4 = ICMPCode{3, 3} // port unreachable
+	}
+	if icmp6 == (ICMPCode{}) {
+		icmp6 = ICMPCode{1, 4}
+	}
+	out.ICMP4 = [2]uint8{icmp4.Type, icmp4.Code}
+	out.ICMP6 = [2]uint8{icmp6.Type, icmp6.Code}
+}
+
+// state fills in how a rule keeps state.
+func (c *compiler) state(e *entry, out *CompiledRule) error {
+	o := &e.StateOpts
+	flags := []struct {
+		set  bool
+		flag uint32
+	}{
+		{true, RuleKeep},
+		{e.State == ModulateState, RuleModulate},
+		{e.State == SynproxyState, RuleSynproxy},
+		{o.Sloppy, RuleSloppy},
+		{o.Policy == IfBound || o.Policy == DefaultPolicy && e.options.StatePolicy == IfBound, RuleIfBound},
+		{o.SourceTrack == SourceTrackRule, RuleTrackRule},
+		{o.SourceTrack == SourceTrackGlobal, RuleTrackGlobal},
+		{o.OverloadFlush || o.OverloadGlobal, RuleFlush},
+		{o.OverloadGlobal, RuleFlushGlobal},
+	}
+	for _, f := range flags {
+		if f.set {
+			out.Flags |= f.flag
+		}
+	}
+	out.Max = o.Max
+	out.MaxSrcNodes, out.MaxSrcStates = o.MaxSrcNodes, o.MaxSrcStates
+	out.MaxSrcConn, out.MaxSrcRate, out.MaxSrcSecs = o.MaxSrcConn, o.MaxSrcConnRate, o.MaxSrcConnSecs
+	var err error
+	if o.Overload != "" {
+		out.Overload, err = c.table(e.anchor.path, Host{Kind: InTable, Name: o.Overload})
+	}
+	return err
+}
+
+// profile returns the place of a rule's profile.
+func (c *compiler) profile(r *Rule) (uint8, error) {
+	p := Profile{Timeout: c.out.Timeouts, Priority: r.SetPrio}
+	if r.State != NoState {
+		r.StateOpts.Timeouts.override(&p.Timeout)
+	}
+	n, ok := c.profiles[p]
+	if !ok {
+		if len(c.out.Profiles) == MaxProfiles {
+			return 0, fmt.Errorf("timeouts and set prio: one combination more than the %d that rules and states may have; wait for states that have others, or flush them", MaxProfiles)
+		}
+		n = uint8(len(c.out.Profiles))
+		c.profiles[p] = n
+		c.out.Profiles = append(c.out.Profiles, p)
+	}
+	return n, nil
+}
+
+// override replaces timeouts by those that are given.
+func (t *Timeouts) override(timeouts *[TimeoutCount]uint32) {
+	for i, given := range t {
+		if given.Given {
+			timeouts[i] = given.Value
+		}
+	}
+}
+
+// timeouts returns the timeouts of a ruleset; those of its optimization are
+// among the given.
+func (o *Options) timeouts() [TimeoutCount]uint32 {
+	out := DefaultTimeouts()
+	// as pfctl does, timeouts shrink from six tenths of the limit on
+	if states := o.Limits[LimitStates]; states.Given && !o.Timeouts[AdaptiveStart].Given && !o.Timeouts[AdaptiveEnd].Given {
+		out[AdaptiveStart] = states.Value / 10 * 6
+		out[AdaptiveEnd] = uint32(min(uint64(states.Value)/10*12, math.MaxUint32))
+	}
+	o.Timeouts.override(&out)
+	return out
+}
+
+// table returns the number of the table that a host is + 1, or 0.
+func (c *compiler) table(anchor string, h Host) (uint8, error) {
+	if h.Kind != InTable {
+		return 0, nil
+	}
+	if c.in.Table == nil {
+		return 0, fmt.Errorf("table <%s>: there is none", h.Name)
+	}
+	n, err := c.in.Table(anchor, h.Name)
+	if err != nil {
+		return 0, fmt.Errorf("table <%s>: %w", h.Name, err)
+	}
+	if n < 0 || n >= MaxTables {
+		return 0, fmt.Errorf("table <%s>: has the number %d, and there may be %d tables", h.Name, n, MaxTables)
+	}
+	return uint8(n) + 1, nil
+}
+
+// portSet returns the number of the set of the ports of a name.
+func (c *compiler) portSet(name string) (uint16, error) {
+	n, ok := c.ports[name]
+	if !ok {
+		if len(c.out.Ports) == math.MaxUint16 {
+			return 0, fmt.Errorf("%s: one name of ports more than the %d that there may be", name, math.MaxUint16)
+		}
+		var set [MaxPorts / 64]uint64
+		for _, p := range c.in.Ports {
+			if p.is(name) {
+				set[p.Slot/64] |= 1 << (p.Slot % 64)
+			}
+		}
+		c.out.Ports = append(c.out.Ports, set)
+		n = uint16(len(c.out.Ports))
+		c.ports[name] = n
+	}
+	return n, nil
+}
+
+// tagNumber returns the number of a tag: FNV-1a, 0 for none.
+func tagNumber(name string) uint32 {
+	if name == "" {
+		return 0
+	}
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return max(1, h.Sum32())
+}
+
+// ether fills in the rules for frames.
+func (c *compiler) ether() error {
+	for i := range c.in.Main.Ether {
+		r := &c.in.Main.Ether[i]
+		out, err := c.etherRule(r)
+		if err != nil {
+			return fmt.Errorf("%v: %w", r.Pos, err)
+		}
+		c.out.Ether = append(c.out.Ether, out)
+	}
+	return nil
+}
+
+func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
+	out := CompiledEther{
+		Src: macWord(r.From.MAC), SrcMask: macWord(r.From.Mask),
+		Dst: macWord(r.To.MAC), DstMask: macWord(r.To.Mask),
+		Action: uint32(r.Action),
+		Tag:    tagNumber(r.Tag), Tagged: tagNumber(r.Tagged),
+	}
+	out.Src &= out.SrcMask
+	out.Dst &= out.DstMask
+	flags := []struct {
+		set  bool
+		flag uint32
+	}{
+		{r.Direction != Out, EtherIn},
+		{r.Direction != In, EtherOut},
+		{r.Quick, EtherQuick},
+		{r.From.Not, EtherNotSrc},
+		{r.To.Not, EtherNotDst},
+		{r.L3FromNot, EtherNotL3Src},
+		{r.L3ToNot, EtherNotL3Dst},
+		{r.NotTagged, EtherNotTagged},
+	}
+	for _, f := range flags {
+		if f.set {
+			out.Flags |= f.flag
+		}
+	}
+	if r.Tag != "" || r.Tagged != "" {
+		c.out.Asks |= AskTag
+	}
+	if r.HasProto {
+		out.Type = r.Proto<<8 | r.Proto>>8
+	}
+	var err error
+	for i, h := range []Host{r.L3From, r.L3To} {
+		if out.Table[i], err = c.table("", h); err != nil {
+			return out, err
+		}
+		if h.Kind == Prefix {
+			p := prefixOf(h.Addr, h.Bits)
+			out.L3[i] = EtherPrefix{Bits: uint32(p.bits), Address: p.bytes()}
+		}
+		if h.Kind != AnyHost {
+			c.out.Asks |= AskEtherL3
+		}
+	}
+	if r.On.Name != "" {
+		out.Ports, err = c.etherPorts(r.On)
+	}
+	return out, err
+}
+
+// etherPorts returns the number of the set of ports that `on` means.
+func (c *compiler) etherPorts(on Interface) (uint16, error) {
+	n, err := c.portSet(on.Name)
+	if err != nil || !on.Not {
+		return n, err
+	}
+	key := "!" + on.Name
+	if n, ok := c.ports[key]; ok {
+		return n, nil
+	}
+	set := c.out.Ports[n-1]
+	for i := range set {
+		set[i] = ^set[i]
+	}
+	if len(c.out.Ports) == math.MaxUint16 {
+		return 0, fmt.Errorf("%s: one name of ports more than the %d that there may be", on.Name, math.MaxUint16)
+	}
+	c.out.Ports = append(c.out.Ports, set)
+	n = uint16(len(c.out.Ports))
+	c.ports[key] = n
+	return n, nil
+}
+
+// macWord returns a MAC with its first byte lowest, as a little-endian machine
+// loads it from a frame.
+func macWord(mac [6]byte) uint64 {
+	var b [8]byte
+	copy(b[:], mac[:])
+	return binary.LittleEndian.Uint64(b[:])
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// maxErrors is how many errors of a file are reported: more are rarely read.
+const maxErrors = 20
+
+// An Error is something wrong in a pf.conf.
+type Error struct {
+	Pos     Pos    // of what is in a macro: where the macro is used
+	Line    string // the line that Pos is in, without its end
+	Message string // what is wrong, and what to give instead
+}
+
+// Error returns three lines without the last one's end: the place and the
+// message, the line, and a caret below the place.
+func (e Error) Error() string {
+	before := e.Line[:min(max(e.Pos.Column-1, 0), len(e.Line))]
+	// a tab is as wide below as above, whatever the terminal makes of it
+	blank := strings.Map(func(c rune) rune {
+		if c == '\t' {
+			return c
+		}
+		return ' '
+	}, before)
+	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(e.Line), blank)
+}
+
+// printable returns s with a mark for each character that a terminal might
+// obey, tabs aside.
+func printable(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c != '\t' && !unicode.IsGraphic(c) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, s)
+}
+
+// String returns FILE:LINE:COLUMN.
+func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
+
+// An ErrorList is what is wrong in a pf.conf and the files it includes, in
+// the order in which they are read: at most 20 errors. It is never empty.
+type ErrorList []Error
+
+// Error returns the three lines of every error.
+func (list ErrorList) Error() string {
+	texts := make([]string, len(list))
+	for i, e := range list {
+		texts[i] = e.Error()
+	}
+	return strings.Join(texts, "\n")
+}

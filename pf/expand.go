@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// combinations is how many rules lists make, or more than limit.
+func combinations(limit int, lengths ...int) int {
+	n := 1
+	for _, l := range lengths {
+		if n *= max(l, 1); n > limit {
+			return n
+		}
+	}
+	return n
+}
+
+// reserve counts n rules more.
+func (p *parser) reserve(n int, pos Pos) {
+	if *p.rules += n; *p.rules > maxRules {
+		p.errorf(pos, "lists expand to more than %d rules; use tables", maxRules)
+		panic(enough{})
+	}
+}
+
+// orOne returns the list, or one zero value if it is empty, which is any.
+func orOne[T any](list []T, zero *[1]T) []T {
+	if len(list) == 0 {
+		return zero[:]
+	}
+	return list
+}
+
+// expand adds a rule for each combination of the items of a rule's lists, in
+// the order of pfctl's expand_rule(). Those whose addresses are of different
+// families are left out.
+func (p *parser) expand(s *spec) {
+	p.reserve(combinations(maxRules, len(s.on), len(s.protos), len(s.icmps), len(s.from.hosts), len(s.to.hosts),
+		len(s.from.ports), len(s.to.ports)), s.rule.Pos)
+	var (
+		anyInterface [1]Interface
+		anyProto     [1]uint8
+		anyICMP      [1]icmpType
+		anyHost      [1]host
+		anyPort      [1]Port
+	)
+	family := s.rule.Family
+	if family == 0 {
+		family = commonFamily(s.from.hosts)
+	}
+	if family == 0 {
+		family = commonFamily(s.to.hosts)
+	}
+	added := false
+	for _, on := range orOne(s.on, &anyInterface) {
+		for _, proto := range orOne(s.protos, &anyProto) {
+			for _, icmp := range orOne(s.icmps, &anyICMP) {
+				for i := range max(len(s.from.hosts), 1) {
+					from := &orOne(s.from.hosts, &anyHost)[i]
+					for j := range max(len(s.to.hosts), 1) {
+						to := &orOne(s.to.hosts, &anyHost)[j]
+						r := s.rule
+						r.On = on
+						if !combine(&r, family, from, to) {
+							continue
+						}
+						if !p.narrow(s, &r, proto, icmp) {
+							return
+						}
+						r.From, r.To = Endpoint{Not: from.not, Host: from.Host}, Endpoint{Not: to.not, Host: to.Host}
+						for _, r.From.Port = range orOne(s.from.ports, &anyPort) {
+							for _, r.To.Port = range orOne(s.to.ports, &anyPort) {
+								if !p.add(s, r) {
+									return
+								}
+								added = true
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if !added {
+		pos := s.at[optHosts]
+		if s.at[optFamily].Line != 0 {
+			pos = s.at[optFamily]
+		}
+		p.errorf(pos, "rule expands to no valid combination; its address families do not fit together")
+	}
+}
+
+// commonFamily returns the family that all of the hosts are of, or 0.
+func commonFamily(hosts []host) Family {
+	if len(hosts) == 0 {
+		return 0
+	}
+	family := hosts[0].family()
+	for i := range hosts {
+		if hosts[i].family() != family {
+			return 0
+		}
+	}
+	return family
+}
+
+// combine sets a rule's family and, for link-local addresses, its interface.
+// It reports false if the hosts cannot be of one packet.
+func combine(r *Rule, family Family, from, to *host) bool {
+	for _, h := range [2]*host{from, to} {
+		f := h.family()
+		if f != 0 && family != 0 && f != family {
+			return false
+		}
+		if family == 0 {
+			family = f
+		}
+		if h.zone == "" {
+			continue
+		}
+		if r.On.Name == "" {
+			r.On.Name = h.zone
+		} else if r.On.Name != h.zone {
+			return false
+		}
+	}
+	r.Family = family
+	return true
+}
+
+// narrow sets a rule's protocol and what depends on it, and checks them.
+func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
+	r.HasProto, r.Proto = proto != 0, proto
+	if proto != 0 && proto != protoTCP {
+		r.Flags = TCPFlags{}
+		if r.State == ModulateState || r.State == SynproxyState {
+			r.State = KeepState
+		}
+	}
+	ok := true
+	bad := func(o option, format string, args ...any) {
+		p.errorf(s.at[o], format, args...)
+		ok = false
+	}
+	if icmp.proto != 0 {
+		r.HasICMP, r.ICMPType = true, icmp.kind
+		r.HasCode, r.ICMPCode = icmp.hasCode, icmp.code
+		switch {
+		case proto != protoICMP && proto != protoICMPv6:
+			bad(optICMP, "icmp-type/code only applies to icmp; give the rule a proto")
+		case proto != icmp.proto:
+			bad(optICMP, "icmp-type mismatch; icmp-type is of proto icmp, and icmp6-type of proto icmp6")
+		}
+		if r.Family == 0 {
+			bad(optICMP, "must indicate address family with icmp-type/code; give the rule inet or inet6")
+		}
+	}
+	if (len(s.from.ports) > 0 || len(s.to.ports) > 0) && proto != protoTCP && proto != protoUDP {
+		bad(optPort, "port only applies to tcp/udp; give the rule a proto")
+	}
+	if proto == protoICMP && r.Family == Inet6 {
+		bad(optProto, "proto icmp doesn't match address family inet6")
+	}
+	if proto == protoICMPv6 && r.Family == Inet {
+		bad(optProto, "proto icmp6 doesn't match address family inet")
+	}
+	if r.Fragment && (r.Flags.Of != 0 || r.HasICMP || len(s.from.ports) > 0 || len(s.to.ports) > 0) {
+		bad(optFragment, "fragments can be filtered only on IP header fields")
+	}
+	if r.Return == ReturnRST && proto != protoTCP {
+		bad(optReturn, "return-rst can only be applied to TCP rules; give the rule proto tcp")
+	}
+	return ok
+}
+
+// add adds a rule.
+func (p *parser) add(s *spec, r Rule) bool {
+	if r.Family == Inet {
+		for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
+			if h.Kind == Dynamic && h.Bits > 32 {
+				p.errorf(s.at[optHosts], "netmask %d invalid for IPv4 address", h.Bits)
+				return false
+			}
+		}
+	}
+	if strings.Contains(r.Label, "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {
+		if !p.expandNames(s, &r) {
+			return false
+		}
+	}
+	p.set.Rules = append(p.set.Rules, r)
+	return true
+}
+
+// expandNames puts what they stand for in the place of $if and so on in the
+// label and the tags of a rule.
+func (p *parser) expandNames(s *spec, r *Rule) bool {
+	on := r.On.Name
+	if on == "" {
+		on = "any"
+	}
+	replacer := strings.NewReplacer(
+		"$if", on,
+		"$srcaddr", labelAddress(r.From), "$dstaddr", labelAddress(r.To),
+		"$srcport", labelPort(r.From.Port), "$dstport", labelPort(r.To.Port),
+		"$proto", labelProto(r.Proto),
+		"$nr", strconv.Itoa(len(p.set.Rules)),
+	)
+	for _, name := range []struct {
+		text  *string
+		at    option
+		what  string
+		limit int
+	}{
+		{&r.Label, optLabel, "label", maxLabel}, {&r.Tag, optTag, "tag", maxTag}, {&r.Tagged, optTagged, "tag", maxTag},
+	} {
+		*name.text = replacer.Replace(*name.text)
+		if len(*name.text) > name.limit {
+			p.errorf(s.at[name.at], "%s too long when it is expanded, max %d chars", name.what, name.limit)
+			return false
+		}
+	}
+	return true
+}
+
+// labelAddress is an address as in a label.
+func labelAddress(e Endpoint) string {
+	var s string
+	switch h := e.Host; h.Kind {
+	case Prefix:
+		if s = h.Addr.String(); h.Bits == 0 && h.Addr.IsUnspecified() {
+			s = "any"
+		} else if h.Bits < h.Addr.BitLen() {
+			s = netip.PrefixFrom(h.Addr, h.Bits).String()
+		}
+	case Dynamic:
+		s = "(" + h.Name + ")"
+	case InTable:
+		s = "<" + h.Name + ">"
+	case NoRoute:
+		s = "no-route"
+	case URPFFailed:
+		s = "urpf-failed"
+	case AnyHost:
+		s = "any"
+	default:
+		s = "?"
+	}
+	if e.Not {
+		return "! " + s
+	}
+	return s
+}
+
+// labelPort is a port as in a label.
+func labelPort(port Port) string {
+	lo, hi := strconv.Itoa(int(port.Lo)), strconv.Itoa(int(port.Hi))
+	switch port.Op {
+	case PortEqual:
+		return lo
+	case PortNotEqual:
+		return "!=" + lo
+	case PortLess:
+		return "<" + lo
+	case PortAtMost:
+		return "<=" + lo
+	case PortGreater:
+		return ">" + lo
+	case PortAtLeast:
+		return ">=" + lo
+	case PortInside:
+		return lo + "><" + hi
+	case PortOutside:
+		return lo + "<>" + hi
+	case PortRange:
+		return lo + ":" + hi
+	}
+	return ""
+}
+
+// labelProto is a protocol as in a label.
+func labelProto(proto uint8) string {
+	if name, ok := protocolNames[proto]; ok {
+		return name
+	}
+	if proto == 0 {
+		return "ip"
+	}
+	return strconv.Itoa(int(proto))
+}
+
+// spoofed is what antispoof is for: an interface, whose addresses are those of
+// now or, in parentheses, those of then.
+type spoofed struct {
+	name    string
+	dynamic bool
+	pos     Pos
+}
+
+// antispoof reads an antispoof rule and adds those that it stands for.
+func (p *parser) antispoof(first token) {
+	s := p.begin(first.pos, Block)
+	s.rule.Return, s.rule.Direction = ReturnDrop, In
+	if s.rule.Quick = p.accept("quick"); p.at("log") {
+		p.log(&s.rule)
+	}
+	s.rule.Quick = s.rule.Quick || p.accept("quick")
+	p.word("for")
+	var list []spoofed
+	p.list(func() {
+		i := spoofed{pos: p.tok.pos, dynamic: p.acceptOp("(")}
+		if i.name = p.interfaceName(); i.dynamic {
+			p.op(")")
+		}
+		list = append(list, i)
+	})
+	p.family(s)
+	for !p.ends() {
+		switch {
+		case p.at("label"):
+			p.once(optLabel, "label")
+			p.next()
+			s.rule.Label = p.short("label", "rule label", maxLabel)
+		case p.at("rtable"):
+			p.outside("rtable")
+		default:
+			p.expected("`label`")
+		}
+	}
+	base := s.rule
+	for _, i := range list {
+		p.block(base, Interface{i.name, true}, p.addressesOf(i, []string{"network"}))
+		hosts := p.addressesOf(i, nil)
+		if !loopback(hosts) && !(i.dynamic && strings.TrimRight(i.name, "0123456789") == "lo") {
+			p.block(base, Interface{}, hosts)
+		}
+	}
+}
+
+// addressesOf returns the hosts that an interface of antispoof has.
+func (p *parser) addressesOf(i spoofed, modes []string) []host {
+	if i.dynamic {
+		return []host{{Host: Host{Kind: Dynamic, Name: i.name, Modes: modes, Bits: -1}, pos: i.pos}}
+	}
+	if p.source.Lookup == nil {
+		p.failf(i.pos, "the addresses of %s are not known here; give it in parentheses", i.name)
+	}
+	prefixes, err := p.source.Lookup(i.name, modes)
+	if err != nil {
+		p.failf(i.pos, "the addresses of %s are not known: %v; give it in parentheses", i.name, err)
+	}
+	hosts := make([]host, len(prefixes))
+	for n, prefix := range prefixes {
+		prefix = netip.PrefixFrom(prefix.Addr().WithZone(""), prefix.Bits()).Masked()
+		hosts[n] = host{Host: Host{Kind: Prefix, Addr: prefix.Addr(), Bits: prefix.Bits()}, pos: i.pos}
+	}
+	return hosts
+}
+
+// loopback reports whether hosts are addresses of the machine for itself:
+// nobody spoofs those on another interface.
+func loopback(hosts []host) bool {
+	for i := range hosts {
+		if !hosts[i].Addr.IsLoopback() {
+			return false
+		}
+	}
+	return len(hosts) > 0
+}
+
+// block adds the rules of antispoof for some addresses. As in pfctl there are
+// none for an interface without addresses.
+func (p *parser) block(base Rule, on Interface, hosts []host) {
+	s := &p.spec
+	s.rule, s.from.hosts = base, s.from.hosts[:0]
+	for _, h := range hosts {
+		if f := h.family(); f == 0 || base.Family == 0 || f == base.Family {
+			s.from.hosts = append(s.from.hosts, h)
+		}
+	}
+	if len(s.from.hosts) == 0 {
+		return
+	}
+	if s.on = s.on[:0]; on.Name != "" {
+		s.on = append(s.on, on)
+	}
+	p.expand(s)
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// A field is one whose values are numbered, unlike addresses. Its values are
+// those of its cells.
+type field struct {
+	dim  int
+	cell int // of its first value
+	size uint32
+	// of returns what a rule asks of the field; the zero ask is nothing.
+	of func(r *Rule) ask
+	// take returns the values that fulfil an ask. may is for a fragment of
+	// which nothing is known: whether it is taken too.
+	take func(c *compiler, a ask, may bool) spans
+}
+
+// An ask is what a rule demands of a field: a and b of the field's own kind.
+type ask struct {
+	name  string
+	not   bool
+	keeps bool // state, so that it does not take ICMP's answers
+	kind  uint8
+	a, b  uint16
+}
+
+var fields = []field{
+	{DimPort, CellPort, 2 * MaxPorts, askPort, (*compiler).takePort},
+	{DimProto, CellProto, 512, askProto, (*compiler).takeProto},
+	{DimSport, CellSport, 65536 + 2, askSport, (*compiler).takeSport},
+	{DimDport, CellDport, 3*65536 + 2, askDport, (*compiler).takeDport},
+	{DimFlags, CellFlags, 256 + 2, askFlags, (*compiler).takeFlags},
+	{DimTOS, CellTOS, 512, askTOS, (*compiler).takeTOS},
+}
+
+func askPort(r *Rule) ask {
+	return ask{name: r.On.Name, not: r.On.Not, kind: uint8(r.Direction)}
+}
+
+// takePort numbers the values otherwise than the cells: all that are on the
+// way in before all that are on the way out. So rules for one direction have
+// few spans.
+func (c *compiler) takePort(a ask, _ bool) spans {
+	ports := spans{{0, MaxPorts}}
+	if a.name != "" {
+		ports = nil
+		for _, p := range c.in.Ports { // in rising order
+			if p.is(a.name) != a.not {
+				ports = ports.add(uint32(p.Slot), uint32(p.Slot)+1)
+			}
+		}
+	}
+	var out spans
+	if Direction(a.kind) != Out {
+		out = append(out, ports...)
+	}
+	if Direction(a.kind) != In {
+		for _, s := range ports {
+			out = out.add(s.lo+MaxPorts, s.hi+MaxPorts)
+		}
+	}
+	return out
+}
+
+// is says whether a name is that of the port or of a group it is in.
+func (p CompilePort) is(name string) bool {
+	return name == "any" || name == p.Name || slices.Contains(p.Groups, name) ||
+		name != "" && name == strings.TrimRight(p.Name, "0123456789")
+}
+
+const (
+	askFamily = 1 << iota
+	askProtocol
+)
+
+func askProto(r *Rule) ask {
+	var a ask
+	family := r.Family
+	if family == 0 {
+		family = r.From.Host.family()
+	}
+	if family == 0 {
+		family = r.To.Host.family()
+	}
+	if family == 0 && r.HasProto {
+		switch r.Proto {
+		case protoICMP:
+			family = Inet
+		case protoICMPv6:
+			family = Inet6
+		}
+	}
+	if family != 0 {
+		a.kind, a.a = askFamily, uint16(family)
+	}
+	if r.HasProto {
+		a.kind |= askProtocol
+		a.b = uint16(r.Proto)
+	}
+	return a
+}
+
+// family returns that of a host's fixed addresses.
+func (h Host) family() Family {
+	switch {
+	case h.Kind != Prefix && h.Kind != Wildcard && h.Kind != Range:
+		return 0
+	case h.Addr.Is4():
+		return Inet
+	default:
+		return Inet6
+	}
+}
+
+func (c *compiler) takeProto(a ask, _ bool) spans {
+	var out spans
+	for i, family := range []Family{Inet, Inet6} {
+		base := uint32(i * 256)
+		switch {
+		case a.kind&askFamily != 0 && Family(a.a) != family:
+		case a.kind&askProtocol != 0:
+			// pf has each of the two in its own family only
+			if a.b == protoICMP && family == Inet6 || a.b == protoICMPv6 && family == Inet {
+				continue
+			}
+			out = out.add(base+uint32(a.b), base+uint32(a.b)+1)
+		default:
+			out = out.add(base, base+256)
+		}
+	}
+	return out
+}
+
+func (p Port) ask() ask {
+	return ask{kind: uint8(p.Op), a: p.Lo, b: p.Hi}
+}
+
+func askSport(r *Rule) ask { return r.From.Port.ask() }
+
+func (c *compiler) takeSport(a ask, may bool) spans {
+	out := a.ports()
+	if may {
+		out = out.add(CellSportUnknown-CellSport, CellSportUnknown-CellSport+1)
+	}
+	return out
+}
+
+// askICMP is a kind beside those of ports.
+const askICMP = 0x80
+
+func askDport(r *Rule) ask {
+	a := r.To.Port.ask()
+	if r.HasICMP {
+		a = ask{kind: askICMP, a: uint16(r.ICMPType) << 8, b: uint16(r.ICMPType)<<8 | 0xff}
+		if r.HasCode {
+			a.a |= uint16(r.ICMPCode)
+			a.b = a.a
+		}
+		a.not = r.To.Port.Op != AnyPort // nothing has both
+	}
+	a.keeps = r.State != NoState && !r.StateOpts.Sloppy
+	return a
+}
+
+// The types of ICMP that answer a question: of echo, router solicitation,
+// timestamp, information, mask, where-are-you and registration; and of ICMPv6:
+// of echo, who-are-you and mtrace.
+var (
+	icmp4Answers = []uint32{0, 9, 14, 16, 18, 34, 36}
+	icmp6Answers = []uint32{129, 140, 200}
+)
+
+// notAnswers are all values but ICMP's answers: a rule that keeps state leaves
+// these to the state of the question, as in pf.
+var notAnswers = func() spans {
+	var out spans
+	at := uint32(0)
+	for _, icmp := range []struct {
+		base  uint32
+		types []uint32
+	}{{CellICMP4 - CellDport, icmp4Answers}, {CellICMP6 - CellDport, icmp6Answers}} {
+		for _, t := range icmp.types {
+			out = out.add(at, icmp.base+t<<8)
+			at = icmp.base + (t+1)<<8
+		}
+	}
+	return out.add(at, CellDportUnknown-CellDport+1)
+}()
+
+func (c *compiler) takeDport(a ask, may bool) spans {
+	const end = CellDportUnknown - CellDport
+	var out spans
+	switch {
+	case a.kind == uint8(AnyPort):
+		out = out.add(0, end+1)
+	case a.kind != askICMP:
+		out = a.ports()
+	case !a.not:
+		for _, base := range []uint32{CellICMP4 - CellDport, CellICMP6 - CellDport} {
+			out = out.add(base+uint32(a.a), base+uint32(a.b)+1)
+		}
+	}
+	if may && a.kind != uint8(AnyPort) {
+		out = out.add(end, end+1)
+	}
+	if a.keeps {
+		out = out.and(notAnswers)
+	}
+	return out
+}
+
+// ports returns the ports that a comparison of ports takes.
+func (a ask) ports() spans {
+	lo, hi := uint32(a.a), uint32(a.b)
+	var out spans
+	switch PortOp(a.kind) {
+	case PortEqual:
+		out = out.add(lo, lo+1)
+	case PortNotEqual:
+		out = out.add(0, lo).add(lo+1, 65536)
+	case PortLess:
+		out = out.add(0, lo)
+	case PortAtMost:
+		out = out.add(0, lo+1)
+	case PortGreater:
+		out = out.add(lo+1, 65536)
+	case PortAtLeast:
+		out = out.add(lo, 65536)
+	case PortInside:
+		out = out.add(lo+1, hi)
+	case PortOutside:
+		if lo > hi { // all ports are less or greater
+			return out.add(0, 65536)
+		}
+		out = out.add(0, lo).add(hi+1, 65536)
+	case PortRange:
+		out = out.add(lo, hi+1)
+	}
+	return out
+}
+
+func askFlags(r *Rule) ask {
+	if r.Flags.Of == 0 {
+		return ask{}
+	}
+	return ask{kind: 1, a: uint16(r.Flags.Set), b: uint16(r.Flags.Of)}
+}
+
+func (c *compiler) takeFlags(a ask, may bool) spans {
+	var out spans
+	for v := range uint32(256) {
+		if uint16(v)&a.b == a.a {
+			out = out.add(v, v+1)
+		}
+	}
+	out = out.add(CellFlagsOther-CellFlags, CellFlagsOther-CellFlags+1)
+	if may {
+		out = out.add(CellFlagsUnknown-CellFlags, CellFlagsUnknown-CellFlags+1)
+	}
+	return out
+}
+
+const (
+	askValue = 1 << iota
+	askFragment
+)
+
+func askTOS(r *Rule) ask {
+	var a ask
+	if r.HasTOS {
+		a.kind, a.a = askValue, uint16(r.TOS)
+	}
+	if r.Fragment {
+		a.kind |= askFragment
+	}
+	return a
+}
+
+func (c *compiler) takeTOS(a ask, _ bool) spans {
+	var out spans
+	for _, base := range []uint32{0, 256} {
+		switch {
+		case base == 0 && a.kind&askFragment != 0:
+		case a.kind&askValue != 0:
+			out = out.add(base+uint32(a.a), base+uint32(a.a)+1)
+		default:
+			out = out.add(base, base+256)
+		}
+	}
+	return out
+}
+
+// spans are values of a field: ranges in rising order that do not touch.
+type spans []span
+
+type span struct{ lo, hi uint32 } // hi is behind the last
+
+// add appends a range, which may be empty, behind the others.
+func (s spans) add(lo, hi uint32) spans {
+	switch {
+	case lo >= hi:
+		return s
+	case len(s) > 0 && s[len(s)-1].hi == lo:
+		s[len(s)-1].hi = hi
+		return s
+	default:
+		return append(s, span{lo, hi})
+	}
+}
+
+// and returns the values that are in both.
+func (s spans) and(o spans) spans {
+	var out spans
+	for len(s) > 0 && len(o) > 0 {
+		out = out.add(max(s[0].lo, o[0].lo), min(s[0].hi, o[0].hi))
+		if s[0].hi < o[0].hi {
+			s = s[1:]
+		} else {
+			o = o[1:]
+		}
+	}
+	return out
+}
+
+// A demand is what an entry and the calls around it ask of a field.
+type demand struct {
+	ask
+	calls *scope // innermost whose call asks something; nil for none
+	may   bool
+}
+
+// field fills in the cells of a field if a rule asks something of it, or if it
+// is among the program's for another reason.
+func (c *compiler) field(f *field) error {
+	var (
+		values = map[demand]spans{}
+		rules  = map[demand][]uint32{}
+	)
+	var take func(d demand) spans
+	take = func(d demand) spans {
+		out, ok := values[d]
+		if ok {
+			return out
+		}
+		out = spans{{0, f.size}}
+		if d.ask != (ask{}) {
+			out = f.take(c, d.ask, d.may)
+		}
+		if d.calls != nil {
+			outer := demand{f.of(d.calls.call), f.asking(d.calls.around), d.may}
+			out = out.and(take(outer))
+		}
+		values[d] = out
+		return out
+	}
+	for i := range c.entries {
+		e := &c.entries[i]
+		// a fragment must not slip past a rule that would block it
+		d := demand{e.ask(f), f.asking(e.scope), e.action == Block || e.action == CallAnchor}
+		if d.ask == (ask{}) && d.calls == nil {
+			d.may = false
+		}
+		rules[d] = append(rules[d], uint32(i))
+	}
+	if _, all := rules[demand{}]; (!all || len(rules) > 1) && len(rules) > 0 {
+		c.out.Dims |= 1 << f.dim
+	}
+	if c.out.Dims&(1<<f.dim) == 0 {
+		return nil
+	}
+
+	type change struct {
+		at    uint32
+		rules []uint32
+	}
+	var changes []change
+	for d, list := range rules {
+		for _, s := range take(d) {
+			changes = append(changes, change{s.lo, list}, change{s.hi, list})
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.at, b.at) })
+	set := newVector(&c.sets, c.out.Groups)
+	at := uint32(0)
+	for at < f.size {
+		for len(changes) > 0 && changes[0].at == at {
+			for _, rule := range changes[0].rules {
+				set.flip(rule)
+			}
+			changes = changes[1:]
+		}
+		next := f.size
+		if len(changes) > 0 {
+			next = changes[0].at
+		}
+		place, err := set.index()
+		if err != nil {
+			return err
+		}
+		for ; at < next; at++ {
+			c.out.Cells[f.cellOf(at)] = place
+		}
+	}
+	return nil
+}
+
+// asking returns the innermost scope whose call asks something of the field.
+func (f *field) asking(s *scope) *scope {
+	for s.call != nil && f.of(s.call) == (ask{}) {
+		s = s.around
+	}
+	if s.call == nil {
+		return nil
+	}
+	return s
+}
+
+func (f *field) cellOf(value uint32) uint32 {
+	if f.dim == DimPort {
+		return CellPort + value%MaxPorts*2 + value/MaxPorts
+	}
+	return uint32(f.cell) + value
+}

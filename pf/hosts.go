@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// host is a Host in a list.
+type host struct {
+	Host
+	not  bool
+	zone string // of a link-local address: the interface that it is of
+	pos  Pos
+}
+
+// family is that of the host's address, 0 if it has none.
+func (h *host) family() Family {
+	switch {
+	case h.Kind != Prefix && h.Kind != Range:
+		return 0
+	case h.Addr.Is4():
+		return Inet
+	}
+	return Inet6
+}
+
+// hostModes are the modifiers of interfaces in the place of addresses, in
+// their order. Of all but the last there may be one.
+var hostModes = []string{"network", "broadcast", "peer", "0"}
+
+// hosts appends what stands behind from or to: any, a host or a list. No
+// hosts are any. As in pf a list that has any among others is any.
+func (p *parser) hosts(to []host) []host {
+	begin, anywhere := len(to), false
+	p.hostList(func() bool {
+		if p.accept("any") {
+			anywhere = true
+		} else {
+			to = p.host(to)
+		}
+		return len(to)-begin <= maxList
+	}, 0)
+	if anywhere {
+		to = to[:begin]
+	}
+	return to
+}
+
+// hostList reads a list of hosts, which may have lists in it.
+func (p *parser) hostList(item func() bool, depth int) {
+	if depth > maxNested {
+		p.failf(p.tok.pos, "lists may be in each other %d deep", maxNested)
+	}
+	p.list(func() {
+		if p.atOp("{") {
+			p.hostList(item, depth+1)
+			return
+		}
+		if pos := p.tok.pos; !item() {
+			p.failf(pos, "a list may have %d items at most; use a table", maxList)
+		}
+	})
+}
+
+// aHost says what a host may be.
+const aHost = "an address, a table, a list or `any`"
+
+// host appends a host, which may be several if it is a name.
+func (p *parser) host(to []host) []host {
+	pos, not, begin := p.tok.pos, false, len(to)
+	if p.acceptOp("!") {
+		not = true
+		if p.at("any") {
+			p.failf(p.tok.pos, "`! any` is nothing; expected an address or a table")
+		}
+	}
+	switch {
+	case p.atOp("<"):
+		to = append(to, host{Host: Host{Kind: InTable, Name: p.tableName()}})
+	case p.accept("no-route"):
+		to = append(to, host{Host: Host{Kind: NoRoute}})
+	case p.accept("urpf-failed"):
+		to = append(to, host{Host: Host{Kind: URPFFailed}})
+	case p.atOp("("):
+		to = append(to, p.dynamic())
+	case p.at("route"):
+		p.errorf(pos, "route: %s", needsRouter)
+		p.next()
+		p.name("a label")
+		to = append(to, host{})
+	case p.tok.kind == tokNumber || p.isName():
+		to = p.address(to)
+	default:
+		p.expected(aHost)
+	}
+	for i := begin; i < len(to); i++ {
+		to[i].not, to[i].pos = not, pos
+	}
+	return to
+}
+
+// dynamic reads `(if:modifiers)`, with a mask or not.
+func (p *parser) dynamic() host {
+	p.op("(")
+	pos := p.tok.pos
+	name, modes, err := splitModes(p.name("the name of an interface"))
+	if err == nil && (name == "" || !wordStart[name[0]] || '0' <= name[0] && name[0] <= '9' || name[0] == '_') {
+		err = errors.New("invalid interface name '" + shorten(name) + "'")
+	}
+	if err == nil && len(name) > maxInterface {
+		err = errors.New("interface name '" + shorten(name) + "' too long")
+	}
+	if err != nil {
+		p.failf(pos, "%v", err)
+	}
+	p.op(")")
+	h := host{Host: Host{Kind: Dynamic, Name: name, Modes: modes, Bits: -1}}
+	if p.acceptOp("/") {
+		h.Bits = int(p.number("a number of bits", 128))
+	}
+	return h
+}
+
+// splitModes splits the modifiers from the name of an interface.
+func splitModes(text string) (name string, modes []string, err error) {
+	var has [4]bool
+	for name = text; ; {
+		i := strings.LastIndexByte(name, ':')
+		if i < 0 {
+			break
+		}
+		mode := slices.Index(hostModes, name[i+1:])
+		if mode < 0 {
+			return "", nil, errors.New("interface " + shorten(text) + " has bad modifier; there are :network, :broadcast, :peer and :0")
+		}
+		has[mode], name = true, name[:i]
+	}
+	for i, mode := range hostModes {
+		if has[i] {
+			modes = append(modes, mode)
+		}
+	}
+	if n := len(modes); n > 1 && (n > 2 || !has[3]) {
+		return "", nil, errors.New("illegal combination of interface modifiers")
+	}
+	return name, modes, nil
+}
+
+// address appends an address, a network, a range, or what a name stands for.
+func (p *parser) address(to []host) []host {
+	pos, text, short := p.tok.pos, p.tok.text, p.tok.kind == tokNumber
+	p.next()
+	bits := -1
+	switch {
+	case p.acceptOp("/"):
+		bits = int(p.number("a number of bits", 128))
+	case p.atOp("-"):
+		return append(to, p.rangeFrom(pos, text))
+	case short:
+		p.failf(pos, "expected %s, found `%s`", aHost, text)
+	}
+	to, err := p.resolve(to, text, bits)
+	if err != nil {
+		p.failf(pos, "%v", err)
+	}
+	return to
+}
+
+// rangeFrom reads the rest of a range.
+func (p *parser) rangeFrom(pos Pos, first string) host {
+	p.op("-")
+	from, err := netip.ParseAddr(first)
+	if err != nil {
+		p.failf(pos, "invalid address range: `%s` is not an address", shorten(first))
+	}
+	pos = p.tok.pos
+	if p.tok.kind != tokWord && p.tok.kind != tokString {
+		p.expected("the last address of the range")
+	}
+	last, err := netip.ParseAddr(p.tok.text)
+	if err != nil {
+		p.failf(pos, "invalid address range: `%s` is not an address", shorten(p.tok.text))
+	}
+	p.next()
+	if from.Is4() != last.Is4() || from.Zone() != "" || last.Zone() != "" || last.Less(from) {
+		p.failf(pos, "invalid address range: its last address is below its first, or of another family")
+	}
+	return host{Host: Host{Kind: Range, Addr: from, Last: last}}
+}
+
+// resolve appends the addresses that text stands for, under a mask of so many
+// bits if they are not negative.
+func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
+	if text == "" {
+		return to, errors.New("expected " + aHost + `, found ""`)
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil && bits >= 0 && bits <= 32 {
+		addr, err = shortAddr(text)
+	}
+	if err == nil {
+		zone := addr.Zone()
+		prefix, err := mask(addr.WithZone(""), bits)
+		return append(to, host{Host: Host{Kind: Prefix, Addr: prefix.Addr(), Bits: prefix.Bits()}, zone: zone}), err
+	}
+	if strings.Trim(text, "0123456789./") == "" {
+		return to, errors.New("`" + shorten(text) + "` is not an address")
+	}
+	name, modes, err := splitModes(text)
+	if err != nil {
+		return to, err
+	}
+	if name == "" || p.source.Lookup == nil {
+		return to, errors.New("`" + shorten(text) + "` is not an address, and names are not looked up here")
+	}
+	prefixes, err := p.source.Lookup(name, modes)
+	if err == nil && len(prefixes) == 0 {
+		err = errors.New("it has no address")
+	}
+	if err != nil {
+		return to, errors.New("could not parse host specification `" + shorten(text) + "`: " + err.Error())
+	}
+	for _, prefix := range prefixes {
+		if prefix.Addr().Is4() {
+			bits = min(bits, 32)
+		}
+		if bits >= 0 {
+			prefix = netip.PrefixFrom(prefix.Addr(), bits)
+		}
+		zone := prefix.Addr().Zone()
+		prefix = netip.PrefixFrom(prefix.Addr().WithZone(""), prefix.Bits()).Masked()
+		to = append(to, host{Host: Host{Kind: Prefix, Addr: prefix.Addr(), Bits: prefix.Bits()}, zone: zone})
+	}
+	return to, nil
+}
+
+// shortAddr reads an address of IPv4 without its last zeros, as of 10/8.
+func shortAddr(text string) (netip.Addr, error) {
+	if strings.Count(text, ".") > 3 {
+		return netip.Addr{}, errors.New("too many bytes")
+	}
+	var a [4]byte
+	for i, part := range strings.Split(text, ".") {
+		n, err := strconv.ParseUint(part, 10, 8)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		a[i] = byte(n)
+	}
+	return netip.AddrFrom4(a), nil
+}
+
+// mask returns the network of an address, or the address alone.
+func mask(addr netip.Addr, bits int) (netip.Prefix, error) {
+	if bits < 0 {
+		bits = addr.BitLen()
+	}
+	prefix, err := addr.Prefix(bits)
+	if err != nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), errors.New("netmask " + strconv.Itoa(bits) +
+			" invalid for IPv4 address")
+	}
+	return prefix, nil
+}
+
+// table reads the definition of a table.
+func (p *parser) table(first token) {
+	pos := p.tok.pos
+	t := Table{Pos: first.pos, Name: p.tableName()}
+	for !p.ends() {
+		switch {
+		case p.accept("const"):
+			t.Const = true
+		case p.accept("persist"):
+			t.Persist = true
+		case p.accept("counters"):
+			t.Counters = true
+		case p.accept("file"):
+			filePos, name := p.tok.pos, p.name("the name of a file in quotes")
+			t.Files, t.Given = append(t.Files, name), true
+			p.tableFile(&t, filePos, name)
+		case p.atOp("{"):
+			t.Given = true
+			p.tableList(&t)
+		default:
+			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")
+		}
+	}
+	for _, other := range p.set.Tables {
+		if other.Name == t.Name {
+			p.failf(pos, "table <%s> is already defined at %s", t.Name, other.Pos)
+		}
+	}
+	p.set.Tables = append(p.set.Tables, t)
+}
+
+// tableList reads the addresses of a table between braces.
+func (p *parser) tableList(t *Table) {
+	// unlike other lists it may be empty
+	p.next()
+	p.newlines()
+	var hosts []host
+	if !p.atOp("}") {
+		for p.tok.kind != tokEOF {
+			hosts = p.hosts(hosts)
+			if len(hosts) > maxList {
+				p.failf(p.tok.pos, "a list may have %d items at most; put them into a file", maxList)
+			}
+			p.newlines()
+			if p.atOp("}") {
+				break
+			}
+			if p.acceptOp(",") {
+				p.newlines()
+			}
+		}
+	}
+	p.op("}")
+	for i := range hosts {
+		h := &hosts[i]
+		switch h.Kind {
+		case Prefix:
+			t.Entries = append(t.Entries, TableEntry{Not: h.not, Prefix: netip.PrefixFrom(h.Addr, h.Bits)})
+		case Range:
+			p.errorf(h.pos, "address ranges are not permitted inside tables")
+		case Dynamic:
+			p.errorf(h.pos, "dynamic addresses are not permitted inside tables")
+		case InTable:
+			p.errorf(h.pos, "tables cannot contain tables")
+		case NoRoute:
+			p.errorf(h.pos, "\"no-route\" is not permitted inside tables")
+		case URPFFailed:
+			p.errorf(h.pos, "\"urpf-failed\" is not permitted inside tables")
+		}
+	}
+}
+
+// tableFile reads the addresses of a table from a file.
+func (p *parser) tableFile(t *Table, pos Pos, name string) {
+	text, err := p.open(name)
+	if err != nil {
+		p.errorf(pos, "cannot load \"%s\": %v", shorten(name), err)
+		return
+	}
+	p.spend(len(text), pos)
+	line := 0
+	for row := range strings.Lines(text) {
+		line++
+		data := row
+		if i := strings.IndexAny(data, "#;"); i >= 0 {
+			data = data[:i]
+		}
+		for field := range strings.FieldsSeq(data) {
+			entries, err := p.tableEntry(t.Entries, field)
+			if err != nil {
+				if p.texts[name] == "" {
+					p.texts[name] = text
+				}
+				p.errorf(Pos{name, line, strings.Index(row, field) + 1}, "%v", err)
+				continue
+			}
+			t.Entries = entries
+		}
+	}
+}
+
+// tableEntry appends what a word of a table's file stands for.
+func (p *parser) tableEntry(to []TableEntry, field string) ([]TableEntry, error) {
+	text := strings.TrimLeft(field, "!")
+	not := (len(field)-len(text))%2 == 1
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return append(to, TableEntry{Not: not, Prefix: prefix.Masked(), FromFile: true}), nil
+	}
+	name, length, found := strings.Cut(text, "/")
+	bits := -1
+	if found {
+		n, err := strconv.ParseUint(length, 10, 8)
+		if err != nil || n > 128 {
+			return to, errors.New("`" + shorten(field) + "` has no valid number of bits behind the slash")
+		}
+		bits = int(n)
+	}
+	hosts, err := p.resolve(nil, name, bits)
+	if err != nil {
+		return to, err
+	}
+	for _, h := range hosts {
+		to = append(to, TableEntry{Not: not, Prefix: netip.PrefixFrom(h.Addr, h.Bits), FromFile: true})
+	}
+	return to, nil
+}

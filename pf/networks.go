@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// prefix is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
+// length are zero.
+type prefix struct {
+	hi, lo uint64
+	bits   uint8
+}
+
+var (
+	everything = prefix{}
+	allIPv4    = prefix{0, 0xffff << 32, 96}
+)
+
+func prefixOf(addr netip.Addr, length int) prefix {
+	b := addr.As16()
+	if addr.Is4() {
+		length += 96
+	}
+	p := prefix{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(length)}
+	hi, lo := netmask(p.bits)
+	p.hi &= hi
+	p.lo &= lo
+	return p
+}
+
+func netmask(length uint8) (hi, lo uint64) {
+	if length <= 64 {
+		return ^(^uint64(0) >> length), 0
+	}
+	return ^uint64(0), ^(^uint64(0) >> (length - 64))
+}
+
+func (p prefix) contains(q prefix) bool {
+	hi, lo := netmask(p.bits)
+	return p.bits <= q.bits && q.hi&hi == p.hi && q.lo&lo == p.lo
+}
+
+func (p prefix) bytes() (b [16]byte) {
+	binary.BigEndian.PutUint64(b[:8], p.hi)
+	binary.BigEndian.PutUint64(b[8:], p.lo)
+	return b
+}
+
+// compare orders networks so that one is before those that are in it, and
+// these before all others that follow.
+func (p prefix) compare(q prefix) int {
+	return cmp.Or(cmp.Compare(p.hi, q.hi), cmp.Compare(p.lo, q.lo), cmp.Compare(p.bits, q.bits))
+}
+
+// A mark says of a network whether its addresses belong to a set, those of
+// networks in it that have marks of their own aside.
+type mark struct {
+	prefix
+	in bool
+}
+
+// marks are a set of addresses, in the order of prefix.compare. The first is
+// everything's. Nil is the set of all addresses.
+type marks []mark
+
+// marksOf returns the set of the addresses of the networks, or of all others.
+func marksOf(networks []prefix, not bool) marks {
+	slices.SortFunc(networks, prefix.compare)
+	m := marks{{everything, not}}
+	for _, p := range networks {
+		last := m[len(m)-1]
+		switch {
+		case p == everything:
+			m[0].in = !not
+		case last.in != not && last.contains(p): // it is in already
+		default:
+			m = append(m, mark{p, !not})
+		}
+	}
+	if len(m) == 1 && m[0].in {
+		return nil
+	}
+	return m
+}
+
+// and returns the addresses that are in both sets.
+func (m marks) and(o marks) marks {
+	if m == nil {
+		return o
+	}
+	if o == nil {
+		return m
+	}
+	type enclosing struct {
+		prefix
+		m, o bool
+		in   bool // as the result has it
+	}
+	var out marks
+	var stack []enclosing
+	for len(m) > 0 || len(o) > 0 {
+		var e enclosing
+		if len(o) == 0 || len(m) > 0 && m[0].compare(o[0].prefix) <= 0 {
+			e.prefix = m[0].prefix
+		} else {
+			e.prefix = o[0].prefix
+		}
+		for len(stack) > 0 && !stack[len(stack)-1].contains(e.prefix) {
+			stack = stack[:len(stack)-1]
+		}
+		if len(stack) > 0 {
+			top := stack[len(stack)-1]
+			e.m, e.o, e.in = top.m, top.o, top.in
+		}
+		if len(m) > 0 && m[0].prefix == e.prefix {
+			e.m = m[0].in
+			m = m[1:]
+		}
+		if len(o) > 0 && o[0].prefix == e.prefix {
+			e.o = o[0].in
+			o = o[1:]
+		}
+		if in := e.m && e.o; len(out) == 0 || in != e.in {
+			e.in = in
+			out = append(out, mark{e.prefix, in})
+		}
+		stack = append(stack, e)
+	}
+	return out
+}
+
+// freeBits is how many bits a netmask may leave free before others that it asks for.
+const freeBits = 12
+
+// prefixes returns the networks of a host that has fixed addresses.
+func (h Host) prefixes() ([]prefix, error) {
+	switch h.Kind {
+	case Prefix:
+		return []prefix{prefixOf(h.Addr, h.Bits)}, nil
+	case Range:
+		return rangePrefixes(h.Addr, h.Last), nil
+	default: // Wildcard
+		return maskPrefixes(h.Addr, h.Last)
+	}
+}
+
+// rangePrefixes returns the networks that make up the addresses from first to
+// last.
+func rangePrefixes(first, last netip.Addr) []prefix {
+	a, z := prefixOf(first, first.BitLen()), prefixOf(last, last.BitLen())
+	if first.Is4() != last.Is4() || a.compare(z) > 0 {
+		return nil
+	}
+	var out []prefix
+	for {
+		// the largest network that begins with a and does not go beyond z
+		p := a
+		for p.bits > 0 {
+			next := prefix{p.hi, p.lo, p.bits - 1}
+			hi, lo := netmask(next.bits)
+			if next.hi&^hi != 0 || next.lo&^lo != 0 {
+				break
+			}
+			if next.hi|^hi > z.hi || next.hi|^hi == z.hi && next.lo|^lo > z.lo {
+				break
+			}
+			p = next
+		}
+		hi, lo := netmask(p.bits)
+		endHi, endLo := p.hi|^hi, p.lo|^lo
+		out = append(out, p)
+		if endHi == z.hi && endLo == z.lo {
+			return out
+		}
+		var carry uint64
+		a.lo, carry = bits.Add64(endLo, 1, 0)
+		a.hi = endHi + carry
+		a.bits = 128
+	}
+}
+
+// maskPrefixes returns the networks of the addresses that are equal to addr in
+// the bits of mask.
+func maskPrefixes(addr, mask netip.Addr) ([]prefix, error) {
+	p, m := prefixOf(addr, addr.BitLen()), prefixOf(mask, mask.BitLen())
+	if addr.Is4() {
+		m.hi, m.lo = ^uint64(0), m.lo|0xffffffff<<32
+	}
+	p.hi, p.lo = p.hi&m.hi, p.lo&m.lo
+	if m.lo != 0 {
+		p.bits = uint8(128 - bits.TrailingZeros64(m.lo))
+	} else {
+		p.bits = uint8(64 - bits.TrailingZeros64(m.hi))
+	}
+	hi, lo := netmask(p.bits)
+	free := prefix{hi: hi &^ m.hi, lo: lo &^ m.lo}
+	if n := bits.OnesCount64(free.hi) + bits.OnesCount64(free.lo); n > freeBits {
+		return nil, fmt.Errorf("mask %v: %d bits before its last are free, and %d may be", mask, n, freeBits)
+	}
+	var out []prefix
+	for n := (prefix{}); ; {
+		out = append(out, prefix{p.hi | n.hi, p.lo | n.lo, p.bits})
+		// the next number that has no bits but the free ones
+		var borrow uint64
+		n.lo, borrow = bits.Sub64(n.lo, free.lo, 0)
+		n.hi, _ = bits.Sub64(n.hi, free.hi, borrow)
+		n.hi, n.lo = n.hi&free.hi, n.lo&free.lo
+		if n.hi == 0 && n.lo == 0 {
+			return out, nil
+		}
+	}
+}
+
+// reach is the sources or the destinations of the rules.
+type reach struct {
+	rules []marks // the addresses that each rule takes
+	used  bool    // some rule does not take all
+	set   *vector
+}
+
+// reaches returns the addresses that the entries take.
+func (c *compiler) reaches() (src, dst *reach, err error) {
+	src, dst = &reach{rules: make([]marks, len(c.entries))}, &reach{rules: make([]marks, len(c.entries))}
+	for i := range c.entries {
+		e := &c.entries[i]
+		var from, to marks
+		if !e.tags() {
+			if from, to, err = c.addresses(e.Rule); err != nil {
+				return nil, nil, err
+			}
+		}
+		src.take(i, e.scope.src.and(from))
+		dst.take(i, e.scope.dst.and(to))
+	}
+	if src.used {
+		c.out.Dims |= 1 << DimSrc
+	}
+	if dst.used {
+		c.out.Dims |= 1 << DimDst
+	}
+	return src, dst, nil
+}
+
+func (s *reach) take(rule int, m marks) {
+	s.rules[rule] = m
+	s.used = s.used || m != nil
+}
+
+// networkBytes is what a network takes in the kernel's trie, and in a Program.
+const networkBytes = 160
+
+// A change is a rule whose mark at a network is another than that of the
+// network around it.
+type change struct {
+	prefix
+	rule uint32
+	dst  bool
+}
+
+// networks fills in the networks of a program.
+func (c *compiler) networks() error {
+	src, dst, err := c.reaches()
+	if err != nil {
+		return err
+	}
+	var changes []change
+	for i, s := range []*reach{src, dst} {
+		if !s.used {
+			continue
+		}
+		s.set = newVector(&c.sets, c.out.Groups)
+		for rule, m := range s.rules {
+			if m == nil || m[0].in {
+				s.set.flip(uint32(rule))
+			}
+			for j := 1; j < len(m); j++ {
+				changes = append(changes, change{m[j].prefix, uint32(rule), i == 1})
+			}
+			if len(changes)*networkBytes > maxProgram {
+				return errMemory
+			}
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.prefix) })
+	// IPv4's own network is always there: addresses of the two families are
+	// never in a network together
+	type enclosing struct {
+		prefix
+		changes []change
+	}
+	flip := func(changes []change) {
+		for _, ch := range changes {
+			if ch.dst {
+				dst.set.flip(ch.rule)
+			} else {
+				src.set.flip(ch.rule)
+			}
+		}
+	}
+	enter := func(p prefix) error {
+		n := Network{Address: p.bytes(), Bits: p.bits}
+		var err error
+		if src.used {
+			if n.Src, err = src.set.index(); err != nil {
+				return err
+			}
+		}
+		if dst.used {
+			if n.Dst, err = dst.set.index(); err != nil {
+				return err
+			}
+		}
+		c.out.Networks = append(c.out.Networks, n)
+		c.sets.other += networkBytes
+		return nil
+	}
+	if err := enter(everything); err != nil {
+		return err
+	}
+	var stack []enclosing
+	ipv4 := false
+	for len(changes) > 0 || !ipv4 {
+		next := allIPv4
+		if len(changes) > 0 && (ipv4 || changes[0].compare(allIPv4) <= 0) {
+			next = changes[0].prefix
+		}
+		ipv4 = ipv4 || next == allIPv4
+		n := 0
+		for n < len(changes) && changes[n].prefix == next {
+			n++
+		}
+		for len(stack) > 0 && !stack[len(stack)-1].contains(next) {
+			flip(stack[len(stack)-1].changes)
+			stack = stack[:len(stack)-1]
+		}
+		flip(changes[:n])
+		if err := enter(next); err != nil {
+			return err
+		}
+		stack = append(stack, enclosing{next, changes[:n]})
+		changes = changes[n:]
+	}
+	return nil
+}

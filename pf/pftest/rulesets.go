@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package pftest draws rulesets and packets for property tests.
+package pftest
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"bascule/pf"
+	"bascule/pf/reference"
+
+	"pgregory.net/rapid"
+)
+
+// Rulesets draws rulesets as the parser makes them: they keep the rules of
+// consistency of pfctl, and what has a default has its value. All positions are
+// zero. They have few names, addresses and ports, so that rules overlap.
+func Rulesets() *rapid.Generator[*pf.Ruleset] {
+	return rapid.Custom(func(t *rapid.T) *pf.Ruleset {
+		d := draw{T: t, files: new(int)}
+		rs := &pf.Ruleset{Options: d.options()}
+		if rs.Options.StatePolicy == pf.IfBound {
+			d.policy = pf.IfBound
+		}
+		d.body(rs, 2)
+		if d.seldom("load") {
+			load := pf.AnchorLoad{Name: one(d, "load", anchors...), File: "/etc/anchor", Ruleset: &pf.Ruleset{}}
+			d.policy = pf.DefaultPolicy // what the options say is not for it
+			d.body(load.Ruleset, 1)
+			rs.Loads = append(rs.Loads, load)
+		}
+		rs.Ether = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pf.EtherRule { return draw{T: t}.ether() }), 0, 4).Draw(t, "ether")
+		return rs
+	})
+}
+
+// Open returns the function of a [pf.Source] for the files that a ruleset names:
+// those of tables, and those that are loaded into anchors.
+func Open(rs *pf.Ruleset) func(name string) ([]byte, error) {
+	files := map[string]string{}
+	var collect func(*pf.Ruleset)
+	collect = func(rs *pf.Ruleset) {
+		for _, table := range rs.Tables {
+			var text strings.Builder
+			for _, e := range table.Entries {
+				if e.FromFile {
+					fmt.Fprintln(&text, e)
+				}
+			}
+			for i, name := range table.Files {
+				if files[name] = ""; i == 0 {
+					files[name] = text.String()
+				}
+			}
+		}
+		for _, r := range rs.Rules {
+			if r.Anchor != nil && r.Anchor.Body != nil {
+				collect(r.Anchor.Body)
+			}
+		}
+		for _, load := range rs.Loads {
+			files[load.File] = load.Ruleset.String()
+			collect(load.Ruleset)
+		}
+	}
+	collect(rs)
+	return func(name string) ([]byte, error) {
+		text, ok := files[name]
+		if !ok {
+			return nil, fs.ErrNotExist
+		}
+		return []byte(text), nil
+	}
+}
+
+// Ports are the ports that packets come and go by. Rules name them and their
+// groups.
+func Ports() []reference.Port {
+	return []reference.Port{
+		{Name: "em0", Groups: []string{"em", "uplink"}},
+		{Name: "em1", Groups: []string{"em"}},
+		{Name: "vm-1.100", Groups: []string{"vm"}},
+		{Name: "vm2", Groups: []string{"vm"}},
+		{Name: "1st"},   // begins with a digit
+		{Name: "quick"}, // a keyword
+	}
+}
+
+// Names and numbers that rules have.
+var (
+	tables     = []string{"bad", "good", "in", "two words"}
+	tags       = []string{"A", "B", "pass", "two words", "7", `"quoted"`, "it's", "é"}
+	labels     = []string{"a", "all of it", `said "no"`, "# no comment", "{ } , =", "'"}
+	anchors    = []string{"ftp", "wild", "two words", "in"}
+	ports      = []uint16{0, 22, 53, 80, 1024, 65535}
+	protocols  = []uint8{reference.ICMP, reference.IGMP, reference.TCP, reference.UDP, 47, reference.ICMPv6, 200}
+	icmpTypes  = []uint8{0, 3, 8, 9, 11, 42}
+	icmp6Types = []uint8{1, 3, 128, 129, 130, 135, 136, 143, 200}
+	icmpCodes  = []uint8{0, 1, 4, 77}
+	networks4  = prefixes("10.0.0.0/8", "10.0.0.0/24", "10.0.0.1/32", "10.0.0.2/32", "10.0.0.128/25", "192.0.2.0/24", "224.0.0.22/32", "128.0.0.0/1")
+	networks6  = prefixes("2001:db8::/32", "2001:db8::/64", "2001:db8::1/128", "2001:db8::2/128", "fe80::/10", "fe80::1/128", "ff02::16/128")
+)
+
+func prefixes(list ...string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, s := range list {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}
+
+// draw draws parts of rulesets.
+type draw struct {
+	*rapid.T
+	policy pf.StatePolicy // that rules have by default
+	files  *int           // how many there are: each table has its own, for Open
+}
+
+func one[T any](d draw, what string, from ...T) T { return rapid.SampledFrom(from).Draw(d.T, what) }
+
+// often and seldom say whether something is there.
+func (d draw) often(what string) bool  { return rapid.IntRange(0, 3).Draw(d.T, what) > 0 }
+func (d draw) seldom(what string) bool { return rapid.IntRange(0, 5).Draw(d.T, what) == 5 }
+
+func (d draw) number(what string, low, high uint32) uint32 {
+	return rapid.Uint32Range(low, high).Draw(d.T, what)
+}
+
+// body draws the tables and rules of a ruleset, with anchors so deep.
+func (d draw) body(rs *pf.Ruleset, depth int) {
+	for _, name := range tables {
+		if d.seldom("table " + name) {
+			rs.Tables = append(rs.Tables, d.table(name))
+		}
+	}
+	used := map[string]bool{} // names of bodies; no two may be the same
+	for range rapid.IntRange(0, 6).Draw(d.T, "rules") {
+		r := d.rule()
+		if depth > 0 && d.seldom("anchor") {
+			r = d.anchor(depth, used)
+		}
+		rs.Rules = append(rs.Rules, r)
+	}
+}
+
+func (d draw) table(name string) pf.Table {
+	t := pf.Table{Name: name, Persist: d.often("persist"), Const: d.seldom("const"), Counters: d.seldom("counters")}
+	if !d.often("given") {
+		return t
+	}
+	t.Given = true
+	if d.seldom("file") {
+		for range rapid.IntRange(1, 2).Draw(d.T, "files") {
+			*d.files++
+			t.Files = append(t.Files, fmt.Sprintf("/etc/%s %d", name, *d.files))
+		}
+	}
+	all := rapid.Permutation(slices.Concat(networks4, networks6)).Draw(d.T, "entries")
+	for _, prefix := range all[:rapid.IntRange(0, 5).Draw(d.T, "count")] {
+		t.Entries = append(t.Entries, pf.TableEntry{Not: d.seldom("not"), Prefix: prefix})
+	}
+	if t.Files != nil { // the rest is of the first
+		for i := rapid.IntRange(0, len(t.Entries)).Draw(d.T, "listed"); i < len(t.Entries); i++ {
+			t.Entries[i].FromFile = true
+		}
+	}
+	return t
+}
+
+// rule draws a rule that is no anchor.
+func (d draw) rule() pf.Rule {
+	r := pf.Rule{Action: one(d, "action", pf.Pass, pf.Block, pf.Match)}
+	d.conditions(&r)
+	if d.seldom("log") {
+		r.Log = pf.Logged | pf.Log(one(d, "log options", 0, pf.LogAll, pf.LogMatches, pf.LogUser, pf.LogAll|pf.LogMatches))
+		r.LogTo = one(d, "log to", "", "", "pflog1")
+	}
+	if d.seldom("label") {
+		r.Label = one(d, "label", labels...)
+	}
+	if d.seldom("set prio") {
+		r.SetPrio = [2]uint8{one[uint8](d, "set prio", 1, 4, 8), one[uint8](d, "set prio of ACKs", 1, 6, 8)}
+	}
+	switch r.Action {
+	case pf.Block:
+		d.answer(&r)
+	case pf.Pass:
+		d.state(&r)
+		r.AllowOpts = d.seldom("allow-opts")
+	}
+	if r.Action != pf.Match {
+		r.Once = d.seldom("once")
+	}
+	return r
+}
+
+// anchor draws the call of an anchor.
+func (d draw) anchor(depth int, used map[string]bool) pf.Rule {
+	r := pf.Rule{Action: pf.CallAnchor, Anchor: &pf.Anchor{}}
+	d.conditions(&r)
+	name := one(d, "anchor name", append([]string{""}, anchors...)...)
+	if used[name] {
+		name = ""
+	}
+	if name == "" || d.often("body") {
+		used[name] = name != ""
+		r.Anchor.Name, r.Anchor.Body = name, &pf.Ruleset{}
+		d.body(r.Anchor.Body, depth-1)
+		return r
+	}
+	r.Anchor.Name = one(d, "path", "", "/", "deep/") + name + one(d, "wildcard", "", "/*")
+	return r
+}
+
+// conditions draws what rules of all actions ask, and what they do with tags.
+func (d draw) conditions(r *pf.Rule) {
+	r.Direction = one(d, "direction", pf.Both, pf.In, pf.Out)
+	r.Quick = d.seldom("quick")
+	r.On = d.port("on")
+	if d.seldom("received") {
+		r.ReceivedOn = d.port("received-on")
+	}
+	r.Family = one(d, "family", 0, pf.Inet, pf.Inet, pf.Inet6)
+	if r.HasProto = d.often("has proto"); r.HasProto {
+		r.Proto = one(d, "proto", protocols...)
+		switch r.Proto { // each belongs to one family
+		case reference.ICMP:
+			r.Family = pf.Inet
+		case reference.ICMPv6:
+			r.Family = pf.Inet6
+		}
+	}
+	r.From.Not, r.From.Host = d.host(r.Family)
+	r.To.Not, r.To.Host = d.host(r.Family)
+	if r.Fragment = d.seldom("fragment"); !r.Fragment {
+		d.transport(r)
+	}
+	if r.HasTOS = d.seldom("tos"); r.HasTOS {
+		r.TOS = one[uint8](d, "tos", 0x10, 0x08, 0xb8)
+	}
+	if r.HasPrio = d.seldom("prio"); r.HasPrio {
+		r.Prio = one[uint8](d, "prio", 0, 3, 7)
+	}
+	if d.seldom("probability") {
+		percent := float64(rapid.IntRange(1, 10000).Draw(d.T, "probability")) / 100
+		r.Probability = percent / 100
+	}
+	if d.seldom("tag") {
+		r.Tag = one(d, "tag", tags...)
+	}
+	if d.seldom("tagged") {
+		r.Tagged, r.NotTagged = one(d, "tagged", tags...), rapid.Bool().Draw(d.T, "not tagged")
+	}
+}
+
+// transport draws what a rule asks of the header that follows IP's.
+func (d draw) transport(r *pf.Rule) {
+	if r.HasProto && (r.Proto == reference.TCP || r.Proto == reference.UDP) {
+		r.From.Port, r.To.Port = d.portCondition("source port"), d.portCondition("destination port")
+	}
+	if (!r.HasProto || r.Proto == reference.TCP) && d.seldom("flags") {
+		r.Flags.Of = uint8(d.number("flags of", 1, 255))
+		r.Flags.Set = r.Flags.Of & uint8(d.number("flags", 0, 255))
+	}
+	types := map[uint8][]uint8{reference.ICMP: icmpTypes, reference.ICMPv6: icmp6Types}[r.Proto]
+	if types != nil && d.often("icmp") {
+		r.HasICMP, r.ICMPType = true, one(d, "icmp type", types...)
+		if r.HasCode = d.seldom("code"); r.HasCode {
+			r.ICMPCode = one(d, "icmp code", icmpCodes...)
+		}
+	}
+}
+
+func (d draw) port(what string) pf.Interface {
+	names := []string{"", "", "", "", "any"}
+	for _, p := range Ports() {
+		names = append(append(names, p.Name), p.Groups...)
+	}
+	i := pf.Interface{Name: one(d, what, names...)}
+	i.Not = i.Name != "" && d.seldom("not on")
+	return i
+}
+
+func (d draw) portCondition(what string) pf.Port {
+	p := pf.Port{Op: pf.PortOp(one(d, what, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9))}
+	switch p.Op {
+	case pf.AnyPort:
+		return p
+	case pf.PortInside, pf.PortOutside, pf.PortRange:
+		i := rapid.IntRange(0, len(ports)-2).Draw(d.T, "low")
+		p.Lo, p.Hi = ports[i], ports[rapid.IntRange(i+1, len(ports)-1).Draw(d.T, "high")]
+	default:
+		p.Lo = one(d, "port", ports...)
+	}
+	return p
+}
+
+// host draws a host of a family, and whether it is negated.
+func (d draw) host(family pf.Family) (not bool, h pf.Host) {
+	networks := networks4
+	if family == pf.Inet6 {
+		networks = networks6
+	}
+	kinds := []pf.HostKind{pf.AnyHost, pf.AnyHost, pf.InTable, pf.Dynamic}
+	if family != 0 {
+		kinds = append(kinds, pf.Prefix, pf.Prefix, pf.Prefix, pf.Range)
+	}
+	if h.Kind = one(d, "host", kinds...); h.Kind == pf.AnyHost {
+		return false, h
+	}
+	prefix := one(d, "network", networks...)
+	switch h.Kind {
+	case pf.Prefix:
+		h.Addr, h.Bits = prefix.Addr(), prefix.Bits()
+	case pf.Range:
+		h.Addr = prefix.Addr()
+		h.Last = h.Addr.Next().Next()
+	case pf.InTable:
+		h.Name = one(d, "table", tables...)
+	case pf.Dynamic:
+		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24)
+		if d.seldom("mode") {
+			h.Modes = append(h.Modes, one(d, "mode", "network", "broadcast", "peer"))
+		}
+		if d.seldom("no aliases") {
+			h.Modes = append(h.Modes, "0")
+		}
+	}
+	return d.seldom("not"), h
+}
+
+// answer draws what a block rule answers.
+func (d draw) answer(r *pf.Rule) {
+	r.Return = one(d, "return", pf.ReturnDrop, pf.ReturnDrop, pf.ReturnAll, pf.ReturnICMP, pf.ReturnRST)
+	switch {
+	case r.Return == pf.ReturnRST && (!r.HasProto || r.Proto != reference.TCP):
+		r.Return = pf.ReturnDrop
+	case r.Return == pf.ReturnRST:
+		r.ReturnTTL = one[uint8](d, "ttl", 0, 64)
+	case r.Return == pf.ReturnICMP && d.often("code"):
+		if r.Family != pf.Inet6 {
+			r.ReturnICMP4 = pf.ICMPCode{Type: 3, Code: one[uint8](d, "return code", 0, 1, 77)}
+		}
+		if r.Family != pf.Inet {
+			r.ReturnICMP6 = pf.ICMPCode{Type: 1, Code: one[uint8](d, "return code of IPv6", 0, 1, 77)}
+		}
+	}
+}
+
+// state draws how a pass rule keeps state, and the flags that it then has.
+func (d draw) state(r *pf.Rule) {
+	r.State = one(d, "state", pf.NoState, pf.KeepState, pf.KeepState, pf.ModulateState, pf.SynproxyState)
+	tcp := !r.HasProto || r.Proto == reference.TCP
+	if !tcp && r.State != pf.NoState {
+		r.State = pf.KeepState
+	}
+	if r.State == pf.NoState {
+		return
+	}
+	if tcp && !r.Fragment && r.Flags.Of == 0 && d.often("flags by default") {
+		r.Flags = pf.TCPFlags{Set: pf.SYN, Of: pf.SYN | pf.ACK}
+	}
+	if d.seldom("state options") {
+		r.StateOpts = d.stateOptions()
+		if r.State != pf.KeepState {
+			r.StateOpts.Sloppy = false
+		}
+	}
+	if r.StateOpts.Policy == pf.DefaultPolicy {
+		r.StateOpts.Policy = d.policy
+	}
+}
+
+// stateOptions draws options with those that follow from others.
+func (d draw) stateOptions() pf.StateOptions {
+	o := pf.StateOptions{NoSync: d.seldom("no-sync"), Sloppy: d.seldom("sloppy"), Pflow: d.seldom("pflow")}
+	o.Policy = one(d, "policy", pf.DefaultPolicy, pf.Floating, pf.IfBound)
+	for _, name := range []pf.TimeoutName{pf.TCPFirst, pf.TCPTsdiff, pf.OtherMultiple, pf.SrcTrack} {
+		if d.seldom("timeout") {
+			o.Timeouts[name] = pf.Timeout{Given: true, Value: d.number("timeout", 1, 1000)}
+		}
+	}
+	if d.seldom("max") {
+		o.Max = d.number("max", 1, 1000)
+		o.Timeouts[pf.AdaptiveStart] = pf.Timeout{Given: true, Value: d.number("adaptive.start", 1, 100)}
+		o.Timeouts[pf.AdaptiveEnd] = pf.Timeout{Given: true, Value: d.number("adaptive.end", 100, 1000)}
+	}
+	o.SourceTrack = one(d, "source-track", pf.NoSourceTrack, pf.SourceTrackGlobal, pf.SourceTrackRule)
+	if o.SourceTrack != pf.NoSourceTrack && d.seldom("max-src-states") {
+		o.MaxSrcStates = d.number("max-src-states", 1, 100)
+	}
+	if o.SourceTrack != pf.SourceTrackRule {
+		return o
+	}
+	if d.often("max-src-nodes") {
+		o.MaxSrcNodes = d.number("max-src-nodes", 1, 100)
+	}
+	if d.often("max-src-conn") {
+		o.MaxSrcConn = d.number("max-src-conn", 1, 100)
+	}
+	if d.often("max-src-conn-rate") {
+		o.MaxSrcConnRate, o.MaxSrcConnSecs = d.number("connections", 1, 100), d.number("seconds", 1, 100)
+		o.Timeouts[pf.SrcTrack] = pf.Timeout{Given: true, Value: o.MaxSrcConnSecs + d.number("src.track", 0, 10)}
+	}
+	if (o.MaxSrcConn != 0 || o.MaxSrcConnRate != 0) && d.often("overload") {
+		o.Overload = one(d, "overload", tables...)
+		o.OverloadFlush = d.often("flush")
+		o.OverloadGlobal = o.OverloadFlush && d.often("global")
+	}
+	return o
+}
+
+func (d draw) ether() pf.EtherRule {
+	r := pf.EtherRule{
+		Action:    one(d, "action", pf.Pass, pf.Block),
+		Direction: one(d, "direction", pf.Both, pf.In, pf.Out),
+		Quick:     d.seldom("quick"),
+		On:        d.port("on"),
+		From:      d.mac(),
+		To:        d.mac(),
+	}
+	if r.HasProto = d.often("has proto"); r.HasProto {
+		r.Proto = one[uint16](d, "proto", 0x0800, 0x86dd, 0x0806, 0x88cc)
+	}
+	family := map[uint16]pf.Family{0x0800: pf.Inet, 0x86dd: pf.Inet6}[r.Proto]
+	if family != 0 && d.often("l3") {
+		r.L3FromNot, r.L3From = d.l3(family)
+		r.L3ToNot, r.L3To = d.l3(family)
+	}
+	if d.seldom("tag") {
+		r.Tag = one(d, "tag", tags...)
+	}
+	if d.seldom("tagged") {
+		r.Tagged, r.NotTagged = one(d, "tagged", tags...), rapid.Bool().Draw(d.T, "not tagged")
+	}
+	if d.seldom("label") {
+		r.Label = one(d, "label", labels...)
+	}
+	return r
+}
+
+// l3 draws a host that an ether rule can have.
+func (d draw) l3(family pf.Family) (not bool, h pf.Host) {
+	for {
+		if not, h = d.host(family); h.Kind == pf.AnyHost || h.Kind == pf.Prefix || h.Kind == pf.InTable {
+			return not, h
+		}
+	}
+}
+
+func (d draw) mac() pf.EtherHost {
+	var h pf.EtherHost
+	if !d.often("mac") {
+		return h
+	}
+	h.Not = d.seldom("not")
+	h.Mask = one(d, "mask", [6]byte{255, 255, 255, 255, 255, 255}, [6]byte{255, 255, 255}, [6]byte{255, 240}, [6]byte{0, 0, 0, 255, 255, 255})
+	for i, b := range []byte{0x02, 0xab, 0x10, 0, 0, byte(d.number("mac", 0, 3))} {
+		h.MAC[i] = b & h.Mask[i]
+	}
+	return h
+}
+
+// options draws options, in an order in which they can be set.
+func (d draw) options() pf.Options {
+	var o pf.Options
+	add := func(name string) bool {
+		if !d.seldom(name) {
+			return false
+		}
+		o.Order = append(o.Order, name)
+		return true
+	}
+	if add("skip") {
+		o.Skip = []pf.Interface{{Name: "em0"}, {Name: "quick"}, {Name: "vm"}}[:rapid.IntRange(1, 3).Draw(d.T, "skip on")]
+	}
+	if add("block-policy") {
+		o.BlockPolicy = one(d, "block-policy", pf.ReturnDrop, pf.ReturnAll)
+	}
+	if add("state-policy") {
+		o.StatePolicy = one(d, "state-policy", pf.Floating, pf.IfBound)
+	}
+	if add("state-defaults") {
+		defaults := d.stateOptions()
+		defaults.NoSync = true // without any option it cannot be set
+		o.StateDefaults = &defaults
+	}
+	if add("loginterface") {
+		o.LogInterface = one(d, "loginterface", "em0", "none", "quick")
+	}
+	if add("debug") {
+		o.Debug = one(d, "debug", "debug", "notice")
+	}
+	if add("reassemble") {
+		o.Reassemble = one(d, "reassemble", "yes", "no", "yes no-df")
+	}
+	if add("hostid") {
+		o.HostID = fmt.Sprintf("0x%08x", d.number("hostid", 1, 1<<32-1))
+	}
+	if add("fingerprints") {
+		o.Fingerprints = "/etc/pf.os"
+	}
+	if add("ruleset-optimization") {
+		o.RulesetOpt = one(d, "ruleset-optimization", "none", "basic", "profile")
+	}
+	if add("limit") {
+		for i := range o.Limits {
+			if i == 0 || d.seldom("limit") {
+				o.Limits[i] = pf.Limit{Given: true, Value: d.number("limit", 0, 1<<32-1)}
+			}
+		}
+	}
+	o.Order = rapid.Permutation(o.Order).Draw(d.T, "order")
+	// an optimization sets these timeouts, which may be set anew behind it
+	optimized := d.seldom("optimization")
+	if optimized {
+		o.Optimization = one(d, "optimization", "normal", "aggressive", "satellite")
+		o.Order = append(o.Order, "optimization")
+	}
+	if optimized || d.seldom("timeout") {
+		o.Order = append(o.Order, "timeout")
+		for i := range o.Timeouts {
+			if i == 0 || optimized && i <= int(pf.TCPTsdiff) || d.seldom("timeout") {
+				o.Timeouts[i] = pf.Timeout{Given: true, Value: d.number("timeout", 0, 1<<32-1)}
+			}
+		}
+	}
+	if len(o.Order) == 0 {
+		o.Order = nil
+	}
+	return o
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"bascule/pf"
+	"bascule/pf/pftest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+)
+
+// What is equal of rulesets but for where they were read.
+var equal = cmp.Options{
+	cmpopts.IgnoreTypes(pf.Pos{}),
+	cmpopts.EquateEmpty(),
+	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+}
+
+// What is printed parses to the same ruleset and is printed the same again.
+func TestPrintedParses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := pftest.Rulesets().Draw(t, "ruleset")
+		text := want.String()
+		got, err := pf.Parse("pf.conf", []byte(text), pf.Source{Open: pftest.Open(want)})
+		if err != nil {
+			t.Fatalf("%v\nin:\n%s", err, text)
+		}
+		if diff := cmp.Diff(want, got, equal); diff != "" {
+			t.Fatalf("(-drawn +parsed):\n%s\nof:\n%s", diff, text)
+		}
+		if again := got.String(); again != text {
+			t.Fatalf("(-first +second):\n%s", cmp.Diff(text, again))
+		}
+	})
+}
+
+// A rule alone is printed as in its ruleset.
+func TestRulePrintedAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rs := pftest.Rulesets().Draw(t, "ruleset")
+		rs.Options.StateDefaults = nil // which only the ruleset knows of
+		text := rs.String()
+		for i := range rs.Rules {
+			if s := rs.Rules[i].String(); !strings.Contains(text, s+"\n") {
+				t.Fatalf("%q is not in:\n%s", s, text)
+			}
+		}
+	})
+}
+
+// The text on the right is what OpenBSD's pfctl -nvf prints, ether aside.
+var printed = []struct{ in, want string }{
+	{`pass`, `pass all flags S/SA`},
+	{`pass all`, `pass all flags S/SA`},
+	{`block`, `block drop all`},
+	{`match`, `match all`},
+	{`pass keep state`, `pass all flags S/SA`},
+	{`pass flags any`, `pass all flags any`},
+	{`pass no state`, `pass all no state`},
+	{`pass proto udp`, `pass proto udp all`},
+	{`pass fragment`, `pass all fragment`},
+	{`pass flags /SFRA`, `pass all flags /FSRA`},
+	{`pass proto tcp flags FSRPAUEW/FSRPAUEW`, `pass proto tcp all flags FSRPAUEW/FSRPAUEW`},
+	{`block return in log quick on em0 inet proto tcp from <bad> to any port ssh`,
+		`block return in log quick on em0 inet proto tcp from <bad> to any port = 22`},
+	{`pass in on em0 inet proto udp from any to 10.0.0.1 port 1000:2000`,
+		`pass in on em0 inet proto udp from any to 10.0.0.1 port 1000:2000`},
+	{`pass proto tcp modulate state (max 9, max-src-conn 3, max-src-conn-rate 15/5, overload <bad> flush global)`,
+		`pass proto tcp all flags S/SA modulate state (max 9, source-track rule, max-src-conn 3, max-src-conn-rate 15/5, overload <bad> flush global, src.track 5)`},
+	{`pass proto tcp synproxy state (if-bound, tcp.first 5, no-sync)`,
+		`pass proto tcp all flags S/SA synproxy state (no-sync, if-bound, tcp.first 5)`},
+	{`pass keep state (sloppy, pflow, source-track, max-src-states 4)`,
+		`pass all flags S/SA keep state (source-track global, max-src-states 4, sloppy, pflow)`},
+	{`pass keep state (max-src-nodes 4 max-src-states 5)`,
+		`pass all flags S/SA keep state (source-track rule, max-src-states 5, max-src-nodes 4)`},
+	{`pass inet proto icmp icmp-type 8 code 0`, `pass inet proto icmp all icmp-type echoreq code 0`},
+	{`pass inet proto icmp icmp-type 3 code 4`, `pass inet proto icmp all icmp-type unreach code needfrag`},
+	{`pass inet6 proto icmp6 icmp6-type neighbradv`, `pass inet6 proto ipv6-icmp all icmp6-type neighbradv`},
+	{`pass inet6 proto icmp6 icmp6-type 99`, `pass inet6 proto ipv6-icmp all icmp6-type 99`},
+	{`pass proto 99`, `pass proto 99 all`},
+	{`pass proto gre`, `pass proto gre all`},
+	{`match tos lowdelay`, `match all tos 0x10`},
+	{`match prio 0 set prio 5`, `match all prio 0 set (prio 5)`},
+	{`match set prio (5, 6)`, `match all set (prio(5, 6))`},
+	{`block probability 50%`, `block drop all probability 50%`},
+	{`block probability 0.29`, `block drop all probability 29%`},
+	{`block probability 0.07%`, `block drop all probability 0.07%`},
+	{`block return-rst inet proto tcp`, `block return-rst inet proto tcp all`},
+	{`block return-rst(ttl 5) proto tcp`, `block return-rst(ttl 5) proto tcp all`},
+	{`block return-icmp`, `block return-icmp(port-unr, port-unr) all`},
+	{`block return-icmp inet`, `block return-icmp(port-unr) inet all`},
+	{`block return-icmp(host-unr, admin-unr)`, `block return-icmp(host-unr, admin-unr) all`},
+	{`block return-icmp6(admin-unr) inet6`, `block return-icmp6(admin-unr) inet6 all`},
+	{`block log (all, matches, to pflog3)`, `block drop log (all, matches, to pflog3) all`},
+	{`pass on ! em0`, `pass on ! em0 all flags S/SA`},
+	{`pass on any`, `pass on any all flags S/SA`},
+	{`pass on "quick"`, `pass on "quick" all flags S/SA`},
+	{`pass out received-on em1`, `pass out all received-on em1 flags S/SA`},
+	{`pass out !received-on em1`, `pass out all !received-on em1 flags S/SA`},
+	{`block from ! 10/8 to ! <t>`, `block drop inet from ! 10.0.0.0/8 to ! <t>`},
+	{`block from 10.0.0.5/24`, `block drop inet from 10.0.0.0/24 to any`},
+	{`block from 10.0.0.1 - 10.0.0.5`, `block drop inet from 10.0.0.1 - 10.0.0.5 to any`},
+	{`block to (em0:network:0)/24`, `block drop from any to (em0:network:0)/24`},
+	{`block inet6 to (em0)`, `block drop inet6 from any to (em0)`},
+	{`block from 2001:DB8:0:0::1`, `block drop inet6 from 2001:db8::1 to any`},
+	{`block from urpf-failed`, `block drop from urpf-failed to any`},
+	{`block proto udp to port != domain`, `block drop proto udp from any to any port != 53`},
+	{`block proto tcp from port 1024 >< 2048 to port 22 <> 23`, `block drop proto tcp from any port 1024 >< 2048 to any port 22 <> 23`},
+	{`block proto tcp to port <= 1024`, `block drop proto tcp from any to any port <= 1024`},
+	{`pass allow-opts once tag A label "x"`, `pass all flags S/SA allow-opts label "x" once tag A`},
+	{`pass !tagged "in"`, `pass all flags S/SA ! tagged "in"`},
+	{`pass label 'a "b"'`, `pass all flags S/SA label "a \"b\""`},
+	{`table <x> persist { 10.0.0.0/8, !10.1.1.1 }`, `table <x> persist { 10.0.0.0/8 !10.1.1.1 }`},
+	{`table <x> counters persist const`, `table <x> const persist counters`},
+	{`table <x> {}`, `table <x> { }`},
+	{`anchor "a/*" in on em0 proto tcp to port 80`, `anchor "a/*" in on em0 proto tcp from any to any port = 80`},
+	{"anchor a quick {\npass\nanchor {\nblock\n}\n}", "anchor \"a\" quick all {\n  pass all flags S/SA\n  anchor all {\n    block drop all\n  }\n}"},
+	{`set skip on lo0`, `set skip on { lo0 }`},
+	{`set block-policy return`, `set block-policy return`},
+	{`set timeout { tcp.first 5, frag 10 }`, "set timeout tcp.first 5\nset timeout frag 10"},
+	{`set optimization aggressive`, `set optimization aggressive`},
+	{"set optimization aggressive\nset timeout tcp.first 7", "set optimization aggressive\nset timeout tcp.first 7"},
+	{`set limit states 5`, `set limit states 5`},
+	{`set hostid 1`, `set hostid 0x00000001`},
+	{`set fingerprints "/etc/pf.os"`, `set fingerprints "/etc/pf.os"`},
+	{`set state-defaults pflow`, `set state-defaults pflow`},
+	{"set state-defaults pflow\npass keep state\npass", "set state-defaults pflow\npass all flags S/SA keep state\npass all flags S/SA keep state (pflow)"},
+	{"set state-policy if-bound\npass", "set state-policy if-bound\npass all flags S/SA keep state (if-bound)"},
+	{`ether block in quick on em0 proto 0x0806 from 02:00:00:00:00:01 to ! 02:ab:00:00:00:00/24`,
+		`ether block in quick on em0 proto 0x0806 from 02:00:00:00:00:01 to ! 02:ab:00:00:00:00/24`},
+	{`ether pass proto 0x0800 from 02:00:00:00:00:01&ff:00:00:00:00:ff l3 from 10.0.0.1 tag A`,
+		`ether pass proto 0x0800 from 02:00:00:00:00:01&ff:00:00:00:00:ff l3 from 10.0.0.1 to any tag A`},
+	{`ether block`, `ether block`},
+}
+
+func TestPrinted(t *testing.T) {
+	for _, test := range printed {
+		t.Run(test.in, func(t *testing.T) {
+			rs, err := pf.Parse("pf.conf", []byte(test.in+"\n"), pf.Source{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSuffix(rs.String(), "\n"); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+// The contents of a file are not printed, but its name; entries of a list are
+// before it.
+func TestTableOfFilePrinted(t *testing.T) {
+	open := func(string) ([]byte, error) { return []byte("10.0.0.1\n!10.0.0.2 # no\n"), nil }
+	rs, err := pf.Parse("pf.conf", []byte("table <x> file \"/etc/bad\" { 192.0.2.0/24 }\n"), pf.Source{Open: open})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `table <x> { 192.0.2.0/24 } file "/etc/bad"`
+	if got := rs.Tables[0].String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if n := len(rs.Tables[0].Entries); n != 3 {
+		t.Errorf("the table has %d entries, want 3", n)
+	}
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+// A Program is a ruleset as the datapath looks it up. Its numbers and layouts
+// are those of bpf/types.h, which says what they mean; the datapath's tests
+// compare the two.
+//
+// A rule has a number, its place among Rules. What a set of rules is, of one
+// value of one field, stands in Sets: for each group of 4096 rules the set of
+// the group's 64 words that are not zero, and where in Sets these words are.
+// The rules that match a packet are those that are in the sets of all its
+// fields.
+type Program struct {
+	Rules    []CompiledRule
+	Groups   uint32       // of GroupRules rules
+	Dims     uint32       // bit N: some rule has a condition on Dim N
+	Sets     []uint64     // sets of rules
+	Cells    []uint32     // Cells of them: where in Sets the set of a value is. Of dims that are not in Dims they are zero
+	Networks []Network    // prefixes, in ascending order, larger networks before those in them
+	Ports    [][16]uint64 // sets of slots: of received-on, and on of ether rules. They are referred to by their place + 1
+	Profiles []Profile
+	Ether    []CompiledEther
+	Asks     uint32 // Ask...
+	Anchors  []string
+	Source   []RuleRef // of each of Rules
+	// Timeouts are those of the ruleset, for what no rule gives others to.
+	Timeouts [TimeoutCount]uint32
+}
+
+// RuleRef is where a rule of a Program comes from. A rule in an anchor that is
+// called more than once is in the Program as often.
+type RuleRef struct {
+	Anchor string // path of its ruleset, "" for the main one
+	Index  int    // in the ruleset's Rules: its number in pfctl -vvsr
+	Rule   *Rule
+}
+
+// Network has the sets of rules that take an address that is in no longer
+// network. IPv4 is in ::ffff:0:0/96 (RFC 4291, 2.5.5.2).
+type Network struct {
+	Address  [16]byte
+	Bits     uint8
+	Src, Dst uint32 // in Sets
+}
+
+// CompiledRule is struct pf_rule.
+type CompiledRule struct {
+	Action       uint32 // as Action
+	Flags        uint32 // Rule...
+	End          uint32
+	Probability  uint32
+	Tag          uint32
+	Tagged       uint32
+	Max          uint32
+	MaxSrcNodes  uint32
+	MaxSrcStates uint32
+	MaxSrcConn   uint32
+	MaxSrcRate   uint32
+	MaxSrcSecs   uint32
+	Nr           uint16
+	Anchor       uint16 // in Program.Anchors
+	Received     uint16
+	SrcTable     uint8
+	DstTable     uint8
+	Overload     uint8
+	Profile      uint8 // in Program.Profiles
+	Priority     uint8
+	Answer       uint8 // Answer...
+	TTL          uint8
+	LogTo        uint8
+	ICMP4        [2]uint8
+	ICMP6        [2]uint8
+}
+
+// Profile is struct pf_profile.
+type Profile struct {
+	Timeout  [TimeoutCount]uint32
+	Priority [2]uint8
+	Pad      uint16
+}
+
+// CompiledEther is struct pf_ether. Program.Ether has the main ruleset's rules
+// in their order.
+type CompiledEther struct {
+	Src, SrcMask uint64
+	Dst, DstMask uint64
+	Action       uint32
+	Flags        uint32 // Ether...
+	Tag          uint32
+	Tagged       uint32
+	Type         uint16 // as in a frame
+	Ports        uint16
+	Pad          uint32
+	L3           [2]EtherPrefix
+	Table        [2]uint8
+	Pad2         [6]uint8
+}
+
+// EtherPrefix is struct pf_prefix.
+type EtherPrefix struct {
+	Bits    uint32
+	Address [16]byte
+}
+
+// The limits of what the datapath looks up.
+const (
+	MaxRules    = 65534
+	GroupRules  = 4096
+	MaxTables   = 64
+	MaxProfiles = 256
+	MaxPorts    = 1024 // slots
+)
+
+const groupWords = GroupRules / 64
+
+// The fields of a packet that are looked up (enum pf_dim).
+const (
+	DimPort = iota
+	DimProto
+	DimSrc
+	DimDst
+	DimSport
+	DimDport
+	DimFlags
+	DimTOS
+	Dims
+)
+
+// The cells of the values of fields (enum pf_cell).
+const (
+	CellPort         = 0
+	CellProto        = CellPort + 2*MaxPorts
+	CellFlags        = CellProto + 512
+	CellFlagsOther   = CellFlags + 256
+	CellFlagsUnknown = CellFlagsOther + 1
+	CellTOS          = CellFlagsUnknown + 1
+	CellSport        = CellTOS + 512
+	CellSportOther   = CellSport + 65536
+	CellSportUnknown = CellSportOther + 1
+	CellDport        = CellSportUnknown + 1
+	CellICMP4        = CellDport + 65536
+	CellICMP6        = CellICMP4 + 65536
+	CellDportOther   = CellICMP6 + 65536
+	CellDportUnknown = CellDportOther + 1
+	Cells            = CellDportUnknown + 1
+)
+
+// Skip is in the cells of ports where pf is not asked.
+const Skip = ^uint32(0)
+
+// The flags of a CompiledRule (enum pf_rule_flag). RuleNotSrcTable and
+// RuleNotDstTable also negate no-route and urpf-failed, which stand where a
+// table would.
+const (
+	RuleLog = 1 << iota
+	RuleLogAll
+	RuleLogMatches
+	RuleNotTagged
+	RuleNotSrcTable
+	RuleNotDstTable
+	RuleNotReceived
+	RuleAllowOpts
+	RuleKeep
+	RuleModulate
+	RuleSynproxy
+	RuleSloppy
+	RuleIfBound
+	RuleTrackRule
+	RuleTrackGlobal
+	RuleFlush
+	RuleFlushGlobal
+	RuleOnce
+	RuleSrcNoRoute
+	RuleDstNoRoute
+	RuleSrcURPFFailed
+)
+
+// What a block answers (enum pf_return).
+const (
+	AnswerNothing = iota
+	AnswerRST
+	AnswerICMP
+	AnswerBoth
+)
+
+// What some rule asks for (enum pf_ask).
+const (
+	AskRoute = 1 << iota
+	AskPriority
+	AskTag
+	AskRandom
+	AskOnce
+	AskReceived
+	AskEtherL3
+)
+
+// The flags of a CompiledEther (enum pf_ether_flag).
+const (
+	EtherIn = 1 << iota
+	EtherOut
+	EtherQuick
+	EtherNotSrc
+	EtherNotDst
+	EtherNotL3Src
+	EtherNotL3Dst
+	EtherNotTagged
+)

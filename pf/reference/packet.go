@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package reference
+
+import (
+	"net/netip"
+	"slices"
+
+	"bascule/pf"
+)
+
+// Packet is what rules ask of a packet of IPv4 or IPv6.
+type Packet struct {
+	Direction  pf.Direction // In or Out
+	Port       Port         // by which it comes in or goes out
+	ReceivedOn Port         // by which it came in; zero if the host sends it
+	Prio       uint8        // of its VLAN tag
+	Family     pf.Family    // Inet or Inet6
+	Src, Dst   netip.Addr
+	Proto      uint8 // IP protocol number; of IPv6 what follows the extension headers
+	TOS        uint8 // IPv6: the traffic class
+	Fragment   Fragment
+	// the rest but the tag is zero where the packet has no such thing
+	SrcPort, DstPort   uint16
+	Flags              uint8 // of TCP
+	ICMPType, ICMPCode uint8
+	RouterAlert        bool   // has the option router alert
+	Options            bool   // has other IPv4 options, or an IPv6 hop-by-hop, destination options or routing header
+	Tag                string // that a MAC rule gave it
+}
+
+// Port is a port of the bridge and the groups that it is in.
+type Port struct {
+	Name   string
+	Groups []string
+}
+
+// Fragment says what of a packet this is.
+type Fragment uint8
+
+// The kinds of fragments. A LaterFragment has no ports, flags or ICMP type.
+const (
+	Whole Fragment = iota
+	FirstFragment
+	LaterFragment
+)
+
+// The protocols whose packets have more to ask.
+const (
+	ICMP   = 1
+	IGMP   = 2
+	TCP    = 6
+	UDP    = 17
+	ICMPv6 = 58
+)
+
+// multicastListener reports whether the packet is of IGMP or MLD, whose
+// packets have the router alert (RFC 2236, RFC 3810).
+func (p *Packet) multicastListener() bool {
+	if p.Family == pf.Inet {
+		return p.Proto == IGMP
+	}
+	return p.Proto == ICMPv6 && p.Fragment != LaterFragment && slices.Contains([]uint8{130, 131, 132, 143}, p.ICMPType)
+}
+
+// answer reports whether the packet is ICMP's answer to a question: a rule that
+// keeps state leaves it to the state of the question.
+func (p *Packet) answer() bool {
+	switch {
+	case p.Fragment == LaterFragment:
+		return false
+	case p.Family == pf.Inet && p.Proto == ICMP:
+		// to echo, router solicitation, timestamp, information, mask, where-are-you and registration
+		return slices.Contains([]uint8{0, 9, 14, 16, 18, 34, 36}, p.ICMPType)
+	case p.Family == pf.Inet6 && p.Proto == ICMPv6:
+		// to echo, who-are-you and mtrace
+		return slices.Contains([]uint8{129, 140, 200}, p.ICMPType)
+	}
+	return false
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package reference tries rules on a packet one by one, as pf_match_rule() of
+// OpenBSD's pf does, without states. It is plain rather than fast: it is what
+// the compiler and the datapath are compared with.
+package reference
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"bascule/pf"
+)
+
+// Evaluator has rules and what they ask about other than the packet. It
+// remembers which `once` rules were used.
+type Evaluator struct {
+	Rules *pf.Ruleset
+	// Anchors are the rulesets of anchors without a body, by path: "ftp" or
+	// "ftp/1". A name in a rule is relative to the anchor that the rule is in,
+	// unless it begins with a slash. An anchor without a name is called _N, N
+	// being the index of its call. None may call itself.
+	Anchors map[string]*pf.Ruleset
+	// Tables are the contents of tables by the path of their anchor and their
+	// name, "bad" or "ftp/bad". What is not here has its definition's entries.
+	Tables map[string][]pf.TableEntry
+	// Addresses returns the addresses of a port in a rule. Nil: there are none.
+	Addresses func(name string, modes []string) []netip.Prefix
+	// Draw returns a number of 0 <= x < 1 for a rule with a probability, which
+	// matches if that is above x. Nil: always 0.
+	Draw func(*pf.Rule) float64
+
+	used map[*pf.Rule]bool
+}
+
+// Result is what becomes of a packet.
+type Result struct {
+	Action   pf.Action  // Pass or Block
+	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
+	IPOption bool       // Rule passes it, but it has IP options and Rule is without allow-opts
+	Matches  []*pf.Rule // match rules that applied, in their order
+	Tag      string     // empty: none
+	SetPrio  [2]uint8   // as in pf.Rule: of Rule, or of the last of Matches that sets it
+	Log      []Logged
+}
+
+// Logged says that a packet is logged with a rule: because of that rule, or of
+// a match rule before it with `log (matches)`.
+type Logged struct {
+	Rule, By *pf.Rule
+}
+
+// Evaluate tries the rules on a packet.
+func (e *Evaluator) Evaluate(p *Packet) Result {
+	w := walk{Evaluator: e, Packet: p, tables: map[string][]pf.TableEntry{}}
+	w.tag = p.Tag
+	w.ruleset(e.Rules, "", false)
+
+	r := Result{Rule: w.rule, Matches: w.matches, Tag: w.tag, SetPrio: w.prio, Log: w.log}
+	allowed := false
+	if w.rule != nil {
+		r.Action = w.rule.Action
+		allowed = w.rule.AllowOpts
+		if w.rule.SetPrio[0] != 0 {
+			r.SetPrio = w.rule.SetPrio
+		}
+		if w.rule.Log != 0 {
+			r.Log = append(r.Log, Logged{w.rule, w.rule})
+		}
+	}
+	if r.Action == pf.Pass && !allowed && (p.Options || p.RouterAlert && !p.multicastListener()) {
+		r.Action, r.IPOption = pf.Block, true
+	}
+	return r
+}
+
+// walk is one evaluation.
+type walk struct {
+	*Evaluator
+	*Packet
+	rule    *pf.Rule // the last that matched
+	matches []*pf.Rule
+	tag     string
+	prio    [2]uint8
+	log     []Logged
+	tables  map[string][]pf.TableEntry // definitions that were met
+}
+
+// ruleset tries the rules of the ruleset at a path. Where it is not known
+// whether the packet is one for the anchor, only its block rules match. It
+// reports whether a pass or block rule matched, and whether no more rules are
+// to be tried.
+func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bool) {
+	for i := range rs.Tables {
+		w.tables[path.Join(at, rs.Tables[i].Name)] = rs.Tables[i].Entries
+	}
+	for i := range rs.Rules {
+		r := &rs.Rules[i]
+		unsure := unsure
+		switch w.matchesRule(r, at) {
+		case no:
+			continue
+		case maybe:
+			unsure = true
+		}
+		if unsure && (r.Action == pf.Pass || r.Action == pf.Match) {
+			continue
+		}
+		if r.Tag != "" && !(unsure && r.Action == pf.CallAnchor) {
+			w.tag = r.Tag
+		}
+		if r.Action == pf.CallAnchor {
+			inside, end := w.anchor(r, at, i, unsure)
+			matched = matched || inside
+			if end || inside && r.Quick {
+				return matched, true
+			}
+			continue
+		}
+		w.apply(r)
+		matched = matched || r.Action != pf.Match
+		if r.Quick {
+			return matched, true
+		}
+	}
+	return matched, false
+}
+
+// apply does what a rule does when it is met. Whether it decides is known only
+// at the end.
+func (w *walk) apply(r *pf.Rule) {
+	if r.Once {
+		if w.used == nil {
+			w.used = map[*pf.Rule]bool{}
+		}
+		w.used[r] = true
+	}
+	if r.Action == pf.Match {
+		w.matches = append(w.matches, r)
+		if r.SetPrio[0] != 0 {
+			w.prio = r.SetPrio
+		}
+		if r.Log != 0 {
+			w.log = append(w.log, Logged{r, r})
+		}
+	} else {
+		w.rule = r
+	}
+	if r.Log&pf.LogMatches == 0 { // such a rule is logged by itself
+		for _, m := range w.matches {
+			if m.Log&pf.LogMatches != 0 {
+				w.log = append(w.log, Logged{r, m})
+			}
+		}
+	}
+}
+
+// anchor tries the rules of an anchor, or of all that are directly below it.
+func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, stop bool) {
+	name := r.Anchor.Name
+	if name == "" {
+		name = fmt.Sprint("_", index)
+	}
+	name, wildcard := strings.CutSuffix(name, "/*")
+	if name == "*" {
+		name, wildcard = "", true
+	}
+	if !strings.HasPrefix(name, "/") {
+		name = path.Join("/", at, name)
+	}
+	called := strings.TrimPrefix(path.Clean(name), "/")
+	if r.Anchor.Body != nil {
+		return w.ruleset(r.Anchor.Body, called, unsure)
+	}
+	if !wildcard {
+		if rs := w.Anchors[called]; rs != nil {
+			return w.ruleset(rs, called, unsure)
+		}
+		return false, false
+	}
+	var children []string
+	for child := range w.Anchors {
+		if dir, _ := path.Split(child); strings.TrimSuffix(dir, "/") == called {
+			children = append(children, child)
+		}
+	}
+	slices.Sort(children)
+	for _, child := range children {
+		inside, end := w.ruleset(w.Anchors[child], child, unsure)
+		matched = matched || inside
+		if end {
+			return matched, true
+		}
+	}
+	return matched, false
+}
+
+// verdict is whether a packet is one for a rule.
+type verdict uint8
+
+const (
+	no verdict = iota
+	yes
+	maybe // of a fragment that does not have what the rule asks about
+)
+
+// matchesRule tries the conditions of a rule, in pf's order.
+func (w *walk) matchesRule(r *pf.Rule, at string) verdict {
+	if w.used[r] ||
+		r.On.Name != "" && !w.isOn(r.On, w.Port) ||
+		r.Direction != pf.Both && r.Direction != w.Direction ||
+		r.Family != 0 && r.Family != w.Family ||
+		r.HasProto && r.Proto != w.Proto ||
+		!w.isHost(r.From, w.Src, at) ||
+		!w.isHost(r.To, w.Dst, at) {
+		return no
+	}
+	transport := w.transport(r)
+	if transport == no ||
+		r.Fragment && w.Fragment == Whole ||
+		r.HasTOS && r.TOS != w.TOS ||
+		r.Probability != 0 && w.draw(r) >= r.Probability ||
+		r.Tagged != "" && (r.Tagged == w.tag) == r.NotTagged ||
+		r.ReceivedOn.Name != "" && !w.isOn(r.ReceivedOn, w.ReceivedOn) ||
+		r.HasPrio && r.Prio != w.Prio {
+		return no
+	}
+	return transport
+}
+
+// transport tries what a rule asks of the header that follows IP's.
+func (w *walk) transport(r *pf.Rule) verdict {
+	asksPorts := r.From.Port.Op != pf.AnyPort || r.To.Port.Op != pf.AnyPort
+	asksFlags := r.Flags.Of != 0 && w.Proto == TCP
+	if w.Fragment == LaterFragment {
+		if asksPorts || asksFlags || r.HasICMP {
+			return maybe
+		}
+		return yes
+	}
+	if asksFlags && w.Flags&r.Flags.Of != r.Flags.Set ||
+		asksPorts && !(isPort(r.From.Port, w.SrcPort) && isPort(r.To.Port, w.DstPort)) ||
+		r.HasICMP && r.ICMPType != w.ICMPType ||
+		r.HasCode && r.ICMPCode != w.ICMPCode ||
+		r.State != pf.NoState && !r.StateOpts.Sloppy && w.answer() {
+		return no
+	}
+	return yes
+}
+
+func (w *walk) draw(r *pf.Rule) float64 {
+	if w.Draw == nil {
+		return 0
+	}
+	return w.Draw(r)
+}
+
+func (w *walk) isOn(i pf.Interface, port Port) bool {
+	is := port.Name != "" && (i.Name == "any" || i.Name == port.Name || slices.Contains(port.Groups, i.Name))
+	return is != i.Not
+}
+
+// isHost reports whether an address is one of an endpoint. On a bridge every
+// address has a route, and none came the wrong way.
+func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
+	h := e.Host
+	var is bool
+	switch h.Kind {
+	case pf.AnyHost:
+		is = true
+	case pf.Prefix, pf.Range:
+		if h.Addr.Is4() != a.Is4() {
+			return false // not to be negated: pf gives the rule the family of its address
+		}
+		if h.Kind == pf.Prefix {
+			is = netip.PrefixFrom(h.Addr, h.Bits).Contains(a)
+		} else {
+			is = h.Addr.Compare(a) <= 0 && a.Compare(h.Last) <= 0
+		}
+	case pf.InTable:
+		is = contains(w.table(at, h.Name), a)
+	case pf.Dynamic:
+		if w.Addresses == nil {
+			break
+		}
+		for _, prefix := range w.Addresses(h.Name, h.Modes) {
+			if h.Bits >= 0 {
+				prefix = netip.PrefixFrom(prefix.Addr(), min(h.Bits, prefix.Addr().BitLen()))
+			}
+			is = is || prefix.Contains(a)
+		}
+	}
+	return is != e.Not
+}
+
+// table returns the contents of a table: of the anchor's, or else of the main
+// ruleset's.
+func (w *walk) table(at, name string) []pf.TableEntry {
+	for _, p := range []string{path.Join(at, name), name} {
+		if entries, ok := w.Tables[p]; ok {
+			return entries
+		}
+		if entries, ok := w.tables[p]; ok {
+			return entries
+		}
+	}
+	return nil
+}
+
+// contains reports whether an address is in a table: its narrowest entry says.
+func contains(table []pf.TableEntry, a netip.Addr) bool {
+	in, bits := false, -1
+	for _, e := range table {
+		if e.Prefix.Contains(a) && e.Prefix.Bits() > bits {
+			in, bits = !e.Not, e.Prefix.Bits()
+		}
+	}
+	return in
+}
+
+func isPort(p pf.Port, port uint16) bool {
+	switch p.Op {
+	case pf.PortEqual:
+		return port == p.Lo
+	case pf.PortNotEqual:
+		return port != p.Lo
+	case pf.PortLess:
+		return port < p.Lo
+	case pf.PortAtMost:
+		return port <= p.Lo
+	case pf.PortGreater:
+		return port > p.Lo
+	case pf.PortAtLeast:
+		return port >= p.Lo
+	case pf.PortInside:
+		return p.Lo < port && port < p.Hi
+	case pf.PortOutside:
+		return port < p.Lo || port > p.Hi
+	case pf.PortRange:
+		return p.Lo <= port && port <= p.Hi
+	}
+	return true
+}
