@@ -182,5 +182,9 @@ static __always_inline u32 ones(u64 x)
 /* The lowest bit that is set. */
 static __always_inline u32 first_bit(u64 x)
 {
-	return ones((x & -x) - 1);
+	u64 lowest = x & -x;
+
+	/* else clang looks the answer up, in a table where the configuration is */
+	asm("" : "+r"(lowest));
+	return ones(lowest - 1);
 }

@@ -88,11 +88,7 @@ enum pf_look {
 enum {
 	ICMP_ECHOREPLY = 0,
 	ICMP_ECHO = 8,
-	ICMP_TIMESTAMP = 13,
-	ICMP_TIMESTAMPREPLY = 14,
-	ICMP_INFO_REQUEST = 15,
-	ICMP_INFO_REPLY = 16,
-	ICMP_ADDRESS = 17,
+	ICMP_TIMESTAMP = 13, /* then its answer, information, address mask */
 	ICMP_ADDRESSREPLY = 18,
 	ICMPV6_ECHO_REQUEST = 128,
 	ICMPV6_ECHO_REPLY = 129,
@@ -139,20 +135,11 @@ known:
 /* A query of ICMP and its answer are of one kind: the type of the query. 0: neither. */
 static __always_inline u32 pf_icmp_query(u32 type)
 {
-	switch (type) {
-	case ICMP_ECHO:
-	case ICMP_ECHOREPLY:
+	if (type == ICMP_ECHO || type == ICMP_ECHOREPLY)
 		return ICMP_ECHO;
-	case ICMP_TIMESTAMP:
-	case ICMP_TIMESTAMPREPLY:
-		return ICMP_TIMESTAMP;
-	case ICMP_INFO_REQUEST:
-	case ICMP_INFO_REPLY:
-		return ICMP_INFO_REQUEST;
-	case ICMP_ADDRESS:
-	case ICMP_ADDRESSREPLY:
-		return ICMP_ADDRESS;
-	}
+	/* the other queries are odd, and their answers the next number */
+	if (type >= ICMP_TIMESTAMP && type <= ICMP_ADDRESSREPLY)
+		return (type - 1) | 1;
 	return 0;
 }
 

@@ -345,7 +345,7 @@ func TestPatchBudget(t *testing.T) {
 		budget uint32
 	}{
 		{"plain", func(*Config) {}, 7200},
-		{"VLANs", func(c *Config) { c.Flags, c.VlanProto = uint32(BridgeVLANs|BridgeQinQ), typeVLAN }, 11500},
+		{"VLANs", func(c *Config) { c.Flags, c.VlanProto = uint32(BridgeVLANs|BridgeQinQ), typeVLAN }, 13500},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
