@@ -16,6 +16,12 @@
 struct flooded {
 	struct frame f;
 	struct verdict v;
+	u32 last; /* the port that takes the frame itself; the others take copies */
+	u32 last_tag; /* for it */
+	u32 has; /* the tag that the frame has now */
+	/* the ports of a VLAN that are still to be looked at */
+	u32 base; /* slot of the first bit of word */
+	u64 word;
 };
 
 struct {
@@ -28,12 +34,6 @@ struct {
 struct flood {
 	struct __sk_buff *skb;
 	struct flooded *what;
-	u32 last; /* the port that takes the frame itself; the others take copies */
-	u32 last_tag; /* for it */
-	u32 has; /* the tag that the frame has now */
-	/* the ports of a VLAN that are still to be looked at */
-	u32 base; /* slot of the first bit of word */
-	u64 word;
 };
 
 static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
@@ -66,16 +66,16 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 /* Sends a copy to the last port that was found; by a patch cable, when the flood is over. */
 static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
 {
-	const volatile struct port *p = port_at(flood->last);
+	const volatile struct port *p = port_at(flood->what->last);
 
 	if (on(FEATURES_SEND)) {
-		if (!prepare_skb(skb, &flood->what->f, &flood->what->v, flood->last, flood->has,
-				 flood->last_tag))
+		if (!prepare_skb(skb, &flood->what->f, &flood->what->v, flood->what->last,
+				 flood->what->has, flood->what->last_tag))
 			return;
-		flood->has = flood->last_tag;
+		flood->what->has = flood->what->last_tag;
 		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
 			if (patch_queue(skb, p->peer_endpoint))
-				count_tx(flood->last, flood->what->f.len);
+				count_tx(flood->what->last, flood->what->f.len);
 			else
 				drop_note(skb, flood->what->v.in, capture_vlans(&flood->what->v),
 					  DROP_PATCH_LOOP);
@@ -83,7 +83,7 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 		}
 	}
 	bpf_clone_redirect(skb, p->ifindex, 0);
-	count_tx(flood->last, flood->what->f.len);
+	count_tx(flood->what->last, flood->what->f.len);
 }
 
 /* That ports do not reach each other is no fault of the frame. */
@@ -104,7 +104,7 @@ static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *f
 	if (reason) {
 		if (!flood_unreachable(reason))
 			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
-	} else if (!flood->last) {
+	} else if (!flood->what->last) {
 		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	}
 }
@@ -144,10 +144,10 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 			count_drop(v->in, reason);
 		return;
 	}
-	if (flood->last)
+	if (flood->what->last)
 		flood_copy(skb, flood);
-	flood->last = slot;
-	flood->last_tag = tag_with_priority(f, tag);
+	flood->what->last = slot;
+	flood->what->last_tag = tag_with_priority(f, tag);
 }
 
 /* Slot 0 is no port's; without it a bridge that has none would loop over nothing, for which
@@ -166,16 +166,16 @@ static long flood_member(u32 n, struct flood *flood)
 
 	if (!row)
 		return 1;
-	if (!flood->word) {
-		flood->base += 64;
-		if (flood->base >= cfg.slots || flood->base >= MAX_PORTS)
+	if (!flood->what->word) {
+		flood->what->base += 64;
+		if (flood->what->base >= cfg.slots || flood->what->base >= MAX_PORTS)
 			return 1;
-		flood->word = row->reach[flood->base / 64 & (PORT_WORDS - 1)];
+		flood->what->word = row->reach[flood->what->base / 64 & (PORT_WORDS - 1)];
 		return 0;
 	}
-	bit = first_bit(flood->word);
-	flood->word &= flood->word - 1;
-	flood_port(flood, flood->base + bit);
+	bit = first_bit(flood->what->word);
+	flood->what->word &= flood->what->word - 1;
+	flood_port(flood, flood->what->base + bit);
 	return 0;
 }
 
@@ -184,13 +184,16 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 				     struct verdict *v, struct trip *t)
 {
 	u32 zero = 0;
-	struct flood flood = {.skb = skb, .has = f->outer};
+	struct flood flood = {.skb = skb};
 
 	flood.what = bpf_map_lookup_elem(&floods, &zero);
 	if (!flood.what)
 		return TC_ACT_SHOT;
 	flood.what->f = *f;
 	flood.what->v = *v;
+	flood.what->last = 0;
+	flood.what->has = f->outer;
+	flood.what->word = 0;
 
 	if (on(FEATURE_PATCH) && !t) {
 		t = trip_start();
@@ -198,7 +201,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 			return TC_ACT_SHOT;
 	}
 	if (on(FEATURE_VLANS)) {
-		flood.base = -64;
+		flood.what->base = -64;
 		bpf_loop(cfg.slots + PORT_WORDS + 1, flood_member, &flood, 0);
 	} else {
 		bpf_loop(cfg.slots, flood_slot, &flood, 0);
@@ -206,21 +209,22 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
 		return TC_ACT_OK;
-	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.last)->flags & PORT_PATCH))) {
-		if (flood.last)
+	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->flags & PORT_PATCH))) {
+		if (flood.what->last)
 			flood_copy(skb, &flood);
 		else
 			drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
-	if (!flood.last) {
+	if (!flood.what->last) {
 		drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
-	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, flood.last, flood.has, flood.last_tag))
+	if (on(FEATURES_SEND) &&
+	    !prepare_skb(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag))
 		return TC_ACT_SHOT;
-	count_tx(flood.last, f->len);
-	return bpf_redirect(port_at(flood.last)->ifindex, 0);
+	count_tx(flood.what->last, f->len);
+	return bpf_redirect(port_at(flood.what->last)->ifindex, 0);
 }
 
 struct flood_xdp {

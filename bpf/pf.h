@@ -65,6 +65,16 @@ static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf
 	return !pf_forward(p, s) || (port && !flood);
 }
 
+/* The priority that the frame's outer tag has (802.1Q 6.9.3), else that of the kernel's queues. */
+static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *data_end)
+{
+	if (skb->vlan_present)
+		return skb->vlan_tci >> 13 & 7;
+	if (data + ETHER_HEADER + ETHER_TAG <= data_end && type_is_tag(*(u16 *)(data + 12)))
+		return *(u8 *)(data + ETHER_HEADER) >> 5;
+	return skb->priority & 7;
+}
+
 /*
  * Reads the packet and looks for its connection; nothing is changed but this
  * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
@@ -89,6 +99,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 		if (reason)
 			return PF_LOOK_REFUSE | reason << 8;
 	}
+	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
+		p->priority = pf_priority(h->ctx, data, data_end);
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
 	p->rule[0] = p->rule[1] = 0;
@@ -271,6 +283,8 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	case PF_LOOK_STATE:
 		return pf_follow(h, f, v, now);
 	case PF_LOOK_JUDGE:
+		if (cfg.pf.asks & PF_ASK_ROUTE)
+			pf_source_elsewhere(h->ctx, v->in);
 		return pf_ask_rules(h->ctx, v->in, 0, v->in);
 	}
 	return 0;

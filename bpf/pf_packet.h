@@ -45,6 +45,7 @@ struct pf_packet {
 	/* what has been judged of it */
 	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
 	u32 tag;
+	u32 routes; /* enum pf_rule_flag about routes that hold */
 	u8 made; /* a state has been made */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */

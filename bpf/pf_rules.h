@@ -3,6 +3,7 @@
 /* Which rule of pf a packet gets; see struct pf_set for how it is found. */
 #pragma once
 
+#include "binding.h"
 #include "pf_state.h"
 
 /* The sets of rules that take each value of a field: places in pf_sets. */
@@ -92,7 +93,6 @@ struct pf_walk {
 	u32 end; /* nor those from this on */
 	u32 rule; /* number + 1 of the last that passes or blocks */
 	u32 received; /* slot of the port it came in by */
-	u32 routes; /* enum pf_rule_flag of PF_ROUTE_FLAGS that hold */
 	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
 	u32 matched;
 	struct pf_prefix prefix; /* an address that is looked up */
@@ -194,7 +194,7 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 		return false;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
 		return false;
-	if ((cfg.pf.asks & PF_ASK_ROUTE) && (r->flags & PF_ROUTE_FLAGS & ~w->routes))
+	if ((cfg.pf.asks & PF_ASK_ROUTE) && (r->flags & PF_ROUTE_FLAGS & ~p->routes))
 		return false;
 	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
 	    bpf_get_prandom_u32() >= r->probability)
@@ -356,9 +356,37 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 	w->skip = 0;
 	w->end = cfg.pf.rules;
 	w->received = received;
-	w->routes = 0;
 	pf_enter_group(w);
 	return true;
+}
+
+/*
+ * Notes whether the packet's source is bound to another station or port than it
+ * comes from. A switch routes nothing: this is its urpf-failed, and no-route
+ * never holds.
+ */
+__noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
+{
+	struct pf_packet *p = pf_packet();
+	struct binding_key key = {};
+	struct binding *b;
+	u64 src = 0;
+
+	if (!on(FEATURE_PF_RULES) || !p)
+		return 0;
+	p->routes = 0;
+	key.vlan = p->key.vlan;
+	key.type = p->family == 6 ? ETH_P_IPV6 : ETH_P_IP;
+	if (p->family == 6)
+		__builtin_memcpy(key.address, p->key.address[p->side & 1], 16);
+	else
+		key.address[3] = p->key.address[p->side & 1][3];
+	b = bpf_map_lookup_elem(&bindings, &key);
+	if (!b || bpf_skb_load_bytes(skb, ETH_ALEN, &src, ETH_ALEN))
+		return 0;
+	if (b->mac != src || b->port != port_at(received)->id)
+		p->routes = PF_SRC_URPF_FAILED;
+	return 0;
 }
 
 /*
@@ -368,12 +396,13 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 static __always_inline u32 pf_judge(u32 slot, u32 out, u32 received)
 {
 	u32 matches = pf_prepare(slot, out, received);
-	struct pf_walk *w;
+	struct pf_walk *w = pf_walk();
 
 	if (matches == PF_SKIP)
 		return PF_SKIP;
+	if (!w)
+		return 0;
 	if (matches)
 		bpf_loop(PF_STEPS, pf_step, 0, 0);
-	w = pf_walk();
-	return w ? w->rule : 0;
+	return w->rule;
 }

@@ -71,6 +71,7 @@ type Tables struct {
 	Filter   []unix.SockFilter // of a capture, in classic BPF
 	Rules    []Rule            // none are []Rule{}
 	Bindings []Binding         // all, with room for MaxBindings
+	PF       *PF
 }
 
 // sizes returns how many entries the tables have that are as large as a

@@ -337,6 +337,11 @@ type kernelFlooded struct {
 		Pf       uint8
 		_        [3]byte
 	}
+	Last    uint32
+	LastTag uint32
+	Has     uint32
+	Base    uint32
+	Word    uint64
 }
 
 type kernelLoop struct {
@@ -492,6 +497,7 @@ type kernelPfPacket struct {
 	Proto      uint8
 	Rule       [2]uint32
 	Tag        uint32
+	Routes     uint32
 	Made       uint8
 	Answer     uint8
 	Direction  uint8
@@ -727,11 +733,9 @@ type kernelPfWalk struct {
 	End       uint32
 	Rule      uint32
 	Received  uint32
-	Routes    uint32
 	Matches   [4]uint32
 	Matched   uint32
 	Prefix    kernelPfPrefix
-	_         [4]byte
 }
 
 type kernelPort struct {
