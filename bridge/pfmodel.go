@@ -17,9 +17,7 @@ type PFLoad struct {
 	Anchor string    // path of the anchor that the rules are for; "" is the main ruleset
 	Check  bool      // only see whether it could be loaded
 
-	// RulesOnly leaves options and tables as they are, TablesOnly rules and
-	// options, OptionsOnly rules and tables.
-	RulesOnly, TablesOnly, OptionsOnly bool
+	TablesOnly bool // leave rules and options as they are
 }
 
 // PFInfo is what there is to know about pf of a bridge.
@@ -34,6 +32,7 @@ type PFInfo struct {
 	States   uint64 // there are
 	HalfOpen uint64 // of TCP, without an answer
 	Sources  uint64 // that are tracked
+
 	// StateTable, Counters and LimitCounters are in the order of pfctl(8).
 	StateTable, Counters, LimitCounters []PFCounter
 
@@ -126,16 +125,15 @@ type PFSource struct {
 
 // PFTable is a table of addresses.
 type PFTable struct {
-	Anchor     string
-	Name       string
-	Const      bool
-	Persist    bool
-	Counters   bool
-	Addresses  int
-	Rules      int       // that refer to it
-	InAnchors  bool      // some of them are in anchors
-	Cleared    time.Time // its counters
-	Referenced bool
+	Anchor    string
+	Name      string
+	Const     bool
+	Persist   bool
+	Counters  bool
+	Addresses int
+	Rules     int       // that refer to it
+	InAnchors bool      // some of them are in anchors
+	Cleared   time.Time // since when it is as it is, or its counters count
 }
 
 // PFTableEntry is an address or network of a table.

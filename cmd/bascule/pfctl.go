@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"bascule/bridge"
 	"bascule/pf"
@@ -31,7 +30,7 @@ type pfctl struct {
 	rule                                     number
 	verbose                                  int
 	disable, enable, check, names, quiet     bool
-	noNames, rulesOnly, optionsOnly, zero    bool
+	noNames, zero                            bool
 }
 
 // The modifiers of -s, -F and -T: what pfctl(8) calls them, and what they do.
@@ -68,7 +67,6 @@ var (
 		{"test", "test whether addresses match: status 2 if not all do"},
 		{"flush", "delete all addresses"},
 		{"kill", "delete the table"},
-		{"expire", "delete addresses older than so many seconds"},
 		{"zero", "begin to count anew"},
 		{"load", "load the tables of the file of -f"},
 	}
@@ -198,8 +196,6 @@ that -vvss names so, and the one between these two.`,
 	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
-	f.BoolVarP(&c.optionsOnly, "O", "O", false, "load only what the file sets by set")
-	f.BoolVarP(&c.rulesOnly, "A", "A", false, "load only the rules of the file")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")
 	f.BoolVarP(&c.noNames, "N", "N", false, "look up no names of hosts")
 	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
@@ -207,7 +203,6 @@ that -vvss names so, and the one between these two.`,
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows")
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
-	f.Lookup("netns").Hidden = true
 	completeFlag(cmd, "b", p.bridgeNames)
 	completeFlag(cmd, "netns", func(*cobra.Command, []string) []string { return namespaces() })
 	for name, list := range map[string][]fact{"s": pfShows, "F": pfFlushes, "T": pfCommands} {
@@ -311,7 +306,7 @@ func (c *pfctl) run(args []string) error {
 			c.tell("killed %d src nodes%s", n, matched(*sources))
 		}
 		if c.command.name != "" && c.command.name != "load" {
-			if err := c.tableCommand(s, entries, args); err != nil {
+			if err := c.tableCommand(s, entries); err != nil {
 				return err
 			}
 		}
@@ -354,11 +349,7 @@ func (c *pfctl) checkUsage(args []string) error {
 		return usage("-T load: give -f FILE, too")
 	case c.takesAddresses() && len(args) == 0 && c.file.text == "" && c.command.name != "replace":
 		return usage("-T %s: give addresses, or -f FILE", c.command.name)
-	case c.command.name == "expire" && len(args) != 1:
-		return usage("-T expire: give a number of seconds")
-	case c.command.name == "expire" && !isNumber(args[0]):
-		return usage("-T expire %s: give a number of seconds", args[0])
-	case len(args) > 0 && !c.takesAddresses() && c.command.name != "expire":
+	case len(args) > 0 && !c.takesAddresses():
 		return usage("%q is one argument too many", args[0])
 	case c.file.text != "" && table && !c.takesAddresses():
 		return usage("-T %s takes no file; leave -f out", c.command.name)
@@ -368,17 +359,10 @@ func (c *pfctl) checkUsage(args []string) error {
 		return usage("-K %s: give -K once or twice", c.killSources[2])
 	case c.debug.text != "" && !isLevel:
 		return usage("-x %s: give emerg, alert, crit, err, warning, notice, info or debug", c.debug.text)
-	case c.rulesOnly && c.optionsOnly:
-		return usage("-A and -O: give one of them")
 	case c.rule.n != nil && c.show.name != "rules":
 		return usage("-R %d: give -s rules, too", *c.rule.n)
 	}
 	return nil
-}
-
-func isNumber(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 31)
-	return err == nil
 }
 
 // pfDebugLevel returns the name of a level of -x; those of older pfctls are
@@ -480,8 +464,8 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 	}
 	load := &bridge.PFLoad{
 		Name: name, Text: text, Anchor: c.anchor.text, Check: c.check,
-		Source:    pf.Source{Open: readPFFile, Macros: macros},
-		RulesOnly: c.rulesOnly, OptionsOnly: c.optionsOnly, TablesOnly: c.command.name == "load",
+		Source:     pf.Source{Open: readPFFile, Macros: macros},
+		TablesOnly: c.command.name == "load",
 	}
 	if !c.noNames {
 		load.Source.Lookup = lookupHost
@@ -698,7 +682,7 @@ func (c *pfctl) flushAll(s fabric) error {
 var errPFNoMatch = errors.New("not all addresses match")
 
 // tableCommand does -T.
-func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry, args []string) error {
+func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
 	mode := "." // how pfctl ends the line
 	if c.check {
@@ -741,13 +725,6 @@ func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry, args []string) e
 			return err
 		}
 		c.tell("%d table deleted.", n)
-	case "expire":
-		seconds, _ := strconv.ParseUint(args[0], 10, 31)
-		n, all, err := s.ExpirePFTable(name, anchor, table, time.Duration(seconds)*time.Second)
-		if err != nil {
-			return err
-		}
-		c.tell("%d/%d addresses expired.", n, all)
 	case "zero":
 		if err := s.ZeroPFTable(name, anchor, table); err != nil {
 			return err
