@@ -208,41 +208,85 @@ func pfPorts(b *datapath.Bridge, c *datapath.Config) (names map[uint32]string, p
 	return names, ports, nil
 }
 
-// compile makes the rules what the datapath looks up. It gives the tables that
-// rules name their numbers, and drops those that nobody needs any more.
+// compile makes the rules what the datapath looks up, with numbers for the tables
+// that they name.
 func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
-	d.uses = map[*pfStoredTable]*pfUses{}
-	program, err := pf.Compile(pf.Input{
+	if err := d.settleTables(); err != nil {
+		return nil, err
+	}
+	return pf.Compile(pf.Input{
 		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles,
 		Table: func(anchor, name string) (int, error) {
-			t := d.find(anchor, name)
-			if t == nil {
-				t = d.find("", name)
+			t, err := d.meant(anchor, name)
+			if err != nil {
+				return 0, err
 			}
-			if t == nil {
-				var err error
-				if t, err = d.newTable("", name); err != nil {
-					return 0, err
-				}
+			return t.Number, nil
+		},
+		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, nil) },
+	})
+}
+
+// settleTables counts the rules that name tables, also those of anchors that
+// nobody calls, makes the tables that are only named, and drops those that
+// nobody needs.
+func (d *pfConfig) settleTables() error {
+	d.uses = map[*pfStoredTable]*pfUses{}
+	all := d.rulesets()
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		for _, name := range namedTables(all[path]) {
+			t, err := d.meant(path, name)
+			if err != nil {
+				return err
 			}
 			if d.uses[t] == nil {
 				d.uses[t] = &pfUses{}
 			}
 			d.uses[t].rules++
-			d.uses[t].anchors = d.uses[t].anchors || anchor != ""
-			return t.Number, nil
-		},
-		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, nil) },
-	})
-	if err != nil {
-		return nil, err
+			d.uses[t].anchors = d.uses[t].anchors || path != ""
+		}
 	}
 	for _, t := range slices.Clone(d.Tables) {
 		if !t.Persist && d.uses[t] == nil {
 			d.drop(t)
 		}
 	}
-	return program, nil
+	return nil
+}
+
+// namedTables returns the names of tables in the rules of a ruleset, as often
+// as they are there; those between braces are other rulesets'.
+func namedTables(set *pf.Ruleset) (names []string) {
+	host := func(h pf.Host) {
+		if h.Kind == pf.InTable {
+			names = append(names, h.Name)
+		}
+	}
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		host(r.From.Host)
+		host(r.To.Host)
+		if r.StateOpts.Overload != "" {
+			names = append(names, r.StateOpts.Overload)
+		}
+	}
+	for i := range set.Ether {
+		host(set.Ether[i].L3From)
+		host(set.Ether[i].L3To)
+	}
+	return names
+}
+
+// meant returns the table that a rule of an anchor names: the anchor's own, or
+// the main ruleset's, which is made if there is none.
+func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
+	if t := d.find(anchor, name); t != nil {
+		return t, nil
+	}
+	if t := d.find("", name); t != nil {
+		return t, nil
+	}
+	return d.newTable("", name)
 }
 
 // find returns a table, nil if there is none.

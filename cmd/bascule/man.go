@@ -257,9 +257,9 @@ func (m *page) prose(text string) {
 
 var (
 	sentenceEnd  = regexp.MustCompile(`([A-Za-z)]\.) `)
-	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[a-z][a-z-]*(=[a-z]+)?)`)
+	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[A-Za-z][a-z-]*(=[a-z]+)?)`)
 	controlStart = regexp.MustCompile(`(?m)^([.'])`) // would be a macro
-	pageWord     = regexp.MustCompile(`\b([a-z][a-z-]*)\(([1-8])\)`)
+	pageWord     = regexp.MustCompile(`\b([a-z][a-z.-]*)\(([1-8])\)`)
 )
 
 // inline returns running text for mdoc, with flags and pages marked.

@@ -475,6 +475,8 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 
 // loadFile loads a file, and prints it if told to.
 func (c *pfctl) loadFile(s fabric, load bridge.PFLoad) error {
+	var macros []string
+	load.Source.Defined = func(name, value string) { macros = append(macros, name+` = "`+value+`"`) }
 	set, notes, err := s.LoadPF(c.bridge.text, load)
 	if bad := pf.ErrorList(nil); errors.As(err, &bad) {
 		return &pfSyntaxError{bad, load.Check}
@@ -483,7 +485,10 @@ func (c *pfctl) loadFile(s fabric, load bridge.PFLoad) error {
 		return err
 	}
 	if c.verbose > 0 {
-		c.printLoaded(set)
+		for _, m := range macros {
+			fmt.Fprintln(c.out, m)
+		}
+		fmt.Fprint(c.out, set)
 	}
 	if !c.quiet {
 		c.warn(notes)

@@ -30,11 +30,6 @@ func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// printLoaded prints a ruleset as pfctl -nvf.
-func (c *pfctl) printLoaded(set *pf.Ruleset) {
-	fmt.Fprint(c.out, set)
-}
-
 // showAll does -s.
 func (c *pfctl) showAll(s fabric) error {
 	shows := []struct {
