@@ -101,6 +101,12 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	}
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
 		p->priority = pf_priority(h->ctx, data, data_end);
+	p->scale = 0;
+	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
+		if (!h->skb)
+			return PF_LOOK_LEAVE;
+		p->scale = pf_read_scale(h->ctx);
+	}
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
 	p->rule[0] = p->rule[1] = 0;
@@ -111,7 +117,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	if (!p->state)
 		return PF_LOOK_JUDGE;
 	s = pf_state_at(p->state - 1);
-	if (s && !pf_state_over(s, now) && pf_bound_in(p, s, port_at(slot)->id))
+	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
+	    pf_bound_in(p, s, port_at(slot)->id))
 		return PF_LOOK_STATE;
 	p->state = 0;
 	return PF_LOOK_JUDGE;
@@ -164,7 +171,7 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 		return pf_quoted_fits(p, s) ? 0 : DROP_PF_STATE;
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
 		return DROP_PF_OPTIONS;
-	reason = pf_state_follow(p->state - 1, f->len, now);
+	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);
 	if (!h->skb)
 		return reason;
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
@@ -271,6 +278,16 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	return reason;
 }
 
+/* The tag of the MAC rule that the frame passed by is where the packet's begin. */
+static __always_inline void pf_take_tag(u32 number)
+{
+	struct rule *r = bpf_map_lookup_elem(&rules, &number);
+	struct pf_packet *p = pf_packet();
+
+	if (r && p && r->tag)
+		p->tag = r->tag;
+}
+
 /* On the way in: 0 or why not. */
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
@@ -283,6 +300,8 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	case PF_LOOK_STATE:
 		return pf_follow(h, f, v, now);
 	case PF_LOOK_JUDGE:
+		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
+			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
 			pf_source_elsewhere(h->ctx, v->in);
 		return pf_ask_rules(h->ctx, v->in, 0, v->in);

@@ -122,6 +122,8 @@ type kernelConfig struct {
 		Ruleset       uint16
 		Asks          uint16
 		Features      uint32
+		TableEntries  uint32
+		Since         uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -162,16 +164,20 @@ type kernelControl struct {
 	Dynamic uint32
 	Pinned  uint32
 	Keep    uint32
-	Pad     uint32
+	Place   uint32
+	State   kernelPfState
 }
 
 type kernelControlOp uint32
 
 const (
-	kernelControlOpCONTROL_START  kernelControlOp = 1
-	kernelControlOpCONTROL_STORE  kernelControlOp = 2
-	kernelControlOpCONTROL_DELETE kernelControlOp = 3
-	kernelControlOpCONTROL_FLUSH  kernelControlOp = 4
+	kernelControlOpCONTROL_START    kernelControlOp = 1
+	kernelControlOpCONTROL_STORE    kernelControlOp = 2
+	kernelControlOpCONTROL_DELETE   kernelControlOp = 3
+	kernelControlOpCONTROL_FLUSH    kernelControlOp = 4
+	kernelControlOpCONTROL_PF_KILL  kernelControlOp = 5
+	kernelControlOpCONTROL_PF_FLUSH kernelControlOp = 6
+	kernelControlOpCONTROL_PF_STORE kernelControlOp = 7
 )
 
 type kernelDecisions struct {
@@ -403,6 +409,26 @@ const (
 	kernelPfCellPF_CELLS              kernelPfCell = 265478
 )
 
+type kernelPfConfig struct {
+	_             structs.HostLayout
+	Secret        [5]uint64
+	Rules         uint32
+	Groups        uint32
+	Dims          uint32
+	EtherRules    uint32
+	StatesMax     uint32
+	Buckets       uint32
+	NodesMax      uint32
+	AdaptiveStart uint32
+	AdaptiveEnd   uint32
+	LogInterface  uint32
+	Ruleset       uint16
+	Asks          uint16
+	Features      uint32
+	TableEntries  uint32
+	Since         uint32
+}
+
 type kernelPfCounter uint32
 
 const (
@@ -451,6 +477,7 @@ type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
 	Here  uint64
+	Bits  uint64
 }
 
 type kernelPfNetwork struct {
@@ -502,6 +529,28 @@ type kernelPfPacket struct {
 	Answer     uint8
 	Direction  uint8
 	Priority   uint8
+	Scale      uint8
+	Bytes      [40]uint8
+	_          [3]byte
+	Src        struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Dst struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Complete uint8
+	Loose    uint8
+	Spare    [2]uint8
 }
 
 type kernelPfPortSet struct {
@@ -599,6 +648,8 @@ type kernelPfRuleUse struct {
 	_      structs.HostLayout
 	States uint32
 	Spent  uint32
+	Nodes  uint32
+	Pad    uint32
 }
 
 type kernelPfShared struct {
@@ -606,7 +657,7 @@ type kernelPfShared struct {
 	States uint32
 	Nodes  uint32
 	Sweep  uint32
-	Pad    uint32
+	Flush  uint32
 }
 
 type kernelPfSource struct {
@@ -672,7 +723,32 @@ const (
 	kernelPfStateFlagPF_STATE_CONNECTED    kernelPfStateFlag = 128
 	kernelPfStateFlagPF_STATE_REWRITE      kernelPfStateFlag = 256
 	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
+	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 )
+
+type kernelPfTableChange struct {
+	_       structs.HostLayout
+	Address kernelPfAddress
+	Negated uint32
+}
+
+type kernelPfTableOp uint32
+
+const (
+	kernelPfTableOpPF_TABLE_ADD     kernelPfTableOp = 1
+	kernelPfTableOpPF_TABLE_DELETE  kernelPfTableOp = 2
+	kernelPfTableOpPF_TABLE_INHERIT kernelPfTableOp = 3
+	kernelPfTableOpPF_TABLE_CLEAR   kernelPfTableOp = 4
+)
+
+type kernelPfTableRequest struct {
+	_      structs.HostLayout
+	Op     kernelPfTableOp
+	Result int32
+	Tables uint64
+	Count  uint32
+	Prefix kernelPfPrefix
+}
 
 type kernelPfTcpState uint32
 
@@ -820,7 +896,8 @@ type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
 	Blocks uint32
-	Text   [248]uint8
+	Tag    uint32
+	Text   [244]uint8
 }
 
 type kernelRuleKey struct {
@@ -996,6 +1073,7 @@ const (
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfFlushes       = "pf_flushes"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1009,6 +1087,7 @@ const (
 	kernelMapPfShared        = "pf_shared"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
+	kernelMapPfTableBatch    = "pf_table_batch"
 	kernelMapPfWalks         = "pf_walks"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
@@ -1030,6 +1109,7 @@ const (
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
 	kernelProgBasculePatch   = "bascule_patch"
+	kernelProgBasculeTable   = "bascule_table"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
@@ -1087,6 +1167,7 @@ type kernelSpecs struct {
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -1114,6 +1195,7 @@ type kernelMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1127,6 +1209,7 @@ type kernelMapSpecs struct {
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -1202,6 +1285,7 @@ type kernelMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1215,6 +1299,7 @@ type kernelMaps struct {
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -1257,6 +1342,7 @@ func (m *kernelMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFlushes,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -1270,6 +1356,7 @@ func (m *kernelMaps) Close() error {
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -1313,6 +1400,7 @@ type kernelVariables struct {
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -1321,6 +1409,7 @@ func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

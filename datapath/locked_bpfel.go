@@ -35,6 +35,7 @@ const (
 	lockedMapPfBuckets       = "pf_buckets"
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
+	lockedMapPfFlushes       = "pf_flushes"
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
@@ -48,6 +49,7 @@ const (
 	lockedMapPfShared        = "pf_shared"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
+	lockedMapPfTableBatch    = "pf_table_batch"
 	lockedMapPfWalks         = "pf_walks"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
@@ -69,6 +71,7 @@ const (
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
 	lockedProgBasculePatch   = "bascule_patch"
+	lockedProgBasculeTable   = "bascule_table"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
 	lockedVarCfg             = "cfg"
@@ -128,6 +131,7 @@ type lockedSpecs struct {
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -155,6 +159,7 @@ type lockedMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -168,6 +173,7 @@ type lockedMapSpecs struct {
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -245,6 +251,7 @@ type lockedMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -258,6 +265,7 @@ type lockedMaps struct {
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -300,6 +308,7 @@ func (m *lockedMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFlushes,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -313,6 +322,7 @@ func (m *lockedMaps) Close() error {
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -358,6 +368,7 @@ type lockedVariables struct {
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -366,6 +377,7 @@ func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)
