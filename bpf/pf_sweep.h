@@ -158,6 +158,21 @@ static __always_inline int pf_flush(void)
 	return removed;
 }
 
+/* Removes a source; user space has made its states forget it. */
+static __always_inline int pf_untrack(const struct control *r)
+{
+	const volatile u64 *words = (const volatile u64 *)r;
+	struct pf_source_key key;
+
+#pragma unroll
+	for (u32 i = 0; i < sizeof(key) / 8; i++)
+		((u64 *)&key)[i] = words[offsetof(struct control, source) / 8 + i];
+	if (bpf_map_delete_elem(&pf_sources, &key))
+		return -ENOENT;
+	pf_source_uncount(&key);
+	return 1;
+}
+
 /*
  * Puts a state in, as it is. It counts as one that is made: where the table of
  * states is made anew, so are the counts.

@@ -348,6 +348,9 @@ int bascule_control(struct control *r)
 	case CONTROL_PF_FLUSH:
 		r->result = on(FEATURE_PF) ? pf_flush() : 0;
 		break;
+	case CONTROL_PF_UNTRACK:
+		r->result = on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
+		break;
 	case CONTROL_PF_STORE:
 		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
 		break;

@@ -96,6 +96,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),
 		kernelMapPfStates:      max(c.Pf.Buckets, 1) * stateWays,
 		kernelMapPfSources:     max(c.Pf.NodesMax, 1),
+		kernelMapPfFlushes:     max(c.Pf.NodesMax, 1),
 		kernelMapPfHosts:       max(c.Pf.TableEntries, 1),
 		kernelMapPfNets:        max(c.Pf.TableEntries, 1) + extraNets,
 	}

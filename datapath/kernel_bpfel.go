@@ -166,18 +166,20 @@ type kernelControl struct {
 	Keep    uint32
 	Place   uint32
 	State   kernelPfState
+	Source  kernelPfSourceKey
 }
 
 type kernelControlOp uint32
 
 const (
-	kernelControlOpCONTROL_START    kernelControlOp = 1
-	kernelControlOpCONTROL_STORE    kernelControlOp = 2
-	kernelControlOpCONTROL_DELETE   kernelControlOp = 3
-	kernelControlOpCONTROL_FLUSH    kernelControlOp = 4
-	kernelControlOpCONTROL_PF_KILL  kernelControlOp = 5
-	kernelControlOpCONTROL_PF_FLUSH kernelControlOp = 6
-	kernelControlOpCONTROL_PF_STORE kernelControlOp = 7
+	kernelControlOpCONTROL_START      kernelControlOp = 1
+	kernelControlOpCONTROL_STORE      kernelControlOp = 2
+	kernelControlOpCONTROL_DELETE     kernelControlOp = 3
+	kernelControlOpCONTROL_FLUSH      kernelControlOp = 4
+	kernelControlOpCONTROL_PF_KILL    kernelControlOp = 5
+	kernelControlOpCONTROL_PF_FLUSH   kernelControlOp = 6
+	kernelControlOpCONTROL_PF_UNTRACK kernelControlOp = 7
+	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
 )
 
 type kernelDecisions struct {
