@@ -124,6 +124,8 @@ type kernelConfig struct {
 		Features      uint32
 		TableEntries  uint32
 		Since         uint32
+		FragmentsMax  uint32
+		FragmentTime  uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -429,6 +431,8 @@ type kernelPfConfig struct {
 	Features      uint32
 	TableEntries  uint32
 	Since         uint32
+	FragmentsMax  uint32
+	FragmentTime  uint32
 }
 
 type kernelPfCounter uint32
@@ -474,6 +478,24 @@ const (
 	kernelPfDimPF_DIM_TOS   kernelPfDim = 7
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
+
+type kernelPfFragment struct {
+	_     structs.HostLayout
+	Port  [2]uint16
+	Icmp  uint16
+	Flags uint8
+	Proto uint8
+	Until uint32
+}
+
+type kernelPfFragmentKey struct {
+	_       structs.HostLayout
+	Address [2][4]uint32
+	Id      uint32
+	Vlan    uint16
+	Proto   uint8
+	Family  uint8
+}
 
 type kernelPfMember struct {
 	_     structs.HostLayout
@@ -1076,6 +1098,7 @@ const (
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
 	kernelMapPfFlushes       = "pf_flushes"
+	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1087,6 +1110,7 @@ const (
 	kernelMapPfRules         = "pf_rules"
 	kernelMapPfSets          = "pf_sets"
 	kernelMapPfShared        = "pf_shared"
+	kernelMapPfSlows         = "pf_slows"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
 	kernelMapPfTableBatch    = "pf_table_batch"
@@ -1198,6 +1222,7 @@ type kernelMapSpecs struct {
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1209,6 +1234,7 @@ type kernelMapSpecs struct {
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
@@ -1288,6 +1314,7 @@ type kernelMaps struct {
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1299,6 +1326,7 @@ type kernelMaps struct {
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
@@ -1345,6 +1373,7 @@ func (m *kernelMaps) Close() error {
 		m.PfCells,
 		m.PfCounters,
 		m.PfFlushes,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -1356,6 +1385,7 @@ func (m *kernelMaps) Close() error {
 		m.PfRules,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,

@@ -36,6 +36,7 @@ const (
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
 	lockedMapPfFlushes       = "pf_flushes"
+	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
@@ -47,6 +48,7 @@ const (
 	lockedMapPfRules         = "pf_rules"
 	lockedMapPfSets          = "pf_sets"
 	lockedMapPfShared        = "pf_shared"
+	lockedMapPfSlows         = "pf_slows"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
 	lockedMapPfTableBatch    = "pf_table_batch"
@@ -160,6 +162,7 @@ type lockedMapSpecs struct {
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -171,6 +174,7 @@ type lockedMapSpecs struct {
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
@@ -252,6 +256,7 @@ type lockedMaps struct {
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -263,6 +268,7 @@ type lockedMaps struct {
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
@@ -309,6 +315,7 @@ func (m *lockedMaps) Close() error {
 		m.PfCells,
 		m.PfCounters,
 		m.PfFlushes,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -320,6 +327,7 @@ func (m *lockedMaps) Close() error {
 		m.PfRules,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
