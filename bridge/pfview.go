@@ -279,7 +279,7 @@ func (v *pfView) state(st *datapath.State) PFState {
 
 func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	out := PFPeer{
-		PFAddress: PFAddress{p.Addr.Addr().Unmap(), p.Addr.Port()}, State: strconv.Itoa(int(p.State)),
+		PFAddress: pfAddress(proto, p), State: strconv.Itoa(int(p.State)),
 		Packets: p.Packets, Bytes: p.Bytes, Low: p.Lo, High: p.Hi, Diff: p.Diff, Scale: p.Scale,
 	}
 	names := datapath.OtherStates
@@ -295,9 +295,19 @@ func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	return out
 }
 
+// pfAddress is where a side of a state is. Of a query of ICMP who asks has the
+// identifier for a port, and who is asked the type, as in pf.
+func pfAddress(proto uint8, p *datapath.StatePeer) PFAddress {
+	port := p.Addr.Port()
+	if (proto == protoICMP || proto == protoICMPv6) && port&0xff == 0 {
+		port >>= 8 // the datapath keeps it as it is, in the order of packets
+	}
+	return PFAddress{p.Addr.Addr().Unmap(), port}
+}
+
 // chooses says whether a state is one of those that are chosen.
 func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
-	from, to := PFAddress{st.From.Addr.Addr().Unmap(), st.From.Addr.Port()}, PFAddress{st.To.Addr.Addr().Unmap(), st.To.Addr.Port()}
+	from, to := pfAddress(st.Proto, &st.From), pfAddress(st.Proto, &st.To)
 	switch {
 	case k.ID != 0 && k.ID != st.ID,
 		!contains(k.From, from.Addr), !contains(k.To, to.Addr),
