@@ -103,7 +103,7 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
 		if (!h->skb)
 			return PF_LOOK_LEAVE;
-		p->scale = pf_read_scale(h->ctx);
+		pf_read_scale(h->ctx);
 	}
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;

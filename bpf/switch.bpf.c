@@ -354,6 +354,11 @@ int bascule_control(struct control *r)
 	case CONTROL_PF_STORE:
 		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
 		break;
+	case CONTROL_PF_SWEEP:
+		r->result = 0;
+		if (on(FEATURE_PF) && cfg.pf.buckets)
+			pf_sweep_from(0, cfg.pf.buckets, c->now, on(FEATURE_PF_SOURCES));
+		break;
 	default:
 		r->result = -EINVAL;
 	}

@@ -939,6 +939,7 @@ enum control_op {
 	CONTROL_PF_FLUSH, /* remove all states */
 	CONTROL_PF_UNTRACK, /* remove a source */
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
+	CONTROL_PF_SWEEP, /* remove all that is over, at once */
 };
 
 struct control {

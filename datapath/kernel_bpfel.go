@@ -182,6 +182,7 @@ const (
 	kernelControlOpCONTROL_PF_FLUSH   kernelControlOp = 6
 	kernelControlOpCONTROL_PF_UNTRACK kernelControlOp = 7
 	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
+	kernelControlOpCONTROL_PF_SWEEP   kernelControlOp = 9
 )
 
 type kernelDecisions struct {
@@ -554,8 +555,8 @@ type kernelPfPacket struct {
 	Direction  uint8
 	Priority   uint8
 	Scale      uint8
-	Bytes      [40]uint8
-	_          [3]byte
+	Bytes      [42]uint8
+	At         uint8
 	Src        struct {
 		_      structs.HostLayout
 		Lo     uint32
@@ -574,7 +575,8 @@ type kernelPfPacket struct {
 	}
 	Complete uint8
 	Loose    uint8
-	Spare    [2]uint8
+	Spare    [3]uint8
+	_        [3]byte
 }
 
 type kernelPfPortSet struct {

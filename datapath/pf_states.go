@@ -73,8 +73,6 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
-// stateWays is PF_WAYS.
-const stateWays = 16
 
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
@@ -161,7 +159,7 @@ func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 func (t *stateTable) homes(hash uint64) [2]uint32 {
 	n := uint64(t.config.Buckets)
 	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
-	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
+	return [2]uint32{uint32(hash>>32*n>>32) * pfWays, uint32(second*n>>32) * pfWays}
 }
 
 // mark is pf_mark.
@@ -173,7 +171,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	key := s.Key
 	key.Profile = 0
 	for _, home := range t.homes(h) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) != mark(h) {
 				continue
 			}
@@ -192,7 +190,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) == 0 {
 				n++
 			}
@@ -203,7 +201,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 		homes[0], homes[1] = homes[1], homes[0]
 	}
 	for _, home := range homes {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
 				atomic.StoreUint32(&t.marks[place], mark(h))
@@ -270,7 +268,7 @@ func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
 		return nil, false
 	}
 	for _, home := range t.homes(t.hash(s)) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
 			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
 				return &t.states[place], true
@@ -328,7 +326,7 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 		return 0
 	}
 	p := &r.profiles[s.Key.Profile]
-	seconds := p.Timeout[phase(s)]
+	seconds := p.Timeout[statePhase(s)]
 	start, end, states := p.Timeout[pf.AdaptiveStart], p.Timeout[pf.AdaptiveEnd], r.states
 	rule := s.RuleIn
 	if StateFlags(s.Flags)&StateOut != 0 {
@@ -350,8 +348,8 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	return uint32(uint64(seconds) * uint64(end-states) / uint64(end-start))
 }
 
-// phase returns which timeout holds (pf_phase).
-func phase(s *kernelPfState) pf.TimeoutName {
+// statePhase returns which timeout holds (pf_phase).
+func statePhase(s *kernelPfState) pf.TimeoutName {
 	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
 	begins := s.Packets[0]+s.Packets[1] == 1
 	choose := func(first, single, multiple pf.TimeoutName) pf.TimeoutName {
