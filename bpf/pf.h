@@ -187,7 +187,7 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
 		reason = pf_rewrite(h->ctx, p->state - 1);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
-		pf_log(h->ctx, v->in, s->rule_in ? s->rule_in : s->rule_out, reason);
+		pf_log(h->ctx, v->in, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
 	return reason;
 }
 
@@ -255,7 +255,7 @@ static __always_inline u32 pf_obey(struct __sk_buff *skb, struct pf_packet *p, u
 		reason = DROP_PF_OPTIONS;
 	}
 	if (on(FEATURE_PF_LOG))
-		pf_log(skb, slot, rule, reason);
+		pf_log(skb, slot, rule, reason, PF_LOG_WALK);
 	return reason;
 }
 

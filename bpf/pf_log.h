@@ -5,9 +5,104 @@
 
 #include "pf_rules.h"
 
-/* Logs this CPU's packet: `rule` is its number + 1, `what` an enum drop_reason or 0. */
-__noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what)
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} pf_log_ring SEC(".maps");
+
+/* Packets that there was no room for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} pf_log_missed SEC(".maps");
+
+#define PF_LOG_WALK (~0u) /* in the place of a ruleset: the rules have just been asked */
+
+/*
+ * Logs the packet for a rule, a number + 1, if that wants it or has to; what a
+ * rule says is known of this ruleset's alone. The rule's flags.
+ */
+__noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 {
-	asm volatile("" ::"r"(skb), "r"(slot), "r"(rule), "r"(what));
+	u32 zero = 0, number = rule - 1, flags = 0, kept;
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	struct pf_rule *r = 0;
+	struct pf_logged *l;
+	u64 *missed;
+
+	if (!on(FEATURE_PF_LOG) || !p || !w)
+		return 0;
+	if (rule && w->log_ruleset == cfg.pf.ruleset)
+		r = bpf_map_lookup_elem(&pf_rules, &number);
+	if (r)
+		flags = r->flags;
+	if (!must && !(flags & PF_LOG))
+		return flags;
+	l = bpf_ringbuf_reserve(&pf_log_ring, sizeof(*l), 0);
+	if (!l) {
+		missed = bpf_map_lookup_elem(&pf_log_missed, &zero);
+		if (missed)
+			++*missed;
+		return flags;
+	}
+	l->time = bpf_ktime_get_ns();
+	l->port = port_at(w->log_slot)->id;
+	l->len = p->length;
+	l->rule = rule;
+	l->ruleset = w->log_ruleset;
+	l->family = p->family;
+	l->action = w->log_reason ? PF_BLOCK : PF_PASS;
+	l->direction = p->direction;
+	l->reason = w->log_reason == DROP_PF ? 0 : w->log_reason;
+	l->log_to = 0;
+	if (r)
+		l->log_to = r->log_to;
+	if (r && r->action == PF_MATCH) {
+		l->action = PF_MATCH;
+		l->reason = 0;
+	}
+	kept = p->length < PF_LOG_BYTES ? p->length : PF_LOG_BYTES;
+	/* the compiler knows the bounds already, the verifier does not */
+	asm volatile("" : "+r"(kept));
+	if (kept < 1 || kept > PF_LOG_BYTES || bpf_skb_load_bytes(skb, p->l3, l->data, kept)) {
+		bpf_ringbuf_discard(l, 0);
+		return flags;
+	}
+	l->kept = kept;
+	bpf_ringbuf_submit(l, 0);
+	return flags;
+}
+
+/*
+ * Logs this CPU's packet: `rule` is its number + 1, `what` an enum drop_reason or
+ * 0, `ruleset` that of the rule of a state. Where the rules have been asked they
+ * say what is logged: match rules with `log` themselves, and the rule that is
+ * applied; this also if one of the match rules has `log (matches)`. That options
+ * are not allowed is logged always, as pf does.
+ */
+__noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 ruleset)
+{
+	struct pf_walk *w = pf_walk();
+	u32 must = true;
+
+	if (!on(FEATURE_PF_LOG) || !w)
+		return 0;
+	w->log_slot = slot;
+	w->log_reason = what;
+	w->log_ruleset = ruleset;
+	if (ruleset == PF_LOG_WALK) {
+		w->log_ruleset = cfg.pf.ruleset;
+		must = what == DROP_PF_OPTIONS;
+#pragma unroll
+		for (u32 i = 0; i < PF_MATCHES; i++) {
+			if (i < w->matched &&
+			    (pf_log_rule(skb, w->matches[i], false) & PF_LOG_MATCHES))
+				must = true;
+		}
+	}
+	pf_log_rule(skb, rule, must);
 	return 0;
 }

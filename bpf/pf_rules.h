@@ -95,6 +95,9 @@ struct pf_walk {
 	u32 received; /* slot of the port it came in by */
 	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
 	u32 matched;
+	u32 log_slot; /* port, reason and ruleset of what is logged */
+	u32 log_reason;
+	u32 log_ruleset;
 	struct pf_prefix prefix; /* an address that is looked up */
 };
 

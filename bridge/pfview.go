@@ -118,7 +118,7 @@ var (
 		{datapath.PFSearches, "searches"}, {datapath.PFInserts, "inserts"}, {datapath.PFRemovals, "removals"},
 	}
 	pfCounters = []pfCounterName{
-		{datapath.PFMatch, "match"}, {datapath.PFBadOffset, "bad-offset"}, {datapath.PFFragment, "fragment"},
+		{datapath.PFMatched, "match"}, {datapath.PFBadOffset, "bad-offset"}, {datapath.PFFragment, "fragment"},
 		{datapath.PFShort, "short"}, {datapath.PFNormalize, "normalize"}, {datapath.PFMemory, "memory"},
 		{datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
 		{datapath.PFStateMismatch, "state-mismatch"}, {datapath.PFStateInsert, "state-insert"},

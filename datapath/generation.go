@@ -37,6 +37,7 @@ var tables = []string{
 	kernelMapPatchSeen,
 	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
+	kernelMapPfFragments, kernelMapPfLogRing, kernelMapPfLogMissed,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -91,6 +92,8 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
 		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
+		kernelMapPfFragments:   max(feature(kernelFeatureFEATURE_PF, c.Pf.FragmentsMax, 1), 1),
+		kernelMapPfLogRing:     feature(kernelFeatureFEATURE_PF_LOG, pfLogRing, uint32(os.Getpagesize())),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
 		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),

@@ -498,6 +498,22 @@ type kernelPfFragmentKey struct {
 	Family  uint8
 }
 
+type kernelPfLogged struct {
+	_         structs.HostLayout
+	Time      uint64
+	Port      uint32
+	Len       uint32
+	Kept      uint32
+	Rule      uint16
+	Ruleset   uint16
+	Family    uint8
+	Action    uint8
+	Direction uint8
+	Reason    uint8
+	LogTo     uint32
+	Data      [160]uint8
+}
+
 type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
@@ -821,23 +837,27 @@ const (
 )
 
 type kernelPfWalk struct {
-	_         structs.HostLayout
-	Words     uint64
-	Bits      uint64
-	SrcTables uint64
-	DstTables uint64
-	Set       [8]uint32
-	At        [8]uint32
-	All       [8]uint64
-	Group     uint32
-	Base      uint32
-	Skip      uint32
-	End       uint32
-	Rule      uint32
-	Received  uint32
-	Matches   [4]uint32
-	Matched   uint32
-	Prefix    kernelPfPrefix
+	_          structs.HostLayout
+	Words      uint64
+	Bits       uint64
+	SrcTables  uint64
+	DstTables  uint64
+	Set        [8]uint32
+	At         [8]uint32
+	All        [8]uint64
+	Group      uint32
+	Base       uint32
+	Skip       uint32
+	End        uint32
+	Rule       uint32
+	Received   uint32
+	Matches    [4]uint32
+	Matched    uint32
+	LogSlot    uint32
+	LogReason  uint32
+	LogRuleset uint32
+	Prefix     kernelPfPrefix
+	_          [4]byte
 }
 
 type kernelPort struct {
@@ -1102,6 +1122,8 @@ const (
 	kernelMapPfFlushes       = "pf_flushes"
 	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
+	kernelMapPfLogMissed     = "pf_log_missed"
+	kernelMapPfLogRing       = "pf_log_ring"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
 	kernelMapPfPackets       = "pf_packets"
@@ -1145,6 +1167,7 @@ const (
 	kernelVarPfCellType      = "pf_cell_type"
 	kernelVarPfCounterType   = "pf_counter_type"
 	kernelVarPfDimType       = "pf_dim_type"
+	kernelVarPfLoggedType    = "pf_logged_type"
 	kernelVarPfReturnType    = "pf_return_type"
 	kernelVarPfStateFlagType = "pf_state_flag_type"
 	kernelVarPfTcpStateType  = "pf_tcp_state_type"
@@ -1226,6 +1249,8 @@ type kernelMapSpecs struct {
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -1270,6 +1295,7 @@ type kernelVariableSpecs struct {
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
@@ -1318,6 +1344,8 @@ type kernelMaps struct {
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -1377,6 +1405,8 @@ func (m *kernelMaps) Close() error {
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
+		m.PfLogMissed,
+		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -1422,6 +1452,7 @@ type kernelVariables struct {
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`

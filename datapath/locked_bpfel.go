@@ -38,6 +38,8 @@ const (
 	lockedMapPfFlushes       = "pf_flushes"
 	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
+	lockedMapPfLogMissed     = "pf_log_missed"
+	lockedMapPfLogRing       = "pf_log_ring"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
 	lockedMapPfPackets       = "pf_packets"
@@ -83,6 +85,7 @@ const (
 	lockedVarPfCellType      = "pf_cell_type"
 	lockedVarPfCounterType   = "pf_counter_type"
 	lockedVarPfDimType       = "pf_dim_type"
+	lockedVarPfLoggedType    = "pf_logged_type"
 	lockedVarPfReturnType    = "pf_return_type"
 	lockedVarPfStateFlagType = "pf_state_flag_type"
 	lockedVarPfTcpStateType  = "pf_tcp_state_type"
@@ -164,6 +167,8 @@ type lockedMapSpecs struct {
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -210,6 +215,7 @@ type lockedVariableSpecs struct {
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.VariableSpec `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
@@ -258,6 +264,8 @@ type lockedMaps struct {
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
+	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
+	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -317,6 +325,8 @@ func (m *lockedMaps) Close() error {
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
+		m.PfLogMissed,
+		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -364,6 +374,7 @@ type lockedVariables struct {
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType   *ebpf.Variable `ebpf:"pf_counter_type"`
 	PfDimType       *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfLoggedType    *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfReturnType    *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`

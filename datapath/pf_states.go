@@ -73,7 +73,6 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
-
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
 type stateTable struct {
@@ -604,7 +603,7 @@ const (
 	PFSearches      = kernelPfCounterPF_COUNT_SEARCHES
 	PFInserts       = kernelPfCounterPF_COUNT_INSERTS
 	PFRemovals      = kernelPfCounterPF_COUNT_REMOVALS
-	PFMatch         = kernelPfCounterPF_COUNT_MATCH
+	PFMatched       = kernelPfCounterPF_COUNT_MATCH
 	PFBadOffset     = kernelPfCounterPF_COUNT_BAD_OFFSET
 	PFFragment      = kernelPfCounterPF_COUNT_FRAGMENT
 	PFShort         = kernelPfCounterPF_COUNT_SHORT

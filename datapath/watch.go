@@ -26,14 +26,18 @@ type Watch string
 const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
+	WatchPFLog   Watch = "pflog" // one at a time; has no flag: the rules say what is logged
 )
 
-// Flag is the bridge's flag of the watch.
+// Flag is the bridge's flag of the watch, 0 for none.
 func (w Watch) Flag() BridgeFlags {
-	if w == WatchCapture {
+	switch w {
+	case WatchCapture:
 		return BridgeCapture
+	case WatchTalkers:
+		return BridgeTalkers
 	}
-	return BridgeTalkers
+	return 0
 }
 
 // ErrWatched says that somebody else has the watch.
@@ -43,7 +47,7 @@ var ErrWatched = errors.New("somebody else is at it")
 // look at the same time if the watch is shared.
 func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	how := unix.LOCK_SH
-	if w == WatchCapture {
+	if w == WatchCapture || w == WatchPFLog {
 		how = unix.LOCK_EX
 	}
 	if err := os.Mkdir(b.pin(string(w)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

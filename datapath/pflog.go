@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+// pfLogRing is the size of the buffer between the log's reader and the
+// datapath, in bytes.
+const pfLogRing = 256 << 10
+
+// PFAction is what a rule of pf does.
+type PFAction = kernelPfAction
+
+// The actions.
+const (
+	PFPass  = kernelPfActionPF_PASS
+	PFBlock = kernelPfActionPF_BLOCK
+	PFMatch = kernelPfActionPF_MATCH
+)
+
+// PFLogged is a packet in pf's log.
+type PFLogged struct {
+	Time    time.Duration // CLOCK_MONOTONIC
+	Port    uint32        // id
+	Rule    int           // number, -1 for no rule
+	Ruleset uint16        // in which the rule has it
+	Action  PFAction
+	Out     bool   // on its way out of the port
+	Reason  uint8  // as Reasons has it, 0 if a rule decided
+	LogTo   int    // pflogN
+	Family  uint8  // 4 or 6
+	Length  int    // bytes of the IP packet
+	Data    []byte // its first bytes, good until the function returns
+}
+
+// PFLog calls f with each packet that pf logs from now on, until the context is
+// done, which is no error, or f returns one. There is one reader at a time, or
+// they would take packets from each other: for another the error is ErrWatched.
+func (b *Bridge) PFLog(ctx context.Context, f func(PFLogged) error) error {
+	release, err := b.Hold(WatchPFLog)
+	if err != nil {
+		return err
+	}
+	defer release()
+	m, err := b.openTable(kernelMapPfLogRing)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	r, err := openPFLog(m)
+	if err != nil {
+		return err
+	}
+	return r.read(ctx, f)
+}
+
+// A pfLogReader leaves out what is older than itself.
+type pfLogReader struct {
+	ring  *ringbuf.Reader
+	start time.Duration // CLOCK_MONOTONIC
+}
+
+func openPFLog(m *ebpf.Map) (*pfLogReader, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, err
+	}
+	ring, err := ringbuf.NewReader(m)
+	if err != nil {
+		return nil, fmt.Errorf("read pf's log: %w", err)
+	}
+	return &pfLogReader{ring, time.Duration(now.Nano())}, nil
+}
+
+// read reads until the context is done or f says so, and closes r.
+func (r *pfLogReader) read(ctx context.Context, f func(PFLogged) error) error {
+	defer r.ring.Close()
+	defer context.AfterFunc(ctx, func() { r.ring.Close() })()
+	var record ringbuf.Record
+	for {
+		err := r.ring.ReadInto(&record)
+		switch {
+		case errors.Is(err, os.ErrClosed):
+			return nil
+		case err != nil:
+			return err
+		}
+		l, err := pfLogged(record.RawSample)
+		if err != nil {
+			return err
+		}
+		if l.Time < r.start { // from before anybody looked
+			continue
+		}
+		if err := f(l); err != nil {
+			return err
+		}
+	}
+}
+
+func pfLogged(raw []byte) (PFLogged, error) {
+	var l kernelPfLogged
+	if len(raw) < int(unsafe.Sizeof(l)) {
+		return PFLogged{}, fmt.Errorf("a logged packet of %d bytes", len(raw))
+	}
+	if _, err := binary.Decode(raw, binary.NativeEndian, &l); err != nil {
+		return PFLogged{}, err
+	}
+	return PFLogged{
+		Time: time.Duration(l.Time), Port: l.Port, Rule: int(l.Rule) - 1, Ruleset: l.Ruleset,
+		Action: PFAction(l.Action), Out: l.Direction != 0, Reason: l.Reason, LogTo: int(l.LogTo),
+		Family: l.Family, Length: int(l.Len), Data: l.Data[:min(int(l.Kept), len(l.Data))],
+	}, nil
+}
+
+// PFLogMissed returns how many packets have not been logged because nobody read
+// in time, since pf's log is on.
+func (b *Bridge) PFLogMissed() (uint64, error) {
+	m, err := b.openTable(kernelMapPfLogMissed)
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	var perCPU []uint64
+	if err := m.Lookup(uint32(0), &perCPU); err != nil {
+		return 0, err
+	}
+	var sum uint64
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, nil
+}
