@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package pflog writes what pf logs as pcap files of pflog(4), as OpenBSD has
+// it, which tcpdump reads.
+package pflog
+
+import (
+	"encoding/binary"
+	"io"
+	"time"
+)
+
+// Action is what was done with a packet.
+type Action uint8
+
+// The actions (sys/net/pfvar.h).
+const (
+	Pass  Action = 0
+	Block Action = 1
+	Match Action = 12
+)
+
+// Reason is why (PFRES_ of sys/net/pfvar.h).
+type Reason uint8
+
+// The reasons that a bridge has.
+const (
+	ByRule        Reason = 0
+	Fragment      Reason = 2
+	Short         Reason = 3
+	Options       Reason = 8
+	StateMismatch Reason = 10
+	StateLimit    Reason = 12
+	Synproxy      Reason = 14
+)
+
+// NoSubrule is the Subrule of a packet whose rule is in the main ruleset.
+const NoSubrule = -1
+
+// Record is a packet and what was done with it.
+type Record struct {
+	Time      time.Time
+	Interface string // at most 15 bytes are written
+	Ruleset   string // name of the anchor, of a rule that is in one; at most 15 bytes
+	Rule      int    // number in the main ruleset, -1 for the default rule
+	Subrule   int    // number in the anchor, or NoSubrule
+	Action    Action
+	Reason    Reason
+	Out       bool   // on its way out of the interface
+	Family    uint8  // 4 or 6
+	Length    int    // bytes of the IP packet
+	Data      []byte // its first bytes
+}
+
+const (
+	linkType = 117 // LINKTYPE_PFLOG
+	snaplen  = 65535
+
+	headerLength = 100 // struct pfloghdr of OpenBSD's sys/net/if_pflog.h
+
+	// the numbers that OpenBSD gives families
+	inet  = 2
+	inet6 = 24
+
+	in  = 1
+	out = 2
+)
+
+// A Writer writes a pcap file.
+type Writer struct {
+	w   io.Writer
+	buf []byte
+}
+
+// NewWriter writes the file's header.
+func NewWriter(w io.Writer) (*Writer, error) {
+	var h []byte
+	h = binary.NativeEndian.AppendUint32(h, 0xa1b23c4d) // times in nanoseconds
+	h = binary.NativeEndian.AppendUint16(h, 2)
+	h = binary.NativeEndian.AppendUint16(h, 4)
+	h = binary.NativeEndian.AppendUint64(h, 0) // of the time zone, unused
+	h = binary.NativeEndian.AppendUint32(h, snaplen)
+	h = binary.NativeEndian.AppendUint32(h, linkType)
+	if _, err := w.Write(h); err != nil {
+		return nil, err
+	}
+	return &Writer{w: w}, nil
+}
+
+// Write writes a record, at once.
+func (w *Writer) Write(r Record) error {
+	b := binary.NativeEndian.AppendUint32(w.buf[:0], uint32(r.Time.Unix()))
+	b = binary.NativeEndian.AppendUint32(b, uint32(r.Time.Nanosecond()))
+	b = binary.NativeEndian.AppendUint32(b, uint32(headerLength+len(r.Data)))
+	b = binary.NativeEndian.AppendUint32(b, uint32(headerLength+max(r.Length, len(r.Data))))
+	b = appendHeader(b, r)
+	w.buf = append(b, r.Data...)
+	_, err := w.w.Write(w.buf)
+	return err
+}
+
+// appendHeader appends a struct pfloghdr. Its user and process are no bridge's;
+// addresses and ports are those of rewritten packets.
+func appendHeader(b []byte, r Record) []byte {
+	family, direction := uint8(inet), uint8(in)
+	if r.Family == 6 {
+		family = inet6
+	}
+	if r.Out {
+		direction = out
+	}
+	start := len(b)
+	b = append(b, headerLength, family, uint8(r.Action), uint8(r.Reason))
+	b = append(b, name(r.Interface)...)
+	b = append(b, name(r.Ruleset)...)
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Rule))
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Subrule))
+	for range 2 { // of the socket, and of the rule
+		b = binary.NativeEndian.AppendUint32(b, ^uint32(0)) // user
+		b = binary.NativeEndian.AppendUint32(b, 0)          // process
+	}
+	b = append(b, direction, 0, family)
+	return append(b, make([]byte, headerLength-(len(b)-start))...)
+}
+
+// name is a name of C, cut off if need be.
+func name(s string) []byte {
+	b := make([]byte, 16)
+	copy(b[:15], s)
+	return b
+}
