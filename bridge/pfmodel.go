@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bascule/pf"
+	"bascule/pflog"
 )
 
 // PFLoad says what is loaded into pf.
@@ -181,15 +182,6 @@ type PFKey struct {
 
 // PFLogged is a packet in the log of pf.
 type PFLogged struct {
-	Time   time.Time
-	Port   string
-	Number int    // of pflogN
-	Rule   int    // -1 for none
-	Anchor string // that the rule is in
-	Action string // pass, block or match
-	Reason string // as pf names it: match, fragment, short, ...
-	Out    bool
-	Family pf.Family
-	Length int    // of the IP packet
-	Data   []byte // its beginning
+	pflog.Record
+	Number int // of pflogN
 }

@@ -68,6 +68,7 @@ type fabric interface {
 	FlushPFTable(bridge, anchor, name string) (n int, err error)
 	KillPFTable(bridge, anchor, name string) (n int, err error)
 	ZeroPFTable(bridge, anchor, name string) error
+	PFLog(ctx context.Context, bridge string, report func(bridge.PFLogged) error) (missed uint64, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)

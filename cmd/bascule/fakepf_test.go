@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/pf"
+	"bascule/pflog"
 )
 
 // fakePF is pf of the bridges of a fakeFabric: rules that were loaded, and
@@ -227,3 +229,22 @@ func (f *fakeFabric) KillPFTable(_, _, name string) (int, error) {
 }
 
 func (f *fakeFabric) ZeroPFTable(_, _, name string) error { return f.noTable(name) }
+
+func (f *fakeFabric) PFLog(_ context.Context, name string, report func(bridge.PFLogged) error) (uint64, error) {
+	f.call("PFLog %s", name)
+	if _, err := f.find(name); err != nil {
+		return 0, err
+	}
+	packet := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x03, 0xe8, 0, 53, 0, 8, 0, 0}
+	for i, r := range []pflog.Record{
+		{Interface: "p1", Rule: 3, Subrule: pflog.NoSubrule, Action: pflog.Block},
+		{Interface: "p2", Ruleset: "ftp/a", Rule: 4, Subrule: 1, Action: pflog.Pass, Out: true},
+		{Interface: "p1", Rule: -1, Subrule: pflog.NoSubrule, Action: pflog.Block, Reason: pflog.Fragment},
+	} {
+		r.Time, r.Family, r.Length, r.Data = time.Unix(1, 5000).UTC(), 4, len(packet), packet
+		if err := report(bridge.PFLogged{Record: r, Number: i % 2}); err != nil {
+			return 0, err
+		}
+	}
+	return 2, nil
+}

@@ -388,23 +388,31 @@ func (c *pfctl) tell(format string, args ...any) {
 }
 
 // choose finds the bridge where none is named.
-func (c *pfctl) choose(s fabric) error {
+func (c *pfctl) choose(s fabric) (err error) {
+	c.bridge.text, err = onlyBridge(s, c.bridge.text)
+	return err
+}
+
+// onlyBridge returns the bridge of -b, or the only one there is.
+func onlyBridge(s fabric, name string) (string, error) {
+	if name != "" {
+		return name, nil
+	}
 	list, err := s.Bridges()
-	if err != nil || c.bridge.text != "" {
-		return err
+	if err != nil {
+		return "", err
 	}
 	switch len(list) {
 	case 0:
-		return errors.New("cannot control pf: there is no bridge in this network namespace; make one with 'bascule bridge add'")
+		return "", errors.New("cannot use pf: there is no bridge in this network namespace; make one with 'bascule bridge add'")
 	case 1:
-		c.bridge.text = list[0].Name
-		return nil
+		return list[0].Name, nil
 	}
 	names := make([]fact, len(list))
 	for i, b := range list {
 		names[i].name = b.Name
 	}
-	return fmt.Errorf("cannot control pf: there are several bridges; give -b %s", orList(names))
+	return "", fmt.Errorf("cannot use pf: there are several bridges; give -b %s", orList(names))
 }
 
 // readFile reads the file of -f.
