@@ -160,6 +160,22 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 	return 0;
 }
 
+/* Networks of so many bits have so few addresses that each is looked up. */
+#define PF_TABLE_SMALL 112
+
+static long pf_table_nth(u32 n, struct pf_table_request *r)
+{
+	struct pf_address address;
+	struct pf_member *m;
+
+	__builtin_memcpy(&address, r->prefix.address, sizeof(address));
+	address.word[3] = bpf_htonl(bpf_ntohl(address.word[3]) + n);
+	m = bpf_map_lookup_elem(&pf_hosts, &address);
+	if (m)
+		pf_table_inherit(m, &address, r->tables);
+	return 0;
+}
+
 /* A request as a tracepoint's arguments, which are read one by one. */
 struct pf_table_arguments {
 	u64 word[sizeof(struct pf_table_request) / sizeof(u64)];
@@ -185,6 +201,11 @@ static __always_inline int pf_table_change(const struct pf_table_arguments *a)
 		bpf_loop(r->count, pf_table_one, r, 0);
 		break;
 	case PF_TABLE_INHERIT:
+		if (r->prefix.bits >= PF_TABLE_SMALL && r->prefix.bits <= 128) {
+			bpf_loop(1 << (128 - r->prefix.bits), pf_table_nth, r, 0);
+			break;
+		}
+		/* fall through */
 	case PF_TABLE_CLEAR:
 		bpf_for_each_map_elem(&pf_hosts, pf_table_each, r, 0);
 		break;

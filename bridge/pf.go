@@ -162,7 +162,7 @@ func (c *change) planPF(what string) error {
 	}
 	c.tables.PF = &datapath.PF{
 		Program: program, Same: !d.other, Text: text,
-		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], TableEntries: limits[pf.LimitTableEntries],
+		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], FragmentsMax: limits[pf.LimitFrags], TableEntries: limits[pf.LimitTableEntries],
 		Fill: d.fill, Free: d.freed,
 	}
 	for id, name := range names {

@@ -27,6 +27,9 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	for begun := false; ; begun = true {
 		var b *datapath.Bridge
 		err := s.viewPF(bridge, func(v *pfView) (err error) {
+			if !v.loaded {
+				return refused(what, "no rules are loaded", "load some with 'bascule pfctl -f'")
+			}
 			b, l.view = v.b, v
 			missed, err = b.PFLogMissed()
 			return err

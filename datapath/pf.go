@@ -38,8 +38,9 @@ type PF struct {
 	Text []byte
 
 	StatesMax    uint32 // set limit states
+	FragmentsMax uint32 // set limit frags
 	NodesMax     uint32 // set limit src-nodes
-	TableEntries uint32 // set limit table-entries, of all tables together
+	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together; tables do not become smaller
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
 
 	// Fill has the tables whose contents are set before the first frame meets
@@ -92,8 +93,11 @@ var (
 	// made anew when they have to be larger, with what is in them
 	pfGrowing = []string{
 		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
+		kernelMapPfFragments,
 	}
-	pfKept = []string{kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch}
+	pfKept = []string{
+		kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch, kernelMapPfLogRing, kernelMapPfLogMissed,
+	}
 )
 
 // pfEthers is the map of ether rules.
@@ -152,8 +156,24 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	for n > 0 && list[n-1] == (kernelPfProfile{}) {
 		n--
 	}
+	if n > manyProfiles { // those behind the last that a state has are forgotten
+		t, err := b.states(unix.PROT_READ)
+		if err != nil {
+			return nil, err
+		}
+		defer t.close()
+		n = 0
+		t.each(func(_ uint32, s *kernelPfState) bool {
+			n = max(n, int(s.Key.Profile)+1)
+			return true
+		})
+	}
 	return recast[pf.Profile](list[:n]), nil
 }
+
+// manyProfiles is the number up to which profiles that no state has any more are
+// kept.
+const manyProfiles = 128
 
 // recast returns a list whose type has the same layout as the one wanted.
 func recast[To, From any](list []From) []To {
@@ -250,6 +270,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	c.Buckets = max(was.Buckets, stateBuckets(p.StatesMax))
 	c.NodesMax, c.TableEntries = p.NodesMax, p.TableEntries
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
+	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
 	c.LogInterface = p.LogInterface
 	c.Features = uint32(featuresOf(prog))
 	if !b.PFLoaded() {
@@ -271,7 +292,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 // is still room.
 func stateBuckets(states uint32) uint32 {
 	const least = 4
-	return uint32(max(least, uint64(states)*10/9/pfWays+1))
+	return uint32(max(least, uint64(states)*10/9/stateWays+1))
 }
 
 // featuresOf returns the features that a program asks for.
@@ -352,10 +373,12 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 		}
 	}
 	ports := append([][16]uint64{{}}, prog.Ports...)
+	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has those behind the program's
+	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
 		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
-		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](prog.Profiles)))
+		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](profiles)))
 	if m := maps[pfEthers]; m != nil {
 		err = errors.Join(err, writeArray(m, prog.Ether))
 	}
@@ -419,13 +442,40 @@ func programFeatures(name string, c *Config) uint32 {
 	return c.Features
 }
 
-// withoutPF makes a program refer to none of pf's maps, where nothing reaches
-// the instructions that do.
+// withoutPF takes pf's functions out of a program in which nothing reaches them,
+// and makes it refer to none of pf's maps. The kernel would remove the code, too,
+// but it takes its time, and holds the maps.
 func withoutPF(p *ebpf.ProgramSpec) {
-	for i := range p.Instructions {
-		ins := &p.Instructions[i]
+	var kept asm.Instructions
+	empty := false // the function is one of pf's
+	for _, ins := range p.Instructions {
+		if name := ins.Symbol(); name != "" {
+			empty = name != p.Name && strings.HasPrefix(name, pfPrefix)
+			if empty {
+				kept = append(kept, asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata), asm.Return())
+			}
+		}
+		if empty {
+			continue
+		}
 		if ins.IsLoadFromMap() && strings.HasPrefix(ins.Reference(), pfPrefix) {
-			*ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
+			ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
+		}
+		kept = append(kept, ins)
+	}
+	// a function that nothing refers to is refused
+	referred := map[string]bool{p.Name: true}
+	for _, ins := range kept {
+		referred[ins.Reference()] = true
+	}
+	p.Instructions = nil
+	empty = false
+	for _, ins := range kept {
+		if name := ins.Symbol(); name != "" {
+			empty = strings.HasPrefix(name, pfPrefix) && !referred[name]
+		}
+		if !empty {
+			p.Instructions = append(p.Instructions, ins)
 		}
 	}
 }
@@ -492,6 +542,7 @@ func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 		same := from.MaxEntries() == to.MaxEntries()
 		switch {
 		case same, name == kernelMapPfStates:
+		case name == kernelMapPfFragments: // they are forgotten in a moment anyway
 		case name == kernelMapPfBuckets:
 			err = b.copyStates(g, c, late)
 		case name == kernelMapPfHosts && late:
@@ -557,8 +608,5 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_ETHER
 
-// Of bpf/types.h and bpf/pf_source.h.
-const (
-	pfWays    = 16   // states of a bucket
-	pfFlushes = 1024 // sources whose states are removed at a time
-)
+// pfFlushes is PF_FLUSHES of bpf/pf_source.h.
+const pfFlushes = 1024

@@ -170,10 +170,10 @@ func (s *pfBench) states() map[uint32]kernelPfState {
 			for home, b := range buckets {
 				for i, mark := range b.Mark {
 					if mark == 1 {
-						s.t.Errorf("place %d is claimed and was never filled", home*pfWays+i)
+						s.t.Errorf("place %d is claimed and was never filled", home*stateWays+i)
 					}
 					if mark&(1<<31) != 0 {
-						place := uint32(home*pfWays + i)
+						place := uint32(home*stateWays + i)
 						all[place] = states[place]
 					}
 				}
@@ -209,8 +209,8 @@ func (s *pfBench) only() kernelPfState {
 	return kernelPfState{}
 }
 
-// phase is the states of the initiator and of the other side.
-func phase(s kernelPfState) [2]uint8 {
+// peerStates is the states of the initiator and of the other side.
+func peerStates(s kernelPfState) [2]uint8 {
 	first := 0
 	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
 		first = 1
@@ -511,7 +511,7 @@ func (s *pfBench) play(steps []step) {
 		}
 		expect(s.t, fmt.Sprintf("segment %d", i), s.send(p.segment), want)
 		state := s.only()
-		if got := phase(state); got != p.after {
+		if got := peerStates(state); got != p.after {
 			s.t.Errorf("segment %d: states %d, want %d", i, got, p.after)
 		}
 		packets := state.Packets[0] + state.Packets[1]
@@ -535,7 +535,7 @@ func TestPFReopen(t *testing.T) {
 	})
 	p := web(syn, 0x50000000, 0, 0)
 	expect(t, "SYN", s.send(p), p.sent())
-	if got := phase(s.only()); got != [2]uint8{synSent, closed} {
+	if got := peerStates(s.only()); got != [2]uint8{synSent, closed} {
 		t.Errorf("states %d", got)
 	}
 	s.check()
@@ -597,7 +597,7 @@ func TestPFOtherStates(t *testing.T) {
 			p := datagram(proto)
 			for i, p := range []segment{p, p.reply(), p} {
 				expect(t, "datagram", s.send(p), p.sent())
-				if got := phase(s.only()); got != want[i] {
+				if got := peerStates(s.only()); got != want[i] {
 					t.Errorf("protocol %d, packet %d: states %d, want %d", proto, i, got, want[i])
 				}
 			}
@@ -625,9 +625,9 @@ func TestPFTimeouts(t *testing.T) {
 	}
 	then := func(more ...segment) []segment { return append(open(), more...) }
 	for _, tt := range []struct {
-		name    string
-		packets []segment
-		phase   kernelPfTimeout
+		name       string
+		packets    []segment
+		peerStates kernelPfTimeout
 	}{
 		{"TCP first", open()[:1], kernelPfTimeoutPF_TCP_FIRST},
 		{"TCP opening", open()[:2], kernelPfTimeoutPF_TCP_OPENING},
@@ -649,7 +649,7 @@ func TestPFTimeouts(t *testing.T) {
 			for _, at := range []struct {
 				after uint32
 				over  bool
-			}{{testTimeouts[tt.phase] - 1, false}, {testTimeouts[tt.phase], true}} {
+			}{{testTimeouts[tt.peerStates] - 1, false}, {testTimeouts[tt.peerStates], true}} {
 				s := newPFBench(t, []kernelPfRule{keep()})
 				for _, p := range tt.packets {
 					expect(t, "packet", s.send(p), p.sent())
@@ -1128,11 +1128,11 @@ func TestPFPlacesRest(t *testing.T) {
 		}
 		return made
 	}
-	if n := fill(100, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(100, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	s.check()
-	if err := s.flushPF(pfWays); err != nil {
+	if err := s.flushPF(stateWays); err != nil {
 		t.Fatal(err)
 	}
 	s.later(1)
@@ -1140,12 +1140,12 @@ func TestPFPlacesRest(t *testing.T) {
 		t.Error("a place was used again after a second")
 	}
 	s.later(1)
-	if n := fill(300, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(300, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	// what is over makes room at once
 	s.later(60)
-	if n := fill(400, 20); n != pfWays {
+	if n := fill(400, 20); n != stateWays {
 		t.Errorf("%d states in the places of those that are over", n)
 	}
 	s.check()
@@ -1278,7 +1278,7 @@ func TestPFOneKeyTogether(t *testing.T) {
 }
 
 // A trial changes nothing of a connection, and makes none.
-func TestPFTrace(t *testing.T) {
+func TestPFStatesInTrial(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features |= uint32(kernelFeatureFEATURE_TRACE)
 	})

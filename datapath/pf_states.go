@@ -73,6 +73,9 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
+// stateWays is PF_WAYS.
+const stateWays = 16
+
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
 type stateTable struct {
@@ -122,7 +125,6 @@ const (
 	markState   = 0x80000000 // PF_MARK_STATE
 	markGone    = 0x40000000 // PF_MARK_GONE
 	markClaimed = 1          // PF_MARK_CLAIMED
-	goneSeconds = 2          // after which the place of a state that has gone is used again
 )
 
 // each calls f with the places of states that are there and what they have, until
@@ -158,7 +160,7 @@ func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 func (t *stateTable) homes(hash uint64) [2]uint32 {
 	n := uint64(t.config.Buckets)
 	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
-	return [2]uint32{uint32(hash>>32*n>>32) * pfWays, uint32(second*n>>32) * pfWays}
+	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
 }
 
 // mark is pf_mark.
@@ -170,7 +172,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	key := s.Key
 	key.Profile = 0
 	for _, home := range t.homes(h) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) != mark(h) {
 				continue
 			}
@@ -189,7 +191,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) == 0 {
 				n++
 			}
@@ -200,7 +202,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 		homes[0], homes[1] = homes[1], homes[0]
 	}
 	for _, home := range homes {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
 				atomic.StoreUint32(&t.marks[place], mark(h))
@@ -246,7 +248,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	}
 	var gone []uint32
 	to.each(func(place uint32, s *kernelPfState) bool {
-		if at, ok := from.gone(s); ok && s.Packets == at.Packets {
+		if from.gone(s) {
 			gone = append(gone, place)
 		}
 		return true
@@ -260,21 +262,20 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	return nil
 }
 
-// gone returns what the table has of a state with the key of s that has gone, if
-// it does so.
-func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
+// gone reports whether the table had the state s, and it has gone.
+func (t *stateTable) gone(s *kernelPfState) bool {
 	if _, ok := t.find(s); ok {
-		return nil, false
+		return false
 	}
 	for _, home := range t.homes(t.hash(s)) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
 			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
-				return &t.states[place], true
+				return true
 			}
 		}
 	}
-	return nil, false
+	return false
 }
 
 // A stateReader makes States of what is in the table.

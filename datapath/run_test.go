@@ -71,7 +71,11 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 		tables.Filter = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 1}} // all
 	}
 	tables.Bindings = []Binding{} // room for those that a test binds
-	var err error
+	err := b.settlePF(&s.cfg, &tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	specialise(&s.cfg)
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)
 	}

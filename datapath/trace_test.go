@@ -43,11 +43,13 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfBuckets:     "of states, the trial has those that the frame is about",
 		kernelMapPfStates:      "the same",
 		kernelMapPfSources:     "the same of sources",
+		kernelMapPfFragments:   "a trial is about one packet",
 		kernelMapPfFlushes:     "written, for the sweep",
 		kernelMapPfRuleStats:   "written",
 		kernelMapPfCounters:    "written",
 		kernelMapPfPackets:     "a place to work in",
 		kernelMapPfWalks:       "a place to work in",
+		kernelMapPfSlows:       "a place to work in",
 		kernelMapPfTableBatch:  "user space's",
 	}
 	spec, err := loadKernel()

@@ -84,10 +84,7 @@ func (c *compiler) enter(e entry) error {
 // callAnchor appends what the rule at an index of a scope calls.
 func (c *compiler) callAnchor(s *scope, index int) error {
 	r := &s.Rules[index]
-	src, dst, err := c.addresses(r)
-	if err != nil {
-		return err
-	}
+	src, dst := c.addresses(r)
 	call := scope{
 		Ruleset: &Ruleset{}, path: s.path, number: s.number, options: s.options,
 		call: r, around: s, depth: s.depth + 1,
@@ -117,6 +114,7 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		if rs.loaded {
 			inner.options = &rs.Options
 		}
+		var err error
 		if inner.number, err = c.anchorNumber(rs.path); err != nil {
 			return err
 		}

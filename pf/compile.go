@@ -127,41 +127,36 @@ func (c *compiler) skipped() []uint16 {
 
 // addresses returns the addresses that a rule takes, those aside that are not
 // looked up with the fields.
-func (c *compiler) addresses(r *Rule) (src, dst marks, err error) {
-	if src, err = c.endpoint(r.From); err == nil {
-		dst, err = c.endpoint(r.To)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%v: %w", r.Pos, err)
-	}
+func (c *compiler) addresses(r *Rule) (src, dst marks) {
+	src, dst = c.endpoint(r.From), c.endpoint(r.To)
 	if r.To.Host.Kind == URPFFailed { // a destination has not come by any way
 		dst = marksOf(nil, r.To.Not)
 	}
-	return src, dst, nil
+	return src, dst
 }
 
-func (c *compiler) endpoint(e Endpoint) (marks, error) {
-	switch e.Host.Kind {
+func (c *compiler) endpoint(e Endpoint) marks {
+	h := e.Host
+	var networks []subnet
+	switch h.Kind {
 	case InTable, NoRoute, URPFFailed:
-		return nil, nil
+		return nil
 	case AnyHost:
-		return marksOf(nil, !e.Not), nil
+		networks = []subnet{everything}
+	case Prefix:
+		networks = []subnet{subnetOf(h.Addr, h.Bits)}
+	case Range:
+		networks = rangeSubnets(h.Addr, h.Last)
 	case Dynamic:
-		var networks []prefix
-		for _, p := range c.resolve(e.Host) {
+		for _, p := range c.resolve(h) {
 			length := p.Bits()
-			if e.Host.Bits >= 0 {
-				length = min(e.Host.Bits, p.Addr().BitLen())
+			if h.Bits >= 0 {
+				length = min(h.Bits, p.Addr().BitLen())
 			}
-			networks = append(networks, prefixOf(p.Addr(), length))
+			networks = append(networks, subnetOf(p.Addr(), length))
 		}
-		return marksOf(networks, e.Not), nil
 	}
-	networks, err := e.Host.prefixes()
-	if err != nil {
-		return nil, err
-	}
-	return marksOf(networks, e.Not), nil
+	return marksOf(networks, e.Not)
 }
 
 // resolve returns the addresses of a Dynamic host.
@@ -480,7 +475,7 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 			return out, err
 		}
 		if h.Kind == Prefix {
-			p := prefixOf(h.Addr, h.Bits)
+			p := subnetOf(h.Addr, h.Bits)
 			out.L3[i] = EtherPrefix{Bits: uint32(p.bits), Address: p.bytes()}
 		}
 		if h.Kind != AnyHost {

@@ -5,30 +5,29 @@ package pf
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"net/netip"
 	"slices"
 )
 
-// prefix is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
+// subnet is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
 // length are zero.
-type prefix struct {
+type subnet struct {
 	hi, lo uint64
 	bits   uint8
 }
 
 var (
-	everything = prefix{}
-	allIPv4    = prefix{0, 0xffff << 32, 96}
+	everything = subnet{}
+	allIPv4    = subnet{0, 0xffff << 32, 96}
 )
 
-func prefixOf(addr netip.Addr, length int) prefix {
+func subnetOf(addr netip.Addr, length int) subnet {
 	b := addr.As16()
 	if addr.Is4() {
 		length += 96
 	}
-	p := prefix{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(length)}
+	p := subnet{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(length)}
 	hi, lo := netmask(p.bits)
 	p.hi &= hi
 	p.lo &= lo
@@ -42,12 +41,12 @@ func netmask(length uint8) (hi, lo uint64) {
 	return ^uint64(0), ^(^uint64(0) >> (length - 64))
 }
 
-func (p prefix) contains(q prefix) bool {
+func (p subnet) contains(q subnet) bool {
 	hi, lo := netmask(p.bits)
 	return p.bits <= q.bits && q.hi&hi == p.hi && q.lo&lo == p.lo
 }
 
-func (p prefix) bytes() (b [16]byte) {
+func (p subnet) bytes() (b [16]byte) {
 	binary.BigEndian.PutUint64(b[:8], p.hi)
 	binary.BigEndian.PutUint64(b[8:], p.lo)
 	return b
@@ -55,24 +54,24 @@ func (p prefix) bytes() (b [16]byte) {
 
 // compare orders networks so that one is before those that are in it, and
 // these before all others that follow.
-func (p prefix) compare(q prefix) int {
+func (p subnet) compare(q subnet) int {
 	return cmp.Or(cmp.Compare(p.hi, q.hi), cmp.Compare(p.lo, q.lo), cmp.Compare(p.bits, q.bits))
 }
 
 // A mark says of a network whether its addresses belong to a set, those of
 // networks in it that have marks of their own aside.
 type mark struct {
-	prefix
+	subnet
 	in bool
 }
 
-// marks are a set of addresses, in the order of prefix.compare. The first is
+// marks are a set of addresses, in the order of subnet.compare. The first is
 // everything's. Nil is the set of all addresses.
 type marks []mark
 
 // marksOf returns the set of the addresses of the networks, or of all others.
-func marksOf(networks []prefix, not bool) marks {
-	slices.SortFunc(networks, prefix.compare)
+func marksOf(networks []subnet, not bool) marks {
+	slices.SortFunc(networks, subnet.compare)
 	m := marks{{everything, not}}
 	for _, p := range networks {
 		last := m[len(m)-1]
@@ -99,7 +98,7 @@ func (m marks) and(o marks) marks {
 		return m
 	}
 	type enclosing struct {
-		prefix
+		subnet
 		m, o bool
 		in   bool // as the result has it
 	}
@@ -107,63 +106,48 @@ func (m marks) and(o marks) marks {
 	var stack []enclosing
 	for len(m) > 0 || len(o) > 0 {
 		var e enclosing
-		if len(o) == 0 || len(m) > 0 && m[0].compare(o[0].prefix) <= 0 {
-			e.prefix = m[0].prefix
+		if len(o) == 0 || len(m) > 0 && m[0].compare(o[0].subnet) <= 0 {
+			e.subnet = m[0].subnet
 		} else {
-			e.prefix = o[0].prefix
+			e.subnet = o[0].subnet
 		}
-		for len(stack) > 0 && !stack[len(stack)-1].contains(e.prefix) {
+		for len(stack) > 0 && !stack[len(stack)-1].contains(e.subnet) {
 			stack = stack[:len(stack)-1]
 		}
 		if len(stack) > 0 {
 			top := stack[len(stack)-1]
 			e.m, e.o, e.in = top.m, top.o, top.in
 		}
-		if len(m) > 0 && m[0].prefix == e.prefix {
+		if len(m) > 0 && m[0].subnet == e.subnet {
 			e.m = m[0].in
 			m = m[1:]
 		}
-		if len(o) > 0 && o[0].prefix == e.prefix {
+		if len(o) > 0 && o[0].subnet == e.subnet {
 			e.o = o[0].in
 			o = o[1:]
 		}
 		if in := e.m && e.o; len(out) == 0 || in != e.in {
 			e.in = in
-			out = append(out, mark{e.prefix, in})
+			out = append(out, mark{e.subnet, in})
 		}
 		stack = append(stack, e)
 	}
 	return out
 }
 
-// freeBits is how many bits a netmask may leave free before others that it asks for.
-const freeBits = 12
-
-// prefixes returns the networks of a host that has fixed addresses.
-func (h Host) prefixes() ([]prefix, error) {
-	switch h.Kind {
-	case Prefix:
-		return []prefix{prefixOf(h.Addr, h.Bits)}, nil
-	case Range:
-		return rangePrefixes(h.Addr, h.Last), nil
-	default: // Wildcard
-		return maskPrefixes(h.Addr, h.Last)
-	}
-}
-
-// rangePrefixes returns the networks that make up the addresses from first to
+// rangeSubnets returns the networks that make up the addresses from first to
 // last.
-func rangePrefixes(first, last netip.Addr) []prefix {
-	a, z := prefixOf(first, first.BitLen()), prefixOf(last, last.BitLen())
+func rangeSubnets(first, last netip.Addr) []subnet {
+	a, z := subnetOf(first, first.BitLen()), subnetOf(last, last.BitLen())
 	if first.Is4() != last.Is4() || a.compare(z) > 0 {
 		return nil
 	}
-	var out []prefix
+	var out []subnet
 	for {
 		// the largest network that begins with a and does not go beyond z
 		p := a
 		for p.bits > 0 {
-			next := prefix{p.hi, p.lo, p.bits - 1}
+			next := subnet{p.hi, p.lo, p.bits - 1}
 			hi, lo := netmask(next.bits)
 			if next.hi&^hi != 0 || next.lo&^lo != 0 {
 				break
@@ -186,41 +170,10 @@ func rangePrefixes(first, last netip.Addr) []prefix {
 	}
 }
 
-// maskPrefixes returns the networks of the addresses that are equal to addr in
-// the bits of mask.
-func maskPrefixes(addr, mask netip.Addr) ([]prefix, error) {
-	p, m := prefixOf(addr, addr.BitLen()), prefixOf(mask, mask.BitLen())
-	if addr.Is4() {
-		m.hi, m.lo = ^uint64(0), m.lo|0xffffffff<<32
-	}
-	p.hi, p.lo = p.hi&m.hi, p.lo&m.lo
-	if m.lo != 0 {
-		p.bits = uint8(128 - bits.TrailingZeros64(m.lo))
-	} else {
-		p.bits = uint8(64 - bits.TrailingZeros64(m.hi))
-	}
-	hi, lo := netmask(p.bits)
-	free := prefix{hi: hi &^ m.hi, lo: lo &^ m.lo}
-	if n := bits.OnesCount64(free.hi) + bits.OnesCount64(free.lo); n > freeBits {
-		return nil, fmt.Errorf("mask %v: %d bits before its last are free, and %d may be", mask, n, freeBits)
-	}
-	var out []prefix
-	for n := (prefix{}); ; {
-		out = append(out, prefix{p.hi | n.hi, p.lo | n.lo, p.bits})
-		// the next number that has no bits but the free ones
-		var borrow uint64
-		n.lo, borrow = bits.Sub64(n.lo, free.lo, 0)
-		n.hi, _ = bits.Sub64(n.hi, free.hi, borrow)
-		n.hi, n.lo = n.hi&free.hi, n.lo&free.lo
-		if n.hi == 0 && n.lo == 0 {
-			return out, nil
-		}
-	}
-}
-
 // reach is the sources or the destinations of the rules.
 type reach struct {
 	rules []marks // the addresses that each rule takes
+	marks int     // in all of them
 	used  bool    // some rule does not take all
 	set   *vector
 }
@@ -232,12 +185,14 @@ func (c *compiler) reaches() (src, dst *reach, err error) {
 		e := &c.entries[i]
 		var from, to marks
 		if !e.tags() {
-			if from, to, err = c.addresses(e.Rule); err != nil {
-				return nil, nil, err
-			}
+			from, to = c.addresses(e.Rule)
 		}
 		src.take(i, e.scope.src.and(from))
 		dst.take(i, e.scope.dst.and(to))
+		// most marks are of networks that no other rule has
+		if (src.marks+dst.marks)*networkBytes > maxProgram {
+			return nil, nil, errMemory
+		}
 	}
 	if src.used {
 		c.out.Dims |= 1 << DimSrc
@@ -250,6 +205,7 @@ func (c *compiler) reaches() (src, dst *reach, err error) {
 
 func (s *reach) take(rule int, m marks) {
 	s.rules[rule] = m
+	s.marks += len(m)
 	s.used = s.used || m != nil
 }
 
@@ -259,7 +215,7 @@ const networkBytes = 160
 // A change is a rule whose mark at a network is another than that of the
 // network around it.
 type change struct {
-	prefix
+	subnet
 	rule uint32
 	dst  bool
 }
@@ -281,18 +237,15 @@ func (c *compiler) networks() error {
 				s.set.flip(uint32(rule))
 			}
 			for j := 1; j < len(m); j++ {
-				changes = append(changes, change{m[j].prefix, uint32(rule), i == 1})
-			}
-			if len(changes)*networkBytes > maxProgram {
-				return errMemory
+				changes = append(changes, change{m[j].subnet, uint32(rule), i == 1})
 			}
 		}
 	}
-	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.prefix) })
+	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.subnet) })
 	// IPv4's own network is always there: addresses of the two families are
 	// never in a network together
 	type enclosing struct {
-		prefix
+		subnet
 		changes []change
 	}
 	flip := func(changes []change) {
@@ -304,7 +257,7 @@ func (c *compiler) networks() error {
 			}
 		}
 	}
-	enter := func(p prefix) error {
+	enter := func(p subnet) error {
 		n := Network{Address: p.bytes(), Bits: p.bits}
 		var err error
 		if src.used {
@@ -329,11 +282,11 @@ func (c *compiler) networks() error {
 	for len(changes) > 0 || !ipv4 {
 		next := allIPv4
 		if len(changes) > 0 && (ipv4 || changes[0].compare(allIPv4) <= 0) {
-			next = changes[0].prefix
+			next = changes[0].subnet
 		}
 		ipv4 = ipv4 || next == allIPv4
 		n := 0
-		for n < len(changes) && changes[n].prefix == next {
+		for n < len(changes) && changes[n].subnet == next {
 			n++
 		}
 		for len(stack) > 0 && !stack[len(stack)-1].contains(next) {

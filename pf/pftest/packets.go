@@ -4,6 +4,7 @@ package pftest
 
 import (
 	"net/netip"
+	"slices"
 
 	"bascule/pf"
 	"bascule/pf/reference"
@@ -11,87 +12,62 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Packets draws packets for a ruleset and those of its loaded anchors: most of
-// what a packet has is what their rules ask about, or beside it. The ports are
-// of [Ports].
+// Packets draws packets for a ruleset and those of its loaded anchors. Most are
+// drawn to match a rule, or to miss it by one condition; their other values are
+// those that rules mention. The ports are those of [Ports].
 func Packets(rulesets ...*pf.Ruleset) *rapid.Generator[*reference.Packet] {
 	m := mentions{
 		addresses: map[pf.Family][]netip.Addr{
 			pf.Inet:  {netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("10.0.0.1")},
 			pf.Inet6: {netip.MustParseAddr("2001:db8:ffff::7"), netip.MustParseAddr("2001:db8::1")},
 		},
-		protocols: []uint8{reference.TCP, reference.TCP, reference.UDP, reference.ICMP, reference.ICMPv6, reference.IGMP},
-		ports:     []uint16{22, 40000},
-		flags:     []uint8{pf.SYN, pf.SYN, pf.SYN | pf.ACK, pf.ACK, pf.RST},
-		types:     []uint8{0, 8, 128, 129, 135, 136, 143},
-		codes:     []uint8{0},
-		tos:       []uint8{0},
-		prios:     []uint8{0},
-		tags:      []string{"", "", "none"},
+		tables: map[string][]netip.Prefix{},
+		tags:   []string{"", "", "none"},
 	}
 	for _, rs := range rulesets {
-		m.ruleset(rs)
+		m.ruleset(rs, nil)
 	}
 	return rapid.Custom(m.packet)
 }
 
 // mentions are what rules ask about.
 type mentions struct {
-	addresses                                  map[pf.Family][]netip.Addr
-	ports                                      []uint16
-	protocols, flags, types, codes, tos, prios []uint8
-	tags                                       []string
+	rules     [][]*pf.Rule // each behind the anchors that it is in
+	addresses map[pf.Family][]netip.Addr
+	tables    map[string][]netip.Prefix
+	tags      []string
 }
 
-func (m *mentions) ruleset(rs *pf.Ruleset) {
+func (m *mentions) ruleset(rs *pf.Ruleset, calls []*pf.Rule) {
 	for _, table := range rs.Tables {
 		for _, e := range table.Entries {
-			m.prefix(e.Prefix)
+			m.tables[table.Name] = append(m.tables[table.Name], e.Prefix)
+			m.ends(e.Prefix)
 		}
 	}
 	for i := range rs.Rules {
-		m.rule(&rs.Rules[i])
-		if a := rs.Rules[i].Anchor; a != nil && a.Body != nil {
-			m.ruleset(a.Body)
+		r := &rs.Rules[i]
+		chain := append(slices.Clone(calls), r)
+		m.rules = append(m.rules, chain)
+		for _, h := range []pf.Host{r.From.Host, r.To.Host} {
+			switch h.Kind {
+			case pf.Prefix:
+				m.ends(netip.PrefixFrom(h.Addr, h.Bits))
+			case pf.Range:
+				m.address(h.Addr.Prev(), h.Last.Next())
+			}
+		}
+		if r.Tagged != "" {
+			m.tags = append(m.tags, r.Tagged)
+		}
+		if r.Anchor != nil && r.Anchor.Body != nil {
+			m.ruleset(r.Anchor.Body, chain)
 		}
 	}
 }
 
-func (m *mentions) rule(r *pf.Rule) {
-	for _, e := range []pf.Endpoint{r.From, r.To} {
-		switch e.Host.Kind {
-		case pf.Prefix:
-			m.prefix(netip.PrefixFrom(e.Host.Addr, e.Host.Bits))
-		case pf.Range:
-			m.address(e.Host.Addr, e.Host.Addr.Prev(), e.Host.Last, e.Host.Last.Next())
-		}
-		if e.Port.Op != pf.AnyPort {
-			m.ports = append(m.ports, e.Port.Lo-1, e.Port.Lo, e.Port.Lo+1, e.Port.Hi-1, e.Port.Hi, e.Port.Hi+1)
-		}
-	}
-	if r.HasProto {
-		m.protocols = append(m.protocols, r.Proto)
-	}
-	if r.Flags.Of != 0 {
-		m.flags = append(m.flags, r.Flags.Set, r.Flags.Set|^r.Flags.Of, r.Flags.Of)
-	}
-	if r.HasICMP {
-		m.types = append(m.types, r.ICMPType)
-		m.codes = append(m.codes, r.ICMPCode)
-	}
-	if r.HasTOS {
-		m.tos = append(m.tos, r.TOS)
-	}
-	if r.HasPrio {
-		m.prios = append(m.prios, r.Prio)
-	}
-	if r.Tagged != "" {
-		m.tags = append(m.tags, r.Tagged)
-	}
-}
-
-// prefix adds the ends of a network and what is beside them.
-func (m *mentions) prefix(p netip.Prefix) {
+// ends adds the ends of a network and what is beside them.
+func (m *mentions) ends(p netip.Prefix) {
 	last := p.Addr().AsSlice()
 	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
 		last[i/8] |= 0x80 >> (i % 8)
@@ -103,51 +79,200 @@ func (m *mentions) prefix(p netip.Prefix) {
 // address adds addresses; those beyond the first and the last of all are none.
 func (m *mentions) address(list ...netip.Addr) {
 	for _, a := range list {
-		switch {
-		case a.Is4():
-			m.addresses[pf.Inet] = append(m.addresses[pf.Inet], a)
-		case a.Is6():
-			m.addresses[pf.Inet6] = append(m.addresses[pf.Inet6], a)
+		if a.IsValid() {
+			m.addresses[familyOf(a)] = append(m.addresses[familyOf(a)], a)
 		}
 	}
 }
 
+func familyOf(a netip.Addr) pf.Family {
+	if a.Is4() {
+		return pf.Inet
+	}
+	return pf.Inet6
+}
+
 func (m *mentions) packet(t *rapid.T) *reference.Packet {
 	d := draw{T: t}
+	// what the packet is to match, in the order in which rules are tried
+	var rules []*pf.Rule
+	if len(m.rules) > 0 && d.often("near a rule") {
+		rules = one(d, "rule", m.rules...)
+	}
 	p := &reference.Packet{
 		Direction: one(d, "direction", pf.In, pf.Out),
 		Port:      one(d, "port", Ports()...),
-		Prio:      one(d, "prio", m.prios...),
 		Family:    one(d, "family", pf.Inet, pf.Inet, pf.Inet6),
-		Proto:     one(d, "proto", m.protocols...),
-		TOS:       one(d, "tos", m.tos...),
+		Proto:     one[uint8](d, "proto", reference.TCP, reference.TCP, reference.UDP, reference.ICMP, reference.IGMP, 47),
 		Tag:       one(d, "tag", m.tags...),
 	}
-	switch {
-	case p.Direction == pf.In:
-		p.ReceivedOn = p.Port
-	case d.often("not of the host"):
-		p.ReceivedOn = one(d, "received-on", Ports()...)
+	for _, r := range rules {
+		m.aimIP(d, r, p)
+	}
+	switch { // ICMP is of one family each
+	case p.Proto == reference.ICMP && p.Family == pf.Inet6:
+		p.Proto = reference.ICMPv6
+	case p.Proto == reference.ICMPv6 && p.Family == pf.Inet:
+		p.Proto = reference.ICMP
 	}
 	p.Src = one(d, "source", m.addresses[p.Family]...)
 	p.Dst = one(d, "destination", m.addresses[p.Family]...)
+	if p.Direction == pf.Out && d.often("not of the host") {
+		p.ReceivedOn = one(d, "received-on", Ports()...)
+	}
 	if d.seldom("fragment") {
 		p.Fragment = one(d, "which", reference.FirstFragment, reference.LaterFragment)
 	}
 	if d.seldom("options") {
 		p.RouterAlert, p.Options = rapid.Bool().Draw(t, "router alert"), rapid.Bool().Draw(t, "other options")
 	}
-	if p.Fragment == reference.LaterFragment {
-		return p
-	}
 	switch p.Proto {
 	case reference.TCP:
-		p.Flags = one(d, "flags", m.flags...)
+		p.Flags = one(d, "flags", pf.SYN, pf.SYN, pf.SYN|pf.ACK, pf.ACK, pf.RST)
 		fallthrough
 	case reference.UDP:
-		p.SrcPort, p.DstPort = one(d, "source port", m.ports...), one(d, "destination port", m.ports...)
-	case reference.ICMP, reference.ICMPv6:
-		p.ICMPType, p.ICMPCode = one(d, "type", m.types...), one(d, "code", m.codes...)
+		p.SrcPort, p.DstPort = one(d, "source port", ports...), one(d, "destination port", ports...)
+	case reference.ICMP:
+		p.ICMPType, p.ICMPCode = one(d, "type", icmpTypes...), one(d, "code", icmpCodes...)
+	case reference.ICMPv6:
+		p.ICMPType, p.ICMPCode = one(d, "type", icmp6Types...), one(d, "code", icmpCodes...)
+	}
+	for _, r := range rules {
+		m.aim(d, r, p)
+	}
+	if p.Direction == pf.In {
+		p.ReceivedOn = p.Port
+	}
+	if p.Fragment == reference.LaterFragment {
+		p.SrcPort, p.DstPort, p.Flags, p.ICMPType, p.ICMPCode = 0, 0, 0, 0, 0
 	}
 	return p
+}
+
+// aimIP gives the packet the family and the protocol that a rule asks for,
+// which say what else it has.
+func (m *mentions) aimIP(d draw, r *pf.Rule, p *reference.Packet) {
+	if r.Family != 0 && !d.seldom("other family") {
+		p.Family = r.Family
+	}
+	if r.HasProto && !d.seldom("other proto") {
+		p.Proto = r.Proto
+	}
+}
+
+// aim gives the packet what else a rule asks for, but for one thing perhaps.
+func (m *mentions) aim(d draw, r *pf.Rule, p *reference.Packet) {
+	aims := []func(){
+		func() {
+			if r.Direction != pf.Both {
+				p.Direction = r.Direction
+			}
+		},
+		func() { p.Port = portOf(d, r.On, p.Port) },
+		func() { p.ReceivedOn = portOf(d, r.ReceivedOn, p.ReceivedOn) },
+		func() { p.Src = m.within(d, r.From, p.Src) },
+		func() { p.Dst = m.within(d, r.To, p.Dst) },
+		func() {
+			if p.Proto == reference.TCP {
+				p.Flags = p.Flags&^r.Flags.Of | r.Flags.Set
+			}
+		},
+		func() {
+			if r.HasICMP {
+				p.ICMPType, p.ICMPCode = r.ICMPType, r.ICMPCode
+			}
+		},
+		func() {
+			if r.HasTOS {
+				p.TOS = r.TOS
+			}
+		},
+		func() {
+			if r.HasPrio {
+				p.Prio = r.Prio
+			}
+		},
+		func() {
+			if r.Fragment && p.Fragment == reference.Whole {
+				p.Fragment = reference.LaterFragment
+			}
+		},
+		func() {
+			if r.Tagged != "" && !r.NotTagged {
+				p.Tag = r.Tagged
+			}
+		},
+		func() { p.SrcPort = portNumber(d, r.From.Port, p.SrcPort) },
+		func() { p.DstPort = portNumber(d, r.To.Port, p.DstPort) },
+	}
+	missed := -1
+	if d.seldom("missed") {
+		missed = rapid.IntRange(0, len(aims)-1).Draw(d.T, "missed")
+	}
+	for i, aim := range aims {
+		if i != missed {
+			aim()
+		}
+	}
+}
+
+// portOf draws a port that an interface of a rule means. If that is any, or
+// there is no such port, it is otherwise.
+func portOf(d draw, i pf.Interface, otherwise reference.Port) reference.Port {
+	if i.Name == "" {
+		return otherwise
+	}
+	matching := slices.DeleteFunc(Ports(), func(p reference.Port) bool {
+		return (i.Name == "any" || i.Name == p.Name || slices.Contains(p.Groups, i.Name)) == i.Not
+	})
+	if len(matching) == 0 {
+		return otherwise
+	}
+	return one(d, "port", matching...)
+}
+
+// within draws an address of a host if it is not negated.
+func (m *mentions) within(d draw, e pf.Endpoint, otherwise netip.Addr) netip.Addr {
+	var networks []netip.Prefix
+	switch h := e.Host; h.Kind {
+	case pf.Prefix:
+		networks = []netip.Prefix{netip.PrefixFrom(h.Addr, h.Bits)}
+	case pf.Range:
+		networks = []netip.Prefix{netip.PrefixFrom(one(d, "end", h.Addr, h.Last), h.Addr.BitLen())}
+	case pf.InTable:
+		networks = m.tables[h.Name]
+	case pf.Dynamic:
+		networks = Addresses(h.Name, h.Modes)
+	}
+	networks = slices.DeleteFunc(slices.Clone(networks), func(p netip.Prefix) bool {
+		return p.Addr().Is4() != otherwise.Is4()
+	})
+	if e.Not || len(networks) == 0 {
+		return otherwise
+	}
+	network := one(d, "within", networks...)
+	if mentioned := slices.DeleteFunc(slices.Clone(m.addresses[familyOf(otherwise)]), func(a netip.Addr) bool {
+		return !network.Contains(a)
+	}); len(mentioned) > 0 {
+		return one(d, "address", mentioned...)
+	}
+	return network.Addr()
+}
+
+// portNumber draws a number for which a condition holds, most of all at its
+// ends.
+func portNumber(d draw, p pf.Port, otherwise uint16) uint16 {
+	switch p.Op {
+	case pf.PortEqual:
+		return p.Lo
+	case pf.PortNotEqual, pf.PortInside, pf.PortGreater:
+		return p.Lo + 1
+	case pf.PortLess, pf.PortOutside:
+		return p.Lo - 1
+	case pf.PortAtMost, pf.PortAtLeast:
+		return p.Lo
+	case pf.PortRange:
+		return one(d, "end of range", p.Lo, p.Hi)
+	}
+	return otherwise
 }

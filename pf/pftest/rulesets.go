@@ -30,7 +30,7 @@ func Rulesets() *rapid.Generator[*pf.Ruleset] {
 		if d.seldom("load") {
 			load := pf.AnchorLoad{Name: one(d, "load", anchors...), File: "/etc/anchor", Ruleset: &pf.Ruleset{}}
 			d.policy = pf.DefaultPolicy // what the options say is not for it
-			d.body(load.Ruleset, 1)
+			d.body(load.Ruleset, 0)     // without anchors, which might be itself
 			rs.Loads = append(rs.Loads, load)
 		}
 		rs.Ether = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) pf.EtherRule { return draw{T: t}.ether() }), 0, 4).Draw(t, "ether")
@@ -90,6 +90,30 @@ func Ports() []reference.Port {
 	}
 }
 
+// Addresses are those of a port that rules name, as for [reference.Evaluator].
+func Addresses(name string, modes []string) []netip.Prefix {
+	all := map[string][]netip.Prefix{
+		"em0": prefixes("10.0.0.2/24", "10.0.0.3/24", "2001:db8::2/64", "fe80::1/64"),
+		"em1": prefixes("192.0.2.1/24"),
+	}[name]
+	var list []netip.Prefix
+	for _, p := range all {
+		first := !slices.ContainsFunc(list, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() })
+		switch {
+		case slices.Contains(modes, "0") && !first, slices.Contains(modes, "peer"):
+		case slices.Contains(modes, "network"):
+			list = append(list, p.Masked())
+		case slices.Contains(modes, "broadcast") && p.Addr().Is4():
+			a := p.Addr().As4()
+			a[3] = 255
+			list = append(list, netip.PrefixFrom(netip.AddrFrom4(a), 32))
+		case !slices.Contains(modes, "broadcast"):
+			list = append(list, netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+		}
+	}
+	return list
+}
+
 // Names and numbers that rules have.
 var (
 	tables     = []string{"bad", "good", "in", "two words"}
@@ -138,7 +162,7 @@ func (d draw) body(rs *pf.Ruleset, depth int) {
 		}
 	}
 	used := map[string]bool{} // names of bodies; no two may be the same
-	for range rapid.IntRange(0, 6).Draw(d.T, "rules") {
+	for range rapid.IntRange(0, 12).Draw(d.T, "rules") {
 		r := d.rule()
 		if depth > 0 && d.seldom("anchor") {
 			r = d.anchor(depth, used)
@@ -218,14 +242,16 @@ func (d draw) anchor(depth int, used map[string]bool) pf.Rule {
 
 // conditions draws what rules of all actions ask, and what they do with tags.
 func (d draw) conditions(r *pf.Rule) {
-	r.Direction = one(d, "direction", pf.Both, pf.In, pf.Out)
+	r.Direction = one(d, "direction", pf.Both, pf.Both, pf.In, pf.Out)
 	r.Quick = d.seldom("quick")
-	r.On = d.port("on")
+	if d.seldom("on") {
+		r.On = d.port("on")
+	}
 	if d.seldom("received") {
 		r.ReceivedOn = d.port("received-on")
 	}
-	r.Family = one(d, "family", 0, pf.Inet, pf.Inet, pf.Inet6)
-	if r.HasProto = d.often("has proto"); r.HasProto {
+	r.Family = one(d, "family", 0, 0, pf.Inet, pf.Inet6)
+	if r.HasProto = rapid.Bool().Draw(d.T, "has proto"); r.HasProto {
 		r.Proto = one(d, "proto", protocols...)
 		switch r.Proto { // each belongs to one family
 		case reference.ICMP:
@@ -236,6 +262,9 @@ func (d draw) conditions(r *pf.Rule) {
 	}
 	r.From.Not, r.From.Host = d.host(r.Family)
 	r.To.Not, r.To.Host = d.host(r.Family)
+	if r.To.Host.Kind == pf.URPFFailed { // of sources only
+		r.To.Host.Kind = pf.NoRoute
+	}
 	if r.Fragment = d.seldom("fragment"); !r.Fragment {
 		d.transport(r)
 	}
@@ -276,13 +305,11 @@ func (d draw) transport(r *pf.Rule) {
 }
 
 func (d draw) port(what string) pf.Interface {
-	names := []string{"", "", "", "", "any"}
+	names := []string{"any"}
 	for _, p := range Ports() {
 		names = append(append(names, p.Name), p.Groups...)
 	}
-	i := pf.Interface{Name: one(d, what, names...)}
-	i.Not = i.Name != "" && d.seldom("not on")
-	return i
+	return pf.Interface{Name: one(d, what, names...), Not: d.seldom("not on")}
 }
 
 func (d draw) portCondition(what string) pf.Port {
@@ -305,9 +332,12 @@ func (d draw) host(family pf.Family) (not bool, h pf.Host) {
 	if family == pf.Inet6 {
 		networks = networks6
 	}
-	kinds := []pf.HostKind{pf.AnyHost, pf.AnyHost, pf.InTable, pf.Dynamic}
+	kinds := []pf.HostKind{pf.AnyHost, pf.AnyHost, pf.AnyHost, pf.AnyHost, pf.InTable, pf.Dynamic}
 	if family != 0 {
 		kinds = append(kinds, pf.Prefix, pf.Prefix, pf.Prefix, pf.Range)
+	}
+	if d.seldom("no host") && d.seldom("no-route") {
+		kinds = []pf.HostKind{pf.NoRoute, pf.URPFFailed}
 	}
 	if h.Kind = one(d, "host", kinds...); h.Kind == pf.AnyHost {
 		return false, h
@@ -419,9 +449,11 @@ func (d draw) ether() pf.EtherRule {
 		Action:    one(d, "action", pf.Pass, pf.Block),
 		Direction: one(d, "direction", pf.Both, pf.In, pf.Out),
 		Quick:     d.seldom("quick"),
-		On:        d.port("on"),
 		From:      d.mac(),
 		To:        d.mac(),
+	}
+	if d.often("on") {
+		r.On = d.port("on")
 	}
 	if r.HasProto = d.often("has proto"); r.HasProto {
 		r.Proto = one[uint16](d, "proto", 0x0800, 0x86dd, 0x0806, 0x88cc)

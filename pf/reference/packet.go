@@ -60,15 +60,13 @@ func (p *Packet) multicastListener() bool {
 	if p.Family == pf.Inet {
 		return p.Proto == IGMP
 	}
-	return p.Proto == ICMPv6 && p.Fragment != LaterFragment && slices.Contains([]uint8{130, 131, 132, 143}, p.ICMPType)
+	return p.Proto == ICMPv6 && slices.Contains([]uint8{130, 131, 132, 143}, p.ICMPType)
 }
 
-// answer reports whether the packet is ICMP's answer to a question: a rule that
-// keeps state leaves it to the state of the question.
+// answer reports whether the packet, which is no LaterFragment, is ICMP's answer
+// to a question: a rule that keeps state leaves it to the state of the question.
 func (p *Packet) answer() bool {
 	switch {
-	case p.Fragment == LaterFragment:
-		return false
 	case p.Family == pf.Inet && p.Proto == ICMP:
 		// to echo, router solicitation, timestamp, information, mask, where-are-you and registration
 		return slices.Contains([]uint8{0, 9, 14, 16, 18, 34, 36}, p.ICMPType)

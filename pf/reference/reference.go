@@ -36,11 +36,43 @@ type Evaluator struct {
 	used map[*pf.Rule]bool
 }
 
+// Loaded returns what a ruleset loads into anchors, by path.
+func Loaded(rs *pf.Ruleset) map[string]*pf.Ruleset {
+	all := map[string]*pf.Ruleset{}
+	var load func(rs *pf.Ruleset, at string)
+	load = func(rs *pf.Ruleset, at string) {
+		for _, l := range rs.Loads {
+			called := path.Join(at, l.Name)
+			all[called] = l.Ruleset
+			load(l.Ruleset, called)
+		}
+		for i, r := range rs.Rules {
+			if r.Anchor != nil && r.Anchor.Body != nil {
+				load(r.Anchor.Body, pathOf(r.Anchor.Name, at, i))
+			}
+		}
+	}
+	load(rs, "")
+	return all
+}
+
+// pathOf is the path of an anchor that is called from the ruleset at a path by
+// its rule of an index.
+func pathOf(name, at string, index int) string {
+	if name == "" {
+		name = fmt.Sprint("_", index)
+	}
+	if !strings.HasPrefix(name, "/") {
+		name = path.Join("/", at, name)
+	}
+	return strings.TrimPrefix(path.Clean(name), "/")
+}
+
 // Result is what becomes of a packet.
 type Result struct {
 	Action   pf.Action  // Pass or Block
 	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
-	IPOption bool       // Rule passes it, but it has IP options and Rule is without allow-opts
+	IPOption bool       // it would pass, but has IP options, and Rule is nil or without allow-opts
 	Matches  []*pf.Rule // match rules that applied, in their order
 	Tag      string     // empty: none
 	SetPrio  [2]uint8   // as in pf.Rule: of Rule, or of the last of Matches that sets it
@@ -160,22 +192,11 @@ func (w *walk) apply(r *pf.Rule) {
 
 // anchor tries the rules of an anchor, or of all that are directly below it.
 func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, stop bool) {
-	name := r.Anchor.Name
-	if name == "" {
-		name = fmt.Sprint("_", index)
-	}
-	name, wildcard := strings.CutSuffix(name, "/*")
-	if name == "*" {
-		name, wildcard = "", true
-	}
-	if !strings.HasPrefix(name, "/") {
-		name = path.Join("/", at, name)
-	}
-	called := strings.TrimPrefix(path.Clean(name), "/")
+	called := pathOf(r.Anchor.Name, at, index)
 	if r.Anchor.Body != nil {
 		return w.ruleset(r.Anchor.Body, called, unsure)
 	}
-	if !wildcard {
+	if path.Base(called) != "*" {
 		if rs := w.Anchors[called]; rs != nil {
 			return w.ruleset(rs, called, unsure)
 		}
@@ -183,7 +204,7 @@ func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, s
 	}
 	var children []string
 	for child := range w.Anchors {
-		if dir, _ := path.Split(child); strings.TrimSuffix(dir, "/") == called {
+		if path.Dir(child) == path.Dir(called) {
 			children = append(children, child)
 		}
 	}
@@ -263,23 +284,19 @@ func (w *walk) isOn(i pf.Interface, port Port) bool {
 	return is != i.Not
 }
 
-// isHost reports whether an address is one of an endpoint. On a bridge every
-// address has a route, and none came the wrong way.
+// isHost reports whether an address is one of an endpoint. It is of the family
+// of the endpoint's address, which the rule has, too. On a bridge every address
+// has a route, and none came the wrong way.
 func (w *walk) isHost(e pf.Endpoint, a netip.Addr, at string) bool {
 	h := e.Host
 	var is bool
 	switch h.Kind {
 	case pf.AnyHost:
 		is = true
-	case pf.Prefix, pf.Range:
-		if h.Addr.Is4() != a.Is4() {
-			return false // not to be negated: pf gives the rule the family of its address
-		}
-		if h.Kind == pf.Prefix {
-			is = netip.PrefixFrom(h.Addr, h.Bits).Contains(a)
-		} else {
-			is = h.Addr.Compare(a) <= 0 && a.Compare(h.Last) <= 0
-		}
+	case pf.Prefix:
+		is = netip.PrefixFrom(h.Addr, h.Bits).Contains(a)
+	case pf.Range:
+		is = h.Addr.Compare(a) <= 0 && a.Compare(h.Last) <= 0
 	case pf.InTable:
 		is = contains(w.table(at, h.Name), a)
 	case pf.Dynamic:
