@@ -5,6 +5,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -22,57 +23,77 @@ const pfLogLook = 100 * time.Millisecond
 func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged) error) (missed uint64, err error) {
 	what := "read the log of pf of " + bridge
 	l := &pfLogNames{boot: time.Now().Add(-monotonic())}
-	var first uint64
-	var seed uint64
-	for begun := false; ; begun = true {
-		var b *datapath.Bridge
-		err := s.viewPF(bridge, func(v *pfView) (err error) {
+	l.look = func() error {
+		return s.viewPF(bridge, func(v *pfView) error {
 			if !v.loaded {
 				return refused(what, "no rules are loaded", "load some with 'bascule pfctl -f'")
 			}
-			b, l.view = v.b, v
-			missed, err = b.PFLogMissed()
+			l.view = v
+			return nil
+		})
+	}
+	missing := func() (n uint64, err error) {
+		err = s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+			if b.PFLoaded() {
+				n, err = b.PFLogMissed()
+			}
 			return err
 		})
-		if err != nil {
-			return 0, err
-		}
-		if !begun {
-			first, seed = missed, b.Config.HashSeed
-		}
+		return n, err
+	}
+	if err := l.look(); err != nil {
+		return 0, err
+	}
+	seed := l.view.b.Config.HashSeed
+	first, err := missing()
+	if err != nil {
+		return 0, err
+	}
+	for ctx.Err() == nil {
+		b := l.view.b
 		if b.Config.HashSeed != seed {
 			return 0, refused("go on to "+what, "the bridge has been made anew", "begin again")
 		}
-		// a change may have given the log another place
-		until, stop := context.WithCancel(ctx)
-		go func() {
-			defer stop()
-			for ctx.Err() == nil && b.Current() {
-				select {
-				case <-until.Done():
-					return
-				case <-time.After(pfLogLook):
-				}
-			}
-		}()
-		err = b.PFLog(until, func(p datapath.PFLogged) error { return report(l.record(p)) })
-		stop()
+		err := b.PFLog(untilChanged(ctx, b), func(p datapath.PFLogged) error { return report(l.record(p)) })
 		switch {
 		case errors.Is(err, datapath.ErrWatched):
 			return 0, refused(what, "somebody else reads it", "wait until that ends")
-		case err != nil:
+		case err != nil && b.Current():
+			return 0, failed(what, err)
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // that is what it was, of a bridge that is changed
+			return 0, failed(what, err)
+		}
+		if err := l.look(); err != nil {
 			return 0, err
-		case ctx.Err() != nil:
-			missed, err = b.PFLogMissed()
-			return missed - min(first, missed), err
 		}
 	}
+	missed, err = missing()
+	return missed - min(first, missed), err
+}
+
+// untilChanged is ctx, which ends also when the bridge changes: that may have given
+// the log another place.
+func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
+	until, stop := context.WithCancel(ctx)
+	go func() {
+		defer stop()
+		for b.Current() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pfLogLook):
+			}
+		}
+	}()
+	return until
 }
 
 // pfLogNames knows what packets of the log are about.
 type pfLogNames struct {
 	view *pfView
-	boot time.Time // when CLOCK_MONOTONIC was 0
+	boot time.Time    // when CLOCK_MONOTONIC was 0
+	look func() error // looks at the bridge again
+	last uint16       // ruleset for which that was done
 }
 
 // pfReasons are pf's words for why a packet is dropped, by ours.
@@ -82,6 +103,10 @@ var pfReasons = map[string]pflog.Reason{
 }
 
 func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
+	if p.Ruleset != l.view.b.Config.Pf.Ruleset && p.Ruleset != l.last {
+		l.last = p.Ruleset
+		_ = l.look() // else the rule is not known: the packet is worth telling all the same
+	}
 	v := l.view
 	r := pflog.Record{
 		Time: l.boot.Add(p.Time), Interface: v.names[p.Port], Rule: -1, Subrule: pflog.NoSubrule,
@@ -93,7 +118,7 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	if reasons := datapath.Reasons(); int(p.Reason) < len(reasons) {
 		r.Reason = pfReasons[reasons[p.Reason]]
 	}
-	// a rule of another ruleset is not known any more, or not yet
+	// a rule of a former ruleset is not known any more
 	if ref := v.rule(p.Rule); ref != nil && p.Ruleset == v.b.Config.Pf.Ruleset {
 		r.Rule = ref.Index
 		if ref.Anchor != "" {

@@ -25,7 +25,7 @@ type PFLoad struct {
 type PFInfo struct {
 	Bridge   string
 	Enabled  bool
-	For      time.Duration // since when it is enabled or disabled; 0 if it never was
+	For      time.Duration // how long it has been so; negative if it was never told
 	Debug    string        // name of a level of syslog(3)
 	HostID   uint32
 	Checksum [16]byte // of the main ruleset's rules

@@ -60,7 +60,7 @@ func (v *pfView) rule(n int) *pf.RuleRef {
 // PF returns what there is to know about pf of a bridge.
 func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
-		info = PFInfo{Bridge: bridge, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts}
+		info = PFInfo{Bridge: bridge, For: -1, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts}
 		if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
 			info.HostID = uint32(id)
 		}

@@ -447,7 +447,7 @@ func (c *pfctl) showInfo(s fabric) error {
 			return m
 		}
 		return c.printJSON(pfInfoJSON{
-			Bridge: c.bridge.text, Enabled: info.Enabled, For: info.For.Seconds(), Debug: info.Debug,
+			Bridge: c.bridge.text, Enabled: info.Enabled, For: max(0, info.For.Seconds()), Debug: info.Debug,
 			States: info.States, HalfOpen: info.HalfOpen, Sources: info.Sources,
 			StateTable: byName(info.StateTable), Counters: byName(info.Counters), Limits: byName(info.LimitCounters),
 		})
@@ -457,7 +457,7 @@ func (c *pfctl) showInfo(s fabric) error {
 		status = "Status: Enabled"
 	}
 	seconds := int64(info.For / time.Second)
-	if info.For > 0 {
+	if info.For >= 0 {
 		status += fmt.Sprintf(" for %d days %02d:%02d:%02d", seconds/86400, seconds/3600%24, seconds/60%60, seconds%60)
 	}
 	fmt.Fprintf(c.out, "%-44s%15s\n\n", status, "Debug: "+info.Debug)

@@ -7,7 +7,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -23,6 +26,7 @@ var pfCases = []conformance{
 	{name: "pf_anchors", hooks: tcx, run: pfAnchors},
 	{name: "pf_ports", hooks: tcx, run: pfPorts},
 	{name: "pf_off", hooks: both, run: pfOff},
+	{name: "pf_log", hooks: both, run: pfLog},
 	{name: "pf_refused", hooks: tcx, run: pfRefused},
 }
 
@@ -397,6 +401,88 @@ func pfOff(t *testing.T, hook string) {
 	pfctl(t, l, "", "-Fa")
 	loadPF(t, l, "block\n") // all is as it was at first
 	send()
+}
+
+// pfLog: what rules log is told, with the rule as it is then, until the reader
+// is interrupted.
+func pfLog(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	l.Refused([]string{"no rules are loaded"}, "pflog")
+	loadPF(t, l, "pass no state\nblock in log on p1 proto udp to port 53\npass in log (to pflog1) on p1 proto udp to port 54 no state\nanchor x {\n block out log proto udp to port 55\n}\n")
+	var out, errs lockedBuffer
+	file := filepath.Join(t.TempDir(), "log")
+	reader := l.Command("pflog")
+	reader.Stdout, reader.Stderr = &out, &errs
+	must(t, reader.Start())
+	defer reader.Process.Kill()
+	send := func(port int) netlab.Frame { return udp4(B, A, ip1, ip2, [2]int{1000, port}, 1) }
+	l.Wait("the log to be read", func() bool {
+		l.Send(a, send(53))
+		return out.String() != ""
+	})
+	l.Refused([]string{"somebody else reads it"}, "pflog")
+
+	l.Reach(a, []netlab.Frame{send(54)}, b)
+	l.Reach(a, []netlab.Frame{send(55)})
+	l.Reach(a, []netlab.Frame{send(56)}, b)
+	loadPF(t, l, "pass no state\npass no state\nblock in log proto udp to port 56\n")
+	l.Reach(a, []netlab.Frame{send(56)})
+	const first = "rule 1/(match) block in on p1: IPv4 10.0.0.1:1000 > 10.0.0.2:53 UDP, length 29"
+	want := []string{
+		"rule 2/(match) pass in on p1: IPv4 10.0.0.1:1000 > 10.0.0.2:54 UDP, length 29",
+		"rule 3.x.0/(match) block out on p2: IPv4 10.0.0.1:1000 > 10.0.0.2:55 UDP, length 29",
+		"rule 2/(match) block in on p1: IPv4 10.0.0.1:1000 > 10.0.0.2:56 UDP, length 29",
+	}
+	var got []string
+	l.Wait("the log", func() bool {
+		got = nil
+		for line := range strings.Lines(out.String()) {
+			if _, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); text != first {
+				got = append(got, text)
+			}
+		}
+		return len(got) >= len(want)
+	})
+	must(t, reader.Process.Signal(os.Interrupt))
+	if err := reader.Wait(); err != nil || errs.String() != "" {
+		t.Errorf("the reader ended with %v, %q", err, errs.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the log is\n  %q\nshould be\n  %q", got, want)
+	}
+
+	reader = l.Command("pflog", "-w", file)
+	must(t, reader.Start())
+	defer reader.Process.Kill()
+	const header, record = 24, 16 + 100 + 29 // of pcap; and of pflog, with the packet
+	l.Wait("the file", func() bool {
+		l.Send(a, send(56))
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > header && (info.Size()-header)%record == 0
+	})
+	must(t, reader.Process.Signal(syscall.SIGTERM))
+	must(t, reader.Wait())
+}
+
+// lockedBuffer is written to by a command and read meanwhile.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // pfRefused: each thing that is not right is told in one line.
