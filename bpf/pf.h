@@ -99,12 +99,6 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 		return PF_LOOK_NOT_IP;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
 		p->priority = pf_priority(h->ctx, data, data_end);
-	p->scale = 0;
-	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
-		if (!h->skb)
-			return PF_LOOK_LEAVE;
-		pf_read_scale(h->ctx);
-	}
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
 	if (at == PF_AT_UNKNOWN || !pf_read(p, len, data, data_end, at, type)) {
@@ -115,6 +109,12 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 			return PF_LOOK_NOT_IP;
 		if (reason)
 			return PF_LOOK_REFUSE | reason << 8;
+	}
+	p->scale = 0;
+	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
+		if (!h->skb)
+			return PF_LOOK_LEAVE;
+		pf_read_scale(h->ctx);
 	}
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;

@@ -36,6 +36,14 @@ func (f Frame) Summary() string {
 	return fmt.Sprintf("%s, length %d", strings.Join(f.protocols(), " "), f.Length)
 }
 
+// Packet describes an IP packet, from its header on.
+func Packet(data []byte) string {
+	if len(data) > 0 && data[0]>>4 == 6 {
+		return strings.Join(ipv6(data), " ")
+	}
+	return strings.Join(ipv4(data), " ")
+}
+
 // cut stands where a header should be that was not captured, or is wrong.
 const cut = "[cut]"
 

@@ -37,7 +37,6 @@ var tables = []string{
 	kernelMapPatchSeen,
 	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
-	kernelMapPfFragments, kernelMapPfLogRing, kernelMapPfLogMissed,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -92,8 +91,8 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
 		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
-		kernelMapPfFragments:   max(feature(kernelFeatureFEATURE_PF, c.Pf.FragmentsMax, 1), 1),
-		kernelMapPfLogRing:     feature(kernelFeatureFEATURE_PF_LOG, pfLogRing, uint32(os.Getpagesize())),
+		kernelMapPfFragments:   max(c.Pf.FragmentsMax, 1),
+		kernelMapPfLogRing:     pfLogRing, // whether a rule logs or not: who reads it need not be told
 		kernelMapPfEthers:      max(feature(kernelFeatureFEATURE_ETHER, c.Pf.EtherRules, 1), 1),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),

@@ -95,7 +95,9 @@ var (
 		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
 		kernelMapPfFragments,
 	}
-	pfKept = []string{kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch}
+	pfKept = []string{
+		kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch, kernelMapPfLogRing, kernelMapPfLogMissed,
+	}
 )
 
 // pfEthers is the map of ether rules.

@@ -240,7 +240,7 @@ func (f frameFile) Close() error {
 
 func fileError(name string, err error) error {
 	if path := new(os.PathError); errors.As(err, &path) {
-		return fmt.Errorf("cannot write %s: %w; see where --write goes", name, path.Err)
+		return fmt.Errorf("cannot write %s: %w; see where -w goes", name, path.Err)
 	}
 	return err
 }

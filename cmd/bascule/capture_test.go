@@ -99,7 +99,7 @@ func TestCaptureWrite(t *testing.T) {
 	}
 	var stdout, stderr strings.Builder
 	status := runWith(capturing(t), &stdout, &stderr, "capture", "br0", "-w", filepath.Dir(file))
-	if want := "bascule: cannot write " + filepath.Dir(file) + ": is a directory; see where --write goes\n"; status != exitRefused || stderr.String() != want {
+	if want := "bascule: cannot write " + filepath.Dir(file) + ": is a directory; see where -w goes\n"; status != exitRefused || stderr.String() != want {
 		t.Errorf("into a folder: exit status %d, %q; want %q", status, stderr.String(), want)
 	}
 }

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+	"time"
+
+	"bascule/datapath"
+	"bascule/pf"
+	"bascule/pflog"
+)
+
+// pfLogLook is how often PFLog looks whether the bridge has changed.
+const pfLogLook = 100 * time.Millisecond
+
+// PFLog reports each packet that pf of a bridge logs, until ctx ends. A bridge
+// has one reader of its log at a time. It returns how many packets were missed
+// because they came faster than they were reported.
+func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged) error) (missed uint64, err error) {
+	what := "read the log of pf of " + bridge
+	l := &pfLogNames{boot: time.Now().Add(-monotonic())}
+	l.look = func() error {
+		return s.viewPF(bridge, func(v *pfView) error {
+			if !v.loaded {
+				return refused(what, "no rules are loaded", "load some with 'bascule pfctl -f'")
+			}
+			l.view = v
+			return nil
+		})
+	}
+	missing := func() (n uint64, err error) {
+		err = s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+			if b.PFLoaded() {
+				n, err = b.PFLogMissed()
+			}
+			return err
+		})
+		return n, err
+	}
+	if err := l.look(); err != nil {
+		return 0, err
+	}
+	seed := l.view.b.Config.HashSeed
+	first, err := missing()
+	if err != nil {
+		return 0, err
+	}
+	for ctx.Err() == nil {
+		b := l.view.b
+		if b.Config.HashSeed != seed {
+			return 0, refused("go on to "+what, "the bridge has been made anew", "begin again")
+		}
+		err := b.PFLog(untilChanged(ctx, b), func(p datapath.PFLogged) error { return report(l.record(p)) })
+		switch {
+		case errors.Is(err, datapath.ErrWatched):
+			return 0, refused(what, "somebody else reads it", "wait until that ends")
+		case err != nil && b.Current():
+			return 0, failed(what, err)
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // that is what it was, of a bridge that is changed
+			return 0, failed(what, err)
+		}
+		if err := l.look(); err != nil {
+			return 0, err
+		}
+	}
+	missed, err = missing()
+	return missed - min(first, missed), err
+}
+
+// untilChanged is ctx, which ends also when the bridge changes: that may have given
+// the log another place.
+func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
+	until, stop := context.WithCancel(ctx)
+	go func() {
+		defer stop()
+		for b.Current() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pfLogLook):
+			}
+		}
+	}()
+	return until
+}
+
+// pfLogNames knows what packets of the log are about.
+type pfLogNames struct {
+	view *pfView
+	boot time.Time    // when CLOCK_MONOTONIC was 0
+	look func() error // looks at the bridge again
+	last uint16       // ruleset for which that was done
+}
+
+// pfReasons are pf's words for why a packet is dropped, by ours.
+var pfReasons = map[string]pflog.Reason{
+	"pf-state": pflog.StateMismatch, "pf-limit": pflog.StateLimit, "pf-short": pflog.Short,
+	"pf-fragment": pflog.Fragment, "pf-options": pflog.Options, "pf-synproxy": pflog.Synproxy,
+}
+
+func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
+	if p.Ruleset != l.view.b.Config.Pf.Ruleset && p.Ruleset != l.last {
+		l.last = p.Ruleset
+		_ = l.look() // else the rule is not known: the packet is worth telling all the same
+	}
+	v := l.view
+	r := pflog.Record{
+		Time: l.boot.Add(p.Time), Interface: v.names[p.Port], Rule: -1, Subrule: pflog.NoSubrule,
+		Action: map[datapath.PFAction]pflog.Action{
+			datapath.PFPass: pflog.Pass, datapath.PFBlock: pflog.Block, datapath.PFMatch: pflog.Match,
+		}[p.Action],
+		Out: p.Out, Family: p.Family, Length: p.Length, Data: p.Data,
+	}
+	if reasons := datapath.Reasons(); int(p.Reason) < len(reasons) {
+		r.Reason = pfReasons[reasons[p.Reason]]
+	}
+	// a rule of a former ruleset is not known any more
+	if ref := v.rule(p.Rule); ref != nil && p.Ruleset == v.b.Config.Pf.Ruleset {
+		r.Rule = ref.Index
+		if ref.Anchor != "" {
+			r.Ruleset, r.Rule, r.Subrule = ref.Anchor, v.caller(ref.Anchor), ref.Index
+		}
+	}
+	return PFLogged{r, p.LogTo}
+}
+
+// caller returns the number of the main ruleset's rule that calls the anchor at
+// path, or one that it is below; -1 if none does.
+func (v *pfView) caller(path string) int {
+	for i := range v.main.Rules {
+		r := &v.main.Rules[i]
+		if r.Anchor == nil {
+			continue
+		}
+		at := pf.BodyPath("", i, r)
+		if above, all := strings.CutSuffix(at, "*"); all && strings.HasPrefix(path, above) || path == at || strings.HasPrefix(path, at+"/") {
+			return i
+		}
+	}
+	return -1
+}

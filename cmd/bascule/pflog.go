@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"bascule/bridge"
+	"bascule/capture"
+	"bascule/pflog"
+
+	"github.com/spf13/cobra"
+)
+
+func newPFLog(p *program) *cobra.Command {
+	name, file := word{name: "BRIDGE"}, word{name: "FILE"}
+	from := pflogName{}
+	cmd := &cobra.Command{
+		Use:   "pflog",
+		Short: "show what pf logs",
+		Long: `Show the packets that pf of a bridge logs because a rule says log, a line for
+each, until interrupted (Ctrl-C): the time, the rule that decided, in an anchor
+as RULE.ANCHOR.RULE, and why, what it did, the port, and the packet. With -j,
+each line is a JSON object. With -w, the packets are written as a file of
+pflog(4), which tcpdump reads.
+
+A bridge's log has one reader at a time. Without a reader packets are not kept.
+The last line, on standard error, says how many packets were missed because
+they came faster than they were read.`,
+		Example: `  bascule pflog
+  bascule pflog -b br0 -i pflog1
+  bascule pflog -w - | tcpdump -n -e -ttt -r -
+  bascule pflog -w blocked.pcap`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if p.json && file.text != "" {
+				return usagef(cmd, "--json and -w: give one of them")
+			}
+			if file.text == "-" && isTerminal(p.stdout) {
+				return usagef(cmd, "-w -: standard output is a terminal, which cannot show a file of pflog(4)")
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+			defer stop()
+			return p.with(func(s fabric) error {
+				bridgeName, err := onlyBridge(s, name.text)
+				if err != nil {
+					return err
+				}
+				write, done, err := p.logWriter(file.text)
+				if err != nil {
+					return err
+				}
+				missed, err := s.PFLog(ctx, bridgeName, func(l bridge.PFLogged) error {
+					if from.given && l.Number != from.number {
+						return nil
+					}
+					return write(l)
+				})
+				err = errors.Join(err, done())
+				if errors.Is(err, syscall.EPIPE) {
+					return nil // the reader had enough
+				}
+				if err == nil && missed > 0 {
+					p.complain(fmt.Sprintf("%s: %d packets missed", bridgeName, missed))
+				}
+				return err
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.VarP(&name, "b", "b", "the bridge, where there are several")
+	f.VarP(&file, "w", "w", "write a file of pflog(4), - for standard output")
+	f.VarP(&from, "i", "i", "only what is logged to this interface, as by log (to pflog1)")
+	completeFlag(cmd, "b", p.bridgeNames)
+	return cmd
+}
+
+// pflogName is a flag's value that is pflog0 to pflog255.
+type pflogName struct {
+	given  bool
+	number int
+}
+
+func (v *pflogName) Set(value string) error {
+	digits, ok := strings.CutPrefix(value, "pflog")
+	n, err := strconv.ParseUint(digits, 10, 8)
+	if !ok || err != nil {
+		return errors.New("no log of pf; give pflog0 to pflog255")
+	}
+	v.given, v.number = true, int(n)
+	return nil
+}
+
+func (v *pflogName) Type() string   { return "PFLOG" }
+func (v *pflogName) String() string { return "" }
+
+// logWriter returns what writes packets to where -w says, each at once.
+func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func() error, err error) {
+	done = func() error { return nil }
+	var to io.Writer
+	switch file {
+	case "":
+		return func(l bridge.PFLogged) error {
+			if err := p.printLogged(l); err != nil {
+				return err
+			}
+			return p.out.Flush() // the reader waits for it
+		}, done, nil
+	case "-":
+		to = flushed{p.out}
+	default:
+		f, err := os.Create(file)
+		if err != nil {
+			return nil, nil, fileError(file, err)
+		}
+		to, done = f, func() error { return fileError(file, f.Close()) }
+	}
+	w, err := pflog.NewWriter(to)
+	if err != nil {
+		return nil, nil, errors.Join(fileError(file, err), done())
+	}
+	return func(l bridge.PFLogged) error { return fileError(file, w.Write(l.Record)) }, done, nil
+}
+
+// loggedJSON is a logged packet for programs.
+type loggedJSON struct {
+	Time      time.Time `json:"time"`
+	Port      string    `json:"ifname"`
+	Log       string    `json:"log"`
+	Direction string    `json:"direction"`
+	Action    string    `json:"action"`
+	Reason    string    `json:"reason"`
+	Rule      *int      `json:"rule,omitempty"`
+	Anchor    string    `json:"anchor,omitempty"`
+	Subrule   *int      `json:"subrule,omitempty"`
+	Length    int       `json:"length"`
+	Summary   string    `json:"summary"`
+}
+
+// Names as tcpdump(8) prints them.
+var (
+	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
+	logReasons = map[pflog.Reason]string{
+		pflog.ByRule: "match", pflog.Fragment: "fragment", pflog.Short: "short", pflog.Options: "ip-option",
+		pflog.StateMismatch: "state-mismatch", pflog.StateLimit: "state-limit", pflog.Synproxy: "synproxy",
+	}
+)
+
+func (p *program) printLogged(l bridge.PFLogged) error {
+	direction := "in"
+	if l.Out {
+		direction = "out"
+	}
+	if p.json {
+		j := loggedJSON{
+			Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: direction,
+			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: capture.Packet(l.Data),
+		}
+		if l.Rule >= 0 {
+			j.Rule = &l.Rule
+		}
+		if l.Subrule >= 0 {
+			j.Subrule = &l.Subrule
+		}
+		return p.printJSON(j)
+	}
+	rule := "def"
+	if l.Rule >= 0 {
+		rule = strconv.Itoa(l.Rule)
+	}
+	if l.Subrule >= 0 {
+		rule += fmt.Sprintf(".%s.%d", l.Ruleset, l.Subrule)
+	}
+	_, err := fmt.Fprintf(p.out, "%s rule %s/(%s) %s %s on %s: %s, length %d\n", l.Time.Format("15:04:05.000000"), rule,
+		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, capture.Packet(l.Data), l.Length)
+	return err
+}
