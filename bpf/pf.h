@@ -224,68 +224,61 @@ static __always_inline bool pf_passes(const struct hook *h, const struct frame *
 	return s && !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)) && !pf_follow(h, f, v, now);
 }
 
-/* How the rules are asked. */
-enum pf_how {
-	PF_ON_WAY_OUT = 1 << 0,
-	PF_KNOWN = 1 << 1, /* about a packet of a connection that is known */
-	PF_FLOOD = 1 << 2, /* this port is one of many */
-};
-
-/* Asks the rules, and does what the packet's rule says: 0, or why it is dropped. */
-static __always_inline u32 pf_obey(struct __sk_buff *skb, struct pf_packet *p, u32 slot, u32 out,
-				   u32 received)
+/* What the rule that the packet has got says: 0, or why it is dropped. */
+static __always_inline u32 pf_obey(struct pf_packet *p, u32 rule)
 {
-	u32 rule, number, tag = p->tag, reason = 0;
-	struct pf_rule *r;
+	u32 number = rule - 1;
+	struct pf_rule *r = rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
 
-	p->direction = out;
-	rule = pf_judge(slot, out, received);
-	/* what a port's rules tag is not for those of the flood's next port */
-	if (out)
-		p->tag = tag;
-	if (rule == PF_SKIP)
-		return 0;
-	p->rule[out & 1] = rule;
-	number = rule - 1;
-	r = rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
+	p->rule[p->direction & 1] = rule;
 	if (r && r->action == PF_BLOCK) {
-		reason = DROP_PF;
 		p->answer = r->answer;
-	} else if ((p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS))) {
-		reason = DROP_PF_OPTIONS;
+		return DROP_PF;
 	}
-	if (on(FEATURE_PF_LOG))
-		pf_log(skb, slot, rule, reason, PF_LOG_WALK);
-	return reason;
+	if ((p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS)))
+		return DROP_PF_OPTIONS;
+	return 0;
 }
 
 /*
  * Asks the rules at a port, if they have to be asked: a connection that is known
  * has been judged. Where no rule has seen it leave, it is judged there as its
  * first packet would be. A function of its own, which each port of a flood
- * calls.
+ * calls; what it has to remember is the packet's, for lack of room on the stack.
  */
 __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
 	struct pf_packet *p = pf_packet();
-	u32 reason, id = port_at(slot)->id;
-	struct pf_state *s = 0;
-	u8 flags;
+	struct pf_state *s;
+	u32 rule, reason;
 
 	if (!on(FEATURE_PF) || !p)
 		return DROP_PF;
-	flags = p->tcp_flags;
+	p->how = how;
+	p->slot = slot;
+	p->received = received;
+	p->direction = how & PF_ON_WAY_OUT;
 	if (how & PF_KNOWN) {
 		s = pf_state_at(p->state - 1);
-		if (!s || pf_covers(p, s, id, how & PF_FLOOD))
+		if (!s || pf_covers(p, s, port_at(slot)->id, how & PF_FLOOD))
 			return 0;
-		p->tcp_flags = TCP_SYN;
 	}
-	reason = pf_obey(skb, p, slot, how & PF_ON_WAY_OUT, received);
-	p->tcp_flags = flags;
-	if (s && !reason && !(how & PF_FLOOD) && pf_forward(p, s) && !s->out)
-		WRITE_ONCE(s->out, id);
-	return reason;
+	p->tag_in = p->tag;
+	rule = pf_judge();
+	/* what a port's rules tag is not for those of the flood's next port */
+	if (p->direction)
+		p->tag = p->tag_in;
+	if (rule == PF_SKIP)
+		return 0;
+	reason = pf_obey(p, rule);
+	if (on(FEATURE_PF_LOG))
+		pf_log(skb, p->slot, rule, reason, PF_LOG_WALK);
+	if (reason || (p->how & (PF_KNOWN | PF_FLOOD)) != PF_KNOWN)
+		return reason;
+	s = pf_state_at(p->state - 1);
+	if (s && pf_forward(p, s) && !s->out)
+		WRITE_ONCE(s->out, port_at(p->slot)->id);
+	return 0;
 }
 
 /* The tag of the MAC rule that the frame passed by is where the packet's begin. */

@@ -250,25 +250,25 @@ __noinline u32 pf_claim_free(u32 home, u32 now)
 	return 0;
 }
 
-/* Claims the place of a state that is over; + 1, or 0. */
-__noinline u32 pf_claim_over(u32 home, u32 now)
+/* The place of a state in the bucket that is over; + 1, or 0. */
+__noinline u32 pf_find_over(u32 home, u32 now)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
 
 	if (!on(FEATURE_PF) || !b)
 		return 0;
 	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 mark = READ_ONCE(b->mark[i]), place = home * PF_WAYS + i;
-		struct pf_state *s = mark & PF_MARK_STATE ? pf_state_at(place) : 0;
+		u32 place = home * PF_WAYS + i;
+		struct pf_state *s = READ_ONCE(b->mark[i]) & PF_MARK_STATE ? pf_state_at(place) : 0;
 
-		if (s && pf_state_over(s, now) && pf_state_drop(place, mark, PF_MARK_CLAIMED, now))
+		if (s && pf_state_over(s, now))
 			return place + 1;
 	}
 	return 0;
 }
 
-/* Claims a place for a key, in the bucket with more room; + 1, or 0 if there is none. */
-static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
+/* Claims a free place for a key, in the bucket with more room; + 1, or 0 if there is none. */
+static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 {
 	u64 hash = pf_hash(key);
 	u32 first = pf_home(hash, false), second = pf_home(hash, true), place;
@@ -279,11 +279,28 @@ static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 		second = place;
 	}
 	place = pf_claim_free(first, now);
+	return place ? place : pf_claim_free(second, now);
+}
+
+/* Claims the place of a state that is over, in one of a key's buckets; + 1, or 0. */
+static __always_inline u32 pf_claim_over(const struct pf_key *key, bool second, u32 now)
+{
+	u32 place = pf_find_over(pf_home(pf_hash(key), second), now);
+	u32 *mark = place ? pf_mark_at(place - 1) : 0;
+
+	if (!mark || !pf_state_drop(place - 1, READ_ONCE(*mark), PF_MARK_CLAIMED, now))
+		return 0;
+	return place;
+}
+
+/* Claims a place for a key, if need be that of a state which is over; + 1, or 0. */
+static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
+{
+	u32 place = pf_claim_room(key, now);
+
 	if (!place)
-		place = pf_claim_free(second, now);
-	if (!place)
-		place = pf_claim_over(first, now);
-	return place ? place : pf_claim_over(second, now);
+		place = pf_claim_over(key, false, now);
+	return place ? place : pf_claim_over(key, true, now);
 }
 
 /* The hash of a state's key: as that of its packets', which have no profile. */

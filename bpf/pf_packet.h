@@ -24,6 +24,13 @@ enum pf_packet_flag {
 
 #define PF_TCP_OPTIONS 40 /* bytes, at most */
 
+/* How the rules are asked. */
+enum pf_how {
+	PF_ON_WAY_OUT = 1 << 0,
+	PF_KNOWN = 1 << 1, /* about a packet of a connection that is known */
+	PF_FLOOD = 1 << 2, /* this port is one of many */
+};
+
 struct pf_packet {
 	struct pf_key key;
 	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted; PF_P_ND: its own */
@@ -48,6 +55,10 @@ struct pf_packet {
 	/* what has been judged of it */
 	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
 	u32 tag;
+	u32 tag_in; /* with which it came to the rules of a port */
+	u32 how; /* enum pf_how, of those that are asked now */
+	u32 slot; /* of the port where they are */
+	u32 received; /* of the port that it came in by */
 	u32 ether_tag[2]; /* that ether rules have given the frame, on the way in and out */
 	u32 routes; /* enum pf_rule_flag about routes that hold */
 	u8 made; /* a state has been made */

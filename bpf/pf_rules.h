@@ -92,7 +92,6 @@ struct pf_walk {
 	u32 skip; /* rules below this are not tried */
 	u32 end; /* nor those from this on */
 	u32 rule; /* number + 1 of the last that passes or blocks */
-	u32 received; /* slot of the port it came in by */
 	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
 	u32 matched;
 	u32 log_slot; /* port, reason and ruleset of what is logged */
@@ -195,7 +194,7 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 			return false;
 	}
 	if ((cfg.pf.asks & PF_ASK_RECEIVED) && r->received &&
-	    !pf_holds(pf_in_set(r->received, w->received), r->flags & PF_NOT_RECEIVED))
+	    !pf_holds(pf_in_set(r->received, p->received), r->flags & PF_NOT_RECEIVED))
 		return false;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
 		return false;
@@ -317,8 +316,9 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
 	u32 flags = PF_CELL_FLAGS_OTHER, sport = PF_CELL_SPORT_OTHER, dport = PF_CELL_DPORT_OTHER;
 
 	if (p->proto == IPPROTO_TCP)
-		flags = p->flags & PF_P_UNKNOWN ? PF_CELL_FLAGS_UNKNOWN
-						: PF_CELL_FLAGS + p->tcp_flags;
+		flags = p->flags & PF_P_UNKNOWN
+				? PF_CELL_FLAGS_UNKNOWN
+				: PF_CELL_FLAGS + (p->how & PF_KNOWN ? TCP_SYN : p->tcp_flags);
 	if (p->flags & PF_P_UNKNOWN) {
 		sport = PF_CELL_SPORT_UNKNOWN;
 		dport = PF_CELL_DPORT_UNKNOWN;
@@ -343,7 +343,7 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
  * if it matches none, PF_SKIP if pf is not asked there. A function of its own
  * because of the stack.
  */
-__noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
+__noinline u32 pf_prepare(void)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
@@ -352,11 +352,11 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
 		return false;
-	if (on(FEATURE_ETHER) && p->ether_tag[out & 1])
-		p->tag = p->ether_tag[out & 1];
+	if (on(FEATURE_ETHER) && p->ether_tag[p->direction & 1])
+		p->tag = p->ether_tag[p->direction & 1];
 	w->rule = 0;
 	w->matched = 0;
-	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + (out & 1));
+	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (p->direction & 1));
 	if (w->set[PF_DIM_PORT] == PF_SKIP)
 		return PF_SKIP;
 	side = p->side & 1;
@@ -379,7 +379,6 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 	w->group = 0;
 	w->skip = 0;
 	w->end = cfg.pf.rules;
-	w->received = received;
 	pf_enter_group(w);
 	return true;
 }
@@ -417,9 +416,9 @@ __noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
  * Judges this CPU's packet at a port: the number of the rule that it gets with 1
  * added, 0 if it gets none, or PF_SKIP.
  */
-static __always_inline u32 pf_judge(u32 slot, u32 out, u32 received)
+static __always_inline u32 pf_judge(void)
 {
-	u32 matches = pf_prepare(slot, out, received);
+	u32 matches = pf_prepare();
 	struct pf_walk *w = pf_walk();
 
 	if (matches == PF_SKIP)

@@ -301,7 +301,15 @@ __noinline u32 pf_claim_packet(u32 now)
 {
 	struct pf_packet *p = pf_packet();
 
-	return on(FEATURE_PF) && p ? pf_claim(&p->key, now) : 0;
+	return on(FEATURE_PF) && p ? pf_claim_room(&p->key, now) : 0;
+}
+
+/* The same where a state is over. */
+__noinline u32 pf_claim_packet_over(u32 second, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+
+	return on(FEATURE_PF) && p ? pf_claim_over(&p->key, second, now) : 0;
 }
 
 /* The packet's state, which has been filled and counted, begins its life: 0, or a reason. */
@@ -335,6 +343,10 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
 	if (ready == PF_MAKE_NONE)
 		return 0;
 	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
+	if (!place && ready == PF_MAKE_ONE)
+		place = pf_claim_packet_over(false, now);
+	if (!place && ready == PF_MAKE_ONE)
+		place = pf_claim_packet_over(true, now);
 	if (!place) {
 		pf_count(PF_COUNT_MEMORY);
 		return DROP_PF_LIMIT;

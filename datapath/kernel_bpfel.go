@@ -600,6 +600,10 @@ type kernelPfPacket struct {
 	Proto      uint8
 	Rule       [2]uint32
 	Tag        uint32
+	TagIn      uint32
+	How        uint32
+	Slot       uint32
+	Received   uint32
 	EtherTag   [2]uint32
 	Routes     uint32
 	Made       uint8
@@ -886,7 +890,6 @@ type kernelPfWalk struct {
 	Skip       uint32
 	End        uint32
 	Rule       uint32
-	Received   uint32
 	Matches    [4]uint32
 	Matched    uint32
 	LogSlot    uint32
@@ -895,7 +898,6 @@ type kernelPfWalk struct {
 	LogTo      uint32
 	LogMatch   uint32
 	Prefix     kernelPfPrefix
-	_          [4]byte
 }
 
 type kernelPort struct {

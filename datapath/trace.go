@@ -29,7 +29,7 @@ var (
 	// many, the trial has those that the frame can be about.
 	sharedPF = []string{
 		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets,
-		kernelMapPfProfiles, kernelMapPfHosts, kernelMapPfNets,
+		kernelMapPfProfiles, kernelMapPfHosts, kernelMapPfNets, kernelMapPfEthers,
 	}
 	copiedPF = []string{kernelMapPfShared, kernelMapPfRuleUse}
 )

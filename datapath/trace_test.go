@@ -51,6 +51,11 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfWalks:       "a place to work in",
 		kernelMapPfSlows:       "a place to work in",
 		kernelMapPfTableBatch:  "user space's",
+		kernelMapPfEtherWalks:  "a place to work in",
+		kernelMapPfAnswering:   "a place to work in",
+		kernelMapPfAnswers:     "nothing is answered",
+		kernelMapPfLogRing:     "nothing is logged",
+		kernelMapPfLogMissed:   "nothing is logged",
 	}
 	spec, err := loadKernel()
 	if err != nil {
