@@ -391,7 +391,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 		return err // before it is needed and nothing can be done
 	}
 	if path == "" {
-		d.Main, d.main = text, plain
+		d.Main, d.main, d.Debug = text, plain, ""
 	} else {
 		d.Anchors[path], d.anchors[path] = text, plain
 	}

@@ -58,9 +58,7 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 		switch {
 		case errors.Is(err, datapath.ErrWatched):
 			return 0, refused(what, "somebody else reads it", "wait until that ends")
-		case err != nil && b.Current():
-			return 0, failed(what, err)
-		case err != nil && !errors.Is(err, fs.ErrNotExist): // that is what it was, of a bridge that is changed
+		case err != nil && (b.Current() || !errors.Is(err, fs.ErrNotExist)): // else it has just been changed
 			return 0, failed(what, err)
 		}
 		if err := l.look(); err != nil {
