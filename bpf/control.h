@@ -8,11 +8,10 @@
 #pragma once
 
 #include "fdb.h"
-#include "pf_track.h"
+#include "pf_sweep.h"
 
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull
-#define TICKS 8 /* a second: the steps in which the table is swept */
 
 static long sweep_bucket(u32 n, u32 *from)
 {

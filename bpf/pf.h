@@ -101,6 +101,12 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	}
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
 		p->priority = pf_priority(h->ctx, data, data_end);
+	p->scale = 0;
+	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
+		if (!h->skb)
+			return PF_LOOK_LEAVE;
+		p->scale = pf_read_scale(h->ctx);
+	}
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
 	p->rule[0] = p->rule[1] = 0;
@@ -111,7 +117,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	if (!p->state)
 		return PF_LOOK_JUDGE;
 	s = pf_state_at(p->state - 1);
-	if (s && !pf_state_over(s, now) && pf_bound_in(p, s, port_at(slot)->id))
+	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
+	    pf_bound_in(p, s, port_at(slot)->id))
 		return PF_LOOK_STATE;
 	p->state = 0;
 	return PF_LOOK_JUDGE;
@@ -164,7 +171,7 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 		return pf_quoted_fits(p, s) ? 0 : DROP_PF_STATE;
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
 		return DROP_PF_OPTIONS;
-	reason = pf_state_follow(p->state - 1, f->len, now);
+	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);
 	if (!h->skb)
 		return reason;
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))

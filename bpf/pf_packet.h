@@ -21,6 +21,8 @@ enum pf_packet_flag {
 	PF_P_NO_STATE = 1 << 5, /* a message that has no answer: no state is made for it */
 };
 
+#define PF_TCP_OPTIONS 40 /* bytes, at most */
+
 struct pf_packet {
 	struct pf_key key;
 	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted */
@@ -50,6 +52,14 @@ struct pf_packet {
 	u8 answer; /* enum pf_return, of the rule that blocks it */
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */
 	u8 priority;
+	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
+	u8 bytes[PF_TCP_OPTIONS]; /* TCP's options */
+	/* what it makes of its connection */
+	struct pf_peer src; /* the sides, as they are to become */
+	struct pf_peer dst;
+	u8 complete; /* the handshake is */
+	u8 loose; /* it is let through, but does not keep the connection */
+	u8 spare[2];
 };
 
 struct {

@@ -1,31 +1,339 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* The life of a state: made, followed, over. */
+/* What packets do to states: the first makes one, the others are taken into it. */
 #pragma once
 
-#include "pf_rules.h"
+#include "pf_tcp.h"
 
-/* Takes a packet into its state: 0, or why it is not let through. */
-__noinline u32 pf_state_follow(u32 place, u32 len, u32 now)
+/*
+ * Takes this CPU's packet of TCP into its state: 0, or why it is not let through.
+ * A function of its own because of the stack.
+ */
+__noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 {
-	asm volatile("" ::"r"(place), "r"(len), "r"(now));
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	struct pf_peer *src, *dst;
+	u32 side, ack;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF;
+	side = p->side & 1;
+	ack = p->ack;
+	src = &s->peer[side];
+	dst = &s->peer[!side];
+	p->src = *src;
+	p->dst = *dst;
+	p->complete = 0;
+	p->loose = 0;
+	if (on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE)) {
+		/* a handshake that the switch makes is not followed here */
+		if (pf_more(p->src.state, p->dst.state) >= PF_PROXY_SRC)
+			return 0;
+		/* the second side's numbers are moved from its first packet on */
+		if (skb && !p->src.lo && !s->diff[side])
+			s->diff[side] = bpf_get_prandom_u32() | 1;
+		ack -= s->diff[!side];
+	}
+	if (s->flags & PF_STATE_SLOPPY) {
+		pf_tcp_sloppy(p);
+	} else if (!pf_tcp_track(p, ack)) {
+		if (!skb)
+			return DROP_PF_STATE; /* for tcx, which says so */
+		pf_count(PF_COUNT_STATE_MISMATCH);
+		if (src->state == PF_SYN_SENT && dst->state == PF_SYN_SENT) {
+			src->lo = 0;
+			src->hi = 1;
+			src->max_win = 1;
+		}
+		return DROP_PF_STATE;
+	}
+	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) && !skb)
+		return DROP_PF_LIMIT; /* for tcx, which counts it */
+	pf_peer_store(src, &p->src);
+	pf_peer_store(dst, &p->dst);
+	if (!p->loose && s->used != now)
+		WRITE_ONCE(s->used, now);
 	return 0;
 }
 
-/* Is the state that the packet has over, or not the one it belongs to? */
-static __always_inline bool pf_state_over(const struct pf_state *s, u32 now)
+/*
+ * Takes this CPU's packet into its state: 0, or why it is not let through. XDP
+ * changes nothing of what it does not let through: tcx asks again.
+ */
+__noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 {
-	return (__s32)(now - s->used) > 86400;
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	u32 side, reason;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF;
+	side = p->side & 1;
+	if (p->proto == IPPROTO_TCP) {
+		reason = pf_follow_tcp(place, now, skb);
+		if (reason)
+			return reason;
+		if (on(FEATURE_PF_SOURCES) && p->complete && pf_source_connect(place, now)) {
+			pf_count(PF_COUNT_SRC_LIMIT);
+			pf_state_remove(place, now);
+			return DROP_PF_LIMIT;
+		}
+	} else {
+		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
+			if (s->peer[side].state < PF_SINGLE)
+				s->peer[side].state = PF_SINGLE;
+			if (s->peer[!side].state == PF_SINGLE)
+				s->peer[!side].state = PF_MULTIPLE;
+		}
+		if (s->used != now)
+			WRITE_ONCE(s->used, now);
+	}
+	s->packets[side]++;
+	s->bytes[side] += len;
+	return 0;
+}
+
+/* What a rule asks of the states that it keeps: enum pf_rule_flag, 0 if it keeps none. */
+static __always_inline u32 pf_keeps(u32 rule)
+{
+	struct pf_rule *r = pf_rule_at(rule);
+
+	return r && r->flags & PF_KEEPS ? r->flags : 0;
+}
+
+/* The enum pf_state_flag that rules ask for. */
+static __always_inline u32 pf_state_flags(u32 in, u32 out)
+{
+	u32 any = in | out, track = in, flags = 0;
+
+	if (any & PF_SLOPPY)
+		flags |= PF_STATE_SLOPPY;
+	if (any & PF_IF_BOUND)
+		flags |= PF_STATE_IF_BOUND;
+	if (any & PF_LOG_ALL)
+		flags |= PF_STATE_LOG;
+	if (any & PF_ALLOW_OPTS)
+		flags |= PF_STATE_OPTIONS;
+	if (!in)
+		flags |= PF_STATE_OUT;
+	if (!on(FEATURE_PF_SOURCES))
+		return flags;
+	/* one rule tracks the source: if both ask for it, that on the way in */
+	if (!(track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))) {
+		track = out;
+		if (track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))
+			flags |= PF_STATE_TRACK_OUT;
+	}
+	if (track & PF_TRACK_RULE)
+		flags |= PF_STATE_TRACK_RULE;
+	else if (track & PF_TRACK_GLOBAL)
+		flags |= PF_STATE_TRACK_GLOBAL;
+	return flags;
+}
+
+/* Fills a state by this CPU's packet, its first; false if there is no such place. */
+__noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	struct pf_peer *src, *dst;
+	u32 in, out, side;
+	struct pf_rule *r;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return false;
+	side = p->side & 1;
+	src = &s->peer[side];
+	dst = &s->peer[!side];
+	in = pf_keeps(p->rule[0]);
+	out = pf_keeps(p->rule[1]);
+	r = pf_rule_at(in ? p->rule[0] : p->rule[1]);
+	__builtin_memset(s, 0, sizeof(*s));
+	s->key = p->key;
+	s->key.profile = r ? r->profile : 0;
+	s->in = from;
+	s->out = to;
+	s->packets[side] = 1;
+	s->bytes[side] = len;
+	s->created = now;
+	s->used = now;
+	s->rule_in = p->rule[0];
+	s->rule_out = p->rule[1];
+	s->ruleset = cfg.pf.ruleset;
+	s->flags = pf_state_flags(in, out) | (side ? PF_STATE_SECOND : 0);
+	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
+		return true;
+	if (p->proto != IPPROTO_TCP) {
+		src->state = PF_SINGLE;
+		return true;
+	}
+	pf_tcp_begin(p, src, dst);
+	if (!on(FEATURE_PF_REWRITE) || (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return true;
+	if (in & PF_SYNPROXY) {
+		src->state = PF_PROXY_SRC;
+		src->hi = bpf_get_prandom_u32();
+		s->flags |= PF_STATE_REWRITE;
+	} else if ((in | out) & PF_MODULATE) {
+		s->diff[side] = bpf_get_prandom_u32() | 1;
+		s->flags |= PF_STATE_REWRITE;
+	}
+	return true;
+}
+
+/*
+ * Counts a new state for the whole table and for its rules: 0, or the counter that
+ * says why there must be none.
+ */
+__noinline u32 pf_rules_enter(u32 place)
+{
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_state *s = pf_state_at(place);
+	u32 why = PF_COUNT_MEMORY;
+
+	if (!on(FEATURE_PF) || !shared || !s)
+		return why;
+	if (__sync_fetch_and_add(&shared->states, 1) >= cfg.pf.states_max)
+		goto no_room;
+	why = PF_COUNT_MAX_STATES;
+	if (!pf_rule_enter(s->rule_in))
+		goto no_room;
+	if (pf_rule_enter(pf_other_rule(s)))
+		return 0;
+	pf_rule_leave(s->rule_in);
+no_room:
+	__sync_fetch_and_sub(&shared->states, 1);
+	return why;
+}
+
+/* Takes that back. */
+__noinline u32 pf_rules_leave(u32 place)
+{
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_state *s = pf_state_at(place);
+
+	if (!on(FEATURE_PF) || !shared || !s)
+		return 0;
+	pf_rule_leave(s->rule_in);
+	pf_rule_leave(pf_other_rule(s));
+	__sync_fetch_and_sub(&shared->states, 1);
+	return 0;
+}
+
+/* Counts a new state wherever there is a limit; false if there must be none. */
+static __always_inline bool pf_enter(u32 place, u32 now)
+{
+	u32 why = pf_rules_enter(place);
+
+	if (!why && on(FEATURE_PF_SOURCES)) {
+		why = pf_source_enter(place, now);
+		if (why) {
+			pf_rules_leave(place);
+			pf_count(PF_COUNT_SRC_LIMIT);
+		}
+	} else if (why == PF_COUNT_MAX_STATES) {
+		pf_count(PF_COUNT_STATE_LIMIT);
+	}
+	if (why)
+		pf_count(why);
+	return !why;
+}
+
+/* One state more has been made by the rule. */
+static __always_inline void pf_rule_made(u32 rule)
+{
+	u32 number = rule - 1;
+	struct pf_rule_stats *stats;
+
+	if (!pf_keeps(rule))
+		return;
+	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
+	if (stats)
+		stats->states++;
+}
+
+/* Packets that no state is made for, whatever their rule says. */
+#define PF_P_STATELESS (PF_P_NO_STATE | PF_P_LATER | PF_P_UNKNOWN | PF_P_ERROR)
+
+/* Is a state to be made? */
+enum pf_readiness {
+	PF_MAKE_NONE,
+	PF_MAKE_ONE,
+	PF_MAKE_TOO_MANY,
+};
+
+/* Looks whether this CPU's packet needs a state; one of its key that is over is removed. */
+__noinline u32 pf_ready(u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_state *s;
+	u32 place;
+
+	if (!on(FEATURE_PF_RULES) || !p || !shared || (p->flags & PF_P_STATELESS) ||
+	    !(pf_keeps(p->rule[0]) || pf_keeps(p->rule[1])))
+		return PF_MAKE_NONE;
+	place = pf_state_find(&p->key);
+	if (place) {
+		s = pf_state_at(place - 1);
+		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
+			/* made just now, or bound to another port */
+			pf_count(PF_COUNT_STATE_INSERT);
+			return PF_MAKE_NONE;
+		}
+		pf_state_remove(place - 1, now);
+	}
+	return READ_ONCE(shared->states) < cfg.pf.states_max ? PF_MAKE_ONE : PF_MAKE_TOO_MANY;
+}
+
+/* Claims a place for the state of this CPU's packet; + 1, or 0. */
+__noinline u32 pf_claim_packet(u32 now)
+{
+	struct pf_packet *p = pf_packet();
+
+	return on(FEATURE_PF) && p ? pf_claim(&p->key, now) : 0;
+}
+
+/* The packet's state, which has been filled and counted, begins its life: 0, or a reason. */
+__noinline u32 pf_begin(u32 place, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	u32 reason = 0;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF;
+	pf_rule_made(s->rule_in);
+	pf_rule_made(pf_other_rule(s));
+	pf_count_safely(PF_COUNT_INSERTS);
+	if (on(FEATURE_PF_REWRITE) && s->peer[p->side & 1].state == PF_PROXY_SRC)
+		reason = DROP_PF_SYNPROXY;
+	if (pf_publish(place, now))
+		p->state = place + 1;
+	return reason;
 }
 
 /* Makes the state that the packet's rules ask for; 0, or why it is not made. */
 __noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
 {
-	asm volatile("" ::"r"(in), "r"(out), "r"(len), "r"(now));
-	return 0;
-}
+	u32 ready, place, *mark;
 
-/* Frees what is over, step by step: called by the timer. */
-static __always_inline void pf_sweep(u32 now)
-{
+	if (!on(FEATURE_PF_RULES))
+		return 0;
+	ready = pf_ready(now);
+	if (ready == PF_MAKE_NONE)
+		return 0;
+	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
+	if (!place) {
+		pf_count(PF_COUNT_MEMORY);
+		return DROP_PF_LIMIT;
+	}
+	place--;
+	if (pf_fill(place, in, out, len, now) && pf_enter(place, now))
+		return pf_begin(place, now);
+	mark = pf_mark_at(place);
+	if (mark)
+		WRITE_ONCE(*mark, pf_mark_gone(now));
+	return DROP_PF_LIMIT;
 }

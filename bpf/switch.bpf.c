@@ -341,6 +341,15 @@ int bascule_control(struct control *r)
 	case CONTROL_FLUSH:
 		r->result = fdb_flush(c, r);
 		break;
+	case CONTROL_PF_KILL:
+		r->result = on(FEATURE_PF) ? pf_kill(c, r) : -ENOENT;
+		break;
+	case CONTROL_PF_FLUSH:
+		r->result = on(FEATURE_PF) ? pf_flush() : 0;
+		break;
+	case CONTROL_PF_STORE:
+		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
+		break;
 	default:
 		r->result = -EINVAL;
 	}

@@ -484,28 +484,6 @@ struct event {
 	__u32 count; /* how often since the last event like it */
 };
 
-/* A request to the control program, and its answer. */
-enum control_op {
-	CONTROL_START = 1, /* set the clock and arm its timer */
-	CONTROL_STORE, /* make (key, word) an entry */
-	CONTROL_DELETE, /* remove the entry of key */
-	CONTROL_FLUSH, /* remove the entries that match, and all of ports that have left */
-};
-
-struct control {
-	enum control_op op;
-	__s32 result; /* entries changed, or a negative errno */
-	__u64 key; /* STORE, DELETE */
-	__u64 word; /* STORE */
-	__u32 port; /* FLUSH: of this port id; 0 for any */
-	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
-	__u32 dynamic; /* FLUSH: dynamic entries */
-	__u32 pinned; /* FLUSH: static and sticky entries */
-	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if any); STORE: leave what is
-		       there */
-	__u32 pad;
-};
-
 /*
  * pf. A rule has a number, its place in the order in which rules are tried,
  * those of anchors where the anchor is called. Which rules match a packet is
@@ -670,6 +648,8 @@ struct pf_rule_stats {
 struct pf_rule_use {
 	__u32 states;
 	__u32 spent; /* 1: a rule with `once` has had its packet */
+	__u32 nodes; /* sources that it tracks */
+	__u32 pad;
 };
 
 /* How long states last, in seconds, in the order of pf.conf(5). */
@@ -748,7 +728,7 @@ enum pf_other_state {
 };
 
 #define PF_SCALE_MASK 0x0f
-#define PF_SCALE_KNOWN 0x80 /* this side's SYN was seen, with or without the option */
+#define PF_SCALE_KNOWN 0x80 /* this side's SYN had the option */
 
 enum pf_state_flag {
 	PF_STATE_SECOND = 1 << 0, /* the key's second side made the connection */
@@ -761,6 +741,7 @@ enum pf_state_flag {
 	PF_STATE_CONNECTED = 1 << 7, /* and as a connection, too */
 	PF_STATE_REWRITE = 1 << 8, /* diff is used */
 	PF_STATE_OUT = 1 << 9, /* made by a rule on the way out; rule_in kept no state */
+	PF_STATE_TRACK_OUT = 1 << 10, /* it is rule_out that tracks its source */
 };
 
 struct pf_state {
@@ -794,6 +775,7 @@ struct pf_bucket {
 #define PF_MARK_STATE 0x80000000u /* set in marks of states */
 #define PF_MARK_GONE 0x40000000u
 #define PF_MARK_CLAIMED 1u
+#define PF_MARK_SECOND 0x3fffffffu /* of PF_MARK_GONE */
 
 /* A source whose states are counted. */
 struct pf_source_key {
@@ -805,13 +787,15 @@ struct pf_source_key {
 };
 
 struct pf_source {
-	__u32 states;
+	__u32 states; /* or PF_SOURCE_GOING, while it is removed */
 	__u32 connections;
 	__u32 created; /* seconds since boot */
 	__u32 expires; /* second, while it has no states */
 	__u32 rate; /* connections * 1000 in the time of max-src-conn-rate, as pf counts them */
 	__u32 last; /* second of the last */
 };
+
+#define PF_SOURCE_GOING 0x80000000u
 
 /* The first fragment of a packet: what later fragments have no room for. */
 struct pf_fragment_key {
@@ -864,7 +848,7 @@ struct pf_shared {
 	__u32 states;
 	__u32 nodes;
 	__u32 sweep; /* next bucket to look for states in that are over */
-	__u32 pad;
+	__u32 flush; /* second until which states of pf_flushes are looked for */
 };
 
 #define PF_LOG_BYTES 160 /* of a packet in the log: pflog's own has 116, with less in front */
@@ -910,4 +894,30 @@ enum pf_ether_flag {
 	PF_ETHER_NOT_L3_SRC = 1 << 5,
 	PF_ETHER_NOT_L3_DST = 1 << 6,
 	PF_ETHER_NOT_TAGGED = 1 << 7,
+};
+
+/* A request to the control program, and its answer. */
+enum control_op {
+	CONTROL_START = 1, /* set the clock and arm its timer */
+	CONTROL_STORE, /* make (key, word) an entry */
+	CONTROL_DELETE, /* remove the entry of key */
+	CONTROL_FLUSH, /* remove the entries that match, and all of ports that have left */
+	CONTROL_PF_KILL, /* remove the state at a place, if its key is that of `state` */
+	CONTROL_PF_FLUSH, /* remove all states */
+	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
+};
+
+struct control {
+	enum control_op op;
+	__s32 result; /* entries changed, or a negative errno */
+	__u64 key; /* STORE, DELETE */
+	__u64 word; /* STORE */
+	__u32 port; /* FLUSH: of this port id; 0 for any */
+	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
+	__u32 dynamic; /* FLUSH: dynamic entries */
+	__u32 pinned; /* FLUSH: static and sticky entries */
+	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if any); STORE: leave what is
+		       there */
+	__u32 place; /* PF_KILL */
+	struct pf_state state; /* PF_KILL, PF_STORE */
 };

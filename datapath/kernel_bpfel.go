@@ -162,16 +162,20 @@ type kernelControl struct {
 	Dynamic uint32
 	Pinned  uint32
 	Keep    uint32
-	Pad     uint32
+	Place   uint32
+	State   kernelPfState
 }
 
 type kernelControlOp uint32
 
 const (
-	kernelControlOpCONTROL_START  kernelControlOp = 1
-	kernelControlOpCONTROL_STORE  kernelControlOp = 2
-	kernelControlOpCONTROL_DELETE kernelControlOp = 3
-	kernelControlOpCONTROL_FLUSH  kernelControlOp = 4
+	kernelControlOpCONTROL_START    kernelControlOp = 1
+	kernelControlOpCONTROL_STORE    kernelControlOp = 2
+	kernelControlOpCONTROL_DELETE   kernelControlOp = 3
+	kernelControlOpCONTROL_FLUSH    kernelControlOp = 4
+	kernelControlOpCONTROL_PF_KILL  kernelControlOp = 5
+	kernelControlOpCONTROL_PF_FLUSH kernelControlOp = 6
+	kernelControlOpCONTROL_PF_STORE kernelControlOp = 7
 )
 
 type kernelDecisions struct {
@@ -502,6 +506,28 @@ type kernelPfPacket struct {
 	Answer     uint8
 	Direction  uint8
 	Priority   uint8
+	Scale      uint8
+	Bytes      [40]uint8
+	_          [3]byte
+	Src        struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Dst struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	Complete uint8
+	Loose    uint8
+	Spare    [2]uint8
 }
 
 type kernelPfPortSet struct {
@@ -599,6 +625,8 @@ type kernelPfRuleUse struct {
 	_      structs.HostLayout
 	States uint32
 	Spent  uint32
+	Nodes  uint32
+	Pad    uint32
 }
 
 type kernelPfShared struct {
@@ -606,7 +634,7 @@ type kernelPfShared struct {
 	States uint32
 	Nodes  uint32
 	Sweep  uint32
-	Pad    uint32
+	Flush  uint32
 }
 
 type kernelPfSource struct {
@@ -672,6 +700,7 @@ const (
 	kernelPfStateFlagPF_STATE_CONNECTED    kernelPfStateFlag = 128
 	kernelPfStateFlagPF_STATE_REWRITE      kernelPfStateFlag = 256
 	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
+	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 )
 
 type kernelPfTcpState uint32
@@ -996,6 +1025,7 @@ const (
 	kernelMapPfBuckets       = "pf_buckets"
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
+	kernelMapPfFlushes       = "pf_flushes"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1114,6 +1144,7 @@ type kernelMapSpecs struct {
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1202,6 +1233,7 @@ type kernelMaps struct {
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
+	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1257,6 +1289,7 @@ func (m *kernelMaps) Close() error {
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
+		m.PfFlushes,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Sources whose states are counted, by the rule that tracks them or for all such
+ * rules together, and what is done about those that have too many.
+ */
+#pragma once
+
+#include "pf_rules.h"
+
+/* Sources whose states the sweep removes, with the second in which this was asked. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct pf_source_key);
+	__type(value, u32);
+} pf_flushes SEC(".maps");
+
+#define PF_FLUSH_SECONDS 3 /* in which all of the table is seen at least twice */
+
+static __always_inline struct pf_shared *pf_shared_get(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_shared, &zero);
+}
+
+/* The rule of a number + 1, and what it has. */
+static __always_inline struct pf_rule *pf_rule_at(u32 rule)
+{
+	u32 number = rule - 1;
+
+	return rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
+}
+
+static __always_inline struct pf_rule_use *pf_rule_use_at(u32 rule)
+{
+	u32 number = rule - 1;
+
+	return rule ? bpf_map_lookup_elem(&pf_rule_use, &number) : 0;
+}
+
+#define PF_STATE_TRACK (PF_STATE_TRACK_RULE | PF_STATE_TRACK_GLOBAL)
+
+/* The side that began the connection. */
+static __always_inline u32 pf_initiator(const struct pf_state *s)
+{
+	return !!(s->flags & PF_STATE_SECOND);
+}
+
+/* The rule, number + 1, that tracks the state's source. */
+static __always_inline u32 pf_tracker(const struct pf_state *s)
+{
+	return s->flags & PF_STATE_TRACK_OUT ? s->rule_out : s->rule_in;
+}
+
+/* The key of the state's source; `rule` is a number + 1, or 0. */
+static __always_inline void pf_source_key_set(struct pf_source_key *key, const struct pf_state *s,
+					      u32 rule)
+{
+	__builtin_memcpy(key->address, s->key.address[pf_initiator(s)], sizeof(key->address));
+	key->vlan = s->key.vlan;
+	key->rule = rule;
+	key->ruleset = rule ? s->ruleset : 0;
+	key->pad = 0;
+}
+
+static __always_inline void pf_source_key_of(struct pf_source_key *key, const struct pf_state *s)
+{
+	pf_source_key_set(key, s, s->flags & PF_STATE_TRACK_RULE ? pf_tracker(s) : 0);
+}
+
+/* Gives back what a source of the key has been counted as. */
+static __always_inline void pf_source_uncount(const struct pf_source_key *key)
+{
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_rule_use *use;
+
+	if (shared)
+		__sync_fetch_and_sub(&shared->nodes, 1);
+	if (key->ruleset != cfg.pf.ruleset)
+		return;
+	use = pf_rule_use_at(key->rule);
+	if (use)
+		__sync_fetch_and_sub(&use->nodes, 1);
+}
+
+/* Counts a source, if there may be one more; 0, or the counter that says why not. */
+static __always_inline u32 pf_source_count(const struct pf_source_key *key, const struct pf_rule *r)
+{
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_rule_use *use = pf_rule_use_at(key->rule);
+
+	if (!shared)
+		return PF_COUNT_MEMORY;
+	if (__sync_fetch_and_add(&shared->nodes, 1) >= cfg.pf.nodes_max) {
+		__sync_fetch_and_sub(&shared->nodes, 1);
+		return PF_COUNT_MEMORY;
+	}
+	if (use && __sync_fetch_and_add(&use->nodes, 1) >= r->max_src_nodes && r->max_src_nodes) {
+		pf_source_uncount(key);
+		return PF_COUNT_MAX_SRC_NODES;
+	}
+	return 0;
+}
+
+/* Removes a source that has no states. */
+static __always_inline void pf_source_free(const struct pf_source_key *key, struct pf_source *n)
+{
+	if (__sync_val_compare_and_swap(&n->states, 0, PF_SOURCE_GOING))
+		return;
+	bpf_map_delete_elem(&pf_sources, key);
+	pf_source_uncount(key);
+}
+
+#define PF_SOURCE_TRIES 4 /* against those who make or remove it at the same moment */
+
+/*
+ * Counts a new state for its source; 0, or the counter that says why it may not
+ * be. A function of its own because of the stack.
+ */
+__noinline u32 pf_source_enter(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_source_key key;
+	struct pf_source fresh = {.states = 1, .created = now, .last = now};
+	struct pf_rule *r;
+
+	if (!on(FEATURE_PF_SOURCES) || !s)
+		return PF_COUNT_MEMORY;
+	if (!(s->flags & PF_STATE_TRACK))
+		return 0;
+	r = pf_rule_at(pf_tracker(s));
+	if (!r)
+		return PF_COUNT_MEMORY;
+	pf_source_key_of(&key, s);
+	for (u32 tries = 0; tries < PF_SOURCE_TRIES; tries++) {
+		struct pf_source *n = bpf_map_lookup_elem(&pf_sources, &key);
+		u32 states, why;
+
+		if (!n) {
+			why = pf_source_count(&key, r);
+			if (why)
+				return why;
+			if (!bpf_map_update_elem(&pf_sources, &key, &fresh, BPF_NOEXIST))
+				return 0;
+			pf_source_uncount(&key);
+			continue;
+		}
+		states = __sync_fetch_and_add(&n->states, 1);
+		if (!(states & PF_SOURCE_GOING) &&
+		    (!r->max_src_states || states < r->max_src_states))
+			return 0;
+		__sync_fetch_and_sub(&n->states, 1);
+		if (!(states & PF_SOURCE_GOING))
+			return PF_COUNT_MAX_SRC_STATES;
+	}
+	return PF_COUNT_MEMORY;
+}
+
+/* A state goes: its source has one less. */
+__noinline u32 pf_source_leave(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_profile *profile;
+	struct pf_source_key key;
+	struct pf_source *n;
+	u32 number, time;
+
+	if (!on(FEATURE_PF_SOURCES) || !s || !(s->flags & PF_STATE_TRACK))
+		return 0;
+	pf_source_key_of(&key, s);
+	n = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!n)
+		return 0;
+	number = s->key.profile;
+	profile = bpf_map_lookup_elem(&pf_profiles, &number);
+	time = profile ? profile->timeout[PF_SRC_TRACK] : 0;
+	if (s->flags & PF_STATE_CONNECTED)
+		__sync_fetch_and_sub(&n->connections, 1);
+	WRITE_ONCE(n->expires, now + time);
+	if (__sync_fetch_and_sub(&n->states, 1) == 1 && !time)
+		pf_source_free(&key, n);
+	return 0;
+}
+
+/* Counts a connection as pf does: those that are long ago weigh less. */
+static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 now)
+{
+	u32 gone = now - n->last, rate = n->rate;
+
+	if (gone >= seconds)
+		rate = 0;
+	else
+		rate -= (u64)rate * gone / seconds;
+	rate += 1000;
+	WRITE_ONCE(n->rate, rate);
+	WRITE_ONCE(n->last, now);
+	return rate;
+}
+
+/* Puts the source of a state into a table, by number. */
+static __always_inline void pf_overload(const struct pf_state *s, u32 table)
+{
+	u64 bit = 1ull << (table & 63);
+	struct pf_member *m, fresh = {.match = bit, .here = bit};
+	struct pf_prefix prefix = {.bits = 128};
+
+	__builtin_memcpy(prefix.address, s->key.address[pf_initiator(s)], sizeof(prefix.address));
+	pf_count(PF_COUNT_OVERLOAD);
+	m = bpf_map_lookup_elem(&pf_hosts, prefix.address);
+	if (!m) {
+		/* its own entry hides those of the networks around it */
+		m = bpf_map_lookup_elem(&pf_nets, &prefix);
+		if (m)
+			fresh.match |= m->match;
+		if (!bpf_map_update_elem(&pf_hosts, prefix.address, &fresh, BPF_NOEXIST))
+			return;
+		m = bpf_map_lookup_elem(&pf_hosts, prefix.address);
+	}
+	if (m) {
+		__sync_fetch_and_or(&m->here, bit);
+		__sync_fetch_and_or(&m->match, bit);
+	}
+}
+
+/* Has the sweep remove the states of a state's source; `all` of any rule. */
+static __always_inline void pf_source_flush(const struct pf_state *s, bool all, u32 now)
+{
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_source_key key;
+
+	pf_source_key_set(&key, s, all ? 0 : pf_tracker(s));
+	pf_count(PF_COUNT_OVERLOAD_FLUSH);
+	if (bpf_map_update_elem(&pf_flushes, &key, &now, BPF_ANY) || !shared)
+		return;
+	WRITE_ONCE(shared->flush, now + PF_FLUSH_SECONDS);
+}
+
+/*
+ * The handshake of a state is complete: its source has one connection more. 1 if
+ * that is one too many, and the state must go.
+ */
+__noinline u32 pf_source_connect(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_source_key key;
+	struct pf_source *n;
+	struct pf_rule *r;
+	bool bad = false;
+	u32 connections;
+
+	if (!on(FEATURE_PF_SOURCES) || !s || !(s->flags & PF_STATE_TRACK) ||
+	    (s->flags & PF_STATE_CONNECTED))
+		return 0;
+	pf_source_key_of(&key, s);
+	n = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!n)
+		return 0;
+	s->flags |= PF_STATE_CONNECTED;
+	connections = __sync_fetch_and_add(&n->connections, 1) + 1;
+	r = pf_rule_at(pf_tracker(s));
+	if (!r || s->ruleset != cfg.pf.ruleset)
+		return 0;
+	if (r->max_src_rate && r->max_src_secs &&
+	    pf_source_rate(n, r->max_src_secs, now) > r->max_src_rate * 1000) {
+		pf_count(PF_COUNT_MAX_SRC_RATE);
+		bad = true;
+	}
+	if (r->max_src_conn && connections > r->max_src_conn) {
+		pf_count(PF_COUNT_MAX_SRC_CONN);
+		bad = true;
+	}
+	if (!bad)
+		return 0;
+	if (r->overload) {
+		if (on(FEATURE_PF_TABLES))
+			pf_overload(s, r->overload - 1);
+		if (r->flags & (PF_FLUSH | PF_FLUSH_GLOBAL))
+			pf_source_flush(s, r->flags & PF_FLUSH_GLOBAL, now);
+	}
+	return 1;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* What is done to states from outside the way of a packet: by the timer, and on request. */
+#pragma once
+
+#include "pf_track.h"
+
+#define TICKS 8 /* a second: the steps in which tables are swept */
+#define PF_INTERVAL_DEFAULT 10 /* seconds */
+
+/* Are the states of its source to be removed, which were there when that was asked? */
+static __always_inline bool pf_flushed(const struct pf_state *s)
+{
+	struct pf_source_key key;
+	u32 *asked;
+
+	pf_source_key_set(&key, s, 0);
+	asked = bpf_map_lookup_elem(&pf_flushes, &key);
+	if (!asked) {
+		pf_source_key_set(&key, s, s->rule_in);
+		asked = bpf_map_lookup_elem(&pf_flushes, &key);
+	}
+	if (!asked) {
+		pf_source_key_set(&key, s, s->rule_out);
+		asked = bpf_map_lookup_elem(&pf_flushes, &key);
+	}
+	return asked && (__s32)(*asked - s->created) >= 0;
+}
+
+/* A step of the sweep. */
+struct pf_broom {
+	u32 from; /* bucket */
+	u32 now;
+	u32 flush; /* some sources' states are removed */
+};
+
+static long pf_sweep_bucket(u32 n, struct pf_broom *broom)
+{
+	u32 home = broom->from + n;
+	struct pf_bucket *b;
+
+	if (home >= cfg.pf.buckets)
+		home -= cfg.pf.buckets;
+	b = bpf_map_lookup_elem(&pf_buckets, &home);
+	if (!b)
+		return 1;
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		u32 mark = READ_ONCE(b->mark[i]), place = home * PF_WAYS + i;
+		struct pf_state *s = mark & PF_MARK_STATE ? pf_state_at(place) : 0;
+
+		if (!s)
+			continue;
+		if (pf_state_over(s, broom->now) ||
+		    (on(FEATURE_PF_SOURCES) && broom->flush && pf_flushed(s)))
+			pf_state_drop(place, mark, pf_mark_gone(broom->now), broom->now);
+	}
+	return 0;
+}
+
+static long pf_sweep_source(void *map, struct pf_source_key *key, struct pf_source *n, u32 *now)
+{
+	if (!READ_ONCE(n->states) && (__s32)(*now - READ_ONCE(n->expires)) >= 0)
+		pf_source_free(key, n);
+	return 0;
+}
+
+static long pf_sweep_flush(void *map, struct pf_source_key *key, u32 *asked, u32 *now)
+{
+	if ((__s32)(*now - *asked) >= PF_FLUSH_SECONDS)
+		bpf_map_delete_elem(&pf_flushes, key);
+	return 0;
+}
+
+/* Frees what is over, step by step: called by the timer. */
+static __always_inline void pf_sweep(u32 now)
+{
+	u32 zero = 0, interval = PF_INTERVAL_DEFAULT, step;
+	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &zero);
+	struct pf_shared *shared = pf_shared_get();
+	struct pf_broom broom = {.now = now};
+
+	if (!shared || !cfg.pf.buckets)
+		return;
+	if (profile && profile->timeout[PF_INTERVAL])
+		interval = profile->timeout[PF_INTERVAL];
+	if (on(FEATURE_PF_SOURCES) && shared->flush) {
+		/* all within a second */
+		broom.flush = 1;
+		interval = 1;
+		if ((__s32)(now - shared->flush) > 0)
+			WRITE_ONCE(shared->flush, 0);
+	}
+	step = cfg.pf.buckets / (interval * TICKS) + 1;
+	broom.from = shared->sweep < cfg.pf.buckets ? shared->sweep : 0;
+	bpf_loop(step, pf_sweep_bucket, &broom, 0);
+	broom.from += step;
+	if (broom.from >= cfg.pf.buckets) {
+		broom.from -= cfg.pf.buckets;
+		if (on(FEATURE_PF_SOURCES)) {
+			bpf_for_each_map_elem(&pf_sources, pf_sweep_source, &broom.now, 0);
+			bpf_for_each_map_elem(&pf_flushes, pf_sweep_flush, &broom.now, 0);
+		}
+	}
+	shared->sweep = broom.from < cfg.pf.buckets ? broom.from : 0;
+}
+
+/*
+ * Copies words of the state in a request. The verifier wants each to be read at its
+ * distance from the request's begin, so this must not become a pointer to the state.
+ */
+static __always_inline void pf_requested(const struct control *r, void *to, u32 bytes)
+{
+	const volatile u64 *words = (const volatile u64 *)r;
+
+#pragma unroll
+	for (u32 i = 0; i < bytes / 8; i++)
+		((u64 *)to)[i] = words[offsetof(struct control, state) / 8 + i];
+}
+
+/* Removes the state at a place, if its key is the one given. */
+static __always_inline int pf_kill(struct clock *c, struct control *r)
+{
+	struct pf_state *s = pf_state_at(r->place);
+	u32 *at = pf_mark_at(r->place), mark;
+	struct pf_key key;
+
+	if (!s || !at)
+		return -EINVAL;
+	pf_requested(r, &key, sizeof(key));
+	mark = READ_ONCE(*at);
+	if (!(mark & PF_MARK_STATE) || !pf_key_is(&s->key, &key))
+		return -ENOENT;
+	return pf_state_drop(r->place, mark, pf_mark_gone(c->now), c->now) ? 1 : -ENOENT;
+}
+
+static long pf_flush_bucket(u32 home, int *removed)
+{
+	u32 now = clock_now();
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+
+	if (!b)
+		return 1;
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		u32 mark = READ_ONCE(b->mark[i]);
+
+		if (mark & PF_MARK_STATE)
+			*removed += pf_state_drop(home * PF_WAYS + i, mark, pf_mark_gone(now), now);
+	}
+	return 0;
+}
+
+static __always_inline int pf_flush(void)
+{
+	int removed = 0;
+
+	if (cfg.pf.buckets)
+		bpf_loop(cfg.pf.buckets, pf_flush_bucket, &removed, 0);
+	return removed;
+}
+
+/*
+ * Puts a state in, as it is. It counts as one that is made: where the table of
+ * states is made anew, so are the counts.
+ */
+static __always_inline int pf_store(struct clock *c, struct control *r)
+{
+	struct pf_state *s;
+	struct pf_key key;
+	u32 place, *mark;
+
+	pf_requested(r, &key, sizeof(key));
+	key.profile = 0;
+	if (pf_state_find(&key))
+		return -EEXIST;
+	place = pf_claim(&key, c->now);
+	s = pf_state_at(place - 1);
+	mark = pf_mark_at(place - 1);
+	if (!place || !s || !mark)
+		return -ENOSPC;
+	pf_requested(r, s, sizeof(*s));
+	if (!pf_enter(place - 1, c->now)) {
+		WRITE_ONCE(*mark, pf_mark_gone(c->now));
+		return -ENOSPC;
+	}
+	return pf_publish(place - 1, c->now) ? 1 : -EEXIST;
+}

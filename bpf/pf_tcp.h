@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * TCP's connections, as pf follows them: a packet belongs to one if its data and
+ * what it acknowledges are within the windows (van Rooij, Real stateful TCP packet
+ * filtering in IP Filter, 2001).
+ */
+#pragma once
+
+#include "pf_life.h"
+
+#define PF_ACK_SLACK (0xffff + 1500) /* by which acknowledgements may be off, as in pf */
+
+#define TCP_OPTION_END 0
+#define TCP_OPTION_NOP 1
+#define TCP_OPTION_SCALE 3
+#define TCP_SCALE_MOST 14 /* RFC 7323, 2.3 */
+
+/*
+ * Reads the window scale of a SYN's options, which struct pf_packet has the
+ * place of.
+ */
+__noinline u32 pf_read_scale(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	u32 len, at = 0;
+
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	len = p->options * 4;
+	if (!len || len > PF_TCP_OPTIONS ||
+	    bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len))
+		return 0;
+	for (u32 n = 0; n < PF_TCP_OPTIONS; n++) {
+		u32 kind, size;
+
+		if (at >= len || at >= PF_TCP_OPTIONS - 2)
+			return 0;
+		kind = p->bytes[at];
+		if (kind == TCP_OPTION_END)
+			return 0;
+		if (kind == TCP_OPTION_NOP) {
+			at++;
+			continue;
+		}
+		size = p->bytes[at + 1];
+		if (kind == TCP_OPTION_SCALE && size == 3 && at + 3 <= len) {
+			u32 scale = p->bytes[at + 2];
+
+			return PF_SCALE_KNOWN | (scale < TCP_SCALE_MOST ? scale : TCP_SCALE_MOST);
+		}
+		if (size < 2)
+			return 0;
+		at += size;
+	}
+	return 0;
+}
+
+static __always_inline bool pf_after(u32 a, u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+static __always_inline bool pf_not_before(u32 a, u32 b)
+{
+	return (__s32)(a - b) >= 0;
+}
+
+static __always_inline u32 pf_more(u32 a, u32 b)
+{
+	return a > b ? a : b;
+}
+
+/* A window in units of the scale, rounded up. */
+static __always_inline u32 pf_unscale(u32 window, u32 scale)
+{
+	return (window + (1u << scale) - 1) >> scale;
+}
+
+/* The first packet of a connection that is known, from the side `src`. */
+static __always_inline void pf_tcp_begin(const struct pf_packet *p, struct pf_peer *src,
+					 struct pf_peer *dst)
+{
+	u32 window = pf_more(p->window, 1);
+
+	src->lo = p->seq;
+	src->hi = p->seq + p->payload + 1;
+	if (p->tcp_flags & TCP_SYN) {
+		src->hi++;
+		src->scale = p->scale;
+		window = pf_unscale(window, p->scale & PF_SCALE_MASK);
+	}
+	if (p->tcp_flags & TCP_FIN)
+		src->hi++;
+	src->max_win = window;
+	src->state = PF_SYN_SENT;
+	dst->hi = 1;
+	dst->max_win = 1;
+	dst->state = PF_CLOSED;
+}
+
+/* What the flags of a packet say of the states. */
+static __always_inline void pf_tcp_states(struct pf_packet *p)
+{
+	u32 flags = p->tcp_flags;
+
+	if ((flags & TCP_SYN) && p->src.state < PF_SYN_SENT)
+		p->src.state = PF_SYN_SENT;
+	if ((flags & TCP_FIN) && p->src.state < PF_CLOSING)
+		p->src.state = PF_CLOSING;
+	if (flags & TCP_ACK) {
+		if (p->dst.state == PF_SYN_SENT) {
+			p->dst.state = PF_ESTABLISHED;
+			p->complete = p->src.state == PF_ESTABLISHED;
+		} else if (p->dst.state == PF_CLOSING) {
+			p->dst.state = PF_FIN_WAIT_2;
+		}
+	}
+}
+
+/* A connection of which one side may be all that is seen, and no window is kept. */
+static __always_inline void pf_tcp_sloppy(struct pf_packet *p)
+{
+	u32 flags = p->tcp_flags, was = p->dst.state;
+
+	pf_tcp_states(p);
+	if ((flags & TCP_ACK) && was != PF_SYN_SENT && was != PF_CLOSING) {
+		if (p->src.state == PF_SYN_SENT && was < PF_SYN_SENT) {
+			p->src.state = p->dst.state = PF_ESTABLISHED;
+			p->complete = true;
+		} else if (p->src.state == PF_CLOSING && was == PF_ESTABLISHED && !p->dst.lo) {
+			p->dst.state = PF_CLOSING;
+		}
+	}
+	if (flags & TCP_RST)
+		p->src.state = p->dst.state = PF_TIME_WAIT;
+}
+
+/* A side is heard for the first time: its numbers begin. The end of what it sends. */
+static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *src_scale,
+				       u32 *dst_scale)
+{
+	u32 end = p->seq + p->payload, reach;
+
+	if (p->tcp_flags & TCP_SYN) {
+		end++;
+		if (p->dst.scale & PF_SCALE_KNOWN) {
+			p->src.scale = p->scale;
+			if (p->scale & PF_SCALE_KNOWN) {
+				*src_scale = p->scale & PF_SCALE_MASK;
+				*dst_scale = p->dst.scale & PF_SCALE_MASK;
+				*window = pf_unscale(*window, *src_scale);
+			} else {
+				/* one side alone does not scale (RFC 7323, 2.2) */
+				reach = (u32)p->dst.max_win << (p->dst.scale & PF_SCALE_MASK);
+				p->dst.max_win = reach < 0xffff ? reach : 0xffff;
+				p->dst.scale = 0;
+			}
+		}
+	}
+	p->src.lo = p->seq;
+	if (p->src.state < PF_SYN_SENT)
+		p->src.state = PF_SYN_SENT;
+	/* the other side has not been heard yet, or not from the beginning */
+	reach = end + !!(p->tcp_flags & TCP_FIN) + pf_more(1, (u32)p->dst.max_win << *dst_scale);
+	if (p->src.hi == 1 || pf_not_before(reach, p->src.hi))
+		p->src.hi = reach;
+	if (*window > p->src.max_win)
+		p->src.max_win = *window;
+	return end;
+}
+
+/* Is a reset where the connection is? Exactly, if it can be told. */
+static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, __s32 skew)
+{
+	u32 off = p->seq - p->src.lo + 1;
+
+	if (off <= 2)
+		return true;
+	return pf_not_before(p->seq, p->src.lo - back) && pf_not_before(p->src.lo + 1, p->seq) &&
+	       !skew && (p->tcp_flags & TCP_ACK);
+}
+
+/* Takes a packet into a connection; false if it is none of it. */
+static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
+{
+	u32 flags = p->tcp_flags, window = p->window, seq = p->seq;
+	u32 src_scale = 0, dst_scale = 0, end, data_end, back, reach;
+	__s32 skew;
+
+	if (p->src.scale && p->dst.scale && !(flags & TCP_SYN)) {
+		src_scale = p->src.scale & PF_SCALE_MASK;
+		dst_scale = p->dst.scale & PF_SCALE_MASK;
+	}
+	if (!p->src.lo)
+		data_end = pf_tcp_meet(p, &window, &src_scale, &dst_scale);
+	else
+		data_end = seq + p->payload + !!(flags & TCP_SYN);
+	end = data_end + !!(flags & TCP_FIN);
+
+	/* some acknowledge nothing: without the flag, in resets, to who was never heard */
+	if (!(flags & TCP_ACK) || (!ack && (flags & TCP_RST)) || p->dst.state < PF_SYN_SENT)
+		ack = p->dst.lo;
+	/* without data the number does not matter: it may be that of a keep-alive */
+	if (seq == end)
+		seq = end = data_end = p->src.lo;
+	skew = p->dst.lo - ack;
+	back = (u32)p->dst.max_win << dst_scale;
+
+	if (pf_not_before(p->src.hi, data_end) && pf_not_before(seq, p->src.lo - back) &&
+	    skew >= -PF_ACK_SLACK && skew <= PF_ACK_SLACK << src_scale &&
+	    (!(flags & TCP_RST) || pf_reset_fits(p, back, skew))) {
+		pf_tcp_states(p);
+	} else if ((p->dst.state < PF_SYN_SENT || p->dst.state >= PF_FIN_WAIT_2 ||
+		    p->src.state >= PF_FIN_WAIT_2) &&
+		   pf_not_before(p->src.hi + PF_ACK_SLACK, data_end) &&
+		   pf_not_before(seq, p->src.lo - PF_ACK_SLACK)) {
+		/* met in the middle, or just closed: but this keeps no state alive */
+		p->loose = true;
+		if ((flags & TCP_FIN) && p->src.state < PF_CLOSING)
+			p->src.state = PF_CLOSING;
+	} else {
+		return false;
+	}
+	if (flags & TCP_RST)
+		p->src.state = p->dst.state = PF_TIME_WAIT;
+	if (window > p->src.max_win)
+		p->src.max_win = window;
+	if (pf_after(end, p->src.lo))
+		p->src.lo = end;
+	reach = window << src_scale;
+	if (pf_not_before(ack + reach, p->dst.hi))
+		p->dst.hi = ack + pf_more(reach, 1);
+	return true;
+}
+
+/* Writes what has changed of a side, field by field: another CPU may write others. */
+static __always_inline void pf_peer_store(struct pf_peer *at, const struct pf_peer *peer)
+{
+	if (at->lo != peer->lo)
+		WRITE_ONCE(at->lo, peer->lo);
+	if (at->hi != peer->hi)
+		WRITE_ONCE(at->hi, peer->hi);
+	if (at->max_win != peer->max_win)
+		WRITE_ONCE(at->max_win, peer->max_win);
+	if (at->scale != peer->scale)
+		WRITE_ONCE(at->scale, peer->scale);
+	if (at->state != peer->state)
+		WRITE_ONCE(at->state, peer->state);
+}
