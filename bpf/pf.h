@@ -14,13 +14,18 @@
 #include "pf_slow.h"
 #include "pf_track.h"
 
-/* Where the IP header is and the EtherType before it; 0 for what is not IP. */
+#define PF_AT_UNKNOWN (~0u)
+
+/*
+ * Where the IP header is and the EtherType before it; 0 for what is not IP,
+ * PF_AT_UNKNOWN where the program may not look that far.
+ */
 static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
 {
 	u32 at = ETHER_HEADER;
 
 	if (data + ETHER_HEADER > data_end)
-		return 0;
+		return PF_AT_UNKNOWN;
 	*type = *(u16 *)(data + 12);
 	/* as many tags as a frame's label looks behind, and one of the port's */
 #pragma unroll
@@ -28,7 +33,7 @@ static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
 		if (!type_is_tag(*type))
 			break;
 		if (data + at + ETHER_TAG > data_end)
-			return 0;
+			return PF_AT_UNKNOWN;
 		*type = *(u16 *)(data + at + 2);
 		at += ETHER_TAG;
 	}
@@ -92,13 +97,6 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	at = pf_find_ip(data, data_end, &type);
 	if (!at)
 		return PF_LOOK_NOT_IP;
-	if (!pf_read(p, len, data, data_end, at, type)) {
-		if (!h->skb)
-			return PF_LOOK_LEAVE;
-		reason = pf_read_slow(h->ctx, len, at, type);
-		if (reason)
-			return PF_LOOK_REFUSE | reason << 8;
-	}
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
 		p->priority = pf_priority(h->ctx, data, data_end);
 	p->scale = 0;
@@ -109,11 +107,23 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	}
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
+	if (at == PF_AT_UNKNOWN || !pf_read(p, len, data, data_end, at, type)) {
+		if (!h->skb)
+			return PF_LOOK_LEAVE;
+		reason = pf_read_slow(h->ctx, now);
+		if (reason == PF_NOT_IP)
+			return PF_LOOK_NOT_IP;
+		if (reason)
+			return PF_LOOK_REFUSE | reason << 8;
+	}
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;
 	p->made = 0;
 	p->answer = 0;
-	p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
+	p->direction = 0;
+	p->state = 0;
+	if (!(p->flags & PF_P_UNKNOWN))
+		p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	if (!p->state)
 		return PF_LOOK_JUDGE;
 	s = pf_state_at(p->state - 1);
@@ -168,7 +178,7 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	if (!s)
 		return DROP_PF;
 	if (p->flags & PF_P_ERROR)
-		return pf_quoted_fits(p, s) ? 0 : DROP_PF_STATE;
+		return pf_quoted_fits(p->state - 1) ? 0 : DROP_PF_STATE;
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
 		return DROP_PF_OPTIONS;
 	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);

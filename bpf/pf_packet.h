@@ -19,13 +19,14 @@ enum pf_packet_flag {
 	PF_P_OPTIONS = 1 << 3, /* has IP options that need allow-opts */
 	PF_P_ERROR = 1 << 4, /* ICMP about another packet, which `quoted` tells of */
 	PF_P_NO_STATE = 1 << 5, /* a message that has no answer: no state is made for it */
+	PF_P_ND = 1 << 6, /* its state's key has not its own addresses: rules ask `quoted` */
 };
 
 #define PF_TCP_OPTIONS 40 /* bytes, at most */
 
 struct pf_packet {
 	struct pf_key key;
-	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted */
+	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted; PF_P_ND: its own */
 	u32 quoted_seq; /* its TCP sequence number */
 	u32 seq; /* TCP */
 	u32 ack;

@@ -331,6 +331,7 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
+	const struct pf_key *key;
 	u32 side;
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
@@ -348,8 +349,13 @@ __noinline u32 pf_prepare(u32 slot, u32 out, u32 received)
 		w->set[PF_DIM_TOS] =
 			pf_cell(PF_CELL_TOS + p->tos + (p->flags & PF_P_FRAGMENT ? 256 : 0));
 	pf_choose_cells(w, p);
-	if (!pf_look_up(w, p->key.address[side], PF_DIM_SRC, &w->src_tables) ||
-	    !pf_look_up(w, p->key.address[!side], PF_DIM_DST, &w->dst_tables))
+	key = &p->key;
+	if (p->flags & PF_P_ND) {
+		key = &p->quoted;
+		side = p->quoted_side & 1;
+	}
+	if (!pf_look_up(w, key->address[side], PF_DIM_SRC, &w->src_tables) ||
+	    !pf_look_up(w, key->address[!side], PF_DIM_DST, &w->dst_tables))
 		return false;
 	w->bits = 0;
 	w->group = 0;

@@ -1,19 +1,621 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Packets that are not plain: options, extension headers, fragments, ICMP's errors. */
+/*
+ * Packets that are not plain: headers that are not in linear memory, options,
+ * extension headers, fragments, ICMP that is no query. They are read byte by
+ * byte; what cannot be read to the end of its headers is dropped. There is no
+ * stack left at this depth, so everything is in a place of the CPU's own.
+ */
 #pragma once
 
 #include "pf_state.h"
+#include "trust.h"
 
-/* Reads this CPU's packet; 0, or why it cannot be let through. */
-__noinline u32 pf_read_slow(struct __sk_buff *skb, u32 len, u32 at, u32 type)
+/*
+ * First fragments, for those that follow. One that comes before its first is
+ * judged without knowing its ports.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct pf_fragment_key);
+	__type(value, struct pf_fragment);
+} pf_fragments SEC(".maps");
+
+/* A header of IPv6 that others follow, as far as these are alike. */
+struct pf_extension {
+	u8 next;
+	u8 len;
+	u8 data[6];
+};
+
+/* A packet that is read: its own headers, or those that an ICMP error quotes. */
+struct pf_slow {
+	u32 src[4];
+	u32 dst[4];
+	u32 own_dst[4]; /* destination of the packet itself, while the quoted one is read */
+	u32 at; /* of the header that is next */
+	u32 end; /* of the packet */
+	u32 id; /* of the packet that this is a fragment of */
+	u32 offset; /* of a fragment, in bytes */
+	u16 sport; /* or what a key has in the place of ports */
+	u16 dport;
+	u8 next; /* protocol of the header at `at` */
+	u8 family;
+	u8 fragment; /* it has a place for fragments */
+	u8 more; /* fragments follow */
+	u8 options; /* there are options, other than those for routers of group messages */
+	u8 alert; /* and there is such a one */
+	u8 own; /* the ports are the sides' own */
+	u8 pad;
+	struct iphdr ip4;
+	struct ipv6hdr ip6;
+	struct pf_extension extension;
+	struct tcphdr tcp;
+	struct pf_icmp icmp; /* or the first bytes of another header */
+	struct nd nd;
+	struct pf_fragment_key key;
+	struct pf_fragment first;
+	u32 option;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__uint(value_size, sizeof(struct pf_slow)); /* no type: the kernel's headers have unions */
+} pf_slows SEC(".maps");
+
+static __always_inline struct pf_slow *pf_slow(void)
 {
-	asm volatile("" ::"r"(skb), "r"(len), "r"(at), "r"(type));
-	return DROP_PF_SHORT;
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_slows, &zero);
 }
 
-/* Does the packet that an ICMP error quotes fit its state? */
-static __always_inline bool pf_quoted_fits(const struct pf_packet *p, const struct pf_state *s)
+/* Where the IP header is, with the EtherType before it above that; 0 for what is not IP. */
+__noinline u32 pf_slow_find(struct __sk_buff *skb)
 {
-	return true;
+	u32 at = ETHER_HEADER;
+	u16 type = 0;
+
+	if (!on(FEATURE_PF) || bpf_skb_load_bytes(skb, at - 2, &type, sizeof(type)))
+		return 0;
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		if (!type_is_tag(type))
+			break;
+		at += ETHER_TAG;
+		if (bpf_skb_load_bytes(skb, at - 2, &type, sizeof(type)))
+			return 0;
+	}
+	return type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6) ? at | type << 16 : 0;
+}
+
+/* Makes the key of what has been read: of the packet, or of the one that it quotes. */
+__noinline int pf_slow_key(u32 quoted)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	struct pf_key *key;
+	u8 *side;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return 0;
+	key = quoted ? &p->quoted : &p->key;
+	side = quoted ? &p->quoted_side : &p->side;
+	pf_key_set(key, side, s->src, s->dst, s->sport, s->dport, s->own);
+	key->proto = s->next;
+	key->profile = 0;
+	return 0;
+}
+
+#define PF_CHAIN 8 /* headers between IP's and the upper one; nobody sends as many */
+
+enum {
+	PF_HOPOPTS = 0,
+	PF_ROUTING = 43,
+	PF_FRAGMENT = 44,
+	PF_AH = 51,
+	PF_DSTOPTS = 60,
+};
+
+/* Is it a header that another follows? IPv4 has one such alone. */
+static __always_inline bool pf_extends(const struct pf_slow *s)
+{
+	if (s->next == PF_AH)
+		return true;
+	return s->family == 6 && (s->next == PF_HOPOPTS || s->next == PF_ROUTING ||
+				  s->next == PF_FRAGMENT || s->next == PF_DSTOPTS);
+}
+
+/* Reads bytes of the packet, none of what is behind it. */
+static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow *s, u32 at,
+				    void *to, u32 len)
+{
+	return at + len <= s->end && !bpf_skb_load_bytes(skb, at, to, len);
+}
+
+/* Options for routers of a group's messages alone, as everybody sends them (RFC 2711). */
+static __always_inline bool pf_is_alert(const struct pf_extension *e)
+{
+	u32 first = *(u16 *)e->data, second = *(u16 *)(e->data + 2), third = *(u16 *)(e->data + 4);
+
+	if (e->len)
+		return false;
+	if (first == bpf_htons(0x0502)) /* and padding */
+		return third == bpf_htons(0x0100) || !third;
+	return (first == bpf_htons(0x0100) || !first) && second == bpf_htons(0x0502);
+}
+
+/* What the kernel puts before the large packets that it will yet cut (RFC 2675). */
+static __always_inline bool pf_is_jumbo(struct __sk_buff *skb, const struct pf_extension *e)
+{
+	return skb->gso_size && !e->len && *(u16 *)e->data == bpf_htons(0xc204);
+}
+
+/* Reads one header that another follows: 0, or why not. */
+static __always_inline u32 pf_slow_extension(struct __sk_buff *skb, struct pf_slow *s, u32 n)
+{
+	struct pf_extension *e = &s->extension;
+	u32 size;
+
+	if (!pf_load(skb, s, s->at, e, sizeof(*e)))
+		return DROP_PF_SHORT;
+	size = (e->len + 1) * 8;
+	switch (s->next) {
+	case PF_HOPOPTS:
+		if (n) /* it is the first or none (RFC 8200, 4.3) */
+			return DROP_PF_OPTIONS;
+		if (pf_is_alert(e))
+			s->alert = true;
+		else if (!pf_is_jumbo(skb, e))
+			s->options = true;
+		break;
+	case PF_ROUTING:
+		if (!e->data[0]) /* nobody may follow type 0 (RFC 5095) */
+			return DROP_PF_OPTIONS;
+		s->options = true;
+		break;
+	case PF_DSTOPTS:
+		s->options = true;
+		break;
+	case PF_AH:
+		size = (e->len + 2) * 4;
+		break;
+	case PF_FRAGMENT:
+		if (s->fragment)
+			return DROP_PF_FRAGMENT;
+		s->fragment = true;
+		s->offset = bpf_ntohs(*(u16 *)e->data) & 0xfff8;
+		s->more = e->data[1] & 1;
+		__builtin_memcpy(&s->id, e->data + 2, sizeof(s->id));
+		size = 8;
+		break;
+	}
+	s->next = e->next;
+	s->at += size;
+	return s->at > s->end ? DROP_PF_SHORT : 0;
+}
+
+/* Follows the headers from s->at on: 0, or why that cannot be done. */
+__noinline u32 pf_slow_chain(struct __sk_buff *skb)
+{
+	struct pf_slow *s = pf_slow();
+	u32 reason;
+
+	if (!on(FEATURE_PF) || !s)
+		return DROP_PF_SHORT;
+	/* one step more, which finds that there are no more */
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n <= PF_CHAIN; n++) {
+		if (!pf_extends(s) || s->offset)
+			return 0;
+		reason = pf_slow_extension(skb, s, n);
+		if (reason)
+			return reason;
+	}
+	return DROP_PF_OPTIONS;
+}
+
+/* Begins with an IPv4 header at s->at: its length in bytes; 0 if it is none. */
+static __always_inline u32 pf_slow_ip4(struct __sk_buff *skb, struct pf_slow *s)
+{
+	struct iphdr *ip = &s->ip4;
+
+	if (!pf_load(skb, s, s->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5 ||
+	    s->at + ip->ihl * 4 > s->end)
+		return 0;
+	s->src[0] = s->src[1] = s->dst[0] = s->dst[1] = 0;
+	s->src[2] = s->dst[2] = IPV4_MAPPED;
+	s->src[3] = ip->saddr;
+	s->dst[3] = ip->daddr;
+	s->family = 4;
+	s->next = ip->protocol;
+	s->offset = (bpf_ntohs(ip->frag_off) & 0x1fff) * 8;
+	s->more = !!(ip->frag_off & bpf_htons(0x2000));
+	s->fragment = s->offset || s->more;
+	s->id = ip->id;
+	return ip->ihl * 4;
+}
+
+static __always_inline u32 pf_slow_ip6(struct __sk_buff *skb, struct pf_slow *s)
+{
+	struct ipv6hdr *ip = &s->ip6;
+
+	if (!pf_load(skb, s, s->at, ip, sizeof(*ip)) || ip->version != 6)
+		return 0;
+	__builtin_memcpy(s->src, &ip->saddr, sizeof(s->src));
+	__builtin_memcpy(s->dst, &ip->daddr, sizeof(s->dst));
+	s->family = 6;
+	s->next = ip->nexthdr;
+	s->fragment = s->more = 0;
+	s->offset = 0;
+	return sizeof(*ip);
+}
+
+/* The IP header and what is between it and the upper one: 0, or why it is not read. */
+__noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	u32 header, reason, len = skb->len;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF_SHORT;
+	s->at = p->l3;
+	s->end = len;
+	s->options = s->alert = 0;
+	if (type == bpf_htons(ETH_P_IP)) {
+		header = pf_slow_ip4(skb, s);
+		p->tos = s->ip4.tos;
+		p->length = bpf_ntohs(s->ip4.tot_len);
+	} else {
+		header = pf_slow_ip6(skb, s);
+		p->tos = bpf_ntohs(*(u16 *)&s->ip6) >> 4;
+		p->length = bpf_ntohs(s->ip6.payload_len);
+		if (p->length || !skb->gso_size)
+			p->length += sizeof(s->ip6);
+	}
+	if (!header)
+		return DROP_PF_SHORT;
+	/* the kernel's own large packets have no length: there is no room for it */
+	if (!p->length && skb->gso_size)
+		p->length = len - p->l3;
+	if (p->length < header || p->length > len - p->l3)
+		return DROP_PF_SHORT;
+	s->end = p->l3 + p->length;
+	p->family = s->family;
+	if (s->family == 4 && header > sizeof(s->ip4)) {
+		s->option = 0;
+		bpf_skb_load_bytes(skb, s->at + sizeof(s->ip4), &s->option, sizeof(s->option));
+		if (header == sizeof(s->ip4) + 4 && s->option == bpf_htonl(0x94040000))
+			s->alert = true; /* RFC 2113 */
+		else
+			s->options = true;
+	}
+	s->at += header;
+	reason = pf_slow_chain(skb);
+	p->l4 = s->at;
+	p->proto = s->next;
+	return reason;
+}
+
+/* Must a fragment know its first one's header? */
+static __always_inline bool pf_has_ports(u32 proto, u32 family)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP ||
+	       proto == (family == 4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
+}
+
+static __always_inline void pf_fragment_key_set(struct pf_slow *s, const struct pf_packet *p)
+{
+	struct pf_fragment_key *key = &s->key;
+
+	__builtin_memcpy(key->address[0], s->src, sizeof(s->src));
+	__builtin_memcpy(key->address[1], s->dst, sizeof(s->dst));
+	key->id = s->id;
+	key->vlan = p->key.vlan;
+	key->proto = s->family == 4 ? s->ip4.protocol : 0;
+	key->family = s->family;
+}
+
+#define PF_TCP_LEAST 20 /* bytes of a header */
+
+/*
+ * Can there be such a fragment? None is empty, reaches beyond the largest packet,
+ * or has a piece of TCP's header (RFC 1858, RFC 3128).
+ */
+static __always_inline u32 pf_fragment_fails(const struct pf_packet *p, const struct pf_slow *s)
+{
+	u32 size = s->end - s->at, header = s->family == 4 ? s->at - p->l3 : 0;
+
+	if (!size || (s->more && (size & 7)) || header + s->offset + size > 65535)
+		return DROP_PF_FRAGMENT;
+	if (s->offset && s->offset < PF_TCP_LEAST && s->next == IPPROTO_TCP)
+		return DROP_PF_FRAGMENT;
+	return 0;
+}
+
+/* A fragment that is not the first gets from that what it does not have. */
+__noinline u32 pf_slow_later(u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	struct pf_fragment *first;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF_FRAGMENT;
+	p->flags |= PF_P_LATER | PF_P_NO_STATE;
+	pf_fragment_key_set(s, p);
+	first = bpf_map_lookup_elem(&pf_fragments, &s->key);
+	s->sport = s->dport = 0;
+	s->own = false;
+	if (first && (__s32)(first->until - now) > 0) {
+		if (first->proto == IPPROTO_TCP && s->offset < PF_TCP_LEAST)
+			return DROP_PF_FRAGMENT;
+		s->next = p->proto = first->proto;
+		s->sport = first->port[0];
+		s->dport = first->port[1];
+		s->own = first->proto == IPPROTO_TCP || first->proto == IPPROTO_UDP;
+		p->tcp_flags = first->flags;
+		p->icmp = first->icmp;
+	} else if (pf_has_ports(s->next, s->family) || pf_extends(s)) {
+		p->flags |= PF_P_UNKNOWN;
+	}
+	pf_slow_key(false);
+	return 0;
+}
+
+/* Remembers a first fragment: what was read of it is still there, but for an error's. */
+static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_packet *p, u32 now)
+{
+	struct pf_fragment *first = &s->first;
+
+	pf_fragment_key_set(s, p);
+	first->port[0] = p->key.port[0];
+	first->port[1] = p->key.port[1];
+	if ((p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP) && p->side) {
+		first->port[0] = p->key.port[1];
+		first->port[1] = p->key.port[0];
+	}
+	first->icmp = p->icmp;
+	first->flags = p->tcp_flags;
+	first->proto = p->proto;
+	first->until = now + cfg.pf.fragment_time;
+	bpf_map_update_elem(&pf_fragments, &s->key, first, BPF_ANY);
+}
+
+/*
+ * The first bytes of the header behind those of IP, as keys have them: 0, or why
+ * that cannot be read. The kind of ICMP is 0 for what is no query.
+ */
+static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *s)
+{
+	s->sport = s->dport = 0;
+	s->own = false;
+	if (!pf_has_ports(s->next, s->family))
+		return 0;
+	if (!pf_load(skb, s, s->at, &s->icmp, sizeof(s->icmp)))
+		return DROP_PF_SHORT;
+	if (s->next == IPPROTO_TCP || s->next == IPPROTO_UDP) {
+		s->sport = *(u16 *)&s->icmp;
+		s->dport = s->icmp.checksum;
+		s->own = true;
+		return 0;
+	}
+	if (s->family == 4)
+		s->dport = pf_icmp_query(s->icmp.type);
+	else if ((s->icmp.type | 1) == ICMPV6_ECHO_REPLY)
+		s->dport = ICMPV6_ECHO_REQUEST;
+	if (s->dport)
+		s->sport = s->icmp.id;
+	return 0;
+}
+
+/* Does ICMP report on another packet (RFC 792, RFC 4443 2.1)? */
+static __always_inline bool pf_icmp_is_error(u32 type, u32 family)
+{
+	if (family == 6)
+		return type >= 1 && type <= 4;
+	return type == 3 || type == 4 || type == 11 || type == 12;
+}
+
+/*
+ * Reads the packet that an ICMP error at s->at quotes: 0, or why it is not let
+ * through. One that does not go to who sent what it quotes is no connection's.
+ */
+__noinline u32 pf_slow_quoted(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	u32 header, reason;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF_SHORT;
+	__builtin_memcpy(s->own_dst, s->dst, sizeof(s->own_dst));
+	s->at += sizeof(s->icmp);
+	header = p->family == 4 ? pf_slow_ip4(skb, s) : pf_slow_ip6(skb, s);
+	if (!header)
+		return DROP_PF_SHORT;
+	s->at += header;
+	s->options = s->alert = 0;
+	reason = pf_slow_chain(skb);
+	if (reason)
+		return reason;
+	if (s->offset) /* of which there are no errors (RFC 1122, 3.2.2) */
+		return DROP_PF_FRAGMENT;
+	reason = pf_slow_ports(skb, s);
+	if (reason)
+		return reason;
+	if (s->own_dst[0] != s->src[0] || s->own_dst[1] != s->src[1] ||
+	    s->own_dst[2] != s->src[2] || s->own_dst[3] != s->src[3])
+		return 0;
+	/* none is about an error (RFC 1122, 3.2.2) */
+	if (pf_has_ports(s->next, s->family) && !s->own && !s->dport)
+		return 0;
+	p->quoted_seq = bpf_ntohl(*(u32 *)&s->icmp.id);
+	p->flags |= PF_P_ERROR;
+	pf_slow_key(true);
+	return 0;
+}
+
+/*
+ * Neighbour discovery: a solicitation and the advertisement that answers it are
+ * about a target, which is not where the former goes to; who asks whether its
+ * own address is taken has none, and the answer goes to all (RFC 4862).
+ */
+static __always_inline u32 pf_slow_nd(struct __sk_buff *skb, struct pf_packet *p, struct pf_slow *s)
+{
+	if (s->fragment) /* RFC 6980 */
+		return DROP_PF_FRAGMENT;
+	if (!pf_load(skb, s, s->at, &s->nd, sizeof(s->nd)))
+		return DROP_PF_SHORT;
+	pf_slow_key(true);
+	p->flags |= PF_P_ND;
+	s->dport = ICMP6_NS;
+	if (s->icmp.type == ICMP6_NS) {
+		__builtin_memcpy(s->dst, &s->nd.target, sizeof(s->dst));
+	} else {
+		__builtin_memcpy(s->src, &s->nd.target, sizeof(s->src));
+		if (*(u8 *)s->dst == 0xff)
+			__builtin_memset(s->dst, 0, sizeof(s->dst));
+	}
+	pf_slow_key(false);
+	return 0;
+}
+
+static __always_inline u32 pf_slow_icmp(struct __sk_buff *skb, struct pf_packet *p,
+					struct pf_slow *s)
+{
+	u32 type = s->icmp.type;
+
+	p->icmp = type << 8 | s->icmp.code;
+	if (s->dport)
+		return 0;
+	if (s->family == 6 && (type == ICMP6_NS || type == ICMP6_NA))
+		return pf_slow_nd(skb, p, s);
+	if (s->family == 6 && s->fragment && type >= ICMP6_RS && type <= ICMP6_REDIRECT)
+		return DROP_PF_FRAGMENT;
+	p->flags |= PF_P_NO_STATE;
+	return pf_icmp_is_error(type, s->family) ? pf_slow_quoted(skb) : 0;
+}
+
+/* The header behind those of IP: 0, or why it cannot be let through. */
+__noinline u32 pf_slow_upper(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	u32 reason;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF_SHORT;
+	reason = pf_slow_ports(skb, s);
+	if (reason)
+		return reason;
+	pf_slow_key(false);
+	if (s->next == IPPROTO_TCP) {
+		u32 room = s->end - s->at;
+
+		if (!pf_load(skb, s, s->at, &s->tcp, sizeof(s->tcp)) || s->tcp.doff < 5 ||
+		    room < s->tcp.doff * 4)
+			return DROP_PF_SHORT;
+		pf_read_tcp(p, &s->tcp, room);
+		return 0;
+	}
+	if (s->next != IPPROTO_UDP && pf_has_ports(s->next, s->family))
+		return pf_slow_icmp(skb, p, s);
+	return 0;
+}
+
+/* Do the options only tell routers about a group (IGMP, MLD: RFC 3376, RFC 3810)? */
+static __always_inline bool pf_alert_is_due(const struct pf_packet *p)
+{
+	u32 type = p->icmp >> 8;
+
+	if (p->family == 4)
+		return p->proto == IPPROTO_IGMP;
+	return p->proto == IPPROTO_ICMPV6 &&
+	       ((type >= ICMP6_MLD_REPORT - 1 && type <= ICMP6_MLD_DONE) ||
+		type == ICMP6_MLD2_REPORT);
+}
+
+#define PF_NOT_IP 0xff /* no enum drop_reason */
+
+/* Reads this CPU's packet; 0, or why it cannot be let through, or PF_NOT_IP. */
+__noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_slow *s = pf_slow();
+	u32 reason, found;
+	bool first, alert;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return DROP_PF_SHORT;
+	found = pf_slow_find(skb);
+	if (!found)
+		return PF_NOT_IP;
+	p->l3 = found & 0xffff;
+	p->flags = 0;
+	p->tcp_flags = 0;
+	p->icmp = 0;
+	reason = pf_slow_ip(skb, found >> 16);
+	if (reason)
+		return reason;
+	if (s->options)
+		p->flags |= PF_P_OPTIONS;
+	if (s->fragment) {
+		reason = pf_fragment_fails(p, s);
+		if (reason)
+			return reason;
+	}
+	/* a packet that is all in its one fragment is none (RFC 6946) */
+	if (s->offset || s->more)
+		p->flags |= PF_P_FRAGMENT;
+	if (s->offset) {
+		if (s->alert)
+			p->flags |= PF_P_OPTIONS;
+		return pf_slow_later(now);
+	}
+	first = s->more;
+	alert = s->alert;
+	/* of first fragments everything that rules look at must be there (RFC 1858) */
+	reason = pf_slow_upper(skb);
+	if (reason)
+		return first ? DROP_PF_FRAGMENT : reason;
+	if (alert && !pf_alert_is_due(p))
+		p->flags |= PF_P_OPTIONS;
+	if (first && !(p->flags & PF_P_NO_STATE))
+		pf_fragment_keep(s, p, now);
+	return 0;
+}
+
+#define PF_SCALE_MOST 14 /* RFC 7323, 2.3 */
+
+/*
+ * Does the packet that an ICMP error quotes fit its state? Of TCP, its sender must
+ * have been able to send it: what it has sent less what the other side's window
+ * holds, to what that has let it send.
+ */
+__noinline u32 pf_quoted_fits(u32 place)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	const struct pf_peer *sender, *other;
+	u32 scale = PF_SCALE_MOST, seq;
+
+	if (!on(FEATURE_PF) || !p || !s)
+		return false;
+	sender = &s->peer[p->quoted_side & 1];
+	other = &s->peer[!(p->quoted_side & 1)];
+	seq = p->quoted_seq;
+	if (p->quoted.proto != IPPROTO_TCP || (s->flags & PF_STATE_SLOPPY))
+		return true;
+	if (s->flags & PF_STATE_REWRITE)
+		seq -= s->diff[p->quoted_side & 1];
+	/* of a side whose SYN was not seen the window may be anything */
+	if (sender->scale & other->scale & PF_SCALE_KNOWN)
+		scale = other->scale & PF_SCALE_MASK;
+	return (__s32)(sender->hi - seq) >= 0 &&
+	       (__s32)(seq - (sender->lo - ((u32)other->max_win << scale))) >= 0;
 }

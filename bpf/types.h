@@ -223,6 +223,8 @@ struct pf_config {
 	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
 	__u16 asks; /* enum pf_ask */
 	__u32 features; /* enum feature of pf that it needs */
+	__u32 fragments_max; /* packets whose first fragment is remembered */
+	__u32 fragment_time; /* seconds */
 };
 
 /* What some rule of a ruleset asks for, beside the features. */
@@ -802,14 +804,15 @@ struct pf_fragment_key {
 	__u32 address[2][4]; /* source, destination */
 	__u32 id;
 	__u16 vlan;
-	__u8 proto;
-	__u8 pad;
+	__u8 proto; /* of IPv4 (RFC 791); IPv6 has an id for all (RFC 8200, 4.5) */
+	__u8 family;
 };
 
 struct pf_fragment {
-	__u16 port[2];
+	__u16 port[2]; /* source, destination; of ICMP as in a key */
+	__u16 icmp; /* type << 8 | code */
 	__u8 flags; /* of TCP */
-	__u8 pad[3];
+	__u8 proto; /* behind extension headers */
 	__u32 until; /* second */
 };
 
