@@ -14,10 +14,3 @@ __noinline u32 pf_answer(struct __sk_buff *skb)
 	asm volatile("" ::"r"(skb));
 	return 0;
 }
-
-/* Rewrites a packet whose state says so: 0, or why it does not go on. */
-__noinline u32 pf_rewrite(struct __sk_buff *skb, u32 place)
-{
-	asm volatile("" ::"r"(skb), "r"(place));
-	return 0;
-}

@@ -7,7 +7,8 @@
  */
 #pragma once
 
-#include "pf_rules.h"
+#include "pf_life.h"
+#include "pf_slow.h"
 
 #define TCP_HEADER 20
 #define TCP_SEQ 4 /* where the fields are in it */
@@ -132,6 +133,15 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 
 	if (!on(FEATURE_PF_REWRITE) || !p || !s)
 		return 0;
+	if (p->flags & PF_P_ERROR) {
+		struct pf_slow *slow = pf_slow();
+
+		/* whoever sent what is quoted knows it by its own numbers */
+		if (slow && p->quoted.proto == IPPROTO_TCP)
+			pf_patch(skb, slow->at + TCP_SEQ, p->l4 + 2, p->quoted_seq,
+				 p->quoted_seq - s->diff[p->quoted_side & 1]);
+		return 0;
+	}
 	if (p->proto != IPPROTO_TCP || (p->flags & PF_P_LATER))
 		return 0;
 	side = p->side & 1;
@@ -213,8 +223,7 @@ static __always_inline u32 pf_segment_ip(struct pf_segment *g, const struct pf_p
 		g->ip[2] = bpf_htonl(64 << 24 | IPPROTO_TCP << 16);
 		g->ip[3] = src[3];
 		g->ip[4] = dst[3];
-		*((u16 *)g->ip + 5) =
-			~pf_fold(bpf_csum_diff(0, 0, g->ip, sizeof(struct iphdr), 0));
+		*((u16 *)g->ip + 5) = ~pf_fold(bpf_csum_diff(0, 0, g->ip, sizeof(struct iphdr), 0));
 		return bpf_csum_diff(0, 0, g->ip + 3, 8, g->pseudo);
 	}
 	g->ip[0] = bpf_htonl(6u << 28);
@@ -272,14 +281,221 @@ __noinline u32 pf_make_segment(struct __sk_buff *skb)
 		*(u16 *)(g->tcp + 4) = pf_fold(sum);
 	else
 		*(u16 *)(g->tcp + 4) = ~pf_fold(bpf_csum_diff(0, 0, g->tcp, sizeof(g->tcp), sum));
-	if (p->family == 4
-		    ? bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct iphdr),
-					  BPF_F_RECOMPUTE_CSUM)
-		    : bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct ipv6hdr),
-					  BPF_F_RECOMPUTE_CSUM))
+	if (p->family == 4 ? bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct iphdr),
+						 BPF_F_RECOMPUTE_CSUM)
+			   : bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct ipv6hdr),
+						 BPF_F_RECOMPUTE_CSUM))
 		return 0;
 	if (g->mss ? bpf_skb_store_bytes(skb, p->l4, g->tcp, TCP_HEADER + 4, BPF_F_RECOMPUTE_CSUM)
 		   : bpf_skb_store_bytes(skb, p->l4, g->tcp, TCP_HEADER, BPF_F_RECOMPUTE_CSUM))
 		return 0;
 	return pf_turn_macs(skb, g) ? p->l4 + length : 0;
+}
+
+/*
+ * The handshake with the side that began is the switch's first; then it makes
+ * one with the other (pf calls this synproxy). Meanwhile the state has
+ *	peer[initiator].lo	the initiator's first number
+ *	peer[initiator].hi	the switch's to it
+ *	peer[other].hi		the switch's to the other side, 0 while it has none
+ *	diff[initiator]		the MSS
+ *	diff[other]		the tag of the first packet
+ */
+#define PF_MSS4_DEFAULT 536 /* RFC 9293, 3.7.1 */
+#define PF_MSS6_DEFAULT 1220
+#define PF_MSS4 1460 /* of Ethernet: what the other side takes is not known */
+#define PF_MSS6 1440
+#define PF_MSS_LEAST 64
+
+static __always_inline bool pf_proxied(const struct pf_state *s)
+{
+	return on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE) &&
+	       (s->peer[0].state >= PF_PROXY_SRC || s->peer[1].state >= PF_PROXY_SRC);
+}
+
+/*
+ * Does the rule on the way in, which has let this CPU's packet pass, have the
+ * switch make the handshake? Notes the MSS if so. What comes by a patch cable
+ * cannot be answered: its numbers are modulated alone.
+ */
+__noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_rule *r;
+	u32 mss, most;
+
+	if (!on(FEATURE_PF_REWRITE) || !p)
+		return false;
+	r = pf_rule_at(p->rule[0]);
+	if (!r || !(r->flags & PF_SYNPROXY) || p->proto != IPPROTO_TCP ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN || (p->flags & PF_P_FRAGMENT) ||
+	    (port_at(slot)->flags & PORT_PATCH))
+		return false;
+	mss = pf_walk_options(skb, 0);
+	most = p->family == 4 ? PF_MSS4 : PF_MSS6;
+	if (!mss)
+		mss = p->family == 4 ? PF_MSS4_DEFAULT : PF_MSS6_DEFAULT;
+	if (mss > most)
+		mss = most;
+	p->mss = mss < PF_MSS_LEAST ? PF_MSS_LEAST : mss;
+	return true;
+}
+
+/* The switch answers this CPU's packet, a SYN. */
+static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss)
+{
+	struct pf_segment *g = pf_segment();
+
+	if (!g)
+		return;
+	g->seq = seq;
+	g->ack = p->seq + 1;
+	g->flags = TCP_SYN | TCP_ACK;
+	g->window = 0; /* data has nowhere to go yet */
+	g->mss = mss;
+	g->back = true;
+	g->turned = false;
+	p->answer = true;
+}
+
+/* Makes the answer that pf_proxy_greet() has prepared; the frame's length, or 0. */
+static __always_inline u32 pf_proxy_answer(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+
+	return p && p->answer ? pf_make_segment(skb) : 0;
+}
+
+/* A state begins, by a packet whose rules have the flags `keeps`. */
+static __always_inline void pf_rewrite_begin(struct pf_packet *p, struct pf_state *s, u32 keeps)
+{
+	u32 side = p->side & 1;
+
+	if (!(keeps & (PF_MODULATE | PF_SYNPROXY)) ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return;
+	s->flags |= PF_STATE_REWRITE;
+	if (!p->mss) {
+		s->diff[side] = bpf_get_prandom_u32() | 1;
+		return;
+	}
+	pf_count(PF_COUNT_SYNPROXY);
+	s->peer[side].state = PF_PROXY_SRC;
+	s->peer[side].hi = bpf_get_prandom_u32();
+	s->peer[!side].hi = 0;
+	s->diff[side] = p->mss;
+	s->diff[!side] = p->tag;
+	pf_proxy_greet(p, s->peer[side].hi, p->mss);
+}
+
+/* Is it an acknowledgement of the switch's SYN, perhaps as a probe of the window (RFC
+ * 9293, 3.8.6.1)? */
+static __always_inline bool pf_proxy_acked(const struct pf_packet *p, const struct pf_peer *src)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK && p->ack == src->hi + 1 &&
+	       (p->seq == src->lo + 1 || p->seq == src->lo);
+}
+
+/* A packet of who began: 0 if it goes on, as the switch's SYN to the other side. */
+static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packet *p,
+					  struct pf_state *s, u32 place, u32 now)
+{
+	u32 side = p->side & 1;
+	struct pf_peer *src = &s->peer[side], *dst = &s->peer[!side];
+	struct pf_segment *g = pf_segment();
+
+	if (!g)
+		return DROP_PF_SYNPROXY;
+	if (src->state == PF_PROXY_SRC && (p->tcp_flags & TCP_SYN)) {
+		if (p->seq == src->lo && !(p->tcp_flags & TCP_ACK))
+			pf_proxy_greet(p, src->hi, s->diff[side]);
+		return DROP_PF_SYNPROXY;
+	}
+	if (!pf_proxy_acked(p, src))
+		return DROP_PF_SYNPROXY;
+	if (src->state == PF_PROXY_SRC) {
+		if (on(FEATURE_PF_SOURCES) && pf_source_connect(place, now)) {
+			pf_count(PF_COUNT_SRC_LIMIT);
+			pf_state_remove(place, now);
+			return DROP_PF_LIMIT;
+		}
+		src->state = PF_PROXY_DST;
+	}
+	src->max_win = p->window ? p->window : 1;
+	if (!dst->hi)
+		dst->hi = bpf_get_prandom_u32() | 1;
+	p->tag = s->diff[!side];
+	g->seq = dst->hi;
+	g->ack = 0;
+	g->flags = TCP_SYN;
+	g->window = 0;
+	g->mss = s->diff[side];
+	g->back = false;
+	g->turned = false;
+	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
+}
+
+/*
+ * A packet of the other side: 0 if it goes on. It is the SYN+ACK, which the switch
+ * acknowledges; who began hears that there is room for data now.
+ */
+static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_packet *p,
+					   struct pf_state *s, u32 slot)
+{
+	u32 side = p->side & 1, len;
+	struct pf_peer *src = &s->peer[!side], *dst = &s->peer[side]; /* of the connection */
+	struct pf_segment *g = pf_segment();
+
+	if (!g || src->state != PF_PROXY_DST || !dst->hi || p->ack != dst->hi + 1 ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != (TCP_SYN | TCP_ACK))
+		return DROP_PF_SYNPROXY;
+	dst->max_win = p->window ? p->window : 1;
+	dst->lo = p->seq;
+	g->seq = p->ack;
+	g->ack = p->seq + 1;
+	g->flags = TCP_ACK;
+	g->window = src->max_win;
+	g->mss = 0;
+	g->back = true;
+	g->turned = false;
+	len = pf_make_segment(skb);
+	if (!len)
+		return DROP_PF_SYNPROXY;
+	g->seq = src->hi + 1;
+	g->ack = src->lo + 1;
+	g->window = dst->max_win;
+	g->back = false;
+	s->diff[!side] = dst->hi - src->lo;
+	s->diff[side] = src->hi - dst->lo;
+	src->hi = src->lo + dst->max_win;
+	dst->hi = dst->lo + src->max_win;
+	src->scale = dst->scale = 0;
+	/* before the other side hears anything: it may send at once */
+	barrier();
+	dst->state = PF_ESTABLISHED;
+	src->state = PF_ESTABLISHED;
+	/* lost where the port is a patch cable: then the SYN+ACK comes again, and is answered */
+	if (!bpf_clone_redirect(skb, port_at(slot)->ifindex, 0))
+		count_tx(slot, len);
+	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
+}
+
+/*
+ * A packet of a connection whose handshake is the switch's: 0 if it goes on, as
+ * what the switch has made of it; or why it does not.
+ */
+__noinline u32 pf_proxy(struct __sk_buff *skb, u32 place, u32 slot, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+
+	if (!on(FEATURE_PF_REWRITE) || !p || !s)
+		return DROP_PF;
+	pf_count(PF_COUNT_SYNPROXY);
+	/* a trial changes nothing */
+	if (on(FEATURE_TRACE) || p->proto != IPPROTO_TCP || (p->flags & PF_P_FRAGMENT))
+		return DROP_PF_SYNPROXY;
+	if ((p->side & 1) == pf_initiator(s))
+		return pf_proxy_first(skb, p, s, place, now);
+	return pf_proxy_second(skb, p, s, slot);
 }

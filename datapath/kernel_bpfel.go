@@ -122,6 +122,8 @@ type kernelConfig struct {
 		Ruleset       uint16
 		Asks          uint16
 		Features      uint32
+		FragmentsMax  uint32
+		FragmentTime  uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -451,6 +453,24 @@ const (
 	kernelPfDimPF_DIMS      kernelPfDim = 8
 )
 
+type kernelPfFragment struct {
+	_     structs.HostLayout
+	Port  [2]uint16
+	Icmp  uint16
+	Flags uint8
+	Proto uint8
+	Until uint32
+}
+
+type kernelPfFragmentKey struct {
+	_       structs.HostLayout
+	Address [2][4]uint32
+	Id      uint32
+	Vlan    uint16
+	Proto   uint8
+	Family  uint8
+}
+
 type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
@@ -491,6 +511,7 @@ type kernelPfPacket struct {
 	State      uint32
 	Window     uint16
 	Icmp       uint16
+	Mss        uint16
 	Options    uint8
 	TcpFlags   uint8
 	Tos        uint8
@@ -499,6 +520,7 @@ type kernelPfPacket struct {
 	Side       uint8
 	QuotedSide uint8
 	Proto      uint8
+	_          [2]byte
 	Rule       [2]uint32
 	Tag        uint32
 	Routes     uint32
@@ -627,6 +649,22 @@ type kernelPfRuleUse struct {
 	Spent  uint32
 	Nodes  uint32
 	Pad    uint32
+}
+
+type kernelPfSegment struct {
+	_      structs.HostLayout
+	Seq    uint32
+	Ack    uint32
+	Window uint16
+	Mss    uint16
+	Flags  uint8
+	Back   uint8
+	Turned uint8
+	Pad    uint8
+	Ip     [10]uint32
+	Tcp    [6]uint32
+	Pseudo uint32
+	Mac    [6]uint16
 }
 
 type kernelPfShared struct {
@@ -1026,6 +1064,7 @@ const (
 	kernelMapPfCells         = "pf_cells"
 	kernelMapPfCounters      = "pf_counters"
 	kernelMapPfFlushes       = "pf_flushes"
+	kernelMapPfFragments     = "pf_fragments"
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
@@ -1035,8 +1074,10 @@ const (
 	kernelMapPfRuleStats     = "pf_rule_stats"
 	kernelMapPfRuleUse       = "pf_rule_use"
 	kernelMapPfRules         = "pf_rules"
+	kernelMapPfSegments      = "pf_segments"
 	kernelMapPfSets          = "pf_sets"
 	kernelMapPfShared        = "pf_shared"
+	kernelMapPfSlows         = "pf_slows"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
 	kernelMapPfWalks         = "pf_walks"
@@ -1145,6 +1186,7 @@ type kernelMapSpecs struct {
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1154,8 +1196,10 @@ type kernelMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
@@ -1234,6 +1278,7 @@ type kernelMaps struct {
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1243,8 +1288,10 @@ type kernelMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
@@ -1290,6 +1337,7 @@ func (m *kernelMaps) Close() error {
 		m.PfCells,
 		m.PfCounters,
 		m.PfFlushes,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -1299,8 +1347,10 @@ func (m *kernelMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
+		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfWalks,

@@ -36,6 +36,7 @@ const (
 	lockedMapPfCells         = "pf_cells"
 	lockedMapPfCounters      = "pf_counters"
 	lockedMapPfFlushes       = "pf_flushes"
+	lockedMapPfFragments     = "pf_fragments"
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
@@ -45,8 +46,10 @@ const (
 	lockedMapPfRuleStats     = "pf_rule_stats"
 	lockedMapPfRuleUse       = "pf_rule_use"
 	lockedMapPfRules         = "pf_rules"
+	lockedMapPfSegments      = "pf_segments"
 	lockedMapPfSets          = "pf_sets"
 	lockedMapPfShared        = "pf_shared"
+	lockedMapPfSlows         = "pf_slows"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
 	lockedMapPfWalks         = "pf_walks"
@@ -157,6 +160,7 @@ type lockedMapSpecs struct {
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -166,8 +170,10 @@ type lockedMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
+	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
@@ -248,6 +254,7 @@ type lockedMaps struct {
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
+	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -257,8 +264,10 @@ type lockedMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
+	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
@@ -304,6 +313,7 @@ func (m *lockedMaps) Close() error {
 		m.PfCells,
 		m.PfCounters,
 		m.PfFlushes,
+		m.PfFragments,
 		m.PfHosts,
 		m.PfNets,
 		m.PfNetworks,
@@ -313,8 +323,10 @@ func (m *lockedMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
+		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
+		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfWalks,
