@@ -297,6 +297,16 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	return reason;
 }
 
+/* The tag of the MAC rule that the frame passed by is where the packet's begin. */
+static __always_inline void pf_take_tag(u32 number)
+{
+	struct rule *r = bpf_map_lookup_elem(&rules, &number);
+	struct pf_packet *p = pf_packet();
+
+	if (r && p && r->tag)
+		p->tag = r->tag;
+}
+
 /* On the way in: 0 or why not. */
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
@@ -311,6 +321,8 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	case PF_LOOK_STATE:
 		return pf_follow(h, f, v, now);
 	case PF_LOOK_JUDGE:
+		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
+			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
 			pf_source_elsewhere(h->ctx, v->in);
 		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);

@@ -9,6 +9,7 @@
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
+#include "pf_table.h"
 
 /*
  * What every frame costs that features look at, even if its like is remembered;
@@ -359,6 +360,17 @@ int bascule_control(struct control *r)
 		r->result = -EINVAL;
 	}
 	return 0;
+}
+
+/*
+ * Changes tables of addresses. It belongs to no tracepoint: of all kinds of
+ * programs that user space can run, this one leaves interrupts alone meanwhile
+ * and may look into a trie. The request is the arguments' bytes.
+ */
+SEC("raw_tp")
+int bascule_table(struct pf_table_arguments *a)
+{
+	return pf_table_change(a);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

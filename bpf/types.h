@@ -225,6 +225,8 @@ struct pf_config {
 	__u32 features; /* enum feature of pf that it needs */
 	__u32 fragments_max; /* packets whose first fragment is remembered */
 	__u32 fragment_time; /* seconds */
+	__u32 table_entries; /* of all tables of addresses together */
+	__u32 since; /* second in which pf was enabled or disabled */
 };
 
 /* What some rule of a ruleset asks for, beside the features. */
@@ -318,7 +320,8 @@ struct vlan_stats {
 struct rule {
 	__u32 port; /* id */
 	__u32 blocks; /* 1 if it blocks what it matches, 0 if that passes */
-	__u8 text[248]; /* as ifconfig(8) has it, zeros behind it */
+	__u32 tag; /* that pf finds on what passes by it: FNV-1a of its name, 0 for none */
+	__u8 text[244]; /* as ifconfig(8) has it, zeros behind it */
 };
 
 /* The fields of a frame that rules compare: the key of Go's package rule. */
@@ -563,11 +566,38 @@ struct pf_member {
 	__u64 match; /* bit N: table N has it, by this entry or by a larger network's */
 	__u64 here; /* bit N: this very address or network is listed in table N (negated, if not in
 		       match) */
+	__u64 bits; /* of the network: what the trie has found may be larger than what was asked for
+		     */
 };
 
 /* Key of an address that a table has by itself; networks are in a trie. */
 struct pf_address {
 	__u32 word[4];
+};
+
+#define PF_TABLE_BATCH 1024 /* addresses that are changed in one go */
+
+/* A change to tables that takes all the CPUs' changes into account, and its answer. */
+enum pf_table_op {
+	PF_TABLE_ADD = 1, /* the addresses of the batch to the table */
+	PF_TABLE_DELETE, /* these from it, if they are negated as the batch says */
+	PF_TABLE_INHERIT, /* addresses of `prefix` that the tables do not list take what networks
+			     say */
+	PF_TABLE_CLEAR, /* the tables list no address any more; networks are gone already */
+};
+
+struct pf_table_request {
+	enum pf_table_op op;
+	__s32 result; /* addresses listed or no longer listed, or a negative errno */
+	__u64 tables; /* bit N: table N */
+	__u32 count; /* of the batch */
+	struct pf_prefix prefix;
+};
+
+/* An address of the batch. */
+struct pf_table_change {
+	struct pf_address address;
+	__u32 negated;
 };
 
 enum pf_action {

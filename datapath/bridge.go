@@ -110,6 +110,9 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	if err := b.settleRules(&next, &t); err != nil {
 		return err
 	}
+	if err := b.settlePF(&next, &t); err != nil {
+		return err
+	}
 	specialise(&next)
 	g, err := b.load(&next, t)
 	if err != nil {
@@ -128,7 +131,7 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		err = b.moveIn(&next, g)
 	}
 	if err == nil {
-		err = b.pinGeneration(g)
+		err = b.pinGeneration(&next, g)
 	}
 	grown := b.gen != "" && next.FdbBuckets != b.Config.FdbBuckets
 	if err == nil && grown {
@@ -156,6 +159,15 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		}
 	}
 	g.moveOut(&old.Config, &b.Config, func(*Port) bool { return true })
+	if t.PF != nil && t.PF.Free != 0 && b.PFLoaded() {
+		a, err := g.addresses(&b.Config)
+		if err == nil {
+			_, err = a.clear(t.PF.Free)
+		}
+		if err != nil {
+			return &UnfinishedError{err}
+		}
+	}
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
 	}
@@ -203,6 +215,11 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	}
 	if b.Config.FdbBuckets != was.Config.FdbBuckets { // what was learned while we were at it
 		if err := was.copyFDB(g); err != nil {
+			return err
+		}
+	}
+	if was.PFLoaded() && b.PFLoaded() {
+		if err := was.growPF(g, &b.Config, true); err != nil {
 			return err
 		}
 	}

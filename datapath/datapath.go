@@ -7,7 +7,7 @@
 // in pinned maps, programs and links under Root.
 package datapath
 
-//go:generate go tool bpf2go -go-package datapath -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu" -type port -type fdb_entry -type port_flag -type feature -type drop_reason -type event_kind -type event -type control_op -type control -type bridge_flag -type vlan_kind -type vlan -type captured -type capture_point -type capture_bytes -type talker -type traced -type storm_buckets -type loop -type rule -type rule_key -type rule_list -type rule_mask -type rule_stats -type binding -type binding_key -type pf_cell -type pf_dim -type pf_ask -type pf_counter -type pf_state_flag -type pf_tcp_state -type pf_timeout -type pf_return -type pf_action -type pf_rule_flag kernel ../bpf/switch.bpf.c
+//go:generate go tool bpf2go -go-package datapath -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu" -type port -type fdb_entry -type port_flag -type feature -type drop_reason -type event_kind -type event -type control_op -type control -type bridge_flag -type vlan_kind -type vlan -type captured -type capture_point -type capture_bytes -type talker -type traced -type storm_buckets -type loop -type rule -type rule_key -type rule_list -type rule_mask -type rule_stats -type binding -type binding_key -type pf_cell -type pf_dim -type pf_ask -type pf_counter -type pf_state_flag -type pf_tcp_state -type pf_timeout -type pf_return -type pf_action -type pf_rule_flag -type pf_table_op -type pf_table_request -type pf_config kernel ../bpf/switch.bpf.c
 
 // The same with one lock round the FDB, for the lab; see Store.Locked.
 //

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,7 @@ const (
 	xdpPin     = "xdp"
 	patchPin   = "patch"
 	controlPin = "control"
+	tablePin   = "table"
 )
 
 // tables are the maps that outlive a generation.
@@ -71,6 +73,7 @@ type Tables struct {
 	Filter   []unix.SockFilter // of a capture, in classic BPF
 	Rules    []Rule            // none are []Rule{}
 	Bindings []Binding         // all, with room for MaxBindings
+	PF       *PF
 }
 
 // sizes returns how many entries the tables have that are as large as a
@@ -90,6 +93,11 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
+		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),
+		kernelMapPfStates:      max(c.Pf.Buckets, 1) * stateWays,
+		kernelMapPfSources:     max(c.Pf.NodesMax, 1),
+		kernelMapPfHosts:       max(c.Pf.TableEntries, 1),
+		kernelMapPfNets:        max(c.Pf.TableEntries, 1) + extraNets,
 	}
 }
 
@@ -121,6 +129,7 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
 	made[kernelMapVlans] = t.VLANs != nil
 	made[kernelMapBindings] = t.Bindings != nil
+	b.madePF(made, t)
 	for _, name := range ruleTables {
 		made[name] = t.Rules != nil
 	}
@@ -167,10 +176,11 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 			}
 		}
 	}
-	for _, p := range spec.Programs {
-		answer(p, c.Features)
+	for name, p := range spec.Programs {
+		answer(p, programFeatures(name, c))
 	}
 	fit(spec, c)
+	fitPF(spec, c, t)
 	if t.Bindings != nil {
 		spec.Maps[kernelMapBindings].MaxEntries = MaxBindings
 	}
@@ -200,8 +210,8 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	if b.gen != "" {
 		made := b.made(c, t)
-		for _, name := range tables {
-			if made[name] {
+		for _, name := range pinnedTables(c) {
+			if made[name] || spec.Maps[name] == nil {
 				continue
 			}
 			m, err := b.openTable(name)
@@ -209,6 +219,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 			defer m.Close()
+			if slices.Contains(pfGrowing, name) && m.MaxEntries() < spec.Maps[name].MaxEntries {
+				continue
+			}
 			spec.Maps[name].MaxEntries = m.MaxEntries() // which it keeps
 			opts.MapReplacements[name] = m
 		}
@@ -224,6 +237,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	if err == nil && t.Rules != nil && b.gen != "" {
 		err = b.carryRuleStats(t.Rules, g)
+	}
+	if err == nil {
+		err = b.fillPF(g, c, t)
 	}
 	if err != nil {
 		g.Close()
@@ -359,8 +375,8 @@ func (g *generation) forget(slot uint32) {
 	}
 }
 
-// pinGeneration pins all of g in a folder of its own.
-func (b *Bridge) pinGeneration(g *generation) error {
+// pinGeneration pins all of g, whose configuration is c, in a folder of its own.
+func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 	dir := b.pin(g.name)
 	if err := os.RemoveAll(dir); err != nil { // what a killed command left
 		return err
@@ -373,13 +389,15 @@ func (b *Bridge) pinGeneration(g *generation) error {
 		tcxPin:     g.coll.Programs[kernelProgBasculeTcx],
 		controlPin: g.coll.Programs[kernelProgBasculeControl],
 	}
-	for pin, name := range map[string]string{xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch} {
+	for pin, name := range map[string]string{xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch, tablePin: kernelProgBasculeTable} {
 		if p := g.coll.Programs[name]; p != nil {
 			pins[pin] = p
 		}
 	}
-	for _, name := range tables {
-		pins[name] = pinOnce{g.coll.Maps[name]}
+	for _, name := range pinnedTables(c) {
+		if m := g.coll.Maps[name]; m != nil {
+			pins[name] = pinOnce{m}
+		}
 	}
 	for name, p := range pins {
 		if err := p.Pin(filepath.Join(dir, name)); err != nil {
@@ -418,9 +436,12 @@ func (b *Bridge) makeCurrent(gen string) error {
 // openGeneration opens the current generation from its pins.
 func (b *Bridge) openGeneration() (*generation, error) {
 	g := &generation{name: b.gen, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
-	for pin, name := range map[string]string{tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch, controlPin: kernelProgBasculeControl} {
+	for pin, name := range map[string]string{
+		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch,
+		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable,
+	} {
 		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
-		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin) {
+		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin || pin == tablePin) {
 			continue
 		}
 		if err != nil {
@@ -429,7 +450,11 @@ func (b *Bridge) openGeneration() (*generation, error) {
 		}
 		g.coll.Programs[name] = p
 	}
-	for _, name := range append([]string{kernelMapStorms}, deviceMaps...) {
+	names := append([]string{kernelMapStorms}, deviceMaps...)
+	if b.PFLoaded() {
+		names = append(append(names, pfGrowing...), kernelMapPfTableBatch)
+	}
+	for _, name := range names {
 		m, err := b.openTable(name)
 		if err != nil {
 			g.Close()

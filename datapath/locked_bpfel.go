@@ -52,6 +52,7 @@ const (
 	lockedMapPfSlows         = "pf_slows"
 	lockedMapPfSources       = "pf_sources"
 	lockedMapPfStates        = "pf_states"
+	lockedMapPfTableBatch    = "pf_table_batch"
 	lockedMapPfWalks         = "pf_walks"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
@@ -73,6 +74,7 @@ const (
 	lockedMapXdpDevices      = "xdp_devices"
 	lockedProgBasculeControl = "bascule_control"
 	lockedProgBasculePatch   = "bascule_patch"
+	lockedProgBasculeTable   = "bascule_table"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
 	lockedVarCfg             = "cfg"
@@ -132,6 +134,7 @@ type lockedSpecs struct {
 type lockedProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -176,6 +179,7 @@ type lockedMapSpecs struct {
 	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -270,6 +274,7 @@ type lockedMaps struct {
 	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -329,6 +334,7 @@ func (m *lockedMaps) Close() error {
 		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -374,6 +380,7 @@ type lockedVariables struct {
 type lockedPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -382,6 +389,7 @@ func (p *lockedPrograms) Close() error {
 	return _LockedClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)

@@ -2,6 +2,556 @@
 
 package datapath
 
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"bascule/pf"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// PF is what a change to pf loads; Tables.PF says so to Commit. Whether pf is
+// asked is the flag BridgePF of Config.Flags: without it the tables and states
+// are there, and frames pass without them. Commit fills Config.Pf in.
+type PF struct {
+	// Program is compiled for the ports of the configuration that is committed,
+	// and its profiles begin with those that PFProfiles returned. Nil: there is
+	// to be no pf at all, and no state or table of addresses stays.
+	Program *pf.Program
+
+	// Same says that the rules are those that the bridge has, compiled for other
+	// ports, addresses or tables: states keep their rules, and rules their
+	// counters. It is ignored where the number of rules is another.
+	Same bool
+
+	// Text is kept for the caller, who gets it back from PFText.
+	Text []byte
+
+	StatesMax    uint32 // set limit states
+	NodesMax     uint32 // set limit src-nodes
+	TableEntries uint32 // set limit table-entries, of all tables together
+	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
+
+	// Fill has the tables whose contents are set before the first frame meets
+	// the new rules. A table that has other contents from then on should have a
+	// number that the bridge's rules do not use yet.
+	Fill []TableFill
+	// Free are numbers of tables that nothing uses from now on, as bits: they
+	// are emptied when the new rules are there.
+	Free uint64
+}
+
+// TableFill is what a table is to have, in place of all that it has.
+type TableFill struct {
+	Table   int // its number, below pf.MaxTables
+	Entries []pf.TableEntry
+}
+
+// errNoPF says that a bridge was never told anything about pf.
+var errNoPF = errors.New("it has no pf rules loaded")
+
+// PFLoaded reports whether the bridge has pf's tables, be pf enabled or not.
+func (b *Bridge) PFLoaded() bool { return loadedPF(&b.Config) }
+
+// PFEnabled reports whether frames are judged by pf.
+func (b *Bridge) PFEnabled() bool {
+	return loadedPF(&b.Config) && BridgeFlags(b.Config.Flags)&BridgePF != 0
+}
+
+// loadedPF reports whether a configuration has pf's tables.
+func loadedPF(c *Config) bool { return c.Pf.Buckets != 0 }
+
+// holdsPF reports whether the programs of a configuration refer to pf's tables,
+// or others do for them.
+func holdsPF(c *Config) bool { return loadedPF(c) || kernelFeature(c.Features)&pfFeatures != 0 }
+
+// pfPrefix begins the names of pf's maps, and of no others.
+const pfPrefix = "pf_"
+
+// pfText is a map of the caller's text, of which no program knows.
+const pfText = "pf_text"
+
+// pf's maps that are pinned; the others are scratch.
+var (
+	// made anew with each ruleset
+	pfRuleTables = []string{
+		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets, pfEthers, pfText,
+	}
+	// the same, but for a ruleset that has the same rules
+	pfRuleCounters = []string{kernelMapPfRuleStats, kernelMapPfRuleUse}
+	// made anew when they have to be larger, with what is in them
+	pfGrowing = []string{
+		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
+	}
+	pfKept = []string{kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch}
+)
+
+// pfEthers is the map of ether rules.
+const pfEthers = "pf_ethers"
+
+// pinnedTables returns the maps of a configuration that outlive its programs.
+func pinnedTables(c *Config) []string {
+	if !loadedPF(c) {
+		return tables
+	}
+	return slices.Concat(tables, pfRuleTables, pfRuleCounters, pfGrowing, pfKept)
+}
+
+// PFText returns what the last change to pf gave as PF.Text, nil if the bridge
+// has no pf.
+func (b *Bridge) PFText() ([]byte, error) {
+	if !b.PFLoaded() {
+		return nil, nil
+	}
+	m, err := b.openTable(pfText)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	mem, unmap, err := mapTable(m, unix.PROT_READ)
+	if err != nil {
+		return nil, err
+	}
+	defer unmap()
+	n := binary.NativeEndian.Uint64(mem)
+	if n > uint64(len(mem)-textHeader) {
+		return nil, fmt.Errorf("the text of %d bytes has only %d", n, len(mem)-textHeader)
+	}
+	return bytes.Clone(mem[textHeader:][:n]), nil
+}
+
+// textHeader is the length of the text, before it.
+const textHeader = 8
+
+// PFProfiles returns the profiles that states may have: pf.Input.Profiles for
+// the next program. There are none where the bridge has no pf.
+func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
+	if !b.PFLoaded() {
+		return nil, nil
+	}
+	m, err := b.openTable(kernelMapPfProfiles)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	list, err := readArray[kernelPfProfile](m)
+	if err != nil {
+		return nil, fmt.Errorf("read the profiles: %w", err)
+	}
+	n := len(list)
+	for n > 0 && list[n-1] == (kernelPfProfile{}) {
+		n--
+	}
+	return recast[pf.Profile](list[:n]), nil
+}
+
+// recast returns a list whose type has the same layout as the one wanted.
+func recast[To, From any](list []From) []To {
+	var to To
+	var from From
+	if unsafe.Sizeof(to) != unsafe.Sizeof(from) {
+		panic(fmt.Sprintf("%T has %d bytes and %T %d", from, unsafe.Sizeof(from), to, unsafe.Sizeof(to)))
+	}
+	return unsafe.Slice((*To)(unsafe.Pointer(unsafe.SliceData(list))), len(list))
+}
+
+// readArray returns all of an array.
+func readArray[V any](m *ebpf.Map) ([]V, error) {
+	values := make([]V, m.MaxEntries())
+	_, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, len(values)), values, nil)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil // that was all
+	}
+	return values, err
+}
+
+// writeArray writes the first entries of an array.
+func writeArray[V any](m *ebpf.Map, values []V) error {
+	if len(values) == 0 {
+		return nil
+	}
+	indices := make([]uint32, len(values))
+	for i := range indices {
+		indices[i] = uint32(i)
+	}
+	_, err := m.BatchUpdate(indices, values, nil)
+	return err
+}
+
+// mapTable maps an array that can be mapped. Its entries are so many bytes that
+// they are multiples of 8.
+func mapTable(m *ebpf.Map, prot int) (mem []byte, unmap func(), err error) {
+	mem, err = unix.Mmap(m.FD(), 0, int(m.MaxEntries())*((int(m.ValueSize())+7)&^7), prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map a table: %w", err)
+	}
+	return mem, func() { _ = unix.Munmap(mem) }, nil
+}
+
+// settlePF makes next and t agree about pf: next says what t brings, or what the
+// bridge has.
+func (b *Bridge) settlePF(next *Config, t *Tables) error {
+	if t.PF != nil && t.PF.Program == nil {
+		next.Pf = Config{}.Pf
+		next.Flags &^= uint32(BridgePF)
+		return nil
+	}
+	c := (*kernelPfConfig)(&next.Pf)
+	if t.PF != nil {
+		own := *t.PF
+		t.PF = &own
+		if err := b.settleProgram(c, t.PF); err != nil {
+			return err
+		}
+	}
+	if (next.Flags^b.Config.Flags)&uint32(BridgePF) != 0 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return fmt.Errorf("clock_gettime: %w", err)
+		}
+		c.Since = uint32(now.Sec)
+	}
+	return nil
+}
+
+// settleProgram says in c what p brings, where the bridge may have other rules.
+func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
+	prog := p.Program
+	if len(prog.Rules) > pf.MaxRules {
+		return fmt.Errorf("%d rules are more than %d", len(prog.Rules), pf.MaxRules)
+	}
+	was := &b.Config.Pf
+	*c = kernelPfConfig(*was) // the secret, and how large tables are
+	if !b.PFLoaded() {
+		for i := range c.Secret {
+			c.Secret[i] = rand.Uint64() | 1
+		}
+	}
+	p.Same = p.Same && b.PFLoaded() && int(was.Rules) == len(prog.Rules)
+	if !p.Same {
+		c.Ruleset++
+		if c.Ruleset == 0 { // which is no ruleset's
+			c.Ruleset++
+		}
+	}
+	c.Rules, c.Groups, c.Dims = uint32(len(prog.Rules)), prog.Groups, prog.Dims
+	c.EtherRules, c.Asks = uint32(len(prog.Ether)), uint16(prog.Asks)
+	c.StatesMax = p.StatesMax
+	c.Buckets = max(was.Buckets, stateBuckets(p.StatesMax))
+	c.NodesMax, c.TableEntries = p.NodesMax, p.TableEntries
+	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
+	c.LogInterface = p.LogInterface
+	c.Features = uint32(featuresOf(prog))
+	if !b.PFLoaded() {
+		return nil
+	}
+	// what states need that there are, they need for as long as they live
+	var shared kernelPfShared
+	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+		return err
+	}
+	if shared.States != 0 {
+		c.Features |= was.Features & uint32(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|kernelFeatureFEATURE_PF_REWRITE)
+	}
+	return nil
+}
+
+// stateBuckets returns how many buckets a table of so many states has, which
+// may be nine tenths full: with two buckets for each state to choose from, there
+// is still room.
+func stateBuckets(states uint32) uint32 {
+	const least = 4
+	return uint32(max(least, uint64(states)*10/9/stateWays+1))
+}
+
+// featuresOf returns the features that a program asks for.
+func featuresOf(p *pf.Program) kernelFeature {
+	f := kernelFeatureFEATURE_PF
+	if len(p.Rules) > 0 {
+		f |= kernelFeatureFEATURE_PF_RULES
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.SrcTable != 0 || r.DstTable != 0 {
+			f |= kernelFeatureFEATURE_PF_TABLES
+		}
+		if r.Flags&(pf.RuleLog|pf.RuleLogAll|pf.RuleLogMatches) != 0 {
+			f |= kernelFeatureFEATURE_PF_LOG
+		}
+		if r.Flags&(pf.RuleTrackRule|pf.RuleTrackGlobal) != 0 {
+			f |= kernelFeatureFEATURE_PF_SOURCES
+		}
+		if r.Flags&(pf.RuleModulate|pf.RuleSynproxy) != 0 {
+			f |= kernelFeatureFEATURE_PF_REWRITE
+		}
+	}
+	if len(p.Ether) > 0 {
+		f |= kernelFeatureFEATURE_ETHER
+	}
+	for i := range p.Ether {
+		if p.Ether[i].Table != [2]uint8{} {
+			f |= kernelFeatureFEATURE_PF_TABLES
+		}
+	}
+	return f
+}
+
+// sizes returns how many entries the maps of a ruleset have.
+func (p *PF) sizes() map[string]uint32 {
+	n := func(n int) uint32 { return uint32(max(n, 1)) }
+	return map[string]uint32{
+		kernelMapPfCells:     pf.Cells,
+		kernelMapPfSets:      n(len(p.Program.Sets)),
+		kernelMapPfNetworks:  n(len(p.Program.Networks)),
+		kernelMapPfRules:     n(len(p.Program.Rules)),
+		kernelMapPfRuleStats: n(len(p.Program.Rules)),
+		kernelMapPfRuleUse:   n(len(p.Program.Rules)),
+		kernelMapPfPortSets:  n(len(p.Program.Ports) + 1), // by number from 1
+		pfEthers:             n(len(p.Program.Ether)),
+		pfText:               uint32((len(p.Text)+textHeader-1)/textPage + 1),
+	}
+}
+
+const textPage = 4096
+
+// textSpec is the map of a text.
+func textSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{
+		Name: pfText, Type: ebpf.Array, KeySize: 4, ValueSize: textPage, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+	}
+}
+
+// store writes the ruleset to the maps of a generation that has not begun.
+func (p *PF) store(maps map[string]*ebpf.Map) error {
+	prog := p.Program
+	if err := storeWords(maps[kernelMapPfCells], prog.Cells); err != nil {
+		return fmt.Errorf("store the rules by values: %w", err)
+	}
+	if err := storeWords(maps[kernelMapPfSets], prog.Sets); err != nil {
+		return fmt.Errorf("store the sets of rules: %w", err)
+	}
+	keys := make([]kernelPfPrefix, len(prog.Networks))
+	values := make([]kernelPfNetwork, len(prog.Networks))
+	for i, n := range prog.Networks {
+		keys[i] = kernelPfPrefix{Bits: uint32(n.Bits), Address: n.Address}
+		values[i] = kernelPfNetwork{Src: n.Src, Dst: n.Dst}
+	}
+	if len(keys) > 0 {
+		if _, err := maps[kernelMapPfNetworks].BatchUpdate(keys, values, nil); err != nil {
+			return fmt.Errorf("store the rules by addresses: %w", err)
+		}
+	}
+	ports := append([][16]uint64{{}}, prog.Ports...)
+	err := errors.Join(
+		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
+		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
+		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](prog.Profiles)))
+	if m := maps[pfEthers]; m != nil {
+		err = errors.Join(err, writeArray(m, prog.Ether))
+	}
+	if err != nil {
+		return fmt.Errorf("store the rules: %w", err)
+	}
+	mem, unmap, err := mapTable(maps[pfText], unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	binary.NativeEndian.PutUint64(mem, uint64(len(p.Text)))
+	copy(mem[textHeader:], p.Text)
+	return nil
+}
+
+// storeWords writes an array of words, each of which has 8 bytes in the map.
+func storeWords[W uint32 | uint64](m *ebpf.Map, words []W) error {
+	mem, unmap, err := mapTable(m, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	to := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
+	for i, w := range words {
+		to[i] = uint64(w)
+	}
+	return nil
+}
+
+// fitPF gives pf's maps the sizes that the configuration and t need, or takes
+// them out of a spec for a bridge that has no pf: a program holds the maps that
+// its removed instructions name, too.
+func fitPF(spec *ebpf.CollectionSpec, c *Config, t Tables) {
+	if holdsPF(c) {
+		spec.Maps[pfText] = textSpec()
+		if t.PF != nil && t.PF.Program != nil {
+			for name, n := range t.PF.sizes() {
+				if m := spec.Maps[name]; m != nil {
+					m.MaxEntries = n
+				}
+			}
+		}
+	} else {
+		maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return strings.HasPrefix(name, pfPrefix) })
+		delete(spec.Programs, kernelProgBasculeTable)
+	}
+	for name, p := range spec.Programs {
+		if kernelFeature(programFeatures(name, c))&pfFeatures == 0 && name != kernelProgBasculeTable {
+			withoutPF(p)
+		}
+	}
+}
+
+// programFeatures returns the features of a program. States end when they are
+// over or somebody says so, be pf enabled or not.
+func programFeatures(name string, c *Config) uint32 {
+	if name == kernelProgBasculeControl && loadedPF(c) {
+		return c.Features | c.Pf.Features
+	}
+	return c.Features
+}
+
+// withoutPF makes a program refer to none of pf's maps, where nothing reaches
+// the instructions that do.
+func withoutPF(p *ebpf.ProgramSpec) {
+	for i := range p.Instructions {
+		ins := &p.Instructions[i]
+		if ins.IsLoadFromMap() && strings.HasPrefix(ins.Reference(), pfPrefix) {
+			*ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
+		}
+	}
+}
+
+// madePF says in made which of pf's maps a change makes anew, but for those that
+// grow.
+func (b *Bridge) madePF(made map[string]bool, t Tables) {
+	for _, name := range slices.Concat(pfRuleTables, pfRuleCounters, pfGrowing, pfKept) {
+		made[name] = !b.PFLoaded()
+	}
+	if t.PF == nil {
+		return
+	}
+	for _, name := range pfRuleTables {
+		made[name] = true
+	}
+	for _, name := range pfRuleCounters {
+		made[name] = made[name] || !t.PF.Same
+	}
+}
+
+// fillPF writes to pf's tables of g what they are to have before a frame comes.
+func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
+	if !loadedPF(c) {
+		return nil
+	}
+	if b.PFLoaded() {
+		if err := b.growPF(g, c, false); err != nil {
+			return err
+		}
+	}
+	a, err := g.addresses(c)
+	if err != nil {
+		return err
+	}
+	if !b.PFLoaded() {
+		if err := a.init(); err != nil {
+			return err
+		}
+	}
+	if t.PF == nil {
+		return nil
+	}
+	if err := t.PF.store(g.coll.Maps); err != nil {
+		return err
+	}
+	for _, f := range t.PF.Fill {
+		if err := a.fill(f.Table, f.Entries); err != nil {
+			return fmt.Errorf("fill table %d: %w", f.Table, err)
+		}
+	}
+	return nil
+}
+
+// growPF copies what is in tables of b to those of g that are larger. It is
+// called before g begins, and again, late, for what has changed until then.
+func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
+	for _, name := range pfGrowing {
+		from, err := b.openTable(name)
+		if err != nil {
+			return err
+		}
+		to := g.coll.Maps[name]
+		same := from.MaxEntries() == to.MaxEntries()
+		switch {
+		case same, name == kernelMapPfStates:
+		case name == kernelMapPfBuckets:
+			err = b.copyStates(g, c, late)
+		case name == kernelMapPfHosts && late:
+			err = lateHosts(g, c, from)
+		case name == kernelMapPfSources && late:
+			err = copyHash[kernelPfSourceKey, kernelPfSource](to, from, ebpf.UpdateNoExist)
+		case name == kernelMapPfSources:
+			err = copyHash[kernelPfSourceKey, kernelPfSource](to, from, ebpf.UpdateAny)
+		case name == kernelMapPfHosts:
+			err = copyHash[kernelPfAddress, kernelPfMember](to, from, ebpf.UpdateAny)
+		case !late: // networks change only by user space
+			err = copyHash[kernelPfPrefix, kernelPfMember](to, from, ebpf.UpdateAny)
+		}
+		from.Close()
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// copyHash copies what is in a map, all at once or, for what is there already,
+// one by one.
+func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
+	return eachOf(from, func(keys []K, values []V) error {
+		if how == ebpf.UpdateAny {
+			_, err := to.BatchUpdate(keys, values, nil)
+			return err
+		}
+		for i := range keys {
+			if err := to.Update(&keys[i], &values[i], how); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// eachOf calls f with what is in a map, some at a time.
+func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
+	const some = 4096
+	keys, values := make([]K, some), make([]V, some)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		end := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !end {
+			return err
+		}
+		if n > 0 {
+			if err := f(keys[:n], values[:n]); err != nil {
+				return err
+			}
+		}
+		if end {
+			return nil
+		}
+	}
+}
+
 // pfFeatures are the features of pf.
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |

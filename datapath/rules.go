@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strconv"
 	"strings"
 
@@ -100,6 +101,17 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 	return list, nil
 }
 
+// tagNumber is what the datapath has for a tag: what package pf makes of its name,
+// too.
+func tagNumber(name string) uint32 {
+	if name == "" {
+		return 0
+	}
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return max(1, h.Sum32())
+}
+
 // settleRules makes next and t agree about rules: ports have the flags of
 // those that t brings, and t leaves those of ports behind that next does not
 // have.
@@ -165,7 +177,7 @@ func compileRules(list []Rule) (*compiledRules, error) {
 		// lists are told apart by name, and here a port's is its id
 		plain[i] = r.Rule
 		plain[i].Port = strconv.FormatUint(uint64(r.Port), 10)
-		k := kernelRule{Port: r.Port}
+		k := kernelRule{Port: r.Port, Tag: tagNumber(r.Rule.Tag)}
 		if r.Rule.Action == rule.Block {
 			k.Blocks = 1
 		}

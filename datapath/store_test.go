@@ -434,7 +434,7 @@ func TestMend(t *testing.T) {
 	}{
 		{"attach", func(b *Bridge, c *Config, g *generation) error { _, err := b.attach(c, g); return err }},
 		{"moveIn", func(b *Bridge, c *Config, g *generation) error { return b.moveIn(c, g) }},
-		{"pin", func(b *Bridge, _ *Config, g *generation) error { return b.pinGeneration(g) }},
+		{"pin", func(b *Bridge, _ *Config, g *generation) error { return b.pinGeneration(&Config{}, g) }},
 		{"next", func(b *Bridge, _ *Config, g *generation) error { return os.Symlink(g.name, b.pin("next")) }},
 		{"make current", func(b *Bridge, _ *Config, g *generation) error { return b.makeCurrent(g.name) }},
 		{"half of the swaps", func(b *Bridge, c *Config, g *generation) error {

@@ -3,9 +3,11 @@
 package datapath
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"structs"
 
 	"github.com/cilium/ebpf"
@@ -23,7 +25,17 @@ var (
 	}
 	// A decision depends on them, and programs write to them: the trial has copies.
 	copiedTables = []string{kernelMapClock, kernelMapUsage, kernelMapFdb, kernelMapStorms, kernelMapLoops}
+	// The same of a bridge with pf. Of its states and sources, which may be
+	// many, the trial has those that the frame can be about.
+	sharedPF = []string{
+		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets, pfEthers,
+		kernelMapPfProfiles, kernelMapPfHosts, kernelMapPfNets,
+	}
+	copiedPF = []string{kernelMapPfShared, kernelMapPfRuleUse}
 )
+
+// trialBuckets are the buckets of states of a trial.
+const trialBuckets = 64
 
 // A TrialSizeError says that the kernel takes no frame of so many bytes for a
 // trial: it must fit in a page, with room to spare.
@@ -70,6 +82,9 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	// whether somebody looks at other frames is nothing to this one
 	c.Features &^= uint32(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint32(kernelFeatureFEATURE_TRACE)
+	if b.PFEnabled() {
+		c.Pf.Buckets = trialBuckets
+	}
 	if err := spec.Variables[kernelVarCfg].Set(&c); err != nil {
 		return nil, err
 	}
@@ -80,8 +95,21 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	answer(spec.Programs[kernelProgBasculeTcx], c.Features)
 	fit(spec, &c)
+	if !b.PFEnabled() {
+		c.Pf.Buckets = 0 // as if there were none
+	}
+	fitPF(spec, &c, Tables{})
+	shared, copied := sharedTables, copiedTables
+	if b.PFEnabled() {
+		shared, copied = slices.Concat(shared, sharedPF), slices.Concat(copied, copiedPF)
+		spec.Maps[kernelMapPfRuleStats].MaxEntries = max(c.Pf.Rules, 1)
+		spec.Maps[kernelMapPfRuleUse].MaxEntries = max(c.Pf.Rules, 1)
+	}
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
-	for _, name := range sharedTables {
+	for _, name := range shared {
+		if spec.Maps[name] == nil {
+			continue
+		}
 		m, err := b.openTable(name)
 		if err != nil {
 			return nil, err
@@ -95,8 +123,13 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, explain(err)
 	}
 	defer coll.Close()
-	if err := b.copyState(coll); err != nil {
+	if err := b.copyState(coll, copied); err != nil {
 		return nil, err
+	}
+	if b.PFEnabled() {
+		if err := b.copyAbout(coll, &c, frame); err != nil {
+			return nil, err
+		}
 	}
 
 	context := skbContext{Ifindex: p.Ifindex, IngressIfindex: p.Ifindex}
@@ -141,8 +174,8 @@ func etherType(frame []byte) uint16 {
 }
 
 // copyState gives a collection's tables what the bridge's own have now.
-func (b *Bridge) copyState(coll *ebpf.Collection) error {
-	for _, name := range copiedTables {
+func (b *Bridge) copyState(coll *ebpf.Collection, names []string) error {
+	for _, name := range names {
 		from, err := b.openTable(name)
 		if err != nil {
 			return err
@@ -154,6 +187,48 @@ func (b *Bridge) copyState(coll *ebpf.Collection) error {
 		}
 	}
 	return nil
+}
+
+// copyAbout gives a trial with the configuration c the states and sources whose
+// addresses are in the frame, wherever they are: of itself, or of a packet that it
+// quotes.
+func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error {
+	has := func(words [4]uint32) bool {
+		k := kernelPfAddress{Word: words}
+		return bytes.Contains(frame, k.addr().AsSlice())
+	}
+	from, err := b.states()
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	to, err := mapStates(coll.Maps[kernelMapPfBuckets], coll.Maps[kernelMapPfStates], c, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer to.close()
+	from.each(func(_ uint32, s *kernelPfState) bool {
+		if has(s.Key.Address[0]) && has(s.Key.Address[1]) {
+			to.put(s)
+		}
+		return true
+	})
+	sources, err := b.openTable(kernelMapPfSources)
+	if err != nil {
+		return err
+	}
+	defer sources.Close()
+	return eachOf(sources, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+		for i := range keys {
+			if !has(keys[i].Address) {
+				continue
+			}
+			if err := coll.Maps[kernelMapPfSources].Put(keys[i], values[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // copyArray copies an array to another of the same size; a large one should be

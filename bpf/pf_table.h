@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * How tables of addresses change while frames pass. Networks are changed by user
+ * space alone. Addresses are also added by the datapath, where a source sends too
+ * much (overload), so what is there is changed in place, bit by bit, and nobody
+ * writes over what another has just written.
+ */
+#pragma once
+
+#include "pf_rules.h"
+
+#define PF_TABLE_TRIES 8 /* against others that change an address at the same moment */
+
+/* The addresses that user space adds and deletes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, PF_TABLE_BATCH);
+	__type(key, u32);
+	__type(value, struct pf_table_change);
+} pf_table_batch SEC(".maps");
+
+/* The tables that an address is in because of networks. */
+static __always_inline u64 pf_table_nets(const struct pf_address *address)
+{
+	struct pf_prefix prefix = {.bits = 128};
+	struct pf_member *net;
+
+	__builtin_memcpy(prefix.address, address, sizeof(prefix.address));
+	net = bpf_map_lookup_elem(&pf_nets, &prefix);
+	return net ? READ_ONCE(net->match) : 0;
+}
+
+/* In the tables that do not list the address, it is where networks put it. */
+static __always_inline void pf_table_inherit(struct pf_member *m, const struct pf_address *address,
+					     u64 tables)
+{
+	u64 nets = pf_table_nets(address), here = READ_ONCE(m->here), added;
+
+	tables &= ~here;
+	__sync_fetch_and_or(&m->match, nets & tables);
+	__sync_fetch_and_and(&m->match, nets | ~tables);
+	/* what was listed meanwhile was so by the datapath, which negates nothing */
+	added = READ_ONCE(m->here) & ~here & tables;
+	if (added)
+		__sync_fetch_and_or(&m->match, added);
+}
+
+/*
+ * Lists an address in the tables of `bits`: 1, 0 if it is there already, or why
+ * not.
+ */
+static __always_inline int pf_table_add(const struct pf_address *address, u64 bits, bool negated)
+{
+	bool added = false;
+
+	for (u32 i = 0; i < PF_TABLE_TRIES; i++) {
+		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, address);
+		struct pf_member new = {.bits = 128, .here = bits};
+		long err;
+
+		if (m) {
+			/* somebody may have deleted it when we wrote: then it is looked up again */
+			if (READ_ONCE(m->here) & bits)
+				return added;
+			__sync_fetch_and_or(&m->here, bits);
+			if (negated)
+				__sync_fetch_and_and(&m->match, ~bits);
+			else
+				__sync_fetch_and_or(&m->match, bits);
+			added = true;
+			continue;
+		}
+		new.match = pf_table_nets(address) & ~bits;
+		if (!negated)
+			new.match |= bits;
+		err = bpf_map_update_elem(&pf_hosts, address, &new, BPF_NOEXIST);
+		if (!err) {
+			/* networks may have changed since */
+			m = bpf_map_lookup_elem(&pf_hosts, address);
+			if (m)
+				pf_table_inherit(m, address, ~0ull);
+			return 1;
+		}
+		if (err != -EEXIST)
+			return err;
+	}
+	return added ? 1 : -EAGAIN;
+}
+
+/* Takes an address out of the tables of `bits`, and away if none lists it. */
+static __always_inline bool pf_table_unlist(struct pf_member *m, const struct pf_address *address,
+					    u64 bits)
+{
+	u64 had = __sync_fetch_and_and(&m->here, ~bits) & bits;
+
+	if (!had)
+		return false;
+	pf_table_inherit(m, address, had);
+	/* who lists it at this moment finds it gone, and adds it again */
+	if (!READ_ONCE(m->here))
+		bpf_map_delete_elem(&pf_hosts, address);
+	return true;
+}
+
+static long pf_table_one(u32 n, struct pf_table_request *r)
+{
+	struct pf_table_change *c = bpf_map_lookup_elem(&pf_table_batch, &n);
+	struct pf_address address;
+	struct pf_member *m;
+	int did = 0;
+
+	if (!c)
+		return 1;
+	address = c->address; /* user space can write to the batch */
+	if (r->op == PF_TABLE_ADD) {
+		did = pf_table_add(&address, r->tables, c->negated);
+	} else {
+		m = bpf_map_lookup_elem(&pf_hosts, &address);
+		if (m && (READ_ONCE(m->here) & r->tables) &&
+		    !(READ_ONCE(m->match) & r->tables) == !!c->negated)
+			did = pf_table_unlist(m, &address, r->tables);
+	}
+	if (did < 0) {
+		r->result = did;
+		return 1;
+	}
+	r->result += did;
+	return 0;
+}
+
+static __always_inline bool pf_table_covers(const struct pf_prefix *net,
+					    const struct pf_address *address)
+{
+	const u32 *a = (const u32 *)net->address;
+	u32 bits = net->bits;
+
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		u32 mask = bits >= 32 ? ~0u : bits ? bpf_htonl(~0u << (32 - bits)) : 0;
+
+		if ((a[i] ^ address->word[i]) & mask)
+			return false;
+		bits -= bits >= 32 ? 32 : bits;
+	}
+	return true;
+}
+
+static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m,
+			  struct pf_table_request *r)
+{
+	struct pf_address address = *key;
+
+	if (r->op == PF_TABLE_CLEAR)
+		r->result += pf_table_unlist(m, &address, r->tables);
+	else if (pf_table_covers(&r->prefix, &address))
+		pf_table_inherit(m, &address, r->tables);
+	return 0;
+}
+
+/* A request as a tracepoint's arguments, which are read one by one. */
+struct pf_table_arguments {
+	u64 word[sizeof(struct pf_table_request) / sizeof(u64)];
+};
+
+static __always_inline int pf_table_change(const struct pf_table_arguments *a)
+{
+	union {
+		struct pf_table_request request;
+		struct pf_table_arguments arguments;
+	} u;
+	struct pf_table_request *r = &u.request;
+
+#pragma unroll
+	for (u32 i = 0; i < sizeof(a->word) / sizeof(a->word[0]); i++)
+		u.arguments.word[i] = a->word[i];
+	r->result = 0;
+	switch (r->op) {
+	case PF_TABLE_ADD:
+	case PF_TABLE_DELETE:
+		if (!r->count || r->count > PF_TABLE_BATCH)
+			return -EINVAL;
+		bpf_loop(r->count, pf_table_one, r, 0);
+		break;
+	case PF_TABLE_INHERIT:
+	case PF_TABLE_CLEAR:
+		bpf_for_each_map_elem(&pf_hosts, pf_table_each, r, 0);
+		break;
+	default:
+		return -EINVAL;
+	}
+	return r->result;
+}

@@ -1,0 +1,772 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"bascule/pf"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A State is a connection that pf knows.
+type State struct {
+	ID    uint64 // of the bridge's states that are there at a time
+	VLAN  uint16 // whose addresses these are
+	Proto uint8
+	// From made the connection, to To. Where the protocol has no ports these are
+	// 0; of ICMP queries both are the identifier.
+	From, To StatePeer
+	In       uint32 // id of the port that the first packet came in by
+	Out      uint32 // and of the one it left by, 0 while that is not known
+	// Numbers of the rules that let it in and out, among Program.Source: -1 for
+	// none, or one of a ruleset that is no more
+	RuleIn, RuleOut int
+	Created         uint32 // seconds since boot
+	Age             time.Duration
+	Expires         time.Duration // from now, unless there is another packet
+	Flags           StateFlags
+	Profile         uint8 // in PFProfiles
+}
+
+// StatePeer is one side of a State.
+type StatePeer struct {
+	Addr    netip.AddrPort
+	State   uint8  // of TCP as in RFC 9293: an index of TCPStates; of others of OtherStates
+	Lo, Hi  uint32 // TCP: the highest sequence number sent, and the highest it may send
+	MaxWin  uint16
+	Scale   int    // of TCP's window; -1 if not known
+	Diff    uint32 // what is added to the sequence numbers that it sends
+	Packets uint64 // sent by it
+	Bytes   uint64
+}
+
+// TCPStates and OtherStates are the names of what StatePeer.State can be, as
+// pfctl prints them.
+var (
+	TCPStates = []string{
+		"CLOSED", "LISTEN", "SYN_SENT", "SYN_RCVD", "ESTABLISHED", "CLOSE_WAIT", "FIN_WAIT_1",
+		"CLOSING", "LAST_ACK", "FIN_WAIT_2", "TIME_WAIT", "PROXY_SRC", "PROXY_DST",
+	}
+	OtherStates = []string{"NO_TRAFFIC", "SINGLE", "MULTIPLE"}
+)
+
+// StateFlags are the bits of State.Flags.
+type StateFlags = kernelPfStateFlag
+
+// The flags of a state that users ask about.
+const (
+	StateSloppy  = kernelPfStateFlagPF_STATE_SLOPPY
+	StateIfBound = kernelPfStateFlagPF_STATE_IF_BOUND
+	StateLog     = kernelPfStateFlagPF_STATE_LOG
+	StateOptions = kernelPfStateFlagPF_STATE_OPTIONS
+	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
+)
+
+// stateWays is PF_WAYS.
+const stateWays = 16
+
+// A stateTable is the table of states, which the datapath reads and writes at the
+// same time.
+type stateTable struct {
+	marks  []uint32 // by place
+	states []kernelPfState
+	config *kernelPfConfig
+	close  func()
+}
+
+// mapStates maps the tables of states of a configuration.
+func mapStates(buckets, states *ebpf.Map, c *Config, prot int) (*stateTable, error) {
+	t := &stateTable{config: (*kernelPfConfig)(&c.Pf)}
+	marks, unmapMarks, err := mapTable(buckets, prot)
+	if err != nil {
+		return nil, err
+	}
+	mem, unmap, err := mapTable(states, prot)
+	if err != nil {
+		unmapMarks()
+		return nil, err
+	}
+	t.close = func() { unmapMarks(); unmap() }
+	t.marks = unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(marks))), len(marks)/4)
+	t.states = unsafe.Slice((*kernelPfState)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/int(unsafe.Sizeof(kernelPfState{})))
+	return t, nil
+}
+
+// states maps the bridge's table of states.
+func (b *Bridge) states() (*stateTable, error) {
+	if !b.PFLoaded() {
+		return nil, errNoPF
+	}
+	buckets, err := b.openTable(kernelMapPfBuckets)
+	if err != nil {
+		return nil, err
+	}
+	defer buckets.Close()
+	states, err := b.openTable(kernelMapPfStates)
+	if err != nil {
+		return nil, err
+	}
+	defer states.Close()
+	return mapStates(buckets, states, &b.Config, unix.PROT_READ)
+}
+
+const (
+	markState   = 0x80000000 // PF_MARK_STATE
+	markGone    = 0x40000000 // PF_MARK_GONE
+	markClaimed = 1          // PF_MARK_CLAIMED
+	goneSeconds = 2          // after which the place of a state that has gone is used again
+)
+
+// each calls f with the places of states that are there and what they have, until
+// it returns false. The state is f's own.
+func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
+	var s kernelPfState
+	for i := range t.marks {
+		m := atomic.LoadUint32(&t.marks[i])
+		if m&markState == 0 {
+			continue
+		}
+		s = t.states[i]
+		if atomic.LoadUint32(&t.marks[i]) == m && !f(uint32(i), &s) {
+			return
+		}
+	}
+}
+
+// hash is pf_hash of bpf/pf_state.h: the words of the key but for the profile,
+// each by a secret number.
+func (t *stateTable) hash(s *kernelPfState) (h uint64) {
+	const profile = 0xff << 56 // PF_PROFILE_MASK leaves it out
+	for i, w := range (*[5]uint64)(unsafe.Pointer(&s.Key)) {
+		if i == 4 {
+			w &^= profile
+		}
+		h += w * t.config.Secret[i]
+	}
+	return h
+}
+
+// homes are the first places of the buckets that a hash has (pf_home).
+func (t *stateTable) homes(hash uint64) [2]uint32 {
+	n := uint64(t.config.Buckets)
+	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
+	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
+}
+
+// mark is pf_mark.
+func mark(hash uint64) uint32 { return uint32(hash>>24) | markState }
+
+// find returns the place of the state that has the key of s.
+func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
+	h := t.hash(s)
+	key := s.Key
+	key.Profile = 0
+	for _, home := range t.homes(h) {
+		for place := home; place < home+stateWays; place++ {
+			if atomic.LoadUint32(&t.marks[place]) != mark(h) {
+				continue
+			}
+			has := t.states[place].Key
+			has.Profile = 0
+			if has == key {
+				return place, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// put puts a state in that is not there; false if there is no room for it.
+func (t *stateTable) put(s *kernelPfState) bool {
+	h := t.hash(s)
+	homes := t.homes(h)
+	free := func(home uint32) (n int) {
+		for place := home; place < home+stateWays; place++ {
+			if atomic.LoadUint32(&t.marks[place]) == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if free(homes[1]) > free(homes[0]) {
+		homes[0], homes[1] = homes[1], homes[0]
+	}
+	for _, home := range homes {
+		for place := home; place < home+stateWays; place++ {
+			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
+				t.states[place] = *s
+				atomic.StoreUint32(&t.marks[place], mark(h))
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// copyStates copies the bridge's states to the tables of g, whose configuration is
+// c. Those that changed while they were copied are late: of these, the ones that
+// the new table has not seen since then.
+func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
+	from, err := b.states()
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	to, err := mapStates(g.coll.Maps[kernelMapPfBuckets], g.coll.Maps[kernelMapPfStates], c, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer to.close()
+	from.each(func(_ uint32, s *kernelPfState) bool {
+		place, ok := uint32(0), false
+		if late {
+			place, ok = to.find(s)
+		}
+		if !ok {
+			to.put(s) // one without room begins anew
+			return true
+		}
+		// what a table has counts up: who has less has seen less
+		has := &to.states[place]
+		if s.Packets[0] >= has.Packets[0] && s.Packets[1] >= has.Packets[1] && s.Packets != has.Packets {
+			*has = *s
+		}
+		return true
+	})
+	if !late {
+		return nil
+	}
+	var gone []uint32
+	to.each(func(place uint32, s *kernelPfState) bool {
+		if at, ok := from.gone(s); ok && s.Packets == at.Packets {
+			gone = append(gone, place)
+		}
+		return true
+	})
+	for _, place := range gone {
+		m := atomic.LoadUint32(&to.marks[place])
+		if m&markState != 0 {
+			atomic.CompareAndSwapUint32(&to.marks[place], m, 0)
+		}
+	}
+	return nil
+}
+
+// gone returns what the table has of a state with the key of s that has gone, if
+// it does so.
+func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
+	if _, ok := t.find(s); ok {
+		return nil, false
+	}
+	for _, home := range t.homes(t.hash(s)) {
+		for place := home; place < home+stateWays; place++ {
+			m := atomic.LoadUint32(&t.marks[place])
+			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
+				return &t.states[place], true
+			}
+		}
+	}
+	return nil, false
+}
+
+// A stateReader makes States of what is in the table.
+type stateReader struct {
+	now      uint32
+	states   uint32 // that there are
+	config   *kernelPfConfig
+	profiles []pf.Profile
+}
+
+func (b *Bridge) stateReader() (*stateReader, error) {
+	r := &stateReader{config: (*kernelPfConfig)(&b.Config.Pf)}
+	var err error
+	if r.profiles, err = b.PFProfiles(); err != nil {
+		return nil, err
+	}
+	if r.now, err = b.now(); err != nil {
+		return nil, err
+	}
+	var shared kernelPfShared
+	err = b.lookup(kernelMapPfShared, 0, &shared)
+	r.states = shared.States
+	return r, err
+}
+
+// timeout returns after how many idle seconds the state is over (pf_state_over).
+func (r *stateReader) timeout(s *kernelPfState) uint32 {
+	var p pf.Profile
+	if int(s.Key.Profile) < len(r.profiles) {
+		p = r.profiles[s.Key.Profile]
+	}
+	of := stateTimeout(s)
+	seconds := p.Timeout[of]
+	// as pf does where there are many (adaptive.start, adaptive.end)
+	start, end := p.Timeout[pf.AdaptiveStart], p.Timeout[pf.AdaptiveEnd]
+	switch {
+	case end == 0 || r.states <= start || start >= end:
+		return seconds
+	case r.states >= end:
+		return 0
+	}
+	return uint32(uint64(seconds) * uint64(end-r.states) / uint64(end-start))
+}
+
+// stateTimeout returns which timeout a state has.
+func stateTimeout(s *kernelPfState) pf.TimeoutName {
+	first := 0
+	if StateFlags(s.Flags)&kernelPfStateFlagPF_STATE_SECOND != 0 {
+		first = 1
+	}
+	src, dst := s.Peer[first].State, s.Peer[1-first].State
+	const (
+		established = uint8(kernelPfTcpStatePF_ESTABLISHED)
+		closing     = uint8(kernelPfTcpStatePF_CLOSING)
+		finWait2    = uint8(kernelPfTcpStatePF_FIN_WAIT_2)
+		single      = 1 // PF_SINGLE
+		multiple    = 2 // PF_MULTIPLE
+	)
+	choose := func(first, single_, multiple_ pf.TimeoutName) pf.TimeoutName {
+		switch {
+		case src == multiple && dst == multiple:
+			return multiple_
+		case dst != 0:
+			return single_
+		}
+		return first
+	}
+	switch s.Key.Proto {
+	case unix.IPPROTO_TCP:
+		switch {
+		case src >= finWait2 && dst >= finWait2:
+			return pf.TCPClosed
+		case src >= closing && dst >= closing:
+			return pf.TCPFinwait
+		case dst == uint8(kernelPfTcpStatePF_CLOSED):
+			return pf.TCPFirst
+		case src < established || dst < established:
+			return pf.TCPOpening
+		case src >= closing || dst >= closing:
+			return pf.TCPClosing
+		}
+		return pf.TCPEstablished
+	case unix.IPPROTO_UDP:
+		return choose(pf.UDPFirst, pf.UDPSingle, pf.UDPMultiple)
+	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
+		if dst != 0 {
+			return pf.ICMPError
+		}
+		return pf.ICMPFirst
+	}
+	return choose(pf.OtherFirst, pf.OtherSingle, pf.OtherMultiple)
+}
+
+// state returns a state for users; nil if it is over.
+func (r *stateReader) state(place uint32, s *kernelPfState) *State {
+	idle := max(int32(r.now-s.Used), 0)
+	left := int64(r.timeout(s)) - int64(idle)
+	if left < 0 {
+		return nil
+	}
+	st := &State{
+		ID:   uint64(s.Created)<<32 | uint64(place),
+		VLAN: s.Key.Vlan, Proto: s.Key.Proto, In: s.In, Out: s.Out,
+		RuleIn: -1, RuleOut: -1, Created: s.Created,
+		Age:     time.Duration(max(int32(r.now-s.Created), 0)) * time.Second,
+		Expires: time.Duration(left) * time.Second,
+		Flags:   StateFlags(s.Flags), Profile: s.Key.Profile,
+	}
+	if s.Ruleset == r.config.Ruleset {
+		st.RuleIn, st.RuleOut = int(s.RuleIn)-1, int(s.RuleOut)-1
+	}
+	first := 0
+	if st.Flags&kernelPfStateFlagPF_STATE_SECOND != 0 {
+		first = 1
+	}
+	for i, to := range []*StatePeer{&st.From, &st.To} {
+		side := first ^ i
+		p := &s.Peer[side]
+		addr := kernelPfAddress{Word: s.Key.Address[side]}
+		*to = StatePeer{
+			Addr:  netip.AddrPortFrom(addr.addr(), fromNetwork(s.Key.Port[side])),
+			State: p.State, Lo: p.Lo, Hi: p.Hi, MaxWin: p.MaxWin, Scale: -1,
+			Packets: s.Packets[side], Bytes: s.Bytes[side],
+		}
+		if p.Scale&0x80 != 0 { // PF_SCALE_KNOWN
+			to.Scale = int(p.Scale & 0x0f)
+		}
+		if st.Flags&kernelPfStateFlagPF_STATE_REWRITE != 0 {
+			to.Diff = s.Diff[side]
+		}
+	}
+	return st
+}
+
+// fromNetwork returns a number that has the byte order of a packet.
+func fromNetwork(n uint16) uint16 {
+	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
+}
+
+// EachState calls f with the states of the bridge that are not over, in no
+// order, until f returns false. What changes meanwhile may be seen as it was,
+// as it is, or not at all. A bridge without pf has none.
+func (b *Bridge) EachState(f func(*State) bool) error {
+	return b.eachState(func(st *State, _ uint32, _ *kernelPfState) bool { return f(st) })
+}
+
+func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) bool) error {
+	if !b.PFLoaded() {
+		return nil
+	}
+	r, err := b.stateReader()
+	if err != nil {
+		return err
+	}
+	t, err := b.states()
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	t.each(func(place uint32, s *kernelPfState) bool {
+		st := r.state(place, s)
+		return st == nil || f(st, place, s)
+	})
+	return nil
+}
+
+// KillStates removes the states that match, and returns how many. What they
+// have counted is added to their rules' counters, as if they were over.
+func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
+	if !b.PFLoaded() {
+		return 0, nil
+	}
+	p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, controlPin), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close()
+	var failed error
+	err = b.eachState(func(st *State, place uint32, s *kernelPfState) bool {
+		if !match(st) {
+			return true
+		}
+		r := kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place}
+		*(*kernelPfState)(unsafe.Pointer(&r.State)) = *s // the same type, without its name
+		did, err := runControl(p, r)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			failed = fmt.Errorf("remove a state: %w", err)
+			return false
+		}
+		n += did
+		return true
+	})
+	return n, errors.Join(err, failed)
+}
+
+// FlushStates removes all states, and returns how many there were.
+func (b *Bridge) FlushStates() (int, error) {
+	if !b.PFLoaded() {
+		return 0, nil
+	}
+	return b.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
+}
+
+// PFRuleStats are the counters of a rule, summed over the CPUs, with those of
+// the states that it has.
+type PFRuleStats struct {
+	Evaluations   uint64    // packets that it was found to match
+	Packets       [2]uint64 // in, out
+	Bytes         [2]uint64
+	StatesCreated uint64
+	States        uint32 // that there are
+	Spent         bool   // it is a once rule, and has had its packet
+}
+
+// PFRuleStats returns the counters of the rules, by their numbers in
+// Program.Source.
+func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
+	if !b.PFLoaded() {
+		return nil, nil
+	}
+	list := make([]PFRuleStats, b.Config.Pf.Rules)
+	if len(list) == 0 {
+		return list, nil
+	}
+	counters, err := b.openTable(kernelMapPfRuleStats)
+	if err != nil {
+		return nil, err
+	}
+	defer counters.Close()
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	perCPU := make([]kernelPfRuleStats, len(list)*cpus)
+	if _, err := counters.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, len(list)), perCPU, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read the rules' counters: %w", err)
+	}
+	for i, s := range perCPU {
+		r := &list[i/cpus]
+		r.Evaluations += s.Evaluations
+		r.StatesCreated += s.States
+		for out := range r.Packets {
+			r.Packets[out] += s.Packets[out]
+			r.Bytes[out] += s.Bytes[out]
+		}
+	}
+	use, err := b.openTable(kernelMapPfRuleUse)
+	if err != nil {
+		return nil, err
+	}
+	defer use.Close()
+	uses, err := readArray[kernelPfRuleUse](use)
+	if err != nil {
+		return nil, fmt.Errorf("read the rules' use: %w", err)
+	}
+	for i := range list {
+		list[i].States, list[i].Spent = uses[i].States, uses[i].Spent != 0
+	}
+	return list, b.EachState(func(st *State) bool {
+		st.count(list)
+		return true
+	})
+}
+
+// count adds what a state has counted to its rules. What its maker sends comes in
+// where the one rule is, and goes out where the other is; answers go the other
+// way at each.
+func (st *State) count(list []PFRuleStats) {
+	add := func(rule, out int) {
+		if rule < 0 || rule >= len(list) {
+			return
+		}
+		r := &list[rule]
+		r.Packets[out] += st.From.Packets
+		r.Bytes[out] += st.From.Bytes
+		r.Packets[1-out] += st.To.Packets
+		r.Bytes[1-out] += st.To.Bytes
+	}
+	add(st.RuleIn, 0)
+	add(st.RuleOut, 1)
+}
+
+// ZeroPFRuleStats sets the counters of rules to zero; what states that are there
+// have counted stays theirs.
+func (b *Bridge) ZeroPFRuleStats() error {
+	if !b.PFLoaded() || b.Config.Pf.Rules == 0 {
+		return nil
+	}
+	return zeroPerCPU[kernelPfRuleStats](b, kernelMapPfRuleStats)
+}
+
+// zeroPerCPU sets all of an array of counters to zero.
+func zeroPerCPU[V any](b *Bridge, name string) error {
+	m, err := b.openTable(name)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	indices := make([]uint32, m.MaxEntries())
+	for i := range indices {
+		indices[i] = uint32(i)
+	}
+	if _, err := m.BatchUpdate(indices, make([]V, len(indices)*cpus), nil); err != nil {
+		return fmt.Errorf("zero %s: %w", name, err)
+	}
+	return nil
+}
+
+// PFCounter indexes what PFCounters returns (enum pf_counter).
+type PFCounter = kernelPfCounter
+
+// The counters of pfctl -s info.
+const (
+	PFSearches      = kernelPfCounterPF_COUNT_SEARCHES
+	PFInserts       = kernelPfCounterPF_COUNT_INSERTS
+	PFRemovals      = kernelPfCounterPF_COUNT_REMOVALS
+	PFMatch         = kernelPfCounterPF_COUNT_MATCH
+	PFBadOffset     = kernelPfCounterPF_COUNT_BAD_OFFSET
+	PFFragment      = kernelPfCounterPF_COUNT_FRAGMENT
+	PFShort         = kernelPfCounterPF_COUNT_SHORT
+	PFNormalize     = kernelPfCounterPF_COUNT_NORMALIZE
+	PFMemory        = kernelPfCounterPF_COUNT_MEMORY
+	PFIPOption      = kernelPfCounterPF_COUNT_IP_OPTION
+	PFProtoCksum    = kernelPfCounterPF_COUNT_PROTO_CKSUM
+	PFStateMismatch = kernelPfCounterPF_COUNT_STATE_MISMATCH
+	PFStateInsert   = kernelPfCounterPF_COUNT_STATE_INSERT
+	PFStateLimit    = kernelPfCounterPF_COUNT_STATE_LIMIT
+	PFSrcLimit      = kernelPfCounterPF_COUNT_SRC_LIMIT
+	PFSynproxy      = kernelPfCounterPF_COUNT_SYNPROXY
+	PFMaxStates     = kernelPfCounterPF_COUNT_MAX_STATES
+	PFMaxSrcStates  = kernelPfCounterPF_COUNT_MAX_SRC_STATES
+	PFMaxSrcNodes   = kernelPfCounterPF_COUNT_MAX_SRC_NODES
+	PFMaxSrcConn    = kernelPfCounterPF_COUNT_MAX_SRC_CONN
+	PFMaxSrcRate    = kernelPfCounterPF_COUNT_MAX_SRC_RATE
+	PFOverload      = kernelPfCounterPF_COUNT_OVERLOAD
+	PFOverloadFlush = kernelPfCounterPF_COUNT_OVERLOAD_FLUSH
+	PFSynfloods     = kernelPfCounterPF_COUNT_SYNFLOODS
+	pfCounters      = kernelPfCounterPF_COUNTERS
+)
+
+// PFCounters are counters of pf, by PFCounter.
+type PFCounters [pfCounters]uint64
+
+// PFCounters returns the counters of pf, summed over the CPUs.
+func (b *Bridge) PFCounters() (sum PFCounters, err error) {
+	if !b.PFLoaded() {
+		return sum, nil
+	}
+	m, err := b.openTable(kernelMapPfCounters)
+	if err != nil {
+		return sum, err
+	}
+	defer m.Close()
+	for i := range sum {
+		var perCPU []uint64
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return sum, err
+		}
+		for _, n := range perCPU {
+			sum[i] += n
+		}
+	}
+	return sum, nil
+}
+
+// ZeroPFCounters sets the counters of pf to zero.
+func (b *Bridge) ZeroPFCounters() error {
+	if !b.PFLoaded() {
+		return nil
+	}
+	return zeroPerCPU[uint64](b, kernelMapPfCounters)
+}
+
+// PFInfo is what pf is at the moment.
+type PFInfo struct {
+	Enabled   bool
+	Since     time.Duration // since pf was enabled or disabled
+	States    uint32
+	StatesMax uint32
+	Nodes     uint32 // sources
+	NodesMax  uint32
+	Rules     int
+}
+
+// PFInfo returns what pf is at the moment.
+func (b *Bridge) PFInfo() (info PFInfo, err error) {
+	if !b.PFLoaded() {
+		return info, nil
+	}
+	c := &b.Config.Pf
+	var shared kernelPfShared
+	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+		return info, err
+	}
+	now, err := b.now()
+	return PFInfo{
+		Enabled: b.PFEnabled(), Since: time.Duration(max(int32(now-c.Since), 0)) * time.Second,
+		States: shared.States, StatesMax: c.StatesMax,
+		Nodes: shared.Nodes, NodesMax: c.NodesMax, Rules: int(c.Rules),
+	}, err
+}
+
+// A SourceNode is a source whose states are counted.
+type SourceNode struct {
+	Addr        netip.Addr
+	VLAN        uint16
+	Rule        int // number of the rule that counts it; -1: all rules together
+	States      uint32
+	Connections uint32
+	Rate        float64 // connections in the time of the rule's max-src-conn-rate
+	Age         time.Duration
+	Expires     time.Duration // 0 while it has states
+}
+
+// SourceNodes returns the sources that are counted, by address; none of rulesets
+// that are no more, nor those that are over.
+func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
+	err = b.eachSource(func(n *SourceNode, _ kernelPfSourceKey) { list = append(list, *n) })
+	slices.SortFunc(list, func(a, b SourceNode) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Rule, b.Rule))
+	})
+	return list, err
+}
+
+// KillSources removes the sources that match, and returns how many. Their states
+// stay, and are counted no more.
+func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
+	var keys []kernelPfSourceKey
+	err := b.eachSource(func(n *SourceNode, k kernelPfSourceKey) {
+		if match(n) {
+			keys = append(keys, k)
+		}
+	})
+	if err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	m, err := b.openTable(kernelMapPfSources)
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	n := 0
+	for _, k := range keys {
+		err := m.Delete(k)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return n, fmt.Errorf("remove a source: %w", err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
+	if !b.PFLoaded() {
+		return nil
+	}
+	now, err := b.now()
+	if err != nil {
+		return err
+	}
+	m, err := b.openTable(kernelMapPfSources)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return eachOf(m, func(keys []kernelPfSourceKey, values []kernelPfSource) error {
+		for i, k := range keys {
+			v := &values[i]
+			left := time.Duration(int32(v.Expires-now)) * time.Second
+			if k.Rule != 0 && k.Ruleset != b.Config.Pf.Ruleset || v.States == 0 && left < 0 {
+				continue
+			}
+			addr := kernelPfAddress{Word: k.Address}
+			n := &SourceNode{
+				Addr: addr.addr(), VLAN: k.Vlan, Rule: int(k.Rule) - 1, States: v.States, Connections: v.Connections,
+				Rate: float64(v.Rate) / 1000, Age: time.Duration(max(int32(now-v.Created), 0)) * time.Second,
+			}
+			if v.States == 0 {
+				n.Expires = left
+			}
+			f(n, k)
+		}
+		return nil
+	})
+}

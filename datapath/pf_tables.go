@@ -1,0 +1,704 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"bascule/pf"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// ErrTableFull says that the bridge's tables of addresses have as many entries
+// as `set limit table-entries` allows: addresses, or networks.
+var ErrTableFull = errors.New("its tables have as many entries as set limit table-entries allows")
+
+// TableAdd adds entries to table n, and returns how many it did not have. One
+// that it has already stays as it is, negated or not, as in pfctl -T add. The
+// error is ErrTableFull where there is no room; some may have been added then.
+// The caller holds the lock, as for all that changes tables.
+func (b *Bridge) TableAdd(n int, entries []pf.TableEntry) (added int, err error) {
+	err = b.withAddresses(func(a *addresses) (err error) {
+		added, err = a.add(n, entries)
+		return err
+	})
+	return added, err
+}
+
+// TableDelete removes entries from table n, and returns how many it had. An
+// entry must be negated as it is in the table.
+func (b *Bridge) TableDelete(n int, entries []pf.TableEntry) (deleted int, err error) {
+	err = b.withAddresses(func(a *addresses) (err error) {
+		deleted, err = a.delete(n, entries)
+		return err
+	})
+	return deleted, err
+}
+
+// TableReplace makes table n have these entries and no others. An entry that is
+// negated otherwise than it was counts as changed.
+func (b *Bridge) TableReplace(n int, entries []pf.TableEntry) (added, deleted, changed int, err error) {
+	err = b.withAddresses(func(a *addresses) error {
+		had, err := a.entries(n)
+		if err != nil {
+			return err
+		}
+		want := map[netip.Prefix]bool{}
+		for _, e := range entries {
+			if _, ok := want[e.Prefix]; !ok { // the first counts, as in add
+				want[e.Prefix] = e.Not
+			}
+		}
+		var out, in []pf.TableEntry
+		for _, e := range had {
+			not, ok := want[e.Prefix]
+			switch {
+			case ok && not == e.Not:
+				delete(want, e.Prefix)
+				continue
+			case ok:
+				changed++
+			default:
+				deleted++
+			}
+			out = append(out, e)
+		}
+		for p, not := range want {
+			in = append(in, pf.TableEntry{Not: not, Prefix: p})
+		}
+		added = len(in) - changed
+		// what comes is there before what it takes the place of goes
+		if changed == 0 {
+			if _, err := a.add(n, in); err != nil {
+				return err
+			}
+			_, err = a.delete(n, out)
+			return err
+		}
+		if _, err := a.delete(n, out); err != nil {
+			return err
+		}
+		_, err = a.add(n, in)
+		return err
+	})
+	return added, deleted, changed, err
+}
+
+// TableFlush empties table n, and returns how many entries it had.
+func (b *Bridge) TableFlush(n int) (deleted int, err error) {
+	err = b.withAddresses(func(a *addresses) (err error) {
+		deleted, err = a.clear(1 << n)
+		return err
+	})
+	return deleted, err
+}
+
+// TableEntries returns what is in table n, in ascending order, a network before
+// what is in it.
+func (b *Bridge) TableEntries(n int) (list []pf.TableEntry, err error) {
+	err = b.withAddresses(func(a *addresses) (err error) {
+		list, err = a.entries(n)
+		return err
+	})
+	return list, err
+}
+
+// TableCounts returns how many entries each table has, by its number.
+func (b *Bridge) TableCounts() (counts [pf.MaxTables]int, err error) {
+	err = b.withAddresses(func(a *addresses) error {
+		return a.each(func(_ netip.Prefix, m *kernelPfMember) {
+			if m.Here == 0 {
+				return
+			}
+			for n := range counts {
+				counts[n] += int(m.Here >> n & 1)
+			}
+		})
+	})
+	return counts, err
+}
+
+// TableTest reports whether table n matches an address, and by which of its
+// entries that is decided; nil if by none.
+func (b *Bridge) TableTest(n int, addr netip.Addr) (match bool, by *pf.TableEntry, err error) {
+	err = b.withAddresses(func(a *addresses) error {
+		key := prefixKey(netip.PrefixFrom(addr, addr.BitLen()))
+		bit := uint64(1) << n
+		m, err := a.lookup(key)
+		if err != nil || m == nil {
+			return err
+		}
+		match = m.Match&bit != 0
+		for m != nil && m.Here&bit == 0 {
+			if m, err = a.parent(key.shortened(uint32(m.Bits))); err != nil {
+				return err
+			}
+		}
+		if m != nil {
+			by = &pf.TableEntry{Not: !match, Prefix: key.shortened(uint32(m.Bits)).prefix()}
+		}
+		return nil
+	})
+	return match, by, err
+}
+
+// v4Bits is how many bits stand before an IPv4 address in a key.
+const v4Bits = 96
+
+// hostBits is the length of a network that is one address.
+const hostBits = 128
+
+// extraNets is how many networks the trie has beside those of tables: see init
+// and below.
+const extraNets = 2
+
+// prefixKey returns a prefix as the datapath has it. It must be masked.
+func prefixKey(p netip.Prefix) kernelPfPrefix {
+	k := kernelPfPrefix{Bits: uint32(p.Bits()), Address: p.Addr().As16()}
+	if p.Addr().Is4() {
+		k.Bits += v4Bits
+	}
+	return k
+}
+
+// v4Net is the network of all IPv4 addresses. What holds for a larger one, which
+// is of IPv6, does not hold for it.
+var v4Net = prefixKey(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
+
+// prefix returns the prefix of a key.
+func (k kernelPfPrefix) prefix() netip.Prefix {
+	a := netip.AddrFrom16(k.Address)
+	if k.Bits >= v4Bits && a.Is4In6() {
+		return netip.PrefixFrom(a.Unmap(), int(k.Bits-v4Bits))
+	}
+	return netip.PrefixFrom(a, int(k.Bits))
+}
+
+// shortened returns the network of so many bits that the key is in.
+func (k kernelPfPrefix) shortened(n uint32) kernelPfPrefix {
+	for i := range k.Address {
+		if left := int(n) - 8*i; left < 8 {
+			k.Address[i] &^= 0xff >> max(left, 0)
+		}
+	}
+	k.Bits = n
+	return k
+}
+
+// contains reports whether o is k or in it.
+func (k kernelPfPrefix) contains(o kernelPfPrefix) bool {
+	return o.Bits >= k.Bits && o.shortened(k.Bits) == k
+}
+
+func compareKeys(a, b kernelPfPrefix) int {
+	return cmp.Or(bytes.Compare(a.Address[:], b.Address[:]), cmp.Compare(a.Bits, b.Bits))
+}
+
+// addresses are the tables of addresses of a bridge. A network of them says of
+// each table whether it has the network's addresses, by the network itself or
+// by the next larger one that the table lists; addresses that a table lists by
+// themselves say so in a map of their own. So one look tells of all tables.
+//
+// Networks change only under the bridge's lock. Addresses are changed by a
+// program, because the datapath adds some, too (bpf/pf_table.h).
+type addresses struct {
+	hosts, nets, batch *ebpf.Map
+	change             *ebpf.Program
+}
+
+// addresses returns the tables of a generation.
+func (g *generation) addresses(*Config) (*addresses, error) {
+	a := &addresses{
+		hosts: g.coll.Maps[kernelMapPfHosts], nets: g.coll.Maps[kernelMapPfNets],
+		batch: g.coll.Maps[kernelMapPfTableBatch], change: g.coll.Programs[kernelProgBasculeTable],
+	}
+	if a.hosts == nil || a.nets == nil || a.batch == nil || a.change == nil {
+		return nil, errNoPF
+	}
+	return a, nil
+}
+
+// withAddresses calls f with the bridge's tables.
+func (b *Bridge) withAddresses(f func(*addresses) error) error {
+	if !b.PFLoaded() {
+		return errNoPF
+	}
+	a := &addresses{}
+	for name, m := range map[string]**ebpf.Map{
+		kernelMapPfHosts: &a.hosts, kernelMapPfNets: &a.nets, kernelMapPfTableBatch: &a.batch,
+	} {
+		var err error
+		if *m, err = b.openTable(name); err != nil {
+			return err
+		}
+		defer (*m).Close()
+	}
+	var err error
+	if a.change, err = ebpf.LoadPinnedProgram(b.pin(b.gen, tablePin), nil); err != nil {
+		return err
+	}
+	defer a.change.Close()
+	return f(a)
+}
+
+// init prepares tables that are new.
+func (a *addresses) init() error {
+	return a.nets.Put(v4Net, kernelPfMember{Bits: uint64(v4Net.Bits)})
+}
+
+// run asks the program for a change, and returns how many addresses it was made
+// to.
+func (a *addresses) run(r kernelPfTableRequest) (int, error) {
+	result, err := a.change.Run(&ebpf.RunOptions{Context: &r})
+	if err != nil {
+		return 0, fmt.Errorf("table program: %w", err)
+	}
+	switch n := int32(result); {
+	case n == -int32(unix.E2BIG):
+		return 0, ErrTableFull
+	case n < 0:
+		return 0, unix.Errno(-n)
+	default:
+		return int(n), nil
+	}
+}
+
+// tableBatch is PF_TABLE_BATCH.
+const tableBatch = 1024
+
+// changeHosts adds addresses to a table, or deletes them.
+func (a *addresses) changeHosts(op kernelPfTableOp, n int, list []pf.TableEntry) (changed int, err error) {
+	if len(list) == 0 {
+		return 0, nil
+	}
+	mem, unmap, err := mapTable(a.batch, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return 0, err
+	}
+	defer unmap()
+	stride := len(mem) / tableBatch
+	for some := range slices.Chunk(list, tableBatch) {
+		for i, e := range some {
+			c := (*kernelPfTableChange)(unsafe.Pointer(&mem[i*stride]))
+			*c = kernelPfTableChange{Address: addressKey(e.Prefix.Addr())}
+			if e.Not {
+				c.Negated = 1
+			}
+		}
+		did, err := a.run(kernelPfTableRequest{Op: op, Tables: 1 << n, Count: uint32(len(some))})
+		changed += did
+		if err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+func addressKey(addr netip.Addr) (k kernelPfAddress) {
+	words := addr.As16()
+	for i := range k.Word {
+		k.Word[i] = binary.NativeEndian.Uint32(words[4*i:])
+	}
+	return k
+}
+
+func (k *kernelPfAddress) addr() netip.Addr {
+	var words [16]byte
+	for i, w := range k.Word {
+		binary.NativeEndian.PutUint32(words[4*i:], w)
+	}
+	return netip.AddrFrom16(words).Unmap()
+}
+
+// lookup returns what there is of the smallest network that the key's is in, nil
+// if there is none. A key of one address finds the address itself, too.
+func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
+	m := new(kernelPfMember)
+	err := ebpf.ErrKeyNotExist
+	if k.Bits == hostBits {
+		err = a.hosts.Lookup(addressKey(netip.AddrFrom16(k.Address)), m)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = a.nets.Lookup(k, m)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// parent returns what there is of the smallest network that is larger than the
+// key's, nil if there is none.
+func (a *addresses) parent(k kernelPfPrefix) (*kernelPfMember, error) {
+	if k.Bits == 0 || k == v4Net {
+		return nil, nil
+	}
+	m := new(kernelPfMember)
+	err := a.nets.Lookup(k.shortened(k.Bits-1), m)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// split returns the entries that are addresses, and those that are networks.
+func split(entries []pf.TableEntry) (hosts, nets []pf.TableEntry) {
+	for _, e := range entries {
+		if e.Prefix.IsSingleIP() {
+			hosts = append(hosts, e)
+		} else {
+			nets = append(nets, e)
+		}
+	}
+	return hosts, nets
+}
+
+// few is the number of networks up to which they are changed one by one, rather
+// than all looked at.
+const few = 32
+
+// add is TableAdd.
+func (a *addresses) add(n int, entries []pf.TableEntry) (int, error) {
+	hosts, nets := split(entries)
+	did, err := a.changeNets(n, nets, true)
+	if err != nil {
+		return did, err
+	}
+	more, err := a.changeHosts(kernelPfTableOpPF_TABLE_ADD, n, hosts)
+	return did + more, err
+}
+
+// delete is TableDelete.
+func (a *addresses) delete(n int, entries []pf.TableEntry) (int, error) {
+	hosts, nets := split(entries)
+	did, err := a.changeNets(n, nets, false)
+	if err != nil {
+		return did, err
+	}
+	more, err := a.changeHosts(kernelPfTableOpPF_TABLE_DELETE, n, hosts)
+	return did + more, err
+}
+
+// clear empties tables, and returns how many entries they had.
+func (a *addresses) clear(tables uint64) (int, error) {
+	t, err := a.readNets()
+	if err != nil {
+		return 0, err
+	}
+	did := 0
+	for i := range t {
+		did += bits.OnesCount64(t[i].Here & tables)
+		t[i].Here &^= tables
+		t[i].Match &^= tables
+	}
+	if err := a.writeNets(t); err != nil {
+		return 0, err
+	}
+	more, err := a.run(kernelPfTableRequest{Op: kernelPfTableOpPF_TABLE_CLEAR, Tables: tables})
+	return did + more, err
+}
+
+// fill makes a table have these entries alone.
+func (a *addresses) fill(n int, entries []pf.TableEntry) error {
+	if _, err := a.clear(1 << n); err != nil {
+		return err
+	}
+	_, err := a.add(n, entries)
+	return err
+}
+
+// each calls f with every network and address.
+func (a *addresses) each(f func(netip.Prefix, *kernelPfMember)) error {
+	err := eachOf(a.nets, func(keys []kernelPfPrefix, values []kernelPfMember) error {
+		for i := range keys {
+			f(keys[i].prefix(), &values[i])
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the networks: %w", err)
+	}
+	err = eachOf(a.hosts, func(keys []kernelPfAddress, values []kernelPfMember) error {
+		for i := range keys {
+			addr := keys[i].addr()
+			f(netip.PrefixFrom(addr, addr.BitLen()), &values[i])
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the addresses: %w", err)
+	}
+	return nil
+}
+
+// entries is TableEntries.
+func (a *addresses) entries(n int) ([]pf.TableEntry, error) {
+	list := []pf.TableEntry{}
+	bit := uint64(1) << n
+	err := a.each(func(p netip.Prefix, m *kernelPfMember) {
+		if m.Here&bit != 0 {
+			list = append(list, pf.TableEntry{Not: m.Match&bit == 0, Prefix: p})
+		}
+	})
+	slices.SortFunc(list, func(a, b pf.TableEntry) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
+	})
+	return list, err
+}
+
+// net is a network as it is in the trie, and as it was.
+type net struct {
+	key kernelPfPrefix
+	kernelPfMember
+	was kernelPfMember // zero if it was not there
+}
+
+// readNets returns all networks, in the order of compareKeys.
+func (a *addresses) readNets() ([]net, error) {
+	var list []net
+	err := eachOf(a.nets, func(keys []kernelPfPrefix, values []kernelPfMember) error {
+		for i := range keys {
+			list = append(list, net{keys[i], values[i], values[i]})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the networks: %w", err)
+	}
+	sortNets(list)
+	return list, nil
+}
+
+func sortNets(list []net) {
+	slices.SortFunc(list, func(a, b net) int { return compareKeys(a.key, b.key) })
+}
+
+// writeNets makes the trie say what the list says: networks that no table lists
+// go.
+func (a *addresses) writeNets(list []net) error {
+	var keys []kernelPfPrefix
+	var values []kernelPfMember
+	for _, e := range list {
+		if (e.Here != 0 || e.key == v4Net) && e.kernelPfMember != e.was {
+			keys, values = append(keys, e.key), append(values, e.kernelPfMember)
+		}
+	}
+	if len(keys) > 0 {
+		if _, err := a.nets.BatchUpdate(keys, values, nil); errors.Is(err, unix.ENOSPC) {
+			return ErrTableFull
+		} else if err != nil {
+			return fmt.Errorf("store networks: %w", err)
+		}
+	}
+	for i := range list {
+		e := &list[i]
+		if e.Here != 0 || e.key == v4Net || e.was == (kernelPfMember{}) {
+			continue
+		}
+		if err := a.nets.Delete(e.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete network %s: %w", e.key.prefix(), err)
+		}
+	}
+	return nil
+}
+
+// inherit gives each network of the list, which has the order of compareKeys and
+// with a network all that is in it, what the next larger one says of the tables
+// that it does not list.
+func inherit(list []net, tables uint64, parent *kernelPfMember) {
+	var above []*net
+	for i := range list {
+		e := &list[i]
+		for len(above) > 0 && !above[len(above)-1].key.contains(e.key) {
+			above = above[:len(above)-1]
+		}
+		from := uint64(0)
+		switch {
+		case e.key == v4Net:
+		case len(above) > 0:
+			from = above[len(above)-1].Match
+		case parent != nil:
+			from = parent.Match
+		}
+		take := tables
+		if e.was == (kernelPfMember{}) {
+			take = ^uint64(0) // it is new, to all tables
+		}
+		take &^= e.Here
+		e.Match = e.Match&^take | from&take
+		above = append(above, e)
+	}
+}
+
+// changeNets adds networks to a table, or deletes them.
+func (a *addresses) changeNets(n int, entries []pf.TableEntry, add bool) (changed int, err error) {
+	if len(entries) == 0 {
+		return 0, nil
+	}
+	if len(entries) > few {
+		list, err := a.readNets()
+		if err != nil {
+			return 0, err
+		}
+		return a.changeIn(list, nil, n, entries, add, kernelPfPrefix{})
+	}
+	for _, e := range entries {
+		key := prefixKey(e.Prefix)
+		list, err := a.below(key)
+		if err != nil {
+			return changed, err
+		}
+		parent, err := a.parent(key)
+		if err != nil {
+			return changed, err
+		}
+		did, err := a.changeIn(list, parent, n, []pf.TableEntry{e}, add, key)
+		changed += did
+		if err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// changeIn does so with the networks of the list, which are all that are in
+// `within`, or all that there are.
+func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries []pf.TableEntry, add bool, within kernelPfPrefix) (changed int, err error) {
+	bit := uint64(1) << n
+	at := make(map[kernelPfPrefix]int, len(entries))
+	if len(entries) == 1 {
+		if i, ok := slices.BinarySearchFunc(list, within, func(e net, k kernelPfPrefix) int { return compareKeys(e.key, k) }); ok {
+			at[within] = i
+		}
+	} else {
+		for i := range list {
+			at[list[i].key] = i
+		}
+	}
+	for _, e := range entries {
+		key := prefixKey(e.Prefix)
+		i, ok := at[key]
+		if !ok && !add {
+			continue
+		}
+		if !ok {
+			i = len(list)
+			at[key] = i
+			list = append(list, net{key: key, kernelPfMember: kernelPfMember{Bits: uint64(key.Bits)}})
+		}
+		m := &list[i]
+		switch {
+		case add && m.Here&bit == 0:
+			m.Here |= bit
+			m.Match |= bit
+			if e.Not {
+				m.Match &^= bit
+			}
+		case !add && m.Here&bit != 0 && m.Match&bit == 0 == e.Not:
+			m.Here &^= bit
+		default:
+			continue
+		}
+		changed++
+	}
+	if changed == 0 {
+		return 0, nil
+	}
+	sortNets(list)
+	inherit(list, bit, parent)
+	if err := a.writeNets(list); err != nil {
+		return 0, err
+	}
+	_, err = a.run(kernelPfTableRequest{Op: kernelPfTableOpPF_TABLE_INHERIT, Tables: bit, Prefix: within})
+	return changed, err
+}
+
+// below returns the networks that are in one, and this if it is there, in the
+// order of compareKeys.
+//
+// The trie gives its networks one after another, those in a network before it.
+// The first of them has to be there to begin with, so one is put in for the
+// moment: the lowest address, as it is.
+func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
+	first := kernelPfPrefix{Bits: hostBits, Address: within.Address}
+	m := kernelPfMember{}
+	if err := a.nets.Lookup(first, &m); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, err
+	}
+	m.Here, m.Bits = 0, hostBits
+	if err := a.nets.Put(first, m); err != nil {
+		return nil, fmt.Errorf("look for the networks in %s: %w", within.prefix(), err)
+	}
+	defer func() {
+		if derr := a.nets.Delete(first); derr != nil {
+			err = errors.Join(err, derr)
+		}
+	}()
+	var key kernelPfPrefix
+	for last := first; ; last = key {
+		err := a.nets.NextKey(last, &key)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !within.contains(key) {
+			break
+		}
+		var m kernelPfMember
+		if err := a.nets.Lookup(key, &m); err != nil {
+			return nil, err
+		}
+		// IPv4 is in no network of IPv6, though its keys are
+		if within.Bits >= v4Bits || !v4Net.contains(key) {
+			list = append(list, net{key, m, m})
+		}
+	}
+	sortNets(list)
+	return list, nil
+}
+
+// lateHosts adds to the tables of g the addresses that the datapath has added to
+// others while these were copied.
+func lateHosts(g *generation, c *Config, from *ebpf.Map) error {
+	a, err := g.addresses(c)
+	if err != nil {
+		return err
+	}
+	late := map[int][]pf.TableEntry{}
+	err = eachOf(from, func(keys []kernelPfAddress, values []kernelPfMember) error {
+		for i := range keys {
+			var now kernelPfMember
+			if err := a.hosts.Lookup(&keys[i], &now); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+			addr := keys[i].addr()
+			for n := range pf.MaxTables {
+				if values[i].Here&^now.Here>>n&1 != 0 {
+					late[n] = append(late[n], pf.TableEntry{Prefix: netip.PrefixFrom(addr, addr.BitLen())})
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for n, entries := range late {
+		if _, err := a.changeHosts(kernelPfTableOpPF_TABLE_ADD, n, entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
