@@ -66,6 +66,9 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 		if err := far.planVLANs(what); err != nil {
 			return err
 		}
+		if err := far.planPF(what); err != nil {
+			return err
+		}
 		c.others = []*datapath.Bridge{peer}
 		c.before = func() error { return peer.Commit(next, far.tables, follower{}) }
 		c.undo = func() error { return cutHalves(store) }
@@ -205,6 +208,9 @@ func cutHalves(store *datapath.Store) error {
 			continue
 		}
 		if err := c.planVLANs(what); err != nil {
+			return err
+		}
+		if err := c.planPF(what); err != nil {
 			return err
 		}
 		if err := b.Commit(next, c.tables, follower{}); err != nil {

@@ -300,6 +300,7 @@ type change struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
 	tables datapath.Tables
+	pf     *pfConfig          // what pf is told next, nil for what it was
 	before func() error       // right before the change is made
 	undo   func() error       // undoes before, where the change is refused
 	after  func() error       // right after
@@ -319,6 +320,9 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			return err
 		}
 		if err := c.planVLANs(what); err != nil {
+			return err
+		}
+		if err := c.planPF(what); err != nil {
 			return err
 		}
 		if err := c.each((*datapath.Bridge).Begin); err != nil {

@@ -133,6 +133,14 @@ var words = map[string]string{
 	"rule":          "a MAC rule blocks it",
 	"no-peer":       "the patch cable's other end is not there",
 	"patch-loop":    "it has been in this bridge already, by patch cables",
+	"ether":         "an ether rule of pf blocks it",
+	"pf":            "a rule of pf blocks it",
+	"pf-state":      "it does not fit the state of its connection in pf",
+	"pf-limit":      "it would need one state or source more than pf may have",
+	"pf-short":      "it is shorter than its IP, TCP, UDP or ICMP headers say",
+	"pf-fragment":   "it is a fragment that no packet has",
+	"pf-options":    "it has IP options, and the rule of pf that passes it has no allow-opts",
+	"pf-synproxy":   "it is part of a handshake that pf makes for a host",
 }
 
 func (e *explainer) explain() Trace {

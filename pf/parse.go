@@ -39,6 +39,8 @@ type Source struct {
 	Lookup func(name string, modes []string) ([]netip.Prefix, error)
 	// Macros are those given with -D, which win over those of the file.
 	Macros map[string]string
+	// Defined is told of each macro that the file defines. Nil: nobody is.
+	Defined func(name, value string)
 }
 
 // Parse reads the pf.conf named name. Its error is an ErrorList if the text is at fault.
@@ -488,6 +490,9 @@ func (p *parser) define(name token) {
 		p.next()
 	}
 	p.macros[name.text] = value.String()
+	if p.source.Defined != nil {
+		p.source.Defined(name.text, value.String())
+	}
 }
 
 // open returns the contents of a file.

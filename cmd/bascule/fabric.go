@@ -10,6 +10,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/pf"
 	"bascule/rule"
 )
 
@@ -48,6 +49,25 @@ type fabric interface {
 	AddBinding(b bridge.Binding) error
 	DelBinding(bridge string, a netip.Addr, vlan uint16) error
 	FlushBindings(bridge string, m bridge.Match) (n int, err error)
+
+	LoadPF(bridge string, o bridge.PFLoad) (set *pf.Ruleset, notes []string, err error)
+	EnablePF(bridge string, on bool) error
+	SetPFDebug(bridge, level string) error
+	FlushPF(bridge, anchor, which string) (n int, err error)
+	ZeroPF(bridge string) error
+	PF(bridge string) (bridge.PFInfo, error)
+	PFRules(bridge, anchor string) (bridge.PFRules, error)
+	PFAnchors(bridge, anchor string, all bool) ([]string, error)
+	PFStates(bridge string, k bridge.PFKill) ([]bridge.PFState, error)
+	KillPFStates(bridge string, k bridge.PFKill) (n int, err error)
+	PFSources(bridge string) ([]bridge.PFSource, error)
+	KillPFSources(bridge string, k bridge.PFKill) (n int, err error)
+	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
+	PFTable(bridge, anchor, name string) ([]bridge.PFTableEntry, error)
+	ChangePFTable(bridge, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (bridge.PFTableChange, error)
+	FlushPFTable(bridge, anchor, name string) (n int, err error)
+	KillPFTable(bridge, anchor, name string) (n int, err error)
+	ZeroPFTable(bridge, anchor, name string) error
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
 	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)

@@ -30,6 +30,7 @@ type fakeFabric struct {
 	rules    []bridge.PortRule
 	vlans    []bridge.PortVLANs
 	table    []bridge.VLAN
+	pf       fakePF
 	events   []bridge.Event
 	frames   [][]capture.Frame // what a capture takes, in batches
 	missed   uint64            // before the first

@@ -179,7 +179,7 @@ func inBytes(n int) string {
 // worth saying.
 func defaultOf(f *pflag.Flag) string {
 	switch f.Value.Type() + " " + f.DefValue {
-	case "bool false", "int 0", "stringSlice []", "stringArray []":
+	case "bool false", "int 0", "count 0", "stringSlice []", "stringArray []":
 		return ""
 	}
 	return f.DefValue

@@ -94,17 +94,25 @@ func usageLine(cmd *cobra.Command) string {
 
 // flagSpec is how a flag is written: "-n, --netns NETNS", "--learn[=on|off]".
 func flagSpec(f *pflag.Flag) string {
-	spec := "--" + f.Name
-	if f.Shorthand != "" {
+	spec := flagName(f)
+	if f.Shorthand != "" && f.Shorthand != f.Name {
 		spec = "-" + f.Shorthand + ", " + spec
 	}
 	switch {
-	case f.Value.Type() == "bool":
+	case f.Value.Type() == "bool" || f.Value.Type() == "count":
 		return spec
 	case f.NoOptDefVal != "":
 		return spec + "[=" + valueName(f) + "]"
 	}
 	return spec + " " + valueName(f)
+}
+
+// flagName is a flag's name as it is written: a letter has one dash.
+func flagName(f *pflag.Flag) string {
+	if len(f.Name) == 1 {
+		return "-" + f.Name
+	}
+	return "--" + f.Name
 }
 
 // valueName is what a flag's value is called: by its type, or by the word
@@ -125,9 +133,14 @@ func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 		}
 	}
 	root := cmd.Root()
-	root.PersistentFlags().VisitAll(collect(&global))
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if own := cmd.Flags().Lookup(f.Name); own != nil {
+			f = own // which may be written in another way
+		}
+		collect(&global)(f)
+	})
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if root.PersistentFlags().Lookup(f.Name) != f {
+		if root.PersistentFlags().Lookup(f.Name) == nil {
 			collect(&local)(f)
 		}
 	})

@@ -77,7 +77,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 
 	cmd, err := root.ExecuteC()
 	if err != nil && !p.running {
-		err = asUsage(cmd, err)
+		err = flagError(cmd, err)
 	}
 	if ferr := p.out.Flush(); ferr != nil && (err == nil || errors.Is(err, ferr)) {
 		err = fmt.Errorf("cannot print: %w; see where standard output goes", ferr)
@@ -87,6 +87,13 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	}
 	if err == nil {
 		return exitDone
+	}
+	if errors.Is(err, errPFNoMatch) {
+		return exitUsage // as pfctl(8), which has said it
+	}
+	if bad := new(pfSyntaxError); errors.As(err, &bad) {
+		fmt.Fprintln(p.stderr, bad)
+		return exitRefused
 	}
 	p.complain(err.Error())
 	var bad rule.Errors

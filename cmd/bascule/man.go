@@ -153,7 +153,7 @@ func (m *page) synopsis(cmd *cobra.Command) {
 	local, _ := flagsOf(cmd)
 	for _, f := range local {
 		spec := flagMacros(f)
-		if f.Shorthand != "" {
+		if f.Shorthand != "" && f.Shorthand != f.Name {
 			_, spec, _ = strings.Cut(spec, " , ") // one name is enough
 		}
 		m.line(".Op %s", spec)
@@ -228,12 +228,12 @@ func (m *page) flags(flags []*pflag.Flag) {
 
 // flagMacros is flagSpec in mdoc.
 func flagMacros(f *pflag.Flag) string {
-	spec := "Fl -" + f.Name
-	if f.Shorthand != "" {
+	spec := "Fl " + flagName(f)[1:]
+	if f.Shorthand != "" && f.Shorthand != f.Name {
 		spec = "Fl " + f.Shorthand + " , " + spec
 	}
 	switch {
-	case f.Value.Type() == "bool":
+	case f.Value.Type() == "bool" || f.Value.Type() == "count":
 		return spec
 	case f.NoOptDefVal != "":
 		return spec + " Ns Op = Ns Ar " + valueName(f)
@@ -257,9 +257,9 @@ func (m *page) prose(text string) {
 
 var (
 	sentenceEnd  = regexp.MustCompile(`([A-Za-z)]\.) `)
-	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[a-z][a-z-]*(=[a-z]+)?)`)
+	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[A-Za-z][a-z-]*(=[a-z]+)?)`)
 	controlStart = regexp.MustCompile(`(?m)^([.'])`) // would be a macro
-	pageWord     = regexp.MustCompile(`\b([a-z][a-z-]*)\(([1-8])\)`)
+	pageWord     = regexp.MustCompile(`\b([a-z][a-z.-]*)\(([1-8])\)`)
 )
 
 // inline returns running text for mdoc, with flags and pages marked.

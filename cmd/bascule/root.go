@@ -39,6 +39,9 @@ port an address is.`,
 		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// Flags before a command are read before it, so that pfctl can have a -n of
+		// its own.
+		TraverseChildren: true,
 		// Runs when flags and arguments were found right: what fails from
 		// here on is no matter of usage.
 		PersistentPreRun: func(*cobra.Command, []string) { p.running = true },
@@ -64,6 +67,7 @@ port an address is.`,
 		newRule(p),
 		newVLAN(p),
 		newBinding(p),
+		newPfctl(p),
 		newMonitor(p),
 		newStats(p),
 		newTop(p),

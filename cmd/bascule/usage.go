@@ -68,11 +68,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		return usagef(cmd, "unknown flag --%s%s", name, guess(name, "--", names))
 	case errors.As(err, &missing):
-		return usagef(cmd, "--%s needs a value, %s", missing.GetFlag().Name, valueName(missing.GetFlag()))
+		return usagef(cmd, "%s needs a value, %s", flagName(missing.GetFlag()), valueName(missing.GetFlag()))
 	case errors.As(err, &invalid):
 		f := invalid.GetFlag()
 		if f.Value.Type() == "bool" {
-			return usagef(cmd, "--%s takes no value", f.Name)
+			return usagef(cmd, "%s takes no value", flagName(f))
 		}
 		var wrong *bridge.UsageError
 		if errors.As(err, &wrong) {
@@ -82,7 +82,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		if errors.As(why, new(*strconv.NumError)) {
 			why = errors.New("not a number")
 		}
-		return usagef(cmd, "--%s %s: %s", f.Name, invalid.GetValue(), why)
+		return usagef(cmd, "%s %s: %s", flagName(f), invalid.GetValue(), why)
 	}
 	return asUsage(cmd, err)
 }

@@ -1,0 +1,689 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// pfStored is what a bridge keeps of pf beside what its programs look up: the
+// rules as text, with what was in files and in names of hosts resolved.
+type pfStored struct {
+	Stay    bool              `json:"stay_disabled,omitempty"` // -d was said: loading does not enable
+	Debug   string            `json:"debug,omitempty"`         // of -x
+	Main    string            `json:"main"`
+	Anchors map[string]string `json:"anchors,omitempty"` // what was loaded into them, by path
+	Tables  []*pfStoredTable  `json:"tables,omitempty"`
+	Ports   map[uint32]string `json:"ports"` // the names by id that the rules are compiled for
+}
+
+// pfStoredTable is a table; its entries are in the datapath.
+type pfStoredTable struct {
+	Anchor   string `json:"anchor,omitempty"`
+	Name     string `json:"name"`
+	Number   int    `json:"number"`
+	Defined  bool   `json:"defined,omitempty"` // by a file or -T; others are only named by rules
+	Const    bool   `json:"const,omitempty"`
+	Persist  bool   `json:"persist,omitempty"`
+	Counters bool   `json:"counters,omitempty"`
+	Cleared  int64  `json:"cleared"` // seconds since 1970
+}
+
+// pfConfig is what pf of a bridge is told.
+type pfConfig struct {
+	pfStored
+	main    *pf.Ruleset            // Main, parsed
+	anchors map[string]*pf.Ruleset // Anchors, parsed
+
+	loaded  bool // the bridge has it
+	enabled bool
+	other   bool // other rules than the bridge has
+	removed bool // there is to be no pf at all
+	fill    []datapath.TableFill
+	freed   uint64                     // numbers of tables that are not used any more
+	uses    map[*pfStoredTable]*pfUses // of tables that rules refer to
+}
+
+// pfUses are the rules that refer to a table.
+type pfUses struct {
+	rules   int
+	anchors bool // some are in anchors
+}
+
+// pfParse reads what is stored: text without names to be looked up.
+func pfParse(text string) (*pf.Ruleset, error) {
+	set, err := pf.Parse("pf", []byte(text), pf.Source{})
+	if err != nil {
+		return nil, fmt.Errorf("read the rules that are loaded: %w", err)
+	}
+	return set, nil
+}
+
+// readPF returns pf of a bridge; of one that has none, rules that pass all.
+func readPF(b *datapath.Bridge) (*pfConfig, error) {
+	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}}
+	if !b.PFLoaded() {
+		d.Anchors = map[string]string{}
+		return d, nil
+	}
+	d.loaded, d.enabled = true, b.PFEnabled()
+	text, err := b.PFText()
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &d.pfStored); err != nil {
+		return nil, fmt.Errorf("read what pf was told: %w", err)
+	}
+	if d.Anchors == nil {
+		d.Anchors = map[string]string{}
+	}
+	if d.main, err = pfParse(d.Main); err != nil {
+		return nil, err
+	}
+	for path, text := range d.Anchors {
+		if d.anchors[path], err = pfParse(text); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// changePF makes a change to pf of a bridge alone.
+func (s *Switch) changePF(what, bridge string, plan func(*change, *pfConfig) error) error {
+	return s.change(what, bridge, func(c *change) error {
+		d, err := readPF(c.bridge)
+		if err != nil {
+			return failed(what, err)
+		}
+		if err := plan(c, d); err != nil {
+			return err
+		}
+		c.pf = d
+		return nil
+	})
+}
+
+// planPF has the bridge's rules compiled for the ports that it will have. A
+// bridge without pf is left alone, and so are rules whose ports stay.
+func (c *change) planPF(what string) error {
+	d := c.pf
+	if d == nil && !c.bridge.PFLoaded() {
+		return nil
+	}
+	names, ports, err := pfPorts(c.bridge, c.next)
+	if err != nil {
+		return failed(what, err)
+	}
+	if d == nil {
+		if d, err = readPF(c.bridge); err != nil {
+			return failed(what, err)
+		}
+		if maps.Equal(names, d.Ports) {
+			return nil
+		}
+	}
+	d.Ports = names
+	c.next.Flags &^= uint32(datapath.BridgePF)
+	if d.removed {
+		c.tables.PF = &datapath.PF{}
+		return nil
+	}
+	if d.enabled {
+		c.next.Flags |= uint32(datapath.BridgePF)
+	}
+	profiles, err := c.bridge.PFProfiles()
+	if err != nil {
+		return failed(what, err)
+	}
+	program, err := d.compile(ports, profiles)
+	if err != nil {
+		return refused(what, err.Error(), "nothing was changed")
+	}
+	limits := d.limits()
+	if n := limits[pf.LimitTables]; uint32(len(d.Tables)) > n || len(d.Tables) > pf.MaxTables {
+		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), min(n, pf.MaxTables)), "use fewer; no bridge can have more than 64")
+	}
+	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
+		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
+	}
+	text, err := json.Marshal(&d.pfStored)
+	if err != nil {
+		return failed(what, err)
+	}
+	c.tables.PF = &datapath.PF{
+		Program: program, Same: !d.other, Text: text,
+		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], TableEntries: limits[pf.LimitTableEntries],
+		Fill: d.fill, Free: d.freed,
+	}
+	for id, name := range names {
+		if name == d.main.Options.LogInterface {
+			c.tables.PF.LogInterface = id
+		}
+	}
+	return nil
+}
+
+// limits are those that hold.
+func (d *pfConfig) limits() [pf.LimitCount]uint32 {
+	limits := pf.DefaultLimits()
+	for i, l := range d.main.Options.Limits {
+		if l.Given {
+			limits[i] = l.Value
+		}
+	}
+	return limits
+}
+
+// pfPorts returns the ports of a configuration as rules name them.
+func pfPorts(b *datapath.Bridge, c *datapath.Config) (names map[uint32]string, ports []pf.CompilePort, err error) {
+	devices, err := links()
+	if err != nil {
+		return nil, nil, err
+	}
+	groups := linkGroups()
+	names = map[uint32]string{}
+	for _, p := range datapath.Ports(c) {
+		if p.Flags&datapath.PortSpan != 0 {
+			continue // no packet passes by it
+		}
+		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices)}
+		if l := devices[int(p.Ifindex)]; l != nil && p.Flags&datapath.PortHost == 0 {
+			if name := groups[l.Attrs().Group]; name != "" {
+				port.Groups = append(port.Groups, name)
+			}
+		}
+		names[p.Id] = port.Name
+		ports = append(ports, port)
+	}
+	return names, ports, nil
+}
+
+// compile makes the rules what the datapath looks up, with numbers for the tables
+// that they name.
+func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
+	if err := d.settleTables(); err != nil {
+		return nil, err
+	}
+	return pf.Compile(pf.Input{
+		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles,
+		Table: func(anchor, name string) (int, error) {
+			t, err := d.meant(anchor, name)
+			if err != nil {
+				return 0, err
+			}
+			return t.Number, nil
+		},
+		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, nil) },
+	})
+}
+
+// settleTables counts the rules that name tables, also those of anchors that
+// nobody calls, makes the tables that are only named, and drops those that
+// nobody needs.
+func (d *pfConfig) settleTables() error {
+	d.uses = map[*pfStoredTable]*pfUses{}
+	all := d.rulesets()
+	for _, path := range slices.Sorted(maps.Keys(all)) {
+		for _, name := range namedTables(all[path]) {
+			t, err := d.meant(path, name)
+			if err != nil {
+				return err
+			}
+			if d.uses[t] == nil {
+				d.uses[t] = &pfUses{}
+			}
+			d.uses[t].rules++
+			d.uses[t].anchors = d.uses[t].anchors || path != ""
+		}
+	}
+	for _, t := range slices.Clone(d.Tables) {
+		if !t.Persist && d.uses[t] == nil {
+			d.drop(t)
+		}
+	}
+	return nil
+}
+
+// namedTables returns the names of tables in the rules of a ruleset, as often
+// as they are there; those between braces are other rulesets'.
+func namedTables(set *pf.Ruleset) (names []string) {
+	host := func(h pf.Host) {
+		if h.Kind == pf.InTable {
+			names = append(names, h.Name)
+		}
+	}
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		host(r.From.Host)
+		host(r.To.Host)
+		if r.StateOpts.Overload != "" {
+			names = append(names, r.StateOpts.Overload)
+		}
+	}
+	for i := range set.Ether {
+		host(set.Ether[i].L3From)
+		host(set.Ether[i].L3To)
+	}
+	return names
+}
+
+// meant returns the table that a rule of an anchor names: the anchor's own, or
+// the main ruleset's, which is made if there is none.
+func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
+	if t := d.find(anchor, name); t != nil {
+		return t, nil
+	}
+	if t := d.find("", name); t != nil {
+		return t, nil
+	}
+	return d.newTable("", name)
+}
+
+// find returns a table, nil if there is none.
+func (d *pfConfig) find(anchor, name string) *pfStoredTable {
+	for _, t := range d.Tables {
+		if t.Anchor == anchor && t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// newTable makes a table that has a number of its own.
+func (d *pfConfig) newTable(anchor, name string) (*pfStoredTable, error) {
+	t := &pfStoredTable{Anchor: anchor, Name: name, Cleared: time.Now().Unix()}
+	if err := d.number(t); err != nil {
+		return nil, err
+	}
+	d.Tables = append(d.Tables, t)
+	return t, nil
+}
+
+// number gives a table a number that no other has, and that none had before the
+// change if there is one.
+func (d *pfConfig) number(t *pfStoredTable) error {
+	used := d.freed
+	for _, other := range d.Tables {
+		if other != t {
+			used |= 1 << other.Number
+		}
+	}
+	for n := range pf.MaxTables {
+		if used&(1<<n) == 0 {
+			t.Number = n
+			return nil
+		}
+	}
+	for n := range pf.MaxTables {
+		if d.freed&(1<<n) != 0 {
+			d.freed &^= 1 << n
+			t.Number = n
+			d.fill = append(d.fill, datapath.TableFill{Table: n}) // it had others
+			return nil
+		}
+	}
+	return fmt.Errorf("table <%s>: one table more than the %d that a bridge can have", t.Name, pf.MaxTables)
+}
+
+// drop removes a table.
+func (d *pfConfig) drop(t *pfStoredTable) {
+	d.Tables = slices.DeleteFunc(d.Tables, func(other *pfStoredTable) bool { return other == t })
+	d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
+	d.freed |= 1 << t.Number
+}
+
+// define makes a table what a file says that it is.
+func (d *pfConfig) define(anchor string, def *pf.Table) error {
+	t := d.find(anchor, def.Name)
+	var err error
+	switch {
+	case t == nil:
+		t, err = d.newTable(anchor, def.Name)
+	case def.Given:
+		// with another number: what it has now stays until the new rules are there
+		old := t.Number
+		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == old })
+		d.freed |= 1 << old
+		err = d.number(t)
+	}
+	if err != nil {
+		return err
+	}
+	t.Defined, t.Const, t.Persist, t.Counters = true, def.Const, def.Persist, def.Counters
+	if def.Given {
+		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
+		d.fill = append(d.fill, datapath.TableFill{Table: t.Number, Entries: def.Entries})
+		t.Cleared = time.Now().Unix()
+	}
+	return nil
+}
+
+// take makes a ruleset that of the anchor at path, "" for the main one: its
+// tables, what it loads into anchors, and its rules.
+func (d *pfConfig) take(path string, set *pf.Ruleset) error {
+	if err := d.takeTables(path, set); err != nil {
+		return err
+	}
+	if err := d.takeLoads(path, set); err != nil {
+		return err
+	}
+	plain := bare(set)
+	// what is between braces takes the place of what was loaded there
+	eachBody(path, plain, func(path string, _ *pf.Ruleset) {
+		delete(d.Anchors, path)
+		delete(d.anchors, path)
+	})
+	if path != "" {
+		plain.Options = pf.Options{}
+	}
+	text := plain.String()
+	if _, err := pfParse(text); err != nil {
+		return err // before it is needed and nothing can be done
+	}
+	if path == "" {
+		d.Main, d.main = text, plain
+	} else {
+		d.Anchors[path], d.anchors[path] = text, plain
+	}
+	d.other = true
+	return nil
+}
+
+// takeLoads takes what a ruleset loads into anchors.
+func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
+	for _, load := range set.Loads {
+		if err := d.take(pf.AnchorPath(path, load.Name), load.Ruleset); err != nil {
+			return err
+		}
+	}
+	for i := range set.Rules {
+		if r := &set.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			if err := d.takeLoads(pf.BodyPath(path, i, r), r.Anchor.Body); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// takeTables takes the tables of a ruleset and of the anchors between its
+// braces. Those that it had before and does not define any more go, unless
+// they persist or rules name them.
+func (d *pfConfig) takeTables(path string, set *pf.Ruleset) error {
+	for i := range set.Tables {
+		if err := d.define(path, &set.Tables[i]); err != nil {
+			return err
+		}
+	}
+	var err error
+	eachBody(path, set, func(at string, body *pf.Ruleset) {
+		for i := range body.Tables {
+			if err == nil {
+				err = d.define(at, &body.Tables[i])
+			}
+		}
+	})
+	return err
+}
+
+// eachBody calls f for the anchors between braces of the ruleset at path.
+func eachBody(path string, set *pf.Ruleset, f func(path string, body *pf.Ruleset)) {
+	for i := range set.Rules {
+		if r := &set.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			at := pf.BodyPath(path, i, r)
+			f(at, r.Anchor.Body)
+			eachBody(at, r.Anchor.Body, f)
+		}
+	}
+}
+
+// bare returns a ruleset without tables and what it loads, which are kept
+// beside it.
+func bare(set *pf.Ruleset) *pf.Ruleset {
+	plain := *set
+	plain.Tables, plain.Loads = nil, nil
+	plain.Rules = slices.Clone(set.Rules)
+	for i := range plain.Rules {
+		if r := &plain.Rules[i]; r.Anchor != nil && r.Anchor.Body != nil {
+			r.Anchor = &pf.Anchor{Name: r.Anchor.Name, Body: bare(r.Anchor.Body)}
+		}
+	}
+	return &plain
+}
+
+// LoadPF loads a file into pf of a bridge: whole or not at all. It returns the
+// ruleset that it read. What is wrong with the text is in an error that is a
+// [pf.ErrorList]. With o.Check nothing is loaded, and the bridge may be "".
+func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
+	what := "load " + o.Name + " into pf"
+	if bridge != "" {
+		what += " of " + bridge
+	}
+	if err := checkAnchor(o.Anchor); err != nil {
+		return nil, nil, err
+	}
+	err = inside(s.ns, func() (err error) {
+		hosts := o.Source.Lookup
+		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
+		set, err = pf.Parse(o.Name, o.Text, o.Source)
+		return err
+	})
+	if err != nil {
+		if bad := pf.ErrorList(nil); errors.As(err, &bad) {
+			return nil, nil, err
+		}
+		return nil, nil, failed(what, err)
+	}
+	path := strings.Trim(o.Anchor, "/")
+	plan := func(d *pfConfig) error {
+		if o.TablesOnly {
+			return d.takeTables(path, set)
+		}
+		return d.take(path, set)
+	}
+	if o.Check {
+		err := inside(s.ns, func() error {
+			d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
+			if err := plan(d); err != nil {
+				return err
+			}
+			_, err := d.compile(nil, nil)
+			return err
+		})
+		if err != nil {
+			return nil, nil, refused(what, err.Error(), "nothing was changed")
+		}
+		return set, nil, nil
+	}
+	err = s.changePF(what, bridge, func(c *change, d *pfConfig) error {
+		if err := plan(d); err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		if !o.TablesOnly && !d.Stay {
+			d.enabled = true
+		}
+		return nil
+	})
+	return set, nil, err
+}
+
+// checkAnchor says whether rules can be loaded into an anchor of the name.
+func checkAnchor(name string) error {
+	switch {
+	case strings.Contains(name, "*"):
+		return usagef("anchor "+name, "it stands for several; name one")
+	case strings.HasPrefix(strings.TrimLeft(name, "/"), "_") || strings.Contains(name, "/_"):
+		return usagef("anchor "+name, "names that begin with _ are for anchors without a name; give another")
+	case len(name) > 1023:
+		return usagef("anchor "+name[:32]+"...", "its name is longer than 1023 bytes")
+	case slices.Contains(strings.Split(strings.Trim(name, "/"), "/"), "") && strings.Trim(name, "/") != "":
+		return usagef("anchor "+name, "it has an empty name in it")
+	}
+	return nil
+}
+
+// EnablePF has pf judge the frames of a bridge, or pass them all.
+func (s *Switch) EnablePF(bridge string, on bool) error {
+	what := "disable pf of " + bridge
+	if on {
+		what = "enable pf of " + bridge
+	}
+	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+		switch {
+		case on && d.enabled:
+			return refused(what, "pf already enabled", "see 'bascule pfctl -b "+bridge+" -si'")
+		case !on && !d.enabled:
+			return refused(what, "pf not enabled", "see 'bascule pfctl -b "+bridge+" -si'")
+		}
+		d.enabled, d.Stay = on, !on
+		return nil
+	})
+}
+
+// SetPFDebug sets the level that -s info shows; nothing else depends on it.
+func (s *Switch) SetPFDebug(bridge, level string) error {
+	return s.changePF("set the debug level of pf of "+bridge, bridge, func(_ *change, d *pfConfig) error {
+		d.Debug = level
+		return nil
+	})
+}
+
+// FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info,
+// Tables or Reset, and returns how many there were where that is counted. Rules
+// and tables are those of an anchor, "" for the main ruleset.
+func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
+	what := "flush " + which + " of pf of " + bridge
+	path := strings.Trim(anchor, "/")
+	if err := checkAnchor(path); err != nil {
+		return 0, err
+	}
+	change := func(plan func(*pfConfig) error) error {
+		err := s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+			if !d.loaded {
+				return errNothing
+			}
+			return plan(d)
+		})
+		if errors.Is(err, errNothing) {
+			return nil
+		}
+		return err
+	}
+	switch which {
+	case "rules":
+		err = change(func(d *pfConfig) error {
+			if path != "" {
+				return d.emptyAnchor(what, path)
+			}
+			// options and ether rules stay
+			return d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil })
+		})
+	case "ether":
+		err = change(func(d *pfConfig) error { return d.replaceMain(func(set *pf.Ruleset) { set.Ether = nil }) })
+	case "Reset":
+		err = change(func(d *pfConfig) error {
+			d.Debug = ""
+			// the last of a pf that is off gives its memory back
+			d.removed = !d.enabled && len(d.main.Rules)+len(d.main.Ether)+len(d.Anchors)+len(d.Tables) == 0
+			return d.replaceMain(func(set *pf.Ruleset) { set.Options = pf.Options{} })
+		})
+	case "Tables":
+		err = change(func(d *pfConfig) error {
+			for _, t := range slices.Clone(d.Tables) {
+				if t.Anchor == path && t.Defined {
+					d.drop(t)
+					n++
+				}
+			}
+			return nil
+		})
+	default:
+		err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+			if !b.PFLoaded() {
+				return nil
+			}
+			switch which {
+			case "states":
+				n, err = b.FlushStates()
+			case "Sources":
+				n, err = b.KillSources(func(*datapath.SourceNode) bool { return true })
+			case "info":
+				err = b.ZeroPFCounters()
+			default:
+				err = usagef("-F "+which, "no such modifier")
+			}
+			return err
+		})
+	}
+	return n, err
+}
+
+// errNothing says that there is nothing to change.
+var errNothing = errors.New("nothing to change")
+
+// replaceMain gives pf another main ruleset.
+func (d *pfConfig) replaceMain(edit func(*pf.Ruleset)) error {
+	set := *d.main
+	edit(&set)
+	d.main, d.Main, d.other = &set, set.String(), true
+	return nil
+}
+
+// emptyAnchor takes the rules out of an anchor.
+func (d *pfConfig) emptyAnchor(what, path string) error {
+	if _, ok := d.ruleset(path); !ok {
+		return refused(what, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
+	}
+	delete(d.Anchors, path)
+	delete(d.anchors, path)
+	if _, ok := d.ruleset(path); ok { // between braces in another
+		d.Anchors[path], d.anchors[path] = "", &pf.Ruleset{}
+	}
+	d.other = true
+	return nil
+}
+
+// rulesets returns all rulesets by path: what was loaded, and what is between
+// braces where nothing was. Anchors that are only called are there, empty.
+func (d *pfConfig) rulesets() map[string]*pf.Ruleset {
+	all := map[string]*pf.Ruleset{"": d.main}
+	maps.Copy(all, d.anchors)
+	for path, set := range maps.Clone(all) {
+		d.below(path, set, all)
+	}
+	return all
+}
+
+func (d *pfConfig) below(path string, set *pf.Ruleset, all map[string]*pf.Ruleset) {
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		if r.Anchor == nil || strings.HasSuffix(r.Anchor.Name, "*") {
+			continue
+		}
+		at := pf.BodyPath(path, i, r)
+		if _, ok := all[at]; ok {
+			continue
+		}
+		all[at] = &pf.Ruleset{}
+		if r.Anchor.Body != nil {
+			all[at] = r.Anchor.Body
+			d.below(at, r.Anchor.Body, all)
+		}
+	}
+}
+
+// ruleset returns the ruleset at a path.
+func (d *pfConfig) ruleset(path string) (*pf.Ruleset, bool) {
+	set, ok := d.rulesets()[path]
+	return set, ok
+}

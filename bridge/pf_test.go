@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"bascule/pf"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// pfFiles are files that rules of tests refer to.
+var pfFiles = map[string]string{
+	"night": "table <home> { 10.9.0.0/16 }\npass in from <home>\nblock in from <bad>\n",
+	"list":  "10.7.0.1\n10.7.0.2\n",
+}
+
+// loadPF parses a file and takes it for an anchor, as LoadPF does.
+func loadPF(t *testing.T, d *pfConfig, path, text string) {
+	t.Helper()
+	set, err := pf.Parse("test", []byte(text), pf.Source{Open: func(name string) ([]byte, error) { return []byte(pfFiles[name]), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.take(path, set); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.compile([]pf.CompilePort{{Slot: 1, Name: "p1"}, {Slot: 2, Name: "p2"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func noPF() *pfConfig {
+	return &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
+}
+
+// tables describes the tables: those that a file defines with a plus, those
+// that persist with a P, the contents that they are given.
+func (d *pfConfig) tables() []string {
+	var list []string
+	for _, t := range d.Tables {
+		s := t.Name
+		if t.Anchor != "" {
+			s = t.Anchor + "/" + s
+		}
+		if t.Defined {
+			s += "+"
+		}
+		if t.Persist {
+			s += "P"
+		}
+		for _, f := range d.fill {
+			if f.Table == t.Number {
+				s += fmt.Sprint(f.Entries)
+			}
+		}
+		list = append(list, s)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestPFTables wants the tables that pf has after files were loaded one after
+// the other, and no number twice.
+func TestPFTables(t *testing.T) {
+	type file struct{ anchor, text string }
+	for _, test := range []struct {
+		name  string
+		files []file
+		want  []string
+	}{
+		{"persist", []file{{"", "table <a> persist\ntable <b> { 10.0.0.1 }\npass\n"}}, []string{"a+P"}},
+		{"used", []file{{"", "table <a> { 10.0.0.1 !10.0.0.2 }\npass from <a>\n"}}, []string{"a+[10.0.0.1 !10.0.0.2]"}},
+		{"file", []file{{"", `table <a> file "list"` + "\npass from <a>\n"}}, []string{"a+[10.7.0.1 10.7.0.2]"}},
+		{"named alone", []file{{"", "pass from <a>\n"}}, []string{"a"}},
+		{"overload", []file{{"", "pass keep state (max-src-conn 3, overload <bad>)\n"}}, []string{"bad"}},
+		{"not any more", []file{{"", "table <a> { 10.0.0.1 }\npass from <a>\n"}, {"", "pass\n"}}, nil},
+		{"persists", []file{{"", "table <a> persist\n"}, {"", "pass\n"}}, []string{"a+P"}},
+		{"other contents", []file{{"", "table <a> persist { 10.0.0.1 }\n"}, {"", "table <a> persist { 10.0.0.2 }\n"}}, []string{"a+P[10.0.0.2]"}},
+		{"in an anchor", []file{{"", "table <a> persist\n"}, {"x", "table <a> { 10.0.0.3 }\npass from <a>\n"}, {"", "anchor x\n"}}, []string{"a+P", "x/a+[10.0.0.3]"}},
+		{"the main one's", []file{{"", "table <a> persist\nanchor x\n"}, {"x", "pass from <a>\n"}}, []string{"a+P"}},
+		{"between braces", []file{{"", "anchor x {\n table <a> { 10.0.0.1 }\n pass from <a>\n}\n"}}, []string{"x/a+[10.0.0.1]"}},
+		{"load anchor", []file{{"", "table <bad> persist\nanchor night\n" + `load anchor night from "night"` + "\n"}}, []string{"bad+P", "night/home+[10.9.0.0/16]"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := noPF()
+			for _, f := range test.files {
+				loadPF(t, d, f.anchor, f.text)
+			}
+			if diff := cmp.Diff(test.want, d.tables()); diff != "" {
+				t.Error(diff)
+			}
+			numbers := map[int]bool{}
+			for _, table := range d.Tables {
+				if numbers[table.Number] {
+					t.Errorf("number %d twice", table.Number)
+				}
+				numbers[table.Number] = true
+				if d.freed&(1<<table.Number) != 0 {
+					t.Errorf("number %d of %s is said to be free", table.Number, table.Name)
+				}
+			}
+		})
+	}
+}
+
+// TestPFTableNumbers wants a table whose contents are set to have a number that
+// the rules before did not use, and others to keep theirs.
+func TestPFTableNumbers(t *testing.T) {
+	d := noPF()
+	loadPF(t, d, "", "table <given> persist { 10.0.0.1 }\ntable <kept> persist\npass from <kept>\n")
+	given, kept := d.find("", "given").Number, d.find("", "kept").Number
+	d.fill, d.freed = nil, 0 // it has been loaded
+	loadPF(t, d, "", "table <given> persist { 10.0.0.2 }\ntable <kept> persist\npass from <kept>\n")
+	if n := d.find("", "given").Number; n == given || d.freed != 1<<given {
+		t.Errorf("given: %d after %d, free %b", n, given, d.freed)
+	}
+	if n := d.find("", "kept").Number; n != kept || len(d.fill) != 1 {
+		t.Errorf("kept: %d after %d, filled %v", n, kept, d.fill)
+	}
+	// when all numbers are taken a table is filled where it is
+	text := ""
+	for i := range pf.MaxTables {
+		text += fmt.Sprintf("table <t%d> persist { 10.0.0.1 }\n", i)
+	}
+	d = noPF()
+	loadPF(t, d, "", text)
+	d.fill, d.freed = nil, 0
+	loadPF(t, d, "", text)
+	if d.freed != 0 || len(d.Tables) != pf.MaxTables {
+		t.Errorf("free %b of %d tables", d.freed, len(d.Tables))
+	}
+	for _, table := range d.Tables {
+		n := 0
+		for _, f := range d.fill {
+			if f.Table == table.Number {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("table %s is filled %d times", table.Name, n)
+		}
+	}
+}
+
+// TestPFAnchors wants what was loaded into an anchor to stay when others are
+// loaded, and rules between braces to take its place.
+func TestPFAnchors(t *testing.T) {
+	paths := func(d *pfConfig) string {
+		var list []string
+		for _, path := range slices.Sorted(maps.Keys(d.rulesets())) {
+			list = append(list, fmt.Sprintf("%s:%d", path, len(d.rulesets()[path].Rules)))
+		}
+		return strings.Join(list, " ")
+	}
+	d := noPF()
+	for _, step := range []struct{ anchor, text, want string }{
+		{"", "anchor x\npass\n", ":2 x:0"},
+		{"x", "block\nblock\n", ":2 x:2"},
+		{"", "anchor x\n", ":1 x:2"},
+		{"x/y", "block\n", ":1 x:2 x/y:1"},
+		{"", "anchor x {\n pass\n anchor y\n}\n", ":1 x:2 x/y:1"},
+		{"x", "block\nblock\nblock\n", ":1 x:3 x/y:1"},
+		{"", "anchor {\n pass\n}\n" + `load anchor night from "night"` + "\n", ":1 _0:1 night:2 x:3 x/y:1"},
+	} {
+		loadPF(t, d, step.anchor, step.text)
+		if got := paths(d); got != step.want {
+			t.Errorf("after %q into %q: %s, want %s", step.text, step.anchor, got, step.want)
+		}
+	}
+	if err := d.emptyAnchor("test", "x"); err != nil || paths(d) != ":1 _0:1 night:2 x/y:1" {
+		t.Errorf("flushed: %s, %v", paths(d), err)
+	}
+	if err := d.emptyAnchor("test", "nowhere"); err == nil {
+		t.Error("an anchor that is not there was flushed")
+	}
+	if strings.Contains(d.Main, "load") || strings.Contains(d.Anchors["night"], "table") {
+		t.Errorf("kept as text: %q, %q", d.Main, d.Anchors)
+	}
+}
+
+// TestCheckAnchor wants names refused that no anchor can have.
+func TestCheckAnchor(t *testing.T) {
+	for _, name := range []string{"*", "a/*", "_1", "a/_1", "a//b", strings.Repeat("x", 1024)} {
+		if checkAnchor(name) == nil {
+			t.Errorf("%q is taken", name)
+		}
+	}
+	for _, name := range []string{"", "a", "a/b", "/a/", "authpf/smith(1234)"} {
+		if err := checkAnchor(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"net/netip"
+	"time"
+
+	"bascule/pf"
+)
+
+// PFLoad says what is loaded into pf.
+type PFLoad struct {
+	Name   string // of the file, for errors
+	Text   []byte
+	Source pf.Source // its Lookup is used for names that no interface has
+	Anchor string    // path of the anchor that the rules are for; "" is the main ruleset
+	Check  bool      // only see whether it could be loaded
+
+	TablesOnly bool // leave rules and options as they are
+}
+
+// PFInfo is what there is to know about pf of a bridge.
+type PFInfo struct {
+	Bridge   string
+	Enabled  bool
+	For      time.Duration // since when it is enabled or disabled; 0 if it never was
+	Debug    string        // name of a level of syslog(3)
+	HostID   uint32
+	Checksum [16]byte // of the main ruleset's rules
+
+	States   uint64 // there are
+	HalfOpen uint64 // of TCP, without an answer
+	Sources  uint64 // that are tracked
+
+	// StateTable, Counters and LimitCounters are in the order of pfctl(8).
+	StateTable, Counters, LimitCounters []PFCounter
+
+	Timeouts [pf.TimeoutCount]uint32 // seconds; of the adaptive ones, states
+	Limits   [pf.LimitCount]uint32
+	Log      *PFPort // the port of set loginterface, nil if there is none
+	Ports    []PFPort
+}
+
+// PFCounter is something that pf counts.
+type PFCounter struct {
+	Name  string // as pfctl(8) calls it
+	Count uint64
+}
+
+// PFPort is a port, as pf sees it.
+type PFPort struct {
+	Name  string
+	Group bool // it is the name of several ports
+	Skip  bool // pf is not asked there
+	// Packets and Bytes by family (IPv4, IPv6), direction (in, out) and what
+	// became of them (passed, blocked); counted for the port of set
+	// loginterface.
+	Packets, Bytes [2][2][2]uint64
+}
+
+// PFRules are the rules of the main ruleset or of an anchor.
+type PFRules struct {
+	Path    string      // of the anchor, "" of the main ruleset
+	Set     *pf.Ruleset // without its tables
+	Anchors map[string]*pf.Ruleset
+	Counts  map[*pf.Rule]PFCounts // of all rules, also of anchors
+}
+
+// PFCounts are what packets and states a rule has had.
+type PFCounts struct {
+	Evaluations    uint64    // packets that it matched
+	Packets, Bytes [2]uint64 // in, out
+	Created        uint64    // states
+	States         uint64    // there are
+}
+
+// PFAddress is an address and a port, 0 where the protocol has none.
+type PFAddress struct {
+	Addr netip.Addr
+	Port uint16
+}
+
+// PFPeer is one side of a state.
+type PFPeer struct {
+	PFAddress
+	State          string // ESTABLISHED, MULTIPLE; of ICMP a number
+	Packets, Bytes uint64 // that it has sent
+	// of TCP: the highest sequence number that it sent, and may send, and what
+	// is added to its numbers; its window scale, -1 if that is not known
+	Low, High, Diff uint32
+	Scale           int
+}
+
+// PFState is a connection that pf knows.
+type PFState struct {
+	ID       uint64 // names the state while it is there
+	Port     string // that it holds at, "" for all
+	Proto    uint8
+	VLAN     uint16
+	Src, Dst PFPeer // Src is who began
+	Age      time.Duration
+	Expires  time.Duration // 0 if it is over
+	Rule     int           // that made it, of its anchor, -1 if that is no more
+	Anchor   string
+	Label    string // of the rule
+	In, Out  string // ports
+	Sloppy   bool
+	Tracked  bool // its source is tracked
+}
+
+// PFSource is a source that is tracked.
+type PFSource struct {
+	Addr        netip.Addr
+	VLAN        uint16
+	States      uint32
+	Connections uint32
+	Rate        float64       // connections in RateTime
+	RateTime    time.Duration // of max-src-conn-rate
+	Age         time.Duration
+	Expires     time.Duration
+	Rule        int // of source-track rule, else -1
+	Anchor      string
+}
+
+// PFTable is a table of addresses.
+type PFTable struct {
+	Anchor    string
+	Name      string
+	Const     bool
+	Persist   bool
+	Counters  bool
+	Addresses int
+	Rules     int       // that refer to it
+	InAnchors bool      // some of them are in anchors
+	Cleared   time.Time // since when it is as it is, or its counters count
+}
+
+// PFTableEntry is an address or network of a table.
+type PFTableEntry struct {
+	pf.TableEntry
+	Cleared time.Time
+}
+
+// PFTableAction is what is done to a table.
+type PFTableAction int
+
+// The actions of ChangePFTable.
+const (
+	AddPFEntries PFTableAction = iota
+	DeletePFEntries
+	ReplacePFEntries
+	TestPFEntries
+)
+
+// PFTableChange is what was done to a table. Marks has a letter for each
+// entry, as pfctl(8) prints them: A added, C changed, D deleted, M matches, X
+// duplicate, Y conflicts; a blank where nothing was done.
+type PFTableChange struct {
+	Created                 bool // the table
+	Added, Deleted, Changed int
+	Matched                 int
+	Entries                 []pf.TableEntry
+	Marks                   []byte
+}
+
+// PFKill chooses states or sources. Each field narrows the choice.
+type PFKill struct {
+	From, To []netip.Prefix // who began, and whom they asked; nil is any
+	Label    *string        // of the rule that made them
+	ID       uint64         // 0 is any
+	Key      *PFKey
+	Port     string // "" is any
+}
+
+// PFKey is a state as one may name it: protocol, and who talks to whom.
+type PFKey struct {
+	Proto    uint8
+	Src, Dst PFAddress
+}
+
+// PFLogged is a packet in the log of pf.
+type PFLogged struct {
+	Time   time.Time
+	Port   string
+	Number int    // of pflogN
+	Rule   int    // -1 for none
+	Anchor string // that the rule is in
+	Action string // pass, block or match
+	Reason string // as pf names it: match, fragment, short, ...
+	Out    bool
+	Family pf.Family
+	Length int    // of the IP packet
+	Data   []byte // its beginning
+}

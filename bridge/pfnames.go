@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// pfAddresses returns what the name of an interface stands for in a rule: the
+// addresses of the device, or of all devices of the group, changed as the modes
+// say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is every
+// device. Of a host port it is the host's end, which has the port's name. What
+// is no interface is asked of hosts, which may be nil.
+func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Prefix
+	found := false
+	for _, index := range sortedKeys(devices) {
+		l := devices[index]
+		device := l.Attrs().Name
+		if isSwitchEnd(l) || device != name && name != "self" && pf.GroupName(device) != name {
+			continue
+		}
+		found = true
+		more, err := deviceAddresses(l, modes)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
+	}
+	switch {
+	case found:
+		return list, nil
+	case hosts == nil:
+		return nil, errors.New("there is no such interface")
+	}
+	return hosts(name, modes)
+}
+
+func sortedKeys[V any](m map[int]V) []int {
+	keys := make([]int, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	has := func(mode string) bool { return slices.Contains(modes, mode) }
+	first := map[bool]bool{} // by family
+	var list []netip.Prefix
+	add := func(ip net.IP, bits int) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			a = a.Unmap()
+			if bits < 0 {
+				bits = a.BitLen()
+			}
+			list = append(list, netip.PrefixFrom(a, bits).Masked())
+		}
+	}
+	for _, a := range addrs {
+		is4 := a.IP.To4() != nil
+		if has("0") && (first[is4] || !is4 && a.Scope == unix.RT_SCOPE_LINK) {
+			continue
+		}
+		first[is4] = true
+		switch {
+		case has("network"):
+			bits, _ := a.Mask.Size()
+			add(a.IP, bits)
+		case has("broadcast"):
+			if a.Broadcast != nil {
+				add(a.Broadcast, -1)
+			}
+		case has("peer"):
+			if a.Peer != nil && a.Peer.IP != nil && !a.Peer.IP.Equal(a.IP) {
+				add(a.Peer.IP, -1)
+			}
+		default:
+			add(a.IP, -1)
+		}
+	}
+	return list, nil
+}
+
+// linkGroups returns the names of groups of interfaces by number, from where
+// ip-link(8) has them.
+func linkGroups() map[uint32]string {
+	groups := map[uint32]string{}
+	for _, path := range []string{"/usr/share/iproute2/group", "/etc/iproute2/group"} {
+		f, err := os.Open(path)
+		if err != nil {
+			continue // there are none
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			line, _, _ := strings.Cut(lines.Text(), "#")
+			words := strings.Fields(line)
+			if len(words) < 2 {
+				continue
+			}
+			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is every interface's
+				groups[uint32(n)] = words[1]
+			}
+		}
+		f.Close()
+	}
+	return groups
+}

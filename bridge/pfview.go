@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"crypto/md5"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// pfView is pf of a bridge as it is looked at: with the rules by number.
+type pfView struct {
+	*pfConfig
+	b     *datapath.Bridge
+	names map[uint32]string // of ports by id
+	rules []pf.RuleRef      // by the datapath's number
+}
+
+// viewPF runs f with pf of a bridge.
+func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
+	return s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		d, err := readPF(b)
+		if err != nil {
+			return err
+		}
+		v := &pfView{pfConfig: d, b: b}
+		var ports []pf.CompilePort
+		if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
+			return err
+		}
+		if d.loaded {
+			program, err := d.compile(ports, nil)
+			if err != nil {
+				return err
+			}
+			v.rules = program.Source
+		}
+		return f(v)
+	})
+}
+
+// rule returns the rule of a number, nil if there is none.
+func (v *pfView) rule(n int) *pf.RuleRef {
+	if n < 0 || n >= len(v.rules) {
+		return nil
+	}
+	return &v.rules[n]
+}
+
+// PF returns what there is to know about pf of a bridge.
+func (s *Switch) PF(bridge string) (info PFInfo, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		info = PFInfo{Bridge: bridge, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: pf.DefaultTimeouts()}
+		if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
+			info.HostID = uint32(id)
+		}
+		rules := pf.Ruleset{Rules: v.main.Rules}
+		info.Checksum = md5.Sum([]byte(rules.String()))
+		for _, id := range slices.Sorted(maps.Keys(v.names)) {
+			info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id])})
+		}
+		slices.SortFunc(info.Ports, func(a, b PFPort) int { return cmp.Compare(a.Name, b.Name) })
+		var counters datapath.PFCounters
+		if v.loaded {
+			now, err := v.b.PFInfo()
+			if err != nil {
+				return err
+			}
+			info.Enabled, info.For, info.Timeouts = now.Enabled, now.Since, now.Timeouts
+			info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
+			if counters, err = v.b.PFCounters(); err != nil {
+				return err
+			}
+			err = v.b.EachState(func(st *datapath.State) bool {
+				if st.Proto == protoTCP && (st.From.State < tcpEstablished || st.To.State < tcpEstablished) {
+					info.HalfOpen++
+				}
+				return true
+			})
+			if err != nil {
+				return err
+			}
+		}
+		info.StateTable = named(&counters, pfStateCounters)
+		info.Counters = named(&counters, pfCounters)
+		info.LimitCounters = named(&counters, pfLimitCounters)
+		return nil
+	})
+	return info, err
+}
+
+const (
+	protoTCP    = 6
+	protoICMP   = 1
+	protoICMPv6 = 58
+
+	tcpEstablished = 4 // in datapath.TCPStates
+)
+
+// pfCounterName is what pfctl(8) calls a counter.
+type pfCounterName struct {
+	counter datapath.PFCounter
+	name    string
+}
+
+var (
+	pfStateCounters = []pfCounterName{
+		{datapath.PFSearches, "searches"}, {datapath.PFInserts, "inserts"}, {datapath.PFRemovals, "removals"},
+	}
+	pfCounters = []pfCounterName{
+		{datapath.PFMatch, "match"}, {datapath.PFBadOffset, "bad-offset"}, {datapath.PFFragment, "fragment"},
+		{datapath.PFShort, "short"}, {datapath.PFNormalize, "normalize"}, {datapath.PFMemory, "memory"},
+		{datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
+		{datapath.PFStateMismatch, "state-mismatch"}, {datapath.PFStateInsert, "state-insert"},
+		{datapath.PFStateLimit, "state-limit"}, {datapath.PFSrcLimit, "src-limit"}, {datapath.PFSynproxy, "synproxy"},
+	}
+	pfLimitCounters = []pfCounterName{
+		{datapath.PFMaxStates, "max states per rule"}, {datapath.PFMaxSrcStates, "max-src-states"},
+		{datapath.PFMaxSrcNodes, "max-src-nodes"}, {datapath.PFMaxSrcConn, "max-src-conn"},
+		{datapath.PFMaxSrcRate, "max-src-conn-rate"}, {datapath.PFOverload, "overload table insertion"},
+		{datapath.PFOverloadFlush, "overload flush states"}, {datapath.PFSynfloods, "synfloods detected"},
+	}
+)
+
+func named(counters *datapath.PFCounters, names []pfCounterName) (list []PFCounter) {
+	for _, n := range names {
+		list = append(list, PFCounter{n.name, counters[n.counter]})
+	}
+	return list
+}
+
+// skips says whether a port is one of `set skip on`.
+func (v *pfView) skips(port string) bool {
+	return slices.ContainsFunc(v.main.Options.Skip, func(on pf.Interface) bool {
+		return (on.Name == "any" || on.Name == port || on.Name == pf.GroupName(port)) != on.Not
+	})
+}
+
+// PFRules returns the rules of an anchor, "" for the main ruleset.
+func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
+	path := strings.Trim(anchor, "/")
+	err = s.viewPF(bridge, func(v *pfView) error {
+		set, ok := v.ruleset(path)
+		if !ok {
+			return refused("show pf of "+bridge, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
+		}
+		rules = PFRules{Path: path, Set: set, Anchors: v.rulesets(), Counts: map[*pf.Rule]PFCounts{}}
+		if !v.loaded {
+			return nil
+		}
+		stats, err := v.b.PFRuleStats()
+		if err != nil {
+			return err
+		}
+		for i, ref := range v.rules[:min(len(v.rules), len(stats))] {
+			n := rules.Counts[ref.Rule] // it may be called several times
+			n.Evaluations += stats[i].Evaluations
+			n.Created += stats[i].StatesCreated
+			n.States += uint64(stats[i].States)
+			for dir := range 2 {
+				n.Packets[dir] += stats[i].Packets[dir]
+				n.Bytes[dir] += stats[i].Bytes[dir]
+			}
+			rules.Counts[ref.Rule] = n
+		}
+		return nil
+	})
+	return rules, err
+}
+
+// Body returns the rules that a rule calls and their path, nil if it calls
+// none, or several by a pattern. The rule is the index'th of the anchor at path.
+func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, string) {
+	if rule.Anchor == nil {
+		return nil, ""
+	}
+	at := pf.BodyPath(path, index, rule)
+	return r.Anchors[at], at
+}
+
+// ZeroPF sets the counters of rules to zero.
+func (s *Switch) ZeroPF(bridge string) error {
+	return s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		if !b.PFLoaded() {
+			return nil
+		}
+		return b.ZeroPFRuleStats()
+	})
+}
+
+// PFAnchors returns the paths of the anchors right below one, or of all below
+// it, in the order of their names. Anchors without a name are left out.
+func (s *Switch) PFAnchors(bridge, anchor string, all bool) (list []string, err error) {
+	above := strings.Trim(anchor, "/")
+	err = s.viewPF(bridge, func(v *pfView) error {
+		found := map[string]bool{}
+		for path := range v.rulesets() {
+			rest := path
+			if above != "" {
+				var ok bool
+				if rest, ok = strings.CutPrefix(path, above+"/"); !ok {
+					continue
+				}
+			}
+			if rest == "" || strings.HasPrefix(rest, "_") || strings.Contains(rest, "/_") {
+				continue
+			}
+			for names := strings.Split(rest, "/"); len(names) > 0; names = names[:len(names)-1] {
+				if all || len(names) == 1 {
+					found[strings.TrimPrefix(above+"/"+strings.Join(names, "/"), "/")] = true
+				}
+			}
+		}
+		list = slices.Sorted(maps.Keys(found))
+		return nil
+	})
+	if list == nil {
+		list = []string{}
+	}
+	return list, err
+}
+
+// PFStates returns the states that k chooses, the latest last.
+func (s *Switch) PFStates(bridge string, k PFKill) (list []PFState, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		list = []PFState{}
+		if !v.loaded {
+			return nil
+		}
+		return v.b.EachState(func(st *datapath.State) bool {
+			if v.chooses(&k, st) {
+				list = append(list, v.state(st))
+			}
+			return true
+		})
+	})
+	slices.SortStableFunc(list, func(a, b PFState) int {
+		return cmp.Or(cmp.Compare(b.Age, a.Age), a.Src.Addr.Compare(b.Src.Addr), cmp.Compare(a.Src.Port, b.Src.Port), cmp.Compare(a.ID, b.ID))
+	})
+	return list, err
+}
+
+// maker is the number of the rule that made a state.
+func maker(st *datapath.State) int {
+	if st.Flags&datapath.StateOut != 0 || st.RuleIn < 0 {
+		return st.RuleOut
+	}
+	return st.RuleIn
+}
+
+func (v *pfView) state(st *datapath.State) PFState {
+	out := PFState{
+		ID: st.ID, Proto: st.Proto, VLAN: st.VLAN, Src: peer(st.Proto, &st.From), Dst: peer(st.Proto, &st.To),
+		Age: st.Age, Expires: st.Expires, Rule: -1, In: v.names[st.In], Out: v.names[st.Out],
+		Sloppy: st.Flags&datapath.StateSloppy != 0,
+	}
+	if st.Flags&datapath.StateIfBound != 0 {
+		out.Port = out.In
+		if st.Flags&datapath.StateOut != 0 {
+			out.Port = out.Out
+		}
+	}
+	if ref := v.rule(maker(st)); ref != nil {
+		out.Rule, out.Anchor, out.Label = ref.Index, ref.Anchor, ref.Rule.Label
+		out.Tracked = ref.Rule.StateOpts.SourceTrack != pf.NoSourceTrack
+	}
+	return out
+}
+
+func peer(proto uint8, p *datapath.StatePeer) PFPeer {
+	out := PFPeer{
+		PFAddress: PFAddress{p.Addr.Addr().Unmap(), p.Addr.Port()}, State: strconv.Itoa(int(p.State)),
+		Packets: p.Packets, Bytes: p.Bytes, Low: p.Lo, High: p.Hi, Diff: p.Diff, Scale: p.Scale,
+	}
+	names := datapath.OtherStates
+	switch proto {
+	case protoTCP:
+		names = datapath.TCPStates
+	case protoICMP, protoICMPv6:
+		names = nil // as in pfctl
+	}
+	if int(p.State) < len(names) {
+		out.State = strings.Replace(names[p.State], "PROXY_", "PROXY:", 1)
+	}
+	return out
+}
+
+// chooses says whether a state is one of those that are chosen.
+func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
+	from, to := PFAddress{st.From.Addr.Addr().Unmap(), st.From.Addr.Port()}, PFAddress{st.To.Addr.Addr().Unmap(), st.To.Addr.Port()}
+	switch {
+	case k.ID != 0 && k.ID != st.ID,
+		!contains(k.From, from.Addr), !contains(k.To, to.Addr),
+		k.Key != nil && *k.Key != (PFKey{st.Proto, from, to}):
+		return false
+	case k.Port != "" && !isPort(v.names[st.In], k.Port) && !isPort(v.names[st.Out], k.Port):
+		return false
+	case k.Label != nil:
+		ref := v.rule(maker(st))
+		return ref != nil && ref.Rule.Label == *k.Label
+	}
+	return true
+}
+
+func isPort(port, name string) bool { return port == name || pf.GroupName(port) == name }
+
+// contains says whether an address is in one of the networks, or there are
+// none.
+func contains(list []netip.Prefix, a netip.Addr) bool {
+	return list == nil || slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// KillPFStates removes the states that k chooses, and returns how many.
+func (s *Switch) KillPFStates(bridge string, k PFKill) (n int, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		if !v.loaded {
+			return nil
+		}
+		more, err := v.b.KillStates(func(st *datapath.State) bool { return v.chooses(&k, st) })
+		n += more // also when it is run again
+		return err
+	})
+	return n, err
+}
+
+// PFSources returns the sources that are tracked, by address.
+func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		list = []PFSource{}
+		if !v.loaded {
+			return nil
+		}
+		nodes, err := v.b.SourceNodes()
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			source := PFSource{
+				Addr: n.Addr.Unmap(), VLAN: n.VLAN, States: n.States, Connections: n.Connections, Rate: n.Rate,
+				Age: n.Age, Expires: n.Expires, Rule: -1,
+			}
+			if ref := v.rule(n.Rule); ref != nil {
+				source.Rule, source.Anchor = ref.Index, ref.Anchor
+				source.RateTime = time.Duration(ref.Rule.StateOpts.MaxSrcConnSecs) * time.Second
+			}
+			list = append(list, source)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// KillPFSources forgets the sources that k chooses, and returns how many; with
+// k.To, those that have a state with such a host.
+func (s *Switch) KillPFSources(bridge string, k PFKill) (n int, err error) {
+	err = s.viewPF(bridge, func(v *pfView) error {
+		if !v.loaded {
+			return nil
+		}
+		talks := map[netip.Addr]bool{}
+		if k.To != nil {
+			err := v.b.EachState(func(st *datapath.State) bool {
+				if contains(k.To, st.To.Addr.Addr().Unmap()) {
+					talks[st.From.Addr.Addr().Unmap()] = true
+				}
+				return true
+			})
+			if err != nil {
+				return err
+			}
+		}
+		more, err := v.b.KillSources(func(node *datapath.SourceNode) bool {
+			a := node.Addr.Unmap()
+			return contains(k.From, a) && (k.To == nil || talks[a])
+		})
+		n += more
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"bascule/bridge"
+	"bascule/pf"
+)
+
+// fakePF is pf of the bridges of a fakeFabric: rules that were loaded, and
+// states and counters that are always the same.
+type fakePF struct {
+	enabled bool
+	debug   string
+	set     *pf.Ruleset
+	anchors map[string]*pf.Ruleset
+	tables  map[string][]pf.TableEntry
+}
+
+func (f *fakeFabric) LoadPF(bridge string, o bridge.PFLoad) (*pf.Ruleset, []string, error) {
+	f.call("LoadPF %s %s anchor=%s check=%t tables=%t", bridge, o.Name, o.Anchor, o.Check, o.TablesOnly)
+	set, err := pf.Parse(o.Name, o.Text, o.Source)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case o.Check:
+	case o.Anchor == "":
+		f.pf.set, f.pf.enabled = set, true
+	default:
+		if f.pf.anchors == nil {
+			f.pf.anchors = map[string]*pf.Ruleset{}
+		}
+		f.pf.anchors[o.Anchor] = set
+	}
+	return set, nil, nil
+}
+
+func (f *fakeFabric) EnablePF(bridge string, on bool) error {
+	f.call("EnablePF %s %t", bridge, on)
+	if f.pf.enabled == on {
+		return fmt.Errorf("cannot change pf of %s: it is so already; see -si", bridge)
+	}
+	f.pf.enabled = on
+	return nil
+}
+
+func (f *fakeFabric) SetPFDebug(bridge, level string) error {
+	f.call("SetPFDebug %s %s", bridge, level)
+	f.pf.debug = level
+	return nil
+}
+
+func (f *fakeFabric) FlushPF(bridge, anchor, which string) (int, error) {
+	f.call("FlushPF %s %q %s", bridge, anchor, which)
+	return 2, nil
+}
+
+func (f *fakeFabric) ZeroPF(bridge string) error {
+	f.call("ZeroPF %s", bridge)
+	return nil
+}
+
+func (f *fakeFabric) PF(name string) (bridge.PFInfo, error) {
+	_, err := f.find(name)
+	return bridge.PFInfo{
+		Bridge: name, Enabled: f.pf.enabled, For: 62 * time.Second, Debug: "err", HostID: 0xfe, Checksum: [16]byte{1, 2, 3},
+		States: 3, HalfOpen: 1, Sources: 1,
+		StateTable:    []bridge.PFCounter{{Name: "searches", Count: 620}, {Name: "inserts", Count: 5}, {Name: "removals", Count: 2}},
+		Counters:      []bridge.PFCounter{{Name: "match", Count: 31}},
+		LimitCounters: []bridge.PFCounter{{Name: "max states per rule", Count: 4}},
+		Timeouts:      pf.DefaultTimeouts(), Limits: pf.DefaultLimits(),
+		Ports: []bridge.PFPort{{Name: "p1"}, {Name: "p2", Skip: true}},
+	}, err
+}
+
+func (f *fakeFabric) PFRules(name, anchor string) (bridge.PFRules, error) {
+	rules := bridge.PFRules{Path: anchor, Set: f.pf.set, Anchors: map[string]*pf.Ruleset{}, Counts: map[*pf.Rule]bridge.PFCounts{}}
+	if rules.Set == nil {
+		rules.Set = &pf.Ruleset{}
+	}
+	for path, set := range f.pf.anchors {
+		rules.Anchors[path] = set
+	}
+	var note func(path string, set *pf.Ruleset)
+	note = func(path string, set *pf.Ruleset) {
+		rules.Anchors[path] = set
+		for i := range set.Rules {
+			r := &set.Rules[i]
+			rules.Counts[r] = bridge.PFCounts{
+				Evaluations: 10, Packets: [2]uint64{3, 2}, Bytes: [2]uint64{300, 120}, Created: uint64(i + 1), States: 1,
+			}
+			if r.Anchor != nil && r.Anchor.Body != nil {
+				note(pf.BodyPath(path, i, r), r.Anchor.Body)
+			}
+		}
+	}
+	note("", rules.Set)
+	if anchor != "" {
+		if rules.Set = rules.Anchors[anchor]; rules.Set == nil {
+			return rules, fmt.Errorf("cannot show pf of %s: there is no anchor %s; see -s Anchors", name, anchor)
+		}
+	}
+	return rules, nil
+}
+
+func (f *fakeFabric) PFAnchors(_, anchor string, all bool) ([]string, error) {
+	f.call("PFAnchors %q %t", anchor, all)
+	if all {
+		return []string{"ftp", "ftp/a"}, nil
+	}
+	return []string{"ftp"}, nil
+}
+
+func (f *fakeFabric) PFStates(_ string, k bridge.PFKill) ([]bridge.PFState, error) {
+	f.call("PFStates port=%s", k.Port)
+	peer := func(addr string, port uint16, state string, packets, bytes uint64) bridge.PFPeer {
+		return bridge.PFPeer{
+			PFAddress: bridge.PFAddress{Addr: netip.MustParseAddr(addr), Port: port}, State: state,
+			Packets: packets, Bytes: bytes, Low: 100, High: 1100, Scale: 7,
+		}
+	}
+	return []bridge.PFState{
+		{
+			ID: 0x1a, Proto: 6, Src: peer("10.0.0.1", 51234, "ESTABLISHED", 10, 840), Dst: peer("10.0.0.2", 80, "ESTABLISHED", 8, 600),
+			Age: 5 * time.Second, Expires: 24 * time.Hour, Rule: 1, In: "p1", Out: "p2",
+		},
+		{
+			ID: 0x1b, Port: "p2", Proto: 17, VLAN: 10, Src: peer("2001:db8::1", 4000, "MULTIPLE", 1, 99), Dst: peer("2001:db8::2", 53, "SINGLE", 1, 120),
+			Age: 3661 * time.Second, Expires: 30 * time.Second, Rule: -1, Sloppy: true, Tracked: true,
+		},
+		{ID: 0x1c, Proto: 1, Src: peer("10.0.0.1", 7, "0", 1, 98), Dst: peer("10.0.0.2", 7, "0", 1, 98), Anchor: "ftp", Rule: 0},
+	}, nil
+}
+
+func (f *fakeFabric) KillPFStates(name string, k bridge.PFKill) (int, error) {
+	call := fmt.Sprintf("KillPFStates %s from=%v to=%v port=%s id=%x", name, k.From, k.To, k.Port, k.ID)
+	if k.Label != nil {
+		call += " label=" + *k.Label
+	}
+	if k.Key != nil {
+		call += fmt.Sprintf(" key=%v", *k.Key)
+	}
+	f.call("%s", call)
+	return 2, nil
+}
+
+func (f *fakeFabric) PFSources(string) ([]bridge.PFSource, error) {
+	return []bridge.PFSource{{
+		Addr: netip.MustParseAddr("10.0.0.1"), States: 1, Connections: 2, Rate: 0.5, RateTime: 10 * time.Second,
+		Age: 4 * time.Second, Rule: 3,
+	}}, nil
+}
+
+func (f *fakeFabric) KillPFSources(name string, k bridge.PFKill) (int, error) {
+	f.call("KillPFSources %s from=%v to=%v", name, k.From, k.To)
+	return 1, nil
+}
+
+func (f *fakeFabric) PFTables(string, string) (list []bridge.PFTable, err error) {
+	for name, entries := range f.pf.tables {
+		list = append(list, bridge.PFTable{Name: name, Persist: true, Addresses: len(entries), Rules: 2, Cleared: time.Unix(0, 0).UTC()})
+	}
+	slices.SortFunc(list, func(a, b bridge.PFTable) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func (f *fakeFabric) noTable(name string) error {
+	if _, ok := f.pf.tables[name]; !ok {
+		return fmt.Errorf("cannot use table %s: Table does not exist.; see -s Tables", name)
+	}
+	return nil
+}
+
+func (f *fakeFabric) PFTable(_, _, name string) (list []bridge.PFTableEntry, err error) {
+	for _, e := range f.pf.tables[name] {
+		list = append(list, bridge.PFTableEntry{TableEntry: e, Cleared: time.Unix(0, 0).UTC()})
+	}
+	return list, f.noTable(name)
+}
+
+func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (done bridge.PFTableChange, err error) {
+	f.call("ChangePFTable %q %s %d %v", anchor, name, action, entries)
+	if f.pf.tables == nil {
+		f.pf.tables = map[string][]pf.TableEntry{}
+	}
+	had, ok := f.pf.tables[name]
+	done.Entries = entries
+	for _, e := range entries {
+		mark := byte(' ')
+		there := slices.Contains(had, e)
+		switch {
+		case action == bridge.AddPFEntries && !there:
+			had, mark = append(had, e), 'A'
+			done.Added++
+		case action == bridge.TestPFEntries && there:
+			mark = 'M'
+			done.Matched++
+		case action == bridge.DeletePFEntries && there:
+			had, mark = slices.DeleteFunc(had, func(o pf.TableEntry) bool { return o == e }), 'D'
+			done.Deleted++
+		}
+		done.Marks = append(done.Marks, mark)
+	}
+	if action == bridge.AddPFEntries || ok {
+		f.pf.tables[name], done.Created = had, !ok
+	}
+	return done, f.noTable(name)
+}
+
+func (f *fakeFabric) FlushPFTable(_, _, name string) (int, error) {
+	n := len(f.pf.tables[name])
+	f.pf.tables[name] = nil
+	return n, nil
+}
+
+func (f *fakeFabric) KillPFTable(_, _, name string) (int, error) {
+	err := f.noTable(name)
+	delete(f.pf.tables, name)
+	return 1, err
+}
+
+func (f *fakeFabric) ZeroPFTable(_, _, name string) error { return f.noTable(name) }

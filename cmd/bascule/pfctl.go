@@ -1,0 +1,740 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/pf"
+
+	"github.com/spf13/cobra"
+)
+
+// pfctl is one run of `bascule pfctl`.
+type pfctl struct {
+	*program
+	cmd *cobra.Command
+
+	bridge, anchor, port, file, table, debug word
+	show, flush, command                     modifier
+	optimizer                                choice
+	macros, kill, killSources                []string
+	rule                                     number
+	verbose                                  int
+	disable, enable, check, names, quiet     bool
+	noNames, zero                            bool
+}
+
+// The modifiers of -s, -F and -T: what pfctl(8) calls them, and what they do.
+var (
+	pfShows = []fact{
+		{"rules", "the rules; -v adds their counters"},
+		{"Anchors", "the anchors; -v adds those below them"},
+		{"ether", "the ether rules"},
+		{"states", "the states; -v adds ages and counters"},
+		{"Sources", "the sources that are tracked"},
+		{"info", "counters; -v adds those of limits"},
+		{"labels", "counters of the rules with labels"},
+		{"timeouts", "timeouts"},
+		{"memory", "limits"},
+		{"Tables", "tables; -v adds flags, -vv counters"},
+		{"Interfaces", "ports; -v adds those that are skipped"},
+		{"all", "all of these, but for the ports"},
+	}
+	pfFlushes = []fact{
+		{"rules", "the rules, or those of an anchor"},
+		{"ether", "the ether rules"},
+		{"states", "the states"},
+		{"Sources", "the sources that are tracked"},
+		{"info", "the counters of -s info"},
+		{"Tables", "the tables"},
+		{"Reset", "what is set by set, to what it is without"},
+		{"all", "all of these"},
+	}
+	pfCommands = []fact{
+		{"add", "add addresses; makes the table if there is none"},
+		{"delete", "delete addresses"},
+		{"replace", "these addresses instead; makes the table"},
+		{"show", "show the addresses"},
+		{"test", "test whether addresses match: status 2 if not all do"},
+		{"flush", "delete all addresses"},
+		{"kill", "delete the table"},
+		{"zero", "begin to count anew"},
+		{"load", "load the tables of the file of -f"},
+	}
+)
+
+// modifier is a flag's value that is the name of one of several things, or its
+// beginning.
+type modifier struct {
+	of   []fact
+	name string
+}
+
+// Set takes the first name that begins so; capital letters count if they help.
+func (m *modifier) Set(value string) error {
+	for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
+		for _, f := range m.of {
+			if n := len(value); n > 0 && n <= len(f.name) && same(f.name[:n], value) {
+				m.name = f.name
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no such modifier; give %s", orList(m.of))
+}
+
+func (m *modifier) Type() string   { return "MODIFIER" }
+func (m *modifier) String() string { return m.name }
+
+// orList joins names: "a, b or c".
+func orList(list []fact) string {
+	names := make([]string, len(list))
+	for i, f := range list {
+		names[i] = f.name
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// modifiers is the paragraph of help that explains them.
+func modifiers(flag string, list []fact) string {
+	text := ""
+	for _, f := range list {
+		text += fmt.Sprintf("\n  %s %-10s  %s", flag, f.name, f.value)
+	}
+	return text[1:]
+}
+
+func newPfctl(p *program) *cobra.Command {
+	c := &pfctl{program: p}
+	c.show.of, c.flush.of, c.command.of = pfShows, pfFlushes, pfCommands
+	cmd := &cobra.Command{
+		Use:   "pfctl [ADDRESS ...]",
+		Short: "control the packet filter pf",
+		Long: `Control the packet filter of a bridge, which has the language and the meaning of
+OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
+options of pfctl(8), written as there. A packet between two ports of the bridge
+is tried as it comes in by the one and as it goes out by the other; the names
+of interfaces in rules are those of ports. What needs a router (nat-to, rdr-to,
+route-to and the like) is refused by name.
+
+-f loads a file: whole, or not at all. It turns pf on, unless it was turned off
+by -d. -b may be left out where there is one bridge. Since -n is pfctl's, a
+network namespace is named before the command, or with --netns.
+
+What -s shows; the name may be cut short:
+
+` + modifiers("-s", pfShows) + `
+
+What -F flushes:
+
+` + modifiers("-F", pfFlushes) + `
+
+What -T does to the table of -t, with the addresses that follow, or those in the
+file of -f:
+
+` + modifiers("-T", pfCommands) + `
+
+-k kills the states of a host or network, and with a second -k those from the
+first to the second. '-k label -k LABEL', '-k id -k ID' and
+'-k key -k "PROTO HOST:PORT -> HOST:PORT"' kill those of a rule's label, the one
+that -vvss names so, and the one between these two.`,
+		Example: `  # see whether a file is right, then load it
+  bascule pfctl -nvf /etc/pf.conf
+  bascule pfctl -f /etc/pf.conf
+  # rules with their counters, states, counters
+  bascule pfctl -vvsr
+  bascule pfctl -ss
+  bascule -n lab pfctl -b br0 -si
+  # an address more in a table; the addresses in it
+  bascule pfctl -t bad -T add 192.0.2.66
+  bascule pfctl -t bad -T show
+  # rules for an anchor, from standard input
+  echo 'block in proto tcp to port 22' | bascule pfctl -a night -f -
+  # no packet is filtered any more; all are again
+  bascule pfctl -d
+  bascule pfctl -e`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.cmd = cmd
+			return c.run(args)
+		},
+	}
+	for _, w := range []struct {
+		word *word
+		name string
+	}{{&c.bridge, "BRIDGE"}, {&c.anchor, "ANCHOR"}, {&c.port, "PORT"}, {&c.file, "FILE"}, {&c.table, "TABLE"}, {&c.debug, "LEVEL"}} {
+		w.word.name = w.name
+	}
+	c.optimizer.words = []string{"none", "basic", "profile"}
+	c.rule = number{name: "N", most: pf.MaxRules}
+	c.command.name = ""
+
+	f := cmd.Flags()
+	f.VarP(&c.bridge, "b", "b", "the bridge, where there are several")
+	f.VarP(&c.file, "f", "f", "load the rules of this file, - for standard input")
+	f.BoolVarP(&c.check, "n", "n", false, "change nothing, only see whether it could be done")
+	f.CountVarP(&c.verbose, "v", "v", "tell more; -vv tells all")
+	f.BoolVarP(&c.quiet, "q", "q", false, "tell errors only")
+	f.VarP(&c.show, "s", "s", "show something")
+	f.VarP(&c.rule, "R", "R", "show this rule only")
+	f.VarP(&c.table, "t", "t", "the table of -T")
+	f.VarP(&c.command, "T", "T", "do something to a table")
+	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
+	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
+	f.VarP(&c.flush, "F", "F", "flush something")
+	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
+	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; 'ANCHOR/*' shows all below it")
+	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s, -F states and -k")
+	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
+	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
+	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")
+	f.BoolVarP(&c.noNames, "N", "N", false, "look up no names of hosts")
+	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
+	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
+	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows")
+	// in the place of the one that every command has, without its -n
+	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
+	completeFlag(cmd, "b", p.bridgeNames)
+	completeFlag(cmd, "netns", func(*cobra.Command, []string) []string { return namespaces() })
+	for name, list := range map[string][]fact{"s": pfShows, "F": pfFlushes, "T": pfCommands} {
+		completeFlag(cmd, name, func(*cobra.Command, []string) (names []string) {
+			for _, f := range list {
+				names = append(names, f.name+"\t"+f.value)
+			}
+			return names
+		})
+	}
+	for _, name := range []string{"t", "a"} {
+		completeFlag(cmd, name, func(*cobra.Command, []string) []string { return c.complete(name) })
+	}
+	return cmd
+}
+
+// complete returns the names of tables or anchors.
+func (c *pfctl) complete(flag string) (names []string) {
+	_ = c.with(func(s fabric) error {
+		if err := c.choose(s); err != nil {
+			return err
+		}
+		if flag == "a" {
+			list, err := s.PFAnchors(c.bridge.text, "", true)
+			names = list
+			return err
+		}
+		list, err := s.PFTables(c.bridge.text, c.anchor.text)
+		for _, t := range list {
+			names = append(names, t.Name)
+		}
+		return err
+	})
+	return names
+}
+
+// run does what is asked for, in the order of pfctl(8).
+func (c *pfctl) run(args []string) error {
+	if err := c.checkUsage(args); err != nil {
+		return err
+	}
+	load, err := c.load()
+	if err != nil {
+		return err
+	}
+	var entries []pf.TableEntry
+	if c.takesAddresses() {
+		if entries, err = c.addresses(args); err != nil {
+			return err
+		}
+	}
+	states, err := c.killers(c.kill, "-k")
+	if err != nil {
+		return err
+	}
+	sources, err := c.killers(c.killSources, "-K")
+	if err != nil {
+		return err
+	}
+	return c.with(func(s fabric) error {
+		if load == nil || !load.Check || c.bridge.text != "" {
+			if err := c.choose(s); err != nil {
+				return err
+			}
+		}
+		name := c.bridge.text
+		if c.disable && !c.check {
+			if err := s.EnablePF(name, false); err != nil {
+				return err
+			}
+			c.tell("pf disabled")
+		}
+		if c.show.name != "" && !c.check {
+			if err := c.showAll(s); err != nil {
+				return err
+			}
+		}
+		if c.zero && !c.check {
+			if err := s.ZeroPF(name); err != nil {
+				return err
+			}
+			c.tell("pf: rule counters cleared")
+		}
+		if c.flush.name != "" && !c.check {
+			if err := c.flushAll(s); err != nil {
+				return err
+			}
+		}
+		if states != nil && !c.check {
+			n, err := s.KillPFStates(name, *states)
+			if err != nil {
+				return err
+			}
+			c.tell("killed %d states%s", n, matched(*states))
+		}
+		if sources != nil && !c.check {
+			n, err := s.KillPFSources(name, *sources)
+			if err != nil {
+				return err
+			}
+			c.tell("killed %d src nodes%s", n, matched(*sources))
+		}
+		if c.command.name != "" && c.command.name != "load" {
+			if err := c.tableCommand(s, entries); err != nil {
+				return err
+			}
+		}
+		if load != nil {
+			if err := c.loadFile(s, *load); err != nil {
+				return err
+			}
+		}
+		if c.enable && !c.check {
+			if err := s.EnablePF(name, true); err != nil {
+				return err
+			}
+			c.tell("pf enabled")
+		}
+		if c.debug.text != "" && !c.check {
+			if err := s.SetPFDebug(name, c.debug.text); err != nil {
+				return err
+			}
+			c.tell("debug level set to '%s'", c.debug.text)
+		}
+		return nil
+	})
+}
+
+// checkUsage says what does not go together.
+func (c *pfctl) checkUsage(args []string) error {
+	usage := func(format string, args ...any) error { return usagef(c.cmd, format, args...) }
+	does := c.show.name != "" || c.flush.name != "" || c.command.name != "" || c.file.text != "" || c.debug.text != "" ||
+		len(c.kill) > 0 || len(c.killSources) > 0 || c.enable || c.disable || c.zero
+	_, isLevel := pfDebugLevel(c.debug.text)
+	table := c.command.name != "" && c.command.name != "load"
+	switch {
+	case !does:
+		return usage("nothing to do: give -f, -s, -T, -F, -k, -K, -e, -d, -x or -z")
+	case table && c.table.text == "":
+		return usage("-T %s: give -t TABLE, too", c.command.name)
+	case c.table.text != "" && !table:
+		return usage("-t %s: give -T, too: what to do with the table", c.table.text)
+	case c.command.name == "load" && c.file.text == "":
+		return usage("-T load: give -f FILE, too")
+	case c.takesAddresses() && len(args) == 0 && c.file.text == "" && c.command.name != "replace":
+		return usage("-T %s: give addresses, or -f FILE", c.command.name)
+	case len(args) > 0 && !c.takesAddresses():
+		return usage("%q is one argument too many", args[0])
+	case c.file.text != "" && table && !c.takesAddresses():
+		return usage("-T %s takes no file; leave -f out", c.command.name)
+	case len(c.kill) > 2:
+		return usage("-k %s: give -k once or twice", c.kill[2])
+	case len(c.killSources) > 2:
+		return usage("-K %s: give -K once or twice", c.killSources[2])
+	case c.debug.text != "" && !isLevel:
+		return usage("-x %s: give emerg, alert, crit, err, warning, notice, info or debug", c.debug.text)
+	case c.rule.n != nil && c.show.name != "rules":
+		return usage("-R %d: give -s rules, too", *c.rule.n)
+	}
+	return nil
+}
+
+// pfDebugLevel returns the name of a level of -x; those of older pfctls are
+// taken, too.
+func pfDebugLevel(level string) (string, bool) {
+	old := map[string]string{"none": "crit", "urgent": "err", "misc": "notice", "loud": "debug"}
+	if name, ok := old[level]; ok {
+		return name, true
+	}
+	return level, slices.Contains([]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}, level)
+}
+
+// takesAddresses says whether the command of -T is about addresses.
+func (c *pfctl) takesAddresses() bool {
+	return slices.Contains([]string{"add", "delete", "replace", "test"}, c.command.name)
+}
+
+// tell prints a line about what was done, on standard error as pfctl.
+func (c *pfctl) tell(format string, args ...any) {
+	if !c.quiet {
+		fmt.Fprintf(c.stderr, format+"\n", args...)
+	}
+}
+
+// choose finds the bridge where none is named.
+func (c *pfctl) choose(s fabric) error {
+	list, err := s.Bridges()
+	if err != nil || c.bridge.text != "" {
+		return err
+	}
+	switch len(list) {
+	case 0:
+		return errors.New("cannot control pf: there is no bridge in this network namespace; make one with 'bascule bridge add'")
+	case 1:
+		c.bridge.text = list[0].Name
+		return nil
+	}
+	names := make([]fact, len(list))
+	for i, b := range list {
+		names[i].name = b.Name
+	}
+	return fmt.Errorf("cannot control pf: there are several bridges; give -b %s", orList(names))
+}
+
+// readFile reads the file of -f.
+func (c *pfctl) readFile() (name string, text []byte, err error) {
+	if c.file.text == "-" {
+		name = "stdin"
+		text, err = io.ReadAll(io.LimitReader(c.stdin, maxPFFile+1))
+	} else {
+		name = c.file.text
+		text, err = readPFFile(name)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot read %s: %w; give a file that can be read", name, cause(err))
+	}
+	if len(text) > maxPFFile {
+		return "", nil, fmt.Errorf("cannot read %s: it has more than %d bytes; give a file of rules", name, maxPFFile)
+	}
+	return name, text, nil
+}
+
+// maxPFFile is how large a file may be, in bytes.
+const maxPFFile = 64 << 20
+
+func readPFFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxPFFile+1))
+}
+
+// cause leaves out what is said already: the file's name.
+func cause(err error) error {
+	if path := new(os.PathError); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// load returns what -f loads, nil if it loads nothing.
+func (c *pfctl) load() (*bridge.PFLoad, error) {
+	macros := map[string]string{}
+	for _, m := range c.macros {
+		name, value, ok := strings.Cut(m, "=")
+		if !ok || name == "" {
+			return nil, usagef(c.cmd, "-D %s: give MACRO=VALUE", m)
+		}
+		macros[name] = value
+	}
+	if c.file.text == "" || c.takesAddresses() {
+		return nil, nil
+	}
+	name, text, err := c.readFile()
+	if err != nil {
+		return nil, err
+	}
+	load := &bridge.PFLoad{
+		Name: name, Text: text, Anchor: c.anchor.text, Check: c.check,
+		Source:     pf.Source{Open: readPFFile, Macros: macros},
+		TablesOnly: c.command.name == "load",
+	}
+	if !c.noNames {
+		load.Source.Lookup = lookupHost
+	}
+	return load, nil
+}
+
+// loadFile loads a file, and prints it if told to.
+func (c *pfctl) loadFile(s fabric, load bridge.PFLoad) error {
+	var macros []string
+	load.Source.Defined = func(name, value string) { macros = append(macros, name+` = "`+value+`"`) }
+	set, notes, err := s.LoadPF(c.bridge.text, load)
+	if bad := pf.ErrorList(nil); errors.As(err, &bad) {
+		return &pfSyntaxError{bad, load.Check}
+	}
+	if err != nil {
+		return err
+	}
+	if c.verbose > 0 {
+		for _, m := range macros {
+			fmt.Fprintln(c.out, m)
+		}
+		fmt.Fprint(c.out, set)
+	}
+	if !c.quiet {
+		c.warn(notes)
+	}
+	return nil
+}
+
+// pfSyntaxError is a file that is not right. It is told as pfctl tells it.
+type pfSyntaxError struct {
+	list  pf.ErrorList
+	check bool // it was not to be loaded
+}
+
+func (e *pfSyntaxError) Error() string {
+	if e.check {
+		return e.list.Error()
+	}
+	return e.list.Error() + "\npfctl: Syntax error in config file: pf rules not loaded"
+}
+
+// addresses reads the addresses of -T, on the command line and in the file.
+func (c *pfctl) addresses(args []string) ([]pf.TableEntry, error) {
+	words := slices.Clone(args)
+	if c.file.text != "" {
+		_, text, err := c.readFile()
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			line, _, _ = strings.Cut(line, "#")
+			words = append(words, strings.Fields(line)...)
+		}
+	}
+	var list []pf.TableEntry
+	for _, w := range words {
+		text := strings.TrimLeft(w, "!")
+		not := (len(w)-len(text))%2 == 1
+		prefixes, err := c.prefixes(text)
+		if err != nil {
+			return nil, usagef(c.cmd, "-T %s %s: %s", c.command.name, w, err)
+		}
+		for _, p := range prefixes {
+			if c.command.name == "test" && (not || !p.IsSingleIP()) {
+				return nil, usagef(c.cmd, "-T test %s: give an address, no network", w)
+			}
+			list = append(list, pf.TableEntry{Not: not, Prefix: p})
+		}
+	}
+	return list, nil
+}
+
+// prefixes reads a host or network: an address, a network, or a name.
+func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
+	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return []netip.Prefix{p.Masked()}, nil
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		a = a.WithZone("")
+		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
+	}
+	if c.noNames || strings.Trim(text, "0123456789./:") == "" {
+		return nil, errors.New(remedy)
+	}
+	list, err := lookupHost(text, nil)
+	if err != nil {
+		return nil, errors.New("neither an address nor the name of a host")
+	}
+	return list, nil
+}
+
+// killers says which states or sources -k or -K mean, nil for none.
+func (c *pfctl) killers(hosts []string, flag string) (*bridge.PFKill, error) {
+	if len(hosts) == 0 {
+		return nil, nil
+	}
+	kill := &bridge.PFKill{Port: c.port.text}
+	if word := hosts[0]; flag == "-k" && (word == "label" || word == "id" || word == "key") {
+		if len(hosts) != 2 {
+			return nil, usagef(c.cmd, "-k %s: give a second -k with the %s", word, word)
+		}
+		var err error
+		switch value := hosts[1]; word {
+		case "label":
+			kill.Label = &value
+		case "id":
+			text, _, _ := strings.Cut(value, "/") // the creator, of which there is one
+			kill.ID, err = strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
+			if err != nil || kill.ID == 0 {
+				return nil, usagef(c.cmd, "-k id -k %s: give the id that -vvss shows", value)
+			}
+		case "key":
+			if kill.Key, err = parsePFKey(value); err != nil {
+				return nil, usagef(c.cmd, "-k key -k %q: %s", value, err)
+			}
+		}
+		return kill, nil
+	}
+	for i, to := range []*[]netip.Prefix{&kill.From, &kill.To}[:len(hosts)] {
+		list, err := c.prefixes(hosts[i])
+		if err != nil {
+			return nil, usagef(c.cmd, "%s %s: %s", flag, hosts[i], err)
+		}
+		*to = list
+	}
+	return kill, nil
+}
+
+// parsePFKey reads a state as -s states prints it: PROTO HOST:PORT -> HOST:PORT,
+// or with the arrow the other way.
+func parsePFKey(text string) (*bridge.PFKey, error) {
+	wrong := errors.New(`give "PROTO HOST:PORT -> HOST:PORT"`)
+	words := strings.Fields(text)
+	if len(words) != 4 || words[2] != "->" && words[2] != "<-" {
+		return nil, wrong
+	}
+	proto, ok := pf.Protocol(words[0])
+	if !ok {
+		return nil, fmt.Errorf("%s: no such protocol", words[0])
+	}
+	src, ok1 := parsePFAddress(words[1])
+	dst, ok2 := parsePFAddress(words[3])
+	if !ok1 || !ok2 {
+		return nil, wrong
+	}
+	if words[2] == "<-" {
+		src, dst = dst, src
+	}
+	return &bridge.PFKey{Proto: proto, Src: src, Dst: dst}, nil
+}
+
+// parsePFAddress reads 192.0.2.1:80, 2001:db8::1[80], or an address alone.
+func parsePFAddress(text string) (bridge.PFAddress, bool) {
+	host, port := text, ""
+	if i := strings.IndexByte(text, '['); i > 0 && strings.HasSuffix(text, "]") {
+		host, port = text[:i], text[i+1:len(text)-1]
+	} else if strings.Count(text, ":") == 1 {
+		host, port, _ = strings.Cut(text, ":")
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return bridge.PFAddress{}, false
+	}
+	if port == "" {
+		return bridge.PFAddress{Addr: addr}, true
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return bridge.PFAddress{Addr: addr, Port: uint16(n)}, err == nil
+}
+
+// matched is the end of the line that tells what was killed.
+func matched(k bridge.PFKill) string {
+	if k.From == nil {
+		return ""
+	}
+	return fmt.Sprintf(" from %d sources and %d destinations", len(k.From), len(k.To))
+}
+
+// flushAll does -F.
+func (c *pfctl) flushAll(s fabric) error {
+	for _, f := range pfFlushes {
+		if f.name != c.flush.name && c.flush.name != "all" || f.name == "all" {
+			continue
+		}
+		var n int
+		var err error
+		if f.name == "states" && c.port.text != "" {
+			n, err = s.KillPFStates(c.bridge.text, bridge.PFKill{Port: c.port.text})
+		} else {
+			n, err = s.FlushPF(c.bridge.text, c.anchor.text, f.name)
+		}
+		if err != nil {
+			return err
+		}
+		switch f.name {
+		case "rules":
+			c.tell("rules cleared")
+		case "ether":
+			c.tell("ether rules cleared")
+		case "states":
+			c.tell("%d states cleared", n)
+		case "Sources":
+			c.tell("source tracking entries cleared")
+		case "info":
+			c.tell("pf: statistics cleared")
+		case "Tables":
+			c.tell("%d tables deleted.", n)
+		case "Reset":
+			c.tell("pf: options reset")
+		}
+	}
+	return nil
+}
+
+// errPFNoMatch says that not all addresses of -T test match.
+var errPFNoMatch = errors.New("not all addresses match")
+
+// tableCommand does -T.
+func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
+	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
+	mode := "." // how pfctl ends the line
+	if c.check {
+		mode = " (syntax only)."
+	}
+	switch c.command.name {
+	case "add", "delete", "replace", "test":
+		action := map[string]bridge.PFTableAction{
+			"add": bridge.AddPFEntries, "delete": bridge.DeletePFEntries, "replace": bridge.ReplacePFEntries, "test": bridge.TestPFEntries,
+		}[c.command.name]
+		if c.check {
+			c.tell("%d addresses%s", len(entries), mode)
+			return nil
+		}
+		done, err := s.ChangePFTable(name, anchor, table, action, entries)
+		if err != nil {
+			return err
+		}
+		return c.printChange(done, len(entries))
+	case "show":
+		list, err := s.PFTable(name, anchor, table)
+		if err != nil {
+			return err
+		}
+		return c.printEntries(list)
+	}
+	if c.check {
+		return nil
+	}
+	switch c.command.name {
+	case "flush":
+		n, err := s.FlushPFTable(name, anchor, table)
+		if err != nil {
+			return err
+		}
+		c.tell("%d addresses deleted.", n)
+	case "kill":
+		n, err := s.KillPFTable(name, anchor, table)
+		if err != nil {
+			return err
+		}
+		c.tell("%d table deleted.", n)
+	case "zero":
+		if err := s.ZeroPFTable(name, anchor, table); err != nil {
+			return err
+		}
+		c.tell("1 table/stats cleared.")
+	}
+	return nil
+}

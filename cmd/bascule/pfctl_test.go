@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/bridge"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestBadPF wants all that is wrong with a file, and then the line that pfctl
+// ends with where it was to be loaded.
+func TestBadPF(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pf.conf")
+	if err := os.WriteFile(name, []byte("pass\nblok in all\npass in proto tcp to port 70000\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		flags string
+		last  string
+	}{
+		{"-f", "pfctl: Syntax error in config file: pf rules not loaded\n"},
+		{"-nf", ""},
+	} {
+		var stdout, stderr strings.Builder
+		f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+		if status := runWith(f, &stdout, &stderr, "pfctl", test.flags, name); status != exitRefused || stdout.Len() > 0 {
+			t.Errorf("%s: exit status %d, stdout %q", test.flags, status, stdout.String())
+		}
+		got := strings.ReplaceAll(stderr.String(), name, "FILE")
+		errors, ok := strings.CutSuffix(got, test.last)
+		if !ok || !strings.HasPrefix(errors, "FILE:2:1: ") || !strings.Contains(errors, "\n    blok in all\n    ^\nFILE:3:") || strings.Count(errors, "\n") != 6 {
+			t.Errorf("%s: %s", test.flags, got)
+		}
+	}
+}
+
+// TestPFTestStatus wants the exit status of pfctl where not all addresses
+// match, and no complaint.
+func TestPFTestStatus(t *testing.T) {
+	f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+	var stdout, stderr strings.Builder
+	runWith(f, &stdout, &stderr, "pfctl", "-qt", "bad", "-T", "add", "10.0.0.1")
+	status := runWith(f, &stdout, &stderr, "pfctl", "-t", "bad", "-vvT", "test", "10.0.0.1", "10.0.0.2")
+	if status != 2 {
+		t.Errorf("exit status %d", status)
+	}
+	if diff := cmp.Diff("1/2 addresses match.\n", stderr.String()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff("M  10.0.0.1\n   10.0.0.2\n", stdout.String()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,701 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"bascule/bridge"
+	"bascule/pf"
+)
+
+// lookupHost returns the addresses of a host.
+func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Prefix
+	for _, a := range addrs {
+		a = a.Unmap().WithZone("")
+		list = append(list, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return list, nil
+}
+
+// showAll does -s.
+func (c *pfctl) showAll(s fabric) error {
+	shows := []struct {
+		name, title string // the title for -s all
+		show        func(fabric) error
+	}{
+		{"rules", "FILTER RULES:", c.showRules},
+		{"ether", "ETHER RULES:", c.showEther},
+		{"states", "STATES:", c.showStates},
+		{"Sources", "SOURCE TRACKING NODES:", c.showSources},
+		{"info", "INFO:", c.showInfo},
+		{"labels", "LABEL COUNTERS:", c.showLabels},
+		{"timeouts", "TIMEOUTS:", c.showTimeouts},
+		{"memory", "LIMITS:", c.showLimits},
+		{"Tables", "TABLES:", c.showTables},
+		{"Anchors", "", c.showAnchors},
+		{"Interfaces", "", c.showPorts},
+	}
+	all := c.show.name == "all"
+	if all && c.json {
+		return usagef(c.cmd, "-s all: -j shows one thing at a time; give another modifier")
+	}
+	for i, show := range shows {
+		if all && show.title != "" {
+			if i > 0 {
+				fmt.Fprintln(c.out)
+			}
+			fmt.Fprintln(c.out, show.title)
+		}
+		if show.name == c.show.name || all && show.title != "" {
+			if err := show.show(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pfRuleJSON is a rule for programs.
+type pfRuleJSON struct {
+	Bridge      string `json:"master"`
+	Anchor      string `json:"anchor,omitempty"`
+	Number      int    `json:"number"`
+	Rule        string `json:"rule"`
+	Label       string `json:"label,omitempty"`
+	Evaluations uint64 `json:"evaluations"`
+	PacketsIn   uint64 `json:"packets_in"`
+	PacketsOut  uint64 `json:"packets_out"`
+	BytesIn     uint64 `json:"bytes_in"`
+	BytesOut    uint64 `json:"bytes_out"`
+	States      uint64 `json:"states"`
+	Created     uint64 `json:"states_created"`
+}
+
+func (c *pfctl) ruleJSON(path string, number int, r *pf.Rule, n bridge.PFCounts) pfRuleJSON {
+	return pfRuleJSON{
+		Bridge: c.bridge.text, Anchor: path, Number: number, Rule: pfRuleHead(r), Label: r.Label, Evaluations: n.Evaluations,
+		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
+		States: n.States, Created: n.Created,
+	}
+}
+
+// pfRuleHead is a rule on one line, an anchor's call without its rules.
+func pfRuleHead(r *pf.Rule) string {
+	if r.Anchor != nil {
+		head := *r
+		head.Anchor = &pf.Anchor{Name: r.Anchor.Name}
+		r = &head
+	}
+	return r.String()
+}
+
+func (c *pfctl) showRules(s fabric) error {
+	path, recursive := pfAnchorAll(c.anchor.text)
+	rules, err := s.PFRules(c.bridge.text, path)
+	if err != nil {
+		return err
+	}
+	if !c.json {
+		c.printRules(rules, rules.Set, rules.Path, 0, recursive)
+		return nil
+	}
+	list := []pfRuleJSON{}
+	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
+		if c.rule.n == nil || *c.rule.n == number {
+			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+		}
+	})
+	return c.printJSON(list)
+}
+
+// pfAnchorAll returns the path of an anchor, and whether all below it are
+// meant: "x/*".
+func pfAnchorAll(anchor string) (path string, all bool) {
+	path, all = strings.CutSuffix(anchor, "*")
+	return strings.Trim(path, "/"), all
+}
+
+// eachPFRule calls f for the rules of a ruleset, also for those between braces
+// without a name, and for those of all anchors if they are asked for.
+func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bool, f func(path string, number int, r *pf.Rule)) {
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		f(path, i, r)
+		if body, at := rules.Body(path, i, r); body != nil && (recursive || r.Anchor.Name == "") {
+			eachPFRule(rules, body, at, recursive, f)
+		}
+	}
+}
+
+// printRules prints the rules of a ruleset in lines, those of anchors indented.
+func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool) {
+	indent := strings.Repeat("  ", depth)
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		if c.rule.n != nil && *c.rule.n != i {
+			continue
+		}
+		line := indent
+		if c.verbose > 1 {
+			line += fmt.Sprintf("@%d ", i)
+		}
+		line += pfRuleHead(r)
+		body, at := rules.Body(path, i, r)
+		if body != nil && !recursive && r.Anchor.Name != "" {
+			body = nil
+		}
+		if body != nil {
+			line += " {"
+		}
+		fmt.Fprintln(c.out, line)
+		if c.verbose > 0 {
+			n := rules.Counts[r]
+			fmt.Fprintf(c.out, "%s  [ Evaluations: %-8d  Packets: %-8d  Bytes: %-10d  States: %-6d]\n", indent, n.Evaluations, n.Packets[0]+n.Packets[1], n.Bytes[0]+n.Bytes[1], n.States)
+			fmt.Fprintf(c.out, "%s  [ Inserted: uid 0 pid 0 State Creations: %-6d]\n", indent, n.Created)
+		}
+		if body != nil {
+			c.printRules(rules, body, at, depth+1, recursive)
+			fmt.Fprintln(c.out, indent+"}")
+		}
+	}
+}
+
+func (c *pfctl) showEther(s fabric) error {
+	rules, err := s.PFRules(c.bridge.text, "")
+	if err != nil {
+		return err
+	}
+	lines := []string{}
+	for i := range rules.Set.Ether {
+		lines = append(lines, rules.Set.Ether[i].String())
+	}
+	if c.json {
+		return c.printJSON(lines)
+	}
+	for i, line := range lines {
+		if c.verbose > 1 {
+			line = fmt.Sprintf("@%d %s", i, line)
+		}
+		fmt.Fprintln(c.out, line)
+	}
+	return nil
+}
+
+func (c *pfctl) showLabels(s fabric) error {
+	path, recursive := pfAnchorAll(c.anchor.text)
+	rules, err := s.PFRules(c.bridge.text, path)
+	if err != nil {
+		return err
+	}
+	list := []pfRuleJSON{}
+	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
+		if r.Label != "" {
+			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+		}
+	})
+	if c.json {
+		return c.printJSON(list)
+	}
+	for _, r := range list {
+		fmt.Fprintln(c.out, r.Label, r.Evaluations, r.PacketsIn+r.PacketsOut, r.BytesIn+r.BytesOut,
+			r.PacketsIn, r.BytesIn, r.PacketsOut, r.BytesOut, r.Created)
+	}
+	return nil
+}
+
+func (c *pfctl) showAnchors(s fabric) error {
+	path, all := pfAnchorAll(c.anchor.text)
+	list, err := s.PFAnchors(c.bridge.text, path, all || c.verbose > 0)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	for _, name := range list {
+		fmt.Fprintln(c.out, "  "+name)
+	}
+	return nil
+}
+
+// pfStateJSON is a state for programs.
+type pfStateJSON struct {
+	Bridge   string    `json:"master"`
+	ID       string    `json:"id"`
+	Protocol string    `json:"protocol"`
+	VLAN     uint16    `json:"vlan,omitempty"`
+	Src      string    `json:"src"`
+	SrcPort  uint16    `json:"src_port,omitempty"`
+	Dst      string    `json:"dst"`
+	DstPort  uint16    `json:"dst_port,omitempty"`
+	SrcState string    `json:"src_state"`
+	DstState string    `json:"dst_state"`
+	In       string    `json:"in,omitempty"`
+	Out      string    `json:"out,omitempty"`
+	Bound    string    `json:"bound_to,omitempty"`
+	Age      float64   `json:"age"`
+	Expires  float64   `json:"expires"`
+	Packets  [2]uint64 `json:"packets"` // sent by src, by dst
+	Bytes    [2]uint64 `json:"bytes"`
+	Anchor   string    `json:"anchor,omitempty"`
+	Rule     *int      `json:"rule,omitempty"`
+	Label    string    `json:"label,omitempty"`
+}
+
+func (c *pfctl) showStates(s fabric) error {
+	list, err := s.PFStates(c.bridge.text, bridge.PFKill{Port: c.port.text})
+	if err != nil {
+		return err
+	}
+	if !c.json {
+		for _, st := range list {
+			c.printState(st)
+		}
+		return nil
+	}
+	states := make([]pfStateJSON, len(list))
+	for i, st := range list {
+		states[i] = pfStateJSON{
+			Bridge: c.bridge.text, ID: fmt.Sprintf("%016x", st.ID), Protocol: pf.ProtocolName(st.Proto), VLAN: st.VLAN,
+			Src: st.Src.Addr.String(), SrcPort: st.Src.Port, Dst: st.Dst.Addr.String(), DstPort: st.Dst.Port,
+			SrcState: st.Src.State, DstState: st.Dst.State, In: st.In, Out: st.Out, Bound: st.Port,
+			Age: st.Age.Seconds(), Expires: st.Expires.Seconds(),
+			Packets: [2]uint64{st.Src.Packets, st.Dst.Packets}, Bytes: [2]uint64{st.Src.Bytes, st.Dst.Bytes},
+			Anchor: st.Anchor, Label: st.Label,
+		}
+		if st.Rule >= 0 {
+			states[i].Rule = &list[i].Rule
+		}
+	}
+	return c.printJSON(states)
+}
+
+// clock is a duration as pf prints it.
+func clock(d time.Duration) string {
+	s := int64(d / time.Second)
+	return fmt.Sprintf("%02d:%02d:%02d", s/3600, s/60%60, s%60)
+}
+
+// host is an address and a port as pf prints them.
+func (c *pfctl) host(a bridge.PFAddress) string {
+	text := a.Addr.String()
+	if c.names {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if names, err := net.DefaultResolver.LookupAddr(ctx, text); err == nil && len(names) > 0 {
+			text = strings.TrimSuffix(names[0], ".")
+		}
+	}
+	switch {
+	case a.Port == 0:
+		return text
+	case a.Addr.Is4():
+		return fmt.Sprintf("%s:%d", text, a.Port)
+	}
+	return fmt.Sprintf("%s[%d]", text, a.Port)
+}
+
+const protoTCP = 6
+
+func (c *pfctl) printState(s bridge.PFState) {
+	bound := s.Port
+	if bound == "" {
+		bound = "all"
+	}
+	levels := s.Src.State + ":" + s.Dst.State
+	if strings.HasPrefix(s.Src.State, "PROXY:") {
+		levels = s.Src.State
+	}
+	fmt.Fprintf(c.out, "%s %s %s -> %s       %s\n", bound, pf.ProtocolName(s.Proto), c.host(s.Src.PFAddress), c.host(s.Dst.PFAddress), levels)
+	if c.verbose == 0 {
+		return
+	}
+	if s.Proto == protoTCP {
+		sequence := func(p bridge.PFPeer) string {
+			text := fmt.Sprintf("[%d + %d]", p.Low, p.High-p.Low)
+			if p.Diff != 0 {
+				text += fmt.Sprintf("(+%d)", p.Diff)
+			}
+			if s.Src.Scale >= 0 && s.Dst.Scale >= 0 {
+				text += fmt.Sprintf(" wscale %d", p.Scale)
+			}
+			return text
+		}
+		fmt.Fprintf(c.out, "   %s  %s\n", sequence(s.Src), sequence(s.Dst))
+	}
+	fmt.Fprintf(c.out, "   age %s, expires in %s, %d:%d pkts, %d:%d bytes", clock(s.Age), clock(s.Expires),
+		s.Src.Packets, s.Dst.Packets, s.Src.Bytes, s.Dst.Bytes)
+	if s.Anchor != "" {
+		fmt.Fprintf(c.out, ", anchor %s", s.Anchor)
+	}
+	if s.Rule >= 0 {
+		fmt.Fprintf(c.out, ", rule %d", s.Rule)
+	}
+	if s.Sloppy {
+		fmt.Fprint(c.out, ", sloppy")
+	}
+	if s.Tracked {
+		fmt.Fprint(c.out, ", source-track")
+	}
+	fmt.Fprintln(c.out)
+	if c.verbose > 1 {
+		fmt.Fprintf(c.out, "   id: %016x", s.ID)
+		if s.VLAN != 0 {
+			fmt.Fprintf(c.out, " vlan: %d", s.VLAN)
+		}
+		if s.In != "" {
+			fmt.Fprintf(c.out, " in: %s", s.In)
+		}
+		if s.Out != "" {
+			fmt.Fprintf(c.out, " out: %s", s.Out)
+		}
+		fmt.Fprintln(c.out)
+	}
+}
+
+// pfSourceJSON is a tracked source for programs.
+type pfSourceJSON struct {
+	Bridge      string  `json:"master"`
+	Address     string  `json:"address"`
+	VLAN        uint16  `json:"vlan,omitempty"`
+	States      uint32  `json:"states"`
+	Connections uint32  `json:"connections"`
+	Rate        float64 `json:"rate"`
+	RateTime    float64 `json:"rate_seconds"`
+	Age         float64 `json:"age"`
+	Expires     float64 `json:"expires"`
+	Rule        *int    `json:"rule,omitempty"`
+}
+
+func (c *pfctl) showSources(s fabric) error {
+	list, err := s.PFSources(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		sources := make([]pfSourceJSON, len(list))
+		for i, n := range list {
+			sources[i] = pfSourceJSON{
+				Bridge: c.bridge.text, Address: n.Addr.String(), VLAN: n.VLAN, States: n.States, Connections: n.Connections,
+				Rate: n.Rate, RateTime: n.RateTime.Seconds(), Age: n.Age.Seconds(), Expires: n.Expires.Seconds(),
+			}
+			if n.Rule >= 0 {
+				sources[i].Rule = &list[i].Rule
+			}
+		}
+		return c.printJSON(sources)
+	}
+	for _, n := range list {
+		none := "0.0.0.0"
+		if n.Addr.Is6() {
+			none = "::"
+		}
+		fmt.Fprintf(c.out, "%s -> %s ( states %d, connections %d, rate %.1f/%ds )\n", n.Addr, none, n.States, n.Connections, n.Rate, int(n.RateTime.Seconds()))
+		if c.verbose == 0 {
+			continue
+		}
+		fmt.Fprintf(c.out, "   age %s", clock(n.Age))
+		if n.States == 0 {
+			fmt.Fprintf(c.out, ", expires in %s", clock(n.Expires))
+		}
+		if n.Rule >= 0 {
+			fmt.Fprintf(c.out, ", rule %d", n.Rule)
+		}
+		fmt.Fprintln(c.out)
+	}
+	return nil
+}
+
+// pfInfoJSON is -s info for programs.
+type pfInfoJSON struct {
+	Bridge     string            `json:"master"`
+	Enabled    bool              `json:"enabled"`
+	For        float64           `json:"seconds"`
+	Debug      string            `json:"debug"`
+	States     uint64            `json:"states"`
+	HalfOpen   uint64            `json:"half_open_tcp"`
+	Sources    uint64            `json:"source_nodes"`
+	StateTable map[string]uint64 `json:"state_table"`
+	Counters   map[string]uint64 `json:"counters"`
+	Limits     map[string]uint64 `json:"limit_counters"`
+}
+
+func (c *pfctl) showInfo(s fabric) error {
+	info, err := s.PF(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		byName := func(list []bridge.PFCounter) map[string]uint64 {
+			m := map[string]uint64{}
+			for _, n := range list {
+				m[n.Name] = n.Count
+			}
+			return m
+		}
+		return c.printJSON(pfInfoJSON{
+			Bridge: c.bridge.text, Enabled: info.Enabled, For: info.For.Seconds(), Debug: info.Debug,
+			States: info.States, HalfOpen: info.HalfOpen, Sources: info.Sources,
+			StateTable: byName(info.StateTable), Counters: byName(info.Counters), Limits: byName(info.LimitCounters),
+		})
+	}
+	status := "Status: Disabled"
+	if info.Enabled {
+		status = "Status: Enabled"
+	}
+	seconds := int64(info.For / time.Second)
+	if info.For > 0 {
+		status += fmt.Sprintf(" for %d days %02d:%02d:%02d", seconds/86400, seconds/3600%24, seconds/60%60, seconds%60)
+	}
+	fmt.Fprintf(c.out, "%-44s%15s\n\n", status, "Debug: "+info.Debug)
+	if c.verbose > 0 {
+		fmt.Fprintf(c.out, "Hostid:   0x%08x\nChecksum: 0x%x\n\n", info.HostID, info.Checksum)
+	}
+	if p := info.Log; p != nil {
+		fmt.Fprintf(c.out, "Interface Stats for %-16s %5s %16s\n", p.Name, "IPv4", "IPv6")
+		row := func(width int, name string, f func(family int) uint64) {
+			fmt.Fprintf(c.out, "%*s%-*s %14d %16d\n", 27-width, "", width, name, f(0), f(1))
+		}
+		for i, dir := range []string{"In", "Out"} {
+			row(25, "Bytes "+dir, func(family int) uint64 { return p.Bytes[family][i][0] + p.Bytes[family][i][1] })
+		}
+		for i, dir := range []string{"In", "Out"} {
+			fmt.Fprintf(c.out, "  Packets %s\n", dir)
+			for j, what := range []string{"Passed", "Blocked"} {
+				row(23, what, func(family int) uint64 { return p.Packets[family][i][j] })
+			}
+		}
+		fmt.Fprintln(c.out)
+	}
+	counters := func(list []bridge.PFCounter) {
+		for _, n := range list {
+			rate := ""
+			if seconds > 0 {
+				rate = fmt.Sprintf("%.1f/s", float64(n.Count)/float64(seconds))
+			}
+			fmt.Fprintf(c.out, "  %-25s %14d %16s\n", n.Name, n.Count, rate)
+		}
+	}
+	current := func(name string, n uint64) { fmt.Fprintf(c.out, "  %-25s %14d %14s\n", name, n, "") }
+	fmt.Fprintf(c.out, "%-27s %14s %16s\n", "State Table", "Total", "Rate")
+	current("current entries", info.States)
+	current("half-open tcp", info.HalfOpen)
+	counters(info.StateTable)
+	if c.verbose > 0 {
+		fmt.Fprintln(c.out, "Source Tracking Table")
+		current("current entries", info.Sources)
+	}
+	fmt.Fprintln(c.out, "Counters")
+	counters(info.Counters)
+	if c.verbose > 0 {
+		fmt.Fprintln(c.out, "Limit Counters")
+		counters(info.LimitCounters)
+	}
+	return nil
+}
+
+func (c *pfctl) showTimeouts(s fabric) error {
+	info, err := s.PF(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		values := map[string]uint32{}
+		for i, v := range info.Timeouts {
+			values[pf.TimeoutName(i).String()] = v
+		}
+		return c.printJSON(values)
+	}
+	for i, v := range info.Timeouts {
+		name, unit := pf.TimeoutName(i), "s"
+		if name == pf.AdaptiveStart || name == pf.AdaptiveEnd {
+			unit = " states"
+		}
+		fmt.Fprintf(c.out, "%-20s %10d%s\n", name, v, unit)
+	}
+	return nil
+}
+
+func (c *pfctl) showLimits(s fabric) error {
+	info, err := s.PF(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		values := map[string]uint32{}
+		for i, v := range info.Limits {
+			values[pf.LimitName(i).String()] = v
+		}
+		return c.printJSON(values)
+	}
+	for i, v := range info.Limits {
+		fmt.Fprintf(c.out, "%-13s hard limit %8d\n", pf.LimitName(i), v)
+	}
+	return nil
+}
+
+// pfTableJSON is a table for programs.
+type pfTableJSON struct {
+	Bridge    string   `json:"master"`
+	Anchor    string   `json:"anchor,omitempty"`
+	Name      string   `json:"name"`
+	Flags     []string `json:"flags"`
+	Addresses int      `json:"addresses"`
+	Rules     int      `json:"references"`
+}
+
+func (c *pfctl) showTables(s fabric) error {
+	path, _ := pfAnchorAll(c.anchor.text)
+	list, err := s.PFTables(c.bridge.text, path)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		tables := make([]pfTableJSON, len(list))
+		for i, t := range list {
+			tables[i] = pfTableJSON{Bridge: c.bridge.text, Anchor: t.Anchor, Name: t.Name, Flags: []string{}, Addresses: t.Addresses, Rules: t.Rules}
+			for _, f := range []struct {
+				set  bool
+				name string
+			}{{t.Const, "const"}, {t.Persist, "persist"}, {t.Counters, "counters"}} {
+				if f.set {
+					tables[i].Flags = append(tables[i].Flags, f.name)
+				}
+			}
+		}
+		return c.printJSON(tables)
+	}
+	for _, t := range list {
+		if c.verbose == 0 {
+			fmt.Fprintln(c.out, t.Name)
+			continue
+		}
+		flags := []byte("--a----")
+		for _, f := range []struct {
+			set    bool
+			at     int
+			letter byte
+		}{{t.Const, 0, 'c'}, {t.Persist, 1, 'p'}, {t.Rules > 0, 4, 'r'}, {t.InAnchors, 5, 'h'}, {t.Counters, 6, 'C'}} {
+			if f.set {
+				flags[f.at] = f.letter
+			}
+		}
+		fmt.Fprintf(c.out, "%s\t%s", flags, t.Name)
+		if t.Anchor != "" {
+			fmt.Fprintf(c.out, "\t%s", t.Anchor)
+		}
+		fmt.Fprintln(c.out)
+		if c.verbose > 1 {
+			fmt.Fprintf(c.out, "\tAddresses:   %d\n", t.Addresses)
+			fmt.Fprintf(c.out, "\tCleared:     %s\n", t.Cleared.Format(time.ANSIC))
+			fmt.Fprintf(c.out, "\tReferences:  [ Anchors: %-18d Rules: %-18d ]\n", 0, t.Rules)
+		}
+	}
+	return nil
+}
+
+// printEntries prints the addresses of a table.
+func (c *pfctl) printEntries(list []bridge.PFTableEntry) error {
+	if c.json {
+		entries := make([]string, len(list))
+		for i, e := range list {
+			entries[i] = e.String()
+		}
+		return c.printJSON(entries)
+	}
+	for _, e := range list {
+		c.printEntry(' ', e.TableEntry)
+		if c.verbose > 0 {
+			fmt.Fprintf(c.out, "\tCleared:     %s\n", e.Cleared.Format(time.ANSIC))
+		}
+	}
+	return nil
+}
+
+func (c *pfctl) printEntry(mark byte, e pf.TableEntry) {
+	text := e.String()
+	if !e.Not {
+		text = " " + text
+	}
+	fmt.Fprintf(c.out, "%c %s\n", mark, text)
+}
+
+// printChange tells what was done to a table.
+func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
+	if done.Created {
+		c.tell("1 table created.")
+	}
+	switch c.command.name {
+	case "add":
+		c.tell("%d/%d addresses added.", done.Added, asked)
+	case "delete":
+		c.tell("%d/%d addresses deleted.", done.Deleted, asked)
+	case "test":
+		c.tell("%d/%d addresses match.", done.Matched, asked)
+	case "replace":
+		for _, n := range []struct {
+			n    int
+			what string
+		}{{done.Added, "added"}, {done.Deleted, "deleted"}, {done.Changed, "changed"}} {
+			if n.n > 0 {
+				c.tell("%d addresses %s.", n.n, n.what)
+			}
+		}
+		if done.Added+done.Deleted+done.Changed == 0 {
+			c.tell("no changes.")
+		}
+	}
+	for i, e := range done.Entries {
+		if c.verbose > 1 || c.verbose > 0 && done.Marks[i] != ' ' {
+			c.printEntry(done.Marks[i], e)
+		}
+	}
+	if c.command.name == "test" && done.Matched < asked {
+		return errPFNoMatch
+	}
+	return nil
+}
+
+func (c *pfctl) showPorts(s fabric) error {
+	info, err := s.PF(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	type portJSON struct {
+		Bridge string `json:"master"`
+		Name   string `json:"ifname"`
+		Group  bool   `json:"group"`
+		Skip   bool   `json:"skip"`
+	}
+	list := []portJSON{}
+	for _, p := range info.Ports {
+		if c.port.text != "" && p.Name != c.port.text && pf.GroupName(p.Name) != c.port.text {
+			continue
+		}
+		list = append(list, portJSON{c.bridge.text, p.Name, p.Group, p.Skip})
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	for _, p := range list {
+		line := p.Name
+		if p.Skip && c.verbose > 0 {
+			line += " (skip)"
+		}
+		fmt.Fprintln(c.out, line)
+	}
+	return nil
+}
