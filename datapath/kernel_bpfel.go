@@ -124,6 +124,8 @@ type kernelConfig struct {
 		Features      uint32
 		FragmentsMax  uint32
 		FragmentTime  uint32
+		TableEntries  uint32
+		Since         uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -409,6 +411,28 @@ const (
 	kernelPfCellPF_CELLS              kernelPfCell = 265478
 )
 
+type kernelPfConfig struct {
+	_             structs.HostLayout
+	Secret        [5]uint64
+	Rules         uint32
+	Groups        uint32
+	Dims          uint32
+	EtherRules    uint32
+	StatesMax     uint32
+	Buckets       uint32
+	NodesMax      uint32
+	AdaptiveStart uint32
+	AdaptiveEnd   uint32
+	LogInterface  uint32
+	Ruleset       uint16
+	Asks          uint16
+	Features      uint32
+	FragmentsMax  uint32
+	FragmentTime  uint32
+	TableEntries  uint32
+	Since         uint32
+}
+
 type kernelPfCounter uint32
 
 const (
@@ -475,6 +499,7 @@ type kernelPfMember struct {
 	_     structs.HostLayout
 	Match uint64
 	Here  uint64
+	Bits  uint64
 }
 
 type kernelPfNetwork struct {
@@ -741,6 +766,30 @@ const (
 	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 )
 
+type kernelPfTableChange struct {
+	_       structs.HostLayout
+	Address kernelPfAddress
+	Negated uint32
+}
+
+type kernelPfTableOp uint32
+
+const (
+	kernelPfTableOpPF_TABLE_ADD     kernelPfTableOp = 1
+	kernelPfTableOpPF_TABLE_DELETE  kernelPfTableOp = 2
+	kernelPfTableOpPF_TABLE_INHERIT kernelPfTableOp = 3
+	kernelPfTableOpPF_TABLE_CLEAR   kernelPfTableOp = 4
+)
+
+type kernelPfTableRequest struct {
+	_      structs.HostLayout
+	Op     kernelPfTableOp
+	Result int32
+	Tables uint64
+	Count  uint32
+	Prefix kernelPfPrefix
+}
+
 type kernelPfTcpState uint32
 
 const (
@@ -887,7 +936,8 @@ type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
 	Blocks uint32
-	Text   [248]uint8
+	Tag    uint32
+	Text   [244]uint8
 }
 
 type kernelRuleKey struct {
@@ -1080,6 +1130,7 @@ const (
 	kernelMapPfSlows         = "pf_slows"
 	kernelMapPfSources       = "pf_sources"
 	kernelMapPfStates        = "pf_states"
+	kernelMapPfTableBatch    = "pf_table_batch"
 	kernelMapPfWalks         = "pf_walks"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
@@ -1101,6 +1152,7 @@ const (
 	kernelMapXdpDevices      = "xdp_devices"
 	kernelProgBasculeControl = "bascule_control"
 	kernelProgBasculePatch   = "bascule_patch"
+	kernelProgBasculeTable   = "bascule_table"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
 	kernelVarCfg             = "cfg"
@@ -1158,6 +1210,7 @@ type kernelSpecs struct {
 type kernelProgramSpecs struct {
 	BasculeControl *ebpf.ProgramSpec `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.ProgramSpec `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.ProgramSpec `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.ProgramSpec `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.ProgramSpec `ebpf:"bascule_xdp"`
 }
@@ -1202,6 +1255,7 @@ type kernelMapSpecs struct {
 	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -1294,6 +1348,7 @@ type kernelMaps struct {
 	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
+	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -1353,6 +1408,7 @@ func (m *kernelMaps) Close() error {
 		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
+		m.PfTableBatch,
 		m.PfWalks,
 		m.Returns,
 		m.RuleArpMasks,
@@ -1396,6 +1452,7 @@ type kernelVariables struct {
 type kernelPrograms struct {
 	BasculeControl *ebpf.Program `ebpf:"bascule_control"`
 	BasculePatch   *ebpf.Program `ebpf:"bascule_patch"`
+	BasculeTable   *ebpf.Program `ebpf:"bascule_table"`
 	BasculeTcx     *ebpf.Program `ebpf:"bascule_tcx"`
 	BasculeXdp     *ebpf.Program `ebpf:"bascule_xdp"`
 }
@@ -1404,6 +1461,7 @@ func (p *kernelPrograms) Close() error {
 	return _KernelClose(
 		p.BasculeControl,
 		p.BasculePatch,
+		p.BasculeTable,
 		p.BasculeTcx,
 		p.BasculeXdp,
 	)
