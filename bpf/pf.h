@@ -115,7 +115,7 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
 		if (!h->skb)
 			return PF_LOOK_LEAVE;
-		p->scale = pf_read_scale(h->ctx);
+		pf_read_scale(h->ctx);
 	}
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;

@@ -55,13 +55,14 @@ struct pf_packet {
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */
 	u8 priority;
 	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
-	u8 bytes[PF_TCP_OPTIONS]; /* TCP's options */
+	u8 bytes[PF_TCP_OPTIONS + 2]; /* TCP's options, and room to look behind their end */
+	u8 at; /* the option that is looked at */
 	/* what it makes of its connection */
 	struct pf_peer src; /* the sides, as they are to become */
 	struct pf_peer dst;
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
-	u8 spare[2];
+	u8 spare[3];
 };
 
 struct {
@@ -195,6 +196,9 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->tos = ip->tos;
 		p->family = 4;
 		p->length = bpf_ntohs(ip->tot_len);
+		/* of what is larger than the field the length is the frame's (BIG TCP) */
+		if (!p->length && rest > 0xffff)
+			p->length = rest;
 		l4at += sizeof(*ip);
 		if (p->length < sizeof(*ip))
 			return false;
@@ -210,6 +214,8 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->tos = bpf_ntohs(*(u16 *)ip) >> 4;
 		p->family = 6;
 		room = bpf_ntohs(ip->payload_len);
+		if (!room && rest > 0xffff + sizeof(*ip))
+			room = rest - sizeof(*ip);
 		p->length = room + sizeof(*ip);
 		l4at += sizeof(*ip);
 	}

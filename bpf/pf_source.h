@@ -17,6 +17,7 @@ struct {
 	__type(value, u32);
 } pf_flushes SEC(".maps");
 
+#define PF_FLUSHES 1024 /* of such sources at a time */
 #define PF_FLUSH_SECONDS 3 /* in which all of the table is seen at least twice */
 
 static __always_inline struct pf_shared *pf_shared_get(void)
@@ -159,6 +160,12 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 	return PF_COUNT_MEMORY;
 }
 
+/* Is the state counted in the source? Not if that was removed since, and is there again. */
+static __always_inline bool pf_source_has(const struct pf_source *n, const struct pf_state *s)
+{
+	return n && (__s32)(s->created - n->created) >= 0;
+}
+
 /* A state goes: its source has one less. */
 __noinline u32 pf_source_leave(u32 place, u32 now)
 {
@@ -172,7 +179,7 @@ __noinline u32 pf_source_leave(u32 place, u32 now)
 		return 0;
 	pf_source_key_of(&key, s);
 	n = bpf_map_lookup_elem(&pf_sources, &key);
-	if (!n)
+	if (!pf_source_has(n, s))
 		return 0;
 	number = s->key.profile;
 	profile = bpf_map_lookup_elem(&pf_profiles, &number);
@@ -256,7 +263,7 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 		return 0;
 	pf_source_key_of(&key, s);
 	n = bpf_map_lookup_elem(&pf_sources, &key);
-	if (!n)
+	if (!pf_source_has(n, s))
 		return 0;
 	s->flags |= PF_STATE_CONNECTED;
 	connections = __sync_fetch_and_add(&n->connections, 1) + 1;

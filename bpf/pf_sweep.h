@@ -34,6 +34,22 @@ struct pf_broom {
 	u32 flush; /* some sources' states are removed */
 };
 
+/* Removes the state at a place, if it is over. */
+__noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
+{
+	struct pf_state *s = pf_state_at(place);
+	u32 *at = pf_mark_at(place), mark;
+
+	if (!on(FEATURE_PF) || !s || !at)
+		return 0;
+	mark = READ_ONCE(*at);
+	if (!(mark & PF_MARK_STATE))
+		return 0;
+	if (!pf_state_over(s, now) && !(on(FEATURE_PF_SOURCES) && flush && pf_flushed(s)))
+		return 0;
+	return pf_state_drop(place, mark, pf_mark_gone(now), now);
+}
+
 static long pf_sweep_bucket(u32 n, struct pf_broom *broom)
 {
 	u32 home = broom->from + n;
@@ -45,14 +61,8 @@ static long pf_sweep_bucket(u32 n, struct pf_broom *broom)
 	if (!b)
 		return 1;
 	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 mark = READ_ONCE(b->mark[i]), place = home * PF_WAYS + i;
-		struct pf_state *s = mark & PF_MARK_STATE ? pf_state_at(place) : 0;
-
-		if (!s)
-			continue;
-		if (pf_state_over(s, broom->now) ||
-		    (on(FEATURE_PF_SOURCES) && broom->flush && pf_flushed(s)))
-			pf_state_drop(place, mark, pf_mark_gone(broom->now), broom->now);
+		if (READ_ONCE(b->mark[i]) & PF_MARK_STATE)
+			pf_sweep_place(home * PF_WAYS + i, broom->now, broom->flush);
 	}
 	return 0;
 }
@@ -71,13 +81,29 @@ static long pf_sweep_flush(void *map, struct pf_source_key *key, u32 *asked, u32
 	return 0;
 }
 
+/* Looks at so many buckets from one on; the next one's number. */
+static __always_inline u32 pf_sweep_from(u32 from, u32 step, u32 now, u32 flush)
+{
+	struct pf_broom broom = {.from = from, .now = now, .flush = flush};
+
+	bpf_loop(step, pf_sweep_bucket, &broom, 0);
+	from += step;
+	if (from < cfg.pf.buckets)
+		return from;
+	if (on(FEATURE_PF_SOURCES)) {
+		bpf_for_each_map_elem(&pf_sources, pf_sweep_source, &broom.now, 0);
+		bpf_for_each_map_elem(&pf_flushes, pf_sweep_flush, &broom.now, 0);
+	}
+	from -= cfg.pf.buckets;
+	return from < cfg.pf.buckets ? from : 0;
+}
+
 /* Frees what is over, step by step: called by the timer. */
 static __always_inline void pf_sweep(u32 now)
 {
-	u32 zero = 0, interval = PF_INTERVAL_DEFAULT, step;
+	u32 zero = 0, interval = PF_INTERVAL_DEFAULT, flush = 0, from;
 	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &zero);
 	struct pf_shared *shared = pf_shared_get();
-	struct pf_broom broom = {.now = now};
 
 	if (!shared || !cfg.pf.buckets)
 		return;
@@ -85,23 +111,13 @@ static __always_inline void pf_sweep(u32 now)
 		interval = profile->timeout[PF_INTERVAL];
 	if (on(FEATURE_PF_SOURCES) && shared->flush) {
 		/* all within a second */
-		broom.flush = 1;
+		flush = 1;
 		interval = 1;
 		if ((__s32)(now - shared->flush) > 0)
 			WRITE_ONCE(shared->flush, 0);
 	}
-	step = cfg.pf.buckets / (interval * TICKS) + 1;
-	broom.from = shared->sweep < cfg.pf.buckets ? shared->sweep : 0;
-	bpf_loop(step, pf_sweep_bucket, &broom, 0);
-	broom.from += step;
-	if (broom.from >= cfg.pf.buckets) {
-		broom.from -= cfg.pf.buckets;
-		if (on(FEATURE_PF_SOURCES)) {
-			bpf_for_each_map_elem(&pf_sources, pf_sweep_source, &broom.now, 0);
-			bpf_for_each_map_elem(&pf_flushes, pf_sweep_flush, &broom.now, 0);
-		}
-	}
-	shared->sweep = broom.from < cfg.pf.buckets ? broom.from : 0;
+	from = shared->sweep < cfg.pf.buckets ? shared->sweep : 0;
+	shared->sweep = pf_sweep_from(from, cfg.pf.buckets / (interval * TICKS) + 1, now, flush);
 }
 
 /*
@@ -133,19 +149,13 @@ static __always_inline int pf_kill(struct clock *c, struct control *r)
 	return pf_state_drop(r->place, mark, pf_mark_gone(c->now), c->now) ? 1 : -ENOENT;
 }
 
-static long pf_flush_bucket(u32 home, int *removed)
+static long pf_flush_place(u32 place, int *removed)
 {
-	u32 now = clock_now();
-	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+	u32 now = clock_now(), *at = pf_mark_at(place);
 
-	if (!b)
+	if (!at)
 		return 1;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 mark = READ_ONCE(b->mark[i]);
-
-		if (mark & PF_MARK_STATE)
-			*removed += pf_state_drop(home * PF_WAYS + i, mark, pf_mark_gone(now), now);
-	}
+	*removed += pf_state_drop(place, READ_ONCE(*at), pf_mark_gone(now), now);
 	return 0;
 }
 
@@ -154,8 +164,23 @@ static __always_inline int pf_flush(void)
 	int removed = 0;
 
 	if (cfg.pf.buckets)
-		bpf_loop(cfg.pf.buckets, pf_flush_bucket, &removed, 0);
+		bpf_loop(cfg.pf.buckets * PF_WAYS, pf_flush_place, &removed, 0);
 	return removed;
+}
+
+/* Removes a source; user space has made its states forget it. */
+static __always_inline int pf_untrack(const struct control *r)
+{
+	const volatile u64 *words = (const volatile u64 *)r;
+	struct pf_source_key key;
+
+#pragma unroll
+	for (u32 i = 0; i < sizeof(key) / 8; i++)
+		((u64 *)&key)[i] = words[offsetof(struct control, source) / 8 + i];
+	if (bpf_map_delete_elem(&pf_sources, &key))
+		return -ENOENT;
+	pf_source_uncount(&key);
+	return 1;
 }
 
 /*

@@ -152,10 +152,11 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 {
 	struct pf_address address = *key;
 
+	if (r->op != PF_TABLE_CLEAR && !pf_table_covers(&r->prefix, &address))
+		return 0;
+	pf_table_inherit(m, &address, r->tables);
 	if (r->op == PF_TABLE_CLEAR)
 		r->result += pf_table_unlist(m, &address, r->tables);
-	else if (pf_table_covers(&r->prefix, &address))
-		pf_table_inherit(m, &address, r->tables);
 	return 0;
 }
 

@@ -16,43 +16,52 @@
 #define TCP_OPTION_SCALE 3
 #define TCP_SCALE_MOST 14 /* RFC 7323, 2.3 */
 
-/*
- * Reads the window scale of a SYN's options, which struct pf_packet has the
- * place of.
- */
+/* The next option of a SYN; the walk over them ends with `scale` or with 1. */
+static long pf_next_option(u32 n, u32 *unused)
+{
+	struct pf_packet *p = pf_packet();
+	u32 at, size, scale;
+
+	if (!p)
+		return 1;
+	at = p->at;
+	if (at >= p->options * 4 || at >= PF_TCP_OPTIONS)
+		return 1;
+	size = p->bytes[at + 1];
+	switch (p->bytes[at]) {
+	case TCP_OPTION_END:
+		return 1;
+	case TCP_OPTION_NOP:
+		p->at = at + 1;
+		return 0;
+	case TCP_OPTION_SCALE:
+		if (size != 3 || at + 3 > p->options * 4)
+			return 1;
+		scale = p->bytes[at + 2];
+		p->scale = PF_SCALE_KNOWN | (scale < TCP_SCALE_MOST ? scale : TCP_SCALE_MOST);
+		return 1;
+	}
+	p->at = at + size;
+	return size < 2;
+}
+
+/* Reads the window scale of a SYN, which is one of its options. */
 __noinline u32 pf_read_scale(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
-	u32 len, at = 0;
+	u32 len;
 
 	if (!on(FEATURE_PF) || !p)
 		return 0;
+	p->at = 0;
 	len = p->options * 4;
+	/* else clang looks at the options before they are bytes, and the verifier loses the bounds
+	 */
+	asm volatile("" : "+r"(len));
 	if (!len || len > PF_TCP_OPTIONS ||
 	    bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len))
 		return 0;
-	for (u32 n = 0; n < PF_TCP_OPTIONS; n++) {
-		u32 kind, size;
-
-		if (at >= len || at >= PF_TCP_OPTIONS - 2)
-			return 0;
-		kind = p->bytes[at];
-		if (kind == TCP_OPTION_END)
-			return 0;
-		if (kind == TCP_OPTION_NOP) {
-			at++;
-			continue;
-		}
-		size = p->bytes[at + 1];
-		if (kind == TCP_OPTION_SCALE && size == 3 && at + 3 <= len) {
-			u32 scale = p->bytes[at + 2];
-
-			return PF_SCALE_KNOWN | (scale < TCP_SCALE_MOST ? scale : TCP_SCALE_MOST);
-		}
-		if (size < 2)
-			return 0;
-		at += size;
-	}
+	bpf_loop(PF_TCP_OPTIONS, pf_next_option, 0, 0);
 	return 0;
 }
 

@@ -39,8 +39,9 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 	if (s->flags & PF_STATE_SLOPPY) {
 		pf_tcp_sloppy(p);
 	} else if (!pf_tcp_track(p, ack)) {
-		if (!skb)
-			return DROP_PF_STATE; /* for tcx, which says so */
+		/* for tcx, which says so; and of a trial nothing is kept */
+		if (!skb || on(FEATURE_TRACE))
+			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
 		if (src->state == PF_SYN_SENT && dst->state == PF_SYN_SENT) {
 			src->lo = 0;
@@ -51,6 +52,8 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 	}
 	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) && !skb)
 		return DROP_PF_LIMIT; /* for tcx, which counts it */
+	if (on(FEATURE_TRACE))
+		return 0;
 	pf_peer_store(src, &p->src);
 	pf_peer_store(dst, &p->dst);
 	if (!p->loose && s->used != now)
@@ -73,7 +76,7 @@ __noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 	side = p->side & 1;
 	if (p->proto == IPPROTO_TCP) {
 		reason = pf_follow_tcp(place, now, skb);
-		if (reason)
+		if (reason || on(FEATURE_TRACE))
 			return reason;
 		if (on(FEATURE_PF_SOURCES) && p->complete && pf_source_connect(place, now)) {
 			pf_count(PF_COUNT_SRC_LIMIT);
@@ -81,6 +84,8 @@ __noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 			return DROP_PF_LIMIT;
 		}
 	} else {
+		if (on(FEATURE_TRACE))
+			return 0;
 		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
 			if (s->peer[side].state < PF_SINGLE)
 				s->peer[side].state = PF_SINGLE;
@@ -312,7 +317,8 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
 {
 	u32 ready, place, *mark;
 
-	if (!on(FEATURE_PF_RULES))
+	/* of a trial nothing is kept */
+	if (!on(FEATURE_PF_RULES) || on(FEATURE_TRACE))
 		return 0;
 	ready = pf_ready(now);
 	if (ready == PF_MAKE_NONE)

@@ -353,8 +353,16 @@ int bascule_control(struct control *r)
 	case CONTROL_PF_FLUSH:
 		r->result = on(FEATURE_PF) ? pf_flush() : 0;
 		break;
+	case CONTROL_PF_UNTRACK:
+		r->result = on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
+		break;
 	case CONTROL_PF_STORE:
 		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
+		break;
+	case CONTROL_PF_SWEEP:
+		r->result = 0;
+		if (on(FEATURE_PF) && cfg.pf.buckets)
+			pf_sweep_from(0, cfg.pf.buckets, c->now, on(FEATURE_PF_SOURCES));
 		break;
 	default:
 		r->result = -EINVAL;

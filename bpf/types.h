@@ -937,7 +937,9 @@ enum control_op {
 	CONTROL_FLUSH, /* remove the entries that match, and all of ports that have left */
 	CONTROL_PF_KILL, /* remove the state at a place, if its key is that of `state` */
 	CONTROL_PF_FLUSH, /* remove all states */
+	CONTROL_PF_UNTRACK, /* remove a source */
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
+	CONTROL_PF_SWEEP, /* remove all that is over, at once */
 };
 
 struct control {
@@ -953,4 +955,5 @@ struct control {
 		       there */
 	__u32 place; /* PF_KILL */
 	struct pf_state state; /* PF_KILL, PF_STORE */
+	struct pf_source_key source; /* PF_UNTRACK */
 };

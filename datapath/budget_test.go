@@ -22,7 +22,7 @@ const (
 	// everything on, so that a feature that multiplies its ways is seen at once
 	verifiedTCX     = 60000
 	verifiedXDP     = 24000
-	verifiedControl = 6800
+	verifiedControl = 24000 // most of it states of pf, which both make and remove
 )
 
 // size returns how many instructions the kernel keeps of a program, and how

@@ -168,18 +168,21 @@ type kernelControl struct {
 	Keep    uint32
 	Place   uint32
 	State   kernelPfState
+	Source  kernelPfSourceKey
 }
 
 type kernelControlOp uint32
 
 const (
-	kernelControlOpCONTROL_START    kernelControlOp = 1
-	kernelControlOpCONTROL_STORE    kernelControlOp = 2
-	kernelControlOpCONTROL_DELETE   kernelControlOp = 3
-	kernelControlOpCONTROL_FLUSH    kernelControlOp = 4
-	kernelControlOpCONTROL_PF_KILL  kernelControlOp = 5
-	kernelControlOpCONTROL_PF_FLUSH kernelControlOp = 6
-	kernelControlOpCONTROL_PF_STORE kernelControlOp = 7
+	kernelControlOpCONTROL_START      kernelControlOp = 1
+	kernelControlOpCONTROL_STORE      kernelControlOp = 2
+	kernelControlOpCONTROL_DELETE     kernelControlOp = 3
+	kernelControlOpCONTROL_FLUSH      kernelControlOp = 4
+	kernelControlOpCONTROL_PF_KILL    kernelControlOp = 5
+	kernelControlOpCONTROL_PF_FLUSH   kernelControlOp = 6
+	kernelControlOpCONTROL_PF_UNTRACK kernelControlOp = 7
+	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
+	kernelControlOpCONTROL_PF_SWEEP   kernelControlOp = 9
 )
 
 type kernelDecisions struct {
@@ -554,8 +557,8 @@ type kernelPfPacket struct {
 	Direction  uint8
 	Priority   uint8
 	Scale      uint8
-	Bytes      [40]uint8
-	_          [3]byte
+	Bytes      [42]uint8
+	At         uint8
 	Src        struct {
 		_      structs.HostLayout
 		Lo     uint32
@@ -574,7 +577,8 @@ type kernelPfPacket struct {
 	}
 	Complete uint8
 	Loose    uint8
-	Spare    [2]uint8
+	Spare    [3]uint8
+	_        [3]byte
 }
 
 type kernelPfPortSet struct {

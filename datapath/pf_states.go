@@ -73,8 +73,6 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
-// stateWays is PF_WAYS.
-const stateWays = 16
 
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
@@ -104,7 +102,7 @@ func mapStates(buckets, states *ebpf.Map, c *Config, prot int) (*stateTable, err
 }
 
 // states maps the bridge's table of states.
-func (b *Bridge) states() (*stateTable, error) {
+func (b *Bridge) states(prot int) (*stateTable, error) {
 	if !b.PFLoaded() {
 		return nil, errNoPF
 	}
@@ -118,7 +116,7 @@ func (b *Bridge) states() (*stateTable, error) {
 		return nil, err
 	}
 	defer states.Close()
-	return mapStates(buckets, states, &b.Config, unix.PROT_READ)
+	return mapStates(buckets, states, &b.Config, prot)
 }
 
 const (
@@ -161,7 +159,7 @@ func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 func (t *stateTable) homes(hash uint64) [2]uint32 {
 	n := uint64(t.config.Buckets)
 	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
-	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
+	return [2]uint32{uint32(hash>>32*n>>32) * pfWays, uint32(second*n>>32) * pfWays}
 }
 
 // mark is pf_mark.
@@ -173,7 +171,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	key := s.Key
 	key.Profile = 0
 	for _, home := range t.homes(h) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) != mark(h) {
 				continue
 			}
@@ -192,7 +190,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) == 0 {
 				n++
 			}
@@ -203,7 +201,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 		homes[0], homes[1] = homes[1], homes[0]
 	}
 	for _, home := range homes {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
 				atomic.StoreUint32(&t.marks[place], mark(h))
@@ -218,7 +216,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 // c. Those that changed while they were copied are late: of these, the ones that
 // the new table has not seen since then.
 func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
-	from, err := b.states()
+	from, err := b.states(unix.PROT_READ)
 	if err != nil {
 		return err
 	}
@@ -270,7 +268,7 @@ func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
 		return nil, false
 	}
 	for _, home := range t.homes(t.hash(s)) {
-		for place := home; place < home+stateWays; place++ {
+		for place := home; place < home+pfWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
 			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
 				return &t.states[place], true
@@ -284,6 +282,7 @@ func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
 type stateReader struct {
 	now      uint32
 	states   uint32 // that there are
+	uses     []kernelPfRuleUse
 	config   *kernelPfConfig
 	profiles []pf.Profile
 }
@@ -297,76 +296,88 @@ func (b *Bridge) stateReader() (*stateReader, error) {
 	if r.now, err = b.now(); err != nil {
 		return nil, err
 	}
+	if r.uses, err = b.ruleUses(); err != nil {
+		return nil, err
+	}
 	var shared kernelPfShared
 	err = b.lookup(kernelMapPfShared, 0, &shared)
 	r.states = shared.States
 	return r, err
 }
 
-// timeout returns after how many idle seconds the state is over (pf_state_over).
-func (r *stateReader) timeout(s *kernelPfState) uint32 {
-	var p pf.Profile
-	if int(s.Key.Profile) < len(r.profiles) {
-		p = r.profiles[s.Key.Profile]
+// ruleUses returns what the rules have that all CPUs share.
+func (b *Bridge) ruleUses() ([]kernelPfRuleUse, error) {
+	m, err := b.openTable(kernelMapPfRuleUse)
+	if err != nil {
+		return nil, err
 	}
-	of := stateTimeout(s)
-	seconds := p.Timeout[of]
-	// as pf does where there are many (adaptive.start, adaptive.end)
-	start, end := p.Timeout[pf.AdaptiveStart], p.Timeout[pf.AdaptiveEnd]
-	switch {
-	case end == 0 || r.states <= start || start >= end:
-		return seconds
-	case r.states >= end:
-		return 0
+	defer m.Close()
+	uses, err := readArray[kernelPfRuleUse](m)
+	if err != nil {
+		return nil, fmt.Errorf("read the rules' use: %w", err)
 	}
-	return uint32(uint64(seconds) * uint64(end-r.states) / uint64(end-start))
+	return uses, nil
 }
 
-// stateTimeout returns which timeout a state has.
-func stateTimeout(s *kernelPfState) pf.TimeoutName {
-	first := 0
-	if StateFlags(s.Flags)&kernelPfStateFlagPF_STATE_SECOND != 0 {
-		first = 1
+// lifetime returns how many seconds a state lasts without a packet
+// (pf_lifetime of bpf/pf_life.h).
+func (r *stateReader) lifetime(s *kernelPfState) uint32 {
+	if int(s.Key.Profile) >= len(r.profiles) {
+		return 0
 	}
-	src, dst := s.Peer[first].State, s.Peer[1-first].State
-	const (
-		established = uint8(kernelPfTcpStatePF_ESTABLISHED)
-		closing     = uint8(kernelPfTcpStatePF_CLOSING)
-		finWait2    = uint8(kernelPfTcpStatePF_FIN_WAIT_2)
-		single      = 1 // PF_SINGLE
-		multiple    = 2 // PF_MULTIPLE
-	)
-	choose := func(first, single_, multiple_ pf.TimeoutName) pf.TimeoutName {
+	p := &r.profiles[s.Key.Profile]
+	seconds := p.Timeout[statePhase(s)]
+	start, end, states := p.Timeout[pf.AdaptiveStart], p.Timeout[pf.AdaptiveEnd], r.states
+	rule := s.RuleIn
+	if StateFlags(s.Flags)&StateOut != 0 {
+		rule = s.RuleOut
+	}
+	// a rule's own are about the rule's states
+	own := start != r.config.AdaptiveStart || end != r.config.AdaptiveEnd
+	if start != 0 && own && s.Ruleset == r.config.Ruleset && rule != 0 && int(rule) <= len(r.uses) {
+		states = r.uses[rule-1].States
+	} else {
+		start, end = r.config.AdaptiveStart, r.config.AdaptiveEnd
+	}
+	switch {
+	case end == 0 || states <= start || start >= end:
+		return seconds
+	case states >= end:
+		return 0
+	}
+	return uint32(uint64(seconds) * uint64(end-states) / uint64(end-start))
+}
+
+// statePhase returns which timeout holds (pf_phase).
+func statePhase(s *kernelPfState) pf.TimeoutName {
+	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
+	begins := s.Packets[0]+s.Packets[1] == 1
+	choose := func(first, single, multiple pf.TimeoutName) pf.TimeoutName {
 		switch {
-		case src == multiple && dst == multiple:
-			return multiple_
-		case dst != 0:
-			return single_
+		case low >= 2: // PF_MULTIPLE
+			return multiple
+		case begins:
+			return first
 		}
-		return first
+		return single
 	}
 	switch s.Key.Proto {
 	case unix.IPPROTO_TCP:
 		switch {
-		case src >= finWait2 && dst >= finWait2:
+		case low >= uint8(kernelPfTcpStatePF_FIN_WAIT_2):
 			return pf.TCPClosed
-		case src >= closing && dst >= closing:
+		case low >= uint8(kernelPfTcpStatePF_CLOSING):
 			return pf.TCPFinwait
-		case dst == uint8(kernelPfTcpStatePF_CLOSED):
-			return pf.TCPFirst
-		case src < established || dst < established:
-			return pf.TCPOpening
-		case src >= closing || dst >= closing:
+		case low < uint8(kernelPfTcpStatePF_ESTABLISHED):
+			return choose(pf.TCPFirst, pf.TCPOpening, pf.TCPOpening)
+		case high >= uint8(kernelPfTcpStatePF_CLOSING):
 			return pf.TCPClosing
 		}
 		return pf.TCPEstablished
 	case unix.IPPROTO_UDP:
 		return choose(pf.UDPFirst, pf.UDPSingle, pf.UDPMultiple)
 	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
-		if dst != 0 {
-			return pf.ICMPError
-		}
-		return pf.ICMPFirst
+		return choose(pf.ICMPFirst, pf.ICMPError, pf.ICMPError)
 	}
 	return choose(pf.OtherFirst, pf.OtherSingle, pf.OtherMultiple)
 }
@@ -374,8 +385,8 @@ func stateTimeout(s *kernelPfState) pf.TimeoutName {
 // state returns a state for users; nil if it is over.
 func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 	idle := max(int32(r.now-s.Used), 0)
-	left := int64(r.timeout(s)) - int64(idle)
-	if left < 0 {
+	left := int64(r.lifetime(s)) - int64(idle)
+	if idle > 1 && left <= 0 { // as pf_state_over has it
 		return nil
 	}
 	st := &State{
@@ -383,7 +394,7 @@ func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 		VLAN: s.Key.Vlan, Proto: s.Key.Proto, In: s.In, Out: s.Out,
 		RuleIn: -1, RuleOut: -1, Created: s.Created,
 		Age:     time.Duration(max(int32(r.now-s.Created), 0)) * time.Second,
-		Expires: time.Duration(left) * time.Second,
+		Expires: time.Duration(max(left, 0)) * time.Second,
 		Flags:   StateFlags(s.Flags), Profile: s.Key.Profile,
 	}
 	if s.Ruleset == r.config.Ruleset {
@@ -432,7 +443,7 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 	if err != nil {
 		return err
 	}
-	t, err := b.states()
+	t, err := b.states(unix.PROT_READ)
 	if err != nil {
 		return err
 	}
@@ -524,14 +535,9 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 			r.Bytes[out] += s.Bytes[out]
 		}
 	}
-	use, err := b.openTable(kernelMapPfRuleUse)
+	uses, err := b.ruleUses()
 	if err != nil {
 		return nil, err
-	}
-	defer use.Close()
-	uses, err := readArray[kernelPfRuleUse](use)
-	if err != nil {
-		return nil, fmt.Errorf("read the rules' use: %w", err)
 	}
 	for i := range list {
 		list[i].States, list[i].Spent = uses[i].States, uses[i].Spent != 0
@@ -718,23 +724,58 @@ func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
 	if err != nil || len(keys) == 0 {
 		return 0, err
 	}
-	m, err := b.openTable(kernelMapPfSources)
-	if err != nil {
+	if err := b.untrack(keys); err != nil {
 		return 0, err
 	}
-	defer m.Close()
 	n := 0
 	for _, k := range keys {
-		err := m.Delete(k)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			continue
-		}
-		if err != nil {
+		did, err := b.control(kernelControl{Op: kernelControlOpCONTROL_PF_UNTRACK, Source: k})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return n, fmt.Errorf("remove a source: %w", err)
 		}
-		n++
+		n += did
 	}
 	return n, nil
+}
+
+// untrack makes the states of sources count for these no more.
+func (b *Bridge) untrack(keys []kernelPfSourceKey) error {
+	t, err := b.states(unix.PROT_READ | unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	t.each(func(place uint32, s *kernelPfState) bool {
+		if slices.Contains(keys, sourceOf(s)) {
+			// the ruleset's number is in the lower half of the word
+			at := (*uint32)(unsafe.Pointer(&t.states[place].Ruleset))
+			atomic.AndUint32(at, ^uint32(trackFlags<<16))
+		}
+		return true
+	})
+	return nil
+}
+
+const trackFlags = kernelPfStateFlagPF_STATE_TRACK_RULE | kernelPfStateFlagPF_STATE_TRACK_GLOBAL
+
+// sourceOf returns the source that a state is counted for, as pf_source_key_of
+// does; nothing if for none.
+func sourceOf(s *kernelPfState) (k kernelPfSourceKey) {
+	flags := StateFlags(s.Flags)
+	if flags&trackFlags == 0 {
+		return k
+	}
+	k.Address, k.Vlan = s.Key.Address[0], s.Key.Vlan
+	if flags&kernelPfStateFlagPF_STATE_SECOND != 0 {
+		k.Address = s.Key.Address[1]
+	}
+	if flags&kernelPfStateFlagPF_STATE_TRACK_RULE != 0 {
+		k.Rule, k.Ruleset = s.RuleIn, s.Ruleset
+		if flags&kernelPfStateFlagPF_STATE_TRACK_OUT != 0 {
+			k.Rule = s.RuleOut
+		}
+	}
+	return k
 }
 
 func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {

@@ -28,7 +28,7 @@ var (
 	// The same of a bridge with pf. Of its states and sources, which may be
 	// many, the trial has those that the frame can be about.
 	sharedPF = []string{
-		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets, pfEthers,
+		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets,
 		kernelMapPfProfiles, kernelMapPfHosts, kernelMapPfNets,
 	}
 	copiedPF = []string{kernelMapPfShared, kernelMapPfRuleUse}
@@ -197,7 +197,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 		k := kernelPfAddress{Word: words}
 		return bytes.Contains(frame, k.addr().AsSlice())
 	}
-	from, err := b.states()
+	from, err := b.states(unix.PROT_READ)
 	if err != nil {
 		return err
 	}

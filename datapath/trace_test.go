@@ -40,12 +40,22 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPatchTrip:     "the same",
 		kernelMapPatchSeen:     "the same",
 		kernelMapReturns:       "returns of this second: the same",
+		kernelMapPfBuckets:     "of states, the trial has those that the frame is about",
+		kernelMapPfStates:      "the same",
+		kernelMapPfSources:     "the same of sources",
+		kernelMapPfFlushes:     "written, for the sweep",
+		kernelMapPfRuleStats:   "written",
+		kernelMapPfCounters:    "written",
+		kernelMapPfPackets:     "a place to work in",
+		kernelMapPfWalks:       "a place to work in",
+		kernelMapPfTableBatch:  "user space's",
 	}
 	spec, err := loadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := [][]string{sharedTables, copiedTables, slices.Collect(maps.Keys(fresh))}
+	shared, copied := slices.Concat(sharedTables, sharedPF), slices.Concat(copiedTables, copiedPF)
+	kinds := [][]string{shared, copied, slices.Collect(maps.Keys(fresh))}
 	for name, m := range spec.Maps {
 		if strings.HasPrefix(name, ".") {
 			continue // constants
@@ -59,7 +69,7 @@ func TestTraceTables(t *testing.T) {
 		if n != 1 {
 			t.Errorf("table %s is in %d of sharedTables, copiedTables and this test's list of new ones; it must be in one", name, n)
 		}
-		if slices.Contains(copiedTables, name) && m.Type != ebpf.Array {
+		if slices.Contains(copied, name) && m.Type != ebpf.Array {
 			t.Errorf("table %s is to be copied, and is no array but %v", name, m.Type)
 		}
 	}
