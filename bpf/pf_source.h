@@ -88,10 +88,10 @@ static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 }
 
 /* Counts a source, if there may be one more; 0, or the counter that says why not. */
-static __always_inline u32 pf_source_count(const struct pf_source_key *key, const struct pf_rule *r)
+static __always_inline u32 pf_source_count(const struct pf_source_key *key, u32 most)
 {
 	struct pf_shared *shared = pf_shared_get();
-	struct pf_rule_use *use = pf_rule_use_at(key->rule);
+	struct pf_rule_use *use = key->ruleset == cfg.pf.ruleset ? pf_rule_use_at(key->rule) : 0;
 
 	if (!shared)
 		return PF_COUNT_MEMORY;
@@ -99,7 +99,7 @@ static __always_inline u32 pf_source_count(const struct pf_source_key *key, cons
 		__sync_fetch_and_sub(&shared->nodes, 1);
 		return PF_COUNT_MEMORY;
 	}
-	if (use && __sync_fetch_and_add(&use->nodes, 1) >= r->max_src_nodes && r->max_src_nodes) {
+	if (use && __sync_fetch_and_add(&use->nodes, 1) >= most && most) {
 		pf_source_uncount(key);
 		return PF_COUNT_MAX_SRC_NODES;
 	}
@@ -125,23 +125,29 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_source_key key;
-	struct pf_source fresh = {.states = 1, .created = now, .last = now};
+	struct pf_source fresh = {.states = 1, .last = now};
+	u32 most = 0, nodes = 0;
 	struct pf_rule *r;
 
 	if (!on(FEATURE_PF_SOURCES) || !s)
 		return PF_COUNT_MEMORY;
 	if (!(s->flags & PF_STATE_TRACK))
 		return 0;
-	r = pf_rule_at(pf_tracker(s));
-	if (!r)
-		return PF_COUNT_MEMORY;
+	/* the limits are those of the rules there are */
+	r = s->ruleset == cfg.pf.ruleset ? pf_rule_at(pf_tracker(s)) : 0;
+	if (r) {
+		most = r->max_src_states;
+		nodes = r->max_src_nodes;
+	}
+	fresh.created = s->created;
+	fresh.connections = !!(s->flags & PF_STATE_CONNECTED);
 	pf_source_key_of(&key, s);
 	for (u32 tries = 0; tries < PF_SOURCE_TRIES; tries++) {
 		struct pf_source *n = bpf_map_lookup_elem(&pf_sources, &key);
 		u32 states, why;
 
 		if (!n) {
-			why = pf_source_count(&key, r);
+			why = pf_source_count(&key, nodes);
 			if (why)
 				return why;
 			if (!bpf_map_update_elem(&pf_sources, &key, &fresh, BPF_NOEXIST))
@@ -150,9 +156,13 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 			continue;
 		}
 		states = __sync_fetch_and_add(&n->states, 1);
-		if (!(states & PF_SOURCE_GOING) &&
-		    (!r->max_src_states || states < r->max_src_states))
+		if (!(states & PF_SOURCE_GOING) && (!most || states < most)) {
+			if ((__s32)(s->created - n->created) < 0)
+				WRITE_ONCE(n->created, s->created);
+			if (fresh.connections)
+				__sync_fetch_and_add(&n->connections, 1);
 			return 0;
+		}
 		__sync_fetch_and_sub(&n->states, 1);
 		if (!(states & PF_SOURCE_GOING))
 			return PF_COUNT_MAX_SRC_STATES;

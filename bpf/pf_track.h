@@ -195,6 +195,8 @@ __noinline u32 pf_rules_enter(u32 place)
 	if (__sync_fetch_and_add(&shared->states, 1) >= cfg.pf.states_max)
 		goto no_room;
 	why = PF_COUNT_MAX_STATES;
+	if (s->ruleset != cfg.pf.ruleset)
+		return 0;
 	if (!pf_rule_enter(s->rule_in))
 		goto no_room;
 	if (pf_rule_enter(pf_other_rule(s)))
@@ -213,8 +215,10 @@ __noinline u32 pf_rules_leave(u32 place)
 
 	if (!on(FEATURE_PF) || !shared || !s)
 		return 0;
-	pf_rule_leave(s->rule_in);
-	pf_rule_leave(pf_other_rule(s));
+	if (s->ruleset == cfg.pf.ruleset) {
+		pf_rule_leave(s->rule_in);
+		pf_rule_leave(pf_other_rule(s));
+	}
 	__sync_fetch_and_sub(&shared->states, 1);
 	return 0;
 }

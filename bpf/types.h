@@ -223,10 +223,10 @@ struct pf_config {
 	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
 	__u16 asks; /* enum pf_ask */
 	__u32 features; /* enum feature of pf that it needs */
-	__u32 fragments_max; /* packets whose first fragment is remembered */
-	__u32 fragment_time; /* seconds */
 	__u32 table_entries; /* of all tables of addresses together */
 	__u32 since; /* second in which pf was enabled or disabled */
+	__u32 fragments_max; /* packets whose first fragment is remembered */
+	__u32 fragment_time; /* seconds */
 };
 
 /* What some rule of a ruleset asks for, beside the features. */

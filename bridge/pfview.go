@@ -22,6 +22,8 @@ type pfView struct {
 	b     *datapath.Bridge
 	names map[uint32]string // of ports by id
 	rules []pf.RuleRef      // by the datapath's number
+
+	timeouts [pf.TimeoutCount]uint32
 }
 
 // viewPF runs f with pf of a bridge.
@@ -31,7 +33,7 @@ func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
 		if err != nil {
 			return err
 		}
-		v := &pfView{pfConfig: d, b: b}
+		v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
 		var ports []pf.CompilePort
 		if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
 			return err
@@ -41,7 +43,7 @@ func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
 			if err != nil {
 				return err
 			}
-			v.rules = program.Source
+			v.rules, v.timeouts = program.Source, program.Timeouts
 		}
 		return f(v)
 	})
@@ -58,7 +60,7 @@ func (v *pfView) rule(n int) *pf.RuleRef {
 // PF returns what there is to know about pf of a bridge.
 func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
-		info = PFInfo{Bridge: bridge, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: pf.DefaultTimeouts()}
+		info = PFInfo{Bridge: bridge, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts}
 		if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
 			info.HostID = uint32(id)
 		}
@@ -74,7 +76,7 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 			if err != nil {
 				return err
 			}
-			info.Enabled, info.For, info.Timeouts = now.Enabled, now.Since, now.Timeouts
+			info.Enabled, info.For = now.Enabled, now.Since
 			info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
 			if counters, err = v.b.PFCounters(); err != nil {
 				return err
@@ -277,7 +279,7 @@ func (v *pfView) state(st *datapath.State) PFState {
 
 func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	out := PFPeer{
-		PFAddress: PFAddress{p.Addr.Addr().Unmap(), p.Addr.Port()}, State: strconv.Itoa(int(p.State)),
+		PFAddress: pfAddress(proto, p), State: strconv.Itoa(int(p.State)),
 		Packets: p.Packets, Bytes: p.Bytes, Low: p.Lo, High: p.Hi, Diff: p.Diff, Scale: p.Scale,
 	}
 	names := datapath.OtherStates
@@ -293,9 +295,19 @@ func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	return out
 }
 
+// pfAddress is where a side of a state is. Of a query of ICMP who asks has the
+// identifier for a port, and who is asked the type, as in pf.
+func pfAddress(proto uint8, p *datapath.StatePeer) PFAddress {
+	port := p.Addr.Port()
+	if (proto == protoICMP || proto == protoICMPv6) && port&0xff == 0 {
+		port >>= 8 // the datapath keeps it as it is, in the order of packets
+	}
+	return PFAddress{p.Addr.Addr().Unmap(), port}
+}
+
 // chooses says whether a state is one of those that are chosen.
 func (v *pfView) chooses(k *PFKill, st *datapath.State) bool {
-	from, to := PFAddress{st.From.Addr.Addr().Unmap(), st.From.Addr.Port()}, PFAddress{st.To.Addr.Addr().Unmap(), st.To.Addr.Port()}
+	from, to := pfAddress(st.Proto, &st.From), pfAddress(st.Proto, &st.To)
 	switch {
 	case k.ID != 0 && k.ID != st.ID,
 		!contains(k.From, from.Addr), !contains(k.To, to.Addr),

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"bascule/test/netlab"
+)
+
+var pfCases = []conformance{
+	{name: "pf_load", hooks: tcx, run: pfLoad},
+	{name: "pf_states", hooks: both, run: pfStates},
+	{name: "pf_clients", hooks: both, run: pfClients},
+	{name: "pf_tables", hooks: both, run: pfTables},
+	{name: "pf_anchors", hooks: tcx, run: pfAnchors},
+	{name: "pf_ports", hooks: tcx, run: pfPorts},
+	{name: "pf_off", hooks: both, run: pfOff},
+	{name: "pf_refused", hooks: tcx, run: pfRefused},
+}
+
+// pfctl runs `bascule pfctl` with a standard input, which must succeed, and
+// returns all that it prints.
+func pfctl(t *testing.T, l *netlab.Lab, stdin string, args ...string) string {
+	t.Helper()
+	r := tryPfctl(t, l, stdin, args...)
+	if r.Exit != 0 {
+		t.Fatal(r)
+	}
+	return r.Stdout + r.Stderr
+}
+
+func tryPfctl(t *testing.T, l *netlab.Lab, stdin string, args ...string) netlab.Result {
+	t.Helper()
+	cmd := l.Command(append([]string{"pfctl"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	r, err := netlab.RunCommand(cmd)
+	must(t, err)
+	return r
+}
+
+// loadPF loads rules, about which there is nothing to say.
+func loadPF(t *testing.T, l *netlab.Lab, rules string, flags ...string) {
+	t.Helper()
+	if out := pfctl(t, l, rules, append(flags, "-f", "-")...); out != "" {
+		t.Fatalf("loading says %q", out)
+	}
+}
+
+// wantPF compares what pfctl prints.
+func wantPF(t *testing.T, l *netlab.Lab, want string, args ...string) {
+	t.Helper()
+	if got := pfctl(t, l, "", args...); got != want {
+		t.Errorf("pfctl %q prints\n%sshould be\n%s", args, got, want)
+	}
+}
+
+// udps are packets of UDP from the address of one station to another's.
+func udps(n int, dst, src netlab.MAC, from, to string, ports [2]int) (frames []netlab.Frame) {
+	for i := range n {
+		frames = append(frames, udp4(dst, src, from, to, ports, 0, 0, 0, byte(i)))
+	}
+	return frames
+}
+
+const ip1, ip2, ip3 = "10.0.0.1", "10.0.0.2", "10.0.0.3"
+
+// pfLoad: a file is loaded whole or not at all, and what is printed can be loaded.
+func pfLoad(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	name := filepath.Join(t.TempDir(), "pf.conf")
+	write := func(text string) { must(t, os.WriteFile(name, []byte(text), 0o600)) }
+
+	// as an operating system brings it along
+	write("set skip on lo0\npass\n")
+	wantPF(t, l, "", "-nf", name)
+	if out := pfctl(t, l, "", "-si"); !strings.HasPrefix(out, "Status: Disabled ") {
+		t.Errorf("after -n: %s", out)
+	}
+	wantPF(t, l, "", "-f", name)
+	wantPF(t, l, "pass all flags S/SA\n", "-sr")
+	if out := pfctl(t, l, "", "-si"); !strings.HasPrefix(out, "Status: Enabled for ") {
+		t.Errorf("after loading: %s", out)
+	}
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2000}), b)
+
+	const rules = `block drop all
+pass in on p1 inet proto udp from 10.0.0.1 to any port = 2000 label "web"
+pass out all flags S/SA
+`
+	loadPF(t, l, rules)
+	wantPF(t, l, rules, "-sr")
+	loadPF(t, l, pfctl(t, l, "", "-sr"))
+	wantPF(t, l, rules, "-s", "rules")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
+	wantDrops(t, l, a, "pf", 20)
+
+	// what is not right changes nothing, and all of it is told
+	write("pass\nblok in all\n\npass from 10.0.0.1 to 10.0.0.256\n")
+	r := tryPfctl(t, l, "", "-f", name)
+	lines := strings.Split(strings.TrimSuffix(r.Stderr, "\n"), "\n")
+	if r.Exit != 1 || r.Stdout != "" || len(lines) != 7 || !strings.HasPrefix(lines[0], name+":2:1: ") || !strings.HasPrefix(lines[3], name+":4:") ||
+		lines[6] != "pfctl: Syntax error in config file: pf rules not loaded" {
+		t.Error(r)
+	}
+	wantPF(t, l, rules, "-sr")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
+
+	// one rule's counters, then again
+	if out := pfctl(t, l, "", "-sl"); !strings.HasPrefix(out, "web 1 20 ") {
+		t.Errorf("labels: %s", out)
+	}
+	if out := pfctl(t, l, "", "-z"); out != "pf: rule counters cleared\n" {
+		t.Errorf("-z says %q", out)
+	}
+	if out := pfctl(t, l, "", "-sl"); !strings.HasPrefix(out, "web 0 ") {
+		t.Errorf("labels: %s", out)
+	}
+
+	// a table's file, macros of both kinds, and files that others name
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "bad"), []byte("10.0.0.1 # comment\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "more"), []byte("block in from $who\n"), 0o600))
+	loadPF(t, l, fmt.Sprintf("service = 2000\nwho = 10.9.9.9\ntable <bad> file %q\nblock in proto udp from <bad> to port $service\ninclude %q\n", dir+"/bad", dir+"/more"), "-D", "who=10.0.0.2")
+	wantPF(t, l, "block drop in proto udp from <bad> to any port = 2000\nblock drop in inet from 10.0.0.2 to any\n", "-sr")
+	must(t, os.RemoveAll(dir)) // nobody reads it again
+	l.Bascule("port", "set", "br0", "p1", "--learn=on")
+	pfctl(t, l, "", "-F", "states")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2000}))
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}), b)
+	l.Reach(b, udps(20, A, B, ip2, ip1, [2]int{7, 7}))
+
+	if out := pfctl(t, l, "", "-Fr"); out != "rules cleared\n" {
+		t.Errorf("-Fr says %q", out)
+	}
+	wantPF(t, l, "", "-sr")
+	l.Reach(b, udps(20, A, B, ip2, ip1, [2]int{7, 7}), a)
+}
+
+// pfStates: who may begin gets answers, until the state is killed.
+func pfStates(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	loadPF(t, l, "block\npass in on p1 proto udp to port 53 label dns\npass out on p2\n")
+	ask := func() []netlab.Frame { return udps(10, B, A, ip1, ip2, [2]int{4000, 53}) }
+	answer := func() []netlab.Frame { return udps(10, A, B, ip2, ip1, [2]int{53, 4000}) }
+
+	l.Reach(b, answer())
+	l.Reach(a, ask(), b)
+	l.Reach(b, answer(), a)
+	l.Reach(a, ask(), b)
+	wantPF(t, l, "all udp 10.0.0.1:4000 -> 10.0.0.2:53       MULTIPLE:MULTIPLE\n", "-ss")
+	if out := pfctl(t, l, "", "-vss"); !strings.Contains(out, ", 20:10 pkts, ") || !strings.Contains(out, ", rule 1\n") {
+		t.Errorf("-vss: %s", out)
+	}
+	var list []struct {
+		ID, Protocol, Src, Dst, In, Out, Label string
+		SrcPort                                int `json:"src_port"`
+		Packets                                [2]int
+	}
+	l.JSON(&list, "pfctl", "-ss")
+	if len(list) != 1 || list[0].Src != ip1 || list[0].SrcPort != 4000 || list[0].In != "p1" || list[0].Out != "p2" || list[0].Label != "dns" || list[0].Packets != [2]int{20, 10} {
+		t.Fatalf("%+v", list)
+	}
+
+	for _, kill := range [][]string{
+		{"-k", ip1}, {"-k", "0.0.0.0/0", "-k", ip2}, {"-k", "label", "-k", "dns"},
+		{"-k", "key", "-k", "udp 10.0.0.1:4000 -> 10.0.0.2:53"}, {"-F", "states"}, {"-F", "states", "-i", "p"},
+	} {
+		l.Reach(a, ask(), b)
+		l.Reach(b, answer(), a)
+		if out := pfctl(t, l, "", kill...); !strings.Contains(out, " 1 states") && !strings.HasPrefix(out, "1 states") {
+			t.Errorf("%q says %q", kill, out)
+		}
+		l.Reach(b, answer())
+		wantPF(t, l, "", "-ss")
+	}
+	l.Reach(a, ask(), b)
+	for _, kill := range [][]string{{"-k", ip2}, {"-k", ip1, "-k", ip3}, {"-k", "label", "-k", "web"}, {"-F", "states", "-i", "p9"}} {
+		if out := pfctl(t, l, "", kill...); !strings.Contains(out, "0 states") {
+			t.Errorf("%q says %q", kill, out)
+		}
+	}
+	l.Reach(b, answer(), a)
+
+	// a state outlives the rules that made it, and a change of ports
+	loadPF(t, l, "block\n")
+	l.Bascule("port", "set", "br0", "p2", "--hairpin=off")
+	l.Reach(b, answer(), a)
+	l.Reach(a, ask(), b)
+	l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{4001, 53}))
+}
+
+// pfClients: real connections.
+func pfClients(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	for _, e := range ends {
+		e.ReadyForXDP()
+	}
+	one, two := ends[0].Host(), ends[1].Host()
+	loadPF(t, l, "block\npass in on p1 from "+one.IPv4.String()+"\npass out on p2\n")
+	must(t, one.Ping(two.IPv4))
+	must(t, netlab.Transfer(one, two, two.IPv4, 8<<20))
+	if out := pfctl(t, l, "", "-ss"); !strings.Contains(out, "all tcp "+one.IPv4.String()) || !strings.Contains(out, "all icmp ") {
+		t.Errorf("states: %s", out)
+	}
+	loadPF(t, l, "pass\n")
+	must(t, two.Ping(one.IPv4))
+	must(t, two.Ping(one.IPv6))
+	must(t, netlab.Transfer(two, one, one.IPv4, 8<<20))
+}
+
+// pfTables: what is in a table counts from the next packet on that has no state.
+func pfTables(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	loadPF(t, l, "table <bad> persist { 10.0.0.9 }\nblock in from <bad>\npass from ! <bad> no state\n")
+	send := func(to ...*netlab.End) {
+		t.Helper()
+		l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{1, 2}), to...)
+	}
+	says := func(want string, args ...string) {
+		t.Helper()
+		if out := pfctl(t, l, "", args...); out != want {
+			t.Errorf("%q says %q, should be %q", args, out, want)
+		}
+	}
+	send(b)
+	says("1/2 addresses added.\n", "-t", "bad", "-T", "add", ip1, "10.0.0.9")
+	send()
+	says("   10.0.0.1\n   10.0.0.9\n", "-t", "bad", "-T", "show")
+	says("1/1 addresses match.\n", "-t", "bad", "-T", "test", ip1)
+	if r := tryPfctl(t, l, "", "-t", "bad", "-T", "test", ip1, ip2); r.Exit != 2 || r.Stderr != "1/2 addresses match.\n" {
+		t.Error(r)
+	}
+	says("1/1 addresses deleted.\n", "-t", "bad", "-T", "delete", ip1)
+	send(b)
+	says("2/2 addresses added.\n", "-t", "bad", "-T", "add", "10.0.0.0/8", "!10.0.0.0/24")
+	send(b)
+	says("2 addresses added.\n3 addresses deleted.\n", "-t", "bad", "-T", "replace", "10.0.0.0/30", "2001:db8::/32")
+	send()
+	says("no changes.\n", "-t", "bad", "-T", "replace", "10.0.0.0/30", "2001:db8::/32")
+	if out := pfctl(t, l, "# two\n10.7.0.1\n10.7.0.2 10.7.0.1\n", "-t", "bad", "-vT", "add", "-f", "-"); out != "A  10.7.0.1\nA  10.7.0.2\nX  10.7.0.1\n2/3 addresses added.\n" {
+		t.Errorf("adding a file says %q", out)
+	}
+	says("4 addresses deleted.\n", "-t", "bad", "-T", "flush")
+	send(b)
+	says("1 table created.\n1/1 addresses added.\n", "-t", "other", "-T", "add", ip1)
+	says("bad\nother\n", "-sT")
+	says("-pa-r--\tbad\n-pa----\tother\n", "-vsT")
+	says("1 table deleted.\n", "-t", "other", "-T", "kill")
+	says("bad\n", "-sT")
+
+	// one that a file says nothing about keeps what it has; others are replaced, or go
+	says("1/1 addresses added.\n", "-t", "bad", "-T", "add", ip1)
+	loadPF(t, l, "table <bad> persist\ntable <more> { 10.0.0.9 }\nblock in quick from { <bad> <more> }\npass no state\n")
+	send()
+	loadPF(t, l, "table <bad> persist { 10.0.0.9 }\nblock in quick from <bad>\npass no state\n")
+	says("bad\n", "-sT")
+	send(b)
+	l.Refused([]string{"Table does not exist"}, "pfctl", "-t", "more", "-T", "show")
+	loadPF(t, l, "table <bad> const { 10.0.0.9 }\nblock in from <bad>\n")
+	l.Refused([]string{"const"}, "pfctl", "-t", "bad", "-T", "add", ip1)
+}
+
+// pfAnchors: rules come and go in anchors while the others stay.
+func pfAnchors(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	send := func(to ...*netlab.End) {
+		t.Helper()
+		l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{1, 2}), to...)
+	}
+	loadPF(t, l, "pass no state\nanchor night\nanchor \"guests/*\"\n")
+	send(b)
+	loadPF(t, l, "block in on p1\n", "-a", "night")
+	send()
+	wantPF(t, l, "block drop in on p1 all\n", "-a", "night", "-sr")
+	loadPF(t, l, "pass no state\nanchor night\nanchor \"guests/*\"\n")
+	send()
+	pfctl(t, l, "", "-a", "night", "-Fr")
+	send(b)
+	loadPF(t, l, "table <who> { 10.0.0.1 }\nblock in from <who>\n", "-a", "guests/one")
+	send()
+	wantPF(t, l, "   10.0.0.1\n", "-a", "guests/one", "-t", "who", "-T", "show")
+	pfctl(t, l, "", "-a", "guests/one", "-t", "who", "-T", "delete", ip1)
+	send(b)
+	wantPF(t, l, "  guests\n  night\n", "-sA")
+	wantPF(t, l, "  guests\n  guests/one\n  night\n", "-vsA")
+	loadPF(t, l, "anchor day {\n block in from 10.0.0.1\n}\n")
+	send()
+	wantPF(t, l, "anchor \"day\" all\n", "-sr")
+	wantPF(t, l, "anchor \"day\" all {\n  block drop in inet from 10.0.0.1 to any\n}\n", "-a", "*", "-sr")
+	l.Refused([]string{"there is no anchor nowhere"}, "pfctl", "-a", "nowhere", "-sr")
+	l.Refused([]string{"stands for several"}, "pfctl", "-a", "x/*", "-f", "/dev/null")
+}
+
+// pfPorts: rules are about ports by the names that these have, also those that
+// come later.
+func pfPorts(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	loadPF(t, l, "pass no state\nblock in on p3\nblock out on late\n")
+	send := func(from *netlab.End, to ...*netlab.End) {
+		t.Helper()
+		l.Reach(from, udps(10, netlab.Broadcast, C, ip3, "10.0.0.255", [2]int{1, 2}), to...)
+	}
+	send(a, b)
+	c := l.NewEnd(l.NewNamespace())
+	l.AddPort("br0", hook, c)
+	send(c)
+	send(a, b, c)
+	wantPF(t, l, "p1\np2\np3\n", "-sI")
+
+	// another name, as soon as anything is changed
+	nl, err := l.Switch.Netlink().LinkByName("p2")
+	must(t, err)
+	must(t, l.Switch.Netlink().LinkSetName(nl, "late"))
+	l.Bascule("port", "set", "br0", "late", "--hairpin=off")
+	send(a, c)
+	must(t, l.Switch.Netlink().LinkSetName(nl, "p2"))
+	l.Bascule("port", "set", "br0", "p2", "--hairpin=off")
+	send(a, b, c)
+
+	// a slot that has another port is not about the one before
+	l.Bascule("port", "del", "br0", "p3")
+	d := l.NewEnd(l.NewNamespace())
+	l.AddPort("br0", hook, d)
+	send(d, a, b)
+
+	// groups of names, and addresses of interfaces
+	loadPF(t, l, "block\npass on p no state\n")
+	send(a, b, d)
+	loadPF(t, l, "set skip on p4\nblock\n")
+	send(d)
+	wantPF(t, l, "p1\np2\np4 (skip)\n", "-vsI")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	host, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	must(t, l.Switch.Netlink().AddrAdd(host, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 7), Mask: net.CIDRMask(24, 32)}}))
+	loadPF(t, l, "pass no state\nblock in from (host0:network)\nblock out to host0\n")
+	send(a)
+	wantPF(t, l, "pass all no state\nblock drop in from (host0:network) to any\nblock drop out inet from any to 10.0.0.7\n", "-sr")
+}
+
+// pfOff: disabled, nothing is filtered and nothing is forgotten.
+func pfOff(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	send := func(to ...*netlab.End) {
+		t.Helper()
+		l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{1, 2}), to...)
+	}
+	loadPF(t, l, "block\n")
+	send()
+	if out := pfctl(t, l, "", "-d"); out != "pf disabled\n" {
+		t.Errorf("-d says %q", out)
+	}
+	send(b)
+	wantPF(t, l, "block drop all\n", "-sr")
+	l.Refused([]string{"pf not enabled"}, "pfctl", "-d")
+	loadPF(t, l, "block in\n") // stays off
+	send(b)
+	if out := pfctl(t, l, "", "-e"); out != "pf enabled\n" {
+		t.Errorf("-e says %q", out)
+	}
+	send()
+	l.Refused([]string{"pf already enabled"}, "pfctl", "-e")
+	l.Bascule("bridge", "set", "br0") // this binary's programs
+	send()
+	wantPF(t, l, "block drop in all\n", "-sr")
+	pfctl(t, l, "", "-Fa")
+	send(b)
+	wantPF(t, l, "", "-sr")
+	pfctl(t, l, "", "-d")
+	pfctl(t, l, "", "-Fa")
+	loadPF(t, l, "block\n") // all is as it was at first
+	send()
+}
+
+// pfRefused: each thing that is not right is told in one line.
+func pfRefused(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1)
+	l.Bascule("bridge", "add", "br1")
+	for _, test := range []struct {
+		words []string
+		args  string
+	}{
+		{[]string{"several bridges", "-b br0 or br1"}, "-sr"},
+		{[]string{"there is no bridge br9"}, "-b br9 -sr"},
+		{[]string{"-s nonsense", "give rules"}, "-b br0 -s nonsense"},
+		{[]string{"/nowhere/pf.conf", "no such file"}, "-b br0 -f /nowhere/pf.conf"},
+		{[]string{"-T test 10.0.0.0/8"}, "-b br0 -t bad -T test 10.0.0.0/8"},
+		{[]string{"Table does not exist"}, "-b br0 -t bad -T flush"},
+		{[]string{"no table can have the name"}, "-b br0 -t abcdefghijklmnopqrstuvwxyzabcdef -T add 10.0.0.1"},
+		{[]string{"unknown flag -y"}, "-y"},
+		{[]string{"nothing to do"}, "-b br0"},
+	} {
+		l.Refused(test.words, append([]string{"pfctl"}, strings.Fields(test.args)...)...)
+	}
+	for _, text := range []string{"pass out on p1 nat-to 10.0.0.1\n", "scrub in\n", "rdr pass on p1 to port 80 -> 10.0.0.1\n"} {
+		if r := tryPfctl(t, l, text, "-b", "br0", "-f", "-"); r.Exit != 1 || !strings.Contains(r.Stderr, strings.Fields(strings.TrimPrefix(text, "pass out on p1 "))[0]+":") {
+			t.Error(r)
+		}
+	}
+}
