@@ -182,7 +182,7 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	if (p->flags & PF_P_ERROR) {
 		if (pf_proxied(s) || !pf_quoted_fits(p->state - 1))
 			return DROP_PF_STATE;
-		if (on(FEATURE_PF_REWRITE) && h->skb && (s->flags & PF_STATE_REWRITE))
+		if (on(FEATURE_PF_REWRITE) && h->skb)
 			pf_rewrite(h->ctx, p->state - 1);
 		return 0;
 	}

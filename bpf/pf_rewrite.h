@@ -131,7 +131,7 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 	struct pf_state *s = pf_state_at(place);
 	u32 side, check;
 
-	if (!on(FEATURE_PF_REWRITE) || !p || !s)
+	if (!on(FEATURE_PF_REWRITE) || !p || !s || !(s->flags & PF_STATE_REWRITE))
 		return 0;
 	if (p->flags & PF_P_ERROR) {
 		struct pf_slow *slow = pf_slow();

@@ -122,10 +122,10 @@ type kernelConfig struct {
 		Ruleset       uint16
 		Asks          uint16
 		Features      uint32
-		FragmentsMax  uint32
-		FragmentTime  uint32
 		TableEntries  uint32
 		Since         uint32
+		FragmentsMax  uint32
+		FragmentTime  uint32
 	}
 	PortCells [8192]uint16
 	Ports     [1024]struct {
@@ -430,10 +430,10 @@ type kernelPfConfig struct {
 	Ruleset       uint16
 	Asks          uint16
 	Features      uint32
-	FragmentsMax  uint32
-	FragmentTime  uint32
 	TableEntries  uint32
 	Since         uint32
+	FragmentsMax  uint32
+	FragmentTime  uint32
 }
 
 type kernelPfCounter uint32

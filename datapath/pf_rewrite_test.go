@@ -25,8 +25,8 @@ type call struct {
 	source layers.TCPPort
 }
 
-// newPFBench makes a bench with rules.
-func newPFBench(t *testing.T, rules string, change ...func(c *Config, p []*Port)) *bench {
+// newRulesBench makes a bench with rules, as pf.conf(5) has them.
+func newRulesBench(t *testing.T, rules string, change ...func(c *Config, p []*Port)) *bench {
 	t.Helper()
 	set, err := pf.Parse("rules", []byte(rules), pf.Source{})
 	if err != nil {
@@ -169,7 +169,7 @@ func eachCall(t *testing.T, rules string, run func(t *testing.T, c call)) {
 	for _, v6 := range []bool{false, true} {
 		for _, vlan := range []uint16{0, 7} {
 			t.Run(fmt.Sprintf("IPv6 %v, VLAN %d", v6, vlan), func(t *testing.T) {
-				s := newPFBench(t, rules)
+				s := newRulesBench(t, rules)
 				if vlan != 0 {
 					s.tcx(0, packet{dst: broadcast, src: station(1)}.tagged(vlan).bytes())
 					s.tcx(1, packet{dst: broadcast, src: station(2)}.tagged(vlan).bytes())
@@ -362,7 +362,7 @@ func TestSynproxy(t *testing.T) {
 // A SYN reaches nobody before it is known that there is somebody behind it,
 // wherever the other side is; and its MSS is Ethernet's at most.
 func TestSynproxyFlood(t *testing.T) {
-	s := newPFBench(t, "pass in on p0 proto tcp synproxy state")
+	s := newRulesBench(t, "pass in on p0 proto tcp synproxy state")
 	c := call{s: s}
 	for n, want := range map[uint16]uint16{0: 536, 9000: 1460, 1: 64, 1000: 1000} {
 		c.source = layers.TCPPort(n + 1)
