@@ -385,3 +385,37 @@ func TestSynproxyFlood(t *testing.T) {
 		t.Errorf("%v were learned", fdb)
 	}
 }
+
+// The rules on the way out are asked about the switch's SYN, with the tag that
+// the first packet got.
+func TestSynproxyOut(t *testing.T) {
+	for _, tt := range []struct {
+		name, rules string
+		drops       []string
+	}{
+		{"passed by the tag", "block out on p1\npass in on p0 proto tcp tag known synproxy state\npass out on p1 tagged known", nil},
+		{"another tag", "block out on p1\npass in on p0 proto tcp tag other synproxy state\npass out on p1 tagged known", []string{"pf"}},
+		{"blocked", "pass in on p0 proto tcp synproxy state\nblock out on p1", []string{"pf"}},
+		// as in pf it is on the way in that the switch makes handshakes
+		{"only on the way out", "pass out on p1 proto tcp synproxy state", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := call{s: newRulesBench(t, tt.rules), source: 4000}
+			syn := c.from(0, layers.TCP{Seq: 100, SYN: true, Window: 1000})
+			if tt.name == "only on the way out" {
+				if out := tcpOf(t, c.send(0, syn, []int{1})); out.Seq == 100 {
+					t.Error("its numbers are not modulated")
+				}
+				return
+			}
+			isn := tcpOf(t, c.send(0, syn, []int{0}, "pf-synproxy")).Seq
+			var out []int
+			if tt.drops == nil {
+				out = []int{1}
+			}
+			for range 2 {
+				c.send(0, c.from(0, layers.TCP{Seq: 101, Ack: isn + 1, ACK: true, Window: 1000}), out, tt.drops...)
+			}
+		})
+	}
+}
