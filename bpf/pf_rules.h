@@ -98,7 +98,7 @@ struct pf_walk {
 	struct pf_prefix prefix; /* an address that is looked up */
 };
 
-#define PF_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_DST_NO_ROUTE | PF_SRC_URPF_FAILED)
+#define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -194,8 +194,14 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 		return false;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && r->priority && r->priority - 1 != p->priority)
 		return false;
-	if ((cfg.pf.asks & PF_ASK_ROUTE) && (r->flags & PF_ROUTE_FLAGS & ~p->routes))
-		return false;
+	if (cfg.pf.asks & PF_ASK_ROUTE) {
+		u32 src = r->flags & PF_SRC_ROUTE_FLAGS, dst = r->flags & PF_DST_NO_ROUTE;
+
+		if (src && !pf_holds(p->routes & src, r->flags & PF_NOT_SRC_TABLE))
+			return false;
+		if (dst && !pf_holds(p->routes & dst, r->flags & PF_NOT_DST_TABLE))
+			return false;
+	}
 	if ((cfg.pf.asks & PF_ASK_RANDOM) && r->probability &&
 	    bpf_get_prandom_u32() >= r->probability)
 		return false;

@@ -49,6 +49,12 @@ const volatile __u32 shape_count;
 
 /* how many pairs of UDP ports frames have in turn, 0 leaves the frame's own */
 const volatile __u32 port_pairs;
+/*
+ * How many source addresses IPv4 packets have, at random, from first_host on; 0
+ * leaves the frame's own.
+ */
+const volatile __u32 hosts;
+const volatile __u32 first_host;
 /* frames a second, 0 for as many as possible */
 const volatile __u64 rate;
 
@@ -165,6 +171,26 @@ static __always_inline int refresh(struct xdp_md *ctx)
 	return 0;
 }
 
+/* gives an IPv4 header without options another source, and its checksum (RFC 1071) */
+static __always_inline int rehost(struct xdp_md *ctx)
+{
+	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	__u64 sum = 0;
+	__u16 *word;
+	int i;
+
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	ip->saddr = bpf_htonl(first_host + (__u32)(((__u64)bpf_get_prandom_u32() * hosts) >> 32));
+	ip->check = 0;
+	word = (void *)ip;
+	for (i = 0; i < (int)(sizeof(*ip) / sizeof(*word)); i++)
+		sum += word[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~((sum & 0xffff) + (sum >> 16));
+	return 0;
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -183,6 +209,8 @@ int generate(struct xdp_md *ctx)
 	if (ttl_word && refresh(ctx))
 		return XDP_ABORTED;
 	if (shape_count && reshape(ctx, g))
+		return XDP_ABORTED;
+	if (hosts && rehost(ctx))
 		return XDP_ABORTED;
 	data = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;

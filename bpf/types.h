@@ -612,7 +612,7 @@ enum pf_rule_flag {
 	PF_LOG_ALL = 1 << 1,
 	PF_LOG_MATCHES = 1 << 2,
 	PF_NOT_TAGGED = 1 << 3, /* tagged is negated */
-	PF_NOT_SRC_TABLE = 1 << 4,
+	PF_NOT_SRC_TABLE = 1 << 4, /* the table, or no-route and urpf-failed */
 	PF_NOT_DST_TABLE = 1 << 5,
 	PF_NOT_RECEIVED = 1 << 6,
 	PF_ALLOW_OPTS = 1 << 7,

@@ -271,7 +271,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 // is still room.
 func stateBuckets(states uint32) uint32 {
 	const least = 4
-	return uint32(max(least, uint64(states)*10/9/pfWays+1))
+	return uint32(max(least, uint64(states)*10/9/stateWays+1))
 }
 
 // featuresOf returns the features that a program asks for.
@@ -557,8 +557,5 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_ETHER
 
-// Of bpf/types.h and bpf/pf_source.h.
-const (
-	pfWays    = 16   // states of a bucket
-	pfFlushes = 1024 // sources whose states are removed at a time
-)
+// pfFlushes is PF_FLUSHES of bpf/pf_source.h.
+const pfFlushes = 1024

@@ -170,10 +170,10 @@ func (s *pfBench) states() map[uint32]kernelPfState {
 			for home, b := range buckets {
 				for i, mark := range b.Mark {
 					if mark == 1 {
-						s.t.Errorf("place %d is claimed and was never filled", home*pfWays+i)
+						s.t.Errorf("place %d is claimed and was never filled", home*stateWays+i)
 					}
 					if mark&(1<<31) != 0 {
-						place := uint32(home*pfWays + i)
+						place := uint32(home*stateWays + i)
 						all[place] = states[place]
 					}
 				}
@@ -209,8 +209,8 @@ func (s *pfBench) only() kernelPfState {
 	return kernelPfState{}
 }
 
-// phase is the states of the initiator and of the other side.
-func phase(s kernelPfState) [2]uint8 {
+// sides is the states of the initiator and of the other side.
+func sides(s kernelPfState) [2]uint8 {
 	first := 0
 	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
 		first = 1
@@ -387,6 +387,10 @@ func TestPFTCP(t *testing.T) {
 			{web(ack, a+99, b, 0), "", ee},
 			{web(ack, a+99, b, 1), "", ee},
 		}},
+		{"without data the number does not matter", handshake(a, b), []step{
+			{web(ack, a+0x40000000, b, 0), "", ee},
+			{web(ack, a, b, 1000), "", ee},
+		}},
 		{"above the window", handshake(a, b), []step{
 			{web(ack, a, b, 1001), "pf-state", ee},
 			{web(ack, a+1, b, 1000), "pf-state", ee},
@@ -456,6 +460,11 @@ func TestPFTCP(t *testing.T) {
 			{web(rst|ack, a+5000, b, 0), "pf-state", ee},
 			{web(rst|ack, a-900, b, 0), "", [2]uint8{timeWait, timeWait}},
 		}},
+		{"reset behind a FIN", handshake(a, b), []step{
+			{web(fin|ack, a, b, 100), "", [2]uint8{closing, established}},
+			{web(rst, a+103, 0, 0), "pf-state", [2]uint8{closing, established}},
+			{web(rst, a+102, 0, 0), "", [2]uint8{timeWait, timeWait}},
+		}},
 		{"SYN in a connection", handshake(a, b), []step{
 			{web(syn, a+0x20000000, 0, 0), "pf-state", ee},
 		}},
@@ -511,7 +520,7 @@ func (s *pfBench) play(steps []step) {
 		}
 		expect(s.t, fmt.Sprintf("segment %d", i), s.send(p.segment), want)
 		state := s.only()
-		if got := phase(state); got != p.after {
+		if got := sides(state); got != p.after {
 			s.t.Errorf("segment %d: states %d, want %d", i, got, p.after)
 		}
 		packets := state.Packets[0] + state.Packets[1]
@@ -535,12 +544,31 @@ func TestPFReopen(t *testing.T) {
 	})
 	p := web(syn, 0x50000000, 0, 0)
 	expect(t, "SYN", s.send(p), p.sent())
-	if got := phase(s.only()); got != [2]uint8{synSent, closed} {
+	if got := sides(s.only()); got != [2]uint8{synSent, closed} {
 		t.Errorf("states %d", got)
 	}
 	s.check()
 	if n := s.count(kernelPfCounterPF_COUNT_REMOVALS); n != 1 {
 		t.Errorf("%d states removed, want 1", n)
+	}
+}
+
+// What comes behind the end of a connection passes near its windows, but does
+// not keep it.
+func TestPFBehindTheEnd(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	s.play(handshake(5000, 9000))
+	both := [2]uint8{timeWait, timeWait}
+	s.play([]step{{web(rst, 5000, 0, 0), "", both}})
+	s.later(10)
+	s.play([]step{{web(ack, 5000, 9000, 10), "", both}})
+	s.later(10)
+	s.play([]step{
+		{web(ack, 25000, 9000, 10), "", both},
+		{web(ack, 5000+0xffff+0xffff, 9000, 10), "pf-state", both},
+	})
+	if used := s.only().Used; used != benchNow+10 {
+		t.Errorf("used in second %d, want %d", used, benchNow+10)
 	}
 }
 
@@ -597,7 +625,7 @@ func TestPFOtherStates(t *testing.T) {
 			p := datagram(proto)
 			for i, p := range []segment{p, p.reply(), p} {
 				expect(t, "datagram", s.send(p), p.sent())
-				if got := phase(s.only()); got != want[i] {
+				if got := sides(s.only()); got != want[i] {
 					t.Errorf("protocol %d, packet %d: states %d, want %d", proto, i, got, want[i])
 				}
 			}
@@ -835,7 +863,7 @@ func TestPFOverload(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(r *kernelPfRule)
-		left   int // states, once those to be flushed have gone
+		left   int // of the states that were there, once those to be flushed have gone
 	}{
 		{"max-src-conn", func(r *kernelPfRule) { r.MaxSrcConn = 3 }, 3},
 		{"max-src-conn-rate", func(r *kernelPfRule) { r.MaxSrcRate, r.MaxSrcSecs = 3, 10 }, 3},
@@ -863,12 +891,15 @@ func TestPFOverload(t *testing.T) {
 				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 {
 					t.Errorf("the source is in tables %#x, listed in %#x", got.Match, got.Here)
 				}
+				s.later(1)
+				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before
+				expect(t, "later", s.send(after), after.sent())
 				s.sweepAll()
-				if n := len(s.states()); n != tt.left {
-					t.Errorf("%d states left, want %d", n, tt.left)
+				if n := len(s.states()); n != tt.left+1 {
+					t.Errorf("%d states left, want %d", n, tt.left+1)
 				}
 				s.check()
-				if err := s.flushPF(tt.left); err != nil {
+				if err := s.flushPF(tt.left + 1); err != nil {
 					t.Error(err)
 				}
 				s.check()
@@ -887,6 +918,31 @@ func (s *pfBench) flushPF(want int) error {
 		err = fmt.Errorf("%d states removed, want %d", n, want)
 	}
 	return err
+}
+
+// A connection that has gone counts no more.
+func TestPFConnectionsGo(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep(func(r *kernelPfRule) {
+		r.Flags |= kernelPfRuleFlagPF_TRACK_RULE
+		r.MaxSrcConn = 2
+	})})
+	for i, want := range []outcome{sent(1), sent(1), dropped("pf-limit")} {
+		expect(t, fmt.Sprintf("connection %d", i), s.handshakeOf(uint16(i+1)), want)
+	}
+	for place, state := range s.states() {
+		if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_KILL, Place: place, State: state}); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	for _, n := range s.sources() {
+		if n.States != 1 || n.Connections != 1 {
+			t.Errorf("%d states and %d connections, want 1 of each", n.States, n.Connections)
+		}
+	}
+	expect(t, "the next", s.handshakeOf(4), sent(1))
+	expect(t, "one too many", s.handshakeOf(5), dropped("pf-limit"))
+	s.check()
 }
 
 // The states of a source are removed soon, however slowly the rest is swept.
@@ -1128,11 +1184,11 @@ func TestPFPlacesRest(t *testing.T) {
 		}
 		return made
 	}
-	if n := fill(100, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(100, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	s.check()
-	if err := s.flushPF(pfWays); err != nil {
+	if err := s.flushPF(stateWays); err != nil {
 		t.Fatal(err)
 	}
 	s.later(1)
@@ -1140,12 +1196,12 @@ func TestPFPlacesRest(t *testing.T) {
 		t.Error("a place was used again after a second")
 	}
 	s.later(1)
-	if n := fill(300, 20); n != pfWays {
-		t.Errorf("%d states in %d places", n, pfWays)
+	if n := fill(300, 20); n != stateWays {
+		t.Errorf("%d states in %d places", n, stateWays)
 	}
 	// what is over makes room at once
 	s.later(60)
-	if n := fill(400, 20); n != pfWays {
+	if n := fill(400, 20); n != stateWays {
 		t.Errorf("%d states in the places of those that are over", n)
 	}
 	s.check()
@@ -1278,7 +1334,7 @@ func TestPFOneKeyTogether(t *testing.T) {
 }
 
 // A trial changes nothing of a connection, and makes none.
-func TestPFTrace(t *testing.T) {
+func TestPFStateTrial(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
 		c.Pf.Features |= uint32(kernelFeatureFEATURE_TRACE)
 	})

@@ -73,6 +73,8 @@ const (
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
 
+// stateWays is PF_WAYS.
+const stateWays = 16
 
 // A stateTable is the table of states, which the datapath reads and writes at the
 // same time.
@@ -159,7 +161,7 @@ func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 func (t *stateTable) homes(hash uint64) [2]uint32 {
 	n := uint64(t.config.Buckets)
 	second := uint64(uint32((hash ^ hash>>31) * 0x9e3779b97f4a7c15 >> 32))
-	return [2]uint32{uint32(hash>>32*n>>32) * pfWays, uint32(second*n>>32) * pfWays}
+	return [2]uint32{uint32(hash>>32*n>>32) * stateWays, uint32(second*n>>32) * stateWays}
 }
 
 // mark is pf_mark.
@@ -171,7 +173,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	key := s.Key
 	key.Profile = 0
 	for _, home := range t.homes(h) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) != mark(h) {
 				continue
 			}
@@ -190,7 +192,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.LoadUint32(&t.marks[place]) == 0 {
 				n++
 			}
@@ -201,7 +203,7 @@ func (t *stateTable) put(s *kernelPfState) bool {
 		homes[0], homes[1] = homes[1], homes[0]
 	}
 	for _, home := range homes {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
 				atomic.StoreUint32(&t.marks[place], mark(h))
@@ -268,7 +270,7 @@ func (t *stateTable) gone(s *kernelPfState) (*kernelPfState, bool) {
 		return nil, false
 	}
 	for _, home := range t.homes(t.hash(s)) {
-		for place := home; place < home+pfWays; place++ {
+		for place := home; place < home+stateWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
 			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
 				return &t.states[place], true

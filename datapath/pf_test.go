@@ -51,7 +51,7 @@ func TestPFLayout(t *testing.T) {
 		"last ask":  {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
 		"batch":     {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
 		"states":    {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
-		"ways":      {pfWays, len(kernelPfBucket{}.Mark)},
+		"ways":      {stateWays, len(kernelPfBucket{}.Mark)},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: %d in Go, %d in the datapath", name, pair[0], pair[1])

@@ -159,6 +159,11 @@ func Bench(quick bool) Profile {
 		p.Targets = append(p.Targets, Target{Name: name, Group: group, Of: label(f, w), Against: label(against, w), Unit: "x", Must: must, Aim: aim})
 	}
 
+	cost := func(name, group string, w *workloads.Workload, many, few *fabrics.Fabric, must, aim float64) {
+		p.Targets = append(p.Targets, Target{Name: name, Group: group, Of: label(many, w), Against: label(few, w), Invert: true,
+			Unit: "x", Lower: true, Must: must, Aim: aim})
+	}
+
 	off := workloads.Must("tcp-stream" + stream)
 	g := add(group(rounds, across([]*fabrics.Fabric{direct, linux, tcx}, off)))
 	ratio("TCP, 1 stream, offloads off", g, tcx, off, linux, 1.18, 1.30)
@@ -228,9 +233,51 @@ func Bench(quick bool) Profile {
 		Cases:  across([]*fabrics.Fabric{fabrics.BasculeRules10, fabrics.BasculeRules1000, fabrics.BasculeXDPRules10, fabrics.BasculeXDPRules1000}, strangers),
 	})
 	for _, f := range [][2]*fabrics.Fabric{{fabrics.BasculeRules1000, fabrics.BasculeRules10}, {fabrics.BasculeXDPRules1000, fabrics.BasculeXDPRules10}} {
-		p.Targets = append(p.Targets, Target{Name: "cost per frame, 1000 MAC rules against 10", Group: g,
-			Of: label(f[0], strangers), Against: label(f[1], strangers), Invert: true, Unit: "x", Lower: true, Must: 2.0, Aim: 1.1})
+		cost("cost per frame, 1000 MAC rules against 10", g, strangers, f[0], f[1], 2.0, 1.1)
 	}
+
+	filtered := fabrics.LinuxBridgeFiltered
+	connections := workloads.Must("crr:connections=16" + stream)
+	g = add(Group{
+		Name:   "pf",
+		About:  "a stateful packet filter, against none and against nftables on the kernel's bridge",
+		Rounds: rounds,
+		Cases: slices.Concat(
+			across([]*fabrics.Fabric{linux, filtered, tcx, fabrics.BasculePF}, off),
+			across([]*fabrics.Fabric{linux, filtered, tcx, fabrics.BasculePF, xdp, fabrics.BasculeXDPPF}, one),
+			across([]*fabrics.Fabric{linux, filtered, tcx, fabrics.BasculePF}, connections)),
+	})
+	ratio("TCP, stateful rules against none, offloads off", g, fabrics.BasculePF, off, tcx, 0.93, 0.97)
+	ratio("64-byte frames, established, stateful rules against none, XDP", g, fabrics.BasculeXDPPF, one, xdp, 0.65, 0.80)
+	ratio("64-byte frames, established, stateful rules, against nftables", g, fabrics.BasculeXDPPF, one, filtered, 4.0, 5.0)
+	ratio("connections a second, stateful rules, against nftables", g, fabrics.BasculePF, connections, filtered, 1.3, 1.5)
+	// By the same measures, what the filters cost otherwise.
+	ratio("64-byte frames, established, stateful rules against none, tcx", g, fabrics.BasculePF, one, tcx, 0, 0)
+	ratio("connections a second, stateful rules against none", g, fabrics.BasculePF, connections, tcx, 0, 0)
+	ratio("64-byte frames, established, nftables against none", g, filtered, one, linux, 0, 0)
+	ratio("connections a second, nftables against none", g, filtered, connections, linux, 0, 0)
+
+	first := workloads.Must("first-packets")
+	g = add(Group{
+		Name:   "pf-rules",
+		About:  "64-byte frames, one core, past stateful rules of which the last lets them in: of one flow, and each of its own",
+		Rounds: rounds,
+		Cases: across([]*fabrics.Fabric{fabrics.BasculePF10, fabrics.BasculePF10k, fabrics.BasculeXDPPF10, fabrics.BasculeXDPPF10k},
+			one, first),
+	})
+	cost("cost per established frame, 10 000 stateful rules against 10", g, one, fabrics.BasculePF10k, fabrics.BasculePF10, 1.0, 0)
+	cost("cost per established frame, 10 000 stateful rules against 10", g, one, fabrics.BasculeXDPPF10k, fabrics.BasculeXDPPF10, 1.0, 0)
+	cost("cost per first packet, 10 000 stateful rules against 10", g, first, fabrics.BasculePF10k, fabrics.BasculePF10, 2.0, 1.2)
+	cost("cost per first packet, 10 000 stateful rules against 10", g, first, fabrics.BasculeXDPPF10k, fabrics.BasculeXDPPF10, 2.0, 1.2)
+	g = add(Group{
+		Name:   "pf-tables",
+		About:  "64-byte frames, one core, each of a flow of its own, from random addresses that a table does not have",
+		Rounds: rounds,
+		Cases: across([]*fabrics.Fabric{fabrics.BasculePFTable10, fabrics.BasculePFTable1m, fabrics.BasculeXDPPFTable10, fabrics.BasculeXDPPFTable1m},
+			first),
+	})
+	cost("cost per first packet, a table of 1 000 000 addresses against 10", g, first, fabrics.BasculePFTable1m, fabrics.BasculePFTable10, 1.5, 1.2)
+	cost("cost per first packet, a table of 1 000 000 addresses against 10", g, first, fabrics.BasculeXDPPFTable1m, fabrics.BasculeXDPPFTable10, 1.5, 1.2)
 
 	alone := workloads.Must("flood:ports=3" + window)
 	among := workloads.Must("flood:ports=3:apart=252" + window)

@@ -56,6 +56,8 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.Direct, "many-flows:flows=1000" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "many-flows:flows=1000" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "many-flows:flows=1000:generator=ring" + short, Setup{}, counted},
+		{fabrics.LinuxBridgeFiltered, "first-packets" + short, Setup{}, counted},
+		{fabrics.LinuxBridge, "first-packets:generator=ring" + short, Setup{}, counted},
 		{fabrics.LinuxBridge, "throughput-search:loss=50" + short, Setup{}, loss},
 		{fabrics.LinuxBridge, "throughput-search:loss=50:generator=ring" + short, Setup{}, loss},
 		{fabrics.LinuxBridge, "flood:ports=3:size=imix" + short, Setup{}, counted},

@@ -137,23 +137,23 @@ func (c *compiler) addresses(r *Rule) (src, dst marks) {
 
 func (c *compiler) endpoint(e Endpoint) marks {
 	h := e.Host
-	var networks []prefix
+	var networks []subnet
 	switch h.Kind {
 	case InTable, NoRoute, URPFFailed:
 		return nil
 	case AnyHost:
-		networks = []prefix{everything}
+		networks = []subnet{everything}
 	case Prefix:
-		networks = []prefix{prefixOf(h.Addr, h.Bits)}
+		networks = []subnet{subnetOf(h.Addr, h.Bits)}
 	case Range:
-		networks = rangePrefixes(h.Addr, h.Last)
+		networks = rangeSubnets(h.Addr, h.Last)
 	case Dynamic:
 		for _, p := range c.resolve(h) {
 			length := p.Bits()
 			if h.Bits >= 0 {
 				length = min(h.Bits, p.Addr().BitLen())
 			}
-			networks = append(networks, prefixOf(p.Addr(), length))
+			networks = append(networks, subnetOf(p.Addr(), length))
 		}
 	}
 	return marksOf(networks, e.Not)
@@ -475,7 +475,7 @@ func (c *compiler) etherRule(r *EtherRule) (CompiledEther, error) {
 			return out, err
 		}
 		if h.Kind == Prefix {
-			p := prefixOf(h.Addr, h.Bits)
+			p := subnetOf(h.Addr, h.Bits)
 			out.L3[i] = EtherPrefix{Bits: uint32(p.bits), Address: p.bytes()}
 		}
 		if h.Kind != AnyHost {

@@ -3,6 +3,7 @@
 package pf_test
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"bascule/pf/pftest"
 	"bascule/pf/reference"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 )
 
@@ -77,6 +79,10 @@ func bodies(to map[string]*pf.Ruleset, at string, rs *pf.Ruleset) {
 func dynamicAddresses(name string, modes []string) []netip.Prefix {
 	prefix, other := netip.MustParsePrefix("10.0.0.254/24"), netip.MustParsePrefix("2001:db8::fe/64")
 	if name != "em0" {
+		if len(modes) > 0 { // networks in each other, and one twice
+			return []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.0/24"),
+				netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/24")}
+		}
 		return nil
 	}
 	if slices.Contains(modes, "network") {
@@ -100,19 +106,24 @@ func compileIsReference(t *rapid.T) {
 	all := map[string]*pf.Ruleset{}
 	bodies(all, "", main)
 	loaded := map[string]*pf.Ruleset{}
-	for _, at := range []string{"ftp", "wild", "wild/a", "wild/b", "ftp/wild", "deep/in"} {
-		if _, body := all[at]; !body && rapid.Bool().Draw(t, at) {
-			rs := pftest.Rulesets().Draw(t, "anchor "+at)
-			rs.Ether = nil
-			loaded[at] = rs
-			inside := map[string]*pf.Ruleset{}
-			bodies(inside, at, rs)
-			for path, rs := range inside {
-				if all[path] != nil { // has two rulesets
-					t.Skip()
-				}
-				all[path] = rs
+	load := func(at string, rs *pf.Ruleset) {
+		rs.Ether = nil
+		loaded[at] = rs
+		inside := map[string]*pf.Ruleset{}
+		bodies(inside, at, rs)
+		for path, rs := range inside {
+			if all[path] != nil { // has two rulesets
+				t.Skip()
 			}
+			all[path] = rs
+		}
+	}
+	for at, rs := range reference.Loaded(main) {
+		load(at, rs)
+	}
+	for _, at := range []string{"ftp", "wild", "wild/a", "wild/b", "ftp/wild", "deep/in"} {
+		if all[at] == nil && rapid.Bool().Draw(t, at) {
+			load(at, pftest.Rulesets().Draw(t, "anchor "+at))
 		}
 	}
 	for at := range loaded { // and no ruleset in the place of a body
@@ -238,6 +249,8 @@ func TestCompileCases(t *testing.T) {
 		"block from 10.0.0.0 - 10.0.0.2\nmatch from ! 9.255.255.255 - 192.0.2.0",
 		"block from { 10.0.0.0/8 ! 10.0.0.0/24 10.0.0.1 }",
 		"block from (em0)\nmatch to ! (em0:network)\nmatch from (em1)\nmatch from ! (em1)",
+		"block from (em1:network)\nmatch to ! (em1:network)",
+		"anchor out received-on em0 {\nblock\n}\nanchor received-on em prio 3 {\nmatch\n}",
 		"anchor from 10.0.0.0/8 {\nblock from ! 10.0.0.1\nmatch from 192.0.2.1\n}",
 		"anchor from ! 10.0.0.0/24 {\nanchor from ! 192.0.2.0/24 {\nmatch\n}\n}",
 		"block from no-route\nmatch to ! no-route\nmatch from urpf-failed\nmatch from ! urpf-failed",
@@ -266,10 +279,289 @@ func TestCompileCases(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			checkProgram(t, c.Program)
 			for _, p := range packets() {
 				if diff := c.compare(p); diff != "" {
 					t.Fatal(diff)
 				}
+			}
+		})
+	}
+}
+
+// checkProgram looks for what no walk would notice.
+func checkProgram(t *testing.T, p *pf.Program) {
+	t.Helper()
+	for i, n := range p.Networks {
+		if i > 0 && bytes.Compare(append(p.Networks[i-1].Address[:], p.Networks[i-1].Bits), append(n.Address[:], n.Bits)) >= 0 {
+			t.Errorf("network %v/%d is behind %v/%d", n.Address, n.Bits, p.Networks[i-1].Address, p.Networks[i-1].Bits)
+		}
+	}
+	for i, r := range p.Rules {
+		if int(r.End) <= i || int(r.End) > len(p.Rules) {
+			t.Errorf("rule %d of %d ends before %d", i, len(p.Rules), r.End)
+		}
+	}
+	for cell, set := range p.Cells {
+		if set != pf.Skip && int(set)+2*int(p.Groups) > len(p.Sets) {
+			t.Fatalf("cell %d is at %d of %d", cell, set, len(p.Sets))
+		}
+	}
+	if len(p.Source) != len(p.Rules) || len(p.Cells) != pf.Cells {
+		t.Errorf("%d sources of %d rules, %d cells", len(p.Source), len(p.Rules), len(p.Cells))
+	}
+}
+
+// TestCompileHandMade compiles what the parser does not make.
+func TestCompileHandMade(t *testing.T) {
+	v4 := pf.Host{Kind: pf.Prefix, Addr: netip.MustParseAddr("10.0.0.1"), Bits: 32}
+	v6 := pf.Host{Kind: pf.Range, Addr: netip.MustParseAddr("2001:db8::"), Last: netip.MustParseAddr("2001:db8::1")}
+	for _, rule := range []pf.Rule{
+		{Family: pf.Inet, From: pf.Endpoint{Host: v4}, To: pf.Endpoint{Host: v6}},
+		{Family: pf.Inet, From: pf.Endpoint{Host: pf.Host{Kind: pf.Prefix, Addr: netip.IPv4Unspecified()}}},
+		{Family: pf.Inet6, To: pf.Endpoint{Not: true, Host: pf.Host{Kind: pf.Prefix, Addr: netip.IPv6Unspecified()}}},
+		{From: pf.Endpoint{Not: true}},
+		{To: pf.Endpoint{Host: pf.Host{Kind: pf.URPFFailed}}},
+		{To: pf.Endpoint{Not: true, Host: pf.Host{Kind: pf.URPFFailed}}},
+		{ReceivedOn: pf.Interface{Name: "em", Not: true}},
+		{On: pf.Interface{Name: "any", Not: true}},
+	} {
+		rule.Action = pf.Block
+		c, err := compile(&pf.Ruleset{Rules: []pf.Rule{rule}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkProgram(t, c.Program)
+		for _, p := range packets() {
+			if diff := c.compare(p); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	}
+}
+
+// TestCompileMany compiles more rules than one group has.
+func TestCompileMany(t *testing.T) {
+	const n = 3 * pf.GroupRules
+	rs := manyRules(n, true)
+	for i := 1; i < n; i += 2 {
+		rs.Rules[i].Action = pf.Match // so that it shows which of them are found
+	}
+	c, err := compile(rs, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkProgram(t, c.Program)
+	if c.Groups != 3 {
+		t.Errorf("%d groups, want 3", c.Groups)
+	}
+	for i := 0; i < n; i += 500 {
+		for _, port := range []uint16{rs.Rules[i].To.Port.Lo, 1} {
+			p := &reference.Packet{Direction: pf.In, Port: pftest.Ports()[0], Family: pf.Inet, Proto: reference.TCP,
+				Src: rs.Rules[i].From.Host.Addr, Dst: netip.MustParseAddr("192.0.2.1"), DstPort: port, Flags: pf.SYN}
+			if diff := c.compare(p); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	}
+}
+
+// TestCompileFields looks at what the datapath is told of rules beside their
+// conditions.
+func TestCompileFields(t *testing.T) {
+	type fields struct {
+		rule    string
+		want    pf.CompiledRule // without what all have: End, ICMP4, ICMP6, Profile
+		profile pf.Profile
+	}
+	defaults := pf.Profile{Timeout: pf.DefaultTimeouts()}
+	timeouts := func(prio [2]uint8, set map[pf.TimeoutName]uint32) pf.Profile {
+		p := defaults
+		p.Priority = prio
+		for name, value := range set {
+			p.Timeout[name] = value
+		}
+		return p
+	}
+	const (
+		keep  = pf.RuleKeep
+		block = uint32(pf.Block)
+	)
+	for _, test := range []fields{
+		{"pass no state", pf.CompiledRule{}, defaults},
+		{"pass", pf.CompiledRule{Flags: keep}, defaults},
+		{"match tag A", pf.CompiledRule{Action: uint32(pf.Match), Tag: 0xc40bf6cc}, defaults}, // FNV-1a of A
+		{"block ! tagged A", pf.CompiledRule{Action: block, Tagged: 0xc40bf6cc, Flags: pf.RuleNotTagged}, defaults},
+		{"block log (all, matches, to pflog7)", pf.CompiledRule{Action: block, Flags: pf.RuleLog | pf.RuleLogAll | pf.RuleLogMatches, LogTo: 7}, defaults},
+		{"block drop", pf.CompiledRule{Action: block}, defaults},
+		{"set block-policy return\nblock", pf.CompiledRule{Action: block, Answer: pf.AnswerBoth, ICMP4: [2]uint8{3, 3}, ICMP6: [2]uint8{1, 4}}, defaults},
+		{"block return-rst (ttl 9) proto tcp", pf.CompiledRule{Action: block, Answer: pf.AnswerRST, TTL: 9, ICMP4: [2]uint8{3, 3}, ICMP6: [2]uint8{1, 4}}, defaults},
+		{"block return-icmp (net-unr, admin-unr)", pf.CompiledRule{Action: block, Answer: pf.AnswerICMP, ICMP4: [2]uint8{3, 0}, ICMP6: [2]uint8{1, 1}}, defaults},
+		{"pass probability 25%", pf.CompiledRule{Flags: keep, Probability: 1 << 30}, defaults},
+		{"pass prio 0 allow-opts once", pf.CompiledRule{Flags: keep | pf.RuleAllowOpts | pf.RuleOnce, Priority: 1}, defaults},
+		{"pass received-on em", pf.CompiledRule{Flags: keep, Received: 1}, defaults},
+		{"pass set prio (2, 5)", pf.CompiledRule{Flags: keep}, timeouts([2]uint8{3, 6}, nil)},
+		{"pass keep state (max 5, tcp.established 7)", pf.CompiledRule{Flags: keep, Max: 5}, timeouts([2]uint8{}, map[pf.TimeoutName]uint32{pf.TCPEstablished: 7})},
+		{"pass proto tcp modulate state (if-bound)", pf.CompiledRule{Flags: keep | pf.RuleModulate | pf.RuleIfBound}, defaults},
+		{"set state-policy if-bound\npass proto tcp synproxy state", pf.CompiledRule{Flags: keep | pf.RuleSynproxy | pf.RuleIfBound}, defaults},
+		{"set state-policy if-bound\npass keep state (floating, sloppy)", pf.CompiledRule{Flags: keep | pf.RuleSloppy}, defaults},
+		{"table <t> persist\npass keep state (max-src-nodes 2, max-src-states 3, max-src-conn 4, max-src-conn-rate 5/6, overload <t> flush global)",
+			pf.CompiledRule{Flags: keep | pf.RuleTrackRule | pf.RuleFlush | pf.RuleFlushGlobal, MaxSrcNodes: 2, MaxSrcStates: 3, MaxSrcConn: 4, MaxSrcRate: 5, MaxSrcSecs: 6, Overload: 1},
+			timeouts([2]uint8{}, map[pf.TimeoutName]uint32{pf.SrcTrack: 6})},
+		{"pass keep state (source-track global)", pf.CompiledRule{Flags: keep | pf.RuleTrackGlobal}, defaults},
+		{"table <t> persist\ntable <u> persist\npass from <t> to ! <u>", pf.CompiledRule{Flags: keep | pf.RuleNotDstTable, SrcTable: 1, DstTable: 2}, defaults},
+		{"pass from urpf-failed to ! no-route", pf.CompiledRule{Flags: keep | pf.RuleSrcURPFFailed | pf.RuleDstNoRoute | pf.RuleNotDstTable}, defaults},
+		{"set timeout udp.first 8\nset optimization aggressive\npass", pf.CompiledRule{Flags: keep}, timeouts([2]uint8{}, map[pf.TimeoutName]uint32{
+			pf.TCPFirst: 30, pf.TCPOpening: 5, pf.TCPEstablished: 18000, pf.TCPClosing: 60, pf.TCPFinwait: 30, pf.TCPClosed: 30, pf.TCPTsdiff: 10, pf.UDPFirst: 8})},
+		{"set limit states 1000\npass", pf.CompiledRule{Flags: keep}, timeouts([2]uint8{}, map[pf.TimeoutName]uint32{pf.AdaptiveStart: 600, pf.AdaptiveEnd: 1200})},
+	} {
+		t.Run(test.rule, func(t *testing.T) {
+			main, err := pf.Parse("pf.conf", []byte(test.rule+"\n"), pf.Source{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := compile(main, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(c.Program.Rules) != 1 {
+				t.Fatalf("%d rules, want 1", len(c.Program.Rules))
+			}
+			got := c.Program.Rules[0]
+			test.want.End = 1
+			if got != test.want {
+				t.Errorf("got  %+v\nwant %+v", got, test.want)
+			}
+			if got := c.Profiles[got.Profile]; got != test.profile {
+				t.Errorf("profile %+v\nwant    %+v", got, test.profile)
+			}
+		})
+	}
+}
+
+// TestCompileAnchors looks at the numbers and ends of rules in anchors.
+func TestCompileAnchors(t *testing.T) {
+	main, err := pf.Parse("pf.conf", []byte(`set block-policy return
+pass
+anchor "a" quick tagged X {
+	block
+	anchor "b"
+	match
+}
+anchor "none" tagged Y
+anchor { block quick }
+`), pf.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := pf.Parse("b", []byte("pass\nblock\n"), pf.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := compile(main, map[string]*pf.Ruleset{"a/b": loaded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, r := range c.Program.Rules {
+		got = append(got, fmt.Sprintf("%d: %v %q@%d answer %d end %d", i, pf.Action(r.Action), c.Program.Anchors[r.Anchor], r.Nr, r.Answer, r.End))
+	}
+	want := []string{
+		`0: 0 ""@0 answer 0 end 7`,
+		`1: 3 ""@1 answer 0 end 6`, // an anchor: jumps over its rules
+		`2: 1 "a"@0 answer 3 end 6`,
+		`3: 0 "a/b"@0 answer 0 end 6`,
+		`4: 1 "a/b"@1 answer 0 end 6`, // its own file has no block-policy
+		`5: 2 "a"@2 answer 0 end 7`,
+		`6: 1 "_3"@0 answer 3 end 7`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if source := c.Source[4]; source.Anchor != "a/b" || source.Index != 1 || source.Rule != &loaded.Rules[1] {
+		t.Errorf("rule 4 is of %+v", source)
+	}
+}
+
+// TestCompileEther looks at rules for frames.
+func TestCompileEther(t *testing.T) {
+	main, err := pf.Parse("pf.conf", []byte(`ether block in quick on ! em0 proto 0x0806 from 02:00:00:00:00:01 to ! ff:ff:ff:00:00:00/24 tag A
+ether pass out on em proto 0x0800 l3 from 10.0.0.0/8 to any
+ether pass on em0 tagged A
+`), pf.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := compile(main, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapped := [16]byte{10: 0xff, 11: 0xff, 12: 10}
+	want := []pf.CompiledEther{
+		{Src: 0x010000000002, SrcMask: 1<<48 - 1, Dst: 0xffffff, DstMask: 0xffffff, Action: uint32(pf.Block),
+			Flags: pf.EtherIn | pf.EtherQuick | pf.EtherNotDst, Type: 0x0608, Tag: 0xc40bf6cc, Ports: 2},
+		{Flags: pf.EtherOut, Type: 0x0008, Ports: 3, L3: [2]pf.EtherPrefix{{Bits: 104, Address: mapped}}},
+		{Flags: pf.EtherIn | pf.EtherOut, Tagged: 0xc40bf6cc, Ports: 1},
+	}
+	if diff := cmp.Diff(want, c.Ether); diff != "" {
+		t.Error(diff)
+	}
+	// em0 is in slot 1, em1 in slot 4
+	sets := []uint64{1 << 1, ^uint64(1 << 1), 1<<1 | 1<<4}
+	for i, set := range sets {
+		if got := c.Program.Ports[i][0]; got != set {
+			t.Errorf("set %d of ports is %#x, want %#x", i, got, set)
+		}
+	}
+	if want := uint32(pf.AskTag | pf.AskEtherL3); c.Asks != want {
+		t.Errorf("asks for %#x, want %#x", c.Asks, want)
+	}
+}
+
+// TestCompileRefuses looks at what is too much.
+func TestCompileRefuses(t *testing.T) {
+	call := func(name string, body *pf.Ruleset) pf.Rule {
+		return pf.Rule{Action: pf.CallAnchor, Anchor: &pf.Anchor{Name: name, Body: body}}
+	}
+	profiles := &pf.Ruleset{}
+	for i := range pf.MaxProfiles + 1 {
+		r := pf.Rule{State: pf.KeepState}
+		r.StateOpts.Timeouts[pf.TCPFirst] = pf.Timeout{Given: true, Value: uint32(i)}
+		profiles.Rules = append(profiles.Rules, r)
+	}
+	memory := &pf.Ruleset{} // ranges of the most networks
+	for i := range 30000 {
+		first := netip.MustParseAddr("2001:db8::1").As16()
+		last := netip.MustParseAddr("fdff:ffff:ffff:ffff:ffff:ffff:ffff:fffe").As16()
+		first[14], first[15], last[14], last[15] = byte(i>>8), byte(i)|1, 0xff-byte(i>>8), 0xfe-byte(i)
+		memory.Rules = append(memory.Rules, pf.Rule{From: pf.Endpoint{Host: pf.Host{
+			Kind: pf.Range, Addr: netip.AddrFrom16(first), Last: netip.AddrFrom16(last)}}})
+	}
+	tables := &pf.Ruleset{}
+	for i := range pf.MaxTables + 1 {
+		tables.Rules = append(tables.Rules, pf.Rule{From: pf.Endpoint{Host: pf.Host{Kind: pf.InTable, Name: fmt.Sprint("t", i)}}})
+	}
+	for _, test := range []struct {
+		name    string
+		main    *pf.Ruleset
+		anchors map[string]*pf.Ruleset
+		want    string
+	}{
+		{"rules", manyRules(pf.MaxRules+1, false), nil, "one rule more than the 65534 that there may be"},
+		{"an anchor that calls itself", &pf.Ruleset{Rules: []pf.Rule{call("a", nil)}},
+			map[string]*pf.Ruleset{"a": {Rules: []pf.Rule{call("/a", nil)}}}, "call each other more than 64 deep"},
+		{"anchors that call two of their kind", &pf.Ruleset{Rules: []pf.Rule{call("a", nil)}},
+			map[string]*pf.Ruleset{"a": {Rules: []pf.Rule{call("/a", nil), call("/a", nil)}}}, "call each other more than 64 deep"},
+		{"bodies of one name", &pf.Ruleset{Rules: []pf.Rule{call("a", &pf.Ruleset{}), call("a", &pf.Ruleset{})}}, nil, "has rules between braces already"},
+		{"profiles", profiles, nil, "one combination more than the 256"},
+		{"tables", tables, nil, "has the number 64, and there may be 64 tables"},
+		{"ether rules in an anchor", &pf.Ruleset{Rules: []pf.Rule{call("a", nil)}}, map[string]*pf.Ruleset{"a": {Ether: []pf.EtherRule{{}}}}, "ether rules are for the main ruleset"},
+		{"memory", memory, nil, "more than 512 MiB"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := compile(test.main, test.anchors)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
 	}

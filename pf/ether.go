@@ -91,7 +91,7 @@ func (p *parser) etherOptions(s *etherSpec) {
 		case p.at("label"):
 			once(&s.label, "label")
 			r.Label = p.short("label", "rule label", maxLabel)
-		case p.at("queue"), p.at("dnpipe"), p.at("dnqueue"):
+		case outside[p.tok.text] != "" && p.tok.kind == tokWord:
 			p.outside(p.tok.text)
 		default:
 			p.expected("`tag`, `tagged` or `label`")
@@ -152,7 +152,8 @@ func (p *parser) etherHost() EtherHost {
 
 // l3Hosts reads the IP addresses of an ether rule.
 func (p *parser) l3Hosts() []host {
-	pos, hosts := p.tok.pos, p.hosts(nil)
+	pos := p.tok.pos
+	hosts := p.hosts(nil)
 	for i := range hosts {
 		switch hosts[i].Kind {
 		case Prefix, InTable:

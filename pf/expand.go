@@ -3,6 +3,7 @@
 package pf
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -199,17 +200,6 @@ func (p *parser) add(s *spec, r Rule) bool {
 // expandNames puts what they stand for in the place of $if and so on in the
 // label and the tags of a rule.
 func (p *parser) expandNames(s *spec, r *Rule) bool {
-	on := r.On.Name
-	if on == "" {
-		on = "any"
-	}
-	replacer := strings.NewReplacer(
-		"$if", on,
-		"$srcaddr", labelAddress(r.From), "$dstaddr", labelAddress(r.To),
-		"$srcport", labelPort(r.From.Port), "$dstport", labelPort(r.To.Port),
-		"$proto", labelProto(r.Proto),
-		"$nr", strconv.Itoa(len(p.set.Rules)),
-	)
 	for _, name := range []struct {
 		text  *string
 		at    option
@@ -218,13 +208,32 @@ func (p *parser) expandNames(s *spec, r *Rule) bool {
 	}{
 		{&r.Label, optLabel, "label", maxLabel}, {&r.Tag, optTag, "tag", maxTag}, {&r.Tagged, optTagged, "tag", maxTag},
 	} {
-		*name.text = replacer.Replace(*name.text)
+		for _, word := range ruleWords {
+			if strings.Contains(*name.text, word.name) {
+				*name.text = strings.ReplaceAll(*name.text, word.name, word.value(r, len(p.set.Rules)))
+			}
+		}
 		if len(*name.text) > name.limit {
 			p.errorf(s.at[name.at], "%s too long when it is expanded, max %d chars", name.what, name.limit)
 			return false
 		}
 	}
 	return true
+}
+
+// ruleWords are the words that stand for parts of a rule in its label and
+// tags, in the order of pfctl.
+var ruleWords = []struct {
+	name  string
+	value func(r *Rule, number int) string
+}{
+	{"$if", func(r *Rule, _ int) string { return cmp.Or(r.On.Name, "any") }},
+	{"$srcaddr", func(r *Rule, _ int) string { return labelAddress(r.From) }},
+	{"$dstaddr", func(r *Rule, _ int) string { return labelAddress(r.To) }},
+	{"$srcport", func(r *Rule, _ int) string { return labelPort(r.From.Port) }},
+	{"$dstport", func(r *Rule, _ int) string { return labelPort(r.To.Port) }},
+	{"$proto", func(r *Rule, _ int) string { return labelProto(r.Proto) }},
+	{"$nr", func(_ *Rule, number int) string { return strconv.Itoa(number) }},
 }
 
 // labelAddress is an address as in a label.
@@ -312,7 +321,8 @@ func (p *parser) antispoof(first token) {
 	p.word("for")
 	var list []spoofed
 	p.list(func() {
-		i := spoofed{pos: p.tok.pos, dynamic: p.acceptOp("(")}
+		i := spoofed{pos: p.tok.pos}
+		i.dynamic = p.acceptOp("(")
 		if i.name = p.interfaceName(); i.dynamic {
 			p.op(")")
 		}

@@ -81,41 +81,14 @@ const (
 
 func askProto(r *Rule) ask {
 	var a ask
-	family := r.Family
-	if family == 0 {
-		family = r.From.Host.family()
-	}
-	if family == 0 {
-		family = r.To.Host.family()
-	}
-	if family == 0 && r.HasProto {
-		switch r.Proto {
-		case protoICMP:
-			family = Inet
-		case protoICMPv6:
-			family = Inet6
-		}
-	}
-	if family != 0 {
-		a.kind, a.a = askFamily, uint16(family)
+	if r.Family != 0 {
+		a.kind, a.a = askFamily, uint16(r.Family)
 	}
 	if r.HasProto {
 		a.kind |= askProtocol
 		a.b = uint16(r.Proto)
 	}
 	return a
-}
-
-// family returns that of a host's fixed addresses.
-func (h Host) family() Family {
-	switch {
-	case h.Kind != Prefix && h.Kind != Range:
-		return 0
-	case h.Addr.Is4():
-		return Inet
-	default:
-		return Inet6
-	}
 }
 
 func (c *compiler) takeProto(a ask, _ bool) spans {

@@ -36,35 +36,30 @@ var hostModes = []string{"network", "broadcast", "peer", "0"}
 // hosts appends what stands behind from or to: any, a host or a list. No
 // hosts are any. As in pf a list that has any among others is any.
 func (p *parser) hosts(to []host) []host {
-	begin, anywhere := len(to), false
-	p.hostList(func() bool {
-		if p.accept("any") {
+	begin, depth, anywhere := len(to), 0, false
+	var item func()
+	item = func() {
+		pos := p.tok.pos
+		switch {
+		case p.atOp("{"):
+			if depth++; depth > maxNested {
+				p.failf(pos, "lists may be in each other %d deep", maxNested)
+			}
+			p.list(item)
+			depth--
+		case p.accept("any"):
 			anywhere = true
-		} else {
-			to = p.host(to)
+		default:
+			if to = p.host(to); len(to)-begin > maxList {
+				p.failf(pos, "a list may have %d items at most; use a table", maxList)
+			}
 		}
-		return len(to)-begin <= maxList
-	}, 0)
+	}
+	item()
 	if anywhere {
 		to = to[:begin]
 	}
 	return to
-}
-
-// hostList reads a list of hosts, which may have lists in it.
-func (p *parser) hostList(item func() bool, depth int) {
-	if depth > maxNested {
-		p.failf(p.tok.pos, "lists may be in each other %d deep", maxNested)
-	}
-	p.list(func() {
-		if p.atOp("{") {
-			p.hostList(item, depth+1)
-			return
-		}
-		if pos := p.tok.pos; !item() {
-			p.failf(pos, "a list may have %d items at most; use a table", maxList)
-		}
-	})
 }
 
 // aHost says what a host may be.
@@ -281,7 +276,8 @@ func (p *parser) table(first token) {
 		case p.accept("counters"):
 			t.Counters = true
 		case p.accept("file"):
-			filePos, name := p.tok.pos, p.name("the name of a file in quotes")
+			filePos := p.tok.pos
+			name := p.name("the name of a file in quotes")
 			t.Files, t.Given = append(t.Files, name), true
 			p.tableFile(&t, filePos, name)
 		case p.atOp("{"):
@@ -291,11 +287,10 @@ func (p *parser) table(first token) {
 			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")
 		}
 	}
-	for _, other := range p.set.Tables {
-		if other.Name == t.Name {
-			p.failf(pos, "table <%s> is already defined at %s", t.Name, other.Pos)
-		}
+	if other, ok := p.tables[inRuleset{p.set, t.Name}]; ok {
+		p.failf(pos, "table <%s> is already defined at %s", t.Name, other)
 	}
+	p.tables[inRuleset{p.set, t.Name}] = t.Pos
 	p.set.Tables = append(p.set.Tables, t)
 }
 

@@ -25,7 +25,7 @@ const (
 type token struct {
 	kind   kind
 	first  bool   // on its line
-	text   string // as written, without quotes
+	text   string // as written, without quotes; of a number, in decimal
 	number int64  // of tokNumber
 	pos    Pos    // of what comes from a macro: where the macro is used
 }
@@ -55,14 +55,15 @@ func newLexer(name, text string, lookup func(string) (string, error)) *lexer {
 }
 
 // The bytes that words are made of: those that may begin one, and those that
-// may follow.
+// may follow. Unlike in pf quotes and backslashes may not: what is printed
+// could not be read again.
 var wordStart, wordPart = wordBytes()
 
 func wordBytes() (start, part [256]bool) {
 	for c := byte('!'); c <= '~'; c++ {
 		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 		start[c] = alnum || c == ':' || c == '_'
-		part[c] = alnum || !strings.ContainsRune(`(){}<>!=/#,"'`, rune(c))
+		part[c] = alnum || !strings.ContainsRune(`(){}<>!=/#,"'\`, rune(c))
 	}
 	return start, part
 }
@@ -247,7 +248,7 @@ func (l *lexer) quoted(quote int, t *token) {
 
 // number reads a number, if what follows is one: 10 is, 10.0.0.1 is a word.
 func (l *lexer) number(t *token) bool {
-	saved := l.cursor
+	saved, from := l.cursor, l.at
 	var buf [24]byte
 	digits := buf[:0]
 	if l.peek() == '-' {
@@ -264,10 +265,19 @@ func (l *lexer) number(t *token) bool {
 		l.cursor = saved
 		return false
 	}
-	t.kind, t.text = tokNumber, string(digits)
+	t.kind = tokNumber
+	if len(digits) == l.at-from && saved.macroAt >= len(saved.macro) {
+		t.text = l.text[from:l.at]
+	} else {
+		t.text = string(digits)
+	}
 	n, err := strconv.ParseInt(t.text, 10, 64)
 	if err != nil {
 		t.kind, t.text = tokBad, fmt.Sprintf("%q is an invalid number: out of range", t.text)
+		return true
+	}
+	if c := digits[0]; c == '0' || c == '-' {
+		t.text = strconv.FormatInt(n, 10) // leading zeros do not make it octal
 	}
 	t.number = n
 	return true
@@ -277,7 +287,7 @@ func (l *lexer) number(t *token) bool {
 func (l *lexer) word() string {
 	if l.macroAt >= len(l.macro) {
 		i := l.at
-		for i < len(l.text) && wordPart[l.text[i]] && l.text[i] != '\\' {
+		for i < len(l.text) && wordPart[l.text[i]] {
 			i++
 		}
 		if i == len(l.text) || l.text[i] != '\\' {

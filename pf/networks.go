@@ -10,24 +10,24 @@ import (
 	"slices"
 )
 
-// prefix is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
+// subnet is a network of IPv6, or of IPv4 in ::ffff:0:0/96. Bits behind its
 // length are zero.
-type prefix struct {
+type subnet struct {
 	hi, lo uint64
 	bits   uint8
 }
 
 var (
-	everything = prefix{}
-	allIPv4    = prefix{0, 0xffff << 32, 96}
+	everything = subnet{}
+	allIPv4    = subnet{0, 0xffff << 32, 96}
 )
 
-func prefixOf(addr netip.Addr, length int) prefix {
+func subnetOf(addr netip.Addr, length int) subnet {
 	b := addr.As16()
 	if addr.Is4() {
 		length += 96
 	}
-	p := prefix{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(length)}
+	p := subnet{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint8(length)}
 	hi, lo := netmask(p.bits)
 	p.hi &= hi
 	p.lo &= lo
@@ -41,12 +41,12 @@ func netmask(length uint8) (hi, lo uint64) {
 	return ^uint64(0), ^(^uint64(0) >> (length - 64))
 }
 
-func (p prefix) contains(q prefix) bool {
+func (p subnet) contains(q subnet) bool {
 	hi, lo := netmask(p.bits)
 	return p.bits <= q.bits && q.hi&hi == p.hi && q.lo&lo == p.lo
 }
 
-func (p prefix) bytes() (b [16]byte) {
+func (p subnet) bytes() (b [16]byte) {
 	binary.BigEndian.PutUint64(b[:8], p.hi)
 	binary.BigEndian.PutUint64(b[8:], p.lo)
 	return b
@@ -54,24 +54,24 @@ func (p prefix) bytes() (b [16]byte) {
 
 // compare orders networks so that one is before those that are in it, and
 // these before all others that follow.
-func (p prefix) compare(q prefix) int {
+func (p subnet) compare(q subnet) int {
 	return cmp.Or(cmp.Compare(p.hi, q.hi), cmp.Compare(p.lo, q.lo), cmp.Compare(p.bits, q.bits))
 }
 
 // A mark says of a network whether its addresses belong to a set, those of
 // networks in it that have marks of their own aside.
 type mark struct {
-	prefix
+	subnet
 	in bool
 }
 
-// marks are a set of addresses, in the order of prefix.compare. The first is
+// marks are a set of addresses, in the order of subnet.compare. The first is
 // everything's. Nil is the set of all addresses.
 type marks []mark
 
 // marksOf returns the set of the addresses of the networks, or of all others.
-func marksOf(networks []prefix, not bool) marks {
-	slices.SortFunc(networks, prefix.compare)
+func marksOf(networks []subnet, not bool) marks {
+	slices.SortFunc(networks, subnet.compare)
 	m := marks{{everything, not}}
 	for _, p := range networks {
 		last := m[len(m)-1]
@@ -98,7 +98,7 @@ func (m marks) and(o marks) marks {
 		return m
 	}
 	type enclosing struct {
-		prefix
+		subnet
 		m, o bool
 		in   bool // as the result has it
 	}
@@ -106,48 +106,48 @@ func (m marks) and(o marks) marks {
 	var stack []enclosing
 	for len(m) > 0 || len(o) > 0 {
 		var e enclosing
-		if len(o) == 0 || len(m) > 0 && m[0].compare(o[0].prefix) <= 0 {
-			e.prefix = m[0].prefix
+		if len(o) == 0 || len(m) > 0 && m[0].compare(o[0].subnet) <= 0 {
+			e.subnet = m[0].subnet
 		} else {
-			e.prefix = o[0].prefix
+			e.subnet = o[0].subnet
 		}
-		for len(stack) > 0 && !stack[len(stack)-1].contains(e.prefix) {
+		for len(stack) > 0 && !stack[len(stack)-1].contains(e.subnet) {
 			stack = stack[:len(stack)-1]
 		}
 		if len(stack) > 0 {
 			top := stack[len(stack)-1]
 			e.m, e.o, e.in = top.m, top.o, top.in
 		}
-		if len(m) > 0 && m[0].prefix == e.prefix {
+		if len(m) > 0 && m[0].subnet == e.subnet {
 			e.m = m[0].in
 			m = m[1:]
 		}
-		if len(o) > 0 && o[0].prefix == e.prefix {
+		if len(o) > 0 && o[0].subnet == e.subnet {
 			e.o = o[0].in
 			o = o[1:]
 		}
 		if in := e.m && e.o; len(out) == 0 || in != e.in {
 			e.in = in
-			out = append(out, mark{e.prefix, in})
+			out = append(out, mark{e.subnet, in})
 		}
 		stack = append(stack, e)
 	}
 	return out
 }
 
-// rangePrefixes returns the networks that make up the addresses from first to
+// rangeSubnets returns the networks that make up the addresses from first to
 // last.
-func rangePrefixes(first, last netip.Addr) []prefix {
-	a, z := prefixOf(first, first.BitLen()), prefixOf(last, last.BitLen())
+func rangeSubnets(first, last netip.Addr) []subnet {
+	a, z := subnetOf(first, first.BitLen()), subnetOf(last, last.BitLen())
 	if first.Is4() != last.Is4() || a.compare(z) > 0 {
 		return nil
 	}
-	var out []prefix
+	var out []subnet
 	for {
 		// the largest network that begins with a and does not go beyond z
 		p := a
 		for p.bits > 0 {
-			next := prefix{p.hi, p.lo, p.bits - 1}
+			next := subnet{p.hi, p.lo, p.bits - 1}
 			hi, lo := netmask(next.bits)
 			if next.hi&^hi != 0 || next.lo&^lo != 0 {
 				break
@@ -173,12 +173,13 @@ func rangePrefixes(first, last netip.Addr) []prefix {
 // reach is the sources or the destinations of the rules.
 type reach struct {
 	rules []marks // the addresses that each rule takes
+	marks int     // in all of them
 	used  bool    // some rule does not take all
 	set   *vector
 }
 
 // reaches returns the addresses that the entries take.
-func (c *compiler) reaches() (src, dst *reach) {
+func (c *compiler) reaches() (src, dst *reach, err error) {
 	src, dst = &reach{rules: make([]marks, len(c.entries))}, &reach{rules: make([]marks, len(c.entries))}
 	for i := range c.entries {
 		e := &c.entries[i]
@@ -188,6 +189,10 @@ func (c *compiler) reaches() (src, dst *reach) {
 		}
 		src.take(i, e.scope.src.and(from))
 		dst.take(i, e.scope.dst.and(to))
+		// most marks are of networks that no other rule has
+		if (src.marks+dst.marks)*networkBytes > maxProgram {
+			return nil, nil, errMemory
+		}
 	}
 	if src.used {
 		c.out.Dims |= 1 << DimSrc
@@ -195,11 +200,12 @@ func (c *compiler) reaches() (src, dst *reach) {
 	if dst.used {
 		c.out.Dims |= 1 << DimDst
 	}
-	return src, dst
+	return src, dst, nil
 }
 
 func (s *reach) take(rule int, m marks) {
 	s.rules[rule] = m
+	s.marks += len(m)
 	s.used = s.used || m != nil
 }
 
@@ -209,14 +215,17 @@ const networkBytes = 160
 // A change is a rule whose mark at a network is another than that of the
 // network around it.
 type change struct {
-	prefix
+	subnet
 	rule uint32
 	dst  bool
 }
 
 // networks fills in the networks of a program.
 func (c *compiler) networks() error {
-	src, dst := c.reaches()
+	src, dst, err := c.reaches()
+	if err != nil {
+		return err
+	}
 	var changes []change
 	for i, s := range []*reach{src, dst} {
 		if !s.used {
@@ -228,18 +237,15 @@ func (c *compiler) networks() error {
 				s.set.flip(uint32(rule))
 			}
 			for j := 1; j < len(m); j++ {
-				changes = append(changes, change{m[j].prefix, uint32(rule), i == 1})
-			}
-			if len(changes)*networkBytes > maxProgram {
-				return errMemory
+				changes = append(changes, change{m[j].subnet, uint32(rule), i == 1})
 			}
 		}
 	}
-	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.prefix) })
+	slices.SortFunc(changes, func(a, b change) int { return a.compare(b.subnet) })
 	// IPv4's own network is always there: addresses of the two families are
 	// never in a network together
 	type enclosing struct {
-		prefix
+		subnet
 		changes []change
 	}
 	flip := func(changes []change) {
@@ -251,7 +257,7 @@ func (c *compiler) networks() error {
 			}
 		}
 	}
-	enter := func(p prefix) error {
+	enter := func(p subnet) error {
 		n := Network{Address: p.bytes(), Bits: p.bits}
 		var err error
 		if src.used {
@@ -276,11 +282,11 @@ func (c *compiler) networks() error {
 	for len(changes) > 0 || !ipv4 {
 		next := allIPv4
 		if len(changes) > 0 && (ipv4 || changes[0].compare(allIPv4) <= 0) {
-			next = changes[0].prefix
+			next = changes[0].subnet
 		}
 		ipv4 = ipv4 || next == allIPv4
 		n := 0
-		for n < len(changes) && changes[n].prefix == next {
+		for n < len(changes) && changes[n].subnet == next {
 			n++
 		}
 		for len(stack) > 0 && !stack[len(stack)-1].contains(next) {

@@ -74,7 +74,8 @@ func (p *parser) option(first token) {
 			o.Reassemble += " no-df"
 		}
 	case "hostid":
-		pos, n := p.tok.pos, p.anyNumber("a number", math.MaxUint32)
+		pos := p.tok.pos
+		n := p.anyNumber("a number", math.MaxUint32)
 		if n == 0 {
 			p.failf(pos, "hostid must be non-zero")
 		}
@@ -82,6 +83,9 @@ func (p *parser) option(first token) {
 	case "fingerprints":
 		o.Fingerprints = p.name("the name of a file in quotes")
 	default:
+		if why, ok := outside["set "+name.text]; ok {
+			p.failf(name.pos, "set %s: %s", name.text, why)
+		}
 		p.failf(name.pos, "unknown option `%s`", shorten(name.text))
 	}
 	// an option that is set again holds from there

@@ -16,17 +16,16 @@ const (
 	maxList   = 200_000  // items of a list between braces
 	maxNested = 16       // files that include each other, and lists in lists
 	maxMacro  = 64 << 10 // bytes of the value of a macro
-	maxText   = 64 << 20 // bytes of all files, and of macros as often as they are used
+	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used
 
-	maxAnchorDepth  = 64 // as pfctl
-	maxAnchorName   = 1023
-	maxTableName    = 31
-	maxLabel        = 63
-	maxTag          = 63
-	maxInterface    = 15
-	maxConnRate     = 0xffffffff / 1000 // PF_THRESHOLD_MAX
-	maxPrio         = 7
-	maxPacketLogger = 255 // pflog255
+	maxAnchorDepth = 64 // as pfctl
+	maxAnchorName  = 1023
+	maxTableName   = 31
+	maxLabel       = 63
+	maxTag         = 63
+	maxInterface   = 15
+	maxConnRate    = 0xffffffff / 1000 // PF_THRESHOLD_MAX
+	maxPrio        = 7
 )
 
 // Source is where Parse finds what a file refers to.
@@ -72,10 +71,12 @@ type parser struct {
 	rules  *int // how many there are
 
 	set     *Ruleset // what statements add to
-	anchors int      // bodies of anchors around the statement
-	nested  int      // files around the statement
-	braces  int      // braces that are open before tok
-	orphans int      // braces of anchors whose beginning had an error
+	tables  map[inRuleset]Pos
+	inline  map[inRuleset]*Anchor
+	anchors int // bodies of anchors around the statement
+	nested  int // files around the statement
+	braces  int // braces that are open before tok
+	orphans int // braces of anchors whose beginning had an error
 
 	// what the rules behind a `set` have by default
 	blockPolicy   Return
@@ -83,6 +84,12 @@ type parser struct {
 	stateDefaults *StateOptions
 
 	spec spec // the rule that is read
+}
+
+// inRuleset is a name in a ruleset.
+type inRuleset struct {
+	set  *Ruleset
+	name string
 }
 
 // bail is the panic of an error that ends a statement, and enough that of one
@@ -97,6 +104,8 @@ func (p *parser) file(name, text string) *Ruleset {
 	p.set = &Ruleset{}
 	p.macros = make(map[string]string)
 	p.texts = make(map[string]string)
+	p.tables = make(map[inRuleset]Pos)
+	p.inline = make(map[inRuleset]*Anchor)
 	p.blockPolicy = ReturnDrop
 	p.statePolicy = DefaultPolicy
 	func() {
@@ -170,7 +179,9 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 		_, line, _ = strings.Cut(line, "\n")
 	}
 	line, _, _ = strings.Cut(line, "\n")
-	p.errs = append(p.errs, Error{pos, strings.TrimSuffix(line, "\r"), fmt.Sprintf(format, args...)})
+	line = strings.TrimSuffix(line, "\r")
+	pos.Column = min(pos.Column, len(line)+1)
+	p.errs = append(p.errs, Error{pos, line, fmt.Sprintf(format, args...)})
 	if len(p.errs) == maxErrors {
 		panic(enough{})
 	}
@@ -445,8 +456,7 @@ func (p *parser) dispatch() {
 		p.expected("a rule")
 	case "state", "source":
 		if p.at("limiter") {
-			p.errorf(first.pos, "%s limiter: limits are options of a rule's state on a bridge; "+
-				"use keep state (max ..., max-src-states ...)", first.text)
+			p.errorf(first.pos, "%s limiter: %s", first.text, outside[first.text+" limiter"])
 			p.skipLine()
 			return
 		}
@@ -506,7 +516,8 @@ func (p *parser) open(name string) (string, error) {
 
 // includeFile reads `include "file"` and the file.
 func (p *parser) includeFile() {
-	pos, name := p.tok.pos, p.name("the name of a file in quotes")
+	pos := p.tok.pos
+	name := p.name("the name of a file in quotes")
 	if !p.ends() {
 		p.expected("the end of the line")
 	}
@@ -526,7 +537,8 @@ func (p *parser) load(first token) {
 	pos := p.tok.pos
 	name := p.anchorName()
 	p.word("from")
-	filePos, file := p.tok.pos, p.name("the name of a file in quotes")
+	filePos := p.tok.pos
+	file := p.name("the name of a file in quotes")
 	if p.nested >= maxNested {
 		p.failf(filePos, "cannot load %s: files may load each other %d deep", file, maxNested)
 	}
@@ -551,7 +563,8 @@ func (p *parser) load(first token) {
 
 // anchorName takes the name of an anchor.
 func (p *parser) anchorName() string {
-	pos, name := p.tok.pos, p.name("the name of an anchor")
+	pos := p.tok.pos
+	name := p.name("the name of an anchor")
 	switch {
 	case name == "":
 		p.failf(pos, "anchor name must not be empty")
@@ -621,10 +634,15 @@ func wordSet(words ...string) map[string]bool {
 }
 
 // isReserved reports whether a word is a name only between quotes.
-func isReserved(word string) bool { return keywords[word] && word != "self" }
+func isReserved(word string) bool { return (keywords[word] || word == "flags") && word != "self" }
 
-// needsRouter is why much of pf.conf is not for a bridge.
-const needsRouter = "needs a router: not on a bridge"
+// Why parts of pf.conf are not for a bridge.
+const (
+	needsRouter    = "needs a router: not on a bridge"
+	needsSockets   = "needs the sockets of a host: not on a bridge"
+	needsQueues    = "needs queues for bandwidth: not on a bridge; see tc(8)"
+	changesPackets = "changes packets: not on a bridge"
+)
 
 // outside are the statements and options of rules that are pf's, but not a
 // bridge's, and why.
@@ -635,16 +653,15 @@ var outside = map[string]string{
 	"rtable": needsRouter, "rdomain": needsRouter, "route": needsRouter,
 	"nat": needsRouter, "rdr": needsRouter, "binat": needsRouter,
 	"nat-anchor": needsRouter, "rdr-anchor": needsRouter, "binat-anchor": needsRouter,
-	"user":         "a bridge does not know whose a socket is: not on a bridge",
-	"group":        "a bridge does not know whose a socket is: not on a bridge",
-	"os":           "systems are not told by their packets: not on a bridge",
-	"scrub":        "a bridge does not change what it forwards: not on a bridge",
-	"set tos":      "a bridge does not change what it forwards: not on a bridge",
-	"queue":        "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
-	"set queue":    "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
-	"altq":         "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
-	"dnpipe":       "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
-	"dnqueue":      "bandwidth is shared by the qdiscs of ports: not on a bridge; see tc(8)",
-	"set delay":    "a bridge does not hold packets back: not on a bridge",
-	"max-pkt-rate": "packets are not counted by rate: not on a bridge; limit the port instead",
+	"user": needsSockets, "group": needsSockets,
+	"os":    "needs fingerprints of systems: not on a bridge",
+	"scrub": changesPackets, "set tos": changesPackets,
+	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
+	"set delay":         "holds packets back: not on a bridge",
+	"max-pkt-rate":      "counts packets of no connection: not on a bridge",
+	"state limiter":     "is of all rules: not on a bridge; use keep state (max ...)",
+	"source limiter":    "is of all rules: not on a bridge; use keep state (max-src-states ...)",
+	"set syncookies":    "answers for hosts that no rule names: not on a bridge; use synproxy state",
+	"set require-order": "statements stand in any order",
+	"bridge-to":         "frames go where their addresses are",
 }

@@ -151,7 +151,8 @@ func (p *parser) returnCode(usual ICMPCode, names map[ICMPCode]string) ICMPCode 
 	if p.tok.kind == tokNumber {
 		code.Code = uint8(p.number("a code of ICMP", math.MaxUint8))
 	} else {
-		pos, name, ok := p.tok.pos, p.name("a code of ICMP"), false
+		pos := p.tok.pos
+		name, ok := p.name("a code of ICMP"), false
 		if code.Code, ok = icmpCode(names, usual.Type, name); !ok {
 			p.failf(pos, "unknown icmp code %s", shorten(name))
 		}
@@ -178,9 +179,10 @@ func (p *parser) log(r *Rule) {
 		case p.accept("user"):
 			r.Log |= LogUser
 		case p.accept("to"):
-			pos, name := p.tok.pos, p.name("a pflog interface")
+			pos := p.tok.pos
+			name := p.name("a pflog interface")
 			n, err := strconv.ParseUint(strings.TrimPrefix(name, "pflog"), 10, 8)
-			if err != nil || !strings.HasPrefix(name, "pflog") || n > maxPacketLogger {
+			if err != nil || !strings.HasPrefix(name, "pflog") {
 				p.failf(pos, "%s: should be a pflog interface", shorten(name))
 			}
 			if r.LogTo = ""; n > 0 {
@@ -255,7 +257,9 @@ func (p *parser) fromTo(s *spec) {
 		p.side(s, &s.from)
 	}
 	if p.at("os") {
-		p.outside("os")
+		p.errorf(p.tok.pos, "os: %s", outside["os"])
+		p.next()
+		p.list(func() { p.name("the name of a system") })
 	}
 	if p.accept("to") {
 		p.side(s, &s.to)
@@ -442,12 +446,10 @@ func (p *parser) otherOption(name string) {
 		pos := p.tok.pos
 		p.next()
 		p.word("limiter")
-		p.errorf(pos, "%s limiter: limits are options of a rule's state on a bridge; "+
-			"use keep state (max ..., max-src-states ...)", name)
+		p.errorf(pos, "%s limiter: %s", name, outside[name+" limiter"])
 		p.skipArguments()
 	case slices.Contains(ruleOrder, name):
-		p.failf(p.tok.pos, "`%s` stands too late or twice; the order is in or out, log and quick, on, "+
-			"inet or inet6, proto, from and to, and then options", name)
+		p.failf(p.tok.pos, "`%s` stands too late or twice; the order is in, log, quick, on, inet, proto, from, to, options", name)
 	default:
 		p.expected("an option of the rule")
 	}
@@ -469,7 +471,7 @@ var ruleOptions = wordSet("flags", "icmp-type", "icmp6-type", "tos", "prio", "no
 	"fragment", "allow-opts", "label", "tag", "tagged", "probability", "received-on", "once", "set", "state", "source")
 
 // skipArguments passes over what an option that is not for a bridge has
-// behind it. What is behind `os` are hosts again.
+// behind it.
 func (p *parser) skipArguments() {
 	for braces, parens := p.braces, 0; p.tok.kind != tokEOF; p.next() {
 		switch {
@@ -484,7 +486,7 @@ func (p *parser) skipArguments() {
 		case p.ends() || p.tok.kind == tokBad:
 			return
 		case parens > 0:
-		case p.atOp("!") || p.atOp(",") || p.at("to") && len(p.spec.to.hosts) == 0 && p.spec.at[optHosts].Line == 0:
+		case p.atOp("!") || p.atOp(","):
 			return
 		case p.tok.kind == tokWord && (ruleOptions[p.tok.text] || outside[p.tok.text] != ""):
 			return
@@ -494,7 +496,8 @@ func (p *parser) skipArguments() {
 
 // short takes a name of limited length.
 func (p *parser) short(what, name string, limit int) string {
-	pos, s := p.tok.pos, p.name("a "+what)
+	pos := p.tok.pos
+	s := p.name("a " + what)
 	if len(s) > limit {
 		p.errorf(pos, "%s too long, max %d chars", name, limit)
 	}
@@ -572,7 +575,8 @@ func (p *parser) icmp(s *spec, proto uint8) {
 		if p.tok.kind == tokNumber {
 			t.code = uint8(p.number("an "+keyword+"-code", math.MaxUint8))
 		} else {
-			pos, name, ok := p.tok.pos, p.name("an "+keyword+"-code"), false
+			pos := p.tok.pos
+			name, ok := p.name("an "+keyword+"-code"), false
 			if t.code, ok = icmpCode(codes, t.kind, name); !ok {
 				p.failf(pos, "unknown %s-code %s", keyword, shorten(name))
 			}
@@ -781,17 +785,15 @@ func (p *parser) inlineOnce(anchor *Anchor, pos Pos) {
 	if anchor.Name == "" {
 		return
 	}
-	for i := range p.set.Rules {
-		other := p.set.Rules[i].Anchor
-		if other == nil || other.Name != anchor.Name || other.Body == nil {
-			continue
-		}
-		if !reflect.DeepEqual(other.Body.placeless(), anchor.Body.placeless()) {
-			p.failf(pos, "inline anchor '%s' already exists", anchor.Name)
-		}
-		anchor.Body = other.Body
+	other, ok := p.inline[inRuleset{p.set, anchor.Name}]
+	if !ok {
+		p.inline[inRuleset{p.set, anchor.Name}] = anchor
 		return
 	}
+	if !reflect.DeepEqual(other.Body.placeless(), anchor.Body.placeless()) {
+		p.failf(pos, "inline anchor '%s' already exists", anchor.Name)
+	}
+	anchor.Body = other.Body
 }
 
 // placeless returns a copy of a ruleset that has no positions.

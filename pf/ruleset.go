@@ -168,6 +168,7 @@ type HostKind uint8
 const (
 	AnyHost    HostKind = iota
 	Prefix              // Addr/Bits
+	Wildcard            // Addr with any netmask: Mask
 	Range               // Addr - Last
 	InTable             // <Name>
 	Dynamic             // (Name:modifiers)

@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/netip"
 	"os/signal"
 	"syscall"
@@ -35,7 +34,11 @@ func newLabTrafficServe() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			l, err := new(net.ListenConfig).Listen(ctx, "tcp4", args[0])
+			at, err := netip.ParseAddrPort(args[0])
+			if err != nil {
+				return usagef(cmd, "%s", err)
+			}
+			l, err := traffic.Listen(at)
 			if err != nil {
 				return fmt.Errorf("cannot serve: %w", err)
 			}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 
@@ -58,10 +59,13 @@ type Stream struct {
 	Src     Vary
 	// Sizes are the lengths that frames have in turn, as of Frame and at most
 	// its own; none leaves it. Ports is how many pairs of UDP ports they have
-	// in turn, 0 for the frame's own. Both need a UDP datagram in IPv4 without
-	// options and without a UDP checksum.
+	// in turn, 0 for the frame's own. Hosts is how many source addresses of IPv4
+	// they have, at random, from Host on, 0 for the frame's own. All need a UDP
+	// datagram in IPv4 without options and without a UDP checksum.
 	Sizes []int
 	Ports uint32
+	Host  netip.Addr
+	Hosts uint32
 	Rate  uint64 // frames a second, 0 for as many as possible
 	Batch uint32 // frames made before they are forwarded, up to 256; 0 for Batch
 	// Afresh writes into every frame what a router changes in it: the hardware
@@ -92,6 +96,8 @@ func (s *Stream) afresh() (word uint32, err error) {
 // Offsets in a UDP datagram over IPv4 over Ethernet.
 const (
 	ipAt       = 14
+	checkAt    = ipAt + 10
+	sourceAt   = ipAt + 12
 	udpAt      = ipAt + 20
 	datagramAt = udpAt + 8
 )
@@ -106,7 +112,7 @@ const (
 
 // shapes are what the headers say of each of the stream's sizes.
 func (s Stream) shapes() ([]probeShape, error) {
-	if len(s.Sizes) == 0 && s.Ports == 0 {
+	if len(s.Sizes) == 0 && s.Ports == 0 && s.Hosts == 0 {
 		return nil, nil
 	}
 	f := s.Frame
@@ -116,30 +122,50 @@ func (s Stream) shapes() ([]probeShape, error) {
 	if s.Ports > maxPairs {
 		return nil, fmt.Errorf("%d pairs of ports: there are %d", s.Ports, maxPairs)
 	}
+	if s.Hosts > 0 && !s.Host.Is4() {
+		return nil, fmt.Errorf("sources from %v on: give an IPv4 address", s.Host)
+	}
+	if last := uint64(s.firstHost()) + uint64(s.Hosts); s.Hosts > 0 && last > 1<<32 {
+		return nil, fmt.Errorf("%d sources from %v on: there are not so many", s.Hosts, s.Host)
+	}
 	out := make([]probeShape, len(s.Sizes))
 	for i, size := range s.Sizes {
 		if size < datagramAt || size > len(f) {
 			return nil, fmt.Errorf("a frame of %d bytes: give %d to %d", size, datagramAt, len(f))
 		}
-		// RFC 1071, with the new length and without the old checksum.
 		head := slices.Clone(f[ipAt:udpAt])
 		binary.BigEndian.PutUint16(head[2:], uint16(size-ipAt))
-		head[10], head[11] = 0, 0
-		var sum uint32
-		for b := range slices.Chunk(head, 2) {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-		for sum > 0xffff {
-			sum = sum>>16 + sum&0xffff
-		}
 		out[i] = probeShape{
 			Len:     uint32(size),
 			IpLen:   networkOrder(uint16(size - ipAt)),
-			IpCheck: networkOrder(^uint16(sum)),
+			IpCheck: networkOrder(checksum(head)),
 			UdpLen:  networkOrder(uint16(size - udpAt)),
 		}
 	}
 	return out, nil
+}
+
+// firstHost is Host as a number, 0 where the sources do not vary.
+func (s Stream) firstHost() uint32 {
+	if s.Hosts == 0 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(s.Host.AsSlice())
+}
+
+// checksum is that of an IPv4 header without options (RFC 1071), whatever
+// checksum it has.
+func checksum(head []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(head); i += 2 {
+		if i != checkAt-ipAt {
+			sum += uint32(binary.BigEndian.Uint16(head[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
 }
 
 // networkOrder is a number whose bytes in memory are big-endian.
@@ -190,6 +216,8 @@ func NewGenerator(s Stream) (*Generator, error) {
 		spec.Variables["shapes"].Set(shaped),
 		spec.Variables["shape_count"].Set(uint32(len(shapes))),
 		spec.Variables["port_pairs"].Set(s.Ports),
+		spec.Variables["hosts"].Set(s.Hosts),
+		spec.Variables["first_host"].Set(s.firstHost()),
 		spec.Variables["vary_dst"].Set(dst),
 		spec.Variables["vary_src"].Set(src),
 		spec.Variables["ttl_word"].Set(word),

@@ -56,6 +56,8 @@ const (
 	probeProgCountXdp  = "count_xdp"
 	probeProgGenerate  = "generate"
 	probeProgRedirect  = "redirect"
+	probeVarFirstHost  = "first_host"
+	probeVarHosts      = "hosts"
 	probeVarPortPairs  = "port_pairs"
 	probeVarRate       = "rate"
 	probeVarShapeCount = "shape_count"
@@ -127,6 +129,8 @@ type probeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeVariableSpecs struct {
+	FirstHost  *ebpf.VariableSpec `ebpf:"first_host"`
+	Hosts      *ebpf.VariableSpec `ebpf:"hosts"`
 	PortPairs  *ebpf.VariableSpec `ebpf:"port_pairs"`
 	Rate       *ebpf.VariableSpec `ebpf:"rate"`
 	ShapeCount *ebpf.VariableSpec `ebpf:"shape_count"`
@@ -174,6 +178,8 @@ func (m *probeMaps) Close() error {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probeVariables struct {
+	FirstHost  *ebpf.Variable `ebpf:"first_host"`
+	Hosts      *ebpf.Variable `ebpf:"hosts"`
 	PortPairs  *ebpf.Variable `ebpf:"port_pairs"`
 	Rate       *ebpf.Variable `ebpf:"rate"`
 	ShapeCount *ebpf.Variable `ebpf:"shape_count"`

@@ -5,6 +5,7 @@ package probe
 import (
 	"encoding/binary"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -51,6 +52,8 @@ func TestStreamRefuses(t *testing.T) {
 		"a frame of 61 bytes":     {Frame: datagram(60), Sizes: []int{60, 61}},
 		"a frame of 41 bytes":     {Frame: datagram(60), Sizes: []int{41}},
 		"pairs of ports":          {Frame: datagram(60), Ports: maxPairs + 1},
+		"give an IPv4 address":    {Frame: datagram(60), Hosts: 1},
+		"not so many":             {Frame: datagram(60), Hosts: 6, Host: netip.MustParseAddr("255.255.255.251")},
 	} {
 		if _, err := s.shapes(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)
@@ -68,6 +71,8 @@ func TestFrames(t *testing.T) {
 		Frame: datagram(600),
 		Sizes: []int{60, 600, 100},
 		Ports: 2,
+		Host:  netip.MustParseAddr("192.0.2.10"),
+		Hosts: 100,
 		Src:   Vary{Base: net.HardwareAddr{2, 0, 0, 0, 1, 0}, Count: 4},
 		Dst:   Vary{Base: net.HardwareAddr{2, 0, 0, 0, 2, 0}, Count: 3},
 	}
@@ -109,6 +114,7 @@ func TestFrames(t *testing.T) {
 				t.Errorf("sent %d frames, error %v, want %d", n, err, count)
 			}
 			var got []frame
+			sources := map[netip.Addr]int{}
 			buf := make([]byte, 2048)
 			for len(got) < count {
 				n, err := unix.Read(fd, buf)
@@ -128,6 +134,17 @@ func TestFrames(t *testing.T) {
 					t.Errorf("frame %d of %d bytes: IPv4 says %d, UDP %d", len(got), n, ip, udp)
 				}
 				got = append(got, frame{n, f[5], f[11], binary.BigEndian.Uint16(f[udpAt:])})
+				sources[netip.AddrFrom4([4]byte(f[sourceAt:]))]++
+			}
+			last := netip.MustParseAddr("192.0.2.109")
+			for source := range sources {
+				if source.Less(stream.Host) || last.Less(source) {
+					t.Errorf("a frame is from %v", source)
+				}
+			}
+			// That fewer than half of them come by chance is out of the question.
+			if len(sources) < 50 {
+				t.Errorf("%d sources of 100", len(sources))
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("frames (-want +got):\n%s", diff)

@@ -198,13 +198,17 @@ func (r *Ring) put() error {
 		r.shape = (r.shape + 1) % uint32(len(r.shapes))
 		size = int(shape.Len)
 		binary.NativeEndian.PutUint16(s.frame[ipAt+2:], shape.IpLen)
-		binary.NativeEndian.PutUint16(s.frame[ipAt+10:], shape.IpCheck)
+		binary.NativeEndian.PutUint16(s.frame[checkAt:], shape.IpCheck)
 		binary.NativeEndian.PutUint16(s.frame[udpAt+4:], shape.UdpLen)
 	}
 	if r.stream.Ports > 0 {
 		binary.BigEndian.PutUint16(s.frame[udpAt:], uint16(firstPort+r.ports%ports))
 		binary.BigEndian.PutUint16(s.frame[udpAt+2:], uint16(firstPort+r.ports/ports))
 		r.ports = (r.ports + 1) % r.stream.Ports
+	}
+	if r.stream.Hosts > 0 {
+		binary.BigEndian.PutUint32(s.frame[sourceAt:], r.stream.firstHost()+rand.Uint32N(r.stream.Hosts))
+		binary.BigEndian.PutUint16(s.frame[checkAt:], checksum(s.frame[ipAt:udpAt]))
 	}
 	r.dst.next(s.frame)
 	r.src.next(s.frame[6:])

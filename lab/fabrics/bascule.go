@@ -149,8 +149,14 @@ func (k *basculeKit) drops(ctx context.Context) (map[string]uint64, error) {
 
 // run runs the bascule program on a namespace, as a user would.
 func (s Site) run(ctx context.Context, netns string, args ...string) ([]byte, error) {
+	return s.feed(ctx, "", netns, args...)
+}
+
+// feed is run with a text for the program's standard input.
+func (s Site) feed(ctx context.Context, text, netns string, args ...string) ([]byte, error) {
 	args = append([]string{"-n", netns}, args...)
 	cmd := ends.Command(ctx, s.Bascule, args...)
+	cmd.Stdin = strings.NewReader(text)
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()

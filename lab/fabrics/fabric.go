@@ -47,6 +47,7 @@ type Spec struct {
 	Wire     ends.Wire     // of the cables
 	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
 	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
+	States   int           // the most connections that a packet filter keeps, 0 for its default
 	Apart    int           // of the ends, the last so many are in another VLAN than the rest
 	// Frames says that the workload makes frames itself, below IP, and counts
 	// them: it needs interfaces of namespaces.
@@ -135,13 +136,13 @@ func GuestPath(path []report.Hop) []report.Hop {
 // All is every fabric, in the order in which they are shown.
 var All = slices.Concat([]*Fabric{
 	Direct,
-	LinuxBridge, LinuxBridgeFiltered, OVS, OVSAFXDP,
+	LinuxBridge, LinuxBridgeFiltered, LinuxBridgeConntrack, OVS, OVSAFXDP,
 	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculeChain7, LinuxChain7, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,
 	Router, RouterNft,
 	XDPBare,
-}, featured, Neutron)
+}, featured, sized, Neutron)
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {
@@ -174,6 +175,7 @@ type Net struct {
 	site   Site
 	serial int64
 	flush  func(context.Context) error
+	forget func(context.Context) error
 	extend func(ctx context.Context, port string) error
 	shrink func(ctx context.Context, port string) error
 	known  func(context.Context) (int, error)
@@ -264,6 +266,14 @@ func (n *Net) Flush(ctx context.Context) error {
 		return nil
 	}
 	return n.flush(ctx)
+}
+
+// FlushStates forgets every connection that a packet filter of the fabric knows.
+func (n *Net) FlushStates(ctx context.Context) error {
+	if n.forget == nil {
+		return nil
+	}
+	return n.forget(ctx)
 }
 
 // Known is how many addresses the switch has learned and not forgotten.

@@ -98,7 +98,7 @@ func ping(ctx context.Context, n *Net, from, to int) error {
 func TestFabricsCarry(t *testing.T) {
 	needRoot(t)
 	s := site(t)
-	for _, f := range append([]*Fabric{LinuxBridge, LinuxBridgeFiltered, OVS, OVSAFXDP, Bascule}, Neutron...) {
+	for _, f := range append([]*Fabric{LinuxBridge, LinuxBridgeFiltered, LinuxBridgeConntrack, OVS, OVSAFXDP, Bascule, BasculePF}, Neutron...) {
 		for _, setup := range []struct {
 			name string
 			spec Spec
@@ -250,7 +250,38 @@ func testFilter(t *testing.T, f *Fabric) {
 		t.Fatal(err)
 	}
 	rulesCounted(t, n, "forward", established, begun)
-	// Others than the lab's addresses may not talk, though they find each other.
+	strangersBlocked(t, n)
+}
+
+// Bascule's filters let through what they should, and block what they should.
+func TestPFIsInTheWay(t *testing.T) {
+	needRoot(t)
+	s := site(t)
+	for _, f := range All {
+		if !strings.Contains(report.Drawing(f.Path), "bascule pf") {
+			continue
+		}
+		t.Run(f.Name, func(t *testing.T) {
+			if f.Missing != "" {
+				t.Skip(f.Missing)
+			}
+			n := built(t, f, s, Spec{Ends: 2})
+			if err := ping(t.Context(), n, 0, 1); err != nil {
+				t.Error(err)
+			}
+			strangersBlocked(t, n)
+			if err := n.FlushStates(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// strangersBlocked checks that others than the lab's addresses may not talk,
+// though they find each other.
+func strangersBlocked(t *testing.T, n *Net) {
+	t.Helper()
+	ctx := t.Context()
 	for i, e := range n.Ends {
 		if _, err := e.At.Output(ctx, ends.AnyCPU, "ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", e.Ifname); err != nil {
 			t.Fatal(err)

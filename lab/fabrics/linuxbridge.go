@@ -61,13 +61,13 @@ func (k *linuxKit) add(ctx context.Context, name string) error {
 	return nil
 }
 
-// netfilter has the bridges of the namespace give IPv4 packets to the packet
+// netfilter has the bridges of the namespace give IP packets to the packet
 // filter, or has them keep all packets to themselves.
 func (k *linuxKit) netfilter(ctx context.Context) error {
 	n := k.net
 	values := map[string]string{"arptables": "0", "iptables": "0", "ip6tables": "0"}
 	if k.filtered {
-		values["iptables"] = "1"
+		values["iptables"], values["ip6tables"] = "1", "1"
 	}
 	err := n.Switch.Do(func() error {
 		for what, value := range values {

@@ -90,12 +90,12 @@ var (
 		peer: true,
 	}
 	filteredBasculeBrand = &brand{
-		kit:     basculeBrand.kit,
+		kit:     func(n *Net) kit { return &pfKit{basculeKit: basculeKit{n, "tcx"}} },
 		hops:    path("program bascule (tcx)", "filter bascule pf"),
 		port:    basculeBrand.port,
 		join:    basculeBrand.join,
 		peer:    true,
-		missing: "bascule's packet filter (pf) is not built yet",
+		missing: noPF,
 	}
 )
 

@@ -5,7 +5,10 @@ package fabrics
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"bascule/lab/ends"
 )
@@ -27,14 +30,39 @@ var LinuxBridgeFiltered = &Fabric{
 	},
 }
 
+// LinuxBridgeConntrack is the same where the bridge knows connections itself,
+// without br_netfilter.
+var LinuxBridgeConntrack = &Fabric{
+	Name:     "linux-bridge+nft-bridge",
+	About:    "the kernel's bridge with a stateful nftables filter of its own (by nf_conntrack_bridge)",
+	Path:     LinuxBridgeFiltered.Path,
+	HostPath: LinuxBridgeFiltered.HostPath,
+	Arrival:  AsBuffers,
+	Needs:    []ends.Program{nft},
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		if err := n.single(ctx, &linuxKit{net: n}); err != nil {
+			return err
+		}
+		if err := n.filterBridged(ctx); err != nil {
+			return err
+		}
+		return n.filterHost(ctx)
+	},
+}
+
 var nft = ends.Program{Command: "nft", Package: "nftables"}
 
-// rules let connections among the lab's addresses through and what belongs to
-// them, and nothing else: the smallest filter that is a filter. They count, as
-// those of security groups do, and so show that packets pass them.
-const rules = `
+// labNetwork has all the lab's addresses.
+var labNetwork = netip.MustParsePrefix("198.18.0.0/15")
+
+// rules let connections to the lab's addresses through and what belongs to them,
+// IPv6 find its neighbours, and nothing else: the smallest filter that is a
+// filter. What is the most comes first. They count, as those of security groups
+// do, and so show that packets pass them.
+var rules = fmt.Sprintf(`
 		ct state established,related counter accept
-		ip saddr 198.18.0.0/15 ip daddr 198.18.0.0/15 meta l4proto { tcp, udp, icmp } ct state new counter accept`
+		ip daddr %s meta l4proto { tcp, udp, icmp } ct state new counter accept
+		meta l4proto ipv6-icmp accept`, labNetwork)
 
 // filter gives the switch's namespace the rules at hooks of nftables.
 func (n *Net) filter(ctx context.Context, hooks ...string) error {
@@ -44,8 +72,39 @@ func (n *Net) filter(ctx context.Context, hooks ...string) error {
 		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype filter hook %s priority filter; policy drop;%s\n\t}\n", hook, hook, rules)
 	}
 	b.WriteString("}")
-	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, b.String())
+	if _, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, b.String()); err != nil {
+		return err
+	}
+	return n.conntrack()
+}
+
+// conntrack has connection tracking in the switch's namespace do no more than it
+// must, and makes the net forget connections when it is told to.
+func (n *Net) conntrack() error {
+	// Whether a checksum is right is for the ends to find out.
+	err := n.Switch.Do(func() error { return ends.Sysctl("net.netfilter.nf_conntrack_checksum", "0") })
+	n.forget = func(context.Context) error {
+		err := n.Switch.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
+		if err != nil {
+			return fmt.Errorf("connections of %s: %w", n.Switch.Name, err)
+		}
+		return nil
+	}
 	return err
+}
+
+// filterBridged gives the bridges of the switch's namespace the rules. They see
+// what br_netfilter keeps from others: ARP.
+func (n *Net) filterBridged(ctx context.Context) error {
+	table := fmt.Sprintf("table bridge lab {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;%s\n\t\tether type arp accept\n\t}\n}", rules)
+	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, table)
+	if err != nil && strings.Contains(err.Error(), "Protocol error") {
+		return &ends.Unavailable{Reason: "the kernel has no connection tracking in its bridge (CONFIG_NF_CONNTRACK_BRIDGE)"}
+	}
+	if err != nil {
+		return err
+	}
+	return n.conntrack()
 }
 
 // filterHost puts the rules in the way of the host's own packets, which are not

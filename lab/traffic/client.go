@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Load is what a client does: on each of its connections one transaction after
@@ -22,7 +25,9 @@ type Load struct {
 	Request  int // bytes
 	Response int // bytes
 	// New makes a connection for each transaction. The server closes it, so
-	// that the client's port is free at once.
+	// that the client's port is free at once. What waits at the server
+	// (TIME_WAIT) ends when the port is used again, by the timestamps of TCP
+	// (RFC 6191): ports do not run out.
 	New         bool
 	Connections int // at once
 	Duration    time.Duration
@@ -69,25 +74,22 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	workers := make([]*worker, l.Connections)
-	for i := range workers {
-		w := &worker{load: l, request: append(head, make([]byte, l.Request)...)}
-		w.response = make([]byte, l.Response)
-		workers[i] = w
-		if !l.New {
-			if err := w.connect(time.Now().Add(patience)); err != nil {
-				return Result{}, err
-			}
-			defer w.conn.Close()
+	// Each loop has its share of the connections.
+	loops := make([]*loop, min(l.Connections, runtime.NumCPU()))
+	for i := range loops {
+		loops[i] = &loop{load: l, first: append(head, make([]byte, l.Request)...), buffer: make([]byte, chunk)}
+		loops[i].connections = make([]connection, l.Connections/len(loops))
+		if i < l.Connections%len(loops) {
+			loops[i].connections = append(loops[i].connections, connection{})
 		}
 	}
 	var done atomic.Uint64
 	var wg sync.WaitGroup
 	begin := time.Now()
-	for _, w := range workers {
+	for _, w := range loops {
 		wg.Go(func() {
 			if err := w.run(ctx, begin.Add(l.Duration), &done); err != nil {
-				fail(err)
+				fail(fmt.Errorf("transaction with %s: %w", l.Server, err))
 			}
 		})
 	}
@@ -100,7 +102,7 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	var all histogram
-	for _, w := range workers {
+	for _, w := range loops {
 		all.merge(&w.times)
 	}
 	if all.n == 0 {
@@ -132,79 +134,156 @@ func watch(ctx context.Context, begin time.Time, length, interval time.Duration,
 	return out
 }
 
-// worker is one connection after the other, or one that stays.
-type worker struct {
-	load     Load
-	conn     *net.TCPConn
-	request  []byte // with the header of a new connection before it
-	response []byte
-	times    histogram
+// loop is the connections of one thread.
+type loop struct {
+	load        Load
+	first       []byte // the first request of a connection, the header before it
+	buffer      []byte // what is read, until it was counted
+	poll        poll
+	connections []connection
+	byFD        map[int]*connection
+	busy        int // connections in a transaction
+	times       histogram
 }
 
-// connect opens the connection, which fails when it is used after the deadline.
-func (w *worker) connect(deadline time.Time) error {
-	d := net.Dialer{Deadline: deadline, KeepAlive: -1}
-	c, err := d.Dial("tcp", w.load.Server.String())
-	if err != nil {
-		return err
-	}
-	w.conn = c.(*net.TCPConn)
-	return nil
+// connection is one connection, or where each transaction has its own, one after
+// the other.
+type connection struct {
+	fd    int
+	begin time.Time
+	out   []byte // of the request, what was not sent yet
+	in    int    // of the response, what did not come yet
 }
 
 // run does transactions until the end. Those that end later do not count.
-func (w *worker) run(ctx context.Context, end time.Time, done *atomic.Uint64) error {
-	deadline := end.Add(patience)
-	if !w.load.New {
-		if err := w.conn.SetDeadline(deadline); err != nil {
+func (w *loop) run(ctx context.Context, end time.Time, done *atomic.Uint64) (err error) {
+	if w.poll, err = newPoll(); err != nil {
+		return err
+	}
+	defer w.poll.close()
+	w.byFD = map[int]*connection{}
+	defer func() {
+		for fd := range w.byFD {
+			unix.Close(fd)
+		}
+	}()
+	for i := range w.connections {
+		if err := w.open(&w.connections[i]); err != nil {
 			return err
 		}
 	}
-	request := w.request
-	for begin := time.Now(); ctx.Err() == nil && begin.Before(end); {
-		if err := w.transaction(request, deadline); err != nil {
-			return fmt.Errorf("transaction with %s: %w", w.load.Server, err)
-		}
+	deadline := end.Add(patience)
+	for w.busy > 0 && ctx.Err() == nil {
 		now := time.Now()
-		if now.After(end) {
-			break
+		if now.After(deadline) {
+			return os.ErrDeadlineExceeded
 		}
-		w.times.add(now.Sub(begin))
-		done.Add(1)
-		begin = now
-		if !w.load.New {
-			request = w.request[headerSize:]
+		events, err := w.poll.wait(min(look, deadline.Sub(now)))
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			c := w.byFD[int(e.Fd)]
+			over, err := w.progress(c, e.Events)
+			if err != nil {
+				return err
+			}
+			if !over {
+				continue
+			}
+			w.busy--
+			now := time.Now()
+			if now.After(end) {
+				continue
+			}
+			w.times.add(now.Sub(c.begin))
+			done.Add(1)
+			if w.load.New {
+				err = w.reopen(c)
+			} else {
+				w.ask(c, w.first[headerSize:])
+				_, err = w.progress(c, unix.EPOLLOUT)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// transaction is one request and its response.
-func (w *worker) transaction(request []byte, deadline time.Time) error {
-	if w.load.New {
-		if err := w.connect(deadline); err != nil {
-			return err
+// ask begins a transaction.
+func (w *loop) ask(c *connection, request []byte) {
+	c.begin, c.out, c.in = time.Now(), request, w.load.Response
+	w.busy++
+}
+
+// open makes a connection, and begins a transaction with that.
+func (w *loop) open(c *connection) error {
+	w.ask(c, w.first)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	c.fd = fd
+	w.byFD[fd] = c
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if err := unix.Connect(fd, sockaddr(w.load.Server)); err != nil && err != unix.EINPROGRESS {
+		return os.NewSyscallError("connect", err)
+	}
+	return w.poll.add(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET)
+}
+
+// reopen closes a connection and opens another one.
+func (w *loop) reopen(c *connection) error {
+	delete(w.byFD, c.fd)
+	if err := unix.Close(c.fd); err != nil {
+		return os.NewSyscallError("close", err)
+	}
+	return w.open(c)
+}
+
+// progress sends and receives what goes, after events, and tells whether that
+// ended the transaction.
+func (w *loop) progress(c *connection, events uint32) (over bool, err error) {
+	for len(c.out) > 0 && events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		n, err := unix.Write(c.fd, c.out)
+		if err == unix.EAGAIN {
+			break
 		}
-		defer w.conn.Close()
-		if err := w.conn.SetDeadline(deadline); err != nil {
-			return err
+		if err != nil && err != unix.EINTR {
+			return false, os.NewSyscallError("write", err)
+		}
+		c.out = c.out[max(n, 0):]
+	}
+	if events&^unix.EPOLLOUT == 0 {
+		return false, nil
+	}
+	for {
+		n, err := unix.Read(c.fd, w.buffer)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return false, nil
+		case err != nil:
+			return false, os.NewSyscallError("read", err)
+		case n > c.in:
+			return false, errors.New("more came than was asked for")
+		case n == 0 && (c.in > 0 || !w.load.New):
+			return false, io.ErrUnexpectedEOF
+		}
+		c.in -= n
+		// The server closes first. That it has, and that nothing else can come, was
+		// told with what came.
+		closed := n == 0 || n < len(w.buffer) && events&unix.EPOLLRDHUP != 0
+		if c.in == 0 && (!w.load.New || closed) {
+			return true, nil
+		}
+		if n < len(w.buffer) && !closed {
+			return false, nil
 		}
 	}
-	if _, err := w.conn.Write(request); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(w.conn, w.response); err != nil {
-		return err
-	}
-	if !w.load.New {
-		return nil
-	}
-	// The server closes first.
-	switch n, err := w.conn.Read(w.response); {
-	case n > 0:
-		return errors.New("more came than was asked for")
-	case !errors.Is(err, io.EOF):
-		return err
-	}
-	return nil
 }

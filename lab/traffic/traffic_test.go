@@ -3,49 +3,35 @@
 package traffic
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
-	"io"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// serving starts a server on the loopback, counting its connections.
-func serving(t *testing.T) (netip.AddrPort, *counting) {
+// serving starts a server on the loopback.
+func serving(t *testing.T) *Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := &counting{Listener: l}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, counted) }()
+	go func() { done <- Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return l.Addr().(*net.TCPAddr).AddrPort(), counted
-}
-
-// counting is a listener that counts.
-type counting struct {
-	net.Listener
-	accepted uint64
-}
-
-func (c *counting) Accept() (net.Conn, error) {
-	conn, err := c.Listener.Accept()
-	if err == nil {
-		c.accepted++
-	}
-	return conn, err
+	return l
 }
 
 func TestRun(t *testing.T) {
@@ -59,8 +45,8 @@ func TestRun(t *testing.T) {
 		"longer than the parts": {Request: 1, Response: 1, Connections: 1, Interval: 20 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, counted := serving(t)
-			l.Server, l.Duration = server, 100*time.Millisecond
+			server := serving(t)
+			l.Server, l.Duration = server.Addr(), 100*time.Millisecond
 			r, err := l.Run(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -79,7 +65,7 @@ func TestRun(t *testing.T) {
 				want = r.Transactions
 			}
 			// Of new ones, the last of each worker may have ended too late.
-			if n := counted.accepted; n < want || n > want+uint64(l.Connections) || !l.New && n != want {
+			if n := server.accepted.Load(); n < want || n > want+uint64(l.Connections) || !l.New && n != want {
 				t.Errorf("%d connections for %d transactions", n, r.Transactions)
 			}
 		})
@@ -87,14 +73,14 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunRefuses(t *testing.T) {
-	server, _ := serving(t)
+	server := serving(t)
 	for want, l := range map[string]Load{
 		"0 connections":          {Request: 1, Response: 1, Duration: 1},
 		"a duration of":          {Request: 1, Response: 1, Connections: 1},
 		"requests of 0 bytes":    {Response: 1, Connections: 1, Duration: 1},
 		"responses of 16777217:": {Request: 1, Response: Largest + 1, Connections: 1, Duration: 1},
 	} {
-		l.Server = server
+		l.Server = server.Addr()
 		if _, err := l.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want one that says %q", l, err, want)
 		}
@@ -130,27 +116,21 @@ func TestRunWithoutServer(t *testing.T) {
 	}
 }
 
-// stream is what a server reads, and what it wrote.
-type stream struct {
-	io.Reader
-	bytes.Buffer
-}
-
-func (s *stream) Read(p []byte) (int, error) { return s.Reader.Read(p) }
-
-func TestAnswer(t *testing.T) {
+// However a client's bytes come, it is heard alike.
+func TestHear(t *testing.T) {
 	for name, c := range map[string]struct {
 		header
 		sent    int // bytes after the header
 		answers int
+		over    bool
 		fails   bool
 	}{
-		"until the end":   {header{10, 3, 0}, 30, 3, false},
-		"as many as said": {header{10, 3, 2}, 30, 2, false},
-		"half a request":  {header{10, 3, 0}, 25, 2, true},
-		"nothing":         {header{10, 3, 0}, 0, 0, false},
-		"too large":       {header{10, Largest + 1, 0}, 10, 0, true},
-		"empty requests":  {header{0, 3, 0}, 10, 0, true},
+		"until the end":   {header{10, 3, 0}, 30, 3, false, false},
+		"as many as said": {header{10, 3, 2}, 30, 2, true, false},
+		"half a request":  {header{10, 3, 0}, 25, 2, false, false},
+		"nothing":         {header{10, 3, 0}, 0, 0, false, false},
+		"too large":       {header{10, Largest + 1, 0}, 10, 0, false, true},
+		"empty requests":  {header{0, 3, 0}, 10, 0, false, true},
 	} {
 		in, err := binary.Append(nil, binary.BigEndian, c.header)
 		if err != nil {
@@ -159,13 +139,66 @@ func TestAnswer(t *testing.T) {
 		if len(in) != headerSize {
 			t.Fatalf("a header of %d bytes", len(in))
 		}
-		s := &stream{Reader: bytes.NewReader(append(in, make([]byte, c.sent)...))}
-		err = answer(s)
-		if got := s.Len(); got != c.answers*int(c.Response) {
-			t.Errorf("%s: %d bytes of answers, want %d", name, got, c.answers*int(c.Response))
+		in = append(in, make([]byte, c.sent)...)
+		for _, size := range []int{1, 7, headerSize, len(in)} {
+			var heard conversation
+			var owed int
+			var failed error
+			for part := range slices.Chunk(in, size) {
+				n, err := heard.hear(part)
+				owed += n
+				if failed = err; err != nil {
+					break
+				}
+			}
+			if owed != c.answers*int(c.Response) {
+				t.Errorf("%s, %d bytes at once: %d bytes of answers, want %d", name, size, owed, c.answers*int(c.Response))
+			}
+			if heard.over() != c.over || (failed != nil) != c.fails {
+				t.Errorf("%s, %d bytes at once: over %v, error %v", name, size, heard.over(), failed)
+			}
 		}
-		if (err != nil) != c.fails {
-			t.Errorf("%s: error %v", name, err)
+	}
+}
+
+// A server closes the connection of who says nonsense or half of a thing, and
+// serves others on.
+func TestServeNonsense(t *testing.T) {
+	server := serving(t)
+	for name, said := range map[string]string{
+		"a header that asks for too much": strings.Repeat("\xff", headerSize),
+		"half a header":                   "12345",
+		"half a request":                  "\x00\x00\x00\x09\x00\x00\x00\x01\x00\x00\x00\x00half",
+	} {
+		c, err := net.Dial("tcp", server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte(said)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %d bytes, error %v", name, n, err)
+		}
+		c.Close()
+	}
+	l := Load{Server: server.Addr(), Request: 1, Response: 1, Connections: 1, Duration: 10 * time.Millisecond}
+	if r, err := l.Run(t.Context()); err != nil || r.Transactions == 0 {
+		t.Errorf("then %d transactions, error %v", r.Transactions, err)
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	server := serving(t)
+	for _, at := range []netip.AddrPort{server.Addr(), netip.MustParseAddrPort("192.0.2.1:5301"), netip.MustParseAddrPort("[::1]:0")} {
+		if _, err := Listen(at); err == nil || !strings.Contains(err.Error(), at.String()) {
+			t.Errorf("listen on %s: %v", at, err)
 		}
 	}
 }

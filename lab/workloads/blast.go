@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -218,10 +219,12 @@ func sendCount(n *fabrics.Net, m maker, f flow, count uint32) error {
 type blast struct {
 	frameParams
 	net      *fabrics.Net
-	arrival  fabrics.Arrival
+	arrivals []fabrics.Arrival // that there are counters for
 	maker    maker
 	counters []*probe.Counter
-	teach    []int // the ends whose addresses the switch must know
+	teach    []int    // the ends whose addresses the switch must know
+	greet    [][2]int // the ends that have sent to each other before, for a packet filter
+	fresh    bool     // a packet filter must have seen none of the frames before
 	flows    func() []flow
 	copies   int     // that a frame should arrive in, 0 for one
 	rate     float64 // frames a second of the fastest flow so far
@@ -239,10 +242,19 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 		// Nothing between the ends makes other frames of them.
 		arrival = fabrics.AsBuffers
 	}
-	b := &blast{frameParams: p, net: n, arrival: arrival, maker: m}
+	b := &blast{frameParams: p, net: n, maker: m}
+	if err := b.count(arrival, receivers); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// count attaches a counter of frames that arrive in a form.
+func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
+	b.arrivals = append(b.arrivals, arrival)
 	devices := map[*ends.Namespace][]int{}
 	for _, i := range receivers {
-		e := n.Ends[i]
+		e := b.net.Ends[i]
 		devices[e.Namespace] = append(devices[e.Namespace], e.Ifindex)
 	}
 	for ns, ifindex := range devices {
@@ -258,18 +270,21 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 			return err
 		})
 		if err != nil {
-			return nil, errors.Join(err, b.Close())
+			return err
 		}
 	}
-	return b, nil
+	return nil
 }
 
 // Counter is how the frames are made and counted.
 func (b *blast) Counter() string {
-	return "made by " + b.maker.String() + ", counted by " + b.arrival.String() + " at the receiver"
+	by := make([]string, len(b.arrivals))
+	for i, a := range b.arrivals {
+		by[i] = a.String()
+	}
+	return "made by " + b.maker.String() + ", counted by " + strings.Join(by, " and ") + " at the receiver"
 }
 
-// Close takes the counters away.
 // pair readies what goes from the first end to the second, made on one core.
 // What is changed of the flow is sent so.
 func (f *frameParams) pair(ctx context.Context, n *fabrics.Net) (*blast, *flow, error) {
@@ -287,6 +302,7 @@ func (f *frameParams) pair(ctx context.Context, n *fabrics.Net) (*blast, *flow, 
 	return b, &made, nil
 }
 
+// Close takes the counters away.
 func (b *blast) Close() error {
 	var errs []error
 	for _, c := range b.counters {
@@ -309,12 +325,21 @@ func (b *blast) arrived() (probe.Count, error) {
 	return sum, nil
 }
 
-// learn lets the switch see the addresses that it must know.
+// learn lets the switch see the addresses that it must know, and a packet filter
+// both sides of what is to be an established connection.
 func (b *blast) learn() error {
 	for _, i := range b.teach {
 		e := b.net.Ends[i]
 		if err := e.Send(ends.Frame(smallest, e, ends.Broadcast, ends.Nobody)); err != nil {
 			return err
+		}
+	}
+	for _, pair := range b.greet {
+		for _, way := range [][2]int{pair, {pair[1], pair[0]}} {
+			from, to := b.net.Ends[way[0]], b.net.Ends[way[1]]
+			if err := from.Send(ends.Frame(smallest, from, b.net.NextHop(way[0], way[1]), to.Addr.Addr())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -329,6 +354,11 @@ func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	// too small, the generator began anew within the window, which costs it
 	// some 15 ms: measure again.
 	for try := 1; ; try++ {
+		if b.fresh {
+			if err := b.net.FlushStates(ctx); err != nil {
+				return report.Sample{}, err
+			}
+		}
 		s, gap, err := b.window(ctx, m)
 		idle := errors.Is(err, errIdle)
 		if err != nil && !idle || !gap && !idle || try == 4 {

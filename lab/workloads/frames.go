@@ -76,18 +76,20 @@ func (w ppsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 		return nil, err
 	}
 	var from, to []int
+	var greet [][2]int
 	for i := range w.cores {
 		if w.sameSource {
 			from, to = append(from, 0), append(to, i+1)
 		} else {
 			from, to = append(from, 2*i), append(to, 2*i+1)
 		}
+		greet = append(greet, [2]int{from[i], to[i]})
 	}
 	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, to)
 	if err != nil {
 		return nil, err
 	}
-	b.teach = slices.Concat(from, to)
+	b.teach, b.greet = slices.Concat(from, to), greet
 	b.flows = func() []flow {
 		var fs []flow
 		for i := range w.cores {

@@ -117,7 +117,7 @@ type Kind struct {
 // Kinds is every kind of workload, in the order in which they are shown.
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
-	pps, manyFlows, throughput, flood,
+	pps, manyFlows, firstPackets, throughput, flood,
 	learning, learningRate, addressCapacity, addresses, memory, portAdd,
 }
 

@@ -76,6 +76,7 @@ func TestParseRefuses(t *testing.T) {
 		"uperf:connections=257":            "connections must be 1 to 256",
 		"uperf:duration=1ms":               "duration must be 10ms or more",
 		"many-flows:flows=0":               "flows must be 1 to 1000000",
+		"first-packets:duration=0s":        "duration must be more than 0",
 		"pps:cores=two":                    "workload pps: cores=two: give a number",
 		"pps:cores":                        "cores=: give a number",
 		"tcp-stream:streams=0":             "streams must be 1 to 128",

@@ -55,8 +55,11 @@ const (
 )
 
 // multicastListener reports whether the packet is of IGMP or MLD, whose
-// packets have the router alert (RFC 2236, RFC 3810).
+// packets have the router alert (RFC 2236, RFC 3810) and are never cut in two.
 func (p *Packet) multicastListener() bool {
+	if p.Fragment == LaterFragment {
+		return false
+	}
 	if p.Family == pf.Inet {
 		return p.Proto == IGMP
 	}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"testing"
+
+	"bascule/pf"
+	"bascule/pf/pftest"
+	"bascule/pf/reference"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// The rules that the kernel finds are those that trying them one by one finds.
+func TestPFIsReference(t *testing.T) {
+	needRoot(t)
+	rapid.Check(t, func(r *rapid.T) { pfIsReference(t, r) })
+}
+
+func FuzzPF(f *testing.F) {
+	needRoot(f)
+	f.Fuzz(func(t *testing.T, input []byte) {
+		rapid.MakeFuzz(func(r *rapid.T) { pfIsReference(t, r) })(t, input)
+	})
+}
+
+// pfPackets are tried on each ruleset: loading one takes longer than all of them.
+const pfPackets = 100
+
+func pfIsReference(tb testing.TB, t *rapid.T) {
+	rs := pftest.Rulesets().Draw(t, "ruleset")
+	steady(rs)
+	anchors := reference.Loaded(rs)
+	all := map[string]*pf.Ruleset{}
+	bodies(all, "", rs)
+	for at, loaded := range anchors {
+		loaded.Ether = nil
+		inside := map[string]*pf.Ruleset{}
+		bodies(inside, at, loaded)
+		for path, rs := range inside {
+			if all[path] != nil {
+				t.Skip("an anchor has two rulesets")
+			}
+			all[path] = rs
+		}
+	}
+	s, program := newRulesetBench(tb, t, rs, anchors, all)
+	defer s.gen.Close()
+	s.retags = true // by modulate state, and when the switch answers
+	evaluator := &reference.Evaluator{Rules: rs, Anchors: all, Addresses: pfAddresses}
+
+	packets := pftest.Packets(append(values(anchors), rs)...)
+	for range pfPackets {
+		p := packets.Draw(t, "packet")
+		p.Tag = ""
+		from := p.Port
+		if p.Direction == pf.Out {
+			from = p.ReceivedOn
+		}
+		to := p.Port
+		if p.Direction == pf.In || from.Name == to.Name {
+			to = pftest.Ports()[(portIndex(from.Name)+1)%len(pftest.Ports())]
+		}
+		if portIndex(from.Name) < 0 || portIndex(to.Name) < 0 || !plainProto(p.Proto) {
+			continue
+		}
+		frame := pfFrame(p, portIndex(from.Name), portIndex(to.Name))
+
+		want := pfJudged{}
+		p.Direction, p.Port, p.ReceivedOn = pf.In, from, from
+		if !skipped(rs, from) {
+			want.judge(0, evaluator.Evaluate(p), program)
+		}
+		if want.Blocked == "" && !skipped(rs, to) && !want.answered(p, program) {
+			next := *p
+			next.Direction, next.Port, next.Tag = pf.Out, to, want.tag
+			want.judge(1, evaluator.Evaluate(&next), program)
+		}
+		got := s.judged(portIndex(from.Name), frame)
+		if got.Blocked == "pf-fragment" {
+			continue // is no fragment of a proper packet: no rule is asked
+		}
+		want.tag = ""
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(pfJudged{})); diff != "" {
+			t.Fatalf("%+v\nfrom %s to %s, frame % x\n(-reference +kernel):\n%s\n%s", *p, from.Name, to.Name, frame, diff, rs)
+		}
+	}
+}
+
+// pfJudged is what rules say about a packet on its way in and out.
+type pfJudged struct {
+	Rules   [2]int // numbers + 1, 0 for none
+	Blocked string // by what
+	tag     string // on the way between
+}
+
+// answered reports whether the switch makes the packet's handshake: the rules on
+// the way out are asked about its own SYN, which is later.
+func (j *pfJudged) answered(p *reference.Packet, program *pf.Program) bool {
+	const tcp, syn, ack = 6, 0x02, 0x10
+	return j.Rules[0] != 0 && program.Rules[j.Rules[0]-1].Flags&pf.RuleSynproxy != 0 &&
+		p.Proto == tcp && p.Fragment == reference.Whole && p.Flags&(syn|ack) == syn
+}
+
+func (j *pfJudged) judge(side int, r reference.Result, program *pf.Program) {
+	j.tag = r.Tag
+	j.Rules[side] = slices.IndexFunc(program.Source, func(ref pf.RuleRef) bool { return ref.Rule == r.Rule && r.Rule != nil }) + 1
+	switch {
+	case r.IPOption:
+		j.Blocked = "pf-options"
+	case r.Action == pf.Block:
+		j.Blocked = "pf"
+	}
+}
+
+// bodies adds the ruleset at a path and those between its braces.
+func bodies(to map[string]*pf.Ruleset, at string, rs *pf.Ruleset) {
+	to[at] = rs
+	for i, r := range rs.Rules {
+		if r.Anchor == nil || r.Anchor.Body == nil {
+			continue
+		}
+		name := r.Anchor.Name
+		if name == "" {
+			name = fmt.Sprint("_", i)
+		}
+		bodies(to, path.Join(at, name), r.Anchor.Body)
+	}
+}
+
+func values(m map[string]*pf.Ruleset) []*pf.Ruleset {
+	var all []*pf.Ruleset
+	for _, rs := range m {
+		all = append(all, rs)
+	}
+	return all
+}
+
+// steady takes chance out of rules, and limits that the frames of a test would meet.
+func steady(rs *pf.Ruleset) {
+	rs.Ether = nil
+	for i := range rs.Rules {
+		r := &rs.Rules[i]
+		r.Probability = 0
+		if r.Anchor != nil && r.Anchor.Body != nil {
+			steady(r.Anchor.Body)
+		}
+	}
+	for _, l := range rs.Loads {
+		steady(l.Ruleset)
+	}
+}
+
+func portIndex(name string) int {
+	return slices.IndexFunc(pftest.Ports(), func(p reference.Port) bool { return p.Name == name })
+}
+
+func skipped(rs *pf.Ruleset, port reference.Port) bool {
+	return slices.ContainsFunc(rs.Options.Skip, func(i pf.Interface) bool {
+		return (i.Name == port.Name || i.Name == "any" || slices.Contains(port.Groups, i.Name)) != i.Not
+	})
+}
+
+func pfAddresses(name string, modes []string) []netip.Prefix {
+	if name != "em0" {
+		return nil
+	}
+	if slices.Contains(modes, "network") {
+		return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+	}
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.254/32"), netip.MustParsePrefix("2001:db8::fe/128")}
+}
+
+// plainProto reports whether the number is that of a protocol, not of an
+// extension header of IPv6.
+func plainProto(n uint8) bool { return !slices.Contains([]uint8{0, 43, 44, 51, 59, 60}, n) }
+
+// newRulesetBench loads a ruleset into a bridge with pftest's ports.
+func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors, all map[string]*pf.Ruleset) (*bench, *pf.Program) {
+	var fill []TableFill
+	numbers := map[string]int{}
+	entries := map[string][]pf.TableEntry{}
+	for at, rs := range all {
+		for _, table := range rs.Tables {
+			entries[path.Join(at, table.Name)] = table.Entries
+		}
+	}
+	input := pf.Input{
+		Main: rs, Anchors: anchors,
+		Table: func(anchor, name string) (int, error) {
+			at := path.Join(anchor, name)
+			if _, ok := entries[at]; !ok {
+				at = name
+			}
+			if _, ok := numbers[at]; !ok {
+				numbers[at] = len(numbers)
+				fill = append(fill, TableFill{Table: numbers[at], Entries: entries[at]})
+			}
+			return numbers[at], nil
+		},
+		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes), nil },
+	}
+	ports := pftest.Ports()
+	for i, p := range ports {
+		input.Ports = append(input.Ports, pf.CompilePort{Slot: uint16(i + 1), Name: p.Name, Groups: p.Groups})
+	}
+	program, err := pf.Compile(input)
+	if err != nil {
+		t.Skip(err) // too many tables, an anchor that calls itself
+	}
+	if len(program.Rules) == 0 {
+		t.Skip("without rules pf is not in the way")
+	}
+	s := newBenchWith(tb, sharedRack(tb), Tables{PF: &PF{Program: program, StatesMax: 100000, NodesMax: 1000, TableEntries: 1000, Fill: fill}}, len(ports),
+		func(c *Config, _ []*Port) { c.Flags |= uint32(BridgePF) })
+	for i := range ports {
+		s.learn(i, i)
+	}
+	return s, program
+}
+
+// judged puts a frame into the switch at a port and returns what pf said.
+func (s *bench) judged(port int, frame []byte) pfJudged {
+	s.t.Helper()
+	if err := s.rack.do(func() error {
+		_, err := s.gen.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
+		return err
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	packets := s.gen.coll.Maps[kernelMapPfPackets]
+	var perCPU []kernelPfPacket
+	if err := packets.Lookup(uint32(0), &perCPU); err != nil {
+		s.t.Fatal(err)
+	}
+	clear(perCPU)
+	if err := packets.Put(uint32(0), perCPU); err != nil {
+		s.t.Fatal(err)
+	}
+	o := s.tcx(port, frame)
+	if err := packets.Lookup(uint32(0), &perCPU); err != nil {
+		s.t.Fatal(err)
+	}
+	var j pfJudged
+	for _, p := range perCPU {
+		if p.Family != 0 {
+			j.Rules = [2]int{int(p.Rule[0]), int(p.Rule[1])}
+		}
+	}
+	for _, reason := range o.Drops {
+		switch reason {
+		case "no-member", "pf-limit", "pf-synproxy": // later, and for other reasons
+		default:
+			j.Blocked = reason
+		}
+	}
+	return j
+}
+
+// pfFrame makes the frame of a packet, from the station at one port to that at another.
+func pfFrame(p *reference.Packet, from, to int) []byte {
+	dst, src := station(to), station(from)
+	f := append(dst[:], src[:]...)
+	if p.Prio != 0 {
+		f = binary.BigEndian.AppendUint16(f, typeVLAN)
+		f = binary.BigEndian.AppendUint16(f, uint16(p.Prio)<<13)
+	}
+	transport := pfTransport(p)
+	if p.Family == pf.Inet {
+		f = append(f, 0x08, 0x00)
+		var options []byte
+		if p.RouterAlert {
+			options = append(options, 148, 4, 0, 0)
+		}
+		if p.Options {
+			options = append(options, 7, 7, 4, 0, 0, 0, 0, 0)
+		}
+		var fragment uint16
+		switch p.Fragment {
+		case reference.FirstFragment:
+			fragment = 0x2000
+		case reference.LaterFragment:
+			fragment = 100
+		}
+		h := make([]byte, 20, 40)
+		h[0] = 0x40 | byte(5+len(options)/4)
+		h[1] = p.TOS
+		binary.BigEndian.PutUint16(h[2:], uint16(20+len(options)+len(transport)))
+		binary.BigEndian.PutUint16(h[6:], fragment)
+		h[8], h[9] = 64, p.Proto
+		copy(h[12:], p.Src.AsSlice())
+		copy(h[16:], p.Dst.AsSlice())
+		f = append(append(f, append(h, options...)...), transport...)
+	} else {
+		f = append(f, 0x86, 0xdd)
+		next := p.Proto
+		var extensions []byte
+		if p.Fragment != reference.Whole {
+			h := []byte{next, 0, 0, 1, 0, 0, 0, 9}
+			if p.Fragment == reference.LaterFragment {
+				h[2], h[3] = 1, 0
+			}
+			extensions, next = append(h, extensions...), 44
+		}
+		if p.Options {
+			extensions, next = append([]byte{next, 0, 1, 4, 0, 0, 0, 0}, extensions...), 60
+		}
+		if p.RouterAlert {
+			extensions, next = append([]byte{next, 0, 5, 2, 0, 0, 1, 0}, extensions...), 0
+		}
+		h := make([]byte, 40)
+		h[0], h[1] = 0x60|p.TOS>>4, p.TOS<<4
+		binary.BigEndian.PutUint16(h[4:], uint16(len(extensions)+len(transport)))
+		h[6], h[7] = next, 64
+		copy(h[8:], p.Src.AsSlice())
+		copy(h[24:], p.Dst.AsSlice())
+		f = append(append(append(f, h...), extensions...), transport...)
+	}
+	for len(f) < smallest {
+		f = append(f, 0)
+	}
+	return f
+}
+
+// pfTransport makes what is behind the IP header: of a later fragment anything.
+func pfTransport(p *reference.Packet) []byte {
+	b := make([]byte, 64)
+	switch {
+	case p.Fragment == reference.LaterFragment:
+	case p.Proto == reference.TCP:
+		binary.BigEndian.PutUint16(b, p.SrcPort)
+		binary.BigEndian.PutUint16(b[2:], p.DstPort)
+		b[12], b[13] = 5<<4, p.Flags
+	case p.Proto == reference.UDP:
+		binary.BigEndian.PutUint16(b, p.SrcPort)
+		binary.BigEndian.PutUint16(b[2:], p.DstPort)
+		binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
+	case p.Proto == reference.ICMP && p.Family == pf.Inet || p.Proto == reference.ICMPv6 && p.Family == pf.Inet6:
+		b[0], b[1] = p.ICMPType, p.ICMPCode
+		// what an error quotes: nothing that this switch has ever seen
+		if p.Family == pf.Inet {
+			b[8], b[11], b[17] = 0x45, 28, 17
+			copy(b[20:], []byte{203, 0, 113, 1, 203, 0, 113, 2})
+		} else {
+			b[8], b[13], b[14] = 0x60, 8, 17
+			b[16], b[32] = 0x20, 0x20
+		}
+	}
+	return b
+}

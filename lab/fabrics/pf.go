@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fabrics
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"bascule/lab/ends"
+	"bascule/lab/report"
+)
+
+// noPF is why bascule's packet filter cannot be measured.
+const noPF = "bascule's packet filter (pf) is not built yet"
+
+// BasculePF is a bascule bridge with stateful rules, of the same policy as those
+// of LinuxBridgeFiltered; BasculeXDPPF is the same where known unicast is
+// forwarded in XDP.
+var (
+	BasculePF    = withPF(Bascule, "tcx", "", "stateful rules of its packet filter", filterSize{})
+	BasculeXDPPF = withPF(BasculeXDP, "xdp", "", "stateful rules of its packet filter", filterSize{})
+)
+
+// With so many rules, or with a table of so many addresses, that the first packet
+// of a connection is not done with before the last of them.
+var (
+	BasculePF10, BasculeXDPPF10           = sizedPF("-10", "10 stateful rules, of which the last lets UDP pass", filterSize{rules: 10})
+	BasculePF10k, BasculeXDPPF10k         = sizedPF("-10000", "10 000 stateful rules, of which the last lets UDP pass", filterSize{rules: 10_000})
+	BasculePFTable10, BasculeXDPPFTable10 = sizedPF("-table-10", "stateful rules that pass who is not in a table of 10 addresses", filterSize{table: 10})
+	BasculePFTable1m, BasculeXDPPFTable1m = sizedPF("-table-1m", "stateful rules that pass who is not in a table of 1 000 000 addresses", filterSize{table: 1_000_000})
+)
+
+// sized are all of them.
+var sized = []*Fabric{
+	BasculePF10, BasculeXDPPF10, BasculePF10k, BasculeXDPPF10k,
+	BasculePFTable10, BasculeXDPPFTable10, BasculePFTable1m, BasculeXDPPFTable1m,
+}
+
+func sizedPF(name, about string, size filterSize) (tcx, xdp *Fabric) {
+	return withPF(Bascule, "tcx", name, about, size), withPF(BasculeXDP, "xdp", name, about, size)
+}
+
+// withPF is a bascule fabric with a packet filter.
+func withPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
+	f := *plain
+	f.Name += "+pf" + name
+	f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge with "+about, 1)
+	f.Path, f.HostPath = filteredPath(plain.Path), filteredPath(plain.HostPath)
+	f.Missing = noPF
+	f.build = func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &pfKit{basculeKit: basculeKit{n, hook}, size: size})
+	}
+	return &f
+}
+
+// filteredPath is a path with the filter in every bascule bridge on it.
+func filteredPath(plain []report.Hop) []report.Hop {
+	var out []report.Hop
+	for _, h := range plain {
+		out = append(out, h)
+		if strings.HasPrefix(h.Name, "bascule ") {
+			out = append(out, path("filter bascule pf")...)
+		}
+	}
+	return out
+}
+
+// pfKit makes bascule bridges with a packet filter.
+type pfKit struct {
+	basculeKit
+	size    filterSize
+	bridges []string
+}
+
+func (k *pfKit) add(ctx context.Context, bridge string) (err error) {
+	if err := k.basculeKit.add(ctx, bridge); err != nil {
+		return err
+	}
+	k.bridges = append(k.bridges, bridge)
+	k.net.forget = k.forget
+	if k.size.table == 0 {
+		return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, ""))
+	}
+	dir, err := ends.MakeDir(fmt.Sprintf("%d-pf-%s", k.net.serial, bridge))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file := filepath.Join(dir, "bad")
+	if err := writeTable(file, k.size.table); err != nil {
+		return err
+	}
+	return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, file))
+}
+
+// load gives a bridge a ruleset, in the language of pf.conf(5), and turns its
+// packet filter on.
+func (k *pfKit) load(ctx context.Context, bridge, ruleset string) error {
+	_, err := k.net.site.feed(ctx, ruleset, k.net.Switch.Name, "pfctl", "-b", bridge, "-f", "-")
+	return err
+}
+
+// forget forgets all states.
+func (k *pfKit) forget(ctx context.Context) error {
+	for _, b := range k.bridges {
+		if err := k.run(ctx, "pfctl", "-b", b, "-F", "states"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filterSize is how much a packet filter has to ask beside the policy, which is
+// the same for all filters of the lab. Its zero value is the policy alone.
+type filterSize struct {
+	rules int // all in all, with those of the policy; 0 for those alone
+	table int // addresses that nobody may send from; 0 for no such table
+}
+
+// policyRules is how many rules the policy has.
+const policyRules = 5
+
+// ruleset is the policy with a filter's size, with the table's addresses in a
+// file: all is blocked but connections to the lab's addresses, and ICMPv6, by
+// which IPv6 finds its neighbours. UDP is passed by the last rule. The policy of
+// nftables is the same.
+func (s filterSize) ruleset(states int, file string) string {
+	var b strings.Builder
+	if states > 0 {
+		fmt.Fprintf(&b, "set limit states %d\n", states)
+	}
+	from := ""
+	if s.table > 0 {
+		fmt.Fprintf(&b, "set limit table-entries %d\n", s.table)
+		fmt.Fprintf(&b, "table <bad> persist file %q\n", file)
+		from = "from ! <bad> "
+	}
+	b.WriteString("block\npass inet6 proto icmp6\n")
+	for i := range max(s.rules-policyRules, 0) {
+		b.WriteString(others(i) + "\n")
+	}
+	for _, proto := range []string{"icmp", "tcp", "udp"} {
+		fmt.Fprintf(&b, "pass inet proto %s %sto %s\n", proto, from, labNetwork)
+	}
+	return b.String()
+}
+
+// others is the i-th of at most 65536 rules that no packet of the lab matches, as
+// a firewall has them for services, networks and hosts. Each has an address of
+// its own; half of them are of packets to the lab's addresses, too.
+func others(i int) string {
+	network := fmt.Sprintf("10.%d.%d", i>>8&255, i&255)
+	port := 1024 + i%50_000
+	switch i % 4 {
+	case 0:
+		return fmt.Sprintf("pass inet proto tcp to %s.80 port %d", network, port)
+	case 1:
+		return fmt.Sprintf("pass inet proto udp from %s.0/24 to %s port %d", network, labNetwork, port)
+	case 2:
+		return fmt.Sprintf("block inet from %s.66 to %s", network, labNetwork)
+	}
+	return fmt.Sprintf("pass inet proto tcp from %s.0/24 to %[1]s.80 port %d:%d", network, port, port+9)
+}
+
+// writeTable writes so many addresses into a file, one a line.
+func writeTable(file string, count int) (err error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := bufio.NewWriter(f)
+	for addr := range bad(count) {
+		fmt.Fprintln(w, addr)
+	}
+	return w.Flush()
+}
+
+// bad are the first of many addresses that are spread over all of IPv4's as if at
+// random, the lab's own and those that no station has left out. No two are alike.
+func bad(count int) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for i := uint32(1); count > 0; i++ {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], scatter(i))
+			addr := netip.AddrFrom4(b)
+			if b[0] == 0 || addr.IsLoopback() || b[0] >= 224 || labNetwork.Contains(addr) {
+				continue
+			}
+			if count--; !yield(addr) {
+				return
+			}
+		}
+	}
+}
+
+// scatter gives every number another one: the finalizer of MurmurHash3, of which
+// every step can be undone.
+func scatter(n uint32) uint32 {
+	n ^= n >> 16
+	n *= 0x85ebca6b
+	n ^= n >> 13
+	n *= 0xc2b2ae35
+	return n ^ n>>16
+}
