@@ -11,6 +11,7 @@
 #include "pf_answer.h"
 #include "pf_ether.h"
 #include "pf_log.h"
+#include "pf_rewrite.h"
 #include "pf_slow.h"
 #include "pf_track.h"
 
@@ -118,6 +119,7 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	}
 	p->rule[0] = p->rule[1] = 0;
 	p->tag = 0;
+	p->mss = 0;
 	p->made = 0;
 	p->answer = 0;
 	p->direction = 0;
@@ -177,15 +179,22 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	s = pf_state_at(p->state - 1);
 	if (!s)
 		return DROP_PF;
-	if (p->flags & PF_P_ERROR)
-		return pf_quoted_fits(p->state - 1) ? 0 : DROP_PF_STATE;
+	if (p->flags & PF_P_ERROR) {
+		if (pf_proxied(s) || !pf_quoted_fits(p->state - 1))
+			return DROP_PF_STATE;
+		if (on(FEATURE_PF_REWRITE) && h->skb)
+			pf_rewrite(h->ctx, p->state - 1);
+		return 0;
+	}
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
 		return DROP_PF_OPTIONS;
+	if (h->skb && pf_proxied(s))
+		return pf_proxy(h->ctx, p->state - 1, v->in, now);
 	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);
 	if (!h->skb)
 		return reason;
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
-		reason = pf_rewrite(h->ctx, p->state - 1);
+		pf_rewrite(h->ctx, p->state - 1);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
 		pf_log(h->ctx, v->in, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
 	return reason;
@@ -295,6 +304,8 @@ static __always_inline void pf_take_tag(u32 number)
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
 {
+	u32 reason;
+
 	if (v->pf == PF_LOOK_NONE)
 		v->pf = pf_find(h, v, now);
 	switch (v->pf) {
@@ -307,7 +318,13 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
 			pf_source_elsewhere(h->ctx, v->in);
-		return pf_ask_rules(h->ctx, v->in, 0, v->in);
+		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
+		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
+			return reason;
+		/* the rules on the way out are asked when the switch calls the other side */
+		reason = mac_is_group(f->dst) ? 0
+					      : pf_state_make(port_at(v->in)->id, 0, f->len, now);
+		return reason ? reason : DROP_PF_SYNPROXY;
 	}
 	return 0;
 }
@@ -331,9 +348,13 @@ static __always_inline u32 pf_settle(const struct hook *h, const struct frame *f
 				     u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
+	u32 reason;
 
 	if (v->pf != PF_LOOK_JUDGE || !p || p->made)
 		return 0;
 	p->made = 1;
-	return pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now);
+	reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now);
+	if (on(FEATURE_PF_REWRITE) && !reason && p->state)
+		pf_rewrite(h->ctx, p->state - 1);
+	return reason;
 }

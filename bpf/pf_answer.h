@@ -366,10 +366,3 @@ __noinline u32 pf_answer(struct __sk_buff *skb)
 		return pf_answer_icmp(skb, r->icmp6[0] << 8 | r->icmp6[1]);
 	return pf_answer_icmp(skb, r->icmp4[0] << 8 | r->icmp4[1]);
 }
-
-/* Rewrites a packet whose state says so: 0, or why it does not go on. */
-__noinline u32 pf_rewrite(struct __sk_buff *skb, u32 place)
-{
-	asm volatile("" ::"r"(skb), "r"(place));
-	return 0;
-}

@@ -44,6 +44,7 @@ struct pf_packet {
 	u32 state; /* place of its state + 1, 0 for none */
 	u16 window;
 	u16 icmp; /* type << 8 | code */
+	u16 mss; /* of a SYN that the switch answers in a host's place; else 0 */
 	u8 options; /* words of TCP's options */
 	u8 tcp_flags;
 	u8 tos;

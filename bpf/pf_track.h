@@ -3,6 +3,7 @@
 /* What packets do to states: the first makes one, the others are taken into it. */
 #pragma once
 
+#include "pf_rewrite.h"
 #include "pf_tcp.h"
 
 /*
@@ -174,16 +175,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
 		return true;
 	}
 	pf_tcp_begin(p, src, dst);
-	if (!on(FEATURE_PF_REWRITE) || (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
-		return true;
-	if (in & PF_SYNPROXY) {
-		src->state = PF_PROXY_SRC;
-		src->hi = bpf_get_prandom_u32();
-		s->flags |= PF_STATE_REWRITE;
-	} else if ((in | out) & PF_MODULATE) {
-		s->diff[side] = bpf_get_prandom_u32() | 1;
-		s->flags |= PF_STATE_REWRITE;
-	}
+	if (on(FEATURE_PF_REWRITE))
+		pf_rewrite_begin(p, s, in | out);
 	return true;
 }
 

@@ -53,18 +53,23 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	return TC_ACT_SHOT;
 }
 
-/* Drops a frame, and answers it if pf's rule says so. */
+/* Drops a frame, and answers it if pf says so. */
 static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 				      const struct verdict *v)
 {
 	int action = drop_skb(skb, f, v, v->reason);
 
-	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || v->reason != DROP_PF || mac_is_group(f->dst))
+	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
 		return action;
 	/* the way back by a patch cable is another bridge's */
 	if (on(FEATURE_PATCH) && (port_at(v->in)->flags & PORT_PATCH))
 		return action;
-	f->len = pf_answer(skb);
+	if (v->reason == DROP_PF)
+		f->len = pf_answer(skb);
+	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
+		f->len = pf_proxy_answer(skb);
+	else
+		return action;
 	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
 		return action;
 	count_tx(v->in, f->len);

@@ -121,7 +121,7 @@ func TestPortTableSameIndex(t *testing.T) {
 func outcomeOf(s *bench, ifindex uint32, frame []byte) outcome {
 	before := s.allStats()
 	v := s.run1(hookTCX, ifindex, frame)
-	o, _, err := compare(before, s.allStats(), uint64(len(frame)))
+	o, _, err := compare(before, s.allStats(), uint64(len(frame)), 0)
 	if err != nil {
 		s.t.Fatal(err)
 	}

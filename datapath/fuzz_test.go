@@ -201,7 +201,7 @@ func (s *bench) check(t *testing.T, h hook, port uint8, first uint16, frame []by
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, in, err := compare(stats, s.allStats(), uint64(len(frame)))
+	o, in, err := compare(stats, s.allStats(), uint64(len(frame)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -590,6 +590,7 @@ type kernelPfPacket struct {
 	State      uint32
 	Window     uint16
 	Icmp       uint16
+	Mss        uint16
 	Options    uint8
 	TcpFlags   uint8
 	Tos        uint8
@@ -598,6 +599,7 @@ type kernelPfPacket struct {
 	Side       uint8
 	QuotedSide uint8
 	Proto      uint8
+	_          [2]byte
 	Rule       [2]uint32
 	Tag        uint32
 	TagIn      uint32
@@ -732,6 +734,22 @@ type kernelPfRuleUse struct {
 	Spent  uint32
 	Nodes  uint32
 	Pad    uint32
+}
+
+type kernelPfSegment struct {
+	_      structs.HostLayout
+	Seq    uint32
+	Ack    uint32
+	Window uint16
+	Mss    uint16
+	Flags  uint8
+	Back   uint8
+	Turned uint8
+	Pad    uint8
+	Ip     [10]uint32
+	Tcp    [6]uint32
+	Pseudo uint32
+	Mac    [6]uint16
 }
 
 type kernelPfShared struct {
@@ -1176,6 +1194,7 @@ const (
 	kernelMapPfRuleStats     = "pf_rule_stats"
 	kernelMapPfRuleUse       = "pf_rule_use"
 	kernelMapPfRules         = "pf_rules"
+	kernelMapPfSegments      = "pf_segments"
 	kernelMapPfSets          = "pf_sets"
 	kernelMapPfShared        = "pf_shared"
 	kernelMapPfSlows         = "pf_slows"
@@ -1307,6 +1326,7 @@ type kernelMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
@@ -1406,6 +1426,7 @@ type kernelMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
@@ -1471,6 +1492,7 @@ func (m *kernelMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
+		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
 		m.PfSlows,

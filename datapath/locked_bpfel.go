@@ -52,6 +52,7 @@ const (
 	lockedMapPfRuleStats     = "pf_rule_stats"
 	lockedMapPfRuleUse       = "pf_rule_use"
 	lockedMapPfRules         = "pf_rules"
+	lockedMapPfSegments      = "pf_segments"
 	lockedMapPfSets          = "pf_sets"
 	lockedMapPfShared        = "pf_shared"
 	lockedMapPfSlows         = "pf_slows"
@@ -185,6 +186,7 @@ type lockedMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
+	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
@@ -286,6 +288,7 @@ type lockedMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
+	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
@@ -351,6 +354,7 @@ func (m *lockedMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
+		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
 		m.PfSlows,

@@ -48,6 +48,7 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfRuleStats:   "written",
 		kernelMapPfCounters:    "written",
 		kernelMapPfPackets:     "a place to work in",
+		kernelMapPfSegments:    "a place to work in",
 		kernelMapPfWalks:       "a place to work in",
 		kernelMapPfSlows:       "a place to work in",
 		kernelMapPfTableBatch:  "user space's",

@@ -444,7 +444,7 @@ func (s *bench) checkVLAN(t *testing.T, h hook, members []membership, port, firs
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, _, err := compare(stats, s.allStats(), uint64(len(frame)))
+	o, _, err := compare(stats, s.allStats(), uint64(len(frame)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * TCP packets that pf changes: their numbers, where a rule says `modulate state`;
+ * and the handshakes that the switch makes in a host's place, where it says
+ * `synproxy state`. As in pf, a state knows the numbers as their sender has them.
+ */
+#pragma once
+
+#include "pf_life.h"
+#include "pf_slow.h"
+
+#define TCP_HEADER 20
+#define TCP_SEQ 4 /* where the fields are in it */
+#define TCP_ACK_SEQ 8
+#define TCP_CHECK 16
+
+enum {
+	TCP_OPT_END = 0,
+	TCP_OPT_NOP = 1,
+	TCP_OPT_MSS = 2,
+	TCP_OPT_SACK = 5,
+};
+
+/* TCP's options when they are timestamps alone, as in most packets (RFC 7323, A). */
+#define TCP_OPT_TIMESTAMPS 0x0101080a
+
+#define TCP_OPTION_BYTES 40 /* at most */
+#define TCP_SACK_EDGES 8 /* two of each block, of which there is room for four */
+
+/* A walk over TCP's options. */
+struct pf_options {
+	struct __sk_buff *skb;
+	u32 at; /* of the next */
+	u32 end; /* of the header */
+	u32 check; /* where its checksum is */
+	u32 diff; /* what is taken from the numbers of SACK */
+	u32 mss; /* found */
+};
+
+/*
+ * Changes a number of a TCP header or of what it covers, and the checksum with
+ * it. One that does not begin at a word of the checksum's counts there as if its
+ * bytes were moved on by one.
+ */
+static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u32 was, u32 is)
+{
+	u32 odd = (at ^ check) & 1;
+
+	was = bpf_htonl(was);
+	is = bpf_htonl(is);
+	if (was == is)
+		return;
+	/* without a pseudo header: of a checksum that is yet to be made nothing changes */
+	bpf_l4_csum_replace(skb, check, odd ? was >> 8 | was << 24 : was,
+			    odd ? is >> 8 | is << 24 : is, sizeof(is));
+	bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+}
+
+/* Changes the edges of SACK's blocks (RFC 2018, 3), which the other side's numbers are. */
+static __always_inline void pf_patch_sack(const struct pf_options *o, u32 len)
+{
+	u32 edges = (len - 2) / 8 * 2, number = 0;
+
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n < TCP_SACK_EDGES; n++) {
+		u32 at = o->at + 2 + 4 * n;
+
+		if (n >= edges || bpf_skb_load_bytes(o->skb, at, &number, sizeof(number)))
+			return;
+		number = bpf_ntohl(number);
+		pf_patch(o->skb, at, o->check, number, number - o->diff);
+	}
+}
+
+static long pf_option(u32 n, struct pf_options *o)
+{
+	u8 option[4] = {}; /* kind, length, value */
+
+	/* a last byte that has no other behind it is no option that says anything */
+	if (o->at + 2 > o->end || bpf_skb_load_bytes(o->skb, o->at, option, 2))
+		return 1;
+	switch (option[0]) {
+	case TCP_OPT_END:
+		return 1;
+	case TCP_OPT_NOP:
+		o->at++;
+		return 0;
+	}
+	if (option[1] < 2 || o->at + option[1] > o->end)
+		return 1;
+	if (option[0] == TCP_OPT_MSS && option[1] == 4 &&
+	    !bpf_skb_load_bytes(o->skb, o->at, option, sizeof(option)))
+		o->mss = option[2] << 8 | option[3];
+	if (option[0] == TCP_OPT_SACK && o->diff)
+		pf_patch_sack(o, option[1]);
+	o->at += option[1];
+	return 0;
+}
+
+/* Walks over the options of this CPU's packet: its MSS is returned, 0 for none. */
+__noinline u32 pf_walk_options(struct __sk_buff *skb, u32 diff)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_options o = {.skb = skb, .diff = diff};
+
+	if (!on(FEATURE_PF_REWRITE) || !p)
+		return 0;
+	o.check = p->l4 + TCP_CHECK;
+	o.at = p->l4 + TCP_HEADER;
+	o.end = o.at + p->options * 4;
+	bpf_loop(TCP_OPTION_BYTES, pf_option, &o, 0);
+	return o.mss;
+}
+
+/* Has the packet any of TCP's options beside timestamps? */
+static __always_inline bool pf_has_options(struct __sk_buff *skb, const struct pf_packet *p)
+{
+	u32 first = 0;
+
+	if (!p->options)
+		return false;
+	bpf_skb_load_bytes(skb, p->l4 + TCP_HEADER, &first, sizeof(first));
+	return p->options != 3 || first != bpf_htonl(TCP_OPT_TIMESTAMPS);
+}
+
+/* Gives a packet, which its state has let through, the numbers that its receiver knows. */
+__noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+	u32 side, check;
+
+	if (!on(FEATURE_PF_REWRITE) || !p || !s || !(s->flags & PF_STATE_REWRITE))
+		return 0;
+	if (p->flags & PF_P_ERROR) {
+		struct pf_slow *slow = pf_slow();
+
+		/* whoever sent what is quoted knows it by its own numbers */
+		if (slow && p->quoted.proto == IPPROTO_TCP)
+			pf_patch(skb, slow->at + TCP_SEQ, p->l4 + 2, p->quoted_seq,
+				 p->quoted_seq - s->diff[p->quoted_side & 1]);
+		return 0;
+	}
+	if (p->proto != IPPROTO_TCP || (p->flags & PF_P_LATER))
+		return 0;
+	side = p->side & 1;
+	check = p->l4 + TCP_CHECK;
+	pf_patch(skb, p->l4 + TCP_SEQ, check, p->seq, p->seq + s->diff[side]);
+	if (!(p->tcp_flags & TCP_ACK))
+		return 0;
+	pf_patch(skb, p->l4 + TCP_ACK_SEQ, check, p->ack, p->ack - s->diff[!side]);
+	if (s->diff[!side] && pf_has_options(skb, p))
+		pf_walk_options(skb, s->diff[!side]);
+	return 0;
+}
+
+/*
+ * A packet that the switch makes of one that it has got: TCP without data, and
+ * with no option but the MSS.
+ */
+struct pf_segment {
+	u32 seq;
+	u32 ack;
+	u16 window;
+	u16 mss; /* 0 for none */
+	u8 flags;
+	u8 back; /* to the sender of the packet */
+	u8 turned; /* the packet's addresses have been turned round */
+	u8 pad;
+	/* as in the packet */
+	u32 ip[10];
+	u32 tcp[6];
+	u32 pseudo; /* protocol and length, in the pseudo header */
+	u16 mac[6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_segment);
+} pf_segments SEC(".maps");
+
+static __always_inline struct pf_segment *pf_segment(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&pf_segments, &zero);
+}
+
+static __always_inline u16 pf_fold(u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/*
+ * Is the checksum yet to be made, by the device or when the packet leaves? No
+ * field tells; but such a one does not change when data does.
+ */
+static __always_inline bool pf_check_is_partial(struct __sk_buff *skb, u32 at)
+{
+	u16 was = 0, is = 0;
+
+	bpf_skb_load_bytes(skb, at, &was, sizeof(was));
+	bpf_l4_csum_replace(skb, at, 0, 1, sizeof(u16));
+	bpf_skb_load_bytes(skb, at, &is, sizeof(is));
+	bpf_skb_store_bytes(skb, at, &was, sizeof(was), 0);
+	return was == is;
+}
+
+/* Makes the IP header; the sum of its pseudo header (RFC 9293, 3.1). */
+static __always_inline u32 pf_segment_ip(struct pf_segment *g, const struct pf_packet *p, u32 from,
+					 u32 length)
+{
+	const u32 *src = p->key.address[from & 1], *dst = p->key.address[!from];
+
+	g->pseudo = bpf_htonl(IPPROTO_TCP + length);
+	if (p->family == 4) {
+		g->ip[0] = bpf_htonl(0x45000000 + sizeof(struct iphdr) + length);
+		g->ip[1] = bpf_htonl(0x4000); /* not to be fragmented */
+		g->ip[2] = bpf_htonl(64 << 24 | IPPROTO_TCP << 16);
+		g->ip[3] = src[3];
+		g->ip[4] = dst[3];
+		*((u16 *)g->ip + 5) = ~pf_fold(bpf_csum_diff(0, 0, g->ip, sizeof(struct iphdr), 0));
+		return bpf_csum_diff(0, 0, g->ip + 3, 8, g->pseudo);
+	}
+	g->ip[0] = bpf_htonl(6u << 28);
+	g->ip[1] = bpf_htonl(length << 16 | IPPROTO_TCP << 8 | 64);
+	__builtin_memcpy(g->ip + 2, src, 16);
+	__builtin_memcpy(g->ip + 6, dst, 16);
+	return bpf_csum_diff(0, 0, g->ip + 2, 32, g->pseudo);
+}
+
+static __always_inline bool pf_turn_macs(struct __sk_buff *skb, struct pf_segment *g)
+{
+	u16 mac;
+
+	if (g->back == g->turned)
+		return true;
+	if (bpf_skb_load_bytes(skb, 0, g->mac, sizeof(g->mac)))
+		return false;
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		mac = g->mac[i];
+		g->mac[i] = g->mac[i + 3];
+		g->mac[i + 3] = mac;
+	}
+	g->turned = g->back;
+	return !bpf_skb_store_bytes(skb, 0, g->mac, sizeof(g->mac), 0);
+}
+
+/* Makes this CPU's packet the segment that it is to be: the frame's length, or 0. */
+__noinline u32 pf_make_segment(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_segment *g = pf_segment();
+	u32 from, sum, length, header;
+	bool partial;
+
+	if (!on(FEATURE_PF_REWRITE) || !p || !g)
+		return 0;
+	from = (p->side ^ g->back) & 1;
+	header = p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	if (p->l4 - p->l3 != header)
+		return 0;
+	length = TCP_HEADER + (g->mss ? 4 : 0);
+	partial = pf_check_is_partial(skb, p->l4 + TCP_CHECK);
+	if (bpf_skb_change_tail(skb, p->l4 + length, 0))
+		return 0;
+	sum = pf_segment_ip(g, p, from, length);
+	*(u16 *)g->tcp = p->key.port[from & 1];
+	*((u16 *)g->tcp + 1) = p->key.port[!from];
+	g->tcp[1] = bpf_htonl(g->seq);
+	g->tcp[2] = bpf_htonl(g->ack);
+	g->tcp[3] = bpf_htonl(length << 26 | g->flags << 16 | g->window);
+	g->tcp[4] = 0;
+	g->tcp[5] = g->mss ? bpf_htonl(TCP_OPT_MSS << 24 | 4 << 16 | g->mss) : 0;
+	if (partial)
+		*(u16 *)(g->tcp + 4) = pf_fold(sum);
+	else
+		*(u16 *)(g->tcp + 4) = ~pf_fold(bpf_csum_diff(0, 0, g->tcp, sizeof(g->tcp), sum));
+	if (p->family == 4 ? bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct iphdr),
+						 BPF_F_RECOMPUTE_CSUM)
+			   : bpf_skb_store_bytes(skb, p->l3, g->ip, sizeof(struct ipv6hdr),
+						 BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	if (g->mss ? bpf_skb_store_bytes(skb, p->l4, g->tcp, TCP_HEADER + 4, BPF_F_RECOMPUTE_CSUM)
+		   : bpf_skb_store_bytes(skb, p->l4, g->tcp, TCP_HEADER, BPF_F_RECOMPUTE_CSUM))
+		return 0;
+	return pf_turn_macs(skb, g) ? p->l4 + length : 0;
+}
+
+/*
+ * The handshake with the side that began is the switch's first; then it makes
+ * one with the other (pf calls this synproxy). Meanwhile the state has
+ *	peer[initiator].lo	the initiator's first number
+ *	peer[initiator].hi	the switch's to it
+ *	peer[other].hi		the switch's to the other side, 0 while it has none
+ *	diff[initiator]		the MSS
+ *	diff[other]		the tag of the first packet
+ */
+#define PF_MSS4_DEFAULT 536 /* RFC 9293, 3.7.1 */
+#define PF_MSS6_DEFAULT 1220
+#define PF_MSS4 1460 /* of Ethernet: what the other side takes is not known */
+#define PF_MSS6 1440
+#define PF_MSS_LEAST 64
+
+static __always_inline bool pf_proxied(const struct pf_state *s)
+{
+	return on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE) &&
+	       (s->peer[0].state >= PF_PROXY_SRC || s->peer[1].state >= PF_PROXY_SRC);
+}
+
+/*
+ * Does the rule on the way in, which has let this CPU's packet pass, have the
+ * switch make the handshake? Notes the MSS if so. What comes by a patch cable
+ * cannot be answered: its numbers are modulated alone.
+ */
+__noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_rule *r;
+	u32 mss, most;
+
+	if (!on(FEATURE_PF_REWRITE) || !p)
+		return false;
+	r = pf_rule_at(p->rule[0]);
+	if (!r || !(r->flags & PF_SYNPROXY) || p->proto != IPPROTO_TCP ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN || (p->flags & PF_P_FRAGMENT) ||
+	    (port_at(slot)->flags & PORT_PATCH))
+		return false;
+	mss = pf_walk_options(skb, 0);
+	most = p->family == 4 ? PF_MSS4 : PF_MSS6;
+	if (!mss)
+		mss = p->family == 4 ? PF_MSS4_DEFAULT : PF_MSS6_DEFAULT;
+	if (mss > most)
+		mss = most;
+	p->mss = mss < PF_MSS_LEAST ? PF_MSS_LEAST : mss;
+	return true;
+}
+
+/* The switch answers this CPU's packet, a SYN. */
+static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss)
+{
+	struct pf_segment *g = pf_segment();
+
+	if (!g)
+		return;
+	g->seq = seq;
+	g->ack = p->seq + 1;
+	g->flags = TCP_SYN | TCP_ACK;
+	g->window = 0; /* data has nowhere to go yet */
+	g->mss = mss;
+	g->back = true;
+	g->turned = false;
+	p->answer = true;
+}
+
+/* Makes the answer that pf_proxy_greet() has prepared; the frame's length, or 0. */
+static __always_inline u32 pf_proxy_answer(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+
+	return p && p->answer ? pf_make_segment(skb) : 0;
+}
+
+/* A state begins, by a packet whose rules have the flags `keeps`. */
+static __always_inline void pf_rewrite_begin(struct pf_packet *p, struct pf_state *s, u32 keeps)
+{
+	u32 side = p->side & 1;
+
+	if (!(keeps & (PF_MODULATE | PF_SYNPROXY)) ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return;
+	s->flags |= PF_STATE_REWRITE;
+	if (!p->mss) {
+		s->diff[side] = bpf_get_prandom_u32() | 1;
+		return;
+	}
+	pf_count(PF_COUNT_SYNPROXY);
+	s->peer[side].state = PF_PROXY_SRC;
+	s->peer[side].hi = bpf_get_prandom_u32();
+	s->peer[!side].hi = 0;
+	s->diff[side] = p->mss;
+	s->diff[!side] = p->tag;
+	pf_proxy_greet(p, s->peer[side].hi, p->mss);
+}
+
+/* Is it an acknowledgement of the switch's SYN, perhaps as a probe of the window (RFC
+ * 9293, 3.8.6.1)? */
+static __always_inline bool pf_proxy_acked(const struct pf_packet *p, const struct pf_peer *src)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK && p->ack == src->hi + 1 &&
+	       (p->seq == src->lo + 1 || p->seq == src->lo);
+}
+
+/* A packet of who began: 0 if it goes on, as the switch's SYN to the other side. */
+static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packet *p,
+					  struct pf_state *s, u32 place, u32 now)
+{
+	u32 side = p->side & 1;
+	struct pf_peer *src = &s->peer[side], *dst = &s->peer[!side];
+	struct pf_segment *g = pf_segment();
+
+	if (!g)
+		return DROP_PF_SYNPROXY;
+	if (src->state == PF_PROXY_SRC && (p->tcp_flags & TCP_SYN)) {
+		if (p->seq == src->lo && !(p->tcp_flags & TCP_ACK))
+			pf_proxy_greet(p, src->hi, s->diff[side]);
+		return DROP_PF_SYNPROXY;
+	}
+	if (!pf_proxy_acked(p, src))
+		return DROP_PF_SYNPROXY;
+	if (src->state == PF_PROXY_SRC) {
+		if (on(FEATURE_PF_SOURCES) && pf_source_connect(place, now)) {
+			pf_count(PF_COUNT_SRC_LIMIT);
+			pf_state_remove(place, now);
+			return DROP_PF_LIMIT;
+		}
+		src->state = PF_PROXY_DST;
+	}
+	src->max_win = p->window ? p->window : 1;
+	if (!dst->hi)
+		dst->hi = bpf_get_prandom_u32() | 1;
+	p->tag = s->diff[!side];
+	g->seq = dst->hi;
+	g->ack = 0;
+	g->flags = TCP_SYN;
+	g->window = 0;
+	g->mss = s->diff[side];
+	g->back = false;
+	g->turned = false;
+	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
+}
+
+/*
+ * A packet of the other side: 0 if it goes on. It is the SYN+ACK, which the switch
+ * acknowledges; who began hears that there is room for data now.
+ */
+static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_packet *p,
+					   struct pf_state *s, u32 slot)
+{
+	u32 side = p->side & 1, len;
+	struct pf_peer *src = &s->peer[!side], *dst = &s->peer[side]; /* of the connection */
+	struct pf_segment *g = pf_segment();
+
+	if (!g || src->state != PF_PROXY_DST || !dst->hi || p->ack != dst->hi + 1 ||
+	    (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != (TCP_SYN | TCP_ACK))
+		return DROP_PF_SYNPROXY;
+	dst->max_win = p->window ? p->window : 1;
+	dst->lo = p->seq;
+	g->seq = p->ack;
+	g->ack = p->seq + 1;
+	g->flags = TCP_ACK;
+	g->window = src->max_win;
+	g->mss = 0;
+	g->back = true;
+	g->turned = false;
+	len = pf_make_segment(skb);
+	if (!len)
+		return DROP_PF_SYNPROXY;
+	g->seq = src->hi + 1;
+	g->ack = src->lo + 1;
+	g->window = dst->max_win;
+	g->back = false;
+	s->diff[!side] = dst->hi - src->lo;
+	s->diff[side] = src->hi - dst->lo;
+	src->hi = src->lo + dst->max_win;
+	dst->hi = dst->lo + src->max_win;
+	src->scale = dst->scale = 0;
+	/* before the other side hears anything: it may send at once */
+	barrier();
+	dst->state = PF_ESTABLISHED;
+	src->state = PF_ESTABLISHED;
+	/* lost where the port is a patch cable: then the SYN+ACK comes again, and is answered */
+	if (!bpf_clone_redirect(skb, port_at(slot)->ifindex, 0))
+		count_tx(slot, len);
+	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
+}
+
+/*
+ * A packet of a connection whose handshake is the switch's: 0 if it goes on, as
+ * what the switch has made of it; or why it does not.
+ */
+__noinline u32 pf_proxy(struct __sk_buff *skb, u32 place, u32 slot, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = pf_state_at(place);
+
+	if (!on(FEATURE_PF_REWRITE) || !p || !s)
+		return DROP_PF;
+	pf_count(PF_COUNT_SYNPROXY);
+	/* a trial changes nothing */
+	if (on(FEATURE_TRACE) || p->proto != IPPROTO_TCP || (p->flags & PF_P_FRAGMENT))
+		return DROP_PF_SYNPROXY;
+	if ((p->side & 1) == pf_initiator(s))
+		return pf_proxy_first(skb, p, s, place, now);
+	return pf_proxy_second(skb, p, s, slot);
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/safchain/ethtool"
+
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+var pfRewriteCases = []conformance{
+	{name: "TCP through modulate state", hooks: both, run: func(t *testing.T, hook string) {
+		throughPF(t, hook, "pass proto tcp modulate state")
+	}},
+	{name: "TCP through synproxy state", hooks: both, run: func(t *testing.T, hook string) {
+		throughPF(t, hook, "pass in on p1 proto tcp synproxy state")
+	}},
+}
+
+// throughPF opens connections through a switch with the rule, whatever the
+// stations leave to their devices, and while packets are lost.
+func throughPF(t *testing.T, hook, rule string) {
+	l, stations := setup(t, hook, 2)
+	rules := filepath.Join(t.TempDir(), "pf.conf")
+	must(t, os.WriteFile(rules, []byte("pass\n"+rule+"\n"), 0o600))
+	l.Bascule("pfctl", "-b", "br0", "-f", rules)
+	for i, e := range stations {
+		e.ReadyForXDP()
+		must(t, e.Namespace.Do(func() error { return ends.Sysctl("net.ipv6.conf."+e.Ifname+".disable_ipv6", "0") }))
+		inNamespace(t, e.Namespace, "ip", "addr", "add", fmt.Sprintf("198.18.0.%d/24", i+1), "dev", e.Ifname)
+		inNamespace(t, e.Namespace, "ip", "addr", "add", fmt.Sprintf("2001:db8::%d/64", i+1), "dev", e.Ifname, "nodad")
+	}
+	addresses := []string{"198.18.0.2", "2001:db8::2"}
+	for _, address := range addresses {
+		converse(t, stations, address, 100, 10_000)
+		converse(t, stations, address, 2, 20_000_000)
+	}
+	for _, e := range stations {
+		e.SetOffloads(false, false)
+	}
+	converse(t, stations, addresses[0], 10, 1_000_000)
+	// a device that makes checksums does not see most; XDP would forget the rest
+	if hook == "tcx" {
+		for _, e := range stations {
+			e.SetOffloads(true, true)
+			leaveChecksums(t, e)
+		}
+		for _, address := range addresses {
+			converse(t, stations, address, 10, 10_000_000)
+		}
+	}
+	for _, e := range stations {
+		inNamespace(t, e.Namespace, "nft", "add table inet loss; add chain inet loss in { type filter hook input priority 0; }; "+
+			"add rule inet loss in numgen random mod 100 < 2 drop")
+	}
+	converse(t, stations, addresses[0], 4, 2_000_000)
+	for _, e := range stations {
+		for _, line := range strings.Split(inNamespace(t, e.Namespace, "nstat", "-asz", "TcpInCsumErrors"), "\n") {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "Tcp") && f[1] != "0" {
+				t.Errorf("%s counts %s %s", e, f[0], f[1])
+			}
+		}
+	}
+}
+
+// inNamespace runs a command, which must not fail, and returns what it prints.
+func inNamespace(t *testing.T, ns *ends.Namespace, name string, args ...string) string {
+	t.Helper()
+	out, err := ns.Output(t.Context(), ends.AnyCPU, name, args...)
+	must(t, err)
+	return string(out)
+}
+
+// leaveChecksums makes a station leave checksums to its device.
+func leaveChecksums(t *testing.T, e *netlab.End) {
+	t.Helper()
+	must(t, e.Namespace.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer tool.Close()
+		return tool.Change(e.Ifname, map[string]bool{"tx-checksum-ip-generic": true})
+	}))
+}
+
+// converse opens so many connections at once from the first station to the second,
+// and sends so many bytes by each of them, both ways; half of those who call
+// listen first.
+func converse(t *testing.T, stations []*netlab.End, address string, connections, size int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	to := netip.AddrPortFrom(netip.MustParseAddr(address), 7)
+	var server net.Listener
+	must(t, stations[1].Namespace.Do(func() (err error) {
+		server, err = new(net.ListenConfig).Listen(ctx, "tcp", to.String())
+		return err
+	}))
+	defer server.Close()
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(rand.Uint32())
+	}
+	exchange := func(conn net.Conn, listens bool) error {
+		defer conn.Close()
+		deadline, _ := ctx.Deadline()
+		if err := conn.SetDeadline(deadline); err != nil {
+			return err
+		}
+		sent := make(chan error, 1)
+		send := func() {
+			_, err := conn.Write(data)
+			sent <- errors.Join(err, conn.(*net.TCPConn).CloseWrite())
+		}
+		if !listens {
+			go send()
+		}
+		got, err := io.ReadAll(conn)
+		if listens {
+			go send()
+		}
+		if err == nil && !bytes.Equal(got, data) {
+			err = fmt.Errorf("%d bytes came, which are not those that were sent", len(got))
+		}
+		return errors.Join(err, <-sent)
+	}
+	var group sync.WaitGroup
+	for n := range connections {
+		group.Go(func() {
+			conn, err := server.Accept()
+			if err == nil {
+				err = exchange(conn, false)
+			}
+			if err != nil {
+				t.Errorf("%s, server: %v", to, err)
+			}
+		})
+		group.Go(func() {
+			var conn net.Conn
+			err := stations[0].Namespace.Do(func() (err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, "tcp", to.String())
+				return err
+			})
+			if err == nil {
+				err = exchange(conn, n%2 == 1)
+			}
+			if err != nil {
+				t.Errorf("%s, connection %d: %v", to, n, err)
+				server.Close() // nobody waits for it
+			}
+		})
+	}
+	group.Wait()
+}
