@@ -50,14 +50,6 @@ static __always_inline struct pf_answering *pf_answering_get(void)
 	return bpf_map_lookup_elem(&pf_answering, &zero);
 }
 
-static __always_inline u32 pf_fold(u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
 /* The sum of the frame's bytes between two places, added to one that there is. */
 __noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
 {

@@ -274,3 +274,12 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 	p->key.profile = 0;
 	return true;
 }
+
+/* A sum of 16-bit words, as the internet checksum adds them (RFC 1071). */
+static __always_inline u32 pf_fold(u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}

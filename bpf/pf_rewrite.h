@@ -189,12 +189,6 @@ static __always_inline struct pf_segment *pf_segment(void)
 	return bpf_map_lookup_elem(&pf_segments, &zero);
 }
 
-static __always_inline u16 pf_fold(u32 sum)
-{
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
 /*
  * Is the checksum yet to be made, by the device or when the packet leaves? No
  * field tells; but such a one does not change when data does.
