@@ -324,8 +324,8 @@ static __always_inline bool pf_has_answer(const struct pf_packet *p, const struc
 }
 
 /*
- * Makes the answer of the rule that blocks this CPU's packet out of the packet;
- * its length, or 0 if there is none. It comes from who was asked: a switch has no
+ * Makes the answer to this CPU's packet out of the packet, if the rule that blocks
+ * it or its state has one; its length, or 0. It comes from who was asked: a switch has no
  * address of its own.
  */
 __noinline u32 pf_answer(struct __sk_buff *skb)
@@ -348,11 +348,9 @@ __noinline u32 pf_answer(struct __sk_buff *skb)
 		return 0;
 	number = p->rule[p->direction & 1] - 1;
 	r = bpf_map_lookup_elem(&pf_rules, &number);
-	if (!r)
-		return 0;
 	if (p->proto == IPPROTO_TCP && p->answer != PF_RETURN_ICMP)
-		return pf_answer_rst(skb, r->ttl);
-	if (p->answer == PF_RETURN_RST)
+		return pf_answer_rst(skb, r ? r->ttl : 0);
+	if (!r || p->answer == PF_RETURN_RST)
 		return 0;
 	if (p->family == 6)
 		return pf_answer_icmp(skb, r->icmp6[0] << 8 | r->icmp6[1]);

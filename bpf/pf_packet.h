@@ -72,6 +72,8 @@ struct pf_packet {
 	/* what it makes of its connection */
 	struct pf_peer src; /* the sides, as they are to become */
 	struct pf_peer dst;
+	struct pf_peer src_was; /* and as they were */
+	struct pf_peer dst_was;
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
 	u8 spare[3];

@@ -243,17 +243,46 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 	return true;
 }
 
-/* Writes what has changed of a side, field by field: another CPU may write others. */
-static __always_inline void pf_peer_store(struct pf_peer *at, const struct pf_peer *peer)
+/* The last word of a side, which is changed at once. */
+union pf_phase {
+	struct {
+		u16 max_win;
+		u8 scale;
+		u8 state;
+	};
+	u32 word;
+};
+
+#define PF_PHASE_TRIES 4
+
+/*
+ * Writes what has changed of a side since it `was` read. Its packets and those of
+ * the other side may be on two CPUs: what the other has written meanwhile stays
+ * where it is the later. Numbers and states only grow.
+ */
+static __always_inline void pf_peer_store(struct pf_peer *at, const struct pf_peer *peer,
+					  const struct pf_peer *was)
 {
-	if (at->lo != peer->lo)
+	u32 *word = (u32 *)&at->max_win;
+	union pf_phase now, next;
+
+	if (peer->lo != was->lo && (at->lo == was->lo || pf_after(peer->lo, at->lo)))
 		WRITE_ONCE(at->lo, peer->lo);
-	if (at->hi != peer->hi)
+	if (peer->hi != was->hi && (at->hi == was->hi || pf_after(peer->hi, at->hi)))
 		WRITE_ONCE(at->hi, peer->hi);
-	if (at->max_win != peer->max_win)
-		WRITE_ONCE(at->max_win, peer->max_win);
-	if (at->scale != peer->scale)
-		WRITE_ONCE(at->scale, peer->scale);
-	if (at->state != peer->state)
-		WRITE_ONCE(at->state, peer->state);
+	if (peer->max_win == was->max_win && peer->scale == was->scale && peer->state == was->state)
+		return;
+	for (u32 tries = 0; tries < PF_PHASE_TRIES; tries++) {
+		now.word = READ_ONCE(*word);
+		next = now;
+		if (peer->max_win > next.max_win)
+			next.max_win = peer->max_win;
+		if (peer->scale != was->scale)
+			next.scale = peer->scale;
+		if (peer->state > next.state)
+			next.state = peer->state;
+		if (next.word == now.word ||
+		    __sync_val_compare_and_swap(word, now.word, next.word) == now.word)
+			return;
+	}
 }

@@ -23,8 +23,8 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 	ack = p->ack;
 	src = &s->peer[side];
 	dst = &s->peer[!side];
-	p->src = *src;
-	p->dst = *dst;
+	p->src = p->src_was = *src;
+	p->dst = p->dst_was = *dst;
 	p->complete = 0;
 	p->loose = 0;
 	if (on(FEATURE_PF_REWRITE) && (s->flags & PF_STATE_REWRITE)) {
@@ -43,19 +43,21 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 		if (!skb || on(FEATURE_TRACE))
 			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
-		if (src->state == PF_SYN_SENT && dst->state == PF_SYN_SENT) {
-			src->lo = 0;
-			src->hi = 1;
-			src->max_win = 1;
-		}
+		/*
+		 * what answers a SYN with anything but its own is still in the
+		 * connection before, and is told, as the client would tell it
+		 * (RFC 9293, 3.10.7.3)
+		 */
+		if (p->src.state == PF_SYN_SENT && p->dst.state == PF_SYN_SENT)
+			p->answer = PF_RETURN_RST;
 		return DROP_PF_STATE;
 	}
 	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) && !skb)
 		return DROP_PF_LIMIT; /* for tcx, which counts it */
 	if (on(FEATURE_TRACE))
 		return 0;
-	pf_peer_store(src, &p->src);
-	pf_peer_store(dst, &p->dst);
+	pf_peer_store(src, &p->src, &p->src_was);
+	pf_peer_store(dst, &p->dst, &p->dst_was);
 	if (!p->loose && s->used != now)
 		WRITE_ONCE(s->used, now);
 	return 0;

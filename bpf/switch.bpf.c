@@ -64,7 +64,7 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 	/* the way back by a patch cable is another bridge's */
 	if (on(FEATURE_PATCH) && (port_at(v->in)->flags & PORT_PATCH))
 		return action;
-	if (v->reason == DROP_PF)
+	if (v->reason == DROP_PF || v->reason == DROP_PF_STATE)
 		f->len = pf_answer(skb);
 	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
 		f->len = pf_proxy_answer(skb);
@@ -189,10 +189,12 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 			reason = each_frame(&h, &f, &v, now);
 		if (!reason && (!segment || segment > d->fits))
 			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
-		return reason ? drop_skb(skb, &f, &v, reason) : send_skb(skb, &f, &v, t);
+		if (!reason)
+			return send_skb(skb, &f, &v, t);
+		action = refuse(&v, reason);
+	} else {
+		action = decide(&h, &f, &v, READ_ONCE(c->now));
 	}
-
-	action = decide(&h, &f, &v, READ_ONCE(c->now));
 	if (on(FEATURE_TRACE))
 		trace_verdict(&f, &v, action);
 	switch (action) {

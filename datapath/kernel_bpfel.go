@@ -631,6 +631,22 @@ type kernelPfPacket struct {
 		Scale  uint8
 		State  uint8
 	}
+	SrcWas struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
+	DstWas struct {
+		_      structs.HostLayout
+		Lo     uint32
+		Hi     uint32
+		MaxWin uint16
+		Scale  uint8
+		State  uint8
+	}
 	Complete uint8
 	Loose    uint8
 	Spare    [3]uint8

@@ -485,10 +485,6 @@ func TestPFTCP(t *testing.T) {
 			{web(syn|ack, a-1, b, 0), "", [2]uint8{synSent, established}},
 			{answered(syn|ack, b-1, a, 0), "", ee},
 		}},
-		{"an old connection answers", nil, []step{
-			{web(syn, a-1, 0, 0), "", [2]uint8{synSent, closed}},
-			{answered(syn|ack, b-1, a+0x30000000, 0), "pf-state", [2]uint8{synSent, closed}},
-		}},
 		{"met in the middle", nil, []step{
 			{web(ack, a, b, 100), "", [2]uint8{synSent, closed}},
 			{answered(ack, b, a+100, 500), "", [2]uint8{established, synSent}},
@@ -507,6 +503,27 @@ func TestPFTCP(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What is still in the connection before is told so, as the client would tell it,
+// and the new one can begin.
+func TestPFOldConnection(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	s.play([]step{{web(syn, 999, 0, 0), "", [2]uint8{synSent, closed}}})
+	s.retags = true // by the answer
+	got := s.send(answered(ack, 5000, 0x30000000, 0))
+	if !slices.Equal(got.Drops, []string{"pf-state"}) || got.Verdict != redirect {
+		t.Errorf("%s; want it dropped as pf-state, and answered", got)
+	}
+	const tcp = etherHeader + 20
+	if seq, flags := binary.BigEndian.Uint32(s.out[tcp+4:]), s.out[tcp+13]; seq != 0x30000000 || flags &^ ack != rst {
+		t.Errorf("answered with flags %#x, number %d; want a reset, 0x30000000", flags, seq)
+	}
+	s.retags = false
+	s.play([]step{
+		{answered(syn|ack, 8999, 1000, 0), "", [2]uint8{established, synSent}},
+		{web(ack, 1000, 9000, 0), "", [2]uint8{established, established}},
+	})
 }
 
 // play sends segments, and looks what becomes of them and of the only state.

@@ -95,7 +95,6 @@ var (
 		port:    basculeBrand.port,
 		join:    basculeBrand.join,
 		peer:    true,
-		missing: noPF,
 	}
 )
 

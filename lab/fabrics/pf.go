@@ -18,9 +18,6 @@ import (
 	"bascule/lab/report"
 )
 
-// noPF is why bascule's packet filter cannot be measured.
-const noPF = "bascule's packet filter (pf) is not built yet"
-
 // BasculePF is a bascule bridge with stateful rules, of the same policy as those
 // of LinuxBridgeFiltered; BasculeXDPPF is the same where known unicast is
 // forwarded in XDP.
@@ -54,7 +51,6 @@ func withPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
 	f.Name += "+pf" + name
 	f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge with "+about, 1)
 	f.Path, f.HostPath = filteredPath(plain.Path), filteredPath(plain.HostPath)
-	f.Missing = noPF
 	f.build = func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &pfKit{basculeKit: basculeKit{n, hook}, size: size})
 	}
