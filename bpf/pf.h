@@ -81,12 +81,29 @@ static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *
 	return skb->priority & 7;
 }
 
+/* What pf_look() says beside its enum pf_look. */
+#define PF_FOUND_WAY (1u << 6) /* the connection may leave by the port that was given */
+#define PF_FOUND_PLAIN (1u << 7) /* there is nothing to it but to follow the state */
+
+/* What there is to say of a packet whose connection is known. */
+static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_state *s, u32 out)
+{
+	u32 found = 0;
+
+	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
+	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)))
+		found = PF_FOUND_PLAIN;
+	if (out && pf_covers(p, s, port_at(out)->id, false))
+		found |= PF_FOUND_WAY;
+	return found;
+}
+
 /*
  * Reads the packet and looks for its connection; nothing is changed but this
  * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
  */
 static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
-				   u32 vlan, u32 slot, u32 now)
+				   u32 vlan, u32 slots, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
@@ -111,10 +128,10 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 		if (reason)
 			return PF_LOOK_REFUSE | reason << 8;
 	}
-	p->scale = 0;
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
 		if (!h->skb)
 			return PF_LOOK_LEAVE;
+		p->scale = 0;
 		pf_read_scale(h->ctx);
 	}
 	p->rule[0] = p->rule[1] = 0;
@@ -126,55 +143,63 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	p->state = 0;
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
-	if (!p->state)
-		return PF_LOOK_JUDGE;
-	s = pf_state_at(p->state - 1);
+	s = p->state ? pf_state_at(p->state - 1) : 0;
 	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
-	    pf_bound_in(p, s, port_at(slot)->id))
-		return PF_LOOK_STATE;
+	    pf_bound_in(p, s, port_at(slots)->id))
+		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
 	p->state = 0;
 	return PF_LOOK_JUDGE;
 }
 
 /* Functions of their own: the programs have no room left on their stacks. */
-__noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slot, u32 now)
+__noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
 
 	if (!on(FEATURE_PF))
 		return PF_LOOK_LEAVE;
 	return pf_look(&h, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, vlan,
-		       slot, now);
+		       slots, now);
 }
 
-__noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slot, u32 now)
+__noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = xdp};
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 
 	if (!on(FEATURE_PF))
 		return PF_LOOK_LEAVE;
-	return pf_look(&h, data, data_end, data_end - data, vlan, slot, now);
+	return pf_look(&h, data, data_end, data_end - data, vlan, slots, now);
 }
 
-static __always_inline enum pf_look pf_find(const struct hook *h, struct verdict *v, u32 now)
+/*
+ * Looks at the frame, which comes in by v->in and, as far as that is known, goes
+ * out by `out`. Says whether it may without asking a rule.
+ */
+static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
-	u32 found = h->skb ? pf_look_skb(h->ctx, v->vlan, v->in, now)
-			   : pf_look_xdp(h->ctx, v->vlan, v->in, now);
+	u32 slots = out * MAX_PORTS | v->in;
+	u32 found = h->skb ? pf_look_skb(h->ctx, v->vlan, slots, now)
+			   : pf_look_xdp(h->ctx, v->vlan, slots, now);
 
 	v->reason = found >> 8;
-	return found & 0xff;
+	v->pf = found & (PF_FOUND_WAY - 1);
+	v->pf_plain = !!(found & PF_FOUND_PLAIN);
+	return v->pf == PF_LOOK_NOT_IP || (found & PF_FOUND_WAY);
 }
 
-/* Takes the packet into its connection; 0, or why it is dropped. */
-static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f, struct verdict *v,
-				     u32 now)
+#define PF_FOLLOW 0xff /* no enum drop_reason */
+
+/*
+ * What comes before a packet is taken into its connection, where one of the two is
+ * not plain: PF_FOLLOW, or what becomes of the packet instead.
+ */
+__noinline u32 pf_follow_begin(struct __sk_buff *skb, u32 slot, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
-	u32 reason;
 
-	if (!p)
+	if (!on(FEATURE_PF) || !p)
 		return DROP_PF;
 	s = pf_state_at(p->state - 1);
 	if (!s)
@@ -182,55 +207,57 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	if (p->flags & PF_P_ERROR) {
 		if (pf_proxied(s) || !pf_quoted_fits(p->state - 1))
 			return DROP_PF_STATE;
-		if (on(FEATURE_PF_REWRITE) && h->skb)
-			pf_rewrite(h->ctx, p->state - 1);
+		if (on(FEATURE_PF_REWRITE))
+			pf_rewrite(skb, p->state - 1);
 		return 0;
 	}
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
 		return DROP_PF_OPTIONS;
-	if (h->skb && pf_proxied(s))
-		return pf_proxy(h->ctx, p->state - 1, v->in, now);
-	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);
-	if (!h->skb)
-		return reason;
-	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
-		pf_rewrite(h->ctx, p->state - 1);
-	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
-		pf_log(h->ctx, v->in, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
-	return reason;
+	return pf_proxied(s) ? pf_proxy(skb, p->state - 1, slot, now) : PF_FOLLOW;
 }
 
-/* Is there a connection that may leave by the port without asking the rules? */
-static __always_inline bool pf_knows_way(u32 out)
+/* And what comes after, with the reason for which it is dropped, 0 for none. */
+__noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
 
-	if (!p)
-		return false;
+	if (!on(FEATURE_PF) || !p)
+		return DROP_PF;
 	s = pf_state_at(p->state - 1);
-	return s && pf_covers(p, s, port_at(out)->id, false);
+	if (!s)
+		return DROP_PF;
+	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
+		pf_rewrite(skb, p->state - 1);
+	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
+		pf_log(skb, slot, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
+	return reason;
+}
+
+/* Takes the packet into its connection, which is known; 0, or why it is dropped. */
+static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f, struct verdict *v,
+				     u32 now)
+{
+	u32 reason;
+
+	if (!v->pf_plain) {
+		reason = pf_follow_begin(h->ctx, v->in, now);
+		if (reason != PF_FOLLOW)
+			return reason;
+	}
+	reason = pf_state_follow(f->len, now, true);
+	return v->pf_plain ? reason : pf_follow_end(h->ctx, v->in, reason);
 }
 
 /* In XDP, last of all: does pf let the frame go that is about to be sent? */
 static __always_inline bool pf_passes(const struct hook *h, const struct frame *f,
 				      struct verdict *v, u32 now)
 {
-	struct pf_packet *p = pf_packet();
-	struct pf_state *s;
-
-	switch (pf_find(h, v, now)) {
-	case PF_LOOK_NOT_IP:
+	if (!pf_find(h, v, v->out, now))
+		return false;
+	if (v->pf == PF_LOOK_NOT_IP)
 		return true;
-	case PF_LOOK_STATE:
-		break;
-	default:
-		return false;
-	}
-	if (!p || !pf_knows_way(v->out))
-		return false;
-	s = pf_state_at(p->state - 1);
-	return s && !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)) && !pf_follow(h, f, v, now);
+	return v->pf_plain && !pf_state_follow(f->len, now, false);
 }
 
 /* What the rule that the packet has got says: 0, or why it is dropped. */
@@ -307,7 +334,7 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	u32 reason;
 
 	if (v->pf == PF_LOOK_NONE)
-		v->pf = pf_find(h, v, now);
+		pf_find(h, v, 0, now);
 	switch (v->pf) {
 	case PF_LOOK_REFUSE:
 		return v->reason;

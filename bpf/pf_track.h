@@ -67,16 +67,21 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
  * Takes this CPU's packet into its state: 0, or why it is not let through. XDP
  * changes nothing of what it does not let through: tcx asks again.
  */
-__noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
+__noinline u32 pf_state_follow(u32 len, u32 now, u32 skb)
 {
 	struct pf_packet *p = pf_packet();
-	struct pf_state *s = pf_state_at(place);
-	u32 side, reason;
+	u32 place, side, reason;
+	struct pf_state *s;
 
-	if (!on(FEATURE_PF) || !p || !s)
+	if (!on(FEATURE_PF) || !p)
+		return DROP_PF;
+	place = p->state - 1;
+	s = pf_state_at(place);
+	if (!s)
 		return DROP_PF;
 	side = p->side & 1;
-	if (p->proto == IPPROTO_TCP) {
+	/* of TCP, a fragment after the first has no numbers */
+	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER)) {
 		reason = pf_follow_tcp(place, now, skb);
 		if (reason || on(FEATURE_TRACE))
 			return reason;
@@ -88,7 +93,8 @@ __noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 	} else {
 		if (on(FEATURE_TRACE))
 			return 0;
-		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
+		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6 &&
+		    p->proto != IPPROTO_TCP) {
 			if (s->peer[side].state < PF_SINGLE)
 				s->peer[side].state = PF_SINGLE;
 			if (s->peer[!side].state == PF_SINGLE)

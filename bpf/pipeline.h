@@ -28,7 +28,7 @@
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
 	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF | FEATURE_ETHER)
-#define FEATURES_SEND FEATURES_EACH
+#define FEATURES_SEND (FEATURES_EACH & ~(FEATURE_PF | FEATURE_ETHER))
 #define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
 
 /* What XDP leaves to tcx whatever is decided: what takes copies, and floods that are watched. */

@@ -84,10 +84,7 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 				   const struct decision *d, struct verdict *v, u32 now)
 {
 	decision_recall(d, f, v);
-	if (!on(FEATURE_PF))
-		return true;
-	v->pf = pf_find(h, v, now);
-	if (v->pf == PF_LOOK_NOT_IP || (v->pf == PF_LOOK_STATE && pf_knows_way(v->out)))
+	if (!on(FEATURE_PF) || pf_find(h, v, v->out, now))
 		return true;
 	v->out = 0;
 	v->rule_out = 0;

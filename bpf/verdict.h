@@ -37,6 +37,7 @@ struct verdict {
 	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
 	u8 fleeting; /* holds for this frame alone: not to be remembered */
 	u8 pf; /* enum pf_look */
+	u8 pf_plain; /* PF_LOOK_STATE: there is nothing to it but to follow the state */
 };
 
 static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)

@@ -346,7 +346,8 @@ type kernelFlooded struct {
 		Answered uint8
 		Fleeting uint8
 		Pf       uint8
-		_        [3]byte
+		PfPlain  uint8
+		_        [2]byte
 	}
 	Last    uint32
 	LastTag uint32

@@ -57,7 +57,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 	evaluator := &reference.Evaluator{Rules: rs, Anchors: all, Addresses: pfAddresses}
 
 	packets := pftest.Packets(append(values(anchors), rs)...)
-	for range pfPackets {
+	for id := range pfPackets {
 		p := packets.Draw(t, "packet")
 		p.Tag = ""
 		from := p.Port
@@ -71,7 +71,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 		if portIndex(from.Name) < 0 || portIndex(to.Name) < 0 || !plainProto(p.Proto) {
 			continue
 		}
-		frame := pfFrame(p, portIndex(from.Name), portIndex(to.Name))
+		frame := pfFrame(p, portIndex(from.Name), portIndex(to.Name), id)
 
 		want := pfJudged{}
 		p.Direction, p.Port, p.ReceivedOn = pf.In, from, from
@@ -276,8 +276,9 @@ func (s *bench) judged(port int, frame []byte) pfJudged {
 	return j
 }
 
-// pfFrame makes the frame of a packet, from the station at one port to that at another.
-func pfFrame(p *reference.Packet, from, to int) []byte {
+// pfFrame makes the frame of a packet, from the station at one port to that at
+// another. By the id a fragment is of a packet of its own.
+func pfFrame(p *reference.Packet, from, to, id int) []byte {
 	dst, src := station(to), station(from)
 	f := append(dst[:], src[:]...)
 	if p.Prio != 0 {
@@ -305,6 +306,7 @@ func pfFrame(p *reference.Packet, from, to int) []byte {
 		h[0] = 0x40 | byte(5+len(options)/4)
 		h[1] = p.TOS
 		binary.BigEndian.PutUint16(h[2:], uint16(20+len(options)+len(transport)))
+		binary.BigEndian.PutUint16(h[4:], uint16(id))
 		binary.BigEndian.PutUint16(h[6:], fragment)
 		h[8], h[9] = 64, p.Proto
 		copy(h[12:], p.Src.AsSlice())
@@ -315,7 +317,7 @@ func pfFrame(p *reference.Packet, from, to int) []byte {
 		next := p.Proto
 		var extensions []byte
 		if p.Fragment != reference.Whole {
-			h := []byte{next, 0, 0, 1, 0, 0, 0, 9}
+			h := []byte{next, 0, 0, 1, 0, 0, 0, byte(id)}
 			if p.Fragment == reference.LaterFragment {
 				h[2], h[3] = 1, 0
 			}
