@@ -3,6 +3,7 @@
 
 GO      ?= go
 FUZZTIME ?= 30s
+PFRULESETS ?= 1000
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
 # What each part needs, by the command or file that shows it is there.
@@ -53,7 +54,9 @@ generate:
 	$(GO) generate ./...
 
 # Malformed and mutated frames through the datapath, what people give as a
-# frame, and rules that nobody would write; each target for FUZZTIME.
+# frame, and rules that nobody would write; each target for FUZZTIME. The rules
+# of pf in the kernel are compared with the reference on PFRULESETS random
+# rulesets, each with a thousand packets.
 fuzz:
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzTCX$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzXDP$$' -fuzztime $(FUZZTIME)
@@ -63,6 +66,9 @@ fuzz:
 	$(GO) test ./rule -run '^$$' -fuzz '^FuzzParseRule$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzVLAN$$' -fuzztime $(FUZZTIME)
 	$(GO) test ./datapath -run '^$$' -fuzz '^FuzzAnswer$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./pf -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME)
+	$(GO) test ./pf -run '^$$' -fuzz '^FuzzCompile$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 10x
+	$(GO) test ./datapath -run '^TestPFIsReference$$' -timeout 30m -rapid.checks $(PFRULESETS) -pf.packets 1000
 
 # Everything that looks at the source and runs nothing of it.
 check:
