@@ -516,7 +516,7 @@ func TestPFOldConnection(t *testing.T) {
 		t.Errorf("%s; want it dropped as pf-state, and answered", got)
 	}
 	const tcp = etherHeader + 20
-	if seq, flags := binary.BigEndian.Uint32(s.out[tcp+4:]), s.out[tcp+13]; seq != 0x30000000 || flags &^ ack != rst {
+	if seq, flags := binary.BigEndian.Uint32(s.out[tcp+4:]), s.out[tcp+13]; seq != 0x30000000 || flags&^ack != rst {
 		t.Errorf("answered with flags %#x, number %d; want a reset, 0x30000000", flags, seq)
 	}
 	s.retags = false
