@@ -90,11 +90,11 @@ var (
 		peer: true,
 	}
 	filteredBasculeBrand = &brand{
-		kit:     func(n *Net) kit { return &pfKit{basculeKit: basculeKit{n, "tcx"}} },
-		hops:    path("program bascule (tcx)", "filter bascule pf"),
-		port:    basculeBrand.port,
-		join:    basculeBrand.join,
-		peer:    true,
+		kit:  func(n *Net) kit { return &pfKit{basculeKit: basculeKit{n, "tcx"}} },
+		hops: path("program bascule (tcx)", "filter bascule pf"),
+		port: basculeBrand.port,
+		join: basculeBrand.join,
+		peer: true,
 	}
 )
 
