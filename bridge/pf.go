@@ -156,6 +156,9 @@ func (c *change) planPF(what string) error {
 	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
 		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
 	}
+	if err := d.checkEntries(c.bridge, limits[pf.LimitTableEntries]); err != nil {
+		return refused(what, err.Error(), "set limit table-entries, or list fewer")
+	}
 	text, err := json.Marshal(&d.pfStored)
 	if err != nil {
 		return failed(what, err)
@@ -169,6 +172,34 @@ func (c *change) planPF(what string) error {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
+	}
+	return nil
+}
+
+// checkEntries says whether the limit has room for what tables are filled with.
+// A limit below what tables have already holds for what comes.
+func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
+	more, filled := 0, uint64(0)
+	for _, f := range d.fill {
+		more += len(f.Entries)
+		filled |= 1 << f.Table
+	}
+	if more == 0 {
+		return nil
+	}
+	if b.PFLoaded() {
+		counts, err := b.TableCounts()
+		if err != nil {
+			return err
+		}
+		for _, t := range d.Tables {
+			if filled&(1<<t.Number) == 0 {
+				more += counts[t.Number]
+			}
+		}
+	}
+	if more > int(limit) {
+		return fmt.Errorf("there would be %d addresses in tables, and the limit is %d", more, limit)
 	}
 	return nil
 }
