@@ -48,7 +48,7 @@ var (
 		{"memory", "limits"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
-		{"all", "all of these, but for the ports"},
+		{"all", "all of these, but for anchors and ports"},
 	}
 	pfFlushes = []fact{
 		{"rules", "the rules, or those of an anchor"},
@@ -194,7 +194,7 @@ that -vvss names so, and the one between these two.`,
 	f.VarP(&c.flush, "F", "F", "flush something")
 	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
 	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; 'ANCHOR/*' shows all below it")
-	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s, -F states and -k")
+	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")

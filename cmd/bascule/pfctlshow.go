@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,8 +110,9 @@ func (c *pfctl) showRules(s fabric) error {
 		return err
 	}
 	if !c.json {
-		c.printRules(rules, rules.Set, rules.Path, 0, recursive)
-		return nil
+		sizes := &pfTableSizes{fabric: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
+		c.printRules(rules, rules.Set, rules.Path, 0, recursive, sizes)
+		return sizes.err
 	}
 	list := []pfRuleJSON{}
 	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
@@ -140,8 +142,49 @@ func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bo
 	}
 }
 
+// pfTableSizes knows how many addresses tables have, which are asked for when a
+// rule names one.
+type pfTableSizes struct {
+	fabric fabric
+	bridge string
+	known  map[string]map[string]int // by anchor and name
+	err    error                     // the last
+}
+
+// named returns a rule with <TABLE:ADDRESSES> for its tables, as pfctl prints
+// them if told to tell all.
+func (t *pfTableSizes) named(path string, r *pf.Rule) *pf.Rule {
+	rule := *r
+	for _, h := range []*pf.Host{&rule.From.Host, &rule.To.Host} {
+		if h.Kind == pf.InTable {
+			n, ok := t.in(path)[h.Name]
+			if !ok { // it means the main ruleset's
+				n = t.in("")[h.Name]
+			}
+			h.Name += ":" + strconv.Itoa(n)
+		}
+	}
+	return &rule
+}
+
+func (t *pfTableSizes) in(path string) map[string]int {
+	if sizes, ok := t.known[path]; ok {
+		return sizes
+	}
+	sizes := map[string]int{}
+	list, err := t.fabric.PFTables(t.bridge, path)
+	if err != nil {
+		t.err = err
+	}
+	for _, table := range list {
+		sizes[table.Name] = table.Addresses
+	}
+	t.known[path] = sizes
+	return sizes
+}
+
 // printRules prints the rules of a ruleset in lines, those of anchors indented.
-func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool) {
+func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
 	for i := range set.Rules {
 		r := &set.Rules[i]
@@ -150,9 +193,10 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		}
 		line := indent
 		if c.verbose > 1 {
-			line += fmt.Sprintf("@%d ", i)
+			line += fmt.Sprintf("@%d ", i) + pfRuleHead(sizes.named(path, r))
+		} else {
+			line += pfRuleHead(r)
 		}
-		line += pfRuleHead(r)
 		body, at := rules.Body(path, i, r)
 		if body != nil && !recursive && r.Anchor.Name != "" {
 			body = nil
@@ -167,7 +211,7 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 			fmt.Fprintf(c.out, "%s  [ Inserted: uid 0 pid 0 State Creations: %-6d]\n", indent, n.Created)
 		}
 		if body != nil {
-			c.printRules(rules, body, at, depth+1, recursive)
+			c.printRules(rules, body, at, depth+1, recursive, sizes)
 			fmt.Fprintln(c.out, indent+"}")
 		}
 	}
