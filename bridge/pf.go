@@ -673,6 +673,9 @@ func (d *pfConfig) replaceMain(edit func(*pf.Ruleset)) error {
 // emptyAnchor takes the rules out of an anchor.
 func (d *pfConfig) emptyAnchor(what, path string) error {
 	if _, ok := d.ruleset(path); !ok {
+		if d.hasBelow(path) {
+			return nil // it has none
+		}
 		return refused(what, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
 	}
 	delete(d.Anchors, path)

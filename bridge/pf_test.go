@@ -185,6 +185,27 @@ func TestPFAnchors(t *testing.T) {
 }
 
 // TestCheckAnchor wants names refused that no anchor can have.
+// Anchors that only have others below them, or tables, are there.
+func TestPFBelow(t *testing.T) {
+	d := noPF()
+	loadPF(t, d, "", "anchor \"d/*\"\nanchor {\npass\n}\n")
+	loadPF(t, d, "d/x", "pass\n")
+	loadPF(t, d, "d/y/z", "table <in> persist\npass\n")
+	loadPF(t, d, "t/u", "table <in> persist\n")
+	delete(d.anchors, "t/u")
+	rules := PFRules{Anchors: d.rulesets()}
+	for path, want := range map[string][]string{"": {"d"}, "d": {"x", "y"}, "d/y": {"z"}, "d/x": nil, "t": nil, "e": nil} {
+		if diff := cmp.Diff(want, rules.Below(path)); diff != "" {
+			t.Errorf("below %q (-want +got)\n%s", path, diff)
+		}
+	}
+	for path, want := range map[string]bool{"d": true, "d/y": true, "d/x": false, "t": true, "t/u": true, "e": false, "t/v": false} {
+		if got := d.hasBelow(path); got != want {
+			t.Errorf("there is something below %s: %v, want %v", path, got, want)
+		}
+	}
+}
+
 func TestCheckAnchor(t *testing.T) {
 	for _, name := range []string{"*", "a/*", "_1", "a/_1", "a//b", strings.Repeat("x", 1024)} {
 		if checkAnchor(name) == nil {

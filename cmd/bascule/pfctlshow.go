@@ -112,6 +112,9 @@ func (c *pfctl) showRules(s fabric) error {
 	if !c.json {
 		sizes := &pfTableSizes{fabric: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
 		c.printRules(rules, rules.Set, rules.Path, 0, recursive, sizes)
+		if path != "" && recursive && len(rules.Set.Rules) == 0 {
+			c.printAnchors(rules, path, 0, sizes)
+		}
 		return sizes.err
 	}
 	list := []pfRuleJSON{}
@@ -138,6 +141,13 @@ func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bo
 		f(path, i, r)
 		if body, at := rules.Body(path, i, r); body != nil && (recursive || r.Anchor.Name == "") {
 			eachPFRule(rules, body, at, recursive, f)
+		}
+		if above, ok := pfAnchorsOf(path, i, r); ok && recursive {
+			for _, name := range rules.Below(above) {
+				if body := rules.Anchors[pf.AnchorPath(above, name)]; body != nil {
+					eachPFRule(rules, body, pf.AnchorPath(above, name), recursive, f)
+				}
+			}
 		}
 	}
 }
@@ -183,6 +193,16 @@ func (t *pfTableSizes) in(path string) map[string]int {
 	return sizes
 }
 
+// pfAnchorsOf returns the path of the anchor that a rule calls all anchors right
+// below of.
+func pfAnchorsOf(path string, index int, r *pf.Rule) (above string, ok bool) {
+	if r.Anchor == nil {
+		return "", false
+	}
+	above, ok = strings.CutSuffix(pf.BodyPath(path, index, r), "*")
+	return strings.Trim(above, "/"), ok
+}
+
 // printRules prints the rules of a ruleset in lines, those of anchors indented.
 func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
@@ -201,7 +221,9 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		if body != nil && !recursive && r.Anchor.Name != "" {
 			body = nil
 		}
-		if body != nil {
+		above, several := pfAnchorsOf(path, i, r)
+		several = several && recursive
+		if body != nil || several {
 			line += " {"
 		}
 		fmt.Fprintln(c.out, line)
@@ -212,8 +234,24 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		}
 		if body != nil {
 			c.printRules(rules, body, at, depth+1, recursive, sizes)
+		} else if several {
+			c.printAnchors(rules, above, depth+1, sizes)
+		}
+		if body != nil || several {
 			fmt.Fprintln(c.out, indent+"}")
 		}
+	}
+}
+
+// printAnchors prints the anchors right below one as if rules called them.
+func (c *pfctl) printAnchors(rules bridge.PFRules, above string, depth int, sizes *pfTableSizes) {
+	indent := strings.Repeat("  ", depth)
+	for _, name := range rules.Below(above) {
+		fmt.Fprintf(c.out, "%sanchor %q all {\n", indent, name)
+		if set := rules.Anchors[pf.AnchorPath(above, name)]; set != nil {
+			c.printRules(rules, set, pf.AnchorPath(above, name), depth+1, true, sizes)
+		}
+		fmt.Fprintln(c.out, indent+"}")
 	}
 }
 
