@@ -192,7 +192,7 @@ that -vvss names so, and the one between these two.`,
 	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
-	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
+	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
 	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; 'ANCHOR/*' shows all below it")
 	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
