@@ -591,10 +591,13 @@ func (s *Switch) SetPFDebug(bridge, level string) error {
 
 // FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info,
 // Tables or Reset, and returns how many there were where that is counted. Rules
-// and tables are those of an anchor, "" for the main ruleset.
+// and tables are those of an anchor, "" for the main ruleset; with * behind it
+// also those of all anchors below.
 func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	what := "flush " + which + " of pf of " + bridge
-	path := strings.Trim(anchor, "/")
+	path, all := strings.CutSuffix(anchor, "*")
+	path = strings.Trim(path, "/")
+	meant := func(at string) bool { return at == path || all && (path == "" || strings.HasPrefix(at, path+"/")) }
 	if err := checkAnchor(path); err != nil {
 		return 0, err
 	}
@@ -614,10 +617,14 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "rules":
 		err = change(func(d *pfConfig) error {
 			if path != "" {
-				return d.emptyAnchor(what, path)
+				err = d.emptyAnchor(what, path)
+			} else { // options and ether rules stay
+				err = d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil })
 			}
-			// options and ether rules stay
-			return d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil })
+			if err == nil && all {
+				d.emptyBelow(path)
+			}
+			return err
 		})
 	case "ether":
 		err = change(func(d *pfConfig) error { return d.replaceMain(func(set *pf.Ruleset) { set.Ether = nil }) })
@@ -631,7 +638,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "Tables":
 		err = change(func(d *pfConfig) error {
 			for _, t := range slices.Clone(d.Tables) {
-				if t.Anchor == path && t.Defined {
+				if meant(t.Anchor) && t.Defined {
 					d.drop(t)
 					n++
 				}
@@ -685,6 +692,20 @@ func (d *pfConfig) emptyAnchor(what, path string) error {
 	}
 	d.other = true
 	return nil
+}
+
+// emptyBelow takes the rules out of all anchors below one, "" for the main
+// ruleset.
+func (d *pfConfig) emptyBelow(path string) {
+	// what calls an anchor is before it in the order
+	for _, at := range slices.Sorted(maps.Keys(d.rulesets())) {
+		if at == path || path != "" && !strings.HasPrefix(at, path+"/") {
+			continue
+		}
+		if _, ok := d.ruleset(at); ok { // else it was between braces
+			_ = d.emptyAnchor("", at)
+		}
+	}
 }
 
 // rulesets returns all rulesets by path: what was loaded, and what is between

@@ -206,6 +206,31 @@ func TestPFBelow(t *testing.T) {
 	}
 }
 
+func TestPFEmptyBelow(t *testing.T) {
+	for path, want := range map[string][]string{
+		"":  {""}, // as after the main ruleset was emptied
+		"a": {"", "a", "c", "d/x", "d/y/z"},
+		"d": {"", "a", "a/b", "c"},
+	} {
+		d := noPF()
+		loadPF(t, d, "", "anchor \"a\" {\npass\nanchor \"b\" {\nblock\n}\n}\nanchor \"c\"\nanchor \"d/*\"\n")
+		loadPF(t, d, "d/x", "pass\n")
+		loadPF(t, d, "d/y/z", "pass\n")
+		loadPF(t, d, "a/b", "pass\n")
+		if path == "" {
+			if err := d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil }); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := d.emptyAnchor("", path); path == "a" && err != nil {
+			t.Fatal(err)
+		}
+		d.emptyBelow(path)
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(d.rulesets()))); diff != "" {
+			t.Errorf("with what is below %q emptied (-want +got)\n%s", path, diff)
+		}
+	}
+}
+
 func TestCheckAnchor(t *testing.T) {
 	for _, name := range []string{"*", "a/*", "_1", "a/_1", "a//b", strings.Repeat("x", 1024)} {
 		if checkAnchor(name) == nil {

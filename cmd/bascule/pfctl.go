@@ -193,7 +193,7 @@ that -vvss names so, and the one between these two.`,
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
 	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
-	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; 'ANCHOR/*' shows all below it")
+	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; -F and -s take 'ANCHOR/*' for all below it, too")
 	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
@@ -680,7 +680,7 @@ func matched(k bridge.PFKill) string {
 func (c *pfctl) flushAll(s fabric) error {
 	for _, f := range pfFlushes {
 		all := c.flush.name == "all" && f.name != "all"
-		if all && c.anchor.text != "" { // of the rest, an anchor has nothing of its own
+		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // of the rest, an anchor has nothing of its own
 			all = f.name == "rules" || f.name == "Tables"
 		}
 		if f.name != c.flush.name && !all || f.name == "all" {
