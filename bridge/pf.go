@@ -156,6 +156,9 @@ func (c *change) planPF(what string) error {
 	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
 		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
 	}
+	if err := d.checkEntries(c.bridge, limits[pf.LimitTableEntries]); err != nil {
+		return refused(what, err.Error(), "set limit table-entries, or list fewer")
+	}
 	text, err := json.Marshal(&d.pfStored)
 	if err != nil {
 		return failed(what, err)
@@ -169,6 +172,34 @@ func (c *change) planPF(what string) error {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
+	}
+	return nil
+}
+
+// checkEntries says whether the limit has room for what tables are filled with.
+// A limit below what tables have already holds for what comes.
+func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
+	more, filled := 0, uint64(0)
+	for _, f := range d.fill {
+		more += len(f.Entries)
+		filled |= 1 << f.Table
+	}
+	if more == 0 {
+		return nil
+	}
+	if b.PFLoaded() {
+		counts, err := b.TableCounts()
+		if err != nil {
+			return err
+		}
+		for _, t := range d.Tables {
+			if filled&(1<<t.Number) == 0 {
+				more += counts[t.Number]
+			}
+		}
+	}
+	if more > int(limit) {
+		return fmt.Errorf("there would be %d addresses in tables, and the limit is %d", more, limit)
 	}
 	return nil
 }
@@ -560,10 +591,13 @@ func (s *Switch) SetPFDebug(bridge, level string) error {
 
 // FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info,
 // Tables or Reset, and returns how many there were where that is counted. Rules
-// and tables are those of an anchor, "" for the main ruleset.
+// and tables are those of an anchor, "" for the main ruleset; with * behind it
+// also those of all anchors below.
 func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	what := "flush " + which + " of pf of " + bridge
-	path := strings.Trim(anchor, "/")
+	path, all := strings.CutSuffix(anchor, "*")
+	path = strings.Trim(path, "/")
+	meant := func(at string) bool { return at == path || all && (path == "" || strings.HasPrefix(at, path+"/")) }
 	if err := checkAnchor(path); err != nil {
 		return 0, err
 	}
@@ -583,10 +617,14 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "rules":
 		err = change(func(d *pfConfig) error {
 			if path != "" {
-				return d.emptyAnchor(what, path)
+				err = d.emptyAnchor(what, path)
+			} else { // options and ether rules stay
+				err = d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil })
 			}
-			// options and ether rules stay
-			return d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil })
+			if err == nil && all {
+				d.emptyBelow(path)
+			}
+			return err
 		})
 	case "ether":
 		err = change(func(d *pfConfig) error { return d.replaceMain(func(set *pf.Ruleset) { set.Ether = nil }) })
@@ -600,7 +638,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "Tables":
 		err = change(func(d *pfConfig) error {
 			for _, t := range slices.Clone(d.Tables) {
-				if t.Anchor == path && t.Defined {
+				if meant(t.Anchor) && t.Defined {
 					d.drop(t)
 					n++
 				}
@@ -642,6 +680,9 @@ func (d *pfConfig) replaceMain(edit func(*pf.Ruleset)) error {
 // emptyAnchor takes the rules out of an anchor.
 func (d *pfConfig) emptyAnchor(what, path string) error {
 	if _, ok := d.ruleset(path); !ok {
+		if d.hasBelow(path) {
+			return nil // it has none
+		}
 		return refused(what, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
 	}
 	delete(d.Anchors, path)
@@ -651,6 +692,20 @@ func (d *pfConfig) emptyAnchor(what, path string) error {
 	}
 	d.other = true
 	return nil
+}
+
+// emptyBelow takes the rules out of all anchors below one, "" for the main
+// ruleset.
+func (d *pfConfig) emptyBelow(path string) {
+	// what calls an anchor is before it in the order
+	for _, at := range slices.Sorted(maps.Keys(d.rulesets())) {
+		if at == path || path != "" && !strings.HasPrefix(at, path+"/") {
+			continue
+		}
+		if _, ok := d.ruleset(at); ok { // else it was between braces
+			_ = d.emptyAnchor("", at)
+		}
+	}
 }
 
 // rulesets returns all rulesets by path: what was loaded, and what is between

@@ -185,6 +185,52 @@ func TestPFAnchors(t *testing.T) {
 }
 
 // TestCheckAnchor wants names refused that no anchor can have.
+// Anchors that only have others below them, or tables, are there.
+func TestPFBelow(t *testing.T) {
+	d := noPF()
+	loadPF(t, d, "", "anchor \"d/*\"\nanchor {\npass\n}\n")
+	loadPF(t, d, "d/x", "pass\n")
+	loadPF(t, d, "d/y/z", "table <in> persist\npass\n")
+	loadPF(t, d, "t/u", "table <in> persist\n")
+	delete(d.anchors, "t/u")
+	rules := PFRules{Anchors: d.rulesets()}
+	for path, want := range map[string][]string{"": {"d"}, "d": {"x", "y"}, "d/y": {"z"}, "d/x": nil, "t": nil, "e": nil} {
+		if diff := cmp.Diff(want, rules.Below(path)); diff != "" {
+			t.Errorf("below %q (-want +got)\n%s", path, diff)
+		}
+	}
+	for path, want := range map[string]bool{"d": true, "d/y": true, "d/x": false, "t": true, "t/u": true, "e": false, "t/v": false} {
+		if got := d.hasBelow(path); got != want {
+			t.Errorf("there is something below %s: %v, want %v", path, got, want)
+		}
+	}
+}
+
+func TestPFEmptyBelow(t *testing.T) {
+	for path, want := range map[string][]string{
+		"":  {""}, // as after the main ruleset was emptied
+		"a": {"", "a", "c", "d/x", "d/y/z"},
+		"d": {"", "a", "a/b", "c"},
+	} {
+		d := noPF()
+		loadPF(t, d, "", "anchor \"a\" {\npass\nanchor \"b\" {\nblock\n}\n}\nanchor \"c\"\nanchor \"d/*\"\n")
+		loadPF(t, d, "d/x", "pass\n")
+		loadPF(t, d, "d/y/z", "pass\n")
+		loadPF(t, d, "a/b", "pass\n")
+		if path == "" {
+			if err := d.replaceMain(func(set *pf.Ruleset) { set.Rules = nil }); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := d.emptyAnchor("", path); path == "a" && err != nil {
+			t.Fatal(err)
+		}
+		d.emptyBelow(path)
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(d.rulesets()))); diff != "" {
+			t.Errorf("with what is below %q emptied (-want +got)\n%s", path, diff)
+		}
+	}
+}
+
 func TestCheckAnchor(t *testing.T) {
 	for _, name := range []string{"*", "a/*", "_1", "a/_1", "a//b", strings.Repeat("x", 1024)} {
 		if checkAnchor(name) == nil {

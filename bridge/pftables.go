@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func findPFTable(b *datapath.Bridge, what, anchor, name string) (*pfStoredTable,
 	if t := d.find(strings.Trim(anchor, "/"), name); t != nil {
 		return t, nil
 	}
-	return nil, refused(what, "Table does not exist.", "see 'bascule pfctl -s Tables'")
+	return nil, refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 }
 
 // ChangePFTable does something to entries of a table, which adding and replacing
@@ -102,7 +103,7 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return changeEntries(b, t.Number, action, entries, &done)
 	})
 	if errors.Is(err, datapath.ErrTableFull) {
-		return done, refused(what, err.Error(), "set limit table-entries, or delete some")
+		return done, refused(what, datapath.ErrTableFull.Error(), "set limit table-entries, or delete some")
 	}
 	return done, err
 }
@@ -185,20 +186,37 @@ func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf
 		}
 		seen[at(e)] = true
 	}
+	if action == ReplacePFEntries {
+		for _, e := range had {
+			if !seen[at(e)] {
+				done.Entries, done.Marks = append(done.Entries, e), append(done.Marks, 'D')
+			}
+		}
+	}
+	if more := bytes.Count(done.Marks, []byte{'A'}) - bytes.Count(done.Marks, []byte{'D'}); more > 0 {
+		// the maps may have more room: they never become smaller
+		if counts, err := b.TableCounts(); err != nil {
+			return err
+		} else if sum(counts[:])+more > int(b.Config.Pf.TableEntries) {
+			return datapath.ErrTableFull
+		}
+	}
 	switch action {
 	case AddPFEntries:
 		done.Added, err = b.TableAdd(n, entries)
 	case DeletePFEntries:
 		done.Deleted, err = b.TableDelete(n, entries)
 	case ReplacePFEntries:
-		for _, e := range had {
-			if !seen[at(e)] {
-				done.Entries, done.Marks = append(done.Entries, e), append(done.Marks, 'D')
-			}
-		}
 		done.Added, done.Deleted, done.Changed, err = b.TableReplace(n, entries)
 	}
 	return err
+}
+
+func sum(list []int) (n int) {
+	for _, i := range list {
+		n += i
+	}
+	return n
 }
 
 // readPFTable runs f with a table that stays as it is.
@@ -246,7 +264,7 @@ func (s *Switch) KillPFTable(bridge, anchor, name string) (n int, err error) {
 	err = s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
 		t := d.findDefined(strings.Trim(anchor, "/"), name)
 		if t == nil {
-			return refused(what, "Table does not exist.", "see 'bascule pfctl -s Tables'")
+			return refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 		}
 		d.drop(t)
 		return nil
@@ -263,7 +281,7 @@ func (s *Switch) ZeroPFTable(bridge, anchor, name string) error {
 	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
 		t := d.findDefined(strings.Trim(anchor, "/"), name)
 		if t == nil {
-			return refused(what, "Table does not exist.", "see 'bascule pfctl -s Tables'")
+			return refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 		}
 		t.Cleared = time.Now().Unix()
 		return nil

@@ -150,11 +150,15 @@ func (v *pfView) skips(port string) bool {
 func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 	path := strings.Trim(anchor, "/")
 	err = s.viewPF(bridge, func(v *pfView) error {
-		set, ok := v.ruleset(path)
-		if !ok {
+		all := v.rulesets()
+		set := all[path]
+		if set == nil && v.hasBelow(path) {
+			set = &pf.Ruleset{} // others are below it, or tables in it
+		}
+		if set == nil {
 			return refused("show pf of "+bridge, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
 		}
-		rules = PFRules{Path: path, Set: set, Anchors: v.rulesets(), Counts: map[*pf.Rule]PFCounts{}}
+		rules = PFRules{Path: path, Set: set, Anchors: all, Counts: map[*pf.Rule]PFCounts{}}
 		if !v.loaded {
 			return nil
 		}
@@ -176,6 +180,34 @@ func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 		return nil
 	})
 	return rules, err
+}
+
+// hasBelow says whether there are anchors below one, or tables in or below it.
+func (d *pfConfig) hasBelow(path string) bool {
+	for other := range d.rulesets() {
+		if strings.HasPrefix(other, path+"/") {
+			return true
+		}
+	}
+	return slices.ContainsFunc(d.Tables, func(t *pfStoredTable) bool { return strings.HasPrefix(t.Anchor+"/", path+"/") })
+}
+
+// Below returns the names of the anchors right below one, in their order.
+func (r PFRules) Below(path string) []string {
+	names := map[string]bool{}
+	for other := range r.Anchors {
+		rest := other
+		if path != "" {
+			var ok bool
+			if rest, ok = strings.CutPrefix(other, path+"/"); !ok {
+				continue
+			}
+		}
+		if name, _, _ := strings.Cut(rest, "/"); name != "" && name[0] != '_' {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // Body returns the rules that a rule calls and their path, nil if it calls
@@ -204,7 +236,11 @@ func (s *Switch) PFAnchors(bridge, anchor string, all bool) (list []string, err 
 	above := strings.Trim(anchor, "/")
 	err = s.viewPF(bridge, func(v *pfView) error {
 		found := map[string]bool{}
-		for path := range v.rulesets() {
+		paths := slices.Collect(maps.Keys(v.rulesets()))
+		for _, t := range v.Tables {
+			paths = append(paths, t.Anchor)
+		}
+		for _, path := range paths {
 			rest := path
 			if above != "" {
 				var ok bool

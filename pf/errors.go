@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxErrors is how many errors of a file are reported: more are rarely read.
@@ -21,7 +22,8 @@ type Error struct {
 // Error returns three lines without the last one's end: the place and the
 // message, the line, and a caret below the place.
 func (e Error) Error() string {
-	before := e.Line[:min(max(e.Pos.Column-1, 0), len(e.Line))]
+	line, at := excerpt(e.Line, min(max(e.Pos.Column-1, 0), len(e.Line)))
+	before := line[:at]
 	// a tab is as wide below as above, whatever the terminal makes of it
 	blank := strings.Map(func(c rune) rune {
 		if c == '\t' {
@@ -29,7 +31,33 @@ func (e Error) Error() string {
 		}
 		return ' '
 	}, before)
-	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(e.Line), blank)
+	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(line), blank)
+}
+
+// maxShown is how many bytes of a line are shown on each side of what is wrong:
+// a caret below a line that a terminal has to break points nowhere.
+const maxShown = 120
+
+// excerpt returns what is around the byte of a line that at is, and its place
+// there; a line that is not long is returned whole.
+func excerpt(line string, at int) (string, int) {
+	const gap = "..."
+	if len(line) <= 2*maxShown {
+		return line, at
+	}
+	if end := at + maxShown; end < len(line) {
+		for !utf8.RuneStart(line[end]) {
+			end--
+		}
+		line = line[:end] + gap
+	}
+	if begin := at - maxShown; begin > 0 {
+		for begin < at && !utf8.RuneStart(line[begin]) {
+			begin++
+		}
+		line, at = gap+line[begin:], at-begin+len(gap)
+	}
+	return line, at
 }
 
 // printable returns s with a mark for each character that a terminal might

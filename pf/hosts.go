@@ -234,6 +234,22 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	return to, nil
 }
 
+// ParsePrefix reads an address or a network, one of IPv4 also without its last
+// zeros: 10/8.
+func ParsePrefix(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.WithZone("").Prefix(addr.BitLen())
+	}
+	host, length, found := strings.Cut(text, "/")
+	if addr, err := shortAddr(host); found && err == nil {
+		if bits, err := strconv.ParseUint(length, 10, 8); err == nil {
+			return addr.Prefix(int(bits))
+		}
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
+}
+
 // shortAddr reads an address of IPv4 without its last zeros, as of 10/8.
 func shortAddr(text string) (netip.Addr, error) {
 	if strings.Count(text, ".") > 3 {
@@ -368,8 +384,11 @@ func (p *parser) tableFile(t *Table, pos Pos, name string) {
 func (p *parser) tableEntry(to []TableEntry, field string) ([]TableEntry, error) {
 	text := strings.TrimLeft(field, "!")
 	not := (len(field)-len(text))%2 == 1
-	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return append(to, TableEntry{Not: not, Prefix: prefix.Masked(), FromFile: true}), nil
+	if text == "" {
+		return to, errors.New("expected an address right behind the `!`")
+	}
+	if prefix, err := ParsePrefix(text); err == nil {
+		return append(to, TableEntry{Not: not, Prefix: prefix, FromFile: true}), nil
 	}
 	name, length, found := strings.Cut(text, "/")
 	bits := -1

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -613,6 +614,33 @@ func errorsOf(text string) ErrorList {
 	_, err := Parse("pf.conf", []byte(text), source)
 	list, _ := err.(ErrorList)
 	return list
+}
+
+func TestParsePrefix(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.1.2.3": "10.1.2.3/32", "10.1.2.3/8": "10.0.0.0/8", "10/8": "10.0.0.0/8", "172.16.1/12": "172.16.0.0/12", "0/0": "0.0.0.0/0",
+		"2001:db8::1": "2001:db8::1/128", "2001:db8::1/32": "2001:db8::/32", "fe80::1%em0": "fe80::1/128",
+		"": "", "10": "", "10.1": "", "10/33": "", "10/": "", "/8": "", "1.2.3.4.5/8": "", "256/8": "", "host": "", "10/-1": "",
+	} {
+		got, err := ParsePrefix(text)
+		if want == "" && err == nil || want != "" && (err != nil || got.String() != want) {
+			t.Errorf("%q is %v, %v; want %s", text, got, err, want)
+		}
+	}
+}
+
+// Of a long line what is around the place is shown, with the caret below it.
+func TestLongLine(t *testing.T) {
+	for _, before := range []int{0, 5, 119, 120, 121, 500} {
+		for _, after := range []int{0, 5, 119, 120, 121, 500} {
+			line := strings.Repeat("ä", before) + "?" + strings.Repeat("ö", after)
+			rows := strings.Split(Error{Pos: Pos{"f", 1, 2*before + 1}, Line: line, Message: "m"}.Error(), "\n")
+			shown, caret := []rune(rows[1]), utf8.RuneCountInString(rows[2])-1
+			if len(rows) != 3 || len(rows[1]) > 260 || shown[caret] != '?' || !strings.HasSuffix(rows[2], " ^") || strings.ContainsRune(rows[1], utf8.RuneError) {
+				t.Errorf("%d before, %d after:\n%s", before, after, strings.Join(rows, "\n"))
+			}
+		}
+	}
 }
 
 // The caret stands below the place also where there are tabs and characters

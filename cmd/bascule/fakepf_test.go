@@ -175,7 +175,7 @@ func (f *fakeFabric) PFTables(string, string) (list []bridge.PFTable, err error)
 
 func (f *fakeFabric) noTable(name string) error {
 	if _, ok := f.pf.tables[name]; !ok {
-		return fmt.Errorf("cannot use table %s: Table does not exist.; see -s Tables", name)
+		return fmt.Errorf("cannot use table %s: Table does not exist; see -s Tables", name)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"bascule/bridge"
 	"bascule/pf"
@@ -47,7 +48,7 @@ var (
 		{"memory", "limits"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
-		{"all", "all of these, but for the ports"},
+		{"all", "all of these, but for anchors and ports"},
 	}
 	pfFlushes = []fact{
 		{"rules", "the rules, or those of an anchor"},
@@ -57,7 +58,7 @@ var (
 		{"info", "the counters of -s info"},
 		{"Tables", "the tables"},
 		{"Reset", "what is set by set, to what it is without"},
-		{"all", "all of these"},
+		{"all", "all of these; of an anchor its rules and tables"},
 	}
 	pfCommands = []fact{
 		{"add", "add addresses; makes the table if there is none"},
@@ -191,9 +192,9 @@ that -vvss names so, and the one between these two.`,
 	f.StringArrayVarP(&c.kill, "k", "k", nil, "kill the states of this `HOST`")
 	f.StringArrayVarP(&c.killSources, "K", "K", nil, "forget the sources of this `HOST`, or those that talk to a second one")
 	f.VarP(&c.flush, "F", "F", "flush something")
-	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule")
-	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; 'ANCHOR/*' shows all below it")
-	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s, -F states and -k")
+	f.BoolVarP(&c.zero, "z", "z", false, "begin to count anew for each rule; what states that are there have counted stays")
+	f.VarP(&c.anchor, "a", "a", "the anchor that -f, -F, -s and -T are about; -F and -s take 'ANCHOR/*' for all below it, too")
+	f.VarP(&c.port, "i", "i", "only this port or group of ports, with -s states, -s Interfaces, -F states and -k")
 	f.StringArrayVarP(&c.macros, "D", "D", nil, "give a macro a value, whatever the file says: `MACRO=VALUE`")
 	f.VarP(&c.optimizer, "o", "o", "optimize the rules or not: what rules mean and cost is the same")
 	f.BoolVarP(&c.names, "r", "r", false, "show the names of hosts in states")
@@ -336,11 +337,13 @@ func (c *pfctl) checkUsage(args []string) error {
 	usage := func(format string, args ...any) error { return usagef(c.cmd, format, args...) }
 	does := c.show.name != "" || c.flush.name != "" || c.command.name != "" || c.file.text != "" || c.debug.text != "" ||
 		len(c.kill) > 0 || len(c.killSources) > 0 || c.enable || c.disable || c.zero
-	_, isLevel := pfDebugLevel(c.debug.text)
+	level, isLevel := pfDebugLevel(c.debug.text)
 	table := c.command.name != "" && c.command.name != "load"
 	switch {
 	case !does:
 		return usage("nothing to do: give -f, -s, -T, -F, -k, -K, -e, -d, -x or -z")
+	case c.command.name == "load" && c.table.text != "":
+		return usage("-t %s: -T load loads all tables of the file; leave -t out", c.table.text)
 	case table && c.table.text == "":
 		return usage("-T %s: give -t TABLE, too", c.command.name)
 	case c.table.text != "" && !table:
@@ -362,6 +365,7 @@ func (c *pfctl) checkUsage(args []string) error {
 	case c.rule.n != nil && c.show.name != "rules":
 		return usage("-R %d: give -s rules, too", *c.rule.n)
 	}
+	c.debug.text = level
 	return nil
 }
 
@@ -519,31 +523,52 @@ func (e *pfSyntaxError) Error() string {
 
 // addresses reads the addresses of -T, on the command line and in the file.
 func (c *pfctl) addresses(args []string) ([]pf.TableEntry, error) {
-	words := slices.Clone(args)
-	if c.file.text != "" {
-		_, text, err := c.readFile()
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(text)) {
-			line, _, _ = strings.Cut(line, "#")
-			words = append(words, strings.Fields(line)...)
-		}
-	}
 	var list []pf.TableEntry
-	for _, w := range words {
-		text := strings.TrimLeft(w, "!")
-		not := (len(w)-len(text))%2 == 1
-		prefixes, err := c.prefixes(text)
+	for _, w := range args {
+		entries, err := c.entries(w)
 		if err != nil {
 			return nil, usagef(c.cmd, "-T %s %s: %s", c.command.name, w, err)
 		}
-		for _, p := range prefixes {
-			if c.command.name == "test" && (not || !p.IsSingleIP()) {
-				return nil, usagef(c.cmd, "-T test %s: give an address, no network", w)
-			}
-			list = append(list, pf.TableEntry{Not: not, Prefix: p})
+		list = append(list, entries...)
+	}
+	if c.file.text == "" {
+		return list, nil
+	}
+	name, text, err := c.readFile()
+	if err != nil {
+		return nil, err
+	}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		if i := strings.IndexAny(line, "#;"); i >= 0 {
+			line = line[:i]
 		}
+		for _, w := range strings.Fields(line) {
+			entries, err := c.entries(w)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read %s: line %d: %.40q: %w", name, number, w, err)
+			}
+			list = append(list, entries...)
+		}
+	}
+	return list, nil
+}
+
+// entries reads one address, network or name for -T.
+func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
+	text := strings.TrimLeft(word, "!")
+	not := (len(word)-len(text))%2 == 1
+	prefixes, err := c.prefixes(text)
+	if err != nil {
+		return nil, err
+	}
+	var list []pf.TableEntry
+	for _, p := range prefixes {
+		if c.command.name == "test" && (not || !p.IsSingleIP()) {
+			return nil, errors.New("give an address, no network")
+		}
+		list = append(list, pf.TableEntry{Not: not, Prefix: p})
 	}
 	return list, nil
 }
@@ -551,14 +576,10 @@ func (c *pfctl) addresses(args []string) ([]pf.TableEntry, error) {
 // prefixes reads a host or network: an address, a network, or a name.
 func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return []netip.Prefix{p.Masked()}, nil
+	if p, err := pf.ParsePrefix(text); err == nil {
+		return []netip.Prefix{p}, nil
 	}
-	if a, err := netip.ParseAddr(text); err == nil {
-		a = a.WithZone("")
-		return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
-	}
-	if c.noNames || strings.Trim(text, "0123456789./:") == "" {
+	if c.noNames || strings.Trim(text, "0123456789./:") == "" || strings.ContainsAny(text, " <>(){},!\"$%") || !utf8.ValidString(text) {
 		return nil, errors.New(remedy)
 	}
 	list, err := lookupHost(text, nil)
@@ -658,7 +679,11 @@ func matched(k bridge.PFKill) string {
 // flushAll does -F.
 func (c *pfctl) flushAll(s fabric) error {
 	for _, f := range pfFlushes {
-		if f.name != c.flush.name && c.flush.name != "all" || f.name == "all" {
+		all := c.flush.name == "all" && f.name != "all"
+		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // of the rest, an anchor has nothing of its own
+			all = f.name == "rules" || f.name == "Tables"
+		}
+		if f.name != c.flush.name && !all || f.name == "all" {
 			continue
 		}
 		var n int

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,8 +110,12 @@ func (c *pfctl) showRules(s fabric) error {
 		return err
 	}
 	if !c.json {
-		c.printRules(rules, rules.Set, rules.Path, 0, recursive)
-		return nil
+		sizes := &pfTableSizes{fabric: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
+		c.printRules(rules, rules.Set, rules.Path, 0, recursive, sizes)
+		if path != "" && recursive && len(rules.Set.Rules) == 0 {
+			c.printAnchors(rules, path, 0, sizes)
+		}
+		return sizes.err
 	}
 	list := []pfRuleJSON{}
 	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
@@ -137,11 +142,69 @@ func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bo
 		if body, at := rules.Body(path, i, r); body != nil && (recursive || r.Anchor.Name == "") {
 			eachPFRule(rules, body, at, recursive, f)
 		}
+		if above, ok := pfAnchorsOf(path, i, r); ok && recursive {
+			for _, name := range rules.Below(above) {
+				if body := rules.Anchors[pf.AnchorPath(above, name)]; body != nil {
+					eachPFRule(rules, body, pf.AnchorPath(above, name), recursive, f)
+				}
+			}
+		}
 	}
 }
 
+// pfTableSizes knows how many addresses tables have, which are asked for when a
+// rule names one.
+type pfTableSizes struct {
+	fabric fabric
+	bridge string
+	known  map[string]map[string]int // by anchor and name
+	err    error                     // the last
+}
+
+// named returns a rule with <TABLE:ADDRESSES> for its tables, as pfctl prints
+// them if told to tell all.
+func (t *pfTableSizes) named(path string, r *pf.Rule) *pf.Rule {
+	rule := *r
+	for _, h := range []*pf.Host{&rule.From.Host, &rule.To.Host} {
+		if h.Kind == pf.InTable {
+			n, ok := t.in(path)[h.Name]
+			if !ok { // it means the main ruleset's
+				n = t.in("")[h.Name]
+			}
+			h.Name += ":" + strconv.Itoa(n)
+		}
+	}
+	return &rule
+}
+
+func (t *pfTableSizes) in(path string) map[string]int {
+	if sizes, ok := t.known[path]; ok {
+		return sizes
+	}
+	sizes := map[string]int{}
+	list, err := t.fabric.PFTables(t.bridge, path)
+	if err != nil {
+		t.err = err
+	}
+	for _, table := range list {
+		sizes[table.Name] = table.Addresses
+	}
+	t.known[path] = sizes
+	return sizes
+}
+
+// pfAnchorsOf returns the path of the anchor that a rule calls all anchors right
+// below of.
+func pfAnchorsOf(path string, index int, r *pf.Rule) (above string, ok bool) {
+	if r.Anchor == nil {
+		return "", false
+	}
+	above, ok = strings.CutSuffix(pf.BodyPath(path, index, r), "*")
+	return strings.Trim(above, "/"), ok
+}
+
 // printRules prints the rules of a ruleset in lines, those of anchors indented.
-func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool) {
+func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
 	for i := range set.Rules {
 		r := &set.Rules[i]
@@ -150,14 +213,17 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		}
 		line := indent
 		if c.verbose > 1 {
-			line += fmt.Sprintf("@%d ", i)
+			line += fmt.Sprintf("@%d ", i) + pfRuleHead(sizes.named(path, r))
+		} else {
+			line += pfRuleHead(r)
 		}
-		line += pfRuleHead(r)
 		body, at := rules.Body(path, i, r)
 		if body != nil && !recursive && r.Anchor.Name != "" {
 			body = nil
 		}
-		if body != nil {
+		above, several := pfAnchorsOf(path, i, r)
+		several = several && recursive
+		if body != nil || several {
 			line += " {"
 		}
 		fmt.Fprintln(c.out, line)
@@ -167,9 +233,25 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 			fmt.Fprintf(c.out, "%s  [ Inserted: uid 0 pid 0 State Creations: %-6d]\n", indent, n.Created)
 		}
 		if body != nil {
-			c.printRules(rules, body, at, depth+1, recursive)
+			c.printRules(rules, body, at, depth+1, recursive, sizes)
+		} else if several {
+			c.printAnchors(rules, above, depth+1, sizes)
+		}
+		if body != nil || several {
 			fmt.Fprintln(c.out, indent+"}")
 		}
+	}
+}
+
+// printAnchors prints the anchors right below one as if rules called them.
+func (c *pfctl) printAnchors(rules bridge.PFRules, above string, depth int, sizes *pfTableSizes) {
+	indent := strings.Repeat("  ", depth)
+	for _, name := range rules.Below(above) {
+		fmt.Fprintf(c.out, "%sanchor %q all {\n", indent, name)
+		if set := rules.Anchors[pf.AnchorPath(above, name)]; set != nil {
+			c.printRules(rules, set, pf.AnchorPath(above, name), depth+1, true, sizes)
+		}
+		fmt.Fprintln(c.out, indent+"}")
 	}
 }
 

@@ -63,7 +63,7 @@ they came faster than they were read.`,
 					}
 					return write(l)
 				})
-				err = errors.Join(err, done())
+				err = errors.Join(err, done(err == nil))
 				if errors.Is(err, syscall.EPIPE) {
 					return nil // the reader had enough
 				}
@@ -101,10 +101,12 @@ func (v *pflogName) Set(value string) error {
 func (v *pflogName) Type() string   { return "PFLOG" }
 func (v *pflogName) String() string { return "" }
 
-// logWriter returns what writes packets to where -w says, each at once.
-func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func() error, err error) {
-	done = func() error { return nil }
+// logWriter returns what writes packets to where -w says, each at once. A file
+// that is there stays as it is until the first packet, or the end if the log
+// was read: another command may be writing it. done ends it, whole or not.
+func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
 	var to io.Writer
+	begin, end := func() error { return nil }, func() error { return nil }
 	switch file {
 	case "":
 		return func(l bridge.PFLogged) error {
@@ -112,21 +114,43 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 				return err
 			}
 			return p.out.Flush() // the reader waits for it
-		}, done, nil
+		}, func(bool) error { return nil }, nil
 	case "-":
 		to = flushed{p.out}
 	default:
-		f, err := os.Create(file)
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o666)
 		if err != nil {
 			return nil, nil, fileError(file, err)
 		}
-		to, done = f, func() error { return fileError(file, f.Close()) }
+		to, end = f, f.Close
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			begin = func() error { return f.Truncate(0) }
+		}
 	}
-	w, err := pflog.NewWriter(to)
-	if err != nil {
-		return nil, nil, errors.Join(fileError(file, err), done())
+	var w *pflog.Writer
+	open := func() (err error) {
+		if w == nil {
+			if err = begin(); err == nil {
+				w, err = pflog.NewWriter(to)
+			}
+		}
+		return err
 	}
-	return func(l bridge.PFLogged) error { return fileError(file, w.Write(l.Record)) }, done, nil
+	write = func(l bridge.PFLogged) error {
+		err := open()
+		if err == nil {
+			err = w.Write(l.Record)
+		}
+		return fileError(file, err)
+	}
+	done = func(whole bool) error {
+		var err error
+		if whole {
+			err = open()
+		}
+		return fileError(file, errors.Join(err, end()))
+	}
+	return write, done, nil
 }
 
 // loggedJSON is a logged packet for programs.
