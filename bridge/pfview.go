@@ -81,6 +81,13 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 			if counters, err = v.b.PFCounters(); err != nil {
 				return err
 			}
+			if name := v.names[v.b.Config.Pf.LogInterface]; name != "" {
+				n, err := v.b.PFPortStats()
+				if err != nil {
+					return err
+				}
+				info.Log = &PFPort{Name: name, Skip: v.skips(name), Packets: n.Packets, Bytes: n.Bytes}
+			}
 			err = v.b.EachState(func(st *datapath.State) bool {
 				if st.Proto == protoTCP && (st.From.State < tcpEstablished || st.To.State < tcpEstablished) {
 					info.HalfOpen++

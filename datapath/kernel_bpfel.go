@@ -642,6 +642,12 @@ type kernelPfPortSet struct {
 	Member [16]uint64
 }
 
+type kernelPfPortStats struct {
+	_       structs.HostLayout
+	Packets [2][2][2]uint64
+	Bytes   [2][2][2]uint64
+}
+
 type kernelPfPrefix struct {
 	_       structs.HostLayout
 	Bits    uint32
@@ -1190,6 +1196,7 @@ const (
 	kernelMapPfNetworks      = "pf_networks"
 	kernelMapPfPackets       = "pf_packets"
 	kernelMapPfPortSets      = "pf_port_sets"
+	kernelMapPfPortStats     = "pf_port_stats"
 	kernelMapPfProfiles      = "pf_profiles"
 	kernelMapPfRuleStats     = "pf_rule_stats"
 	kernelMapPfRuleUse       = "pf_rule_use"
@@ -1322,6 +1329,7 @@ type kernelMapSpecs struct {
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -1422,6 +1430,7 @@ type kernelMaps struct {
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -1488,6 +1497,7 @@ func (m *kernelMaps) Close() error {
 		m.PfNetworks,
 		m.PfPackets,
 		m.PfPortSets,
+		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

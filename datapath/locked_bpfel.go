@@ -48,6 +48,7 @@ const (
 	lockedMapPfNetworks      = "pf_networks"
 	lockedMapPfPackets       = "pf_packets"
 	lockedMapPfPortSets      = "pf_port_sets"
+	lockedMapPfPortStats     = "pf_port_stats"
 	lockedMapPfProfiles      = "pf_profiles"
 	lockedMapPfRuleStats     = "pf_rule_stats"
 	lockedMapPfRuleUse       = "pf_rule_use"
@@ -182,6 +183,7 @@ type lockedMapSpecs struct {
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -284,6 +286,7 @@ type lockedMaps struct {
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -350,6 +353,7 @@ func (m *lockedMaps) Close() error {
 		m.PfNetworks,
 		m.PfPackets,
 		m.PfPortSets,
+		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

@@ -47,6 +47,7 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfFlushes:     "written, for the sweep",
 		kernelMapPfRuleStats:   "written",
 		kernelMapPfCounters:    "written",
+		kernelMapPfPortStats:   "written",
 		kernelMapPfPackets:     "a place to work in",
 		kernelMapPfSegments:    "a place to work in",
 		kernelMapPfWalks:       "a place to work in",
