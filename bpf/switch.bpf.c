@@ -9,7 +9,6 @@
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
-#include "pf_table.h"
 
 /*
  * What every frame costs that features look at, even if its like is remembered;

@@ -856,6 +856,14 @@ type kernelPfTableRequest struct {
 	Prefix kernelPfPrefix
 }
 
+type kernelPfTableWork struct {
+	_       structs.HostLayout
+	Address kernelPfAddress
+	Prefix  kernelPfPrefix
+	_       [4]byte
+	Fresh   kernelPfMember
+}
+
 type kernelPfTcpState uint32
 
 const (
@@ -1194,6 +1202,7 @@ const (
 	kernelMapPfLogRing       = "pf_log_ring"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
+	kernelMapPfOverloads     = "pf_overloads"
 	kernelMapPfPackets       = "pf_packets"
 	kernelMapPfPortSets      = "pf_port_sets"
 	kernelMapPfPortStats     = "pf_port_stats"
@@ -1327,6 +1336,7 @@ type kernelMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
@@ -1428,6 +1438,7 @@ type kernelMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
@@ -1495,6 +1506,7 @@ func (m *kernelMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
+		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
 		m.PfPortStats,

@@ -46,6 +46,7 @@ const (
 	lockedMapPfLogRing       = "pf_log_ring"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
+	lockedMapPfOverloads     = "pf_overloads"
 	lockedMapPfPackets       = "pf_packets"
 	lockedMapPfPortSets      = "pf_port_sets"
 	lockedMapPfPortStats     = "pf_port_stats"
@@ -181,6 +182,7 @@ type lockedMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
@@ -284,6 +286,7 @@ type lockedMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
@@ -351,6 +354,7 @@ func (m *lockedMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
+		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
 		m.PfPortStats,

@@ -891,8 +891,8 @@ func TestPFOverload(t *testing.T) {
 				if n := len(s.states()); n != 3 {
 					t.Errorf("%d states, want 3", n)
 				}
-				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 {
-					t.Errorf("the source is in tables %#x, listed in %#x", got.Match, got.Here)
+				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 || got.Bits != hostBits {
+					t.Errorf("the source is in tables %#x, listed in %#x, as a network of %d bits", got.Match, got.Here, got.Bits)
 				}
 				s.later(1)
 				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before

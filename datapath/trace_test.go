@@ -48,6 +48,7 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfRuleStats:   "written",
 		kernelMapPfCounters:    "written",
 		kernelMapPfPortStats:   "written",
+		kernelMapPfOverloads:   "a place to work in",
 		kernelMapPfPackets:     "a place to work in",
 		kernelMapPfSegments:    "a place to work in",
 		kernelMapPfWalks:       "a place to work in",
