@@ -476,6 +476,10 @@ struct traced {
 	__u16 mtu; /* 1: too large for the way out */
 	__u16 ports; /* of the flood, below */
 	__u16 received; /* VLAN that the frame says it is in, whether the port is or not */
+	__u16 pf_in; /* pf's rules, number + 1, 0 for none */
+	__u16 pf_out; /* not of a flood */
+	__u16 pf_state; /* 1: the packet's connection is known */
+	__u16 pad;
 	struct traced_port port[MAX_PORTS];
 };
 

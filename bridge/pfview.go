@@ -29,24 +29,32 @@ type pfView struct {
 // viewPF runs f with pf of a bridge.
 func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
 	return s.each(bridge, func(_ string, b *datapath.Bridge) error {
-		d, err := readPF(b)
+		v, err := newPFView(b)
 		if err != nil {
 			return err
 		}
-		v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
-		var ports []pf.CompilePort
-		if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
-			return err
-		}
-		if d.loaded {
-			program, err := d.compile(ports, nil)
-			if err != nil {
-				return err
-			}
-			v.rules, v.timeouts = program.Source, program.Timeouts
-		}
 		return f(v)
 	})
+}
+
+func newPFView(b *datapath.Bridge) (*pfView, error) {
+	d, err := readPF(b)
+	if err != nil {
+		return nil, err
+	}
+	v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
+	var ports []pf.CompilePort
+	if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
+		return nil, err
+	}
+	if d.loaded {
+		program, err := d.compile(ports, nil)
+		if err != nil {
+			return nil, err
+		}
+		v.rules, v.timeouts = program.Source, program.Timeouts
+	}
+	return v, nil
 }
 
 // rule returns the rule of a number, nil if there is none.
@@ -193,6 +201,27 @@ func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, strin
 	}
 	at := pf.BodyPath(path, index, rule)
 	return r.Anchors[at], at
+}
+
+// Children returns the names of the anchors that a rule of the anchor at path
+// calls by a pattern, in their order, and the path above them; nil if it calls
+// none so.
+func (r PFRules) Children(path string, rule *pf.Rule) (names []string, above string) {
+	if rule.Anchor == nil {
+		return nil, ""
+	}
+	above, ok := strings.CutSuffix(pf.BodyPath(path, 0, rule), "*")
+	if !ok || above != "" && !strings.HasSuffix(above, "/") {
+		return nil, ""
+	}
+	for at := range r.Anchors {
+		name, ok := strings.CutPrefix(at, above)
+		if ok && name != "" && !strings.Contains(name, "/") && !strings.HasPrefix(name, "_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, above
 }
 
 // ZeroPF sets the counters of rules to zero.

@@ -1111,6 +1111,10 @@ type kernelTraced struct {
 	Mtu      uint16
 	Ports    uint16
 	Received uint16
+	PfIn     uint16
+	PfOut    uint16
+	PfState  uint16
+	Pad      uint16
 	Port     [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16

@@ -137,6 +137,13 @@ func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bo
 		if body, at := rules.Body(path, i, r); body != nil && (recursive || r.Anchor.Name == "") {
 			eachPFRule(rules, body, at, recursive, f)
 		}
+		if !recursive {
+			continue
+		}
+		names, above := rules.Children(path, r)
+		for _, name := range names {
+			eachPFRule(rules, rules.Anchors[above+name], above+name, recursive, f)
+		}
 	}
 }
 
@@ -157,7 +164,12 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		if body != nil && !recursive && r.Anchor.Name != "" {
 			body = nil
 		}
-		if body != nil {
+		var names []string // that a pattern stands for
+		var above string
+		if recursive {
+			names, above = rules.Children(path, r)
+		}
+		if body != nil || names != nil {
 			line += " {"
 		}
 		fmt.Fprintln(c.out, line)
@@ -168,6 +180,14 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		}
 		if body != nil {
 			c.printRules(rules, body, at, depth+1, recursive)
+			fmt.Fprintln(c.out, indent+"}")
+		}
+		for _, name := range names {
+			fmt.Fprintf(c.out, "%s  anchor \"%s\" all {\n", indent, name)
+			c.printRules(rules, rules.Anchors[above+name], above+name, depth+2, recursive)
+			fmt.Fprintln(c.out, indent+"  }")
+		}
+		if names != nil {
 			fmt.Fprintln(c.out, indent+"}")
 		}
 	}

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net"
 	"os"
@@ -306,11 +307,25 @@ func pfAnchors(t *testing.T, hook string) {
 	wantPF(t, l, "   10.0.0.1\n", "-a", "guests/one", "-t", "who", "-T", "show")
 	pfctl(t, l, "", "-a", "guests/one", "-t", "who", "-T", "delete", ip1)
 	send(b)
+	wantPF(t, l, `pass all no state
+anchor "night" all {
+}
+anchor "guests/*" all {
+  anchor "one" all {
+    block drop in from <who> to any
+  }
+}
+`, "-a", "*", "-sr")
 	wantPF(t, l, "  guests\n  night\n", "-sA")
 	wantPF(t, l, "  guests\n  guests/one\n  night\n", "-vsA")
 	loadPF(t, l, "anchor day {\n block in from 10.0.0.1\n}\n")
 	send()
 	wantPF(t, l, "anchor \"day\" all\n", "-sr")
+	var said []traceResult
+	l.JSON(&said, "trace", "br0", "--in", a.Port, hex.EncodeToString([]byte(udps(1, B, A, ip1, ip2, [2]int{1, 2})[0])))
+	if len(said) != 1 || !said[0].says("rule 0 of anchor day: block drop in inet from 10.0.0.1 to any") {
+		t.Errorf("traced: %+v", said)
+	}
 	wantPF(t, l, "anchor \"day\" all {\n  block drop in inet from 10.0.0.1 to any\n}\n", "-a", "*", "-sr")
 	l.Refused([]string{"there is no anchor nowhere"}, "pfctl", "-a", "nowhere", "-sr")
 	l.Refused([]string{"stands for several"}, "pfctl", "-a", "x/*", "-f", "/dev/null")
