@@ -4,6 +4,8 @@ package datapath
 
 import (
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // ruleCounts are a rule's Packets and Bytes.
@@ -152,4 +154,27 @@ func TestPFLogInterface(t *testing.T) {
 	check([2][2]uint64{})
 	s.run(b, 2, udpFrame(1, 3, "192.0.2.1", "192.0.2.3", 1000, 53))
 	check([2][2]uint64{{0, 1}, {0, 0}})
+}
+
+// What XDP lets pass counts as what tcx does.
+func TestPFCountsXDP(t *testing.T) {
+	for _, viaXDP := range []bool{false, true} {
+		s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) { c.Pf.LogInterface = Ports(c)[0].Id })
+		s.viaXDP = viaXDP
+		p := datagram(unix.IPPROTO_UDP)
+		for _, p := range []segment{p, p.reply(), p, p} {
+			expect(t, "datagram", s.send(p), p.sent())
+		}
+		packets := s.only().Packets
+		if n := s.count(kernelPfCounterPF_COUNT_SEARCHES) + packets[0] + packets[1]; n != 4 {
+			t.Errorf("XDP %v: %d searches", viaXDP, n)
+		}
+		var in, out uint64
+		for _, n := range get[[]kernelPfPortStats](s, kernelMapPfPortStats, uint32(0)) {
+			in, out = in+n.Packets[0][0][0], out+n.Packets[0][1][0]
+		}
+		if in != 3 || out != 1 {
+			t.Errorf("XDP %v: %d packets came in and %d went out, want 3 and 1", viaXDP, in, out)
+		}
+	}
 }

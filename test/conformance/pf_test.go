@@ -122,6 +122,30 @@ pass out all flags S/SA
 	wantPF(t, l, rules, "-sr")
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
 
+	// what is blocked counts for its rule, and at the port of loginterface
+	if out := pfctl(t, l, "", "-vsr"); !strings.HasPrefix(out, "block drop all\n  [ Evaluations: 42        Packets: 40        Bytes: 1280 ") {
+		t.Errorf("-vsr: %s", out)
+	}
+	loadPF(t, l, "set loginterface p1\n"+rules)
+	pfctl(t, l, "", "-F", "states")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
+	l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{1000, 2001}))
+	var words [][]string
+	for line := range strings.Lines(pfctl(t, l, "", "-si")) {
+		words = append(words, strings.Fields(line))
+	}
+	for _, want := range []string{"Interface Stats for p1 IPv4 IPv6", "Passed 20 0", "Blocked 10 0"} {
+		if !slices.ContainsFunc(words, func(w []string) bool { return strings.Join(w, " ") == want }) {
+			t.Errorf("-si has no %q: %v", want, words)
+		}
+	}
+	if i := slices.IndexFunc(words, func(w []string) bool { return len(w) > 1 && w[0] == "searches" }); i < 0 || words[i][1] == "0" {
+		t.Errorf("-si: %v", words)
+	}
+	loadPF(t, l, rules)
+	pfctl(t, l, "", "-F", "states")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
+
 	// one rule's counters, then again
 	if out := pfctl(t, l, "", "-sl"); !strings.HasPrefix(out, "web 1 20 ") {
 		t.Errorf("labels: %s", out)
