@@ -130,7 +130,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		reason = skb_fits(skb, port_at(slot)->ifindex, f->tag, &mtu);
 	/* the way out is not known: it may be any that the rules let it go */
 	if (on(FEATURE_PF) && !reason)
-		reason = pf_settle(&h, f, v, 0, clock_now());
+		reason = pf_settle(&h, v, 0, clock_now());
 	if (on(FEATURE_TRACE)) {
 		trace_flood(slot, tag, reason);
 		return;
@@ -142,6 +142,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (reason) {
 		if (!flood_unreachable(reason))
 			count_drop(v->in, reason);
+		if (on(FEATURE_PF))
+			pf_count_drop(reason);
 		return;
 	}
 	if (flood->what->last)

@@ -151,15 +151,25 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	return PF_LOOK_JUDGE;
 }
 
+/* Counts a packet that was looked for, and that no state counts. XDP leaves such to tcx. */
+static __always_inline void pf_count_search(void)
+{
+	pf_count_safely(PF_COUNT_SEARCHES, 1);
+}
+
 /* Functions of their own: the programs have no room left on their stacks. */
 __noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
+	u32 found;
 
 	if (!on(FEATURE_PF))
 		return PF_LOOK_LEAVE;
-	return pf_look(&h, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, vlan,
-		       slots, now);
+	found = pf_look(&h, (void *)(long)skb->data, (void *)(long)skb->data_end, skb->len, vlan,
+			slots, now);
+	if (found == PF_LOOK_JUDGE)
+		pf_count_search();
+	return found;
 }
 
 __noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
@@ -188,6 +198,28 @@ static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32
 	return v->pf == PF_LOOK_NOT_IP || (found & PF_FOUND_WAY);
 }
 
+/*
+ * Counts the packet at a port, on the way in or out, if that is the one of
+ * `set loginterface`.
+ */
+__noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
+{
+	struct pf_packet *p = pf_packet();
+	u32 zero = 0, cell;
+	struct pf_port_stats *n;
+
+	if (!on(FEATURE_PF) || !cfg.pf.log_interface || !p ||
+	    port_at(slot)->id != cfg.pf.log_interface)
+		return 0;
+	n = bpf_map_lookup_elem(&pf_port_stats, &zero);
+	if (!n)
+		return 0;
+	cell = (p->family == 6) << 2 | !!out << 1 | !!blocked;
+	(&n->packets[0][0][0])[cell & 7]++;
+	(&n->bytes[0][0][0])[cell & 7] += p->length;
+	return 0;
+}
+
 #define PF_FOLLOW 0xff /* no enum drop_reason */
 
 /*
@@ -205,15 +237,21 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb, u32 slot, u32 now)
 	if (!s)
 		return DROP_PF;
 	if (p->flags & PF_P_ERROR) {
+		pf_count_search();
 		if (pf_proxied(s) || !pf_quoted_fits(p->state - 1))
 			return DROP_PF_STATE;
 		if (on(FEATURE_PF_REWRITE))
 			pf_rewrite(skb, p->state - 1);
 		return 0;
 	}
-	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS))
+	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS)) {
+		pf_count_search();
 		return DROP_PF_OPTIONS;
-	return pf_proxied(s) ? pf_proxy(skb, p->state - 1, slot, now) : PF_FOLLOW;
+	}
+	if (!pf_proxied(s))
+		return PF_FOLLOW;
+	pf_count_search();
+	return pf_proxy(skb, p->state - 1, slot, now);
 }
 
 /* And what comes after, with the reason for which it is dropped, 0 for none. */
@@ -235,8 +273,7 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 }
 
 /* Takes the packet into its connection, which is known; 0, or why it is dropped. */
-static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f, struct verdict *v,
-				     u32 now)
+static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u32 now)
 {
 	u32 reason;
 
@@ -245,35 +282,64 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 		if (reason != PF_FOLLOW)
 			return reason;
 	}
-	reason = pf_state_follow(f->len, now, true);
+	reason = pf_state_follow(now, true);
+	if (reason)
+		pf_count_search();
 	return v->pf_plain ? reason : pf_follow_end(h->ctx, v->in, reason);
 }
 
+/* The same of one whose way is known, and which no rule is asked about. */
+static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *v, u32 now)
+{
+	u32 reason = pf_follow(h, v, now);
+
+	if (cfg.pf.log_interface) {
+		pf_count_port(v->in, false, reason);
+		if (!reason)
+			pf_count_port(v->out, true, false);
+	}
+	return reason;
+}
+
 /* In XDP, last of all: does pf let the frame go that is about to be sent? */
-static __always_inline bool pf_passes(const struct hook *h, const struct frame *f,
-				      struct verdict *v, u32 now)
+static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u32 now)
 {
 	if (!pf_find(h, v, v->out, now))
 		return false;
 	if (v->pf == PF_LOOK_NOT_IP)
 		return true;
-	return v->pf_plain && !pf_state_follow(f->len, now, false);
+	if (!v->pf_plain || pf_state_follow(now, false))
+		return false;
+	if (cfg.pf.log_interface) {
+		pf_count_port(v->in, false, false);
+		pf_count_port(v->out, true, false);
+	}
+	return true;
 }
 
 /* What the rule that the packet has got says: 0, or why it is dropped. */
-static __always_inline u32 pf_obey(struct pf_packet *p, u32 rule)
+__noinline u32 pf_obey(u32 rule)
 {
 	u32 number = rule - 1;
-	struct pf_rule *r = rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
+	struct pf_packet *p = pf_packet();
+	struct pf_rule *r;
+	bool blocks;
 
-	p->rule[p->direction & 1] = rule;
-	if (r && r->action == PF_BLOCK) {
-		p->answer = r->answer;
+	if (!on(FEATURE_PF) || !p)
 		return DROP_PF;
-	}
-	if ((p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS)))
+	r = rule ? bpf_map_lookup_elem(&pf_rules, &number) : 0;
+	blocks = r && r->action == PF_BLOCK;
+	p->rule[p->direction & 1] = rule;
+	pf_count(PF_COUNT_MATCH);
+	if (!blocks && (p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS)))
 		return DROP_PF_OPTIONS;
-	return 0;
+	/* what has a state is counted by it, wherever it goes */
+	if (blocks || !(p->how & PF_KNOWN))
+		pf_rule_count(rule, p->direction, 1, p->length);
+	if (!blocks)
+		return 0;
+	p->answer = r->answer;
+	return DROP_PF;
 }
 
 /*
@@ -306,7 +372,7 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 		p->tag = p->tag_in;
 	if (rule == PF_SKIP)
 		return 0;
-	reason = pf_obey(p, rule);
+	reason = pf_obey(rule);
 	if (on(FEATURE_PF_LOG))
 		pf_log(skb, p->slot, rule, reason, PF_LOG_WALK);
 	if (reason || (p->how & (PF_KNOWN | PF_FLOOD)) != PF_KNOWN)
@@ -327,9 +393,8 @@ static __always_inline void pf_take_tag(u32 number)
 		p->tag = r->tag;
 }
 
-/* On the way in: 0 or why not. */
-static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
-				 u32 now)
+static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
+					struct verdict *v, u32 now)
 {
 	u32 reason;
 
@@ -339,7 +404,7 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	case PF_LOOK_REFUSE:
 		return v->reason;
 	case PF_LOOK_STATE:
-		return pf_follow(h, f, v, now);
+		return pf_follow(h, v, now);
 	case PF_LOOK_JUDGE:
 		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
 			pf_take_tag(v->rule_in);
@@ -349,17 +414,27 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
 			return reason;
 		/* the rules on the way out are asked when the switch calls the other side */
-		reason = mac_is_group(f->dst) ? 0
-					      : pf_state_make(port_at(v->in)->id, 0, f->len, now);
+		reason = mac_is_group(f->dst) ? 0 : pf_state_make(port_at(v->in)->id, 0, now);
 		return reason ? reason : DROP_PF_SYNPROXY;
 	}
 	return 0;
 }
 
+/* On the way in: 0 or why not. */
+static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
+				 u32 now)
+{
+	u32 reason = pf_decide_in(h, f, v, now);
+
+	if (cfg.pf.log_interface && v->pf != PF_LOOK_NOT_IP)
+		pf_count_port(v->in, false, reason);
+	return reason;
+}
+
 /* On the way out by a port, which may be one of many of a flood: 0 or why not. */
 static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
 {
-	u32 how = PF_ON_WAY_OUT;
+	u32 how = PF_ON_WAY_OUT, reason;
 
 	if (v->pf == PF_LOOK_NOT_IP)
 		return 0;
@@ -367,12 +442,28 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 		how |= PF_KNOWN;
 	if (v->flood)
 		how |= PF_FLOOD;
-	return pf_ask_rules(h->ctx, slot, how, v->in);
+	reason = pf_ask_rules(h->ctx, slot, how, v->in);
+	if (cfg.pf.log_interface)
+		pf_count_port(slot, true, reason);
+	return reason;
+}
+
+/* Counts why a packet is dropped, for who asks pf alone. */
+__noinline int pf_count_drop(u32 reason)
+{
+	if (!on(FEATURE_PF))
+		return 0;
+	if (reason == DROP_PF_SHORT)
+		pf_count(PF_COUNT_SHORT);
+	else if (reason == DROP_PF_FRAGMENT)
+		pf_count(PF_COUNT_FRAGMENT);
+	else if (reason == DROP_PF_OPTIONS)
+		pf_count(PF_COUNT_IP_OPTION);
+	return 0;
 }
 
 /* The packet goes its way: makes its state, once; 0, or why it must not go. */
-static __always_inline u32 pf_settle(const struct hook *h, const struct frame *f, struct verdict *v,
-				     u32 out, u32 now)
+static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	u32 reason;
@@ -380,7 +471,7 @@ static __always_inline u32 pf_settle(const struct hook *h, const struct frame *f
 	if (v->pf != PF_LOOK_JUDGE || !p || p->made)
 		return 0;
 	p->made = 1;
-	reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now);
+	reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now);
 	if (on(FEATURE_PF_REWRITE) && !reason && p->state)
 		pf_rewrite(h->ctx, p->state - 1);
 	return reason;

@@ -89,15 +89,6 @@ static __always_inline bool pf_reopens(const struct pf_packet *p, const struct p
 	       s->peer[0].state >= PF_FIN_WAIT_2 && s->peer[1].state >= PF_FIN_WAIT_2;
 }
 
-/* Counters that user space's requests change, too, which frames may interrupt. */
-static __always_inline void pf_count_safely(u32 what)
-{
-	u64 *n = bpf_map_lookup_elem(&pf_counters, &what);
-
-	if (n)
-		__sync_fetch_and_add(n, 1);
-}
-
 #define PF_KEEPS (PF_KEEP | PF_MODULATE | PF_SYNPROXY)
 
 /* Adds what a state has seen to a rule of its own: `out` is where the rule saw it begin. */
@@ -172,7 +163,8 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 		pf_rule_leave(pf_other_rule(s));
 	}
 	__sync_fetch_and_sub(&shared->states, 1);
-	pf_count_safely(PF_COUNT_REMOVALS);
+	pf_count_safely(PF_COUNT_REMOVALS, 1);
+	pf_count_safely(PF_COUNT_SEARCHES, s->packets[0] + s->packets[1]);
 	return 1;
 }
 

@@ -218,6 +218,19 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 	return true;
 }
 
+/* Counts a packet for a rule, number + 1, where it comes in or goes out. */
+static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 bytes)
+{
+	u32 number = rule - 1;
+	struct pf_rule_stats *stats = rule ? bpf_map_lookup_elem(&pf_rule_stats, &number) : 0;
+
+	if (!stats)
+		return;
+	/* the sweep adds those of states */
+	__sync_fetch_and_add(&stats->packets[out & 1], packets);
+	__sync_fetch_and_add(&stats->bytes[out & 1], bytes);
+}
+
 static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
@@ -233,8 +246,11 @@ static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 n
 	if (r->action == PF_ANCHOR)
 		return;
 	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
-	if (stats)
+	if (stats) {
 		stats->evaluations++;
+		if (r->action == PF_MATCH)
+			pf_rule_count(number + 1, p->direction, 1, p->length);
+	}
 	if (r->tag)
 		p->tag = r->tag;
 	if (r->end < w->end)

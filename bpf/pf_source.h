@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "pf_rules.h"
+#include "pf_table.h"
 
 /* Sources whose states the sweep removes, with the second in which this was asked. */
 struct {
@@ -217,29 +217,30 @@ static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 
 	return rate;
 }
 
-/* Puts the source of a state into a table, by number. */
-static __always_inline void pf_overload(const struct pf_state *s, u32 table)
-{
-	u64 bit = 1ull << (table & 63);
-	struct pf_member *m, fresh = {.match = bit, .here = bit};
-	struct pf_prefix prefix = {.bits = 128};
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_table_work);
+} pf_overloads SEC(".maps");
 
-	__builtin_memcpy(prefix.address, s->key.address[pf_initiator(s)], sizeof(prefix.address));
+/*
+ * Puts the source of a state into a table, by number, as user space's requests
+ * do: so none of the two loses what the other does. A function of its own
+ * because of the stack.
+ */
+__noinline int pf_overload(u32 place, u32 table)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_table_work *w;
+	u32 zero = 0;
+
+	w = bpf_map_lookup_elem(&pf_overloads, &zero);
+	if (!on(FEATURE_PF_TABLES) || !s || !w)
+		return 0;
+	__builtin_memcpy(&w->address, s->key.address[pf_initiator(s)], sizeof(w->address));
 	pf_count(PF_COUNT_OVERLOAD);
-	m = bpf_map_lookup_elem(&pf_hosts, prefix.address);
-	if (!m) {
-		/* its own entry hides those of the networks around it */
-		m = bpf_map_lookup_elem(&pf_nets, &prefix);
-		if (m)
-			fresh.match |= m->match;
-		if (!bpf_map_update_elem(&pf_hosts, prefix.address, &fresh, BPF_NOEXIST))
-			return;
-		m = bpf_map_lookup_elem(&pf_hosts, prefix.address);
-	}
-	if (m) {
-		__sync_fetch_and_or(&m->here, bit);
-		__sync_fetch_and_or(&m->match, bit);
-	}
+	return pf_table_add(w, 1ull << (table & 63), false);
 }
 
 /* Has the sweep remove the states of a state's source; `all` of any rule. */
@@ -293,7 +294,7 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 		return 0;
 	if (r->overload) {
 		if (on(FEATURE_PF_TABLES))
-			pf_overload(s, r->overload - 1);
+			pf_overload(place, r->overload - 1);
 		if (r->flags & (PF_FLUSH | PF_FLUSH_GLOBAL))
 			pf_source_flush(s, r->flags & PF_FLUSH_GLOBAL, now);
 	}

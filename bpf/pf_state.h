@@ -46,6 +46,13 @@ struct {
 	__type(value, u64);
 } pf_counters SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_port_stats);
+} pf_port_stats SEC(".maps");
+
 /* States that each rule has, by number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -80,6 +87,15 @@ static __always_inline void pf_count(u32 what)
 
 	if (n)
 		++*n;
+}
+
+/* Counters that the timer and user space's requests change, too, which frames may interrupt. */
+static __always_inline void pf_count_safely(u32 what, u64 more)
+{
+	u64 *n = bpf_map_lookup_elem(&pf_counters, &what);
+
+	if (n)
+		__sync_fetch_and_add(n, more);
 }
 
 static __always_inline struct pf_state *pf_state_at(u32 place)

@@ -203,6 +203,8 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 	if (!place || !s || !mark)
 		return -ENOSPC;
 	pf_requested(r, s, sizeof(*s));
+	/* nobody has looked for these packets here */
+	pf_count_safely(PF_COUNT_SEARCHES, -(s->packets[0] + s->packets[1]));
 	if (!pf_enter(place - 1, c->now)) {
 		WRITE_ONCE(*mark, pf_mark_gone(c->now));
 		return -ENOSPC;

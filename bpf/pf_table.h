@@ -21,22 +21,29 @@ struct {
 	__type(value, struct pf_table_change);
 } pf_table_batch SEC(".maps");
 
-/* The tables that an address is in because of networks. */
-static __always_inline u64 pf_table_nets(const struct pf_address *address)
+/* What a change to an address needs: frames have no room for it on their stack. */
+struct pf_table_work {
+	struct pf_address address;
+	struct pf_prefix prefix;
+	struct pf_member fresh;
+};
+
+/* The tables that the address is in because of networks. */
+static __always_inline u64 pf_table_nets(struct pf_table_work *w)
 {
-	struct pf_prefix prefix = {.bits = 128};
 	struct pf_member *net;
 
-	__builtin_memcpy(prefix.address, address, sizeof(prefix.address));
-	net = bpf_map_lookup_elem(&pf_nets, &prefix);
+	w->prefix.bits = 128;
+	__builtin_memcpy(w->prefix.address, &w->address, sizeof(w->prefix.address));
+	net = bpf_map_lookup_elem(&pf_nets, &w->prefix);
 	return net ? READ_ONCE(net->match) : 0;
 }
 
 /* In the tables that do not list the address, it is where networks put it. */
-static __always_inline void pf_table_inherit(struct pf_member *m, const struct pf_address *address,
+static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_member *m,
 					     u64 tables)
 {
-	u64 nets = pf_table_nets(address), here = READ_ONCE(m->here), added;
+	u64 nets = pf_table_nets(w), here = READ_ONCE(m->here), added;
 
 	tables &= ~here;
 	__sync_fetch_and_or(&m->match, nets & tables);
@@ -51,13 +58,12 @@ static __always_inline void pf_table_inherit(struct pf_member *m, const struct p
  * Lists an address in the tables of `bits`: 1, 0 if it is there already, or why
  * not.
  */
-static __always_inline int pf_table_add(const struct pf_address *address, u64 bits, bool negated)
+static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool negated)
 {
 	bool added = false;
 
 	for (u32 i = 0; i < PF_TABLE_TRIES; i++) {
-		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, address);
-		struct pf_member new = {.bits = 128, .here = bits};
+		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &w->address);
 		long err;
 
 		if (m) {
@@ -72,15 +78,17 @@ static __always_inline int pf_table_add(const struct pf_address *address, u64 bi
 			added = true;
 			continue;
 		}
-		new.match = pf_table_nets(address) & ~bits;
+		w->fresh.bits = 128;
+		w->fresh.here = bits;
+		w->fresh.match = pf_table_nets(w) & ~bits;
 		if (!negated)
-			new.match |= bits;
-		err = bpf_map_update_elem(&pf_hosts, address, &new, BPF_NOEXIST);
+			w->fresh.match |= bits;
+		err = bpf_map_update_elem(&pf_hosts, &w->address, &w->fresh, BPF_NOEXIST);
 		if (!err) {
 			/* networks may have changed since */
-			m = bpf_map_lookup_elem(&pf_hosts, address);
+			m = bpf_map_lookup_elem(&pf_hosts, &w->address);
 			if (m)
-				pf_table_inherit(m, address, ~0ull);
+				pf_table_inherit(w, m, ~0ull);
 			return 1;
 		}
 		if (err != -EEXIST)
@@ -90,37 +98,36 @@ static __always_inline int pf_table_add(const struct pf_address *address, u64 bi
 }
 
 /* Takes an address out of the tables of `bits`, and away if none lists it. */
-static __always_inline bool pf_table_unlist(struct pf_member *m, const struct pf_address *address,
-					    u64 bits)
+static __always_inline bool pf_table_unlist(struct pf_table_work *w, struct pf_member *m, u64 bits)
 {
 	u64 had = __sync_fetch_and_and(&m->here, ~bits) & bits;
 
 	if (!had)
 		return false;
-	pf_table_inherit(m, address, had);
+	pf_table_inherit(w, m, had);
 	/* who lists it at this moment finds it gone, and adds it again */
 	if (!READ_ONCE(m->here))
-		bpf_map_delete_elem(&pf_hosts, address);
+		bpf_map_delete_elem(&pf_hosts, &w->address);
 	return true;
 }
 
 static long pf_table_one(u32 n, struct pf_table_request *r)
 {
 	struct pf_table_change *c = bpf_map_lookup_elem(&pf_table_batch, &n);
-	struct pf_address address;
+	struct pf_table_work w;
 	struct pf_member *m;
 	int did = 0;
 
 	if (!c)
 		return 1;
-	address = c->address; /* user space can write to the batch */
+	w.address = c->address; /* user space can write to the batch */
 	if (r->op == PF_TABLE_ADD) {
-		did = pf_table_add(&address, r->tables, c->negated);
+		did = pf_table_add(&w, r->tables, c->negated);
 	} else {
-		m = bpf_map_lookup_elem(&pf_hosts, &address);
+		m = bpf_map_lookup_elem(&pf_hosts, &w.address);
 		if (m && (READ_ONCE(m->here) & r->tables) &&
 		    !(READ_ONCE(m->match) & r->tables) == !!c->negated)
-			did = pf_table_unlist(m, &address, r->tables);
+			did = pf_table_unlist(&w, m, r->tables);
 	}
 	if (did < 0) {
 		r->result = did;
@@ -150,13 +157,13 @@ static __always_inline bool pf_table_covers(const struct pf_prefix *net,
 static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m,
 			  struct pf_table_request *r)
 {
-	struct pf_address address = *key;
+	struct pf_table_work w = {.address = *key};
 
-	if (r->op != PF_TABLE_CLEAR && !pf_table_covers(&r->prefix, &address))
+	if (r->op != PF_TABLE_CLEAR && !pf_table_covers(&r->prefix, &w.address))
 		return 0;
-	pf_table_inherit(m, &address, r->tables);
+	pf_table_inherit(&w, m, r->tables);
 	if (r->op == PF_TABLE_CLEAR)
-		r->result += pf_table_unlist(m, &address, r->tables);
+		r->result += pf_table_unlist(&w, m, r->tables);
 	return 0;
 }
 
@@ -165,14 +172,14 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 
 static long pf_table_nth(u32 n, struct pf_table_request *r)
 {
-	struct pf_address address;
+	struct pf_table_work w;
 	struct pf_member *m;
 
-	__builtin_memcpy(&address, r->prefix.address, sizeof(address));
-	address.word[3] = bpf_htonl(bpf_ntohl(address.word[3]) + n);
-	m = bpf_map_lookup_elem(&pf_hosts, &address);
+	__builtin_memcpy(&w.address, r->prefix.address, sizeof(w.address));
+	w.address.word[3] = bpf_htonl(bpf_ntohl(w.address.word[3]) + n);
+	m = bpf_map_lookup_elem(&pf_hosts, &w.address);
 	if (m)
-		pf_table_inherit(m, &address, r->tables);
+		pf_table_inherit(&w, m, r->tables);
 	return 0;
 }
 

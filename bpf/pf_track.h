@@ -67,7 +67,7 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
  * Takes this CPU's packet into its state: 0, or why it is not let through. XDP
  * changes nothing of what it does not let through: tcx asks again.
  */
-__noinline u32 pf_state_follow(u32 len, u32 now, u32 skb)
+__noinline u32 pf_state_follow(u32 now, u32 skb)
 {
 	struct pf_packet *p = pf_packet();
 	u32 place, side, reason;
@@ -104,7 +104,7 @@ __noinline u32 pf_state_follow(u32 len, u32 now, u32 skb)
 			WRITE_ONCE(s->used, now);
 	}
 	s->packets[side]++;
-	s->bytes[side] += len;
+	s->bytes[side] += p->length;
 	return 0;
 }
 
@@ -147,7 +147,7 @@ static __always_inline u32 pf_state_flags(u32 in, u32 out)
 }
 
 /* Fills a state by this CPU's packet, its first; false if there is no such place. */
-__noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
+__noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
@@ -169,7 +169,7 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
 	s->in = from;
 	s->out = to;
 	s->packets[side] = 1;
-	s->bytes[side] = len;
+	s->bytes[side] = p->length;
 	s->created = now;
 	s->used = now;
 	s->rule_in = p->rule[0];
@@ -271,9 +271,10 @@ enum pf_readiness {
 	PF_MAKE_NONE,
 	PF_MAKE_ONE,
 	PF_MAKE_TOO_MANY,
+	PF_MAKE_INSTEAD, /* of one that is over */
 };
 
-/* Looks whether this CPU's packet needs a state; one of its key that is over is removed. */
+/* Looks whether this CPU's packet needs a state. */
 __noinline u32 pf_ready(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -292,9 +293,18 @@ __noinline u32 pf_ready(u32 now)
 			pf_count(PF_COUNT_STATE_INSERT);
 			return PF_MAKE_NONE;
 		}
-		pf_state_remove(place - 1, now);
+		return PF_MAKE_INSTEAD;
 	}
 	return READ_ONCE(shared->states) < cfg.pf.states_max ? PF_MAKE_ONE : PF_MAKE_TOO_MANY;
+}
+
+/* Removes the state that this CPU's packet would have. */
+__noinline u32 pf_remove_old(u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	u32 place = on(FEATURE_PF) && p ? pf_state_find(&p->key) : 0;
+
+	return place ? pf_state_remove(place - 1, now) : 0;
 }
 
 /* Claims a place for the state of this CPU's packet; + 1, or 0. */
@@ -313,6 +323,21 @@ __noinline u32 pf_claim_packet_over(u32 second, u32 now)
 	return on(FEATURE_PF) && p ? pf_claim_over(&p->key, second, now) : 0;
 }
 
+/*
+ * What the packet's rules have counted when they were asked is not theirs: its state
+ * counts for them, or it does not go its way.
+ */
+__noinline int pf_uncount_rules(void)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (!on(FEATURE_PF_RULES) || !p)
+		return 0;
+	pf_rule_count(p->rule[0], 0, -1, -(u64)p->length);
+	pf_rule_count(p->rule[1], 1, -1, -(u64)p->length);
+	return 0;
+}
+
 /* The packet's state, which has been filled and counted, begins its life: 0, or a reason. */
 __noinline u32 pf_begin(u32 place, u32 now)
 {
@@ -324,7 +349,10 @@ __noinline u32 pf_begin(u32 place, u32 now)
 		return DROP_PF;
 	pf_rule_made(s->rule_in);
 	pf_rule_made(pf_other_rule(s));
-	pf_count_safely(PF_COUNT_INSERTS);
+	pf_count_safely(PF_COUNT_INSERTS, 1);
+	/* the state counts its first packet, also for its rules */
+	pf_count_safely(PF_COUNT_SEARCHES, -1);
+	pf_uncount_rules();
 	if (on(FEATURE_PF_REWRITE) && s->peer[p->side & 1].state == PF_PROXY_SRC)
 		reason = DROP_PF_SYNPROXY;
 	if (pf_publish(place, now))
@@ -333,7 +361,7 @@ __noinline u32 pf_begin(u32 place, u32 now)
 }
 
 /* Makes the state that the packet's rules ask for; 0, or why it is not made. */
-__noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
+__noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 {
 	u32 ready, place, *mark;
 
@@ -341,6 +369,10 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
 	if (!on(FEATURE_PF_RULES) || on(FEATURE_TRACE))
 		return 0;
 	ready = pf_ready(now);
+	if (ready == PF_MAKE_INSTEAD) {
+		pf_remove_old(now);
+		ready = pf_ready(now);
+	}
 	if (ready == PF_MAKE_NONE)
 		return 0;
 	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
@@ -350,13 +382,15 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 len, u32 now)
 		place = pf_claim_packet_over(true, now);
 	if (!place) {
 		pf_count(PF_COUNT_MEMORY);
+		pf_uncount_rules();
 		return DROP_PF_LIMIT;
 	}
 	place--;
-	if (pf_fill(place, in, out, len, now) && pf_enter(place, now))
+	if (pf_fill(place, in, out, now) && pf_enter(place, now))
 		return pf_begin(place, now);
 	mark = pf_mark_at(place);
 	if (mark)
 		WRITE_ONCE(*mark, pf_mark_gone(now));
+	pf_uncount_rules();
 	return DROP_PF_LIMIT;
 }

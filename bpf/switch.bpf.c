@@ -9,7 +9,6 @@
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
-#include "pf_table.h"
 
 /*
  * What every frame costs that features look at, even if its like is remembered;
@@ -25,7 +24,7 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	if (on(FEATURE_GUARD))
 		reason = guard(h, f, v, port_at(v->in));
 	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
-		reason = pf_follow(h, f, v, now);
+		reason = pf_follow_each(h, v, now);
 	return reason;
 }
 
@@ -49,6 +48,8 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	count_rx(v->in, f->len);
 	if (on(FEATURES_NOTE))
 		note_in(f, v);
+	if (on(FEATURE_PF))
+		pf_count_drop(reason);
 	drop_note(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
 }
@@ -205,7 +206,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 			return TC_ACT_OK;
 		}
 		if (on(FEATURE_PF) && !reason)
-			reason = pf_settle(&h, &f, &v, v.out, now);
+			reason = pf_settle(&h, &v, v.out, now);
 		if (reason)
 			return drop_skb(skb, &f, &v, reason);
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
@@ -267,7 +268,7 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 
 	if (!(port_at(v->out)->flags & PORT_XDP_TX))
 		return XDP_PASS;
-	if (on(FEATURE_PF) && !pf_passes(h, f, v, now))
+	if (on(FEATURE_PF) && !pf_passes(h, v, now))
 		return XDP_PASS;
 	if (on(FEATURE_VLANS)) {
 		tag = tag_with_priority(f, v->tag);

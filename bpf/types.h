@@ -476,6 +476,10 @@ struct traced {
 	__u16 mtu; /* 1: too large for the way out */
 	__u16 ports; /* of the flood, below */
 	__u16 received; /* VLAN that the frame says it is in, whether the port is or not */
+	__u16 pf_in; /* pf's rules, number + 1, 0 for none */
+	__u16 pf_out; /* not of a flood */
+	__u16 pf_state; /* 1: the packet's connection is known */
+	__u16 pad;
 	struct traced_port port[MAX_PORTS];
 };
 
@@ -672,8 +676,17 @@ struct pf_rule {
 struct pf_rule_stats {
 	__u64 evaluations; /* packets that it was found to match */
 	__u64 packets[2]; /* in, out */
-	__u64 bytes[2];
+	__u64 bytes[2]; /* of IP packets */
 	__u64 states; /* made */
+};
+
+/*
+ * What pf has done at the port of `set loginterface`: by family (IPv4, IPv6),
+ * direction (in, out), and what became of it (passed, blocked).
+ */
+struct pf_port_stats {
+	__u64 packets[2][2][2];
+	__u64 bytes[2][2][2];
 };
 
 /* What rules have that all CPUs share. */
@@ -780,7 +793,7 @@ struct pf_state {
 	struct pf_key key;
 	struct pf_peer peer[2]; /* of the key's sides */
 	__u64 packets[2]; /* sent by the key's sides */
-	__u64 bytes[2]; /* frames with their headers */
+	__u64 bytes[2]; /* of their IP packets */
 	__u32 created; /* seconds since boot */
 	__u32 used;
 	__u32 in; /* id of the port that the first packet came in by */
@@ -848,10 +861,10 @@ struct pf_fragment {
 
 /* What -s info counts. */
 enum pf_counter {
-	PF_COUNT_SEARCHES, /* packets */
+	PF_COUNT_SEARCHES, /* packets looked for among states, but for those that states count */
 	PF_COUNT_INSERTS,
 	PF_COUNT_REMOVALS,
-	PF_COUNT_MATCH, /* blocked or passed by a rule */
+	PF_COUNT_MATCH, /* judged by rules: coming in, and at each port going out */
 	PF_COUNT_BAD_OFFSET,
 	PF_COUNT_FRAGMENT,
 	PF_COUNT_SHORT,

@@ -221,6 +221,15 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	t->tag = v->tag;
 	t->rule_in = v->rule_in;
 	t->rule_out = v->rule_out;
+	if (on(FEATURE_PF)) {
+		struct pf_packet *p = pf_packet();
+
+		if (!p)
+			return;
+		t->pf_in = p->rule[0];
+		t->pf_out = p->rule[1];
+		t->pf_state = v->pf == PF_LOOK_STATE;
+	}
 }
 
 /* Keeps what a flood did at a port: 0 or the reason why it did not go there. */

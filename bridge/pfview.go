@@ -29,24 +29,32 @@ type pfView struct {
 // viewPF runs f with pf of a bridge.
 func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
 	return s.each(bridge, func(_ string, b *datapath.Bridge) error {
-		d, err := readPF(b)
+		v, err := newPFView(b)
 		if err != nil {
 			return err
 		}
-		v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
-		var ports []pf.CompilePort
-		if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
-			return err
-		}
-		if d.loaded {
-			program, err := d.compile(ports, nil)
-			if err != nil {
-				return err
-			}
-			v.rules, v.timeouts = program.Source, program.Timeouts
-		}
 		return f(v)
 	})
+}
+
+func newPFView(b *datapath.Bridge) (*pfView, error) {
+	d, err := readPF(b)
+	if err != nil {
+		return nil, err
+	}
+	v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
+	var ports []pf.CompilePort
+	if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
+		return nil, err
+	}
+	if d.loaded {
+		program, err := d.compile(ports, nil)
+		if err != nil {
+			return nil, err
+		}
+		v.rules, v.timeouts = program.Source, program.Timeouts
+	}
+	return v, nil
 }
 
 // rule returns the rule of a number, nil if there is none.
@@ -80,6 +88,13 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 			info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
 			if counters, err = v.b.PFCounters(); err != nil {
 				return err
+			}
+			if name := v.names[v.b.Config.Pf.LogInterface]; name != "" {
+				n, err := v.b.PFPortStats()
+				if err != nil {
+					return err
+				}
+				info.Log = &PFPort{Name: name, Skip: v.skips(name), Packets: n.Packets, Bytes: n.Bytes}
 			}
 			err = v.b.EachState(func(st *datapath.State) bool {
 				if st.Proto == protoTCP && (st.From.State < tcpEstablished || st.To.State < tcpEstablished) {

@@ -62,6 +62,11 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 				return err
 			}
 		}
+		if e.t.PfIn != 0 || e.t.PfOut != 0 {
+			if e.pf, err = newPFView(b); err != nil {
+				return err
+			}
+		}
 		t = e.explain()
 		return nil
 	})
@@ -77,6 +82,7 @@ type explainer struct {
 	devices map[int]netlink.Link
 	entries []datapath.Entry
 	vlans   *datapath.VLANs // nil where the bridge does not filter
+	pf      *pfView         // nil where no rule of pf was asked
 	steps   []Step
 }
 
@@ -172,6 +178,10 @@ func (e *explainer) explain() Trace {
 	if t.RuleIn != 0 {
 		e.say("rules in", "rule %d matches", t.RuleIn)
 	}
+	if t.PfState != 0 {
+		e.say("pf", "its connection has a state")
+	}
+	e.rulePF("pf in", t.PfIn)
 	if e.early() {
 		e.say("check", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
@@ -193,6 +203,7 @@ func (e *explainer) explain() Trace {
 	if t.RuleOut != 0 {
 		e.say("rules out", "rule %d of %s matches", t.RuleOut, e.name(t.Out))
 	}
+	e.rulePF("pf out", t.PfOut)
 	if reason == "" && t.Mtu != 0 {
 		reason = "mtu"
 	}
@@ -203,6 +214,23 @@ func (e *explainer) explain() Trace {
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
 	e.copiesOut(t.Out)
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
+}
+
+// rulePF names the rule of pf that the packet has got, a number with 1 added,
+// as pfctl -vvsr does.
+func (e *explainer) rulePF(step string, number uint16) {
+	if number == 0 {
+		return
+	}
+	ref := e.pf.rule(int(number) - 1)
+	if ref == nil {
+		return
+	}
+	of := ""
+	if ref.Anchor != "" {
+		of = " of anchor " + ref.Anchor
+	}
+	e.say(step, "rule %d%s: %s", ref.Index, of, ref.Rule)
 }
 
 // early reports whether the frame was dropped before its source was learned:

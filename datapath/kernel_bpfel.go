@@ -659,6 +659,12 @@ type kernelPfPortSet struct {
 	Member [16]uint64
 }
 
+type kernelPfPortStats struct {
+	_       structs.HostLayout
+	Packets [2][2][2]uint64
+	Bytes   [2][2][2]uint64
+}
+
 type kernelPfPrefix struct {
 	_       structs.HostLayout
 	Bits    uint32
@@ -865,6 +871,14 @@ type kernelPfTableRequest struct {
 	Tables uint64
 	Count  uint32
 	Prefix kernelPfPrefix
+}
+
+type kernelPfTableWork struct {
+	_       structs.HostLayout
+	Address kernelPfAddress
+	Prefix  kernelPfPrefix
+	_       [4]byte
+	Fresh   kernelPfMember
 }
 
 type kernelPfTcpState uint32
@@ -1114,6 +1128,10 @@ type kernelTraced struct {
 	Mtu      uint16
 	Ports    uint16
 	Received uint16
+	PfIn     uint16
+	PfOut    uint16
+	PfState  uint16
+	Pad      uint16
 	Port     [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -1205,8 +1223,10 @@ const (
 	kernelMapPfLogRing       = "pf_log_ring"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
+	kernelMapPfOverloads     = "pf_overloads"
 	kernelMapPfPackets       = "pf_packets"
 	kernelMapPfPortSets      = "pf_port_sets"
+	kernelMapPfPortStats     = "pf_port_stats"
 	kernelMapPfProfiles      = "pf_profiles"
 	kernelMapPfRuleStats     = "pf_rule_stats"
 	kernelMapPfRuleUse       = "pf_rule_use"
@@ -1337,8 +1357,10 @@ type kernelMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -1437,8 +1459,10 @@ type kernelMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -1503,8 +1527,10 @@ func (m *kernelMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
+		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
+		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

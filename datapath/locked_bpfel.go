@@ -46,8 +46,10 @@ const (
 	lockedMapPfLogRing       = "pf_log_ring"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
+	lockedMapPfOverloads     = "pf_overloads"
 	lockedMapPfPackets       = "pf_packets"
 	lockedMapPfPortSets      = "pf_port_sets"
+	lockedMapPfPortStats     = "pf_port_stats"
 	lockedMapPfProfiles      = "pf_profiles"
 	lockedMapPfRuleStats     = "pf_rule_stats"
 	lockedMapPfRuleUse       = "pf_rule_use"
@@ -180,8 +182,10 @@ type lockedMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
@@ -282,8 +286,10 @@ type lockedMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
+	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
+	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
@@ -348,8 +354,10 @@ func (m *lockedMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
+		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
+		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,

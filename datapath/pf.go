@@ -96,7 +96,7 @@ var (
 		kernelMapPfFragments,
 	}
 	pfKept = []string{
-		kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfTableBatch, kernelMapPfLogRing, kernelMapPfLogMissed,
+		kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfPortStats, kernelMapPfTableBatch, kernelMapPfLogRing, kernelMapPfLogMissed,
 	}
 )
 
@@ -494,6 +494,10 @@ func (b *Bridge) madePF(made map[string]bool, t Tables) {
 	}
 	for _, name := range pfRuleCounters {
 		made[name] = made[name] || !t.PF.Same
+	}
+	// another port begins to count
+	if t.PF.LogInterface != b.Config.Pf.LogInterface {
+		made[kernelMapPfPortStats] = true
 	}
 }
 

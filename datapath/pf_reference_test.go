@@ -242,6 +242,14 @@ func (s *bench) judged(port int, frame []byte) pfJudged {
 	}); err != nil {
 		s.t.Fatal(err)
 	}
+	// each packet is the first of its own: no fragment before it is remembered
+	fragments := s.gen.coll.Maps[kernelMapPfFragments]
+	if err := eachOf(fragments, func(keys []kernelPfFragmentKey, _ []kernelPfFragment) error {
+		_, err := fragments.BatchDelete(keys, nil)
+		return err
+	}); err != nil {
+		s.t.Fatal(err)
+	}
 	packets := s.gen.coll.Maps[kernelMapPfPackets]
 	var perCPU []kernelPfPacket
 	if err := packets.Lookup(uint32(0), &perCPU); err != nil {

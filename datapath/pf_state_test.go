@@ -76,6 +76,9 @@ func (s segment) bytes() []byte {
 	return b
 }
 
+// length is that of the IP packet.
+func (s segment) length() uint64 { return uint64(binary.BigEndian.Uint16(s.bytes()[16:])) }
+
 func macBytes(m mac) []byte { return m[:] }
 
 // back is a segment of the other side.
@@ -650,7 +653,7 @@ func TestPFOtherStates(t *testing.T) {
 			if got := state.Packets; got != [2]uint64{2, 1} {
 				t.Errorf("protocol %d: %d packets", proto, got)
 			}
-			if n := uint64(len(p.bytes())); state.Bytes != [2]uint64{2 * n, n} {
+			if n := p.length(); state.Bytes != [2]uint64{2 * n, n} {
 				t.Errorf("protocol %d: %d bytes, packets of %d", proto, state.Bytes, n)
 			}
 			s.check()
@@ -905,8 +908,8 @@ func TestPFOverload(t *testing.T) {
 				if n := len(s.states()); n != 3 {
 					t.Errorf("%d states, want 3", n)
 				}
-				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 {
-					t.Errorf("the source is in tables %#x, listed in %#x", got.Match, got.Here)
+				if got := get[kernelPfMember](s, kernelMapPfHosts, host1); got.Here != 1<<table || got.Match != 1<<table|1<<9 || got.Bits != hostBits {
+					t.Errorf("the source is in tables %#x, listed in %#x, as a network of %d bits", got.Match, got.Here, got.Bits)
 				}
 				s.later(1)
 				after := datagram(unix.IPPROTO_UDP) // is not meant by what was asked before
@@ -1064,6 +1067,11 @@ func TestPFRulesOfState(t *testing.T) {
 				if n := len(s.states()); n != 0 {
 					t.Errorf("%d states", n)
 				}
+				for number := range tt.states {
+					if got := s.ruleStats(uint32(number)); got.Packets[number] != 3 || got.Packets[1-number] != 0 {
+						t.Errorf("rule %d has passed %d packets", number, got.Packets)
+					}
+				}
 				return
 			}
 			state := s.only()
@@ -1083,12 +1091,12 @@ func TestPFRulesOfState(t *testing.T) {
 				if got.States != want {
 					t.Errorf("rule %d made %d states, want %d", number, got.States, want)
 				}
-				packets := [2]uint64{2, 1}
+				packets, n := [2]uint64{2, 1}, p.length()
 				if number == 1 {
 					packets = [2]uint64{1, 2}
 				}
-				if got.Packets != packets {
-					t.Errorf("rule %d has passed %d packets, want %d", number, got.Packets, packets)
+				if got.Packets != packets || got.Bytes != [2]uint64{packets[0] * n, packets[1] * n} {
+					t.Errorf("rule %d has passed %d packets of %d bytes, want %d of %d each", number, got.Packets, got.Bytes, packets, n)
 				}
 			}
 		})

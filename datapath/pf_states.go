@@ -631,10 +631,14 @@ const (
 // PFCounters are counters of pf, by PFCounter.
 type PFCounters [pfCounters]uint64
 
-// PFCounters returns the counters of pf, summed over the CPUs.
+// PFCounters returns the counters of pf, summed over the CPUs. Packets that
+// states have counted were looked for, too.
 func (b *Bridge) PFCounters() (sum PFCounters, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
+	}
+	if sum[PFSearches], err = b.statePackets(); err != nil {
+		return sum, err
 	}
 	m, err := b.openTable(kernelMapPfCounters)
 	if err != nil {
@@ -653,12 +657,73 @@ func (b *Bridge) PFCounters() (sum PFCounters, err error) {
 	return sum, nil
 }
 
-// ZeroPFCounters sets the counters of pf to zero.
+// statePackets returns how many packets the states have counted that there are.
+func (b *Bridge) statePackets() (n uint64, err error) {
+	t, err := b.states(unix.PROT_READ)
+	if err != nil {
+		return 0, err
+	}
+	defer t.close()
+	t.each(func(_ uint32, s *kernelPfState) bool {
+		n += s.Packets[0] + s.Packets[1]
+		return true
+	})
+	return n, nil
+}
+
+// ZeroPFCounters sets the counters of pf to zero, those of the port of `set
+// loginterface`, too.
 func (b *Bridge) ZeroPFCounters() error {
 	if !b.PFLoaded() {
 		return nil
 	}
-	return zeroPerCPU[uint64](b, kernelMapPfCounters)
+	if err := errors.Join(zeroPerCPU[uint64](b, kernelMapPfCounters), zeroPerCPU[kernelPfPortStats](b, kernelMapPfPortStats)); err != nil {
+		return err
+	}
+	// what states have counted so far is theirs
+	n, err := b.statePackets()
+	if err != nil {
+		return err
+	}
+	m, err := b.openTable(kernelMapPfCounters)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	perCPU := make([]uint64, ebpf.MustPossibleCPU())
+	perCPU[0] = -n
+	return m.Put(uint32(PFSearches), perCPU)
+}
+
+// PFPortStats are the packets of a port that pf has let pass or blocked, and
+// the bytes of these, IP headers and all: by family (IPv4, IPv6), direction
+// (in, out) and what became of them (passed, blocked).
+type PFPortStats struct {
+	Packets, Bytes [2][2][2]uint64
+}
+
+// PFPortStats returns the counters of the port of PF.LogInterface.
+func (b *Bridge) PFPortStats() (sum PFPortStats, err error) {
+	if !b.PFLoaded() {
+		return sum, nil
+	}
+	m, err := b.openTable(kernelMapPfPortStats)
+	if err != nil {
+		return sum, err
+	}
+	defer m.Close()
+	var perCPU []kernelPfPortStats
+	if err := m.Lookup(uint32(0), &perCPU); err != nil {
+		return sum, fmt.Errorf("read the port's counters: %w", err)
+	}
+	for _, n := range perCPU {
+		for cell := range 8 {
+			family, out, blocked := cell>>2, cell>>1&1, cell&1
+			sum.Packets[family][out][blocked] += n.Packets[family][out][blocked]
+			sum.Bytes[family][out][blocked] += n.Bytes[family][out][blocked]
+		}
+	}
+	return sum, nil
 }
 
 // PFInfo is what pf is at the moment.

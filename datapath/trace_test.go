@@ -47,6 +47,8 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfFlushes:     "written, for the sweep",
 		kernelMapPfRuleStats:   "written",
 		kernelMapPfCounters:    "written",
+		kernelMapPfPortStats:   "written",
+		kernelMapPfOverloads:   "a place to work in",
 		kernelMapPfPackets:     "a place to work in",
 		kernelMapPfSegments:    "a place to work in",
 		kernelMapPfWalks:       "a place to work in",

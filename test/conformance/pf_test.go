@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net"
 	"os"
@@ -120,6 +121,30 @@ pass out all flags S/SA
 	}
 	wantPF(t, l, rules, "-sr")
 	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1000, 2001}))
+
+	// what is blocked counts for its rule, and at the port of loginterface
+	if out := pfctl(t, l, "", "-vsr"); !strings.HasPrefix(out, "block drop all\n  [ Evaluations: 42        Packets: 40        Bytes: 1280 ") {
+		t.Errorf("-vsr: %s", out)
+	}
+	loadPF(t, l, "set loginterface p1\n"+rules)
+	pfctl(t, l, "", "-F", "states")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
+	l.Reach(a, udps(10, B, A, ip1, ip2, [2]int{1000, 2001}))
+	var words [][]string
+	for line := range strings.Lines(pfctl(t, l, "", "-si")) {
+		words = append(words, strings.Fields(line))
+	}
+	for _, want := range []string{"Interface Stats for p1 IPv4 IPv6", "Passed 20 0", "Blocked 10 0"} {
+		if !slices.ContainsFunc(words, func(w []string) bool { return strings.Join(w, " ") == want }) {
+			t.Errorf("-si has no %q: %v", want, words)
+		}
+	}
+	if i := slices.IndexFunc(words, func(w []string) bool { return len(w) > 1 && w[0] == "searches" }); i < 0 || words[i][1] == "0" {
+		t.Errorf("-si: %v", words)
+	}
+	loadPF(t, l, rules)
+	pfctl(t, l, "", "-F", "states")
+	l.Reach(a, udps(20, B, A, ip1, ip2, [2]int{1001, 2000}), b)
 
 	// one rule's counters, then again
 	if out := pfctl(t, l, "", "-sl"); !strings.HasPrefix(out, "web 1 20 ") {
@@ -306,11 +331,25 @@ func pfAnchors(t *testing.T, hook string) {
 	wantPF(t, l, "   10.0.0.1\n", "-a", "guests/one", "-t", "who", "-T", "show")
 	pfctl(t, l, "", "-a", "guests/one", "-t", "who", "-T", "delete", ip1)
 	send(b)
+	wantPF(t, l, `pass all no state
+anchor "night" all {
+}
+anchor "guests/*" all {
+  anchor "one" all {
+    block drop in from <who> to any
+  }
+}
+`, "-a", "*", "-sr")
 	wantPF(t, l, "  guests\n  night\n", "-sA")
 	wantPF(t, l, "  guests\n  guests/one\n  night\n", "-vsA")
 	loadPF(t, l, "anchor day {\n block in from 10.0.0.1\n}\n")
 	send()
 	wantPF(t, l, "anchor \"day\" all\n", "-sr")
+	var said []traceResult
+	l.JSON(&said, "trace", "br0", "--in", a.Port, hex.EncodeToString([]byte(udps(1, B, A, ip1, ip2, [2]int{1, 2})[0])))
+	if len(said) != 1 || !said[0].says("rule 0 of anchor day: block drop in inet from 10.0.0.1 to any") {
+		t.Errorf("traced: %+v", said)
+	}
 	wantPF(t, l, "anchor \"day\" all {\n  block drop in inet from 10.0.0.1 to any\n}\n", "-a", "*", "-sr")
 	l.Refused([]string{"there is no anchor nowhere"}, "pfctl", "-a", "nowhere", "-sr")
 	l.Refused([]string{"stands for several"}, "pfctl", "-a", "x/*", "-f", "/dev/null")
