@@ -16,6 +16,7 @@
 #include "pf_track.h"
 
 #define PF_AT_UNKNOWN (~0u)
+#define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
 /*
  * Where the IP header is and the EtherType before it; 0 for what is not IP,
@@ -41,9 +42,15 @@ static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
 	return *type == bpf_htons(ETH_P_IP) || *type == bpf_htons(ETH_P_IPV6) ? at : 0;
 }
 
+/*
+ * Does the packet go the way of the first? An error goes to the side that sent what
+ * it quotes, whoever it is from.
+ */
 static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
 {
-	return p->side == !!(s->flags & PF_STATE_SECOND);
+	u32 side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
+
+	return side == !!(s->flags & PF_STATE_SECOND);
 }
 
 /* May a packet of the connection come in by the port? */
@@ -121,6 +128,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	p->tag = 0;
 	p->mss = 0;
 	p->made = 0;
+	p->unmade = 0;
+	p->routes = 0;
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
@@ -166,6 +175,49 @@ static __always_inline enum pf_look pf_find(const struct hook *h, struct verdict
 	return found & 0xff;
 }
 
+/* What a profile sets, with 1 added; 0 for nothing. */
+static __always_inline u32 pf_profile_priority(u32 number, bool quick)
+{
+	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &number);
+
+	return profile ? profile->priority[quick] : 0;
+}
+
+/*
+ * Gives a packet the priority that its state or its rules set: of two, the second
+ * is that of what should be quick, as pf has it.
+ */
+__noinline int pf_set_priority(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+	struct pf_rule *r;
+	u32 priority = 0;
+	bool quick;
+
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	quick = p->tos & PF_TOS_LOWDELAY;
+	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER) && (p->tcp_flags & TCP_ACK) &&
+	    !p->payload)
+		quick = true;
+	if (p->state) {
+		s = pf_state_at(p->state - 1);
+		if (s)
+			priority = pf_profile_priority(s->key.profile, quick);
+	} else {
+		r = pf_rule_at(p->rule[0]);
+		if (r)
+			priority = pf_profile_priority(r->profile, quick);
+		r = priority ? 0 : pf_rule_at(p->rule[1]);
+		if (r)
+			priority = pf_profile_priority(r->profile, quick);
+	}
+	if (priority)
+		skb->priority = priority - 1;
+	return 0;
+}
+
 /* Takes the packet into its connection; 0, or why it is dropped. */
 static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f, struct verdict *v,
 				     u32 now)
@@ -193,6 +245,8 @@ static __always_inline u32 pf_follow(const struct hook *h, const struct frame *f
 	reason = pf_state_follow(p->state - 1, f->len, now, h->skb);
 	if (!h->skb)
 		return reason;
+	if (s->flags & PF_STATE_PRIO)
+		pf_set_priority(h->ctx);
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
 		pf_rewrite(h->ctx, p->state - 1);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
@@ -230,7 +284,8 @@ static __always_inline bool pf_passes(const struct hook *h, const struct frame *
 	if (!p || !pf_knows_way(v->out))
 		return false;
 	s = pf_state_at(p->state - 1);
-	return s && !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)) && !pf_follow(h, f, v, now);
+	return s && !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO)) &&
+	       !pf_follow(h, f, v, now);
 }
 
 /* What the rule that the packet has got says: 0, or why it is dropped. */
@@ -273,6 +328,7 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 			return 0;
 	}
 	p->tag_in = p->tag;
+	p->rule[p->direction & 1] = 0;
 	rule = pf_judge();
 	/* what a port's rules tag is not for those of the flood's next port */
 	if (p->direction)
@@ -300,6 +356,29 @@ static __always_inline void pf_take_tag(u32 number)
 		p->tag = r->tag;
 }
 
+/*
+ * A packet of a connection whose way out no rule has seen yet has the tag of its
+ * rules on the way in, which those on the way out may ask for.
+ */
+__noinline int pf_tag_again(u32 slot, u32 number)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	s = pf_state_at(p->state - 1);
+	if (!s || s->out || !pf_forward(p, s))
+		return 0;
+	if (number)
+		pf_take_tag(number);
+	p->how = PF_KNOWN;
+	p->slot = p->received = slot;
+	p->direction = 0;
+	pf_judge();
+	return 0;
+}
+
 /* On the way in: 0 or why not. */
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
@@ -312,6 +391,8 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	case PF_LOOK_REFUSE:
 		return v->reason;
 	case PF_LOOK_STATE:
+		if (cfg.pf.asks & PF_ASK_TAG)
+			pf_tag_again(v->in, on(FEATURE_RULES) ? v->rule_in : 0);
 		return pf_follow(h, f, v, now);
 	case PF_LOOK_JUDGE:
 		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
@@ -343,18 +424,38 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 	return pf_ask_rules(h->ctx, slot, how, v->in);
 }
 
+/*
+ * What there is to do when the packet has its state, if it has one; `reason` is why
+ * it has none, though it should, and is returned.
+ */
+__noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (!on(FEATURE_PF) || !p)
+		return DROP_PF;
+	p->unmade = reason;
+	if (reason)
+		return reason;
+	if (on(FEATURE_PF_REWRITE) && p->state)
+		pf_rewrite(skb, p->state - 1);
+	if (cfg.pf.asks & PF_ASK_PRIORITY)
+		pf_set_priority(skb);
+	return 0;
+}
+
 /* The packet goes its way: makes its state, once; 0, or why it must not go. */
 static __always_inline u32 pf_settle(const struct hook *h, const struct frame *f, struct verdict *v,
 				     u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
-	u32 reason;
 
-	if (v->pf != PF_LOOK_JUDGE || !p || p->made)
+	if (v->pf != PF_LOOK_JUDGE || !p)
 		return 0;
+	/* another port of a flood */
+	if (p->made)
+		return p->unmade;
 	p->made = 1;
-	reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now);
-	if (on(FEATURE_PF_REWRITE) && !reason && p->state)
-		pf_rewrite(h->ctx, p->state - 1);
-	return reason;
+	return pf_settled(
+		h->ctx, pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, f->len, now));
 }

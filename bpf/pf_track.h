@@ -74,7 +74,8 @@ __noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 	if (!on(FEATURE_PF) || !p || !s)
 		return DROP_PF;
 	side = p->side & 1;
-	if (p->proto == IPPROTO_TCP) {
+	/* a later fragment has no header of its own: it is counted */
+	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER)) {
 		reason = pf_follow_tcp(place, now, skb);
 		if (reason || on(FEATURE_TRACE))
 			return reason;
@@ -86,7 +87,8 @@ __noinline u32 pf_state_follow(u32 place, u32 len, u32 now, u32 skb)
 	} else {
 		if (on(FEATURE_TRACE))
 			return 0;
-		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6) {
+		if (p->proto != IPPROTO_TCP && p->proto != IPPROTO_ICMP &&
+		    p->proto != IPPROTO_ICMPV6) {
 			if (s->peer[side].state < PF_SINGLE)
 				s->peer[side].state = PF_SINGLE;
 			if (s->peer[!side].state == PF_SINGLE)
@@ -144,7 +146,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
 	struct pf_peer *src, *dst;
-	u32 in, out, side;
+	struct pf_profile *profile;
+	u32 in, out, side, number;
 	struct pf_rule *r;
 
 	if (!on(FEATURE_PF) || !p || !s)
@@ -158,6 +161,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
 	__builtin_memset(s, 0, sizeof(*s));
 	s->key = p->key;
 	s->key.profile = r ? r->profile : 0;
+	number = s->key.profile;
+	profile = bpf_map_lookup_elem(&pf_profiles, &number);
 	s->in = from;
 	s->out = to;
 	s->packets[side] = 1;
@@ -168,6 +173,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 len, u32 now)
 	s->rule_out = p->rule[1];
 	s->ruleset = cfg.pf.ruleset;
 	s->flags = pf_state_flags(in, out) | (side ? PF_STATE_SECOND : 0);
+	if (profile && profile->priority[0])
+		s->flags |= PF_STATE_PRIO;
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
 		return true;
 	if (p->proto != IPPROTO_TCP) {

@@ -72,6 +72,9 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for name, m := range s.gen.coll.Maps {
+		if spec.Maps[name] == nil {
+			continue // the one of programs that are not for addresses' tables
+		}
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 		opts.MapReplacements[name] = m
 	}
