@@ -16,6 +16,7 @@
 #include "pf_track.h"
 
 #define PF_AT_UNKNOWN (~0u)
+#define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
 /*
  * Where the IP header is and the EtherType before it; 0 for what is not IP,
@@ -41,9 +42,15 @@ static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
 	return *type == bpf_htons(ETH_P_IP) || *type == bpf_htons(ETH_P_IPV6) ? at : 0;
 }
 
+/*
+ * Does the packet go the way of the first? An error goes to the side that sent what
+ * it quotes, whoever it is from.
+ */
 static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
 {
-	return p->side == !!(s->flags & PF_STATE_SECOND);
+	u32 side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
+
+	return side == !!(s->flags & PF_STATE_SECOND);
 }
 
 /* May a packet of the connection come in by the port? */
@@ -91,43 +98,19 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 	u32 found = 0;
 
 	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
-	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE)))
+	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO)))
 		found = PF_FOUND_PLAIN;
 	if (out && pf_covers(p, s, port_at(out)->id, false))
 		found |= PF_FOUND_WAY;
 	return found;
 }
 
-/*
- * Reads the packet and looks for its connection; nothing is changed but this
- * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
- */
-static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
-				   u32 vlan, u32 slots, u32 now)
+/* Looks for the connection of the packet that has been read. */
+static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p, u32 slots,
+				       u32 now)
 {
-	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
-	u32 at, reason;
-	u16 type = 0;
 
-	if (!p)
-		return PF_LOOK_LEAVE;
-	at = pf_find_ip(data, data_end, &type);
-	if (!at)
-		return PF_LOOK_NOT_IP;
-	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
-		p->priority = pf_priority(h->ctx, data, data_end);
-	p->key.vlan = vlan;
-	p->quoted.vlan = vlan;
-	if (at == PF_AT_UNKNOWN || !pf_read(p, len, data, data_end, at, type)) {
-		if (!h->skb)
-			return PF_LOOK_LEAVE;
-		reason = pf_read_slow(h->ctx, now);
-		if (reason == PF_NOT_IP)
-			return PF_LOOK_NOT_IP;
-		if (reason)
-			return PF_LOOK_REFUSE | reason << 8;
-	}
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN) && !(p->flags & PF_P_LATER)) {
 		if (!h->skb)
 			return PF_LOOK_LEAVE;
@@ -138,6 +121,8 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	p->tag = 0;
 	p->mss = 0;
 	p->made = 0;
+	p->unmade = 0;
+	p->routes = 0;
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
@@ -149,6 +134,31 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
 	p->state = 0;
 	return PF_LOOK_JUDGE;
+}
+
+/*
+ * Reads the packet and looks for its connection; nothing is changed but this
+ * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
+ */
+static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
+				   u32 vlan, u32 slots, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	u32 at;
+	u16 type = 0;
+
+	if (!p)
+		return PF_LOOK_LEAVE;
+	at = pf_find_ip(data, data_end, &type);
+	if (!at)
+		return PF_LOOK_NOT_IP;
+	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
+		p->priority = pf_priority(h->ctx, data, data_end);
+	p->key.vlan = vlan;
+	p->quoted.vlan = vlan;
+	if (at == PF_AT_UNKNOWN || !pf_read(p, len, data, data_end, at, type))
+		return h->skb ? PF_LOOK_SLOW : PF_LOOK_LEAVE;
+	return pf_look_for(h, p, slots, now);
 }
 
 /* Counts a packet that was looked for, and that no state counts. XDP leaves such to tcx. */
@@ -182,6 +192,31 @@ __noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 	return pf_look(&h, data, data_end, data_end - data, vlan, slots, now);
 }
 
+/* The same of a packet that pf_read_slow() has read. */
+__noinline u32 pf_look_slow(struct __sk_buff *skb, u32 slots, u32 now)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+	struct pf_packet *p = pf_packet();
+	u32 found;
+
+	if (!on(FEATURE_PF) || !p)
+		return PF_LOOK_LEAVE;
+	found = pf_look_for(&h, p, slots, now);
+	if (found == PF_LOOK_JUDGE)
+		pf_count_search();
+	return found;
+}
+
+/* Looks at a packet that is not plain. */
+static __always_inline u32 pf_find_slow(struct __sk_buff *skb, u32 slots, u32 now)
+{
+	u32 reason = pf_read_slow(skb, now);
+
+	if (reason == PF_NOT_IP)
+		return PF_LOOK_NOT_IP;
+	return reason ? PF_LOOK_REFUSE | reason << 8 : pf_look_slow(skb, slots, now);
+}
+
 /*
  * Looks at the frame, which comes in by v->in and, as far as that is known, goes
  * out by `out`. Says whether it may without asking a rule.
@@ -192,10 +227,55 @@ static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32
 	u32 found = h->skb ? pf_look_skb(h->ctx, v->vlan, slots, now)
 			   : pf_look_xdp(h->ctx, v->vlan, slots, now);
 
+	if (h->skb && found == PF_LOOK_SLOW)
+		found = pf_find_slow(h->ctx, slots, now);
 	v->reason = found >> 8;
 	v->pf = found & (PF_FOUND_WAY - 1);
 	v->pf_plain = !!(found & PF_FOUND_PLAIN);
 	return v->pf == PF_LOOK_NOT_IP || (found & PF_FOUND_WAY);
+}
+
+/* What a profile sets, with 1 added; 0 for nothing. */
+static __always_inline u32 pf_profile_priority(u32 number, bool quick)
+{
+	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &number);
+
+	return profile ? profile->priority[quick] : 0;
+}
+
+/*
+ * Gives a packet the priority that its state or its rules set: of two, the second
+ * is that of what should be quick, as pf has it.
+ */
+__noinline int pf_set_priority(struct __sk_buff *skb)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+	struct pf_rule *r;
+	u32 priority = 0;
+	bool quick;
+
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	quick = p->tos & PF_TOS_LOWDELAY;
+	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER) && (p->tcp_flags & TCP_ACK) &&
+	    !p->payload)
+		quick = true;
+	if (p->state) {
+		s = pf_state_at(p->state - 1);
+		if (s)
+			priority = pf_profile_priority(s->key.profile, quick);
+	} else {
+		r = pf_rule_at(p->rule[0]);
+		if (r)
+			priority = pf_profile_priority(r->profile, quick);
+		r = priority ? 0 : pf_rule_at(p->rule[1]);
+		if (r)
+			priority = pf_profile_priority(r->profile, quick);
+	}
+	if (priority)
+		skb->priority = priority - 1;
+	return 0;
 }
 
 /*
@@ -221,12 +301,13 @@ __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 }
 
 #define PF_FOLLOW 0xff /* no enum drop_reason */
+#define PF_PROXY 0xfe /* nor this: the switch makes the handshake */
 
 /*
  * What comes before a packet is taken into its connection, where one of the two is
- * not plain: PF_FOLLOW, or what becomes of the packet instead.
+ * not plain: PF_FOLLOW or PF_PROXY, or what becomes of the packet instead.
  */
-__noinline u32 pf_follow_begin(struct __sk_buff *skb, u32 slot, u32 now)
+__noinline u32 pf_follow_begin(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s;
@@ -251,7 +332,7 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb, u32 slot, u32 now)
 	if (!pf_proxied(s))
 		return PF_FOLLOW;
 	pf_count_search();
-	return pf_proxy(skb, p->state - 1, slot, now);
+	return PF_PROXY;
 }
 
 /* And what comes after, with the reason for which it is dropped, 0 for none. */
@@ -265,6 +346,8 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 	s = pf_state_at(p->state - 1);
 	if (!s)
 		return DROP_PF;
+	if (s->flags & PF_STATE_PRIO)
+		pf_set_priority(skb);
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
 		pf_rewrite(skb, p->state - 1);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
@@ -278,7 +361,9 @@ static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u3
 	u32 reason;
 
 	if (!v->pf_plain) {
-		reason = pf_follow_begin(h->ctx, v->in, now);
+		reason = pf_follow_begin(h->ctx);
+		if (on(FEATURE_PF_REWRITE) && reason == PF_PROXY)
+			return pf_proxy(h->ctx, v->in, now);
 		if (reason != PF_FOLLOW)
 			return reason;
 	}
@@ -366,6 +451,7 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 			return 0;
 	}
 	p->tag_in = p->tag;
+	p->rule[p->direction & 1] = 0;
 	rule = pf_judge();
 	/* what a port's rules tag is not for those of the flood's next port */
 	if (p->direction)
@@ -393,6 +479,29 @@ static __always_inline void pf_take_tag(u32 number)
 		p->tag = r->tag;
 }
 
+/*
+ * A packet of a connection whose way out no rule has seen yet has the tag of its
+ * rules on the way in, which those on the way out may ask for.
+ */
+__noinline int pf_tag_again(u32 slot, u32 number)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+
+	if (!on(FEATURE_PF) || !p)
+		return 0;
+	s = pf_state_at(p->state - 1);
+	if (!s || s->out || !pf_forward(p, s))
+		return 0;
+	if (number)
+		pf_take_tag(number);
+	p->how = PF_KNOWN;
+	p->slot = p->received = slot;
+	p->direction = 0;
+	pf_judge();
+	return 0;
+}
+
 static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
 					struct verdict *v, u32 now)
 {
@@ -404,6 +513,8 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 	case PF_LOOK_REFUSE:
 		return v->reason;
 	case PF_LOOK_STATE:
+		if (cfg.pf.asks & PF_ASK_TAG)
+			pf_tag_again(v->in, on(FEATURE_RULES) ? v->rule_in : 0);
 		return pf_follow(h, v, now);
 	case PF_LOOK_JUDGE:
 		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
@@ -462,17 +573,37 @@ __noinline int pf_count_drop(u32 reason)
 	return 0;
 }
 
+/*
+ * What there is to do when the packet has its state, if it has one; `reason` is why
+ * it has none, though it should, and is returned.
+ */
+__noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
+{
+	struct pf_packet *p = pf_packet();
+
+	if (!on(FEATURE_PF) || !p)
+		return DROP_PF;
+	p->unmade = reason;
+	if (reason)
+		return reason;
+	if (on(FEATURE_PF_REWRITE) && p->state)
+		pf_rewrite(skb, p->state - 1);
+	if (cfg.pf.asks & PF_ASK_PRIORITY)
+		pf_set_priority(skb);
+	return 0;
+}
+
 /* The packet goes its way: makes its state, once; 0, or why it must not go. */
 static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();
-	u32 reason;
 
-	if (v->pf != PF_LOOK_JUDGE || !p || p->made)
+	if (v->pf != PF_LOOK_JUDGE || !p)
 		return 0;
+	/* another port of a flood */
+	if (p->made)
+		return p->unmade;
 	p->made = 1;
-	reason = pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now);
-	if (on(FEATURE_PF_REWRITE) && !reason && p->state)
-		pf_rewrite(h->ctx, p->state - 1);
-	return reason;
+	return pf_settled(h->ctx,
+			  pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
 }

@@ -84,7 +84,7 @@ static __always_inline bool pf_state_over(const struct pf_state *s, u32 now)
 /* Does the packet begin a connection anew whose last one has been closed? */
 static __always_inline bool pf_reopens(const struct pf_packet *p, const struct pf_state *s)
 {
-	return p->proto == IPPROTO_TCP && !(p->flags & PF_P_ERROR) &&
+	return p->proto == IPPROTO_TCP && !(p->flags & (PF_P_ERROR | PF_P_LATER)) &&
 	       (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
 	       s->peer[0].state >= PF_FIN_WAIT_2 && s->peer[1].state >= PF_FIN_WAIT_2;
 }

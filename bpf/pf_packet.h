@@ -62,7 +62,8 @@ struct pf_packet {
 	u32 received; /* of the port that it came in by */
 	u32 ether_tag[2]; /* that ether rules have given the frame, on the way in and out */
 	u32 routes; /* enum pf_rule_flag about routes that hold */
-	u8 made; /* a state has been made */
+	u8 made; /* a state has been made, if there is to be one */
+	u8 unmade; /* or why it must not be: enum drop_reason */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
 	u8 direction; /* of the rules that are tried: 0 in, 1 out */
 	u8 priority;
@@ -76,7 +77,7 @@ struct pf_packet {
 	struct pf_peer dst_was;
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
-	u8 spare[3];
+	u8 spare[2];
 };
 
 struct {
@@ -110,6 +111,7 @@ enum pf_look {
 	PF_LOOK_JUDGE, /* rules decide */
 	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
 	PF_LOOK_LEAVE, /* to tcx */
+	PF_LOOK_SLOW, /* it is not plain: it takes pf_read_slow() first */
 };
 
 /* Types of ICMP (RFC 792, 950) and ICMPv6 (RFC 4443); linux/icmp.h needs a libc. */

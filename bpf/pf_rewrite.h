@@ -409,6 +409,7 @@ static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packe
 		return DROP_PF_SYNPROXY;
 	if (src->state == PF_PROXY_SRC) {
 		if (on(FEATURE_PF_SOURCES) && pf_source_connect(place, now)) {
+			pf_source_punish(place, now);
 			pf_count(PF_COUNT_SRC_LIMIT);
 			pf_state_remove(place, now);
 			return DROP_PF_LIMIT;
@@ -478,12 +479,17 @@ static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_pack
  * A packet of a connection whose handshake is the switch's: 0 if it goes on, as
  * what the switch has made of it; or why it does not.
  */
-__noinline u32 pf_proxy(struct __sk_buff *skb, u32 place, u32 slot, u32 now)
+__noinline u32 pf_proxy(struct __sk_buff *skb, u32 slot, u32 now)
 {
 	struct pf_packet *p = pf_packet();
-	struct pf_state *s = pf_state_at(place);
+	struct pf_state *s;
+	u32 place;
 
-	if (!on(FEATURE_PF_REWRITE) || !p || !s)
+	if (!on(FEATURE_PF_REWRITE) || !p)
+		return DROP_PF;
+	place = p->state - 1;
+	s = pf_state_at(place);
+	if (!s)
 		return DROP_PF;
 	pf_count(PF_COUNT_SYNPROXY);
 	/* a trial changes nothing */

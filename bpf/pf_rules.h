@@ -408,18 +408,21 @@ __noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
 {
 	struct pf_packet *p = pf_packet();
 	struct binding_key key = {};
+	const u32 *address;
 	struct binding *b;
 	u64 src = 0;
 
 	if (!on(FEATURE_PF_RULES) || !p)
 		return 0;
+	address = p->flags & PF_P_ND ? p->quoted.address[p->quoted_side & 1]
+				     : p->key.address[p->side & 1];
 	p->routes = 0;
 	key.vlan = p->key.vlan;
 	key.type = p->family == 6 ? ETH_P_IPV6 : ETH_P_IP;
 	if (p->family == 6)
-		__builtin_memcpy(key.address, p->key.address[p->side & 1], 16);
+		__builtin_memcpy(key.address, address, 16);
 	else
-		key.address[3] = p->key.address[p->side & 1][3];
+		key.address[3] = address[3];
 	b = bpf_map_lookup_elem(&bindings, &key);
 	if (!b || bpf_skb_load_bytes(skb, ETH_ALEN, &src, ETH_ALEN))
 		return 0;
@@ -441,7 +444,8 @@ static __always_inline u32 pf_judge(void)
 		return PF_SKIP;
 	if (!w)
 		return 0;
-	if (matches)
-		bpf_loop(PF_STEPS, pf_step, 0, 0);
+	if (!matches)
+		return 0;
+	bpf_loop(PF_STEPS, pf_step, 0, 0);
 	return w->rule;
 }

@@ -176,29 +176,39 @@ static __always_inline bool pf_source_has(const struct pf_source *n, const struc
 	return n && (__s32)(s->created - n->created) >= 0;
 }
 
-/* A state goes: its source has one less. */
-__noinline u32 pf_source_leave(u32 place, u32 now)
+/* How long a source without states is remembered. */
+static __always_inline u32 pf_source_time(const struct pf_state *s)
 {
-	struct pf_state *s = pf_state_at(place);
-	struct pf_profile *profile;
+	u32 number = s->key.profile;
+	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &number);
+
+	return profile ? profile->timeout[PF_SRC_TRACK] : 0;
+}
+
+/* Takes a state from its source. */
+static __always_inline void pf_source_less(const struct pf_state *s, u32 time, u32 now)
+{
 	struct pf_source_key key;
 	struct pf_source *n;
-	u32 number, time;
 
-	if (!on(FEATURE_PF_SOURCES) || !s || !(s->flags & PF_STATE_TRACK))
-		return 0;
 	pf_source_key_of(&key, s);
 	n = bpf_map_lookup_elem(&pf_sources, &key);
 	if (!pf_source_has(n, s))
-		return 0;
-	number = s->key.profile;
-	profile = bpf_map_lookup_elem(&pf_profiles, &number);
-	time = profile ? profile->timeout[PF_SRC_TRACK] : 0;
+		return;
 	if (s->flags & PF_STATE_CONNECTED)
 		__sync_fetch_and_sub(&n->connections, 1);
 	WRITE_ONCE(n->expires, now + time);
 	if (__sync_fetch_and_sub(&n->states, 1) == 1 && !time)
 		pf_source_free(&key, n);
+}
+
+/* A state goes: its source has one less. */
+__noinline u32 pf_source_leave(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+
+	if (on(FEATURE_PF_SOURCES) && s && (s->flags & PF_STATE_TRACK))
+		pf_source_less(s, pf_source_time(s), now);
 	return 0;
 }
 
@@ -290,13 +300,23 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 		pf_count(PF_COUNT_MAX_SRC_CONN);
 		bad = true;
 	}
-	if (!bad)
+	return bad;
+}
+
+/* Does what the rule of a state says about a source with one connection too many. */
+__noinline u32 pf_source_punish(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_rule *r;
+
+	if (!on(FEATURE_PF_SOURCES) || !s)
 		return 0;
-	if (r->overload) {
-		if (on(FEATURE_PF_TABLES))
-			pf_overload(place, r->overload - 1);
-		if (r->flags & (PF_FLUSH | PF_FLUSH_GLOBAL))
-			pf_source_flush(s, r->flags & PF_FLUSH_GLOBAL, now);
-	}
-	return 1;
+	r = pf_rule_at(pf_tracker(s));
+	if (!r || !r->overload || s->ruleset != cfg.pf.ruleset)
+		return 0;
+	if (on(FEATURE_PF_TABLES))
+		pf_overload(place, r->overload - 1);
+	if (r->flags & (PF_FLUSH | PF_FLUSH_GLOBAL))
+		pf_source_flush(s, r->flags & PF_FLUSH_GLOBAL, now);
+	return 0;
 }

@@ -235,8 +235,9 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		p->src.state = p->dst.state = PF_TIME_WAIT;
 	if (window > p->src.max_win)
 		p->src.max_win = window;
+	/* 0 is that of who was never heard */
 	if (pf_after(end, p->src.lo))
-		p->src.lo = end;
+		p->src.lo = pf_more(end, 1);
 	reach = window << src_scale;
 	if (pf_not_before(ack + reach, p->dst.hi))
 		p->dst.hi = ack + pf_more(reach, 1);

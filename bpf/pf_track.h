@@ -86,6 +86,7 @@ __noinline u32 pf_state_follow(u32 now, u32 skb)
 		if (reason || on(FEATURE_TRACE))
 			return reason;
 		if (on(FEATURE_PF_SOURCES) && p->complete && pf_source_connect(place, now)) {
+			pf_source_punish(place, now);
 			pf_count(PF_COUNT_SRC_LIMIT);
 			pf_state_remove(place, now);
 			return DROP_PF_LIMIT;
@@ -152,7 +153,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
 	struct pf_peer *src, *dst;
-	u32 in, out, side;
+	struct pf_profile *profile;
+	u32 in, out, side, number;
 	struct pf_rule *r;
 
 	if (!on(FEATURE_PF) || !p || !s)
@@ -166,6 +168,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	__builtin_memset(s, 0, sizeof(*s));
 	s->key = p->key;
 	s->key.profile = r ? r->profile : 0;
+	number = s->key.profile;
+	profile = bpf_map_lookup_elem(&pf_profiles, &number);
 	s->in = from;
 	s->out = to;
 	s->packets[side] = 1;
@@ -176,6 +180,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	s->rule_out = p->rule[1];
 	s->ruleset = cfg.pf.ruleset;
 	s->flags = pf_state_flags(in, out) | (side ? PF_STATE_SECOND : 0);
+	if (profile && profile->priority[0])
+		s->flags |= PF_STATE_PRIO;
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
 		return true;
 	if (p->proto != IPPROTO_TCP) {

@@ -787,6 +787,7 @@ enum pf_state_flag {
 	PF_STATE_REWRITE = 1 << 8, /* diff is used */
 	PF_STATE_OUT = 1 << 9, /* made by a rule on the way out; rule_in kept no state */
 	PF_STATE_TRACK_OUT = 1 << 10, /* it is rule_out that tracks its source */
+	PF_STATE_PRIO = 1 << 11, /* its profile sets a priority */
 };
 
 struct pf_state {

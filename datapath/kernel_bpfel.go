@@ -610,12 +610,14 @@ type kernelPfPacket struct {
 	EtherTag   [2]uint32
 	Routes     uint32
 	Made       uint8
+	Unmade     uint8
 	Answer     uint8
 	Direction  uint8
 	Priority   uint8
 	Scale      uint8
 	Bytes      [42]uint8
 	At         uint8
+	_          [3]byte
 	Src        struct {
 		_      structs.HostLayout
 		Lo     uint32
@@ -650,8 +652,7 @@ type kernelPfPacket struct {
 	}
 	Complete uint8
 	Loose    uint8
-	Spare    [3]uint8
-	_        [3]byte
+	Spare    [2]uint8
 }
 
 type kernelPfPortSet struct {
@@ -847,6 +848,7 @@ const (
 	kernelPfStateFlagPF_STATE_REWRITE      kernelPfStateFlag = 256
 	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
 	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
+	kernelPfStateFlagPF_STATE_PRIO         kernelPfStateFlag = 2048
 )
 
 type kernelPfTableChange struct {

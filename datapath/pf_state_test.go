@@ -1461,3 +1461,42 @@ func BenchmarkPFEstablished(b *testing.B) {
 		})
 	}
 }
+
+// Packets get the priority that the rule of their connection sets, the second of
+// two if they acknowledge alone; XDP leaves them.
+func TestPFSetPriority(t *testing.T) {
+	stateless := kernelPfRule{Action: kernelPfActionPF_PASS, End: 1, Profile: 1}
+	for name, rule := range map[string]kernelPfRule{"state": keep(func(r *kernelPfRule) { r.Profile = 1 }), "no state": stateless} {
+		t.Run(name, func(t *testing.T) {
+			s := newPFBench(t, []kernelPfRule{rule}, func(c *Config) { c.Pf.Asks |= uint16(kernelPfAskPF_ASK_PRIORITY) })
+			s.set(kernelMapPfProfiles, uint32(1), kernelPfProfile{Timeout: testTimeouts, Priority: [2]uint8{3, 8}})
+			open := segment{from: 1, to: 2, sport: 1000, dport: 80, flags: syn, seq: 1, win: 1000}
+			answer := open.back()
+			answer.flags, answer.seq, answer.ack = syn|ack, 100, 2
+			done := open
+			done.flags, done.seq, done.ack = ack, 2, 101
+			data := done
+			data.payload = 10
+			for i, step := range []struct {
+				segment
+				priority uint32
+			}{{open, 2}, {answer, 7}, {done, 7}, {data, 2}, {data, 2}} {
+				port := step.from - 1
+				expect(t, fmt.Sprint("XDP, ", i), s.xdp(port, step.bytes()), passed)
+				ctx, out := skbContext{Ifindex: s.rack.near[port]}, skbContext{}
+				if err := s.rack.do(func() error {
+					frame := step.bytes()
+					_, err := s.gen.program(hookTCX).Run(&ebpf.RunOptions{
+						Data: frame, DataOut: make([]byte, len(frame)+258), Context: &ctx, ContextOut: &out,
+					})
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if out.Priority != step.priority {
+					t.Errorf("packet %d has the priority %d, should have %d", i, out.Priority, step.priority)
+				}
+			}
+		})
+	}
+}

@@ -36,7 +36,7 @@ var (
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, deviceCases, lifeCases,
-		vlanCases, securityCases, guardCases, ruleCases, stormCases, patchCases, watchCases, traceCases, pfCases, pfRewriteCases,
+		vlanCases, securityCases, guardCases, ruleCases, stormCases, patchCases, watchCases, traceCases, pfCases, pfRewriteCases, pfTrafficCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {
 			if c.waits {
