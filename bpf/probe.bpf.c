@@ -49,6 +49,8 @@ const volatile __u32 shape_count;
 
 /* how many pairs of UDP ports frames have in turn, 0 leaves the frame's own */
 const volatile __u32 port_pairs;
+/* 1: the pairs are of answers, source and destination exchanged */
+const volatile __u32 answers;
 /*
  * How many source addresses IPv4 packets have, at random, from first_host on; 0
  * leaves the frame's own.
@@ -226,12 +228,14 @@ int generate(struct xdp_md *ctx)
 	if (port_pairs) {
 		struct udphdr *udp = data + sizeof(*eth) + sizeof(struct iphdr);
 		__u32 at = g->ports_at;
+		__be16 here = bpf_htons(FIRST_PORT + at % PORTS);
+		__be16 there = bpf_htons(FIRST_PORT + at / PORTS);
 
 		if ((void *)(udp + 1) > end)
 			return XDP_ABORTED;
 		g->ports_at = at + 1 < port_pairs ? at + 1 : 0;
-		udp->source = bpf_htons(FIRST_PORT + at % PORTS);
-		udp->dest = bpf_htons(FIRST_PORT + at / PORTS);
+		udp->source = answers ? there : here;
+		udp->dest = answers ? here : there;
 	}
 	g->sent++;
 	return XDP_TX;

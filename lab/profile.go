@@ -279,6 +279,25 @@ func Bench(quick bool) Profile {
 	cost("cost per first packet, a table of 1 000 000 addresses against 10", g, first, fabrics.BasculePFTable1m, fabrics.BasculePFTable10, 1.5, 1.2)
 	cost("cost per first packet, a table of 1 000 000 addresses against 10", g, first, fabrics.BasculeXDPPFTable1m, fabrics.BasculeXDPPFTable10, 1.5, 1.2)
 
+	load := workloads.Must("pf-load")
+	g = add(group(rounds, across([]*fabrics.Fabric{fabrics.BasculePF}, load)))
+	p.Targets = append(p.Targets, Target{Name: "loading 10 000 stateful rules", Group: g, Of: label(fabrics.BasculePF, load),
+		Unit: load.Unit, Lower: true, Must: 2, Aim: 0.3})
+	state := workloads.Must("pf-memory")
+	g = add(group(1, across([]*fabrics.Fabric{fabrics.BasculePF}, state)))
+	p.Targets = append(p.Targets, Target{Name: "memory per state, 1 000 000 states", Group: g, Of: label(fabrics.BasculePF, state),
+		Unit: state.Unit, Lower: true, Must: 256, Aim: 160})
+	oneCore := workloads.Must("pps:connections=1000000" + window)
+	twoCores := workloads.Must("pps:cores=2:connections=1000000" + window)
+	g = add(Group{
+		Name:   "pf-cores",
+		About:  "64-byte frames of 1 000 000 established connections past stateful rules, two cores against one",
+		Rounds: rounds,
+		Cases:  across([]*fabrics.Fabric{fabrics.BasculeXDPPF}, oneCore, twoCores),
+	})
+	p.Targets = append(p.Targets, Target{Name: "64-byte frames of 1 000 000 established connections, two cores against one, XDP", Group: g,
+		Of: label(fabrics.BasculeXDPPF, twoCores), Against: label(fabrics.BasculeXDPPF, oneCore), Unit: "x", Must: 1.85, Aim: 1.95})
+
 	alone := workloads.Must("flood:ports=3" + window)
 	among := workloads.Must("flood:ports=3:apart=252" + window)
 	g = add(Group{

@@ -70,6 +70,11 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.Bascule, "address-capacity:max=100000:generator=ring", Setup{}, 0},
 		{fabrics.Bascule, "fdb-memory:count=2000", Setup{}, 0},
 		{fabrics.LinuxBridge, "port-add:ports=2", Setup{}, 0},
+		{fabrics.LinuxBridge, "pps:cores=2:connections=1000" + short, Setup{}, counted},
+		{fabrics.BasculeXDPPF, "pps:cores=2:connections=1000" + short, Setup{}, counted},
+		{fabrics.BasculePF, "pps:connections=1000:generator=ring" + short, Setup{}, counted},
+		{fabrics.BasculePF, "pf-load:rules=100", Setup{}, 0},
+		{fabrics.BasculePF, "pf-memory:count=2000", Setup{}, 0},
 	}
 	p := Profile{Name: "test"}
 	for _, test := range tests {

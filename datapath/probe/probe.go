@@ -59,15 +59,16 @@ type Stream struct {
 	Src     Vary
 	// Sizes are the lengths that frames have in turn, as of Frame and at most
 	// its own; none leaves it. Ports is how many pairs of UDP ports they have
-	// in turn, 0 for the frame's own. Hosts is how many source addresses of IPv4
+	// in turn, 0 for the frame's own, and Answers exchanges the two. Hosts is how many source addresses of IPv4
 	// they have, at random, from Host on, 0 for the frame's own. All need a UDP
 	// datagram in IPv4 without options and without a UDP checksum.
-	Sizes []int
-	Ports uint32
-	Host  netip.Addr
-	Hosts uint32
-	Rate  uint64 // frames a second, 0 for as many as possible
-	Batch uint32 // frames made before they are forwarded, up to 256; 0 for Batch
+	Sizes   []int
+	Ports   uint32
+	Answers bool
+	Host    netip.Addr
+	Hosts   uint32
+	Rate    uint64 // frames a second, 0 for as many as possible
+	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
 	// Afresh writes into every frame what a router changes in it: the hardware
 	// addresses, and the TTL of the IPv4 packet. The kernel uses the pages of the
 	// frames again as they come back.
@@ -208,6 +209,10 @@ func NewGenerator(s Stream) (*Generator, error) {
 		return nil, fmt.Errorf("frame generator: %d sizes, at most %d can be", len(shapes), len(shaped))
 	}
 	copy(shaped[:], shapes)
+	var answers uint32
+	if s.Answers {
+		answers = 1
+	}
 	spec, err := loadProbe()
 	if err != nil {
 		return nil, fmt.Errorf("frame generator: %w", err)
@@ -216,6 +221,7 @@ func NewGenerator(s Stream) (*Generator, error) {
 		spec.Variables["shapes"].Set(shaped),
 		spec.Variables["shape_count"].Set(uint32(len(shapes))),
 		spec.Variables["port_pairs"].Set(s.Ports),
+		spec.Variables["answers"].Set(answers),
 		spec.Variables["hosts"].Set(s.Hosts),
 		spec.Variables["first_host"].Set(s.firstHost()),
 		spec.Variables["vary_dst"].Set(dst),

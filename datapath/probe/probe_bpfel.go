@@ -56,6 +56,7 @@ const (
 	probeProgCountXdp  = "count_xdp"
 	probeProgGenerate  = "generate"
 	probeProgRedirect  = "redirect"
+	probeVarAnswers    = "answers"
 	probeVarFirstHost  = "first_host"
 	probeVarHosts      = "hosts"
 	probeVarPortPairs  = "port_pairs"
@@ -129,6 +130,7 @@ type probeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeVariableSpecs struct {
+	Answers    *ebpf.VariableSpec `ebpf:"answers"`
 	FirstHost  *ebpf.VariableSpec `ebpf:"first_host"`
 	Hosts      *ebpf.VariableSpec `ebpf:"hosts"`
 	PortPairs  *ebpf.VariableSpec `ebpf:"port_pairs"`
@@ -178,6 +180,7 @@ func (m *probeMaps) Close() error {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probeVariables struct {
+	Answers    *ebpf.Variable `ebpf:"answers"`
 	FirstHost  *ebpf.Variable `ebpf:"first_host"`
 	Hosts      *ebpf.Variable `ebpf:"hosts"`
 	PortPairs  *ebpf.Variable `ebpf:"port_pairs"`

@@ -81,28 +81,39 @@ func TestFrames(t *testing.T) {
 	type frame struct {
 		Size     int
 		Dst, Src byte
-		Port     uint16
-	}
-	var want []frame
-	for i := range count {
-		want = append(want, frame{stream.Sizes[i%3], byte(i % 3), byte(i % 4), firstPort + uint16(i%2)})
+		From, To uint16
 	}
 	type generator interface {
 		Send(uint32) error
 		Sent() (uint64, error)
 		Close() error
 	}
-	for name, open := range map[string]func(Stream) (generator, error){
-		"bpf":  func(s Stream) (generator, error) { return NewGenerator(s) },
-		"ring": func(s Stream) (generator, error) { return NewRing(s) },
+	bpf := func(s Stream) (generator, error) { return NewGenerator(s) }
+	ring := func(s Stream) (generator, error) { return NewRing(s) }
+	for name, test := range map[string]struct {
+		open    func(Stream) (generator, error)
+		answers bool
+	}{
+		"bpf":          {bpf, false},
+		"bpf answers":  {bpf, true},
+		"ring":         {ring, false},
+		"ring answers": {ring, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var want []frame
+			for i := range count {
+				f := frame{stream.Sizes[i%3], byte(i % 3), byte(i % 4), firstPort + uint16(i%2), firstPort}
+				if test.answers {
+					f.From, f.To = f.To, f.From
+				}
+				want = append(want, f)
+			}
 			inOwnNamespace(t)
 			from, to := cable(t)
 			fd := capture(t, to)
 			s := stream
-			s.Ifindex = from
-			g, err := open(s)
+			s.Ifindex, s.Answers = from, test.answers
+			g, err := test.open(s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +144,7 @@ func TestFrames(t *testing.T) {
 				if ip != n-ipAt || udp != n-udpAt {
 					t.Errorf("frame %d of %d bytes: IPv4 says %d, UDP %d", len(got), n, ip, udp)
 				}
-				got = append(got, frame{n, f[5], f[11], binary.BigEndian.Uint16(f[udpAt:])})
+				got = append(got, frame{n, f[5], f[11], binary.BigEndian.Uint16(f[udpAt:]), binary.BigEndian.Uint16(f[udpAt+2:])})
 				sources[netip.AddrFrom4([4]byte(f[sourceAt:]))]++
 			}
 			last := netip.MustParseAddr("192.0.2.109")

@@ -202,8 +202,12 @@ func (r *Ring) put() error {
 		binary.NativeEndian.PutUint16(s.frame[udpAt+4:], shape.UdpLen)
 	}
 	if r.stream.Ports > 0 {
-		binary.BigEndian.PutUint16(s.frame[udpAt:], uint16(firstPort+r.ports%ports))
-		binary.BigEndian.PutUint16(s.frame[udpAt+2:], uint16(firstPort+r.ports/ports))
+		from, to := s.frame[udpAt:], s.frame[udpAt+2:]
+		if r.stream.Answers {
+			from, to = to, from
+		}
+		binary.BigEndian.PutUint16(from, uint16(firstPort+r.ports%ports))
+		binary.BigEndian.PutUint16(to, uint16(firstPort+r.ports/ports))
 		r.ports = (r.ports + 1) % r.stream.Ports
 	}
 	if r.stream.Hosts > 0 {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +111,11 @@ func (k *basculeKit) known(ctx context.Context, bridge string) (int, error) {
 }
 
 // basculeMemory is the memory of all maps that bascule keeps for the switch.
-func (n *Net) basculeMemory() (uint64, error) {
+func (n *Net) basculeMemory() (uint64, error) { return n.mapMemory() }
+
+// mapMemory is the memory of the maps of these names that bascule keeps for the
+// switch, or of all.
+func (n *Net) mapMemory(names ...string) (uint64, error) {
 	cookie, err := n.Switch.Cookie()
 	if err != nil {
 		return 0, err
@@ -120,8 +125,13 @@ func (n *Net) basculeMemory() (uint64, error) {
 		return 0, err
 	}
 	var sum uint64
-	for _, bytes := range maps {
-		sum += bytes
+	for name, bytes := range maps {
+		if len(names) == 0 || slices.Contains(names, name) {
+			sum += bytes
+		}
+	}
+	if sum == 0 {
+		return 0, fmt.Errorf("bascule has no maps %v for %s", names, n.Switch.Name)
 	}
 	return sum, nil
 }

@@ -176,10 +176,13 @@ type Net struct {
 	serial int64
 	flush  func(context.Context) error
 	forget func(context.Context) error
+	load   func(ctx context.Context, rules int) error
+	states func(context.Context) (int, error)
 	extend func(ctx context.Context, port string) error
 	shrink func(ctx context.Context, port string) error
 	known  func(context.Context) (int, error)
 	memory func() (uint64, error)
+	holds  func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
 	undo   []func() error
 	living []context.Context // of what the net needs: each ends with it, and its cause tells how
@@ -274,6 +277,32 @@ func (n *Net) FlushStates(ctx context.Context) error {
 		return nil
 	}
 	return n.forget(ctx)
+}
+
+// LoadRules gives a packet filter the lab's policy with so many rules, by the
+// command that people use.
+func (n *Net) LoadRules(ctx context.Context, rules int) error {
+	if n.load == nil {
+		return &ends.Unavailable{Reason: "it has no rules to load"}
+	}
+	return n.load(ctx, rules)
+}
+
+// States is how many connections a packet filter of the fabric knows.
+func (n *Net) States(ctx context.Context) (int, error) {
+	if n.states == nil {
+		return 0, &ends.Unavailable{Reason: "it does not tell how many connections it knows"}
+	}
+	return n.states(ctx)
+}
+
+// StateMemory is how many bytes of kernel memory a packet filter's tables of
+// connections take.
+func (n *Net) StateMemory() (uint64, error) {
+	if n.holds == nil {
+		return 0, &ends.Unavailable{Reason: "it does not tell how much memory its connections take"}
+	}
+	return n.holds()
 }
 
 // Known is how many addresses the switch has learned and not forgotten.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -81,7 +82,8 @@ func (k *pfKit) add(ctx context.Context, bridge string) (err error) {
 		return err
 	}
 	k.bridges = append(k.bridges, bridge)
-	k.net.forget = k.forget
+	k.net.forget, k.net.states, k.net.load = k.forget, k.states, k.loadRules
+	k.net.holds = func() (uint64, error) { return k.net.mapMemory("pf_states", "pf_buckets") }
 	if k.size.table == 0 {
 		return k.load(ctx, bridge, k.size.ruleset(k.net.Spec.States, ""))
 	}
@@ -108,6 +110,33 @@ func (k *pfKit) load(ctx context.Context, bridge, ruleset string) error {
 func (k *pfKit) forget(ctx context.Context) error {
 	for _, b := range k.bridges {
 		if err := k.run(ctx, "pfctl", "-b", b, "-F", "states"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// states is how many states all bridges have.
+func (k *pfKit) states(ctx context.Context) (int, error) {
+	sum := 0
+	for _, b := range k.bridges {
+		out, err := k.net.site.run(ctx, k.net.Switch.Name, "-j", "pfctl", "-b", b, "-s", "info")
+		if err != nil {
+			return 0, err
+		}
+		shown := struct{ States *int }{}
+		if err := json.Unmarshal(out, &shown); err != nil || shown.States == nil {
+			return 0, fmt.Errorf("pfctl -s info printed %q", out)
+		}
+		sum += *shown.States
+	}
+	return sum, nil
+}
+
+// loadRules gives all bridges the policy with so many rules.
+func (k *pfKit) loadRules(ctx context.Context, rules int) error {
+	for _, b := range k.bridges {
+		if err := k.load(ctx, b, filterSize{rules: rules}.ruleset(k.net.Spec.States, "")); err != nil {
 			return err
 		}
 	}

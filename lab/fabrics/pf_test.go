@@ -114,7 +114,7 @@ func TestPFKit(t *testing.T) {
 	said := filepath.Join(dir, "said")
 	script := fmt.Sprintf(`#!/bin/sh
 echo "$*" >> %[1]s
-case "$*" in *"-j bridge show") echo '[]';; *"-f -") cat > %[1]s.rules; cp "$(sed -n 's/.*file "\(.*\)"/\1/p' %[1]s.rules)" %[1]s.table;; esac
+case "$*" in *"-j bridge show") echo '[]';; *"-s info") echo '{"master":"br0","states":42}';; *"-f -") cat > %[1]s.rules; file=$(sed -n 's/.*file "\(.*\)"/\1/p' %[1]s.rules); test -z "$file" || cp "$file" %[1]s.table;; esac
 `, said)
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -125,6 +125,9 @@ case "$*" in *"-j bridge show") echo '[]';; *"-f -") cat > %[1]s.rules; cp "$(se
 	n := built(t, f, Site{Bascule: program}, Spec{Ends: 2, States: 9})
 	if err := n.FlushStates(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if states, err := n.States(t.Context()); err != nil || states != 42 {
+		t.Errorf("%d states, error %v, want 42", states, err)
 	}
 	read := func(suffix string) string {
 		t.Helper()
@@ -148,6 +151,12 @@ case "$*" in *"-j bridge show") echo '[]';; *"-f -") cat > %[1]s.rules; cp "$(se
 	}
 	if count := strings.Count(read(".table"), "\n"); count != 10 {
 		t.Errorf("a table of %d addresses, want 10", count)
+	}
+	if err := n.LoadRules(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(".rules"), (filterSize{rules: 100}).ruleset(9, ""); got != want {
+		t.Errorf("it was told the rules\n%s", got)
 	}
 }
 

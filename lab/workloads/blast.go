@@ -224,6 +224,7 @@ type blast struct {
 	counters []*probe.Counter
 	teach    []int    // the ends whose addresses the switch must know
 	greet    [][2]int // the ends that have sent to each other before, for a packet filter
+	answer   []flow   // the other way of flows of many connections, which a packet filter has seen before
 	fresh    bool     // a packet filter must have seen none of the frames before
 	flows    func() []flow
 	copies   int     // that a frame should arrive in, 0 for one
@@ -349,6 +350,11 @@ func (b *blast) learn() error {
 func (b *blast) Run(ctx context.Context, m Meter) (report.Sample, error) {
 	if err := b.learn(); err != nil {
 		return report.Sample{}, err
+	}
+	if b.answer != nil {
+		if err := b.connect(ctx, b.flows(), b.answer); err != nil {
+			return report.Sample{}, err
+		}
 	}
 	// The size of a run follows from the speed of the one before. Where it was
 	// too small, the generator began anew within the window, which costs it

@@ -26,6 +26,7 @@ var pps = &Kind{
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w ppsParams
 		p.IntVar(&w.cores, "cores", 1, "that frames are made on, each for a pair of ends of its own: flows that share nothing but the switch")
+		p.IntVar(&w.connections, "connections", 1, "that the frames of all cores are of in turn: established ones of UDP, of different ports")
 		p.BoolVar(&w.sameSource, "same-source", false, "the flows are from one address: one port with a queue for each core, as a network card has")
 		w.declareSize(p)
 		w.declare(p, time.Second)
@@ -36,23 +37,36 @@ var pps = &Kind{
 			if w.sameSource && w.cores < 2 {
 				return nil, errors.New("same-source is for cores=2 and more")
 			}
-			about := w.what() + ", one core"
+			if w.connections < 1 || w.connections > mostConnections {
+				return nil, fmt.Errorf("connections must be 1 to %d", mostConnections)
+			}
+			about := w.what()
 			spec := fabrics.Spec{Ends: 2 * w.cores, Frames: true}
+			takes := w.length + startStop
+			if w.connections > 1 {
+				about += fmt.Sprintf(" of %d established connections in turn", w.connections)
+				// Twice what is needed: a packet filter whose table fills up lets
+				// connections age sooner, and the ends make some of their own.
+				spec.States = 2*w.connections + 1000
+				takes += 2 * filling(w.connections)
+			}
 			many := fmt.Sprint(w.cores)
 			if w.cores == 2 {
 				many = "two"
 			}
 			switch {
 			case w.sameSource:
-				about = fmt.Sprintf("%s, %s cores, from one address on one port with %[2]s queues, to %[2]s receivers", w.what(), many)
+				about = fmt.Sprintf("%s, %s cores, from one address on one port with %[2]s queues, to %[2]s receivers", about, many)
 				spec.Ends, spec.Wire.Queues = w.cores+1, w.cores
 			case w.cores > 1:
-				about = fmt.Sprintf("%s, %s cores, from %[2]s addresses on %[2]s ports, to %[2]s receivers", w.what(), many)
+				about = fmt.Sprintf("%s, %s cores, from %[2]s addresses on %[2]s ports, to %[2]s receivers", about, many)
+			default:
+				about += ", one core"
 			}
 			return &Workload{
 				About: about,
 				Unit:  "Mpps",
-				Takes: w.length + startStop,
+				Takes: takes,
 				Spec:  spec,
 				Start: w.start,
 			}, w.check()
@@ -62,8 +76,9 @@ var pps = &Kind{
 
 type ppsParams struct {
 	frameParams
-	cores      int
-	sameSource bool
+	cores       int
+	connections int
+	sameSource  bool
 }
 
 // start attaches the counters.
@@ -90,12 +105,23 @@ func (w ppsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 		return nil, err
 	}
 	b.teach, b.greet = slices.Concat(from, to), greet
-	b.flows = func() []flow {
+	send := func(from, to []int) []flow {
 		var fs []flow
 		for i := range w.cores {
-			fs = append(fs, w.send(n, from[i], to[i], cpus[i]))
+			f := w.send(n, from[i], to[i], cpus[i])
+			if w.connections > 1 {
+				f.stream.Ports = uint32(w.connections / w.cores)
+			}
+			fs = append(fs, f)
 		}
 		return fs
+	}
+	b.flows = func() []flow { return send(from, to) }
+	if w.connections > 1 {
+		b.answer = send(to, from)
+		for i := range b.answer {
+			b.answer[i].stream.Answers = true
+		}
 	}
 	return b, nil
 }

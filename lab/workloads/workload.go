@@ -118,7 +118,7 @@ type Kind struct {
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
 	pps, manyFlows, firstPackets, throughput, flood,
-	learning, learningRate, addressCapacity, addresses, memory, portAdd,
+	learning, learningRate, addressCapacity, addresses, memory, portAdd, pfLoad, pfMemory,
 }
 
 // duration is the parameter that says how long a round sends. It is no part of

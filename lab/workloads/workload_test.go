@@ -26,6 +26,9 @@ func TestNames(t *testing.T) {
 		"pps:same-source:cores=2":             "pps:cores=2:same-source",
 		"learning:rate=0:duration=20ms":       "learning:rate=0",
 		"fdb-memory:count=1000000":            "fdb-memory",
+		"pps:connections=9:cores=2":           "pps:cores=2:connections=9",
+		"pf-load:rules=10000":                 "pf-load",
+		"pf-memory:count=99":                  "pf-memory:count=99",
 	} {
 		w, err := Parse(text)
 		if err != nil {
@@ -66,6 +69,9 @@ func TestParseRefuses(t *testing.T) {
 		"tcp":                              `unknown workload "tcp"`,
 		"pps:coers=2":                      `unknown parameter of pps "coers"`,
 		"pps:cores=65":                     "cores must be 1 to 64",
+		"pps:connections=0":                "connections must be 1 to 4000000",
+		"pf-load:rules=9":                  "rules must be 10 to 50000",
+		"pf-memory:count=4000001":          "count must be 1 to 4000000",
 		"pps:same-source":                  "same-source is for cores=2",
 		"pps:size=1519":                    "size must be 64 to 1518, or imix",
 		"pps:generator=packets":            "generator must be auto, bpf or ring",
