@@ -62,7 +62,7 @@ type answerBench struct {
 
 func newAnswerBench(t *testing.T) answerBench {
 	s := newBenchRules(t, []kernelPfRule{{Action: PFBlock, Ttl: 33, Icmp4: [2]uint8{3, 13}, Icmp6: [2]uint8{1, 1}}, {Action: PFBlock, Icmp4: [2]uint8{3, 3}, Icmp6: [2]uint8{1, 4}}})
-	return answerBench{s, s.probe("pf_look_skb", tag{}, 0, 1, benchNow), s.probe("pf_answer", tag{})}
+	return answerBench{s, s.look(tag{}, 0, 1, benchNow), s.probe("pf_answer", tag{})}
 }
 
 // ask has a frame answered by a rule that blocks it; nil if it is not.

@@ -18,12 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enum pf_look
+// enum pf_look, and PF_NOT_IP
 const (
 	lookNotIP  = 1
 	lookState  = 2
 	lookJudge  = 3
 	lookRefuse = 4
+	lookSlow   = 6
+	readNotIP  = 0xff
 )
 
 // enum pf_packet_flag
@@ -52,6 +54,16 @@ type probe struct {
 	s    *bench
 	prog *ebpf.Program
 	out  []byte // the last frame as it left it
+	// of look: what comes for a packet that is not plain
+	read, again *probe
+}
+
+// look makes a probe that looks at packets as pf_find does.
+func (s *bench) look(beside tag, vlan, slots, now int32) *probe {
+	s.t.Helper()
+	p := s.probe("pf_look_skb", beside, vlan, slots, now)
+	p.read, p.again = s.probe("pf_read_slow", beside, now), s.probe("pf_look_slow", beside, slots, now)
+	return p
 }
 
 // probe makes a program that calls the function with the frame and the
@@ -150,7 +162,17 @@ func (p *probe) callContext(ctx *skbContext, frame []byte) (code uint32) {
 	if err != nil {
 		p.s.t.Fatalf("% x: %v", head(frame), err)
 	}
-	return code
+	if p.read == nil || code != lookSlow {
+		return code
+	}
+	switch reason := p.read.callContext(ctx, frame); reason {
+	case 0:
+		return p.again.callContext(ctx, frame)
+	case readNotIP:
+		return lookNotIP
+	default:
+		return lookRefuse | reason<<8
+	}
 }
 
 // cpu is the one that the bench's frames are put on.
@@ -544,8 +566,8 @@ func unreachableFrom(t testing.TB) []byte {
 // and with one beside it.
 func TestPFReads(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	bare := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
-	beside := s.probe("pf_look_skb", tag{typeVLAN, 10, 3}, 10, 1, benchNow)
+	bare := s.look(tag{}, 0, 1, benchNow)
+	beside := s.look(tag{typeVLAN, 10, 3}, 10, 1, benchNow)
 	ways := []struct {
 		name  string
 		probe *probe
@@ -585,7 +607,7 @@ func TestPFReads(t *testing.T) {
 // A frame that is cut off anywhere is refused, or it is no IP.
 func TestPFReadsCut(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	look := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	look := s.look(tag{}, 0, 1, benchNow)
 	for _, tt := range readCases(t) {
 		for _, tags := range [][]tag{nil, {{typeVLAN, 10, 0}}} {
 			frame := framed(tt.ip, tags...)
@@ -626,7 +648,7 @@ func TestPFReadsCut(t *testing.T) {
 // Both readers read plain packets alike.
 func TestPFReadersAgree(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	plain := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	plain := s.look(tag{}, 0, 1, benchNow)
 	slow := s.probe("pf_read_slow", tag{}, benchNow)
 	r := rand.New(rand.NewPCG(1, 2))
 	cases := readCases(t)[:5]
@@ -664,7 +686,7 @@ func TestPFReadersAgree(t *testing.T) {
 // The kernel's own large packets have no length.
 func TestPFReadsGSO(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	look := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	look := s.look(tag{}, 0, 1, benchNow)
 	for _, tt := range readCases(t)[:2] {
 		frame := framed(slices.Clone(tt.ip))
 		if frame[14]>>4 == 4 {
@@ -740,7 +762,7 @@ func TestPFFragments(t *testing.T) {
 	}{{cases[0], 24}, {cases[1], 24}, {cases[2], 8}, {cases[3], 8}, {cases[4], 16}} {
 		for _, vlan := range []int32{0, 10} {
 			s := newBench(t, 2, filtered)
-			look := s.probe("pf_look_skb", tag{}, vlan, 1, benchNow)
+			look := s.look(tag{}, vlan, 1, benchNow)
 			parts := func(id int) [][]byte {
 				if tt.ip[0]>>4 == 6 {
 					return cutIP6(tt.ip, uint32(id), tt.size)
@@ -766,10 +788,10 @@ func TestPFFragments(t *testing.T) {
 			read("the later", look, parts(7)[1], later)
 			read("the later again", look, parts(7)[1], later)
 			read("the later of another", look, parts(8)[1], unknown)
-			elsewhere := s.probe("pf_look_skb", tag{}, vlan+1, 1, benchNow)
+			elsewhere := s.look(tag{}, vlan+1, 1, benchNow)
 			read("the later in another VLAN", elsewhere, parts(7)[1], unknown)
-			read("within the time", s.probe("pf_look_skb", tag{}, vlan, 1, benchNow+59), parts(7)[1], later)
-			read("after it", s.probe("pf_look_skb", tag{}, vlan, 1, benchNow+60), parts(7)[1], unknown)
+			read("within the time", s.look(tag{}, vlan, 1, benchNow+59), parts(7)[1], later)
+			read("after it", s.look(tag{}, vlan, 1, benchNow+60), parts(7)[1], unknown)
 		}
 	}
 }
@@ -777,7 +799,7 @@ func TestPFFragments(t *testing.T) {
 // What no packet is cut into is dropped.
 func TestPFBadFragments(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	look := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	look := s.look(tag{}, 0, 1, benchNow)
 	cases := readCases(t)
 	tcp4, tcp6, udp4, echo4 := cases[0].ip, cases[1].ip, cases[2].ip, cases[4].ip
 	solicitation := nd(t, 135, alice6, bob6, bob6)
@@ -862,7 +884,7 @@ func TestPFQuotedFits(t *testing.T) {
 		{"rewritten, and not so quoted", change(func(s *state) { s.flags, s.diff = uint16(kernelPfStateFlagPF_STATE_REWRITE), 1<<20 }), 5000, 0},
 	}
 	s := newBench(t, 2, filtered)
-	look := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	look := s.look(tag{}, 0, 1, benchNow)
 	fits := s.probe("pf_quoted_fits", tag{}, 0)
 	for _, tt := range tests {
 		h := ip4Header(layers.IPProtocolTCP)
@@ -885,7 +907,7 @@ func TestPFQuotedFits(t *testing.T) {
 // An error about a connection that is known is let through by its state.
 func TestPFErrorFindsState(t *testing.T) {
 	s := newBench(t, 2, filtered)
-	look := s.probe("pf_look_skb", tag{}, 0, 1, benchNow)
+	look := s.look(tag{}, 0, 1, benchNow)
 	for _, tt := range readCases(t) {
 		if tt.want.flags&pfError == 0 || tt.whom != 0 {
 			continue
