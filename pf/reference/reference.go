@@ -204,7 +204,8 @@ func (w *walk) anchor(r *pf.Rule, at string, index int, unsure bool) (matched, s
 	}
 	var children []string
 	for child := range w.Anchors {
-		if path.Dir(child) == path.Dir(called) {
+		// what has no name is not called by one
+		if path.Dir(child) == path.Dir(called) && !strings.HasPrefix(path.Base(child), "_") {
 			children = append(children, child)
 		}
 	}
