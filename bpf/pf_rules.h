@@ -78,6 +78,28 @@ struct {
 /* Rules that a packet meets and whose log wants it: those that match, and the last. */
 #define PF_MATCHES 4
 
+/*
+ * Rules that packets match whose fields have these sets, remembered by each CPU:
+ * most first packets are like others before them. Rules that lie between each
+ * other, and share words but no bits, would else cost a look at all these words.
+ */
+#define PF_MEMOS 256
+#define PF_MEMO_RULES 20
+
+struct pf_memo {
+	u32 set[PF_DIMS];
+	u16 count; /* of rules, with 1 added; 0 while nothing is remembered */
+	u16 rule[PF_MEMO_RULES];
+	u16 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pf_memo);
+} pf_memos SEC(".maps");
+
 /* The walk over the rules that a packet matches. */
 struct pf_walk {
 	u64 words; /* of the group, those that have rules yet to be tried */
@@ -100,6 +122,8 @@ struct pf_walk {
 	u32 log_to;
 	u32 log_match;
 	struct pf_prefix prefix; /* an address that is looked up */
+	u32 memo; /* place of what is remembered of such packets */
+	u32 found; /* rules, to be remembered */
 };
 
 #define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
@@ -263,36 +287,71 @@ static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 n
 		w->matches[w->matched++ & (PF_MATCHES - 1)] = number + 1;
 }
 
+static __always_inline void pf_try_in_turn(struct pf_walk *w, struct pf_packet *p, u32 number)
+{
+	if (number >= w->skip && number < w->end)
+		pf_try(w, p, number);
+}
+
+/* The walk is over: what it has found is what all such packets match. */
+static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
+{
+	if (m && w->found <= PF_MEMO_RULES)
+		m->count = w->found + 1;
+	return 1;
+}
+
 static long pf_step(u32 n, void *unused)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
-	u32 bit;
+	struct pf_memo *m;
+	u32 bit, number;
 
 	if (!p || !w)
 		return 1;
+	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
 	if (w->bits) {
-		u32 number;
-
 		bit = first_bit(w->bits);
 		w->bits &= w->bits - 1;
 		number = w->base + bit;
-		if (number >= w->end)
+		if (number >= cfg.pf.rules)
+			return pf_walked(w, m);
+		/* goes on to the end for those to come, if they can remember so many */
+		if (number >= w->end && w->found > PF_MEMO_RULES)
 			return 1;
-		if (number >= w->skip)
-			pf_try(w, p, number);
+		if (m && w->found < PF_MEMO_RULES)
+			m->rule[w->found] = number;
+		w->found++;
+		pf_try_in_turn(w, p, number);
 		return 0;
 	}
 	if (w->words) {
 		bit = first_bit(w->words);
 		w->words &= w->words - 1;
 		pf_enter_word(w, bit);
-		return w->base >= w->end;
+		return 0;
 	}
 	w->group++;
 	if (w->group >= cfg.pf.groups)
-		return 1;
+		return pf_walked(w, m);
 	pf_enter_group(w);
+	return 0;
+}
+
+/* The same walk over what is remembered. */
+static long pf_step_memo(u32 n, void *unused)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	struct pf_memo *m;
+
+	if (!p || !w)
+		return 1;
+	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
+	if (!m || n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
+		return 1;
+	pf_try_in_turn(w, p, m->rule[n]);
 	return 0;
 }
 
@@ -354,6 +413,37 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
 		w->set[PF_DIM_DPORT] = pf_cell(dport);
 }
 
+#define PF_REMEMBERED 2 /* pf_prepare(): the rules are remembered */
+
+/* Are the rules remembered of packets like this one? If not, they will be. */
+static __always_inline bool pf_remembers(struct pf_walk *w)
+{
+	u32 hash = 0;
+	struct pf_memo *m;
+	bool same;
+
+#pragma unroll
+	for (u32 dim = 0; dim < PF_DIMS; dim++)
+		if (pf_dim(dim))
+			hash = (hash ^ w->set[dim]) * 0x9e3779b1;
+	w->memo = hash >> 24 & (PF_MEMOS - 1);
+	w->found = 0;
+	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
+	same = m && m->count;
+#pragma unroll
+	for (u32 dim = 0; dim < PF_DIMS; dim++)
+		if (pf_dim(dim) && m && m->set[dim] != w->set[dim]) {
+			m->set[dim] = w->set[dim];
+			same = false;
+		}
+	if (same)
+		return true;
+	if (m)
+		m->count = 0;
+	pf_enter_group(w);
+	return false;
+}
+
 /*
  * Prepares the walk over the rules that this CPU's packet matches at a port; false
  * if it matches none, PF_SKIP if pf is not asked there. A function of its own
@@ -395,8 +485,7 @@ __noinline u32 pf_prepare(void)
 	w->group = 0;
 	w->skip = 0;
 	w->end = cfg.pf.rules;
-	pf_enter_group(w);
-	return true;
+	return pf_remembers(w) ? PF_REMEMBERED : true;
 }
 
 /*
@@ -446,6 +535,9 @@ static __always_inline u32 pf_judge(void)
 		return 0;
 	if (!matches)
 		return 0;
-	bpf_loop(PF_STEPS, pf_step, 0, 0);
+	if (matches == PF_REMEMBERED)
+		bpf_loop(PF_MEMO_RULES, pf_step_memo, 0, 0);
+	else
+		bpf_loop(PF_STEPS, pf_step, 0, 0);
 	return w->rule;
 }

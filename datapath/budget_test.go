@@ -20,7 +20,7 @@ const (
 
 	// instructions that the verifier looks at, at most: a quarter more than with
 	// everything on, so that a feature that multiplies its ways is seen at once
-	verifiedTCX     = 80000
+	verifiedTCX     = 100000
 	verifiedXDP     = 24000
 	verifiedControl = 24000 // most of it states of pf, which both make and remove
 )

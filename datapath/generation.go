@@ -97,6 +97,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
 		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),
+		kernelMapPfMemos:       feature(kernelFeatureFEATURE_PF_RULES, pfMemos, 1),
 		kernelMapPfStates:      max(c.Pf.Buckets, 1) * stateWays,
 		kernelMapPfSources:     max(c.Pf.NodesMax, 1),
 		kernelMapPfFlushes:     feature(kernelFeatureFEATURE_PF_SOURCES, pfFlushes, 1),

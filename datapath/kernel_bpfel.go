@@ -557,6 +557,14 @@ type kernelPfMember struct {
 	Bits  uint64
 }
 
+type kernelPfMemo struct {
+	_     structs.HostLayout
+	Set   [8]uint32
+	Count uint16
+	Rule  [20]uint16
+	Pad   uint16
+}
+
 type kernelPfNetwork struct {
 	_   structs.HostLayout
 	Src uint32
@@ -949,6 +957,8 @@ type kernelPfWalk struct {
 	LogTo      uint32
 	LogMatch   uint32
 	Prefix     kernelPfPrefix
+	Memo       uint32
+	Found      uint32
 }
 
 type kernelPort struct {
@@ -1223,6 +1233,7 @@ const (
 	kernelMapPfHosts         = "pf_hosts"
 	kernelMapPfLogMissed     = "pf_log_missed"
 	kernelMapPfLogRing       = "pf_log_ring"
+	kernelMapPfMemos         = "pf_memos"
 	kernelMapPfNets          = "pf_nets"
 	kernelMapPfNetworks      = "pf_networks"
 	kernelMapPfOverloads     = "pf_overloads"
@@ -1357,6 +1368,7 @@ type kernelMapSpecs struct {
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
+	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
@@ -1459,6 +1471,7 @@ type kernelMaps struct {
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
+	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
@@ -1527,6 +1540,7 @@ func (m *kernelMaps) Close() error {
 		m.PfHosts,
 		m.PfLogMissed,
 		m.PfLogRing,
+		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfOverloads,

@@ -44,6 +44,7 @@ const (
 	lockedMapPfHosts         = "pf_hosts"
 	lockedMapPfLogMissed     = "pf_log_missed"
 	lockedMapPfLogRing       = "pf_log_ring"
+	lockedMapPfMemos         = "pf_memos"
 	lockedMapPfNets          = "pf_nets"
 	lockedMapPfNetworks      = "pf_networks"
 	lockedMapPfOverloads     = "pf_overloads"
@@ -180,6 +181,7 @@ type lockedMapSpecs struct {
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
+	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
@@ -284,6 +286,7 @@ type lockedMaps struct {
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
+	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
@@ -352,6 +355,7 @@ func (m *lockedMaps) Close() error {
 		m.PfHosts,
 		m.PfLogMissed,
 		m.PfLogRing,
+		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfOverloads,

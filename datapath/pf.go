@@ -612,5 +612,8 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_ETHER
 
+// pfMemos is PF_MEMOS of bpf/pf_rules.h.
+const pfMemos = 256
+
 // pfFlushes is PF_FLUSHES of bpf/pf_source.h.
 const pfFlushes = 1024

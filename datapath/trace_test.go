@@ -55,6 +55,7 @@ func TestTraceTables(t *testing.T) {
 		kernelMapPfSlows:       "a place to work in",
 		kernelMapPfTableBatch:  "user space's",
 		kernelMapPfEtherWalks:  "a place to work in",
+		kernelMapPfMemos:       "a memory",
 		kernelMapPfAnswering:   "a place to work in",
 		kernelMapPfAnswers:     "nothing is answered",
 		kernelMapPfLogRing:     "nothing is logged",
