@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"bascule/pf"
@@ -220,7 +221,10 @@ func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors, all map
 	}
 	program, err := pf.Compile(input)
 	if err != nil {
-		t.Skip(err) // too many tables, an anchor that calls itself
+		if !strings.Contains(err.Error(), "call each other") && !strings.Contains(err.Error(), "calls of anchors") {
+			t.Fatal(err)
+		}
+		t.Skip("an anchor calls itself: the reference has no bottom")
 	}
 	if len(program.Rules) == 0 {
 		t.Skip("without rules pf is not in the way")
