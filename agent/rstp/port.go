@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package rstp
+
+// An infoIs is where a port's information comes from (17.19.10).
+type infoIs uint8
+
+const (
+	infoDisabled infoIs = iota
+	infoAged
+	infoMine
+	infoReceived
+)
+
+// A rcvdInfo is what a received message is to a port (17.21.8).
+type rcvdInfo uint8
+
+const (
+	otherInfo rcvdInfo = iota
+	superiorDesignatedInfo
+	repeatedDesignatedInfo
+	inferiorDesignatedInfo
+	inferiorRootAlternateInfo
+)
+
+// A port is the state of one port: its settings, what its machines know, and
+// what was counted. All of it is in a snapshot.
+type port struct {
+	bridge *Bridge
+
+	Number uint16
+	Config PortConfig
+	variables
+	saved variables // what of them is in the last snapshot, as lasting has them
+
+	Told     told // what was reported last
+	Counters Counters
+}
+
+// variables are the variables of 17.17 and 17.19, and where each of the machines
+// is. Timers are in seconds.
+type variables struct {
+	Up    bool // it has a link
+	Heard bool // a BPDU has come since it is enabled
+
+	Guarded    bool // shut by BPDU guard
+	GuardWhile int  // what is left of the guard's timeout, 0 for none
+
+	// Timers (17.17).
+	EdgeDelayWhile int
+	FdWhile        int
+	HelloWhen      int
+	MdelayWhile    int
+	RbWhile        int
+	RcvdInfoWhile  int
+	RrWhile        int
+	TcWhile        int
+	LoopWhile      int // until its own BPDUs no longer come back; not of the standard
+
+	// Variables (17.19).
+	Agree              bool
+	Agreed             bool
+	DesignatedPriority vector
+	DesignatedTimes    times
+	Disputed           bool
+	Forward            bool
+	Forwarding         bool
+	InfoIs             infoIs
+	Learn              bool
+	Learning           bool
+	Mcheck             bool
+	MsgPriority        vector
+	MsgTimes           times
+	NewInfo            bool
+	OperEdge           bool
+	PortEnabled        bool
+	PortID             PortID
+	PortPriority       vector
+	PortTimes          times
+	Proposed           bool
+	Proposing          bool
+	RcvdBPDU           bool
+	RcvdInfo           rcvdInfo
+	RcvdMsg            bool
+	RcvdRSTP           bool
+	RcvdSTP            bool
+	RcvdTc             bool
+	RcvdTcAck          bool
+	RcvdTcn            bool
+	ReRoot             bool
+	Reselect           bool
+	Role               Role
+	Selected           bool
+	SelectedRole       Role
+	SendRSTP           bool
+	Sync               bool
+	Synced             bool
+	TcAck              bool
+	TcProp             bool
+	TxCount            int
+	UpdtInfo           bool
+
+	Message bpdu // that rcvdBPDU is about
+
+	// Where the machines are.
+	PPM ppmState
+	BDM bdmState
+	PIM pimState
+	PRT prtState
+	PST State
+	TCM tcmState
+}
+
+// told is what was reported of a port, so that changes are, and no more.
+type told struct {
+	Role             Role
+	RootInconsistent bool
+}
+
+// begin puts all of the port's machines into their first state (BEGIN,
+// 17.18.1).
+func (p *port) begin() {
+	*p = port{
+		bridge: p.bridge, Number: p.Number, Config: p.Config, saved: p.saved, Told: p.Told, Counters: p.Counters,
+		variables: variables{
+			Up: p.Up, Guarded: p.Guarded, GuardWhile: p.GuardWhile,
+
+			PortID:          NewPortID(p.Config.Priority, p.Number),
+			PortEnabled:     p.Up && !p.Guarded,
+			DesignatedTimes: p.bridge.bridgeTimes(),
+			SendRSTP:        p.bridge.rstpVersion(),
+		},
+	}
+	p.prxDiscard()
+	p.ppmCheckingRSTP()
+	p.bdmBegin()
+	p.ptxInit()
+	p.pimDisabled()
+	p.updtRoleDisabled()
+	p.prtInitPort()
+	p.pstDiscarding()
+	p.tcmInactive()
+}
+
+// enable sets portEnabled by what it follows from.
+func (p *port) enable() { p.PortEnabled = p.Up && !p.Guarded }
+
+// rootInconsistent says whether root guard keeps the port from being the way to
+// the root.
+func (p *port) rootInconsistent() bool {
+	return p.Config.RootGuard && p.InfoIs == infoReceived && p.Role == AlternatePort
+}
+
+// Conditions (17.20).
+
+func (p *port) adminEdge() bool { return p.Config.Edge == EdgeOn }
+func (p *port) autoEdge() bool  { return p.Config.Edge != EdgeOff }
+
+func (p *port) edgeDelay() int { // 17.20.4
+	if p.Config.PointToPoint {
+		return migrateTime
+	}
+	return p.maxAge()
+}
+
+func (p *port) forwardDelay() int { // 17.20.5
+	if p.SendRSTP {
+		return p.helloTime()
+	}
+	return p.fwdDelay()
+}
+
+func (p *port) fwdDelay() int  { return seconds(p.DesignatedTimes.ForwardDelay) } // 17.20.6
+func (p *port) helloTime() int { return seconds(p.DesignatedTimes.HelloTime) }    // 17.20.7
+func (p *port) maxAge() int    { return seconds(p.DesignatedTimes.MaxAge) }       // 17.20.8
+
+// reRooted says whether all other ports have retired from the root's role
+// (17.20.10).
+func (p *port) reRooted() bool {
+	for _, q := range p.bridge.ports {
+		if q != p && q.RrWhile != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// migrateTime is how long a change of version is waited for, in seconds
+// (17.13.9).
+const migrateTime = 3
