@@ -167,9 +167,12 @@ __noinline int fdb_release(u64 word, bool bridge)
 		return 0;
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
-	/* a slot that has a new tenant counts the new tenant's alone */
-	if (id && port_at(id)->id == id)
-		__sync_fetch_and_add(own, -1);
+	/*
+	 * A slot that has a new tenant counts the new tenant's alone, from zero; a
+	 * program that still has the former one must not take it below.
+	 */
+	if (id && port_at(id)->id == id && !__sync_fetch_and_add(own, -1))
+		__sync_fetch_and_add(own, 1);
 	return 0;
 }
 

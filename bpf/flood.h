@@ -82,7 +82,7 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 			return;
 		}
 	}
-	bpf_clone_redirect(skb, p->ifindex, 0);
+	bpf_clone_redirect(skb, port_device(&tcx_devices, flood->what->last), 0);
 	count_tx(flood->what->last, flood->what->f.len);
 }
 
@@ -127,7 +127,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (!reason && f->len > ALWAYS_FITS &&
 	    !(on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)))
-		reason = skb_fits(skb, port_at(slot)->ifindex, f->tag, &mtu);
+		reason = skb_fits(skb, port_device(&tcx_devices, slot), f->tag, &mtu);
 	/* the way out is not known: it may be any that the rules let it go */
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
@@ -226,7 +226,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	    !prepare_skb(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag))
 		return TC_ACT_SHOT;
 	count_tx(flood.what->last, f->len);
-	return bpf_redirect(port_at(flood.what->last)->ifindex, 0);
+	return bpf_redirect(port_device(&tcx_devices, flood.what->last), 0);
 }
 
 struct flood_xdp {
@@ -250,7 +250,7 @@ static long flood_fits_xdp(u32 n, struct flood_xdp *flood)
 		return 0;
 	flood->last = slot;
 	if (flood->len <= ALWAYS_FITS ||
-	    xdp_fits(flood->xdp, port_at(slot)->ifindex, flood->tag, &mtu))
+	    xdp_fits(flood->xdp, port_device(&xdp_devices, slot), flood->tag, &mtu))
 		return 0;
 	flood->last = 0;
 	return 1;

@@ -9,19 +9,12 @@
 #pragma once
 
 #include "fdb.h"
+#include "stp.h"
 #include "verdict.h"
 
 #define LOOP_RECENT 2 /* seconds: what was heard longer ago elsewhere has moved */
 #define LOOP_RETURNS 5 /* in a second, of one address by one port: more than moving is */
 #define LOOP_CELLS 1024 /* a power of two */
-
-/* What the guards have found, by slot; of the bridge in slot 0. It outlives generations. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, struct loop);
-} loops SEC(".maps");
 
 /*
  * Returns of an address by a port in a second; for slot 0, when the address was
@@ -43,13 +36,43 @@ struct {
 	__type(value, struct returns);
 } returns SEC(".maps");
 
-/* Is the port blocked by its loop guard? It takes no frames then, and gets none. */
-static __always_inline bool port_blocked(u32 slot)
-{
-	struct loop *l = bpf_map_lookup_elem(&loops, &slot);
-	struct clock *c = clock_get();
+#define PORT_ONLY_LEARNS DROP_REASONS
 
-	return l && c && READ_ONCE(l->until) > READ_ONCE(c->now);
+/*
+ * Is the port blocked, by its loop guard or by spanning tree? It takes no frames
+ * then, and gets none. 0 or the reason, or PORT_ONLY_LEARNS.
+ */
+__noinline u32 port_blocked(u32 slot)
+{
+	struct port_state *l;
+	struct clock *c;
+	u32 stp;
+
+	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies what nobody calls */
+		return 0;
+	l = bpf_map_lookup_elem(&port_states, &slot);
+	c = clock_get();
+	if (!l || !c)
+		return 0;
+	if (cfg.flags & BRIDGE_STP) {
+		stp = READ_ONCE(l->stp);
+		if (stp != STP_FORWARDING)
+			return stp == STP_LEARNING ? PORT_ONLY_LEARNS : DROP_STP;
+	}
+	return READ_ONCE(l->until) > READ_ONCE(c->now) ? DROP_BLOCKED : 0;
+}
+
+/* Forgets what the loop guard of a port has found. */
+static __always_inline int port_unblock(u32 slot)
+{
+	struct port_state *l = bpf_map_lookup_elem(&port_states, &slot);
+
+	if (!l)
+		return -ENOENT;
+	WRITE_ONCE(l->until, 0);
+	WRITE_ONCE(l->told, 0);
+	WRITE_ONCE(l->count, 0);
+	return 1;
 }
 
 static __always_inline struct returns *returns_of(u64 key, u32 slot)
@@ -98,8 +121,8 @@ static __always_inline bool loop_circles(u64 key, u32 now)
 __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 {
 	u32 zero = 0, slot = SLOT(id), seconds = port_at(slot)->block_time, told;
-	struct loop *all = bpf_map_lookup_elem(&loops, &zero);
-	struct loop *l = bpf_map_lookup_elem(&loops, &slot);
+	struct port_state *all = bpf_map_lookup_elem(&port_states, &zero);
+	struct port_state *l = bpf_map_lookup_elem(&port_states, &slot);
 	struct clock *c = clock_get();
 
 	if (!all || !l || !c)

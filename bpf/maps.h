@@ -34,6 +34,15 @@ static __always_inline bool on(u32 features)
 	return answer;
 }
 
+/* Does the bridge have berths? Answered in the same way: the bits of features are all taken. */
+static __always_inline bool has_berths(void)
+{
+	u64 answer;
+
+	asm("%0 = %1 ll" : "=r"(answer) : "i"(BERTH_QUESTION));
+	return answer;
+}
+
 /* Addresses. Read without a lock, walked by user space through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -97,6 +106,17 @@ struct device_map {
 	__type(key, u32);
 	__type(value, u32);
 };
+
+/*
+ * Devices that have come since the configuration was made, by ifindex. Each
+ * configuration has its own: to the next they are ports like any other.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct berth);
+} berths SEC(".maps");
 
 /* VLANs by identifier; one alone where the bridge filters none. */
 struct {

@@ -13,11 +13,12 @@
 #include "rules.h"
 #include "span.h"
 #include "storm.h"
+#include "stp.h"
 #include "vlan.h"
 
 /* What a plain switch does not look at, on the way in and on the way out. */
 #define FEATURES_IN                                                                                \
-	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_LOOP_GUARD | FEATURE_GUARD | FEATURE_NON_IP |    \
+	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING | FEATURE_GUARD | FEATURE_NON_IP |      \
 	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
 	 FEATURE_ETHER)
 #define FEATURES_OUT                                                                               \
@@ -75,14 +76,17 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 
 	if (!h->skb && leaves_to_tcx(f))
 		return ACTION_LEAVE;
-	if (on(FEATURE_LOOP_GUARD) && port_blocked(v->in))
-		return refuse(v, DROP_BLOCKED);
+	if (on(FEATURE_BLOCKING)) {
+		reason = port_blocked(v->in);
+		if (reason && reason != PORT_ONLY_LEARNS)
+			return refuse(v, reason);
+	}
 	if (on(FEATURE_VLANS)) {
 		reason = vlan_in(f, v, in);
 		if (reason)
 			return refuse(v, reason);
 	}
-	if (on(FEATURE_LOOP_GUARD) && (in->flags & PORT_LOOP_GUARD) && loop_seen(h, f, v, in, now))
+	if (on(FEATURE_BLOCKING) && (in->flags & PORT_LOOP_GUARD) && loop_seen(h, f, v, in, now))
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
 	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now))
@@ -104,6 +108,14 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		reason = pf_ether(h, f, v, v->in, false);
 		if (reason)
 			return refuse(v, reason);
+	}
+	/* before pf, which answers and makes states; asked again rather than kept on the stack */
+	if (on(FEATURE_BLOCKING)) {
+		reason = port_blocked(v->in);
+		if (reason == PORT_ONLY_LEARNS && h->skb && port_learns(in))
+			fdb_learn(fdb_key(f->src, v->vlan), in->id);
+		if (reason)
+			return refuse(v, reason == PORT_ONLY_LEARNS ? DROP_STP : reason);
 	}
 	/* XDP asks when it knows that it will send: see pf_passes() */
 	if (on(FEATURE_PF) && h->skb) {
@@ -171,9 +183,12 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 			return refuse(v, DROP_SPAN);
 		span_in(h->ctx, f, v->in);
 	}
-	if (mac_is_reserved(f->dst) &&
-	    !(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
-		return refuse(v, DROP_RESERVED);
+	if (mac_is_reserved(f->dst)) {
+		if (on(FEATURE_BLOCKING) && h->skb && bpdu_take(h->ctx, f->dst, v->in))
+			return refuse(v, DROP_TAKEN);
+		if (!(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
+			return refuse(v, DROP_RESERVED);
+	}
 	if (!mac_is_source(f->src))
 		return refuse(v, DROP_BAD_SOURCE);
 	if (on(FEATURES_IN)) {
@@ -197,7 +212,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
 	/* there may be another way to what is behind a blocked port */
-	if (on(FEATURE_LOOP_GUARD) && port_blocked(SLOT(PORT_OF(v->word))))
+	if (on(FEATURE_BLOCKING) && port_blocked(SLOT(PORT_OF(v->word))))
 		v->word = 0;
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
@@ -225,7 +240,7 @@ static __always_inline bool flood_reaches(u32 in, u32 out, u32 kind)
 
 	if (!p->id || (out == in && !port_hairpins(p)))
 		return false;
-	if (on(FEATURE_LOOP_GUARD) && port_blocked(out))
+	if (on(FEATURE_BLOCKING) && port_blocked(out))
 		return false;
 	return !on(FEATURE_FLOOD_FLAGS) || (p->flags & kind);
 }

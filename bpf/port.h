@@ -12,6 +12,17 @@ static __always_inline const volatile struct port *port_at(u32 slot)
 	return &cfg.ports[SLOT(slot)];
 }
 
+/* The slot of the device that occupies a berth, 0 if it is none. */
+static __always_inline u32 berth_slot(u32 ifindex)
+{
+	struct berth *b;
+
+	if (!has_berths())
+		return 0;
+	b = bpf_map_lookup_elem(&berths, &ifindex);
+	return b ? SLOT(b->id) : 0;
+}
+
 /* The slot of a device, 0 if it is no port of this bridge. */
 __noinline u32 port_slot(u32 ifindex)
 {
@@ -22,17 +33,28 @@ __noinline u32 port_slot(u32 ifindex)
 		u32 slot = SLOT(cfg.port_cells[(cell + i) & (PORT_TABLE - 1)]);
 
 		if (!slot)
-			return 0;
+			break;
 		if (cfg.ports[slot].ifindex == ifindex)
 			return slot;
 	}
-	return 0;
+	return berth_slot(ifindex);
 }
 
 /* False when the device has been deleted or moved to another namespace. */
 static __always_inline bool port_has_device(struct device_map *devices, u32 slot)
 {
 	return bpf_map_lookup_elem(devices, &slot);
+}
+
+/* The port's device. That of a berth is in the map alone, 0 while it is vacant. */
+static __always_inline u32 port_device(struct device_map *devices, u32 slot)
+{
+	u32 ifindex = port_at(slot)->ifindex, *device;
+
+	if (!has_berths() || ifindex)
+		return ifindex;
+	device = bpf_map_lookup_elem(devices, &slot);
+	return device ? *device : 0;
 }
 
 /* May frames go to the port? A patch cable needs no device. */

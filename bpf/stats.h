@@ -34,7 +34,7 @@ __noinline int count_drop(u32 slot, u32 reason)
 {
 	struct port_stats *s = stats_of(slot);
 
-	if (s && reason < cfg.reasons && reason < DROP_REASONS)
+	if (s && reason && reason < cfg.reasons && reason < DROP_REASONS)
 		s->drops[reason]++;
 	return 0;
 }
@@ -96,6 +96,7 @@ __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 	now = READ_ONCE(c->now);
 	if (t->key == what && t->second == now) {
 		__sync_fetch_and_add(&t->count, 1);
+		__sync_fetch_and_add(&c->merged, 1);
 		return 0;
 	}
 	count = t->key == what ? t->count : 0;

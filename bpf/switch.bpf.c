@@ -74,7 +74,7 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
 		return action;
 	count_tx(v->in, f->len);
-	return bpf_redirect(port_at(v->in)->ifindex, 0);
+	return bpf_redirect(port_device(&tcx_devices, v->in), 0);
 }
 
 /*
@@ -130,7 +130,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		}
 		/* the frame itself is still needed; bascule_patch goes on with it */
 		if (t && t->waits) {
-			bpf_clone_redirect(skb, p->ifindex, 0);
+			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
 			return TC_ACT_SHOT;
 		}
 	}
@@ -140,7 +140,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	 */
 	if (on(FEATURE_PEER) && f->dst == p->peer)
 		return bpf_redirect_peer(p->ifindex, 0);
-	return bpf_redirect(p->ifindex, 0);
+	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
 }
 
 /*
@@ -168,7 +168,8 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		v.in = port_slot(f.ifindex);
 		return v.in ? drop_early(skb, &f, &v, DROP_MALFORMED) : TC_ACT_UNSPEC;
 	}
-	if (t && trip_returns(t)) {
+	/* what a port does not take in the bridge has not had: it may come by another cable */
+	if (t && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f.ifindex))) && trip_returns(t)) {
 		v.in = port_slot(f.ifindex);
 		return drop_early(skb, &f, &v, DROP_PATCH_LOOP);
 	}
@@ -186,7 +187,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		if (on(FEATURES_EACH))
 			reason = each_frame(&h, &f, &v, now);
 		if (!reason && (!segment || segment > d->fits))
-			reason = skb_fits(skb, port_at(d->out)->ifindex, f.tag, &mtu);
+			reason = skb_fits(skb, port_device(&tcx_devices, d->out), f.tag, &mtu);
 		if (!reason)
 			return send_skb(skb, &f, &v, t);
 		action = refuse(&v, reason);
@@ -200,7 +201,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		if (on(FEATURE_PATCH) && (port_at(v.out)->flags & PORT_PATCH))
 			mtu = PATCH_MTU;
 		else
-			reason = skb_fits(skb, port_at(v.out)->ifindex, f.tag, &mtu);
+			reason = skb_fits(skb, port_device(&tcx_devices, v.out), f.tag, &mtu);
 		if (on(FEATURE_TRACE)) {
 			trace_mtu(reason);
 			return TC_ACT_OK;
@@ -228,7 +229,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		if (!f.len || !prepare_skb(skb, &f, &v, v.in, f.outer, f.outer))
 			return TC_ACT_SHOT;
 		count_tx(v.in, f.len);
-		return bpf_redirect(port_at(v.in)->ifindex, 0);
+		return bpf_redirect(port_device(&tcx_devices, v.in), 0);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
@@ -316,7 +317,7 @@ int bascule_xdp(struct xdp_md *xdp)
 
 	switch (decide(&h, &f, &v, READ_ONCE(c->now))) {
 	case ACTION_SEND:
-		if (!xdp_fits(xdp, port_at(v.out)->ifindex, f.tag, &mtu))
+		if (!xdp_fits(xdp, port_device(&xdp_devices, v.out), f.tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, &f, &v, epoch, mtu + ETHER_HEADER);
 		return send_xdp(&h, &f, &v, READ_ONCE(c->now));
@@ -349,6 +350,14 @@ int bascule_control(struct control *r)
 		break;
 	case CONTROL_FLUSH:
 		r->result = fdb_flush(c, r);
+		break;
+	case CONTROL_STP:
+		r->result = port_set_stp(r->port, r->word);
+		fdb_changed(c);
+		break;
+	case CONTROL_UNBLOCK:
+		r->result = port_unblock(SLOT(r->port));
+		fdb_changed(c);
 		break;
 	case CONTROL_PF_KILL:
 		r->result = on(FEATURE_PF) ? pf_kill(c, r) : -ENOENT;

@@ -29,7 +29,7 @@
  * without DROP_, in lower case, with dashes.
  */
 enum drop_reason {
-	DROP_UNKNOWN, /* never counted: 0 is no reason */
+	DROP_TAKEN, /* never counted: 0 is no reason, but of a frame that the switch itself takes */
 	DROP_MALFORMED, /* shorter than its headers */
 	DROP_RESERVED, /* to 01:80:C2:00:00:0X, which bridges do not forward (802.1Q 8.6.3) */
 	DROP_BAD_SOURCE, /* from a group address or from zero */
@@ -44,6 +44,7 @@ enum drop_reason {
 	DROP_VLAN_OUT, /* the way out is not in the frame's VLAN */
 	DROP_BLOCKED, /* the port is blocked, by its loop guard */
 	DROP_LOOP, /* the switch's own frame has come back */
+	DROP_STP, /* spanning tree keeps the port from forwarding */
 	DROP_LOCKED, /* from an address that the port is not opened for */
 	DROP_LIMIT, /* from one address more than the port may have */
 	DROP_SPOOFED, /* lies about a bound address */
@@ -98,6 +99,7 @@ enum port_flag {
 	PORT_HOST = 1 << 12, /* the switch's end of a host port */
 	PORT_PATCH = 1 << 13, /* one end of a patch cable: no device */
 	PORT_SPAN = 1 << 14, /* gets copies, gives nothing */
+	PORT_BERTH = 1 << 15, /* its device is yet to come: cfg does not know it */
 	/* and what must be put back when the port leaves the bridge */
 	PORT_WAS_PROMISC = 1 << 16,
 	PORT_HAD_LRO = 1 << 17,
@@ -112,6 +114,10 @@ enum port_flag {
 	PORT_CAPTURE = 1 << 26, /* frames at it are captured, if not those of all ports are */
 	/* and of what must be put back */
 	PORT_END_HAD_VLAN = 1 << 25, /* a veth's other end left VLAN tags beside the packet */
+	/* of spanning tree, for who runs it; the datapath does not look at them */
+	PORT_BPDU_GUARD = 1 << 27, /* a BPDU that comes in disables the port */
+	PORT_BPDU_FILTER = 1 << 28, /* BPDUs are neither sent nor heard */
+	PORT_ROOT_GUARD = 1 << 29, /* no better root is taken from the port */
 };
 
 /*
@@ -131,7 +137,7 @@ enum feature {
 	FEATURE_LOCKED = 1 << 9,
 	FEATURE_LIMIT_DROP = 1 << 10,
 	FEATURE_MOVE_MAX = 1 << 11,
-	FEATURE_LOOP_GUARD = 1 << 12,
+	FEATURE_BLOCKING = 1 << 12, /* a port may be blocked: by its loop guard, by spanning tree */
 	FEATURE_NON_IP = 1 << 13,
 	FEATURE_SOURCE_GUARD = 1 << 14,
 	FEATURE_DHCP_GUARD = 1 << 15,
@@ -156,6 +162,7 @@ enum feature {
 
 /* Upper half of a constant whose lower half asks for features; see on(). */
 #define FEATURE_QUESTION (0xba5c01e0ull << 32)
+#define BERTH_QUESTION (0xba5c01e1ull << 32) /* of has_berths() */
 
 /* What a bridge was told, where that is yes or no. */
 enum bridge_flag {
@@ -169,6 +176,8 @@ enum bridge_flag {
 	BRIDGE_CAPTURE = 1 << 6,
 	BRIDGE_TALKERS = 1 << 7,
 	BRIDGE_PF = 1 << 8,
+	BRIDGE_STP = 1 << 9, /* ports have states, and BPDUs are taken in */
+	BRIDGE_RSTP = 1 << 10, /* the rapid kind */
 };
 
 /* Kinds of floods that can be limited, in the order of port.storm. */
@@ -185,9 +194,16 @@ struct storm {
 	__u32 kilobits; /* 1: rate is in 1000 bits a second; 0: in frames a second */
 };
 
+/* What spanning tree is told of a port's cable. */
+enum stp_choice {
+	STP_AUTO,
+	STP_ON,
+	STP_OFF,
+};
+
 struct port {
 	__u32 id; /* slot in the low 10 bits, incarnation above: never given twice */
-	__u32 ifindex;
+	__u32 ifindex; /* 0 of a berth */
 	enum port_flag flags;
 	__u32 domains; /* protected domains, bit N for domain N */
 	__u32 fdb_max; /* most dynamic entries, 0 for no limit of its own */
@@ -204,7 +220,19 @@ struct port {
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
 	__u32 endpoint; /* patch port: its number among those of the namespace, from 1 */
 	__u32 peer_endpoint; /* and that of the cable's other end, 0 while there is none */
+	__u32 stp_cost; /* 0: by the speed of the device */
+	__u32 stp_priority;
+	enum stp_choice stp_edge;
+	enum stp_choice stp_p2p;
 	__u32 pad2;
+};
+
+/* The device that occupies a berth, and what a port has of its device. */
+struct berth {
+	__u32 id; /* of the port */
+	enum port_flag flags;
+	__u64 peer;
+	char name[PORT_NAME];
 };
 
 /* What pf is told, beside its tables. */
@@ -268,6 +296,11 @@ struct config {
 	__u16 cables[CABLES]; /* endpoints that the first patch ports lead to, 0 for none */
 	__u16 span_in; /* as of a port, and of all ports */
 	__u16 span_out;
+	__u16 stp_priority;
+	__u8 stp_hello; /* seconds, as the next two */
+	__u8 stp_max_age;
+	__u8 stp_forward_delay;
+	__u8 pad[3];
 	struct pf_config pf;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
@@ -400,14 +433,34 @@ struct clock {
 	__u32 sweep; /* next bucket to look for aged entries in */
 	__u32 ticks;
 	__u64 events; /* events so far */
+	__u64 merged; /* what happened and was not told by itself, so far */
 };
 
-/* What the loop guard of a port has found. */
-struct loop {
+/* What spanning tree lets a port do. */
+enum stp_state {
+	STP_FORWARDING, /* all */
+	STP_DISCARDING, /* nothing: it takes no frames, and gets none */
+	STP_LEARNING, /* the same, but addresses are learned */
+};
+
+#define BPDU_BYTES 256 /* of a BPDU's frame that are handed on */
+#define BPDU_RATE 64 /* that a port hands on in a second: neighbours send a few each */
+
+/* A BPDU that came in, for who runs spanning tree. */
+struct bpdu {
+	__u32 port; /* id */
+	__u32 len; /* bytes of the frame; at most BPDU_BYTES are here */
+	__u8 data[BPDU_BYTES];
+};
+
+/* What blocks a port. */
+struct port_state {
+	/* what its loop guard has found */
 	__u32 until; /* second to which the port is blocked */
 	__u32 told; /* second of the last event; of the bridge, of the last block */
 	__u32 count; /* frames since then */
-	__u32 pad;
+	__u32 bpdus; /* the second's lower bits << 8 | BPDUs handed on in it */
+	__u64 stp; /* id << 32 | enum stp_state; of the bridge, BPDUs that found no room */
 };
 
 struct port_stats {
@@ -954,14 +1007,16 @@ enum control_op {
 	CONTROL_PF_UNTRACK, /* remove a source */
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
 	CONTROL_PF_SWEEP, /* remove all that is over, at once */
+	CONTROL_STP, /* give `port` the state `word` */
+	CONTROL_UNBLOCK, /* forget what the loop guard of `port` has found */
 };
 
 struct control {
 	enum control_op op;
 	__s32 result; /* entries changed, or a negative errno */
 	__u64 key; /* STORE, DELETE */
-	__u64 word; /* STORE */
-	__u32 port; /* FLUSH: of this port id; 0 for any */
+	__u64 word; /* STORE; STP: enum stp_state */
+	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's */
 	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
 	__u32 dynamic; /* FLUSH: dynamic entries */
 	__u32 pinned; /* FLUSH: static and sticky entries */

@@ -92,6 +92,8 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 
 	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies what nobody calls */
 		return 0;
+	if (point == CAPTURE_DROP && !reason)
+		point = CAPTURE_IN; /* what the switch itself takes has come in */
 	b = bpf_map_lookup_elem(&capture_buffer, &zero);
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;

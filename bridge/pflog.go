@@ -49,12 +49,13 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	if err != nil {
 		return 0, err
 	}
+	since := monotonic()
 	for ctx.Err() == nil {
 		b := l.view.b
 		if b.Config.HashSeed != seed {
 			return 0, refused("go on to "+what, "the bridge has been made anew", "begin again")
 		}
-		err := b.PFLog(untilChanged(ctx, b), func(p datapath.PFLogged) error { return report(l.record(p)) })
+		err := b.PFLog(untilChanged(ctx, b), since, func(p datapath.PFLogged) error { return report(l.record(p)) })
 		switch {
 		case errors.Is(err, datapath.ErrWatched):
 			return 0, refused(what, "somebody else reads it", "wait until that ends")

@@ -104,6 +104,8 @@ func (l pinnedLink) remove() error {
 // attach puts the programs of g on the ports of c that do not have them yet. It
 // returns the links that it made, also when it fails.
 func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
+	hurry := b.store.hurry()
+	defer hurry.end()
 	for _, p := range Ports(c) {
 		if p.Flags&PortPatch != 0 {
 			continue
@@ -120,6 +122,7 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 			if PortAt(&b.Config, p.Id) != nil && !b.HasDevice(p) {
 				continue
 			}
+			hurry.step()
 			if err := attachOne(l, g.program(h), int(p.Ifindex)); err != nil {
 				return made, &PortError{PortName(p), h.String(), err}
 			}
@@ -147,10 +150,13 @@ func attachOne(l pinnedLink, p *ebpf.Program, ifindex int) error {
 	return open.Pin(l.path)
 }
 
+// It is for the whole process, and read with each request: so it is set before
+// there are any.
+func init() { nl.EnableErrorMessageReporting = true }
+
 // driverWords asks why the driver takes no XDP program: links do not tell, but
 // the older way of attaching does.
 func driverWords(p *ebpf.Program, ifindex int, err error) error {
-	nl.EnableErrorMessageReporting = true
 	device, lookup := netlink.LinkByIndex(ifindex)
 	if lookup != nil {
 		return err

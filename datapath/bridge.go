@@ -22,6 +22,8 @@ type Bridge struct {
 	store *Store
 	dir   string // of the bridge
 	gen   string // name of the current generation's folder
+
+	moored // since the configuration was made
 }
 
 // Create makes a bridge without ports. The caller holds the lock.
@@ -53,7 +55,9 @@ func (s *Store) Open(name string) (*Bridge, error) {
 			return nil, err
 		}
 		b.gen = gen
-		err = b.readConfig()
+		if err = b.readConfig(); err == nil {
+			err = b.moor()
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a writer has just gone on to the next generation
 		}
@@ -62,10 +66,11 @@ func (s *Store) Open(name string) (*Bridge, error) {
 	return nil, fmt.Errorf("%s changes too fast to be read", name)
 }
 
-// Current reports whether the bridge still has the configuration that b read.
+// Current reports whether the bridge still has the configuration that b read, and
+// the same devices in its berths.
 func (b *Bridge) Current() bool {
 	gen, err := os.Readlink(b.pin("current"))
-	return err == nil && gen == b.gen
+	return err == nil && gen == b.gen && b.mooredStill()
 }
 
 // Store returns the store that the bridge is in.
@@ -107,6 +112,7 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 // The follower is asked before the former generation goes, so that Mend can ask
 // it again.
 func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
+	b.renew(&next)
 	if err := b.settleRules(&next, &t); err != nil {
 		return err
 	}
@@ -126,7 +132,11 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 			evicted[p.Id] = b.HasDevice(p)
 		}
 	}
-	added, err := b.attach(&next, g)
+	var added []pinnedLink
+	states, err := b.startStates(&next, g)
+	if err == nil {
+		added, err = b.attach(&next, g)
+	}
 	if err == nil {
 		err = b.moveIn(&next, g)
 	}
@@ -145,11 +155,12 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 			l.remove()
 		}
 		g.moveOut(&next, &b.Config, func(p *Port) bool { return evicted[p.Id] })
+		g.putStates(states)
 		os.RemoveAll(b.pin(g.name))
-		return errors.Join(err, b.unplugFor(&next))
+		return errors.Join(err, b.forgetLearned(), b.unplugFor(&next))
 	}
 	old := *b
-	b.Config, b.gen = next, g.name
+	b.Config, b.gen, b.moored = next, g.name, newMoored()
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
@@ -179,9 +190,19 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	return nil
 }
 
+// forgetLearned frees what ports have learned that were added in vain: the next
+// change gives their ids to others.
+func (b *Bridge) forgetLearned() error {
+	if b.gen == "" {
+		return nil
+	}
+	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1})
+	return err
+}
+
 // lost reports whether next lacks a port that c has.
 func lost(c, next *Config) bool {
-	return slices.ContainsFunc(Ports(c), func(p *Port) bool { return PortAt(next, p.Id) == nil })
+	return slices.ContainsFunc(tenants(c), func(p *Port) bool { return TenantAt(next, p.Id) == nil })
 }
 
 // An UnfinishedError says that a change is made, but not all that follows from
@@ -249,6 +270,9 @@ func (b *Bridge) Mend(f Follower) error {
 		return err
 	}
 	defer g.Close()
+	if err := b.mendBerths(g); err != nil {
+		return err
+	}
 	if err := b.converge(g, true); err != nil {
 		return err
 	}
@@ -265,8 +289,11 @@ func (b *Bridge) Mend(f Follower) error {
 			return err
 		}
 	}
+	if err := b.mendStates(); err != nil {
+		return err
+	}
 	for slot := range b.Config.Ports {
-		if b.Config.Ports[slot].Id == 0 {
+		if PortAt(&b.Config, b.Config.Ports[slot].Id) == nil {
 			g.forget(uint32(slot))
 		}
 	}
@@ -294,6 +321,7 @@ func (b *Bridge) generations() []*Bridge {
 	for _, e := range entries {
 		old := &Bridge{store: b.store, dir: b.dir, gen: e.Name()}
 		if strings.HasPrefix(e.Name(), "gen-") && old.readConfig() == nil {
+			_ = old.moor() // what was not pinned whole has had no device in a berth
 			list = append(list, old)
 		}
 	}
@@ -316,7 +344,10 @@ func (b *Bridge) sweep(f Follower) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	hurry := b.store.hurry()
+	defer hurry.end()
 	for _, l := range links {
+		hurry.step()
 		if err := l.remove(); err != nil {
 			return err
 		}

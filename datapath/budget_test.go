@@ -89,6 +89,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"block non-IP", func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, true, true},
 		{"move limit", func(c *Config, _ []*Port) { c.MoveMax = 5 }, true, false},
 		{"loop guard", func(_ *Config, p []*Port) { p[0].Flags |= PortLoopGuard }, true, true},
+		{"spanning tree", rapidTree, true, true},
 		{"rules in", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesIn }, true, true},
 		{"rules out", func(_ *Config, p []*Port) { p[0].Flags |= PortRulesOut }, true, true},
 		{"other limits", func(c *Config, p []*Port) { c.FdbMax, c.Ageing, p[0].FdbMax = 5, 7, 3 }, false, false},
@@ -97,6 +98,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"DHCP guard", dhcpGuard, true, true},
 		{"RA guard", raGuard, true, true},
 		{"suppression", suppress, true, true},
+		{"berth", berth, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
 	for _, tt := range tests {
@@ -124,7 +126,7 @@ func TestVerifierBudget(t *testing.T) {
 		storm{1000, true}.set(p[0], StormBroadcast)
 		p[2].Flags |= PortRulesIn | PortRulesOut
 		p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked
-		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats | BridgeTalkers)
+		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats | BridgeTalkers | BridgeSTP)
 		Plug(NewPort(c, "patch"), 1, 2)
 		sourceGuard(c, p)
 		dhcpGuard(c, p)
@@ -178,7 +180,9 @@ func TestVerifierBudget(t *testing.T) {
 		{"DHCP guard", func(c *Config, p []*Port) { allXDP(c, p); dhcpGuard(c, p) }},
 		{"RA guard", func(c *Config, p []*Port) { allXDP(c, p); raGuard(c, p) }},
 		{"suppression", func(c *Config, p []*Port) { allXDP(c, p); suppress(c, p) }},
+		{"berth", func(c *Config, p []*Port) { allXDP(c, p); berth(c, p) }},
 		{"everything", everything},
+		{"everything and a berth", func(c *Config, p []*Port) { everything(c, p); berth(c, p) }},
 		{"everything and pf", func(c *Config, p []*Port) { everything(c, p); filtered(c, p) }},
 		{"everything and a span", func(c *Config, p []*Port) { everything(c, p); span(c, p) }},
 		{"everything, a span and a capture", func(c *Config, p []*Port) { everything(c, p); span(c, p); captured(c, p) }},
@@ -238,7 +242,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	defer g.Close()
 	for _, name := range []string{
-		kernelMapBindings, kernelMapCaptureBuffer, kernelMapCaptureFilter, kernelMapMoves,
+		kernelMapBerths, kernelMapBindings, kernelMapCaptureBuffer, kernelMapCaptureFilter, kernelMapMoves,
 		kernelMapPatchPanel, kernelMapRules, kernelMapTalkers, kernelMapTrace, kernelMapVlanStats,
 	} {
 		if m := g.coll.Maps[name]; m.MaxEntries() != 1 || m.ValueSize() > 256 {

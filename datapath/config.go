@@ -52,6 +52,10 @@ const (
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
 	PortCapture    = kernelPortFlagPORT_CAPTURE
 	PortEndHadVLAN = kernelPortFlagPORT_END_HAD_VLAN
+	PortBPDUGuard  = kernelPortFlagPORT_BPDU_GUARD
+	PortBPDUFilter = kernelPortFlagPORT_BPDU_FILTER
+	PortRootGuard  = kernelPortFlagPORT_ROOT_GUARD
+	PortBerth      = kernelPortFlagPORT_BERTH
 )
 
 // BridgeFlags are the bits of Config.Flags.
@@ -69,6 +73,8 @@ const (
 	BridgeCapture   = kernelBridgeFlagBRIDGE_CAPTURE
 	BridgeTalkers   = kernelBridgeFlagBRIDGE_TALKERS
 	BridgePF        = kernelBridgeFlagBRIDGE_PF
+	BridgeSTP       = kernelBridgeFlagBRIDGE_STP
+	BridgeRSTP      = kernelBridgeFlagBRIDGE_RSTP
 )
 
 // The kinds of floods, as they index Port.Storm (enum storm_kind).
@@ -81,8 +87,11 @@ const (
 // MaxPorts is the number of ports that a bridge can have.
 const MaxPorts = len(Config{}.Ports) - 1
 
+// PortNameSize is the size of a port's name, in bytes with the zero at its end.
+const PortNameSize = len(Port{}.Name)
+
 const (
-	layout     = 3 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 4 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -97,8 +106,18 @@ func Slot(id uint32) uint32 { return id & (1<<slotBits - 1) }
 // Incarnation returns the part of a port id that rises with every port added.
 func Incarnation(id uint32) uint32 { return id >> slotBits }
 
-// PortAt returns the port with the id, nil if it is not there any more.
+// PortAt returns the port with the id, nil if it is not there any more, or is a
+// vacant berth.
 func PortAt(c *Config, id uint32) *Port {
+	if p := TenantAt(c, id); p != nil && !Vacant(p) {
+		return p
+	}
+	return nil
+}
+
+// TenantAt returns the port or vacant berth with the id, nil if it is not there
+// any more.
+func TenantAt(c *Config, id uint32) *Port {
 	p := (*Port)(unsafe.Pointer(&c.Ports[Slot(id)])) // the same type, without its name
 	if id == 0 || p.Id != id {
 		return nil
@@ -106,38 +125,71 @@ func PortAt(c *Config, id uint32) *Port {
 	return p
 }
 
-// Ports returns the ports of c by slot; they can be changed through the
-// pointers.
+// Ports returns the ports of c by slot, without vacant berths; they can be
+// changed through the pointers.
 func Ports(c *Config) []*Port {
+	return slices.DeleteFunc(tenants(c), Vacant)
+}
+
+// tenants returns all that has a slot: the ports and the vacant berths.
+func tenants(c *Config) []*Port {
 	var ports []*Port
 	for i := range c.Ports {
 		if id := c.Ports[i].Id; id != 0 {
-			ports = append(ports, PortAt(c, id))
+			ports = append(ports, TenantAt(c, id))
 		}
 	}
 	return ports
 }
 
 // NewPort gives a free slot of c to a port and returns it, nil if there is
-// none. Its id has never been given before.
-func NewPort(c *Config, name string) *Port {
+// none. Its id has never been given before. A vacant berth gives way to a port.
+func NewPort(c *Config, name string) *Port { return NewPortBeside(c, c, name) }
+
+// NewPortBeside is NewPort where c comes after was: a slot that was in use there
+// is taken only if there is no other, because until then frames for its former
+// tenant may reach the new one.
+func NewPortBeside(c, was *Config, name string) *Port {
+	for _, former := range []*Config{was, c} {
+		if p := newTenant(c, former, name); p != nil {
+			return p
+		}
+	}
+	berths := Berths(c)
+	if len(berths) == 0 {
+		return nil
+	}
+	*berths[0] = Port{}
+	return newTenant(c, c, name)
+}
+
+func newTenant(c, former *Config, name string) *Port {
 	for slot := 1; slot < len(c.Ports); slot++ {
-		if c.Ports[slot].Id != 0 {
+		if c.Ports[slot].Id != 0 || former.Ports[slot].Id != 0 {
 			continue
 		}
-		c.NextIncarnation++
-		// 20 bits; 0 would make slot 0's id of the first slot
-		incarnation := c.NextIncarnation&(1<<20-1) | 1<<19
-		c.Ports[slot].Id = incarnation<<slotBits | uint32(slot)
-		p := PortAt(c, c.Ports[slot].Id)
-		for i := range len(p.Name) - 1 {
-			if i < len(name) {
-				p.Name[i] = int8(name[i])
-			}
-		}
+		c.Ports[slot].Id = newID(c, uint32(slot))
+		p := TenantAt(c, c.Ports[slot].Id)
+		p.Name = nameField(name)
 		return p
 	}
 	return nil
+}
+
+// newID returns an id for a slot that has never been given before.
+func newID(c *Config, slot uint32) uint32 {
+	c.NextIncarnation++
+	// 20 bits; 0 would make slot 0's id of the first slot
+	incarnation := c.NextIncarnation&(1<<20-1) | 1<<19
+	return incarnation<<slotBits | slot
+}
+
+// nameField returns a name as Port.Name has it.
+func nameField(name string) (field [PortNameSize]int8) {
+	for i := range min(len(name), len(field)-1) {
+		field[i] = int8(name[i])
+	}
+	return field
 }
 
 // MACWord returns a MAC as Port.Host and Port.Peer have it.
@@ -163,7 +215,7 @@ func buckets(max uint32) uint32 {
 // came, or has to be looked at.
 const choosy = kernelFeatureFEATURE_VLANS | kernelFeatureFEATURE_NON_IP | kernelFeatureFEATURE_RULES |
 	kernelFeatureFEATURE_STORM | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE |
-	kernelFeatureFEATURE_LOOP_GUARD | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_PF |
+	kernelFeatureFEATURE_BLOCKING | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_PF |
 	kernelFeatureFEATURE_ETHER
 
 // specialise fills in what follows from the ports: the table that finds them,
@@ -173,7 +225,10 @@ func specialise(c *Config) {
 	c.Reasons = uint32(kernelDropReasonDROP_REASONS)
 	c.FdbBuckets = max(c.FdbBuckets, buckets(c.FdbMax))
 
-	ports := Ports(c)
+	for _, p := range Ports(c) {
+		p.Flags &^= PortBerth // its device has come
+	}
+	ports := tenants(c)
 	c.Slots = 1
 	var f kernelFeature
 	if c.GroupFwdMask != 0 {
@@ -187,6 +242,7 @@ func specialise(c *Config) {
 		BridgeSuppress:  kernelFeatureFEATURE_SUPPRESS,
 		BridgeCapture:   kernelFeatureFEATURE_CAPTURE,
 		BridgeTalkers:   kernelFeatureFEATURE_TALKERS,
+		BridgeSTP:       kernelFeatureFEATURE_BLOCKING,
 	} {
 		if told&flag != 0 {
 			f |= feature
@@ -228,7 +284,7 @@ func specialise(c *Config) {
 		for flag, feature := range map[PortFlags]kernelFeature{
 			PortLocked:     kernelFeatureFEATURE_LOCKED,
 			PortLimitDrop:  kernelFeatureFEATURE_LIMIT_DROP,
-			PortLoopGuard:  kernelFeatureFEATURE_LOOP_GUARD,
+			PortLoopGuard:  kernelFeatureFEATURE_BLOCKING,
 			PortBlockNonIP: kernelFeatureFEATURE_NON_IP,
 			PortSrcGuard:   kernelFeatureFEATURE_SOURCE_GUARD,
 			PortSpan:       kernelFeatureFEATURE_SPAN,
@@ -268,7 +324,7 @@ func specialise(c *Config) {
 		}
 	}
 	c.Features = uint32(f)
-	index(c, ports)
+	index(c, Ports(c))
 }
 
 // index makes the table that finds a port by its ifindex in at most

@@ -282,7 +282,7 @@ func TestReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range enum.Values {
-		if v.Name == "DROP_UNKNOWN" || v.Name == "DROP_REASONS" {
+		if v.Name == "DROP_TAKEN" || v.Name == "DROP_REASONS" {
 			continue
 		}
 		want := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, "DROP_")), "_", "-")

@@ -43,6 +43,8 @@ type Log struct {
 	clock func() (kernelClock, error)
 	next  uint64
 	done  func()
+
+	merged, mergedBefore uint64 // at the last Read, and when it was opened
 }
 
 // OpenLog opens the bridge's events, from now on. It lasts beyond changes of
@@ -73,8 +75,14 @@ func (b *Bridge) OpenLog() (*Log, error) {
 		return nil, err
 	}
 	l.next = now.Events
+	l.merged, l.mergedBefore = now.Merged, now.Merged
 	return l, nil
 }
+
+// Merged is what had happened by the last Read since the log was opened, and was
+// not told by an event of its own: claims on an address that repeat are told
+// once a second.
+func (l *Log) Merged() uint64 { return l.merged - l.mergedBefore }
 
 // Close ends the reading.
 func (l *Log) Close() {
@@ -89,6 +97,7 @@ func (l *Log) Read() (list []Event, missed uint64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	l.merged = now.Merged
 	cells := unsafe.Slice((*kernelEvent)(unsafe.Pointer(&l.mem[0])), len(l.mem)/int(unsafe.Sizeof(kernelEvent{})))
 	if behind := now.Events - l.next; behind > uint64(len(cells)) {
 		missed = behind - uint64(len(cells))

@@ -33,10 +33,11 @@ const (
 var tables = []string{
 	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
 	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats, kernelMapBindings, kernelMapStorms, kernelMapLoops,
-	kernelMapPatchSeen,
+	kernelMapVlans, kernelMapVlanStats, kernelMapBindings, kernelMapStorms, kernelMapPortStates,
+	kernelMapPatchSeen, kernelMapBerths,
 	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
 	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
+	kernelMapControlFrames,
 }
 
 // deviceMaps hold the ports' devices, one map for each hook.
@@ -85,7 +86,12 @@ func sizes(c *Config) map[string]uint32 {
 		}
 		return off
 	}
+	bpdus := uint32(os.Getpagesize())
+	if stp(c) {
+		bpdus = bpduRing
+	}
 	return map[string]uint32{
+		kernelMapControlFrames: bpdus,
 		kernelMapFdb:           c.FdbBuckets + fdbWindow,
 		kernelMapVlanStats:     feature(kernelFeatureFEATURE_VLAN_STATS, uint32(len(VLANs{})), 1),
 		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
@@ -94,6 +100,7 @@ func sizes(c *Config) map[string]uint32 {
 		kernelMapPfFragments:   max(c.Pf.FragmentsMax, 1),
 		kernelMapPfLogRing:     pfLogRing, // whether a rule logs or not: who reads it need not be told
 		kernelMapPfEthers:      max(feature(kernelFeatureFEATURE_ETHER, c.Pf.EtherRules, 1), 1),
+		kernelMapBerths:        uint32(max(len(Berths(c)), 1)),
 		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
 		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
 		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),
@@ -135,6 +142,7 @@ func (b *Bridge) made(c *Config, t Tables) map[string]bool {
 		made[name] = n != old[name]
 	}
 	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
+	made[kernelMapBerths] = true              // who occupies one is a port of this configuration itself
 	made[kernelMapVlans] = t.VLANs != nil
 	made[kernelMapBindings] = t.Bindings != nil
 	b.madePF(made, t)
@@ -185,7 +193,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		}
 	}
 	for name, p := range spec.Programs {
-		answer(p, programFeatures(name, c))
+		answer(p, programFeatures(name, c), hasBerths(c))
 	}
 	fit(spec, c)
 	fitPF(spec, c, t)
@@ -256,25 +264,30 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	return g, nil
 }
 
-// featureQuestion is FEATURE_QUESTION of bpf/types.h.
-const featureQuestion = 0xba5c01e0
+// The upper halves of FEATURE_QUESTION and BERTH_QUESTION of bpf/types.h.
+const (
+	featureQuestion = 0xba5c01e0
+	berthQuestion   = 0xba5c01e1
+)
 
 // answer writes into a program which features are on, wherever it asks: a
 // constant whose upper half is featureQuestion and whose lower half is the
-// features becomes 1 or 0. Both take the room of two instructions.
-func answer(p *ebpf.ProgramSpec, features uint32) {
+// features becomes 1 or 0, and so does berthQuestion. Both take the room of two
+// instructions.
+func answer(p *ebpf.ProgramSpec, features uint32, berths bool) {
 	var all asm.Instructions
 	for _, ins := range p.Instructions {
 		// would have a cost where it is never reached: the count of such calls
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint32(kernelFeatureFEATURE_PATCH) == 0 {
 			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
-		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant)>>32 != featureQuestion {
+		question := uint64(ins.Constant) >> 32
+		if !ins.IsConstantLoad(asm.DWord) || question != featureQuestion && question != berthQuestion {
 			all = append(all, ins)
 			continue
 		}
 		yes := int32(0)
-		if uint32(ins.Constant)&features != 0 {
+		if question == berthQuestion && berths || question == featureQuestion && uint32(ins.Constant)&features != 0 {
 			yes = 1
 		}
 		all = append(all,
@@ -302,11 +315,11 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn gives the slots of new ports to them: their devices, and counters and
-// loop guards without what former tenants left.
+// moveIn gives the slots of new ports to them: their devices, and counters
+// without what former tenants left.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
-	for _, p := range Ports(c) {
-		if PortAt(&b.Config, p.Id) != nil {
+	for _, p := range tenants(c) {
+		if TenantAt(&b.Config, p.Id) != nil {
 			continue
 		}
 		if err := g.place(p); err != nil {
@@ -317,9 +330,6 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 			return err
 		}
 		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
-			return err
-		}
-		if err := g.coll.Maps[kernelMapLoops].Put(Slot(p.Id), kernelLoop{}); err != nil {
 			return err
 		}
 		if err := g.refill(p); err != nil {
@@ -351,9 +361,9 @@ func (g *generation) refillChanged(c, was *Config) error {
 // moveOut gives up the devices of the ports of c that stay does not have, for
 // those that stay has in their slots, if those have a device.
 func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
-	for _, p := range Ports(c) {
+	for _, p := range tenants(c) {
 		slot := Slot(p.Id)
-		if PortAt(stay, p.Id) != nil {
+		if TenantAt(stay, p.Id) != nil {
 			continue
 		}
 		if tenant := PortAt(stay, stay.Ports[slot].Id); tenant == nil || !there(tenant) || g.place(tenant) != nil {
@@ -364,7 +374,7 @@ func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 
 // place enters a port's device in its slot.
 func (g *generation) place(p *Port) error {
-	if p.Flags&PortPatch != 0 {
+	if p.Flags&PortPatch != 0 || Vacant(p) {
 		g.forget(Slot(p.Id))
 		return nil
 	}
@@ -412,7 +422,10 @@ func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 			return fmt.Errorf("pin %s: %w", name, err)
 		}
 	}
-	return nil
+	if b.store.Locked {
+		return nil // of the lab's other object
+	}
+	return os.Mkdir(filepath.Join(dir, build()), 0o700)
 }
 
 // pinOnce pins a map wherever else it is pinned already.
@@ -487,9 +500,12 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	if err != nil {
 		return err
 	}
+	hurry := b.store.hurry()
+	defer hurry.end()
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
 		if p == nil || l.hook == hookXDP && p.Flags&PortXDP == 0 {
+			hurry.step()
 			if err := l.remove(); err != nil {
 				return err
 			}

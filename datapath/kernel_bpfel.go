@@ -13,6 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type kernelBerth struct {
+	_     structs.HostLayout
+	Id    uint32
+	Flags kernelPortFlag
+	Peer  uint64
+	Name  [16]int8
+}
+
 type kernelBinding struct {
 	_    structs.HostLayout
 	Mac  uint64
@@ -27,6 +35,13 @@ type kernelBindingKey struct {
 	Address [4]uint32
 }
 
+type kernelBpdu struct {
+	_    structs.HostLayout
+	Port uint32
+	Len  uint32
+	Data [256]uint8
+}
+
 type kernelBridgeFlag uint32
 
 const (
@@ -39,6 +54,8 @@ const (
 	kernelBridgeFlagBRIDGE_CAPTURE    kernelBridgeFlag = 64
 	kernelBridgeFlagBRIDGE_TALKERS    kernelBridgeFlag = 128
 	kernelBridgeFlagBRIDGE_PF         kernelBridgeFlag = 256
+	kernelBridgeFlagBRIDGE_STP        kernelBridgeFlag = 512
+	kernelBridgeFlagBRIDGE_RSTP       kernelBridgeFlag = 1024
 )
 
 type kernelCaptureBuffer struct {
@@ -79,6 +96,7 @@ type kernelClock struct {
 	Sweep  uint32
 	Ticks  uint32
 	Events uint64
+	Merged uint64
 }
 
 type kernelConfig struct {
@@ -106,6 +124,11 @@ type kernelConfig struct {
 	Cables          [4]uint16
 	SpanIn          uint16
 	SpanOut         uint16
+	StpPriority     uint16
+	StpHello        uint8
+	StpMaxAge       uint8
+	StpForwardDelay uint8
+	Pad             [3]uint8
 	Pf              struct {
 		_             structs.HostLayout
 		Secret        [5]uint64
@@ -151,6 +174,10 @@ type kernelConfig struct {
 		BlockTime    uint32
 		Endpoint     uint32
 		PeerEndpoint uint32
+		StpCost      uint32
+		StpPriority  uint32
+		StpEdge      uint32
+		StpP2p       uint32
 		Pad2         uint32
 	}
 }
@@ -183,6 +210,8 @@ const (
 	kernelControlOpCONTROL_PF_UNTRACK kernelControlOp = 7
 	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
 	kernelControlOpCONTROL_PF_SWEEP   kernelControlOp = 9
+	kernelControlOpCONTROL_STP        kernelControlOp = 10
+	kernelControlOpCONTROL_UNBLOCK    kernelControlOp = 11
 )
 
 type kernelDecisions struct {
@@ -208,7 +237,7 @@ type kernelDecisions struct {
 type kernelDropReason uint32
 
 const (
-	kernelDropReasonDROP_UNKNOWN       kernelDropReason = 0
+	kernelDropReasonDROP_TAKEN         kernelDropReason = 0
 	kernelDropReasonDROP_MALFORMED     kernelDropReason = 1
 	kernelDropReasonDROP_RESERVED      kernelDropReason = 2
 	kernelDropReasonDROP_BAD_SOURCE    kernelDropReason = 3
@@ -223,27 +252,28 @@ const (
 	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 12
 	kernelDropReasonDROP_BLOCKED       kernelDropReason = 13
 	kernelDropReasonDROP_LOOP          kernelDropReason = 14
-	kernelDropReasonDROP_LOCKED        kernelDropReason = 15
-	kernelDropReasonDROP_LIMIT         kernelDropReason = 16
-	kernelDropReasonDROP_SPOOFED       kernelDropReason = 17
-	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 18
-	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 19
-	kernelDropReasonDROP_NON_IP        kernelDropReason = 20
-	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 21
-	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 22
-	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 23
-	kernelDropReasonDROP_RULE          kernelDropReason = 24
-	kernelDropReasonDROP_NO_PEER       kernelDropReason = 25
-	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 26
-	kernelDropReasonDROP_ETHER         kernelDropReason = 27
-	kernelDropReasonDROP_PF            kernelDropReason = 28
-	kernelDropReasonDROP_PF_STATE      kernelDropReason = 29
-	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 30
-	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 31
-	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 32
-	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 33
-	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 34
-	kernelDropReasonDROP_REASONS       kernelDropReason = 35
+	kernelDropReasonDROP_STP           kernelDropReason = 15
+	kernelDropReasonDROP_LOCKED        kernelDropReason = 16
+	kernelDropReasonDROP_LIMIT         kernelDropReason = 17
+	kernelDropReasonDROP_SPOOFED       kernelDropReason = 18
+	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 19
+	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 20
+	kernelDropReasonDROP_NON_IP        kernelDropReason = 21
+	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 22
+	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 23
+	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 24
+	kernelDropReasonDROP_RULE          kernelDropReason = 25
+	kernelDropReasonDROP_NO_PEER       kernelDropReason = 26
+	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 27
+	kernelDropReasonDROP_ETHER         kernelDropReason = 28
+	kernelDropReasonDROP_PF            kernelDropReason = 29
+	kernelDropReasonDROP_PF_STATE      kernelDropReason = 30
+	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 31
+	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 32
+	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 33
+	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 34
+	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 35
+	kernelDropReasonDROP_REASONS       kernelDropReason = 36
 )
 
 type kernelEvent struct {
@@ -297,7 +327,7 @@ const (
 	kernelFeatureFEATURE_LOCKED       kernelFeature = 512
 	kernelFeatureFEATURE_LIMIT_DROP   kernelFeature = 1024
 	kernelFeatureFEATURE_MOVE_MAX     kernelFeature = 2048
-	kernelFeatureFEATURE_LOOP_GUARD   kernelFeature = 4096
+	kernelFeatureFEATURE_BLOCKING     kernelFeature = 4096
 	kernelFeatureFEATURE_NON_IP       kernelFeature = 8192
 	kernelFeatureFEATURE_SOURCE_GUARD kernelFeature = 16384
 	kernelFeatureFEATURE_DHCP_GUARD   kernelFeature = 32768
@@ -354,14 +384,6 @@ type kernelFlooded struct {
 	Has     uint32
 	Base    uint32
 	Word    uint64
-}
-
-type kernelLoop struct {
-	_     structs.HostLayout
-	Until uint32
-	Told  uint32
-	Count uint32
-	Pad   uint32
 }
 
 type kernelPfAction uint32
@@ -984,6 +1006,10 @@ type kernelPort struct {
 	BlockTime    uint32
 	Endpoint     uint32
 	PeerEndpoint uint32
+	StpCost      uint32
+	StpPriority  uint32
+	StpEdge      kernelStpChoice
+	StpP2p       kernelStpChoice
 	Pad2         uint32
 }
 
@@ -1005,6 +1031,7 @@ const (
 	kernelPortFlagPORT_HOST         kernelPortFlag = 4096
 	kernelPortFlagPORT_PATCH        kernelPortFlag = 8192
 	kernelPortFlagPORT_SPAN         kernelPortFlag = 16384
+	kernelPortFlagPORT_BERTH        kernelPortFlag = 32768
 	kernelPortFlagPORT_WAS_PROMISC  kernelPortFlag = 65536
 	kernelPortFlagPORT_HAD_LRO      kernelPortFlag = 131072
 	kernelPortFlagPORT_HAD_RXVLAN   kernelPortFlag = 262144
@@ -1016,7 +1043,19 @@ const (
 	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 16777216
 	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 67108864
 	kernelPortFlagPORT_END_HAD_VLAN kernelPortFlag = 33554432
+	kernelPortFlagPORT_BPDU_GUARD   kernelPortFlag = 134217728
+	kernelPortFlagPORT_BPDU_FILTER  kernelPortFlag = 268435456
+	kernelPortFlagPORT_ROOT_GUARD   kernelPortFlag = 536870912
 )
+
+type kernelPortState struct {
+	_     structs.HostLayout
+	Until uint32
+	Told  uint32
+	Count uint32
+	Bpdus uint32
+	Stp   uint64
+}
 
 type kernelPortStats struct {
 	_        structs.HostLayout
@@ -1027,7 +1066,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [35]uint64
+	Drops    [36]uint64
 }
 
 type kernelReturns struct {
@@ -1097,6 +1136,22 @@ type kernelStormBuckets struct {
 	Full [3]uint64
 	Pad  [5]uint64
 }
+
+type kernelStpChoice uint32
+
+const (
+	kernelStpChoiceSTP_AUTO kernelStpChoice = 0
+	kernelStpChoiceSTP_ON   kernelStpChoice = 1
+	kernelStpChoiceSTP_OFF  kernelStpChoice = 2
+)
+
+type kernelStpState uint32
+
+const (
+	kernelStpStateSTP_FORWARDING kernelStpState = 0
+	kernelStpStateSTP_DISCARDING kernelStpState = 1
+	kernelStpStateSTP_LEARNING   kernelStpState = 2
+)
 
 type kernelTalker struct {
 	_      structs.HostLayout
@@ -1205,18 +1260,19 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	kernelMapBerths          = "berths"
 	kernelMapBindings        = "bindings"
 	kernelMapCaptureBuffer   = "capture_buffer"
 	kernelMapCaptureFilter   = "capture_filter"
 	kernelMapCaptureMissed   = "capture_missed"
 	kernelMapCaptureRing     = "capture_ring"
 	kernelMapClock           = "clock"
+	kernelMapControlFrames   = "control_frames"
 	kernelMapDecisions       = "decisions"
 	kernelMapEvents          = "events"
 	kernelMapFdb             = "fdb"
 	kernelMapFloods          = "floods"
 	kernelMapLooks           = "looks"
-	kernelMapLoops           = "loops"
 	kernelMapMoves           = "moves"
 	kernelMapPatchPanel      = "patch_panel"
 	kernelMapPatchSeen       = "patch_seen"
@@ -1252,6 +1308,7 @@ const (
 	kernelMapPfStates        = "pf_states"
 	kernelMapPfTableBatch    = "pf_table_batch"
 	kernelMapPfWalks         = "pf_walks"
+	kernelMapPortStates      = "port_states"
 	kernelMapReturns         = "returns"
 	kernelMapRuleArpMasks    = "rule_arp_masks"
 	kernelMapRuleCounters    = "rule_counters"
@@ -1275,6 +1332,7 @@ const (
 	kernelProgBasculeTable   = "bascule_table"
 	kernelProgBasculeTcx     = "bascule_tcx"
 	kernelProgBasculeXdp     = "bascule_xdp"
+	kernelVarBpduType        = "bpdu_type"
 	kernelVarCfg             = "cfg"
 	kernelVarPfAskType       = "pf_ask_type"
 	kernelVarPfCellType      = "pf_cell_type"
@@ -1285,6 +1343,7 @@ const (
 	kernelVarPfStateFlagType = "pf_state_flag_type"
 	kernelVarPfTcpStateType  = "pf_tcp_state_type"
 	kernelVarPfTimeoutType   = "pf_timeout_type"
+	kernelVarStpStateType    = "stp_state_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1340,18 +1399,19 @@ type kernelProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelMapSpecs struct {
+	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Floods        *ebpf.MapSpec `ebpf:"floods"`
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
-	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
@@ -1387,6 +1447,7 @@ type kernelMapSpecs struct {
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
+	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -1411,6 +1472,7 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	BpduType        *ebpf.VariableSpec `ebpf:"bpdu_type"`
 	Cfg             *ebpf.VariableSpec `ebpf:"cfg"`
 	PfAskType       *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType      *ebpf.VariableSpec `ebpf:"pf_cell_type"`
@@ -1421,6 +1483,7 @@ type kernelVariableSpecs struct {
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	StpStateType    *ebpf.VariableSpec `ebpf:"stp_state_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1443,18 +1506,19 @@ func (o *kernelObjects) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelMaps struct {
+	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
+	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Floods        *ebpf.Map `ebpf:"floods"`
 	Looks         *ebpf.Map `ebpf:"looks"`
-	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
@@ -1490,6 +1554,7 @@ type kernelMaps struct {
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
+	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -1512,18 +1577,19 @@ type kernelMaps struct {
 
 func (m *kernelMaps) Close() error {
 	return _KernelClose(
+		m.Berths,
 		m.Bindings,
 		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
+		m.ControlFrames,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
 		m.Floods,
 		m.Looks,
-		m.Loops,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
@@ -1559,6 +1625,7 @@ func (m *kernelMaps) Close() error {
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWalks,
+		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -1584,6 +1651,7 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	BpduType        *ebpf.Variable `ebpf:"bpdu_type"`
 	Cfg             *ebpf.Variable `ebpf:"cfg"`
 	PfAskType       *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType      *ebpf.Variable `ebpf:"pf_cell_type"`
@@ -1594,6 +1662,7 @@ type kernelVariables struct {
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
+	StpStateType    *ebpf.Variable `ebpf:"stp_state_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

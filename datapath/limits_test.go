@@ -68,6 +68,28 @@ func TestLimitOfBridge(t *testing.T) {
 	}
 }
 
+// A program that still knows a slot's former tenant may free what that had learned
+// when the count is the next one's already: the count does not go below zero.
+func TestLimitOfNextTenant(t *testing.T) {
+	s := newBench(t, 2, func(_ *Config, p []*Port) { p[0].FdbMax = 2 })
+	s.learn(0, 1, 2)
+	if err := s.gen.coll.Maps[kernelMapUsage].Put(Slot(s.ids[0]), uint32(0)); err != nil { // as moveIn does
+		t.Fatal(err)
+	}
+	s.learn(1, 1) // it moves
+	if err := s.remove(address{station(2), 0}); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.usage(1); n != 0 {
+		t.Errorf("%d addresses are counted, want 0", n)
+	}
+	s.learn(0, 3, 4, 5)
+	table := s.fdb()
+	if len(table) != 3 || s.usage(1) != 2 {
+		t.Errorf("%d addresses, %d of the port; want 3 and 2", len(table), s.usage(1))
+	}
+}
+
 func TestLimitOfPort(t *testing.T) {
 	s := newBench(t, 3, func(_ *Config, p []*Port) { p[0].FdbMax = 4 })
 	s.learn(0, numbered(0, 6)...)

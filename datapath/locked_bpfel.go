@@ -16,18 +16,19 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	lockedMapBerths          = "berths"
 	lockedMapBindings        = "bindings"
 	lockedMapCaptureBuffer   = "capture_buffer"
 	lockedMapCaptureFilter   = "capture_filter"
 	lockedMapCaptureMissed   = "capture_missed"
 	lockedMapCaptureRing     = "capture_ring"
 	lockedMapClock           = "clock"
+	lockedMapControlFrames   = "control_frames"
 	lockedMapDecisions       = "decisions"
 	lockedMapEvents          = "events"
 	lockedMapFdb             = "fdb"
 	lockedMapFloods          = "floods"
 	lockedMapLooks           = "looks"
-	lockedMapLoops           = "loops"
 	lockedMapMoves           = "moves"
 	lockedMapPatchPanel      = "patch_panel"
 	lockedMapPatchSeen       = "patch_seen"
@@ -63,6 +64,7 @@ const (
 	lockedMapPfStates        = "pf_states"
 	lockedMapPfTableBatch    = "pf_table_batch"
 	lockedMapPfWalks         = "pf_walks"
+	lockedMapPortStates      = "port_states"
 	lockedMapReturns         = "returns"
 	lockedMapRuleArpMasks    = "rule_arp_masks"
 	lockedMapRuleCounters    = "rule_counters"
@@ -86,6 +88,7 @@ const (
 	lockedProgBasculeTable   = "bascule_table"
 	lockedProgBasculeTcx     = "bascule_tcx"
 	lockedProgBasculeXdp     = "bascule_xdp"
+	lockedVarBpduType        = "bpdu_type"
 	lockedVarCfg             = "cfg"
 	lockedVarLockHolder      = "lock_holder"
 	lockedVarLockMissed      = "lock_missed"
@@ -98,6 +101,7 @@ const (
 	lockedVarPfStateFlagType = "pf_state_flag_type"
 	lockedVarPfTcpStateType  = "pf_tcp_state_type"
 	lockedVarPfTimeoutType   = "pf_timeout_type"
+	lockedVarStpStateType    = "stp_state_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -153,18 +157,19 @@ type lockedProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedMapSpecs struct {
+	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
+	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Floods        *ebpf.MapSpec `ebpf:"floods"`
 	Looks         *ebpf.MapSpec `ebpf:"looks"`
-	Loops         *ebpf.MapSpec `ebpf:"loops"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
@@ -200,6 +205,7 @@ type lockedMapSpecs struct {
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
+	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
@@ -224,6 +230,7 @@ type lockedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedVariableSpecs struct {
+	BpduType        *ebpf.VariableSpec `ebpf:"bpdu_type"`
 	Cfg             *ebpf.VariableSpec `ebpf:"cfg"`
 	LockHolder      *ebpf.VariableSpec `ebpf:"lock_holder"`
 	LockMissed      *ebpf.VariableSpec `ebpf:"lock_missed"`
@@ -236,6 +243,7 @@ type lockedVariableSpecs struct {
 	PfStateFlagType *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	StpStateType    *ebpf.VariableSpec `ebpf:"stp_state_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -258,18 +266,19 @@ func (o *lockedObjects) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedMaps struct {
+	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
+	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Floods        *ebpf.Map `ebpf:"floods"`
 	Looks         *ebpf.Map `ebpf:"looks"`
-	Loops         *ebpf.Map `ebpf:"loops"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
@@ -305,6 +314,7 @@ type lockedMaps struct {
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
+	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
@@ -327,18 +337,19 @@ type lockedMaps struct {
 
 func (m *lockedMaps) Close() error {
 	return _LockedClose(
+		m.Berths,
 		m.Bindings,
 		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
+		m.ControlFrames,
 		m.Decisions,
 		m.Events,
 		m.Fdb,
 		m.Floods,
 		m.Looks,
-		m.Loops,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
@@ -374,6 +385,7 @@ func (m *lockedMaps) Close() error {
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWalks,
+		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
@@ -399,6 +411,7 @@ func (m *lockedMaps) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedVariables struct {
+	BpduType        *ebpf.Variable `ebpf:"bpdu_type"`
 	Cfg             *ebpf.Variable `ebpf:"cfg"`
 	LockHolder      *ebpf.Variable `ebpf:"lock_holder"`
 	LockMissed      *ebpf.Variable `ebpf:"lock_missed"`
@@ -411,6 +424,7 @@ type lockedVariables struct {
 	PfStateFlagType *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
+	StpStateType    *ebpf.Variable `ebpf:"stp_state_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"golang.org/x/sys/unix"
 )
 
 // putAll fills a table by number.
@@ -35,7 +38,7 @@ func logging(rules uint32) func(c *Config, p []*Port) {
 // logged reads the log until nothing more comes.
 func logged(t *testing.T, s *bench, put func()) (list []PFLogged) {
 	t.Helper()
-	r, err := openPFLog(s.gen.coll.Maps[kernelMapPfLogRing])
+	r, err := openPFLog(s.gen.coll.Maps[kernelMapPfLogRing], clockNow(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +192,7 @@ func TestPFLogReader(t *testing.T) {
 	if missed != 10 {
 		t.Errorf("%d packets missed, of %d more than there is room for", missed, 10)
 	}
-	r, err := openPFLog(s.gen.coll.Maps[kernelMapPfLogRing])
+	r, err := openPFLog(s.gen.coll.Maps[kernelMapPfLogRing], clockNow(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +216,7 @@ func TestPFLogReader(t *testing.T) {
 		t.Errorf("%v, want what the function returned", err)
 	}
 	// the context ends it, and that is no error
-	r, err = openPFLog(s.gen.coll.Maps[kernelMapPfLogRing])
+	r, err = openPFLog(s.gen.coll.Maps[kernelMapPfLogRing], clockNow(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,4 +225,14 @@ func TestPFLogReader(t *testing.T) {
 	if err := r.read(ctx, func(PFLogged) error { return nil }); err != nil {
 		t.Error(err)
 	}
+}
+
+// clockNow is CLOCK_MONOTONIC.
+func clockNow(t testing.TB) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
 }

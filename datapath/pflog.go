@@ -13,7 +13,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
-	"golang.org/x/sys/unix"
 )
 
 // pfLogRing is the size of the buffer between the log's reader and the
@@ -45,10 +44,11 @@ type PFLogged struct {
 	Data    []byte // its first bytes, good until the function returns
 }
 
-// PFLog calls f with each packet that pf logs from now on, until the context is
-// done, which is no error, or f returns one. There is one reader at a time, or
+// PFLog calls f with each packet that pf logs, or has logged since a moment of
+// CLOCK_MONOTONIC and nobody has read, until the context is done, which is no
+// error, or f returns one. There is one reader at a time, or
 // they would take packets from each other: for another the error is ErrWatched.
-func (b *Bridge) PFLog(ctx context.Context, f func(PFLogged) error) error {
+func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged) error) error {
 	release, err := b.Hold(WatchPFLog)
 	if err != nil {
 		return err
@@ -59,29 +59,25 @@ func (b *Bridge) PFLog(ctx context.Context, f func(PFLogged) error) error {
 		return err
 	}
 	defer m.Close()
-	r, err := openPFLog(m)
+	r, err := openPFLog(m, since)
 	if err != nil {
 		return err
 	}
 	return r.read(ctx, f)
 }
 
-// A pfLogReader leaves out what is older than itself.
+// A pfLogReader leaves out what is from before anybody looked.
 type pfLogReader struct {
 	ring  *ringbuf.Reader
-	start time.Duration // CLOCK_MONOTONIC
+	since time.Duration // CLOCK_MONOTONIC
 }
 
-func openPFLog(m *ebpf.Map) (*pfLogReader, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return nil, err
-	}
+func openPFLog(m *ebpf.Map, since time.Duration) (*pfLogReader, error) {
 	ring, err := ringbuf.NewReader(m)
 	if err != nil {
 		return nil, fmt.Errorf("read pf's log: %w", err)
 	}
-	return &pfLogReader{ring, time.Duration(now.Nano())}, nil
+	return &pfLogReader{ring, since}, nil
 }
 
 // read reads until the context is done or f says so, and closes r.
@@ -101,7 +97,7 @@ func (r *pfLogReader) read(ctx context.Context, f func(PFLogged) error) error {
 		if err != nil {
 			return err
 		}
-		if l.Time < r.start { // from before anybody looked
+		if l.Time < r.since {
 			continue
 		}
 		if err := f(l); err != nil {

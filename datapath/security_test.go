@@ -525,12 +525,12 @@ func TestLoopGuardStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := b.openTable(kernelMapLoops)
+		m, err := b.openTable(kernelMapPortStates)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		if err := m.Put(Slot(Ports(&b.Config)[0].Id), kernelLoop{Until: now + uint32(d/time.Second)}); err != nil {
+		if err := m.Put(Slot(Ports(&b.Config)[0].Id), kernelPortState{Until: now + uint32(d/time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 	}

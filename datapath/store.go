@@ -27,6 +27,7 @@ const Root = "/run/bascule"
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
 //	                        /%patch/patch_panel, patch_trip: what patch cables share
+//	<cookie>%plans  while somebody changes bridges by a plan
 //
 // A bridge is what its `current` says, and renaming that link is the moment at
 // which a change is made. All else follows from it, and is put right by the
@@ -163,13 +164,28 @@ func isBPF(path string) bool {
 // Lock makes the caller the only writer of the namespace's bridges; it waits
 // for another to finish. The lock ends with the process, too.
 func (s *Store) Lock() (unlock func(), err error) {
+	unlock, err = lockFolder(s.dir)
+	if err == nil {
+		s.hurry().calm()
+	}
+	return unlock, err
+}
+
+// LockPlans makes the caller the only one who does what it has planned from the
+// bridges of the namespace, in as many steps as it takes. It is not in the way
+// of [Store.Lock], which each step takes, and ends with the process as that does.
+func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.dir + "%plans") }
+
+// lockFolder makes the caller the only one who has the folder, which it makes and
+// which goes again if nothing is in it.
+func lockFolder(path string) (unlock func(), err error) {
 	for {
-		// another writer may remove the folder at any moment until it is locked
-		err := os.Mkdir(s.dir, 0o700)
+		// another one may remove the folder at any moment until it is locked
+		err := os.Mkdir(path, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
-		dir, err := os.Open(s.dir)
+		dir, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -184,20 +200,25 @@ func (s *Store) Lock() (unlock func(), err error) {
 		}
 		if err != nil {
 			dir.Close()
-			return nil, fmt.Errorf("lock %s: %w", s.dir, err)
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		// the last writer may have removed the folder that we waited for
-		held, err1 := dir.Stat()
-		named, err2 := os.Stat(s.dir)
-		if err1 != nil || err2 != nil || !os.SameFile(held, named) {
+		// the last one may have removed the folder that we waited for
+		if !sameFile(dir, path) {
 			dir.Close()
 			continue
 		}
 		return func() {
-			os.Remove(s.dir) // goes only when no bridge is left
+			os.Remove(path) // of bridges it goes only when none is left
 			dir.Close()
 		}, nil
 	}
+}
+
+// sameFile reports whether the path still leads to the open file.
+func sameFile(open *os.File, path string) bool {
+	held, err1 := open.Stat()
+	named, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(held, named)
 }
 
 // Names returns the bridges' names in order.
@@ -214,6 +235,19 @@ func (s *Store) Names() ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// Dirty reports whether a command is at work at any bridge, or was killed there.
+// It reads no more than that.
+func (s *Store) Dirty() (bool, error) {
+	names, err := s.Names()
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(names, func(name string) bool {
+		b := Bridge{dir: s.path(name)}
+		return b.Dirty()
+	}), nil
 }
 
 // Exists reports whether the bridge does.

@@ -112,6 +112,41 @@ func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {
 	})
 }
 
+// send sends frames in turn by the far end of a cable, as fast as it goes, until
+// stop is called.
+func (s *shelf) send(cable int, frames ...[]byte) (stop func()) {
+	end, ended := make(chan bool), make(chan error)
+	jobs := s.rack.worker()
+	jobs <- func() {
+		ended <- func() error {
+			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			for i := 0; ; i++ {
+				select {
+				case <-end:
+					return nil
+				default:
+				}
+				err := unix.Sendto(fd, frames[i%len(frames)], 0, &unix.SockaddrLinklayer{Ifindex: int(s.rack.far[cable])})
+				if err != nil && err != unix.ENOBUFS {
+					return err
+				}
+			}
+		}()
+	}
+	return func() {
+		s.t.Helper()
+		close(end)
+		close(jobs)
+		if err := <-ended; err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
 // attached returns the ids of the programs on a device.
 func (s *shelf) attached(ifindex uint32) (tcx []ebpf.ProgramID, xdp uint32) {
 	s.t.Helper()
@@ -197,7 +232,7 @@ func tree(t testing.TB, b *Bridge) (list []string) {
 func expectTree(t testing.TB, b *Bridge, links ...string) {
 	t.Helper()
 	want := []string{"", "/current -> " + b.gen, "/" + b.gen, "/link"}
-	for _, name := range append([]string{configPin, tcxPin, controlPin}, tables...) {
+	for _, name := range append([]string{configPin, tcxPin, controlPin, build()}, tables...) {
 		want = append(want, "/"+b.gen+"/"+name)
 	}
 	for _, p := range Ports(&b.Config) {
@@ -410,6 +445,44 @@ func TestCommitFails(t *testing.T) {
 	}
 	s.expectAttached(b)
 	expectTree(t, b, linkNames(b)...)
+}
+
+// What a port learned that was added in vain is not the next port's, which gets
+// the same id.
+func TestCommitFailsLate(t *testing.T) {
+	s := newShelf(t, 4)
+	b := s.create("br0", 2)
+	stop := s.send(2, from(9))
+	add := func(device int) error {
+		return s.commit(b, func(c *Config, _ []*Port) {
+			p := NewPort(c, "new")
+			p.Ifindex, p.Flags = s.rack.near[device], PortLearn|floods
+		})
+	}
+	// the last step can't be made
+	for _, dir := range []string{"next", "next/taken"} {
+		if err := os.Mkdir(b.pin(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		if err := add(2); err == nil {
+			t.Fatal("the change was made")
+		}
+	}
+	stop()
+	if err := os.RemoveAll(b.pin("next")); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(3); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := b.FDB(); err != nil || len(list) != 0 {
+		t.Errorf("FDB %v, %v; want nothing of the device that never was a port", list, err)
+	}
+	if used, err := b.Usage(); err != nil || used[0] != 0 || used[3] != 0 {
+		t.Errorf("addresses are counted: %d of the bridge, %d of the port, %v", used[0], used[3], err)
+	}
 }
 
 // Whatever step a commit was killed at, Mend makes of it what is current.

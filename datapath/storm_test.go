@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The kinds of floods that can be limited, as Port.Storm has them.
@@ -45,11 +43,7 @@ const (
 // kernelTime is the clock of the buckets.
 func kernelTime(t testing.TB) uint64 {
 	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
-	return uint64(now.Nano()) * 256
+	return uint64(clockNow(t)) * 256
 }
 
 func (s *bench) bucket(port, kind int) uint64 {

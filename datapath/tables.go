@@ -265,8 +265,8 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var l kernelLoop
-	if err := b.lookup(kernelMapLoops, Slot(p.Id), &l); err != nil {
+	var l kernelPortState
+	if err := b.lookup(kernelMapPortStates, Slot(p.Id), &l); err != nil {
 		return false, err
 	}
 	return l.Until > now, nil
@@ -274,10 +274,6 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 
 // Unblock makes the port's loop guard forget what it has found.
 func (b *Bridge) Unblock(p *Port) error {
-	m, err := b.openTable(kernelMapLoops)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	return m.Put(Slot(p.Id), kernelLoop{})
+	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_UNBLOCK, Port: p.Id})
+	return err
 }

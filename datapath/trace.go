@@ -20,11 +20,11 @@ import (
 var (
 	// Programs only read them: the trial has the bridge's own.
 	sharedTables = []string{
-		kernelMapTcxDevices, kernelMapXdpDevices, kernelMapVlans, kernelMapBindings,
+		kernelMapTcxDevices, kernelMapXdpDevices, kernelMapBerths, kernelMapVlans, kernelMapBindings,
 		kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers,
 	}
 	// A decision depends on them, and programs write to them: the trial has copies.
-	copiedTables = []string{kernelMapClock, kernelMapUsage, kernelMapFdb, kernelMapStorms, kernelMapLoops}
+	copiedTables = []string{kernelMapClock, kernelMapUsage, kernelMapFdb, kernelMapStorms, kernelMapPortStates}
 	// The same of a bridge with pf. Of its states and sources, which may be
 	// many, the trial has those that the frame can be about.
 	sharedPF = []string{
@@ -59,7 +59,7 @@ type Action = uint32
 // The actions of a Traced frame.
 const (
 	ActionPass     Action = 0 // it is none of the bridge's
-	ActionDrop     Action = 1
+	ActionDrop     Action = 1 // without a reason: a BPDU, which the switch takes in
 	ActionSend     Action = 2
 	ActionFlood    Action = 3
 	ActionAnswered Action = 5
@@ -93,7 +93,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			delete(spec.Programs, name)
 		}
 	}
-	answer(spec.Programs[kernelProgBasculeTcx], c.Features)
+	answer(spec.Programs[kernelProgBasculeTcx], c.Features, hasBerths(&c))
 	fit(spec, &c)
 	if !b.PFEnabled() {
 		c.Pf.Buckets = 0 // as if there were none

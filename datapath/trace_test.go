@@ -32,6 +32,7 @@ func TestTraceTables(t *testing.T) {
 		kernelMapTalkers:       "written",
 		kernelMapTrace:         "the result",
 		kernelMapRuleCounters:  "written",
+		kernelMapControlFrames: "no trial hands a frame on",
 		kernelMapRuleSearches:  "a place to work in",
 		kernelMapLooks:         "a place to work in",
 		kernelMapFloods:        "a place to work in",

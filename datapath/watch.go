@@ -27,6 +27,7 @@ const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
 	WatchPFLog   Watch = "pflog" // one at a time; has no flag: the rules say what is logged
+	WatchSTP     Watch = "stp"   // one at a time; has no flag: who runs spanning tree
 )
 
 // Flag is the bridge's flag of the watch, 0 for none.
@@ -47,7 +48,7 @@ var ErrWatched = errors.New("somebody else is at it")
 // look at the same time if the watch is shared.
 func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	how := unix.LOCK_SH
-	if w == WatchCapture || w == WatchPFLog {
+	if w != WatchTalkers {
 		how = unix.LOCK_EX
 	}
 	if err := os.Mkdir(b.pin(string(w)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -58,7 +59,11 @@ func (b *Bridge) Hold(w Watch) (release func(), err error) {
 
 // Held reports whether anybody looks.
 func (b *Bridge) Held(w Watch) bool {
-	release, err := b.flock(w, unix.LOCK_EX)
+	how := unix.LOCK_SH // others may ask at the same moment
+	if w == WatchTalkers {
+		how = unix.LOCK_EX // a shared one
+	}
+	release, err := b.flock(w, how)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}

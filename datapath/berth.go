@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// A berth is a port whose device is yet to come: it has a slot, an id and
+// settings, and the programs know them. Its name is the pattern of the names of
+// devices that it is for. A device that occupies it is a port at once, without
+// a new generation; the next generation has it as a port like any other.
+//
+// Who occupies a berth is told by two things, in this order: a record in the
+// table of berths, which each generation has for itself, and the device map, from
+// which the kernel takes a device that goes. The link to the program comes after
+// them: where it is missing, whoever brought the device was killed. A berth that
+// has a record is never given to another device: without its own the next
+// generation gives it another id.
+
+// Vacant reports whether p is a berth without a device.
+func Vacant(p *Port) bool { return p.Flags&PortBerth != 0 && p.Ifindex == 0 }
+
+// Berths returns the vacant berths of c by slot.
+func Berths(c *Config) []*Port {
+	return slices.DeleteFunc(tenants(c), func(p *Port) bool { return !Vacant(p) })
+}
+
+// NewBerth gives a free slot of c to a berth and returns it, nil if there is
+// none.
+func NewBerth(c *Config, pattern string) *Port {
+	p := newTenant(c, c, pattern)
+	if p != nil {
+		p.Flags |= PortBerth
+	}
+	return p
+}
+
+// hasBerths reports whether programs have to look for devices in c's berths.
+func hasBerths(c *Config) bool {
+	return slices.ContainsFunc(tenants(c), func(p *Port) bool { return p.Flags&PortBerth != 0 })
+}
+
+// moored is what has come to a configuration's berths.
+type moored struct {
+	devices map[uint32]uint32 // indexes of those that are there, by port id
+	used    map[uint32]bool   // ids of berths that have or had a device
+}
+
+func newMoored() moored { return moored{map[uint32]uint32{}, map[uint32]bool{}} }
+
+// moor fills in the devices that have come to the berths of a configuration as
+// it has just been read.
+func (b *Bridge) moor() error {
+	b.moored = newMoored()
+	if !hasBerths(&b.Config) {
+		return nil
+	}
+	m, records, err := b.readBerths()
+	if err != nil {
+		return err
+	}
+	b.moored = m
+	for id, ifindex := range m.devices {
+		if p := TenantAt(&b.Config, id); p != nil {
+			p.occupy(ifindex, records[id])
+		}
+	}
+	return nil
+}
+
+// occupy makes p the port of a device.
+func (p *Port) occupy(ifindex uint32, r kernelBerth) {
+	p.Ifindex, p.Peer, p.Name = ifindex, r.Peer, r.Name
+	p.Flags |= r.Flags
+}
+
+// readBerths reads who occupies berths now, and the records by port id.
+func (b *Bridge) readBerths() (m moored, records map[uint32]kernelBerth, err error) {
+	m = newMoored()
+	records = map[uint32]kernelBerth{}
+	berths, err := b.openTable(kernelMapBerths)
+	if err != nil {
+		return m, nil, err
+	}
+	defer berths.Close()
+	devices, err := b.openTable(kernelMapTcxDevices)
+	if err != nil {
+		return m, nil, err
+	}
+	defer devices.Close()
+	var ifindex, there uint32
+	var r kernelBerth
+	all := berths.Iterate()
+	for all.Next(&ifindex, &r) {
+		m.used[r.Id] = true
+		if devices.Lookup(Slot(r.Id), &there) == nil && there == ifindex {
+			m.devices[r.Id], records[r.Id] = ifindex, r
+		}
+	}
+	return m, records, all.Err()
+}
+
+// mooredStill reports whether the berths have the devices that b has read.
+func (b *Bridge) mooredStill() bool {
+	if !hasBerths(&b.Config) {
+		return true
+	}
+	now, _, err := b.readBerths()
+	return err == nil && maps.Equal(now.devices, b.devices)
+}
+
+// mendBerths takes the devices out again that were left without a program.
+func (b *Bridge) mendBerths(g *generation) error {
+	for id := range b.devices {
+		_, err := os.Lstat(b.link(id, hookTCX).path)
+		if errors.Is(err, fs.ErrNotExist) {
+			g.forget(Slot(id))
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := b.readConfig(); err != nil {
+		return err
+	}
+	return b.moor()
+}
+
+// renew gives the berths of next whose devices have gone other ids: addresses
+// and counters of the old ones are not for the next device.
+func (b *Bridge) renew(next *Config) {
+	for _, p := range Berths(next) {
+		if b.used[p.Id] {
+			p.Id = newID(next, Slot(p.Id))
+		}
+	}
+}
+
+// Ready returns the vacant berths that a device can occupy, by slot: those that
+// have had none.
+func (b *Bridge) Ready() []*Port {
+	return slices.DeleteFunc(Berths(&b.Config), func(p *Port) bool { return b.used[p.Id] })
+}
+
+// ErrNotBerthed says that a device is not for a berth.
+var ErrNotBerthed = errors.New("the device has a program, or the index of one that a berth had")
+
+// Occupy makes a device the port p, which is one of Ready. name is the
+// device's, flags what must be put back when it leaves, and peer as Port.Peer
+// has it. With an error the berth has no device, and is of no use until the next
+// Commit. The caller holds the lock, is in the bridge's network namespace, and
+// has said Begin.
+func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, flags PortFlags, peer uint64) (err error) {
+	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return fmt.Errorf("programs on device %d: %w", ifindex, err)
+	}
+	if len(on.Programs) > 0 {
+		return ErrNotBerthed
+	}
+	g := &generation{coll: &ebpf.Collection{Maps: map[string]*ebpf.Map{}}}
+	defer g.Close()
+	for _, table := range append([]string{kernelMapBerths}, deviceMaps...) {
+		if g.coll.Maps[table], err = b.openTable(table); err != nil {
+			return err
+		}
+	}
+	program, err := ebpf.LoadPinnedProgram(b.pin(b.gen, tcxPin), nil)
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+
+	r := kernelBerth{Id: p.Id, Flags: flags, Peer: peer, Name: nameField(name)}
+	err = g.coll.Maps[kernelMapBerths].Update(ifindex, r, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return ErrNotBerthed
+	}
+	if err != nil {
+		return err
+	}
+	b.used[p.Id] = true
+	was := *p
+	p.occupy(ifindex, r)
+	// the device is there before its program, whose first frame may come before
+	// the kernel says that it is attached
+	err = g.place(p)
+	if err == nil {
+		// whoever made the device is about to set it up, and waits for the lock
+		hurry := b.store.hurry()
+		hurry.begin()
+		err = attachOne(b.link(p.Id, hookTCX), program, int(ifindex))
+		hurry.end()
+	}
+	if err != nil {
+		g.forget(Slot(p.Id))
+		*p = was
+		return &PortError{name, hookTCX.String(), err}
+	}
+	b.devices[p.Id] = ifindex
+	return nil
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestHurry: the kernel's switch is on while somebody hurries, and off when the
+// last one is done, also where one was killed.
+func TestHurry(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "switch")
+	set := func(value string) {
+		if err := os.WriteFile(file, []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("0\n")
+	want := func(when, value string) {
+		t.Helper()
+		if got, _ := os.ReadFile(file); strings.TrimSpace(string(got)) != value {
+			t.Fatalf("%s the switch is %q, want %s", when, got, value)
+		}
+	}
+	begin := func() *hurry {
+		h := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
+		for range hurryAfter {
+			h.step()
+		}
+		return h
+	}
+
+	short := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
+	short.step()
+	want("after one step", "0")
+	short.end()
+	short.begin()
+	want("at once where somebody waits", "1")
+	short.end()
+	want("after that", "0")
+	short = &hurry{dir: short.dir, file: file}
+
+	a, b := begin(), begin()
+	want("in a hurry", "1")
+	a.end()
+	want("when one of two is done", "1")
+	b.end()
+	want("when both are", "0")
+
+	killed := begin()
+	killed.lock.Close() // what the kernel does at its end
+	want("after a kill", "1")
+	short.calm()
+	want("when the next writer has come", "0")
+
+	killed = begin()
+	killed.lock.Close()
+	begin().end()
+	want("after a kill and a hurry", "0")
+
+	set("1\n")
+	begin().end()
+	want("where somebody has it on always", "1")
+}
+
+// However those in a hurry come, go and are killed at the same time: the switch is
+// on while one is, and off in the end.
+func TestHurryTogether(t *testing.T) {
+	dir := t.TempDir()
+	file, folder := filepath.Join(dir, "switch"), filepath.Join(dir, hurryDir)
+	if err := os.WriteFile(file, []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var hurried atomic.Int64
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Go(func() {
+			for n := range 2000 {
+				h := &hurry{dir: folder, file: file, steps: hurryAfter - 1}
+				h.calm() // as every writer does first
+				h.step()
+				if h.lock == nil {
+					continue
+				}
+				hurried.Add(1)
+				if got, _ := os.ReadFile(file); !strings.HasPrefix(string(got), "1") {
+					t.Errorf("in a hurry the switch is %q", got)
+				}
+				if (n+worker)%7 == 0 {
+					h.lock.Close() // killed
+					continue
+				}
+				h.end()
+			}
+		})
+	}
+	wg.Wait()
+	(&hurry{dir: folder, file: file}).calm()
+	if got, _ := os.ReadFile(file); !strings.HasPrefix(string(got), "0") {
+		t.Errorf("in the end the switch is %q", got)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+	if hurried.Load() == 0 {
+		t.Error("nobody was in a hurry")
+	}
+}
+
+// Who can't write to the switch, as in a container, leaves nothing by which another
+// would take it for switched by a hurry.
+func TestHurryReadOnly(t *testing.T) {
+	const file = "/sys/kernel/oops_count" // nobody may write to it
+	dir := t.TempDir()
+	h := &hurry{dir: filepath.Join(dir, hurryDir), file: file, steps: hurryAfter - 1}
+	h.step()
+	h.end()
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 || h.lock != nil {
+		t.Errorf("left: %v, %v, %v", list, err, h.lock)
+	}
+}

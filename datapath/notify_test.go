@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestNotify does in a BPF file system of its own what commands do in the one
+// of the bridges.
+func TestNotify(t *testing.T) {
+	needRoot(t)
+	root := t.TempDir()
+	if err := unix.Mount("test", root, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(root, 0)
+	dir := filepath.Join(root, "7")
+	store := &Store{dir: dir}
+	n, err := store.Notify()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	told := make(chan error)
+	go func() {
+		for {
+			err := n.Wait()
+			told <- err
+			if err != nil {
+				return
+			}
+		}
+	}()
+	do := func(steps ...error) {
+		t.Helper()
+		if err := errors.Join(steps...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string) {
+		t.Helper()
+		select {
+		case err := <-told:
+			do(err)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("not told that %s", what)
+		}
+		for { // one step may be told as several
+			select {
+			case err := <-told:
+				do(err)
+				continue
+			case <-time.After(50 * time.Millisecond):
+			}
+			return
+		}
+	}
+	br := filepath.Join(dir, "br0")
+	change := func() {
+		t.Helper()
+		do(os.Symlink("gen-1", filepath.Join(br, "next")), os.Rename(filepath.Join(br, "next"), filepath.Join(br, "current")))
+	}
+	do(os.Mkdir(dir, 0o700))
+	expect("the namespace has a first bridge")
+	do(os.MkdirAll(filepath.Join(br, "link"), 0o700))
+	expect("a bridge comes")
+	change()
+	expect("it is there")
+	change()
+	expect("it has changed")
+	do(os.Mkdir(filepath.Join(br, "dirty"), 0o700), os.Remove(filepath.Join(br, "dirty")))
+	do(os.MkdirAll(filepath.Join(root, "8", "br0"), 0o700)) // another namespace's
+	select {
+	case <-told:
+		t.Error("told of a change that is none")
+	case <-time.After(50 * time.Millisecond):
+	}
+	do(os.Remove(filepath.Join(br, "current")))
+	expect("it is gone")
+	do(os.RemoveAll(br), os.Remove(dir), os.Mkdir(dir, 0o700))
+	expect("there is a first bridge again")
+	do(os.MkdirAll(br, 0o700))
+	expect("another of its name comes")
+	change()
+	expect("it is there")
+	n.Close()
+	if err := <-told; !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
