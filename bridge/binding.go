@@ -57,18 +57,21 @@ func ParseAddress(s string) (netip.Addr, error) {
 func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	list = []Binding{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
-		names, err := portNames(b, "show the bindings of "+name, name, port)
+		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		bindings, err := b.Bindings()
+		if err := v.find("show the bindings of "+name, port); err != nil {
+			return err
+		}
+		bindings, err := v.bindings()
 		if err != nil {
 			return err
 		}
 		list = slices.DeleteFunc(list, func(e Binding) bool { return e.Bridge == name })
 		for _, e := range bindings {
-			if port == "" || names[e.Port] == port {
-				list = append(list, Binding{Bridge: name, Port: names[e.Port], MAC: net.HardwareAddr(e.MAC[:]), Address: e.Address, VLAN: e.VLAN})
+			if port == "" || e.Port == port {
+				list = append(list, e)
 			}
 		}
 		return nil
@@ -76,6 +79,16 @@ func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	slices.SortFunc(list, func(a, b Binding) int {
 		return cmp.Or(cmp.Compare(a.Bridge, b.Bridge), cmp.Compare(a.VLAN, b.VLAN), a.Address.Compare(b.Address))
 	})
+	return list, err
+}
+
+// bindings returns all bindings, in no order.
+func (v *view) bindings() ([]Binding, error) {
+	list := []Binding{}
+	bindings, err := v.b.Bindings()
+	for _, e := range bindings {
+		list = append(list, Binding{Bridge: v.name, Port: v.names[e.Port], MAC: net.HardwareAddr(e.MAC[:]), Address: e.Address, VLAN: e.VLAN})
+	}
 	return list, err
 }
 

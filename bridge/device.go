@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"bascule/datapath"
 
@@ -73,12 +74,16 @@ func peerOutside(l netlink.Link) uint64 {
 	return datapath.MACWord([6]byte(other.Attrs().HardwareAddr))
 }
 
+// maxList is for how long devices are listed again that came or went meanwhile.
+// Where containers start by the hundred a list of several pieces is seldom whole.
+const maxList = 2 * time.Second
+
 // links returns all devices of the namespace by index.
 func links() (map[int]netlink.Link, error) {
-	for range 10 {
+	for deadline := time.Now().Add(maxList); time.Now().Before(deadline); {
 		list, err := netlink.LinkList()
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue // devices came or went meanwhile
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list interfaces: %w", err)
@@ -147,25 +152,25 @@ func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	return false, nil
 }
 
-// mtus returns the MTUs, in bytes, of devices by index, leaving out those that
-// are gone. It asks by netdevice(7)'s calls, which cost a tenth of netlink's.
+// mtus returns the MTUs, in bytes, of devices by index, 0 of those that are
+// gone. It asks by netdevice(7)'s calls, which cost a tenth of netlink's.
 func mtus(indexes []uint32) []int {
+	list := make([]int, len(indexes))
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return list
 	}
 	defer unix.Close(fd)
-	var list []int
-	for _, index := range indexes {
+	for i, index := range indexes {
 		r, err := unix.NewIfreq("")
 		if err != nil {
-			return nil
+			return list
 		}
 		r.SetUint32(index)
 		if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, r) != nil || unix.IoctlIfreq(fd, unix.SIOCGIFMTU, r) != nil {
 			continue
 		}
-		list = append(list, int(r.Uint32()))
+		list[i] = int(r.Uint32())
 	}
 	return list
 }

@@ -37,6 +37,13 @@ func refused(what, why, remedy string) error {
 	return &refusal{line: "cannot " + what + ": " + why + "; " + remedy}
 }
 
+// Refused reports whether an error is of a request that does not go with what
+// there is, rather than of one that failed.
+func Refused(err error) bool {
+	var r *refusal
+	return errors.As(err, &r)
+}
+
 // because adds what a refusal comes from, for callers that look.
 func because(err, cause error) error {
 	return &refusal{err.Error(), cause}

@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
 )
 
 // maxVLAN is the last VLAN that an entry can be in; 4095 is reserved (IEEE
@@ -22,21 +24,12 @@ const maxVLAN = 4094
 func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	list = []Entry{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
-		devices, err := links()
+		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		names := map[uint32]string{} // of the ports that are there
-		known := m.Port == ""
-		for _, p := range datapath.Ports(&b.Config) {
-			n := portName(b, p, devices)
-			known = known || n == m.Port
-			if b.There(p) {
-				names[p.Id] = n
-			}
-		}
-		if !known {
-			return refused("show the FDB of "+bridge, m.Port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+		if err := v.find("show the FDB of "+bridge, m.Port); err != nil {
+			return err
 		}
 		entries, err := b.FDB()
 		if err != nil {
@@ -49,23 +42,13 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 			}
 			m.VLAN = &vid
 		}
-		list = make([]Entry, 0, len(entries))
-		for _, e := range entries {
-			port, ok := names[e.Port]
+		list = v.entries(slices.DeleteFunc(entries, func(e datapath.Entry) bool {
 			pinned := e.Static || e.Sticky
-			switch {
-			case !ok,
-				m.Port != "" && m.Port != port,
-				m.VLAN != nil && *m.VLAN != e.VLAN,
-				m.Static && !m.Dynamic && !pinned,
-				m.Dynamic && !m.Static && pinned:
-				continue
-			}
-			list = append(list, Entry{
-				MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Port: port,
-				Static: e.Static, Sticky: e.Sticky, Updated: e.Updated,
-			})
-		}
+			return m.Port != "" && m.Port != v.names[e.Port] ||
+				m.VLAN != nil && *m.VLAN != e.VLAN ||
+				m.Static && !m.Dynamic && !pinned ||
+				m.Dynamic && !m.Static && pinned
+		}))
 		return nil
 	})
 	slices.SortFunc(list, func(a, b Entry) int {
@@ -74,49 +57,146 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	return list, err
 }
 
+// entries returns those entries whose ports are there.
+func (v *view) entries(list []datapath.Entry) []Entry {
+	names := map[uint32]string{}
+	for _, p := range v.ports {
+		if v.there(p) {
+			names[p.Id] = v.names[p.Id]
+		}
+	}
+	shown := make([]Entry, 0, len(list))
+	for _, e := range list {
+		if port, ok := names[e.Port]; ok {
+			shown = append(shown, Entry{
+				MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Port: port,
+				Static: e.Static, Sticky: e.Sticky, Updated: e.Updated,
+			})
+		}
+	}
+	return shown
+}
+
 // AddEntry makes a static or sticky entry. It takes the place of one that was
 // learned; a static entry on another port is not moved but refused. Where the
 // bridge filters VLANs, VLAN 0 stands for the port's PVID.
 func (s *Switch) AddEntry(bridge string, e Entry) error {
-	what := fmt.Sprintf("add address %s to %s", e.MAC, bridge)
-	if e.VLAN > maxVLAN {
-		return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+	return s.replaceEntries(addWhat(bridge, e), bridge, nil, []Entry{e})
+}
+
+// ReplaceEntries deletes entries, as FDB returns them, and adds others, as
+// AddEntry does, but opens the bridge and looks up its ports once for all. What
+// is deleted may be gone already. An address that is in both moves, and has an
+// entry all the time.
+func (s *Switch) ReplaceEntries(bridge string, del, add []Entry) error {
+	return s.replaceEntries("change the FDB of "+bridge, bridge, del, add)
+}
+
+// addWhat is what errors say that adding an entry was for.
+func addWhat(bridge string, e Entry) string {
+	return fmt.Sprintf("add address %s to %s", e.MAC, bridge)
+}
+
+func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
+	for _, e := range add {
+		if e.VLAN > maxVLAN {
+			return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+		}
+	}
+	type address struct {
+		mac  [6]byte
+		vlan uint16
 	}
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
 		if err != nil {
 			return err
 		}
-		next := b.Config
-		p, l, err := findMember(&change{bridge: b, next: &next}, what, bridge, e.Port)
-		if err != nil {
-			return err
-		}
-		if l == nil && !b.There(p) {
-			return refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
-		}
-		if e.VLAN, err = entryVLAN(b, p, what, bridge, e.Port, e.VLAN); err != nil {
-			return err
-		}
 		entries, err := b.FDB()
 		if err != nil {
 			return failed(what, err)
 		}
-		for _, old := range entries {
-			if bytes.Equal(old.MAC[:], e.MAC) && old.VLAN == e.VLAN && (old.Static || old.Sticky) && old.Port != p.Id {
-				remedy := fmt.Sprintf("delete that entry first with 'bascule fdb del %s %s", bridge, e.MAC)
-				if e.VLAN != 0 {
-					remedy += fmt.Sprintf(" --vlan %d", e.VLAN)
-				}
-				return refused(what, "it is static on another port", remedy+"'")
+		pinned := map[address]uint32{} // ports of those that are not moved
+		for _, e := range entries {
+			if e.Static || e.Sticky {
+				pinned[address{e.MAC, e.VLAN}] = e.Port
 			}
 		}
-		err = b.Put(datapath.Entry{MAC: [6]byte(e.MAC), VLAN: e.VLAN, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky})
-		if errors.Is(err, datapath.ErrFull) {
-			return refused(what, err.Error(), "raise --fdb-max of the bridge, or flush")
+		leave := map[address]bool{}
+		for _, e := range del {
+			a := address{[6]byte(e.MAC), e.VLAN}
+			leave[a] = true
+			delete(pinned, a)
 		}
-		return failed(what, err)
+		// nothing is done before all is known to be right
+		next := make([]datapath.Entry, len(add))
+		find := entryFinder(b, bridge)
+		for i, e := range add {
+			p, vlan, err := find(e)
+			if err != nil {
+				return err
+			}
+			a := address{[6]byte(e.MAC), vlan}
+			if port, ok := pinned[a]; ok && port != p.Id {
+				remedy := fmt.Sprintf("delete that entry first with 'bascule fdb del %s %s", bridge, e.MAC)
+				if vlan != 0 {
+					remedy += fmt.Sprintf(" --vlan %d", vlan)
+				}
+				return refused(addWhat(bridge, e), "it is static on another port", remedy+"'")
+			}
+			pinned[a] = p.Id
+			delete(leave, a)
+			next[i] = datapath.Entry{MAC: a.mac, VLAN: vlan, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky}
+		}
+		for a := range leave {
+			if err := b.Delete(a.mac, a.vlan); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return failed(what, err)
+			}
+		}
+		for i, e := range next {
+			err := b.Put(e)
+			if errors.Is(err, datapath.ErrFull) {
+				return refused(addWhat(bridge, add[i]), err.Error(), "raise --fdb-max of the bridge, or flush")
+			}
+			if err != nil {
+				return failed(addWhat(bridge, add[i]), err)
+			}
+		}
+		return nil
 	})
+}
+
+// entryFinder returns what finds the port of an entry, and the VLAN that the FDB
+// is to have it in. It looks for each once.
+func entryFinder(b *datapath.Bridge, bridge string) func(Entry) (*datapath.Port, uint16, error) {
+	type place struct {
+		port string
+		vlan uint16
+	}
+	next := b.Config
+	ports, vlans := map[string]*datapath.Port{}, map[place]uint16{}
+	return func(e Entry) (*datapath.Port, uint16, error) {
+		what := addWhat(bridge, e)
+		p := ports[e.Port]
+		if p == nil {
+			var l netlink.Link
+			var err error
+			if p, l, err = findMember(&change{bridge: b, next: &next}, what, bridge, e.Port); err != nil {
+				return nil, 0, err
+			}
+			if l == nil && !b.There(p) {
+				return nil, 0, refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
+			}
+			ports[e.Port] = p
+		}
+		at := place{e.Port, e.VLAN}
+		if vlan, ok := vlans[at]; ok {
+			return p, vlan, nil
+		}
+		vlan, err := entryVLAN(b, p, what, bridge, e.Port, e.VLAN)
+		vlans[at] = vlan
+		return p, vlan, err
+	}
 }
 
 // DelEntry removes an entry of any kind. Where the bridge filters VLANs, VLAN 0

@@ -14,6 +14,10 @@ type Info struct {
 	Config   BridgeConfig
 	FDBCount uint32   // dynamic entries now; static ones do not count
 	Ports    []string // names, in order of addition; never nil
+
+	// AgentRuns says that somebody runs the spanning tree; if nobody does, the
+	// ports keep the states that they have.
+	AgentRuns bool
 }
 
 // PortOptions is what AddPort and SetPort are asked for.
@@ -37,7 +41,7 @@ type Port struct {
 	Index    int        // of the device
 	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU      int        // of the device, in bytes
-	State    string     // "forwarding", "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished, "no-peer" where a patch cable ends
+	State    string     // "forwarding", "learning" or "discarding" by spanning tree, "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished, "no-peer" where a patch cable ends
 	Config   PortConfig // of a span port, which has none, all off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
@@ -110,3 +114,7 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 	}
 	return mac, nil
 }
+
+// CheckName returns a *[UsageError] where no bridge or port, which kind says,
+// can have the name.
+func CheckName(kind, name string) error { return checkName(kind, name) }

@@ -76,7 +76,7 @@ func TestCheckName(t *testing.T) {
 // What is wrong whatever there is in the kernel is said before it is looked at:
 // nothing here needs a namespace or root.
 func TestUsageFirst(t *testing.T) {
-	s := &Switch{ns: -1}
+	s := &Switch{}
 	tests := map[string]func() error{
 		"bridge without a name":  func() error { return s.AddBridge("", nil) },
 		"bridge with a slash":    func() error { return s.AddBridge("a/b", nil) },
@@ -255,6 +255,24 @@ func TestSwitchEndName(t *testing.T) {
 	}
 }
 
+func TestSameNetns(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"", "/proc/self/ns/net", true},
+		{"/proc/self/ns/net", "/proc/thread-self/ns/net", true},
+		{"", "/proc/self/ns/mnt", false},
+		{"bsc-none", "bsc-none", true},
+		{"bsc-none", "", false},
+		{"bsc-none", "bsc-nowhere", false},
+	} {
+		if got := SameNetns(c.a, c.b); got != c.want {
+			t.Errorf("%q and %q are the same: %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
 func TestOpenNetns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -282,7 +300,7 @@ func TestOpenNetns(t *testing.T) {
 		t.Error(err)
 	}
 	s, err = Open("")
-	if err != nil || s.ns != -1 {
+	if err != nil || s.ns != nil {
 		t.Fatalf("%+v, %v; want the caller's own namespace", s, err)
 	}
 	if err := s.Close(); err != nil {

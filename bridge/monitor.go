@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"bascule/datapath"
-
-	"github.com/vishvananda/netlink"
 )
 
 // How often a monitor looks for events, and for what has been dropped.
@@ -95,8 +93,8 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 		if w != nil && w.bridge.Current() {
 			continue
 		}
-		b, err := store.Open(name)
-		if errors.Is(err, fs.ErrNotExist) {
+		b, err := open(store, "watch bridge "+name, name)
+		if errors.Is(err, errNoBridge) {
 			continue
 		}
 		if err != nil {
@@ -139,11 +137,15 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 // adopt makes b what the watch follows.
 func (w *watch) adopt(b *datapath.Bridge) {
 	w.bridge = b
+	devices, err := links()
+	if err != nil {
+		devices = nil // the names that the ports were added by are good enough
+	}
 	for _, p := range datapath.Ports(&b.Config) {
 		if w.names[p.Id] == "" {
 			w.names[p.Id] = datapath.PortName(p)
 		}
-		if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && p.Flags&datapath.PortHost == 0 && b.HasDevice(p) {
+		if l := devices[int(p.Ifindex)]; l != nil && p.Flags&datapath.PortHost == 0 && b.HasDevice(p) {
 			w.names[p.Id] = l.Attrs().Name
 		}
 	}

@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -18,13 +19,32 @@ import (
 // netnsDir is where `ip netns` keeps names (ip-netns(8)).
 const netnsDir = "/var/run/netns"
 
+// NetnsPath is the path of a network namespace that is named as [Open] takes it.
+func NetnsPath(name string) string {
+	switch {
+	case name == "":
+		return "/proc/thread-self/ns/net"
+	case strings.Contains(name, "/"):
+		return name
+	}
+	return filepath.Join(netnsDir, name)
+}
+
+// SameNetns reports whether two names, as [Open] takes them, are of the same
+// network namespace. Those of which one is not there are not.
+func SameNetns(a, b string) bool {
+	if a == b {
+		return true
+	}
+	first, err1 := os.Stat(NetnsPath(a))
+	second, err2 := os.Stat(NetnsPath(b))
+	return err1 == nil && err2 == nil && os.SameFile(first, second)
+}
+
 // openNetns opens a network namespace by the name that ip(8) gives it, or by
 // the path of a file that stands for it.
 func openNetns(name string) (netns.NsHandle, error) {
-	path := name
-	if !strings.Contains(name, "/") {
-		path = filepath.Join(netnsDir, name)
-	}
+	path := NetnsPath(name)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -41,12 +61,35 @@ func openNetns(name string) (netns.NsHandle, error) {
 	return netns.NsHandle(fd), nil
 }
 
-// inside runs f in a network namespace, on a thread of its own; f must start
-// no goroutine that needs the namespace. A namespace of -1 is the caller's.
-func inside(ns netns.NsHandle, f func() error) error {
-	if ns < 0 {
+// Cookie is the number of the switch's network namespace; no other gets it while
+// the machine is up (socket(7), SO_NETNS_COOKIE).
+func (s *Switch) Cookie() (cookie uint64, err error) {
+	err = s.Inside(func() error {
+		cookie, err = datapath.NetnsCookie()
+		return err
+	})
+	return cookie, err
+}
+
+// Inside runs f in the switch's network namespace, on a thread of its own. f
+// must start no goroutine that needs the namespace.
+func (s *Switch) Inside(f func() error) error {
+	if s.ns == nil {
 		return f()
 	}
+	raw, err := s.ns.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if raw.Control(func(fd uintptr) { err = inside(netns.NsHandle(fd), f) }) != nil {
+		return refused("use network namespace "+s.ns.Name(), "the switch is closed", "open it again")
+	}
+	return err
+}
+
+// inside runs f in a network namespace, on a thread of its own; f must start
+// no goroutine that needs the namespace.
+func inside(ns netns.NsHandle, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -73,7 +116,11 @@ func inside(ns netns.NsHandle, f func() error) error {
 
 // sweepAbandoned removes the bridges of namespaces that have ended. The kernel
 // ends their devices with them; what is pinned stays, and nobody else can tell.
+// Who may not look into all processes cannot tell either, and leaves it to others.
 func sweepAbandoned() error {
+	if !seesAllProcesses() {
+		return nil
+	}
 	var live map[uint64]bool
 	return datapath.RemoveAbandoned(func(cookie uint64) bool {
 		if live == nil {
@@ -81,6 +128,14 @@ func sweepAbandoned() error {
 		}
 		return live[cookie]
 	})
+}
+
+// seesAllProcesses reports whether we may look into the first process, which
+// has every privilege that there is. A service with few capabilities may not
+// (ptrace(2), PTRACE_MODE_READ_FSCREDS).
+func seesAllProcesses() bool {
+	_, err := os.Readlink("/proc/1/ns/net") // it may be hidden, too
+	return err == nil
 }
 
 // liveNamespaces returns the cookies of the network namespaces that a process

@@ -17,7 +17,12 @@ const maxJoined = 33
 
 // addPatch makes both ends of a patch cable. The settings are those of this
 // bridge's end; the other has the defaults.
-func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortConfig) (warnings []string, err error) {
+func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string, err error) {
+	what := "add port " + port + " to " + bridge
+	config, err := newPortConfig(what, port, &o)
+	if err != nil {
+		return nil, err
+	}
 	if o.Hook != HookAuto {
 		return nil, usagef("--hook "+o.Hook, "a patch port has no hook; leave it out")
 	}
@@ -41,7 +46,7 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 	if err != nil {
 		return nil, err
 	}
-	err = s.change(what, bridge, func(c *change) error {
+	return s.one(step{what, bridge, func(c *change) error {
 		store := c.bridge.Store()
 		peer, err := open(store, what, peerBridge)
 		if err != nil {
@@ -70,24 +75,22 @@ func (s *Switch) addPatch(what, bridge, port string, o PortOptions, config PortC
 			return err
 		}
 		c.others = []*datapath.Bridge{peer}
-		c.before = func() error { return peer.Commit(next, far.tables, follower{}) }
-		c.undo = func() error { return cutHalves(store) }
-		c.after = func() error {
+		c.before = append(c.before, func() error { return peer.Commit(next, far.tables, follower{}) })
+		c.undo = append(c.undo, func() error { return cutHalves(store) })
+		c.after = append(c.after, func() error {
+			c.warn(warnNoAgent(c.bridge, stpWaits)...)
+			c.warn(warnNoAgent(peer, stpWaits)...)
 			cables, err := store.Cables()
 			if err != nil {
 				return err
 			}
 			if n := cables.Joined(bridge); n > maxJoined {
-				warnings = append(warnings, fmt.Sprintf("%s: %d bridges are joined by patch cables, and a flood reaches %d of them", bridge, n, maxJoined))
+				c.warn(fmt.Sprintf("%s: %d bridges are joined by patch cables, and a flood reaches %d of them", bridge, n, maxJoined))
 			}
 			return nil
-		}
+		})
 		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return warnings, nil
+	}}, nil)
 }
 
 // newPatch gives a bridge's next configuration one end of a patch cable.
@@ -117,8 +120,8 @@ func (c *change) cut(p *datapath.Port) error {
 	if err != nil {
 		return err
 	}
-	c.others = others
-	c.after = func() error { return cutHalves(store) }
+	c.others = append(c.others, others...)
+	c.after = append(c.after, func() error { return cutHalves(store) })
 	return nil
 }
 

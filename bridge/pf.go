@@ -25,6 +25,9 @@ type pfStored struct {
 	Anchors map[string]string `json:"anchors,omitempty"` // what was loaded into them, by path
 	Tables  []*pfStoredTable  `json:"tables,omitempty"`
 	Ports   map[uint32]string `json:"ports"` // the names by id that the rules are compiled for
+	// Dynamic are the addresses that the rules are compiled with of devices that
+	// may change theirs, by name and modes, with colons between
+	Dynamic map[string][]netip.Prefix `json:"dynamic,omitempty"`
 }
 
 // pfStoredTable is a table; its entries are in the datapath.
@@ -77,15 +80,9 @@ func readPF(b *datapath.Bridge) (*pfConfig, error) {
 		return d, nil
 	}
 	d.loaded, d.enabled = true, b.PFEnabled()
-	text, err := b.PFText()
-	if err != nil {
+	var err error
+	if d.pfStored, err = readStored(b); err != nil {
 		return nil, err
-	}
-	if err := json.Unmarshal(text, &d.pfStored); err != nil {
-		return nil, fmt.Errorf("read what pf was told: %w", err)
-	}
-	if d.Anchors == nil {
-		d.Anchors = map[string]string{}
 	}
 	if d.main, err = pfParse(d.Main); err != nil {
 		return nil, err
@@ -96,6 +93,21 @@ func readPF(b *datapath.Bridge) (*pfConfig, error) {
 		}
 	}
 	return d, nil
+}
+
+// readStored returns what a bridge that has pf keeps of it.
+func readStored(b *datapath.Bridge) (stored pfStored, err error) {
+	text, err := b.PFText()
+	if err != nil {
+		return stored, err
+	}
+	if err := json.Unmarshal(text, &stored); err != nil {
+		return stored, fmt.Errorf("read what pf was told: %w", err)
+	}
+	if stored.Anchors == nil {
+		stored.Anchors = map[string]string{}
+	}
+	return stored, nil
 }
 
 // changePF makes a change to pf of a bridge alone.
@@ -245,6 +257,7 @@ func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.P
 	if err := d.settleTables(); err != nil {
 		return nil, err
 	}
+	d.Dynamic = map[string][]netip.Prefix{}
 	return pf.Compile(pf.Input{
 		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles,
 		Table: func(anchor, name string) (int, error) {
@@ -254,7 +267,11 @@ func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.P
 			}
 			return t.Number, nil
 		},
-		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, nil) },
+		Addresses: func(name string, modes []string) ([]netip.Prefix, error) {
+			list, err := pfAddresses(name, modes, nil)
+			d.Dynamic[strings.Join(append([]string{name}, modes...), ":")] = list
+			return list, err
+		},
 	})
 }
 
@@ -503,7 +520,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err := checkAnchor(o.Anchor); err != nil {
 		return nil, nil, err
 	}
-	err = inside(s.ns, func() (err error) {
+	err = s.Inside(func() (err error) {
 		hosts := o.Source.Lookup
 		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
 		set, err = pf.Parse(o.Name, o.Text, o.Source)
@@ -523,7 +540,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		return d.take(path, set)
 	}
 	if o.Check {
-		err := inside(s.ns, func() error {
+		err := s.Inside(func() error {
 			d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
 			if err := plan(d); err != nil {
 				return err
@@ -540,7 +557,10 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err := plan(d); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
-		if !o.TablesOnly && !d.Stay {
+		switch {
+		case o.Enable != nil:
+			d.enabled, d.Stay = *o.Enable, !*o.Enable
+		case !o.TablesOnly && !d.Stay:
 			d.enabled = true
 		}
 		return nil

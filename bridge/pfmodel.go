@@ -17,6 +17,7 @@ type PFLoad struct {
 	Source pf.Source // its Lookup is used for names that no interface has
 	Anchor string    // path of the anchor that the rules are for; "" is the main ruleset
 	Check  bool      // only see whether it could be loaded
+	Enable *bool     // whether pf is on then; nil: it is, unless it was switched off
 
 	TablesOnly bool // leave rules and options as they are
 }

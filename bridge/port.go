@@ -31,94 +31,133 @@ const (
 // port of this bridge and its other end, o.Peer. The warnings are things that
 // work but may not be meant.
 func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string, err error) {
-	what := "add port " + port + " to " + bridge
+	if o.Type == TypePatch {
+		return s.addPatch(bridge, port, o)
+	}
+	return s.one(addPort(bridge, port, o))
+}
+
+// newPortConfig checks what AddPort is asked for, and returns the settings of
+// the new port; what is for errors.
+func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err error) {
 	if err := checkName("port", port); err != nil {
-		return nil, err
+		return config, err
 	}
 	o.Type, o.Hook = cmp.Or(o.Type, TypeNetdev), cmp.Or(o.Hook, HookAuto)
 	if o.Type != TypeNetdev && o.Type != TypeHost && o.Type != TypePatch {
-		return nil, usagef("--type "+o.Type, "no such type; give netdev, host or patch")
+		return config, usagef("--type "+o.Type, "no such type; give netdev, host or patch")
 	}
 	if o.Peer != "" && o.Type != TypePatch {
-		return nil, usagef("--peer "+o.Peer, "only patch ports have one; give --type patch, too")
+		return config, usagef("--peer "+o.Peer, "only patch ports have one; give --type patch, too")
 	}
 	if err := checkHook(o.Hook); err != nil {
-		return nil, err
+		return config, err
 	}
-	config, err := configure(PortSettings, defaults(PortSettings), o.Changes)
+	if config, err = configure(PortSettings, defaults(PortSettings), o.Changes); err != nil {
+		return config, err
+	}
+	return config, config.check(what)
+}
+
+// addPort adds a port that is no patch port.
+func addPort(bridge, port string, o PortOptions) (step, error) {
+	what := "add port " + port + " to " + bridge
+	config, err := newPortConfig(what, port, &o)
 	if err != nil {
-		return nil, err
-	}
-	if err := config.check(what); err != nil {
-		return nil, err
+		return step{}, err
 	}
 	if o.Type == TypePatch {
-		return s.addPatch(what, bridge, port, o, config)
+		return step{}, usagef("--type patch", "a cable is a change to two bridges; make it by itself")
 	}
-	add := func(hook string) error {
-		warnings = nil
-		return s.change(what, bridge, func(c *change) error {
-			device, err := newDevice(c, what, bridge, port, o.Type)
+	return step{what, bridge, func(c *change) error {
+		device, err := newDevice(c, what, bridge, port, o.Type)
+		if err != nil {
+			return err
+		}
+		if err := c.makeWay(what, port); err != nil {
+			return err
+		}
+		p, err := c.newPort(what, port)
+		if err != nil {
+			return err
+		}
+		config.store(p)
+		c.settleAfter(p)
+		if o.Type != TypeHost {
+			c.after = append(c.after, func() error {
+				c.warn(warnNoAgent(c.bridge, stpWaits)...)
+				return nil
+			})
+		}
+		if o.Hook == HookAuto {
+			c.auto = append(c.auto, p.Id)
+		}
+		if o.Type == TypeNetdev {
+			c.warn(c.world.mtuWarning(c.next, p, device)...)
+			return c.setDevice(what, p, device, o.Hook)
+		}
+		id := p.Id
+		c.before = append(c.before, func() error {
+			p := datapath.PortAt(c.next, id)
+			if p == nil {
+				return nil // it has left again
+			}
+			device, err := addHost(bridge, port)
 			if err != nil {
 				return err
 			}
-			for _, p := range datapath.Ports(c.next) {
-				if datapath.PortName(p) == port && !c.bridge.HasDevice(p) {
-					return errGone
-				}
-			}
-			p := datapath.NewPort(c.next, port)
-			if p == nil {
-				return refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
-			}
-			config.store(p)
-			c.before = func() error {
-				if o.Type == TypeHost {
-					if device, err = addHost(bridge, port); err != nil {
-						return err
-					}
-					c.undo = func() error { return netlink.LinkDel(device) }
-					if err := setHost(p, port); err != nil {
-						return err
-					}
-				} else {
-					warnings = append(warnings, mtuWarning(c.next, p, device)...)
-				}
-				setDevice(p, device, hook)
-				notes, err := inspect(p, device)
-				warnings = append(warnings, notes...)
+			c.undo = append(c.undo, func() error { return netlink.LinkDel(device) })
+			if err := setHost(p, port); err != nil {
 				return err
 			}
-			c.after = func() error {
-				notes, err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id))
-				warnings = append(warnings, notes...)
-				return err
-			}
-			return nil
+			return c.setDevice(what, p, device, o.Hook)
 		})
-	}
-	err = add(o.Hook)
-	if errors.Is(err, errGone) {
-		// the new device takes the place of one of the same name that is gone
-		if err := s.DelPort(bridge, port); err != nil {
-			return nil, err
-		}
-		err = add(o.Hook)
-	}
-	var refusal *datapath.PortError
-	if o.Hook == HookAuto && errors.As(err, &refusal) && refusal.Hook == HookXDP {
-		note := port + ": " + refusal.Err.Error() + "; it forwards by tcx alone"
-		err = add(HookTCX)
-		warnings = append(warnings, note)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return warnings, nil
+		return nil
+	}}, nil
 }
 
-// errGone says that a port of the name is there without its device.
-var errGone = errors.New("a port of this name has lost its device")
+// makeWay removes the port whose place a new one of the same name takes: it has
+// lost its device.
+func (c *change) makeWay(what, name string) error {
+	for _, p := range datapath.Ports(c.next) {
+		if datapath.PortName(p) != name || c.hasDevice(p) {
+			continue
+		}
+		if err := c.removePort(what, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newPort gives a new port a slot.
+func (c *change) newPort(what, name string) (*datapath.Port, error) {
+	p := datapath.NewPortBeside(c.next, &c.bridge.Config, name)
+	if p == nil {
+		return nil, refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
+	}
+	return p, nil
+}
+
+// hasDevice reports whether a port's device is there; that of a port that is
+// being added is.
+func (c *change) hasDevice(p *datapath.Port) bool {
+	return datapath.PortAt(&c.bridge.Config, p.Id) == nil || c.bridge.HasDevice(p)
+}
+
+// settleAfter has a port's device settled when the change is made.
+func (c *change) settleAfter(p *datapath.Port) {
+	id := p.Id
+	c.after = append(c.after, func() error {
+		p := datapath.PortAt(&c.bridge.Config, id)
+		if p == nil {
+			return nil // it has left again
+		}
+		notes, err := settle(c.bridge, p)
+		c.warn(notes...)
+		return err
+	})
+}
 
 // newDevice finds the device of a port to be added and checks that it can be
 // one; nil for a host port, whose device is yet to be made.
@@ -138,7 +177,7 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 			return nil, refused(what, "an interface of this name exists", "give the host port another name")
 		}
 		for _, p := range datapath.Ports(c.next) {
-			if datapath.PortName(p) == port && c.bridge.HasDevice(p) {
+			if datapath.PortName(p) == port && c.hasDevice(p) {
 				return nil, refused(what, "a port of this name is in the bridge", "delete that port first")
 			}
 		}
@@ -154,6 +193,12 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 	if owner != "" {
 		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule port del %s %s'", owner, port))
 	}
+	for _, p := range datapath.Ports(&c.bridge.Config) {
+		// what it took is not given back yet
+		if int(p.Ifindex) == l.Attrs().Index && datapath.PortAt(c.next, p.Id) == nil && c.bridge.HasDevice(p) {
+			return nil, refused(what, "it leaves the bridge in the same step", "let it leave first")
+		}
+	}
 	if why, remedy := usable(l); why != "" {
 		return nil, refused(what, why, remedy)
 	}
@@ -164,36 +209,76 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 // The host's end of a host port belongs to its bridge as far as that is
 // concerned, which it would close to a loop; with others it can join it.
 func ownerOf(c *change, l netlink.Link, bridge string) (string, error) {
-	store := c.bridge.Store()
-	names, err := store.Names()
+	index := uint32(l.Attrs().Index)
+	for _, p := range datapath.Ports(c.next) {
+		if (p.Ifindex == index || isHostEnd(l, p)) && c.hasDevice(p) {
+			return bridge, nil
+		}
+	}
+	others, err := c.world.others(c.bridge.Store(), bridge)
 	if err != nil {
 		return "", err
 	}
-	index := uint32(l.Attrs().Index)
-	for _, name := range names {
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		for _, p := range datapath.Ports(&b.Config) {
-			if (p.Ifindex == index || name == bridge && isHostEnd(l, p)) && b.HasDevice(p) {
-				return name, nil
-			}
+	for _, o := range others[index] {
+		if o.bridge.HasDevice(o.port) {
+			return o.name, nil
 		}
 	}
 	return "", nil
 }
 
+// A world is what a change has seen of all that is not its own, so that it looks
+// once however many ports it is about.
+type world struct {
+	mtus   map[uint32]int         // of ports' devices by index, 0 of one that is gone
+	owners map[uint32][]otherPort // of other bridges, by the index of the device
+}
+
+// otherPort is a port of another bridge.
+type otherPort struct {
+	name   string // of the bridge
+	bridge *datapath.Bridge
+	port   *datapath.Port
+}
+
+func (w *world) others(store *datapath.Store, bridge string) (map[uint32][]otherPort, error) {
+	if w.owners != nil {
+		return w.owners, nil
+	}
+	names, err := store.Names()
+	if err != nil {
+		return nil, err
+	}
+	owners := map[uint32][]otherPort{}
+	for _, name := range names {
+		if name == bridge {
+			continue
+		}
+		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range datapath.Ports(&b.Config) {
+			owners[p.Ifindex] = append(owners[p.Ifindex], otherPort{name, b, p})
+		}
+	}
+	w.owners = owners
+	return owners, nil
+}
+
 // setDevice makes p the port of a device.
-func setDevice(p *datapath.Port, l netlink.Link, hook string) {
+func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook string) error {
 	a := l.Attrs()
 	p.Ifindex = uint32(a.Index)
 	p.Peer = peerOutside(l)
 	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
+	notes, err := inspect(p, l)
+	c.warn(notes...)
+	return failed(what, err)
 }
 
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
@@ -211,16 +296,11 @@ func checkHook(hook string) error {
 }
 
 // mtuWarning tells of ports that can't pass on all that others take.
-func mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link) []string {
-	var others []uint32
-	for _, o := range datapath.Ports(c) {
-		if o.Id != p.Id {
-			others = append(others, o.Ifindex)
-		}
-	}
+func (w *world) mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link) []string {
+	list := w.mtusOf(c, func(o *datapath.Port) bool { return o.Id != p.Id })
 	mtu := l.Attrs().MTU
+	w.mtus[uint32(l.Attrs().Index)] = mtu
 	name := l.Attrs().Name
-	list := mtus(others)
 	if len(list) == 0 {
 		return nil
 	}
@@ -234,15 +314,42 @@ func mtuWarning(c *datapath.Config, p *datapath.Port, l netlink.Link) []string {
 	return nil
 }
 
+// mtusOf returns the MTUs of the devices of those ports that are meant.
+func (w *world) mtusOf(c *datapath.Config, meant func(*datapath.Port) bool) (list []int) {
+	if w.mtus == nil {
+		w.mtus = map[uint32]int{}
+	}
+	var unknown []uint32
+	ports := slices.DeleteFunc(datapath.Ports(c), func(p *datapath.Port) bool { return !meant(p) })
+	for _, p := range ports {
+		if _, ok := w.mtus[p.Ifindex]; !ok {
+			unknown = append(unknown, p.Ifindex)
+		}
+	}
+	for i, mtu := range mtus(unknown) {
+		w.mtus[unknown[i]] = mtu
+	}
+	for _, p := range ports {
+		if mtu := w.mtus[p.Ifindex]; mtu != 0 {
+			list = append(list, mtu)
+		}
+	}
+	return list
+}
+
 // SetPort changes a port's settings or its hook.
 func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string, err error) {
+	return s.one(setPort(bridge, port, o))
+}
+
+func setPort(bridge, port string, o PortOptions) (step, error) {
 	what := "set port " + port + " of " + bridge
 	if o.Hook != "" {
 		if err := checkHook(o.Hook); err != nil {
-			return nil, err
+			return step{}, err
 		}
 	}
-	err = s.change(what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *change) error {
 		p, l, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -269,18 +376,19 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 		}
 		if o.Hook != "" {
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
-			c.before = func() error {
-				setFlag(p, givenBackWithXDP, p.Flags&givenBackWithXDP != 0 && p.Flags&datapath.PortXDP != 0)
-				notes, err := inspect(p, l)
-				warnings = append(warnings, notes...)
-				return err
+			setFlag(p, givenBackWithXDP, p.Flags&givenBackWithXDP != 0 && p.Flags&datapath.PortXDP != 0)
+			notes, err := inspect(p, l)
+			c.warn(notes...)
+			if err != nil {
+				return failed(what, err)
 			}
 		}
-		c.after = func() error {
-			notes, err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id))
-			warnings = append(warnings, notes...)
-			if err != nil {
-				return err
+		c.settleAfter(p)
+		id := p.Id
+		c.after = append(c.after, func() error {
+			p := datapath.PortAt(&c.bridge.Config, id)
+			if p == nil {
+				return nil // it has left again
 			}
 			// also where it is as it was
 			if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == loopGuard }) {
@@ -288,23 +396,24 @@ func (s *Switch) SetPort(bridge, port string, o PortOptions) (warnings []string,
 					return err
 				}
 			}
-			notes, err = dropSurplus(c.bridge, p, port)
-			warnings = append(warnings, notes...)
+			notes, err := dropSurplus(c.bridge, p, port)
+			c.warn(notes...)
 			return err
-		}
+		})
 		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return warnings, nil
+	}}, nil
 }
 
 // DelPort takes a port out of its bridge, and its addresses with it. A host
 // port's interface goes, too, and the other end of a patch cable.
 func (s *Switch) DelPort(bridge, port string) error {
+	_, err := s.one(delPort(bridge, port), nil)
+	return err
+}
+
+func delPort(bridge, port string) step {
 	what := "delete port " + port + " of " + bridge
-	return s.change(what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *change) error {
 		p, _, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -315,7 +424,7 @@ func (s *Switch) DelPort(bridge, port string) error {
 			}
 		}
 		return c.removePort(what, p)
-	})
+	}}
 }
 
 // findPort finds a port by its device's name, or by the name that it was added
@@ -329,23 +438,22 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 	ports := datapath.Ports(c.next)
 	if err == nil {
 		for _, p := range ports {
-			if !c.bridge.HasDevice(p) {
+			own, host := int(p.Ifindex) == l.Attrs().Index, isHostEnd(l, p)
+			if !own && !host || !c.hasDevice(p) {
 				continue
 			}
-			if int(p.Ifindex) == l.Attrs().Index {
+			if own {
 				return p, l, nil
 			}
-			if isHostEnd(l, p) {
-				device, err := netlink.LinkByIndex(int(p.Ifindex))
-				return p, device, err
-			}
+			device, err := netlink.LinkByIndex(int(p.Ifindex))
+			return p, device, err
 		}
 	}
 	for _, p := range ports {
 		if datapath.PortName(p) != name {
 			continue
 		}
-		if !c.bridge.HasDevice(p) {
+		if p.Ifindex == 0 || !c.hasDevice(p) { // a host port that is being added has none yet
 			return p, nil, nil
 		}
 		if p.Flags&datapath.PortHost != 0 && hostEnd(p) == nil {
@@ -361,64 +469,31 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	list = []Port{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
-		devices, err := links()
+		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		var cables *datapath.Cables
-		if b.Patched() {
-			if cables, err = b.Store().Cables(); err != nil {
-				return err
-			}
+		cables, err := v.cables()
+		if err != nil {
+			return err
 		}
 		usage, err := b.Usage()
 		if err != nil {
 			return err
 		}
 		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
-		for _, p := range inOrder(&b.Config) {
+		for _, p := range v.ports {
+			port, err := v.port(p, cables)
+			if err != nil {
+				return err
+			}
 			stats, err := b.PortStats(p)
 			if err != nil {
 				return err
 			}
-			port := Port{
-				Bridge: name, Name: portName(b, p, devices), Type: TypeNetdev, Hook: HookTCX,
-				Index: int(p.Ifindex), Flags: []string{}, State: "gone",
-				Config: loadPortConfig(p), FDBCount: usage[datapath.Slot(p.Id)], Stats: loadStats(&stats),
-			}
-			if p.Flags&datapath.PortHost != 0 {
-				port.Type = TypeHost
-			}
-			if p.Flags&datapath.PortSpan != 0 {
-				port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood}
-			}
-			if p.Flags&datapath.PortXDP != 0 {
-				port.Hook = HookXDP
-			}
-			if !b.There(p) {
-				port.FDBCount = 0 // what is left of them ages
-			}
-			if p.Flags&datapath.PortPatch != 0 {
-				port.Type, port.Hook, port.Index, port.State = TypePatch, "", 0, "no-peer"
-				if other, ok := cables.Other(p); ok {
-					port.Peer, port.State = other.Bridge+"/"+other.Port, "forwarding"
-				} else if !cables.Half(p) {
-					port.State = "forwarding" // to a bridge of another version
-				}
-			}
-			if l := shownDevice(b, p, devices); l != nil {
-				a := l.Attrs()
-				port.Index, port.Flags, port.MTU = a.Index, flagList(a.RawFlags), a.MTU
-				port.State = "disabled"
-				if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
-					blocked, err := b.Blocked(p)
-					if err != nil {
-						return err
-					}
-					if port.State = "forwarding"; blocked {
-						port.State = "blocked"
-					}
-				}
+			port.Stats = loadStats(&stats)
+			if v.there(p) { // of others, what is left ages
+				port.FDBCount = usage[datapath.Slot(p.Id)]
 			}
 			list = append(list, port)
 		}
@@ -427,22 +502,47 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	return list, err
 }
 
-// portNames returns the names of a bridge's ports by id; the one that is asked
-// for must be among them, "" asks for none.
-func portNames(b *datapath.Bridge, what, bridge, port string) (map[uint32]string, error) {
-	devices, err := links()
-	if err != nil {
-		return nil, err
+// port returns what there is to know about a port, counters aside.
+func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
+	state := STPState(v.states[datapath.Slot(p.Id)]).String()
+	port := Port{
+		Bridge: v.name, Name: v.names[p.Id], Type: TypeNetdev, Hook: HookTCX,
+		Index: int(p.Ifindex), Flags: []string{}, State: "gone", Config: loadPortConfig(p),
 	}
-	names, known := map[uint32]string{}, port == ""
-	for _, p := range datapath.Ports(&b.Config) {
-		names[p.Id] = portName(b, p, devices)
-		known = known || names[p.Id] == port
+	if p.Flags&datapath.PortHost != 0 {
+		port.Type = TypeHost
 	}
-	if !known {
-		return nil, refused(what, port+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+	if p.Flags&datapath.PortSpan != 0 {
+		port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood, STPEdge: Auto, STPPointToPoint: Auto}
 	}
-	return names, nil
+	if p.Flags&datapath.PortXDP != 0 {
+		port.Hook = HookXDP
+	}
+	if p.Flags&datapath.PortPatch != 0 {
+		port.Type, port.Hook, port.Index, port.State = TypePatch, "", 0, "no-peer"
+		if other, ok := cables.Other(p); ok {
+			port.Peer, port.State = other.Bridge+"/"+other.Port, state
+		} else if !cables.Half(p) {
+			port.State = state // to a bridge of another version
+		}
+	}
+	l := v.links[p.Id]
+	if l == nil {
+		return port, nil
+	}
+	a := l.Attrs()
+	port.Index, port.Flags, port.MTU = a.Index, flagList(a.RawFlags), a.MTU
+	port.State = "disabled"
+	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
+		blocked, err := v.b.Blocked(p)
+		if err != nil {
+			return port, err
+		}
+		if port.State = state; blocked {
+			port.State = "blocked"
+		}
+	}
+	return port, nil
 }
 
 // inOrder returns the ports in the order in which they were added.
@@ -470,7 +570,12 @@ func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.L
 // portName returns the name of the port's device, or the one that it was added
 // by if it is gone.
 func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link) string {
-	l := shownDevice(b, p, devices)
+	return nameBy(shownDevice(b, p, devices), p)
+}
+
+// nameBy returns the name of a port that the device l stands for, nil if it is
+// gone.
+func nameBy(l netlink.Link, p *datapath.Port) string {
 	if l == nil || p.Flags&datapath.PortHost != 0 && l.Attrs().Index == int(p.Ifindex) {
 		return datapath.PortName(p)
 	}
@@ -497,6 +602,9 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 		datapath.PortSrcGuard:   &c.SourceGuard,
 		datapath.PortTrusted:    &c.Trusted,
 		datapath.PortLoopGuard:  &c.LoopGuard.On,
+		datapath.PortBPDUGuard:  &c.BPDUGuard,
+		datapath.PortBPDUFilter: &c.BPDUFilter,
+		datapath.PortRootGuard:  &c.RootGuard,
 	}
 }
 
@@ -518,6 +626,7 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 	for i, s := range p.Storm {
 		c.Storm[i] = StormLimit{Rate: s.Rate, Kilobits: s.Kilobits != 0}
 	}
+	c.loadSTP(p)
 	for flag, field := range flagFields(&c) {
 		*field = p.Flags&flag != 0
 	}
@@ -534,6 +643,7 @@ func (c PortConfig) store(p *datapath.Port) {
 			p.Storm[i].Kilobits = 1
 		}
 	}
+	c.storeSTP(p)
 	for flag, field := range flagFields(&c) {
 		setFlag(p, flag, *field)
 	}

@@ -48,8 +48,11 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	list = []PortRule{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(r PortRule) bool { return r.Bridge == name })
-		names, err := portNames(b, "show the rules of "+name, name, port)
+		v, err := viewOf(name, b)
 		if err != nil {
+			return err
+		}
+		if err := v.find("show the rules of "+name, port); err != nil {
 			return err
 		}
 		rules, err := b.Rules()
@@ -63,7 +66,7 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 		count := map[uint32]int{}
 		for i, r := range rules {
 			count[r.Port]++
-			r.Rule.Port = names[r.Port]
+			r.Rule.Port = v.names[r.Port]
 			if port == "" || port == r.Rule.Port {
 				list = append(list, PortRule{name, count[r.Port], r.Rule, stats[i].Frames, stats[i].Bytes})
 			}
@@ -77,23 +80,20 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 // may not be meant.
 func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
 	what := "add a rule to port " + r.Port + " of " + bridge
-	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	return s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
 		p, _, err := findMember(c, what, bridge, r.Port)
 		if err != nil {
 			return nil, err
 		}
+		c.warn(neverNotes([]rule.Rule{r})...)
 		return append(list, datapath.Rule{Port: p.Id, Rule: r}), nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return neverNotes([]rule.Rule{r}), nil
+	}), nil)
 }
 
 // DelRule removes the first rule that is the same as r.
 func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 	what := "delete a rule of port " + r.Port + " of " + bridge
-	return s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	_, err := s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
 		p, _, err := findPort(c, what, bridge, r.Port)
 		if err != nil {
 			return nil, err
@@ -105,18 +105,19 @@ func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 			}
 		}
 		return nil, refused(what, fmt.Sprintf("it has no rule %q", r), fmt.Sprintf("see 'bascule rule show %s %s'", bridge, r.Port))
-	})
+	}), nil)
+	return err
 }
 
 // FlushRules removes the rules of a port, or of a bridge where the port is "",
 // and returns how many.
 func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 	what := "flush the rules of " + bridge
-	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	_, err = s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
 		kept, err := without(c, list, what, bridge, port)
 		n = len(list) - len(kept)
 		return kept, err
-	})
+	}), nil)
 	return n, err
 }
 
@@ -125,19 +126,23 @@ func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 // in an error that is a [rule.Errors]. The notes are things that may not be
 // meant.
 func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error) {
+	return s.one(loadRules(bridge, port, name, file))
+}
+
+func loadRules(bridge, port, name string, file io.Reader) (step, error) {
 	what := "load rules of " + bridge
 	text, err := io.ReadAll(io.LimitReader(file, maxRuleFile+1))
 	if err != nil {
-		return nil, refused(what, err.Error(), "give a file that can be read")
+		return step{}, refused(what, err.Error(), "give a file that can be read")
 	}
 	if len(text) > maxRuleFile {
-		return nil, refused(what, fmt.Sprintf("%s has more than %d bytes", name, maxRuleFile), "give a file of rules")
+		return step{}, refused(what, fmt.Sprintf("%s has more than %d bytes", name, maxRuleFile), "give a file of rules")
 	}
 	rules, err := rule.ParseFile(name, bytes.NewReader(text), port)
 	if err != nil {
-		return nil, badRules(what, err)
+		return step{}, badRules(what, err)
 	}
-	err = s.changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	return changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
 		next, err := without(c, list, what, bridge, port)
 		if err != nil {
 			return nil, err
@@ -157,12 +162,9 @@ func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []s
 		if len(missing) > 0 {
 			return nil, badRules(what, missingPorts(name, string(text), rules, missing, bridge))
 		}
+		c.warn(neverNotes(rules)...)
 		return next, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return neverNotes(rules), nil
+	}), nil
 }
 
 // badRules is the refusal of a file: one line, with the whole list as its cause.
@@ -191,22 +193,41 @@ func neverNotes(rules []rule.Rule) (notes []string) {
 	return notes
 }
 
-// changeRules makes a change of a bridge's rules alone.
-func (s *Switch) changeRules(what, bridge string, plan func(*change, []datapath.Rule) ([]datapath.Rule, error)) error {
-	return s.change(what, bridge, func(c *change) error {
-		list, err := c.bridge.Rules()
+// changeRules changes a bridge's rules.
+func changeRules(what, bridge string, plan func(*change, []datapath.Rule) ([]datapath.Rule, error)) step {
+	return step{what, bridge, func(c *change) error {
+		were, err := c.rules()
 		if err != nil {
 			return failed(what, err)
 		}
-		if list, err = plan(c, list); err != nil {
+		list, err := plan(c, slices.Clone(were))
+		if err != nil {
 			return err
 		}
 		if len(list) > MaxRules {
 			return refused(what, fmt.Sprintf("it would have %d rules, and no bridge can have more than %d", len(list), MaxRules), "flush some, or give rules that match more")
 		}
-		c.tables.Rules = append([]datapath.Rule{}, list...) // none is not nil
+		if !slices.EqualFunc(were, list, sameRule) {
+			c.tables.Rules = append([]datapath.Rule{}, list...) // none is not nil
+		}
 		return nil
-	})
+	}}
+}
+
+// rules returns the bridge's rules as the change has them so far.
+func (c *change) rules() ([]datapath.Rule, error) {
+	if c.tables.Rules != nil {
+		return c.tables.Rules, nil
+	}
+	list, err := c.bridge.Rules()
+	return slices.DeleteFunc(list, func(r datapath.Rule) bool { return datapath.PortAt(c.next, r.Port) == nil }), err
+}
+
+// sameRule reports whether two rules are the same one; what their ports are
+// called is not looked at.
+func sameRule(a, b datapath.Rule) bool {
+	a.Rule.Port, b.Rule.Port = "", ""
+	return a.Port == b.Port && a.Rule.String() == b.Rule.String()
 }
 
 // without returns the rules of a list that are not of the port; none where the

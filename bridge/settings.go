@@ -62,7 +62,20 @@ type BridgeConfig struct {
 	DHCPGuard     bool   // what DHCP servers send comes from trusted ports alone
 	RAGuard       bool   // the same of IPv6 routers' advertisements
 	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
+
+	STP             string        // spanning tree: STPOff, STPClassic or STPRapid
+	STPPriority     uint16        // of the bridge's identifier, a multiple of 4096; the least becomes root
+	STPHello        time.Duration // between BPDUs, whole seconds as the next two
+	STPMaxAge       time.Duration // what is heard of the root is good for so long
+	STPForwardDelay time.Duration // in the states between discarding and forwarding
 }
+
+// The kinds of spanning tree.
+const (
+	STPOff     = "off"
+	STPClassic = "stp"  // IEEE 802.1D-1998
+	STPRapid   = "rstp" // IEEE 802.1D-2004 clause 17
+)
 
 // TagProtocol returns the name of VLANProtocol, as `ip link` prints it.
 func (c BridgeConfig) TagProtocol() string {
@@ -88,7 +101,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 			c.Ageing, err = parseAgeing(v)
 			return err
 		},
-		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.Ageing/time.Second)) + "s" },
+		format: func(c BridgeConfig) string { return formatSeconds(c.Ageing) },
 	},
 	{
 		Name: "fdb-max", Value: "N", Default: "65536",
@@ -161,6 +174,64 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	onOff("dhcp-guard", false, "take DHCP servers' messages from trusted ports alone", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
 	onOff("ra-guard", false, "take IPv6 router advertisements from trusted ports alone", func(c *BridgeConfig) *bool { return &c.RAGuard }),
 	onOff("neigh-suppress", false, "answer ARP and ND for bound addresses", func(c *BridgeConfig) *bool { return &c.NeighSuppress }),
+	{
+		Name: stpSetting, Value: "off|stp|rstp", Default: STPOff,
+		Help: "spanning tree, which 'bascule agent' runs: none, plain or rapid",
+		parse: func(c *BridgeConfig, v string) error {
+			if v != STPOff && v != STPClassic && v != STPRapid {
+				return fmt.Errorf("no such spanning tree; give off, stp or rstp")
+			}
+			c.STP = v
+			return nil
+		},
+		format: func(c BridgeConfig) string { return c.STP },
+	},
+	{
+		Name: "stp-priority", Value: "N", Default: "32768",
+		Help: "the bridge of least priority is the root: 0 to 61440 in steps of 4096",
+		parse: func(c *BridgeConfig, v string) error {
+			n, err := parseSteps(v, 61440, 4096)
+			c.STPPriority = uint16(n)
+			return err
+		},
+		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.STPPriority)) },
+	},
+	stpTime("stp-hello", "2s", "send BPDUs this often", 1, 2, func(c *BridgeConfig) *time.Duration { return &c.STPHello }),
+	stpTime("stp-max-age", "20s", "believe what is heard of the root for this long", 6, 40, func(c *BridgeConfig) *time.Duration { return &c.STPMaxAge }),
+	stpTime("stp-forward-delay", "15s", "wait this long before learning, and before forwarding", 4, 30, func(c *BridgeConfig) *time.Duration { return &c.STPForwardDelay }),
+}
+
+const stpSetting = "stp" // the setting's name
+
+// stpTime is a time of spanning tree in whole seconds (IEEE 802.1D-2004 table
+// 17-1).
+func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time.Duration) Setting[BridgeConfig] {
+	return Setting[BridgeConfig]{
+		Name: name, Value: "TIME", Default: def, Help: fmt.Sprintf("%s, %ds to %ds", help, lo, hi),
+		parse: func(c *BridgeConfig, v string) error {
+			d, err := parseSeconds(v)
+			if err != nil || d < time.Duration(lo)*time.Second || d > time.Duration(hi)*time.Second {
+				return fmt.Errorf("out of range; give whole seconds, %ds to %ds", lo, hi)
+			}
+			*field(c) = d
+			return nil
+		},
+		format: func(c BridgeConfig) string { return formatSeconds(*field(&c)) },
+	}
+}
+
+// check says whether the settings go together; what is what they are for.
+func (c BridgeConfig) check(what string) error {
+	most, least := 2*(c.STPForwardDelay-time.Second), 2*(c.STPHello+time.Second)
+	switch {
+	case c.STPMaxAge > most:
+		return refused(what, fmt.Sprintf("stp-max-age %s is more than 2*(stp-forward-delay-1s), %s", formatSeconds(c.STPMaxAge), formatSeconds(most)),
+			"the tree could change faster than the network hears of it (IEEE 802.1D-2004 17.14): give a longer --stp-forward-delay, or a shorter --stp-max-age")
+	case c.STPMaxAge < least:
+		return refused(what, fmt.Sprintf("stp-max-age %s is less than 2*(stp-hello+1s), %s", formatSeconds(c.STPMaxAge), formatSeconds(least)),
+			"one lost BPDU would be taken for a lost root (IEEE 802.1D-2004 17.14): give a longer --stp-max-age, or a shorter --stp-hello")
+	}
+	return nil
 }
 
 // PortConfig is what a port was told.
@@ -179,7 +250,22 @@ type PortConfig struct {
 	Trusted        bool    // DHCP servers and routers may be behind the port
 	LoopGuard      LoopGuard
 	Storm          [3]StormLimit // of broadcast, multicast, unknown unicast that comes in
+
+	STPCost         uint32 // of the way to the root by the port, 0 by its speed
+	STPPriority     uint8  // of the port's identifier, a multiple of 16; the least is preferred
+	STPEdge         string // Auto, On or Off: no bridge is behind the port
+	STPPointToPoint string // Auto, On or Off: one bridge at most is behind it
+	BPDUGuard       bool   // a BPDU that comes in disables the port
+	BPDUFilter      bool   // BPDUs are neither sent nor heard
+	RootGuard       bool   // no better root is taken from the port
 }
+
+// The values of settings that are found out unless somebody says it.
+const (
+	Auto = "auto"
+	On   = "on"
+	Off  = "off"
+)
 
 // What becomes of frames from an address that a port has no room for.
 const (
@@ -267,6 +353,40 @@ var PortSettings = []Setting[PortConfig]{
 	stormLimit("storm-bcast", "broadcast", 0),
 	stormLimit("storm-mcast", "multicast", 1),
 	stormLimit("storm-unknown", "unknown unicast", 2),
+	{
+		Name: "stp-cost", Value: "auto|N", Default: Auto,
+		Help: "cost of the way to the root by the port, 1 to 200000000, or by its speed",
+		parse: func(c *PortConfig, v string) (err error) {
+			c.STPCost = 0
+			if v != Auto {
+				if c.STPCost, err = parseUint(v, 1, 200000000); err != nil {
+					err = fmt.Errorf("not a path cost; give auto, or 1 to 200000000")
+				}
+			}
+			return err
+		},
+		format: func(c PortConfig) string {
+			if c.STPCost == 0 {
+				return Auto
+			}
+			return strconv.Itoa(int(c.STPCost))
+		},
+	},
+	{
+		Name: "stp-priority", Value: "N", Default: "128",
+		Help: "of ports as good the least is preferred: 0 to 240 in steps of 16",
+		parse: func(c *PortConfig, v string) error {
+			n, err := parseSteps(v, 240, 16)
+			c.STPPriority = uint8(n)
+			return err
+		},
+		format: func(c PortConfig) string { return strconv.Itoa(int(c.STPPriority)) },
+	},
+	autoOnOff("stp-edge", "no bridge is behind the port, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
+	autoOnOff("stp-p2p", "the cable ends at one other bridge, not at several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
+	onOff("bpdu-guard", false, "disable the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
+	onOff("bpdu-filter", false, "neither send BPDUs by the port nor hear them", func(c *PortConfig) *bool { return &c.BPDUFilter }),
+	onOff("root-guard", false, "take no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }
 
 // String prints the guard as its setting takes it.
@@ -277,7 +397,7 @@ func (g LoopGuard) String() string {
 	case g.Block == 0:
 		return "report"
 	}
-	return strconv.Itoa(int(g.Block/time.Second)) + "s"
+	return formatSeconds(g.Block)
 }
 
 func parseLoopGuard(v string) (LoopGuard, error) {
@@ -435,6 +555,20 @@ func onOff[T any](name string, def bool, help string, field func(*T) *bool) Sett
 	}
 }
 
+func autoOnOff(name, help string, field func(*PortConfig) *string) Setting[PortConfig] {
+	return Setting[PortConfig]{
+		Name: name, Value: "auto|on|off", Default: Auto, Help: help,
+		parse: func(c *PortConfig, v string) error {
+			if v != Auto && v != On && v != Off {
+				return fmt.Errorf("neither auto, on nor off; give one of these")
+			}
+			*field(c) = v
+			return nil
+		},
+		format: func(c PortConfig) string { return *field(&c) },
+	}
+}
+
 func parseOnOff(v string) (bool, error) {
 	switch v {
 	case "on":
@@ -460,6 +594,15 @@ func parseUint(v string, lo, hi uint32) (uint32, error) {
 	return uint32(n), nil
 }
 
+// parseSteps reads a multiple of step.
+func parseSteps(v string, hi, step uint32) (uint32, error) {
+	n, err := parseUint(v, 0, hi)
+	if err != nil || n%step != 0 {
+		return 0, fmt.Errorf("out of range; give 0 to %d in steps of %d", hi, step)
+	}
+	return n, nil
+}
+
 // parseVID reads a VLAN identifier (IEEE 802.1Q-2022 table 9-2: 0 and 4095 name
 // none).
 func parseVID(v string) (uint16, error) {
@@ -482,6 +625,9 @@ func parseSeconds(v string) (time.Duration, error) {
 	}
 	return d, err
 }
+
+// formatSeconds prints whole seconds as parseSeconds takes them.
+func formatSeconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 func parseAgeing(v string) (time.Duration, error) {
 	d, err := parseSeconds(v)

@@ -52,6 +52,34 @@ func TestBridgeSettings(t *testing.T) {
 		{"fdb-max", "0x10", ""},
 		{"fdb-max", "many", ""},
 		{"fdb-max", "", ""},
+		{"stp", "off", "off"},
+		{"stp", "stp", "stp"},
+		{"stp", "rstp", "rstp"},
+		{"stp", "mstp", ""},
+		{"stp", "on", ""},
+		{"stp", "", ""},
+		{"stp-priority", "0", "0"},
+		{"stp-priority", "4096", "4096"},
+		{"stp-priority", "61440", "61440"},
+		{"stp-priority", "65536", ""}, // 0 in 16 bits
+		{"stp-priority", "61441", ""},
+		{"stp-priority", "1", ""},
+		{"stp-priority", "-4096", ""},
+		{"stp-priority", "", ""},
+		{"stp-hello", "1", "1s"},
+		{"stp-hello", "2s", "2s"},
+		{"stp-hello", "0s", ""},
+		{"stp-hello", "3s", ""},
+		{"stp-hello", "1500ms", ""},
+		{"stp-max-age", "6s", "6s"},
+		{"stp-max-age", "40", "40s"},
+		{"stp-max-age", "5s", ""},
+		{"stp-max-age", "41s", ""},
+		{"stp-forward-delay", "4s", "4s"},
+		{"stp-forward-delay", "30s", "30s"},
+		{"stp-forward-delay", "3s", ""},
+		{"stp-forward-delay", "31s", ""},
+		{"stp-forward-delay", "never", ""},
 		{"group-fwd-mask", "0", "0x0"},
 		{"group-fwd-mask", "0x4000", "0x4000"},
 		{"group-fwd-mask", "16384", "0x4000"},
@@ -119,6 +147,27 @@ func TestPortSettings(t *testing.T) {
 		{"fdb-max", "4194304", "4194304"},
 		{"fdb-max", "4194305", ""},
 		{"fdb-max", "-1", ""},
+		{"stp-cost", "auto", "auto"},
+		{"stp-cost", "1", "1"},
+		{"stp-cost", "200000000", "200000000"},
+		{"stp-cost", "0", ""},
+		{"stp-cost", "200000001", ""},
+		{"stp-cost", "cheap", ""},
+		{"stp-priority", "0", "0"},
+		{"stp-priority", "16", "16"},
+		{"stp-priority", "240", "240"},
+		{"stp-priority", "256", ""}, // 0 in 8 bits
+		{"stp-priority", "8", ""},
+		{"stp-priority", "241", ""},
+		{"stp-priority", "-16", ""},
+		{"stp-edge", "auto", "auto"},
+		{"stp-edge", "on", "on"},
+		{"stp-edge", "off", "off"},
+		{"stp-edge", "", ""},
+		{"stp-p2p", "auto", "auto"},
+		{"stp-p2p", "on", "on"},
+		{"stp-p2p", "off", "off"},
+		{"stp-p2p", "yes", ""},
 		{"fdb-full", "flood", "flood"},
 		{"fdb-full", "drop", "drop"},
 		{"fdb-full", "DROP", ""},
@@ -136,7 +185,8 @@ func TestPortSettings(t *testing.T) {
 		{"loop-guard", "", ""},
 	}
 	tests = append(tests, testsOfSwitches("learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated",
-		"locked", "block-non-ip", "source-guard", "trusted")...)
+		"locked", "block-non-ip", "source-guard", "trusted",
+		"bpdu-guard", "bpdu-filter", "root-guard")...)
 	for _, name := range []string{"storm-bcast", "storm-mcast", "storm-unknown"} {
 		for _, tt := range stormLimits {
 			tests = append(tests, struct{ name, value, want string }{name, tt.value, tt.want})
@@ -235,13 +285,39 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 }
 
 func TestDefaults(t *testing.T) {
-	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q}
+	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q,
+		STP: STPOff, STPPriority: 32768, STPHello: 2 * time.Second, STPMaxAge: 20 * time.Second, STPForwardDelay: 15 * time.Second}
 	if got := defaults(BridgeSettings); got != bridge {
 		t.Errorf("bridge %+v, want %+v", got, bridge)
 	}
-	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood}
+	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood,
+		STPPriority: 128, STPEdge: Auto, STPPointToPoint: Auto}
 	if got := defaults(PortSettings); got != want {
 		t.Errorf("port %+v, want %+v", got, want)
+	}
+}
+
+// The times of spanning tree must fit each other, whichever of them is given.
+func TestSTPTimes(t *testing.T) {
+	tests := []struct {
+		hello, age, delay int
+		says              string // "" if they fit
+	}{
+		{2, 20, 15, ""},
+		{1, 6, 4, ""},
+		{2, 6, 4, ""},
+		{2, 40, 21, ""},
+		{2, 40, 20, "stp-max-age 40s is more than 2*(stp-forward-delay-1s), 38s"},
+		{1, 7, 4, "stp-max-age 7s is more than 2*(stp-forward-delay-1s), 6s"},
+		{3, 6, 4, "stp-max-age 6s is less than 2*(stp-hello+1s), 8s"},
+	}
+	for _, tt := range tests {
+		c := defaults(BridgeSettings)
+		c.STPHello, c.STPMaxAge, c.STPForwardDelay = time.Duration(tt.hello)*time.Second, time.Duration(tt.age)*time.Second, time.Duration(tt.delay)*time.Second
+		err := c.check("set bridge br0")
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("hello %ds, max-age %ds, forward-delay %ds: %v, want %q", tt.hello, tt.age, tt.delay, err, tt.says)
+		}
 	}
 }
 
@@ -292,7 +368,10 @@ func TestDomains(t *testing.T) {
 // else that form holds is left alone.
 func TestConfigRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		on := rapid.Bool()
+		on, choice := rapid.Bool(), rapid.SampledFrom([]string{Auto, On, Off})
+		seconds := func(what string) time.Duration {
+			return time.Duration(rapid.Uint32Range(1, 40).Draw(t, what)) * time.Second
+		}
 		want := PortConfig{
 			Learn: on.Draw(t, "learn"), Discover: on.Draw(t, "discover"), MulticastFlood: on.Draw(t, "mcast"),
 			BroadcastFlood: on.Draw(t, "bcast"), Hairpin: on.Draw(t, "hairpin"),
@@ -301,6 +380,9 @@ func TestConfigRoundTrip(t *testing.T) {
 			FDBFull:   rapid.SampledFrom([]string{FullFlood, FullDrop}).Draw(t, "full"),
 			Locked:    on.Draw(t, "locked"), BlockNonIP: on.Draw(t, "non-ip"), SourceGuard: on.Draw(t, "guard"), Trusted: on.Draw(t, "trusted"),
 			LoopGuard: LoopGuard{on.Draw(t, "loop"), time.Duration(rapid.Uint32Range(0, 3600).Draw(t, "block")) * time.Second},
+			STPCost:   rapid.Uint32Range(0, 200000000).Draw(t, "cost"), STPPriority: 16 * rapid.Uint8Range(0, 15).Draw(t, "priority"),
+			STPEdge: choice.Draw(t, "edge"), STPPointToPoint: choice.Draw(t, "p2p"),
+			BPDUGuard: on.Draw(t, "bpdu guard"), BPDUFilter: on.Draw(t, "bpdu filter"), RootGuard: on.Draw(t, "root guard"),
 		}
 		for i := range want.Storm {
 			if rate := rapid.Uint32().Draw(t, "rate"); rate != 0 {
@@ -327,6 +409,9 @@ func TestConfigRoundTrip(t *testing.T) {
 			VLANProtocol: rapid.SampledFrom([]uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD}).Draw(t, "protocol"),
 			MoveMax:      rapid.Uint32().Draw(t, "moves"),
 			DHCPGuard:    on.Draw(t, "dhcp"), RAGuard: on.Draw(t, "ra"), NeighSuppress: on.Draw(t, "suppress"),
+			STP:         rapid.SampledFrom([]string{STPOff, STPClassic, STPRapid}).Draw(t, "stp"),
+			STPPriority: 4096 * rapid.Uint16Range(0, 15).Draw(t, "bridge priority"),
+			STPHello:    seconds("hello"), STPMaxAge: seconds("age"), STPForwardDelay: seconds("delay"),
 		}
 		var c datapath.Config
 		bridge.store(&c)
@@ -358,6 +443,7 @@ func TestFlagFields(t *testing.T) {
 	want := PortConfig{
 		Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true,
 		Locked: true, BlockNonIP: true, SourceGuard: true, Trusted: true, LoopGuard: LoopGuard{On: true},
+		BPDUGuard: true, BPDUFilter: true, RootGuard: true,
 	}
 	if c != want {
 		t.Errorf("all flags make %+v, want %+v", c, want)
@@ -384,7 +470,7 @@ func TestLoadStats(t *testing.T) {
 
 // Settings can be flags: their names are those of long options.
 func TestSettingNames(t *testing.T) {
-	form := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	form := regexp.MustCompile(`^[a-z]+(-[a-z0-9]+)*$`)
 	var names []string
 	for _, s := range BridgeSettings {
 		names = append(names, s.Name)

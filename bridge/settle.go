@@ -64,6 +64,11 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 	if !b.HasDevice(p) {
 		return nil, nil
 	}
+	defer func() {
+		if err != nil && !b.HasDevice(p) {
+			err = nil // it goes at this moment, and there is nothing left to do
+		}
+	}()
 	l, err := netlink.LinkByIndex(int(p.Ifindex))
 	if err != nil {
 		return nil, err

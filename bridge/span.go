@@ -3,7 +3,6 @@
 package bridge
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -49,73 +48,51 @@ type SpanOptions struct {
 // AddSpan makes a device a span port of a bridge. The warnings are things that
 // work but may not be meant.
 func (s *Switch) AddSpan(bridge, device string, o SpanOptions) (warnings []string, err error) {
+	return s.one(addSpan(bridge, device, o))
+}
+
+func addSpan(bridge, device string, o SpanOptions) (step, error) {
 	what := "add span port " + device + " to " + bridge
 	if err := checkName("port", device); err != nil {
-		return nil, err
+		return step{}, err
 	}
 	switch o.Direction {
 	case "", DirectionIn, DirectionOut, DirectionBoth:
 	default:
-		return nil, usagef("--direction "+o.Direction, "no such direction; give in, out or both")
+		return step{}, usagef("--direction "+o.Direction, "no such direction; give in, out or both")
 	}
 	in, out := o.Direction != DirectionOut, o.Direction == DirectionOut || o.Direction == DirectionBoth
-	add := func() error {
-		return s.change(what, bridge, func(c *change) error {
-			l, err := newDevice(c, what, bridge, device, TypeNetdev)
-			if err != nil {
-				return err
-			}
-			for _, p := range datapath.Ports(c.next) {
-				if datapath.PortName(p) == device && !c.bridge.HasDevice(p) {
-					return errGone
-				}
-			}
-			n := slices.Index(c.next.Spans[:], 0)
-			if n < 0 {
-				return refused(what, fmt.Sprintf("it has %d span ports, and no bridge can have more", len(c.next.Spans)), "delete one first; see 'bascule span show "+bridge+"'")
-			}
-			marks, err := c.spanSources(what, bridge, o)
-			if err != nil {
-				return err
-			}
-			p := datapath.NewPort(c.next, device)
-			if p == nil {
-				return refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
-			}
-			// as any new port, so that the switch pays for no setting of it
-			defaults(PortSettings).store(p)
-			setFlag(p, datapath.PortSpan, true)
-			c.next.Spans[n] = uint16(datapath.Slot(p.Id))
-			for _, m := range append(marks, spanMarks{&p.SpanIn, &p.SpanOut}) {
-				m.set(n, in, out)
-			}
-			c.before = func() error {
-				warnings = spanWarning(c.next, l)
-				setDevice(p, l, HookTCX)
-				notes, err := inspect(p, l)
-				warnings = append(warnings, notes...)
-				return err
-			}
-			c.after = func() error {
-				notes, err := settle(c.bridge, datapath.PortAt(&c.bridge.Config, p.Id))
-				warnings = append(warnings, notes...)
-				return err
-			}
-			return nil
-		})
-	}
-	err = add()
-	if errors.Is(err, errGone) {
-		// the new device takes the place of one of the same name that is gone
-		if err := s.DelPort(bridge, device); err != nil {
-			return nil, err
+	return step{what, bridge, func(c *change) error {
+		l, err := newDevice(c, what, bridge, device, TypeNetdev)
+		if err != nil {
+			return err
 		}
-		err = add()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return warnings, nil
+		if err := c.makeWay(what, device); err != nil {
+			return err
+		}
+		n := slices.Index(c.next.Spans[:], 0)
+		if n < 0 {
+			return refused(what, fmt.Sprintf("it has %d span ports, and no bridge can have more", len(c.next.Spans)), "delete one first; see 'bascule span show "+bridge+"'")
+		}
+		marks, err := c.spanSources(what, bridge, o)
+		if err != nil {
+			return err
+		}
+		p, err := c.newPort(what, device)
+		if err != nil {
+			return err
+		}
+		// as any new port, so that the switch pays for no setting of it
+		defaults(PortSettings).store(p)
+		setFlag(p, datapath.PortSpan, true)
+		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
+		for _, m := range append(marks, spanMarks{&p.SpanIn, &p.SpanOut}) {
+			m.set(n, in, out)
+		}
+		c.warn(c.world.spanWarning(c.next, l)...)
+		c.settleAfter(p)
+		return c.setDevice(what, p, l, HookTCX)
+	}}, nil
 }
 
 // spanMarks are two sets of span ports, by direction, of a port, a VLAN, or the
@@ -156,7 +133,7 @@ func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMa
 		if !filters(c.next) {
 			return nil, refused(what, "VLAN filtering is off, and no frame is in a VLAN", "switch it on with 'bascule bridge set "+bridge+" --vlan-filtering'")
 		}
-		v, err := c.vlans()
+		v, err := c.planJoins()
 		if err != nil {
 			return nil, failed(what, err)
 		}
@@ -166,7 +143,6 @@ func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMa
 			}
 			marks = append(marks, spanMarks{&v[vid].SpanIn, &v[vid].SpanOut})
 		}
-		c.tables.VLANs = v
 	}
 	if len(marks) == 0 {
 		marks = []spanMarks{{&c.next.SpanIn, &c.next.SpanOut}}
@@ -175,14 +151,8 @@ func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMa
 }
 
 // spanWarning tells of a span port that can't have all that others take.
-func spanWarning(c *datapath.Config, l netlink.Link) []string {
-	var others []uint32
-	for _, p := range datapath.Ports(c) {
-		if p.Flags&datapath.PortSpan == 0 {
-			others = append(others, p.Ifindex)
-		}
-	}
-	list := mtus(others)
+func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
+	list := w.mtusOf(c, func(p *datapath.Port) bool { return p.Flags&datapath.PortSpan == 0 })
 	if len(list) == 0 || slices.Max(list) <= l.Attrs().MTU {
 		return nil
 	}
@@ -191,8 +161,13 @@ func spanWarning(c *datapath.Config, l netlink.Link) []string {
 
 // DelSpan takes a span port out of its bridge.
 func (s *Switch) DelSpan(bridge, device string) error {
+	_, err := s.one(delSpan(bridge, device), nil)
+	return err
+}
+
+func delSpan(bridge, device string) step {
 	what := "delete span port " + device + " of " + bridge
-	return s.change(what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *change) error {
 		p, _, err := findPort(c, what, bridge, device)
 		if err != nil {
 			return err
@@ -201,13 +176,16 @@ func (s *Switch) DelSpan(bridge, device string) error {
 			return refused(what, "it is a port that forwards, not a span port", "see 'bascule span show "+bridge+"'")
 		}
 		return c.removePort(what, p)
-	})
+	}}
 }
 
 // removePort frees the slot of a port; leave does the rest. What was copied to
 // it is not any more, and its number is free for another span port.
 func (c *change) removePort(what string, p *datapath.Port) error {
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
+	if c.tables.Rules != nil {
+		c.tables.Rules = slices.DeleteFunc(c.tables.Rules, func(r datapath.Rule) bool { return r.Port == p.Id })
+	}
 	*p = datapath.Port{}
 	if n < 0 {
 		return nil
@@ -217,7 +195,7 @@ func (c *change) removePort(what string, p *datapath.Port) error {
 	for _, p := range datapath.Ports(c.next) {
 		spanMarks{&p.SpanIn, &p.SpanOut}.clear(n)
 	}
-	v, err := c.vlans()
+	v, err := c.soFar()
 	if err != nil {
 		return failed(what, err)
 	}
@@ -225,10 +203,7 @@ func (c *change) removePort(what string, p *datapath.Port) error {
 		return nil
 	}
 	for vid := range v {
-		if m := (spanMarks{&v[vid].SpanIn, &v[vid].SpanOut}); m.has(n) {
-			m.clear(n)
-			c.tables.VLANs = v
-		}
+		spanMarks{&v[vid].SpanIn, &v[vid].SpanOut}.clear(n)
 	}
 	return nil
 }
@@ -239,34 +214,38 @@ func (s *Switch) Spans(bridge string) (list []Span, err error) {
 	list = []Span{}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(s Span) bool { return s.Bridge == name })
-		devices, err := links()
+		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		ports := inOrder(&b.Config)
-		var vlans *datapath.VLANs
-		for _, p := range ports {
-			n := slices.Index(b.Config.Spans[:], uint16(datapath.Slot(p.Id)))
-			if n < 0 {
-				continue
-			}
-			if vlans == nil {
-				if vlans, err = b.VLANs(); err != nil {
-					return err
-				}
-			}
-			span := describeSpan(&b.Config, vlans, n, p)
-			span.Bridge, span.Port = name, portName(b, p, devices)
-			for _, source := range ports {
-				if source != p && (spanMarks{&source.SpanIn, &source.SpanOut}).has(n) {
-					span.Ports = append(span.Ports, portName(b, source, devices))
-				}
-			}
-			list = append(list, span)
+		vlans, err := b.VLANs()
+		if err != nil {
+			return err
 		}
+		list = append(list, v.spans(vlans)...)
 		return nil
 	})
 	return list, err
+}
+
+// spans returns all span ports.
+func (v *view) spans(vlans *datapath.VLANs) []Span {
+	list := []Span{}
+	for _, p := range v.ports {
+		n := slices.Index(v.b.Config.Spans[:], uint16(datapath.Slot(p.Id)))
+		if n < 0 {
+			continue
+		}
+		span := describeSpan(&v.b.Config, vlans, n, p)
+		span.Bridge, span.Port = v.name, v.names[p.Id]
+		for _, source := range v.ports {
+			if source != p && (spanMarks{&source.SpanIn, &source.SpanOut}).has(n) {
+				span.Ports = append(span.Ports, v.names[source.Id])
+			}
+		}
+		list = append(list, span)
+	}
+	return list
 }
 
 // describeSpan says what the n-th span port, p, gets, without names.

@@ -22,13 +22,12 @@ import (
 	"bascule/datapath"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
 // A Switch is the bridges of one network namespace.
 type Switch struct {
-	ns     netns.NsHandle // -1 for the caller's
+	ns     *os.File // nil for the caller's
 	locked bool
 }
 
@@ -43,23 +42,25 @@ func Locked(s *Switch) { s.locked = true }
 // Open returns the switch of a network namespace, named as `ip -n` takes it or
 // by a path; "" is the caller's own. Close it when done.
 func Open(name string, options ...Option) (*Switch, error) {
-	s := &Switch{ns: -1}
+	s := &Switch{}
 	for _, o := range options {
 		o(s)
 	}
 	if name == "" {
 		return s, nil
 	}
-	var err error
-	if s.ns, err = openNetns(name); err != nil {
+	ns, err := openNetns(name)
+	if err != nil {
 		return nil, err
 	}
+	s.ns = os.NewFile(uintptr(ns), name)
 	return s, nil
 }
 
-// Close gives the namespace back.
+// Close gives the namespace back. What is under way is finished; what comes
+// later is refused, and is never done in another namespace.
 func (s *Switch) Close() error {
-	if s.ns < 0 {
+	if s.ns == nil {
 		return nil
 	}
 	return s.ns.Close()
@@ -67,7 +68,7 @@ func (s *Switch) Close() error {
 
 // read runs f, which changes nothing, with the bridges of the namespace.
 func (s *Switch) read(f func(*datapath.Store) error) error {
-	return inside(s.ns, func() error {
+	return s.Inside(func() error {
 		if err := allowed(); err != nil {
 			return err
 		}
@@ -97,6 +98,17 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 		}
 		return f(store)
 	})
+}
+
+// LockPlans waits until nobody else does what it has planned from the state of
+// this namespace's bridges, and makes others that plan wait until unlock. Other
+// changes go on.
+func (s *Switch) LockPlans() (unlock func(), err error) {
+	err = s.read(func(store *datapath.Store) error {
+		unlock, err = store.LockPlans()
+		return failed("use the switch", err)
+	})
+	return unlock, err
 }
 
 // allowed says so where the process lacks what it takes, before a system call
@@ -136,6 +148,9 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	if err != nil {
 		return err
 	}
+	if err := config.check(what); err != nil {
+		return err
+	}
 	return s.write(func(store *datapath.Store) error {
 		if store.Exists(name) {
 			return refused(what, "it exists", "change it with 'bascule bridge set "+name+"', or delete it first")
@@ -158,10 +173,23 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 // which is all that it does without changes. It returns what there is to say
 // about it.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
+	set := setBridge(name, changes)
+	return s.one(step{set.what, name, func(c *change) error {
+		c.reload = true
+		return set.plan(c)
+	}}, nil)
+}
+
+// setBridge changes a bridge's settings, and looks again at what follows from
+// its ports' devices.
+func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
-	err = s.change(what, name, func(c *change) error {
+	return step{what, name, func(c *change) error {
 		config, err := configure(BridgeSettings, loadBridgeConfig(c.next), changes)
 		if err != nil {
+			return err
+		}
+		if err := config.check("set bridge " + name); err != nil {
 			return err
 		}
 		config.store(c.next)
@@ -174,16 +202,19 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 				p.Host = hostAddress(p)
 			}
 		}
-		c.after = func() error {
+		c.after = append(c.after, func() error {
 			if err := settleAll(c.bridge); err != nil {
 				return err
 			}
-			notes, err = dropSurplus(c.bridge, nil, name)
+			notes, err := dropSurplus(c.bridge, nil, name)
+			c.warn(notes...)
+			if slices.ContainsFunc(changes, func(ch Change) bool { return ch.Name == stpSetting }) {
+				c.warn(warnNoAgent(c.bridge, "the ports that are there keep their states, and new ones wait")...)
+			}
 			return err
-		}
+		})
 		return nil
-	})
-	return notes, err
+	}}
 }
 
 // DelBridge removes a bridge: its ports, its addresses, all of it.
@@ -232,18 +263,26 @@ func describe(name string, b *datapath.Bridge) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	info := Info{
-		Name: name, Address: net.HardwareAddr(b.Config.Address[:]),
-		Config: loadBridgeConfig(&b.Config), FDBCount: usage[0], Ports: []string{},
-	}
-	devices, err := links()
+	v, err := viewOf(name, b)
 	if err != nil {
 		return Info{}, err
 	}
-	for _, p := range inOrder(&b.Config) {
-		info.Ports = append(info.Ports, portName(b, p, devices))
-	}
+	info := v.info()
+	info.FDBCount = usage[0]
 	return info, nil
+}
+
+// info returns what there is to know about a bridge, counts aside.
+func (v *view) info() Info {
+	info := Info{
+		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]),
+		Config: loadBridgeConfig(&v.b.Config), Ports: []string{},
+		AgentRuns: v.b.STP() && v.b.Held(datapath.WatchSTP),
+	}
+	for _, p := range v.ports {
+		info.Ports = append(info.Ports, v.names[p.Id])
+	}
+	return info
 }
 
 // each runs f with the bridge of the name, or with all where it is "". What f
@@ -295,16 +334,36 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// A change is a bridge's next configuration and what surrounds it.
+// A change is a bridge's next configuration and what surrounds it. Who plans it
+// changes next and tables, and nothing else; the rest is done when the plan is
+// whole.
 type change struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
 	tables datapath.Tables
-	pf     *pfConfig          // what pf is told next, nil for what it was
-	before func() error       // right before the change is made
-	undo   func() error       // undoes before, where the change is refused
-	after  func() error       // right after
+	pf     *pfConfig // what pf is told next, nil for what it was
+	reload bool      // make a new generation even if nothing is different
+
+	before []func() error     // right before the change is made
+	undo   []func() error     // undoes before, in reverse, where the change is refused
+	after  []func() error     // right after
 	others []*datapath.Bridge // at the other ends of the patch cables that go with it
+
+	warnings []string
+	auto     []uint32 // ports that go without XDP if they must
+	vlans    vlanPlan
+	world    world
+
+	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
+}
+
+// warn notes what the caller is to be told; the same of many ports is told once.
+func (c *change) warn(warnings ...string) {
+	for _, w := range warnings {
+		if !slices.Contains(c.warnings, w) {
+			c.warnings = append(c.warnings, w)
+		}
+	}
 }
 
 // change makes a change to a bridge: plan says which, and touches nothing.
@@ -315,7 +374,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			return err
 		}
 		next := b.Config
-		c := &change{bridge: b, next: &next, before: func() error { return nil }, undo: func() error { return nil }, after: func() error { return nil }}
+		c := &change{bridge: b, next: &next}
 		if err := plan(c); err != nil {
 			return err
 		}
@@ -325,30 +384,94 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err := c.planPF(what); err != nil {
 			return err
 		}
-		if err := c.each((*datapath.Bridge).Begin); err != nil {
-			return failed(what, err)
-		}
-		err = c.before()
-		if err == nil {
-			err = setXDPTargets(b, c.next)
-		}
-		if err == nil {
-			err = b.Commit(next, c.tables, follower{})
-			if errors.As(err, new(*datapath.UnfinishedError)) {
-				return unfinished(what, err)
-			}
-		}
-		if err != nil {
-			if undo := c.undo(); undo != nil { // the next command tries again
-				return failed(what, errors.Join(err, undo))
-			}
-			return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
-		}
-		if err := c.after(); err != nil {
-			return unfinished(what, err)
-		}
-		return failed(what, c.each((*datapath.Bridge).Done))
+		return c.make(what)
 	})
+}
+
+// make makes a change that has been planned, or only what comes after it where
+// the bridge is as it is to be already.
+func (c *change) make(what string) error {
+	different, err := c.different()
+	if err != nil {
+		return failed(what, err)
+	}
+	if !different {
+		return failed(what, inTurn(c.after))
+	}
+	if err := c.each((*datapath.Bridge).Begin); err != nil {
+		return failed(what, err)
+	}
+	if err = inTurn(c.before); err == nil {
+		err = c.commit()
+	}
+	if errors.As(err, new(*datapath.UnfinishedError)) {
+		return unfinished(what, err)
+	}
+	if err != nil {
+		slices.Reverse(c.undo)
+		if undo := inTurn(c.undo); undo != nil { // the next command tries again
+			return failed(what, errors.Join(err, undo))
+		}
+		return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
+	}
+	if err := inTurn(c.after); err != nil {
+		return unfinished(what, err)
+	}
+	return failed(what, c.each((*datapath.Bridge).Done))
+}
+
+// inTurn calls functions until one fails.
+func inTurn(list []func() error) error {
+	for _, f := range list {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// different reports whether there is anything to make.
+func (c *change) different() (bool, error) {
+	t := &c.tables
+	if c.reload || len(c.before) > 0 || len(c.others) > 0 ||
+		t.VLANs != nil || t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil || *c.next != c.bridge.Config {
+		return true, nil
+	}
+	// what only looking at the ports' devices tells
+	err := setXDPTargets(c.bridge, c.next)
+	return *c.next != c.bridge.Config, err
+}
+
+// commit makes the next configuration the bridge's. A port whose driver refuses
+// XDP, which nobody has insisted on, goes without.
+func (c *change) commit() error {
+	for {
+		err := setXDPTargets(c.bridge, c.next)
+		if err == nil {
+			err = c.bridge.Commit(*c.next, c.tables, follower{})
+		}
+		var refusal *datapath.PortError
+		if !errors.As(err, &refusal) || errors.As(err, new(*datapath.UnfinishedError)) || !c.withoutXDP(refusal) {
+			return err
+		}
+	}
+}
+
+// withoutXDP takes XDP from a port that was refused it, if that may be.
+func (c *change) withoutXDP(refusal *datapath.PortError) bool {
+	if refusal.Hook != HookXDP {
+		return false
+	}
+	for _, id := range c.auto {
+		p := datapath.PortAt(c.next, id)
+		if p == nil || p.Flags&datapath.PortXDP == 0 || datapath.PortName(p) != refusal.Port {
+			continue
+		}
+		setFlag(p, datapath.PortXDP|givenBackWithXDP, false)
+		c.warn(refusal.Port + ": " + refusal.Err.Error() + "; it forwards by tcx alone")
+		return true
+	}
+	return false
 }
 
 // each calls f for the bridge that is changed, and for the others concerned.
@@ -470,7 +593,7 @@ func unfinished(what string, err error) error {
 
 // failed adds what was being done to an error that does not say so yet.
 func failed(what string, err error) error {
-	if err == nil || errors.As(err, new(*UsageError)) || errors.As(err, new(*refusal)) || errors.Is(err, errGone) {
+	if err == nil || errors.As(err, new(*UsageError)) || errors.As(err, new(*refusal)) {
 		return err
 	}
 	why, remedy := err.Error(), "nothing was changed"
@@ -507,6 +630,7 @@ func loadBridgeConfig(c *datapath.Config) BridgeConfig {
 		VLANProtocol: c.VlanProto,
 		MoveMax:      c.MoveMax,
 	}
+	b.loadSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		*field = datapath.BridgeFlags(c.Flags)&flag != 0
 	}
@@ -520,6 +644,7 @@ func (b BridgeConfig) store(c *datapath.Config) {
 	c.DefaultPvid = b.DefaultPVID
 	c.VlanProto = b.VLANProtocol
 	c.MoveMax = b.MoveMax
+	b.storeSTP(c)
 	for flag, field := range bridgeFlags(&b) {
 		c.Flags &^= uint32(flag)
 		if *field {

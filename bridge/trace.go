@@ -57,6 +57,9 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		if e.entries, err = b.FDB(); err != nil {
 			return err
 		}
+		if e.states, err = b.STPStates(); err != nil {
+			return err
+		}
 		if filters(&b.Config) {
 			if e.vlans, err = b.VLANs(); err != nil {
 				return err
@@ -81,8 +84,9 @@ type explainer struct {
 	port    string // its name
 	devices map[int]netlink.Link
 	entries []datapath.Entry
-	vlans   *datapath.VLANs // nil where the bridge does not filter
-	pf      *pfView         // nil where no rule of pf was asked
+	states  []datapath.STPState // of ports by slot
+	vlans   *datapath.VLANs     // nil where the bridge does not filter
+	pf      *pfView             // nil where no rule of pf was asked
 	steps   []Step
 }
 
@@ -126,6 +130,7 @@ var words = map[string]string{
 	"double-tag":    "it has a second tag, and qinq is off",
 	"vlan-out":      "the port of its destination is not in its VLAN",
 	"blocked":       "the port is blocked by its loop guard",
+	"stp":           "spanning tree keeps the port from forwarding",
 	"loop":          "it is the switch's own frame that has come back",
 	"locked":        "the port is locked, and the FDB does not have the source there",
 	"limit":         "the FDB has no room for its source, and the port has fdb-full drop",
@@ -182,12 +187,16 @@ func (e *explainer) explain() Trace {
 		e.say("pf", "its connection has a state")
 	}
 	e.rulePF("pf in", t.PfIn)
+	if t.Action == datapath.ActionDrop && reason == "" {
+		e.say("spanning tree", "it is a BPDU: the switch takes it for itself")
+		return Trace{e.steps, "taken in", []string{}}
+	}
 	if e.early() {
 		e.say("check", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
 	}
 	e.learning(src, uint16(t.Src>>48))
-	if reason == "limit" {
+	if reason == "limit" || reason == "stp" {
 		e.say("learn", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
 	}
@@ -362,7 +371,7 @@ func (e *explainer) flood(dst [6]byte, reason string) Trace {
 }
 
 // left tells of ports that the flood did not come near: they take none of the
-// kind, or have no device.
+// kind, have no device, or do not forward.
 func (e *explainer) left() {
 	kind := map[uint32]string{
 		uint32(datapath.PortDiscover):   "discover",
@@ -377,6 +386,8 @@ func (e *explainer) left() {
 			e.say("flood", "not to %s: its %s is off", name, kind)
 		case !e.b.HasDevice(p) && p.Flags&datapath.PortPatch == 0:
 			e.say("flood", "not to %s: its device has gone", name)
+		case e.states[datapath.Slot(p.Id)] != datapath.STPForwarding:
+			e.say("flood", "not to %s: spanning tree has it %s", name, STPState(e.states[datapath.Slot(p.Id)]))
 		}
 	}
 }

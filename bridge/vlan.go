@@ -5,6 +5,8 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/bits"
 	"os"
 	"slices"
 	"strconv"
@@ -126,6 +128,16 @@ func setIn(set *datapath.PortSet, slot uint32, in bool) {
 	}
 }
 
+// slots returns the slots of a set in rising order.
+func slots(set *datapath.PortSet) (list []uint32) {
+	for w, word := range set {
+		for ; word != 0; word &= word - 1 {
+			list = append(list, uint32(w*64+bits.TrailingZeros64(word)))
+		}
+	}
+	return list
+}
+
 // isSecondary reports whether a VLAN is isolated or a community.
 func isSecondary(row *datapath.VLAN) bool {
 	return row.Kind == datapath.VLANIsolated || row.Kind == datapath.VLANCommunity
@@ -171,16 +183,24 @@ func derive(v *datapath.VLANs) {
 // FDB it has a part in: 0 alone where the bridge does not filter.
 func addressSpaces(c *datapath.Config, v *datapath.VLANs) map[uint32][]uint16 {
 	spaces := map[uint32][]uint16{}
-	for _, p := range datapath.Ports(c) {
-		if !filters(c) || v == nil {
+	if !filters(c) || v == nil {
+		for _, p := range datapath.Ports(c) {
 			spaces[p.Id] = []uint16{0}
+		}
+		return spaces
+	}
+	for vid := 1; vid <= maxVLAN; vid++ {
+		row := &v[vid]
+		if row.Member == (datapath.PortSet{}) {
 			continue
 		}
-		for vid := 1; vid <= maxVLAN; vid++ {
-			row := &v[vid]
-			if inSet(&row.Member, datapath.Slot(p.Id)) && !slices.Contains(spaces[p.Id], row.Fid) {
-				spaces[p.Id] = append(spaces[p.Id], row.Fid)
+		for _, slot := range slots(&row.Member) {
+			id := c.Ports[slot].Id
+			// an ordinary VLAN has its addresses for itself
+			if row.Kind != datapath.VLANOrdinary && slices.Contains(spaces[id], row.Fid) {
+				continue
 			}
+			spaces[id] = append(spaces[id], row.Fid)
 		}
 	}
 	return spaces
@@ -190,13 +210,41 @@ func filters(c *datapath.Config) bool {
 	return datapath.BridgeFlags(c.Flags)&datapath.BridgeVLANs != 0
 }
 
-// vlans returns the bridge's VLANs as the change has them so far, nil if it has
+// A vlanPlan is what a change does to VLANs.
+type vlanPlan struct {
+	read     bool
+	was, now *datapath.VLANs // as the bridge has them, and as they are to be; nil if it has never had any
+	// the ports by slot, and the default VLAN, that now takes account of
+	ids  [len(datapath.Config{}.Ports)]uint32
+	pvid uint16
+}
+
+// soFar returns the bridge's VLANs as the change has them so far, nil if it has
 // never had any.
-func (c *change) vlans() (*datapath.VLANs, error) {
-	if c.tables.VLANs != nil {
-		return c.tables.VLANs, nil
+func (c *change) soFar() (*datapath.VLANs, error) {
+	plan := &c.vlans
+	if plan.read {
+		return plan.now, nil
 	}
-	return c.bridge.VLANs()
+	v, err := c.bridge.VLANs()
+	if err != nil {
+		return nil, err
+	}
+	plan.read = true
+	if v != nil {
+		now := *v
+		plan.was, plan.now = v, &now
+	}
+	plan.take(&c.bridge.Config)
+	return plan.now, nil
+}
+
+// take notes that the VLANs are those of a configuration.
+func (plan *vlanPlan) take(c *datapath.Config) {
+	for slot := range c.Ports {
+		plan.ids[slot] = c.Ports[slot].Id
+	}
+	plan.pvid = c.DefaultPvid
 }
 
 // planVLANs completes a change, whatever it is about, by what that does to
@@ -204,40 +252,55 @@ func (c *change) vlans() (*datapath.VLANs, error) {
 // and ports that still have an old default follow a new one. A bridge that has
 // never filtered has no VLANs; when it begins to, all of its ports are new.
 func (c *change) planVLANs(what string) error {
-	was := &c.bridge.Config
-	v, err := c.vlans()
+	v, err := c.planJoins()
 	if err != nil {
 		return failed(what, err)
 	}
-	fresh := v == nil
-	if fresh {
-		if !filters(c.next) {
-			return nil
-		}
-		v = new(datapath.VLANs)
+	if v == nil {
+		return nil
 	}
-	changed := fresh || c.tables.VLANs != nil
-	for slot := range uint32(len(c.next.Ports)) {
-		id := c.next.Ports[slot].Id
-		p := datapath.PortAt(c.next, id)
-		switch {
-		case was.Ports[slot].Id != id || fresh && p != nil:
-			leaveVLANs(v, slot)
-			if p != nil {
-				joinDefault(c.next, v, p)
-			}
-			changed = true
-		case p != nil && was.DefaultPvid != c.next.DefaultPvid:
-			followDefault(c.next, v, p, was.DefaultPvid)
-			changed = true
-		}
-	}
-	if !changed {
+	derive(v)
+	if c.vlans.was != nil && *v == *c.vlans.was {
 		return nil
 	}
 	c.tables.VLANs = v
-	derive(v)
 	return checkPrivate(c, what)
+}
+
+// planJoins does so for the ports that have come and left so far, and returns
+// the VLANs, nil if there are none yet.
+func (c *change) planJoins() (*datapath.VLANs, error) {
+	v, err := c.soFar()
+	if err != nil {
+		return nil, err
+	}
+	plan := &c.vlans
+	fresh := v == nil
+	if fresh {
+		if !filters(c.next) {
+			return nil, nil
+		}
+		v = new(datapath.VLANs)
+		plan.now = v
+	}
+	for slot := range uint32(len(c.next.Ports)) {
+		id := c.next.Ports[slot].Id
+		p := datapath.TenantAt(c.next, id)
+		switch {
+		case plan.ids[slot] != id || fresh && p != nil:
+			if plan.ids[slot] != 0 && !fresh {
+				leaveVLANs(v, slot)
+			}
+			if p != nil {
+				joinDefault(c.next, v, p)
+				c.joinBerth(v, p)
+			}
+		case p != nil && plan.pvid != c.next.DefaultPvid:
+			followDefault(c.next, v, p, plan.pvid)
+		}
+	}
+	plan.take(c.next)
+	return v, nil
 }
 
 // leaveVLANs takes a port out of all VLANs.
@@ -295,7 +358,7 @@ func checkPrivate(c *change, what string) error {
 			continue
 		}
 		primary := &v[row.Fid]
-		for _, p := range datapath.Ports(c.next) {
+		for _, p := range append(datapath.Ports(c.next), datapath.Berths(c.next)...) {
 			slot := datapath.Slot(p.Id)
 			if inSet(&row.Member, slot) && !inSet(&row.Untagged, slot) && !inSet(&primary.Member, slot) {
 				return refused(what,
@@ -378,22 +441,18 @@ func announceHost(b *datapath.Bridge, p *datapath.Port, spaces []uint16) error {
 	return nil
 }
 
-// changeVLANs makes a change to the VLANs of a bridge that filters.
-func (s *Switch) changeVLANs(what, bridge string, plan func(*change, *datapath.VLANs) error) error {
-	return s.change(what, bridge, func(c *change) error {
+// changeVLANs changes the VLANs of a bridge that filters.
+func changeVLANs(what, bridge string, plan func(*change, *datapath.VLANs) error) step {
+	return step{what, bridge, func(c *change) error {
 		if !filters(c.next) {
 			return noFiltering(what, bridge)
 		}
-		v, err := c.vlans()
+		v, err := c.planJoins()
 		if err != nil {
 			return failed(what, err)
 		}
-		if v == nil {
-			v = new(datapath.VLANs) // no port has been added yet
-		}
-		c.tables.VLANs = v
 		return plan(c, v)
-	})
+	}}
 }
 
 func noFiltering(what, bridge string) error {
@@ -403,11 +462,16 @@ func noFiltering(what, bridge string) error {
 // AddVLANs puts a port into VLANs, in the way that o says, also where it is in
 // one of them already in another way.
 func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) error {
+	_, err := s.one(addVLANs(bridge, port, list, o))
+	return err
+}
+
+func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	what := fmt.Sprintf("add VLAN %s to port %s of %s", FormatVLANs(list), port, bridge)
 	if o.PVID && len(list) > 1 {
-		return usagef("--pvid", "a port has one VLAN for frames without a tag, not %s; give one VLAN", FormatVLANs(list))
+		return step{}, usagef("--pvid", "a port has one VLAN for frames without a tag, not %s; give one VLAN", FormatVLANs(list))
 	}
-	return s.changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
 		p, _, err := findMember(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -423,14 +487,19 @@ func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) err
 			}
 		}
 		return nil
-	})
+	}), nil
 }
 
 // DelVLANs takes a port out of VLANs, each of which it must be in, and the
 // port's addresses in them out of the FDB.
 func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
+	_, err := s.one(delVLANs(bridge, port, list), nil)
+	return err
+}
+
+func delVLANs(bridge, port string, list []uint16) step {
 	what := fmt.Sprintf("delete VLAN %s of port %s of %s", FormatVLANs(list), port, bridge)
-	return s.changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
 		p, _, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -454,17 +523,22 @@ func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
 // SetPrivateVLANs says which VLANs are private below a primary VLAN (RFC 5517).
 // Without any it is an ordinary VLAN again, as those are that it gives up.
 func (s *Switch) SetPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) error {
+	_, err := s.one(setPrivateVLANs(bridge, primary, below))
+	return err
+}
+
+func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, error) {
 	what := fmt.Sprintf("make VLAN %d of %s private", primary, bridge)
 	if len(below.Isolated) > 1 {
-		return usagef("--isolated "+FormatVLANs(below.Isolated), "a primary VLAN has one isolated VLAN; give one")
+		return step{}, usagef("--isolated "+FormatVLANs(below.Isolated), "a primary VLAN has one isolated VLAN; give one")
 	}
 	named := slices.Concat(below.Isolated, below.Community)
 	for i, vid := range named {
 		if vid == primary || slices.Contains(named[:i], vid) {
-			return usagef(fmt.Sprintf("VLAN %d", vid), "it can't be two of primary, isolated and community; give each a VLAN of its own")
+			return step{}, usagef(fmt.Sprintf("VLAN %d", vid), "it can't be two of primary, isolated and community; give each a VLAN of its own")
 		}
 	}
-	return s.changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
 		if isSecondary(&v[primary]) {
 			return refused(what, fmt.Sprintf("it is private below VLAN %d", v[primary].Fid), "give a VLAN that is not")
 		}
@@ -499,25 +573,31 @@ func (s *Switch) SetPrivateVLANs(bridge string, primary uint16, below PrivateVLA
 			v[primary].Kind = datapath.VLANPrimary
 		}
 		return nil
-	})
+	}), nil
 }
 
 // VLANs returns the VLANs of a bridge's ports in the order in which they were
 // added, or those of all bridges that filter where the name is "".
 func (s *Switch) VLANs(bridge string) (list []PortVLANs, err error) {
 	list = []PortVLANs{}
-	err = s.eachFiltering(bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
-		devices, err := links()
+	err = s.eachFiltering(bridge, func(name string, b *datapath.Bridge, vlans *datapath.VLANs) error {
+		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
 		list = slices.DeleteFunc(list, func(p PortVLANs) bool { return p.Bridge == name })
-		for _, p := range inOrder(&b.Config) {
-			list = append(list, PortVLANs{Bridge: name, Port: portName(b, p, devices), Ranges: ranges(v, p)})
-		}
+		list = append(list, v.vlans(vlans)...)
 		return nil
 	})
 	return list, err
+}
+
+// vlans returns the VLANs of all ports.
+func (v *view) vlans(vlans *datapath.VLANs) (list []PortVLANs) {
+	for _, p := range v.ports {
+		list = append(list, PortVLANs{Bridge: v.name, Port: v.names[p.Id], Ranges: ranges(vlans, p)})
+	}
+	return list
 }
 
 // VLANTable returns the VLANs of a bridge, or of all that filter where the name
@@ -581,14 +661,64 @@ func ranges(v *datapath.VLANs, p *datapath.Port) []VLANRange {
 		if !inSet(&v[vid].Member, slot) {
 			continue
 		}
-		r := VLANRange{vid, vid, VLANOptions{Untagged: inSet(&v[vid].Untagged, slot), PVID: p.Pvid == vid}}
-		if last := len(list) - 1; last >= 0 && !r.PVID && list[last].Last == vid-1 && list[last].VLANOptions == r.VLANOptions {
-			list[last].Last = vid
-			continue
-		}
-		list = append(list, r)
+		list = addToRanges(list, vid, VLANOptions{Untagged: inSet(&v[vid].Untagged, slot), PVID: p.Pvid == vid})
 	}
 	return list
+}
+
+// addToRanges adds a VLAN above those of the list.
+func addToRanges(list []VLANRange, vid uint16, o VLANOptions) []VLANRange {
+	if last := len(list) - 1; last >= 0 && !o.PVID && list[last].Last == vid-1 && list[last].VLANOptions == o {
+		list[last].Last = vid
+		return list
+	}
+	return append(list, VLANRange{vid, vid, o})
+}
+
+// sortRanges returns ranges as a port's VLANs are shown, nil for nil.
+func sortRanges(object string, list []VLANRange) ([]VLANRange, error) {
+	if list == nil {
+		return nil, nil
+	}
+	options := map[uint16]VLANOptions{}
+	var pvid uint16
+	for _, r := range list {
+		switch {
+		case r.First < 1 || r.Last > maxVLAN || r.Last < r.First:
+			return nil, usagef(object, "%d-%d is no range of VLANs; give numbers 1 to %d, the lower first", r.First, r.Last, maxVLAN)
+		case r.PVID && (pvid != 0 || r.First != r.Last):
+			return nil, usagef(object, "a port has one VLAN for frames without a tag; give one VLAN as PVID")
+		case r.PVID:
+			pvid = r.First
+		}
+		for vid := r.First; vid <= r.Last; vid++ {
+			if _, twice := options[vid]; twice {
+				return nil, usagef(object, "VLAN %d is there twice; give each VLAN once", vid)
+			}
+			options[vid] = r.VLANOptions
+		}
+	}
+	sorted := []VLANRange{}
+	for _, vid := range slices.Sorted(maps.Keys(options)) {
+		sorted = addToRanges(sorted, vid, options[vid])
+	}
+	return sorted, nil
+}
+
+// joinRanges puts a port into exactly these VLANs.
+func joinRanges(v *datapath.VLANs, p *datapath.Port, list []VLANRange) {
+	slot := datapath.Slot(p.Id)
+	leaveVLANs(v, slot)
+	p.Pvid = 0
+	for _, r := range list {
+		for vid := r.First; vid <= r.Last; vid++ {
+			setIn(&v[vid].Member, slot, true)
+			setIn(&v[vid].Untagged, slot, r.Untagged)
+		}
+		if r.PVID {
+			p.Pvid = r.First
+		}
+	}
 }
 
 // entryVLAN returns the VLAN in which the FDB has an entry of a port, where

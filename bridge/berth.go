@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Berth is what ports are like that a bridge is ready for: a device that
+// occupies one is a port at once, because its programs are loaded already.
+type Berth struct {
+	Pattern string      // of the devices' names; to the bridge it is a word, at most 15 bytes
+	Options PortOptions // of ports without XDP: for Hook xdp there are no berths
+	VLANs   []VLANRange // nil for those of a new port; else the bridge filters VLANs
+	Count   int         // as many at a time
+}
+
+// berthKind is what makes berths the same.
+type berthKind struct {
+	config PortConfig
+	vlans  []VLANRange // nil where the bridge does not filter
+}
+
+func (k berthKind) equal(other berthKind) bool {
+	return k.config == other.config && slices.Equal(k.vlans, other.vlans)
+}
+
+// berthKindOf returns what a vacant berth is like.
+func berthKindOf(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) berthKind {
+	k := berthKind{config: loadPortConfig(p)}
+	if filters(c) && v != nil {
+		k.vlans = ranges(v, p)
+	}
+	return k
+}
+
+// newPortVLANs returns the VLANs that a new port is in, nil where the bridge does
+// not filter.
+func newPortVLANs(c *datapath.Config) []VLANRange {
+	if !filters(c) {
+		return nil
+	}
+	if c.DefaultPvid == 0 {
+		return []VLANRange{}
+	}
+	return []VLANRange{{c.DefaultPvid, c.DefaultPvid, VLANOptions{Untagged: true, PVID: true}}}
+}
+
+// SetBerths makes the vacant berths of a bridge exactly these, as far as there is
+// room for so many ports. Ports go before berths: they take their place where
+// there is no other. Berths whose device has gone are vacant again with this, as
+// with any change of the bridge; without a difference nothing is changed.
+func (s *Switch) SetBerths(bridge string, list []Berth) error {
+	_, err := s.one(setBerths(bridge, list))
+	return err
+}
+
+// SetBerths makes the vacant berths of the bridge exactly these. See
+// [Switch.SetBerths].
+func (e *Edit) SetBerths(list []Berth) error { return e.add(setBerths(e.bridge, list)) }
+
+// setBerths returns the plan of such a change.
+func setBerths(bridge string, list []Berth) (step, error) {
+	what := "set the berths of " + bridge
+	configs := make([]PortConfig, len(list))
+	list = slices.Clone(list)
+	for i, b := range list {
+		object := fmt.Sprintf("berth %q", b.Pattern)
+		switch {
+		case b.Pattern == "" || len(b.Pattern) > maxName:
+			return step{}, usagef(object, "a pattern has 1 to %d bytes; give a shorter one", maxName)
+		case b.Options.Type != "" && b.Options.Type != TypeNetdev:
+			return step{}, usagef(object, "berths are for devices, not for ports of type %s; leave the type out", b.Options.Type)
+		case b.Options.Peer != "":
+			return step{}, usagef(object, "only patch ports have a peer; leave it out")
+		case slices.ContainsFunc(list[:i], func(o Berth) bool { return o.Pattern == b.Pattern }):
+			return step{}, usagef(object, "it is there twice; give each pattern once")
+		}
+		if err := checkHook(cmp.Or(b.Options.Hook, HookAuto)); err != nil {
+			return step{}, err
+		}
+		config, err := configure(PortSettings, defaults(PortSettings), b.Options.Changes)
+		if err != nil {
+			return step{}, err
+		}
+		if err := config.check(what); err != nil {
+			return step{}, err
+		}
+		if list[i].VLANs, err = sortRanges(object, b.VLANs); err != nil {
+			return step{}, err
+		}
+		var p datapath.Port // as it will be read
+		config.store(&p)
+		configs[i] = loadPortConfig(&p)
+	}
+	return step{what, bridge, func(c *change) error {
+		v, err := c.soFar()
+		if err != nil {
+			return failed(what, err)
+		}
+		ready := map[uint32]bool{}
+		for _, p := range c.bridge.Ready() {
+			ready[p.Id] = true
+		}
+		vacant := datapath.Berths(c.next)
+		type missing struct {
+			berth  Berth
+			config PortConfig
+		}
+		var more []missing
+		for i, b := range list {
+			if b.Options.Hook == HookXDP {
+				continue
+			}
+			kind := berthKind{configs[i], newPortVLANs(c.next)}
+			if b.VLANs != nil {
+				if !filters(c.next) {
+					return noFiltering(what, bridge)
+				}
+				kind.vlans = b.VLANs
+			}
+			for range b.Count {
+				keep := slices.IndexFunc(vacant, func(p *datapath.Port) bool {
+					return ready[p.Id] && datapath.PortName(p) == b.Pattern && berthKindOf(c.next, v, p).equal(kind)
+				})
+				if keep < 0 {
+					more = append(more, missing{b, configs[i]})
+					continue
+				}
+				vacant = slices.Delete(vacant, keep, keep+1)
+			}
+		}
+		for _, p := range vacant {
+			*p = datapath.Port{}
+		}
+		c.berthVLANs = map[uint32][]VLANRange{}
+		for _, m := range more {
+			p := datapath.NewBerth(c.next, m.berth.Pattern)
+			if p == nil {
+				break // ports that come will be told
+			}
+			m.config.store(p)
+			if m.berth.VLANs != nil {
+				c.berthVLANs[p.Id] = m.berth.VLANs
+			}
+		}
+		return nil
+	}}, nil
+}
+
+// joinBerth puts a new berth into the VLANs that were told for it.
+func (c *change) joinBerth(v *datapath.VLANs, p *datapath.Port) {
+	if list, told := c.berthVLANs[p.Id]; told {
+		joinRanges(v, p, list)
+	}
+}
+
+// Berths returns the berths of a bridge that devices can occupy, as SetBerths
+// takes them.
+func (s *Switch) Berths(bridge string) (list []Berth, err error) {
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		list = nil
+		ready := b.Ready()
+		if len(ready) == 0 {
+			return nil
+		}
+		var v *datapath.VLANs
+		if filters(&b.Config) {
+			if v, err = b.VLANs(); err != nil {
+				return err
+			}
+		}
+		for _, p := range ready {
+			kind := berthKindOf(&b.Config, v, p)
+			if same := slices.IndexFunc(list, func(b Berth) bool { return b.Pattern == datapath.PortName(p) }); same >= 0 {
+				list[same].Count++ // a pattern has one kind
+				continue
+			}
+			berth := Berth{Pattern: datapath.PortName(p), Count: 1}
+			for _, setting := range PortSettings {
+				if value := setting.Format(kind.config); value != setting.Format(defaults(PortSettings)) {
+					berth.Options.Changes = append(berth.Options.Changes, Change{setting.Name, value})
+				}
+			}
+			if !slices.Equal(kind.vlans, newPortVLANs(&b.Config)) {
+				berth.VLANs = kind.vlans
+			}
+			list = append(list, berth)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Occupy makes a device a port of a bridge, in a berth of the pattern. It is not
+// ok, and nothing is changed, where no berth is vacant or the device is not for
+// one: because it goes by XDP, is a port already or can't be one, or because rules
+// of pf go by the names of ports. AddPort then adds it, or says why not. The
+// warnings are AddPort's. It is one writer of many, and can be called by any
+// process.
+func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []string, err error) {
+	what := "add port " + device + " to " + bridge + " in a berth"
+	if err := checkName("port", device); err != nil {
+		return false, nil, err
+	}
+	err = s.read(func(store *datapath.Store) error {
+		unlock, err := store.Lock()
+		if err != nil {
+			return failed("use the switch", err)
+		}
+		defer unlock()
+		// what a killed command left is mended by one that takes its time
+		if dirty, err := store.Dirty(); err != nil || dirty {
+			return failed(what, err)
+		}
+		b, err := open(store, what, bridge)
+		if err != nil {
+			return err
+		}
+		ready := slices.DeleteFunc(b.Ready(), func(p *datapath.Port) bool { return datapath.PortName(p) != pattern })
+		if len(ready) == 0 || b.PFLoaded() {
+			return nil
+		}
+		l, err := netlink.LinkByName(device)
+		if errors.As(err, new(netlink.LinkNotFoundError)) {
+			return nil
+		}
+		if err != nil {
+			return failed(what, err)
+		}
+		if !fitsBerth(b, l) {
+			return nil
+		}
+		if err := b.Begin(); err != nil {
+			return failed(what, err)
+		}
+		p := ready[0]
+		var flags datapath.PortFlags
+		if l.Attrs().RawFlags&unix.IFF_PROMISC != 0 {
+			flags = datapath.PortWasPromisc
+		}
+		err = b.Occupy(p, uint32(l.Attrs().Index), device, flags, peerOutside(l))
+		if errors.Is(err, datapath.ErrNotBerthed) || errors.As(err, new(*datapath.PortError)) {
+			return failed(what, b.Done())
+		}
+		if err != nil {
+			return failed(what, errors.Join(err, b.Done()))
+		}
+		ok = true
+		warnings = append(new(world).mtuWarning(&b.Config, p, l), warnNoAgent(b, stpWaits)...)
+		notes, err := settle(b, p)
+		warnings = append(warnings, notes...)
+		if err != nil {
+			return unfinished(what, err)
+		}
+		return failed(what, b.Done())
+	})
+	return ok, warnings, err
+}
+
+// fitsBerth reports whether there is nothing to a device but to put the program
+// on it.
+func fitsBerth(b *datapath.Bridge, l netlink.Link) bool {
+	if why, _ := usable(l); why != "" || l.Type() == physical {
+		return false
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		// or it takes the place of one that is gone
+		if p.Ifindex == uint32(l.Attrs().Index) || datapath.PortName(p) == l.Attrs().Name || isHostEnd(l, p) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"slices"
+
+	"bascule/datapath"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Device is a network device, as far as it matters to who decides what is to
+// be a port.
+type Device struct {
+	Name     string
+	MAC      net.HardwareAddr
+	Bridge   string // that has it as a port or a span port, "" for none
+	Host     string // the bridge that it is the host's end of a host port of; it may be a port of another
+	Own      bool   // the switch made it: one of the two ends of a host port
+	Physical bool   // it has a driver of its own: --hook auto means XDP
+	Ethernet bool   // it could be a port at all
+	Refusal  string // why it can't be a port now, and what to do; "" if it can
+}
+
+// Devices returns the devices of the namespace by name. The host's end of a
+// host port is there under the port's name even when it was moved away.
+func (s *Switch) Devices() (list []Device, err error) {
+	err = s.read(func(store *datapath.Store) error {
+		devices, err := links()
+		if err != nil {
+			return err
+		}
+		byName := map[string]*Device{}
+		byIndex := map[int]*Device{}
+		for index, l := range devices {
+			a := l.Attrs()
+			d := &Device{
+				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
+				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
+			}
+			if why, remedy := usable(l); why != "" {
+				d.Refusal = why + "; " + remedy
+			}
+			byName[a.Name], byIndex[index] = d, d
+		}
+		names, err := store.Names()
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			b, err := store.Open(name)
+			if errors.Is(err, datapath.ErrLayout) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			for _, p := range datapath.Ports(&b.Config) {
+				if !b.HasDevice(p) || devices[int(p.Ifindex)] == nil {
+					continue
+				}
+				if p.Flags&datapath.PortHost == 0 {
+					byIndex[int(p.Ifindex)].Bridge = name
+					continue
+				}
+				port := portName(b, p, devices)
+				d := byName[port]
+				if d == nil {
+					mac := datapath.WordMAC(p.Host)
+					d = &Device{Name: port, MAC: mac[:], Ethernet: true}
+					byName[port] = d
+				}
+				d.Own, d.Host = true, name
+			}
+		}
+		for _, d := range byName {
+			list = append(list, *d)
+		}
+		return nil
+	})
+	slices.SortFunc(list, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
+	return list, err
+}
+
+// SwitchEnd returns the name of the device that a host port is by, whose other
+// end has the port's name.
+func SwitchEnd(bridge, port string) string { return switchEndName(bridge, port) }
+
+// Check says whether the settings of a port go together.
+func (c PortConfig) Check(bridge, port string) error {
+	return c.check("set port " + port + " of " + bridge)
+}
+
+// Check says whether the settings of a bridge go together. The error is one of
+// a request that is refused.
+func (c BridgeConfig) Check(bridge string) error { return c.check("set bridge " + bridge) }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"io"
+
+	"bascule/datapath"
+)
+
+// An Edit is any number of changes to one bridge that are made in one step. Its
+// methods plan a change each, on top of those before, and touch nothing; what is
+// wrong with one is wrong with all of it. They are those of a Switch otherwise.
+type Edit struct {
+	bridge string
+	change *change
+	err    error // of the first change that can't be made
+}
+
+// Edit changes a bridge as f says, in one step: with one new generation of its
+// programs, or none if nothing is different. Nothing is changed if f returns an
+// error, or if one of the changes was refused. The warnings are things that work
+// but may not be meant.
+func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
+	return s.one(step{"change bridge " + bridge, bridge, func(c *change) error {
+		e := &Edit{bridge: bridge, change: c}
+		if err := f(e); err != nil {
+			return err
+		}
+		return e.err
+	}}, nil)
+}
+
+// A step is one change to a bridge: plan adds it to what is planned already.
+// What could not be right whatever there is has been refused before.
+type step struct {
+	what   string // for errors
+	bridge string
+	plan   func(*change) error
+}
+
+// one makes a change of a single step, unless it was refused as err says.
+func (s *Switch) one(st step, err error) (warnings []string, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	var made *change
+	err = s.change(st.what, st.bridge, func(c *change) error {
+		made = c
+		return st.plan(c)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return made.warnings, nil
+}
+
+// add adds a step to the edit, unless it was refused as err says.
+func (e *Edit) add(st step, err error) error {
+	if e.err != nil {
+		return e.err
+	}
+	if err == nil {
+		err = st.plan(e.change)
+	}
+	e.err = err
+	return err
+}
+
+// Set changes the bridge's settings.
+func (e *Edit) Set(changes []Change) error { return e.add(setBridge(e.bridge, changes), nil) }
+
+// AddPort adds a device to the bridge, or makes a host port. A patch cable
+// concerns two bridges: see [Switch.AddPort].
+func (e *Edit) AddPort(port string, o PortOptions) error { return e.add(addPort(e.bridge, port, o)) }
+
+// SetPort changes a port's settings or its hook.
+func (e *Edit) SetPort(port string, o PortOptions) error { return e.add(setPort(e.bridge, port, o)) }
+
+// DelPort takes a port out of the bridge. Its device can be added again by
+// another Edit only.
+func (e *Edit) DelPort(port string) error { return e.add(delPort(e.bridge, port), nil) }
+
+// AddVLANs puts a port into VLANs, in the way that o says, also where it is in
+// one of them already in another way.
+func (e *Edit) AddVLANs(port string, list []uint16, o VLANOptions) error {
+	return e.add(addVLANs(e.bridge, port, list, o))
+}
+
+// DelVLANs takes a port out of VLANs, each of which it must be in.
+func (e *Edit) DelVLANs(port string, list []uint16) error {
+	return e.add(delVLANs(e.bridge, port, list), nil)
+}
+
+// SetVLANs puts a port into exactly these VLANs.
+func (e *Edit) SetVLANs(port string, ranges []VLANRange) error {
+	return e.add(setVLANs(e.bridge, port, ranges))
+}
+
+// SetPrivateVLANs says which VLANs are private below a primary VLAN.
+func (e *Edit) SetPrivateVLANs(primary uint16, below PrivateVLANs) error {
+	return e.add(setPrivateVLANs(e.bridge, primary, below))
+}
+
+// AddSpan makes a device a span port of the bridge.
+func (e *Edit) AddSpan(device string, o SpanOptions) error {
+	return e.add(addSpan(e.bridge, device, o))
+}
+
+// DelSpan takes a span port out of the bridge.
+func (e *Edit) DelSpan(device string) error { return e.add(delSpan(e.bridge, device), nil) }
+
+// ReplaceRules puts the rules of a text in the place of all that the bridge has;
+// name is what errors call the text. See [Switch.LoadRules].
+func (e *Edit) ReplaceRules(name string, text io.Reader) error {
+	return e.add(loadRules(e.bridge, "", name, text))
+}
+
+// setVLANs puts a port into exactly the VLANs of the ranges.
+func setVLANs(bridge, port string, ranges []VLANRange) (step, error) {
+	what := "set the VLANs of port " + port + " of " + bridge
+	ranges, err := sortRanges("VLANs of port "+port, ranges)
+	if err != nil {
+		return step{}, err
+	}
+	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+		p, _, err := findMember(c, what, bridge, port)
+		if err != nil {
+			return err
+		}
+		joinRanges(v, p, ranges)
+		return nil
+	}), nil
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"bascule/datapath"
+)
+
+// Changes calls changed at once, and again whenever a bridge of the namespace
+// may have come, gone or changed, until ctx ends. Changes while it runs are told
+// by one more call. It waits without looking: it costs nothing while nothing
+// changes.
+func (s *Switch) Changes(ctx context.Context, changed func()) error {
+	var n *datapath.Notifier
+	err := s.read(func(store *datapath.Store) (err error) {
+		n, err = store.Notify()
+		return err
+	})
+	if err != nil {
+		return failed("follow the bridges", err)
+	}
+	stop := context.AfterFunc(ctx, func() { n.Close() })
+	defer stop()
+	for {
+		changed()
+		if err := n.Wait(); err != nil {
+			if errors.Is(err, fs.ErrClosed) {
+				return nil
+			}
+			n.Close()
+			return failed("follow the bridges", err)
+		}
+	}
+}
+
+// Names returns the names of all bridges in order, also of those that another
+// version of bascule made.
+func (s *Switch) Names() (names []string, err error) {
+	err = s.read(func(store *datapath.Store) (err error) {
+		names, err = store.Names()
+		return failed("list the bridges", err)
+	})
+	return names, err
+}
+
+// Renew loads this build's programs into a bridge that has another's, as
+// SetBridge does without changes: no frame is lost. It reports whether it did.
+func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
+	err = s.each(name, func(_ string, b *datapath.Bridge) error {
+		renewed = !b.Ours()
+		return nil
+	})
+	if err != nil || !renewed {
+		return false, nil, err
+	}
+	notes, err = s.SetBridge(name, nil)
+	return err == nil, notes, err
+}
+
+// Events are what happens on a bridge, counted. Reading takes nothing from
+// anybody else, and at most as many events at a time as the kernel keeps.
+type Events struct {
+	s *Switch
+	w *watch
+
+	merged uint64 // by the last Read
+}
+
+// OpenEvents begins to count what happens on a bridge.
+func (s *Switch) OpenEvents(bridge string) (*Events, error) {
+	e := &Events{s: s}
+	err := s.each(bridge, func(name string, b *datapath.Bridge) error {
+		log, err := b.OpenLog()
+		if err != nil {
+			return err
+		}
+		e.w = &watch{name: name, log: log, names: map[uint32]string{}}
+		e.w.adopt(b)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// Close ends the counting.
+func (e *Events) Close() { e.w.log.Close() }
+
+// Renew learns which ports the bridge has now. It reports whether it is still
+// the bridge that it was, and not another one of the name.
+func (e *Events) Renew() (same bool, err error) {
+	if e.w.bridge.Current() {
+		return true, nil
+	}
+	err = e.s.each(e.w.name, func(_ string, b *datapath.Bridge) error {
+		if same = b.Config.HashSeed == e.w.bridge.Config.HashSeed; same {
+			e.w.adopt(b)
+		}
+		return nil
+	})
+	return same, err
+}
+
+// A Digest is what has happened on a bridge for a while. All that happens to
+// addresses is in one of the three counts.
+type Digest struct {
+	Counts map[string]uint64 // events that were read, by the kinds of Event
+	Missed uint64            // events that came too fast to be read
+	Merged uint64            // what was not told by an event of its own: it repeats within a second
+
+	// Notable is what concerns a port as a whole: its refusals, loops and
+	// blocks, one event with a count for all of a kind and reason.
+	Notable []Event
+}
+
+// Read returns what has happened since the last call.
+func (e *Events) Read() (d Digest, err error) {
+	list, missed, err := e.w.log.Read()
+	if err != nil {
+		return Digest{}, err
+	}
+	d = e.w.digest(list, missed)
+	d.Merged, e.merged = e.w.log.Merged()-e.merged, e.w.log.Merged()
+	return d, nil
+}
+
+func (w *watch) digest(list []datapath.Event, missed uint64) Digest {
+	d := Digest{Counts: map[string]uint64{}, Missed: missed}
+	type kind struct {
+		port uint32
+		kind datapath.EventKind
+	}
+	merged := map[kind]Event{}
+	for _, event := range list {
+		if name, plain := plainKinds[event.Kind]; plain {
+			d.Counts[name]++
+			continue
+		}
+		out := w.event(event)
+		d.Counts[out.Kind]++
+		k := kind{event.Port, event.Kind}
+		out.Count = merged[k].Count + max(out.Count, 1) // of one that is blocked, 1
+		merged[k] = out
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(merged), func(a, b kind) int {
+		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.kind, b.kind))
+	}) {
+		d.Notable = append(d.Notable, merged[k])
+	}
+	return d
+}
+
+// plainKinds are the kinds of events that are about one address; there may be
+// very many of them.
+var plainKinds = map[datapath.EventKind]string{
+	datapath.EventLearned: "learned", datapath.EventMoved: "moved",
+	datapath.EventAged: "aged", datapath.EventDeleted: "deleted",
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// PFText is pf of a bridge as a file.
+type PFText struct {
+	Enabled bool
+	Text    string   // the main ruleset with its tables, which have what is in them now
+	Aside   []string // paths of anchors whose rules were loaded by themselves: they are not in Text
+}
+
+// pfText returns pf of a bridge, nil if it was never told anything.
+func pfText(b *datapath.Bridge) (*PFText, error) {
+	if !b.PFLoaded() {
+		return nil, nil
+	}
+	d, err := readPF(b)
+	if err != nil {
+		return nil, err
+	}
+	bodies := map[string]*pf.Ruleset{"": d.main}
+	eachBody("", d.main, func(path string, body *pf.Ruleset) { bodies[path] = body })
+	slices.SortFunc(d.Tables, func(a, b *pfStoredTable) int { return cmp.Compare(a.Name, b.Name) })
+	for _, t := range d.Tables {
+		body := bodies[t.Anchor]
+		if body == nil || !t.Defined {
+			continue
+		}
+		entries, err := b.TableEntries(t.Number)
+		if err != nil {
+			return nil, err
+		}
+		body.Tables = append(body.Tables, pf.Table{
+			Name: t.Name, Persist: t.Persist, Const: t.Const, Counters: t.Counters,
+			Given: len(entries) > 0, Entries: entries,
+		})
+	}
+	return &PFText{Enabled: d.enabled, Text: d.main.String(), Aside: slices.Sorted(maps.Keys(d.Anchors))}, nil
+}
+
+// ComparePF reports whether loading a file into pf of a bridge would change
+// nothing. What is wrong with the text is in an error that is a [pf.ErrorList].
+// With "" for the bridge, or one that is not there, the file is only checked.
+func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
+	o.Check = true
+	set, _, err := s.LoadPF("", o)
+	if err != nil || bridge == "" {
+		return false, err
+	}
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		if !b.PFLoaded() {
+			same = false
+			return nil
+		}
+		before, err := readPF(b)
+		if err != nil {
+			return err
+		}
+		after, err := readPF(b)
+		if err != nil {
+			return err
+		}
+		if err := after.take(strings.Trim(o.Anchor, "/"), set); err != nil {
+			return err
+		}
+		if err := after.settleTables(); err != nil {
+			return err
+		}
+		same, err = samePF(b, before, after)
+		return err
+	})
+	if errors.Is(err, errNoBridge) {
+		return false, nil
+	}
+	return same, err
+}
+
+// samePF compares what pf was told with what it would be told.
+func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
+	if before.Main != after.Main || !maps.Equal(before.Anchors, after.Anchors) || len(before.Tables) != len(after.Tables) {
+		return false, nil
+	}
+	for _, t := range after.Tables {
+		old := before.find(t.Anchor, t.Name)
+		if old == nil || old.Defined != t.Defined || old.Const != t.Const || old.Persist != t.Persist || old.Counters != t.Counters {
+			return false, nil
+		}
+		i := slices.IndexFunc(after.fill, func(f datapath.TableFill) bool { return f.Table == t.Number })
+		if i < 0 {
+			continue // it keeps what it has
+		}
+		entries, err := b.TableEntries(old.Number)
+		if err != nil {
+			return false, err
+		}
+		if !maps.Equal(entrySet(entries), entrySet(after.fill[i].Entries)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// entrySet is the entries of a table without an order: whether each is negated.
+func entrySet(entries []pf.TableEntry) map[netip.Prefix]bool {
+	set := map[netip.Prefix]bool{}
+	for _, e := range entries {
+		set[e.Prefix] = e.Not
+	}
+	return set
+}

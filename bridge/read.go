@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"slices"
+
+	"bascule/datapath"
+	"bascule/rule"
+
+	"github.com/vishvananda/netlink"
+)
+
+// State is what a bridge was told, and what it has that somebody put there.
+// What it counts and learns is not in it: the counters in it are zero.
+type State struct {
+	Bridge   Info
+	Ports    []Port                  // in the order in which they were added
+	VLANs    []PortVLANs             // of the ports, in their order; empty where the bridge does not filter
+	Private  map[uint16]PrivateVLANs // by primary VLAN
+	Rules    []rule.Rule             // in the order in which they are tried
+	Bindings []Binding               // in no order
+	Spans    []Span                  // in the order in which they were added
+	Entries  []Entry                 // static and sticky ones, but for host ports' own addresses; in no order
+	PF       *PFText                 // nil if pf was never told anything
+}
+
+// Read returns all of a bridge in one look, which takes a fraction of what
+// Bridge, Ports, VLANs and so on take together.
+func (s *Switch) Read(bridge string) (state State, err error) {
+	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+		state = State{Private: map[uint16]PrivateVLANs{}}
+		v, err := viewOf(name, b)
+		if err != nil {
+			return err
+		}
+		for _, read := range []func(*State) error{v.bridge, v.withPorts, v.withVLANs, v.withRules, v.withBindings, v.withEntries, v.withPF} {
+			if err := read(&state); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return state, err
+}
+
+// A view is a bridge with the devices of its ports, as they were at one time.
+type view struct {
+	name  string
+	b     *datapath.Bridge
+	ports []*datapath.Port        // in the order in which they were added
+	links map[uint32]netlink.Link // that stand for the ports, by id; none of one that is gone
+	names map[uint32]string       // by id
+
+	states []datapath.STPState // by slot
+}
+
+func viewOf(name string, b *datapath.Bridge) (*view, error) {
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	states, err := b.STPStates()
+	if err != nil {
+		return nil, err
+	}
+	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, states}
+	for _, p := range v.ports {
+		l := shownDevice(b, p, devices)
+		if l != nil {
+			v.links[p.Id] = l
+		}
+		v.names[p.Id] = nameBy(l, p)
+	}
+	return v, nil
+}
+
+// find checks that the bridge has a port of the name; what is for the error.
+// Any bridge has one without a name.
+func (v *view) find(what, port string) error {
+	if port == "" {
+		return nil
+	}
+	for _, name := range v.names {
+		if name == port {
+			return nil
+		}
+	}
+	return refused(what, port+" is no port of this bridge", "see 'bascule port show "+v.name+"'")
+}
+
+// there reports whether frames can go to a port.
+func (v *view) there(p *datapath.Port) bool {
+	return p.Flags&datapath.PortPatch != 0 || v.links[p.Id] != nil
+}
+
+// cables returns the patch cables of the namespace, nil if the bridge has none.
+func (v *view) cables() (*datapath.Cables, error) {
+	if !v.b.Patched() {
+		return nil, nil
+	}
+	return v.b.Store().Cables()
+}
+
+func (v *view) bridge(s *State) error {
+	s.Bridge = v.info()
+	return nil
+}
+
+func (v *view) withPorts(s *State) error {
+	s.Ports = make([]Port, 0, len(v.ports))
+	cables, err := v.cables()
+	if err != nil {
+		return err
+	}
+	for _, p := range v.ports {
+		port, err := v.port(p, cables)
+		if err != nil {
+			return err
+		}
+		s.Ports = append(s.Ports, port)
+	}
+	return nil
+}
+
+func (v *view) withVLANs(s *State) error {
+	vlans, err := v.b.VLANs()
+	if err != nil {
+		return err
+	}
+	s.VLANs = []PortVLANs{}
+	s.Spans = v.spans(vlans)
+	if !filters(&v.b.Config) || vlans == nil {
+		return nil
+	}
+	s.VLANs = v.vlans(vlans)
+	for vid := uint16(1); vid <= maxVLAN; vid++ {
+		row := &vlans[vid]
+		if !isSecondary(row) {
+			continue
+		}
+		below := s.Private[row.Fid]
+		if row.Kind == datapath.VLANIsolated {
+			below.Isolated = append(below.Isolated, vid)
+		} else {
+			below.Community = append(below.Community, vid)
+		}
+		s.Private[row.Fid] = below
+	}
+	return nil
+}
+
+func (v *view) withRules(s *State) error {
+	rules, err := v.b.Rules()
+	for _, r := range rules {
+		r.Rule.Port = v.names[r.Port]
+		s.Rules = append(s.Rules, r.Rule)
+	}
+	return err
+}
+
+func (v *view) withBindings(s *State) (err error) {
+	s.Bindings, err = v.bindings()
+	return err
+}
+
+func (v *view) withEntries(s *State) error {
+	entries, err := v.b.FDB()
+	if err != nil {
+		return err
+	}
+	s.Entries = v.entries(slices.DeleteFunc(entries, func(e datapath.Entry) bool {
+		p := datapath.PortAt(&v.b.Config, e.Port)
+		own := e.Static && p.Host != 0 && datapath.WordMAC(p.Host) == e.MAC
+		return own || !e.Static && !e.Sticky
+	}))
+	return nil
+}
+
+func (v *view) withPF(s *State) (err error) {
+	s.PF, err = pfText(v.b)
+	return err
+}
