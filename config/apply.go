@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/pf"
+)
+
+// Options say how a file is applied.
+type Options struct {
+	DryRun bool           // only plan
+	Report func([]Action) // is told the plan before anything is done; may be nil
+	PF     pf.Source      // of what files of pf include and name
+}
+
+// tries is how often what runs is read while others change it.
+const tries = 3
+
+// Apply makes the bridges that a file names what it says, and returns what was
+// done for that. Everything is checked first: with an error that is an [Errors]
+// nothing was changed. What was done when it fails for another reason, or the
+// process ends, is not undone; the next Apply does the rest. The warnings are
+// what could not be done yet, and things that work but may not be meant. Of
+// several at once each waits for the one before it.
+//
+// What was checked can be refused nevertheless, when somebody changed a bridge
+// or a device meanwhile. What there is then is read again, and the rest is done.
+func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []string, err error) {
+	if !o.DryRun {
+		unlock, err := s.LockPlans()
+		if err != nil {
+			return nil, nil, err
+		}
+		defer unlock()
+	}
+	told := map[Action]bool{}
+	for try := 1; ; try++ {
+		p, again := makePlan(s, f, o)
+		if again != nil {
+			if try == 1 {
+				err = again
+			}
+			return actions, warnings, err
+		}
+		fresh := slices.DeleteFunc(slices.Clone(p.actions), func(a Action) bool { return told[a] })
+		for _, a := range fresh {
+			told[a] = true
+		}
+		actions = append(actions, fresh...)
+		if o.Report != nil {
+			o.Report(fresh)
+		}
+		if o.DryRun {
+			return actions, p.warnings, nil
+		}
+		var notes []string
+		notes, err = p.act(s, o)
+		warnings = append(warnings, notes...)
+		if err == nil || try == tries || !bridge.Refused(err) {
+			return actions, append(p.warnings, warnings...), err
+		}
+	}
+}
+
+// makePlan reads what there is and compares it with the file.
+func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
+	devices, err := s.Devices()
+	if err != nil {
+		return nil, err
+	}
+	names, err := bridgesOf(s)
+	if err != nil {
+		return nil, err
+	}
+	was, _, err := readBridges(s, devices, concerned(f, names))
+	if err != nil {
+		return nil, err
+	}
+	want, bad := loadPFTexts(s, was, f, o)
+	p := newPlan(was, want, devices)
+	for _, e := range bad {
+		p.want.bad.add(e.At, "%s", e.Msg)
+	}
+	if bad := p.want.bad.errors(); bad != nil {
+		return nil, bad
+	}
+	return p, nil
+}
+
+// act does what is planned.
+func (p *plan) act(s *bridge.Switch, o Options) (notes []string, err error) {
+	for _, stage := range p.stages {
+		for _, do := range stage {
+			list, err := do(s, o)
+			notes = append(notes, list...)
+			if err != nil {
+				return notes, err
+			}
+		}
+	}
+	return notes, nil
+}
+
+// concerned returns which bridges of the names a file is about: those that it
+// names itself, and those at the other ends of its patch cables.
+func concerned(f File, names []string) []string {
+	about := map[string]bool{}
+	for _, b := range f.Bridges {
+		about[b.Name] = true
+		for _, p := range b.Ports {
+			far, _, _ := strings.Cut(p.Options.Peer, "/")
+			about[far] = true
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !about[name] })
+}
+
+// loadPFTexts returns the file with the rules of pf in it. Those that would
+// change nothing are the rules that run.
+func loadPFTexts(s *bridge.Switch, was, f File, o Options) (File, Errors) {
+	var bad Errors
+	want := f
+	want.Bridges = append([]Bridge(nil), f.Bridges...)
+	for i := range want.Bridges {
+		b := &want.Bridges[i]
+		if b.PF == nil || b.PF.File == "" && b.PF.Rules == "" {
+			continue
+		}
+		pf := *b.PF
+		b.PF = &pf
+		if pf.File != "" {
+			if !filepath.IsAbs(pf.File) {
+				pf.File = filepath.Join(filepath.Dir(pf.At.Path), pf.File)
+			}
+			text, err := read(pf.File)
+			if err != nil {
+				bad = append(bad, Error{pf.At, fmt.Sprintf("pf of %s: %v", b.Name, err)})
+				continue
+			}
+			pf.Rules = string(text)
+		}
+		if strings.TrimSpace(pf.Rules) == "" {
+			pf.Rules = "# none\n" // and not: as they are
+		}
+		name := b.Name
+		if runs := bridgeNamed(was, name); runs == nil {
+			name = ""
+		}
+		same, err := s.ComparePF(name, bridge.PFLoad{Name: pfName(&pf), Text: []byte(pf.Rules), Source: o.PF})
+		if err != nil {
+			bad = append(bad, pfErrors(pf.At, b.Name, err)...)
+			continue
+		}
+		if same {
+			pf.Rules = bridgeNamed(was, name).PF.Rules
+		}
+	}
+	return want, bad
+}
+
+// pfName is what errors call the rules of pf.
+func pfName(p *PF) string { return cmp.Or(p.File, "rules") }
+
+func bridgeNamed(f File, name string) *Bridge {
+	for i := range f.Bridges {
+		if f.Bridges[i].Name == name {
+			return &f.Bridges[i]
+		}
+	}
+	return nil
+}
+
+// pfErrors returns what is wrong in the rules of pf, as an error of the file
+// that names them.
+func pfErrors(at Position, name string, err error) (bad Errors) {
+	var list pf.ErrorList
+	if !errors.As(err, &list) {
+		return Errors{{at, fmt.Sprintf("pf of %s: %v", name, err)}}
+	}
+	for _, e := range list {
+		remedy := ""
+		if !strings.Contains(e.Message, "; ") {
+			remedy = "; see pf.conf(5)"
+		}
+		bad = append(bad, Error{at, fmt.Sprintf("pf of %s: %s: %s%s", name, e.Pos, e.Message, remedy)})
+	}
+	return bad
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/agext/levenshtein"
+)
+
+// maxErrors is how many errors of a file are told.
+const maxErrors = 20
+
+// An Error is something wrong in a file.
+type Error struct {
+	At  Position
+	Msg string
+}
+
+// Error returns the error as compilers print it, in one line. What a terminal
+// might obey is not in it.
+func (e Error) Error() string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsGraphic(c) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, e.At.String()+": "+e.Msg)
+}
+
+// Errors is what is wrong in files, by file and place. It is never empty.
+type Errors []Error
+
+// Error returns all errors, one on each line.
+func (list Errors) Error() string {
+	lines := make([]string, len(list))
+	for i, e := range list {
+		lines[i] = e.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// faults gathers what is wrong in files.
+type faults struct {
+	path  string // of the file that is read, "" where several are compared
+	list  Errors
+	found map[string]int // by path, also those that were left out, so that a hostile file takes no memory
+}
+
+// add notes an error at a place of a file.
+func (f *faults) add(at Position, format string, args ...any) {
+	if f.found == nil {
+		f.found = map[string]int{}
+	}
+	if f.found[at.Path]++; f.found[at.Path] <= 10*maxErrors {
+		f.list = append(f.list, Error{at, fmt.Sprintf(format, args...)})
+	}
+}
+
+// errors returns the first errors of each file in the order of their places,
+// and how many there are besides; nil for none.
+func (f *faults) errors() (list Errors) {
+	slices.SortStableFunc(f.list, func(a, b Error) int {
+		return cmp.Or(cmp.Compare(a.At.Path, b.At.Path), cmp.Compare(a.At.Line, b.At.Line), cmp.Compare(a.At.Column, b.At.Column))
+	})
+	told := 0 // of the same file
+	for i, e := range f.list {
+		if told++; told <= maxErrors {
+			list = append(list, e)
+		}
+		if i+1 < len(f.list) && f.list[i+1].At.Path == e.At.Path {
+			continue
+		}
+		switch more := f.found[e.At.Path] - maxErrors; {
+		case more == 1:
+			list = append(list, Error{Position{Path: e.At.Path}, "1 more error"})
+		case more > 1:
+			list = append(list, Error{Position{Path: e.At.Path}, fmt.Sprintf("%d more errors", more)})
+		}
+		told = 0
+	}
+	return list
+}
+
+// nearest returns the known name that is the fewest changes of letters away
+// from name: of several one that begins as it does, else the first.
+func nearest(name string, known []string) string {
+	const longest = 64 // of a key that somebody meant
+	name = name[:min(len(name), longest)]
+	far := func(s string) int {
+		d := 2 * levenshtein.Distance(name, s, nil)
+		if name == "" || s[0] != name[0] {
+			d++
+		}
+		return d
+	}
+	return slices.MinFunc(known, func(a, b string) int { return cmp.Compare(far(a), far(b)) })
+}

@@ -1,0 +1,621 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"bascule/bridge"
+)
+
+// A hostFile reads a file of hostname.if(5), whose lines are words for
+// ifconfig(8): those of bridge(4) or of veb(4), by the name of the file.
+type hostFile struct {
+	*faults
+	notes  []Error
+	kind   ifKind
+	bridge Bridge
+	given  map[string]givenSetting
+	ports  []*hostPort
+	link   [3]word // link0 to link2, where they are set; others have no text
+	vlan   word    // the first that is about VLANs
+	proto  string  // of the spanning tree
+	state  word    // up or down, the last of them
+}
+
+// ifKind is a set of kinds of bridges.
+type ifKind uint8
+
+const (
+	ifBridge ifKind = 1 << iota
+	ifVEB
+)
+
+// A hostPort is a port of a hostFile.
+type hostPort struct {
+	Port
+	given map[string]givenSetting
+	vlans portVLANs // given where words told so; pvid is the bridge's default else
+	stp   bool
+	edge  automatic
+	ptp   automatic
+}
+
+// automatic is what ifconfig has two words for, such as edge and autoedge.
+type automatic struct {
+	on, auto bool
+	at       Position // of a word that changed it
+}
+
+func (a automatic) value() string {
+	switch {
+	case a.on:
+		return "on"
+	case a.auto:
+		return "auto"
+	}
+	return "off"
+}
+
+// A word of a line, and its place.
+type word struct {
+	at   Position
+	text string
+}
+
+// A hostWord says what a word of ifconfig(8) means for a bridge.
+type hostWord struct {
+	names []string
+	kind  ifKind
+	args  int // how many words belong to it, or rest
+	do    func(h *hostFile, w word, args []word)
+}
+
+// rest stands for all words of a line.
+const rest = -1
+
+// parseHostname reads the text of a file whose name has the bridge's name in
+// it.
+func parseHostname(bad *faults, text string) File {
+	name := strings.TrimPrefix(filepath.Base(bad.path), hostnamePrefix)
+	h := &hostFile{faults: bad, kind: ifVEB, given: map[string]givenSetting{}, proto: "rstp"}
+	if strings.HasPrefix(name, "bridge") {
+		h.kind = ifBridge
+	}
+	h.bridge = Bridge{Name: name, At: Position{bad.path, 1, 1}}
+	if err := bridge.CheckName("bridge", name); err != nil {
+		bad.add(h.bridge.At, "the file's name has that of the bridge: %s", err)
+	}
+	for i, line := range strings.Split(text, "\n") {
+		h.line(Position{bad.path, i + 1, 1}, line)
+	}
+	h.finish()
+	return File{Path: bad.path, Bridges: []Bridge{h.bridge}, Notes: h.notes}
+}
+
+// note tells of what is read and changes nothing.
+func (h *hostFile) note(w word, format string, args ...any) {
+	h.notes = append(h.notes, Error{w.at, w.text + ": " + fmt.Sprintf(format, args...)})
+}
+
+// refuse tells of what can't be meant.
+func (h *hostFile) refuse(w word, format string, args ...any) {
+	h.add(w.at, "%s: %s", w.text, fmt.Sprintf(format, args...))
+}
+
+// line reads one line.
+func (h *hostFile) line(at Position, text string) {
+	if trimmed := strings.TrimLeft(text, " \t"); strings.HasPrefix(trimmed, "!") {
+		at.Column += len(text) - len(trimmed)
+		h.note(word{at, "!"}, "a command is not run; what it does is up to you")
+		return
+	}
+	words := h.split(at, text)
+	for len(words) > 0 {
+		w := words[0]
+		words = words[1:]
+		if w.text == "rule" {
+			h.rule(at, text, w)
+			return
+		}
+		i := slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
+		if i < 0 {
+			var known []string
+			for _, k := range hostWords {
+				if k.kind&h.kind != 0 {
+					known = append(known, k.names...)
+				}
+			}
+			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; the nearest that there is: %s", nearest(w.text, append(known, "rule")))
+			return // what follows may belong to it
+		}
+		known := hostWords[i]
+		switch {
+		case known.kind&h.kind == 0:
+			h.refuse(w, "%s has no such word; leave it out", map[ifKind]string{ifBridge: "bridge(4)", ifVEB: "veb(4)"}[h.kind])
+			return
+		case len(words) < known.args:
+			h.refuse(w, "too few words follow, %d belong to it; see ifconfig(8)", known.args)
+			return
+		case known.args == rest:
+			known.do(h, w, nil)
+			return
+		}
+		known.do(h, w, words[:known.args])
+		words = words[known.args:]
+	}
+}
+
+// split returns the words of a line before its comment. The line is one for the
+// shell, of which quotes are understood.
+func (h *hostFile) split(at Position, line string) (words []word) {
+	var text strings.Builder
+	start, quote := 0, rune(0)
+	end := func() {
+		if start > 0 {
+			words = append(words, word{Position{at.Path, at.Line, start}, text.String()})
+		}
+		text.Reset()
+		start = 0
+	}
+	column := 0
+	for _, c := range line {
+		column++
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+			continue
+		case quote != 0:
+		case c == ' ' || c == '\t':
+			end()
+			continue
+		case c == '#' && start == 0:
+			return words
+		case c == '\'' || c == '"':
+			quote = c
+			start = cmp.Or(start, column)
+			continue
+		}
+		if quote != '\'' && strings.ContainsRune("$`\\", c) || quote == 0 && strings.ContainsRune(";|&<>()", c) {
+			h.add(Position{at.Path, at.Line, column}, "%c is the shell's, which does not read this; write out what is meant", c)
+			return nil
+		}
+		start = cmp.Or(start, column)
+		text.WriteRune(c)
+	}
+	if quote != 0 {
+		h.add(Position{at.Path, at.Line, max(start, 1)}, "a quote is not closed; close it")
+		return nil
+	}
+	end()
+	return words
+}
+
+// rule reads a rule, which is the rest of a line.
+func (h *hostFile) rule(at Position, line string, w word) {
+	runes := []rune(line)
+	at.Column = w.at.Column
+	r, ok := parseRule(h.faults, at, string(runes[at.Column-1:]), true)
+	if !ok {
+		return
+	}
+	r.At = at
+	h.bridge.Rules = append(h.bridge.Rules, r)
+}
+
+// port returns the port of the name, nil where there is none, which is told.
+func (h *hostFile) port(w, name word) *hostPort {
+	i := slices.IndexFunc(h.ports, func(p *hostPort) bool { return p.Name == name.text })
+	if i < 0 {
+		h.refuse(w, "%q is no port; write add %s before", name.text, name.text)
+		return nil
+	}
+	return h.ports[i]
+}
+
+// addPort adds a port. One that OpenBSD makes for the host is one here, too.
+func (h *hostFile) addPort(_ word, args []word) {
+	name := args[0]
+	if slices.ContainsFunc(h.ports, func(p *hostPort) bool { return p.Name == name.text }) {
+		return // as ifconfig
+	}
+	portName(h.faults, name.at, name.text)
+	p := &hostPort{Port: Port{Name: name.text, At: name.at}, given: map[string]givenSetting{},
+		edge: automatic{auto: true}, ptp: automatic{auto: true}}
+	if strings.HasPrefix(name.text, "vport") || strings.HasPrefix(name.text, "vether") {
+		p.Options.Type = bridge.TypeHost
+	}
+	h.ports = append(h.ports, p)
+}
+
+// portVLANs returns the port of the name, about whose VLANs w is.
+func (h *hostFile) portVLANs(w, name word) *hostPort {
+	if h.vlan.text == "" {
+		h.vlan = w
+	}
+	p := h.port(w, name)
+	if p != nil && !p.vlans.given {
+		p.vlans = portVLANs{given: true, pvid: defaultVLAN}
+	}
+	return p
+}
+
+// defaultVLAN stands for the bridge's default until the file is read whole.
+const defaultVLAN = 0xffff
+
+// finish makes the bridge of what was read.
+func (h *hostFile) finish() {
+	h.links()
+	switch h.state.text {
+	case "":
+		h.note(word{h.bridge.At, h.bridge.Name}, "it is never set up, but a bridge here always forwards")
+	case "down":
+		h.refuse(h.state, "a bridge here forwards as long as it is there; leave the word out, or the file")
+	}
+	stp := slices.ContainsFunc(h.ports, func(p *hostPort) bool { return p.stp })
+	if stp {
+		h.given["stp"] = givenSetting{h.bridge.At, h.proto}
+	}
+	h.bridge.Settings = changes(h.faults, bridge.BridgeSettings, h.given)
+	pvid := uint16(1)
+	if v, ok := h.given["default-pvid"]; ok {
+		pvid, _ = parsePVID(v.value)
+	}
+	for _, p := range h.ports {
+		if p.edge.at.Line > 0 {
+			p.given["stp-edge"] = givenSetting{p.edge.at, p.edge.value()}
+		}
+		if p.ptp.at.Line > 0 {
+			p.given["stp-p2p"] = givenSetting{p.ptp.at, p.ptp.value()}
+		}
+		if stp && !p.stp { // it takes no part, and always forwards
+			p.given["bpdu-filter"] = givenSetting{p.At, "on"}
+			p.given["stp-edge"] = givenSetting{p.At, "on"}
+		}
+		if p.vlans.pvid == defaultVLAN {
+			p.vlans.pvid = pvid
+		}
+		// its frames leave without a tag, also where tagged names it
+		p.vlans.tagged = slices.DeleteFunc(p.vlans.tagged, func(v uint16) bool { return v == p.vlans.pvid })
+		p.Options.Changes = changes(h.faults, bridge.PortSettings, p.given)
+		p.VLANs = p.vlans.ranges()
+		h.bridge.Ports = append(h.bridge.Ports, p.Port)
+	}
+	slices.SortStableFunc(h.bridge.Private, func(a, b PrivateVLAN) int { return cmp.Compare(a.Primary, b.Primary) })
+}
+
+// links does what link0 to link2 say, which each kind of bridge has its own
+// meaning for.
+func (h *hostFile) links() {
+	if h.kind == ifVEB {
+		filtering := "on" // which veb(4) does unless it is told otherwise
+		if h.link[0].text != "" {
+			filtering = "off"
+			if h.vlan.text != "" {
+				h.refuse(h.vlan, "link0 lets all VLANs through; leave one of the two out")
+			}
+		}
+		h.given["vlan-filtering"] = givenSetting{h.bridge.At, filtering}
+		if h.link[2].text != "" {
+			h.refuse(h.link[2], "it means nothing to veb(4); leave it out")
+		}
+		return
+	}
+	switch ip, other := h.link[0], h.link[1]; {
+	case ip.text != "":
+		for _, p := range h.ports {
+			p.given["mcast-flood"] = givenSetting{ip.at, "off"}
+		}
+		if other.text == "" {
+			h.note(ip, "multicast that is not IP is not flooded either, as with link1")
+		}
+	case other.text != "":
+		h.refuse(other, "bridge(4) stops multicast that is not IP by it, which there is no setting for; pf is link1 of veb(4), hostname.veb0")
+	}
+	if h.link[2].text != "" {
+		h.refuse(h.link[2], "there is no IPsec on a bridge here; leave it out")
+	}
+}
+
+// hostWords are the words of ifconfig(8) for bridges, but for rule.
+var hostWords = []hostWord{
+	{[]string{"add", "addlocal"}, ifBridge | ifVEB, 1, (*hostFile).addPort},
+	{[]string{"addspan", "span"}, ifBridge | ifVEB, 1, func(h *hostFile, _ word, args []word) {
+		if err := bridge.CheckName("port", args[0].text); err != nil {
+			h.add(args[0].at, "%s", err)
+		}
+		m := Mirror{At: args[0].at, Device: args[0].text}
+		m.Direction = bridge.DirectionIn
+		h.bridge.Mirrors = append(h.bridge.Mirrors, m)
+	}},
+	portSwitch("learn", "learn", ifBridge|ifVEB),
+	portSwitch("discover", "discover", ifBridge|ifVEB),
+	portSwitch("blocknonip", "block-non-ip", ifBridge),
+	portSwitch("locked", "locked", ifVEB),
+	portValue("protected", "protected", ifBridge|ifVEB, ""),
+	portDefault("-protected", "protected", ifBridge|ifVEB, "none"),
+	bridgeValue("maxaddr", "fdb-max", ifBridge|ifVEB, ""),
+	{[]string{"timeout"}, ifBridge | ifVEB, 1, func(h *hostFile, w word, args []word) {
+		value := args[0].text
+		if value == "0" {
+			value = strconv.Itoa(int(bridge.MaxAgeing/time.Second)) + "s"
+			h.note(w, "addresses do age here, after %s", value)
+		}
+		h.given["ageing"] = givenSetting{args[0].at, value}
+	}},
+	{[]string{"static"}, ifBridge | ifVEB, 2, (*hostFile).static},
+	{[]string{"link0", "-link0", "link1", "-link1", "link2", "-link2"}, ifBridge | ifVEB, 0, func(h *hostFile, w word, _ []word) {
+		name, off := strings.CutPrefix(w.text, "-")
+		n := name[len(name)-1] - '0'
+		h.link[n] = w
+		if off {
+			h.link[n].text = ""
+		}
+		if n == 1 && h.kind == ifVEB {
+			h.bridge.PF = &PF{At: w.at, Enabled: !off}
+		}
+	}},
+	{[]string{"up", "down"}, ifBridge | ifVEB, 0, func(h *hostFile, w word, _ []word) { h.state = w }},
+
+	// VLANs
+	{[]string{"vnetid"}, ifVEB, 1, func(h *hostFile, w word, args []word) { h.defaultPVID(w, args[0]) }},
+	{[]string{"-vnetid"}, ifVEB, 0, func(h *hostFile, w word, _ []word) { h.defaultPVID(w, word{w.at, noVLAN}) }},
+	{[]string{"untagged"}, ifVEB, 2, (*hostFile).untagged},
+	{[]string{"-untagged"}, ifVEB, 1, func(h *hostFile, w word, args []word) {
+		h.untagged(w, []word{args[0], {w.at, noVLAN}})
+	}},
+	{[]string{"tagged"}, ifVEB, 2, (*hostFile).tagged},
+	{[]string{"-tagged"}, ifVEB, 1, func(h *hostFile, w word, args []word) {
+		h.tagged(w, []word{args[0], {w.at, noVLAN}})
+	}},
+	{[]string{"pvlan"}, ifVEB, 1, func(h *hostFile, w word, args []word) { h.private(w, args[0]) }},
+	{[]string{"pvlan-isolated"}, ifVEB, 2, func(h *hostFile, w word, args []word) {
+		p, id := h.private(w, args[0]), h.vid(w, args[1])
+		if p == nil || id == 0 {
+			return
+		}
+		if p.Isolated != nil {
+			h.refuse(w, "primary VLAN %d has isolated VLAN %d already; give one", p.Primary, p.Isolated[0])
+			return
+		}
+		p.Isolated = []uint16{id}
+	}},
+	{[]string{"pvlan-community"}, ifVEB, 2, func(h *hostFile, w word, args []word) {
+		p, id := h.private(w, args[0]), h.vid(w, args[1])
+		if p != nil && id != 0 {
+			p.Community = append(p.Community, id)
+		}
+	}},
+
+	// spanning tree
+	{[]string{"stp", "-stp"}, ifBridge, 1, func(h *hostFile, w word, args []word) {
+		if p := h.port(w, args[0]); p != nil {
+			p.stp = w.text == "stp"
+		}
+	}},
+	{[]string{"proto"}, ifBridge, 1, func(h *hostFile, w word, args []word) {
+		h.proto = args[0].text
+		if h.proto != "stp" && h.proto != "rstp" {
+			h.refuse(w, "%q is no version of the spanning tree; give stp or rstp", h.proto)
+		}
+	}},
+	automaticWord("edge", func(p *hostPort) *automatic { return &p.edge }),
+	automaticWord("ptp", func(p *hostPort) *automatic { return &p.ptp }),
+	portValue("ifcost", "stp-cost", ifBridge, ""),
+	portDefault("-ifcost", "stp-cost", ifBridge, "auto"),
+	portValue("ifpriority", "stp-priority", ifBridge, ""),
+	bridgeValue("spanpriority", "stp-priority", ifBridge, ""),
+	bridgeValue("hellotime", "stp-hello", ifBridge, "s"),
+	bridgeValue("fwddelay", "stp-forward-delay", ifBridge, "s"),
+	bridgeValue("maxage", "stp-max-age", ifBridge, "s"),
+
+	// what changes nothing
+	without(1, "it is not kept here", "description", "descr", "group", "-group", "rdomain", "rtlabel"),
+	without(0, "it is not kept here", "-description", "-descr", "-rdomain", "-rtlabel"),
+	without(0, "it says nothing about what is to be", "debug", "-debug", "addr"),
+	without(1, "it says nothing about what is to be", "rules"),
+	without(1, "it is that of routes; that of the spanning tree is spanpriority", "priority"),
+	without(1, "6 BPDUs a second are sent at most", "holdcnt"),
+	without(1, "each frame keeps its priority", "rxprio", "txprio"),
+	without(1, "a bridge here has no device of its own, and so none", "mtu", "lladdr"),
+
+	// what a file can't say
+	refused(1, "a file says what is to be there; leave out what is not", "del", "delspan", "deladdr", "flushrule", "-pvlan"),
+	refused(2, "a file says what is to be there; leave out what is not", "-pvlan-isolated", "-pvlan-community"),
+	refused(0, "a file says what is to be there; leave out what is not", "flush", "flushall", "destroy"),
+	refused(1, "write the rules here, each as rule ...", "rulefile"),
+	refused(1, "a trunk to a switch with the same private VLANs takes all of them as tagged", "pvptags", "-pvptags"),
+	refused(rest, "a bridge here has no address; give it a port for the host: add vport0", "inet", "inet6", "dhcp", "dest", "alias", "autoconf"),
+}
+
+// portSwitch is a word with a form that says no, and a port.
+func portSwitch(name, setting string, kind ifKind) hostWord {
+	return hostWord{[]string{name, "-" + name}, kind, 1, func(h *hostFile, w word, args []word) {
+		value := "on"
+		if w.text != name {
+			value = "off"
+		}
+		if p := h.port(w, args[0]); p != nil {
+			p.given[setting] = givenSetting{w.at, value}
+		}
+	}}
+}
+
+// portValue is a word with a port and the value of a setting, but for its unit.
+func portValue(name, setting string, kind ifKind, unit string) hostWord {
+	return hostWord{[]string{name}, kind, 2, func(h *hostFile, w word, args []word) {
+		if p := h.port(w, args[0]); p != nil {
+			p.given[setting] = givenSetting{args[1].at, args[1].text + unit}
+		}
+	}}
+}
+
+// portDefault is a word with a port that gives a setting a value.
+func portDefault(name, setting string, kind ifKind, value string) hostWord {
+	return hostWord{[]string{name}, kind, 1, func(h *hostFile, w word, args []word) {
+		if p := h.port(w, args[0]); p != nil {
+			p.given[setting] = givenSetting{w.at, value}
+		}
+	}}
+}
+
+// bridgeValue is a word with the value of a setting, but for its unit.
+func bridgeValue(name, setting string, kind ifKind, unit string) hostWord {
+	return hostWord{[]string{name}, kind, 1, func(h *hostFile, _ word, args []word) {
+		h.given[setting] = givenSetting{args[0].at, args[0].text + unit}
+	}}
+}
+
+// automaticWord is a word with a port, with forms that say no and auto.
+func automaticWord(name string, field func(*hostPort) *automatic) hostWord {
+	names := []string{name, "-" + name, "auto" + name, "-auto" + name}
+	return hostWord{names, ifBridge, 1, func(h *hostFile, w word, args []word) {
+		p := h.port(w, args[0])
+		if p == nil {
+			return
+		}
+		a := field(p)
+		a.at = w.at
+		text, off := strings.CutPrefix(w.text, "-")
+		if text == name {
+			a.on = !off
+		} else {
+			a.auto = !off
+		}
+	}}
+}
+
+// without is words that are noted, and why.
+func without(args int, why string, names ...string) hostWord {
+	return hostWord{names, ifBridge | ifVEB, args, func(h *hostFile, w word, _ []word) { h.note(w, "%s", why) }}
+}
+
+// refused is words that are refused, and why.
+func refused(args int, why string, names ...string) hostWord {
+	return hostWord{names, ifBridge | ifVEB, args, func(h *hostFile, w word, _ []word) { h.refuse(w, "%s", why) }}
+}
+
+// static reads "static PORT ADDRESS[@VLAN]".
+func (h *hostFile) static(w word, args []word) {
+	p := h.port(w, args[0])
+	address, vlan, hasVLAN := strings.Cut(args[1].text, "@")
+	e := Entry{At: w.at, Entry: bridge.Entry{Port: args[0].text, Static: true}}
+	var err error
+	if e.MAC, err = bridge.ParseMAC(etherAton(address)); err != nil {
+		h.refuse(w, "%s", reason(address, err))
+	}
+	if hasVLAN {
+		if h.kind != ifVEB {
+			h.refuse(w, "%s: bridge(4) has no VLANs; leave out @%s", args[1].text, vlan)
+		}
+		e.VLAN = h.vid(w, word{args[1].at, vlan})
+	}
+	if p != nil {
+		h.bridge.Entries = append(h.bridge.Entries, e)
+	}
+}
+
+// etherAton returns an address as net.ParseMAC takes it: ether_aton(3) takes
+// bytes of one digit, too.
+func etherAton(s string) string {
+	digits := strings.Split(s, ":")
+	for i, d := range digits {
+		if utf8.RuneCountInString(d) == 1 {
+			digits[i] = "0" + d
+		}
+	}
+	return strings.Join(digits, ":")
+}
+
+// vid reads a VLAN; 0 is none, which is told.
+func (h *hostFile) vid(w, id word) uint16 {
+	vid, err := parseVLAN(id.text)
+	if err != nil {
+		h.refuse(w, "%s", reason(id.text, err))
+	}
+	return vid
+}
+
+// defaultPVID sets the VLAN of ports that say nothing else.
+func (h *hostFile) defaultPVID(w, value word) {
+	if h.vlan.text == "" {
+		h.vlan = w
+	}
+	h.given["default-pvid"] = givenSetting{value.at, value.text}
+}
+
+// untagged reads "untagged PORT VLAN".
+func (h *hostFile) untagged(w word, args []word) {
+	p := h.portVLANs(w, args[0])
+	if p == nil {
+		return
+	}
+	switch value := args[1].text; value {
+	case noVLAN:
+		p.vlans.pvid = 0
+	case "default":
+		p.vlans.pvid = defaultVLAN
+	case "passthrough", "passthru":
+		h.refuse(w, "a port here takes all frames; use a device of its own for what the host is to have")
+	default:
+		p.vlans.pvid = h.vid(w, args[1])
+	}
+}
+
+// tagged reads "tagged PORT [+-=]LIST".
+func (h *hostFile) tagged(w word, args []word) {
+	p := h.portVLANs(w, args[0])
+	if p == nil {
+		return
+	}
+	text := args[1].text
+	switch text {
+	case noVLAN:
+		p.vlans.tagged = nil
+		return
+	case "all":
+		text = "1-4094"
+	}
+	value := strings.TrimLeft(text, "+-=")
+	list, err := bridge.ParseVLANs(value)
+	if err != nil {
+		h.refuse(w, "%s", reason(text, err))
+		return
+	}
+	switch text[0] {
+	case '-':
+		p.vlans.tagged = slices.DeleteFunc(p.vlans.tagged, func(v uint16) bool { return slices.Contains(list, v) })
+	case '=':
+		p.vlans.tagged = list
+	default:
+		p.vlans.tagged = append(p.vlans.tagged, list...)
+	}
+	slices.Sort(p.vlans.tagged)
+	p.vlans.tagged = slices.Compact(p.vlans.tagged)
+}
+
+// private returns the primary VLAN that a word names, nil where it names none,
+// which is told.
+func (h *hostFile) private(w, id word) *PrivateVLAN {
+	if h.vlan.text == "" {
+		h.vlan = w
+	}
+	vid := h.vid(w, id)
+	if vid == 0 {
+		return nil
+	}
+	for i := range h.bridge.Private {
+		if p := &h.bridge.Private[i]; p.Primary == vid {
+			return p
+		}
+	}
+	h.bridge.Private = append(h.bridge.Private, PrivateVLAN{At: w.at, Primary: vid})
+	return &h.bridge.Private[len(h.bridge.Private)-1]
+}

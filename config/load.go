@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"bascule/bridge"
+)
+
+// maxSize is how large a file may be, in bytes: what a bridge takes whose
+// tables of bindings and rules are full.
+const maxSize = 8 << 20
+
+// Load reads desired states: each path is a file, or a folder whose *.yaml,
+// *.yml and hostname.* are read in the order of their names. A YAML file may
+// have several documents, each of which is a [File]. What is wrong in the files
+// is in an error that is an [Errors]: of every file what is wrong in it.
+func Load(paths ...string) ([]File, error) {
+	var list []File
+	var bad Errors
+	for _, path := range paths {
+		names, err := filesOf(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			text, err := read(name)
+			if err != nil {
+				return nil, err
+			}
+			files, wrong := parse(name, text)
+			list, bad = append(list, files...), append(bad, wrong...)
+		}
+	}
+	if bad == nil {
+		bad = twice(list)
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return list, nil
+}
+
+// ByNetns joins files: there is one for each network namespace then. What names
+// none is about home, as [bridge.Open] takes it.
+func ByNetns(files []File, home string) (list []File) {
+	for _, f := range files {
+		f.Netns = cmp.Or(f.Netns, home)
+		i := slices.IndexFunc(list, func(other File) bool { return bridge.SameNetns(other.Netns, f.Netns) })
+		if i < 0 {
+			list = append(list, f)
+			continue
+		}
+		list[i].Bridges = append(slices.Clip(list[i].Bridges), f.Bridges...)
+	}
+	return list
+}
+
+// hostnamePrefix begins the names of files of hostname.if(5).
+const hostnamePrefix = "hostname."
+
+// filesOf returns the files that a path stands for.
+func filesOf(path string) ([]string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	if !info.IsDir() {
+		return []string{path}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	var names []string
+	for _, e := range entries {
+		name := e.Name()
+		device, isHostname := strings.CutPrefix(name, hostnamePrefix)
+		switch ext := filepath.Ext(name); {
+		case strings.HasPrefix(name, "."):
+		case ext == ".yaml", ext == ".yml",
+			isHostname && !strings.ContainsAny(device, ".~"): // others are what editors and packages leave
+			name = filepath.Join(path, name)
+			// not folders, and not pipes, into which nobody may ever write
+			if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+				continue
+			}
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return nil, fmt.Errorf("%s: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file", path)
+	}
+	return names, nil
+}
+
+// read returns the text of a file.
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, cannotRead(path, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	switch {
+	case err != nil:
+		return nil, cannotRead(path, err)
+	case len(text) > maxSize:
+		return nil, fmt.Errorf("%s: the file has more than %d bytes; give a smaller one, or several", path, maxSize)
+	}
+	return text, nil
+}
+
+func cannotRead(path string, err error) error {
+	var e *fs.PathError
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	return fmt.Errorf("%s: %w; give a file that can be read", path, err)
+}
+
+// lineBreaks makes one kind of line breaks of those that editors write.
+var lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
+// parse reads the text of a file of either kind.
+func parse(path string, text []byte) ([]File, Errors) {
+	bad := &faults{path: path}
+	lines := lineBreaks.Replace(string(text))
+	if !utf8.ValidString(lines) {
+		bad.add(invalidAt(path, lines), "this is no UTF-8; give a file of text")
+		return nil, bad.errors()
+	}
+	var files []File
+	if strings.HasPrefix(filepath.Base(path), hostnamePrefix) {
+		files = []File{parseHostname(bad, lines)}
+	} else {
+		files = parseYAML(bad, lines)
+	}
+	if bad.list != nil {
+		return nil, bad.errors()
+	}
+	return files, nil
+}
+
+// invalidAt returns the place of the first byte that is no UTF-8.
+func invalidAt(path, text string) Position {
+	at := Position{path, 1, 1}
+	for i, c := range text {
+		if c == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
+			break
+		}
+		at.Column++
+		if c == '\n' {
+			at.Line, at.Column = at.Line+1, 1
+		}
+	}
+	return at
+}
+
+// twice returns an error for each bridge that is in the files more than once.
+func twice(list []File) Errors {
+	var bad faults
+	type key struct{ netns, bridge string }
+	seen := map[key]Position{}
+	for _, f := range list {
+		for _, b := range f.Bridges {
+			k := key{f.Netns, b.Name}
+			if first, ok := seen[k]; ok {
+				bad.add(b.At, "bridge %s is at %s already; put all of it there", b.Name, first)
+				continue
+			}
+			seen[k] = b.At
+		}
+	}
+	return bad.errors()
+}

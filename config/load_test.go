@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	"bascule/bridge"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "write testdata/load.txtar and docs/bascule.schema.json anew")
+
+const golden = "testdata/load.txtar"
+
+// cases returns the files of testdata/load.txtar to be read, by name.
+func cases(t testing.TB) (archive *txtar.Archive, files map[string]string) {
+	t.Helper()
+	archive, err := txtar.ParseFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]string{}
+	for _, f := range archive.Files {
+		if path.Ext(f.Name) != ".want" {
+			files[f.Name] = string(f.Data)
+		}
+	}
+	return archive, files
+}
+
+// TestLoad reads the files of testdata/load.txtar and compares what comes of
+// each with the one of its name and .want: the bridges, or the errors.
+func TestLoad(t *testing.T) {
+	archive, files := cases(t)
+	made := &txtar.Archive{Comment: archive.Comment}
+	want := map[string]string{}
+	for _, f := range archive.Files {
+		want[f.Name] = string(f.Data)
+	}
+	for _, f := range archive.Files {
+		text, ok := files[f.Name]
+		if !ok {
+			continue
+		}
+		var got strings.Builder
+		list, err := parse(f.Name, []byte(text))
+		for _, file := range list {
+			dump(&got, file)
+		}
+		if err != nil {
+			fmt.Fprintln(&got, err)
+		}
+		wantName := f.Name + ".want"
+		if !*update && want[wantName] != got.String() {
+			t.Errorf("%s is not read as it should be (-want +got):\n%s", f.Name, cmp.Diff(want[wantName], got.String()))
+		}
+		made.Files = append(made.Files, f, txtar.File{Name: wantName, Data: []byte(got.String())})
+	}
+	if *update {
+		if err := os.WriteFile(golden, txtar.Format(made), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// dump prints a file as a reader of the tests likes it.
+func dump(w *strings.Builder, f File) {
+	fmt.Fprintf(w, "file %s", f.Path)
+	if f.Netns != "" {
+		fmt.Fprintf(w, " netns %s", f.Netns)
+	}
+	w.WriteString("\n")
+	at := func(p Position) string { return fmt.Sprintf("%d:%d", p.Line, p.Column) }
+	changes := func(list []bridge.Change) (s string) {
+		for _, c := range list {
+			s += " " + c.Name + "=" + c.Value
+		}
+		return s
+	}
+	for _, b := range f.Bridges {
+		fmt.Fprintf(w, "%s bridge %s%s\n", at(b.At), b.Name, changes(b.Settings))
+		for _, p := range b.Ports {
+			o := p.Options
+			fmt.Fprintf(w, "  %s port %s", at(p.At), p.Name)
+			for _, word := range []string{o.Type, o.Hook, o.Peer} {
+				if word != "" {
+					w.WriteString(" " + word)
+				}
+			}
+			w.WriteString(changes(o.Changes))
+			if p.VLANs != nil {
+				w.WriteString(" vlans")
+			}
+			for _, r := range p.VLANs {
+				fmt.Fprintf(w, " %d", r.First)
+				if r.Last != r.First {
+					fmt.Fprintf(w, "-%d", r.Last)
+				}
+				if r.Untagged {
+					w.WriteString("u")
+				}
+				if r.PVID {
+					w.WriteString("p")
+				}
+			}
+			w.WriteString("\n")
+		}
+		for _, p := range b.Private {
+			fmt.Fprintf(w, "  %s private %d isolated %v community %v\n", at(p.At), p.Primary, p.Isolated, p.Community)
+		}
+		for _, r := range b.Rules {
+			fmt.Fprintf(w, "  %s rule %s\n", at(r.At), r.Text)
+		}
+		for _, e := range b.Bindings {
+			fmt.Fprintf(w, "  %s binding %s %s %s %s vlan %d\n", at(e.At), e.Bridge, e.Port, e.MAC, e.Address, e.VLAN)
+		}
+		for _, m := range b.Mirrors {
+			fmt.Fprintf(w, "  %s mirror %s ports %v vlans %v %s\n", at(m.At), m.Device, m.Ports, m.VLANs, m.Direction)
+		}
+		for _, e := range b.Entries {
+			fmt.Fprintf(w, "  %s entry %s %s vlan %d static %t sticky %t\n", at(e.At), e.MAC, e.Port, e.VLAN, e.Static, e.Sticky)
+		}
+		if b.PF != nil {
+			fmt.Fprintf(w, "  %s pf %t file %q rules %q\n", at(b.PF.At), b.PF.Enabled, b.PF.File, b.PF.Rules)
+		}
+	}
+	for _, n := range f.Notes {
+		fmt.Fprintln(w, "note", n)
+	}
+}
+
+// TestLoadFolder reads files and folders in their order.
+func TestLoadFolder(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	write("d/b.yml", "bridges: {b: }")
+	write("d/a.yaml", "bridges: {a: }\n---\nnetns: other\nbridges: {a: }")
+	write("d/hostname.veb0", "up\n")
+	write("d/hostname.veb1~", "nonsense")
+	write("d/hostname.veb1.bak", "nonsense")
+	write("d/.hidden.yaml", "nonsense")
+	write("d/sub/c.yaml", "nonsense")
+	write("d/notes.txt", "nonsense")
+	odd := write("one.conf", "bridges: {c: }")
+	twice := write("twice.yaml", "bridges:\n  b:\n")
+	bad := write("bad.yaml", "bridges:\n  b: {agein: 1, x: 2}\n")
+	large := write("large.yaml", strings.Repeat("#", maxSize+1))
+	if err := unix.Mkfifo(filepath.Join(dir, "d/pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := filepath.Join(dir, "none")
+	empty := filepath.Join(dir, "d/sub/empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, "d")
+	tests := []struct {
+		paths []string
+		want  []string // netns and bridges
+		err   string   // with the folder's name left out
+	}{
+		{paths: []string{odd, folder}, want: []string{"/c", "/a", "other/a", "/b", "/veb0"}},
+		{paths: []string{folder, twice}, err: "DIR/twice.yaml:2:3: bridge b is at DIR/d/b.yml:1:11 already; put all of it there"},
+		{paths: []string{bad, bad}, err: strings.Repeat("DIR/bad.yaml:2:7: bridge \"b\" has no \"agein\"; the nearest that there is: ageing\n"+
+			"DIR/bad.yaml:2:17: bridge \"b\" has no \"x\"; the nearest that there is: pf\n", 2)},
+		{paths: []string{none}, err: "DIR/none: no such file or directory; give a file that can be read"},
+		{paths: []string{large}, err: "DIR/large.yaml: the file has more than 8388608 bytes; give a smaller one, or several"},
+		{paths: []string{empty}, err: "DIR/d/sub/empty: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file"},
+	}
+	for _, test := range tests {
+		list, err := Load(test.paths...)
+		var got []string
+		for _, f := range list {
+			for _, b := range f.Bridges {
+				got = append(got, f.Netns+"/"+b.Name)
+			}
+		}
+		msg := ""
+		if err != nil {
+			msg = strings.ReplaceAll(err.Error(), dir, "DIR")
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" || msg != strings.TrimSuffix(test.err, "\n") {
+			t.Errorf("%q are read as %q, %s\nwant %q, %s", test.paths, got, msg, test.want, test.err)
+		}
+	}
+}
+
+// TestLimits reads files that are made to take time and memory.
+func TestLimits(t *testing.T) {
+	bomb := "x-0: &a0 {a: 1, b: 2, c: 3}\n"
+	for i := range 12 {
+		bomb += fmt.Sprintf("x-%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 12), ","))
+	}
+	many := "bridges:\n"
+	for i := range 1000 {
+		many += fmt.Sprintf("  b%d: {ageing: 0}\n", i)
+	}
+	tests := []struct{ name, text, want string }{
+		{"flow.yaml", "a: " + strings.Repeat("[", 1<<20), "flow.yaml:1:20: nested too deeply; no bridge needs more than 16 levels"},
+		{"block.yaml", strings.Repeat("- ", 1<<20), "block.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
+		{"keys.yaml", strings.Repeat("? ", 1<<20), "keys.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
+		{"deep.yaml", strings.Repeat("- ", 100) + "a", "deep.yaml:1:35: nested too deeply; no bridge needs more than 16 levels"},
+		{"wide.yaml", strings.Repeat("a: 1\n", 1<<20), "wide.yaml:4097:2: more than 4096 keys beside each other; give less"},
+		{"bomb.yaml", bomb, ": more than 1048576 values, aliases counted as what they stand for; give less"},
+		{"self.yaml", "x-a: &a\n  b: *a\nbridges:\n", "self.yaml:2:3: nested too deeply; no bridge needs more than 16 levels"},
+		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: this is no UTF-8; give a file of text"},
+		{"many.yaml", many, "many.yaml: 980 more errors"},
+		{"hostname.veb0", strings.Repeat("nonsense\n", 100000), "hostname.veb0: 99980 more errors"},
+	}
+	for _, test := range tests {
+		files, err := parse(test.name, []byte(test.text))
+		if files != nil || err == nil || !strings.HasSuffix(err.Error(), test.want) {
+			t.Errorf("%s is read as %v, %v, want %s", test.name, files, err, test.want)
+		}
+		if n := strings.Count(err.Error(), "\n"); n > maxErrors {
+			t.Errorf("%s has %d lines of errors, want %d and one more", test.name, n, maxErrors)
+		}
+	}
+}
+
+// TestSpanningTreeWords reads the words of ifconfig(8) for the spanning tree,
+// by what they ask for.
+func TestSpanningTreeWords(t *testing.T) {
+	const text = `add em0 add em1 add em2
+stp em0 edge em0 -autoptp em0 ifcost em0 2000 ifpriority em0 64
+stp em1 -autoedge em1 ptp em1 ifcost em1 5 -ifcost em1
+stp em2 -stp em2
+spanpriority 4096 hellotime 1 fwddelay 10 maxage 12 proto stp
+up`
+	h := &hostFile{faults: &faults{path: "hostname.bridge0"}, kind: ifBridge, given: map[string]givenSetting{}, proto: "rstp"}
+	h.bridge.Name = "bridge0"
+	for i, line := range strings.Split(text, "\n") {
+		h.line(Position{"hostname.bridge0", i + 1, 1}, line)
+	}
+	h.finish()
+	values := func(given map[string]givenSetting) map[string]string {
+		m := map[string]string{}
+		for name, v := range given {
+			m[name] = v.value
+		}
+		return m
+	}
+	got := map[string]map[string]string{"": values(h.given)}
+	for _, p := range h.ports {
+		got[p.Name] = values(p.given)
+	}
+	want := map[string]map[string]string{
+		"":    {"stp": "stp", "stp-priority": "4096", "stp-hello": "1s", "stp-forward-delay": "10s", "stp-max-age": "12s"},
+		"em0": {"stp-edge": "on", "stp-p2p": "off", "stp-cost": "2000", "stp-priority": "64"},
+		"em1": {"stp-edge": "off", "stp-p2p": "on", "stp-cost": "auto"},
+		"em2": {"bpdu-filter": "on", "stp-edge": "on"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the words ask for other settings (-want +got):\n%s", diff)
+	}
+}
+
+// TestDocs reads the files that docs/config.md shows, and looks for the words
+// of ifconfig(8) there.
+func TestDocs(t *testing.T) {
+	text, err := os.ReadFile("../docs/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range hostWords {
+		for _, name := range w.names {
+			if !bytes.Contains(text, []byte("`"+name)) {
+				t.Errorf("docs/config.md does not say what %s becomes", name)
+			}
+		}
+	}
+	examples := 0
+	for block := range strings.SplitSeq(string(text), "\n\n") {
+		var lines []string
+		for line := range strings.SplitSeq(strings.Trim(block, "\n"), "\n") {
+			code, ok := strings.CutPrefix(line, "    ")
+			if !ok {
+				lines = nil
+				break
+			}
+			lines = append(lines, code)
+		}
+		code := strings.Join(lines, "\n")
+		name := "example.yaml"
+		if first, rest, ok := strings.Cut(code, "\n"); ok && strings.HasPrefix(first, "# cat /etc/hostname.") {
+			name, code = strings.TrimPrefix(first, "# cat "), rest
+		} else if !strings.Contains(code, "bridges:") {
+			continue
+		}
+		examples++
+		if _, err := parse(name, []byte(code)); err != nil {
+			t.Errorf("docs/config.md has an example with an error: %v\n%s", err, code)
+		}
+	}
+	if examples < 3 {
+		t.Errorf("docs/config.md has %d examples, want 3 at least", examples)
+	}
+}
+
+// valid fails the test where an error is at a place that the text does not
+// have.
+func valid(t *testing.T, text string, err Errors) {
+	t.Helper()
+	lines := strings.Split(lineBreaks.Replace(text), "\n")
+	for _, e := range err {
+		if e.At.Line == 0 {
+			continue // how many more
+		}
+		if e.At.Line < 1 || e.At.Line > len(lines) || e.At.Column < 1 || e.At.Column > len([]rune(lines[e.At.Line-1]))+2 {
+			t.Errorf("%v: there is no such place", e)
+		}
+		if strings.ContainsFunc(e.Error(), func(c rune) bool { return !unicode.IsGraphic(c) }) {
+			t.Errorf("%q is not one line that can be printed", e.Error())
+		}
+	}
+}
+
+func fuzz(f *testing.F, name string, is func(string) bool) {
+	_, files := cases(f)
+	for _, k := range slices.Sorted(maps.Keys(files)) {
+		if is(k) {
+			f.Add(files[k])
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		files, err := parse(name, []byte(text))
+		if (files == nil) == (err == nil) {
+			t.Errorf("%q is read as %v, %v", text, files, err)
+		}
+		valid(t, text, err)
+		for _, file := range files {
+			valid(t, text, file.Notes)
+			again(t, file)
+		}
+	})
+}
+
+// again fails the test where a file is not read as it was when it has been
+// written.
+func again(t *testing.T, file File) {
+	t.Helper()
+	var first, second strings.Builder
+	if err := file.Write(&first); err != nil {
+		t.Fatal(err)
+	}
+	files, err := parse("again.yaml", []byte(first.String()))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%d files, %v, of\n%s", len(files), err, first.String())
+	}
+	if err := files[0].Write(&second); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first.String(), second.String()); diff != "" {
+		t.Errorf("what was written is not read as it was (-first +second):\n%s", diff)
+	}
+}
+
+func isHostname(name string) bool { return strings.HasPrefix(path.Base(name), hostnamePrefix) }
+
+// FuzzYAML reads YAML files that nobody would write.
+func FuzzYAML(f *testing.F) {
+	fuzz(f, "f.yaml", func(name string) bool { return !isHostname(name) })
+}
+
+// FuzzHostname reads files of hostname.if(5) that nobody would write.
+func FuzzHostname(f *testing.F) {
+	fuzz(f, "hostname.veb0", isHostname)
+}
+
+// TestErrorsAre checks that callers find the errors of files.
+func TestErrorsAre(t *testing.T) {
+	_, bad := parse("a.yaml", []byte("bridges: 1"))
+	var err error = bad
+	var list Errors
+	if text := (Error{Position{"a\x1b.yaml", 1, 2}, "found \x00\n"}).Error(); text != "a\ufffd.yaml:1:2: found \ufffd\ufffd" {
+		t.Errorf("a terminal gets %q", text)
+	}
+	if !errors.As(err, &list) || len(list) != 1 || list[0].At != (Position{"a.yaml", 1, 10}) {
+		t.Errorf("the error is %#v", err)
+	}
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package config is the desired state of switches: files that say what bridges
+// there are to be, the plan that leads there from what there is, and its
+// execution by package bridge.
+package config
+
+import (
+	"fmt"
+
+	"bascule/bridge"
+)
+
+// A File is the desired state of bridges of one network namespace. Bridges that
+// it does not name are none of its business; a bridge that it names becomes
+// what it says: settings that are not there have their defaults, and ports,
+// entries, rules, bindings and mirrors that are not there are removed.
+type File struct {
+	Path    string   // that it was read from, "" for none
+	Netns   string   // name or path of the namespace, "" for the caller's
+	Bridges []Bridge // in the order of the file
+
+	// Notes are what a file of hostname.if(5) has in it that changes nothing.
+	Notes []Error
+}
+
+// A Position is a place in a file, for messages.
+type Position struct {
+	Path         string
+	Line, Column int // from 1, 0 where not known
+}
+
+// String returns the position as compilers print it: PATH:LINE:COLUMN.
+func (p Position) String() string {
+	switch {
+	case p.Line == 0:
+		return p.Path
+	case p.Column == 0:
+		return fmt.Sprintf("%s:%d", p.Path, p.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", p.Path, p.Line, p.Column)
+}
+
+// A Bridge is a bridge as it is to be.
+type Bridge struct {
+	Name     string
+	At       Position
+	Settings []bridge.Change // of bridge.BridgeSettings, in their order; the rest have their defaults
+	Ports    []Port          // in the order of the file
+	Private  []PrivateVLAN   // by primary VLAN
+	Rules    []Rule          // in the order in which they are tried
+	Bindings []Binding
+	Mirrors  []Mirror
+	Entries  []Entry // static and sticky entries of the FDB
+	PF       *PF     // nil leaves pf as it is, since it has a file and a command of its own
+}
+
+// A Port is a port as it is to be, or what every device becomes whose name
+// matches a pattern.
+type Port struct {
+	// Name is a device's, or a pattern of path.Match with one of *?[ in it. Of
+	// names that several ports match a port without a pattern counts, then the
+	// first.
+	Name string
+	At   Position
+
+	Options bridge.PortOptions // Changes in the order of bridge.PortSettings; those not there have their defaults
+
+	// VLANs are those that the port is in, nil for the bridge's default.
+	VLANs []bridge.VLANRange
+}
+
+// A PrivateVLAN is a primary VLAN with those below it (RFC 5517).
+type PrivateVLAN struct {
+	At      Position
+	Primary uint16
+	bridge.PrivateVLANs
+}
+
+// A Rule is a MAC rule of a port, as `bascule rule load` has it in a file:
+// with "on PORT" in it.
+type Rule struct {
+	At   Position
+	Text string
+}
+
+// A Binding ties an address to a station; its Bridge is the one that has it.
+type Binding struct {
+	At Position
+	bridge.Binding
+}
+
+// A Mirror is a span port.
+type Mirror struct {
+	At     Position
+	Device string
+	bridge.SpanOptions
+
+	// Emptied says that it runs and copies nothing, since the ports that it had
+	// copies of have left. No file says so: without ports it would be all of them.
+	Emptied bool
+}
+
+// An Entry is a static or sticky entry of the FDB.
+type Entry struct {
+	At Position
+	bridge.Entry
+}
+
+// PF is what pf of a bridge is to be.
+type PF struct {
+	At      Position
+	Enabled bool
+	File    string // path of a pf.conf; relative to the file that names it
+	Rules   string // or its text; with neither the rules are left as they are
+}

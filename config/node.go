@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Limits of a YAML file, so that a hostile one costs little. Aliases and merges
+// are counted as what they stand for.
+const (
+	maxDepth  = 16
+	maxValues = 1 << 20
+	maxIndent = 256 // columns before a block's keys and items, of which each can make one more level
+	maxKeys   = 1 << 12
+)
+
+// tooDeep is what is said of more levels than maxDepth.
+const tooDeep = "nested too deeply; no bridge needs more than 16 levels"
+
+// The kinds of a node.
+type kind uint8
+
+const (
+	absent  kind = iota // "key:" with nothing behind it, or null
+	scalar              // text
+	mapping             // keys and values
+	sequence
+)
+
+var kindNames = [...]string{absent: "empty", scalar: "a single value", mapping: "a mapping", sequence: "a list"}
+
+// A node is a value in a YAML file, with aliases and merges resolved. Scalars
+// are their text: what it means is up to the key, so that neither 010 nor 1:30
+// nor off becomes what nobody wrote.
+type node struct {
+	at      Position
+	kind    kind
+	text    string
+	block   bool // the text is that of | and begins on the next line
+	entries []entry
+	items   []node
+}
+
+// An entry is a key of a mapping, and its value.
+type entry struct {
+	key, value node
+}
+
+// A tree makes nodes of a document.
+type tree struct {
+	*faults
+	anchors map[string][]*ast.AnchorNode // by name, in the order of their places
+	values  int                          // made so far
+	full    bool                         // there were too many, which is told once
+}
+
+// parseNodes returns the documents of a YAML file that are not empty.
+func parseNodes(bad *faults, text string) (list []node) {
+	tokens := lexer.Tokenize(strings.TrimPrefix(text, "\ufeff"))
+	if t, why := tooMuch(tokens); t != nil {
+		bad.add(bad.place(t), "%s", why)
+		return nil
+	}
+	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		at := Position{Path: bad.path, Line: 1, Column: 1}
+		msg, remedy := "it can't be parsed", "see docs/config.md"
+		var e yaml.Error // whose Error has lines of the file as well
+		if errors.As(err, &e) {
+			msg, remedy = e.GetMessage(), "see the lines before, too"
+			if strings.Contains(msg, "'\t'") {
+				msg, remedy = "a tab can't stand here", "indent with blanks"
+			}
+			if e.GetToken() != nil {
+				at = bad.place(e.GetToken())
+			}
+		}
+		bad.add(at, "not YAML: %s; %s", msg, remedy)
+		return nil
+	}
+	for _, doc := range file.Docs {
+		if _, ok := doc.Body.(*ast.DirectiveNode); ok || doc.Body == nil { // %YAML 1.2 says nothing new
+			continue
+		}
+		t := tree{faults: bad, anchors: map[string][]*ast.AnchorNode{}}
+		ast.Walk(&t, doc.Body)
+		if n := t.node(doc.Body, 0); !t.full {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// tooMuch returns a token that the parser should not see, and why: it calls
+// itself for each level, and for each key of a block.
+func tooMuch(tokens token.Tokens) (*token.Token, string) {
+	flow := 0
+	var keys [maxIndent + 1]int // of the block that is open at a column
+	for _, t := range tokens {
+		column := t.Position.Column
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow = max(flow-1, 0)
+		case token.DocumentHeaderType:
+			clear(keys[:])
+		case token.MappingValueType:
+			if flow > 0 || t.Prev == nil {
+				continue
+			}
+			column = t.Prev.Position.Column
+			fallthrough
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			if flow > 0 {
+				continue
+			}
+			if column > maxIndent {
+				return t, tooDeep
+			}
+			clear(keys[max(column, 0)+1:])
+			if t.Type == token.SequenceEntryType {
+				continue
+			}
+			if keys[max(column, 0)]++; keys[max(column, 0)] > maxKeys {
+				return t, fmt.Sprintf("more than %d keys beside each other; give less", maxKeys)
+			}
+		}
+		if flow > maxDepth {
+			return t, tooDeep
+		}
+	}
+	return nil, ""
+}
+
+// place returns the place of a token.
+func (f *faults) place(t *token.Token) Position {
+	return Position{f.path, max(t.Position.Line, 1), max(t.Position.Column, 1)}
+}
+
+// Visit gathers anchors.
+func (t *tree) Visit(n ast.Node) ast.Visitor {
+	if a, ok := n.(*ast.AnchorNode); ok {
+		name := a.Name.GetToken().Value
+		t.anchors[name] = append(t.anchors[name], a)
+	}
+	return t
+}
+
+// anchor returns the value of the last anchor of the name before a place.
+func (t *tree) anchor(name string, before *token.Token) ast.Node {
+	list := t.anchors[name]
+	n, _ := slices.BinarySearchFunc(list, before.Position, func(a *ast.AnchorNode, at *token.Position) int {
+		p := a.Start.Position
+		return cmp.Or(cmp.Compare(p.Line, at.Line), cmp.Compare(p.Column, at.Column))
+	})
+	if n == 0 {
+		return nil
+	}
+	return list[n-1].Value
+}
+
+// node makes a node of what is in the tree of the library.
+func (t *tree) node(n ast.Node, depth int) node {
+	if n == nil {
+		return node{at: Position{Path: t.path, Line: 1, Column: 1}}
+	}
+	at := t.place(n.GetToken())
+	switch t.values++; {
+	case t.full:
+		return node{at: at}
+	case t.values > maxValues:
+		t.add(at, "more than %d values, aliases counted as what they stand for; give less", maxValues)
+		t.full = true
+		return node{at: at}
+	case depth > maxDepth:
+		t.add(at, tooDeep)
+		t.full = true
+		return node{at: at}
+	}
+	switch n := n.(type) {
+	case *ast.NullNode:
+		return node{at: at}
+	case *ast.AnchorNode:
+		return t.node(n.Value, depth+1)
+	case *ast.AliasNode:
+		name := n.Value.GetToken().Value
+		value := t.anchor(name, n.GetToken())
+		if value == nil {
+			t.add(at, "there is no anchor %q before this; define it first", name)
+			return node{at: at}
+		}
+		return t.node(value, depth+1)
+	case *ast.TagNode:
+		if tag := n.GetToken().Value; tag != "!!str" && tag != "!!map" && tag != "!!seq" {
+			t.add(at, "the tag %q means nothing here; leave it out", tag)
+		}
+		return t.node(n.Value, depth+1)
+	case *ast.LiteralNode:
+		return node{at: at, kind: scalar, text: n.Value.GetToken().Value, block: n.Start.Type == token.LiteralType}
+	case *ast.MappingNode:
+		return t.mapping(n.Values, at, depth)
+	case *ast.MappingValueNode:
+		return t.mapping([]*ast.MappingValueNode{n}, at, depth)
+	case *ast.SequenceNode:
+		s := node{at: at, kind: sequence}
+		for _, v := range n.Values {
+			s.items = append(s.items, t.node(v, depth+1))
+		}
+		return s
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return node{at: at, kind: scalar, text: n.GetToken().Value}
+	}
+	t.add(at, "nothing that could be meant here; leave it out")
+	return node{at: at}
+}
+
+// mapping makes a node of keys and values: of a key that merges ("<<") take
+// what the mapping does not have itself.
+func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) node {
+	m := node{at: at, kind: mapping}
+	if len(values) > 0 {
+		m.at = t.place(values[0].Key.GetToken())
+	}
+	seen := map[string]Position{}
+	var merged []node
+	for _, v := range values {
+		if t.full {
+			return m
+		}
+		if v.Key.IsMergeKey() {
+			from := t.node(v.Value, depth+1)
+			if from.kind == sequence {
+				merged = append(merged, from.items...)
+			} else {
+				merged = append(merged, from)
+			}
+			continue
+		}
+		key := t.node(unwrapKey(v.Key), depth+1)
+		if key.kind != scalar {
+			if t.full {
+				return m
+			}
+			t.add(key.at, "a key is a name, not %s; quote it if it is one", kindNames[key.kind])
+			continue
+		}
+		if first, ok := seen[key.text]; ok {
+			t.add(key.at, "%q is there twice, first at line %d; leave one out", key.text, first.Line)
+			continue
+		}
+		seen[key.text] = key.at
+		value := t.node(v.Value, depth+1)
+		if value.kind == absent {
+			value.at = key.at
+		}
+		m.entries = append(m.entries, entry{key, value})
+	}
+	for _, from := range merged {
+		if from.kind != mapping {
+			t.add(from.at, "<< merges keys with values, and this is %s; give *NAME of such", kindNames[from.kind])
+			continue
+		}
+		for _, e := range from.entries {
+			if _, ok := seen[e.key.text]; !ok {
+				seen[e.key.text] = e.key.at
+				m.entries = append(m.entries, e)
+			}
+		}
+	}
+	return m
+}
+
+// unwrapKey returns the key of "? key".
+func unwrapKey(k ast.MapKeyNode) ast.Node {
+	if e, ok := k.(*ast.MappingKeyNode); ok {
+		return e.Value
+	}
+	return k
+}
+
+// describe says what a node is, for messages.
+func (n node) describe() string {
+	if n.kind == scalar {
+		return fmt.Sprintf("%q", n.text)
+	}
+	return kindNames[n.kind]
+}

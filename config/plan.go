@@ -1,0 +1,841 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+)
+
+// An Op is what an action does to its object.
+type Op string
+
+// The operations, as plans are printed with them.
+const (
+	Add    Op = "+"
+	Delete Op = "-"
+	Change Op = "~"
+)
+
+// An Action is one thing that is done to reach a desired state.
+type Action struct {
+	Op     Op
+	Bridge string
+	Object string // "port p1 of br0"
+	Detail string // what is new, or "isolated off -> on, ..."; "" if there is no more to say
+}
+
+// String returns the action as one line of a plan.
+func (a Action) String() string {
+	line := string(a.Op) + " " + a.Object
+	if a.Detail != "" {
+		line += ": " + a.Detail
+	}
+	return line
+}
+
+// Plan returns what has to be done so that the running state, was, becomes
+// want, given the devices of the namespace, in the order of the bridges in want:
+// nothing where it is so already. It touches nothing. What can't be done yet,
+// because a device is not there, is in the warnings. What is wrong with want is in
+// an error that is an [Errors]: of each file the first mistakes, and how many
+// there are besides.
+//
+// Both are expected as [Read] returns them as far as pf is concerned: its
+// rules as the switch prints them.
+func Plan(was, want File, devices []bridge.Device) (actions []Action, warnings []string, err error) {
+	p := newPlan(was, want, devices)
+	if bad := p.want.bad.errors(); bad != nil {
+		return nil, nil, bad
+	}
+	return p.actions, p.warnings, nil
+}
+
+// A plan is the actions, and the steps that do them.
+type plan struct {
+	actions  []Action
+	warnings []string
+	was      *model
+	want     *model
+	early    map[string]map[string]bool // by bridge, ports and mirrors that have to go before others come
+	stages   [stageCount][]step
+}
+
+// A step is something that is done whole or not at all.
+type step func(*bridge.Switch, Options) (warnings []string, err error)
+
+// The stages of the execution. Each leaves a state from which a plan leads on
+// if the process ends. A bridge gets its filter before its ports, and loses what
+// lets frames in before it loses what keeps them out.
+const (
+	makeBridges = iota
+	forget      // addresses and bindings that have to go
+	clearTheWay // ports whose names or devices others get
+	cutCables   //
+	loadPF      //
+	patchCables // before ports: as long as a new bridge has none, nobody sees them
+	editBridges // all else that is of one bridge alone, in one generation
+	remember    // addresses and bindings
+	openPF      // pf that is switched off
+	stageCount
+)
+
+// newPlan makes a plan; where something is wrong with want nothing is planned.
+func newPlan(was, want File, devices []bridge.Device) *plan {
+	p := &plan{was: resolve(was, nil, nil), early: map[string]map[string]bool{}}
+	p.want = resolve(want, p.was, devices)
+	p.warnings = p.want.notes
+	if p.want.bad.list != nil {
+		return p
+	}
+	diffs := make([]*diff, len(p.want.bridges))
+	for i, b := range p.want.bridges {
+		diffs[i] = p.newDiff(b)
+	}
+	for _, d := range diffs {
+		d.findEarly()
+	}
+	for _, d := range diffs {
+		d.bridge()
+		d.ports()
+		d.private()
+		d.rules()
+		d.bindings()
+		d.mirrors()
+		d.entries()
+		d.pf()
+		d.finish()
+	}
+	return p
+}
+
+func (p *plan) step(stage int, s step) { p.stages[stage] = append(p.stages[stage], s) }
+
+// A diff is the part of a plan that is about one bridge.
+type diff struct {
+	*plan
+	want, was *bridgeModel
+	exists    bool            // the bridge does
+	gone      map[string]bool // ports and mirrors that leave, or are made anew: what belongs to them goes with them
+	edits     []func(*bridge.Edit) error
+}
+
+func (p *plan) newDiff(b *bridgeModel) *diff {
+	d := &diff{plan: p, want: b, was: p.was.byName[b.Name], gone: map[string]bool{}}
+	if d.exists = d.was != nil; !d.exists {
+		d.was = &bridgeModel{Bridge: &Bridge{Name: b.Name}, byName: map[string]*portModel{}}
+		d.was.config = configure(&model{}, b.At, "bridge", bridge.BridgeSettings, nil)
+	}
+	return d
+}
+
+func (d *diff) act(op Op, object, detail string) {
+	d.actions = append(d.actions, Action{op, d.want.Name, object + " of " + d.want.Name, detail})
+}
+
+func (d *diff) edit(f func(*bridge.Edit) error) { d.edits = append(d.edits, f) }
+
+// isPort reports whether the device of a port or mirror that runs is there.
+func (d *diff) isPort(name, kind string) bool {
+	device := d.plan.want.devices[name]
+	if device == nil {
+		return false
+	}
+	if kind == bridge.TypeHost {
+		return device.Host == d.want.Name
+	}
+	return device.Bridge == d.want.Name
+}
+
+// made reports whether a port that runs has to be made anew to become what it
+// is to be.
+func (d *diff) made(was, want *portModel) bool {
+	switch {
+	case was.kind != want.kind:
+		return true
+	case want.kind == bridge.TypePatch:
+		return was.peer != want.peer
+	case d.isPort(want.name, want.kind):
+		return false
+	}
+	// its device is gone: has another one come?
+	return want.kind == bridge.TypeHost || d.plan.want.devices[want.name] != nil
+}
+
+// findEarly finds what has to leave the bridge before others come.
+func (d *diff) findEarly() {
+	early := func(bridge, name string) {
+		if d.early[bridge] == nil {
+			d.early[bridge] = map[string]bool{}
+		}
+		d.early[bridge][name] = true
+	}
+	leave := func(name string, needed bool) {
+		d.gone[name] = true
+		if needed {
+			early(d.want.Name, name)
+		}
+	}
+	for _, was := range d.was.ports {
+		want := d.want.byName[was.name]
+		switch {
+		case want == nil:
+			leave(was.name, d.neededElsewhere(was.name) || slices.ContainsFunc(d.want.mirrors, func(m *mirrorModel) bool { return m.Device == was.name }))
+		case d.made(was, want):
+			leave(was.name, true)
+		}
+	}
+	for _, was := range d.was.mirrors {
+		i := slices.IndexFunc(d.want.mirrors, func(m *mirrorModel) bool { return m.Device == was.Device })
+		switch {
+		case i < 0:
+			leave(was.Device, d.want.byName[was.Device] != nil || d.neededElsewhere(was.Device))
+		case !d.sameMirror(was, d.want.mirrors[i]) || !d.isPort(was.Device, bridge.TypeSpan) && d.plan.want.devices[was.Device] != nil:
+			leave(was.Device, true)
+		}
+	}
+}
+
+// neededElsewhere reports whether another bridge of the file wants a name as
+// that of a device.
+func (d *diff) neededElsewhere(name string) bool {
+	for _, b := range d.plan.want.bridges {
+		if b == d.want {
+			continue
+		}
+		if p := b.byName[name]; p != nil && p.kind != bridge.TypePatch {
+			return true
+		}
+		if slices.ContainsFunc(b.mirrors, func(m *mirrorModel) bool { return m.Device == name }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *diff) bridge() {
+	name := d.want.Name
+	changes, details := changed(bridge.BridgeSettings, d.was.config, d.want.config, d.exists)
+	switch {
+	case !d.exists:
+		d.actions = append(d.actions, Action{Add, name, "bridge " + name, strings.Join(details, ", ")})
+		d.step(makeBridges, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.AddBridge(name, changes) })
+	case len(changes) > 0:
+		d.actions = append(d.actions, Action{Change, name, "bridge " + name, strings.Join(details, ", ")})
+		d.edit(func(e *bridge.Edit) error { return e.Set(changes) })
+	}
+}
+
+// changed returns the settings that are different, with their values in want,
+// and what there is to print of them: with the former value if there was one.
+func changed[T any](settings []bridge.Setting[T], was, want T, existed bool) (changes []bridge.Change, details []string) {
+	for _, s := range settings {
+		before, after := s.Format(was), s.Format(want)
+		if before == after {
+			continue
+		}
+		changes = append(changes, bridge.Change{Name: s.Name, Value: after})
+		details = append(details, transition(s.Name, before, after, existed))
+	}
+	// protected domain 1 has a name of its own
+	if i := slices.IndexFunc(changes, func(c bridge.Change) bool { return c.Name == "isolated" }); i >= 0 && i+1 < len(changes) && changes[i+1].Name == "protected" {
+		hide := i
+		if domain1(details[i+1], changes[i+1].Value, existed) {
+			hide = i + 1
+		}
+		details = slices.Delete(details, hide, hide+1)
+	}
+	return changes, details
+}
+
+// domain1 reports whether nothing but domain 1 comes or goes in a transition of
+// protected domains.
+func domain1(detail, after string, existed bool) bool {
+	before := "none"
+	if existed {
+		words := strings.Fields(detail) // protected none -> 1
+		before = words[1]
+	}
+	return before == "none" && after == "1" || before == "1" && after == "none"
+}
+
+// transition prints a change of a value; "none" stands for what was not there.
+func transition(name, before, after string, existed bool) string {
+	if !existed {
+		return name + " " + after
+	}
+	return name + " " + before + " -> " + after
+}
+
+// vlanWords returns VLANs as the keys of a port in a file have them.
+func vlanWords(ranges []bridge.VLANRange) (pvid, untagged, tagged string) {
+	pvid = "none"
+	var without, with []uint16
+	for _, r := range ranges {
+		if r.PVID {
+			pvid = fmt.Sprint(r.First)
+		}
+		for id := r.First; id <= r.Last; id++ {
+			switch {
+			case !r.Untagged:
+				with = append(with, id)
+			case !r.PVID:
+				without = append(without, id)
+			}
+		}
+	}
+	return pvid, cmp.Or(bridge.FormatVLANs(without), "none"), cmp.Or(bridge.FormatVLANs(with), "none")
+}
+
+// vlanDetails prints what is different between VLANs.
+func vlanDetails(was, want []bridge.VLANRange, existed bool) (details []string) {
+	var before, after [3]string
+	before[0], before[1], before[2] = vlanWords(was)
+	after[0], after[1], after[2] = vlanWords(want)
+	for i, name := range []string{"pvid", "untagged", "tagged"} {
+		if before[i] != after[i] || !existed && len(want) == 0 && i == 0 {
+			details = append(details, transition(name, before[i], after[i], existed))
+		}
+	}
+	return details
+}
+
+// hookFor returns the hook that a port has once it is told one: auto leaves a
+// device of hardware its present one, since some drivers refuse XDP.
+func (d *diff) hookFor(want *portModel, runs string) string {
+	if want.hook != bridge.HookAuto {
+		return want.hook
+	}
+	if device := d.plan.want.devices[want.name]; device != nil && device.Physical && runs != "" {
+		return runs
+	}
+	return bridge.HookTCX
+}
+
+func (d *diff) ports() {
+	for _, was := range d.was.ports {
+		if d.gone[was.name] {
+			d.act(Delete, "port "+was.name, d.kindDetail(was))
+			d.deletePort(was)
+		}
+	}
+	for _, want := range d.want.ports {
+		was := d.was.byName[want.name]
+		switch {
+		case want.waits:
+		case was == nil || d.gone[want.name]:
+			d.addPort(want)
+		default:
+			d.setPort(was, want)
+		}
+	}
+}
+
+// kindDetail says what a port that is deleted was, if that is not plain.
+func (d *diff) kindDetail(p *portModel) string {
+	switch p.kind {
+	case bridge.TypeHost:
+		return "type host"
+	case bridge.TypePatch:
+		return "type patch, peer " + cmp.Or(p.peer, "none")
+	}
+	return ""
+}
+
+func (d *diff) deletePort(p *portModel) {
+	name, port := d.want.Name, p.name
+	switch {
+	case p.kind == bridge.TypePatch:
+		if d.cutElsewhere(p) {
+			return
+		}
+		d.step(cutCables, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.DelPort(name, port) })
+	case !d.early[name][port]:
+		d.edit(func(e *bridge.Edit) error { return e.DelPort(port) })
+	}
+}
+
+// cutElsewhere reports whether the other end of a cable, in a bridge before this
+// one, takes this end with it.
+func (d *diff) cutElsewhere(p *portModel) bool {
+	far, port, _ := strings.Cut(p.peer, "/")
+	for _, b := range d.plan.want.bridges {
+		if b == d.want {
+			return false
+		}
+		if b.Name != far {
+			continue
+		}
+		was := d.plan.was.byName[far]
+		if was == nil || was.byName[port] == nil {
+			return false
+		}
+		want := b.byName[port]
+		return want == nil || want.kind != bridge.TypePatch || want.peer != d.want.Name+"/"+p.name
+	}
+	return false
+}
+
+func (d *diff) addPort(want *portModel) {
+	name := d.want.Name
+	initial := configure(&model{}, want.at, "port", bridge.PortSettings, nil)
+	changes, details := changed(bridge.PortSettings, initial, want.config, false)
+	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes}
+	var head []string
+	if want.kind != bridge.TypeNetdev {
+		head = append(head, "type "+want.kind)
+	}
+	if want.peer != "" {
+		head = append(head, "peer "+want.peer)
+	}
+	if want.hook != "" && want.hook != bridge.HookAuto {
+		head = append(head, "hook "+want.hook)
+	}
+	details = append(head, details...)
+	usual := defaultVLANs(d.want.config)
+	if !slices.Equal(want.vlans, usual) {
+		details = append(details, vlanDetails(nil, want.vlans, false)...)
+	}
+	d.act(Add, "port "+want.name, strings.Join(details, ", "))
+	port, vlans := want.name, want.vlans
+	if want.kind == bridge.TypePatch {
+		if !d.patchedElsewhere(want) {
+			d.step(patchCables, func(s *bridge.Switch, _ Options) ([]string, error) {
+				notes, err := s.AddPort(name, port, o)
+				return about("port "+port+" of "+name, notes), err
+			})
+		} else if len(changes) > 0 {
+			d.edit(func(e *bridge.Edit) error { return e.SetPort(port, bridge.PortOptions{Changes: changes}) })
+		}
+	} else {
+		d.edit(func(e *bridge.Edit) error { return e.AddPort(port, o) })
+	}
+	if d.want.config.VLANFiltering && !slices.Equal(vlans, usual) {
+		d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
+	}
+}
+
+// patchedElsewhere reports whether the other end of a new cable is in a bridge
+// before this one, which makes both.
+func (d *diff) patchedElsewhere(p *portModel) bool {
+	far, _, _ := strings.Cut(p.peer, "/")
+	for _, b := range d.plan.want.bridges {
+		if b == d.want {
+			return false
+		}
+		if b.Name == far {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *diff) setPort(was, want *portModel) {
+	var o bridge.PortOptions
+	var details []string
+	o.Changes, details = changed(bridge.PortSettings, was.config, want.config, true)
+	runs := was.hook
+	if runs == bridge.HookAuto { // Read says where it is not what tells nothing
+		runs = bridge.HookTCX
+	}
+	if want.kind != bridge.TypePatch && d.isPort(want.name, want.kind) {
+		if hook := d.hookFor(want, runs); hook != runs {
+			o.Hook = hook
+			details = append([]string{transition("hook", runs, hook, true)}, details...)
+		}
+	}
+	port, vlans := want.name, want.vlans
+	if d.want.config.VLANFiltering {
+		if !slices.Equal(was.vlans, want.vlans) {
+			details = append(details, vlanDetails(was.vlans, want.vlans, true)...)
+		}
+		// a bridge that begins to filter may remember VLANs, and one that gets
+		// another default moves ports to it
+		if !slices.Equal(was.vlans, want.vlans) || !d.was.config.VLANFiltering || d.was.config.DefaultPVID != d.want.config.DefaultPVID {
+			d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
+		}
+	}
+	if len(details) > 0 {
+		d.act(Change, "port "+port, strings.Join(details, ", "))
+	}
+	if len(o.Changes) > 0 || o.Hook != "" {
+		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
+	}
+}
+
+func privateDetail(p bridge.PrivateVLANs) string {
+	var words []string
+	if len(p.Isolated) > 0 {
+		words = append(words, "isolated "+bridge.FormatVLANs(p.Isolated))
+	}
+	if len(p.Community) > 0 {
+		words = append(words, "community "+bridge.FormatVLANs(p.Community))
+	}
+	return strings.Join(words, ", ")
+}
+
+// private is done before a bridge stops to filter, which would keep them for
+// when it filters again.
+func (d *diff) private() {
+	none := bridge.PrivateVLANs{Isolated: []uint16{}, Community: []uint16{}}
+	var clear, set []func(*bridge.Edit) error
+	for id := uint16(1); id <= maxVLAN; id++ {
+		was, had := d.was.private[id]
+		want, has := d.want.private[id]
+		if had == has && slices.Equal(was.Isolated, want.Isolated) && slices.Equal(was.Community, want.Community) {
+			continue
+		}
+		object := fmt.Sprintf("private VLAN %d", id)
+		switch {
+		case !has:
+			d.act(Delete, object, "")
+		case !had:
+			d.act(Add, object, privateDetail(want))
+		default:
+			d.act(Change, object, privateDetail(was)+" -> "+privateDetail(want))
+		}
+		if had { // first, so that its VLANs are free for others
+			clear = append(clear, func(e *bridge.Edit) error { return e.SetPrivateVLANs(id, none) })
+		}
+		if has {
+			below := bridge.PrivateVLANs{Isolated: append([]uint16{}, want.Isolated...), Community: append([]uint16{}, want.Community...)}
+			set = append(set, func(e *bridge.Edit) error { return e.SetPrivateVLANs(id, below) })
+		}
+	}
+	if d.want.config.VLANFiltering {
+		d.edits = slices.Concat(d.edits, clear, set)
+	} else {
+		d.edits = slices.Concat(clear, d.edits)
+	}
+}
+
+func (d *diff) rules() {
+	var was []portRule
+	for _, r := range d.was.rules {
+		if !d.gone[r.port] {
+			was = append(was, r)
+		}
+	}
+	changed := false
+	left := map[portRule]int{}
+	for _, r := range d.want.rules {
+		left[r]++
+	}
+	kept := map[string][]string{} // by port, those that stay, in their order
+	for _, r := range was {
+		if left[r] == 0 {
+			d.act(Delete, "rule", r.text)
+			changed = true
+			continue
+		}
+		left[r]--
+		kept[r.port] = append(kept[r.port], r.text)
+	}
+	had := map[portRule]int{}
+	for _, r := range was {
+		had[r]++
+	}
+	for _, r := range d.want.rules {
+		if had[r] == 0 {
+			d.act(Add, "rule", r.text)
+			changed = true
+			continue
+		}
+		had[r]--
+	}
+	// those that stay may be in another order, or have others between them
+	before, after := byPort(was), byPort(d.want.rules)
+	for _, p := range d.want.ports {
+		if !slices.Equal(before[p.name], after[p.name]) && sameRules(before[p.name], after[p.name]) {
+			d.act(Change, "rules of port "+p.name, "another order")
+			changed = true
+		}
+		changed = changed || !slices.Equal(before[p.name], after[p.name])
+	}
+	if !changed {
+		return
+	}
+	var text strings.Builder
+	for _, r := range d.want.rules {
+		fmt.Fprintln(&text, r.text)
+	}
+	name := d.want.At.Path
+	d.edit(func(e *bridge.Edit) error {
+		return e.ReplaceRules(cmp.Or(name, "rules"), strings.NewReader(text.String()))
+	})
+}
+
+func byPort(rules []portRule) map[string][]string {
+	m := map[string][]string{}
+	for _, r := range rules {
+		m[r.port] = append(m[r.port], r.text)
+	}
+	return m
+}
+
+func sameRules(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// where prints where an address is.
+func where(port string, vlan uint16) string {
+	s := "on " + port
+	if vlan != 0 {
+		s += fmt.Sprintf(", vlan %d", vlan)
+	}
+	return s
+}
+
+// An address is what bindings and entries of the FDB are told apart by.
+type address struct {
+	vlan uint16
+	text string
+}
+
+// assigned is how bindings, or entries of the FDB, differ from each other, and
+// how they are made.
+type assigned[E any] struct {
+	key    func(E) address
+	port   func(E) string
+	object func(E) string
+	detail func(E) string
+
+	// change takes old away and makes next, one of which may be nil, in a stage.
+	// What next takes the place of may be gone.
+	change func(stage int, old *E, next *placed[E])
+}
+
+// plan makes what there is what there is to be.
+func (a assigned[E]) plan(d *diff, there, wanted []placed[E]) {
+	was, want := map[address]E{}, map[address]bool{}
+	for _, next := range wanted {
+		want[a.key(next.it)] = true
+	}
+	for _, old := range there {
+		e := old.it
+		if d.gone[a.port(e)] {
+			continue
+		}
+		was[a.key(e)] = e
+		if !want[a.key(e)] {
+			d.act(Delete, a.object(e), a.detail(e))
+			a.change(forget, &e, nil)
+		}
+	}
+	for _, next := range wanted {
+		e := next.it
+		old, ok := was[a.key(e)]
+		switch {
+		case !ok:
+			d.act(Add, a.object(e), a.detail(e))
+			a.change(remember, nil, &next)
+		case a.detail(old) != a.detail(e):
+			d.act(Change, a.object(e), a.detail(old)+" -> "+a.detail(e))
+			a.change(remember, &old, &next)
+		}
+	}
+}
+
+func (d *diff) bindings() {
+	name := d.want.Name
+	assigned[Binding]{
+		key:    func(e Binding) address { return address{e.VLAN, e.Address.String()} },
+		port:   func(e Binding) string { return e.Port },
+		object: func(e Binding) string { return "binding " + e.Address.String() },
+		detail: func(e Binding) string { return fmt.Sprintf("%s %s", e.MAC, where(e.Port, e.VLAN)) },
+		change: func(stage int, old *Binding, next *placed[Binding]) {
+			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
+				if next == nil {
+					return nil, s.DelBinding(name, old.Address, old.VLAN)
+				}
+				if old != nil {
+					_ = s.DelBinding(name, old.Address, old.VLAN) // it may have gone with something else
+				}
+				e := next.it.Binding
+				e.VLAN = next.named
+				return nil, s.AddBinding(e)
+			})
+		},
+	}.plan(d, d.was.bindings, d.want.bindings)
+}
+
+func (d *diff) entries() {
+	name := d.want.Name
+	var del, add [stageCount][]bridge.Entry
+	assigned[Entry]{
+		key:    func(e Entry) address { return address{e.VLAN, e.MAC.String()} },
+		port:   func(e Entry) string { return e.Port },
+		object: func(e Entry) string { return "address " + e.MAC.String() },
+		detail: func(e Entry) string {
+			if e.Sticky {
+				return where(e.Port, e.VLAN) + ", sticky"
+			}
+			return where(e.Port, e.VLAN)
+		},
+		change: func(stage int, old *Entry, next *placed[Entry]) {
+			if old != nil {
+				del[stage] = append(del[stage], old.Entry)
+			}
+			if next != nil {
+				e := next.it.Entry
+				e.VLAN = next.named
+				add[stage] = append(add[stage], e)
+			}
+		},
+	}.plan(d, d.was.entries, d.want.entries)
+	for stage := range stageCount { // all at once: each alone would open the bridge anew
+		if len(del[stage])+len(add[stage]) > 0 {
+			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
+				return nil, s.ReplaceEntries(name, del[stage], add[stage])
+			})
+		}
+	}
+}
+
+// sameMirror reports whether a mirror that runs is what it is to be. What was
+// copied from a port that leaves is not any more.
+func (d *diff) sameMirror(was, want *mirrorModel) bool {
+	return !want.waits && !was.Emptied && was.Direction == want.Direction && slices.Equal(was.VLANs, want.VLANs) && slices.Equal(was.Ports, want.Ports) &&
+		!slices.ContainsFunc(was.Ports, func(port string) bool { return d.gone[port] })
+}
+
+func mirrorDetail(m *mirrorModel) string {
+	var words []string
+	if len(m.Ports) > 0 {
+		words = append(words, "ports "+strings.Join(m.Ports, ","))
+	}
+	if len(m.VLANs) > 0 {
+		words = append(words, "vlans "+bridge.FormatVLANs(m.VLANs))
+	}
+	if words == nil {
+		words = append(words, "all ports")
+	}
+	return strings.Join(append(words, "direction "+m.Direction), ", ")
+}
+
+func (d *diff) mirrors() {
+	name := d.want.Name
+	for _, was := range d.was.mirrors {
+		if !d.gone[was.Device] {
+			continue
+		}
+		d.act(Delete, "mirror "+was.Device, "")
+		if !d.early[name][was.Device] {
+			d.edit(func(e *bridge.Edit) error { return e.DelSpan(was.Device) })
+		}
+	}
+	for _, want := range d.want.mirrors {
+		runs := slices.ContainsFunc(d.was.mirrors, func(m *mirrorModel) bool { return m.Device == want.Device })
+		if want.waits || runs && !d.gone[want.Device] {
+			continue
+		}
+		if d.plan.want.devices[want.Device] == nil { // it ran without, but can't be made anew so
+			d.warnings = append(d.warnings, fmt.Sprintf("mirror %s of %s waits for its device", want.Device, d.want.Name))
+			continue
+		}
+		d.act(Add, "mirror "+want.Device, mirrorDetail(want))
+		d.edit(func(e *bridge.Edit) error { return e.AddSpan(want.Device, want.SpanOptions) })
+	}
+}
+
+func switchWord(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+func (d *diff) pf() {
+	want := d.want.PF
+	if want == nil {
+		return
+	}
+	was := d.was.PF
+	if was == nil {
+		was = &PF{}
+	}
+	load := want.Rules != "" && want.Rules != was.Rules
+	name, enabled := d.want.Name, want.Enabled
+	if !load && was.Enabled == enabled {
+		return
+	}
+	var details []string
+	if was.Enabled != enabled {
+		details = append(details, transition("enabled", switchWord(was.Enabled), switchWord(enabled), true))
+	}
+	if load {
+		details = append(details, "rules of "+cmp.Or(want.File, want.At.Path, "the file"))
+	}
+	d.act(Change, "pf", strings.Join(details, ", "))
+	stage := loadPF
+	if was.Enabled && !enabled {
+		stage = openPF
+	}
+	d.step(stage, func(s *bridge.Switch, o Options) ([]string, error) {
+		if !load {
+			return nil, s.EnablePF(name, enabled)
+		}
+		_, notes, err := s.LoadPF(name, bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Source: o.PF, Enable: &enabled})
+		return notes, err
+	})
+}
+
+// finish makes steps of what is changed in one go.
+func (d *diff) finish() {
+	name := d.want.Name
+	var ports, mirrors []string
+	for _, p := range d.was.ports {
+		if d.early[name][p.name] && p.kind != bridge.TypePatch {
+			ports = append(ports, p.name)
+		}
+	}
+	for _, m := range d.was.mirrors {
+		if d.early[name][m.Device] {
+			mirrors = append(mirrors, m.Device)
+		}
+	}
+	if len(ports)+len(mirrors) > 0 {
+		d.step(clearTheWay, func(s *bridge.Switch, _ Options) ([]string, error) {
+			return s.Edit(name, func(e *bridge.Edit) error {
+				for _, m := range mirrors {
+					if err := e.DelSpan(m); err != nil {
+						return err
+					}
+				}
+				for _, p := range ports {
+					if err := e.DelPort(p); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	if edits := d.edits; len(edits) > 0 {
+		d.step(editBridges, func(s *bridge.Switch, _ Options) ([]string, error) {
+			notes, err := s.Edit(name, func(e *bridge.Edit) error {
+				for _, f := range edits {
+					if err := f(e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			return about("bridge "+name, notes), err
+		})
+	}
+}
+
+// about returns notes that say what they are about, since one apply is about
+// many bridges.
+func about(what string, notes []string) []string {
+	list := make([]string, len(notes))
+	for i, n := range notes {
+		list[i] = what + ": " + n
+	}
+	return list
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+)
+
+// Read returns the running state: all bridges of the namespace.
+func Read(s *bridge.Switch) (File, error) {
+	f, _, err := Export(s)
+	return f, err
+}
+
+// Export returns the running state of the bridges of the names, or of all
+// without any. The notes are what a file can't say.
+func Export(s *bridge.Switch, names ...string) (f File, notes []string, err error) {
+	devices, err := s.Devices()
+	if err != nil {
+		return File{}, nil, err
+	}
+	if len(names) == 0 {
+		if names, err = bridgesOf(s); err != nil {
+			return File{}, nil, err
+		}
+	}
+	return readBridges(s, devices, names)
+}
+
+// bridgesOf returns the names of all bridges.
+func bridgesOf(s *bridge.Switch) (names []string, err error) {
+	list, err := s.Bridges()
+	for _, b := range list {
+		names = append(names, b.Name)
+	}
+	return names, err
+}
+
+// readBridges returns the running state of bridges.
+func readBridges(s *bridge.Switch, devices []bridge.Device, names []string) (f File, notes []string, err error) {
+	physical, taken := map[string]bool{}, map[string]bool{}
+	for _, d := range devices {
+		physical[d.Name] = d.Physical
+		taken[d.Name] = d.Bridge != ""
+	}
+	for _, name := range names {
+		state, err := s.Read(name)
+		if err != nil {
+			return File{}, nil, err
+		}
+		r := reader{State: state, file: Bridge{Name: name}, out: map[string]bool{}}
+		r.file.Settings = differing(bridge.BridgeSettings, state.Bridge.Config)
+		r.ports(physical, taken)
+		r.private()
+		r.rest()
+		f.Bridges = append(f.Bridges, r.file)
+		notes = append(notes, r.notes...)
+	}
+	return f, notes, nil
+}
+
+// A reader makes a file's bridge of one that runs.
+type reader struct {
+	bridge.State
+	file  Bridge
+	notes []string        // what a file can't say
+	out   map[string]bool // names of ports that are left out
+}
+
+// differing returns the settings that are not what they are by default.
+func differing[T any](settings []bridge.Setting[T], config T) (changes []bridge.Change) {
+	initial := configure(&model{}, Position{}, "", settings, nil)
+	changes, _ = changed(settings, initial, config, true)
+	if i := slices.IndexFunc(changes, func(c bridge.Change) bool { return c.Name == "isolated" }); i >= 0 && i+1 < len(changes) && changes[i+1].Name == "protected" {
+		// one of them says it
+		if changes[i].Value == "on" && changes[i+1].Value == "1" {
+			return slices.Delete(changes, i+1, i+2)
+		}
+		return slices.Delete(changes, i, i+1)
+	}
+	return changes
+}
+
+// ports reads the ports; physical are devices that are hardware, taken those that
+// are ports, to which it adds the names of ports whose devices are gone.
+func (r *reader) ports(physical, taken map[string]bool) {
+	vlans := map[string][]bridge.VLANRange{}
+	for _, v := range r.VLANs {
+		vlans[v.Port] = v.Ranges
+	}
+	usual := defaultVLANs(r.Bridge.Config)
+	for _, p := range r.Ports {
+		half := p.Type == bridge.TypePatch && p.State == "no-peer" // of a cable, which goes with the next change
+		if p.Type == bridge.TypeSpan || half {
+			continue
+		}
+		// without its device a port has the name that it was added by
+		if p.State == "gone" {
+			here := slices.ContainsFunc(r.Ports, func(o bridge.Port) bool { return o.Name == p.Name && o.State != "gone" })
+			if here || taken[p.Name] {
+				r.notes = append(r.notes, fmt.Sprintf("a port of %s is left out: its device is gone, and another port is called %s as it was", r.file.Name, p.Name))
+				if !here {
+					r.out[p.Name] = true
+				}
+				continue
+			}
+			taken[p.Name] = true
+		}
+		port := Port{Name: quoteName(p.Name), Options: bridge.PortOptions{Peer: p.Peer, Changes: differing(bridge.PortSettings, p.Config)}}
+		if p.Type != bridge.TypeNetdev {
+			port.Options.Type = p.Type
+		}
+		if p.Hook == bridge.HookXDP || p.Hook == bridge.HookTCX && physical[p.Name] {
+			port.Options.Hook = p.Hook // else it is what auto chooses
+		}
+		if v := vlans[p.Name]; v != nil && !slices.Equal(v, usual) {
+			port.VLANs = v
+		}
+		r.file.Ports = append(r.file.Ports, port)
+	}
+}
+
+func (r *reader) private() {
+	for _, primary := range slices.Sorted(maps.Keys(r.Private)) {
+		r.file.Private = append(r.file.Private, PrivateVLAN{Primary: primary, PrivateVLANs: r.Private[primary]})
+	}
+}
+
+// vlanOf returns the VLAN by which an address of a port is named whose entry in
+// the FDB is in vlan: of private VLANs one that the port is in.
+func (r *reader) vlanOf(port string, vlan uint16) uint16 {
+	below, ok := r.Private[vlan]
+	if !ok {
+		return vlan
+	}
+	i := slices.IndexFunc(r.VLANs, func(v bridge.PortVLANs) bool { return v.Port == port })
+	if i < 0 {
+		return vlan
+	}
+	p := portModel{vlans: r.VLANs[i].Ranges}
+	for _, id := range slices.Concat([]uint16{vlan}, below.Isolated, below.Community) {
+		if p.inVLAN(id) {
+			return id
+		}
+	}
+	return vlan
+}
+
+// rest reads what refers to ports.
+func (r *reader) rest() {
+	b := &r.file
+	for _, rule := range r.Rules {
+		if r.out[rule.Port] {
+			continue
+		}
+		b.Rules = append(b.Rules, Rule{Text: rule.String()})
+	}
+	slices.SortFunc(r.Bindings, func(a, b bridge.Binding) int {
+		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), a.Address.Compare(b.Address))
+	})
+	for _, e := range r.Bindings {
+		if r.out[e.Port] || e.VLAN == 0 && r.Bridge.Config.VLANFiltering {
+			continue // of before the bridge filtered: it says nothing
+		}
+		e.VLAN = r.vlanOf(e.Port, e.VLAN)
+		b.Bindings = append(b.Bindings, Binding{Binding: e})
+	}
+	for _, s := range r.Spans {
+		s.Ports = slices.DeleteFunc(s.Ports, func(port string) bool { return r.out[port] })
+		m := Mirror{Device: s.Port, SpanOptions: bridge.SpanOptions{Ports: s.Ports, VLANs: s.VLANs}}
+		if m.Emptied = !s.All && len(s.Ports)+len(s.VLANs) == 0; m.Emptied {
+			r.notes = append(r.notes, fmt.Sprintf("mirror %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
+		}
+		if s.Direction != bridge.DirectionIn {
+			m.Direction = s.Direction
+		}
+		b.Mirrors = append(b.Mirrors, m)
+	}
+	slices.SortFunc(r.Entries, func(a, b bridge.Entry) int {
+		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), bytes.Compare(a.MAC, b.MAC))
+	})
+	for _, e := range r.Entries {
+		if r.out[e.Port] || e.VLAN == 0 && r.Bridge.Config.VLANFiltering {
+			continue // the same
+		}
+		e.VLAN = r.vlanOf(e.Port, e.VLAN)
+		b.Entries = append(b.Entries, Entry{Entry: e})
+	}
+	if r.PF == nil {
+		return
+	}
+	b.PF = &PF{Enabled: r.PF.Enabled, Rules: r.PF.Text}
+	if len(r.PF.Aside) > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("pf of %s: rules that were loaded into anchors by themselves are left out: %s", b.Name, strings.Join(r.PF.Aside, ", ")))
+	}
+}

@@ -1,0 +1,846 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/rule"
+)
+
+// maxVLAN is the last VLAN (IEEE 802.1Q-2022 table 9-2).
+const maxVLAN = 4094
+
+// A model is a File with everything in it read, and devices in the place of
+// patterns.
+type model struct {
+	bridges []*bridgeModel
+	byName  map[string]*bridgeModel
+	devices map[string]*bridge.Device // by name
+	bad     faults
+	notes   []string // what is not done now, and why
+}
+
+type bridgeModel struct {
+	*Bridge
+	config   bridge.BridgeConfig
+	ports    []*portModel
+	byName   map[string]*portModel
+	patterns []*Port
+	private  map[uint16]bridge.PrivateVLANs
+	rules    []portRule
+	bindings []placed[Binding]
+	entries  []placed[Entry]
+	mirrors  []*mirrorModel
+}
+
+type portModel struct {
+	name    string
+	at      Position
+	kind    string // bridge.TypeNetdev, TypeHost, TypePatch
+	peer    string
+	hook    string
+	pattern string // that the device matches, "" for a port of its own
+	config  bridge.PortConfig
+	vlans   []bridge.VLANRange // as few as can be; of a bridge that does not filter nil
+	waits   bool               // for its device
+	lost    bool               // the port runs, but its device is gone
+}
+
+// placed is a binding or an entry, whose VLAN is that of the FDB: of private
+// VLANs the primary. The VLAN it is named by is one that its port is in.
+type placed[T any] struct {
+	it    T
+	named uint16
+}
+
+type portRule struct {
+	port string
+	text string
+}
+
+type mirrorModel struct {
+	Mirror
+	waits bool
+}
+
+// fail notes an error.
+func (m *model) fail(at Position, format string, args ...any) {
+	m.bad.add(at, format, args...)
+}
+
+// note adds something that is not done now.
+func (m *model) note(format string, args ...any) {
+	m.notes = append(m.notes, fmt.Sprintf(format, args...))
+}
+
+// why is an error without what it is about, which the caller says.
+func why(err error) error {
+	var usage *bridge.UsageError
+	if errors.As(err, &usage) {
+		return usage.Err
+	}
+	return err
+}
+
+// optionValue is an option of the command line with its value.
+var optionValue = regexp.MustCompile(`--([a-z-]+)=`)
+
+// inKeys returns an error of package bridge with keys in the place of options.
+func inKeys(err error) string {
+	return strings.ReplaceAll(optionValue.ReplaceAllString(err.Error(), "$1: "), "--", "")
+}
+
+// resolve reads a file, of which was is what runs now, nil for a file that says
+// just that.
+func resolve(f File, was *model, devices []bridge.Device) *model {
+	m := &model{byName: map[string]*bridgeModel{}, devices: map[string]*bridge.Device{}}
+	for i := range devices {
+		m.devices[devices[i].Name] = &devices[i]
+	}
+	for i := range f.Bridges {
+		b := &bridgeModel{Bridge: &f.Bridges[i], byName: map[string]*portModel{}, private: map[uint16]bridge.PrivateVLANs{}}
+		if err := bridge.CheckName("bridge", b.Name); err != nil {
+			m.fail(b.At, "%v", err)
+			continue
+		}
+		if first := m.byName[b.Name]; first != nil {
+			m.fail(b.At, "bridge %s is at %s already; put all of it there", b.Name, first.At)
+			continue
+		}
+		b.config = configure(m, b.At, "bridge "+b.Name, bridge.BridgeSettings, b.Settings)
+		if err := b.config.Check(b.Name); err != nil {
+			m.fail(b.At, "%s", inKeys(err))
+		}
+		m.bridges = append(m.bridges, b)
+		m.byName[b.Name] = b
+		m.readPorts(b)
+	}
+	if was != nil {
+		m.forgetHosts()
+		for _, b := range m.bridges {
+			m.expand(b, was.byName[b.Name])
+		}
+		m.claim(was)
+	}
+	for _, b := range m.bridges {
+		m.readPrivate(b)
+		m.readRules(b)
+		m.readBindings(b)
+		m.readEntries(b)
+		m.readMirrors(b, was)
+		if was != nil {
+			m.checkPatches(b, was)
+		}
+	}
+	return m
+}
+
+// configure returns the defaults with the changes made.
+func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], changes []bridge.Change) (config T) {
+	for _, s := range settings {
+		if err := s.Set(&config, s.Default); err != nil {
+			panic(err) // a mistake in the table
+		}
+	}
+	seen := map[string]bool{}
+	for _, c := range changes {
+		i := slices.IndexFunc(settings, func(s bridge.Setting[T]) bool { return s.Name == c.Name })
+		if i < 0 {
+			m.fail(at, "%s: there is no setting %q; see 'bascule help %s set'", what, c.Name, strings.Fields(what)[0])
+			continue
+		}
+		if seen[c.Name] {
+			m.fail(at, "%s: %s is there twice; leave one out", what, c.Name)
+		}
+		seen[c.Name] = true
+		if err := settings[i].Set(&config, c.Value); err != nil {
+			m.fail(at, "%s: %s %s: %v", what, c.Name, c.Value, why(err))
+		}
+	}
+	return config
+}
+
+// readPorts reads the ports of a bridge, but not what they match.
+func (m *model) readPorts(b *bridgeModel) {
+	for i := range b.Ports {
+		p := &b.Ports[i]
+		name, plain := plainName(p.Name)
+		what := "port " + p.Name + " of " + b.Name
+		if !plain {
+			if _, err := path.Match(p.Name, ""); err != nil {
+				m.fail(p.At, "%s: not a pattern; write one of *, ? and [...], with a backslash before what is meant as it is", what)
+				continue
+			}
+			if t := p.Options.Type; t != "" && t != bridge.TypeNetdev {
+				m.fail(p.At, "%s: a pattern is for devices that are there, not for ports of type %s; give such a port a name", what, t)
+				continue
+			}
+		} else if err := bridge.CheckName("port", name); err != nil {
+			m.fail(p.At, "%v", err)
+			continue
+		} else if first := b.byName[name]; first != nil {
+			m.fail(p.At, "%s is there twice, first at line %d; leave one out", what, first.at.Line)
+			continue
+		}
+		port := m.readPort(b, p, what)
+		port.name = name
+		if !plain {
+			b.patterns = append(b.patterns, p)
+			continue
+		}
+		b.ports = append(b.ports, port)
+		b.byName[name] = port
+	}
+}
+
+func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
+	o := &p.Options
+	port := &portModel{
+		name: p.Name, at: p.At, kind: cmp.Or(o.Type, bridge.TypeNetdev), peer: o.Peer, hook: cmp.Or(o.Hook, bridge.HookAuto),
+		config: configure(m, p.At, what, bridge.PortSettings, o.Changes),
+	}
+	switch port.kind {
+	case bridge.TypeNetdev, bridge.TypeHost:
+		if o.Peer != "" {
+			m.fail(p.At, "%s: only patch ports have a peer; leave it out, or say type: patch", what)
+		}
+	case bridge.TypePatch:
+		if port.hook != bridge.HookAuto {
+			m.fail(p.At, "%s: a patch port has no hook; leave it out", what)
+		}
+		port.hook = ""
+	default:
+		m.fail(p.At, "%s: there is no type %s; give netdev, host or patch", what, o.Type)
+	}
+	switch port.hook {
+	case "", bridge.HookAuto, bridge.HookTCX, bridge.HookXDP:
+	default:
+		m.fail(p.At, "%s: there is no hook %s; give auto, tcx or xdp", what, o.Hook)
+	}
+	if err := port.config.Check(b.Name, p.Name); err != nil {
+		m.fail(p.At, "%s", inKeys(err))
+	}
+	port.vlans = m.readVLANs(b, p, what)
+	return port
+}
+
+// readVLANs returns the VLANs of a port, with the bridge's default for nil.
+func (m *model) readVLANs(b *bridgeModel, p *Port, what string) []bridge.VLANRange {
+	if !b.config.VLANFiltering {
+		if len(p.VLANs) > 0 {
+			m.fail(p.At, "%s: bridge %s does not filter VLANs; give it vlan-filtering: on, or the port no VLANs", what, b.Name)
+		}
+		return nil
+	}
+	if p.VLANs == nil {
+		return defaultVLANs(b.config)
+	}
+	set := map[uint16]bridge.VLANOptions{}
+	pvids := 0
+	for _, r := range p.VLANs {
+		if r.First < 1 || r.Last > maxVLAN || r.Last < r.First {
+			m.fail(p.At, "%s: VLANs %d-%d are none; give 1 to %d, the lower one first", what, r.First, r.Last, maxVLAN)
+			continue
+		}
+		for id := r.First; id <= r.Last; id++ {
+			if _, ok := set[id]; ok {
+				m.fail(p.At, "%s: VLAN %d is there twice; give each VLAN once", what, id)
+			}
+			set[id] = r.VLANOptions
+			if r.PVID {
+				pvids++
+			}
+		}
+	}
+	if pvids > 1 {
+		m.fail(p.At, "%s: a port has one VLAN for frames without a tag, not %d; give one pvid", what, pvids)
+	}
+	return vlanRanges(set)
+}
+
+// defaultVLANs returns the VLANs of a new port.
+func defaultVLANs(c bridge.BridgeConfig) []bridge.VLANRange {
+	switch {
+	case !c.VLANFiltering:
+		return nil
+	case c.DefaultPVID == 0:
+		return []bridge.VLANRange{}
+	}
+	return []bridge.VLANRange{{First: c.DefaultPVID, Last: c.DefaultPVID, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}}}
+}
+
+// vlanRanges returns VLANs as bridge.VLANs does: rising, as few ranges as can
+// be, the one of frames without a tag by itself.
+func vlanRanges(set map[uint16]bridge.VLANOptions) []bridge.VLANRange {
+	list := []bridge.VLANRange{}
+	for _, id := range slices.Sorted(maps.Keys(set)) {
+		o := set[id]
+		if last := len(list) - 1; last >= 0 && !o.PVID && list[last].Last == id-1 && list[last].VLANOptions == o {
+			list[last].Last = id
+			continue
+		}
+		list = append(list, bridge.VLANRange{First: id, Last: id, VLANOptions: o})
+	}
+	return list
+}
+
+func (p *portModel) inVLAN(id uint16) bool {
+	return slices.ContainsFunc(p.vlans, func(r bridge.VLANRange) bool { return r.First <= id && id <= r.Last })
+}
+
+// pvid returns the VLAN of frames without a tag, 0 for none.
+func (p *portModel) pvid() uint16 {
+	for _, r := range p.vlans {
+		if r.PVID {
+			return r.First
+		}
+	}
+	return 0
+}
+
+// forgetHosts leaves out the interfaces of host ports that go. One of the same
+// name that is made elsewhere is another device, which is not there yet.
+func (m *model) forgetHosts() {
+	for name, d := range m.devices {
+		b := m.byName[d.Host]
+		if b == nil {
+			continue
+		}
+		if p := b.byName[name]; p == nil || p.kind != bridge.TypeHost {
+			delete(m.devices, name)
+		}
+	}
+}
+
+// expand finds the devices of a bridge's ports.
+func (m *model) expand(b, was *bridgeModel) {
+	isPort := func(name string) bool {
+		return was != nil && was.byName[name] != nil && was.byName[name].kind == bridge.TypeNetdev
+	}
+	for _, p := range b.ports {
+		d := m.devices[p.name]
+		switch {
+		case p.kind == bridge.TypeNetdev && d == nil:
+			p.lost = isPort(p.name)
+			p.waits = !p.lost
+			m.note("port %s of %s waits for its device", p.name, b.Name)
+		case p.kind == bridge.TypeNetdev && d.Refusal != "":
+			m.fail(p.at, "port %s of %s: %s", p.name, b.Name, d.Refusal)
+		}
+	}
+	// a port whose device is gone stays, as one that is named does
+	names := []string{}
+	for name := range m.devices {
+		names = append(names, name)
+	}
+	if was != nil {
+		for _, p := range was.ports {
+			if m.devices[p.name] == nil && p.kind == bridge.TypeNetdev {
+				names = append(names, p.name)
+			}
+		}
+	}
+	slices.Sort(names)
+	mirrors := map[string]bool{}
+	for _, mirror := range b.Mirrors {
+		mirrors[mirror.Device] = true
+	}
+	for _, name := range names {
+		d := m.devices[name]
+		if b.byName[name] != nil || mirrors[name] || d != nil && !d.Ethernet {
+			continue
+		}
+		pattern := b.match(name)
+		switch {
+		case pattern == nil:
+			continue
+		case d != nil && d.Own:
+			continue // claim says what is wrong with that
+		case d != nil && d.Refusal != "":
+			m.note("pattern %s of %s leaves %s out: %s", pattern.Name, b.Name, name, d.Refusal)
+			continue
+		case d != nil && d.Bridge != "" && m.byName[d.Bridge] == nil:
+			// somebody put it there by hand; the rest of the file is not worse for it
+			m.note("pattern %s of %s leaves %s out: it is a port of bridge %s, which is none of the file's", pattern.Name, b.Name, name, d.Bridge)
+			continue
+		}
+		p := m.quietly(func() *portModel { return m.readPort(b, pattern, "") }) // it was read before
+		p.name, p.pattern, p.lost = name, pattern.Name, d == nil
+		b.ports = append(b.ports, p)
+		b.byName[name] = p
+	}
+}
+
+// quietly does something whose errors were told before.
+func (m *model) quietly(read func() *portModel) *portModel {
+	bad := m.bad
+	m.bad = faults{}
+	p := read()
+	m.bad = bad
+	return p
+}
+
+// match returns the pattern for a device without a port of its name, nil if
+// there is none.
+func (b *bridgeModel) match(device string) *Port {
+	for _, p := range b.patterns {
+		if ok, _ := path.Match(p.Name, device); ok {
+			return p
+		}
+	}
+	return nil
+}
+
+// claim refuses devices that would be ports twice, and those that are the
+// switch's own. A host port's interface may be a port of another bridge, if
+// that names it.
+func (m *model) claim(was *model) {
+	type owner struct {
+		bridge, what string // "port eth1 of br0"
+		at           Position
+		byPattern    bool
+	}
+	taken := map[string]owner{} // devices
+	hosts := map[string]owner{} // interfaces to be made
+	take := func(in map[string]owner, name string, o owner) {
+		first, ok := in[name]
+		if ok && first.bridge != o.bridge {
+			m.fail(o.at, "%s is %s already, at %s; a device is a port of one bridge: leave one out", o.what, first.what, first.at)
+			return
+		}
+		in[name] = o
+	}
+	for _, b := range m.bridges {
+		for _, p := range b.ports {
+			o := owner{b.Name, "port " + p.name + " of " + b.Name, p.at, false}
+			switch {
+			case p.kind == bridge.TypeHost:
+				take(hosts, p.name, o)
+				d := m.devices[p.name]
+				if d != nil && d.Host != b.Name {
+					m.fail(p.at, "%s: an interface of this name exists; give the host port another name", o.what)
+				}
+			case p.kind == bridge.TypeNetdev && p.pattern == "":
+				take(taken, p.name, o)
+			}
+		}
+		for i := range b.Mirrors {
+			mirror := &b.Mirrors[i]
+			what := "mirror " + mirror.Device + " of " + b.Name
+			if p := b.byName[mirror.Device]; p != nil {
+				m.fail(mirror.At, "%s is port %s of %s already, at %s; leave one out", what, p.name, b.Name, p.at)
+				continue
+			}
+			take(taken, mirror.Device, owner{b.Name, what, mirror.At, false})
+		}
+	}
+	// what others have that no file names stays where it is
+	for name, o := range taken {
+		d := m.devices[name]
+		if d == nil || d.Bridge == "" || d.Bridge == o.bridge || m.byName[d.Bridge] != nil {
+			continue
+		}
+		m.fail(o.at, "%s: the device is a port of bridge %s, which is none of the file's; delete it there first with 'bascule port del %s %s'", o.what, d.Bridge, d.Bridge, name)
+	}
+	for _, b := range m.bridges {
+		for _, p := range b.patterns {
+			m.checkPattern(b, p, was, func(name string) (string, Position, bool) {
+				o, ok := taken[name]
+				return o.what, o.at, ok && o.bridge != b.Name
+			})
+		}
+		for _, p := range b.ports {
+			if p.pattern == "" {
+				continue
+			}
+			o := owner{b.Name, fmt.Sprintf("port %s of %s (by %s)", p.name, b.Name, p.pattern), p.at, true}
+			if first, ok := taken[p.name]; ok && first.bridge == b.Name {
+				continue
+			} else if ok && !first.byPattern {
+				continue // checkPattern has said it
+			}
+			take(taken, p.name, o)
+		}
+	}
+}
+
+// checkPattern refuses a pattern that takes what is not for it, whether the
+// devices are there now or not: what another port or mirror of the file is
+// named, and what the switch itself makes.
+func (m *model) checkPattern(b *bridgeModel, p *Port, was *model, other func(string) (string, Position, bool)) {
+	matches := func(name string) bool { ok, _ := path.Match(p.Name, name); return ok }
+	own := func(name, what string) bool {
+		if !matches(name) {
+			return false
+		}
+		m.fail(p.At, "pattern %s of %s matches %s, %s; give one that leaves it out", p.Name, b.Name, name, what)
+		return true
+	}
+	for _, state := range []*model{m, was} {
+		for _, o := range state.bridges {
+			for _, port := range o.ports {
+				if port.kind != bridge.TypeHost {
+					continue
+				}
+				if own(port.name, "the interface of a host port of "+o.Name) || own(bridge.SwitchEnd(o.Name, port.name), "the switch's end of host port "+port.name+" of "+o.Name) {
+					return
+				}
+			}
+		}
+	}
+	for _, name := range sortedNames(m.devices) {
+		if m.devices[name].Own && own(name, "a device of the switch's own") {
+			return
+		}
+	}
+	for _, o := range m.bridges {
+		for _, port := range o.ports {
+			if what, at, ok := other(port.name); ok && port.pattern == "" && matches(port.name) {
+				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that leaves it out", p.Name, b.Name, what, at)
+				return
+			}
+		}
+		for _, mirror := range o.Mirrors {
+			if what, at, ok := other(mirror.Device); ok && matches(mirror.Device) {
+				m.fail(p.At, "pattern %s of %s matches %s, at %s; give one that leaves it out", p.Name, b.Name, what, at)
+				return
+			}
+		}
+	}
+}
+
+func sortedNames[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// checkPatches refuses patch cables that do not end where they say.
+func (m *model) checkPatches(b *bridgeModel, was *model) {
+	for _, p := range b.ports {
+		if p.kind != bridge.TypePatch {
+			continue
+		}
+		what := "port " + p.name + " of " + b.Name
+		far, port, ok := strings.Cut(p.peer, "/")
+		switch {
+		case p.peer == "":
+			m.fail(p.at, "%s: the cable needs another end; give peer: BRIDGE/PORT", what)
+			continue
+		case !ok || far == "" || port == "" || strings.Contains(port, "/"):
+			m.fail(p.at, "%s: peer %s is not the other end of a cable; give BRIDGE/PORT", what, p.peer)
+			continue
+		case far == b.Name:
+			m.fail(p.at, "%s: a patch to its own bridge would be a loop; give a port of another as peer", what)
+			continue
+		}
+		here := b.Name + "/" + p.name
+		if other := m.byName[far]; other != nil {
+			end := other.byName[port]
+			switch {
+			case end == nil || end.kind != bridge.TypePatch:
+				m.fail(p.at, "%s: bridge %s has no patch port %s; give it there with peer: %s", what, far, port, here)
+			case end.peer != here:
+				m.fail(p.at, "%s: its peer %s has peer %s, at %s; give both ends each other", what, p.peer, cmp.Or(end.peer, "none"), end.at)
+			}
+			continue
+		}
+		other := was.byName[far]
+		if other == nil {
+			m.fail(p.at, "%s: there is no bridge %s for its peer; put it into the file", what, far)
+			continue
+		}
+		if end := other.byName[port]; end != nil && (end.kind != bridge.TypePatch || end.peer != here) {
+			m.fail(p.at, "%s: %s is another port of bridge %s; give another peer", what, port, far)
+		}
+	}
+}
+
+// fid returns the VLAN whose addresses a VLAN shares: of a private one the
+// primary.
+func (b *bridgeModel) fid(id uint16) uint16 {
+	for primary, below := range b.private {
+		if slices.Contains(below.Isolated, id) || slices.Contains(below.Community, id) {
+			return primary
+		}
+	}
+	return id
+}
+
+func (m *model) readPrivate(b *bridgeModel) {
+	role := map[uint16]string{}
+	for _, p := range b.Private {
+		what := fmt.Sprintf("private VLAN %d of %s", p.Primary, b.Name)
+		if !b.config.VLANFiltering {
+			m.fail(p.At, "%s: the bridge does not filter VLANs; give it vlan-filtering: on", what)
+			continue
+		}
+		if len(p.Isolated) > 1 {
+			m.fail(p.At, "%s: a primary VLAN has one isolated VLAN, not %s; give one", what, bridge.FormatVLANs(p.Isolated))
+		}
+		if len(p.Isolated)+len(p.Community) == 0 {
+			m.fail(p.At, "%s: there is none below it; give isolated or community, or leave it out", what)
+		}
+		add := func(id uint16, is string) {
+			switch {
+			case id < 1 || id > maxVLAN:
+				m.fail(p.At, "%s: VLAN %d is none; give 1 to %d", what, id, maxVLAN)
+			case role[id] != "":
+				m.fail(p.At, "%s: VLAN %d is %s already; give each a VLAN of its own", what, id, role[id])
+			default:
+				role[id] = is
+			}
+		}
+		add(p.Primary, "primary")
+		for _, id := range p.Isolated {
+			add(id, fmt.Sprintf("isolated below %d", p.Primary))
+		}
+		for _, id := range p.Community {
+			add(id, fmt.Sprintf("a community below %d", p.Primary))
+		}
+		below := bridge.PrivateVLANs{Isolated: slices.Sorted(slices.Values(p.Isolated)), Community: slices.Sorted(slices.Values(p.Community))}
+		b.private[p.Primary] = below
+	}
+	for _, p := range b.ports {
+		for _, r := range p.vlans {
+			for id := r.First; id <= r.Last && !r.Untagged; id++ {
+				if fid := b.fid(id); fid != id && !p.inVLAN(fid) {
+					m.fail(p.at, "port %s of %s has VLAN %d with a tag, but not its primary VLAN %d; give a trunk both, or the one as pvid", p.name, b.Name, id, fid)
+				}
+			}
+		}
+	}
+}
+
+// port finds the port that something of a bridge names. It is nil where that is
+// not there, and ok says whether it may come.
+func (m *model) port(b *bridgeModel, name string) (p *portModel, ok bool) {
+	if p := b.byName[name]; p != nil {
+		return p, true
+	}
+	return nil, b.match(name) != nil
+}
+
+func (m *model) readRules(b *bridgeModel) {
+	for _, r := range b.Rules {
+		parsed, err := rule.ParseRule(strings.Fields(r.Text), "")
+		if err != nil {
+			m.fail(r.At, "rule of %s: %v", b.Name, err)
+			continue
+		}
+		p, ok := m.port(b, parsed.Port)
+		switch {
+		case !ok:
+			m.fail(r.At, "rule of %s: %s is no port of the bridge; name one that is", b.Name, parsed.Port)
+		case p == nil || p.waits:
+		default:
+			b.rules = append(b.rules, portRule{p.name, parsed.String()})
+		}
+	}
+}
+
+// addressVLAN returns the VLAN of an address on a port, as the FDB has it.
+func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what string, id uint16, needed bool) (uint16, bool) {
+	switch {
+	case id > maxVLAN:
+		m.fail(at, "%s: VLAN %d is none; give 1 to %d", what, id, maxVLAN)
+	case !b.config.VLANFiltering:
+		return id, true
+	case id == 0 && needed:
+		m.fail(at, "%s: bridge %s filters VLANs, and every frame is in one; give vlan", what, b.Name)
+	case p.waits:
+		return id, true
+	case id == 0 && p.pvid() == 0:
+		m.fail(at, "%s: port %s has no VLAN for frames without a tag; give vlan", what, p.name)
+	case !p.inVLAN(cmp.Or(id, p.pvid())):
+		m.fail(at, "%s: port %s is not in VLAN %d; give one that it is in", what, p.name, id)
+	default:
+		return b.fid(cmp.Or(id, p.pvid())), true
+	}
+	return 0, false
+}
+
+// checkMAC refuses what is no station's address.
+func (m *model) checkMAC(at Position, what string, mac net.HardwareAddr) bool {
+	if _, err := bridge.ParseMAC(mac.String()); err != nil {
+		m.fail(at, "%s: %v", what, why(err))
+		return false
+	}
+	return true
+}
+
+func (m *model) readBindings(b *bridgeModel) {
+	type key struct {
+		vlan    uint16
+		address netip.Addr
+	}
+	seen := map[key]Position{}
+	for _, e := range b.Bindings {
+		what := fmt.Sprintf("binding of %s in %s", e.Address, b.Name)
+		if _, err := bridge.ParseAddress(e.Address.String()); err != nil {
+			m.fail(e.At, "%s: %v", what, why(err))
+			continue
+		}
+		p, ok := m.port(b, e.Port)
+		if !ok {
+			m.fail(e.At, "%s: %s is no port of the bridge; name one that is", what, e.Port)
+			continue
+		}
+		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
+			continue
+		}
+		named := e.VLAN
+		if e.VLAN, ok = m.addressVLAN(b, p, e.At, what, e.VLAN, true); !ok {
+			continue
+		}
+		k := key{e.VLAN, e.Address}
+		if first, ok := seen[k]; ok {
+			m.fail(e.At, "%s is there already, at line %d; an address has one station: leave one out", what, first.Line)
+			continue
+		}
+		seen[k] = e.At
+		e.Bridge = b.Name
+		if !p.waits {
+			b.bindings = append(b.bindings, placed[Binding]{e, named})
+		}
+	}
+}
+
+func (m *model) readEntries(b *bridgeModel) {
+	type key struct {
+		vlan uint16
+		mac  [6]byte
+	}
+	seen := map[key]Position{}
+	for _, e := range b.Entries {
+		what := fmt.Sprintf("address %s of %s", e.MAC, b.Name)
+		p, ok := m.port(b, e.Port)
+		if !ok {
+			m.fail(e.At, "%s: %s is no port of the bridge; name one that is", what, e.Port)
+			continue
+		}
+		if !m.checkMAC(e.At, what, e.MAC) || p == nil {
+			continue
+		}
+		named := e.VLAN
+		if e.VLAN, ok = m.addressVLAN(b, p, e.At, what, e.VLAN, false); !ok {
+			continue
+		}
+		k := key{e.VLAN, [6]byte(e.MAC)}
+		if first, ok := seen[k]; ok {
+			m.fail(e.At, "%s is there already, at line %d; an address is behind one port: leave one out", what, first.Line)
+			continue
+		}
+		seen[k] = e.At
+		e.Static, e.Updated = !e.Sticky, 0
+		if !p.waits && !p.lost { // which has none
+			b.entries = append(b.entries, placed[Entry]{e, named})
+		}
+	}
+	slices.SortStableFunc(b.entries, func(a, b placed[Entry]) int {
+		return cmp.Or(cmp.Compare(a.it.VLAN, b.it.VLAN), bytes.Compare(a.it.MAC, b.it.MAC))
+	})
+}
+
+func (m *model) readMirrors(b *bridgeModel, was *model) {
+	seen := map[string]bool{}
+	for _, mirror := range b.Mirrors {
+		what := "mirror " + mirror.Device + " of " + b.Name
+		if err := bridge.CheckName("port", mirror.Device); err != nil {
+			m.fail(mirror.At, "%v", err)
+			continue
+		}
+		if seen[mirror.Device] {
+			m.fail(mirror.At, "%s is there twice; leave one out", what)
+			continue
+		}
+		seen[mirror.Device] = true
+		mirror.Direction = cmp.Or(mirror.Direction, bridge.DirectionIn)
+		switch mirror.Direction {
+		case bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth:
+		default:
+			m.fail(mirror.At, "%s: there is no direction %s; give in, out or both", what, mirror.Direction)
+		}
+		if len(mirror.VLANs) > 0 && !b.config.VLANFiltering {
+			m.fail(mirror.At, "%s: bridge %s does not filter VLANs, and no frame is in one; give it vlan-filtering: on", what, b.Name)
+		}
+		x := &mirrorModel{Mirror: mirror}
+		x.Ports = slices.Sorted(slices.Values(mirror.Ports))
+		if ports := slices.Compact(slices.Clone(x.Ports)); len(ports) < len(x.Ports) {
+			m.fail(mirror.At, "%s: a port is there twice in %s; leave one out", what, strings.Join(mirror.Ports, ","))
+		}
+		x.VLANs = slices.Sorted(slices.Values(mirror.VLANs))
+		switch d := m.devices[x.Device]; {
+		case was == nil:
+		case d == nil:
+			runs := was.byName[b.Name] != nil && slices.ContainsFunc(was.byName[b.Name].mirrors, func(o *mirrorModel) bool { return o.Device == x.Device })
+			if x.waits = !runs; x.waits {
+				m.note("%s waits for its device", what)
+			}
+		case d.Refusal != "":
+			m.fail(x.At, "%s: %s", what, d.Refusal)
+		}
+		for _, name := range x.Ports {
+			p, ok := m.port(b, name)
+			switch {
+			case slices.ContainsFunc(b.Mirrors, func(o Mirror) bool { return o.Device == name }):
+				m.fail(mirror.At, "%s: %s is a mirror itself, and copies are not copied; name another port", what, name)
+			case !ok:
+				m.fail(mirror.At, "%s: %s is no port of the bridge; name one that is", what, name)
+			case p == nil || p.waits:
+				if !x.waits {
+					m.note("%s waits for port %s", what, name)
+				}
+				x.waits = true
+			}
+		}
+		for _, id := range x.VLANs {
+			m.checkMirrored(b, x, what, id)
+		}
+		b.mirrors = append(b.mirrors, x)
+	}
+}
+
+// checkMirrored looks for the ports of a VLAN that is mirrored: it must have
+// some, or nobody can have meant it.
+func (m *model) checkMirrored(b *bridgeModel, x *mirrorModel, what string, id uint16) {
+	if !b.config.VLANFiltering {
+		return
+	}
+	may := false
+	for _, p := range b.ports {
+		if p.inVLAN(id) {
+			if !p.waits {
+				return
+			}
+			may = true
+		}
+	}
+	for _, p := range b.patterns {
+		port := m.quietly(func() *portModel { return m.readPort(b, p, "") })
+		may = may || port.inVLAN(id)
+	}
+	if !may {
+		m.fail(x.At, "%s: no port is in VLAN %d; give one that has ports", what, id)
+		return
+	}
+	if !x.waits {
+		m.note("%s waits for a port in VLAN %d", what, id)
+	}
+	x.waits = true
+}

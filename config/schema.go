@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"bascule/bridge"
+)
+
+//go:generate go test -run TestSchema -update
+
+// object is a JSON object of a schema.
+type object = map[string]any
+
+// Patterns of values. Go's regular expressions and those of JavaScript, which
+// JSON Schema asks for, agree on them.
+const (
+	vlanPattern = `^(none|\d+(-\d+)?(,\d+(-\d+)?)*)$`
+	macPattern  = `^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$|^[0-9A-Fa-f]{4}(\.[0-9A-Fa-f]{4}){2}$|^[0-9A-Fa-f]{12}$`
+	peerPattern = `^[^/]+/[^/]+$`
+)
+
+// Schema returns the JSON schema (draft 2020-12) of a YAML file, by which
+// editors complete and check it. It takes what Load takes, and refuses unknown
+// keys; numbers out of range are left to Load.
+func Schema() []byte {
+	name := object{"type": []string{"string", "integer"}, "minLength": 1, "maxLength": 15}
+	onOff := ref("switch")
+	schema := object{
+		"$schema":     "https://json-schema.org/draft/2020-12/schema",
+		"title":       "bascule: bridges as they are to be",
+		"description": "What `bascule apply` reads; see docs/config.md.",
+		"type":        "object",
+		"properties": object{
+			"netns":   object{"type": "string", "description": "the network namespace, by name or path"},
+			"bridges": object{"type": []string{"object", "null"}, "description": "the bridges, by name", "additionalProperties": ref("bridge")},
+		},
+		"patternProperties":    object{"^" + ownPrefix: object{"description": "the file's own, for anchors"}},
+		"additionalProperties": false,
+		"$defs": object{
+			"switch": object{"enum": []any{"on", "off", "yes", "no", true, false}},
+			"vlans": object{"anyOf": []any{
+				object{"type": "integer", "minimum": 1, "maximum": 4094},
+				object{"type": "string", "pattern": vlanPattern},
+				object{"type": "array", "items": object{"type": []string{"integer", "string"}}},
+			}},
+			"vlan": object{"anyOf": []any{
+				object{"type": "integer", "minimum": 1, "maximum": 4094},
+				object{"type": "string", "pattern": `^\d+$`},
+			}},
+			"mac":  object{"type": "string", "pattern": macPattern},
+			"name": name,
+			"bridge": closed([]string{"object", "null"}, properties(bridge.BridgeSettings, object{
+				"ports": object{
+					"type": []string{"object", "null"}, "additionalProperties": ref("port"),
+					"description": "the ports, by name or by a pattern such as tap*",
+				},
+				"private-vlans": object{"type": "object", "additionalProperties": ref("private-vlan"), "description": "private VLANs, by their primary VLAN"},
+				"rules": object{
+					"type": []string{"string", "array"}, "items": object{"type": "string"},
+					"description": "MAC rules, in the order in which they are tried: block|pass [in|out] on PORT ...",
+				},
+				"bindings": object{"type": "array", "items": ref("binding"), "description": "addresses bound to stations"},
+				"mirrors":  object{"type": "object", "additionalProperties": ref("mirror"), "description": "span ports, by device"},
+				"fdb":      object{"type": "array", "items": ref("entry"), "description": "static and sticky addresses"},
+				"pf":       object{"anyOf": []any{onOff, ref("pf")}, "description": "the packet filter; left as it is without this key"},
+			})),
+			"port": closed([]string{"object", "null"}, properties(bridge.PortSettings, object{
+				"type":     object{"enum": []string{bridge.TypeNetdev, bridge.TypeHost, bridge.TypePatch}, "default": bridge.TypeNetdev, "description": "what the port is"},
+				"hook":     object{"enum": []string{bridge.HookAuto, bridge.HookTCX, bridge.HookXDP}, "default": bridge.HookAuto, "description": "where the kernel hands over frames"},
+				"peer":     object{"type": "string", "pattern": peerPattern, "description": "of a patch port: the other end, BRIDGE/PORT"},
+				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "VLAN of frames without a tag, or none"},
+				"untagged": described(ref("vlans"), "VLANs whose frames leave without a tag, besides the pvid"),
+				"tagged":   described(ref("vlans"), "VLANs whose frames have a tag"),
+			})),
+			"private-vlan": closed([]string{"object"}, object{
+				bridge.KindIsolated:  described(ref("vlans"), "the VLAN whose ports talk to promiscuous ports alone"),
+				bridge.KindCommunity: described(ref("vlans"), "VLANs whose ports also talk to each other"),
+			}),
+			"binding": closed([]string{"object"}, object{
+				"port": ref("name"), "mac": ref("mac"), "vlan": ref("vlan"),
+				"address": object{"type": "string", "description": "an IPv4 or IPv6 address"},
+			}, "port", "mac", "address"),
+			"mirror": closed([]string{"object", "null"}, object{
+				"ports":     object{"type": []string{"string", "array"}, "items": object{"type": "string"}, "description": "ports whose frames are copied; all without this key"},
+				"vlans":     ref("vlans"),
+				"direction": object{"enum": []string{bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth}, "default": bridge.DirectionIn},
+			}),
+			"entry": closed([]string{"object"}, object{
+				"mac": ref("mac"), "port": ref("name"), "vlan": ref("vlan"),
+				"sticky": described(onOff, "sticky instead of static"),
+			}, "mac", "port"),
+			"pf": closed([]string{"object"}, object{
+				"enabled": described(onOff, "whether pf is on; it is without this key"),
+				"file":    object{"type": "string", "description": "path of a pf.conf"},
+				"rules":   object{"type": "string", "description": "the text of a pf.conf"},
+			}),
+		},
+	}
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(schema); err != nil {
+		panic(err) // a mistake above
+	}
+	return out.Bytes()
+}
+
+func ref(name string) object { return object{"$ref": "#/$defs/" + name} }
+
+func described(schema object, description string) object {
+	return object{"$ref": schema["$ref"], "description": description}
+}
+
+// closed is an object, or what else types says, that has no other keys.
+func closed(types []string, properties object, required ...string) object {
+	schema := object{"type": types, "properties": properties, "additionalProperties": false}
+	if required != nil {
+		schema["required"] = required
+	}
+	return schema
+}
+
+// properties adds the settings of a table to other properties.
+func properties[T any](table []bridge.Setting[T], others object) object {
+	for _, s := range table {
+		p := valueSchema(s.Value)
+		p["description"], p["default"] = s.Help, s.Default
+		others[s.Name] = p
+	}
+	return others
+}
+
+// valueSchema is the schema of a setting's value. What is all in capitals stands
+// for what Load reads; the rest are words.
+func valueSchema(value string) object {
+	if value == bridge.OnOff {
+		return ref("switch")
+	}
+	var words []any
+	free := object{}
+	for v := range strings.SplitSeq(value, "|") {
+		placeholder := strings.Trim(v, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+		switch {
+		case placeholder:
+			free = object{"type": []string{"string", "integer"}}
+			if v == "LIST" {
+				free = object{"type": []string{"string", "integer", "array"}, "items": object{"type": []string{"string", "integer"}}}
+			}
+		case v == "on":
+			words = append(words, v, "yes", true)
+		case v == "off":
+			words = append(words, v, "no", false)
+		default:
+			words = append(words, v)
+		}
+	}
+	switch {
+	case words == nil:
+		return free
+	case len(free) == 0:
+		return object{"enum": words}
+	}
+	return object{"anyOf": []any{object{"enum": words}, free}}
+}

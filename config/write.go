@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/rule"
+
+	"github.com/goccy/go-yaml/token"
+)
+
+// Write writes the file as YAML that [Load] reads, without mirrors that copy
+// nothing any more. Ports of mirrors whose names Load would take for several are
+// refused.
+func (f File) Write(w io.Writer) error {
+	for i := range f.Bridges {
+		if err := writable(&f.Bridges[i]); err != nil {
+			return err
+		}
+	}
+	y := &yamlWriter{out: bufio.NewWriter(w)}
+	if f.Netns != "" {
+		y.line(0, "netns: "+scalarText(f.Netns))
+	}
+	if len(f.Bridges) == 0 {
+		y.line(0, "bridges: {}")
+		return y.out.Flush()
+	}
+	y.line(0, "bridges:")
+	for _, b := range f.Bridges {
+		b.Mirrors = slices.DeleteFunc(slices.Clone(b.Mirrors), func(m Mirror) bool { return m.Emptied })
+		y.bridge(&b)
+	}
+	return y.out.Flush()
+}
+
+// writable says what of a bridge a file can't have in its place.
+func writable(b *Bridge) error {
+	for _, m := range b.Mirrors {
+		for _, p := range m.Ports {
+			if strings.Contains(p, ",") {
+				return fmt.Errorf("cannot write mirror %s of %s: port %s would be read as two; give it another name", m.Device, b.Name, p)
+			}
+		}
+	}
+	for _, r := range b.Rules {
+		if _, err := rule.ParseRule(strings.Fields(r.Text), ""); err != nil {
+			return fmt.Errorf("cannot write a rule of %s: %w", b.Name, err)
+		}
+	}
+	return nil
+}
+
+type yamlWriter struct{ out *bufio.Writer }
+
+func (y *yamlWriter) line(depth int, text string) {
+	fmt.Fprintf(y.out, "%s%s\n", strings.Repeat("  ", depth), text)
+}
+
+// plainWord is text that YAML takes for a string wherever it stands, braces
+// included, or for a number that is written as it is meant: Load takes the text.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(:[A-Za-z0-9_./@+-]+)*$`)
+
+// otherMeaning is what YAML takes for something else than text.
+var otherMeaning = regexp.MustCompile(`(?i)^(null|~|true|false|\.inf|\.nan|<<)$`)
+
+// decimal is a number that is the same text for everybody who reads YAML, and in
+// the JSON that is made of it. 010 and 1e3 are not.
+var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
+
+// scalarText returns text as a scalar of YAML.
+func scalarText(s string) string {
+	if plainWord.MatchString(s) && !otherMeaning.MatchString(s) && (decimal.MatchString(s) || token.ToNumber(s) == nil) {
+		return s
+	}
+	return quoted(s)
+}
+
+// quoted returns text between double quotes, as YAML has it.
+func quoted(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range s {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c == '\n':
+			b.WriteString(`\n`)
+		case c == '\t':
+			b.WriteString(`\t`)
+		case c < 0x20 || c == 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// A pair is a key with its value, as YAML.
+type pair struct{ key, value string }
+
+// flow returns pairs between braces.
+func flow(pairs []pair) string {
+	words := make([]string, len(pairs))
+	for i, p := range pairs {
+		words[i] = p.key + ": " + p.value
+	}
+	return "{" + strings.Join(words, ", ") + "}"
+}
+
+func settingPairs(changes []bridge.Change) (pairs []pair) {
+	for _, c := range changes {
+		pairs = append(pairs, pair{c.Name, scalarText(c.Value)})
+	}
+	return pairs
+}
+
+func (y *yamlWriter) bridge(b *Bridge) {
+	empty := len(b.Settings)+len(b.Ports)+len(b.Private)+len(b.Rules)+len(b.Bindings)+len(b.Mirrors)+len(b.Entries) == 0 && b.PF == nil
+	if empty {
+		y.line(1, scalarText(b.Name)+": {}")
+		return
+	}
+	y.line(1, scalarText(b.Name)+":")
+	for _, p := range settingPairs(b.Settings) {
+		y.line(2, p.key+": "+p.value)
+	}
+	if len(b.Ports) > 0 {
+		y.line(2, "ports:")
+	}
+	for i := range b.Ports {
+		p := &b.Ports[i]
+		y.line(3, scalarText(p.Name)+": "+flow(portPairs(p)))
+	}
+	if len(b.Private) > 0 {
+		y.line(2, "private-vlans:")
+	}
+	for _, p := range b.Private {
+		var pairs []pair
+		if len(p.Isolated) > 0 {
+			pairs = append(pairs, pair{bridge.KindIsolated, vlanList(p.Isolated)})
+		}
+		if len(p.Community) > 0 {
+			pairs = append(pairs, pair{bridge.KindCommunity, vlanList(p.Community)})
+		}
+		y.line(3, fmt.Sprintf("%d: %s", p.Primary, flow(pairs)))
+	}
+	if len(b.Rules) > 0 {
+		y.line(2, "rules:")
+	}
+	for _, r := range b.Rules {
+		y.line(3, "- "+quoted(r.Text))
+	}
+	if len(b.Bindings) > 0 {
+		y.line(2, "bindings:")
+	}
+	for _, e := range b.Bindings {
+		pairs := []pair{{"port", scalarText(e.Port)}, {"mac", quoted(e.MAC.String())}, {"address", quoted(e.Address.String())}}
+		y.line(3, "- "+flow(withVLAN(pairs, e.VLAN)))
+	}
+	y.mirrors(b)
+	if len(b.Entries) > 0 {
+		y.line(2, "fdb:")
+	}
+	for _, e := range b.Entries {
+		pairs := withVLAN([]pair{{"mac", quoted(e.MAC.String())}, {"port", scalarText(e.Port)}}, e.VLAN)
+		if e.Sticky {
+			pairs = append(pairs, pair{"sticky", "on"})
+		}
+		y.line(3, "- "+flow(pairs))
+	}
+	y.pf(b.PF)
+}
+
+func withVLAN(pairs []pair, vlan uint16) []pair {
+	if vlan == 0 {
+		return pairs
+	}
+	return append(pairs, pair{"vlan", fmt.Sprint(vlan)})
+}
+
+// vlanList returns VLANs as a scalar: a comma ends a value between braces.
+func vlanList(ids []uint16) string {
+	return scalarText(bridge.FormatVLANs(slices.Sorted(slices.Values(ids))))
+}
+
+func portPairs(p *Port) (pairs []pair) {
+	o := p.Options
+	for _, f := range []pair{{"type", o.Type}, {"peer", o.Peer}, {"hook", o.Hook}} {
+		if f.value != "" {
+			pairs = append(pairs, pair{f.key, scalarText(f.value)})
+		}
+	}
+	pairs = append(pairs, settingPairs(o.Changes)...)
+	if p.VLANs == nil {
+		return pairs
+	}
+	pvid, untagged, tagged := vlanWords(p.VLANs)
+	vlans := []pair{}
+	for _, f := range []pair{{"pvid", pvid}, {"untagged", untagged}, {"tagged", tagged}} {
+		if f.value != "none" {
+			vlans = append(vlans, pair{f.key, scalarText(f.value)})
+		}
+	}
+	if len(vlans) == 0 { // else it would be in the default VLAN
+		vlans = append(vlans, pair{"pvid", "none"})
+	}
+	return append(pairs, vlans...)
+}
+
+func (y *yamlWriter) mirrors(b *Bridge) {
+	if len(b.Mirrors) > 0 {
+		y.line(2, "mirrors:")
+	}
+	for _, m := range b.Mirrors {
+		var pairs []pair
+		if len(m.Ports) > 0 {
+			words := make([]string, len(m.Ports))
+			for i, p := range m.Ports {
+				words[i] = scalarText(p)
+			}
+			pairs = append(pairs, pair{"ports", "[" + strings.Join(words, ", ") + "]"})
+		}
+		if len(m.VLANs) > 0 {
+			pairs = append(pairs, pair{"vlans", vlanList(m.VLANs)})
+		}
+		if m.Direction != "" {
+			pairs = append(pairs, pair{"direction", m.Direction})
+		}
+		y.line(3, scalarText(m.Device)+": "+flow(pairs))
+	}
+}
+
+// pf writes what pf is to be. Rules stand as they are, which takes an end of the
+// last line, and a first one that does not begin with a blank.
+func (y *yamlWriter) pf(p *PF) {
+	switch {
+	case p == nil:
+		return
+	case p.File == "" && p.Rules == "":
+		y.line(2, "pf: "+switchWord(p.Enabled))
+		return
+	}
+	y.line(2, "pf:")
+	y.line(3, "enabled: "+switchWord(p.Enabled))
+	if p.File != "" {
+		y.line(3, "file: "+scalarText(p.File))
+	}
+	text := strings.TrimSuffix(p.Rules, "\n")
+	switch {
+	case p.Rules == "":
+	case text == p.Rules, strings.HasPrefix(text, " "), strings.ContainsFunc(text, func(c rune) bool { return c < 0x20 && c != '\n' && c != '\t' || c > 0x7e }), strings.HasSuffix(text, "\n"), text == "":
+		y.line(3, "rules: "+quoted(p.Rules))
+	default:
+		y.line(3, "rules: |")
+		for _, line := range strings.Split(text, "\n") {
+			if line == "" {
+				fmt.Fprintln(y.out)
+				continue
+			}
+			y.line(4, line)
+		}
+	}
+}

@@ -1,0 +1,626 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"bascule/bridge"
+	"bascule/rule"
+)
+
+// A yamlFile reads one document.
+type yamlFile struct {
+	*faults
+	lines []string // of the file
+}
+
+// parseYAML reads the documents of a file.
+func parseYAML(bad *faults, text string) (files []File) {
+	nodes := parseNodes(bad, text)
+	if nodes == nil && bad.list == nil {
+		bad.add(Position{bad.path, 1, 1}, "the file says nothing; give it bridges")
+	}
+	y := yamlFile{bad, strings.Split(text, "\n")}
+	for _, n := range nodes {
+		files = append(files, y.file(n))
+	}
+	return files
+}
+
+// A field is a key that an object may have.
+type field struct {
+	name string
+	read func(node)
+	null bool // without a value it is as if it had an empty one
+}
+
+// object reads the keys of a mapping; what names it in messages, and nothing is
+// an empty one.
+func (y *yamlFile) object(n node, what string, fields []field) {
+	switch n.kind {
+	case absent:
+		return
+	case mapping:
+	default:
+		y.add(n.at, "%s is %s; give keys with values", what, n.describe())
+		return
+	}
+	for _, e := range n.entries {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == e.key.text })
+		if i < 0 {
+			y.unknown(e, what, fields)
+			continue
+		}
+		if e.value.kind == absent && !fields[i].null {
+			y.add(e.key.at, "%s of %s has no value; give one, or leave it out", e.key.text, what)
+			continue
+		}
+		fields[i].read(e.value)
+	}
+}
+
+// unknown tells of a key that an object can't have.
+func (y *yamlFile) unknown(e entry, what string, fields []field) {
+	if _, err := bridge.ParseVLANs(e.key.text); err == nil && e.value.kind == absent {
+		// {tagged: 10,20}, which YAML reads as {tagged: 10, 20: null}
+		y.add(e.key.at, "%q is a key of %s, since a comma ends a value between braces; write [10, 20-30] or \"10,20-30\"", e.key.text, what)
+		return
+	}
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.name
+	}
+	y.add(e.key.at, "%s has no %q; the nearest that there is: %s", what, e.key.text, nearest(e.key.text, names))
+}
+
+// each calls f with the keys and values of a mapping whose keys are names.
+func (y *yamlFile) each(n node, what string, f func(name, value node)) {
+	if n.kind != mapping {
+		y.add(n.at, "%s: this is %s; give names with what belongs to them", what, n.describe())
+		return
+	}
+	for _, e := range n.entries {
+		f(e.key, e.value)
+	}
+}
+
+// items calls f with the elements of a list.
+func (y *yamlFile) items(n node, what string, f func(node)) {
+	if n.kind != sequence {
+		y.add(n.at, "%s: this is %s; give a list", what, n.describe())
+		return
+	}
+	for _, i := range n.items {
+		f(i)
+	}
+}
+
+// text returns the text of a scalar; ok is false where it is none, which is
+// told.
+func (y *yamlFile) text(n node, what string) (s string, ok bool) {
+	if n.kind != scalar {
+		y.add(n.at, "%s: this is %s; give a single value", what, n.describe())
+		return "", false
+	}
+	return n.text, true
+}
+
+// words returns the text of a scalar, or of the scalars of a list with commas
+// between them.
+func (y *yamlFile) words(n node, what string) (s string, ok bool) {
+	if n.kind != sequence {
+		return y.text(n, what)
+	}
+	ok = true
+	var all []string
+	for _, i := range n.items {
+		s, itemOK := y.text(i, what)
+		all, ok = append(all, s), ok && itemOK
+	}
+	return strings.Join(all, ","), ok
+}
+
+// value reads a text by a parser of package bridge.
+func value[T any](y *yamlFile, n node, what string, parse func(string) (T, error)) (v T, ok bool) {
+	s, ok := y.text(n, what)
+	if !ok {
+		return v, false
+	}
+	v, err := parse(s)
+	if err != nil {
+		y.add(n.at, "%s %s", what, reason(s, err))
+		return v, false
+	}
+	return v, true
+}
+
+// reason returns what is wrong with a value, without what a command line would
+// say it about.
+func reason(value string, err error) string {
+	var usage *bridge.UsageError
+	if errors.As(err, &usage) {
+		err = usage.Err
+	}
+	quoted := strconv.Quote(value)
+	if strings.HasPrefix(err.Error(), quoted) {
+		return err.Error() // it says so itself
+	}
+	return quoted + ": " + err.Error()
+}
+
+// onOff returns the value of a switch as package bridge takes it. Editors and
+// programs write what YAML 1.1 takes for the same.
+func onOff(s string) (string, bool) {
+	switch s {
+	case "on", "yes", "true", "True", "TRUE":
+		return "on", true
+	case "off", "no", "false", "False", "FALSE":
+		return "off", true
+	}
+	return s, false
+}
+
+// ownPrefix begins keys of a file that are its author's own: places for what
+// is merged elsewhere.
+const ownPrefix = "x-"
+
+func (y *yamlFile) file(n node) File {
+	f := File{Path: y.path}
+	if n.kind != mapping {
+		y.add(n.at, "the file is %s; give it bridges", n.describe())
+		return f
+	}
+	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool { return strings.HasPrefix(e.key.text, ownPrefix) })
+	y.object(n, "a file", []field{
+		{name: "netns", read: func(n node) { f.Netns, _ = y.text(n, "netns") }},
+		{name: "bridges", null: true, read: func(n node) {
+			if n.kind == absent {
+				return
+			}
+			y.each(n, "bridges", func(name, value node) { f.Bridges = append(f.Bridges, y.bridge(name, value)) })
+		}},
+	})
+	return f
+}
+
+func (y *yamlFile) bridge(name, n node) Bridge {
+	b := Bridge{Name: name.text, At: name.at}
+	y.name("bridge", name)
+	what := "bridge " + strconv.Quote(name.text)
+	given := newSettings(y, bridge.BridgeSettings)
+	y.object(n, what, append(given.fields(),
+		field{name: "ports", null: true, read: func(n node) {
+			if n.kind == absent {
+				return
+			}
+			y.each(n, "ports", func(name, value node) { b.Ports = append(b.Ports, y.port(name, value)) })
+		}},
+		field{name: "private-vlans", read: func(n node) { b.Private = y.private(n) }},
+		field{name: "rules", read: func(n node) { b.Rules = y.rules(n) }},
+		field{name: "bindings", read: func(n node) {
+			y.items(n, "bindings", func(n node) { b.Bindings = append(b.Bindings, y.binding(n, b.Name)) })
+		}},
+		field{name: "mirrors", read: func(n node) {
+			y.each(n, "mirrors", func(name, value node) { b.Mirrors = append(b.Mirrors, y.mirror(name, value)) })
+		}},
+		field{name: "fdb", read: func(n node) {
+			y.items(n, "fdb", func(n node) { b.Entries = append(b.Entries, y.entry(n)) })
+		}},
+		field{name: "pf", read: func(n node) { b.PF = y.pf(n) }},
+	))
+	b.Settings = given.changes()
+	return b
+}
+
+// name tells what is wrong with the name of a bridge or port.
+func (y *yamlFile) name(kind string, n node) {
+	if err := bridge.CheckName(kind, n.text); err != nil {
+		y.add(n.at, "%s", err)
+	}
+}
+
+// portName tells what is wrong with the name or pattern of a port.
+func portName(bad *faults, at Position, name string) {
+	if plain, ok := plainName(name); ok {
+		if err := bridge.CheckName("port", plain); err != nil {
+			bad.add(at, "%s", err)
+		}
+		return
+	}
+	if _, err := path.Match(name, ""); err != nil {
+		bad.add(at, "port pattern %q: a [ has no ] or nothing in it; give one such as tap* or eth[0-3]", name)
+	}
+}
+
+func (y *yamlFile) port(name, n node) Port {
+	p := Port{Name: name.text, At: name.at}
+	portName(y.faults, name.at, name.text)
+	given := newSettings(y, bridge.PortSettings)
+	var vlans portVLANs
+	listed := func(name string, to *[]uint16) field {
+		return field{name: name, read: func(n node) {
+			vlans.given = true
+			*to = y.vlans(n, name)
+		}}
+	}
+	word := func(name string, to *string, of ...string) field {
+		return field{name: name, read: func(n node) { *to = y.choice(n, name, of...) }}
+	}
+	y.object(n, "port "+strconv.Quote(name.text), append(given.fields(),
+		word("type", &p.Options.Type, bridge.TypeNetdev, bridge.TypeHost, bridge.TypePatch),
+		word("hook", &p.Options.Hook, bridge.HookAuto, bridge.HookTCX, bridge.HookXDP),
+		field{name: "peer", read: func(n node) { p.Options.Peer, _ = y.text(n, "peer") }},
+		field{name: "pvid", read: func(n node) {
+			vlans.given = true
+			vlans.pvid, _ = value(y, n, "pvid", parsePVID)
+		}},
+		listed("untagged", &vlans.untagged),
+		listed("tagged", &vlans.tagged),
+	))
+	y.checkType(p)
+	p.Options.Changes = given.changes()
+	if both := slices.DeleteFunc(slices.Clone(vlans.untagged), func(v uint16) bool { return !slices.Contains(vlans.tagged, v) }); len(both) > 0 {
+		y.add(p.At, "port %q: VLAN %s is both tagged and untagged; give one", p.Name, bridge.FormatVLANs(both))
+	}
+	p.VLANs = vlans.ranges()
+	return p
+}
+
+// checkType tells of what a port can't have together.
+func (y *yamlFile) checkType(p Port) {
+	made := p.Options.Type == bridge.TypeHost || p.Options.Type == bridge.TypePatch
+	_, plain := p.Device()
+	switch {
+	case made && !plain:
+		y.add(p.At, "port %q: a pattern stands for devices that are there, and %s ports are made; give a name", p.Name, p.Options.Type)
+	case p.Options.Type == bridge.TypePatch && p.Options.Peer == "":
+		y.add(p.At, "port %q: a patch cable needs another end; give peer: BRIDGE/PORT, too", p.Name)
+	case p.Options.Type != bridge.TypePatch && p.Options.Peer != "":
+		y.add(p.At, "port %q: only a patch port has a peer; give type: patch, too", p.Name)
+	}
+	if p.Options.Peer == "" {
+		return
+	}
+	peerBridge, peerPort, _ := strings.Cut(p.Options.Peer, "/")
+	if bridge.CheckName("bridge", peerBridge) != nil || bridge.CheckName("port", peerPort) != nil {
+		y.add(p.At, "port %q: %q is not the other end of a patch cable; give BRIDGE/PORT", p.Name, p.Options.Peer)
+	}
+}
+
+// choice reads one of some words.
+func (y *yamlFile) choice(n node, what string, of ...string) string {
+	s, ok := y.text(n, what)
+	if ok && !slices.Contains(of, s) {
+		y.add(n.at, "%s %q: no such %s; give %s", what, s, what, alternatives(of))
+	}
+	return s
+}
+
+// alternatives returns "a, b or c".
+func alternatives(list []string) string {
+	last := len(list) - 1
+	return strings.Join(list[:last], ", ") + " or " + list[last]
+}
+
+// noVLAN is the word for none, as the command line has it.
+const noVLAN = "none"
+
+// vlans reads a list of VLANs: 10, "10,20-30", [10, 20-30], none or [].
+func (y *yamlFile) vlans(n node, what string) []uint16 {
+	s, ok := y.words(n, what)
+	if !ok || s == noVLAN || n.kind == sequence && s == "" {
+		return nil
+	}
+	ids, err := bridge.ParseVLANs(s)
+	if err != nil {
+		y.add(n.at, "%s %s", what, reason(s, err))
+	}
+	return ids
+}
+
+// vlan reads one VLAN.
+func (y *yamlFile) vlan(n node, what string) uint16 {
+	id, _ := value(y, n, what, parseVLAN)
+	return id
+}
+
+func parseVLAN(s string) (uint16, error) {
+	list, err := bridge.ParseVLANs(s)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("not a VLAN; give a number 1 to %d", maxVLAN)
+	case len(list) > 1:
+		return 0, errors.New("more than one VLAN; give one")
+	}
+	return list[0], nil
+}
+
+func parsePVID(s string) (uint16, error) {
+	if s == noVLAN {
+		return 0, nil
+	}
+	return parseVLAN(s)
+}
+
+// portVLANs are the VLANs of a port as files have them.
+type portVLANs struct {
+	given            bool // else they are the bridge's default
+	pvid             uint16
+	untagged, tagged []uint16
+}
+
+// ranges returns them as package bridge has them: rising, as few as can be, the
+// PVID by itself. The PVID's frames leave without a tag where it is not among
+// those with one.
+func (v portVLANs) ranges() []bridge.VLANRange {
+	if !v.given {
+		return nil
+	}
+	untagged := slices.Clone(v.untagged)
+	if v.pvid != 0 && !slices.Contains(v.tagged, v.pvid) && !slices.Contains(untagged, v.pvid) {
+		untagged = append(untagged, v.pvid)
+	}
+	all := slices.Concat(untagged, v.tagged)
+	slices.Sort(all)
+	ranges := []bridge.VLANRange{}
+	for _, vid := range slices.Compact(all) {
+		r := bridge.VLANRange{First: vid, Last: vid, VLANOptions: bridge.VLANOptions{
+			Untagged: slices.Contains(untagged, vid), PVID: vid == v.pvid,
+		}}
+		if last := len(ranges) - 1; last >= 0 && !r.PVID && ranges[last].Last == vid-1 && ranges[last].VLANOptions == r.VLANOptions {
+			ranges[last].Last = vid
+			continue
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges
+}
+
+func (y *yamlFile) private(n node) (list []PrivateVLAN) {
+	y.each(n, "private-vlans", func(name, value node) {
+		p := PrivateVLAN{At: name.at, Primary: y.vlan(name, "private-vlans")}
+		y.object(value, "private VLAN "+strconv.Quote(name.text), []field{
+			{name: bridge.KindIsolated, read: func(n node) { p.Isolated = y.vlans(n, bridge.KindIsolated) }},
+			{name: bridge.KindCommunity, read: func(n node) { p.Community = y.vlans(n, bridge.KindCommunity) }},
+		})
+		if len(p.Isolated) > 1 {
+			y.add(p.At, "private VLAN %d: a primary VLAN has one isolated VLAN; give one", p.Primary)
+		}
+		list = append(list, p)
+	})
+	slices.SortStableFunc(list, func(a, b PrivateVLAN) int { return cmp.Compare(a.Primary, b.Primary) })
+	return list
+}
+
+// rules reads MAC rules: a list of them, or a text with one on each line.
+func (y *yamlFile) rules(n node) (list []Rule) {
+	add := func(n node) {
+		s, ok := y.text(n, "rules")
+		if !ok {
+			return
+		}
+		for i, line := range strings.Split(strings.TrimSuffix(s, "\n"), "\n") {
+			at := n.at
+			if n.block {
+				at = Position{y.path, n.at.Line + 1 + i, 1}
+			}
+			if text := strings.TrimSpace(line); text == "" || text[0] == '#' {
+				continue
+			}
+			at, found := y.find(at, line)
+			if r, ok := parseRule(y.faults, at, line, found); ok {
+				list = append(list, r)
+			}
+		}
+	}
+	if n.kind != sequence {
+		add(n)
+		return list
+	}
+	for _, i := range n.items {
+		add(i)
+	}
+	return list
+}
+
+// parseRule reads a MAC rule. Its first character is at the given place, and
+// the rest behind it where the text stands there as it is.
+func parseRule(bad *faults, at Position, text string, asItIs bool) (Rule, bool) {
+	rules, err := rule.ParseFile("", strings.NewReader(text), "")
+	var wrong rule.Errors
+	switch {
+	case errors.As(err, &wrong):
+		at := at
+		if asItIs {
+			at.Column += wrong[0].Column - 1
+		}
+		bad.add(at, "rule: %s", wrong[0].Msg)
+		return Rule{}, false
+	case err != nil || len(rules) != 1:
+		bad.add(at, "rule %q: not one rule; give one", text)
+		return Rule{}, false
+	}
+	return Rule{At: at, Text: rules[0].String()}, true
+}
+
+// find returns the place of text in the line of at, or at where it is not there
+// as it stands, for quotes and folded lines.
+func (y *yamlFile) find(at Position, text string) (Position, bool) {
+	if at.Line > len(y.lines) {
+		return at, false
+	}
+	before, _, ok := strings.Cut(y.lines[at.Line-1], text)
+	if ok {
+		at.Column = utf8.RuneCountInString(before) + 1
+	}
+	return at, ok
+}
+
+func (y *yamlFile) binding(n node, of string) Binding {
+	b := Binding{At: n.at, Binding: bridge.Binding{Bridge: of}}
+	y.object(n, "a binding", []field{
+		{name: "port", read: func(n node) { b.Port, _ = y.text(n, "port") }},
+		{name: "mac", read: func(n node) { b.MAC, _ = value(y, n, "mac", bridge.ParseMAC) }},
+		{name: "address", read: func(n node) { b.Address, _ = value(y, n, "address", bridge.ParseAddress) }},
+		{name: "vlan", read: func(n node) { b.VLAN = y.vlan(n, "vlan") }},
+	})
+	y.needs(n, "a binding", "port", "mac", "address")
+	return b
+}
+
+// needs tells of keys that a mapping lacks.
+func (y *yamlFile) needs(n node, what string, keys ...string) {
+	if n.kind == absent {
+		n.kind = mapping // with nothing in it
+	}
+	if n.kind != mapping {
+		return // which was told
+	}
+	for _, k := range keys {
+		if !slices.ContainsFunc(n.entries, func(e entry) bool { return e.key.text == k }) {
+			y.add(n.at, "%s has no %s; give one", what, k)
+		}
+	}
+}
+
+func (y *yamlFile) mirror(name, n node) Mirror {
+	m := Mirror{At: name.at, Device: name.text}
+	y.name("port", name)
+	y.object(n, "mirror "+strconv.Quote(name.text), []field{
+		{name: "ports", read: func(n node) {
+			if s, ok := y.words(n, "ports"); ok && s != "" {
+				m.Ports = strings.Split(s, ",")
+			}
+		}},
+		{name: "vlans", read: func(n node) { m.VLANs = y.vlans(n, "vlans") }},
+		{name: "direction", read: func(n node) {
+			m.Direction = y.choice(n, "direction", bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
+		}},
+	})
+	return m
+}
+
+func (y *yamlFile) entry(n node) Entry {
+	e := Entry{At: n.at}
+	y.object(n, "an entry", []field{
+		{name: "mac", read: func(n node) { e.MAC, _ = value(y, n, "mac", bridge.ParseMAC) }},
+		{name: "port", read: func(n node) { e.Port, _ = y.text(n, "port") }},
+		{name: "vlan", read: func(n node) { e.VLAN = y.vlan(n, "vlan") }},
+		{name: "sticky", read: func(n node) { e.Sticky = y.on(n, "sticky") }},
+	})
+	y.needs(n, "an entry", "mac", "port")
+	e.Static = !e.Sticky
+	return e
+}
+
+// on reads a switch.
+func (y *yamlFile) on(n node, what string) bool {
+	s, ok := y.text(n, what)
+	if !ok {
+		return false
+	}
+	value, ok := onOff(s)
+	if !ok {
+		y.add(n.at, "%s %q: neither on nor off; give on or off", what, s)
+	}
+	return value == "on"
+}
+
+func (y *yamlFile) pf(n node) *PF {
+	pf := &PF{At: n.at, Enabled: true}
+	if n.kind == scalar {
+		pf.Enabled = y.on(n, "pf")
+		return pf
+	}
+	y.object(n, "pf", []field{
+		{name: "enabled", read: func(n node) { pf.Enabled = y.on(n, "enabled") }},
+		{name: "file", read: func(n node) { pf.File, _ = y.text(n, "file") }},
+		{name: "rules", read: func(n node) { pf.Rules, _ = y.text(n, "rules") }},
+	})
+	if pf.File != "" && pf.Rules != "" {
+		y.add(n.at, "pf has both a file and rules; give one of them")
+	}
+	return pf
+}
+
+// settings gathers the settings of an object.
+type settings[T any] struct {
+	file  *yamlFile
+	table []bridge.Setting[T]
+	given map[string]givenSetting
+}
+
+// A givenSetting is a setting's value, and where it stands.
+type givenSetting struct {
+	at    Position
+	value string
+}
+
+func newSettings[T any](y *yamlFile, table []bridge.Setting[T]) settings[T] {
+	return settings[T]{y, table, map[string]givenSetting{}}
+}
+
+// fields returns the keys that stand for settings.
+func (g settings[T]) fields() (list []field) {
+	for _, s := range g.table {
+		list = append(list, field{name: s.Name, read: func(n node) {
+			text, ok := g.file.words(n, s.Name)
+			if ok {
+				g.given[s.Name] = givenSetting{n.at, settingValue(s.Value, text)}
+			}
+		}})
+	}
+	return list
+}
+
+// settingValue returns the value of a setting as its table takes it: true and
+// false are on and off where the setting has such values.
+func settingValue(values, text string) string {
+	if word, ok := onOff(text); ok && slices.Contains(strings.Split(values, "|"), word) {
+		return word
+	}
+	return text
+}
+
+// changes returns the settings in the order of their table. They must be right,
+// and agree: protected: 2 says that isolated is off.
+func (g settings[T]) changes() []bridge.Change {
+	return changes(g.file.faults, g.table, g.given)
+}
+
+// changes returns the settings that were given in the order of their table.
+func changes[T any](bad *faults, table []bridge.Setting[T], given map[string]givenSetting) (list []bridge.Change) {
+	var config T
+	alone := map[string]string{} // what each makes of itself
+	for _, s := range table {
+		v, ok := given[s.Name]
+		if !ok {
+			continue
+		}
+		if err := s.Set(&config, v.value); err != nil {
+			bad.add(v.at, "%s %s", s.Name, reason(v.value, err))
+			continue
+		}
+		alone[s.Name] = s.Format(config)
+		list = append(list, bridge.Change{Name: s.Name, Value: alone[s.Name]})
+	}
+	for name, v := range given {
+		if !slices.ContainsFunc(table, func(s bridge.Setting[T]) bool { return s.Name == name }) {
+			bad.add(v.at, "%s %s: there is no such setting; leave out what asks for it", name, v.value)
+		}
+	}
+	for _, s := range table {
+		if was, ok := alone[s.Name]; ok && s.Format(config) != was {
+			bad.add(given[s.Name].at, "%s %s: another setting here makes it %s; give what agrees", s.Name, was, s.Format(config))
+		}
+	}
+	return list
+}
