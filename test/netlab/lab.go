@@ -44,6 +44,7 @@ type Lab struct {
 	marker uint32
 	fd     int // packet socket in Switch
 	binary string
+	env    []string // of the program, besides the test's own
 
 	namespaces []*ends.Namespace
 	sockets    []*Socket
@@ -158,6 +159,8 @@ func (e *End) plug(index int) {
 	l.waitUp(e)
 	e.Socket = l.Listen(e.Namespace, e.Ifname)
 	e.before = l.device(e.Port)
+	// as it was made: who waits for devices may have made it a port by now
+	e.before.promiscuous, e.before.allmulti = 0, 0
 	e.gone = false
 }
 
@@ -167,6 +170,56 @@ func (l *Lab) waitUp(e *End) {
 		near, err := l.Switch.Netlink().LinkByName(e.Port)
 		return err == nil && near.Attrs().OperState == netlink.OperUp
 	})
+}
+
+// Beside makes a lab for another switch of the same test. Its frames are sent
+// and queued on the same CPU, so that a Flush of either is one of both.
+func (l *Lab) Beside() *Lab {
+	l.t.Helper()
+	other := New(l.t)
+	other.cpu = l.cpu
+	return other
+}
+
+// Cable joins two switches, or one with itself, by a veth: device near of the
+// first, far of the second. Their indices differ: where they are the same the
+// kernel tells of a lost link when it has time, up to a second later
+// (linkwatch_urgent_event of net/core/link_watch.c).
+func (l *Lab) Cable(near string, to *Lab, far string) {
+	l.t.Helper()
+	handle, err := netns.GetFromName(to.Switch.Name)
+	l.must(err)
+	defer handle.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = near, 1000+len(l.expected)
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: far, PeerNamespace: netlink.NsFd(int(handle))}
+	if err := l.Switch.Netlink().LinkAdd(veth); err != nil {
+		l.t.Fatalf("veth %s: %v", near, err)
+	}
+	l.Keep(near)
+	to.Keep(far)
+	to.Plug(far)
+	l.Plug(near)
+	for lab, name := range map[*Lab]string{l: near, to: far} {
+		lab.Wait(name+" to be up", func() bool {
+			link, err := lab.Switch.Netlink().LinkByName(name)
+			return err == nil && link.Attrs().OperState == netlink.OperUp
+		})
+	}
+}
+
+// Pull sets a device of the switch's namespace down: the cable's other side
+// loses its link, too.
+func (l *Lab) Pull(ifname string) { l.setDevice(ifname, (*netlink.Handle).LinkSetDown) }
+
+// Plug sets a device of the switch's namespace up.
+func (l *Lab) Plug(ifname string) { l.setDevice(ifname, (*netlink.Handle).LinkSetUp) }
+
+func (l *Lab) setDevice(ifname string, set func(*netlink.Handle, netlink.Link) error) {
+	l.t.Helper()
+	link, err := l.Switch.Netlink().LinkByName(ifname)
+	l.must(err)
+	l.must(set(l.Switch.Netlink(), link))
 }
 
 // SetUp sets one side of a veth of the switch's namespace up, whose other side

@@ -157,8 +157,11 @@ func eachProgram(fn func(*ebpf.ProgramInfo)) error {
 func (o Objects) remaining() Objects {
 	r := Objects{map[ebpf.MapID]bool{}, map[ebpf.ProgramID]bool{}, map[link.ID]bool{}}
 	for id := range o.Maps {
-		if m, err := ebpf.NewMapFromID(id); err == nil {
-			m.Close()
+		// Not by opening it: of an array of programs that nobody refers to any more
+		// the kernel drops the contents beside, and who opens and closes it before
+		// that is done makes it stay for good (prog_array_map_clear() up to Linux 6.18
+		// takes a reference each time, and gives back one).
+		if next, err := ebpf.MapGetNextID(id - 1); err == nil && next == id {
 			r.Maps[id] = true
 		}
 	}

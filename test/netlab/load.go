@@ -14,6 +14,18 @@ type Flow struct {
 	From     *End
 	Dst, Src MAC
 	To       []*End
+
+	// Frame makes a frame with a number as it is sent, and as it arrives. Without
+	// it these are the same, and NewFrame's.
+	Frame func(number uint32) (sent, arrives Frame)
+}
+
+func (f Flow) frame(number uint32) (sent, arrives Frame) {
+	if f.Frame != nil {
+		return f.Frame(number)
+	}
+	sent = NewFrame(f.Dst, f.Src, number, minLen)
+	return sent, sent
 }
 
 // A Load is frames that are sent without pause while a test does something
@@ -21,6 +33,7 @@ type Flow struct {
 type Load struct {
 	delivered atomic.Int64
 	failed    atomic.Bool
+	others    func(Frame) bool // frames that are not the load's, nil for none
 	stop      chan struct{}
 	result    chan error
 }
@@ -33,7 +46,14 @@ const loadWindow = 16
 // and may be more.
 func (l *Lab) StartLoad(watched []*End, flows ...Flow) *Load {
 	l.t.Helper()
-	load := &Load{stop: make(chan struct{}), result: make(chan error, 1)}
+	return l.StartLoadAmong(nil, watched, flows...)
+}
+
+// StartLoadAmong is StartLoad where the watched ends get other frames, too:
+// those of which others says so, which are not counted.
+func (l *Lab) StartLoadAmong(others func(Frame) bool, watched []*End, flows ...Flow) *Load {
+	l.t.Helper()
+	load := &Load{others: others, stop: make(chan struct{}), result: make(chan error, 1)}
 	for _, e := range watched {
 		l.must(e.discard())
 	}
@@ -55,13 +75,13 @@ func (load *Load) run(watched []*End, flows []Flow) error {
 		want := map[*End][]Frame{}
 		left := 0
 		for _, flow := range flows {
-			frames := make([]Frame, loadWindow)
+			frames, arrive := make([]Frame, loadWindow), make([]Frame, loadWindow)
 			for i := range frames {
 				number++
-				frames[i] = NewFrame(flow.Dst, flow.Src, number, minLen)
+				frames[i], arrive[i] = flow.frame(number)
 			}
 			for _, e := range flow.To {
-				want[e] = append(want[e], frames...)
+				want[e] = append(want[e], arrive...)
 				left += len(frames)
 			}
 			if err := flow.From.send(frames...); err != nil {
@@ -84,7 +104,11 @@ func (load *Load) collect(watched []*End, want map[*End][]Frame) error {
 			if err := e.drain(); err != nil {
 				return err
 			}
-			got[e] = append(got[e], e.inbox...)
+			for _, f := range e.inbox {
+				if load.others == nil || !load.others(f) {
+					got[e] = append(got[e], f)
+				}
+			}
 			e.inbox = nil
 			if len(got[e]) >= len(want[e]) {
 				break

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -29,8 +30,13 @@ func (r Result) String() string {
 
 // Command prepares a run of the program in the switch's namespace.
 func (l *Lab) Command(args ...string) *exec.Cmd {
-	return exec.Command(l.binary, append([]string{"-n", l.Switch.Name}, args...)...)
+	cmd := exec.Command(l.binary, append([]string{"-n", l.Switch.Name}, args...)...)
+	cmd.Env = append(os.Environ(), l.env...)
+	return cmd
 }
+
+// Setenv sets an environment variable for the program, in this lab alone.
+func (l *Lab) Setenv(name, value string) { l.env = append(l.env, name+"="+value) }
 
 // SetBinary makes the lab run another build of the program from now on.
 func (l *Lab) SetBinary(path string) { l.binary = path }
@@ -137,6 +143,13 @@ type BridgeInfo struct {
 	DHCPGuard     bool   `json:"dhcp_guard"`
 	RAGuard       bool   `json:"ra_guard"`
 	NeighSuppress bool   `json:"neigh_suppress"`
+
+	STP          string  `json:"stp"`
+	Priority     int     `json:"priority"`
+	HelloTime    float64 `json:"hello_time"`
+	MaxAge       float64 `json:"max_age"`
+	ForwardDelay float64 `json:"forward_delay"`
+	AgentRuns    bool    `json:"agent_runs"`
 }
 
 // PortInfo is what `bascule -j port show` prints.
@@ -168,6 +181,13 @@ type PortInfo struct {
 	StormBcast   string `json:"storm_bcast"`
 	StormMcast   string `json:"storm_mcast"`
 	StormUnknown string `json:"storm_unknown"`
+	Cost         int    `json:"cost"`
+	Priority     int    `json:"priority"`
+	Edge         string `json:"edge"`
+	P2P          string `json:"p2p"`
+	Guard        bool   `json:"guard"`
+	BPDUFilter   bool   `json:"bpdu_filter"`
+	RootBlock    bool   `json:"root_block"`
 
 	// with --stats
 	Stats64 struct {
