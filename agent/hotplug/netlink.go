@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package hotplug
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"bascule/bridge"
+)
+
+// receiveBuffer, in bytes, has room for some thousand events: as many devices
+// as are made while an edit of a large bridge runs. What it has no room for is
+// made good by a list of all devices.
+const receiveBuffer = 16 << 20
+
+// largestMessage is more than the kernel puts into one datagram of events.
+const largestMessage = 64 << 10
+
+// A listener hears of the devices and addresses of a network namespace
+// (rtnetlink(7)).
+type listener struct {
+	events *os.File
+	conn   *netlink.Handle // for requests
+	links  func() ([]netlink.Link, error)
+	buf    []byte
+}
+
+// listen begins to hear in the switch's namespace.
+func listen(s *bridge.Switch) (*listener, error) {
+	l := &listener{buf: make([]byte, largestMessage)}
+	err := s.Inside(func() (err error) {
+		if l.conn, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		l.links = l.conn.LinkList
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		l.events = os.NewFile(uintptr(fd), "netlink")
+		// the limit of net.core.rmem_max is not for this
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrNetlink{
+			Family: unix.AF_NETLINK,
+			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR,
+		})
+	})
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("listen to netlink: %w", err)
+	}
+	return l, nil
+}
+
+func (l *listener) close() {
+	if l.conn != nil {
+		l.conn.Close()
+	}
+	if l.events != nil {
+		l.events.Close()
+	}
+}
+
+// errOverrun says that events were lost.
+var errOverrun = errors.New("events were lost")
+
+// next waits for something to happen, until the deadline that is set for reads,
+// and tells the table all that has. It returns how many events these were. The
+// error is errOverrun where some are missing.
+func (l *listener) next(t *table) (n int, err error) {
+	raw, err := l.events.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var trouble error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			size, from, err := unix.Recvfrom(int(fd), l.buf, 0)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return n > 0 || trouble != nil
+			case errors.Is(err, unix.EINTR):
+			case errors.Is(err, unix.ENOBUFS):
+				trouble = errOverrun
+			case err != nil:
+				trouble = err
+				return true
+			default:
+				if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != nl.PidKernel {
+					continue
+				}
+				k, err := tell(t, l.buf[:size])
+				n += k
+				if err != nil {
+					trouble = err
+				}
+			}
+		}
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	return n, errors.Join(err, trouble)
+}
+
+// tell tells the table the events of one datagram.
+func tell(t *table, b []byte) (n int, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return n, errOverrun // the rest can't be read
+		}
+		body := b[unix.NLMSG_HDRLEN:size]
+		switch kind := binary.NativeEndian.Uint16(b[4:]); kind {
+		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+			n++
+			t.addressed()
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			// those of other families are about ports of Linux bridges, say, not
+			// about devices
+			if len(body) < unix.SizeofIfInfomsg || body[0] != unix.AF_UNSPEC {
+				break
+			}
+			n++
+			if kind == unix.RTM_DELLINK {
+				t.vanished(int(int32(binary.NativeEndian.Uint32(body[4:]))))
+				break
+			}
+			link, err := netlink.LinkDeserialize(nil, body)
+			if err != nil {
+				return n, fmt.Errorf("read an event of netlink: %w", err)
+			}
+			t.appeared(describe(link))
+		}
+		b = b[min(nlmsgAlign(size), len(b)):]
+	}
+	return n, nil
+}
+
+func nlmsgAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// errRestless says that devices come and go faster than they can be listed.
+var errRestless = errors.New("list interfaces: they change too fast")
+
+// devices lists all devices of the namespace.
+func (l *listener) devices() ([]device, error) {
+	for range 10 {
+		links, err := l.links()
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue // devices came or went meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list interfaces: %w", err)
+		}
+		list := make([]device, 0, len(links))
+		for _, link := range links {
+			list = append(list, describe(link))
+		}
+		return list, nil
+	}
+	return nil, errRestless
+}
+
+// there reports whether a device is still there under its name.
+func (l *listener) there(d device) bool {
+	link, err := l.conn.LinkByIndex(d.index)
+	return err == nil && link.Attrs().Name == d.name
+}
+
+// setUp sets a device up.
+func (l *listener) setUp(d device) error {
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: d.index, Name: d.name}}
+	return l.conn.LinkSetUp(link)
+}
+
+func describe(l netlink.Link) device {
+	a := l.Attrs()
+	d := device{
+		index: a.Index, name: a.Name, kind: l.Type(),
+		ethernet: a.EncapType == "ether", loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		switchEnd: bridge.IsSwitchEnd(l), master: a.MasterIndex, mtu: a.MTU,
+		xdp:       a.Xdp != nil && a.Xdp.Attached,
+		up:        a.RawFlags&unix.IFF_UP != 0,
+		running:   a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
+		mac:       a.HardwareAddr.String(),
+		peerNetns: -1,
+	}
+	if d.kind == "veth" {
+		d.peer, d.peerNetns = a.ParentIndex, a.NetNsID
+	}
+	return d
+}

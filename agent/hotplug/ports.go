@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package hotplug
+
+import (
+	"slices"
+
+	"bascule/bridge"
+)
+
+// occupy makes a device a port by a berth of its pattern, if one is vacant and
+// that is all it takes.
+func (w *Watcher) occupy(a attachment) bool {
+	if !a.place.pattern || w.berths == 0 {
+		return false
+	}
+	ok, warnings, err := w.s.Occupy(a.place.bridge, a.place.port.Name, a.name)
+	if err != nil {
+		// the long way says more, and finishes what this left
+		w.log.Debug("a device is not for a berth", "device", a.name, "bridge", a.place.bridge, "err", err)
+		return false
+	}
+	if ok {
+		w.count(func(s *Stats) { s.Berths++ })
+		w.joined(a)
+		w.berth(a.place.bridge)
+		w.warn(a.place.bridge, warnings)
+	}
+	return ok
+}
+
+// tidy removes the ports of devices that have gone from a bridge, and sees to it
+// that each of its patterns has vacant berths, in one step.
+func (w *Watcher) tidy(name string, gone []int) {
+	list := w.t.places.berths(name, w.berths)
+	n := 0
+	_, err := w.s.Edit(name, func(e *bridge.Edit) (err error) {
+		if n, err = e.DelDevices(gone, false); err != nil {
+			return err
+		}
+		return e.SetBerths(list)
+	})
+	if err == nil {
+		w.removed(name, n)
+		return
+	}
+	w.log.Debug("a bridge has no berths", "bridge", name, "err", err)
+	if len(gone) > 0 {
+		w.change(name, gone, nil)
+	}
+}
+
+// change removes the ports of devices that have gone from a bridge and makes
+// others ports of it, in one step. If that is refused it finds out for which.
+func (w *Watcher) change(name string, gone []int, list []attachment) {
+	n := 0
+	warnings, err := w.s.Edit(name, func(e *bridge.Edit) (err error) {
+		if n, err = e.DelDevices(gone, false); err != nil {
+			return err
+		}
+		for _, a := range list {
+			port := a.place.port
+			if err := e.AddPort(a.name, port.Options); err != nil {
+				return err
+			}
+			if port.VLANs == nil {
+				continue
+			}
+			if err := e.SetVLANs(a.name, port.VLANs); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		w.removed(name, n)
+		for _, a := range list {
+			w.joined(a)
+		}
+		w.warn(name, warnings)
+	case len(list) == 0:
+		w.log.Warn("ports of devices that are gone stay", "bridge", name, "err", err)
+	case len(list) == 1 && len(gone) == 0:
+		w.refused(list[0], err)
+	default:
+		half := len(list) / 2
+		if half == 0 {
+			w.change(name, gone, nil)
+		} else {
+			w.change(name, gone, list[:half])
+		}
+		w.change(name, nil, list[half:])
+	}
+}
+
+// removed notes that ports have gone with their devices.
+func (w *Watcher) removed(bridge string, n int) {
+	if n == 0 {
+		return
+	}
+	w.count(func(s *Stats) { s.Removed += uint64(n) })
+	w.log.Info("ports went with their devices", "bridge", bridge, "ports", n)
+}
+
+func (w *Watcher) warn(bridge string, warnings []string) {
+	for _, text := range warnings {
+		w.log.Warn(text, "bridge", bridge)
+	}
+}
+
+// joined notes that a device has become a port.
+func (w *Watcher) joined(a attachment) {
+	w.accepted(a)
+	w.count(func(s *Stats) { s.Attached++ })
+	w.log.Info("a device became a port", "device", a.name, "bridge", a.place.bridge, "as", a.place.port.Name)
+}
+
+// accepted notes that a device is the port that it is to be.
+func (w *Watcher) accepted(a attachment) {
+	if w.t.attached(a) {
+		w.raise(a)
+	}
+}
+
+// raise sets a tap up.
+func (w *Watcher) raise(a attachment) {
+	if err := w.l.setUp(a.device); err != nil && w.l.there(a.device) {
+		w.log.Warn("a tap is not set up", "device", a.name, "bridge", a.place.bridge, "err", err)
+	}
+}
+
+// refused notes that a device did not become a port. One that has gone
+// meanwhile, or has another name, is not worth a word: its event is on the way.
+// One that somebody else made the port that it is to be is as it should be, and
+// one that is where it was put before it got its name leaves that first.
+func (w *Watcher) refused(a attachment, why error) {
+	if !w.l.there(a.device) {
+		return
+	}
+	if w.has(a.place.bridge, a.index) {
+		w.accepted(a)
+		return
+	}
+	if at := w.t.formerly(a.index); at != nil && w.has(at.bridge, a.index) {
+		w.t.found(a.index)
+		return
+	}
+	w.count(func(s *Stats) { s.Refused++ })
+	if w.t.refuse(a, why.Error()) {
+		w.log.Warn("a device did not become a port", "device", a.name, "bridge", a.place.bridge, "err", why)
+	}
+}
+
+// has reports whether a device is a port of a bridge.
+func (w *Watcher) has(name string, index int) bool {
+	ports, err := w.s.Ports(name)
+	return err == nil && slices.ContainsFunc(ports, func(p bridge.Port) bool {
+		return p.Index == index && p.Type == bridge.TypeNetdev && p.State != "gone"
+	})
+}
+
+// leave takes a device out of a bridge.
+func (w *Watcher) leave(d departure) {
+	n := 0
+	_, err := w.s.Edit(d.bridge, func(e *bridge.Edit) (err error) {
+		n, err = e.DelDevices([]int{d.index}, true)
+		return err
+	})
+	if err != nil {
+		w.log.Warn("a device stays in its bridge though its name has no place there", "device", d.name, "bridge", d.bridge, "err", err)
+		return
+	}
+	w.t.detached(d)
+	if n > 0 { // else a person was faster
+		w.count(func(s *Stats) { s.Removed++ })
+		w.log.Info("a device left its bridge, since its name has no place there", "device", d.name, "bridge", d.bridge)
+	}
+}
+
+// refresh has a bridge follow its devices' other ends.
+func (w *Watcher) refresh(bridge string) {
+	changed, err := w.s.Refresh(bridge)
+	if err != nil {
+		w.log.Warn("a bridge does not follow its devices", "bridge", bridge, "err", err)
+	}
+	if changed {
+		w.count(func(s *Stats) { s.Reloads++ })
+		w.log.Info("a bridge follows the other ends of its devices", "bridge", bridge)
+	}
+}
+
+// refreshPF has the rules of a bridge follow addresses.
+func (w *Watcher) refreshPF(bridge string) {
+	changed, err := w.s.RefreshPF(bridge)
+	if err != nil {
+		w.log.Warn("rules do not follow addresses", "bridge", bridge, "err", err)
+	}
+	if changed {
+		w.count(func(s *Stats) { s.Reloads++ })
+		w.log.Info("rules follow addresses", "bridge", bridge)
+	}
+}

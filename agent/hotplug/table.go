@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package hotplug
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+
+	"bascule/bridge"
+	"bascule/config"
+)
+
+// A device is what matters of an interface.
+type device struct {
+	index     int
+	name      string
+	kind      string // as `ip -d link` has it: veth, tuntap, ...; "device" of hardware
+	ethernet  bool
+	loopback  bool
+	switchEnd bool   // it is the switch's end of a host port
+	master    int    // index of the device that it belongs to, 0 for none
+	mtu       int    // in bytes
+	xdp       bool   // a program of somebody's is attached
+	up        bool   // as somebody has set it
+	running   bool   // it is up and has a carrier
+	mac       string // its address
+	peer      int    // of a veth, the other end's index
+	peerNetns int    // and its namespace's number, -1 for this one
+}
+
+// unfit says why a device can't be a port, "" if it can.
+func (d device) unfit() string {
+	switch {
+	case d.loopback:
+		return "it is the loopback interface"
+	case !d.ethernet:
+		return "it has no Ethernet frames"
+	case d.kind == "bridge":
+		return "it is a Linux bridge"
+	case d.switchEnd:
+		return "it is a bridge's own"
+	case d.master != 0:
+		return "it belongs to another device"
+	}
+	return ""
+}
+
+// changed reports whether a device that was refused is worth another try.
+func (d device) changed(o device) bool {
+	return d.name != o.name || d.kind != o.kind || d.master != o.master || d.mtu != o.mtu || d.xdp != o.xdp || d.running != o.running
+}
+
+// An entry is a device and what has become of it.
+type entry struct {
+	device
+	in        *place // the port that it is, nil if it is none by this file
+	tried     *place // that it was last to become: it may have, though it was refused, where it went meanwhile
+	host      string // the bridge of which it is a host port's own end
+	elsewhere string // the bridge that has it as a port and that the file does not put it in
+	refused   string // why it did not become a port when that was last tried
+	left      string // why it is left alone, as was said
+	out       bool   // a person took it out of the bridge
+	enslaved  bool   // that it was taken by another device was said
+	raised    *place // where it was set up, or seen up
+	asked     bool   // that the files are applied was asked for, which is to make it a port
+}
+
+// A table knows the devices of a namespace and decides, event by event, what
+// is to be done about them. It touches nothing.
+type table struct {
+	file    config.File
+	places  places
+	bridges []string // of the file
+	devices map[int]*entry
+	joined  map[int]*place // by index: where a device of it last became a port
+
+	touched map[int]bool            // devices to be looked at
+	heeded  map[string]bool         // bridges where a person did what is missing: in others the file is new, and stands above that
+	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports are to go with them
+	ports   map[string]urgency      // bridges whose ports are to be compared with their devices
+	pf      bool                    // addresses may have changed
+	notes   []note
+	arrived bool // a device came of which the file says more than which port it is
+}
+
+// An urgency says how soon something has to be done.
+type urgency int
+
+const (
+	never urgency = iota
+	later         // when things are quiet: it costs speed meanwhile
+	now           // it loses frames meanwhile
+)
+
+// A note is a line for the log.
+type note struct {
+	level  slog.Level
+	text   string
+	device string
+	bridge string
+	why    string
+}
+
+// The work is what there is to be done.
+type work struct {
+	attach []attachment
+	raise  []attachment // taps that are to be set up
+	leave  []departure
+	gone   map[string][]int // by bridge: the devices of ports that are to be removed
+	ports  map[string]urgency
+	pf     bool
+	notes  []note
+	apply  bool // the file says more of a device that has come than which port it is
+}
+
+// An attachment is a device that is to become a port.
+type attachment struct {
+	device
+	place *place
+	moves bool // it is a port that has to leave first, or its index was that of one that has gone
+}
+
+// A departure is a device that is to be a port no longer.
+type departure struct {
+	index  int
+	name   string
+	bridge string
+}
+
+func newTable(f config.File) *table {
+	t := &table{devices: map[int]*entry{}, touched: map[int]bool{}, gone: map[string]map[int]bool{}, ports: map[string]urgency{}, joined: map[int]*place{}}
+	t.setFile(f)
+	return t
+}
+
+// setFile makes another file the desired state. What was refused, or taken out
+// by a person, is tried again.
+//
+// It was applied before, and a device of which it says more may have come between
+// the two. So a file that is new is applied once more, and what has arrived stays
+// so when the file is as it was.
+func (t *table) setFile(f config.File) {
+	same := reflect.DeepEqual(t.file, f)
+	t.file = f
+	t.places, t.bridges, t.heeded = newPlaces(f), nil, map[string]bool{}
+	t.arrived = t.arrived || !same && len(t.places.mirrors)+len(t.places.more) > 0
+	for _, b := range f.Bridges {
+		t.bridges = append(t.bridges, b.Name)
+	}
+	for _, e := range t.devices {
+		e.out, e.refused, e.left = false, "", ""
+		e.asked = e.asked && same
+		t.touched[e.index] = true
+	}
+}
+
+// appeared says that a device is there, or has changed.
+func (t *table) appeared(d device) {
+	e := t.devices[d.index]
+	if e == nil {
+		e = &entry{device: d}
+		t.arrived = t.arrived || t.places.mirrors[d.name]
+		t.devices[d.index] = e
+		t.touched[d.index] = true
+		return // it has no addresses, or they are told by themselves
+	}
+	was := e.device
+	e.device = d
+	if was.name != d.name {
+		t.pf = true
+		t.arrived = t.arrived || t.places.mirrors[d.name]
+		if !t.places.of(was.name).same(t.places.of(d.name)) {
+			e.out = false
+		}
+	}
+	if d.changed(was) {
+		e.refused, e.asked = "", false
+	}
+	t.touched[d.index] = true
+	switch {
+	case e.host != "" && was.mac != d.mac:
+		t.compare(e.host, now)
+	case e.in == nil || d.kind != "veth":
+	case was.peerNetns != d.peerNetns && d.peerNetns < 0:
+		// frames that are handed to an end in this namespace are lost
+		t.compare(e.in.bridge, now)
+	case was.peerNetns != d.peerNetns || was.peer != d.peer || !was.running && d.running:
+		t.compare(e.in.bridge, later)
+	}
+}
+
+func (t *table) compare(bridge string, u urgency) { t.ports[bridge] = max(t.ports[bridge], u) }
+
+// vanished says that a device has gone: it was deleted, or moved to another
+// namespace.
+func (t *table) vanished(index int) {
+	e := t.devices[index]
+	if e == nil {
+		return
+	}
+	delete(t.devices, index)
+	delete(t.touched, index)
+	for _, at := range []*place{e.in, e.tried} {
+		if at != nil && at.pattern {
+			t.remove(at.bridge, index)
+		}
+	}
+}
+
+func (t *table) remove(bridge string, index int) {
+	if t.gone[bridge] == nil {
+		t.gone[bridge] = map[int]bool{}
+	}
+	t.gone[bridge][index] = true
+}
+
+// synchronise makes the table what a list of all devices and of all ports
+// says, where events were lost or have not begun yet, or the file is new. Of
+// bridges that could not be read it keeps what it knew.
+func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...string) {
+	there := map[int]bool{}
+	for _, d := range devices {
+		there[d.index] = true
+		t.appeared(d)
+	}
+	for _, index := range slices.Sorted(maps.Keys(t.devices)) {
+		if !there[index] {
+			t.vanished(index)
+		}
+	}
+	member := map[int]bridge.Port{}
+	for _, p := range ports {
+		if p.State != "gone" {
+			member[p.Index] = p
+			continue
+		}
+		// a device that came by a pattern and went when nobody looked, or whose
+		// index another has got since
+		at := t.places.of(p.Name)
+		if p.Type == bridge.TypeNetdev && at != nil && at.pattern && at.bridge == p.Bridge {
+			t.remove(p.Bridge, p.Index)
+		}
+		if e := t.devices[p.Index]; e != nil && e.in != nil && e.in.bridge == p.Bridge {
+			e.in = nil
+		}
+	}
+	for index, e := range t.devices {
+		t.touched[index] = true
+		p, ok := member[index]
+		if !slices.Contains(unread, e.host) {
+			e.host = ""
+		}
+		if !slices.Contains(unread, e.elsewhere) {
+			e.elsewhere = ""
+		}
+		switch {
+		case ok && p.Type == bridge.TypeHost:
+			e.host = p.Bridge
+		case ok && p.Type != bridge.TypeNetdev:
+			e.elsewhere = p.Bridge
+		case ok:
+			if at := t.places.of(e.name); at != nil && at.bridge == p.Bridge {
+				e.in, e.out = at, false
+			} else if e.in == nil || e.in.bridge != p.Bridge {
+				e.elsewhere = p.Bridge
+			}
+			t.compare(p.Bridge, later)
+		case e.in != nil && !slices.Contains(unread, e.in.bridge):
+			e.in, e.out = nil, t.heeded[e.in.bridge]
+		}
+	}
+	for _, name := range t.bridges {
+		t.heeded[name] = t.heeded[name] || !slices.Contains(unread, name)
+	}
+}
+
+// addressed says that addresses of devices may have changed.
+func (t *table) addressed() { t.pf = true }
+
+// attached says that a device has become what an attachment asked for. It
+// reports whether it is to be set up.
+func (t *table) attached(a attachment) (raise bool) {
+	e := t.devices[a.index]
+	if e == nil {
+		return false
+	}
+	t.arrived = t.arrived || t.places.more[a.name]
+	e.in, e.tried, e.refused, e.left = a.place, nil, "", ""
+	t.joined[a.index] = a.place
+	if e.kind == "veth" {
+		t.compare(a.place.bridge, later) // its other end may have moved meanwhile
+	}
+	return e.raise()
+}
+
+// raise reports whether a device is to be set up where it is, which is then
+// taken as done: a tap that came by a pattern, if it has not been up there.
+// QEMU without a script leaves that to others, and there are none.
+func (e *entry) raise() bool {
+	if e.in == nil || !e.in.pattern || e.kind != "tuntap" || e.raised.same(e.in) {
+		return false
+	}
+	e.raised = e.in
+	return !e.up
+}
+
+// formerly returns where a device of an index last became a port: events that
+// are behind may have told since that it has gone, of one that had the index
+// before it.
+func (t *table) formerly(index int) *place { return t.joined[index] }
+
+// calm forgets where devices were ports that have gone. It is called when things
+// are quiet: events of one that has the index since, and is a port, are no longer
+// on the way.
+func (t *table) calm() {
+	maps.DeleteFunc(t.joined, func(index int, _ *place) bool { return t.devices[index] == nil })
+}
+
+// found says that a device is where it became a port formerly.
+func (t *table) found(index int) {
+	if e := t.devices[index]; e != nil {
+		e.in, e.refused = t.joined[index], ""
+		t.touched[index] = true
+	}
+}
+
+// detached says that a device has left a bridge.
+func (t *table) detached(d departure) {
+	if e := t.devices[d.index]; e != nil {
+		e.in = nil
+		t.touched[d.index] = true
+	}
+}
+
+// refuse says why a device did not become a port, which is tried again when it
+// changes. It reports whether that is news.
+func (t *table) refuse(a attachment, why string) bool {
+	e := t.devices[a.index]
+	if e == nil {
+		return false
+	}
+	e.refused = why
+	news := e.left != why
+	e.left = why
+	return news
+}
+
+// todo returns what there is to be done since it was last asked.
+func (t *table) todo() work {
+	w := work{gone: map[string][]int{}, ports: t.ports, pf: t.pf, apply: t.arrived}
+	for bridge, indexes := range t.gone {
+		w.gone[bridge] = slices.Sorted(maps.Keys(indexes))
+	}
+	for _, index := range slices.Sorted(maps.Keys(t.touched)) {
+		e := t.devices[index]
+		if e == nil {
+			continue
+		}
+		want := t.places.of(e.name)
+		moves := false
+		if e.in != nil && !e.in.same(want) {
+			w.leave = append(w.leave, departure{index, e.name, e.in.bridge})
+			moves = true
+		}
+		if e.in != nil && e.in.same(want) {
+			e.in = want // as this file has it
+			if e.raise() {
+				w.raise = append(w.raise, attachment{device: e.device, place: want})
+			}
+		}
+		t.watchMaster(e)
+		if want == nil || e.in.same(want) || e.out || e.refused != "" {
+			continue
+		}
+		why := e.unfit()
+		switch other := t.devices[e.peer]; {
+		case why != "":
+		case e.host != "", e.kind == "veth" && e.peerNetns < 0 && other != nil && other.switchEnd:
+			why = "it is a bridge's own"
+		case e.elsewhere != "":
+			why = "it is a port of bridge " + e.elsewhere
+		}
+		if why != "" {
+			if why != e.left {
+				t.notes = append(t.notes, note{slog.LevelDebug, "a device is left alone", e.name, want.bridge, why})
+			}
+			e.left = why
+			continue
+		}
+		e.tried = want
+		if t.places.more[e.name] {
+			// a port that forwards before its rules and bindings are there has no filter
+			w.apply = w.apply || !e.asked
+			e.asked = true
+			continue
+		}
+		w.attach = append(w.attach, attachment{e.device, want, moves})
+	}
+	w.notes = t.notes
+	t.notes, t.pf, t.arrived = nil, false, false
+	clear(t.touched)
+	t.gone, t.ports = map[string]map[int]bool{}, map[string]urgency{}
+	return w
+}
+
+// watchMaster notes that a port has been taken by another device, to which its
+// frames go no more than before: the switch takes them first.
+func (t *table) watchMaster(e *entry) {
+	taken := e.in != nil && e.master != 0
+	if taken && !e.enslaved {
+		master := fmt.Sprintf("device %d", e.master)
+		if m := t.devices[e.master]; m != nil {
+			master = cmp.Or(m.name, master)
+		}
+		t.notes = append(t.notes, note{slog.LevelWarn, "a port was made to belong to another device, which gets nothing from it", e.name, e.in.bridge, "it belongs to " + master})
+	}
+	e.enslaved = taken
+}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package hotplug keeps the devices of a network namespace in the bridges that
+// a file names them for: as they come, go, are renamed, and come again.
+//
+// A device whose name has a place in the file becomes a port as soon as the
+// kernel tells of it: of a berth that was readied for its pattern where there
+// is one, which takes about a millisecond, else by an edit of the bridge for all
+// devices that wait. A port that came by a pattern goes with its device. One
+// that the file names stays, shown as gone, until the device comes again. A
+// device that is renamed is where its new name belongs.
+//
+// What a person does to a bridge stands until the file is read again
+// ([Watcher.SetFile]): a device taken out with `bascule port del` stays out
+// until then, or until it is made anew or gets a name that has another place.
+package hotplug
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"bascule/bridge"
+	"bascule/config"
+)
+
+// A Watcher keeps the devices of one network namespace in its bridges.
+type Watcher struct {
+	s      *bridge.Switch
+	log    *slog.Logger
+	berths int // to be kept ready for each pattern
+	apply  func()
+	berth  func(bridge string)
+	listen func(*bridge.Switch) (*listener, error)
+
+	mu    sync.Mutex
+	file  *config.File // that is to be taken, nil for none
+	stats Stats
+	wake  func() // ends a wait for events
+
+	t *table // kept when Run ends with an error, for the next one
+	l *listener
+
+	unlisted string // why not all could be listed, as was said
+}
+
+// Stats count what a watcher did since it was made.
+type Stats struct {
+	Events   uint64 `json:"events"`   // of devices and addresses, that were told by the kernel
+	Overruns uint64 `json:"overruns"` // times that some were lost, after which all devices were listed
+	Attached uint64 `json:"attached"` // devices that became ports
+	Berths   uint64 `json:"berths"`   // of these, by a berth
+	Removed  uint64 `json:"removed"`  // ports that went with their devices, or because those were renamed
+	Refused  uint64 `json:"refused"`  // devices that did not become ports though the file wants them
+	Reloads  uint64 `json:"reloads"`  // bridges whose programs followed an address or a veth's other end
+}
+
+// New returns a watcher of the switch's namespace for the desired state f.
+// What it does and what it refuses goes to log.
+func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
+	return &Watcher{
+		s: s, log: log, berths: berths, apply: func() {}, berth: func(string) {}, listen: listen,
+		file: &f, wake: func() {}, t: newTable(config.File{}),
+	}
+}
+
+// OnArrival has f called when a device has come of which the file says more
+// than which port it is: it is a mirror, or rules, bindings or entries name it.
+// Whoever applies the file does that. It is said before Run, which waits for f.
+func (w *Watcher) OnArrival(f func()) { w.apply = f }
+
+// OnBerth has f called with the name of a bridge when a device has come to a
+// berth of it, which is no change that [bridge.Switch.Changes] tells of. It is
+// said before Run, which waits for f.
+func (w *Watcher) OnBerth(f func(bridge string)) { w.berth = f }
+
+// SetFile makes another file the desired state. Devices that were refused, or
+// taken out of a bridge by a person, are tried again. Ports that the file does
+// not have any more are for whoever applies it to remove. It does not wait.
+func (w *Watcher) SetFile(f config.File) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.file = &f
+	w.wake()
+}
+
+// Stats returns what the watcher did so far.
+func (w *Watcher) Stats() Stats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats
+}
+
+func (w *Watcher) count(f func(*Stats)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(&w.stats)
+}
+
+// How long nothing must happen before what can wait is done, and how long that
+// waits at most.
+const (
+	quiet    = 200 * time.Millisecond
+	patience = 2 * time.Second
+)
+
+// berths is how many are kept ready for each pattern.
+const berths = 4
+
+// retryPeriod is after how long all is listed again where that failed.
+const retryPeriod = time.Second
+
+// Run keeps the devices where they belong until ctx ends, and begins with those
+// that are there. Its error is ctx's, or why nothing can be heard of devices;
+// what goes wrong with a device or a bridge is in the log. Called again after an
+// error it goes on with the file that it has, and makes good what it missed.
+func (w *Watcher) Run(ctx context.Context) error {
+	l, err := w.listen(w.s)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	w.l = l
+	w.mu.Lock()
+	w.wake = func() { _ = l.events.SetReadDeadline(time.Now()) } // closed, it waits no more
+	w.mu.Unlock()
+	defer context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wake()
+	})()
+	var rest chores
+	list := time.Now() // when all is to be listed, zero for never
+	for ctx.Err() == nil {
+		if f := w.newFile(); f != nil {
+			w.t.setFile(*f)
+			list = time.Now()
+		}
+		if due(list) {
+			for _, b := range w.t.bridges {
+				rest.of(b)
+			}
+			if list, err = w.synchronise(); err != nil {
+				return err
+			}
+		}
+		w.act(w.t.todo(), &rest)
+		deadline := rest.deadline()
+		if !w.mayWait(ctx, earlier(deadline, list)) {
+			continue
+		}
+		n, err := l.next(w.t)
+		w.count(func(s *Stats) { s.Events += uint64(n) })
+		switch {
+		case errors.Is(err, errOverrun):
+			w.count(func(s *Stats) { s.Overruns++ })
+			w.log.Warn("events of devices were lost, all are listed anew")
+			list = time.Now()
+		case err != nil:
+			return err
+		case due(deadline):
+			w.settle(rest)
+			rest = chores{}
+		}
+	}
+	return ctx.Err()
+}
+
+// due reports whether a time has come; the zero time never does.
+func due(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
+
+// earlier returns which of two times comes first.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Chores are what waits for quiet, by bridge: a device that comes meanwhile
+// would have to wait for it. That of each is done in one step.
+type chores struct {
+	bridges map[string]*chore
+	since   time.Time
+}
+
+type chore struct {
+	gone    []int // devices whose ports are to be removed
+	compare bool  // its ports are to be compared with their devices
+}
+
+// of returns what waits for a bridge.
+func (c *chores) of(bridge string) *chore {
+	if c.bridges == nil {
+		c.bridges, c.since = map[string]*chore{}, time.Now()
+	}
+	if c.bridges[bridge] == nil {
+		c.bridges[bridge] = &chore{}
+	}
+	return c.bridges[bridge]
+}
+
+// deadline returns when they are to be done if nothing happens until then, zero
+// where there are none.
+func (c *chores) deadline() time.Time {
+	if c.bridges == nil {
+		return time.Time{}
+	}
+	return time.Now().Add(min(quiet, max(0, patience-time.Since(c.since))))
+}
+
+func (w *Watcher) newFile() *config.File {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.file
+	w.file = nil
+	return f
+}
+
+// mayWait sets how long events may be waited for, unless there is something
+// else to do.
+func (w *Watcher) mayWait(ctx context.Context, deadline time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file != nil || ctx.Err() != nil {
+		return false
+	}
+	_ = w.l.events.SetReadDeadline(deadline) // where it fails, so does reading
+	return true
+}
+
+// synchronise tells the table all that is there. It returns when that is to be
+// done again because it could not be, zero for never.
+func (w *Watcher) synchronise() (again time.Time, err error) {
+	devices, err := w.l.devices()
+	if errors.Is(err, errRestless) {
+		return w.unable(err), nil
+	}
+	if err != nil {
+		return again, err
+	}
+	var ports []bridge.Port
+	var unread []string
+	var trouble error
+	for _, name := range w.t.bridges {
+		list, err := w.s.Ports(name)
+		if err == nil {
+			ports = append(ports, list...)
+			continue
+		}
+		if names, err := w.s.Names(); err == nil && !slices.Contains(names, name) {
+			w.log.Warn("a bridge is not there", "bridge", name)
+			continue
+		}
+		unread, trouble = append(unread, name), errors.Join(trouble, err)
+	}
+	w.t.synchronise(devices, ports, unread...)
+	if trouble == nil || w.unlisted == "" { // else it was told
+		w.t.addressed()
+	}
+	return w.unable(trouble), nil
+}
+
+// unable notes why not all could be listed, once, and returns when that is tried
+// again; never where there is no error.
+func (w *Watcher) unable(err error) (again time.Time) {
+	if err == nil {
+		w.unlisted = ""
+		return again
+	}
+	if why := err.Error(); why != w.unlisted {
+		w.unlisted = why
+		w.log.Warn("not all devices and ports can be listed, which is tried again each second", "err", err)
+	}
+	return time.Now().Add(retryPeriod)
+}
+
+// act does what there is to be done at once, the fastest first. What can wait
+// goes to rest.
+func (w *Watcher) act(todo work, rest *chores) {
+	slow := map[string][]attachment{}
+	full := map[*place]bool{}
+	for _, a := range todo.attach {
+		if o := w.t.places.rival(a.name, a.place); o != nil {
+			w.refused(a, fmt.Errorf("it matches %s of %s and %s of %s, and a device is a port of one bridge; give patterns that leave it out", a.place.port.Name, a.place.bridge, o.port.Name, o.bridge))
+			continue
+		}
+		if full[a.place] || a.moves || !w.occupy(a) {
+			full[a.place] = true
+			slow[a.place.bridge] = append(slow[a.place.bridge], a)
+		}
+		rest.of(a.place.bridge)
+	}
+	for _, a := range todo.raise {
+		w.raise(a)
+	}
+	for _, n := range todo.notes {
+		w.log.Log(context.Background(), n.level, n.text, "device", n.device, "bridge", n.bridge, "why", n.why)
+	}
+	for name, gone := range todo.gone {
+		c := rest.of(name)
+		c.gone = append(c.gone, gone...)
+	}
+	for _, d := range todo.leave {
+		w.leave(d)
+	}
+	for _, name := range w.t.bridges {
+		if list := slow[name]; list != nil {
+			c := rest.of(name)
+			w.change(name, c.gone, list)
+			c.gone = nil
+		}
+	}
+	if todo.apply {
+		w.apply()
+	}
+	if todo.pf {
+		for _, name := range w.t.bridges {
+			w.refreshPF(name)
+		}
+	}
+	for name, u := range todo.ports {
+		if u == now {
+			w.refresh(name)
+			continue
+		}
+		rest.of(name).compare = true
+	}
+}
+
+// settle does what waited for quiet.
+func (w *Watcher) settle(rest chores) {
+	w.t.calm()
+	for _, name := range w.t.bridges {
+		c := rest.bridges[name]
+		if c == nil {
+			continue
+		}
+		w.tidy(name, c.gone)
+		if c.compare {
+			w.refresh(name)
+		}
+	}
+}
