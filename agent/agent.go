@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package agent is what a switch does that needs a clock or a neighbour: the
+// spanning tree, the files that say what bridges there are to be, devices that
+// come and go, and a look at what happens.
+//
+// It forwards nothing. It can end at any time, and be started again: bridges
+// forward as they did, and ports have the states that they had.
+//
+// One goroutine, the loop, has all that is known and decides; others wait for
+// something and post it there. What takes long, the files, is a job beside it.
+// The watchdog is told by the loop alone.
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"bascule/config"
+	"bascule/pf"
+)
+
+// Options say what an agent does.
+type Options struct {
+	Netns   string    // name or path of the network namespace that it is of, "" for its own
+	Files   []string  // files and folders to apply; none to apply nothing
+	PF      pf.Source // how pf's rules read other files and look up hosts; the zero value refuses both
+	Dir     string    // for its socket, lock and snapshots
+	Version string    // of the program, for its status
+	Log     *slog.Logger
+
+	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
+	// often at least it wants to hear that, 0 for never.
+	Notify   func(state string)
+	Watchdog time.Duration
+}
+
+// maxJob is how long a job may take before the agent counts as hung.
+const maxJob = 5 * time.Minute
+
+// How long after a failure the files are tried again, at first and at most.
+const (
+	firstRetry = 10 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// memory is how much the agent may have before its garbage collector works
+// harder, in bytes; loading programs takes much for a moment.
+const memory = 32 << 20
+
+type agent struct {
+	o    Options
+	log  *slog.Logger
+	ctx  context.Context
+	todo chan func()
+
+	since   time.Time
+	home    *site
+	sites   map[uint64]*site // by cookie, home among them
+	ready   bool
+	pinged  time.Time
+	told    string // summary that the service manager has
+	applied time.Time
+	err     string   // why the files are not applied
+	notes   []string // what they have that changes nothing
+
+	job      time.Time     // when the job began that runs, zero for none
+	again    bool          // another is wanted after it
+	waiting  []func(error) // for the end of the job
+	waitNext []func(error) // for the end of the one after
+	retry    time.Time     // when to try again, zero for never
+	pause    time.Duration
+
+	names  map[string]string // namespaces that the files name, and what these names stood for
+	looked time.Time         // when that was last looked at
+}
+
+// Run is the agent: it serves the bridges of its network namespace, and of those
+// that its files name, until ctx ends, which leaves everything as it is. A value
+// from reload has it apply its files again.
+func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memory)
+	}
+	if o.Notify == nil {
+		o.Notify = func(string) {}
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make %s: %w; give another folder by BASCULE_AGENT_DIR", o.Dir, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := &agent{o: o, log: o.Log, ctx: ctx, todo: make(chan func(), 256), since: time.Now(), sites: map[uint64]*site{}}
+	home, err := a.openSite(o.Netns)
+	if err != nil {
+		return err
+	}
+	a.home, a.sites[home.cookie] = home, home
+	defer func() {
+		for _, s := range a.sites {
+			s.close()
+		}
+	}()
+	socket, err := listen(o.Dir, home.cookie)
+	if err != nil {
+		return fmt.Errorf("cannot open the agent's socket: %w; give another folder by BASCULE_AGENT_DIR", err)
+	}
+	defer socket.Close()
+	go a.serve(socket)
+	a.log.Info("the agent starts", "version", o.Version, "files", o.Files)
+	home.follow()
+	a.reload(nil)
+	a.loop(reload)
+	o.Notify("STOPPING=1")
+	a.log.Info("the agent ends; bridges forward as they do")
+	return nil
+}
+
+// mostAtOnce is how much the trees are told before they act on it.
+const mostAtOnce = 64
+
+// loop does what is posted and what is due.
+func (a *agent) loop(reload <-chan os.Signal) {
+	idle := watchPeriod
+	if a.o.Watchdog > 0 {
+		idle = min(idle, a.o.Watchdog/3)
+	}
+	tick := time.NewTimer(0)
+	for did := 0; ; did++ {
+		// what is posted at once is committed at once: that takes a snapshot
+		if len(a.todo) == 0 || did >= mostAtOnce {
+			did = 0
+			for _, s := range a.sites {
+				s.settle()
+			}
+		}
+		select {
+		case <-a.ctx.Done():
+			return
+		case f := <-a.todo:
+			f()
+		case <-reload:
+			a.reload(nil)
+		case now := <-tick.C:
+			period := idle
+			for _, s := range a.sites {
+				if s.tick(now) {
+					period = busyPeriod
+				}
+			}
+			a.due(now)
+			tick.Reset(period)
+		}
+	}
+}
+
+// post has the loop do f. It does not wait for it, but for room.
+func (a *agent) post(f func()) {
+	select {
+	case a.todo <- f:
+	case <-a.ctx.Done():
+	}
+}
+
+// keep runs f again and again while it fails, until ctx ends; what is what it
+// does.
+func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func() error) {
+	var before string
+	for ctx.Err() == nil {
+		err := f()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && err.Error() != before {
+			log.Error(what+" failed, which is tried again each second", "error", err)
+			before = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryPeriod):
+		}
+	}
+}
+
+// due does what the clock says.
+func (a *agent) due(now time.Time) {
+	if !a.retry.IsZero() && now.After(a.retry) {
+		a.reload(nil)
+	}
+	if now.Sub(a.looked) >= time.Second {
+		a.looked = now
+		a.tell("")
+		for name, was := range a.names {
+			if now := stands(name); now != was {
+				a.names[name] = now
+				a.reload(nil)
+			}
+		}
+	}
+	hung := !a.job.IsZero() && now.Sub(a.job) > maxJob
+	if a.o.Watchdog > 0 && !hung && now.Sub(a.pinged) >= a.o.Watchdog/3 {
+		a.pinged = now
+		a.o.Notify("WATCHDOG=1")
+	}
+}
+
+// reload has the files applied, and done called when they are, if not nil. What
+// is wanted while that goes on is done after it.
+func (a *agent) reload(done func(error)) {
+	if !a.job.IsZero() {
+		a.again = true
+		if done != nil {
+			a.waitNext = append(a.waitNext, done)
+		}
+		return
+	}
+	if done != nil {
+		a.waiting = append(a.waiting, done)
+	}
+	a.job, a.retry = time.Now(), time.Time{}
+	a.o.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
+	known := map[uint64]*site{}
+	for cookie, s := range a.sites {
+		known[cookie] = s
+	}
+	go func() {
+		r := a.apply(known)
+		debug.FreeOSMemory() // programs were read, verified and given to the kernel
+		a.post(func() { a.applyDone(r) })
+	}()
+}
+
+// A result is what a job has done.
+type result struct {
+	loaded bool                   // the files could be read
+	files  map[uint64]config.File // by the cookie of their namespace; only those that are in force
+	names  map[string]string      // namespaces that the files name, and what these names stood for before
+	opened []*site
+	gone   []*site  // their names stand for others now, or for nothing
+	notes  []string // what the files have that changes nothing
+	err    error
+}
+
+// apply reads the files and makes the bridges what they say. It runs beside the
+// loop, and touches nothing of it.
+func (a *agent) apply(known map[uint64]*site) result {
+	r := result{files: map[uint64]config.File{}, names: map[string]string{}}
+	if !a.ready {
+		a.renew(a.home)
+	}
+	var files []config.File
+	if len(a.o.Files) > 0 {
+		list, err := config.Load(a.o.Files...)
+		if err != nil {
+			r.err = err
+			return r
+		}
+		files = list
+	}
+	r.loaded = true
+	for _, s := range known {
+		if cookie, err := cookieOf(s.name); s != a.home && (err != nil || cookie != s.cookie) {
+			r.gone = append(r.gone, s)
+			delete(known, s.cookie)
+		}
+	}
+	for _, f := range files {
+		if f.Netns != "" && f.Netns != a.o.Netns {
+			r.names[f.Netns] = stands(f.Netns)
+		}
+		for _, note := range f.Notes {
+			r.notes = append(r.notes, note.Error())
+		}
+	}
+	o := config.Options{PF: a.o.PF}
+	if o.PF.Lookup != nil {
+		o.PF.Lookup = briefly(o.PF.Lookup)
+	}
+	for _, f := range config.ByNetns(files, a.o.Netns) {
+		r.err = errors.Join(r.err, a.applyTo(f, o, known, &r))
+	}
+	return r
+}
+
+// maxLookup is for how long a job asks for hosts. The first job is not to keep
+// the service manager waiting for a resolver that does not answer, which may be
+// one behind the switch.
+const maxLookup = 10 * time.Second
+
+// briefly has each host looked up once, since rules are compared before they are
+// loaded, and none when that has taken too long already.
+func briefly(lookup func(string, []string) ([]netip.Prefix, error)) func(string, []string) ([]netip.Prefix, error) {
+	type answer struct {
+		list []netip.Prefix
+		err  error
+	}
+	known := map[string]answer{}
+	var taken time.Duration
+	return func(name string, modes []string) ([]netip.Prefix, error) {
+		key := name + strings.Join(modes, ":")
+		a, ok := known[key]
+		if !ok {
+			if taken >= maxLookup {
+				return nil, errors.New("not asked for, since others took too long")
+			}
+			start := time.Now()
+			a.list, a.err = lookup(name, modes)
+			taken += time.Since(start)
+			known[key] = a
+		}
+		return a.list, a.err
+	}
+}
+
+// applyTo applies the file of one namespace.
+func (a *agent) applyTo(f config.File, o config.Options, known map[uint64]*site, r *result) error {
+	name := f.Netns
+	cookie, err := cookieOf(name)
+	if err != nil {
+		return err
+	}
+	s := known[cookie] // perhaps under another name
+	if name == a.o.Netns && s != a.home {
+		return fmt.Errorf("another has got the name of network namespace %s; start the agent again", name)
+	}
+	if s == nil {
+		if s, err = a.openSite(name); err != nil {
+			return err
+		}
+		known[s.cookie] = s
+		r.opened = append(r.opened, s)
+		a.renew(s)
+	}
+	actions, warnings, err := config.Apply(s.sw, f, o)
+	for _, w := range warnings {
+		s.log.Warn(w)
+	}
+	for _, action := range actions {
+		s.log.Debug("applied", "action", fmt.Sprint(action))
+	}
+	switch {
+	case err != nil && name != "":
+		return fmt.Errorf("network namespace %s: %w", name, err)
+	case err != nil:
+		return err
+	case len(actions) > 0:
+		s.log.Info("the files are applied", "changes", len(actions))
+	}
+	r.files[s.cookie] = f
+	return nil
+}
+
+// renew loads this build's programs into the bridges of a namespace.
+func (a *agent) renew(s *site) {
+	names, err := s.sw.Names()
+	if err != nil {
+		s.log.Error("cannot list the bridges", "error", err)
+		return
+	}
+	for _, name := range names {
+		renewed, notes, err := s.sw.Renew(name)
+		for _, n := range notes {
+			s.log.Warn(n, "bridge", name)
+		}
+		switch {
+		case err != nil:
+			s.log.Error("the bridge keeps the programs that it has", "bridge", name, "error", err)
+		case renewed:
+			s.log.Info("the bridge has the programs of this version now", "bridge", name)
+		}
+	}
+}
+
+// applyDone is told what a job has done.
+func (a *agent) applyDone(r result) {
+	a.job = time.Time{}
+	for _, s := range r.gone {
+		s.close()
+		delete(a.sites, s.cookie)
+		s.log.Info("the network namespace has gone and is not served any more")
+	}
+	for _, s := range r.opened {
+		a.sites[s.cookie] = s
+		s.follow()
+	}
+	for cookie, s := range a.sites {
+		f, named := r.files[cookie]
+		switch {
+		case named:
+			s.setFile(f)
+		case !r.loaded, r.err != nil: // what was, holds
+		case s == a.home:
+			s.setFile(config.File{})
+		default:
+			s.close()
+			delete(a.sites, cookie)
+			s.log.Info("the network namespace is not served any more")
+		}
+	}
+	if r.loaded {
+		a.names = r.names
+		for _, note := range r.notes {
+			if !slices.Contains(a.notes, note) {
+				a.log.Warn(note)
+			}
+		}
+		a.notes = r.notes
+	}
+	before := a.err
+	a.err = ""
+	if r.err == nil {
+		a.applied, a.pause = time.Now(), 0
+		if before != "" {
+			a.log.Info("the files are in force")
+		}
+	} else {
+		a.err = strings.ReplaceAll(r.err.Error(), "\n", "; ")
+		if a.err != before {
+			for _, line := range strings.Split(r.err.Error(), "\n") {
+				a.log.Error("the files are not in force as a whole", "error", line)
+			}
+		}
+		a.pause = min(max(2*a.pause, firstRetry), lastRetry)
+		a.retry = time.Now().Add(a.pause)
+	}
+	a.ready = true
+	a.tell("READY=1\n")
+	for _, done := range a.waiting {
+		done(r.err)
+	}
+	a.waiting, a.waitNext = a.waitNext, nil
+	if a.again {
+		a.again = false
+		a.reload(nil)
+	}
+}
+
+// tell has the service manager know how the agent is, if that or the state, a
+// line, is new.
+func (a *agent) tell(state string) {
+	if text := a.summary(); state != "" || text != a.told {
+		a.told = text
+		a.o.Notify(state + "STATUS=" + text)
+	}
+}
+
+// summary is the agent in a line.
+func (a *agent) summary() string {
+	bridges, trees := 0, 0
+	for _, s := range a.sites {
+		for _, b := range s.bridges {
+			bridges++
+			if b.tree != nil {
+				trees++
+			}
+		}
+	}
+	text := fmt.Sprintf("serving %d bridges, %d with spanning tree", bridges, trees)
+	if a.err != "" {
+		text += "; files not in force: " + a.err
+	}
+	return text
+}
+
+// status is what there is to say.
+func (a *agent) status() Status {
+	st := Status{
+		PID: os.Getpid(), Version: a.o.Version, Since: a.since, Files: append([]string{}, a.o.Files...),
+		Applying: !a.job.IsZero(), Error: a.err,
+	}
+	if !a.applied.IsZero() && len(a.o.Files) > 0 {
+		st.Applied = &a.applied
+	}
+	st.Namespaces = append(st.Namespaces, a.home.status())
+	var others []SiteStatus
+	for _, s := range a.sites {
+		if s != a.home {
+			others = append(others, s.status())
+		}
+	}
+	slices.SortFunc(others, func(x, y SiteStatus) int { return cmp.Compare(x.Netns, y.Netns) })
+	st.Namespaces = append(st.Namespaces, others...)
+	return st
+}

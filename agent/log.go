@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// LogOptions say what a log is like.
+type LogOptions struct {
+	Level   slog.Level
+	JSON    bool // a line is a JSON object
+	Journal bool // for journald: see InJournal
+}
+
+// NewLog returns a log that is written to w.
+func NewLog(w io.Writer, o LogOptions) *slog.Logger {
+	l := &journal{w: w, on: o.Journal, kinds: map[string]*kind{}}
+	options := &slog.HandlerOptions{Level: o.Level}
+	if o.Journal {
+		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
+				return slog.Attr{} // journald has them
+			}
+			return a
+		}
+	}
+	if o.JSON {
+		return slog.New(&handler{slog.NewJSONHandler(&l.line, options), l, ""})
+	}
+	return slog.New(&handler{slog.NewTextHandler(&l.line, options), l, ""})
+}
+
+// InJournal reports whether what is written to f goes to journald, by
+// JOURNAL_STREAM (systemd.exec(5)). It wants a line's priority in front of it
+// (sd-daemon(3)), and has a clock of its own.
+func InJournal(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}
+
+// A neighbour can make a bridge change its root a hundred thousand times in a
+// second. So no more than mostLines of a kind are written in a linePeriod; of
+// those above, the last is at its end, with how many there were as "held".
+// Lines of level debug are all written: somebody asked for them.
+const (
+	mostLines  = 20
+	linePeriod = 20 * time.Second
+)
+
+// A journal puts priorities before lines, and limits them.
+type journal struct {
+	w  io.Writer
+	on bool
+
+	mu    sync.Mutex
+	line  bytes.Buffer
+	kinds map[string]*kind // of this period
+}
+
+// A kind is lines of one message about one bridge, port or device.
+type kind struct {
+	lines int    // written
+	held  int    // not written
+	last  func() // writes the last of those
+}
+
+type handler struct {
+	slog.Handler
+	to *journal
+	of string // what all of its lines are about
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.Handler.WithAttrs(attrs), h.to, h.of + fmt.Sprint(attrs)}
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.Handler.WithGroup(name), h.to, h.of + name}
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	h.to.mu.Lock()
+	defer h.to.mu.Unlock()
+	if r.Level < slog.LevelInfo {
+		return h.write(ctx, r)
+	}
+	key := h.of + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "bridge", "port", "device":
+			key += " " + a.Value.String()
+		}
+		return true
+	})
+	k := h.to.kinds[key]
+	if k == nil {
+		k = &kind{}
+		h.to.kinds[key] = k
+		time.AfterFunc(linePeriod, func() { h.to.end(key) })
+	}
+	if k.lines < mostLines {
+		k.lines++
+		return h.write(ctx, r)
+	}
+	k.held++
+	k.last = func() {
+		r := r.Clone()
+		r.Add("held", k.held)
+		_ = h.write(ctx, r) // there is nobody to tell
+	}
+	return nil
+}
+
+// end ends the period of a kind.
+func (j *journal) end(key string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if k := j.kinds[key]; k.last != nil {
+		k.last()
+	}
+	delete(j.kinds, key)
+}
+
+// write writes a line; the caller has the lock.
+func (h *handler) write(ctx context.Context, r slog.Record) error {
+	h.to.line.Reset()
+	if h.to.on {
+		fmt.Fprintf(&h.to.line, "<%d>", priority(r.Level))
+	}
+	if err := h.Handler.Handle(ctx, r); err != nil {
+		return err
+	}
+	_, err := h.to.w.Write(h.to.line.Bytes())
+	return err
+}
+
+// priority is a level as syslog(3) numbers it.
+func priority(l slog.Level) int {
+	switch {
+	case l >= slog.LevelError:
+		return 3
+	case l >= slog.LevelWarn:
+		return 4
+	case l >= slog.LevelInfo:
+		return 6
+	}
+	return 7
+}

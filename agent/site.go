@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bascule/agent/hotplug"
+	"bascule/bridge"
+	"bascule/config"
+
+	"golang.org/x/sys/unix"
+)
+
+// A site is a network namespace that the agent serves. Its fields belong to the
+// agent's loop, but for what open sets.
+type site struct {
+	a      *agent
+	name   string // as -n or a file has it
+	cookie uint64
+	sw     *bridge.Switch
+	lock   *os.File
+	log    *slog.Logger
+	ctx    context.Context
+	stop   context.CancelFunc
+
+	packets int // socket, -1 until something is sent
+	bridges map[string]*served
+	links   *links // nil until a bridge has spanning tree
+	plug    *hotplug.Watcher
+	cabled  []handed // frames for patch ports
+
+	tidied bool      // snapshots of bridges that are gone are removed
+	look   bool      // a device has come that may be a port
+	looked time.Time // when that was last looked into
+}
+
+// A served bridge.
+type served struct {
+	watch *watch
+	tree  *tree
+	stop  context.CancelFunc // of the tree's reader
+	retry time.Time          // when what failed is tried again
+	err   string             // why it is not served
+}
+
+// A handed frame goes to a patch port of the namespace.
+type handed struct {
+	to    string // BRIDGE/PORT
+	frame []byte
+}
+
+// retryPeriod is after how long what failed is tried again.
+const retryPeriod = time.Second
+
+// openSite makes the agent the only one of a network namespace.
+func (a *agent) openSite(name string) (*site, error) {
+	sw, err := bridge.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	cookie, err := sw.Cookie()
+	if err != nil {
+		sw.Close()
+		return nil, err
+	}
+	s := &site{a: a, name: name, cookie: cookie, sw: sw, packets: -1, bridges: map[string]*served{}, log: a.log}
+	if name != a.o.Netns {
+		s.log = a.log.With("netns", name)
+	}
+	if s.lock, err = takeLock(filepath.Join(a.o.Dir, strconv.FormatUint(cookie, 10)+".lock")); err != nil {
+		sw.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			where := "this network namespace"
+			if name != "" {
+				where = "network namespace " + name
+			}
+			return nil, fmt.Errorf("cannot serve %s: another agent does; end that first", where)
+		}
+		return nil, err
+	}
+	s.ctx, s.stop = context.WithCancel(a.ctx)
+	return s, nil
+}
+
+// cookieOf returns the cookie of the network namespace that a name stands for.
+func cookieOf(name string) (uint64, error) {
+	sw, err := bridge.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer sw.Close()
+	return sw.Cookie()
+}
+
+// stands says what the name of a network namespace stands for, "" for nothing:
+// another text for another namespace, as long as somebody has the first one open.
+func stands(name string) string {
+	var st unix.Stat_t
+	if err := unix.Stat(bridge.NetnsPath(name), &st); err != nil {
+		return ""
+	}
+	return fmt.Sprint(st.Dev, st.Ino)
+}
+
+// takeLock locks a file until it is closed or the process ends. Who removes it
+// holds it.
+func takeLock(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("cannot lock the agent's namespace: %w; give another folder by BASCULE_AGENT_DIR", err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		held, err1 := f.Stat()
+		named, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(held, named) {
+			return f, nil
+		}
+		f.Close() // another agent has ended since it was opened
+	}
+}
+
+// follow begins to follow the site's bridges.
+func (s *site) follow() {
+	go s.a.keep(s.ctx, s.log, "following the bridges", func() error {
+		return s.sw.Changes(s.ctx, func() {
+			done := make(chan struct{})
+			s.a.post(func() { s.refresh(); close(done) })
+			select { // what happens meanwhile is told at once
+			case <-done:
+			case <-s.ctx.Done():
+			}
+		})
+	})
+}
+
+// close ends the serving. Bridges stay as they are.
+func (s *site) close() {
+	s.stop()
+	for name := range s.bridges {
+		s.drop(name, true)
+	}
+	if s.links != nil {
+		s.links.close()
+	}
+	if s.packets >= 0 {
+		unix.Close(s.packets)
+	}
+	s.sw.Close()
+	if err := os.Remove(s.lock.Name()); err != nil {
+		s.log.Warn("the lock's file stays", "error", err)
+	}
+	s.lock.Close()
+}
+
+// setFile makes the file what hot-plug keeps the bridges as.
+func (s *site) setFile(f config.File) {
+	if s.plug != nil {
+		s.plug.SetFile(f)
+		return
+	}
+	if len(f.Bridges) == 0 {
+		return
+	}
+	plug := hotplug.New(s.sw, f, s.log)
+	plug.OnArrival(func() { s.a.post(func() { s.a.reload(nil) }) })
+	plug.OnBerth(func(bridge string) { s.a.post(func() { s.joined(bridge) }) })
+	s.plug = plug
+	go s.a.keep(s.ctx, s.log, "following the devices", func() error { return plug.Run(s.ctx) })
+}
+
+// refresh learns which bridges there are and what has become of them.
+func (s *site) refresh() {
+	names, err := s.sw.Names()
+	if err != nil {
+		s.log.Error("cannot list the bridges", "error", err)
+		return
+	}
+	for name := range s.bridges {
+		if !slices.Contains(names, name) {
+			s.drop(name, false)
+		}
+	}
+	if !s.tidied {
+		s.tidied = true
+		s.tidy(names)
+	}
+	for _, name := range names {
+		s.serve(name)
+	}
+}
+
+// tidy removes the snapshots of bridges that were deleted while no agent ran.
+func (s *site) tidy(names []string) {
+	there := map[string]bool{}
+	for _, name := range names {
+		there[s.snapshotPath(name)] = true
+	}
+	paths, err := filepath.Glob(filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-*"))
+	if err != nil {
+		return // a folder's name with a bracket in it
+	}
+	for _, path := range paths {
+		if !there[path] {
+			if err := os.Remove(path); err != nil {
+				s.log.Warn("a snapshot cannot be removed", "error", err)
+			}
+		}
+	}
+}
+
+// serve brings what is done for a bridge up to date.
+func (s *site) serve(name string) {
+	b := s.bridges[name]
+	if b == nil {
+		b = &served{}
+		s.bridges[name] = b
+	}
+	before := b.err
+	b.err = ""
+	if err := s.serveTree(name, b); err != nil {
+		b.err = err.Error()
+	}
+	if err := s.serveWatch(name, b); err != nil && b.err == "" {
+		b.err = err.Error()
+	}
+	if b.err == "" {
+		return
+	}
+	if names, err := s.sw.Names(); err == nil && !slices.Contains(names, name) {
+		s.drop(name, false) // we are about to be told
+		return
+	}
+	b.retry = time.Now().Add(retryPeriod)
+	if b.err != before {
+		s.log.Error("a bridge is not served as it should be", "bridge", name, "error", b.err)
+	}
+}
+
+func (s *site) serveWatch(name string, b *served) error {
+	if b.watch != nil {
+		same, err := b.watch.events.Renew()
+		if same || err != nil {
+			return err
+		}
+		b.watch.close()
+		b.watch = nil
+	}
+	events, err := s.sw.OpenEvents(name)
+	if err != nil {
+		return err
+	}
+	b.watch = newWatch(events, s.log.With("bridge", name))
+	return nil
+}
+
+func (s *site) serveTree(name string, b *served) error {
+	info, err := s.sw.Bridge(name)
+	if err != nil {
+		return err
+	}
+	on := info.Config.STP != bridge.STPOff
+	if b.tree != nil && (!on || b.tree.mac.String() != info.Address.String()) {
+		b.endTree()
+		s.forget(name)
+		s.log.Info("the spanning tree ends", "bridge", name)
+	}
+	if !on {
+		return nil
+	}
+	if b.tree != nil {
+		err := b.tree.refresh()
+		if b.tree.broken != nil {
+			return s.broken(name, b, b.tree.broken)
+		}
+		return err
+	}
+	if err := s.beginTree(name, b); err != nil {
+		return fmt.Errorf("spanning tree: %w", err)
+	}
+	return nil
+}
+
+// beginTree takes a bridge's spanning tree in hand.
+func (s *site) beginTree(name string, b *served) error {
+	if err := s.hear(); err != nil {
+		return err
+	}
+	stp, err := s.sw.OpenSTP(name)
+	if err != nil {
+		return err
+	}
+	t, err := newTree(stp, s, s.log, s.snapshotPath(name), time.Now())
+	if err != nil {
+		stp.Close()
+		return err
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	b.tree, b.stop = t, stop
+	s.log.Info("the spanning tree is run", "bridge", name, "ports", len(t.ports))
+	go func() {
+		for {
+			id, frame, err := stp.Read(ctx)
+			if ctx.Err() != nil || errors.Is(err, os.ErrClosed) {
+				return
+			}
+			if err != nil {
+				s.a.post(func() {
+					if b.tree == t {
+						b.endTree()
+						s.refresh() // it says what has become of it
+					}
+				})
+				return
+			}
+			s.a.post(func() {
+				if b.tree == t {
+					t.receive(id, frame)
+				}
+			})
+		}
+	}()
+	return nil
+}
+
+// settle does what the trees have decided on, and hands over what they say to
+// each other by patch cables, until nothing is said any more.
+func (s *site) settle() {
+	for again := true; again; {
+		for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
+			b := s.bridges[name]
+			if b.tree == nil {
+				continue
+			}
+			b.tree.commit()
+			if b.tree.broken != nil {
+				b.err = s.broken(name, b, b.tree.broken).Error()
+			}
+		}
+		said := s.cabled
+		s.cabled = nil
+		again = len(said) > 0
+		for _, h := range said {
+			s.hand(h)
+		}
+	}
+}
+
+// hand hands over what was sent by a patch cable.
+func (s *site) hand(h handed) {
+	name, port, _ := strings.Cut(h.to, "/")
+	b := s.bridges[name]
+	if b == nil || b.tree == nil {
+		return // a bridge without spanning tree does not hear it
+	}
+	for _, p := range b.tree.ports {
+		if p.Name == port && p.Type == bridge.TypePatch {
+			b.tree.receive(p.ID, h.frame)
+			return
+		}
+	}
+}
+
+// broken ends a tree that cannot go on. It begins anew soon, as one that has
+// never been.
+func (s *site) broken(name string, b *served, err error) error {
+	s.log.Error("the spanning tree begins anew", "bridge", name, "error", err)
+	b.endTree()
+	s.forget(name)
+	b.retry = time.Now().Add(retryPeriod)
+	return err
+}
+
+func (b *served) endTree() {
+	if b.tree == nil {
+		return
+	}
+	b.stop()
+	b.tree.bridge.Close()
+	b.tree, b.stop = nil, nil
+}
+
+// drop ends what is done for a bridge; its snapshot is kept for the next agent.
+func (s *site) drop(name string, keep bool) {
+	b := s.bridges[name]
+	if b.tree != nil && keep {
+		b.tree.commit()
+	}
+	b.endTree()
+	if b.watch != nil {
+		b.watch.close()
+	}
+	if !keep {
+		s.forget(name)
+	}
+	delete(s.bridges, name)
+}
+
+// Snapshots are <cookie>-<bridge>.stp; a bridge's name has no slash.
+func (s *site) snapshotPath(name string) string {
+	return filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-"+name+".stp")
+}
+
+func (s *site) forget(name string) {
+	if err := os.Remove(s.snapshotPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("a snapshot cannot be removed", "bridge", name, "error", err)
+	}
+}
+
+// hear begins to hear of devices, if that has not begun yet.
+func (s *site) hear() error {
+	if s.links != nil {
+		return nil
+	}
+	l, err := openLinks(s.sw)
+	if err != nil {
+		return err
+	}
+	s.links = l
+	go func() {
+		for {
+			list, err := l.read()
+			if errors.Is(err, fs.ErrClosed) || s.ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				s.log.Error("devices cannot be heard of", "error", err)
+				list = []linkEvent{{}}
+				time.Sleep(retryPeriod)
+			}
+			s.a.post(func() { s.linksChanged(list) })
+		}
+	}()
+	return nil
+}
+
+// linksChanged tells the trees of devices.
+func (s *site) linksChanged(list []linkEvent) {
+	all := false
+	again := map[string]bool{}
+	for _, e := range list {
+		all = all || e.index == 0
+		known := s.knows(e.index)
+		s.look = s.look || e.up && !known
+		if !e.up && known && linkIsUp(s.sw, e.index) {
+			continue // it has come since, and is known to be there
+		}
+		for name, b := range s.bridges {
+			if b.tree != nil && b.tree.linkChanged(e.index, e.up) {
+				again[name] = true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
+		b := s.bridges[name]
+		if b.tree == nil {
+			continue
+		}
+		if all || again[name] {
+			s.serve(name)
+		}
+	}
+}
+
+// joined is told that a bridge has a port more.
+func (s *site) joined(name string) {
+	if b := s.bridges[name]; b != nil && b.tree != nil {
+		s.serve(name)
+	}
+}
+
+// knows reports whether a device is a port of a tree.
+func (s *site) knows(index int) bool {
+	for _, b := range s.bridges {
+		if b.tree == nil {
+			continue
+		}
+		for _, p := range b.tree.ports {
+			if p.Index == index {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Send is of wire.
+func (s *site) Send(index int, frame []byte) error {
+	if s.packets < 0 {
+		fd, err := openPacketSocket(s.sw)
+		if err != nil {
+			return err
+		}
+		s.packets = fd
+	}
+	return unix.Sendto(s.packets, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
+}
+
+// Cable is of wire.
+func (s *site) Cable(to string, frame []byte) {
+	s.cabled = append(s.cabled, handed{to, frame})
+}
+
+// tick does what is to be done from time to time, and reports whether it must
+// be soon again.
+func (s *site) tick(now time.Time) (busy bool) {
+	// nor are the berths that others than hot-plug let devices into told of
+	if s.look && now.Sub(s.looked) >= time.Second {
+		s.look, s.looked = false, now
+		s.refresh()
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
+		b := s.bridges[name]
+		if b.watch != nil {
+			much, err := b.watch.read(now)
+			busy = busy || much
+			if err != nil {
+				b.watch.close()
+				b.watch, b.err, b.retry = nil, err.Error(), now
+			}
+		}
+		if b.tree != nil {
+			b.tree.tick(now)
+		}
+		if b.err != "" && now.After(b.retry) {
+			s.serve(name)
+		}
+	}
+	return busy
+}
+
+// status is what there is to say of the site.
+func (s *site) status() SiteStatus {
+	st := SiteStatus{Netns: s.name, Cookie: s.cookie, Bridges: []BridgeStatus{}}
+	if s == s.a.home {
+		st.Netns = ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
+		b := s.bridges[name]
+		line := BridgeStatus{Name: name, Error: b.err, Events: EventStatus{Counts: map[string]uint64{}}}
+		if b.watch != nil {
+			line.Events = b.watch.status()
+		}
+		if b.tree != nil {
+			line.Tree = b.tree.status()
+		}
+		st.Bridges = append(st.Bridges, line)
+	}
+	if s.plug != nil {
+		stats := s.plug.Stats()
+		st.Hotplug = &stats
+	}
+	return st
+}

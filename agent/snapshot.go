@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A snapshot is how a tree stood when its agent ended: what it was at its last
+// change, and until when the agent ran.
+//
+// The file has that time in its first line, in digits of a fixed number, so
+// that it is written over once a second without the rest; in the second line what
+// it is of; then the tree.
+type snapshot struct {
+	of     identity
+	tree   []byte        // as rstp.Bridge.Snapshot has it
+	paused time.Duration // since the agent ended
+}
+
+// An identity tells a bridge and its ports from others of the name and number.
+type identity struct {
+	Bridge string   `json:"bridge"` // its address
+	Ports  []uint32 `json:"ports"`  // their ids
+}
+
+// stampDigits is enough for nanoseconds of 64 bits.
+const stampDigits = 20
+
+// bootTime is the time since the machine started, also while it was suspended:
+// neighbours were not.
+func bootTime() time.Duration { return clock(unix.CLOCK_BOOTTIME) }
+
+// monotonic is the service manager's time (sd_notify(3)).
+func monotonic() time.Duration { return clock(unix.CLOCK_MONOTONIC) }
+
+func clock(id int32) time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(id, &t); err != nil {
+		return 0 // which it never does (clock_gettime(2))
+	}
+	return time.Duration(t.Nano())
+}
+
+func stamp(now time.Duration) []byte { return fmt.Appendf(nil, "%0*d\n", stampDigits, int64(now)) }
+
+// write puts the snapshot in the place of the file's, in one step.
+func (s snapshot) write(path string, now time.Duration) error {
+	of, err := json.Marshal(s.of)
+	if err != nil {
+		return err
+	}
+	next := path + ".next"
+	if err := os.WriteFile(next, slices.Concat(stamp(now), of, []byte("\n"), s.tree), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// stillRuns says in the snapshot's file that the agent runs now.
+func stillRuns(path string, now time.Duration) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(stamp(now), 0)
+	return errors.Join(err, f.Close())
+}
+
+// readSnapshot returns what the file has, nil where there is none.
+func readSnapshot(path string, now time.Duration) (*snapshot, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	first, rest, _ := bytes.Cut(text, []byte("\n"))
+	then, err := strconv.ParseInt(string(first), 10, 64)
+	if err != nil || len(first) != stampDigits || then < 0 || time.Duration(then) > now {
+		return nil, fmt.Errorf("%s is no snapshot of this boot", path)
+	}
+	of, tree, _ := bytes.Cut(rest, []byte("\n"))
+	s := snapshot{tree: tree, paused: now - time.Duration(then)}
+	if err := json.Unmarshal(of, &s.of); err != nil {
+		return nil, fmt.Errorf("%s is no snapshot: %w", path, err)
+	}
+	return &s, nil
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"bascule/agent/hotplug"
+	"bascule/agent/rstp"
+)
+
+// A Status is what an agent says of itself.
+type Status struct {
+	PID        int          `json:"pid"`
+	Version    string       `json:"version"`
+	Since      time.Time    `json:"since"`
+	Files      []string     `json:"files"`           // that it was told to apply
+	Applying   bool         `json:"applying"`        // now
+	Applied    *time.Time   `json:"applied"`         // when they were last applied with success, null for never
+	Error      string       `json:"error,omitempty"` // why the last try was none
+	Namespaces []SiteStatus `json:"namespaces"`
+}
+
+// A SiteStatus is a network namespace that is served.
+type SiteStatus struct {
+	Netns   string         `json:"netns"` // "" for the agent's own
+	Cookie  uint64         `json:"cookie"`
+	Bridges []BridgeStatus `json:"bridges"`
+	Hotplug *hotplug.Stats `json:"hotplug"` // null where no file names a bridge of the namespace
+}
+
+// A BridgeStatus is a bridge that is served.
+type BridgeStatus struct {
+	Name   string      `json:"ifname"`
+	Tree   *TreeStatus `json:"spanning_tree"` // null where it is off
+	Error  string      `json:"error,omitempty"`
+	Events EventStatus `json:"events"`
+}
+
+// EventStatus counts what has happened since the agent serves the bridge. All
+// that happens to addresses is in one of the three.
+type EventStatus struct {
+	Counts map[string]uint64 `json:"counts"` // events that were read, by kind
+	Missed uint64            `json:"missed"` // events that came too fast to be read
+	Merged uint64            `json:"merged"` // what repeated within a second, and was no event of its own
+}
+
+// A TreeStatus is how a bridge stands in the spanning tree.
+type TreeStatus struct {
+	rstp.Status
+	Ports  []TreePort `json:"ports"`
+	Missed uint64     `json:"missed_bpdus"` // that there was no room for
+}
+
+// A TreePort is a port that takes part in the spanning tree.
+type TreePort struct {
+	Name string `json:"ifname"`
+	rstp.PortStatus
+}
+
+// DefaultDir is where an agent keeps what others need to find it.
+const DefaultDir = "/run/bascule-agent"
+
+// Dir is DefaultDir, or what the environment variable BASCULE_AGENT_DIR says.
+func Dir() string {
+	if dir := os.Getenv("BASCULE_AGENT_DIR"); dir != "" {
+		return dir
+	}
+	return DefaultDir
+}
+
+func socketPath(dir string, cookie uint64) string {
+	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+".sock")
+}
+
+// What an agent can be asked, one line on its socket. It answers by a reply.
+const (
+	askStatus = "status"
+	askReload = "reload"
+)
+
+// A reply is what an agent answers.
+type reply struct {
+	Status *Status `json:"status,omitempty"`
+	Error  string  `json:"error,omitempty"`
+}
+
+// How long an agent may take to say how it is, and to apply its files.
+const (
+	statusTime = 10 * time.Second
+	reloadTime = 10 * time.Minute
+)
+
+// AskStatus asks the agent of the network namespace with the cookie how it is.
+func AskStatus(dir string, cookie uint64) (Status, error) {
+	r, err := ask(dir, cookie, askStatus, statusTime)
+	if err != nil {
+		return Status{}, err
+	}
+	if r.Status == nil {
+		return Status{}, errors.New("cannot read what the agent says: it is of another version; restart it")
+	}
+	return *r.Status, nil
+}
+
+// AskReload has the agent of the network namespace with the cookie apply its
+// files again, and waits for it.
+func AskReload(dir string, cookie uint64) error {
+	_, err := ask(dir, cookie, askReload, reloadTime)
+	return err
+}
+
+func ask(dir string, cookie uint64, word string, patience time.Duration) (r reply, err error) {
+	conn, err := net.Dial("unix", socketPath(dir, cookie))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return r, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return r, errors.New("cannot ask the agent: no permission; run as root")
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot ask the agent: %w; see that it runs", err)
+	}
+	defer conn.Close()
+	err = conn.SetDeadline(time.Now().Add(patience))
+	if err == nil {
+		_, err = fmt.Fprintln(conn, word)
+	}
+	if err == nil {
+		err = json.NewDecoder(conn).Decode(&r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("the agent does not answer: %w; see its log", err)
+	}
+	if r.Error != "" {
+		return r, Errors(strings.Split(r.Error, "\n"))
+	}
+	return r, nil
+}
+
+// Errors are what an agent has to say against its files, or a question.
+type Errors []string
+
+func (e Errors) Error() string { return strings.Join(e, "; ") }
+
+// listen opens the status socket. The caller holds the namespace's lock, so
+// what is there is of an agent that has ended.
+func listen(dir string, cookie uint64) (net.Listener, error) {
+	path := socketPath(dir, cookie)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return net.Listen("unix", path)
+}
+
+// mostClients is how many are answered at a time; others wait.
+const mostClients = 64
+
+// serve answers at the socket until it is closed.
+func (a *agent) serve(l net.Listener) {
+	clients := make(chan struct{}, mostClients)
+	for {
+		clients <- struct{}{} // who says nothing, or does not read, has statusTime
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // too many open files, say
+			a.log.Error("the socket for 'agent status' takes nobody; this is tried again each second", "error", err)
+			time.Sleep(retryPeriod)
+			<-clients
+			continue
+		}
+		go func() {
+			defer func() { conn.Close(); <-clients }()
+			conn.SetReadDeadline(time.Now().Add(statusTime))
+			line, err := bufio.NewReaderSize(conn, 64).ReadSlice('\n')
+			if err != nil {
+				return
+			}
+			answer := a.answer(strings.TrimSpace(string(line)))
+			conn.SetWriteDeadline(time.Now().Add(statusTime))
+			if err := json.NewEncoder(conn).Encode(answer); err != nil {
+				a.log.Debug("nobody takes the answer", "error", err)
+			}
+		}()
+	}
+}
+
+// answer does what is asked, in the loop.
+func (a *agent) answer(word string) reply {
+	done := make(chan reply, 1)
+	a.post(func() {
+		switch word {
+		case askStatus:
+			s := a.status()
+			done <- reply{Status: &s}
+		case askReload:
+			a.reload(func(err error) {
+				r := reply{}
+				if err != nil {
+					r.Error = err.Error()
+				}
+				done <- r
+			})
+		default:
+			done <- reply{Error: fmt.Sprintf("the agent knows no %q; restart it if it is an old one", word)}
+		}
+	})
+	select {
+	case r := <-done:
+		return r
+	case <-a.ctx.Done():
+		return reply{Error: "the agent ends; start it again"}
+	}
+}

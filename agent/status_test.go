@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A flaky listener refuses the first, and then has one client.
+type flaky struct {
+	refusals int
+	clients  chan net.Conn
+}
+
+func (f *flaky) Accept() (net.Conn, error) {
+	if f.refusals > 0 {
+		f.refusals--
+		return nil, errors.New("too many open files")
+	}
+	c, ok := <-f.clients
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (f *flaky) Close() error   { return nil }
+func (f *flaky) Addr() net.Addr { return nil }
+
+// TestServe: the socket outlives a want of descriptors, and clients that say
+// nothing; more of these than are answered at a time keep the next waiting, but
+// not for ever.
+func TestServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{log: slog.New(slog.DiscardHandler), ctx: context.Background(), todo: make(chan func(), 1)}
+		l := &flaky{refusals: 3, clients: make(chan net.Conn)}
+		go a.serve(l)
+		for range mostClients {
+			_, silent := net.Pipe()
+			l.clients <- silent
+		}
+		go func() { (<-a.todo)() }()
+		client, server := net.Pipe()
+		start := time.Now()
+		l.clients <- server
+		if waited := time.Since(start); waited != statusTime {
+			t.Errorf("it waited %v for those that say nothing, want %v", waited, statusTime)
+		}
+		client.Write([]byte("nonsense\n"))
+		b := make([]byte, 100)
+		if n, err := client.Read(b); err != nil || n == 0 {
+			t.Errorf("no answer: %v", err)
+		}
+		close(l.clients)
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,508 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"bascule/agent/rstp"
+	"bascule/bridge"
+	"bascule/datapath"
+)
+
+// treePorts is what a tree needs of the bridge that it is of; *bridge.STP is it.
+type treePorts interface {
+	Bridge() (bridge.Info, error)
+	Ports() ([]bridge.STPPort, error)
+	SetState(id uint32, s bridge.STPState) error
+	Flush(id uint32) error
+	Read(ctx context.Context) (id uint32, frame []byte, err error)
+	Missed() (uint64, error)
+	Close() error
+}
+
+// wire is where the BPDUs of a tree go.
+type wire interface {
+	// Send sends a frame by the device.
+	Send(index int, frame []byte) error
+	// Cable hands a frame over to a patch port, BRIDGE/PORT, of this
+	// namespace, after the tree that sends it has done its work.
+	Cable(to string, frame []byte)
+}
+
+// A tree is a bridge's part in the spanning tree: it tells the protocol what
+// becomes of the bridge's ports and what they hear, and does what it says. All
+// is done by one goroutine, but for reading, which is another's.
+type tree struct {
+	bridge treePorts
+	wire   wire
+	log    *slog.Logger
+
+	name  string
+	mac   net.HardwareAddr // of the bridge: tells it from another one of the name
+	proto *rstp.Bridge
+	ports map[uint16]*bridge.STPPort // by number
+
+	path    string                // of the snapshot
+	changed bool                  // since the last snapshot, as far as the next agent has to know
+	saved   time.Time             // when the snapshot was last brought up to date
+	opening map[uint16]rstp.State // what the protocol has opened since commit
+	sending []outgoing            // and what it has sent
+	last    map[uint16][]byte     // what was sent last by each port
+	broken  error                 // why the tree must begin anew
+	told    map[string]bool       // what was logged once
+	second  time.Time             // until which the protocol has ticked
+}
+
+// An outgoing BPDU.
+type outgoing struct {
+	port  uint16
+	frame []byte
+}
+
+// number is a port's in the protocol: 802.1D numbers from 1 to 4095, and the
+// slots of a bridge are from 1 to 1023.
+func number(id uint32) uint16 { return uint16(datapath.Slot(id)) }
+
+// newTree begins, or goes on where the snapshot of that path was taken.
+func newTree(b treePorts, w wire, log *slog.Logger, path string, now time.Time) (*tree, error) {
+	info, err := b.Bridge()
+	if err != nil {
+		return nil, err
+	}
+	list, err := b.Ports()
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{
+		bridge: b, wire: w, log: log.With("bridge", info.Name), name: info.Name, mac: info.Address,
+		ports: map[uint16]*bridge.STPPort{}, told: map[string]bool{}, second: now,
+		path: path, changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
+	}
+	kept, err := readSnapshot(path, bootTime())
+	if err != nil {
+		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
+	}
+	if kept != nil && kept.of.Bridge == info.Address.String() {
+		err := t.takeOver(info, list, kept)
+		if err == nil {
+			return t, t.agree()
+		}
+		t.log.Warn("the spanning tree begins anew: its snapshot cannot be used", "error", err)
+	}
+	// What forwards now was not decided by us. A host is no way round.
+	for i := range list {
+		p := &list[i]
+		if p.Type != bridge.TypeHost && p.State != bridge.STPDiscarding {
+			if err := b.SetState(p.ID, bridge.STPDiscarding); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, fmt.Errorf("port %s: %w", p.Name, err)
+			}
+			p.State = bridge.STPDiscarding
+		}
+	}
+	if t.proto, err = rstp.New(treeConfig(info), t); err != nil {
+		return nil, err
+	}
+	return t, t.meet(list)
+}
+
+// takeOver goes on where another agent ended. The snapshot says which ports
+// forward: the protocol sees to it.
+func (t *tree) takeOver(info bridge.Info, list []bridge.STPPort, kept *snapshot) (err error) {
+	var ports []rstp.Port
+	for i := range list {
+		p := &list[i]
+		n := number(p.ID)
+		t.ports[n] = p
+		ports = append(ports, rstp.Port{
+			Number: n, Config: portConfig(p), Up: p.Up, State: protoState(p.State), New: !slices.Contains(kept.of.Ports, p.ID),
+		})
+	}
+	if t.proto, err = rstp.Restore(kept.tree, kept.paused, treeConfig(info), ports, t); err != nil {
+		clear(t.ports)
+		return err
+	}
+	t.log.Info("the spanning tree is taken over", "paused", kept.paused.Round(time.Millisecond))
+	return nil
+}
+
+// identity is what a snapshot is of.
+func (t *tree) identity() identity {
+	of := identity{Bridge: t.mac.String()}
+	for _, p := range t.ports {
+		of.Ports = append(of.Ports, p.ID)
+	}
+	return of
+}
+
+// refresh learns how the bridge and its ports are now. Its error is that this
+// cannot be read, by which nothing changes.
+func (t *tree) refresh() error {
+	info, err := t.bridge.Bridge()
+	if err != nil {
+		return err
+	}
+	list, err := t.bridge.Ports()
+	if err != nil {
+		return err
+	}
+	err = t.proto.SetConfig(treeConfig(info))
+	if err == nil {
+		err = t.meet(list)
+	}
+	if t.broken == nil {
+		t.broken = err
+	}
+	return nil
+}
+
+// meet makes the protocol know the ports of the list, and no others.
+func (t *tree) meet(list []bridge.STPPort) error {
+	there := map[uint16]*bridge.STPPort{}
+	for i := range list {
+		there[number(list[i].ID)] = &list[i]
+	}
+	for _, n := range slices.Sorted(maps.Keys(t.ports)) {
+		if now := there[n]; now == nil || now.ID != t.ports[n].ID { // perhaps another port in its place
+			// another port of the name is another's fault
+			name := " " + t.ports[n].Name
+			maps.DeleteFunc(t.told, func(what string, _ bool) bool { return strings.HasSuffix(what, name) })
+			delete(t.ports, n)
+			delete(t.opening, n)
+			delete(t.last, n)
+			t.sending = slices.DeleteFunc(t.sending, func(o outgoing) bool { return o.port == n })
+			t.changed = true
+			if err := t.proto.RemovePort(n); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(there)) {
+		p, was := there[n], t.ports[n]
+		t.ports[n] = p
+		c := portConfig(p)
+		switch {
+		case was == nil:
+			t.changed = true
+			if err := t.proto.AddPort(n, c); err != nil {
+				return fmt.Errorf("port %s: %w", p.Name, err)
+			}
+		case !equalConfig(portConfig(was), c):
+			t.changed = true
+			if err := t.proto.SetPort(n, c); err != nil {
+				return fmt.Errorf("port %s: %w", p.Name, err)
+			}
+		}
+		if was == nil || was.Up != p.Up {
+			if err := t.proto.SetLink(n, p.Up); err != nil {
+				return fmt.Errorf("port %s: %w", p.Name, err)
+			}
+		}
+	}
+	return t.agree()
+}
+
+// agree makes the datapath's states those of the protocol, where they are not:
+// a port that was just added has none of the protocol's making.
+func (t *tree) agree() error {
+	want := map[uint16]rstp.State{}
+	for _, p := range t.proto.Status().Ports {
+		want[p.Number] = p.State
+	}
+	for _, n := range slices.Sorted(maps.Keys(t.ports)) {
+		if s, known := want[n]; known && t.ports[n].State != bridgeState(s) {
+			t.SetState(n, s)
+		}
+	}
+	return t.broken
+}
+
+// commit does what the protocol has opened and sent since the last time, once the
+// snapshot has all that it follows from. So an agent that is killed, whenever that
+// is, leaves nothing open of which the next one knows nothing, and has promised
+// its neighbours nothing that the next one does not know: to be killed is to have
+// missed the last messages. What was closed is closed already.
+//
+// Nothing is opened or promised once something that should have been closed was
+// not. A BPDU like the last one promises nothing new.
+func (t *tree) commit() {
+	for _, o := range t.sending {
+		t.changed = t.changed || !bytes.Equal(t.last[o.port], o.frame)
+		t.last[o.port] = o.frame
+	}
+	if t.broken == nil {
+		t.save(time.Now())
+	}
+	for _, n := range slices.Sorted(maps.Keys(t.opening)) {
+		if t.broken == nil {
+			t.put(n, t.opening[n])
+		}
+	}
+	for _, o := range t.sending {
+		if t.broken == nil {
+			t.send(o)
+		}
+	}
+	clear(t.opening)
+	t.sending = nil
+}
+
+// put gives a port a state in the datapath.
+func (t *tree) put(n uint16, s rstp.State) {
+	p := t.ports[n]
+	if p == nil {
+		return
+	}
+	err := t.bridge.SetState(p.ID, bridgeState(s))
+	if err == nil {
+		p.State = bridgeState(s)
+		t.log.Debug("a port changes", "port", p.Name, "state", s.String())
+		return
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return // the port has left, which we are about to be told
+	}
+	t.broken = fmt.Errorf("port %s: %w", p.Name, err)
+}
+
+// save keeps how the tree stands for the next agent, and once a second that this
+// one runs.
+func (t *tree) save(now time.Time) {
+	var err error
+	if t.changed {
+		err = snapshot{of: t.identity(), tree: t.proto.Snapshot()}.write(t.path, bootTime())
+		t.changed = err != nil
+	} else if now.Sub(t.saved) >= time.Second {
+		err = stillRuns(t.path, bootTime())
+		if errors.Is(err, fs.ErrNotExist) {
+			t.changed = true
+		}
+	} else {
+		return
+	}
+	t.saved = now
+	if err == nil {
+		delete(t.told, "save")
+	} else {
+		t.once("save", slog.LevelError, "the spanning tree's snapshot cannot be kept", "error", err)
+	}
+}
+
+// linkChanged is told of a device that has, or has no more, a link. It reports
+// whether the tree must be refreshed: a link that comes may have another speed.
+func (t *tree) linkChanged(index int, up bool) (refresh bool) {
+	for n, p := range t.ports {
+		if p.Index != index || p.Type == bridge.TypePatch || p.Up == up {
+			continue
+		}
+		if up {
+			return true
+		}
+		p.Up = false
+		t.changed = true
+		if err := t.proto.SetLink(n, false); err != nil {
+			t.broken = err
+		}
+		t.log.Info("a link is down", "port", p.Name)
+		return false
+	}
+	return false
+}
+
+// receive takes a frame from a port.
+func (t *tree) receive(id uint32, frame []byte) {
+	n := number(id)
+	p := t.ports[n]
+	if p == nil || p.ID != id {
+		return // of a port that has left, or that is not known yet and will be asked again
+	}
+	err := t.proto.Receive(n, frame)
+	if refusal := new(rstp.Refusal); errors.As(err, &refusal) {
+		t.once("refused "+string(refusal.Reason)+" "+p.Name, slog.LevelWarn,
+			"a BPDU is refused; more like it are counted", "port", p.Name, "reason", string(refusal.Reason), "found", refusal.Text)
+		return
+	}
+	if err != nil {
+		t.broken = err
+	}
+}
+
+// tick says how late it is, and has the snapshot renewed for what each second, and
+// the BPDUs in it, changed without anything being done. Seconds in which the
+// process did not run are not made up for but for a few: neighbours were not heard
+// in them.
+func (t *tree) tick(now time.Time) {
+	const most = 3
+	for n := 0; now.Sub(t.second) >= time.Second; n++ {
+		if n == most {
+			t.second = now
+			return
+		}
+		t.second = t.second.Add(time.Second)
+		t.proto.Tick()
+		t.changed = t.changed || t.proto.Unsaved()
+	}
+}
+
+// once logs what must not be repeated.
+func (t *tree) once(key string, l slog.Level, msg string, args ...any) {
+	if !t.told[key] {
+		t.told[key] = true
+		t.log.Log(context.Background(), l, msg, args...)
+	}
+}
+
+// Send is of rstp.Output.
+func (t *tree) Send(n uint16, frame []byte) { t.sending = append(t.sending, outgoing{n, frame}) }
+
+func (t *tree) send(o outgoing) {
+	p := t.ports[o.port]
+	switch {
+	case p == nil:
+	case p.Type == bridge.TypePatch:
+		t.wire.Cable(p.Peer, o.frame)
+	default:
+		if err := t.wire.Send(p.Index, o.frame); err != nil {
+			t.once("send "+p.Name, slog.LevelWarn, "a BPDU cannot be sent", "port", p.Name, "error", err)
+		} else {
+			delete(t.told, "send "+p.Name)
+		}
+	}
+}
+
+// SetState is of rstp.Output. What closes a way is done at once, what opens one
+// by commit.
+func (t *tree) SetState(n uint16, s rstp.State) {
+	p := t.ports[n]
+	if p == nil {
+		return
+	}
+	t.changed = true
+	if s > protoState(p.State) {
+		t.opening[n] = s
+		return
+	}
+	delete(t.opening, n)
+	t.put(n, s)
+}
+
+// Flush is of rstp.Output. It is done before commit: whoever is killed between
+// the two opens again, and flushes again.
+func (t *tree) Flush(n uint16) {
+	if p := t.ports[n]; p != nil {
+		if err := t.bridge.Flush(p.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.once("flush "+p.Name, slog.LevelWarn, "addresses cannot be flushed", "port", p.Name, "error", err)
+		}
+	}
+}
+
+// Report is of rstp.Output.
+func (t *tree) Report(e rstp.Event) {
+	t.changed = true
+	var args []any
+	if p := t.ports[e.Port]; p != nil {
+		args = append(args, "port", p.Name)
+	}
+	if e.Text != "" {
+		args = append(args, "detail", e.Text)
+	}
+	level := slog.LevelInfo
+	switch e.Kind {
+	case rstp.GuardTripped, rstp.RootGuardBegan:
+		level = slog.LevelWarn
+	case rstp.Stuck:
+		level = slog.LevelError
+	case rstp.RoleChanged:
+		level = slog.LevelDebug
+	}
+	t.log.Log(context.Background(), level, "spanning tree: "+e.Kind.String(), args...)
+}
+
+// status is how the bridge stands.
+func (t *tree) status() *TreeStatus {
+	st := &TreeStatus{Status: t.proto.Status(), Ports: []TreePort{}}
+	for _, p := range st.Status.Ports {
+		line := TreePort{PortStatus: p}
+		if t.ports[p.Number] != nil {
+			line.Name = t.ports[p.Number].Name
+		}
+		st.Ports = append(st.Ports, line)
+	}
+	st.Missed, _ = t.bridge.Missed() // fails where the bridge has just gone
+	return st
+}
+
+// treeConfig is what the protocol is told of a bridge's settings.
+func treeConfig(info bridge.Info) rstp.Config {
+	c := rstp.DefaultConfig(info.Address)
+	c.Priority = info.Config.STPPriority
+	c.Hello, c.MaxAge, c.ForwardDelay = info.Config.STPHello, info.Config.STPMaxAge, info.Config.STPForwardDelay
+	if info.Config.STP == "stp" {
+		c.Version = rstp.STP
+	}
+	return c
+}
+
+// portConfig is what the protocol is told of a port.
+func portConfig(p *bridge.STPPort) rstp.PortConfig {
+	c := rstp.DefaultPort(p.SpeedMbit)
+	c.MAC = p.MAC
+	c.Priority = p.Config.STPPriority
+	if p.Config.STPCost != 0 {
+		c.Cost = p.Config.STPCost
+	}
+	switch {
+	case p.Config.STPEdge == "on":
+		c.Edge = rstp.EdgeOn
+	case p.Config.STPEdge == "off":
+		c.Edge = rstp.EdgeOff
+	case p.Type == bridge.TypeHost:
+		c.Edge = rstp.EdgeOn // a station is behind it, until a BPDU says otherwise
+	}
+	switch p.Config.STPPointToPoint {
+	case "on":
+		c.PointToPoint = true
+	case "off":
+		c.PointToPoint = false
+	default:
+		c.PointToPoint = p.FullDuplex || p.Type == bridge.TypePatch
+	}
+	c.BPDUGuard, c.BPDUFilter, c.RootGuard = p.Config.BPDUGuard, p.Config.BPDUFilter, p.Config.RootGuard
+	return c
+}
+
+func equalConfig(a, b rstp.PortConfig) bool {
+	return reflect.DeepEqual(a, b)
+}
+
+func bridgeState(s rstp.State) bridge.STPState {
+	switch s {
+	case rstp.Forwarding:
+		return bridge.STPForwarding
+	case rstp.Learning:
+		return bridge.STPLearning
+	}
+	return bridge.STPDiscarding
+}
+
+func protoState(s bridge.STPState) rstp.State {
+	switch s {
+	case bridge.STPForwarding:
+		return rstp.Forwarding
+	case bridge.STPLearning:
+		return rstp.Learning
+	}
+	return rstp.Discarding
+}

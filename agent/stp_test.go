@@ -1,0 +1,690 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/agent/rstp"
+	"bascule/bridge"
+)
+
+// A fakeNet is bridges of one namespace with cables between them.
+type fakeNet struct {
+	bridges []*fakeBridge
+	dir     string
+	cables  map[int]int // from a device to that at the other end
+	sent    []handed    // to "BRIDGE/PORT", not delivered yet
+	done    int         // how much the agents have done to the world
+	kill    int         // before what of it an agent is killed, 0 for never
+}
+
+// killed is the end of an agent.
+type killed struct{}
+
+// does is called before an agent does something that is seen outside.
+func (n *fakeNet) does() {
+	if n.done++; n.done == n.kill {
+		panic(killed{})
+	}
+}
+
+// A fakeBridge is a bridge whose datapath is a list.
+type fakeBridge struct {
+	net     *fakeNet
+	info    bridge.Info
+	ports   []bridge.STPPort
+	flushed map[string]int
+	refuse  map[string]error // of a port: what setting its state fails with
+	deaf    error            // what reading the ports fails with
+
+	tree *tree
+	log  bytes.Buffer
+	puts int // states that were set
+
+	said map[int][]byte // the last BPDU of each device
+
+	// what was opened before the snapshot said so, and the BPDUs that said something
+	// new before that
+	unsaid []string
+}
+
+func (b *fakeBridge) Bridge() (bridge.Info, error)     { return b.info, nil }
+func (b *fakeBridge) Ports() ([]bridge.STPPort, error) { return slices.Clone(b.ports), b.deaf }
+func (b *fakeBridge) Missed() (uint64, error)          { return 0, nil }
+func (b *fakeBridge) Close() error                     { return nil }
+
+func (b *fakeBridge) Read(context.Context) (uint32, []byte, error) { return 0, nil, os.ErrClosed }
+
+func (b *fakeBridge) byID(id uint32) *bridge.STPPort {
+	for i := range b.ports {
+		if b.ports[i].ID == id {
+			return &b.ports[i]
+		}
+	}
+	return nil
+}
+
+func (b *fakeBridge) SetState(id uint32, s bridge.STPState) error {
+	p := b.byID(id)
+	if p == nil {
+		return os.ErrNotExist
+	}
+	if err := b.refuse[p.Name]; err != nil {
+		return err
+	}
+	b.net.does()
+	b.puts++
+	if protoState(s) > protoState(p.State) && b.snapshotState(id) < protoState(s) {
+		b.unsaid = append(b.unsaid, p.Name)
+	}
+	p.State = s
+	return nil
+}
+
+// snapshotState is what an agent that comes now would read of a port.
+func (b *fakeBridge) snapshotState(id uint32) rstp.State {
+	kept, err := readSnapshot(b.path(), bootTime())
+	if err != nil || kept == nil {
+		return rstp.Discarding
+	}
+	var tree struct {
+		Ports []struct {
+			Number uint16
+			PST    rstp.State
+		}
+	}
+	if err := json.Unmarshal(kept.tree, &tree); err != nil {
+		return rstp.Discarding
+	}
+	for _, p := range tree.Ports {
+		if p.Number == number(id) {
+			return p.PST
+		}
+	}
+	return rstp.Discarding
+}
+
+func (b *fakeBridge) path() string { return filepath.Join(b.net.dir, "7-"+b.info.Name+".stp") }
+
+func (b *fakeBridge) Flush(id uint32) error {
+	b.net.does()
+	b.flushed[b.byID(id).Name]++
+	return nil
+}
+
+// Send and Cable are of wire.
+func (b *fakeBridge) Send(index int, frame []byte) error {
+	b.net.does()
+	if !bytes.Equal(b.said[index], frame) {
+		if kept, err := readSnapshot(b.path(), bootTime()); err != nil || kept == nil || !bytes.Equal(kept.tree, b.tree.proto.Snapshot()) {
+			b.unsaid = append(b.unsaid, fmt.Sprintf("BPDU of %d", index))
+		}
+	}
+	b.said[index] = frame
+	far, ok := b.net.cables[index]
+	if !ok {
+		return nil // a station is there
+	}
+	for _, other := range b.net.bridges {
+		for _, p := range other.ports {
+			if p.Index == far {
+				b.net.sent = append(b.net.sent, handed{other.info.Name + "/" + p.Name, frame})
+			}
+		}
+	}
+	return nil
+}
+
+func (b *fakeBridge) Cable(to string, frame []byte) {
+	b.net.sent = append(b.net.sent, handed{to, frame})
+}
+
+// add adds a bridge; a port is named by its type and number.
+func (n *fakeNet) add(ports ...string) *fakeBridge {
+	b := &fakeBridge{net: n, flushed: map[string]int{}, refuse: map[string]error{}, said: map[int][]byte{}}
+	number := byte(len(n.bridges) + 1)
+	b.info = bridge.Info{Name: fmt.Sprintf("br%d", number), Address: net.HardwareAddr{2, 0, 0, 0, 0, number}}
+	b.info.Config.STP, b.info.Config.STPPriority = bridge.STPRapid, 32768
+	b.info.Config.STPHello, b.info.Config.STPMaxAge, b.info.Config.STPForwardDelay = 2*time.Second, 20*time.Second, 15*time.Second
+	for _, name := range ports {
+		b.plug(name)
+	}
+	n.bridges = append(n.bridges, b)
+	return b
+}
+
+func (b *fakeBridge) plug(name string) *bridge.STPPort {
+	slot := uint32(len(b.ports) + 1)
+	p := bridge.STPPort{
+		ID: 1<<10 | slot, Name: name, Type: bridge.TypeNetdev, Index: int(b.info.Address[5])*100 + int(slot),
+		MAC: net.HardwareAddr{2, 1, 0, 0, b.info.Address[5], byte(slot)}, Up: true, SpeedMbit: 1000, FullDuplex: true,
+		State: bridge.STPDiscarding,
+	}
+	p.Config.STPPriority, p.Config.STPEdge, p.Config.STPPointToPoint = 128, bridge.Auto, bridge.Auto
+	if strings.HasPrefix(name, "host") {
+		p.Type, p.State = bridge.TypeHost, bridge.STPForwarding
+	}
+	b.ports = append(b.ports, p)
+	return &b.ports[slot-1]
+}
+
+func (b *fakeBridge) port(name string) *bridge.STPPort {
+	i := slices.IndexFunc(b.ports, func(p bridge.STPPort) bool { return p.Name == name })
+	return &b.ports[i]
+}
+
+func newNet(t *testing.T) *fakeNet { return &fakeNet{dir: t.TempDir()} }
+
+// begin starts an agent, which finds the snapshot that there is.
+func (b *fakeBridge) begin(t *testing.T) {
+	t.Helper()
+	var err error
+	if b.tree, err = newTree(b, b, NewLog(&b.log, LogOptions{Level: slog.LevelInfo, Journal: true}), b.path(), time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	b.tree.commit()
+}
+
+// run has the bridge's agent do something. If it is killed by it, another comes.
+func (b *fakeBridge) run(t *testing.T, f func(*tree)) {
+	t.Helper()
+	defer func() {
+		if what := recover(); what == (killed{}) {
+			b.begin(t)
+		} else if what != nil {
+			panic(what)
+		}
+	}()
+	if b.tree != nil {
+		f(b.tree)
+	}
+}
+
+// join lays a cable.
+func (n *fakeNet) join(a *bridge.STPPort, b *bridge.STPPort) {
+	if n.cables == nil {
+		n.cables = map[int]int{}
+	}
+	n.cables[a.Index], n.cables[b.Index] = b.Index, a.Index
+}
+
+// settle delivers all that is sent.
+func (n *fakeNet) settle(t *testing.T) {
+	t.Helper()
+	for range 10000 {
+		for _, b := range n.bridges {
+			b.run(t, (*tree).commit)
+		}
+		if len(n.sent) == 0 {
+			return
+		}
+		h := n.sent[0]
+		n.sent = n.sent[1:]
+		name, port, _ := strings.Cut(h.to, "/")
+		for _, b := range n.bridges {
+			if b.info.Name == name {
+				b.run(t, func(tree *tree) { tree.receive(b.port(port).ID, h.frame) })
+			}
+		}
+	}
+	t.Fatal("the bridges go on talking")
+}
+
+// seconds lets time pass.
+func (n *fakeNet) seconds(t *testing.T, count int) {
+	t.Helper()
+	for range count {
+		for _, b := range n.bridges {
+			b.run(t, func(tree *tree) { tree.tick(tree.second.Add(time.Second)) })
+		}
+		n.settle(t)
+	}
+}
+
+// states are those of the ports in their order: a letter each.
+func (b *fakeBridge) states() string {
+	var s strings.Builder
+	for _, p := range b.ports {
+		s.WriteString(strings.ToUpper(p.State.String()[:1]))
+	}
+	return s.String()
+}
+
+func expect(t *testing.T, b *fakeBridge, want string) {
+	t.Helper()
+	if got := b.states(); got != want {
+		t.Errorf("%s: %s, want %s\n%s", b.info.Name, got, want, b.log.String())
+	}
+	if len(b.unsaid) > 0 {
+		t.Errorf("%s: the next agent would not know of %v", b.info.Name, b.unsaid)
+	}
+}
+
+// pair is two bridges with two cables between them and a station each.
+func pair(t *testing.T) (n *fakeNet, root, other *fakeBridge) {
+	n = newNet(t)
+	root, other = n.add("a", "b", "host"), n.add("a", "b", "host")
+	n.join(root.port("a"), other.port("a"))
+	n.join(root.port("b"), other.port("b"))
+	root.begin(t)
+	other.begin(t)
+	n.settle(t)
+	n.seconds(t, 4)
+	return n, root, other
+}
+
+func TestTreeOfTwo(t *testing.T) {
+	n, root, other := pair(t)
+	expect(t, root, "FFF")
+	expect(t, other, "FDF")
+
+	// the cable that is in use is cut: the other takes over with no clock
+	for _, b := range []*fakeBridge{root, other} {
+		b.port("a").Up = false
+		if b.tree.linkChanged(b.port("a").Index, false) {
+			t.Error("a link that goes calls for a look at all ports")
+		}
+	}
+	n.settle(t)
+	expect(t, other, "DFF")
+	if other.port("b").State != bridge.STPForwarding {
+		t.Fatal("not healed")
+	}
+
+	// and is mended
+	for _, b := range []*fakeBridge{root, other} {
+		b.port("a").Up = true
+		if !b.tree.linkChanged(b.port("a").Index, true) {
+			t.Error("a link that comes, perhaps with another speed, calls for no look")
+		}
+		if err := b.tree.refresh(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.settle(t)
+	n.seconds(t, 4)
+	expect(t, root, "FFF")
+	expect(t, other, "FDF")
+}
+
+func TestTreePatchCable(t *testing.T) {
+	n := newNet(t)
+	a, b := n.add("to", "dev"), n.add("to", "dev")
+	for from, to := range map[*fakeBridge]*fakeBridge{a: b, b: a} {
+		p := from.port("to")
+		p.Type, p.Index, p.Peer = bridge.TypePatch, 0, to.info.Name+"/to"
+	}
+	n.join(a.port("dev"), b.port("dev"))
+	a.begin(t)
+	b.begin(t)
+	n.settle(t)
+	n.seconds(t, 4)
+	expect(t, a, "FF")
+	if got := b.states(); got != "FD" && got != "DF" {
+		t.Errorf("two ways between two bridges, and the states are %s", got)
+	}
+}
+
+// TestTreeTakesOver: after a restart the ports do what the snapshot says.
+func TestTreeTakesOver(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(*fakeBridge)
+		want  string
+	}{
+		{"as it was", func(*fakeBridge) {}, "FDF"},
+		{"the datapath had closed a port", func(b *fakeBridge) { b.port("a").State = bridge.STPDiscarding }, "FDF"},
+		{"another port is in the place of one", func(b *fakeBridge) {
+			b.port("a").ID += 1 << 10
+			b.port("a").State = bridge.STPDiscarding
+		}, "DFF"},
+		{"the datapath had opened a port", func(b *fakeBridge) { b.port("b").State = bridge.STPForwarding }, "FDF"},
+		{"a link is gone", func(b *fakeBridge) { b.port("a").Up = false }, "DFF"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, other := pair(t)
+			if err := (snapshot{of: other.tree.identity(), tree: other.tree.proto.Snapshot()}).write(other.path(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if err := stillRuns(other.path(), 2*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			read, err := readSnapshot(other.path(), 2*time.Hour+100*time.Millisecond)
+			if err != nil || read.paused != 100*time.Millisecond {
+				t.Fatalf("%+v, %v", read, err)
+			}
+			if err := stillRuns(other.path(), bootTime()); err != nil {
+				t.Fatal(err)
+			}
+			c.spoil(other)
+			other.begin(t)
+			expect(t, other, c.want)
+		})
+	}
+}
+
+// TestTreeKilled: whenever an agent is killed, what forwards goes on under the
+// next one.
+func TestTreeKilled(t *testing.T) {
+	n, root, other := pair(t)
+	kill := func(when string) {
+		t.Helper()
+		for _, b := range n.bridges {
+			before, states, flushed := b.puts, b.states(), maps.Clone(b.flushed)
+			b.begin(t)
+			if b.puts != before || !maps.Equal(b.flushed, flushed) {
+				t.Errorf("%s: the next agent of %s makes of %s %s, and flushes %v", when, b.info.Name, states, b.states(), b.flushed)
+			}
+		}
+	}
+	puts := root.puts + other.puts
+	n.seconds(t, 4)
+	if root.puts+other.puts != puts {
+		t.Error("states are set again and again")
+	}
+	kill("at rest")
+	for _, up := range []bool{false, true} {
+		for _, b := range n.bridges {
+			b.port("a").Up = up
+			b.tree.linkChanged(b.port("a").Index, up)
+			if err := b.tree.refresh(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.settle(t)
+		expect(t, root, map[bool]string{false: "DFF", true: "FFF"}[up])
+		if up {
+			kill("after a link came")
+		}
+	}
+	n.seconds(t, 4)
+	expect(t, other, "FDF")
+	root.plug("host2")
+	if err := root.tree.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	n.settle(t)
+	kill("after a port came")
+	expect(t, root, "FFFF")
+}
+
+// TestTreeKilledOften: what a tree waits for comes, though no agent lives to see
+// it, and what it knows is known to the next one.
+func TestTreeKilledOften(t *testing.T) {
+	n := newNet(t)
+	b := n.add("a")
+	b.port("a").Config.STPEdge = "off"
+	b.begin(t)
+	for range 7 {
+		expect(t, b, "D")
+		n.seconds(t, 3)
+		b.begin(t)
+	}
+	n.seconds(t, 1)
+	b.begin(t)
+	expect(t, b, "F") // max age, then a hello time
+
+	n, root, other := pair(t)
+	n.seconds(t, 4)
+	root.port("b").Config.STPPriority = 240
+	if err := root.tree.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	n.settle(t)
+	n.seconds(t, 1)
+	want := other.tree.proto.Status().Ports[1]
+	other.begin(t)
+	if got := other.tree.proto.Status().Ports[1]; got.DesignatedPort != want.DesignatedPort || got.DesignatedPort != rstp.NewPortID(240, 2) {
+		t.Errorf("the next agent knows of port %v behind the one that waits, should be %v", got.DesignatedPort, want.DesignatedPort)
+	}
+
+	// but a tree at rest writes nothing
+	n.seconds(t, 4)
+	before, err := os.Stat(other.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.seconds(t, 20)
+	if after, err := os.Stat(other.path()); err != nil || !os.SameFile(before, after) {
+		t.Errorf("a tree at rest writes its snapshot again, %v", err)
+	}
+}
+
+// TestTreeKilledAnywhere: an agent is killed before anything that one of three
+// does to the world while the tree changes. It comes to the same tree, at no
+// second is there a loop, and what had to be flushed is. Where a root goes, what is
+// known of it goes round, and a message that is lost then makes loops by itself
+// (docs/stp.md).
+func TestTreeKilledAnywhere(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		changes []func(*fakeNet)
+	}{
+		{"a root that comes", []func(*fakeNet){
+			func(n *fakeNet) { n.bridges[2].info.Config.STPPriority = 4096 },
+		}},
+		{"a cable that is cut and mended", []func(*fakeNet){
+			func(n *fakeNet) { n.bridges[0].ports[0].Up, n.bridges[1].ports[1].Up = false, false },
+			func(n *fakeNet) { n.bridges[0].ports[0].Up, n.bridges[1].ports[1].Up = true, true },
+		}},
+		{"a dear cable", []func(*fakeNet){
+			func(n *fakeNet) { n.bridges[1].ports[1].Config.STPCost = 1_000_000 },
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// run says how much was done before and after the changes, how the ports are at
+			// the end, and which were flushed after the changes
+			run := func(kill int) (before, after int, states string, flushed map[string]bool) {
+				n := newNet(t)
+				for range 3 {
+					n.add("next", "last")
+				}
+				for i, b := range n.bridges {
+					n.join(b.port("next"), n.bridges[(i+1)%3].port("last"))
+					b.begin(t)
+				}
+				n.settle(t)
+				n.seconds(t, 10) // no topology change is told of any more
+				before, n.kill = n.done, kill
+				for _, b := range n.bridges {
+					clear(b.flushed)
+				}
+				for _, change := range c.changes {
+					change(n)
+					for _, b := range n.bridges {
+						b.run(t, func(tree *tree) {
+							if err := tree.refresh(); err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					for second := range 8 {
+						n.settle(t)
+						if all := n.states(); !strings.Contains(all, "D") && !strings.Contains(all, "L") {
+							t.Errorf("killed before %d: a loop %d s after a change", kill-before, second)
+						}
+						n.seconds(t, 1)
+					}
+				}
+				flushed = map[string]bool{}
+				for _, b := range n.bridges {
+					for port := range b.flushed {
+						flushed[b.info.Name+"/"+port] = true
+					}
+					if len(b.unsaid) > 0 {
+						t.Errorf("%s: the next agent would not know of %v", b.info.Name, b.unsaid)
+					}
+				}
+				return before, n.done, n.states(), flushed
+			}
+			before, after, want, flushes := run(0)
+			if after-before < 20 {
+				t.Fatalf("only %d things happen", after-before)
+			}
+			for kill := before + 1; kill <= after; kill++ {
+				_, _, states, flushed := run(kill)
+				if states != want {
+					t.Errorf("killed before %d: %s, want %s", kill-before, states, want)
+				}
+				for port := range flushes {
+					if !flushed[port] {
+						t.Errorf("killed before %d: %s is not flushed", kill-before, port)
+					}
+				}
+			}
+		})
+	}
+}
+
+// states are those of all bridges.
+func (n *fakeNet) states() string {
+	var list []string
+	for _, b := range n.bridges {
+		list = append(list, b.states())
+	}
+	return strings.Join(list, " ")
+}
+
+// TestTreeBegins: without a snapshot what forwards is closed, but for hosts.
+func TestTreeBegins(t *testing.T) {
+	for _, kept := range []*snapshot{
+		nil,
+		{of: identity{Bridge: "02:00:00:00:00:01"}, tree: []byte("{}")},
+		{of: identity{Bridge: "02:00:00:00:00:77"}, tree: []byte("{}")},
+	} {
+		n := newNet(t)
+		b := n.add("a", "host")
+		b.port("a").State = bridge.STPForwarding
+		if kept != nil {
+			if err := kept.write(b.path(), bootTime()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.begin(t)
+		expect(t, b, "DF")
+		n.seconds(t, 4) // nobody else speaks there
+		expect(t, b, "FF")
+	}
+}
+
+func TestTreePorts(t *testing.T) {
+	n, root, other := pair(t)
+	// one leaves, another comes into its place
+	other.ports[1].ID += 1 << 10
+	other.ports[1].Name, other.ports[1].State = "c", bridge.STPDiscarding
+	other.plug("d")
+	if err := other.tree.refresh(); err != nil {
+		t.Fatal(err)
+	}
+	n.settle(t)
+	n.seconds(t, 4)
+	expect(t, other, "FDFF")
+	other.tree.receive(1<<10|2, []byte("of the port that left"))
+	if strings.Contains(other.log.String(), "refused") {
+		t.Error("a frame of a port that has left is looked at")
+	}
+	// a BPDU that lies is told once
+	for range 3 {
+		other.tree.receive(other.ports[0].ID, []byte("no BPDU at all"))
+	}
+	if got := strings.Count(other.log.String(), "a BPDU is refused"); got != 1 {
+		t.Errorf("a bad BPDU is logged %d times:\n%s", got, other.log.String())
+	}
+	expect(t, root, "FFF")
+}
+
+// TestTreeBroken: when a way cannot be closed, none is opened, and the tree
+// says that it must begin anew.
+func TestTreeBroken(t *testing.T) {
+	n, _, other := pair(t)
+	other.refuse["a"] = errors.New("no")
+	other.port("a").Up = false
+	sent := len(other.said)
+	clear(other.said)
+	other.tree.linkChanged(other.port("a").Index, false)
+	n.settle(t)
+	if other.tree.broken == nil {
+		t.Error("nothing is broken")
+	}
+	if sent == 0 || len(other.said) > 0 {
+		t.Error("something is said of a way that could not be closed")
+	}
+	if other.port("b").State != bridge.STPDiscarding {
+		t.Error("a way is opened while another could not be closed")
+	}
+}
+
+// TestTreeUnread: ports that cannot be read for a moment are no reason to give up
+// a tree.
+func TestTreeUnread(t *testing.T) {
+	n, _, other := pair(t)
+	puts := other.puts
+	other.deaf = errors.New("interfaces change too fast")
+	if err := other.tree.refresh(); err == nil {
+		t.Error("nothing is said of ports that cannot be read")
+	}
+	n.settle(t)
+	other.deaf = nil
+	if err := other.tree.refresh(); err != nil {
+		t.Error(err)
+	}
+	n.settle(t)
+	if other.tree.broken != nil || other.puts != puts {
+		t.Errorf("broken: %v; %d states were set", other.tree.broken, other.puts-puts)
+	}
+}
+
+func TestTreeTime(t *testing.T) {
+	_, root, _ := pair(t)
+	hellos := func() uint64 { return root.tree.proto.Status().Ports[0].Counters.TxRST }
+	before, begin := hellos(), root.tree.second
+	root.tree.tick(begin.Add(time.Hour))
+	if got := hellos() - before; got > 2 {
+		t.Errorf("an hour without the process is made up for by %d BPDUs", got)
+	}
+	if !root.tree.second.Equal(begin.Add(time.Hour)) {
+		t.Error("the clock is not set")
+	}
+	root.tree.tick(begin.Add(time.Hour + 999*time.Millisecond))
+	if !root.tree.second.Equal(begin.Add(time.Hour)) {
+		t.Error("a second has passed that has not")
+	}
+}
+
+func TestReadSnapshot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "7-br0.stp")
+	if s, err := readSnapshot(path, 0); s != nil || err != nil {
+		t.Errorf("none: %v, %v", s, err)
+	}
+	for text, why := range map[string]string{
+		"":                         "empty",
+		"12\n{}":                   "a stamp that is too short",
+		"99999999999999999999\n{}": "too late",
+		"00000000000000001000\n{}": "of the future",
+		"-0000000000000000012\n{}": "before the beginning",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := readSnapshot(path, 999); err == nil {
+			t.Errorf("%s: %+v", why, s)
+		}
+	}
+}
+
+var _ rstp.Output = (*tree)(nil)
+var _ treePorts = (*bridge.STP)(nil)

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"log/slog"
+	"maps"
+	"time"
+
+	"bascule/bridge"
+)
+
+// A watch counts what happens on a bridge and logs what somebody should see.
+//
+// The datapath keeps the last 4096 events and waits for nobody. They are read
+// every watchPeriod, more often while there are many; what was overwritten
+// before that is counted as missed.
+type watch struct {
+	events *bridge.Events
+	log    *slog.Logger
+
+	counts map[string]uint64
+	missed uint64
+	merged uint64
+	said   map[saying]*said
+}
+
+// How often events are read, and how many at once call for reading them more
+// often: with that, some 200 000 a second can be read. To wake up is most of
+// what an idle agent costs.
+const (
+	watchPeriod = 250 * time.Millisecond
+	busyPeriod  = 20 * time.Millisecond
+	busyEvents  = 256
+)
+
+// sayPeriod is how often something is logged of a port, at most.
+const sayPeriod = time.Second
+
+// mostSaid is how many sayings are kept, but for those of the last minute.
+const mostSaid = 1024
+
+// A saying is something that is logged of a port.
+type saying struct{ kind, reason, port string }
+
+type said struct {
+	next time.Time // when it may be logged again
+	held uint64    // times that it was not logged since
+}
+
+func newWatch(events *bridge.Events, log *slog.Logger) *watch {
+	return &watch{events: events, log: log, counts: map[string]uint64{}, said: map[saying]*said{}}
+}
+
+// read reads what has happened, and reports whether that was much.
+func (w *watch) read(now time.Time) (busy bool, err error) {
+	d, err := w.events.Read()
+	if err != nil {
+		return false, err
+	}
+	return w.digest(d, now), nil
+}
+
+func (w *watch) digest(d bridge.Digest, now time.Time) (busy bool) {
+	var sum uint64
+	for kind, n := range d.Counts {
+		w.counts[kind] += n
+		sum += n
+	}
+	w.missed += d.Missed
+	w.merged += d.Merged
+	for _, e := range d.Notable {
+		w.tell(e, now)
+	}
+	if d.Missed > 0 {
+		w.say(saying{kind: "missed"}, now, time.Minute, d.Missed, "events came faster than they are read; forwarding is not concerned")
+	}
+	return sum+d.Missed >= busyEvents
+}
+
+// tell logs an event of a port.
+func (w *watch) tell(e bridge.Event, now time.Time) {
+	var args []any
+	if e.Port != "" {
+		args = append(args, "port", e.Port)
+	}
+	if e.From != "" {
+		args = append(args, "from", e.From)
+	}
+	if e.MAC != nil {
+		args = append(args, "mac", e.MAC.String())
+	}
+	if e.VLAN != 0 {
+		args = append(args, "vlan", e.VLAN)
+	}
+	if e.Reason != "" {
+		args = append(args, "reason", e.Reason)
+	}
+	if e.For != 0 {
+		args = append(args, "for", e.For)
+	}
+	what := map[string]string{
+		"loop":    "a loop: the switch's own frame has come back",
+		"blocked": "a port is blocked by its loop guard",
+		"refused": "an address is not learned or moved",
+	}[e.Kind]
+	if what == "" {
+		what = e.Kind
+	}
+	w.say(saying{e.Kind, e.Reason, e.Port}, now, sayPeriod, e.Count, what, args...)
+}
+
+// say logs something that has happened n times, if it is not too soon.
+func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
+	s := w.said[key]
+	if s == nil {
+		s = &said{}
+		w.said[key] = s
+	}
+	s.held += n
+	if len(w.said) > mostSaid { // ports come and go
+		maps.DeleteFunc(w.said, func(_ saying, s *said) bool { return now.Sub(s.next) > time.Minute })
+	}
+	if now.Before(s.next) {
+		return
+	}
+	w.log.Warn(msg, append(args, "count", s.held)...)
+	s.next, s.held = now.Add(period), 0
+}
+
+// close ends the watch.
+func (w *watch) close() { w.events.Close() }
+
+// status is what the watch has counted.
+func (w *watch) status() EventStatus {
+	return EventStatus{Counts: maps.Clone(w.counts), Missed: w.missed, Merged: w.merged}
+}
