@@ -18,7 +18,11 @@ func newBridge(p *program) *cobra.Command {
 		Short: "add, change, show and remove bridges",
 		Long: `A bridge is one Ethernet switch: its ports, its FDB and its program. It lives in
 the kernel, in one network namespace, with no process behind it, until it is
-removed or the machine restarts.`,
+removed or the machine restarts.
+
+With --stp a bridge has spanning tree, which 'bascule agent' runs: it finds
+loops of cables and keeps ports from forwarding until there is none. Without the
+agent the ports keep their states, and new ones do not forward.`,
 		Example: `  bascule bridge add br0 --ageing 60s
   bascule bridge show br0
   bascule bridge set br0 --fdb-max 1000
@@ -136,6 +140,12 @@ type bridgeJSON struct {
 	DHCPGuard     bool     `json:"dhcp_guard"`
 	RAGuard       bool     `json:"ra_guard"`
 	NeighSuppress bool     `json:"neigh_suppress"`
+	STP           string   `json:"stp"`      // "off", "stp" or "rstp"
+	Priority      uint16   `json:"priority"` // of spanning tree, as the next four
+	Hello         float64  `json:"hello_time"`
+	MaxAge        float64  `json:"max_age"`
+	ForwardDelay  float64  `json:"forward_delay"`
+	AgentRuns     bool     `json:"agent_runs"`
 	Ports         []string `json:"ports"`
 }
 
@@ -147,6 +157,7 @@ func (p *program) printBridges(list []bridge.Info) error {
 			FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
 			VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
 			MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
+			STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(), ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns,
 			Ports: append([]string{}, b.Ports...),
 		}
 	}
@@ -164,8 +175,19 @@ func bridgeFacts(b bridge.Info) []fact {
 		{"ports", strings.Join(b.Ports, " ")},
 		{"entries", fmt.Sprint(b.FDBCount)},
 	}
+	if b.Config.STP != bridge.STPOff {
+		facts = append(facts, fact{"spanning-tree", treeOf(b)})
+	}
 	for _, s := range bridge.BridgeSettings {
 		facts = append(facts, fact{s.Name, s.Format(b.Config)})
 	}
 	return facts
+}
+
+// treeOf says who runs a bridge's spanning tree.
+func treeOf(b bridge.Info) string {
+	if b.AgentRuns {
+		return b.Config.STP + ", run by the agent"
+	}
+	return b.Config.STP + ", no agent runs: the last states hold"
 }

@@ -10,12 +10,16 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/config"
 	"bascule/pf"
 	"bascule/rule"
 )
 
-// fabric is what the commands need of a switch; *bridge.Switch is one.
+// fabric is what the commands need of a switch.
 type fabric interface {
+	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
+	Export(bridges ...string) (f config.File, notes []string, err error)
+
 	AddBridge(name string, changes []bridge.Change) error
 	SetBridge(name string, changes []bridge.Change) (notes []string, err error)
 	DelBridge(name string) error

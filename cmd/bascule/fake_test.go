@@ -16,6 +16,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/config"
 	"bascule/rule"
 )
 
@@ -35,6 +36,8 @@ type fakeFabric struct {
 	frames   [][]capture.Frame // what a capture takes, in batches
 	missed   uint64            // before the first
 
+	file config.File // what was applied last
+
 	netns    string // of the last Open
 	calls    []string
 	watching func() // called by Monitor when all events are reported
@@ -50,6 +53,45 @@ func (f *fakeFabric) open(netns string) (fabric, error) {
 }
 
 func (f *fakeFabric) Close() error { return nil }
+
+// Apply plans for a namespace with the devices p1 and p2; what is to be is what
+// runs then.
+func (f *fakeFabric) Apply(want config.File, o config.Options) ([]config.Action, []string, error) {
+	f.call("Apply netns=%s bridges=%d dry=%v", want.Netns, len(want.Bridges), o.DryRun)
+	var devices []bridge.Device
+	for _, name := range []string{"p1", "p2"} {
+		d := bridge.Device{Name: name, Ethernet: true}
+		for _, b := range f.file.Bridges {
+			if _, ok := b.Port(name); ok {
+				d.Bridge = b.Name
+			}
+		}
+		devices = append(devices, d)
+	}
+	actions, warnings, err := config.Plan(f.file, want, devices)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.Report != nil {
+		o.Report(actions)
+	}
+	if !o.DryRun {
+		f.file = want
+	}
+	return actions, warnings, nil
+}
+
+func (f *fakeFabric) Export(bridges ...string) (config.File, []string, error) {
+	f.call("Export %v", bridges)
+	out := f.file
+	if len(bridges) > 0 {
+		out.Bridges = slices.DeleteFunc(slices.Clone(out.Bridges), func(b config.Bridge) bool { return !slices.Contains(bridges, b.Name) })
+	}
+	if len(out.Bridges) < len(bridges) {
+		return config.File{}, nil, fmt.Errorf("cannot export: there is no such bridge; see 'bascule bridge show'")
+	}
+	return out, []string{"pf of br0: something is left out"}, nil
+}
 
 func (f *fakeFabric) call(format string, args ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,18 @@ var exitStatus = []fact{
 	{"0", "done"},
 	{"1", "refused or failed; one line on standard error says what, on which object, why, and what to do"},
 	{"2", "wrong usage; nothing was changed"},
+}
+
+// factsOf returns facts about cmd, each of which an annotation of the command
+// may replace that is named as it is.
+func factsOf(cmd *cobra.Command, list []fact) []fact {
+	list = slices.Clone(list)
+	for i, f := range list {
+		if text, ok := cmd.Annotations[f.name]; ok {
+			list[i].value = text
+		}
+	}
+	return list
 }
 
 // printHelp explains cmd: what it does, how it is written, its flags,
@@ -42,7 +55,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
 	}
 	fmt.Fprintf(w, "\nExit status:\n")
-	printItems(w, exitStatus)
+	printItems(w, factsOf(cmd, exitStatus))
 	if len(visible(cmd)) > 0 {
 		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
 	}

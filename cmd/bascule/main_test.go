@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +20,7 @@ import (
 )
 
 // The real switch can be used.
-var _ fabric = (*bridge.Switch)(nil)
+var _ fabric = liveSwitch{}
 
 // everyCommand calls f for every command that people should know of.
 func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
@@ -287,6 +288,22 @@ func TestBrokenOutput(t *testing.T) {
 		const want = "bascule: cannot print: write /dev/stdout: no space left on device; see where standard output goes\n"
 		if status := runWith(busy(), brokenWriter{syscall.ENOSPC}, &stderr, args...); status != exitRefused || stderr.String() != want {
 			t.Errorf("%v: exit status %d, %q", args, status, stderr.String())
+		}
+	}
+}
+
+// TestBrokenPlan: what a dry run would do is its status, but not where nobody
+// can have read it for want of room.
+func TestBrokenPlan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(path, []byte("bridges: {br0: }"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for errno, want := range map[syscall.Errno]int{syscall.EPIPE: exitUsage, syscall.ENOSPC: exitRefused} {
+		var stderr strings.Builder
+		status := runWith(&fakeFabric{}, brokenWriter{errno}, &stderr, "apply", "--dry-run", path)
+		if status != want || (status == exitRefused) != strings.Contains(stderr.String(), "cannot print") {
+			t.Errorf("%v: exit status %d, want %d; %q", errno, status, want, stderr.String())
 		}
 	}
 }

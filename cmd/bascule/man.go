@@ -108,7 +108,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line("a folder for each network namespace, and in it one for each bridge.\n.El")
 	}
 	m.line(".Sh EXIT STATUS\n.Bl -tag -width Ds")
-	for _, status := range exitStatus {
+	for _, status := range factsOf(cmd, exitStatus) {
 		m.line(".It %s\n%s", status.name, inline(sentence(status.value)))
 	}
 	m.line(".El")

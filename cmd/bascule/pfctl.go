@@ -437,6 +437,9 @@ func (c *pfctl) readFile() (name string, text []byte, err error) {
 	return name, text, nil
 }
 
+// pfSource is what rules of pf may name: files, and hosts.
+var pfSource = pf.Source{Open: readPFFile, Lookup: lookupHost}
+
 // maxPFFile is how large a file may be, in bytes.
 const maxPFFile = 64 << 20
 
@@ -476,11 +479,11 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 	}
 	load := &bridge.PFLoad{
 		Name: name, Text: text, Anchor: c.anchor.text, Check: c.check,
-		Source:     pf.Source{Open: readPFFile, Macros: macros},
-		TablesOnly: c.command.name == "load",
+		Source: pfSource, TablesOnly: c.command.name == "load",
 	}
-	if !c.noNames {
-		load.Source.Lookup = lookupHost
+	load.Source.Macros = macros
+	if c.noNames {
+		load.Source.Lookup = nil
 	}
 	return load, nil
 }

@@ -32,6 +32,10 @@ it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
 second's worth, and always 8 frames, may come at once. What is above the limit
 is dropped. A GSO packet counts as the frames that it will be cut into.
 
+On a bridge with spanning tree (--stp of 'bascule bridge') a port can also be
+discarding or learning. A new port begins discarding, until 'bascule agent' has
+found out where it leads; a host port forwards at once.
+
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
 
@@ -121,12 +125,12 @@ func newPortShow(p *program) *cobra.Command {
 		Short: "show ports, their settings and counters",
 		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
 
-STATE is forwarding, blocked while its loop guard keeps it from it, disabled
-while the device is down or has no carrier, gone when the device vanished, or
-no-peer where a patch cable has no other end, which is so only after a command
-was killed. ENTRIES is the number of addresses learned on the port. SETTINGS are
-those that differ from a new port's, as one would write them, after the other
-end of a patch cable; - is none.
+STATE is forwarding, learning or discarding by spanning tree, blocked while its
+loop guard keeps it from forwarding, disabled while the device is down or has no
+carrier, gone when the device vanished, or no-peer where a patch cable has no
+other end, which is so only after a command was killed. ENTRIES is the number of
+addresses learned on the port. SETTINGS are those that differ from a new port's,
+as one would write them, after the other end of a patch cable; - is none.
 
 With --stats, show what went through each port since it was added: as rx, frames
 from the device into the switch, as tx, frames from the switch to the device. A
@@ -199,34 +203,41 @@ func (p *program) warn(warnings []string) {
 // portJSON is a port for programs; the names are those of `bridge -j link`
 // and `ip -j link` where they have the thing.
 type portJSON struct {
-	Index          int      `json:"ifindex"`
-	Name           string   `json:"ifname"`
-	Flags          []string `json:"flags"`
-	MTU            int      `json:"mtu"`
-	Bridge         string   `json:"master"`
-	Type           string   `json:"type"`
-	Peer           string   `json:"peer,omitempty"`
-	Hook           string   `json:"hook"`
-	State          string   `json:"state"`
-	Learn          bool     `json:"learning"`
-	Discover       bool     `json:"flood"`
-	MulticastFlood bool     `json:"mcast_flood"`
-	BroadcastFlood bool     `json:"bcast_flood"`
-	Hairpin        bool     `json:"hairpin"`
-	Isolated       bool     `json:"isolated"`
-	Protected      []int    `json:"protected"`
-	FDBMax         uint32   `json:"fdb_max"`
-	FDBCount       uint32   `json:"fdb_count"`
-	FDBFull        string   `json:"fdb_full"`
-	Locked         bool     `json:"locked"`
-	BlockNonIP     bool     `json:"block_non_ip"`
-	SourceGuard    bool     `json:"source_guard"`
-	Trusted        bool     `json:"trusted"`
-	LoopGuard      string   `json:"loop_guard"` // these four as the settings take them
-	StormBroadcast string   `json:"storm_bcast"`
-	StormMulticast string   `json:"storm_mcast"`
-	StormUnknown   string   `json:"storm_unknown"`
-	*statsJSON              // with --stats
+	Index           int      `json:"ifindex"`
+	Name            string   `json:"ifname"`
+	Flags           []string `json:"flags"`
+	MTU             int      `json:"mtu"`
+	Bridge          string   `json:"master"`
+	Type            string   `json:"type"`
+	Peer            string   `json:"peer,omitempty"`
+	Hook            string   `json:"hook"`
+	State           string   `json:"state"`
+	Learn           bool     `json:"learning"`
+	Discover        bool     `json:"flood"`
+	MulticastFlood  bool     `json:"mcast_flood"`
+	BroadcastFlood  bool     `json:"bcast_flood"`
+	Hairpin         bool     `json:"hairpin"`
+	Isolated        bool     `json:"isolated"`
+	Protected       []int    `json:"protected"`
+	FDBMax          uint32   `json:"fdb_max"`
+	FDBCount        uint32   `json:"fdb_count"`
+	FDBFull         string   `json:"fdb_full"`
+	Locked          bool     `json:"locked"`
+	BlockNonIP      bool     `json:"block_non_ip"`
+	SourceGuard     bool     `json:"source_guard"`
+	Trusted         bool     `json:"trusted"`
+	LoopGuard       string   `json:"loop_guard"` // these four as the settings take them
+	StormBroadcast  string   `json:"storm_bcast"`
+	StormMulticast  string   `json:"storm_mcast"`
+	StormUnknown    string   `json:"storm_unknown"`
+	STPCost         uint32   `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
+	STPPriority     uint8    `json:"priority"` // 0 to 240
+	STPEdge         string   `json:"edge"`     // "auto", "on" or "off", as the next
+	STPPointToPoint string   `json:"p2p"`
+	BPDUGuard       bool     `json:"guard"`
+	BPDUFilter      bool     `json:"bpdu_filter"`
+	RootGuard       bool     `json:"root_block"`
+	*statsJSON               // with --stats
 }
 
 type statsJSON struct {
@@ -267,6 +278,8 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
 			Locked: c.Locked, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
 			LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
+			STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
+			BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
 		}
 		if stats {
 			j.statsJSON = newStatsJSON(port.Stats)

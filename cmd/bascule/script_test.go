@@ -18,7 +18,7 @@ import (
 
 // runWith runs one command against a fabric.
 func runWith(f *fakeFabric, stdout, stderr io.Writer, args ...string) int {
-	p := &program{stdin: strings.NewReader(""), out: bufio.NewWriter(stdout), stderr: stderr, open: f.open}
+	p := &program{stdin: strings.NewReader(""), out: bufio.NewWriter(stdout), stderr: stderr, open: f.open, agents: f}
 	return p.run(args)
 }
 

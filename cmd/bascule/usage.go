@@ -10,6 +10,7 @@ import (
 
 	"bascule/bridge"
 
+	"github.com/agext/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -136,7 +137,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 func guess(word, prefix string, candidates []string) string {
 	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
 	for _, c := range candidates {
-		d := distance(word, c)
+		d := levenshtein.Distance(word, c, nil)
 		if len(word) > 1 && strings.HasPrefix(c, word) {
 			d = 0
 		}
@@ -148,26 +149,4 @@ func guess(word, prefix string, candidates []string) string {
 		return ""
 	}
 	return fmt.Sprintf(" (did you mean %s%s?)", prefix, best)
-}
-
-// distance is the number of letters to insert, remove or replace to make b
-// of a (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"bascule/agent"
+	"bascule/bridge"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+)
+
+// agents is what the commands need of agents; liveAgents is it.
+type agents interface {
+	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
+	Status(netns string) (agent.Status, error)
+	Reload(netns string) error
+}
+
+// liveAgents finds the agents of this machine.
+type liveAgents struct{}
+
+func (liveAgents) Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error {
+	return agent.Run(ctx, o, reload)
+}
+
+func (liveAgents) Status(netns string) (agent.Status, error) {
+	cookie, err := cookieOf(netns)
+	if err != nil {
+		return agent.Status{}, err
+	}
+	return agent.AskStatus(agent.Dir(), cookie)
+}
+
+func (liveAgents) Reload(netns string) error {
+	cookie, err := cookieOf(netns)
+	if err != nil {
+		return err
+	}
+	return agent.AskReload(agent.Dir(), cookie)
+}
+
+func cookieOf(netns string) (uint64, error) {
+	s, err := bridge.Open(netns)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	return s.Cookie()
+}
+
+func newAgent(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "run what needs a clock or a neighbour: spanning tree, files, hot-plug",
+		Long: `Run the agent of the network namespace until it is told to end: the spanning
+tree of all bridges that have one, and, with -f, the files that say what bridges
+there are to be, with devices attached as they come. It logs to standard error
+what somebody should see: loops, blocked ports, refused addresses.
+
+The agent forwards nothing. When it ends, killed or not, bridges forward as they
+do and ports keep their states; when it comes back it goes on from there. There
+is one agent for a network namespace; it serves those too that its files name.
+
+SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
+wrong is logged and changes nothing. SIGTERM ends it.`,
+		Example: `  bascule agent -f /etc/bascule
+  # in another network namespace, with every detail
+  bascule -n lab agent --log-level debug
+  bascule agent status
+  bascule -j agent status | jq '.namespaces[].bridges[].spanning_tree.root'`,
+	}
+	var files []string
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")
+	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
+	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if p.json {
+			return usagef(cmd, "--json is for 'agent status': use --log-format json")
+		}
+		if slices.Contains(files, "") {
+			return usagef(cmd, "--file: FILE is empty")
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		reload := make(chan os.Signal, 1)
+		signal.Notify(reload, syscall.SIGHUP)
+		defer signal.Stop(reload)
+
+		watchdog, err := daemon.SdWatchdogEnabled(false)
+		if err != nil {
+			return fmt.Errorf("cannot start the agent: WATCHDOG_USEC is no time: %w; unset it", err)
+		}
+		o := agent.LogOptions{JSON: format.text == "json"}
+		if err := o.Level.UnmarshalText([]byte(level.text)); err != nil {
+			return err
+		}
+		stderr, ok := p.stderr.(*os.File)
+		o.Journal = ok && agent.InJournal(stderr)
+		log := agent.NewLog(p.stderr, o)
+		return p.agents.Run(ctx, agent.Options{
+			Netns: p.netns.text, Files: files, PF: pfSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
+			Watchdog: watchdog, Notify: notify(log),
+		}, reload)
+	}
+	cmd.AddCommand(newAgentStatus(p), newAgentReload(p))
+	return cmd
+}
+
+// notify returns what tells the service manager of us, if there is one.
+func notify(log *slog.Logger) func(state string) {
+	return func(state string) {
+		if _, err := daemon.SdNotify(false, state); err != nil {
+			log.Warn("the service manager cannot be told", "error", err)
+		}
+	}
+}
+
+func newAgentStatus(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "show how the agent is",
+		Long: `Show how the agent of the network namespace is: since when it runs, whether its
+files are in force, and what it serves. EVENTS are changes of addresses that it
+has counted, MISSED those that came faster than it reads. A line for each port
+that takes part in a spanning tree follows.`,
+		Example: `  bascule agent status
+  bascule -j agent status | jq '.namespaces[].bridges[].events'`,
+		RunE: func(*cobra.Command, []string) error {
+			st, err := p.agents.Status(p.netns.text)
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return p.printJSON(st)
+			}
+			return p.printAgent(st)
+		},
+	}
+}
+
+func newAgentReload(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload",
+		Short: "have the agent apply its files again",
+		Long: `Have the agent of the network namespace apply its files again, and wait until it
+has. What is wrong with them is the command's error.`,
+		Example: `  bascule agent reload`,
+		RunE:    func(*cobra.Command, []string) error { return p.agents.Reload(p.netns.text) },
+	}
+}
+
+func (p *program) printAgent(st agent.Status) error {
+	const clock = "2006-01-02 15:04:05"
+	files := "none"
+	if len(st.Files) > 0 {
+		files = strings.Join(st.Files, " ")
+		switch {
+		case st.Applying:
+			files += ", being applied"
+		case st.Error != "":
+			files += ", not in force"
+		case st.Applied != nil:
+			files += ", in force since " + st.Applied.Format(clock)
+		}
+	}
+	facts := []fact{
+		{"process", strconv.Itoa(st.PID) + " since " + st.Since.Format(clock)},
+		{"version", st.Version},
+		{"files", files},
+	}
+	if st.Error != "" {
+		facts = append(facts, fact{"error", st.Error})
+	}
+	for _, n := range st.Namespaces {
+		if h := n.Hotplug; h != nil {
+			facts = append(facts, fact{"hot-plug" + in(n.Netns), fmt.Sprintf("%d attached (%d by berths), %d removed, %d refused",
+				h.Attached, h.Berths, h.Removed, h.Refused)})
+		}
+		for _, b := range n.Bridges {
+			if b.Error != "" {
+				facts = append(facts, fact{b.Name + in(n.Netns), b.Error})
+			}
+		}
+	}
+	printFacts(p.out, "agent", facts)
+
+	bridges, ports := [][]string{}, [][]string{}
+	for _, n := range st.Namespaces {
+		for _, b := range n.Bridges {
+			tree, root, way, changes := "-", "-", "-", "-"
+			if t := b.Tree; t != nil {
+				tree, root, changes = t.Version.String(), t.Root.String(), strconv.FormatUint(t.Changes, 10)
+				for _, port := range t.Ports {
+					if port.Number == t.RootPort {
+						way = port.Name
+					}
+					ports = append(ports, []string{b.Name + in(n.Netns), port.Name, port.Role.String(), port.State.String(), strconv.Itoa(int(port.Cost)), portMarks(port)})
+				}
+			}
+			var events uint64
+			for _, count := range b.Events.Counts {
+				events += count
+			}
+			bridges = append(bridges, []string{b.Name + in(n.Netns), tree, root, way, changes,
+				strconv.FormatUint(events, 10), strconv.FormatUint(b.Events.Missed, 10)})
+		}
+	}
+	if err := p.printRows("BRIDGE TREE ROOT ROOT-PORT CHANGES EVENTS MISSED", bridges); err != nil {
+		return err
+	}
+	return p.printRows("BRIDGE PORT ROLE STATE COST FLAGS", ports)
+}
+
+// in says in which namespace something is.
+func in(netns string) string {
+	if netns == "" {
+		return ""
+	}
+	return "@" + netns
+}
+
+// portMarks names what is special about a port.
+func portMarks(p agent.TreePort) string {
+	flags := map[string]bool{
+		"down": !p.Up, "edge": p.Edge, "shared": !p.PointToPoint, "bpdu-guard": p.Guarded,
+		"root-guard": p.RootInconsistent, "disputed": p.Disputed, "stp": p.Version.String() == "stp",
+	}
+	maps.DeleteFunc(flags, func(_ string, on bool) bool { return !on })
+	return orDash(strings.Join(slices.Sorted(maps.Keys(flags)), ","))
+}
+
+// printRows prints a table after an empty line, none without rows.
+func (p *program) printRows(heading string, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(p.out)
+	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join(strings.Fields(heading), "\t"))
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"bascule/bridge"
+	"bascule/config"
+
+	"github.com/spf13/cobra"
+)
+
+// liveSwitch is the fabric of a network namespace.
+type liveSwitch struct{ *bridge.Switch }
+
+func (s liveSwitch) Apply(f config.File, o config.Options) ([]config.Action, []string, error) {
+	return config.Apply(s.Switch, f, o)
+}
+
+func (s liveSwitch) Export(bridges ...string) (config.File, []string, error) {
+	return config.Export(s.Switch, bridges...)
+}
+
+// errWouldChange is the result of a dry run that has found something to do.
+var errWouldChange = errors.New("there is something to do")
+
+func newApply(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply [FILE ...]",
+		Short: "make bridges what a file says",
+		Long: `Read files that say what bridges there are to be, and make it so: bridges with
+their settings, ports, VLANs, MAC rules, bindings, mirrors, FDB entries and pf.
+FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of OpenBSD; of
+a folder it is all *.yaml, *.yml and hostname.* in it, and of - it is standard
+input. share/doc/bascule/config.md explains the files.
+
+A bridge that a file names becomes what the file says: what is not there has its
+default, or is removed. Other bridges are left alone. Everything is checked
+first, and if something is wrong nothing is changed. What there is to do is
+printed, one line each, and then done: + is added, - removed, ~ changed; nothing
+is printed where all is as it should be. An apply that fails or is killed on its
+way is finished by the next; of several at once each waits for the one before
+it.
+
+A port whose device is not there is left for later, with a warning.`,
+		Example: `  bascule apply switch.yaml
+  # what would be done? the status is 2 if that is something
+  bascule apply --dry-run switch.yaml
+  bascule apply -f /etc/bascule
+  bascule apply /etc/hostname.veb0
+  # what runs now, as a file
+  bascule export > switch.yaml`,
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		},
+		Annotations: map[string]string{
+			"1": "refused or failed; standard error says what, with a line for each mistake in a file",
+			"2": "wrong usage, of which standard error tells, or with --dry-run: there is something to do; nothing was changed",
+		},
+	}
+	var files []string
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
+	dry := cmd.Flags().Bool("dry-run", false, "print what would be done, and exit 2 if that is something")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		paths := slices.Concat(files, args)
+		for i, path := range paths {
+			if path == "-" {
+				paths[i] = "/dev/stdin"
+			}
+		}
+		if len(paths) == 0 {
+			return usagef(cmd, "FILE is missing")
+		}
+		list, err := config.Load(paths...)
+		if err != nil {
+			return err
+		}
+		for _, f := range list {
+			for _, note := range f.Notes {
+				p.warn([]string{note.Error()})
+			}
+		}
+		for _, f := range list {
+			if named := p.netns.text; named != "" && f.Netns != "" && !bridge.SameNetns(named, f.Netns) {
+				return usagef(cmd, "-n %s: %s is about network namespace %s", named, f.Path, f.Netns)
+			}
+		}
+		return p.apply(config.ByNetns(list, p.netns.text), *dry)
+	}
+	return cmd
+}
+
+// apply makes the switches of several namespaces what files say; all is checked
+// before the first is changed.
+func (p *program) apply(list []config.File, dry bool) error {
+	if len(list) > 1 {
+		for _, f := range list {
+			if _, _, err := p.applyOne(f, config.Options{DryRun: true}); err != nil {
+				return err
+			}
+		}
+	}
+	all := []actionJSON{}
+	changes := false
+	var failure error
+	for _, f := range list {
+		report := func(actions []config.Action) {
+			changes = changes || len(actions) > 0
+			if len(list) > 1 && len(actions) > 0 && !p.json {
+				fmt.Fprintln(p.out, "# network namespace", orDash(f.Netns))
+			}
+			for _, a := range actions {
+				if p.json {
+					all = append(all, actionJSON{f.Netns, string(a.Op), a.Bridge, a.Object, a.Detail})
+					continue
+				}
+				fmt.Fprintln(p.out, a)
+			}
+			if !p.json {
+				p.out.Flush() // before it is done
+			}
+		}
+		_, warnings, err := p.applyOne(f, config.Options{DryRun: dry, Report: report})
+		p.warn(warnings)
+		if failure = err; err != nil {
+			break
+		}
+	}
+	if p.json && (failure == nil || len(all) > 0) {
+		if err := p.printJSON(all); err != nil {
+			return err
+		}
+	}
+	if failure == nil && dry && changes {
+		return errWouldChange
+	}
+	return failure
+}
+
+// applyOne makes the switch of one namespace what a file says.
+func (p *program) applyOne(f config.File, o config.Options) (actions []config.Action, warnings []string, err error) {
+	s, err := p.open(f.Netns)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.PF = pfSource
+	actions, warnings, err = s.Apply(f, o)
+	return actions, warnings, errors.Join(err, s.Close())
+}
+
+// actionJSON is a line of a plan for programs.
+type actionJSON struct {
+	Netns  string `json:"netns,omitempty"`
+	Op     string `json:"op"` // "+", "-" or "~"
+	Bridge string `json:"master"`
+	Object string `json:"object"`
+	Detail string `json:"detail,omitempty"`
+}

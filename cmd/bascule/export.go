@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+)
+
+func newExport(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "export [BRIDGE ...]",
+		Short: "print what runs as a file for apply",
+		Long: `Print all bridges, or those of the names, as YAML that 'bascule apply' reads and
+has nothing to do for. Addresses that were learned, states and counters are not
+in it. A device with *, ? or [ in its name is written with a backslash before
+these, since it would be a pattern. What a file can't say is told by a warning.`,
+		Example: `  bascule export > switch.yaml
+  bascule export br0 | bascule -n lab apply -f -
+  bascule -j export | jq '.bridges | keys'`,
+		ValidArgsFunction: completeArguments(p.bridgeNames),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return p.with(func(s fabric) error {
+				f, notes, err := s.Export(args...)
+				if err != nil {
+					return err
+				}
+				var text bytes.Buffer
+				if err := f.Write(&text); err != nil {
+					return err
+				}
+				p.warn(notes)
+				out := text.Bytes()
+				if p.json {
+					if out, err = yaml.YAMLToJSON(out); err != nil {
+						return fmt.Errorf("cannot print JSON: %w", err)
+					}
+				}
+				_, err = p.out.Write(out)
+				return err
+			})
+		},
+	}
+}

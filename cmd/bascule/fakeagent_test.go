@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"bascule/agent"
+	"bascule/agent/hotplug"
+	"bascule/agent/rstp"
+)
+
+// Run is of agents: an agent that ends at once. It says what it was told to do
+// and logs a line of each level.
+func (f *fakeFabric) Run(_ context.Context, o agent.Options, _ <-chan os.Signal) error {
+	if o.Netns == "taken" {
+		return errors.New("cannot serve network namespace taken: another agent does; end that first")
+	}
+	f.call("agent %q %s", o.Netns, strings.Join(o.Files, " "))
+	o.Log.Debug("a detail")
+	o.Log.Info("the agent starts")
+	o.Log.Warn("a loop", "port", "p1")
+	return nil
+}
+
+// Reload is of agents.
+func (f *fakeFabric) Reload(netns string) error {
+	if netns == "empty" {
+		return errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+	}
+	f.call("agent reload")
+	return nil
+}
+
+// Status is of agents.
+func (f *fakeFabric) Status(netns string) (agent.Status, error) {
+	if netns == "empty" {
+		return agent.Status{}, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+	}
+	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	tree := &agent.TreeStatus{Status: rstp.Status{
+		Version: rstp.RSTP, Bridge: rstp.NewBridgeID(32768, []byte{2, 0, 0, 0, 0, 9}),
+		Root: rstp.NewBridgeID(4096, []byte{2, 0, 0, 0, 0, 1}), RootPort: 1, RootCost: 20000, Changes: 3,
+	}, Ports: []agent.TreePort{
+		{Name: "p1", PortStatus: rstp.PortStatus{Number: 1, Role: rstp.RootPort, State: rstp.Forwarding, Up: true, Cost: 20000, PointToPoint: true, Version: rstp.RSTP}},
+		{Name: "p2", PortStatus: rstp.PortStatus{Number: 2, Role: rstp.DisabledPort, State: rstp.Discarding, Cost: 2000, Guarded: true, PointToPoint: true, Version: rstp.RSTP}},
+	}}
+	return agent.Status{
+		PID: 42, Version: "v1", Since: when, Files: []string{"/etc/bascule"}, Applied: &when,
+		Namespaces: []agent.SiteStatus{
+			{Cookie: 1, Hotplug: &hotplug.Stats{Attached: 7, Berths: 5, Removed: 2}, Bridges: []agent.BridgeStatus{
+				{Name: "br0", Tree: tree, Events: agent.EventStatus{Counts: map[string]uint64{"learned": 5, "moved": 2}, Missed: 1}},
+			}},
+			{Netns: "blue", Cookie: 2, Bridges: []agent.BridgeStatus{{Name: "br1", Error: "somebody is at it", Events: agent.EventStatus{Counts: map[string]uint64{}}}}},
+		},
+	}, nil
+}
