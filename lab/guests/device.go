@@ -20,6 +20,8 @@ type Device struct {
 	// Parent is the device that it is a macvtap on, in bridge mode; empty for a
 	// tap.
 	Parent string
+	// ByQEMU has QEMU make the tap, without a script: nobody sets it up.
+	ByQEMU bool
 }
 
 func (d Device) String() string {

@@ -59,6 +59,7 @@ func (e *EndedError) Error() string {
 type Pool struct {
 	program  string
 	programs []string
+	at       *ends.Namespace // where QEMU runs, nil for where the lab does
 
 	mu     sync.Mutex
 	accel  string
@@ -74,6 +75,10 @@ type Pool struct {
 func NewPool(bascule string, programs ...string) *Pool {
 	return &Pool{program: bascule, programs: programs}
 }
+
+// In has QEMU run in a network namespace, where it can make devices by itself.
+// It is said before the first guest is started.
+func (p *Pool) In(at *ends.Namespace) { p.at = at }
 
 // Accelerator is KVM or TCG, and empty before the first guest was started.
 func (p *Pool) Accelerator() string {
@@ -236,7 +241,11 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 	cmd.ExtraFiles = []*os.File{p.image, monitorFar, agentFar}
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
+	start := cmd.Start
+	if p.at != nil {
+		start = func() error { return p.at.Start(cmd, ends.AnyCPU) }
+	}
+	if err := start(); err != nil {
 		kill()
 		return nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
 	}
@@ -321,7 +330,8 @@ func (t *tail) last() string {
 func (g *Guest) Ended() context.Context { return g.ended }
 
 // Plug plugs a new network card of the guest into a device of a namespace,
-// which is made, and gives it the n-th station's addresses. Both sides are up.
+// which is made, and gives it the n-th station's addresses. Both sides are up,
+// but for a device that QEMU makes.
 // Plain cards leave no checksum and no segmentation to the device: what XDP
 // programs forward loses what would tell the other side of it. What is returned
 // beside the end takes the card out again, and the device with it.
@@ -376,6 +386,13 @@ type plugged struct {
 
 // attach makes the device and gives it to QEMU.
 func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr, mtu int) error {
+	if near.ByQEMU {
+		err := c.guest.qmp.run("netdev_add", map[string]any{
+			"type": "tap", "id": c.name, "ifname": near.Name, "script": "no", "downscript": "no",
+		})
+		c.attached = err == nil
+		return err
+	}
 	fd, err := c.open(at, near, mac)
 	if err != nil {
 		return fmt.Errorf("%s in %s: %w", near, at.Name, err)
