@@ -14,15 +14,17 @@ import (
 	"bascule/test/netlab"
 )
 
-func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 7 && os.Args[3] == occupyWord {
+		os.Exit(occupy(os.Args[1:]))
+	}
+	os.Exit(netlab.Main(m))
+}
 
 // conformance is a thing that a switch must do.
 type conformance struct {
 	name  string
 	hooks []string // what the ports are attached by, one run each
-	// waits says that the case waits for time to pass; such cases run side by
-	// side.
-	waits bool
 	run   func(t *testing.T, hook string)
 }
 
@@ -31,17 +33,16 @@ var (
 	both = []string{"tcx", "xdp"}
 )
 
-// TestConformance runs all cases. Those that run on both hooks have a subtest
+// TestConformance runs all cases, as many side by side as there are processors:
+// each has a laboratory of its own. Those that run on both hooks have a subtest
 // for each.
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
-		forwardingCases, fdbCases, portCases, deviceCases, lifeCases,
-		vlanCases, securityCases, guardCases, ruleCases, stormCases, patchCases, watchCases, traceCases, pfCases, pfRewriteCases, pfTrafficCases,
+		forwardingCases, fdbCases, portCases, berthCases, deviceCases, lifeCases,
+		vlanCases, securityCases, guardCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases, pfCases, pfRewriteCases, pfTrafficCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {
-			if c.waits {
-				t.Parallel()
-			}
+			t.Parallel()
 			if len(c.hooks) == 1 {
 				c.run(t, c.hooks[0])
 				return

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"bascule/bridge"
 	"bascule/test/netlab"
 )
 
@@ -471,6 +472,15 @@ func gso(t *testing.T, hook string) {
 			l.Bascule("port", "set", "br0", e.Port, "--learn=off")
 		}
 		whole(t, l, ends[0].Host(), ends[1].Host(), ends[0].Socket, ends[1].Socket)
+		wantNoDrops(t, l)
+	})
+	t.Run("berth", func(t *testing.T) {
+		l, ends := setup(t, "tcx", 1)
+		c := l.NewEnds(1)[0]
+		s := openSwitch(t, l)
+		setBerths(t, s, bridge.Berth{Pattern: "p*", Count: 1})
+		wantOccupied(t, s, "p*", c.Port, true)
+		whole(t, l, ends[0].Host(), c.Host(), ends[0].Socket, c.Socket)
 		wantNoDrops(t, l)
 	})
 	t.Run("xdp", func(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,12 +106,12 @@ func converse(t *testing.T, stations []*netlab.End, address string, connections,
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	to := netip.AddrPortFrom(netip.MustParseAddr(address), 7)
 	var server net.Listener
 	must(t, stations[1].Namespace.Do(func() (err error) {
-		server, err = new(net.ListenConfig).Listen(ctx, "tcp", to.String())
+		server, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address, "0")) // the last one's may not be free yet
 		return err
 	}))
+	to := server.Addr().(*net.TCPAddr).AddrPort()
 	defer server.Close()
 	data := make([]byte, size)
 	for i := range data {

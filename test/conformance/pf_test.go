@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -451,7 +450,7 @@ func pfLog(t *testing.T, hook string) {
 	learn(l, b, B)
 	l.Refused([]string{"no rules are loaded"}, "pflog")
 	loadPF(t, l, "pass no state\nblock in log on p1 proto udp to port 53\npass in log (to pflog1) on p1 proto udp to port 54 no state\nanchor x {\n block out log proto udp to port 55\n}\n")
-	var out, errs lockedBuffer
+	var out, errs netlab.Output
 	file := filepath.Join(t.TempDir(), "log")
 	reader := l.Command("pflog")
 	reader.Stdout, reader.Stderr = &out, &errs
@@ -467,6 +466,8 @@ func pfLog(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{send(54)}, b)
 	l.Reach(a, []netlab.Frame{send(55)})
 	l.Reach(a, []netlab.Frame{send(56)}, b)
+	// a rule is looked up when it is read
+	l.Wait("both to be read", func() bool { return strings.Contains(out.String(), "rule 3.x.0/") })
 	loadPF(t, l, "pass no state\npass no state\nblock in log proto udp to port 56\n")
 	l.Reach(a, []netlab.Frame{send(56)})
 	const first = "rule 1/(match) block in on p1: IPv4 10.0.0.1:1000 > 10.0.0.2:53 UDP, length 29"
@@ -504,24 +505,6 @@ func pfLog(t *testing.T, hook string) {
 	})
 	must(t, reader.Process.Signal(syscall.SIGTERM))
 	must(t, reader.Wait())
-}
-
-// lockedBuffer is written to by a command and read meanwhile.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // pfRefused: each thing that is not right is told in one line.

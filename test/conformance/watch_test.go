@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -44,30 +43,12 @@ var watchCases = []conformance{
 	{name: "top_killed", hooks: tcx, run: topKilled},
 }
 
-// output is what a program that runs has printed so far.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
-}
-
 // A capturing is a `bascule capture` that runs.
 type capturing struct {
 	t           *testing.T
 	lab         *netlab.Lab
 	cmd         *exec.Cmd
-	stdout, err output
+	stdout, err netlab.Output
 }
 
 // startCapture starts a capture of br0.
@@ -496,7 +477,7 @@ func captureText(t *testing.T, hook string) {
 	// | head -1
 	for _, args := range []string{"", " -w -"} {
 		cmd := exec.Command("bash", "-c", fmt.Sprintf("%s -n %s capture br0%s | head -c 1 >/dev/null; echo ${PIPESTATUS[0]}", l.Binary(), l.Switch.Name, args))
-		var out, errs output
+		var out, errs netlab.Output
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		must(t, cmd.Start())
 		done := make(chan error, 1)

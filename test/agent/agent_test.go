@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package agent holds what runs beside a switch to what it must do, with real
+// devices and machines. The tests need root and skip without it.
+package agent
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+func TestMain(m *testing.M) {
+	// Spanning trees wait for most of their time, not for a processor.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(netlab.Main(m))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"bascule/datapath/probe"
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+// What `make bench-agent` runs: each benchmark is one figure or a few, and
+// repeats by itself what it measures. None says anything of speed, but a frame
+// or an event that is lost fails it.
+
+// A torrent is frames from one end to another, as fast as the kernel makes them
+// on the last CPU, and the counts of both ends.
+type torrent struct {
+	b       testing.TB
+	port    *netlab.End // that they come in by
+	lab     *netlab.Lab
+	gen     *generator
+	counter *probe.Counter
+	before  uint64 // frames that the port had taken
+	start   time.Time
+}
+
+// acceptsFrames makes an end's port take frames that the kernel makes at the end.
+func acceptsFrames(b testing.TB, l *netlab.Lab, e *netlab.End) {
+	b.Helper()
+	must(b, l.Switch.SetFeatures(e.Port, ends.Features{Segmentation: true, GRO: true}))
+	b.Cleanup(func() {
+		if err := l.Switch.SetFeatures(e.Port, ends.Features{Segmentation: true}); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+// A generator makes frames at an end, on one CPU.
+type generator struct {
+	*probe.Generator
+	stopped atomic.Bool
+	result  chan error
+}
+
+func startGenerator(b testing.TB, at *netlab.End, s probe.Stream, cpu int) *generator {
+	b.Helper()
+	g := &generator{result: make(chan error, 1)}
+	s.Ifindex = at.Ifindex
+	must(b, at.Namespace.Do(func() (err error) {
+		g.Generator, err = probe.NewGenerator(s)
+		return err
+	}))
+	go func() {
+		g.result <- at.Namespace.Do(func() error {
+			if err := ends.PinThread(cpu); err != nil {
+				return err
+			}
+			for { // what is left of a run when it is stopped takes its time
+				if err := g.Send(1 << 20); err != nil || g.stopped.Load() {
+					return err
+				}
+			}
+		})
+	}()
+	return g
+}
+
+// stop ends it and returns how many frames it has made.
+func (g *generator) stop(b testing.TB) (made uint64) {
+	b.Helper()
+	g.stopped.Store(true)
+	must(b, g.Stop())
+	must(b, <-g.result)
+	made, err := g.Sent()
+	must(b, err)
+	must(b, g.Close())
+	return made
+}
+
+func startTorrent(b testing.TB, l *netlab.Lab, from, to *netlab.End) *torrent {
+	b.Helper()
+	t := &torrent{b: b, lab: l, port: from}
+	must(b, to.Namespace.Do(func() (err error) {
+		t.counter, err = probe.CountTCX(to.Ifindex)
+		return err
+	}))
+	t.before = t.taken()
+	t.start = time.Now()
+	frame := []byte(l.Frame(to.MAC, from.MAC, 60))
+	t.gen = startGenerator(b, from, probe.Stream{Frame: frame}, runtime.NumCPU()-1)
+	return t
+}
+
+// taken is how many frames the port's device has got.
+func (t *torrent) taken() uint64 {
+	t.b.Helper()
+	link, err := t.lab.Switch.Netlink().LinkByName(t.port.Port)
+	must(t.b, err)
+	return link.Attrs().Statistics.RxPackets
+}
+
+func (t *torrent) arrived() uint64 {
+	t.b.Helper()
+	n, err := t.counter.Read()
+	must(t.b, err)
+	return n.Frames
+}
+
+// flow waits until n more frames have arrived.
+func (t *torrent) flow(n uint64) {
+	t.b.Helper()
+	goal := t.arrived() + n
+	t.lab.Wait("frames to arrive", func() bool { return t.arrived() >= goal })
+}
+
+// stop ends it. Of the frames that were made, taken came to the switch, the
+// others overran the queue of the device before it; lost of these did not arrive.
+func (t *torrent) stop() (made, taken, lost uint64, rate float64) {
+	t.b.Helper()
+	length := time.Since(t.start)
+	made = t.gen.stop(t.b)
+	// what is under way arrives within this time, or not at all
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+		taken = t.taken() - t.before
+		lost = taken - t.arrived()
+		if lost == 0 && taken == made || time.Now().After(deadline) {
+			break
+		}
+	}
+	must(t.b, t.counter.Close())
+	return made, taken, lost, float64(taken) / length.Seconds()
+}
+
+// report says what a torrent came to; what it lost fails the benchmark.
+func (t *torrent) report() {
+	t.b.Helper()
+	made, taken, lost, rate := t.stop()
+	b := t.b.(*testing.B)
+	b.ReportMetric(float64(lost), "lost")
+	b.ReportMetric(float64(taken), "frames")
+	b.ReportMetric(rate, "frames/s")
+	b.ReportMetric(float64(made-taken), "before-the-switch")
+	b.ReportMetric(0, "ns/op")
+	if lost > 0 {
+		drops := map[string]map[string]uint64{}
+		for _, p := range t.lab.Ports("br0") {
+			drops[p.Ifname] = p.Drops
+		}
+		backlogs, err := os.ReadFile("/proc/net/softnet_stat") // the second number of each core
+		must(t.b, err)
+		b.Errorf("%d of %d frames are lost; the switch has dropped %v; the kernel's queues since the start:\n%s", lost, taken, drops, backlogs)
+	}
+}
+
+// introduce has the switch learn where the ends are.
+func introduce(l *netlab.Lab, list ...*netlab.End) {
+	for _, e := range list {
+		l.Send(e, l.Frames(1, netlab.Broadcast, e.MAC)...)
+	}
+}
+
+// forwarding waits until all ports of a bridge forward.
+func forwarding(l *netlab.Lab, bridge string, ports int) {
+	l.Wait("all ports to forward", func() bool {
+		n := 0
+		for _, p := range l.Ports(bridge) {
+			if p.State == "forwarding" {
+				n++
+			}
+		}
+		return n == ports
+	})
+}
+
+// BenchmarkKilled: frames that are lost while the agent is killed and started
+// again 20 times.
+func BenchmarkKilled(b *testing.B) {
+	for b.Loop() {
+		l := netlab.New(b)
+		list := l.NewEnds(2)
+		r := newRunner(b, l)
+		// the end that counts gets no BPDUs
+		file := r.file("br0.yaml", "bridges:\n  br0:\n    stp: rstp\n    ports:\n      \"p*\": {stp-edge: on}\n      p2: {stp-edge: on, bpdu-filter: on}\n")
+		r.start("-f", file)
+		forwarding(l, "br0", len(list))
+		introduce(l, list...)
+		acceptsFrames(b, l, list[0])
+		t := startTorrent(b, l, list[0], list[1])
+		for range 20 {
+			t.flow(10_000)
+			r.kill()
+			t.flow(10_000)
+			r.start("-f", file)
+		}
+		t.flow(10_000)
+		t.report()
+		r.stop()
+	}
+}
+
+// BenchmarkUpgrade: frames that are lost while the service is given another
+// build of the program, which loads its own datapath, ten times.
+func BenchmarkUpgrade(b *testing.B) {
+	newer, err := netlab.Build("agent-newer", "-ldflags", "-X main.version=newer")
+	must(b, err)
+	for b.Loop() {
+		l := netlab.New(b)
+		list := l.NewEnds(2)
+		builds := []string{newer, l.Binary()}
+		l.AddBridge("br0", "tcx", list)
+		r := newRunner(b, l)
+		r.start()
+		introduce(l, list...)
+		acceptsFrames(b, l, list[0])
+		t := startTorrent(b, l, list[0], list[1])
+		for i := range 10 {
+			t.flow(10_000)
+			before, err := l.Objects()
+			must(b, err)
+			r.stop()
+			l.SetBinary(builds[i%2])
+			r.start()
+			after, err := l.Objects()
+			must(b, err)
+			for id := range before.Programs {
+				if after.Programs[id] {
+					b.Errorf("program %d is from before the upgrade", id)
+				}
+			}
+		}
+		t.flow(10_000)
+		t.report()
+		r.stop()
+	}
+}
+
+// The ports and VLANs of a large switch.
+const manyPorts, manyVLANs = 256, 64
+
+// manyDevices makes the devices of a large switch: veths to another namespace.
+func manyDevices(b testing.TB, l *netlab.Lab) {
+	b.Helper()
+	far := l.NewNamespace()
+	ns, err := os.Open("/run/netns/" + far.Name)
+	must(b, err)
+	defer ns.Close()
+	nl := l.Switch.Netlink()
+	for i := range manyPorts {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.Flags = fmt.Sprintf("p%d", i+1), net.FlagUp
+		peer := fmt.Sprintf("e%d", i+1)
+		must(b, nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer, PeerNamespace: netlink.NsFd(int(ns.Fd()))}))
+		l.Keep(attrs.Name)
+		link, err := far.Netlink().LinkByName(peer)
+		must(b, err)
+		must(b, far.Netlink().LinkSetUp(link))
+	}
+}
+
+// manyFile is the file of a large switch.
+func manyFile(stp string) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "bridges:\n  br0:\n    stp: %s\n    vlan-filtering: on\n    ports:\n", stp)
+	for i := range manyPorts {
+		fmt.Fprintf(&text, "      p%d: {pvid: %d}\n", i+1, 10+i%manyVLANs)
+	}
+	return text.String()
+}
+
+// median of times in milliseconds.
+func median(list []time.Duration) float64 {
+	slices.Sort(list)
+	return float64(list[len(list)/2].Nanoseconds()) / 1e6
+}
+
+// BenchmarkApply is how long `bascule apply` takes from nothing and without
+// change, and `bascule export`: medians of the whole command.
+func BenchmarkApply(b *testing.B) {
+	for b.Loop() {
+		l := netlab.New(b)
+		manyDevices(b, l)
+		path := file(b, "many.yaml", manyFile("off"))
+		run := func(args ...string) time.Duration {
+			b.Helper()
+			begin := time.Now()
+			r, err := l.Run(args...)
+			took := time.Since(begin)
+			must(b, err)
+			if r.Exit != 0 {
+				b.Fatal(r)
+			}
+			return took
+		}
+		var nothing, unchanged, export []time.Duration
+		for i := range 5 {
+			if i > 0 {
+				run("bridge", "del", "br0")
+			}
+			nothing = append(nothing, run("apply", path))
+		}
+		for range 21 {
+			unchanged = append(unchanged, run("apply", path))
+			export = append(export, run("export"))
+		}
+		b.ReportMetric(median(nothing), "nothing-ms")
+		b.ReportMetric(median(unchanged), "unchanged-ms")
+		b.ReportMetric(median(export), "export-ms")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// cpuTime is what a process has run since it began (clock_getcpuclockid(3)).
+func cpuTime(b testing.TB, pid int) time.Duration {
+	b.Helper()
+	const schedClock = 2 // CPUCLOCK_SCHED, of all threads
+	var t unix.Timespec
+	must(b, unix.ClockGettime(int32(^pid<<3|schedClock), &t))
+	return time.Duration(t.Nano())
+}
+
+// rss is the memory that a process has, in MiB.
+func rss(b testing.TB, pid int) float64 {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	must(b, err)
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			must(b, err)
+			return float64(kib) / 1024
+		}
+	}
+	b.Fatal("no VmRSS")
+	return 0
+}
+
+// BenchmarkIdle is what the agent of a large switch takes while nothing
+// happens, for 20 seconds: of a core, and of memory.
+func BenchmarkIdle(b *testing.B) {
+	for _, stp := range []string{"off", "rstp"} {
+		b.Run("stp="+stp, func(b *testing.B) {
+			for b.Loop() {
+				l := netlab.New(b)
+				manyDevices(b, l)
+				r := newRunner(b, l)
+				l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+				r.start("--log-level", "info", "-f", r.file("many.yaml", manyFile(stp)))
+				forwarding(l, "br0", manyPorts)
+				time.Sleep(5 * time.Second) // what the start has left to do
+				pid := r.cmd.Process.Pid
+				begin, before := time.Now(), cpuTime(b, pid)
+				time.Sleep(20 * time.Second)
+				share := (cpuTime(b, pid) - before).Seconds() / time.Since(begin).Seconds()
+				b.ReportMetric(100*share, "%core")
+				b.ReportMetric(rss(b, pid), "MiB")
+				b.ReportMetric(0, "ns/op")
+				r.stop()
+			}
+		})
+	}
+}
+
+// changeRate is how many addresses are to be learned a second.
+const changeRate = 100_000
+
+// changeRounds is of how many seconds of each kind a median is taken.
+const changeRounds = 9
+
+// middle is the median of an odd number of values.
+func middle(list []float64) float64 { return slices.Sorted(slices.Values(list))[len(list)/2] }
+
+// BenchmarkChanges: addresses are learned as fast as changeRate while the agent
+// watches. All must be accounted for. Frames are forwarded meanwhile; how fast,
+// against rounds in which the same frames come from one address, so that nothing
+// is learned, in which the agent is stopped, and in which no such frames come: the
+// CPU that makes them is idle then, which CPUs that share a core notice.
+func BenchmarkChanges(b *testing.B) {
+	for b.Loop() {
+		l := netlab.New(b)
+		list := l.NewEnds(3)
+		l.AddBridge("br0", "tcx", list, "--fdb-max", "4000000")
+		r := newRunner(b, l)
+		r.start("--log-level", "info")
+		l.Wait("the agent to serve the bridge", func() bool { return len(r.status().Namespaces[0].Bridges) == 1 })
+		introduce(l, list...)
+		acceptsFrames(b, l, list[0])
+		acceptsFrames(b, l, list[2])
+		accounted := func() uint64 {
+			e := r.status().Namespaces[0].Bridges[0].Events
+			return e.Counts["learned"] + e.Counts["moved"] + e.Missed + e.Merged
+		}
+		happened := func() (n uint64) {
+			for _, p := range l.Ports("br0") {
+				n += p.Learned + p.Moves
+			}
+			return n
+		}
+		l.Wait("the beginning to be accounted for", func() bool { return accounted() == happened() })
+		firstEvents := r.status().Namespaces[0].Bridges[0].Events
+
+		t := startTorrent(b, l, list[0], list[1])
+		t.flow(10_000)
+		const round = time.Second
+		rates := map[string][]float64{}
+		var changes []float64
+		station := uint64(1)
+		for range changeRounds {
+			for _, kind := range []string{"quiet", "known", "stopped", "watched"} {
+				if kind == "stopped" {
+					must(b, r.cmd.Process.Signal(syscall.SIGSTOP))
+				}
+				var gen *generator
+				if kind != "quiet" {
+					src := probe.Vary{Base: binary.BigEndian.AppendUint64(nil, 0x02<<40|station<<8)[2:], Count: 1 << 30}
+					if kind == "known" {
+						src.Count = 1
+					}
+					gen = startGenerator(b, list[2], probe.Stream{
+						// to where it comes from, so it goes nowhere
+						Frame: []byte(l.Frame(list[2].MAC, list[2].MAC, 60)), Rate: changeRate,
+						Src: src,
+					}, 0)
+					l.Wait("addresses to come", func() bool {
+						n, err := gen.Sent()
+						return err != nil || n > 0
+					})
+				}
+				begin, before := time.Now(), t.arrived()
+				var sent uint64
+				if gen != nil {
+					sent, _ = gen.Sent()
+				}
+				time.Sleep(round)
+				length := time.Since(begin).Seconds()
+				rates[kind] = append(rates[kind], float64(t.arrived()-before)/length)
+				if gen != nil {
+					now, err := gen.Sent()
+					must(b, err)
+					if kind == "watched" {
+						changes = append(changes, float64(now-sent)/length)
+					}
+					station += gen.stop(b)>>8 + 1 // addresses that are new
+				}
+				if kind == "stopped" {
+					must(b, r.cmd.Process.Signal(syscall.SIGCONT))
+				}
+			}
+		}
+		_, taken, lost, _ := t.stop()
+		if lost > 0 {
+			b.Errorf("%d of %d frames are lost", lost, taken)
+		}
+		all := happened()
+		l.Wait(fmt.Sprintf("%d changes to be accounted for", all), func() bool { return accounted() == all })
+		e := r.status().Namespaces[0].Bridges[0].Events
+		b.ReportMetric(middle(changes), "changes/s")
+		for _, kind := range []string{"known", "stopped", "quiet"} {
+			b.ReportMetric(middle(rates["watched"])/middle(rates[kind]), "of-"+kind)
+		}
+		b.ReportMetric(middle(rates["quiet"]), "quiet-frames/s")
+		b.ReportMetric(float64(all), "happened")
+		b.ReportMetric(float64(e.Missed-firstEvents.Missed), "missed")
+		b.ReportMetric(float64(e.Merged-firstEvents.Merged), "merged")
+		b.ReportMetric(float64(accounted()-all), "unaccounted")
+		b.ReportMetric(float64(lost), "lost")
+		b.ReportMetric(0, "ns/op")
+		r.stop()
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package soak
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"bascule/test/netlab"
+)
+
+// An account is all that must be the same each time that the switch is in the
+// base state: what there is, by its name, and how much or how often.
+type account map[string]string
+
+func (a account) count(name string) {
+	n, _ := strconv.Atoi(a[name])
+	a[name] = strconv.Itoa(n + 1)
+}
+
+// differences are the lines in which another account differs.
+func (a account) differences(now account) (lines []string) {
+	names := account{}
+	maps.Copy(names, a)
+	maps.Copy(names, now)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if a[name] != now[name] {
+			lines = append(lines, fmt.Sprintf("%s: was %q, is %q", name, a[name], now[name]))
+		}
+	}
+	return lines
+}
+
+// What has a number in its name that changes.
+var numbers = []struct {
+	is   *regexp.Regexp
+	name string
+}{
+	{regexp.MustCompile(`gen-[0-9]+`), "gen-N"},
+	{regexp.MustCompile(`/link/[0-9]+`), "/link/N"},
+	{regexp.MustCompile(`\bbsc[0-9a-f]{8}\b`), "bsc*"},
+	{regexp.MustCompile(`(socket|pipe):\[[0-9]+\]`), "$1"},
+}
+
+func plain(name string) string {
+	for _, n := range numbers {
+		name = n.is.ReplaceAllString(name, n.name)
+	}
+	return name
+}
+
+// account takes stock. What the kernel does a moment later may be missing from
+// it or in it.
+func (s *soak) account() (account, error) {
+	a := account{}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.agent.Process.Pid))
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", s.agent.Process.Pid, fd.Name()))
+		if err == nil {
+			a.count("descriptor of the agent: " + plain(to))
+		}
+	}
+	cookie, err := s.lab.Switch.Cookie()
+	if err != nil {
+		return nil, err
+	}
+	for what, dir := range map[string]string{"pin": filepath.Join("/run/bascule", strconv.FormatUint(cookie, 10)), "file": s.dir} {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			a.count(what + " " + plain(strings.TrimPrefix(path, dir)))
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := s.objects(a); err != nil {
+		return nil, err
+	}
+	links, err := s.lab.Switch.Netlink().LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		at := l.Attrs()
+		xdp := at.Xdp != nil && at.Xdp.Attached
+		a["device "+plain(at.Name)] = fmt.Sprintf("promiscuous %d, all multicast %d, MTU %d, XDP %v", at.Promisc, at.Allmulti, at.MTU, xdp)
+	}
+	for _, e := range s.lab.Ends {
+		for f, on := range e.Features() {
+			if on {
+				a["features of "+e.Ifname] += f + " "
+			}
+		}
+		words := strings.Fields(a["features of "+e.Ifname])
+		slices.Sort(words)
+		a["features of "+e.Ifname] = strings.Join(words, " ")
+	}
+	hurry, err := os.ReadFile(hurrySwitch)
+	if err != nil {
+		return nil, err
+	}
+	a[hurrySwitch] = strings.TrimSpace(string(hurry))
+	for what, args := range map[string][]string{
+		"state":          {"export"},
+		"learned in br0": {"-j", "fdb", "show", "br0", "--dynamic"},
+		"states of pf":   {"pfctl", "-b", "br0", "-s", "states"},
+		"tables of pf":   {"pfctl", "-b", "br0", "-s", "Tables"},
+		"anchors of pf":  {"pfctl", "-b", "br0", "-s", "Anchors"},
+		"mirrors":        {"span", "show"},
+	} {
+		r, err := s.lab.Run(args...)
+		if err != nil {
+			return nil, err
+		}
+		if r.Exit != 0 {
+			return nil, fmt.Errorf("%v", r)
+		}
+		a[what] = r.Stdout
+	}
+	for _, name := range bridges {
+		var list []netlab.BridgeInfo
+		s.lab.JSON(&list, "bridge", "show", name)
+		a["count of learned addresses in "+name] = strconv.Itoa(list[0].FDBCount)
+		for _, p := range s.lab.Ports(name) {
+			a["count of learned addresses of port "+p.Ifname] = strconv.Itoa(p.FDBCount)
+		}
+	}
+	return a, nil
+}
+
+const hurrySwitch = "/sys/kernel/rcu_expedited"
+
+// objects counts the BPF objects of the switch, and what its maps take of the
+// kernel's memory, also those that no pin but a program holds.
+func (s *soak) objects(a account) error {
+	o, err := s.lab.Objects()
+	if err != nil {
+		return err
+	}
+	for id := range o.Programs {
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // gone since
+		}
+		info, err := p.Info()
+		p.Close()
+		if err != nil {
+			return err
+		}
+		used, _ := info.MapIDs()
+		for _, id := range used {
+			o.Maps[id] = true
+		}
+		a.count("programs " + info.Name)
+	}
+	var memory uint64
+	for id := range o.Maps {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			continue
+		}
+		info, err := m.Info()
+		m.Close()
+		if err != nil {
+			return err
+		}
+		n, _ := info.Memlock()
+		memory += n
+		a.count("maps " + info.Name)
+	}
+	a["links"] = strconv.Itoa(len(o.Links))
+	a["memory of maps"] = strconv.FormatUint(memory, 10)
+	return nil
+}
+
+// resident is how much memory the agent has, in bytes.
+func (s *soak) resident() (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.agent.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no VmRSS", s.agent.Process.Pid)
+}
