@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -312,12 +313,23 @@ func browse(t *testing.T, page string, width int, dark bool) (s seen) {
 	if dark {
 		scheme = "0"
 	}
-	cmd := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+filepath.Join(dir, "profile"),
-		"--blink-settings=preferredColorScheme="+scheme, "--window-size=1400,900", "--dump-dom", "file://"+file)
+	// Chromium itself crashes now and then on a busy machine, whatever the page.
+	var out []byte
 	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	for try := range 3 {
+		cmd := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+			"--disable-background-networking", "--disable-component-update", "--disable-sync",
+			"--user-data-dir="+filepath.Join(dir, fmt.Sprint("profile", try)),
+			"--blink-settings=preferredColorScheme="+scheme, "--window-size=1400,900", "--dump-dom", "file://"+file)
+		stderr.Reset()
+		cmd.Stderr = &stderr
+		out, err = cmd.Output()
+		exit := new(exec.ExitError)
+		if !errors.As(err, &exit) || !exit.Sys().(syscall.WaitStatus).Signaled() {
+			break
+		}
+		t.Logf("chromium: %v", err)
+	}
 	if err != nil {
 		t.Fatalf("chromium: %v: %s", err, stderr.String())
 	}

@@ -86,10 +86,10 @@ func TestPastTheFabric(t *testing.T) {
 		{"udp:rate=10M:size=1000:duration=1s", both},
 		{"latency:duration=1s", both},
 		{"latency:udp:duration=1s", both},
-		{"crr:duration=100ms", both},
-		{"crr:duration=100ms", first}, // the responses cross
-		{"uperf:duration=100ms", both},
-		{"uperf:duration=100ms", first},
+		{"crr:duration=1s", both},
+		{"crr:duration=1s", first}, // the responses cross
+		{"uperf:duration=1s", both},
+		{"uperf:duration=1s", first},
 	} {
 		t.Run(fmt.Sprint(test.workload, test.past), func(t *testing.T) {
 			w := Must(test.workload)
