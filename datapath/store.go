@@ -90,7 +90,20 @@ func mountRoot() (string, error) {
 		if err := os.MkdirAll(Root, 0o700); err != nil {
 			return err
 		}
-		err := unix.Mount("bascule", Root, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
+		// The first two commands of a machine may both come here: a second
+		// mount would hide what the first has.
+		dir, err := os.Open(Root)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		if err := lockFile(dir); err != nil {
+			return err
+		}
+		if isBPF(Root) {
+			return nil
+		}
+		err = unix.Mount("bascule", Root, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700")
 		if err != nil {
 			return fmt.Errorf("mount a BPF file system at %s: %w", Root, err)
 		}
@@ -192,15 +205,9 @@ func lockFolder(path string) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		for {
-			err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
-			if err != unix.EINTR {
-				break
-			}
-		}
-		if err != nil {
+		if err := lockFile(dir); err != nil {
 			dir.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
+			return nil, err
 		}
 		// the last one may have removed the folder that we waited for
 		if !sameFile(dir, path) {
@@ -211,6 +218,19 @@ func lockFolder(path string) (unlock func(), err error) {
 			os.Remove(path) // of bridges it goes only when none is left
 			dir.Close()
 		}, nil
+	}
+}
+
+// lockFile waits for the lock of an open file; it ends as the file is closed.
+func lockFile(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EINTR {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 
 	"bascule/test/netlab"
@@ -57,4 +58,24 @@ func TestNetns(t *testing.T) {
 	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
 	l.Refused([]string{"br0"}, "bridge", "show", "br0")
 	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
+}
+
+// TestFirst runs the machine's first commands, many at once, where nothing is
+// mounted yet: they find each other's bridges.
+func TestFirst(t *testing.T) {
+	l := netlab.New(t)
+	const script = `
+		umount -l /run/bascule 2>/dev/null # in a mount namespace of our own
+		! grep ' /run/bascule ' /proc/self/mounts || exit
+		for i in $(seq 20); do
+			"$0" bridge show &
+		done
+		wait
+		grep -c ' /run/bascule bpf ' /proc/self/mounts`
+	for range 40 { // it seldom happens
+		out, err := exec.Command("unshare", "-n", "-m", "-p", "-f", "--mount-proc", "--propagation", "private", "sh", "-c", script, l.Binary()).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != "1" {
+			t.Fatalf("should have mounted once: %v: %s", err, out)
+		}
+	}
 }
