@@ -74,13 +74,18 @@ func peerOutside(l netlink.Link) uint64 {
 	return datapath.MACWord([6]byte(other.Attrs().HardwareAddr))
 }
 
-// maxList is for how long devices are listed again that came or went meanwhile.
-// Where containers start by the hundred a list of several pieces is seldom whole.
-const maxList = 2 * time.Second
+// Devices are listed again that came or went meanwhile, for maxList and at least
+// minLists times, as a busy machine may let us do nothing for that long. Where
+// containers start by the hundred a list of several pieces is seldom whole.
+const (
+	maxList  = 2 * time.Second
+	minLists = 20
+)
 
 // links returns all devices of the namespace by index.
 func links() (map[int]netlink.Link, error) {
-	for deadline := time.Now().Add(maxList); time.Now().Before(deadline); {
+	deadline := time.Now().Add(maxList)
+	for tries := 0; tries < minLists || time.Now().Before(deadline); tries++ {
 		list, err := netlink.LinkList()
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // A berth is a port whose device is yet to come: it has a slot, an id and
@@ -151,7 +152,7 @@ func (b *Bridge) Ready() []*Port {
 }
 
 // ErrNotBerthed says that a device is not for a berth.
-var ErrNotBerthed = errors.New("the device has a program, or the index of one that a berth had")
+var ErrNotBerthed = errors.New("the device is gone, has a program, or the index of one that a berth had")
 
 // Occupy makes a device the port p, which is one of Ready. name is the
 // device's, flags what must be put back when it leaves, and peer as Port.Peer
@@ -160,6 +161,9 @@ var ErrNotBerthed = errors.New("the device has a program, or the index of one th
 // has said Begin.
 func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, flags PortFlags, peer uint64) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.ENODEV) {
+		return ErrNotBerthed
+	}
 	if err != nil {
 		return fmt.Errorf("programs on device %d: %w", ifindex, err)
 	}
