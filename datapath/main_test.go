@@ -21,6 +21,10 @@ import (
 // number and a dash follow.
 const prefix = "bsc-dp"
 
+// The main goroutine stays on the process's first thread: that one never ends,
+// and were it the one to enter a namespace, the namespace would not end either.
+func init() { runtime.LockOSThread() }
+
 func TestMain(m *testing.M) {
 	removeLeftovers()
 	code := m.Run()

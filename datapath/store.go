@@ -310,6 +310,10 @@ func RemoveAbandoned(live func(cookie uint64) bool) error {
 	if err != nil {
 		return err
 	}
+	return removeAbandoned(root, live)
+}
+
+func removeAbandoned(root string, live func(cookie uint64) bool) error {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return err

@@ -875,6 +875,15 @@ func TestNetnsCookie(t *testing.T) {
 // port's device is left anywhere.
 func TestRemoveAbandoned(t *testing.T) {
 	ended, lives, empty := newShelf(t, 2), newShelf(t, 2), newShelf(t, 0)
+	// in a file system of their own: any command removes what is abandoned
+	root := t.TempDir()
+	if err := unix.Mount("test", root, "bpf", 0, "mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(root, 0)
+	for _, s := range []*shelf{ended, lives, empty} {
+		s.store.dir = filepath.Join(root, filepath.Base(s.store.dir))
+	}
 	ended.create("br0", 2)
 	lives.create("br0", 2)
 	empty.create("br0", 0)
@@ -882,10 +891,9 @@ func TestRemoveAbandoned(t *testing.T) {
 		_, err := os.Stat(filepath.Join(s.store.dir, "br0/current"))
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	// of other tests and people on this machine nothing is removed
-	removeAbandoned := func(dead ...*shelf) {
+	remove := func(dead ...*shelf) {
 		t.Helper()
-		err := RemoveAbandoned(func(cookie uint64) bool {
+		err := removeAbandoned(root, func(cookie uint64) bool {
 			return !slices.ContainsFunc(dead, func(s *shelf) bool {
 				return filepath.Base(s.store.dir) == fmt.Sprint(cookie)
 			})
@@ -894,21 +902,21 @@ func TestRemoveAbandoned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	removeAbandoned(lives, ended)
+	remove(lives, ended)
 	if !there(ended) || !there(lives) || !there(empty) {
 		t.Fatal("a bridge was removed whose ports have devices")
 	}
 	ended.rack.close()
 	until(t, "the devices of the namespace are gone", func() bool { return !ended.store.alive() })
-	removeAbandoned()
+	remove()
 	if !there(ended) || !there(lives) || !there(empty) {
 		t.Fatal("a bridge was removed whose namespace lives")
 	}
-	removeAbandoned(ended, lives)
+	remove(ended, lives)
 	if there(ended) || !there(lives) || !there(empty) {
 		t.Errorf("left: of the ended %v, of the living %v, without ports %v", there(ended), there(lives), there(empty))
 	}
-	removeAbandoned(empty)
+	remove(empty)
 	if there(empty) {
 		t.Error("a bridge without ports of a namespace that has ended is left")
 	}

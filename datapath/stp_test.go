@@ -297,6 +297,17 @@ func TestBPDUMissed(t *testing.T) {
 	}
 }
 
+// graceful waits until every program has ended that runs on any CPU: for a grace
+// period of RCU (membarrier(2)).
+func graceful(t *testing.T) {
+	t.Helper()
+	if _, _, err := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); err != 0 {
+		t.Fatalf("membarrier: %v", err)
+	}
+}
+
+const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+
 // Whatever CPUs remember and are at, a state is obeyed once it is set, also while
 // the bridge's configuration changes.
 func TestSTPStateUnderLoad(t *testing.T) {
@@ -323,7 +334,7 @@ func TestSTPStateUnderLoad(t *testing.T) {
 		if err := b.SetSTPState(ports[port].Id, state); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // what is on its way
+		graceful(t) // what is on its way has gone it
 	}
 	for port := range ports {
 		become(port, STPForwarding)
