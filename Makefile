@@ -23,7 +23,9 @@ define install
 	done; \
 	if [ -n "$$missing" ]; then \
 		echo "installing$$missing"; \
-		apt-get -qq update >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing >/dev/null; \
+		apt="apt-get -qq -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5"; \
+		for try in 1 2 3 4 5; do $$apt update >/dev/null && break; sleep 10; done; \
+		DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing >/dev/null; \
 	fi
 endef
 

@@ -55,7 +55,7 @@ func TestRunKilled(t *testing.T) {
 		{fabrics.LinuxBridge, "tcp-stream:duration=1s", "iperf3", 2},
 		{fabrics.LinuxBridge, "latency:duration=1s", "sockperf", 2},
 		{fabrics.LinuxBridge, "latency:load=tcp:duration=1s", "iperf3", 2},
-		{fabrics.LinuxBridge, "uperf:duration=300ms", "bascule", 2},
+		{fabrics.LinuxBridge, "uperf:duration=1s", "bascule", 2},
 		{fabrics.OVS, "tcp-stream:duration=1s", "ovs-vswitchd", 1},
 	} {
 		t.Run(test.fabric.Name+" "+test.workload, func(t *testing.T) {

@@ -238,8 +238,8 @@ func TestOthersTime(t *testing.T) {
 			if test.others {
 				cmd.Wait()
 			}
+			before := othersTime() // first: what the program takes from now on is in it
 			begin := processTime(pid)
-			before := othersTime()
 			for range 1000 {
 				if processTime(pid)-begin >= 30 {
 					break

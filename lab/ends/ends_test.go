@@ -53,18 +53,20 @@ func TestLeftoverDirs(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	old := filepath.Join(runDir, fmt.Sprintf("%s%d-1-x", Prefix, gone.Process.Pid))
-	mine, err := MakeDir("1-x")
+	made, err := MakeDir("1-x")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(made) })
+	// other labs remove what they find in theirs
+	in := t.TempDir()
+	old, mine := filepath.Join(in, fmt.Sprintf("%s%d-1-x", Prefix, gone.Process.Pid)), filepath.Join(in, filepath.Base(made))
 	for _, dir := range []string{old, mine} {
-		t.Cleanup(func() { os.RemoveAll(dir) })
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "log"), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	removed, err := removeDirs()
+	removed, err := removeDirs(in)
 	if err != nil {
 		t.Error(err)
 	}

@@ -62,12 +62,12 @@ func MakeDir(what string) (string, error) {
 // what is kept outside of it; a failure of forget does not keep the namespace.
 func RemoveLeftovers(forget func(name string) error) (removed []string, err error) {
 	spaces, spacesErr := removeNamespaces(forget)
-	dirs, dirsErr := removeDirs()
+	dirs, dirsErr := removeDirs(runDir)
 	return append(spaces, dirs...), errors.Join(spacesErr, dirsErr)
 }
 
-func removeDirs() (removed []string, err error) {
-	entries, err := os.ReadDir(runDir)
+func removeDirs(in string) (removed []string, err error) {
+	entries, err := os.ReadDir(in)
 	if err != nil {
 		return nil, fmt.Errorf("leftovers of earlier runs: %w", err)
 	}
@@ -76,7 +76,7 @@ func removeDirs() (removed []string, err error) {
 		if !e.IsDir() || !leftover(e.Name(), alive) {
 			continue
 		}
-		dir := filepath.Join(runDir, e.Name())
+		dir := filepath.Join(in, e.Name())
 		if err := os.RemoveAll(dir); err != nil {
 			errs = append(errs, err)
 			continue
@@ -99,8 +99,16 @@ func removeNamespaces(forget func(name string) error) (removed []string, err err
 		if !leftover(e.Name(), alive) {
 			continue
 		}
-		errs = append(errs, forget(e.Name()))
-		if err := netns.DeleteNamed(e.Name()); err != nil {
+		forgotten := forget(e.Name())
+		err := netns.DeleteNamed(e.Name())
+		if errors.Is(err, syscall.EINVAL) { // it is no namespace any more
+			err = os.Remove(filepath.Join("/run/netns", e.Name()))
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another lab was faster, and has forgotten it
+		}
+		errs = append(errs, forgotten)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("remove network namespace %s: %w", e.Name(), err))
 			continue
 		}

@@ -88,7 +88,8 @@ func ping(ctx context.Context, n *Net, from, to int) error {
 	if n.Spec.Wire.MTU != 0 {
 		size = n.Spec.Wire.MTU
 	}
-	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "2",
+	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "20", // it ends as both answers are there
+
 		"-M", "do", "-s", strconv.Itoa(size-headers), n.Ends[to].Addr.Addr().String())
 	return err
 }
@@ -287,13 +288,18 @@ func strangersBlocked(t *testing.T, n *Net) {
 			t.Fatal(err)
 		}
 	}
-	out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ping", "-c", "1", "-W", "1", "192.0.2.2")
-	if err == nil || !strings.Contains(string(out), "0 received") {
-		t.Errorf("ping from an address that is not allowed: %v: %s", err, out)
-	}
-	neighbours, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ip", "neighbour", "show", "192.0.2.2")
-	if err != nil || !strings.Contains(string(neighbours), n.Ends[1].MAC.String()) {
-		t.Errorf("the two have not found each other: %v: %s", err, neighbours)
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ping", "-c", "1", "-W", "1", "192.0.2.2")
+		if err == nil || !strings.Contains(string(out), "0 received") {
+			t.Fatalf("ping from an address that is not allowed: %v: %s", err, out)
+		}
+		neighbours, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ip", "neighbour", "show", "192.0.2.2")
+		if err == nil && strings.Contains(string(neighbours), n.Ends[1].MAC.String()) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the two have not found each other: %v: %s", err, neighbours)
+		}
 	}
 }
 

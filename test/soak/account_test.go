@@ -3,6 +3,7 @@
 package soak
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"bascule/test/netlab"
 )
@@ -78,6 +80,9 @@ func (s *soak) account() (account, error) {
 	}
 	for what, dir := range map[string]string{"pin": filepath.Join("/run/bascule", strconv.FormatUint(cookie, 10)), "file": s.dir} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // it has gone since its folder was read
+			}
 			if err != nil {
 				return err
 			}
@@ -91,7 +96,10 @@ func (s *soak) account() (account, error) {
 	if err := s.objects(a); err != nil {
 		return nil, err
 	}
-	links, err := s.lab.Switch.Netlink().LinkList()
+	var links []netlink.Link
+	for again := true; again; again = errors.Is(err, netlink.ErrDumpInterrupted) {
+		links, err = s.lab.Switch.Netlink().LinkList()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -110,11 +118,6 @@ func (s *soak) account() (account, error) {
 		slices.Sort(words)
 		a["features of "+e.Ifname] = strings.Join(words, " ")
 	}
-	hurry, err := os.ReadFile(hurrySwitch)
-	if err != nil {
-		return nil, err
-	}
-	a[hurrySwitch] = strings.TrimSpace(string(hurry))
 	for what, args := range map[string][]string{
 		"state":          {"export"},
 		"learned in br0": {"-j", "fdb", "show", "br0", "--dynamic"},
@@ -143,7 +146,32 @@ func (s *soak) account() (account, error) {
 	return a, nil
 }
 
-const hurrySwitch = "/sys/kernel/rcu_expedited"
+// The kernel is hurried by the switch, which is one for the machine, while the
+// folder is there.
+const (
+	hurrySwitch = "/sys/kernel/rcu_expedited"
+	hurryFolder = "/run/bascule/%hurry"
+)
+
+func (s *soak) hurry() string {
+	s.t.Helper()
+	text, err := os.ReadFile(hurrySwitch)
+	s.must(err)
+	return strings.TrimSpace(string(text))
+}
+
+// calmly is what the switch is while nobody hurries the kernel. Whoever does has
+// found it off.
+func (s *soak) calmly() string {
+	s.t.Helper()
+	_, before := os.Stat(hurryFolder)
+	is := s.hurry()
+	_, after := os.Stat(hurryFolder)
+	if before == nil || after == nil {
+		return "0"
+	}
+	return is
+}
 
 // objects counts the BPF objects of the switch, and what its maps take of the
 // kernel's memory, also those that no pin but a program holds.
