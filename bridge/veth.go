@@ -146,7 +146,8 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 func namespaceFiles() []string {
 	var paths []string
 	var seen []os.FileInfo
-	for _, pattern := range []string{netnsDir + "/*", "/var/run/docker/netns/*", "/proc/[0-9]*/ns/net"} {
+	// In mounts of our own, as by `ip netns exec`, names given since are not ours.
+	for _, pattern := range []string{netnsDir + "/*", "/proc/1/root" + netnsDir + "/*", "/var/run/docker/netns/*", "/proc/[0-9]*/ns/net"} {
 		candidates, _ := filepath.Glob(pattern)
 	next:
 		for _, path := range candidates {
