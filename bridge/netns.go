@@ -130,12 +130,14 @@ func sweepAbandoned() error {
 	})
 }
 
-// seesAllProcesses reports whether we may look into the first process, which
-// has every privilege that there is. A service with few capabilities may not
-// (ptrace(2), PTRACE_MODE_READ_FSCREDS).
+// seesAllProcesses reports whether we may look into the machine's first process,
+// which has every privilege that there is. A service with few capabilities may not
+// (ptrace(2), PTRACE_MODE_READ_FSCREDS), and in another process namespace the
+// first one is another.
 func seesAllProcesses() bool {
-	_, err := os.Readlink("/proc/1/ns/net") // it may be hidden, too
-	return err == nil
+	const first = "pid:[4026531836]"         // PROC_PID_INIT_INO of linux/proc_ns.h
+	is, err := os.Readlink("/proc/1/ns/pid") // it may be hidden, too
+	return err == nil && is == first
 }
 
 // liveNamespaces returns the cookies of the network namespaces that a process

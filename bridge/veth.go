@@ -147,7 +147,11 @@ func namespaceFiles() []string {
 	var paths []string
 	var seen []os.FileInfo
 	// In mounts of our own, as by `ip netns exec`, names given since are not ours.
-	for _, pattern := range []string{netnsDir + "/*", "/proc/1/root" + netnsDir + "/*", "/var/run/docker/netns/*", "/proc/[0-9]*/ns/net"} {
+	// (/var/run is a symbolic link, which would lead back to our own.)
+	const machine = "/proc/1/root/run"
+	for _, pattern := range []string{
+		netnsDir + "/*", machine + "/netns/*", "/var/run/docker/netns/*", machine + "/docker/netns/*", "/proc/[0-9]*/ns/net",
+	} {
 		candidates, _ := filepath.Glob(pattern)
 	next:
 		for _, path := range candidates {
