@@ -236,13 +236,7 @@ func BenchmarkUpgrade(b *testing.B) {
 			r.stop()
 			l.SetBinary(builds[i%2])
 			r.start()
-			after, err := l.Objects()
-			must(b, err)
-			for id := range before.Programs {
-				if after.Programs[id] {
-					b.Errorf("program %d is from before the upgrade", id)
-				}
-			}
+			renewed(b, l, before)
 		}
 		t.flow(10_000)
 		t.report()
