@@ -29,7 +29,7 @@ type runner struct {
 	lab  *netlab.Lab
 	dir  string // for sockets and snapshots
 	cmd  *exec.Cmd
-	logs netlab.Output // by the one that runs, or ran last
+	logs netlab.OutputFile // by the one that runs, or ran last
 
 	socket *net.UnixConn // as the service manager has it
 	mu     sync.Mutex
@@ -38,7 +38,7 @@ type runner struct {
 
 func newRunner(t testing.TB, l *netlab.Lab) *runner {
 	t.Helper()
-	r := &runner{t: t, lab: l, dir: t.TempDir()}
+	r := &runner{t: t, lab: l, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
 	path := filepath.Join(r.dir, "notify")
 	var err error
 	r.socket, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -85,9 +85,9 @@ func (r *runner) start(args ...string) {
 	r.mu.Lock()
 	r.heard = nil
 	r.mu.Unlock()
-	r.logs.Reset()
+	must(r.t, r.logs.Truncate(0))
 	r.cmd = r.lab.Command(append([]string{"agent", "--log-level", "debug"}, args...)...)
-	r.cmd.Stderr = &r.logs
+	r.cmd.Stderr = r.logs.File
 	must(r.t, r.cmd.Start())
 	r.lab.Wait("the agent to be ready", func() bool { return r.count("READY=1") > 0 })
 }
@@ -117,6 +117,18 @@ func (r *runner) status() (s agent.Status) {
 	return s
 }
 
+// serves waits until the agent serves so many bridges of its own namespace, and
+// has the spanning trees of the named ones in hand: it may be ready before.
+func (r *runner) serves(bridges int, trees ...string) {
+	r.t.Helper()
+	r.lab.Wait(fmt.Sprintf("the agent to serve %d bridges, and the spanning trees %v", bridges, trees), func() bool {
+		list := r.status().Namespaces[0].Bridges
+		return len(list) == bridges && !slices.ContainsFunc(trees, func(name string) bool {
+			return !slices.ContainsFunc(list, func(b agent.BridgeStatus) bool { return b.Name == name && b.Tree != nil })
+		})
+	})
+}
+
 // file writes a desired state.
 func (r *runner) file(name, text string) string {
 	r.t.Helper()
@@ -140,6 +152,7 @@ func TestService(t *testing.T) {
 	l.Wait("the devices to be ports", func() bool { return len(l.Bridge("br0").Ports) == 3 })
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, ends[0].MAC), ends[1], ends[2])
 
+	r.serves(1)
 	s := r.status()
 	if s.PID != r.cmd.Process.Pid || s.Applied == nil || s.Error != "" || len(s.Namespaces) != 1 || len(s.Namespaces[0].Bridges) != 1 {
 		t.Errorf("status %+v", s)
@@ -306,7 +319,7 @@ func TestEvents(t *testing.T) {
 	l.AddBridge("br0", "tcx", ends)
 	r := newRunner(t, l)
 	r.start()
-	l.Wait("the agent to serve the bridge", func() bool { return len(r.status().Namespaces[0].Bridges) == 1 })
+	r.serves(1)
 	before := l.Ports("br0")
 	for range 10 {
 		for _, e := range ends {
@@ -358,14 +371,7 @@ func TestTree(t *testing.T) {
 	for i, e := range ends {
 		bridge := fmt.Sprintf("br%d", i)
 		l.Bascule("bridge", "add", bridge, "--stp", "rstp", "--stp-priority", fmt.Sprint(4096*(i+1)))
-		l.Wait("the agent to serve the new bridge", func() bool {
-			for _, b := range r.status().Namespaces[0].Bridges {
-				if b.Name == bridge && b.Tree != nil {
-					return true
-				}
-			}
-			return false
-		})
+		r.serves(i+1, bridge)
 		l.AddPort(bridge, "tcx", e, "--stp-edge", "on")
 		for _, name := range []string{"x", "y"} {
 			l.Bascule("port", "add", bridge, fmt.Sprint(name, i), "--stp-edge", "off")
@@ -421,6 +427,7 @@ func TestTree(t *testing.T) {
 	if got := state("y1"); got != "discarding" {
 		t.Errorf("after a restart the closed way is %s", got)
 	}
+	r.serves(2, "br0", "br1")
 	once("after a restart")
 	if !strings.Contains(r.logs.String(), "the spanning tree is taken over") {
 		t.Errorf("the spanning tree began anew:\n%s", r.logs.String())
@@ -488,7 +495,8 @@ netns: /run/netns/%[1]s
 bridges: {br1: {ports: {b: {type: patch, peer: br0/a}}}}
 `, l.Switch.Name))
 	r.start("-f", yaml, "-f", r.file("hostname.veb0", "mtu 9000\nup\n"))
-	if s := r.status(); s.Error != "" || len(s.Namespaces) != 1 || len(s.Namespaces[0].Bridges) != 3 {
+	r.serves(3)
+	if s := r.status(); s.Error != "" || len(s.Namespaces) != 1 {
 		t.Errorf("status %+v", s)
 	}
 	l.Bascule("agent", "reload")
