@@ -25,11 +25,12 @@ import (
 
 // A runner runs agents of a lab's namespace, one after another.
 type runner struct {
-	t    testing.TB
-	lab  *netlab.Lab
-	dir  string // for sockets and snapshots
-	cmd  *exec.Cmd
-	logs netlab.OutputFile // by the one that runs, or ran last
+	t      testing.TB
+	lab    *netlab.Lab
+	cookie uint64 // of the lab's namespace
+	dir    string // for sockets and snapshots
+	cmd    *exec.Cmd
+	logs   netlab.OutputFile // by the one that runs, or ran last
 
 	socket *net.UnixConn // as the service manager has it
 	mu     sync.Mutex
@@ -41,6 +42,8 @@ func newRunner(t testing.TB, l *netlab.Lab) *runner {
 	r := &runner{t: t, lab: l, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
 	path := filepath.Join(r.dir, "notify")
 	var err error
+	r.cookie, err = l.Switch.Cookie()
+	must(t, err)
 	r.socket, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	must(t, err)
 	l.Setenv("BASCULE_AGENT_DIR", r.dir)
@@ -110,10 +113,12 @@ func (r *runner) stop() {
 	r.cmd = nil
 }
 
-// status is what the agent says of itself.
-func (r *runner) status() (s agent.Status) {
+// status is what the agent says of itself. No command is run for it: tests ask
+// often, and are not to take the processor from the agents.
+func (r *runner) status() agent.Status {
 	r.t.Helper()
-	r.lab.JSON(&s, "agent", "status")
+	s, err := agent.AskStatus(r.dir, r.cookie)
+	must(r.t, err)
 	return s
 }
 
@@ -153,11 +158,16 @@ func TestService(t *testing.T) {
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, ends[0].MAC), ends[1], ends[2])
 
 	r.serves(1)
-	s := r.status()
+	status := func() (s agent.Status) {
+		t.Helper()
+		l.JSON(&s, "agent", "status")
+		return s
+	}
+	s := status()
 	if s.PID != r.cmd.Process.Pid || s.Applied == nil || s.Error != "" || len(s.Namespaces) != 1 || len(s.Namespaces[0].Bridges) != 1 {
 		t.Errorf("status %+v", s)
 	}
-	l.Wait("the learned address to be counted", func() bool { return r.status().Namespaces[0].Bridges[0].Events.Counts["learned"] > 0 })
+	l.Wait("the learned address to be counted", func() bool { return status().Namespaces[0].Bridges[0].Events.Counts["learned"] > 0 })
 	before := r.count("WATCHDOG=1")
 	l.Wait("the watchdog to be told", func() bool { return r.count("WATCHDOG=1") > before+2 })
 
@@ -177,12 +187,12 @@ func TestService(t *testing.T) {
 	}
 	r.file("br0.yaml", "bridges:\n  br0:\n    aging: 5s\n")
 	l.Refused([]string{"br0.yaml:3", "ageing"}, "agent", "reload")
-	if s := r.status(); !strings.Contains(s.Error, "br0.yaml:3") || l.Bridge("br0").AgeingTime != 300 || len(l.Bridge("br0").Ports) != 3 {
+	if s := status(); !strings.Contains(s.Error, "br0.yaml:3") || l.Bridge("br0").AgeingTime != 300 || len(l.Bridge("br0").Ports) != 3 {
 		t.Errorf("after a file that is wrong: %+v, %+v", s, l.Bridge("br0"))
 	}
 	r.file("br0.yaml", state(300))
 	l.Bascule("agent", "reload")
-	if s := r.status(); s.Error != "" {
+	if s := status(); s.Error != "" {
 		t.Errorf("after the file was put right: %s", s.Error)
 	}
 
