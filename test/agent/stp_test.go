@@ -117,36 +117,46 @@ func TestTrees(t *testing.T) {
 			w.settle("at first")
 			w.once("at first")
 			for i := range s.cuts {
-				c := w.cables[i]
-				to := w.nodes[1]
-				var used []*cable
-				gap := w.streams("cut", to, func() {
-					c.pull(i % 2)
-					used = w.settle("cut")
-				}).Gap
-				t.Logf("%v is cut: healed after %v", c, gap.Round(time.Millisecond))
-				if gap > s.heal {
-					t.Errorf("%v is cut: nothing came for %v\n%s", c, gap, w.logs())
-				}
-				if slices.Contains(used, c) {
-					t.Errorf("%v is cut, and used", c)
-				}
-				w.once("cut")
-				gap = w.streams("mended", to, func() {
-					c.plug()
-					w.settle("mended")
-				}).Gap
-				t.Logf("%v is mended: nothing came for %v", c, gap.Round(time.Millisecond))
-				if gap > s.heal {
-					t.Errorf("%v is mended: nothing came for %v\n%s", c, gap, w.logs())
-				}
-				w.once("mended")
-				if t.Failed() {
-					return
+				for attempt := 1; !w.heals(s, i); attempt++ {
+					switch {
+					case t.Failed():
+						return
+					case attempt == attempts:
+						t.Fatalf("%v: nothing came for more than %v each of %d times\n%s", w.cables[i], s.heal, attempts, w.logs())
+					}
+					// for the hold count, as in BenchmarkHeal
+					time.Sleep(6 * time.Second)
 				}
 			}
 		})
 	}
+}
+
+// attempts is how often a cable is cut and mended, at most, until it heals in
+// time: a machine that stands still for seconds spoils one attempt, a defect all.
+const attempts = 3
+
+// heals cuts a cable and mends it, and checks all but whether frames came again
+// in time, which it reports.
+func (w *network) heals(s shape, number int) bool {
+	w.t.Helper()
+	c, to := w.cables[number], w.nodes[1]
+	var used []*cable
+	cut := w.streams("cut", to, func() {
+		c.pull(number % 2)
+		used = w.settle("cut")
+	}).Gap
+	if slices.Contains(used, c) {
+		w.t.Errorf("%v is cut, and used", c)
+	}
+	w.once("cut")
+	mended := w.streams("mended", to, func() {
+		c.plug()
+		w.settle("mended")
+	}).Gap
+	w.once("mended")
+	w.t.Logf("%v is cut: healed after %v; mended: nothing came for %v", c, cut.Round(time.Millisecond), mended.Round(time.Millisecond))
+	return !w.t.Failed() && cut <= s.heal && mended <= s.heal
 }
 
 // BenchmarkHeal is for how long nothing comes when a cable of a ring of three
