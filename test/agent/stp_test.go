@@ -225,27 +225,18 @@ func TestAway(t *testing.T) {
 	w.ring()
 	w.settle("at first")
 	for _, n := range []*node{w.nodes[0], w.nodes[2]} {
-		changes := w.changes()
-		lost := w.streams("away", w.nodes[1], func() {
-			w.killAfterHello(n)
-			if n.Bridge(n.bridge).AgentRuns || !strings.Contains(n.Bascule("bridge", "show", n.bridge), "no agent runs") {
-				t.Errorf("%v: the dead agent is not told of", n)
+		gone := w.silence(n)
+		n.agent.kill()
+		if n.Bridge(n.bridge).AgentRuns || !strings.Contains(n.Bascule("bridge", "show", n.bridge), "no agent runs") {
+			t.Errorf("%v: the dead agent is not told of", n)
+		}
+		gone.end()
+		w.settle("told of")
+		for attempt := 1; !w.unnoticed(n) && !t.Failed(); attempt++ {
+			if attempt == 5 {
+				t.Fatalf("%v: its agent was away for too long each of %d times", n, attempt)
 			}
-			time.Sleep(3 * time.Second) // less than the three hello times after which neighbours think that it is gone
-			n.agent.start()
-			time.Sleep(time.Second)
-		}).Lost
-		if lost > 0 {
-			t.Errorf("%v: %d frames were lost while the agent was away\n%s", n, lost, w.logs())
 		}
-		changes[n] = 0 // its log is new
-		if now := w.changes(); !maps.Equal(now, changes) {
-			t.Errorf("%v: ports have changed while the agent was away\n%s", n, w.logs())
-		}
-		if n.agent.logs.Lines("is taken over") != 1 {
-			t.Errorf("%v: the spanning tree was not taken over\n%s", n, w.logs())
-		}
-		w.settle("back")
 		w.once("back")
 	}
 	for _, c := range []struct {
@@ -270,6 +261,40 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// unnoticed kills an agent and starts it again before its neighbours can think
+// that it is gone, and checks that nothing has happened by that. It reports false
+// where that took too long to say.
+func (w *network) unnoticed(n *node) bool {
+	w.t.Helper()
+	changes := w.changes()
+	var length time.Duration
+	lost := w.streams("away", w.nodes[1], func() {
+		gone := w.killAfterHello(n)
+		time.Sleep(time.Until(gone.since.Add(3 * time.Second)))
+		length = gone.end()
+		time.Sleep(time.Second) // for what may happen by the first tick
+	}).Lost
+	now := w.changes()
+	w.t.Logf("%v: its neighbours have heard nothing for %v", n, length.Round(time.Millisecond))
+	// they forget after three hello times, counted in seconds of their own
+	if length > 5*time.Second {
+		w.settle("back")
+		return false
+	}
+	if lost > 0 {
+		w.t.Errorf("%v: %d frames were lost while the agent was away\n%s", n, lost, w.logs())
+	}
+	changes[n] = 0 // its log is new
+	if !maps.Equal(now, changes) {
+		w.t.Errorf("%v: ports have changed while the agent was away\n%s", n, w.logs())
+	}
+	if n.agent.logs.Lines("is taken over") != 1 {
+		w.t.Errorf("%v: the spanning tree was not taken over\n%s", n, w.logs())
+	}
+	w.settle("back")
+	return true
+}
+
 // changes counts what the agents that run have done to states.
 func (w *network) changes() map[*node]int {
 	counts := map[*node]int{}
@@ -279,19 +304,90 @@ func (w *network) changes() map[*node]int {
 	return counts
 }
 
+// A listener is a neighbour's port that knows the root by what a bridge says.
+type listener struct {
+	*node
+	port string
+}
+
+// heard is how often it was told.
+func (l listener) heard() uint64 {
+	for _, p := range l.tree().Ports {
+		if p.Name == l.port {
+			return p.Counters.RxRST
+		}
+	}
+	return 0
+}
+
+// A silence is while neighbours hear nothing of a bridge.
+type silence struct {
+	of        *node
+	since     time.Time // or later for some of them
+	listeners []listener
+}
+
+// silence finds out who listens to a bridge.
+func (w *network) silence(n *node) *silence {
+	w.t.Helper()
+	s := &silence{of: n, since: time.Now()}
+	for _, c := range w.cables {
+		for side, other := range []*node{c.nodes[1], c.nodes[0]} {
+			if c.cut || c.nodes[side] != n {
+				continue
+			}
+			name := c.ports[1-side]
+			if role := other.view().ports[name].role; role == "root" || role == "alternate" {
+				s.listeners = append(s.listeners, listener{other, name})
+			}
+		}
+	}
+	return s
+}
+
+// end starts the agent and returns when all have heard of it, and for how long
+// they had not, at most.
+func (s *silence) end() time.Duration {
+	before := map[listener]uint64{}
+	for _, l := range s.listeners {
+		before[l] = l.heard()
+	}
+	s.of.agent.start()
+	s.of.Wait("the spanning tree to be taken up", func() bool { return s.of.tree() != nil })
+	s.of.Wait("a hello to all who listen", func() bool {
+		return !slices.ContainsFunc(s.listeners, func(l listener) bool { return l.heard() == before[l] })
+	})
+	return time.Since(s.since)
+}
+
 // killAfterHello kills an agent that has just said something to its neighbours,
 // so that they can do without it for as long as possible.
-func (w *network) killAfterHello(n *node) {
+func (w *network) killAfterHello(n *node) *silence {
 	w.t.Helper()
-	sent := func() (sum uint64) {
-		for _, p := range n.tree().Ports {
-			sum += p.Counters.TxRST
-		}
-		return sum
+	s := w.silence(n)
+	counts, since := map[listener]uint64{}, map[listener]time.Time{}
+	for _, l := range s.listeners {
+		counts[l] = l.heard()
 	}
-	before := sent()
-	n.Wait("a hello", func() bool { return sent() > before })
+	asked := s.since
+	n.Wait("a hello to all who listen", func() bool {
+		last, news := asked, false
+		asked = time.Now()
+		for _, l := range s.listeners {
+			if now := l.heard(); now > counts[l] {
+				counts[l], since[l], news = now, last, true // not heard yet when it was asked last
+			}
+		}
+		return len(since) == len(s.listeners) && (news || len(since) == 0)
+	})
 	n.agent.kill()
+	s.since = asked
+	for _, at := range since {
+		if at.Before(s.since) {
+			s.since = at
+		}
+	}
+	return s
 }
 
 // A rapid BPDU, as it is on the wire (IEEE 802.1D-2004 9.3.3), by where its
