@@ -519,6 +519,10 @@ func TestGuards(t *testing.T) {
 	// root guard: shut for as long as a better root is told of
 	l.Send(rooted, bpdu(rooted.MAC, better, nil))
 	l.Wait("the root guard", func() bool { p := port(rooted); return p.RootInconsistent && p.State == rstp.Discarding })
+	// told again, since it is forgotten after six seconds
+	heard := port(rooted).Counters.RxRST
+	l.Send(rooted, bpdu(rooted.MAC, better, nil))
+	l.Wait("the better root to be told of again", func() bool { return port(rooted).Counters.RxRST > heard })
 	once("root guard", rooted)
 	isRoot("root guard")
 	if lines := r.logs.Lines("root-guard-began", rooted.Port, "level=WARN"); lines != 1 {
@@ -601,7 +605,7 @@ func TestBerth(t *testing.T) {
 	}
 	l.Wait("the end's port", func() bool { return state(end.Port) == "forwarding" })
 	const taps = 8
-	var waited time.Duration
+	var waited []time.Duration
 	for i := range taps {
 		l.Wait("a vacant berth", func() bool {
 			list, err := s.Berths("br0")
@@ -612,7 +616,7 @@ func TestBerth(t *testing.T) {
 		since := time.Now()
 		tap := l.NewTap(name, false)
 		l.Wait(name+" to forward", func() bool { return state(name) == "forwarding" })
-		waited += time.Since(since)
+		waited = append(waited, time.Since(since))
 		if got := l.Deliver(tap, l.Frames(1, netlab.Broadcast, netlab.Station(i))...)[end]; len(slices.DeleteFunc(got, func(f netlab.Frame) bool { return !isData(f) })) != 1 {
 			t.Errorf("from %s came %d frames\n%s\n%s", name, len(got), r.logs.String(), l.Bascule("port", "show", "--stats"))
 		}
@@ -621,8 +625,8 @@ func TestBerth(t *testing.T) {
 		t.Errorf("%+v, should be %d by berths", h, taps)
 	}
 	// one that looks for ports once a second needs most of a second for each
-	if waited > taps/2*time.Second {
-		t.Errorf("%d taps waited for %v", taps, waited)
+	if m := median(slices.Clone(waited)); m >= 500 {
+		t.Errorf("taps waited for %.0f ms in the middle: %v", m, waited)
 	}
-	t.Logf("%d taps waited for %v", taps, waited)
+	t.Logf("taps waited for %v", waited)
 }
