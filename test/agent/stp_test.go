@@ -452,7 +452,7 @@ func TestGuards(t *testing.T) {
 		return p
 	}
 	forwards := func(e *netlab.End) func() bool {
-		return func() bool { return port(e).State == rstp.Forwarding }
+		return func() bool { return port(e).State == rstp.Forwarding && n.states()[e.Port] == "forwarding" }
 	}
 
 	// edge ports: at once, after a while, and when the standard's times are over
@@ -569,7 +569,7 @@ func TestGuards(t *testing.T) {
 	}
 	isRoot("lies")
 
-	l.Wait("the better root to be forgotten", func() bool { p := port(rooted); return !p.RootInconsistent && p.State == rstp.Forwarding })
+	l.Wait("the better root to be forgotten", func() bool { return !port(rooted).RootInconsistent && forwards(rooted)() })
 	once("at last")
 	for _, e := range []*netlab.End{lied, filtered} {
 		hellos := 0
