@@ -236,13 +236,7 @@ func BenchmarkUpgrade(b *testing.B) {
 			r.stop()
 			l.SetBinary(builds[i%2])
 			r.start()
-			after, err := l.Objects()
-			must(b, err)
-			for id := range before.Programs {
-				if after.Programs[id] {
-					b.Errorf("program %d is from before the upgrade", id)
-				}
-			}
+			renewed(b, l, before)
 		}
 		t.flow(10_000)
 		t.report()
@@ -397,7 +391,7 @@ func BenchmarkChanges(b *testing.B) {
 		l.AddBridge("br0", "tcx", list, "--fdb-max", "4000000")
 		r := newRunner(b, l)
 		r.start("--log-level", "info")
-		l.Wait("the agent to serve the bridge", func() bool { return len(r.status().Namespaces[0].Bridges) == 1 })
+		r.serves(1)
 		introduce(l, list...)
 		acceptsFrames(b, l, list[0])
 		acceptsFrames(b, l, list[2])

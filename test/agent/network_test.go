@@ -13,6 +13,7 @@ import (
 
 	"bascule/agent"
 	"bascule/agent/rstp"
+	"bascule/bridge"
 	"bascule/test/netlab"
 )
 
@@ -33,6 +34,7 @@ type node struct {
 	end     *netlab.End
 	station netlab.MAC
 	foreign foreign // nil if the bridge is ours
+	ours    *bridge.Switch
 }
 
 // A foreign bridge speaks the spanning tree, too.
@@ -134,6 +136,25 @@ func (n *node) tree() *agent.TreeStatus {
 	return nil
 }
 
+// states are those that the ports have in the datapath. A port that the spanning
+// tree has opened forwards once its snapshot is written, a moment after the agent
+// says so.
+func (n *node) states() map[string]string {
+	n.agent.t.Helper()
+	if n.ours == nil {
+		s, err := bridge.Open(n.Switch.Name)
+		must(n.agent.t, err)
+		n.agent.t.Cleanup(func() { s.Close() })
+		n.ours = s
+	}
+	list, _ := n.ours.Ports(n.bridge) // fails while it is being made
+	states := map[string]string{}
+	for _, p := range list {
+		states[p.Name] = p.State
+	}
+	return states
+}
+
 func (n *node) view() view {
 	if n.foreign != nil {
 		return n.foreign.view()
@@ -141,12 +162,17 @@ func (n *node) view() view {
 	v := view{ports: map[string]place{}}
 	if tree := n.tree(); tree != nil {
 		v.root, v.isIt = tree.Root.String(), tree.Root == tree.Bridge
+		states := n.states()
 		for _, p := range tree.Ports {
 			role := p.Role.String()
 			if p.Role == rstp.BackupPort {
 				role = rstp.AlternatePort.String()
 			}
-			v.ports[p.Name] = place{role, p.State.String()}
+			state := p.State.String()
+			if states[p.Name] != state {
+				state = "becoming " + state
+			}
+			v.ports[p.Name] = place{role, state}
 		}
 	}
 	return v

@@ -201,11 +201,14 @@ func (o *ovs) join(port string) { o.vsctl("add-port", "br0", port) }
 // flush waits for its process, and makes it forget the decisions that it
 // remembers: it forwards by them until its revalidators have looked at them again,
 // which on a busy machine is long after the spanning tree says that a port forwards.
+// It takes frames and questions in turns: between two answers is a whole turn.
 func (o *ovs) flush() {
 	o.t.Helper()
 	const linger = 200 * time.Millisecond
 	time.Sleep(linger)
-	o.appctl("revalidator/purge")
+	for range 2 {
+		o.appctl("revalidator/purge")
+	}
 }
 
 // appctl returns what the switch's process answers.

@@ -25,11 +25,12 @@ import (
 
 // A runner runs agents of a lab's namespace, one after another.
 type runner struct {
-	t    testing.TB
-	lab  *netlab.Lab
-	dir  string // for sockets and snapshots
-	cmd  *exec.Cmd
-	logs netlab.Output // by the one that runs, or ran last
+	t      testing.TB
+	lab    *netlab.Lab
+	cookie uint64 // of the lab's namespace
+	dir    string // for sockets and snapshots
+	cmd    *exec.Cmd
+	logs   netlab.OutputFile // by the one that runs, or ran last
 
 	socket *net.UnixConn // as the service manager has it
 	mu     sync.Mutex
@@ -38,9 +39,11 @@ type runner struct {
 
 func newRunner(t testing.TB, l *netlab.Lab) *runner {
 	t.Helper()
-	r := &runner{t: t, lab: l, dir: t.TempDir()}
+	r := &runner{t: t, lab: l, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
 	path := filepath.Join(r.dir, "notify")
 	var err error
+	r.cookie, err = l.Switch.Cookie()
+	must(t, err)
 	r.socket, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	must(t, err)
 	l.Setenv("BASCULE_AGENT_DIR", r.dir)
@@ -85,9 +88,9 @@ func (r *runner) start(args ...string) {
 	r.mu.Lock()
 	r.heard = nil
 	r.mu.Unlock()
-	r.logs.Reset()
+	must(r.t, r.logs.Truncate(0))
 	r.cmd = r.lab.Command(append([]string{"agent", "--log-level", "debug"}, args...)...)
-	r.cmd.Stderr = &r.logs
+	r.cmd.Stderr = r.logs.File
 	must(r.t, r.cmd.Start())
 	r.lab.Wait("the agent to be ready", func() bool { return r.count("READY=1") > 0 })
 }
@@ -110,11 +113,25 @@ func (r *runner) stop() {
 	r.cmd = nil
 }
 
-// status is what the agent says of itself.
-func (r *runner) status() (s agent.Status) {
+// status is what the agent says of itself. No command is run for it: tests ask
+// often, and are not to take the processor from the agents.
+func (r *runner) status() agent.Status {
 	r.t.Helper()
-	r.lab.JSON(&s, "agent", "status")
+	s, err := agent.AskStatus(r.dir, r.cookie)
+	must(r.t, err)
 	return s
+}
+
+// serves waits until the agent serves so many bridges of its own namespace, and
+// has the spanning trees of the named ones in hand: it may be ready before.
+func (r *runner) serves(bridges int, trees ...string) {
+	r.t.Helper()
+	r.lab.Wait(fmt.Sprintf("the agent to serve %d bridges, and the spanning trees %v", bridges, trees), func() bool {
+		list := r.status().Namespaces[0].Bridges
+		return len(list) == bridges && !slices.ContainsFunc(trees, func(name string) bool {
+			return !slices.ContainsFunc(list, func(b agent.BridgeStatus) bool { return b.Name == name && b.Tree != nil })
+		})
+	})
 }
 
 // file writes a desired state.
@@ -140,11 +157,17 @@ func TestService(t *testing.T) {
 	l.Wait("the devices to be ports", func() bool { return len(l.Bridge("br0").Ports) == 3 })
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, ends[0].MAC), ends[1], ends[2])
 
-	s := r.status()
+	r.serves(1)
+	status := func() (s agent.Status) {
+		t.Helper()
+		l.JSON(&s, "agent", "status")
+		return s
+	}
+	s := status()
 	if s.PID != r.cmd.Process.Pid || s.Applied == nil || s.Error != "" || len(s.Namespaces) != 1 || len(s.Namespaces[0].Bridges) != 1 {
 		t.Errorf("status %+v", s)
 	}
-	l.Wait("the learned address to be counted", func() bool { return r.status().Namespaces[0].Bridges[0].Events.Counts["learned"] > 0 })
+	l.Wait("the learned address to be counted", func() bool { return status().Namespaces[0].Bridges[0].Events.Counts["learned"] > 0 })
 	before := r.count("WATCHDOG=1")
 	l.Wait("the watchdog to be told", func() bool { return r.count("WATCHDOG=1") > before+2 })
 
@@ -164,12 +187,12 @@ func TestService(t *testing.T) {
 	}
 	r.file("br0.yaml", "bridges:\n  br0:\n    aging: 5s\n")
 	l.Refused([]string{"br0.yaml:3", "ageing"}, "agent", "reload")
-	if s := r.status(); !strings.Contains(s.Error, "br0.yaml:3") || l.Bridge("br0").AgeingTime != 300 || len(l.Bridge("br0").Ports) != 3 {
+	if s := status(); !strings.Contains(s.Error, "br0.yaml:3") || l.Bridge("br0").AgeingTime != 300 || len(l.Bridge("br0").Ports) != 3 {
 		t.Errorf("after a file that is wrong: %+v, %+v", s, l.Bridge("br0"))
 	}
 	r.file("br0.yaml", state(300))
 	l.Bascule("agent", "reload")
-	if s := r.status(); s.Error != "" {
+	if s := status(); s.Error != "" {
 		t.Errorf("after the file was put right: %s", s.Error)
 	}
 
@@ -217,7 +240,12 @@ func TestKilled(t *testing.T) {
 			must(t, err)
 			l.Send(ends[0], l.Frames(1, netlab.Broadcast, ends[0].MAC)...)
 			l.Send(ends[1], l.Frames(1, netlab.Broadcast, ends[1].MAC)...)
-			load := l.StartLoad(ends[:2],
+			// edge ports say hello every two seconds to whoever is there
+			bpdus := func(f netlab.Frame) bool { return f.Dst() == netlab.MAC{0x01, 0x80, 0xc2} }
+			if stp == "off" {
+				bpdus = nil
+			}
+			load := l.StartLoadAmong(bpdus, ends[:2],
 				netlab.Flow{From: ends[0], Dst: ends[1].MAC, Src: ends[0].MAC, To: ends[1:2]},
 				netlab.Flow{From: ends[1], Dst: ends[0].MAC, Src: ends[1].MAC, To: ends[0:1]})
 			before, err := l.Objects()
@@ -240,8 +268,8 @@ func TestKilled(t *testing.T) {
 				}
 			}
 			// what this build has loaded it does not load again
-			for id := range before.Programs {
-				if !after.Programs[id] {
+			for id := range after.Programs {
+				if !before.Programs[id] {
 					t.Errorf("program %d was loaded anew\n%s", id, r.logs.String())
 				}
 			}
@@ -269,18 +297,28 @@ func TestUpgrade(t *testing.T) {
 	r.stop()
 	l.SetBinary(newer)
 	r.start()
-	after, err := l.Objects()
-	must(t, err)
-	for id := range before.Programs {
-		if after.Programs[id] {
-			t.Errorf("program %d is from before the upgrade", id)
-		}
-	}
+	renewed(t, l, before)
 	l.Wait("traffic to flow on", load.Flowing(2000))
 	if err := load.Stop(); err != nil {
 		t.Errorf("%v\n%s", err, r.logs.String())
 	}
 	r.stop()
+}
+
+// renewed waits until the switch has none of the programs that it had before:
+// the kernel frees them a moment after their last use.
+func renewed(t testing.TB, l *netlab.Lab, before netlab.Objects) {
+	t.Helper()
+	l.Wait("the programs from before the upgrade to go", func() bool {
+		now, err := l.Objects()
+		must(t, err)
+		for id := range before.Programs {
+			if now.Programs[id] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // TestEvents: what happens to addresses is counted, each time: as an event, as
@@ -291,7 +329,7 @@ func TestEvents(t *testing.T) {
 	l.AddBridge("br0", "tcx", ends)
 	r := newRunner(t, l)
 	r.start()
-	l.Wait("the agent to serve the bridge", func() bool { return len(r.status().Namespaces[0].Bridges) == 1 })
+	r.serves(1)
 	before := l.Ports("br0")
 	for range 10 {
 		for _, e := range ends {
@@ -343,14 +381,7 @@ func TestTree(t *testing.T) {
 	for i, e := range ends {
 		bridge := fmt.Sprintf("br%d", i)
 		l.Bascule("bridge", "add", bridge, "--stp", "rstp", "--stp-priority", fmt.Sprint(4096*(i+1)))
-		l.Wait("the agent to serve the new bridge", func() bool {
-			for _, b := range r.status().Namespaces[0].Bridges {
-				if b.Name == bridge && b.Tree != nil {
-					return true
-				}
-			}
-			return false
-		})
+		r.serves(i+1, bridge)
 		l.AddPort(bridge, "tcx", e, "--stp-edge", "on")
 		for _, name := range []string{"x", "y"} {
 			l.Bascule("port", "add", bridge, fmt.Sprint(name, i), "--stp-edge", "off")
@@ -406,6 +437,7 @@ func TestTree(t *testing.T) {
 	if got := state("y1"); got != "discarding" {
 		t.Errorf("after a restart the closed way is %s", got)
 	}
+	r.serves(2, "br0", "br1")
 	once("after a restart")
 	if !strings.Contains(r.logs.String(), "the spanning tree is taken over") {
 		t.Errorf("the spanning tree began anew:\n%s", r.logs.String())
@@ -473,7 +505,8 @@ netns: /run/netns/%[1]s
 bridges: {br1: {ports: {b: {type: patch, peer: br0/a}}}}
 `, l.Switch.Name))
 	r.start("-f", yaml, "-f", r.file("hostname.veb0", "mtu 9000\nup\n"))
-	if s := r.status(); s.Error != "" || len(s.Namespaces) != 1 || len(s.Namespaces[0].Bridges) != 3 {
+	r.serves(3)
+	if s := r.status(); s.Error != "" || len(s.Namespaces) != 1 {
 		t.Errorf("status %+v", s)
 	}
 	l.Bascule("agent", "reload")

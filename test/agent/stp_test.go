@@ -117,36 +117,46 @@ func TestTrees(t *testing.T) {
 			w.settle("at first")
 			w.once("at first")
 			for i := range s.cuts {
-				c := w.cables[i]
-				to := w.nodes[1]
-				var used []*cable
-				gap := w.streams("cut", to, func() {
-					c.pull(i % 2)
-					used = w.settle("cut")
-				}).Gap
-				t.Logf("%v is cut: healed after %v", c, gap.Round(time.Millisecond))
-				if gap > s.heal {
-					t.Errorf("%v is cut: nothing came for %v\n%s", c, gap, w.logs())
-				}
-				if slices.Contains(used, c) {
-					t.Errorf("%v is cut, and used", c)
-				}
-				w.once("cut")
-				gap = w.streams("mended", to, func() {
-					c.plug()
-					w.settle("mended")
-				}).Gap
-				t.Logf("%v is mended: nothing came for %v", c, gap.Round(time.Millisecond))
-				if gap > s.heal {
-					t.Errorf("%v is mended: nothing came for %v\n%s", c, gap, w.logs())
-				}
-				w.once("mended")
-				if t.Failed() {
-					return
+				for attempt := 1; !w.heals(s, i); attempt++ {
+					switch {
+					case t.Failed():
+						return
+					case attempt == attempts:
+						t.Fatalf("%v: nothing came for more than %v each of %d times\n%s", w.cables[i], s.heal, attempts, w.logs())
+					}
+					// for the hold count, as in BenchmarkHeal
+					time.Sleep(6 * time.Second)
 				}
 			}
 		})
 	}
+}
+
+// attempts is how often a cable is cut and mended, at most, until it heals in
+// time: a machine that stands still for seconds spoils one attempt, a defect all.
+const attempts = 3
+
+// heals cuts a cable and mends it, and checks all but whether frames came again
+// in time, which it reports.
+func (w *network) heals(s shape, number int) bool {
+	w.t.Helper()
+	c, to := w.cables[number], w.nodes[1]
+	var used []*cable
+	cut := w.streams("cut", to, func() {
+		c.pull(number % 2)
+		used = w.settle("cut")
+	}).Gap
+	if slices.Contains(used, c) {
+		w.t.Errorf("%v is cut, and used", c)
+	}
+	w.once("cut")
+	mended := w.streams("mended", to, func() {
+		c.plug()
+		w.settle("mended")
+	}).Gap
+	w.once("mended")
+	w.t.Logf("%v is cut: healed after %v; mended: nothing came for %v", c, cut.Round(time.Millisecond), mended.Round(time.Millisecond))
+	return !w.t.Failed() && cut <= s.heal && mended <= s.heal
 }
 
 // BenchmarkHeal is for how long nothing comes when a cable of a ring of three
@@ -215,27 +225,18 @@ func TestAway(t *testing.T) {
 	w.ring()
 	w.settle("at first")
 	for _, n := range []*node{w.nodes[0], w.nodes[2]} {
-		changes := w.changes()
-		lost := w.streams("away", w.nodes[1], func() {
-			w.killAfterHello(n)
-			if n.Bridge(n.bridge).AgentRuns || !strings.Contains(n.Bascule("bridge", "show", n.bridge), "no agent runs") {
-				t.Errorf("%v: the dead agent is not told of", n)
+		gone := w.silence(n)
+		n.agent.kill()
+		if n.Bridge(n.bridge).AgentRuns || !strings.Contains(n.Bascule("bridge", "show", n.bridge), "no agent runs") {
+			t.Errorf("%v: the dead agent is not told of", n)
+		}
+		gone.end()
+		w.settle("told of")
+		for attempt := 1; !w.unnoticed(n) && !t.Failed(); attempt++ {
+			if attempt == 5 {
+				t.Fatalf("%v: its agent was away for too long each of %d times", n, attempt)
 			}
-			time.Sleep(3 * time.Second) // less than the three hello times after which neighbours think that it is gone
-			n.agent.start()
-			time.Sleep(time.Second)
-		}).Lost
-		if lost > 0 {
-			t.Errorf("%v: %d frames were lost while the agent was away\n%s", n, lost, w.logs())
 		}
-		changes[n] = 0 // its log is new
-		if now := w.changes(); !maps.Equal(now, changes) {
-			t.Errorf("%v: ports have changed while the agent was away\n%s", n, w.logs())
-		}
-		if n.agent.logs.Lines("is taken over") != 1 {
-			t.Errorf("%v: the spanning tree was not taken over\n%s", n, w.logs())
-		}
-		w.settle("back")
 		w.once("back")
 	}
 	for _, c := range []struct {
@@ -260,6 +261,40 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// unnoticed kills an agent and starts it again before its neighbours can think
+// that it is gone, and checks that nothing has happened by that. It reports false
+// where that took too long to say.
+func (w *network) unnoticed(n *node) bool {
+	w.t.Helper()
+	changes := w.changes()
+	var length time.Duration
+	lost := w.streams("away", w.nodes[1], func() {
+		gone := w.killAfterHello(n)
+		time.Sleep(time.Until(gone.since.Add(3 * time.Second)))
+		length = gone.end()
+		time.Sleep(time.Second) // for what may happen by the first tick
+	}).Lost
+	now := w.changes()
+	w.t.Logf("%v: its neighbours have heard nothing for %v", n, length.Round(time.Millisecond))
+	// they forget after three hello times, counted in seconds of their own
+	if length > 5*time.Second {
+		w.settle("back")
+		return false
+	}
+	if lost > 0 {
+		w.t.Errorf("%v: %d frames were lost while the agent was away\n%s", n, lost, w.logs())
+	}
+	changes[n] = 0 // its log is new
+	if !maps.Equal(now, changes) {
+		w.t.Errorf("%v: ports have changed while the agent was away\n%s", n, w.logs())
+	}
+	if n.agent.logs.Lines("is taken over") != 1 {
+		w.t.Errorf("%v: the spanning tree was not taken over\n%s", n, w.logs())
+	}
+	w.settle("back")
+	return true
+}
+
 // changes counts what the agents that run have done to states.
 func (w *network) changes() map[*node]int {
 	counts := map[*node]int{}
@@ -269,19 +304,90 @@ func (w *network) changes() map[*node]int {
 	return counts
 }
 
+// A listener is a neighbour's port that knows the root by what a bridge says.
+type listener struct {
+	*node
+	port string
+}
+
+// heard is how often it was told.
+func (l listener) heard() uint64 {
+	for _, p := range l.tree().Ports {
+		if p.Name == l.port {
+			return p.Counters.RxRST
+		}
+	}
+	return 0
+}
+
+// A silence is while neighbours hear nothing of a bridge.
+type silence struct {
+	of        *node
+	since     time.Time // or later for some of them
+	listeners []listener
+}
+
+// silence finds out who listens to a bridge.
+func (w *network) silence(n *node) *silence {
+	w.t.Helper()
+	s := &silence{of: n, since: time.Now()}
+	for _, c := range w.cables {
+		for side, other := range []*node{c.nodes[1], c.nodes[0]} {
+			if c.cut || c.nodes[side] != n {
+				continue
+			}
+			name := c.ports[1-side]
+			if role := other.view().ports[name].role; role == "root" || role == "alternate" {
+				s.listeners = append(s.listeners, listener{other, name})
+			}
+		}
+	}
+	return s
+}
+
+// end starts the agent and returns when all have heard of it, and for how long
+// they had not, at most.
+func (s *silence) end() time.Duration {
+	before := map[listener]uint64{}
+	for _, l := range s.listeners {
+		before[l] = l.heard()
+	}
+	s.of.agent.start()
+	s.of.Wait("the spanning tree to be taken up", func() bool { return s.of.tree() != nil })
+	s.of.Wait("a hello to all who listen", func() bool {
+		return !slices.ContainsFunc(s.listeners, func(l listener) bool { return l.heard() == before[l] })
+	})
+	return time.Since(s.since)
+}
+
 // killAfterHello kills an agent that has just said something to its neighbours,
 // so that they can do without it for as long as possible.
-func (w *network) killAfterHello(n *node) {
+func (w *network) killAfterHello(n *node) *silence {
 	w.t.Helper()
-	sent := func() (sum uint64) {
-		for _, p := range n.tree().Ports {
-			sum += p.Counters.TxRST
-		}
-		return sum
+	s := w.silence(n)
+	counts, since := map[listener]uint64{}, map[listener]time.Time{}
+	for _, l := range s.listeners {
+		counts[l] = l.heard()
 	}
-	before := sent()
-	n.Wait("a hello", func() bool { return sent() > before })
+	asked := s.since
+	n.Wait("a hello to all who listen", func() bool {
+		last, news := asked, false
+		asked = time.Now()
+		for _, l := range s.listeners {
+			if now := l.heard(); now > counts[l] {
+				counts[l], since[l], news = now, last, true // not heard yet when it was asked last
+			}
+		}
+		return len(since) == len(s.listeners) && (news || len(since) == 0)
+	})
 	n.agent.kill()
+	s.since = asked
+	for _, at := range since {
+		if at.Before(s.since) {
+			s.since = at
+		}
+	}
+	return s
 }
 
 // A rapid BPDU, as it is on the wire (IEEE 802.1D-2004 9.3.3), by where its
@@ -346,7 +452,7 @@ func TestGuards(t *testing.T) {
 		return p
 	}
 	forwards := func(e *netlab.End) func() bool {
-		return func() bool { return port(e).State == rstp.Forwarding }
+		return func() bool { return port(e).State == rstp.Forwarding && n.states()[e.Port] == "forwarding" }
 	}
 
 	// edge ports: at once, after a while, and when the standard's times are over
@@ -413,6 +519,10 @@ func TestGuards(t *testing.T) {
 	// root guard: shut for as long as a better root is told of
 	l.Send(rooted, bpdu(rooted.MAC, better, nil))
 	l.Wait("the root guard", func() bool { p := port(rooted); return p.RootInconsistent && p.State == rstp.Discarding })
+	// told again, since it is forgotten after six seconds
+	heard := port(rooted).Counters.RxRST
+	l.Send(rooted, bpdu(rooted.MAC, better, nil))
+	l.Wait("the better root to be told of again", func() bool { return port(rooted).Counters.RxRST > heard })
 	once("root guard", rooted)
 	isRoot("root guard")
 	if lines := r.logs.Lines("root-guard-began", rooted.Port, "level=WARN"); lines != 1 {
@@ -459,7 +569,7 @@ func TestGuards(t *testing.T) {
 	}
 	isRoot("lies")
 
-	l.Wait("the better root to be forgotten", func() bool { p := port(rooted); return !p.RootInconsistent && p.State == rstp.Forwarding })
+	l.Wait("the better root to be forgotten", func() bool { return !port(rooted).RootInconsistent && forwards(rooted)() })
 	once("at last")
 	for _, e := range []*netlab.End{lied, filtered} {
 		hellos := 0
@@ -495,7 +605,7 @@ func TestBerth(t *testing.T) {
 	}
 	l.Wait("the end's port", func() bool { return state(end.Port) == "forwarding" })
 	const taps = 8
-	var waited time.Duration
+	var waited []time.Duration
 	for i := range taps {
 		l.Wait("a vacant berth", func() bool {
 			list, err := s.Berths("br0")
@@ -506,7 +616,7 @@ func TestBerth(t *testing.T) {
 		since := time.Now()
 		tap := l.NewTap(name, false)
 		l.Wait(name+" to forward", func() bool { return state(name) == "forwarding" })
-		waited += time.Since(since)
+		waited = append(waited, time.Since(since))
 		if got := l.Deliver(tap, l.Frames(1, netlab.Broadcast, netlab.Station(i))...)[end]; len(slices.DeleteFunc(got, func(f netlab.Frame) bool { return !isData(f) })) != 1 {
 			t.Errorf("from %s came %d frames\n%s\n%s", name, len(got), r.logs.String(), l.Bascule("port", "show", "--stats"))
 		}
@@ -515,8 +625,8 @@ func TestBerth(t *testing.T) {
 		t.Errorf("%+v, should be %d by berths", h, taps)
 	}
 	// one that looks for ports once a second needs most of a second for each
-	if waited > taps/2*time.Second {
-		t.Errorf("%d taps waited for %v", taps, waited)
+	if m := median(slices.Clone(waited)); m >= 500 {
+		t.Errorf("taps waited for %.0f ms in the middle: %v", m, waited)
 	}
-	t.Logf("%d taps waited for %v", taps, waited)
+	t.Logf("taps waited for %v", waited)
 }

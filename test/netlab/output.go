@@ -4,9 +4,14 @@ package netlab
 
 import (
 	"bytes"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // An Output is what a program that runs has printed so far.
@@ -27,15 +32,31 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
-// Reset forgets it.
-func (o *Output) Reset() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.text.Reset()
+// An OutputFile is what a program that runs has printed so far, to a file: all
+// that it had printed before it did something else that is seen is there.
+type OutputFile struct{ *os.File }
+
+// NewOutputFile makes a file for the output of programs.
+func NewOutputFile(t testing.TB) OutputFile {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(t.TempDir(), "output"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return OutputFile{f}
+}
+
+func (o OutputFile) String() string {
+	text, err := io.ReadAll(io.NewSectionReader(o, 0, math.MaxInt64))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // Lines returns how many lines have all the words.
-func (o *Output) Lines(words ...string) (n int) {
+func (o OutputFile) Lines(words ...string) (n int) {
 	for line := range strings.Lines(o.String()) {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 			n++

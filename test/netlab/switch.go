@@ -9,12 +9,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
 
 // commandTime is how long a command may take before the test gives it up.
 const commandTime = 30 * time.Second
+
+// tracedTime is the same for one under strace(1), which stops it twice at each
+// system call: what takes a moment takes seconds, and many more on a slow machine.
+const tracedTime = 5 * time.Minute
 
 // A Result is what a run of the program did.
 type Result struct {
@@ -51,17 +56,28 @@ func (l *Lab) Run(args ...string) (Result, error) {
 
 // RunCommand runs a command to its end. The error says why it could not be
 // run; how it ended is in the result.
-func RunCommand(cmd *exec.Cmd) (Result, error) {
+func RunCommand(cmd *exec.Cmd) (Result, error) { return runWithin(cmd, commandTime) }
+
+// RunTraced runs a command to its end under strace(1), a program of that path,
+// with options for it. All of the command's threads are traced.
+func RunTraced(cmd *exec.Cmd, strace string, options ...string) (Result, error) {
+	traced := *cmd
+	traced.Path = strace
+	traced.Args = slices.Concat([]string{strace, "-f", "-qq"}, options, []string{cmd.Path}, cmd.Args[1:])
+	return runWithin(&traced, tracedTime)
+}
+
+func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	r := Result{Args: cmd.Args[1:]}
 	if err := cmd.Start(); err != nil {
 		return r, err
 	}
-	stop := time.AfterFunc(commandTime, func() { cmd.Process.Kill() })
+	stop := time.AfterFunc(limit, func() { cmd.Process.Kill() })
 	err := cmd.Wait()
 	if !stop.Stop() {
-		return r, fmt.Errorf("%v: not done after %v", cmd.Args, commandTime)
+		return r, fmt.Errorf("%v: not done after %v", cmd.Args, limit)
 	}
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return r, err
