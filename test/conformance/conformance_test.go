@@ -10,9 +10,13 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"bascule/test/netlab"
 )
+
+// patience is how long the tests wait for what is sure to happen.
+const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 7 && os.Args[3] == occupyWord {

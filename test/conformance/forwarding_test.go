@@ -68,9 +68,22 @@ func learnThenUnicast(t *testing.T, hook string) {
 
 	// XDP takes a known frame before the port's device has seen it
 	tap := l.Listen(l.Switch, a.Port)
-	l.Reach(a, l.Frames(100, B, A), b)
-	if n, want := len(tap.Received()), map[string]int{"tcx": 100, "xdp": 0}[hook]; n != want {
-		t.Errorf("a capture at %s sees %d frames of 100, should see %d on hook %s", a.Port, n, want, hook)
+	want := map[string]int{"tcx": 100, "xdp": 0}[hook]
+	for start := time.Now(); ; {
+		tap.Received()
+		burst := time.Now()
+		l.Reach(a, l.Frames(100, B, A), b)
+		n := len(tap.Received())
+		if n == want {
+			break
+		}
+		// but for the first of each second, with which tcx writes when the
+		// source was heard: then another burst has to pass unseen
+		seconds := int(time.Since(burst)/time.Second) + 2 // that it has touched
+		if hook != "xdp" || n > seconds || time.Since(start) > patience {
+			t.Errorf("a capture at %s sees %d frames of 100, should see %d on hook %s", a.Port, n, want, hook)
+			break
+		}
 	}
 
 	// a third station hears nothing of it, and is found when it speaks
@@ -207,6 +220,8 @@ func ageOut(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 3, "--ageing", ageing.String())
 	a, b, c := ends[0], ends[1], ends[2]
 	l.Bascule("fdb", "add", "br0", D.String(), c.Port)
+	stalled := stalls(t)
+	unknown := time.Now()
 	learn(l, a, A)
 	learned := time.Now()
 	l.Reach(b, l.Frames(1, A, netlab.Station(100)), a)
@@ -215,21 +230,26 @@ func ageOut(t *testing.T, hook string) {
 	}
 
 	// nothing runs but this test: the switch forgets by itself
-	var flooded time.Duration
+	var known, flooded time.Duration // the least age that A had, and the most
 	l.Wait("A to be unknown again", func() bool {
+		sent := time.Since(learned)
 		got := l.Deliver(b, l.Frames(1, A, B)...)
-		flooded = time.Since(learned)
+		flooded = time.Since(unknown)
 		if len(got[a]) != 1 {
 			t.Fatalf("%d frames of 1 arrived", len(got[a]))
 		}
-		return len(got[c]) > 0
+		if len(got[c]) > 0 {
+			return true
+		}
+		known = sent
+		return false
 	})
 	// ages are in whole seconds
 	if flooded < ageing-time.Second-time.Second/4 {
 		t.Errorf("A was forgotten after %v, the ageing time is %v", flooded, ageing)
 	}
-	if flooded > ageing+2*time.Second {
-		t.Errorf("A was not forgotten before %v, the ageing time is %v", flooded, ageing)
+	if known > ageing+2*time.Second {
+		t.Errorf("A was still known after %v, the ageing time is %v", known, ageing)
 	}
 	if e := find(l.FDB("br0"), A, 0); e != nil && flooded < 2*ageing {
 		if *e.Updated < 2 {
@@ -238,10 +258,24 @@ func ageOut(t *testing.T, hook string) {
 	}
 	// and B was heard just now
 	quiet := time.Now()
-	l.WaitUntil(learned.Add(2*ageing+2*time.Second), "A's entry to be gone", func() bool {
+	// a step of the sweep that is late makes all that follow late
+	before := func(deadline time.Time, what string, holds func() bool) {
+		t.Helper()
+		for {
+			asked := time.Now()
+			if holds() {
+				return
+			}
+			if late := stalled(); asked.After(deadline.Add(late)) {
+				t.Fatalf("waited in vain for %s, the machine stood still for %v", what, late)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	before(learned.Add(2*ageing+2*time.Second), "A's entry to be gone", func() bool {
 		return find(l.FDB("br0"), A, 0) == nil
 	})
-	l.WaitUntil(quiet.Add(2*ageing+2*time.Second), "all learned entries to be gone", func() bool {
+	before(quiet.Add(2*ageing+2*time.Second), "all learned entries to be gone", func() bool {
 		return l.Bridge("br0").FDBCount == 0
 	})
 	wantFDB(t, l, "br0", static(D, 0, c))
@@ -249,7 +283,7 @@ func ageOut(t *testing.T, hook string) {
 }
 
 func ageRefresh(t *testing.T, hook string) {
-	const ageing = 2 * time.Second
+	const ageing = 5 * time.Second // seconds more than a busy machine is late
 	l, ends := setup(t, hook, 3, "--ageing", ageing.String())
 	a, b, c := ends[0], ends[1], ends[2]
 	m := l.NewMonitor("br0", c)
@@ -257,8 +291,10 @@ func ageRefresh(t *testing.T, hook string) {
 	learn(l, b, B)
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
-	for range 25 {
+	var heard time.Time
+	for start := time.Now(); time.Since(start) < 2*ageing+time.Second; {
 		<-tick.C
+		heard = time.Now()
 		l.Reach(a, l.Frames(10, B, A), b)
 		l.Reach(b, l.Frames(10, A, B), a)
 	}
@@ -267,9 +303,12 @@ func ageRefresh(t *testing.T, hook string) {
 			t.Errorf("a station that talks has aged out: %+v", e)
 		}
 	}
-	for _, e := range l.FDB("br0") {
-		if e.Updated == nil || *e.Updated > 1 {
-			t.Errorf("%v was heard just now, and is shown otherwise", e)
+	entries := l.FDB("br0")
+	// ages are in whole seconds, of a clock that is a little late
+	oldest := int((time.Since(heard)+time.Second/4)/time.Second) + 1
+	for _, e := range entries {
+		if e.Updated == nil || *e.Updated > oldest {
+			t.Errorf("%v was heard %v ago, and is shown otherwise", e, time.Since(heard))
 		}
 	}
 	m.Stop()
@@ -324,10 +363,10 @@ func manyAddresses(t *testing.T, hook string) {
 	if n := l.Bridge("br0").FDBCount; n != addresses+1 {
 		t.Fatalf("%d addresses known, should be %d", n, addresses+1)
 	}
-	// the machine may have other things to do: the best of three
+	// the machine may have other things to do: the best of some
 	best := time.Hour
 	var out string
-	for range 3 {
+	for deadline := time.Now().Add(30 * time.Second); best > time.Second && time.Now().Before(deadline); {
 		start := time.Now()
 		out = l.Bascule("-j", "fdb", "show", "br0")
 		best = min(best, time.Since(start))

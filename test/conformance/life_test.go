@@ -441,6 +441,8 @@ func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []kil
 func kill(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string) (killed bool) {
 	t.Helper()
 	cmd := l.Command(args...)
+	// without --seccomp-bpf: a signal that strace gives where seccomp(2) stops a
+	// call gets lost
 	cmd.Args = append([]string{strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + p.call,
 		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = strace

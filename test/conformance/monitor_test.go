@@ -11,7 +11,7 @@ import (
 // TestMonitor waits for every kind of event, through the real program.
 func TestMonitor(t *testing.T) {
 	t.Parallel()
-	l, ends := setup(t, "tcx", 3, "--ageing", "2s", "--fdb-max", "4")
+	l, ends := setup(t, "tcx", 3, "--ageing", "10m", "--fdb-max", "4")
 	a, b, c := ends[0], ends[1], ends[2]
 	l.Bascule("bridge", "add", "br1")
 	l.Bascule("fdb", "add", "br0", D.String(), a.Port)
@@ -35,6 +35,7 @@ func TestMonitor(t *testing.T) {
 	saw(netlab.Event{Event: "refused", Ifname: c.Port})
 	l.Reach(a, l.Frames(3, netlab.Broadcast, netlab.Group(1)))
 	saw(netlab.Event{Event: "drops", Ifname: a.Port, Reason: "bad-source"})
+	l.Bascule("bridge", "set", "br0", "--ageing", "2s")
 	saw(netlab.Event{Event: "aged", Ifname: a.Port, MAC: A.String(), VLAN: 10})
 	l.Bascule("port", "del", "br0", b.Port)
 	saw(netlab.Event{Event: "port-removed", Ifname: b.Port})
@@ -44,6 +45,7 @@ func TestMonitor(t *testing.T) {
 	l.Bascule("port", "del", "br0", b.Port)
 	l.Bascule("port", "add", "br1", b.Port)
 	learn(l, b, B)
+	l.Wait("room for an address", func() bool { return l.Bridge("br0").FDBCount < 4 })
 	learn(l, a, C)
 	saw(netlab.Event{Event: "learned", Ifname: a.Port, MAC: C.String()})
 	for _, e := range m.Events() {

@@ -270,11 +270,10 @@ func cabled(t *testing.T, l *netlab.Lab, hook string, flags ...string) (x, y str
 	must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: y}))
 	l.Keep(x)
 	l.Keep(y)
-	for _, name := range []string{x, y} {
-		link, err := l.Switch.Netlink().LinkByName(name)
-		must(t, err)
-		must(t, l.Switch.Netlink().LinkSetUp(link))
-	}
+	l.Plug(x)
+	side, err := l.Switch.Netlink().LinkByName(y)
+	must(t, err)
+	l.SetUp(side)
 	for _, name := range []string{x, y} {
 		// it may have to say what it does to the other end
 		r, err := l.Run(append([]string{"port", "add", "br0", name, "--hook", hook}, flags...)...)
@@ -320,10 +319,16 @@ func loopGuard(t *testing.T, hook string) {
 		t.Errorf("%s was to report, and is %s with drops %v", x, p.State, p.Drops)
 	}
 
-	// with a time one end is blocked, which is enough
-	for _, name := range []string{x, y} {
-		l.Bascule("port", "set", "br0", name, "--loop-guard", "5s")
+	guard := func(what string) {
+		t.Helper()
+		for _, name := range []string{x, y} {
+			l.Bascule("port", "set", "br0", name, "--loop-guard", what)
+		}
 	}
+
+	// with a time one end is blocked, which is enough; for longer than it takes
+	// to look at it
+	guard("3600s")
 	blocked := func() (names []string) {
 		for _, name := range []string{x, y} {
 			if l.Port("br0", name).State == "blocked" {
@@ -337,7 +342,7 @@ func loopGuard(t *testing.T, hook string) {
 	}
 	l.Send(a, l.Frames(1, netlab.Broadcast, C)...)
 	e = m.Wait("that a port is blocked", func(e netlab.Event) bool { return e.Event == "blocked" })
-	if e.Seconds != 5 || e.MAC != "" || e.Ifname != x && e.Ifname != y {
+	if e.Seconds != 3600 || e.MAC != "" || e.Ifname != x && e.Ifname != y {
 		t.Errorf("the blocked port is shown as %+v", e)
 	}
 	quiet()
@@ -365,6 +370,15 @@ func loopGuard(t *testing.T, hook string) {
 	}
 
 	// it ends by itself
+	guard("2s")
+	isShort := func(e netlab.Event) bool { return e.Event == "blocked" && e.Seconds == 2 }
+	l.Wait("a port to be blocked for a short time", func() bool { // one port in a while is
+		l.Send(a, l.Frames(1, netlab.Broadcast, C)...)
+		return slices.ContainsFunc(m.Events(), isShort)
+	})
+	if short := m.Wait("that", isShort); short.MAC != "" || short.Ifname != x && short.Ifname != y {
+		t.Errorf("the blocked port is shown as %+v", short)
+	}
 	l.Wait("the ports to forward again", func() bool { return len(blocked()) == 0 })
 
 	// from a host port's own address a single frame is enough; setting the guard
@@ -373,16 +387,12 @@ func loopGuard(t *testing.T, hook string) {
 	host, err := l.Switch.Netlink().LinkByName("host0")
 	must(t, err)
 	own := netlab.MAC(host.Attrs().HardwareAddr)
-	for _, name := range []string{x, y} {
-		l.Bascule("port", "set", "br0", name, "--loop-guard", "3600s")
-	}
+	guard("3600s")
 	l.Send(outside, l.Frames(1, B, own)...)
 	if names := blocked(); !slices.Equal(names, []string{e.Ifname}) {
 		t.Errorf("%v are blocked, should be %s", names, e.Ifname)
 	}
-	for _, name := range []string{x, y} {
-		l.Bascule("port", "set", "br0", name, "--loop-guard", "off")
-	}
+	guard("off")
 	if names := blocked(); len(names) > 0 {
 		t.Errorf("%v are blocked without a guard", names)
 	}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"bascule/test/netlab"
 )
@@ -107,7 +106,8 @@ func trace(t *testing.T, hook string) {
 			}
 		}
 	}
-	X := netlab.Station(100)
+	X, mark := netlab.Station(100), netlab.Station(101)
+	marks := 0
 	reserved := netlab.MAC{1, 0x80, 0xc2, 0, 0, 3}
 	const full = 1514
 	for _, c := range []struct {
@@ -155,10 +155,18 @@ func trace(t *testing.T, hook string) {
 		if c.before != nil {
 			c.before()
 		}
-		l.Wait("events to be shown", func() bool { // there are none soon after the last
-			n := len(slices.DeleteFunc(m.Events(), late))
-			time.Sleep(50 * time.Millisecond)
-			return len(slices.DeleteFunc(m.Events(), late)) == n
+		// a mark behind all events until now, of which nothing is left
+		l.Bascule("fdb", "add", "br0", mark.String(), a.Port)
+		l.Bascule("fdb", "del", "br0", mark.String())
+		marks++
+		l.Wait("events to be shown", func() bool {
+			n := 0
+			for _, e := range m.Events() {
+				if e.Event == "deleted" && e.MAC == mark.String() {
+					n++
+				}
+			}
+			return n == marks
 		})
 		said := traced(t, l, m, c.in, c.frame)
 		before := l.Port("br0", c.in.Port).Drops

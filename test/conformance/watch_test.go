@@ -23,6 +23,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/gopacket/gopacket/pcapgo"
+	"golang.org/x/sys/unix"
 
 	"bascule/bridge"
 	"bascule/test/netlab"
@@ -84,6 +85,21 @@ func (c *capturing) wait() (status int, stderr string) {
 		c.t.Fatal("the capture does not end")
 	}
 	return c.cmd.ProcessState.ExitCode(), c.err.String()
+}
+
+// halt stops the capture until it gets a SIGCONT. It stands still when this
+// returns: the signal alone does not stop what is running at the moment.
+func (c *capturing) halt() {
+	c.t.Helper()
+	must(c.t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	for {
+		// without WEXITED it is left to c.wait to reap it
+		err := unix.Waitid(unix.P_PID, c.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
+		if !errors.Is(err, unix.EINTR) {
+			must(c.t, err)
+			return
+		}
+	}
 }
 
 // stop ends the capture as Ctrl-C does, and returns how many frames it says it
@@ -413,7 +429,10 @@ func captureGSO(t *testing.T, hook string) {
 	for _, snaplen := range []int{16384, 1000} {
 		run := captureTo(t, l, "--snaplen", strconv.Itoa(snaplen), "udp port 9")
 		must(t, one.SendUDP(B, payload, 1000))
-		l.Flush()
+		// a host sends on any CPU, which Flush knows nothing of
+		l.Wait("the packet to arrive", func() bool {
+			return slices.ContainsFunc(b.Received(), func(f netlab.Frame) bool { return len(f) == payload+headers })
+		})
 		run.stop()
 		got := shots(t, run.stdout.String())
 		where := []string{}
@@ -510,7 +529,7 @@ func captureSlowReader(t *testing.T, hook string) {
 	learn(l, a, A)
 	learn(l, b, B)
 	run := captureTo(t, l, "--buffer", "64K")
-	must(t, run.cmd.Process.Signal(syscall.SIGSTOP))
+	run.halt()
 	const n = 2000
 	l.Reach(a, l.Frames(n, B, A), b)
 	must(t, run.cmd.Process.Signal(syscall.SIGCONT))
@@ -732,7 +751,7 @@ func captureBridgeDeleted(t *testing.T, hook string) {
 		frames := l.Frames(5, B, A)
 		l.Reach(a, frames, b)
 		if again { // before the capture looks again
-			must(t, run.cmd.Process.Signal(syscall.SIGSTOP))
+			run.halt()
 		}
 		l.Bascule("bridge", "del", "br0")
 		if again {
