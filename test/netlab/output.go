@@ -32,6 +32,9 @@ func (o *Output) String() string {
 	return o.text.String()
 }
 
+// Lines returns how many lines have all the words.
+func (o *Output) Lines(words ...string) int { return lines(o.String(), words) }
+
 // An OutputFile is what a program that runs has printed so far, to a file: all
 // that it had printed before it did something else that is seen is there.
 type OutputFile struct{ *os.File }
@@ -56,8 +59,10 @@ func (o OutputFile) String() string {
 }
 
 // Lines returns how many lines have all the words.
-func (o OutputFile) Lines(words ...string) (n int) {
-	for line := range strings.Lines(o.String()) {
+func (o OutputFile) Lines(words ...string) int { return lines(o.String(), words) }
+
+func lines(text string, words []string) (n int) {
+	for line := range strings.Lines(text) {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 			n++
 		}
