@@ -78,12 +78,15 @@ static __always_inline int clock_start(struct clock *c)
 {
 	u32 zero = 0;
 	struct timer *t = bpf_map_lookup_elem(&timer, &zero);
+	long err;
 
 	if (!t)
 		return -ENOENT;
 	clock_set(c);
 	/* there already, of the programs before us: then it gets our callback */
-	bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
+	err = bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
+	if (err && err != -EBUSY)
+		return err;
 	bpf_timer_set_callback(&t->timer, tick);
 	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
 }

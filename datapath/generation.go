@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -486,11 +487,24 @@ func (b *Bridge) openGeneration() (*generation, error) {
 	return g, nil
 }
 
+// start arms the bridge's timer. To make one the kernel waits for no lock (since
+// Linux 6.18), and where others allocate memory at the same moment has none.
+func (g *generation) start() error {
+	const tries = 1000
+	for try := 1; ; try++ {
+		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START})
+		if !errors.Is(err, unix.ENOMEM) || try == tries {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // converge makes the kernel what the current generation says: its programs on
 // its ports, nothing on others, no addresses of ports that are gone if some have
 // left.
 func (b *Bridge) converge(g *generation, left bool) error {
-	if _, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+	if err := g.start(); err != nil {
 		return err
 	}
 	if err := b.plugIn(g); err != nil {
