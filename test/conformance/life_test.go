@@ -401,10 +401,7 @@ func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
 func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []killPoint {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
-	cmd := l.Command(args...)
-	cmd.Args = append([]string{strace, "-f", "--seccomp-bpf", "-qq", "-e", "signal=none", "-o", log, "-e", "trace=" + strings.Join(boundaries, ","), cmd.Path}, cmd.Args[1:]...)
-	cmd.Path = strace
-	r, err := netlab.RunCommand(cmd)
+	r, err := netlab.RunTraced(l.Command(args...), strace, "--seccomp-bpf", "-e", "signal=none", "-o", log, "-e", "trace="+strings.Join(boundaries, ","))
 	must(t, err)
 	if r.Exit != 0 {
 		t.Fatal(r)
@@ -440,13 +437,10 @@ func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []kil
 // do not share the work the same way each time.
 func kill(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string) (killed bool) {
 	t.Helper()
-	cmd := l.Command(args...)
 	// without --seccomp-bpf: a signal that strace gives where seccomp(2) stops a
 	// call gets lost
-	cmd.Args = append([]string{strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + p.call,
-		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n), cmd.Path}, cmd.Args[1:]...)
-	cmd.Path = strace
-	r, err := netlab.RunCommand(cmd)
+	r, err := netlab.RunTraced(l.Command(args...), strace, "-o", "/dev/null", "-e", "trace="+p.call,
+		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n))
 	must(t, err)
 	if r.Exit != 0 && r.Exit != -1 {
 		t.Errorf("%v: should succeed or be killed", r)

@@ -3,7 +3,6 @@
 package conformance
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -58,30 +57,6 @@ func TestNetns(t *testing.T) {
 	elsewhere := l.NewNamespace()
 	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
 	l.Refused([]string{"br0"}, "bridge", "show", "br0")
-	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
-}
-
-// TestNetnsNamedLater adds a bridge from mounts that were copied before another
-// namespace got its name: that one, which nobody is in, keeps its bridge.
-func TestNetnsNamedLater(t *testing.T) {
-	l := netlab.New(t)
-	ip, err := exec.LookPath("ip")
-	must(t, err)
-	early := exec.Command(ip, "netns", "exec", l.Switch.Name, "sh", "-c", `echo; read go; exec "$0" bridge add br0`, l.Binary())
-	early.Stderr = os.Stderr
-	begin, err := early.StdinPipe()
-	must(t, err)
-	here, err := early.StdoutPipe()
-	must(t, err)
-	must(t, early.Start())
-	_, err = here.Read(make([]byte, 1))
-	must(t, err)
-	elsewhere := l.NewNamespace()
-	l.Bascule("-n", elsewhere.Name, "bridge", "add", "br0")
-	_, err = begin.Write([]byte("\n"))
-	must(t, err)
-	must(t, early.Wait())
-	l.Bascule("bridge", "del", "br0")
 	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
 }
 

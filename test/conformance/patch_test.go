@@ -340,11 +340,8 @@ func patchSecondFails(t *testing.T, hook string) {
 	must(t, err)
 	for _, when := range []int{1, 2} {
 		// by a rename a bridge gets its next configuration
-		cmd := l.Command(cable("br0/x br1/y")...)
-		cmd.Args = append([]string{strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=renameat",
-			"-e", fmt.Sprintf("inject=renameat:error=EIO:when=%d", when), cmd.Path}, cmd.Args[1:]...)
-		cmd.Path = strace
-		r, err := netlab.RunCommand(cmd)
+		r, err := netlab.RunTraced(l.Command(cable("br0/x br1/y")...), strace, "-o", "/dev/null", "-e", "trace=renameat",
+			"-e", fmt.Sprintf("inject=renameat:error=EIO:when=%d", when))
 		must(t, err)
 		if err := r.CheckRefusal("x", "br0", "input/output error"); err != nil {
 			t.Errorf("bridge %d of 2: %v", when, err)

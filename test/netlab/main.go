@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -24,6 +25,10 @@ const prefix = "bsc-t"
 // What Main sets before any test runs: the path of the program under test, and
 // a folder for other builds of it.
 var program, builds string
+
+// The main goroutine stays on the process's first thread, which never ends: were it
+// the one to enter a namespace, the namespace would not end either.
+func init() { runtime.LockOSThread() }
 
 // Main runs the tests of a package: it removes what killed runs left behind
 // and builds the program under test, or takes the one that the environment

@@ -15,7 +15,7 @@ import (
 )
 
 // commandTime is how long a command may take before the test gives it up.
-const commandTime = 30 * time.Second
+const commandTime = 2 * time.Minute
 
 // tracedTime is the same for one under strace(1), which stops it twice at each
 // system call: what takes a moment takes seconds, and many more on a slow machine.

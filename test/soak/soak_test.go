@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long is waited for what is sure to happen.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // minTries is how often stock is taken at least, however long one takes.
 const minTries = 30
