@@ -100,8 +100,8 @@ func (r *running) fail() {
 	}
 }
 
-// ports waits until a bridge has exactly these ports, in any order; NAME! is
-// one that is gone.
+// ports waits until a bridge has exactly these ports, in any order, which forward;
+// NAME! is one that is gone.
 func (r *running) ports(bridge string, want ...string) {
 	r.t.Helper()
 	slices.Sort(want)
@@ -125,6 +125,7 @@ func (r *running) ports(bridge string, want ...string) {
 		slices.Sort(got)
 		return slices.Equal(got, want)
 	})
+	r.l.AwaitWriter()
 }
 
 // vacant waits until so many berths of a bridge are.

@@ -495,20 +495,14 @@ func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
 	if r := traced(paths[1], "-o", log, "-e", "trace="+strings.Join(calls, ",")); r.Exit != 0 {
 		t.Fatal(r)
 	}
-	text, err := os.ReadFile(log)
+	count, err := netlab.CallsTraced(log, calls...)
 	must(t, err)
 	number, most := map[string]int{}, map[string]int{}
-	byThread := map[string]int{}
-	for line := range strings.Lines(string(text)) {
-		thread, rest, _ := strings.Cut(line, " ")
-		call, _, found := strings.Cut(strings.TrimLeft(rest, " "), "(")
-		if !found || !slices.Contains(calls, call) {
-			continue // the second half of a call that was interrupted
+	for call, threads := range count {
+		for _, n := range threads {
+			number[call] += n
+			most[call] = max(most[call], n) // strace counts those of each thread by themselves
 		}
-		number[call]++
-		byThread[thread+call]++
-		// strace counts each thread's calls by themselves
-		most[call] = max(most[call], byThread[thread+call])
 	}
 	if number["bpf"] < 100 || number["renameat"] < 3 {
 		t.Fatalf("apply makes only these calls: %v", number)

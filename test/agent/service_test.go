@@ -155,6 +155,7 @@ func TestService(t *testing.T) {
 		t.Errorf("ageing %v after the start, want 100", got)
 	}
 	l.Wait("the devices to be ports", func() bool { return len(l.Bridge("br0").Ports) == 3 })
+	l.AwaitWriter()
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, ends[0].MAC), ends[1], ends[2])
 
 	r.serves(1)

@@ -406,20 +406,8 @@ func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []kil
 	if r.Exit != 0 {
 		t.Fatal(r)
 	}
-	text, err := os.ReadFile(log)
+	count, err := netlab.CallsTraced(log, boundaries...)
 	must(t, err)
-	count := map[string]map[string]int{} // by call and thread
-	for line := range strings.Lines(string(text)) {
-		thread, rest, _ := strings.Cut(line, " ")
-		call, _, found := strings.Cut(strings.TrimLeft(rest, " "), "(")
-		if !found || !slices.Contains(boundaries, call) {
-			continue // the second half of a call that was interrupted
-		}
-		if count[call] == nil {
-			count[call] = map[string]int{}
-		}
-		count[call][thread]++
-	}
 	var points []killPoint
 	for _, call := range boundaries {
 		most := 0

@@ -7,11 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // commandTime is how long a command may take before the test gives it up.
@@ -65,6 +70,46 @@ func RunTraced(cmd *exec.Cmd, strace string, options ...string) (Result, error) 
 	traced.Path = strace
 	traced.Args = slices.Concat([]string{strace, "-f", "-qq"}, options, []string{cmd.Path}, cmd.Args[1:])
 	return runWithin(&traced, tracedTime)
+}
+
+// AwaitWriter waits until whoever changes the switch at the moment has done so. A
+// port is shown as soon as it is certain to be one, and forwards when that is done.
+func (l *Lab) AwaitWriter() {
+	l.t.Helper()
+	cookie, err := l.Switch.Cookie()
+	l.must(err)
+	dir, err := os.Open(filepath.Join(stateRoot, strconv.FormatUint(cookie, 10)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return // there is no bridge
+	}
+	l.must(err)
+	defer dir.Close()
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX) // as those who change it
+	}
+	l.must(err)
+}
+
+// CallsTraced counts the calls of those names in what RunTraced had strace write to
+// a file, by their names and the threads that made them.
+func CallsTraced(file string, names ...string) (count map[string]map[string]int, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	count = map[string]map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		thread, rest, _ := strings.Cut(line, " ")
+		call, _, found := strings.Cut(strings.TrimLeft(rest, " "), "(")
+		if !found || !slices.Contains(names, call) {
+			continue // the second half of a call that was interrupted
+		}
+		if count[call] == nil {
+			count[call] = map[string]int{}
+		}
+		count[call][thread]++
+	}
+	return count, nil
 }
 
 func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
