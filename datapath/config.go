@@ -370,12 +370,12 @@ next:
 var Reasons = sync.OnceValue(reasons)
 
 func reasons() []string {
-	spec, err := loadKernel()
+	types, err := btf.LoadSpecFromReader(bytes.NewReader(_KernelBytes))
 	if err != nil {
 		panic(err) // the object is part of this binary
 	}
 	var enum *btf.Enum
-	if err := spec.Types.TypeByName("drop_reason", &enum); err != nil {
+	if err := types.TypeByName("drop_reason", &enum); err != nil {
 		panic(err)
 	}
 	names := make([]string, kernelDropReasonDROP_REASONS)

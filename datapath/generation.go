@@ -193,6 +193,12 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 			}
 		}
 	}
+	if !anyXDP(c) {
+		delete(spec.Programs, kernelProgBasculeXdp)
+	}
+	if !patched(c) {
+		delete(spec.Programs, kernelProgBasculePatch)
+	}
 	for name, p := range spec.Programs {
 		answer(p, programFeatures(name, c), hasBerths(c))
 	}
@@ -203,9 +209,6 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	if t.VLANs != nil {
 		spec.Maps[kernelMapVlans].MaxEntries = uint32(len(t.VLANs))
-	}
-	if !anyXDP(c) {
-		delete(spec.Programs, kernelProgBasculeXdp)
 	}
 	rules, err := compileRules(t.Rules)
 	if err != nil {
@@ -222,8 +225,6 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		}
 		defer closeAll(shared)
 		maps.Copy(opts.MapReplacements, shared)
-	} else {
-		delete(spec.Programs, kernelProgBasculePatch)
 	}
 	if b.gen != "" {
 		made := b.made(c, t)
@@ -276,7 +277,8 @@ const (
 // features becomes 1 or 0, and so does berthQuestion. Both take the room of two
 // instructions.
 func answer(p *ebpf.ProgramSpec, features uint32, berths bool) {
-	var all asm.Instructions
+	const questions = 512 // or so, each of which takes the room of one more
+	all := make(asm.Instructions, 0, len(p.Instructions)+questions)
 	for _, ins := range p.Instructions {
 		// would have a cost where it is never reached: the count of such calls
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint32(kernelFeatureFEATURE_PATCH) == 0 {

@@ -446,7 +446,7 @@ func programFeatures(name string, c *Config) uint32 {
 // and makes it refer to none of pf's maps. The kernel would remove the code, too,
 // but it takes its time, and holds the maps.
 func withoutPF(p *ebpf.ProgramSpec) {
-	var kept asm.Instructions
+	kept := make(asm.Instructions, 0, len(p.Instructions))
 	empty := false // the function is one of pf's
 	for _, ins := range p.Instructions {
 		if name := ins.Symbol(); name != "" {
@@ -468,16 +468,13 @@ func withoutPF(p *ebpf.ProgramSpec) {
 	for _, ins := range kept {
 		referred[ins.Reference()] = true
 	}
-	p.Instructions = nil
 	empty = false
-	for _, ins := range kept {
+	p.Instructions = slices.DeleteFunc(kept, func(ins asm.Instruction) bool {
 		if name := ins.Symbol(); name != "" {
 			empty = strings.HasPrefix(name, pfPrefix) && !referred[name]
 		}
-		if !empty {
-			p.Instructions = append(p.Instructions, ins)
-		}
-	}
+		return empty
+	})
 }
 
 // madePF says in made which of pf's maps a change makes anew, but for those that
