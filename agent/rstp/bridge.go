@@ -265,7 +265,8 @@ func (b *Bridge) Receive(n uint16, frame []byte) error {
 		return nil
 	}
 	m, err := decode(frame)
-	if err == nil && m.Type != tcnBPDU && m.Priority.DesignatedBridgeID == b.bridgeID() && m.Priority.DesignatedPortID == p.PortID {
+	own := vector{DesignatedBridgeID: b.bridgeID(), DesignatedPortID: p.PortID}
+	if err == nil && m.Type != tcnBPDU && m.Priority.sameSource(own) {
 		err = refuse(OwnBPDU, "port %d sent it itself", n)
 	}
 	var refusal *Refusal

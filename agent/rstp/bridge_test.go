@@ -344,6 +344,22 @@ func TestBackup(t *testing.T) {
 	if b.port(2).RbWhile == 0 {
 		t.Error("rbWhile does not run")
 	}
+
+	// It still has what the bridge told by the better priority that it had.
+	c := b.Config
+	c.Priority += 4096
+	if err := b.SetConfig(c); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, b, 2, BackupPort, Discarding)
+	if s := b.Status(); s.RootPort != 0 || s.Root != NewBridgeID(c.Priority, own) {
+		t.Errorf("the root is %v by port %d: the bridge takes its former self for one", s.Root, s.RootPort)
+	}
+	// Nor is what comes back of it late a neighbour's.
+	m.Priority.DesignatedPortID = b.port(1).PortID
+	if err := b.Receive(1, m.encode(own)); err == nil {
+		t.Error("port 1 takes its own BPDU of before for a neighbour's")
+	}
 }
 
 // A neighbour that forwards though it should not is disputed (17.21.10).

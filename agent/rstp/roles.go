@@ -34,7 +34,7 @@ func (b *Bridge) updtRolesTree() {
 	var root *port
 	for _, p := range b.ports {
 		// restrictedRole (802.1Q clause 13) is what is called root guard.
-		if p.InfoIs != infoReceived || p.PortPriority.DesignatedBridgeID == id || p.Config.RootGuard {
+		if p.InfoIs != infoReceived || p.PortPriority.ofBridge(id) || p.Config.RootGuard {
 			continue
 		}
 		path := p.PortPriority
@@ -75,7 +75,7 @@ func (b *Bridge) updtRolesTree() {
 			case p.DesignatedPriority.compare(p.PortPriority) < 0:
 				p.SelectedRole = DesignatedPort
 				p.UpdtInfo = true
-			case p.PortPriority.DesignatedBridgeID == id:
+			case p.PortPriority.ofBridge(id):
 				p.SelectedRole = BackupPort
 			default:
 				p.SelectedRole = AlternatePort

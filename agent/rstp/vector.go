@@ -105,12 +105,17 @@ func (v vector) supersedes(w vector) bool {
 	return v.compare(w) < 0 || v != w && v.sameSource(w)
 }
 
-// sameSource says whether both are of one port: priorities, which are part of
-// the identifiers and may change, are left aside.
+// sameSource says whether both are of one port, whatever its priority.
 func (v vector) sameSource(w vector) bool {
-	const address, number = 1<<48 - 1, 1<<12 - 1
-	return v.DesignatedBridgeID&address == w.DesignatedBridgeID&address &&
-		v.DesignatedPortID&number == w.DesignatedPortID&number
+	const number = 1<<12 - 1
+	return v.ofBridge(w.DesignatedBridgeID) && v.DesignatedPortID&number == w.DesignatedPortID&number
+}
+
+// ofBridge says whether the vector is one that the bridge told: its priority,
+// which is part of the identifier and may have changed since, is left aside.
+func (v vector) ofBridge(id BridgeID) bool {
+	const address = 1<<48 - 1
+	return v.DesignatedBridgeID&address == id&address
 }
 
 // times are the timers in a message (17.18.4), in 1/256 of a second.
