@@ -341,19 +341,19 @@ func (t *tree) receive(id uint32, frame []byte) {
 
 // tick says how late it is, and has the snapshot renewed for what each second, and
 // the BPDUs in it, changed without anything being done. Seconds in which the
-// process did not run are not made up for but for a few: neighbours were not heard
-// in them.
+// process did not run are not made up for: what neighbours said in them waits to
+// be read, and silence of three seconds makes a port an edge.
 func (t *tree) tick(now time.Time) {
-	const most = 3
-	for n := 0; now.Sub(t.second) >= time.Second; n++ {
-		if n == most {
-			t.second = now
-			return
-		}
-		t.second = t.second.Add(time.Second)
-		t.proto.Tick()
-		t.changed = t.changed || t.proto.Unsaved()
+	late := now.Sub(t.second)
+	if late < time.Second {
+		return
 	}
+	t.second = t.second.Add(time.Second)
+	if late >= 2*time.Second {
+		t.second = now
+	}
+	t.proto.Tick()
+	t.changed = t.changed || t.proto.Unsaved()
 }
 
 // once logs what must not be repeated.
