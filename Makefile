@@ -24,8 +24,12 @@ define install
 	if [ -n "$$missing" ]; then \
 		echo "installing$$missing"; \
 		apt="apt-get -qq -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5"; \
-		for try in 1 2 3 4 5; do $$apt update >/dev/null && break; sleep 10; done; \
-		DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing >/dev/null; \
+		for try in 1 2 3 4 5; do \
+			$$apt update >/dev/null; \
+			DEBIAN_FRONTEND=noninteractive $$apt install -y --no-install-recommends $$missing >/dev/null && exit; \
+			sleep 10; \
+		done; \
+		exit 1; \
 	fi
 endef
 

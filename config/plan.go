@@ -75,8 +75,8 @@ const (
 	makeBridges = iota
 	forget      // addresses and bindings that have to go
 	clearTheWay // ports whose names or devices others get
-	cutCables   //
-	loadPF      //
+	cutCables
+	loadPF
 	patchCables // before ports: as long as a new bridge has none, nobody sees them
 	editBridges // all else that is of one bridge alone, in one generation
 	remember    // addresses and bindings

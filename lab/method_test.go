@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
@@ -18,6 +19,23 @@ import (
 func TestRunCPU(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
+	for try := 1; ; try++ {
+		off := timesOff(t)
+		if off == "" {
+			return
+		}
+		if try == 3 {
+			t.Fatalf("of each of %d samples, of the last:\n%s", try, off)
+		}
+		t.Logf("once more:\n%s", off)
+	}
+}
+
+// timesOff takes a sample and says in what its times are off, which they are in
+// one where a virtual processor stood still and was not told so.
+func timesOff(t *testing.T) string {
+	t.Helper()
+	var off strings.Builder
 	p := Profile{Groups: []Group{group(1, across([]*fabrics.Fabric{fabrics.Direct}, workloads.Must("pps:duration=1s")))}}
 	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
 	if err != nil {
@@ -37,21 +55,22 @@ func TestRunCPU(t *testing.T) {
 	var sum report.CPU
 	for i, k := range s.Cores {
 		if all := allOf(t, k); math.Abs(all-1) > 0.2 {
-			t.Errorf("core %d spent %.2f of its time: %+v", i, all, k)
+			fmt.Fprintf(&off, "core %d spent %.2f of its time: %+v\n", i, all, k)
 		}
 		sum.User, sum.System, sum.Softirq, sum.Idle = sum.User+k.User, sum.System+k.System, sum.Softirq+k.Softirq, sum.Idle+k.Idle
 	}
 	cores := float64(len(s.Cores))
 	if all := allOf(t, s.CPU); math.Abs(all-cores) > 0.2*cores {
-		t.Errorf("the machine's %v cores spent the time of %.2f: %+v", cores, all, s.CPU)
+		fmt.Fprintf(&off, "the machine's %v cores spent the time of %.2f: %+v\n", cores, all, s.CPU)
 	}
 	for name, d := range map[string]float64{
 		"user": sum.User - s.CPU.User, "system": sum.System - s.CPU.System, "softirq": sum.Softirq - s.CPU.Softirq, "idle": sum.Idle - s.CPU.Idle,
 	} {
 		if math.Abs(d) > 0.1*cores {
-			t.Errorf("%s of the cores and of the machine differ by %.2f", name, d)
+			fmt.Fprintf(&off, "%s of the cores and of the machine differ by %.2f\n", name, d)
 		}
 	}
+	return off.String()
 }
 
 // allOf sums up all that a sample's CPU was spent on, none of which may be

@@ -47,7 +47,7 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 		_ = s.cmd.Wait()
 		close(s.done)
 	}()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -65,7 +65,7 @@ func (n *Namespace) Serve(ctx context.Context, cpu int, on Listen, name string, 
 			return nil, context.Cause(ctx)
 		case <-deadline:
 			s.Close()
-			return nil, fmt.Errorf("%s does not listen on %s after 10 s", s.where, on)
+			return nil, fmt.Errorf("%s does not listen on %s after 30 s", s.where, on)
 		}
 	}
 }

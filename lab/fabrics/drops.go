@@ -37,7 +37,7 @@ func (n *Net) Drops() (map[string]uint64, error) {
 		return nil, err
 	}
 	if n.drops != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		own, err := n.drops(ctx)
 		if err != nil {

@@ -41,7 +41,7 @@ const (
 // does not fail but hang, so that the time to wait is lost in every run.
 const (
 	kvmPatience = 10 * time.Second
-	tcgPatience = time.Minute
+	tcgPatience = 3 * time.Minute
 )
 
 // EndedError is that a virtual machine has ended though it was needed.

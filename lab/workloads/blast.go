@@ -587,7 +587,7 @@ func (b *blast) flowing(ctx context.Context, r *barrage) error {
 	if err != nil {
 		return err
 	}
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -613,7 +613,7 @@ func (b *blast) flowing(ctx context.Context, r *barrage) error {
 		case err := <-r.failed:
 			return err
 		case <-deadline:
-			return fmt.Errorf("fabric %s: no frame arrived within 5 s", b.net.Fabric.Name)
+			return fmt.Errorf("fabric %s: no frame arrived within 30 s", b.net.Fabric.Name)
 		}
 	}
 }

@@ -161,12 +161,14 @@ func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, er
 	if err != nil {
 		return report.Sample{}, err
 	}
+	loading, over := context.WithCancel(ctx)
 	go func() {
+		defer over()
 		s, err := l.load.Run(ctx, m)
 		loaded <- result{s, err}
 	}()
 	// More than what opens the connection.
-	err = crosses(ctx, l.net, begin+1<<20)
+	err = crosses(loading, l.net, begin+1<<20)
 	var s report.Sample
 	if err == nil {
 		s, err = l.test(ctx)
@@ -183,14 +185,14 @@ func (l *latencySession) loaded(ctx context.Context, m Meter) (report.Sample, er
 
 // crosses waits until that many bytes have entered from the first end.
 func crosses(ctx context.Context, n *fabrics.Net, bytes uint64) error {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		got, err := n.Crossed(0)
 		if err != nil || got >= bytes {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("fabric %s: the load did not begin within 5 s", n.Fabric.Name)
+			return fmt.Errorf("fabric %s: the load did not begin within 30 s", n.Fabric.Name)
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return err

@@ -59,8 +59,10 @@ func (p place) settled() bool {
 	switch p.role {
 	case "root", "designated":
 		return p.state == "forwarding"
+	case "alternate":
+		return p.state == "discarding"
 	}
-	return p.state == "discarding"
+	return false
 }
 
 // A cable joins two ports.
@@ -307,7 +309,6 @@ func (w *network) unsettled() (why string, used []*cable) {
 // that it has. It takes its time: a machine may be busy.
 func (w *network) settle(what string) []*cable {
 	w.t.Helper()
-	const patience = 60 * time.Second
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		why, used := w.unsettled()
 		if why == "" {

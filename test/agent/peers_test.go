@@ -193,7 +193,7 @@ func (o *ovs) start(socket, name string, args ...string) {
 
 func (o *ovs) vsctl(args ...string) {
 	o.t.Helper()
-	o.n.run(o.t, o.env(), "ovs-vsctl", append([]string{"--timeout=20", "--db=unix:" + o.path("db.sock")}, args...)...)
+	o.n.run(o.t, o.env(), "ovs-vsctl", append([]string{"--timeout=60", "--db=unix:" + o.path("db.sock")}, args...)...)
 }
 
 func (o *ovs) join(port string) { o.vsctl("add-port", "br0", port) }

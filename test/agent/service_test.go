@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -22,6 +23,9 @@ import (
 	"bascule/bridge"
 	"bascule/test/netlab"
 )
+
+// patience is how long is waited for what is sure to happen.
+const patience = 60 * time.Second
 
 // A runner runs agents of a lab's namespace, one after another.
 type runner struct {
@@ -114,12 +118,19 @@ func (r *runner) stop() {
 }
 
 // status is what the agent says of itself. No command is run for it: tests ask
-// often, and are not to take the processor from the agents.
+// often, and are not to take the processor from the agents. It is asked again as
+// long as it does not answer: the machine may stand still.
 func (r *runner) status() agent.Status {
 	r.t.Helper()
-	s, err := agent.AskStatus(r.dir, r.cookie)
-	must(r.t, err)
-	return s
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		s, err := agent.AskStatus(r.dir, r.cookie)
+		if err == nil {
+			return s
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatal(err)
+		}
+	}
 }
 
 // serves waits until the agent serves so many bridges of its own namespace, and
@@ -198,8 +209,9 @@ func TestService(t *testing.T) {
 	}
 
 	r.stop()
-	if r.count("STOPPING=1") != 1 {
-		t.Error("the service manager is not told of the end")
+	l.Wait("the service manager to be told of the end", func() bool { return r.count("STOPPING=1") > 0 })
+	if n := r.count("STOPPING=1"); n != 1 {
+		t.Errorf("the service manager is told of the end %d times", n)
 	}
 	l.Reach(ends[0], l.Frames(10, netlab.Broadcast, ends[0].MAC), ends[1], ends[2])
 	l.Refused([]string{"none runs"}, "agent", "status")

@@ -716,11 +716,10 @@ func (s *soak) healed() {
 	for range 10 {
 		for i := range s.tree {
 			f := s.treeFrame(i)
-			for deadline := time.Now().Add(5 * time.Second); s.twice[f] == 0; s.onlyOnce() {
-				if time.Now().After(deadline) {
-					s.t.Fatalf("%v did not come through the tree", f)
-				}
-			}
+			s.wait(fmt.Sprintf("%v to come through the tree", f), func() bool {
+				s.onlyOnce()
+				return s.twice[f] > 0
+			})
 		}
 	}
 }

@@ -389,7 +389,7 @@ func (s *soak) command(args ...string) (string, bool) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	s.must(cmd.Start())
-	limit, deadly := time.Minute, s.deadly && s.rng.IntN(4) == 0
+	limit, deadly := 2*time.Minute, s.deadly && s.rng.IntN(4) == 0
 	if deadly {
 		limit = time.Duration(s.rng.IntN(60_000)) * time.Microsecond
 	}
