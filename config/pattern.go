@@ -40,6 +40,38 @@ func plainName(name string) (string, bool) {
 	return plain.String(), true
 }
 
+// backwards returns the first range of a pattern that begins after its end, "" if
+// there is none. Such a range matches nothing, and path.Match takes it; the pattern
+// is one that it takes.
+func backwards(pattern string) string {
+	letters := []rune(pattern)
+	letter := func(i int) int { // where the letter is that begins at i
+		if letters[i] == '\\' {
+			return i + 1
+		}
+		return i
+	}
+	for i := 0; i < len(letters); i++ {
+		if letters[i] != '[' {
+			i = letter(i)
+			continue
+		}
+		for i++; letters[i] != ']'; i++ {
+			start := i
+			i = letter(i)
+			low := letters[i]
+			if letters[i+1] != '-' {
+				continue
+			}
+			i = letter(i + 2)
+			if letters[i] < low {
+				return string(letters[start : i+1])
+			}
+		}
+	}
+	return ""
+}
+
 // quoteName returns a device's name as a port of a file has it.
 func quoteName(name string) string {
 	if !special(name) {

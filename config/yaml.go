@@ -237,6 +237,8 @@ func portName(bad *faults, at Position, name string) {
 	}
 	if _, err := path.Match(name, ""); err != nil {
 		bad.add(at, "port pattern %q: a [ has no ] or nothing in it; give one such as tap* or eth[0-3]", name)
+	} else if r := backwards(name); r != "" {
+		bad.add(at, "port pattern %q: %s begins after its end; give the lower letter first", name, r)
 	}
 }
 

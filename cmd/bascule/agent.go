@@ -81,6 +81,7 @@ wrong is logged and changes nothing. SIGTERM ends it.`,
   bascule -n lab agent --log-level debug
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].spanning_tree.root'`,
+		Annotations: map[string]string{noJSON: ""},
 	}
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")

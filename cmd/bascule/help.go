@@ -19,6 +19,19 @@ var exitStatus = []fact{
 	{"2", "wrong usage; nothing was changed"},
 }
 
+// onlyObject annotates a command that does nothing by itself: it only has others
+// below it. Cobra cannot tell, since such a command prints its help.
+const onlyObject = "only-object"
+
+// noJSON annotates a command that prints nothing, and refuses --json.
+const noJSON = "no-json"
+
+// acts reports whether cmd does something without a command below it.
+func acts(cmd *cobra.Command) bool {
+	_, only := cmd.Annotations[onlyObject]
+	return !only
+}
+
 // factsOf returns facts about cmd, each of which an annotation of the command
 // may replace that is named as it is.
 func factsOf(cmd *cobra.Command, list []fact) []fact {
@@ -38,7 +51,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	if text == "" {
 		text = sentence(cmd.Short)
 	}
-	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n", text, usageLine(cmd))
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n", text, strings.Join(usageLines(cmd), "\n  "))
 
 	if subs := visible(cmd); len(subs) > 0 {
 		fmt.Fprintf(w, "\nCommands:\n")
@@ -89,20 +102,28 @@ func printItems(w io.Writer, list []fact) {
 	}
 }
 
-// usageLine is how cmd is written.
-func usageLine(cmd *cobra.Command) string {
-	words := []string{"bascule [-n NETNS] [-j]"}
-	if path := strings.TrimPrefix(cmd.CommandPath(), "bascule "); cmd.HasParent() {
-		words = append(words, path)
+// usageLines are the ways that cmd is written.
+func usageLines(cmd *cobra.Command) []string {
+	name := ""
+	if cmd.HasParent() {
+		name = " " + relative(cmd.Root(), cmd)
+	}
+	var lines []string
+	if acts(cmd) {
+		before := "bascule [-n NETNS] [-j]"
+		if _, ok := cmd.Annotations[noJSON]; ok {
+			before = "bascule [-n NETNS]"
+		}
+		words := append([]string{before + name}, strings.Fields(cmd.Use)[1:]...)
+		if local, _ := flagsOf(cmd); len(local) > 0 {
+			words = append(words, "[OPTION ...]")
+		}
+		lines = append(lines, strings.Join(words, " "))
 	}
 	if len(visible(cmd)) > 0 {
-		words = append(words, "COMMAND ...")
+		lines = append(lines, "bascule [-n NETNS] [-j]"+name+" COMMAND ...")
 	}
-	words = append(words, strings.Fields(cmd.Use)[1:]...)
-	if local, _ := flagsOf(cmd); len(local) > 0 && cmd.HasParent() {
-		words = append(words, "[OPTION ...]")
-	}
-	return strings.Join(words, " ")
+	return lines
 }
 
 // flagSpec is how a flag is written: "-n, --netns NETNS", "--learn[=on|off]".

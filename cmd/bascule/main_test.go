@@ -149,6 +149,35 @@ func TestManPages(t *testing.T) {
 	}
 }
 
+// TestManPagesRun wants a page to have each command that runs, and its flags, also
+// where there are others below it.
+func TestManPagesRun(t *testing.T) {
+	pages := manPages(newRoot(&program{}))
+	var check func(cmd *cobra.Command, page string)
+	check = func(cmd *cobra.Command, page string) {
+		if cmd.Hidden || cmd.Name() == "help" {
+			return
+		}
+		if _, only := cmd.Annotations[onlyObject]; !only {
+			if path := strings.TrimPrefix(cmd.CommandPath(), "bascule "); !strings.Contains(page, "\n.Cm "+path+"\n") {
+				t.Errorf("%s is not in the synopsis", path)
+			}
+			local, _ := flagsOf(cmd)
+			for _, f := range local {
+				if !strings.Contains(page, "\n.It "+flagMacros(f)+"\n") {
+					t.Errorf("%s of %s is not in the page", flagName(f), cmd.CommandPath())
+				}
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub, page)
+		}
+	}
+	for _, object := range newRoot(&program{}).Commands() {
+		check(object, string(pages[pageName(object)+".8"]))
+	}
+}
+
 // TestManPagesFormat lets groff look for mistakes.
 func TestManPagesFormat(t *testing.T) {
 	groff, err := exec.LookPath("groff")

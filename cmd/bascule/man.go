@@ -78,9 +78,12 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		}
 		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help .")
 		m.line(".El")
-	case verbs[0] != cmd:
+	case len(visible(cmd)) > 0:
 		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
 		for _, verb := range verbs {
+			if verb == cmd {
+				continue // the description is of it
+			}
 			m.line(".It Cm %s%s", relative(cmd, verb), arguments(verb).mdoc(" "))
 			if verb.Long != "" {
 				m.prose(verb.Long)
@@ -129,15 +132,13 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 	return m.Bytes()
 }
 
-// leaves returns the commands below cmd that do something; cmd itself if
-// there are none below it.
+// leaves returns those of cmd and the commands below it that do something.
 func leaves(cmd *cobra.Command) []*cobra.Command {
-	subs := visible(cmd)
-	if len(subs) == 0 {
-		return []*cobra.Command{cmd}
-	}
 	var list []*cobra.Command
-	for _, sub := range subs {
+	if acts(cmd) {
+		list = append(list, cmd)
+	}
+	for _, sub := range visible(cmd) {
 		list = append(list, leaves(sub)...)
 	}
 	return list
@@ -149,7 +150,11 @@ func relative(cmd, sub *cobra.Command) string {
 }
 
 func (m *page) synopsis(cmd *cobra.Command) {
-	m.line(".Nm bascule\n.Op Fl n Ar NETNS\n.Op Fl j\n.Cm %s%s", relative(cmd.Root(), cmd), arguments(cmd).mdoc("\n."))
+	m.line(".Nm bascule\n.Op Fl n Ar NETNS")
+	if _, ok := cmd.Annotations[noJSON]; !ok {
+		m.line(".Op Fl j")
+	}
+	m.line(".Cm %s%s", relative(cmd.Root(), cmd), arguments(cmd).mdoc("\n."))
 	local, _ := flagsOf(cmd)
 	for _, f := range local {
 		spec := flagMacros(f)
@@ -193,7 +198,11 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 			if flags[k] == nil {
 				keys, flags[k] = append(keys, k), f // the first has the default, where there is one
 			}
-			owners[k] = append(owners[k], relative(cmd, verb))
+			owner := relative(cmd, verb)
+			if verb == cmd {
+				owner = cmd.Name()
+			}
+			owners[k] = append(owners[k], owner)
 		}
 	}
 	var titles []string
@@ -206,7 +215,7 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 		groups[title] = append(groups[title], flags[k])
 	}
 	for _, title := range titles {
-		if verbs[0] != cmd {
+		if len(visible(cmd)) > 0 {
 			m.line("%s", title)
 		}
 		m.flags(groups[title])

@@ -98,6 +98,7 @@ func finish(cmd *cobra.Command) {
 	switch {
 	case cmd.HasSubCommands() && !cmd.Runnable():
 		cmd.Args = cobra.ArbitraryArgs
+		cmd.Annotations = map[string]string{onlyObject: ""}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownCommand(cmd, args[0])

@@ -126,7 +126,11 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	}
 	for i, arg := range args {
 		if arg == "" {
-			return usagef(cmd, "%s is empty", a.names[min(i, len(a.names)-1)])
+			i = min(i, len(a.names)-1)
+			if a.names[i] == "..." {
+				i-- // that is what is repeated
+			}
+			return usagef(cmd, "%s is empty", a.names[i])
 		}
 	}
 	return nil
