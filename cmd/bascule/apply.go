@@ -65,6 +65,9 @@ A port whose device is not there is left for later, with a warning.`,
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
 	dry := cmd.Flags().Bool("dry-run", false, "print what would be done, and exit 2 if that is something")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if slices.Contains(files, "") {
+			return usagef(cmd, "--file: FILE is empty")
+		}
 		paths := slices.Concat(files, args)
 		for i, path := range paths {
 			if path == "-" {
