@@ -22,24 +22,15 @@
 const volatile struct config cfg = {};
 
 /*
- * Is any of these features on? The loader writes the answer into the
- * instruction that asks; the verifier then removes what is off, and of the
- * question one instruction is left.
+ * Is any of these features on? The loader finds the question, which is two
+ * constants for one register, and writes the answer in its place; the verifier
+ * then removes what is off, and of the question one instruction is left.
  */
-static __always_inline bool on(u32 features)
+static __always_inline bool on(u64 features)
 {
 	u64 answer;
 
-	asm("%0 = %1 ll" : "=r"(answer) : "i"(FEATURE_QUESTION | features));
-	return answer;
-}
-
-/* Does the bridge have berths? Answered in the same way: the bits of features are all taken. */
-static __always_inline bool has_berths(void)
-{
-	u64 answer;
-
-	asm("%0 = %1 ll" : "=r"(answer) : "i"(BERTH_QUESTION));
+	asm("%0 = %1 ll\n\t%0 = %2 ll" : "=r"(answer) : "i"(FEATURE_QUESTION), "i"(features));
 	return answer;
 }
 

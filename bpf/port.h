@@ -17,7 +17,7 @@ static __always_inline u32 berth_slot(u32 ifindex)
 {
 	struct berth *b;
 
-	if (!has_berths())
+	if (!on(FEATURE_BERTHS))
 		return 0;
 	b = bpf_map_lookup_elem(&berths, &ifindex);
 	return b ? SLOT(b->id) : 0;
@@ -51,7 +51,7 @@ static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 {
 	u32 ifindex = port_at(slot)->ifindex, *device;
 
-	if (!has_berths() || ifindex)
+	if (!on(FEATURE_BERTHS) || ifindex)
 		return ifindex;
 	device = bpf_map_lookup_elem(devices, &slot);
 	return device ? *device : 0;

@@ -112,7 +112,7 @@ struct {
  */
 static __always_inline bool looks_for(const struct look *l, u32 what)
 {
-	u32 feature = what == LOOK_SOURCE ? FEATURE_SOURCE_GUARD
+	u64 feature = what == LOOK_SOURCE ? FEATURE_SOURCE_GUARD
 		      : what == LOOK_DHCP ? FEATURE_DHCP_GUARD
 		      : what == LOOK_RA	  ? FEATURE_RA_GUARD
 					  : FEATURE_SUPPRESS;

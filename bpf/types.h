@@ -125,44 +125,45 @@ enum port_flag {
  * to the verifier, which removes its code: nobody pays for it.
  */
 enum feature {
-	FEATURE_PROTECTED = 1 << 0,
-	FEATURE_HAIRPIN = 1 << 1,
-	FEATURE_NO_LEARN = 1 << 2, /* a port does not learn */
-	FEATURE_FLOOD_FLAGS = 1 << 3, /* a port does not take every flood */
-	FEATURE_GROUP_FWD = 1 << 4, /* some reserved addresses are forwarded */
-	FEATURE_PEER = 1 << 5,
-	FEATURE_XDP_FLOOD = 1 << 6,
-	FEATURE_VLANS = 1 << 7, /* VLAN filtering */
-	FEATURE_VLAN_STATS = 1 << 8,
-	FEATURE_LOCKED = 1 << 9,
-	FEATURE_LIMIT_DROP = 1 << 10,
-	FEATURE_MOVE_MAX = 1 << 11,
-	FEATURE_BLOCKING = 1 << 12, /* a port may be blocked: by its loop guard, by spanning tree */
-	FEATURE_NON_IP = 1 << 13,
-	FEATURE_SOURCE_GUARD = 1 << 14,
-	FEATURE_DHCP_GUARD = 1 << 15,
-	FEATURE_RA_GUARD = 1 << 16,
-	FEATURE_SUPPRESS = 1 << 17, /* ARP and ND answered from bindings */
-	FEATURE_STORM = 1 << 18,
-	FEATURE_RULES = 1 << 19,
-	FEATURE_SPAN = 1 << 20,
-	FEATURE_PATCH = 1 << 21,
-	FEATURE_CAPTURE = 1 << 22,
-	FEATURE_TALKERS = 1 << 23,
-	FEATURE_TRACE = 1 << 24,
-	FEATURE_PF = 1 << 25,
+	FEATURE_PROTECTED = 1ull << 0,
+	FEATURE_HAIRPIN = 1ull << 1,
+	FEATURE_NO_LEARN = 1ull << 2, /* a port does not learn */
+	FEATURE_FLOOD_FLAGS = 1ull << 3, /* a port does not take every flood */
+	FEATURE_GROUP_FWD = 1ull << 4, /* some reserved addresses are forwarded */
+	FEATURE_PEER = 1ull << 5,
+	FEATURE_XDP_FLOOD = 1ull << 6,
+	FEATURE_VLANS = 1ull << 7, /* VLAN filtering */
+	FEATURE_VLAN_STATS = 1ull << 8,
+	FEATURE_LOCKED = 1ull << 9,
+	FEATURE_LIMIT_DROP = 1ull << 10,
+	FEATURE_MOVE_MAX = 1ull << 11,
+	FEATURE_BLOCKING = 1ull << 12, /* a port may be blocked: by its loop guard, by spanning tree */
+	FEATURE_NON_IP = 1ull << 13,
+	FEATURE_SOURCE_GUARD = 1ull << 14,
+	FEATURE_DHCP_GUARD = 1ull << 15,
+	FEATURE_RA_GUARD = 1ull << 16,
+	FEATURE_SUPPRESS = 1ull << 17, /* ARP and ND answered from bindings */
+	FEATURE_STORM = 1ull << 18,
+	FEATURE_RULES = 1ull << 19,
+	FEATURE_SPAN = 1ull << 20,
+	FEATURE_PATCH = 1ull << 21,
+	FEATURE_CAPTURE = 1ull << 22,
+	FEATURE_TALKERS = 1ull << 23,
+	FEATURE_TRACE = 1ull << 24,
+	FEATURE_PF = 1ull << 25,
 	/* of pf, what its rules ask for */
-	FEATURE_PF_RULES = 1 << 26, /* there are rules, not ether rules alone */
-	FEATURE_PF_TABLES = 1 << 27,
-	FEATURE_PF_LOG = 1 << 28,
-	FEATURE_PF_SOURCES = 1 << 29, /* sources are tracked */
-	FEATURE_PF_REWRITE = 1 << 30, /* TCP's numbers are rewritten: modulate, synproxy */
-	FEATURE_ETHER = 1u << 31, /* there are ether rules */
+	FEATURE_PF_RULES = 1ull << 26, /* there are rules, not ether rules alone */
+	FEATURE_PF_TABLES = 1ull << 27,
+	FEATURE_PF_LOG = 1ull << 28,
+	FEATURE_PF_SOURCES = 1ull << 29, /* sources are tracked */
+	FEATURE_PF_REWRITE = 1ull << 30, /* TCP's numbers are rewritten: modulate, synproxy */
+	FEATURE_ETHER = 1ull << 31, /* there are ether rules */
+	FEATURE_BERTHS = 1ull << 32, /* devices may come to ports that are vacant */
+	FEATURE_END = 1ull << 33, /* no feature has this bit, nor one above it */
 };
 
-/* Upper half of a constant whose lower half asks for features; see on(). */
-#define FEATURE_QUESTION (0xba5c01e0ull << 32)
-#define BERTH_QUESTION (0xba5c01e1ull << 32) /* of has_berths() */
+/* The constant before the features that a program asks for; see on(). */
+#define FEATURE_QUESTION 0xba5c01e0feed5eedull
 
 /* What a bridge was told, where that is yes or no. */
 enum bridge_flag {
@@ -250,7 +251,7 @@ struct pf_config {
 	__u32 log_interface; /* id of the port that `set loginterface` names, 0 for none */
 	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
 	__u16 asks; /* enum pf_ask */
-	__u32 features; /* enum feature of pf that it needs */
+	__u64 features; /* enum feature of pf that it needs */
 	__u32 table_entries; /* of all tables of addresses together */
 	__u32 since; /* second in which pf was enabled or disabled */
 	__u32 fragments_max; /* packets whose first fragment is remembered */
@@ -274,8 +275,8 @@ enum pf_ask {
  */
 struct config {
 	__u64 hash_seed; /* random per bridge: nobody can aim at a bucket */
-	__u32 layout; /* version of the maps' layout */
 	enum feature features;
+	__u32 layout; /* version of the maps' layout */
 	__u32 ageing; /* seconds */
 	__u32 fdb_max; /* most dynamic entries */
 	__u32 fdb_buckets; /* home buckets of the FDB */

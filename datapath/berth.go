@@ -47,7 +47,7 @@ func NewBerth(c *Config, pattern string) *Port {
 
 // hasBerths reports whether programs have to look for devices in c's berths.
 func hasBerths(c *Config) bool {
-	return slices.ContainsFunc(tenants(c), func(p *Port) bool { return p.Flags&PortBerth != 0 })
+	return kernelFeature(c.Features)&kernelFeatureFEATURE_BERTHS != 0
 }
 
 // moored is what has come to a configuration's berths.

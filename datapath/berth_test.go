@@ -477,13 +477,13 @@ func TestBerthConfig(t *testing.T) {
 		p.Ifindex, p.Flags = Slot(p.Id), PortLearn|floods|PortXDP|PortXDPTx
 	}
 	specialise(&c)
-	if kernelFeature(c.Features) != kernelFeatureFEATURE_XDP_FLOOD || hasBerths(&c) {
+	if kernelFeature(c.Features) != kernelFeatureFEATURE_XDP_FLOOD {
 		t.Errorf("features %#x without berths", c.Features)
 	}
 	b := NewBerth(&c, "a")
 	b.Flags |= PortLearn | floods
 	specialise(&c)
-	if c.Features != 0 || !hasBerths(&c) || c.Slots != uint32(len(c.Ports)) || lookUp(&c, 0) != 0 {
+	if kernelFeature(c.Features) != kernelFeatureFEATURE_BERTHS || c.Slots != uint32(len(c.Ports)) || lookUp(&c, 0) != 0 {
 		t.Errorf("features %#x, slots %d with a berth", c.Features, c.Slots)
 	}
 	if NewBerth(&c, "b") != nil {

@@ -146,7 +146,7 @@ func TestVerifierBudget(t *testing.T) {
 	filtered := func(c *Config, p []*Port) {
 		allXDP(c, p)
 		c.Flags |= uint32(BridgePF)
-		c.Pf.Features = uint32(pfFeatures)
+		c.Pf.Features = uint64(pfFeatures)
 		c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10000, 3, 1<<8-1, 1<<7-1, 1
 	}
 	tests := []struct {
@@ -227,7 +227,7 @@ func TestVerifierBudget(t *testing.T) {
 			}
 		}
 	}
-	if all := ^kernelFeatureFEATURE_TRACE; met != all {
+	if all := (kernelFeatureFEATURE_END - 1) &^ kernelFeatureFEATURE_TRACE; met != all {
 		t.Errorf("features %#x are in no configuration", all&^met)
 	}
 }

@@ -91,7 +91,7 @@ const MaxPorts = len(Config{}.Ports) - 1
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 4 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 5 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -231,6 +231,9 @@ func specialise(c *Config) {
 	ports := tenants(c)
 	c.Slots = 1
 	var f kernelFeature
+	if slices.ContainsFunc(ports, func(p *Port) bool { return p.Flags&PortBerth != 0 }) {
+		f |= kernelFeatureFEATURE_BERTHS
+	}
 	if c.GroupFwdMask != 0 {
 		f |= kernelFeatureFEATURE_GROUP_FWD
 	}
@@ -323,7 +326,7 @@ func specialise(c *Config) {
 			n++
 		}
 	}
-	c.Features = uint32(f)
+	c.Features = uint64(f)
 	index(c, Ports(c))
 }
 

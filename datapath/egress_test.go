@@ -98,7 +98,7 @@ func TestProtected(t *testing.T) {
 				}
 				expect(t, fmt.Sprintf("flood by XDP from port %d", in), s.xdp(in, from(in)), wantXDP)
 			}
-			protects := s.cfg.Features&uint32(kernelFeatureFEATURE_PROTECTED) != 0
+			protects := s.cfg.Features&uint64(kernelFeatureFEATURE_PROTECTED) != 0
 			if protects != shares {
 				t.Errorf("feature is on: %v, ports share a domain: %v", protects, shares)
 			}

@@ -200,7 +200,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		delete(spec.Programs, kernelProgBasculePatch)
 	}
 	for name, p := range spec.Programs {
-		answer(p, programFeatures(name, c), hasBerths(c))
+		answer(p, programFeatures(name, c))
 	}
 	fit(spec, c)
 	fitPF(spec, c, t)
@@ -266,36 +266,32 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	return g, nil
 }
 
-// The upper halves of FEATURE_QUESTION and BERTH_QUESTION of bpf/types.h.
-const (
-	featureQuestion = 0xba5c01e0
-	berthQuestion   = 0xba5c01e1
-)
+// featureQuestion is FEATURE_QUESTION of bpf/types.h.
+const featureQuestion = 0xba5c01e0feed5eed
 
-// answer writes into a program which features are on, wherever it asks: a
-// constant whose upper half is featureQuestion and whose lower half is the
-// features becomes 1 or 0, and so does berthQuestion. Both take the room of two
-// instructions.
-func answer(p *ebpf.ProgramSpec, features uint32, berths bool) {
-	const questions = 512 // or so, each of which takes the room of one more
-	all := make(asm.Instructions, 0, len(p.Instructions)+questions)
-	for _, ins := range p.Instructions {
+// answer writes into a program which features are on, wherever it asks. A
+// question loads featureQuestion and then features into one register. In its
+// place the register becomes 1 or 0; the kernel removes jumps to what comes next.
+func answer(p *ebpf.ProgramSpec, features uint64) {
+	const questions = 512 // or so, each of which takes the room of two more
+	all := make(asm.Instructions, 0, len(p.Instructions)+2*questions)
+	next := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
+	for i := 0; i < len(p.Instructions); i++ {
+		ins := p.Instructions[i]
 		// would have a cost where it is never reached: the count of such calls
-		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint32(kernelFeatureFEATURE_PATCH) == 0 {
+		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
 			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
-		question := uint64(ins.Constant) >> 32
-		if !ins.IsConstantLoad(asm.DWord) || question != featureQuestion && question != berthQuestion {
+		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant) != featureQuestion {
 			all = append(all, ins)
 			continue
 		}
+		i++
 		yes := int32(0)
-		if question == berthQuestion && berths || question == featureQuestion && uint32(ins.Constant)&features != 0 {
+		if uint64(p.Instructions[i].Constant)&features != 0 {
 			yes = 1
 		}
-		all = append(all,
-			asm.Mov.Imm(ins.Dst, yes).WithMetadata(ins.Metadata),
-			asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}) // to the next
+		all = append(all, asm.Mov.Imm(ins.Dst, yes).WithMetadata(ins.Metadata), next, next, next)
 	}
 	p.Instructions = all
 }

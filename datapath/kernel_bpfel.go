@@ -102,8 +102,8 @@ type kernelClock struct {
 type kernelConfig struct {
 	_               structs.HostLayout
 	HashSeed        uint64
+	Features        uint64
 	Layout          uint32
-	Features        uint32
 	Ageing          uint32
 	FdbMax          uint32
 	FdbBuckets      uint32
@@ -129,6 +129,7 @@ type kernelConfig struct {
 	StpMaxAge       uint8
 	StpForwardDelay uint8
 	Pad             [3]uint8
+	_               [4]byte
 	Pf              struct {
 		_             structs.HostLayout
 		Secret        [5]uint64
@@ -144,7 +145,8 @@ type kernelConfig struct {
 		LogInterface  uint32
 		Ruleset       uint16
 		Asks          uint16
-		Features      uint32
+		_             [4]byte
+		Features      uint64
 		TableEntries  uint32
 		Since         uint32
 		FragmentsMax  uint32
@@ -312,7 +314,7 @@ type kernelFdbEntry struct {
 	Word uint64
 }
 
-type kernelFeature uint32
+type kernelFeature uint64
 
 const (
 	kernelFeatureFEATURE_PROTECTED    kernelFeature = 1
@@ -347,6 +349,8 @@ const (
 	kernelFeatureFEATURE_PF_SOURCES   kernelFeature = 536870912
 	kernelFeatureFEATURE_PF_REWRITE   kernelFeature = 1073741824
 	kernelFeatureFEATURE_ETHER        kernelFeature = 2147483648
+	kernelFeatureFEATURE_BERTHS       kernelFeature = 4294967296
+	kernelFeatureFEATURE_END          kernelFeature = 8589934592
 )
 
 type kernelFlooded struct {
@@ -452,7 +456,8 @@ type kernelPfConfig struct {
 	LogInterface  uint32
 	Ruleset       uint16
 	Asks          uint16
-	Features      uint32
+	_             [4]byte
+	Features      uint64
 	TableEntries  uint32
 	Since         uint32
 	FragmentsMax  uint32

@@ -272,7 +272,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
 	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
 	c.LogInterface = p.LogInterface
-	c.Features = uint32(featuresOf(prog))
+	c.Features = uint64(featuresOf(prog))
 	if !b.PFLoaded() {
 		return nil
 	}
@@ -282,7 +282,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		return err
 	}
 	if shared.States != 0 {
-		c.Features |= was.Features & uint32(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|kernelFeatureFEATURE_PF_REWRITE)
+		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|kernelFeatureFEATURE_PF_REWRITE)
 	}
 	return nil
 }
@@ -435,7 +435,7 @@ func fitPF(spec *ebpf.CollectionSpec, c *Config, t Tables) {
 
 // programFeatures returns the features of a program. States end when they are
 // over or somebody says so, be pf enabled or not.
-func programFeatures(name string, c *Config) uint32 {
+func programFeatures(name string, c *Config) uint64 {
 	if name == kernelProgBasculeControl && loadedPF(c) {
 		return c.Features | c.Pf.Features
 	}

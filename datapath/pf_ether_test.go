@@ -34,7 +34,7 @@ func etherRules(n uint32) func(c *Config, p []*Port) {
 	return func(c *Config, p []*Port) {
 		allXDP(c, p)
 		c.Flags |= uint32(BridgePF)
-		c.Pf.Features = uint32(kernelFeatureFEATURE_ETHER | kernelFeatureFEATURE_PF_TABLES)
+		c.Pf.Features = uint64(kernelFeatureFEATURE_ETHER | kernelFeatureFEATURE_PF_TABLES)
 		c.Pf.Asks = uint16(kernelPfAskPF_ASK_ETHER_L3)
 		c.Pf.EtherRules = n
 	}

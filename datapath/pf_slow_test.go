@@ -42,7 +42,7 @@ const (
 // filtered turns on pf with all of its features.
 func filtered(c *Config, _ []*Port) {
 	c.Flags |= uint32(BridgePF)
-	c.Pf.Features = uint32(pfFeatures)
+	c.Pf.Features = uint64(pfFeatures)
 	c.Pf.Rules, c.Pf.Groups, c.Pf.Buckets = 1, 1, 1
 	c.Pf.Secret = [5]uint64{1, 3, 5, 7, 9}
 	c.Pf.FragmentsMax, c.Pf.FragmentTime = 64, 60
@@ -78,7 +78,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 		s.t.Fatal(err)
 	}
 	prog := spec.Programs[kernelProgBasculeTcx]
-	answer(prog, s.cfg.Features, hasBerths(&s.cfg))
+	answer(prog, s.cfg.Features)
 	prog.Instructions = only(s.t, prog.Instructions, function, beside, args)
 	fit(spec, &s.cfg)
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}

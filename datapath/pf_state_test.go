@@ -110,7 +110,7 @@ func newPFBench(t testing.TB, rules []kernelPfRule, change ...func(c *Config)) *
 	t.Helper()
 	s := &pfBench{bench: newBench(t, 3, allXDP, func(c *Config, _ []*Port) {
 		c.Flags |= uint32(BridgePF)
-		c.Pf.Features = uint32(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES |
+		c.Pf.Features = uint64(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES |
 			kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_TABLES)
 		c.Pf.Rules, c.Pf.Groups = uint32(len(rules)), 1
 		c.Pf.Asks = uint16(kernelPfAskPF_ASK_TAG)
@@ -1363,7 +1363,7 @@ func TestPFOneKeyTogether(t *testing.T) {
 // A trial changes nothing of a connection, and makes none.
 func TestPFStateTrial(t *testing.T) {
 	s := newPFBench(t, []kernelPfRule{keep()}, func(c *Config) {
-		c.Pf.Features |= uint32(kernelFeatureFEATURE_TRACE)
+		c.Pf.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	})
 	put := func(p segment) {
 		t.Helper()
@@ -1436,7 +1436,7 @@ func TestPFNoLeak(t *testing.T) {
 // the tcx program, in nanoseconds, at its best among many short runs.
 func BenchmarkPFEstablished(b *testing.B) {
 	s := newPFBench(b, []kernelPfRule{keep()}, func(c *Config) {
-		c.Pf.Features = uint32(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES)
+		c.Pf.Features = uint64(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES)
 	})
 	s.begin(handshake(5000, 9000))
 	p := web(ack, 5000, 9000, 1000)

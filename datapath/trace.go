@@ -80,8 +80,8 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	c := b.Config
 	// whether somebody looks at other frames is nothing to this one
-	c.Features &^= uint32(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
-	c.Features |= uint32(kernelFeatureFEATURE_TRACE)
+	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
+	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	if b.PFEnabled() {
 		c.Pf.Buckets = trialBuckets
 	}
@@ -93,7 +93,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			delete(spec.Programs, name)
 		}
 	}
-	answer(spec.Programs[kernelProgBasculeTcx], c.Features, hasBerths(&c))
+	answer(spec.Programs[kernelProgBasculeTcx], c.Features)
 	fit(spec, &c)
 	if !b.PFEnabled() {
 		c.Pf.Buckets = 0 // as if there were none
