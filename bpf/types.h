@@ -137,7 +137,8 @@ enum feature {
 	FEATURE_LOCKED = 1ull << 9,
 	FEATURE_LIMIT_DROP = 1ull << 10,
 	FEATURE_MOVE_MAX = 1ull << 11,
-	FEATURE_BLOCKING = 1ull << 12, /* a port may be blocked: by its loop guard, by spanning tree */
+	FEATURE_BLOCKING =
+		1ull << 12, /* a port may be blocked: by its loop guard, by spanning tree */
 	FEATURE_NON_IP = 1ull << 13,
 	FEATURE_SOURCE_GUARD = 1ull << 14,
 	FEATURE_DHCP_GUARD = 1ull << 15,
