@@ -16,11 +16,14 @@
 #define FEATURE_GUARD                                                                              \
 	(FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD | FEATURE_RA_GUARD | FEATURE_SUPPRESS)
 
-/* Look-ups take no lock; user space alone writes. The loader makes it large once it is used. */
+/*
+ * Addresses and the stations that have them. Look-ups take no lock; user space
+ * alone writes. The loader makes it large once it is used.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
+	__uint(max_entries, BINDING_ENTRIES);
 	__type(key, struct binding_key);
 	__type(value, struct binding);
 } bindings SEC(".maps");
@@ -53,9 +56,26 @@ static __always_inline struct binding *binding_of6(struct look *l, const struct 
 }
 
 /* Is the address that of the frame's sender, at the frame's port? */
-static __always_inline bool binding_permits(const struct look *l, const struct binding *b)
+static __always_inline bool binding_permits(struct look *l, const struct binding *b)
 {
-	return b && b->port == l->port && b->mac == l->src;
+	l->bound = b && b->port == l->port && b->mac == l->src;
+	return l->bound;
+}
+
+/* Is the frame's sender bound at other ports alone? */
+static __always_inline bool station_is_elsewhere(struct look *l)
+{
+	struct binding_key *key = &l->key;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	key->vlan = l->vlan;
+	key->type = BINDING_STATION;
+	key->address[0] = l->src;
+	key->address[1] = l->src >> 32;
+	if (!bpf_map_lookup_elem(&bindings, key))
+		return false;
+	key->address[2] = l->port;
+	return !bpf_map_lookup_elem(&bindings, key);
 }
 
 /* Notes a question that the switch can answer; not that of the station about itself. */
@@ -70,6 +90,7 @@ static __always_inline void ask(struct look *l, u32 kind, const struct binding *
 
 #define ARPOP_REQUEST 1
 #define ARPOP_REPLY 2
+#define RARPOP_REQUEST 3
 
 static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 {
@@ -82,17 +103,39 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 	if (looks_for(l, LOOK_SOURCE)) {
 		if (mac_at(a->sha) != l->src)
 			return DROP_SPOOFED;
-		/* nobody's address is a question that comes before one has any (RFC 5227) */
+		/* nobody's address is a question that comes before one has any (RFC 5227, RFC 903)
+		 */
 		if (a->spa ? !binding_permits(l, binding_of4(l, a->spa))
-			   : a->op != bpf_htons(ARPOP_REQUEST))
+			   : a->op != bpf_htons(ARPOP_REQUEST) &&
+				     a->op != bpf_htons(RARPOP_REQUEST))
 			return DROP_SPOOFED;
 	}
-	if (looks_for(l, LOOK_QUESTION) && a->op == bpf_htons(ARPOP_REQUEST)) {
+	if (looks_for(l, LOOK_QUESTION) && l->type == bpf_htons(ETH_P_ARP) &&
+	    a->op == bpf_htons(ARPOP_REQUEST)) {
 		b = binding_of4(l, a->tpa);
 		if (b && b->mac != mac_at(a->sha))
 			ask(l, QUESTION_ARP, b);
 	}
 	return 0;
+}
+
+/*
+ * Does the message ask a DHCP server for another station than its sender? It would
+ * get that one's address, or give it back. Relays ask for others: they are behind
+ * trusted ports.
+ */
+static __always_inline bool dhcp4_lies(const struct hook *h, struct look *l, u32 at)
+{
+	struct bootp *m = &l->bootp;
+
+	if (udp_read(h, at, &l->udp))
+		return true;
+	if (l->udp.dest != bpf_htons(DHCP4_SERVER))
+		return false;
+	if (frame_bytes(h, at + UDP_HEADER, m, sizeof(*m)))
+		return true;
+	return m->op == BOOTREQUEST &&
+	       (m->htype != 1 || m->hlen != ETH_ALEN || mac_at(m->chaddr) != l->src);
 }
 
 static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
@@ -113,6 +156,9 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	} else if (looks_for(l, LOOK_SOURCE) && !binding_permits(l, binding_of4(l, ip->saddr))) {
 		return DROP_SPOOFED;
 	}
+	if (looks_for(l, LOOK_CLIENT) && ip->protocol == IPPROTO_UDP &&
+	    !(ip->frag_off & bpf_htons(IP_OFFSET)) && dhcp4_lies(h, l, upper))
+		return DROP_SPOOFED;
 	if (looks_for(l, LOOK_DHCP) && ip->protocol == IPPROTO_UDP &&
 	    !(ip->frag_off & bpf_htons(IP_OFFSET)) && dhcp4_serves(h, l, upper))
 		return DROP_DHCP_GUARD;
@@ -243,21 +289,30 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	return 0;
 }
 
-static __always_inline u32 look_at(const struct hook *h, struct look *l)
+/* Looks into what is in the frame: 0 or the reason against it. */
+static __always_inline u32 look_into(const struct hook *h, struct look *l)
 {
-	u32 reason = look_through(h, l);
-
-	if (reason)
-		return reason;
 	if (l->type == bpf_htons(ETH_P_IP) &&
 	    (looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_DHCP)))
 		return look_ip4(h, l);
 	if (l->type == bpf_htons(ETH_P_IPV6))
 		return look_ip6(h, l);
-	if (l->type == bpf_htons(ETH_P_ARP) &&
+	if ((l->type == bpf_htons(ETH_P_ARP) || l->type == bpf_htons(ETH_P_RARP)) &&
 	    (looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_QUESTION)))
 		return look_arp(h, l);
 	return 0;
+}
+
+static __always_inline u32 look_at(const struct hook *h, struct look *l)
+{
+	u32 reason = look_through(h, l);
+
+	if (!reason)
+		reason = look_into(h, l);
+	/* whatever it is, it must not be learned here: its station would lose its frames */
+	if (!reason && looks_for(l, LOOK_SOURCE) && !l->bound && station_is_elsewhere(l))
+		return DROP_SPOOFED;
+	return reason;
 }
 
 /* Verified once for a program, not at each place that calls it. */
@@ -332,7 +387,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	struct look *l;
 
 	if (on(FEATURE_SOURCE_GUARD) && (in->flags & PORT_SOURCE_GUARD))
-		wants |= LOOK_SOURCE;
+		wants |= in->flags & PORT_TRUSTED ? LOOK_SOURCE : LOOK_SOURCE | LOOK_CLIENT;
 	if (on(FEATURE_DHCP_GUARD) && !(in->flags & PORT_TRUSTED))
 		wants |= LOOK_DHCP;
 	if (on(FEATURE_RA_GUARD) && !(in->flags & PORT_TRUSTED))
@@ -351,12 +406,9 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	l->len = f->len;
 	l->wants = wants;
 	l->question = 0;
-	l->beside = 0;
-	l->plain = true;
+	l->bound = false;
 	if (!h->skb)
 		return look_xdp(h->ctx, l);
-	if (((struct __sk_buff *)h->ctx)->vlan_present)
-		l->beside = ((struct __sk_buff *)h->ctx)->vlan_proto;
 	reason = look_skb(h->ctx, l);
 	if (on(FEATURE_SUPPRESS) && !reason && l->question && question_reaches(v, l->holder, in) &&
 	    !(l->question == QUESTION_ND && nd_unfinished(h->ctx, ETHER_HEADER + f->tag))) {

@@ -33,6 +33,7 @@
 #define LABEL_DOUBLE (1 << 13) /* has another tag behind that */
 #define LABEL_NON_IP (1 << 14) /* is neither IPv4, IPv6, ARP nor RARP */
 #define LABEL_ARP (1 << 15) /* is ARP or RARP */
+#define LABEL_UNREAD (LABEL_NON_IP | LABEL_ARP) /* what it is takes front_read() to tell */
 #define LABEL_BYTES (ETHER_HEADER + 3 * ETHER_TAG) /* that are looked at for them */
 #define LABEL_FEATURES (FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES)
 
@@ -55,6 +56,29 @@ static __always_inline bool type_is_tag(u16 type)
 	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ);
 }
 
+/* A tag of other times and makers: to the switch and to Linux it is none. */
+static __always_inline bool type_is_odd_tag(u16 type)
+{
+	return type == bpf_htons(0x9100) || type == bpf_htons(0x9200);
+}
+
+/* Is it a length (802.3 3.2.6), behind which there may be SNAP? */
+static __always_inline bool type_is_length(u16 type)
+{
+	return bpf_ntohs(type) < 0x0600;
+}
+
+/* Is there something in front of the packet, as its first EtherType says? */
+static __always_inline bool type_is_front(u16 type)
+{
+	return type_is_tag(type) || type_is_odd_tag(type) || type_is_length(type);
+}
+
+static __always_inline bool type_is_ip(u16 type)
+{
+	return type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6);
+}
+
 /*
  * A label with what the EtherType adds; non-IP as ifconfig(8) of OpenBSD has it.
  * A function of its own, of whose result the verifier knows nothing: it would
@@ -64,9 +88,9 @@ __noinline u32 type_label(u32 label, u16 type)
 {
 	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
 		return label | LABEL_ARP;
-	if (type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))
+	if (type_is_ip(type))
 		return label;
-	return label | LABEL_NON_IP;
+	return label | (type_is_front(type) ? LABEL_UNREAD : LABEL_NON_IP);
 }
 
 /*
@@ -96,7 +120,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
-	/* at most two more: what is behind is nobody's business here */
+	/* two more are looked behind at once; of more front_read() tells who asks */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		if (!type_is_tag(type))

@@ -15,31 +15,17 @@
 #include "pf_slow.h"
 #include "pf_track.h"
 
-#define PF_AT_UNKNOWN (~0u)
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
-/*
- * Where the IP header is and the EtherType before it; 0 for what is not IP,
- * PF_AT_UNKNOWN where the program may not look that far.
- */
-static __always_inline u32 pf_find_ip(void *data, void *data_end, u16 *type)
+/* What is in front of the packet, as front_read() has it. Of most there is nothing to be read. */
+static __always_inline u32 pf_front(const struct hook *h, void *data, void *data_end)
 {
-	u32 at = ETHER_HEADER;
+	u16 type;
 
 	if (data + ETHER_HEADER > data_end)
-		return PF_AT_UNKNOWN;
-	*type = *(u16 *)(data + 12);
-	/* as many tags as a frame's label looks behind, and one of the port's */
-#pragma unroll
-	for (int i = 0; i < 3; i++) {
-		if (!type_is_tag(*type))
-			break;
-		if (data + at + ETHER_TAG > data_end)
-			return PF_AT_UNKNOWN;
-		*type = *(u16 *)(data + at + 2);
-		at += ETHER_TAG;
-	}
-	return *type == bpf_htons(ETH_P_IP) || *type == bpf_htons(ETH_P_IPV6) ? at : 0;
+		return front_fails(DROP_MALFORMED);
+	type = *(u16 *)(data + 12);
+	return type_is_front(type) ? front_read(h) : (u32)type << 16 | ETHER_HEADER;
 }
 
 /*
@@ -144,19 +130,20 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 				   u32 vlan, u32 slots, u32 now)
 {
 	struct pf_packet *p = pf_packet();
-	u32 at;
-	u16 type = 0;
+	u32 front;
 
 	if (!p)
 		return PF_LOOK_LEAVE;
-	at = pf_find_ip(data, data_end, &type);
-	if (!at)
+	front = pf_front(h, data, data_end);
+	if (!FRONT_AT(front))
+		return h->skb ? PF_LOOK_REFUSE | (u32)FRONT_TYPE(front) << 8 : PF_LOOK_LEAVE;
+	if (!type_is_ip(FRONT_TYPE(front)))
 		return PF_LOOK_NOT_IP;
 	if ((cfg.pf.asks & PF_ASK_PRIORITY) && h->skb)
 		p->priority = pf_priority(h->ctx, data, data_end);
 	p->key.vlan = vlan;
 	p->quoted.vlan = vlan;
-	if (at == PF_AT_UNKNOWN || !pf_read(p, len, data, data_end, at, type))
+	if (!pf_read(p, len, data, data_end, FRONT_AT(front), FRONT_TYPE(front)))
 		return h->skb ? PF_LOOK_SLOW : PF_LOOK_LEAVE;
 	return pf_look_for(h, p, slots, now);
 }

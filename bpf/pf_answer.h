@@ -122,12 +122,22 @@ __noinline u32 pf_unfinished(struct __sk_buff *skb)
 	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? at : 0;
 }
 
+#define PF_ANSWER_FRONT 26 /* bytes of a header that an answer takes over: three tags */
+
+/* Can an answer have the frame's header? A length in it would be that of the frame. */
+static __always_inline bool pf_answers_front(struct __sk_buff *skb)
+{
+	u32 front = front_skb(skb);
+
+	return FRONT_AT(front) && FRONT_AT(front) <= PF_ANSWER_FRONT && !(front & FRONT_ODD);
+}
+
 /* The frame's Ethernet header goes back, with its tags; at a place of what is now the frame. */
 static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_answering *a, u32 from)
 {
 	u8 *e = a->ether;
 
-	if (bpf_skb_load_bytes(skb, from, e + 2, 26))
+	if (bpf_skb_load_bytes(skb, from, e + 2, PF_ANSWER_FRONT))
 		return -1;
 	/* the destination has its place at 2, the source at 8 */
 	for (int i = 0; i < 6; i += 2) {
@@ -136,7 +146,7 @@ static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_ans
 		*(u16 *)(e + 2 + i) = *(u16 *)(e + 8 + i);
 		*(u16 *)(e + 8 + i) = dst;
 	}
-	return bpf_skb_store_bytes(skb, 0, e + 2, 26, BPF_F_RECOMPUTE_CSUM);
+	return bpf_skb_store_bytes(skb, 0, e + 2, PF_ANSWER_FRONT, BPF_F_RECOMPUTE_CSUM);
 }
 
 /* Writes the answer's IP header, with so many bytes behind it. */

@@ -27,7 +27,9 @@ struct pf_ether_walk {
 	u32 fleeting; /* a rule has looked at more than the addresses */
 	u32 ip; /* the frame has IP addresses */
 	u16 type; /* EtherType behind the tags */
-	u16 pad;
+	u16 outer; /* and the first one */
+	u32 unread; /* the reason for which it cannot be told what is in the frame, or 0 */
+	u32 reason; /* for which the frame is dropped without a rule, or 0 */
 	struct pf_prefix address[2]; /* source, destination */
 };
 
@@ -81,16 +83,22 @@ static __always_inline bool pf_ether_l3(const struct pf_ether_walk *w, const str
 
 static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const struct pf_ether *r)
 {
+	bool looks;
+
 	if (!(r->flags & w->direction) || (r->ports && !pf_in_set(r->ports, w->slot)))
 		return false;
 	if (!pf_holds((w->src & r->src_mask) == r->src, r->flags & PF_ETHER_NOT_SRC) ||
 	    !pf_holds((w->dst & r->dst_mask) == r->dst, r->flags & PF_ETHER_NOT_DST))
 		return false;
 	/* from here on frames between the same stations are not alike */
-	if (r->type || r->tag || r->tagged || r->table[0] || r->table[1] || r->l3[0].bits ||
-	    r->l3[1].bits)
+	looks = r->type || r->table[0] || r->table[1] || r->l3[0].bits || r->l3[1].bits;
+	if (looks || r->tag || r->tagged)
 		w->fleeting = true;
-	if (r->type && r->type != w->type)
+	if (looks && w->unread) {
+		w->reason = w->unread;
+		return true;
+	}
+	if (r->type && r->type != w->type && r->type != w->outer)
 		return false;
 	if (r->tagged && !pf_holds(w->tag == r->tagged, r->flags & PF_ETHER_NOT_TAGGED))
 		return false;
@@ -109,6 +117,8 @@ static long pf_ether_step(u32 n, void *unused)
 		return 1;
 	if (!pf_ether_matches(w, r))
 		return 0;
+	if (w->reason)
+		return 1;
 	w->blocks = r->action == PF_BLOCK;
 	if (r->tag)
 		w->tag = r->tag;
@@ -118,22 +128,19 @@ static long pf_ether_step(u32 n, void *unused)
 /* Reads the EtherType behind the tags, and IP addresses if rules ask for them. */
 static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_walk *w)
 {
-	u32 at = ETHER_HEADER;
+	u32 front = front_read(h), at = FRONT_AT(front);
 
-	w->type = 0;
+	w->type = w->outer = FRONT_TYPE(front);
 	w->ip = false;
-	if (frame_bytes(h, at - 2, &w->type, sizeof(w->type)))
+	w->unread = 0;
+	w->reason = 0;
+	if (!at) {
+		w->unread = w->type;
+		w->type = w->outer = 0;
 		return;
-#pragma unroll
-	for (int i = 0; i < 3; i++) {
-		if (!type_is_tag(w->type))
-			break;
-		at += ETHER_TAG;
-		if (frame_bytes(h, at - 2, &w->type, sizeof(w->type))) {
-			w->type = 0;
-			return;
-		}
 	}
+	if (at > ETHER_HEADER)
+		frame_bytes(h, ETHER_HEADER - sizeof(w->outer), &w->outer, sizeof(w->outer));
 	if (!(cfg.pf.asks & PF_ASK_ETHER_L3))
 		return;
 	if (w->type == bpf_htons(ETH_P_IP)) {
@@ -161,8 +168,8 @@ static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_
 	}
 }
 
-#define PF_ETHER_BLOCKS (1 << 0)
-#define PF_ETHER_FLEETING (1 << 1)
+/* What pf_ether_try() says, beside the reason against the frame. */
+#define PF_ETHER_FLEETING (1 << 8)
 
 /*
  * Tries the rules on the frame. What they tag it with is for the rules of pf in
@@ -175,7 +182,7 @@ static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out,
 
 	if (!w || !p || frame_bytes(h, 0, &w->dst, ETH_ALEN) ||
 	    frame_bytes(h, ETH_ALEN, &w->src, ETH_ALEN))
-		return PF_ETHER_BLOCKS;
+		return DROP_ETHER;
 	w->slot = slot;
 	w->direction = out ? PF_ETHER_OUT : PF_ETHER_IN;
 	w->tag = 0;
@@ -186,7 +193,9 @@ static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out,
 	pf_ether_read(h, w);
 	bpf_loop(cfg.pf.ether_rules ? cfg.pf.ether_rules : 1, pf_ether_step, 0, 0);
 	p->ether_tag[out & 1] = w->tag;
-	return (w->blocks ? PF_ETHER_BLOCKS : 0) | (w->fleeting ? PF_ETHER_FLEETING : 0);
+	if (!w->reason && w->blocks)
+		w->reason = DROP_ETHER;
+	return w->reason | (w->fleeting ? PF_ETHER_FLEETING : 0);
 }
 
 __noinline u32 pf_ether_skb(struct __sk_buff *skb, u32 slot, u32 out, u32 judged)
@@ -213,5 +222,5 @@ static __always_inline u32 pf_ether(const struct hook *h, const struct frame *f,
 
 	if (found & PF_ETHER_FLEETING)
 		v->fleeting = true;
-	return found & PF_ETHER_BLOCKS ? DROP_ETHER : 0;
+	return found & (PF_ETHER_FLEETING - 1);
 }

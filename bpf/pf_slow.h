@@ -73,25 +73,6 @@ static __always_inline struct pf_slow *pf_slow(void)
 	return bpf_map_lookup_elem(&pf_slows, &zero);
 }
 
-/* Where the IP header is, with the EtherType before it above that; 0 for what is not IP. */
-__noinline u32 pf_slow_find(struct __sk_buff *skb)
-{
-	u32 at = ETHER_HEADER;
-	u16 type = 0;
-
-	if (!on(FEATURE_PF) || bpf_skb_load_bytes(skb, at - 2, &type, sizeof(type)))
-		return 0;
-#pragma unroll
-	for (int i = 0; i < 3; i++) {
-		if (!type_is_tag(type))
-			break;
-		at += ETHER_TAG;
-		if (bpf_skb_load_bytes(skb, at - 2, &type, sizeof(type)))
-			return 0;
-	}
-	return type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6) ? at | type << 16 : 0;
-}
-
 /* Makes the key of what has been read: of the packet, or of the one that it quotes. */
 __noinline int pf_slow_key(u32 quoted)
 {
@@ -547,19 +528,21 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_slow *s = pf_slow();
-	u32 reason, found;
+	u32 reason, front;
 	bool first, alert;
 
 	if (!on(FEATURE_PF) || !p || !s)
 		return DROP_PF_SHORT;
-	found = pf_slow_find(skb);
-	if (!found)
+	front = front_skb(skb);
+	if (!FRONT_AT(front))
+		return FRONT_TYPE(front);
+	if (!type_is_ip(FRONT_TYPE(front)))
 		return PF_NOT_IP;
-	p->l3 = found & 0xffff;
+	p->l3 = FRONT_AT(front);
 	p->flags = 0;
 	p->tcp_flags = 0;
 	p->icmp = 0;
-	reason = pf_slow_ip(skb, found >> 16);
+	reason = pf_slow_ip(skb, FRONT_TYPE(front));
 	if (reason)
 		return reason;
 	if (s->options)

@@ -96,14 +96,19 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (in->flags & PORT_BLOCK_NON_IP))
-		return refuse(v, DROP_NON_IP);
+	if (on(FEATURE_NON_IP) && (in->flags & PORT_BLOCK_NON_IP)) {
+		reason = front_blocks_non_ip(h, f, v);
+		if (reason)
+			return refuse(v, reason);
+	}
 	if (on(FEATURE_STORM) && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
-	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN) &&
-	    rule_blocks(h, f, v, v->in, RULE_IN))
-		return refuse(v, DROP_RULE);
+	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
+		reason = rule_blocks(h, f, v, v->in, RULE_IN);
+		if (reason)
+			return refuse(v, reason);
+	}
 	if (on(FEATURE_ETHER)) {
 		reason = pf_ether(h, f, v, v->in, false);
 		if (reason)
@@ -131,6 +136,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 				  u32 out_slot)
 {
 	const volatile struct port *in = port_at(v->in), *out = port_at(out_slot);
+	u32 reason;
 
 	v->rule_out = 0; /* what it was at the last port of a flood */
 	if (on(FEATURE_SPAN) && (out->flags & PORT_SPAN))
@@ -139,14 +145,18 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 		return DROP_PROTECTED;
 	if (on(FEATURE_VLANS) && !vlan_reaches(v->vid, out_slot))
 		return DROP_VLAN_OUT;
-	if (on(FEATURE_NON_IP) && (f->label & LABEL_NON_IP) && (out->flags & PORT_BLOCK_NON_IP))
-		return DROP_NON_IP;
-	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT) &&
-	    rule_blocks(h, f, v, out_slot, RULE_OUT))
-		return DROP_RULE;
+	if (on(FEATURE_NON_IP) && (out->flags & PORT_BLOCK_NON_IP)) {
+		reason = front_blocks_non_ip(h, f, v);
+		if (reason)
+			return reason;
+	}
+	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT)) {
+		reason = rule_blocks(h, f, v, out_slot, RULE_OUT);
+		if (reason)
+			return reason;
+	}
 	if (on(FEATURE_ETHER)) {
-		u32 reason = pf_ether(h, f, v, out_slot, true);
-
+		reason = pf_ether(h, f, v, out_slot, true);
 		if (reason)
 			return reason;
 	}

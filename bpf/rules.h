@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "verdict.h"
+#include "front.h"
 
 enum rule_direction {
 	RULE_IN,
@@ -17,7 +17,6 @@ enum rule_direction {
 };
 
 #define RULE_NONE (~0u) /* above every number */
-#define RULE_TAGS 3 /* that there may be before what frame_label() calls ARP */
 
 /* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
 struct rule_arp {
@@ -75,22 +74,15 @@ static long rule_try_arp(u32 n, struct rule_search **search)
 #define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
 #define ARP_LENGTHS 0x0406 /* of their addresses */
 
-/* Adds what is in an ARP or RARP packet; false if rules can't look into it. */
-static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s)
+/* Adds what is in an ARP or RARP packet at `front`; false if rules can't look into it. */
+static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s, u32 front)
 {
-	u32 at = ETHER_HEADER - sizeof(u16), kind = 0;
 	const u32 *word = s->arp.word;
-	u16 type = 0;
+	u16 type = FRONT_TYPE(front);
+	u32 kind = 0;
 
-#pragma unroll
-	for (int i = 0; i <= RULE_TAGS; i++) {
-		if (frame_bytes(h, at, &type, sizeof(type)))
-			return false;
-		if (!type_is_tag(type))
-			break;
-		at += ETHER_TAG;
-	}
-	if (frame_bytes(h, at + sizeof(type), &s->arp, sizeof(s->arp)))
+	if ((type != bpf_htons(ETH_P_ARP) && type != bpf_htons(ETH_P_RARP)) ||
+	    frame_bytes(h, FRONT_AT(front), &s->arp, sizeof(s->arp)))
 		return false;
 	if (word[0] != ARP_ETHERNET_IPV4 || (word[1] & 0xffff) != ARP_LENGTHS)
 		return false;
@@ -122,14 +114,15 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 /* What rule_find() says beside the rule's number, which is 0 for none. */
 #define RULE_BLOCKS (1u << 16)
 #define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
+#define RULE_UNREAD(reason) ((u32)(reason) << 24) /* for which rules can't judge the frame */
 
-/* May be set in `at`: the frame is ARP or RARP. */
+/* May be set in `at`: the frame is ARP or RARP, or may be. */
 #define RULE_IS_ARP (1u << 31)
 
 /* Finds the first rule of list `at` that a frame from src to dst matches. */
 static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32 at)
 {
-	u32 zero = 0, best, flags = 0;
+	u32 zero = 0, best, flags = 0, front;
 	struct rule_search *s = bpf_map_lookup_elem(&rule_searches, &zero);
 	bool arp = at & RULE_IS_ARP;
 	struct rule_list *list;
@@ -149,7 +142,10 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 			break;
 	if (arp && list->arp) {
 		flags = RULE_FLEETING;
-		if (rule_read_arp(h, s)) {
+		front = front_read(h);
+		if (!FRONT_AT(front))
+			return flags | RULE_UNREAD(FRONT_TYPE(front));
+		if (rule_read_arp(h, s, front)) {
 			s->arp_at = list->arp_at;
 			bpf_loop(list->arp, rule_try_arp, &s, 0);
 		}
@@ -176,9 +172,10 @@ __noinline u32 rule_find_xdp(struct xdp_md *xdp, u64 src, u64 dst, u32 at)
 	return rule_find(&h, src, dst, at);
 }
 
-/* Notes the first rule of the port that the frame matches, if one does; true if it blocks. */
-static __always_inline bool rule_blocks(const struct hook *h, const struct frame *f,
-					struct verdict *v, u32 slot, u32 direction)
+/* Notes the first rule of the port that the frame matches, if one does: 0 or the reason against it.
+ */
+static __always_inline u32 rule_blocks(const struct hook *h, const struct frame *f,
+				       struct verdict *v, u32 slot, u32 direction)
 {
 	u32 at = SLOT(slot) * 2 + direction, found;
 
@@ -192,7 +189,9 @@ static __always_inline bool rule_blocks(const struct hook *h, const struct frame
 		v->rule_in = found;
 	else
 		v->rule_out = found;
-	return found & RULE_BLOCKS;
+	if (found >> 24)
+		return found >> 24;
+	return found & RULE_BLOCKS ? DROP_RULE : 0;
 }
 
 static __always_inline void rule_count(u16 number, u32 len)

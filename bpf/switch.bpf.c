@@ -65,6 +65,8 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 	/* the way back by a patch cable is another bridge's */
 	if (on(FEATURE_PATCH) && (port_at(v->in)->flags & PORT_PATCH))
 		return action;
+	if (!pf_answers_front(skb))
+		return action;
 	if (v->reason == DROP_PF || v->reason == DROP_PF_STATE)
 		f->len = pf_answer(skb);
 	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)

@@ -7,13 +7,14 @@
  */
 #pragma once
 
-#include "verdict.h"
+#include "front.h"
 
 /* What is looked for in a frame. */
 #define LOOK_SOURCE (1 << 0) /* whether its sender's addresses are bound to it */
 #define LOOK_DHCP (1 << 1)
 #define LOOK_RA (1 << 2)
 #define LOOK_QUESTION (1 << 3) /* whether it asks for an address that is bound */
+#define LOOK_CLIENT (1 << 4) /* with LOOK_SOURCE: whether it asks a DHCP server for itself */
 
 #define QUESTION_ARP 1
 #define QUESTION_ND 2
@@ -70,6 +71,16 @@ struct nd {
 	struct in6_addr target;
 };
 
+/* The beginning of a DHCPv4 message, to the client's MAC (RFC 2131 2). */
+struct bootp {
+	u8 op;
+	u8 htype;
+	u8 hlen;
+	u8 hops;
+	u32 skipped[6]; /* to the addresses' end */
+	u8 chaddr[ETH_ALEN];
+} __attribute__((packed, aligned(2)));
+
 struct look {
 	u64 src; /* MAC */
 	u64 answer; /* found: MAC that is asked for */
@@ -81,8 +92,8 @@ struct look {
 	u32 question; /* found: 0 for none */
 	u32 at; /* of what is behind the Ethernet header */
 	u16 type; /* of it, as in the frame */
-	u16 beside; /* type of a tag beside the packet, 0 for none */
 	u32 plain; /* nothing is before it but a tag of the bridge's own */
+	u32 bound; /* found: an address of the sender's is bound to it, here */
 	/* read from the frame */
 	union {
 		struct iphdr ip4;
@@ -92,6 +103,7 @@ struct look {
 	struct nd nd;
 	struct chain chain;
 	struct udp udp;
+	struct bootp bootp;
 	struct binding_key key; /* to look a binding up by */
 };
 
@@ -112,17 +124,13 @@ struct {
  */
 static __always_inline bool looks_for(const struct look *l, u32 what)
 {
-	u64 feature = what == LOOK_SOURCE ? FEATURE_SOURCE_GUARD
-		      : what == LOOK_DHCP ? FEATURE_DHCP_GUARD
-		      : what == LOOK_RA	  ? FEATURE_RA_GUARD
-					  : FEATURE_SUPPRESS;
+	u64 feature = what & (LOOK_SOURCE | LOOK_CLIENT) ? FEATURE_SOURCE_GUARD
+		      : what == LOOK_DHCP		 ? FEATURE_DHCP_GUARD
+		      : what == LOOK_RA			 ? FEATURE_RA_GUARD
+							 : FEATURE_SUPPRESS;
 
 	return on(feature) && (l->wants & what);
 }
-
-#define LOOK_TAGS 2 /* tags that may be before what is in a frame */
-#define LOOK_LAYERS 4 /* types: tags, SNAP (RFC 1042), and what there is then */
-#define ETHERTYPE_LEAST 0x0600 /* below it is a length (802.3 3.2.6) */
 
 /* The reason against what cannot be looked into, 0 if nobody minds. */
 static __always_inline u32 look_fails(const struct look *l)
@@ -134,47 +142,24 @@ static __always_inline u32 look_fails(const struct look *l)
 	return looks_for(l, LOOK_DHCP) ? DROP_DHCP_GUARD : 0;
 }
 
-/*
- * Finds what is in a frame, behind tags and SNAP, which stations look behind as
- * well. 0 or the reason against the frame.
- */
+/* Does anybody mind what is in the frame? Who answers questions does not. */
+static __always_inline bool look_minds(const struct look *l)
+{
+	return looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_RA) || looks_for(l, LOOK_DHCP);
+}
+
+/* Finds what is in a frame: 0 or the reason against it. */
 static __always_inline u32 look_through(const struct hook *h, struct look *l)
 {
-	u16 own = on(FEATURE_VLANS) ? bpf_htons(cfg.vlan_proto) : bpf_htons(ETHERTYPE_VLAN);
-	u32 at = ETHER_HEADER - 2, tags = 0;
-	u16 type = 0;
+	u32 front = front_read(h);
 
 	l->type = 0;
-	if (l->beside) {
-		l->plain = l->beside == own;
-		tags = 1;
-	}
-#pragma unroll
-	for (int i = 0; i < LOOK_LAYERS; i++) {
-		if (frame_bytes(h, at, &type, sizeof(type)))
-			return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
-		at += sizeof(type);
-		if (type_is_tag(type)) {
-			if (tags || type != own)
-				l->plain = false;
-			if (++tags > LOOK_TAGS)
-				return look_fails(l);
-			at += ETHER_TAG - sizeof(type);
-		} else if (bpf_ntohs(type) < ETHERTYPE_LEAST) {
-			u16 snap[3] = {};
-
-			if (frame_bytes(h, at, snap, sizeof(snap)) || snap[0] != 0xaaaa ||
-			    snap[1] != bpf_htons(0x0300) || snap[2])
-				return 0;
-			l->plain = false;
-			at += sizeof(snap);
-		} else {
-			l->type = type;
-			l->at = at;
-			return 0;
-		}
-	}
-	return look_fails(l);
+	if (!FRONT_AT(front))
+		return look_minds(l) ? FRONT_TYPE(front) : 0;
+	l->type = FRONT_TYPE(front);
+	l->at = FRONT_AT(front);
+	l->plain = !(front & FRONT_FOREIGN);
+	return 0;
 }
 
 static __always_inline long udp_read(const struct hook *h, u32 at, struct udp *udp)
@@ -189,6 +174,7 @@ static __always_inline long udp_read(const struct hook *h, u32 at, struct udp *u
 #define DHCP4_CLIENT 68
 #define DHCP6_CLIENT 546
 #define DHCP6_SERVER 547
+#define BOOTREQUEST 1
 #define BOOTREPLY 2
 
 /*

@@ -65,6 +65,7 @@ enum drop_reason {
 	DROP_PF_FRAGMENT, /* a fragment that no packet has */
 	DROP_PF_OPTIONS, /* has IP options, and the rule has no allow-opts */
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
+	DROP_TOO_DEEP, /* a filter has to judge it, and does not get to the end of its tags */
 	DROP_REASONS,
 };
 
@@ -331,9 +332,17 @@ struct vlan {
 /* An IP address in a VLAN, and the station and port that it is bound to. */
 struct binding_key {
 	__u16 vlan;
-	__u16 type; /* EtherType of the protocol */
+	__u16 type; /* EtherType of the protocol, or BINDING_STATION */
 	__u32 address[4]; /* as in a packet; IPv4 has the last word alone */
 };
+
+/*
+ * In the place of a type: the station itself, whose MAC is in the first two words.
+ * The third is the id of a port where it is bound, or 0: it is bound somewhere.
+ */
+#define BINDING_STATION 0
+#define BINDING_ENTRIES                                                                            \
+	3 /* that a binding has at most: its address, its station here and anywhere */
 
 struct binding {
 	__u64 mac;

@@ -339,7 +339,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	onOff("locked", false, "take frames only from addresses that the FDB has on the port", func(c *PortConfig) *bool { return &c.Locked }),
 	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
-	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port", func(c *PortConfig) *bool { return &c.SourceGuard }),
+	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",

@@ -134,7 +134,7 @@ var words = map[string]string{
 	"loop":          "it is the switch's own frame that has come back",
 	"locked":        "the port is locked, and the FDB does not have the source there",
 	"limit":         "the FDB has no room for its source, and the port has fdb-full drop",
-	"spoofed":       "it lies about an address: no binding has what it claims",
+	"spoofed":       "it lies about an address: no binding has what it claims, or its source is bound elsewhere",
 	"dhcp-guard":    "it is a DHCP server's message, and the port is not trusted",
 	"ra-guard":      "it is a router's advertisement, and the port is not trusted",
 	"non-ip":        "it is neither IPv4, IPv6, ARP nor RARP, and a port blocks that",
@@ -152,6 +152,7 @@ var words = map[string]string{
 	"pf-fragment":   "it is a fragment that no packet has",
 	"pf-options":    "it has IP options, and the rule of pf that passes it has no allow-opts",
 	"pf-synproxy":   "it is part of a handshake that pf makes for a host",
+	"too-deep":      "a filter has to judge it, and does not get to the end of its tags",
 }
 
 func (e *explainer) explain() Trace {

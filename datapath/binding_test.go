@@ -115,12 +115,22 @@ func arp(op int, sha mac, spa string, tha mac, tpa string) []byte {
 	return join(be16(1), be16(typeIP4), []byte{6, 4}, be16(op), sha[:], addr(spa).AsSlice(), tha[:], addr(tpa).AsSlice())
 }
 
+// bootp is a message of a DHCP client that asks for a station.
+func bootp(chaddr mac) []byte {
+	return join([]byte{1, 1, 6, 0}, make([]byte, 24), chaddr[:], make([]byte, 10))
+}
+
+// priorityTags are so many tags of no VLAN.
+func priorityTags(n int) []tag {
+	return slices.Repeat([]tag{{tpid: typeVLAN}}, n)
+}
+
 // bind binds addresses of a VLAN to a station at a port.
 func (s *bench) bind(vlan uint16, port int, m mac, addresses ...string) {
 	s.t.Helper()
 	for _, a := range addresses {
-		err := s.gen.coll.Maps[kernelMapBindings].Put(bindingKey(vlan, addr(a)), kernelBinding{Mac: key(m, 0), Port: s.ids[port]})
-		if err != nil {
+		binding := Binding{VLAN: vlan, Address: addr(a), MAC: m, Port: s.ids[port]}
+		if err := binding.store(s.gen.coll.Maps[kernelMapBindings]); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -177,8 +187,18 @@ func TestSourceGuard(t *testing.T) {
 	ours, theirs := linkLayer(1, a), linkLayer(1, c)
 	targetOurs, targetTheirs := linkLayer(2, a), linkLayer(2, c)
 	discover := func(dst string, sport, dport, fragment int) []byte {
-		return ether(broadcast, a, typeIP4, ip4("0.0.0.0", dst, protoUDP, fragment, udp(sport, dport, 1)))
+		return ether(broadcast, a, typeIP4, ip4("0.0.0.0", dst, protoUDP, fragment, udp(sport, dport, bootp(a)...)))
 	}
+	request := func(chaddr mac) []byte {
+		return ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(68, 67, bootp(chaddr)...)))
+	}
+	rarp := func(op int, sha mac, spa string) []byte {
+		frame := ask(op, sha, spa)
+		frame[12], frame[13] = 0x80, 0x35
+		return frame
+	}
+	foreignClient := bootp(a)
+	foreignClient[1] = 6
 	tag10 := tag{tpid: typeVLAN, vid: 10}
 	chain := func(n int) []byte {
 		var headers []byte
@@ -195,7 +215,12 @@ func TestSourceGuard(t *testing.T) {
 	lengthless := v6("fe80::1", protoHopByHop, extension(protoICMP6, 0), solicitation("fe80::2", theirs))
 	clear(lengthless[18:20])
 
-	const spoofed, malformed = "spoofed", "malformed"
+	endless := v4("192.0.2.1")
+	for range 9 {
+		endless = snapped(endless)
+	}
+
+	const spoofed, malformed, tooDeep = "spoofed", "malformed", "too-deep"
 	for _, tt := range []struct {
 		name   string
 		frame  []byte
@@ -221,6 +246,11 @@ func TestSourceGuard(t *testing.T) {
 		{"no DHCP, from 0.0.0.0", discover("255.255.255.255", 68, 53, 0), spoofed},
 		{"fragment from 0.0.0.0", discover("255.255.255.255", 68, 67, 0x2000), spoofed},
 		{"DHCP discover, cut off", discover("255.255.255.255", 68, 67, 0)[:14+20+3], spoofed},
+		{"DHCP discover, cut off in its MAC", discover("255.255.255.255", 68, 67, 0)[:14+20+8+33], spoofed},
+		{"DHCP request", request(a), ""},
+		{"DHCP request for another", request(c), spoofed},
+		{"DHCP request of another kind of station", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(68, 67, foreignClient...))), spoofed},
+		{"first fragment of a DHCP request", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67))), spoofed},
 
 		{"tagged", retagged(v4("192.0.2.10"), tag10), ""},
 		{"tagged, of another VLAN", retagged(v4("192.0.2.1"), tag10), spoofed},
@@ -230,12 +260,22 @@ func TestSourceGuard(t *testing.T) {
 		{"two tags, of another", retagged(v4("192.0.2.2"), tag10, tag{tpid: typeVLAN, vid: 20}), spoofed},
 		{"service tag", retagged(v4("192.0.2.1"), tag{tpid: typeQinQ, vid: 5}, tag10), ""},
 		{"service tag, of another", retagged(v4("192.0.2.2"), tag{tpid: typeQinQ, vid: 5}, tag10), spoofed},
-		{"three tags", retagged(v4("192.0.2.10"), tag10, tag10, tag10), spoofed},
+		{"three tags", retagged(v4("192.0.2.10"), tag10, tag10, tag10), ""},
+		{"three tags, of another", retagged(v4("192.0.2.1"), tag10, tag10, tag10), spoofed},
+		{"eight tags", retagged(v4("192.0.2.1"), priorityTags(8)...), ""},
+		{"eight tags, of another", retagged(v4("192.0.2.2"), priorityTags(8)...), spoofed},
+		{"nine tags", retagged(v4("192.0.2.1"), priorityTags(9)...), tooDeep},
+		{"nine tags, and nothing", retagged(v4("192.0.2.1"), priorityTags(9)...)[:14+36], tooDeep},
+		{"twenty tags", retagged(v4("192.0.2.1"), priorityTags(20)...), tooDeep},
+		{"an old tag, of another", retagged(v4("192.0.2.2"), tag{tpid: 0x9100, vid: 5}), spoofed},
 		{"cut off in its second tag", retagged(v4("192.0.2.10"), tag10, tag10)[:20], malformed},
 		{"SNAP", snapped(v4("192.0.2.1")), ""},
 		{"SNAP, of another", snapped(v4("192.0.2.2")), spoofed},
 		{"SNAP behind a tag, of another", retagged(snapped(v4("192.0.2.1")), tag10), spoofed},
-		{"SNAP without end", snapped(snapped(snapped(snapped(v4("192.0.2.1"))))), spoofed},
+		{"SNAP of 802.1H, of another", ether(b, a, 40, []byte{0xaa, 0xaa, 3, 0, 0, 0xf8}, v4("192.0.2.2")[12:]), spoofed},
+		{"SNAP of a maker", ether(b, a, 40, []byte{0xaa, 0xaa, 3, 0, 0, 0x0c}, v4("192.0.2.2")[12:]), ""},
+		{"SNAP in SNAP", snapped(snapped(v4("192.0.2.1"))), ""},
+		{"SNAP without end", endless, tooDeep},
 		{"LLC", ether(b, a, 3, []byte{0x42, 0x42, 3}), ""},
 		{"another type", ether(b, a, typeTest, ip4("192.0.2.9", "192.0.2.2", protoUDP, 0)), ""},
 
@@ -252,6 +292,11 @@ func TestSourceGuard(t *testing.T) {
 		{"ARP reply of 0.0.0.0", ask(arpReply, a, "0.0.0.0"), spoofed},
 		{"ARP, cut off", ask(arpReply, a, "192.0.2.1")[:14+27], malformed},
 		{"ARP of wider addresses", wideARP, malformed},
+		{"RARP request", rarp(3, a, "0.0.0.0"), ""},
+		{"RARP request with another MAC", rarp(3, c, "0.0.0.0"), spoofed},
+		{"RARP request of another's address", rarp(3, a, "192.0.2.2"), spoofed},
+		{"RARP reply of 0.0.0.0", rarp(4, a, "0.0.0.0"), spoofed},
+		{"RARP reply", rarp(4, a, "192.0.2.1"), ""},
 		{"ARP behind two tags, of another", retagged(ask(arpReply, a, "192.0.2.2"), tag10, tag10), spoofed},
 
 		{"IPv6", v6("2001:db8::1", protoUDP, udp(7, 7)), ""},
@@ -331,6 +376,64 @@ func TestSourceGuard(t *testing.T) {
 }
 
 // Everything that a guard is to stop, from a port and from one that is trusted.
+// A station that is bound at other ports alone sends nothing from a guarded port,
+// and is not learned there.
+func TestBoundElsewhere(t *testing.T) {
+	mine, theirs, unbound, both := station(1), station(2), station(3), station(4)
+	s := newBench(t, 3, allXDP, sourceGuard)
+	s.bind(0, 0, mine, "192.0.2.1")
+	s.bind(0, 1, theirs, "192.0.2.2", "fe80::2")
+	s.bind(0, 0, both, "192.0.2.4")
+	s.bind(0, 1, both, "192.0.2.5")
+
+	messages := map[string]func(src mac) []byte{
+		"DHCP": func(src mac) []byte {
+			return ether(broadcast, src, typeIP4, ip4("0.0.0.0", "255.255.255.255", protoUDP, 0, udp(68, 67, bootp(src)...)))
+		},
+		"ARP probe": func(src mac) []byte {
+			return ether(broadcast, src, typeARP, arp(arpRequest, src, "0.0.0.0", none, "192.0.2.9"))
+		},
+		"RARP": func(src mac) []byte { return ether(broadcast, src, 0x8035, arp(3, src, "0.0.0.0", src, "0.0.0.0")) },
+		"router solicitation": func(src mac) []byte {
+			return ether(mac{0x33, 0x33, 0, 0, 0, 2}, src, typeIP6, ip6("::", "ff02::2", protoICMP6, icmp6(icmpRS, make([]byte, 4))))
+		},
+		"listener report": func(src mac) []byte {
+			return ether(mac{0x33, 0x33, 0, 0, 0, 0x16}, src, typeIP6,
+				ip6("::", "ff02::16", protoHopByHop, extension(protoICMP6, 0), icmp6(icmpMLD2, make([]byte, 4))))
+		},
+		"LLC":          func(src mac) []byte { return ether(station(2), src, 3, []byte{0x42, 0x42, 3}) },
+		"another type": func(src mac) []byte { return ether(station(2), src, typeTest, make([]byte, 46)) },
+		"MPLS":         func(src mac) []byte { return ether(station(2), src, 0x8847, make([]byte, 46)) },
+	}
+	for name, message := range messages {
+		for _, tt := range []struct {
+			who    string
+			src    mac
+			reason string
+		}{{"its own", mine, ""}, {"bound elsewhere", theirs, "spoofed"}, {"bound nowhere", unbound, ""}, {"bound here and there", both, ""}} {
+			s.at(benchNow)
+			frame := message(tt.src)
+			got := s.tcx(0, frame)
+			if tt.reason != "" {
+				expect(t, name+", "+tt.who, got, dropped(tt.reason))
+			} else if len(got.Drops) > 0 {
+				t.Errorf("%s, %s: dropped: %v", name, tt.who, got.Drops)
+			}
+			if got := s.xdp(0, frame); tt.reason != "" && got.Verdict == redirect {
+				t.Errorf("%s, %s: forwarded by XDP", name, tt.who)
+			}
+		}
+		if e, learned := s.fdb()[address{theirs, 0}]; learned {
+			t.Errorf("%s: a station that is bound elsewhere was learned: %+v", name, e)
+		}
+	}
+	// a VLAN of its own is another matter
+	got := s.tcx(0, retagged(messages["DHCP"](theirs), tag{tpid: typeVLAN, vid: 7}))
+	if len(got.Drops) > 0 {
+		t.Errorf("bound in another VLAN: dropped: %v", got.Drops)
+	}
+}
+
 func TestServerGuards(t *testing.T) {
 	a, b := station(1), station(2)
 	v4 := func(fragment int, payload ...[]byte) []byte {
@@ -391,6 +494,7 @@ func TestServerGuards(t *testing.T) {
 		{"no next header", v6(59), ""},
 		{"ESP", v6(protoESP, make([]byte, 8)), ""},
 		{"ARP", ether(b, a, typeARP, arp(arpRequest, a, "192.0.2.1", none, "192.0.2.2")), ""},
+		{"advertisement behind eight tags", retagged(v6(protoICMP6, ra), priorityTags(8)...), router},
 	}
 	// nobody can tell what these are: whoever guards drops them
 	untold := [][]byte{
@@ -398,7 +502,6 @@ func TestServerGuards(t *testing.T) {
 		v6(protoFragment, fragment(protoICMP6, 0, true)),
 		v6(protoFragment, fragment(protoDestination, 0, true), extension(protoICMP6, 2)[:8]),
 		v6(protoHopByHop),
-		retagged(v6(protoICMP6, ra), tags...),
 	}
 	guards := map[string]*bench{
 		server: newBench(t, 3, allXDP, dhcpGuard, func(_ *Config, p []*Port) { p[1].Flags |= PortTrusted }),
@@ -421,6 +524,7 @@ func TestServerGuards(t *testing.T) {
 		for i, frame := range untold {
 			s.sift(0, fmt.Sprintf("untold frame %d, %s", i, guard), frame, unicast(2, 1), guard)
 		}
+		s.sift(0, "too deep, "+guard, retagged(v6(protoICMP6, ra), priorityTags(9)...), unicast(2, 1), "too-deep")
 	}
 }
 
@@ -682,7 +786,7 @@ func TestBindings(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		if got := m.MaxEntries(); got != want {
+		if got := m.MaxEntries() / bindingEntries; got != want {
 			t.Errorf("room for %d bindings, want %d", got, want)
 		}
 	}
@@ -727,9 +831,8 @@ func TestBindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	left := 0
-	if err := eachBinding(m, func(kernelBindingKey, kernelBinding) { left++ }); err != nil || left != 1 {
-		t.Errorf("%d bindings are left in the table, want 1 (%v)", left, err)
+	if left, err := readBindings(m); err != nil || len(left.bindings) != 1 || len(left.stations) != 2 {
+		t.Errorf("%+v is left in the table, want one binding and its station (%v)", left, err)
 	}
 	room(MaxBindings)
 	if n, err := b.UnbindAll(func(e Binding) bool { return e.VLAN == 0 }); n != 1 || err != nil {

@@ -300,6 +300,9 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.collect(); err != nil {
 		return err
 	}
+	if err := b.collectBindings(); err != nil {
+		return err
+	}
 	return b.store.unplug()
 }
 
@@ -371,6 +374,21 @@ func (b *Bridge) Begin() error {
 		return nil
 	}
 	return err
+}
+
+// work makes a change that may be killed on the way; the next command mends then
+// what it left, and also what it could not finish.
+func (b *Bridge) work(f func() error) error {
+	if b.Dirty() {
+		return f() // part of a larger one
+	}
+	if err := b.Begin(); err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	return b.Done()
 }
 
 // Done says that the bridge is as its configuration says.

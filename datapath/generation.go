@@ -205,7 +205,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	fit(spec, c)
 	fitPF(spec, c, t)
 	if t.Bindings != nil {
-		spec.Maps[kernelMapBindings].MaxEntries = MaxBindings
+		spec.Maps[kernelMapBindings].MaxEntries = MaxBindings * bindingEntries
 	}
 	if t.VLANs != nil {
 		spec.Maps[kernelMapVlans].MaxEntries = uint32(len(t.VLANs))

@@ -275,7 +275,8 @@ const (
 	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 33
 	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 34
 	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 35
-	kernelDropReasonDROP_REASONS       kernelDropReason = 36
+	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 36
+	kernelDropReasonDROP_REASONS       kernelDropReason = 37
 )
 
 type kernelEvent struct {
@@ -538,7 +539,9 @@ type kernelPfEtherWalk struct {
 	Fleeting  uint32
 	Ip        uint32
 	Type      uint16
-	Pad       uint16
+	Outer     uint16
+	Unread    uint32
+	Reason    uint32
 	Address   [2]kernelPfPrefix
 	_         [4]byte
 }
@@ -1071,7 +1074,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [36]uint64
+	Drops    [37]uint64
 }
 
 type kernelReturns struct {

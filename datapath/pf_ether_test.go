@@ -23,8 +23,8 @@ const (
 )
 
 const (
-	etherBlocks   = 1
-	etherFleeting = 2
+	etherBlocks   = uint32(kernelDropReasonDROP_ETHER)
+	etherFleeting = 1 << 8
 
 	allOnes = 1<<48 - 1
 )

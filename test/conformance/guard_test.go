@@ -55,6 +55,12 @@ func udp4(dst, src netlab.MAC, from, to string, ports [2]int, payload ...byte) n
 	return etherFrame(dst, src, typeIPv4, []byte{0x45, 0}, be16(20+len(body)), make([]byte, 4), []byte{64, protoUDP, 0, 0}, ip(from), ip(to), body)
 }
 
+// discover is what a DHCP client asks for itself, if it is honest.
+func discover(src, client netlab.MAC) netlab.Frame {
+	message := slices.Concat([]byte{1, 1, 6, 0}, make([]byte, 24), client[:], make([]byte, 202))
+	return udp4(netlab.Broadcast, src, "0.0.0.0", "255.255.255.255", [2]int{68, 67}, message...)
+}
+
 func packet6(dst, src netlab.MAC, from, to string, next byte, parts ...[]byte) netlab.Frame {
 	body := slices.Concat(parts...)
 	return etherFrame(dst, src, typeIPv6, []byte{0x60, 0, 0, 0}, be16(len(body)), []byte{next, 255}, ip(from), ip(to), body)
@@ -207,6 +213,7 @@ func sourceGuard(t *testing.T, hook string) {
 		packet6(B, A, "fe80::9", "fe80::2", protoUDP, make([]byte, 16)),
 		nd(B, A, "fe80::1", "fe80::2", advertise, 0x60, "fe80::2", 2, A),
 		nd(B, A, "fe80::1", "fe80::2", advertise, 0x60, "fe80::1", 2, C),
+		discover(A, C),
 	}
 	l.Reach(a, lies[:1], b) // nobody guards
 	l.Bascule("port", "set", "br0", a.Port, "--source-guard")
@@ -220,7 +227,7 @@ func sourceGuard(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{
 		arpFrame(netlab.Broadcast, A, arpRequest, A, "192.0.2.1", netlab.MAC{}, "192.0.2.9"),
 		arpFrame(netlab.Broadcast, A, arpRequest, A, "0.0.0.0", netlab.MAC{}, "192.0.2.9"),
-		udp4(netlab.Broadcast, A, "0.0.0.0", "255.255.255.255", [2]int{68, 67}, 1),
+		discover(A, A),
 		udp4(netlab.Broadcast, A, "192.0.2.10", "192.0.2.255", echo).Tagged(10, 0),
 		udp4(netlab.Broadcast, A, "192.0.2.10", "192.0.2.255", echo).Tagged(20, 0).Tagged(10, 0),
 		nd(netlab.Group(1), A, "fe80::1", "ff02::1", solicit, 0, "fe80::2", 1, A),

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// frontLayers is FRONT_LAYERS of bpf/front.h.
+const frontLayers = 8
+
+// fronts returns the frame with so many layers before its packet, in several ways:
+// receivers look behind each of them, or some do.
+func fronts(frame []byte, n int) map[string][]byte {
+	mixed := make([]tag, n)
+	for i := range mixed {
+		mixed[i].tpid = []uint16{typeVLAN, typeQinQ, 0x9100, 0x9200}[i%4]
+	}
+	snaps := frame
+	for range n {
+		snaps = snapped(snaps)
+	}
+	behind := frame
+	for i := range n {
+		if i%2 == 0 {
+			behind = snapped(behind)
+		} else {
+			behind = retagged(behind, tag{tpid: typeVLAN})
+		}
+	}
+	return map[string][]byte{
+		"priority tags": retagged(frame, priorityTags(n)...),
+		"mixed tags":    retagged(frame, mixed...),
+		"service tags":  retagged(frame, slices.Repeat([]tag{{tpid: typeQinQ}}, n)...),
+		"SNAP":          snaps,
+		"SNAP and tags": behind,
+	}
+}
+
+// However much is in front of a packet, who has to judge it judges it, or drops
+// what it cannot read; who has not does not mind.
+func TestFront(t *testing.T) {
+	pf := func(action kernelPfAction) func(t *testing.T) *bench {
+		return func(t *testing.T) *bench { return newPFBench(t, []kernelPfRule{{Action: action, End: 1}}).bench }
+	}
+	ether := func(change func(*kernelPfEther)) func(t *testing.T) *bench {
+		return func(t *testing.T) *bench {
+			s := newBench(t, 3, etherRules(1))
+			r := kernelPfEther{Action: uint32(kernelPfActionPF_BLOCK), Flags: etherIn}
+			change(&r)
+			putAll(s, kernelMapPfEthers, r)
+			return s
+		}
+	}
+	rules := func(text string) func(t *testing.T) *bench {
+		return func(t *testing.T) *bench { return newRuleBench(t, parseRules(t, text)) }
+	}
+	guard := func(change ...func(*Config, []*Port)) func(t *testing.T) *bench {
+		return func(t *testing.T) *bench { return newBench(t, 3, append(change, allXDP)...) }
+	}
+	nonIP := func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }
+	src, dst := station(1), station(2)
+	packet := func(proto byte, payload []byte) []byte {
+		return join(dst[:], src[:], be16(typeIP4), ip4("192.0.2.1", "192.0.2.2", proto, 0, payload))
+	}
+	datagram := packet(protoUDP, udp(7, 7, 1, 2, 3))
+	offer := packet(protoUDP, udp(67, 68, bootp(dst)...))
+	request := join(dst[:], src[:], be16(typeARP), arp(arpRequest, src, "192.0.2.1", none, "192.0.2.2"))
+	advert := join(dst[:], src[:], be16(typeIP6), ip6("fe80::1", "fe80::2", protoICMP6, icmp6(icmpRA, make([]byte, 12))))
+
+	for _, tt := range []struct {
+		name   string
+		make   func(t *testing.T) *bench
+		frame  []byte
+		reason string // against the packet where it can be read
+		deep   string // and where it cannot
+		odd    string // behind SNAP or a tag of other makers
+	}{
+		{"pf block", pf(kernelPfActionPF_BLOCK), datagram, "pf", "too-deep", "pf"},
+		{"pf pass", pf(kernelPfActionPF_PASS), datagram, "", "too-deep", ""},
+		{"ether of a type", ether(func(r *kernelPfEther) { r.Type = swap16(typeIP4) }), datagram, "ether", "too-deep", "ether"},
+		{"ether of another type", ether(func(r *kernelPfEther) { r.Type = swap16(typeTest) }), datagram, "", "too-deep", ""},
+		{"ether of an address", ether(func(r *kernelPfEther) { r.L3[0] = prefixOf("192.0.2.0/24") }), datagram, "ether", "too-deep", "ether"},
+		{"ether of a MAC", ether(func(r *kernelPfEther) { r.Src, r.SrcMask = key(station(9), 0), allOnes }), datagram, "", "", ""},
+		{"MAC rule of ARP", rules("block in on p0 arp spa 192.0.2.1\n"), request, "rule", "too-deep", "rule"},
+		{"MAC rule of other ARP", rules("block in on p0 arp spa 192.0.2.7\n"), request, "", "too-deep", ""},
+		{"MAC rule", rules("block in on p0 src 02:00:00:00:00:77\n"), request, "", "", ""},
+		{"source guard", guard(sourceGuard), datagram, "spoofed", "too-deep", "spoofed"},
+		{"DHCP guard", guard(dhcpGuard), offer, "dhcp-guard", "too-deep", "dhcp-guard"},
+		{"RA guard", guard(raGuard), advert, "ra-guard", "too-deep", "ra-guard"},
+		{"IP alone", guard(nonIP), datagram, "", "too-deep", "non-ip"},
+		{"questions answered", guard(suppress), request, "", "", ""},
+		{"nothing", guard(), datagram, "", "", ""},
+	} {
+		s := tt.make(t)
+		for n := range frontLayers + 5 {
+			for kind, frame := range fronts(tt.frame, n) {
+				want := tt.reason
+				switch {
+				case n > frontLayers:
+					want = tt.deep
+				case n > 0 && (kind == "SNAP" || kind == "SNAP and tags" || kind == "mixed tags" && n > 2):
+					want = tt.odd
+				}
+				s.at(benchNow)
+				name := fmt.Sprintf("%s: %d, %s", tt.name, n, kind)
+				got := s.tcx(0, frame)
+				if want != "" {
+					expect(t, name, got, dropped(want))
+				} else if got.Verdict == drop {
+					t.Errorf("%s: %s, want it forwarded", name, got)
+				}
+				if got := s.xdp(0, frame); got.Verdict == redirect && want != "" || len(got.Drops) > 0 {
+					t.Errorf("%s by XDP: %s, want it left to tcx", name, got)
+				}
+			}
+		}
+	}
+}
