@@ -87,7 +87,7 @@ func (e *Edit) AddVLANs(port string, list []uint16, o VLANOptions) error {
 	return e.add(addVLANs(e.bridge, port, list, o))
 }
 
-// DelVLANs takes a port out of VLANs, each of which it must be in.
+// DelVLANs takes a port out of VLANs, of which it must be in one at least.
 func (e *Edit) DelVLANs(port string, list []uint16) error {
 	return e.add(delVLANs(e.bridge, port, list), nil)
 }

@@ -45,6 +45,7 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 		list = v.entries(slices.DeleteFunc(entries, func(e datapath.Entry) bool {
 			pinned := e.Static || e.Sticky
 			return m.Port != "" && m.Port != v.names[e.Port] ||
+				m.MAC != nil && !bytes.Equal(m.MAC, e.MAC[:]) ||
 				m.VLAN != nil && *m.VLAN != e.VLAN ||
 				m.Static && !m.Dynamic && !pinned ||
 				m.Dynamic && !m.Static && pinned
@@ -55,6 +56,53 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), bytes.Compare(a.MAC, b.MAC))
 	})
 	return list, err
+}
+
+// GetEntry returns the entry of an address. Where the bridge filters VLANs, VLAN
+// 0 stands for the only one that the address is in.
+func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, vlan uint16) (e Entry, err error) {
+	what := fmt.Sprintf("get address %s of %s", mac, bridge)
+	if err := checkEntryVLAN(vlan); err != nil {
+		return e, err
+	}
+	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+		v, err := viewOf(name, b)
+		if err != nil {
+			return err
+		}
+		if vlan, err = onlyVLAN(b, what, mac, vlan); err != nil {
+			return err
+		}
+		entries, err := b.FDB()
+		if err != nil {
+			return failed(what, err)
+		}
+		list := v.entries(slices.DeleteFunc(entries, func(e datapath.Entry) bool {
+			return e.VLAN != vlan || !bytes.Equal(e.MAC[:], mac)
+		}))
+		if len(list) == 0 {
+			return noEntry(what, bridge, vlan)
+		}
+		e = list[0]
+		return nil
+	})
+	return e, err
+}
+
+// checkEntryVLAN refuses VLANs that no entry can be in.
+func checkEntryVLAN(vlan uint16) error {
+	if vlan > maxVLAN {
+		return usagef(fmt.Sprintf("VLAN %d", vlan), "out of range; give 1 to %d", maxVLAN)
+	}
+	return nil
+}
+
+func noEntry(what, bridge string, vlan uint16) error {
+	why := "the FDB does not have it"
+	if vlan != 0 {
+		why += fmt.Sprintf(" in VLAN %d", vlan)
+	}
+	return refused(what, why, "see 'bascule fdb show "+bridge+"'")
 }
 
 // entries returns those entries whose ports are there.
@@ -99,8 +147,8 @@ func addWhat(bridge string, e Entry) string {
 
 func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 	for _, e := range add {
-		if e.VLAN > maxVLAN {
-			return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+		if err := checkEntryVLAN(e.VLAN); err != nil {
+			return err
 		}
 	}
 	type address struct {
@@ -203,8 +251,8 @@ func entryFinder(b *datapath.Bridge, bridge string) func(Entry) (*datapath.Port,
 // stands for the only one that the address is in.
 func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error {
 	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
-	if vlan > maxVLAN {
-		return usagef(fmt.Sprintf("VLAN %d", vlan), "out of range; give 1 to %d", maxVLAN)
+	if err := checkEntryVLAN(vlan); err != nil {
+		return err
 	}
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
@@ -216,11 +264,7 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) erro
 		}
 		err = b.Delete([6]byte(mac), vlan)
 		if errors.Is(err, os.ErrNotExist) {
-			why := "the FDB does not have it"
-			if vlan != 0 {
-				why += fmt.Sprintf(" in VLAN %d", vlan)
-			}
-			return refused(what, why, "see 'bascule fdb show "+bridge+"'")
+			return noEntry(what, bridge, vlan)
 		}
 		return failed(what, err)
 	})

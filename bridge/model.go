@@ -72,10 +72,11 @@ type Entry struct {
 // Match chooses entries of an FDB. Each field narrows the choice; the zero
 // Match is every entry.
 type Match struct {
-	Port    string  // "" is any
-	VLAN    *uint16 // nil is any; 0 is the entries of frames without a tag
-	Static  bool    // static and sticky entries
-	Dynamic bool    // learned entries; neither this nor Static is both
+	Port    string           // "" is any
+	MAC     net.HardwareAddr // nil is any
+	VLAN    *uint16          // nil is any; 0 is the entries of frames without a tag
+	Static  bool             // static and sticky entries
+	Dynamic bool             // learned entries; neither this nor Static is both
 }
 
 // Event is something that happened on a bridge. Fields that have no meaning

@@ -490,8 +490,8 @@ func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	}), nil
 }
 
-// DelVLANs takes a port out of VLANs, each of which it must be in, and the
-// port's addresses in them out of the FDB.
+// DelVLANs takes a port out of VLANs, of which it must be in one at least, and
+// the port's addresses in them out of the FDB.
 func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
 	_, err := s.one(delVLANs(bridge, port, list), nil)
 	return err
@@ -505,9 +505,8 @@ func delVLANs(bridge, port string, list []uint16) step {
 			return err
 		}
 		slot := datapath.Slot(p.Id)
-		not := slices.DeleteFunc(slices.Clone(list), func(vid uint16) bool { return inSet(&v[vid].Member, slot) })
-		if len(not) > 0 {
-			return refused(what, "it is not in VLAN "+FormatVLANs(not), fmt.Sprintf("see 'bascule vlan show %s %s'", bridge, port))
+		if !slices.ContainsFunc(list, func(vid uint16) bool { return inSet(&v[vid].Member, slot) }) {
+			return refused(what, "it is in none of them", fmt.Sprintf("see 'bascule vlan show %s %s'", bridge, port))
 		}
 		for _, vid := range list {
 			setIn(&v[vid].Member, slot, false)

@@ -127,13 +127,9 @@ many there were.`,
 				return err
 			}
 			if p.json {
-				return p.printJSON([]flushJSON{{args[0], n}})
+				return p.printJSON([]flushJSON{{Bridge: args[0], Removed: n}})
 			}
-			bindings := "bindings"
-			if n == 1 {
-				bindings = "binding"
-			}
-			fmt.Fprintf(p.out, "%d %s removed\n", n, bindings)
+			fmt.Fprintln(p.out, counted(n, "binding", "bindings"), "removed")
 			return nil
 		})
 	}

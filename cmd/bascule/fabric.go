@@ -32,6 +32,7 @@ type fabric interface {
 	Ports(bridge string) ([]bridge.Port, error)
 
 	FDB(bridge string, m bridge.Match) ([]bridge.Entry, error)
+	GetEntry(bridge string, mac net.HardwareAddr, vlan uint16) (bridge.Entry, error)
 	AddEntry(bridge string, e bridge.Entry) error
 	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)

@@ -235,6 +235,9 @@ func describe(m bridge.Match) string {
 	if m.Port != "" {
 		s = append(s, "port="+m.Port)
 	}
+	if m.MAC != nil {
+		s = append(s, "mac="+m.MAC.String())
+	}
 	if m.VLAN != nil {
 		s = append(s, fmt.Sprint("vlan=", *m.VLAN))
 	}
@@ -243,7 +246,19 @@ func describe(m bridge.Match) string {
 
 func (f *fakeFabric) FDB(name string, m bridge.Match) ([]bridge.Entry, error) {
 	f.call("FDB %s %s", name, describe(m))
-	return f.entries[name], nil
+	return slices.DeleteFunc(slices.Clone(f.entries[name]), func(e bridge.Entry) bool {
+		return m.Static && !e.Static && !e.Sticky
+	}), nil
+}
+
+func (f *fakeFabric) GetEntry(name string, mac net.HardwareAddr, vlan uint16) (bridge.Entry, error) {
+	f.call("GetEntry %s %s vlan=%d", name, mac, vlan)
+	for _, e := range f.entries[name] {
+		if bytes.Equal(e.MAC, mac) && e.VLAN == vlan {
+			return e, nil
+		}
+	}
+	return bridge.Entry{}, fmt.Errorf("cannot get address %s of %s: the FDB does not have it; see 'bascule fdb show %s'", mac, name, name)
 }
 
 func (f *fakeFabric) AddEntry(name string, e bridge.Entry) error {

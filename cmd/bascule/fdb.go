@@ -24,11 +24,12 @@ another port, and is gone when the address was unheard for the bridge's ageing
 time. A static entry was made by hand: it never ages and never moves. A sticky
 entry never ages, and does not move when another port claims the address.`,
 		Example: `  bascule fdb show br0 --dynamic
+  bascule fdb get br0 02:00:00:00:00:01 --vlan 10
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10
   bascule fdb flush br0 --port veth0`,
 	}
-	cmd.AddCommand(newFDBShow(p), newFDBAdd(p), newFDBDel(p), newFDBFlush(p))
+	cmd.AddCommand(newFDBShow(p), newFDBGet(p), newFDBAdd(p), newFDBDel(p), newFDBFlush(p))
 	return cmd
 }
 
@@ -40,16 +41,27 @@ func newFDBShow(p *program) *cobra.Command {
 the address was last seen.`,
 		Example: `  bascule fdb show br0
   bascule fdb show br0 --port veth0 --dynamic
+  # in all VLANs
+  bascule fdb show br0 --mac 02:00:00:00:00:01
   # whose frames carry no tag
   bascule fdb show br0 --vlan 0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
 	match := p.addMatch(cmd)
+	mac := &word{name: "MAC"}
+	cmd.Flags().Var(mac, "mac", "only entries of this address")
+	completeFlag(cmd, "mac", p.addresses)
 	dynamic := cmd.Flags().Bool("dynamic", false, "only what was learned")
 	static := cmd.Flags().Bool("static", false, "only static and sticky entries")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
 		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // both are all
+		if mac.text != "" {
+			var err error
+			if m.MAC, err = bridge.ParseMAC(mac.text); err != nil {
+				return err
+			}
+		}
 		return p.with(func(s fabric) error {
 			list, err := s.FDB(args[0], m)
 			if err != nil {
@@ -60,6 +72,37 @@ the address was last seen.`,
 	}
 	return cmd
 }
+
+func newFDBGet(p *program) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get BRIDGE MAC",
+		Short: "show the entry of an address",
+		Long: `Show the entry of one address, as 'fdb show' does. The exit status is 1 where
+there is none.`,
+		Example: `  bascule fdb get br0 02:00:00:00:00:01
+  bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
+	}
+	id := vlan{least: 1}
+	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		mac, err := bridge.ParseMAC(args[1])
+		if err != nil {
+			return err
+		}
+		return p.with(func(s fabric) error {
+			e, err := s.GetEntry(args[0], mac, id.orNone())
+			if err != nil {
+				return err
+			}
+			return p.printEntries(args[0], []bridge.Entry{e})
+		})
+	}
+	return cmd
+}
+
+// oneEntryVLAN says what --vlan is of commands that are about one entry.
+const oneEntryVLAN = "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs the only one"
 
 func newFDBAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
@@ -100,7 +143,7 @@ func newFDBDel(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
 	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs the only one")
+	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {
@@ -116,7 +159,8 @@ func newFDBFlush(p *program) *cobra.Command {
 		Use:   "flush BRIDGE",
 		Short: "remove what was learned",
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
-there were. Static and sticky entries stay unless --static is given.`,
+there were. Static and sticky entries stay unless --static is given; how many of
+those that are meant stay is printed, too.`,
 		Example: `  bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
   # everything, what was made by hand too
@@ -133,14 +177,21 @@ there were. Static and sticky entries stay unless --static is given.`,
 			if err != nil {
 				return err
 			}
+			var spared []bridge.Entry
+			if !*static {
+				m.Dynamic, m.Static = false, true
+				if spared, err = s.FDB(args[0], m); err != nil {
+					return err
+				}
+			}
 			if p.json {
-				return p.printJSON([]flushJSON{{args[0], n}})
+				return p.printJSON([]flushJSON{{args[0], n, len(spared)}})
 			}
-			entries := "entries"
-			if n == 1 {
-				entries = "entry"
+			line := counted(n, "entry", "entries") + " removed"
+			if len(spared) > 0 {
+				line += "; " + counted(len(spared), "static or sticky one stays", "static or sticky ones stay") + ", which --static removes"
 			}
-			fmt.Fprintf(p.out, "%d %s removed\n", n, entries)
+			fmt.Fprintln(p.out, line)
 			return nil
 		})
 	}
@@ -170,6 +221,7 @@ type entryJSON struct {
 type flushJSON struct {
 	Bridge  string `json:"master"`
 	Removed int    `json:"removed"`
+	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were not asked for
 }
 
 func (p *program) printEntries(name string, list []bridge.Entry) error {

@@ -92,3 +92,11 @@ func orDash(s string) string {
 	}
 	return s
 }
+
+// counted prints a number of things.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprint(n, " ", many)
+}

@@ -150,13 +150,9 @@ func newRuleFlush(p *program) *cobra.Command {
 					return err
 				}
 				if p.json {
-					return p.printJSON([]flushJSON{{args[0], n}})
+					return p.printJSON([]flushJSON{{Bridge: args[0], Removed: n}})
 				}
-				rules := "rules"
-				if n == 1 {
-					rules = "rule"
-				}
-				fmt.Fprintf(p.out, "%d %s removed\n", n, rules)
+				fmt.Fprintln(p.out, counted(n, "rule", "rules"), "removed")
 				return nil
 			})
 		},

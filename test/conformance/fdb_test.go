@@ -15,6 +15,7 @@ var fdbCases = []conformance{
 	{name: "fdb_max_port", hooks: tcx, run: fdbMaxPort},
 	{name: "fdb_shrink", hooks: tcx, run: fdbShrink},
 	{name: "fdb_flush", hooks: tcx, run: fdbFlush},
+	{name: "fdb_get", hooks: tcx, run: fdbGet},
 	{name: "delete_port_flushes", hooks: tcx, run: deletePortFlushes},
 	{name: "static_never_moves", hooks: tcx, run: staticNeverMoves},
 	{name: "static_on_wrong_port_refused", hooks: tcx, run: staticOnWrongPortRefused},
@@ -225,6 +226,13 @@ func fdbFlush(t *testing.T, hook string) {
 		fill()
 		wantFDB(t, l, "br0", slices.Concat(fixed, []string{a0, b0, a10, b10, b20})...)
 		l.Bascule(append([]string{"fdb", "flush", "br0"}, c.args...)...)
+		if c.args == nil {
+			fill()
+			want := "5 entries removed; 3 static or sticky ones stay, which --static removes\n"
+			if said := l.Bascule("fdb", "flush", "br0"); said != want {
+				t.Errorf("flush says %q, should say %q", said, want)
+			}
+		}
 		wantFDB(t, l, "br0", slices.Concat(fixed, c.left)...)
 		if n := l.Bridge("br0").FDBCount; n != len(c.left) {
 			t.Errorf("flush %v: %d addresses counted, should be %d", c.args, n, len(c.left))
@@ -251,6 +259,39 @@ func fdbFlush(t *testing.T, hook string) {
 	l.Refused([]string{"nosuch"}, "fdb", "flush", "br0", "--port", "nosuch")
 	l.Refused([]string{"nosuch"}, "fdb", "flush", "nosuch")
 	l.Refused([]string{"4095"}, "fdb", "flush", "br0", "--vlan", "4095")
+}
+
+func fdbGet(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	l.Bascule("fdb", "add", "br0", A.String(), b.Port, "--vlan", "10")
+	get := func(want string, args ...string) {
+		t.Helper()
+		var got []netlab.FDBEntry
+		l.JSON(&got, append([]string{"fdb"}, args...)...)
+		if len(got) != 1 || got[0].String() != want {
+			t.Errorf("%q gives %v, should give %s", args, got, want)
+		}
+	}
+	get(dynamic(A, 0, a), "get", "br0", A.String())
+	get(static(A, 10, b), "get", "br0", A.String(), "--vlan", "10")
+	learn(l, b, B)
+	get(dynamic(B, 0, b), "show", "br0", "--mac", B.String())
+	get(static(A, 10, b), "show", "br0", "--mac", A.String(), "--vlan", "10")
+	if list := l.FDB("br0", "--mac", A.String()); len(list) != 2 {
+		t.Errorf("entries of %s in all VLANs: %v, should be 2", A, list)
+	}
+	l.Refused([]string{C.String(), "br0", "does not have it"}, "fdb", "get", "br0", C.String())
+	l.Refused([]string{B.String(), "VLAN 10"}, "fdb", "get", "br0", B.String(), "--vlan", "10")
+
+	// where VLANs are filtered, the only one
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "add", "br0", b.Port, "20")
+	l.Bascule("fdb", "add", "br0", C.String(), b.Port, "--vlan", "20")
+	get(static(C, 20, b), "get", "br0", C.String())
+	l.Bascule("fdb", "add", "br0", C.String(), b.Port)
+	l.Refused([]string{"--vlan", "1,20"}, "fdb", "get", "br0", C.String())
 }
 
 func deletePortFlushes(t *testing.T, hook string) {

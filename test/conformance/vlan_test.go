@@ -301,8 +301,13 @@ func trunkRanges(t *testing.T, hook string) {
 	l.Bascule("vlan", "add", "br0", b.Port, "1-4094")
 	wantVLANs(t, l, native1+", 2-5, 10-31", "1-4094")
 	// a range that is not all there is not taken out by half
-	l.Refused([]string{a.Port, "not in VLAN 6-9,32-40"}, "vlan", "del", "br0", a.Port, "2-40")
+	l.Refused([]string{a.Port, "VLAN 32-40", "in none of them"}, "vlan", "del", "br0", a.Port, "32-40")
 	wantVLANs(t, l, native1+", 2-5, 10-31", "1-4094")
+	// of a range what is there
+	l.Bascule("vlan", "del", "br0", a.Port, "5-12,31-40")
+	wantVLANs(t, l, native1+", 2-4, 13-30", "1-4094")
+	l.Bascule("vlan", "del", "br0", a.Port, "1-4094")
+	wantVLANs(t, l, "", "1-4094")
 }
 
 func badVLANs(t *testing.T, hook string) {
