@@ -28,8 +28,9 @@ static long sweep_bucket(u32 n, u32 *from)
 		return 1;
 	for (u32 i = 0; i < FDB_WAYS; i++) {
 		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
+		u64 heard = on(FEATURE_MAB) ? word & ~FDB_LOCKED : word;
 
-		if (!key || key == FDB_CLAIMED || fdb_valid(word, READ_ONCE(c->now)))
+		if (!key || key == FDB_CLAIMED || fdb_valid(heard, READ_ONCE(c->now)))
 			continue;
 		if (fdb_drop(index * FDB_WAYS + i, key, word))
 			event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);

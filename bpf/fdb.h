@@ -368,3 +368,55 @@ full:
 	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
 	return false;
 }
+
+/*
+ * The address was heard on port id, which is locked and does not have it: makes a
+ * locked entry of it, or refreshes that. An address that is known, and be it by a
+ * locked entry of another port, stays where it is: who is not let in takes nothing away.
+ */
+static __noinline int fdb_lock(u64 key, u32 id)
+{
+	struct port_stats *s = stats_of(SLOT(id));
+	struct clock *c = clock_get();
+	struct fdb_entry *e;
+	u64 old, word;
+	u32 now;
+
+	if (!c || !s)
+		return 0;
+	now = READ_ONCE(c->now);
+	word = WORD(id, now) | FDB_LOCKED;
+	e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
+	if (!e) {
+		if (!fdb_reserve(id, true))
+			goto full;
+		if (!fdb_fill(key, word)) {
+			fdb_release(word, true);
+			goto full;
+		}
+		goto told;
+	}
+	old = READ_ONCE(e->word);
+	/* just being freed, or heard in this second already */
+	if (!old || old == word || (u32)old & FDB_PINNED)
+		return 0;
+	if (fdb_valid(old & ~FDB_LOCKED, now)) {
+		if (PORT_OF(old) == id)
+			fdb_swap(e, key, old, word);
+		return 0;
+	}
+	if (!fdb_reserve(id, false))
+		goto full;
+	if (!fdb_swap(e, key, old, word)) {
+		fdb_release(word, false);
+		return 0;
+	}
+	fdb_release(old, false);
+told:
+	event_add(EVENT_LOCKED, key, id, 0, 1);
+	return 0;
+full:
+	s->refused++;
+	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
+	return 0;
+}

@@ -89,8 +89,11 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	if (on(FEATURE_BLOCKING) && (in->flags & PORT_LOOP_GUARD) && loop_seen(h, f, v, in, now))
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
-	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now))
+	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now)) {
+		if (on(FEATURE_MAB) && h->skb && (in->flags & PORT_MAB))
+			fdb_lock(fdb_key(f->src, v->vlan), in->id);
 		return refuse(v, DROP_LOCKED);
+	}
 	if (on(FEATURE_GUARD)) {
 		reason = guard(h, f, v, in);
 		if (reason)
@@ -166,6 +169,22 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 }
 
 /*
+ * What the FDB has for a destination, with the port that takes its frames now:
+ * the one that stands in where that has no carrier. 0 where it is blocked: there
+ * may be another way to what is behind it.
+ */
+static __noinline u64 way_to(struct device_map *devices, u64 word)
+{
+	u32 id = PORT_OF(word);
+
+	if (on(FEATURE_BACKUP) && port_lost(devices, id))
+		word = (word ^ id) | port_at(id)->backup;
+	if (on(FEATURE_BLOCKING) && port_blocked(SLOT(PORT_OF(word))))
+		return 0;
+	return word;
+}
+
+/*
  * Decides on a frame. Where the hook may not do what there is to do, the frame
  * is left undecided: XDP does not learn, for one.
  */
@@ -221,9 +240,12 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
 	}
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
-	/* there may be another way to what is behind a blocked port */
-	if (on(FEATURE_BLOCKING) && port_blocked(SLOT(PORT_OF(v->word))))
-		v->word = 0;
+	if (on(FEATURE_BLOCKING | FEATURE_BACKUP)) {
+		u64 way = way_to(h->devices, v->word);
+
+		v->fleeting |= way != v->word; /* a carrier may be back for the next frame */
+		v->word = way;
+	}
 	if (!fdb_valid(v->word, now) || !port_there(h->devices, SLOT(PORT_OF(v->word)))) {
 		v->flood = PORT_DISCOVER;
 		if (on(FEATURE_STORM) && h->skb && storm_exceeded(h, f, in, STORM_UNKNOWN))

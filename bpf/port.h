@@ -65,6 +65,34 @@ static __always_inline bool port_there(struct device_map *devices, u32 slot)
 	return port_has_device(devices, slot);
 }
 
+/* Bits of a device's state (the kernel's enum netdev_state_t). */
+#define DEVICE_RUNS (1ull << 0)
+#define DEVICE_NO_CARRIER (1ull << 2)
+
+/*
+ * Is the port's device up, and does it have a carrier? No helper says so, but a
+ * device map leads to the device. A port without a device is no case for a
+ * backup: what becomes of that is decided otherwise.
+ */
+static __always_inline bool port_has_carrier(struct device_map *devices, u32 slot)
+{
+	void *value = bpf_map_lookup_elem(devices, &slot), *device = 0;
+	u64 state = 0;
+
+	if (!value || bpf_probe_read_kernel(&device, sizeof(device), value + cfg.device_at) ||
+	    bpf_probe_read_kernel(&state, sizeof(state), device + cfg.device_state))
+		return true;
+	return (state & DEVICE_RUNS) && !(state & DEVICE_NO_CARRIER);
+}
+
+/* Does another port stand in for the port with this id, as that has no carrier? */
+static __noinline bool port_lost(struct device_map *devices, u32 id)
+{
+	const volatile struct port *p = port_at(id);
+
+	return id && p->id == id && p->backup && !port_has_carrier(devices, SLOT(id));
+}
+
 static __always_inline bool port_protected(const volatile struct port *in,
 					   const volatile struct port *out)
 {

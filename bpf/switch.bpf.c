@@ -81,13 +81,16 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 
 /*
  * Is what is remembered of frames like this one all there is to decide? Not if
- * pf has to ask its rules about it.
+ * the way out has lost its carrier, or if pf has to ask its rules about it.
  */
 static __always_inline bool recall(const struct hook *h, const struct frame *f,
 				   const struct decision *d, struct verdict *v, u32 now)
 {
 	decision_recall(d, f, v);
-	if (!on(FEATURE_PF) || pf_find(h, v, v->out, now))
+	if (!on(FEATURE_PF | FEATURE_BACKUP))
+		return true;
+	if (!(on(FEATURE_BACKUP) && port_lost(h->devices, port_at(v->out)->id)) &&
+	    (!on(FEATURE_PF) || pf_find(h, v, v->out, now)))
 		return true;
 	v->out = 0;
 	v->rule_out = 0;
@@ -312,7 +315,9 @@ int bascule_xdp(struct xdp_md *xdp)
 	epoch = READ_ONCE(c->epoch);
 	if (decision_holds(d, &f, epoch) && f.len - f.tag <= d->fits) {
 		decision_recall(d, &f, &v);
-		if (on(FEATURES_EACH) && (leaves_to_tcx(&f) || each_frame(&h, &f, &v, 0)))
+		if (on(FEATURES_EACH | FEATURE_BACKUP) &&
+		    ((on(FEATURE_BACKUP) && port_lost(&xdp_devices, port_at(v.out)->id)) ||
+		     leaves_to_tcx(&f) || each_frame(&h, &f, &v, 0)))
 			return XDP_PASS;
 		return send_xdp(&h, &f, &v, READ_ONCE(c->now));
 	}

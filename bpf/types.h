@@ -40,6 +40,7 @@ enum drop_reason {
 	DROP_SPAN, /* came in by a span port, which only listens */
 	DROP_VLAN, /* the port is not in the frame's VLAN */
 	DROP_UNTAGGED, /* without a tag, and the port has no VLAN for such frames */
+	DROP_ADMIT, /* the port does not admit frames with a tag, or without */
 	DROP_DOUBLE_TAG, /* with a second tag, and the bridge does not take those */
 	DROP_VLAN_OUT, /* the way out is not in the frame's VLAN */
 	DROP_BLOCKED, /* the port is blocked, by its loop guard */
@@ -80,6 +81,7 @@ enum event_kind {
 	EVENT_REFUSED_DAMPED, /* not moved: it has moved too often this second */
 	EVENT_LOOP, /* the switch's own frame came back by the port */
 	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
+	EVENT_LOCKED, /* an address that nobody has let in was heard on a locked port */
 };
 
 /* What a port does, from its settings. */
@@ -119,6 +121,8 @@ enum port_flag {
 	PORT_BPDU_GUARD = 1 << 27, /* a BPDU that comes in disables the port */
 	PORT_BPDU_FILTER = 1 << 28, /* BPDUs are neither sent nor heard */
 	PORT_ROOT_GUARD = 1 << 29, /* no better root is taken from the port */
+	/* more of what it was told */
+	PORT_MAB = 1 << 30, /* locked: addresses that are not let in get locked entries */
 };
 
 /*
@@ -161,7 +165,10 @@ enum feature {
 	FEATURE_PF_REWRITE = 1ull << 30, /* TCP's numbers are rewritten: modulate, synproxy */
 	FEATURE_ETHER = 1ull << 31, /* there are ether rules */
 	FEATURE_BERTHS = 1ull << 32, /* devices may come to ports that are vacant */
-	FEATURE_END = 1ull << 33, /* no feature has this bit, nor one above it */
+	FEATURE_ADMIT = 1ull << 33, /* a port takes frames with a tag alone, or without */
+	FEATURE_MAB = 1ull << 34,
+	FEATURE_BACKUP = 1ull << 35, /* a port has another that stands in for it */
+	FEATURE_END = 1ull << 36, /* no feature has this bit, nor one above it */
 };
 
 /* The constant before the features that a program asks for; see on(). */
@@ -204,6 +211,13 @@ enum stp_choice {
 	STP_OFF,
 };
 
+/* Frames that a port takes, of those of a VLAN (802.1Q-2022 6.9: acceptable frame types). */
+enum vlan_admit {
+	ADMIT_ALL,
+	ADMIT_TAGGED,
+	ADMIT_UNTAGGED, /* and those with a priority alone */
+};
+
 struct port {
 	__u32 id; /* slot in the low 10 bits, incarnation above: never given twice */
 	__u32 ifindex; /* 0 of a berth */
@@ -218,7 +232,7 @@ struct port {
 	__u16 span_in; /* bit N: what comes in by the port is copied to span port cfg.spans[N] */
 	__u16 span_out; /* the same of what goes out; a span port has its own bit, for its direction
 			 */
-	__u16 pad;
+	__u16 admit; /* enum vlan_admit */
 	struct storm storm[STORM_KINDS];
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
 	__u32 endpoint; /* patch port: its number among those of the namespace, from 1 */
@@ -227,7 +241,7 @@ struct port {
 	__u32 stp_priority;
 	enum stp_choice stp_edge;
 	enum stp_choice stp_p2p;
-	__u32 pad2;
+	__u32 backup; /* id of the port that stands in while there is no carrier, 0 for none */
 };
 
 /* The device that occupies a berth, and what a port has of its device. */
@@ -304,6 +318,9 @@ struct config {
 	__u8 stp_max_age;
 	__u8 stp_forward_delay;
 	__u8 pad[3];
+	/* where the kernel has a device's state: see port_has_carrier() */
+	__s32 device_at; /* bytes from the value of a device map to the address of the device */
+	__u32 device_state; /* bytes from there to its state */
 	struct pf_config pf;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
@@ -418,7 +435,8 @@ struct rule_stats {
  * An address and where it is. The key is vlan << 48 | mac, the MAC's first
  * byte lowest; 0 is a free entry, FDB_CLAIMED one that is being filled. The
  * word's port is the port's id and the two flags; `used` is the second in which
- * the address was last heard.
+ * the address was last heard. FDB_LOCKED is in `used`: to all who do not look for
+ * it the entry has aged, so it opens no port and no frame is sent by it.
  */
 struct fdb_entry {
 	__u64 key;
@@ -428,6 +446,7 @@ struct fdb_entry {
 #define FDB_STATIC (1u << 31) /* never ages, never moves */
 #define FDB_STICKY (1u << 30) /* the same, but may be flushed as if learned */
 #define FDB_PINNED (FDB_STATIC | FDB_STICKY)
+#define FDB_LOCKED (1ull << 63) /* heard on a locked port; seconds get here in 68 years */
 #define FDB_CLAIMED (~0ull)
 
 struct fdb_bucket {

@@ -8,6 +8,9 @@
 
 #include "verdict.h"
 
+/* for the type's sake: Go sees those that something has */
+const enum vlan_admit *vlan_admit_type __attribute__((unused));
+
 static __always_inline bool ports_have(const u64 *set, u32 slot)
 {
 	return set[SLOT(slot) / 64] >> (slot % 64) & 1;
@@ -33,6 +36,12 @@ static __always_inline u32 frame_vlan(const struct frame *f, const volatile stru
 	return vid ? vid : in->pvid; /* a tag may have a priority alone */
 }
 
+/* Does the port take frames with such a tag, or with none? A priority alone is no tag. */
+static __always_inline bool vlan_admits(const volatile struct port *in, bool tagged)
+{
+	return in->admit == ADMIT_ALL || (in->admit == ADMIT_TAGGED) == tagged;
+}
+
 /* Finds the VLAN of a frame that comes in; 0 or the reason against it. */
 static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 				   const volatile struct port *in)
@@ -40,6 +49,8 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 	u32 vid = frame_vlan(f, in);
 	struct vlan *row;
 
+	if (on(FEATURE_ADMIT) && !vlan_admits(in, f->outer & VID_MASK))
+		return DROP_ADMIT;
 	/* one that is not the bridge's own, behind that or instead of it */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
 	    cfg.vlan_proto == ETHERTYPE_VLAN)

@@ -85,6 +85,9 @@ func TestFeatureCosts(t *testing.T) {
 		{"VLANs", func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeVLANs) }, true, true},
 		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
 		{"locked", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked }, true, true},
+		{"locked, with entries", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked | PortMAB }, true, true},
+		{"backup", func(_ *Config, p []*Port) { p[0].Backup = p[1].Id }, true, true},
+		{"admit without VLANs", func(_ *Config, p []*Port) { p[0].Admit = AdmitTagged }, false, false},
 		{"limit drop", func(_ *Config, p []*Port) { p[0].Flags |= PortLimitDrop }, true, false},
 		{"block non-IP", func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, true, true},
 		{"move limit", func(c *Config, _ []*Port) { c.MoveMax = 5 }, true, false},
@@ -125,7 +128,8 @@ func TestVerifierBudget(t *testing.T) {
 		p[2].Peer = 2
 		storm{1000, true}.set(p[0], StormBroadcast)
 		p[2].Flags |= PortRulesIn | PortRulesOut
-		p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked
+		p[3].Flags |= PortLimitDrop | PortBlockNonIP | PortLoopGuard | PortLocked | PortMAB
+		p[0].Admit, p[1].Backup = AdmitUntagged, p[2].Id
 		c.Flags |= uint32(BridgeVLANs | BridgeQinQ | BridgeVLANStats | BridgeTalkers | BridgeSTP)
 		Plug(NewPort(c, "patch"), 1, 2)
 		sourceGuard(c, p)

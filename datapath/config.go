@@ -56,6 +56,14 @@ const (
 	PortBPDUFilter = kernelPortFlagPORT_BPDU_FILTER
 	PortRootGuard  = kernelPortFlagPORT_ROOT_GUARD
 	PortBerth      = kernelPortFlagPORT_BERTH
+	PortMAB        = kernelPortFlagPORT_MAB
+)
+
+// What Port.Admit can be: the frames of a VLAN that the port takes.
+const (
+	AdmitAll      = uint16(kernelVlanAdmitADMIT_ALL)
+	AdmitTagged   = uint16(kernelVlanAdmitADMIT_TAGGED)
+	AdmitUntagged = uint16(kernelVlanAdmitADMIT_UNTAGGED)
 )
 
 // BridgeFlags are the bits of Config.Flags.
@@ -286,6 +294,7 @@ func specialise(c *Config) {
 		}
 		for flag, feature := range map[PortFlags]kernelFeature{
 			PortLocked:     kernelFeatureFEATURE_LOCKED,
+			PortMAB:        kernelFeatureFEATURE_MAB,
 			PortLimitDrop:  kernelFeatureFEATURE_LIMIT_DROP,
 			PortLoopGuard:  kernelFeatureFEATURE_BLOCKING,
 			PortBlockNonIP: kernelFeatureFEATURE_NON_IP,
@@ -298,6 +307,12 @@ func specialise(c *Config) {
 			if p.Flags&flag != 0 {
 				f |= feature
 			}
+		}
+		if told&BridgeVLANs != 0 && p.Admit != AdmitAll {
+			f |= kernelFeatureFEATURE_ADMIT
+		}
+		if p.Backup != 0 {
+			f |= kernelFeatureFEATURE_BACKUP
 		}
 		for _, s := range p.Storm {
 			if s.Rate != 0 {

@@ -24,6 +24,7 @@ const (
 	EventRefusedDamped = kernelEventKindEVENT_REFUSED_DAMPED // moved too often this second
 	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
 	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
+	EventLocked        = kernelEventKindEVENT_LOCKED         // heard on a locked port, and let in by nobody
 )
 
 // An Event is something that the datapath noted.

@@ -177,6 +177,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := findCarrier(c); err != nil {
+		return nil, err
+	}
 	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
 		return nil, err
 	}

@@ -129,6 +129,8 @@ type kernelConfig struct {
 	StpMaxAge       uint8
 	StpForwardDelay uint8
 	Pad             [3]uint8
+	DeviceAt        int32
+	DeviceState     uint32
 	_               [4]byte
 	Pf              struct {
 		_             structs.HostLayout
@@ -167,7 +169,7 @@ type kernelConfig struct {
 		Pvid        uint16
 		SpanIn      uint16
 		SpanOut     uint16
-		Pad         uint16
+		Admit       uint16
 		Storm       [3]struct {
 			_        structs.HostLayout
 			Rate     uint32
@@ -180,7 +182,7 @@ type kernelConfig struct {
 		StpPriority  uint32
 		StpEdge      uint32
 		StpP2p       uint32
-		Pad2         uint32
+		Backup       uint32
 	}
 }
 
@@ -250,33 +252,34 @@ const (
 	kernelDropReasonDROP_SPAN          kernelDropReason = 8
 	kernelDropReasonDROP_VLAN          kernelDropReason = 9
 	kernelDropReasonDROP_UNTAGGED      kernelDropReason = 10
-	kernelDropReasonDROP_DOUBLE_TAG    kernelDropReason = 11
-	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 12
-	kernelDropReasonDROP_BLOCKED       kernelDropReason = 13
-	kernelDropReasonDROP_LOOP          kernelDropReason = 14
-	kernelDropReasonDROP_STP           kernelDropReason = 15
-	kernelDropReasonDROP_LOCKED        kernelDropReason = 16
-	kernelDropReasonDROP_LIMIT         kernelDropReason = 17
-	kernelDropReasonDROP_SPOOFED       kernelDropReason = 18
-	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 19
-	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 20
-	kernelDropReasonDROP_NON_IP        kernelDropReason = 21
-	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 22
-	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 23
-	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 24
-	kernelDropReasonDROP_RULE          kernelDropReason = 25
-	kernelDropReasonDROP_NO_PEER       kernelDropReason = 26
-	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 27
-	kernelDropReasonDROP_ETHER         kernelDropReason = 28
-	kernelDropReasonDROP_PF            kernelDropReason = 29
-	kernelDropReasonDROP_PF_STATE      kernelDropReason = 30
-	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 31
-	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 32
-	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 33
-	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 34
-	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 35
-	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 36
-	kernelDropReasonDROP_REASONS       kernelDropReason = 37
+	kernelDropReasonDROP_ADMIT         kernelDropReason = 11
+	kernelDropReasonDROP_DOUBLE_TAG    kernelDropReason = 12
+	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 13
+	kernelDropReasonDROP_BLOCKED       kernelDropReason = 14
+	kernelDropReasonDROP_LOOP          kernelDropReason = 15
+	kernelDropReasonDROP_STP           kernelDropReason = 16
+	kernelDropReasonDROP_LOCKED        kernelDropReason = 17
+	kernelDropReasonDROP_LIMIT         kernelDropReason = 18
+	kernelDropReasonDROP_SPOOFED       kernelDropReason = 19
+	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 20
+	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 21
+	kernelDropReasonDROP_NON_IP        kernelDropReason = 22
+	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 23
+	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 24
+	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 25
+	kernelDropReasonDROP_RULE          kernelDropReason = 26
+	kernelDropReasonDROP_NO_PEER       kernelDropReason = 27
+	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 28
+	kernelDropReasonDROP_ETHER         kernelDropReason = 29
+	kernelDropReasonDROP_PF            kernelDropReason = 30
+	kernelDropReasonDROP_PF_STATE      kernelDropReason = 31
+	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 32
+	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 33
+	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 34
+	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 35
+	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 36
+	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 37
+	kernelDropReasonDROP_REASONS       kernelDropReason = 38
 )
 
 type kernelEvent struct {
@@ -302,6 +305,7 @@ const (
 	kernelEventKindEVENT_REFUSED_DAMPED kernelEventKind = 7
 	kernelEventKindEVENT_LOOP           kernelEventKind = 8
 	kernelEventKindEVENT_BLOCKED        kernelEventKind = 9
+	kernelEventKindEVENT_LOCKED         kernelEventKind = 10
 )
 
 type kernelFdbBucket struct {
@@ -351,7 +355,10 @@ const (
 	kernelFeatureFEATURE_PF_REWRITE   kernelFeature = 1073741824
 	kernelFeatureFEATURE_ETHER        kernelFeature = 2147483648
 	kernelFeatureFEATURE_BERTHS       kernelFeature = 4294967296
-	kernelFeatureFEATURE_END          kernelFeature = 8589934592
+	kernelFeatureFEATURE_ADMIT        kernelFeature = 8589934592
+	kernelFeatureFEATURE_MAB          kernelFeature = 17179869184
+	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
+	kernelFeatureFEATURE_END          kernelFeature = 68719476736
 )
 
 type kernelFlooded struct {
@@ -1005,7 +1012,7 @@ type kernelPort struct {
 	Pvid        uint16
 	SpanIn      uint16
 	SpanOut     uint16
-	Pad         uint16
+	Admit       uint16
 	Storm       [3]struct {
 		_        structs.HostLayout
 		Rate     uint32
@@ -1018,7 +1025,7 @@ type kernelPort struct {
 	StpPriority  uint32
 	StpEdge      kernelStpChoice
 	StpP2p       kernelStpChoice
-	Pad2         uint32
+	Backup       uint32
 }
 
 type kernelPortFlag uint32
@@ -1054,6 +1061,7 @@ const (
 	kernelPortFlagPORT_BPDU_GUARD   kernelPortFlag = 134217728
 	kernelPortFlagPORT_BPDU_FILTER  kernelPortFlag = 268435456
 	kernelPortFlagPORT_ROOT_GUARD   kernelPortFlag = 536870912
+	kernelPortFlagPORT_MAB          kernelPortFlag = 1073741824
 )
 
 type kernelPortState struct {
@@ -1074,7 +1082,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [37]uint64
+	Drops    [38]uint64
 }
 
 type kernelReturns struct {
@@ -1247,6 +1255,14 @@ type kernelVlan struct {
 	Pad      uint32
 }
 
+type kernelVlanAdmit uint32
+
+const (
+	kernelVlanAdmitADMIT_ALL      kernelVlanAdmit = 0
+	kernelVlanAdmitADMIT_TAGGED   kernelVlanAdmit = 1
+	kernelVlanAdmitADMIT_UNTAGGED kernelVlanAdmit = 2
+)
+
 type kernelVlanKind uint32
 
 const (
@@ -1352,6 +1368,7 @@ const (
 	kernelVarPfTcpStateType  = "pf_tcp_state_type"
 	kernelVarPfTimeoutType   = "pf_timeout_type"
 	kernelVarStpStateType    = "stp_state_type"
+	kernelVarVlanAdmitType   = "vlan_admit_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1492,6 +1509,7 @@ type kernelVariableSpecs struct {
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	StpStateType    *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	VlanAdmitType   *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1671,6 +1689,7 @@ type kernelVariables struct {
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
 	StpStateType    *ebpf.Variable `ebpf:"stp_state_type"`
+	VlanAdmitType   *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -102,6 +102,7 @@ const (
 	lockedVarPfTcpStateType  = "pf_tcp_state_type"
 	lockedVarPfTimeoutType   = "pf_timeout_type"
 	lockedVarStpStateType    = "stp_state_type"
+	lockedVarVlanAdmitType   = "vlan_admit_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -244,6 +245,7 @@ type lockedVariableSpecs struct {
 	PfTcpStateType  *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	StpStateType    *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	VlanAdmitType   *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -425,6 +427,7 @@ type lockedVariables struct {
 	PfTcpStateType  *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType   *ebpf.Variable `ebpf:"pf_timeout_type"`
 	StpStateType    *ebpf.Variable `ebpf:"stp_state_type"`
+	VlanAdmitType   *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

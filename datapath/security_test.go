@@ -69,6 +69,88 @@ func TestLockedPort(t *testing.T) {
 	}
 }
 
+// A locked port with MAB makes locked entries of addresses that it does not let
+// in: they are told once, open nothing, take nothing away, and age.
+func TestLockedEntries(t *testing.T) {
+	const ageing = 300
+	s := newBench(t, 4, allXDP, func(c *Config, p []*Port) {
+		lock(p[0])
+		p[0].Flags |= PortMAB
+		p[0].FdbMax = 2
+		lock(p[3])
+	})
+	a := func(n int) address { return address{station(n), 0} }
+	locked := func(port int, used uint32) spot { return spot{port: port, used: used | fdbLocked>>32} }
+	l := s.log()
+	s.learn(1, 1)
+	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(1), Port: s.ids[1], Count: 1})
+
+	for range 3 {
+		s.expectBoth("a stranger's frame", 0, unicast(1, 5), dropped("locked"))
+	}
+	s.expectFDB(map[address]spot{a(1): {port: 1, used: benchNow}, a(5): locked(0, benchNow)})
+	s.expectEvents(l, Event{Kind: EventLocked, MAC: station(5), Port: s.ids[0], Count: 1})
+	for range 2 {
+		s.expectBoth("to the stranger", 1, unicast(5, 1), sent(0, 2, 3))
+	}
+	s.expectBoth("a stranger's frame to a port without MAB", 3, unicast(1, 6), dropped("locked"))
+
+	// it is refreshed, and takes room like any other
+	s.at(benchNow + ageing - 1)
+	s.expectBoth("later", 0, from(5), dropped("locked"))
+	s.expectBoth("another", 0, from(7), dropped("locked"))
+	s.expectBoth("one more than fdb-max", 0, from(8), dropped("locked"))
+	s.expectEvents(l, Event{Kind: EventLocked, MAC: station(7), Port: s.ids[0], Count: 1}, Event{Kind: EventRefusedFull, Port: s.ids[0], Count: 1})
+	s.expectFDB(map[address]spot{
+		a(1): {port: 1, used: benchNow}, a(5): locked(0, benchNow+ageing-1), a(7): locked(0, benchNow+ageing-1),
+	})
+
+	// what is known elsewhere stays there
+	s.expectBoth("another port's station", 0, from(1), dropped("locked"))
+	s.expectBoth("to the port that it is on", 2, unicast(1, 2), sent(1))
+	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(2), Port: s.ids[2], Count: 1})
+	// where it is let in it is an address like any other
+	s.learn(2, 5)
+	s.expectBoth("to where it is let in", 1, unicast(5, 1), sent(2))
+	s.expectEvents(l, Event{Kind: EventLearned, MAC: station(5), Port: s.ids[2], Count: 1})
+	// or by who says so
+	s.store(a(7), spot{port: 0, pin: fdbStatic})
+	s.expectBoth("let in", 0, unicast(5, 7), sent(2))
+	s.expectBoth("to who is let in", 2, unicast(7, 5), sent(0))
+	s.expectFDB(map[address]spot{
+		a(1): {port: 1, used: benchNow + ageing - 1}, a(2): {port: 2, used: benchNow + ageing - 1},
+		a(5): {port: 2, used: benchNow + ageing - 1}, a(7): {port: 0, pin: fdbStatic},
+	})
+	// one that has aged elsewhere is nobody's
+	s.at(benchNow + 3*ageing)
+	s.expectBoth("aged elsewhere", 0, from(1), dropped("locked"))
+	s.expectEvents(l, Event{Kind: EventLocked, MAC: station(1), Port: s.ids[0], Count: 1})
+	if got := s.fdb()[a(1)]; got != locked(0, benchNow+3*ageing) {
+		t.Errorf("what has aged elsewhere is %+v, want a locked entry", got)
+	}
+}
+
+// Locked entries are swept when they have aged, and not before.
+func TestLockedEntriesAge(t *testing.T) {
+	s := newBench(t, 2, func(c *Config, p []*Port) {
+		c.Ageing = 2
+		lock(p[0])
+		p[0].Flags |= PortMAB
+	})
+	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_START}); err != nil {
+		t.Fatal(err)
+	}
+	l := s.log()
+	expect(t, "a stranger's frame", s.tcx(0, from(5)), dropped("locked"))
+	heard := s.fdb()[address{station(5), 0}].used &^ (fdbLocked >> 32)
+	until(t, "the entry ages", func() bool { return len(s.fdb()) == 0 })
+	if now := s.clock().Now; now < heard+2 {
+		t.Errorf("an entry of second %d is gone in second %d", heard, now)
+	}
+	s.expectEvents(l, Event{Kind: EventLocked, MAC: station(5), Port: s.ids[0], Count: 1},
+		Event{Kind: EventAged, MAC: station(5), Port: s.ids[0], Count: 1})
+}
+
 // A port is locked for conversations that are going on, too.
 func TestLockedPortEndsDecisions(t *testing.T) {
 	tests := []struct {

@@ -21,6 +21,7 @@ type Entry struct {
 	Port    uint32 // id
 	Static  bool
 	Sticky  bool
+	Locked  bool          // heard on a locked port, and let in by nobody
 	Updated time.Duration // since it was last heard; 0 if Static or Sticky
 }
 
@@ -28,6 +29,7 @@ const (
 	fdbStatic  = 1 << 31
 	fdbSticky  = 1 << 30
 	fdbPinned  = fdbStatic | fdbSticky
+	fdbLocked  = 1 << 63
 	fdbClaimed = 1<<64 - 1
 	macBits    = 48
 )
@@ -166,7 +168,7 @@ func (b *Bridge) FDB() ([]Entry, error) {
 	}
 	var list []Entry
 	err = b.entries(func(k, w uint64) {
-		age := uint32(max(int32(now-uint32(w>>32)), 0))
+		age := uint32(max(int32(now-uint32(w&^fdbLocked>>32)), 0))
 		pinned := w&fdbPinned != 0
 		port := uint32(w) &^ fdbPinned
 		if PortAt(&b.Config, port) == nil || !pinned && age >= b.Config.Ageing {
@@ -174,7 +176,7 @@ func (b *Bridge) FDB() ([]Entry, error) {
 		}
 		e := Entry{
 			MAC: macOf(k), VLAN: uint16(k >> macBits), Port: port,
-			Static: w&fdbStatic != 0, Sticky: w&fdbSticky != 0,
+			Static: w&fdbStatic != 0, Sticky: w&fdbSticky != 0, Locked: w&fdbLocked != 0,
 		}
 		if !pinned {
 			e.Updated = time.Duration(age) * time.Second

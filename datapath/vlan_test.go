@@ -62,6 +62,56 @@ func tagged(dst, src mac, tags ...tag) []byte { return packet{dst: dst, src: src
 
 func vid(n uint16) tag { return tag{tpid: typeVLAN, vid: n} }
 
+// A port may take frames with a tag alone, or without.
+func TestAdmit(t *testing.T) {
+	native := membership{pvid: 10, untagged: []uint16{10}, tagged: []uint16{20}}
+	s := newVLANBench(t, []membership{native, native, native, trunk(10, 20)}, allXDP, func(_ *Config, p []*Port) {
+		p[1].Admit, p[2].Admit = AdmitTagged, AdmitUntagged
+	})
+	priority := tag{tpid: typeVLAN, prio: 5}
+	for _, tt := range []struct {
+		name     string
+		tags     []tag
+		tagged   bool
+		received bool // by a port that admits all
+	}{
+		{"untagged", nil, false, true},
+		{"with a priority", []tag{priority}, false, true},
+		{"of its PVID", []tag{vid(10)}, true, true},
+		{"of another VLAN", []tag{vid(20)}, true, true},
+		{"of a VLAN that it is not in", []tag{vid(30)}, true, false},
+	} {
+		for port, admits := range []bool{true, tt.tagged, !tt.tagged} {
+			want := dropped("vlan")
+			if tt.received {
+				want = sent(others(4, port)...)
+			}
+			if !admits {
+				want = dropped("admit")
+			}
+			for range 2 {
+				s.expectBoth(fmt.Sprintf("%s at port %d", tt.name, port), port, tagged(broadcast, station(port), tt.tags...), want)
+			}
+		}
+	}
+	// it holds for what is remembered
+	s.expectBoth("from the trunk", 3, tagged(broadcast, station(3), vid(10)), sent(0, 1, 2))
+	for range 3 {
+		s.expectBoth("to the trunk, tagged", 1, tagged(station(3), station(1), vid(10)), sent(3))
+		s.expectBoth("to the trunk, untagged", 1, tagged(station(3), station(1)), dropped("admit"))
+	}
+}
+
+// others are the numbers of so many ports, but for one.
+func others(ports, not int) (list []int) {
+	for n := range ports {
+		if n != not {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
 // What comes in, and where it may go, for every kind of member and tag.
 func TestVLANIn(t *testing.T) {
 	// an access port of 10, one of 20, a trunk of both, one with 10 as its native
