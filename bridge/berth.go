@@ -18,7 +18,7 @@ import (
 // occupies one is a port at once, because its programs are loaded already.
 type Berth struct {
 	Pattern string      // of the devices' names; to the bridge it is a word, at most 15 bytes
-	Options PortOptions // of ports without XDP: for Hook xdp there are no berths
+	Options PortOptions // for Hook xdp, and with a backup, there are no berths
 	VLANs   []VLANRange // nil for those of a new port; else the bridge filters VLANs
 	Count   int         // as many at a time
 }
@@ -70,7 +70,7 @@ func (e *Edit) SetBerths(list []Berth) error { return e.add(setBerths(e.bridge, 
 // setBerths returns the plan of such a change.
 func setBerths(bridge string, list []Berth) (step, error) {
 	what := "set the berths of " + bridge
-	configs := make([]PortConfig, len(list))
+	configs, backed := make([]PortConfig, len(list)), make([]bool, len(list))
 	list = slices.Clone(list)
 	for i, b := range list {
 		object := fmt.Sprintf("berth %q", b.Pattern)
@@ -97,7 +97,8 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		if list[i].VLANs, err = sortRanges(object, b.VLANs); err != nil {
 			return step{}, err
 		}
-		var p datapath.Port // as it will be read
+		backed[i] = config.Backup != "" // another port's id, which may change
+		var p datapath.Port             // as it will be read
 		config.store(&p)
 		configs[i] = loadPortConfig(&p)
 	}
@@ -117,7 +118,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		}
 		var more []missing
 		for i, b := range list {
-			if b.Options.Hook == HookXDP {
+			if b.Options.Hook == HookXDP || backed[i] {
 				continue
 			}
 			kind := berthKind{configs[i], newPortVLANs(c.next)}

@@ -118,7 +118,7 @@ func (v *view) entries(list []datapath.Entry) []Entry {
 		if port, ok := names[e.Port]; ok {
 			shown = append(shown, Entry{
 				MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Port: port,
-				Static: e.Static, Sticky: e.Sticky, Updated: e.Updated,
+				Static: e.Static, Sticky: e.Sticky, Locked: e.Locked, Updated: e.Updated,
 			})
 		}
 	}
@@ -328,6 +328,23 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 		return failed(what, err)
 	})
 	return n, err
+}
+
+// dropLocked forgets the locked entries of a port.
+func dropLocked(b *datapath.Bridge, p *datapath.Port) error {
+	entries, err := b.FDB()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Locked || e.Port != p.Id {
+			continue
+		}
+		if err := b.Delete(e.MAC, e.VLAN); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // dropSurplus forgets learned addresses of a port, or of the bridge where p is

@@ -66,6 +66,7 @@ type Entry struct {
 	Port    string
 	Static  bool          // never ages, never moves
 	Sticky  bool          // never ages, never moves by learning
+	Locked  bool          // dynamic: heard on a locked port, which it does not open
 	Updated time.Duration // since the address was last seen; dynamic entries only
 }
 
@@ -83,7 +84,7 @@ type Match struct {
 // for a kind of event are zero.
 type Event struct {
 	Time   time.Time
-	Kind   string // "learned", "moved", "aged", "deleted", "refused", "loop", "blocked", "port-added", "port-removed", "drops", ...
+	Kind   string // "learned", "moved", "aged", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "drops", ...
 	Bridge string
 	Port   string
 	From   string           // moved: the port that the address was on before; loop: the one that it is on

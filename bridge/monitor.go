@@ -30,7 +30,7 @@ type watch struct {
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
 // is "", until ctx ends or report fails: addresses learned, moved, aged,
-// deleted or refused, loops and ports that they block, ports added, removed or gone, and once a second what was
+// deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed or gone, and once a second what was
 // dropped. Any
 // number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
@@ -226,6 +226,8 @@ func (w *watch) event(e datapath.Event) Event {
 		out.Kind, out.Reason = "refused", "static"
 	case datapath.EventRefusedDamped:
 		out.Kind, out.Reason = "refused", "damped"
+	case datapath.EventLocked:
+		out.Kind = "locked"
 	case datapath.EventLoop:
 		out.Kind = "loop"
 	case datapath.EventBlocked:

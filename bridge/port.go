@@ -56,7 +56,14 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if config, err = configure(PortSettings, defaults(PortSettings), o.Changes); err != nil {
 		return config, err
 	}
+	if o.Type == TypePatch && config.Backup != "" {
+		return config, noCarrier(what)
+	}
 	return config, config.check(what)
+}
+
+func noCarrier(what string) error {
+	return refused(what, "a patch port has no carrier to lose, and no backup", "leave --backup out")
 }
 
 // addPort adds a port that is no patch port.
@@ -82,6 +89,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			return err
 		}
 		config.store(p)
+		c.planBackup(what, bridge, p, config.Backup)
 		c.settleAfter(p)
 		if o.Type != TypeHost {
 			c.after = append(c.after, func() error {
@@ -136,7 +144,57 @@ func (c *change) newPort(what, name string) (*datapath.Port, error) {
 	if p == nil {
 		return nil, refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
 	}
+	for _, id := range c.widowed[name] {
+		if of := datapath.PortAt(c.next, id); of != nil && of.Backup == 0 {
+			of.Backup = p.Id
+		}
+	}
 	return p, nil
+}
+
+// planBackup makes the port of a name p's backup, when all that is planned is
+// known: it may be added later in the same change.
+func (c *change) planBackup(what, bridge string, p *datapath.Port, name string) {
+	id := p.Id
+	if name == "" {
+		p.Backup = 0
+		return
+	}
+	c.late = append(c.late, func() error {
+		p := datapath.PortAt(c.next, id)
+		if p == nil {
+			return nil // it has left again
+		}
+		backup, _, err := findPort(c, what, bridge, name)
+		switch {
+		case err != nil:
+			return err
+		case backup.Id == p.Id:
+			return refused(what, "a port cannot stand in for itself", "give another port, or --backup none")
+		case backup.Flags&datapath.PortSpan != 0:
+			return refused(what, name+" is a span port, which takes copies alone", "give another port, or --backup none")
+		case p.Flags&datapath.PortPatch != 0:
+			return noCarrier(what)
+		}
+		p.Backup = backup.Id
+		return nil
+	})
+}
+
+// widow takes a port that leaves away from those that it stands in for; one that
+// is added under its name in the same change takes its place.
+func (c *change) widow(p *datapath.Port) {
+	for _, of := range datapath.Ports(c.next) {
+		if of.Backup != p.Id {
+			continue
+		}
+		of.Backup = 0
+		if c.widowed == nil {
+			c.widowed = map[string][]uint32{}
+		}
+		name := datapath.PortName(p)
+		c.widowed[name] = append(c.widowed[name], of.Id)
+	}
 }
 
 // hasDevice reports whether a port's device is there; that of a port that is
@@ -364,7 +422,11 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if err := config.check(what); err != nil {
 			return err
 		}
+		noted := p.Flags&datapath.PortMAB != 0
 		config.store(p)
+		if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == backupSetting }) {
+			c.planBackup(what, bridge, p, config.Backup)
+		}
 		if p.Flags&datapath.PortPatch != 0 && o.Hook != "" {
 			return refused(what, "a patch port has no hook", "leave --hook out")
 		}
@@ -393,6 +455,11 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			// also where it is as it was
 			if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == loopGuard }) {
 				if err := c.bridge.Unblock(p); err != nil {
+					return err
+				}
+			}
+			if noted && p.Flags&datapath.PortMAB == 0 {
+				if err := dropLocked(c.bridge, p); err != nil {
 					return err
 				}
 			}
@@ -509,11 +576,12 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		Bridge: v.name, Name: v.names[p.Id], Type: TypeNetdev, Hook: HookTCX,
 		Index: int(p.Ifindex), Flags: []string{}, State: "gone", Config: loadPortConfig(p),
 	}
+	port.Config.Backup = v.names[p.Backup]
 	if p.Flags&datapath.PortHost != 0 {
 		port.Type = TypeHost
 	}
 	if p.Flags&datapath.PortSpan != 0 {
-		port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood, STPEdge: Auto, STPPointToPoint: Auto}
+		port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood, Admit: AdmitAll, STPEdge: Auto, STPPointToPoint: Auto}
 	}
 	if p.Flags&datapath.PortXDP != 0 {
 		port.Hook = HookXDP
@@ -598,6 +666,7 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 		datapath.PortBcastFlood: &c.BroadcastFlood,
 		datapath.PortHairpin:    &c.Hairpin,
 		datapath.PortLocked:     &c.Locked,
+		datapath.PortMAB:        &c.MAB,
 		datapath.PortBlockNonIP: &c.BlockNonIP,
 		datapath.PortSrcGuard:   &c.SourceGuard,
 		datapath.PortTrusted:    &c.Trusted,
@@ -614,11 +683,25 @@ func (c PortConfig) check(what string) error {
 		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
 			"switch learning off with --learn=off, or unlock it with --locked=off")
 	}
+	if c.MAB && !c.Locked {
+		return refused(what, "mab is about addresses that a locked port does not let in, and the port is not locked",
+			"lock it with --locked, or switch mab off with --mab=off")
+	}
 	return nil
 }
 
+// admits ties what is said of frame types to the datapath's words.
+var admits = map[string]uint16{AdmitAll: datapath.AdmitAll, AdmitTagged: datapath.AdmitTagged, AdmitUntagged: datapath.AdmitUntagged}
+
+// loadPortConfig returns a port's settings, but for its backup: that has a name
+// among the ports of its bridge alone.
 func loadPortConfig(p *datapath.Port) PortConfig {
-	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax, FDBFull: FullFlood}
+	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax, FDBFull: FullFlood, Admit: AdmitAll}
+	for word, admit := range admits {
+		if p.Admit == admit {
+			c.Admit = word
+		}
+	}
 	if p.Flags&datapath.PortLimitDrop != 0 {
 		c.FDBFull = FullDrop
 	}
@@ -633,8 +716,9 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 	return c
 }
 
+// store gives a port the settings, but for its backup; see planBackup.
 func (c PortConfig) store(p *datapath.Port) {
-	p.Domains, p.FdbMax = uint32(c.Protected), c.FDBMax
+	p.Domains, p.FdbMax, p.Admit = uint32(c.Protected), c.FDBMax, admits[c.Admit]
 	setFlag(p, datapath.PortLimitDrop, c.FDBFull == FullDrop)
 	p.BlockTime = uint32(c.LoopGuard.Block / time.Second)
 	for i, l := range c.Storm {

@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -28,6 +29,9 @@ type Setting[T any] struct {
 // OnOff is the Value of settings that are switches: on or off, and on when
 // the flag is given alone.
 const OnOff = "on|off"
+
+// PortName is the Value of settings that are the name of a port, or none.
+const PortName = "PORT"
 
 // Set parses value into config; the error names what was expected.
 func (s Setting[T]) Set(config *T, value string) error {
@@ -245,6 +249,9 @@ type PortConfig struct {
 	FDBMax         uint32  // most dynamic entries of the port, 0 for no limit of its own
 	FDBFull        string  // what becomes of frames from an address above FDBMax: FullFlood or FullDrop
 	Locked         bool    // frames are taken from addresses that the FDB has on the port alone
+	MAB            bool    // other addresses get locked entries in the FDB
+	Admit          string  // frames of VLANs that are taken: AdmitAll, AdmitTagged or AdmitUntagged
+	Backup         string  // port that takes the port's frames while that has no carrier, "" for none
 	BlockNonIP     bool    // nothing but IPv4, IPv6, ARP and RARP passes, in or out
 	SourceGuard    bool    // IP, ARP and ND must not lie about bound addresses
 	Trusted        bool    // DHCP servers and routers may be behind the port
@@ -273,6 +280,13 @@ const (
 	FullDrop  = "drop"
 )
 
+// The frames that a port takes where VLANs are filtered (IEEE 802.1Q-2022 6.9).
+const (
+	AdmitAll      = "all"
+	AdmitTagged   = "tagged"   // with the tag of a VLAN
+	AdmitUntagged = "untagged" // without a tag, or with a priority alone
+)
+
 // LoopGuard says what is done when the switch's own frames come back by a port.
 type LoopGuard struct {
 	On    bool          // it is told
@@ -286,6 +300,11 @@ type StormLimit struct {
 }
 
 const loopGuard = "loop-guard" // the setting's name
+
+const (
+	backupSetting = "backup" // the setting's name
+	noBackup      = "none"
+)
 
 // PortSettings are the settings of a port.
 var PortSettings = []Setting[PortConfig]{
@@ -338,6 +357,35 @@ var PortSettings = []Setting[PortConfig]{
 		format: func(c PortConfig) string { return c.FDBFull },
 	},
 	onOff("locked", false, "take frames only from addresses that the FDB has on the port", func(c *PortConfig) *bool { return &c.Locked }),
+	onOff("mab", false, "on a locked port give other addresses locked entries, and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
+	{
+		Name: "admit", Value: "all|tagged|untagged", Default: AdmitAll,
+		Help: "where VLANs are filtered take these frames alone; a priority is no tag",
+		parse: func(c *PortConfig, v string) error {
+			if v != AdmitAll && v != AdmitTagged && v != AdmitUntagged {
+				return fmt.Errorf("no such kind of frame; give all, tagged or untagged")
+			}
+			c.Admit = v
+			return nil
+		},
+		format: func(c PortConfig) string { return c.Admit },
+	},
+	{
+		Name: backupSetting, Value: PortName, Default: noBackup,
+		Help: "the port that takes known unicast while this one has no carrier, or none",
+		parse: func(c *PortConfig, v string) error {
+			c.Backup = ""
+			if v == noBackup {
+				return nil
+			}
+			if err := checkName("port", v); err != nil {
+				return fmt.Errorf("not the name of a port; give one of the bridge, or none")
+			}
+			c.Backup = v
+			return nil
+		},
+		format: func(c PortConfig) string { return cmp.Or(c.Backup, noBackup) },
+	},
 	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
 	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),

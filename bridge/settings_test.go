@@ -172,6 +172,17 @@ func TestPortSettings(t *testing.T) {
 		{"fdb-full", "drop", "drop"},
 		{"fdb-full", "DROP", ""},
 		{"fdb-full", "", ""},
+		{"admit", "all", "all"},
+		{"admit", "tagged", "tagged"},
+		{"admit", "untagged", "untagged"},
+		{"admit", "none", ""},
+		{"admit", "", ""},
+		{"backup", "none", "none"},
+		{"backup", "p1", "p1"},
+		{"backup", "eth0.100", "eth0.100"},
+		{"backup", "sixteen-letters-", ""},
+		{"backup", "a/b", ""},
+		{"backup", "", ""},
 		{"loop-guard", "off", "off"},
 		{"loop-guard", "report", "report"},
 		{"loop-guard", "1s", "1s"},
@@ -185,7 +196,7 @@ func TestPortSettings(t *testing.T) {
 		{"loop-guard", "", ""},
 	}
 	tests = append(tests, testsOfSwitches("learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated",
-		"locked", "block-non-ip", "source-guard", "trusted",
+		"locked", "mab", "block-non-ip", "source-guard", "trusted",
 		"bpdu-guard", "bpdu-filter", "root-guard")...)
 	for _, name := range []string{"storm-bcast", "storm-mcast", "storm-unknown"} {
 		for _, tt := range stormLimits {
@@ -290,7 +301,7 @@ func TestDefaults(t *testing.T) {
 	if got := defaults(BridgeSettings); got != bridge {
 		t.Errorf("bridge %+v, want %+v", got, bridge)
 	}
-	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood,
+	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood, Admit: AdmitAll,
 		STPPriority: 128, STPEdge: Auto, STPPointToPoint: Auto}
 	if got := defaults(PortSettings); got != want {
 		t.Errorf("port %+v, want %+v", got, want)
@@ -379,6 +390,7 @@ func TestConfigRoundTrip(t *testing.T) {
 			FDBMax:    rapid.Uint32Range(0, MaxFDB).Draw(t, "max"),
 			FDBFull:   rapid.SampledFrom([]string{FullFlood, FullDrop}).Draw(t, "full"),
 			Locked:    on.Draw(t, "locked"), BlockNonIP: on.Draw(t, "non-ip"), SourceGuard: on.Draw(t, "guard"), Trusted: on.Draw(t, "trusted"),
+			MAB: on.Draw(t, "mab"), Admit: rapid.SampledFrom([]string{AdmitAll, AdmitTagged, AdmitUntagged}).Draw(t, "admit"),
 			LoopGuard: LoopGuard{on.Draw(t, "loop"), time.Duration(rapid.Uint32Range(0, 3600).Draw(t, "block")) * time.Second},
 			STPCost:   rapid.Uint32Range(0, 200000000).Draw(t, "cost"), STPPriority: 16 * rapid.Uint8Range(0, 15).Draw(t, "priority"),
 			STPEdge: choice.Draw(t, "edge"), STPPointToPoint: choice.Draw(t, "p2p"),
@@ -442,7 +454,7 @@ func TestFlagFields(t *testing.T) {
 	}
 	want := PortConfig{
 		Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true,
-		Locked: true, BlockNonIP: true, SourceGuard: true, Trusted: true, LoopGuard: LoopGuard{On: true},
+		Locked: true, MAB: true, BlockNonIP: true, SourceGuard: true, Trusted: true, LoopGuard: LoopGuard{On: true},
 		BPDUGuard: true, BPDUFilter: true, RootGuard: true,
 	}
 	if c != want {

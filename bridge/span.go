@@ -186,6 +186,7 @@ func (c *change) removePort(what string, p *datapath.Port) error {
 	if c.tables.Rules != nil {
 		c.tables.Rules = slices.DeleteFunc(c.tables.Rules, func(r datapath.Rule) bool { return r.Port == p.Id })
 	}
+	c.widow(p)
 	*p = datapath.Port{}
 	if n < 0 {
 		return nil

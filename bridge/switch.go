@@ -344,6 +344,7 @@ type change struct {
 	pf     *pfConfig // what pf is told next, nil for what it was
 	reload bool      // make a new generation even if nothing is different
 
+	late   []func() error     // ends the plan: what needs to know all that is planned
 	before []func() error     // right before the change is made
 	undo   []func() error     // undoes before, in reverse, where the change is refused
 	after  []func() error     // right after
@@ -353,6 +354,8 @@ type change struct {
 	auto     []uint32 // ports that go without XDP if they must
 	vlans    vlanPlan
 	world    world
+
+	widowed map[string][]uint32 // ports whose backup leaves, by its name
 
 	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
 }
@@ -376,6 +379,9 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		next := b.Config
 		c := &change{bridge: b, next: &next}
 		if err := plan(c); err != nil {
+			return err
+		}
+		if err := inTurn(c.late); err != nil {
 			return err
 		}
 		if err := c.planVLANs(what); err != nil {

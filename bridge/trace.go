@@ -127,6 +127,7 @@ var words = map[string]string{
 	"span":          "the port is a span port, which only listens",
 	"vlan":          "the port is not in the frame's VLAN",
 	"untagged":      "it has no tag, and the port has no VLAN for such frames",
+	"admit":         "it has a tag, or none, and the port admits no such frames",
 	"double-tag":    "it has a second tag, and qinq is off",
 	"vlan-out":      "the port of its destination is not in its VLAN",
 	"blocked":       "the port is blocked by its loop guard",
@@ -192,6 +193,10 @@ func (e *explainer) explain() Trace {
 		e.say("spanning tree", "it is a BPDU: the switch takes it for itself")
 		return Trace{e.steps, "taken in", []string{}}
 	}
+	if reason == "locked" {
+		e.say("check", "%s%s", words[reason], e.locked(src, uint16(t.Src>>48)))
+		return Trace{e.steps, "dropped: " + reason, []string{}}
+	}
 	if e.early() {
 		e.say("check", "%s", words[reason])
 		return Trace{e.steps, "dropped: " + reason, []string{}}
@@ -209,7 +214,14 @@ func (e *explainer) explain() Trace {
 	if t.Action == datapath.ActionFlood || reason == "storm-unknown" {
 		return e.flood(dst, reason)
 	}
-	e.say("look up", "%s is behind %s (%s)", net.HardwareAddr(dst[:]), e.name(t.Out), e.entryKind(dst, uint16(t.Dst>>48)))
+	behind, vlan := t.Out, uint16(t.Dst>>48)
+	if entry := e.find(dst, vlan); entry != nil && e.backup(entry.Port) == t.Out {
+		behind = datapath.Slot(entry.Port)
+	}
+	e.say("look up", "%s is behind %s (%s)", net.HardwareAddr(dst[:]), e.name(behind), e.entryKind(dst, vlan))
+	if behind != t.Out {
+		e.say("backup", "%s has no carrier, and %s stands in for it", e.name(behind), e.name(t.Out))
+	}
 	if t.RuleOut != 0 {
 		e.say("rules out", "rule %d of %s matches", t.RuleOut, e.name(t.Out))
 	}
@@ -317,6 +329,31 @@ func (e *explainer) refusal(src [6]byte, vlan uint16) string {
 	return "there is no room"
 }
 
+// backup returns the slot of the port that stands in for one, 0 for none.
+func (e *explainer) backup(id uint32) uint32 {
+	if p := datapath.PortAt(&e.b.Config, id); p != nil {
+		return datapath.Slot(p.Backup)
+	}
+	return 0
+}
+
+// locked says what becomes of an address that a locked port does not let in,
+// where the port tells of such.
+func (e *explainer) locked(src [6]byte, vlan uint16) string {
+	if e.in.Flags&datapath.PortMAB == 0 {
+		return ""
+	}
+	switch entry := e.find(src, vlan); {
+	case entry != nil && entry.Port != e.in.Id:
+		return ", but on " + e.name(datapath.Slot(entry.Port))
+	case entry != nil:
+		return " but as a locked entry, which is refreshed"
+	case e.t.Stats.Refused > 0:
+		return "; there is no room for a locked entry"
+	}
+	return "; it gets a locked entry"
+}
+
 func (e *explainer) entryKind(mac [6]byte, vlan uint16) string {
 	entry := e.find(mac, vlan)
 	switch {
@@ -342,7 +379,9 @@ func (e *explainer) tag(tag uint16) string {
 }
 
 func (e *explainer) flood(dst [6]byte, reason string) Trace {
-	if dst[0]&1 == 0 {
+	if entry := e.find(dst, uint16(e.t.Dst>>48)); entry != nil && entry.Locked {
+		e.say("look up", "%s has a locked entry on %s, by which nothing is sent", net.HardwareAddr(dst[:]), e.name(datapath.Slot(entry.Port)))
+	} else if dst[0]&1 == 0 {
 		e.say("look up", "%s is unknown", net.HardwareAddr(dst[:]))
 	}
 	if reason != "" {

@@ -125,6 +125,10 @@ func (r *reader) ports(physical, taken map[string]bool) {
 		}
 		r.file.Ports = append(r.file.Ports, port)
 	}
+	for i := range r.file.Ports {
+		o := &r.file.Ports[i].Options
+		o.Changes = slices.DeleteFunc(o.Changes, func(c bridge.Change) bool { return c.Name == "backup" && r.out[c.Value] })
+	}
 }
 
 func (r *reader) private() {

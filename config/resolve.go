@@ -140,6 +140,7 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 		m.readBindings(b)
 		m.readEntries(b)
 		m.readMirrors(b, was)
+		m.readBackups(b)
 		if was != nil {
 			m.checkPatches(b, was)
 		}
@@ -755,6 +756,32 @@ func (m *model) readEntries(b *bridgeModel) {
 	slices.SortStableFunc(b.entries, func(a, b placed[Entry]) int {
 		return cmp.Or(cmp.Compare(a.it.VLAN, b.it.VLAN), bytes.Compare(a.it.MAC, b.it.MAC))
 	})
+}
+
+// readBackups looks for the ports that stand in for others. A port whose backup
+// waits for its device has none until that is there.
+func (m *model) readBackups(b *bridgeModel) {
+	for _, p := range b.ports {
+		name := p.config.Backup
+		if name == "" {
+			continue
+		}
+		what := "backup " + name + " of port " + p.name + " of " + b.Name
+		backup, ok := m.port(b, name)
+		switch {
+		case name == p.name:
+			m.fail(p.at, "%s: a port cannot stand in for itself; name another port", what)
+		case p.kind == bridge.TypePatch:
+			m.fail(p.at, "%s: a patch port has no carrier to lose; leave backup out", what)
+		case !ok:
+			m.fail(p.at, "%s: %s is no port of the bridge; name one that is", what, name)
+		case backup == nil || backup.waits:
+			p.config.Backup = ""
+			if !p.waits {
+				m.note("%s waits for its device", what)
+			}
+		}
+	}
 }
 
 func (m *model) readMirrors(b *bridgeModel, was *model) {

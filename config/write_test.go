@@ -27,7 +27,7 @@ var (
 // candidates are values of which each setting takes some.
 var candidates = []string{
 	"on", "off", "auto", "none", "0", "1", "2", "10", "128", "4096", "60s", "2s", "15s", "20s", "report", "0xffff", "0x0", "802.1Q", "802.1ad", "drop", "flood",
-	"1,2", "31", "500pps", "64kbit", "10gbit", "stp", "rstp",
+	"tagged", "untagged", "1,2", "31", "500pps", "64kbit", "10gbit", "stp", "rstp",
 }
 
 // drawConfig draws values of some settings.
@@ -77,6 +77,9 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 			p.Options.Hook = bridge.HookXDP
 		}
 		port := drawConfig(t, bridge.PortSettings)
+		if port.Backup = rapid.SampledFrom(names).Draw(t, "backup"); port.Backup == n {
+			port.Backup = ""
+		}
 		if port.Check("", "") == nil {
 			p.Options.Changes = differing(bridge.PortSettings, port)
 		}

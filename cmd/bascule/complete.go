@@ -98,6 +98,17 @@ func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	return names
 }
 
+// otherPorts are the ports of the bridge that is the first argument, but for the
+// second, or none.
+func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string) {
+	for _, name := range p.portNames(cmd, args) {
+		if len(args) < 2 || name != args[1] {
+			names = append(names, name)
+		}
+	}
+	return append(names, "none")
+}
+
 // addresses are the addresses in the FDB of the bridge that is the first
 // argument, each with its port.
 func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {

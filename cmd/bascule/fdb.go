@@ -22,7 +22,10 @@ tag; frames without a tag have none.
 A dynamic entry was learned from a frame. It moves when the address is seen on
 another port, and is gone when the address was unheard for the bridge's ageing
 time. A static entry was made by hand: it never ages and never moves. A sticky
-entry never ages, and does not move when another port claims the address.`,
+entry never ages, and does not move when another port claims the address. A
+locked entry is one of an address that was heard on a locked port with --mab,
+which does not let it in: it ages as a dynamic one does, and no frame is sent by
+it. 'bascule fdb add' lets the address in.`,
 		Example: `  bascule fdb show br0 --dynamic
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
@@ -230,6 +233,9 @@ func (p *program) printEntries(name string, list []bridge.Entry) error {
 		if e.Sticky {
 			j.Flags = []string{"sticky"}
 		}
+		if e.Locked {
+			j.Flags = []string{"locked"}
+		}
 		if e.Static {
 			j.State = "static"
 		}
@@ -245,6 +251,8 @@ func (p *program) printEntries(name string, list []bridge.Entry) error {
 			id = fmt.Sprint(e.VLAN)
 		}
 		switch {
+		case e.Locked:
+			kind = "locked"
 		case e.Sticky:
 			kind, age = "sticky", "-"
 		case e.Static:

@@ -55,6 +55,9 @@ func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew 
 			flag.NoOptDefVal = "on"
 			values = []string{"on", "off"}
 		}
+		if s.Value == bridge.PortName {
+			continue // who knows the ports completes it
+		}
 		completeFlag(cmd, s.Name, func(*cobra.Command, []string) []string { return values })
 	}
 	return changes

@@ -83,6 +83,7 @@ settings are those of PORT; the other end begins with the defaults.`,
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
+	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error {
 			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
@@ -106,6 +107,7 @@ stays as it is.`,
 	}
 	hook := addChoice(cmd, "hook", "", hookHelp, hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, false)
+	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if hook.text == "" && len(*changes) == 0 {
 			return usagef(cmd, "nothing to change: give at least one setting")
@@ -223,6 +225,9 @@ type portJSON struct {
 	FDBCount        uint32   `json:"fdb_count"`
 	FDBFull         string   `json:"fdb_full"`
 	Locked          bool     `json:"locked"`
+	MAB             bool     `json:"mab"`
+	Admit           string   `json:"admit"`                 // "all", "tagged" or "untagged"
+	Backup          string   `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
 	BlockNonIP      bool     `json:"block_non_ip"`
 	SourceGuard     bool     `json:"source_guard"`
 	Trusted         bool     `json:"trusted"`
@@ -276,7 +281,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-			Locked: c.Locked, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
+			Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
 			LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
 			STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
 			BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,

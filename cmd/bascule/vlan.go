@@ -67,8 +67,8 @@ func newVLANDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE PORT LIST",
 		Short: "take a port out of VLANs",
 		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30, as far as it is in
-them; a port that is in none of them is refused. The port's addresses in them are
-forgotten, static ones, too.`,
+them; a port that is in none of them is refused. The port's addresses in them
+are forgotten, static ones, too.`,
 		Example: `  bascule vlan del br0 veth0 1
   # out of all that it is in
   bascule vlan del br0 veth0 1-4094

@@ -9,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"bascule/test/netlab"
 )
 
 var forwardingCases = []conformance{
+	{name: "backup_port", hooks: both, run: backupPort},
 	{name: "unicast_two_hosts", hooks: both, run: unicastTwoHosts},
 	{name: "learn_then_unicast", hooks: both, run: learnThenUnicast},
 	{name: "unknown_unicast_flood", hooks: both, run: unknownUnicastFlood},
@@ -478,4 +481,99 @@ func distinctBridgeMAC(t *testing.T, hook string) {
 			}
 		}
 	}
+}
+
+// backupPort: what is for a port without a carrier goes by its backup, and by the
+// port again when the carrier is back; no process has a hand in it.
+func backupPort(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	const uplink, far = "up0", "far0"
+	l.Cable(uplink, l, far)
+	// by XDP it says what it does to the other end
+	if r, err := l.Run("port", "add", "br0", uplink, "--hook", hook, "--backup", b.Port); err != nil || r.Exit != 0 {
+		t.Fatal(r, err)
+	}
+	end := l.Listen(l.Switch, far)
+	learn(l, a, A)
+	learn(l, c, C)
+	l.Send(end, l.Frames(1, netlab.Broadcast, B)...)
+	end.Received()
+	if p := l.Port("br0", uplink); p.BackupPort != b.Port {
+		t.Errorf("port show has backup %q", p.BackupPort)
+	}
+	// by sends frames to B, which come by the uplink or by its backup
+	by := func(backup bool) {
+		t.Helper()
+		for _, from := range []struct {
+			end *netlab.End
+			mac netlab.MAC
+		}{{a, A}, {c, C}} {
+			frames := l.Frames(50, B, from.mac)
+			if backup {
+				l.Reach(from.end, frames, b)
+				continue
+			}
+			l.Reach(from.end, frames)
+			n := 0
+			l.Wait("frames to come by the uplink", func() bool { n += len(end.Received()); return n >= len(frames) })
+			if n != len(frames) {
+				t.Errorf("%d frames come by %s, should be %d", n, uplink, len(frames))
+			}
+		}
+	}
+	side := func() netlink.Link {
+		link, err := l.Switch.Netlink().LinkByName(far)
+		must(t, err)
+		return link
+	}
+	by(false)
+	for range 2 {
+		l.Pull(far)
+		by(true)
+		l.SetUp(side())
+		end = l.Listen(l.Switch, far) // the old one is told of what was
+		by(false)
+	}
+	// the device itself is down
+	l.Pull(uplink)
+	by(true)
+	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "forwarded" || !slices.Equal(r.Out, []string{b.Port}) || !r.says(uplink+" has no carrier, and "+b.Port+" stands in for it") {
+		t.Errorf("traced: %v", r)
+	}
+	// floods have no need of it, and what comes from the backup does not go back
+	l.Reach(a, l.Frames(10, netlab.Station(99), A), b, c)
+	l.Reach(b, l.Frames(10, B, netlab.Station(50)))
+	wantDrops(t, l, b, "same-port", 10)
+	wantDrops(t, l, a, "same-port", 0)
+	// it is asked what any port is asked
+	l.Bascule("port", "set", "br0", a.Port, "--isolated")
+	l.Bascule("port", "set", "br0", b.Port, "--isolated")
+	l.Reach(a, l.Frames(10, B, A))
+	wantDrops(t, l, a, "protected", 10)
+	l.Bascule("port", "set", "br0", a.Port, "--isolated=off")
+	l.Bascule("port", "set", "br0", b.Port, "--isolated=off")
+
+	// told, untold, and by a file
+	l.Refused([]string{uplink, "itself"}, "port", "set", "br0", uplink, "--backup", uplink)
+	l.Refused([]string{"nosuch"}, "port", "set", "br0", uplink, "--backup", "nosuch")
+	l.Bascule("port", "set", "br0", uplink, "--learn=off")
+	by(true)
+	if hook == "tcx" {
+		again(t, l)
+		if p := l.Port("br0", uplink); p.BackupPort != b.Port {
+			t.Errorf("by a file the backup is %q", p.BackupPort)
+		}
+	}
+	l.Bascule("fdb", "add", "br0", B.String(), uplink)
+	by(true)
+	l.Bascule("port", "set", "br0", uplink, "--backup", "none")
+	l.Reach(a, l.Frames(10, B, A))
+	l.Bascule("port", "set", "br0", uplink, "--backup", b.Port)
+	by(true)
+	l.Bascule("port", "del", "br0", b.Port)
+	if p := l.Port("br0", uplink); p.BackupPort != "" {
+		t.Errorf("the backup that has left is %q", p.BackupPort)
+	}
+	l.Reach(a, l.Frames(10, B, A))
 }

@@ -3,7 +3,10 @@
 package conformance
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 
 var securityCases = []conformance{
 	{name: "locked", hooks: both, run: locked},
+	{name: "mab", hooks: both, run: mab},
 	{name: "block_non_ip", hooks: both, run: blockNonIP},
 	{name: "fdb_full_drop", hooks: both, run: fdbFullDrop},
 	{name: "move_max", hooks: both, run: moveMax},
@@ -82,6 +86,99 @@ func locked(t *testing.T, hook string) {
 	wantDrops(t, l, a, "locked", 40)
 	l.Reach(c, l.Frames(5, B, A))
 	wantDrops(t, l, c, "locked", 5)
+}
+
+// again exports br0, makes it anew of that, and wants the same.
+func again(t *testing.T, l *netlab.Lab) {
+	t.Helper()
+	was := l.Bascule("export", "br0")
+	file := filepath.Join(t.TempDir(), "br0.yaml")
+	must(t, os.WriteFile(file, []byte(was), 0o600))
+	if said := l.Bascule("apply", file); strings.Contains(said, "port") {
+		t.Errorf("apply of what runs says %q", said)
+	}
+	l.Bascule("bridge", "del", "br0")
+	l.Bascule("apply", file)
+	if is := l.Bascule("export", "br0"); is != was {
+		t.Errorf("br0 made of a file is\n%s\nshould be\n%s", is, was)
+	}
+}
+
+// mab: an address that a locked port does not let in gets a locked entry, which
+// is told, opens nothing, and by which nothing is sent; who says so lets it in.
+func mab(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 4)
+	a, b, c, d := ends[0], ends[1], ends[2], ends[3]
+	locked := func(mac netlab.MAC, e *netlab.End) string { return dynamic(mac, 0, e) + " locked" }
+	l.Refused([]string{a.Port, "--locked"}, "port", "set", "br0", a.Port, "--mab")
+	l.Bascule("port", "set", "br0", a.Port, "--locked", "--learn=off", "--mab")
+	l.Bascule("port", "set", "br0", d.Port, "--locked", "--learn=off")
+	l.Refused([]string{a.Port, "--mab=off"}, "port", "set", "br0", a.Port, "--locked=off")
+	if p := l.Port("br0", a.Port); !p.MAB || !p.Locked {
+		t.Errorf("port show has mab %v, locked %v", p.MAB, p.Locked)
+	}
+	m := l.NewMonitor("br0", c)
+	learn(l, b, B)
+	saw := func(kind string, mac netlab.MAC, e *netlab.End) {
+		t.Helper()
+		m.Wait(kind, func(v netlab.Event) bool { return v.Event == kind && v.MAC == mac.String() && v.Ifname == e.Port })
+	}
+	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "dropped: locked" || !r.says("it gets a locked entry") {
+		t.Errorf("traced: %v", r)
+	}
+
+	l.Reach(a, l.Frames(20, B, A))
+	saw("locked", A, a)
+	l.Reach(a, l.Frames(20, netlab.Broadcast, A))
+	wantDrops(t, l, a, "locked", 40)
+	wantFDB(t, l, "br0", dynamic(B, 0, b), locked(A, a))
+	l.Reach(b, l.Frames(10, A, B), a, c, d) // not by the entry
+	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "dropped: locked" || !r.says("a locked entry, which is refreshed") {
+		t.Errorf("traced: %v", r)
+	}
+	if r := look(t, l, b, l.Frame(A, B, 60)); r.Verdict != "flooded" || !r.says("a locked entry on "+a.Port) {
+		t.Errorf("traced: %v", r)
+	}
+	// nobody else's address is taken, and a locked port without mab notes nothing
+	l.Reach(a, l.Frames(5, C, B))
+	l.Reach(c, l.Frames(5, B, C), b)
+	l.Reach(d, l.Frames(5, B, D))
+	wantDrops(t, l, a, "locked", 45)
+	wantDrops(t, l, d, "locked", 5)
+	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), locked(A, a))
+
+	// an authenticator lets it in, and throws it out
+	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
+	l.Reach(a, l.Frames(20, B, A), b)
+	l.Reach(b, l.Frames(20, A, B), a)
+	l.Bascule("fdb", "del", "br0", A.String())
+	saw("deleted", A, a)
+	l.Reach(a, l.Frames(5, B, A))
+	wantDrops(t, l, a, "locked", 50)
+	// where a port is not locked the address is one like any other
+	l.Reach(c, l.Frames(5, B, A), b)
+	saw("learned", A, c)
+	l.Reach(b, l.Frames(5, A, B), c)
+	l.Reach(a, l.Frames(5, B, A))
+	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), dynamic(A, 0, c))
+	wantDrops(t, l, a, "locked", 55)
+	m.Stop()
+
+	// its entries go with it, and it comes back with a file
+	l.Reach(a, l.Frames(5, B, D))
+	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), dynamic(A, 0, c), locked(D, a))
+	if p := l.Port("br0", a.Port); p.FDBCount != 1 {
+		t.Errorf("%s has %d addresses, should be 1", a.Port, p.FDBCount)
+	}
+	l.Bascule("port", "set", "br0", a.Port, "--mab=off")
+	wantFDB(t, l, "br0", dynamic(B, 0, b), dynamic(C, 0, c), dynamic(A, 0, c))
+	l.Bascule("port", "set", "br0", a.Port, "--mab")
+	again(t, l)
+	l.Reach(a, l.Frames(5, B, A))
+	wantFDB(t, l, "br0", locked(A, a))
+	// the table empties by itself
+	l.Bascule("bridge", "set", "br0", "--ageing", "1s")
+	l.Wait("the entry to age", func() bool { return l.Bridge("br0").FDBCount == 0 })
 }
 
 // of returns the frames with another EtherType, those of one tag behind that.

@@ -84,6 +84,17 @@ func traced(t *testing.T, l *netlab.Lab, m *netlab.Monitor, in *netlab.End, f ne
 	return list[0]
 }
 
+// look traces a frame on a busy switch.
+func look(t *testing.T, l *netlab.Lab, in *netlab.End, f netlab.Frame) traceResult {
+	t.Helper()
+	var list []traceResult
+	l.JSON(&list, "trace", "br0", "--in", in.Port, hex.EncodeToString([]byte(f)))
+	if len(list) != 1 {
+		t.Fatalf("traced: %+v", list)
+	}
+	return list[0]
+}
+
 // trace: what is said of a frame is what then happens to it.
 func trace(t *testing.T, hook string) {
 	l, ends := setup(t, hook, 4, "--ageing", "1h")

@@ -23,6 +23,7 @@ var vlanCases = []conformance{
 	{name: "trunk_ranges", hooks: tcx, run: trunkRanges},
 	{name: "bad_vlans", hooks: tcx, run: badVLANs},
 	{name: "default_pvid", hooks: tcx, run: defaultPVID},
+	{name: "admit", hooks: both, run: admit},
 	{name: "priority_tag", hooks: both, run: priorityTag},
 	{name: "same_mac_two_vlans", hooks: both, run: sameMACTwoVLANs},
 	{name: "double_tag", hooks: both, run: doubleTag},
@@ -180,6 +181,58 @@ func pvidBoth(t *testing.T, hook string) {
 	must(t, one.Ping(two.IPv4))
 	must(t, two.Ping(one.IPv6))
 	must(t, netlab.Transfer(one, two, two.IPv4, 4<<20))
+}
+
+// admit: a port takes the frames that it admits, and no others.
+func admit(t *testing.T, hook string) {
+	l, ends := setupVLANs(t, hook, []string{"10T20", "10T20", "10T20", "T10,20"})
+	all, tagged, untagged, trunk := ends[0], ends[1], ends[2], ends[3]
+	l.Bascule("port", "set", "br0", tagged.Port, "--admit", "tagged")
+	l.Bascule("port", "set", "br0", untagged.Port, "--admit", "untagged")
+	if p := l.Port("br0", tagged.Port); p.Admit != "tagged" {
+		t.Errorf("port show has admit %q", p.Admit)
+	}
+	reach(t, l, trunk, tag(10), l.Frames(1, netlab.Broadcast, D), forms{all: bare, tagged: bare, untagged: bare})
+	reach(t, l, trunk, tag(20), l.Frames(1, netlab.Broadcast, D), forms{all: tag(20), tagged: tag(20), untagged: tag(20)})
+	const n = 20
+	for i, c := range []struct {
+		has      form
+		tagged   bool
+		vlan     uint16
+		priority uint8
+	}{
+		{bare, false, 10, 0}, {tag(0, 5), false, 10, 5}, {tag(10, 3), true, 10, 3}, {tag(20), true, 20, 0},
+	} {
+		for j, e := range []*netlab.End{all, tagged, untagged} {
+			station := netlab.Station(100 + 10*i + j)
+			was := l.Port("br0", e.Port).Drops["admit"]
+			refused := e == tagged && !c.tagged || e == untagged && c.tagged
+			if refused {
+				reach(t, l, e, c.has, l.Frames(n, D, station), nil)
+				reach(t, l, e, c.has, l.Frames(n, netlab.Broadcast, station), nil)
+				wantDrops(t, l, e, "admit", was+2*n)
+				if got := l.FDB("br0", "--mac", station.String()); len(got) != 0 {
+					t.Errorf("%s learned %v", e.Port, got)
+				}
+				continue
+			}
+			reach(t, l, e, c.has, l.Frames(n, D, station), forms{trunk: tag(c.vlan, c.priority)})
+			wantDrops(t, l, e, "admit", was)
+		}
+	}
+	if r := look(t, l, tagged, l.Frame(D, A, 60)); r.Verdict != "dropped: admit" || !r.says("admits no such frames") {
+		t.Errorf("traced: %v", r)
+	}
+	again(t, l)
+	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), nil)
+	wantDrops(t, l, tagged, "admit", 5)
+	// no VLANs, no kinds of frames
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
+	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), forms{all: bare, untagged: bare, trunk: bare})
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), nil)
+	l.Bascule("port", "set", "br0", tagged.Port, "--admit", "all")
+	reach(t, l, tagged, bare, l.Frames(5, netlab.Broadcast, B), forms{all: bare, untagged: bare, trunk: tag(10)})
 }
 
 func accessToTrunk(t *testing.T, hook string) {

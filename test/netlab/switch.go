@@ -235,6 +235,9 @@ type PortInfo struct {
 
 	FDBFull      string `json:"fdb_full"`
 	Locked       bool   `json:"locked"`
+	MAB          bool   `json:"mab"`
+	Admit        string `json:"admit"`
+	BackupPort   string `json:"backup_port"`
 	BlockNonIP   bool   `json:"block_non_ip"`
 	SourceGuard  bool   `json:"source_guard"`
 	Trusted      bool   `json:"trusted"`
