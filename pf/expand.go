@@ -180,12 +180,10 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 
 // add adds a rule.
 func (p *parser) add(s *spec, r Rule) bool {
-	if r.Family == Inet {
-		for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
-			if h.Kind == Dynamic && h.Bits > 32 {
-				p.errorf(s.at[optHosts], "netmask %d invalid for IPv4 address", h.Bits)
-				return false
-			}
+	for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
+		// as in pf: a mask that leaves all of an address is none
+		if h.Kind == Dynamic && (h.Bits >= 128 || h.Bits >= 32 && r.Family == Inet) {
+			h.Bits = -1
 		}
 	}
 	if strings.Contains(r.Label, "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {

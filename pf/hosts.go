@@ -146,6 +146,13 @@ func splitModes(text string) (name string, modes []string, err error) {
 	return name, modes, nil
 }
 
+// meantAsAddress says whether a text that is none is more like an address of IPv6
+// than like an interface with its modifiers.
+func meantAsAddress(text string) bool {
+	first, rest, _ := strings.Cut(text, ":")
+	return strings.Contains(text, "::") || strings.Contains(rest, ":") && strings.Trim(first, "0123456789abcdefABCDEF") == ""
+}
+
 // address appends an address, a network, a range, or what a name stands for.
 func (p *parser) address(to []host) []host {
 	pos, text, short := p.tok.pos, p.tok.text, p.tok.kind == tokNumber
@@ -208,7 +215,17 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	}
 	name, modes, err := splitModes(text)
 	if err != nil {
+		if meantAsAddress(text) {
+			err = errors.New("`" + shorten(text) + "` is not an address")
+		}
 		return to, err
+	}
+	has := func(mode string) bool { return slices.Contains(modes, mode) }
+	switch _, err := netip.ParseAddr(name); {
+	case err == nil && !slices.Equal(modes, []string{"0"}):
+		return to, errors.New("`" + shorten(name) + "` is an address, and only an interface has :" + modes[0])
+	case bits >= 0 && (has("network") || has("broadcast")):
+		return to, errors.New("`" + shorten(text) + "` has a netmask; leave the extra netmask out")
 	}
 	if name == "" || p.source.Lookup == nil {
 		return to, errors.New("`" + shorten(text) + "` is not an address, and names are not looked up here")
@@ -221,11 +238,8 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 		return to, errors.New("could not parse host specification `" + shorten(text) + "`: " + err.Error())
 	}
 	for _, prefix := range prefixes {
-		if prefix.Addr().Is4() {
-			bits = min(bits, 32)
-		}
-		if bits >= 0 {
-			prefix = netip.PrefixFrom(prefix.Addr(), bits)
+		if bits >= 0 { // a name has addresses of both families: more than 32 is of IPv6 alone
+			prefix = netip.PrefixFrom(prefix.Addr(), min(bits, prefix.Addr().BitLen()))
 		}
 		zone := prefix.Addr().Zone()
 		prefix = netip.PrefixFrom(prefix.Addr().WithZone(""), prefix.Bits()).Masked()

@@ -24,6 +24,7 @@ import (
 var files = map[string]string{
 	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
 	"/etc/bad":            "192.0.2.1\n192.0.2.300\n  nowhere.example\n192.0.2.0/33\n",
+	"/etc/masks":          "em0/64\nem0:network/28\n",
 	"/etc/pf/spam.conf":   "table <spammers> persist\nset block-policy return\nblock from <spammers>\n",
 	"/etc/pf/local.conf":  "pass from 192.0.2.99\n",
 	"/etc/pf/macro.conf":  "inner = em1\n",
@@ -39,6 +40,7 @@ var addresses = map[string]string{
 	"lo0":         "127.0.0.1/32 ::1/128",
 	"lo0:network": "127.0.0.0/8 ::1/128",
 	"em9":         "",
+	"192.0.2.7:0": "192.0.2.7/32",
 	"self":        "127.0.0.1/32 192.0.2.1/32",
 	"localhost":   "127.0.0.1/32 ::1/128",
 	"example.org": "203.0.113.7/32",
@@ -297,6 +299,19 @@ func TestExpand(t *testing.T) {
 			pass from 192.0.2.1
 			pass from 192.0.2.1
 			pass from 203.0.113.0/24`},
+		{"a mask of a name", "pass from em0/64 to { self/24 em0/48 }", `
+			pass from 192.0.2.1 to 127.0.0.0/24
+			pass from 192.0.2.1 to 192.0.2.0/24
+			pass from 192.0.2.1 to 192.0.2.1
+			pass from 2001:db8::/64 to 2001:db8::/48`},
+		{"a mask of the address of now", "pass from { 192.0.2.1 2001:db8::1 } to (em0:network)/40", `
+			pass inet from 192.0.2.1 to (em0:network)
+			pass inet6 from 2001:db8::1 to (em0:network)/40`},
+		{"a mask that changes nothing", "pass inet from (em0)/64 to (em1)/32\npass inet6 from (em0)/128\npass from (em0)/128 to (em1)/64", `
+			pass inet from (em0) to (em1)
+			pass inet6 from (em0)
+			pass from (em0) to (em1)/64`},
+		{"the first address of a name", "pass from 192.0.2.7:0", "pass from 192.0.2.7"},
 		{"a name not", "pass from ! em0:network", "pass from ! 192.0.2.0/24\npass from ! 2001:db8::/64"},
 
 		{"macros", "if = em0\nnet = $if:network\nports = \"{ 22 80 }\"\npass on $if inet proto tcp from $if:network to port $ports", `

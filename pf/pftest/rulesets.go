@@ -352,7 +352,10 @@ func (d draw) host(family pf.Family) (not bool, h pf.Host) {
 	case pf.InTable:
 		h.Name = one(d, "table", tables...)
 	case pf.Dynamic:
-		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24)
+		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24, 64)
+		if h.Bits > 32 && family == pf.Inet {
+			h.Bits = -1 // it is no mask of these
+		}
 		if d.seldom("mode") {
 			h.Modes = append(h.Modes, one(d, "mode", "network", "broadcast", "peer"))
 		}
