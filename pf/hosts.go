@@ -4,6 +4,7 @@ package pf
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -35,7 +36,10 @@ var hostModes = []string{"network", "broadcast", "peer", "0"}
 
 // hosts appends what stands behind from or to: any, a host or a list. No
 // hosts are any. As in pf a list that has any among others is any.
-func (p *parser) hosts(to []host) []host {
+func (p *parser) hosts(to []host) []host { return p.hostsEach(to, func() {}) }
+
+// hostsEach is hosts with something that may stand behind each of them.
+func (p *parser) hostsEach(to []host, behind func()) []host {
 	begin, depth, anywhere := len(to), 0, false
 	var item func()
 	item = func() {
@@ -53,6 +57,7 @@ func (p *parser) hosts(to []host) []host {
 			if to = p.host(to); len(to)-begin > maxList {
 				p.failf(pos, "a list may have %d items at most; use a table", maxList)
 			}
+			behind()
 		}
 	}
 	item()
@@ -295,7 +300,6 @@ func mask(addr netip.Addr, bits int) (netip.Prefix, error) {
 
 // table reads the definition of a table.
 func (p *parser) table(first token) {
-	pos := p.tok.pos
 	t := Table{Pos: first.pos, Name: p.tableName()}
 	for !p.ends() {
 		switch {
@@ -317,10 +321,6 @@ func (p *parser) table(first token) {
 			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")
 		}
 	}
-	if other, ok := p.tables[inRuleset{p.set, t.Name}]; ok {
-		p.failf(pos, "table <%s> is already defined at %s", t.Name, other)
-	}
-	p.tables[inRuleset{p.set, t.Name}] = t.Pos
 	p.set.Tables = append(p.set.Tables, t)
 }
 
@@ -332,7 +332,7 @@ func (p *parser) tableList(t *Table) {
 	var hosts []host
 	if !p.atOp("}") {
 		for p.tok.kind != tokEOF {
-			hosts = p.hosts(hosts)
+			hosts = p.hostsEach(hosts, p.weight)
 			if len(hosts) > maxList {
 				p.failf(p.tok.pos, "a list may have %d items at most; put them into a file", maxList)
 			}
@@ -365,6 +365,22 @@ func (p *parser) tableList(t *Table) {
 	}
 }
 
+// weight passes over the weight of an address, which is for route-to alone.
+func (p *parser) weight() {
+	if !p.accept("weight") {
+		return
+	}
+	pos := p.tok.pos
+	if n := p.number("a weight", maxWeight); n == 0 {
+		p.errorf(pos, noWeight)
+	}
+}
+
+const (
+	maxWeight = math.MaxUint16
+	noWeight  = "weight out of range; give 1 to 65535"
+)
+
 // tableFile reads the addresses of a table from a file.
 func (p *parser) tableFile(t *Table, pos Pos, name string) {
 	text, err := p.open(name)
@@ -373,23 +389,35 @@ func (p *parser) tableFile(t *Table, pos Pos, name string) {
 		return
 	}
 	p.spend(len(text), pos)
-	line := 0
-	for row := range strings.Lines(text) {
+	line, weighed := 0, false // whether the next word is a weight
+	for data := range strings.Lines(text) {
 		line++
-		data := row
 		if i := strings.IndexAny(data, "#;"); i >= 0 {
 			data = data[:i]
 		}
+		at := 0
 		for field := range strings.FieldsSeq(data) {
-			entries, err := p.tableEntry(t.Entries, field)
+			at += strings.Index(data[at:], field)
+			var err error
+			switch {
+			case weighed:
+				var n uint64
+				if n, err = strconv.ParseUint(field, 10, 16); err != nil || n == 0 {
+					err = errors.New(noWeight)
+				}
+				weighed = false
+			case field == "weight":
+				weighed = true
+			default:
+				t.Entries, err = p.tableEntry(t.Entries, field)
+			}
 			if err != nil {
 				if p.texts[name] == "" {
 					p.texts[name] = text
 				}
-				p.errorf(Pos{name, line, strings.Index(row, field) + 1}, "%v", err)
-				continue
+				p.errorf(Pos{name, line, at + 1}, "%v", err)
 			}
-			t.Entries = entries
+			at += len(field)
 		}
 	}
 }

@@ -71,7 +71,6 @@ type parser struct {
 	rules  *int // how many there are
 
 	set     *Ruleset // what statements add to
-	tables  map[inRuleset]Pos
 	inline  map[inRuleset]*Anchor
 	anchors int // bodies of anchors around the statement
 	nested  int // files around the statement
@@ -104,7 +103,6 @@ func (p *parser) file(name, text string) *Ruleset {
 	p.set = &Ruleset{}
 	p.macros = make(map[string]string)
 	p.texts = make(map[string]string)
-	p.tables = make(map[inRuleset]Pos)
 	p.inline = make(map[inRuleset]*Anchor)
 	p.blockPolicy = ReturnDrop
 	p.statePolicy = DefaultPolicy

@@ -22,8 +22,9 @@ import (
 
 // files and addresses are what tests' files refer to.
 var files = map[string]string{
-	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
+	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 weight 3 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
 	"/etc/bad":            "192.0.2.1\n192.0.2.300\n  nowhere.example\n192.0.2.0/33\n",
+	"/etc/weights":        "192.0.2.1 weight\n5 weight 0 weight x 192.0.2.2 weight 65536\nweight",
 	"/etc/masks":          "em0/64\nem0:network/28\n",
 	"/etc/pf/spam.conf":   "table <spammers> persist\nset block-policy return\nblock from <spammers>\n",
 	"/etc/pf/local.conf":  "pass from 192.0.2.99\n",
@@ -501,9 +502,9 @@ func TestParseEther(t *testing.T) {
 		{Action: Block},
 		{Direction: In, Quick: true, On: Interface{"em0", true}, HasProto: true, Proto: 0x800, From: mac(1), Tag: "a"},
 		{Direction: In, Quick: true, On: Interface{"em0", true}, HasProto: true, Proto: 0x806, From: mac(1), Tag: "a"},
-		{Direction: Out, To: EtherHost{Not: true, MAC: mac(1).MAC, Mask: mac(1).Mask}, Tagged: "b", NotTagged: true, Label: "n 3"},
+		{Direction: Out, To: EtherHost{Not: true, MAC: mac(1).MAC, Mask: mac(1).Mask}, Tagged: "b", NotTagged: true, Labels: []string{"n 3"}},
 		{Direction: Out, To: EtherHost{MAC: [6]byte{2, 0, 0, 0, 0x10}, Mask: [6]byte{255, 255, 255, 255, 0xf0}},
-			Tagged: "b", NotTagged: true, Label: "n 4"},
+			Tagged: "b", NotTagged: true, Labels: []string{"n 4"}},
 		{Action: Block, From: masked, L3From: prefix("10.0.0.0/8"), L3To: net, L3ToNot: true},
 		{Action: Block, From: masked, L3From: prefix("10.0.0.0/8"), L3To: prefix("192.0.2.1/32")},
 		{Action: Block, From: masked, L3From: prefix("::1/128"), L3To: net, L3ToNot: true},

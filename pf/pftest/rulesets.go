@@ -101,6 +101,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 		first := !slices.ContainsFunc(list, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() })
 		switch {
 		case slices.Contains(modes, "0") && !first, slices.Contains(modes, "peer"):
+		case slices.Contains(modes, "network") && p.Addr().IsLinkLocalUnicast():
 		case slices.Contains(modes, "network"):
 			list = append(list, p.Masked())
 		case slices.Contains(modes, "broadcast") && p.Addr().Is4():
@@ -473,7 +474,10 @@ func (d draw) ether() pf.EtherRule {
 		r.Tagged, r.NotTagged = one(d, "tagged", tags...), rapid.Bool().Draw(d.T, "not tagged")
 	}
 	if d.seldom("label") {
-		r.Label = one(d, "label", labels...)
+		r.Labels = rapid.SliceOfN(rapid.SampledFrom(labels), 1, 5).Draw(d.T, "labels")
+	}
+	if d.seldom("ridentifier") {
+		r.ID = d.number("ridentifier", 1, 1<<32-1)
 	}
 	return r
 }
