@@ -47,7 +47,7 @@ func (p *parser) hostsEach(to []host, behind func()) []host {
 		switch {
 		case p.atOp("{"):
 			if depth++; depth > maxNested {
-				p.failf(pos, "lists may be in each other %d deep", maxNested)
+				p.limitf(pos, bail{}, "lists may be in each other %d deep", maxNested)
 			}
 			p.list(item)
 			depth--
@@ -55,7 +55,7 @@ func (p *parser) hostsEach(to []host, behind func()) []host {
 			anywhere = true
 		default:
 			if to = p.host(to); len(to)-begin > maxList {
-				p.failf(pos, "a list may have %d items at most; use a table", maxList)
+				p.limitf(pos, bail{}, "a list may have %d items at most; use a table", maxList)
 			}
 			behind()
 		}
@@ -240,7 +240,8 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 		err = errors.New("it has no address")
 	}
 	if err != nil {
-		return to, errors.New("could not parse host specification `" + shorten(text) + "`: " + err.Error())
+		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers say it again
+		return to, errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
 	}
 	for _, prefix := range prefixes {
 		if bits >= 0 { // a name has addresses of both families: more than 32 is of IPv6 alone
@@ -334,7 +335,7 @@ func (p *parser) tableList(t *Table) {
 		for p.tok.kind != tokEOF {
 			hosts = p.hostsEach(hosts, p.weight)
 			if len(hosts) > maxList {
-				p.failf(p.tok.pos, "a list may have %d items at most; put them into a file", maxList)
+				p.limitf(p.tok.pos, bail{}, "a list may have %d items at most; put them into a file", maxList)
 			}
 			p.newlines()
 			if p.atOp("}") {
@@ -377,6 +378,7 @@ func (p *parser) weight() {
 }
 
 const (
+	maxHost   = 64 // bytes of a host's name in an error
 	maxWeight = math.MaxUint16
 	noWeight  = "weight out of range; give 1 to 65535"
 )

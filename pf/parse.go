@@ -51,6 +51,7 @@ func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	p := &parser{source: source, budget: &budget, rules: &rules}
 	set := p.file(name, string(text))
 	if len(p.errs) > 0 {
+		p.errs.order()
 		return nil, p.errs
 	}
 	return set, nil
@@ -150,8 +151,7 @@ func (p *parser) include(name, text string) {
 // spend counts text that is read.
 func (p *parser) spend(n int, pos Pos) {
 	if *p.budget -= n; *p.budget < 0 {
-		p.errorf(pos, "macros and files expand to more than %d bytes", maxText)
-		panic(enough{})
+		p.limitf(pos, enough{}, "macros and files expand to more than %d bytes", maxText)
 	}
 }
 
@@ -172,6 +172,17 @@ func (p *parser) macro(name string) (string, error) {
 
 // errorf records an error and goes on.
 func (p *parser) errorf(pos Pos, format string, args ...any) {
+	p.record(pos, *p.budget < 0, fmt.Sprintf(format, args...))
+}
+
+// limitf records an error of a file that is right, but more than can be taken,
+// and gives up what is to be given up: the statement or all.
+func (p *parser) limitf(pos Pos, giveUp any, format string, args ...any) {
+	p.record(pos, true, fmt.Sprintf(format, args...))
+	panic(giveUp)
+}
+
+func (p *parser) record(pos Pos, limit bool, message string) {
 	line := p.texts[pos.File]
 	for range pos.Line - 1 {
 		_, line, _ = strings.Cut(line, "\n")
@@ -179,7 +190,7 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 	line, _, _ = strings.Cut(line, "\n")
 	line = strings.TrimSuffix(line, "\r")
 	pos.Column = min(pos.Column, len(line)+1)
-	p.errs = append(p.errs, Error{pos, line, fmt.Sprintf(format, args...)})
+	p.errs = append(p.errs, Error{pos, line, message, limit})
 	if len(p.errs) == maxErrors {
 		panic(enough{})
 	}
@@ -214,9 +225,12 @@ func (t token) String() string {
 }
 
 // shorten returns the beginning of a text that may be long.
-func shorten(s string) string {
-	if len(s) > 40 {
-		return strings.ToValidUTF8(s[:40], "") + "..."
+func shorten(s string) string { return cut(s, 40) }
+
+// cut returns the first bytes of a text.
+func cut(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }
@@ -329,7 +343,7 @@ func (p *parser) list(item func()) {
 	p.newlines()
 	for n := 0; ; n++ {
 		if n == maxList {
-			p.failf(p.tok.pos, "a list may have %d items at most; use a table", maxList)
+			p.limitf(p.tok.pos, bail{}, "a list may have %d items at most; use a table", maxList)
 		}
 		item()
 		p.newlines()
@@ -493,7 +507,7 @@ func (p *parser) define(name token) {
 		}
 		value.WriteString(p.tok.text)
 		if value.Len() > maxMacro {
-			p.failf(name.pos, "the value of a macro may have %d bytes at most", maxMacro)
+			p.limitf(name.pos, bail{}, "the value of a macro may have %d bytes at most", maxMacro)
 		}
 		p.next()
 	}
@@ -520,7 +534,7 @@ func (p *parser) includeFile() {
 		p.expected("the end of the line")
 	}
 	if p.nested >= maxNested {
-		p.failf(pos, "failed to include file %s: files may include each other %d deep", name, maxNested)
+		p.limitf(pos, bail{}, "failed to include file %s: files may include each other %d deep", name, maxNested)
 	}
 	text, err := p.open(name)
 	if err != nil {
@@ -538,7 +552,7 @@ func (p *parser) load(first token) {
 	filePos := p.tok.pos
 	file := p.name("the name of a file in quotes")
 	if p.nested >= maxNested {
-		p.failf(filePos, "cannot load %s: files may load each other %d deep", file, maxNested)
+		p.limitf(filePos, bail{}, "cannot load %s: files may load each other %d deep", file, maxNested)
 	}
 	text, err := p.open(file)
 	if err != nil {
@@ -657,8 +671,8 @@ var outside = map[string]string{
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"set delay":         "holds packets back: not on a bridge",
 	"max-pkt-rate":      "counts packets of no connection: not on a bridge",
-	"state limiter":     "is of all rules: not on a bridge; use keep state (max ...)",
-	"source limiter":    "is of all rules: not on a bridge; use keep state (max-src-states ...)",
+	"state limiter":     "limits several rules together: not on a bridge; use keep state (max ...)",
+	"source limiter":    "limits several rules together: not on a bridge; use keep state (max-src-states ...)",
 	"set syncookies":    "answers for hosts that no rule names: not on a bridge; use synproxy state",
 	"set require-order": "statements stand in any order",
 	"bridge-to":         "frames go where their addresses are",

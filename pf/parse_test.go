@@ -626,6 +626,42 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// What is refused because it is too much is told from what is wrong.
+func TestLimits(t *testing.T) {
+	list := "{ " + strings.Repeat("1.1.1.1 ", 1000) + "}"
+	macros := "a = \"" + strings.Repeat(" ", 60000) + "\"\n" + strings.Repeat("pass $a\n", 2000)
+	for text, want := range map[string]bool{
+		"pass from " + list + " to " + list:                                true,
+		strings.Repeat("anchor {\n", 1000):                                 true,
+		"pass from " + strings.Repeat("{", 100) + strings.Repeat("}", 100): true,
+		"include '/etc/pf/loop.conf'":                                      true,
+		"load anchor a from '/etc/pf/reload.conf'":                         true,
+		macros:                   true,
+		macros + "pass form any": true, // which is not read
+		"pass form any\npass from " + list + " to " + list: false,
+		"pass form any": false,
+		"pass label '" + strings.Repeat("x", 1000) + "'": false,
+	} {
+		if got := errorsOf(text); got.OnlyLimits() != want {
+			t.Errorf("%.60q...: %v, want %v:\n%.300v", text, !want, want, got)
+		}
+	}
+}
+
+// A resolver says the name again: not all of one that is long.
+func TestLongHost(t *testing.T) {
+	name := strings.Repeat("long-", 100) + "name.example"
+	lookup := func(name string, _ []string) ([]netip.Prefix, error) {
+		return nil, errors.New("lookup " + name + ": no such host")
+	}
+	_, err := Parse("pf.conf", []byte("pass from "+name), Source{Lookup: lookup})
+	cut := name[:64] + "..."
+	want := "pf.conf:1:11: could not parse host specification `" + cut + "`: lookup " + cut + ": no such host\n"
+	if got := fmt.Sprintln(err); !strings.HasPrefix(got, want) {
+		t.Errorf("the error is\n%s\nwant\n%s", got, want)
+	}
+}
+
 func errorsOf(text string) ErrorList {
 	_, err := Parse("pf.conf", []byte(text), source)
 	list, _ := err.(ErrorList)
