@@ -300,7 +300,7 @@ func (p *parser) ends() bool {
 
 // isName reports whether the next token can be a name.
 func (p *parser) isName() bool {
-	return p.tok.kind == tokString || p.tok.kind == tokWord && !isReserved(p.tok.text)
+	return p.tok.kind == tokString || p.tok.kind == tokWord && !keywords[p.tok.text]
 }
 
 // name takes a name, which is quoted or no keyword.
@@ -487,7 +487,7 @@ func (p *parser) skipLine() {
 
 // define reads the value of a macro.
 func (p *parser) define(name token) {
-	if name.kind == tokWord && isReserved(name.text) {
+	if name.kind == tokWord && keywords[name.text] {
 		p.failf(name.pos, "`%s` is a keyword; give the macro another name", name.text)
 	}
 	if strings.ContainsAny(name.text, " \t\r\n\v\f") {
@@ -645,9 +645,6 @@ func wordSet(words ...string) map[string]bool {
 	return m
 }
 
-// isReserved reports whether a word is a name only between quotes.
-func isReserved(word string) bool { return (keywords[word] || word == "flags") && word != "self" }
-
 // Why parts of pf.conf are not for a bridge.
 const (
 	needsRouter    = "needs a router: not on a bridge"
@@ -671,6 +668,7 @@ var outside = map[string]string{
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"set delay":         "holds packets back: not on a bridge",
 	"max-pkt-rate":      "counts packets of no connection: not on a bridge",
+	"max-pkt-size":      "compares sizes of packets: not on a bridge",
 	"state limiter":     "limits several rules together: not on a bridge; use keep state (max ...)",
 	"source limiter":    "limits several rules together: not on a bridge; use keep state (max-src-states ...)",
 	"set syncookies":    "answers for hosts that no rule names: not on a bridge; use synproxy state",

@@ -118,7 +118,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 // Names and numbers that rules have.
 var (
 	tables     = []string{"bad", "good", "in", "two words"}
-	tags       = []string{"A", "B", "pass", "two words", "7", `"quoted"`, "it's", "é"}
+	tags       = []string{"A", "B", "pass", "flags", "self", "two words", "7", `"quoted"`, "it's", "é"}
 	labels     = []string{"a", "all of it", `said "no"`, "# no comment", "{ } , =", "'"}
 	anchors    = []string{"ftp", "wild", "two words", "in"}
 	ports      = []uint16{0, 22, 53, 80, 1024, 65535}
