@@ -468,19 +468,20 @@ func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
 // braces. Those that it had before and does not define any more go, unless
 // they persist or rules name them.
 func (d *pfConfig) takeTables(path string, set *pf.Ruleset) error {
-	for i := range set.Tables {
-		if err := d.define(path, &set.Tables[i]); err != nil {
-			return err
-		}
-	}
 	var err error
-	eachBody(path, set, func(at string, body *pf.Ruleset) {
-		for i := range body.Tables {
-			if err == nil {
-				err = d.define(at, &body.Tables[i])
+	define := func(at string, set *pf.Ruleset) {
+		last := map[string]int{} // as in pf the last definition is the one that counts
+		for i := range set.Tables {
+			last[set.Tables[i].Name] = i
+		}
+		for i := range set.Tables {
+			if t := &set.Tables[i]; err == nil && last[t.Name] == i {
+				err = d.define(at, t)
 			}
 		}
-	})
+	}
+	define(path, set)
+	eachBody(path, set, define)
 	return err
 }
 
@@ -510,7 +511,7 @@ func bare(set *pf.Ruleset) *pf.Ruleset {
 }
 
 // LoadPF loads a file into pf of a bridge: whole or not at all. It returns the
-// ruleset that it read. What is wrong with the text is in an error that is a
+// ruleset that it read, and notes of what may not be meant. What is wrong with the text is in an error that is a
 // [pf.ErrorList]. With o.Check nothing is loaded, and the bridge may be "".
 func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
 	what := "load " + o.Name + " into pf"
@@ -551,7 +552,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err != nil {
 			return nil, nil, refused(what, err.Error(), "nothing was changed")
 		}
-		return set, nil, nil
+		return set, redefined(set), nil
 	}
 	err = s.changePF(what, bridge, func(c *change, d *pfConfig) error {
 		if err := plan(d); err != nil {
@@ -565,7 +566,45 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		}
 		return nil
 	})
-	return set, nil, err
+	if err != nil {
+		return set, nil, err
+	}
+	return set, redefined(set), nil
+}
+
+// redefined tells of the tables that a file defines more than once.
+func redefined(set *pf.Ruleset) (notes []string) {
+	seen, more := map[*pf.Ruleset]bool{}, 0 // rules may share the rules between their braces
+	var walk func(*pf.Ruleset)
+	walk = func(set *pf.Ruleset) {
+		if set == nil || seen[set] {
+			return
+		}
+		seen[set] = true
+		defined := map[string]pf.Pos{}
+		for i := range set.Tables {
+			t := &set.Tables[i]
+			switch before, again := defined[t.Name]; {
+			case again && len(notes) == maxNotes:
+				more++
+			case again:
+				notes = append(notes, fmt.Sprintf("%v: table <%s> is defined again; what %v says of it does not count", t.Pos, t.Name, before))
+			}
+			defined[t.Name] = t.Pos
+		}
+		for i := range set.Rules {
+			if a := set.Rules[i].Anchor; a != nil {
+				walk(a.Body)
+			}
+		}
+		for _, load := range set.Loads {
+			walk(load.Ruleset)
+		}
+	}
+	if walk(set); more > 0 {
+		notes = append(notes, fmt.Sprintf("%d more tables are defined again", more))
+	}
+	return notes
 }
 
 // checkAnchor says whether rules can be loaded into an anchor of the name.

@@ -80,6 +80,8 @@ func TestPFTables(t *testing.T) {
 		{"named alone", []file{{"", "pass from <a>\n"}}, []string{"a"}},
 		{"overload", []file{{"", "pass keep state (max-src-conn 3, overload <bad>)\n"}}, []string{"bad"}},
 		{"not any more", []file{{"", "table <a> { 10.0.0.1 }\npass from <a>\n"}, {"", "pass\n"}}, nil},
+		{"defined twice", []file{{"", "table <a> { 10.0.0.1 }\ntable <a> { 10.0.0.2 }\npass from <a>\n"}}, []string{"a+[10.0.0.2]"}},
+		{"defined twice, the last without contents", []file{{"", "table <a> { 10.0.0.1 }\ntable <a> persist\n"}}, []string{"a+P"}},
 		{"persists", []file{{"", "table <a> persist\n"}, {"", "pass\n"}}, []string{"a+P"}},
 		{"other contents", []file{{"", "table <a> persist { 10.0.0.1 }\n"}, {"", "table <a> persist { 10.0.0.2 }\n"}}, []string{"a+P[10.0.0.2]"}},
 		{"in an anchor", []file{{"", "table <a> persist\n"}, {"x", "table <a> { 10.0.0.3 }\npass from <a>\n"}, {"", "anchor x\n"}}, []string{"a+P", "x/a+[10.0.0.3]"}},
@@ -106,6 +108,37 @@ func TestPFTables(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPFRedefined wants a note of each table that is defined again where it was, and
+// of no other.
+func TestPFRedefined(t *testing.T) {
+	const text = `
+		table <a> { 10.0.0.1 }
+		table <a> persist
+		table <b>
+		table <a>
+		anchor x on { p1 p2 } {
+			table <a>
+			table <b>
+			table <b>
+		}
+		load anchor y from "twice"`
+	set, err := pf.Parse("pf.conf", []byte(text), pf.Source{Open: func(string) ([]byte, error) {
+		return []byte(strings.Repeat("table <c>\n", 4)), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"pf.conf:3:3: table <a> is defined again; what pf.conf:2:3 says of it does not count",
+		"pf.conf:5:3: table <a> is defined again; what pf.conf:3:3 says of it does not count",
+		"pf.conf:9:4: table <b> is defined again; what pf.conf:8:4 says of it does not count",
+		"3 more tables are defined again",
+	}
+	if diff := cmp.Diff(want, redefined(set)); diff != "" {
+		t.Error(diff)
 	}
 }
 

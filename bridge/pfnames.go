@@ -46,10 +46,18 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	switch {
 	case found:
 		return list, nil
-	case hosts == nil:
+	case hosts == nil || len(modes) > 0 && !slices.Equal(modes, []string{"0"}):
 		return nil, errors.New("there is no such interface")
 	}
-	return hosts(name, modes)
+	if list, err = hosts(name, modes); err != nil || len(modes) == 0 {
+		return list, err
+	}
+	first := map[bool]bool{} // by family
+	return slices.DeleteFunc(list, func(p netip.Prefix) bool {
+		is4 := p.Addr().Is4()
+		defer func() { first[is4] = true }()
+		return first[is4]
+	}), nil
 }
 
 func sortedKeys[V any](m map[int]V) []int {
@@ -63,9 +71,11 @@ func sortedKeys[V any](m map[int]V) []int {
 
 func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, err
-	}
+	return modified(addrs, modes), err
+}
+
+// modified returns what modes make of the addresses of a device.
+func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
 	var list []netip.Prefix
@@ -80,7 +90,11 @@ func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	}
 	for _, a := range addrs {
 		is4 := a.IP.To4() != nil
-		if has("0") && (first[is4] || !is4 && a.Scope == unix.RT_SCOPE_LINK) {
+		linkLocal := !is4 && a.Scope == unix.RT_SCOPE_LINK
+		switch {
+		case has("0") && (first[is4] || linkLocal):
+			continue
+		case has("network") && linkLocal: // as in pf: it is the network of every interface
 			continue
 		}
 		first[is4] = true
@@ -100,7 +114,7 @@ func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 			add(a.IP, -1)
 		}
 	}
-	return list, nil
+	return list
 }
 
 // linkGroups returns the names of groups of interfaces by number, from where

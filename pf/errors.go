@@ -3,7 +3,9 @@
 package pf
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -17,6 +19,7 @@ type Error struct {
 	Pos     Pos    // of what is in a macro: where the macro is used
 	Line    string // the line that Pos is in, without its end
 	Message string // what is wrong, and what to give instead
+	Limit   bool   // the text is no mistake, but more than can be taken
 }
 
 // Error returns three lines without the last one's end: the place and the
@@ -77,6 +80,26 @@ func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.
 // An ErrorList is what is wrong in a pf.conf and the files it includes, in
 // the order in which they are read: at most 20 errors. It is never empty.
 type ErrorList []Error
+
+// order puts errors that are next to each other and of one file into the order
+// of their places: some are found when the end of a rule is known.
+func (list ErrorList) order() {
+	for len(list) > 0 {
+		n := 1
+		for n < len(list) && list[n].Pos.File == list[0].Pos.File {
+			n++
+		}
+		slices.SortStableFunc(list[:n], func(a, b Error) int {
+			return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Column, b.Pos.Column))
+		})
+		list = list[n:]
+	}
+}
+
+// OnlyLimits reports whether nothing is wrong but that there is too much.
+func (list ErrorList) OnlyLimits() bool {
+	return !slices.ContainsFunc(list, func(e Error) bool { return !e.Limit })
+}
 
 // Error returns the three lines of every error.
 func (list ErrorList) Error() string {

@@ -5,6 +5,7 @@ package pf
 import (
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,8 +18,11 @@ type etherSpec struct {
 	from, to     []EtherHost
 	l3From, l3To []host
 
-	tag, tagged, label bool // given
+	tag, tagged, id bool // given
 }
+
+// maxEtherLabels is how many labels a rule may have in FreeBSD.
+const maxEtherLabels = 5
 
 // ether reads a rule for frames, as of FreeBSD's pf.conf(5).
 func (p *parser) ether(first token) {
@@ -89,12 +93,17 @@ func (p *parser) etherOptions(s *etherSpec) {
 			once(&s.tag, "tag")
 			r.Tag = p.short("tag", "tag", maxTag)
 		case p.at("label"):
-			once(&s.label, "label")
-			r.Label = p.short("label", "rule label", maxLabel)
+			if p.next(); len(r.Labels) == maxEtherLabels {
+				p.failf(p.tok.pos, "a rule for frames may have %d labels at most", maxEtherLabels)
+			}
+			r.Labels = append(r.Labels, p.short("label", "rule label", maxLabel))
+		case p.at("ridentifier"):
+			once(&s.id, "ridentifier")
+			r.ID = uint32(p.number("a number", math.MaxUint32))
 		case outside[p.tok.text] != "" && p.tok.kind == tokWord:
 			p.outside(p.tok.text)
 		default:
-			p.expected("`tag`, `tagged` or `label`")
+			p.expected("`tag`, `tagged`, `label` or `ridentifier`")
 		}
 	}
 }
@@ -191,7 +200,10 @@ func (p *parser) expandEther(s *etherSpec) {
 							r.L3From, r.L3FromNot = from.Host, from.not
 							r.L3To, r.L3ToNot = to.Host, to.not
 							numbered := r
-							numbered.Label = strings.ReplaceAll(r.Label, "$nr", strconv.Itoa(len(p.set.Ether)))
+							numbered.Labels = slices.Clone(r.Labels)
+							for i := range numbered.Labels {
+								numbered.Labels[i] = strings.ReplaceAll(numbered.Labels[i], "$nr", strconv.Itoa(len(p.set.Ether)))
+							}
 							p.set.Ether = append(p.set.Ether, numbered)
 							added = true
 						}

@@ -23,8 +23,7 @@ func combinations(limit int, lengths ...int) int {
 // reserve counts n rules more.
 func (p *parser) reserve(n int, pos Pos) {
 	if *p.rules += n; *p.rules > maxRules {
-		p.errorf(pos, "lists expand to more than %d rules; use tables", maxRules)
-		panic(enough{})
+		p.limitf(pos, enough{}, "lists expand to more than %d rules; use tables", maxRules)
 	}
 }
 
@@ -142,6 +141,10 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 			r.State = KeepState
 		}
 	}
+	remedy := "give the rule a proto"
+	if proto != 0 {
+		remedy = "the rule has proto " + ProtocolName(proto)
+	}
 	ok := true
 	bad := func(o option, format string, args ...any) {
 		p.errorf(s.at[o], format, args...)
@@ -152,7 +155,7 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 		r.HasCode, r.ICMPCode = icmp.hasCode, icmp.code
 		switch {
 		case proto != protoICMP && proto != protoICMPv6:
-			bad(optICMP, "icmp-type/code only applies to icmp; give the rule a proto")
+			bad(optICMP, "icmp-type/code only applies to icmp; %s", remedy)
 		case proto != icmp.proto:
 			bad(optICMP, "icmp-type mismatch; icmp-type is of proto icmp, and icmp6-type of proto icmp6")
 		}
@@ -161,7 +164,7 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 		}
 	}
 	if (len(s.from.ports) > 0 || len(s.to.ports) > 0) && proto != protoTCP && proto != protoUDP {
-		bad(optPort, "port only applies to tcp/udp; give the rule a proto")
+		bad(optPort, "port only applies to tcp/udp; %s", remedy)
 	}
 	if proto == protoICMP && r.Family == Inet6 {
 		bad(optProto, "proto icmp doesn't match address family inet6")
@@ -180,12 +183,10 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 
 // add adds a rule.
 func (p *parser) add(s *spec, r Rule) bool {
-	if r.Family == Inet {
-		for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
-			if h.Kind == Dynamic && h.Bits > 32 {
-				p.errorf(s.at[optHosts], "netmask %d invalid for IPv4 address", h.Bits)
-				return false
-			}
+	for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
+		// as in pf: a mask that leaves all of an address is none
+		if h.Kind == Dynamic && (h.Bits >= 128 || h.Bits >= 32 && r.Family == Inet) {
+			h.Bits = -1
 		}
 	}
 	if strings.Contains(r.Label, "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {

@@ -4,6 +4,7 @@ package pf
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -35,7 +36,10 @@ var hostModes = []string{"network", "broadcast", "peer", "0"}
 
 // hosts appends what stands behind from or to: any, a host or a list. No
 // hosts are any. As in pf a list that has any among others is any.
-func (p *parser) hosts(to []host) []host {
+func (p *parser) hosts(to []host) []host { return p.hostsEach(to, func() {}) }
+
+// hostsEach is hosts with something that may stand behind each of them.
+func (p *parser) hostsEach(to []host, behind func()) []host {
 	begin, depth, anywhere := len(to), 0, false
 	var item func()
 	item = func() {
@@ -43,7 +47,7 @@ func (p *parser) hosts(to []host) []host {
 		switch {
 		case p.atOp("{"):
 			if depth++; depth > maxNested {
-				p.failf(pos, "lists may be in each other %d deep", maxNested)
+				p.limitf(pos, bail{}, "lists may be in each other %d deep", maxNested)
 			}
 			p.list(item)
 			depth--
@@ -51,8 +55,9 @@ func (p *parser) hosts(to []host) []host {
 			anywhere = true
 		default:
 			if to = p.host(to); len(to)-begin > maxList {
-				p.failf(pos, "a list may have %d items at most; use a table", maxList)
+				p.limitf(pos, bail{}, "a list may have %d items at most; use a table", maxList)
 			}
+			behind()
 		}
 	}
 	item()
@@ -146,6 +151,13 @@ func splitModes(text string) (name string, modes []string, err error) {
 	return name, modes, nil
 }
 
+// meantAsAddress says whether a text that is none is more like an address of IPv6
+// than like an interface with its modifiers.
+func meantAsAddress(text string) bool {
+	first, rest, _ := strings.Cut(text, ":")
+	return strings.Contains(text, "::") || strings.Contains(rest, ":") && strings.Trim(first, "0123456789abcdefABCDEF") == ""
+}
+
 // address appends an address, a network, a range, or what a name stands for.
 func (p *parser) address(to []host) []host {
 	pos, text, short := p.tok.pos, p.tok.text, p.tok.kind == tokNumber
@@ -208,7 +220,17 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	}
 	name, modes, err := splitModes(text)
 	if err != nil {
+		if meantAsAddress(text) {
+			err = errors.New("`" + shorten(text) + "` is not an address")
+		}
 		return to, err
+	}
+	has := func(mode string) bool { return slices.Contains(modes, mode) }
+	switch _, err := netip.ParseAddr(name); {
+	case err == nil && !slices.Equal(modes, []string{"0"}):
+		return to, errors.New("`" + shorten(name) + "` is an address, and only an interface has :" + modes[0])
+	case bits >= 0 && (has("network") || has("broadcast")):
+		return to, errors.New("`" + shorten(text) + "` has a netmask; leave the extra netmask out")
 	}
 	if name == "" || p.source.Lookup == nil {
 		return to, errors.New("`" + shorten(text) + "` is not an address, and names are not looked up here")
@@ -218,14 +240,12 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 		err = errors.New("it has no address")
 	}
 	if err != nil {
-		return to, errors.New("could not parse host specification `" + shorten(text) + "`: " + err.Error())
+		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers say it again
+		return to, errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
 	}
 	for _, prefix := range prefixes {
-		if prefix.Addr().Is4() {
-			bits = min(bits, 32)
-		}
-		if bits >= 0 {
-			prefix = netip.PrefixFrom(prefix.Addr(), bits)
+		if bits >= 0 { // a name has addresses of both families: more than 32 is of IPv6 alone
+			prefix = netip.PrefixFrom(prefix.Addr(), min(bits, prefix.Addr().BitLen()))
 		}
 		zone := prefix.Addr().Zone()
 		prefix = netip.PrefixFrom(prefix.Addr().WithZone(""), prefix.Bits()).Masked()
@@ -281,7 +301,6 @@ func mask(addr netip.Addr, bits int) (netip.Prefix, error) {
 
 // table reads the definition of a table.
 func (p *parser) table(first token) {
-	pos := p.tok.pos
 	t := Table{Pos: first.pos, Name: p.tableName()}
 	for !p.ends() {
 		switch {
@@ -303,10 +322,6 @@ func (p *parser) table(first token) {
 			p.expected("`persist`, `const`, `counters`, `file` or a list of addresses")
 		}
 	}
-	if other, ok := p.tables[inRuleset{p.set, t.Name}]; ok {
-		p.failf(pos, "table <%s> is already defined at %s", t.Name, other)
-	}
-	p.tables[inRuleset{p.set, t.Name}] = t.Pos
 	p.set.Tables = append(p.set.Tables, t)
 }
 
@@ -318,9 +333,9 @@ func (p *parser) tableList(t *Table) {
 	var hosts []host
 	if !p.atOp("}") {
 		for p.tok.kind != tokEOF {
-			hosts = p.hosts(hosts)
+			hosts = p.hostsEach(hosts, p.weight)
 			if len(hosts) > maxList {
-				p.failf(p.tok.pos, "a list may have %d items at most; put them into a file", maxList)
+				p.limitf(p.tok.pos, bail{}, "a list may have %d items at most; put them into a file", maxList)
 			}
 			p.newlines()
 			if p.atOp("}") {
@@ -351,6 +366,23 @@ func (p *parser) tableList(t *Table) {
 	}
 }
 
+// weight passes over the weight of an address, which is for route-to alone.
+func (p *parser) weight() {
+	if !p.accept("weight") {
+		return
+	}
+	pos := p.tok.pos
+	if n := p.number("a weight", maxWeight); n == 0 {
+		p.errorf(pos, noWeight)
+	}
+}
+
+const (
+	maxHost   = 64 // bytes of a host's name in an error
+	maxWeight = math.MaxUint16
+	noWeight  = "weight out of range; give 1 to 65535"
+)
+
 // tableFile reads the addresses of a table from a file.
 func (p *parser) tableFile(t *Table, pos Pos, name string) {
 	text, err := p.open(name)
@@ -359,23 +391,35 @@ func (p *parser) tableFile(t *Table, pos Pos, name string) {
 		return
 	}
 	p.spend(len(text), pos)
-	line := 0
-	for row := range strings.Lines(text) {
+	line, weighed := 0, false // whether the next word is a weight
+	for data := range strings.Lines(text) {
 		line++
-		data := row
 		if i := strings.IndexAny(data, "#;"); i >= 0 {
 			data = data[:i]
 		}
+		at := 0
 		for field := range strings.FieldsSeq(data) {
-			entries, err := p.tableEntry(t.Entries, field)
+			at += strings.Index(data[at:], field)
+			var err error
+			switch {
+			case weighed:
+				var n uint64
+				if n, err = strconv.ParseUint(field, 10, 16); err != nil || n == 0 {
+					err = errors.New(noWeight)
+				}
+				weighed = false
+			case field == "weight":
+				weighed = true
+			default:
+				t.Entries, err = p.tableEntry(t.Entries, field)
+			}
 			if err != nil {
 				if p.texts[name] == "" {
 					p.texts[name] = text
 				}
-				p.errorf(Pos{name, line, strings.Index(row, field) + 1}, "%v", err)
-				continue
+				p.errorf(Pos{name, line, at + 1}, "%v", err)
 			}
-			t.Entries = entries
+			at += len(field)
 		}
 	}
 }

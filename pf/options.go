@@ -198,6 +198,7 @@ func (p *parser) optimization(o *Options) {
 // stateOptions reads the options of keep state, without parentheses.
 func (p *parser) stateOptions() StateOptions {
 	var o StateOptions
+	bare := false // source-track without a word behind it
 	var seen [len(stateOptionNames)]bool
 	once := func(name string, pos Pos) {
 		i := slices.Index(stateOptionNames[:], name)
@@ -237,7 +238,7 @@ func (p *parser) stateOptions() StateOptions {
 			if p.accept("rule") {
 				o.SourceTrack = SourceTrackRule
 			} else {
-				p.accept("global")
+				bare = !p.accept("global")
 			}
 		case "max-src-states":
 			o.MaxSrcStates = positive(name)
@@ -284,6 +285,9 @@ func (p *parser) stateOptions() StateOptions {
 			o.Timeouts[i] = Timeout{true, value}
 		}
 		if !p.acceptOp(",") && p.tok.kind != tokWord {
+			if bare && o.limitsRule() {
+				o.SourceTrack = SourceTrackRule
+			}
 			return o
 		}
 	}
@@ -293,14 +297,18 @@ func (p *parser) stateOptions() StateOptions {
 var stateOptionNames = [...]string{"max", "no-sync", "source-track", "max-src-states", "max-src-nodes",
 	"max-src-conn", "max-src-conn-rate", "overload", "if-bound", "sloppy", "pflow"}
 
+// limitsRule says whether something is limited that is counted for each rule.
+func (o *StateOptions) limitsRule() bool {
+	return o.MaxSrcNodes > 0 || o.MaxSrcConn > 0 || o.MaxSrcConnRate > 0
+}
+
 // complete adds to options what pfctl adds: how sources are tracked, and the
 // timeouts that follow from max and max-src-conn-rate.
 func (o *StateOptions) complete() {
-	perRule := o.SourceTrack == SourceTrackRule || o.MaxSrcNodes > 0 || o.MaxSrcConn > 0 || o.MaxSrcConnRate > 0
 	switch {
-	case perRule:
+	case o.limitsRule():
 		o.SourceTrack = SourceTrackRule
-	case o.MaxSrcStates > 0:
+	case o.SourceTrack == NoSourceTrack && o.MaxSrcStates > 0:
 		o.SourceTrack = SourceTrackGlobal
 	}
 	if o.Max >= 10 && !o.Timeouts[AdaptiveStart].Given && !o.Timeouts[AdaptiveEnd].Given {

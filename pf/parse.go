@@ -51,6 +51,7 @@ func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	p := &parser{source: source, budget: &budget, rules: &rules}
 	set := p.file(name, string(text))
 	if len(p.errs) > 0 {
+		p.errs.order()
 		return nil, p.errs
 	}
 	return set, nil
@@ -71,7 +72,6 @@ type parser struct {
 	rules  *int // how many there are
 
 	set     *Ruleset // what statements add to
-	tables  map[inRuleset]Pos
 	inline  map[inRuleset]*Anchor
 	anchors int // bodies of anchors around the statement
 	nested  int // files around the statement
@@ -104,7 +104,6 @@ func (p *parser) file(name, text string) *Ruleset {
 	p.set = &Ruleset{}
 	p.macros = make(map[string]string)
 	p.texts = make(map[string]string)
-	p.tables = make(map[inRuleset]Pos)
 	p.inline = make(map[inRuleset]*Anchor)
 	p.blockPolicy = ReturnDrop
 	p.statePolicy = DefaultPolicy
@@ -152,8 +151,7 @@ func (p *parser) include(name, text string) {
 // spend counts text that is read.
 func (p *parser) spend(n int, pos Pos) {
 	if *p.budget -= n; *p.budget < 0 {
-		p.errorf(pos, "macros and files expand to more than %d bytes", maxText)
-		panic(enough{})
+		p.limitf(pos, enough{}, "macros and files expand to more than %d bytes", maxText)
 	}
 }
 
@@ -174,6 +172,17 @@ func (p *parser) macro(name string) (string, error) {
 
 // errorf records an error and goes on.
 func (p *parser) errorf(pos Pos, format string, args ...any) {
+	p.record(pos, *p.budget < 0, fmt.Sprintf(format, args...))
+}
+
+// limitf records an error of a file that is right, but more than can be taken,
+// and gives up what is to be given up: the statement or all.
+func (p *parser) limitf(pos Pos, giveUp any, format string, args ...any) {
+	p.record(pos, true, fmt.Sprintf(format, args...))
+	panic(giveUp)
+}
+
+func (p *parser) record(pos Pos, limit bool, message string) {
 	line := p.texts[pos.File]
 	for range pos.Line - 1 {
 		_, line, _ = strings.Cut(line, "\n")
@@ -181,7 +190,7 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 	line, _, _ = strings.Cut(line, "\n")
 	line = strings.TrimSuffix(line, "\r")
 	pos.Column = min(pos.Column, len(line)+1)
-	p.errs = append(p.errs, Error{pos, line, fmt.Sprintf(format, args...)})
+	p.errs = append(p.errs, Error{pos, line, message, limit})
 	if len(p.errs) == maxErrors {
 		panic(enough{})
 	}
@@ -216,9 +225,12 @@ func (t token) String() string {
 }
 
 // shorten returns the beginning of a text that may be long.
-func shorten(s string) string {
-	if len(s) > 40 {
-		return strings.ToValidUTF8(s[:40], "") + "..."
+func shorten(s string) string { return cut(s, 40) }
+
+// cut returns the first bytes of a text.
+func cut(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }
@@ -288,7 +300,7 @@ func (p *parser) ends() bool {
 
 // isName reports whether the next token can be a name.
 func (p *parser) isName() bool {
-	return p.tok.kind == tokString || p.tok.kind == tokWord && !isReserved(p.tok.text)
+	return p.tok.kind == tokString || p.tok.kind == tokWord && !keywords[p.tok.text]
 }
 
 // name takes a name, which is quoted or no keyword.
@@ -331,7 +343,7 @@ func (p *parser) list(item func()) {
 	p.newlines()
 	for n := 0; ; n++ {
 		if n == maxList {
-			p.failf(p.tok.pos, "a list may have %d items at most; use a table", maxList)
+			p.limitf(p.tok.pos, bail{}, "a list may have %d items at most; use a table", maxList)
 		}
 		item()
 		p.newlines()
@@ -475,7 +487,7 @@ func (p *parser) skipLine() {
 
 // define reads the value of a macro.
 func (p *parser) define(name token) {
-	if name.kind == tokWord && isReserved(name.text) {
+	if name.kind == tokWord && keywords[name.text] {
 		p.failf(name.pos, "`%s` is a keyword; give the macro another name", name.text)
 	}
 	if strings.ContainsAny(name.text, " \t\r\n\v\f") {
@@ -495,7 +507,7 @@ func (p *parser) define(name token) {
 		}
 		value.WriteString(p.tok.text)
 		if value.Len() > maxMacro {
-			p.failf(name.pos, "the value of a macro may have %d bytes at most", maxMacro)
+			p.limitf(name.pos, bail{}, "the value of a macro may have %d bytes at most", maxMacro)
 		}
 		p.next()
 	}
@@ -522,7 +534,7 @@ func (p *parser) includeFile() {
 		p.expected("the end of the line")
 	}
 	if p.nested >= maxNested {
-		p.failf(pos, "failed to include file %s: files may include each other %d deep", name, maxNested)
+		p.limitf(pos, bail{}, "failed to include file %s: files may include each other %d deep", name, maxNested)
 	}
 	text, err := p.open(name)
 	if err != nil {
@@ -540,7 +552,7 @@ func (p *parser) load(first token) {
 	filePos := p.tok.pos
 	file := p.name("the name of a file in quotes")
 	if p.nested >= maxNested {
-		p.failf(filePos, "cannot load %s: files may load each other %d deep", file, maxNested)
+		p.limitf(filePos, bail{}, "cannot load %s: files may load each other %d deep", file, maxNested)
 	}
 	text, err := p.open(file)
 	if err != nil {
@@ -633,9 +645,6 @@ func wordSet(words ...string) map[string]bool {
 	return m
 }
 
-// isReserved reports whether a word is a name only between quotes.
-func isReserved(word string) bool { return (keywords[word] || word == "flags") && word != "self" }
-
 // Why parts of pf.conf are not for a bridge.
 const (
 	needsRouter    = "needs a router: not on a bridge"
@@ -659,8 +668,9 @@ var outside = map[string]string{
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"set delay":         "holds packets back: not on a bridge",
 	"max-pkt-rate":      "counts packets of no connection: not on a bridge",
-	"state limiter":     "is of all rules: not on a bridge; use keep state (max ...)",
-	"source limiter":    "is of all rules: not on a bridge; use keep state (max-src-states ...)",
+	"max-pkt-size":      "compares sizes of packets: not on a bridge",
+	"state limiter":     "limits several rules together: not on a bridge; use keep state (max ...)",
+	"source limiter":    "limits several rules together: not on a bridge; use keep state (max-src-states ...)",
 	"set syncookies":    "answers for hosts that no rule names: not on a bridge; use synproxy state",
 	"set require-order": "statements stand in any order",
 	"bridge-to":         "frames go where their addresses are",

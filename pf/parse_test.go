@@ -22,8 +22,10 @@ import (
 
 // files and addresses are what tests' files refer to.
 var files = map[string]string{
-	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
+	"/etc/mail/nospamd":   "# comment\n192.0.2.1\n!192.0.2.0/28 weight 3 192.0.2.2 ; more\n2001:db8::/32\nlocalhost\n",
 	"/etc/bad":            "192.0.2.1\n192.0.2.300\n  nowhere.example\n192.0.2.0/33\n",
+	"/etc/weights":        "192.0.2.1 weight\n5 weight 0 weight x 192.0.2.2 weight 65536\nweight",
+	"/etc/masks":          "em0/64\nem0:network/28\n",
 	"/etc/pf/spam.conf":   "table <spammers> persist\nset block-policy return\nblock from <spammers>\n",
 	"/etc/pf/local.conf":  "pass from 192.0.2.99\n",
 	"/etc/pf/macro.conf":  "inner = em1\n",
@@ -39,6 +41,7 @@ var addresses = map[string]string{
 	"lo0":         "127.0.0.1/32 ::1/128",
 	"lo0:network": "127.0.0.0/8 ::1/128",
 	"em9":         "",
+	"192.0.2.7:0": "192.0.2.7/32",
 	"self":        "127.0.0.1/32 192.0.2.1/32",
 	"localhost":   "127.0.0.1/32 ::1/128",
 	"example.org": "203.0.113.7/32",
@@ -297,6 +300,19 @@ func TestExpand(t *testing.T) {
 			pass from 192.0.2.1
 			pass from 192.0.2.1
 			pass from 203.0.113.0/24`},
+		{"a mask of a name", "pass from em0/64 to { self/24 em0/48 }", `
+			pass from 192.0.2.1 to 127.0.0.0/24
+			pass from 192.0.2.1 to 192.0.2.0/24
+			pass from 192.0.2.1 to 192.0.2.1
+			pass from 2001:db8::/64 to 2001:db8::/48`},
+		{"a mask of the address of now", "pass from { 192.0.2.1 2001:db8::1 } to (em0:network)/40", `
+			pass inet from 192.0.2.1 to (em0:network)
+			pass inet6 from 2001:db8::1 to (em0:network)/40`},
+		{"a mask that changes nothing", "pass inet from (em0)/64 to (em1)/32\npass inet6 from (em0)/128\npass from (em0)/128 to (em1)/64", `
+			pass inet from (em0) to (em1)
+			pass inet6 from (em0)
+			pass from (em0) to (em1)/64`},
+		{"the first address of a name", "pass from 192.0.2.7:0", "pass from 192.0.2.7"},
 		{"a name not", "pass from ! em0:network", "pass from ! 192.0.2.0/24\npass from ! 2001:db8::/64"},
 
 		{"macros", "if = em0\nnet = $if:network\nports = \"{ 22 80 }\"\npass on $if inet proto tcp from $if:network to port $ports", `
@@ -486,9 +502,9 @@ func TestParseEther(t *testing.T) {
 		{Action: Block},
 		{Direction: In, Quick: true, On: Interface{"em0", true}, HasProto: true, Proto: 0x800, From: mac(1), Tag: "a"},
 		{Direction: In, Quick: true, On: Interface{"em0", true}, HasProto: true, Proto: 0x806, From: mac(1), Tag: "a"},
-		{Direction: Out, To: EtherHost{Not: true, MAC: mac(1).MAC, Mask: mac(1).Mask}, Tagged: "b", NotTagged: true, Label: "n 3"},
+		{Direction: Out, To: EtherHost{Not: true, MAC: mac(1).MAC, Mask: mac(1).Mask}, Tagged: "b", NotTagged: true, Labels: []string{"n 3"}},
 		{Direction: Out, To: EtherHost{MAC: [6]byte{2, 0, 0, 0, 0x10}, Mask: [6]byte{255, 255, 255, 255, 0xf0}},
-			Tagged: "b", NotTagged: true, Label: "n 4"},
+			Tagged: "b", NotTagged: true, Labels: []string{"n 4"}},
 		{Action: Block, From: masked, L3From: prefix("10.0.0.0/8"), L3To: net, L3ToNot: true},
 		{Action: Block, From: masked, L3From: prefix("10.0.0.0/8"), L3To: prefix("192.0.2.1/32")},
 		{Action: Block, From: masked, L3From: prefix("::1/128"), L3To: net, L3ToNot: true},
@@ -607,6 +623,42 @@ func TestBounds(t *testing.T) {
 	}
 	if n := len(errorsOf(strings.Repeat("pass form any\n", 100))); n != maxErrors {
 		t.Errorf("%d errors are reported, want %d", n, maxErrors)
+	}
+}
+
+// What is refused because it is too much is told from what is wrong.
+func TestLimits(t *testing.T) {
+	list := "{ " + strings.Repeat("1.1.1.1 ", 1000) + "}"
+	macros := "a = \"" + strings.Repeat(" ", 60000) + "\"\n" + strings.Repeat("pass $a\n", 2000)
+	for text, want := range map[string]bool{
+		"pass from " + list + " to " + list:                                true,
+		strings.Repeat("anchor {\n", 1000):                                 true,
+		"pass from " + strings.Repeat("{", 100) + strings.Repeat("}", 100): true,
+		"include '/etc/pf/loop.conf'":                                      true,
+		"load anchor a from '/etc/pf/reload.conf'":                         true,
+		macros:                   true,
+		macros + "pass form any": true, // which is not read
+		"pass form any\npass from " + list + " to " + list: false,
+		"pass form any": false,
+		"pass label '" + strings.Repeat("x", 1000) + "'": false,
+	} {
+		if got := errorsOf(text); got.OnlyLimits() != want {
+			t.Errorf("%.60q...: %v, want %v:\n%.300v", text, !want, want, got)
+		}
+	}
+}
+
+// A resolver says the name again: not all of one that is long.
+func TestLongHost(t *testing.T) {
+	name := strings.Repeat("long-", 100) + "name.example"
+	lookup := func(name string, _ []string) ([]netip.Prefix, error) {
+		return nil, errors.New("lookup " + name + ": no such host")
+	}
+	_, err := Parse("pf.conf", []byte("pass from "+name), Source{Lookup: lookup})
+	cut := name[:64] + "..."
+	want := "pf.conf:1:11: could not parse host specification `" + cut + "`: lookup " + cut + ": no such host\n"
+	if got := fmt.Sprintln(err); !strings.HasPrefix(got, want) {
+		t.Errorf("the error is\n%s\nwant\n%s", got, want)
 	}
 }
 

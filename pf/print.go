@@ -148,10 +148,13 @@ func (r *EtherRule) String() string {
 	if !from.isAny() || !to.isAny() {
 		w.add("l3 from", from.String(), "to", to.String())
 	}
-	w.tags(r.Tag, r.Tagged, r.NotTagged)
-	if r.Label != "" {
-		w.add("label", quoted(r.Label))
+	for _, label := range r.Labels {
+		w.add("label", quoted(label))
 	}
+	if r.ID != 0 {
+		w.add("ridentifier", strconv.FormatUint(uint64(r.ID), 10))
+	}
+	w.tags(r.Tag, r.Tagged, r.NotTagged)
 	return w.String()
 }
 

@@ -760,8 +760,7 @@ func (p *parser) anchor(first token) {
 		p.errorf(namePos, "anchor paths containing '/' cannot be used for inline anchors.")
 	}
 	if p.anchors++; p.anchors >= maxAnchorDepth {
-		p.errorf(p.tok.pos, "anchors may be in each other %d deep", maxAnchorDepth-1)
-		panic(enough{})
+		p.limitf(p.tok.pos, enough{}, "anchors may be in each other %d deep", maxAnchorDepth-1)
 	}
 	outer, saved := p.set, *s
 	anchor.Body = &Ruleset{}

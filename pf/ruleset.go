@@ -390,7 +390,8 @@ type EtherRule struct {
 	Tag       string
 	Tagged    string
 	NotTagged bool
-	Label     string
+	Labels    []string // at most five
+	ID        uint32   // ridentifier, 0 for none; nothing depends on it
 }
 
 // EtherHost is a MAC address under a mask. Its mask is 0 for any.

@@ -518,8 +518,11 @@ type pfSyntaxError struct {
 }
 
 func (e *pfSyntaxError) Error() string {
-	if e.check {
+	switch {
+	case e.check:
 		return e.list.Error()
+	case e.list.OnlyLimits():
+		return e.list.Error() + "\npfctl: too much in config file: pf rules not loaded"
 	}
 	return e.list.Error() + "\npfctl: Syntax error in config file: pf rules not loaded"
 }

@@ -40,6 +40,22 @@ func TestBadPF(t *testing.T) {
 	}
 }
 
+// TestTooMuchPF wants no word of syntax where a file is right, but too much.
+func TestTooMuchPF(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pf.conf")
+	list := "{ " + strings.Repeat("10.0.0.1 ", 500) + "}"
+	if err := os.WriteFile(name, []byte("pass from "+list+" to "+list+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr strings.Builder
+	f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+	status := runWith(f, &stdout, &stderr, "pfctl", "-f", name)
+	lines := strings.Split(stderr.String(), "\n")
+	if status != exitRefused || stdout.Len() > 0 || len(lines) != 5 || lines[3] != "pfctl: too much in config file: pf rules not loaded" {
+		t.Errorf("exit status %d, stdout %q, stderr:\n%s", status, stdout.String(), stderr.String())
+	}
+}
+
 // TestPFTestStatus wants the exit status of pfctl where not all addresses
 // match, and no complaint.
 func TestPFTestStatus(t *testing.T) {

@@ -101,6 +101,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 		first := !slices.ContainsFunc(list, func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() })
 		switch {
 		case slices.Contains(modes, "0") && !first, slices.Contains(modes, "peer"):
+		case slices.Contains(modes, "network") && p.Addr().IsLinkLocalUnicast():
 		case slices.Contains(modes, "network"):
 			list = append(list, p.Masked())
 		case slices.Contains(modes, "broadcast") && p.Addr().Is4():
@@ -117,7 +118,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 // Names and numbers that rules have.
 var (
 	tables     = []string{"bad", "good", "in", "two words"}
-	tags       = []string{"A", "B", "pass", "two words", "7", `"quoted"`, "it's", "é"}
+	tags       = []string{"A", "B", "pass", "flags", "self", "two words", "7", `"quoted"`, "it's", "é"}
 	labels     = []string{"a", "all of it", `said "no"`, "# no comment", "{ } , =", "'"}
 	anchors    = []string{"ftp", "wild", "two words", "in"}
 	ports      = []uint16{0, 22, 53, 80, 1024, 65535}
@@ -352,7 +353,10 @@ func (d draw) host(family pf.Family) (not bool, h pf.Host) {
 	case pf.InTable:
 		h.Name = one(d, "table", tables...)
 	case pf.Dynamic:
-		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24)
+		h.Name, h.Bits = one(d, "dynamic", "em0", "em1"), one(d, "mask", -1, -1, 24, 64)
+		if h.Bits > 32 && family == pf.Inet {
+			h.Bits = -1 // it is no mask of these
+		}
 		if d.seldom("mode") {
 			h.Modes = append(h.Modes, one(d, "mode", "network", "broadcast", "peer"))
 		}
@@ -470,7 +474,10 @@ func (d draw) ether() pf.EtherRule {
 		r.Tagged, r.NotTagged = one(d, "tagged", tags...), rapid.Bool().Draw(d.T, "not tagged")
 	}
 	if d.seldom("label") {
-		r.Label = one(d, "label", labels...)
+		r.Labels = rapid.SliceOfN(rapid.SampledFrom(labels), 1, 5).Draw(d.T, "labels")
+	}
+	if d.seldom("ridentifier") {
+		r.ID = d.number("ridentifier", 1, 1<<32-1)
 	}
 	return r
 }

@@ -14,7 +14,9 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"bascule/lab/ends"
 	"bascule/test/netlab"
 )
 
@@ -302,6 +304,11 @@ func pfTables(t *testing.T, hook string) {
 	says("bad\n", "-sT")
 	send(b)
 	l.Refused([]string{"Table does not exist"}, "pfctl", "-t", "more", "-T", "show")
+	// the last definition counts
+	if out := pfctl(t, l, "table <bad> { 10.0.0.0/24 }\ntable <bad> { 10.0.0.9 }\nblock in from <bad>\npass no state\n", "-f", "-"); !strings.HasSuffix(out, " stdin:2:1: table <bad> is defined again; what stdin:1:1 says of it does not count\n") || strings.Count(out, "\n") != 1 {
+		t.Errorf("a table defined twice: %q", out)
+	}
+	says("   10.0.0.9\n", "-t", "bad", "-T", "show")
 	loadPF(t, l, "table <bad> const { 10.0.0.9 }\nblock in from <bad>\n")
 	l.Refused([]string{"const"}, "pfctl", "-t", "bad", "-T", "add", ip1)
 }
@@ -357,8 +364,8 @@ anchor "guests/*" all {
 // pfPorts: rules are about ports by the names that these have, also those that
 // come later.
 func pfPorts(t *testing.T, hook string) {
-	l, ends := setup(t, hook, 2)
-	a, b := ends[0], ends[1]
+	l, stations := setup(t, hook, 2)
+	a, b := stations[0], stations[1]
 	learn(l, a, A)
 	learn(l, b, B)
 	loadPF(t, l, "pass no state\nblock in on p3\nblock out on late\n")
@@ -402,6 +409,35 @@ func pfPorts(t *testing.T, hook string) {
 	loadPF(t, l, "pass no state\nblock in from (host0:network)\nblock out to host0\n")
 	send(a)
 	wantPF(t, l, "pass all no state\nblock drop in from (host0:network) to any\nblock drop out inet from any to 10.0.0.7\n", "-sr")
+
+	// the link-local network is every port's; a mask of IPv6 is none of IPv4
+	must(t, l.Switch.Do(func() error { return ends.Sysctl("net.ipv6.conf.host0.disable_ipv6", "0") }))
+	for _, address := range []string{"2001:db8::7/64", "fe80::7/64"} {
+		add, err := netlink.ParseAddr(address)
+		must(t, err)
+		add.Flags = unix.IFA_F_NODAD
+		must(t, l.Switch.Netlink().AddrAdd(host, add))
+	}
+	loadPF(t, l, "antispoof for host0\nantispoof for (host0)\npass in inet6 from host0/64 to host0:network\npass in inet from host0/64\n")
+	rules := pfctl(t, l, "", "-sr")
+	for _, want := range []string{
+		"block drop in on ! host0 inet from 10.0.0.0/24 to any\nblock drop in on ! host0 inet6 from 2001:db8::/64 to any\nblock drop in inet from 10.0.0.7 to any\n",
+		"block drop in on ! host0 from (host0:network) to any\n",
+		"pass in inet6 from 2001:db8::/64 to 2001:db8::/64 flags S/SA\n",
+		"pass in inet from 10.0.0.7 to any flags S/SA\n",
+	} {
+		if !strings.Contains(rules, want) || strings.Contains(rules, "on ! host0 inet6 from fe80") {
+			t.Errorf("antispoof and masks are\n%swhich should have\n%s", rules, want)
+		}
+	}
+	send6 := func(from string, to ...*netlab.End) {
+		t.Helper()
+		loadPF(t, l, "block in quick inet6 from (host0:network)\npass no state\n")
+		solicitation := icmp6(from, "ff02::1:ff00:7", []byte{135, 0}, make([]byte, 22))
+		l.Reach(a, []netlab.Frame{packet6(netlab.Broadcast, A, from, "ff02::1:ff00:7", 58, solicitation)}, to...)
+	}
+	send6("fe80::99", b, d)
+	send6("2001:db8::99")
 }
 
 // pfOff: disabled, nothing is filtered and nothing is forgotten.

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestModified wants what the modifiers of an interface make of its addresses, as in
+// pf.conf(5): the link-local network is no interface's own.
+func TestModified(t *testing.T) {
+	address := func(text string, scope int, broadcast, peer string) netlink.Addr {
+		ip, network, err := net.ParseCIDR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: network.Mask}, Scope: scope, Broadcast: net.ParseIP(broadcast)}
+		if peer != "" {
+			a.Peer = &net.IPNet{IP: net.ParseIP(peer)}
+		}
+		return a
+	}
+	addresses := []netlink.Addr{
+		address("192.0.2.1/24", unix.RT_SCOPE_UNIVERSE, "192.0.2.255", ""),
+		address("169.254.1.2/16", unix.RT_SCOPE_LINK, "169.254.255.255", ""),
+		address("fe80::1/64", unix.RT_SCOPE_LINK, "", ""),
+		address("2001:db8::1/64", unix.RT_SCOPE_UNIVERSE, "", "2001:db8::2"),
+	}
+	for modes, want := range map[string]string{
+		"":          "192.0.2.1/32 169.254.1.2/32 fe80::1/128 2001:db8::1/128",
+		"network":   "192.0.2.0/24 169.254.0.0/16 2001:db8::/64",
+		"network 0": "192.0.2.0/24 2001:db8::/64",
+		"0":         "192.0.2.1/32 2001:db8::1/128",
+		"broadcast": "192.0.2.255/32 169.254.255.255/32",
+		"peer":      "2001:db8::2/128",
+	} {
+		var got []string
+		for _, p := range modified(addresses, strings.Fields(modes)) {
+			got = append(got, p.String())
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%q: %s, want %s", modes, got, want)
+		}
+	}
+}
+
+// TestHostModifiers wants modifiers to be of interfaces alone, but for :0, which is of
+// hosts, too.
+func TestHostModifiers(t *testing.T) {
+	hosts := func(string, []string) ([]netip.Prefix, error) {
+		return []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128"),
+			netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("2001:db8::2/128")}, nil
+	}
+	for modes, want := range map[string]int{"": 4, "0": 2, "network": 0, "network 0": 0, "broadcast": 0, "peer": 0} {
+		list, err := pfAddresses("no-device.example", strings.Fields(modes), hosts)
+		if len(list) != want || (err != nil) != (want == 0) {
+			t.Errorf("%q: %v, %v; want %d addresses", modes, list, err, want)
+		}
+	}
+	if list, err := pfAddresses("no-device.example", []string{"0"}, hosts); err != nil || list[0].String() != "192.0.2.1/32" || list[1].String() != "2001:db8::1/128" {
+		t.Errorf(":0 is %v, %v; want the first of each family", list, err)
+	}
+}
