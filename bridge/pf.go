@@ -162,8 +162,8 @@ func (c *change) planPF(what string) error {
 		return refused(what, err.Error(), "nothing was changed")
 	}
 	limits := d.limits()
-	if n := limits[pf.LimitTables]; uint32(len(d.Tables)) > n || len(d.Tables) > pf.MaxTables {
-		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), min(n, pf.MaxTables)), "use fewer; no bridge can have more than 64")
+	if err := d.checkTables(what); err != nil {
+		return err
 	}
 	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
 		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
@@ -184,6 +184,14 @@ func (c *change) planPF(what string) error {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
+	}
+	return nil
+}
+
+// checkTables says whether the limit has room for the tables.
+func (d *pfConfig) checkTables(what string) error {
+	if n := min(d.limits()[pf.LimitTables], pf.MaxTables); uint32(len(d.Tables)) > n {
+		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), n), "use fewer; no bridge can have more than 64")
 	}
 	return nil
 }

@@ -68,10 +68,10 @@ type fabric interface {
 	KillPFSources(bridge string, k bridge.PFKill) (n int, err error)
 	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
 	PFTable(bridge, anchor, name string) ([]bridge.PFTableEntry, error)
-	ChangePFTable(bridge, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (bridge.PFTableChange, error)
-	FlushPFTable(bridge, anchor, name string) (n int, err error)
-	KillPFTable(bridge, anchor, name string) (n int, err error)
-	ZeroPFTable(bridge, anchor, name string) error
+	ChangePFTable(bridge, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (bridge.PFTableChange, error)
+	FlushPFTable(bridge, anchor, name string, check bool) (n int, err error)
+	KillPFTable(bridge, anchor, name string, check bool) (n int, err error)
+	ZeroPFTable(bridge, anchor, name string, check bool) error
 	PFLog(ctx context.Context, bridge string, report func(bridge.PFLogged) error) (missed uint64, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error

@@ -187,12 +187,13 @@ func (f *fakeFabric) PFTable(_, _, name string) (list []bridge.PFTableEntry, err
 	return list, f.noTable(name)
 }
 
-func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (done bridge.PFTableChange, err error) {
-	f.call("ChangePFTable %q %s %d %v", anchor, name, action, entries)
+func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (done bridge.PFTableChange, err error) {
+	f.call("ChangePFTable %q %s %d %v%s", anchor, name, action, entries, dummy(check))
 	if f.pf.tables == nil {
 		f.pf.tables = map[string][]pf.TableEntry{}
 	}
 	had, ok := f.pf.tables[name]
+	had = slices.Clone(had)
 	done.Entries = entries
 	for _, e := range entries {
 		mark := byte(' ')
@@ -210,25 +211,47 @@ func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTable
 		}
 		done.Marks = append(done.Marks, mark)
 	}
-	if action == bridge.AddPFEntries || ok {
-		f.pf.tables[name], done.Created = had, !ok
+	if action == bridge.AddPFEntries {
+		done.Created = !ok
+	} else if !ok {
+		return done, f.noTable(name)
 	}
-	return done, f.noTable(name)
+	if !check {
+		f.pf.tables[name] = had
+	}
+	return done, nil
 }
 
-func (f *fakeFabric) FlushPFTable(_, _, name string) (int, error) {
+func (f *fakeFabric) FlushPFTable(_, _, name string, check bool) (int, error) {
+	f.call("FlushPFTable %s%s", name, dummy(check))
 	n := len(f.pf.tables[name])
-	f.pf.tables[name] = nil
+	if !check {
+		f.pf.tables[name] = nil
+	}
 	return n, nil
 }
 
-func (f *fakeFabric) KillPFTable(_, _, name string) (int, error) {
+func (f *fakeFabric) KillPFTable(_, _, name string, check bool) (int, error) {
+	f.call("KillPFTable %s%s", name, dummy(check))
 	err := f.noTable(name)
-	delete(f.pf.tables, name)
+	if !check {
+		delete(f.pf.tables, name)
+	}
 	return 1, err
 }
 
-func (f *fakeFabric) ZeroPFTable(_, _, name string) error { return f.noTable(name) }
+func (f *fakeFabric) ZeroPFTable(_, _, name string, check bool) error {
+	f.call("ZeroPFTable %s%s", name, dummy(check))
+	return f.noTable(name)
+}
+
+// dummy marks a call that is to change nothing.
+func dummy(check bool) string {
+	if check {
+		return " check"
+	}
+	return ""
+}
 
 func (f *fakeFabric) PFLog(_ context.Context, name string, report func(bridge.PFLogged) error) (uint64, error) {
 	f.call("PFLog %s", name)

@@ -725,20 +725,12 @@ var errPFNoMatch = errors.New("not all addresses match")
 // tableCommand does -T.
 func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
-	mode := "." // how pfctl ends the line
-	if c.check {
-		mode = " (syntax only)."
-	}
 	switch c.command.name {
 	case "add", "delete", "replace", "test":
 		action := map[string]bridge.PFTableAction{
 			"add": bridge.AddPFEntries, "delete": bridge.DeletePFEntries, "replace": bridge.ReplacePFEntries, "test": bridge.TestPFEntries,
 		}[c.command.name]
-		if c.check {
-			c.tell("%d addresses%s", len(entries), mode)
-			return nil
-		}
-		done, err := s.ChangePFTable(name, anchor, table, action, entries)
+		done, err := s.ChangePFTable(name, anchor, table, action, entries, c.check)
 		if err != nil {
 			return err
 		}
@@ -749,28 +741,31 @@ func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 			return err
 		}
 		return c.printEntries(list)
-	}
-	if c.check {
-		return nil
-	}
-	switch c.command.name {
 	case "flush":
-		n, err := s.FlushPFTable(name, anchor, table)
+		n, err := s.FlushPFTable(name, anchor, table, c.check)
 		if err != nil {
 			return err
 		}
-		c.tell("%d addresses deleted.", n)
+		c.did("%d addresses deleted", n)
 	case "kill":
-		n, err := s.KillPFTable(name, anchor, table)
+		n, err := s.KillPFTable(name, anchor, table, c.check)
 		if err != nil {
 			return err
 		}
-		c.tell("%d table deleted.", n)
+		c.did("%d table deleted", n)
 	case "zero":
-		if err := s.ZeroPFTable(name, anchor, table); err != nil {
+		if err := s.ZeroPFTable(name, anchor, table, c.check); err != nil {
 			return err
 		}
-		c.tell("1 table/stats cleared.")
+		c.did("1 table/stats cleared")
 	}
 	return nil
+}
+
+// did tells what was done to a table or, with -n, would be.
+func (c *pfctl) did(format string, args ...any) {
+	if c.check {
+		format += " (dummy)"
+	}
+	c.tell(format+".", args...)
 }

@@ -718,26 +718,26 @@ func (c *pfctl) printEntry(mark byte, e pf.TableEntry) {
 // printChange tells what was done to a table.
 func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
 	if done.Created {
-		c.tell("1 table created.")
+		c.did("1 table created")
 	}
 	switch c.command.name {
 	case "add":
-		c.tell("%d/%d addresses added.", done.Added, asked)
+		c.did("%d/%d addresses added", done.Added, asked)
 	case "delete":
-		c.tell("%d/%d addresses deleted.", done.Deleted, asked)
+		c.did("%d/%d addresses deleted", done.Deleted, asked)
 	case "test":
-		c.tell("%d/%d addresses match.", done.Matched, asked)
+		c.did("%d/%d addresses match", done.Matched, asked)
 	case "replace":
 		for _, n := range []struct {
 			n    int
 			what string
 		}{{done.Added, "added"}, {done.Deleted, "deleted"}, {done.Changed, "changed"}} {
 			if n.n > 0 {
-				c.tell("%d addresses %s.", n.n, n.what)
+				c.did("%d addresses %s", n.n, n.what)
 			}
 		}
 		if done.Added+done.Deleted+done.Changed == 0 {
-			c.tell("no changes.")
+			c.did("no changes")
 		}
 	}
 	for i, e := range done.Entries {
