@@ -112,7 +112,7 @@ wrong is logged and changes nothing. SIGTERM ends it.`,
 		o.Journal = ok && agent.InJournal(stderr)
 		log := agent.NewLog(p.stderr, o)
 		return p.agents.Run(ctx, agent.Options{
-			Netns: p.netns.text, Files: files, PF: pfSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
+			Netns: p.netns.text, Files: files, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
 			Watchdog: watchdog, Notify: notify(log),
 		}, reload)
 	}

@@ -149,7 +149,7 @@ func (p *program) applyOne(f config.File, o config.Options) (actions []config.Ac
 	if err != nil {
 		return nil, nil, err
 	}
-	o.PF = pfSource
+	o.PF = keptSource
 	actions, warnings, err = s.Apply(f, o)
 	return actions, warnings, errors.Join(err, s.Close())
 }

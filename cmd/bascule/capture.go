@@ -15,6 +15,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/files"
 
 	"github.com/spf13/cobra"
 )
@@ -120,7 +121,7 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	case "-":
 		return capture.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
 	}
-	f, err := os.Create(file)
+	f, err := files.Create(file, os.O_TRUNC)
 	if err != nil {
 		return nil, fileError(file, err)
 	}

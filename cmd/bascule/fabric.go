@@ -72,6 +72,7 @@ type fabric interface {
 	FlushPFTable(bridge, anchor, name string, check bool) (n int, err error)
 	KillPFTable(bridge, anchor, name string, check bool) (n int, err error)
 	ZeroPFTable(bridge, anchor, name string, check bool) error
+	PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error)
 	PFLog(ctx context.Context, bridge string, report func(bridge.PFLogged) error) (missed uint64, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error

@@ -245,6 +245,15 @@ func (f *fakeFabric) ZeroPFTable(_, _, name string, check bool) error {
 	return f.noTable(name)
 }
 
+// PFHost knows the interface p1.
+func (f *fakeFabric) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
+	f.call("PFHost %s hosts=%t", name, hosts != nil)
+	if name == "p1" {
+		return []netip.Prefix{netip.MustParsePrefix("10.9.0.1/32")}, nil
+	}
+	return nil, fmt.Errorf("there is no %s", name)
+}
+
 // dummy marks a call that is to change nothing.
 func dummy(check bool) string {
 	if check {

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/pf"
 
 	"github.com/spf13/cobra"
@@ -437,14 +438,21 @@ func (c *pfctl) readFile() (name string, text []byte, err error) {
 	return name, text, nil
 }
 
-// pfSource is what rules of pf may name: files, and hosts.
-var pfSource = pf.Source{Open: readPFFile, Lookup: lookupHost}
+// pfSource is what rules of pf that are loaded once may name: files, and hosts.
+// keptSource is for those that are read again and again.
+var (
+	pfSource   = pf.Source{Open: readPFFile, Lookup: lookupHost}
+	keptSource = pf.Source{Open: readPlainPFFile, Lookup: lookupHost}
+)
 
 // maxPFFile is how large a file may be, in bytes.
 const maxPFFile = 64 << 20
 
-func readPFFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
+func readPFFile(name string) ([]byte, error)      { return readPF(name, files.Open) }
+func readPlainPFFile(name string) ([]byte, error) { return readPF(name, files.OpenPlain) }
+
+func readPF(name string, open func(string) (*os.File, error)) ([]byte, error) {
+	f, err := open(name)
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -576,20 +584,36 @@ func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 	return list, nil
 }
 
-// prefixes reads a host or network: an address, a network, or a name.
+// prefixes reads a host or network: an address, a network, or a name of an
+// interface or a host, which stands for what it does in the bridge's namespace.
 func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
 	if p, err := pf.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
 	}
-	if c.noNames || strings.Trim(text, "0123456789./:") == "" || strings.ContainsAny(text, " <>(){},!\"$%") || !utf8.ValidString(text) {
+	if strings.Trim(text, "0123456789./:") == "" || strings.ContainsAny(text, " <>(){},!\"$%") || !utf8.ValidString(text) {
 		return nil, errors.New(remedy)
 	}
-	list, err := lookupHost(text, nil)
-	if err != nil {
-		return nil, errors.New("neither an address nor the name of a host")
+	lookup := lookupHost
+	if c.noNames {
+		lookup = nil
 	}
-	return list, nil
+	var list []netip.Prefix
+	opened := false
+	err := c.with(func(s fabric) (err error) {
+		opened = true
+		list, err = s.PFHost(text, lookup)
+		return err
+	})
+	switch {
+	case err == nil:
+		return list, nil
+	case !opened:
+		return nil, err
+	case c.noNames:
+		return nil, errors.New(remedy)
+	}
+	return nil, errors.New("neither an address nor the name of an interface or a host")
 }
 
 // killers says which states or sources -k or -K mean, nil for none.

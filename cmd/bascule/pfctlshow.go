@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -14,22 +12,6 @@ import (
 	"bascule/bridge"
 	"bascule/pf"
 )
-
-// lookupHost returns the addresses of a host.
-func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	if err != nil {
-		return nil, err
-	}
-	var list []netip.Prefix
-	for _, a := range addrs {
-		a = a.Unmap().WithZone("")
-		list = append(list, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return list, nil
-}
 
 // showAll does -s.
 func (c *pfctl) showAll(s fabric) error {
@@ -371,15 +353,26 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d:%02d", s/3600, s/60%60, s%60)
 }
 
+// hostName is the name of a host, or its address if that has none.
+func (c *pfctl) hostName(addr string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), maxHostLookup/2)
+	defer cancel()
+	r, err := newResolver(bridge.NetnsPath(c.netns.text), netnsNames, netnsEtc)
+	if err != nil {
+		return addr
+	}
+	defer r.close()
+	if names, err := r.LookupAddr(ctx, addr); err == nil && len(names) > 0 {
+		return strings.TrimSuffix(names[0], ".")
+	}
+	return addr
+}
+
 // host is an address and a port as pf prints them.
 func (c *pfctl) host(a bridge.PFAddress) string {
 	text := a.Addr.String()
 	if c.names {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if names, err := net.DefaultResolver.LookupAddr(ctx, text); err == nil && len(names) > 0 {
-			text = strings.TrimSuffix(names[0], ".")
-		}
+		text = c.hostName(text)
 	}
 	switch {
 	case a.Port == 0:
