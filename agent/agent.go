@@ -33,6 +33,7 @@ import (
 type Options struct {
 	Netns   string    // name or path of the network namespace that it is of, "" for its own
 	Files   []string  // files and folders to apply; none to apply nothing
+	Force   bool      // limits may take more than a quarter of the free memory
 	PF      pf.Source // how pf's rules read other files and look up hosts; the zero value refuses both
 	Dir     string    // for its socket, lock and snapshots
 	Version string    // of the program, for its status

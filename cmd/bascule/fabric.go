@@ -80,5 +80,6 @@ type fabric interface {
 	Trace(bridge, port string, frame []byte) (bridge.Trace, error)
 	CountTalkers(bridge string) (stop func() error, err error)
 	Talkers(bridge string) ([]bridge.Talker, error)
+	Force()
 	Close() error
 }

@@ -78,7 +78,8 @@ func (f *fakeFabric) PF(name string) (bridge.PFInfo, error) {
 		Counters:      []bridge.PFCounter{{Name: "match", Count: 31}},
 		LimitCounters: []bridge.PFCounter{{Name: "max states per rule", Count: 4}},
 		Timeouts:      pf.DefaultTimeouts(), Limits: pf.DefaultLimits(),
-		Ports: []bridge.PFPort{{Name: "p1"}, {Name: "p2", Skip: true}},
+		Memory: []bridge.PFMemory{{Name: "states", Bytes: 16 << 20}, {Name: "rules", Bytes: 5000}},
+		Ports:  []bridge.PFPort{{Name: "p1"}, {Name: "p2", Skip: true}},
 	}, err
 }
 
@@ -253,6 +254,8 @@ func (f *fakeFabric) PFHost(name string, hosts func(string, []string) ([]netip.P
 	}
 	return nil, fmt.Errorf("there is no %s", name)
 }
+
+func (f *fakeFabric) Force() { f.call("Force") }
 
 // dummy marks a call that is to change nothing.
 func dummy(check bool) string {

@@ -46,7 +46,7 @@ var (
 		{"info", "counters; -v adds those of limits"},
 		{"labels", "counters of the rules with labels"},
 		{"timeouts", "timeouts"},
-		{"memory", "limits"},
+		{"memory", "limits, and what tables take"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
 		{"all", "all of these, but for anchors and ports"},
@@ -203,6 +203,7 @@ that -vvss names so, and the one between these two.`,
 	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
 	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows")
+	p.addForce(cmd)
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
 	completeFlag(cmd, "b", p.bridgeNames)

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -33,7 +36,22 @@ func (c *pfctl) showAll(s fabric) error {
 	}
 	all := c.show.name == "all"
 	if all && c.json {
-		return usagef(c.cmd, "-s all: -j shows one thing at a time; give another modifier")
+		parts := []byte{'{'}
+		for _, show := range shows {
+			if show.title == "" {
+				continue
+			}
+			text, err := c.captured(func() error { return show.show(s) })
+			if err != nil {
+				return err
+			}
+			if len(parts) > 1 {
+				parts = append(parts, ',')
+			}
+			parts = fmt.Appendf(parts, "%q:%s", show.name, bytes.TrimSpace(text))
+		}
+		_, err := fmt.Fprintf(c.out, "%s}\n", parts)
+		return err
 	}
 	for i, show := range shows {
 		if all && show.title != "" {
@@ -49,6 +67,16 @@ func (c *pfctl) showAll(s fabric) error {
 		}
 	}
 	return nil
+}
+
+// captured returns what f prints.
+func (p *program) captured(f func() error) ([]byte, error) {
+	var text bytes.Buffer
+	out := p.out
+	p.out = bufio.NewWriter(&text)
+	defer func() { p.out = out }()
+	err := errors.Join(f(), p.out.Flush())
+	return text.Bytes(), err
 }
 
 // pfRuleJSON is a rule for programs.
@@ -610,14 +638,21 @@ func (c *pfctl) showLimits(s fabric) error {
 		return err
 	}
 	if c.json {
-		values := map[string]uint32{}
+		values, takes := map[string]any{}, map[string]uint64{}
 		for i, v := range info.Limits {
 			values[pf.LimitName(i).String()] = v
 		}
+		for _, m := range info.Memory {
+			takes[m.Name] = m.Bytes
+		}
+		values["memory"] = takes
 		return c.printJSON(values)
 	}
 	for i, v := range info.Limits {
 		fmt.Fprintf(c.out, "%-13s hard limit %8d\n", pf.LimitName(i), v)
+	}
+	for _, m := range info.Memory {
+		fmt.Fprintf(c.out, "%-13s takes      %8d KiB\n", m.Name, (m.Bytes+1023)/1024)
 	}
 	return nil
 }
