@@ -33,6 +33,7 @@ import (
 type Options struct {
 	Netns   string    // name or path of the network namespace that it is of, "" for its own
 	Files   []string  // files and folders to apply; none to apply nothing
+	Force   bool      // limits may take more than a quarter of the free memory
 	PF      pf.Source // how pf's rules read other files and look up hosts; the zero value refuses both
 	Dir     string    // for its socket, lock and snapshots
 	Version string    // of the program, for its status
@@ -259,7 +260,7 @@ func (a *agent) apply(known map[uint64]*site) result {
 	}
 	var files []config.File
 	if len(a.o.Files) > 0 {
-		list, err := config.Load(a.o.Files...)
+		list, err := config.Reload(a.o.Files...)
 		if err != nil {
 			r.err = err
 			return r
@@ -282,16 +283,16 @@ func (a *agent) apply(known map[uint64]*site) result {
 		}
 	}
 	o := config.Options{PF: a.o.PF}
-	if o.PF.Lookup != nil {
-		o.PF.Lookup = briefly(o.PF.Lookup)
-	}
 	for _, f := range config.ByNetns(files, a.o.Netns) {
+		if a.o.PF.Lookup != nil { // a name may be another host's in another namespace
+			o.PF.Lookup = briefly(a.o.PF.Lookup)
+		}
 		r.err = errors.Join(r.err, a.applyTo(f, o, known, &r))
 	}
 	return r
 }
 
-// maxLookup is for how long a job asks for hosts. The first job is not to keep
+// maxLookup is for how long a job asks for hosts of a namespace. The first job is not to keep
 // the service manager waiting for a resolver that does not answer, which may be
 // one behind the switch.
 const maxLookup = 10 * time.Second

@@ -70,6 +70,9 @@ func (a *agent) openSite(name string) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.o.Force {
+		sw.Force()
+	}
 	cookie, err := sw.Cookie()
 	if err != nil {
 		sw.Close()

@@ -11,13 +11,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"bascule/agent/hotplug"
 	"bascule/agent/rstp"
+	"bascule/bridge"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Status is what an agent says of itself.
@@ -102,6 +107,10 @@ const (
 	reloadTime = 10 * time.Minute
 )
 
+// lookTime is how often one that applies its files is looked at: it answers
+// others meanwhile, unless it stands still.
+const lookTime = 2 * time.Second
+
 // AskStatus asks the agent of the network namespace with the cookie how it is.
 func AskStatus(dir string, cookie uint64) (Status, error) {
 	r, err := ask(dir, cookie, askStatus, statusTime)
@@ -117,8 +126,30 @@ func AskStatus(dir string, cookie uint64) (Status, error) {
 // AskReload has the agent of the network namespace with the cookie apply its
 // files again, and waits for it.
 func AskReload(dir string, cookie uint64) error {
-	_, err := ask(dir, cookie, askReload, reloadTime)
-	return err
+	if _, err := ask(dir, cookie, askStatus, statusTime); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := ask(dir, cookie, askReload, reloadTime)
+		done <- err
+	}()
+	for look := time.NewTicker(lookTime); ; {
+		select {
+		case err := <-done:
+			look.Stop()
+			return err
+		case <-look.C:
+		}
+		if _, err := ask(dir, cookie, askStatus, statusTime); err != nil {
+			select {
+			case err = <-done: // it has ended, and has said so
+			default:
+			}
+			look.Stop()
+			return err
+		}
+	}
 }
 
 func ask(dir string, cookie uint64, word string, patience time.Duration) (r reply, err error) {
@@ -129,16 +160,25 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 	if errors.Is(err, fs.ErrPermission) {
 		return r, errors.New("cannot ask the agent: no permission; run as root")
 	}
+	if errors.Is(err, syscall.EAGAIN) { // nobody has been taken for long
+		return r, errors.New("the agent does not answer: too many wait for it; see its log, and start it again")
+	}
 	if err != nil {
 		return r, fmt.Errorf("cannot ask the agent: %w; see that it runs", err)
 	}
 	defer conn.Close()
+	if pid := peerOf(conn); pid != 0 && bridge.Stopped(pid) {
+		return r, fmt.Errorf("the agent does not answer: its process %d is stopped; have it go on with 'kill -CONT %d'", pid, pid)
+	}
 	err = conn.SetDeadline(time.Now().Add(patience))
 	if err == nil {
 		_, err = fmt.Fprintln(conn, word)
 	}
 	if err == nil {
 		err = json.NewDecoder(conn).Decode(&r)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return r, fmt.Errorf("the agent does not answer within %v: it stands still; see its log, and start it again", patience)
 	}
 	if err != nil {
 		return r, fmt.Errorf("the agent does not answer: %w; see its log", err)
@@ -147,6 +187,25 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		return r, Errors(strings.Split(r.Error, "\n"))
 	}
 	return r, nil
+}
+
+// peerOf returns the process that listens at the other end of a connection, 0
+// where that cannot be told.
+func peerOf(conn net.Conn) (pid int) {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+	raw, err := unixConn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(c.Pid)
+		}
+	})
+	return pid
 }
 
 // Errors are what an agent has to say against its files, or a question.
@@ -164,14 +223,14 @@ func listen(dir string, cookie uint64) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// mostClients is how many are answered at a time; others wait.
+// mostClients is how many are answered at a time. Of those that have said nothing
+// yet, the one that came first makes room for who comes next.
 const mostClients = 64
 
 // serve answers at the socket until it is closed.
 func (a *agent) serve(l net.Listener) {
-	clients := make(chan struct{}, mostClients)
+	clients := newClients(mostClients)
 	for {
-		clients <- struct{}{} // who says nothing, or does not read, has statusTime
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
@@ -179,16 +238,17 @@ func (a *agent) serve(l net.Listener) {
 		if err != nil { // too many open files, say
 			a.log.Error("the socket for 'agent status' takes nobody; this is tried again each second", "error", err)
 			time.Sleep(retryPeriod)
-			<-clients
 			continue
 		}
+		clients.enter(conn)
 		go func() {
-			defer func() { conn.Close(); <-clients }()
+			defer func() { conn.Close(); clients.leave(conn) }()
 			conn.SetReadDeadline(time.Now().Add(statusTime))
 			line, err := bufio.NewReaderSize(conn, 64).ReadSlice('\n')
 			if err != nil {
 				return
 			}
+			clients.spoke(conn)
 			answer := a.answer(strings.TrimSpace(string(line)))
 			conn.SetWriteDeadline(time.Now().Add(statusTime))
 			if err := json.NewEncoder(conn).Encode(answer); err != nil {
@@ -196,6 +256,43 @@ func (a *agent) serve(l net.Listener) {
 			}
 		}()
 	}
+}
+
+// clients are those at the socket.
+type clients struct {
+	room   chan struct{} // a place for each
+	mu     sync.Mutex
+	silent []net.Conn // that have said nothing yet, in the order in which they came
+}
+
+func newClients(most int) *clients { return &clients{room: make(chan struct{}, most)} }
+
+// enter waits for a place, unless somebody silent can make room.
+func (c *clients) enter(conn net.Conn) {
+	select {
+	case c.room <- struct{}{}:
+	default:
+		c.mu.Lock()
+		if len(c.silent) > 0 {
+			c.silent[0].Close() // its goroutine leaves
+		}
+		c.mu.Unlock()
+		c.room <- struct{}{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = append(c.silent, conn)
+}
+
+func (c *clients) spoke(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = slices.DeleteFunc(c.silent, func(other net.Conn) bool { return other == conn })
+}
+
+func (c *clients) leave(conn net.Conn) {
+	c.spoke(conn)
+	<-c.room
 }
 
 // answer does what is asked, in the loop.

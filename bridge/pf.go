@@ -162,8 +162,8 @@ func (c *change) planPF(what string) error {
 		return refused(what, err.Error(), "nothing was changed")
 	}
 	limits := d.limits()
-	if n := limits[pf.LimitTables]; uint32(len(d.Tables)) > n || len(d.Tables) > pf.MaxTables {
-		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), min(n, pf.MaxTables)), "use fewer; no bridge can have more than 64")
+	if err := d.checkTables(what); err != nil {
+		return err
 	}
 	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
 		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
@@ -184,6 +184,14 @@ func (c *change) planPF(what string) error {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
+	}
+	return nil
+}
+
+// checkTables says whether the limit has room for the tables.
+func (d *pfConfig) checkTables(what string) error {
+	if n := min(d.limits()[pf.LimitTables], pf.MaxTables); uint32(len(d.Tables)) > n {
+		return refused(what, fmt.Sprintf("there would be %d tables, and the limit is %d", len(d.Tables), n), "use fewer; no bridge can have more than 64")
 	}
 	return nil
 }
@@ -514,48 +522,18 @@ func bare(set *pf.Ruleset) *pf.Ruleset {
 // ruleset that it read, and notes of what may not be meant. What is wrong with the text is in an error that is a
 // [pf.ErrorList]. With o.Check nothing is loaded, and the bridge may be "".
 func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
-	what := "load " + o.Name + " into pf"
-	if bridge != "" {
-		what += " of " + bridge
-	}
-	if err := checkAnchor(o.Anchor); err != nil {
+	what := o.what(bridge)
+	if set, err = s.parsePF(what, o); err != nil {
 		return nil, nil, err
 	}
-	err = s.Inside(func() (err error) {
-		hosts := o.Source.Lookup
-		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
-		set, err = pf.Parse(o.Name, o.Text, o.Source)
-		return err
-	})
-	if err != nil {
-		if bad := pf.ErrorList(nil); errors.As(err, &bad) {
-			return nil, nil, err
-		}
-		return nil, nil, failed(what, err)
-	}
-	path := strings.Trim(o.Anchor, "/")
-	plan := func(d *pfConfig) error {
-		if o.TablesOnly {
-			return d.takeTables(path, set)
-		}
-		return d.take(path, set)
-	}
 	if o.Check {
-		err := s.Inside(func() error {
-			d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
-			if err := plan(d); err != nil {
-				return err
-			}
-			_, err := d.compile(nil, nil)
-			return err
-		})
-		if err != nil {
-			return nil, nil, refused(what, err.Error(), "nothing was changed")
+		if err := s.checkPF(what, bridge, o, set); err != nil {
+			return nil, nil, err
 		}
 		return set, redefined(set), nil
 	}
 	err = s.changePF(what, bridge, func(c *change, d *pfConfig) error {
-		if err := plan(d); err != nil {
+		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
 		switch {
@@ -605,6 +583,89 @@ func redefined(set *pf.Ruleset) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%d more tables are defined again", more))
 	}
 	return notes
+}
+
+// what says what is done with a file, for errors.
+func (o *PFLoad) what(bridge string) string {
+	if bridge == "" {
+		return "load " + o.Name + " into pf"
+	}
+	return "load " + o.Name + " into pf of " + bridge
+}
+
+// take makes what a file says that of pf.
+func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
+	path := strings.Trim(o.Anchor, "/")
+	if o.TablesOnly {
+		return d.takeTables(path, set)
+	}
+	return d.take(path, set)
+}
+
+// parsePF reads a file; names in it stand for what they do in the namespace.
+func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
+	if err := checkAnchor(o.Anchor); err != nil {
+		return nil, err
+	}
+	err = s.Inside(func() (err error) {
+		hosts := o.Source.Lookup
+		o.Source.Lookup = func(name string, modes []string) ([]netip.Prefix, error) { return pfAddresses(name, modes, hosts) }
+		set, err = pf.Parse(o.Name, o.Text, o.Source)
+		return err
+	})
+	if bad := pf.ErrorList(nil); err != nil && !errors.As(err, &bad) {
+		return nil, failed(what, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range set.Options.Limits {
+		if l.Given && l.Value == 0 {
+			return nil, refused(what, fmt.Sprintf("set limit %s 0 would allow %s, and does not mean without limit", pf.LimitName(i), zeroLimit[i]),
+				"give 1 or more, or leave it out")
+		}
+	}
+	return set, nil
+}
+
+// zeroLimit says what a limit of 0 would allow.
+var zeroLimit = [pf.LimitCount]string{
+	pf.LimitStates:       "no state at all",
+	pf.LimitSrcNodes:     "no source to be tracked",
+	pf.LimitFrags:        "the ports of no fragment to be remembered",
+	pf.LimitTables:       "no table",
+	pf.LimitTableEntries: "no address in a table",
+	pf.LimitAnchors:      "no anchor",
+}
+
+// checkPF says whether a bridge, "" or one that is not there for any, could have
+// what a file says.
+func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
+	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
+	err := s.Inside(func() error {
+		err := o.take(d, set)
+		if err == nil {
+			_, err = d.compile(nil, nil)
+		}
+		if err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	was := datapath.Config{}
+	if bridge != "" {
+		err := s.each(bridge, func(_ string, b *datapath.Bridge) error {
+			was = b.Config
+			return nil
+		})
+		if err != nil && !errors.Is(err, errNoBridge) {
+			return err
+		}
+	}
+	return s.checkMemory(what, pfDemands(&was, d.limits()))
 }
 
 // checkAnchor says whether rules can be loaded into an anchor of the name.

@@ -40,7 +40,8 @@ type PFInfo struct {
 
 	Timeouts [pf.TimeoutCount]uint32 // seconds; of the adaptive ones, states
 	Limits   [pf.LimitCount]uint32
-	Log      *PFPort // the port of set loginterface, nil if there is none
+	Memory   []PFMemory // what tables take
+	Log      *PFPort    // the port of set loginterface, nil if there is none
 	Ports    []PFPort
 }
 
@@ -154,6 +155,12 @@ const (
 	ReplacePFEntries
 	TestPFEntries
 )
+
+// PFMemory is what the tables for a limit, or the rules, take at the moment.
+type PFMemory struct {
+	Name  string // of the limit, or "rules"
+	Bytes uint64
+}
 
 // PFTableChange is what was done to a table. Marks has a letter for each
 // entry, as pfctl(8) prints them: A added, C changed, D deleted, M matches, X

@@ -60,6 +60,16 @@ func pfAddresses(name string, modes []string, hosts func(string, []string) ([]ne
 	}), nil
 }
 
+// PFHost returns the addresses of an interface, a group of them or, if hosts is
+// not nil, a host, as rules of the switch's network namespace name them.
+func (s *Switch) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) (list []netip.Prefix, err error) {
+	err = s.Inside(func() error {
+		list, err = pfAddresses(name, nil, hosts)
+		return err
+	})
+	return list, err
+}
+
 func sortedKeys[V any](m map[int]V) []int {
 	keys := make([]int, 0, len(m))
 	for k := range m {

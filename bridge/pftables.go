@@ -76,8 +76,8 @@ func findPFTable(b *datapath.Bridge, what, anchor, name string) (*pfStoredTable,
 }
 
 // ChangePFTable does something to entries of a table, which adding and replacing
-// make if it is not there.
-func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
+// make if it is not there. With check it only says what it would do.
+func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction, entries []pf.TableEntry, check bool) (done PFTableChange, err error) {
 	what := map[PFTableAction]string{AddPFEntries: "add to", DeletePFEntries: "delete from", ReplacePFEntries: "replace", TestPFEntries: "test"}[action] +
 		" table " + name + " of " + bridge
 	path := strings.Trim(anchor, "/")
@@ -87,49 +87,80 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 	if name == "" || len(name) > 31 || strings.ContainsAny(name, " \t\n<>\"") {
 		return done, usagef("table "+name, "no table can have the name; give 1 to 31 letters, digits and such")
 	}
-	if action == AddPFEntries || action == ReplacePFEntries {
-		if done.Created, err = s.createPFTable(what, bridge, path, name); err != nil {
-			return done, err
+	makes := action == AddPFEntries || action == ReplacePFEntries
+	// all is seen before anything is done: what is refused leaves no table behind
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		t, err := plannedPFTable(b, what, path, name, makes)
+		if err != nil {
+			return err
+		}
+		done, err = planEntries(b, what, t, action, entries)
+		return err
+	})
+	if err != nil || check || action == TestPFEntries {
+		return done, err
+	}
+	created := done.Created
+	if created {
+		if err := s.createPFTable(what, bridge, path, name); err != nil {
+			return PFTableChange{}, err
 		}
 	}
-	use := s.writePFTable
-	if action == TestPFEntries {
-		use = s.readPFTable
-	}
-	err = use(what, bridge, path, name, func(b *datapath.Bridge, t *pfStoredTable) error {
-		if t.Const && action != TestPFEntries {
-			return refused(what, "it is const", "load a file that says what is in it")
+	err = s.writePFTable(what, bridge, path, name, func(b *datapath.Bridge, t *pfStoredTable) error {
+		if done, err = planEntries(b, what, t, action, entries); err != nil {
+			return err
 		}
+		done.Created = created
 		return changeEntries(b, t.Number, action, entries, &done)
 	})
 	if errors.Is(err, datapath.ErrTableFull) {
-		return done, refused(what, datapath.ErrTableFull.Error(), "set limit table-entries, or delete some")
+		return done, tableFull(what)
 	}
 	return done, err
 }
 
-// createPFTable makes a table that persists, if it is not there.
-func (s *Switch) createPFTable(what, bridge, path, name string) (created bool, err error) {
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
-		d, err := readPF(b)
-		t := d.findDefined(path, name)
-		created = t == nil
+func tableFull(what string) error {
+	return refused(what, datapath.ErrTableFull.Error(), "set limit table-entries, or delete some")
+}
+
+// plannedPFTable returns the table of a command of -T: the one that is there, or
+// nil for one that the command makes.
+func plannedPFTable(b *datapath.Bridge, what, path, name string, makes bool) (*pfStoredTable, error) {
+	if !makes {
+		return findPFTable(b, what, path, name)
+	}
+	d, err := readPF(b)
+	if err != nil {
+		return nil, failed(what, err)
+	}
+	if t := d.findDefined(path, name); t != nil {
+		return t, nil
+	}
+	if _, err := d.definePFTable(what, path, name); err != nil {
+		return nil, err
+	}
+	return nil, d.checkTables(what)
+}
+
+// createPFTable makes a table that persists.
+func (s *Switch) createPFTable(what, bridge, path, name string) error {
+	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+		_, err := d.definePFTable(what, path, name)
 		return err
 	})
-	if err != nil || !created {
-		return false, err
-	}
-	return true, s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
-		t := d.find(path, name)
-		if t == nil {
-			var err error
-			if t, err = d.newTable(path, name); err != nil {
-				return refused(what, err.Error(), "delete one that is not used")
-			}
+}
+
+// definePFTable has a table that persists.
+func (d *pfConfig) definePFTable(what, path, name string) (*pfStoredTable, error) {
+	t := d.find(path, name)
+	if t == nil {
+		var err error
+		if t, err = d.newTable(path, name); err != nil {
+			return nil, refused(what, err.Error(), "delete one that is not used")
 		}
-		t.Defined, t.Persist = true, true
-		return nil
-	})
+	}
+	t.Defined, t.Persist = true, true
+	return t, nil
 }
 
 func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
@@ -142,26 +173,52 @@ func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
 	return nil
 }
 
-// changeEntries does something to entries of table n, and marks what was done to each.
-func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf.TableEntry, done *PFTableChange) (err error) {
-	done.Entries, done.Marks = entries, slices.Repeat([]byte{' '}, len(entries))
+// planEntries says what would be done to each entry of a table, nil for one that
+// is not there yet.
+func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
+	done = PFTableChange{Created: t == nil, Entries: entries, Marks: slices.Repeat([]byte{' '}, len(entries))}
+	if t != nil && t.Const && action != TestPFEntries {
+		return done, refused(what, "it is const", "load a file that says what is in it")
+	}
 	if action == TestPFEntries {
 		for i, e := range entries {
-			match, _, err := b.TableTest(n, e.Prefix.Addr())
+			match, _, err := b.TableTest(t.Number, e.Prefix.Addr())
 			if err != nil {
-				return err
+				return done, failed(what, err)
 			}
 			if match {
 				done.Matched++
 				done.Marks[i] = 'M'
 			}
 		}
-		return nil
+		return done, nil
 	}
-	had, err := b.TableEntries(n)
-	if err != nil {
-		return err
+	var had []pf.TableEntry
+	if t != nil {
+		if had, err = b.TableEntries(t.Number); err != nil {
+			return done, failed(what, err)
+		}
 	}
+	done.mark(had, action, entries)
+	if more := done.Added - done.Deleted; more > 0 {
+		// the maps may have more room than the limit allows
+		counts, limit := [pf.MaxTables]int{}, pf.DefaultLimits()[pf.LimitTableEntries]
+		if b.PFLoaded() {
+			if counts, err = b.TableCounts(); err != nil {
+				return done, failed(what, err)
+			}
+			limit = b.Config.Pf.TableEntries
+		}
+		if sum(counts[:])+more > int(limit) {
+			return done, tableFull(what)
+		}
+	}
+	return done, nil
+}
+
+// mark gives each entry the letter of what is done to it in a table that had
+// these, and counts.
+func (done *PFTableChange) mark(had []pf.TableEntry, action PFTableAction, entries []pf.TableEntry) {
 	type place = string // of an entry whether it is negated or not
 	at := func(e pf.TableEntry) place { return e.Prefix.String() }
 	before, seen := map[place]pf.TableEntry{}, map[place]bool{}
@@ -193,14 +250,12 @@ func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf
 			}
 		}
 	}
-	if more := bytes.Count(done.Marks, []byte{'A'}) - bytes.Count(done.Marks, []byte{'D'}); more > 0 {
-		// the maps may have more room: they never become smaller
-		if counts, err := b.TableCounts(); err != nil {
-			return err
-		} else if sum(counts[:])+more > int(b.Config.Pf.TableEntries) {
-			return datapath.ErrTableFull
-		}
-	}
+	count := func(letter byte) int { return bytes.Count(done.Marks, []byte{letter}) }
+	done.Added, done.Deleted, done.Changed = count('A'), count('D'), count('C')
+}
+
+// changeEntries does what was planned, and counts what was done.
+func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf.TableEntry, done *PFTableChange) (err error) {
 	switch action {
 	case AddPFEntries:
 		done.Added, err = b.TableAdd(n, entries)
@@ -219,17 +274,6 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// readPFTable runs f with a table that stays as it is.
-func (s *Switch) readPFTable(what, bridge, anchor, name string, f func(*datapath.Bridge, *pfStoredTable) error) error {
-	return s.each(bridge, func(_ string, b *datapath.Bridge) error {
-		t, err := findPFTable(b, what, anchor, name)
-		if err != nil {
-			return err
-		}
-		return f(b, t)
-	})
-}
-
 // writePFTable runs f with a table as the only writer.
 func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapath.Bridge, *pfStoredTable) error) error {
 	return s.write(func(store *datapath.Store) error {
@@ -246,29 +290,39 @@ func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapat
 }
 
 // FlushPFTable deletes all that is in a table, and returns how much that was.
-func (s *Switch) FlushPFTable(bridge, anchor, name string) (n int, err error) {
+// With check it only says how much it would be.
+func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, err error) {
 	what := "flush table " + name + " of " + bridge
-	err = s.writePFTable(what, bridge, anchor, name, func(b *datapath.Bridge, t *pfStoredTable) error {
+	flush := func(b *datapath.Bridge, t *pfStoredTable) error {
 		if t.Const {
 			return refused(what, "it is const", "load a file that says what is in it")
 		}
+		if check {
+			counts, err := b.TableCounts()
+			n = counts[t.Number]
+			return err
+		}
 		n, err = b.TableFlush(t.Number)
 		return err
+	}
+	if !check {
+		err = s.writePFTable(what, bridge, anchor, name, flush)
+		return n, err
+	}
+	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		t, err := findPFTable(b, what, anchor, name)
+		if err != nil {
+			return err
+		}
+		return failed(what, flush(b, t))
 	})
 	return n, err
 }
 
-// KillPFTable deletes a table. One that rules name is there still, empty.
-func (s *Switch) KillPFTable(bridge, anchor, name string) (n int, err error) {
-	what := "delete table " + name + " of " + bridge
-	err = s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
-		t := d.findDefined(strings.Trim(anchor, "/"), name)
-		if t == nil {
-			return refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
-		}
-		d.drop(t)
-		return nil
-	})
+// KillPFTable deletes a table. One that rules name is there still, empty. With
+// check it only says whether it could.
+func (s *Switch) KillPFTable(bridge, anchor, name string, check bool) (n int, err error) {
+	err = s.changePFTable("delete table "+name+" of "+bridge, bridge, anchor, name, check, (*pfConfig).drop)
 	if err == nil {
 		n = 1
 	}
@@ -276,14 +330,37 @@ func (s *Switch) KillPFTable(bridge, anchor, name string) (n int, err error) {
 }
 
 // ZeroPFTable has a table's counters, and the age of what is in it, begin anew.
-func (s *Switch) ZeroPFTable(bridge, anchor, name string) error {
-	what := "zero table " + name + " of " + bridge
-	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
-		t := d.findDefined(strings.Trim(anchor, "/"), name)
-		if t == nil {
-			return refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
-		}
+// With check it only says whether it could.
+func (s *Switch) ZeroPFTable(bridge, anchor, name string, check bool) error {
+	return s.changePFTable("zero table "+name+" of "+bridge, bridge, anchor, name, check, func(_ *pfConfig, t *pfStoredTable) {
 		t.Cleared = time.Now().Unix()
+	})
+}
+
+// changePFTable changes what pf says of a table that is there.
+func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, apply func(*pfConfig, *pfStoredTable)) error {
+	find := func(d *pfConfig) (*pfStoredTable, error) {
+		if t := d.findDefined(strings.Trim(anchor, "/"), name); t != nil {
+			return t, nil
+		}
+		return nil, refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
+	}
+	if check {
+		return s.each(bridge, func(_ string, b *datapath.Bridge) error {
+			d, err := readPF(b)
+			if err != nil {
+				return failed(what, err)
+			}
+			_, err = find(d)
+			return err
+		})
+	}
+	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+		t, err := find(d)
+		if err != nil {
+			return err
+		}
+		apply(d, t)
 		return nil
 	})
 }

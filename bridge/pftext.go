@@ -54,8 +54,11 @@ func pfText(b *datapath.Bridge) (*PFText, error) {
 // nothing. What is wrong with the text is in an error that is a [pf.ErrorList].
 // With "" for the bridge, or one that is not there, the file is only checked.
 func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
-	o.Check = true
-	set, _, err := s.LoadPF("", o)
+	what := o.what("")
+	set, err := s.parsePF(what, o)
+	if err == nil {
+		err = s.checkPF(what, bridge, o, set)
+	}
 	if err != nil || bridge == "" {
 		return false, err
 	}

@@ -84,6 +84,14 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 			if err != nil {
 				return err
 			}
+			takes, err := v.b.PFTakes()
+			if err != nil {
+				return err
+			}
+			info.Memory = []PFMemory{
+				{pf.LimitStates.String(), takes.States}, {pf.LimitSrcNodes.String(), takes.Sources}, {pf.LimitFrags.String(), takes.Fragments},
+				{pf.LimitTableEntries.String(), takes.Addresses}, {"rules", takes.Rules},
+			}
 			info.Enabled, info.For = now.Enabled, now.Since
 			info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
 			if counters, err = v.b.PFCounters(); err != nil {

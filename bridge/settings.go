@@ -91,9 +91,10 @@ func (c BridgeConfig) TagProtocol() string {
 
 // Limits of the settings.
 const (
-	MinAgeing = time.Second
-	MaxAgeing = 1000000 * time.Second
-	MaxFDB    = 4 << 20 // dynamic entries of a bridge
+	MinAgeing     = time.Second
+	MaxAgeing     = 1000000 * time.Second
+	defaultFDBMax = 65536
+	MaxFDB        = 4 << 20 // dynamic entries of a bridge
 )
 
 // BridgeSettings are the settings of a bridge.
@@ -108,7 +109,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		format: func(c BridgeConfig) string { return formatSeconds(c.Ageing) },
 	},
 	{
-		Name: "fdb-max", Value: "N", Default: "65536",
+		Name: "fdb-max", Value: "N", Default: strconv.Itoa(defaultFDBMax),
 		Help: "learn at most N addresses, 1 to 4194304",
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.FDBMax, err = parseUint(v, 1, MaxFDB)

@@ -343,8 +343,11 @@ const stpWaits = "the port neither takes nor gets frames until one does"
 // warnNoAgent says what it means for a bridge, or for a new port, that nobody runs
 // the spanning tree.
 func warnNoAgent(b *datapath.Bridge, meaning string) []string {
-	if !b.STP() || b.Held(datapath.WatchSTP) {
+	switch {
+	case !b.STP() || b.Runs(datapath.WatchSTP):
 		return nil
+	case b.Held(datapath.WatchSTP):
+		return []string{"the agent that runs the spanning tree is stopped: " + meaning + "; have it go on with 'kill -CONT'"}
 	}
 	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless one is there, which takes it up in a moment"}
 }
@@ -400,3 +403,6 @@ func (b BridgeConfig) storeSTP(c *datapath.Config) {
 	c.StpMaxAge = uint8(b.STPMaxAge / time.Second)
 	c.StpForwardDelay = uint8(b.STPForwardDelay / time.Second)
 }
+
+// Stopped reports whether a process is stopped, by SIGSTOP or a debugger.
+func Stopped(pid int) bool { return datapath.Stopped(pid) }

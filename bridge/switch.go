@@ -29,6 +29,8 @@ import (
 type Switch struct {
 	ns     *os.File // nil for the caller's
 	locked bool
+	force  bool                   // limits may take what they like
+	free   func() (uint64, error) // bytes of memory, nil to ask the kernel
 }
 
 // An Option says how a switch is used.
@@ -149,6 +151,9 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 		return err
 	}
 	if err := config.check(what); err != nil {
+		return err
+	}
+	if err := s.checkMemory(what, []demand{fdbDemand(0, config.FDBMax)}); err != nil {
 		return err
 	}
 	return s.write(func(store *datapath.Store) error {
@@ -277,7 +282,7 @@ func (v *view) info() Info {
 	info := Info{
 		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]),
 		Config: loadBridgeConfig(&v.b.Config), Ports: []string{},
-		AgentRuns: v.b.STP() && v.b.Held(datapath.WatchSTP),
+		AgentRuns: v.b.STP() && v.b.Runs(datapath.WatchSTP),
 	}
 	for _, p := range v.ports {
 		info.Ports = append(info.Ports, v.names[p.Id])
@@ -390,7 +395,13 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err := c.planPF(what); err != nil {
 			return err
 		}
-		return c.make(what)
+		if err := s.checkMemory(what, c.demands()); err != nil {
+			return err
+		}
+		if err := c.make(what); err != nil {
+			return err
+		}
+		return s.shrink(store, name)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/pf"
 )
 
@@ -140,7 +141,7 @@ func loadPFTexts(s *bridge.Switch, was, f File, o Options) (File, Errors) {
 			if !filepath.IsAbs(pf.File) {
 				pf.File = filepath.Join(filepath.Dir(pf.At.Path), pf.File)
 			}
-			text, err := read(pf.File)
+			text, err := read(pf.File, files.OpenPlain) // it is compared, and then loaded
 			if err != nil {
 				bad = append(bad, Error{pf.At, fmt.Sprintf("pf of %s: %v", b.Name, err)})
 				continue

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"bascule/bridge"
+	"bascule/files"
 )
 
 // maxSize is how large a file may be, in bytes: what a bridge takes whose
@@ -25,7 +26,13 @@ const maxSize = 8 << 20
 // *.yml and hostname.* are read in the order of their names. A YAML file may
 // have several documents, each of which is a [File]. What is wrong in the files
 // is in an error that is an [Errors]: of every file what is wrong in it.
-func Load(paths ...string) ([]File, error) {
+func Load(paths ...string) ([]File, error) { return load(paths, files.Open) }
+
+// Reload is Load for who reads the files again and again, as the agent does: what
+// gives its text only once, a pipe or standard input, is refused.
+func Reload(paths ...string) ([]File, error) { return load(paths, files.OpenPlain) }
+
+func load(paths []string, open opener) ([]File, error) {
 	var list []File
 	var bad Errors
 	for _, path := range paths {
@@ -34,12 +41,12 @@ func Load(paths ...string) ([]File, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			text, err := read(name)
+			text, err := read(name, open)
 			if err != nil {
 				return nil, err
 			}
-			files, wrong := parse(name, text)
-			list, bad = append(list, files...), append(bad, wrong...)
+			more, wrong := parse(name, text)
+			list, bad = append(list, more...), append(bad, wrong...)
 		}
 	}
 	if bad == nil {
@@ -104,9 +111,12 @@ func filesOf(path string) ([]string, error) {
 	return names, nil
 }
 
+// opener opens a file that a user named: files.Open or files.OpenPlain.
+type opener func(name string) (*os.File, error)
+
 // read returns the text of a file.
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func read(path string, open opener) ([]byte, error) {
+	f, err := open(path)
 	if err != nil {
 		return nil, cannotRead(path, err)
 	}

@@ -119,6 +119,9 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	if err := b.settlePF(&next, &t); err != nil {
 		return err
 	}
+	if err := b.settleFDB(&next); err != nil {
+		return err
+	}
 	specialise(&next)
 	g, err := b.load(&next, t)
 	if err != nil {

@@ -235,7 +235,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// An FDB never shrinks, and has room for three times what may be learned.
+// An FDB does not shrink here, and has room for three times what may be learned.
 func TestBuckets(t *testing.T) {
 	for _, maximum := range []uint32{1, 100, 65536, 4 << 20} {
 		c := Config{FdbMax: maximum}

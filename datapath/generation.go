@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -240,7 +239,11 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 				return nil, err
 			}
 			defer m.Close()
-			if slices.Contains(pfGrowing, name) && m.MaxEntries() < spec.Maps[name].MaxEntries {
+			other, err := b.resize(name, m, spec.Maps[name].MaxEntries, t)
+			if err != nil {
+				return nil, err
+			}
+			if other {
 				continue
 			}
 			spec.Maps[name].MaxEntries = m.MaxEntries() // which it keeps

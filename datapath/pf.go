@@ -40,7 +40,7 @@ type PF struct {
 	StatesMax    uint32 // set limit states
 	FragmentsMax uint32 // set limit frags
 	NodesMax     uint32 // set limit src-nodes
-	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together; tables do not become smaller
+	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
 
 	// Fill has the tables whose contents are set before the first frame meets
@@ -90,7 +90,7 @@ var (
 	}
 	// the same, but for a ruleset that has the same rules
 	pfRuleCounters = []string{kernelMapPfRuleStats, kernelMapPfRuleUse}
-	// made anew when they have to be larger, with what is in them
+	// made anew when they are to have another size, with what is in them
 	pfGrowing = []string{
 		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
 		kernelMapPfFragments,
@@ -267,7 +267,11 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	c.Rules, c.Groups, c.Dims = uint32(len(prog.Rules)), prog.Groups, prog.Dims
 	c.EtherRules, c.Asks = uint32(len(prog.Ether)), uint16(prog.Asks)
 	c.StatesMax = p.StatesMax
-	c.Buckets = max(was.Buckets, stateBuckets(p.StatesMax))
+	states, err := b.statesAtMost(p.StatesMax)
+	if err != nil {
+		return err
+	}
+	c.Buckets = stateBuckets(states)
 	c.NodesMax, c.TableEntries = p.NodesMax, p.TableEntries
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
 	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
@@ -531,7 +535,7 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	return nil
 }
 
-// growPF copies what is in tables of b to those of g that are larger. It is
+// growPF copies what is in tables of b to those of g that have another size. It is
 // called before g begins, and again, late, for what has changed until then.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 	for _, name := range pfGrowing {

@@ -437,6 +437,116 @@ func TestPFStatesGrow(t *testing.T) {
 	}
 }
 
+// Tables become smaller with their limits, by the change after: what is in them
+// stays, and all of it is found.
+func TestPFShrinks(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	const conf = "pass from <a>\npass keep state (source-track global)\n"
+	load := func(states, nodes, frags, entries uint32) {
+		s.loadPF(b, conf, func(_ *Config, p *PF) {
+			p.StatesMax, p.NodesMax, p.FragmentsMax, p.TableEntries = states, nodes, frags, entries
+		})
+	}
+	load(200000, 20000, 5000, 50000)
+	const n = 300
+	for i := range n {
+		s.run(b, 0, udpFrame(2, 1, "192.0.2.9", fmt.Sprintf("192.0.%d.%d", 3+i/200, 1+i%200), 53, 1000+i))
+	}
+	addresses := make([]pf.TableEntry, n)
+	for i := range addresses {
+		addresses[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
+	}
+	if added, err := b.TableAdd(0, addresses); added != n || err != nil {
+		t.Fatalf("%d addresses are added, %v", added, err)
+	}
+	rooms := func() (list []uint32) {
+		for _, name := range []string{kernelMapPfStates, kernelMapPfSources, kernelMapPfFragments, kernelMapPfHosts} {
+			m, err := b.openTable(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, m.MaxEntries())
+			m.Close()
+		}
+		return list
+	}
+	takes := func() PFTakes {
+		takes, err := b.PFTakes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return takes
+	}
+	before := takes()
+	if over, err := b.Oversized(); over || err != nil {
+		t.Errorf("oversized from the beginning: %t, %v", over, err)
+	}
+	for _, step := range []struct{ states, nodes, frags, entries uint32 }{
+		{1000, 400, 10, 500},
+		{10, 400, 10, 500}, // fewer states than there are
+	} {
+		load(step.states, step.nodes, step.frags, step.entries)
+		if over, err := b.Oversized(); !over || err != nil {
+			t.Fatalf("%v: oversized %t, %v", step, over, err)
+		}
+		load(step.states, step.nodes, step.frags, step.entries)
+		if over, err := b.Oversized(); over || err != nil {
+			t.Errorf("%v: oversized still: %t, %v", step, over, err)
+		}
+		want := []uint32{stateBuckets(max(step.states, n*5/4+64)) * stateWays, step.nodes, step.frags, step.entries}
+		if diff := gocmp.Diff(want, rooms()); diff != "" {
+			t.Errorf("%v: room (-want +got):\n%s", step, diff)
+		}
+		if list := statesOf(t, b); len(list) != n {
+			t.Errorf("%v: %d states", step, len(list))
+		}
+		if list, err := b.SourceNodes(); len(list) != n || err != nil {
+			t.Errorf("%v: %d sources, %v", step, len(list), err)
+		}
+		if list, err := b.TableEntries(0); len(list) != n || err != nil {
+			t.Errorf("%v: %d addresses, %v", step, len(list), err)
+		}
+	}
+	s.run(b, 1, udpFrame(1, 2, "192.0.3.8", "192.0.2.9", 1007, 53)) // the answer to one of them
+	found := false
+	for _, st := range statesOf(t, b) {
+		found = found || st.From.Addr.Port() == 1007 && st.To.Packets == 1
+	}
+	if !found {
+		t.Error("the datapath does not find a state in the smaller table")
+	}
+	if after := takes(); after.States*10 > before.States || after.Fragments*10 > before.Fragments || after.Addresses >= before.Addresses {
+		t.Errorf("they take %+v, before %+v", after, before)
+	}
+}
+
+// What a limit is said to take is what the kernel takes for it.
+func TestPFMemory(t *testing.T) {
+	s := newShelf(t, 1)
+	b := s.create("br0", 1)
+	const limit = 50000
+	s.loadPF(b, "pass\n", func(_ *Config, p *PF) { p.StatesMax, p.FragmentsMax = limit, limit })
+	takes, err := b.PFTakes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []struct {
+		name       string
+		said, took uint64
+	}{{"states", StatesMemory(limit), takes.States}, {"frags", FragmentsMemory(limit), takes.Fragments}} {
+		if of.took < of.said*9/10 || of.took > of.said*13/10 {
+			t.Errorf("%s: %d bytes are said, %d taken", of.name, of.said, of.took)
+		}
+	}
+	if n := StatesMemory(100000000); n < 13<<30 || n > 16<<30 {
+		t.Errorf("100000000 states are said to take %d bytes", n)
+	}
+	if n := AddressesMemory(1 << 31); n < 32<<30 {
+		t.Errorf("2^31 addresses are said to take %d bytes", n)
+	}
+}
+
 // What is in the old table of states and changes while it is copied is late.
 func TestPFStatesLate(t *testing.T) {
 	s := newShelf(t, 2)

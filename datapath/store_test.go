@@ -617,7 +617,8 @@ func TestSweepStore(t *testing.T) {
 	expectTree(t, s.create("half", 0))
 }
 
-// The FDB grows with its maximum and keeps what it had; it does not shrink.
+// The FDB has the size that its maximum asks for, and keeps what it had: it grows
+// at once, and shrinks with the change after that which lowers the maximum.
 func TestGrow(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2, func(c *Config, _ []*Port) { c.FdbMax = 200 })
@@ -655,7 +656,19 @@ func TestGrow(t *testing.T) {
 	if len(before) != 400 {
 		t.Fatalf("%d addresses, want 400", len(before))
 	}
-	for _, maximum := range []uint32{20000, 50, 100000} {
+	for _, step := range []struct {
+		maximum, room uint32
+		over          bool
+	}{
+		{20000, 20000, false},
+		{50, 20000, false}, // those that are learned have to go first
+		{250, 400, false},  // static ones are not counted, and stay
+		{50000, 50000, false},
+		{300, 50000, true},
+		{300, 400, false},
+		{100000, 100000, false},
+	} {
+		maximum := step.maximum
 		if err := s.commit(b, func(c *Config, _ []*Port) { c.FdbMax = maximum }); err != nil {
 			t.Fatal(err)
 		}
@@ -671,6 +684,12 @@ func TestGrow(t *testing.T) {
 		}
 		expectTree(t, b, linkNames(b)...)
 		s.expectAttached(b)
+		if over, err := b.Oversized(); err != nil || over != step.over {
+			t.Errorf("maximum %d: oversized %t, %v", maximum, over, err)
+		}
+		if got := b.Config.FdbBuckets; got != buckets(step.room) {
+			t.Errorf("maximum %d: %d buckets, want %d", maximum, got, buckets(step.room))
+		}
 	}
 }
 

@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +12,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -69,6 +73,50 @@ func (b *Bridge) Held(w Watch) bool {
 	}
 	release()
 	return false
+}
+
+// Runs is Held by a process that is not stopped (SIGSTOP): one that is holds what
+// it has, and does nothing.
+func (b *Bridge) Runs(w Watch) bool {
+	if !b.Held(w) {
+		return false
+	}
+	pid := b.holder(w)
+	return pid == 0 || !Stopped(pid)
+}
+
+// holder returns the process that holds a watch, 0 where that cannot be told: it
+// is of another process namespace, say.
+func (b *Bridge) holder(w Watch) int {
+	var st unix.Stat_t
+	if unix.Stat(b.pin(string(w)), &st) != nil {
+		return 0
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	f, err := os.Open("/proc/locks") // proc_locks(5)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		// 1: FLOCK ADVISORY WRITE 4711 00:2c:698199 0 EOF
+		if words := strings.Fields(lines.Text()); len(words) > 5 && words[1] == "FLOCK" && words[5] == file {
+			if pid, err := strconv.Atoi(words[4]); err == nil && pid > 0 {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+// Stopped reports whether a process is stopped, by SIGSTOP or a debugger.
+func Stopped(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	state := text[bytes.LastIndexByte(text, ')')+1:] // behind the name, which may have anything in it
+	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
 
 func (b *Bridge) flock(w Watch, how int) (release func(), err error) {

@@ -85,6 +85,7 @@ wrong is logged and changes nothing. SIGTERM ends it.`,
 	}
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")
+	p.addForce(cmd)
 	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
 	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -112,7 +113,7 @@ wrong is logged and changes nothing. SIGTERM ends it.`,
 		o.Journal = ok && agent.InJournal(stderr)
 		log := agent.NewLog(p.stderr, o)
 		return p.agents.Run(ctx, agent.Options{
-			Netns: p.netns.text, Files: files, PF: pfSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
+			Netns: p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
 			Watchdog: watchdog, Notify: notify(log),
 		}, reload)
 	}

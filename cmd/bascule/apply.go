@@ -64,6 +64,7 @@ A port whose device is not there is left for later, with a warning.`,
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
 	dry := cmd.Flags().Bool("dry-run", false, "print what would be done, and exit 2 if that is something")
+	p.addForce(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if slices.Contains(files, "") {
 			return usagef(cmd, "--file: FILE is empty")
@@ -145,11 +146,11 @@ func (p *program) apply(list []config.File, dry bool) error {
 
 // applyOne makes the switch of one namespace what a file says.
 func (p *program) applyOne(f config.File, o config.Options) (actions []config.Action, warnings []string, err error) {
-	s, err := p.open(f.Netns)
+	s, err := p.openForced(f.Netns)
 	if err != nil {
 		return nil, nil, err
 	}
-	o.PF = pfSource
+	o.PF = keptSource
 	actions, warnings, err = s.Apply(f, o)
 	return actions, warnings, errors.Join(err, s.Close())
 }

@@ -42,6 +42,7 @@ func newBridgeAdd(p *program) *cobra.Command {
   bascule bridge add br0 --ageing 60s --group-fwd-mask 0x4000`,
 	}
 	changes := addSettings(cmd, bridge.BridgeSettings, true)
+	p.addForce(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error { return s.AddBridge(args[0], *changes) })
 	}
@@ -62,6 +63,7 @@ without losing a frame. This is how a running bridge takes over a new version.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
 	changes := addSettings(cmd, bridge.BridgeSettings, false)
+	p.addForce(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error {
 			notes, err := s.SetBridge(args[0], *changes)

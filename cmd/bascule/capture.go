@@ -15,6 +15,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/files"
 
 	"github.com/spf13/cobra"
 )
@@ -99,6 +100,7 @@ many were missed because they came faster than they were read.`,
 	f.StringArrayVar(&o.Ports, "port", nil, "only frames at this `PORT`; may be given several times")
 	f.BoolVar(&o.Dropped, "dropped", false, "only frames that were dropped")
 	f.IntVar(&o.Snaplen, "snaplen", capture.MaxSnaplen, "keep `N` bytes of each frame")
+	p.addForce(cmd)
 	f.Var(&buffer, "buffer", "room for frames that were not read yet, in bytes, or with K, M or G")
 	completeFlag(cmd, "port", p.portNames)
 	return cmd
@@ -120,7 +122,7 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	case "-":
 		return capture.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
 	}
-	f, err := os.Create(file)
+	f, err := files.Create(file, os.O_TRUNC)
 	if err != nil {
 		return nil, fileError(file, err)
 	}

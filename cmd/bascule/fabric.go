@@ -69,10 +69,11 @@ type fabric interface {
 	KillPFSources(bridge string, k bridge.PFKill) (n int, err error)
 	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
 	PFTable(bridge, anchor, name string) ([]bridge.PFTableEntry, error)
-	ChangePFTable(bridge, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (bridge.PFTableChange, error)
-	FlushPFTable(bridge, anchor, name string) (n int, err error)
-	KillPFTable(bridge, anchor, name string) (n int, err error)
-	ZeroPFTable(bridge, anchor, name string) error
+	ChangePFTable(bridge, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (bridge.PFTableChange, error)
+	FlushPFTable(bridge, anchor, name string, check bool) (n int, err error)
+	KillPFTable(bridge, anchor, name string, check bool) (n int, err error)
+	ZeroPFTable(bridge, anchor, name string, check bool) error
+	PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error)
 	PFLog(ctx context.Context, bridge string, report func(bridge.PFLogged) error) (missed uint64, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
@@ -80,5 +81,6 @@ type fabric interface {
 	Trace(bridge, port string, frame []byte) (bridge.Trace, error)
 	CountTalkers(bridge string) (stop func() error, err error)
 	Talkers(bridge string) ([]bridge.Talker, error)
+	Force()
 	Close() error
 }

@@ -78,7 +78,8 @@ func (f *fakeFabric) PF(name string) (bridge.PFInfo, error) {
 		Counters:      []bridge.PFCounter{{Name: "match", Count: 31}},
 		LimitCounters: []bridge.PFCounter{{Name: "max states per rule", Count: 4}},
 		Timeouts:      pf.DefaultTimeouts(), Limits: pf.DefaultLimits(),
-		Ports: []bridge.PFPort{{Name: "p1"}, {Name: "p2", Skip: true}},
+		Memory: []bridge.PFMemory{{Name: "states", Bytes: 16 << 20}, {Name: "rules", Bytes: 5000}},
+		Ports:  []bridge.PFPort{{Name: "p1"}, {Name: "p2", Skip: true}},
 	}, err
 }
 
@@ -187,12 +188,13 @@ func (f *fakeFabric) PFTable(_, _, name string) (list []bridge.PFTableEntry, err
 	return list, f.noTable(name)
 }
 
-func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry) (done bridge.PFTableChange, err error) {
-	f.call("ChangePFTable %q %s %d %v", anchor, name, action, entries)
+func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (done bridge.PFTableChange, err error) {
+	f.call("ChangePFTable %q %s %d %v%s", anchor, name, action, entries, dummy(check))
 	if f.pf.tables == nil {
 		f.pf.tables = map[string][]pf.TableEntry{}
 	}
 	had, ok := f.pf.tables[name]
+	had = slices.Clone(had)
 	done.Entries = entries
 	for _, e := range entries {
 		mark := byte(' ')
@@ -210,25 +212,58 @@ func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTable
 		}
 		done.Marks = append(done.Marks, mark)
 	}
-	if action == bridge.AddPFEntries || ok {
-		f.pf.tables[name], done.Created = had, !ok
+	if action == bridge.AddPFEntries {
+		done.Created = !ok
+	} else if !ok {
+		return done, f.noTable(name)
 	}
-	return done, f.noTable(name)
+	if !check {
+		f.pf.tables[name] = had
+	}
+	return done, nil
 }
 
-func (f *fakeFabric) FlushPFTable(_, _, name string) (int, error) {
+func (f *fakeFabric) FlushPFTable(_, _, name string, check bool) (int, error) {
+	f.call("FlushPFTable %s%s", name, dummy(check))
 	n := len(f.pf.tables[name])
-	f.pf.tables[name] = nil
+	if !check {
+		f.pf.tables[name] = nil
+	}
 	return n, nil
 }
 
-func (f *fakeFabric) KillPFTable(_, _, name string) (int, error) {
+func (f *fakeFabric) KillPFTable(_, _, name string, check bool) (int, error) {
+	f.call("KillPFTable %s%s", name, dummy(check))
 	err := f.noTable(name)
-	delete(f.pf.tables, name)
+	if !check {
+		delete(f.pf.tables, name)
+	}
 	return 1, err
 }
 
-func (f *fakeFabric) ZeroPFTable(_, _, name string) error { return f.noTable(name) }
+func (f *fakeFabric) ZeroPFTable(_, _, name string, check bool) error {
+	f.call("ZeroPFTable %s%s", name, dummy(check))
+	return f.noTable(name)
+}
+
+// PFHost knows the interface p1.
+func (f *fakeFabric) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
+	f.call("PFHost %s hosts=%t", name, hosts != nil)
+	if name == "p1" {
+		return []netip.Prefix{netip.MustParsePrefix("10.9.0.1/32")}, nil
+	}
+	return nil, fmt.Errorf("there is no %s", name)
+}
+
+func (f *fakeFabric) Force() { f.call("Force") }
+
+// dummy marks a call that is to change nothing.
+func dummy(check bool) string {
+	if check {
+		return " check"
+	}
+	return ""
+}
 
 func (f *fakeFabric) PFLog(_ context.Context, name string, report func(bridge.PFLogged) error) (uint64, error) {
 	f.call("PFLog %s", name)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"bascule/files"
 	"bascule/lab/report"
 
 	"github.com/spf13/cobra"
@@ -98,7 +99,7 @@ func writeReport(r *report.Report, name string) error {
 
 // readReport reads a report that the lab wrote.
 func readReport(name string) (*report.Report, error) {
-	f, err := os.Open(name)
+	f, err := files.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the report: %w", err)
 	}

@@ -79,6 +79,7 @@ type program struct {
 	agents agents
 
 	netns   word // -n
+	force   bool // --force, of commands whose limits take memory
 	json    bool // -j
 	running bool // the arguments were right and the command has begun
 }
@@ -148,9 +149,24 @@ func (p *program) complain(text string) {
 	fmt.Fprintln(p.stderr, "bascule: "+text)
 }
 
+// openForced opens the switch of a network namespace, and has it take limits as
+// --force says.
+func (p *program) openForced(netns string) (fabric, error) {
+	s, err := p.open(netns)
+	if err == nil && p.force {
+		s.Force()
+	}
+	return s, err
+}
+
+// addForce gives a command that sets limits the flag --force.
+func (p *program) addForce(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&p.force, "force", false, "let limits take more than a quarter of the free memory")
+}
+
 // with opens the switch for the time of f.
 func (p *program) with(f func(fabric) error) error {
-	s, err := p.open(p.netns.text)
+	s, err := p.openForced(p.netns.text)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/pf"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,7 @@ var (
 		{"info", "counters; -v adds those of limits"},
 		{"labels", "counters of the rules with labels"},
 		{"timeouts", "timeouts"},
-		{"memory", "limits"},
+		{"memory", "limits, and what tables take"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
 		{"all", "all of these, but for anchors and ports"},
@@ -202,6 +203,7 @@ that -vvss names so, and the one between these two.`,
 	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
 	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
 	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows")
+	p.addForce(cmd)
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
 	completeFlag(cmd, "b", p.bridgeNames)
@@ -437,14 +439,21 @@ func (c *pfctl) readFile() (name string, text []byte, err error) {
 	return name, text, nil
 }
 
-// pfSource is what rules of pf may name: files, and hosts.
-var pfSource = pf.Source{Open: readPFFile, Lookup: lookupHost}
+// pfSource is what rules of pf that are loaded once may name: files, and hosts.
+// keptSource is for those that are read again and again.
+var (
+	pfSource   = pf.Source{Open: readPFFile, Lookup: lookupHost}
+	keptSource = pf.Source{Open: readPlainPFFile, Lookup: lookupHost}
+)
 
 // maxPFFile is how large a file may be, in bytes.
 const maxPFFile = 64 << 20
 
-func readPFFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
+func readPFFile(name string) ([]byte, error)      { return readPF(name, files.Open) }
+func readPlainPFFile(name string) ([]byte, error) { return readPF(name, files.OpenPlain) }
+
+func readPF(name string, open func(string) (*os.File, error)) ([]byte, error) {
+	f, err := open(name)
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -579,20 +588,36 @@ func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 	return list, nil
 }
 
-// prefixes reads a host or network: an address, a network, or a name.
+// prefixes reads a host or network: an address, a network, or a name of an
+// interface or a host, which stands for what it does in the bridge's namespace.
 func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
 	if p, err := pf.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
 	}
-	if c.noNames || strings.Trim(text, "0123456789./:") == "" || strings.ContainsAny(text, " <>(){},!\"$%") || !utf8.ValidString(text) {
+	if strings.Trim(text, "0123456789./:") == "" || strings.ContainsAny(text, " <>(){},!\"$%") || !utf8.ValidString(text) {
 		return nil, errors.New(remedy)
 	}
-	list, err := lookupHost(text, nil)
-	if err != nil {
-		return nil, errors.New("neither an address nor the name of a host")
+	lookup := lookupHost
+	if c.noNames {
+		lookup = nil
 	}
-	return list, nil
+	var list []netip.Prefix
+	opened := false
+	err := c.with(func(s fabric) (err error) {
+		opened = true
+		list, err = s.PFHost(text, lookup)
+		return err
+	})
+	switch {
+	case err == nil:
+		return list, nil
+	case !opened:
+		return nil, err
+	case c.noNames:
+		return nil, errors.New(remedy)
+	}
+	return nil, errors.New("neither an address nor the name of an interface or a host")
 }
 
 // killers says which states or sources -k or -K mean, nil for none.
@@ -728,20 +753,12 @@ var errPFNoMatch = errors.New("not all addresses match")
 // tableCommand does -T.
 func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
-	mode := "." // how pfctl ends the line
-	if c.check {
-		mode = " (syntax only)."
-	}
 	switch c.command.name {
 	case "add", "delete", "replace", "test":
 		action := map[string]bridge.PFTableAction{
 			"add": bridge.AddPFEntries, "delete": bridge.DeletePFEntries, "replace": bridge.ReplacePFEntries, "test": bridge.TestPFEntries,
 		}[c.command.name]
-		if c.check {
-			c.tell("%d addresses%s", len(entries), mode)
-			return nil
-		}
-		done, err := s.ChangePFTable(name, anchor, table, action, entries)
+		done, err := s.ChangePFTable(name, anchor, table, action, entries, c.check)
 		if err != nil {
 			return err
 		}
@@ -752,28 +769,31 @@ func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 			return err
 		}
 		return c.printEntries(list)
-	}
-	if c.check {
-		return nil
-	}
-	switch c.command.name {
 	case "flush":
-		n, err := s.FlushPFTable(name, anchor, table)
+		n, err := s.FlushPFTable(name, anchor, table, c.check)
 		if err != nil {
 			return err
 		}
-		c.tell("%d addresses deleted.", n)
+		c.did("%d addresses deleted", n)
 	case "kill":
-		n, err := s.KillPFTable(name, anchor, table)
+		n, err := s.KillPFTable(name, anchor, table, c.check)
 		if err != nil {
 			return err
 		}
-		c.tell("%d table deleted.", n)
+		c.did("%d table deleted", n)
 	case "zero":
-		if err := s.ZeroPFTable(name, anchor, table); err != nil {
+		if err := s.ZeroPFTable(name, anchor, table, c.check); err != nil {
 			return err
 		}
-		c.tell("1 table/stats cleared.")
+		c.did("1 table/stats cleared")
 	}
 	return nil
+}
+
+// did tells what was done to a table or, with -n, would be.
+func (c *pfctl) did(format string, args ...any) {
+	if c.check {
+		format += " (dummy)"
+	}
+	c.tell(format+".", args...)
 }

@@ -3,10 +3,11 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -14,22 +15,6 @@ import (
 	"bascule/bridge"
 	"bascule/pf"
 )
-
-// lookupHost returns the addresses of a host.
-func lookupHost(name string, _ []string) ([]netip.Prefix, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	if err != nil {
-		return nil, err
-	}
-	var list []netip.Prefix
-	for _, a := range addrs {
-		a = a.Unmap().WithZone("")
-		list = append(list, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return list, nil
-}
 
 // showAll does -s.
 func (c *pfctl) showAll(s fabric) error {
@@ -51,7 +36,22 @@ func (c *pfctl) showAll(s fabric) error {
 	}
 	all := c.show.name == "all"
 	if all && c.json {
-		return usagef(c.cmd, "-s all: -j shows one thing at a time; give another modifier")
+		parts := []byte{'{'}
+		for _, show := range shows {
+			if show.title == "" {
+				continue
+			}
+			text, err := c.captured(func() error { return show.show(s) })
+			if err != nil {
+				return err
+			}
+			if len(parts) > 1 {
+				parts = append(parts, ',')
+			}
+			parts = fmt.Appendf(parts, "%q:%s", show.name, bytes.TrimSpace(text))
+		}
+		_, err := fmt.Fprintf(c.out, "%s}\n", parts)
+		return err
 	}
 	for i, show := range shows {
 		if all && show.title != "" {
@@ -67,6 +67,16 @@ func (c *pfctl) showAll(s fabric) error {
 		}
 	}
 	return nil
+}
+
+// captured returns what f prints.
+func (p *program) captured(f func() error) ([]byte, error) {
+	var text bytes.Buffer
+	out := p.out
+	p.out = bufio.NewWriter(&text)
+	defer func() { p.out = out }()
+	err := errors.Join(f(), p.out.Flush())
+	return text.Bytes(), err
 }
 
 // pfRuleJSON is a rule for programs.
@@ -371,15 +381,26 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%02d:%02d:%02d", s/3600, s/60%60, s%60)
 }
 
+// hostName is the name of a host, or its address if that has none.
+func (c *pfctl) hostName(addr string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), maxHostLookup/2)
+	defer cancel()
+	r, err := newResolver(bridge.NetnsPath(c.netns.text), netnsNames, netnsEtc)
+	if err != nil {
+		return addr
+	}
+	defer r.close()
+	if names, err := r.LookupAddr(ctx, addr); err == nil && len(names) > 0 {
+		return strings.TrimSuffix(names[0], ".")
+	}
+	return addr
+}
+
 // host is an address and a port as pf prints them.
 func (c *pfctl) host(a bridge.PFAddress) string {
 	text := a.Addr.String()
 	if c.names {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if names, err := net.DefaultResolver.LookupAddr(ctx, text); err == nil && len(names) > 0 {
-			text = strings.TrimSuffix(names[0], ".")
-		}
+		text = c.hostName(text)
 	}
 	switch {
 	case a.Port == 0:
@@ -617,14 +638,21 @@ func (c *pfctl) showLimits(s fabric) error {
 		return err
 	}
 	if c.json {
-		values := map[string]uint32{}
+		values, takes := map[string]any{}, map[string]uint64{}
 		for i, v := range info.Limits {
 			values[pf.LimitName(i).String()] = v
 		}
+		for _, m := range info.Memory {
+			takes[m.Name] = m.Bytes
+		}
+		values["memory"] = takes
 		return c.printJSON(values)
 	}
 	for i, v := range info.Limits {
 		fmt.Fprintf(c.out, "%-13s hard limit %8d\n", pf.LimitName(i), v)
+	}
+	for _, m := range info.Memory {
+		fmt.Fprintf(c.out, "%-13s takes      %8d KiB\n", m.Name, (m.Bytes+1023)/1024)
 	}
 	return nil
 }
@@ -718,26 +746,26 @@ func (c *pfctl) printEntry(mark byte, e pf.TableEntry) {
 // printChange tells what was done to a table.
 func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
 	if done.Created {
-		c.tell("1 table created.")
+		c.did("1 table created")
 	}
 	switch c.command.name {
 	case "add":
-		c.tell("%d/%d addresses added.", done.Added, asked)
+		c.did("%d/%d addresses added", done.Added, asked)
 	case "delete":
-		c.tell("%d/%d addresses deleted.", done.Deleted, asked)
+		c.did("%d/%d addresses deleted", done.Deleted, asked)
 	case "test":
-		c.tell("%d/%d addresses match.", done.Matched, asked)
+		c.did("%d/%d addresses match", done.Matched, asked)
 	case "replace":
 		for _, n := range []struct {
 			n    int
 			what string
 		}{{done.Added, "added"}, {done.Deleted, "deleted"}, {done.Changed, "changed"}} {
 			if n.n > 0 {
-				c.tell("%d addresses %s.", n.n, n.what)
+				c.did("%d addresses %s", n.n, n.what)
 			}
 		}
 		if done.Added+done.Deleted+done.Changed == 0 {
-			c.tell("no changes.")
+			c.did("no changes")
 		}
 	}
 	for i, e := range done.Entries {

@@ -15,6 +15,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/capture"
+	"bascule/files"
 	"bascule/pflog"
 
 	"github.com/spf13/cobra"
@@ -118,7 +119,7 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 	case "-":
 		to = flushed{p.out}
 	default:
-		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o666)
+		f, err := files.Create(file, 0)
 		if err != nil {
 			return nil, nil, fileError(file, err)
 		}

@@ -36,7 +36,6 @@ port an address is.`,
   bascule -n lab -j fdb show br0
   # what happens, as it happens
   bascule monitor br0`,
-		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// Flags before a command are read before it, so that pfctl can have a -n of
@@ -51,7 +50,6 @@ port an address is.`,
 	root.PersistentFlags().VarP(&p.netns, "netns", "n", "act in this network namespace: a name of ip-netns(8), or a path")
 	root.PersistentFlags().BoolVarP(&p.json, "json", "j", false, "print JSON")
 	root.Flags().Bool("version", false, "print the version")
-	root.SetVersionTemplate("bascule {{.Version}}\n")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(newHelp())
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(p.out, cmd) })
@@ -82,7 +80,23 @@ port an address is.`,
 		newMan(),
 	)
 	finish(root)
+	help := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if asked, err := cmd.Flags().GetBool("version"); err != nil || !asked {
+			return help(cmd, args)
+		}
+		if p.json {
+			return p.printJSON(versionJSON{buildVersion()})
+		}
+		fmt.Fprintln(p.out, "bascule", buildVersion())
+		return nil
+	}
 	return root
+}
+
+// versionJSON is the version for programs.
+type versionJSON struct {
+	Version string `json:"version"`
 }
 
 // finish gives every command of the tree what all commands have.

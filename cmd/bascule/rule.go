@@ -5,10 +5,10 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/rule"
 
 	"github.com/spf13/cobra"
@@ -189,7 +189,7 @@ its counters.`,
 		if name == "-" {
 			name = "stdin"
 		} else {
-			f, err := os.Open(name)
+			f, err := files.Open(name)
 			if err != nil {
 				return fmt.Errorf("cannot load rules of %s: %w; give a file that can be read", args[0], err)
 			}

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/files"
 	"bascule/frame"
 
 	"github.com/spf13/cobra"
@@ -156,7 +156,7 @@ func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (da
 		data, err = frame.Parse(text)
 		text = "FRAME"
 	case f.pcap.text != "":
-		file, oerr := os.Open(f.pcap.text)
+		file, oerr := files.Open(f.pcap.text)
 		if oerr != nil {
 			var cause *fs.PathError
 			errors.As(oerr, &cause)

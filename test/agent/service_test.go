@@ -373,6 +373,31 @@ func TestEvents(t *testing.T) {
 
 // TestTree: two bridges by two cables. One way is closed, what is cut heals,
 // and no frame comes twice, also while the agent is away and after it is back.
+// TestStopped: an agent that stands still is not waited for, nor taken for one
+// that runs the spanning tree; and it is, when it goes on.
+func TestStopped(t *testing.T) {
+	l := netlab.New(t)
+	r := newRunner(t, l)
+	r.start()
+	l.Bascule("bridge", "add", "br0", "--stp", "rstp")
+	r.serves(1, "br0")
+	l.Bascule("agent", "reload")
+	must(t, r.cmd.Process.Signal(syscall.SIGSTOP))
+	defer r.cmd.Process.Signal(syscall.SIGCONT)
+	l.Wait("its process is stopped", func() bool { return bridge.Stopped(r.cmd.Process.Pid) })
+	for _, what := range []string{"reload", "status"} {
+		l.Refused([]string{"does not answer", "is stopped", "kill -CONT"}, "agent", what)
+	}
+	if l.Bridge("br0").AgentRuns || !strings.Contains(l.Bascule("bridge", "show", "br0"), "no agent runs") {
+		t.Error("the agent is stopped, and runs the spanning tree")
+	}
+	must(t, r.cmd.Process.Signal(syscall.SIGCONT))
+	l.Bascule("agent", "reload")
+	if !l.Bridge("br0").AgentRuns {
+		t.Error("the agent goes on, and does not run the spanning tree")
+	}
+}
+
 func TestTree(t *testing.T) {
 	l := netlab.New(t)
 	ends := l.NewEnds(2)

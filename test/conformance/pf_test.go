@@ -29,6 +29,8 @@ var pfCases = []conformance{
 	{name: "pf_ports", hooks: tcx, run: pfPorts},
 	{name: "pf_off", hooks: both, run: pfOff},
 	{name: "pf_log", hooks: both, run: pfLog},
+	{name: "pf_dummy", hooks: tcx, run: pfDummy},
+	{name: "pf_memory", hooks: tcx, run: pfMemory},
 	{name: "pf_refused", hooks: tcx, run: pfRefused},
 }
 

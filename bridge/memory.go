@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// Force has limits taken whatever memory is free.
+func (s *Switch) Force() { s.force = true }
+
+// memoryPart is which part of the free memory limits may take.
+const memoryPart = 4
+
+// A demand is what a limit is, and was.
+type demand struct {
+	name     string // as users write it
+	was, now uint32
+	least    uint32              // what a bridge has that was told nothing: that is never refused
+	memory   func(uint32) uint64 // what a table takes for it, in bytes
+}
+
+// maxLimit is the highest limit that a table can have: its entries are numbered
+// in 32 bits, and a hash map has as many lists, to the next power of two.
+const maxLimit = 1 << 31
+
+// demands are the limits of a change that size a table.
+func (c *change) demands() []demand {
+	was := &c.bridge.Config
+	list := []demand{fdbDemand(was.FdbMax, c.next.FdbMax)}
+	if ring := c.next.CaptureRing; c.tables.Filter != nil {
+		list = append(list, demand{name: "--buffer", now: ring, least: DefaultCaptureBuffer, memory: func(n uint32) uint64 { return uint64(n) }})
+	}
+	if p := c.tables.PF; p != nil && p.Program != nil {
+		list = append(list, pfDemands(was, [pf.LimitCount]uint32{
+			pf.LimitStates: p.StatesMax, pf.LimitSrcNodes: p.NodesMax, pf.LimitFrags: p.FragmentsMax, pf.LimitTableEntries: p.TableEntries,
+		})...)
+	}
+	return list
+}
+
+func fdbDemand(was, now uint32) demand {
+	return demand{name: "fdb-max", was: was, now: now, least: defaultFDBMax, memory: datapath.FDBMemory}
+}
+
+// pfDemands are the limits of pf, of which was says what they were.
+func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []demand) {
+	least := pf.DefaultLimits()
+	for _, l := range []struct {
+		limit  pf.LimitName
+		was    uint32
+		memory func(uint32) uint64
+	}{
+		{pf.LimitStates, was.Pf.StatesMax, datapath.StatesMemory},
+		{pf.LimitSrcNodes, was.Pf.NodesMax, datapath.SourcesMemory},
+		{pf.LimitFrags, was.Pf.FragmentsMax, datapath.FragmentsMemory},
+		{pf.LimitTableEntries, was.Pf.TableEntries, datapath.AddressesMemory},
+	} {
+		list = append(list, demand{name: "set limit " + l.limit.String(), was: l.was, now: limits[l.limit], least: least[l.limit], memory: l.memory})
+	}
+	return list
+}
+
+// checkMemory says whether limits that become higher leave enough of the free
+// memory to others. What they take is taken at once, and nobody gets it back
+// before they are lowered.
+func (s *Switch) checkMemory(what string, list []demand) error {
+	var all, most uint64
+	var largest demand
+	for _, d := range list {
+		if d.now <= max(d.was, d.least) {
+			continue
+		}
+		if s.force {
+			if d.now > maxLimit {
+				return refused(what, fmt.Sprintf("%s %d is more than a table can have", d.name, d.now), fmt.Sprintf("give %d at most", maxLimit))
+			}
+			continue
+		}
+		n := d.memory(d.now)
+		if all += n; n > most {
+			most, largest = n, d
+		}
+	}
+	if all == 0 {
+		return nil
+	}
+	free, err := s.freeMemory()
+	if err != nil {
+		return failed(what, err)
+	}
+	if all <= free/memoryPart {
+		return nil
+	}
+	others := ""
+	if all > most {
+		others = fmt.Sprintf(", %s with the other limits", inUnits(all))
+	}
+	return refused(what, fmt.Sprintf("%s %d would take %s of memory%s, and %s are free, of which limits may take a quarter",
+		largest.name, largest.now, inUnits(most), others, inUnits(free)), "give a lower limit, or --force")
+}
+
+// inUnits is a number of bytes for people.
+func inUnits(n uint64) string {
+	value, unit := float64(n), 0
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}
+
+// freeMemory returns how many bytes of memory are free.
+func (s *Switch) freeMemory() (uint64, error) {
+	if s.free != nil {
+		return s.free()
+	}
+	return freeMemory("/")
+}
+
+// freeMemory returns how many bytes of memory can be had without anybody else
+// losing some: what the kernel says is available (proc_meminfo(5)), or what the
+// process's control groups leave, if that is less. Its files are below root.
+func freeMemory(root string) (uint64, error) {
+	available, ok := fieldOf(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
+	if !ok {
+		return 0, fmt.Errorf("%s does not say what memory is available", filepath.Join(root, "proc/meminfo"))
+	}
+	free := available * 1024
+	f, err := os.Open(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return free, nil // a kernel without them
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		words := strings.SplitN(lines.Text(), ":", 3) // ID:CONTROLLERS:PATH
+		if len(words) != 3 {
+			continue
+		}
+		top, most, now, cache := "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+		switch {
+		case words[0] == "0" && words[1] == "": // version 2
+		case hasWord(words[1], "memory"):
+			top, most, now, cache = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+		default:
+			continue
+		}
+		top = filepath.Join(root, top)
+		// each group above has a limit of its own
+		for dir := filepath.Join(top, words[2]); strings.HasPrefix(dir, top); dir = filepath.Dir(dir) {
+			limit, ok1 := numberIn(filepath.Join(dir, most))
+			used, ok2 := numberIn(filepath.Join(dir, now))
+			if !ok1 || !ok2 {
+				continue // none, or the top
+			}
+			files, _ := fieldOf(filepath.Join(dir, "memory.stat"), cache) // which go if they must
+			used -= min(files, used)
+			free = min(free, limit-min(used, limit))
+		}
+	}
+	return free, nil
+}
+
+func hasWord(list, word string) bool {
+	for w := range strings.SplitSeq(list, ",") {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+// numberIn returns the number that a file has, false if it has none.
+func numberIn(path string) (uint64, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	return n, err == nil
+}
+
+// fieldOf returns the number behind a word in a file.
+func fieldOf(path, name string) (uint64, bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if words := strings.Fields(lines.Text()); len(words) > 1 && words[0] == name {
+			n, err := strconv.ParseUint(words[1], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// shrink gives back the memory that the limits of a bridge do not ask for any
+// more.
+func (s *Switch) shrink(store *datapath.Store, name string) error {
+	what := "give back memory of bridge " + name
+	b, err := open(store, what, name)
+	if err != nil {
+		return err
+	}
+	if over, err := b.Oversized(); err != nil || !over {
+		return failed(what, err)
+	}
+	next := b.Config
+	c := &change{bridge: b, next: &next, reload: true}
+	if b.PFLoaded() {
+		if c.pf, err = readPF(b); err != nil {
+			return failed(what, err)
+		}
+	}
+	if err := c.planVLANs(what); err != nil {
+		return err
+	}
+	if err := c.planPF(what); err != nil {
+		return err
+	}
+	return c.make(what)
+}

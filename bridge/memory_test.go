@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// TestFreeMemory reads what is available, to the machine and to control groups
+// of either version, each of which may leave less.
+func TestFreeMemory(t *testing.T) {
+	const mib = 1 << 20
+	meminfo := map[string]string{"proc/meminfo": "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable:    4194304 kB\n"}
+	for _, test := range []struct {
+		name  string
+		files map[string]string
+		want  uint64
+	}{
+		{"no groups", nil, 4096 * mib},
+		{"no limit", map[string]string{
+			"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n", "sys/fs/cgroup/a/memory.current": "1000\n",
+		}, 4096 * mib},
+		{"a limit", map[string]string{
+			"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "1073741824\n", "sys/fs/cgroup/a/memory.current": "536870912\n",
+			"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 268435456\n",
+		}, 768 * mib},
+		{"a limit above", map[string]string{
+			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.current": "5\n",
+			"sys/fs/cgroup/a/memory.max": "104857600\n", "sys/fs/cgroup/a/memory.current": "209715200\n",
+		}, 0},
+		{"version 1", map[string]string{
+			"proc/self/cgroup": "5:cpu,memory:/a\n0::/\n", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": "2097152\n",
+			"sys/fs/cgroup/memory/a/memory.usage_in_bytes": "1048576\n",
+		}, mib},
+	} {
+		root := t.TempDir()
+		for _, files := range []map[string]string{meminfo, test.files} {
+			for name, text := range files {
+				name = filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got, err := freeMemory(root); got != test.want || err != nil {
+			t.Errorf("%s: %d bytes, %v, want %d", test.name, got, err, test.want)
+		}
+	}
+	if n, err := freeMemory("/"); n == 0 || err != nil {
+		t.Errorf("here: %d bytes, %v", n, err)
+	}
+}
+
+// TestCheckMemory refuses what would take more than a quarter of what is free,
+// and nothing that is so already, or that a bridge has without being told.
+func TestCheckMemory(t *testing.T) {
+	const gib = 1 << 30
+	limits := func(change func(l *[pf.LimitCount]uint32)) [pf.LimitCount]uint32 {
+		l := pf.DefaultLimits()
+		change(&l)
+		return l
+	}
+	states := func(n uint32) [pf.LimitCount]uint32 {
+		return limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitStates] = n })
+	}
+	var plain, large datapath.Config
+	large.Pf.StatesMax = 100000000
+	for _, test := range []struct {
+		name  string
+		free  uint64
+		force bool
+		list  []demand
+		want  string // in the refusal, "" for none
+	}{
+		{"default", 1 << 20, false, pfDemands(&plain, pf.DefaultLimits()), ""},
+		{"much", 23 * gib, false, pfDemands(&plain, states(100000000)), "set limit states 100000000 would take 13.7 GiB of memory, and 23.0 GiB are free"},
+		{"as it is", 23 * gib, false, pfDemands(&large, states(100000000)), ""},
+		{"less than it is", 23 * gib, false, pfDemands(&large, states(90000000)), ""},
+		{"forced", 23 * gib, true, pfDemands(&plain, states(100000000)), ""},
+		{"much memory", 64 * gib, false, pfDemands(&plain, states(100000000)), ""},
+		{"all that there are", 23 * gib, false, pfDemands(&plain, states(4000000000)), "set limit states 4000000000 would take 546.4 GiB"},
+		{"more than a table has", 64 * gib, true, pfDemands(&plain, states(4000000000)), "is more than a table can have; give 2147483648 at most"},
+		{"sources", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitSrcNodes] = 10000000 })), "set limit src-nodes 10000000 "},
+		{"fragments", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitFrags] = 10000000 })), "set limit frags 10000000 "},
+		{"addresses", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) { l[pf.LimitTableEntries] = 10000000 })), "set limit table-entries 10000000 "},
+		{"together", gib, false, pfDemands(&plain, limits(func(l *[pf.LimitCount]uint32) {
+			l[pf.LimitStates], l[pf.LimitFrags] = 1000000, 1500000
+		})), " with the other limits"},
+		{"FDB", 512 << 20, false, []demand{fdbDemand(65536, 4<<20)}, "fdb-max 4194304 would take 192.0 MiB of memory, and 512.0 MiB are free"},
+	} {
+		s := &Switch{force: test.force, free: func() (uint64, error) { return test.free, nil }}
+		err := s.checkMemory("set it", test.list)
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case test.want != "" && (err == nil || !Refused(err) || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+// TestZeroLimits: a limit of 0 is refused by what it would allow.
+func TestZeroLimits(t *testing.T) {
+	s := &Switch{}
+	for i := range pf.LimitCount {
+		text := "set limit " + i.String() + " 0\npass\n"
+		_, _, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: []byte(text), Check: true})
+		if err == nil || !Refused(err) || !strings.Contains(err.Error(), "set limit "+i.String()+" 0 would allow ") {
+			t.Errorf("%s: %v", i, err)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// A table becomes smaller when its limit does. What is in it stays, and for as
+// long as frames meet the programs of before, more may come, up to the limit of
+// before. So a change that lowers a limit keeps the table, and the next one, which
+// Oversized asks for, has it made anew: from then on there is only less.
+
+// Oversized reports whether a table of the bridge is larger than its limit, and
+// what is in it, ask for: then a change that brings Tables.PF, and nothing
+// different, gives memory back.
+func (b *Bridge) Oversized() (bool, error) {
+	next := b.Config
+	if err := b.settleFDB(&next); err != nil || next.FdbBuckets < b.Config.FdbBuckets {
+		return err == nil, err
+	}
+	if !b.PFLoaded() {
+		return false, nil
+	}
+	c := &b.Config.Pf
+	states, err := b.statesAtMost(c.StatesMax)
+	if err != nil || stateBuckets(states) < c.Buckets {
+		return err == nil, err
+	}
+	want := sizes(&b.Config)
+	for _, name := range pfShrinking {
+		m, err := b.openTable(name)
+		if err != nil {
+			return false, err
+		}
+		other, err := b.resize(name, m, want[name], Tables{PF: &PF{NodesMax: c.NodesMax, TableEntries: c.TableEntries}})
+		m.Close()
+		if err != nil || other {
+			return other, err
+		}
+	}
+	return false, nil
+}
+
+// pfShrinking are the tables that take more memory for a higher limit, but for
+// that of states. A trie takes what is in it.
+var pfShrinking = []string{kernelMapPfSources, kernelMapPfHosts, kernelMapPfFragments}
+
+// resize reports whether a table of b is made anew with n entries.
+func (b *Bridge) resize(name string, m *ebpf.Map, n uint32, t Tables) (bool, error) {
+	has := m.MaxEntries()
+	switch {
+	case !slices.Contains(pfGrowing, name) || has == n:
+		return false, nil
+	case has < n, name == kernelMapPfStates, name == kernelMapPfBuckets:
+		return true, nil
+	case t.PF == nil || !slices.Contains(pfShrinking, name):
+		return false, nil
+	}
+	was := &b.Config.Pf
+	switch name {
+	case kernelMapPfSources:
+		return holds(n, was.NodesMax, t.PF.NodesMax, m, countOf[kernelPfSourceKey, kernelPfSource])
+	case kernelMapPfHosts:
+		return holds(n, was.TableEntries, t.PF.TableEntries, m, countOf[kernelPfAddress, kernelPfMember])
+	}
+	return true, nil // fragments are forgotten in a moment anyway
+}
+
+// holds reports whether a table of n entries holds what m has, and what comes
+// into it until the limit is another.
+func holds(n, was, next uint32, m *ebpf.Map, count func(*ebpf.Map) (int, error)) (bool, error) {
+	if was > next {
+		return false, nil
+	}
+	has, err := count(m)
+	return has <= int(n), err
+}
+
+func countOf[K, V any](m *ebpf.Map) (n int, err error) {
+	err = eachOf(m, func(keys []K, _ []V) error {
+		n += len(keys)
+		return nil
+	})
+	return n, err
+}
+
+// statesAtMost returns for how many states there is to be room from now on, while
+// the limit becomes next.
+func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
+	if !b.PFLoaded() {
+		return next, nil
+	}
+	var shared kernelPfShared
+	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+		return 0, err
+	}
+	// A table that is nine tenths full finds no place for one in a hundred: those
+	// that are there find one.
+	const spare = 64
+	there := uint64(shared.States)*5/4 + spare
+	if shared.States == 0 {
+		there = 0
+	}
+	return uint32(min(max(uint64(next), uint64(b.Config.Pf.StatesMax), there), math.MaxUint32)), nil
+}
+
+// settleFDB says in next how large the FDB is.
+func (b *Bridge) settleFDB(next *Config) error {
+	if b.gen == "" {
+		return nil
+	}
+	next.FdbBuckets = buckets(max(next.FdbMax, b.Config.FdbMax))
+	if next.FdbBuckets >= b.Config.FdbBuckets {
+		return nil
+	}
+	usage, err := b.Usage()
+	if err != nil {
+		return err
+	}
+	if usage[0] > next.FdbMax { // a smaller one would not take them
+		next.FdbBuckets = b.Config.FdbBuckets
+		return nil
+	}
+	var n uint32 // also those that no limit counts
+	if err := b.entries(func(uint64, uint64) { n++ }); err != nil {
+		return err
+	}
+	next.FdbBuckets = min(max(next.FdbBuckets, buckets(n)), b.Config.FdbBuckets)
+	return nil
+}
+
+// What tables take for a limit, in bytes, when they are full.
+
+// StatesMemory is of set limit states.
+func StatesMemory(limit uint32) uint64 {
+	places := (uint64(limit)*10/9/stateWays + 1) * stateWays
+	return places * uint64(unsafe.Sizeof(kernelPfState{})+unsafe.Sizeof(kernelPfBucket{})/stateWays)
+}
+
+// SourcesMemory is of set limit src-nodes.
+func SourcesMemory(limit uint32) uint64 {
+	return hashMemory(limit, unsafe.Sizeof(kernelPfSourceKey{}), unsafe.Sizeof(kernelPfSource{}))
+}
+
+// FragmentsMemory is of set limit frags.
+func FragmentsMemory(limit uint32) uint64 {
+	return hashMemory(limit, unsafe.Sizeof(kernelPfFragmentKey{}), unsafe.Sizeof(kernelPfFragment{}))
+}
+
+// AddressesMemory is of set limit table-entries.
+func AddressesMemory(limit uint32) uint64 {
+	return hashMemory(limit, unsafe.Sizeof(kernelPfAddress{}), unsafe.Sizeof(kernelPfMember{}))
+}
+
+// FDBMemory is of a bridge's fdb-max.
+func FDBMemory(limit uint32) uint64 {
+	return uint64(buckets(limit)+fdbWindow) * uint64(unsafe.Sizeof(kernelFdbBucket{}))
+}
+
+// hashMemory is what a hash map of so many entries takes: a list for each, to
+// the next power of two, and the entries (kernel/bpf/hashtab.c).
+func hashMemory(n uint32, key, value uintptr) uint64 {
+	const list, element = 16, 48
+	lists := uint64(1) << bits.Len64(uint64(max(n, 1))-1)
+	return lists*list + uint64(n)*(element+uint64(key+7)&^7+uint64(value+7)&^7)
+}
+
+// PFTakes is what pf's tables take at the moment, in bytes.
+type PFTakes struct {
+	States, Sources, Fragments, Addresses uint64
+	Rules                                 uint64 // with their counters and their text
+}
+
+// PFTakes returns what pf's tables take; nothing where the bridge has no pf.
+func (b *Bridge) PFTakes() (sum PFTakes, err error) {
+	if !b.PFLoaded() {
+		return sum, nil
+	}
+	for _, of := range []struct {
+		sum    *uint64
+		tables []string
+	}{
+		{&sum.States, []string{kernelMapPfStates, kernelMapPfBuckets}},
+		{&sum.Sources, []string{kernelMapPfSources}},
+		{&sum.Fragments, []string{kernelMapPfFragments}},
+		{&sum.Addresses, []string{kernelMapPfHosts, kernelMapPfNets}},
+		{&sum.Rules, slices.Concat(pfRuleTables, pfRuleCounters)},
+	} {
+		for _, name := range of.tables {
+			n, err := b.tableMemory(name)
+			if err != nil {
+				return sum, err
+			}
+			*of.sum += n
+		}
+	}
+	return sum, nil
+}
+
+// tableMemory returns what the kernel says that a table takes.
+func (b *Bridge) tableMemory(name string) (uint64, error) {
+	m, err := b.openTable(name)
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return 0, fmt.Errorf("ask what %s takes: %w", name, err)
+	}
+	n, _ := info.Memlock()
+	return n, nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package files opens what a user has named, and never waits for it: a named
+// pipe into which nobody writes would keep whoever opens it for ever.
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNoFile says that something can be waited for, which is no file then.
+var (
+	errPipe   = errors.New("it is a named pipe, into which nobody may ever write")
+	errDevice = errors.New("it is a device")
+	errSocket = errors.New("it is a socket")
+	errReader = errors.New("it is a pipe from which nobody reads")
+)
+
+// own are the names of descriptors that a process has already.
+var own = regexp.MustCompile(`^(?:/dev/stdin|(?:/dev|/proc/self)/fd/([0-9]{1,9}))$`)
+
+// Open opens a file, or what the process was given open: /dev/stdin, or
+// /dev/fd/63, which shells make of <(COMMAND). What these are is the caller's
+// business: who gave them ends them, too. The error is an [fs.PathError].
+func Open(name string) (*os.File, error) {
+	match := own.FindStringSubmatch(name)
+	if match == nil {
+		return OpenPlain(name)
+	}
+	n, _ := strconv.Atoi(match[1]) // 0 for /dev/stdin
+	fd, err := unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// OpenPlain opens a file that is there to be read again, later, with all that is
+// in it: no pipe, device or socket. /dev/null is an empty one.
+func OpenPlain(name string) (*os.File, error) {
+	fail := func(err error) error { return &fs.PathError{Op: "open", Path: name, Err: err} }
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, unix.ENXIO) {
+		err = errSocket
+	}
+	if err != nil {
+		return nil, fail(err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+		case unix.S_IFDIR:
+			err = unix.EISDIR
+		case unix.S_IFIFO:
+			err = errPipe
+		default:
+			if st.Rdev != unix.Mkdev(1, 3) {
+				err = errDevice
+			}
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fail(err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// Create opens a file to be written, which is made if it is not there. A pipe
+// needs somebody who reads from it already. The flags are those of open(2) beside
+// these.
+func Create(name string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0o666)
+	if errors.Is(err, unix.ENXIO) {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errReader}
+	}
+	return f, err
+}

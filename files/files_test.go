@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOpen opens what there is beside files, and waits for none of it.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("file"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(at("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("pipe", at("link")); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.Listen("unix", at("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	fmt.Fprint(w, "piped")
+	w.Close()
+	ours := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	for _, test := range []struct {
+		name, text  string
+		open, plain error
+	}{
+		{at("file"), "text", nil, nil},
+		{at("pipe"), "", errPipe, errPipe},
+		{at("link"), "", errPipe, errPipe},
+		{at("socket"), "", errSocket, errSocket},
+		{at("none"), "", fs.ErrNotExist, fs.ErrNotExist},
+		{dir, "", unix.EISDIR, unix.EISDIR},
+		{"/dev/null", "", nil, nil},
+		{"/dev/zero", "", errDevice, errDevice},
+		{"/dev/fd/999999", "", unix.EBADF, fs.ErrNotExist},
+		{ours, "piped", nil, errPipe},
+	} {
+		if f, err := OpenPlain(test.name); !errors.Is(err, test.plain) {
+			t.Errorf("%s, plain: %v, want %v", test.name, err, test.plain)
+		} else if err == nil {
+			f.Close()
+		}
+		f, err := Open(test.name)
+		if !errors.Is(err, test.open) {
+			t.Errorf("%s: %v, want %v", test.name, err, test.open)
+		}
+		if err != nil {
+			continue
+		}
+		if text, err := io.ReadAll(f); err != nil || string(text) != test.text {
+			t.Errorf("%s: read %q, %v", test.name, text, err)
+		}
+		f.Close()
+	}
+}
+
+// TestCreate writes into a pipe that has a reader, and not into one that has
+// none.
+func TestCreate(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(pipe, os.O_TRUNC); !errors.Is(err, errReader) {
+		t.Errorf("without a reader: %v", err)
+	}
+	r, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w, err := Create(pipe, os.O_TRUNC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(w, "text")
+	w.Close()
+	if text, err := io.ReadAll(r); err != nil || string(text) != "text" {
+		t.Errorf("read %q, %v", text, err)
+	}
+}
