@@ -84,7 +84,8 @@ func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	return modified(addrs, modes), err
 }
 
-// modified returns what modes make of the addresses of a device.
+// modified returns what modes make of the addresses of a device. Of a network it is
+// the address in it, which a rule may have under another mask.
 func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
@@ -95,7 +96,7 @@ func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 			if bits < 0 {
 				bits = a.BitLen()
 			}
-			list = append(list, netip.PrefixFrom(a, bits).Masked())
+			list = append(list, netip.PrefixFrom(a, bits))
 		}
 	}
 	for _, a := range addrs {

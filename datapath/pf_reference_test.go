@@ -181,7 +181,7 @@ func pfAddresses(name string, modes []string) []netip.Prefix {
 		return nil
 	}
 	if slices.Contains(modes, "network") {
-		return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+		return []netip.Prefix{netip.MustParsePrefix("10.0.0.254/24"), netip.MustParsePrefix("2001:db8::fe/64")}
 	}
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.254/32"), netip.MustParsePrefix("2001:db8::fe/128")}
 }

@@ -25,7 +25,7 @@ type Input struct {
 	// anchor whose rule names it and its name.
 	Table func(anchor, name string) (int, error)
 	// Addresses returns the addresses of an interface, with the modifiers of
-	// Host.Modes. A rule about one that has none, or of which there is an
+	// Host.Modes; of a network the address in it. A rule about one that has none, or of which there is an
 	// error, takes no packet; negated, all. Nil: there are none.
 	Addresses func(name string, modes []string) ([]netip.Prefix, error)
 	// Profiles are those that states use. Program.Profiles begins with them.

@@ -86,7 +86,7 @@ func dynamicAddresses(name string, modes []string) []netip.Prefix {
 		return nil
 	}
 	if slices.Contains(modes, "network") {
-		return []netip.Prefix{prefix.Masked(), other.Masked()}
+		return []netip.Prefix{prefix, other}
 	}
 	return []netip.Prefix{netip.PrefixFrom(prefix.Addr(), 32), netip.PrefixFrom(other.Addr(), 128)}
 }

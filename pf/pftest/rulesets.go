@@ -103,7 +103,7 @@ func Addresses(name string, modes []string) []netip.Prefix {
 		case slices.Contains(modes, "0") && !first, slices.Contains(modes, "peer"):
 		case slices.Contains(modes, "network") && p.Addr().IsLinkLocalUnicast():
 		case slices.Contains(modes, "network"):
-			list = append(list, p.Masked())
+			list = append(list, p)
 		case slices.Contains(modes, "broadcast") && p.Addr().Is4():
 			a := p.Addr().As4()
 			a[3] = 255

@@ -440,6 +440,15 @@ func pfPorts(t *testing.T, hook string) {
 	}
 	send6("fe80::99", b, d)
 	send6("2001:db8::99")
+
+	// a mask is of the address, and takes the place of the network's
+	loadPF(t, l, "block in quick from (host0:network)/30\npass no state\n")
+	masked := func(from string, to ...*netlab.End) {
+		t.Helper()
+		l.Reach(a, udps(1, netlab.Broadcast, A, from, "10.0.0.255", [2]int{1, 2}), to...)
+	}
+	masked("10.0.0.6")
+	masked("10.0.0.2", b, d)
 }
 
 // pfOff: disabled, nothing is filtered and nothing is forgotten.
