@@ -103,6 +103,7 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 		"loop":    "a loop: the switch's own frame has come back",
 		"blocked": "a port is blocked by its loop guard",
 		"refused": "an address is not learned or moved",
+		"locked":  "an address is not let in by a locked port",
 	}[e.Kind]
 	if what == "" {
 		what = e.Kind

@@ -42,6 +42,8 @@ enum drop_reason {
 	DROP_UNTAGGED, /* without a tag, and the port has no VLAN for such frames */
 	DROP_ADMIT, /* the port does not admit frames with a tag, or without */
 	DROP_DOUBLE_TAG, /* with a second tag, and the bridge does not take those */
+	DROP_OTHER_TAG, /* with a tag that is not of the bridge's kind, which it does not take
+			   either */
 	DROP_VLAN_OUT, /* the way out is not in the frame's VLAN */
 	DROP_BLOCKED, /* the port is blocked, by its loop guard */
 	DROP_LOOP, /* the switch's own frame has come back */

@@ -54,7 +54,7 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 	/* one that is not the bridge's own, behind that or instead of it */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
 	    cfg.vlan_proto == ETHERTYPE_VLAN)
-		return DROP_DOUBLE_TAG;
+		return f->outer ? DROP_DOUBLE_TAG : DROP_OTHER_TAG;
 	if (!vid)
 		return DROP_UNTAGGED;
 	row = vlan_row(vid);

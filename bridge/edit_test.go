@@ -257,6 +257,46 @@ func number(t *testing.T, gen string) int {
 	return n
 }
 
+// A port may be the backup of one that is added before it, in one step, until it leaves.
+func TestEditBackup(t *testing.T) {
+	b := newBench(t, 3)
+	b.must(b.AddBridge("br0", nil))
+	backup := func(name string) PortOptions { return PortOptions{Changes: []Change{{"backup", name}}} }
+	want := func(names ...string) {
+		t.Helper()
+		ports, err := b.Ports("br0")
+		b.must(err)
+		var got []string
+		for _, p := range ports {
+			got = append(got, p.Config.Backup)
+		}
+		if !slices.Equal(got, names) {
+			t.Errorf("backups %q, want %q", got, names)
+		}
+	}
+	b.edit(
+		func(e *Edit) error { return e.AddPort("p1", backup("p2")) },
+		func(e *Edit) error { return e.AddPort("p2", backup("p1")) },
+		func(e *Edit) error { return e.AddPort("p3", backup("p2")) },
+	)
+	want("p2", "p1", "p2")
+	b.edit(func(e *Edit) error { return e.SetPort("p3", PortOptions{Changes: on("hairpin")}) })
+	want("p2", "p1", "p2")
+	for name, f := range map[string]func(e *Edit) error{
+		"itself":      func(e *Edit) error { return e.SetPort("p1", backup("p1")) },
+		"p9":          func(e *Edit) error { return e.SetPort("p1", backup("p9")) },
+		"no port":     func(e *Edit) error { return errors.Join(e.SetPort("p1", backup("p2")), e.DelPort("p2")) },
+		"not the nam": func(e *Edit) error { return e.SetPort("p1", backup("a/b")) },
+	} {
+		if _, err := b.Edit("br0", f); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	want("p2", "p1", "p2")
+	b.edit(func(e *Edit) error { return e.SetPort("p3", backup("none")) }, func(e *Edit) error { return e.DelPort("p2") })
+	want("", "")
+}
+
 // What is refused leaves everything as it was, whoever refuses it and however
 // late.
 func TestEditRefused(t *testing.T) {

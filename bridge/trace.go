@@ -129,6 +129,7 @@ var words = map[string]string{
 	"untagged":      "it has no tag, and the port has no VLAN for such frames",
 	"admit":         "it has a tag, or none, and the port admits no such frames",
 	"double-tag":    "it has a second tag, and qinq is off",
+	"other-tag":     "it has a tag of another kind than the bridge's, and qinq is off",
 	"vlan-out":      "the port of its destination is not in its VLAN",
 	"blocked":       "the port is blocked by its loop guard",
 	"stp":           "spanning tree keeps the port from forwarding",

@@ -295,6 +295,34 @@ func TestPlanEmptiedMirror(t *testing.T) {
 	}
 }
 
+// A port that is a backup is one when its device is there.
+func TestBackupWaits(t *testing.T) {
+	want := fileOf(t, "want", "bridges: {br0: {ports: {p1: {backup: p2}, p2: {}}}}")
+	for _, c := range []struct {
+		was, devices string
+		actions      []string
+		warnings     []string
+	}{
+		{"", "p1", []string{"+ bridge br0", "+ port p1 of br0"}, []string{"port p2 of br0 waits for its device", "backup p2 of port p1 of br0 waits for its device"}},
+		{"bridges: {br0: {ports: {p1: {}}}}", "p1@br0 p2", []string{"+ port p2 of br0", "~ port p1 of br0: backup none -> p2"}, nil},
+		{"bridges: {br0: {ports: {p1: {backup: p2}, p2: {}}}}", "p1@br0 p2@br0", nil, nil},
+	} {
+		actions, warnings, err := Plan(fileOf(t, "was", c.was), want, devicesOf(c.devices))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range actions {
+			got = append(got, a.String())
+		}
+		slices.Sort(got)
+		slices.Sort(c.actions)
+		if !slices.Equal(got, c.actions) || !slices.Equal(warnings, c.warnings) {
+			t.Errorf("from %q with %s: actions %q, warnings %q; want %q, %q", c.was, c.devices, got, warnings, c.actions, c.warnings)
+		}
+	}
+}
+
 // TestPlanRefuses wants each mistake told, where it is.
 func TestPlanRefuses(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
@@ -318,6 +346,10 @@ func TestPlanRefuses(t *testing.T) {
 		{"an entry in a VLAN of others", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, fdb: [{port: p1, vlan: 7, mac: " + mac + "}]}}", "p1", "port p1 is not in VLAN 7"},
 		{"an entry twice", "", "bridges: {br0: {ports: {p1: {}}, fdb: [{port: p1, mac: " + mac + "}, {port: p1, mac: " + mac + "}]}}", "p1", "an address is behind one port"},
 		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "mirror m0 of br0: p1 is no port of the bridge"},
+		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is no port of the bridge; name one that is"},
+		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
+		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
+		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked, or switch mab off with mab: off"},
 		{"a mirror of a mirror", "", "bridges: {br0: {mirrors: {m0: {ports: m1}, m1: {}}}}", "m0 m1", "m1 is a mirror itself"},
 		{"a mirror of a VLAN without ports", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, mirrors: {m0: {vlans: 7}}}}", "m0 p1", "no port is in VLAN 7"},
 		{"a patch to nowhere", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b}}}}", "", "there is no bridge br1 for its peer"},

@@ -254,32 +254,33 @@ const (
 	kernelDropReasonDROP_UNTAGGED      kernelDropReason = 10
 	kernelDropReasonDROP_ADMIT         kernelDropReason = 11
 	kernelDropReasonDROP_DOUBLE_TAG    kernelDropReason = 12
-	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 13
-	kernelDropReasonDROP_BLOCKED       kernelDropReason = 14
-	kernelDropReasonDROP_LOOP          kernelDropReason = 15
-	kernelDropReasonDROP_STP           kernelDropReason = 16
-	kernelDropReasonDROP_LOCKED        kernelDropReason = 17
-	kernelDropReasonDROP_LIMIT         kernelDropReason = 18
-	kernelDropReasonDROP_SPOOFED       kernelDropReason = 19
-	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 20
-	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 21
-	kernelDropReasonDROP_NON_IP        kernelDropReason = 22
-	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 23
-	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 24
-	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 25
-	kernelDropReasonDROP_RULE          kernelDropReason = 26
-	kernelDropReasonDROP_NO_PEER       kernelDropReason = 27
-	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 28
-	kernelDropReasonDROP_ETHER         kernelDropReason = 29
-	kernelDropReasonDROP_PF            kernelDropReason = 30
-	kernelDropReasonDROP_PF_STATE      kernelDropReason = 31
-	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 32
-	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 33
-	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 34
-	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 35
-	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 36
-	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 37
-	kernelDropReasonDROP_REASONS       kernelDropReason = 38
+	kernelDropReasonDROP_OTHER_TAG     kernelDropReason = 13
+	kernelDropReasonDROP_VLAN_OUT      kernelDropReason = 14
+	kernelDropReasonDROP_BLOCKED       kernelDropReason = 15
+	kernelDropReasonDROP_LOOP          kernelDropReason = 16
+	kernelDropReasonDROP_STP           kernelDropReason = 17
+	kernelDropReasonDROP_LOCKED        kernelDropReason = 18
+	kernelDropReasonDROP_LIMIT         kernelDropReason = 19
+	kernelDropReasonDROP_SPOOFED       kernelDropReason = 20
+	kernelDropReasonDROP_DHCP_GUARD    kernelDropReason = 21
+	kernelDropReasonDROP_RA_GUARD      kernelDropReason = 22
+	kernelDropReasonDROP_NON_IP        kernelDropReason = 23
+	kernelDropReasonDROP_STORM_BCAST   kernelDropReason = 24
+	kernelDropReasonDROP_STORM_MCAST   kernelDropReason = 25
+	kernelDropReasonDROP_STORM_UNKNOWN kernelDropReason = 26
+	kernelDropReasonDROP_RULE          kernelDropReason = 27
+	kernelDropReasonDROP_NO_PEER       kernelDropReason = 28
+	kernelDropReasonDROP_PATCH_LOOP    kernelDropReason = 29
+	kernelDropReasonDROP_ETHER         kernelDropReason = 30
+	kernelDropReasonDROP_PF            kernelDropReason = 31
+	kernelDropReasonDROP_PF_STATE      kernelDropReason = 32
+	kernelDropReasonDROP_PF_LIMIT      kernelDropReason = 33
+	kernelDropReasonDROP_PF_SHORT      kernelDropReason = 34
+	kernelDropReasonDROP_PF_FRAGMENT   kernelDropReason = 35
+	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 36
+	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 37
+	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 38
+	kernelDropReasonDROP_REASONS       kernelDropReason = 39
 )
 
 type kernelEvent struct {
@@ -1082,7 +1083,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [38]uint64
+	Drops    [39]uint64
 }
 
 type kernelReturns struct {

@@ -145,7 +145,9 @@ func TestVLANIn(t *testing.T) {
 		{"two tags", 2, []tag{vid(10), vid(20)}, dropped("double-tag")},
 		{"two tags at an access port", 0, []tag{vid(10), vid(10)}, dropped("double-tag")},
 		{"a priority before a tag", 0, []tag{vid(0), vid(20)}, dropped("double-tag")},
-		{"a service tag", 0, []tag{{tpid: typeQinQ, vid: 10}}, dropped("double-tag")},
+		{"a service tag", 0, []tag{{tpid: typeQinQ, vid: 10}}, dropped("other-tag")},
+		{"a service tag before a tag", 0, []tag{{tpid: typeQinQ, vid: 10}, vid(10)}, dropped("other-tag")},
+		{"a tag of other times", 0, []tag{{tpid: 0x9100, vid: 10}}, sent(2, 3, 5)},
 		{"a service tag behind the tag", 2, []tag{vid(10), {tpid: typeQinQ, vid: 10}}, dropped("double-tag")},
 		{"a tag that ends early", 0, []tag{vid(10)}, dropped("malformed")},
 	} {

@@ -43,6 +43,9 @@ func newPlaces(f config.File) places {
 			p := &b.Ports[j]
 			at := &place{bridge: b.Name, port: p}
 			name, ok := p.Device()
+			if backup := at.backup(); backup != "" {
+				all.more[backup] = true
+			}
 			switch {
 			case !ok:
 				at.pattern = true
@@ -72,6 +75,25 @@ func newPlaces(f config.File) places {
 		}
 	}
 	return all
+}
+
+// backup is the port that stands in for the ports of a place, "" for none.
+func (p *place) backup() string {
+	for _, c := range p.port.Options.Changes {
+		if c.Name == "backup" && c.Value != "none" {
+			return c.Value
+		}
+	}
+	return ""
+}
+
+// says reports whether the file says more of a device than which port it is.
+func (a places) says(name string) bool {
+	if a.more[name] {
+		return true
+	}
+	p := a.of(name)
+	return p != nil && p.backup() != ""
 }
 
 // of returns the place of a device's name, nil for none.

@@ -288,7 +288,7 @@ func (t *table) attached(a attachment) (raise bool) {
 	if e == nil {
 		return false
 	}
-	t.arrived = t.arrived || t.places.more[a.name]
+	t.arrived = t.arrived || t.places.says(a.name)
 	e.in, e.tried, e.refused, e.left = a.place, nil, "", ""
 	t.joined[a.index] = a.place
 	if e.kind == "veth" {
@@ -392,7 +392,7 @@ func (t *table) todo() work {
 			continue
 		}
 		e.tried = want
-		if t.places.more[e.name] {
+		if t.places.says(e.name) {
 			// a port that forwards before its rules and bindings are there has no filter
 			w.apply = w.apply || !e.asked
 			e.asked = true

@@ -66,6 +66,19 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// A port with a backup, and the backup, are for who applies the file.
+func TestPlacesBackup(t *testing.T) {
+	f := file(bridgeOf("br0", "p1", "p2", "p3", "tap*"))
+	f.Bridges[0].Ports[0].Options.Changes = []bridge.Change{{Name: "hairpin", Value: "on"}, {Name: "backup", Value: "p2"}}
+	f.Bridges[0].Ports[3].Options.Changes = []bridge.Change{{Name: "backup", Value: "p2"}}
+	all := newPlaces(f)
+	for name, want := range map[string]bool{"p1": true, "p2": true, "p3": false, "tap0": true} {
+		if got := all.says(name); got != want {
+			t.Errorf("the file says more of %s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 // A pattern that is longer than a device's name takes no others' berths.
 func TestPlacesBerths(t *testing.T) {
 	f := file(bridgeOf("br0", "one", "veth-[0-9a-f]*-ext", "tap-012345678-*", "tap-0123456789-*"), bridgeOf("br1", "vnet*"))

@@ -69,7 +69,7 @@ func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
 }
 
 // OnArrival has f called when a device has come of which the file says more
-// than which port it is: it is a mirror, or rules, bindings or entries name it.
+// than which port it is: it is a mirror or has a backup, or rules, bindings, entries or backups name it.
 // Whoever applies the file does that. It is said before Run, which waits for f.
 func (w *Watcher) OnArrival(f func()) { w.apply = f }
 

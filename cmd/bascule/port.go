@@ -32,6 +32,21 @@ it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
 second's worth, and always 8 frames, may come at once. What is above the limit
 is dropped. A GSO packet counts as the frames that it will be cut into.
 
+A port with --locked takes frames only from addresses that the FDB has there.
+With --mab (MAC authentication bypass) another address gets a locked entry in
+the FDB, and 'bascule monitor' tells of it once: who authenticates stations
+lets it in by 'bascule fdb add'. The entry opens nothing, takes no address from
+another port, and ages; where the address is heard on a port that is not
+locked, it moves there. Unlike Linux's bridge, nothing is sent by a locked
+entry: frames to the address are flooded, as without it. Give such a port a
+--fdb-max, too.
+
+With --backup frames to stations behind the port go by another one while its
+device is down or has no carrier. The programs ask the kernel for each frame,
+so it needs no agent, and the port has its frames again with its carrier.
+Floods are sent to both in any case. It takes a kernel that describes its own
+types (CONFIG_DEBUG_INFO_BTF), as those of distributions do.
+
 On a bridge with spanning tree (--stp of 'bascule bridge') a port can also be
 discarding or learning. A new port begins discarding, until 'bascule agent' has
 found out where it leads; a host port forwards at once.

@@ -25,7 +25,19 @@ in the VLAN that is the port's PVID. Frames leave with the tag of their VLAN,
 or, where the port is an untagged member, without.
 
 A new port is an untagged member of the bridge's --default-pvid, which is its
-PVID, too. Changes take effect in one step; no frame is lost.`,
+PVID, too. Changes take effect in one step; no frame is lost.
+
+A frame with a second tag is dropped (double-tag), and so is one in front of
+whose packet there is a tag of another kind than the bridge's alone
+(other-tag): a service tag, 0x88a8, on a bridge of 802.1Q. With --qinq what is
+behind the outer tag is payload, and a frame with a tag of another kind is one
+without a tag, as it always is on Linux's bridge. A bridge of 802.1ad takes
+customers' tags for payload in any case. 0x9100 and 0x9200 are no tags, here as
+on Linux: such a frame passes as one without a tag.
+
+With 'bascule port set --admit' a port takes frames with the tag of a VLAN
+alone, or those without and with a priority alone (IEEE 802.1Q acceptable frame
+types). What it does not take is dropped (admit).`,
 		Example: `  bascule bridge add br0 --vlan-filtering --default-pvid none
   # an access port, and a trunk
   bascule vlan add br0 veth0 10 --untagged --pvid

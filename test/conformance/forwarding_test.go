@@ -571,6 +571,14 @@ func backupPort(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, B, A))
 	l.Bascule("port", "set", "br0", uplink, "--backup", b.Port)
 	by(true)
+	// a device that comes in the backup's place is the backup
+	b.Unplug()
+	b.PlugAgain(0)
+	if hook == "xdp" {
+		b.ReadyForXDP()
+	}
+	l.Bascule("port", "add", "br0", b.Port, "--hook", hook)
+	by(true)
 	l.Bascule("port", "del", "br0", b.Port)
 	if p := l.Port("br0", uplink); p.BackupPort != "" {
 		t.Errorf("the backup that has left is %q", p.BackupPort)

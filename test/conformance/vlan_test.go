@@ -505,12 +505,24 @@ func doubleTag(t *testing.T, hook string) {
 	}
 	teach()
 	drops := uint64(0)
-	for _, has := range []form{tag(10).over(tag(20)), tag(10).over(tag(10)), tag(0).over(tag(20)), tag(10).over(service(20)), service(10), service(10).over(tag(20))} {
+	for _, has := range []form{tag(10).over(tag(20)), tag(10).over(tag(10)), tag(0).over(tag(20)), tag(10).over(service(20))} {
 		reach(t, l, a, has, l.Frames(5, netlab.Broadcast, A), nil)
 		reach(t, l, a, has, l.Frames(5, C, A), nil)
 		drops += 10
 	}
 	wantDrops(t, l, a, "double-tag", drops)
+	// nor one that is not of the bridge's kind, alone or before another
+	for i, has := range []form{service(10), service(10).over(tag(20))} {
+		reach(t, l, a, has, l.Frames(5, netlab.Broadcast, A), nil)
+		reach(t, l, a, has, l.Frames(5, C, A), nil)
+		wantDrops(t, l, a, "other-tag", uint64(10*(i+1)))
+	}
+	if r := look(t, l, a, service(10)(l.Frame(C, A, 64))); r.Verdict != "dropped: other-tag" || !r.says("a tag of another kind than the bridge's") {
+		t.Errorf("traced: %v", r)
+	}
+	wantDrops(t, l, a, "double-tag", drops)
+	// what is no tag to Linux either is payload
+	reach(t, l, a, bare, of(0x9100, l.Frames(5, C, A)), forms{c: tag(10)})
 
 	// with QinQ it is payload: only the outer tag is looked at, and changed
 	l.Bascule("bridge", "set", "br0", "--qinq")

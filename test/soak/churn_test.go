@@ -210,6 +210,7 @@ func (s *soak) settings() (args []string) {
 			"--learn="+onOff(s), "--discover="+onOff(s), "--hairpin="+onOff(s), "--isolated="+onOff(s), "--mcast-flood="+onOff(s),
 			"--fdb-max="+pick(s, "0", "10", "100"), "--fdb-full="+pick(s, "flood", "drop"), "--block-non-ip="+onOff(s),
 			"--source-guard="+onOff(s), "--trusted="+onOff(s), "--loop-guard="+pick(s, "off", "report", "2s"), "--hook="+pick(s, "tcx", "xdp", "auto"),
+			"--admit="+pick(s, "all", "tagged", "untagged"),
 		))
 	}
 	return args
