@@ -557,6 +557,8 @@ __noinline int pf_count_drop(u32 reason)
 		pf_count(PF_COUNT_FRAGMENT);
 	else if (reason == DROP_PF_OPTIONS)
 		pf_count(PF_COUNT_IP_OPTION);
+	else if (reason == DROP_PF_NORMALIZE)
+		pf_count(PF_COUNT_NORMALIZE);
 	return 0;
 }
 

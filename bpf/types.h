@@ -67,6 +67,7 @@ enum drop_reason {
 	DROP_PF_OPTIONS, /* has IP options, and the rule has no allow-opts */
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
 	DROP_TOO_DEEP, /* a filter has to judge it, and does not get to the end of its tags */
+	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
 	DROP_REASONS,
 };
 

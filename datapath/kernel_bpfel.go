@@ -279,7 +279,8 @@ const (
 	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 35
 	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 36
 	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 37
-	kernelDropReasonDROP_REASONS       kernelDropReason = 38
+	kernelDropReasonDROP_PF_NORMALIZE  kernelDropReason = 38
+	kernelDropReasonDROP_REASONS       kernelDropReason = 39
 )
 
 type kernelEvent struct {
@@ -1082,7 +1083,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [38]uint64
+	Drops    [39]uint64
 }
 
 type kernelReturns struct {

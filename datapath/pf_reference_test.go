@@ -80,7 +80,10 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 		}
 		want := pfJudged{}
 		p.Direction, p.Port, p.ReceivedOn = pf.In, from, from
-		if !skipped(rs, from) {
+		switch {
+		case !p.Normalize():
+			want.Blocked = "pf-normalize"
+		case !skipped(rs, from):
 			want.judge(0, evaluator.Evaluate(p), program)
 		}
 		if want.Blocked == "" && !skipped(rs, to) && !want.answered(p, program) {

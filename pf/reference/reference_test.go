@@ -394,3 +394,55 @@ func describe(r Result) string {
 	}
 	return s
 }
+
+// What OpenBSD's pf_normalize_tcp() drops, clears and lets be, of flags by their letters.
+func TestNormalize(t *testing.T) {
+	letters := func(s string) (flags uint8) {
+		for _, c := range s {
+			flags |= 1 << strings.IndexRune("FSRPAUEW", c)
+		}
+		return flags
+	}
+	for _, tt := range []struct {
+		flags, left string
+		dropped     bool
+	}{
+		{flags: "", dropped: true},
+		{flags: "EW", dropped: true},
+		{flags: "S", left: "S"},
+		{flags: "SEW", left: "SEW"},
+		{flags: "SA", left: "SA"},
+		{flags: "SPA", left: "SPA"},
+		{flags: "SF", left: "S"},
+		{flags: "SFA", left: "SA"},
+		{flags: "SR", dropped: true},
+		{flags: "SRA", dropped: true},
+		{flags: "SP", dropped: true},
+		{flags: "SU", dropped: true},
+		{flags: "SFP", dropped: true},
+		{flags: "F", dropped: true},
+		{flags: "P", dropped: true},
+		{flags: "U", dropped: true},
+		{flags: "FPU", dropped: true},
+		{flags: "R", left: "R"},
+		{flags: "RF", dropped: true},
+		{flags: "RP", dropped: true},
+		{flags: "RA", left: "RA"},
+		{flags: "FRPAU", left: "FRPAU"},
+		{flags: "A", left: "A"},
+		{flags: "FA", left: "FA"},
+		{flags: "PA", left: "PA"},
+	} {
+		p := Packet{Proto: TCP, Flags: letters(tt.flags)}
+		if ok := p.Normalize(); ok == tt.dropped || ok && p.Flags != letters(tt.left) {
+			t.Errorf("%q: %v, left %q; want dropped %v, left %q", tt.flags, ok, pf.TCPFlags{Set: p.Flags, Of: 255}, tt.dropped, tt.left)
+		}
+	}
+	for _, p := range []Packet{
+		{Proto: UDP}, {Proto: TCP, Fragment: LaterFragment},
+	} {
+		if !p.Normalize() {
+			t.Errorf("%+v has no flags of TCP, and is dropped for them", p)
+		}
+	}
+}
