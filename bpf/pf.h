@@ -84,7 +84,7 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 	u32 found = 0;
 
 	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
-	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO)))
+	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB)))
 		found = PF_FOUND_PLAIN;
 	if (out && pf_covers(p, s, port_at(out)->id, false))
 		found |= PF_FOUND_WAY;
@@ -112,6 +112,8 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
+	if (on(FEATURE_PF_SCRUB))
+		p->scrub[0] = p->scrub[1] = (struct pf_scrub){};
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	s = p->state ? pf_state_at(p->state - 1) : 0;
@@ -310,6 +312,8 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 			return DROP_PF_STATE;
 		if (on(FEATURE_PF_REWRITE))
 			pf_rewrite(skb, p->state - 1);
+		if (on(FEATURE_PF_SCRUB) && (s->flags & PF_STATE_SCRUB))
+			pf_scrub_packet(skb, p->state);
 		return 0;
 	}
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS)) {
@@ -337,6 +341,8 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 		pf_set_priority(skb);
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
 		pf_rewrite(skb, p->state - 1);
+	if (on(FEATURE_PF_SCRUB) && !reason && (s->flags & PF_STATE_SCRUB))
+		pf_scrub_packet(skb, p->state);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
 		pf_log(skb, slot, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
 	return reason;
@@ -408,6 +414,8 @@ __noinline u32 pf_obey(u32 rule)
 	/* what has a state is counted by it, wherever it goes */
 	if (blocks || !(p->how & PF_KNOWN))
 		pf_rule_count(rule, p->direction, 1, p->length);
+	if (on(FEATURE_PF_SCRUB) && r && !blocks)
+		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
 	if (!blocks)
 		return 0;
 	p->answer = r->answer;
@@ -577,6 +585,8 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 		return reason;
 	if (on(FEATURE_PF_REWRITE) && p->state)
 		pf_rewrite(skb, p->state - 1);
+	if (on(FEATURE_PF_SCRUB))
+		pf_scrub_packet(skb, 0);
 	if (cfg.pf.asks & PF_ASK_PRIORITY)
 		pf_set_priority(skb);
 	return 0;

@@ -75,6 +75,7 @@ struct pf_packet {
 	struct pf_peer dst;
 	struct pf_peer src_was; /* and as they were */
 	struct pf_peer dst_was;
+	struct pf_scrub scrub[2]; /* what its rules make of it, on the way in and out */
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
 	u8 spare[2];

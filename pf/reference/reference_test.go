@@ -127,6 +127,11 @@ var evaluations = []struct {
 	{"a later match wins", `match set prio 5; match set prio (6, 7); pass`, tcp22, "pass 3 match 1,2 prio 6,7"},
 	{"the rule that decides wins over match", `match set prio 5; pass set prio 2`, tcp22, "pass 2 match 1 prio 2"},
 	{"a rule that does not decide sets nothing", `pass set prio 5; pass`, tcp22, "pass 2"},
+	{"what match rules scrub adds up", `match scrub (no-df min-ttl 9); match scrub (max-mss 1440) set tos 4; pass scrub (random-id)`, tcp22,
+		"pass 3 match 1,2 set (tos 0x04) scrub (no-df random-id min-ttl 9 max-mss 1440)"},
+	{"of what is said twice the last holds", `match scrub (max-mss 1300 min-ttl 9) set tos 4; match scrub (max-mss 1400) set tos 0; pass scrub (min-ttl 5)`, tcp22,
+		"pass 3 match 1,2 set (tos 0x00) scrub (min-ttl 5 max-mss 1400)"},
+	{"a rule that does not decide scrubs nothing", `pass scrub (no-df); pass`, tcp22, "pass 2"},
 	{"match decides nothing", `block; match`, tcp22, "block 1 match 2"},
 	{"match quick ends", `match quick; block`, tcp22, "pass - match 1"},
 	{"match after quick", `pass quick; match`, tcp22, "pass 1"},
@@ -389,6 +394,8 @@ func describe(r Result) string {
 	default:
 		s += fmt.Sprintf(" prio %d,%d", p[0]-1, p[1]-1)
 	}
+	// as in the printed rule, behind its action
+	s += strings.TrimPrefix((&pf.Rule{Action: pf.Match, Scrub: r.Scrub}).String(), "match all")
 	if log != nil {
 		s += " log " + strings.Join(log, ",")
 	}
