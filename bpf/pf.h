@@ -497,6 +497,14 @@ __noinline int pf_tag_again(u32 slot, u32 number)
 	return 0;
 }
 
+/* Why a packet that cannot be read is dropped at a port: not where pf is not asked. */
+__noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
+{
+	if (!on(FEATURE_PF) || pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + !!out) == PF_SKIP)
+		return 0;
+	return reason;
+}
+
 static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
 					struct verdict *v, u32 now)
 {
@@ -506,7 +514,7 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 		pf_find(h, v, 0, now);
 	switch (v->pf) {
 	case PF_LOOK_REFUSE:
-		return v->reason;
+		return pf_refuse(v->in, false, v->reason);
 	case PF_LOOK_STATE:
 		if (cfg.pf.asks & PF_ASK_TAG)
 			pf_tag_again(v->in, on(FEATURE_RULES) ? v->rule_in : 0);
@@ -548,7 +556,10 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 		how |= PF_KNOWN;
 	if (v->flood)
 		how |= PF_FLOOD;
-	reason = pf_ask_rules(h->ctx, slot, how, v->in);
+	if (v->pf == PF_LOOK_REFUSE)
+		reason = pf_refuse(slot, true, v->reason);
+	else
+		reason = pf_ask_rules(h->ctx, slot, how, v->in);
 	if (cfg.pf.log_interface)
 		pf_count_port(slot, true, reason);
 	return reason;

@@ -125,3 +125,24 @@ func TestPFNormalizeIP(t *testing.T) {
 		sameFrame(t, name, c.send(0, odd, []int{1}), want)
 	}
 }
+
+// Ports that `set skip` names have nothing to do with pf: what goes between two of
+// them is not dropped, whatever it is.
+func TestPFSkipsStrange(t *testing.T) {
+	c := call{s: newRulesBench(t, "set skip on { p0 p1 }\nblock\n"), source: 4000}
+	strange := c.from(0, layers.TCP{Seq: 7})
+	sameFrame(t, "between two", c.send(0, strange, []int{1}), strange)
+	short := c.from(0, layers.TCP{Seq: 7, ACK: true})
+	short[c.upper()+tcpOffset] = 0x40 // a header of 16 bytes
+	sameFrame(t, "short", c.send(0, short, []int{1}), short)
+	flood := slices.Clone(strange)
+	copy(flood, broadcast[:])
+	c.send(0, flood, []int{1}, "pf-normalize")
+
+	c = call{s: newRulesBench(t, "set skip on p0\npass\n"), source: 4000}
+	c.send(0, strange, nil, "pf-normalize")
+	c.send(1, c.from(1, layers.TCP{Seq: 7}), nil, "pf-normalize")
+	if n := (&pfBench{bench: c.s}).count(kernelPfCounterPF_COUNT_NORMALIZE); n != 2 {
+		t.Errorf("normalize counts %d, want 2", n)
+	}
+}

@@ -231,6 +231,8 @@ func TestPFFeatures(t *testing.T) {
 		{"block log\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_LOG},
 		{"pass keep state (source-track)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SOURCES},
 		{"pass proto tcp modulate state\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_REWRITE},
+		{"pass scrub (no-df)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
+		{"match set tos 0\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
 		{"ether block\n", kernelFeatureFEATURE_ETHER},
 	}
 	for _, tt := range tests {
