@@ -84,7 +84,7 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 	u32 found = 0;
 
 	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
-	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO)))
+	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB)))
 		found = PF_FOUND_PLAIN;
 	if (out && pf_covers(p, s, port_at(out)->id, false))
 		found |= PF_FOUND_WAY;
@@ -112,6 +112,8 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	p->answer = 0;
 	p->direction = 0;
 	p->state = 0;
+	if (on(FEATURE_PF_SCRUB))
+		p->scrub[0] = p->scrub[1] = (struct pf_scrub){};
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	s = p->state ? pf_state_at(p->state - 1) : 0;
@@ -310,6 +312,8 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 			return DROP_PF_STATE;
 		if (on(FEATURE_PF_REWRITE))
 			pf_rewrite(skb, p->state - 1);
+		if (on(FEATURE_PF_SCRUB) && (s->flags & PF_STATE_SCRUB))
+			pf_scrub_packet(skb, p->state);
 		return 0;
 	}
 	if ((p->flags & PF_P_OPTIONS) && !(s->flags & PF_STATE_OPTIONS)) {
@@ -337,6 +341,8 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 		pf_set_priority(skb);
 	if (on(FEATURE_PF_REWRITE) && !reason && (s->flags & PF_STATE_REWRITE))
 		pf_rewrite(skb, p->state - 1);
+	if (on(FEATURE_PF_SCRUB) && !reason && (s->flags & PF_STATE_SCRUB))
+		pf_scrub_packet(skb, p->state);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
 		pf_log(skb, slot, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
 	return reason;
@@ -408,6 +414,8 @@ __noinline u32 pf_obey(u32 rule)
 	/* what has a state is counted by it, wherever it goes */
 	if (blocks || !(p->how & PF_KNOWN))
 		pf_rule_count(rule, p->direction, 1, p->length);
+	if (on(FEATURE_PF_SCRUB) && r && !blocks)
+		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
 	if (!blocks)
 		return 0;
 	p->answer = r->answer;
@@ -489,6 +497,14 @@ __noinline int pf_tag_again(u32 slot, u32 number)
 	return 0;
 }
 
+/* Why a packet that cannot be read is dropped at a port: not where pf is not asked. */
+__noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
+{
+	if (!on(FEATURE_PF) || pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + !!out) == PF_SKIP)
+		return 0;
+	return reason;
+}
+
 static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
 					struct verdict *v, u32 now)
 {
@@ -498,7 +514,7 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 		pf_find(h, v, 0, now);
 	switch (v->pf) {
 	case PF_LOOK_REFUSE:
-		return v->reason;
+		return pf_refuse(v->in, false, v->reason);
 	case PF_LOOK_STATE:
 		if (cfg.pf.asks & PF_ASK_TAG)
 			pf_tag_again(v->in, on(FEATURE_RULES) ? v->rule_in : 0);
@@ -540,7 +556,10 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 		how |= PF_KNOWN;
 	if (v->flood)
 		how |= PF_FLOOD;
-	reason = pf_ask_rules(h->ctx, slot, how, v->in);
+	if (v->pf == PF_LOOK_REFUSE)
+		reason = pf_refuse(slot, true, v->reason);
+	else
+		reason = pf_ask_rules(h->ctx, slot, how, v->in);
 	if (cfg.pf.log_interface)
 		pf_count_port(slot, true, reason);
 	return reason;
@@ -557,6 +576,8 @@ __noinline int pf_count_drop(u32 reason)
 		pf_count(PF_COUNT_FRAGMENT);
 	else if (reason == DROP_PF_OPTIONS)
 		pf_count(PF_COUNT_IP_OPTION);
+	else if (reason == DROP_PF_NORMALIZE)
+		pf_count(PF_COUNT_NORMALIZE);
 	return 0;
 }
 
@@ -575,6 +596,8 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 		return reason;
 	if (on(FEATURE_PF_REWRITE) && p->state)
 		pf_rewrite(skb, p->state - 1);
+	if (on(FEATURE_PF_SCRUB))
+		pf_scrub_packet(skb, 0);
 	if (cfg.pf.asks & PF_ASK_PRIORITY)
 		pf_set_priority(skb);
 	return 0;

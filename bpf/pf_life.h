@@ -13,7 +13,7 @@ static __always_inline u32 pf_phase(const struct pf_state *s)
 {
 	u32 a = s->peer[0].state, b = s->peer[1].state;
 	u32 low = a < b ? a : b, high = a < b ? b : a;
-	bool first = s->packets[0] + s->packets[1] == 1;
+	bool first = pf_sent_all(s) == 1;
 
 	switch (s->key.proto) {
 	case IPPROTO_TCP:
@@ -102,9 +102,9 @@ static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u
 	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
 	if (!stats)
 		return;
-	__sync_fetch_and_add(&stats->packets[out], s->packets[side]);
+	__sync_fetch_and_add(&stats->packets[out], pf_sent(s, side));
 	__sync_fetch_and_add(&stats->bytes[out], s->bytes[side]);
-	__sync_fetch_and_add(&stats->packets[!out], s->packets[!side]);
+	__sync_fetch_and_add(&stats->packets[!out], pf_sent(s, !side));
 	__sync_fetch_and_add(&stats->bytes[!out], s->bytes[!side]);
 }
 
@@ -164,7 +164,7 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 	}
 	__sync_fetch_and_sub(&shared->states, 1);
 	pf_count_safely(PF_COUNT_REMOVALS, 1);
-	pf_count_safely(PF_COUNT_SEARCHES, s->packets[0] + s->packets[1]);
+	pf_count_safely(PF_COUNT_SEARCHES, pf_sent_all(s));
 	return 1;
 }
 

@@ -75,6 +75,7 @@ struct pf_packet {
 	struct pf_peer dst;
 	struct pf_peer src_was; /* and as they were */
 	struct pf_peer dst_was;
+	struct pf_scrub scrub[2]; /* what its rules make of it, on the way in and out */
 	u8 complete; /* the handshake is */
 	u8 loose; /* it is let through, but does not keep the connection */
 	u8 spare[2];
@@ -93,6 +94,7 @@ enum {
 	TCP_SYN = 1 << 1,
 	TCP_RST = 1 << 2,
 	TCP_ACK = 1 << 4,
+	TCP_URG = 1 << 5,
 };
 
 /* The packet that this CPU looks at. */
@@ -132,6 +134,8 @@ struct pf_icmp {
 	u16 sequence;
 };
 
+#define IP4_RESERVED 0x8000 /* of the word that has a fragment's place (RFC 791, 3.1) */
+#define IP4_DF 0x4000
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 
 /* Puts the lower side first; the ports go along unless they are no sides' own. */
@@ -173,6 +177,30 @@ static __always_inline u32 pf_icmp_query(u32 type)
 	return 0;
 }
 
+/*
+ * Flags that a packet of TCP may have together, as pf has it (pf_normalize_tcp()):
+ * a bit for each value of the six of RFC 9293 that is one of these. SYN goes with
+ * neither RST nor FIN; with no SYN there is ACK or RST; FIN, PSH and URG need ACK.
+ * A set rather than conditions, as the verifier follows each way.
+ */
+#define PF_FLAGS_FIT 0x3737000037370014ull
+
+static __always_inline bool pf_flags_fit(u32 flags)
+{
+	return PF_FLAGS_FIT >> (flags & 63) & 1;
+}
+
+#define TCP_RESERVED 0x0f /* bits of the byte before the flags */
+
+/* Is there nothing in the header for pf_normalize_tcp() to mind? */
+static __always_inline bool pf_tcp_is_plain(const struct tcphdr *tcp)
+{
+	const u8 *bytes = (const u8 *)tcp;
+	u32 urgent = tcp->urg_ptr & ((bytes[13] / TCP_URG & 1) - 1); /* where URG is not set */
+
+	return !((bytes[12] & TCP_RESERVED) | (~PF_FLAGS_FIT >> (bytes[13] & 63) & 1) | urgent);
+}
+
 static __always_inline void pf_read_tcp(struct pf_packet *p, const struct tcphdr *tcp, u32 room)
 {
 	p->seq = bpf_ntohl(tcp->seq);
@@ -202,7 +230,7 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 
 		if ((void *)(ip + 1) > data_end)
 			return false;
-		if (*(u8 *)ip != 0x45 || (ip->frag_off & bpf_htons(0x3fff)))
+		if (*(u8 *)ip != 0x45 || (ip->frag_off & bpf_htons(~IP4_DF)))
 			return false;
 		src[0] = src[1] = dst[0] = dst[1] = 0;
 		src[2] = dst[2] = IPV4_MAPPED;
@@ -244,7 +272,8 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 	if (p->proto == IPPROTO_TCP) {
 		struct tcphdr *tcp = l4;
 
-		if ((void *)(tcp + 1) > data_end || tcp->doff < 5 || room < tcp->doff * 4)
+		if ((void *)(tcp + 1) > data_end || tcp->doff < 5 || room < tcp->doff * 4 ||
+		    !pf_tcp_is_plain(tcp))
 			return false;
 		pf_read_tcp(p, tcp, room);
 		pf_key_set(&p->key, &p->side, src, dst, tcp->source, tcp->dest, true);

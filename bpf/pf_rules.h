@@ -4,6 +4,7 @@
 #pragma once
 
 #include "binding.h"
+#include "pf_scrub.h"
 #include "pf_state.h"
 
 /* The sets of rules that take each value of a field: places in pf_sets. */
@@ -283,6 +284,8 @@ static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 n
 		w->rule = number + 1;
 		return;
 	}
+	if (on(FEATURE_PF_SCRUB))
+		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
 	if (on(FEATURE_PF_LOG) && (r->flags & PF_LOG) && w->matched < PF_MATCHES)
 		w->matches[w->matched++ & (PF_MATCHES - 1)] = number + 1;
 }
@@ -460,6 +463,8 @@ __noinline u32 pf_prepare(void)
 		return false;
 	if (on(FEATURE_ETHER) && p->ether_tag[p->direction & 1])
 		p->tag = p->ether_tag[p->direction & 1];
+	if (on(FEATURE_PF_SCRUB))
+		p->scrub[p->direction & 1] = (struct pf_scrub){};
 	w->rule = 0;
 	w->matched = 0;
 	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (p->direction & 1));

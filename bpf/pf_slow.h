@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "pf_normalize.h"
 #include "pf_state.h"
 #include "trust.h"
 
@@ -275,10 +276,15 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 		else
 			s->options = true;
 	}
+	if (s->family == 4)
+		pf_patch_ip4(skb, p->l3, offsetof(struct iphdr, frag_off), s->ip4.frag_off,
+			     s->ip4.frag_off & bpf_htons(~IP4_RESERVED));
 	s->at += header;
 	reason = pf_slow_chain(skb);
 	p->l4 = s->at;
 	p->proto = s->next;
+	if (!reason && s->next == (s->family == 4 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
+		return DROP_PF_NORMALIZE;
 	return reason;
 }
 
@@ -502,7 +508,7 @@ __noinline u32 pf_slow_upper(struct __sk_buff *skb)
 		    room < s->tcp.doff * 4)
 			return DROP_PF_SHORT;
 		pf_read_tcp(p, &s->tcp, room);
-		return 0;
+		return pf_normalize_tcp(skb, p, &s->tcp);
 	}
 	if (s->next != IPPROTO_UDP && pf_has_ports(s->next, s->family))
 		return pf_slow_icmp(skb, p, s);
@@ -565,7 +571,7 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 	/* of first fragments everything that rules look at must be there (RFC 1858) */
 	reason = pf_slow_upper(skb);
 	if (reason)
-		return first ? DROP_PF_FRAGMENT : reason;
+		return first && reason != DROP_PF_NORMALIZE ? DROP_PF_FRAGMENT : reason;
 	if (alert && !pf_alert_is_due(p))
 		p->flags |= PF_P_OPTIONS;
 	if (first && !(p->flags & PF_P_NO_STATE) && !on(FEATURE_TRACE))

@@ -103,6 +103,18 @@ static __always_inline struct pf_state *pf_state_at(u32 place)
 	return bpf_map_lookup_elem(&pf_states, &place);
 }
 
+/* How many packets a side has sent. */
+static __always_inline u64 pf_sent(const struct pf_state *s, u32 side)
+{
+	return s->packets[side & 1] & PF_SENT_MASK;
+}
+
+/* Both have sent together. */
+static __always_inline u64 pf_sent_all(const struct pf_state *s)
+{
+	return pf_sent(s, 0) + pf_sent(s, 1);
+}
+
 /*
  * Multiplies each word by a secret odd number: of such a sum the upper half is
  * as good as random (Dietzfelbinger, Universal hashing, 1996).

@@ -204,7 +204,7 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 		return -ENOSPC;
 	pf_requested(r, s, sizeof(*s));
 	/* nobody has looked for these packets here */
-	pf_count_safely(PF_COUNT_SEARCHES, -(s->packets[0] + s->packets[1]));
+	pf_count_safely(PF_COUNT_SEARCHES, -pf_sent_all(s));
 	if (!pf_enter(place - 1, c->now)) {
 		WRITE_ONCE(*mark, pf_mark_gone(c->now));
 		return -ENOSPC;

@@ -182,6 +182,10 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 	s->flags = pf_state_flags(in, out) | (side ? PF_STATE_SECOND : 0);
 	if (profile && profile->priority[0])
 		s->flags |= PF_STATE_PRIO;
+	if (on(FEATURE_PF_SCRUB)) {
+		pf_scrub_join(p);
+		pf_scrub_keep(s, &p->scrub[0]);
+	}
 	if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6)
 		return true;
 	if (p->proto != IPPROTO_TCP) {

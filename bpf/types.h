@@ -69,6 +69,7 @@ enum drop_reason {
 	DROP_PF_OPTIONS, /* has IP options, and the rule has no allow-opts */
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
 	DROP_TOO_DEEP, /* a filter has to judge it, and does not get to the end of its tags */
+	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
 	DROP_REASONS,
 };
 
@@ -170,7 +171,8 @@ enum feature {
 	FEATURE_ADMIT = 1ull << 33, /* a port takes frames with a tag alone, or without */
 	FEATURE_MAB = 1ull << 34,
 	FEATURE_BACKUP = 1ull << 35, /* a port has another that stands in for it */
-	FEATURE_END = 1ull << 36, /* no feature has this bit, nor one above it */
+	FEATURE_PF_SCRUB = 1ull << 36, /* of pf: headers are changed, by scrub and set tos */
+	FEATURE_END = 1ull << 37, /* no feature has this bit, nor one above it */
 };
 
 /* The constant before the features that a program asks for; see on(). */
@@ -728,6 +730,20 @@ enum pf_return {
 	PF_RETURN_BOTH, /* RST to TCP, ICMP to the rest */
 };
 
+/* What rules make of packets: scrub, set tos. */
+enum pf_scrub_flag {
+	PF_SCRUB_NO_DF = 1 << 0,
+	PF_SCRUB_RANDOM_ID = 1 << 1,
+	PF_SCRUB_TOS = 1 << 2, /* tos is set */
+};
+
+struct pf_scrub {
+	__u16 max_mss; /* 0 for any */
+	__u8 min_ttl; /* the same */
+	__u8 tos;
+	enum pf_scrub_flag flags;
+};
+
 struct pf_rule {
 	enum pf_action action;
 	enum pf_rule_flag flags;
@@ -755,6 +771,7 @@ struct pf_rule {
 	__u8 log_to; /* pflogN */
 	__u8 icmp4[2]; /* type and code of the answer */
 	__u8 icmp6[2];
+	struct pf_scrub scrub;
 };
 
 /* What rules have done; the states that are still there count for themselves. */
@@ -873,12 +890,22 @@ enum pf_state_flag {
 	PF_STATE_OUT = 1 << 9, /* made by a rule on the way out; rule_in kept no state */
 	PF_STATE_TRACK_OUT = 1 << 10, /* it is rule_out that tracks its source */
 	PF_STATE_PRIO = 1 << 11, /* its profile sets a priority */
+	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
 };
+
+/*
+ * Bits of the packets that a state counts, which no connection sends so many of.
+ * In those above is what is changed in its packets, as a state has no room left:
+ * of the first side's count max_mss and two flags, of the other's min_ttl, tos and
+ * whether that is set.
+ */
+#define PF_SENT_BITS 46
+#define PF_SENT_MASK ((1ull << PF_SENT_BITS) - 1)
 
 struct pf_state {
 	struct pf_key key;
 	struct pf_peer peer[2]; /* of the key's sides */
-	__u64 packets[2]; /* sent by the key's sides */
+	__u64 packets[2]; /* sent by the key's sides; in PF_SENT_BITS of them */
 	__u64 bytes[2]; /* of their IP packets */
 	__u32 created; /* seconds since boot */
 	__u32 used;

@@ -208,7 +208,7 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 	if (!t)
 		return;
 	t->action = action;
-	t->reason = v->reason;
+	t->reason = action == ACTION_DROP ? v->reason : 0;
 	t->in = v->in;
 	/* a question that is dropped has no way out */
 	t->out = action == ACTION_DROP && v->answered ? 0 : v->out;

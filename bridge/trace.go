@@ -155,6 +155,7 @@ var words = map[string]string{
 	"pf-options":    "it has IP options, and the rule of pf that passes it has no allow-opts",
 	"pf-synproxy":   "it is part of a handshake that pf makes for a host",
 	"too-deep":      "a filter has to judge it, and does not get to the end of its tags",
+	"pf-normalize":  "it has flags of TCP that no connection has, or ICMP of the other family",
 }
 
 func (e *explainer) explain() Trace {

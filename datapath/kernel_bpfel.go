@@ -280,7 +280,8 @@ const (
 	kernelDropReasonDROP_PF_OPTIONS    kernelDropReason = 36
 	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 37
 	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 38
-	kernelDropReasonDROP_REASONS       kernelDropReason = 39
+	kernelDropReasonDROP_PF_NORMALIZE  kernelDropReason = 39
+	kernelDropReasonDROP_REASONS       kernelDropReason = 40
 )
 
 type kernelEvent struct {
@@ -359,7 +360,8 @@ const (
 	kernelFeatureFEATURE_ADMIT        kernelFeature = 8589934592
 	kernelFeatureFEATURE_MAB          kernelFeature = 17179869184
 	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
-	kernelFeatureFEATURE_END          kernelFeature = 68719476736
+	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
+	kernelFeatureFEATURE_END          kernelFeature = 137438953472
 )
 
 type kernelFlooded struct {
@@ -696,6 +698,7 @@ type kernelPfPacket struct {
 		Scale  uint8
 		State  uint8
 	}
+	Scrub    [2]kernelPfScrub
 	Complete uint8
 	Loose    uint8
 	Spare    [2]uint8
@@ -762,6 +765,7 @@ type kernelPfRule struct {
 	Icmp4        [2]uint8
 	Icmp6        [2]uint8
 	_            [2]byte
+	Scrub        kernelPfScrub
 }
 
 type kernelPfRuleFlag uint32
@@ -805,6 +809,22 @@ type kernelPfRuleUse struct {
 	Nodes  uint32
 	Pad    uint32
 }
+
+type kernelPfScrub struct {
+	_      structs.HostLayout
+	MaxMss uint16
+	MinTtl uint8
+	Tos    uint8
+	Flags  kernelPfScrubFlag
+}
+
+type kernelPfScrubFlag uint32
+
+const (
+	kernelPfScrubFlagPF_SCRUB_NO_DF     kernelPfScrubFlag = 1
+	kernelPfScrubFlagPF_SCRUB_RANDOM_ID kernelPfScrubFlag = 2
+	kernelPfScrubFlagPF_SCRUB_TOS       kernelPfScrubFlag = 4
+)
 
 type kernelPfSegment struct {
 	_      structs.HostLayout
@@ -895,6 +915,7 @@ const (
 	kernelPfStateFlagPF_STATE_OUT          kernelPfStateFlag = 512
 	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 	kernelPfStateFlagPF_STATE_PRIO         kernelPfStateFlag = 2048
+	kernelPfStateFlagPF_STATE_SCRUB        kernelPfStateFlag = 4096
 )
 
 type kernelPfTableChange struct {
@@ -1083,7 +1104,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [39]uint64
+	Drops    [40]uint64
 }
 
 type kernelReturns struct {

@@ -286,7 +286,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		return err
 	}
 	if shared.States != 0 {
-		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|kernelFeatureFEATURE_PF_REWRITE)
+		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
+			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB)
 	}
 	return nil
 }
@@ -318,6 +319,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		}
 		if r.Flags&(pf.RuleModulate|pf.RuleSynproxy) != 0 {
 			f |= kernelFeatureFEATURE_PF_REWRITE
+		}
+		if r.Scrub != (pf.CompiledScrub{}) {
+			f |= kernelFeatureFEATURE_PF_SCRUB
 		}
 	}
 	if len(p.Ether) > 0 {
@@ -611,7 +615,7 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 // pfFeatures are the features of pf.
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
-	kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_ETHER
 
 // pfMemos is PF_MEMOS of bpf/pf_rules.h.
 const pfMemos = 256

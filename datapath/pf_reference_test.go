@@ -69,7 +69,7 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 		}
 		frame := pfFrame(p, portIndex(from.Name), portIndex(to.Name), id)
 
-		got := s.judged(portIndex(from.Name), frame)
+		got, sent := s.judged(portIndex(from.Name), frame)
 		if got.Blocked == "pf-fragment" {
 			continue // is no fragment of a proper packet: no rule is asked, of the reference neither
 		}
@@ -80,7 +80,12 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 		}
 		want := pfJudged{}
 		p.Direction, p.Port, p.ReceivedOn = pf.In, from, from
-		if !skipped(rs, from) {
+		switch {
+		case !p.Normalize():
+			if !skipped(rs, from) || !skipped(rs, to) {
+				want.Blocked = "pf-normalize"
+			}
+		case !skipped(rs, from):
 			want.judge(0, evaluator.Evaluate(p), program)
 		}
 		if want.Blocked == "" && !skipped(rs, to) && !want.answered(p, program) {
@@ -88,7 +93,13 @@ func pfIsReference(tb testing.TB, t *rapid.T) {
 			next.Direction, next.Port, next.Tag = pf.Out, to, want.tag
 			want.judge(1, evaluator.Evaluate(&next), program)
 		}
-		want.tag = ""
+		if got.Blocked == "" && sent && !want.answered(p, program) {
+			changed := reference.Join(want.scrub[0], want.scrub[1])
+			if diff := cmp.Diff(ipOf(frame).scrubbed(changed), ipOf(s.out).known(changed)); diff != "" {
+				t.Fatalf("%+v\nfrom %s to %s, frame % x, sent % x\n(-reference +kernel):\n%s\n%s", *p, from.Name, to.Name, frame, s.out, diff, rs)
+			}
+		}
+		want.tag, want.scrub = "", [2]pf.Scrub{}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(pfJudged{})); diff != "" {
 			t.Fatalf("%+v\nfrom %s to %s, frame % x\n(-reference +kernel):\n%s\n%s", *p, from.Name, to.Name, frame, diff, rs)
 		}
@@ -100,6 +111,73 @@ type pfJudged struct {
 	Rules   [2]int // numbers + 1, 0 for none
 	Blocked string // by what
 	tag     string // on the way between
+	scrub   [2]pf.Scrub
+}
+
+// pfHeader is what scrub and set tos may change in a packet.
+type pfHeader struct {
+	TTL, TOS uint8
+	Place    uint16 // of a fragment, and DF
+	ID       uint16
+	MSS      uint16
+	Sum      uint16 // of IPv4's header, whose checksum it has in it
+}
+
+// ipOf reads a frame of pfFrame.
+func ipOf(frame []byte) (h pfHeader) {
+	if binary.BigEndian.Uint16(frame[12:]) == typeVLAN {
+		frame = frame[etherTag:]
+	}
+	ip := frame[etherHeader:]
+	next, upper := ip[6], 40
+	if ip[0]>>4 == 4 {
+		upper = int(ip[0]&15) * 4
+		h = pfHeader{TTL: ip[8], TOS: ip[1], Place: binary.BigEndian.Uint16(ip[6:]), ID: binary.BigEndian.Uint16(ip[4:]), Sum: internetSum(ip[:upper])}
+		next = ip[9]
+	} else {
+		h = pfHeader{TTL: ip[7], TOS: ip[0]<<4 | ip[1]>>4}
+		for next == 0 || next == 44 || next == 60 {
+			if next == 44 {
+				h.Place = binary.BigEndian.Uint16(ip[upper+2:]) &^ 7
+			}
+			next, upper = ip[upper], upper+8
+		}
+	}
+	if next == reference.TCP && h.Place&0x1fff == 0 && ip[upper+12]>>4 == 6 {
+		h.MSS = binary.BigEndian.Uint16(ip[upper+22:])
+	}
+	return h
+}
+
+func internetSum(b []byte) (sum uint16) {
+	for i := 0; i < len(b); i += 2 {
+		n := uint32(sum) + uint32(binary.BigEndian.Uint16(b[i:]))
+		sum = uint16(n + n>>16)
+	}
+	return sum
+}
+
+// scrubbed returns what is to become of a header (pf_scrub() of sys/net/pf_norm.c).
+func (h pfHeader) scrubbed(s pf.Scrub) pfHeader {
+	h.TTL = max(h.TTL, s.MinTTL)
+	if s.SetTOS {
+		h.TOS = s.TOS | h.TOS&3
+	}
+	if s.NoDF && h.Sum != 0 {
+		h.Place &^= 0x4000
+	}
+	if s.MaxMSS != 0 && h.MSS != 0 {
+		h.MSS = min(h.MSS, s.MaxMSS)
+	}
+	return h.known(s)
+}
+
+// known returns the header without what is left to chance.
+func (h pfHeader) known(s pf.Scrub) pfHeader {
+	if s.RandomID && h.Sum != 0 && h.Place&^0x4000 == 0 {
+		h.ID = 0
+	}
+	return h
 }
 
 // answered reports whether the switch makes the packet's handshake: the rules on
@@ -111,7 +189,7 @@ func (j *pfJudged) answered(p *reference.Packet, program *pf.Program) bool {
 }
 
 func (j *pfJudged) judge(side int, r reference.Result, program *pf.Program) {
-	j.tag = r.Tag
+	j.tag, j.scrub[side] = r.Tag, r.Scrub
 	if r.Rule != nil {
 		j.Rules[side] = number(program, r.Rule)
 	}
@@ -237,8 +315,9 @@ func newRulesetBench(tb testing.TB, t *rapid.T, rs *pf.Ruleset, anchors, all map
 	return s, program
 }
 
-// judged puts a frame into the switch at a port and returns what pf said.
-func (s *bench) judged(port int, frame []byte) pfJudged {
+// judged puts a frame into the switch at a port and returns what pf said, and whether
+// it was sent.
+func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	s.t.Helper()
 	if err := s.rack.do(func() error {
 		_, err := s.gen.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
@@ -280,7 +359,7 @@ func (s *bench) judged(port int, frame []byte) pfJudged {
 			j.Blocked = reason
 		}
 	}
-	return j
+	return j, len(o.Out) > 0
 }
 
 // pfFrame makes the frame of a packet, from the station at one port to that at
@@ -302,7 +381,7 @@ func pfFrame(p *reference.Packet, from, to, id int) []byte {
 		if p.Options {
 			options = append(options, 7, 7, 4, 0, 0, 0, 0, 0)
 		}
-		var fragment uint16
+		fragment := uint16(id&1) << 14 // DF or not
 		switch p.Fragment {
 		case reference.FirstFragment:
 			fragment = 0x2000
@@ -318,7 +397,9 @@ func pfFrame(p *reference.Packet, from, to, id int) []byte {
 		h[8], h[9] = 64, p.Proto
 		copy(h[12:], p.Src.AsSlice())
 		copy(h[16:], p.Dst.AsSlice())
-		f = append(append(f, append(h, options...)...), transport...)
+		h = append(h, options...)
+		binary.BigEndian.PutUint16(h[10:], ^internetSum(h))
+		f = append(append(f, h...), transport...)
 	} else {
 		f = append(f, 0x86, 0xdd)
 		next := p.Proto
@@ -358,7 +439,8 @@ func pfTransport(p *reference.Packet) []byte {
 	case p.Proto == reference.TCP:
 		binary.BigEndian.PutUint16(b, p.SrcPort)
 		binary.BigEndian.PutUint16(b[2:], p.DstPort)
-		b[12], b[13] = 5<<4, p.Flags
+		b[12], b[13] = 6<<4, p.Flags
+		copy(b[20:], []byte{2, 4, 1460 >> 8, 1460 & 0xff})
 	case p.Proto == reference.UDP:
 		binary.BigEndian.PutUint16(b, p.SrcPort)
 		binary.BigEndian.PutUint16(b[2:], p.DstPort)

@@ -326,7 +326,7 @@ func TestSynproxy(t *testing.T) {
 			"another number":          {Seq: mine + 2, Ack: isn + 1, ACK: true},
 			"another acknowledgement": {Seq: mine + 1, Ack: isn, ACK: true},
 			"a reset":                 {Seq: mine + 1, Ack: isn + 1, ACK: true, RST: true},
-			"no acknowledgement":      {Seq: mine + 1, Ack: isn + 1},
+			"a reset alone":           {Seq: mine + 1, RST: true},
 		} {
 			t.Log(name)
 			c.send(0, c.from(0, wrong), nil, proxy)

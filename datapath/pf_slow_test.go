@@ -416,9 +416,10 @@ func nd(t testing.TB, typ uint8, src, dst, target netip.Addr) []byte {
 }
 
 const (
-	reasonShort    = uint32(kernelDropReasonDROP_PF_SHORT)
-	reasonFragment = uint32(kernelDropReasonDROP_PF_FRAGMENT)
-	reasonOptions  = uint32(kernelDropReasonDROP_PF_OPTIONS)
+	reasonShort     = uint32(kernelDropReasonDROP_PF_SHORT)
+	reasonFragment  = uint32(kernelDropReasonDROP_PF_FRAGMENT)
+	reasonOptions   = uint32(kernelDropReasonDROP_PF_OPTIONS)
+	reasonNormalize = uint32(kernelDropReasonDROP_PF_NORMALIZE)
 )
 
 func readCases(t testing.TB) []readCase {
@@ -504,8 +505,8 @@ func readCases(t testing.TB) []readCase {
 		{"GRE", wire(t, ip4Header(47), someBytes(20)), proto(bare, 47), 0},
 		{"ESP over IPv6", wire(t, ip6Header(50), someBytes(20)), both6(50, pfReading{}), 0},
 		{"nothing", wire(t, ip6Header(59)), both6(59, pfReading{}), 0},
-		{"ICMPv6 over IPv4", wire(t, ip4Header(58), someBytes(20)), proto(bare, 58), 0},
-		{"ICMP over IPv6", wire(t, ip6Header(1), someBytes(20)), both6(1, pfReading{}), 0},
+		{"ICMPv6 over IPv4", wire(t, ip4Header(58), someBytes(20)), pfReading{}, reasonNormalize},
+		{"ICMP over IPv6", wire(t, ip6Header(1), someBytes(20)), pfReading{}, reasonNormalize},
 		{"AH", wire(t, ip4Header(51), ah(6), gopacket.Payload(tcp4[20:])), syn, 0},
 		{"AH over IPv6", chain(nextAH, up, ah(6)), syn6, 0},
 		{"hop by hop", chain(nextHopByHop, up, hbh), with(syn6, pfOptions), 0},

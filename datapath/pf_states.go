@@ -238,7 +238,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		}
 		// what a table has counts up: who has less has seen less
 		has := &to.states[place]
-		if s.Packets[0] >= has.Packets[0] && s.Packets[1] >= has.Packets[1] && s.Packets != has.Packets {
+		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			*has = *s
 		}
 		return true
@@ -348,10 +348,16 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	return uint32(uint64(seconds) * uint64(end-states) / uint64(end-start))
 }
 
+// sentBits is PF_SENT_BITS of bpf/types.h.
+const sentBits = 46
+
+// sent returns how many packets a side has sent (pf_sent).
+func (s *kernelPfState) sent(side int) uint64 { return s.Packets[side] & (1<<sentBits - 1) }
+
 // statePhase returns which timeout holds (pf_phase).
 func statePhase(s *kernelPfState) pf.TimeoutName {
 	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
-	begins := s.Packets[0]+s.Packets[1] == 1
+	begins := s.sent(0)+s.sent(1) == 1
 	choose := func(first, single, multiple pf.TimeoutName) pf.TimeoutName {
 		switch {
 		case low >= 2: // PF_MULTIPLE
@@ -411,7 +417,7 @@ func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 		*to = StatePeer{
 			Addr:  netip.AddrPortFrom(addr.addr(), fromNetwork(s.Key.Port[side])),
 			State: p.State, Lo: p.Lo, Hi: p.Hi, MaxWin: p.MaxWin, Scale: -1,
-			Packets: s.Packets[side], Bytes: s.Bytes[side],
+			Packets: s.sent(side), Bytes: s.Bytes[side],
 		}
 		if p.Scale&0x80 != 0 { // PF_SCALE_KNOWN
 			to.Scale = int(p.Scale & 0x0f)
@@ -665,7 +671,7 @@ func (b *Bridge) statePackets() (n uint64, err error) {
 	}
 	defer t.close()
 	t.each(func(_ uint32, s *kernelPfState) bool {
-		n += s.Packets[0] + s.Packets[1]
+		n += s.sent(0) + s.sent(1)
 		return true
 	})
 	return n, nil

@@ -41,17 +41,18 @@ func TestPFLayout(t *testing.T) {
 		}
 	}
 	for name, pair := range map[string][2]int{
-		"cells":     {pf.Cells, int(kernelPfCellPF_CELLS)},
-		"dims":      {pf.Dims, int(kernelPfDimPF_DIMS)},
-		"ports":     {pf.MaxPorts, MaxPorts + 1},
-		"profiles":  {pf.MaxProfiles, int(kernelSpec(t).Maps[kernelMapPfProfiles].MaxEntries)},
-		"timeouts":  {int(pf.TimeoutCount), int(kernelPfTimeoutPF_TIMEOUTS)},
-		"last cell": {pf.CellDportUnknown, int(kernelPfCellPF_CELL_DPORT_UNKNOWN)},
-		"last flag": {pf.RuleSrcURPFFailed, int(kernelPfRuleFlagPF_SRC_URPF_FAILED)},
-		"last ask":  {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
-		"batch":     {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
-		"states":    {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
-		"ways":      {stateWays, len(kernelPfBucket{}.Mark)},
+		"cells":       {pf.Cells, int(kernelPfCellPF_CELLS)},
+		"dims":        {pf.Dims, int(kernelPfDimPF_DIMS)},
+		"ports":       {pf.MaxPorts, MaxPorts + 1},
+		"profiles":    {pf.MaxProfiles, int(kernelSpec(t).Maps[kernelMapPfProfiles].MaxEntries)},
+		"timeouts":    {int(pf.TimeoutCount), int(kernelPfTimeoutPF_TIMEOUTS)},
+		"last cell":   {pf.CellDportUnknown, int(kernelPfCellPF_CELL_DPORT_UNKNOWN)},
+		"last flag":   {pf.RuleSrcURPFFailed, int(kernelPfRuleFlagPF_SRC_URPF_FAILED)},
+		"last change": {pf.ScrubSetTOS, int(kernelPfScrubFlagPF_SCRUB_TOS)},
+		"last ask":    {pf.AskEtherL3, int(kernelPfAskPF_ASK_ETHER_L3)},
+		"batch":       {tableBatch, int(kernelSpec(t).Maps[kernelMapPfTableBatch].MaxEntries)},
+		"states":      {len(TCPStates), int(kernelPfTcpStatePF_PROXY_DST) + 1},
+		"ways":        {stateWays, len(kernelPfBucket{}.Mark)},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: %d in Go, %d in the datapath", name, pair[0], pair[1])
@@ -230,6 +231,8 @@ func TestPFFeatures(t *testing.T) {
 		{"block log\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_LOG},
 		{"pass keep state (source-track)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SOURCES},
 		{"pass proto tcp modulate state\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_REWRITE},
+		{"pass scrub (no-df)\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
+		{"match set tos 0\n", kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_SCRUB},
 		{"ether block\n", kernelFeatureFEATURE_ETHER},
 	}
 	for _, tt := range tests {

@@ -277,8 +277,22 @@ func (c *compiler) rule(e *entry) (CompiledRule, error) {
 		}
 	}
 	asks(e.SetPrio != [2]uint8{}, AskPriority)
+	out.Scrub = e.Scrub.compile()
 	out.Profile, err = c.profile(e.Rule)
 	return out, err
+}
+
+func (s Scrub) compile() CompiledScrub {
+	out := CompiledScrub{MaxMSS: s.MaxMSS, MinTTL: s.MinTTL, TOS: s.TOS}
+	for _, f := range []struct {
+		set  bool
+		flag uint32
+	}{{s.NoDF, ScrubNoDF}, {s.RandomID, ScrubRandomID}, {s.SetTOS, ScrubSetTOS}} {
+		if f.set {
+			out.Flags |= f.flag
+		}
+	}
+	return out
 }
 
 // answer fills in what a block rule sends back.

@@ -647,10 +647,9 @@ func wordSet(words ...string) map[string]bool {
 
 // Why parts of pf.conf are not for a bridge.
 const (
-	needsRouter    = "needs a router: not on a bridge"
-	needsSockets   = "needs the sockets of a host: not on a bridge"
-	needsQueues    = "needs queues for bandwidth: not on a bridge; see tc(8)"
-	changesPackets = "changes packets: not on a bridge"
+	needsRouter  = "needs a router: not on a bridge"
+	needsSockets = "needs the sockets of a host: not on a bridge"
+	needsQueues  = "needs queues for bandwidth: not on a bridge; see tc(8)"
 )
 
 // outside are the statements and options of rules that are pf's, but not a
@@ -664,7 +663,7 @@ var outside = map[string]string{
 	"nat-anchor": needsRouter, "rdr-anchor": needsRouter, "binat-anchor": needsRouter,
 	"user": needsSockets, "group": needsSockets,
 	"os":    "needs fingerprints of systems: not on a bridge",
-	"scrub": changesPackets, "set tos": changesPackets,
+	"scrub": "is an option of rules; write match scrub (...)", "reassemble tcp": "follows the times in each connection: not on a bridge",
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"set delay":         "holds packets back: not on a bridge",
 	"max-pkt-rate":      "counts packets of no connection: not on a bridge",

@@ -204,6 +204,17 @@ func TestParseRule(t *testing.T) {
 		{"pass prio 0", with(stateful, func(r *Rule) { r.HasPrio = true })},
 		{"pass set prio 3", with(stateful, func(r *Rule) { r.SetPrio = [2]uint8{4, 4} })},
 		{"pass set (prio (0, 7))", with(stateful, func(r *Rule) { r.SetPrio = [2]uint8{1, 8} })},
+		{"pass set tos 0x12", with(stateful, func(r *Rule) { r.Scrub = Scrub{SetTOS: true, TOS: 0x12} })},
+		{"pass set tos 0", with(stateful, func(r *Rule) { r.Scrub.SetTOS = true })},
+		{"pass set (tos lowdelay, prio 3)", with(stateful, func(r *Rule) {
+			r.Scrub, r.SetPrio = Scrub{SetTOS: true, TOS: 0x10}, [2]uint8{4, 4}
+		})},
+		{"pass scrub (no-df)", with(stateful, func(r *Rule) { r.Scrub.NoDF = true })},
+		{"pass scrub (max-mss 1440, min-ttl 5 random-id no-df)", with(stateful, func(r *Rule) {
+			r.Scrub = Scrub{NoDF: true, RandomID: true, MinTTL: 5, MaxMSS: 1440}
+		})},
+		{"pass scrub (max-mss 0 min-ttl 255)", with(stateful, func(r *Rule) { r.Scrub.MinTTL = 255 })},
+		{"match scrub (max-mss 65535)", Rule{Action: Match, Scrub: Scrub{MaxMSS: 65535}}},
 		{"pass allow-opts once", with(stateful, func(r *Rule) { r.AllowOpts, r.Once = true, true })},
 		{"pass tag a tagged b", with(stateful, func(r *Rule) { r.Tag, r.Tagged = "a", "b" })},
 		{"pass ! tagged b", with(stateful, func(r *Rule) { r.Tagged, r.NotTagged = "b", true })},

@@ -276,18 +276,15 @@ func (r *Rule) head(explicit bool) string {
 	if r.HasPrio {
 		w.add("prio", strconv.Itoa(int(r.Prio)))
 	}
-	switch first, second := int(r.SetPrio[0])-1, int(r.SetPrio[1])-1; {
-	case first < 0:
-	case first == second:
-		w.add(fmt.Sprintf("set (prio %d)", first))
-	default:
-		w.add(fmt.Sprintf("set (prio(%d, %d))", first, second))
-	}
+	r.sets(&w)
 	r.state(&w, explicit)
 	if r.Probability != 0 {
 		w.add("probability", percent(r.Probability)+"%")
 	}
 	w.when(r.Fragment, "fragment")
+	if scrub := r.Scrub.words(); len(scrub) > 0 {
+		w.add("scrub (" + scrub.String() + ")")
+	}
 	w.when(r.AllowOpts, "allow-opts")
 	if r.Label != "" {
 		w.add("label", quoted(r.Label))
@@ -348,6 +345,38 @@ func (r *Rule) log() string {
 		return "log"
 	}
 	return "log (" + strings.Join(options, ", ") + ")"
+}
+
+// sets is what the rule sets in packets and for them.
+func (r *Rule) sets(w *words) {
+	var list []string
+	switch first, second := int(r.SetPrio[0])-1, int(r.SetPrio[1])-1; {
+	case first < 0:
+	case first == second:
+		list = append(list, fmt.Sprintf("prio %d", first))
+	default:
+		list = append(list, fmt.Sprintf("prio(%d, %d)", first, second))
+	}
+	if r.Scrub.SetTOS {
+		list = append(list, fmt.Sprintf("tos 0x%02x", r.Scrub.TOS))
+	}
+	if len(list) > 0 {
+		w.add("set (" + strings.Join(list, ", ") + ")")
+	}
+}
+
+// words are what stands behind scrub, in the order of pfctl.
+func (s Scrub) words() words {
+	var w words
+	w.when(s.NoDF, "no-df")
+	w.when(s.RandomID, "random-id")
+	if s.MinTTL != 0 {
+		w.add("min-ttl", strconv.Itoa(int(s.MinTTL)))
+	}
+	if s.MaxMSS != 0 {
+		w.add("max-mss", strconv.Itoa(int(s.MaxMSS)))
+	}
+	return w
 }
 
 func (r *Rule) icmp(w *words) {

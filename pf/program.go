@@ -71,6 +71,15 @@ type CompiledRule struct {
 	LogTo        uint8
 	ICMP4        [2]uint8
 	ICMP6        [2]uint8
+	Scrub        CompiledScrub
+}
+
+// CompiledScrub is struct pf_scrub.
+type CompiledScrub struct {
+	MaxMSS uint16
+	MinTTL uint8
+	TOS    uint8
+	Flags  uint32 // Scrub...
 }
 
 // Profile is struct pf_profile.
@@ -174,6 +183,13 @@ const (
 	RuleSrcNoRoute
 	RuleDstNoRoute
 	RuleSrcURPFFailed
+)
+
+// The flags of a CompiledScrub (enum pf_scrub_flag).
+const (
+	ScrubNoDF = 1 << iota
+	ScrubRandomID
+	ScrubSetTOS
 )
 
 // What a block answers (enum pf_return).

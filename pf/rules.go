@@ -50,6 +50,12 @@ const (
 	optReceivedOn
 	optOnce
 	optSetPrio
+	optSetTOS
+	optScrub
+	optNoDF
+	optRandomID
+	optMinTTL
+	optMaxMSS
 	optProto
 	optFamily
 	optPort
@@ -431,6 +437,10 @@ func (p *parser) options(s *spec) {
 			r.Once = true
 		case "set":
 			p.sets(s)
+		case "scrub":
+			p.once(optScrub, name)
+			p.next()
+			p.scrub(&s.rule.Scrub)
 		default:
 			p.otherOption(name)
 		}
@@ -677,13 +687,56 @@ func (p *parser) setOne(s *spec) {
 		p.acceptOp(",")
 		r.SetPrio[1] = p.prio() + 1
 		p.op(")")
-	case p.at("tos"), p.at("queue"), p.at("delay"):
+	case p.at("tos"):
+		p.once(optSetTOS, "set tos")
+		p.next()
+		r.Scrub.SetTOS, r.Scrub.TOS = true, p.tos()
+	case p.at("queue"), p.at("delay"):
 		name := "set " + p.tok.text
 		p.errorf(p.tok.pos, "%s: %s", name, outside[name])
 		p.next()
 		p.skipArguments()
 	default:
-		p.expected("`prio`")
+		p.expected("`prio` or `tos`")
+	}
+}
+
+// scrub reads what follows scrub.
+func (p *parser) scrub(s *Scrub) {
+	p.op("(")
+	for {
+		if p.tok.kind != tokWord {
+			p.expected("an option of scrub")
+		}
+		switch name := p.tok.text; name {
+		case "no-df":
+			p.once(optNoDF, name)
+			p.next()
+			s.NoDF = true
+		case "random-id":
+			p.once(optRandomID, name)
+			p.next()
+			s.RandomID = true
+		case "min-ttl":
+			p.once(optMinTTL, name)
+			p.next()
+			s.MinTTL = uint8(p.number("min-ttl", math.MaxUint8))
+		case "max-mss":
+			p.once(optMaxMSS, name)
+			p.next()
+			s.MaxMSS = uint16(p.number("max-mss", math.MaxUint16))
+		case "reassemble":
+			pos := p.tok.pos
+			p.next()
+			p.word("tcp")
+			p.errorf(pos, "reassemble tcp: %s", outside["reassemble tcp"])
+		default:
+			p.expected("`no-df`, `random-id`, `min-ttl` or `max-mss`")
+		}
+		if p.acceptOp(")") {
+			return
+		}
+		p.acceptOp(",")
 	}
 }
 

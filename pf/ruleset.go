@@ -136,6 +136,7 @@ type Rule struct {
 	HasPrio   bool // prio N: packets of this priority
 	Prio      uint8
 	SetPrio   [2]uint8 // set prio N or (N, M), each + 1; 0 for none
+	Scrub     Scrub
 
 	State       Keep
 	StateOpts   StateOptions
@@ -146,6 +147,17 @@ type Rule struct {
 	Probability float64 // 0 < p <= 1; 0 is no condition
 
 	Anchor *Anchor // of CallAnchor
+}
+
+// Scrub is what a rule changes in the packets of its connections: what stands
+// behind scrub, and set tos. Zero values are those that are not given.
+type Scrub struct {
+	NoDF     bool
+	RandomID bool
+	MinTTL   uint8
+	MaxMSS   uint16 // bytes
+	SetTOS   bool
+	TOS      uint8 // of SetTOS
 }
 
 // Anchor is where rules of another ruleset are tried.

@@ -28,6 +28,7 @@ const (
 	ByRule        Reason = 0
 	Fragment      Reason = 2
 	Short         Reason = 3
+	Normalize     Reason = 4
 	Options       Reason = 8
 	StateMismatch Reason = 10
 	StateLimit    Reason = 12

@@ -210,6 +210,15 @@ func (d draw) rule() pf.Rule {
 	if d.seldom("set prio") {
 		r.SetPrio = [2]uint8{one[uint8](d, "set prio", 1, 4, 8), one[uint8](d, "set prio of ACKs", 1, 6, 8)}
 	}
+	if r.Action != pf.Block && d.seldom("scrub") {
+		r.Scrub = pf.Scrub{
+			NoDF: d.seldom("no-df"), RandomID: d.seldom("random-id"),
+			MinTTL: one[uint8](d, "min-ttl", 0, 0, 64, 65, 255), MaxMSS: one[uint16](d, "max-mss", 0, 0, 1, 1440, 65535),
+		}
+		if d.seldom("set tos") {
+			r.Scrub.SetTOS, r.Scrub.TOS = true, one[uint8](d, "set tos", 0, 0x10, 0xb8, 255)
+		}
+	}
 	switch r.Action {
 	case pf.Block:
 		d.answer(&r)

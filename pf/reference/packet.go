@@ -54,6 +54,24 @@ const (
 	ICMPv6 = 58
 )
 
+// Normalize does what pf does to a packet before its rules are asked
+// (pf_normalize_tcp() of sys/net/pf_norm.c): it takes FIN from a SYN, and reports
+// false of flags that no connection has together, which are dropped.
+func (p *Packet) Normalize() bool {
+	if p.Proto != TCP || p.Fragment == LaterFragment {
+		return true
+	}
+	if p.Flags&pf.SYN != 0 {
+		p.Flags &^= pf.FIN
+		if p.Flags&pf.RST != 0 {
+			return false
+		}
+	} else if p.Flags&(pf.ACK|pf.RST) == 0 {
+		return false
+	}
+	return p.Flags&pf.ACK != 0 || p.Flags&(pf.FIN|pf.PSH|pf.URG) == 0
+}
+
 // multicastListener reports whether the packet is of IGMP or MLD, whose
 // packets have the router alert (RFC 2236, RFC 3810) and are never cut in two.
 func (p *Packet) multicastListener() bool {

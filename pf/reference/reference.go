@@ -76,6 +76,7 @@ type Result struct {
 	Matches  []*pf.Rule // match rules that applied, in their order
 	Tag      string     // empty: none
 	SetPrio  [2]uint8   // as in pf.Rule: of Rule, or of the last of Matches that sets it
+	Scrub    pf.Scrub   // what Matches and Rule make of packets, what is met later winning
 	Log      []Logged
 }
 
@@ -91,7 +92,7 @@ func (e *Evaluator) Evaluate(p *Packet) Result {
 	w.tag = p.Tag
 	w.ruleset(e.Rules, "", false)
 
-	r := Result{Rule: w.rule, Matches: w.matches, Tag: w.tag, SetPrio: w.prio, Log: w.log}
+	r := Result{Rule: w.rule, Matches: w.matches, Tag: w.tag, SetPrio: w.prio, Scrub: w.scrub, Log: w.log}
 	allowed := false
 	if w.rule != nil {
 		r.Action = w.rule.Action
@@ -99,6 +100,7 @@ func (e *Evaluator) Evaluate(p *Packet) Result {
 		if w.rule.SetPrio[0] != 0 {
 			r.SetPrio = w.rule.SetPrio
 		}
+		r.Scrub = overlay(r.Scrub, w.rule.Scrub)
 		if w.rule.Log != 0 {
 			r.Log = append(r.Log, Logged{w.rule, w.rule})
 		}
@@ -117,6 +119,7 @@ type walk struct {
 	matches []*pf.Rule
 	tag     string
 	prio    [2]uint8
+	scrub   pf.Scrub
 	log     []Logged
 	tables  map[string][]pf.TableEntry // definitions that were met
 }
@@ -175,6 +178,7 @@ func (w *walk) apply(r *pf.Rule) {
 		if r.SetPrio[0] != 0 {
 			w.prio = r.SetPrio
 		}
+		w.scrub = overlay(w.scrub, r.Scrub)
 		if r.Log != 0 {
 			w.log = append(w.log, Logged{r, r})
 		}
@@ -188,6 +192,34 @@ func (w *walk) apply(r *pf.Rule) {
 			}
 		}
 	}
+}
+
+// overlay is what holds when a rule that is met later says something, too
+// (pf_rule_to_actions() of sys/net/pf.c).
+func overlay(first, later pf.Scrub) pf.Scrub {
+	first.NoDF = first.NoDF || later.NoDF
+	first.RandomID = first.RandomID || later.RandomID
+	if later.MinTTL != 0 {
+		first.MinTTL = later.MinTTL
+	}
+	if later.MaxMSS != 0 {
+		first.MaxMSS = later.MaxMSS
+	}
+	if later.SetTOS {
+		first.SetTOS, first.TOS = true, later.TOS
+	}
+	return first
+}
+
+// Join is what becomes of a packet whose rules on the way in and on the way out
+// both say something: it is changed twice.
+func Join(in, out pf.Scrub) pf.Scrub {
+	both := overlay(in, out)
+	both.MinTTL = max(in.MinTTL, out.MinTTL)
+	if in.MaxMSS != 0 && out.MaxMSS != 0 {
+		both.MaxMSS = min(in.MaxMSS, out.MaxMSS)
+	}
+	return both
 }
 
 // anchor tries the rules of an anchor, or of all that are directly below it.

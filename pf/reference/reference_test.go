@@ -127,6 +127,11 @@ var evaluations = []struct {
 	{"a later match wins", `match set prio 5; match set prio (6, 7); pass`, tcp22, "pass 3 match 1,2 prio 6,7"},
 	{"the rule that decides wins over match", `match set prio 5; pass set prio 2`, tcp22, "pass 2 match 1 prio 2"},
 	{"a rule that does not decide sets nothing", `pass set prio 5; pass`, tcp22, "pass 2"},
+	{"what match rules scrub adds up", `match scrub (no-df min-ttl 9); match scrub (max-mss 1440) set tos 4; pass scrub (random-id)`, tcp22,
+		"pass 3 match 1,2 set (tos 0x04) scrub (no-df random-id min-ttl 9 max-mss 1440)"},
+	{"of what is said twice the last holds", `match scrub (max-mss 1300 min-ttl 9) set tos 4; match scrub (max-mss 1400) set tos 0; pass scrub (min-ttl 5)`, tcp22,
+		"pass 3 match 1,2 set (tos 0x00) scrub (min-ttl 5 max-mss 1400)"},
+	{"a rule that does not decide scrubs nothing", `pass scrub (no-df); pass`, tcp22, "pass 2"},
 	{"match decides nothing", `block; match`, tcp22, "block 1 match 2"},
 	{"match quick ends", `match quick; block`, tcp22, "pass - match 1"},
 	{"match after quick", `pass quick; match`, tcp22, "pass 1"},
@@ -389,8 +394,62 @@ func describe(r Result) string {
 	default:
 		s += fmt.Sprintf(" prio %d,%d", p[0]-1, p[1]-1)
 	}
+	// as in the printed rule, behind its action
+	s += strings.TrimPrefix((&pf.Rule{Action: pf.Match, Scrub: r.Scrub}).String(), "match all")
 	if log != nil {
 		s += " log " + strings.Join(log, ",")
 	}
 	return s
+}
+
+// What OpenBSD's pf_normalize_tcp() drops, clears and lets be, of flags by their letters.
+func TestNormalize(t *testing.T) {
+	letters := func(s string) (flags uint8) {
+		for _, c := range s {
+			flags |= 1 << strings.IndexRune("FSRPAUEW", c)
+		}
+		return flags
+	}
+	for _, tt := range []struct {
+		flags, left string
+		dropped     bool
+	}{
+		{flags: "", dropped: true},
+		{flags: "EW", dropped: true},
+		{flags: "S", left: "S"},
+		{flags: "SEW", left: "SEW"},
+		{flags: "SA", left: "SA"},
+		{flags: "SPA", left: "SPA"},
+		{flags: "SF", left: "S"},
+		{flags: "SFA", left: "SA"},
+		{flags: "SR", dropped: true},
+		{flags: "SRA", dropped: true},
+		{flags: "SP", dropped: true},
+		{flags: "SU", dropped: true},
+		{flags: "SFP", dropped: true},
+		{flags: "F", dropped: true},
+		{flags: "P", dropped: true},
+		{flags: "U", dropped: true},
+		{flags: "FPU", dropped: true},
+		{flags: "R", left: "R"},
+		{flags: "RF", dropped: true},
+		{flags: "RP", dropped: true},
+		{flags: "RA", left: "RA"},
+		{flags: "FRPAU", left: "FRPAU"},
+		{flags: "A", left: "A"},
+		{flags: "FA", left: "FA"},
+		{flags: "PA", left: "PA"},
+	} {
+		p := Packet{Proto: TCP, Flags: letters(tt.flags)}
+		if ok := p.Normalize(); ok == tt.dropped || ok && p.Flags != letters(tt.left) {
+			t.Errorf("%q: %v, left %q; want dropped %v, left %q", tt.flags, ok, pf.TCPFlags{Set: p.Flags, Of: 255}, tt.dropped, tt.left)
+		}
+	}
+	for _, p := range []Packet{
+		{Proto: UDP}, {Proto: TCP, Fragment: LaterFragment},
+	} {
+		if !p.Normalize() {
+			t.Errorf("%+v has no flags of TCP, and is dropped for them", p)
+		}
+	}
 }

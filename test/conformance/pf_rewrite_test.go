@@ -30,11 +30,24 @@ var pfRewriteCases = []conformance{
 	{name: "TCP through synproxy state", hooks: both, run: func(t *testing.T, hook string) {
 		throughPF(t, hook, "pass in on p1 proto tcp synproxy state")
 	}},
+	{name: "TCP through scrub", hooks: both, run: func(t *testing.T, hook string) {
+		throughPF(t, hook, scrubRules, scrubSeen)
+	}},
+	{name: "TCP through scrub and modulate state", hooks: tcx, run: func(t *testing.T, hook string) {
+		throughPF(t, hook, scrubRules+"pass proto tcp modulate state\n", scrubSeen)
+	}},
 }
 
+// What is changed in every packet of TCP, and, for nft, what of it is not to be seen
+// at a station after that.
+const scrubRules = "match proto tcp scrub (max-mss 600, min-ttl 200, no-df, random-id) set tos 0x28\n"
+
+const scrubSeen = "ip ttl < 200|ip6 hoplimit < 200|ip dscp != 10|ip6 dscp != 10|ip frag-off & 0x4000 != 0|tcp flags & syn == syn tcp option maxseg size > 600"
+
 // throughPF opens connections through a switch with the rule, whatever the
-// stations leave to their devices, and while packets are lost.
-func throughPF(t *testing.T, hook, rule string) {
+// stations leave to their devices, and while packets are lost. No station may see
+// what the conditions for nft are about, separated by bars.
+func throughPF(t *testing.T, hook, rule string, unseen ...string) {
 	l, stations := setup(t, hook, 2)
 	rules := filepath.Join(t.TempDir(), "pf.conf")
 	must(t, os.WriteFile(rules, []byte("pass\n"+rule+"\n"), 0o600))
@@ -44,6 +57,20 @@ func throughPF(t *testing.T, hook, rule string) {
 		must(t, e.Namespace.Do(func() error { return ends.Sysctl("net.ipv6.conf."+e.Ifname+".disable_ipv6", "0") }))
 		inNamespace(t, e.Namespace, "ip", "addr", "add", fmt.Sprintf("198.18.0.%d/24", i+1), "dev", e.Ifname)
 		inNamespace(t, e.Namespace, "ip", "addr", "add", fmt.Sprintf("2001:db8::%d/64", i+1), "dev", e.Ifname, "nodad")
+	}
+	for _, conditions := range unseen {
+		for _, e := range stations {
+			rules := "add table inet seen; add chain inet seen in { type filter hook input priority -10; }; add rule inet seen in meta l4proto tcp counter"
+			for _, c := range strings.Split(conditions, "|") {
+				rules += "; add rule inet seen in meta l4proto tcp " + c + " counter"
+			}
+			inNamespace(t, e.Namespace, "nft", rules)
+		}
+		defer func() {
+			for _, e := range stations {
+				expectUnseen(t, e)
+			}
+		}()
 	}
 	addresses := []string{"198.18.0.2", "2001:db8::2"}
 	for _, address := range addresses {
@@ -75,6 +102,26 @@ func throughPF(t *testing.T, hook, rule string) {
 				t.Errorf("%s counts %s %s", e, f[0], f[1])
 			}
 		}
+	}
+}
+
+// expectUnseen reads what a station has counted: something by the first rule, nothing
+// by the others.
+func expectUnseen(t *testing.T, e *netlab.End) {
+	t.Helper()
+	lines := strings.Split(inNamespace(t, e.Namespace, "nft", "list", "table", "inet", "seen"), "\n")
+	first := true
+	for _, line := range lines {
+		if !strings.Contains(line, "counter") {
+			continue
+		}
+		if none := strings.Contains(line, "packets 0 "); none == first {
+			t.Errorf("%s counts %s", e, strings.TrimSpace(line))
+		}
+		first = false
+	}
+	if first {
+		t.Errorf("%s has no rules: %q", e, lines)
 	}
 }
 

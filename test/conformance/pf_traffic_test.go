@@ -25,6 +25,8 @@ var pfTrafficCases = []conformance{
 	{name: "pf_reloads", hooks: both, run: pfReloads},
 	{name: "pf_answers", hooks: both, run: pfAnswers},
 	{name: "pf_strange_tcp", hooks: both, run: pfStrangeTCP},
+	{name: "pf_normalize", hooks: both, run: pfNormalize},
+	{name: "pf_scrub", hooks: both, run: pfScrub},
 	{name: "pf_fragments", hooks: tcx, run: pfFragments},
 	{name: "pf_icmp_errors", hooks: both, run: pfICMPErrors},
 	{name: "pf_limits", hooks: tcx, run: pfLimits},
@@ -340,6 +342,93 @@ func pfStrangeTCP(t *testing.T, hook string) {
 		c.passes(l, ack, x+1<<24+2, y+1<<24+2)
 		c.passes(l, syn, 1, 0)
 	}
+}
+
+// pfNormalize: flags that no connection has are dropped even where a rule passes
+// everything, and make no state; FIN is taken from a SYN.
+func pfNormalize(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	learn(l, ends[0], A)
+	learn(l, ends[1], B)
+	loadPF(t, l, "pass flags any\n")
+	dropped := uint64(0)
+	for n, addresses := range [][2]string{{ip1, ip2}, {"2001:db8::1", "2001:db8::2"}} {
+		c := tcpTalk{a: ends[0], b: ends[1], aMAC: A, bMAC: B, from: addresses[0], to: addresses[1], ports: [2]int{1000 + n, 80}}
+		strange := []byte{0, fin, psh, urg, fin | psh | urg, syn | rst, syn | rst | ack, syn | psh}
+		for _, flags := range strange {
+			c.blocked(l, flags, 1, 1)
+			dropped++
+		}
+		if out := pfctl(t, l, "", "-ss"); strings.Contains(out, fmt.Sprint(1000+n)) {
+			t.Errorf("states were made:\n%s", out)
+		}
+		want := c.frame(syn, 1, 0)
+		if got := l.Deliver(ends[0], c.frame(syn|fin, 1, 0))[ends[1]]; len(got) != 1 || !sameButChecksum(got[0], want) {
+			t.Errorf("a SYN with FIN arrives as %v, should be %v", got, want)
+		}
+		c.open(l, 1, 1<<20)
+		for _, flags := range strange {
+			c.blocked(l, flags, 2, 1<<20+1)
+			dropped++
+		}
+		c.passes(l, ack|psh|urg, 2, 1<<20+1, 1, 2, 3)
+	}
+	wantDrops(t, l, ends[0], "pf-normalize", dropped)
+	out := strings.Join(strings.Fields(pfctl(t, l, "", "-si")), " ")
+	if !strings.Contains(out, fmt.Sprintf(" normalize %d ", dropped)) {
+		t.Errorf("pfctl -si counts others than %d: %s", dropped, out)
+	}
+}
+
+// sameButChecksum compares frames but for TCP's checksum, which is zero where a test
+// makes none.
+func sameButChecksum(got, want netlab.Frame) bool {
+	at := 14 + 20 + 16
+	if want[12] == 0x86 {
+		at += 20
+	}
+	return len(got) == len(want) && got[:at] == want[:at] && got[at+2:] == want[at+2:]
+}
+
+// pfScrub: what scrub and set tos say of a packet, as pfctl prints it, is what
+// arrives, in XDP's conversations, too; other rules' packets stay as they are.
+func pfScrub(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	learn(l, ends[0], A)
+	learn(l, ends[1], B)
+	const rules = "match proto udp all scrub (no-df)\n" +
+		"match in proto udp all set (tos 0x28)\n" +
+		"pass all flags S/SA\n" +
+		"pass proto udp from any to any port = 7 scrub (min-ttl 65)\n"
+	loadPF(t, l, rules)
+	wantPF(t, l, rules, "-sr")
+	send := func(from, to *netlab.End, frame, want netlab.Frame) {
+		t.Helper()
+		if got := l.Deliver(from, frame)[to]; len(got) != 1 || got[0] != want {
+			t.Errorf("%v arrives as %v, should be %v", frame, got, want)
+		}
+	}
+	header := func(tos, ttl byte, df int, sum int, from, to string, ports [2]int) []byte {
+		body := slices.Concat(be16(ports[0]), be16(ports[1]), be16(12), be16(0), []byte("data"))
+		return slices.Concat([]byte{0x45, tos}, be16(20+len(body)), be16(0), be16(df), []byte{ttl, typeUDP}, be16(sum), ip(from), ip(to), body)
+	}
+	// the checksum of 10.0.0.1 to 10.0.0.2 with DF, TTL 64 and TOS 0, and of what becomes of it
+	for range 3 {
+		send(ends[0], ends[1],
+			etherFrame(B, A, typeIPv4, header(0, 64, 0x4000, 0x26cb, ip1, ip2, [2]int{1000, 7})),
+			etherFrame(B, A, typeIPv4, header(0x28, 65, 0, 0x65a3, ip1, ip2, [2]int{1000, 7})))
+		send(ends[1], ends[0],
+			etherFrame(A, B, typeIPv4, header(2, 64, 0x4000, 0x26c9, ip2, ip1, [2]int{7, 1000})),
+			etherFrame(A, B, typeIPv4, header(0x2a, 65, 0, 0x65a1, ip2, ip1, [2]int{7, 1000})))
+	}
+	plain := tcpTalk{a: ends[0], b: ends[1], aMAC: A, bMAC: B, from: ip1, to: ip2, ports: [2]int{1000, 80}}
+	plain.open(l, 1, 1<<20)
+	plain.passes(l, ack|psh, 2, 1<<20+1, 1, 2, 3)
+	// a state is as its rules were
+	loadPF(t, l, "pass\n")
+	send(ends[0], ends[1],
+		etherFrame(B, A, typeIPv4, header(0, 64, 0x4000, 0x26cb, ip1, ip2, [2]int{1000, 7})),
+		etherFrame(B, A, typeIPv4, header(0x28, 65, 0, 0x65a3, ip1, ip2, [2]int{1000, 7})))
 }
 
 // pfFragments: rules and states hold for all of a packet.

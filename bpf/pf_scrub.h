@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * What rules make of packets (scrub, set tos). Match rules and the rule that
+ * decides add up, on the way in and on the way out; a state keeps what they have
+ * said, and all its packets get it, both ways.
+ */
+#pragma once
+
+#include "pf_options.h"
+#include "pf_state.h"
+
+/* A rule that the packet meets later says something, too: it wins (pf_rule_to_actions()). */
+static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_scrub *rule)
+{
+	if (rule->max_mss)
+		sum->max_mss = rule->max_mss;
+	if (rule->min_ttl)
+		sum->min_ttl = rule->min_ttl;
+	if (rule->flags & PF_SCRUB_TOS)
+		sum->tos = rule->tos;
+	sum->flags |= rule->flags;
+}
+
+/*
+ * Makes one of what the rules on the way in and out have said, for who would be
+ * changed by both, one after the other. It is where that on the way in was; of
+ * the ports of a flood it is the first whose rules count.
+ */
+static __always_inline void pf_scrub_join(struct pf_packet *p)
+{
+	struct pf_scrub *in = &p->scrub[0], *out = &p->scrub[1];
+
+	if (out->max_mss && (!in->max_mss || out->max_mss < in->max_mss))
+		in->max_mss = out->max_mss;
+	if (out->min_ttl > in->min_ttl)
+		in->min_ttl = out->min_ttl;
+	if (out->flags & PF_SCRUB_TOS)
+		in->tos = out->tos;
+	in->flags |= out->flags;
+	*out = (struct pf_scrub){};
+}
+
+/* Is there anything to be changed? */
+static __always_inline bool pf_scrubs(const struct pf_scrub *c)
+{
+	return c->max_mss | c->min_ttl | c->flags;
+}
+
+#define PF_KEPT_TOS (1u << 16) /* of what is above the second side's packets */
+
+/* A state keeps what is changed in its packets. */
+static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_scrub *c)
+{
+	u64 first = c->max_mss | (c->flags & (PF_SCRUB_NO_DF | PF_SCRUB_RANDOM_ID)) << 16;
+	u64 second = c->min_ttl | c->tos << 8 | (c->flags & PF_SCRUB_TOS ? PF_KEPT_TOS : 0);
+
+	if (!pf_scrubs(c))
+		return;
+	s->flags |= PF_STATE_SCRUB;
+	s->packets[0] |= first << PF_SENT_BITS;
+	s->packets[1] |= second << PF_SENT_BITS;
+}
+
+/* And says it again. */
+static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_state *s)
+{
+	u32 first = s->packets[0] >> PF_SENT_BITS, second = s->packets[1] >> PF_SENT_BITS;
+
+	c->max_mss = first;
+	c->min_ttl = second;
+	c->tos = second >> 8;
+	c->flags = first >> 16 | (second & PF_KEPT_TOS ? PF_SCRUB_TOS : 0);
+}
+
+#define PF_ECN 3 /* bits of tos that are not its (RFC 3168, 5) */
+#define PF_CLASS6 0x0fc00000 /* the others, in the first word of an IPv6 header */
+
+static __always_inline void pf_scrub_ip4(struct __sk_buff *skb, const struct pf_scrub *c, u32 at)
+{
+	u8 ip[10] = {};
+	u16 was, is;
+
+	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)))
+		return;
+	was = *(u16 *)(ip + 6);
+	is = c->flags & PF_SCRUB_NO_DF ? was & bpf_htons(~IP4_DF) : was;
+	pf_patch_ip4(skb, at, 6, was, is);
+	/* not of fragments, which belong together by it */
+	if ((c->flags & PF_SCRUB_RANDOM_ID) && !(was & bpf_htons(~IP4_DF)))
+		pf_patch_ip4(skb, at, 4, *(u16 *)(ip + 4), bpf_get_prandom_u32());
+	if (ip[8] < c->min_ttl)
+		pf_patch_ip4(skb, at, 8, *(u16 *)(ip + 8), bpf_htons(c->min_ttl << 8 | ip[9]));
+	if (c->flags & PF_SCRUB_TOS)
+		pf_patch_ip4(skb, at, 0, *(u16 *)ip,
+			     bpf_htons(ip[0] << 8 | c->tos | (ip[1] & PF_ECN)));
+}
+
+static __always_inline void pf_scrub_ip6(struct __sk_buff *skb, const struct pf_scrub *c, u32 at)
+{
+	u32 ip[2] = {}; /* a checksum that a device has made of all covers these, too */
+	u8 *ttl = (u8 *)ip + 7;
+
+	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)))
+		return;
+	if (*ttl < c->min_ttl)
+		*ttl = c->min_ttl;
+	if (c->flags & PF_SCRUB_TOS)
+		ip[0] = (ip[0] & bpf_htonl(~PF_CLASS6)) | bpf_htonl((u32)c->tos << 20);
+	bpf_skb_store_bytes(skb, at, ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Changes this CPU's packet as p->scrub[0] says, or as the state at the place + 1 does. */
+__noinline int pf_scrub_packet(struct __sk_buff *skb, u32 state)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_state *s = state ? pf_state_at(state - 1) : 0;
+	struct pf_scrub *c;
+
+	if (!on(FEATURE_PF_SCRUB) || !p)
+		return 0;
+	c = &p->scrub[0];
+	if (s)
+		pf_scrub_kept(c, s);
+	else
+		pf_scrub_join(p);
+	if (!pf_scrubs(c))
+		return 0;
+	if (p->family == 4)
+		pf_scrub_ip4(skb, c, p->l3);
+	else
+		pf_scrub_ip6(skb, c, p->l3);
+	if (c->max_mss && p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER) &&
+	    pf_has_options(skb, p))
+		pf_walk_options(skb, 0, c->max_mss);
+	return 0;
+}
