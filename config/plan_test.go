@@ -295,6 +295,32 @@ func TestPlanEmptiedMirror(t *testing.T) {
 	}
 }
 
+// TestPlanIdle has a binding and an address of before the bridge filtered VLANs,
+// which no file can say.
+func TestPlanIdle(t *testing.T) {
+	const ports = "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 1}}}}"
+	was := fileOf(t, "was", strings.TrimSuffix(ports, "}}")+`, bindings: [{port: p1, mac: 02:00:00:00:00:01, address: 192.0.2.1, vlan: 1}],
+		fdb: [{port: p1, mac: 02:00:00:00:00:01, vlan: 1}]}}`)
+	binding, entry := &was.Bridges[0].Bindings[0], &was.Bridges[0].Entries[0]
+	binding.VLAN, binding.Idle, entry.VLAN, entry.Idle = 0, true, 0, true
+	actions, _, err := Plan(was, fileOf(t, "want", ports), devicesOf("p1@br0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range actions {
+		got = append(got, a.String())
+	}
+	want := []string{"- binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p1", "- address 02:00:00:00:00:01 of br0: on p1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is %q, should be %q", got, want)
+	}
+	var text strings.Builder
+	if err := was.Write(&text); err != nil || text.String() != "bridges:\n  br0:\n    vlan-filtering: on\n    ports:\n      p1: {pvid: 1}\n" {
+		t.Errorf("%v, and it is written as\n%s", err, text.String())
+	}
+}
+
 // TestPlanRefuses wants each mistake told, where it is.
 func TestPlanRefuses(t *testing.T) {
 	const mac = "02:00:00:00:00:01"

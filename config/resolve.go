@@ -692,6 +692,11 @@ func (m *model) readBindings(b *bridgeModel) {
 	}
 	seen := map[key]Position{}
 	for _, e := range b.Bindings {
+		if e.Idle {
+			e.Bridge = b.Name
+			b.bindings = append(b.bindings, placed[Binding]{e, e.VLAN})
+			continue
+		}
 		what := fmt.Sprintf("binding of %s in %s", e.Address, b.Name)
 		if _, err := bridge.ParseAddress(e.Address.String()); err != nil {
 			m.fail(e.At, "%s: %v", what, why(err))
@@ -729,6 +734,11 @@ func (m *model) readEntries(b *bridgeModel) {
 	}
 	seen := map[key]Position{}
 	for _, e := range b.Entries {
+		if e.Idle {
+			e.Static, e.Updated = !e.Sticky, 0
+			b.entries = append(b.entries, placed[Entry]{e, e.VLAN})
+			continue
+		}
 		what := fmt.Sprintf("address %s of %s", e.MAC, b.Name)
 		p, ok := m.port(b, e.Port)
 		if !ok {

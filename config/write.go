@@ -36,6 +36,8 @@ func (f File) Write(w io.Writer) error {
 	y.line(0, "bridges:")
 	for _, b := range f.Bridges {
 		b.Mirrors = slices.DeleteFunc(slices.Clone(b.Mirrors), func(m Mirror) bool { return m.Emptied })
+		b.Bindings = slices.DeleteFunc(slices.Clone(b.Bindings), func(e Binding) bool { return e.Idle })
+		b.Entries = slices.DeleteFunc(slices.Clone(b.Entries), func(e Entry) bool { return e.Idle })
 		y.bridge(&b)
 	}
 	return y.out.Flush()

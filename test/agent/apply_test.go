@@ -80,6 +80,7 @@ var applyCases = []struct {
 	{"apply_killed_anywhere", applyKilledAnywhere},
 	{"apply_at_once", applyAtOnce},
 	{"export", export},
+	{"export-idle", exportIdle},
 }
 
 func TestApply(t *testing.T) {
@@ -551,6 +552,50 @@ func applyAtOnce(t *testing.T, l *netlab.Lab) {
 		if strings.HasPrefix(first+second, "failed") || (first == "") == (second == "") {
 			t.Fatalf("one should have all to do and the other nothing, not\n%s\nand\n%s", first, second)
 		}
+	}
+}
+
+// exportIdle has bindings and addresses whose VLAN is none of their port's: of
+// before the bridge filtered, and of a VLAN that the port has left. No file can say
+// them; export warns, and to apply what it wrote is to remove them.
+func exportIdle(t *testing.T, l *netlab.Lab) {
+	l.NewEnds(2)
+	l.Bascule("bridge", "add", "br0")
+	for _, p := range []string{"p1", "p2"} {
+		l.Bascule("port", "add", "br0", p)
+	}
+	l.Bascule("fdb", "add", "br0", "02:00:00:00:00:01", "p1")
+	l.Bascule("binding", "add", "br0", "p1", "02:00:00:00:00:01", "192.0.2.1")
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "add", "br0", "p2", "7")
+	l.Bascule("binding", "add", "br0", "p2", "02:00:00:00:00:02", "192.0.2.2", "--vlan", "7")
+	l.Bascule("vlan", "del", "br0", "p2", "7")
+	r, err := l.Run("export")
+	must(t, err)
+	for _, want := range []string{
+		"warning: binding 192.0.2.1 of br0 is left out: ", "warning: binding 192.0.2.2 of br0 is left out: ", "warning: address 02:00:00:00:00:01 of br0 is left out: ",
+	} {
+		if strings.Count(r.Stderr, want) != 1 {
+			t.Errorf("%q is not told: %v", want, r)
+		}
+	}
+	if strings.Contains(r.Stdout, "02:00:00") {
+		t.Errorf("exported\n%s", r.Stdout)
+	}
+	path := file(t, "export.yaml", r.Stdout)
+	plan := []string{
+		"- binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p1", "- binding 192.0.2.2 of br0: 02:00:00:00:00:02 on p2, vlan 7",
+		"- address 02:00:00:00:00:01 of br0: on p1",
+	}
+	r, err = l.Run("apply", "--dry-run", path)
+	must(t, err)
+	wantLines(t, linesOf(r.Stdout), plan...)
+	wantLines(t, apply(t, l, path), plan...)
+	wantLines(t, apply(t, l, path))
+	r, err = l.Run("export")
+	must(t, err)
+	if r.Stderr != "" {
+		t.Error(r)
 	}
 }
 
