@@ -10,7 +10,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 DEMO_NEEDS = iperf3:iperf3 ip:iproute2 ethtool:ethtool
 PEER_NEEDS = ovs-vswitchd:openvswitch-switch nft:nftables
 TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping strace:strace sockperf:sockperf setpriv:util-linux groff:groff-base \
-	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium tcpdump:tcpdump /usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux
+	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium tcpdump:tcpdump /usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq
 BENCH_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) sockperf:sockperf
 BUILD_NEEDS = clang-19:clang-19 clang-format-19:clang-format-19 llvm-strip-19:llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/asm-generic/types.h:linux-libc-dev

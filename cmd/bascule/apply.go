@@ -46,7 +46,8 @@ way is finished by the next; of several at once each waits for the one before
 it.
 
 A port whose device is not there is left for later, with a warning.`,
-		Example: `  bascule apply switch.yaml
+		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
+  bascule apply switch.yaml
   # what would be done? the status is 2 if that is something
   bascule apply --dry-run switch.yaml
   bascule apply -f /etc/bascule

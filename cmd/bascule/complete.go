@@ -21,7 +21,9 @@ func newCompletion(p *program) *cobra.Command {
 		Short: "print the completion script of a shell",
 		Long: `Print a script that makes SHELL, which is bash, zsh or fish, complete bascule's
 commands, flags and values, and the names of bridges, ports and interfaces.`,
-		Example: `  # bash, with the package bash-completion: now, and in every new shell
+		Example: `  #! not run bascule completion zsh: it takes zsh
+  #! not run bascule completion fish: it takes fish
+  # bash, with the package bash-completion: now, and in every new shell
   . <(bascule completion bash)
   bascule completion bash >/etc/bash_completion.d/bascule
   # zsh: into a folder of $fpath

@@ -26,9 +26,10 @@ entry never ages, and does not move when another port claims the address. A
 locked entry is one of an address that was heard on a locked port with --mab,
 which does not let it in: it ages as a dynamic one does, and no frame is sent by
 it. 'bascule fdb add' lets the address in.`,
-		Example: `  bascule fdb show br0 --dynamic
-  bascule fdb get br0 02:00:00:00:00:01 --vlan 10
+		Example: `  #! run: switch br0 veth0
+  bascule fdb show br0 --dynamic
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb get br0 02:00:00:00:00:01 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10
   bascule fdb flush br0 --port veth0`,
 	}
@@ -42,7 +43,8 @@ func newFDBShow(p *program) *cobra.Command {
 		Short: "show the entries of a bridge",
 		Long: `Show the entries of a bridge, sorted by VLAN and address. AGE is the time since
 the address was last seen.`,
-		Example: `  bascule fdb show br0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb show br0
   bascule fdb show br0 --port veth0 --dynamic
   # in all VLANs
   bascule fdb show br0 --mac 02:00:00:00:00:01
@@ -117,7 +119,8 @@ broadcast, not multicast.
 
 On a bridge that filters VLANs the port must be in the VLAN. An entry in a
 private VLAN is one of its primary VLAN, as all addresses there are.`,
-		Example: `  bascule fdb add br0 02:00:00:00:00:01 veth0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb add br0 02:00:00:00:00:01 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
 		ValidArgsFunction: completeArguments(p.bridgeNames,
 			func(*cobra.Command, []string) []string { return nil }, p.portNames),
@@ -141,7 +144,8 @@ func newFDBDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE MAC",
 		Short: "remove an entry",
 		Long:  `Remove the entry of an address, whatever its kind.`,
-		Example: `  bascule fdb del br0 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
@@ -164,7 +168,8 @@ func newFDBFlush(p *program) *cobra.Command {
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
 there were. Static and sticky entries stay unless --static is given; how many of
 those that are meant stay is printed, too.`,
-		Example: `  bascule fdb flush br0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
   # everything, what was made by hand too
   bascule fdb flush br0 --static`,

@@ -64,14 +64,25 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	local, global := flagsOf(cmd)
 	printFlags(w, "Options", local)
 	printFlags(w, "Options of every command", global)
-	if cmd.Example != "" {
-		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	if lines := examples(cmd); len(lines) > 0 {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", strings.Join(lines, "\n"))
 	}
 	fmt.Fprintf(w, "\nExit status:\n")
 	printItems(w, factsOf(cmd, exitStatus))
 	if len(visible(cmd)) > 0 {
 		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
 	}
+}
+
+// examples are the lines of cmd's examples. What begins with "#! " is for the test
+// that runs them.
+func examples(cmd *cobra.Command) []string {
+	if cmd.Example == "" {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(cmd.Example, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "#! ")
+	})
 }
 
 func printFlags(w io.Writer, title string, flags []*pflag.Flag) {

@@ -29,7 +29,10 @@ func newLab(p *program) *cobra.Command {
 		Long: `Measure bridges on this machine, bascule among them, against each other: in
 network namespaces made for it and removed afterwards, all peers interleaved in
 every round. Nothing of the machine's own network is touched.`,
-		Example: `  bascule lab list
+		Example: `  #! run: for name in report old new; do cp $source/docs/lab/report.json $name.json; done
+  #! not run bascule lab run: it measures for minutes
+  #! not run bascule lab reproduce: it measures for minutes
+  bascule lab list
   bascule lab run --profile demo
   bascule lab run --fabric linux-bridge,bascule --workload pps -o report/
   bascule lab reproduce neutron
@@ -66,7 +69,8 @@ place of veth cables; they use KVM where it works, and the report says whether
 it did. Their kernel is Debian's linux-image-cloud-amd64, downloaded by apt-get
 into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and not installed. The one
 that is there is used again; remove it to get a newer one.`,
-		Example: `  bascule lab run --profile demo
+		Example: `  #! not run: it measures for minutes
+  bascule lab run --profile demo
   bascule lab run --profile bench -o bench.json
   bascule lab run --profile bench --group features,chain
   bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
@@ -166,7 +170,8 @@ STUDY is one of these, or all:
 A claim that names a ratio holds when the whole 95 % interval of the ratio here
 is on its side, for which it takes 6 rounds: --quick has 2, and is for a look.
 All of them take less than 20 minutes, with --quick less than 4.`,
-		Example: `  bascule lab reproduce veb
+		Example: `  #! not run: it measures for minutes
+  bascule lab reproduce veb
   bascule lab reproduce all -o report/
   bascule lab reproduce neutron --quick`,
 		ValidArgsFunction: completeArguments(func(*cobra.Command, []string) []string { return names }),

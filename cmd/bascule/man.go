@@ -115,9 +115,9 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line(".It %s\n%s", status.name, inline(sentence(status.value)))
 	}
 	m.line(".El")
-	if cmd.Example != "" {
+	if lines := examples(cmd); len(lines) > 0 {
 		m.line(".Sh EXAMPLES")
-		m.literal(strings.Split(cmd.Example, "\n"))
+		m.literal(lines)
 	}
 
 	m.line(".Sh SEE ALSO")

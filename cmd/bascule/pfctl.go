@@ -150,7 +150,8 @@ file of -f:
 first to the second. '-k label -k LABEL', '-k id -k ID' and
 '-k key -k "PROTO HOST:PORT -> HOST:PORT"' kill those of a rule's label, the one
 that -vvss names so, and the one between these two.`,
-		Example: `  # see whether a file is right, then load it
+		Example: `  #! run: switch br0 veth0; printf 'table <bad> persist\nanchor night\nblock in quick from <bad>\npass\n' >/etc/pf.conf; ip netns add lab; bascule -n lab bridge add br0
+  # see whether a file is right, then load it
   bascule pfctl -nvf /etc/pf.conf
   bascule pfctl -f /etc/pf.conf
   # rules with their counters, states, counters

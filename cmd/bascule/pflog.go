@@ -36,7 +36,10 @@ pflog(4), which tcpdump reads.
 A bridge's log has one reader at a time. Without a reader packets are not kept.
 The last line, on standard error, says how many packets were missed because
 they came faster than they were read.`,
-		Example: `  bascule pflog
+		Example: `  #! run: switch br0 veth0 veth1; printf 'pass log all\nmatch log (to pflog1)\n' | bascule pfctl -q -f -
+  #! ended bascule pflog: send veth0; test -s $out
+  #! ended bascule pflog -w blocked.pcap: send veth0; test -s blocked.pcap
+  bascule pflog
   bascule pflog -b br0 -i pflog1
   bascule pflog -w - | tcpdump -n -e -ttt -r -
   bascule pflog -w blocked.pcap`,

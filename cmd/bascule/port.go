@@ -44,7 +44,8 @@ device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
 for known unicast; the driver must have XDP. With auto, physical network cards
 that can get xdp, and all else tcx. A veth on which xdp is asked for needs GRO,
 or an XDP program, at its other end.`,
-		Example: `  bascule port add br0 veth0
+		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
+  bascule port add br0 veth0
   bascule port add br0 host0 --type host
   ip address add 192.0.2.1/24 dev host0
   ip link set host0 up
@@ -73,7 +74,8 @@ new interface PORT that is the host's own on the switch.
 With --type patch, make a cable to another bridge: its one end is PORT, and its
 other end a port of the bridge that --peer names, which is made with it. The
 settings are those of PORT; the other end begins with the defaults.`,
-		Example: `  bascule port add br0 veth0
+		Example: `  #! run: switch br0; switch br1; devices veth0 eth1; ethtool -K far-eth1 gro on
+  bascule port add br0 veth0
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
   bascule port add br0 host0 --type host
   bascule port add br0 to1 --type patch --peer br1/to0`,
@@ -100,7 +102,8 @@ func newPortSet(p *program) *cobra.Command {
 		Short: "change settings of a port",
 		Long: `Change settings of a port while it forwards; no frame is lost. What is not named
 stays as it is.`,
-		Example: `  bascule port set br0 veth0 --learn=off --discover=off
+		Example: `  #! run: switch br0 veth0
+  bascule port set br0 veth0 --learn=off --discover=off
   bascule port set br0 veth0 --isolated
   bascule port set br0 veth0 --protected none --fdb-max 100`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
@@ -141,7 +144,8 @@ became known on the port count as learned, those that came from another port as
 moves, and those that were not learned as refused: a table was full, a static or
 sticky entry holds the address elsewhere, or it has moved too often. Frames that
 went no further count as drops, by the reason why.`,
-		Example: `  bascule port show
+		Example: `  #! run: switch br0 veth0
+  bascule port show
   bascule port show br0 veth0
   bascule port show br0 --stats
   bascule -j port show br0 --stats | jq '.[].drops'`,
@@ -187,7 +191,8 @@ func newPortDel(p *program) *cobra.Command {
 		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays;
 the interface of a host port goes, and with one end of a patch cable the other.
 A port whose device is gone can be removed.`,
-		Example:           `  bascule port del br0 veth0`,
+		Example: `  #! run: switch br0 veth0
+  bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error { return s.DelPort(args[0], args[1]) })

@@ -27,7 +27,9 @@ until it is removed or the machine restarts. It needs Linux 6.6 and root.
 Each network namespace has bridges of its own. A bridge has ports: network
 devices that frames enter and leave by. The FDB of a bridge knows behind which
 port an address is.`,
-		Example: `  # two interfaces, one switch
+		Example: `  #! run: devices veth0 veth1; ip netns add lab; bascule -n lab bridge add br0
+  #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
+  # two interfaces, one switch
   bascule bridge add br0
   bascule port add br0 veth0
   bascule port add br0 veth1
