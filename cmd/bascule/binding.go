@@ -73,6 +73,7 @@ must be given. A bridge has room for 65536 bindings.`,
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[2])
 		if err != nil {
@@ -100,6 +101,7 @@ func newBindingDel(p *program) *cobra.Command {
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		address, err := bridge.ParseAddress(args[1])
 		if err != nil {
@@ -125,6 +127,7 @@ many there were.`,
 	cmd.Flags().Var(port, "port", "only bindings to this port")
 	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094; 0 is those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error {
 			n, err := s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})

@@ -22,7 +22,7 @@ these, since it would be a pattern. What a file can't say is told by a warning.`
   bascule export > switch.yaml
   bascule export br0 | bascule -n lab apply -f -
   bascule -j export | jq '.bridges | keys'`,
-		ValidArgsFunction: completeArguments(p.bridgeNames),
+		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error {
 				f, notes, err := s.Export(args...)

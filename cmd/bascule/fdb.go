@@ -84,12 +84,14 @@ func newFDBGet(p *program) *cobra.Command {
 		Short: "show the entry of an address",
 		Long: `Show the entry of one address, as 'fdb show' does. The exit status is 1 where
 there is none.`,
-		Example: `  bascule fdb get br0 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {
@@ -122,11 +124,11 @@ private VLAN is one of its primary VLAN, as all addresses there are.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
-		ValidArgsFunction: completeArguments(p.bridgeNames,
-			func(*cobra.Command, []string) []string { return nil }, p.portNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses, p.portNames),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs in the port's PVID")
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
@@ -151,6 +153,7 @@ func newFDBDel(p *program) *cobra.Command {
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {
@@ -212,6 +215,7 @@ func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	cmd.Flags().Var(port, "port", "only entries of this port")
 	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094; 0 is those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }
 }
 

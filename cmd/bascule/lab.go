@@ -110,7 +110,7 @@ that is there is used again; remove it to get a newer one.`,
 	f.IntVar(&o.Setup.MTU, "mtu", 0, "largest packet of the ends and all between them, in `BYTES`, instead of 1500")
 	quickFlag(f, &o.Quick)
 	outputFlag(f, &file)
-	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
+	completeFlag(cmd, "profile", these(lab.ProfileNames))
 	completeFlag(cmd, "group", func(*cobra.Command, []string) []string { return lab.Bench(false).GroupNames() })
 	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
 	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string {
@@ -174,7 +174,7 @@ All of them take less than 20 minutes, with --quick less than 4.`,
   bascule lab reproduce veb
   bascule lab reproduce all -o report/
   bascule lab reproduce neutron --quick`,
-		ValidArgsFunction: completeArguments(func(*cobra.Command, []string) []string { return names }),
+		ValidArgsFunction: completeArguments(these(names)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := p.inNoNetns(cmd); err != nil {
 				return err

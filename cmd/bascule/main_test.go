@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,9 +64,14 @@ func TestSettings(t *testing.T) {
 				!strings.HasPrefix(output(t, append(words, "--"+name)...), "--"+name) {
 				t.Errorf("--%s is not completed", name)
 			}
-			want := []string{def}
-			if value == bridge.OnOff {
-				want = []string{"on", "off"}
+			var want []string
+			for word := range strings.SplitSeq(value, "|") {
+				if strings.ToUpper(word) != word { // not of what one gives, such as N
+					want = append(want, word)
+				}
+			}
+			if !slices.Contains(want, def) {
+				want = append([]string{def}, want...)
 			}
 			got := strings.Split(output(t, append(words, "br0", "--"+name+"=")...), "\n")
 			if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
@@ -199,17 +205,17 @@ func TestCompletion(t *testing.T) {
 	var nothing strings.Builder
 	for _, args := range []string{
 		"bridge add br0", "bridge add br1", "port add br0 p1", "port add br0 p2", "port add br1 q1",
-		"fdb add br0 02:00:00:00:00:01 p1", "binding add br0 p1 02:00:00:00:00:01 192.0.2.1",
+		"fdb add br0 02:00:00:00:00:01 p1 --vlan 20", "binding add br0 p1 02:00:00:00:00:01 192.0.2.1",
 	} {
 		runWith(f, &nothing, &nothing, strings.Fields(args)...)
 	}
+	f.vlans = []bridge.PortVLANs{{Bridge: "br0", Port: "p1", Ranges: []bridge.VLANRange{{First: 1, Last: 1}, {First: 10, Last: 12}}}}
 	for _, c := range []struct{ line, want string }{
 		{"", "bridge\tadd, change, show and remove bridges"},
 		{"bridge show ", "br0 br1 :4"},
 		{"port set ", "br0 br1 :4"},
 		{"port del br0 ", "p1 p2 :4"},
 		{"port show br0 p1 ", ":4"},
-		{"fdb add br0 ", ":4"},
 		{"fdb add br0 02:00:00:00:00:01 ", "p1 p2 :4"},
 		{"fdb del br0 ", "02:00:00:00:00:01\tp1"},
 		{"binding add br0 ", "p1 p2 :4"},
@@ -222,6 +228,41 @@ func TestCompletion(t *testing.T) {
 		{"capture ", "br0 br1 :4"},
 		{"capture br0 --port ", "p1 p2 :4"},
 		{"completion ", "bash zsh fish :4"},
+		{"bridge set br0 --stp ", "off stp rstp :4"},
+		{"bridge set br0 --stp=", "off stp rstp :4"},
+		{"bridge add br2 --vlan-protocol ", "802.1Q 802.1ad :4"},
+		{"bridge add br2 --default-pvid ", "1 none :4"},
+		{"port set br0 p1 --loop-guard ", "off report :4"},
+		{"port set br0 p1 --storm-bcast ", "none :4"},
+		{"port set br0 p1 --stp-cost ", "auto :4"},
+		{"port add br0 p3 --peer ", "br1/ :6"}, // and the port's name without a blank
+		{"rule add br0 p1 ", "block pass :4"},
+		{"rule add br0 p1 block ", "in out on src dst tag arp rarp :4"},
+		{"rule add br0 p1 block in on ", "p1 :4"},
+		{"rule add br0 p1 block in on p1 src ", "02:00:00:00:00:01\tp1 :4"},
+		{"rule add br0 p1 block in on p1 src 02:00:00:00:00:01 ", "dst tag arp rarp :4"},
+		{"rule add br0 p1 block in arp ", "src dst tag request reply sha spa tha tpa :4"},
+		{"rule add br0 p1 block in arp spa ", "192.0.2.1\tp1 :4"},
+		{"rule add br0 p1 block in src nonsense ", ":4"},
+		{"fdb add br0 ", "02:00:00:00:00:01\tp1 :4"},
+		{"fdb add br0 02:00:00:00:00:01 p1 --vlan ", "1 10 11 12 20 :4"},
+		{"fdb show br0 --vlan ", "1 10 11 12 20 :4"},
+		{"binding add br0 p1 02:00:00:00:00:01 192.0.2.2 --vlan ", "1 10 11 12 20 :4"},
+		{"vlan add br0 p1 ", "1 10 11 12 20 :6"}, // it may go on
+		{"vlan add br0 p1 10,1", "10,1 10,11 10,12 :6"},
+		{"vlan del br0 p1 ", "1 10-12 :6"},
+		{"vlan private br0 ", "1 10 11 12 20 :4"},
+		{"vlan private br0 10 --isolated ", "1 10 11 12 20 none :4"},
+		{"vlan private br0 10 --community 11,2", "11,20 :6"},
+		{"span add br0 m --vlan 1,2", "1,20 :6"},
+		{"trace br0 --in p1 --dst ", "02:00:00:00:00:01\tp1 :4"},
+		{"trace br0 --in p1 --vlan ", "1 10 11 12 20 :4"},
+		{"export br0 ", "br1 :4"},
+		{"lab run --fabric linux-bridge,macvl", "linux-bridge,macvlan :6"},
+		{"lab run --workload pps,udp,cr", "pps,udp,crr :6"},
+		{"pfctl -b br0 -i ", "p1 p2 :4"},
+		{"pfctl -o ", "none basic profile :4"},
+		{"pflog -i ", "pflog0 :4"},
 		{"help fdb ", "show\tshow the entries of a bridge"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
@@ -244,6 +285,25 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("no script for %s", shell)
 		}
 	}
+}
+
+// TestCompletionFiles wants file names where a flag takes one, and nowhere else.
+func TestCompletionFiles(t *testing.T) {
+	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
+		local, global := flagsOf(cmd)
+		for _, f := range append(local, global...) {
+			switch {
+			case f.Value.Type() == "bool" || f.Value.Type() == "count" || f.Name == "version":
+				continue
+			}
+			words := append([]string{cobra.ShellCompRequestCmd}, strings.Fields(cmd.CommandPath())[1:]...)
+			text := output(t, append(words, flagName(f), "")...)
+			files := strings.Contains(text, "\n:0\n") || strings.HasPrefix(text, ":0\n")
+			if want := valueName(f) == "FILE"; files != want {
+				t.Errorf("%s %s %s completes files: %t", cmd.CommandPath(), flagName(f), valueName(f), files)
+			}
+		}
+	})
 }
 
 // TestMonitor prints events as they come, until interrupted.

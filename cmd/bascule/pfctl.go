@@ -217,19 +217,24 @@ that -vvss names so, and the one between these two.`,
 			return names
 		})
 	}
-	for _, name := range []string{"t", "a"} {
+	completeFlag(cmd, "o", these(c.optimizer.words))
+	for _, name := range []string{"t", "a", "i"} {
 		completeFlag(cmd, name, func(*cobra.Command, []string) []string { return c.complete(name) })
 	}
 	return cmd
 }
 
-// complete returns the names of tables or anchors.
+// complete returns the names of tables, anchors or ports.
 func (c *pfctl) complete(flag string) (names []string) {
 	_ = c.with(func(s fabric) error {
 		if err := c.choose(s); err != nil {
 			return err
 		}
-		if flag == "a" {
+		switch flag {
+		case "i":
+			names = c.portNames(nil, []string{c.bridge.text})
+			return nil
+		case "a":
 			list, err := s.PFAnchors(c.bridge.text, "", true)
 			names = list
 			return err

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -83,7 +86,31 @@ they came faster than they were read.`,
 	f.VarP(&file, "w", "w", "write a file of pflog(4), - for standard output")
 	f.VarP(&from, "i", "i", "only what is logged to this interface, as by log (to pflog1)")
 	completeFlag(cmd, "b", p.bridgeNames)
+	completeFlag(cmd, "i", func(*cobra.Command, []string) []string { return p.pfLogs(name.text) })
 	return cmd
+}
+
+// pfLogs are the logs that the rules of a bridge are for, and the one of rules that
+// say no more than log.
+func (p *program) pfLogs(bridgeName string) []string {
+	names := map[string]bool{"pflog0": true}
+	_ = p.with(func(s fabric) error {
+		name, err := onlyBridge(s, bridgeName)
+		if err != nil {
+			return err
+		}
+		rules, err := s.PFRules(name, "")
+		if err != nil || rules.Set == nil {
+			return err
+		}
+		for _, set := range append(slices.Collect(maps.Values(rules.Anchors)), rules.Set) {
+			for _, r := range set.Rules {
+				names[cmp.Or(r.LogTo, "pflog0")] = true
+			}
+		}
+		return nil
+	})
+	return slices.Sorted(maps.Keys(names))
 }
 
 // pflogName is a flag's value that is pflog0 to pflog255.

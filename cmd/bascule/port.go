@@ -83,6 +83,7 @@ settings are those of PORT; the other end begins with the defaults.`,
 	}
 	kind := addChoice(cmd, "type", "netdev", "a device, a new interface of the host, or a cable", "netdev", "host", "patch")
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
+	completePeer(cmd, p)
 	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
@@ -94,6 +95,20 @@ settings are those of PORT; the other end begins with the defaults.`,
 		})
 	}
 	return cmd
+}
+
+// completePeer completes the bridge of --peer, behind which a new port's name
+// comes.
+func completePeer(cmd *cobra.Command, p *program) {
+	err := cmd.RegisterFlagCompletionFunc("peer", func(cmd *cobra.Command, args []string, _ string) (ends []string, _ cobra.ShellCompDirective) {
+		for _, name := range p.otherBridges(cmd, args) {
+			ends = append(ends, name+"/")
+		}
+		return ends, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	})
+	if err != nil {
+		panic(err) // as in completeFlag
+	}
 }
 
 func newPortSet(p *program) *cobra.Command {

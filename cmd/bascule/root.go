@@ -108,6 +108,7 @@ func finish(cmd *cobra.Command) {
 	cmd.LocalFlags().SortFlags = false
 	cmd.InheritedFlags().SortFlags = false
 	cmd.Flags().BoolP("help", "h", false, "explain the command")
+	completeNoFiles(cmd)
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}

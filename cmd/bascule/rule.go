@@ -52,7 +52,7 @@ those of a rule; 'on PORT' can be left out.`,
   bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
   bascule rule add br0 veth0 pass in on veth0 arp reply sha 02:00:00:00:00:01`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {
@@ -81,7 +81,7 @@ func newRuleDel(p *program) *cobra.Command {
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
   bascule rule del br0 veth0 pass`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {

@@ -60,6 +60,7 @@ The sources of a span port do not change later: delete it and add it anew. What
 	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "frames of this port; may be given several times")
 	completeFlag(cmd, "port", p.portNames)
 	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	direction := addChoice(cmd, "direction", bridge.DirectionIn, "frames that come in, that go out, or both",
 		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

@@ -55,6 +55,9 @@ allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
 	cmd.Flags().Var(in, "in", "the port that the frame comes in by")
 	completeFlag(cmd, "in", p.portNames)
 	f := addFrame(cmd)
+	completeFlag(cmd, "src", p.addresses)
+	completeFlag(cmd, "dst", p.addresses)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if in.text == "" {
 			return usagef(cmd, "--in is missing: say which port the frame comes in by")
@@ -122,7 +125,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x without", frame.EtherTypeTest))
 	f.set.Var(&f.size, "size", "size of the frame in bytes")
 	cmd.Flags().AddFlagSet(f.set)
-	completeFlag(cmd, "arp", func(*cobra.Command, []string) []string { return f.arp.words })
+	completeFlag(cmd, "arp", these(f.arp.words))
 	return f
 }
 

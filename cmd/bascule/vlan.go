@@ -51,7 +51,7 @@ one stays a VLAN of the port, and frames without a tag are not in it any more.`,
   # an access port: 10 instead of the default VLAN
   bascule vlan add br0 veth0 10 --untagged --pvid
   bascule vlan del br0 veth0 1`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.vlanIDs),
 	}
 	var o bridge.VLANOptions
 	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
@@ -78,7 +78,7 @@ are forgotten, static ones, too.`,
   # out of all that it is in
   bascule vlan del br0 veth0 1-4094
   bascule vlan del br0 eth1 20-30`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.portRanges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, err := bridge.ParseVLANs(args[2])
 			if err != nil {
@@ -108,11 +108,13 @@ given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`
   bascule vlan add br0 veth0 101 --untagged --pvid
   # ordinary VLANs again
   bascule vlan private br0 100 --isolated none --community none`,
-		ValidArgsFunction: completeArguments(p.bridgeNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.vlanIDs),
 	}
 	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
 	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk to promiscuous ports alone, or none")
 	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
+	completeFlag(cmd, "isolated", p.orNone)
+	completeFlag(cmd, "community", p.orNone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		primary, err := bridge.ParseVLANs(args[1])
 		if err != nil {
