@@ -386,7 +386,7 @@ func (s *script) run(bin string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // a bound for what hangs
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a bound for what hangs
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", path)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))

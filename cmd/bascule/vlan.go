@@ -75,9 +75,9 @@ them; a port that is in none of them is refused. The port's addresses in them
 are forgotten, static ones, too.`,
 		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 eth1 20-30
   bascule vlan del br0 veth0 1
+  bascule vlan del br0 eth1 20-30
   # out of all that it is in
-  bascule vlan del br0 veth0 1-4094
-  bascule vlan del br0 eth1 20-30`,
+  bascule vlan del br0 eth1 1-4094`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.portRanges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, err := bridge.ParseVLANs(args[2])
