@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/bridge"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -72,6 +74,35 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	if len(visible(cmd)) > 0 {
 		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
 	}
+	if !cmd.HasParent() {
+		fmt.Fprintf(w, "'bascule help %s' says why frames are dropped.\n", reasonsTopic)
+	}
+}
+
+// reasonsTopic is what help explains besides commands.
+const reasonsTopic = "reasons"
+
+const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in by,
+with one of these reasons. 'bascule port show --stats', 'bascule stats' and
+'bascule top' count them, 'bascule capture --dropped' shows the frames, and
+'bascule trace' says what would become of one. In brackets is the command that
+shows what decided, or changes it.`
+
+// reasonFacts are the reasons for which frames are dropped.
+func reasonFacts() (list []fact) {
+	for _, r := range bridge.Reasons {
+		text := r.Text
+		if r.See != "" {
+			text += " (bascule " + r.See + ")"
+		}
+		list = append(list, fact{r.Name, text})
+	}
+	return list
+}
+
+func printReasons(w io.Writer) {
+	fmt.Fprintf(w, "%s\n\n", reasonsText)
+	printItems(w, reasonFacts())
 }
 
 // examples are the lines of cmd's examples. What begins with "#! " is for the test

@@ -134,6 +134,36 @@ func TestHelp(t *testing.T) {
 	})
 }
 
+// TestReasons wants all reasons for drops in help and in the man page.
+func TestReasons(t *testing.T) {
+	text := strings.Join(strings.Fields(output(t, "help", "reasons")), " ")
+	page := string(manPages(newRoot(&program{}))["bascule.8"])
+	for _, r := range bridge.Reasons {
+		if !strings.Contains(text, r.Name+" "+r.Text) {
+			t.Errorf("help does not have %s: %s", r.Name, r.Text)
+		}
+		if !strings.Contains(page, "\n.It "+r.Name+"\n") {
+			t.Errorf("the man page does not have %s", r.Name)
+		}
+		if r.See == "" {
+			continue
+		}
+		root := newRoot(&program{})
+		cmd, rest, err := root.Find(strings.Fields(r.See))
+		if err != nil || cmd == root {
+			t.Errorf("%s: there is no command %s", r.Name, r.See)
+		}
+		for _, word := range rest {
+			if name, ok := strings.CutPrefix(word, "--"); ok && cmd.Flags().Lookup(name) == nil {
+				t.Errorf("%s: %s has no flag %s", r.Name, cmd.CommandPath(), word)
+			}
+		}
+	}
+	if !strings.Contains(output(t, "--help"), "'bascule help reasons'") {
+		t.Error("nobody is told of it")
+	}
+}
+
 // TestManPages wants the committed pages to be what the definitions make.
 func TestManPages(t *testing.T) {
 	const dir = "../../docs/man/"

@@ -158,7 +158,7 @@ large packet (GSO) counts as one frame with all of its bytes. Addresses that
 became known on the port count as learned, those that came from another port as
 moves, and those that were not learned as refused: a table was full, a static or
 sticky entry holds the address elsewhere, or it has moved too often. Frames that
-went no further count as drops, by the reason why.`,
+went no further count as drops, by the reason why: 'bascule help reasons'.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0

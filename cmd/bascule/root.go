@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -135,9 +136,13 @@ func finish(cmd *cobra.Command) {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND ...]",
-		Short: "explain a command",
+		Short: "explain a command, or the reasons for drops",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if slices.Equal(args, []string{reasonsTopic}) {
+				printReasons(cmd.OutOrStdout())
+				return nil
+			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return unknownCommand(about, rest[0])
@@ -151,6 +156,9 @@ func newHelp() *cobra.Command {
 				for _, sub := range visible(about) {
 					names = append(names, sub.Name()+"\t"+sub.Short)
 				}
+			}
+			if len(args) == 0 {
+				names = append(names, reasonsTopic+"\twhy frames are dropped")
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
