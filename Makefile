@@ -33,7 +33,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test soak bench bench-agent generate fuzz check install clean
+.PHONY: build demo test soak bench bench-agent generate fuzz check install install-doc clean
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bascule ./cmd/bascule
@@ -113,7 +113,7 @@ check:
 
 PREFIX ?= /usr/local
 UNITDIR ?= /usr/lib/systemd/system
-install: build
+install: build install-doc
 	install -D -m 755 bascule $(DESTDIR)$(PREFIX)/sbin/bascule
 	install -d $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
@@ -123,8 +123,11 @@ install: build
 	install -m 644 share/systemd/10-bascule.network $(DESTDIR)/usr/lib/systemd/network
 	install -m 644 share/NetworkManager/10-bascule.conf $(DESTDIR)/usr/lib/NetworkManager/conf.d
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
+
+# The pages of docs, and what they link to.
+install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
-	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -m 644 docs/*.md docs/*.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:
 	rm -f bascule

@@ -35,7 +35,9 @@ func newApply(p *program) *cobra.Command {
 their settings, ports, VLANs, MAC rules, bindings, mirrors, FDB entries and pf.
 FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of OpenBSD; of
 a folder it is all *.yaml, *.yml and hostname.* in it, and of - it is standard
-input. share/doc/bascule/config.md explains the files.
+input. share/doc/bascule/config.md explains the files. The bridges are those of
+the network namespace that a file names by 'netns: NAME', or of the command's;
+a file whose namespace is another than that of -n is refused.
 
 A bridge that a file names becomes what the file says: what is not there has its
 default, or is removed. Other bridges are left alone. Everything is checked

@@ -213,6 +213,9 @@ func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 		if own := cmd.Flags().Lookup(f.Name); own != nil {
 			f = own // which may be written in another way
 		}
+		if _, ok := cmd.Annotations[noJSON]; ok && f.Name == "json" {
+			return
+		}
 		collect(&global)(f)
 	})
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

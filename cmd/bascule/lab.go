@@ -101,7 +101,7 @@ that is there is used again; remove it to get a newer one.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "", "what to measure, a `PROFILE`: "+strings.Join(lab.ProfileNames, " or "))
-	f.StringSliceVar(&o.Groups, "group", nil, "only these groups of the profile, a `LIST` with commas")
+	f.StringSliceVar(&o.Groups, "group", nil, "only these groups of the profile, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, a `LIST` with commas; see lab list")
 	where = endsFlag(cmd)
@@ -169,7 +169,7 @@ STUDY is one of these, or all:
 
 A claim that names a ratio holds when the whole 95 % interval of the ratio here
 is on its side, for which it takes 6 rounds: --quick has 2, and is for a look.
-All of them take less than 20 minutes, with --quick less than 4.`,
+All of them take 11 minutes on two cores, with --quick less than 4.`,
 		Example: `  #! not run: it measures for minutes
   bascule lab reproduce veb
   bascule lab reproduce all -o report/
@@ -284,8 +284,8 @@ func newLabList(p *program) *cobra.Command {
 		Use:   "list",
 		Short: "list fabrics, workloads, profiles and studies",
 		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
-with their parameters and defaults, the profiles, which are choices of both, and
-the studies, which lab reproduce repeats.`,
+with their parameters and defaults, the profiles, which are choices of both, with
+their groups, and the studies, which lab reproduce repeats.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {
@@ -301,6 +301,7 @@ the studies, which lab reproduce repeats.`,
 				Devices int          `json:"devices,omitempty"`
 				Missing string       `json:"missing,omitempty"`
 				Params  []param      `json:"parameters,omitempty"`
+				Groups  []string     `json:"groups,omitempty"` // of a profile
 			}
 			var fs, ws, ps []item
 			for _, f := range fabrics.All {
@@ -314,7 +315,7 @@ the studies, which lab reproduce repeats.`,
 				ws = append(ws, w)
 			}
 			for _, pr := range []lab.Profile{lab.Demo(), lab.Bench(false)} {
-				ps = append(ps, item{Name: pr.Name, About: pr.About})
+				ps = append(ps, item{Name: pr.Name, About: pr.About, Groups: pr.GroupNames()})
 			}
 			repeated, err := studies.All()
 			if err != nil {
@@ -340,6 +341,9 @@ the studies, which lab reproduce repeats.`,
 					}
 					if i.Missing != "" {
 						list = append(list, fact{"", "cannot be measured: " + i.Missing})
+					}
+					if len(i.Groups) > 0 {
+						list = append(list, fact{"", "groups: " + strings.Join(i.Groups, ", ")})
 					}
 					for _, p := range i.Params {
 						list = append(list, fact{"", fmt.Sprintf(":%s=%s, %s", p.Name, p.Default, p.About)})

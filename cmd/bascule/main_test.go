@@ -4,17 +4,21 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"bascule/bridge"
+	"bascule/lab"
+	"bascule/lab/workloads"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -161,6 +165,79 @@ func TestReasons(t *testing.T) {
 	}
 	if !strings.Contains(output(t, "--help"), "'bascule help reasons'") {
 		t.Error("nobody is told of it")
+	}
+}
+
+// TestInstalledPages wants what the installed pages link to installed.
+func TestInstalledPages(t *testing.T) {
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip("needs make")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("make", "-s", "-C", "../..", "install-doc", "PREFIX=", "DESTDIR="+dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pages, err := filepath.Glob(dir + "/share/doc/bascule/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(page), m[1], err)
+			}
+		}
+	}
+}
+
+// TestHelpKnows wants in help what there is nowhere else to read of.
+func TestHelpKnows(t *testing.T) {
+	if text := output(t, "apply", "--help"); !strings.Contains(text, "netns:") {
+		t.Error("apply does not know netns:")
+	}
+	if text := output(t, "agent", "--help"); strings.Contains(text, "--json") {
+		t.Error("agent lists --json, which it refuses")
+	}
+	if text := output(t, "agent", "status", "--help"); !strings.Contains(text, "--json") {
+		t.Error("agent status does not list --json")
+	}
+	groups, page := strings.Fields(strings.ReplaceAll(output(t, "lab", "list"), ",", " ")), string(manPages(newRoot(&program{}))["bascule-lab.8"])
+	for _, name := range lab.Bench(false).GroupNames() {
+		if !slices.Contains(groups, name) {
+			t.Errorf("lab list does not have the group %s", name)
+		}
+	}
+	if !strings.Contains(page, "lab list") {
+		t.Error("the man page does not say where names are listed")
+	}
+}
+
+// TestFigures compares what is said of the lab with what is so.
+func TestFigures(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if want := fmt.Sprintf("%d kinds of workload", len(workloads.Kinds)); !strings.Contains(read("CHANGELOG.md"), want) {
+		t.Errorf("CHANGELOG.md should say %s", want)
+	}
+	var report struct{ Seconds float64 }
+	if err := json.Unmarshal([]byte(read("docs/lab/report.json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%.0f minutes", report.Seconds/60)
+	for where, text := range map[string]string{"README.md": read("README.md"), "help": output(t, "lab", "reproduce", "--help")} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s should say that all studies take %s", where, want)
+		}
 	}
 }
 

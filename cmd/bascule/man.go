@@ -99,7 +99,11 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.options(cmd, verbs)
 		m.line(".Ss Options of every command")
 	}
-	_, global := flagsOf(cmd)
+	of := cmd
+	if !isRoot {
+		of = verbs[len(verbs)-1] // it may take what the command by itself refuses
+	}
+	_, global := flagsOf(of)
 	if isRoot {
 		global = append(global, cmd.Flags().Lookup("version"))
 	}
