@@ -284,7 +284,7 @@ func newLabList(p *program) *cobra.Command {
 		Use:   "list",
 		Short: "list fabrics, workloads, profiles and studies",
 		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
-with their parameters and defaults, the profiles, which are choices of both, with
+with their parameters and defaults, the profiles, which are choices of both, and
 their groups, and the studies, which lab reproduce repeats.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
