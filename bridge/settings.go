@@ -278,7 +278,7 @@ type PortConfig struct {
 	STPPriority     uint8  // of the port's identifier, a multiple of 16; the least is preferred
 	STPEdge         string // Auto, On or Off: no bridge is behind the port
 	STPPointToPoint string // Auto, On or Off: one bridge at most is behind it
-	BPDUGuard       bool   // a BPDU that comes in disables the port
+	BPDUGuard       bool   // a BPDU that comes in shuts the port
 	BPDUFilter      bool   // BPDUs are neither sent nor heard
 	RootGuard       bool   // no better root is taken from the port
 }
@@ -448,7 +448,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	autoOnOff("stp-edge", "no bridge is behind the port, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
 	autoOnOff("stp-p2p", "the cable ends at one other bridge, not at several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
-	onOff("bpdu-guard", false, "disable the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
+	onOff("bpdu-guard", false, "shut the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
 	onOff("bpdu-filter", false, "neither send BPDUs by the port nor hear them", func(c *PortConfig) *bool { return &c.BPDUFilter }),
 	onOff("root-guard", false, "take no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }

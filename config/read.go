@@ -195,7 +195,7 @@ func (r *reader) rest() {
 		s.Ports = slices.DeleteFunc(s.Ports, func(port string) bool { return r.out[port] })
 		m := Mirror{Device: s.Port, SpanOptions: bridge.SpanOptions{Ports: s.Ports, VLANs: s.VLANs}}
 		if m.Emptied = !s.All && len(s.Ports)+len(s.VLANs) == 0; m.Emptied {
-			r.notes = append(r.notes, fmt.Sprintf("mirror %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
+			r.notes = append(r.notes, fmt.Sprintf("span port %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
 		}
 		if s.Direction != bridge.DirectionIn {
 			m.Direction = s.Direction

@@ -48,7 +48,7 @@ func writable(b *Bridge) error {
 	for _, m := range b.Mirrors {
 		for _, p := range m.Ports {
 			if strings.Contains(p, ",") {
-				return fmt.Errorf("cannot write mirror %s of %s: port %s would be read as two; give it another name", m.Device, b.Name, p)
+				return fmt.Errorf("cannot write span port %s of %s: port %s would be read as two; give it another name", m.Device, b.Name, p)
 			}
 		}
 	}

@@ -32,12 +32,13 @@ func newApply(p *program) *cobra.Command {
 		Use:   "apply [FILE ...]",
 		Short: "make bridges what a file says",
 		Long: `Read files that say what bridges there are to be, and make it so: bridges with
-their settings, ports, VLANs, MAC rules, bindings, mirrors, FDB entries and pf.
-FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of OpenBSD; of
-a folder it is all *.yaml, *.yml and hostname.* in it, and of - it is standard
-input. share/doc/bascule/config.md explains the files. The bridges are those of
-the network namespace that a file names by 'netns: NAME', or of the command's;
-a file whose namespace is another than that of -n is refused.
+their settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and
+pf. FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of
+OpenBSD; of a folder it is all *.yaml, *.yml and hostname.* in it, and of - it
+is standard input. share/doc/bascule/config.md explains the files.
+
+The bridges are those of the network namespace that a file names by 'netns:
+NAME', or of the command's; with -n, a file that names another is refused.
 
 A bridge that a file names becomes what the file says: what is not there has its
 default, or is removed. Other bridges are left alone. Everything is checked

@@ -150,7 +150,7 @@ begun() { # CHECK: of the job that was begun last
 ended() { # CHECK
 	begun "$1"
 	for process in /proc/[0-9]*; do # not all of the job: a reader of a pipe would say that it was interrupted
-		read -r number name _ _ group _ <$process/stat
+		read -r number name _ _ group _ 2>/dev/null <$process/stat || continue # it has just ended
 		if test "$name $group" = "(bascule) $job"; then kill -INT $number; fi
 	done
 	wait $job

@@ -26,11 +26,12 @@ of OpenBSD:
 
 A rule is about frames that come into the switch by the port (in), go out of it
 (out), or both. The first rule of the port that matches a frame says whether it
-is blocked or passes; a frame that no rule matches passes.
+is dropped (block) or passes; a frame that no rule matches passes.
 
 src and dst are the frame's addresses. With arp or rarp the rule is about such
 packets alone: sha and spa are the addresses of their sender, tha and tpa those
-of their target, MAC and IPv4. A tag is a name for the IP filter.`,
+of their target, MAC and IPv4. tag gives the frame a mark for pf, which asks for
+it by 'tagged NAME'; it is no VLAN's tag.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block in
