@@ -10,7 +10,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 DEMO_NEEDS = iperf3:iperf3 ip:iproute2 ethtool:ethtool
 PEER_NEEDS = ovs-vswitchd:openvswitch-switch nft:nftables
 TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping strace:strace sockperf:sockperf setpriv:util-linux groff:groff-base \
-	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium tcpdump:tcpdump /usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux
+	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium tcpdump:tcpdump /usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq
 BENCH_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) sockperf:sockperf
 BUILD_NEEDS = clang-19:clang-19 clang-format-19:clang-format-19 llvm-strip-19:llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/asm-generic/types.h:linux-libc-dev
@@ -33,7 +33,7 @@ define install
 	fi
 endef
 
-.PHONY: build demo test soak bench bench-agent generate fuzz check install clean
+.PHONY: build demo test soak bench bench-agent generate fuzz check install install-doc clean
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bascule ./cmd/bascule
@@ -113,7 +113,7 @@ check:
 
 PREFIX ?= /usr/local
 UNITDIR ?= /usr/lib/systemd/system
-install: build
+install: build install-doc
 	install -D -m 755 bascule $(DESTDIR)$(PREFIX)/sbin/bascule
 	install -d $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
@@ -123,8 +123,11 @@ install: build
 	install -m 644 share/systemd/10-bascule.network $(DESTDIR)/usr/lib/systemd/network
 	install -m 644 share/NetworkManager/10-bascule.conf $(DESTDIR)/usr/lib/NetworkManager/conf.d
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
+
+# The pages of docs, and what they link to.
+install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
-	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -m 644 docs/*.md docs/*.json $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:
 	rm -f bascule

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,20 @@ const OnOff = "on|off"
 
 // PortName is the Value of settings that are the name of a port, or none.
 const PortName = "PORT"
+
+// Words returns what the value can be, but for numbers and the like: the words of
+// Value that are not all in capitals, and the default.
+func (s Setting[T]) Words() (words []string) {
+	for word := range strings.SplitSeq(s.Value, "|") {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+			words = append(words, word)
+		}
+	}
+	if !slices.Contains(words, s.Default) {
+		words = append([]string{s.Default}, words...)
+	}
+	return words
+}
 
 // Set parses value into config; the error names what was expected.
 func (s Setting[T]) Set(config *T, value string) error {
@@ -133,7 +148,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	onOff("vlan-filtering", false, "give ports VLANs, and keep frames in theirs", func(c *BridgeConfig) *bool { return &c.VLANFiltering }),
 	{
-		Name: "default-pvid", Value: "VLAN", Default: "1",
+		Name: "default-pvid", Value: "VLAN|none", Default: "1",
 		Help: "VLAN of a new port, without a tag: 1 to 4094, or none",
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.DefaultPVID = 0
@@ -263,7 +278,7 @@ type PortConfig struct {
 	STPPriority     uint8  // of the port's identifier, a multiple of 16; the least is preferred
 	STPEdge         string // Auto, On or Off: no bridge is behind the port
 	STPPointToPoint string // Auto, On or Off: one bridge at most is behind it
-	BPDUGuard       bool   // a BPDU that comes in disables the port
+	BPDUGuard       bool   // a BPDU that comes in shuts the port
 	BPDUFilter      bool   // BPDUs are neither sent nor heard
 	RootGuard       bool   // no better root is taken from the port
 }
@@ -328,7 +343,7 @@ var PortSettings = []Setting[PortConfig]{
 		format: func(c PortConfig) string { return formatOnOff(c.Isolated()) },
 	},
 	{
-		Name: "protected", Value: "LIST", Default: "none",
+		Name: "protected", Value: "LIST|none", Default: "none",
 		Help: "protected domains 1-31, such as 1,2, or none: ports that share one never talk",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Protected, err = ParseDomains(v)
@@ -433,7 +448,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	autoOnOff("stp-edge", "no bridge is behind the port, so that it forwards at once", func(c *PortConfig) *string { return &c.STPEdge }),
 	autoOnOff("stp-p2p", "the cable ends at one other bridge, not at several", func(c *PortConfig) *string { return &c.STPPointToPoint }),
-	onOff("bpdu-guard", false, "disable the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
+	onOff("bpdu-guard", false, "shut the port when a BPDU comes in by it", func(c *PortConfig) *bool { return &c.BPDUGuard }),
 	onOff("bpdu-filter", false, "neither send BPDUs by the port nor hear them", func(c *PortConfig) *bool { return &c.BPDUFilter }),
 	onOff("root-guard", false, "take no better root from the port", func(c *PortConfig) *bool { return &c.RootGuard }),
 }
@@ -468,7 +483,7 @@ const noStorm = "none"
 
 func stormLimit(name, kind string, index int) Setting[PortConfig] {
 	return Setting[PortConfig]{
-		Name: name, Value: "RATE", Default: noStorm,
+		Name: name, Value: "RATE|none", Default: noStorm,
 		Help: "take at most so much " + kind + ": 500pps, 10mbit, or none",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Storm[index], err = ParseStormLimit(v)

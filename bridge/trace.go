@@ -115,49 +115,6 @@ func (e *explainer) reason() string {
 	return ""
 }
 
-// words say why a frame was dropped.
-var words = map[string]string{
-	"malformed":     "it ends before its headers do",
-	"reserved":      "it is to an address between neighbours, which bridges do not forward, and group-fwd-mask does not open it",
-	"bad-source":    "its source is a group address or zero, which no station has",
-	"same-port":     "its destination is where it came from, and the port does not hairpin",
-	"protected":     "the two ports share a protected domain",
-	"mtu":           "it is too large for the way out",
-	"no-member":     "there is no port to flood it to",
-	"span":          "the port is a span port, which only listens",
-	"vlan":          "the port is not in the frame's VLAN",
-	"untagged":      "it has no tag, and the port has no VLAN for such frames",
-	"admit":         "it has a tag, or none, and the port admits no such frames",
-	"double-tag":    "it has a second tag, and qinq is off",
-	"other-tag":     "it has a tag of another kind than the bridge's, and qinq is off",
-	"vlan-out":      "the port of its destination is not in its VLAN",
-	"blocked":       "the port is blocked by its loop guard",
-	"stp":           "spanning tree keeps the port from forwarding",
-	"loop":          "it is the switch's own frame that has come back",
-	"locked":        "the port is locked, and the FDB does not have the source there",
-	"limit":         "the FDB has no room for its source, and the port has fdb-full drop",
-	"spoofed":       "it lies about an address: no binding has what it claims, or its source is bound elsewhere",
-	"dhcp-guard":    "it is a DHCP server's message, and the port is not trusted",
-	"ra-guard":      "it is a router's advertisement, and the port is not trusted",
-	"non-ip":        "it is neither IPv4, IPv6, ARP nor RARP, and a port blocks that",
-	"storm-bcast":   "there is more broadcast than the port may bring in",
-	"storm-mcast":   "there is more multicast than the port may bring in",
-	"storm-unknown": "there is more unknown unicast than the port may bring in",
-	"rule":          "a MAC rule blocks it",
-	"no-peer":       "the patch cable's other end is not there",
-	"patch-loop":    "it has been in this bridge already, by patch cables",
-	"ether":         "an ether rule of pf blocks it",
-	"pf":            "a rule of pf blocks it",
-	"pf-state":      "it does not fit the state of its connection in pf",
-	"pf-limit":      "it would need one state or source more than pf may have",
-	"pf-short":      "it is shorter than its IP, TCP, UDP or ICMP headers say",
-	"pf-fragment":   "it is a fragment that no packet has",
-	"pf-options":    "it has IP options, and the rule of pf that passes it has no allow-opts",
-	"pf-synproxy":   "it is part of a handshake that pf makes for a host",
-	"too-deep":      "a filter has to judge it, and does not get to the end of its tags",
-	"pf-normalize":  "it has flags of TCP that no connection has, or ICMP of the other family",
-}
-
 func (e *explainer) explain() Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)

@@ -88,6 +88,10 @@ type Rule struct {
 type Binding struct {
 	At Position
 	bridge.Binding
+
+	// Idle says that it runs in a VLAN that its port's frames are never in: the
+	// bridge filters since, or the port has left the VLAN. No file says so.
+	Idle bool
 }
 
 // A Mirror is a span port.
@@ -105,6 +109,7 @@ type Mirror struct {
 type Entry struct {
 	At Position
 	bridge.Entry
+	Idle bool // as of a Binding
 }
 
 // PF is what pf of a bridge is to be.

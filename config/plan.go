@@ -723,7 +723,7 @@ func (d *diff) mirrors() {
 		if !d.gone[was.Device] {
 			continue
 		}
-		d.act(Delete, "mirror "+was.Device, "")
+		d.act(Delete, "span port "+was.Device, "")
 		if !d.early[name][was.Device] {
 			d.edit(func(e *bridge.Edit) error { return e.DelSpan(was.Device) })
 		}
@@ -734,10 +734,10 @@ func (d *diff) mirrors() {
 			continue
 		}
 		if d.plan.want.devices[want.Device] == nil { // it ran without, but can't be made anew so
-			d.warnings = append(d.warnings, fmt.Sprintf("mirror %s of %s waits for its device", want.Device, d.want.Name))
+			d.warnings = append(d.warnings, fmt.Sprintf("span port %s of %s waits for its device", want.Device, d.want.Name))
 			continue
 		}
-		d.act(Add, "mirror "+want.Device, mirrorDetail(want))
+		d.act(Add, "span port "+want.Device, mirrorDetail(want))
 		d.edit(func(e *bridge.Edit) error { return e.AddSpan(want.Device, want.SpanOptions) })
 	}
 }

@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 			plan: []string{"+ bridge br0: vlan-filtering on", "+ port p1 of br0", "+ port tap1 of br0", "+ rule of br0: block on p1"},
 			warnings: []string{
 				"port p2 of br0 waits for its device", "pattern tap* of br0 leaves tap0 out: it belongs to bond bond0; take it out first",
-				"mirror m0 of br0 waits for its device", "mirror m1 of br0 waits for port p2", "mirror m2 of br0 waits for a port in VLAN 7", "mirror m3 of br0 waits for port tap8",
+				"span port m0 of br0 waits for its device", "span port m1 of br0 waits for port p2", "span port m2 of br0 waits for a port in VLAN 7", "span port m3 of br0 waits for port tap8",
 			},
 		},
 		{
@@ -197,7 +197,7 @@ func TestPlan(t *testing.T) {
 			want:    "bridges: {br0: {ports: {p1: {}, p2: {}, m2: {}}, mirrors: {m0: {ports: [p2, p1], direction: in}, m1: {direction: both}, m3: {ports: p1}}}}",
 			devices: "p1@br0 p2@br0 m0@br0 m1@br0 m2@br0 m3",
 			plan: []string{
-				"+ port m2 of br0", "- mirror m1 of br0", "- mirror m2 of br0", "+ mirror m1 of br0: all ports, direction both", "+ mirror m3 of br0: ports p1, direction in",
+				"+ port m2 of br0", "- span port m1 of br0", "- span port m2 of br0", "+ span port m1 of br0: all ports, direction both", "+ span port m3 of br0: ports p1, direction in",
 			},
 		},
 		{
@@ -274,10 +274,10 @@ func TestPlanEmptiedMirror(t *testing.T) {
 		mirrors, devices string
 		plan, warnings   []string
 	}{
-		{"{}", "p1@br0 m0@br0", []string{"- mirror m0 of br0"}, nil},
-		{"{m0: {}}", "p1@br0 m0@br0", []string{"- mirror m0 of br0", "+ mirror m0 of br0: all ports, direction in"}, nil},
-		{"{m0: {ports: p1}}", "p1@br0 m0@br0", []string{"- mirror m0 of br0", "+ mirror m0 of br0: ports p1, direction in"}, nil},
-		{"{m0: {ports: p1}}", "p1@br0", []string{"- mirror m0 of br0"}, []string{"mirror m0 of br0 waits for its device"}},
+		{"{}", "p1@br0 m0@br0", []string{"- span port m0 of br0"}, nil},
+		{"{m0: {}}", "p1@br0 m0@br0", []string{"- span port m0 of br0", "+ span port m0 of br0: all ports, direction in"}, nil},
+		{"{m0: {ports: p1}}", "p1@br0 m0@br0", []string{"- span port m0 of br0", "+ span port m0 of br0: ports p1, direction in"}, nil},
+		{"{m0: {ports: p1}}", "p1@br0", []string{"- span port m0 of br0"}, []string{"span port m0 of br0 waits for its device"}},
 	} {
 		want := fileOf(t, "want", "bridges: {br0: {ports: {p1: {}}, mirrors: "+c.mirrors+"}}")
 		actions, warnings, err := Plan(was, want, devicesOf(c.devices))
@@ -323,14 +323,40 @@ func TestBackupWaits(t *testing.T) {
 	}
 }
 
+// TestPlanIdle has a binding and an address of before the bridge filtered VLANs,
+// which no file can say.
+func TestPlanIdle(t *testing.T) {
+	const ports = "bridges: {br0: {vlan-filtering: on, ports: {p1: {pvid: 1}}}}"
+	was := fileOf(t, "was", strings.TrimSuffix(ports, "}}")+`, bindings: [{port: p1, mac: 02:00:00:00:00:01, address: 192.0.2.1, vlan: 1}],
+		fdb: [{port: p1, mac: 02:00:00:00:00:01, vlan: 1}]}}`)
+	binding, entry := &was.Bridges[0].Bindings[0], &was.Bridges[0].Entries[0]
+	binding.VLAN, binding.Idle, entry.VLAN, entry.Idle = 0, true, 0, true
+	actions, _, err := Plan(was, fileOf(t, "want", ports), devicesOf("p1@br0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range actions {
+		got = append(got, a.String())
+	}
+	want := []string{"- binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p1", "- address 02:00:00:00:00:01 of br0: on p1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is %q, should be %q", got, want)
+	}
+	var text strings.Builder
+	if err := was.Write(&text); err != nil || text.String() != "bridges:\n  br0:\n    vlan-filtering: on\n    ports:\n      p1: {pvid: 1}\n" {
+		t.Errorf("%v, and it is written as\n%s", err, text.String())
+	}
+}
+
 // TestPlanRefuses wants each mistake told, where it is.
 func TestPlanRefuses(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	for _, c := range []struct{ name, was, want, devices, err string }{
 		{"a port in two bridges", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {ports: {p1: {}}}", "p1",
 			"want.yaml:3:17: port p1 of br1 is port p1 of br0 already, at want.yaml:2:17; a device is a port of one bridge: leave one out"},
-		{"a port that is a mirror", "", "bridges:\n  br0: {ports: {p1: {}}, mirrors: {p1: {}}}", "p1", "want.yaml:2:36: mirror p1 of br0 is port p1 of br0 already"},
-		{"a mirror that is a port elsewhere", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {mirrors: {p1: {}}}", "p1", "want.yaml:3:19: mirror p1 of br1 is port p1 of br0 already"},
+		{"a port that is a mirror", "", "bridges:\n  br0: {ports: {p1: {}}, mirrors: {p1: {}}}", "p1", "want.yaml:2:36: span port p1 of br0 is port p1 of br0 already"},
+		{"a mirror that is a port elsewhere", "", "bridges:\n  br0: {ports: {p1: {}}}\n  br1: {mirrors: {p1: {}}}", "p1", "want.yaml:3:19: span port p1 of br1 is port p1 of br0 already"},
 		{"locked and learning", "", "bridges: {br0: {ports: {p1: {locked: on}}}}", "p1", "want.yaml:1:25: cannot set port p1 of br0: a locked port"},
 		{"settings are named as in files", "", "bridges: {br0: {ports: {p1: {locked: on}}}}", "p1", "with learn: off, or unlock it with locked: off"},
 		{"timers that do not go together", "", "bridges: {br0: {stp-max-age: 40s, stp-forward-delay: 4s}}", "", "give a longer stp-forward-delay, or a shorter stp-max-age"},
@@ -345,12 +371,12 @@ func TestPlanRefuses(t *testing.T) {
 		{"an entry of no port", "", "bridges: {br0: {fdb: [{port: p2, mac: " + mac + "}]}}", "", "address " + mac + " of br0: p2 is no port"},
 		{"an entry in a VLAN of others", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, fdb: [{port: p1, vlan: 7, mac: " + mac + "}]}}", "p1", "port p1 is not in VLAN 7"},
 		{"an entry twice", "", "bridges: {br0: {ports: {p1: {}}, fdb: [{port: p1, mac: " + mac + "}, {port: p1, mac: " + mac + "}]}}", "p1", "an address is behind one port"},
-		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "mirror m0 of br0: p1 is no port of the bridge"},
+		{"a mirror of no port", "", "bridges: {br0: {mirrors: {m0: {ports: p1}}}}", "m0 p1", "span port m0 of br0: p1 is no port of the bridge"},
 		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is no port of the bridge; name one that is"},
 		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
 		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
 		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked, or switch mab off with mab: off"},
-		{"a mirror of a mirror", "", "bridges: {br0: {mirrors: {m0: {ports: m1}, m1: {}}}}", "m0 m1", "m1 is a mirror itself"},
+		{"a mirror of a mirror", "", "bridges: {br0: {mirrors: {m0: {ports: m1}, m1: {}}}}", "m0 m1", "m1 is a span port itself"},
 		{"a mirror of a VLAN without ports", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, mirrors: {m0: {vlans: 7}}}}", "m0 p1", "no port is in VLAN 7"},
 		{"a patch to nowhere", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b}}}}", "", "there is no bridge br1 for its peer"},
 		{"a patch with one end", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b}}}, br1: {}}", "", "bridge br1 has no patch port b; give it there with peer: br0/a"},
@@ -361,9 +387,9 @@ func TestPlanRefuses(t *testing.T) {
 		{"a pattern for a host port", "", `bridges: {br0: {ports: {"h*": {}}}, br1: {ports: {h1: {type: host}}}}`, "", "pattern h* of br0 matches h1, the interface of a host port of br1"},
 		{"a pattern for a host port that runs", "bridges: {br9: {ports: {h1: {type: host}}}}", `bridges: {br0: {ports: {"h*": {}}}}`, "h1@br9!", "pattern h* of br0 matches h1"},
 		{"a pattern for another's port", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {ports: {p1: {}}}}`, "", "want.yaml:1:25: pattern p* of br0 matches port p1 of br1"},
-		{"a pattern for another's mirror", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {mirrors: {p1: {}}}}`, "", "pattern p* of br0 matches mirror p1 of br1"},
+		{"a pattern for another's mirror", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {mirrors: {p1: {}}}}`, "", "pattern p* of br0 matches span port p1 of br1"},
 		{"a pattern for a port of a bridge whose name ends like a note", "", `bridges: {"br)": {ports: {p1: {}}}, br1: {ports: {"p*": {}}}}`, "p1", "pattern p* of br1 matches port p1 of br)"},
-		{"a mirror of a port twice", "", `bridges: {br0: {ports: {p1: {}}, mirrors: {p2: {ports: [p1, p1]}}}}`, "p1 p2", "mirror p2 of br0: a port is there twice in p1,p1; leave one out"},
+		{"a mirror of a port twice", "", `bridges: {br0: {ports: {p1: {}}, mirrors: {p2: {ports: [p1, p1]}}}}`, "p1 p2", "span port p2 of br0: a port is there twice in p1,p1; leave one out"},
 		{"two patterns", "", `bridges: {br0: {ports: {"p*": {}}}, br1: {ports: {"*1": {}}}}`, "p1", "port p1 of br1 (by *1) is port p1 of br0 (by p*) already"},
 		{"an unnamed bridge's port", "bridges: {br9: {ports: {p1: {}}}}", `bridges: {br0: {ports: {p1: {}}}}`, "p1@br9", "the device is a port of bridge br9, which is none of the file's"},
 		{"a device that can't be a port", "", `bridges: {br0: {ports: {p1: {}}}}`, "p1?", "port p1 of br0: it belongs to bond bond0"},

@@ -138,23 +138,35 @@ func (r *reader) private() {
 }
 
 // vlanOf returns the VLAN by which an address of a port is named whose entry in
-// the FDB is in vlan: of private VLANs one that the port is in.
-func (r *reader) vlanOf(port string, vlan uint16) uint16 {
-	below, ok := r.Private[vlan]
-	if !ok {
-		return vlan
+// the FDB is in vlan: of private VLANs one that the port is in. It is no VLAN of
+// the port's, so that no frame of the port has the address, where the entry is of
+// before the bridge filtered, or the port has left the VLAN.
+func (r *reader) vlanOf(port string, vlan uint16) (id uint16, ok bool) {
+	if !r.Bridge.Config.VLANFiltering {
+		return vlan, true
 	}
-	i := slices.IndexFunc(r.VLANs, func(v bridge.PortVLANs) bool { return v.Port == port })
-	if i < 0 {
-		return vlan
+	var p portModel
+	if i := slices.IndexFunc(r.VLANs, func(v bridge.PortVLANs) bool { return v.Port == port }); i >= 0 {
+		p.vlans = r.VLANs[i].Ranges
 	}
-	p := portModel{vlans: r.VLANs[i].Ranges}
+	below := r.Private[vlan]
 	for _, id := range slices.Concat([]uint16{vlan}, below.Isolated, below.Community) {
 		if p.inVLAN(id) {
-			return id
+			return id, true
 		}
 	}
-	return vlan
+	return vlan, false
+}
+
+// leftOut notes that an address of a port is in no VLAN of the port's.
+func (r *reader) leftOut(what, port string, vlan uint16, del string) {
+	why := fmt.Sprintf("port %s is not in VLAN %d", port, vlan)
+	if vlan == 0 {
+		why = "it is in no VLAN, from before the bridge filtered them"
+	} else {
+		del += fmt.Sprintf(" --vlan %d", vlan)
+	}
+	r.notes = append(r.notes, fmt.Sprintf("%s of %s is left out: %s; delete it with 'bascule %s'", what, r.file.Name, why, del))
 }
 
 // rest reads what refers to ports.
@@ -170,17 +182,20 @@ func (r *reader) rest() {
 		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), a.Address.Compare(b.Address))
 	})
 	for _, e := range r.Bindings {
-		if r.out[e.Port] || e.VLAN == 0 && r.Bridge.Config.VLANFiltering {
-			continue // of before the bridge filtered: it says nothing
+		if r.out[e.Port] {
+			continue
 		}
-		e.VLAN = r.vlanOf(e.Port, e.VLAN)
-		b.Bindings = append(b.Bindings, Binding{Binding: e})
+		var ok bool
+		if e.VLAN, ok = r.vlanOf(e.Port, e.VLAN); !ok {
+			r.leftOut("binding "+e.Address.String(), e.Port, e.VLAN, fmt.Sprintf("binding del %s %s", b.Name, e.Address))
+		}
+		b.Bindings = append(b.Bindings, Binding{Binding: e, Idle: !ok})
 	}
 	for _, s := range r.Spans {
 		s.Ports = slices.DeleteFunc(s.Ports, func(port string) bool { return r.out[port] })
 		m := Mirror{Device: s.Port, SpanOptions: bridge.SpanOptions{Ports: s.Ports, VLANs: s.VLANs}}
 		if m.Emptied = !s.All && len(s.Ports)+len(s.VLANs) == 0; m.Emptied {
-			r.notes = append(r.notes, fmt.Sprintf("mirror %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
+			r.notes = append(r.notes, fmt.Sprintf("span port %s of %s is left out: it copies nothing, since the ports that it had copies of are gone; delete it with 'bascule span del %s %s'", s.Port, b.Name, b.Name, s.Port))
 		}
 		if s.Direction != bridge.DirectionIn {
 			m.Direction = s.Direction
@@ -191,11 +206,14 @@ func (r *reader) rest() {
 		return cmp.Or(cmp.Compare(a.VLAN, b.VLAN), bytes.Compare(a.MAC, b.MAC))
 	})
 	for _, e := range r.Entries {
-		if r.out[e.Port] || e.VLAN == 0 && r.Bridge.Config.VLANFiltering {
-			continue // the same
+		if r.out[e.Port] {
+			continue
 		}
-		e.VLAN = r.vlanOf(e.Port, e.VLAN)
-		b.Entries = append(b.Entries, Entry{Entry: e})
+		var ok bool
+		if e.VLAN, ok = r.vlanOf(e.Port, e.VLAN); !ok {
+			r.leftOut("address "+e.MAC.String(), e.Port, e.VLAN, fmt.Sprintf("fdb del %s %s", b.Name, e.MAC))
+		}
+		b.Entries = append(b.Entries, Entry{Entry: e, Idle: !ok})
 	}
 	if r.PF == nil {
 		return

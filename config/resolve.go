@@ -439,7 +439,7 @@ func (m *model) claim(was *model) {
 		}
 		for i := range b.Mirrors {
 			mirror := &b.Mirrors[i]
-			what := "mirror " + mirror.Device + " of " + b.Name
+			what := "span port " + mirror.Device + " of " + b.Name
 			if p := b.byName[mirror.Device]; p != nil {
 				m.fail(mirror.At, "%s is port %s of %s already, at %s; leave one out", what, p.name, b.Name, p.at)
 				continue
@@ -692,6 +692,11 @@ func (m *model) readBindings(b *bridgeModel) {
 	}
 	seen := map[key]Position{}
 	for _, e := range b.Bindings {
+		if e.Idle {
+			e.Bridge = b.Name
+			b.bindings = append(b.bindings, placed[Binding]{e, e.VLAN})
+			continue
+		}
 		what := fmt.Sprintf("binding of %s in %s", e.Address, b.Name)
 		if _, err := bridge.ParseAddress(e.Address.String()); err != nil {
 			m.fail(e.At, "%s: %v", what, why(err))
@@ -729,6 +734,11 @@ func (m *model) readEntries(b *bridgeModel) {
 	}
 	seen := map[key]Position{}
 	for _, e := range b.Entries {
+		if e.Idle {
+			e.Static, e.Updated = !e.Sticky, 0
+			b.entries = append(b.entries, placed[Entry]{e, e.VLAN})
+			continue
+		}
 		what := fmt.Sprintf("address %s of %s", e.MAC, b.Name)
 		p, ok := m.port(b, e.Port)
 		if !ok {
@@ -787,7 +797,7 @@ func (m *model) readBackups(b *bridgeModel) {
 func (m *model) readMirrors(b *bridgeModel, was *model) {
 	seen := map[string]bool{}
 	for _, mirror := range b.Mirrors {
-		what := "mirror " + mirror.Device + " of " + b.Name
+		what := "span port " + mirror.Device + " of " + b.Name
 		if err := bridge.CheckName("port", mirror.Device); err != nil {
 			m.fail(mirror.At, "%v", err)
 			continue
@@ -826,7 +836,7 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 			p, ok := m.port(b, name)
 			switch {
 			case slices.ContainsFunc(b.Mirrors, func(o Mirror) bool { return o.Device == name }):
-				m.fail(mirror.At, "%s: %s is a mirror itself, and copies are not copied; name another port", what, name)
+				m.fail(mirror.At, "%s: %s is a span port itself, and copies are not copied; name another port", what, name)
 			case !ok:
 				m.fail(mirror.At, "%s: %s is no port of the bridge; name one that is", what, name)
 			case p == nil || p.waits:

@@ -36,6 +36,8 @@ func (f File) Write(w io.Writer) error {
 	y.line(0, "bridges:")
 	for _, b := range f.Bridges {
 		b.Mirrors = slices.DeleteFunc(slices.Clone(b.Mirrors), func(m Mirror) bool { return m.Emptied })
+		b.Bindings = slices.DeleteFunc(slices.Clone(b.Bindings), func(e Binding) bool { return e.Idle })
+		b.Entries = slices.DeleteFunc(slices.Clone(b.Entries), func(e Entry) bool { return e.Idle })
 		y.bridge(&b)
 	}
 	return y.out.Flush()
@@ -46,7 +48,7 @@ func writable(b *Bridge) error {
 	for _, m := range b.Mirrors {
 		for _, p := range m.Ports {
 			if strings.Contains(p, ",") {
-				return fmt.Errorf("cannot write mirror %s of %s: port %s would be read as two; give it another name", m.Device, b.Name, p)
+				return fmt.Errorf("cannot write span port %s of %s: port %s would be read as two; give it another name", m.Device, b.Name, p)
 			}
 		}
 	}

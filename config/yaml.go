@@ -496,7 +496,7 @@ func (y *yamlFile) needs(n node, what string, keys ...string) {
 func (y *yamlFile) mirror(name, n node) Mirror {
 	m := Mirror{At: name.at, Device: name.text}
 	y.name("port", name)
-	y.object(n, "mirror "+strconv.Quote(name.text), []field{
+	y.object(n, "span port "+strconv.Quote(name.text), []field{
 		{name: "ports", read: func(n node) {
 			if s, ok := y.words(n, "ports"); ok && s != "" {
 				m.Ports = strings.Split(s, ",")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -34,6 +35,23 @@ func ParseRule(words []string, port string) (Rule, error) {
 	}
 	r, err := p.rule()
 	return r, located(err, Error{Text: strings.Join(words, " ")})
+}
+
+// Next returns the words that may follow those of the beginning of a rule: none
+// where a name or an address belongs, or where it is no beginning.
+func Next(words []string, port string) (next []string) {
+	p := parser{port: port}
+	for _, text := range append(slices.Clone(words), "") { // which is no word of a rule
+		p.words = append(p.words, word{text, 1})
+	}
+	if _, err := p.rule(); err == nil || len(p.words) != 1 {
+		return nil
+	}
+	for _, text := range p.expected {
+		text, _, _ = strings.Cut(text, " ") // "on PORT"
+		next = append(next, text)
+	}
+	return next
 }
 
 // ParseFile reads the rules of a file, one on each line, as ParseRule does.
@@ -121,6 +139,8 @@ type parser struct {
 	words []word // those not read yet
 	end   int    // the column after the last
 	port  string // of rules without one
+
+	expected []string // what could have stood in the place of the last word that was unexpected
 }
 
 func (p *parser) at(text string) bool { return len(p.words) > 0 && p.words[0].text == text }
@@ -145,6 +165,7 @@ func fault(w word, format string, args ...any) error {
 
 // unexpected returns the error for the next word, or for the lack of one.
 func (p *parser) unexpected(expected ...string) error {
+	p.expected = expected
 	give := "give " + alternatives(expected)
 	if len(expected) == 0 {
 		give = "the rule is complete without it"

@@ -76,7 +76,10 @@ is one agent for a network namespace; it serves those too that its files name.
 
 SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
 wrong is logged and changes nothing. SIGTERM ends it.`,
-		Example: `  bascule agent -f /etc/bascule
+		Example: `  #! run: switch br0; bascule bridge set br0 --stp rstp; ip netns add lab; mkdir -p /etc/bascule; echo 'bridges: {br0: {stp: rstp}}' >/etc/bascule/switch.yaml
+  #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
+  #! ended bascule -n lab agent: bascule -n lab agent status
+  bascule agent -f /etc/bascule
   # in another network namespace, with every detail
   bascule -n lab agent --log-level debug
   bascule agent status
@@ -138,7 +141,8 @@ func newAgentStatus(p *program) *cobra.Command {
 files are in force, and what it serves. EVENTS are changes of addresses that it
 has counted, MISSED those that came faster than it reads. A line for each port
 that takes part in a spanning tree follows.`,
-		Example: `  bascule agent status
+		Example: `  #! run: switch br0; bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
+  bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].events'`,
 		RunE: func(*cobra.Command, []string) error {
 			st, err := p.agents.Status(p.netns.text)
@@ -159,8 +163,9 @@ func newAgentReload(p *program) *cobra.Command {
 		Short: "have the agent apply its files again",
 		Long: `Have the agent of the network namespace apply its files again, and wait until it
 has. What is wrong with them is the command's error.`,
-		Example: `  bascule agent reload`,
-		RunE:    func(*cobra.Command, []string) error { return p.agents.Reload(p.netns.text) },
+		Example: `  #! run: bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
+  bascule agent reload`,
+		RunE: func(*cobra.Command, []string) error { return p.agents.Reload(p.netns.text) },
 	}
 }
 

@@ -32,10 +32,13 @@ func newApply(p *program) *cobra.Command {
 		Use:   "apply [FILE ...]",
 		Short: "make bridges what a file says",
 		Long: `Read files that say what bridges there are to be, and make it so: bridges with
-their settings, ports, VLANs, MAC rules, bindings, mirrors, FDB entries and pf.
-FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of OpenBSD; of
-a folder it is all *.yaml, *.yml and hostname.* in it, and of - it is standard
-input. share/doc/bascule/config.md explains the files.
+their settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and
+pf. FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of
+OpenBSD; of a folder it is all *.yaml, *.yml and hostname.* in it, and of - it
+is standard input. share/doc/bascule/config.md explains the files.
+
+The bridges are those of the network namespace that a file names by 'netns:
+NAME', or of the command's; with -n, a file that names another is refused.
 
 A bridge that a file names becomes what the file says: what is not there has its
 default, or is removed. Other bridges are left alone. Everything is checked
@@ -46,7 +49,8 @@ way is finished by the next; of several at once each waits for the one before
 it.
 
 A port whose device is not there is left for later, with a warning.`,
-		Example: `  bascule apply switch.yaml
+		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
+  bascule apply switch.yaml
   # what would be done? the status is 2 if that is something
   bascule apply --dry-run switch.yaml
   bascule apply -f /etc/bascule

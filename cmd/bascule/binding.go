@@ -23,7 +23,8 @@ A station may have many addresses; an address has one station. For IPv6 bind the
 link-local address as well: stations ask for each other by it.
 
 The bindings of a port go when the port is deleted.`,
-		Example: `  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
+		Example: `  #! run: switch br0 veth0
+  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
   bascule binding add br0 veth0 02:00:00:00:00:01 fe80::ff:fe00:1 --vlan 10
   bascule port set br0 veth0 --source-guard
   bascule binding show br0
@@ -38,7 +39,8 @@ func newBindingShow(p *program) *cobra.Command {
 		Use:   "show [BRIDGE [PORT]]",
 		Short: "show bindings",
 		Long:  `Show the bindings of all bridges, of one, or of one port, by VLAN and address.`,
-		Example: `  bascule binding show
+		Example: `  #! run: switch br0 veth0
+  bascule binding show
   bascule binding show br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -64,12 +66,14 @@ func newBindingAdd(p *program) *cobra.Command {
 effect with the next frame. An address that is bound to another station or port
 is not moved: delete that binding first. On a bridge that filters VLANs --vlan
 must be given. A bridge has room for 65536 bindings.`,
-		Example: `  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
+		Example: `  #! run: switch br0 veth0
+  bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1
   bascule binding add br0 veth0 02:00:00:00:00:01 2001:db8::1 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.addresses),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[2])
 		if err != nil {
@@ -90,12 +94,14 @@ func newBindingDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE ADDRESS",
 		Short: "remove a binding",
 		Long:  `Remove the binding of an address. It takes effect with the next frame.`,
-		Example: `  bascule binding del br0 192.0.2.1
+		Example: `  #! run: switch br0 veth0; bascule binding add br0 veth0 02:00:00:00:00:01 192.0.2.1; bascule binding add br0 veth0 02:00:00:00:00:01 2001:db8::1 --vlan 10
+  bascule binding del br0 192.0.2.1
   bascule binding del br0 2001:db8::1 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.boundAddresses),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		address, err := bridge.ParseAddress(args[1])
 		if err != nil {
@@ -112,7 +118,8 @@ func newBindingFlush(p *program) *cobra.Command {
 		Short: "remove bindings",
 		Long: `Remove all bindings of a bridge, or those of one port or VLAN, and print how
 many there were.`,
-		Example: `  bascule binding flush br0
+		Example: `  #! run: switch br0 veth0
+  bascule binding flush br0
   bascule binding flush br0 --port veth0 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
@@ -120,6 +127,7 @@ many there were.`,
 	cmd.Flags().Var(port, "port", "only bindings to this port")
 	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094; 0 is those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s fabric) error {
 			n, err := s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})

@@ -39,7 +39,7 @@ func newBridgeAdd(p *program) *cobra.Command {
 		Long:  `Add a bridge that has no ports yet.`,
 		Example: `  bascule bridge add br0
   # forget an address after a minute, forward LLDP (01:80:C2:00:00:0E)
-  bascule bridge add br0 --ageing 60s --group-fwd-mask 0x4000`,
+  bascule bridge add br1 --ageing 60s --group-fwd-mask 0x4000`,
 	}
 	changes := addSettings(cmd, bridge.BridgeSettings, true)
 	p.addForce(cmd)
@@ -57,7 +57,8 @@ func newBridgeSet(p *program) *cobra.Command {
 
 Without an option, load the programs of this bascule into the bridge, also
 without losing a frame. This is how a running bridge takes over a new version.`,
-		Example: `  bascule bridge set br0 --ageing 10m
+		Example: `  #! run: switch br0
+  bascule bridge set br0 --ageing 10m
   # after an upgrade of bascule
   bascule bridge set br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
@@ -83,7 +84,8 @@ func newBridgeShow(p *program) *cobra.Command {
 PORTS is the number of ports. ENTRIES is the number of addresses learned; static
 entries do not count. SETTINGS are those that differ from a new bridge's, as one
 would write them; - is none.`,
-		Example: `  bascule bridge show
+		Example: `  #! run: switch br0
+  bascule bridge show
   bascule bridge show br0
   bascule -j bridge show | jq -r '.[].ifname'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
@@ -116,7 +118,8 @@ func newBridgeDel(p *program) *cobra.Command {
 		Short: "remove a bridge and its ports",
 		Long: `Remove a bridge with its ports and all that it knew. The devices that were its
 ports stay; the interfaces of its host ports go with it.`,
-		Example:           `  bascule bridge del br0`,
+		Example: `  #! run: switch br0
+  bascule bridge del br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error { return s.DelBridge(args[0]) })

@@ -46,7 +46,12 @@ on the hook xdp leave all of them to tcx.
 
 The last line, on standard error, says how many frames were captured, and how
 many were missed because they came faster than they were read.`,
-		Example: `  bascule capture br0
+		Example: `  #! run: switch br0 veth0 veth1
+  #! ended bascule capture: send veth0; test -s $out
+  #! not run bascule capture br0 -w - vlan: it takes wireshark
+  #! not run bascule capture br0 --count: it takes a thousand frames
+  #! ended bascule capture br0 --dropped: bascule fdb flush br0; bascule port set br0 veth0 --locked --learn=off; send veth0; test -s $out
+  bascule capture br0
   bascule capture br0 --dropped not arp
   bascule capture br0 -w - vlan 10 and tcp port 443 | wireshark -k -i -
   bascule capture br0 -w - --port veth0 | tcpdump -n -r -

@@ -3,13 +3,19 @@
 package main
 
 import (
+	"errors"
+	"maps"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/rule"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
@@ -21,7 +27,9 @@ func newCompletion(p *program) *cobra.Command {
 		Short: "print the completion script of a shell",
 		Long: `Print a script that makes SHELL, which is bash, zsh or fish, complete bascule's
 commands, flags and values, and the names of bridges, ports and interfaces.`,
-		Example: `  # bash, with the package bash-completion: now, and in every new shell
+		Example: `  #! not run bascule completion zsh: it takes zsh
+  #! not run bascule completion fish: it takes fish
+  # bash, with the package bash-completion: now, and in every new shell
   . <(bascule completion bash)
   bascule completion bash >/etc/bash_completion.d/bascule
   # zsh: into a folder of $fpath
@@ -39,9 +47,7 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 			}
 			return usagef(cmd, "no completion for %q: give bash, zsh or fish", args[0])
 		},
-		ValidArgsFunction: completeArguments(func(*cobra.Command, []string) []string {
-			return []string{"bash", "zsh", "fish"}
-		}),
+		ValidArgsFunction: completeArguments(these([]string{"bash", "zsh", "fish"})),
 	}
 }
 
@@ -50,25 +56,67 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 // makes no noise.
 type candidates func(cmd *cobra.Command, args []string) []string
 
+// these are the words of a list.
+func these(words []string) candidates {
+	return func(*cobra.Command, []string) []string { return words }
+}
+
 // completeArguments completes the first argument by the first of places, and
 // so on.
 func completeArguments(places ...candidates) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) >= len(places) {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	return completeRest(func(*cobra.Command, []string) []string { return nil }, places...)
+}
+
+// completeRest is completeArguments, with what completes all arguments after those.
+func completeRest(rest candidates, places ...candidates) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		find, name := rest, ""
+		if len(args) < len(places) {
+			find, name = places[len(args)], arguments(cmd).names[len(args)]
 		}
-		return places[len(args)](cmd, args), cobra.ShellCompDirectiveNoFileComp
+		return completed(name, find(cmd, args), word)
 	}
 }
 
 // completeFlag completes the value of a flag of cmd.
 func completeFlag(cmd *cobra.Command, name string, find candidates) {
-	err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return find(cmd, args), cobra.ShellCompDirectiveNoFileComp
+	err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		value, _, _ := strings.Cut(valueName(cmd.Flags().Lookup(name)), "|")
+		return completed(value, find(cmd, args), word)
 	})
 	if err != nil {
 		panic(err) // no such flag, or done twice
 	}
+}
+
+// completed completes a word by names. Where it is a LIST, what stands behind its
+// last comma is completed, by what is not in the list yet.
+func completed(value string, names []string, word string) ([]string, cobra.ShellCompDirective) {
+	if value != "LIST" {
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	at := strings.LastIndex(word, ",") + 1
+	before, begun := word[:at], word[at:]
+	there := strings.Split(before, ",")
+	var list []string
+	for _, name := range names {
+		alone, _, _ := strings.Cut(name, "\t")
+		if strings.HasPrefix(alone, begun) && !slices.Contains(there, alone) && (at == 0 || alone != "none") {
+			list = append(list, before+name)
+		}
+	}
+	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// completeNoFiles has flags of cmd completed by nothing that nothing else completes,
+// but those whose value is a file: the shell would offer files.
+func completeNoFiles(cmd *cobra.Command) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if _, ok := cmd.GetFlagCompletionFunc(f.Name); ok || valueName(f) == "FILE" || f.Value.Type() == "bool" || f.Value.Type() == "count" {
+			return
+		}
+		completeFlag(cmd, f.Name, these(nil))
+	})
 }
 
 // bridgeNames are the bridges of the namespace.
@@ -81,6 +129,83 @@ func (p *program) bridgeNames(*cobra.Command, []string) (names []string) {
 		return err
 	})
 	return names
+}
+
+// otherBridges are the bridges that are not arguments already.
+func (p *program) otherBridges(cmd *cobra.Command, args []string) []string {
+	return slices.DeleteFunc(p.bridgeNames(cmd, args), func(name string) bool { return slices.Contains(args, name) })
+}
+
+// vlanIDs are the VLANs that the bridge has that is the first argument: of its
+// ports, or of addresses in its FDB.
+func (p *program) vlanIDs(_ *cobra.Command, args []string) (list []string) {
+	if len(args) == 0 {
+		return nil
+	}
+	ids := map[uint16]bool{}
+	_ = p.with(func(s fabric) error {
+		ports, err := s.VLANs(args[0])
+		for _, port := range ports {
+			for _, r := range port.Ranges {
+				for id := int(r.First); id <= int(r.Last); id++ {
+					ids[uint16(id)] = true
+				}
+			}
+		}
+		entries, ferr := s.FDB(args[0], bridge.Match{})
+		for _, e := range entries {
+			ids[e.VLAN] = true
+		}
+		return errors.Join(err, ferr)
+	})
+	delete(ids, 0)
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		list = append(list, strconv.Itoa(int(id)))
+	}
+	return list
+}
+
+// portRanges are the VLANs of the port that is the second argument.
+func (p *program) portRanges(_ *cobra.Command, args []string) (list []string) {
+	_ = p.with(func(s fabric) error {
+		ports, err := s.VLANs(args[0])
+		for _, port := range ports {
+			if port.Port != args[1] {
+				continue
+			}
+			for _, r := range port.Ranges {
+				text := strconv.Itoa(int(r.First))
+				if r.Last != r.First {
+					text += "-" + strconv.Itoa(int(r.Last))
+				}
+				list = append(list, text)
+			}
+		}
+		return err
+	})
+	return list
+}
+
+// orNone are VLANs, or none.
+func (p *program) orNone(cmd *cobra.Command, args []string) []string {
+	return append(p.vlanIDs(cmd, args), "none")
+}
+
+// ruleWords are the words that may follow those of a rule, behind a bridge and a
+// port.
+func (p *program) ruleWords(cmd *cobra.Command, args []string) []string {
+	words := args[2:]
+	if len(words) > 0 {
+		switch words[len(words)-1] {
+		case "on":
+			return []string{args[1]}
+		case "src", "dst", "sha", "tha":
+			return p.addresses(cmd, args)
+		case "spa", "tpa":
+			return slices.DeleteFunc(p.boundAddresses(cmd, args), func(a string) bool { return strings.Contains(a, ":") })
+		}
+	}
+	return rule.Next(words, args[1])
 }
 
 // portNames are the ports of the bridge that is the first argument.
@@ -112,6 +237,9 @@ func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string)
 // addresses are the addresses in the FDB of the bridge that is the first
 // argument, each with its port.
 func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {
+	if len(args) == 0 {
+		return nil
+	}
 	_ = p.with(func(s fabric) error {
 		list, err := s.FDB(args[0], bridge.Match{})
 		for _, e := range list {

@@ -18,10 +18,11 @@ func newExport(p *program) *cobra.Command {
 has nothing to do for. Addresses that were learned, states and counters are not
 in it. A device with *, ? or [ in its name is written with a backslash before
 these, since it would be a pattern. What a file can't say is told by a warning.`,
-		Example: `  bascule export > switch.yaml
+		Example: `  #! run: switch br0 veth0; ip netns add lab; ip -n lab link add veth0 type veth peer name far-veth0
+  bascule export > switch.yaml
   bascule export br0 | bascule -n lab apply -f -
   bascule -j export | jq '.bridges | keys'`,
-		ValidArgsFunction: completeArguments(p.bridgeNames),
+		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error {
 				f, notes, err := s.Export(args...)

@@ -26,9 +26,10 @@ entry never ages, and does not move when another port claims the address. A
 locked entry is one of an address that was heard on a locked port with --mab,
 which does not let it in: it ages as a dynamic one does, and no frame is sent by
 it. 'bascule fdb add' lets the address in.`,
-		Example: `  bascule fdb show br0 --dynamic
-  bascule fdb get br0 02:00:00:00:00:01 --vlan 10
+		Example: `  #! run: switch br0 veth0
+  bascule fdb show br0 --dynamic
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb get br0 02:00:00:00:00:01 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10
   bascule fdb flush br0 --port veth0`,
 	}
@@ -42,7 +43,8 @@ func newFDBShow(p *program) *cobra.Command {
 		Short: "show the entries of a bridge",
 		Long: `Show the entries of a bridge, sorted by VLAN and address. AGE is the time since
 the address was last seen.`,
-		Example: `  bascule fdb show br0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb show br0
   bascule fdb show br0 --port veth0 --dynamic
   # in all VLANs
   bascule fdb show br0 --mac 02:00:00:00:00:01
@@ -82,12 +84,14 @@ func newFDBGet(p *program) *cobra.Command {
 		Short: "show the entry of an address",
 		Long: `Show the entry of one address, as 'fdb show' does. The exit status is 1 where
 there is none.`,
-		Example: `  bascule fdb get br0 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {
@@ -117,13 +121,14 @@ broadcast, not multicast.
 
 On a bridge that filters VLANs the port must be in the VLAN. An entry in a
 private VLAN is one of its primary VLAN, as all addresses there are.`,
-		Example: `  bascule fdb add br0 02:00:00:00:00:01 veth0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb add br0 02:00:00:00:00:01 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
-		ValidArgsFunction: completeArguments(p.bridgeNames,
-			func(*cobra.Command, []string) []string { return nil }, p.portNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses, p.portNames),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs in the port's PVID")
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
@@ -141,12 +146,14 @@ func newFDBDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE MAC",
 		Short: "remove an entry",
 		Long:  `Remove the entry of an address, whatever its kind.`,
-		Example: `  bascule fdb del br0 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
+  bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
 	id := vlan{least: 1}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		mac, err := bridge.ParseMAC(args[1])
 		if err != nil {
@@ -164,7 +171,8 @@ func newFDBFlush(p *program) *cobra.Command {
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
 there were. Static and sticky entries stay unless --static is given; how many of
 those that are meant stay is printed, too.`,
-		Example: `  bascule fdb flush br0
+		Example: `  #! run: switch br0 veth0
+  bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
   # everything, what was made by hand too
   bascule fdb flush br0 --static`,
@@ -207,6 +215,7 @@ func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	cmd.Flags().Var(port, "port", "only entries of this port")
 	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094; 0 is those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }
 }
 

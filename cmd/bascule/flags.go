@@ -50,15 +50,13 @@ func addSettings[T any](cmd *cobra.Command, settings []bridge.Setting[T], isNew 
 			value.initial = s.Default
 		}
 		flag := cmd.Flags().VarPF(value, s.Name, "", s.Help)
-		values := []string{s.Default}
 		if s.Value == bridge.OnOff {
 			flag.NoOptDefVal = "on"
-			values = []string{"on", "off"}
 		}
 		if s.Value == bridge.PortName {
 			continue // who knows the ports completes it
 		}
-		completeFlag(cmd, s.Name, func(*cobra.Command, []string) []string { return values })
+		completeFlag(cmd, s.Name, these(s.Words()))
 	}
 	return changes
 }
@@ -128,7 +126,7 @@ func (c *choice) String() string { return c.text }
 func addChoice(cmd *cobra.Command, name, initial, help string, words ...string) *choice {
 	c := &choice{words: words, text: initial}
 	cmd.Flags().Var(c, name, help)
-	completeFlag(cmd, name, func(*cobra.Command, []string) []string { return words })
+	completeFlag(cmd, name, these(words))
 	return c
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/bridge"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -64,14 +66,54 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	local, global := flagsOf(cmd)
 	printFlags(w, "Options", local)
 	printFlags(w, "Options of every command", global)
-	if cmd.Example != "" {
-		fmt.Fprintf(w, "\nExamples:\n%s\n", cmd.Example)
+	if lines := examples(cmd); len(lines) > 0 {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", strings.Join(lines, "\n"))
 	}
 	fmt.Fprintf(w, "\nExit status:\n")
 	printItems(w, factsOf(cmd, exitStatus))
 	if len(visible(cmd)) > 0 {
 		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
 	}
+	if !cmd.HasParent() {
+		fmt.Fprintf(w, "'bascule help %s' says why frames are dropped.\n", reasonsTopic)
+	}
+}
+
+// reasonsTopic is what help explains besides commands.
+const reasonsTopic = "reasons"
+
+const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in by,
+with one of these reasons. 'bascule port show --stats', 'bascule stats' and
+'bascule top' count them, 'bascule capture --dropped' shows the frames, and
+'bascule trace' says what would become of one. In brackets is the command that
+shows what decided, or changes it.`
+
+// reasonFacts are the reasons for which frames are dropped.
+func reasonFacts() (list []fact) {
+	for _, r := range bridge.Reasons {
+		text := r.Text
+		if r.See != "" {
+			text += " (bascule " + r.See + ")"
+		}
+		list = append(list, fact{r.Name, text})
+	}
+	return list
+}
+
+func printReasons(w io.Writer) {
+	fmt.Fprintf(w, "%s\n\n", reasonsText)
+	printItems(w, reasonFacts())
+}
+
+// examples are the lines of cmd's examples. What begins with "#! " is for the test
+// that runs them.
+func examples(cmd *cobra.Command) []string {
+	if cmd.Example == "" {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(cmd.Example, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "#! ")
+	})
 }
 
 func printFlags(w io.Writer, title string, flags []*pflag.Flag) {
@@ -170,6 +212,9 @@ func flagsOf(cmd *cobra.Command) (local, global []*pflag.Flag) {
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if own := cmd.Flags().Lookup(f.Name); own != nil {
 			f = own // which may be written in another way
+		}
+		if _, ok := cmd.Annotations[noJSON]; ok && f.Name == "json" {
+			return
 		}
 		collect(&global)(f)
 	})

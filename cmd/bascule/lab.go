@@ -29,7 +29,10 @@ func newLab(p *program) *cobra.Command {
 		Long: `Measure bridges on this machine, bascule among them, against each other: in
 network namespaces made for it and removed afterwards, all peers interleaved in
 every round. Nothing of the machine's own network is touched.`,
-		Example: `  bascule lab list
+		Example: `  #! run: for name in report old new; do cp $source/docs/lab/report.json $name.json; done
+  #! not run bascule lab run: it measures for minutes
+  #! not run bascule lab reproduce: it measures for minutes
+  bascule lab list
   bascule lab run --profile demo
   bascule lab run --fabric linux-bridge,bascule --workload pps -o report/
   bascule lab reproduce neutron
@@ -66,7 +69,8 @@ place of veth cables; they use KVM where it works, and the report says whether
 it did. Their kernel is Debian's linux-image-cloud-amd64, downloaded by apt-get
 into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and not installed. The one
 that is there is used again; remove it to get a newer one.`,
-		Example: `  bascule lab run --profile demo
+		Example: `  #! not run: it measures for minutes
+  bascule lab run --profile demo
   bascule lab run --profile bench -o bench.json
   bascule lab run --profile bench --group features,chain
   bascule lab run --fabric linux-bridge,bascule --workload pps --rounds 10`,
@@ -97,7 +101,7 @@ that is there is used again; remove it to get a newer one.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "", "what to measure, a `PROFILE`: "+strings.Join(lab.ProfileNames, " or "))
-	f.StringSliceVar(&o.Groups, "group", nil, "only these groups of the profile, a `LIST` with commas")
+	f.StringSliceVar(&o.Groups, "group", nil, "only these groups of the profile, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Fabrics, "fabric", nil, "only these fabrics, a `LIST` with commas; see lab list")
 	f.StringSliceVar(&o.Workloads, "workload", nil, "only these workloads, a `LIST` with commas; see lab list")
 	where = endsFlag(cmd)
@@ -106,7 +110,7 @@ that is there is used again; remove it to get a newer one.`,
 	f.IntVar(&o.Setup.MTU, "mtu", 0, "largest packet of the ends and all between them, in `BYTES`, instead of 1500")
 	quickFlag(f, &o.Quick)
 	outputFlag(f, &file)
-	completeFlag(cmd, "profile", func(*cobra.Command, []string) []string { return lab.ProfileNames })
+	completeFlag(cmd, "profile", these(lab.ProfileNames))
 	completeFlag(cmd, "group", func(*cobra.Command, []string) []string { return lab.Bench(false).GroupNames() })
 	completeFlag(cmd, "fabric", func(*cobra.Command, []string) []string { return lab.FabricNames() })
 	completeFlag(cmd, "workload", func(*cobra.Command, []string) []string {
@@ -165,11 +169,12 @@ STUDY is one of these, or all:
 
 A claim that names a ratio holds when the whole 95 % interval of the ratio here
 is on its side, for which it takes 6 rounds: --quick has 2, and is for a look.
-All of them take less than 20 minutes, with --quick less than 4.`,
-		Example: `  bascule lab reproduce veb
+All of them take 11 minutes on two cores, with --quick less than 4.`,
+		Example: `  #! not run: it measures for minutes
+  bascule lab reproduce veb
   bascule lab reproduce all -o report/
   bascule lab reproduce neutron --quick`,
-		ValidArgsFunction: completeArguments(func(*cobra.Command, []string) []string { return names }),
+		ValidArgsFunction: completeArguments(these(names)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := p.inNoNetns(cmd); err != nil {
 				return err
@@ -280,7 +285,7 @@ func newLabList(p *program) *cobra.Command {
 		Short: "list fabrics, workloads, profiles and studies",
 		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
 with their parameters and defaults, the profiles, which are choices of both, and
-the studies, which lab reproduce repeats.`,
+their groups, and the studies, which lab reproduce repeats.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {
@@ -296,6 +301,7 @@ the studies, which lab reproduce repeats.`,
 				Devices int          `json:"devices,omitempty"`
 				Missing string       `json:"missing,omitempty"`
 				Params  []param      `json:"parameters,omitempty"`
+				Groups  []string     `json:"groups,omitempty"` // of a profile
 			}
 			var fs, ws, ps []item
 			for _, f := range fabrics.All {
@@ -309,7 +315,7 @@ the studies, which lab reproduce repeats.`,
 				ws = append(ws, w)
 			}
 			for _, pr := range []lab.Profile{lab.Demo(), lab.Bench(false)} {
-				ps = append(ps, item{Name: pr.Name, About: pr.About})
+				ps = append(ps, item{Name: pr.Name, About: pr.About, Groups: pr.GroupNames()})
 			}
 			repeated, err := studies.All()
 			if err != nil {
@@ -335,6 +341,9 @@ the studies, which lab reproduce repeats.`,
 					}
 					if i.Missing != "" {
 						list = append(list, fact{"", "cannot be measured: " + i.Missing})
+					}
+					if len(i.Groups) > 0 {
+						list = append(list, fact{"", "groups: " + strings.Join(i.Groups, ", ")})
 					}
 					for _, p := range i.Params {
 						list = append(list, fact{"", fmt.Sprintf(":%s=%s, %s", p.Name, p.Default, p.About)})

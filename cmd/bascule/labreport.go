@@ -119,7 +119,8 @@ func newLabCompare(p *program) *cobra.Command {
 test of their rounds, Mann and Whitney's, tells them apart (p < 0.05). Two runs
 are not interleaved: a machine that was busier in one of them looks like a
 difference.`,
-		Example: "  bascule lab compare old.json new.json",
+		Example: `  #! run: for name in old new; do cp $source/docs/lab/report.json $name.json; done
+  bascule lab compare old.json new.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			older, err := readReport(args[0])
 			if err != nil {
@@ -153,7 +154,8 @@ func newLabReport(p *program) *cobra.Command {
 		Short: "print a report in another form",
 		Long: `Print a report that the lab wrote as .json: as text, or in the form that is
 asked for.`,
-		Example: `  bascule lab report report.json
+		Example: `  #! run: cp $source/docs/lab/report.json .
+  bascule lab report report.json
   bascule lab report report.json --html > report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			form, by := ".txt", ""

@@ -4,16 +4,21 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"bascule/bridge"
+	"bascule/lab"
+	"bascule/lab/workloads"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -63,9 +68,14 @@ func TestSettings(t *testing.T) {
 				!strings.HasPrefix(output(t, append(words, "--"+name)...), "--"+name) {
 				t.Errorf("--%s is not completed", name)
 			}
-			want := []string{def}
-			if value == bridge.OnOff {
-				want = []string{"on", "off"}
+			var want []string
+			for word := range strings.SplitSeq(value, "|") {
+				if strings.ToUpper(word) != word { // not of what one gives, such as N
+					want = append(want, word)
+				}
+			}
+			if !slices.Contains(want, def) {
+				want = append([]string{def}, want...)
 			}
 			got := strings.Split(output(t, append(words, "br0", "--"+name+"=")...), "\n")
 			if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
@@ -126,6 +136,109 @@ func TestHelp(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestReasons wants all reasons for drops in help and in the man page.
+func TestReasons(t *testing.T) {
+	text := strings.Join(strings.Fields(output(t, "help", "reasons")), " ")
+	page := string(manPages(newRoot(&program{}))["bascule.8"])
+	for _, r := range bridge.Reasons {
+		if !strings.Contains(text, r.Name+" "+r.Text) {
+			t.Errorf("help does not have %s: %s", r.Name, r.Text)
+		}
+		if !strings.Contains(page, "\n.It "+r.Name+"\n") {
+			t.Errorf("the man page does not have %s", r.Name)
+		}
+		if r.See == "" {
+			continue
+		}
+		root := newRoot(&program{})
+		cmd, rest, err := root.Find(strings.Fields(r.See))
+		if err != nil || cmd == root {
+			t.Errorf("%s: there is no command %s", r.Name, r.See)
+		}
+		for _, word := range rest {
+			if name, ok := strings.CutPrefix(word, "--"); ok && cmd.Flags().Lookup(name) == nil {
+				t.Errorf("%s: %s has no flag %s", r.Name, cmd.CommandPath(), word)
+			}
+		}
+	}
+	if !strings.Contains(output(t, "--help"), "'bascule help reasons'") {
+		t.Error("nobody is told of it")
+	}
+}
+
+// TestInstalledPages wants what the installed pages link to installed.
+func TestInstalledPages(t *testing.T) {
+	if _, err := exec.LookPath("make"); err != nil {
+		t.Skip("needs make")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command("make", "-s", "-C", "../..", "install-doc", "PREFIX=", "DESTDIR="+dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pages, err := filepath.Glob(dir + "/share/doc/bascule/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(page), m[1], err)
+			}
+		}
+	}
+}
+
+// TestHelpKnows wants in help what there is nowhere else to read of.
+func TestHelpKnows(t *testing.T) {
+	if text := output(t, "apply", "--help"); !strings.Contains(text, "netns:") {
+		t.Error("apply does not know netns:")
+	}
+	if text := output(t, "agent", "--help"); strings.Contains(text, "--json") {
+		t.Error("agent lists --json, which it refuses")
+	}
+	if text := output(t, "agent", "status", "--help"); !strings.Contains(text, "--json") {
+		t.Error("agent status does not list --json")
+	}
+	groups, page := strings.Fields(strings.ReplaceAll(output(t, "lab", "list"), ",", " ")), string(manPages(newRoot(&program{}))["bascule-lab.8"])
+	for _, name := range lab.Bench(false).GroupNames() {
+		if !slices.Contains(groups, name) {
+			t.Errorf("lab list does not have the group %s", name)
+		}
+	}
+	if !strings.Contains(page, "lab list") {
+		t.Error("the man page does not say where names are listed")
+	}
+}
+
+// TestFigures compares what is said of the lab with what is so.
+func TestFigures(t *testing.T) {
+	read := func(path string) string {
+		text, err := os.ReadFile("../../" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if want := fmt.Sprintf("%d kinds of workload", len(workloads.Kinds)); !strings.Contains(read("CHANGELOG.md"), want) {
+		t.Errorf("CHANGELOG.md should say %s", want)
+	}
+	var report struct{ Seconds float64 }
+	if err := json.Unmarshal([]byte(read("docs/lab/report.json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%.0f minutes", report.Seconds/60)
+	for where, text := range map[string]string{"README.md": read("README.md"), "help": output(t, "lab", "reproduce", "--help")} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s should say that all studies take %s", where, want)
+		}
+	}
 }
 
 // TestManPages wants the committed pages to be what the definitions make.
@@ -199,17 +312,17 @@ func TestCompletion(t *testing.T) {
 	var nothing strings.Builder
 	for _, args := range []string{
 		"bridge add br0", "bridge add br1", "port add br0 p1", "port add br0 p2", "port add br1 q1",
-		"fdb add br0 02:00:00:00:00:01 p1", "binding add br0 p1 02:00:00:00:00:01 192.0.2.1",
+		"fdb add br0 02:00:00:00:00:01 p1 --vlan 20", "binding add br0 p1 02:00:00:00:00:01 192.0.2.1",
 	} {
 		runWith(f, &nothing, &nothing, strings.Fields(args)...)
 	}
+	f.vlans = []bridge.PortVLANs{{Bridge: "br0", Port: "p1", Ranges: []bridge.VLANRange{{First: 1, Last: 1}, {First: 10, Last: 12}}}}
 	for _, c := range []struct{ line, want string }{
 		{"", "bridge\tadd, change, show and remove bridges"},
 		{"bridge show ", "br0 br1 :4"},
 		{"port set ", "br0 br1 :4"},
 		{"port del br0 ", "p1 p2 :4"},
 		{"port show br0 p1 ", ":4"},
-		{"fdb add br0 ", ":4"},
 		{"fdb add br0 02:00:00:00:00:01 ", "p1 p2 :4"},
 		{"fdb del br0 ", "02:00:00:00:00:01\tp1"},
 		{"binding add br0 ", "p1 p2 :4"},
@@ -222,6 +335,41 @@ func TestCompletion(t *testing.T) {
 		{"capture ", "br0 br1 :4"},
 		{"capture br0 --port ", "p1 p2 :4"},
 		{"completion ", "bash zsh fish :4"},
+		{"bridge set br0 --stp ", "off stp rstp :4"},
+		{"bridge set br0 --stp=", "off stp rstp :4"},
+		{"bridge add br2 --vlan-protocol ", "802.1Q 802.1ad :4"},
+		{"bridge add br2 --default-pvid ", "1 none :4"},
+		{"port set br0 p1 --loop-guard ", "off report :4"},
+		{"port set br0 p1 --storm-bcast ", "none :4"},
+		{"port set br0 p1 --stp-cost ", "auto :4"},
+		{"port add br0 p3 --peer ", "br1/ :6"}, // and the port's name without a blank
+		{"rule add br0 p1 ", "block pass :4"},
+		{"rule add br0 p1 block ", "in out on src dst tag arp rarp :4"},
+		{"rule add br0 p1 block in on ", "p1 :4"},
+		{"rule add br0 p1 block in on p1 src ", "02:00:00:00:00:01\tp1 :4"},
+		{"rule add br0 p1 block in on p1 src 02:00:00:00:00:01 ", "dst tag arp rarp :4"},
+		{"rule add br0 p1 block in arp ", "src dst tag request reply sha spa tha tpa :4"},
+		{"rule add br0 p1 block in arp spa ", "192.0.2.1\tp1 :4"},
+		{"rule add br0 p1 block in src nonsense ", ":4"},
+		{"fdb add br0 ", "02:00:00:00:00:01\tp1 :4"},
+		{"fdb add br0 02:00:00:00:00:01 p1 --vlan ", "1 10 11 12 20 :4"},
+		{"fdb show br0 --vlan ", "1 10 11 12 20 :4"},
+		{"binding add br0 p1 02:00:00:00:00:01 192.0.2.2 --vlan ", "1 10 11 12 20 :4"},
+		{"vlan add br0 p1 ", "1 10 11 12 20 :6"}, // it may go on
+		{"vlan add br0 p1 10,1", "10,1 10,11 10,12 :6"},
+		{"vlan del br0 p1 ", "1 10-12 :6"},
+		{"vlan private br0 ", "1 10 11 12 20 :4"},
+		{"vlan private br0 10 --isolated ", "1 10 11 12 20 none :4"},
+		{"vlan private br0 10 --community 11,2", "11,20 :6"},
+		{"span add br0 m --vlan 1,2", "1,20 :6"},
+		{"trace br0 --in p1 --dst ", "02:00:00:00:00:01\tp1 :4"},
+		{"trace br0 --in p1 --vlan ", "1 10 11 12 20 :4"},
+		{"export br0 ", "br1 :4"},
+		{"lab run --fabric linux-bridge,macvl", "linux-bridge,macvlan :6"},
+		{"lab run --workload pps,udp,cr", "pps,udp,crr :6"},
+		{"pfctl -b br0 -i ", "p1 p2 :4"},
+		{"pfctl -o ", "none basic profile :4"},
+		{"pflog -i ", "pflog0 :4"},
 		{"help fdb ", "show\tshow the entries of a bridge"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
@@ -244,6 +392,25 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("no script for %s", shell)
 		}
 	}
+}
+
+// TestCompletionFiles wants file names where a flag takes one, and nowhere else.
+func TestCompletionFiles(t *testing.T) {
+	everyCommand(newRoot(&program{}), func(cmd *cobra.Command) {
+		local, global := flagsOf(cmd)
+		for _, f := range append(local, global...) {
+			switch {
+			case f.Value.Type() == "bool" || f.Value.Type() == "count" || f.Name == "version":
+				continue
+			}
+			words := append([]string{cobra.ShellCompRequestCmd}, strings.Fields(cmd.CommandPath())[1:]...)
+			text := output(t, append(words, flagName(f), "")...)
+			files := strings.Contains(text, "\n:0\n") || strings.HasPrefix(text, ":0\n")
+			if want := valueName(f) == "FILE"; files != want {
+				t.Errorf("%s %s %s completes files: %t", cmd.CommandPath(), flagName(f), valueName(f), files)
+			}
+		}
+	})
 }
 
 // TestMonitor prints events as they come, until interrupted.

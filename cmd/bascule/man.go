@@ -60,7 +60,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 	m.line(".Sh SYNOPSIS")
 	if isRoot {
 		m.line(".Nm bascule\n.Op Fl n Ar NETNS\n.Op Fl j\n.Ar COMMAND ...")
-		m.line(".Nm bascule\n.Cm help\n.Op Ar COMMAND ...")
+		m.line(".Nm bascule\n.Cm help\n.Op Ar COMMAND ... | Cm reasons")
 		m.line(".Nm bascule\n.Fl -version")
 	} else {
 		for _, verb := range verbs {
@@ -76,7 +76,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		for _, object := range objects {
 			m.line(".It Xr %s 8\n%s", pageName(object), inline(sentence(object.Short)))
 		}
-		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help .")
+		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help ;\n.Cm help reasons\nlists why frames are dropped.")
 		m.line(".El")
 	case len(visible(cmd)) > 0:
 		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
@@ -99,7 +99,11 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.options(cmd, verbs)
 		m.line(".Ss Options of every command")
 	}
-	_, global := flagsOf(cmd)
+	of := cmd
+	if !isRoot {
+		of = verbs[len(verbs)-1] // it may take what the command by itself refuses
+	}
+	_, global := flagsOf(of)
 	if isRoot {
 		global = append(global, cmd.Flags().Lookup("version"))
 	}
@@ -110,14 +114,23 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line("The state of all bridges, as pinned objects of\n.Xr bpf 2\nin a file system of their own:")
 		m.line("a folder for each network namespace, and in it one for each bridge.\n.El")
 	}
+	if isRoot {
+		m.line(".Sh DROP REASONS")
+		m.prose(reasonsText)
+		m.line(".Bl -tag -width Ds")
+		for _, r := range reasonFacts() {
+			m.line(".It %s\n%s", r.name, inline(sentence(r.value)))
+		}
+		m.line(".El")
+	}
 	m.line(".Sh EXIT STATUS\n.Bl -tag -width Ds")
 	for _, status := range factsOf(cmd, exitStatus) {
 		m.line(".It %s\n%s", status.name, inline(sentence(status.value)))
 	}
 	m.line(".El")
-	if cmd.Example != "" {
+	if lines := examples(cmd); len(lines) > 0 {
 		m.line(".Sh EXAMPLES")
-		m.literal(strings.Split(cmd.Example, "\n"))
+		m.literal(lines)
 	}
 
 	m.line(".Sh SEE ALSO")

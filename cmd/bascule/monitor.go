@@ -28,7 +28,10 @@ An address is refused as full where a limit leaves no room for it, as static
 where it is pinned to another port, and as damped where it has moved too often
 this second. A loop is told by a frame of the address that has come back by the
 port, from the port that the address is on.`,
-		Example: `  bascule monitor
+		Example: `  #! run: switch br0 veth0 veth1
+  #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
+  #! ended bascule -j monitor: ip link set far-veth1 address 02:00:00:00:00:07; ip link set far-veth0 address 02:00:00:00:00:07; send veth0; send veth1; test -s $out
+  bascule monitor
   bascule -j monitor br0 | jq 'select(.event == "moved")'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {

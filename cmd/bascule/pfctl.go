@@ -150,7 +150,8 @@ file of -f:
 first to the second. '-k label -k LABEL', '-k id -k ID' and
 '-k key -k "PROTO HOST:PORT -> HOST:PORT"' kill those of a rule's label, the one
 that -vvss names so, and the one between these two.`,
-		Example: `  # see whether a file is right, then load it
+		Example: `  #! run: switch br0 veth0; printf 'table <bad> persist\nanchor night\nblock in quick from <bad>\npass\n' >/etc/pf.conf; ip netns add lab; bascule -n lab bridge add br0
+  # see whether a file is right, then load it
   bascule pfctl -nvf /etc/pf.conf
   bascule pfctl -f /etc/pf.conf
   # rules with their counters, states, counters
@@ -216,19 +217,24 @@ that -vvss names so, and the one between these two.`,
 			return names
 		})
 	}
-	for _, name := range []string{"t", "a"} {
+	completeFlag(cmd, "o", these(c.optimizer.words))
+	for _, name := range []string{"t", "a", "i"} {
 		completeFlag(cmd, name, func(*cobra.Command, []string) []string { return c.complete(name) })
 	}
 	return cmd
 }
 
-// complete returns the names of tables or anchors.
+// complete returns the names of tables, anchors or ports.
 func (c *pfctl) complete(flag string) (names []string) {
 	_ = c.with(func(s fabric) error {
 		if err := c.choose(s); err != nil {
 			return err
 		}
-		if flag == "a" {
+		switch flag {
+		case "i":
+			names = c.portNames(nil, []string{c.bridge.text})
+			return nil
+		case "a":
 			list, err := s.PFAnchors(c.bridge.text, "", true)
 			names = list
 			return err

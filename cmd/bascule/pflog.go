@@ -3,11 +3,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +39,10 @@ pflog(4), which tcpdump reads.
 A bridge's log has one reader at a time. Without a reader packets are not kept.
 The last line, on standard error, says how many packets were missed because
 they came faster than they were read.`,
-		Example: `  bascule pflog
+		Example: `  #! run: switch br0 veth0 veth1; printf 'pass log all\nmatch log (to pflog1)\n' | bascule pfctl -q -f -
+  #! ended bascule pflog: send veth0; test -s $out
+  #! ended bascule pflog -w blocked.pcap: send veth0; test -s blocked.pcap
+  bascule pflog
   bascule pflog -b br0 -i pflog1
   bascule pflog -w - | tcpdump -n -e -ttt -r -
   bascule pflog -w blocked.pcap`,
@@ -80,7 +86,31 @@ they came faster than they were read.`,
 	f.VarP(&file, "w", "w", "write a file of pflog(4), - for standard output")
 	f.VarP(&from, "i", "i", "only what is logged to this interface, as by log (to pflog1)")
 	completeFlag(cmd, "b", p.bridgeNames)
+	completeFlag(cmd, "i", func(*cobra.Command, []string) []string { return p.pfLogs(name.text) })
 	return cmd
+}
+
+// pfLogs are the logs that the rules of a bridge are for, and the one of rules that
+// say no more than log.
+func (p *program) pfLogs(bridgeName string) []string {
+	names := map[string]bool{"pflog0": true}
+	_ = p.with(func(s fabric) error {
+		name, err := onlyBridge(s, bridgeName)
+		if err != nil {
+			return err
+		}
+		rules, err := s.PFRules(name, "")
+		if err != nil || rules.Set == nil {
+			return err
+		}
+		for _, set := range append(slices.Collect(maps.Values(rules.Anchors)), rules.Set) {
+			for _, r := range set.Rules {
+				names[cmp.Or(r.LogTo, "pflog0")] = true
+			}
+		}
+		return nil
+	})
+	return slices.Sorted(maps.Keys(names))
 }
 
 // pflogName is a flag's value that is pflog0 to pflog255.

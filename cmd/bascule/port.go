@@ -59,7 +59,8 @@ device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
 for known unicast; the driver must have XDP. With auto, physical network cards
 that can get xdp, and all else tcx. A veth on which xdp is asked for needs GRO,
 or an XDP program, at its other end.`,
-		Example: `  bascule port add br0 veth0
+		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
+  bascule port add br0 veth0
   bascule port add br0 host0 --type host
   ip address add 192.0.2.1/24 dev host0
   ip link set host0 up
@@ -88,7 +89,8 @@ new interface PORT that is the host's own on the switch.
 With --type patch, make a cable to another bridge: its one end is PORT, and its
 other end a port of the bridge that --peer names, which is made with it. The
 settings are those of PORT; the other end begins with the defaults.`,
-		Example: `  bascule port add br0 veth0
+		Example: `  #! run: switch br0; switch br1; devices veth0 eth1; ethtool -K far-eth1 gro on
+  bascule port add br0 veth0
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
   bascule port add br0 host0 --type host
   bascule port add br0 to1 --type patch --peer br1/to0`,
@@ -96,6 +98,7 @@ settings are those of PORT; the other end begins with the defaults.`,
 	}
 	kind := addChoice(cmd, "type", "netdev", "a device, a new interface of the host, or a cable", "netdev", "host", "patch")
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
+	completePeer(cmd, p)
 	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
@@ -109,13 +112,28 @@ settings are those of PORT; the other end begins with the defaults.`,
 	return cmd
 }
 
+// completePeer completes the bridge of --peer, behind which a new port's name
+// comes.
+func completePeer(cmd *cobra.Command, p *program) {
+	err := cmd.RegisterFlagCompletionFunc("peer", func(cmd *cobra.Command, args []string, _ string) (ends []string, _ cobra.ShellCompDirective) {
+		for _, name := range p.otherBridges(cmd, args) {
+			ends = append(ends, name+"/")
+		}
+		return ends, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	})
+	if err != nil {
+		panic(err) // as in completeFlag
+	}
+}
+
 func newPortSet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set BRIDGE PORT",
 		Short: "change settings of a port",
 		Long: `Change settings of a port while it forwards; no frame is lost. What is not named
 stays as it is.`,
-		Example: `  bascule port set br0 veth0 --learn=off --discover=off
+		Example: `  #! run: switch br0 veth0
+  bascule port set br0 veth0 --learn=off --discover=off
   bascule port set br0 veth0 --isolated
   bascule port set br0 veth0 --protected none --fdb-max 100`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
@@ -155,8 +173,9 @@ large packet (GSO) counts as one frame with all of its bytes. Addresses that
 became known on the port count as learned, those that came from another port as
 moves, and those that were not learned as refused: a table was full, a static or
 sticky entry holds the address elsewhere, or it has moved too often. Frames that
-went no further count as drops, by the reason why.`,
-		Example: `  bascule port show
+went no further count as drops, by the reason why: 'bascule help reasons'.`,
+		Example: `  #! run: switch br0 veth0
+  bascule port show
   bascule port show br0 veth0
   bascule port show br0 --stats
   bascule -j port show br0 --stats | jq '.[].drops'`,
@@ -202,7 +221,8 @@ func newPortDel(p *program) *cobra.Command {
 		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays;
 the interface of a host port goes, and with one end of a patch cable the other.
 A port whose device is gone can be removed.`,
-		Example:           `  bascule port del br0 veth0`,
+		Example: `  #! run: switch br0 veth0
+  bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error { return s.DelPort(args[0], args[1]) })

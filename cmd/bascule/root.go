@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -27,7 +28,9 @@ until it is removed or the machine restarts. It needs Linux 6.6 and root.
 Each network namespace has bridges of its own. A bridge has ports: network
 devices that frames enter and leave by. The FDB of a bridge knows behind which
 port an address is.`,
-		Example: `  # two interfaces, one switch
+		Example: `  #! run: devices veth0 veth1; ip netns add lab; bascule -n lab bridge add br0
+  #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
+  # two interfaces, one switch
   bascule bridge add br0
   bascule port add br0 veth0
   bascule port add br0 veth1
@@ -106,6 +109,7 @@ func finish(cmd *cobra.Command) {
 	cmd.LocalFlags().SortFlags = false
 	cmd.InheritedFlags().SortFlags = false
 	cmd.Flags().BoolP("help", "h", false, "explain the command")
+	completeNoFiles(cmd)
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
@@ -132,9 +136,13 @@ func finish(cmd *cobra.Command) {
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND ...]",
-		Short: "explain a command",
+		Short: "explain a command, or the reasons for drops",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if slices.Equal(args, []string{reasonsTopic}) {
+				printReasons(cmd.OutOrStdout())
+				return nil
+			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return unknownCommand(about, rest[0])
@@ -148,6 +156,9 @@ func newHelp() *cobra.Command {
 				for _, sub := range visible(about) {
 					names = append(names, sub.Name()+"\t"+sub.Short)
 				}
+			}
+			if len(args) == 0 {
+				names = append(names, reasonsTopic+"\twhy frames are dropped")
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},

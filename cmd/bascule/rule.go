@@ -26,12 +26,14 @@ of OpenBSD:
 
 A rule is about frames that come into the switch by the port (in), go out of it
 (out), or both. The first rule of the port that matches a frame says whether it
-is blocked or passes; a frame that no rule matches passes.
+is dropped (block) or passes; a frame that no rule matches passes.
 
 src and dst are the frame's addresses. With arp or rarp the rule is about such
 packets alone: sha and spa are the addresses of their sender, tha and tpa those
-of their target, MAC and IPv4. A tag is a name for the IP filter.`,
-		Example: `  bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
+of their target, MAC and IPv4. tag gives the frame a mark for pf, which asks for
+it by 'tagged NAME'; it is no VLAN's tag.`,
+		Example: `  #! run: switch br0 veth0 veth1
+  bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block in
   # nobody behind veth1 may say that he is the router
   bascule rule add br0 veth1 block in arp spa 192.0.2.1
@@ -47,10 +49,11 @@ func newRuleAdd(p *program) *cobra.Command {
 		Short: "add a rule behind those of a port",
 		Long: `Add a rule to a port. It is tried after those that the port has. The words are
 those of a rule; 'on PORT' can be left out.`,
-		Example: `  bascule rule add br0 veth0 block in src 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0
+  bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
   bascule rule add br0 veth0 pass in on veth0 arp reply sha 02:00:00:00:00:01`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {
@@ -76,9 +79,10 @@ func newRuleDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE PORT block|pass [WORD ...]",
 		Short: "remove a rule of a port",
 		Long:  `Remove a rule, written as it was added; of several that are the same, the first.`,
-		Example: `  bascule rule del br0 veth0 block in src 02:00:00:00:00:01
+		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
+  bascule rule del br0 veth0 block in src 02:00:00:00:00:01
   bascule rule del br0 veth0 pass`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {
@@ -98,7 +102,8 @@ that 'bascule rule load' can read them.
 
 With --stats, show how many frames each rule has matched, and their bytes,
 whatever became of them after it. A large packet (GSO) counts as one frame.`,
-		Example: `  bascule rule show br0 veth0 --stats
+		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in arp
+  bascule rule show br0 veth0 --stats
   # keep the rules, and put them back
   bascule rule show br0 > rules
   bascule rule load br0 rules
@@ -139,7 +144,8 @@ func newRuleFlush(p *program) *cobra.Command {
 		Use:   "flush BRIDGE [PORT]",
 		Short: "remove all rules of a bridge or a port",
 		Long:  `Remove all rules, or those of one port, and print how many there were.`,
-		Example: `  bascule rule flush br0 veth0
+		Example: `  #! run: switch br0 veth0
+  bascule rule flush br0 veth0
   bascule rule flush br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -171,7 +177,8 @@ It is done whole or not at all: when something is wrong with a line, every such
 line is shown with the place, and nothing is changed. No frame is judged by half
 of the old rules and half of the new. A rule that is the same as before keeps
 its counters.`,
-		Example: `  bascule rule load br0 rules
+		Example: `  #! run: switch br0 veth0; echo 'block in on veth0 arp' >rules
+  bascule rule load br0 rules
   # the rules of one port, which need no 'on PORT' then
   echo 'block in arp reply' | bascule rule load br0 - --port veth0`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {

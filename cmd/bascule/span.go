@@ -23,11 +23,12 @@ A frame that comes in is copied as it came, before anything is decided about it,
 also when it is dropped then. A frame that goes out is copied as it goes, with
 the tag that it has then, once for each port that it goes out by. A bridge can
 have 16 span ports; while it has one, XDP takes no frames.`,
-		Example: `  # all that comes in by any port
+		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20; devices mon0 mon1 mon2
+  # all that comes in by any port
   bascule span add br0 mon0
   # what one port sends and gets
   bascule span add br0 mon1 --port veth0 --direction both
-  # two VLANs
+  # two VLANs, of a bridge that filters them
   bascule span add br0 mon2 --vlan 10,20
   bascule span show br0
   bascule span del br0 mon0`,
@@ -48,15 +49,18 @@ drops of the span port, by reason mtu; see 'bascule port show BRIDGE --stats'.
 
 The sources of a span port do not change later: delete it and add it anew. What
 --port names is forgotten when that port leaves the bridge.`,
-		Example: `  bascule span add br0 mon0
-  bascule span add br0 mon0 --port veth0 --port veth1 --direction both
-  bascule span add br0 mon0 --vlan 10,20-30 --direction out`,
+		Example: `  #! run: switch br0 veth0 veth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20-30; devices mon0 mon1 mon2
+  bascule span add br0 mon0
+  bascule span add br0 mon1 --port veth0 --port veth1 --direction both
+  # of a bridge that filters VLANs
+  bascule span add br0 mon2 --vlan 10,20-30 --direction out`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
 	}
 	var o bridge.SpanOptions
 	cmd.Flags().Var(&words{name: "PORT", list: &o.Ports}, "port", "frames of this port; may be given several times")
 	completeFlag(cmd, "port", p.portNames)
 	cmd.Flags().Var(&vlans{&o.VLANs}, "vlan", "frames in these VLANs, such as 10,20-30; may be given several times")
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	direction := addChoice(cmd, "direction", bridge.DirectionIn, "frames that come in, that go out, or both",
 		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -76,7 +80,8 @@ func newSpanShow(p *program) *cobra.Command {
 		Short: "show span ports and what they get",
 		Long: `Show the span ports of all bridges or of one. PORTS and VLANS are those whose
 frames the device gets; PORTS is all where it gets every port's.`,
-		Example: `  bascule span show
+		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
+  bascule span show
   bascule -j span show br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -94,10 +99,11 @@ frames the device gets; PORTS is all where it gets every port's.`,
 
 func newSpanDel(p *program) *cobra.Command {
 	return &cobra.Command{
-		Use:               "del BRIDGE DEVICE",
-		Short:             "take a span port off its bridge",
-		Long:              `Take a span port off its bridge. The device stays.`,
-		Example:           `  bascule span del br0 mon0`,
+		Use:   "del BRIDGE DEVICE",
+		Short: "take a span port off its bridge",
+		Long:  `Take a span port off its bridge. The device stays.`,
+		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
+  bascule span del br0 mon0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.spanNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error { return s.DelSpan(args[0], args[1]) })

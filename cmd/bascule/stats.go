@@ -41,7 +41,10 @@ shows -.
 With -j the totals are one JSON array. With --interval there is an array on a
 line each time, whose objects have the seconds that passed as "elapsed", and
 null for "rates" and "drops" where there is no rate.`,
-		Example: `  bascule stats
+		Example: `  #! run: switch br0 veth0
+  #! not run bascule stats br0 --interval: it takes ten seconds
+  #! ended bascule -j stats br0: test -s $out
+  bascule stats
   bascule stats br0 veth0
   # every second, ten times
   bascule stats br0 --interval 1s --count 10

@@ -31,7 +31,9 @@ Keys: tab goes to the next pane; 1 to 6, s and the arrow keys choose the column
 to sort by, r reverses the order; up and down scroll; p pauses and goes on; ?
 explains; q quits. The terminal must have 40 columns and 8 lines; there is no
 colour, and afterwards the screen is as it was.`,
-		Example: `  bascule top
+		Example: `  #! run: switch br0 veth0; ip netns add lab; bascule -n lab bridge add br0
+  #! typed q: bascule
+  bascule top
   bascule top br0 --interval 5s
   bascule -n lab top br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),

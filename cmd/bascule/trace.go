@@ -40,7 +40,8 @@ make an IP packet, with right checksums, of one of: --tcp, a SYN; --udp; --icmp,
 an echo request. --arp with --spa and --tpa makes an ARP request or reply.
 Anything else has zeros behind its EtherType. A frame is as small as Ethernet
 allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
-		Example: `  bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
+		Example: `  #! run: switch br0 veth0 veth1; while sleep 0.05; do send veth0; done & bascule capture br0 --count 7 -w file.pcapng
+  bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02 --vlan 10 --size 1518
   bascule trace br0 --in veth0 --src 02:00:00:00:00:01 --dst 02:00:00:00:00:02 \
     --ip 192.0.2.1 --to 192.0.2.2 --tcp 443
@@ -54,6 +55,9 @@ allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
 	cmd.Flags().Var(in, "in", "the port that the frame comes in by")
 	completeFlag(cmd, "in", p.portNames)
 	f := addFrame(cmd)
+	completeFlag(cmd, "src", p.addresses)
+	completeFlag(cmd, "dst", p.addresses)
+	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if in.text == "" {
 			return usagef(cmd, "--in is missing: say which port the frame comes in by")
@@ -121,7 +125,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x without", frame.EtherTypeTest))
 	f.set.Var(&f.size, "size", "size of the frame in bytes")
 	cmd.Flags().AddFlagSet(f.set)
-	completeFlag(cmd, "arp", func(*cobra.Command, []string) []string { return f.arp.words })
+	completeFlag(cmd, "arp", these(f.arp.words))
 	return f
 }
 

@@ -38,7 +38,10 @@ on Linux: such a frame passes as one without a tag.
 With 'bascule port set --admit' a port takes frames with the tag of a VLAN
 alone, or those without and with a priority alone (IEEE 802.1Q acceptable frame
 types). What it does not take is dropped (admit).`,
-		Example: `  bascule bridge add br0 --vlan-filtering --default-pvid none
+		Example: `  #! run: devices veth0 eth1
+  bascule bridge add br0 --vlan-filtering --default-pvid none
+  bascule port add br0 veth0
+  bascule port add br0 eth1
   # an access port, and a trunk
   bascule vlan add br0 veth0 10 --untagged --pvid
   bascule vlan add br0 eth1 10,20-30
@@ -55,11 +58,12 @@ func newVLANAdd(p *program) *cobra.Command {
 		Long: `Put a port into the VLANs of LIST, such as 10 or 10,20-30. Where it is in one of
 them already, it is in it now as said here. A port has one PVID: the former
 one stays a VLAN of the port, and frames without a tag are not in it any more.`,
-		Example: `  bascule vlan add br0 eth1 10,20-30
+		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering
+  bascule vlan add br0 eth1 10,20-30
   # an access port: 10 instead of the default VLAN
   bascule vlan add br0 veth0 10 --untagged --pvid
   bascule vlan del br0 veth0 1`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.vlanIDs),
 	}
 	var o bridge.VLANOptions
 	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
@@ -81,11 +85,12 @@ func newVLANDel(p *program) *cobra.Command {
 		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30, as far as it is in
 them; a port that is in none of them is refused. The port's addresses in them
 are forgotten, static ones, too.`,
-		Example: `  bascule vlan del br0 veth0 1
+		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 eth1 20-30
+  bascule vlan del br0 veth0 1
+  bascule vlan del br0 eth1 20-30
   # out of all that it is in
-  bascule vlan del br0 veth0 1-4094
-  bascule vlan del br0 eth1 20-30`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+  bascule vlan del br0 eth1 1-4094`,
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames, p.portRanges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, err := bridge.ParseVLANs(args[2])
 			if err != nil {
@@ -109,16 +114,19 @@ their tags, the primary, too.
 
 Each option names all VLANs of its kind; none takes them away, and what is not
 given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`,
-		Example: `  bascule vlan private br0 100 --isolated 101 --community 102,103
+		Example: `  #! run: switch br0 veth0 uplink; bascule bridge set br0 --vlan-filtering
+  bascule vlan private br0 100 --isolated 101 --community 102,103
   bascule vlan add br0 uplink 100 --untagged --pvid
   bascule vlan add br0 veth0 101 --untagged --pvid
   # ordinary VLANs again
   bascule vlan private br0 100 --isolated none --community none`,
-		ValidArgsFunction: completeArguments(p.bridgeNames),
+		ValidArgsFunction: completeArguments(p.bridgeNames, p.vlanIDs),
 	}
 	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
 	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk to promiscuous ports alone, or none")
 	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
+	completeFlag(cmd, "isolated", p.orNone)
+	completeFlag(cmd, "community", p.orNone)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		primary, err := bridge.ParseVLANs(args[1])
 		if err != nil {
@@ -168,7 +176,8 @@ without a port.
 With --stats, show what went through each VLAN since --vlan-stats was switched
 on: as rx, frames that came in, counted in the VLAN of the port that they came
 by; as tx, frames that went out, once for each port.`,
-		Example: `  bascule vlan show
+		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering --vlan-stats
+  bascule vlan show
   bascule vlan show br0 veth0
   bascule -j vlan show br0 | jq -r '.[] | select(.vlans == []) | .ifname'
   bascule vlan show br0 --stats`,

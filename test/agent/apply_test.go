@@ -80,6 +80,7 @@ var applyCases = []struct {
 	{"apply_killed_anywhere", applyKilledAnywhere},
 	{"apply_at_once", applyAtOnce},
 	{"export", export},
+	{"export-idle", exportIdle},
 }
 
 func TestApply(t *testing.T) {
@@ -178,7 +179,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 		{`port: p2, mac: "02:00:00:00:00:05"`, `port: p2, mac: "02:00:00:00:00:06"`, []string{
 			"~ binding 2001:db8::1 of br0: 02:00:00:00:00:05 on p2, vlan 100 -> 02:00:00:00:00:06 on p2, vlan 100",
 		}},
-		{"ports: [p1, to1]", "ports: [p1]", []string{"- mirror p6 of br0", "+ mirror p6 of br0: ports p1, vlans 10, direction both"}},
+		{"ports: [p1, to1]", "ports: [p1]", []string{"- span port p6 of br0", "+ span port p6 of br0: ports p1, vlans 10, direction both"}},
 		{"vlan: 20, sticky: on", "vlan: 20", []string{"~ address 02:00:00:00:00:aa of br0: on p1, vlan 20, sticky -> on p1, vlan 20"}},
 		{`{mac: "02:00:00:00:00:ab", port: p2}`, `{mac: "02:00:00:00:00:ab", port: up0}`, []string{
 			"~ address 02:00:00:00:00:ab of br0: on p2, vlan 100 -> on up0, vlan 100",
@@ -203,7 +204,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 			"- port p1 of br0", "+ port p3 of br0: pvid 10, tagged 20-30", "+ port p6 of br0",
 			"+ rule of br0: block in on p3 src 02:00:00:00:00:66",
 			"+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10",
-			"- mirror p6 of br0", "+ mirror p8 of br0: ports p3, vlans 10, direction both",
+			"- span port p6 of br0", "+ span port p8 of br0: ports p3, vlans 10, direction both",
 			"+ address 02:00:00:00:00:aa of br0: on p3, vlan 20",
 			"~ pf of br0: rules of FILE", "- port p3 of br1", "+ port p1 of br1",
 		}},
@@ -221,7 +222,7 @@ func applyChanges(t *testing.T, l *netlab.Lab) {
 			"~ bridge br0: vlan-filtering on -> off, default-pvid 6 -> 1, qinq off -> on", "- private VLAN 100 of br0",
 			"- binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3, vlan 10", "- binding 2001:db8::1 of br0: 02:00:00:00:00:06 on p2, vlan 100",
 			"+ binding 192.0.2.2 of br0: 02:00:00:00:00:05 on p3", "+ binding 2001:db8::1 of br0: 02:00:00:00:00:06 on p2",
-			"- mirror p8 of br0", "+ mirror p8 of br0: ports p3, direction both",
+			"- span port p8 of br0", "+ span port p8 of br0: ports p3, direction both",
 			"- address 02:00:00:00:00:aa of br0: on p3, vlan 20", "- address 02:00:00:00:00:ab of br0: on up0, vlan 100",
 			"+ address 02:00:00:00:00:aa of br0: on p3", "+ address 02:00:00:00:00:ab of br0: on up0",
 		}},
@@ -356,11 +357,11 @@ func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 	empty()
 	r, err := l.Run("export")
 	must(t, err)
-	if r.Exit != 0 || strings.Contains(r.Stdout, "p3") || !strings.Contains(r.Stderr, "mirror p3 of br0 is left out: it copies nothing") {
+	if r.Exit != 0 || strings.Contains(r.Stdout, "p3") || !strings.Contains(r.Stderr, "span port p3 of br0 is left out: it copies nothing") {
 		t.Error(r)
 	}
 	exported := file(t, "export.yaml", r.Stdout)
-	plan := append(again, "- mirror p3 of br0", "+ mirror p3 of br0: ports p1, direction in")
+	plan := append(again, "- span port p3 of br0", "+ span port p3 of br0: ports p1, direction in")
 	r, err = l.Run("apply", "--dry-run", path)
 	must(t, err)
 	wantLines(t, linesOf(r.Stdout), plan...)
@@ -370,29 +371,29 @@ func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 		t.Errorf("the mirror is\n%s", list)
 	}
 	empty()
-	wantLines(t, apply(t, l, exported), "- mirror p3 of br0")
+	wantLines(t, apply(t, l, exported), "- span port p3 of br0")
 	wantLines(t, apply(t, l, exported))
 	empty()
 	wantLines(t, apply(t, l, file(t, "all.yaml", "bridges: {br0: {"+ports+", mirrors: {p3: {}}}}")),
-		append(again, "- mirror p3 of br0", "+ mirror p3 of br0: all ports, direction in")...)
+		append(again, "- span port p3 of br0", "+ span port p3 of br0: all ports, direction in")...)
 	// it becomes a port, and one of another bridge
 	empty()
-	wantLines(t, apply(t, l, file(t, "port.yaml", "bridges: {br0: {ports: {p2: {}, p3: {}}}}")), "+ port p3 of br0", "- mirror p3 of br0")
+	wantLines(t, apply(t, l, file(t, "port.yaml", "bridges: {br0: {ports: {p2: {}, p3: {}}}}")), "+ port p3 of br0", "- span port p3 of br0")
 	empty()
 	wantLines(t, apply(t, l, file(t, "other.yaml", "bridges: {br1: {ports: {p3: {}}}, br0: {ports: {p2: {}}}}")),
-		"+ bridge br1", "+ port p3 of br1", "- mirror p3 of br0")
+		"+ bridge br1", "+ port p3 of br1", "- span port p3 of br0")
 	// without its device it can't be made anew
 	l.Bascule("bridge", "del", "br1")
 	empty()
 	l.Ends[2].Unplug()
 	r, err = l.Run("apply", path)
 	must(t, err)
-	if r.Exit != 0 || r.Stderr != "bascule: warning: mirror p3 of br0 waits for its device\n" {
+	if r.Exit != 0 || r.Stderr != "bascule: warning: span port p3 of br0 waits for its device\n" {
 		t.Error(r)
 	}
-	wantLines(t, linesOf(r.Stdout), append(again, "- mirror p3 of br0")...)
+	wantLines(t, linesOf(r.Stdout), append(again, "- span port p3 of br0")...)
 	l.Ends[2].PlugAgain(0)
-	wantLines(t, apply(t, l, path), "+ mirror p3 of br0: ports p1, direction in")
+	wantLines(t, apply(t, l, path), "+ span port p3 of br0: ports p1, direction in")
 }
 
 // applyBesideOthers has others change things after the plan was made.
@@ -551,6 +552,50 @@ func applyAtOnce(t *testing.T, l *netlab.Lab) {
 		if strings.HasPrefix(first+second, "failed") || (first == "") == (second == "") {
 			t.Fatalf("one should have all to do and the other nothing, not\n%s\nand\n%s", first, second)
 		}
+	}
+}
+
+// exportIdle has bindings and addresses whose VLAN is none of their port's: of
+// before the bridge filtered, and of a VLAN that the port has left. No file can say
+// them; export warns, and to apply what it wrote is to remove them.
+func exportIdle(t *testing.T, l *netlab.Lab) {
+	l.NewEnds(2)
+	l.Bascule("bridge", "add", "br0")
+	for _, p := range []string{"p1", "p2"} {
+		l.Bascule("port", "add", "br0", p)
+	}
+	l.Bascule("fdb", "add", "br0", "02:00:00:00:00:01", "p1")
+	l.Bascule("binding", "add", "br0", "p1", "02:00:00:00:00:01", "192.0.2.1")
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "add", "br0", "p2", "7")
+	l.Bascule("binding", "add", "br0", "p2", "02:00:00:00:00:02", "192.0.2.2", "--vlan", "7")
+	l.Bascule("vlan", "del", "br0", "p2", "7")
+	r, err := l.Run("export")
+	must(t, err)
+	for _, want := range []string{
+		"warning: binding 192.0.2.1 of br0 is left out: ", "warning: binding 192.0.2.2 of br0 is left out: ", "warning: address 02:00:00:00:00:01 of br0 is left out: ",
+	} {
+		if strings.Count(r.Stderr, want) != 1 {
+			t.Errorf("%q is not told: %v", want, r)
+		}
+	}
+	if strings.Contains(r.Stdout, "02:00:00") {
+		t.Errorf("exported\n%s", r.Stdout)
+	}
+	path := file(t, "export.yaml", r.Stdout)
+	plan := []string{
+		"- binding 192.0.2.1 of br0: 02:00:00:00:00:01 on p1", "- binding 192.0.2.2 of br0: 02:00:00:00:00:02 on p2, vlan 7",
+		"- address 02:00:00:00:00:01 of br0: on p1",
+	}
+	r, err = l.Run("apply", "--dry-run", path)
+	must(t, err)
+	wantLines(t, linesOf(r.Stdout), plan...)
+	wantLines(t, apply(t, l, path), plan...)
+	wantLines(t, apply(t, l, path))
+	r, err = l.Run("export")
+	must(t, err)
+	if r.Stderr != "" {
+		t.Error(r)
 	}
 }
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+// A Reason is why a frame went no further. It is counted by its name at the port
+// that the frame came in by.
+type Reason struct {
+	Name string
+	Text string // of a frame: "it ends before its headers do"
+	See  string // the command that shows what decided, or changes it, "" for none
+}
+
+// Reasons are all of them, in the order of enum drop_reason (bpf/types.h). What
+// trace says comes from here, and what help and man pages say.
+var Reasons = []Reason{
+	{"malformed", "it ends before its headers do", ""},
+	{"reserved", "it is to an address between neighbours, which bridges do not forward, and group-fwd-mask does not open it", "bridge set --group-fwd-mask"},
+	{"bad-source", "its source is a group address or zero, which no station has", ""},
+	{"same-port", "its destination is where it came from, and the port does not hairpin", "port set --hairpin"},
+	{"protected", "the two ports share a protected domain", "port set --protected"},
+	{"mtu", "it is too large for the way out", "port show"},
+	{"no-member", "there is no port to flood it to", "vlan show"},
+	{"span", "the port is a span port, which only listens", "span show"},
+	{"vlan", "the port is not in the frame's VLAN", "vlan show"},
+	{"untagged", "it has no tag, and the port has no VLAN for such frames", "vlan add --pvid"},
+	{"admit", "it has a tag, or none, and the port admits no such frames", "port set --admit"},
+	{"double-tag", "it has a second tag, and qinq is off", "bridge set --qinq"},
+	{"other-tag", "it has a tag of another kind than the bridge's, and qinq is off", "bridge set --qinq"},
+	{"vlan-out", "the port of its destination is not in its VLAN", "vlan show"},
+	{"blocked", "the port is blocked by its loop guard", "port set --loop-guard"},
+	{"loop", "it is the switch's own frame that has come back", "port set --loop-guard"},
+	{"stp", "spanning tree keeps the port from forwarding", "agent status"},
+	{"locked", "the port is locked, and the FDB does not have the source there", "fdb show"},
+	{"limit", "the FDB has no room for its source, and the port has fdb-full drop", "port set --fdb-max"},
+	{"spoofed", "it lies about an address: no binding has what it claims, or its source is bound elsewhere", "binding show"},
+	{"dhcp-guard", "it is a DHCP server's message, and the port is not trusted", "port set --trusted"},
+	{"ra-guard", "it is a router's advertisement, and the port is not trusted", "port set --trusted"},
+	{"non-ip", "it is neither IPv4, IPv6, ARP nor RARP, and a port takes nothing else", "port set --block-non-ip"},
+	{"storm-bcast", "there is more broadcast than the port may bring in", "port set --storm-bcast"},
+	{"storm-mcast", "there is more multicast than the port may bring in", "port set --storm-mcast"},
+	{"storm-unknown", "there is more unknown unicast than the port may bring in", "port set --storm-unknown"},
+	{"rule", "a MAC rule drops it", "rule show --stats"},
+	{"no-peer", "the patch cable's other end is not there", "port show"},
+	{"patch-loop", "it has been in this bridge already, by patch cables", "port show"},
+	{"ether", "an ether rule of pf drops it", "pfctl -s ether"},
+	{"pf", "a rule of pf drops it", "pfctl -vs rules"},
+	{"pf-state", "it does not fit the state of its connection in pf", "pfctl -s states"},
+	{"pf-limit", "it would need one state or source more than pf may have", "pfctl -s memory"},
+	{"pf-short", "it is shorter than its IP, TCP, UDP or ICMP headers say", ""},
+	{"pf-fragment", "it is a fragment that no packet has", ""},
+	{"pf-options", "it has IP options, and the rule of pf that passes it has no allow-opts", "pfctl -s rules"},
+	{"pf-synproxy", "it is part of a handshake that pf makes for a host", ""},
+	{"too-deep", "a filter has to judge it, and does not get to the end of its tags", ""},
+	{"pf-normalize", "it has flags of TCP that no connection has, or ICMP of the other family", ""},
+}
+
+// words say why a frame was dropped, by the names of reasons.
+var words = func() map[string]string {
+	texts := map[string]string{}
+	for _, r := range Reasons {
+		texts[r.Name] = r.Text
+	}
+	return texts
+}()
