@@ -128,11 +128,11 @@ static __always_inline bool dhcp4_lies(const struct hook *h, struct look *l, u32
 {
 	struct bootp *m = &l->bootp;
 
-	if (udp_read(h, at, &l->udp))
+	if (udp_read(h, at, l->end, &l->udp))
 		return true;
 	if (l->udp.dest != bpf_htons(DHCP4_SERVER))
 		return false;
-	if (frame_bytes(h, at + UDP_HEADER, m, sizeof(*m)))
+	if (packet_bytes(h, at + UDP_HEADER, l->end, m, sizeof(*m)))
 		return true;
 	return m->op == BOOTREQUEST &&
 	       (m->htype != 1 || m->hlen != ETH_ALEN || mac_at(m->chaddr) != l->src);
@@ -147,10 +147,11 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5)
 		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
 	upper = l->at + ip->ihl * 4;
+	l->end = l->at + bpf_ntohs(ip->tot_len);
 	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
 		/* who asks for an address has none (RFC 2131 4.1) */
 		if (ip->daddr != ~0u || ip->protocol != IPPROTO_UDP ||
-		    (ip->frag_off & bpf_htons(IP_FRAGMENT)) || udp_read(h, upper, udp) ||
+		    (ip->frag_off & bpf_htons(IP_FRAGMENT)) || udp_read(h, upper, l->end, udp) ||
 		    udp->source != bpf_htons(DHCP4_CLIENT) || udp->dest != bpf_htons(DHCP4_SERVER))
 			return DROP_SPOOFED;
 	} else if (looks_for(l, LOOK_SOURCE) && !binding_permits(l, binding_of4(l, ip->saddr))) {
@@ -226,7 +227,7 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	struct ipv6hdr *ip = &l->ip6;
 	struct chain *c = &l->chain;
 	bool nobody = address6_is_zero(&ip->saddr);
-	u32 end, options;
+	u32 options;
 
 	if (c->end == CHAIN_UNKNOWN)
 		return true;
@@ -259,9 +260,7 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	    (frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) ||
 	     !binding_permits(l, binding_of6(l, &l->nd.target))))
 		return true;
-	/* stations do not cut off a packet that has length 0, as a jumbogram (RFC 2675) */
-	end = ip->payload_len ? l->at + sizeof(*ip) + bpf_ntohs(ip->payload_len) : l->len;
-	return nd_options_lie(h, l, c->at + options, end, nobody);
+	return nd_options_lie(h, l, c->at + options, c->limit, nobody);
 }
 
 static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
@@ -275,6 +274,8 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	__builtin_memset(c, 0, sizeof(*c));
 	c->next = ip->nexthdr;
 	c->at = l->at + sizeof(*ip);
+	/* stations do not cut off a packet that has length 0, as a jumbogram (RFC 2675) */
+	c->limit = ip->payload_len ? c->at + bpf_ntohs(ip->payload_len) : l->len;
 	chain_follow(h, c);
 	if (looks_for(l, LOOK_SOURCE) && source_lies6(h, l))
 		return DROP_SPOOFED;

@@ -78,7 +78,7 @@ static __always_inline void decision_recall(const struct decision *d, const stru
 static __always_inline void decision_keep(struct decision *d, const struct frame *f,
 					  const struct verdict *v, u32 epoch, u32 fits)
 {
-	if (on(FEATURES_EACH | FEATURE_BACKUP) && v->fleeting)
+	if (on(FEATURES_EACH | FEATURE_BACKUP | FEATURE_NON_IP) && v->fleeting)
 		return;
 	d->dst = fdb_key(f->dst, f->label);
 	d->src = f->src;

@@ -71,8 +71,12 @@ static long rule_try_arp(u32 n, struct rule_search **search)
 	return !m || !rule_try(*search, m, true);
 }
 
-#define ARP_ETHERNET_IPV4 0x00080100 /* hardware and protocol */
-#define ARP_LENGTHS 0x0406 /* of their addresses */
+/*
+ * Of the first words of ARP the protocol and the lengths of addresses. The hardware
+ * type is not asked: stations take that of IEEE 802, 6, for Ethernet's.
+ */
+#define ARP_IPV4 0x0008
+#define ARP_LENGTHS 0x0406
 
 /* Adds what is in an ARP or RARP packet at `front`; false if rules can't look into it. */
 static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s, u32 front)
@@ -84,7 +88,7 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 	if ((type != bpf_htons(ETH_P_ARP) && type != bpf_htons(ETH_P_RARP)) ||
 	    frame_bytes(h, FRONT_AT(front), &s->arp, sizeof(s->arp)))
 		return false;
-	if (word[0] != ARP_ETHERNET_IPV4 || (word[1] & 0xffff) != ARP_LENGTHS)
+	if (word[0] >> 16 != ARP_IPV4 || (word[1] & 0xffff) != ARP_LENGTHS)
 		return false;
 	switch (bpf_ntohl(word[1] & 0xffff0000)) {
 	case 1:

@@ -43,6 +43,7 @@ enum chain_end {
 struct chain {
 	enum chain_end end;
 	u32 at; /* of the upper header */
+	u32 limit; /* where the packet ends */
 	u8 next; /* its protocol */
 	u8 type; /* of ICMPv6 */
 	u8 fragment; /* it is behind a fragment header */
@@ -91,6 +92,7 @@ struct look {
 	u32 len; /* of the frame */
 	u32 question; /* found: 0 for none */
 	u32 at; /* of what is behind the Ethernet header */
+	u32 end; /* of an IPv4 packet */
 	u16 type; /* of it, as in the frame */
 	u32 plain; /* nothing is before it but a tag of the bridge's own */
 	u32 bound; /* found: an address of the sender's is bound to it, here */
@@ -162,9 +164,18 @@ static __always_inline u32 look_through(const struct hook *h, struct look *l)
 	return 0;
 }
 
-static __always_inline long udp_read(const struct hook *h, u32 at, struct udp *udp)
+/*
+ * Reads bytes of the packet that ends there. What the frame has behind that is padding:
+ * receivers cut it off, and put the next fragment in its place.
+ */
+static __always_inline long packet_bytes(const struct hook *h, u32 at, u32 end, void *to, u32 size)
 {
-	return frame_bytes(h, at, udp, sizeof(*udp));
+	return at + size > end ? -1 : frame_bytes(h, at, to, size);
+}
+
+static __always_inline long udp_read(const struct hook *h, u32 at, u32 end, struct udp *udp)
+{
+	return packet_bytes(h, at, end, udp, sizeof(*udp));
 }
 
 #define UDP_HEADER 8
@@ -186,13 +197,13 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 	struct udp *udp = &l->udp;
 	u8 op = 0;
 
-	if (udp_read(h, at, udp))
+	if (udp_read(h, at, l->end, udp))
 		return true;
 	if (udp->dest != bpf_htons(DHCP4_SERVER) && udp->dest != bpf_htons(DHCP4_CLIENT))
 		return false;
 	if (udp->dest == bpf_htons(DHCP4_CLIENT) && udp->source == bpf_htons(DHCP4_SERVER))
 		return true;
-	return frame_bytes(h, at + UDP_HEADER, &op, sizeof(op)) || op == BOOTREPLY;
+	return packet_bytes(h, at + UDP_HEADER, l->end, &op, sizeof(op)) || op == BOOTREPLY;
 }
 
 #define CHAIN_LENGTH 8 /* extension headers; nobody sends as many */
@@ -234,7 +245,7 @@ static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 			c->end = CHAIN_UPPER;
 			break;
 		}
-		if (frame_bytes(h, c->at, &ext, sizeof(ext)))
+		if (packet_bytes(h, c->at, c->limit, &ext, sizeof(ext)))
 			return 0;
 		if (c->next == CHAIN_FRAGMENT) {
 			c->fragment = true;
@@ -251,8 +262,9 @@ static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 		c->next = ext.next;
 	}
 	if (c->end == CHAIN_UPPER &&
-	    ((c->next == IPPROTO_ICMPV6 && frame_bytes(h, c->at, &c->type, sizeof(c->type))) ||
-	     (c->next == IPPROTO_UDP && udp_read(h, c->at, &c->udp))))
+	    ((c->next == IPPROTO_ICMPV6 &&
+	      packet_bytes(h, c->at, c->limit, &c->type, sizeof(c->type))) ||
+	     (c->next == IPPROTO_UDP && udp_read(h, c->at, c->limit, &c->udp))))
 		c->end = CHAIN_UNKNOWN;
 	return 0;
 }

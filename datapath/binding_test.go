@@ -249,6 +249,7 @@ func TestSourceGuard(t *testing.T) {
 		{"DHCP discover, cut off in its MAC", discover("255.255.255.255", 68, 67, 0)[:14+20+8+33], spoofed},
 		{"DHCP request", request(a), ""},
 		{"DHCP request for another", request(c), spoofed},
+		{"DHCP request whose sender is padding", join(ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67))), bootp(a)), spoofed},
 		{"DHCP request of another kind of station", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(68, 67, foreignClient...))), spoofed},
 		{"first fragment of a DHCP request", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", protoUDP, 0x2000, udp(68, 67))), spoofed},
 
@@ -463,7 +464,9 @@ func TestServerGuards(t *testing.T) {
 		{"other UDP", v4(0, udp(53, 53, 2)), ""},
 		{"DHCP offer, first fragment", v4(0x2000, udp(67, 68, 2)), server},
 		{"fragment that does not say what it is", v4(0x2000, udp(1067, 68)), server},
+		{"fragment that its padding speaks for", join(v4(0x2000, udp(1067, 68)), []byte{1, 1, 6, 0}), server},
 		{"fragment without ports", v4(0x2000), server},
+		{"fragment whose ports are padding", join(v4(0x2000), udp(53, 53)), server},
 		{"later fragment", v4(1, udp(67, 68, 2)), ""},
 		{"DHCP offer by TCP", ether(b, a, typeIP4, ip4("192.0.2.1", "192.0.2.2", 6, 0, udp(67, 68, 2))), ""},
 		{"DHCP offer behind two tags", retagged(v4(0, udp(67, 68, 2)), tags[:2]...), server},
@@ -502,6 +505,9 @@ func TestServerGuards(t *testing.T) {
 		v6(protoFragment, fragment(protoICMP6, 0, true)),
 		v6(protoFragment, fragment(protoDestination, 0, true), extension(protoICMP6, 2)[:8]),
 		v6(protoHopByHop),
+		join(v6(protoFragment, fragment(protoDestination, 0, true), extension(protoUDP, 0)), udp(53, 53)),
+		join(v6(protoFragment, fragment(protoDestination, 0, true), extension(protoICMP6, 0)), solicitation("fe80::2")),
+		join(v6(protoFragment, fragment(protoDestination, 0, true)), extension(protoESP, 0)),
 	}
 	guards := map[string]*bench{
 		server: newBench(t, 3, allXDP, dhcpGuard, func(_ *Config, p []*Port) { p[1].Flags |= PortTrusted }),

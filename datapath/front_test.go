@@ -119,3 +119,26 @@ func TestFront(t *testing.T) {
 		}
 	}
 }
+
+// What is remembered of a packet of IP is no answer about what is none, however
+// much is in front of both.
+func TestFrontRemembered(t *testing.T) {
+	s := newBench(t, 3, func(_ *Config, p []*Port) { p[0].Flags |= PortBlockNonIP }, allXDP)
+	src, dst := station(1), station(2)
+	datagram := join(dst[:], src[:], be16(typeIP4), ip4("192.0.2.1", "192.0.2.2", protoUDP, 0, udp(7, 7, 1, 2, 3)))
+	other := join(dst[:], src[:], be16(typeTest), make([]byte, 46))
+	s.tcx(1, join(src[:], dst[:], datagram[12:])) // so that it is known where that is
+	for n := range frontLayers + 1 {
+		for kind := range fronts(datagram, n) {
+			good, bad := fronts(datagram, n)[kind], fronts(other, n)[kind]
+			name := fmt.Sprintf("%d, %s", n, kind)
+			for range 2 {
+				s.tcx(0, good)
+				expect(t, name, s.tcx(0, bad), dropped("non-ip"))
+				if got := s.xdp(0, bad); got.Verdict == redirect {
+					t.Errorf("%s by XDP: %s, want it left to tcx", name, got)
+				}
+			}
+		}
+	}
+}

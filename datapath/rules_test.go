@@ -200,6 +200,7 @@ func TestRules(t *testing.T) {
 		{"RARP", "block in on p0 arp\nblock in on p0 rarp request", resolve(1, 0, typeRARP, 3).bytes(), blocked, []uint64{0, 1}},
 		{"RARP reply", "block in on p0 rarp request\nblock in on p0 rarp reply", resolve(1, 0, typeRARP, 4).bytes(), blocked, []uint64{0, 1}},
 		{"RARP's operation in ARP", "block in on p0 arp\nblock in on p0 rarp", resolve(1, 0, typeARP, 3).bytes(), sent(1), []uint64{0, 0}},
+		{"ARP of IEEE 802", "block in on p0 arp spa 192.0.2.0", func() []byte { p := request; p.f.Hardware = 6; return p.bytes() }(), blocked, []uint64{1}},
 		{"ARP cut off", "block in on p0 arp", func() []byte { p := request; p.cut = 1; return p.bytes() }(), sent(1), []uint64{0}},
 	}
 	for _, tt := range tests {

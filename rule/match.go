@@ -25,15 +25,15 @@ type ARPFields struct {
 }
 
 // valid reports whether a packet of ARP or RARP was found, and is one that
-// rules can look into.
+// rules can look into. The hardware type is not asked: stations take that of
+// IEEE 802, 6, for Ethernet's.
 func (a *ARPFields) valid() bool {
-	return a != nil && a.Hardware == hardwareEthernet && a.Protocol == typeIPv4 && a.HLen == 6 && a.PLen == 4
+	return a != nil && a.Protocol == typeIPv4 && a.HLen == 6 && a.PLen == 4
 }
 
 // The numbers of ARP (RFC 826) and RARP (RFC 903).
 const (
 	typeIPv4, typeARP, typeRARP = 0x0800, 0x0806, 0x8035
-	hardwareEthernet            = 1
 	opRequest, opReply          = 1, 2 // of ARP; those of RARP follow
 	opRevRequest, opRevReply    = 3, 4
 )

@@ -50,7 +50,7 @@ func TestMatch(t *testing.T) {
 		{"block on em0 arp", In, arp(func(f *Frame) { f.Type = typeRARP }), false},
 		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.Op = 8 }), false}, // InARP, RFC 2390
 		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.Op = 3 }), false},
-		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.Hardware = 6 }), false},
+		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.Hardware = 6 }), true},
 		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.Protocol = 0x86dd }), false},
 		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.HLen = 8 }), false},
 		{"block on em0 arp", In, arp(func(f *Frame) { f.ARP.PLen = 16 }), false},

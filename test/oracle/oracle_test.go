@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package oracle asks a real station what it takes of what the switch lets
+// through: packets that a filter is to hold back, one filter at a time, behind
+// whatever may stand in front of a packet. What the station's stack takes must
+// have been judged.
+package oracle
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"bascule/test/netlab"
+)
+
+// frames is how many packets are sent in vain to each filter in each place.
+var frames = flag.Int("oracle.frames", 256, "packets that are sent to each filter on each hook of each kind of bridge")
+
+// batch is how many go, more or less, before the oracle is asked.
+const batch = 200
+
+// TestMain makes the run short and always the same; `make fuzz` makes it long.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	short := map[string]string{"rapid.checks": fmt.Sprint((*frames + batch - 1) / batch), "rapid.seed": "1", "rapid.nofailfile": "true"}
+	flag.Visit(func(f *flag.Flag) { delete(short, f.Name) })
+	for name, value := range short {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(netlab.Main(m))
+}
+
+// A filter is one thing that keeps packets back.
+type filter struct {
+	name  string
+	kinds []string  // of the packets that are sent
+	froms []station // that they are of
+	on    func(s *site)
+	off   func(s *site)
+	// alarm is whether the oracle must not see that
+	alarm  func(s sighting) bool
+	tables bool // it needs a look at what the oracle believes
+	moves  bool // and at whether the other station still gets its frames
+	// passes are the kind that the filter lets through, and from whom
+	passes string
+	from   station
+}
+
+func any4(s sighting) bool { return s.by == handlerIP4 || s.by == handlerIP6 }
+
+// sockets are asked whether one of them has got something.
+func atSockets(s sighting) bool {
+	return s.by == socketUDP || s.by == socketTCP || s.by == socketICMP4 || s.by == socketICMP6
+}
+
+func pfRules(rules string) func(*site) {
+	return func(s *site) { s.pfctl(rules, "-f", "-") }
+}
+
+func pfOff(s *site) { s.pfctl("", "-d"); s.pfctl("", "-Fa") }
+
+func macRule(port int, rule string) func(*site) {
+	return func(s *site) {
+		s.lab.Bascule(append([]string{"rule", "add", "br0", s.lab.Ends[port].Port}, strings.Fields(rule)...)...)
+	}
+}
+
+// setting sets something of the ports with these numbers.
+func setting(words string, ports ...int) func(*site) {
+	return func(s *site) {
+		for _, port := range ports {
+			s.lab.Bascule(append([]string{"port", "set", "br0", s.lab.Ends[port].Port}, strings.Fields(words)...)...)
+		}
+	}
+}
+
+func isNonIP(s sighting) bool {
+	return s.by == handlerData || s.by == handlerLLC || s.by == handlerPPPoE || s.by == handlerMPLS
+}
+
+func macOff(s *site) { s.lab.Bascule("rule", "flush", "br0") }
+
+var (
+	plainIP = []string{"udp4", "udp6", "tcp4", "tcp6", "icmp4", "icmp6", "udp4 broadcast", "udp6 all", "dhcp4 server", "dhcp6 server", "ra", "ns", "na"}
+	anyone  = []station{sender, nobody}
+)
+
+var filters = []filter{
+	{
+		name: "pf all", kinds: plainIP, froms: anyone,
+		on: pfRules("block drop all\n"), off: pfOff, alarm: func(s sighting) bool { return any4(s) || atSockets(s) },
+		passes: "data", from: sender,
+	},
+	{
+		name: "pf port", kinds: []string{"udp4", "udp6", "udp4 broadcast", "udp6 all"}, froms: anyone,
+		on: pfRules(fmt.Sprintf("pass\nblock drop in proto udp to port %d\n", portOpen)), off: pfOff,
+		alarm:  func(s sighting) bool { return s.by == socketUDP && s.ports[1] == portOpen },
+		passes: "udp4 also", from: sender,
+	},
+	{
+		name: "pf address", kinds: plainIP, froms: []station{nobody},
+		on: pfRules(fmt.Sprintf("pass no state\nblock drop in from { %v %v }\n", nobody.ip4, nobody.ip6)), off: pfOff,
+		alarm:  func(s sighting) bool { return atSockets(s) && (s.from == nobody.ip4 || s.from == nobody.ip6) },
+		passes: "udp6", from: sender,
+	},
+	{
+		name: "ether type", kinds: append([]string{"arp request", "arp reply", "gratuitous arp"}, plainIP...), froms: anyone,
+		on: pfRules("ether block in proto { 0x0800 0x86dd 0x0806 }\n"), off: pfOff,
+		alarm:  func(s sighting) bool { return any4(s) || s.by == handlerARP || atSockets(s) },
+		passes: "data", from: sender,
+	},
+	{
+		name: "ether address", kinds: plainIP, froms: []station{nobody},
+		on: pfRules(fmt.Sprintf("ether block in l3 from %v\nether block in l3 from %v\n", nobody.ip4, nobody.ip6)), off: pfOff,
+		alarm:  func(s sighting) bool { return atSockets(s) && (s.from == nobody.ip4 || s.from == nobody.ip6) },
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "rule arp", kinds: []string{"arp request", "arp reply", "gratuitous arp"}, froms: anyone,
+		on: macRule(0, "block in arp"), off: macOff, alarm: func(s sighting) bool { return s.by == tableARP }, tables: true,
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "rule arp fields", kinds: []string{"arp request", "arp reply", "gratuitous arp"}, froms: []station{nobody},
+		on: macRule(0, "block in arp spa "+nobody.ip4.String()), off: macOff,
+		alarm: func(s sighting) bool { return s.by == tableARP && s.from == nobody.ip4 }, tables: true,
+		passes: "arp request", from: sender,
+	},
+	{
+		name: "source guard", moves: true, tables: true,
+		kinds: append([]string{"arp request", "arp reply", "gratuitous arp", "rarp", "dad", "rs", "mld", "data", "llc", "dhcp4 discover"}, plainIP...),
+		froms: []station{other, nobody, {other.mac, sender.ip4, sender.ip6}, {nobody.mac, sender.ip4, sender.ip6}, {sender.mac, other.ip4, other.ip6}},
+		on: func(s *site) {
+			for port, of := range map[string]station{s.in(): sender, s.lab.Ends[2].Port: other} {
+				for _, a := range []string{of.ip4.String(), of.ip6.String()} {
+					s.lab.Bascule(append([]string{"binding", "add", "br0", port, of.mac.String(), a}, s.vlan()...)...)
+				}
+			}
+			s.lab.Bascule("port", "set", "br0", s.in(), "--source-guard")
+		},
+		off: func(s *site) {
+			s.lab.Bascule("port", "set", "br0", s.in(), "--source-guard=off")
+			s.lab.Bascule("binding", "flush", "br0")
+		},
+		alarm: func(s sighting) bool {
+			says := any4(s) || s.by == tableARP || s.by == tableND
+			none := !s.from.IsValid() || s.from.IsUnspecified() // whoever has no address yet, and what is no packet
+			own := s.mac == sender.mac && (s.from == sender.ip4 || s.from == sender.ip6)
+			return says && !none && !own || s.by == moved
+		},
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "dhcp guard", kinds: []string{"dhcp4 server", "dhcp4 server, other port", "dhcp6 server"}, froms: anyone,
+		on:  func(s *site) { s.lab.Bascule("bridge", "set", "br0", "--dhcp-guard") },
+		off: func(s *site) { s.lab.Bascule("bridge", "set", "br0", "--dhcp-guard=off") },
+		alarm: func(s sighting) bool {
+			return s.by == socketUDP && (s.ports[1] == 68 && s.typ == dhcpReply || s.ports[1] == 546)
+		},
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "ra guard", kinds: []string{"ra", "redirect"}, froms: anyone, tables: true,
+		on:  func(s *site) { s.lab.Bascule("bridge", "set", "br0", "--ra-guard") },
+		off: func(s *site) { s.lab.Bascule("bridge", "set", "br0", "--ra-guard=off") },
+		alarm: func(s sighting) bool {
+			return s.by == socketICMP6 && (s.typ == 134 || s.typ == 137) || s.by == tableRoutes
+		},
+		passes: "udp6", from: sender,
+	},
+	{
+		name: "non-IP", kinds: []string{"data", "llc"}, froms: anyone,
+		on: setting("--block-non-ip", 0), off: setting("--block-non-ip=off", 0), alarm: isNonIP,
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "protected", kinds: append([]string{"data", "llc", "arp request"}, plainIP...), froms: anyone,
+		on: setting("--protected 1", 0, 1), off: setting("--protected none", 0, 1), alarm: func(s sighting) bool { return s.by == onWire || atSockets(s) },
+	},
+	{
+		name: "locked", kinds: append([]string{"data", "llc", "arp request"}, plainIP...), froms: anyone,
+		on: func(s *site) {
+			setting("--locked --learn=off", 0)(s)
+			s.lab.Bascule("fdb", "flush", "br0")
+		},
+		off: setting("--locked=off --learn=on", 0), alarm: func(s sighting) bool { return s.by == onWire || atSockets(s) },
+	},
+	// the same on the way out
+	{
+		name: "pf out", kinds: plainIP, froms: anyone,
+		on: pfRules("pass\nblock drop out on p2\n"), off: pfOff, alarm: func(s sighting) bool { return any4(s) || atSockets(s) },
+		passes: "data", from: sender,
+	},
+	{
+		name: "ether out", kinds: append([]string{"arp request", "arp reply", "gratuitous arp"}, plainIP...), froms: anyone,
+		on: pfRules("ether block out on p2 proto { 0x0800 0x86dd 0x0806 }\n"), off: pfOff,
+		alarm:  func(s sighting) bool { return any4(s) || s.by == handlerARP || atSockets(s) },
+		passes: "data", from: sender,
+	},
+	{
+		name: "rule arp out", kinds: []string{"arp request", "arp reply", "gratuitous arp"}, froms: []station{nobody},
+		on: macRule(1, "block out arp spa "+nobody.ip4.String()), off: macOff,
+		alarm: func(s sighting) bool { return s.by == tableARP && s.from == nobody.ip4 }, tables: true,
+		passes: "udp4", from: sender,
+	},
+	{
+		name: "non-IP out", kinds: []string{"data", "llc"}, froms: anyone,
+		on: setting("--block-non-ip", 1), off: setting("--block-non-ip=off", 1), alarm: isNonIP,
+		passes: "udp4", from: sender,
+	},
+}
+
+// moved is the sense of the other station: it misses what is for it.
+const moved = "other station"
+
+// A bridge is a way to make one.
+type bridge struct {
+	name  string
+	flags []string
+	vlans bool
+}
+
+var bridges = []bridge{
+	{"plain", nil, false},
+	{"vlans", []string{"--vlan-filtering", "--qinq"}, true},
+	{"service vlans", []string{"--vlan-filtering", "--qinq", "--vlan-protocol", "802.1ad"}, true},
+}
+
+// A site is a switch between the sender, the oracle and the other station.
+type site struct {
+	t    testing.TB
+	lab  *netlab.Lab
+	kind bridge
+	ring *netlab.Ring
+	*oracle
+	mark int
+}
+
+func (s *site) in() string { return s.lab.Ends[0].Port }
+
+// vlan is what a command is told of the VLAN of frames without a tag.
+func (s *site) vlan() []string {
+	if s.kind.vlans {
+		return []string{"--vlan", "1"}
+	}
+	return nil
+}
+
+func (s *site) pfctl(stdin string, args ...string) {
+	s.t.Helper()
+	cmd := s.lab.Command(append([]string{"pfctl"}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	r, err := netlab.RunCommand(cmd)
+	if err != nil || r.Exit != 0 {
+		s.t.Fatal(r, err)
+	}
+}
+
+func newSite(t *testing.T, hook string, kind bridge) *site {
+	l := netlab.New(t)
+	ends := l.NewEnds(3)
+	l.AddBridge("br0", hook, ends, kind.flags...)
+	if kind.vlans {
+		// what comes with a tag of VLAN 10 leaves without it
+		l.Bascule("vlan", "add", "br0", ends[0].Port, "10")
+		l.Bascule("vlan", "add", "br0", ends[1].Port, "10", "--untagged")
+	}
+	s := &site{t: t, lab: l, kind: kind, ring: ends[0].NewRing(), oracle: newOracle(t, ends[1])}
+	// the stack takes a moment to get ready for IPv6
+	l.Wait("the oracle to hear", func() bool {
+		return slices.ContainsFunc(s.send(&filter{}, s.intact("udp6", sender, false, 0)), atSockets)
+	})
+	return s
+}
+
+// send sends what the recipes make, and returns what the oracle has seen.
+func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
+	s.t.Helper()
+	if f.moves {
+		s.lab.Send(s.lab.Ends[2], s.lab.Frames(1, netlab.Broadcast, other.mac)...)
+		s.hear()
+	}
+	var packets []netlab.Packet
+	for _, r := range list {
+		packets = append(packets, r.packets()...)
+	}
+	s.ring.Send(packets, func() { seen = append(seen, s.hear()...) })
+	if f.tables {
+		seen = append(seen, s.believes()...)
+	}
+	if f.moves {
+		seen = append(seen, s.seek()...)
+	}
+	return seen
+}
+
+// seek has the oracle's end send a frame to the other station, which says if
+// it misses it. Before, the station has been heard once.
+func (s *site) seek() (list []sighting) {
+	s.t.Helper()
+	f := s.lab.Frames(1, other.mac, receiver.mac)
+	got := s.lab.Deliver(s.lab.Ends[1], f...)
+	s.hear()
+	if !slices.Contains(got[s.lab.Ends[2]], f[0]) || slices.Contains(got[s.lab.Ends[0]], f[0]) {
+		list = append(list, sighting{by: moved, said: "misses a frame, or another has it "})
+	}
+	return list
+}
+
+// intact is a recipe without a twist.
+func (s *site) intact(kind string, from station, toAll bool, depth int) recipe {
+	s.mark++
+	return recipe{kind: kind, from: from, src: from.mac, toAll: toAll, wraps: slices.Repeat([]wrap{priority}, depth), hardware: 1, linear: 1500, mark: s.mark}
+}
+
+// alarms are those of the sightings that there must not be.
+func (f *filter) alarms(seen []sighting) (list []sighting) {
+	for _, s := range seen {
+		if f.alarm(s) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func TestOracle(t *testing.T) {
+	for _, hook := range []string{"tcx", "xdp"} {
+		for _, kind := range bridges {
+			t.Run(hook+"/"+kind.name, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, hook, kind)
+				for _, f := range filters {
+					t.Run(f.name, func(t *testing.T) {
+						s.t, s.oracle.t = t, t
+						s.holds(t, &f)
+					})
+				}
+			})
+		}
+	}
+}
+
+// holds tries a filter.
+func (s *site) holds(t *testing.T, f *filter) {
+	// a list of lists of lists has as many as that, and can be made smaller at once
+	kinds, froms := f.kinds, f.froms
+	if f.passes != "" { // among them are some of those that pass: what the switch remembers of these is no answer
+		kinds, froms = append(slices.Clone(kinds), f.passes), append(slices.Clone(froms), f.from)
+	}
+	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms), 1, 100), 1, 100), 1, 100)
+	s.sees(t, f, draws)
+	f.on(s)
+	defer f.off(s)
+	sent := 0
+	defer func() { t.Logf("%d packets sent", sent) }()
+	rapid.Check(t, func(t *rapid.T) {
+		list := slices.Concat(slices.Concat(draws.Draw(t, "packets")...)...)
+		sent += len(list)
+		if alarms := f.alarms(s.send(f, list...)); len(alarms) > 0 {
+			t.Fatalf("of %d packets the oracle has seen %v", len(list), report(list, alarms))
+		}
+		// what may pass does
+		if f.passes != "" {
+			r := s.intact(f.passes, f.from, false, len(list)%2)
+			if !slices.ContainsFunc(s.send(f, r), func(s sighting) bool { return s.mark == r.mark || s.by == tableARP }) {
+				t.Fatalf("%v has not arrived", r)
+			}
+		}
+	})
+}
+
+// sees makes sure that the oracle sees what a filter is to hold back while it
+// is off: each kind, behind every number of tags, and a good part of what is drawn
+// by chance.
+func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe]) {
+	t.Helper()
+	for i := range max(13, len(f.kinds)) {
+		r := s.intact(f.kinds[i%len(f.kinds)], f.froms[0], i%2 == 1, i%13)
+		if seen := s.send(f, r); len(f.alarms(seen)) == 0 {
+			t.Fatalf("the oracle is blind: it does not see %v, but %v", r, seen)
+		}
+	}
+	sent, taken := 0, 0
+	for example := range 2 {
+		list := slices.Concat(slices.Concat(draws.Example(example)...)...)
+		for _, r := range list {
+			sent += len(r.packets())
+		}
+		for _, s := range s.send(f, list...) {
+			if strings.HasPrefix(s.by, handler) {
+				taken++
+			}
+		}
+	}
+	t.Logf("of %d frames the oracle's stack takes %d", sent, taken)
+	if taken < sent/3 {
+		t.Fatalf("the oracle is blind: of %d frames its stack takes %d", sent, taken)
+	}
+}
+
+func report(list []recipe, alarms []sighting) string {
+	var b strings.Builder
+	for _, a := range alarms[:min(len(alarms), 5)] {
+		fmt.Fprintf(&b, "\n  %v", a)
+		for _, r := range list {
+			if r.mark == a.mark || len(list) == 1 {
+				fmt.Fprintf(&b, "\n    of %v", r)
+				for _, p := range r.packets() {
+					fmt.Fprintf(&b, "\n      %x", p.Frame)
+				}
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package oracle
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"bascule/test/netlab"
+)
+
+// The stations: the one at the first port sends, the one at the second is the
+// oracle, and the one at the third is somebody else, whose addresses are bound
+// there. Nobody is a station that the switch has not been told of.
+var (
+	sender   = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 1}, addr("10.0.0.1"), addr("fe80::1")}
+	receiver = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 2}, addr("10.0.0.2"), addr("fe80::2")}
+	other    = station{netlab.MAC{0x02, 0xee, 0, 0, 0, 3}, addr("10.0.0.3"), addr("fe80::3")}
+	nobody   = station{netlab.MAC{0x02, 0x57, 0, 0, 0, 66}, addr("10.0.0.66"), addr("fe80::66")}
+	nothing  = station{netlab.MAC{}, addr("0.0.0.0"), addr("::")}
+)
+
+type station struct {
+	mac netlab.MAC
+	ip4 netip.Addr
+	ip6 netip.Addr
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+const (
+	portOpen    = 4000 // where the oracle listens
+	portAlso    = 4001
+	typeData    = 0x88b5 // IEEE 802 local experimental ethertype 1
+	typePPPoE   = 0x8864
+	typeMPLS    = 0x8847
+	routerType  = 134
+	dhcpReply   = 2
+	dhcpRequest = 1
+)
+
+// A kind is a packet that a station may send, before anything is done to it.
+type kind struct {
+	name string
+	typ  int // EtherType; 0 for LLC
+	make func(from station, tail []byte) []byte
+	// group is where it is sent to all, which the others may be, too
+	group netlab.MAC
+}
+
+var broadcast, all6 = netlab.Broadcast, netlab.MAC{0x33, 0x33, 0, 0, 0, 1}
+
+// The kinds, by their names.
+var kinds = func() map[string]kind {
+	m := map[string]kind{}
+	for _, k := range []kind{
+		{"udp4", unix.ETH_P_IP, udp4(receiver.ip4, 5000, portOpen), broadcast},
+		{"udp4 also", unix.ETH_P_IP, udp4(receiver.ip4, 5000, portAlso), broadcast},
+		{"udp4 broadcast", unix.ETH_P_IP, udp4(addr("255.255.255.255"), 5000, portOpen), broadcast},
+		{"udp6", unix.ETH_P_IPV6, udp6(receiver.ip6, 5000, portOpen), all6},
+		{"udp6 also", unix.ETH_P_IPV6, udp6(receiver.ip6, 5000, portAlso), all6},
+		{"udp6 all", unix.ETH_P_IPV6, udp6(addr("ff02::1"), 5000, portOpen), all6},
+		{"tcp4", unix.ETH_P_IP, func(from station, tail []byte) []byte {
+			return ip4(from.ip4, receiver.ip4, unix.IPPROTO_TCP, syn(from.ip4, receiver.ip4))
+		}, broadcast},
+		{"tcp6", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return ip6(from.ip6, receiver.ip6, unix.IPPROTO_TCP, syn(from.ip6, receiver.ip6))
+		}, all6},
+		{"icmp4", unix.ETH_P_IP, func(from station, tail []byte) []byte {
+			m := slices.Concat([]byte{8, 0, 0, 0, 0, 1, 0, 1}, tail)
+			binary.BigEndian.PutUint16(m[2:], sum(0, m))
+			return ip4(from.ip4, receiver.ip4, unix.IPPROTO_ICMP, m)
+		}, broadcast},
+		{"icmp6", unix.ETH_P_IPV6, icmp6(receiver.ip6, 128, 0, []byte{0, 1, 0, 1}), all6},
+		{"dhcp4 server", unix.ETH_P_IP, dhcp4(addr("255.255.255.255"), 67, 68, dhcpReply), broadcast},
+		{"dhcp4 server, other port", unix.ETH_P_IP, dhcp4(receiver.ip4, 1067, 68, dhcpReply), broadcast},
+		{"dhcp4 discover", unix.ETH_P_IP, dhcp4(addr("255.255.255.255"), 68, 67, dhcpRequest), broadcast},
+		{"dhcp6 server", unix.ETH_P_IPV6, udp6(receiver.ip6, 547, 546), all6},
+		{"arp request", unix.ETH_P_ARP, arp(1, receiver), broadcast},
+		{"arp reply", unix.ETH_P_ARP, arp(2, receiver), broadcast},
+		{"gratuitous arp", unix.ETH_P_ARP, func(from station, tail []byte) []byte { return arp(1, from)(from, tail) }, broadcast},
+		{"rarp", unix.ETH_P_RARP, arp(3, sender), broadcast},
+		{"ns", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return icmp6(receiver.ip6, 135, 0, zeros(4), receiver.ip6.AsSlice(), []byte{1, 1}, from.mac[:])(from, nil)
+		}, all6},
+		{"na", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return icmp6(addr("ff02::1"), 136, 0, []byte{0x20, 0, 0, 0}, from.ip6.AsSlice(), []byte{2, 1}, from.mac[:])(from, nil)
+		}, all6},
+		{"dad", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return icmp6(addr("ff02::1"), 135, 0, zeros(4), from.ip6.AsSlice())(nothing, nil)
+		}, all6},
+		{"rs", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return icmp6(addr("ff02::2"), 133, 0, zeros(4))(nothing, nil)
+		}, all6},
+		{"mld", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
+			return icmp6(addr("ff02::16"), 143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, addr("ff02::99").AsSlice())(nothing, nil)
+		}, all6},
+		{"ra", unix.ETH_P_IPV6, icmp6(addr("ff02::1"), routerType, 0, []byte{64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}), all6},
+		{"redirect", unix.ETH_P_IPV6, icmp6(receiver.ip6, 137, 0, zeros(4), sender.ip6.AsSlice(), addr("fd00::1").AsSlice()), all6},
+		{"data", typeData, func(_ station, tail []byte) []byte { return slices.Concat(zeros(46), tail) }, broadcast},
+		{"llc", 0, func(_ station, tail []byte) []byte {
+			return slices.Concat(be16(3+36+len(tail)), []byte{0x42, 0x42, 3}, zeros(36), tail)
+		}, broadcast},
+	} {
+		m[k.name] = k
+	}
+	return m
+}()
+
+func zeros(n int) []byte { return make([]byte, n) }
+func be16(n int) []byte  { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
+func be32(n int) []byte  { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+
+// sum is the internet checksum (RFC 1071), of what has been summed up and b.
+func sum(s uint32, b []byte) uint16 {
+	for ; len(b) > 1; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		s += uint32(b[0]) << 8
+	}
+	for s > 0xffff {
+		s = s>>16 + s&0xffff
+	}
+	return ^uint16(s)
+}
+
+// pseudo is what checksums cover of the IP header.
+func pseudo(from, to netip.Addr, proto, length int) uint32 {
+	b := slices.Concat(from.AsSlice(), to.AsSlice(), be32(length), be32(proto))
+	return uint32(^sum(0, b))
+}
+
+func ip4(from, to netip.Addr, proto byte, body []byte) []byte {
+	h := slices.Concat([]byte{0x45, 0}, be16(20+len(body)), []byte{0, 7, 0, 0, 64, proto, 0, 0}, from.AsSlice(), to.AsSlice())
+	binary.BigEndian.PutUint16(h[10:], sum(0, h))
+	return append(h, body...)
+}
+
+func ip6(from, to netip.Addr, next byte, body []byte) []byte {
+	return slices.Concat([]byte{0x60, 0, 0, 0}, be16(len(body)), []byte{next, 255}, from.AsSlice(), to.AsSlice(), body)
+}
+
+func udp(from, to netip.Addr, sport, dport int, payload []byte) []byte {
+	b := slices.Concat(be16(sport), be16(dport), be16(8+len(payload)), zeros(2), payload)
+	s := sum(pseudo(from, to, unix.IPPROTO_UDP, len(b)), b)
+	if s == 0 {
+		s = 0xffff
+	}
+	binary.BigEndian.PutUint16(b[6:], s)
+	return b
+}
+
+func udp4(to netip.Addr, sport, dport int) func(station, []byte) []byte {
+	return func(from station, tail []byte) []byte {
+		return ip4(from.ip4, to, unix.IPPROTO_UDP, udp(from.ip4, to, sport, dport, tail))
+	}
+}
+
+func udp6(to netip.Addr, sport, dport int) func(station, []byte) []byte {
+	return func(from station, tail []byte) []byte {
+		return ip6(from.ip6, to, unix.IPPROTO_UDP, udp(from.ip6, to, sport, dport, tail))
+	}
+}
+
+func dhcp4(to netip.Addr, sport, dport int, op byte) func(station, []byte) []byte {
+	return func(from station, tail []byte) []byte {
+		src := from.ip4
+		if op == dhcpRequest {
+			src = nothing.ip4
+		}
+		message := slices.Concat([]byte{op, 1, 6, 0}, zeros(32), tail)
+		return ip4(src, to, unix.IPPROTO_UDP, udp(src, to, sport, dport, message))
+	}
+}
+
+func syn(from, to netip.Addr) []byte {
+	b := slices.Concat(be16(5000), be16(portOpen), be32(1), be32(0), []byte{0x50, 2, 0xff, 0xff, 0, 0, 0, 0})
+	binary.BigEndian.PutUint16(b[16:], sum(pseudo(from, to, unix.IPPROTO_TCP, len(b)), b))
+	return b
+}
+
+func icmp6(to netip.Addr, typ, code byte, parts ...[]byte) func(station, []byte) []byte {
+	return func(from station, tail []byte) []byte {
+		if typ != 128 {
+			tail = nil
+		}
+		m := slices.Concat([]byte{typ, code, 0, 0}, slices.Concat(parts...), tail)
+		binary.BigEndian.PutUint16(m[2:], sum(pseudo(from.ip6, to, unix.IPPROTO_ICMPV6, len(m)), m))
+		return ip6(from.ip6, to, unix.IPPROTO_ICMPV6, m)
+	}
+}
+
+func arp(op int, to station) func(station, []byte) []byte {
+	return func(from station, tail []byte) []byte {
+		return slices.Concat(be16(1), be16(unix.ETH_P_IP), []byte{6, 4}, be16(op), from.mac[:], from.ip4.AsSlice(), to.mac[:], to.ip4.AsSlice())
+	}
+}
+
+// A wrap is one thing in front of a packet.
+type wrap struct {
+	name string
+	typ  int // EtherType that announces it; 0 for LLC with SNAP
+	vid  int
+	oui  string
+}
+
+var (
+	priority = wrap{"8100:0", 0x8100, 0, ""}
+	service  = wrap{"88a8:0", 0x88a8, 0, ""}
+	wraps    = []wrap{
+		priority, service,
+		{"8100:1", 0x8100, 1, ""}, {"8100:10", 0x8100, 10, ""}, {"8100:10 prio", 0x8100, 0xe00a, ""}, {"8100:0 prio", 0x8100, 0xe000, ""},
+		{"88a8:1", 0x88a8, 1, ""}, {"88a8:10", 0x88a8, 10, ""},
+		{"9100:0", 0x9100, 0, ""}, {"9200:0", 0x9200, 0, ""},
+		{"snap", 0, 0, "\x00\x00\x00"}, {"bridge tunnel", 0, 0, "\x00\x00\xf8"}, {"snap of Apple", 0, 0, "\x08\x00\x07"},
+		{"pppoe", typePPPoE, 0, ""}, {"mpls", typeMPLS, 0, ""},
+	}
+)
+
+// around puts the wrap in front of what has the given EtherType, and returns
+// that with its own.
+func (w wrap) around(typ int, body []byte) (int, []byte) {
+	switch {
+	case w.typ == 0 && typ == 0:
+		return 0, body // LLC is not put into SNAP
+	case w.typ == 0:
+		return 0, slices.Concat(be16(8+len(body)), []byte("\xaa\xaa\x03"+w.oui), be16(typ), body)
+	case w.typ == typePPPoE:
+		protocol := map[int]int{unix.ETH_P_IP: 0x21, unix.ETH_P_IPV6: 0x57}[typ]
+		return w.typ, slices.Concat([]byte{0x11, 0, 0, 1}, be16(2+len(body)), be16(protocol), body)
+	case w.typ == typeMPLS:
+		return w.typ, slices.Concat([]byte{0, 1, 1, 64}, body)
+	}
+	if typ == 0 { // the length stands where a type would
+		return w.typ, slices.Concat(be16(w.vid), body)
+	}
+	return w.typ, slices.Concat(be16(w.vid), be16(typ), body)
+}
+
+// A recipe is what makes a packet, or the fragments of one.
+type recipe struct {
+	kind     string
+	from     station
+	src      netlab.MAC // of the frame
+	toAll    bool
+	wraps    []wrap
+	hardware byte   // type of ARP
+	options  int    // words of IPv4 options
+	headers  []byte // IPv6 extension headers
+	pieces   int    // fragments, of eight bytes or more
+	piece    int    // bytes of each but the last
+	reversed bool
+	pad, cut int // bytes at the end
+	linear   int // bytes behind the Ethernet header that come in one piece
+	mark     int
+}
+
+func (r recipe) String() string {
+	var names []string
+	for _, w := range r.wraps {
+		names = append(names, w.name)
+	}
+	s := fmt.Sprintf("%s from %v", r.kind, r.src)
+	if r.toAll {
+		s += " to all"
+	}
+	s += fmt.Sprintf(", of %v and %v, behind %d [%s], linear %d", r.from.ip4, r.from.ip6, len(names), strings.Join(names, " "), r.linear)
+	for _, more := range []struct {
+		what string
+		n    int
+	}{{"options", r.options}, {"pieces", r.pieces}, {"padded", r.pad}, {"cut off", r.cut}, {"headers", len(r.headers)}} {
+		if more.n > 0 {
+			s += fmt.Sprintf(", %s %d", more.what, more.n)
+		}
+	}
+	if r.hardware > 1 {
+		s += fmt.Sprintf(", hardware type %d", r.hardware)
+	}
+	return s
+}
+
+// GoString is how rapid shows it.
+func (r recipe) GoString() string { return r.String() }
+
+// magic comes before the number of a packet in what it carries.
+const magic = "bascule oracle "
+
+// packets are what the recipe makes.
+func (r recipe) packets() (list []netlab.Packet) {
+	k := kinds[r.kind]
+	body := k.make(r.from, slices.Concat([]byte(magic), be32(r.mark)))
+	for _, body := range r.split(k.typ, r.extend(k.typ, body)) {
+		typ := k.typ
+		for i := len(r.wraps) - 1; i >= 0; i-- {
+			typ, body = r.wraps[i].around(typ, body)
+		}
+		dst := receiver.mac
+		if r.toAll {
+			dst = k.group
+		}
+		frame := slices.Concat(dst[:], r.src[:])
+		if typ != 0 {
+			frame = append(frame, be16(typ)...)
+		}
+		frame = append(frame, body...)
+		frame = append(frame, zeros(r.pad)...)
+		frame = frame[:max(14, len(frame)-r.cut)]
+		frame = frame[:min(len(frame), netlab.LargestPacket)]
+		linear := min(14+r.linear, len(frame))
+		list = append(list, netlab.Packet{Frame: frame, Linear: linear})
+	}
+	if r.reversed {
+		slices.Reverse(list)
+	}
+	return list
+}
+
+// extend adds options to IPv4 and headers to IPv6, and changes ARP.
+func (r recipe) extend(typ int, body []byte) []byte {
+	switch {
+	case typ == unix.ETH_P_ARP || typ == unix.ETH_P_RARP:
+		body[1] = r.hardware
+	case typ == unix.ETH_P_IP && r.options > 0:
+		nops := slices.Repeat([]byte{1}, 4*r.options)
+		body = slices.Concat(body[:20], nops, body[20:])
+		body[0] = 0x45 + byte(r.options)
+		binary.BigEndian.PutUint16(body[2:], uint16(len(body)))
+		finish4(body)
+	case typ == unix.ETH_P_IPV6 && len(r.headers) > 0:
+		next, rest := body[6], body[40:]
+		for i := len(r.headers) - 1; i >= 0; i-- {
+			h := []byte{next, 0, 1, 4, 0, 0, 0, 0} // padding is its only option
+			switch r.headers[i] {
+			case 44: // the only fragment
+				h = []byte{next, 0, 0, 0, 0, 0, 0, byte(r.mark)}
+			case 43: // to nobody any more
+				h = []byte{next, 0, 4, 0, 0, 0, 0, 0}
+			}
+			rest, next = append(h, rest...), r.headers[i]
+		}
+		body = append(body[:40:40], rest...)
+		body[6] = next
+		binary.BigEndian.PutUint16(body[4:], uint16(len(rest)))
+	}
+	return body
+}
+
+// finish4 fills in the checksum of an IPv4 header.
+func finish4(body []byte) {
+	h := body[:int(body[0]&15)*4]
+	copy(h[10:], []byte{0, 0})
+	binary.BigEndian.PutUint16(h[10:], sum(0, h))
+}
+
+// split cuts a packet of IP into fragments.
+func (r recipe) split(typ int, body []byte) (list [][]byte) {
+	if r.pieces < 2 || (typ != unix.ETH_P_IP && typ != unix.ETH_P_IPV6) {
+		return [][]byte{body}
+	}
+	at, next := 40, byte(0)
+	if typ == unix.ETH_P_IP {
+		at = int(body[0]&15) * 4
+	} else if next = body[6]; next == 0 { // each fragment has the hop-by-hop header
+		at, next = at+8, body[40]
+	}
+	payload := body[at:]
+	for n, offset := 0, 0; offset < len(payload); n++ {
+		size := r.piece
+		if n == r.pieces-1 || size > len(payload)-offset {
+			size = len(payload) - offset
+		}
+		more := 0
+		if offset+size < len(payload) {
+			more = 1
+		}
+		p := slices.Clone(body[:at])
+		if typ == unix.ETH_P_IP {
+			binary.BigEndian.PutUint16(p[4:], uint16(r.mark))
+			binary.BigEndian.PutUint16(p[6:], uint16(more<<13|offset/8))
+			binary.BigEndian.PutUint16(p[2:], uint16(at+size))
+			finish4(p)
+		} else {
+			if at == 40 {
+				p[6] = 44
+			} else {
+				p[40] = 44
+			}
+			binary.BigEndian.PutUint16(p[4:], uint16(at-40+8+size))
+			p = slices.Concat(p, []byte{next, 0}, be16(offset|more), be32(r.mark))
+		}
+		list = append(list, append(p, payload[offset:offset+size]...))
+		offset += size
+	}
+	return list
+}
+
+func sampled[V any](t *rapid.T, what string, of ...V) V { return rapid.SampledFrom(of).Draw(t, what) }
+
+// wrapped draws what is in front of a packet: often nothing but priority tags,
+// which stations look behind however many there are.
+func wrapped(t *rapid.T) []wrap {
+	depth := rapid.IntRange(0, 12).Draw(t, "depth")
+	of := wraps[:1]
+	switch sampled(t, "wraps", 0, 0, 0, 1, 1, 2) {
+	case 1:
+		of = wraps[:2]
+	case 2:
+		of = wraps
+	}
+	list := make([]wrap, depth)
+	for i := range list {
+		list[i] = of[0]
+		if len(of) > 1 {
+			list[i] = rapid.SampledFrom(of).Draw(t, "wrap")
+		}
+	}
+	if sampled(t, "VLAN", false, false, false, true) { // where the bridge filters VLANs the oracle gets it without
+		list = append([]wrap{sampled(t, "outer", wraps[2:8]...)}, list...)
+	}
+	return list
+}
+
+// recipes draws a packet of one of the kinds.
+func recipes(of []string, froms []station) *rapid.Generator[recipe] {
+	return rapid.Custom(func(t *rapid.T) recipe {
+		r := recipe{
+			kind:  rapid.SampledFrom(of).Draw(t, "kind"),
+			from:  rapid.SampledFrom(froms).Draw(t, "from"),
+			toAll: rapid.Bool().Draw(t, "to all"),
+			wraps: wrapped(t),
+			// so many bytes behind the Ethernet header; mostly all there are
+			linear:   sampled(t, "linear", 1500, 1500, 1500, 0, 0, 2, 4, 8, 14, 20, 28, 40, 48, 60, 80),
+			hardware: sampled[byte](t, "hardware", 1, 1, 1, 6),
+			mark:     rapid.IntRange(1, 1<<30).Draw(t, "mark"),
+		}
+		r.src = r.from.mac
+		// few have more than one of these
+		if sampled(t, "more headers", false, false, false, true) {
+			r.options = rapid.IntRange(1, 10).Draw(t, "options")
+			r.headers = rapid.SliceOfN(rapid.SampledFrom([]byte{60, 43, 44}), 0, 10).Draw(t, "headers")
+			if rapid.Bool().Draw(t, "hop by hop") {
+				r.headers = append([]byte{0}, r.headers...)
+			}
+		}
+		if sampled(t, "in pieces", false, false, false, false, true) {
+			r.pieces = rapid.IntRange(2, 4).Draw(t, "pieces")
+			r.piece = 8 * rapid.IntRange(1, 4).Draw(t, "piece")
+			r.reversed = rapid.Bool().Draw(t, "reversed")
+		}
+		switch sampled(t, "twist", 0, 0, 0, 0, 0, 1, 2, 3) {
+		case 1:
+			r.cut = rapid.IntRange(1, 60).Draw(t, "cut off")
+		case 2:
+			r.pad = rapid.IntRange(1, 200).Draw(t, "padded")
+		case 3:
+			r.src = sampled(t, "source", sender.mac, other.mac, nobody.mac)
+		}
+		return r
+	})
+}
