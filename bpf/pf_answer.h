@@ -69,9 +69,7 @@ __noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
 				return 0;
 		} else {
 			__builtin_memset(a->chunk, 0, PF_SUM_CHUNK);
-			asm volatile("" : "+r"(left));
-			if (left < 1 || left > PF_SUM_CHUNK ||
-			    bpf_skb_load_bytes(skb, at, a->chunk, left))
+			if (!frame_load(skb, at, a->chunk, left, PF_SUM_CHUNK))
 				return 0;
 		}
 		all = bpf_csum_diff(0, 0, (void *)a->chunk, PF_SUM_CHUNK, all);

@@ -68,9 +68,7 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 		l->reason = 0;
 	}
 	kept = p->length < PF_LOG_BYTES ? p->length : PF_LOG_BYTES;
-	/* the compiler knows the bounds already, the verifier does not */
-	asm volatile("" : "+r"(kept));
-	if (kept < 1 || kept > PF_LOG_BYTES || bpf_skb_load_bytes(skb, p->l3, l->data, kept)) {
+	if (!frame_load(skb, p->l3, l->data, kept, PF_LOG_BYTES)) {
 		bpf_ringbuf_discard(l, 0);
 		return flags;
 	}

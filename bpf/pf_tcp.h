@@ -55,11 +55,7 @@ __noinline u32 pf_read_scale(struct __sk_buff *skb)
 		return 0;
 	p->at = 0;
 	len = p->options * 4;
-	/* else clang looks at the options before they are bytes, and the verifier loses the bounds
-	 */
-	asm volatile("" : "+r"(len));
-	if (!len || len > PF_TCP_OPTIONS ||
-	    bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len))
+	if (!frame_load(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len, PF_TCP_OPTIONS))
 		return 0;
 	bpf_loop(PF_TCP_OPTIONS, pf_next_option, 0, 0);
 	return 0;

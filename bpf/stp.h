@@ -97,9 +97,7 @@ __noinline int bpdu_take(struct __sk_buff *skb, u64 dst, u32 slot)
 	}
 	b->port = port_at(slot)->id;
 	b->len = skb->len;
-	/* the compiler knows the bounds already, the verifier does not */
-	asm volatile("" : "+r"(kept));
-	if (kept < ETHER_HEADER || kept > BPDU_BYTES || bpf_skb_load_bytes(skb, 0, b->data, kept) ||
+	if (kept < ETHER_HEADER || !frame_load(skb, 0, b->data, kept, BPDU_BYTES) ||
 	    !mac_is_source(*(u64 *)(b->data + 4) >> 16) || type_is_tag(*(u16 *)(b->data + 12))) {
 		bpf_ringbuf_discard(b, 0);
 		return false;

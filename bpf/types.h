@@ -99,7 +99,7 @@ enum port_flag {
 	PORT_LIMIT_DROP = 1 << 7, /* frames from an address above fdb_max are dropped */
 	PORT_SOURCE_GUARD = 1 << 8,
 	/* and from what its device is */
-	PORT_XDP = 1 << 9, /* the XDP program is attached as well */
+	PORT_XDP = 1 << 9, /* is on the hook xdp, as far as its device can be */
 	PORT_XDP_TX = 1 << 10, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 11, /* every other port takes every flood from here, by XDP */
 	PORT_HOST = 1 << 12, /* the switch's end of a host port */
@@ -126,6 +126,8 @@ enum port_flag {
 	PORT_ROOT_GUARD = 1 << 29, /* no better root is taken from the port */
 	/* more of what it was told */
 	PORT_MAB = 1 << 30, /* locked: addresses that are not let in get locked entries */
+	/* more of what its device is */
+	PORT_XDP_RX = 1u << 31, /* all of a frame from it is there for XDP, whose program it has */
 };
 
 /*

@@ -60,6 +60,35 @@ static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag,
 	return refused > 0 ? DROP_MTU : 0;
 }
 
+/*
+ * Is a length that a helper gets from 1 to most? The comparisons are out of the
+ * compiler's sight: it would make one of two, leave out what it knows already, or
+ * compare a copy, and the verifier, which wants both bounds of the very register,
+ * refuses the program. The upper one is first: Linux 7.3 knows a range by its ends,
+ * and forgets that there is a hole in it.
+ */
+static __always_inline bool length_within(u32 *len, u32 most)
+{
+	u64 n = *len;
+
+	asm goto("if %[n] > %[most] goto %l[no]\n\t"
+		 "if %[n] < 1 goto %l[no]"
+		 : [n] "+r"(n)
+		 : [most] "i"(most)
+		 :
+		 : no);
+	*len = n;
+	return true;
+no:
+	return false;
+}
+
+/* Reads from 1 to most bytes, as many as a variable says; false if there are not so many. */
+static __always_inline bool frame_load(struct __sk_buff *skb, u32 at, void *to, u32 len, u32 most)
+{
+	return length_within(&len, most) && !bpf_skb_load_bytes(skb, at, to, len);
+}
+
 /* Reads bytes of the frame, wherever they are; 0 if they are there. */
 static __always_inline long frame_bytes(const struct hook *h, u32 at, void *to, u32 len)
 {

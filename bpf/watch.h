@@ -67,16 +67,6 @@ static __always_inline u32 capture_vlans(const struct verdict *v)
 	return (u32)v->vlan << 16 | v->vid;
 }
 
-/* Reads the frame from so far on; false if the kernel will not. */
-static __always_inline bool capture_rest(struct __sk_buff *skb, void *to, u32 len, u32 most)
-{
-	/* the compiler knows the bounds already, the verifier does not */
-	asm volatile("" : "+r"(len));
-	if (len < 1 || len > most)
-		return false;
-	return !bpf_skb_load_bytes(skb, MAC_PAIR, to, len);
-}
-
 /*
  * Copies a frame for `bascule capture`, at a port, with the reason if it is
  * dropped; a tag that is beside the packet goes where it is on a wire. Without
@@ -106,10 +96,11 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	if (beside) {
 		*(u16 *)(at + MAC_PAIR) = skb->vlan_proto;
 		*(u16 *)(at + MAC_PAIR + 2) = bpf_htons(skb->vlan_tci);
-		if (!capture_rest(skb, at + MAC_PAIR + ETHER_TAG, kept - MAC_PAIR - ETHER_TAG,
-				  CAPTURE_BYTES - MAC_PAIR - ETHER_TAG))
+		if (!frame_load(skb, MAC_PAIR, at + MAC_PAIR + ETHER_TAG,
+				kept - MAC_PAIR - ETHER_TAG, CAPTURE_BYTES - MAC_PAIR - ETHER_TAG))
 			return 0;
-	} else if (!capture_rest(skb, at + MAC_PAIR, kept - MAC_PAIR, CAPTURE_BYTES - MAC_PAIR)) {
+	} else if (!frame_load(skb, MAC_PAIR, at + MAC_PAIR, kept - MAC_PAIR,
+			       CAPTURE_BYTES - MAC_PAIR)) {
 		return 0;
 	}
 	if (!capture_wants(&b->frame, kept, len))
@@ -123,8 +114,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 		.point = point,
 		.reason = reason,
 	};
-	asm volatile("" : "+r"(kept));
-	if (kept > CAPTURE_BYTES)
+	if (!length_within(&kept, CAPTURE_BYTES))
 		return 0;
 	if (bpf_ringbuf_output(&capture_ring, b, sizeof(b->head) + kept, 0)) {
 		missed = bpf_map_lookup_elem(&capture_missed, &zero);

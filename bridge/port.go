@@ -339,12 +339,6 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 	return failed(what, err)
 }
 
-// wantsXDP decides what auto means. XDP makes a veth's peer give up its large
-// packets and copies what a tap sends; so only hardware gets it unasked.
-func wantsXDP(hook string, l netlink.Link) bool {
-	return hook == HookXDP || hook == HookAuto && l.Type() == physical
-}
-
 func checkHook(hook string) error {
 	switch hook {
 	case HookAuto, HookTCX, HookXDP:

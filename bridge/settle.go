@@ -17,6 +17,13 @@ import (
 // the other end of a veth, and says so. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	xdp := p.Flags&datapath.PortXDP != 0
+	if use, _ := xdpUseOf(l); xdp && use.why != "" {
+		way := "frames from and to it go by tcx"
+		if use.sends {
+			way = "what comes in by it goes by tcx"
+		}
+		notes = append(notes, fmt.Sprintf("%s: %s: %s", l.Attrs().Name, way, use.why))
+	}
 	switch {
 	case l.Type() == "veth" && xdp:
 		return inspectEnd(p, l)
@@ -32,7 +39,7 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 			setFlag(p, datapath.PortHadRxVLAN, true)
 		}
 	}
-	return nil, nil
+	return notes, nil
 }
 
 // giveBack undoes what settle did to the port's frames. Where now is not nil the
@@ -152,32 +159,6 @@ func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) (err error) {
 	giveBack(was, nil, l)
 	if was.Flags&datapath.PortWasPromisc == 0 {
 		return netlink.SetPromiscOff(l)
-	}
-	return nil
-}
-
-// setXDPTargets notes which ports take frames that XDP redirects: a veth does
-// while its other end has GRO on or an XDP program of its own.
-func setXDPTargets(b *datapath.Bridge, c *datapath.Config) error {
-	var family *netlink.GenlFamily
-	for _, p := range datapath.Ports(c) {
-		setFlag(p, datapath.PortXDPTx, false)
-		there := datapath.PortAt(&b.Config, p.Id) == nil || b.HasDevice(p)
-		if p.Flags&datapath.PortXDP == 0 || !there {
-			continue
-		}
-		if family == nil {
-			var err error
-			if family, err = netlink.GenlFamilyGet("netdev"); err != nil {
-				return fmt.Errorf("XDP features: %w", err)
-			}
-		}
-		takes, err := xdpTarget(family, p.Ifindex)
-		if err != nil {
-			return err
-		}
-		// a veth whose other end has GRO off gets it from settle
-		setFlag(p, datapath.PortXDPTx, takes || p.Flags&datapath.PortEndNoGRO != 0)
 	}
 	return nil
 }

@@ -455,7 +455,7 @@ func (c *change) different() (bool, error) {
 		return true, nil
 	}
 	// what only looking at the ports' devices tells
-	err := setXDPTargets(c.bridge, c.next)
+	err := setXDPUse(c.bridge, c.next)
 	return *c.next != c.bridge.Config, err
 }
 
@@ -463,7 +463,7 @@ func (c *change) different() (bool, error) {
 // XDP, which nobody has insisted on, goes without.
 func (c *change) commit() error {
 	for {
-		err := setXDPTargets(c.bridge, c.next)
+		err := setXDPUse(c.bridge, c.next)
 		if err == nil {
 			err = c.bridge.Commit(*c.next, c.tables, follower{})
 		}

@@ -111,7 +111,7 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 			continue
 		}
 		hooks := []hook{hookTCX}
-		if p.Flags&PortXDP != 0 {
+		if p.Flags&PortXDPRx != 0 {
 			hooks = append(hooks, hookXDP)
 		}
 		for _, h := range hooks {

@@ -474,7 +474,7 @@ func TestBerthConfig(t *testing.T) {
 	var c Config
 	for range MaxPorts - 1 {
 		p := NewPort(&c, "p")
-		p.Ifindex, p.Flags = Slot(p.Id), PortLearn|floods|PortXDP|PortXDPTx
+		p.Ifindex, p.Flags = Slot(p.Id), PortLearn|floods|PortXDP|PortXDPTx|PortXDPRx
 	}
 	specialise(&c)
 	if kernelFeature(c.Features) != kernelFeatureFEATURE_XDP_FLOOD {

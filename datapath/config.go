@@ -34,6 +34,7 @@ const (
 	PortHairpin    = kernelPortFlagPORT_HAIRPIN
 	PortXDP        = kernelPortFlagPORT_XDP
 	PortXDPTx      = kernelPortFlagPORT_XDP_TX
+	PortXDPRx      = kernelPortFlagPORT_XDP_RX
 	PortHost       = kernelPortFlagPORT_HOST
 	PortWasPromisc = kernelPortFlagPORT_WAS_PROMISC
 	PortHadLRO     = kernelPortFlagPORT_HAD_LRO

@@ -206,7 +206,7 @@ func TestFeatures(t *testing.T) {
 		{"domains that meet", func(_ *Config, p []*Port) { p[0].Domains, p[2].Domains = 6, 12 }, protected},
 		{"peer", func(_ *Config, p []*Port) { p[2].Peer = 2 }, peer},
 		{"XDP", allXDP, xdpFlood},
-		{"XDP on some", func(_ *Config, p []*Port) { p[0].Flags |= PortXDP | PortXDPTx }, 0},
+		{"XDP on some", func(_ *Config, p []*Port) { p[0].Flags |= PortXDP | PortXDPTx | PortXDPRx }, 0},
 		{"XDP and hairpin", func(c *Config, p []*Port) { allXDP(c, p); p[1].Flags |= PortHairpin }, hairpin},
 		{"XDP and a flood flag off", func(c *Config, p []*Port) { allXDP(c, p); p[1].Flags &^= PortBcastFlood }, floodFlags},
 		{"XDP and two isolated", func(c *Config, p []*Port) { allXDP(c, p); p[0].Domains, p[1].Domains = 2, 2 }, protected | xdpFlood},

@@ -313,7 +313,7 @@ func (b *Bridge) nextGeneration() string {
 
 func anyXDP(c *Config) bool {
 	for _, p := range Ports(c) {
-		if p.Flags&PortXDP != 0 {
+		if p.Flags&PortXDPRx != 0 {
 			return true
 		}
 	}
@@ -522,7 +522,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	defer hurry.end()
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
-		if p == nil || l.hook == hookXDP && p.Flags&PortXDP == 0 {
+		if p == nil || l.hook == hookXDP && p.Flags&PortXDPRx == 0 {
 			hurry.step()
 			if err := l.remove(); err != nil {
 				return err

@@ -1084,6 +1084,7 @@ const (
 	kernelPortFlagPORT_BPDU_FILTER  kernelPortFlag = 268435456
 	kernelPortFlagPORT_ROOT_GUARD   kernelPortFlag = 536870912
 	kernelPortFlagPORT_MAB          kernelPortFlag = 1073741824
+	kernelPortFlagPORT_XDP_RX       kernelPortFlag = 2147483648
 )
 
 type kernelPortState struct {

@@ -325,7 +325,7 @@ func TestPatchTags(t *testing.T) {
 // XDP leaves what goes to a cable to tcx.
 func TestPatchXDP(t *testing.T) {
 	w := newPatchwork(t, 2, row(2), func(_ int, _ *Config, p []*Port) Tables {
-		p[0].Flags |= PortXDP | PortXDPTx
+		p[0].Flags |= PortXDP | PortXDPTx | PortXDPRx
 		return Tables{}
 	})
 	w.put(1, from(2))

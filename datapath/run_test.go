@@ -121,7 +121,7 @@ func newConfig(r *rack, ports int, change ...func(c *Config, p []*Port)) Config 
 // allXDP puts the XDP program on every port.
 func allXDP(_ *Config, ports []*Port) {
 	for _, p := range ports {
-		p.Flags |= PortXDP | PortXDPTx
+		p.Flags |= PortXDP | PortXDPTx | PortXDPRx
 	}
 }
 

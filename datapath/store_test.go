@@ -198,7 +198,7 @@ func (s *shelf) expectAttached(b *Bridge) {
 				continue
 			}
 			wantTCX = append(wantTCX, programID(s.t, b, tcxPin))
-			if p.Flags&PortXDP != 0 {
+			if p.Flags&PortXDPRx != 0 {
 				wantXDP = uint32(programID(s.t, b, xdpPin))
 			}
 			if !b.HasDevice(p) {
@@ -236,7 +236,7 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 		want = append(want, "/"+b.gen+"/"+name)
 	}
 	for _, p := range Ports(&b.Config) {
-		if p.Flags&PortXDP != 0 {
+		if p.Flags&PortXDPRx != 0 {
 			want = append(want, "/"+b.gen+"/"+xdpPin)
 			break
 		}
@@ -255,7 +255,7 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 func linkNames(b *Bridge) (names []string) {
 	for _, p := range Ports(&b.Config) {
 		names = append(names, fmt.Sprintf("%d-tcx", p.Id))
-		if p.Flags&PortXDP != 0 {
+		if p.Flags&PortXDPRx != 0 {
 			names = append(names, fmt.Sprintf("%d-xdp", p.Id))
 		}
 	}
@@ -283,7 +283,7 @@ func TestBridgeLife(t *testing.T) {
 
 	// two ports, one of them with XDP
 	err := s.commit(b, func(c *Config, _ []*Port) {
-		*c = newConfig(s.rack, 2, func(_ *Config, p []*Port) { p[1].Flags |= PortXDP })
+		*c = newConfig(s.rack, 2, func(_ *Config, p []*Port) { p[1].Flags |= PortXDP | PortXDPRx })
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -296,8 +296,8 @@ func TestBridgeLife(t *testing.T) {
 
 	// XDP goes, and comes on the other port
 	err = s.commit(b, func(_ *Config, p []*Port) {
-		p[0].Flags |= PortXDP
-		p[1].Flags &^= PortXDP
+		p[0].Flags |= PortXDP | PortXDPRx
+		p[1].Flags &^= PortXDP | PortXDPRx
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -368,7 +368,7 @@ func TestCommitReplacesPort(t *testing.T) {
 // A commit that fails leaves everything as it was.
 func TestCommitFails(t *testing.T) {
 	s := newShelf(t, 4)
-	b := s.create("br0", 2, func(_ *Config, p []*Port) { p[0].Flags |= PortXDP })
+	b := s.create("br0", 2, func(_ *Config, p []*Port) { p[0].Flags |= PortXDP | PortXDPRx })
 	ports := Ports(&b.Config)
 	for n := range 20 {
 		if err := b.Put(Entry{MAC: station(n), VLAN: uint16(n), Port: ports[n%2].Id, Static: true}); err != nil {
@@ -415,7 +415,7 @@ func TestCommitFails(t *testing.T) {
 		{"no XDP in the driver", func(c *Config, _ []*Port) {
 			NewPort(c, "near2").Ifindex = s.rack.near[2]
 			p := NewPort(c, "lo")
-			p.Ifindex, p.Flags = 1, PortXDP
+			p.Ifindex, p.Flags = 1, PortXDP|PortXDPRx
 		}, "xdp", "lo"},
 		{"a port leaves", func(c *Config, p []*Port) {
 			*p[1] = Port{}

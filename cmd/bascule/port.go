@@ -57,8 +57,12 @@ own IP stack. For the host to take part, add a host port.
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
 for known unicast; the driver must have XDP. With auto, physical network cards
-that can get xdp, and all else tcx. A veth on which xdp is asked for needs GRO,
-or an XDP program, at its other end.`,
+that can get xdp, and all else tcx. A veth on which xdp is asked for has GRO on
+at its other end, and transmit offload of checksums and VLAN tags off.
+
+What comes in by a tap goes by tcx all the same: a guest may leave checksums to
+the switch, which XDP would not see. Frames to the tap go by xdp. Frames from
+and to a bond go by tcx.`,
 		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
   bascule port add br0 veth0
   bascule port add br0 host0 --type host

@@ -5,6 +5,7 @@ package conformance
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,7 +30,9 @@ var deviceCases = []conformance{
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
 	{name: "address_behind_an_end", hooks: both, run: addressBehindAnEnd},
 	{name: "tap", hooks: tcx, run: tap},
+	{name: "tap_by_xdp", hooks: both, run: tapByXDP},
 	{name: "gso", hooks: tcx, run: gso},
+	{name: "guests", hooks: []string{"xdp"}, run: realGuests},
 }
 
 func must(t *testing.T, err error) {
@@ -614,11 +617,90 @@ func gsoTap(t *testing.T) {
 	}
 	// and what it leaves undone is done for whom it matters
 	b := ends[1].Host()
-	must(t, b.ReceiveUDP(1200, func(to netip.AddrPort) error {
-		return able.SendUnfinishedUDP(ends[1].MAC, other, to, 1200)
+	must(t, b.ReceiveUDP(b.IPv4, 1, 1200, func(to netip.AddrPort) error {
+		return able.SendUnfinishedUDP(ends[1].MAC, other, to, 1200, 0)
 	}))
-	must(t, able.SendUnfinishedUDP(peer, other, netip.AddrPortFrom(b.IPv4, 9), 1200))
+	must(t, able.SendUnfinishedUDP(peer, other, netip.AddrPortFrom(b.IPv4, 9), 1200, 0))
 	arrives(plain, 1)
+}
+
+// tapByXDP asks for XDP on a tap whose program leaves checksums, and cutting up,
+// to others, and says so beside the packet, where XDP does not see it.
+func tapByXDP(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	T, b := netlab.Station(50), ends[1].Host()
+	must(t, b.KnowTap(T))
+	tap := l.NewTap("tap0", true)
+	declines := func(args ...string) {
+		t.Helper()
+		r, err := l.Run(append(args, "--hook", "xdp")...)
+		must(t, err)
+		if r.Exit != 0 || strings.Count(r.Stderr, "\n") != 1 || !strings.Contains(r.Stderr, "tap0: what comes in by it goes by tcx") {
+			t.Errorf("%v: should succeed and tell in one line that what comes in by it goes by tcx", r)
+		}
+	}
+	declines("port", "add", "br0", "tap0")
+	if p := l.Port("br0", "tap0"); p.Hook != "xdp" {
+		t.Errorf("a tap is shown as %+v", p)
+	}
+	// both are known, and stay so for a second: what XDP takes is not learned
+	known := func() {
+		l.Deliver(tap, l.Frames(1, netlab.Broadcast, T)...)
+		l.Deliver(ends[1], l.Frames(1, netlab.Broadcast, ends[1].MAC)...)
+	}
+	const many = 10
+	sound := func() {
+		t.Helper()
+		for _, addr := range []netip.Addr{b.IPv4, b.IPv6} {
+			for _, segment := range []int{0, 300} {
+				each, pieces := 1200, 1
+				if segment > 0 {
+					each, pieces = segment, each/segment
+				}
+				known()
+				if err := b.ReceiveUDP(addr, many*pieces, each, func(to netip.AddrPort) error {
+					for range many {
+						if err := tap.SendUnfinishedUDP(ends[1].MAC, T, to, 1200, segment); err != nil {
+							return err
+						}
+					}
+					return nil
+				}); err != nil {
+					t.Errorf("in pieces of %d bytes: %v", each, err)
+				}
+			}
+			var server net.Listener
+			must(t, b.Namespace.Do(func() (err error) {
+				server, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+				return err
+			}))
+			defer server.Close()
+			to := server.Addr().(*net.TCPAddr).AddrPort()
+			known()
+			for port := range uint16(many) {
+				must(t, tap.SendUnfinishedSYN(ends[1].MAC, T, 1000+port, to))
+				if err := tap.AwaitSYNACK(1000+port, to); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	sound()
+	// what others send to it still goes by XDP
+	known()
+	tap.Received()
+	frames := l.Frames(20, T, A)
+	l.Reach(ends[0], frames)
+	if got := tap.Received(); !slices.Equal(got, frames) {
+		t.Errorf("%d of %d frames reached the tap as they were", len(got), len(frames))
+	}
+
+	// the hook that is asked for again, and what looks at all ports
+	l.Bascule("port", "set", "br0", "tap0", "--hook", "tcx")
+	declines("port", "set", "br0", "tap0")
+	l.Bascule("bridge", "set", "br0", "--ageing", "200s")
+	sound()
+	wantNoDrops(t, l)
 }
 
 // startLoad sends frames between A behind one end and B behind another, both

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"time"
@@ -27,6 +28,7 @@ type Tap struct {
 const (
 	vnetHeader    = 10
 	vnetNeedsCsum = 1
+	vnetGSOUDP    = 5 // a datagram to be cut up
 )
 
 // NewTap makes a tap. Its program takes packets as they are, unfinished and
@@ -53,6 +55,10 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 			return fmt.Errorf("tap %s: %w", name, err)
 		}
 		if able {
+			// no limit of what it has sent, as QEMU asks for: without it no packet passes the driver's XDP
+			if err := unix.IoctlSetPointerInt(tap.fd, unix.TUNSETSNDBUF, math.MaxInt32); err != nil {
+				return fmt.Errorf("buffer of tap %s: %w", name, err)
+			}
 			offloads := unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_USO4 | unix.TUN_F_USO6
 			if err := unix.IoctlSetInt(tap.fd, unix.TUNSETOFFLOAD, offloads); err != nil {
 				return fmt.Errorf("offloads of tap %s: %w", name, err)
@@ -190,57 +196,129 @@ func CheckUDP(f Frame) error {
 		return fmt.Errorf("%v: its UDP header says %d bytes", f, length)
 	}
 	datagram := []byte(f[udpAt : udpAt+length])
-	if sum := checksum(pseudoHeader([]byte(f[ipAt:udpAt]), length), datagram); sum != 0 {
+	if sum := checksum(pseudoHeader([]byte(f[ipAt+12:udpAt]), unix.IPPROTO_UDP, length), datagram); sum != 0 {
 		return fmt.Errorf("%v: its UDP checksum is wrong", f)
 	}
 	return nil
 }
 
-// pseudoHeader sums up what UDP's checksum covers of the IP header (RFC 768).
-func pseudoHeader(ip []byte, length int) uint32 {
-	sum := uint32(unix.IPPROTO_UDP) + uint32(length)
-	for i := 12; i < ipLen; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+// pseudoHeader sums up what the checksums of TCP and UDP cover of the IP header
+// (RFC 9293, section 3.1; RFC 8200, section 8.1).
+func pseudoHeader(addresses []byte, protocol byte, length int) uint32 {
+	sum := uint32(protocol) + uint32(length)
+	for i := 0; i < len(addresses); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(addresses[i:]))
 	}
 	return sum
 }
 
-// SendUnfinishedUDP sends an IPv4 UDP packet of n bytes from the program, and
-// leaves it to others to fill in its checksum.
-func (tap *Tap) SendUnfinishedUDP(dst, src MAC, to netip.AddrPort, n int) error {
-	f := make([]byte, payloadAt+n)
-	copy(f, dst[:])
-	copy(f[6:], src[:])
-	binary.BigEndian.PutUint16(f[12:], unix.ETH_P_IP)
-	ip, udp := f[ipAt:udpAt], f[udpAt:]
-	ip[0], ip[8], ip[9] = 0x45, 64, unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(ip[2:], uint16(len(f)-ipAt))
-	copy(ip[12:], []byte{198, 18, 0, tapHost})
-	copy(ip[16:], to.Addr().AsSlice())
-	binary.BigEndian.PutUint16(ip[10:], checksum(0, ip))
+// SendUnfinishedUDP sends a UDP packet of n bytes from the program, and leaves
+// it to others to fill in its checksum, and, if segment is not 0, to cut it up
+// into pieces of so many bytes.
+func (tap *Tap) SendUnfinishedUDP(dst, src MAC, to netip.AddrPort, n, segment int) error {
+	udp := make([]byte, udpLen+n)
 	binary.BigEndian.PutUint16(udp, 9)
 	binary.BigEndian.PutUint16(udp[2:], to.Port())
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
 	for i := udpLen; i < len(udp); i++ {
 		udp[i] = byte(i)
 	}
+	return tap.sendUnfinished(dst, src, to.Addr(), unix.IPPROTO_UDP, udp, udpChecksumPos, segment)
+}
+
+// SendUnfinishedSYN asks for a TCP connection from a port of the program, and
+// leaves it to others to fill in the checksum.
+func (tap *Tap) SendUnfinishedSYN(dst, src MAC, from uint16, to netip.AddrPort) error {
+	tcp := make([]byte, tcpLen)
+	binary.BigEndian.PutUint16(tcp, from)
+	binary.BigEndian.PutUint16(tcp[2:], to.Port())
+	tcp[12], tcp[tcpFlagsPos] = tcpLen/4<<4, tcpSYN
+	binary.BigEndian.PutUint16(tcp[14:], 1024) // window
+	return tap.sendUnfinished(dst, src, to.Addr(), unix.IPPROTO_TCP, tcp, 16, 0)
+}
+
+// AwaitSYNACK waits until the program gets the answer to such a question.
+func (tap *Tap) AwaitSYNACK(from uint16, to netip.AddrPort) error {
+	l4 := ipAt + ipLen
+	if to.Addr().Is6() {
+		l4 = ipAt + ip6Len
+	}
+	for deadline := time.Now().Add(patience); ; {
+		f, ok, err := tap.read()
+		if err == nil && !ok {
+			err = await(tap.fd, deadline)
+		}
+		if err != nil {
+			return fmt.Errorf("answer of %v to port %d of %s: %w", to, from, tap.name, err)
+		}
+		if len(f) >= l4+tcpLen && f.uint16(l4) == to.Port() && f.uint16(l4+2) == from && f[l4+tcpFlagsPos]&0x3f == tcpSYN|tcpACK {
+			return nil
+		}
+	}
+}
+
+// Of a TCP header.
+const (
+	ip6Len, tcpLen = 40, 20
+	tcpFlagsPos    = 13
+	tcpSYN, tcpACK = 0x02, 0x10
+)
+
+// sendUnfinished sends a packet whose checksum, so many bytes into its TCP or
+// UDP header, is for others to fill in.
+func (tap *Tap) sendUnfinished(dst, src MAC, to netip.Addr, protocol byte, l4 []byte, checksumAt, segment int) error {
+	f := append(append(append([]byte{}, dst[:]...), src[:]...), 0, 0)
+	from, header := tapAddr(to.Is6()), make([]byte, ipLen)
+	addresses := append(from.AsSlice(), to.AsSlice()...)
+	if to.Is6() {
+		binary.BigEndian.PutUint16(f[12:], unix.ETH_P_IPV6)
+		header = make([]byte, ip6Len)
+		header[0], header[6], header[7] = 0x60, protocol, 64
+		binary.BigEndian.PutUint16(header[4:], uint16(len(l4)))
+		copy(header[8:], addresses)
+	} else {
+		binary.BigEndian.PutUint16(f[12:], unix.ETH_P_IP)
+		header[0], header[8], header[9] = 0x45, 64, protocol
+		binary.BigEndian.PutUint16(header[2:], uint16(len(header)+len(l4)))
+		copy(header[12:], addresses)
+		binary.BigEndian.PutUint16(header[10:], checksum(0, header))
+	}
 	// the sum of the pseudo header alone, not yet complemented
-	binary.BigEndian.PutUint16(udp[udpChecksumPos:], ^checksum(pseudoHeader(ip, len(udp)), nil))
-	header := make([]byte, vnetHeader)
-	header[0] = vnetNeedsCsum
-	binary.NativeEndian.PutUint16(header[6:], udpAt)
-	binary.NativeEndian.PutUint16(header[8:], udpChecksumPos)
-	return tap.write(header[:tap.header], f)
+	binary.BigEndian.PutUint16(l4[checksumAt:], ^checksum(pseudoHeader(addresses, protocol, len(l4)), nil))
+	f = append(f, header...)
+	v := make([]byte, vnetHeader)
+	v[0] = vnetNeedsCsum
+	if segment > 0 {
+		v[1] = vnetGSOUDP
+		binary.NativeEndian.PutUint16(v[2:], uint16(len(f)+udpLen))
+		binary.NativeEndian.PutUint16(v[4:], uint16(segment))
+	}
+	binary.NativeEndian.PutUint16(v[6:], uint16(len(f)))
+	binary.NativeEndian.PutUint16(v[8:], uint16(checksumAt))
+	return tap.write(v[:tap.header], append(f, l4...))
 }
 
 // tapHost is the number of the host that the tap's program plays.
 const tapHost = 50
 
+// tapAddr is that host's address.
+func tapAddr(six bool) netip.Addr {
+	if six {
+		return netip.AddrFrom16([16]byte{0xfd, 0xba, 15: tapHost})
+	}
+	return netip.AddrFrom4([4]byte{198, 18, 0, tapHost})
+}
+
+// KnowTap tells the host the Ethernet address of the tap's program.
+func (h *Host) KnowTap(mac MAC) error {
+	return errors.Join(h.neighbour(tapAddr(false), mac), h.neighbour(tapAddr(true), mac))
+}
+
 // SendUDP sends a datagram of n bytes to the tap's program, which has the
 // given address. The stack leaves the checksum, and, if segment is not 0, the
 // cutting up into pieces of so many bytes, to the device.
 func (h *Host) SendUDP(to MAC, n, segment int) error {
-	addr := netip.AddrFrom4([4]byte{198, 18, 0, tapHost})
+	addr := tapAddr(false)
 	if err := h.neighbour(addr, to); err != nil {
 		return err
 	}
@@ -267,12 +345,12 @@ func (h *Host) SendUDP(to MAC, n, segment int) error {
 	return nil
 }
 
-// ReceiveUDP opens a port, lets send send a datagram to it, and waits for the
-// datagram, of n bytes.
-func (h *Host) ReceiveUDP(n int, send func(to netip.AddrPort) error) error {
+// ReceiveUDP opens a port of an address of the host's, lets send send to it, and
+// waits for as many datagrams, all of n bytes.
+func (h *Host) ReceiveUDP(addr netip.Addr, datagrams, n int, send func(to netip.AddrPort) error) error {
 	var c *net.UDPConn
 	err := h.Namespace.Do(func() (err error) {
-		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(h.IPv4, 0)))
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 		return err
 	})
 	if err != nil {
@@ -284,17 +362,19 @@ func (h *Host) ReceiveUDP(n int, send func(to netip.AddrPort) error) error {
 	}
 	c.SetDeadline(time.Now().Add(patience))
 	buf := make([]byte, n+1)
-	got, err := c.Read(buf)
-	if err == nil && got != n {
-		err = fmt.Errorf("%d bytes instead of %d", got, n)
-	}
-	for i := 0; err == nil && i < n; i++ {
-		if buf[i] != byte(i+udpLen) {
-			err = fmt.Errorf("byte %d is wrong", i)
+	for d := range datagrams {
+		got, err := c.Read(buf)
+		if err == nil && got != n {
+			err = fmt.Errorf("%d bytes instead of %d", got, n)
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("UDP to %s: %w", h.Ifname, err)
+		for i := 0; err == nil && i < n; i++ {
+			if first := buf[0] - udpLen; buf[i] != byte(i+udpLen)+first {
+				err = fmt.Errorf("byte %d is wrong", i)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("UDP to %s, datagram %d: %w", h.Ifname, d+1, err)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"fmt"
+
+	"bascule/datapath"
+
+	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// xdpUse is what a device is good for on the hook xdp.
+type xdpUse struct {
+	// takes: frames that come in by it may go by XDP. All there is of one must be
+	// in the frame: XDP loses what the driver notes beside it, that a checksum is
+	// yet to be filled in, that it is to be cut up, a VLAN tag. It is a matter of
+	// what made the device, which stays, not of settings that others change.
+	takes bool
+	// sends: frames that XDP redirects to it leave by it, if it says so itself.
+	sends bool
+	// why it does not take frames.
+	why string
+}
+
+// xdpUseOf tells what a device is good for by XDP; false if there is none for
+// its kind.
+func xdpUseOf(l netlink.Link) (xdpUse, bool) {
+	switch l.Type() {
+	case "veth": // prepareEnd sees to its other end
+		return xdpUse{takes: true, sends: true}, true
+	case "tuntap":
+		// Who holds its file says of each frame what is unfinished
+		// (VIRTIO_NET_HDR_F_NEEDS_CSUM), whatever is negotiated, and no setting of
+		// the device forbids it. Whether there is such a header changes when the
+		// file is opened again.
+		return xdpUse{sends: true, why: "it may leave checksums to the switch, which XDP would not see"}, true
+	case "bond":
+		return xdpUse{why: "it has what its devices note beside a frame, which XDP would not see"}, true
+	case physical:
+		if driverOf(l) == xenDriver {
+			return xdpUse{why: "its driver notes beside a frame that a checksum is unfinished, which XDP would not see"}, true
+		}
+		// Of other drivers for virtual machines, virtio_net has the host finish
+		// what it hands to XDP, and drops what is not.
+		return xdpUse{takes: true, sends: true}, true
+	}
+	return xdpUse{}, false
+}
+
+// xenDriver is Xen's network card, whose frames from the same machine have no
+// checksums (XEN_NETRXF_csum_blank), also those that its driver hands to XDP.
+const xenDriver = "vif"
+
+// driverOf names a device's driver, "" if the kernel does not.
+func driverOf(l netlink.Link) string {
+	e, err := ethtool.NewEthtool()
+	if err != nil {
+		return ""
+	}
+	defer e.Close()
+	name, err := e.DriverName(l.Attrs().Name)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// wantsXDP decides what auto means. XDP makes a veth's peer give up its large
+// packets and has nothing for what a tap sends; so only hardware gets it unasked.
+func wantsXDP(hook string, l netlink.Link) bool {
+	if hook == HookAuto && l.Type() == physical {
+		use, _ := xdpUseOf(l)
+		return use.takes
+	}
+	return hook == HookXDP
+}
+
+// setXDPUse notes which ports have the XDP program, and which take frames that
+// XDP redirects: a veth does while its other end has GRO on or an XDP program of
+// its own.
+func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
+	var family *netlink.GenlFamily
+	for _, p := range datapath.Ports(c) {
+		setFlag(p, datapath.PortXDPTx|datapath.PortXDPRx, false)
+		was := datapath.PortAt(&b.Config, p.Id)
+		if p.Flags&datapath.PortXDP == 0 {
+			continue
+		}
+		if was != nil && !b.HasDevice(p) {
+			setFlag(p, datapath.PortXDPRx, was.Flags&datapath.PortXDPRx != 0)
+			continue
+		}
+		l, err := netlink.LinkByIndex(int(p.Ifindex))
+		if err != nil {
+			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+		}
+		use, known := xdpUseOf(l)
+		if !known && (was == nil || was.Flags&datapath.PortXDP == 0) {
+			return &datapath.PortError{Port: datapath.PortName(p), Hook: HookXDP, Err: unix.EOPNOTSUPP}
+		}
+		setFlag(p, datapath.PortXDPRx, use.takes)
+		if !use.sends {
+			continue
+		}
+		if family == nil {
+			if family, err = netlink.GenlFamilyGet("netdev"); err != nil {
+				return fmt.Errorf("XDP features: %w", err)
+			}
+		}
+		sends, err := xdpTarget(family, p.Ifindex)
+		if err != nil {
+			return err
+		}
+		// a veth whose other end has GRO off gets it from settle
+		setFlag(p, datapath.PortXDPTx, sends || p.Flags&datapath.PortEndNoGRO != 0)
+	}
+	return nil
+}
