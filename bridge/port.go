@@ -745,3 +745,6 @@ func loadStats(s *datapath.Stats) Stats {
 	}
 	return stats
 }
+
+// MaxPorts is how many ports a bridge can have, span ports among them.
+const MaxPorts = datapath.MaxPorts
