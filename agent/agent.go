@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/bridge"
 	"bascule/config"
 	"bascule/pf"
 )
@@ -94,6 +95,9 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	}
 	if o.Notify == nil {
 		o.Notify = func(string) {}
+	}
+	if err := bridge.Usable(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make %s: %w; give another folder by BASCULE_AGENT_DIR", o.Dir, err)
@@ -235,6 +239,7 @@ func (a *agent) reload(done func(error)) {
 	}
 	go func() {
 		r := a.apply(known)
+		a.tidyEnded()
 		debug.FreeOSMemory() // programs were read, verified and given to the kernel
 		a.post(func() { a.applyDone(r) })
 	}()

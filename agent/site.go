@@ -227,6 +227,41 @@ func (s *site) tidy(names []string) {
 	}
 }
 
+// tidyEnded removes from the agents' folder what is of network namespaces that
+// have ended: their snapshots, and what agents that were killed have left. A
+// cookie is never another namespace's.
+func (a *agent) tidyEnded() {
+	entries, err := os.ReadDir(a.o.Dir)
+	if err != nil {
+		a.log.Warn("the agent's folder cannot be read", "error", err)
+		return
+	}
+	files := map[uint64][]string{}
+	for _, e := range entries {
+		number, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSuffix(e.Name(), ".sock"), ".lock"), "-")
+		if cookie, err := strconv.ParseUint(number, 10, 64); err == nil && e.Name() != number {
+			files[cookie] = append(files[cookie], filepath.Join(a.o.Dir, e.Name()))
+		}
+	}
+	ended, err := bridge.Ended(slices.Collect(maps.Keys(files)))
+	if err != nil {
+		a.log.Warn("what is left of network namespaces that have ended stays", "error", err)
+		return
+	}
+	for _, cookie := range ended {
+		lock, err := takeLock(filepath.Join(a.o.Dir, strconv.FormatUint(cookie, 10)+".lock"))
+		if err != nil {
+			continue // an agent has it open still
+		}
+		for _, path := range append(files[cookie], lock.Name()) {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				a.log.Warn("a file of a network namespace that has ended cannot be removed", "error", err)
+			}
+		}
+		lock.Close()
+	}
+}
+
 // serve brings what is done for a bridge up to date.
 func (s *site) serve(name string) {
 	b := s.bridges[name]

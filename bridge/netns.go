@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"bascule/datapath"
@@ -128,6 +129,18 @@ func sweepAbandoned() error {
 		}
 		return live[cookie]
 	})
+}
+
+// Ended returns which of some network namespaces, by [Switch.Cookie], have ended as
+// far as can be seen: no name and no process that may be looked at leads to them,
+// and no port of theirs has a device. It removes what is left of their bridges
+// where that is for certain.
+func Ended(cookies []uint64) ([]uint64, error) {
+	if err := sweepAbandoned(); err != nil {
+		return nil, err
+	}
+	live := liveNamespaces()
+	return slices.DeleteFunc(slices.Clone(cookies), func(cookie uint64) bool { return live[cookie] || datapath.Alive(cookie) }), nil
 }
 
 // seesAllProcesses reports whether we may look into the machine's first process,

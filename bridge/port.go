@@ -522,7 +522,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 			return p, device, err
 		}
 	}
-	return nil, nil, refused(what, name+" is no port of this bridge", "see 'bascule port show "+bridge+"'")
+	return nil, nil, refused(what, name+" is no port of this bridge", portRemedy(bridge, name))
 }
 
 // Ports returns the ports of a bridge in the order in which they were added, or
@@ -738,4 +738,21 @@ func loadStats(s *datapath.Stats) Stats {
 		}
 	}
 	return stats
+}
+
+// MaxPorts is how many ports a bridge can have, span ports among them.
+const MaxPorts = datapath.MaxPorts
+
+// portRemedy says what to do about what is no port of a bridge.
+func portRemedy(bridge, name string) string {
+	if !isDevice(name) {
+		return "see 'bascule port show " + bridge + "'"
+	}
+	return "see 'bascule port show " + bridge + "', or add it with 'bascule port add " + bridge + " " + name + "'"
+}
+
+// isDevice reports whether the network namespace has an interface of the name.
+func isDevice(name string) bool {
+	_, err := netlink.LinkByName(name)
+	return err == nil
 }

@@ -71,7 +71,7 @@ func (s *Switch) Close() error {
 // read runs f, which changes nothing, with the bridges of the namespace.
 func (s *Switch) read(f func(*datapath.Store) error) error {
 	return s.Inside(func() error {
-		if err := allowed(); err != nil {
+		if err := Usable(); err != nil {
 			return err
 		}
 		store, err := datapath.OpenStore()
@@ -87,9 +87,6 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 // writers before it were killed at.
 func (s *Switch) write(f func(*datapath.Store) error) error {
 	return s.read(func(store *datapath.Store) error {
-		if err := datapath.CheckKernel(); err != nil {
-			return refused("use the switch", err.Error(), fmt.Sprintf("boot Linux %d.%d or newer", datapath.MinKernel[0], datapath.MinKernel[1]))
-		}
 		unlock, err := store.Lock()
 		if err != nil {
 			return failed("use the switch", err)
@@ -111,6 +108,14 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 		return failed("use the switch", err)
 	})
 	return unlock, err
+}
+
+// Usable says so where this machine, or this process, can have no switch.
+func Usable() error {
+	if err := datapath.CheckKernel(); err != nil {
+		return refused("use the switch", err.Error(), fmt.Sprintf("boot Linux %d.%d or newer", datapath.MinKernel[0], datapath.MinKernel[1]))
+	}
+	return allowed()
 }
 
 // allowed says so where the process lacks what it takes, before a system call
@@ -137,8 +142,17 @@ func allowed() error {
 	if missing != nil {
 		return refused("use the switch", "no permission ("+strings.Join(missing, ", ")+")", "run as root")
 	}
+	// the capabilities that a user namespace has count for what is its own: BPF
+	// is the machine's
+	if in, err := os.Readlink("/proc/self/ns/user"); err == nil && in != firstUserNamespace {
+		return refused("use the switch", "no permission: in a user namespace CAP_BPF, CAP_SYS_ADMIN and CAP_NET_ADMIN do not count for BPF programs",
+			"run as root outside of it")
+	}
 	return nil
 }
+
+// firstUserNamespace is PROC_USER_INIT_INO of linux/proc_ns.h.
+const firstUserNamespace = "user:[4026531837]"
 
 // AddBridge makes a bridge without ports.
 func (s *Switch) AddBridge(name string, changes []Change) error {
@@ -241,6 +255,27 @@ func (s *Switch) DelBridge(name string) error {
 		}
 		return nil
 	})
+}
+
+// DelBridges removes all bridges of the namespace, those too that another version
+// of the program made, one after another, and returns which. One that cannot be
+// removed keeps none of the others.
+func (s *Switch) DelBridges() (removed []string, err error) {
+	names, err := s.Names()
+	if err != nil {
+		return nil, err
+	}
+	var all []error
+	for _, name := range names {
+		switch err := s.DelBridge(name); {
+		case errors.Is(err, errNoBridge): // somebody else was faster
+		case err != nil:
+			all = append(all, err)
+		default:
+			removed = append(removed, name)
+		}
+	}
+	return removed, errors.Join(all...)
 }
 
 // Bridges returns all bridges by name.

@@ -24,6 +24,7 @@ type hostFile struct {
 	bridge Bridge
 	given  map[string]givenSetting
 	ports  []*hostPort
+	byName map[string]*hostPort
 	link   [3]word // link0 to link2, where they are set; others have no text
 	vlan   word    // the first that is about VLANs
 	proto  string  // of the spanning tree
@@ -212,18 +213,17 @@ func (h *hostFile) rule(at Position, line string, w word) {
 
 // port returns the port of the name, nil where there is none, which is told.
 func (h *hostFile) port(w, name word) *hostPort {
-	i := slices.IndexFunc(h.ports, func(p *hostPort) bool { return p.Name == name.text })
-	if i < 0 {
+	p := h.byName[name.text]
+	if p == nil {
 		h.refuse(w, "%q is no port; write add %s before", name.text, name.text)
-		return nil
 	}
-	return h.ports[i]
+	return p
 }
 
 // addPort adds a port. One that OpenBSD makes for the host is one here, too.
 func (h *hostFile) addPort(_ word, args []word) {
 	name := args[0]
-	if slices.ContainsFunc(h.ports, func(p *hostPort) bool { return p.Name == name.text }) {
+	if h.byName[name.text] != nil {
 		return // as ifconfig
 	}
 	portName(h.faults, name.at, name.text)
@@ -233,6 +233,10 @@ func (h *hostFile) addPort(_ word, args []word) {
 		p.Options.Type = bridge.TypeHost
 	}
 	h.ports = append(h.ports, p)
+	if h.byName == nil {
+		h.byName = map[string]*hostPort{}
+	}
+	h.byName[name.text] = p
 }
 
 // portVLANs returns the port of the name, about whose VLANs w is.

@@ -11,9 +11,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"bascule/bridge"
@@ -238,6 +240,74 @@ func TestLimits(t *testing.T) {
 		}
 		if n := strings.Count(err.Error(), "\n"); n > maxErrors {
 			t.Errorf("%s has %d lines of errors, want %d and one more", test.name, n, maxErrors)
+		}
+	}
+}
+
+// TestManyPorts: what a file takes grows with its ports and no faster; a bridge
+// with more than there can be is refused before all else.
+func TestManyPorts(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, lines func(w *strings.Builder)) string {
+		var text strings.Builder
+		lines(&text)
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	ports := func(w *strings.Builder, bridge, n int) {
+		for i := range n {
+			fmt.Fprintf(w, "      p%d:\n", bridge*n+i)
+		}
+	}
+	many := func(bridges int) func(w *strings.Builder) {
+		return func(w *strings.Builder) {
+			fmt.Fprintln(w, "bridges:")
+			for b := range bridges {
+				fmt.Fprintf(w, "  b%d:\n    ports:\n", b)
+				ports(w, b, 1000)
+			}
+		}
+	}
+	// in the processor's time, of which others take none
+	took := func(name string) time.Duration {
+		var before, after unix.Rusage
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &before)
+		list, err := Load(name)
+		if err == nil {
+			_, _, err = Plan(File{}, list[0], nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &after)
+		return time.Duration(after.Utime.Nano() - before.Utime.Nano())
+	}
+	small, large := took(write("small.yaml", many(20))), took(write("large.yaml", many(200)))
+	if large > 30*small+time.Second {
+		t.Errorf("10 times the ports take %v rather than %v", large, small)
+	}
+	for _, name := range []string{
+		write("wide.yaml", func(w *strings.Builder) {
+			fmt.Fprintln(w, "bridges:\n  b0:\n    ports:")
+			ports(w, 0, 2000)
+		}),
+		write("hostname.veb0", func(w *strings.Builder) {
+			for i := range 80000 {
+				fmt.Fprintf(w, "add p%d\n", i)
+			}
+		}),
+	} {
+		list, err := Load(name)
+		if err == nil {
+			_, _, err = Plan(File{}, list[0], nil)
+		}
+		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "has more than 1023 ports, and no bridge can; make another bridge") {
+			t.Errorf("%s: %v", filepath.Base(name), err)
 		}
 	}
 }

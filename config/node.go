@@ -72,7 +72,7 @@ func parseNodes(bad *faults, text string) (list []node) {
 		bad.add(bad.place(t), "%s", why)
 		return nil
 	}
-	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	file, err := parser.Parse(withNulls(tokens), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		at := Position{Path: bad.path, Line: 1, Column: 1}
 		msg, remedy := "it can't be parsed", "see docs/config.md"
@@ -98,6 +98,41 @@ func parseNodes(bad *faults, text string) (list []node) {
 		if n := t.node(doc.Body, 0); !t.full {
 			list = append(list, n)
 		}
+	}
+	return list
+}
+
+// withNulls gives keys of blocks that have no value one: the parser would put it
+// in, too, and move all that is behind it each time.
+func withNulls(tokens token.Tokens) token.Tokens {
+	key := func(i int) bool { // a plain one begins here
+		return i >= 0 && i+1 < len(tokens) && tokens[i+1].Type == token.MappingValueType && tokens[i+1].Position.Line == tokens[i].Position.Line &&
+			slices.Contains([]token.Type{token.StringType, token.IntegerType, token.SingleQuoteType, token.DoubleQuoteType}, tokens[i].Type)
+	}
+	list := make(token.Tokens, 0, len(tokens)+len(tokens)/2)
+	flow := 0
+	for i, t := range tokens {
+		list = append(list, t)
+		switch t.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			flow++
+		case token.MappingEndType, token.SequenceEndType:
+			flow = max(flow-1, 0)
+		}
+		if flow > 0 || t.Type != token.MappingValueType || !key(i-1) || !key(i+1) {
+			continue
+		}
+		next := tokens[i+1]
+		if next.Position.Line <= t.Position.Line || next.Position.Column > tokens[i-1].Position.Column {
+			continue
+		}
+		at := *t.Position
+		at.Column++
+		null := token.New("null", " null", &at)
+		null.Type = token.ImplicitNullType
+		null.Prev, null.Next = t, next
+		t.Next, next.Prev = null, null
+		list = append(list, null)
 	}
 	return list
 }

@@ -110,6 +110,22 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 		m.devices[devices[i].Name] = &devices[i]
 	}
 	for i := range f.Bridges {
+		// first, since all that follows is for each port
+		n, b := 0, &f.Bridges[i]
+		for j := range b.Ports {
+			if _, plain := plainName(b.Ports[j].Name); !plain {
+				continue
+			}
+			if n++; n > bridge.MaxPorts {
+				m.fail(b.Ports[j].At, "bridge %s has more than %d ports, and no bridge can; make another bridge", b.Name, bridge.MaxPorts)
+				break
+			}
+		}
+	}
+	if m.bad.list != nil {
+		return m
+	}
+	for i := range f.Bridges {
 		b := &bridgeModel{Bridge: &f.Bridges[i], byName: map[string]*portModel{}, private: map[uint16]bridge.PrivateVLANs{}}
 		if err := bridge.CheckName("bridge", b.Name); err != nil {
 			m.fail(b.At, "%v", err)

@@ -18,8 +18,8 @@ func explain(err error) error {
 	if errors.As(err, &verifier) {
 		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
 	}
-	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: %w", errNoPrograms, err)
+	if errors.Is(err, unix.EPERM) { // of which the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
+		return fmt.Errorf("%w: %w", errNoPrograms, unix.EPERM)
 	}
 	return err
 }

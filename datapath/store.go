@@ -303,6 +303,15 @@ func (s *Store) Sweep(f Follower) error {
 	return nil
 }
 
+// Alive reports whether a port of some bridge of a network namespace has a device.
+func Alive(cookie uint64) bool {
+	s := &Store{dir: filepath.Join(Root, strconv.FormatUint(cookie, 10))}
+	if _, err := os.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return s.alive()
+}
+
 // RemoveAbandoned removes the bridges of namespaces that have ended: those for
 // whose cookie live says no, and of which no port's device is left anywhere.
 func RemoveAbandoned(live func(cookie uint64) bool) error {

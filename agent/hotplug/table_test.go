@@ -38,13 +38,13 @@ func with(d device, change func(*device)) device {
 
 func TestPlaces(t *testing.T) {
 	f := file(
-		bridgeOf("br0", "tap*", "tap7", "vnet[0-9]", "host0 host", "to1 patch", "bad["),
-		bridgeOf("br1", "tap?", "eth1", "vnet*"),
+		bridgeOf("br0", "tap*", "tap7", "vm[0-9]", "host0 host", "to1 patch", "bad["),
+		bridgeOf("br1", "tap?", "eth1", "vm*"),
 	)
 	f.Bridges[1].Mirrors = []config.Mirror{{Device: "tap9"}}
 	for name, want := range map[string]string{
 		"tap0": "br0/tap*", "tap7": "br0/tap7", "tap9": "", // a mirror's device is that alone
-		"vnet3": "br0/vnet[0-9]", "vnet33": "br1/vnet*",
+		"vm3": "br0/vm[0-9]", "vm33": "br1/vm*",
 		"eth1": "br1/eth1", "eth10": "", "host0": "", "to1": "", "bad[": "", "lo": "",
 	} {
 		got := ""
@@ -55,7 +55,7 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("the place of %s is %q, want %q", name, got, want)
 		}
 	}
-	for name, want := range map[string]string{"tap0": "br1", "tap7": "", "tap77": "", "vnet3": "br1", "vnet33": "", "eth1": ""} {
+	for name, want := range map[string]string{"tap0": "br1", "tap7": "", "tap77": "", "vm3": "br1", "vm33": "", "eth1": ""} {
 		got, all := "", newPlaces(f)
 		if p := all.rival(name, all.of(name)); p != nil {
 			got = p.bridge
@@ -81,7 +81,7 @@ func TestPlacesBackup(t *testing.T) {
 
 // A pattern that is longer than a device's name takes no others' berths.
 func TestPlacesBerths(t *testing.T) {
-	f := file(bridgeOf("br0", "one", "veth-[0-9a-f]*-ext", "tap-012345678-*", "tap-0123456789-*"), bridgeOf("br1", "vnet*"))
+	f := file(bridgeOf("br0", "one", "veth-[0-9a-f]*-ext", "tap-012345678-*", "tap-0123456789-*"), bridgeOf("br1", "vm*"))
 	var got []string
 	for _, b := range newPlaces(f).berths("br0", berths) {
 		got = append(got, b.Pattern)

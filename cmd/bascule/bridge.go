@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -113,18 +114,52 @@ would write them; - is none.`,
 }
 
 func newBridgeDel(p *program) *cobra.Command {
-	return &cobra.Command{
-		Use:   "del NAME",
+	cmd := &cobra.Command{
+		Use:   "del [NAME]",
 		Short: "remove a bridge and its ports",
 		Long: `Remove a bridge with its ports and all that it knew. The devices that were its
-ports stay; the interfaces of its host ports go with it.`,
+ports stay; the interfaces of its host ports go with it.
+
+With --all, remove every bridge of the network namespace, one after another,
+each whole, and print which. If one cannot be removed, the others are all the
+same.`,
 		Example: `  #! run: switch br0
-  bascule bridge del br0`,
+  bascule bridge del br0
+  # every bridge of the network namespace
+  bascule bridge del --all`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error { return s.DelBridge(args[0]) })
-		},
 	}
+	all := cmd.Flags().Bool("all", false, "remove every bridge of the network namespace")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *all && len(args) > 0:
+			return usagef(cmd, "--all and %s: give one of them", args[0])
+		case !*all && len(args) == 0:
+			return usagef(cmd, "NAME is missing: name a bridge, or give --all")
+		case !*all:
+			return p.with(func(s fabric) error { return s.DelBridge(args[0]) })
+		}
+		return p.with(func(s fabric) error {
+			removed, failed := s.DelBridges()
+			if p.json {
+				list := make([]removedJSON, len(removed))
+				for i, name := range removed {
+					list[i] = removedJSON{name}
+				}
+				return errors.Join(failed, p.printJSON(list))
+			}
+			for _, name := range removed {
+				fmt.Fprintln(p.out, "removed bridge", name)
+			}
+			return failed
+		})
+	}
+	return cmd
+}
+
+// removedJSON is a bridge that is no more, for programs.
+type removedJSON struct {
+	Name string `json:"ifname"`
 }
 
 // bridgeJSON is a bridge for programs; the names are those of `bridge -j`

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"net"
@@ -29,7 +30,7 @@ func newCompletion(p *program) *cobra.Command {
 commands, flags and values, and the names of bridges, ports and interfaces.`,
 		Example: `  #! not run bascule completion zsh: it takes zsh
   #! not run bascule completion fish: it takes fish
-  # bash, with the package bash-completion: now, and in every new shell
+  # bash: now, and in every new shell
   . <(bascule completion bash)
   bascule completion bash >/etc/bash_completion.d/bascule
   # zsh: into a folder of $fpath
@@ -39,7 +40,12 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch args[0] {
 			case "bash":
-				return cmd.Root().GenBashCompletionV2(p.out, true)
+				var script bytes.Buffer
+				if err := cmd.Root().GenBashCompletionV2(&script, true); err != nil {
+					return err
+				}
+				_, err := p.out.WriteString(withoutPackage(script.String()))
+				return err
 			case "zsh":
 				return cmd.Root().GenZshCompletion(p.out)
 			case "fish":
@@ -49,6 +55,18 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 		},
 		ValidArgsFunction: completeArguments(these([]string{"bash", "zsh", "fish"})),
 	}
+}
+
+// withoutPackage makes a script for bash do without the package bash-completion:
+// it takes the words as bash has them then, and says nothing about it.
+func withoutPackage(script string) string {
+	const asks = `_get_comp_words_by_ref "$@" cur prev words cword`
+	return strings.ReplaceAll(script, asks, `if declare -F _get_comp_words_by_ref >/dev/null 2>&1; then
+        `+asks+`
+    else
+        words=("${COMP_WORDS[@]}") cword=$COMP_CWORD
+        cur=${words[cword]} prev=${words[cword - 1]}
+    fi`)
 }
 
 // candidates finds the words that may stand at a place; args are the

@@ -23,6 +23,7 @@ type fabric interface {
 	AddBridge(name string, changes []bridge.Change) error
 	SetBridge(name string, changes []bridge.Change) (notes []string, err error)
 	DelBridge(name string) error
+	DelBridges() (removed []string, err error)
 	Bridges() ([]bridge.Info, error)
 	Bridge(name string) (bridge.Info, error)
 

@@ -149,6 +149,17 @@ func (f *fakeFabric) SetBridge(name string, changes []bridge.Change) ([]string, 
 	return nil, nil
 }
 
+func (f *fakeFabric) DelBridges() (removed []string, err error) {
+	f.call("DelBridges")
+	for _, b := range slices.Clone(f.bridges) {
+		if err := f.DelBridge(b.Name); err != nil {
+			return removed, err
+		}
+		removed = append(removed, b.Name)
+	}
+	return removed, nil
+}
+
 func (f *fakeFabric) DelBridge(name string) error {
 	f.call("DelBridge %s", name)
 	if _, err := f.find(name); err != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"bascule/bridge"
@@ -69,8 +70,15 @@ those of a rule; 'on PORT' can be left out.`,
 }
 
 // ruleOf reads the rule that follows a bridge and a port. Its words may come in
-// one argument, too.
+// one argument, too. As in ifconfig(8) of OpenBSD the port may be left out, and
+// be named by the rule alone.
 func ruleOf(args []string) (rule.Rule, error) {
+	// a port may be called so, too: then the rule follows
+	words := strings.Fields(strings.Join(args[1:], " "))
+	begins := func(i int) bool { return i < len(words) && (words[i] == "block" || words[i] == "pass") }
+	if begins(0) && !begins(1) || begins(1) && words[0] == "rule" && slices.Contains(words, "on") {
+		return bridge.ParseRule(words, "")
+	}
 	return bridge.ParseRule(strings.Fields(strings.Join(args[2:], " ")), args[1])
 }
 

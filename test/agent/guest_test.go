@@ -30,7 +30,7 @@ func TestGuest(t *testing.T) {
 	must(t, s.AddBridge("br0", nil))
 	w := hotplug.New(s, config.File{Bridges: []config.Bridge{{
 		Name:  "br0",
-		Ports: []config.Port{{Name: "p1"}, {Name: "vnet*"}},
+		Ports: []config.Port{{Name: "p1"}, {Name: "vm*"}},
 	}}}, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -53,9 +53,9 @@ func TestGuest(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	l.Keep("vnet0")
+	l.Keep("vm0")
 	for range 2 { // the second time with a device that is made anew
-		card, takeOut, err := pool.Guest(0).Plug(ctx, l.Switch, guests.Device{Name: "vnet0", ByQEMU: true}, 2, ends.Wire{}, false)
+		card, takeOut, err := pool.Guest(0).Plug(ctx, l.Switch, guests.Device{Name: "vm0", ByQEMU: true}, 2, ends.Wire{}, false)
 		must(t, err)
 		ping, cancel := context.WithTimeout(ctx, time.Minute)
 		if _, err := card.At.Output(ping, 0, "busybox", "ping", "-c", "3", "-w", "30", host.IPv4.String()); err != nil {
@@ -65,11 +65,11 @@ func TestGuest(t *testing.T) {
 		if err := host.Ping(card.Addr.Addr()); err != nil {
 			t.Errorf("the guest is not reached: %v", err)
 		}
-		p := l.Port("br0", "vnet0")
+		p := l.Port("br0", "vm0")
 		if p.State != "forwarding" || p.FDBCount == 0 {
 			t.Errorf("the guest's port is %+v", p)
 		}
 		must(t, takeOut())
-		l.Wait("the port to go", func() bool { return !slices.Contains(l.Bridge("br0").Ports, "vnet0") })
+		l.Wait("the port to go", func() bool { return !slices.Contains(l.Bridge("br0").Ports, "vm0") })
 	}
 }
