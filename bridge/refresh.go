@@ -29,7 +29,8 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 				return false
 			}
 			l, err := netlink.LinkByIndex(int(p.Ifindex))
-			return err == nil && (p.Peer != peerOutside(l) || p.Host != hostAddress(p))
+			now := *p
+			return err == nil && followDevice(&now, l)
 		})
 		return nil
 	})

@@ -27,10 +27,11 @@ import (
 
 // A Switch is the bridges of one network namespace.
 type Switch struct {
-	ns     *os.File // nil for the caller's
-	locked bool
-	force  bool                   // limits may take what they like
-	free   func() (uint64, error) // bytes of memory, nil to ask the kernel
+	ns      *os.File // nil for the caller's
+	locked  bool
+	force   bool                   // limits may take what they like
+	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
+	joining bool
 }
 
 // An Option says how a switch is used.
@@ -40,6 +41,11 @@ type Option func(*Switch)
 // round the FDB for every frame. It is for the lab, which measures what a lock
 // costs. A change without it makes the bridge an ordinary one again.
 func Locked(s *Switch) { s.locked = true }
+
+// Joining lets the host's end of a host port be a port of another bridge, which is
+// refused otherwise: nothing keeps two bridges from holding each other's, and
+// patch cables do better. It is for the lab, which measures such wirings.
+func Joining(s *Switch) { s.joining = true }
 
 // Open returns the switch of a network namespace, named as `ip -n` takes it or
 // by a path; "" is the caller's own. Close it when done.
@@ -203,8 +209,7 @@ func setBridge(name string, changes []Change) step {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
-				p.Peer = peerOutside(l)
-				p.Host = hostAddress(p)
+				followDevice(p, l)
 			}
 		}
 		c.after = append(c.after, func() error {
@@ -347,6 +352,7 @@ type change struct {
 	next   *datapath.Config
 	tables datapath.Tables
 	pf     *pfConfig // what pf is told next, nil for what it was
+	joins  bool      // as [Joining] has it
 	reload bool      // make a new generation even if nothing is different
 
 	late   []func() error     // ends the plan: what needs to know all that is planned
@@ -382,7 +388,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			return err
 		}
 		next := b.Config
-		c := &change{bridge: b, next: &next}
+		c := &change{bridge: b, next: &next, joins: s.joining}
 		if err := plan(c); err != nil {
 			return err
 		}
