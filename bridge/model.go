@@ -84,10 +84,10 @@ type Match struct {
 // for a kind of event are zero.
 type Event struct {
 	Time   time.Time
-	Kind   string // "learned", "moved", "aged", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "drops", ...
+	Kind   string // "learned", "moved", "aged", "added", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "drops", ...
 	Bridge string
 	Port   string
-	From   string           // moved: the port that the address was on before; loop: the one that it is on
+	From   string           // moved, added: the port that the address was on before; loop: the one that it is on
 	Reason string           // drops, refused: why
 	MAC    net.HardwareAddr // nil where the event has no address
 	VLAN   uint16           // of MAC; 0 for frames without a tag

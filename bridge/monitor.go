@@ -30,7 +30,7 @@ type watch struct {
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
 // is "", until ctx ends or report fails: addresses learned, moved, aged,
-// deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed or gone, and once a second what was
+// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed or gone, and once a second what was
 // dropped. Any
 // number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
@@ -220,6 +220,8 @@ func (w *watch) event(e datapath.Event) Event {
 		out.Kind = "aged"
 	case datapath.EventDeleted:
 		out.Kind = "deleted"
+	case datapath.EventAdded:
+		out.Kind = "added"
 	case datapath.EventRefusedFull:
 		out.Kind, out.Reason, out.MAC = "refused", "full", nil
 	case datapath.EventRefusedPinned:

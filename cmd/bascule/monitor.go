@@ -20,9 +20,13 @@ func newMonitor(p *program) *cobra.Command {
 		Use:   "monitor [BRIDGE]",
 		Short: "print events as they happen",
 		Long: `Print what happens on all bridges, or on one, a line for each event, until
-interrupted (Ctrl-C): addresses learned, moved, aged, deleted, refused and, on a
-locked port, not let in (locked), loops and the ports that they block, ports
-added and removed, frames dropped and why. With -j, each line is a JSON object.
+interrupted (Ctrl-C): addresses learned, moved, aged, added, deleted, refused and,
+on a locked port, not let in (locked), loops and the ports that they block,
+ports added and removed, frames dropped and why. With -j, each line is a JSON
+object.
+
+Static and sticky addresses are added, by a person or with a host port; in the
+place of one that was learned, from the port where that was.
 
 An address is refused as full where a limit leaves no room for it, as static
 where it is pinned to another port, and as damped where it has moved too often
