@@ -77,11 +77,13 @@ func nameOf(index int) string {
 	if err != nil {
 		return fmt.Sprintf("device %d", index)
 	}
-	switch l.Type() {
-	case "bridge":
+	return kindAndName(l)
+}
+
+// kindAndName describes a device that others belong to.
+func kindAndName(l netlink.Link) string {
+	if l.Type() == "bridge" {
 		return "Linux bridge " + l.Attrs().Name
-	case "bond":
-		return "bond " + l.Attrs().Name
 	}
 	return l.Type() + " " + l.Attrs().Name
 }

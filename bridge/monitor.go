@@ -25,12 +25,13 @@ type watch struct {
 	log    *datapath.Log
 	names  map[uint32]string // of ports, also of those that have left
 	gone   map[uint32]bool   // ports that were seen to have lost their device
+	taken  map[uint32]string // what devices of ports were seen to be members of
 	drops  map[uint32]map[string]uint64
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
 // is "", until ctx ends or report fails: addresses learned, moved, aged,
-// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed or gone, and once a second what was
+// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed, gone, back, or taken by another device, and once a second what was
 // dropped. Any
 // number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
@@ -114,7 +115,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 			if err != nil {
 				return err
 			}
-			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, drops: map[uint32]map[string]uint64{}}
+			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
 			watches[name] = w
 			w.adopt(b)
 			if !first {
@@ -182,10 +183,21 @@ func (w *watch) look(events *[]Event, drops bool) error {
 	if !drops {
 		return nil
 	}
+	devices, err := links()
+	if err != nil {
+		return err
+	}
 	for _, p := range datapath.Ports(&w.bridge.Config) {
-		if !w.bridge.There(p) && w.bridge.Current() && !w.gone[p.Id] {
-			w.gone[p.Id] = true
-			*events = append(*events, Event{Kind: "port-gone", Bridge: w.name, Port: w.names[p.Id]})
+		there := w.bridge.There(p)
+		if there == w.gone[p.Id] && w.bridge.Current() {
+			kind := "port-back"
+			if w.gone[p.Id] = !there; !there {
+				kind = "port-gone"
+			}
+			*events = append(*events, Event{Kind: kind, Bridge: w.name, Port: w.names[p.Id]})
+		}
+		if there && p.Flags&datapath.PortPatch == 0 {
+			w.seeMaster(p, masterOf(devices[int(p.Ifindex)], devices), events)
 		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -204,6 +216,20 @@ func (w *watch) look(events *[]Event, drops bool) error {
 		}
 	}
 	return nil
+}
+
+// seeMaster reports that a port's device has been made a member of another, or is
+// not any more.
+func (w *watch) seeMaster(p *datapath.Port, now string, events *[]Event) {
+	if now == w.taken[p.Id] {
+		return
+	}
+	w.taken[p.Id] = now
+	e := Event{Kind: "port-taken", Bridge: w.name, Port: w.names[p.Id], Reason: now}
+	if now == "" {
+		e.Kind = "port-released"
+	}
+	*events = append(*events, e)
 }
 
 func (w *watch) event(e datapath.Event) Event {

@@ -34,7 +34,16 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	if o.Type == TypePatch {
 		return s.addPatch(bridge, port, o)
 	}
-	return s.one(addPort(bridge, port, o))
+	st, err := addPort(bridge, port, o)
+	plan := st.plan
+	st.plan = func(c *change) error {
+		gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
+		if gone {
+			c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
+		}
+		return plan(c)
+	}
+	return s.one(st, err)
 }
 
 // newPortConfig checks what AddPort is asked for, and returns the settings of
@@ -365,9 +374,27 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 	p.Peer = peerOutside(l)
 	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
+	if was := c.formerly(l); was != nil {
+		setFlag(p, datapath.PortWasPromisc, was.Flags&datapath.PortWasPromisc != 0)
+		setFlag(p, was.Flags&givenBack, true)
+	}
 	notes, err := inspect(p, l)
 	c.warn(notes...)
 	return failed(what, err)
+}
+
+// formerly returns the port that a device was before it was moved to another network
+// namespace, with what the switch took of it: nil for none.
+func (c *change) formerly(l netlink.Link) *datapath.Port {
+	for _, p := range datapath.Ports(&c.bridge.Config) {
+		if p.Flags&datapath.PortPatch != 0 || c.bridge.HasDevice(p) {
+			continue
+		}
+		if _, back := c.bridge.Away(p); int(back) == l.Attrs().Index {
+			return p
+		}
+	}
+	return nil
 }
 
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
@@ -632,7 +659,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		return port, nil
 	}
 	a := l.Attrs()
-	port.Index, port.Flags, port.MTU = a.Index, flagList(a.RawFlags), a.MTU
+	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
 	port.State = "disabled"
 	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
 		blocked, err := v.b.Blocked(p)

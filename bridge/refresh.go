@@ -37,7 +37,7 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 	if err != nil || !changed {
 		return false, err
 	}
-	_, err = s.SetBridge(bridge, nil)
+	_, err = s.one(setBridge(bridge, nil), nil) // a writer follows host ports before that
 	return err == nil, err
 }
 

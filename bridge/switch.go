@@ -101,9 +101,11 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		if err := mend(store); err != nil {
+		hosts, err := mend(store)
+		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
 		}
+		catchUp(store, hosts)
 		return f(store)
 	})
 }
@@ -389,16 +391,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		}
 		next := b.Config
 		c := &change{bridge: b, next: &next, joins: s.joining}
-		if err := plan(c); err != nil {
-			return err
-		}
-		if err := inTurn(c.late); err != nil {
-			return err
-		}
-		if err := c.planVLANs(what); err != nil {
-			return err
-		}
-		if err := c.planPF(what); err != nil {
+		if err := c.planned(what, plan); err != nil {
 			return err
 		}
 		if err := s.checkMemory(what, c.demands()); err != nil {
@@ -409,6 +402,21 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		}
 		return s.shrink(store, name)
 	})
+}
+
+// planned plans a change whole.
+func (c *change) planned(what string, plan func(*change) error) error {
+	for _, do := range []func() error{
+		func() error { return plan(c) },
+		func() error { return inTurn(c.late) },
+		func() error { return c.planVLANs(what) },
+		func() error { return c.planPF(what) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // make makes a change that has been planned, or only what comes after it where
@@ -506,14 +514,15 @@ func (c *change) each(f func(*datapath.Bridge) error) error {
 	return err
 }
 
-// mend finishes what commands were killed at.
-func mend(store *datapath.Store) error {
+// mend finishes what commands were killed at. It returns which bridges have host
+// ports.
+func mend(store *datapath.Store) (hosts []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
-		return err
+		return nil, err
 	}
 	names, err := store.Names()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dirty, strange := false, false
 	used := map[string]bool{} // names of switch ends
@@ -524,40 +533,43 @@ func mend(store *datapath.Store) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read bridge %s: %w", name, err)
+			return nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
 		}
 		if b.Dirty() {
 			dirty = true
 			if err := mendBridge(b); err != nil {
-				return fmt.Errorf("cannot mend bridge %s: %w", name, err)
+				return nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
 			}
 		}
 		ended, err := endStaleWatches(b)
 		if err != nil {
-			return fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
+			return nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
 		}
 		dirty = dirty || ended
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost != 0 {
 				used[switchEndName(name, datapath.PortName(p))] = true
+				if !slices.Contains(hosts, name) {
+					hosts = append(hosts, name)
+				}
 			}
 		}
 	}
 	if !dirty {
-		return nil
+		return hosts, nil
 	}
 	if err := cutHalves(store); err != nil {
-		return fmt.Errorf("cannot mend: %w", err)
+		return nil, fmt.Errorf("cannot mend: %w", err)
 	}
 	devices, err := links()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, l := range devices {
 		// any of them may be of a bridge that can't be read
 		if name := l.Attrs().Name; isSwitchEnd(l) && !used[name] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
-				return fmt.Errorf("remove %s: %w", name, err)
+				return nil, fmt.Errorf("remove %s: %w", name, err)
 			}
 		}
 	}
@@ -567,13 +579,13 @@ func mend(store *datapath.Store) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := b.Done(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return hosts, nil
 }
 
 func mendBridge(b *datapath.Bridge) error {

@@ -22,16 +22,19 @@ func newMonitor(p *program) *cobra.Command {
 		Long: `Print what happens on all bridges, or on one, a line for each event, until
 interrupted (Ctrl-C): addresses learned, moved, aged, added, deleted, refused and,
 on a locked port, not let in (locked), loops and the ports that they block,
-ports added and removed, frames dropped and why. With -j, each line is a JSON
-object.
+ports added, removed, gone, back, taken and released, frames dropped and why.
+With -j, each line is a JSON object.
 
 Static and sticky addresses are added, by a person or with a host port; in the
-place of one that was learned, from the port where that was.
+place of one that was learned, from the port where that was. An address is
+refused as full where a limit leaves no room for it, as static where it is
+pinned to another port, and as damped where it has moved too often this second.
 
-An address is refused as full where a limit leaves no room for it, as static
-where it is pinned to another port, and as damped where it has moved too often
-this second. A loop is told by a frame of the address that has come back by the
-port, from the port that the address is on.`,
+A port is gone when its device is, and back when that has come back from another
+network namespace. It is taken when its device has been made a member of
+another, such as a Linux bridge or a bond, which gets nothing from the port, and
+whose own frames leave by it past the switch. A loop is told by a frame of the
+address that has come back by the port, from the port that the address is on.`,
 		Example: `  bascule monitor
   bascule -j monitor br0 | jq 'select(.event == "moved")'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),

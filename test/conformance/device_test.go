@@ -787,10 +787,10 @@ func hostMACChanges(t *testing.T, hook string) {
 	moved, err := elsewhere.Netlink().LinkByName("host0")
 	must(t, err)
 	l.Bascule("bridge", "set", "other", "--ageing", "300s")
-	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 1 host0 static", first), fmt.Sprintf("%s vlan 1 host1 static", C))
+	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", first), fmt.Sprintf("%s vlan 1 host1 static", C))
 	must(t, elsewhere.Netlink().LinkSetHardwareAddr(moved, D[:]))
 	l.Bascule("bridge", "set", "other", "--ageing", "200s")
-	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 1 host0 static", D), fmt.Sprintf("%s vlan 1 host1 static", C))
+	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", D), fmt.Sprintf("%s vlan 1 host1 static", C))
 }
 
 // The host's end of a host port belongs to its bridge, and is no port of
