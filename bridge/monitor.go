@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
 )
 
 // How often a monitor looks for events, and for what has been dropped.
@@ -183,10 +185,12 @@ func (w *watch) look(events *[]Event, drops bool) error {
 	if !drops {
 		return nil
 	}
-	devices, err := links()
-	if err != nil {
-		return err
+	devices := map[int]netlink.Link{}
+	links, err := netlink.LinkList()
+	for _, l := range links {
+		devices[l.Attrs().Index] = l
 	}
+	listed := err == nil // where devices come and go, the next look will do
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)
 		if there == w.gone[p.Id] && w.bridge.Current() {
@@ -196,8 +200,8 @@ func (w *watch) look(events *[]Event, drops bool) error {
 			}
 			*events = append(*events, Event{Kind: kind, Bridge: w.name, Port: w.names[p.Id]})
 		}
-		if there && p.Flags&datapath.PortPatch == 0 {
-			w.seeMaster(p, masterOf(devices[int(p.Ifindex)], devices), events)
+		if l := devices[int(p.Ifindex)]; l != nil && listed && there && p.Flags&datapath.PortPatch == 0 {
+			w.seeMaster(p, masterOf(l, devices), events)
 		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
