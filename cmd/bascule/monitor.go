@@ -20,8 +20,8 @@ func newMonitor(p *program) *cobra.Command {
 		Use:   "monitor [BRIDGE]",
 		Short: "print events as they happen",
 		Long: `Print what happens on all bridges, or on one, a line for each event, until
-interrupted (Ctrl-C): addresses learned, moved, aged, added, deleted, refused and,
-on a locked port, not let in (locked), loops and the ports that they block,
+interrupted (Ctrl-C): addresses learned, moved, aged, added, deleted, refused
+and, on a locked port, not let in (locked), loops and the ports that they block,
 ports added, removed, gone, back, taken and released, frames dropped and why.
 With -j, each line is a JSON object.
 
