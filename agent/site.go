@@ -37,9 +37,11 @@ type site struct {
 
 	packets int // socket, -1 until something is sent
 	bridges map[string]*served
-	links   *links // nil until a bridge has spanning tree
+	links   *links // nil where devices cannot be heard of
 	plug    *hotplug.Watcher
 	cabled  []handed // frames for patch ports
+
+	devices *devices
 
 	tidied bool      // snapshots of bridges that are gone are removed
 	look   bool      // a device has come that may be a port
@@ -138,8 +140,12 @@ func takeLock(path string) (*os.File, error) {
 	}
 }
 
-// follow begins to follow the site's bridges.
+// follow begins to follow the site's bridges and their devices.
 func (s *site) follow() {
+	if err := s.hear(); err != nil {
+		s.log.Error("devices cannot be heard of", "error", err)
+	}
+	s.devices = s.followDevices()
 	go s.a.keep(s.ctx, s.log, "following the bridges", func() error {
 		return s.sw.Changes(s.ctx, func() {
 			done := make(chan struct{})
@@ -155,6 +161,9 @@ func (s *site) follow() {
 // close ends the serving. Bridges stay as they are.
 func (s *site) close() {
 	s.stop()
+	if s.devices != nil {
+		<-s.devices.done // it gives back what it has taken
+	}
 	for name := range s.bridges {
 		s.drop(name, true)
 	}
@@ -173,6 +182,7 @@ func (s *site) close() {
 
 // setFile makes the file what hot-plug keeps the bridges as.
 func (s *site) setFile(f config.File) {
+	s.devices.leave(f)
 	if s.plug != nil {
 		s.plug.SetFile(f)
 		return
@@ -206,6 +216,7 @@ func (s *site) refresh() {
 	for _, name := range names {
 		s.serve(name)
 	}
+	s.devices.wake()
 }
 
 // tidy removes the snapshots of bridges that were deleted while no agent ran.
@@ -386,6 +397,10 @@ func (s *site) settle() {
 				continue
 			}
 			b.tree.commit()
+			if b.tree.moved {
+				b.tree.moved = false
+				s.devices.wake()
+			}
 			if b.tree.broken != nil {
 				b.err = s.broken(name, b, b.tree.broken).Error()
 			}
@@ -487,8 +502,18 @@ func (s *site) hear() error {
 	return nil
 }
 
-// linksChanged tells the trees of devices.
+// linksChanged tells the trees of devices, and who follows these.
 func (s *site) linksChanged(list []linkEvent) {
+	if slices.ContainsFunc(list, func(e linkEvent) bool { return e.index == 0 || s.devices.concerns(e.index) }) {
+		s.devices.wake()
+	}
+	trees := false
+	for _, b := range s.bridges {
+		trees = trees || b.tree != nil
+	}
+	if !trees {
+		return
+	}
 	all := false
 	again := map[string]bool{}
 	for _, e := range list {
@@ -517,6 +542,7 @@ func (s *site) linksChanged(list []linkEvent) {
 
 // joined is told that a bridge has a port more.
 func (s *site) joined(name string) {
+	s.devices.wake()
 	if b := s.bridges[name]; b != nil && b.tree != nil {
 		s.serve(name)
 	}

@@ -56,6 +56,7 @@ type tree struct {
 	ports map[uint16]*bridge.STPPort // by number
 
 	path    string                // of the snapshot
+	moved   bool                  // a port has another state since somebody looked
 	changed bool                  // since the last snapshot, as far as the next agent has to know
 	saved   time.Time             // when the snapshot was last brought up to date
 	opening map[uint16]rstp.State // what the protocol has opened since commit
@@ -267,7 +268,7 @@ func (t *tree) put(n uint16, s rstp.State) {
 	}
 	err := t.bridge.SetState(p.ID, bridgeState(s))
 	if err == nil {
-		p.State = bridgeState(s)
+		p.State, t.moved = bridgeState(s), true
 		t.log.Debug("a port changes", "port", p.Name, "state", s.String())
 		return
 	}

@@ -96,9 +96,10 @@ static __always_inline int clock_start(struct clock *c)
 
 /*
  * Puts (key, word) in. A static or sticky entry takes the place of what is
- * there; a dynamic one does not.
+ * there; a dynamic one does not. One that is not there yet is told of if that is asked
+ * for.
  */
-static __always_inline int fdb_store(struct clock *c, u64 key, u64 word)
+static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool tell)
 {
 	bool pinned = (u32)word & FDB_PINNED;
 
@@ -114,14 +115,20 @@ static __always_inline int fdb_store(struct clock *c, u64 key, u64 word)
 				return -ENOSPC;
 			}
 			fdb_changed(c);
+			if (tell && pinned)
+				event_add(EVENT_ADDED, key, PORT_OF(word), 0, 1);
 			return 1;
 		}
 		if (!pinned)
 			return 0;
 		old = READ_ONCE(e->word);
 		if (old && fdb_swap(e, key, old, word)) {
+			u32 from = PORT_OF(old) == PORT_OF(word) ? 0 : PORT_OF(old);
+
 			fdb_release(old, true);
 			fdb_changed(c);
+			if (tell && (u32)old != (u32)word)
+				event_add(EVENT_ADDED, key, PORT_OF(word), from, 1);
 			return 1;
 		}
 	}

@@ -350,7 +350,7 @@ int bascule_control(struct control *r)
 		r->result = clock_start(c);
 		break;
 	case CONTROL_STORE:
-		r->result = fdb_store(c, r->key, r->word);
+		r->result = fdb_store(c, r->key, r->word, r->pinned);
 		break;
 	case CONTROL_DELETE:
 		r->result = fdb_delete(c, r->key);

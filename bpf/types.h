@@ -85,6 +85,7 @@ enum event_kind {
 	EVENT_LOOP, /* the switch's own frame came back by the port */
 	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
 	EVENT_LOCKED, /* an address that nobody has let in was heard on a locked port */
+	EVENT_ADDED, /* somebody made a static or sticky entry of it */
 };
 
 /* What a port does, from its settings. */
@@ -1080,7 +1081,7 @@ struct control {
 	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's */
 	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
 	__u32 dynamic; /* FLUSH: dynamic entries */
-	__u32 pinned; /* FLUSH: static and sticky entries */
+	__u32 pinned; /* FLUSH: static and sticky entries; STORE: tell of one that is new */
 	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if any); STORE: leave what is
 		       there */
 	__u32 place; /* PF_KILL */

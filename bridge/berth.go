@@ -256,7 +256,8 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed(what, errors.Join(err, b.Done()))
 		}
 		ok = true
-		warnings = append(new(world).mtuWarning(&b.Config, p, l), warnNoAgent(b, stpWaits)...)
+		world := new(world)
+		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, l), warnNoAgent(b, stpWaits))
 		notes, err := settle(b, p)
 		warnings = append(warnings, notes...)
 		if err != nil {
@@ -270,12 +271,12 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 // fitsBerth reports whether there is nothing to a device but to put the program
 // on it.
 func fitsBerth(b *datapath.Bridge, l netlink.Link) bool {
-	if why, _ := usable(l); why != "" || l.Type() == physical {
+	if why, _ := usable(l); why != "" || l.Type() == physical || isOwnEnd(l) {
 		return false
 	}
 	for _, p := range datapath.Ports(&b.Config) {
 		// or it takes the place of one that is gone
-		if p.Ifindex == uint32(l.Attrs().Index) || datapath.PortName(p) == l.Attrs().Name || isHostEnd(l, p) {
+		if p.Ifindex == uint32(l.Attrs().Index) || datapath.PortName(p) == l.Attrs().Name {
 			return false
 		}
 	}

@@ -5,9 +5,8 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
-
-	"bascule/datapath"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -28,6 +27,8 @@ func usable(l netlink.Link) (why, remedy string) {
 		return "it is the loopback interface", "give an Ethernet interface"
 	case a.EncapType != "ether":
 		return fmt.Sprintf("it is a layer-3 device (link/%s), without Ethernet frames", a.EncapType), "give an Ethernet interface"
+	case l.Type() == "vrf":
+		return "it is a VRF, which has no frames of its own", "add its devices instead"
 	case l.Type() == "bridge":
 		return "it is a Linux bridge", "add its ports instead, or join it by a veth pair ('ip link add type veth')"
 	case a.MasterIndex != 0:
@@ -36,42 +37,55 @@ func usable(l netlink.Link) (why, remedy string) {
 	return "", ""
 }
 
+// AddressWarning says what becomes of the addresses of a device that is made a
+// port: a port's device never delivers a frame to the host.
+func AddressWarning(bridge, device string, addresses []string) string {
+	return fmt.Sprintf("%s has the address %s, by which nobody reaches the host any more: a port belongs to the switch; give it to a host port ('bascule port add %s host0 --type host')",
+		device, strings.Join(addresses, ", "), bridge)
+}
+
+// addressWarning tells of the addresses that a device has which becomes a port.
+func (w *world) addressWarning(bridge string, l netlink.Link) []string {
+	if w.addresses == nil {
+		w.addresses = addresses()
+	}
+	list := w.addresses[l.Attrs().Index]
+	if len(list) == 0 {
+		return nil
+	}
+	return []string{AddressWarning(bridge, l.Attrs().Name, list)}
+}
+
+// addresses returns the IP addresses of the namespace's devices by their indexes,
+// without those that each device gives itself. It is for warnings: where they can't
+// be listed there are none.
+func addresses() map[int][]string {
+	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // what there is of an interrupted one will do
+	byIndex := map[int][]string{}
+	for _, a := range list {
+		if a.IPNet == nil || a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		byIndex[a.LinkIndex] = append(byIndex[a.LinkIndex], a.IPNet.String())
+	}
+	return byIndex
+}
+
 // nameOf describes the device that others belong to.
 func nameOf(index int) string {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return fmt.Sprintf("device %d", index)
 	}
-	switch l.Type() {
-	case "bridge":
-		return "Linux bridge " + l.Attrs().Name
-	case "bond":
-		return "bond " + l.Attrs().Name
-	}
-	return l.Type() + " " + l.Attrs().Name
+	return kindAndName(l)
 }
 
-// peerOutside returns the address of a veth's other end, if that is in another
-// network namespace, so that its frames can be handed straight to it; 0 if not.
-func peerOutside(l netlink.Link) uint64 {
-	const targetNetnsID = 46 // IFLA_TARGET_NETNSID
-	if l.Type() != "veth" || l.Attrs().NetNsID < 0 {
-		return 0
+// kindAndName describes a device that others belong to.
+func kindAndName(l netlink.Link) string {
+	if l.Type() == "bridge" {
+		return "Linux bridge " + l.Attrs().Name
 	}
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
-	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(l.Attrs().ParentIndex) // of a veth, the other end
-	req.AddData(info)
-	req.AddData(nl.NewRtAttr(targetNetnsID, nl.Uint32Attr(uint32(l.Attrs().NetNsID))))
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err != nil || len(msgs) == 0 {
-		return 0 // frames go the usual way
-	}
-	other, err := netlink.LinkDeserialize(nil, msgs[0])
-	if err != nil || len(other.Attrs().HardwareAddr) != 6 {
-		return 0
-	}
-	return datapath.MACWord([6]byte(other.Attrs().HardwareAddr))
+	return l.Type() + " " + l.Attrs().Name
 }
 
 // Devices are listed again that came or went meanwhile, for maxList and at least

@@ -24,6 +24,10 @@ type Device struct {
 	Physical bool   // it has a driver of its own: --hook auto means XDP
 	Ethernet bool   // it could be a port at all
 	Refusal  string // why it can't be a port now, and what to do; "" if it can
+
+	// Addresses are its IP addresses with their prefixes' lengths, but for IPv6's
+	// link-local ones.
+	Addresses []string
 }
 
 // Devices returns the devices of the namespace by name. The host's end of a
@@ -34,13 +38,15 @@ func (s *Switch) Devices() (list []Device, err error) {
 		if err != nil {
 			return err
 		}
+		ip := addresses()
 		byName := map[string]*Device{}
 		byIndex := map[int]*Device{}
 		for index, l := range devices {
 			a := l.Attrs()
 			d := &Device{
 				Name: a.Name, MAC: a.HardwareAddr, Own: isSwitchEnd(l), Physical: l.Type() == physical,
-				Ethernet: a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
+				Ethernet:  a.RawFlags&unix.IFF_LOOPBACK == 0 && a.EncapType == "ether",
+				Addresses: ip[index],
 			}
 			if why, remedy := usable(l); why != "" {
 				d.Refusal = why + "; " + remedy

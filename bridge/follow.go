@@ -163,4 +163,5 @@ func (w *watch) digest(list []datapath.Event, missed uint64) Digest {
 var plainKinds = map[datapath.EventKind]string{
 	datapath.EventLearned: "learned", datapath.EventMoved: "moved",
 	datapath.EventAged: "aged", datapath.EventDeleted: "deleted",
+	datapath.EventAdded: "added",
 }

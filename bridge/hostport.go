@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"regexp"
@@ -10,6 +11,8 @@ import (
 	"bascule/datapath"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // A host port is a veth: one end is the host's interface, with the port's
@@ -28,6 +31,19 @@ func switchEndName(bridge, port string) string {
 // isSwitchEnd reports whether a device was made by addHost.
 func isSwitchEnd(l netlink.Link) bool {
 	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm.MatchString(l.Attrs().Name)
+}
+
+// isOwnEnd reports whether a device is an end of a host port, of whatever bridge of
+// this namespace.
+func isOwnEnd(l netlink.Link) bool {
+	if isSwitchEnd(l) {
+		return true
+	}
+	if l.Type() != "veth" || !hostHere(l) {
+		return false
+	}
+	other := otherEnd(l)
+	return other != nil && isSwitchEnd(other)
 }
 
 // addHost makes the two ends of a host port and brings the switch's end up.
@@ -51,38 +67,109 @@ func addHost(bridge, port string) (netlink.Link, error) {
 }
 
 // setHost notes the host's end of a host port.
-func setHost(p *datapath.Port, name string) error {
-	host, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("its interface: %w", err)
+func setHost(p *datapath.Port, device netlink.Link) error {
+	host := otherEnd(device)
+	if host == nil {
+		return errors.New("its interface is gone")
 	}
 	setFlag(p, datapath.PortHost, true)
 	p.HostIfindex = uint32(host.Attrs().Index)
-	p.Host = datapath.MACWord([6]byte(host.Attrs().HardwareAddr))
+	p.Host = addressOf(host)
 	return nil
 }
 
 // isHostEnd reports whether a device of this namespace is the host's end of p,
-// and not another that has got the same index.
+// whose device is there.
 func isHostEnd(l netlink.Link, p *datapath.Port) bool {
 	a := l.Attrs()
-	return p.Flags&datapath.PortHost != 0 && a.Index == int(p.HostIfindex) &&
-		l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
+	return p.Flags&datapath.PortHost != 0 && l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
 }
 
-// hostEnd returns the host's end of p, nil if it is not in this namespace.
-func hostEnd(p *datapath.Port) netlink.Link {
-	l, err := netlink.LinkByIndex(int(p.HostIfindex))
-	if err != nil || !isHostEnd(l, p) {
+// hostName returns the name of a host port: that of the host's end where it is
+// here.
+func hostName(p *datapath.Port) string {
+	if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && hostHere(l) {
+		if host := otherEnd(l); host != nil {
+			return host.Attrs().Name
+		}
+	}
+	return datapath.PortName(p)
+}
+
+// hostHere reports whether the host's end of a host port is in this namespace:
+// device is the port's own.
+func hostHere(device netlink.Link) bool { return device.Attrs().NetNsID < 0 }
+
+// otherEnd returns the other end of a veth, wherever it is; nil where that can't
+// be told.
+func otherEnd(l netlink.Link) netlink.Link {
+	const targetNetnsID = 46 // IFLA_TARGET_NETNSID
+	if l.Type() != "veth" {
 		return nil
 	}
-	return l
+	if l.Attrs().NetNsID < 0 {
+		other, err := netlink.LinkByIndex(l.Attrs().ParentIndex)
+		if err != nil {
+			return nil
+		}
+		return other
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(l.Attrs().ParentIndex) // of a veth, the other end
+	req.AddData(info)
+	req.AddData(nl.NewRtAttr(targetNetnsID, nl.Uint32Attr(uint32(l.Attrs().NetNsID))))
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil || len(msgs) == 0 {
+		return nil
+	}
+	other, err := netlink.LinkDeserialize(nil, msgs[0])
+	if err != nil {
+		return nil
+	}
+	return other
 }
 
-// hostAddress returns the address of p's host end, 0 if it has none here.
-func hostAddress(p *datapath.Port) uint64 {
-	if l := hostEnd(p); l != nil && len(l.Attrs().HardwareAddr) == 6 {
-		return datapath.MACWord([6]byte(l.Attrs().HardwareAddr))
+// addressOf returns the address of a device, 0 for none.
+func addressOf(l netlink.Link) uint64 {
+	if l == nil || len(l.Attrs().HardwareAddr) != 6 {
+		return 0
 	}
-	return 0
+	return datapath.MACWord([6]byte(l.Attrs().HardwareAddr))
+}
+
+// peerOutside returns the address of a veth's other end, if that is in another
+// network namespace, so that its frames can be handed straight to it; 0 if not.
+func peerOutside(l netlink.Link) uint64 {
+	if l.Type() != "veth" || l.Attrs().NetNsID < 0 {
+		return 0
+	}
+	return addressOf(otherEnd(l)) // if 0, frames go the usual way
+}
+
+// followDevice has p know what its device, l, leads to. It reports whether that
+// was another.
+func followDevice(p *datapath.Port, l netlink.Link) (changed bool) {
+	was := *p
+	p.Peer = peerOutside(l)
+	if p.Flags&datapath.PortHost != 0 {
+		if mac := addressOf(otherEnd(l)); mac != 0 { // else it is not told at the moment
+			p.Host = mac
+		}
+	}
+	return *p != was
+}
+
+// hostMoved reports whether the host's end of p has another address than p knows.
+func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
+	if p.Flags&datapath.PortHost == 0 || !b.HasDevice(p) {
+		return false
+	}
+	l, err := netlink.LinkByIndex(int(p.Ifindex))
+	if err != nil {
+		return false
+	}
+	now := *p
+	followDevice(&now, l)
+	return now.Host != p.Host
 }

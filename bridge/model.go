@@ -42,6 +42,7 @@ type Port struct {
 	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
 	MTU      int        // of the device, in bytes
 	State    string     // "forwarding", "learning" or "discarding" by spanning tree, "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished, "no-peer" where a patch cable ends
+	TakenBy  string     // the device that the port's has been made a member of, such as "Linux bridge lxbr0": it gets nothing, and what it sends by the port goes past the switch
 	Config   PortConfig // of a span port, which has none, all off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
@@ -84,11 +85,11 @@ type Match struct {
 // for a kind of event are zero.
 type Event struct {
 	Time   time.Time
-	Kind   string // "learned", "moved", "aged", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "drops", ...
+	Kind   string // "learned", "moved", "aged", "added", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "port-gone", "port-back", "port-taken", "port-released", "drops", ...
 	Bridge string
 	Port   string
-	From   string           // moved: the port that the address was on before; loop: the one that it is on
-	Reason string           // drops, refused: why
+	From   string           // moved, added: the port that the address was on before; loop: the one that it is on
+	Reason string           // drops, refused: why; port-taken: by which device
 	MAC    net.HardwareAddr // nil where the event has no address
 	VLAN   uint16           // of MAC; 0 for frames without a tag
 	Count  uint64           // how many times, for events that are counted together; 0 is once

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
 )
 
 // How often a monitor looks for events, and for what has been dropped.
@@ -25,12 +27,13 @@ type watch struct {
 	log    *datapath.Log
 	names  map[uint32]string // of ports, also of those that have left
 	gone   map[uint32]bool   // ports that were seen to have lost their device
+	taken  map[uint32]string // what devices of ports were seen to be members of
 	drops  map[uint32]map[string]uint64
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
 // is "", until ctx ends or report fails: addresses learned, moved, aged,
-// deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed or gone, and once a second what was
+// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed, gone, back, or taken by another device, and once a second what was
 // dropped. Any
 // number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
@@ -114,7 +117,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 			if err != nil {
 				return err
 			}
-			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, drops: map[uint32]map[string]uint64{}}
+			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
 			watches[name] = w
 			w.adopt(b)
 			if !first {
@@ -182,10 +185,23 @@ func (w *watch) look(events *[]Event, drops bool) error {
 	if !drops {
 		return nil
 	}
+	devices := map[int]netlink.Link{}
+	links, err := netlink.LinkList()
+	for _, l := range links {
+		devices[l.Attrs().Index] = l
+	}
+	listed := err == nil // where devices come and go, the next look will do
 	for _, p := range datapath.Ports(&w.bridge.Config) {
-		if !w.bridge.There(p) && w.bridge.Current() && !w.gone[p.Id] {
-			w.gone[p.Id] = true
-			*events = append(*events, Event{Kind: "port-gone", Bridge: w.name, Port: w.names[p.Id]})
+		there := w.bridge.There(p)
+		if there == w.gone[p.Id] && w.bridge.Current() {
+			kind := "port-back"
+			if w.gone[p.Id] = !there; !there {
+				kind = "port-gone"
+			}
+			*events = append(*events, Event{Kind: kind, Bridge: w.name, Port: w.names[p.Id]})
+		}
+		if l := devices[int(p.Ifindex)]; l != nil && listed && there && p.Flags&datapath.PortPatch == 0 {
+			w.seeMaster(p, masterOf(l, devices), events)
 		}
 		stats, err := w.bridge.PortStats(p)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -206,6 +222,20 @@ func (w *watch) look(events *[]Event, drops bool) error {
 	return nil
 }
 
+// seeMaster reports that a port's device has been made a member of another, or is
+// not any more.
+func (w *watch) seeMaster(p *datapath.Port, now string, events *[]Event) {
+	if now == w.taken[p.Id] {
+		return
+	}
+	w.taken[p.Id] = now
+	e := Event{Kind: "port-taken", Bridge: w.name, Port: w.names[p.Id], Reason: now}
+	if now == "" {
+		e.Kind = "port-released"
+	}
+	*events = append(*events, e)
+}
+
 func (w *watch) event(e datapath.Event) Event {
 	out := Event{
 		Bridge: w.name, Port: w.names[e.Port], From: w.names[e.From],
@@ -220,6 +250,8 @@ func (w *watch) event(e datapath.Event) Event {
 		out.Kind = "aged"
 	case datapath.EventDeleted:
 		out.Kind = "deleted"
+	case datapath.EventAdded:
+		out.Kind = "added"
 	case datapath.EventRefusedFull:
 		out.Kind, out.Reason, out.MAC = "refused", "full", nil
 	case datapath.EventRefusedPinned:

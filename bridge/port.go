@@ -34,7 +34,16 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	if o.Type == TypePatch {
 		return s.addPatch(bridge, port, o)
 	}
-	return s.one(addPort(bridge, port, o))
+	st, err := addPort(bridge, port, o)
+	plan := st.plan
+	st.plan = func(c *change) error {
+		gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
+		if gone {
+			c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
+		}
+		return plan(c)
+	}
+	return s.one(st, err)
 }
 
 // newPortConfig checks what AddPort is asked for, and returns the settings of
@@ -102,6 +111,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		if o.Type == TypeNetdev {
 			c.warn(c.world.mtuWarning(c.next, p, device)...)
+			c.warn(c.world.addressWarning(bridge, device)...)
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
@@ -115,7 +125,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 				return err
 			}
 			c.undo = append(c.undo, func() error { return netlink.LinkDel(device) })
-			if err := setHost(p, port); err != nil {
+			if err := setHost(p, device); err != nil {
 				return err
 			}
 			return c.setDevice(what, p, device, o.Hook)
@@ -244,12 +254,19 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 	if missing {
 		return nil, refused(what, "there is no such interface in this network namespace", "see 'ip link', or name the namespace with -n")
 	}
-	owner, err := ownerOf(c, l, bridge)
+	owner, host, err := ownerOf(c, l, bridge)
 	if err != nil {
 		return nil, failed(what, err)
 	}
-	if owner != "" {
+	switch {
+	case host != "" && c.joins && owner != bridge && !isSwitchEnd(l):
+	case host != "":
+		return nil, endRefused(what, l, host, owner)
+	case owner != "":
 		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule port del %s %s'", owner, port))
+	}
+	if isOwnEnd(l) && !c.joins { // of a bridge that can't be read
+		return nil, refused(what, "it is an end of a host port", joinBridges)
 	}
 	for _, p := range datapath.Ports(&c.bridge.Config) {
 		// what it took is not given back yet
@@ -263,33 +280,56 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 	return l, nil
 }
 
-// ownerOf returns the bridge of ours that has the device as a port, "" if none.
-// The host's end of a host port belongs to its bridge as far as that is
-// concerned, which it would close to a loop; with others it can join it.
-func ownerOf(c *change, l netlink.Link, bridge string) (string, error) {
-	index := uint32(l.Attrs().Index)
+// ownerOf returns the bridge of ours that has the device as a port, "" if none,
+// and, where the device is one of the two ends of a host port, the name of that.
+func ownerOf(c *change, l netlink.Link, bridge string) (owner, host string, err error) {
+	own, far := uint32(l.Attrs().Index), uint32(0)
+	if l.Type() == "veth" && hostHere(l) {
+		far = uint32(l.Attrs().ParentIndex)
+	}
+	is := func(p *datapath.Port) bool { return p.Ifindex == own || isHostEnd(l, p) }
+	found := func(bridge string, p *datapath.Port) (string, string, error) {
+		if p.Flags&datapath.PortHost == 0 {
+			return bridge, "", nil
+		}
+		return bridge, hostName(p), nil
+	}
 	for _, p := range datapath.Ports(c.next) {
-		if (p.Ifindex == index || isHostEnd(l, p)) && c.hasDevice(p) {
-			return bridge, nil
+		if is(p) && c.hasDevice(p) {
+			return found(bridge, p)
 		}
 	}
 	others, err := c.world.others(c.bridge.Store(), bridge)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	for _, o := range others[index] {
-		if o.bridge.HasDevice(o.port) {
-			return o.name, nil
+	for _, o := range slices.Concat(others[own], others[far]) {
+		if is(o.port) && o.bridge.HasDevice(o.port) {
+			return found(o.name, o.port)
 		}
 	}
-	return "", nil
+	return "", "", nil
 }
+
+// endRefused refuses one of the two ends of a host port as a port.
+func endRefused(what string, l netlink.Link, host, owner string) error {
+	why := fmt.Sprintf("it is host port %s of bridge %s", host, owner)
+	if isSwitchEnd(l) {
+		why = fmt.Sprintf("it is the switch's end of host port %s of bridge %s", host, owner)
+	}
+	return refused(what, why, joinBridges)
+}
+
+// joinBridges is what to do where a host port was to join two bridges.
+const joinBridges = "join bridges by a patch cable ('--type patch --peer'), or by a veth pair of your own"
 
 // A world is what a change has seen of all that is not its own, so that it looks
 // once however many ports it is about.
 type world struct {
 	mtus   map[uint32]int         // of ports' devices by index, 0 of one that is gone
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
+
+	addresses map[int][]string // by the index of the device
 }
 
 // otherPort is a port of another bridge.
@@ -334,9 +374,27 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 	p.Peer = peerOutside(l)
 	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
+	if was := c.formerly(l); was != nil {
+		setFlag(p, datapath.PortWasPromisc, was.Flags&datapath.PortWasPromisc != 0)
+		setFlag(p, was.Flags&givenBack, true)
+	}
 	notes, err := inspect(p, l)
 	c.warn(notes...)
 	return failed(what, err)
+}
+
+// formerly returns the port that a device was before it was moved to another network
+// namespace, with what the switch took of it: nil for none.
+func (c *change) formerly(l netlink.Link) *datapath.Port {
+	for _, p := range datapath.Ports(&c.bridge.Config) {
+		if p.Flags&datapath.PortPatch != 0 || c.bridge.HasDevice(p) {
+			continue
+		}
+		if _, back := c.bridge.Away(p); int(back) == l.Attrs().Index {
+			return p
+		}
+	}
+	return nil
 }
 
 func checkHook(hook string) error {
@@ -428,7 +486,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
 		}
 		if l != nil {
-			p.Peer, p.Host = peerOutside(l), hostAddress(p)
+			followDevice(p, l)
 		}
 		if o.Hook != "" {
 			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
@@ -517,8 +575,10 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 		if p.Ifindex == 0 || !c.hasDevice(p) { // a host port that is being added has none yet
 			return p, nil, nil
 		}
-		if p.Flags&datapath.PortHost != 0 && hostEnd(p) == nil {
-			device, err := netlink.LinkByIndex(int(p.Ifindex))
+		if p.Flags&datapath.PortHost == 0 {
+			continue
+		}
+		if device, err := netlink.LinkByIndex(int(p.Ifindex)); err != nil || !hostHere(device) {
 			return p, device, err
 		}
 	}
@@ -593,7 +653,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		return port, nil
 	}
 	a := l.Attrs()
-	port.Index, port.Flags, port.MTU = a.Index, flagList(a.RawFlags), a.MTU
+	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
 	port.State = "disabled"
 	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
 		blocked, err := v.b.Blocked(p)
@@ -623,8 +683,10 @@ func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.L
 	if l == nil || !b.HasDevice(p) {
 		return nil
 	}
-	if host := devices[int(p.HostIfindex)]; host != nil && isHostEnd(host, p) {
-		return host
+	if p.Flags&datapath.PortHost != 0 && hostHere(l) {
+		if host := devices[l.Attrs().ParentIndex]; host != nil {
+			return host
+		}
 	}
 	return l
 }

@@ -51,6 +51,7 @@ type view struct {
 	ports []*datapath.Port        // in the order in which they were added
 	links map[uint32]netlink.Link // that stand for the ports, by id; none of one that is gone
 	names map[uint32]string       // by id
+	taken map[uint32]string       // by id, what the devices of ports are members of
 
 	states []datapath.STPState // by slot
 }
@@ -64,11 +65,12 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, states}
+	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, states}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
 		if l != nil {
 			v.links[p.Id] = l
+			v.taken[p.Id] = masterOf(devices[int(p.Ifindex)], devices)
 		}
 		v.names[p.Id] = nameBy(l, p)
 	}

@@ -29,14 +29,15 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 				return false
 			}
 			l, err := netlink.LinkByIndex(int(p.Ifindex))
-			return err == nil && (p.Peer != peerOutside(l) || p.Host != hostAddress(p))
+			now := *p
+			return err == nil && followDevice(&now, l)
 		})
 		return nil
 	})
 	if err != nil || !changed {
 		return false, err
 	}
-	_, err = s.SetBridge(bridge, nil)
+	_, err = s.one(setBridge(bridge, nil), nil) // a writer follows host ports before that
 	return err == nil, err
 }
 

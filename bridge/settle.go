@@ -114,6 +114,9 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
 const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndHadVLAN | datapath.PortEndNoGRO
 
+// givenBack are the flags of all that a port takes of its device's features.
+const givenBack = givenBackWithXDP | datapath.PortHadLRO
+
 // follower does what follows from a change to a bridge.
 type follower struct{}
 

@@ -90,6 +90,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 			m.set(n, in, out)
 		}
 		c.warn(c.world.spanWarning(c.next, l)...)
+		c.warn(c.world.addressWarning(bridge, l)...)
 		c.settleAfter(p)
 		return c.setDevice(what, p, l, HookTCX)
 	}}, nil

@@ -27,10 +27,11 @@ import (
 
 // A Switch is the bridges of one network namespace.
 type Switch struct {
-	ns     *os.File // nil for the caller's
-	locked bool
-	force  bool                   // limits may take what they like
-	free   func() (uint64, error) // bytes of memory, nil to ask the kernel
+	ns      *os.File // nil for the caller's
+	locked  bool
+	force   bool                   // limits may take what they like
+	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
+	joining bool
 }
 
 // An Option says how a switch is used.
@@ -40,6 +41,11 @@ type Option func(*Switch)
 // round the FDB for every frame. It is for the lab, which measures what a lock
 // costs. A change without it makes the bridge an ordinary one again.
 func Locked(s *Switch) { s.locked = true }
+
+// Joining lets the host's end of a host port be a port of another bridge, which is
+// refused otherwise: nothing keeps two bridges from holding each other's, and
+// patch cables do better. It is for the lab, which measures such wirings.
+func Joining(s *Switch) { s.joining = true }
 
 // Open returns the switch of a network namespace, named as `ip -n` takes it or
 // by a path; "" is the caller's own. Close it when done.
@@ -92,9 +98,11 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		if err := mend(store); err != nil {
+		hosts, err := mend(store)
+		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
 		}
+		catchUp(store, hosts)
 		return f(store)
 	})
 }
@@ -217,8 +225,7 @@ func setBridge(name string, changes []Change) step {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
-				p.Peer = peerOutside(l)
-				p.Host = hostAddress(p)
+				followDevice(p, l)
 			}
 		}
 		c.after = append(c.after, func() error {
@@ -382,6 +389,7 @@ type change struct {
 	next   *datapath.Config
 	tables datapath.Tables
 	pf     *pfConfig // what pf is told next, nil for what it was
+	joins  bool      // as [Joining] has it
 	reload bool      // make a new generation even if nothing is different
 
 	late   []func() error     // ends the plan: what needs to know all that is planned
@@ -417,17 +425,8 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 			return err
 		}
 		next := b.Config
-		c := &change{bridge: b, next: &next}
-		if err := plan(c); err != nil {
-			return err
-		}
-		if err := inTurn(c.late); err != nil {
-			return err
-		}
-		if err := c.planVLANs(what); err != nil {
-			return err
-		}
-		if err := c.planPF(what); err != nil {
+		c := &change{bridge: b, next: &next, joins: s.joining}
+		if err := c.planned(what, plan); err != nil {
 			return err
 		}
 		if err := s.checkMemory(what, c.demands()); err != nil {
@@ -438,6 +437,21 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		}
 		return s.shrink(store, name)
 	})
+}
+
+// planned plans a change whole.
+func (c *change) planned(what string, plan func(*change) error) error {
+	for _, do := range []func() error{
+		func() error { return plan(c) },
+		func() error { return inTurn(c.late) },
+		func() error { return c.planVLANs(what) },
+		func() error { return c.planPF(what) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // make makes a change that has been planned, or only what comes after it where
@@ -535,14 +549,15 @@ func (c *change) each(f func(*datapath.Bridge) error) error {
 	return err
 }
 
-// mend finishes what commands were killed at.
-func mend(store *datapath.Store) error {
+// mend finishes what commands were killed at. It returns which bridges have host
+// ports.
+func mend(store *datapath.Store) (hosts []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
-		return err
+		return nil, err
 	}
 	names, err := store.Names()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	dirty, strange := false, false
 	used := map[string]bool{} // names of switch ends
@@ -553,40 +568,43 @@ func mend(store *datapath.Store) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read bridge %s: %w", name, err)
+			return nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
 		}
 		if b.Dirty() {
 			dirty = true
 			if err := mendBridge(b); err != nil {
-				return fmt.Errorf("cannot mend bridge %s: %w", name, err)
+				return nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
 			}
 		}
 		ended, err := endStaleWatches(b)
 		if err != nil {
-			return fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
+			return nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
 		}
 		dirty = dirty || ended
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost != 0 {
 				used[switchEndName(name, datapath.PortName(p))] = true
+				if !slices.Contains(hosts, name) {
+					hosts = append(hosts, name)
+				}
 			}
 		}
 	}
 	if !dirty {
-		return nil
+		return hosts, nil
 	}
 	if err := cutHalves(store); err != nil {
-		return fmt.Errorf("cannot mend: %w", err)
+		return nil, fmt.Errorf("cannot mend: %w", err)
 	}
 	devices, err := links()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, l := range devices {
 		// any of them may be of a bridge that can't be read
 		if name := l.Attrs().Name; isSwitchEnd(l) && !used[name] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
-				return fmt.Errorf("remove %s: %w", name, err)
+				return nil, fmt.Errorf("remove %s: %w", name, err)
 			}
 		}
 	}
@@ -596,13 +614,13 @@ func mend(store *datapath.Store) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := b.Done(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return hosts, nil
 }
 
 func mendBridge(b *datapath.Bridge) error {

@@ -383,6 +383,7 @@ func followVLANs(b, was *datapath.Bridge) error {
 		return err
 	}
 	filtered, filtering := filters(&was.Config), filters(&b.Config)
+	var announced []*datapath.Port
 	for _, p := range datapath.Ports(&was.Config) {
 		now := datapath.PortAt(&b.Config, p.Id)
 		if now == nil {
@@ -402,10 +403,13 @@ func followVLANs(b, was *datapath.Bridge) error {
 				}
 			}
 		}
-		if !slices.Equal(before[p.Id], after[p.Id]) {
-			if err := announceHost(b, now, after[p.Id]); err != nil {
-				return err
-			}
+		if now.Host != p.Host || !slices.Equal(before[p.Id], after[p.Id]) {
+			announced = append(announced, now)
+		}
+	}
+	for _, p := range announced { // one may have the address that another had
+		if err := announceHost(b, p, after[p.Id]); err != nil {
+			return err
 		}
 	}
 	if filtered != filtering || filtered && was.Config.VlanProto != b.Config.VlanProto {

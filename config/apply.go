@@ -66,6 +66,7 @@ func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []st
 		notes, err = p.act(s, o)
 		warnings = append(warnings, notes...)
 		if err == nil || try == tries || !bridge.Refused(err) {
+			warnings = slices.DeleteFunc(warnings, func(w string) bool { return slices.Contains(p.warnings, w) })
 			return actions, append(p.warnings, warnings...), err
 		}
 	}

@@ -401,6 +401,9 @@ func (d *diff) addPort(want *portModel) {
 		details = append(details, vlanDetails(nil, want.vlans, false)...)
 	}
 	d.act(Add, "port "+want.name, strings.Join(details, ", "))
+	if want.kind == bridge.TypeNetdev {
+		d.addressed(want.name)
+	}
 	port, vlans := want.name, want.vlans
 	if want.kind == bridge.TypePatch {
 		if !d.patchedElsewhere(want) {
@@ -416,6 +419,14 @@ func (d *diff) addPort(want *portModel) {
 	}
 	if d.want.config.VLANFiltering && !slices.Equal(vlans, usual) {
 		d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
+	}
+}
+
+// addressed warns of a device that becomes a port and has addresses. It says so as
+// the bridge does when that is made.
+func (d *diff) addressed(device string) {
+	if it := d.plan.want.devices[device]; it != nil && len(it.Addresses) > 0 {
+		d.warnings = append(d.warnings, about("bridge "+d.want.Name, []string{bridge.AddressWarning(d.want.Name, device, it.Addresses)})...)
 	}
 }
 
@@ -738,6 +749,7 @@ func (d *diff) mirrors() {
 			continue
 		}
 		d.act(Add, "span port "+want.Device, mirrorDetail(want))
+		d.addressed(want.Device)
 		d.edit(func(e *bridge.Edit) error { return e.AddSpan(want.Device, want.SpanOptions) })
 	}
 }

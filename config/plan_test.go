@@ -211,17 +211,10 @@ func TestPlan(t *testing.T) {
 			},
 		},
 		{
-			name: "a host port's interface is a port of another bridge",
+			name: "a host port's interface moves",
 			was:  "bridges: {br0: {ports: {h: {type: host}}}, br1: {}}",
-			want: "bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {}}}}", devices: "h@br0!",
-			plan: []string{"+ port h of br1"},
-		},
-		{
-			name: "a host port moves: its interface is another one",
-			was:  "bridges: {br0: {ports: {h: {type: host}}}, br1: {}, br2: {}}",
-			want: "bridges: {br0: {}, br1: {ports: {h: {type: host}}}, br2: {ports: {h: {}}}}", devices: "h@br0!",
-			plan:     []string{"- port h of br0: type host", "+ port h of br1: type host"},
-			warnings: []string{"port h of br2 waits for its device"},
+			want: "bridges: {br0: {}, br1: {ports: {h: {type: host}}}}", devices: "h@br0!",
+			plan: []string{"- port h of br0: type host", "+ port h of br1: type host"},
 		},
 		{
 			name: "pf",
@@ -394,6 +387,12 @@ func TestPlanRefuses(t *testing.T) {
 		{"an unnamed bridge's port", "bridges: {br9: {ports: {p1: {}}}}", `bridges: {br0: {ports: {p1: {}}}}`, "p1@br9", "the device is a port of bridge br9, which is none of the file's"},
 		{"a device that can't be a port", "", `bridges: {br0: {ports: {p1: {}}}}`, "p1?", "port p1 of br0: it belongs to bond bond0"},
 		{"a host port for an interface", "", `bridges: {br0: {ports: {p1: {type: host}}}}`, "p1", "an interface of this name exists"},
+		{"a host port's interface", "bridges: {br0: {ports: {h: {type: host}}}, br1: {}}", "bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {}}}}", "h@br0!",
+			"port h of br1 is the host's interface of port h of br0, at want.yaml:1:25; join bridges by a patch cable"},
+		{"a host port's interface that is yet to be made", "bridges: {br0: {ports: {h: {type: host}}}, br1: {}, br2: {}}", "bridges: {br0: {}, br1: {ports: {h: {type: host}}}, br2: {ports: {h: {}}}}", "h@br0!",
+			"port h of br2 is the host's interface of port h of br1"},
+		{"a mirror that is a host port's interface", "", "bridges: {br0: {ports: {h: {type: host}}}, br1: {mirrors: {h: {}}}}", "", "mirror h of br1 is the host's interface of port h of br0"},
+		{"an unnamed bridge's host port", "bridges: {br9: {ports: {h: {type: host}}}}", "bridges: {br1: {ports: {h: {}}}}", "h@br9!", "port h of br1 is the host's interface of a host port of br9"},
 		{"two host ports", "", `bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {type: host}}}}`, "", "port h of br1 is port h of br0 already"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

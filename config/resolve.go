@@ -421,8 +421,7 @@ func (b *bridgeModel) match(device string) *Port {
 }
 
 // claim refuses devices that would be ports twice, and those that are the
-// switch's own. A host port's interface may be a port of another bridge, if
-// that names it.
+// switch's own.
 func (m *model) claim(was *model) {
 	type owner struct {
 		bridge, what string // "port eth1 of br0"
@@ -466,6 +465,19 @@ func (m *model) claim(was *model) {
 	// what others have that no file names stays where it is
 	for name, o := range taken {
 		d := m.devices[name]
+		what := ""
+		switch host, made := hosts[name]; {
+		case made:
+			what = fmt.Sprintf("the host's interface of %s, at %s", host.what, host.at)
+		case d != nil && d.Host != "":
+			what = "the host's interface of a host port of " + d.Host
+		case d != nil && d.Own:
+			what = "the switch's end of a host port"
+		}
+		if what != "" {
+			m.fail(o.at, "%s is %s; join bridges by a patch cable (type: patch), or by a veth pair of your own", o.what, what)
+			continue
+		}
 		if d == nil || d.Bridge == "" || d.Bridge == o.bridge || m.byName[d.Bridge] != nil {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -178,6 +179,41 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 func (b *Bridge) HasDevice(p *Port) bool {
 	var ifindex uint32
 	return b.lookup(kernelMapTcxDevices, Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
+}
+
+// Away says of a port without a device whether that still exists, in whatever network
+// namespace, and its index if it is back in the calling thread's: it has the port's
+// program on it. The index may be another than it was.
+func (b *Bridge) Away(p *Port) (away bool, back uint32) {
+	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, nil)
+	if err != nil {
+		return false, 0
+	}
+	defer open.Close()
+	info, err := open.Info()
+	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+		return false, 0 // it was deleted
+	}
+	// of that index there may be another one here, while it is elsewhere
+	on, err := link.QueryPrograms(link.QueryOptions{Target: int(info.TCX().Ifindex), Attach: ebpf.AttachTCXIngress})
+	if err != nil || !slices.ContainsFunc(on.Programs, func(a link.AttachedProgram) bool {
+		id, has := a.LinkID()
+		return has && id == info.ID
+	}) {
+		return true, 0
+	}
+	return true, info.TCX().Ifindex
+}
+
+// Replace puts the device of a port, which has come back, into the tables again.
+// The caller holds the lock and is in the bridge's network namespace.
+func (b *Bridge) Replace(p *Port) error {
+	g, err := b.openGeneration()
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	return g.place(p)
 }
 
 // alive reports whether any device of the bridge still exists, in whatever

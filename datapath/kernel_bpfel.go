@@ -308,6 +308,7 @@ const (
 	kernelEventKindEVENT_LOOP           kernelEventKind = 8
 	kernelEventKindEVENT_BLOCKED        kernelEventKind = 9
 	kernelEventKindEVENT_LOCKED         kernelEventKind = 10
+	kernelEventKindEVENT_ADDED          kernelEventKind = 11
 )
 
 type kernelFdbBucket struct {

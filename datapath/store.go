@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,8 @@ const Root = "/run/bascule"
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
 //	                        /%patch/patch_panel, patch_trip: what patch cables share
-//	<cookie>%plans  while somebody changes bridges by a plan
+//	<cookie>%plans    while somebody changes bridges by a plan
+//	<cookie>%devices  locked by who follows the devices: the agent
 //
 // A bridge is what its `current` says, and renaming that link is the moment at
 // which a change is made. All else follows from it, and is put right by the
@@ -189,6 +191,60 @@ func (s *Store) Lock() (unlock func(), err error) {
 // of [Store.Lock], which each step takes, and ends with the process as that does.
 func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.dir + "%plans") }
 
+// devicesDir is the folder that is locked by who follows the devices.
+func (s *Store) devicesDir() string { return s.dir + "%devices" }
+
+// HoldDevices says that the caller follows the devices of the namespace's bridges
+// until release, or until the process ends. The error is ErrWatched where another
+// does.
+func (s *Store) HoldDevices() (release func(), err error) {
+	const tries = 20 // against those who only look whether somebody does
+	for try := 1; ; try++ {
+		if err := os.Mkdir(s.devicesDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		dir, err := os.Open(s.devicesDir())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && sameFile(dir, s.devicesDir()) {
+			return func() {
+				os.Remove(s.devicesDir())
+				dir.Close()
+			}, nil
+		}
+		dir.Close()
+		switch {
+		case err == nil: // it was removed meanwhile
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, err
+		case try == tries:
+			return nil, ErrWatched
+		default:
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// DevicesHeld reports whether anybody follows the devices, and removes what is
+// left of one that was killed.
+func (s *Store) DevicesHeld() bool {
+	dir, err := os.Open(s.devicesDir())
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return true
+	}
+	os.Remove(s.devicesDir())
+	return false
+}
+
 // lockFolder makes the caller the only one who has the folder, which it makes and
 // which goes again if nothing is in it.
 func lockFolder(path string) (unlock func(), err error) {
@@ -346,6 +402,7 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 		}
 		err = os.RemoveAll(s.dir)
 		unlock()
+		s.DevicesHeld()
 		if err != nil {
 			return err
 		}

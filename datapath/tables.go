@@ -79,7 +79,8 @@ func (b *Bridge) control(r kernelControl) (int, error) {
 // ErrFull says that there is no room for an entry near its place in the FDB.
 var ErrFull = errors.New("the FDB has no room for the address")
 
-// Put puts an entry in, in place of what the FDB had for the address.
+// Put puts an entry in, in place of what the FDB had for the address. One that is
+// static or sticky, and is not there yet, is told by an event.
 func (b *Bridge) Put(e Entry) error {
 	word := uint64(e.Port)
 	if e.Static {
@@ -88,7 +89,7 @@ func (b *Bridge) Put(e Entry) error {
 	if e.Sticky {
 		word |= fdbSticky
 	}
-	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: key(e.MAC, e.VLAN), Word: word})
+	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STORE, Key: key(e.MAC, e.VLAN), Word: word, Pinned: 1})
 	if errors.Is(err, unix.ENOSPC) {
 		return ErrFull
 	}

@@ -3,8 +3,6 @@
 package hotplug
 
 import (
-	"cmp"
-	"fmt"
 	"log/slog"
 	"maps"
 	"reflect"
@@ -21,15 +19,14 @@ type device struct {
 	kind      string // as `ip -d link` has it: veth, tuntap, ...; "device" of hardware
 	ethernet  bool
 	loopback  bool
-	switchEnd bool   // it is the switch's end of a host port
-	master    int    // index of the device that it belongs to, 0 for none
-	mtu       int    // in bytes
-	xdp       bool   // a program of somebody's is attached
-	up        bool   // as somebody has set it
-	running   bool   // it is up and has a carrier
-	mac       string // its address
-	peer      int    // of a veth, the other end's index
-	peerNetns int    // and its namespace's number, -1 for this one
+	switchEnd bool // it is the switch's end of a host port
+	master    int  // index of the device that it belongs to, 0 for none
+	mtu       int  // in bytes
+	xdp       bool // a program of somebody's is attached
+	up        bool // as somebody has set it
+	running   bool // it is up and has a carrier
+	peer      int  // of a veth, the other end's index
+	peerNetns int  // and its namespace's number, -1 for this one
 }
 
 // unfit says why a device can't be a port, "" if it can.
@@ -64,7 +61,6 @@ type entry struct {
 	refused   string // why it did not become a port when that was last tried
 	left      string // why it is left alone, as was said
 	out       bool   // a person took it out of the bridge
-	enslaved  bool   // that it was taken by another device was said
 	raised    *place // where it was set up, or seen up
 	asked     bool   // that the files are applied was asked for, which is to make it a port
 }
@@ -182,8 +178,6 @@ func (t *table) appeared(d device) {
 	}
 	t.touched[d.index] = true
 	switch {
-	case e.host != "" && was.mac != d.mac:
-		t.compare(e.host, now)
 	case e.in == nil || d.kind != "veth":
 	case was.peerNetns != d.peerNetns && d.peerNetns < 0:
 		// frames that are handed to an end in this namespace are lost
@@ -372,7 +366,6 @@ func (t *table) todo() work {
 				w.raise = append(w.raise, attachment{device: e.device, place: want})
 			}
 		}
-		t.watchMaster(e)
 		if want == nil || e.in.same(want) || e.out || e.refused != "" {
 			continue
 		}
@@ -405,18 +398,4 @@ func (t *table) todo() work {
 	clear(t.touched)
 	t.gone, t.ports = map[string]map[int]bool{}, map[string]urgency{}
 	return w
-}
-
-// watchMaster notes that a port has been taken by another device, to which its
-// frames go no more than before: the switch takes them first.
-func (t *table) watchMaster(e *entry) {
-	taken := e.in != nil && e.master != 0
-	if taken && !e.enslaved {
-		master := fmt.Sprintf("device %d", e.master)
-		if m := t.devices[e.master]; m != nil {
-			master = cmp.Or(m.name, master)
-		}
-		t.notes = append(t.notes, note{slog.LevelWarn, "a port was made to belong to another device, which gets nothing from it", e.name, e.in.bridge, "it belongs to " + master})
-	}
-	e.enslaved = taken
 }

@@ -53,6 +53,8 @@ found out where it leads; a host port forwards at once.
 
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
+While 'bascule agent' runs, its interface has a carrier as long as another port
+has one that is in a VLAN with it.
 
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
@@ -169,7 +171,13 @@ loop guard keeps it from forwarding, disabled while the device is down or has no
 carrier, gone when the device vanished, or no-peer where a patch cable has no
 other end, which is so only after a command was killed. ENTRIES is the number of
 addresses learned on the port. SETTINGS are those that differ from a new port's,
-as one would write them, after the other end of a patch cable; - is none.
+as one would write them, after the other end of a patch cable (peer=) and the
+device that the port's has been made a member of (taken-by=); - is none.
+
+A port whose device has been made a member of a Linux bridge or a bond stays a
+port: the other device gets no frame from it, and what that sends by it goes
+past the switch, its rules and its counters. End it with
+'ip link set PORT nomaster'.
 
 With --stats, show what went through each port since it was added: as rx, frames
 from the device into the switch, as tx, frames from the switch to the device. A
@@ -253,6 +261,7 @@ type portJSON struct {
 	Peer            string   `json:"peer,omitempty"`
 	Hook            string   `json:"hook"`
 	State           string   `json:"state"`
+	TakenBy         string   `json:"taken_by,omitempty"` // "Linux bridge lxbr0"
 	Learn           bool     `json:"learning"`
 	Discover        bool     `json:"flood"`
 	MulticastFlood  bool     `json:"mcast_flood"`
@@ -316,7 +325,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		c := port.Config
 		j := portJSON{
 			Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State,
+			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy,
 			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
@@ -342,12 +351,16 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	})
 }
 
-// peerIn is where a patch cable leads, as it is shown with the settings.
+// peerIn is where a patch cable leads, or what has taken the port's device, as it is
+// shown with the settings.
 func peerIn(port bridge.Port) []string {
-	if port.Peer == "" {
-		return nil
+	if port.Peer != "" {
+		return []string{"peer=" + port.Peer}
 	}
-	return []string{"peer=" + port.Peer}
+	if words := strings.Fields(port.TakenBy); len(words) > 0 {
+		return []string{"taken-by=" + words[len(words)-1]}
+	}
+	return nil
 }
 
 // ofDevice is a number that belongs to the device of a port, which may be gone,
@@ -371,6 +384,9 @@ func portFacts(port bridge.Port) []fact {
 	}
 	if port.Type == bridge.TypePatch {
 		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
+	}
+	if port.TakenBy != "" {
+		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
 	}
 	if port.Type == bridge.TypeSpan {
 		return facts

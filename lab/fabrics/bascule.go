@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/bridge"
 	"bascule/datapath/probe"
 	"bascule/lab/ends"
 )
@@ -85,6 +86,18 @@ func (k *basculeKit) unplug(ctx context.Context, bridge, device string) error {
 
 func (k *basculeKit) host(ctx context.Context, bridge, device string) (string, error) {
 	return device, k.run(ctx, "port", "add", bridge, device, "--type", "host", "--hook", k.hook)
+}
+
+// join is plug where the device is a host port of another bridge: the command line
+// refuses that.
+func (k *basculeKit) join(_ context.Context, name, device string) error {
+	sw, err := bridge.Open(k.net.Switch.Name, bridge.Joining)
+	if err != nil {
+		return err
+	}
+	defer sw.Close()
+	_, err = sw.AddPort(name, device, bridge.PortOptions{Hook: k.hook})
+	return err
 }
 
 // patch joins two bridges by a patch cable, whose ends get these names.

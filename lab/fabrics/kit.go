@@ -25,6 +25,12 @@ type kit interface {
 	known(ctx context.Context, bridge string) (int, error)
 }
 
+// joiner is a kit that has a way of its own to make the host's own device on one
+// bridge a port of another.
+type joiner interface {
+	join(ctx context.Context, bridge, device string) error
+}
+
 // bridgeName is the bridge of the fabrics that have one.
 const bridgeName = "br0"
 

@@ -262,7 +262,11 @@ func (t topology) attach(ctx context.Context, n *Net, core, edge kit, bridge str
 		if err := n.ready(side.device); err != nil {
 			return err
 		}
-		if err := side.kit.plug(ctx, side.bridge, side.device); err != nil {
+		plug := side.kit.plug
+		if k, ok := side.kit.(joiner); ok && t.join != byVeth {
+			plug = k.join
+		}
+		if err := plug(ctx, side.bridge, side.device); err != nil {
 			return err
 		}
 	}

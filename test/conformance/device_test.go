@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +30,9 @@ var deviceCases = []conformance{
 	{name: "host_port_by_xdp", hooks: both, run: hostPortByXDP},
 	{name: "host_port_moved", hooks: tcx, run: hostPortMoved},
 	{name: "host_port_address", hooks: tcx, run: hostPortAddress},
+	{name: "host_mac_changes", hooks: both, run: hostMACChanges},
+	{name: "host_port_elsewhere", hooks: tcx, run: hostPortElsewhere},
+	{name: "device_with_addresses", hooks: tcx, run: deviceWithAddresses},
 	{name: "address_behind_an_end", hooks: both, run: addressBehindAnEnd},
 	{name: "tap", hooks: tcx, run: tap},
 	{name: "tap_by_xdp", hooks: both, run: tapByXDP},
@@ -799,5 +804,149 @@ func addressBehindAnEnd(t *testing.T, hook string) {
 				t.Errorf("a frame to %v has packet type %d, should be %d (packet(7))", dst, got, want)
 			}
 		}
+	}
+}
+
+// The host's interface gets another address: the next command that changes
+// something follows, whatever it is about, and a station may have the old one.
+func hostMACChanges(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--fdb-max", "2")
+	a, b := ends[0], ends[1]
+	l.Bascule("bridge", "add", "other")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.Bascule("port", "add", "br0", "host1", "--type", "host")
+	here := l.Switch.Netlink()
+	device := func(name string) netlink.Link {
+		nl, err := here.LinkByName(name)
+		must(t, err)
+		return nl
+	}
+	host, second := device("host0"), netlab.MAC(device("host1").Attrs().HardwareAddr)
+	l.SetUp(host)
+	port := l.Listen(l.Switch, "host0")
+	first := netlab.MAC(host.Attrs().HardwareAddr)
+	is := func(mac netlab.MAC, name string) string { return fmt.Sprintf("%s vlan 0 %s static", mac, name) }
+	wantFDB(t, l, "br0", is(first, "host0"), is(second, "host1"))
+	learn(l, a, A, B) // no address more is learned
+	reaches := func(mac netlab.MAC) {
+		t.Helper()
+		port.Received()
+		l.Reach(a, l.Frames(10, mac, A))
+		if n := len(port.Received()); n != 10 {
+			t.Errorf("%d of 10 frames for %v reached the host", n, mac)
+		}
+	}
+	reaches(first)
+
+	must(t, here.LinkSetHardwareAddr(host, C[:]))
+	l.Bascule("bridge", "set", "other", "--ageing", "200s")
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, a), is(C, "host0"), is(second, "host1"))
+	reaches(C)
+
+	// the old address is a station's now
+	l.Bascule("bridge", "set", "br0", "--fdb-max", "3")
+	learn(l, b, first)
+	l.Reach(a, l.Frames(10, first, A), b)
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, a), dynamic(first, 0, b), is(C, "host0"), is(second, "host1"))
+
+	// two that exchange their addresses; and a station's address is the host's again
+	must(t, here.LinkSetHardwareAddr(host, second[:]))
+	must(t, here.LinkSetHardwareAddr(device("host1"), C[:]))
+	l.Bascule("fdb", "flush", "other")
+	wantFDB(t, l, "br0", dynamic(A, 0, a), dynamic(B, 0, a), dynamic(first, 0, b), is(second, "host0"), is(C, "host1"))
+	reaches(second)
+	must(t, here.LinkSetHardwareAddr(host, first[:]))
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	wantFDB(t, l, "br0", fmt.Sprintf("%s vlan 1 host0 static", first), fmt.Sprintf("%s vlan 1 host1 static", C))
+	reaches(first)
+
+	// in another network namespace it is followed, too
+	elsewhere := l.NewNamespace()
+	handle, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer handle.Close()
+	must(t, here.LinkSetNsFd(host, int(handle)))
+	moved, err := elsewhere.Netlink().LinkByName("host0")
+	must(t, err)
+	l.Bascule("bridge", "set", "other", "--ageing", "300s")
+	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", first), fmt.Sprintf("%s vlan 1 host1 static", C))
+	must(t, elsewhere.Netlink().LinkSetHardwareAddr(moved, D[:]))
+	l.Bascule("bridge", "set", "other", "--ageing", "200s")
+	wantFDB(t, l, "br0", dynamic(A, 1, a), fmt.Sprintf("%s vlan 1 host0 static", D), fmt.Sprintf("%s vlan 1 host1 static", C))
+}
+
+// The host's end of a host port belongs to its bridge, and is no port of
+// another one.
+func hostPortElsewhere(t *testing.T, _ string) {
+	l, ends := setup(t, "tcx", 1)
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("port", "add", "br0", "h0", "--type", "host")
+	l.Bascule("port", "add", "br1", "h1", "--type", "host")
+	nl, err := l.Switch.Netlink().LinkByName("h0")
+	must(t, err)
+	own, err := l.Switch.Netlink().LinkByIndex(nl.Attrs().ParentIndex)
+	must(t, err)
+	end := own.Attrs().Name
+	for _, args := range [][]string{
+		{"port", "add", "br1", "h0"}, {"port", "add", "br0", "h0"}, {"port", "add", "br0", "h1"}, {"span", "add", "br1", "h0"},
+		{"port", "add", "br1", end}, {"port", "add", "br0", end}, {"span", "add", "br1", end},
+	} {
+		name := args[3]
+		owner := "br0"
+		if name == "h1" {
+			owner = "br1"
+		}
+		l.Refused([]string{args[3], "host port", owner}, args...)
+	}
+	l.Refused([]string{"--type patch"}, "port", "add", "br1", "h0") // which is the way
+	path := filepath.Join(t.TempDir(), "switch.yaml")
+	must(t, os.WriteFile(path, fmt.Appendf(nil, "bridges: {br0: {ports: {%s: {}, h0: {type: host}}}, br1: {ports: {h0: {}, h1: {type: host}}}}", ends[0].Port), 0o644))
+	l.Refused([]string{"h0", "host", "type: patch"}, "apply", path)
+}
+
+// A device that has addresses loses them as far as others can tell, which is
+// said; where the host takes part is said, too.
+func deviceWithAddresses(t *testing.T, _ string) {
+	l := netlab.New(t)
+	ends := l.NewEnds(4)
+	l.Bascule("bridge", "add", "br0")
+	for _, e := range ends[:3] {
+		nl, err := l.Switch.Netlink().LinkByName(e.Port)
+		must(t, err)
+		must(t, l.Switch.Do(func() error {
+			return os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", e.Port, "disable_ipv6"), []byte("0"), 0o644)
+		}))
+		for _, text := range []string{"192.0.2.1/24", "2001:db8::1/64", "fe80::1/64"} {
+			address, err := netlink.ParseAddr(text)
+			must(t, err)
+			must(t, l.Switch.Netlink().AddrAdd(nl, address))
+		}
+	}
+	warns := func(r netlab.Result, name string) {
+		t.Helper()
+		if r.Exit != 0 || strings.Count(r.Stderr, "\n") != 1 || strings.Contains(r.Stderr, "fe80::1") ||
+			!strings.Contains(r.Stderr, name) || !strings.Contains(r.Stderr, "192.0.2.1/24") || !strings.Contains(r.Stderr, "2001:db8::1/64") || !strings.Contains(r.Stderr, "--type host") {
+			t.Errorf("%v: should succeed and warn in one line of the addresses of %s but the link-local one, with a host port as the way", r, name)
+		}
+	}
+	run := func(args ...string) netlab.Result {
+		t.Helper()
+		r, err := l.Run(args...)
+		must(t, err)
+		return r
+	}
+	warns(run("port", "add", "br0", ends[0].Port), ends[0].Port)
+	warns(run("span", "add", "br0", ends[1].Port), ends[1].Port)
+	l.Bascule("port", "add", "br0", ends[3].Port)
+
+	// a file is told once, by what would be done, too
+	path := filepath.Join(t.TempDir(), "switch.yaml")
+	must(t, os.WriteFile(path, fmt.Appendf(nil, "bridges: {br0: {ports: {%s: {}, %q: {}}, mirrors: {%s: {}}}}", ends[0].Port, ends[2].Port+"*", ends[1].Port), 0o644))
+	dry := run("apply", "--dry-run", path)
+	dry.Exit = 0
+	warns(dry, ends[2].Port)
+	warns(run("apply", path), ends[2].Port)
+	if r := run("apply", path); r.Exit != 0 || r.Stderr != "" {
+		t.Errorf("applied again: %v", r)
 	}
 }

@@ -3,6 +3,8 @@
 package conformance
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"bascule/test/netlab"
@@ -52,6 +54,59 @@ func TestMonitor(t *testing.T) {
 		if e.Master != "br0" || e.MAC == B.String() {
 			t.Errorf("shown by a monitor of br0: %+v", e)
 		}
+	}
+	m.Stop()
+}
+
+// What a person puts into the FDB and takes out is told, and so is what follows
+// from it: each once.
+func TestMonitorStatic(t *testing.T) {
+	t.Parallel()
+	l, ends := setup(t, "tcx", 3)
+	a, b := ends[0], ends[1]
+	m := l.NewMonitor("br0", ends[2])
+	count := func(want netlab.Event) (n int) {
+		for _, e := range m.Events() {
+			if e == want {
+				n++
+			}
+		}
+		return n
+	}
+	once := func(want netlab.Event) {
+		t.Helper()
+		want.Master = "br0"
+		m.Wait(fmt.Sprint(want), func(e netlab.Event) bool { want.Count = e.Count; return e == want })
+		if n := count(want); n != 1 {
+			t.Errorf("%d times %+v, should be once", n, want)
+		}
+	}
+	l.Bascule("fdb", "add", "br0", A.String(), a.Port)
+	once(netlab.Event{Event: "added", Ifname: a.Port, MAC: A.String()})
+	l.Bascule("fdb", "add", "br0", B.String(), b.Port, "--sticky", "--vlan", "7")
+	once(netlab.Event{Event: "added", Ifname: b.Port, MAC: B.String(), VLAN: 7})
+	l.Bascule("fdb", "add", "br0", A.String(), a.Port) // as it is
+	learn(l, b, C)
+	l.Bascule("fdb", "add", "br0", C.String(), a.Port) // in the place of what was learned
+	once(netlab.Event{Event: "added", Ifname: a.Port, From: b.Port, MAC: C.String()})
+
+	// a host port's own address; a larger table, whose entries are copied
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	nl, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	mac := netlab.MAC(nl.Attrs().HardwareAddr).String()
+	m.Wait("the host's address", func(e netlab.Event) bool { return e.Event == "added" && e.MAC == mac && e.Ifname == "host0" })
+	l.Bascule("bridge", "set", "br0", "--fdb-max", "100000")
+	l.Bascule("bridge", "set", "br0", "--ageing", "100s")
+
+	l.Bascule("fdb", "del", "br0", A.String())
+	once(netlab.Event{Event: "deleted", Ifname: a.Port, MAC: A.String()})
+	l.Bascule("fdb", "flush", "br0", "--static")
+	once(netlab.Event{Event: "deleted", Ifname: b.Port, MAC: B.String(), VLAN: 7})
+	once(netlab.Event{Event: "deleted", Ifname: a.Port, MAC: C.String()})
+	m.Wait("the host's address to go", func(e netlab.Event) bool { return e.Event == "deleted" && e.MAC == mac })
+	if n := len(slices.DeleteFunc(m.Events(), func(e netlab.Event) bool { return e.Event != "added" })); n != 4 {
+		t.Errorf("%d entries are told to be added, should be 4: %+v", n, m.Events())
 	}
 	m.Stop()
 }

@@ -218,6 +218,7 @@ type PortInfo struct {
 	Ifindex    int      `json:"ifindex"`
 	Ifname     string   `json:"ifname"`
 	Flags      []string `json:"flags"`
+	TakenBy    string   `json:"taken_by"`
 	MTU        int      `json:"mtu"`
 	Master     string   `json:"master"`
 	Type       string   `json:"type"`

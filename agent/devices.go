@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"sync/atomic"
+	"time"
+
+	"bascule/bridge"
+	"bascule/config"
+)
+
+// devices follows what the devices of a site's bridges do by themselves, beside the
+// loop: it may have to change a bridge.
+type devices struct {
+	s     *site
+	again chan struct{} // has one in it where there is something to look at
+	done  chan struct{} // closed at the end
+
+	d     atomic.Pointer[bridge.Devices]  // nil until they are in hand
+	files atomic.Pointer[map[string]bool] // bridges of the files: hot-plug takes their ports back
+}
+
+// longestRest is how long nothing is looked at after a look, at most. Where devices
+// come and go without end a look has a fifth of the time.
+const longestRest = time.Second
+
+func (s *site) followDevices() *devices {
+	d := &devices{s: s, again: make(chan struct{}, 1), done: make(chan struct{})}
+	d.files.Store(&map[string]bool{})
+	go func() {
+		defer close(d.done)
+		s.a.keep(s.ctx, s.log, "following the devices of bridges", d.run)
+	}()
+	return d
+}
+
+// wake has it look.
+func (d *devices) wake() {
+	if d == nil {
+		return
+	}
+	select {
+	case d.again <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// concerns reports whether what becomes of a device is worth a look.
+func (d *devices) concerns(index int) bool {
+	if d == nil {
+		return false
+	}
+	hand := d.d.Load()
+	return hand == nil || hand.Concerns(index)
+}
+
+// leave says which bridges are in the files.
+func (d *devices) leave(f config.File) {
+	if d == nil {
+		return
+	}
+	names := map[string]bool{}
+	for _, b := range f.Bridges {
+		names[b.Name] = true
+	}
+	d.files.Store(&names)
+	d.wake()
+}
+
+// run looks whenever there is something to look at, until the site is closed. It
+// then gives the host ports their carriers.
+func (d *devices) run() error {
+	s := d.s
+	hand, err := s.sw.FollowDevices()
+	if err != nil {
+		return err
+	}
+	d.d.Store(hand)
+	defer func() {
+		if err := hand.Close(); err != nil {
+			s.log.Warn("host ports may have been left without a carrier", "error", err)
+		}
+	}()
+	for wrong := ""; ; {
+		begin := time.Now()
+		did, err := hand.Look(func(name string) bool { return (*d.files.Load())[name] })
+		for _, deed := range did {
+			d.tell(deed)
+		}
+		rest := min(4*time.Since(begin), longestRest)
+		if err == nil {
+			wrong = ""
+		} else {
+			if text := err.Error(); text != wrong {
+				s.log.Error("a bridge does not follow its devices, which is tried again each second", "error", err)
+				wrong = text
+			}
+			time.AfterFunc(retryPeriod, d.wake)
+		}
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case <-time.After(rest):
+		}
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case <-d.again:
+		}
+	}
+}
+
+// tell logs what was done.
+func (d *devices) tell(deed bridge.Deed) {
+	log := d.s.log.With("bridge", deed.Bridge)
+	if deed.Port != "" {
+		log = log.With("port", deed.Port)
+	}
+	switch deed.Kind {
+	case bridge.DeedAddress:
+		log.Info("the bridge follows the address of a host port")
+	case bridge.DeedCarrier:
+		log.Info("a host port has a carrier again")
+	case bridge.DeedNone:
+		log.Info("a host port has no carrier, since no other port has")
+	case bridge.DeedTaken:
+		log.Warn("a port was made to belong to another device, which gets nothing from it, and whose own frames leave by it past the switch", "why", "it belongs to "+deed.Other)
+	case bridge.DeedReleased:
+		log.Info("a port belongs to the switch alone again", "was", deed.Other)
+	case bridge.DeedBack:
+		log.Info("a port is one again: its device has come back from another network namespace")
+	}
+}

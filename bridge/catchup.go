@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What devices do by themselves: a host port's interface gets another address, the
+// other ports lose their links, another device takes a port for its own, a device
+// that was moved to another network namespace comes back. Who hears of devices, the
+// agent, follows at once; whoever changes something follows the addresses.
+
+// catchUp has bridges follow the addresses of their host ports' interfaces. Their
+// carriers, which the agent takes and gives, are given back where there is no agent
+// any more. It is not what the caller is about: where it fails the next one tries
+// again.
+func catchUp(store *datapath.Store, bridges []string) {
+	for _, name := range bridges {
+		b, err := store.Open(name)
+		if err != nil {
+			continue
+		}
+		if slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) {
+			set, next := setBridge(name, nil), b.Config
+			c := &change{bridge: b, next: &next}
+			if c.planned(set.what, set.plan) == nil {
+				_ = c.make(set.what)
+			}
+		}
+	}
+	if !store.DevicesHeld() {
+		giveCarriers(store, bridges)
+	}
+}
+
+// giveCarriers sets the switch's ends of host ports up.
+func giveCarriers(store *datapath.Store, bridges []string) {
+	for _, name := range bridges {
+		b, err := store.Open(name)
+		if err != nil {
+			continue
+		}
+		for _, p := range datapath.Ports(&b.Config) {
+			if p.Flags&datapath.PortHost == 0 || !b.HasDevice(p) {
+				continue
+			}
+			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
+				_ = netlink.LinkSetUp(l) // but for one that goes at this moment
+			}
+		}
+	}
+}
+
+// Devices are the devices of a namespace's bridges in the hands of who follows
+// them, one process at a time. A host port's interface has a carrier then while
+// another port has one; see docs/design.md.
+type Devices struct {
+	s       *Switch
+	release func()
+
+	mu      sync.Mutex
+	known   map[int]bool // devices that were looked at
+	away    bool         // a port's device is in another network namespace, and may come back
+	masters map[uint32]string
+}
+
+// A Deed is what became of a port, or what a Devices did about it.
+type Deed struct {
+	Bridge, Port string
+	Kind         string
+	Other        string // of DeedTaken: the device that it belongs to, "Linux bridge br0"
+}
+
+// The kinds of deeds.
+const (
+	DeedAddress  = "address"  // a host port's interface has another address, which the FDB has now
+	DeedCarrier  = "carrier"  // a host port's interface has a carrier again
+	DeedNone     = "none"     // it has none, since no other port has
+	DeedTaken    = "taken"    // another device has made the port its own
+	DeedReleased = "released" // it has not any more
+	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
+)
+
+// FollowDevices takes the namespace's devices in hand, until Close or the
+// process's end. The error says so where somebody else has them.
+func (s *Switch) FollowDevices() (*Devices, error) {
+	d := &Devices{s: s, masters: map[uint32]string{}}
+	err := s.read(func(store *datapath.Store) (err error) {
+		d.release, err = store.HoldDevices()
+		if errors.Is(err, datapath.ErrWatched) {
+			return refused("follow the devices", "another process does already", "end that first")
+		}
+		return failed("follow the devices", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close gives the carriers back: nobody follows them any more.
+func (d *Devices) Close() error {
+	return d.s.read(func(store *datapath.Store) error {
+		d.release()
+		names, err := store.Names()
+		giveCarriers(store, names)
+		return err
+	})
+}
+
+// Concerns reports whether what becomes of a device, by its index, is worth a
+// Look.
+func (d *Devices) Concerns(index int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known[index] || d.away
+}
+
+// Look makes the bridges follow their devices, and returns what it did. Ports of
+// bridges that kept says true of are not taken back: somebody else sees to them. It
+// is called by one goroutine at a time.
+func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
+	seen := sighting{known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters}
+	err = d.s.read(func(store *datapath.Store) error {
+		var err error
+		if seen.devices, err = links(); err != nil {
+			return err
+		}
+		names, err := store.Names()
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			b, err := store.Open(name)
+			if err != nil {
+				continue // it goes at this moment, or is another version's
+			}
+			if err := seen.look(name, b); err != nil && b.Current() {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at the devices of bridges: %w", err)
+	}
+	d.mu.Lock()
+	d.known, d.away, d.masters = seen.known, seen.away, seen.masters
+	d.mu.Unlock()
+	did = seen.did
+	for _, name := range seen.moved {
+		changed, wrong := d.s.Refresh(name)
+		if changed {
+			did = append(did, Deed{Bridge: name, Kind: DeedAddress})
+		}
+		err = cmp.Or(err, wrong)
+	}
+	for _, name := range seen.back {
+		if kept(name) {
+			continue
+		}
+		ports, wrong := d.s.takeBack(name)
+		for _, port := range ports {
+			did = append(did, Deed{Bridge: name, Port: port, Kind: DeedBack})
+		}
+		err = cmp.Or(err, wrong)
+	}
+	return did, err
+}
+
+// A sighting is what a Look has seen.
+type sighting struct {
+	devices map[int]netlink.Link
+	before  map[uint32]string // what ports belonged to at the last one
+
+	known   map[int]bool
+	masters map[uint32]string
+	moved   []string // bridges with a host port that has another address
+	away    bool     // a port's device is in another network namespace
+	back    []string // bridges with a port whose device was, and is not
+	did     []Deed
+}
+
+// look looks at a bridge.
+func (s *sighting) look(name string, b *datapath.Bridge) error {
+	var hosts []*datapath.Port
+	for _, p := range datapath.Ports(&b.Config) {
+		if p.Flags&datapath.PortPatch != 0 {
+			continue
+		}
+		l := s.devices[int(p.Ifindex)]
+		if l == nil || !b.HasDevice(p) {
+			away, back := b.Away(p)
+			s.away = s.away || away
+			if back != 0 && !slices.Contains(s.back, name) {
+				s.back = append(s.back, name)
+			}
+			continue
+		}
+		s.known[l.Attrs().Index] = true
+		if p.Flags&datapath.PortHost != 0 {
+			if hostMoved(b, p) && !slices.Contains(s.moved, name) {
+				s.moved = append(s.moved, name)
+			}
+			if hostHere(l) {
+				s.known[l.Attrs().ParentIndex] = true
+			}
+			hosts = append(hosts, p)
+		}
+		s.master(name, p, l)
+	}
+	if len(hosts) == 0 {
+		return nil
+	}
+	carriers, err := newCarriers(b, s.devices)
+	if err != nil {
+		return err
+	}
+	for _, p := range hosts {
+		l := s.devices[int(p.Ifindex)]
+		want := !hostHere(l) || carriers.of(p) // that of a station is not ours to take
+		if want == (l.Attrs().RawFlags&unix.IFF_UP != 0) {
+			continue
+		}
+		set, kind := netlink.LinkSetDown, DeedNone
+		if want {
+			set, kind = netlink.LinkSetUp, DeedCarrier
+		}
+		if err := set(l); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("host port %s of %s: %w", portName(b, p, s.devices), name, err)
+		}
+		s.did = append(s.did, Deed{Bridge: name, Port: portName(b, p, s.devices), Kind: kind})
+	}
+	return nil
+}
+
+// master notes what a port's device belongs to.
+func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
+	was, now := s.before[p.Id], masterOf(l, s.devices)
+	if now != "" {
+		s.masters[p.Id] = now
+	}
+	deed := Deed{Bridge: bridge, Port: nameBy(l, p), Kind: DeedTaken, Other: now}
+	if now == "" {
+		deed.Kind, deed.Other = DeedReleased, was
+	}
+	if now != was {
+		s.did = append(s.did, deed)
+	}
+}
+
+// masterOf returns what a device belongs to, such as "Linux bridge br0"; "" for
+// nothing.
+func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
+	if l == nil || l.Attrs().MasterIndex == 0 {
+		return ""
+	}
+	index := l.Attrs().MasterIndex
+	if m := devices[index]; m != nil {
+		return kindAndName(m)
+	}
+	return fmt.Sprintf("device %d", index)
+}
+
+// carriers say which host ports of a bridge have a carrier.
+type carriers struct {
+	b     *datapath.Bridge
+	vlans *datapath.VLANs  // nil where the bridge does not filter
+	live  []*datapath.Port // ports that have a carrier, and forward
+}
+
+func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, err error) {
+	c.b = b
+	if filters(&b.Config) {
+		if c.vlans, err = b.VLANs(); err != nil {
+			return c, err
+		}
+	}
+	states, err := b.STPStates()
+	if err != nil {
+		return c, err
+	}
+	var cables *datapath.Cables
+	if b.Patched() {
+		if cables, err = b.Store().Cables(); err != nil {
+			return c, err
+		}
+	}
+	for _, p := range datapath.Ports(&b.Config) {
+		live := false
+		switch l := devices[int(p.Ifindex)]; {
+		case p.Flags&datapath.PortSpan != 0:
+		case p.Flags&datapath.PortPatch != 0:
+			live = !cables.Half(p)
+		case l == nil || !b.HasDevice(p):
+		case p.Flags&datapath.PortHost != 0 && hostHere(l): // the host's own
+		default:
+			live = l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_RUNNING != 0
+		}
+		if live && STPState(states[datapath.Slot(p.Id)]) == STPForwarding {
+			c.live = append(c.live, p)
+		}
+	}
+	return c, nil
+}
+
+// of reports whether a host port has a carrier: whether a port that has one is
+// reached by it.
+func (c carriers) of(host *datapath.Port) bool {
+	return slices.ContainsFunc(c.live, func(p *datapath.Port) bool {
+		if c.vlans == nil {
+			return true
+		}
+		for vid := 1; vid <= maxVLAN; vid++ {
+			row := &c.vlans[vid]
+			if inSet(&row.Member, datapath.Slot(host.Id)) && inSet(&row.Reach, datapath.Slot(p.Id)) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// takeBack makes devices the ports again that they were before they were moved to
+// another network namespace. It returns the names of the ports.
+func (s *Switch) takeBack(name string) (ports []string, err error) {
+	what := "take back ports of " + name
+	err = s.change(what, name, func(c *change) error {
+		for _, p := range datapath.Ports(c.next) {
+			if p.Flags&datapath.PortPatch != 0 {
+				continue
+			}
+			if c.hasDevice(p) {
+				continue
+			}
+			_, index := c.bridge.Away(p)
+			if index == 0 {
+				continue
+			}
+			l, err := netlink.LinkByIndex(int(index))
+			if err != nil {
+				continue // it has gone again
+			}
+			p.Ifindex = index
+			followDevice(p, l)
+			c.reload = true
+			c.before = append(c.before, func() error { return c.bridge.Replace(p) })
+			c.settleAfter(p)
+			ports = append(ports, nameBy(l, p))
+		}
+		return nil
+	})
+	if errors.Is(err, errNoBridge) {
+		return nil, nil
+	}
+	return ports, err
+}

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"bascule/test/netlab"
+)
+
+// deviceCases are what the agent makes of what devices do by themselves.
+var deviceCases = []struct {
+	name string
+	run  func(t *testing.T, l *netlab.Lab, r *runner)
+}{
+	{"host_mac_changes", hostMACChanges},
+	{"host_carrier", hostCarrier},
+	{"host_carrier_vlans", hostCarrierVLANs},
+	{"host_carrier_stp", hostCarrierSTP},
+	{"host_carrier_killed", hostCarrierKilled},
+	{"port_taken", portTaken},
+	{"port_comes_back", portComesBack},
+	{"addresses_told", addressesTold},
+}
+
+func TestDevices(t *testing.T) {
+	for _, c := range deviceCases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := netlab.New(t)
+			c.run(t, l, newRunner(t, l))
+		})
+	}
+}
+
+// device returns a device of the switch's namespace.
+func device(t *testing.T, l *netlab.Lab, name string) netlink.Link {
+	t.Helper()
+	nl, err := l.Switch.Netlink().LinkByName(name)
+	must(t, err)
+	return nl
+}
+
+// carrier waits until the host's interface has a carrier, or has none.
+func carrier(t *testing.T, l *netlab.Lab, name string, want bool) {
+	t.Helper()
+	l.Wait(fmt.Sprintf("a carrier of %s: %v", name, want), func() bool { return hasCarrier(t, l, name) == want })
+}
+
+func hasCarrier(t *testing.T, l *netlab.Lab, name string) bool {
+	t.Helper()
+	return device(t, l, name).Attrs().RawFlags&unix.IFF_RUNNING != 0
+}
+
+// The FDB follows the address of a host port's interface with nobody asked to.
+func hostMACChanges(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", "tcx", ends)
+	r.start()
+	l.Bascule("port", "add", "br0", "host0", "--type", "host") // that is there since
+	host := device(t, l, "host0")
+	old := netlab.MAC(host.Attrs().HardwareAddr)
+	for _, mac := range []netlab.MAC{netlab.Station(70), netlab.Station(71)} {
+		must(t, l.Switch.Netlink().LinkSetHardwareAddr(host, mac[:]))
+		want := []string{fmt.Sprintf("%s vlan 0 host0 static", mac)}
+		l.Wait("the FDB to follow", func() bool {
+			var got []string
+			for _, e := range l.FDB("br0") {
+				got = append(got, e.String())
+			}
+			return slices.Equal(got, want)
+		})
+	}
+	l.Send(ends[0], l.Frames(1, netlab.Broadcast, old)...)
+	l.Reach(ends[1], l.Frames(10, old, netlab.Station(72)), ends[0])
+	r.stop()
+}
+
+// The host's interface has a carrier while another port has one, as the Linux
+// bridge has.
+func hostCarrier(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.Bascule("bridge", "add", "br0")
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	must(t, l.Switch.Netlink().LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lxbr0"}}))
+	l.Keep("lxbr0")
+	l.Keep("oracle0")
+	l.Keep("oracle1")
+	for _, name := range []string{"host0", "lxbr0"} {
+		must(t, l.Switch.Netlink().LinkSetUp(device(t, l, name)))
+	}
+	carrier(t, l, "host0", true) // nobody follows
+	r.start()
+	// the oracle has a port of its own, with the same link
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "oracle0"}, PeerName: "oracle1"}
+	must(t, l.Switch.Netlink().LinkAdd(pair))
+	must(t, l.Switch.Netlink().LinkSetMaster(device(t, l, "oracle0"), device(t, l, "lxbr0")))
+	must(t, l.Switch.Netlink().LinkSetUp(device(t, l, "oracle0")))
+	same := func(what string, link bool) {
+		t.Helper()
+		set := l.Switch.Netlink().LinkSetDown
+		if link {
+			set = l.Switch.Netlink().LinkSetUp
+		}
+		must(t, set(device(t, l, "oracle1")))
+		carrier(t, l, "lxbr0", link)
+		carrier(t, l, "host0", link)
+		if state := l.Port("br0", "host0").State; (state == "forwarding") != link {
+			t.Errorf("%s: the host port is shown as %s", what, state)
+		}
+	}
+	// a bridge without ports has none, nor has one with a host port alone, or a span
+	same("no ports", false)
+	for i, e := range ends {
+		l.Pull(e.Port)
+		l.Bascule("port", "add", "br0", e.Port)
+		same(fmt.Sprintf("port %d, which is down", i), false)
+	}
+	l.Plug(ends[0].Port)
+	same("one port", true)
+	l.Plug(ends[1].Port)
+	l.Pull(ends[0].Port)
+	same("another port", true)
+	must(t, ends[1].Namespace.Netlink().LinkSetDown(func() netlink.Link {
+		nl, err := ends[1].Namespace.Netlink().LinkByName(ends[1].Ifname)
+		must(t, err)
+		return nl
+	}()))
+	same("the other end is down", false)
+	l.Bascule("port", "set", "br0", "host0", "--hairpin") // a command does not give it one
+	l.Bascule("bridge", "set", "br0")
+	same("after commands", false)
+
+	// a patch cable has one, as a cable between two bridges has
+	l.Bascule("port", "add", "br0", "to1", "--type", "patch", "--peer", "br1/to0")
+	same("a patch cable", true)
+	l.Bascule("port", "del", "br1", "to0")
+	same("none", false)
+	l.Bascule("span", "add", "br0", func() string { l.NewTap("tap0", false); return "tap0" }())
+	same("a span port", false)
+
+	// the interface of another host port is a station where it has been moved away
+	l.Bascule("port", "add", "br0", "host1", "--type", "host")
+	l.Switch.Netlink().LinkSetUp(device(t, l, "host1"))
+	same("another host port", false)
+	elsewhere := l.NewNamespace()
+	handle, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer handle.Close()
+	must(t, l.Switch.Netlink().LinkSetNsFd(device(t, l, "host1"), int(handle)))
+	moved, err := elsewhere.Netlink().LinkByName("host1")
+	must(t, err)
+	must(t, elsewhere.Netlink().LinkSetUp(moved))
+	l.Bascule("port", "set", "br0", "host0", "--hairpin=off")
+	same("a host port elsewhere", true)
+	l.Bascule("port", "del", "br0", "host1")
+	same("none again", false)
+
+	// an agent that ends gives it back
+	r.stop()
+	carrier(t, l, "host0", true)
+}
+
+// On a bridge that filters, the ports of the host port's VLANs count, as for the
+// VLAN devices of a Linux bridge.
+func hostCarrierVLANs(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", "tcx", ends, "--vlan-filtering", "--default-pvid", "none")
+	for i, vlan := range []string{"10", "20"} {
+		host := fmt.Sprintf("host%d", i)
+		l.Bascule("port", "add", "br0", host, "--type", "host")
+		l.SetUp(device(t, l, host))
+		l.Bascule("vlan", "add", "br0", host, vlan, "--untagged", "--pvid")
+		l.Bascule("vlan", "add", "br0", ends[i].Port, vlan)
+	}
+	r.start()
+	l.Pull(ends[0].Port)
+	carrier(t, l, "host0", false)
+	carrier(t, l, "host1", true)
+	l.Bascule("vlan", "add", "br0", ends[1].Port, "10")
+	carrier(t, l, "host0", true)
+	l.Bascule("vlan", "del", "br0", ends[1].Port, "20")
+	carrier(t, l, "host1", false)
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
+	carrier(t, l, "host1", true)
+	r.stop()
+}
+
+// A port that spanning tree keeps from forwarding leads nowhere.
+func hostCarrierSTP(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(1)
+	l.AddBridge("br0", "tcx", ends)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.SetUp(device(t, l, "host0"))
+	_, err := l.Run("bridge", "set", "br0", "--stp", "rstp") // which says that there is no agent
+	must(t, err)
+	r.start()
+	r.serves(1, "br0")
+	carrier(t, l, "host0", false)
+	l.Wait("the port to forward", func() bool { return l.Port("br0", ends[0].Port).State == "forwarding" })
+	carrier(t, l, "host0", true)
+	l.Wait("the host port to forward", func() bool { return l.Port("br0", "host0").State == "forwarding" })
+	l.Pull(ends[0].Port)
+	carrier(t, l, "host0", false)
+	r.stop()
+}
+
+// An agent that is killed leaves the carrier as it is; whoever changes something
+// after that gives it back, and the next agent goes on.
+func hostCarrierKilled(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(1)
+	l.AddBridge("br0", "tcx", ends)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.SetUp(device(t, l, "host0"))
+	r.start()
+	for range 3 {
+		l.Pull(ends[0].Port)
+		carrier(t, l, "host0", false)
+		r.kill()
+		l.Plug(ends[0].Port)
+		if hasCarrier(t, l, "host0") {
+			t.Error("a carrier comes by itself")
+		}
+		l.Bascule("bridge", "set", "br0", "--ageing", "200s")
+		carrier(t, l, "host0", true)
+		left, err := filepath.Glob(fmt.Sprintf("/run/bascule/%d%%*", r.cookie))
+		if err != nil || len(left) > 0 {
+			t.Errorf("of an agent that was killed there is left %v, %v", left, err)
+		}
+		l.Reach(ends[0], l.Frames(10, netlab.Broadcast, netlab.Station(70)))
+		l.Pull(ends[0].Port)
+		r.start()
+		carrier(t, l, "host0", false)
+		l.Plug(ends[0].Port)
+		carrier(t, l, "host0", true)
+	}
+	r.stop()
+	if left, err := filepath.Glob(fmt.Sprintf("/run/bascule/%d%%*", r.cookie)); err != nil || len(left) > 0 {
+		t.Errorf("of an agent that has ended there is left %v, %v", left, err)
+	}
+}
+
+// A port that is made a member of something else is told of.
+func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(3)
+	l.AddBridge("br0", "tcx", ends[:2])
+	r.start()
+	m := l.NewMonitor("br0", ends[1])
+	here := l.Switch.Netlink()
+	must(t, here.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lxbr0"}}))
+	defer here.LinkDel(device(t, l, "lxbr0"))
+	for range 2 {
+		must(t, here.LinkSetMaster(device(t, l, ends[0].Port), device(t, l, "lxbr0")))
+		l.Wait("the log to say so", func() bool { return r.logs.Lines("level=WARN", ends[0].Port, "Linux bridge lxbr0") == 1 })
+		m.Wait("that it was taken", func(e netlab.Event) bool {
+			return e.Event == "port-taken" && e.Ifname == ends[0].Port && e.Reason == "Linux bridge lxbr0"
+		})
+		if p := l.Port("br0", ends[0].Port); p.TakenBy != "Linux bridge lxbr0" || p.State != "forwarding" {
+			t.Errorf("the port is shown as %+v", p)
+		}
+		for _, args := range [][]string{{"port", "show", "br0"}, {"port", "show", "br0", ends[0].Port}} {
+			if out := l.Bascule(args...); !strings.Contains(out, "lxbr0") {
+				t.Errorf("%v does not say what the port belongs to:\n%s", args, out)
+			}
+		}
+		must(t, here.LinkSetNoMaster(device(t, l, ends[0].Port)))
+		m.Wait("that it was released", func(e netlab.Event) bool { return e.Event == "port-released" && e.Ifname == ends[0].Port })
+		l.Wait("the log to say so", func() bool { return r.logs.Lines("alone again", ends[0].Port) == 1 })
+		if p := l.Port("br0", ends[0].Port); p.TakenBy != "" {
+			t.Errorf("the port is shown as %+v", p)
+		}
+		r.stop()
+		r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%s: {}, %s: {}}}}", ends[0].Port, ends[1].Port))) // hot-plug says no more
+		m.Stop()
+		m = l.NewMonitor("br0", ends[1])
+	}
+	m.Stop()
+	r.stop()
+}
+
+// A port that was moved to another namespace and comes back is the port that it
+// was.
+func portComesBack(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(3)
+	a, b, c := ends[0], ends[1], ends[2]
+	l.AddBridge("br0", "tcx", ends)
+	known := netlab.Station(70)
+	l.Bascule("fdb", "add", "br0", known.String(), a.Port)
+	l.Bascule("port", "set", "br0", a.Port, "--hairpin")
+	elsewhere := l.NewNamespace()
+	away, err := netns.GetFromName(elsewhere.Name)
+	must(t, err)
+	defer away.Close()
+	home, err := netns.GetFromName(l.Switch.Name)
+	must(t, err)
+	defer home.Close()
+	here, there := l.Switch.Netlink(), elsewhere.Netlink()
+	leave := func() {
+		t.Helper()
+		must(t, here.LinkSetNsFd(device(t, l, a.Port), int(away)))
+		if state := l.Port("br0", a.Port).State; state != "gone" {
+			t.Errorf("a port whose device is elsewhere is shown as %s", state)
+		}
+	}
+	back := func() {
+		t.Helper()
+		nl, err := there.LinkByName(a.Port)
+		must(t, err)
+		must(t, there.LinkSetNsFd(nl, int(home)))
+		must(t, here.LinkSetUp(device(t, l, a.Port)))
+	}
+	filed := false // what the port is, by a file
+	works := func() {
+		t.Helper()
+		l.Wait("the port to forward", func() bool { return l.Port("br0", a.Port).State == "forwarding" })
+		l.AwaitWriter()
+		if len(l.FDB("br0", "--static")) != 1 && !filed {
+			t.Error("the port has lost its static address")
+		}
+		l.Bascule("fdb", "add", "br0", known.String(), a.Port)
+		if !l.Port("br0", a.Port).Hairpin {
+			t.Error("the port has not the settings that it had")
+		}
+		l.Wait("its link", func() bool { return device(t, l, a.Port).Attrs().RawFlags&unix.IFF_RUNNING != 0 })
+		l.Reach(b, l.Frames(10, known, netlab.Station(71)), a)
+		l.Reach(c, l.Frames(10, netlab.Broadcast, netlab.Station(72)), a, b)
+		l.Reach(b, l.Frames(10, netlab.Broadcast, netlab.Station(71)), a, c)
+	}
+	r.start()
+	leave()
+	back()
+	works()
+	// while no agent ran; with another index, since there is one that has the former
+	leave()
+	r.kill()
+	index := a.PortIndex
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = "other", index
+	must(t, here.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "other2"}))
+	l.Keep("other")
+	l.Keep("other2")
+	back()
+	if a.PortIndex = device(t, l, a.Port).Attrs().Index; a.PortIndex == index {
+		t.Fatal("the device has its index again")
+	}
+	r.start()
+	works()
+	if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "other") || strings.Contains(out, "gone") {
+		t.Errorf("another device is taken for it:\n%s", out)
+	}
+	r.stop()
+
+	// without an agent 'port add' makes it a new port, and says so
+	leave()
+	back()
+	res, err := l.Run("port", "add", "br0", a.Port)
+	must(t, err)
+	if res.Exit != 0 || strings.Count(res.Stderr, "\n") != 1 || !strings.Contains(res.Stderr, a.Port) || !strings.Contains(res.Stderr, "gone") {
+		t.Errorf("%v: should succeed, and say that the port that was gone is a new one", res)
+	}
+	if l.Port("br0", a.Port).Hairpin {
+		t.Error("the new port has the settings of the former")
+	}
+
+	filed = true
+	r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%s: {hairpin: on}, %s: {}, %s: {}}}}", a.Port, b.Port, c.Port)))
+	leave()
+	back()
+	works()
+	r.stop()
+}
+
+// The log names the addresses of a device that becomes a port.
+func addressesTold(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(1)
+	r.start("-f", r.file("br0.yaml", `bridges: {br0: {ports: {"p*": {}, "v*": {}}}}`))
+	told := func(name string) {
+		t.Helper()
+		l.Wait("a word about the address of "+name, func() bool { return r.logs.Lines("level=WARN", name, "192.0.2.1/24", "--type host") == 1 })
+	}
+	address, err := netlink.ParseAddr("192.0.2.1/24")
+	must(t, err)
+	must(t, l.Switch.Netlink().AddrAdd(device(t, l, ends[0].Port), address))
+	l.Bascule("port", "del", "br0", ends[0].Port)
+	l.Bascule("agent", "reload")
+	told(ends[0].Port)
+	// by a berth: it has its address before its name
+	must(t, l.Switch.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "x0"}, PeerName: "x1"}))
+	l.Keep("x1")
+	l.Keep("v0")
+	must(t, l.Switch.Netlink().AddrAdd(device(t, l, "x0"), address))
+	must(t, l.Switch.Netlink().LinkSetName(device(t, l, "x0"), "v0"))
+	told("v0")
+	r.stop()
+}
