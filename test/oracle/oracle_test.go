@@ -391,9 +391,10 @@ func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe
 	sent, taken := 0, 0
 	for example := range 2 {
 		list := slices.Concat(slices.Concat(draws.Example(example)...)...)
-		for _, r := range list {
-			sent += len(r.packets())
+		for i := range list {
+			list[i].pieces = 0 // what waits for its other pieces would get them while the filter is on
 		}
+		sent += len(list)
 		for _, s := range s.send(f, list...) {
 			if strings.HasPrefix(s.by, handler) {
 				taken++
