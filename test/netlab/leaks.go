@@ -3,7 +3,6 @@
 package netlab
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -317,25 +316,12 @@ func (l *Lab) Keep(ifname string) { l.expected[ifname] = true }
 
 // delBridges deletes all bridges of a namespace.
 func delBridges(binary, netns string) error {
-	r, err := RunCommand(exec.Command(binary, "-n", netns, "-j", "bridge", "show"))
+	r, err := RunCommand(exec.Command(binary, "-n", netns, "bridge", "del", "--all"))
 	if err != nil {
 		return err
 	}
-	if r.Exit != 0 {
+	if r.Exit != 0 || strings.TrimSpace(r.Stderr) != "" {
 		return errors.New(r.String())
-	}
-	var bridges []BridgeInfo
-	if err := json.Unmarshal([]byte(r.Stdout), &bridges); err != nil {
-		return fmt.Errorf("%v: %w", r, err)
-	}
-	for _, b := range bridges {
-		r, err := RunCommand(exec.Command(binary, "-n", netns, "bridge", "del", b.Ifname))
-		if err != nil {
-			return err
-		}
-		if r.Exit != 0 || strings.TrimSpace(r.Stderr) != "" {
-			return errors.New(r.String())
-		}
 	}
 	return nil
 }
