@@ -36,6 +36,11 @@ const (
 // what the Go command noted in the binary.
 var version string
 
+// The process's own thread is the main goroutine's, so that none that enters
+// another network namespace does it there: what /proc/self has is that thread's,
+// and says which namespace the process is in.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	collectLater()
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

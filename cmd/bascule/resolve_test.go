@@ -17,6 +17,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // TestResolver asks for hosts in another network namespace, as a program there
@@ -141,4 +142,22 @@ func answerA(question []byte) []byte {
 		answer = append(answer, 0xc0, header, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 192, 0, 2, 53)
 	}
 	return answer
+}
+
+// No goroutine runs on the process's own thread, where it might enter another
+// network namespace: what /proc/self has would be of that.
+func TestOwnThread(t *testing.T) {
+	tids := make(chan int)
+	for range 100 {
+		go func() {
+			runtime.LockOSThread()
+			tids <- unix.Gettid()
+			runtime.UnlockOSThread()
+		}()
+	}
+	for range 100 {
+		if tid := <-tids; tid == os.Getpid() {
+			t.Fatal("a goroutine has run on the process's own thread")
+		}
+	}
 }
