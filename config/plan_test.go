@@ -391,7 +391,7 @@ func TestPlanRefuses(t *testing.T) {
 			"port h of br1 is the host's interface of port h of br0, at want.yaml:1:25; join bridges by a patch cable"},
 		{"a host port's interface that is yet to be made", "bridges: {br0: {ports: {h: {type: host}}}, br1: {}, br2: {}}", "bridges: {br0: {}, br1: {ports: {h: {type: host}}}, br2: {ports: {h: {}}}}", "h@br0!",
 			"port h of br2 is the host's interface of port h of br1"},
-		{"a mirror that is a host port's interface", "", "bridges: {br0: {ports: {h: {type: host}}}, br1: {mirrors: {h: {}}}}", "", "mirror h of br1 is the host's interface of port h of br0"},
+		{"a mirror that is a host port's interface", "", "bridges: {br0: {ports: {h: {type: host}}}, br1: {mirrors: {h: {}}}}", "", "span port h of br1 is the host's interface of port h of br0"},
 		{"an unnamed bridge's host port", "bridges: {br9: {ports: {h: {type: host}}}}", "bridges: {br1: {ports: {h: {}}}}", "h@br9!", "port h of br1 is the host's interface of a host port of br9"},
 		{"two host ports", "", `bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {type: host}}}}`, "", "port h of br1 is port h of br0 already"},
 	} {

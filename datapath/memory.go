@@ -124,7 +124,13 @@ func (b *Bridge) settleFDB(next *Config) error {
 	if err != nil {
 		return err
 	}
-	if usage[0] > next.FdbMax { // a smaller one would not take them
+	// a smaller table would not take them, and nobody would be told: who lowers a
+	// limit forgets what is too much after the change
+	surplus := usage[0] > next.FdbMax
+	for _, p := range Ports(next) {
+		surplus = surplus || p.FdbMax != 0 && usage[Slot(p.Id)] > p.FdbMax
+	}
+	if surplus {
 		next.FdbBuckets = b.Config.FdbBuckets
 		return nil
 	}

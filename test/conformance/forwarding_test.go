@@ -577,7 +577,11 @@ func backupPort(t *testing.T, hook string) {
 	if hook == "xdp" {
 		b.ReadyForXDP()
 	}
-	l.Bascule("port", "add", "br0", b.Port, "--hook", hook)
+	r, err := l.Run("port", "add", "br0", b.Port, "--hook", hook)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, b.Port+": the port of this name was gone, and is a new one now") {
+		t.Errorf("%v, should say that the port is another", r)
+	}
 	by(true)
 	l.Bascule("port", "del", "br0", b.Port)
 	if p := l.Port("br0", uplink); p.BackupPort != "" {
