@@ -11,6 +11,7 @@ import (
 	"bascule/datapath"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Trace is what a bridge would do with one frame, and why.
@@ -70,8 +71,8 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 				return err
 			}
 		}
-		t = e.explain()
-		return nil
+		t, err = e.explain()
+		return err
 	})
 	return t, err
 }
@@ -115,11 +116,27 @@ func (e *explainer) reason() string {
 	return ""
 }
 
-func (e *explainer) explain() Trace {
+func (e *explainer) explain() (Trace, error) {
+	ruleIn, err := e.rule(e.t.RuleIn)
+	if err != nil {
+		return Trace{}, err
+	}
+	ruleOut, err := e.rule(e.t.RuleOut)
+	if err != nil {
+		return Trace{}, err
+	}
+	return e.decided(ruleIn, ruleOut), nil
+}
+
+// decided tells what was decided; the MAC rules are those that have matched.
+func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
 	reason := e.reason()
 	e.say("port", "it comes in by %s", e.port)
+	if why := e.down(t.In); why != "" {
+		e.say("port", "%s: nothing comes in by it now", why)
+	}
 	if t.Action == datapath.ActionPass {
 		if reason != "" {
 			e.say("frame", "%s", words[reason])
@@ -142,7 +159,7 @@ func (e *explainer) explain() Trace {
 		e.say("vlan", "tag of VLAN %d; VLAN filtering is off, the tag stays", t.Vlan)
 	}
 	if t.RuleIn != 0 {
-		e.say("rules in", "rule %d matches", t.RuleIn)
+		e.say("rules in", "rule %d matches%s", t.RuleIn, ruleIn)
 	}
 	if t.PfState != 0 {
 		e.say("pf", "its connection has a state")
@@ -167,6 +184,7 @@ func (e *explainer) explain() Trace {
 	}
 	if t.Action == datapath.ActionAnswered {
 		e.say("answer", "the address is bound: the switch answers by %s", e.port)
+		e.lost("answer", t.In, "answer")
 		e.copiesOut(t.In)
 		return Trace{e.steps, "answered", []string{e.port}}
 	}
@@ -179,10 +197,14 @@ func (e *explainer) explain() Trace {
 	}
 	e.say("look up", "%s is behind %s (%s)", net.HardwareAddr(dst[:]), e.name(behind), e.entryKind(dst, vlan))
 	if behind != t.Out {
-		e.say("backup", "%s has no carrier, and %s stands in for it", e.name(behind), e.name(t.Out))
+		why := e.down(behind)
+		if why == "" { // that it has since
+			why = e.name(behind) + " has no carrier"
+		}
+		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
 	}
 	if t.RuleOut != 0 {
-		e.say("rules out", "rule %d of %s matches", t.RuleOut, e.name(t.Out))
+		e.say("rules out", "rule %d of %s matches%s", t.RuleOut, e.name(t.Out), ruleOut)
 	}
 	e.rulePF("pf out", t.PfOut)
 	if reason == "" && t.Mtu != 0 {
@@ -193,8 +215,49 @@ func (e *explainer) explain() Trace {
 		return Trace{e.steps, "dropped: " + reason, []string{}}
 	}
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
+	e.lost("send", t.Out, "frame")
 	e.copiesOut(t.Out)
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
+}
+
+// rule returns what there is to say of the MAC rule of a number, 0 for none.
+func (e *explainer) rule(number uint16) (text string, err error) {
+	if number == 0 {
+		return "", nil
+	}
+	r, there, err := e.b.RuleOf(number)
+	if err != nil || !there { // it has gone since
+		return "", err
+	}
+	r.Rule.Port = e.name(datapath.Slot(r.Port))
+	return ": " + r.Rule.String(), nil
+}
+
+// down says why the device of a port takes no frame, as `port show` has it
+// disabled; "" where it does, or where the port has no device.
+func (e *explainer) down(slot uint32) string {
+	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
+	if p == nil || p.Flags&datapath.PortPatch != 0 {
+		return ""
+	}
+	l := shownDevice(e.b, p, e.devices)
+	switch {
+	case l == nil:
+		return ""
+	case l.Attrs().RawFlags&unix.IFF_UP == 0:
+		return e.name(slot) + " is down"
+	case l.Attrs().RawFlags&unix.IFF_RUNNING == 0:
+		return e.name(slot) + " has no carrier"
+	}
+	return ""
+}
+
+// lost tells that what goes to a port, a "frame" or a copy of one, is lost in its
+// device: the switch hands it over whatever becomes of it.
+func (e *explainer) lost(step string, slot uint32, what string) {
+	if why := e.down(slot); why != "" {
+		e.say(step, "%s: the %s is lost there", why, what)
+	}
 }
 
 // rulePF names the rule of pf that the packet has got, a number with 1 added,
@@ -231,6 +294,11 @@ func (e *explainer) copies(mask uint16, what string) {
 	}
 	if names != nil {
 		e.say("span", "a copy of what %s goes to %s", what, strings.Join(names, ", "))
+	}
+	for i, slot := range e.b.Config.Spans {
+		if slot != 0 && mask>>i&1 != 0 {
+			e.lost("span", uint32(slot), "copy")
+		}
 	}
 }
 
@@ -357,6 +425,7 @@ func (e *explainer) flood(dst [6]byte, reason string) Trace {
 			e.say("flood", "not to %s: %s", name, words[reason])
 		default:
 			e.say("flood", "to %s%s", name, e.tag(p.Tag))
+			e.lost("flood", uint32(p.Slot), "frame")
 			e.copiesOut(uint32(p.Slot))
 			out = append(out, name)
 		}

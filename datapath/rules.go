@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,6 +39,15 @@ var ruleTables = []string{
 func (b *Bridge) Rules() ([]Rule, error) {
 	list, _, err := b.numberedRules()
 	return list, err
+}
+
+// RuleOf returns the rule of a number, as [Traced] has it; false if it has gone.
+func (b *Bridge) RuleOf(number uint16) (Rule, bool, error) {
+	list, numbers, err := b.numberedRules()
+	if i := slices.Index(numbers, uint32(number)); i >= 0 {
+		return list[i], true, err
+	}
+	return Rule{}, false, err
 }
 
 // numberedRules returns the bridge's rules and the number of each.

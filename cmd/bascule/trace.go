@@ -23,7 +23,8 @@ func newTrace(p *program) *cobra.Command {
 		Short: "explain what a bridge would do with a frame",
 		Long: `Explain step by step what a bridge would do with a frame that came in by the
 port --in, and by which ports it would leave. Nothing is sent, learned or
-counted.
+counted. The verdict is the switch's own: a frame is forwarded, too, to a port
+that is down or has no carrier, and a step says that it is lost there.
 
 The frame is given in one of three ways, in each without check sequence:
 

@@ -538,7 +538,7 @@ func backupPort(t *testing.T, hook string) {
 	// the device itself is down
 	l.Pull(uplink)
 	by(true)
-	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "forwarded" || !slices.Equal(r.Out, []string{b.Port}) || !r.says(uplink+" has no carrier, and "+b.Port+" stands in for it") {
+	if r := look(t, l, a, l.Frame(B, A, 60)); r.Verdict != "forwarded" || !slices.Equal(r.Out, []string{b.Port}) || !r.says(uplink+" is down, and "+b.Port+" stands in for it") {
 		t.Errorf("traced: %v", r)
 	}
 	// floods have no need of it, and what comes from the backup does not go back

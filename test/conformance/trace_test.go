@@ -20,6 +20,8 @@ var traceCases = []conformance{
 	{name: "trace", hooks: both, run: trace},
 	{name: "trace_frames", hooks: tcx, run: traceFrames},
 	{name: "trace_tags_and_spans", hooks: tcx, run: traceTagsAndSpans},
+	{name: "trace_lost", hooks: tcx, run: traceLost},
+	{name: "trace_rule", hooks: tcx, run: traceRule},
 }
 
 // A traceResult is what `bascule -j trace` prints.
@@ -324,4 +326,79 @@ func traceTagsAndSpans(t *testing.T, hook string) {
 		t.Errorf("of a frame that is dropped early trace says %q", text)
 	}
 	l.Refused([]string{"without its header", "give it 34 bytes"}, "trace", "br0", "--in", a.Port, "ffffffffffff0200000000010800")
+}
+
+// traceLost: the switch sends to a device that is down, or has no carrier, and
+// trace says that nothing comes of it.
+func traceLost(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 4)
+	a, b, c, mon := ends[0], ends[1], ends[2], ends[3]
+	l.Bascule("port", "del", "br0", mon.Port)
+	l.Bascule("span", "add", "br0", mon.Port, "--direction", "both")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	learn(l, b, B)
+	known, flood := l.Frame(B, A, 60), l.Frame(netlab.Broadcast, A, 60)
+	lost := func(f netlab.Frame, verdict string, words ...string) {
+		t.Helper()
+		r := look(t, l, a, f)
+		var got []string
+		for _, s := range r.Steps {
+			if strings.Contains(s.Text, " is lost there") {
+				got = append(got, s.Name+": "+s.Text)
+			}
+		}
+		if r.Verdict != verdict || !slices.Equal(got, words) {
+			t.Errorf("should be %s and lost as %q; traced: %v", verdict, words, r)
+		}
+	}
+	lost(known, "forwarded")
+	lost(flood, "flooded", "flood: host0 is down: the frame is lost there")
+	host, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	l.SetUp(host)
+	lost(flood, "flooded")
+	l.Pull(b.Port)
+	lost(known, "forwarded", "send: p2 is down: the frame is lost there")
+	lost(flood, "flooded", "flood: p2 is down: the frame is lost there")
+	l.Plug(b.Port)
+	far, err := b.Namespace.Netlink().LinkByName(b.Ifname)
+	must(t, err)
+	must(t, b.Namespace.Netlink().LinkSetDown(far))
+	l.Wait("the carrier to go", func() bool { return l.Port("br0", b.Port).State == "disabled" })
+	lost(known, "forwarded", "send: p2 has no carrier: the frame is lost there")
+	// where a backup stands in, that is what the frame leaves by
+	l.Bascule("port", "set", "br0", b.Port, "--backup", c.Port)
+	lost(known, "forwarded")
+	l.Pull(b.Port)
+	if r := look(t, l, a, known); !r.says("p2 is down, and p3 stands in for it") {
+		t.Errorf("traced: %v", r)
+	}
+	l.Pull(c.Port)
+	r := look(t, l, a, known)
+	if !r.says("is down: the frame is lost there") {
+		t.Errorf("traced, without any way: %v", r)
+	}
+	l.Pull(mon.Port)
+	if r := look(t, l, a, known); !r.says("p4 is down: the copy is lost there") {
+		t.Errorf("traced, with a span port that is down: %v", r)
+	}
+	l.Pull(a.Port)
+	if r := look(t, l, a, known); !r.says("p1 is down: nothing comes in by it") {
+		t.Errorf("traced, in by a port that is down: %v", r)
+	}
+}
+
+// traceRule: the MAC rule that decides is named, as a person has written it.
+func traceRule(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	a, b := ends[0], ends[1]
+	learn(l, b, B)
+	l.Bascule("rule", "add", "br0", "pass", "in", "on", a.Port, "src", A.String(), "tag", "known")
+	l.Bascule("rule", "add", "br0", "block", "out", "on", b.Port, "dst", B.String())
+	r := look(t, l, a, l.Frame(B, A, 60))
+	for _, want := range []string{"pass in on p1 src " + A.String() + " tag known", "block out on p2 dst " + B.String()} {
+		if !r.says(": " + want) {
+			t.Errorf("trace does not say %q: %v", want, r)
+		}
+	}
 }
