@@ -34,18 +34,28 @@ const (
 	busyEvents  = 256
 )
 
-// sayPeriod is how often something is logged of a port, at most.
-const sayPeriod = time.Second
+// sayPeriod is how long nothing more is logged of something that has happened to a
+// port, at first. Where it goes on that is twice as long each time, up to
+// longestPeriod.
+const (
+	sayPeriod     = time.Second
+	longestPeriod = time.Minute
+)
 
 // mostSaid is how many sayings are kept, but for those of the last minute.
 const mostSaid = 1024
 
 // A saying is something that is logged of a port.
-type saying struct{ kind, reason, port string }
+type saying struct {
+	kind, reason, port string
+	own                bool
+}
 
 type said struct {
-	next time.Time // when it may be logged again
-	held uint64    // times that it was not logged since
+	next   time.Time     // when it may be logged again
+	period time.Duration // how long that is after it was logged
+	held   uint64        // times that it was not logged since
+	last   func()        // logs the last of those, with their number
 }
 
 func newWatch(events *bridge.Events, log *slog.Logger) *watch {
@@ -75,6 +85,11 @@ func (w *watch) digest(d bridge.Digest, now time.Time) (busy bool) {
 	if d.Missed > 0 {
 		w.say(saying{kind: "missed"}, now, time.Minute, d.Missed, "events came faster than they are read; forwarding is not concerned")
 	}
+	for _, s := range w.said {
+		if s.held > 0 && !now.Before(s.next) { // it has ceased, but not without a word of the last
+			s.tell(now)
+		}
+	}
 	return sum+d.Missed >= busyEvents
 }
 
@@ -84,7 +99,9 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 	if e.Port != "" {
 		args = append(args, "port", e.Port)
 	}
-	if e.From != "" {
+	if e.Own {
+		args = append(args, "host", e.From)
+	} else if e.From != "" {
 		args = append(args, "from", e.From)
 	}
 	if e.MAC != nil {
@@ -93,7 +110,7 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 	if e.VLAN != 0 {
 		args = append(args, "vlan", e.VLAN)
 	}
-	if e.Reason != "" {
+	if e.Reason != "" && !e.Own {
 		args = append(args, "reason", e.Reason)
 	}
 	if e.For != 0 {
@@ -108,10 +125,14 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 	if what == "" {
 		what = e.Kind
 	}
-	w.say(saying{e.Kind, e.Reason, e.Port}, now, sayPeriod, e.Count, what, args...)
+	if e.Own {
+		what = "frames of a host port's own address come in by another port: a loop?"
+	}
+	w.say(saying{e.Kind, e.Reason, e.Port, e.Own}, now, sayPeriod, e.Count, what, args...)
 }
 
-// say logs something that has happened n times, if it is not too soon.
+// say logs something that has happened n times, if it is not too soon: not within a
+// period after the last time, which grows while it goes on.
 func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
 	s := w.said[key]
 	if s == nil {
@@ -119,14 +140,25 @@ func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, m
 		w.said[key] = s
 	}
 	s.held += n
+	s.last = func() { w.log.Warn(msg, append(args, "count", s.held)...) }
 	if len(w.said) > mostSaid { // ports come and go
-		maps.DeleteFunc(w.said, func(_ saying, s *said) bool { return now.Sub(s.next) > time.Minute })
+		maps.DeleteFunc(w.said, func(_ saying, s *said) bool { return s.held == 0 && now.Sub(s.next) > time.Minute })
 	}
 	if now.Before(s.next) {
 		return
 	}
-	w.log.Warn(msg, append(args, "count", s.held)...)
-	s.next, s.held = now.Add(period), 0
+	if s.period == 0 || now.Sub(s.next) >= s.period { // it had ceased
+		s.period = period
+	} else {
+		s.period = min(2*s.period, max(period, longestPeriod))
+	}
+	s.tell(now)
+}
+
+// tell logs what was held.
+func (s *said) tell(now time.Time) {
+	s.last()
+	s.next, s.held = now.Add(s.period), 0
 }
 
 // close ends the watch.

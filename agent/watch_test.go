@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -48,5 +49,50 @@ func TestWatch(t *testing.T) {
 	}
 	if diff := cmp.Diff(status, w.status()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+// TestWatchGrows: what goes on and on is logged less and less often, once a minute
+// in the end; no count is lost; and what has ceased is said at once when it comes
+// again.
+func TestWatchGrows(t *testing.T) {
+	var out strings.Builder
+	w := newWatch(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
+	begin := time.Unix(0, 0)
+	var lines []string
+	var at []int
+	step := func(tick int, n uint64) {
+		var d bridge.Digest
+		if n > 0 {
+			d.Notable = []bridge.Event{{Kind: "refused", Bridge: "br0", Port: "p1", From: "host0", Reason: "static", Own: true, Count: n}}
+		}
+		out.Reset()
+		w.digest(d, begin.Add(time.Duration(tick)*watchPeriod))
+		if text := out.String(); text != "" {
+			lines, at = append(lines, text), append(at, int(time.Duration(tick)*watchPeriod/time.Second))
+		}
+	}
+	const second = int(time.Second / watchPeriod)
+	for tick := range 200 * second {
+		step(tick, 1)
+	}
+	for tick := range 100 * second { // what was held is told then
+		step(200*second+tick, 0)
+	}
+	step(400*second, 1)
+	if diff := cmp.Diff([]int{0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 400}, at); diff != "" {
+		t.Errorf("seconds of lines (-want +got):\n%s", diff)
+	}
+	sum := 0
+	for _, line := range lines {
+		var n int
+		_, count, _ := strings.Cut(line, "count=")
+		if _, err := fmt.Sscan(count, &n); err != nil || !strings.HasPrefix(line, "<4>msg=\"frames of a host port's own address come in by another port: a loop?\" port=p1 host=host0") {
+			t.Errorf("a line is %q", line)
+		}
+		sum += n
+	}
+	if want := 200*second + 1; sum != want {
+		t.Errorf("%d times are told, should be %d", sum, want)
 	}
 }

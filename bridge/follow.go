@@ -137,6 +137,7 @@ func (w *watch) digest(list []datapath.Event, missed uint64) Digest {
 	type kind struct {
 		port uint32
 		kind datapath.EventKind
+		own  bool // a loop, most likely; others are not to be told as one
 	}
 	merged := map[kind]Event{}
 	for _, event := range list {
@@ -146,16 +147,27 @@ func (w *watch) digest(list []datapath.Event, missed uint64) Digest {
 		}
 		out := w.event(event)
 		d.Counts[out.Kind]++
-		k := kind{event.Port, event.Kind}
+		k := kind{event.Port, event.Kind, out.Own}
 		out.Count = merged[k].Count + max(out.Count, 1) // of one that is blocked, 1
 		merged[k] = out
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(merged), func(a, b kind) int {
-		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.kind, b.kind))
+		return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.kind, b.kind), compareBool(a.own, b.own))
 	}) {
 		d.Notable = append(d.Notable, merged[k])
 	}
 	return d
+}
+
+// compareBool has false before true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // plainKinds are the kinds of events that are about one address; there may be

@@ -46,7 +46,15 @@ type Port struct {
 	Config   PortConfig // of a span port, which has none, all off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
+
+	NoCarrier string // by whom a host port's interface has no carrier: NoCarrierAgent, NoCarrierEnded, or "" for neither
 }
+
+// Who keeps a carrier from a host port's interface.
+const (
+	NoCarrierAgent = "agent"       // the agent: no other port leads anywhere
+	NoCarrierEnded = "agent-ended" // one that was killed; what changes something next gives it back
+)
 
 // Stats are the counters of a port since it was added. A frame that the
 // device keeps in one piece (GSO) counts once, with all of its bytes.
@@ -94,6 +102,7 @@ type Event struct {
 	VLAN   uint16           // of MAC; 0 for frames without a tag
 	Count  uint64           // how many times, for events that are counted together; 0 is once
 	For    time.Duration    // blocked: how long
+	Own    bool             // refused: MAC is that of a host port's interface, From
 }
 
 // ParseMAC reads the address of an FDB entry, in any notation of

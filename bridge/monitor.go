@@ -5,13 +5,17 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
+	"syscall"
 	"time"
 
 	"bascule/datapath"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // How often a monitor looks for events, and for what has been dropped.
@@ -25,10 +29,67 @@ type watch struct {
 	name   string
 	bridge *datapath.Bridge
 	log    *datapath.Log
-	names  map[uint32]string // of ports, also of those that have left
-	gone   map[uint32]bool   // ports that were seen to have lost their device
-	taken  map[uint32]string // what devices of ports were seen to be members of
+	names  map[uint32]string  // of ports, also of those that have left
+	own    map[uint32][6]byte // addresses of host ports' interfaces
+	gone   map[uint32]bool    // ports that were seen to have lost their device
+	taken  map[uint32]string  // what devices of ports were seen to be members of
 	drops  map[uint32]map[string]uint64
+}
+
+// A linkNews hears of the devices of a network namespace (rtnetlink(7)): what is so
+// for a moment is told, too.
+type linkNews struct{ fd int }
+
+// hearLinks begins to hear of the devices of the caller's network namespace.
+func hearLinks() (linkNews, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return linkNews{-1}, fmt.Errorf("listen to netlink: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK}); err != nil {
+		unix.Close(fd)
+		return linkNews{-1}, fmt.Errorf("listen to netlink: %w", err)
+	}
+	return linkNews{fd}, nil
+}
+
+func (n linkNews) close() {
+	if n.fd >= 0 {
+		unix.Close(n.fd)
+	}
+}
+
+// read returns how devices were each time that one was told of since the last call,
+// in order. What was lost, or cannot be read, is left out: who needs to know how
+// things are looks at the devices.
+func (n linkNews) read() (list []netlink.Link, err error) {
+	for buf := make([]byte, 32<<10); ; {
+		size, from, err := unix.Recvfrom(n.fd, buf, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return list, nil
+		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return list, fmt.Errorf("listen to netlink: %w", err)
+		}
+		if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != nl.PidKernel {
+			continue
+		}
+		messages, err := syscall.ParseNetlinkMessage(buf[:size])
+		if err != nil {
+			continue
+		}
+		for _, m := range messages {
+			// other families tell of ports of Linux bridges
+			if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
+				continue
+			}
+			if l, err := netlink.LinkDeserialize(nil, m.Data); err == nil {
+				list = append(list, l)
+			}
+		}
+	}
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
@@ -48,6 +109,16 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 			return err
 		}
 	}
+	news := linkNews{-1}
+	err := s.read(func(*datapath.Store) (err error) {
+		news, err = hearLinks()
+		return err
+	})
+	if err != nil {
+		return failed("monitor", err)
+	}
+	defer news.close()
+	devices := map[int]netlink.Link{} // as they were last heard of or listed
 	tick := time.NewTicker(eventPeriod)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -57,7 +128,30 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 				return err
 			}
 			for _, w := range watches {
-				if err := w.look(&events, n%int(dropPeriod/eventPeriod) == 0); err != nil {
+				if err := w.read(&events); err != nil {
+					return err
+				}
+			}
+			if err := hear(news, devices, watches, &events); err != nil {
+				return err
+			}
+			if n%int(dropPeriod/eventPeriod) != 0 {
+				return nil
+			}
+			list, err := netlink.LinkList()
+			if err == nil { // where devices come and go, the next look will do
+				clear(devices)
+				for _, l := range list {
+					devices[l.Attrs().Index] = l
+				}
+				// what was told before the list is told before what it shows, and
+				// what was told after it is newer
+				if err := hear(news, devices, watches, &events); err != nil {
+					return err
+				}
+			}
+			for _, w := range watches {
+				if err := w.look(devices, &events); err != nil {
 					return err
 				}
 			}
@@ -144,7 +238,11 @@ func (w *watch) adopt(b *datapath.Bridge) {
 	if err != nil {
 		devices = nil // the names that the ports were added by are good enough
 	}
+	w.own = map[uint32][6]byte{}
 	for _, p := range datapath.Ports(&b.Config) {
+		if p.Host != 0 {
+			w.own[p.Id] = datapath.WordMAC(p.Host)
+		}
 		if w.names[p.Id] == "" {
 			w.names[p.Id] = datapath.PortName(p)
 		}
@@ -170,8 +268,29 @@ func (w *watch) compare(b *datapath.Bridge, events *[]Event) {
 	}
 }
 
-// look reads the events since the last time, and what was dropped.
-func (w *watch) look(events *[]Event, drops bool) error {
+// hear reports what was told of the ports' devices.
+func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch, events *[]Event) error {
+	list, err := news.read()
+	for _, l := range list {
+		devices[l.Attrs().Index] = l
+		if master := l.Attrs().MasterIndex; master != 0 && devices[master] == nil {
+			if m, err := netlink.LinkByIndex(master); err == nil {
+				devices[master] = m
+			}
+		}
+		for _, w := range watches {
+			for _, p := range datapath.Ports(&w.bridge.Config) {
+				if int(p.Ifindex) == l.Attrs().Index && p.Flags&datapath.PortPatch == 0 && w.bridge.There(p) {
+					w.seeMaster(p, masterOf(l, devices), events)
+				}
+			}
+		}
+	}
+	return err
+}
+
+// read reads the events since the last time.
+func (w *watch) read(events *[]Event) error {
 	list, missed, err := w.log.Read()
 	if err != nil {
 		return err
@@ -182,15 +301,12 @@ func (w *watch) look(events *[]Event, drops bool) error {
 	for _, e := range list {
 		*events = append(*events, w.event(e))
 	}
-	if !drops {
-		return nil
-	}
-	devices := map[int]netlink.Link{}
-	links, err := netlink.LinkList()
-	for _, l := range links {
-		devices[l.Attrs().Index] = l
-	}
-	listed := err == nil // where devices come and go, the next look will do
+	return nil
+}
+
+// look reports what has become of the ports, and what was dropped. devices are those
+// of the namespace.
+func (w *watch) look(devices map[int]netlink.Link, events *[]Event) error {
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)
 		if there == w.gone[p.Id] && w.bridge.Current() {
@@ -200,7 +316,7 @@ func (w *watch) look(events *[]Event, drops bool) error {
 			}
 			*events = append(*events, Event{Kind: kind, Bridge: w.name, Port: w.names[p.Id]})
 		}
-		if l := devices[int(p.Ifindex)]; l != nil && listed && there && p.Flags&datapath.PortPatch == 0 {
+		if l := devices[int(p.Ifindex)]; l != nil && there && p.Flags&datapath.PortPatch == 0 {
 			w.seeMaster(p, masterOf(l, devices), events)
 		}
 		stats, err := w.bridge.PortStats(p)
@@ -256,6 +372,8 @@ func (w *watch) event(e datapath.Event) Event {
 		out.Kind, out.Reason, out.MAC = "refused", "full", nil
 	case datapath.EventRefusedPinned:
 		out.Kind, out.Reason = "refused", "static"
+		own, host := w.own[e.From]
+		out.Own = host && own == e.MAC
 	case datapath.EventRefusedDamped:
 		out.Kind, out.Reason = "refused", "damped"
 	case datapath.EventLocked:

@@ -504,5 +504,6 @@ func someEvents() []bridge.Event {
 		{Time: at, Kind: "loop", Bridge: "br0", Port: "p2", From: "p1", MAC: mac, Count: 5},
 		{Time: at, Kind: "blocked", Bridge: "br0", Port: "p2", For: 30 * time.Second},
 		{Time: at, Kind: "drops", Bridge: "br0", Port: "p1", Reason: "same-port", Count: 3},
+		{Time: at, Kind: "port-taken", Bridge: "br0", Port: "p1", Reason: "Linux bridge lxbr0"},
 	}
 }

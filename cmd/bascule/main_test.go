@@ -426,6 +426,7 @@ func TestMonitor(t *testing.T) {
 03:04:05.678901 br0 loop 02:00:00:00:00:01 port p2 from p1 count 5
 03:04:05.678901 br0 blocked port p2 for 30s
 03:04:05.678901 br0 drops port p1 reason same-port count 3
+03:04:05.678901 br0 port-taken port p1 by Linux bridge lxbr0
 `},
 		{[]string{"-j", "monitor"}, `{"time":"T","event":"port-added","master":"br0","ifname":"p1"}
 {"time":"T","event":"learned","master":"br0","ifname":"p1","mac":"02:00:00:00:00:01","count":1}
@@ -434,6 +435,7 @@ func TestMonitor(t *testing.T) {
 {"time":"T","event":"loop","master":"br0","ifname":"p2","mac":"02:00:00:00:00:01","from":"p1","count":5}
 {"time":"T","event":"blocked","master":"br0","ifname":"p2","seconds":30}
 {"time":"T","event":"drops","master":"br0","ifname":"p1","reason":"same-port","count":3}
+{"time":"T","event":"port-taken","master":"br0","ifname":"p1","reason":"Linux bridge lxbr0"}
 `},
 	} {
 		f := &fakeFabric{events: someEvents()}

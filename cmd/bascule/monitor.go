@@ -33,7 +33,8 @@ pinned to another port, and as damped where it has moved too often this second.
 A port is gone when its device is, and back when that has come back from another
 network namespace. It is taken when its device has been made a member of
 another, such as a Linux bridge or a bond, which gets nothing from the port, and
-whose own frames leave by it past the switch. A loop is told by a frame of the
+whose own frames leave by it past the switch, and released when it is no member
+any more; each is told, however short. A loop is told by a frame of the
 address that has come back by the port, from the port that the address is on.`,
 		Example: `  #! run: switch br0 veth0 veth1
   #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
@@ -92,7 +93,10 @@ func (p *program) printEvent(e bridge.Event) error {
 	if e.From != "" {
 		line = fmt.Appendf(line, " from %s", e.From)
 	}
-	if e.Reason != "" {
+	switch {
+	case e.Kind == "port-taken":
+		line = fmt.Appendf(line, " by %s", e.Reason)
+	case e.Reason != "":
 		line = fmt.Appendf(line, " reason %s", e.Reason)
 	}
 	if e.For != 0 {

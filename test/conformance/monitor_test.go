@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"bascule/test/netlab"
 )
 
@@ -107,6 +109,39 @@ func TestMonitorStatic(t *testing.T) {
 	m.Wait("the host's address to go", func(e netlab.Event) bool { return e.Event == "deleted" && e.MAC == mac })
 	if n := len(slices.DeleteFunc(m.Events(), func(e netlab.Event) bool { return e.Event != "added" })); n != 4 {
 		t.Errorf("%d entries are told to be added, should be 4: %+v", n, m.Events())
+	}
+	m.Stop()
+}
+
+// A port that belongs to another device for a moment is told of, each time.
+func TestMonitorTaken(t *testing.T) {
+	t.Parallel()
+	l, ends := setup(t, "tcx", 2)
+	here := l.Switch.Netlink()
+	must(t, here.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lxbr0"}}))
+	l.Keep("lxbr0")
+	m := l.NewMonitor("br0", ends[1])
+	port, err := here.LinkByName(ends[0].Port)
+	must(t, err)
+	master, err := here.LinkByName("lxbr0")
+	must(t, err)
+	var want []string
+	for range 5 {
+		must(t, here.LinkSetMaster(port, master))
+		must(t, here.LinkSetNoMaster(port))
+		want = append(want, "port-taken p1 Linux bridge lxbr0", "port-released p1 ")
+	}
+	told := func() (got []string) {
+		for _, e := range m.Events() {
+			if e.Event == "port-taken" || e.Event == "port-released" {
+				got = append(got, fmt.Sprintf("%s %s %s", e.Event, e.Ifname, e.Reason))
+			}
+		}
+		return got
+	}
+	l.Wait("all to be told", func() bool { return len(told()) >= len(want) })
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("told: %q, should be %q", got, want)
 	}
 	m.Stop()
 }
