@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -28,6 +29,8 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/pf"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options say what an agent does.
@@ -98,6 +101,13 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	}
 	if err := bridge.Usable(); err != nil {
 		return err
+	}
+	// a mistake, most likely; what goes later is tried again, since it may come back
+	for _, path := range o.Files {
+		var e *fs.PathError
+		if _, err := os.Stat(path); errors.As(err, &e) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
+			return fmt.Errorf("cannot start the agent: %s: %w; give a file or a folder that is there", path, e.Err)
+		}
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make %s: %w; give another folder by BASCULE_AGENT_DIR", o.Dir, err)

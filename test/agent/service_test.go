@@ -117,6 +117,12 @@ func (r *runner) stop() {
 	r.cmd = nil
 }
 
+// says waits until so many lines of the log have the words.
+func (r *runner) says(n int, words ...string) {
+	r.t.Helper()
+	r.lab.Wait(fmt.Sprintf("%d lines with %q\n%s", n, words, r.logs.String()), func() bool { return r.logs.Lines(words...) == n })
+}
+
 // status is what the agent says of itself. No command is run for it: tests ask
 // often, and are not to take the processor from the agents. It is asked again as
 // long as it does not answer: the machine may stand still.
@@ -662,4 +668,32 @@ func TestNeverWithout(t *testing.T) {
 		l.Bascule("bridge", "del", "br0")
 		l.Bascule("bridge", "del", "br1")
 	}
+}
+
+// TestNoFile: a path that is not there when the agent starts is a mistake, and ends
+// it. One that goes later does not: what was in force stays so.
+func TestNoFile(t *testing.T) {
+	l := netlab.New(t)
+	r := newRunner(t, l)
+	gone := filepath.Join(r.dir, "none")
+	there := r.file("br0.yaml", "bridges: {br0: {}}\n")
+	for _, path := range []string{gone, filepath.Join(there, "below")} {
+		l.Refused([]string{"cannot start the agent: " + path + ": "}, "agent", "-f", there, "-f", path)
+	}
+	if r, err := l.Run("bridge", "show", "br0"); err != nil || r.Exit == 0 {
+		t.Errorf("an agent that did not start has made a bridge: %v, %v", r, err)
+	}
+	folder := filepath.Join(r.dir, "folder")
+	must(t, os.Mkdir(folder, 0o700)) // one without files may get some
+	r.start("-f", there, "-f", folder)
+	l.Wait("the empty folder to be told of", func() bool { return strings.Contains(r.status().Error, "the folder has no") })
+	r.file("folder/br1.yaml", "bridges: {br1: {}}\n")
+	l.Bascule("agent", "reload")
+	must(t, os.RemoveAll(folder))
+	must(t, os.Remove(there))
+	l.Refused([]string{there + ": no such file or directory"}, "agent", "reload")
+	if len(r.status().Namespaces[0].Bridges) != 2 {
+		t.Errorf("without its files the agent serves %+v", r.status())
+	}
+	r.stop()
 }
