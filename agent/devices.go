@@ -123,7 +123,7 @@ func (d *devices) tell(deed bridge.Deed) {
 	case bridge.DeedCarrier:
 		log.Info("a host port has a carrier again")
 	case bridge.DeedNone:
-		log.Info("a host port has no carrier, since no other port has")
+		log.Info("a host port has no carrier", "why", deed.Why)
 	case bridge.DeedTaken:
 		log.Warn("a port was made to belong to another device, which gets nothing from it, and whose own frames leave by it past the switch", "why", "it belongs to "+deed.Other)
 	case bridge.DeedReleased:

@@ -79,13 +79,14 @@ type Deed struct {
 	Bridge, Port string
 	Kind         string
 	Other        string // of DeedTaken: the device that it belongs to, "Linux bridge br0"
+	Why          string // of DeedNone, in words
 }
 
 // The kinds of deeds.
 const (
 	DeedAddress  = "address"  // a host port's interface has another address, which the FDB has now
 	DeedCarrier  = "carrier"  // a host port's interface has a carrier again
-	DeedNone     = "none"     // it has none, since no other port has
+	DeedNone     = "none"     // it has none, since no other port leads anywhere; see Why
 	DeedTaken    = "taken"    // another device has made the port its own
 	DeedReleased = "released" // it has not any more
 	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
@@ -228,18 +229,19 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	}
 	for _, p := range hosts {
 		l := s.devices[int(p.Ifindex)]
-		want := !hostHere(l) || carriers.of(p) // that of a station is not ours to take
+		why := carriers.none(p)
+		want := !hostHere(l) || why == "" // that of a station is not ours to take
 		if want == (l.Attrs().RawFlags&unix.IFF_UP != 0) {
 			continue
 		}
 		set, kind := netlink.LinkSetDown, DeedNone
 		if want {
-			set, kind = netlink.LinkSetUp, DeedCarrier
+			set, kind, why = netlink.LinkSetUp, DeedCarrier, ""
 		}
 		if err := set(l); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("host port %s of %s: %w", portName(b, p, s.devices), name, err)
 		}
-		s.did = append(s.did, Deed{Bridge: name, Port: portName(b, p, s.devices), Kind: kind})
+		s.did = append(s.did, Deed{Bridge: name, Port: portName(b, p, s.devices), Kind: kind, Why: why})
 	}
 	return nil
 }
@@ -276,7 +278,8 @@ func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
 type carriers struct {
 	b     *datapath.Bridge
 	vlans *datapath.VLANs  // nil where the bridge does not filter
-	live  []*datapath.Port // ports that have a carrier, and forward
+	ports []*datapath.Port // that have a carrier
+	live  []*datapath.Port // of these, those that spanning tree lets forward
 }
 
 func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, err error) {
@@ -307,17 +310,36 @@ func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, 
 		default:
 			live = l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_RUNNING != 0
 		}
-		if live && STPState(states[datapath.Slot(p.Id)]) == STPForwarding {
+		if !live {
+			continue
+		}
+		c.ports = append(c.ports, p)
+		if STPState(states[datapath.Slot(p.Id)]) == STPForwarding {
 			c.live = append(c.live, p)
 		}
 	}
 	return c, nil
 }
 
-// of reports whether a host port has a carrier: whether a port that has one is
-// reached by it.
-func (c carriers) of(host *datapath.Port) bool {
-	return slices.ContainsFunc(c.live, func(p *datapath.Port) bool {
+// none says why a host port has no carrier, "" if it has one: it has where a port
+// that has one is reached by it.
+func (c carriers) none(host *datapath.Port) string {
+	switch {
+	case c.reaches(host, c.live):
+		return ""
+	case len(c.ports) == 0:
+		return "no other port has one"
+	case !c.reaches(host, c.ports):
+		return "no port that has one is in a VLAN with it"
+	case c.vlans == nil:
+		return "spanning tree lets no port that has one forward"
+	}
+	return "spanning tree lets no port that has one, and is in a VLAN with it, forward"
+}
+
+// reaches reports whether frames of a host port get to one of the ports.
+func (c carriers) reaches(host *datapath.Port, ports []*datapath.Port) bool {
+	return slices.ContainsFunc(ports, func(p *datapath.Port) bool {
 		if c.vlans == nil {
 			return true
 		}

@@ -654,7 +654,12 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 	}
 	a := l.Attrs()
 	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
-	port.State = "disabled"
+	if port.State = "disabled"; v.mute[p.Id] {
+		port.NoCarrier = NoCarrierEnded
+		if v.b.Store().DevicesHeld() {
+			port.NoCarrier = NoCarrierAgent
+		}
+	}
 	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
 		blocked, err := v.b.Blocked(p)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"bascule/rule"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // State is what a bridge was told, and what it has that somebody put there.
@@ -52,6 +53,7 @@ type view struct {
 	links map[uint32]netlink.Link // that stand for the ports, by id; none of one that is gone
 	names map[uint32]string       // by id
 	taken map[uint32]string       // by id, what the devices of ports are members of
+	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier, see catchup.go
 
 	states []datapath.STPState // by slot
 }
@@ -65,12 +67,14 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, states}
+	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, states}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
 		if l != nil {
 			v.links[p.Id] = l
-			v.taken[p.Id] = masterOf(devices[int(p.Ifindex)], devices)
+			own := devices[int(p.Ifindex)]
+			v.taken[p.Id] = masterOf(own, devices)
+			v.mute[p.Id] = p.Flags&datapath.PortHost != 0 && hostHere(own) && own.Attrs().RawFlags&unix.IFF_UP == 0
 		}
 		v.names[p.Id] = nameBy(l, p)
 	}

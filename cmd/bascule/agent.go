@@ -75,7 +75,13 @@ do and ports keep their states; when it comes back it goes on from there. There
 is one agent for a network namespace; it serves those too that its files name.
 
 SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
-wrong is logged and changes nothing. SIGTERM ends it.`,
+wrong, or has gone since the agent started, is logged and changes nothing; one
+that is not there at the start is an error. SIGTERM ends it.
+
+While it runs, the interface of a host port has a carrier as long as another
+port of its VLANs has one and forwards, so not while spanning tree begins. An
+agent that is killed (SIGKILL) leaves it as it is: 'bascule port show' says so,
+and 'bascule bridge set BRIDGE', as any change, gives the carrier back.`,
 		Example: `  #! run: switch br0; bascule bridge set br0 --stp rstp; ip netns add lab; mkdir -p /etc/bascule; echo 'bridges: {br0: {stp: rstp}}' >/etc/bascule/switch.yaml
   #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
   #! ended bascule -n lab agent: bascule -n lab agent status
@@ -140,7 +146,14 @@ func newAgentStatus(p *program) *cobra.Command {
 		Long: `Show how the agent of the network namespace is: since when it runs, whether its
 files are in force, and what it serves. EVENTS are changes of addresses that it
 has counted, MISSED those that came faster than it reads. A line for each port
-that takes part in a spanning tree follows.`,
+that takes part in a spanning tree follows.
+
+hot-plug counts devices since the start: attached are those that became ports
+when they came, of these by berths those for which a port had been readied (a
+berth, for each pattern of the files); removed are ports that went with their
+devices; refused, devices that the files want and that cannot be ports. Devices
+that are there when the files are applied become ports with the files and are
+not counted.`,
 		Example: `  #! run: switch br0; bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].events'`,

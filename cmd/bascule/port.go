@@ -54,7 +54,11 @@ found out where it leads; a host port forwards at once.
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
 While 'bascule agent' runs, its interface has a carrier as long as another port
-has one that is in a VLAN with it.
+has one that is in a VLAN with it and forwards: with spanning tree it has none
+for the moment in which the other ports still discard. An agent that is killed
+(SIGKILL) leaves an interface without a carrier so; the next agent, or the next
+command that changes something, such as 'bascule bridge set BRIDGE', gives it
+back.
 
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
@@ -171,8 +175,12 @@ loop guard keeps it from forwarding, disabled while the device is down or has no
 carrier, gone when the device vanished, or no-peer where a patch cable has no
 other end, which is so only after a command was killed. ENTRIES is the number of
 addresses learned on the port. SETTINGS are those that differ from a new port's,
-as one would write them, after the other end of a patch cable (peer=) and the
-device that the port's has been made a member of (taken-by=); - is none.
+as one would write them, after the other end of a patch cable (peer=), the
+device that the port's has been made a member of (taken-by=), and who keeps a
+carrier from a host port: no-carrier=agent while no other port leads anywhere,
+no-carrier=agent-ended where the agent that took it was killed, until 'bascule
+bridge set BRIDGE' gives it back; - is none. A span port, which is sent copies
+and takes nothing in, is forwarding while its device has a carrier.
 
 A port whose device has been made a member of a Linux bridge or a bond stays a
 port: the other device gets no frame from it, and what that sends by it goes
@@ -261,7 +269,8 @@ type portJSON struct {
 	Peer            string   `json:"peer,omitempty"`
 	Hook            string   `json:"hook"`
 	State           string   `json:"state"`
-	TakenBy         string   `json:"taken_by,omitempty"` // "Linux bridge lxbr0"
+	TakenBy         string   `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	NoCarrier       string   `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
 	Learn           bool     `json:"learning"`
 	Discover        bool     `json:"flood"`
 	MulticastFlood  bool     `json:"mcast_flood"`
@@ -325,7 +334,7 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		c := port.Config
 		j := portJSON{
 			Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy,
+			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
 			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
@@ -346,21 +355,24 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 		}
 		return []string{
 			port.Bridge, port.Name, port.Type, orDash(port.Hook), port.State, ofDevice(port, port.MTU), fmt.Sprint(port.FDBCount),
-			orDash(strings.Join(append(peerIn(port), settings...), " ")),
+			orDash(strings.Join(append(marksOf(port), settings...), " ")),
 		}
 	})
 }
 
-// peerIn is where a patch cable leads, or what has taken the port's device, as it is
-// shown with the settings.
-func peerIn(port bridge.Port) []string {
+// marksOf is where a patch cable leads, what has taken the port's device, and who
+// keeps a carrier from it, as it is shown with the settings.
+func marksOf(port bridge.Port) (marks []string) {
 	if port.Peer != "" {
-		return []string{"peer=" + port.Peer}
+		marks = append(marks, "peer="+port.Peer)
 	}
 	if words := strings.Fields(port.TakenBy); len(words) > 0 {
-		return []string{"taken-by=" + words[len(words)-1]}
+		marks = append(marks, "taken-by="+words[len(words)-1])
 	}
-	return nil
+	if port.NoCarrier != "" {
+		marks = append(marks, "no-carrier="+port.NoCarrier)
+	}
+	return marks
 }
 
 // ofDevice is a number that belongs to the device of a port, which may be gone,
@@ -387,6 +399,12 @@ func portFacts(port bridge.Port) []fact {
 	}
 	if port.TakenBy != "" {
 		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
+	}
+	switch port.NoCarrier {
+	case bridge.NoCarrierAgent:
+		facts = slices.Insert(facts, 3, fact{"no carrier", "the agent has taken its carrier, as no other port leads anywhere; its log says why"})
+	case bridge.NoCarrierEnded:
+		facts = slices.Insert(facts, 3, fact{"no carrier", "the agent that took its carrier has ended; 'bascule bridge set " + port.Bridge + "' gives it back"})
 	}
 	if port.Type == bridge.TypeSpan {
 		return facts

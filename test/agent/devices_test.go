@@ -29,6 +29,7 @@ var deviceCases = []struct {
 	{"port_taken", portTaken},
 	{"port_comes_back", portComesBack},
 	{"addresses_told", addressesTold},
+	{"own_address", ownAddress},
 }
 
 func TestDevices(t *testing.T) {
@@ -185,6 +186,7 @@ func hostCarrierVLANs(t *testing.T, l *netlab.Lab, r *runner) {
 	r.start()
 	l.Pull(ends[0].Port)
 	carrier(t, l, "host0", false)
+	r.says(1, "host port has no carrier", "host0", "no port that has one is in a VLAN with it")
 	carrier(t, l, "host1", true)
 	l.Bascule("vlan", "add", "br0", ends[1].Port, "10")
 	carrier(t, l, "host0", true)
@@ -206,11 +208,13 @@ func hostCarrierSTP(t *testing.T, l *netlab.Lab, r *runner) {
 	r.start()
 	r.serves(1, "br0")
 	carrier(t, l, "host0", false)
+	r.says(1, "host port has no carrier", "host0", "spanning tree lets no port that has one forward")
 	l.Wait("the port to forward", func() bool { return l.Port("br0", ends[0].Port).State == "forwarding" })
 	carrier(t, l, "host0", true)
 	l.Wait("the host port to forward", func() bool { return l.Port("br0", "host0").State == "forwarding" })
 	l.Pull(ends[0].Port)
 	carrier(t, l, "host0", false)
+	r.says(1, "host port has no carrier", "host0", "no other port has one")
 	r.stop()
 }
 
@@ -225,13 +229,18 @@ func hostCarrierKilled(t *testing.T, l *netlab.Lab, r *runner) {
 	for range 3 {
 		l.Pull(ends[0].Port)
 		carrier(t, l, "host0", false)
+		shows(t, l, "host0", "no-carrier=agent", "the agent has taken its carrier")
 		r.kill()
 		l.Plug(ends[0].Port)
 		if hasCarrier(t, l, "host0") {
 			t.Error("a carrier comes by itself")
 		}
+		shows(t, l, "host0", "no-carrier=agent-ended", "the agent that took its carrier has ended; 'bascule bridge set br0' gives it back")
 		l.Bascule("bridge", "set", "br0", "--ageing", "200s")
 		carrier(t, l, "host0", true)
+		if out := l.Bascule("port", "show", "br0"); strings.Contains(out, "no-carrier=") {
+			t.Errorf("a carrier that was given back is shown as\n%s", out)
+		}
 		left, err := filepath.Glob(fmt.Sprintf("/run/bascule/%d%%*", r.cookie))
 		if err != nil || len(left) > 0 {
 			t.Errorf("of an agent that was killed there is left %v, %v", left, err)
@@ -247,6 +256,36 @@ func hostCarrierKilled(t *testing.T, l *netlab.Lab, r *runner) {
 	if left, err := filepath.Glob(fmt.Sprintf("/run/bascule/%d%%*", r.cookie)); err != nil || len(left) > 0 {
 		t.Errorf("of an agent that has ended there is left %v, %v", left, err)
 	}
+}
+
+// shows wants words in the list of ports, and in what is shown of a port.
+func shows(t *testing.T, l *netlab.Lab, port, inList, inFacts string) {
+	t.Helper()
+	if out := l.Bascule("port", "show", "br0"); !slices.Contains(strings.Fields(out), inList) {
+		t.Errorf("the list does not say %q:\n%s", inList, out)
+	}
+	if out := l.Bascule("port", "show", "br0", port); !strings.Contains(strings.Join(strings.Fields(out), " "), inFacts) {
+		t.Errorf("%s is not said to be so, %q:\n%s", port, inFacts, out)
+	}
+}
+
+// Frames of a host port's own address that come in by another port are most likely
+// a loop, and it is said so. It is not said each second for ever.
+func ownAddress(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", "tcx", ends)
+	l.Bascule("port", "add", "br0", "host0", "--type", "host")
+	l.SetUp(device(t, l, "host0"))
+	static := netlab.Station(70)
+	l.Bascule("fdb", "add", "br0", static.String(), ends[1].Port)
+	r.start()
+	r.serves(1)
+	own := netlab.MAC(device(t, l, "host0").Attrs().HardwareAddr)
+	frames := append(l.Frames(3, netlab.Broadcast, own), l.Frames(3, netlab.Broadcast, static)...)
+	l.Send(ends[0], frames...)
+	r.says(1, "level=WARN", "frames of a host port's own address come in by another port: a loop?", ends[0].Port, "host0", own.String())
+	r.says(1, "level=WARN", "an address is not learned or moved", ends[0].Port, static.String(), "reason=static")
+	r.stop()
 }
 
 // A port that is made a member of something else is told of.
