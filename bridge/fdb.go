@@ -31,7 +31,7 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 		if err := v.find("show the FDB of "+bridge, m.Port); err != nil {
 			return err
 		}
-		entries, err := b.FDB()
+		own, entries, err := v.ownEntries()
 		if err != nil {
 			return err
 		}
@@ -48,6 +48,7 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 				m.MAC != nil && !bytes.Equal(m.MAC, e.MAC[:]) ||
 				m.VLAN != nil && *m.VLAN != e.VLAN ||
 				m.Static && !m.Dynamic && !pinned ||
+				m.Own && !own(e) ||
 				m.Dynamic && !m.Static && pinned
 		}))
 		return nil
@@ -58,19 +59,23 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	return list, err
 }
 
-// GetEntry returns the entry of an address. Where the bridge filters VLANs, VLAN
-// 0 stands for the only one that the address is in.
-func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, vlan uint16) (e Entry, err error) {
+// GetEntry returns the entry of an address in a VLAN, 0 for none. Without one, nil,
+// it is the only one that the address has where the bridge filters VLANs, or else
+// that of no VLAN.
+func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e Entry, err error) {
 	what := fmt.Sprintf("get address %s of %s", mac, bridge)
-	if err := checkEntryVLAN(vlan); err != nil {
-		return e, err
+	if in != nil {
+		if err := checkEntryVLAN(*in); err != nil {
+			return e, err
+		}
 	}
 	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
 		}
-		if vlan, err = onlyVLAN(b, what, mac, vlan); err != nil {
+		vlan, err := onlyVLAN(b, what, mac, in)
+		if err != nil {
 			return err
 		}
 		entries, err := b.FDB()
@@ -81,7 +86,7 @@ func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, vlan uint16) (e E
 			return e.VLAN != vlan || !bytes.Equal(e.MAC[:], mac)
 		}))
 		if len(list) == 0 {
-			return noEntry(what, bridge, vlan)
+			return noEntry(what, bridge, vlan, in)
 		}
 		e = list[0]
 		return nil
@@ -97,10 +102,15 @@ func checkEntryVLAN(vlan uint16) error {
 	return nil
 }
 
-func noEntry(what, bridge string, vlan uint16) error {
+// noEntry is the error of an address that is not in a VLAN of the FDB, which was
+// asked for by the one that in points to, if any.
+func noEntry(what, bridge string, vlan uint16, in *uint16) error {
 	why := "the FDB does not have it"
-	if vlan != 0 {
+	switch {
+	case vlan != 0:
 		why += fmt.Sprintf(" in VLAN %d", vlan)
+	case in != nil:
+		why += " without a VLAN"
 	}
 	return refused(what, why, "see 'bascule fdb show "+bridge+"'")
 }
@@ -247,60 +257,101 @@ func entryFinder(b *datapath.Bridge, bridge string) func(Entry) (*datapath.Port,
 	}
 }
 
-// DelEntry removes an entry of any kind. Where the bridge filters VLANs, VLAN 0
-// stands for the only one that the address is in.
-func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error {
+// DelEntry removes an entry of any kind, but no host port's own address. The VLAN
+// is as for GetEntry.
+func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error {
 	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
-	if err := checkEntryVLAN(vlan); err != nil {
-		return err
+	if in != nil {
+		if err := checkEntryVLAN(*in); err != nil {
+			return err
+		}
 	}
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, bridge)
 		if err != nil {
 			return err
 		}
-		if vlan, err = onlyVLAN(b, what, mac, vlan); err != nil {
+		vlan, err := onlyVLAN(b, what, mac, in)
+		if err != nil {
 			return err
+		}
+		v, err := viewOf(bridge, b)
+		if err != nil {
+			return failed(what, err)
+		}
+		own, entries, err := v.ownEntries()
+		if err != nil {
+			return failed(what, err)
+		}
+		for _, e := range entries {
+			if e.VLAN == vlan && bytes.Equal(e.MAC[:], mac) && own(e) {
+				port := v.names[e.Port]
+				return refused(what, "it is the address of host port "+port+" itself, which another station could take then",
+					"delete the port with 'bascule port del "+bridge+" "+port+"', or leave the address")
+			}
 		}
 		err = b.Delete([6]byte(mac), vlan)
 		if errors.Is(err, os.ErrNotExist) {
-			return noEntry(what, bridge, vlan)
+			return noEntry(what, bridge, vlan, in)
 		}
 		return failed(what, err)
 	})
 }
 
-// onlyVLAN returns the VLAN in which the FDB has an address that is said to be
-// in VLAN vid, or 0 for the only one.
-func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, vid uint16) (uint16, error) {
-	if !filters(&b.Config) {
-		return vid, nil
+// ownEntries returns the entries of the FDB, and what tells which are host ports'
+// own addresses: those stay as long as the port is in the VLAN, lest another
+// station takes them.
+func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.Entry, err error) {
+	spaces, err := currentSpaces(v.b)
+	if err != nil {
+		return nil, nil, err
 	}
-	if vid != 0 {
-		vid, err := addressVLAN(b, vid)
+	own = func(e datapath.Entry) bool {
+		p := datapath.PortAt(&v.b.Config, e.Port)
+		return e.Static && p != nil && p.Host != 0 && datapath.WordMAC(p.Host) == e.MAC && slices.Contains(spaces[e.Port], e.VLAN)
+	}
+	entries, err = v.b.FDB()
+	return own, entries, err
+}
+
+// onlyVLAN returns the VLAN in which the FDB has an address that is said to be
+// in a VLAN, or the only one that it has where none was said.
+func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16) (uint16, error) {
+	if in != nil {
+		vid, err := addressVLAN(b, *in)
 		return vid, failed(what, err)
+	}
+	if !filters(&b.Config) {
+		return 0, nil
 	}
 	entries, err := b.FDB()
 	if err != nil {
 		return 0, failed(what, err)
 	}
-	var in []uint16
+	var vlans []uint16
 	for _, e := range entries {
 		if bytes.Equal(e.MAC[:], mac) {
-			in = append(in, e.VLAN)
+			vlans = append(vlans, e.VLAN)
 		}
 	}
-	slices.Sort(in)
-	switch len(in) {
-	case 0:
+	slices.Sort(vlans)
+	switch {
+	case len(vlans) == 0:
 		return 0, nil
-	case 1:
-		return in[0], nil
+	case len(vlans) == 1:
+		return vlans[0], nil
+	case vlans[0] != 0:
+		return 0, refused(what, "it is in VLANs "+FormatVLANs(vlans), "name one with --vlan")
 	}
-	return 0, refused(what, "it is in VLANs "+FormatVLANs(in), "name one with --vlan")
+	word := "VLAN "
+	if len(vlans) > 2 {
+		word = "VLANs "
+	}
+	return 0, refused(what, "it is there without a VLAN, and in "+word+FormatVLANs(vlans[1:]), "name one with --vlan, 0 for none")
 }
 
-// Flush removes the entries that match, and returns how many.
+// Flush removes the entries that match, but for host ports' own addresses, and
+// returns how many.
 func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	what := "flush the FDB of " + bridge
 	err = s.write(func(store *datapath.Store) error {
@@ -308,7 +359,7 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 		if err != nil {
 			return err
 		}
-		match := datapath.Match{VLAN: m.VLAN, Dynamic: m.Dynamic || !m.Static, Pinned: m.Static || !m.Dynamic}
+		match := datapath.Match{VLAN: m.VLAN, Dynamic: true}
 		if m.VLAN != nil {
 			vid, err := addressVLAN(b, *m.VLAN)
 			if err != nil {
@@ -324,10 +375,44 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 			}
 			match.Port = p.Id
 		}
-		n, err = b.Flush(match)
-		return failed(what, err)
+		if m.Dynamic || !m.Static {
+			if n, err = b.Flush(match); err != nil {
+				return failed(what, err)
+			}
+		}
+		if m.Static || !m.Dynamic {
+			pinned, err := flushPinned(bridge, b, match)
+			n += pinned
+			return failed(what, err)
+		}
+		return nil
 	})
 	return n, err
+}
+
+// flushPinned removes the static and sticky entries that match, but for host
+// ports' own addresses: one by one, since those may not be gone for a moment.
+func flushPinned(name string, b *datapath.Bridge, m datapath.Match) (n int, err error) {
+	v, err := viewOf(name, b)
+	if err != nil {
+		return 0, err
+	}
+	own, entries, err := v.ownEntries()
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		if !e.Static && !e.Sticky || m.Port != 0 && m.Port != e.Port || m.VLAN != nil && *m.VLAN != e.VLAN || own(e) {
+			continue
+		}
+		switch err := b.Delete(e.MAC, e.VLAN); {
+		case err == nil:
+			n++
+		case !errors.Is(err, os.ErrNotExist):
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // dropLocked forgets the locked entries of a port.

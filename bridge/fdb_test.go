@@ -75,3 +75,102 @@ func TestReplaceEntries(t *testing.T) {
 		t.Error("a bridge that is not there is changed")
 	}
 }
+
+// TestEntryWithoutVLAN finds and deletes the entry without a VLAN that is left from
+// before the bridge filtered, beside others of the address.
+func TestEntryWithoutVLAN(t *testing.T) {
+	b := newBench(t, 1)
+	b.must(b.AddBridge("br0", nil))
+	b.edit(func(e *Edit) error { return e.AddPort("p1", PortOptions{}) })
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0x45}
+	add := func(vlan uint16) {
+		t.Helper()
+		b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: vlan, Port: "p1", Static: true}))
+	}
+	add(0)
+	_, err := b.SetBridge("br0", on("vlan-filtering"))
+	b.must(err)
+	b.edit(func(e *Edit) error { return e.SetVLANs("p1", vids("1up", "20")) })
+	ask := func(words string) {
+		t.Helper()
+		if _, err := b.GetEntry("br0", mac, nil); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("get: the error is %v, should be of %s", err, words)
+		}
+		if err := b.DelEntry("br0", mac, nil); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("delete: the error is %v, should be of %s", err, words)
+		}
+	}
+	add(20)
+	ask("it is there without a VLAN, and in VLAN 20; name one with --vlan, 0 for none")
+	add(1)
+	ask("it is there without a VLAN, and in VLANs 1,20; name one with --vlan, 0 for none")
+	if e, err := b.GetEntry("br0", mac, new(uint16(0))); err != nil || e.VLAN != 0 {
+		t.Errorf("without a VLAN there is %v, %v", e, err)
+	}
+	b.must(b.DelEntry("br0", mac, new(uint16(0))))
+	ask("it is in VLANs 1,20; name one with --vlan")
+	if err := b.DelEntry("br0", mac, new(uint16(0))); err == nil || !strings.Contains(err.Error(), "the FDB does not have it without a VLAN") {
+		t.Errorf("delete what is not there: %v", err)
+	}
+}
+
+// TestHostAddressStays has neither a flush nor a deletion take a host port's own
+// address from it.
+func TestHostAddressStays(t *testing.T) {
+	b := newBench(t, 1)
+	b.must(b.AddBridge("br0", nil))
+	b.edit(
+		func(e *Edit) error { return e.AddPort("p1", PortOptions{}) },
+		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) },
+	)
+	own := func(vlans ...uint16) net.HardwareAddr {
+		t.Helper()
+		list, err := b.FDB("br0", Match{Own: true})
+		b.must(err)
+		var got []uint16
+		for _, e := range list {
+			got = append(got, e.VLAN)
+		}
+		if !slices.Equal(got, vlans) {
+			t.Fatalf("the host's address is in VLANs %v, should be in %v", got, vlans)
+		}
+		return list[0].MAC
+	}
+	mac := own(0)
+	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p1", Static: true}))
+	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, Port: "host0", Sticky: true}))
+	b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: 7, Port: "host0", Static: true})) // by hand: no frame of its own is there
+	for _, c := range []struct {
+		m Match
+		n int
+	}{{Match{Port: "host0", VLAN: new(uint16(0))}, 1}, {Match{Dynamic: true}, 0}, {Match{}, 2}} {
+		n, err := b.Flush("br0", c.m)
+		b.must(err)
+		if n != c.n {
+			t.Errorf("flushing %+v removes %d entries, should remove %d", c.m, n, c.n)
+		}
+		own(0)
+	}
+	b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: 7, Port: "host0", Static: true}))
+	b.must(b.DelEntry("br0", mac, new(uint16(7))))
+	refused := func(vlan *uint16) {
+		t.Helper()
+		err := b.DelEntry("br0", mac, vlan)
+		if err == nil || !strings.Contains(err.Error(), "it is the address of host port host0 itself") {
+			t.Errorf("deleting the host's address: %v", err)
+		}
+	}
+	refused(nil)
+	_, err := b.SetBridge("br0", on("vlan-filtering"))
+	b.must(err)
+	refused(nil)
+	refused(new(uint16(1)))
+	if _, err := b.Flush("br0", Match{Static: true}); err != nil {
+		t.Error(err)
+	}
+	own(1)
+	b.must(b.DelPort("br0", "host0"))
+	if list, err := b.FDB("br0", Match{}); err != nil || len(list) > 0 {
+		t.Errorf("with the port its address goes; there are %v, %v", list, err)
+	}
+}

@@ -87,6 +87,7 @@ type Match struct {
 	VLAN    *uint16          // nil is any; 0 is the entries of frames without a tag
 	Static  bool             // static and sticky entries
 	Dynamic bool             // learned entries; neither this nor Static is both
+	Own     bool             // host ports' own addresses, which are static and stay; for FDB alone
 }
 
 // Event is something that happened on a bridge. Fields that have no meaning

@@ -94,7 +94,7 @@ func TestUsageFirst(t *testing.T) {
 		"VLAN of an entry": func() error {
 			return s.AddEntry("br0", Entry{MAC: []byte{2, 0, 0, 0, 0, 1}, VLAN: 4095, Port: "p", Static: true})
 		},
-		"VLAN to delete in": func() error { return s.DelEntry("br0", []byte{2, 0, 0, 0, 0, 1}, 4095) },
+		"VLAN to delete in": func() error { return s.DelEntry("br0", []byte{2, 0, 0, 0, 0, 1}, new(uint16(4095))) },
 	}
 	for name, f := range tests {
 		if err := f(); !isUsage(err) {

@@ -99,8 +99,8 @@ func newBindingDel(p *program) *cobra.Command {
   bascule binding del br0 2001:db8::1 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.boundAddresses),
 	}
-	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
+	id := vlan{}
+	cmd.Flags().Var(&id, "vlan", "the address in this VLAN, 1 to 4094, or 0 for the one of frames without a tag, which it is without --vlan")
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		address, err := bridge.ParseAddress(args[1])

@@ -33,9 +33,9 @@ type fabric interface {
 	Ports(bridge string) ([]bridge.Port, error)
 
 	FDB(bridge string, m bridge.Match) ([]bridge.Entry, error)
-	GetEntry(bridge string, mac net.HardwareAddr, vlan uint16) (bridge.Entry, error)
+	GetEntry(bridge string, mac net.HardwareAddr, vlan *uint16) (bridge.Entry, error)
 	AddEntry(bridge string, e bridge.Entry) error
-	DelEntry(bridge string, mac net.HardwareAddr, vlan uint16) error
+	DelEntry(bridge string, mac net.HardwareAddr, vlan *uint16) error
 	Flush(bridge string, m bridge.Match) (n int, err error)
 
 	AddSpan(bridge, device string, o bridge.SpanOptions) (warnings []string, err error)

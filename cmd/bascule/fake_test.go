@@ -252,18 +252,31 @@ func describe(m bridge.Match) string {
 	if m.VLAN != nil {
 		s = append(s, fmt.Sprint("vlan=", *m.VLAN))
 	}
+	if m.Own {
+		s = append(s, "own")
+	}
 	return strings.Join(append(s, fmt.Sprintf("static=%t dynamic=%t", m.Static, m.Dynamic)), " ")
 }
 
 func (f *fakeFabric) FDB(name string, m bridge.Match) ([]bridge.Entry, error) {
 	f.call("FDB %s %s", name, describe(m))
 	return slices.DeleteFunc(slices.Clone(f.entries[name]), func(e bridge.Entry) bool {
-		return m.Static && !e.Static && !e.Sticky
+		own := e.Static && e.Port == "host0"
+		return m.Static && !e.Static && !e.Sticky || m.Own && !own
 	}), nil
 }
 
-func (f *fakeFabric) GetEntry(name string, mac net.HardwareAddr, vlan uint16) (bridge.Entry, error) {
-	f.call("GetEntry %s %s vlan=%d", name, mac, vlan)
+// vlanOf returns the VLAN that is meant, and how a test reads it.
+func vlanOf(in *uint16) (uint16, string) {
+	if in == nil {
+		return 0, "only"
+	}
+	return *in, fmt.Sprint(*in)
+}
+
+func (f *fakeFabric) GetEntry(name string, mac net.HardwareAddr, in *uint16) (bridge.Entry, error) {
+	vlan, text := vlanOf(in)
+	f.call("GetEntry %s %s vlan=%s", name, mac, text)
 	for _, e := range f.entries[name] {
 		if bytes.Equal(e.MAC, mac) && e.VLAN == vlan {
 			return e, nil
@@ -281,8 +294,9 @@ func (f *fakeFabric) AddEntry(name string, e bridge.Entry) error {
 	return nil
 }
 
-func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, vlan uint16) error {
-	f.call("DelEntry %s %s vlan=%d", name, mac, vlan)
+func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, in *uint16) error {
+	vlan, text := vlanOf(in)
+	f.call("DelEntry %s %s vlan=%s", name, mac, text)
 	kept := slices.DeleteFunc(f.entries[name], func(e bridge.Entry) bool { return bytes.Equal(e.MAC, mac) && e.VLAN == vlan })
 	if len(kept) == len(f.entries[name]) {
 		return fmt.Errorf("cannot remove address %s: bridge %s does not know it; see 'bascule fdb show %s'", mac, name, name)

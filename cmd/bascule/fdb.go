@@ -21,9 +21,10 @@ tag; frames without a tag have none.
 
 A dynamic entry was learned from a frame. It moves when the address is seen on
 another port, and is gone when the address was unheard for the bridge's ageing
-time. A static entry was made by hand: it never ages and never moves. A sticky
-entry never ages, and does not move when another port claims the address. A
-locked entry is one of an address that was heard on a locked port with --mab,
+time. A static entry was made by hand: it never ages and never moves. When another
+port claims its address, that is counted, and 'bascule monitor' tells of it. A
+sticky entry does the same; it only has the name that the Linux bridge gives it.
+A locked entry is one of an address that was heard on a locked port with --mab,
 which does not let it in: it ages as a dynamic one does, and no frame is sent by
 it. 'bascule fdb add' lets the address in.`,
 		Example: `  #! run: switch br0 veth0
@@ -56,11 +57,11 @@ the address was last seen.`,
 	mac := &word{name: "MAC"}
 	cmd.Flags().Var(mac, "mac", "only entries of this address")
 	completeFlag(cmd, "mac", p.addresses)
-	dynamic := cmd.Flags().Bool("dynamic", false, "only what was learned")
-	static := cmd.Flags().Bool("static", false, "only static and sticky entries")
+	dynamic := cmd.Flags().Bool("dynamic", false, "only what was learned; with --static, all")
+	static := cmd.Flags().Bool("static", false, "only static and sticky entries; with --dynamic, all")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
-		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // both are all
+		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // as help says, both are all
 		if mac.text != "" {
 			var err error
 			if m.MAC, err = bridge.ParseMAC(mac.text); err != nil {
@@ -89,7 +90,7 @@ there is none.`,
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
-	id := vlan{least: 1}
+	id := vlan{}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -98,7 +99,7 @@ there is none.`,
 			return err
 		}
 		return p.with(func(s fabric) error {
-			e, err := s.GetEntry(args[0], mac, id.orNone())
+			e, err := s.GetEntry(args[0], mac, id.id)
 			if err != nil {
 				return err
 			}
@@ -109,7 +110,7 @@ there is none.`,
 }
 
 // oneEntryVLAN says what --vlan is of commands that are about one entry.
-const oneEntryVLAN = "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs the only one"
+const oneEntryVLAN = "the entry in this VLAN, 1 to 4094, or 0 for the one without a VLAN; without --vlan, on a bridge that filters VLANs the only entry, else the one without a VLAN"
 
 func newFDBAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
@@ -145,13 +146,14 @@ func newFDBDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del BRIDGE MAC",
 		Short: "remove an entry",
-		Long:  `Remove the entry of an address, whatever its kind.`,
+		Long: `Remove the entry of an address, whatever its kind. A host port's own address
+stays, lest another station takes it.`,
 		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
-	id := vlan{least: 1}
+	id := vlan{}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -159,7 +161,7 @@ func newFDBDel(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error { return s.DelEntry(args[0], mac, id.orNone()) })
+		return p.with(func(s fabric) error { return s.DelEntry(args[0], mac, id.id) })
 	}
 	return cmd
 }
@@ -170,7 +172,8 @@ func newFDBFlush(p *program) *cobra.Command {
 		Short: "remove what was learned",
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
 there were. Static and sticky entries stay unless --static is given; how many of
-those that are meant stay is printed, too.`,
+those that are meant stay is printed, too. A host port's own address stays in any
+case, lest another station takes it.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
@@ -179,7 +182,7 @@ those that are meant stay is printed, too.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 	}
 	match := p.addMatch(cmd)
-	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too")
+	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too, but for host ports' own addresses")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
 		m.Dynamic = !*static
@@ -188,19 +191,29 @@ those that are meant stay is printed, too.`,
 			if err != nil {
 				return err
 			}
-			var spared []bridge.Entry
+			m.Dynamic, m.Static, m.Own = false, true, true
+			own, err := s.FDB(args[0], m)
+			if err != nil {
+				return err
+			}
+			spared := len(own) // with --static
 			if !*static {
-				m.Dynamic, m.Static = false, true
-				if spared, err = s.FDB(args[0], m); err != nil {
+				m.Own = false
+				all, err := s.FDB(args[0], m)
+				if err != nil {
 					return err
 				}
+				spared = max(0, len(all)-len(own))
 			}
 			if p.json {
-				return p.printJSON([]flushJSON{{args[0], n, len(spared)}})
+				return p.printJSON([]flushJSON{{args[0], n, spared}})
 			}
 			line := counted(n, "entry", "entries") + " removed"
-			if len(spared) > 0 {
-				line += "; " + counted(len(spared), "static or sticky one stays", "static or sticky ones stay") + ", which --static removes"
+			switch {
+			case spared > 0 && *static:
+				line += "; " + counted(spared, "own address of a host port stays", "own addresses of host ports stay")
+			case spared > 0:
+				line += "; " + counted(spared, "static or sticky one stays", "static or sticky ones stay") + ", which --static removes"
 			}
 			fmt.Fprintln(p.out, line)
 			return nil
@@ -233,7 +246,7 @@ type entryJSON struct {
 type flushJSON struct {
 	Bridge  string `json:"master"`
 	Removed int    `json:"removed"`
-	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were not asked for
+	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were meant and stay
 }
 
 func (p *program) printEntries(name string, list []bridge.Entry) error {
