@@ -5,6 +5,7 @@ package bridge
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -88,8 +89,22 @@ func TestEntryWithoutVLAN(t *testing.T) {
 		b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: vlan, Port: "p1", Static: true}))
 	}
 	add(0)
-	_, err := b.SetBridge("br0", on("vlan-filtering"))
+	b.edit(func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) }) // whose own address moves
+	b.must(b.AddBinding(Binding{Bridge: "br0", Port: "p1", MAC: mac, Address: netip.MustParseAddr("192.0.2.1")}))
+	notes, err := b.SetBridge("br0", on("vlan-filtering"))
 	b.must(err)
+	want := []string{
+		"br0: static and sticky entries without a VLAN, which match no frame now: 1; see 'bascule fdb show br0 --static --vlan 0', " +
+			"add each again, and flush those with 'bascule fdb flush br0 --static --vlan 0'",
+		"br0: bindings without a VLAN, which match no frame now: 1; see 'bascule binding show br0', " +
+			"add each again with --vlan, and flush those with 'bascule binding flush br0 --vlan 0'",
+	}
+	if !slices.Equal(notes, want) {
+		t.Errorf("it says %q, should say %q", notes, want)
+	}
+	if notes, err := b.SetBridge("br0", on("vlan-filtering")); err != nil || notes != nil {
+		t.Errorf("where it filters already it says %q, %v", notes, err)
+	}
 	b.edit(func(e *Edit) error { return e.SetVLANs("p1", vids("1up", "20")) })
 	ask := func(words string) {
 		t.Helper()

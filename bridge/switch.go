@@ -203,8 +203,55 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 	set := setBridge(name, changes)
 	return s.one(step{set.what, name, func(c *change) error {
 		c.reload = true
-		return set.plan(c)
+		if err := set.plan(c); err != nil {
+			return err
+		}
+		// not part of set: who edits says himself what there is to be
+		if filters(&c.bridge.Config) || !filters(c.next) {
+			return nil
+		}
+		notes, err := warnWithoutVLAN(c.bridge, name)
+		c.warn(notes...)
+		return err
 	}}, nil)
+}
+
+// warnWithoutVLAN says what matches no frame once the bridge filters VLANs, since it
+// is in none.
+func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error) {
+	v, err := viewOf(name, b)
+	if err != nil {
+		return nil, err
+	}
+	own, entries, err := v.ownEntries()
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for _, e := range entries {
+		if e.VLAN == 0 && (e.Static || e.Sticky) && !own(e) {
+			n++
+		}
+	}
+	if n > 0 {
+		notes = append(notes, fmt.Sprintf("%s: static and sticky entries without a VLAN, which match no frame now: %d; "+
+			"see 'bascule fdb show %s --static --vlan 0', add each again, and flush those with 'bascule fdb flush %s --static --vlan 0'", name, n, name, name))
+	}
+	bindings, err := b.Bindings()
+	if err != nil {
+		return nil, err
+	}
+	n = 0
+	for _, e := range bindings {
+		if e.VLAN == 0 {
+			n++
+		}
+	}
+	if n > 0 {
+		notes = append(notes, fmt.Sprintf("%s: bindings without a VLAN, which match no frame now: %d; "+
+			"see 'bascule binding show %s', add each again with --vlan, and flush those with 'bascule binding flush %s --vlan 0'", name, n, name, name))
+	}
+	return notes, nil
 }
 
 // setBridge changes a bridge's settings, and looks again at what follows from
