@@ -209,21 +209,30 @@ func (p *program) orNone(cmd *cobra.Command, args []string) []string {
 	return append(p.vlanIDs(cmd, args), "none")
 }
 
+// portOrAction are what may follow a bridge where a rule does: its ports, or a rule
+// that names its port itself.
+func (p *program) portOrAction(cmd *cobra.Command, args []string) []string {
+	return append(p.portNames(cmd, args), rule.Next(nil, "")...)
+}
+
 // ruleWords are the words that may follow those of a rule, behind a bridge and a
-// port.
+// port, or behind a bridge where the rule names its port itself.
 func (p *program) ruleWords(cmd *cobra.Command, args []string) []string {
-	words := args[2:]
+	words, port, ports := args[2:], args[1], these(args[1:2])
+	if portInRule(args[1:]) && !slices.Contains(p.portNames(cmd, args), args[1]) {
+		words, port, ports = args[1:], "", p.portNames
+	}
 	if len(words) > 0 {
 		switch words[len(words)-1] {
 		case "on":
-			return []string{args[1]}
+			return ports(cmd, args)
 		case "src", "dst", "sha", "tha":
 			return p.addresses(cmd, args)
 		case "spa", "tpa":
 			return slices.DeleteFunc(p.boundAddresses(cmd, args), func(a string) bool { return strings.Contains(a, ":") })
 		}
 	}
-	return rule.Next(words, args[1])
+	return rule.Next(words, port)
 }
 
 // portNames are the ports of the bridge that is the first argument.

@@ -28,6 +28,9 @@ const onlyObject = "only-object"
 // noJSON annotates a command that prints nothing, and refuses --json.
 const noJSON = "no-json"
 
+// otherUse annotates a command with another way to write it, as its Use is.
+const otherUse = "other-use"
+
 // acts reports whether cmd does something without a command below it.
 func acts(cmd *cobra.Command) bool {
 	_, only := cmd.Annotations[onlyObject]
@@ -156,11 +159,17 @@ func usageLines(cmd *cobra.Command) []string {
 		if _, ok := cmd.Annotations[noJSON]; ok {
 			before = "bascule [-n NETNS]"
 		}
-		words := append([]string{before + name}, strings.Fields(cmd.Use)[1:]...)
-		if local, _ := flagsOf(cmd); len(local) > 0 {
-			words = append(words, "[OPTION ...]")
+		uses := []string{cmd.Use}
+		if other, ok := cmd.Annotations[otherUse]; ok {
+			uses = append(uses, other)
 		}
-		lines = append(lines, strings.Join(words, " "))
+		for _, use := range uses {
+			words := append([]string{before + name}, strings.Fields(use)[1:]...)
+			if local, _ := flagsOf(cmd); len(local) > 0 {
+				words = append(words, "[OPTION ...]")
+			}
+			lines = append(lines, strings.Join(words, " "))
+		}
 	}
 	if len(visible(cmd)) > 0 {
 		lines = append(lines, "bascule [-n NETNS] [-j]"+name+" COMMAND ...")

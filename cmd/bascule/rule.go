@@ -46,15 +46,16 @@ it by 'tagged NAME'; it is no VLAN's tag.`,
 
 func newRuleAdd(p *program) *cobra.Command {
 	return &cobra.Command{
-		Use:   "add BRIDGE PORT block|pass [WORD ...]",
-		Short: "add a rule behind those of a port",
+		Use:         "add BRIDGE PORT block|pass [WORD ...]",
+		Annotations: ruleUses("add"),
+		Short:       "add a rule behind those of a port",
 		Long: `Add a rule to a port. It is tried after those that the port has. The words are
-those of a rule; 'on PORT' can be left out.`,
+those of a rule. The port is named before it, or by 'on PORT' in it.`,
 		Example: `  #! run: switch br0 veth0
   bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
-  bascule rule add br0 veth0 pass in on veth0 arp reply sha 02:00:00:00:00:01`,
-		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
+  bascule rule add br0 pass in on veth0 arp reply sha 02:00:00:00:00:01`,
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portOrAction),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {
@@ -69,14 +70,23 @@ those of a rule; 'on PORT' can be left out.`,
 	}
 }
 
+// ruleUses are the ways to write a rule behind the name of a command.
+func ruleUses(command string) map[string]string {
+	return map[string]string{otherUse: command + " BRIDGE block|pass [in|out] on PORT [WORD ...]"}
+}
+
+// portInRule reports whether the words behind a bridge are a rule that names its port
+// itself. A port may be called as a rule begins, too: then the rule follows.
+func portInRule(words []string) bool {
+	begins := func(i int) bool { return i < len(words) && (words[i] == "block" || words[i] == "pass") }
+	return begins(0) && !begins(1) || begins(1) && words[0] == "rule" && slices.Contains(words, "on")
+}
+
 // ruleOf reads the rule that follows a bridge and a port. Its words may come in
 // one argument, too. As in ifconfig(8) of OpenBSD the port may be left out, and
 // be named by the rule alone.
 func ruleOf(args []string) (rule.Rule, error) {
-	// a port may be called so, too: then the rule follows
-	words := strings.Fields(strings.Join(args[1:], " "))
-	begins := func(i int) bool { return i < len(words) && (words[i] == "block" || words[i] == "pass") }
-	if begins(0) && !begins(1) || begins(1) && words[0] == "rule" && slices.Contains(words, "on") {
+	if words := strings.Fields(strings.Join(args[1:], " ")); portInRule(words) {
 		return bridge.ParseRule(words, "")
 	}
 	return bridge.ParseRule(strings.Fields(strings.Join(args[2:], " ")), args[1])
@@ -84,13 +94,14 @@ func ruleOf(args []string) (rule.Rule, error) {
 
 func newRuleDel(p *program) *cobra.Command {
 	return &cobra.Command{
-		Use:   "del BRIDGE PORT block|pass [WORD ...]",
-		Short: "remove a rule of a port",
-		Long:  `Remove a rule, written as it was added; of several that are the same, the first.`,
+		Use:         "del BRIDGE PORT block|pass [WORD ...]",
+		Annotations: ruleUses("del"),
+		Short:       "remove a rule of a port",
+		Long:        `Remove a rule, written as it was added; of several that are the same, the first.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
   bascule rule del br0 veth0 pass`,
-		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portNames),
+		ValidArgsFunction: completeRest(p.ruleWords, p.bridgeNames, p.portOrAction),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := ruleOf(args)
 			if err != nil {
