@@ -91,9 +91,17 @@ with one of these reasons. 'bascule port show --stats', 'bascule stats' and
 'bascule trace' says what would become of one. In brackets is the command that
 shows what decided, or changes it.`
 
+// helpTopics are what help explains besides the commands below cmd.
+func helpTopics(cmd *cobra.Command) []string {
+	if cmd.HasParent() {
+		return nil
+	}
+	return []string{reasonsTopic}
+}
+
 // reasonFacts are the reasons for which frames are dropped.
-func reasonFacts() (list []fact) {
-	for _, r := range bridge.Reasons {
+func reasonFacts(reasons []bridge.Reason) (list []fact) {
+	for _, r := range reasons {
 		text := r.Text
 		if r.See != "" {
 			text += " (bascule " + r.See + ")"
@@ -103,9 +111,45 @@ func reasonFacts() (list []fact) {
 	return list
 }
 
-func printReasons(w io.Writer) {
-	fmt.Fprintf(w, "%s\n\n", reasonsText)
-	printItems(w, reasonFacts())
+// reasonJSON is a reason for programs.
+type reasonJSON struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+	See  string `json:"see,omitempty"` // the command that shows what decided, or changes it
+}
+
+// printReasons explains the reasons of the names, or all.
+func (p *program) printReasons(names []string) error {
+	reasons := bridge.Reasons
+	if len(names) > 0 {
+		reasons = nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(bridge.Reasons, func(r bridge.Reason) bool { return r.Name == name })
+		if i < 0 {
+			var all []string
+			for _, r := range bridge.Reasons {
+				all = append(all, r.Name)
+			}
+			return &usageError{fmt.Sprintf("unknown reason %q%s", name, guess(name, "", all)), "", "bascule help reasons"}
+		}
+		reasons = append(reasons, bridge.Reasons[i])
+	}
+	if p.json {
+		list := make([]reasonJSON, len(reasons))
+		for i, r := range reasons {
+			list[i] = reasonJSON{Name: r.Name, Text: r.Text}
+			if r.See != "" {
+				list[i].See = "bascule " + r.See
+			}
+		}
+		return p.printJSON(list)
+	}
+	if len(names) == 0 {
+		fmt.Fprintf(p.out, "%s\n\n", reasonsText)
+	}
+	printItems(p.out, reasonFacts(reasons))
+	return nil
 }
 
 // examples are the lines of cmd's examples. What begins with "#! " is for the test

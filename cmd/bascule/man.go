@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/bridge"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -76,7 +78,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		for _, object := range objects {
 			m.line(".It Xr %s 8\n%s", pageName(object), inline(sentence(object.Short)))
 		}
-		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help ;\n.Cm help reasons\nlists why frames are dropped.")
+		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help ;\n.Cm help reasons\nlists why frames are dropped, and\n.Cm help reasons Ar REASON ...\nexplains those alone.")
 		m.line(".El")
 	case len(visible(cmd)) > 0:
 		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
@@ -118,7 +120,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line(".Sh DROP REASONS")
 		m.prose(reasonsText)
 		m.line(".Bl -tag -width Ds")
-		for _, r := range reasonFacts() {
+		for _, r := range reasonFacts(bridge.Reasons) {
 			m.line(".It %s\n%s", r.name, inline(sentence(r.value)))
 		}
 		m.line(".El")

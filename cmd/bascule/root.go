@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 
+	"bascule/bridge"
+
 	"github.com/spf13/cobra"
 )
 
@@ -54,7 +56,7 @@ port an address is.`,
 	root.PersistentFlags().BoolVarP(&p.json, "json", "j", false, "print JSON")
 	root.Flags().Bool("version", false, "print the version")
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetHelpCommand(newHelp())
+	root.SetHelpCommand(newHelp(p))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(p.out, cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error { printHelp(p.out, cmd); return nil })
 	root.SetFlagErrorFunc(flagError)
@@ -133,19 +135,22 @@ func finish(cmd *cobra.Command) {
 }
 
 // newHelp is `bascule help port add`, the same as `bascule port add --help`.
-func newHelp() *cobra.Command {
+func newHelp(p *program) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND ...]",
+		Use: "help [COMMAND ...]",
+		Long: `Explain a command, as --help behind it does. 'help reasons' explains why frames
+are dropped, and 'help reasons REASON ...' only those reasons.`,
+		Example: `  bascule help fdb add
+  bascule help reasons mtu`,
 		Short: "explain a command, or the reasons for drops",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if slices.Equal(args, []string{reasonsTopic}) {
-				printReasons(cmd.OutOrStdout())
-				return nil
+			if len(args) > 0 && args[0] == reasonsTopic {
+				return p.printReasons(args[1:])
 			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return unknownCommand(about, rest[0])
+				return unknownCommand(about, rest[0], helpTopics(about)...)
 			}
 			printHelp(cmd.OutOrStdout(), about)
 			return nil
@@ -156,6 +161,14 @@ func newHelp() *cobra.Command {
 				for _, sub := range visible(about) {
 					names = append(names, sub.Name()+"\t"+sub.Short)
 				}
+			}
+			if len(args) > 0 && args[0] == reasonsTopic {
+				for _, r := range bridge.Reasons {
+					if !slices.Contains(args, r.Name) {
+						names = append(names, r.Name+"\t"+r.Text)
+					}
+				}
+				return names, cobra.ShellCompDirectiveNoFileComp
 			}
 			if len(args) == 0 {
 				names = append(names, reasonsTopic+"\twhy frames are dropped")

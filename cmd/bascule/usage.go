@@ -19,14 +19,18 @@ import (
 type usageError struct {
 	what string // what was wrong
 	help string // the command whose help tells more
+	see  string // what tells more instead, "" for that
 }
 
 func (e *usageError) Error() string {
+	if e.see != "" {
+		return fmt.Sprintf("%s; see '%s'", e.what, e.see)
+	}
 	return fmt.Sprintf("%s; see '%s --help'", e.what, e.help)
 }
 
 func usagef(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath()}
+	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath(), ""}
 }
 
 // asUsage returns err, found in the arguments of cmd, as an error of usage.
@@ -40,9 +44,10 @@ func asUsage(cmd *cobra.Command, err error) error {
 	return usagef(cmd, "%s", first)
 }
 
-// unknownCommand is the error of a word that should be a command below cmd.
-func unknownCommand(cmd *cobra.Command, word string) error {
-	var names []string
+// unknownCommand is the error of a word that should be a command below cmd, or one
+// of the others.
+func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
+	names := others
 	for _, sub := range visible(cmd) {
 		names = append(names, sub.Name())
 	}
