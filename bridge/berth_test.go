@@ -154,7 +154,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 			}
 			return refused(err)
 		},
-		"del": func() error { return refused(b.DelPort("br0", name())) },
+		"del": func() error { _, err := b.DelPort("br0", name()); return refused(err) },
 		"set": func() error {
 			_, err := b.SetPort("br0", name(), PortOptions{Changes: on("learn")})
 			return refused(err)

@@ -184,7 +184,8 @@ func TestHostAddressStays(t *testing.T) {
 		t.Error(err)
 	}
 	own(1)
-	b.must(b.DelPort("br0", "host0"))
+	_, err = b.DelPort("br0", "host0")
+	b.must(err)
 	if list, err := b.FDB("br0", Match{}); err != nil || len(list) > 0 {
 		t.Errorf("with the port its address goes; there are %v, %v", list, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"bascule/datapath"
@@ -525,9 +526,25 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 
 // DelPort takes a port out of its bridge, and its addresses with it. A host
 // port's interface goes, too, and the other end of a patch cable.
-func (s *Switch) DelPort(bridge, port string) error {
-	_, err := s.one(delPort(bridge, port), nil)
-	return err
+func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
+	del := delPort(bridge, port)
+	return s.one(step{del.what, bridge, func(c *change) error {
+		p, _, err := findPort(c, del.what, bridge, port)
+		if err != nil {
+			return err
+		}
+		v, err := viewOf(bridge, c.bridge)
+		if err != nil {
+			return failed(del.what, err)
+		}
+		// not part of del: who edits may give another backup
+		for _, of := range v.ports {
+			if of.Backup == p.Id {
+				c.warn("port " + v.names[of.Id] + " has no backup any more: that was " + port)
+			}
+		}
+		return del.plan(c)
+	}}, nil)
 }
 
 func delPort(bridge, port string) step {
@@ -582,7 +599,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 			return p, device, err
 		}
 	}
-	return nil, nil, refused(what, name+" is no port of this bridge", portRemedy(bridge, name))
+	return nil, nil, refused(what, name+" is no port of this bridge", portRemedy(what, bridge, name))
 }
 
 // Ports returns the ports of a bridge in the order in which they were added, or
@@ -745,7 +762,7 @@ func (c PortConfig) check(what string) error {
 			"switch learning off with --learn=off, or unlock it with --locked=off")
 	}
 	if c.MAB && !c.Locked {
-		return refused(what, "mab is about addresses that a locked port does not let in, and the port is not locked",
+		return refused(what, "mab is about addresses that a locked port does not let in, and the port would not be locked",
 			"lock it with --locked, or switch mab off with --mab=off")
 	}
 	return nil
@@ -810,9 +827,11 @@ func loadStats(s *datapath.Stats) Stats {
 // MaxPorts is how many ports a bridge can have, span ports among them.
 const MaxPorts = datapath.MaxPorts
 
-// portRemedy says what to do about what is no port of a bridge.
-func portRemedy(bridge, name string) string {
-	if !isDevice(name) {
+// portRemedy says what to do about what is no port of a bridge. Nobody adds it to
+// delete or to show something of it.
+func portRemedy(what, bridge, name string) string {
+	verb, _, _ := strings.Cut(what, " ")
+	if verb == "delete" || verb == "show" || verb == "flush" || !isDevice(name) {
 		return "see 'bascule port show " + bridge + "'"
 	}
 	return "see 'bascule port show " + bridge + "', or add it with 'bascule port add " + bridge + " " + name + "'"

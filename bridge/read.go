@@ -92,7 +92,7 @@ func (v *view) find(what, port string) error {
 			return nil
 		}
 	}
-	return refused(what, port+" is no port of this bridge", portRemedy(v.name, port))
+	return refused(what, port+" is no port of this bridge", portRemedy(what, v.name, port))
 }
 
 // there reports whether frames can go to a port.

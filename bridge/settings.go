@@ -372,8 +372,8 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return c.FDBFull },
 	},
-	onOff("locked", false, "take frames only from addresses that the FDB has on the port", func(c *PortConfig) *bool { return &c.Locked }),
-	onOff("mab", false, "on a locked port give other addresses locked entries, and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
+	onOff("locked", false, "take frames only from addresses that the FDB has on the port; goes with learn off", func(c *PortConfig) *bool { return &c.Locked }),
+	onOff("mab", false, "on a port that is locked, which goes with learn off, give other addresses locked entries, and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
 	{
 		Name: "admit", Value: "all|tagged|untagged", Default: AdmitAll,
 		Help: "where VLANs are filtered take these frames alone; a priority is no tag",

@@ -353,7 +353,10 @@ func (d *diff) deletePort(p *portModel) {
 		if d.cutElsewhere(p) {
 			return
 		}
-		d.step(cutCables, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.DelPort(name, port) })
+		d.step(cutCables, func(s *bridge.Switch, _ Options) ([]string, error) {
+			_, err := s.DelPort(name, port) // whose backup it was gets what the file says
+			return nil, err
+		})
 	case !d.early[name][port]:
 		d.edit(func(e *bridge.Edit) error { return e.DelPort(port) })
 	}

@@ -217,9 +217,14 @@ func (f *fakeFabric) SetPort(name, port string, o bridge.PortOptions) ([]string,
 	return nil, fmt.Errorf("cannot set port %s: bridge %s has none; see 'bascule port show'", port, name)
 }
 
-func (f *fakeFabric) DelPort(name, port string) error {
+func (f *fakeFabric) DelPort(name, port string) ([]string, error) {
 	f.call("DelPort %s %s", name, port)
-	return nil
+	for _, p := range f.ports {
+		if p.Bridge == name && p.Config.Backup == port {
+			return []string{"port " + p.Name + " has no backup any more"}, nil
+		}
+	}
+	return nil, nil
 }
 
 func (f *fakeFabric) Ports(name string) ([]bridge.Port, error) {

@@ -21,12 +21,12 @@ tag; frames without a tag have none.
 
 A dynamic entry was learned from a frame. It moves when the address is seen on
 another port, and is gone when the address was unheard for the bridge's ageing
-time. A static entry was made by hand: it never ages and never moves. When another
-port claims its address, that is counted, and 'bascule monitor' tells of it. A
-sticky entry does the same; it only has the name that the Linux bridge gives it.
-A locked entry is one of an address that was heard on a locked port with --mab,
-which does not let it in: it ages as a dynamic one does, and no frame is sent by
-it. 'bascule fdb add' lets the address in.`,
+time. A static entry was made by hand: it never ages and never moves. When
+another port claims its address, that is counted, and 'bascule monitor' tells of
+it. A sticky entry does the same; it only has the name that the Linux bridge
+gives it. A locked entry is one of an address that was heard on a locked port
+with --mab, which does not let it in: it ages as a dynamic one does, and no
+frame is sent by it. 'bascule fdb add' lets the address in.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb show br0 --dynamic
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
@@ -172,8 +172,8 @@ func newFDBFlush(p *program) *cobra.Command {
 		Short: "remove what was learned",
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
 there were. Static and sticky entries stay unless --static is given; how many of
-those that are meant stay is printed, too. A host port's own address stays in any
-case, lest another station takes it.`,
+those that are meant stay is printed, too. A host port's own address always
+stays, lest another station takes it.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10

@@ -245,7 +245,11 @@ A port whose device is gone can be removed.`,
   bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error { return s.DelPort(args[0], args[1]) })
+			return p.with(func(s fabric) error {
+				notes, err := s.DelPort(args[0], args[1])
+				p.warn(notes)
+				return err
+			})
 		},
 	}
 }

@@ -72,7 +72,8 @@ func (k *lockedKit) plug(_ context.Context, name, device string) error {
 }
 
 func (k *lockedKit) unplug(_ context.Context, name, device string) error {
-	return k.sw.DelPort(name, device)
+	_, err := k.sw.DelPort(name, device)
+	return err
 }
 
 func (k *lockedKit) host(_ context.Context, name, device string) (string, error) {
