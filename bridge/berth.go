@@ -257,7 +257,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		}
 		ok = true
 		world := new(world)
-		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, l), warnNoAgent(b, stpWaits))
+		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l), warnNoAgent(b, stpWaits))
 		notes, err := settle(b, p)
 		warnings = append(warnings, notes...)
 		if err != nil {

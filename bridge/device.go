@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"bascule/datapath"
+
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -39,13 +41,32 @@ func usable(l netlink.Link) (why, remedy string) {
 
 // AddressWarning says what becomes of the addresses of a device that is made a
 // port: a port's device never delivers a frame to the host.
-func AddressWarning(bridge, device string, addresses []string) string {
-	return fmt.Sprintf("%s has the address %s, by which nobody reaches the host any more: a port belongs to the switch; give it to a host port ('bascule port add %s host0 --type host')",
-		device, strings.Join(addresses, ", "), bridge)
+// The host port, "" for none, is where they belong.
+func AddressWarning(bridge, host, device string, addresses []string) string {
+	noun, it := "address", "it"
+	if len(addresses) > 1 {
+		noun, it = "addresses", "them"
+	}
+	to := "host port " + host
+	if host == "" {
+		to = "a host port ('bascule port add " + bridge + " host0 --type host')"
+	}
+	return fmt.Sprintf("%s has the %s %s, by which nobody reaches the host any more: a port belongs to the switch; give %s to %s",
+		device, noun, strings.Join(addresses, ", "), it, to)
+}
+
+// hostPortOf returns the name of a host port of a bridge, "" if it has none.
+func hostPortOf(config *datapath.Config) string {
+	for _, p := range datapath.Ports(config) {
+		if p.Flags&datapath.PortHost != 0 {
+			return hostName(p)
+		}
+	}
+	return ""
 }
 
 // addressWarning tells of the addresses that a device has which becomes a port.
-func (w *world) addressWarning(bridge string, l netlink.Link) []string {
+func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 	if w.addresses == nil {
 		w.addresses = addresses()
 	}
@@ -53,7 +74,7 @@ func (w *world) addressWarning(bridge string, l netlink.Link) []string {
 	if len(list) == 0 {
 		return nil
 	}
-	return []string{AddressWarning(bridge, l.Attrs().Name, list)}
+	return []string{AddressWarning(bridge, host, l.Attrs().Name, list)}
 }
 
 // addresses returns the IP addresses of the namespace's devices by their indexes,

@@ -23,7 +23,7 @@ const maxVLAN = 4094
 // FDB returns the entries of a bridge that match, by VLAN and address.
 func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	list = []Entry{}
-	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+	err = s.eachFor("show the FDB of "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e En
 			return e, err
 		}
 	}
-	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+	err = s.eachFor(what, bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err

@@ -112,7 +112,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		if o.Type == TypeNetdev {
 			c.warn(c.world.mtuWarning(c.next, p, device)...)
-			c.warn(c.world.addressWarning(bridge, device)...)
+			c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), device)...)
 			return c.setDevice(what, p, device, o.Hook)
 		}
 		id := p.Id
@@ -243,6 +243,11 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 	}
 	if typ == TypeHost {
 		if !missing {
+			for _, p := range datapath.Ports(c.next) {
+				if isHostEnd(l, p) && c.hasDevice(p) {
+					return nil, refused(what, port+" is a port of "+bridge+" already", "change it with 'bascule port set "+bridge+" "+port+"'")
+				}
+			}
 			return nil, refused(what, "an interface of this name exists", "give the host port another name")
 		}
 		for _, p := range datapath.Ports(c.next) {
@@ -602,11 +607,20 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 	return nil, nil, refused(what, name+" is no port of this bridge", portRemedy(what, bridge, name))
 }
 
+// showWhat is what errors say of something of a bridge that is shown, "" for that of
+// all bridges: the bridge says for itself then.
+func showWhat(what, bridge string) string {
+	if bridge == "" {
+		return ""
+	}
+	return "show " + what + " of " + bridge
+}
+
 // Ports returns the ports of a bridge in the order in which they were added, or
 // those of all bridges where the name is "".
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	list = []Port{}
-	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+	err = s.eachFor(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
@@ -763,7 +777,7 @@ func (c PortConfig) check(what string) error {
 	}
 	if c.MAB && !c.Locked {
 		return refused(what, "mab is about addresses that a locked port does not let in, and the port would not be locked",
-			"lock it with --locked, or switch mab off with --mab=off")
+			"lock it with --locked=on, or switch mab off with --mab=off")
 	}
 	return nil
 }

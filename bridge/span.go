@@ -90,7 +90,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 			m.set(n, in, out)
 		}
 		c.warn(c.world.spanWarning(c.next, l)...)
-		c.warn(c.world.addressWarning(bridge, l)...)
+		c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), l)...)
 		c.settleAfter(p)
 		return c.setDevice(what, p, l, HookTCX)
 	}}, nil
@@ -214,7 +214,7 @@ func (c *change) removePort(what string, p *datapath.Port) error {
 // added, or those of all bridges where the name is "".
 func (s *Switch) Spans(bridge string) (list []Span, err error) {
 	list = []Span{}
-	err = s.each(bridge, func(name string, b *datapath.Bridge) error {
+	err = s.eachFor(showWhat("the span ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(s Span) bool { return s.Bridge == name })
 		v, err := viewOf(name, b)
 		if err != nil {

@@ -6,6 +6,7 @@
 package bridge
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -383,6 +384,11 @@ func (v *view) info() Info {
 // reads of a bridge that is changed meanwhile may be half of it: f is run again
 // then, and keeps nothing of the last time.
 func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error {
+	return s.eachFor("", name, f)
+}
+
+// eachFor is each for what errors say, "" for showing the bridge.
+func (s *Switch) eachFor(asked, name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
 		names := []string{name}
 		if name == "" {
@@ -393,7 +399,8 @@ func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error
 		}
 		for _, n := range names {
 			for tries := 0; ; tries++ {
-				b, err := open(store, "show bridge "+n, n)
+				what := cmp.Or(asked, "show bridge "+n)
+				b, err := open(store, what, n)
 				if name == "" && err != nil && !store.Exists(n) {
 					break // deleted at this moment
 				}
@@ -404,7 +411,7 @@ func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error
 					continue
 				}
 				if err != nil {
-					return failed("show bridge "+n, err)
+					return failed(what, err)
 				}
 				break
 			}
@@ -722,6 +729,8 @@ func failed(what string, err error) error {
 		why, remedy = "XDP on "+port.Port+" is refused by its driver: "+port.Err.Error(), "use --hook tcx"
 	case errors.Is(err, os.ErrPermission):
 		remedy = "run as root"
+	case errors.Is(err, unix.ENOMEM):
+		remedy = "nothing was changed: give lower limits"
 	}
 	return because(refused(what, why, remedy), err)
 }

@@ -741,7 +741,7 @@ func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, 
 		return 0, failed(what, err)
 	}
 	if v == nil || !inSet(&v[vid].Member, datapath.Slot(p.Id)) {
-		return 0, refused(what, fmt.Sprintf("unknown VLAN %d: port %s is not in it", vid, port),
+		return 0, refused(what, fmt.Sprintf("port %s is not in VLAN %d", port, vid),
 			fmt.Sprintf("add it with 'bascule vlan add %s %s %d', or see 'bascule vlan show %s %s'", bridge, port, vid, bridge, port))
 	}
 	return v[vid].Fid, nil

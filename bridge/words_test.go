@@ -3,12 +3,15 @@
 package bridge
 
 import (
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"testing"
 
 	"bascule/rule"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestWords wants errors and notes that say what helps where they are.
@@ -44,6 +47,33 @@ func TestWords(t *testing.T) {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.words) || strings.Contains(c.err.Error(), c.never) {
 			t.Errorf("the error is %v, should have %q and not %q", c.err, c.words, c.never)
 		}
+	}
+	for words, err := range map[string]error{
+		"cannot get address 02:00:00:00:00:01 of br9: there is no bridge br9": one(b.GetEntry("br9", net.HardwareAddr{2, 0, 0, 0, 0, 1}, nil)),
+		"cannot show the FDB of br9: there is no bridge br9":                  one(b.FDB("br9", Match{})),
+		"cannot show the ports of br9: there is no bridge br9":                one(b.Ports("br9")),
+		"cannot show the rules of br9: there is no bridge br9":                one(b.Rules("br9", "")),
+		"cannot read bridge br9: there is no bridge br9":                      one(b.Read("br9")),
+		"cannot clear the counters of pf of br9: there is no bridge br9":      b.ZeroPF("br9"),
+		"cannot show bridge br9: there is no bridge br9":                      one(b.Bridge("br9")),
+	} {
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("the error is %v, should be of %s", err, words)
+		}
+	}
+	_, err = b.AddPort("br0", "host0", PortOptions{Type: TypeHost})
+	b.must(err)
+	_, err = b.AddPort("br0", "host0", PortOptions{Type: TypeHost})
+	if err == nil || !strings.Contains(err.Error(), "host0 is a port of br0 already") {
+		t.Errorf("a host port that is there: %v", err)
+	}
+	const warning = "p3 has the addresses 192.0.2.1/24, 192.0.2.2/24, by which nobody reaches the host any more: " +
+		"a port belongs to the switch; give them to host port host0"
+	if got := AddressWarning("br0", "host0", "p3", []string{"192.0.2.1/24", "192.0.2.2/24"}); got != warning {
+		t.Errorf("it warns %q, should warn %q", got, warning)
+	}
+	if err := failed("do it", fmt.Errorf("map create: %w", unix.ENOMEM)); !strings.HasSuffix(err.Error(), "give lower limits") {
+		t.Errorf("without memory: %v", err)
 	}
 	notes, err := b.DelPort("br0", "p2")
 	b.must(err)

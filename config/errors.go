@@ -86,10 +86,27 @@ func (f *faults) errors() (list Errors) {
 	return list
 }
 
+// offer says what may have been meant by a name that is not known: the nearest one,
+// or where none is near, which there are.
+func offer(name string, known []string) string {
+	const few = 8 // that a line has room for
+	near := nearest(name, known)
+	wrong := levenshtein.Distance(name[:min(len(name), longest)], near, nil)
+	switch {
+	case wrong <= min(3, len(near)/2) || len(name) > 1 && strings.HasPrefix(near, name):
+		return "the nearest that there is: " + near
+	case len(known) <= few:
+		return "there are " + strings.Join(known, ", ")
+	}
+	return "see config.md, which explains the files"
+}
+
+// longest is how long a name may be that somebody meant.
+const longest = 64
+
 // nearest returns the known name that is the fewest changes of letters away
 // from name: of several one that begins as it does, else the first.
 func nearest(name string, known []string) string {
-	const longest = 64 // of a key that somebody meant
 	name = name[:min(len(name), longest)]
 	far := func(s string) int {
 		d := 2 * levenshtein.Distance(name, s, nil)

@@ -134,7 +134,7 @@ func (h *hostFile) line(at Position, text string) {
 					known = append(known, k.names...)
 				}
 			}
-			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; the nearest that there is: %s", nearest(w.text, append(known, "rule")))
+			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; %s", offer(w.text, append(known, "rule")))
 			return // what follows may belong to it
 		}
 		known := hostWords[i]

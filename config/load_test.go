@@ -188,7 +188,7 @@ func TestLoadFolder(t *testing.T) {
 		{paths: []string{odd, folder}, want: []string{"/c", "/a", "other/a", "/b", "/veb0"}},
 		{paths: []string{folder, twice}, err: "DIR/twice.yaml:2:3: bridge b is at DIR/d/b.yml:1:11 already; put all of it there"},
 		{paths: []string{bad, bad}, err: strings.Repeat("DIR/bad.yaml:2:7: bridge \"b\" has no \"agein\"; the nearest that there is: ageing\n"+
-			"DIR/bad.yaml:2:17: bridge \"b\" has no \"x\"; the nearest that there is: pf\n", 2)},
+			"DIR/bad.yaml:2:17: bridge \"b\" has no \"x\"; see config.md, which explains the files\n", 2)},
 		{paths: []string{none}, err: "DIR/none: no such file or directory; give a file that can be read"},
 		{paths: []string{large}, err: "DIR/large.yaml: the file has more than 8388608 bytes; give a smaller one, or several"},
 		{paths: []string{empty}, err: "DIR/d/sub/empty: the folder has no *.yaml, *.yml or hostname.*; give one that has, or a file"},

@@ -429,7 +429,12 @@ func (d *diff) addPort(want *portModel) {
 // the bridge does when that is made.
 func (d *diff) addressed(device string) {
 	if it := d.plan.want.devices[device]; it != nil && len(it.Addresses) > 0 {
-		d.warnings = append(d.warnings, about("bridge "+d.want.Name, []string{bridge.AddressWarning(d.want.Name, device, it.Addresses)})...)
+		host := ""
+		if i := slices.IndexFunc(d.want.ports, func(p *portModel) bool { return p.kind == bridge.TypeHost }); i >= 0 {
+			host = d.want.ports[i].name
+		}
+		warning := bridge.AddressWarning(d.want.Name, host, device, it.Addresses)
+		d.warnings = append(d.warnings, about("bridge "+d.want.Name, []string{warning})...)
 	}
 }
 

@@ -368,7 +368,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"a backup of no port", "", "bridges: {br0: {ports: {p1: {backup: p2}}}}", "p1", "want.yaml:1:25: backup p2 of port p1 of br0: p2 is no port of the bridge; name one that is"},
 		{"a backup of itself", "", "bridges: {br0: {ports: {p1: {backup: p1}}}}", "p1", "a port cannot stand in for itself"},
 		{"a backup of a patch port", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b, backup: p1}, p1: {}}}, br1: {ports: {b: {type: patch, peer: br0/a}}}}", "p1", "a patch port has no carrier to lose"},
-		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked, or switch mab off with mab: off"},
+		{"mab of a port that is not locked", "", "bridges: {br0: {ports: {p1: {mab: on}}}}", "p1", "lock it with locked: on, or switch mab off with mab: off"},
 		{"a mirror of a mirror", "", "bridges: {br0: {mirrors: {m0: {ports: m1}, m1: {}}}}", "m0 m1", "m1 is a span port itself"},
 		{"a mirror of a VLAN without ports", "", "bridges: {br0: {vlan-filtering: on, ports: {p1: {}}, mirrors: {m0: {vlans: 7}}}}", "m0 p1", "no port is in VLAN 7"},
 		{"a patch to nowhere", "", "bridges: {br0: {ports: {a: {type: patch, peer: br1/b}}}}", "", "there is no bridge br1 for its peer"},

@@ -26,7 +26,7 @@ type yamlFile struct {
 func parseYAML(bad *faults, text string) (files []File) {
 	nodes := parseNodes(bad, text)
 	if nodes == nil && bad.list == nil {
-		bad.add(Position{bad.path, 1, 1}, "the file says nothing; give it bridges")
+		bad.add(Position{bad.path, 1, 1}, "the file is empty; begin with 'bridges:'")
 	}
 	y := yamlFile{bad, strings.Split(text, "\n")}
 	for _, n := range nodes {
@@ -78,7 +78,7 @@ func (y *yamlFile) unknown(e entry, what string, fields []field) {
 	for i, f := range fields {
 		names[i] = f.name
 	}
-	y.add(e.key.at, "%s has no %q; the nearest that there is: %s", what, e.key.text, nearest(e.key.text, names))
+	y.add(e.key.at, "%s has no %q; %s", what, e.key.text, offer(e.key.text, names))
 }
 
 // each calls f with the keys and values of a mapping whose keys are names.
@@ -175,7 +175,7 @@ const ownPrefix = "x-"
 func (y *yamlFile) file(n node) File {
 	f := File{Path: y.path}
 	if n.kind != mapping {
-		y.add(n.at, "the file is %s; give it bridges", n.describe())
+		y.add(n.at, "not a file for apply, but %s: begin with 'bridges:'; a file of hostname.if(5) must be called hostname.NAME", n.describe())
 		return f
 	}
 	n.entries = slices.DeleteFunc(n.entries, func(e entry) bool { return strings.HasPrefix(e.key.text, ownPrefix) })

@@ -35,7 +35,8 @@ func newApply(p *program) *cobra.Command {
 their settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and
 pf. FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of
 OpenBSD; of a folder it is all *.yaml, *.yml and hostname.* in it, and of - it
-is standard input. share/doc/bascule/config.md explains the files.
+is standard input. config.md explains the files; it is in
+/usr/local/share/doc/bascule, or below another prefix.
 
 The bridges are those of the network namespace that a file names by 'netns:
 NAME', or of the command's; with -n, a file that names another is refused.
@@ -93,7 +94,7 @@ A port whose device is not there is left for later, with a warning.`,
 		}
 		for _, f := range list {
 			if named := p.netns.text; named != "" && f.Netns != "" && !bridge.SameNetns(named, f.Netns) {
-				return usagef(cmd, "-n %s: %s is about network namespace %s", named, f.Path, f.Netns)
+				return usagef(cmd, "-n %s: %s is about network namespace %s; leave -n out, or 'netns' in the file", named, f.Path, f.Netns)
 			}
 		}
 		return p.apply(config.ByNetns(list, p.netns.text), *dry)

@@ -75,7 +75,7 @@ must be given. A bridge has room for 65536 bindings.`,
 	cmd.Flags().Var(&id, "vlan", bindingVLANHelp)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		mac, err := bridge.ParseMAC(args[2])
+		mac, err := parseMAC("MAC", args[2])
 		if err != nil {
 			return err
 		}

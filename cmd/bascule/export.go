@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -25,7 +26,13 @@ these, since it would be a pattern. What a file can't say is told by a warning.`
 		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s fabric) error {
-				f, notes, err := s.Export(args...)
+				var bridges []string // each once
+				for _, name := range args {
+					if !slices.Contains(bridges, name) {
+						bridges = append(bridges, name)
+					}
+				}
+				f, notes, err := s.Export(bridges...)
 				if err != nil {
 					return err
 				}

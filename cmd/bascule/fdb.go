@@ -64,7 +64,7 @@ the address was last seen.`,
 		m.Dynamic, m.Static = *dynamic && !*static, *static && !*dynamic // as help says, both are all
 		if mac.text != "" {
 			var err error
-			if m.MAC, err = bridge.ParseMAC(mac.text); err != nil {
+			if m.MAC, err = parseMAC("--mac", mac.text); err != nil {
 				return err
 			}
 		}
@@ -94,7 +94,7 @@ there is none.`,
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		mac, err := bridge.ParseMAC(args[1])
+		mac, err := parseMAC("MAC", args[1])
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ private VLAN is one of its primary VLAN, as all addresses there are.`,
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		mac, err := bridge.ParseMAC(args[1])
+		mac, err := parseMAC("MAC", args[1])
 		if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ stays, lest another station takes it.`,
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		mac, err := bridge.ParseMAC(args[1])
+		mac, err := parseMAC("MAC", args[1])
 		if err != nil {
 			return err
 		}

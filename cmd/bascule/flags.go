@@ -101,6 +101,17 @@ func (w *word) Set(value string) error {
 func (w *word) Type() string   { return w.name }
 func (w *word) String() string { return w.text }
 
+// parseMAC reads the address of a station; the error says what it was to be, such
+// as --mac.
+func parseMAC(name, value string) (net.HardwareAddr, error) {
+	mac, err := bridge.ParseMAC(value)
+	var wrong *bridge.UsageError
+	if errors.As(err, &wrong) {
+		err = &bridge.UsageError{Object: name + " " + value, Err: wrong.Err}
+	}
+	return mac, err
+}
+
 // choice is a flag's value that is one of a few words.
 type choice struct {
 	words []string
@@ -156,12 +167,18 @@ func (s *size) Set(value string) error {
 	digits := strings.TrimRight(value, "KMG")
 	shift, ok := map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[value[len(digits):]]
 	n, err := strconv.ParseUint(digits, 10, 32)
-	if bytes := int(n) << shift; !ok || err != nil || bytes < s.least || bytes > s.most {
-		return fmt.Errorf("not a size; give %s to %s", inBytes(s.least), inBytes(s.most))
-	} else {
+	why := ""
+	bytes := int(n) << shift
+	switch {
+	case !ok || err != nil && !errors.Is(err, strconv.ErrRange):
+		why = "not a size"
+	case err != nil || bytes < s.least || bytes > s.most:
+		why = "out of range"
+	default:
 		s.bytes = bytes
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s; give %s to %s", why, inBytes(s.least), inBytes(s.most))
 }
 
 func (s *size) Type() string   { return "SIZE" }
@@ -234,17 +251,20 @@ type number struct {
 }
 
 func (v *number) Set(value string) error {
-	base, format := 10, "%d"
+	base, format, why := 10, "%d", "not a number"
 	if v.hex {
-		base, format, value = 16, "%04x", strings.TrimPrefix(value, "0x")
+		base, format, why, value = 16, "%04x", "not hexadecimal", strings.TrimPrefix(value, "0x")
 	}
-	n, err := strconv.ParseUint(value, base, 31)
-	if i := int(n); err != nil || i < v.least || i > v.most {
-		return fmt.Errorf("out of range; give "+format+" to "+format, v.least, v.most)
-	} else {
+	n, err := strconv.ParseInt(value, base, 32)
+	i := int(n)
+	if err == nil && v.least <= i && i <= v.most {
 		v.n = &i
+		return nil
 	}
-	return nil
+	if err == nil || errors.Is(err, strconv.ErrRange) {
+		why = "out of range"
+	}
+	return fmt.Errorf("%s; give "+format+" to "+format, why, v.least, v.most)
 }
 
 func (v *number) Type() string   { return v.name }

@@ -135,9 +135,12 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 		}
 		return exitRefused
 	}
-	p.complain(err.Error())
 	var bad rule.Errors
-	if errors.As(err, &bad) {
+	if !errors.As(err, &bad) {
+		p.complain(err.Error())
+	} else {
+		wrong := counted(len(bad), "line is wrong", "lines are wrong")
+		p.complain(strings.Replace(err.Error(), bad.Error(), wrong, 1))
 		fmt.Fprint(p.stderr, bad.Detail()) // every bad line of the file
 	}
 	var usage *usageError

@@ -361,6 +361,9 @@ func (c *pfctl) checkUsage(args []string) error {
 	case c.takesAddresses() && len(args) == 0 && c.file.text == "" && c.command.name != "replace":
 		return usage("-T %s: give addresses, or -f FILE", c.command.name)
 	case len(args) > 0 && !c.takesAddresses():
+		if c.check {
+			return usage("%q is one argument too many; -n is pfctl's here: for a network namespace write 'bascule -n %s pfctl'", args[0], args[0])
+		}
 		return usage("%q is one argument too many", args[0])
 	case c.file.text != "" && table && !c.takesAddresses():
 		return usage("-T %s takes no file; leave -f out", c.command.name)

@@ -23,7 +23,7 @@ func TestBadRules(t *testing.T) {
 	if status != exitRefused || stdout.Len() > 0 {
 		t.Errorf("exit status %d, stdout %q", status, stdout.String())
 	}
-	want := "bascule: cannot load rules of br0: FILE:3:1: blok: not expected here; give block or pass (and 1 more error); nothing was changed\n" +
+	want := "bascule: cannot load rules of br0: 2 lines are wrong; nothing was changed\n" +
 		"FILE:3:1: blok: not expected here; give block or pass\n    blok in on p1\n    ^\n" +
 		"FILE:4:17: 02:00: not a MAC address for src; give six bytes such as 02:00:00:00:00:01\n    block on p1 src 02:00\n                    ^\n"
 	if diff := cmp.Diff(want, strings.ReplaceAll(stderr.String(), name, "FILE")); diff != "" {

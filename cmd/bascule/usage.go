@@ -48,6 +48,9 @@ func asUsage(cmd *cobra.Command, err error) error {
 // of the others.
 func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
 	names := others
+	if word == "version" && !cmd.HasParent() {
+		return usagef(cmd, "unknown command %q (did you mean --version?)", word)
+	}
 	for _, sub := range visible(cmd) {
 		names = append(names, sub.Name())
 	}
@@ -141,13 +144,19 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// sameVerb is what commands are called elsewhere, and here.
+var sameVerb = map[string]string{
+	"delete": "del", "remove": "del", "rm": "del", "list": "show", "ls": "show",
+	"create": "add", "new": "add", "change": "set", "clear": "flush",
+}
+
 // guess names the candidate that word was most likely meant to be, or
 // nothing.
 func guess(word, prefix string, candidates []string) string {
 	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
 	for _, c := range candidates {
 		d := levenshtein.Distance(word, c, nil)
-		if len(word) > 1 && strings.HasPrefix(c, word) {
+		if len(word) > 1 && strings.HasPrefix(c, word) || sameVerb[word] == c {
 			d = 0
 		}
 		if d < least {

@@ -453,5 +453,5 @@ func bindingPrivateVLAN(t *testing.T, hook string) {
 		t.Error(err)
 	}
 	l.Bascule("binding", "del", "br0", one.IPv4.String(), "--vlan", "51")
-	l.Refused([]string{"unknown VLAN 60"}, "binding", "add", "br0", a.Port, a.MAC.String(), "192.0.2.77", "--vlan", "60")
+	l.Refused([]string{"is not in VLAN 60"}, "binding", "add", "br0", a.Port, a.MAC.String(), "192.0.2.77", "--vlan", "60")
 }
