@@ -215,7 +215,7 @@ func TestTop(t *testing.T) {
 	// a bridge that goes is told, and seen again when it is back
 	wantTTY, wantState = start()
 	l.Bascule("bridge", "del", "br0")
-	s.shows(`^cannot show bridge br0: there is no bridge br0`)
+	s.shows(`^cannot show the ports of br0: there is no bridge br0`)
 	l.Bascule("bridge", "add", "br0")
 	s.shows(`^no ports$`)
 	s.keys("q")
