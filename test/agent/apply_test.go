@@ -566,11 +566,15 @@ func exportIdle(t *testing.T, l *netlab.Lab) {
 	}
 	l.Bascule("fdb", "add", "br0", "02:00:00:00:00:01", "p1")
 	l.Bascule("binding", "add", "br0", "p1", "02:00:00:00:00:01", "192.0.2.1")
-	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	r, err := l.Run("bridge", "set", "br0", "--vlan-filtering")
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "match no frame now: 1") {
+		t.Errorf("%v, should say that the entry and the binding match nothing", r)
+	}
 	l.Bascule("vlan", "add", "br0", "p2", "7")
 	l.Bascule("binding", "add", "br0", "p2", "02:00:00:00:00:02", "192.0.2.2", "--vlan", "7")
 	l.Bascule("vlan", "del", "br0", "p2", "7")
-	r, err := l.Run("export")
+	r, err = l.Run("export")
 	must(t, err)
 	for _, want := range []string{
 		"warning: binding 192.0.2.1 of br0 is left out: ", "warning: binding 192.0.2.2 of br0 is left out: ", "warning: address 02:00:00:00:00:01 of br0 is left out: ",
