@@ -509,7 +509,7 @@ func TestBrokenPlan(t *testing.T) {
 func TestGuess(t *testing.T) {
 	names := []string{"add", "set", "show", "del"}
 	for word, want := range map[string]string{
-		"ad": "add", "shwo": "show", "delete": "", "remove": "", "list": "", "st": "set", "sohw": "show", "": "", "a": "",
+		"ad": "add", "shwo": "show", "delete": "del", "remove": "del", "list": "show", "frobnicate": "", "st": "set", "sohw": "show", "": "", "a": "",
 	} {
 		got := guess(word, "", names)
 		if want != "" {

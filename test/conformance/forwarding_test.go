@@ -583,7 +583,11 @@ func backupPort(t *testing.T, hook string) {
 		t.Errorf("%v, should say that the port is another", r)
 	}
 	by(true)
-	l.Bascule("port", "del", "br0", b.Port)
+	r, err = l.Run("port", "del", "br0", b.Port)
+	must(t, err)
+	if r.Exit != 0 || !strings.Contains(r.Stderr, "port "+uplink+" has no backup any more") {
+		t.Errorf("%v, should say whose backup it was", r)
+	}
 	if p := l.Port("br0", uplink); p.BackupPort != "" {
 		t.Errorf("the backup that has left is %q", p.BackupPort)
 	}

@@ -106,7 +106,9 @@ func TestMonitorStatic(t *testing.T) {
 	l.Bascule("fdb", "flush", "br0", "--static")
 	once(netlab.Event{Event: "deleted", Ifname: b.Port, MAC: B.String(), VLAN: 7})
 	once(netlab.Event{Event: "deleted", Ifname: a.Port, MAC: C.String()})
-	m.Wait("the host's address to go", func(e netlab.Event) bool { return e.Event == "deleted" && e.MAC == mac })
+	if slices.ContainsFunc(m.Events(), func(e netlab.Event) bool { return e.Event == "deleted" && e.MAC == mac }) {
+		t.Error("the host's own address was flushed")
+	}
 	if n := len(slices.DeleteFunc(m.Events(), func(e netlab.Event) bool { return e.Event != "added" })); n != 4 {
 		t.Errorf("%d entries are told to be added, should be 4: %+v", n, m.Events())
 	}
