@@ -17,17 +17,6 @@
 
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
-/* What is in front of the packet, as front_read() has it. Of most there is nothing to be read. */
-static __always_inline u32 pf_front(const struct hook *h, void *data, void *data_end)
-{
-	u16 type;
-
-	if (data + ETHER_HEADER > data_end)
-		return front_fails(DROP_MALFORMED);
-	type = *(u16 *)(data + 12);
-	return type_is_front(type) ? front_read(h) : (u32)type << 16 | ETHER_HEADER;
-}
-
 /*
  * Does the packet go the way of the first? An error goes to the side that sent what
  * it quotes, whoever it is from.
@@ -136,7 +125,15 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 
 	if (!p)
 		return PF_LOOK_LEAVE;
-	front = pf_front(h, data, data_end);
+	if (data + ETHER_HEADER > data_end)
+		return h->skb ? PF_LOOK_REFUSE | (u32)DROP_MALFORMED << 8 : PF_LOOK_LEAVE;
+	front = (u32) * (u16 *)(data + 12) << 16 | ETHER_HEADER;
+	if (type_is_front(FRONT_TYPE(front))) { /* of most there is nothing to be read */
+		front = front_read(h);
+		/* which may have moved the frame */
+		if (h->skb)
+			skb_data(h->ctx, &data, &data_end);
+	}
 	if (!FRONT_AT(front))
 		return h->skb ? PF_LOOK_REFUSE | (u32)FRONT_TYPE(front) << 8 : PF_LOOK_LEAVE;
 	if (!type_is_ip(FRONT_TYPE(front)))

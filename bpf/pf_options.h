@@ -112,6 +112,8 @@ __noinline u32 pf_walk_options(struct __sk_buff *skb, u32 diff, u32 most)
 	o.check = p->l4 + TCP_CHECK;
 	o.at = p->l4 + TCP_HEADER;
 	o.end = o.at + p->options * 4;
+	if (!skb_own(skb, o.end))
+		return 0;
 	bpf_loop(TCP_OPTION_BYTES, pf_option, &o, 0);
 	return o.mss;
 }
@@ -123,6 +125,6 @@ static __always_inline bool pf_has_options(struct __sk_buff *skb, const struct p
 
 	if (!p->options)
 		return false;
-	bpf_skb_load_bytes(skb, p->l4 + TCP_HEADER, &first, sizeof(first));
+	skb_bytes(skb, p->l4 + TCP_HEADER, &first, sizeof(first));
 	return p->options != 3 || first != bpf_htonl(TCP_OPT_TIMESTAMPS);
 }

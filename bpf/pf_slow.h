@@ -115,7 +115,7 @@ static __always_inline bool pf_extends(const struct pf_slow *s)
 static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow *s, u32 at,
 				    void *to, u32 len)
 {
-	return at + len <= s->end && !bpf_skb_load_bytes(skb, at, to, len);
+	return at + len <= s->end && !skb_bytes(skb, at, to, len);
 }
 
 /* Options for routers of a group's messages alone, as everybody sends them (RFC 2711). */
@@ -270,7 +270,7 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 	p->family = s->family;
 	if (s->family == 4 && header > sizeof(s->ip4)) {
 		s->option = 0;
-		bpf_skb_load_bytes(skb, s->at + sizeof(s->ip4), &s->option, sizeof(s->option));
+		skb_bytes(skb, s->at + sizeof(s->ip4), &s->option, sizeof(s->option));
 		if (header == sizeof(s->ip4) + 4 && s->option == bpf_htonl(0x94040000))
 			s->alert = true; /* RFC 2113 */
 		else

@@ -55,7 +55,8 @@ __noinline u32 pf_read_scale(struct __sk_buff *skb)
 		return 0;
 	p->at = 0;
 	len = p->options * 4;
-	if (!frame_load(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len, PF_TCP_OPTIONS))
+	if (!skb_own(skb, p->l4 + sizeof(struct tcphdr) + len) ||
+	    !frame_load(skb, p->l4 + sizeof(struct tcphdr), p->bytes, len, PF_TCP_OPTIONS))
 		return 0;
 	bpf_loop(PF_TCP_OPTIONS, pf_next_option, 0, 0);
 	return 0;

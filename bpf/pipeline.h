@@ -7,6 +7,7 @@
 #pragma once
 
 #include "binding.h"
+#include "checksum.h"
 #include "fdb.h"
 #include "loop.h"
 #include "pf.h"
@@ -93,6 +94,11 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (on(FEATURE_MAB) && h->skb && (in->flags & PORT_MAB))
 			fdb_lock(fdb_key(f->src, v->vlan), in->id);
 		return refuse(v, DROP_LOCKED);
+	}
+	if (on(FEATURES_JUDGE) && h->skb) {
+		reason = checksum_judge(h->ctx);
+		if (reason)
+			return refuse(v, reason);
 	}
 	if (on(FEATURE_GUARD)) {
 		reason = guard(h, f, v, in);

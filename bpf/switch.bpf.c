@@ -21,7 +21,9 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 
 	if (h->skb && on(FEATURE_SPAN))
 		span_in(h->ctx, f, v->in);
-	if (on(FEATURE_GUARD))
+	if (on(FEATURES_JUDGE) && h->skb)
+		reason = checksum_judge(h->ctx);
+	if (on(FEATURE_GUARD) && !reason)
 		reason = guard(h, f, v, port_at(v->in));
 	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
 		reason = pf_follow_each(h, v, now);
@@ -189,7 +191,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	    recall(&h, &f, d, &v, now)) {
 		u32 segment = f.len - f.tag > d->fits ? frame_segment(&f, skb) : f.len - f.tag;
 
-		if (on(FEATURES_EACH))
+		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, &f, &v, now);
 		if (!reason && (!segment || segment > d->fits))
 			reason = skb_fits(skb, port_device(&tcx_devices, d->out), f.tag, &mtu);

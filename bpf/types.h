@@ -70,6 +70,7 @@ enum drop_reason {
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
 	DROP_TOO_DEEP, /* a filter has to judge it, and does not get to the end of its tags */
 	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
+	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
 	DROP_REASONS,
 };
 
@@ -176,10 +177,28 @@ enum feature {
 	FEATURE_BACKUP = 1ull << 35, /* a port has another that stands in for it */
 	FEATURE_PF_SCRUB = 1ull << 36, /* of pf: headers are changed, by scrub and set tos */
 	FEATURE_END = 1ull << 37, /* no feature has this bit, nor one above it */
+	/* those that look behind the addresses, and drop what they don't like there */
+	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
+			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
 };
 
 /* The constant before the features that a program asks for; see on(). */
 #define FEATURE_QUESTION 0xba5c01e0feed5eedull
+
+/* The constant in whose place the loader calls a function of the kernel; see skb_of_kernel(). */
+#define KERNEL_SKB_CALL 0xba5c01e05eabb0ffull
+
+/* Where the kernel has what no helper tells of a frame: bytes from the start of its sk_buff. */
+struct skb_places {
+	__u32 cast; /* number of bpf_cast_to_kern_ctx() in the kernel's BTF, 0 if nobody has looked
+		     */
+	__u32 head;
+	__u32 data;
+	__u32 csum_start;
+	__u32 csum_offset;
+	__u32 summed; /* the byte that has ip_summed */
+	__u32 summed_shift; /* and its lowest bit */
+};
 
 /* What a bridge was told, where that is yes or no. */
 enum bridge_flag {
@@ -328,6 +347,7 @@ struct config {
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */
+	struct skb_places skb;
 	struct pf_config pf;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];

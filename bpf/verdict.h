@@ -89,9 +89,31 @@ static __always_inline bool frame_load(struct __sk_buff *skb, u32 at, void *to, 
 	return length_within(&len, most) && !bpf_skb_load_bytes(skb, at, to, len);
 }
 
-/* Reads bytes of the frame, wherever they are; 0 if they are there. */
+/* Where the linear part of the frame is. */
+static __always_inline void skb_data(struct __sk_buff *skb, void **data, void **data_end)
+{
+	*data = (void *)(long)skb->data;
+	*data_end = (void *)(long)skb->data_end;
+}
+
+/*
+ * Has the kernel's own memory the frame up to there? What is not linear may be in the
+ * sender's (splice(2)), who can change what has been judged: it is copied.
+ */
+static __always_inline bool skb_own(struct __sk_buff *skb, u32 end)
+{
+	u32 linear = (void *)(long)skb->data_end - (void *)(long)skb->data;
+
+	return end <= linear || !bpf_skb_pull_data(skb, end);
+}
+
+/* Reads bytes of the frame to judge them, wherever they are; 0 if they are there. */
+static __always_inline long skb_bytes(struct __sk_buff *skb, u32 at, void *to, u32 len)
+{
+	return skb_own(skb, at + len) ? bpf_skb_load_bytes(skb, at, to, len) : -1;
+}
+
 static __always_inline long frame_bytes(const struct hook *h, u32 at, void *to, u32 len)
 {
-	return h->skb ? bpf_skb_load_bytes(h->ctx, at, to, len)
-		      : bpf_xdp_load_bytes(h->ctx, at, to, len);
+	return h->skb ? skb_bytes(h->ctx, at, to, len) : bpf_xdp_load_bytes(h->ctx, at, to, len);
 }

@@ -52,6 +52,7 @@ var Reasons = []Reason{
 	{"pf-synproxy", "it is part of a handshake that pf makes for a host", ""},
 	{"too-deep", "a filter has to judge it, and does not get to the end of its tags", ""},
 	{"pf-normalize", "it has flags of TCP that no connection has, or ICMP of the other family", ""},
+	{"checksum", "a checksum is yet to be written where a filter has looked", ""},
 }
 
 // words say why a frame was dropped, by the names of reasons.

@@ -100,7 +100,7 @@ const MaxPorts = len(Config{}.Ports) - 1
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 5 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 6 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

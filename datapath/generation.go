@@ -176,7 +176,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := findCarrier(c); err != nil {
+	if err := findPlaces(c); err != nil {
 		return nil, err
 	}
 	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
@@ -202,7 +202,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		delete(spec.Programs, kernelProgBasculePatch)
 	}
 	for name, p := range spec.Programs {
-		answer(p, programFeatures(name, c))
+		answer(p, programFeatures(name, c), c.Skb.Cast)
 	}
 	fit(spec, c)
 	fitPF(spec, c, t)
@@ -278,7 +278,8 @@ const featureQuestion = 0xba5c01e0feed5eed
 // answer writes into a program which features are on, wherever it asks. A
 // question loads featureQuestion and then features into one register. In its
 // place the register becomes 1 or 0; the kernel removes jumps to what comes next.
-func answer(p *ebpf.ProgramSpec, features uint64) {
+// It also calls the kernel's function with the number cast, see castCall.
+func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
 	const questions = 512 // or so, each of which takes the room of two more
 	all := make(asm.Instructions, 0, len(p.Instructions)+2*questions)
 	next := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
@@ -287,6 +288,9 @@ func answer(p *ebpf.ProgramSpec, features uint64) {
 		// would have a cost where it is never reached: the count of such calls
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
 			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
+		}
+		if ins.IsConstantLoad(asm.DWord) && uint64(ins.Constant) == kernelSkbCall {
+			ins = castCall(ins, cast)
 		}
 		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant) != featureQuestion {
 			all = append(all, ins)

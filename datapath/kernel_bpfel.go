@@ -131,8 +131,17 @@ type kernelConfig struct {
 	Pad             [3]uint8
 	DeviceAt        int32
 	DeviceState     uint32
-	_               [4]byte
-	Pf              struct {
+	Skb             struct {
+		_           structs.HostLayout
+		Cast        uint32
+		Head        uint32
+		Data        uint32
+		CsumStart   uint32
+		CsumOffset  uint32
+		Summed      uint32
+		SummedShift uint32
+	}
+	Pf struct {
 		_             structs.HostLayout
 		Secret        [5]uint64
 		Rules         uint32
@@ -281,7 +290,8 @@ const (
 	kernelDropReasonDROP_PF_SYNPROXY   kernelDropReason = 37
 	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 38
 	kernelDropReasonDROP_PF_NORMALIZE  kernelDropReason = 39
-	kernelDropReasonDROP_REASONS       kernelDropReason = 40
+	kernelDropReasonDROP_CHECKSUM      kernelDropReason = 40
+	kernelDropReasonDROP_REASONS       kernelDropReason = 41
 )
 
 type kernelEvent struct {
@@ -363,6 +373,7 @@ const (
 	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
 	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
 	kernelFeatureFEATURE_END          kernelFeature = 137438953472
+	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 )
 
 type kernelFlooded struct {
@@ -1106,7 +1117,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [40]uint64
+	Drops    [41]uint64
 }
 
 type kernelReturns struct {
@@ -1169,6 +1180,17 @@ type kernelRuleStats struct {
 	_      structs.HostLayout
 	Frames uint64
 	Bytes  uint64
+}
+
+type kernelSkbPlaces struct {
+	_           structs.HostLayout
+	Cast        uint32
+	Head        uint32
+	Data        uint32
+	CsumStart   uint32
+	CsumOffset  uint32
+	Summed      uint32
+	SummedShift uint32
 }
 
 type kernelStormBuckets struct {

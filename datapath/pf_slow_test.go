@@ -78,7 +78,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 		s.t.Fatal(err)
 	}
 	prog := spec.Programs[kernelProgBasculeTcx]
-	answer(prog, s.cfg.Features)
+	answer(prog, s.cfg.Features, s.cfg.Skb.Cast)
 	prog.Instructions = only(s.t, prog.Instructions, function, beside, args)
 	fit(spec, &s.cfg)
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}

@@ -93,7 +93,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			delete(spec.Programs, name)
 		}
 	}
-	answer(spec.Programs[kernelProgBasculeTcx], c.Features)
+	answer(spec.Programs[kernelProgBasculeTcx], c.Features, c.Skb.Cast)
 	fit(spec, &c)
 	if !b.PFEnabled() {
 		c.Pf.Buckets = 0 // as if there were none

@@ -43,7 +43,7 @@ var (
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
 		forwardingCases, fdbCases, portCases, berthCases, deviceCases, lifeCases,
-		vlanCases, securityCases, guardCases, frontCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases, pfCases, pfRewriteCases, pfTrafficCases,
+		vlanCases, securityCases, guardCases, frontCases, sealedCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases, pfCases, pfRewriteCases, pfTrafficCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -282,6 +283,25 @@ func (e *End) ReadyForXDP() {
 func (e *End) SetOffloads(segmentation, gro bool) {
 	e.lab.t.Helper()
 	e.lab.must(e.Namespace.SetFeatures(e.Ifname, ends.Features{Segmentation: segmentation, GRO: gro}))
+}
+
+// FinishChecksums has the port's device make the checksums that are yet to be made
+// of the frames that leave by it. So it stays.
+func (e *End) FinishChecksums() {
+	e.lab.t.Helper()
+	e.lab.must(e.lab.Switch.Do(func() error {
+		tool, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer tool.Close()
+		return tool.Change(e.Port, map[string]bool{"tx-checksum-ip-generic": false, "tx-checksum-sctp": false})
+	}))
+	for feature, on := range e.lab.features(e.lab.Switch, e.Port) {
+		if strings.HasPrefix(feature, "tx-") { // others are off without checksums
+			e.before.features[feature] = on
+		}
+	}
 }
 
 // Capture makes the port's device promiscuous as tcpdump(8) does, until the

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,29 @@ import (
 type Packet struct {
 	Frame  []byte
 	Linear int // headerLen at least
+	// Sum is where a checksum is yet to be made, if its Start is not 0: over all from
+	// there to the end, to be written Offset bytes behind Start.
+	Sum struct{ Start, Offset int }
+}
+
+// Unfinished is the packet of which a device that makes checksums makes the frame,
+// as long as its last two bytes are nobody's: it has other bytes at a place, which
+// the checksum from start on replaces. There are frames of which that cannot be: a
+// checksum is not 0.
+func Unfinished(frame []byte, at int, other [2]byte, start int) (p Packet, becomes []byte, ok bool) {
+	if start%2 != len(frame)%2 {
+		frame = append(slices.Clone(frame), 0)
+	}
+	frame = append(slices.Clone(frame), 0, 0)
+	want := [2]byte(frame[at:])
+	tail := len(frame) - 2
+	p = Packet{Frame: slices.Clone(frame), Linear: len(frame)}
+	copy(p.Frame[at:], other[:])
+	p.Sum.Start, p.Sum.Offset = start, at-start
+	sum := uint32(^binary.BigEndian.Uint16(want[:])) + uint32(checksum(0, p.Frame[start:]))
+	binary.BigEndian.PutUint16(p.Frame[tail:], uint16(sum>>16+sum&0xffff))
+	copy(frame[tail:], p.Frame[tail:])
+	return p, frame, want != [2]byte{} && at < tail-1
 }
 
 // A Ring sends packets from an end, many with one system call. Their pages are
@@ -112,6 +136,11 @@ func (r *Ring) send(packets []Packet) error {
 		}
 		clear(slot[ringData : ringData+vnetHeader])
 		binary.NativeEndian.PutUint16(slot[ringData+2:], uint16(p.Linear)) // hdr_len
+		if p.Sum.Start > 0 {
+			slot[ringData] = vnetNeedsCsum
+			binary.NativeEndian.PutUint16(slot[ringData+6:], uint16(p.Sum.Start))
+			binary.NativeEndian.PutUint16(slot[ringData+8:], uint16(p.Sum.Offset))
+		}
 		copy(slot[ringData+vnetHeader:], p.Frame)
 		binary.NativeEndian.PutUint32(slot[ringLength:], uint32(vnetHeader+len(p.Frame)))
 		binary.NativeEndian.PutUint32(slot[ringStatus:], ringSend)

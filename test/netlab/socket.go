@@ -36,6 +36,22 @@ type Socket struct {
 // that arrives there, whatever its address, and none that leaves.
 func (l *Lab) Listen(ns *ends.Namespace, ifname string) *Socket {
 	l.t.Helper()
+	s := l.open(ns, ifname)
+	l.sockets = append(l.sockets, s)
+	return s
+}
+
+// Queue opens a socket of the end in which frames stay, where the kernel has them,
+// until Received takes them.
+func (e *End) Queue() *Socket {
+	e.lab.t.Helper()
+	s := e.lab.open(e.Namespace, e.Ifname)
+	e.lab.t.Cleanup(func() { unix.Close(s.fd) })
+	return s
+}
+
+func (l *Lab) open(ns *ends.Namespace, ifname string) *Socket {
+	l.t.Helper()
 	nl, err := ns.Netlink().LinkByName(ifname)
 	l.must(err)
 	s := &Socket{name: ifname, index: nl.Attrs().Index, cpu: l.cpu, buf: make([]byte, largestFrame), t: l.t}
@@ -43,7 +59,6 @@ func (l *Lab) Listen(ns *ends.Namespace, ifname string) *Socket {
 		s.fd, err = packetSocket(s.index)
 		return err
 	}))
-	l.sockets = append(l.sockets, s)
 	return s
 }
 

@@ -102,6 +102,30 @@ func Tunnel(one, two *Lab, name string, mtu int) {
 	}
 }
 
+// NewTunnel makes one end of a VXLAN tunnel over the end's cable, and the host on it.
+func (l *Lab) NewTunnel(e *End, name string, here, there netip.Addr) *Host {
+	l.t.Helper()
+	nl, err := e.Namespace.Netlink().LinkByName(e.Ifname)
+	l.must(err)
+	l.must(e.Namespace.Do(func() error {
+		return os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", e.Ifname, "disable_ipv6"), []byte("0"), 0o644)
+	}))
+	bits := 24
+	if here.Is6() {
+		bits = 64
+	}
+	ip := &net.IPNet{IP: here.AsSlice(), Mask: net.CIDRMask(bits, here.BitLen())}
+	l.must(e.Namespace.Netlink().AddrAdd(nl, &netlink.Addr{IPNet: ip, Flags: unix.IFA_F_NODAD}))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, 1400
+	vxlan := &netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: 7, VtepDevIndex: nl.Attrs().Index, SrcAddr: here.AsSlice(), Group: there.AsSlice(), Port: 4789,
+		UDP6ZeroCSumTx: false, UDPCSum: true,
+	}
+	l.must(e.Namespace.Netlink().LinkAdd(vxlan))
+	return l.NewHost(e.Namespace, name, int(e.MAC[5]))
+}
+
 // Ping asks an address for an echo, and asks again until it has one.
 func (h *Host) Ping(to netip.Addr) error {
 	err := h.Namespace.Do(func() error {

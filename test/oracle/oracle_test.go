@@ -268,6 +268,7 @@ func newSite(t *testing.T, hook string, kind bridge) *site {
 	l := netlab.New(t)
 	ends := l.NewEnds(3)
 	l.AddBridge("br0", hook, ends, kind.flags...)
+	ends[1].FinishChecksums()
 	if kind.vlans {
 		// what comes with a tag of VLAN 10 leaves without it
 		l.Bascule("vlan", "add", "br0", ends[0].Port, "10")

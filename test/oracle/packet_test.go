@@ -259,7 +259,16 @@ type recipe struct {
 	reversed bool
 	pad, cut int // bytes at the end
 	linear   int // bytes behind the Ethernet header that come in one piece
+	disguise disguise
 	mark     int
+}
+
+// A disguise is what a packet has in the place of two of its bytes, until its checksum
+// is made there.
+type disguise struct {
+	at    int    // 0 for none
+	start int    // of what the checksum is over
+	other uint16 // how the bytes differ
 }
 
 func (r recipe) String() string {
@@ -279,6 +288,9 @@ func (r recipe) String() string {
 		if more.n > 0 {
 			s += fmt.Sprintf(", %s %d", more.what, more.n)
 		}
+	}
+	if d := r.disguise; d.at > 0 {
+		s += fmt.Sprintf(", at %d %04x other until its checksum from %d is made", d.at, d.other, d.start)
 	}
 	if r.hardware > 1 {
 		s += fmt.Sprintf(", hardware type %d", r.hardware)
@@ -313,8 +325,15 @@ func (r recipe) packets() (list []netlab.Packet) {
 		frame = append(frame, zeros(r.pad)...)
 		frame = frame[:max(14, len(frame)-r.cut)]
 		frame = frame[:min(len(frame), netlab.LargestPacket)]
-		linear := min(14+r.linear, len(frame))
-		list = append(list, netlab.Packet{Frame: frame, Linear: linear})
+		p := netlab.Packet{Frame: frame}
+		if d := r.disguise; d.at > 0 && d.at+2 <= len(frame) && len(frame)+3 <= netlab.LargestPacket {
+			other := binary.BigEndian.Uint16(frame[d.at:]) ^ d.other
+			if unfinished, _, ok := netlab.Unfinished(frame, d.at, [2]byte(be16(int(other))), d.start); ok {
+				p = unfinished
+			}
+		}
+		p.Linear = min(14+r.linear, len(p.Frame))
+		list = append(list, p)
 	}
 	if r.reversed {
 		slices.Reverse(list)
@@ -453,6 +472,12 @@ func recipes(of []string, froms []station) *rapid.Generator[recipe] {
 			r.pieces = rapid.IntRange(2, 4).Draw(t, "pieces")
 			r.piece = 8 * rapid.IntRange(1, 4).Draw(t, "piece")
 			r.reversed = rapid.Bool().Draw(t, "reversed")
+		}
+		if sampled(t, "disguised", false, false, false, true) {
+			r.disguise.at = rapid.IntRange(20, 100).Draw(t, "at")
+			r.disguise.start = sampled(t, "start", 20, r.disguise.at, rapid.IntRange(20, r.disguise.at).Draw(t, "from"))
+			// from one address or port to another there is not much
+			r.disguise.other = sampled(t, "other", 1, 2, 3, 0x43, rapid.Uint16Range(1, 1<<16-1).Draw(t, "differs"))
 		}
 		switch sampled(t, "twist", 0, 0, 0, 0, 0, 1, 2, 3) {
 		case 1:

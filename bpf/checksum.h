@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Checksums that are yet to be made. A sender may leave one to whoever sends the
+ * frame at last, and says where it is (CHECKSUM_PARTIAL; of a guest or of a packet
+ * socket by the header of virtio, 1.2 5.1.6). The kernel writes two bytes there,
+ * after all filters. Where that is a place that filters look at, it is no
+ * checksum's: the sender wants to change what has been judged.
+ */
+#pragma once
+
+#include "trust.h"
+
+#define CHECKSUM_PARTIAL 3 /* of ip_summed */
+
+/*
+ * The sk_buff that a program's context stands for. There is a function of the
+ * kernel for it, bpf_cast_to_kern_ctx(), which costs nothing. The loader calls it
+ * in the constant's place, by the number that it has in this kernel.
+ */
+static __always_inline void *skb_of_kernel(struct __sk_buff *skb)
+{
+	void *kernel;
+
+	asm volatile("r1 = %1\n\tr0 = %2 ll\n\t%0 = r0"
+		     : "=r"(kernel)
+		     : "r"(skb), "i"(KERNEL_SKB_CALL)
+		     : "r0", "r1", "r2", "r3", "r4", "r5");
+	return kernel;
+}
+
+/* Where a header has its checksum: bytes from its start, 0 if there is none to be left to others.
+ */
+static __always_inline u32 checksum_offset(u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_TCP:
+		return offsetof(struct tcphdr, check);
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
+	case IPPROTO_DCCP:
+		return 6;
+	case IPPROTO_SCTP:
+		return 8;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		return 2;
+	}
+	return 0;
+}
+
+/* Packets may be in it that filters don't look at, with checksums of their own. */
+static __always_inline bool proto_is_tunnel(u8 proto)
+{
+	switch (proto) {
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+	case IPPROTO_GRE:
+	case IPPROTO_L2TP:
+	case IPPROTO_MPLS:
+	case IPPROTO_ETHERNET:
+		return true;
+	}
+	return false;
+}
+
+/* Ports whose messages are looked into. */
+static __always_inline bool port_is_dhcp(u16 port)
+{
+	return port == bpf_htons(DHCP4_SERVER) || port == bpf_htons(DHCP4_CLIENT) ||
+	       port == bpf_htons(DHCP6_SERVER) || port == bpf_htons(DHCP6_CLIENT);
+}
+
+/*
+ * May two bytes at start + offset be written, in a packet whose upper header is at
+ * c->at? They may in that header's checksum, and behind all that is looked at.
+ */
+static __always_inline bool checksum_fits(const struct chain *c, u32 start, u32 offset)
+{
+	u32 own = checksum_offset(c->next);
+
+	if (own && start == c->at && offset == own)
+		return true;
+	if (c->next == IPPROTO_UDP)
+		return start + offset >= c->at + UDP_HEADER && !port_is_dhcp(c->udp.source) &&
+		       !port_is_dhcp(c->udp.dest);
+	return proto_is_tunnel(c->next) && start + offset >= c->at;
+}
+
+/* Finds the upper header of an IPv4 packet: false if filters may look at more than that. */
+static __always_inline bool checksum_chain4(const struct hook *h, struct chain *c)
+{
+	struct iphdr ip;
+
+	if (frame_bytes(h, c->at, &ip, sizeof(ip)) || ip.ihl < 5 ||
+	    (ip.frag_off & bpf_htons(IP_FRAGMENT)))
+		return false;
+	c->at += ip.ihl * 4;
+	c->next = ip.protocol;
+	c->end = CHAIN_UPPER;
+	return c->next != IPPROTO_UDP || !frame_bytes(h, c->at, &c->udp, sizeof(c->udp));
+}
+
+static __always_inline bool checksum_chain6(const struct hook *h, struct chain *c)
+{
+	if (frame_bytes(h, c->at + offsetof(struct ipv6hdr, nexthdr), &c->next, sizeof(c->next)))
+		return false;
+	c->at += sizeof(struct ipv6hdr);
+	chain_follow(h, c);
+	return c->end == CHAIN_UPPER && !c->fragment;
+}
+
+/* Does a checksum belong where it is to be written, start + offset bytes from the frame's start? */
+static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u32 offset)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+	u32 front = front_read(&h);
+	u16 type = FRONT_TYPE(front);
+	struct chain c = {.at = FRONT_AT(front), .limit = skb->len};
+
+	if (!FRONT_AT(front))
+		return false;
+	if (type == bpf_htons(ETH_P_IP))
+		return checksum_chain4(&h, &c) && checksum_fits(&c, start, offset);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return checksum_chain6(&h, &c) && checksum_fits(&c, start, offset);
+	if (type == bpf_htons(ETH_P_ARP) || type == bpf_htons(ETH_P_RARP))
+		return false;
+	return start + offset >= FRONT_AT(front);
+}
+
+/*
+ * The reason against a frame that has a checksum yet to be made, 0 if it belongs
+ * where it is. A function of its own, which the verifier follows once.
+ */
+__noinline u32 checksum_judge(struct __sk_buff *skb)
+{
+	void *kernel;
+	u64 start;
+	u32 offset;
+
+	if (!on(FEATURES_JUDGE))
+		return 0;
+	kernel = skb_of_kernel(skb);
+	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
+		return 0;
+	/* the start is told from the buffer's, as the headers may move */
+	start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
+		*(u64 *)(kernel + cfg.skb.data);
+	offset = *(u16 *)(kernel + cfg.skb.csum_offset);
+	if (start > 0xffff || !checksum_belongs(skb, start, offset))
+		return DROP_CHECKSUM;
+	return 0;
+}
