@@ -9,6 +9,9 @@
 
 #include "pf_rules.h"
 
+/* for the type's sake: it is in BTF if something has it */
+const enum pf_ether_flag *pf_ether_flag_type __attribute__((unused));
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -9,6 +9,9 @@
 
 #include "pf_packet.h"
 
+/* for the type's sake: it is in BTF if something has it */
+const enum pf_other_state *pf_other_state_type __attribute__((unused));
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -31,6 +31,9 @@ struct rule_search {
 	u32 best; /* lowest number found */
 };
 
+/* for the type's sake: it is in BTF if something has it */
+const enum rule_kind *rule_kind_type __attribute__((unused));
+
 /* Of the frame that the CPU is at; too large for the stack below a flood. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -172,7 +172,7 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, flags PortFlags, p
 	}
 	g := &generation{coll: &ebpf.Collection{Maps: map[string]*ebpf.Map{}}}
 	defer g.Close()
-	for _, table := range append([]string{kernelMapBerths}, deviceMaps...) {
+	for _, table := range append([]string{kernelMapBerths}, deviceMaps()...) {
 		if g.coll.Maps[table], err = b.openTable(table); err != nil {
 			return err
 		}

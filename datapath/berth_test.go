@@ -70,7 +70,7 @@ func (s *shelf) expect(b *Bridge, what string, ifindex uint32, frame []byte, wan
 
 func (s *shelf) device(b *Bridge, slot uint32) (ifindex uint32) {
 	s.t.Helper()
-	for _, table := range deviceMaps {
+	for _, table := range deviceMaps() {
 		var at uint32
 		if err := b.lookup(table, slot, &at); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			s.t.Fatal(err)

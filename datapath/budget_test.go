@@ -3,6 +3,8 @@
 package datapath
 
 import (
+	"os"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -245,12 +247,25 @@ func TestMemoryBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	for _, name := range []string{
-		kernelMapBerths, kernelMapBindings, kernelMapCaptureBuffer, kernelMapCaptureFilter, kernelMapMoves,
-		kernelMapPatchPanel, kernelMapRules, kernelMapTalkers, kernelMapTrace, kernelMapVlanStats,
-	} {
-		if m := g.coll.Maps[name]; m.MaxEntries() > bindingEntries || m.ValueSize() > 256 {
-			t.Errorf("%s has %d entries of %d bytes on a plain bridge", name, m.MaxEntries(), m.ValueSize())
+	var always []string
+	for i := range inventory {
+		table := &inventory[i]
+		m := g.coll.Maps[table.name]
+		switch {
+		case m == nil || table.on(&c):
+		case m.Type() == ebpf.RingBuf:
+			if int(m.MaxEntries()) > os.Getpagesize() {
+				t.Errorf("%s has %d bytes on a plain bridge", table.name, m.MaxEntries())
+			}
+		case table.entries == nil && table.idle != idleByte && m.MaxEntries() > 1: // as bpf/ says
+			always = append(always, table.name)
+		case m.MaxEntries() > bindingEntries || table.idle == idleByte && m.ValueSize() > 1:
+			t.Errorf("%s has %d entries of %d bytes on a plain bridge", table.name, m.MaxEntries(), m.ValueSize())
 		}
+	}
+	slices.Sort(always)
+	// docs/design.md says what these take
+	if want := []string{kernelMapPortStates, kernelMapReturns, kernelMapStorms}; !slices.Equal(always, want) {
+		t.Errorf("as large as ever are %q, want %q", always, want)
 	}
 }

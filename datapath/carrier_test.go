@@ -92,7 +92,7 @@ func TestBackupIsAPort(t *testing.T) {
 	s = newBenchOn(t, r, 4, allXDP, backup)
 	s.store(address{station(1), 0}, spot{port: 1, pin: fdbStatic})
 	s.learn(0, 0)
-	for _, m := range deviceMaps {
+	for _, m := range deviceMaps() {
 		if err := s.gen.coll.Maps[m].Delete(Slot(s.ids[2])); err != nil {
 			t.Fatal(err)
 		}

@@ -220,15 +220,8 @@ func buckets(max uint32) uint32 {
 	return uint32(minBuckets + uint64(max)*3/fdbWays)
 }
 
-// choosy are the features with which a flood does not go to every port as it
-// came, or has to be looked at.
-const choosy = kernelFeatureFEATURE_VLANS | kernelFeatureFEATURE_NON_IP | kernelFeatureFEATURE_RULES |
-	kernelFeatureFEATURE_STORM | kernelFeatureFEATURE_SPAN | kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE |
-	kernelFeatureFEATURE_BLOCKING | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_PF |
-	kernelFeatureFEATURE_ETHER
-
-// specialise fills in what follows from the ports: the table that finds them,
-// and the features that any of them asks for.
+// specialise fills in what follows from the rest: the table that finds the ports,
+// and the features that they or the bridge ask for.
 func specialise(c *Config) {
 	c.Layout = layout
 	c.Reasons = uint32(kernelDropReasonDROP_REASONS)
@@ -239,97 +232,14 @@ func specialise(c *Config) {
 	}
 	ports := tenants(c)
 	c.Slots = 1
-	var f kernelFeature
-	if slices.ContainsFunc(ports, func(p *Port) bool { return p.Flags&PortBerth != 0 }) {
-		f |= kernelFeatureFEATURE_BERTHS
-	}
-	if c.GroupFwdMask != 0 {
-		f |= kernelFeatureFEATURE_GROUP_FWD
-	}
-	told := BridgeFlags(c.Flags)
-	for flag, feature := range map[BridgeFlags]kernelFeature{
-		BridgeVLANs:     kernelFeatureFEATURE_VLANS,
-		BridgeDHCPGuard: kernelFeatureFEATURE_DHCP_GUARD,
-		BridgeRAGuard:   kernelFeatureFEATURE_RA_GUARD,
-		BridgeSuppress:  kernelFeatureFEATURE_SUPPRESS,
-		BridgeCapture:   kernelFeatureFEATURE_CAPTURE,
-		BridgeTalkers:   kernelFeatureFEATURE_TALKERS,
-		BridgeSTP:       kernelFeatureFEATURE_BLOCKING,
-	} {
-		if told&flag != 0 {
-			f |= feature
-		}
-	}
-	if told&BridgeVLANs != 0 && told&BridgeVLANStats != 0 {
-		f |= kernelFeatureFEATURE_VLAN_STATS
-	}
-	if told&BridgePF != 0 {
-		f |= kernelFeature(c.Pf.Features)
-	}
-	if c.MoveMax != 0 {
-		f |= kernelFeatureFEATURE_MOVE_MAX
-	}
-	if c.Spans != [len(c.Spans)]uint16{} {
-		f |= kernelFeatureFEATURE_SPAN
-	}
-	var domains, shared uint32
-	allXDP, allFloods, noHairpin := true, true, true
-	const floods = PortDiscover | PortMcastFlood | PortBcastFlood
 	for _, p := range ports {
 		c.Slots = max(c.Slots, Slot(p.Id)+1)
-		shared |= domains & p.Domains
-		domains |= p.Domains
-		if p.Flags&PortHairpin != 0 {
-			f |= kernelFeatureFEATURE_HAIRPIN
-			noHairpin = false
-		}
-		if p.Flags&PortLearn == 0 {
-			f |= kernelFeatureFEATURE_NO_LEARN
-		}
-		if p.Flags&floods != floods {
-			f |= kernelFeatureFEATURE_FLOOD_FLAGS
-			allFloods = false
-		}
-		if p.Peer != 0 {
-			f |= kernelFeatureFEATURE_PEER
-		}
-		for flag, feature := range map[PortFlags]kernelFeature{
-			PortLocked:     kernelFeatureFEATURE_LOCKED,
-			PortMAB:        kernelFeatureFEATURE_MAB,
-			PortLimitDrop:  kernelFeatureFEATURE_LIMIT_DROP,
-			PortLoopGuard:  kernelFeatureFEATURE_BLOCKING,
-			PortBlockNonIP: kernelFeatureFEATURE_NON_IP,
-			PortSrcGuard:   kernelFeatureFEATURE_SOURCE_GUARD,
-			PortSpan:       kernelFeatureFEATURE_SPAN,
-			PortPatch:      kernelFeatureFEATURE_PATCH,
-			PortRulesIn:    kernelFeatureFEATURE_RULES,
-			PortRulesOut:   kernelFeatureFEATURE_RULES,
-		} {
-			if p.Flags&flag != 0 {
-				f |= feature
-			}
-		}
-		if told&BridgeVLANs != 0 && p.Admit != AdmitAll {
-			f |= kernelFeatureFEATURE_ADMIT
-		}
-		if p.Backup != 0 {
-			f |= kernelFeatureFEATURE_BACKUP
-		}
-		for _, s := range p.Storm {
-			if s.Rate != 0 {
-				f |= kernelFeatureFEATURE_STORM
-			}
-		}
-		if p.Flags&PortXDPTx == 0 {
-			allXDP = false
-		}
 	}
-	if shared != 0 {
-		f |= kernelFeatureFEATURE_PROTECTED
-	}
+	f := askedFor(c, ports)
+	all, shared := floodsByXDP(f, ports), sharedDomains(ports)
 	for _, p := range ports {
 		p.Flags &^= kernelPortFlagPORT_XDP_FLOOD
-		if allXDP && allFloods && noHairpin && p.Domains&shared == 0 && f&choosy == 0 {
+		if all && p.Domains&shared == 0 {
 			p.Flags |= kernelPortFlagPORT_XDP_FLOOD
 			f |= kernelFeatureFEATURE_XDP_FLOOD
 		}

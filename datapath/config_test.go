@@ -235,6 +235,30 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
+// Every feature has a row that says who asks for it, or is one that nobody asks for.
+func TestAskings(t *testing.T) {
+	rows := map[kernelFeature]int{}
+	for _, a := range askings {
+		rows[a.feature]++
+		if a.bridge == nil && a.port == nil {
+			t.Errorf("nothing asks for feature %#x", a.feature)
+		}
+	}
+	for f := kernelFeature(1); f < kernelFeatureFEATURE_END; f <<= 1 {
+		want := 1
+		if f&otherFeatures != 0 {
+			want = 0
+		}
+		if rows[f] != want {
+			t.Errorf("feature %#x has %d rows in askings, want %d", f, rows[f], want)
+		}
+		delete(rows, f)
+	}
+	for f := range rows {
+		t.Errorf("%#x in askings is no feature", f)
+	}
+}
+
 // An FDB does not shrink here, and has room for three times what may be learned.
 func TestBuckets(t *testing.T) {
 	for _, maximum := range []uint32{1, 100, 65536, 4 << 20} {

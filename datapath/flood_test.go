@@ -149,7 +149,7 @@ func TestFloodGaps(t *testing.T) {
 // gone takes a slot's device away, as the kernel does when it is deleted.
 func (s *bench) gone(slot uint32) {
 	s.t.Helper()
-	for _, m := range deviceMaps {
+	for _, m := range deviceMaps() {
 		if err := s.gen.coll.Maps[m].Delete(slot); err != nil {
 			s.t.Fatal(err)
 		}

@@ -29,20 +29,6 @@ const (
 	tablePin   = "table"
 )
 
-// tables are the maps that outlive a generation.
-var tables = []string{
-	kernelMapFdb, kernelMapUsage, kernelMapClock, kernelMapTimer,
-	kernelMapStats, kernelMapEvents, kernelMapTold, kernelMapTcxDevices, kernelMapXdpDevices,
-	kernelMapVlans, kernelMapVlanStats, kernelMapBindings, kernelMapStorms, kernelMapPortStates,
-	kernelMapPatchSeen, kernelMapBerths,
-	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
-	kernelMapCaptureRing, kernelMapCaptureMissed, kernelMapCaptureFilter, kernelMapTalkers,
-	kernelMapControlFrames,
-}
-
-// deviceMaps hold the ports' devices, one map for each hook.
-var deviceMaps = []string{kernelMapTcxDevices, kernelMapXdpDevices}
-
 // A generation is a configuration in the kernel: its programs and the tables
 // that they use.
 type generation struct {
@@ -75,84 +61,6 @@ type Tables struct {
 	Rules    []Rule            // none are []Rule{}
 	Bindings []Binding         // all, with room for MaxBindings
 	PF       *PF
-}
-
-// sizes returns how many entries the tables have that are as large as a
-// configuration needs them.
-func sizes(c *Config) map[string]uint32 {
-	feature := func(f kernelFeature, on, off uint32) uint32 {
-		if kernelFeature(c.Features)&f != 0 {
-			return on
-		}
-		return off
-	}
-	bpdus := uint32(os.Getpagesize())
-	if stp(c) {
-		bpdus = bpduRing
-	}
-	return map[string]uint32{
-		kernelMapControlFrames: bpdus,
-		kernelMapFdb:           c.FdbBuckets + fdbWindow,
-		kernelMapVlanStats:     feature(kernelFeatureFEATURE_VLAN_STATS, uint32(len(VLANs{})), 1),
-		kernelMapCaptureRing:   feature(kernelFeatureFEATURE_CAPTURE, c.CaptureRing, uint32(os.Getpagesize())),
-		kernelMapCaptureFilter: feature(kernelFeatureFEATURE_CAPTURE, maxFilter+1, 1),
-		kernelMapTalkers:       feature(kernelFeatureFEATURE_TALKERS, maxTalkers, 1),
-		kernelMapPfFragments:   max(c.Pf.FragmentsMax, 1),
-		kernelMapPfLogRing:     pfLogRing, // whether a rule logs or not: who reads it need not be told
-		kernelMapPfEthers:      max(feature(kernelFeatureFEATURE_ETHER, c.Pf.EtherRules, 1), 1),
-		kernelMapBerths:        uint32(max(len(Berths(c)), 1)),
-		kernelMapMoves:         feature(kernelFeatureFEATURE_MOVE_MAX, (c.FdbBuckets+fdbWindow)*fdbWays, 1),
-		kernelMapPatchPanel:    feature(kernelFeatureFEATURE_PATCH, panelSize, 1),
-		kernelMapPfBuckets:     max(c.Pf.Buckets, 1),
-		kernelMapPfMemos:       feature(kernelFeatureFEATURE_PF_RULES, pfMemos, 1),
-		kernelMapPfStates:      max(c.Pf.Buckets, 1) * stateWays,
-		kernelMapPfSources:     max(c.Pf.NodesMax, 1),
-		kernelMapPfFlushes:     feature(kernelFeatureFEATURE_PF_SOURCES, pfFlushes, 1),
-		kernelMapPfHosts:       max(c.Pf.TableEntries, 1),
-		kernelMapPfNets:        max(c.Pf.TableEntries, 1) + extraNets,
-		kernelMapPfRules:       max(c.Pf.Rules, 1),
-		kernelMapPfRuleStats:   max(c.Pf.Rules, 1),
-		kernelMapPfRuleUse:     max(c.Pf.Rules, 1),
-	}
-}
-
-// fit gives the maps of spec the sizes that the configuration needs.
-func fit(spec *ebpf.CollectionSpec, c *Config) {
-	for name, n := range sizes(c) {
-		spec.Maps[name].MaxEntries = n
-	}
-	// A program holds the maps that its removed instructions name, too. These
-	// have one large value, which nothing reaches without the feature.
-	for name, f := range map[string]kernelFeature{
-		kernelMapCaptureBuffer: kernelFeatureFEATURE_CAPTURE,
-		kernelMapTrace:         kernelFeatureFEATURE_TRACE,
-	} {
-		if kernelFeature(c.Features)&f == 0 {
-			m := spec.Maps[name]
-			m.ValueSize, m.Key, m.Value = 1, nil, nil // a type would have to be as large
-		}
-	}
-}
-
-// made returns which tables a change makes anew, rather than use on.
-func (b *Bridge) made(c *Config, t Tables) map[string]bool {
-	made := map[string]bool{}
-	old := sizes(&b.Config)
-	for name, n := range sizes(c) {
-		made[name] = n != old[name]
-	}
-	made[kernelMapUsage] = made[kernelMapFdb] // the count of its entries
-	made[kernelMapBerths] = true              // who occupies one is a port of this configuration itself
-	made[kernelMapVlans] = t.VLANs != nil
-	made[kernelMapBindings] = t.Bindings != nil
-	b.madePF(made, t)
-	for _, name := range ruleTables {
-		made[name] = t.Rules != nil
-	}
-	if t.Filter != nil { // a capture begins, with nothing of one before
-		made[kernelMapCaptureFilter], made[kernelMapCaptureRing], made[kernelMapCaptureMissed] = true, true, true
-	}
-	return made
 }
 
 // fill writes to the tables of g what they are to have before a frame comes.
@@ -204,21 +112,17 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	for name, p := range spec.Programs {
 		answer(p, programFeatures(name, c), c.Skb.Cast)
 	}
-	fit(spec, c)
-	fitPF(spec, c, t)
-	if t.Bindings != nil {
-		spec.Maps[kernelMapBindings].MaxEntries = MaxBindings * bindingEntries
+	m := &making{Config: c, tables: t}
+	if b.gen != "" {
+		m.was = &b.Config
 	}
-	if t.VLANs != nil {
-		spec.Maps[kernelMapVlans].MaxEntries = uint32(len(t.VLANs))
+	if t.Rules != nil {
+		if m.rules, err = compileRules(t.Rules); err != nil {
+			return nil, err
+		}
 	}
-	rules, err := compileRules(t.Rules)
-	if err != nil {
-		return nil, err
-	}
-	for name, n := range rules.sizes() {
-		spec.Maps[name].MaxEntries = n
-	}
+	fit(spec, m)
+	trimPF(spec, c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	if patched(c) {
 		shared, err := b.store.openPatch(spec)
@@ -228,27 +132,24 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		defer closeAll(shared)
 		maps.Copy(opts.MapReplacements, shared)
 	}
-	if b.gen != "" {
-		made := b.made(c, t)
-		for _, name := range pinnedTables(c) {
-			if made[name] || spec.Maps[name] == nil {
-				continue
-			}
-			m, err := b.openTable(name)
-			if err != nil {
-				return nil, err
-			}
-			defer m.Close()
-			other, err := b.resize(name, m, spec.Maps[name].MaxEntries, t)
-			if err != nil {
-				return nil, err
-			}
-			if other {
-				continue
-			}
-			spec.Maps[name].MaxEntries = m.MaxEntries() // which it keeps
-			opts.MapReplacements[name] = m
+	for _, table := range pinned(c) {
+		if !table.outlives(b, m) {
+			continue
 		}
+		there, err := b.openTable(table.name)
+		if err != nil {
+			return nil, err
+		}
+		defer there.Close()
+		other, err := b.resize(table, there, spec.Maps[table.name].MaxEntries, t)
+		if err != nil {
+			return nil, err
+		}
+		if other {
+			continue
+		}
+		spec.Maps[table.name].MaxEntries = there.MaxEntries() // which it keeps
+		opts.MapReplacements[table.name] = there
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
@@ -257,7 +158,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	g := &generation{name: b.nextGeneration(), coll: coll}
 	err = t.fill(g)
 	if err == nil && t.Rules != nil {
-		err = rules.store(g.coll.Maps)
+		err = m.rules.store(g.coll.Maps)
 	}
 	if err == nil && t.Rules != nil && b.gen != "" {
 		err = b.carryRuleStats(t.Rules, g)
@@ -387,7 +288,7 @@ func (g *generation) place(p *Port) error {
 		g.forget(Slot(p.Id))
 		return nil
 	}
-	for _, m := range deviceMaps {
+	for _, m := range deviceMaps() {
 		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
 			return fmt.Errorf("device %d: %w", p.Ifindex, err)
 		}
@@ -397,7 +298,7 @@ func (g *generation) place(p *Port) error {
 
 // forget takes a slot's device out; the kernel has done so if it is gone.
 func (g *generation) forget(slot uint32) {
-	for _, m := range deviceMaps {
+	for _, m := range deviceMaps() {
 		_ = g.coll.Maps[m].Delete(slot)
 	}
 }
@@ -421,10 +322,8 @@ func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 			pins[pin] = p
 		}
 	}
-	for _, name := range pinnedTables(c) {
-		if m := g.coll.Maps[name]; m != nil {
-			pins[name] = pinOnce{m}
-		}
+	for _, t := range pinned(c) {
+		pins[t.name] = pinOnce{g.coll.Maps[t.name]}
 	}
 	for name, p := range pins {
 		if err := p.Pin(filepath.Join(dir, name)); err != nil {
@@ -480,17 +379,13 @@ func (b *Bridge) openGeneration() (*generation, error) {
 		}
 		g.coll.Programs[name] = p
 	}
-	names := append([]string{kernelMapStorms}, deviceMaps...)
-	if b.PFLoaded() {
-		names = append(append(names, pfGrowing...), kernelMapPfTableBatch)
-	}
-	for _, name := range names {
-		m, err := b.openTable(name)
+	for _, t := range pinned(&b.Config) {
+		m, err := b.openTable(t.name)
 		if err != nil {
 			g.Close()
 			return nil, err
 		}
-		g.coll.Maps[name] = m
+		g.coll.Maps[t.name] = m
 	}
 	return g, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -33,13 +32,16 @@ func (b *Bridge) Oversized() (bool, error) {
 	if err != nil || stateBuckets(states) < c.Buckets {
 		return err == nil, err
 	}
-	want := sizes(&b.Config)
-	for _, name := range pfShrinking {
-		m, err := b.openTable(name)
+	limits := Tables{PF: &PF{NodesMax: c.NodesMax, TableEntries: c.TableEntries}}
+	for _, t := range pinned(&b.Config) {
+		if t.grows == nil {
+			continue
+		}
+		m, err := b.openTable(t.name)
 		if err != nil {
 			return false, err
 		}
-		other, err := b.resize(name, m, want[name], Tables{PF: &PF{NodesMax: c.NodesMax, TableEntries: c.TableEntries}})
+		other, err := b.resize(t, m, t.count(&making{Config: &b.Config}), limits)
 		m.Close()
 		if err != nil || other {
 			return other, err
@@ -48,29 +50,18 @@ func (b *Bridge) Oversized() (bool, error) {
 	return false, nil
 }
 
-// pfShrinking are the tables that take more memory for a higher limit, but for
-// that of states. A trie takes what is in it.
-var pfShrinking = []string{kernelMapPfSources, kernelMapPfHosts, kernelMapPfFragments}
-
 // resize reports whether a table of b is made anew with n entries.
-func (b *Bridge) resize(name string, m *ebpf.Map, n uint32, t Tables) (bool, error) {
+func (b *Bridge) resize(t *table, m *ebpf.Map, n uint32, tables Tables) (bool, error) {
 	has := m.MaxEntries()
 	switch {
-	case !slices.Contains(pfGrowing, name) || has == n:
+	case t.grows == nil || has == n:
 		return false, nil
-	case has < n, name == kernelMapPfStates, name == kernelMapPfBuckets:
+	case has < n:
 		return true, nil
-	case t.PF == nil || !slices.Contains(pfShrinking, name):
+	case tables.PF == nil || t.grows.less == nil:
 		return false, nil
 	}
-	was := &b.Config.Pf
-	switch name {
-	case kernelMapPfSources:
-		return holds(n, was.NodesMax, t.PF.NodesMax, m, countOf[kernelPfSourceKey, kernelPfSource])
-	case kernelMapPfHosts:
-		return holds(n, was.TableEntries, t.PF.TableEntries, m, countOf[kernelPfAddress, kernelPfMember])
-	}
-	return true, nil // fragments are forgotten in a moment anyway
+	return t.grows.less(b, m, n, tables.PF)
 }
 
 // holds reports whether a table of n entries holds what m has, and what comes
@@ -189,23 +180,15 @@ func (b *Bridge) PFTakes() (sum PFTakes, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
 	}
-	for _, of := range []struct {
-		sum    *uint64
-		tables []string
-	}{
-		{&sum.States, []string{kernelMapPfStates, kernelMapPfBuckets}},
-		{&sum.Sources, []string{kernelMapPfSources}},
-		{&sum.Fragments, []string{kernelMapPfFragments}},
-		{&sum.Addresses, []string{kernelMapPfHosts, kernelMapPfNets}},
-		{&sum.Rules, slices.Concat(pfRuleTables, pfRuleCounters)},
-	} {
-		for _, name := range of.tables {
-			n, err := b.tableMemory(name)
-			if err != nil {
-				return sum, err
-			}
-			*of.sum += n
+	for _, t := range pinned(&b.Config) {
+		if t.takes == nil {
+			continue
 		}
+		n, err := b.tableMemory(t.name)
+		if err != nil {
+			return sum, err
+		}
+		*t.takes(&sum) += n
 	}
 	return sum, nil
 }

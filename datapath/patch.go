@@ -24,12 +24,6 @@ const panelSize = 4096
 // its endpoint below (PATCH_IFINDEX).
 const patchIfindex = 1 << 31
 
-// patchMaps are the maps that the bridges share: the panel, which has the
-// program behind each end of a cable, and the trips of the CPUs' frames. They
-// are pinned in one place only, because a panel forgets its programs when
-// nobody refers to it any more.
-var patchMaps = []string{kernelMapPatchPanel, kernelMapPatchTrip}
-
 // Plug makes p one end of a patch cable: end number endpoint of the namespace,
 // the other being peer.
 func Plug(p *Port, endpoint, peer uint32) {
@@ -49,14 +43,16 @@ func (b *Bridge) Patched() bool { return patched(&b.Config) }
 func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
 
 // openPatch opens what the bridges share for patch cables, for a generation
-// that is made; where it is not there yet, it is pinned.
+// that is made; where it is not there yet, it is pinned. That is in one place only,
+// because a panel forgets its programs when nobody refers to it any more.
 func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	dir := filepath.Join(s.dir, patchDir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	maps := map[string]*ebpf.Map{}
-	for _, name := range patchMaps {
+	for _, t := range tablesThat(func(t *table) bool { return t.life == lifeNamespace }) {
+		name := t.name
 		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			if m, err = ebpf.NewMap(spec.Maps[name]); err == nil {

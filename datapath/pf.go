@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -81,35 +80,6 @@ const pfPrefix = "pf_"
 
 // pfText is a map of the caller's text, of which no program knows.
 const pfText = "pf_text"
-
-// pf's maps that are pinned; the others are scratch.
-var (
-	// made anew with each ruleset
-	pfRuleTables = []string{
-		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets, pfEthers, pfText,
-	}
-	// the same, but for a ruleset that has the same rules
-	pfRuleCounters = []string{kernelMapPfRuleStats, kernelMapPfRuleUse}
-	// made anew when they are to have another size, with what is in them
-	pfGrowing = []string{
-		kernelMapPfBuckets, kernelMapPfStates, kernelMapPfSources, kernelMapPfHosts, kernelMapPfNets,
-		kernelMapPfFragments,
-	}
-	pfKept = []string{
-		kernelMapPfShared, kernelMapPfProfiles, kernelMapPfCounters, kernelMapPfPortStats, kernelMapPfTableBatch, kernelMapPfLogRing, kernelMapPfLogMissed,
-	}
-)
-
-// pfEthers is the map of ether rules.
-const pfEthers = "pf_ethers"
-
-// pinnedTables returns the maps of a configuration that outlive its programs.
-func pinnedTables(c *Config) []string {
-	if !loadedPF(c) {
-		return tables
-	}
-	return slices.Concat(tables, pfRuleTables, pfRuleCounters, pfGrowing, pfKept)
-}
 
 // PFText returns what the last change to pf gave as PF.Text, nil if the bridge
 // has no pf.
@@ -335,22 +305,6 @@ func featuresOf(p *pf.Program) kernelFeature {
 	return f
 }
 
-// sizes returns how many entries the maps of a ruleset have.
-func (p *PF) sizes() map[string]uint32 {
-	n := func(n int) uint32 { return uint32(max(n, 1)) }
-	return map[string]uint32{
-		kernelMapPfCells:     pf.Cells,
-		kernelMapPfSets:      n(len(p.Program.Sets)),
-		kernelMapPfNetworks:  n(len(p.Program.Networks)),
-		kernelMapPfRules:     n(len(p.Program.Rules)),
-		kernelMapPfRuleStats: n(len(p.Program.Rules)),
-		kernelMapPfRuleUse:   n(len(p.Program.Rules)),
-		kernelMapPfPortSets:  n(len(p.Program.Ports) + 1), // by number from 1
-		pfEthers:             n(len(p.Program.Ether)),
-		pfText:               uint32((len(p.Text)+textHeader-1)/textPage + 1),
-	}
-}
-
 const textPage = 4096
 
 // textSpec is the map of a text.
@@ -387,7 +341,7 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
 		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
 		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](profiles)))
-	if m := maps[pfEthers]; m != nil {
+	if m := maps[kernelMapPfEthers]; m != nil {
 		err = errors.Join(err, writeArray(m, prog.Ether))
 	}
 	if err != nil {
@@ -417,21 +371,9 @@ func storeWords[W uint32 | uint64](m *ebpf.Map, words []W) error {
 	return nil
 }
 
-// fitPF gives pf's maps the sizes that the configuration and t need, or takes
-// them out of a spec for a bridge that has no pf: a program holds the maps that
-// its removed instructions name, too.
-func fitPF(spec *ebpf.CollectionSpec, c *Config, t Tables) {
-	if holdsPF(c) {
-		spec.Maps[pfText] = textSpec()
-		if t.PF != nil && t.PF.Program != nil {
-			for name, n := range t.PF.sizes() {
-				if m := spec.Maps[name]; m != nil {
-					m.MaxEntries = n
-				}
-			}
-		}
-	} else {
-		maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return strings.HasPrefix(name, pfPrefix) })
+// trimPF takes pf out of the programs that have nothing to do with it.
+func trimPF(spec *ebpf.CollectionSpec, c *Config) {
+	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
 	}
 	for name, p := range spec.Programs {
@@ -485,27 +427,6 @@ func withoutPF(p *ebpf.ProgramSpec) {
 	})
 }
 
-// madePF says in made which of pf's maps a change makes anew, but for those that
-// grow.
-func (b *Bridge) madePF(made map[string]bool, t Tables) {
-	for _, name := range slices.Concat(pfRuleTables, pfRuleCounters, pfGrowing, pfKept) {
-		made[name] = !b.PFLoaded()
-	}
-	if t.PF == nil {
-		return
-	}
-	for _, name := range pfRuleTables {
-		made[name] = true
-	}
-	for _, name := range pfRuleCounters {
-		made[name] = made[name] || !t.PF.Same
-	}
-	// another port begins to count
-	if t.PF.LogInterface != b.Config.Pf.LogInterface {
-		made[kernelMapPfPortStats] = true
-	}
-}
-
 // fillPF writes to pf's tables of g what they are to have before a frame comes.
 func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	if !loadedPF(c) {
@@ -542,36 +463,71 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 // growPF copies what is in tables of b to those of g that have another size. It is
 // called before g begins, and again, late, for what has changed until then.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
-	for _, name := range pfGrowing {
-		from, err := b.openTable(name)
+	for _, t := range pinned(&b.Config) {
+		if t.grows == nil || t.grows.copy == nil {
+			continue
+		}
+		from, err := b.openTable(t.name)
 		if err != nil {
 			return err
 		}
-		to := g.coll.Maps[name]
-		same := from.MaxEntries() == to.MaxEntries()
-		switch {
-		case same, name == kernelMapPfStates:
-		case name == kernelMapPfFragments: // they are forgotten in a moment anyway
-		case name == kernelMapPfBuckets:
-			err = b.copyStates(g, c, late)
-		case name == kernelMapPfHosts && late:
-			err = lateHosts(g, c, from)
-		case name == kernelMapPfSources && late:
-			err = copyHash[kernelPfSourceKey, kernelPfSource](to, from, ebpf.UpdateNoExist)
-		case name == kernelMapPfSources:
-			err = copyHash[kernelPfSourceKey, kernelPfSource](to, from, ebpf.UpdateAny)
-		case name == kernelMapPfHosts:
-			err = copyHash[kernelPfAddress, kernelPfMember](to, from, ebpf.UpdateAny)
-		case !late: // networks change only by user space
-			err = copyHash[kernelPfPrefix, kernelPfMember](to, from, ebpf.UpdateAny)
+		to := g.coll.Maps[t.name]
+		if from.MaxEntries() != to.MaxEntries() {
+			err = t.grows.copy(b, g, c, from, to, late)
 		}
 		from.Close()
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
+			return fmt.Errorf("copy %s: %w", t.name, err)
 		}
 	}
 	return nil
 }
+
+// How pf's tables grow, and become smaller.
+var (
+	growStates = growth{
+		copy: func(b *Bridge, g *generation, c *Config, _, _ *ebpf.Map, late bool) error {
+			return b.copyStates(g, c, late)
+		},
+		less: anyLess,
+	}
+	growWithBuckets = growth{less: anyLess} // the states are copied with their marks
+	growSources     = growth{
+		copy: func(_ *Bridge, _ *generation, _ *Config, from, to *ebpf.Map, late bool) error {
+			how := ebpf.UpdateAny
+			if late {
+				how = ebpf.UpdateNoExist
+			}
+			return copyHash[kernelPfSourceKey, kernelPfSource](to, from, how)
+		},
+		less: func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error) {
+			return holds(n, b.Config.Pf.NodesMax, p.NodesMax, m, countOf[kernelPfSourceKey, kernelPfSource])
+		},
+	}
+	growHosts = growth{
+		copy: func(_ *Bridge, g *generation, c *Config, from, to *ebpf.Map, late bool) error {
+			if late {
+				return lateHosts(g, c, from)
+			}
+			return copyHash[kernelPfAddress, kernelPfMember](to, from, ebpf.UpdateAny)
+		},
+		less: func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error) {
+			return holds(n, b.Config.Pf.TableEntries, p.TableEntries, m, countOf[kernelPfAddress, kernelPfMember])
+		},
+	}
+	growNets = growth{
+		copy: func(_ *Bridge, _ *generation, _ *Config, from, to *ebpf.Map, late bool) error {
+			if late {
+				return nil // networks change only by user space
+			}
+			return copyHash[kernelPfPrefix, kernelPfMember](to, from, ebpf.UpdateAny)
+		},
+		// a trie takes what is in it
+	}
+	growFragments = growth{less: anyLess} // they are forgotten in a moment anyway
+)
+
+func anyLess(*Bridge, *ebpf.Map, uint32, *PF) (bool, error) { return true, nil }
 
 // copyHash copies what is in a map, all at once or, for what is there already,
 // one by one.

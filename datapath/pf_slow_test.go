@@ -80,13 +80,10 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	prog := spec.Programs[kernelProgBasculeTcx]
 	answer(prog, s.cfg.Features, s.cfg.Skb.Cast)
 	prog.Instructions = only(s.t, prog.Instructions, function, beside, args)
-	fit(spec, &s.cfg)
+	fit(spec, &making{Config: &s.cfg})
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for name, m := range s.gen.coll.Maps {
-		if spec.Maps[name] == nil {
-			continue // the text, which no program reads
-		}
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 		opts.MapReplacements[name] = m
 	}

@@ -29,11 +29,6 @@ const MaxRules = 16384
 // RuleStats count the frames that a rule matched, and their bytes.
 type RuleStats = kernelRuleStats
 
-// ruleTables are the maps that are made anew when rules change.
-var ruleTables = []string{
-	kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers, kernelMapRuleCounters,
-}
-
 // Rules returns the bridge's rules in the order in which they are tried, but
 // those of ports that have left.
 func (b *Bridge) Rules() ([]Rule, error) {
@@ -174,7 +169,7 @@ type compiledRules struct {
 	numbers []uint32 // of keys
 }
 
-// compileRules makes tables of rules; they are never empty, as maps can't be.
+// compileRules makes tables of rules.
 func compileRules(list []Rule) (*compiledRules, error) {
 	if len(list) > MaxRules {
 		return nil, fmt.Errorf("%d rules are more than %d", len(list), MaxRules)
@@ -229,32 +224,14 @@ func compileRules(list []Rule) (*compiledRules, error) {
 	return c, nil
 }
 
-// sizes returns how many entries the tables have.
-func (c *compiledRules) sizes() map[string]uint32 {
-	return map[string]uint32{
-		kernelMapRules:        uint32(len(c.rules)),
-		kernelMapRuleCounters: uint32(len(c.rules)),
-		kernelMapRuleLists:    uint32(len(c.lists)),
-		kernelMapRuleArpMasks: uint32(max(len(c.masks), 1)),
-		kernelMapRuleNumbers:  uint32(max(len(c.keys), 1)),
-	}
-}
-
 // store fills maps that no program runs with yet.
 func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
-	for name, values := range map[string]any{
-		kernelMapRules: c.rules, kernelMapRuleLists: c.lists, kernelMapRuleArpMasks: c.masks,
-	} {
-		if name == kernelMapRuleArpMasks && len(c.masks) == 0 {
-			continue
-		}
-		indices := make([]uint32, c.sizes()[name])
-		for i := range indices {
-			indices[i] = uint32(i)
-		}
-		if _, err := maps[name].BatchUpdate(indices, values, nil); err != nil {
-			return fmt.Errorf("store the rules in %s: %w", name, err)
-		}
+	err := errors.Join(
+		writeArray(maps[kernelMapRules], c.rules),
+		writeArray(maps[kernelMapRuleLists], c.lists),
+		writeArray(maps[kernelMapRuleArpMasks], c.masks))
+	if err != nil {
+		return fmt.Errorf("store the rules: %w", err)
 	}
 	if len(c.keys) == 0 {
 		return nil

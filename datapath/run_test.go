@@ -94,7 +94,7 @@ func (s *bench) moveIn() error {
 		if !slices.Contains(s.rack.near, p.Ifindex) {
 			continue
 		}
-		for _, m := range deviceMaps {
+		for _, m := range deviceMaps() {
 			if err := s.gen.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
 				return err
 			}

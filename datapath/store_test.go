@@ -232,8 +232,11 @@ func tree(t testing.TB, b *Bridge) (list []string) {
 func expectTree(t testing.TB, b *Bridge, links ...string) {
 	t.Helper()
 	want := []string{"", "/current -> " + b.gen, "/" + b.gen, "/link"}
-	for _, name := range append([]string{configPin, tcxPin, controlPin, build()}, tables...) {
+	for _, name := range []string{configPin, tcxPin, controlPin, build()} {
 		want = append(want, "/"+b.gen+"/"+name)
+	}
+	for _, t := range pinned(&b.Config) {
+		want = append(want, "/"+b.gen+"/"+t.name)
 	}
 	for _, p := range Ports(&b.Config) {
 		if p.Flags&PortXDPRx != 0 {
@@ -384,7 +387,7 @@ func TestCommitFails(t *testing.T) {
 		slices.SortFunc(entries, func(a, b Entry) int { return cmp.Compare(key(a.MAC, a.VLAN), key(b.MAC, b.VLAN)) })
 		text := fmt.Sprintln(tree(t, b), entries)
 		for slot := range b.Config.Slots + 3 {
-			for _, m := range deviceMaps {
+			for _, m := range deviceMaps() {
 				var ifindex uint32
 				err := b.lookup(m, slot, &ifindex)
 				text += fmt.Sprintln(m, slot, ifindex, err)

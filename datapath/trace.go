@@ -7,31 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"structs"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-)
-
-// What becomes of the bridge's tables in a trial. Whoever adds a table says here
-// which it is; one that is in neither list is made anew and empty, which is
-// right for what programs only write, such as counters.
-var (
-	// Programs only read them: the trial has the bridge's own.
-	sharedTables = []string{
-		kernelMapTcxDevices, kernelMapXdpDevices, kernelMapBerths, kernelMapVlans, kernelMapBindings,
-		kernelMapRules, kernelMapRuleLists, kernelMapRuleArpMasks, kernelMapRuleNumbers,
-	}
-	// A decision depends on them, and programs write to them: the trial has copies.
-	copiedTables = []string{kernelMapClock, kernelMapUsage, kernelMapFdb, kernelMapStorms, kernelMapPortStates}
-	// The same of a bridge with pf. Of its states and sources, which may be
-	// many, the trial has those that the frame can be about.
-	sharedPF = []string{
-		kernelMapPfCells, kernelMapPfSets, kernelMapPfNetworks, kernelMapPfRules, kernelMapPfPortSets,
-		kernelMapPfProfiles, kernelMapPfHosts, kernelMapPfNets, kernelMapPfEthers,
-	}
-	copiedPF = []string{kernelMapPfShared, kernelMapPfRuleUse}
 )
 
 // trialBuckets are the buckets of states of a trial.
@@ -82,6 +61,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	// whether somebody looks at other frames is nothing to this one
 	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
+	c.Pf.Buckets = 0 // as if there were no pf
 	if b.PFEnabled() {
 		c.Pf.Buckets = trialBuckets
 	}
@@ -94,36 +74,24 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		}
 	}
 	answer(spec.Programs[kernelProgBasculeTcx], c.Features, c.Skb.Cast)
-	fit(spec, &c)
-	if !b.PFEnabled() {
-		c.Pf.Buckets = 0 // as if there were none
-	}
-	fitPF(spec, &c, Tables{})
-	shared, copied := sharedTables, copiedTables
-	if b.PFEnabled() {
-		shared, copied = slices.Concat(shared, sharedPF), slices.Concat(copied, copiedPF)
-		spec.Maps[kernelMapPfRuleStats].MaxEntries = max(c.Pf.Rules, 1)
-		spec.Maps[kernelMapPfRuleUse].MaxEntries = max(c.Pf.Rules, 1)
-	}
+	fit(spec, &making{Config: &c})
+	trimPF(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
-	for _, name := range shared {
-		if spec.Maps[name] == nil {
-			continue
-		}
-		m, err := b.openTable(name)
+	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialShared && spec.Maps[t.name] != nil }) {
+		m, err := b.openTable(table.name)
 		if err != nil {
 			return nil, err
 		}
 		defer m.Close()
-		spec.Maps[name].MaxEntries = m.MaxEntries()
-		opts.MapReplacements[name] = m
+		spec.Maps[table.name].MaxEntries = m.MaxEntries()
+		opts.MapReplacements[table.name] = m
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
 		return nil, explain(err)
 	}
 	defer coll.Close()
-	if err := b.copyState(coll, copied); err != nil {
+	if err := b.copyState(coll); err != nil {
 		return nil, err
 	}
 	if b.PFEnabled() {
@@ -174,16 +142,16 @@ func etherType(frame []byte) uint16 {
 }
 
 // copyState gives a collection's tables what the bridge's own have now.
-func (b *Bridge) copyState(coll *ebpf.Collection, names []string) error {
-	for _, name := range names {
-		from, err := b.openTable(name)
+func (b *Bridge) copyState(coll *ebpf.Collection) error {
+	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialCopy && coll.Maps[t.name] != nil }) {
+		from, err := b.openTable(table.name)
 		if err != nil {
 			return err
 		}
-		err = copyArray(coll.Maps[name], from)
+		err = copyArray(coll.Maps[table.name], from)
 		from.Close()
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
+			return fmt.Errorf("copy %s: %w", table.name, err)
 		}
 	}
 	return nil

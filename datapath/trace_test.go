@@ -4,93 +4,12 @@ package datapath
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 )
-
-// Every table is somewhere: the bridge's own, a copy, or new and empty in a
-// trial. One that is new here was forgotten: a trial that writes to what the
-// bridge has is not without effect, and one that does not see what the bridge
-// has decides something else.
-func TestTraceTables(t *testing.T) {
-	fresh := map[string]string{
-		kernelMapTimer:         "no trial arms it",
-		kernelMapStats:         "written, and read to see what came of the trial",
-		kernelMapEvents:        "written",
-		kernelMapTold:          "written: what has been told",
-		kernelMapDecisions:     "remembers decisions: a trial makes its own",
-		kernelMapVlanStats:     "written",
-		kernelMapCaptureRing:   "written",
-		kernelMapCaptureMissed: "written",
-		kernelMapCaptureFilter: "not read by programs",
-		kernelMapCaptureBuffer: "written",
-		kernelMapTalkers:       "written",
-		kernelMapTrace:         "the result",
-		kernelMapRuleCounters:  "written",
-		kernelMapControlFrames: "no trial hands a frame on",
-		kernelMapRuleSearches:  "a place to work in",
-		kernelMapLooks:         "a place to work in",
-		kernelMapFloods:        "a place to work in",
-		kernelMapMoves:         "moves of this second: a generation has its own, too",
-		kernelMapPatchPanel:    "a trial does not go on by cables",
-		kernelMapPatchTrip:     "the same",
-		kernelMapPatchSeen:     "the same",
-		kernelMapReturns:       "returns of this second: the same",
-		kernelMapPfBuckets:     "of states, the trial has those that the frame is about",
-		kernelMapPfStates:      "the same",
-		kernelMapPfSources:     "the same of sources",
-		kernelMapPfFragments:   "a trial is about one packet",
-		kernelMapPfFlushes:     "written, for the sweep",
-		kernelMapPfRuleStats:   "written",
-		kernelMapPfCounters:    "written",
-		kernelMapPfPortStats:   "written",
-		kernelMapPfOverloads:   "a place to work in",
-		kernelMapPfPackets:     "a place to work in",
-		kernelMapPfSegments:    "a place to work in",
-		kernelMapPfWalks:       "a place to work in",
-		kernelMapPfSlows:       "a place to work in",
-		kernelMapPfTableBatch:  "user space's",
-		kernelMapPfEtherWalks:  "a place to work in",
-		kernelMapPfMemos:       "a memory",
-		kernelMapPfAnswering:   "a place to work in",
-		kernelMapPfAnswers:     "nothing is answered",
-		kernelMapPfLogRing:     "nothing is logged",
-		kernelMapPfLogMissed:   "nothing is logged",
-	}
-	spec, err := loadKernel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	shared, copied := slices.Concat(sharedTables, sharedPF), slices.Concat(copiedTables, copiedPF)
-	kinds := [][]string{shared, copied, slices.Collect(maps.Keys(fresh))}
-	for name, m := range spec.Maps {
-		if strings.HasPrefix(name, ".") {
-			continue // constants
-		}
-		n := 0
-		for _, kind := range kinds {
-			if slices.Contains(kind, name) {
-				n++
-			}
-		}
-		if n != 1 {
-			t.Errorf("table %s is in %d of sharedTables, copiedTables and this test's list of new ones; it must be in one", name, n)
-		}
-		if slices.Contains(copied, name) && m.Type != ebpf.Array {
-			t.Errorf("table %s is to be copied, and is no array but %v", name, m.Type)
-		}
-	}
-	for _, name := range slices.Concat(kinds...) {
-		if spec.Maps[name] == nil {
-			t.Errorf("there is no table %s", name)
-		}
-	}
-}
 
 // traceBridge makes a bridge with VLANs, a span port that gets copies of all,
 // and much else.

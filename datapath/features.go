@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import "slices"
+
+// An asking ties a feature to the settings and flags that ask for it. A feature
+// that nobody asks for is in no program, and nobody pays for it.
+type asking struct {
+	feature kernelFeature
+	// bridge reports whether what the bridge was told asks for it, and port whether
+	// what one of its ports was told does; nil asks for nothing.
+	bridge func(*Config) bool
+	port   func(*Config, *Port) bool
+	// choosy says that with the feature a flood does not go to every port as it
+	// came, or has to be looked at. So it does not go by XDP.
+	choosy bool
+}
+
+// askings has every feature, in one row each, but for those that nothing asks for:
+// see otherFeatures.
+var askings = []asking{
+	// what a bridge was told
+	{feature: kernelFeatureFEATURE_VLANS, bridge: told(BridgeVLANs), choosy: true},
+	{feature: kernelFeatureFEATURE_VLAN_STATS, bridge: told(BridgeVLANs | BridgeVLANStats)},
+	{feature: kernelFeatureFEATURE_DHCP_GUARD, bridge: told(BridgeDHCPGuard)},
+	{feature: kernelFeatureFEATURE_RA_GUARD, bridge: told(BridgeRAGuard)},
+	{feature: kernelFeatureFEATURE_SUPPRESS, bridge: told(BridgeSuppress)},
+	{feature: kernelFeatureFEATURE_CAPTURE, bridge: told(BridgeCapture), choosy: true},
+	{feature: kernelFeatureFEATURE_TALKERS, bridge: told(BridgeTalkers), choosy: true},
+	{feature: kernelFeatureFEATURE_GROUP_FWD, bridge: func(c *Config) bool { return c.GroupFwdMask != 0 }},
+	{feature: kernelFeatureFEATURE_MOVE_MAX, bridge: func(c *Config) bool { return c.MoveMax != 0 }},
+
+	// what a port was told
+	{feature: kernelFeatureFEATURE_HAIRPIN, port: has(PortHairpin)},
+	{feature: kernelFeatureFEATURE_NO_LEARN, port: lacks(PortLearn)},
+	{feature: kernelFeatureFEATURE_FLOOD_FLAGS, port: lacks(allFloods)},
+	{feature: kernelFeatureFEATURE_LOCKED, port: has(PortLocked)},
+	{feature: kernelFeatureFEATURE_MAB, port: has(PortMAB)},
+	{feature: kernelFeatureFEATURE_LIMIT_DROP, port: has(PortLimitDrop)},
+	{feature: kernelFeatureFEATURE_NON_IP, port: has(PortBlockNonIP), choosy: true},
+	{feature: kernelFeatureFEATURE_SOURCE_GUARD, port: has(PortSrcGuard)},
+	{feature: kernelFeatureFEATURE_RULES, port: has(PortRulesIn | PortRulesOut), choosy: true},
+	{feature: kernelFeatureFEATURE_STORM, choosy: true, port: func(_ *Config, p *Port) bool {
+		return p.Storm[StormBroadcast].Rate|p.Storm[StormMulticast].Rate|p.Storm[StormUnknown].Rate != 0
+	}},
+	{feature: kernelFeatureFEATURE_ADMIT, port: func(c *Config, p *Port) bool {
+		return BridgeFlags(c.Flags)&BridgeVLANs != 0 && p.Admit != AdmitAll
+	}},
+	{feature: kernelFeatureFEATURE_BACKUP, port: func(_ *Config, p *Port) bool { return p.Backup != 0 }},
+	{feature: kernelFeatureFEATURE_PROTECTED, bridge: func(c *Config) bool { return sharedDomains(tenants(c)) != 0 }},
+
+	// what both were told
+	{feature: kernelFeatureFEATURE_BLOCKING, bridge: told(BridgeSTP), port: has(PortLoopGuard), choosy: true},
+	{feature: kernelFeatureFEATURE_SPAN, port: has(PortSpan), choosy: true,
+		bridge: func(c *Config) bool { return c.Spans != [len(c.Spans)]uint16{} }},
+
+	// what a port's device is
+	{feature: kernelFeatureFEATURE_PEER, port: func(_ *Config, p *Port) bool { return p.Peer != 0 }},
+	{feature: kernelFeatureFEATURE_PATCH, port: has(PortPatch), choosy: true},
+	{feature: kernelFeatureFEATURE_BERTHS, port: has(PortBerth)},
+
+	// what pf's rules ask for, while it is on: see featuresOf
+	{feature: kernelFeatureFEATURE_PF, bridge: ruledBy(kernelFeatureFEATURE_PF), choosy: true},
+	{feature: kernelFeatureFEATURE_ETHER, bridge: ruledBy(kernelFeatureFEATURE_ETHER), choosy: true},
+	{feature: kernelFeatureFEATURE_PF_RULES, bridge: ruledBy(kernelFeatureFEATURE_PF_RULES)},
+	{feature: kernelFeatureFEATURE_PF_TABLES, bridge: ruledBy(kernelFeatureFEATURE_PF_TABLES)},
+	{feature: kernelFeatureFEATURE_PF_LOG, bridge: ruledBy(kernelFeatureFEATURE_PF_LOG)},
+	{feature: kernelFeatureFEATURE_PF_SOURCES, bridge: ruledBy(kernelFeatureFEATURE_PF_SOURCES)},
+	{feature: kernelFeatureFEATURE_PF_REWRITE, bridge: ruledBy(kernelFeatureFEATURE_PF_REWRITE)},
+	{feature: kernelFeatureFEATURE_PF_SCRUB, bridge: ruledBy(kernelFeatureFEATURE_PF_SCRUB)},
+}
+
+// otherFeatures are those that nothing asks for: that of trials, and that all floods
+// of some port go by XDP, which follows from the others.
+const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD
+
+// allFloods are the flags of a port that takes every flood.
+const allFloods = PortDiscover | PortMcastFlood | PortBcastFlood
+
+// told asks where a bridge has all of the flags.
+func told(flags BridgeFlags) func(*Config) bool {
+	return func(c *Config) bool { return BridgeFlags(c.Flags)&flags == flags }
+}
+
+// has asks where a port has one of the flags.
+func has(flags PortFlags) func(*Config, *Port) bool {
+	return func(_ *Config, p *Port) bool { return p.Flags&flags != 0 }
+}
+
+// lacks asks where a port does not have all of the flags.
+func lacks(flags PortFlags) func(*Config, *Port) bool {
+	return func(_ *Config, p *Port) bool { return p.Flags&flags != flags }
+}
+
+// ruledBy asks where pf is on and its rules ask for a feature.
+func ruledBy(f kernelFeature) func(*Config) bool {
+	return func(c *Config) bool { return BridgeFlags(c.Flags)&BridgePF != 0 && kernelFeature(c.Pf.Features)&f != 0 }
+}
+
+// sharedDomains returns the protected domains that more than one port is in.
+func sharedDomains(ports []*Port) (shared uint32) {
+	var domains uint32
+	for _, p := range ports {
+		shared |= domains & p.Domains
+		domains |= p.Domains
+	}
+	return shared
+}
+
+// askedFor returns the features that a configuration and its ports ask for.
+func askedFor(c *Config, ports []*Port) (f kernelFeature) {
+	for _, a := range askings {
+		if a.bridge != nil && a.bridge(c) ||
+			a.port != nil && slices.ContainsFunc(ports, func(p *Port) bool { return a.port(c, p) }) {
+			f |= a.feature
+		}
+	}
+	return f
+}
+
+// floodsByXDP reports whether floods can go by XDP from any port whose protected
+// domains are no other's, where these features are asked for.
+func floodsByXDP(f kernelFeature, ports []*Port) bool {
+	for _, a := range askings {
+		if a.choosy && f&a.feature != 0 {
+			return false
+		}
+	}
+	const with = kernelFeatureFEATURE_FLOOD_FLAGS | kernelFeatureFEATURE_HAIRPIN
+	return f&with == 0 && !slices.ContainsFunc(ports, func(p *Port) bool { return p.Flags&PortXDPTx == 0 })
+}

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"os"
+	"strings"
+	"sync"
+
+	"bascule/pf"
+
+	"github.com/cilium/ebpf"
+)
+
+// A table is a map of the datapath, and all that is done with it: it is loaded,
+// pinned, opened, made larger, and traced by what its row in the inventory says.
+// The row of a map that bpf/ does not have is one of user space's own.
+type table struct {
+	name string // of the map and of its pin; pf's tables, and no others, begin with pfPrefix
+	life life
+
+	// features are those of which one is on where the table is of use: no frame
+	// meets it while all of them are off. 0 is always. A bridge without pf has no
+	// table of pf.
+	features kernelFeature
+
+	// entries returns how many entries the table is made with; 0, or nil, is as
+	// many as bpf/ says.
+	entries func(*making) uint32
+	idle    idle // how large it is while its features are off
+
+	// anew reports whether a change makes the table of the next generation anew,
+	// rather than use on what there is; nil is never. A table is made anew in any
+	// case where the configuration asks for another number of entries, unless grows
+	// says what becomes of what is in it then.
+	anew  func(*making) bool
+	grows *growth
+
+	trial trial
+	// why is the reason for which a trial can have the table new and empty.
+	why string
+
+	devices bool                         // it has the ports' devices, for one of the hooks
+	own     func() *ebpf.MapSpec         // of a map of user space's own
+	takes   func(takes *PFTakes) *uint64 // under which of these the memory of a pinned table is told
+}
+
+// life is how long a table lives.
+type life int
+
+const (
+	// lifePrograms is as long as its programs, which alone know of it.
+	lifePrograms life = iota
+	// lifeGeneration is as long as its generation, in which it is pinned.
+	lifeGeneration
+	// lifeBridge is from generation to generation, in each of which it is pinned.
+	lifeBridge
+	// lifeNamespace is as long as there are patch cables: bridges share it.
+	lifeNamespace
+)
+
+// idle is how large a table is while its features are off. A program holds the
+// maps that its removed instructions name, too.
+type idle int
+
+const (
+	idleSame  idle = iota // as while they are on
+	idleEntry             // one entry
+	idlePage              // of a ring, one page
+	idleByte              // one entry of one byte, which nothing reaches
+)
+
+// trial is what a trial of [Bridge.Trace] has in place of a table.
+type trial int
+
+const (
+	// trialNew is a new and empty one, which is right for what programs only write.
+	trialNew trial = iota
+	// trialShared is the bridge's own, which programs only read.
+	trialShared
+	// trialCopy is a copy: a decision depends on it, and programs write to it.
+	trialCopy
+	// trialAbout is a new one with what the frame can be about, of tables that may be
+	// large: see [Bridge.copyAbout].
+	trialAbout
+)
+
+// A making is what tables are made of: a configuration, what comes with it, and
+// what there was before.
+type making struct {
+	*Config
+	tables Tables
+	rules  *compiledRules // of tables.Rules; nil without
+	was    *Config        // nil of a bridge's first
+}
+
+// program returns pf's program that the change brings, nil if it brings none.
+func (m *making) program() *PF {
+	if m.tables.PF == nil || m.tables.PF.Program == nil {
+		return nil
+	}
+	return m.tables.PF
+}
+
+// A growth is what becomes of a table that is made anew with another number of
+// entries.
+type growth struct {
+	// copy brings what is in a table of b to that of g, whose configuration is c.
+	// It is called before g begins, and again, late, for what has changed until then.
+	// Nil: what is in it is given up, or copied with another table.
+	copy func(b *Bridge, g *generation, c *Config, from, to *ebpf.Map, late bool) error
+	// less reports whether a change of pf that asks for n entries, which are fewer,
+	// makes the table smaller; nil is never.
+	less func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error)
+}
+
+// on reports whether a table is of use to a configuration.
+func (t *table) on(c *Config) bool {
+	return t.features == 0 || kernelFeature(c.Features)&t.features != 0
+}
+
+// pf reports whether the table is one of pf's.
+func (t *table) pf() bool { return strings.HasPrefix(t.name, pfPrefix) }
+
+// count returns how many entries the table is made with, 0 for as many as bpf/
+// says.
+func (t *table) count(m *making) uint32 {
+	switch {
+	case t.on(m.Config) || t.idle == idleSame:
+	case t.idle == idlePage:
+		return uint32(os.Getpagesize())
+	default:
+		return 1
+	}
+	if t.entries == nil {
+		return 0
+	}
+	return t.entries(m)
+}
+
+// fit gives a map the size that m asks for.
+func (t *table) fit(spec *ebpf.MapSpec, m *making) {
+	if n := t.count(m); n != 0 {
+		spec.MaxEntries = n
+	}
+	if !t.on(m.Config) && t.idle == idleByte {
+		spec.ValueSize, spec.Key, spec.Value = 1, nil, nil // a type would have to be as large
+	}
+}
+
+// fit gives the maps of spec the sizes that m asks for. A bridge without pf has none
+// of its: a program holds the maps that its removed instructions name, too.
+func fit(spec *ebpf.CollectionSpec, m *making) {
+	for i := range inventory {
+		t := &inventory[i]
+		if t.pf() && !holdsPF(m.Config) {
+			delete(spec.Maps, t.name)
+			continue
+		}
+		if t.own != nil {
+			spec.Maps[t.name] = t.own()
+		}
+		t.fit(spec.Maps[t.name], m)
+	}
+}
+
+// pinned returns the tables that are pinned in a generation of the configuration.
+func pinned(c *Config) []*table {
+	return tablesThat(func(t *table) bool {
+		return t.life != lifePrograms && t.life != lifeNamespace && (!t.pf() || loadedPF(c))
+	})
+}
+
+// outlives reports whether the next generation uses the table on that b has.
+func (t *table) outlives(b *Bridge, m *making) bool {
+	switch {
+	case t.life != lifeBridge || b.gen == "" || t.pf() && !b.PFLoaded():
+		return false
+	case t.anew != nil && t.anew(m):
+		return false
+	}
+	return t.grows != nil || t.count(&making{Config: m.Config}) == t.count(&making{Config: &b.Config})
+}
+
+// tablesThat returns the tables of which it is true.
+func tablesThat(is func(*table) bool) (list []*table) {
+	for i := range inventory {
+		if is(&inventory[i]) {
+			list = append(list, &inventory[i])
+		}
+	}
+	return list
+}
+
+// deviceMaps hold the ports' devices, one map for each hook.
+var deviceMaps = sync.OnceValue(func() (names []string) {
+	for _, t := range tablesThat(func(t *table) bool { return t.devices }) {
+		names = append(names, t.name)
+	}
+	return names
+})
+
+// fixed makes entries of a number.
+func fixed(n uint32) func(*making) uint32 { return func(*making) uint32 { return n } }
+
+// counted makes entries of a field of the configuration, which may be 0.
+func counted(field func(*Config) uint32) func(*making) uint32 {
+	return func(m *making) uint32 { return max(field(m.Config), 1) }
+}
+
+// ruled makes entries of what a change of MAC rules brings.
+func ruled(count func(*compiledRules) int) func(*making) uint32 {
+	return func(m *making) uint32 {
+		if m.rules == nil {
+			return 0
+		}
+		return uint32(max(count(m.rules), 1))
+	}
+}
+
+// compiled makes entries of what a change of pf's rules brings.
+func compiled(count func(*PF) int) func(*making) uint32 {
+	return func(m *making) uint32 {
+		if p := m.program(); p != nil {
+			return uint32(max(count(p), 1))
+		}
+		return 0
+	}
+}
+
+// brought makes entries of what a change may bring.
+func brought(by func(*making) bool, n uint32) func(*making) uint32 {
+	return func(m *making) uint32 {
+		if !by(m) {
+			return 0
+		}
+		return n
+	}
+}
+
+func bpduEntries(m *making) uint32 {
+	if stp(m.Config) {
+		return bpduRing
+	}
+	return uint32(os.Getpagesize())
+}
+
+func memoEntries(m *making) uint32 {
+	if kernelFeature(m.Features)&kernelFeatureFEATURE_PF_RULES == 0 {
+		return 1
+	}
+	return pfMemos
+}
+
+// The changes that make tables anew.
+func withFDB(m *making) bool      { return m.was == nil || m.FdbBuckets != m.was.FdbBuckets }
+func withVLANs(m *making) bool    { return m.tables.VLANs != nil }
+func withRules(m *making) bool    { return m.tables.Rules != nil }
+func withBindings(m *making) bool { return m.tables.Bindings != nil }
+func withCapture(m *making) bool  { return m.tables.Filter != nil } // with nothing of one before
+func withPF(m *making) bool       { return m.tables.PF != nil }
+func withOtherPF(m *making) bool  { return m.tables.PF != nil && !m.tables.PF.Same }
+func withLogPort(m *making) bool { // another port begins to count
+	return m.tables.PF != nil && (m.was == nil || m.tables.PF.LogInterface != m.was.Pf.LogInterface)
+}
+
+// What pf's tables take is told under.
+func takeStates(t *PFTakes) *uint64    { return &t.States }
+func takeSources(t *PFTakes) *uint64   { return &t.Sources }
+func takeFragments(t *PFTakes) *uint64 { return &t.Fragments }
+func takeAddresses(t *PFTakes) *uint64 { return &t.Addresses }
+func takeRules(t *PFTakes) *uint64     { return &t.Rules }
+
+// bound are the features for which a packet's claims are read.
+const bound = kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_DHCP_GUARD | kernelFeatureFEATURE_RA_GUARD | kernelFeatureFEATURE_SUPPRESS
+
+// Reasons for which a trial can have a table new and empty.
+const (
+	whyWork    = "a place to work in"
+	whyWritten = "programs only write to it"
+	whyMemory  = "a memory: a trial makes its own"
+	whySecond  = "of this second: a new generation begins without, too"
+	whyCables  = "a trial does not go on by cables"
+	whyUser    = "no program of a frame looks into it"
+	whyNothing = "a trial answers nothing, logs nothing and hands nothing on"
+	whyPacket  = "a trial is about one packet"
+)
+
+// inventory has every table, in one row each. bpf/ has their types.
+var inventory = []table{
+	// the FDB
+	{name: kernelMapFdb, life: lifeBridge, trial: trialCopy,
+		entries: func(m *making) uint32 { return m.FdbBuckets + fdbWindow }},
+	{name: kernelMapUsage, life: lifeBridge, trial: trialCopy, anew: withFDB}, // the count of its entries
+	{name: kernelMapMoves, why: whySecond, features: kernelFeatureFEATURE_MOVE_MAX, idle: idleEntry,
+		entries: func(m *making) uint32 { return (m.FdbBuckets + fdbWindow) * fdbWays }},
+	{name: kernelMapClock, life: lifeBridge, trial: trialCopy},
+	{name: kernelMapTimer, life: lifeBridge, why: whyUser},
+	{name: kernelMapDecisions, why: whyMemory},
+	{name: kernelMapEvents, life: lifeBridge, why: whyWritten},
+	{name: kernelMapTold, life: lifeBridge, why: whyWritten}, // what has been told
+
+	// ports
+	{name: kernelMapTcxDevices, life: lifeBridge, trial: trialShared, devices: true},
+	{name: kernelMapXdpDevices, life: lifeBridge, trial: trialShared, devices: true},
+	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
+		entries: func(m *making) uint32 { return uint32(max(len(Berths(m.Config)), 1)) }},
+	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
+	{name: kernelMapFloods, why: whyWork},
+	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
+	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_BLOCKING},
+	{name: kernelMapReturns, why: whySecond, features: kernelFeatureFEATURE_BLOCKING},
+	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_BLOCKING,
+		entries: bpduEntries},
+
+	// VLANs, bindings, MAC rules
+	{name: kernelMapVlans, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_VLANS,
+		anew: withVLANs, entries: brought(withVLANs, uint32(len(VLANs{})))},
+	{name: kernelMapVlanStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_VLAN_STATS,
+		idle: idleEntry, entries: fixed(uint32(len(VLANs{})))},
+	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
+		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_RULES,
+		entries:  brought(withBindings, MaxBindings*bindingEntries)}, // no-route and urpf-failed ask them
+	{name: kernelMapLooks, why: whyWork, features: bound},
+	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
+		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
+		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for the mark that one gives
+	{name: kernelMapRuleLists, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.lists) })},
+	{name: kernelMapRuleArpMasks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.masks) })},
+	{name: kernelMapRuleNumbers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
+	{name: kernelMapRuleCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_RULES,
+		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.rules) })},
+	{name: kernelMapRuleSearches, why: whyWork, features: kernelFeatureFEATURE_RULES},
+
+	// patch cables
+	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,
+		idle: idleEntry, entries: fixed(panelSize)},
+	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH},
+	{name: kernelMapPatchSeen, life: lifeBridge, why: whyCables, features: kernelFeatureFEATURE_PATCH},
+
+	// for who looks
+	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
+		idle: idlePage, anew: withCapture, entries: func(m *making) uint32 { return m.CaptureRing }},
+	{name: kernelMapCaptureMissed, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
+		anew: withCapture},
+	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
+		idle: idleEntry, anew: withCapture, entries: fixed(maxFilter + 1)},
+	{name: kernelMapCaptureBuffer, why: whyWork, features: kernelFeatureFEATURE_CAPTURE, idle: idleByte},
+	{name: kernelMapTalkers, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_TALKERS,
+		idle: idleEntry, entries: fixed(maxTalkers)},
+	{name: kernelMapTrace, why: "the result", features: kernelFeatureFEATURE_TRACE, idle: idleByte},
+
+	// pf: what a ruleset is made of
+	{name: kernelMapPfCells, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
+		takes: takeRules, entries: compiled(func(*PF) int { return pf.Cells })},
+	{name: kernelMapPfSets, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
+		takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Sets) })},
+	{name: kernelMapPfNetworks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_RULES,
+		anew: withPF, takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Networks) })},
+	{name: kernelMapPfRules, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
+		takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+	{name: kernelMapPfPortSets, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
+		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
+		entries:  compiled(func(p *PF) int { return len(p.Program.Ports) + 1 })}, // by number from 1
+	{name: kernelMapPfEthers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ETHER,
+		anew: withPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.EtherRules })},
+	{name: pfText, life: lifeBridge, why: whyUser, anew: withPF, takes: takeRules, own: textSpec,
+		entries: compiled(func(p *PF) int { return (len(p.Text)+textHeader-1)/textPage + 1 })},
+	{name: kernelMapPfRuleStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
+		anew: withOtherPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+	{name: kernelMapPfRuleUse, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF,
+		anew: withOtherPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
+
+	// pf: what becomes larger, and smaller, with its limits
+	{name: kernelMapPfBuckets, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,
+		takes: takeStates, grows: &growStates, entries: counted(func(c *Config) uint32 { return c.Pf.Buckets })},
+	{name: kernelMapPfStates, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF,
+		takes: takeStates, grows: &growWithBuckets,
+		entries: func(m *making) uint32 { return max(m.Pf.Buckets, 1) * stateWays }},
+	{name: kernelMapPfSources, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF_SOURCES,
+		takes: takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 { return c.Pf.NodesMax })},
+	{name: kernelMapPfHosts, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_TABLES,
+		takes: takeAddresses, grows: &growHosts,
+		entries: counted(func(c *Config) uint32 { return c.Pf.TableEntries })},
+	{name: kernelMapPfNets, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_TABLES,
+		takes: takeAddresses, grows: &growNets,
+		entries: func(m *making) uint32 { return max(m.Pf.TableEntries, 1) + extraNets }},
+	{name: kernelMapPfFragments, life: lifeBridge, why: whyPacket, features: kernelFeatureFEATURE_PF,
+		takes: takeFragments, grows: &growFragments,
+		entries: counted(func(c *Config) uint32 { return c.Pf.FragmentsMax })},
+
+	// pf: what stays as it is
+	{name: kernelMapPfShared, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfPortStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
+		anew: withLogPort},
+	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
+	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
+		entries: fixed(pfLogRing)}, // whether a rule logs or not: who reads it need not be told
+	{name: kernelMapPfLogMissed, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG},
+
+	// pf: what its programs have for themselves
+	{name: kernelMapPfMemos, why: whyMemory, features: kernelFeatureFEATURE_PF, entries: memoEntries},
+	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
+		entries: fixed(pfFlushes)},
+	{name: kernelMapPfAnswers, why: whyNothing, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfAnswering, why: whyWork, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
+	{name: kernelMapPfSlows, why: whyWork, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfWalks, why: whyWork, features: kernelFeatureFEATURE_PF},
+	{name: kernelMapPfEtherWalks, why: whyWork, features: kernelFeatureFEATURE_ETHER},
+	{name: kernelMapPfSegments, why: whyWork, features: kernelFeatureFEATURE_PF_REWRITE},
+	{name: kernelMapPfOverloads, why: whyWork, features: kernelFeatureFEATURE_PF_SOURCES},
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// layoutRecord has the layout of what is pinned, and its number: what layout of
+// config.go stands for.
+const layoutRecord = "testdata/layout.txt"
+
+var recordLayout = flag.Bool("layout.record", false, "record the layout of what is pinned, if its number fits")
+
+// howToRecord is the command that does.
+const howToRecord = "go test ./datapath -run 'TestLayout$' -layout.record"
+
+// numberedEnums are the enums whose numbers are pinned, in words of other types.
+var numberedEnums = []string{
+	"capture_point", "drop_reason", "event_kind", "rule_kind", "stp_choice", "stp_state", "vlan_admit",
+	"pf_action", "pf_ask", "pf_counter", "pf_ether_flag", "pf_other_state", "pf_return", "pf_rule_flag",
+	"pf_state_flag", "pf_tcp_state", "pf_timeout",
+}
+
+// handedOver are what goes through rings, and to and from programs, that are pinned.
+var handedOver = []string{"captured", "bpdu", "pf_logged", "control", "pf_table_request"}
+
+// counts are enumerators that say how many there are. What is as large as that says
+// has its size recorded.
+var counts = map[string]bool{
+	"DROP_REASONS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
+}
+
+var ints = map[btf.IntEncoding]string{
+	btf.Unsigned: "unsigned", btf.Signed: "signed", btf.Char: "char", btf.Bool: "bool",
+}
+
+// A layouter writes down types.
+type layouter struct {
+	lines []string
+	seen  map[string]bool
+}
+
+func (l *layouter) line(format string, a ...any) {
+	l.lines = append(l.lines, fmt.Sprintf(format, a...))
+}
+
+// of returns a type in a word or so, and writes down what it is made of.
+func (l *layouter) of(t *testing.T, typ btf.Type) string {
+	t.Helper()
+	size, err := btf.Sizeof(typ)
+	if err != nil {
+		t.Fatalf("%v: %v", typ, err)
+	}
+	switch typ := btf.UnderlyingType(typ).(type) {
+	case *btf.Int:
+		return fmt.Sprintf("%s of %d", ints[typ.Encoding], size)
+	case *btf.Array:
+		return fmt.Sprintf("%d times %s", typ.Nelems, l.of(t, typ.Type))
+	case *btf.Enum:
+		l.enum(typ)
+		return fmt.Sprintf("enum %s of %d", typ.Name, size)
+	case *btf.Struct:
+		return l.members(t, "struct "+typ.Name, size, typ.Members)
+	case *btf.Union:
+		return l.members(t, "union "+typ.Name, size, typ.Members)
+	default:
+		t.Fatalf("%T %v is in something that is pinned", typ, typ)
+		return ""
+	}
+}
+
+func (l *layouter) members(t *testing.T, name string, size int, list []btf.Member) string {
+	if !l.seen[name] && name != "struct bpf_timer" { // which is the kernel's own
+		l.seen[name] = true
+		for _, m := range list {
+			what := l.of(t, m.Type)
+			if m.BitfieldSize != 0 {
+				t.Fatalf("%s has a bit field: %s", name, m.Name)
+			}
+			l.line("%s: %s at %d, %s", name, m.Name, m.Offset.Bytes(), what)
+		}
+	}
+	return fmt.Sprintf("%s of %d", name, size)
+}
+
+func (l *layouter) enum(e *btf.Enum) {
+	if l.seen["enum "+e.Name] {
+		return
+	}
+	l.seen["enum "+e.Name] = true
+	for _, v := range e.Values {
+		if !counts[v.Name] {
+			l.line("enum %s: %s is %#x", e.Name, v.Name, v.Value)
+		}
+	}
+}
+
+// pinnedLayout writes down the layout of all that is pinned.
+func pinnedLayout(t *testing.T, spec *ebpf.CollectionSpec) []string {
+	t.Helper()
+	l := &layouter{seen: map[string]bool{}}
+	var cfg *btf.Struct
+	if err := spec.Types.TypeByName("config", &cfg); err != nil {
+		t.Fatal(err)
+	}
+	l.line("pinned %s: %s", configPin, l.of(t, cfg))
+	for i := range inventory {
+		table := &inventory[i]
+		if table.life == lifePrograms {
+			continue
+		}
+		m := spec.Maps[table.name]
+		if table.own != nil {
+			m = table.own()
+		}
+		key, value := fmt.Sprint("of ", m.KeySize), fmt.Sprint("of ", m.ValueSize)
+		if m.Key != nil {
+			key = l.of(t, m.Key)
+		}
+		if m.Value != nil {
+			value = l.of(t, m.Value)
+		}
+		entries := "as many entries as it takes"
+		if table.entries == nil {
+			entries = fmt.Sprintf("%d entries", m.MaxEntries)
+		}
+		l.line("pinned %s: %v, flags %#x, key %s, value %s, %s", table.name, m.Type, m.Flags, key, value, entries)
+	}
+	for _, name := range handedOver {
+		var what *btf.Struct
+		if err := spec.Types.TypeByName(name, &what); err != nil {
+			t.Errorf("struct %s: %v", name, err)
+			continue
+		}
+		l.of(t, what)
+	}
+	for _, name := range numberedEnums {
+		var e *btf.Enum
+		if err := spec.Types.TypeByName(name, &e); err != nil {
+			t.Errorf("enum %s: %v", name, err)
+			continue
+		}
+		l.enum(e)
+	}
+	slices.Sort(l.lines)
+	return l.lines
+}
+
+// without returns the lines of a list that another does not have.
+func without(list, other []string) (rest []string) {
+	for _, line := range list {
+		if !slices.Contains(other, line) {
+			rest = append(rest, line)
+		}
+	}
+	return rest
+}
+
+// differ tells what a list has that a record has not, and the reverse.
+func differ(lines, record []string) (text string) {
+	for _, line := range without(record, lines) {
+		text += "\n- " + line
+	}
+	for _, line := range without(lines, record) {
+		text += "\n+ " + line
+	}
+	return text
+}
+
+// judgeLayout says what is wrong with a layout and its number, where a record has
+// others; nothing if they may be recorded. changed reports whether they differ.
+func judgeLayout(number int, lines []string, recorded int, record []string) (wrong string, changed bool) {
+	gone, come := without(record, lines), without(lines, record)
+	notEnum := func(line string) bool { return !strings.HasPrefix(line, "enum ") }
+	added := len(gone) == 0 && !slices.ContainsFunc(come, notEnum)
+	differences := differ(lines, record)
+	switch {
+	case number == recorded && len(gone)+len(come) == 0:
+		return "", false
+	case number == recorded && added:
+		return "", true // what a bridge of before has not been told
+	case number == recorded:
+		return fmt.Sprintf("what is pinned has another layout, and layout (config.go) is still %d:%s\n"+
+			"A bridge of before would be misread. Raise layout by one, then record it: %s",
+			number, differences, howToRecord), true
+	case number != recorded+1:
+		return fmt.Sprintf("layout (config.go) is %d, and %d is recorded: raise it by one", number, recorded), true
+	case added:
+		return fmt.Sprintf("layout (config.go) is raised to %d, and what is pinned is as it was, "+
+			"or has new constants alone:%s\nEvery bridge would have to be made anew for nothing: put layout back to %d",
+			number, differences, recorded), true
+	}
+	return "", true
+}
+
+func readLayout(t *testing.T) (number int, lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(layoutRecord)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	number, err = strconv.Atoi(strings.TrimPrefix(first, "layout "))
+	if err != nil {
+		t.Fatalf("%s: %v", layoutRecord, err)
+	}
+	return number, strings.Split(rest, "\n")
+}
+
+// Who changes the layout of what is pinned says so by its number, and who changes
+// the number has changed the layout: a bridge of before is not misread, and none
+// has to be made anew for nothing.
+func TestLayout(t *testing.T) {
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := pinnedLayout(t, spec)
+	recorded, record := readLayout(t)
+	wrong, changed := judgeLayout(layout, lines, recorded, record)
+	switch {
+	case wrong != "":
+		t.Error(wrong)
+	case changed && *recordLayout:
+		text := fmt.Sprintf("layout %d\n%s\n", layout, strings.Join(lines, "\n"))
+		if err := os.WriteFile(layoutRecord, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case changed:
+		t.Errorf("the layout of what is pinned, number %d, is not as %s has it:%s\nRecord it: %s",
+			layout, layoutRecord, differ(lines, record), howToRecord)
+	}
+}
+
+// What judges a layout sees each kind of change.
+func TestLayoutJudge(t *testing.T) {
+	record := []string{"enum e: A is 0x1", "pinned t: value struct s of 8", "struct s: x at 0, unsigned of 8"}
+	with := func(from, to string) []string {
+		lines := slices.Clone(record)
+		i := slices.Index(lines, from)
+		if i < 0 {
+			return append(lines, to)
+		}
+		lines[i] = to
+		return lines
+	}
+	grown := with("pinned t: value struct s of 8", "pinned t: value struct s of 16")
+	for _, tt := range []struct {
+		name    string
+		number  int
+		lines   []string
+		wrong   string
+		changed bool
+	}{
+		{"nothing", 7, record, "", false},
+		{"a new constant", 7, with("", "enum e: B is 0x2"), "", true},
+		{"a constant of another value", 7, with("enum e: A is 0x1", "enum e: A is 0x2"), "Raise layout", true},
+		{"a constant that is gone", 7, record[1:], "Raise layout", true},
+		{"a size", 7, grown, "Raise layout", true},
+		{"a new table", 7, with("", "pinned u: value struct s of 8"), "Raise layout", true},
+		{"a table that is gone", 7, []string{record[0], record[2]}, "Raise layout", true},
+		{"a size and the number", 8, grown, "", true},
+		{"a new table and the number", 8, with("", "pinned u: value struct s of 8"), "", true},
+		{"the number alone", 8, record, "put layout back to 7", true},
+		{"the number for a new constant", 8, with("", "enum e: B is 0x2"), "put layout back to 7", true},
+		{"two numbers", 9, grown, "by one", true},
+		{"a number of before", 6, grown, "by one", true},
+	} {
+		wrong, changed := judgeLayout(tt.number, tt.lines, 7, record)
+		if changed != tt.changed || (wrong == "") != (tt.wrong == "") || !strings.Contains(wrong, tt.wrong) {
+			t.Errorf("%s: changed %v, %q; want %v, %q", tt.name, changed, wrong, tt.changed, tt.wrong)
+		}
+	}
+}
