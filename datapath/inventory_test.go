@@ -99,6 +99,9 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := findPlaces(&c); err != nil {
+		t.Fatal(err)
+	}
 	if err := spec.Variables[kernelVarCfg].Set(&c); err != nil {
 		t.Fatal(err)
 	}
