@@ -3,10 +3,10 @@
 package bridge
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +14,9 @@ import (
 
 	"bascule/datapath"
 )
+
+// MaxBindings is the number of bindings that a bridge can have.
+const MaxBindings = datapath.MaxBindings
 
 // Binding ties an IP address of a VLAN to the station that has it, and to the
 // port that the station is behind.
@@ -95,20 +98,42 @@ func (v *view) bindings() ([]Binding, error) {
 // AddBinding binds an address. One that is bound to another station or port is
 // not moved but refused.
 func (s *Switch) AddBinding(e Binding) error {
-	what := fmt.Sprintf("bind %s in %s", e.Address, e.Bridge)
-	if e.VLAN > maxVLAN {
-		return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+	return s.replaceBindings(bindWhat(e.Bridge, e), e.Bridge, nil, []Binding{e})
+}
+
+// ReplaceBindings deletes bindings, as Bindings returns them, and makes others, as
+// AddBinding does, in one change of the table. What is deleted may be gone already.
+// An address that is in both moves, and is bound all the time. All are of the one
+// bridge, whatever they say.
+func (s *Switch) ReplaceBindings(bridge string, del, add []Binding) error {
+	return s.replaceBindings("change the bindings of "+bridge, bridge, del, add)
+}
+
+// bindWhat is what errors say that a binding was made for.
+func bindWhat(bridge string, e Binding) string {
+	return fmt.Sprintf("bind %s in %s", e.Address, bridge)
+}
+
+func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error {
+	for _, e := range add {
+		if e.VLAN > maxVLAN {
+			return usagef(fmt.Sprintf("VLAN %d", e.VLAN), "out of range; give 1 to %d", maxVLAN)
+		}
+	}
+	leave := make([]datapath.Binding, len(del))
+	for i, e := range del {
+		leave[i] = datapath.Binding{VLAN: e.VLAN, Address: e.Address}
 	}
 	err := s.write(func(store *datapath.Store) error {
-		b, err := open(store, what, e.Bridge)
+		b, err := open(store, what, bridge)
 		if err != nil {
 			return err
 		}
-		binding, _, err := planBinding(b, what, e)
+		next, _, err := planBindings(b, what, bridge, leave, add)
 		if err != nil {
 			return err
 		}
-		err = b.Bind(binding)
+		err = b.ReplaceBindings(leave, next)
 		if errors.Is(err, datapath.ErrBindingsFull) {
 			return refused(what, err.Error(), "delete some that are not needed any more")
 		}
@@ -117,48 +142,74 @@ func (s *Switch) AddBinding(e Binding) error {
 	if !errors.Is(err, datapath.ErrBindingsSmall) {
 		return err
 	}
-	return s.change(what, e.Bridge, func(c *change) error {
-		binding, others, err := planBinding(c.bridge, what, e)
-		c.tables.Bindings = append(others, binding)
-		return err
+	return s.change(what, bridge, func(c *change) error {
+		next, others, err := planBindings(c.bridge, what, bridge, leave, add)
+		if err != nil {
+			return err
+		}
+		for _, e := range next {
+			others[boundAt{e.VLAN, e.Address}] = e
+		}
+		if len(others) > datapath.MaxBindings {
+			return refused(what, datapath.ErrBindingsFull.Error(), "delete some that are not needed any more")
+		}
+		c.tables.Bindings = slices.Collect(maps.Values(others))
+		return nil
 	})
 }
 
-// planBinding returns the binding as the datapath has it, and those that there
-// are; the error says why it can't be made.
-func planBinding(b *datapath.Bridge, what string, e Binding) (binding datapath.Binding, others []datapath.Binding, err error) {
-	next := b.Config
-	p, _, err := findMember(&change{bridge: b, next: &next}, what, e.Bridge, e.Port)
+// boundAt is what a binding binds.
+type boundAt struct {
+	vlan    uint16
+	address netip.Addr
+}
+
+// planBindings returns bindings as the datapath has them, and what others there are
+// when those of del are gone; the error says why they can't be made.
+func planBindings(b *datapath.Bridge, what, bridge string, del []datapath.Binding, add []Binding) (next []datapath.Binding, others map[boundAt]datapath.Binding, err error) {
+	there, err := b.Bindings()
 	if err != nil {
-		return binding, nil, err
+		return nil, nil, failed(what, err)
 	}
-	if e.VLAN == 0 && loadBridgeConfig(&b.Config).VLANFiltering {
-		return binding, nil, refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
+	others = map[boundAt]datapath.Binding{}
+	for _, e := range there {
+		others[boundAt{e.VLAN, e.Address}] = e
 	}
-	if e.VLAN, err = entryVLAN(b, p, what, e.Bridge, e.Port, e.VLAN); err != nil {
-		return binding, nil, err
-	}
-	if others, err = b.Bindings(); err != nil {
-		return binding, nil, failed(what, err)
+	for _, e := range del {
+		delete(others, boundAt{e.VLAN, e.Address})
 	}
 	devices, err := links()
 	if err != nil {
-		return binding, nil, failed(what, err)
+		return nil, nil, failed(what, err)
 	}
-	for _, old := range others {
-		if old.Address != e.Address || old.VLAN != e.VLAN || old.Port == p.Id && bytes.Equal(old.MAC[:], e.MAC) {
-			continue
+	find := placeFinder(b, bridge)
+	held := maps.Clone(others)
+	for _, e := range add {
+		what := bindWhat(bridge, e)
+		if e.VLAN == 0 && filters(&b.Config) {
+			return nil, nil, refused(what, "the bridge filters VLANs, and every frame is in one", "give it with --vlan")
 		}
-		holder := portName(b, datapath.PortAt(&b.Config, old.Port), devices)
-		return binding, nil, refused(what, fmt.Sprintf("it is bound to %s on %s", net.HardwareAddr(old.MAC[:]), holder),
-			"delete that binding first with '"+deletion(e)+"'")
+		at, err := find(what, e.Port, e.VLAN)
+		if err != nil {
+			return nil, nil, err
+		}
+		binding := datapath.Binding{VLAN: at.vlan, Address: e.Address, MAC: [6]byte(e.MAC), Port: at.port.Id}
+		k := boundAt{at.vlan, e.Address}
+		if old, ok := held[k]; ok && old != binding {
+			holder := portName(b, datapath.PortAt(&b.Config, old.Port), devices)
+			e.VLAN = at.vlan
+			return nil, nil, refused(what, fmt.Sprintf("it is bound to %s on %s", net.HardwareAddr(old.MAC[:]), holder),
+				"delete that binding first with '"+deletion(bridge, e)+"'")
+		}
+		held[k] = binding
+		next = append(next, binding)
 	}
-	return datapath.Binding{VLAN: e.VLAN, Address: e.Address, MAC: [6]byte(e.MAC), Port: p.Id}, others, nil
+	return next, others, nil
 }
 
 // deletion is the command that deletes a binding.
-func deletion(e Binding) string {
-	command := fmt.Sprintf("bascule binding del %s %s", e.Bridge, e.Address)
+func deletion(bridge string, e Binding) string {
+	command := fmt.Sprintf("bascule binding del %s %s", bridge, e.Address)
 	if e.VLAN != 0 {
 		command += fmt.Sprintf(" --vlan %d", e.VLAN)
 	}

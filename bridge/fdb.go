@@ -12,13 +12,16 @@ import (
 	"slices"
 
 	"bascule/datapath"
-
-	"github.com/vishvananda/netlink"
 )
 
 // maxVLAN is the last VLAN that an entry can be in; 4095 is reserved (IEEE
 // 802.1Q table 9-2).
 const maxVLAN = 4094
+
+// EntryRoom returns how many entries the table of a bridge has places for, static
+// ones included, that learns max addresses. It may be full before: an entry has
+// eight buckets that it can be in.
+func EntryRoom(max uint32) int { return datapath.FDBPlaces(max) }
 
 // FDB returns the entries of a bridge that match, by VLAN and address.
 func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
@@ -188,12 +191,16 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 		}
 		// nothing is done before all is known to be right
 		next := make([]datapath.Entry, len(add))
-		find := entryFinder(b, bridge)
+		find := placeFinder(b, bridge)
 		for i, e := range add {
-			p, vlan, err := find(e)
+			at, err := find(addWhat(bridge, e), e.Port, e.VLAN)
 			if err != nil {
 				return err
 			}
+			if at.gone {
+				return refused(addWhat(bridge, e), "the device of port "+e.Port+" is gone", "give a port that has one")
+			}
+			p, vlan := at.port, at.vlan
 			a := address{[6]byte(e.MAC), vlan}
 			if port, ok := pinned[a]; ok && port != p.Id {
 				remedy := fmt.Sprintf("delete that entry first with 'bascule fdb del %s %s", bridge, e.MAC)
@@ -224,36 +231,42 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 	})
 }
 
-// entryFinder returns what finds the port of an entry, and the VLAN that the FDB
-// is to have it in. It looks for each once.
-func entryFinder(b *datapath.Bridge, bridge string) func(Entry) (*datapath.Port, uint16, error) {
-	type place struct {
+// A place is where an address is: behind a port, and in the VLAN that the FDB has
+// it in.
+type place struct {
+	port *datapath.Port
+	vlan uint16
+	gone bool // the port's device is
+}
+
+// placeFinder returns what finds the place of an address that is said to be on a
+// port and in a VLAN; what is for errors. It looks for each once.
+func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan uint16) (place, error) {
+	type said struct {
 		port string
 		vlan uint16
 	}
 	next := b.Config
-	ports, vlans := map[string]*datapath.Port{}, map[place]uint16{}
-	return func(e Entry) (*datapath.Port, uint16, error) {
-		what := addWhat(bridge, e)
-		p := ports[e.Port]
-		if p == nil {
-			var l netlink.Link
-			var err error
-			if p, l, err = findMember(&change{bridge: b, next: &next}, what, bridge, e.Port); err != nil {
-				return nil, 0, err
-			}
-			if l == nil && !b.There(p) {
-				return nil, 0, refused(what, "the device of port "+e.Port+" is gone", "give a port that has one")
-			}
-			ports[e.Port] = p
+	ports, places := map[string]place{}, map[said]place{}
+	return func(what, port string, vlan uint16) (place, error) {
+		at, ok := places[said{port, vlan}]
+		if ok {
+			return at, nil
 		}
-		at := place{e.Port, e.VLAN}
-		if vlan, ok := vlans[at]; ok {
-			return p, vlan, nil
+		if at, ok = ports[port]; !ok {
+			p, l, err := findMember(&change{bridge: b, next: &next}, what, bridge, port)
+			if err != nil {
+				return place{}, err
+			}
+			at = place{port: p, gone: l == nil && !b.There(p)}
+			ports[port] = at
 		}
-		vlan, err := entryVLAN(b, p, what, bridge, e.Port, e.VLAN)
-		vlans[at] = vlan
-		return p, vlan, err
+		var err error
+		if at.vlan, err = entryVLAN(b, at.port, what, bridge, port, vlan); err != nil {
+			return place{}, err
+		}
+		places[said{port, vlan}] = at
+		return at, nil
 	}
 }
 

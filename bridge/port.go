@@ -841,6 +841,9 @@ func loadStats(s *datapath.Stats) Stats {
 // MaxPorts is how many ports a bridge can have, span ports among them.
 const MaxPorts = datapath.MaxPorts
 
+// MaxSpans is how many span ports a bridge can have.
+const MaxSpans = datapath.MaxSpans
+
 // portRemedy says what to do about what is no port of a bridge. Nobody adds it to
 // delete or to show something of it.
 func portRemedy(what, bridge, name string) string {

@@ -306,7 +306,7 @@ func TestManyPorts(t *testing.T) {
 		if err == nil {
 			_, _, err = Plan(File{}, list[0], nil)
 		}
-		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "has more than 1023 ports, and no bridge can; make another bridge") {
+		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "ports, and no bridge can have more than 1023; make another bridge") {
 			t.Errorf("%s: %v", filepath.Base(name), err)
 		}
 	}

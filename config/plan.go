@@ -617,23 +617,27 @@ type address struct {
 
 // assigned is how bindings, or entries of the FDB, differ from each other, and
 // how they are made.
-type assigned[E any] struct {
+type assigned[E, T any] struct {
 	key    func(E) address
 	port   func(E) string
 	object func(E) string
 	detail func(E) string
+	as     func(e E, vlan uint16) T // as package bridge has it, in the VLAN that it is named by
 
-	// change takes old away and makes next, one of which may be nil, in a stage.
-	// What next takes the place of may be gone.
-	change func(stage int, old *E, next *placed[E])
+	// replace takes some away and makes others: all at once, since each alone would
+	// open the bridge anew. What is taken away may be gone.
+	replace func(s *bridge.Switch, name string, del, add []T) error
 }
 
 // plan makes what there is what there is to be.
-func (a assigned[E]) plan(d *diff, there, wanted []placed[E]) {
+func (a assigned[E, T]) plan(d *diff, there, wanted []placed[E]) {
 	was, want := map[address]E{}, map[address]bool{}
 	for _, next := range wanted {
 		want[a.key(next.it)] = true
 	}
+	var del, add [stageCount][]T
+	leave := func(stage int, e E) { del[stage] = append(del[stage], a.as(e, a.key(e).vlan)) }
+	come := func(next placed[E]) { add[remember] = append(add[remember], a.as(next.it, next.named)) }
 	for _, old := range there {
 		e := old.it
 		if d.gone[a.port(e)] {
@@ -642,7 +646,7 @@ func (a assigned[E]) plan(d *diff, there, wanted []placed[E]) {
 		was[a.key(e)] = e
 		if !want[a.key(e)] {
 			d.act(Delete, a.object(e), a.detail(e))
-			a.change(forget, &e, nil)
+			leave(forget, e)
 		}
 	}
 	for _, next := range wanted {
@@ -651,41 +655,39 @@ func (a assigned[E]) plan(d *diff, there, wanted []placed[E]) {
 		switch {
 		case !ok:
 			d.act(Add, a.object(e), a.detail(e))
-			a.change(remember, nil, &next)
+			come(next)
 		case a.detail(old) != a.detail(e):
 			d.act(Change, a.object(e), a.detail(old)+" -> "+a.detail(e))
-			a.change(remember, &old, &next)
+			leave(remember, old)
+			come(next)
+		}
+	}
+	name := d.want.Name
+	for stage := range stageCount {
+		if len(del[stage])+len(add[stage]) > 0 {
+			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
+				return nil, a.replace(s, name, del[stage], add[stage])
+			})
 		}
 	}
 }
 
 func (d *diff) bindings() {
-	name := d.want.Name
-	assigned[Binding]{
+	assigned[Binding, bridge.Binding]{
 		key:    func(e Binding) address { return address{e.VLAN, e.Address.String()} },
 		port:   func(e Binding) string { return e.Port },
 		object: func(e Binding) string { return "binding " + e.Address.String() },
 		detail: func(e Binding) string { return fmt.Sprintf("%s %s", e.MAC, where(e.Port, e.VLAN)) },
-		change: func(stage int, old *Binding, next *placed[Binding]) {
-			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
-				if next == nil {
-					return nil, s.DelBinding(name, old.Address, old.VLAN)
-				}
-				if old != nil {
-					_ = s.DelBinding(name, old.Address, old.VLAN) // it may have gone with something else
-				}
-				e := next.it.Binding
-				e.VLAN = next.named
-				return nil, s.AddBinding(e)
-			})
+		as: func(e Binding, vlan uint16) bridge.Binding {
+			e.VLAN = vlan
+			return e.Binding
 		},
+		replace: (*bridge.Switch).ReplaceBindings,
 	}.plan(d, d.was.bindings, d.want.bindings)
 }
 
 func (d *diff) entries() {
-	name := d.want.Name
-	var del, add [stageCount][]bridge.Entry
-	assigned[Entry]{
+	assigned[Entry, bridge.Entry]{
 		key:    func(e Entry) address { return address{e.VLAN, e.MAC.String()} },
 		port:   func(e Entry) string { return e.Port },
 		object: func(e Entry) string { return "address " + e.MAC.String() },
@@ -695,24 +697,12 @@ func (d *diff) entries() {
 			}
 			return where(e.Port, e.VLAN)
 		},
-		change: func(stage int, old *Entry, next *placed[Entry]) {
-			if old != nil {
-				del[stage] = append(del[stage], old.Entry)
-			}
-			if next != nil {
-				e := next.it.Entry
-				e.VLAN = next.named
-				add[stage] = append(add[stage], e)
-			}
+		as: func(e Entry, vlan uint16) bridge.Entry {
+			e.VLAN = vlan
+			return e.Entry
 		},
+		replace: (*bridge.Switch).ReplaceEntries,
 	}.plan(d, d.was.entries, d.want.entries)
-	for stage := range stageCount { // all at once: each alone would open the bridge anew
-		if len(del[stage])+len(add[stage]) > 0 {
-			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
-				return nil, s.ReplaceEntries(name, del[stage], add[stage])
-			})
-		}
-	}
 }
 
 // sameMirror reports whether a mirror that runs is what it is to be. What was

@@ -447,3 +447,82 @@ func TestPlanRefusesAll(t *testing.T) {
 		t.Errorf("errors at lines %v, should be at %v: %v", lines, want, err)
 	}
 }
+
+// TestPlanOneChange wants bindings, and entries of the FDB, to be one change,
+// however many they are: each alone would read the table of all.
+func TestPlanOneChange(t *testing.T) {
+	of := func(port string) string {
+		text := "bridges:\n  br0:\n    ports: {p1: {}, p2: {}}\n"
+		for what, address := range map[string]string{"bindings": ", address: 192.0.2.%d", "fdb": ""} {
+			text += "    " + what + ":\n"
+			for i := range 100 {
+				text += fmt.Sprintf("    - {port: %s, mac: \"02:00:00:00:00:%02x\""+address+"}\n", append([]any{port, i + 1}, []any{i + 1}[:strings.Count(address, "%")]...)...)
+			}
+		}
+		return text
+	}
+	none := "bridges: {br0: {ports: {p1: {}, p2: {}}}}"
+	for _, c := range []struct {
+		name, was, want string
+		stage           int
+	}{
+		{"come", none, of("p1"), remember},
+		{"move", of("p1"), of("p2"), remember},
+		{"go", of("p1"), none, forget},
+	} {
+		p := newPlan(fileOf(t, "was", c.was), fileOf(t, "want", c.want), devicesOf("p1@br0 p2@br0"))
+		if err := p.want.bad.errors(); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.actions) != 200 {
+			t.Errorf("%s: %d actions, want 200", c.name, len(p.actions))
+		}
+		for stage, steps := range p.stages {
+			want := 0
+			if stage == c.stage {
+				want = 2
+			}
+			if len(steps) != want {
+				t.Errorf("%s: %d steps of stage %d, want %d", c.name, len(steps), stage, want)
+			}
+		}
+	}
+}
+
+// TestPlanRefusesTooMany wants a bridge refused that has more of something than
+// any can have, before anything is done, with both figures and the first that is
+// too many.
+func TestPlanRefusesTooMany(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		line  func(int) string
+		most  int // one line each, from line 4
+		words string
+	}{
+		{"bindings", func(i int) string {
+			return fmt.Sprintf("- {port: p1, mac: \"02:00:00:00:00:01\", address: 10.%d.%d.%d}", i>>16, i>>8&255, i&255)
+		}, 65536, "bridge br0 has 65539 bindings, and no bridge can have more than 65536; "},
+		{"rules", func(i int) string { return fmt.Sprintf("- block in on p1 src 02:00:00:00:%02x:%02x", i>>8, i&255) }, 16384,
+			"bridge br0 has 16387 rules, and no bridge can have more than 16384; "},
+		{"mirrors", func(i int) string { return fmt.Sprintf("m%d: {}", i) }, 16, "bridge br0 has 19 mirrors, and no bridge can have more than 16; "},
+		{"fdb-max: 10\n    fdb", func(i int) string { return fmt.Sprintf("- {port: p1, mac: \"02:00:00:00:%02x:%02x\"}", i>>8, i&255) },
+			bridge.EntryRoom(10), "bridge br0 has 1087 static and sticky addresses, and with fdb-max 10 there is room for 1084; "},
+	} {
+		text := func(n int) string {
+			var b strings.Builder
+			fmt.Fprintf(&b, "bridges:\n  br0:\n    %s:\n", c.what)
+			for i := range n {
+				fmt.Fprintf(&b, "      %s\n", c.line(i+1))
+			}
+			return b.String() + "    ports: {p1: {}}\n"
+		}
+		if _, _, err := Plan(File{}, fileOf(t, "want", text(c.most)), devicesOf("p1")); err != nil {
+			t.Errorf("%s: as many as there can be: %v", c.what, err)
+		}
+		_, _, err := Plan(File{}, fileOf(t, "want", text(c.most+3)), devicesOf("p1"))
+		first := 4 + c.most + strings.Count(c.what, "\n")
+		if bad, _ := err.(Errors); len(bad) != 1 || !strings.Contains(bad[0].Msg, c.words) || bad[0].At.Line != first {
+			t.Errorf("%s: %v, want one at line %d with\n%s", c.what, err, first, c.words)
+		}
+	}
+}

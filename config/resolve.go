@@ -110,17 +110,7 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 		m.devices[devices[i].Name] = &devices[i]
 	}
 	for i := range f.Bridges {
-		// first, since all that follows is for each port
-		n, b := 0, &f.Bridges[i]
-		for j := range b.Ports {
-			if _, plain := plainName(b.Ports[j].Name); !plain {
-				continue
-			}
-			if n++; n > bridge.MaxPorts {
-				m.fail(b.Ports[j].At, "bridge %s has more than %d ports, and no bridge can; make another bridge", b.Name, bridge.MaxPorts)
-				break
-			}
-		}
+		m.checkCounts(&f.Bridges[i]) // first, since all that follows is for each
 	}
 	if m.bad.list != nil {
 		return m
@@ -159,9 +149,38 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 		m.readBackups(b)
 		if was != nil {
 			m.checkPatches(b, was)
+			m.checkRoom(b, was)
 		}
 	}
 	return m
+}
+
+// checkCounts refuses a bridge of a file that has more of something than any can
+// have. What waits for its device counts, too: it is to come.
+func (m *model) checkCounts(b *Bridge) {
+	ports := slices.DeleteFunc(slices.Clone(b.Ports), func(p Port) bool { _, plain := plainName(p.Name); return !plain })
+	few := func(what, remedy string, n, most int, at func(int) Position) {
+		if n > most {
+			m.fail(at(most), "bridge %s has %d %s, and no bridge can have more than %d; %s", b.Name, n, what, most, remedy)
+		}
+	}
+	few("ports", "make another bridge", len(ports), bridge.MaxPorts, func(i int) Position { return ports[i].At })
+	few("rules", "give rules that match more", len(b.Rules), bridge.MaxRules, func(i int) Position { return b.Rules[i].At })
+	few("bindings", "leave some out, or make another bridge", len(b.Bindings), bridge.MaxBindings, func(i int) Position { return b.Bindings[i].At })
+	few("mirrors", "leave some out", len(b.Mirrors), bridge.MaxSpans, func(i int) Position { return b.Mirrors[i].At })
+}
+
+// checkRoom refuses more static and sticky addresses than the FDB has places for,
+// unless it has as many: it may be larger than it would be made.
+func (m *model) checkRoom(b *bridgeModel, was *model) {
+	room := bridge.EntryRoom(b.config.FDBMax)
+	if runs := was.byName[b.Name]; runs != nil {
+		room = max(room, len(runs.entries))
+	}
+	if len(b.Entries) > room {
+		m.fail(b.Entries[room].At, "bridge %s has %d static and sticky addresses, and with fdb-max %d there is room for %d; raise fdb-max",
+			b.Name, len(b.Entries), b.config.FDBMax, room)
+	}
 }
 
 // configure returns the defaults with the changes made.

@@ -864,3 +864,87 @@ func TestBindings(t *testing.T) {
 		t.Errorf("with one that is nobody's: %v", err)
 	}
 }
+
+// Many bindings are replaced at once: also all that a full table has room for,
+// each by another station.
+func TestReplaceBindings(t *testing.T) {
+	shelf := newShelf(t, 3)
+	b := shelf.create("br0", 2)
+	var ids []uint32
+	for _, p := range Ports(&b.Config) {
+		ids = append(ids, p.Id)
+	}
+	bind := func(n, station int, port uint32) Binding {
+		return Binding{Address: netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), Port: port,
+			MAC: [6]byte{2, 0, byte(station >> 24), byte(station >> 16), byte(station >> 8), byte(station)}}
+	}
+	want := func(n int, of func(int) Binding) {
+		t.Helper()
+		m, err := b.openTable(kernelMapBindings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		got, err := readBindings(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stations := map[kernelBindingKey]bool{}
+		for i := range n {
+			e := of(i)
+			if got.bindings[e.address()] != e {
+				t.Fatalf("%s is bound to %+v, want %+v", e.Address, got.bindings[e.address()], e)
+			}
+			for _, k := range e.stationKeys() {
+				stations[k] = true
+			}
+		}
+		if len(got.bindings) != n {
+			t.Errorf("%d bindings, want %d", len(got.bindings), n)
+		}
+		for k := range stations {
+			if s := got.stations[k]; s == nil || !s.there {
+				t.Fatalf("station %+v is not there", k)
+			}
+		}
+		if len(got.stations) != len(stations) {
+			t.Errorf("%d stations, want %d", len(got.stations), len(stations))
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// in a table for one there is no room for two stations at a time
+	first := bind(0, 0, ids[0])
+	must(b.ReplaceBindings(nil, []Binding{first}))
+	if err := b.ReplaceBindings(nil, []Binding{bind(0, 1, ids[1])}); !errors.Is(err, ErrBindingsSmall) {
+		t.Errorf("another station in a table for one: %v", err)
+	}
+	want(1, func(int) Binding { return first })
+	must(b.ReplaceBindings([]Binding{first}, []Binding{first}))
+	want(1, func(int) Binding { return first })
+	must(shelf.try(func() error { return b.Commit(b.Config, Tables{Bindings: []Binding{first}}, keepAll) }))
+
+	list := func(n int, of func(int) Binding) (l []Binding) {
+		for i := range n {
+			l = append(l, of(i))
+		}
+		return l
+	}
+	here := func(n int) Binding { return bind(n, n, ids[0]) }
+	there := func(n int) Binding { return bind(n, MaxBindings+n, ids[1]) }
+	must(b.ReplaceBindings(nil, list(MaxBindings, here)))
+	want(MaxBindings, here)
+	if err := b.ReplaceBindings(nil, []Binding{bind(MaxBindings, 0, ids[0])}); !errors.Is(err, ErrBindingsFull) {
+		t.Errorf("one more than there is room for: %v", err)
+	}
+	want(MaxBindings, here)
+	must(b.ReplaceBindings(nil, list(MaxBindings, there)))
+	want(MaxBindings, there)
+	// some go, some come, and some that are to go come again
+	must(b.ReplaceBindings(append(list(MaxBindings, there)[10:], bind(MaxBindings+7, 0, 0)), list(12, here)))
+	want(12, here)
+}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -49,6 +48,13 @@ func bindingKey(vlan uint16, a netip.Addr) kernelBindingKey {
 // bindingEntries is BINDING_ENTRIES.
 const bindingEntries = 3
 
+// bindingSpare is how many entries a table needs besides while an address gets
+// another station.
+const bindingSpare = bindingEntries - 1
+
+// largeBindings is how many entries a table has that was made large.
+const largeBindings = MaxBindings*bindingEntries + bindingSpare
+
 // stationKeys are the keys by which the datapath finds that a binding's station
 // is bound: at its port, and at any.
 func (e Binding) stationKeys() [2]kernelBindingKey {
@@ -86,38 +92,7 @@ func (e Binding) store(m *ebpf.Map) error {
 
 // Bind binds an address, in place of what it was bound to. The error is
 // ErrBindingsFull or ErrBindingsSmall where there is no room.
-func (b *Bridge) Bind(binding Binding) error {
-	m, err := b.openTable(kernelMapBindings)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	all, err := readBindings(m)
-	if err != nil {
-		return err
-	}
-	if len(all.bindings) >= int(m.MaxEntries()/bindingEntries) && !all.has(binding) {
-		if err := b.collectBindings(); err != nil {
-			return err
-		}
-		if all, err = readBindings(m); err != nil {
-			return err
-		}
-	}
-	switch room := int(m.MaxEntries() / bindingEntries); {
-	case len(all.bindings) < room || all.has(binding):
-	case room < MaxBindings:
-		return ErrBindingsSmall
-	default:
-		return ErrBindingsFull
-	}
-	return b.work(func() error {
-		if err := binding.store(m); err != nil {
-			return err
-		}
-		return all.with(binding).tidyStations(m) // the address may have been another station's
-	})
-}
+func (b *Bridge) Bind(binding Binding) error { return b.ReplaceBindings(nil, []Binding{binding}) }
 
 // Unbind removes the binding of an address; the error is os.ErrNotExist where
 // there is none.
@@ -127,17 +102,60 @@ func (b *Bridge) Unbind(vlan uint16, a netip.Addr) error {
 		return err
 	}
 	defer m.Close()
-	var binding kernelBinding
-	if err := m.Lookup(bindingKey(vlan, a), &binding); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := m.Lookup(bindingKey(vlan, a), &kernelBinding{}); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return os.ErrNotExist
 	} else if err != nil {
 		return err
 	}
-	return b.work(func() error {
-		if err := m.Delete(bindingKey(vlan, a)); err != nil {
+	return b.ReplaceBindings([]Binding{{VLAN: vlan, Address: a}}, nil)
+}
+
+// ReplaceBindings removes the bindings of the addresses of del, which may be gone
+// already, and makes those of add, in place of what their addresses are bound to:
+// such an address is bound all the time, also if it is in del. The table is read
+// once, however many they are. The error is ErrBindingsFull or ErrBindingsSmall
+// where there is no room; nothing is changed then.
+func (b *Bridge) ReplaceBindings(del, add []Binding) error {
+	m, err := b.openTable(kernelMapBindings)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	t, err := readBindings(m)
+	if err != nil {
+		return err
+	}
+	next := map[bindingAddress]Binding{}
+	for _, e := range add {
+		next[e.address()] = e
+	}
+	if t.takes(del, next) > m.MaxEntries() {
+		if err := b.collectBindings(); err != nil {
 			return err
 		}
-		return tidyStations(m)
+		if t, err = readBindings(m); err != nil {
+			return err
+		}
+	}
+	switch n := t.takes(del, next); {
+	case n > largeBindings:
+		return ErrBindingsFull
+	case n > m.MaxEntries():
+		return ErrBindingsSmall
+	}
+	return b.work(func() error {
+		err := t.tidy(m)
+		for _, e := range del {
+			if _, stays := next[e.address()]; !stays {
+				err = errors.Join(err, t.remove(m, e.address()))
+			}
+		}
+		for _, e := range next {
+			if t.bindings[e.address()] != e {
+				err = errors.Join(err, t.put(m, e))
+			}
+		}
+		return err
 	})
 }
 
@@ -173,8 +191,11 @@ func (b *Bridge) UnbindAll(f func(Binding) bool) (n int, err error) {
 }
 
 func (b *Bridge) unbindAll(m *ebpf.Map, f func(Binding) bool) (n int, err error) {
-	all, err := readBindings(m)
-	for _, e := range all.bindings {
+	t, err := readBindings(m)
+	if err != nil {
+		return 0, err
+	}
+	for at, e := range t.bindings {
 		chosen := false
 		if PortAt(&b.Config, e.Port) != nil {
 			if !f(e) {
@@ -182,7 +203,7 @@ func (b *Bridge) unbindAll(m *ebpf.Map, f func(Binding) bool) (n int, err error)
 			}
 			chosen = true
 		}
-		if derr := m.Delete(bindingKey(e.VLAN, e.Address)); derr != nil && !errors.Is(derr, ebpf.ErrKeyNotExist) {
+		if derr := t.remove(m, at); derr != nil {
 			err = errors.Join(err, derr)
 			continue
 		}
@@ -190,7 +211,7 @@ func (b *Bridge) unbindAll(m *ebpf.Map, f func(Binding) bool) (n int, err error)
 			n++
 		}
 	}
-	return n, errors.Join(err, tidyStations(m))
+	return n, errors.Join(err, t.tidy(m))
 }
 
 // collectBindings removes the bindings of ports that have left.
@@ -199,81 +220,165 @@ func (b *Bridge) collectBindings() error {
 	return err
 }
 
+// bindingAddress is what a binding binds.
+type bindingAddress struct {
+	vlan    uint16
+	address netip.Addr
+}
+
+func (e Binding) address() bindingAddress { return bindingAddress{e.VLAN, e.Address} }
+
 // bindingTable is what a table of bindings has, also of ports that have left.
 type bindingTable struct {
-	bindings []Binding
-	stations map[kernelBindingKey]bool
+	bindings map[bindingAddress]Binding
+	stations map[kernelBindingKey]*boundStation
 }
 
-func (t bindingTable) has(binding Binding) bool {
-	return slices.ContainsFunc(t.bindings, func(e Binding) bool {
-		return e.VLAN == binding.VLAN && e.Address == binding.Address
-	})
+// boundStation is a station of a table, by one of its keys.
+type boundStation struct {
+	there    bool // in the table
+	bindings int  // that have it
 }
 
-// with returns what a table has after a binding was put in.
-func (t bindingTable) with(binding Binding) bindingTable {
-	t.bindings = slices.DeleteFunc(t.bindings, func(e Binding) bool {
-		return e.VLAN == binding.VLAN && e.Address == binding.Address
-	})
-	t.bindings = append(t.bindings, binding)
-	for _, k := range binding.stationKeys() {
-		t.stations[k] = true
+// station returns what there is to know of a station by one of its keys.
+func (t bindingTable) station(k kernelBindingKey) *boundStation {
+	s := t.stations[k]
+	if s == nil {
+		s = &boundStation{}
+		t.stations[k] = s
 	}
-	return t
+	return s
+}
+
+// takes returns how many entries a table needs to lose the bindings of del and to
+// get those of next. A station has its entries before the one whose address it
+// gets loses them.
+func (t bindingTable) takes(del []Binding, next map[bindingAddress]Binding) uint32 {
+	n, spare := len(t.bindings), 0
+	for a, e := range next {
+		switch old, ok := t.bindings[a]; {
+		case !ok:
+			n++
+		case old != e:
+			spare = bindingSpare
+		}
+	}
+	gone := map[bindingAddress]bool{}
+	for _, e := range del {
+		a := e.address()
+		_, there := t.bindings[a]
+		_, stays := next[a]
+		if there && !stays && !gone[a] {
+			gone[a] = true
+			n--
+		}
+	}
+	return uint32(n*bindingEntries + spare)
+}
+
+// put makes a binding, in place of what its address is bound to.
+func (t bindingTable) put(m *ebpf.Map, e Binding) error {
+	if err := e.store(m); err != nil {
+		return err
+	}
+	for _, k := range e.stationKeys() {
+		s := t.station(k)
+		s.there = true
+		s.bindings++
+	}
+	old, ok := t.bindings[e.address()]
+	t.bindings[e.address()] = e
+	if !ok {
+		return nil
+	}
+	return t.release(m, old)
+}
+
+// remove removes the binding of an address, which may have none.
+func (t bindingTable) remove(m *ebpf.Map, at bindingAddress) error {
+	old, ok := t.bindings[at]
+	if !ok {
+		return nil
+	}
+	if err := m.Delete(bindingKey(at.vlan, at.address)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	delete(t.bindings, at)
+	return t.release(m, old)
+}
+
+// release removes the station of a binding that is gone, unless others have it.
+func (t bindingTable) release(m *ebpf.Map, e Binding) (err error) {
+	for _, k := range e.stationKeys() {
+		s := t.station(k)
+		s.bindings--
+		if s.bindings > 0 || !s.there {
+			continue
+		}
+		if derr := m.Delete(k); derr != nil && !errors.Is(derr, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, derr)
+			continue
+		}
+		delete(t.stations, k)
+	}
+	return err
 }
 
 // readBindings reads a table. Writers hold the bridge's lock; who reads without
 // it may miss some of what is changed meanwhile.
 func readBindings(m *ebpf.Map) (t bindingTable, err error) {
-	t.stations = map[kernelBindingKey]bool{}
+	t.bindings, t.stations = map[bindingAddress]Binding{}, map[kernelBindingKey]*boundStation{}
 	keys, values := make([]kernelBindingKey, 4096), make([]kernelBinding, 4096)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
 			if k, v := &keys[i], &values[i]; k.isStation() {
-				t.stations[*k] = true
+				t.station(*k).there = true
 			} else {
-				t.bindings = append(t.bindings, Binding{VLAN: k.Vlan, Address: k.addr(), MAC: macOf(v.Mac), Port: v.Port})
+				e := Binding{VLAN: k.Vlan, Address: k.addr(), MAC: macOf(v.Mac), Port: v.Port}
+				t.bindings[e.address()] = e
 			}
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return t, nil
+			break
 		}
 		if err != nil {
 			return t, fmt.Errorf("read the bindings: %w", err)
 		}
 	}
-}
-
-// tidyStations makes the stations of a table those of its bindings. A change
-// that was killed may have left others; the next change of a binding mends them.
-func tidyStations(m *ebpf.Map) error {
-	t, err := readBindings(m)
-	if err != nil {
-		return err
-	}
-	return t.tidyStations(m)
-}
-
-func (t bindingTable) tidyStations(m *ebpf.Map) (err error) {
 	for _, e := range t.bindings {
 		for _, k := range e.stationKeys() {
-			if there, known := t.stations[k]; known && there {
-				t.stations[k] = false // it stays
-			} else if !known {
-				err = errors.Join(err, m.Put(k, kernelBinding{Mac: key(e.MAC, 0), Port: e.Port}))
-				t.stations[k] = false
-			}
+			t.station(k).bindings++
 		}
 	}
-	for k, gone := range t.stations {
-		if !gone {
+	return t, nil
+}
+
+// tidy makes the stations of a table those of its bindings. A change that was
+// killed may have left others; the next change of a binding mends them.
+func (t bindingTable) tidy(m *ebpf.Map) (err error) {
+	for k, s := range t.stations {
+		if s.bindings > 0 {
 			continue
 		}
 		if derr := m.Delete(k); derr != nil && !errors.Is(derr, ebpf.ErrKeyNotExist) {
 			err = errors.Join(err, derr)
+			continue
+		}
+		delete(t.stations, k)
+	}
+	for _, e := range t.bindings {
+		for _, k := range e.stationKeys() {
+			s := t.station(k)
+			if s.there {
+				continue
+			}
+			if perr := m.Put(k, kernelBinding{Mac: key(e.MAC, 0), Port: e.Port}); perr != nil {
+				err = errors.Join(err, perr)
+				continue
+			}
+			s.there = true
 		}
 	}
 	return err

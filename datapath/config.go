@@ -96,6 +96,9 @@ const (
 // MaxPorts is the number of ports that a bridge can have.
 const MaxPorts = len(Config{}.Ports) - 1
 
+// MaxSpans is how many span ports a bridge can have.
+const MaxSpans = len(Config{}.Spans)
+
 // PortNameSize is the size of a port's name, in bytes with the zero at its end.
 const PortNameSize = len(Port{}.Name)
 
@@ -219,6 +222,9 @@ func PortName(p *Port) string {
 func buckets(max uint32) uint32 {
 	return uint32(minBuckets + uint64(max)*3/fdbWays)
 }
+
+// FDBPlaces returns how many entries an FDB of so many dynamic ones has places for.
+func FDBPlaces(max uint32) int { return int(buckets(max)+fdbWindow) * fdbWays }
 
 // specialise fills in what follows from the rest: the table that finds the ports,
 // and the features that they or the bridge ask for.

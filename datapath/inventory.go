@@ -320,7 +320,7 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(uint32(len(VLANs{})))},
 	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
 		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_RULES,
-		entries:  brought(withBindings, MaxBindings*bindingEntries)}, // no-route and urpf-failed ask them
+		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
 	{name: kernelMapLooks, why: whyWork, features: bound},
 	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
