@@ -39,6 +39,7 @@ type bridgeModel struct {
 	byName   map[string]*portModel
 	patterns []*Port
 	private  map[uint16]bridge.PrivateVLANs
+	fids     map[uint16]uint16 // of the VLANs below, their primary
 	rules    []portRule
 	bindings []placed[Binding]
 	entries  []placed[Entry]
@@ -621,14 +622,7 @@ func (m *model) checkPatches(b *bridgeModel, was *model) {
 
 // fid returns the VLAN whose addresses a VLAN shares: of a private one the
 // primary.
-func (b *bridgeModel) fid(id uint16) uint16 {
-	for primary, below := range b.private {
-		if slices.Contains(below.Isolated, id) || slices.Contains(below.Community, id) {
-			return primary
-		}
-	}
-	return id
-}
+func (b *bridgeModel) fid(id uint16) uint16 { return cmp.Or(b.fids[id], id) }
 
 func (m *model) readPrivate(b *bridgeModel) {
 	role := map[uint16]string{}
@@ -664,7 +658,16 @@ func (m *model) readPrivate(b *bridgeModel) {
 		below := bridge.PrivateVLANs{Isolated: slices.Sorted(slices.Values(p.Isolated)), Community: slices.Sorted(slices.Values(p.Community))}
 		b.private[p.Primary] = below
 	}
+	b.fids = map[uint16]uint16{}
+	for primary, below := range b.private {
+		for _, id := range slices.Concat(below.Isolated, below.Community) {
+			b.fids[id] = primary
+		}
+	}
 	for _, p := range b.ports {
+		if len(b.fids) == 0 {
+			break
+		}
 		for _, r := range p.vlans {
 			for id := r.First; id <= r.Last && !r.Untagged; id++ {
 				if fid := b.fid(id); fid != id && !p.inVLAN(fid) {

@@ -269,7 +269,8 @@ func (y *yamlFile) port(name, n node) Port {
 	))
 	y.checkType(p)
 	p.Options.Changes = given.changes()
-	if both := slices.DeleteFunc(slices.Clone(vlans.untagged), func(v uint16) bool { return !slices.Contains(vlans.tagged, v) }); len(both) > 0 {
+	tagged := setOf(vlans.tagged)
+	if both := slices.DeleteFunc(slices.Clone(vlans.untagged), func(v uint16) bool { return !tagged[v] }); len(both) > 0 {
 		y.add(p.At, "port %q: VLAN %s is both tagged and untagged; give one", p.Name, bridge.FormatVLANs(both))
 	}
 	p.VLANs = vlans.ranges()
@@ -359,6 +360,14 @@ type portVLANs struct {
 	untagged, tagged []uint16
 }
 
+// setOf returns which VLANs are in a list.
+func setOf(list []uint16) (set [maxVLAN + 1]bool) {
+	for _, vid := range list {
+		set[vid] = true
+	}
+	return set
+}
+
 // ranges returns them as package bridge has them: rising, as few as can be, the
 // PVID by itself. The PVID's frames leave without a tag where it is not among
 // those with one.
@@ -366,17 +375,16 @@ func (v portVLANs) ranges() []bridge.VLANRange {
 	if !v.given {
 		return nil
 	}
-	untagged := slices.Clone(v.untagged)
-	if v.pvid != 0 && !slices.Contains(v.tagged, v.pvid) && !slices.Contains(untagged, v.pvid) {
-		untagged = append(untagged, v.pvid)
+	untagged, tagged := setOf(v.untagged), setOf(v.tagged)
+	if v.pvid != 0 && !tagged[v.pvid] {
+		untagged[v.pvid] = true
 	}
-	all := slices.Concat(untagged, v.tagged)
-	slices.Sort(all)
 	ranges := []bridge.VLANRange{}
-	for _, vid := range slices.Compact(all) {
-		r := bridge.VLANRange{First: vid, Last: vid, VLANOptions: bridge.VLANOptions{
-			Untagged: slices.Contains(untagged, vid), PVID: vid == v.pvid,
-		}}
+	for vid := uint16(1); vid <= maxVLAN; vid++ {
+		if !untagged[vid] && !tagged[vid] {
+			continue
+		}
+		r := bridge.VLANRange{First: vid, Last: vid, VLANOptions: bridge.VLANOptions{Untagged: untagged[vid], PVID: vid == v.pvid}}
 		if last := len(ranges) - 1; last >= 0 && !r.PVID && ranges[last].Last == vid-1 && ranges[last].VLANOptions == r.VLANOptions {
 			ranges[last].Last = vid
 			continue
