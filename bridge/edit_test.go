@@ -21,6 +21,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -676,4 +678,117 @@ func BenchmarkRead(b *testing.B) {
 		_, err := s.Read("br0")
 		s.must(err)
 	}
+}
+
+// TestHostPortRenamed adds a host port by the name that the interface of another had
+// before it was renamed: that is the port of its new name alone.
+func TestHostPortRenamed(t *testing.T) {
+	b := newBench(t, 1)
+	nl := b.ns.Netlink()
+	rename := func(from, to string) {
+		t.Helper()
+		l, err := nl.LinkByName(from)
+		b.must(err)
+		b.must(nl.LinkSetName(l, to))
+	}
+	ends := func() (names []string) {
+		t.Helper()
+		list, err := nl.LinkList()
+		b.must(err)
+		for _, l := range list {
+			if isSwitchEnd(l) {
+				names = append(names, l.Attrs().Name)
+			}
+		}
+		return names
+	}
+	want := func(names ...string) {
+		t.Helper()
+		list, err := b.Ports("br0")
+		b.must(err)
+		var got []string
+		for _, p := range list {
+			got = append(got, p.Name)
+		}
+		if !slices.Equal(got, names) {
+			t.Errorf("ports %q, want %q", got, names)
+		}
+	}
+	host := PortOptions{Type: TypeHost}
+	b.must(b.AddBridge("br0", nil))
+	add := func(port string, o PortOptions) {
+		t.Helper()
+		_, err := b.AddPort("br0", port, o)
+		b.must(err)
+	}
+	add("host0", host)
+	rename("host0", "other")
+	want("other")
+
+	// the one goes and the other comes in one step
+	b.edit(
+		func(e *Edit) error { return e.DelPort("other") },
+		func(e *Edit) error { return e.AddPort("host0", host) },
+	)
+	want("host0")
+	if names := ends(); len(names) != 1 {
+		t.Errorf("%q are left, want one switch's end", names)
+	}
+
+	// both stay
+	rename("host0", "other")
+	add("host0", host)
+	want("other", "host0")
+	if _, err := b.AddPort("br0", "host0", host); err == nil || !strings.Contains(err.Error(), "is a port of br0 already") {
+		t.Errorf("the same once more: %v", err)
+	}
+	names := ends()
+	if len(names) != 2 {
+		t.Fatalf("%q are the switch's ends, want two", names)
+	}
+
+	// a command that was killed leaves the end of a port that is not, and each that is has its own
+	left := netlink.NewLinkAttrs()
+	left.Name, left.Group = "bsc01234567", switchEndGroup
+	b.must(nl.LinkAdd(&netlink.Veth{LinkAttrs: left, PeerName: "left"}))
+	b.must(b.write(func(store *datapath.Store) error {
+		bridge, err := store.Open("br0")
+		if err != nil {
+			return err
+		}
+		return bridge.Begin()
+	}))
+	b.must(b.write(func(*datapath.Store) error { return nil }))
+	if after := ends(); !slices.Equal(after, names) {
+		t.Errorf("%q are the switch's ends after a kill, want %q", after, names)
+	}
+
+	// whose interface is elsewhere keeps the name that it had last
+	l, err := nl.LinkByName("other")
+	b.must(err)
+	far, err := netns.GetFromName(b.far.Name)
+	b.must(err)
+	defer far.Close()
+	b.must(nl.LinkSetNsFd(l, int(far)))
+	want("other", "host0")
+	if _, err := b.AddPort("br0", "other", host); err == nil || !strings.Contains(err.Error(), "a port of this name is in the bridge") {
+		t.Errorf("a port of the name of one that is elsewhere: %v", err)
+	}
+	_, err = b.DelPort("br0", "other")
+	b.must(err)
+	want("host0")
+	if after := ends(); len(after) != 1 {
+		t.Errorf("%q are left, want one switch's end", after)
+	}
+
+	// devices and cables are no different
+	add("p1", PortOptions{})
+	rename("p1", "uplink")
+	b.must(b.AddBridge("br1", nil))
+	add("p1", PortOptions{Type: TypePatch, Peer: "br1/p1"})
+	want("host0", "uplink", "p1")
+	l, err = nl.LinkByName("uplink")
+	b.must(err)
+	b.must(nl.LinkDel(l))
+	want("host0", "uplink", "p1")
 }

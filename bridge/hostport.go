@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"regexp"
 
 	"bascule/datapath"
@@ -22,10 +23,25 @@ const switchEndGroup = 0xb5c
 
 var switchEndForm = regexp.MustCompile(`^bsc[0-9a-f]{8}$`)
 
+// switchEndName returns the name of the switch's end of a host port, unless another
+// device has it.
 func switchEndName(bridge, port string) string {
-	h := fnv.New32a()
-	h.Write([]byte(bridge + "/" + port))
-	return fmt.Sprintf("bsc%08x", h.Sum32())
+	for name := range switchEndNames(bridge, port) {
+		return name
+	}
+	return ""
+}
+
+// switchEndNames returns names for the switch's end of a host port, in the order in
+// which they are tried. A port whose interface was renamed keeps the end that was
+// made for its former name.
+func switchEndNames(bridge, port string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		h := fnv.New32a()
+		h.Write([]byte(bridge + "/" + port))
+		for n := h.Sum32(); yield(fmt.Sprintf("bsc%08x", n)); n++ {
+		}
+	}
 }
 
 // isSwitchEnd reports whether a device was made by addHost.
@@ -49,7 +65,11 @@ func isOwnEnd(l netlink.Link) bool {
 // addHost makes the two ends of a host port and brings the switch's end up.
 func addHost(bridge, port string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = switchEndName(bridge, port)
+	for attrs.Name = range switchEndNames(bridge, port) {
+		if !isDevice(attrs.Name) {
+			break
+		}
+	}
 	attrs.Group = switchEndGroup
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: port}
 	if err := netlink.LinkAdd(veth); err != nil {

@@ -246,8 +246,8 @@ func (w *watch) adopt(b *datapath.Bridge) {
 		if w.names[p.Id] == "" {
 			w.names[p.Id] = datapath.PortName(p)
 		}
-		if l := devices[int(p.Ifindex)]; l != nil && p.Flags&datapath.PortHost == 0 && b.HasDevice(p) {
-			w.names[p.Id] = l.Attrs().Name
+		if l := shownDevice(b, p, devices); l != nil {
+			w.names[p.Id] = nameBy(l, p)
 		}
 	}
 }

@@ -99,8 +99,12 @@ func newPatch(what, bridge, port string, b *datapath.Bridge, next *datapath.Conf
 	if err != nil {
 		return failed(what, err)
 	}
+	holder, err := holderOf(b, next, port)
+	if err != nil {
+		return failed(what, err)
+	}
 	for _, p := range datapath.Ports(next) {
-		if portName(b, p, devices) == port || datapath.PortName(p) == port {
+		if p == holder || portName(b, p, devices) == port {
 			return refused(what, fmt.Sprintf("bridge %s has a port %s", bridge, port), "give the patch port another name, or delete that port first")
 		}
 	}

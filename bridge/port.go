@@ -149,8 +149,39 @@ func (c *change) makeWay(what, name string) error {
 	return nil
 }
 
+// holderOf returns the port of next, which comes after the bridge's configuration,
+// that is known by a name, nil for none. One that was added by the name, and whose
+// device was renamed since, holds the name no longer: it gets that of its device,
+// lest it comes back to the other when the device goes.
+func holderOf(b *datapath.Bridge, next *datapath.Config, name string) (*datapath.Port, error) {
+	var devices map[int]netlink.Link
+	for _, p := range datapath.Ports(next) {
+		if datapath.PortName(p) != name {
+			continue
+		}
+		if datapath.PortAt(&b.Config, p.Id) == nil || p.Ifindex == 0 {
+			return p, nil // it is being added, or has no device
+		}
+		if devices == nil {
+			var err error
+			if devices, err = links(); err != nil {
+				return nil, err
+			}
+		}
+		now := portName(b, p, devices)
+		if now == name {
+			return p, nil
+		}
+		datapath.Rename(p, now)
+	}
+	return nil, nil
+}
+
 // newPort gives a new port a slot.
 func (c *change) newPort(what, name string) (*datapath.Port, error) {
+	if _, err := holderOf(c.bridge, c.next, name); err != nil {
+		return nil, failed(what, err)
+	}
 	p := datapath.NewPortBeside(c.next, &c.bridge.Config, name)
 	if p == nil {
 		return nil, refused(what, fmt.Sprintf("it has %d ports, and no bridge can have more", datapath.MaxPorts), "make another bridge")
@@ -250,10 +281,12 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 			}
 			return nil, refused(what, "an interface of this name exists", "give the host port another name")
 		}
-		for _, p := range datapath.Ports(c.next) {
-			if datapath.PortName(p) == port && c.hasDevice(p) {
-				return nil, refused(what, "a port of this name is in the bridge", "delete that port first")
-			}
+		holder, err := holderOf(c.bridge, c.next, port)
+		switch {
+		case err != nil:
+			return nil, failed(what, err)
+		case holder != nil && c.hasDevice(holder):
+			return nil, refused(what, "a port of this name is in the bridge", "delete that port first")
 		}
 		return nil, nil
 	}

@@ -614,7 +614,7 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 		return nil, err
 	}
 	dirty, strange := false, false
-	used := map[string]bool{} // names of switch ends
+	used := map[int]bool{} // indexes of switch ends, whose ports may have had other names when they were made
 	for _, name := range names {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
@@ -637,7 +637,8 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 		dirty = dirty || ended
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost != 0 {
-				used[switchEndName(name, datapath.PortName(p))] = true
+				_, back := b.Away(p)
+				used[int(p.Ifindex)], used[int(back)] = true, true
 				if !slices.Contains(hosts, name) {
 					hosts = append(hosts, name)
 				}
@@ -656,9 +657,9 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 	}
 	for _, l := range devices {
 		// any of them may be of a bridge that can't be read
-		if name := l.Attrs().Name; isSwitchEnd(l) && !used[name] && !strange {
+		if isSwitchEnd(l) && !used[l.Attrs().Index] && !strange {
 			if err := netlink.LinkDel(l); err != nil {
-				return nil, fmt.Errorf("remove %s: %w", name, err)
+				return nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)
 			}
 		}
 	}

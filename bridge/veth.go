@@ -47,7 +47,7 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 		}
 		ours := p.Flags&datapath.PortHost != 0 // nobody has set it to anything yet
 		if !ours && (features[featureCsum] || features[featureVLAN] || !features[featureGRO]) {
-			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", datapath.PortName(p), name)}
+			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", l.Attrs().Name, name)}
 		}
 		return nil
 	})

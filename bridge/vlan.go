@@ -361,8 +361,12 @@ func checkPrivate(c *change, what string) error {
 		for _, p := range append(datapath.Ports(c.next), datapath.Berths(c.next)...) {
 			slot := datapath.Slot(p.Id)
 			if inSet(&row.Member, slot) && !inSet(&row.Untagged, slot) && !inSet(&primary.Member, slot) {
+				devices, err := links()
+				if err != nil {
+					return failed(what, err)
+				}
 				return refused(what,
-					fmt.Sprintf("port %s would have VLAN %d with a tag, but not its primary VLAN %d", datapath.PortName(p), vid, row.Fid),
+					fmt.Sprintf("port %s would have VLAN %d with a tag, but not its primary VLAN %d", portName(c.bridge, p, devices), vid, row.Fid),
 					"give a trunk both, or the one --untagged --pvid")
 			}
 		}

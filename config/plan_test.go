@@ -393,6 +393,9 @@ func TestPlanRefuses(t *testing.T) {
 			"port h of br2 is the host's interface of port h of br1"},
 		{"a mirror that is a host port's interface", "", "bridges: {br0: {ports: {h: {type: host}}}, br1: {mirrors: {h: {}}}}", "", "span port h of br1 is the host's interface of port h of br0"},
 		{"an unnamed bridge's host port", "bridges: {br9: {ports: {h: {type: host}}}}", "bridges: {br1: {ports: {h: {}}}}", "h@br9!", "port h of br1 is the host's interface of a host port of br9"},
+		{"a device renamed to a cable's name", "bridges: {br0: {ports: {c: {type: patch, peer: br1/d}}}, br1: {ports: {d: {type: patch, peer: br0/c}}}}",
+			"bridges: {br0: {ports: {c: {type: patch, peer: br1/d}}}, br1: {ports: {d: {type: patch, peer: br0/c}}}}", "c@br0",
+			"port c of br0: a device that is a port of the bridge has got the same name; give it another with 'ip link set c name NAME'"},
 		{"two host ports", "", `bridges: {br0: {ports: {h: {type: host}}}, br1: {ports: {h: {type: host}}}}`, "", "port h of br1 is port h of br0 already"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -369,6 +369,9 @@ func (m *model) expand(b, was *bridgeModel) {
 	for _, p := range b.ports {
 		d := m.devices[p.name]
 		switch {
+		case p.kind != bridge.TypeNetdev && d != nil && d.Bridge == b.Name && was != nil && was.byName[p.name] != nil && was.byName[p.name].kind == p.kind:
+			m.fail(p.at, "port %s of %s: a device that is a port of the bridge has got the same name; give it another with 'ip link set %s name NAME'",
+				p.name, b.Name, p.name)
 		case p.kind == bridge.TypeNetdev && d == nil:
 			p.lost = isPort(p.name)
 			p.waits = !p.lost

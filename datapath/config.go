@@ -210,7 +210,10 @@ func MACWord(mac [6]byte) uint64 { return key(mac, 0) }
 // WordMAC returns the MAC of such a word.
 func WordMAC(word uint64) [6]byte { return macOf(word) }
 
-// PortName returns the name that the port was added by.
+// Rename gives a port another name than it was added by.
+func Rename(p *Port, name string) { p.Name = nameField(name) }
+
+// PortName returns the name that the port was added by, or got by Rename.
 func PortName(p *Port) string {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&p.Name)), len(p.Name))
 	name, _, _ := bytes.Cut(b, []byte{0})

@@ -77,6 +77,7 @@ var applyCases = []struct {
 	{"apply_emptied_mirror", applyEmptiedMirror},
 	{"apply_pf", applyPF},
 	{"apply_beside_others", applyBesideOthers},
+	{"apply_renamed", applyRenamed},
 	{"apply_killed_anywhere", applyKilledAnywhere},
 	{"apply_at_once", applyAtOnce},
 	{"export", export},
@@ -528,6 +529,49 @@ func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
 		}
 	}
 	t.Logf("killed %d times of %d", killed, tries)
+}
+
+// applyRenamed renames devices of ports: those are ports of their new names, and
+// the file's names are those of others, which come.
+func applyRenamed(t *testing.T, l *netlab.Lab) {
+	nl := l.Switch.Netlink()
+	rename := func(from, to string) {
+		t.Helper()
+		link, err := nl.LinkByName(from)
+		must(t, err)
+		must(t, nl.LinkSetName(link, to))
+	}
+	path := file(t, "a.yaml", `bridges:
+  br0: {ports: {host0: {type: host}, p1: {}, to1: {type: patch, peer: br1/to0}}}
+  br1: {ports: {to0: {type: patch, peer: br0/to1}}}
+`)
+	apply(t, l, path)
+	rename("host0", "other")
+	wantLines(t, apply(t, l, path), "- port other of br0: type host", "+ port host0 of br0: type host")
+	wantLines(t, apply(t, l, path))
+
+	// a file that has the new name, too, keeps it
+	rename("host0", "other")
+	both := file(t, "both.yaml", "bridges: {br0: {ports: {host0: {type: host}, other: {type: host}, p1: {}}}}\n")
+	apply(t, l, both)
+	wantLines(t, apply(t, l, both))
+	wantLines(t, apply(t, l, file(t, "none.yaml", "bridges: {br0: {ports: {p1: {}}}}\n")), "- port other of br0: type host", "- port host0 of br0: type host")
+	apply(t, l, path)
+
+	// the port of a device waits until the name is there again
+	rename("p1", "uplink")
+	wantLines(t, apply(t, l, path), "- port uplink of br0")
+	rename("uplink", "p1")
+	wantLines(t, apply(t, l, path), "+ port p1 of br0")
+
+	// a device that gets the name of a cable stays a port until it has another
+	rename("p1", "to1")
+	l.Refused([]string{"port to1 of br0: a device that is a port of the bridge has got the same name; give it another with 'ip link set to1 name NAME'"}, "apply", path)
+	rename("to1", "uplink")
+	wantLines(t, apply(t, l, path), "- port uplink of br0")
+	rename("uplink", "p1")
+	wantLines(t, apply(t, l, path), "+ port p1 of br0")
+	wantLines(t, apply(t, l, path))
 }
 
 // applyAtOnce applies a file twice at the same time: one does it, and the other
