@@ -71,7 +71,7 @@ type PrivateVLANs struct {
 // range whose end comes first, or a VLAN twice.
 func ParseVLANs(s string) ([]uint16, error) {
 	var list []uint16
-	seen := map[uint16]bool{}
+	var seen [maxVLAN + 1]bool
 	for f := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(f, "-")
 		if from == "" { // of a negative number, too
@@ -88,11 +88,12 @@ func ParseVLANs(s string) ([]uint16, error) {
 		case last < first:
 			return nil, usagef("VLANs "+strconv.Quote(s), "%s begins after its end; give the lower VLAN first", f)
 		}
+		list = slices.Grow(list, int(last)-int(first)+1)
 		for vid := int(first); vid <= int(last); vid++ {
-			if seen[uint16(vid)] {
+			if seen[vid] {
 				return nil, usagef("VLANs "+strconv.Quote(s), "VLAN %d is there twice; give each VLAN once", vid)
 			}
-			seen[uint16(vid)] = true
+			seen[vid] = true
 			list = append(list, uint16(vid))
 		}
 	}

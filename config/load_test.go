@@ -211,6 +211,54 @@ func TestLoadFolder(t *testing.T) {
 	}
 }
 
+// TestSmallFiles reads short files that would take much memory if all were made
+// that they stand for.
+func TestSmallFiles(t *testing.T) {
+	bomb := func(what string) string {
+		text := "x-0: &a0 " + what + "\n"
+		for i := range 5 {
+			text += fmt.Sprintf("x-%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 16), ","))
+		}
+		return text
+	}
+	var bridges strings.Builder // 64 of 64 mirrors of all VLANs
+	for i := range 64 {
+		fmt.Fprintf(&bridges, "  b%d: {vlan-filtering: on, mirrors: *m}\n", i)
+	}
+	mirrors := strings.TrimSuffix(strings.Repeat("%d: {vlans: 1-4094}, ", 64), ", ")
+	var n []any
+	for i := range 64 {
+		n = append(n, i)
+	}
+	rules := strings.Repeat("  block in on p1\n", 1000)
+	var ruled strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&ruled, "  b%d: {rules: *r}\n", i)
+	}
+	for _, c := range []struct{ name, text, want string }{
+		{"values", bomb("[x,x,x,x,x,x,x,x]") + "bridges: *a5\n", "aliases stand for"},
+		{"fewer", bomb("[x]") + "bridges: *a4\n", "aliases stand for"},
+		{"maps", bomb("{a: b, c: d}") + "bridges: {<<: *a5}\n", "aliases stand for"},
+		{"never used", bomb("[x,x,x,x,x,x,x,x]") + "bridges: {br0: }\n", "aliases stand for"},
+		{"cycle", "x-a: &a [*a, *a, *a, *a]\nbridges: *a\n", "nested too deeply"},
+		{"rules", "x-r: &r |\n" + rules + "bridges:\n" + ruled.String(), "aliases stand for"},
+		{"vlans", "x-m: &m {" + fmt.Sprintf(mirrors, n...) + "}\nbridges:\n" + bridges.String(), "more than 4194304 VLANs in the lists of"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, bad := parse("a.yaml", []byte(c.text))
+			runtime.ReadMemStats(&after)
+			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+				t.Errorf("%d bytes took %d MiB", len(c.text), took)
+			}
+			if bad == nil || !strings.Contains(bad.Error(), c.want) {
+				t.Errorf("%.200s, want %s", bad, c.want)
+			}
+		})
+	}
+}
+
 // TestLimits reads files that are made to take time and memory.
 func TestLimits(t *testing.T) {
 	bomb := "x-0: &a0 {a: 1, b: 2, c: 3}\n"
@@ -227,7 +275,8 @@ func TestLimits(t *testing.T) {
 		{"keys.yaml", strings.Repeat("? ", 1<<20), "keys.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
 		{"deep.yaml", strings.Repeat("- ", 100) + "a", "deep.yaml:1:35: nested too deeply; no bridge needs more than 16 levels"},
 		{"wide.yaml", strings.Repeat("a: 1\n", 1<<20), "wide.yaml:4097:2: more than 4096 keys beside each other; give less"},
-		{"bomb.yaml", bomb, ": more than 1048576 values, aliases counted as what they stand for; give less"},
+		{"bomb.yaml", bomb, "bomb.yaml:7:11: nested too deeply; no bridge needs more than 16 levels"},
+		{"tokens.yaml", "bridges: [" + strings.Repeat("a,", 1<<21) + "]", ": more than 2097152 names, values and signs; give less, or several files"},
 		{"self.yaml", "x-a: &a\n  b: *a\nbridges:\n", "self.yaml:2:3: nested too deeply; no bridge needs more than 16 levels"},
 		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: this is no UTF-8; give a file of text"},
 		{"many.yaml", many, "many.yaml: 980 more errors"},

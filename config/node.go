@@ -6,13 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/scanner"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -21,9 +22,14 @@ import (
 const (
 	maxDepth  = 16
 	maxValues = 1 << 20
-	maxIndent = 256 // columns before a block's keys and items, of which each can make one more level
+	maxTokens = 1 << 21 // names, values, and what stands between them
+	maxIndent = 256     // columns before a block's keys and items, of which each can make one more level
 	maxKeys   = 1 << 12
 )
+
+// maxRepeated is how many values aliases may stand for in a file of a text: an
+// alias is a few bytes, and what it stands for may be thousands of values.
+func maxRepeated(text string) int { return 1<<15 + len(text) }
 
 // tooDeep is what is said of more levels than maxDepth.
 const tooDeep = "nested too deeply; no bridge needs more than 16 levels"
@@ -63,11 +69,25 @@ type tree struct {
 	anchors map[string][]*ast.AnchorNode // by name, in the order of their places
 	values  int                          // made so far
 	full    bool                         // there were too many, which is told once
+	size    map[ast.Node]extent          // of what aliases stand for
 }
+
+// An extent is how large a value is, with aliases as what they stand for.
+type extent struct {
+	values   int // itself among them, long texts by their lines, and at most endless
+	repeated int // of these, those that aliases stand for
+	depth    int // of levels below it
+}
+
+// shortLine is how many bytes of a text may be a value of their own, as a rule is.
+const shortLine = 16
+
+// endless is more than any number of values may be.
+const endless = 1 << 40
 
 // parseNodes returns the documents of a YAML file that are not empty.
 func parseNodes(bad *faults, text string) (list []node) {
-	tokens := lexer.Tokenize(strings.TrimPrefix(text, "\ufeff"))
+	tokens := tokenize(strings.TrimPrefix(text, "\ufeff"))
 	if t, why := tooMuch(tokens); t != nil {
 		bad.add(bad.place(t), "%s", why)
 		return nil
@@ -93,13 +113,99 @@ func parseNodes(bad *faults, text string) (list []node) {
 		if _, ok := doc.Body.(*ast.DirectiveNode); ok || doc.Body == nil { // %YAML 1.2 says nothing new
 			continue
 		}
-		t := tree{faults: bad, anchors: map[string][]*ast.AnchorNode{}}
+		t := tree{faults: bad, anchors: map[string][]*ast.AnchorNode{}, size: map[ast.Node]extent{}}
 		ast.Walk(&t, doc.Body)
+		if all := t.measure(doc.Body, 0); !t.full && all.repeated > maxRepeated(text) {
+			t.add(t.place(doc.Body.GetToken()), "aliases stand for %s values, and in a file of %d bytes they may for %d; repeat less", atMost(all.repeated), len(text), maxRepeated(text))
+			t.full = true
+		}
+		if t.full {
+			continue
+		}
 		if n := t.node(doc.Body, 0); !t.full {
 			list = append(list, n)
 		}
 	}
 	return list
+}
+
+// atMost prints a number of values.
+func atMost(n int) string {
+	if n >= endless {
+		return fmt.Sprintf("more than %d", endless)
+	}
+	return fmt.Sprint(n)
+}
+
+// tokenize is lexer.Tokenize, but ends with the first token that is too many.
+func tokenize(text string) (list token.Tokens) {
+	var s scanner.Scanner
+	s.Init(text)
+	for len(list) <= maxTokens {
+		some, err := s.Scan()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		list.Add(some...)
+	}
+	return list
+}
+
+// measure returns how large a value is that is so deep. What is too deep is told.
+func (t *tree) measure(n ast.Node, depth int) (all extent) {
+	all.values = 1
+	if t.full || n == nil {
+		return all
+	}
+	if depth > maxDepth {
+		t.add(t.place(n.GetToken()), tooDeep)
+		t.full = true
+		return all
+	}
+	add := func(n ast.Node) {
+		part := t.measure(n, depth+1)
+		all.values = min(all.values+part.values, endless)
+		all.repeated = min(all.repeated+part.repeated, endless)
+		all.depth = max(all.depth, part.depth+1)
+	}
+	switch n := n.(type) {
+	case *ast.AnchorNode:
+		add(n.Value)
+	case *ast.TagNode:
+		add(n.Value)
+	case *ast.AliasNode:
+		value := t.anchor(n.Value.GetToken().Value, n.GetToken())
+		if value == nil {
+			return all // which node tells
+		}
+		part, known := t.size[value]
+		switch {
+		case !known:
+			part = t.measure(value, depth+1)
+			t.size[value] = part
+		case depth+1+part.depth > maxDepth:
+			t.add(t.place(n.GetToken()), tooDeep)
+			t.full = true
+		}
+		return extent{min(1+part.values, endless), min(1+part.values, endless), part.depth + 1}
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			add(unwrapKey(v.Key))
+			add(v.Value)
+		}
+	case *ast.MappingValueNode:
+		add(unwrapKey(n.Key))
+		add(n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			add(v)
+		}
+	case *ast.LiteralNode:
+		all.values += len(n.Value.GetToken().Value) / shortLine
+	default:
+		all.values += len(n.GetToken().Value) / shortLine
+	}
+	return all
 }
 
 // withNulls gives keys of blocks that have no value one: the parser would put it
@@ -175,6 +281,9 @@ func tooMuch(tokens token.Tokens) (*token.Token, string) {
 		if flow > maxDepth {
 			return t, tooDeep
 		}
+	}
+	if len(tokens) > maxTokens {
+		return tokens[maxTokens], fmt.Sprintf("more than %d names, values and signs; give less, or several files", maxTokens)
 	}
 	return nil, ""
 }

@@ -20,6 +20,23 @@ import (
 type yamlFile struct {
 	*faults
 	lines []string // of the file
+	kept  int      // VLANs, and ranges of them, of what was read
+}
+
+// maxKept is how many VLANs and ranges of them a file may have in the lists of its
+// ports, private VLANs and mirrors: six letters stand for 4094 of them.
+const maxKept = 1 << 22
+
+// keep returns the VLANs or ranges of a list, or none where the file has too many.
+func keep[T any](y *yamlFile, at Position, list []T) []T {
+	was := y.kept
+	if y.kept += len(list); y.kept <= maxKept {
+		return list
+	}
+	if was <= maxKept {
+		y.add(at, "more than %d VLANs in the lists of ports, private VLANs and mirrors; give less, or several files", maxKept)
+	}
+	return nil
 }
 
 // parseYAML reads the documents of a file.
@@ -28,7 +45,7 @@ func parseYAML(bad *faults, text string) (files []File) {
 	if nodes == nil && bad.list == nil {
 		bad.add(Position{bad.path, 1, 1}, "the file is empty; begin with 'bridges:'")
 	}
-	y := yamlFile{bad, strings.Split(text, "\n")}
+	y := yamlFile{faults: bad, lines: strings.Split(text, "\n")}
 	for _, n := range nodes {
 		files = append(files, y.file(n))
 	}
@@ -273,7 +290,7 @@ func (y *yamlFile) port(name, n node) Port {
 	if both := slices.DeleteFunc(slices.Clone(vlans.untagged), func(v uint16) bool { return !tagged[v] }); len(both) > 0 {
 		y.add(p.At, "port %q: VLAN %s is both tagged and untagged; give one", p.Name, bridge.FormatVLANs(both))
 	}
-	p.VLANs = vlans.ranges()
+	p.VLANs = keep(y, p.At, vlans.ranges())
 	return p
 }
 
@@ -398,8 +415,8 @@ func (y *yamlFile) private(n node) (list []PrivateVLAN) {
 	y.each(n, "private-vlans", func(name, value node) {
 		p := PrivateVLAN{At: name.at, Primary: y.vlan(name, "private-vlans")}
 		y.object(value, "private VLAN "+strconv.Quote(name.text), []field{
-			{name: bridge.KindIsolated, read: func(n node) { p.Isolated = y.vlans(n, bridge.KindIsolated) }},
-			{name: bridge.KindCommunity, read: func(n node) { p.Community = y.vlans(n, bridge.KindCommunity) }},
+			{name: bridge.KindIsolated, read: func(n node) { p.Isolated = keep(y, n.at, y.vlans(n, bridge.KindIsolated)) }},
+			{name: bridge.KindCommunity, read: func(n node) { p.Community = keep(y, n.at, y.vlans(n, bridge.KindCommunity)) }},
 		})
 		if len(p.Isolated) > 1 {
 			y.add(p.At, "private VLAN %d: a primary VLAN has one isolated VLAN; give one", p.Primary)
@@ -510,7 +527,7 @@ func (y *yamlFile) mirror(name, n node) Mirror {
 				m.Ports = strings.Split(s, ",")
 			}
 		}},
-		{name: "vlans", read: func(n node) { m.VLANs = y.vlans(n, "vlans") }},
+		{name: "vlans", read: func(n node) { m.VLANs = keep(y, n.at, y.vlans(n, "vlans")) }},
 		{name: "direction", read: func(n node) {
 			m.Direction = y.choice(n, "direction", bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 		}},
