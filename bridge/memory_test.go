@@ -119,3 +119,25 @@ func TestZeroLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitsChecked: what a file has more of than its own limits is refused where
+// it is only checked, as apply does before anything else.
+func TestLimitsChecked(t *testing.T) {
+	s := &Switch{}
+	for _, test := range []struct{ text, want string }{
+		{"set limit tables 1\ntable <a> { 10.0.0.1 }\ntable <b> { 10.0.0.1 }\npass from <a> to <b>\n", "there would be 2 tables, and the limit is 1; "},
+		{"set limit table-entries 1\ntable <a> { 10.0.0.1 10.0.0.2 }\npass from <a>\n", "there would be 2 addresses in tables, and the limit is 1; "},
+		{"set limit anchors 1\nanchor a {\nanchor b {\npass\n}\n}\n", "there would be 2 anchors, and the limit is 1; "},
+		{"set limit anchors 1\nanchor {\nanchor b {\npass\n}\n}\nanchor {\npass\n}\n", ""},
+		{"set limit { tables 64, anchors 65534 }\npass\n", ""},
+		{"set limit tables 65\npass\n", "pf.conf:1:18: 65 is too large for a limit of tables; give at most 64"},
+		{"set limit { states 5, tables 1000 }\npass\n", "pf.conf:1:30: 1000 is too large for a limit of tables; give at most 64"},
+		{"set limit anchors 65535\npass\n", "pf.conf:1:19: 65535 is too large for a limit of anchors; give at most 65534"},
+		{"set timeout interval 536870912\npass\n", "pf.conf:1:22: 536870912 is too large for a number of seconds; give at most 536870911"},
+	} {
+		_, _, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: []byte(test.text), Check: true})
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want %q", test.text, err, test.want)
+		}
+	}
+}

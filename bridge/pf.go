@@ -65,7 +65,7 @@ type pfUses struct {
 
 // pfParse reads what is stored: text without names to be looked up.
 func pfParse(text string) (*pf.Ruleset, error) {
-	set, err := pf.Parse("pf", []byte(text), pf.Source{})
+	set, err := pf.Parse("pf", []byte(text), pf.Source{Kept: true})
 	if err != nil {
 		return nil, fmt.Errorf("read the rules that are loaded: %w", err)
 	}
@@ -162,14 +162,8 @@ func (c *change) planPF(what string) error {
 		return refused(what, err.Error(), "nothing was changed")
 	}
 	limits := d.limits()
-	if err := d.checkTables(what); err != nil {
+	if err := d.checkLimits(what, c.bridge); err != nil {
 		return err
-	}
-	if n := limits[pf.LimitAnchors]; uint32(len(d.Anchors)) > n {
-		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", len(d.Anchors), n), "use fewer, or set limit anchors")
-	}
-	if err := d.checkEntries(c.bridge, limits[pf.LimitTableEntries]); err != nil {
-		return refused(what, err.Error(), "set limit table-entries, or list fewer")
 	}
 	text, err := json.Marshal(&d.pfStored)
 	if err != nil {
@@ -184,6 +178,27 @@ func (c *change) planPF(what string) error {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
+	}
+	return nil
+}
+
+// checkLimits says whether the limits have room for what rules name and list. With
+// nil for the bridge it has nothing yet.
+func (d *pfConfig) checkLimits(what string, b *datapath.Bridge) error {
+	if err := d.checkTables(what); err != nil {
+		return err
+	}
+	limits, anchors := d.limits(), 0
+	for path := range d.rulesets() {
+		if path != "" && !strings.HasPrefix(path, "_") && !strings.Contains(path, "/_") {
+			anchors++
+		}
+	}
+	if n := limits[pf.LimitAnchors]; uint32(anchors) > n {
+		return refused(what, fmt.Sprintf("there would be %d anchors, and the limit is %d", anchors, n), "use fewer, or set limit anchors")
+	}
+	if err := d.checkEntries(b, limits[pf.LimitTableEntries]); err != nil {
+		return refused(what, err.Error(), "set limit table-entries, or list fewer")
 	}
 	return nil
 }
@@ -207,7 +222,7 @@ func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	if more == 0 {
 		return nil
 	}
-	if b.PFLoaded() {
+	if b != nil && b.PFLoaded() {
 		counts, err := b.TableCounts()
 		if err != nil {
 			return err
@@ -650,7 +665,10 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 		if err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
-		return nil
+		if o.Anchor != "" || o.TablesOnly {
+			return nil // the limits are those that run
+		}
+		return d.checkLimits(what, nil)
 	})
 	if err != nil {
 		return err

@@ -154,11 +154,14 @@ func (p *parser) timeout() (TimeoutName, uint32) {
 		p.expected("the name of a timeout")
 	}
 	p.next()
-	unit := "seconds"
-	if TimeoutName(i) == AdaptiveStart || TimeoutName(i) == AdaptiveEnd {
+	unit, most := "seconds", int64(math.MaxUint32)
+	switch name := TimeoutName(i); {
+	case name == AdaptiveStart, name == AdaptiveEnd:
 		unit = "states"
+	case name == Interval && !p.source.Kept:
+		most = maxInterval
 	}
-	return TimeoutName(i), uint32(p.number("a number of "+unit, math.MaxUint32))
+	return TimeoutName(i), uint32(p.number("a number of "+unit, most))
 }
 
 // limit takes the name of a limit and its value.
@@ -174,7 +177,15 @@ func (p *parser) limit(o *Options) {
 		p.expected("the name of a limit")
 	}
 	p.next()
-	o.Limits[i] = Limit{true, uint32(p.number("a limit", math.MaxUint32))}
+	most := int64(math.MaxUint32) // tables of that size are refused for their memory
+	switch {
+	case p.source.Kept:
+	case LimitName(i) == LimitTables:
+		most = MaxTables
+	case LimitName(i) == LimitAnchors:
+		most = MaxRules
+	}
+	o.Limits[i] = Limit{true, uint32(p.number("a limit of "+limitNames[i], most))}
 }
 
 // optimization reads the name of a set of timeouts and sets them.

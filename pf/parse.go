@@ -12,11 +12,11 @@ import (
 // What a file may not exceed, so that a small one that is expanded does not
 // take all memory.
 const (
-	maxRules  = 200_000  // with those of anchors
+	maxRules  = MaxRules // with those of anchors
 	maxList   = 200_000  // items of a list between braces
 	maxNested = 16       // files that include each other, and lists in lists
 	maxMacro  = 64 << 10 // bytes of the value of a macro
-	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used
+	maxText   = 32 << 20 // bytes of all files, and of macros as often as they are used; see spent
 
 	maxAnchorDepth = 64 // as pfctl
 	maxAnchorName  = 1023
@@ -26,6 +26,7 @@ const (
 	maxInterface   = 15
 	maxConnRate    = 0xffffffff / 1000 // PF_THRESHOLD_MAX
 	maxPrio        = 7
+	maxInterval    = 0xffffffff / 8 // seconds; states are swept eight times in each
 )
 
 // Source is where Parse finds what a file refers to.
@@ -36,6 +37,9 @@ type Source struct {
 	// Lookup returns the addresses of a name in the place of an address: of an
 	// interface, with the modifiers of Host.Modes, or of a host. Nil: there are none.
 	Lookup func(name string, modes []string) ([]netip.Prefix, error)
+	// Kept says that the text is what String made of a ruleset that was taken: what
+	// options may be at most is not asked again.
+	Kept bool
 	// Macros are those given with -D, which win over those of the file.
 	Macros map[string]string
 	// Defined is told of each macro that the file defines. Nil: nobody is.
@@ -47,8 +51,8 @@ type Source struct {
 // The language is that of OpenBSD's pf.conf(5), with the ether rules of
 // FreeBSD's. What `set` says holds for the rules behind it, as in pfctl.
 func Parse(name string, text []byte, source Source) (*Ruleset, error) {
-	budget, rules := maxText, 0
-	p := &parser{source: source, budget: &budget, rules: &rules}
+	rules := 0
+	p := &parser{source: source, spent: &spent{}, rules: &rules}
 	set := p.file(name, string(text))
 	if len(p.errs) > 0 {
 		p.errs.order()
@@ -68,7 +72,7 @@ type parser struct {
 	errs   ErrorList
 	texts  map[string]string // of the files, for errors
 	macros map[string]string
-	budget *int // bytes of text that may still be read
+	spent  *spent
 	rules  *int // how many there are
 
 	set     *Ruleset // what statements add to
@@ -148,10 +152,19 @@ func (p *parser) include(name, text string) {
 	p.lex, p.tok, p.braces = lex, tok, braces
 }
 
+// spent is how many bytes were read: of files, and of macros as often as they were
+// used. A short file that uses a long macro often would take much memory.
+type spent struct{ text, macros int }
+
+// most is how many bytes may be read in all.
+func (s *spent) most() int { return min(maxText, 1<<19+9*s.text) }
+
+func (s *spent) over() bool { return s.text+s.macros > s.most() }
+
 // spend counts text that is read.
 func (p *parser) spend(n int, pos Pos) {
-	if *p.budget -= n; *p.budget < 0 {
-		p.limitf(pos, enough{}, "macros and files expand to more than %d bytes", maxText)
+	if p.spent.text += n; p.spent.over() {
+		p.limitf(pos, enough{}, "macros and files expand to more than %d bytes", p.spent.most())
 	}
 }
 
@@ -164,15 +177,15 @@ func (p *parser) macro(name string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("macro '%s' not defined", name)
 	}
-	if *p.budget -= len(value); *p.budget < 0 {
-		return "", fmt.Errorf("macros and files expand to more than %d bytes", maxText)
+	if p.spent.macros += len(value); p.spent.over() {
+		return "", fmt.Errorf("macros and files expand to more than %d bytes", p.spent.most())
 	}
 	return value, nil
 }
 
 // errorf records an error and goes on.
 func (p *parser) errorf(pos Pos, format string, args ...any) {
-	p.record(pos, *p.budget < 0, fmt.Sprintf(format, args...))
+	p.record(pos, p.spent.over(), fmt.Sprintf(format, args...))
 }
 
 // limitf records an error of a file that is right, but more than can be taken,
@@ -563,7 +576,7 @@ func (p *parser) load(first token) {
 	}
 	// as in pfctl the file is one of its own: it has neither this one's
 	// macros nor what it sets
-	sub := &parser{source: p.source, budget: p.budget, rules: p.rules, nested: p.nested}
+	sub := &parser{source: p.source, spent: p.spent, rules: p.rules, nested: p.nested}
 	loaded := sub.file(file, text)
 	for _, e := range sub.errs {
 		if p.errs = append(p.errs, e); len(p.errs) == maxErrors {

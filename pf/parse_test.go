@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -620,8 +621,8 @@ func TestBounds(t *testing.T) {
 	list := "{ " + strings.Repeat("1.1.1.1 ", 1000) + "}"
 	tests := []struct{ name, text, want string }{
 		{"a macro that doubles", double, "the value of a macro may have 65536 bytes at most"},
-		{"lists", "pass from " + list + " to " + list, "lists expand to more than 200000 rules"},
-		{"many lists", strings.Repeat("pass from "+list+"\n", 201), "lists expand to more than 200000 rules"},
+		{"lists", "pass from " + list + " to " + list, "lists expand to more than 65534 rules"},
+		{"many lists", strings.Repeat("pass from "+list+"\n", 201), "lists expand to more than 65534 rules"},
 		{"lists in lists", "pass from " + strings.Repeat("{", 1000) + "1.1.1.1" + strings.Repeat("}", 1000), "lists may be in each other 16 deep"},
 		{"anchors in anchors", strings.Repeat("anchor {\n", 1000), "anchors may be in each other 63 deep"},
 		{"macros", "a = \"" + strings.Repeat(" ", 60000) + "\"\n" + strings.Repeat("pass $a\n", 2000), "macros and files expand to more than"},
@@ -769,5 +770,35 @@ func BenchmarkParse(b *testing.B) {
 		if _, err := Parse("pf.conf", text.Bytes(), source); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestSmallText wants a short text that stands for much to be refused before that
+// is made.
+func TestSmallText(t *testing.T) {
+	var all []string
+	for i := range 1000 {
+		all = append(all, fmt.Sprintf("10.0.%d.%d", i>>8, i&255))
+	}
+	long := "a = \"" + strings.Join(all, " ") + "\"\n"
+	uses := "{ " + strings.Repeat("$a ", 2000) + "}\n"
+	hosts := "{ " + strings.Join(all[:60], " ") + " }"
+	for _, test := range []struct{ name, text, want string }{
+		{"macros in a table", long + "table <t> " + uses, "macros and files expand to more than"},
+		{"macros in a rule", long + "pass from " + uses, "macros and files expand to more than"},
+		{"lists", "pass on { a b c d e f g h i j k l m n o p q r s } from " + hosts + " to " + hosts + "\n", "lists expand to more than 65534 rules"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := Parse("pf.conf", []byte(test.text), Source{})
+			runtime.ReadMemStats(&after)
+			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
+				t.Errorf("%d bytes took %d MiB", len(test.text), took)
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%.200s, want %s", err, test.want)
+			}
+		})
 	}
 }

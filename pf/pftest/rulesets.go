@@ -558,7 +558,14 @@ func (d draw) options() pf.Options {
 	if add("limit") {
 		for i := range o.Limits {
 			if i == 0 || d.seldom("limit") {
-				o.Limits[i] = pf.Limit{Given: true, Value: d.number("limit", 0, 1<<32-1)}
+				most := uint32(1<<32 - 1)
+				switch pf.LimitName(i) {
+				case pf.LimitTables:
+					most = pf.MaxTables
+				case pf.LimitAnchors:
+					most = pf.MaxRules
+				}
+				o.Limits[i] = pf.Limit{Given: true, Value: d.number("limit", 0, most)}
 			}
 		}
 	}
@@ -573,7 +580,11 @@ func (d draw) options() pf.Options {
 		o.Order = append(o.Order, "timeout")
 		for i := range o.Timeouts {
 			if i == 0 || optimized && i <= int(pf.TCPTsdiff) || d.seldom("timeout") {
-				o.Timeouts[i] = pf.Timeout{Given: true, Value: d.number("timeout", 0, 1<<32-1)}
+				most := uint32(1<<32 - 1)
+				if pf.TimeoutName(i) == pf.Interval {
+					most /= 8
+				}
+				o.Timeouts[i] = pf.Timeout{Given: true, Value: d.number("timeout", 0, most)}
 			}
 		}
 	}
