@@ -3,6 +3,7 @@
 package pf
 
 import (
+	"cmp"
 	"math"
 	"reflect"
 	"slices"
@@ -366,7 +367,6 @@ func (p *parser) service(pos Pos, name string) uint16 {
 
 // options reads what follows the hosts of a rule.
 func (p *parser) options(s *spec) {
-	r := &s.rule
 	for !p.ends() && !p.atOp("{") {
 		if p.acceptOp("!") {
 			switch {
@@ -382,69 +382,78 @@ func (p *parser) options(s *spec) {
 		if p.tok.kind != tokWord {
 			p.expected("an option of the rule")
 		}
-		switch name := p.tok.text; name {
-		case "flags":
-			p.once(optFlags, name)
-			p.next()
-			p.flags(r)
-		case "icmp-type":
-			p.once(optICMP, name)
-			p.next()
-			p.list(func() { p.icmp(s, protoICMP) })
-		case "icmp6-type":
-			p.once(optICMP, name)
-			p.next()
-			p.list(func() { p.icmp(s, protoICMPv6) })
-		case "prio":
-			p.once(optPrio, name)
-			p.next()
-			r.HasPrio, r.Prio = true, p.prio()
-		case "tos":
-			p.once(optTOS, name)
-			p.next()
-			r.HasTOS, r.TOS = true, p.tos()
-		case "no", "keep", "modulate", "synproxy":
-			p.once(optState, "modulate or keep")
-			p.next()
-			p.state(r, name)
-		case "fragment":
-			p.once(optFragment, name)
-			p.next()
-			r.Fragment = true
-		case "allow-opts":
-			p.once(optAllowOpts, name)
-			p.next()
-			r.AllowOpts = true
-		case "label":
-			p.once(optLabel, name)
-			p.next()
-			r.Label = p.short("label", "rule label", maxLabel)
-		case "tag":
-			p.once(optTag, name)
-			p.next()
-			r.Tag = p.short("tag", "tag", maxTag)
-		case "tagged":
+		switch name := p.tok.text; {
+		case p.oneOption(ruleOptions, s):
+		case name == "tagged":
 			p.tagged(s, false)
-		case "probability":
-			p.once(optProbability, name)
-			p.next()
-			r.Probability = p.probability()
-		case "received-on":
+		case name == "received-on":
 			p.receivedOn(s, false)
-		case "once":
-			p.once(optOnce, name)
-			p.next()
-			r.Once = true
-		case "set":
+		case name == "set":
 			p.sets(s)
-		case "scrub":
-			p.once(optScrub, name)
-			p.next()
-			p.scrub(&s.rule.Scrub)
 		default:
 			p.otherOption(name)
 		}
 	}
+}
+
+// A ruleOption is a word that a rule may have once, with what follows it.
+type ruleOption struct {
+	is     option
+	called string // in errors, "" for the word itself
+	read   func(p *parser, s *spec, word string)
+}
+
+// oneOption reads what stands here if it is in the table.
+func (p *parser) oneOption(table map[string]ruleOption, s *spec) bool {
+	word := p.tok.text
+	o, ok := table[word]
+	if !ok || !p.at(word) {
+		return false
+	}
+	p.once(o.is, cmp.Or(o.called, word))
+	p.next()
+	o.read(p, s, word)
+	return true
+}
+
+// ruleOptions are those that follow the hosts of a rule.
+var ruleOptions = map[string]ruleOption{
+	"flags":       {optFlags, "", func(p *parser, s *spec, _ string) { p.flags(&s.rule) }},
+	"icmp-type":   {optICMP, "", func(p *parser, s *spec, _ string) { p.list(func() { p.icmp(s, protoICMP) }) }},
+	"icmp6-type":  {optICMP, "", func(p *parser, s *spec, _ string) { p.list(func() { p.icmp(s, protoICMPv6) }) }},
+	"prio":        {optPrio, "", func(p *parser, s *spec, _ string) { s.rule.HasPrio, s.rule.Prio = true, p.prio() }},
+	"tos":         {optTOS, "", func(p *parser, s *spec, _ string) { s.rule.HasTOS, s.rule.TOS = true, p.tos() }},
+	"no":          stateOption,
+	"keep":        stateOption,
+	"modulate":    stateOption,
+	"synproxy":    stateOption,
+	"fragment":    {optFragment, "", func(_ *parser, s *spec, _ string) { s.rule.Fragment = true }},
+	"allow-opts":  {optAllowOpts, "", func(_ *parser, s *spec, _ string) { s.rule.AllowOpts = true }},
+	"label":       {optLabel, "", func(p *parser, s *spec, _ string) { s.rule.Label = p.short("label", "rule label", maxLabel) }},
+	"tag":         {optTag, "", func(p *parser, s *spec, _ string) { s.rule.Tag = p.short("tag", "tag", maxTag) }},
+	"probability": {optProbability, "", func(p *parser, s *spec, _ string) { s.rule.Probability = p.probability() }},
+	"once":        {optOnce, "", func(_ *parser, s *spec, _ string) { s.rule.Once = true }},
+	"scrub":       {optScrub, "", func(p *parser, s *spec, _ string) { p.scrub(s) }},
+}
+
+var stateOption = ruleOption{optState, "modulate or keep", func(p *parser, s *spec, word string) { p.state(&s.rule, word) }}
+
+// setOptions are those that follow set in a rule.
+var setOptions = map[string]ruleOption{
+	"prio": {optSetPrio, "", func(p *parser, s *spec, _ string) { p.setPrio(&s.rule) }},
+	"tos":  {optSetTOS, "set tos", func(p *parser, s *spec, _ string) { s.rule.Scrub.SetTOS, s.rule.Scrub.TOS = true, p.tos() }},
+}
+
+// scrubOptions are those that follow scrub in a rule.
+var scrubOptions = map[string]ruleOption{
+	"no-df":     {optNoDF, "", func(_ *parser, s *spec, _ string) { s.rule.Scrub.NoDF = true }},
+	"random-id": {optRandomID, "", func(_ *parser, s *spec, _ string) { s.rule.Scrub.RandomID = true }},
+	"min-ttl": {optMinTTL, "", func(p *parser, s *spec, word string) {
+		s.rule.Scrub.MinTTL = uint8(p.number(word, math.MaxUint8))
+	}},
+	"max-mss": {optMaxMSS, "", func(p *parser, s *spec, word string) {
+		s.rule.Scrub.MaxMSS = uint16(p.number(word, math.MaxUint16))
+	}},
 }
 
 // otherOption deals with a word that is no option of a rule on a bridge.
@@ -476,9 +485,14 @@ func (p *parser) outside(name string) {
 	p.skipArguments()
 }
 
-// ruleOptions are the words that begin an option.
-var ruleOptions = wordSet("flags", "icmp-type", "icmp6-type", "tos", "prio", "no", "keep", "modulate", "synproxy",
-	"fragment", "allow-opts", "label", "tag", "tagged", "probability", "received-on", "once", "set", "state", "source")
+// beginsOption reports whether a word begins an option of a rule.
+func beginsOption(word string) bool {
+	_, ok := ruleOptions[word]
+	return ok || otherOptions[word] || outside[word] != ""
+}
+
+// otherOptions are those that options reads by itself.
+var otherOptions = wordSet("tagged", "received-on", "set", "state", "source")
 
 // skipArguments passes over what an option that is not for a bridge has
 // behind it.
@@ -498,7 +512,7 @@ func (p *parser) skipArguments() {
 		case parens > 0:
 		case p.atOp("!") || p.atOp(","):
 			return
-		case p.tok.kind == tokWord && (ruleOptions[p.tok.text] || outside[p.tok.text] != ""):
+		case p.tok.kind == tokWord && beginsOption(p.tok.text):
 			return
 		}
 	}
@@ -672,25 +686,22 @@ func (p *parser) sets(s *spec) {
 	}
 }
 
-func (p *parser) setOne(s *spec) {
-	r := &s.rule
-	switch {
-	case p.at("prio"):
-		p.once(optSetPrio, "prio")
-		p.next()
-		if !p.acceptOp("(") {
-			r.SetPrio[0] = p.prio() + 1
-			r.SetPrio[1] = r.SetPrio[0]
-			return
-		}
+// setPrio reads one or two priorities.
+func (p *parser) setPrio(r *Rule) {
+	if !p.acceptOp("(") {
 		r.SetPrio[0] = p.prio() + 1
-		p.acceptOp(",")
-		r.SetPrio[1] = p.prio() + 1
-		p.op(")")
-	case p.at("tos"):
-		p.once(optSetTOS, "set tos")
-		p.next()
-		r.Scrub.SetTOS, r.Scrub.TOS = true, p.tos()
+		r.SetPrio[1] = r.SetPrio[0]
+		return
+	}
+	r.SetPrio[0] = p.prio() + 1
+	p.acceptOp(",")
+	r.SetPrio[1] = p.prio() + 1
+	p.op(")")
+}
+
+func (p *parser) setOne(s *spec) {
+	switch {
+	case p.oneOption(setOptions, s):
 	case p.at("queue"), p.at("delay"):
 		name := "set " + p.tok.text
 		p.errorf(p.tok.pos, "%s: %s", name, outside[name])
@@ -702,30 +713,15 @@ func (p *parser) setOne(s *spec) {
 }
 
 // scrub reads what follows scrub.
-func (p *parser) scrub(s *Scrub) {
+func (p *parser) scrub(s *spec) {
 	p.op("(")
 	for {
 		if p.tok.kind != tokWord {
 			p.expected("an option of scrub")
 		}
-		switch name := p.tok.text; name {
-		case "no-df":
-			p.once(optNoDF, name)
-			p.next()
-			s.NoDF = true
-		case "random-id":
-			p.once(optRandomID, name)
-			p.next()
-			s.RandomID = true
-		case "min-ttl":
-			p.once(optMinTTL, name)
-			p.next()
-			s.MinTTL = uint8(p.number("min-ttl", math.MaxUint8))
-		case "max-mss":
-			p.once(optMaxMSS, name)
-			p.next()
-			s.MaxMSS = uint16(p.number("max-mss", math.MaxUint16))
-		case "reassemble":
+		switch {
+		case p.oneOption(scrubOptions, s):
+		case p.at("reassemble"):
 			pos := p.tok.pos
 			p.next()
 			p.word("tcp")
