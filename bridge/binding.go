@@ -252,8 +252,7 @@ func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
 		}
 		var id uint32
 		if m.Port != "" {
-			next := b.Config
-			p, _, err := findPort(&change{bridge: b, next: &next}, what, bridge, m.Port)
+			p, _, err := findPort(newChange(b), what, bridge, m.Port)
 			if err != nil {
 				return err
 			}

@@ -25,19 +25,15 @@ import (
 // any more. It is not what the caller is about: where it fails the next one tries
 // again.
 func catchUp(store *datapath.Store, bridges []string) {
-	for _, name := range bridges {
-		b, err := store.Open(name)
-		if err != nil {
-			continue
-		}
+	_ = eachOpen(store, bridges, func(name string, b *datapath.Bridge) error {
 		if slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) {
-			set, next := setBridge(name, nil), b.Config
-			c := &change{bridge: b, next: &next}
+			set, c := setBridge(name, nil), newChange(b)
 			if c.planned(set.what, set.plan) == nil {
 				_ = c.make(set.what)
 			}
 		}
-	}
+		return nil
+	})
 	if !store.DevicesHeld() {
 		giveCarriers(store, bridges)
 	}
@@ -45,11 +41,7 @@ func catchUp(store *datapath.Store, bridges []string) {
 
 // giveCarriers sets the switch's ends of host ports up.
 func giveCarriers(store *datapath.Store, bridges []string) {
-	for _, name := range bridges {
-		b, err := store.Open(name)
-		if err != nil {
-			continue
-		}
+	_ = eachOpen(store, bridges, func(_ string, b *datapath.Bridge) error {
 		for _, p := range datapath.Ports(&b.Config) {
 			if p.Flags&datapath.PortHost == 0 || !b.HasDevice(p) {
 				continue
@@ -58,7 +50,8 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 				_ = netlink.LinkSetUp(l) // but for one that goes at this moment
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // Devices are the devices of a namespace's bridges in the hands of who follows

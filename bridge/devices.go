@@ -4,7 +4,6 @@ package bridge
 
 import (
 	"cmp"
-	"errors"
 	"net"
 	"slices"
 
@@ -57,14 +56,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 		if err != nil {
 			return err
 		}
-		for _, name := range names {
-			b, err := store.Open(name)
-			if errors.Is(err, datapath.ErrLayout) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
+		err = eachOpen(store, names, func(name string, b *datapath.Bridge) error {
 			for _, p := range datapath.Ports(&b.Config) {
 				if !b.HasDevice(p) || devices[int(p.Ifindex)] == nil {
 					continue
@@ -82,6 +74,10 @@ func (s *Switch) Devices() (list []Device, err error) {
 				}
 				d.Own, d.Host = true, name
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		for _, d := range byName {
 			list = append(list, *d)

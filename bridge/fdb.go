@@ -246,7 +246,7 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 		port string
 		vlan uint16
 	}
-	next := b.Config
+	c := newChange(b)
 	ports, places := map[string]place{}, map[said]place{}
 	return func(what, port string, vlan uint16) (place, error) {
 		at, ok := places[said{port, vlan}]
@@ -254,7 +254,7 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 			return at, nil
 		}
 		if at, ok = ports[port]; !ok {
-			p, l, err := findMember(&change{bridge: b, next: &next}, what, bridge, port)
+			p, l, err := findMember(c, what, bridge, port)
 			if err != nil {
 				return place{}, err
 			}
@@ -381,8 +381,7 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 			match.VLAN = &vid
 		}
 		if m.Port != "" {
-			next := b.Config
-			p, _, err := findPort(&change{bridge: b, next: &next}, what, bridge, m.Port)
+			p, _, err := findPort(newChange(b), what, bridge, m.Port)
 			if err != nil {
 				return err
 			}

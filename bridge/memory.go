@@ -218,17 +218,14 @@ func (s *Switch) shrink(store *datapath.Store, name string) error {
 	if over, err := b.Oversized(); err != nil || !over {
 		return failed(what, err)
 	}
-	next := b.Config
-	c := &change{bridge: b, next: &next, reload: true}
+	c := newChange(b)
+	c.reload = true
 	if b.PFLoaded() {
 		if c.pf, err = readPF(b); err != nil {
 			return failed(what, err)
 		}
 	}
-	if err := c.planVLANs(what); err != nil {
-		return err
-	}
-	if err := c.planPF(what); err != nil {
+	if err := c.planTables(what); err != nil {
 		return err
 	}
 	return c.make(what)

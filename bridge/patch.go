@@ -3,9 +3,7 @@
 package bridge
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"bascule/datapath"
@@ -60,22 +58,18 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 		if !ok {
 			return refused(what, "the network namespace has no number left for a patch cable", "delete one that is not used")
 		}
-		next := peer.Config
-		far := &change{bridge: peer, next: &next}
+		far := newChange(peer)
 		if err := newPatch(what, bridge, port, c.bridge, c.next, config, here, there); err != nil {
 			return err
 		}
-		if err := newPatch(what, peerBridge, peerPort, peer, &next, other, there, here); err != nil {
+		if err := newPatch(what, peerBridge, peerPort, peer, far.next, other, there, here); err != nil {
 			return err
 		}
-		if err := far.planVLANs(what); err != nil {
-			return err
-		}
-		if err := far.planPF(what); err != nil {
+		if err := far.planTables(what); err != nil {
 			return err
 		}
 		c.others = []*datapath.Bridge{peer}
-		c.before = append(c.before, func() error { return peer.Commit(next, far.tables, follower{}) })
+		c.before = append(c.before, func() error { return peer.Commit(*far.next, far.tables, follower{}) })
 		c.undo = append(c.undo, func() error { return cutHalves(store) })
 		c.after = append(c.after, func() error {
 			c.warn(warnNoAgent(c.bridge, stpWaits)...)
@@ -191,18 +185,10 @@ func cutHalves(store *datapath.Store) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		next := b.Config
-		c := &change{bridge: b, next: &next}
+	return eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+		c := newChange(b)
 		what, half := "remove the patch cable at bridge "+name, false
-		for _, p := range datapath.Ports(&next) {
+		for _, p := range datapath.Ports(c.next) {
 			if !cables.Half(p) {
 				continue
 			}
@@ -212,17 +198,14 @@ func cutHalves(store *datapath.Store) error {
 			}
 		}
 		if !half {
-			continue
+			return nil
 		}
-		if err := c.planVLANs(what); err != nil {
+		if err := c.planTables(what); err != nil {
 			return err
 		}
-		if err := c.planPF(what); err != nil {
-			return err
-		}
-		if err := b.Commit(next, c.tables, follower{}); err != nil {
+		if err := b.Commit(*c.next, c.tables, follower{}); err != nil {
 			return fmt.Errorf("the patch cable at bridge %s: %w", name, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }

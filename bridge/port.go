@@ -387,20 +387,15 @@ func (w *world) others(store *datapath.Store, bridge string) (map[uint32][]other
 		return nil, err
 	}
 	owners := map[uint32][]otherPort{}
-	for _, name := range names {
-		if name == bridge {
-			continue
-		}
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == bridge })
+	err = eachOpen(store, names, func(name string, b *datapath.Bridge) error {
 		for _, p := range datapath.Ports(&b.Config) {
 			owners[p.Ifindex] = append(owners[p.Ifindex], otherPort{name, b, p})
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	w.owners = owners
 	return owners, nil

@@ -471,6 +471,12 @@ func (c *change) warn(warnings ...string) {
 	}
 }
 
+// newChange returns a change to a bridge of which nothing is planned yet.
+func newChange(b *datapath.Bridge) *change {
+	next := b.Config
+	return &change{bridge: b, next: &next}
+}
+
 // change makes a change to a bridge: plan says which, and touches nothing.
 func (s *Switch) change(what, name string, plan func(*change) error) error {
 	return s.write(func(store *datapath.Store) error {
@@ -478,8 +484,8 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 		if err != nil {
 			return err
 		}
-		next := b.Config
-		c := &change{bridge: b, next: &next, joins: s.joining}
+		c := newChange(b)
+		c.joins = s.joining
 		if err := c.planned(what, plan); err != nil {
 			return err
 		}
@@ -498,10 +504,35 @@ func (c *change) planned(what string, plan func(*change) error) error {
 	for _, do := range []func() error{
 		func() error { return plan(c) },
 		func() error { return inTurn(c.late) },
-		func() error { return c.planVLANs(what) },
-		func() error { return c.planPF(what) },
+		func() error { return c.planTables(what) },
 	} {
 		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planTables plans what follows from the ports that there are to be.
+func (c *change) planTables(what string) error {
+	if err := c.planVLANs(what); err != nil {
+		return err
+	}
+	return c.planPF(what)
+}
+
+// eachOpen calls f with those bridges of the names that this build can read, and
+// that are there.
+func eachOpen(store *datapath.Store, names []string, f func(name string, b *datapath.Bridge) error) error {
+	for _, name := range names {
+		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = f(name, b)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -663,19 +694,7 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 			}
 		}
 	}
-	for _, name := range names {
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := b.Done(); err != nil {
-			return nil, err
-		}
-	}
-	return hosts, nil
+	return hosts, eachOpen(store, names, func(_ string, b *datapath.Bridge) error { return b.Done() })
 }
 
 func mendBridge(b *datapath.Bridge) error {

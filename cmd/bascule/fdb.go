@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"time"
 
 	"bascule/bridge"
@@ -88,8 +89,21 @@ there is none.`,
 		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
+	p.aboutEntry(cmd, func(s fabric, of string, mac net.HardwareAddr, vlan *uint16) error {
+		e, err := s.GetEntry(of, mac, vlan)
+		if err != nil {
+			return err
+		}
+		return p.printEntries(of, []bridge.Entry{e})
+	})
+	return cmd
+}
+
+// aboutEntry has a command do something with the one entry that its arguments
+// and --vlan name.
+func (p *program) aboutEntry(cmd *cobra.Command, do func(s fabric, of string, mac net.HardwareAddr, vlan *uint16) error) {
+	cmd.ValidArgsFunction = completeArguments(p.bridgeNames, p.addresses)
 	id := vlan{}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
 	completeFlag(cmd, "vlan", p.vlanIDs)
@@ -98,15 +112,8 @@ there is none.`,
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error {
-			e, err := s.GetEntry(args[0], mac, id.id)
-			if err != nil {
-				return err
-			}
-			return p.printEntries(args[0], []bridge.Entry{e})
-		})
+		return p.with(func(s fabric) error { return do(s, args[0], mac, id.id) })
 	}
-	return cmd
 }
 
 // oneEntryVLAN says what --vlan is of commands that are about one entry.
@@ -151,18 +158,8 @@ stays, lest another station takes it.`,
 		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses),
 	}
-	id := vlan{}
-	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
-	completeFlag(cmd, "vlan", p.vlanIDs)
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		mac, err := parseMAC("MAC", args[1])
-		if err != nil {
-			return err
-		}
-		return p.with(func(s fabric) error { return s.DelEntry(args[0], mac, id.id) })
-	}
+	p.aboutEntry(cmd, fabric.DelEntry)
 	return cmd
 }
 
