@@ -167,7 +167,7 @@ func (c *change) joinBerth(v *datapath.VLANs, p *datapath.Port) {
 // Berths returns the berths of a bridge that devices can occupy, as SetBerths
 // takes them.
 func (s *Switch) Berths(bridge string) (list []Berth, err error) {
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the berths", bridge), bridge, func(_ string, b *datapath.Bridge) error {
 		list = nil
 		ready := b.Ready()
 		if len(ready) == 0 {

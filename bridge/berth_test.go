@@ -214,7 +214,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 		}
 		ports[p.Name] = p
 	}
-	b.must(b.each("br0", func(_ string, d *datapath.Bridge) error {
+	b.must(b.each("", "br0", func(_ string, d *datapath.Bridge) error {
 		for _, p := range datapath.Ports(&d.Config) {
 			if pin := fmt.Sprintf("%d-tcx", p.Id); d.HasDevice(p) && !links[pin] {
 				t.Errorf("%s has no program", datapath.PortName(p))

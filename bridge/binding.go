@@ -59,7 +59,7 @@ func ParseAddress(s string) (netip.Addr, error) {
 // is "", or of all bridges where both are, by VLAN and address.
 func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	list = []Binding{}
-	err = s.eachFor(showWhat("the bindings", bridge), bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the bindings", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err

@@ -62,7 +62,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (ca
 		return nil, err
 	}
 	source := &captureSource{s: s, bridge: bridge, stop: stop, names: map[uint32]string{}}
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
 		source.seed = b.Config.HashSeed
 		if source.frames != nil { // of the last time
 			source.frames.Close()
@@ -193,7 +193,7 @@ func (c *captureSource) frame(f datapath.Captured) capture.Frame {
 // learnNames finds out what the ports are called; those that have left keep
 // their names.
 func (c *captureSource) learnNames() error {
-	return c.s.each(c.bridge, func(_ string, b *datapath.Bridge) error {
+	return c.s.each("capture at bridge "+c.bridge, c.bridge, func(_ string, b *datapath.Bridge) error {
 		devices, err := links()
 		if err != nil {
 			return err

@@ -500,7 +500,7 @@ func TestEditSlots(t *testing.T) {
 		func(e *Edit) error { return e.DelPort("p1") },
 		func(e *Edit) error { return e.AddPort("p3", PortOptions{}) },
 	)
-	b.must(b.each("br0", func(_ string, b *datapath.Bridge) error {
+	b.must(b.each("", "br0", func(_ string, b *datapath.Bridge) error {
 		for _, p := range datapath.Ports(&b.Config) {
 			if slot := datapath.Slot(p.Id); datapath.PortName(p) == "p3" && slot != 3 {
 				t.Errorf("p3 is in slot %d", slot)

@@ -26,7 +26,7 @@ func EntryRoom(max uint32) int { return datapath.FDBPlaces(max) }
 // FDB returns the entries of a bridge that match, by VLAN and address.
 func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	list = []Entry{}
-	err = s.eachFor("show the FDB of "+bridge, bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the FDB", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
@@ -72,7 +72,7 @@ func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e En
 			return e, err
 		}
 	}
-	err = s.eachFor(what, bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(what, bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err

@@ -53,7 +53,7 @@ func (s *Switch) Names() (names []string, err error) {
 // Renew loads this build's programs into a bridge that has another's, as
 // SetBridge does without changes: no frame is lost. It reports whether it did.
 func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
-	err = s.each(name, func(_ string, b *datapath.Bridge) error {
+	err = s.each("renew bridge "+name, name, func(_ string, b *datapath.Bridge) error {
 		renewed = !b.Ours()
 		return nil
 	})
@@ -76,7 +76,7 @@ type Events struct {
 // OpenEvents begins to count what happens on a bridge.
 func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 	e := &Events{s: s}
-	err := s.each(bridge, func(name string, b *datapath.Bridge) error {
+	err := s.each("follow bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		log, err := b.OpenLog()
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (e *Events) Renew() (same bool, err error) {
 	if e.w.bridge.Current() {
 		return true, nil
 	}
-	err = e.s.each(e.w.name, func(_ string, b *datapath.Bridge) error {
+	err = e.s.each("follow bridge "+e.w.name, e.w.name, func(_ string, b *datapath.Bridge) error {
 		if same = b.Config.HashSeed == e.w.bridge.Config.HashSeed; same {
 			e.w.adopt(b)
 		}

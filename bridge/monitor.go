@@ -105,7 +105,7 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 		}
 	}()
 	if bridge != "" {
-		if _, err := s.Bridge(bridge); err != nil {
+		if err := s.each("monitor bridge "+bridge, bridge, func(string, *datapath.Bridge) error { return nil }); err != nil {
 			return err
 		}
 	}
@@ -190,7 +190,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 		if w != nil && w.bridge.Current() {
 			continue
 		}
-		b, err := open(store, "watch bridge "+name, name)
+		b, err := open(store, "monitor bridge "+name, name)
 		if errors.Is(err, errNoBridge) {
 			continue
 		}

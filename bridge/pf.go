@@ -675,7 +675,7 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 	}
 	was := datapath.Config{}
 	if bridge != "" {
-		err := s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 			was = b.Config
 			return nil
 		})
@@ -784,7 +784,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 			return nil
 		})
 	default:
-		err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+		err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 			if !b.PFLoaded() {
 				return nil
 			}

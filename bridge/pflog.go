@@ -33,7 +33,7 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 		})
 	}
 	missing := func() (n uint64, err error) {
-		err = s.eachFor(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
+		err = s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
 			if b.PFLoaded() {
 				n, err = b.PFLogMissed()
 			}

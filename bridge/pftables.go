@@ -48,7 +48,7 @@ func (s *Switch) PFTables(bridge, anchor string) (list []PFTable, err error) {
 // PFTable returns what is in a table, in ascending order.
 func (s *Switch) PFTable(bridge, anchor, name string) (list []PFTableEntry, err error) {
 	what := "show table " + name + " of " + bridge
-	err = s.eachFor(what, bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		list = []PFTableEntry{}
 		t, err := findPFTable(b, what, anchor, name)
 		if err != nil {
@@ -89,7 +89,7 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
 	// all is seen before anything is done: what is refused leaves no table behind
-	err = s.eachFor(what, bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := plannedPFTable(b, what, path, name, makes)
 		if err != nil {
 			return err
@@ -309,7 +309,7 @@ func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, e
 		err = s.writePFTable(what, bridge, anchor, name, flush)
 		return n, err
 	}
-	err = s.eachFor(what, bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := findPFTable(b, what, anchor, name)
 		if err != nil {
 			return err
@@ -346,7 +346,7 @@ func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, ap
 		return nil, refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 	}
 	if check {
-		return s.eachFor(what, bridge, func(_ string, b *datapath.Bridge) error {
+		return s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 			d, err := readPF(b)
 			if err != nil {
 				return failed(what, err)

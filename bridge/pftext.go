@@ -62,7 +62,7 @@ func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
 	if err != nil || bridge == "" {
 		return false, err
 	}
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each("compare pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		if !b.PFLoaded() {
 			same = false
 			return nil

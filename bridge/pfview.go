@@ -28,7 +28,7 @@ type pfView struct {
 
 // viewPF runs f with pf of a bridge.
 func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
-	return s.eachFor("show pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
+	return s.each(showWhat("pf", bridge), bridge, func(_ string, b *datapath.Bridge) error {
 		v, err := newPFView(b)
 		if err != nil {
 			return err
@@ -245,7 +245,7 @@ func (r PFRules) Body(path string, index int, rule *pf.Rule) (*pf.Ruleset, strin
 
 // ZeroPF sets the counters of rules to zero.
 func (s *Switch) ZeroPF(bridge string) error {
-	return s.eachFor("clear the counters of pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
+	return s.each("clear the counters of pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		if !b.PFLoaded() {
 			return nil
 		}

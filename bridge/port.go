@@ -648,7 +648,7 @@ func showWhat(what, bridge string) string {
 // those of all bridges where the name is "".
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	list = []Port{}
-	err = s.eachFor(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err

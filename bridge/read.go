@@ -29,7 +29,7 @@ type State struct {
 // Read returns all of a bridge in one look, which takes a fraction of what
 // Bridge, Ports, VLANs and so on take together.
 func (s *Switch) Read(bridge string) (state State, err error) {
-	err = s.eachFor("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		state = State{Private: map[uint16]PrivateVLANs{}}
 		v, err := viewOf(name, b)
 		if err != nil {

@@ -23,7 +23,7 @@ func IsSwitchEnd(l netlink.Link) bool { return isSwitchEnd(l) }
 // another namespace or got another address, and its host ports' ends. Where all
 // is as the programs have it nothing is changed.
 func (s *Switch) Refresh(bridge string) (changed bool, err error) {
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each("follow the devices of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		changed = slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool {
 			if !b.HasDevice(p) {
 				return false
@@ -65,7 +65,7 @@ func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 // name in parentheses. Where those are as the rules were compiled with nothing
 // is changed. States stay.
 func (s *Switch) RefreshPF(bridge string) (changed bool, err error) {
-	err = s.each(bridge, func(_ string, b *datapath.Bridge) error {
+	err = s.each("follow the addresses of pf of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
 		changed = false
 		if !b.PFLoaded() {
 			return nil

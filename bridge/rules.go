@@ -46,7 +46,7 @@ func ParseRule(words []string, port string) (rule.Rule, error) {
 // tried.
 func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	list = []PortRule{}
-	err = s.eachFor(showWhat("the rules", bridge), bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the rules", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(r PortRule) bool { return r.Bridge == name })
 		v, err := viewOf(name, b)
 		if err != nil {

@@ -214,7 +214,7 @@ func (c *change) removePort(what string, p *datapath.Port) error {
 // added, or those of all bridges where the name is "".
 func (s *Switch) Spans(bridge string) (list []Span, err error) {
 	list = []Span{}
-	err = s.eachFor(showWhat("the span ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the span ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		list = slices.DeleteFunc(list, func(s Span) bool { return s.Bridge == name })
 		v, err := viewOf(name, b)
 		if err != nil {

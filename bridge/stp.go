@@ -83,7 +83,7 @@ const stpLook = 5 * time.Second
 func (s *Switch) OpenSTP(bridge string) (*STP, error) {
 	what := "run spanning tree of bridge " + bridge
 	t := &STP{s: s, bridge: bridge}
-	err := s.each(bridge, func(_ string, b *datapath.Bridge) (err error) {
+	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
 		if err := t.letGo(); err != nil { // of the last time
 			return err
 		}
@@ -149,7 +149,7 @@ func (t *STP) Close() error {
 // with runs f with the bridge, perhaps more than once if it is changed meanwhile.
 func (t *STP) with(f func(*datapath.Bridge) error) error {
 	what := "go on with spanning tree of bridge " + t.bridge
-	return t.s.each(t.bridge, func(_ string, b *datapath.Bridge) error {
+	return t.s.each(what, t.bridge, func(_ string, b *datapath.Bridge) error {
 		switch {
 		case b.Config.HashSeed != t.seed:
 			return refused(what, "it has been made anew", "begin again")

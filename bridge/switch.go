@@ -336,7 +336,7 @@ func (s *Switch) DelBridges() (removed []string, err error) {
 // Bridges returns all bridges by name.
 func (s *Switch) Bridges() (list []Info, err error) {
 	list = []Info{}
-	err = s.each("", func(name string, b *datapath.Bridge) error {
+	err = s.each("", "", func(name string, b *datapath.Bridge) error {
 		info, err := describe(name, b)
 		list = append(slices.DeleteFunc(list, func(i Info) bool { return i.Name == name }), info)
 		return err
@@ -346,7 +346,7 @@ func (s *Switch) Bridges() (list []Info, err error) {
 
 // Bridge returns one bridge.
 func (s *Switch) Bridge(name string) (info Info, err error) {
-	err = s.each(name, func(name string, b *datapath.Bridge) error {
+	err = s.each("", name, func(name string, b *datapath.Bridge) error {
 		info, err = describe(name, b)
 		return err
 	})
@@ -383,12 +383,8 @@ func (v *view) info() Info {
 // each runs f with the bridge of the name, or with all where it is "". What f
 // reads of a bridge that is changed meanwhile may be half of it: f is run again
 // then, and keeps nothing of the last time.
-func (s *Switch) each(name string, f func(string, *datapath.Bridge) error) error {
-	return s.eachFor("", name, f)
-}
-
-// eachFor is each for what errors say, "" for showing the bridge.
-func (s *Switch) eachFor(asked, name string, f func(string, *datapath.Bridge) error) error {
+// What the caller does is what errors say, "" where it shows the bridges themselves.
+func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
 		names := []string{name}
 		if name == "" {

@@ -59,7 +59,7 @@ func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 // where the name is "", since they are counted.
 func (s *Switch) Talkers(bridge string) (list []Talker, err error) {
 	found := map[string][]Talker{}
-	err = s.eachFor(showWhat("the talkers", bridge), bridge, func(name string, b *datapath.Bridge) error {
+	err = s.each(showWhat("the talkers", bridge), bridge, func(name string, b *datapath.Bridge) error {
 		talkers, err := b.Talkers()
 		if err != nil {
 			return err

@@ -588,7 +588,7 @@ func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, e
 // added, or those of all bridges that filter where the name is "".
 func (s *Switch) VLANs(bridge string) (list []PortVLANs, err error) {
 	list = []PortVLANs{}
-	err = s.eachFiltering(bridge, func(name string, b *datapath.Bridge, vlans *datapath.VLANs) error {
+	err = s.eachFiltering("the VLANs", bridge, func(name string, b *datapath.Bridge, vlans *datapath.VLANs) error {
 		v, err := viewOf(name, b)
 		if err != nil {
 			return err
@@ -612,7 +612,7 @@ func (v *view) vlans(vlans *datapath.VLANs) (list []PortVLANs) {
 // is "": those that have members, or are private.
 func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	list = []VLAN{}
-	err = s.eachFiltering(bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
+	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
 		list = slices.DeleteFunc(list, func(l VLAN) bool { return l.Bridge == name })
 		var ids []uint16
 		for vid := uint16(1); vid <= maxVLAN; vid++ {
@@ -640,12 +640,12 @@ func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 }
 
 // eachFiltering runs f with the bridge of the name, which must filter VLANs, or
-// with all that do where it is "", as each does.
-func (s *Switch) eachFiltering(bridge string, f func(string, *datapath.Bridge, *datapath.VLANs) error) error {
-	return s.each(bridge, func(name string, b *datapath.Bridge) error {
+// with all that do where it is "", as each does. What is shown is what errors say.
+func (s *Switch) eachFiltering(shown, bridge string, f func(string, *datapath.Bridge, *datapath.VLANs) error) error {
+	return s.each(showWhat(shown, bridge), bridge, func(name string, b *datapath.Bridge) error {
 		if !filters(&b.Config) {
 			if bridge != "" {
-				return noFiltering("show the VLANs of "+name, name)
+				return noFiltering(showWhat(shown, name), name)
 			}
 			return nil
 		}

@@ -56,6 +56,17 @@ func TestWords(t *testing.T) {
 		"cannot read bridge br9: there is no bridge br9":                      one(b.Read("br9")),
 		"cannot clear the counters of pf of br9: there is no bridge br9":      b.ZeroPF("br9"),
 		"cannot show bridge br9: there is no bridge br9":                      one(b.Bridge("br9")),
+		"cannot monitor bridge br9: there is no bridge br9":                   b.Monitor(t.Context(), "br9", nil),
+		"cannot capture at bridge br9: there is no bridge br9":                one(b.Capture(t.Context(), "br9", CaptureOptions{Snaplen: 100, Buffer: 1 << 16})),
+		"cannot trace a frame at port p1 of br9: there is no bridge br9":      one(b.Trace("br9", "p1", make([]byte, 60))),
+		"cannot show the VLANs of br9: there is no bridge br9":                one(b.VLANs("br9")),
+		"cannot show the table of VLANs of br9: there is no bridge br9":       one(b.VLANTable("br9")),
+		"cannot show the berths of br9: there is no bridge br9":               one(b.Berths("br9")),
+		"cannot flush states of pf of br9: there is no bridge br9":            one(b.FlushPF("br9", "", "states")),
+		"cannot follow bridge br9: there is no bridge br9":                    one(b.OpenEvents("br9")),
+		"cannot follow the devices of br9: there is no bridge br9":            one(b.Refresh("br9")),
+		"cannot follow the addresses of pf of br9: there is no bridge br9":    one(b.RefreshPF("br9")),
+		"cannot run spanning tree of bridge br9: there is no bridge br9":      one(b.OpenSTP("br9")),
 	} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("the error is %v, should be of %s", err, words)
