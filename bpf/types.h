@@ -471,7 +471,7 @@ struct fdb_entry {
 };
 
 #define FDB_STATIC (1u << 31) /* never ages, never moves */
-#define FDB_STICKY (1u << 30) /* the same, but may be flushed as if learned */
+#define FDB_STICKY (1u << 30) /* the same: only the word that users see differs */
 #define FDB_PINNED (FDB_STATIC | FDB_STICKY)
 #define FDB_LOCKED (1ull << 63) /* heard on a locked port; seconds get here in 68 years */
 #define FDB_CLAIMED (~0ull)
