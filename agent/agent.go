@@ -70,6 +70,8 @@ type agent struct {
 
 	since   time.Time
 	home    *site
+	door    *doorway
+	lacks   string           // what it cannot make anew for now
 	sites   map[uint64]*site // by cookie, home among them
 	ready   bool
 	pinged  time.Time
@@ -109,12 +111,12 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 			return fmt.Errorf("cannot start the agent: %s: %w; give a file or a folder that is there", path, e.Err)
 		}
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return fmt.Errorf("cannot make %s: %w; give another folder by BASCULE_AGENT_DIR", o.Dir, err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	a := &agent{o: o, log: o.Log, ctx: ctx, todo: make(chan func(), 256), since: time.Now(), sites: map[uint64]*site{}}
+	if err := a.makeDir(); err != nil {
+		return err
+	}
 	home, err := a.openSite(o.Netns)
 	if err != nil {
 		return err
@@ -125,17 +127,18 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 			s.close()
 		}
 	}()
-	socket, err := listen(o.Dir, home.cookie)
-	if err != nil {
-		return fmt.Errorf("cannot open the agent's socket: %w; give another folder by BASCULE_AGENT_DIR", err)
+	if err := a.open(); err != nil {
+		return err
 	}
-	defer socket.Close()
-	go a.serve(socket)
+	defer func() { a.door.Close() }()
 	a.log.Info("the agent starts", "version", o.Version, "files", o.Files)
 	home.follow()
 	a.reload(nil)
-	a.loop(reload)
+	err = a.loop(reload)
 	o.Notify("STOPPING=1")
+	if err != nil {
+		return fmt.Errorf("the agent cannot go on: %w; start it again", err)
+	}
 	a.log.Info("the agent ends; bridges forward as they do")
 	return nil
 }
@@ -143,8 +146,9 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 // mostAtOnce is how much the trees are told before they act on it.
 const mostAtOnce = 64
 
-// loop does what is posted and what is due.
-func (a *agent) loop(reload <-chan os.Signal) {
+// loop does what is posted and what is due, until the agent is told to end, or
+// cannot go on.
+func (a *agent) loop(reload <-chan os.Signal) error {
 	idle := watchPeriod
 	if a.o.Watchdog > 0 {
 		idle = min(idle, a.o.Watchdog/3)
@@ -160,7 +164,7 @@ func (a *agent) loop(reload <-chan os.Signal) {
 		}
 		select {
 		case <-a.ctx.Done():
-			return
+			return nil
 		case f := <-a.todo:
 			f()
 		case <-reload:
@@ -172,7 +176,9 @@ func (a *agent) loop(reload <-chan os.Signal) {
 					period = busyPeriod
 				}
 			}
-			a.due(now)
+			if err := a.due(now); err != nil {
+				return err
+			}
 			tick.Reset(period)
 		}
 	}
@@ -206,13 +212,23 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 	}
 }
 
-// due does what the clock says.
-func (a *agent) due(now time.Time) {
+// due does what the clock says. An error says that the agent cannot go on.
+func (a *agent) due(now time.Time) error {
 	if !a.retry.IsZero() && now.After(a.retry) {
 		a.reload(nil)
 	}
 	if now.Sub(a.looked) >= time.Second {
 		a.looked = now
+		err := a.keepPlaces()
+		if err != nil && !passing(err) {
+			return err
+		}
+		if text := fmt.Sprint(err); err != nil && text != a.lacks {
+			a.lacks = text
+			a.log.Error("what was taken away from the agent cannot be made anew, which is tried again each second", "error", err)
+		} else if err == nil {
+			a.lacks = ""
+		}
 		a.tell("")
 		for name, was := range a.names {
 			if now := stands(name); now != was {
@@ -226,6 +242,7 @@ func (a *agent) due(now time.Time) {
 		a.pinged = now
 		a.o.Notify("WATCHDOG=1")
 	}
+	return nil
 }
 
 // reload has the files applied, and done called when they are, if not nil. What

@@ -17,7 +17,6 @@ type devices struct {
 	again chan struct{} // has one in it where there is something to look at
 	done  chan struct{} // closed at the end
 
-	d     atomic.Pointer[bridge.Devices]  // nil until they are in hand
 	files atomic.Pointer[map[string]bool] // bridges of the files: hot-plug takes their ports back
 }
 
@@ -51,8 +50,7 @@ func (d *devices) concerns(index int) bool {
 	if d == nil {
 		return false
 	}
-	hand := d.d.Load()
-	return hand == nil || hand.Concerns(index)
+	return d.s.follower.Concerns(index)
 }
 
 // leave says which bridges are in the files.
@@ -68,20 +66,9 @@ func (d *devices) leave(f config.File) {
 	d.wake()
 }
 
-// run looks whenever there is something to look at, until the site is closed. It
-// then gives the host ports their carriers.
+// run looks whenever there is something to look at, until the site is closed.
 func (d *devices) run() error {
-	s := d.s
-	hand, err := s.sw.FollowDevices()
-	if err != nil {
-		return err
-	}
-	d.d.Store(hand)
-	defer func() {
-		if err := hand.Close(); err != nil {
-			s.log.Warn("host ports may have been left without a carrier", "error", err)
-		}
-	}()
+	s, hand := d.s, d.s.follower
 	for wrong := ""; ; {
 		begin := time.Now()
 		did, err := hand.Look(func(name string) bool { return (*d.files.Load())[name] })

@@ -19,6 +19,7 @@ import (
 	"bascule/agent/hotplug"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/datapath"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,14 +27,15 @@ import (
 // A site is a network namespace that the agent serves. Its fields belong to the
 // agent's loop, but for what open sets.
 type site struct {
-	a      *agent
-	name   string // as -n or a file has it
-	cookie uint64
-	sw     *bridge.Switch
-	lock   *os.File
-	log    *slog.Logger
-	ctx    context.Context
-	stop   context.CancelFunc
+	a        *agent
+	name     string // as -n or a file has it
+	cookie   uint64
+	sw       *bridge.Switch
+	lock     *os.File        // a file of the agents' folder
+	follower *bridge.Devices // and what says beside the bridges that they are served
+	log      *slog.Logger
+	ctx      context.Context
+	stop     context.CancelFunc
 
 	packets int // socket, -1 until something is sent
 	bridges map[string]*served
@@ -84,15 +86,19 @@ func (a *agent) openSite(name string) (*site, error) {
 	if name != a.o.Netns {
 		s.log = a.log.With("netns", name)
 	}
-	if s.lock, err = takeLock(filepath.Join(a.o.Dir, strconv.FormatUint(cookie, 10)+".lock")); err != nil {
+	if s.lock, err = takeLock(s.lockPath()); err != nil {
 		sw.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			where := "this network namespace"
-			if name != "" {
-				where = "network namespace " + name
-			}
-			return nil, fmt.Errorf("cannot serve %s: another agent does; end that first", where)
+			err = fmt.Errorf("cannot serve %s: %s; end that first", s.where(), s.other())
 		}
+		return nil, err
+	}
+	if s.follower, err = sw.FollowDevices(); err != nil {
+		if errors.Is(err, datapath.ErrWatched) {
+			err = fmt.Errorf("cannot serve %s: %s; end that first", s.where(), s.other())
+		}
+		s.unlock()
+		sw.Close()
 		return nil, err
 	}
 	s.ctx, s.stop = context.WithCancel(a.ctx)
@@ -117,27 +123,6 @@ func stands(name string) string {
 		return ""
 	}
 	return fmt.Sprint(st.Dev, st.Ino)
-}
-
-// takeLock locks a file until it is closed or the process ends. Who removes it
-// holds it.
-func takeLock(path string) (*os.File, error) {
-	for {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("cannot lock the agent's namespace: %w; give another folder by BASCULE_AGENT_DIR", err)
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		held, err1 := f.Stat()
-		named, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(held, named) {
-			return f, nil
-		}
-		f.Close() // another agent has ended since it was opened
-	}
 }
 
 // follow begins to follow the site's bridges and their devices.
@@ -173,11 +158,11 @@ func (s *site) close() {
 	if s.packets >= 0 {
 		unix.Close(s.packets)
 	}
-	s.sw.Close()
-	if err := os.Remove(s.lock.Name()); err != nil {
-		s.log.Warn("the lock's file stays", "error", err)
+	if err := s.follower.Close(); err != nil {
+		s.log.Warn("host ports may have been left without a carrier", "error", err)
 	}
-	s.lock.Close()
+	s.sw.Close()
+	s.unlock()
 }
 
 // setFile makes the file what hot-plug keeps the bridges as.
@@ -260,7 +245,7 @@ func (a *agent) tidyEnded() {
 		return
 	}
 	for _, cookie := range ended {
-		lock, err := takeLock(filepath.Join(a.o.Dir, strconv.FormatUint(cookie, 10)+".lock"))
+		lock, err := takeLock(lockPath(a.o.Dir, cookie))
 		if err != nil {
 			continue // an agent has it open still
 		}

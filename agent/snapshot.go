@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"time"
+
+	"bascule/files"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,15 +64,38 @@ func (s snapshot) write(path string, now time.Duration) error {
 		return err
 	}
 	next := path + ".next"
-	if err := os.WriteFile(next, slices.Concat(stamp(now), of, []byte("\n"), s.tree), 0o600); err != nil {
+	if err := os.RemoveAll(next); err != nil { // whatever it is: a pipe would keep us for ever
 		return err
 	}
-	return os.Rename(next, path)
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(slices.Concat(stamp(now), of, []byte("\n"), s.tree))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	err = os.Rename(next, path)
+	if st, wrong := os.Lstat(path); err != nil && wrong == nil && st.IsDir() {
+		if err = os.RemoveAll(path); err == nil {
+			err = os.Rename(next, path)
+		}
+	}
+	return err
 }
 
-// stillRuns says in the snapshot's file that the agent runs now.
+// errNoFile says that there is something else in the place of a snapshot.
+var errNoFile = fmt.Errorf("it is no file: %w", fs.ErrNotExist)
+
+// stillRuns says in the snapshot's file that the agent runs now. The error is
+// fs.ErrNotExist where there is no such file.
 func stillRuns(path string, now time.Duration) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if st, err := os.Lstat(path); err != nil {
+		return err
+	} else if !st.Mode().IsRegular() {
+		return errNoFile
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -79,10 +105,15 @@ func stillRuns(path string, now time.Duration) error {
 
 // readSnapshot returns what the file has, nil where there is none.
 func readSnapshot(path string, now time.Duration) (*snapshot, error) {
-	text, err := os.ReadFile(path)
+	f, err := files.OpenPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, err
 	}

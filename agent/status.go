@@ -153,9 +153,9 @@ func AskReload(dir string, cookie uint64) error {
 }
 
 func ask(dir string, cookie uint64, word string, patience time.Duration) (r reply, err error) {
-	conn, err := net.Dial("unix", socketPath(dir, cookie))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return r, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
+	conn, err := dial(socketPath(dir, cookie), cookie)
+	if away := (*absence)(nil); errors.As(err, &away) {
+		return r, away
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return r, errors.New("cannot ask the agent: no permission; run as root")
@@ -168,7 +168,7 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 	}
 	defer conn.Close()
 	if pid := peerOf(conn); pid != 0 && bridge.Stopped(pid) {
-		return r, fmt.Errorf("the agent does not answer: its process %d is stopped; have it go on with 'kill -CONT %d'", pid, pid)
+		return r, stopped(pid)
 	}
 	err = conn.SetDeadline(time.Now().Add(patience))
 	if err == nil {
@@ -187,6 +187,45 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		return r, Errors(strings.Split(r.Error, "\n"))
 	}
 	return r, nil
+}
+
+// doorTime is how long one waits for the socket of an agent that is there: it may be
+// about to make it, for the first time or anew.
+const doorTime = 5 * time.Second
+
+// dial goes to an agent's socket.
+func dial(path string, cookie uint64) (net.Conn, error) {
+	for deadline := time.Now().Add(doorTime); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("unix", path)
+		gone := slices.ContainsFunc([]error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ENOTDIR, syscall.EPROTOTYPE}, func(e error) bool {
+			return errors.Is(err, e)
+		})
+		if !gone {
+			return conn, err
+		}
+		process, there := bridge.Follower(cookie)
+		switch {
+		case !there:
+			return nil, &absence{"cannot ask the agent: none runs for this network namespace; start 'bascule agent'"}
+		case process != 0 && bridge.Stopped(process):
+			return nil, stopped(process)
+		case time.Now().After(deadline):
+			which := "an agent runs for this network namespace"
+			if process != 0 {
+				which = fmt.Sprintf("the agent of this network namespace is process %d", process)
+			}
+			return nil, &absence{fmt.Sprintf("cannot ask the agent: %s, and there is no socket of it at %s; give BASCULE_AGENT_DIR as the agent has it, or start it again", which, path)}
+		}
+	}
+}
+
+// An absence says that nobody is there to be asked.
+type absence struct{ text string }
+
+func (a *absence) Error() string { return a.text }
+
+func stopped(process int) error {
+	return &absence{fmt.Sprintf("the agent does not answer: its process %d is stopped; have it go on with 'kill -CONT %d'", process, process)}
 }
 
 // peerOf returns the process that listens at the other end of a connection, 0
@@ -212,16 +251,6 @@ func peerOf(conn net.Conn) (pid int) {
 type Errors []string
 
 func (e Errors) Error() string { return strings.Join(e, "; ") }
-
-// listen opens the status socket. The caller holds the namespace's lock, so
-// what is there is of an agent that has ended.
-func listen(dir string, cookie uint64) (net.Listener, error) {
-	path := socketPath(dir, cookie)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return net.Listen("unix", path)
-}
 
 // mostClients is how many are answered at a time. Of those that have said nothing
 // yet, the one that came first makes room for who comes next.

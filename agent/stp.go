@@ -30,6 +30,7 @@ type treePorts interface {
 	Flush(id uint32) error
 	Read(ctx context.Context) (id uint32, frame []byte, err error)
 	Missed() (uint64, error)
+	Keep() error
 	Close() error
 }
 
@@ -287,8 +288,9 @@ func (t *tree) save(now time.Time) {
 		t.changed = err != nil
 	} else if now.Sub(t.saved) >= time.Second {
 		err = stillRuns(t.path, bootTime())
-		if errors.Is(err, fs.ErrNotExist) {
-			t.changed = true
+		if errors.Is(err, fs.ErrNotExist) { // it has been taken away
+			err = snapshot{of: t.identity(), tree: t.proto.Snapshot()}.write(t.path, bootTime())
+			t.changed = err != nil
 		}
 	} else {
 		return
@@ -352,6 +354,11 @@ func (t *tree) tick(now time.Time) {
 	t.second = t.second.Add(time.Second)
 	if late >= 2*time.Second {
 		t.second = now
+	}
+	if err := t.bridge.Keep(); err == nil {
+		delete(t.told, "keep")
+	} else {
+		t.once("keep", slog.LevelError, "the spanning tree is not known to be run", "error", err)
 	}
 	t.proto.Tick()
 	t.changed = t.changed || t.proto.Unsaved()

@@ -62,7 +62,9 @@ type fakeBridge struct {
 	unsaid []string
 }
 
-func (b *fakeBridge) Bridge() (bridge.Info, error)     { return b.info, nil }
+func (b *fakeBridge) Bridge() (bridge.Info, error) { return b.info, nil }
+func (b *fakeBridge) Keep() error                  { return nil }
+
 func (b *fakeBridge) Ports() ([]bridge.STPPort, error) { return slices.Clone(b.ports), b.deaf }
 func (b *fakeBridge) Missed() (uint64, error)          { return 0, nil }
 func (b *fakeBridge) Close() error                     { return nil }

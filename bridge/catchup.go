@@ -58,8 +58,8 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 // them, one process at a time. A host port's interface has a carrier then while
 // another port has one; see docs/design.md.
 type Devices struct {
-	s       *Switch
-	release func()
+	s    *Switch
+	hold *datapath.Hold
 
 	mu      sync.Mutex
 	known   map[int]bool // devices that were looked at
@@ -89,23 +89,60 @@ const (
 // process's end. The error says so where somebody else has them.
 func (s *Switch) FollowDevices() (*Devices, error) {
 	d := &Devices{s: s, masters: map[uint32]string{}}
-	err := s.read(func(store *datapath.Store) (err error) {
-		d.release, err = store.HoldDevices()
-		if errors.Is(err, datapath.ErrWatched) {
-			return refused("follow the devices", "another process does already", "end that first")
-		}
-		return failed("follow the devices", err)
-	})
-	if err != nil {
+	if err := d.take(); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
+func (d *Devices) take() error {
+	return d.s.read(func(store *datapath.Store) error {
+		hold, err := store.HoldDevices()
+		if errors.Is(err, datapath.ErrWatched) {
+			return because(refused("follow the devices", "another process does already", "end that first"), err)
+		}
+		if err != nil {
+			return failed("follow the devices", err)
+		}
+		if d.hold != nil {
+			d.hold.Release(false)
+		}
+		d.hold = hold
+		return nil
+	})
+}
+
+// ErrUnmounted says that the file system is gone in which the bridges were pinned,
+// and they with it.
+var ErrUnmounted = errors.New(datapath.Root + ", the file system of the bridges, has been unmounted")
+
+// Keep takes the devices in hand again where what says that they are has been taken
+// away. It is cheap where nothing has. Where another process was faster the error is
+// datapath.ErrWatched.
+func (d *Devices) Keep() error {
+	switch {
+	case !d.hold.Lost():
+		return nil
+	case d.hold.Unmounted():
+		return ErrUnmounted
+	}
+	return d.take()
+}
+
+// Follower returns the process that follows the devices of a network namespace by
+// its cookie, which is its agent. The process is 0 where it cannot be told.
+func Follower(cookie uint64) (process int, there bool) {
+	store, err := datapath.StoreOf(cookie)
+	if err != nil || !store.DevicesHeld() {
+		return 0, false
+	}
+	return store.DevicesHolder(), true
+}
+
 // Close gives the carriers back: nobody follows them any more.
 func (d *Devices) Close() error {
 	return d.s.read(func(store *datapath.Store) error {
-		d.release()
+		d.hold.Release(true)
 		names, err := store.Names()
 		giveCarriers(store, names)
 		return err
@@ -117,7 +154,7 @@ func (d *Devices) Close() error {
 func (d *Devices) Concerns(index int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.known[index] || d.away
+	return d.known == nil || d.known[index] || d.away
 }
 
 // Look makes the bridges follow their devices, and returns what it did. Ports of

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -47,10 +48,11 @@ func (s STPState) String() string {
 // in, and the states of the ports. Any of its methods can be called at any time,
 // but Read by one caller at a time.
 type STP struct {
-	s       *Switch
-	bridge  string
-	seed    uint64 // the bridge's, which one made anew does not have
-	release func()
+	s      *Switch
+	bridge string
+	seed   uint64         // the bridge's, which one made anew does not have
+	hold   *datapath.Hold // nil for none
+	again  func() (*datapath.Hold, error)
 
 	mu     sync.Mutex
 	frames *datapath.BPDUs
@@ -90,7 +92,8 @@ func (s *Switch) OpenSTP(bridge string) (*STP, error) {
 		if !b.STP() {
 			return refused(what, "it is off", "switch it on with 'bascule bridge set "+bridge+" --stp rstp'")
 		}
-		if t.release, err = holdSTP(b); err != nil {
+		t.again = func() (*datapath.Hold, error) { return holdSTP(b) }
+		if t.hold, err = t.again(); err != nil {
 			if errors.Is(err, datapath.ErrWatched) {
 				return because(refused(what, "another process does already", "end that first"), err)
 			}
@@ -108,23 +111,23 @@ func (s *Switch) OpenSTP(bridge string) (*STP, error) {
 
 // holdSTP tries a few times: who only looks whether somebody holds it is there
 // for a moment, too.
-func holdSTP(b *datapath.Bridge) (release func(), err error) {
+func holdSTP(b *datapath.Bridge) (hold *datapath.Hold, err error) {
 	for range 10 {
-		release, err = b.Hold(datapath.WatchSTP)
+		hold, err = b.HoldFolder(datapath.WatchSTP)
 		if !errors.Is(err, datapath.ErrWatched) {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	return release, err
+	return hold, err
 }
 
 func (t *STP) letGo() error {
-	if t.release == nil {
+	if t.hold == nil {
 		return nil
 	}
-	t.release()
-	t.release = nil
+	t.hold.Release(false)
+	t.hold = nil
 	if t.frames == nil {
 		return nil
 	}
@@ -142,8 +145,28 @@ func (t *STP) Close() error {
 		return nil
 	}
 	t.closed = true
-	t.release()
+	t.hold.Release(false)
 	return t.frames.Close()
+}
+
+// Keep takes the spanning tree in hand again where what says that it is has been
+// taken away. It is cheap where nothing has.
+func (t *STP) Keep() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || !t.hold.Lost() {
+		return nil
+	}
+	hold, err := t.again()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the bridge has gone
+	}
+	if err != nil {
+		return failed("run spanning tree of bridge "+t.bridge, err)
+	}
+	t.hold.Release(false)
+	t.hold = hold
+	return nil
 }
 
 // with runs f with the bridge, perhaps more than once if it is changed meanwhile.

@@ -51,11 +51,7 @@ func OpenStore() (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := mountRoot()
-	if err != nil {
-		return nil, err
-	}
-	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
+	return StoreOf(cookie)
 }
 
 // NetnsCookie names the calling thread's network namespace; no other gets the
@@ -194,10 +190,39 @@ func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.dir
 // devicesDir is the folder that is locked by who follows the devices.
 func (s *Store) devicesDir() string { return s.dir + "%devices" }
 
+// A Hold is a folder that is locked by whoever does something. It ends with the
+// process. The folder may be taken away meanwhile, which ends it, too.
+type Hold struct {
+	dir  *os.File
+	path string
+}
+
+// Lost reports whether the folder has been taken away: another one can hold it then.
+func (h *Hold) Lost() bool { return !sameFile(h.dir, h.path) }
+
+// Unmounted reports whether the file system that the folder is in is not the one
+// any more in which bridges are pinned.
+func (h *Hold) Unmounted() bool {
+	var held, root unix.Stat_t
+	if unix.Fstat(int(h.dir.Fd()), &held) != nil {
+		return false
+	}
+	err := unix.Stat(filepath.Dir(h.path), &root)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && held.Dev != root.Dev
+}
+
+// Release ends the hold; with remove, its folder goes, if it is still ours.
+func (h *Hold) Release(remove bool) {
+	if remove && !h.Lost() {
+		os.Remove(h.path)
+	}
+	h.dir.Close()
+}
+
 // HoldDevices says that the caller follows the devices of the namespace's bridges
-// until release, or until the process ends. The error is ErrWatched where another
-// does.
-func (s *Store) HoldDevices() (release func(), err error) {
+// until Release, or until the process ends. The error is ErrWatched
+// where another does.
+func (s *Store) HoldDevices() (*Hold, error) {
 	const tries = 20 // against those who only look whether somebody does
 	for try := 1; ; try++ {
 		if err := os.Mkdir(s.devicesDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -212,10 +237,7 @@ func (s *Store) HoldDevices() (release func(), err error) {
 		}
 		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && sameFile(dir, s.devicesDir()) {
-			return func() {
-				os.Remove(s.devicesDir())
-				dir.Close()
-			}, nil
+			return &Hold{dir, s.devicesDir()}, nil
 		}
 		dir.Close()
 		switch {
@@ -241,8 +263,24 @@ func (s *Store) DevicesHeld() bool {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return true
 	}
-	os.Remove(s.devicesDir())
+	if sameFile(dir, s.devicesDir()) {
+		os.Remove(s.devicesDir())
+	}
 	return false
+}
+
+// DevicesHolder returns the process that follows the devices, 0 where there is none
+// or where it cannot be told: it is of another process namespace, say.
+func (s *Store) DevicesHolder() int { return LockHolder(s.devicesDir()) }
+
+// StoreOf returns the store of the network namespace with the cookie. It makes
+// nothing but the mount of Root.
+func StoreOf(cookie uint64) (*Store, error) {
+	root, err := mountRoot()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
 }
 
 // lockFolder makes the caller the only one who has the folder, which it makes and

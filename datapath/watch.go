@@ -51,6 +51,15 @@ var ErrWatched = errors.New("somebody else is at it")
 // Hold says that the caller looks, until it calls release or ends. Others may
 // look at the same time if the watch is shared.
 func (b *Bridge) Hold(w Watch) (release func(), err error) {
+	hold, err := b.HoldFolder(w)
+	if err != nil {
+		return nil, err
+	}
+	return func() { hold.Release(false) }, nil
+}
+
+// HoldFolder is Hold for who holds long, and looks whether it still does.
+func (b *Bridge) HoldFolder(w Watch) (*Hold, error) {
 	how := unix.LOCK_SH
 	if w != WatchTalkers {
 		how = unix.LOCK_EX
@@ -58,7 +67,11 @@ func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	if err := os.Mkdir(b.pin(string(w)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	return b.flock(w, how)
+	dir, err := b.flock(w, how)
+	if err != nil {
+		return nil, err
+	}
+	return &Hold{dir, b.pin(string(w))}, nil
 }
 
 // Held reports whether anybody looks.
@@ -67,11 +80,11 @@ func (b *Bridge) Held(w Watch) bool {
 	if w == WatchTalkers {
 		how = unix.LOCK_EX // a shared one
 	}
-	release, err := b.flock(w, how)
+	dir, err := b.flock(w, how)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	release()
+	dir.Close()
 	return false
 }
 
@@ -87,9 +100,13 @@ func (b *Bridge) Runs(w Watch) bool {
 
 // holder returns the process that holds a watch, 0 where that cannot be told: it
 // is of another process namespace, say.
-func (b *Bridge) holder(w Watch) int {
+func (b *Bridge) holder(w Watch) int { return LockHolder(b.pin(string(w))) }
+
+// LockHolder returns the process that has locked a file or folder (flock(2)), 0
+// where there is none or that cannot be told.
+func LockHolder(path string) int {
 	var st unix.Stat_t
-	if unix.Stat(b.pin(string(w)), &st) != nil {
+	if unix.Stat(path, &st) != nil {
 		return 0
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
@@ -119,7 +136,7 @@ func Stopped(pid int) bool {
 	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
 
-func (b *Bridge) flock(w Watch, how int) (release func(), err error) {
+func (b *Bridge) flock(w Watch, how int) (*os.File, error) {
 	dir, err := os.Open(b.pin(string(w)))
 	if err != nil {
 		return nil, err
@@ -131,7 +148,7 @@ func (b *Bridge) flock(w Watch, how int) (release func(), err error) {
 		}
 		return nil, err
 	}
-	return func() { dir.Close() }, nil
+	return dir, nil
 }
 
 // maxFilter is how long a filter can be, in instructions of classic BPF
