@@ -237,7 +237,8 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		if err != nil {
 			return failed(what, err)
 		}
-		if !fitsBerth(b, l) {
+		world := new(world)
+		if !fitsBerth(b, l, world) {
 			return nil
 		}
 		if err := b.Begin(); err != nil {
@@ -256,7 +257,6 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed(what, errors.Join(err, b.Done()))
 		}
 		ok = true
-		world := new(world)
 		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l), warnNoAgent(b, stpWaits))
 		notes, err := settle(b, p)
 		warnings = append(warnings, notes...)
@@ -270,8 +270,11 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 
 // fitsBerth reports whether there is nothing to a device but to put the program
 // on it.
-func fitsBerth(b *datapath.Bridge, l netlink.Link) bool {
+func fitsBerth(b *datapath.Bridge, l netlink.Link, world *world) bool {
 	if why, _ := usable(l); why != "" || l.Type() == physical || isOwnEnd(l) {
+		return false
+	}
+	if was, _, err := world.formerly(b, l); was != nil || err != nil { // what was taken of it then is known to the long way
 		return false
 	}
 	for _, p := range datapath.Ports(&b.Config) {

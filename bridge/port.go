@@ -368,7 +368,8 @@ type world struct {
 	mtus   map[uint32]int         // of ports' devices by index, 0 of one that is gone
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
 
-	addresses map[int][]string // by the index of the device
+	addresses map[int][]string   // by the index of the device
+	lost      []*datapath.Bridge // that have ports without devices, nil until they are looked for
 }
 
 // otherPort is a port of another bridge.
@@ -408,9 +409,25 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 	p.Peer = peerOutside(l)
 	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
 	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
-	if was := c.formerly(l); was != nil {
+	was, of, err := c.world.formerly(c.bridge, l)
+	if err != nil {
+		return failed(what, err)
+	}
+	if was != nil {
 		setFlag(p, datapath.PortWasPromisc, was.Flags&datapath.PortWasPromisc != 0)
 		setFlag(p, was.Flags&givenBack, true)
+		c.before = append(c.before, func() error { return of.DropXDP(was) })
+	}
+	if of == c.bridge {
+		if former := datapath.PortAt(c.next, was.Id); former != nil { // it had another name
+			c.warn(fmt.Sprintf("%s: it was port %s, which was gone, and is a new one now: what was told of that (settings, VLANs, rules, bindings, static addresses) is not kept",
+				a.Name, datapath.PortName(former)))
+			if err := c.removePort(what, former); err != nil {
+				return err
+			}
+		}
+	} else if of != nil {
+		c.after = append(c.after, func() error { return takeOver(c.bridge) })
 	}
 	notes, err := inspect(p, l)
 	c.warn(notes...)
@@ -418,13 +435,84 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 }
 
 // formerly returns the port that a device was before it was moved to another network
-// namespace, with what the switch took of it: nil for none.
-func (c *change) formerly(l netlink.Link) *datapath.Port {
-	for _, p := range datapath.Ports(&c.bridge.Config) {
-		if p.Flags&datapath.PortPatch != 0 || c.bridge.HasDevice(p) {
+// namespace, with what the switch took of it, and of which bridge: nil for none.
+func (w *world) formerly(b *datapath.Bridge, l netlink.Link) (p *datapath.Port, of *datapath.Bridge, err error) {
+	if p := portBack(b, l); p != nil {
+		return p, b, nil
+	}
+	if l.Attrs().RawFlags&unix.IFF_PROMISC == 0 {
+		return nil, nil, nil // which all ports are
+	}
+	if w.lost == nil {
+		if w.lost, err = bereft(b); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, o := range w.lost {
+		if p := portBack(o, l); p != nil {
+			return p, o, nil
+		}
+	}
+	return nil, nil, nil
+}
+
+// bereft returns the other bridges of the namespace that have ports without devices.
+func bereft(b *datapath.Bridge) ([]*datapath.Bridge, error) {
+	names, err := b.Store().Names()
+	if err != nil {
+		return nil, err
+	}
+	list := []*datapath.Bridge{}
+	for _, name := range names {
+		o, err := b.Store().Open(name)
+		if err != nil || o.Is(b) {
+			continue // it is another version's, or goes at this moment
+		}
+		if slices.ContainsFunc(formerPorts(o), func(p *datapath.Port) bool { return p.Flags&datapath.PortPatch == 0 && !o.HasDevice(p) }) {
+			list = append(list, o)
+		}
+	}
+	return list, nil
+}
+
+// takeOver ends what ties devices of a bridge's ports to other bridges, whose they
+// were before they were moved to another network namespace and back.
+func takeOver(b *datapath.Bridge) error {
+	lost, err := bereft(b)
+	if err != nil {
+		return err
+	}
+	for _, o := range lost {
+		for _, p := range formerPorts(o) {
+			if p.Flags&datapath.PortPatch != 0 || o.HasDevice(p) {
+				continue
+			}
+			_, back := o.Away(p)
+			if back == 0 || !slices.ContainsFunc(datapath.Ports(&b.Config), func(own *datapath.Port) bool { return own.Ifindex == back && b.HasDevice(own) }) {
+				continue
+			}
+			if err := o.Forsake(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// formerPorts returns the ports of a bridge, and the berths from which a device has
+// gone.
+func formerPorts(b *datapath.Bridge) []*datapath.Port {
+	return append(datapath.Ports(&b.Config), b.Departed()...)
+}
+
+// portBack returns the port of a bridge that a device was before it was moved to
+// another network namespace, nil for none.
+func portBack(b *datapath.Bridge, l netlink.Link) *datapath.Port {
+	for _, p := range formerPorts(b) {
+		if p.Flags&datapath.PortPatch != 0 || b.HasDevice(p) {
 			continue
 		}
-		if _, back := c.bridge.Away(p); int(back) == l.Attrs().Index {
+		if _, back := b.Away(p); int(back) == l.Attrs().Index {
 			return p
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -140,13 +141,59 @@ func (follower) Follow(b, was *datapath.Bridge) error {
 
 // Leave gives back what a port took: all of it where it has left the bridge, or
 // what it took for XDP where it does without now. A host port's device goes.
-func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) (err error) {
+func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) error {
+	return leave(was, now, was.Ifindex)
+}
+
+// searches is how often a device is looked for: it may be moved on meanwhile.
+const searches = 3
+
+// LeaveAway gives back what a port took whose device is in another network
+// namespace. One that there is no way to keeps it.
+func (follower) LeaveAway(_ *datapath.Bridge, was *datapath.Port, here func() uint32) error {
+	for range searches {
+		if found, err := leaveHere(was, here); found || err != nil {
+			return err
+		}
+		for _, path := range namespaceFiles() {
+			ns, err := netns.GetFromPath(path)
+			if err != nil {
+				continue
+			}
+			found := false
+			err = inside(ns, func() (err error) {
+				found, err = leaveHere(was, here)
+				return err
+			})
+			ns.Close()
+			if found {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leaveHere gives back what a port took if the calling thread's network namespace
+// has its device, still when that is done.
+func leaveHere(was *datapath.Port, here func() uint32) (found bool, err error) {
+	index := here()
+	if index == 0 {
+		return false, nil
+	}
+	err = leave(was, nil, index)
+	return here() == index, err
+}
+
+// leave gives back what a port took of the device of an index in the calling
+// thread's network namespace.
+func leave(was, now *datapath.Port, index uint32) (err error) {
 	defer func() {
 		if errors.Is(err, unix.ENODEV) {
 			err = nil // it goes at this moment, and all with it
 		}
 	}()
-	l, err := netlink.LinkByIndex(int(was.Ifindex))
+	l, err := netlink.LinkByIndex(int(index))
 	if err != nil {
 		return nil // it has gone
 	}

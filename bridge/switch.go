@@ -700,6 +700,9 @@ func mendBridge(b *datapath.Bridge) error {
 	if err := settleAll(b); err != nil {
 		return err
 	}
+	if err := takeOver(b); err != nil {
+		return err
+	}
 	for _, p := range append(datapath.Ports(&b.Config), nil) {
 		if _, err := dropSurplus(b, p, ""); err != nil {
 			return err

@@ -205,6 +205,21 @@ func (b *Bridge) Away(p *Port) (away bool, back uint32) {
 	return true, info.TCX().Ifindex
 }
 
+// DropXDP takes the program of XDP off a port's device that is away, or back: there
+// can be but one on a device.
+func (b *Bridge) DropXDP(p *Port) error {
+	return b.link(p.Id, hookXDP).remove()
+}
+
+// Forsake ends the tie between a port whose device is away, or back, and that
+// device, which is another bridge's by now: it counts as deleted then.
+func (b *Bridge) Forsake(p *Port) error {
+	if err := b.DropXDP(p); err != nil {
+		return err
+	}
+	return b.link(p.Id, hookTCX).remove()
+}
+
 // Replace puts the device of a port, which has come back, into the tables again.
 // The caller holds the lock and is in the bridge's network namespace.
 func (b *Bridge) Replace(p *Port) error {

@@ -54,9 +54,10 @@ func hasBerths(c *Config) bool {
 type moored struct {
 	devices map[uint32]uint32 // indexes of those that are there, by port id
 	used    map[uint32]bool   // ids of berths that have or had a device
+	left    []Port            // with the devices that they had, which have gone
 }
 
-func newMoored() moored { return moored{map[uint32]uint32{}, map[uint32]bool{}} }
+func newMoored() moored { return moored{map[uint32]uint32{}, map[uint32]bool{}, nil} }
 
 // moor fills in the devices that have come to the berths of a configuration as
 // it has just been read.
@@ -68,6 +69,11 @@ func (b *Bridge) moor() error {
 	m, records, err := b.readBerths()
 	if err != nil {
 		return err
+	}
+	for i := range m.left {
+		if p := TenantAt(&b.Config, m.left[i].Id); p != nil {
+			m.left[i].Flags |= p.Flags &^ PortBerth
+		}
 	}
 	b.moored = m
 	for id, ifindex := range m.devices {
@@ -105,6 +111,10 @@ func (b *Bridge) readBerths() (m moored, records map[uint32]kernelBerth, err err
 		m.used[r.Id] = true
 		if devices.Lookup(Slot(r.Id), &there) == nil && there == ifindex {
 			m.devices[r.Id], records[r.Id] = ifindex, r
+		} else {
+			left := Port{Id: r.Id}
+			left.occupy(ifindex, r)
+			m.left = append(m.left, left)
 		}
 	}
 	return m, records, all.Err()
@@ -143,6 +153,14 @@ func (b *Bridge) renew(next *Config) {
 			p.Id = newID(next, Slot(p.Id))
 		}
 	}
+}
+
+// Departed returns berths as the ports that they were while they had a device.
+func (b *Bridge) Departed() (list []*Port) {
+	for i := range b.left {
+		list = append(list, &b.left[i])
+	}
+	return list
 }
 
 // Ready returns the vacant berths that a device can occupy, by slot: those that

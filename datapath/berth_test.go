@@ -204,6 +204,8 @@ type leavers []uint32
 
 func (l *leavers) Leave(_ *Bridge, was, _ *Port) error { *l = append(*l, was.Id); return nil }
 
+func (*leavers) LeaveAway(*Bridge, *Port, func() uint32) error { return nil }
+
 func (*leavers) Follow(*Bridge, *Bridge) error { return nil }
 
 // What a port in a berth took is given back also where the command was killed that

@@ -73,6 +73,9 @@ func (b *Bridge) Current() bool {
 	return err == nil && gen == b.gen && b.mooredStill()
 }
 
+// Is reports whether two are the same bridge, in whatever generations.
+func (b *Bridge) Is(o *Bridge) bool { return b.dir == o.dir }
+
 // Store returns the store that the bridge is in.
 func (b *Bridge) Store() *Store { return b.store }
 
@@ -164,6 +167,11 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	}
 	old := *b
 	b.Config, b.gen, b.moored = next, g.name, newMoored()
+	if old.gen != "" {
+		if err := old.leaveAway(&b.Config, f); err != nil {
+			return &UnfinishedError{err}
+		}
+	}
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
@@ -224,6 +232,11 @@ type Follower interface {
 	// hook (now is then not nil).
 	Leave(b *Bridge, was, now *Port) error
 
+	// LeaveAway is Leave for a port that b no longer has and whose device has been
+	// moved to another network namespace, or back from there. Here returns its index
+	// where the calling thread's namespace has it, and 0 elsewhere.
+	LeaveAway(b *Bridge, was *Port, here func() uint32) error
+
 	// Follow puts right what b has from the time when it was as was says, and
 	// that does not fit any more.
 	Follow(b, was *Bridge) error
@@ -248,6 +261,29 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 		}
 	}
 	return f.Follow(b, was)
+}
+
+// leaveAway has f give back what the ports of b took that have left with the
+// configuration now, and whose devices are elsewhere, or back. It goes by the
+// links, and so comes before these are removed.
+func (b *Bridge) leaveAway(now *Config, f Follower) error {
+	for _, p := range append(Ports(&b.Config), b.Departed()...) {
+		if p.Flags&PortPatch != 0 || PortAt(now, p.Id) != nil || b.HasDevice(p) {
+			continue
+		}
+		away, back := b.Away(p)
+		if !away || back != 0 && slices.ContainsFunc(Ports(now), func(n *Port) bool { return n.Ifindex == back }) {
+			continue // or it is a port anew, and has taken over what there is to give back
+		}
+		// a program of XDP keeps the features of a veth's other end as they are
+		if err := b.DropXDP(p); err != nil {
+			return err
+		}
+		if err := f.LeaveAway(b, p, func() uint32 { _, here := b.Away(p); return here }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // leave has f give back what the ports of b took that have left with the
@@ -275,6 +311,14 @@ func (b *Bridge) Mend(f Follower) error {
 	defer g.Close()
 	if err := b.mendBerths(g); err != nil {
 		return err
+	}
+	for _, old := range b.generations() {
+		if old.gen == b.gen {
+			continue
+		}
+		if err := old.leaveAway(&b.Config, f); err != nil {
+			return err
+		}
 	}
 	if err := b.converge(g, true); err != nil {
 		return err
@@ -349,6 +393,11 @@ func (b *Bridge) sweep(f Follower) error {
 	links, err := b.links()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	for _, old := range b.generations() {
+		if err := old.leaveAway(&Config{}, f); err != nil {
+			return err
+		}
 	}
 	hurry := b.store.hurry()
 	defer hurry.end()

@@ -101,6 +101,8 @@ type keeper struct{}
 
 func (keeper) Leave(*Bridge, *Port, *Port) error { return nil }
 
+func (keeper) LeaveAway(*Bridge, *Port, func() uint32) error { return nil }
+
 func (keeper) Follow(*Bridge, *Bridge) error { return nil }
 
 // commit makes a change to a bridge's configuration.

@@ -228,7 +228,6 @@ func TestFollow(t *testing.T) {
 	r.ports("br0", "p1", "p2")
 	link, err = elsewhere.Netlink().LinkByName("p3")
 	must(t, err)
-	must(t, elsewhere.Netlink().SetPromiscOff(link)) // which the switch has no way to
 	must(t, elsewhere.Netlink().LinkSetNsFd(link, int(home)))
 	r.ports("br0", "p1", "p2", "p3")
 	link, err = l.Switch.Netlink().LinkByName("p3")

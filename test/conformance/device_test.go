@@ -26,6 +26,7 @@ var deviceCases = []conformance{
 	{name: "port_vanishes", hooks: tcx, run: portVanishes},
 	{name: "port_renamed", hooks: tcx, run: portRenamed},
 	{name: "port_moved_to_netns", hooks: tcx, run: portMovedToNetns},
+	{name: "port_gives_back", hooks: both, run: givesBack},
 	{name: "host_port", hooks: both, run: hostPort},
 	{name: "host_port_by_xdp", hooks: both, run: hostPortByXDP},
 	{name: "host_port_moved", hooks: tcx, run: hostPortMoved},
