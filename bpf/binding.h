@@ -10,6 +10,7 @@
 #include <linux/pkt_cls.h>
 
 #include "fdb.h"
+#include "loop.h"
 #include "trust.h"
 #include "vlan.h"
 
@@ -331,7 +332,10 @@ __noinline int look_xdp(struct xdp_md *xdp, struct look *l)
 	return l ? look_at(&h, l) : 0;
 }
 
-/* Would the question have reached the station by a flood? If not, an answer is of no use. */
+/*
+ * Would the question have reached the station by a flood, and would frames to it?
+ * If not, an answer is of no use: it has the asker send to nobody.
+ */
 static __always_inline bool question_reaches(const struct verdict *v, u32 holder,
 					     const volatile struct port *in)
 {
@@ -339,6 +343,11 @@ static __always_inline bool question_reaches(const struct verdict *v, u32 holder
 	u32 slot = SLOT(holder);
 
 	if (out->id != holder || !port_there(&tcx_devices, slot) || port_protected(in, out))
+		return false;
+	if (on(FEATURE_BLOCKING) && port_blocked(slot))
+		return false;
+	if (cfg.device_state && !(on(FEATURE_BACKUP) && out->backup) &&
+	    !port_has_carrier(&tcx_devices, slot))
 		return false;
 	return !on(FEATURE_VLANS) || vlan_reaches(v->vid, slot);
 }

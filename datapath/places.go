@@ -5,6 +5,8 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
@@ -34,7 +36,20 @@ func findPlaces(c *Config) error {
 			return fmt.Errorf("%s: %w", ask.what, err)
 		}
 	}
+	// answers for stations do without, where it cannot be told
+	if kernelFeature(c.Features)&kernelFeatureFEATURE_SUPPRESS != 0 && c.DeviceState == 0 && !readsRefused() {
+		if kernel, err := btf.LoadKernelSpec(); err != nil || findCarrier(c, kernel) != nil {
+			c.DeviceAt, c.DeviceState = 0, 0
+		}
+	}
 	return nil
+}
+
+// readsRefused reports whether programs may not read the kernel's memory
+// (kernel_lockdown(7)).
+func readsRefused() bool {
+	text, err := os.ReadFile("/sys/kernel/security/lockdown")
+	return err == nil && strings.Contains(string(text), "[confidentiality]")
 }
 
 // findCarrier fills in where the kernel has whether a device has a carrier.

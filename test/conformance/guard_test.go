@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"bascule/test/netlab"
 )
 
@@ -20,6 +22,7 @@ var guardCases = []conformance{
 	{name: "source_guard_hosts", hooks: both, run: sourceGuardHosts},
 	{name: "arp_suppression", hooks: both, run: arpSuppression},
 	{name: "nd_suppression", hooks: both, run: ndSuppression},
+	{name: "suppression_reach", hooks: both, run: suppressionReach},
 	{name: "suppression_hosts", hooks: both, run: suppressionHosts},
 	{name: "dhcp_guard", hooks: both, run: dhcpGuard},
 	{name: "ra_guard", hooks: both, run: raGuard},
@@ -342,6 +345,123 @@ func ndSuppression(t *testing.T, hook string) {
 	l.Reach(b, []netlab.Frame{dad(B), ask(D, "fe80::4", "fe80::2")}, a, c)
 	l.Bascule("bridge", "set", "br0", "--neigh-suppress=off")
 	l.Reach(a, []netlab.Frame{ask(A, "fe80::1", "fe80::2")}, b, c)
+}
+
+// suppressionReach: nobody is answered for a station that neither the question nor
+// what follows the answer would get to. The question is flooded then.
+func suppressionReach(t *testing.T, hook string) {
+	question := arpFrame(netlab.Broadcast, A, arpRequest, A, "192.0.2.1", netlab.MAC{}, "192.0.2.2")
+	solicitation := nd(netlab.MAC{0x33, 0x33, 0xff, 0, 0, 2}, A, "fe80::1", "ff02::1:ff00:2", solicit, 0, "fe80::2", 1, A)
+	// of three ports the first asks, the second has the station
+	begin := func(t *testing.T, vlan int, members []string, flags ...string) (l *netlab.Lab, ends []*netlab.End, answered func(when string, want bool)) {
+		flags = append(flags, "--neigh-suppress")
+		if members == nil {
+			l, ends = setup(t, hook, 3, flags...)
+		} else {
+			l, ends = setupVLANs(t, hook, members, flags...)
+		}
+		answered = func(when string, want bool) {
+			t.Helper()
+			for _, q := range []netlab.Frame{question, solicitation} {
+				if got := l.Deliver(ends[0], q); (len(got[ends[0]]) == 1) != want || (len(got[ends[2]]) == 0) != want {
+					t.Errorf("%s: %v brings %d answers, and comes to %d others; answered should be %v", when, q, len(got[ends[0]]), len(got[ends[2]]), want)
+				}
+			}
+		}
+		for _, address := range []string{"192.0.2.2", "fe80::2"} {
+			args := []string{"binding", "add", "br0", ends[1].Port, B.String(), address}
+			if members != nil {
+				args = append(args, "--vlan", fmt.Sprint(vlan))
+			}
+			l.Bascule(args...)
+		}
+		return l, ends, answered
+	}
+	t.Run("vlan", func(t *testing.T) {
+		l, ends, answered := begin(t, 10, []string{"10", "20T10", "10"})
+		answered("in the VLAN", true)
+		l.Bascule("vlan", "del", "br0", ends[1].Port, "10")
+		answered("out of the VLAN", false)
+		l.Bascule("vlan", "add", "br0", ends[1].Port, "10")
+		answered("in it again", true)
+	})
+	t.Run("pvid alone", func(t *testing.T) {
+		l, ends, answered := begin(t, 10, []string{"10", "10", "10"})
+		l.Bascule("vlan", "add", "br0", ends[1].Port, "20", "--untagged", "--pvid")
+		l.Bascule("vlan", "del", "br0", ends[1].Port, "10")
+		answered("with another PVID", false)
+	})
+	t.Run("private vlan", func(t *testing.T) {
+		l, ends, answered := begin(t, 10, []string{"10", "10T20", "10"})
+		l.Bascule("vlan", "private", "br0", "10", "--community", "20")
+		l.Bascule("vlan", "add", "br0", ends[1].Port, "20", "--untagged", "--pvid")
+		l.Bascule("vlan", "del", "br0", ends[1].Port, "10")
+		answered("in a VLAN below", true)
+		l.Bascule("vlan", "del", "br0", ends[1].Port, "20")
+		answered("in none", false)
+	})
+	t.Run("filtering switched", func(t *testing.T) {
+		l, ends, answered := begin(t, 10, []string{"10", "20T10", "10"})
+		l.Bascule("vlan", "del", "br0", ends[1].Port, "10")
+		l.Bascule("bridge", "set", "br0", "--vlan-filtering=off")
+		answered("without filtering", false)
+		l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+		answered("with it again", false)
+	})
+	t.Run("discarding", func(t *testing.T) {
+		l, ends, answered := begin(t, 0, nil)
+		answered("without spanning tree", true)
+		l.Run("bridge", "set", "br0", "--stp", "rstp") // it warns that no agent runs
+		answered("forwarding", true)
+		l.Run("port", "del", "br0", ends[1].Port)
+		l.Run("port", "add", "br0", ends[1].Port, "--hook", hook)
+		for _, address := range []string{"192.0.2.2", "fe80::2"} {
+			l.Bascule("binding", "add", "br0", ends[1].Port, B.String(), address)
+		}
+		if p := l.Port("br0", ends[1].Port); p.State != "discarding" {
+			t.Fatalf("the port is %s", p.State)
+		}
+		answered("discarding", false)
+	})
+	t.Run("carrier", func(t *testing.T) {
+		l, ends, answered := begin(t, 0, nil)
+		answered("with a carrier", true)
+		// a station that the lab does not listen at, as it does at ends that are up
+		nl := l.Switch.Netlink()
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "near"
+		must(t, nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
+		l.Keep("near")
+		l.Keep("far")
+		l.Plug("near")
+		l.Plug("far")
+		l.Run("port", "add", "br0", "near", "--hook", "tcx")
+		forwards := func() {
+			t.Helper()
+			l.Wait("the port to forward", func() bool { return l.Port("br0", "near").State == "forwarding" })
+		}
+		forwards()
+		for _, address := range []string{"192.0.2.2", "fe80::2"} {
+			l.Bascule("binding", "del", "br0", address)
+			l.Bascule("binding", "add", "br0", "near", B.String(), address)
+		}
+		answered("of another port", true)
+		l.Pull("far")
+		l.Wait("the carrier to go", func() bool { return slices.Contains(l.Port("br0", "near").Flags, "NO-CARRIER") })
+		answered("without a carrier", false)
+		l.Bascule("port", "set", "br0", "near", "--backup", ends[1].Port)
+		answered("with a backup", true)
+		l.Bascule("port", "set", "br0", "near", "--backup", "none")
+		answered("without a backup again", false)
+		l.Plug("far")
+		forwards()
+		answered("with a carrier again", true)
+		l.Pull("near")
+		answered("down", false)
+		l.Plug("near")
+		forwards()
+		answered("up again", true)
+	})
 }
 
 // Real stations take the answers, and so need not ask each other; the host's
