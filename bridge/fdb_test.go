@@ -77,6 +77,58 @@ func TestReplaceEntries(t *testing.T) {
 	}
 }
 
+// TestEntryOfPVID: where a bridge filters VLANs no more, frames without a tag are in
+// none. What was told of the VLAN that they were in stays, and matches again when
+// the bridge filters again.
+func TestEntryOfPVID(t *testing.T) {
+	b := newBench(t, 2)
+	b.must(b.AddBridge("br0", on("vlan-filtering")))
+	b.edit(
+		func(e *Edit) error { return e.AddPort("p1", PortOptions{}) },
+		func(e *Edit) error { return e.AddPort("p2", PortOptions{}) },
+		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) }, // whose own address moves
+		func(e *Edit) error { return e.SetVLANs("p1", vids("100", "20u", "5up")) },
+	)
+	b.must(b.SetPrivateVLANs("br0", 4, PrivateVLANs{Isolated: []uint16{5}}))
+	b.edit(func(e *Edit) error { return e.SetVLANs("p2", vids("1up", "4")) })
+	for _, vlan := range []uint16{5, 20, 100} {
+		b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(vlan)}, VLAN: vlan, Port: "p1", Static: true}))
+	}
+	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, VLAN: 1, Port: "p2", Sticky: true}))
+	bind := func(vlan uint16, address string) {
+		t.Helper()
+		b.must(b.AddBinding(Binding{Bridge: "br0", Port: "p1", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, VLAN: vlan, Address: netip.MustParseAddr(address)}))
+	}
+	bind(20, "192.0.2.20")
+	notes, err := b.SetBridge("br0", nil)
+	if err != nil || notes != nil {
+		t.Errorf("where it filters on it says %q, %v", notes, err)
+	}
+	bind(5, "192.0.2.5")
+	off := []Change{{"vlan-filtering", "off"}}
+	notes, err = b.SetBridge("br0", off)
+	b.must(err)
+	want := []string{
+		"br0: static and sticky entries in VLANs of frames that had no tag, which are in none now: 2 in VLANs 1,4; " +
+			"see 'bascule fdb show br0 --static', and add each again without --vlan",
+		"br0: bindings in VLANs of frames that had no tag, which are in none now: 1 in VLAN 4; " +
+			"see 'bascule binding show br0', and add each again without --vlan",
+	}
+	if !slices.Equal(notes, want) {
+		t.Errorf("it says %q, should say %q", notes, want)
+	}
+	if notes, err := b.SetBridge("br0", off); err != nil || notes != nil {
+		t.Errorf("where it does not filter it says %q, %v", notes, err)
+	}
+	// what stays matches again
+	if notes, err = b.SetBridge("br0", on("vlan-filtering")); err != nil || notes != nil {
+		t.Errorf("where it filters again it says %q, %v", notes, err)
+	}
+	if e, err := b.GetEntry("br0", net.HardwareAddr{2, 0, 0, 0, 0, 2}, new(uint16(1))); err != nil || !e.Sticky {
+		t.Errorf("in the PVID there is %v, %v", e, err)
+	}
+}
+
 // TestEntryWithoutVLAN finds and deletes the entry without a VLAN that is left from
 // before the bridge filtered, beside others of the address.
 func TestEntryWithoutVLAN(t *testing.T) {

@@ -208,10 +208,14 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 			return err
 		}
 		// not part of set: who edits says himself what there is to be
-		if filters(&c.bridge.Config) || !filters(c.next) {
+		warn := warnWithoutVLAN
+		switch {
+		case filters(&c.bridge.Config) == filters(c.next):
 			return nil
+		case filters(&c.bridge.Config):
+			warn = warnOfPVID
 		}
-		notes, err := warnWithoutVLAN(c.bridge, name)
+		notes, err := warn(c.bridge, name)
 		c.warn(notes...)
 		return err
 	}}, nil)
@@ -252,6 +256,66 @@ func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error
 		notes = append(notes, fmt.Sprintf("%s: bindings without a VLAN, which match no frame now: %d; "+
 			"see 'bascule binding show %s', add each again with --vlan, and flush those with 'bascule binding flush %s --vlan 0'", name, n, name, name))
 	}
+	return notes, nil
+}
+
+// warnOfPVID says what frames without a tag do not match any more once the bridge does
+// not filter VLANs: they are in none then. What has a tag is in the VLAN that it was in.
+func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
+	vlans, err := b.VLANs()
+	if err != nil {
+		return nil, err
+	}
+	native := map[uint16]bool{} // by where the FDB has their addresses
+	for _, p := range datapath.Ports(&b.Config) {
+		if p.Pvid == 0 {
+			continue
+		}
+		native[p.Pvid] = true
+		if vlans != nil && vlans[p.Pvid].Fid != 0 {
+			native[vlans[p.Pvid].Fid] = true
+		}
+	}
+	v, err := viewOf(name, b)
+	if err != nil {
+		return nil, err
+	}
+	own, entries, err := v.ownEntries()
+	if err != nil {
+		return nil, err
+	}
+	say := func(what string, in []uint16, show string) {
+		if len(in) == 0 {
+			return
+		}
+		n := len(in)
+		slices.Sort(in)
+		in = slices.Compact(in)
+		word := "VLAN "
+		if len(in) > 1 {
+			word = "VLANs "
+		}
+		notes = append(notes, fmt.Sprintf("%s: %s in VLANs of frames that had no tag, which are in none now: %d in %s%s; see 'bascule %s', and add each again without --vlan",
+			name, what, n, word, FormatVLANs(in), show))
+	}
+	var in []uint16
+	for _, e := range entries {
+		if native[e.VLAN] && (e.Static || e.Sticky) && !own(e) {
+			in = append(in, e.VLAN)
+		}
+	}
+	say("static and sticky entries", in, "fdb show "+name+" --static")
+	bindings, err := b.Bindings()
+	if err != nil {
+		return nil, err
+	}
+	in = nil
+	for _, e := range bindings {
+		if native[e.VLAN] {
+			in = append(in, e.VLAN)
+		}
+	}
+	say("bindings", in, "binding show "+name)
 	return notes, nil
 }
 
