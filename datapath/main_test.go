@@ -5,12 +5,11 @@ package datapath
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
+
+	"bascule/lab/spaces"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -26,24 +25,16 @@ const prefix = "bsc-dp"
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
-	removeLeftovers()
+	if os.Geteuid() == 0 {
+		if _, err := spaces.RemoveLeftovers(prefix, nil); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
 	code := m.Run()
 	if shared.rack != nil {
 		shared.rack.close()
 	}
 	os.Exit(code)
-}
-
-// removeLeftovers removes the namespaces of runs that were killed.
-func removeLeftovers() {
-	names, _ := filepath.Glob("/run/netns/" + prefix + "*")
-	for _, path := range names {
-		name := filepath.Base(path)
-		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")
-		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
-			_ = netns.DeleteNamed(name)
-		}
-	}
 }
 
 // needRoot skips a test that loads programs or makes network namespaces, where
@@ -78,7 +69,7 @@ var racks atomic.Int64
 // newRack makes a rack with so many cables.
 func newRack(cables int) (*rack, error) {
 	r := &rack{
-		name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), racks.Add(1)),
+		name: spaces.Name(prefix, fmt.Sprint(racks.Add(1))),
 		ns:   -1,
 	}
 	made := make(chan error)
@@ -86,7 +77,7 @@ func newRack(cables int) (*rack, error) {
 		// the thread stays in the namespace, and ends with the goroutine
 		runtime.LockOSThread()
 		var err error
-		if r.ns, err = netns.NewNamed(r.name); err == nil {
+		if r.ns, err = spaces.New(r.name); err == nil {
 			err = quiet()
 		}
 		made <- err
@@ -199,7 +190,7 @@ func (r *rack) close() {
 	}
 	if r.ns >= 0 {
 		r.ns.Close()
-		_ = netns.DeleteNamed(r.name)
+		_ = spaces.Remove(r.name)
 	}
 }
 

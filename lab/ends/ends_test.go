@@ -4,80 +4,15 @@ package ends
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"testing"
 )
 
-func TestLeftover(t *testing.T) {
-	living := func(pid int) bool { return pid == 17 }
-	for name, want := range map[string]bool{
-		"bsc-lab-18-1-sw":                true,
-		"bsc-lab-18-e1":                  true,
-		"bsc-lab-17-1-sw":                false, // its lab lives
-		"bsc-lab-0-1-sw":                 false, // nobody's
-		"bsc-lab--1-sw":                  false,
-		"bsc-lab-18":                     false,
-		"bsc-lab-18-":                    false,
-		"bsc-lab-x-1-sw":                 false,
-		"bsc-lab-99999999999999999999-a": false,
-		"bsc-test-18-1-sw":               false,
-		"my-bsc-lab-18-1-sw":             false,
-		"":                               false,
-	} {
-		if got := leftover(name, living); got != want {
-			t.Errorf("leftover(%q) = %v, want %v", name, got, want)
-		}
-	}
-	if leftover(NameFor("1-sw"), alive) {
-		t.Error("a namespace of this process counts as left over")
-	}
+func TestNameFor(t *testing.T) {
 	if want := fmt.Sprintf("bsc-lab-%d-x", os.Getpid()); NameFor("x") != want {
 		t.Errorf("NameFor(x) = %q, want %q", NameFor("x"), want)
-	}
-}
-
-// A directory of a lab that is gone is removed by the next one, with what is in
-// it, and that of one that lives is not.
-func TestLeftoverDirs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to write to " + runDir)
-	}
-	// A process that has ended, and whose number is not in use again.
-	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
-	made, err := MakeDir("1-x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(made) })
-	// other labs remove what they find in theirs
-	in := t.TempDir()
-	old, mine := filepath.Join(in, fmt.Sprintf("%s%d-1-x", Prefix, gone.Process.Pid)), filepath.Join(in, filepath.Base(made))
-	for _, dir := range []string{old, mine} {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "log"), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removed, err := removeDirs(in)
-	if err != nil {
-		t.Error(err)
-	}
-	if !slices.Contains(removed, old) || slices.Contains(removed, mine) {
-		t.Errorf("removed %v, which should be %s and not %s", removed, old, mine)
-	}
-	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is still there: %v", old, err)
-	}
-	if _, err := os.Stat(filepath.Join(mine, "log")); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"bascule/lab/spaces"
+
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -35,7 +37,7 @@ func NewNamespace(name string) (*Namespace, error) {
 	var handle netns.NsHandle
 	err := onOwnThread(func() error {
 		var err error
-		handle, err = netns.NewNamed(name)
+		handle, err = spaces.New(name)
 		return err
 	})
 	if err != nil {
@@ -204,7 +206,7 @@ func (n *Namespace) Close() error {
 	if n.link != nil {
 		n.link.Close()
 	}
-	err := errors.Join(n.handle.Close(), netns.DeleteNamed(n.Name))
+	err := errors.Join(n.handle.Close(), spaces.Remove(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove network namespace %s: %w", n.Name, err)
 	}

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"bascule/agent"
 	"bascule/bridge"
+	"bascule/lab/spaces"
 	"bascule/test/netlab"
 )
 
@@ -518,20 +518,20 @@ func TestNamespaces(t *testing.T) {
 		made := make(chan error)
 		go func() {
 			runtime.LockOSThread() // the thread is in the new namespace, and ends with the goroutine
-			handle, err := netns.NewNamed(name)
+			handle, err := spaces.New(name)
 			if err == nil {
 				err = handle.Close()
 			}
 			made <- err
 		}()
 		must(t, <-made)
-		t.Cleanup(func() { netns.DeleteNamed(name) })
+		t.Cleanup(func() { spaces.Remove(name) })
 		l.Wait("the namespace of that name to be served, and no other", func() bool {
 			now := served()
 			return len(now) == 1 && now[0] != before
 		})
 		before = served()[0]
-		must(t, netns.DeleteNamed(name))
+		must(t, spaces.Remove(name))
 	}
 	l.Wait("the namespace that has gone to be left", func() bool { return len(served()) == 0 })
 	r.stop()

@@ -3,10 +3,6 @@
 package netlab
 
 import (
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -84,30 +80,5 @@ func TestTagged(t *testing.T) {
 	f := NewFrame(Station(1), Station(2), 7, 64).Tagged(0x123, 5)
 	if len(f) != 68 || f.Dst() != Station(1) || f.Src() != Station(2) || !slices.Equal([]byte(f[12:16]), []byte{0x81, 0, 0xa1, 0x23}) {
 		t.Errorf("%x", f)
-	}
-}
-
-// TestLeftovers: a file that a namespace has left is removed, and what is gone
-// is no error.
-func TestLeftovers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("writes to " + namespaceFolder + ", which takes root")
-	}
-	if err := os.MkdirAll(namespaceFolder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	name := fmt.Sprintf("%s%d-left", prefix, os.Getpid())
-	path := filepath.Join(namespaceFolder, name)
-	if err := os.WriteFile(path, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.Remove(path) })
-	for range 2 {
-		if err := removeNamespace(name); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %v", path, err)
-		}
 	}
 }

@@ -8,14 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strconv"
-	"syscall"
 	"testing"
 
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	"bascule/lab/spaces"
 )
 
 // prefix begins the names of all that the tests make; the number of the
@@ -73,72 +69,16 @@ func Build(name string, flags ...string) (string, error) {
 	return path, nil
 }
 
-var made = regexp.MustCompile(`^` + prefix + `([0-9]+)-`)
-
-// leftover reports whether the name is of something that a process made that
-// is gone.
-func leftover(name string) bool {
-	m := made.FindStringSubmatch(name)
-	if m == nil {
-		return false
-	}
-	pid, err := strconv.Atoi(m[1])
-	return err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
-}
-
-// namespaceFolder is where namespaces have names.
-const namespaceFolder = "/run/netns"
-
-// removeLeftovers removes what processes made that are gone. Packages that begin
-// at the same time do it one after the other.
+// removeLeftovers removes what processes made that are gone: folders, and network
+// namespaces with the bridges that they have. Packages that begin at the same time do
+// it one after the other.
 func removeLeftovers() error {
-	var errs []error
-	if folder, err := os.Open(namespaceFolder); err == nil {
-		defer folder.Close() // which ends the lock; ip(8) has the same one for a moment
-		for {
-			if err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
-				break
-			}
+	_, dirsErr := spaces.RemoveDirs(os.TempDir(), prefix)
+	_, err := spaces.RemoveLeftovers(prefix, func(name string) error {
+		if !spaces.Is(name) {
+			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("lock %s: %w", namespaceFolder, err)
-		}
-	}
-	if dirs, err := os.ReadDir(os.TempDir()); err == nil {
-		for _, d := range dirs {
-			if leftover(d.Name()) {
-				errs = append(errs, os.RemoveAll(filepath.Join(os.TempDir(), d.Name())))
-			}
-		}
-	}
-	spaces, err := os.ReadDir(namespaceFolder)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	for _, ns := range spaces {
-		if leftover(ns.Name()) {
-			errs = append(errs, removeNamespace(ns.Name()))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// removeNamespace removes a network namespace, with the bridges that it has, or
-// the file that a name has left for which no namespace is there any more.
-func removeNamespace(name string) error {
-	path := filepath.Join(namespaceFolder, name)
-	var of unix.Statfs_t
-	err := unix.Statfs(path, &of)
-	remove := os.Remove
-	if err == nil && of.Type == unix.NSFS_MAGIC {
-		err = delBridges(program, name)
-		remove = func(string) error { return netns.DeleteNamed(name) }
-	}
-	if err == nil {
-		err = remove(path)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove what is left of network namespace %s: %w", name, err)
-	}
-	return nil
+		return delBridges(program, name)
+	})
+	return errors.Join(dirsErr, err)
 }
