@@ -393,7 +393,7 @@ __noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
 static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
 				 const volatile struct port *in)
 {
-	u32 zero = 0, wants = 0, reason;
+	u32 wants = 0, reason;
 	struct look *l;
 
 	if (on(FEATURE_SOURCE_GUARD) && (in->flags & PORT_SOURCE_GUARD))
@@ -407,7 +407,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 		wants |= LOOK_QUESTION;
 	if (!wants)
 		return 0;
-	l = bpf_map_lookup_elem(&looks, &zero);
+	l = work_of(WORK_LOOK);
 	if (!l)
 		return DROP_MALFORMED; /* never: the map has it */
 	l->src = f->src;

@@ -42,7 +42,7 @@ static long sweep_bucket(u32 n, u32 *from)
 static __always_inline void sweep(struct clock *c)
 {
 	u32 all = cfg.fdb_buckets + FDB_WINDOW, from = c->sweep;
-	u32 step = all / (cfg.ageing * TICKS) + 1;
+	u32 step = all / (set.ageing * TICKS) + 1;
 
 	if (from >= all)
 		from = 0;

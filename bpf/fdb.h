@@ -130,7 +130,7 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
 
 	if (!id || port_at(id)->id != id)
 		return false;
-	return ((u32)word & FDB_PINNED) || now - USED_OF(word) < cfg.ageing;
+	return ((u32)word & FDB_PINNED) || now - USED_OF(word) < set.ageing;
 }
 
 /*
@@ -146,7 +146,7 @@ __noinline int fdb_reserve(u32 id, bool bridge)
 
 	if (!all || !own)
 		return false;
-	if (bridge && __sync_fetch_and_add(all, 1) >= cfg.fdb_max)
+	if (bridge && __sync_fetch_and_add(all, 1) >= set.fdb_max)
 		goto full;
 	if (__sync_fetch_and_add(own, 1) < (max ? max : ~0u))
 		return true;
@@ -289,7 +289,7 @@ static __always_inline bool move_allowed(u32 number, u32 now)
 	old = READ_ONCE(*m);
 	if (old >> 32 != now && __sync_val_compare_and_swap(m, old, (u64)now << 32 | 1) == old)
 		return true;
-	return (u32)__sync_fetch_and_add(m, 1) < cfg.move_max;
+	return (u32)__sync_fetch_and_add(m, 1) < set.move_max;
 }
 
 /*

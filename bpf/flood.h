@@ -24,12 +24,7 @@ struct flooded {
 	u64 word;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct flooded);
-} floods SEC(".maps");
+WORK_HOLDS(struct flooded);
 
 struct flood {
 	struct __sk_buff *skb;
@@ -170,7 +165,7 @@ static long flood_member(u32 n, struct flood *flood)
 		return 1;
 	if (!flood->what->word) {
 		flood->what->base += 64;
-		if (flood->what->base >= cfg.slots || flood->what->base >= MAX_PORTS)
+		if (flood->what->base >= set.slots || flood->what->base >= MAX_PORTS)
 			return 1;
 		flood->what->word = row->reach[flood->what->base / 64 & (PORT_WORDS - 1)];
 		return 0;
@@ -185,10 +180,9 @@ static long flood_member(u32 n, struct flood *flood)
 static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
 				     struct verdict *v, struct trip *t)
 {
-	u32 zero = 0;
 	struct flood flood = {.skb = skb};
 
-	flood.what = bpf_map_lookup_elem(&floods, &zero);
+	flood.what = work_of(WORK_FLOOD);
 	if (!flood.what)
 		return TC_ACT_SHOT;
 	flood.what->f = *f;
@@ -204,9 +198,9 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	}
 	if (on(FEATURE_VLANS)) {
 		flood.what->base = -64;
-		bpf_loop(cfg.slots + PORT_WORDS + 1, flood_member, &flood, 0);
+		bpf_loop(set.slots + PORT_WORDS + 1, flood_member, &flood, 0);
 	} else {
-		bpf_loop(cfg.slots, flood_slot, &flood, 0);
+		bpf_loop(set.slots, flood_slot, &flood, 0);
 	}
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
@@ -274,10 +268,10 @@ static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 
 	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
 		return false;
-	bpf_loop(cfg.slots, flood_fits_xdp, &flood, 0);
+	bpf_loop(set.slots, flood_fits_xdp, &flood, 0);
 	if (!flood.last)
 		return false;
-	bpf_loop(cfg.slots, flood_count_xdp, &flood, 0);
+	bpf_loop(set.slots, flood_count_xdp, &flood, 0);
 	bpf_redirect_map(&xdp_devices, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
 	return true;
 }

@@ -18,8 +18,9 @@
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
-/* This generation's configuration. */
+/* What the programs are made for, and what they are told beside. */
 const volatile struct config cfg = {};
+volatile struct settings set SEC(".data.settings") = {};
 
 /*
  * Is any of these features on? The loader finds the question, which is two
@@ -163,6 +164,37 @@ struct {
 	__type(key, u32);
 	__type(value, struct rule_stats);
 } rule_counters SEC(".maps");
+
+/*
+ * Room for the frame that a CPU is at: the stack has none for what is larger, and the
+ * verifier does not follow what is in it. One part for each who needs some.
+ */
+enum work_part {
+	WORK_FLOOD,
+	WORK_LOOK,
+	WORK_RULES,
+	WORK_PF_SLOW,
+	WORK_PF_ETHER,
+	WORK_PF_SEGMENT,
+	WORK_PF_ANSWER,
+	WORK_PF_OVERLOAD,
+	WORK_PARTS,
+};
+
+#define WORK_BYTES 512
+#define WORK_HOLDS(type) _Static_assert(sizeof(type) <= WORK_BYTES, "a part of work is larger")
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WORK_PARTS);
+	__type(key, u32);
+	__uint(value_size, WORK_BYTES);
+} work SEC(".maps");
+
+static __always_inline void *work_of(u32 part)
+{
+	return bpf_map_lookup_elem(&work, &part);
+}
 
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");

@@ -239,14 +239,14 @@ static __always_inline void patch_call(struct __sk_buff *skb, u32 endpoint)
  */
 static __always_inline void patch_jump(struct __sk_buff *skb, u32 endpoint)
 {
-	if (endpoint == cfg.cables[0])
-		patch_call(skb, cfg.cables[0]);
-	else if (endpoint == cfg.cables[1])
-		patch_call(skb, cfg.cables[1]);
-	else if (endpoint == cfg.cables[2])
-		patch_call(skb, cfg.cables[2]);
-	else if (endpoint == cfg.cables[3])
-		patch_call(skb, cfg.cables[3]);
+	if (endpoint == set.cables[0])
+		patch_call(skb, set.cables[0]);
+	else if (endpoint == set.cables[1])
+		patch_call(skb, set.cables[1]);
+	else if (endpoint == set.cables[2])
+		patch_call(skb, set.cables[2]);
+	else if (endpoint == set.cables[3])
+		patch_call(skb, set.cables[3]);
 	else
 		patch_call(skb, endpoint);
 }

@@ -35,19 +35,11 @@ struct pf_answering {
 	u32 dst[4];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__uint(value_size,
-	       sizeof(struct pf_answering)); /* no type: the kernel's headers have unions */
-} pf_answering SEC(".maps");
+WORK_HOLDS(struct pf_answering);
 
 static __always_inline struct pf_answering *pf_answering_get(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pf_answering, &zero);
+	return work_of(WORK_PF_ANSWER);
 }
 
 /* The sum of the frame's bytes between two places, added to one that there is. */

@@ -36,18 +36,11 @@ struct pf_ether_walk {
 	struct pf_prefix address[2]; /* source, destination */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_ether_walk);
-} pf_ether_walks SEC(".maps");
+WORK_HOLDS(struct pf_ether_walk);
 
 static __always_inline struct pf_ether_walk *pf_ether_walk(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pf_ether_walks, &zero);
+	return work_of(WORK_PF_ETHER);
 }
 
 /* Is the address in the network? */

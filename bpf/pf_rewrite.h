@@ -62,18 +62,11 @@ struct pf_segment {
 	u16 mac[6];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_segment);
-} pf_segments SEC(".maps");
+WORK_HOLDS(struct pf_segment);
 
 static __always_inline struct pf_segment *pf_segment(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pf_segments, &zero);
+	return work_of(WORK_PF_SEGMENT);
 }
 
 /*

@@ -60,18 +60,11 @@ struct pf_slow {
 	u32 option;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__uint(value_size, sizeof(struct pf_slow)); /* no type: the kernel's headers have unions */
-} pf_slows SEC(".maps");
+WORK_HOLDS(struct pf_slow);
 
 static __always_inline struct pf_slow *pf_slow(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pf_slows, &zero);
+	return work_of(WORK_PF_SLOW);
 }
 
 /* Makes the key of what has been read: of the packet, or of the one that it quotes. */

@@ -227,12 +227,7 @@ static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 
 	return rate;
 }
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_table_work);
-} pf_overloads SEC(".maps");
+WORK_HOLDS(struct pf_table_work);
 
 /*
  * Puts the source of a state into a table, by number, as user space's requests
@@ -243,9 +238,7 @@ __noinline int pf_overload(u32 place, u32 table)
 {
 	struct pf_state *s = pf_state_at(place);
 	struct pf_table_work *w;
-	u32 zero = 0;
-
-	w = bpf_map_lookup_elem(&pf_overloads, &zero);
+	w = work_of(WORK_PF_OVERLOAD);
 	if (!on(FEATURE_PF_TABLES) || !s || !w)
 		return 0;
 	__builtin_memcpy(&w->address, s->key.address[pf_initiator(s)], sizeof(w->address));

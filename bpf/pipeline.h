@@ -221,7 +221,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	if (mac_is_reserved(f->dst)) {
 		if (on(FEATURE_BLOCKING) && h->skb && bpdu_take(h->ctx, f->dst, v->in))
 			return refuse(v, DROP_TAKEN);
-		if (!(on(FEATURE_GROUP_FWD) && (cfg.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
+		if (!(on(FEATURE_GROUP_FWD) && (set.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
 			return refuse(v, DROP_RESERVED);
 	}
 	if (!mac_is_source(f->src))

@@ -9,7 +9,7 @@
 
 static __always_inline const volatile struct port *port_at(u32 slot)
 {
-	return &cfg.ports[SLOT(slot)];
+	return &set.ports[SLOT(slot)];
 }
 
 /* The slot of the device that occupies a berth, 0 if it is none. */
@@ -26,15 +26,15 @@ static __always_inline u32 berth_slot(u32 ifindex)
 /* The slot of a device, 0 if it is no port of this bridge. */
 __noinline u32 port_slot(u32 ifindex)
 {
-	u32 cell = (u32)(ifindex * cfg.port_factor) >> 19;
+	u32 cell = (u32)(ifindex * set.port_factor) >> 19;
 
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PORT_PROBES; i++) {
-		u32 slot = SLOT(cfg.port_cells[(cell + i) & (PORT_TABLE - 1)]);
+		u32 slot = SLOT(set.port_cells[(cell + i) & (PORT_TABLE - 1)]);
 
 		if (!slot)
 			break;
-		if (cfg.ports[slot].ifindex == ifindex)
+		if (set.ports[slot].ifindex == ifindex)
 			return slot;
 	}
 	return berth_slot(ifindex);

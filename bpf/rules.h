@@ -34,13 +34,7 @@ struct rule_search {
 /* for the type's sake: it is in BTF if something has it */
 const enum rule_kind *rule_kind_type __attribute__((unused));
 
-/* Of the frame that the CPU is at; too large for the stack below a flood. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct rule_search);
-} rule_searches SEC(".maps");
+WORK_HOLDS(struct rule_search);
 
 /* Looks for a rule of the mask; false if none of what is left can be the first. */
 static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
@@ -129,8 +123,8 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 /* Finds the first rule of list `at` that a frame from src to dst matches. */
 static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32 at)
 {
-	u32 zero = 0, best, flags = 0, front;
-	struct rule_search *s = bpf_map_lookup_elem(&rule_searches, &zero);
+	u32 best, flags = 0, front;
+	struct rule_search *s = work_of(WORK_RULES);
 	bool arp = at & RULE_IS_ARP;
 	struct rule_list *list;
 	struct rule *rule;

@@ -7,14 +7,14 @@
 
 struct span_copies {
 	struct __sk_buff *skb;
-	u32 ports; /* bit N: span port cfg.spans[N] gets one */
+	u32 ports; /* bit N: span port set.spans[N] gets one */
 	u32 len;
 	u32 tag; /* bytes of len that are a tag */
 };
 
 static long span_copy(u32 n, struct span_copies *s)
 {
-	u32 slot = SLOT(cfg.spans[n & (SPANS - 1)]), ports = s->ports >> (n & (SPANS - 1));
+	u32 slot = SLOT(set.spans[n & (SPANS - 1)]), ports = s->ports >> (n & (SPANS - 1));
 	u32 mtu = 0;
 
 	if (!ports)
@@ -42,7 +42,7 @@ static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len,
 /* Functions of their own are verified once, wherever frames come in and go out. */
 __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
 {
-	u32 ports = cfg.span_in | port_at(slot)->span_in;
+	u32 ports = set.span_in | port_at(slot)->span_in;
 	struct vlan *row;
 
 	if (on(FEATURE_VLANS)) {
@@ -56,7 +56,7 @@ __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len,
 
 __noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
 {
-	u32 ports = cfg.span_out | port_at(slot)->span_out;
+	u32 ports = set.span_out | port_at(slot)->span_out;
 	struct vlan *row;
 
 	if (on(FEATURE_VLANS)) {

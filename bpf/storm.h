@@ -45,7 +45,7 @@ struct {
  */
 __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 {
-	const volatile struct port *in = &cfg.ports[slot & (MAX_PORTS - 1)];
+	const volatile struct port *in = &set.ports[slot & (MAX_PORTS - 1)];
 	struct storm_buckets *b = bpf_map_lookup_elem(&storms, &slot);
 	u64 rate, amount, few, unit, cost, burst, now, *full;
 

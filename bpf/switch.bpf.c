@@ -364,6 +364,10 @@ int bascule_control(struct control *r)
 		r->result = port_set_stp(r->port, r->word);
 		fdb_changed(c);
 		break;
+	case CONTROL_FORGET:
+		r->result = 0;
+		fdb_changed(c);
+		break;
 	case CONTROL_UNBLOCK:
 		r->result = port_unblock(SLOT(r->port));
 		fdb_changed(c);

@@ -109,16 +109,7 @@ struct look {
 	struct binding_key key; /* to look a binding up by */
 };
 
-/*
- * One for each CPU, which has one frame at a time: the stack has no room for
- * it, and the verifier does not follow what is in it.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__uint(value_size, sizeof(struct look)); /* no type: bpf2go has no name for its union */
-} looks SEC(".maps");
+WORK_HOLDS(struct look);
 
 /*
  * Is that to be looked for? Asked of the features as well, so that what no port

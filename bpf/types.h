@@ -255,7 +255,8 @@ struct port {
 	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
 	char name[PORT_NAME];
 	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
-	__u16 span_in; /* bit N: what comes in by the port is copied to span port cfg.spans[N] */
+	__u16 span_in; /* bit N: what comes in by the port is copied to span port set.spans[N]
+			*/
 	__u16 span_out; /* the same of what goes out; a span port has its own bit, for its direction
 			 */
 	__u16 admit; /* enum vlan_admit */
@@ -312,43 +313,51 @@ enum pf_ask {
 };
 
 /*
- * Everything that a bridge is told, read-only for its programs: one frozen
- * blob per generation, so that no frame ever sees half a change.
+ * What programs are made for: the verifier knows it, so a change of it takes other
+ * programs. With struct settings, everything that a bridge is told.
  */
 struct config {
 	__u64 hash_seed; /* random per bridge: nobody can aim at a bucket */
 	enum feature features;
 	__u32 layout; /* version of the maps' layout */
-	__u32 ageing; /* seconds */
-	__u32 fdb_max; /* most dynamic entries */
 	__u32 fdb_buckets; /* home buckets of the FDB */
-	__u32 port_factor; /* multiplier that spreads ifindexes over port_cells */
-	__u32 slots; /* slots in use are below this */
-	__u32 next_incarnation;
 	enum drop_reason reasons; /* DROP_REASONS */
 	enum bridge_flag flags;
-	__u16 group_fwd_mask;
-	__u8 address[6]; /* the bridge's own */
 	__u16 vlan_proto; /* of the bridge's own tags: 0x8100 or 0x88a8 */
-	__u16 default_pvid; /* of new ports, 0 for none */
-	__u32 move_max; /* moves of an address a second, 0 for no limit */
-	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
+	__u16 pad[3];
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
-	__u16 cables[CABLES]; /* endpoints that the first patch ports lead to, 0 for none */
-	__u16 span_in; /* as of a port, and of all ports */
-	__u16 span_out;
-	__u16 stp_priority;
-	__u8 stp_hello; /* seconds, as the next two */
-	__u8 stp_max_age;
-	__u8 stp_forward_delay;
-	__u8 pad[3];
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */
 	struct skb_places skb;
 	struct pf_config pf;
+};
+
+/*
+ * What programs read as they meet it. They only read: user space writes it while no
+ * frame is with the programs whose settings it is, so that none sees half a change.
+ */
+struct settings {
+	__u32 ageing; /* seconds */
+	__u32 fdb_max; /* most dynamic entries */
+	__u32 port_factor; /* multiplier that spreads ifindexes over port_cells */
+	__u32 slots; /* slots in use are below this */
+	__u32 next_incarnation;
+	__u16 group_fwd_mask;
+	__u8 address[6]; /* the bridge's own */
+	__u16 default_pvid; /* of new ports, 0 for none */
+	__u16 stp_priority;
+	__u32 move_max; /* moves of an address a second, 0 for no limit */
+	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
+	__u16 cables[CABLES]; /* endpoints that the first patch ports lead to, 0 for none */
+	__u16 span_in; /* as of a port, and of all ports */
+	__u16 span_out;
+	__u8 stp_hello; /* seconds, as the next two */
+	__u8 stp_max_age;
+	__u8 stp_forward_delay;
+	__u8 unused;
 	__u16 port_cells[PORT_TABLE]; /* slot, 0 for none */
 	struct port ports[MAX_PORTS];
 };
@@ -1090,6 +1099,7 @@ enum control_op {
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
 	CONTROL_PF_SWEEP, /* remove all that is over, at once */
 	CONTROL_STP, /* give `port` the state `word` */
+	CONTROL_FORGET, /* decisions that are remembered */
 	CONTROL_UNBLOCK, /* forget what the loop guard of `port` has found */
 };
 

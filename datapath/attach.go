@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -75,15 +77,29 @@ func (b *Bridge) link(id uint32, h hook) pinnedLink {
 }
 
 // update swaps the program under the link in one step; a link whose device is
-// gone stays as it is.
+// gone stays as it is. It is said to the kernel in so many words, as all links of a
+// bridge are updated by each change: the library would ask what each link is.
 func (l pinnedLink) update(p *ebpf.Program) error {
-	open, err := link.LoadPinnedLink(l.path, nil)
+	path, err := unix.BytePtrFromString(l.path)
 	if err != nil {
 		return err
 	}
-	defer open.Close()
-	if err := open.Update(p); err != nil && !errors.Is(err, unix.ENOLINK) {
-		return err
+	// union bpf_attr of linux/bpf.h, for BPF_OBJ_GET and BPF_LINK_UPDATE
+	get := struct {
+		path uint64
+		_    [2]uint32
+	}{path: uint64(uintptr(unsafe.Pointer(path)))}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET, uintptr(unsafe.Pointer(&get)), unsafe.Sizeof(get))
+	runtime.KeepAlive(path)
+	if errno != 0 {
+		return &fs.PathError{Op: "open", Path: l.path, Err: errno}
+	}
+	defer unix.Close(int(fd))
+	change := struct{ link, program, flags, old uint32 }{uint32(fd), uint32(p.FD()), 0, 0}
+	_, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_UPDATE, uintptr(unsafe.Pointer(&change)), unsafe.Sizeof(change))
+	runtime.KeepAlive(p)
+	if errno != 0 && errno != unix.ENOLINK {
+		return fmt.Errorf("link update: %w", errno)
 	}
 	return nil
 }
@@ -105,6 +121,14 @@ func (l pinnedLink) remove() error {
 // attach puts the programs of g on the ports of c that do not have them yet. It
 // returns the links that it made, also when it fails.
 func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
+	links, err := b.links()
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]bool{}
+	for _, l := range links {
+		there[l.path] = true
+	}
 	hurry := b.store.hurry()
 	defer hurry.end()
 	for _, p := range Ports(c) {
@@ -117,7 +141,7 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 		}
 		for _, h := range hooks {
 			l := b.link(p.Id, h)
-			if _, err := os.Lstat(l.path); err == nil {
+			if there[l.path] {
 				continue
 			}
 			if PortAt(&b.Config, p.Id) != nil && !b.HasDevice(p) {
@@ -177,8 +201,15 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 // was added with, in the bridge's network namespace, not another that has got
 // the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
+	if b.there == nil { // asked for each port, often
+		m, err := b.openTable(kernelMapTcxDevices)
+		if err != nil {
+			return false
+		}
+		b.there = m // a bridge's for as long as it lives
+	}
 	var ifindex uint32
-	return b.lookup(kernelMapTcxDevices, Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
+	return b.there.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
 // Away says of a port without a device whether that still exists, in whatever network

@@ -24,6 +24,8 @@ type Bridge struct {
 	gen   string // name of the current generation's folder
 
 	moored // since the configuration was made
+
+	there *ebpf.Map // the ports' devices, once they were asked for
 }
 
 // Create makes a bridge without ports. The caller holds the lock.
@@ -61,6 +63,9 @@ func (s *Store) Open(name string) (*Bridge, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a writer has just gone on to the next generation
 		}
+		if now, gone := os.Readlink(filepath.Join(b.dir, "current")); gone == nil && now != gen {
+			continue // and may write to the one that was read
+		}
 		return b, err
 	}
 	return nil, fmt.Errorf("%s changes too fast to be read", name)
@@ -80,18 +85,28 @@ func (b *Bridge) Is(o *Bridge) bool { return b.dir == o.dir }
 func (b *Bridge) Store() *Store { return b.store }
 
 func (b *Bridge) readConfig() error {
-	m, err := ebpf.LoadPinnedMap(b.pin(b.gen, configPin), &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	if m.ValueSize() == uint32(unsafe.Sizeof(b.Config)) {
-		if err := m.Lookup(uint32(0), &b.Config); err != nil {
+	for _, part := range []struct {
+		pin  string
+		to   any
+		size uintptr
+	}{
+		{configPin, &b.Config.kernelConfig, unsafe.Sizeof(b.Config.kernelConfig)},
+		{settingsPin, &b.Config.kernelSettings, unsafe.Sizeof(b.Config.kernelSettings)},
+	} {
+		m, err := ebpf.LoadPinnedMap(b.pin(b.gen, part.pin), &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
 			return err
 		}
-	}
-	if b.Config.Layout != layout {
-		return ErrLayout
+		defer m.Close()
+		if m.ValueSize() != uint32(part.size) {
+			return ErrLayout
+		}
+		if err := m.Lookup(uint32(0), part.to); err != nil {
+			return err
+		}
+		if b.Config.Layout != layout {
+			return ErrLayout
+		}
 	}
 	return nil
 }
@@ -126,7 +141,19 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		return err
 	}
 	specialise(&next)
-	g, err := b.load(&next, t)
+	if err := findPlaces(&next); err != nil {
+		return errors.Join(err, b.unplugFor(&next))
+	}
+	spares := b.spares(&next, t)
+	hurry := b.store.hurry()
+	if spares {
+		hurry.begin() // for who waits for a change that takes no time otherwise
+		defer hurry.end()
+	}
+	g, err := b.reuse(&next, t)
+	if errors.Is(err, errNoSpare) {
+		g, err = b.load(&next, t)
+	}
 	if err != nil {
 		return errors.Join(err, b.unplugFor(&next))
 	}
@@ -189,6 +216,9 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		if err != nil {
 			return &UnfinishedError{err}
 		}
+	}
+	if err := b.keepSpare(old.gen, spares); err != nil {
+		return &UnfinishedError{err}
 	}
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
@@ -309,6 +339,10 @@ func (b *Bridge) Mend(f Follower) error {
 		return err
 	}
 	defer g.Close()
+	// whether it has the tables that b has nobody knows
+	if err := b.keepSpare("", false); err != nil {
+		return err
+	}
 	if err := b.mendBerths(g); err != nil {
 		return err
 	}

@@ -14,9 +14,12 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Config is everything that a bridge's programs are told. Specialise fills in
-// what follows from the rest.
-type Config = kernelConfig
+// Config is everything that a bridge's programs are told: what they are made for,
+// and what they read. Specialise fills in what follows from the rest.
+type Config struct {
+	kernelConfig
+	kernelSettings
+}
 
 // Port is a port in a Config. A slot whose Id is 0 is free.
 type Port = kernelPort
@@ -103,7 +106,7 @@ const MaxSpans = len(Config{}.Spans)
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 6 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 7 // of the maps: raise it when a type of bpf/types.h changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

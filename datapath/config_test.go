@@ -262,7 +262,7 @@ func TestAskings(t *testing.T) {
 // An FDB does not shrink here, and has room for three times what may be learned.
 func TestBuckets(t *testing.T) {
 	for _, maximum := range []uint32{1, 100, 65536, 4 << 20} {
-		c := Config{FdbMax: maximum}
+		c := Config{kernelSettings: kernelSettings{FdbMax: maximum}}
 		specialise(&c)
 		if room := uint64(c.FdbBuckets) * fdbWays; room < 3*uint64(maximum) {
 			t.Errorf("room for %d addresses, want three times %d", room, maximum)

@@ -21,19 +21,37 @@ import (
 
 // Names of what is pinned in a generation's folder.
 const (
-	configPin  = "config"
-	tcxPin     = "tcx"
-	xdpPin     = "xdp"
-	patchPin   = "patch"
-	controlPin = "control"
-	tablePin   = "table"
+	configPin   = "config"
+	settingsPin = "settings"
+	tcxPin      = "tcx"
+	xdpPin      = "xdp"
+	patchPin    = "patch"
+	controlPin  = "control"
+	tablePin    = "table"
+)
+
+// The maps of the object that have its variables: what programs are made for, and
+// their settings.
+const (
+	configMap   = ".rodata"
+	settingsMap = ".data.settings"
+)
+
+// mapPins are the pins of these, progPins those of the programs.
+var (
+	mapPins  = map[string]string{configPin: configMap, settingsPin: settingsMap}
+	progPins = map[string]string{
+		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch,
+		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable,
+	}
 )
 
 // A generation is a configuration in the kernel: its programs and the tables
 // that they use.
 type generation struct {
-	name string
-	coll *ebpf.Collection
+	name  string
+	coll  *ebpf.Collection
+	spare bool // its programs are those of the spare, where they are pinned yet
 }
 
 func (g *generation) Close() { g.coll.Close() }
@@ -78,6 +96,11 @@ func (t Tables) fill(g *generation) error {
 	return storeFilter(g.coll.Maps[kernelMapCaptureFilter], t.Filter)
 }
 
+// setIn writes the configuration into the object that programs are loaded from.
+func (c *Config) setIn(spec *ebpf.CollectionSpec) error {
+	return errors.Join(spec.Variables[kernelVarCfg].Set(&c.kernelConfig), spec.Variables[kernelVarSet].Set(&c.kernelSettings))
+}
+
 // load makes the next generation, with the bridge's tables where it has some.
 func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	spec, err := b.store.programs()
@@ -87,7 +110,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if err := findPlaces(c); err != nil {
 		return nil, err
 	}
-	if err := spec.Variables[kernelVarCfg].Set(c); err != nil {
+	if err := c.setIn(spec); err != nil {
 		return nil, err
 	}
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE != 0 {
@@ -309,15 +332,17 @@ func (b *Bridge) pinGeneration(c *Config, g *generation) error {
 	if err := os.RemoveAll(dir); err != nil { // what a killed command left
 		return err
 	}
+	if g.spare { // which has all that by now
+		return os.Rename(b.pin(sparePin), dir)
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	pins := map[string]interface{ Pin(string) error }{
-		configPin:  g.coll.Maps[".rodata"],
-		tcxPin:     g.coll.Programs[kernelProgBasculeTcx],
-		controlPin: g.coll.Programs[kernelProgBasculeControl],
+	pins := map[string]interface{ Pin(string) error }{}
+	for pin, name := range mapPins {
+		pins[pin] = g.coll.Maps[name]
 	}
-	for pin, name := range map[string]string{xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch, tablePin: kernelProgBasculeTable} {
+	for pin, name := range progPins {
 		if p := g.coll.Programs[name]; p != nil {
 			pins[pin] = p
 		}
@@ -363,29 +388,36 @@ func (b *Bridge) makeCurrent(gen string) error {
 }
 
 // openGeneration opens the current generation from its pins.
-func (b *Bridge) openGeneration() (*generation, error) {
-	g := &generation{name: b.gen, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
-	for pin, name := range map[string]string{
-		tcxPin: kernelProgBasculeTcx, xdpPin: kernelProgBasculeXdp, patchPin: kernelProgBasculePatch,
-		controlPin: kernelProgBasculeControl, tablePin: kernelProgBasculeTable,
-	} {
-		p, err := ebpf.LoadPinnedProgram(b.pin(b.gen, pin), nil)
+func (b *Bridge) openGeneration() (*generation, error) { return b.openPins(b.gen) }
+
+// openPins opens what is pinned in one of the bridge's folders: its programs, its
+// variables and its tables.
+func (b *Bridge) openPins(dir string) (*generation, error) {
+	g := &generation{name: dir, coll: &ebpf.Collection{Programs: map[string]*ebpf.Program{}, Maps: map[string]*ebpf.Map{}}}
+	fails := func(err error) (*generation, error) {
+		g.Close()
+		return nil, err
+	}
+	for pin, name := range progPins {
+		p, err := ebpf.LoadPinnedProgram(b.pin(dir, pin), nil)
 		if errors.Is(err, fs.ErrNotExist) && (pin == xdpPin || pin == patchPin || pin == tablePin) {
 			continue
 		}
 		if err != nil {
-			g.Close()
-			return nil, err
+			return fails(err)
 		}
 		g.coll.Programs[name] = p
 	}
+	open := maps.Clone(mapPins)
 	for _, t := range pinned(&b.Config) {
-		m, err := b.openTable(t.name)
+		open[t.name] = t.name
+	}
+	for pin, name := range open {
+		m, err := ebpf.LoadPinnedMap(b.pin(dir, pin), nil)
 		if err != nil {
-			g.Close()
-			return nil, err
+			return fails(err)
 		}
-		g.coll.Maps[t.name] = m
+		g.coll.Maps[name] = m
 	}
 	return g, nil
 }

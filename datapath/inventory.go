@@ -304,9 +304,9 @@ var inventory = []table{
 	{name: kernelMapTcxDevices, life: lifeBridge, trial: trialShared, devices: true},
 	{name: kernelMapXdpDevices, life: lifeBridge, trial: trialShared, devices: true},
 	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
-		entries: func(m *making) uint32 { return uint32(max(len(Berths(m.Config)), 1)) }},
+		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
-	{name: kernelMapFloods, why: whyWork},
+	{name: kernelMapWork, why: whyWork},
 	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
 	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_BLOCKING},
 	{name: kernelMapReturns, why: whySecond, features: kernelFeatureFEATURE_BLOCKING},
@@ -321,7 +321,6 @@ var inventory = []table{
 	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
 		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_RULES,
 		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
-	{name: kernelMapLooks, why: whyWork, features: bound},
 	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
 		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for the mark that one gives
@@ -333,7 +332,6 @@ var inventory = []table{
 		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
 	{name: kernelMapRuleCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_RULES,
 		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.rules) })},
-	{name: kernelMapRuleSearches, why: whyWork, features: kernelFeatureFEATURE_RULES},
 
 	// patch cables
 	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,
@@ -408,11 +406,6 @@ var inventory = []table{
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
 	{name: kernelMapPfAnswers, why: whyNothing, features: kernelFeatureFEATURE_PF},
-	{name: kernelMapPfAnswering, why: whyWork, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
-	{name: kernelMapPfSlows, why: whyWork, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfWalks, why: whyWork, features: kernelFeatureFEATURE_PF},
-	{name: kernelMapPfEtherWalks, why: whyWork, features: kernelFeatureFEATURE_ETHER},
-	{name: kernelMapPfSegments, why: whyWork, features: kernelFeatureFEATURE_PF_REWRITE},
-	{name: kernelMapPfOverloads, why: whyWork, features: kernelFeatureFEATURE_PF_SOURCES},
 }

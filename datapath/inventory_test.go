@@ -102,7 +102,7 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	if err := findPlaces(&c); err != nil {
 		t.Fatal(err)
 	}
-	if err := spec.Variables[kernelVarCfg].Set(&c); err != nil {
+	if err := c.setIn(spec); err != nil {
 		t.Fatal(err)
 	}
 	program := spec.Programs[kernelProgBasculeTcx]
@@ -223,6 +223,8 @@ func TestInventoryLife(t *testing.T) {
 		anew   []string
 	}{
 		{name: "nothing"},
+		{name: "nothing again"}, // with the spare, whose tables are those of its own
+		{name: "VLANs with the spare", bring: Tables{VLANs: new(VLANs)}, anew: []string{kernelMapVlans}},
 		{name: "VLANs", bring: Tables{VLANs: new(VLANs)}, anew: []string{kernelMapVlans}},
 		{name: "bindings", bring: Tables{Bindings: []Binding{}}, anew: []string{kernelMapBindings}},
 		{name: "MAC rules", bring: Tables{Rules: []Rule{}}, anew: []string{

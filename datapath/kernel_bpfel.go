@@ -100,38 +100,21 @@ type kernelClock struct {
 }
 
 type kernelConfig struct {
-	_               structs.HostLayout
-	HashSeed        uint64
-	Features        uint64
-	Layout          uint32
-	Ageing          uint32
-	FdbMax          uint32
-	FdbBuckets      uint32
-	PortFactor      uint32
-	Slots           uint32
-	NextIncarnation uint32
-	Reasons         uint32
-	Flags           uint32
-	GroupFwdMask    uint16
-	Address         [6]uint8
-	VlanProto       uint16
-	DefaultPvid     uint16
-	MoveMax         uint32
-	Spans           [16]uint16
-	Snaplen         uint32
-	CaptureRing     uint32
-	CapturePoints   uint32
-	Cables          [4]uint16
-	SpanIn          uint16
-	SpanOut         uint16
-	StpPriority     uint16
-	StpHello        uint8
-	StpMaxAge       uint8
-	StpForwardDelay uint8
-	Pad             [3]uint8
-	DeviceAt        int32
-	DeviceState     uint32
-	Skb             struct {
+	_             structs.HostLayout
+	HashSeed      uint64
+	Features      uint64
+	Layout        uint32
+	FdbBuckets    uint32
+	Reasons       uint32
+	Flags         uint32
+	VlanProto     uint16
+	Pad           [3]uint16
+	Snaplen       uint32
+	CaptureRing   uint32
+	CapturePoints uint32
+	DeviceAt      int32
+	DeviceState   uint32
+	Skb           struct {
 		_           structs.HostLayout
 		Cast        uint32
 		Head        uint32
@@ -162,36 +145,6 @@ type kernelConfig struct {
 		Since         uint32
 		FragmentsMax  uint32
 		FragmentTime  uint32
-	}
-	PortCells [8192]uint16
-	Ports     [1024]struct {
-		_           structs.HostLayout
-		Id          uint32
-		Ifindex     uint32
-		Flags       uint32
-		Domains     uint32
-		FdbMax      uint32
-		HostIfindex uint32
-		Host        uint64
-		Peer        uint64
-		Name        [16]int8
-		Pvid        uint16
-		SpanIn      uint16
-		SpanOut     uint16
-		Admit       uint16
-		Storm       [3]struct {
-			_        structs.HostLayout
-			Rate     uint32
-			Kilobits uint32
-		}
-		BlockTime    uint32
-		Endpoint     uint32
-		PeerEndpoint uint32
-		StpCost      uint32
-		StpPriority  uint32
-		StpEdge      uint32
-		StpP2p       uint32
-		Backup       uint32
 	}
 }
 
@@ -224,7 +177,8 @@ const (
 	kernelControlOpCONTROL_PF_STORE   kernelControlOp = 8
 	kernelControlOpCONTROL_PF_SWEEP   kernelControlOp = 9
 	kernelControlOpCONTROL_STP        kernelControlOp = 10
-	kernelControlOpCONTROL_UNBLOCK    kernelControlOp = 11
+	kernelControlOpCONTROL_FORGET     kernelControlOp = 11
+	kernelControlOpCONTROL_UNBLOCK    kernelControlOp = 12
 )
 
 type kernelDecisions struct {
@@ -376,43 +330,6 @@ const (
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 )
 
-type kernelFlooded struct {
-	_ structs.HostLayout
-	F struct {
-		_       structs.HostLayout
-		Dst     uint64
-		Src     uint64
-		Ifindex uint32
-		Len     uint32
-		Tag     uint16
-		Label   uint16
-		Outer   uint32
-	}
-	V struct {
-		_        structs.HostLayout
-		In       uint32
-		Out      uint32
-		Reason   uint32
-		Flood    uint32
-		Word     uint64
-		Vid      uint16
-		Vlan     uint16
-		Tag      uint16
-		RuleIn   uint16
-		RuleOut  uint16
-		Answered uint8
-		Fleeting uint8
-		Pf       uint8
-		PfPlain  uint8
-		_        [2]byte
-	}
-	Last    uint32
-	LastTag uint32
-	Has     uint32
-	Base    uint32
-	Word    uint64
-}
-
 type kernelPfAction uint32
 
 const (
@@ -547,25 +464,6 @@ type kernelPfEther struct {
 	L3      [2]kernelPfPrefix
 	Table   [2]uint8
 	Pad2    [6]uint8
-}
-
-type kernelPfEtherWalk struct {
-	_         structs.HostLayout
-	Src       uint64
-	Dst       uint64
-	Tables    [2]uint64
-	Slot      uint32
-	Direction uint32
-	Tag       uint32
-	Blocks    uint32
-	Fleeting  uint32
-	Ip        uint32
-	Type      uint16
-	Outer     uint16
-	Unread    uint32
-	Reason    uint32
-	Address   [2]kernelPfPrefix
-	_         [4]byte
 }
 
 type kernelPfFragment struct {
@@ -838,22 +736,6 @@ const (
 	kernelPfScrubFlagPF_SCRUB_TOS       kernelPfScrubFlag = 4
 )
 
-type kernelPfSegment struct {
-	_      structs.HostLayout
-	Seq    uint32
-	Ack    uint32
-	Window uint16
-	Mss    uint16
-	Flags  uint8
-	Back   uint8
-	Turned uint8
-	Pad    uint8
-	Ip     [10]uint32
-	Tcp    [6]uint32
-	Pseudo uint32
-	Mac    [6]uint16
-}
-
 type kernelPfShared struct {
 	_      structs.HostLayout
 	States uint32
@@ -952,14 +834,6 @@ type kernelPfTableRequest struct {
 	Tables uint64
 	Count  uint32
 	Prefix kernelPfPrefix
-}
-
-type kernelPfTableWork struct {
-	_       structs.HostLayout
-	Address kernelPfAddress
-	Prefix  kernelPfPrefix
-	_       [4]byte
-	Fresh   kernelPfMember
 }
 
 type kernelPfTcpState uint32
@@ -1163,23 +1037,63 @@ type kernelRuleMask struct {
 	First uint16
 }
 
-type kernelRuleSearch struct {
-	_     structs.HostLayout
-	Frame kernelRuleKey
-	Key   kernelRuleKey
-	Arp   struct {
-		_    structs.HostLayout
-		Word [7]uint32
-	}
-	ArpAt uint32
-	Best  uint32
-	_     [4]byte
-}
-
 type kernelRuleStats struct {
 	_      structs.HostLayout
 	Frames uint64
 	Bytes  uint64
+}
+
+type kernelSettings struct {
+	_               structs.HostLayout
+	Ageing          uint32
+	FdbMax          uint32
+	PortFactor      uint32
+	Slots           uint32
+	NextIncarnation uint32
+	GroupFwdMask    uint16
+	Address         [6]uint8
+	DefaultPvid     uint16
+	StpPriority     uint16
+	MoveMax         uint32
+	Spans           [16]uint16
+	Cables          [4]uint16
+	SpanIn          uint16
+	SpanOut         uint16
+	StpHello        uint8
+	StpMaxAge       uint8
+	StpForwardDelay uint8
+	Unused          uint8
+	PortCells       [8192]uint16
+	_               [4]byte
+	Ports           [1024]struct {
+		_           structs.HostLayout
+		Id          uint32
+		Ifindex     uint32
+		Flags       uint32
+		Domains     uint32
+		FdbMax      uint32
+		HostIfindex uint32
+		Host        uint64
+		Peer        uint64
+		Name        [16]int8
+		Pvid        uint16
+		SpanIn      uint16
+		SpanOut     uint16
+		Admit       uint16
+		Storm       [3]struct {
+			_        structs.HostLayout
+			Rate     uint32
+			Kilobits uint32
+		}
+		BlockTime    uint32
+		Endpoint     uint32
+		PeerEndpoint uint32
+		StpCost      uint32
+		StpPriority  uint32
+		StpEdge      uint32
+		StpP2p       uint32
+		Backup       uint32
+	}
 }
 
 type kernelSkbPlaces struct {
@@ -1341,18 +1255,14 @@ const (
 	kernelMapDecisions        = "decisions"
 	kernelMapEvents           = "events"
 	kernelMapFdb              = "fdb"
-	kernelMapFloods           = "floods"
-	kernelMapLooks            = "looks"
 	kernelMapMoves            = "moves"
 	kernelMapPatchPanel       = "patch_panel"
 	kernelMapPatchSeen        = "patch_seen"
 	kernelMapPatchTrip        = "patch_trip"
-	kernelMapPfAnswering      = "pf_answering"
 	kernelMapPfAnswers        = "pf_answers"
 	kernelMapPfBuckets        = "pf_buckets"
 	kernelMapPfCells          = "pf_cells"
 	kernelMapPfCounters       = "pf_counters"
-	kernelMapPfEtherWalks     = "pf_ether_walks"
 	kernelMapPfEthers         = "pf_ethers"
 	kernelMapPfFlushes        = "pf_flushes"
 	kernelMapPfFragments      = "pf_fragments"
@@ -1362,7 +1272,6 @@ const (
 	kernelMapPfMemos          = "pf_memos"
 	kernelMapPfNets           = "pf_nets"
 	kernelMapPfNetworks       = "pf_networks"
-	kernelMapPfOverloads      = "pf_overloads"
 	kernelMapPfPackets        = "pf_packets"
 	kernelMapPfPortSets       = "pf_port_sets"
 	kernelMapPfPortStats      = "pf_port_stats"
@@ -1370,10 +1279,8 @@ const (
 	kernelMapPfRuleStats      = "pf_rule_stats"
 	kernelMapPfRuleUse        = "pf_rule_use"
 	kernelMapPfRules          = "pf_rules"
-	kernelMapPfSegments       = "pf_segments"
 	kernelMapPfSets           = "pf_sets"
 	kernelMapPfShared         = "pf_shared"
-	kernelMapPfSlows          = "pf_slows"
 	kernelMapPfSources        = "pf_sources"
 	kernelMapPfStates         = "pf_states"
 	kernelMapPfTableBatch     = "pf_table_batch"
@@ -1384,7 +1291,6 @@ const (
 	kernelMapRuleCounters     = "rule_counters"
 	kernelMapRuleLists        = "rule_lists"
 	kernelMapRuleNumbers      = "rule_numbers"
-	kernelMapRuleSearches     = "rule_searches"
 	kernelMapRules            = "rules"
 	kernelMapStats            = "stats"
 	kernelMapStorms           = "storms"
@@ -1396,6 +1302,7 @@ const (
 	kernelMapUsage            = "usage"
 	kernelMapVlanStats        = "vlan_stats"
 	kernelMapVlans            = "vlans"
+	kernelMapWork             = "work"
 	kernelMapXdpDevices       = "xdp_devices"
 	kernelProgBasculeControl  = "bascule_control"
 	kernelProgBasculePatch    = "bascule_patch"
@@ -1416,6 +1323,7 @@ const (
 	kernelVarPfTcpStateType   = "pf_tcp_state_type"
 	kernelVarPfTimeoutType    = "pf_timeout_type"
 	kernelVarRuleKindType     = "rule_kind_type"
+	kernelVarSet              = "set"
 	kernelVarStpStateType     = "stp_state_type"
 	kernelVarVlanAdmitType    = "vlan_admit_type"
 )
@@ -1484,18 +1392,14 @@ type kernelMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
-	Floods        *ebpf.MapSpec `ebpf:"floods"`
-	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
-	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
@@ -1505,7 +1409,6 @@ type kernelMapSpecs struct {
 	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
@@ -1513,10 +1416,8 @@ type kernelMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
-	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
@@ -1527,7 +1428,6 @@ type kernelMapSpecs struct {
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
-	RuleSearches  *ebpf.MapSpec `ebpf:"rule_searches"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
@@ -1539,6 +1439,7 @@ type kernelMapSpecs struct {
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
+	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -1560,6 +1461,7 @@ type kernelVariableSpecs struct {
 	PfTcpStateType   *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType    *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	RuleKindType     *ebpf.VariableSpec `ebpf:"rule_kind_type"`
+	Set              *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType     *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	VlanAdmitType    *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
@@ -1595,18 +1497,14 @@ type kernelMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
-	Floods        *ebpf.Map `ebpf:"floods"`
-	Looks         *ebpf.Map `ebpf:"looks"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
-	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
@@ -1616,7 +1514,6 @@ type kernelMaps struct {
 	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
@@ -1624,10 +1521,8 @@ type kernelMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
-	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
@@ -1638,7 +1533,6 @@ type kernelMaps struct {
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
-	RuleSearches  *ebpf.Map `ebpf:"rule_searches"`
 	Rules         *ebpf.Map `ebpf:"rules"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
@@ -1650,6 +1544,7 @@ type kernelMaps struct {
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
+	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -1666,18 +1561,14 @@ func (m *kernelMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
-		m.Floods,
-		m.Looks,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
-		m.PfAnswering,
 		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
-		m.PfEtherWalks,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
@@ -1687,7 +1578,6 @@ func (m *kernelMaps) Close() error {
 		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
 		m.PfPortStats,
@@ -1695,10 +1585,8 @@ func (m *kernelMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
-		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
@@ -1709,7 +1597,6 @@ func (m *kernelMaps) Close() error {
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
-		m.RuleSearches,
 		m.Rules,
 		m.Stats,
 		m.Storms,
@@ -1721,6 +1608,7 @@ func (m *kernelMaps) Close() error {
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,
+		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -1743,6 +1631,7 @@ type kernelVariables struct {
 	PfTcpStateType   *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType    *ebpf.Variable `ebpf:"pf_timeout_type"`
 	RuleKindType     *ebpf.Variable `ebpf:"rule_kind_type"`
+	Set              *ebpf.Variable `ebpf:"set"`
 	StpStateType     *ebpf.Variable `ebpf:"stp_state_type"`
 	VlanAdmitType    *ebpf.Variable `ebpf:"vlan_admit_type"`
 }

@@ -27,18 +27,14 @@ const (
 	lockedMapDecisions        = "decisions"
 	lockedMapEvents           = "events"
 	lockedMapFdb              = "fdb"
-	lockedMapFloods           = "floods"
-	lockedMapLooks            = "looks"
 	lockedMapMoves            = "moves"
 	lockedMapPatchPanel       = "patch_panel"
 	lockedMapPatchSeen        = "patch_seen"
 	lockedMapPatchTrip        = "patch_trip"
-	lockedMapPfAnswering      = "pf_answering"
 	lockedMapPfAnswers        = "pf_answers"
 	lockedMapPfBuckets        = "pf_buckets"
 	lockedMapPfCells          = "pf_cells"
 	lockedMapPfCounters       = "pf_counters"
-	lockedMapPfEtherWalks     = "pf_ether_walks"
 	lockedMapPfEthers         = "pf_ethers"
 	lockedMapPfFlushes        = "pf_flushes"
 	lockedMapPfFragments      = "pf_fragments"
@@ -48,7 +44,6 @@ const (
 	lockedMapPfMemos          = "pf_memos"
 	lockedMapPfNets           = "pf_nets"
 	lockedMapPfNetworks       = "pf_networks"
-	lockedMapPfOverloads      = "pf_overloads"
 	lockedMapPfPackets        = "pf_packets"
 	lockedMapPfPortSets       = "pf_port_sets"
 	lockedMapPfPortStats      = "pf_port_stats"
@@ -56,10 +51,8 @@ const (
 	lockedMapPfRuleStats      = "pf_rule_stats"
 	lockedMapPfRuleUse        = "pf_rule_use"
 	lockedMapPfRules          = "pf_rules"
-	lockedMapPfSegments       = "pf_segments"
 	lockedMapPfSets           = "pf_sets"
 	lockedMapPfShared         = "pf_shared"
-	lockedMapPfSlows          = "pf_slows"
 	lockedMapPfSources        = "pf_sources"
 	lockedMapPfStates         = "pf_states"
 	lockedMapPfTableBatch     = "pf_table_batch"
@@ -70,7 +63,6 @@ const (
 	lockedMapRuleCounters     = "rule_counters"
 	lockedMapRuleLists        = "rule_lists"
 	lockedMapRuleNumbers      = "rule_numbers"
-	lockedMapRuleSearches     = "rule_searches"
 	lockedMapRules            = "rules"
 	lockedMapStats            = "stats"
 	lockedMapStorms           = "storms"
@@ -82,6 +74,7 @@ const (
 	lockedMapUsage            = "usage"
 	lockedMapVlanStats        = "vlan_stats"
 	lockedMapVlans            = "vlans"
+	lockedMapWork             = "work"
 	lockedMapXdpDevices       = "xdp_devices"
 	lockedProgBasculeControl  = "bascule_control"
 	lockedProgBasculePatch    = "bascule_patch"
@@ -104,6 +97,7 @@ const (
 	lockedVarPfTcpStateType   = "pf_tcp_state_type"
 	lockedVarPfTimeoutType    = "pf_timeout_type"
 	lockedVarRuleKindType     = "rule_kind_type"
+	lockedVarSet              = "set"
 	lockedVarStpStateType     = "stp_state_type"
 	lockedVarVlanAdmitType    = "vlan_admit_type"
 )
@@ -172,18 +166,14 @@ type lockedMapSpecs struct {
 	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
-	Floods        *ebpf.MapSpec `ebpf:"floods"`
-	Looks         *ebpf.MapSpec `ebpf:"looks"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswering   *ebpf.MapSpec `ebpf:"pf_answering"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
-	PfEtherWalks  *ebpf.MapSpec `ebpf:"pf_ether_walks"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
@@ -193,7 +183,6 @@ type lockedMapSpecs struct {
 	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfOverloads   *ebpf.MapSpec `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
@@ -201,10 +190,8 @@ type lockedMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSegments    *ebpf.MapSpec `ebpf:"pf_segments"`
 	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
-	PfSlows       *ebpf.MapSpec `ebpf:"pf_slows"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
@@ -215,7 +202,6 @@ type lockedMapSpecs struct {
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
-	RuleSearches  *ebpf.MapSpec `ebpf:"rule_searches"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
 	Storms        *ebpf.MapSpec `ebpf:"storms"`
@@ -227,6 +213,7 @@ type lockedMapSpecs struct {
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
+	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -250,6 +237,7 @@ type lockedVariableSpecs struct {
 	PfTcpStateType   *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType    *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	RuleKindType     *ebpf.VariableSpec `ebpf:"rule_kind_type"`
+	Set              *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType     *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	VlanAdmitType    *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
@@ -285,18 +273,14 @@ type lockedMaps struct {
 	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
-	Floods        *ebpf.Map `ebpf:"floods"`
-	Looks         *ebpf.Map `ebpf:"looks"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswering   *ebpf.Map `ebpf:"pf_answering"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
-	PfEtherWalks  *ebpf.Map `ebpf:"pf_ether_walks"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
@@ -306,7 +290,6 @@ type lockedMaps struct {
 	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfOverloads   *ebpf.Map `ebpf:"pf_overloads"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
@@ -314,10 +297,8 @@ type lockedMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSegments    *ebpf.Map `ebpf:"pf_segments"`
 	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
-	PfSlows       *ebpf.Map `ebpf:"pf_slows"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
@@ -328,7 +309,6 @@ type lockedMaps struct {
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
-	RuleSearches  *ebpf.Map `ebpf:"rule_searches"`
 	Rules         *ebpf.Map `ebpf:"rules"`
 	Stats         *ebpf.Map `ebpf:"stats"`
 	Storms        *ebpf.Map `ebpf:"storms"`
@@ -340,6 +320,7 @@ type lockedMaps struct {
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
+	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -356,18 +337,14 @@ func (m *lockedMaps) Close() error {
 		m.Decisions,
 		m.Events,
 		m.Fdb,
-		m.Floods,
-		m.Looks,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
 		m.PatchTrip,
-		m.PfAnswering,
 		m.PfAnswers,
 		m.PfBuckets,
 		m.PfCells,
 		m.PfCounters,
-		m.PfEtherWalks,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
@@ -377,7 +354,6 @@ func (m *lockedMaps) Close() error {
 		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfOverloads,
 		m.PfPackets,
 		m.PfPortSets,
 		m.PfPortStats,
@@ -385,10 +361,8 @@ func (m *lockedMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSegments,
 		m.PfSets,
 		m.PfShared,
-		m.PfSlows,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
@@ -399,7 +373,6 @@ func (m *lockedMaps) Close() error {
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
-		m.RuleSearches,
 		m.Rules,
 		m.Stats,
 		m.Storms,
@@ -411,6 +384,7 @@ func (m *lockedMaps) Close() error {
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,
+		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -435,6 +409,7 @@ type lockedVariables struct {
 	PfTcpStateType   *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType    *ebpf.Variable `ebpf:"pf_timeout_type"`
 	RuleKindType     *ebpf.Variable `ebpf:"rule_kind_type"`
+	Set              *ebpf.Variable `ebpf:"set"`
 	StpStateType     *ebpf.Variable `ebpf:"stp_state_type"`
 	VlanAdmitType    *ebpf.Variable `ebpf:"vlan_admit_type"`
 }

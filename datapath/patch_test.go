@@ -40,7 +40,7 @@ func newPatchwork(t testing.TB, bridges int, cables [][2]int, change func(bridge
 	}
 	t.Cleanup(func() { os.RemoveAll(w.store.dir) })
 	for i := range bridges {
-		c := Config{HashSeed: 0x5eed, Ageing: 300, FdbMax: 1000}
+		c := newSettings(0x5eed, 1000)
 		device := NewPort(&c, "device")
 		device.Flags, device.Ifindex = PortLearn|floods, w.rack.spare
 		if i < len(w.rack.near) {
@@ -415,7 +415,7 @@ func TestPanel(t *testing.T) {
 		return b
 	}
 	for _, name := range []string{"a", "b"} {
-		s.do(func() error { return s.store.Create(name, Config{HashSeed: 1, Ageing: 300, FdbMax: 10}) })
+		s.do(func() error { return s.store.Create(name, newSettings(1, 10)) })
 	}
 	expect("without cables")
 	plug("a", 2, 4, 6)

@@ -74,7 +74,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := spec.Variables[kernelVarCfg].Set(&s.cfg); err != nil {
+	if err := s.cfg.setIn(spec); err != nil {
 		s.t.Fatal(err)
 	}
 	prog := spec.Programs[kernelProgBasculeTcx]

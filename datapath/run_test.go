@@ -103,9 +103,14 @@ func (s *bench) moveIn() error {
 	return nil
 }
 
+// newSettings is a configuration with addresses that age after 300 s.
+func newSettings(seed uint64, most uint32) Config {
+	return Config{kernelConfig{HashSeed: seed}, kernelSettings{Ageing: 300, FdbMax: most}}
+}
+
 // newConfig configures a bridge with the first ports of a rack.
 func newConfig(r *rack, ports int, change ...func(c *Config, p []*Port)) Config {
-	c := Config{HashSeed: 0x5eed, Ageing: 300, FdbMax: 1000}
+	c := newSettings(0x5eed, 1000)
 	for i := range ports {
 		p := NewPort(&c, fmt.Sprintf("near%d", i))
 		p.Ifindex = r.near[i]

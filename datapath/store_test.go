@@ -234,16 +234,22 @@ func tree(t testing.TB, b *Bridge) (list []string) {
 func expectTree(t testing.TB, b *Bridge, links ...string) {
 	t.Helper()
 	want := []string{"", "/current -> " + b.gen, "/" + b.gen, "/link"}
-	for _, name := range []string{configPin, tcxPin, controlPin, build()} {
-		want = append(want, "/"+b.gen+"/"+name)
+	dirs := []string{"/" + b.gen}
+	if _, err := os.Stat(b.pin(sparePin)); err == nil {
+		want, dirs = append(want, "/"+sparePin), append(dirs, "/"+sparePin)
 	}
-	for _, t := range pinned(&b.Config) {
-		want = append(want, "/"+b.gen+"/"+t.name)
-	}
-	for _, p := range Ports(&b.Config) {
-		if p.Flags&PortXDPRx != 0 {
-			want = append(want, "/"+b.gen+"/"+xdpPin)
-			break
+	for _, dir := range dirs {
+		for _, name := range []string{configPin, settingsPin, tcxPin, controlPin, build()} {
+			want = append(want, dir+"/"+name)
+		}
+		for _, t := range pinned(&b.Config) {
+			want = append(want, dir+"/"+t.name)
+		}
+		for _, p := range Ports(&b.Config) {
+			if p.Flags&PortXDPRx != 0 {
+				want = append(want, dir+"/"+xdpPin)
+				break
+			}
 		}
 	}
 	for _, l := range links {

@@ -65,7 +65,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	if b.PFEnabled() {
 		c.Pf.Buckets = trialBuckets
 	}
-	if err := spec.Variables[kernelVarCfg].Set(&c); err != nil {
+	if err := c.setIn(spec); err != nil {
 		return nil, err
 	}
 	for name := range spec.Programs {

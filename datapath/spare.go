@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// The spare is what a bridge's programs are exchanged for by a change that needs no
+// others: the programs of the generation before, which were made for the same
+// configuration. They have settings of their own, and tables of their own where a
+// change makes these anew. While no frame is with them these are written, and then
+// the programs are a generation like one that was loaded. So two sets of programs
+// take turns, and a frame meets one of them: it sees no half of a change.
+//
+// The spare is in a folder of its own, which becomes the next generation's by being
+// renamed, once all in it is as that has it. Before, a killed command leaves a spare,
+// whatever is in its tables, and after it a generation that is not made current.
+const sparePin = "spare"
+
+// errNoSpare says that a change takes programs that are loaded.
+var errNoSpare = errors.New("no spare fits")
+
+// sameProgram reports whether what programs are made for is the same.
+func sameProgram(c, other *Config) bool {
+	return c.kernelConfig == other.kernelConfig && anyXDP(c) == anyXDP(other) && patched(c) == patched(other)
+}
+
+// spares reports whether a generation of c that was made with t, after b, leaves a
+// spare: its programs have the tables that b's have, but for those of their own.
+func (b *Bridge) spares(c *Config, t Tables) bool {
+	if b.gen == "" || b.store.Locked || !sameProgram(c, &b.Config) {
+		return false
+	}
+	if t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil {
+		return false
+	}
+	// who captures has its filter in the programs, and watches one generation
+	return kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE == 0
+}
+
+// keepSpare makes the generation that is no more the bridge's the spare, if it leaves
+// one. It is not read as a generation again: the rename takes it away in one step.
+func (b *Bridge) keepSpare(gen string, spares bool) error {
+	if err := os.RemoveAll(b.pin(sparePin)); err != nil || !spares {
+		return err
+	}
+	return os.Rename(b.pin(gen), b.pin(sparePin))
+}
+
+// reuse makes the next generation of the spare. The error is errNoSpare where there is
+// none that fits.
+func (b *Bridge) reuse(c *Config, t Tables) (g *generation, err error) {
+	if !b.spares(c, t) {
+		return nil, errNoSpare
+	}
+	if _, err := os.Stat(b.pin(sparePin, build())); err != nil {
+		return nil, errNoSpare
+	}
+	g, err = b.openSpare(c)
+	if err == nil {
+		err = quiesce()
+	}
+	if err == nil {
+		err = g.rewrite(b, c, t)
+	}
+	if err != nil {
+		if g != nil {
+			g.Close()
+		}
+		return nil, err
+	}
+	g.name, g.spare = b.nextGeneration(), true
+	return g, nil
+}
+
+// openSpare opens the spare, if it is of this configuration.
+func (b *Bridge) openSpare(c *Config) (*generation, error) {
+	g, err := b.openPins(sparePin)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNoSpare
+	}
+	if err != nil {
+		return nil, err
+	}
+	var made kernelConfig
+	err = g.coll.Maps[configMap].Lookup(uint32(0), &made)
+	if err == nil && made != c.kernelConfig || (g.program(hookXDP) != nil) != anyXDP(c) {
+		err = errNoSpare
+	}
+	if err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// quiesce returns when no frame is with programs that no port has: the kernel runs
+// them in sections of RCU, whose end it waits for.
+func quiesce() error {
+	const membarrierCmdGlobal = 1 // linux/membarrier.h; synchronize_rcu()
+	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0)
+	if errno != 0 { // with nohz_full there is none
+		return errors.Join(errNoSpare, fmt.Errorf("membarrier: %w", errno))
+	}
+	return nil
+}
+
+// rewrite gives the spare's own tables what the next generation of b has.
+func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
+	if err := g.coll.Maps[settingsMap].Put(uint32(0), &c.kernelSettings); err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	if err := clearMap[uint32](g.coll.Maps[kernelMapBerths]); err != nil {
+		return err
+	}
+	if err := g.rewriteVLANs(b, t.VLANs); err != nil {
+		return err
+	}
+	// of its decisions none was made with these settings
+	_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_FORGET})
+	return err
+}
+
+// rewriteVLANs gives the spare these VLANs, or those that b has.
+func (g *generation) rewriteVLANs(b *Bridge, vlans *VLANs) error {
+	current, err := b.openTable(kernelMapVlans)
+	if err != nil {
+		return err
+	}
+	defer current.Close()
+	own := g.coll.Maps[kernelMapVlans]
+	id, err1 := mapID(own)
+	other, err2 := mapID(current)
+	switch {
+	case err1 != nil || err2 != nil:
+		return errors.Join(err1, err2)
+	case id == other && vlans == nil:
+		return nil
+	case id == other || int(own.MaxEntries()) < len(VLANs{}):
+		return errNoSpare
+	}
+	if vlans == nil {
+		if vlans, err = b.VLANs(); err != nil || vlans == nil {
+			return errors.Join(errNoSpare, err)
+		}
+	}
+	return vlans.store(own)
+}
+
+// clearMap empties a hash map.
+func clearMap[K any](m *ebpf.Map) error {
+	var key K
+	for {
+		err := m.NextKey(nil, &key)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = m.Delete(&key)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+}
