@@ -8,7 +8,7 @@
 #pragma once
 
 #include "fdb.h"
-#include "pf_sweep.h"
+#include "pf/sweep.h"
 
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull

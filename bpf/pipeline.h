@@ -10,7 +10,7 @@
 #include "checksum.h"
 #include "fdb.h"
 #include "loop.h"
-#include "pf.h"
+#include "pf/pf.h"
 #include "rules.h"
 #include "span.h"
 #include "storm.h"

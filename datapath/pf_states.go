@@ -143,7 +143,7 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	}
 }
 
-// hash is pf_hash of bpf/pf_state.h: the words of the key but for the profile,
+// hash is pf_hash of bpf/pf/state.h: the words of the key but for the profile,
 // each by a secret number.
 func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 	const profile = 0xff << 56 // PF_PROFILE_MASK leaves it out
@@ -320,7 +320,7 @@ func (b *Bridge) ruleUses() ([]kernelPfRuleUse, error) {
 }
 
 // lifetime returns how many seconds a state lasts without a packet
-// (pf_lifetime of bpf/pf_life.h).
+// (pf_lifetime of bpf/pf/life.h).
 func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	if int(s.Key.Profile) >= len(r.profiles) {
 		return 0

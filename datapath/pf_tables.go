@@ -210,7 +210,7 @@ func compareKeys(a, b kernelPfPrefix) int {
 // themselves say so in a map of their own. So one look tells of all tables.
 //
 // Networks change only under the bridge's lock. Addresses are changed by a
-// program, because the datapath adds some, too (bpf/pf_table.h).
+// program, because the datapath adds some, too (bpf/pf/table.h).
 type addresses struct {
 	hosts, nets, batch *ebpf.Map
 	change             *ebpf.Program

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "pf_packet.h"
+#include "packet.h"
 
 /* for the type's sake: it is in BTF if something has it */
 const enum pf_other_state *pf_other_state_type __attribute__((unused));

@@ -7,8 +7,8 @@
  */
 #pragma once
 
-#include "pf_options.h"
-#include "pf_state.h"
+#include "options.h"
+#include "state.h"
 
 /* A rule that the packet meets later says something, too: it wins (pf_rule_to_actions()). */
 static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_scrub *rule)

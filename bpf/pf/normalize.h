@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "pf_packet.h"
+#include "packet.h"
 
 /*
  * Changes a word of a TCP header or of what it covers, and the checksum with it. One

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "pf_life.h"
+#include "life.h"
 
 #define PF_ACK_SLACK (0xffff + 1500) /* by which acknowledgements may be off, as in pf */
 

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "pf_source.h"
+#include "source.h"
 
 /* Which timeout holds, as pf's state machine has set it by the last packet. */
 static __always_inline u32 pf_phase(const struct pf_state *s)

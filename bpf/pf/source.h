@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "pf_table.h"
+#include "table.h"
 
 /* Sources whose states the sweep removes, with the second in which this was asked. */
 struct {

@@ -3,8 +3,8 @@
 /* What packets do to states: the first makes one, the others are taken into it. */
 #pragma once
 
-#include "pf_rewrite.h"
-#include "pf_tcp.h"
+#include "rewrite.h"
+#include "tcp.h"
 
 /*
  * Takes this CPU's packet of TCP into its state: 0, or why it is not let through.

@@ -3,8 +3,8 @@
 /* What the switch answers to packets that pf blocks. */
 #pragma once
 
-#include "pf_rules.h"
-#include "pf_slow.h"
+#include "rules.h"
+#include "slow.h"
 
 #define PF_ANSWER_TTL 64
 #define PF_QUOTE4 548 /* bytes of a packet that are quoted: 576 in all (RFC 1812, 4.3.2.3) */

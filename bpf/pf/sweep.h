@@ -3,7 +3,7 @@
 /* What is done to states from outside the way of a packet: by the timer, and on request. */
 #pragma once
 
-#include "pf_track.h"
+#include "track.h"
 
 #define TICKS 8 /* a second: the steps in which tables are swept */
 #define PF_INTERVAL_DEFAULT 10 /* seconds */

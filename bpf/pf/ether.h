@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "pf_rules.h"
+#include "rules.h"
 
 /* for the type's sake: it is in BTF if something has it */
 const enum pf_ether_flag *pf_ether_flag_type __attribute__((unused));

@@ -3,7 +3,7 @@
 /* The log of pf, as pflog(4) has it. */
 #pragma once
 
-#include "pf_rules.h"
+#include "rules.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

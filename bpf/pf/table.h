@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "pf_rules.h"
+#include "rules.h"
 
 #define PF_TABLE_TRIES 8 /* against others that change an address at the same moment */
 

@@ -3,7 +3,7 @@
 /* Fields and options of TCP that are changed, with the checksum. */
 #pragma once
 
-#include "pf_normalize.h"
+#include "normalize.h"
 
 #define TCP_HEADER 20
 #define TCP_SEQ 4 /* where the fields are in it */

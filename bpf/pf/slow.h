@@ -8,9 +8,9 @@
  */
 #pragma once
 
-#include "pf_normalize.h"
-#include "pf_state.h"
-#include "trust.h"
+#include "normalize.h"
+#include "state.h"
+#include "../trust.h"
 
 /*
  * First fragments, for those that follow. One that comes before its first is

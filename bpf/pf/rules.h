@@ -3,9 +3,9 @@
 /* Which rule of pf a packet gets; see struct pf_set for how it is found. */
 #pragma once
 
-#include "binding.h"
-#include "pf_scrub.h"
-#include "pf_state.h"
+#include "../binding.h"
+#include "scrub.h"
+#include "state.h"
 
 /* The sets of rules that take each value of a field: places in pf_sets. */
 struct {

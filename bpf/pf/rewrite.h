@@ -7,9 +7,9 @@
  */
 #pragma once
 
-#include "pf_life.h"
-#include "pf_options.h"
-#include "pf_slow.h"
+#include "life.h"
+#include "options.h"
+#include "slow.h"
 
 /* Gives a packet, which its state has let through, the numbers that its receiver knows. */
 __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)

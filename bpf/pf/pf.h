@@ -8,12 +8,12 @@
  */
 #pragma once
 
-#include "pf_answer.h"
-#include "pf_ether.h"
-#include "pf_log.h"
-#include "pf_rewrite.h"
-#include "pf_slow.h"
-#include "pf_track.h"
+#include "answer.h"
+#include "ether.h"
+#include "log.h"
+#include "rewrite.h"
+#include "slow.h"
+#include "track.h"
 
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 

@@ -10,7 +10,7 @@
 
 #include <linux/udp.h>
 
-#include "verdict.h"
+#include "../verdict.h"
 
 enum pf_packet_flag {
 	PF_P_FRAGMENT = 1 << 0, /* of a larger packet */

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* Types of pf that C and Go share, and the layout of its tables. */
+#pragma once
+
+#include <linux/types.h>
+
+/*
+ * pf. A rule has a number, its place in the order in which rules are tried,
+ * those of anchors where the anchor is called. Which rules match a packet is
+ * not asked of each rule: for each of the packet's fields there is the set of
+ * the rules that take its value, as a vector of bits, and the rules that match
+ * are what these sets share (Baboescu and Varghese, Scalable Packet
+ * Classification, SIGCOMM 2001).
+ */
+#define PF_RULES 65534 /* at most: numbers are kept in 16 bits, with 1 added */
+#define PF_GROUP 4096 /* rules of a group: 64 words of 64 bits */
+#define PF_TABLES 64 /* of addresses */
+#define PF_PROFILES 256
+
+/* The fields. */
+enum pf_dim {
+	PF_DIM_PORT, /* of the switch, and direction */
+	PF_DIM_PROTO, /* family and protocol */
+	PF_DIM_SRC,
+	PF_DIM_DST,
+	PF_DIM_SPORT,
+	PF_DIM_DPORT, /* or type and code of ICMP */
+	PF_DIM_FLAGS, /* of TCP */
+	PF_DIM_TOS, /* and whether it is a fragment */
+	PF_DIMS,
+};
+
+/*
+ * Cells of the table that has the set of rules of a field's value: where the
+ * set is in the table of sets. Addresses are looked up in a table of prefixes.
+ */
+enum pf_cell {
+	PF_CELL_PORT = 0, /* + slot * 2 + 1 on the way out: PF_SKIP if pf is not asked there */
+	PF_CELL_PROTO = PF_CELL_PORT + 2 * MAX_PORTS, /* + protocol + 256 of IPv6 */
+	PF_CELL_FLAGS = PF_CELL_PROTO + 512, /* + flags, or one of the two */
+	PF_CELL_FLAGS_OTHER = PF_CELL_FLAGS + 256, /* no TCP */
+	PF_CELL_FLAGS_UNKNOWN, /* a later fragment whose first is not known */
+	PF_CELL_TOS, /* + TOS + 256 of a fragment */
+	PF_CELL_SPORT = PF_CELL_TOS + 512, /* + port, or one of the two */
+	PF_CELL_SPORT_OTHER = PF_CELL_SPORT + 65536,
+	PF_CELL_SPORT_UNKNOWN,
+	PF_CELL_DPORT, /* + port */
+	PF_CELL_ICMP4 = PF_CELL_DPORT + 65536, /* + type << 8 | code */
+	PF_CELL_ICMP6 = PF_CELL_ICMP4 + 65536,
+	PF_CELL_DPORT_OTHER = PF_CELL_ICMP6 + 65536,
+	PF_CELL_DPORT_UNKNOWN,
+	PF_CELLS,
+};
+
+#define PF_SKIP (~0u)
+
+/*
+ * A set of rules in the table of sets: for each group, a word that says which
+ * of the group's 64 words are not zero, and the place of the first of these,
+ * which follow each other.
+ */
+struct pf_set {
+	__u64 words;
+	__u64 at;
+};
+
+/* An address or network, as the key of a trie: IPv4 as ::ffff:0:0/96 (RFC 4291, 2.5.5.2). */
+struct pf_prefix {
+	__u32 bits;
+	__u8 address[16];
+};
+
+/* The sets of rules that take an address of a network. */
+struct pf_network {
+	__u32 src;
+	__u32 dst;
+};
+
+/* Tables that an address is in, by number. */
+struct pf_member {
+	__u64 match; /* bit N: table N has it, by this entry or by a larger network's */
+	__u64 here; /* bit N: this very address or network is listed in table N (negated, if not in
+		       match) */
+	__u64 bits; /* of the network: what the trie has found may be larger than what was asked for
+		     */
+};
+
+/* Key of an address that a table has by itself; networks are in a trie. */
+struct pf_address {
+	__u32 word[4];
+};
+
+#define PF_TABLE_BATCH 1024 /* addresses that are changed in one go */
+
+/* A change to tables that takes all the CPUs' changes into account, and its answer. */
+enum pf_table_op {
+	PF_TABLE_ADD = 1, /* the addresses of the batch to the table */
+	PF_TABLE_DELETE, /* these from it, if they are negated as the batch says */
+	PF_TABLE_INHERIT, /* addresses of `prefix` that the tables do not list take what networks
+			     say */
+	PF_TABLE_CLEAR, /* the tables list no address any more; networks are gone already */
+};
+
+struct pf_table_request {
+	enum pf_table_op op;
+	__s32 result; /* addresses listed or no longer listed, or a negative errno */
+	__u64 tables; /* bit N: table N */
+	__u32 count; /* of the batch */
+	struct pf_prefix prefix;
+};
+
+/* An address of the batch. */
+struct pf_table_change {
+	struct pf_address address;
+	__u32 negated;
+};
+
+enum pf_action {
+	PF_PASS,
+	PF_BLOCK,
+	PF_MATCH,
+	PF_ANCHOR, /* no rule: what must hold for the rules up to `end` to be tried */
+};
+
+enum pf_rule_flag {
+	PF_LOG = 1 << 0,
+	PF_LOG_ALL = 1 << 1,
+	PF_LOG_MATCHES = 1 << 2,
+	PF_NOT_TAGGED = 1 << 3, /* tagged is negated */
+	PF_NOT_SRC_TABLE = 1 << 4, /* the table, or no-route and urpf-failed */
+	PF_NOT_DST_TABLE = 1 << 5,
+	PF_NOT_RECEIVED = 1 << 6,
+	PF_ALLOW_OPTS = 1 << 7,
+	PF_KEEP = 1 << 8, /* keeps state */
+	PF_MODULATE = 1 << 9,
+	PF_SYNPROXY = 1 << 10,
+	PF_SLOPPY = 1 << 11,
+	PF_IF_BOUND = 1 << 12,
+	PF_TRACK_RULE = 1 << 13, /* source-track rule */
+	PF_TRACK_GLOBAL = 1 << 14,
+	PF_FLUSH = 1 << 15,
+	PF_FLUSH_GLOBAL = 1 << 16,
+	PF_ONCE = 1 << 17,
+	PF_SRC_NO_ROUTE = 1 << 18,
+	PF_DST_NO_ROUTE = 1 << 19,
+	PF_SRC_URPF_FAILED = 1 << 20,
+};
+
+/* What a block answers. */
+enum pf_return {
+	PF_RETURN_NOTHING,
+	PF_RETURN_RST, /* to TCP */
+	PF_RETURN_ICMP, /* to all */
+	PF_RETURN_BOTH, /* RST to TCP, ICMP to the rest */
+};
+
+/* What rules make of packets: scrub, set tos. */
+enum pf_scrub_flag {
+	PF_SCRUB_NO_DF = 1 << 0,
+	PF_SCRUB_RANDOM_ID = 1 << 1,
+	PF_SCRUB_TOS = 1 << 2, /* tos is set */
+};
+
+struct pf_scrub {
+	__u16 max_mss; /* 0 for any */
+	__u8 min_ttl; /* the same */
+	__u8 tos;
+	enum pf_scrub_flag flags;
+};
+
+struct pf_rule {
+	enum pf_action action;
+	enum pf_rule_flag flags;
+	__u32 end; /* once it has matched, no rule from this number on is tried; PF_ANCHOR: if it
+		      has not, the next that is tried is this */
+	__u32 probability; /* of 2^32; 0: always */
+	__u32 tag; /* FNV-1a of its name, 0 for none; the same for tagged */
+	__u32 tagged;
+	__u32 max; /* states, 0 for no limit */
+	__u32 max_src_nodes;
+	__u32 max_src_states;
+	__u32 max_src_conn;
+	__u32 max_src_rate; /* connections in so many seconds */
+	__u32 max_src_secs;
+	__u16 nr; /* as pfctl numbers it, in its own ruleset; of the log */
+	__u16 anchor; /* place of the ruleset's name among those of the log */
+	__u16 received; /* set of ports, 0 for none */
+	__u8 src_table; /* number + 1, 0 for none */
+	__u8 dst_table;
+	__u8 overload;
+	__u8 profile; /* of the states that it makes */
+	__u8 priority; /* + 1, that it matches; 0 for any */
+	__u8 answer; /* enum pf_return */
+	__u8 ttl; /* of RST, 0 for the default */
+	__u8 log_to; /* pflogN */
+	__u8 icmp4[2]; /* type and code of the answer */
+	__u8 icmp6[2];
+	struct pf_scrub scrub;
+};
+
+/* What rules have done; the states that are still there count for themselves. */
+struct pf_rule_stats {
+	__u64 evaluations; /* packets that it was found to match */
+	__u64 packets[2]; /* in, out */
+	__u64 bytes[2]; /* of IP packets */
+	__u64 states; /* made */
+};
+
+/*
+ * What pf has done at the port of `set loginterface`: by family (IPv4, IPv6),
+ * direction (in, out), and what became of it (passed, blocked).
+ */
+struct pf_port_stats {
+	__u64 packets[2][2][2];
+	__u64 bytes[2][2][2];
+};
+
+/* What rules have that all CPUs share. */
+struct pf_rule_use {
+	__u32 states;
+	__u32 spent; /* 1: a rule with `once` has had its packet */
+	__u32 nodes; /* sources that it tracks */
+	__u32 pad;
+};
+
+/* How long states last, in seconds, in the order of pf.conf(5). */
+enum pf_timeout {
+	PF_TCP_FIRST,
+	PF_TCP_OPENING,
+	PF_TCP_ESTABLISHED,
+	PF_TCP_CLOSING,
+	PF_TCP_FINWAIT,
+	PF_TCP_CLOSED,
+	PF_TCP_TSDIFF,
+	PF_UDP_FIRST,
+	PF_UDP_SINGLE,
+	PF_UDP_MULTIPLE,
+	PF_ICMP_FIRST,
+	PF_ICMP_ERROR,
+	PF_OTHER_FIRST,
+	PF_OTHER_SINGLE,
+	PF_OTHER_MULTIPLE,
+	PF_FRAG,
+	PF_INTERVAL,
+	PF_ADAPTIVE_START,
+	PF_ADAPTIVE_END,
+	PF_SRC_TRACK,
+	PF_TIMEOUTS,
+};
+
+/* What a state keeps of the rule that made it, when the rule is no more. */
+struct pf_profile {
+	__u32 timeout[PF_TIMEOUTS];
+	__u8 priority[2]; /* set prio, + 1: of packets, and of those that should be quick */
+	__u16 pad;
+};
+
+/*
+ * What makes packets those of one connection, whichever way they go: the lower
+ * address first, and of equal ones the lower port. IPv4 as ::ffff:0:0/96.
+ */
+struct pf_key {
+	__u32 address[2][4];
+	__u16 port[2]; /* of ICMP queries the identifier, twice; of other protocols 0 */
+	__u16 vlan; /* whose addresses are looked at */
+	__u8 proto;
+	__u8 profile; /* of a state; no part of the key: zero in a packet's */
+};
+
+/* One side of a TCP connection; of other protocols, state alone. */
+struct pf_peer {
+	__u32 lo; /* highest sequence number sent */
+	__u32 hi; /* highest that the other side lets it send */
+	__u16 max_win;
+	__u8 scale; /* window scale, and PF_SCALE_ */
+	__u8 state; /* enum pf_tcp_state; of others enum pf_other_state */
+};
+
+enum pf_tcp_state { /* RFC 9293, 3.3.2; as pfctl prints them */
+		    PF_CLOSED,
+		    PF_LISTEN,
+		    PF_SYN_SENT,
+		    PF_SYN_RECEIVED,
+		    PF_ESTABLISHED,
+		    PF_CLOSE_WAIT,
+		    PF_FIN_WAIT_1,
+		    PF_CLOSING,
+		    PF_LAST_ACK,
+		    PF_FIN_WAIT_2,
+		    PF_TIME_WAIT,
+		    PF_PROXY_SRC, /* the switch makes the handshake with the initiator */
+		    PF_PROXY_DST, /* and then with the other side */
+};
+
+enum pf_other_state {
+	PF_NO_TRAFFIC,
+	PF_SINGLE,
+	PF_MULTIPLE,
+};
+
+#define PF_SCALE_MASK 0x0f
+#define PF_SCALE_KNOWN 0x80 /* this side's SYN had the option */
+
+enum pf_state_flag {
+	PF_STATE_SECOND = 1 << 0, /* the key's second side made the connection */
+	PF_STATE_SLOPPY = 1 << 1,
+	PF_STATE_IF_BOUND = 1 << 2,
+	PF_STATE_LOG = 1 << 3, /* every packet */
+	PF_STATE_OPTIONS = 1 << 4, /* IP options are let through */
+	PF_STATE_TRACK_RULE = 1 << 5, /* counted in its source's node */
+	PF_STATE_TRACK_GLOBAL = 1 << 6,
+	PF_STATE_CONNECTED = 1 << 7, /* and as a connection, too */
+	PF_STATE_REWRITE = 1 << 8, /* diff is used */
+	PF_STATE_OUT = 1 << 9, /* made by a rule on the way out; rule_in kept no state */
+	PF_STATE_TRACK_OUT = 1 << 10, /* it is rule_out that tracks its source */
+	PF_STATE_PRIO = 1 << 11, /* its profile sets a priority */
+	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
+};
+
+/*
+ * Bits of the packets that a state counts, which no connection sends so many of.
+ * In those above is what is changed in its packets, as a state has no room left:
+ * of the first side's count max_mss and two flags, of the other's min_ttl, tos and
+ * whether that is set.
+ */
+#define PF_SENT_BITS 46
+#define PF_SENT_MASK ((1ull << PF_SENT_BITS) - 1)
+
+struct pf_state {
+	struct pf_key key;
+	struct pf_peer peer[2]; /* of the key's sides */
+	__u64 packets[2]; /* sent by the key's sides; in PF_SENT_BITS of them */
+	__u64 bytes[2]; /* of their IP packets */
+	__u32 created; /* seconds since boot */
+	__u32 used;
+	__u32 in; /* id of the port that the first packet came in by */
+	__u32 out; /* and left by; 0 while that is not known */
+	__u16 rule_in; /* number + 1, 0 for none */
+	__u16 rule_out;
+	__u16 ruleset; /* in which these are the rules' numbers */
+	__u16 flags; /* enum pf_state_flag */
+	__u32 diff[2]; /* what is added to the sequence numbers that the sides send */
+};
+
+#define PF_WAYS 16 /* states of a bucket: one cache line of marks */
+
+/*
+ * Where states are: in the table of states at the same place. A mark is the
+ * upper part of the key's hash, not 0; or PF_MARK_CLAIMED while a state is being
+ * filled in; or, of one that has gone, PF_MARK_GONE with the second it went in:
+ * somebody may still look at it for a moment.
+ */
+struct pf_bucket {
+	__u32 mark[PF_WAYS];
+};
+
+#define PF_MARK_STATE 0x80000000u /* set in marks of states */
+#define PF_MARK_GONE 0x40000000u
+#define PF_MARK_CLAIMED 1u
+#define PF_MARK_SECOND 0x3fffffffu /* of PF_MARK_GONE */
+
+/* A source whose states are counted. */
+struct pf_source_key {
+	__u32 address[4];
+	__u16 vlan;
+	__u16 rule; /* number + 1, of source-track rule; 0 for all rules together */
+	__u16 ruleset; /* of rule */
+	__u16 pad;
+};
+
+struct pf_source {
+	__u32 states; /* or PF_SOURCE_GOING, while it is removed */
+	__u32 connections;
+	__u32 created; /* seconds since boot */
+	__u32 expires; /* second, while it has no states */
+	__u32 rate; /* connections * 1000 in the time of max-src-conn-rate, as pf counts them */
+	__u32 last; /* second of the last */
+};
+
+#define PF_SOURCE_GOING 0x80000000u
+
+/* The first fragment of a packet: what later fragments have no room for. */
+struct pf_fragment_key {
+	__u32 address[2][4]; /* source, destination */
+	__u32 id;
+	__u16 vlan;
+	__u8 proto; /* of IPv4 (RFC 791); IPv6 has an id for all (RFC 8200, 4.5) */
+	__u8 family;
+};
+
+struct pf_fragment {
+	__u16 port[2]; /* source, destination; of ICMP as in a key */
+	__u16 icmp; /* type << 8 | code */
+	__u8 flags; /* of TCP */
+	__u8 proto; /* behind extension headers */
+	__u32 until; /* second */
+};
+
+/* What -s info counts. */
+enum pf_counter {
+	PF_COUNT_SEARCHES, /* packets looked for among states, but for those that states count */
+	PF_COUNT_INSERTS,
+	PF_COUNT_REMOVALS,
+	PF_COUNT_MATCH, /* judged by rules: coming in, and at each port going out */
+	PF_COUNT_BAD_OFFSET,
+	PF_COUNT_FRAGMENT,
+	PF_COUNT_SHORT,
+	PF_COUNT_NORMALIZE,
+	PF_COUNT_MEMORY,
+	PF_COUNT_IP_OPTION,
+	PF_COUNT_PROTO_CKSUM,
+	PF_COUNT_STATE_MISMATCH,
+	PF_COUNT_STATE_INSERT,
+	PF_COUNT_STATE_LIMIT,
+	PF_COUNT_SRC_LIMIT,
+	PF_COUNT_SYNPROXY,
+	/* limit counters */
+	PF_COUNT_MAX_STATES,
+	PF_COUNT_MAX_SRC_STATES,
+	PF_COUNT_MAX_SRC_NODES,
+	PF_COUNT_MAX_SRC_CONN,
+	PF_COUNT_MAX_SRC_RATE,
+	PF_COUNT_OVERLOAD,
+	PF_COUNT_OVERLOAD_FLUSH,
+	PF_COUNT_SYNFLOODS,
+	PF_COUNTERS,
+};
+
+/* What all CPUs share: written when states are made and go. */
+struct pf_shared {
+	__u32 states;
+	__u32 nodes;
+	__u32 sweep; /* next bucket to look for states in that are over */
+	__u32 flush; /* second until which states of pf_flushes are looked for */
+};
+
+#define PF_LOG_BYTES 160 /* of a packet in the log: pflog's own has 116, with less in front */
+
+/* A packet in the log, for pflog(4). */
+struct pf_logged {
+	__u64 time; /* CLOCK_MONOTONIC, nanoseconds */
+	__u32 port; /* id */
+	__u32 len; /* of the IP packet */
+	__u32 kept; /* bytes of data */
+	__u16 rule; /* number + 1, 0 for the default */
+	__u16 ruleset; /* in which it has it */
+	__u8 family; /* 4 or 6 */
+	__u8 action; /* enum pf_action */
+	__u8 direction; /* 0 in, 1 out */
+	__u8 reason; /* enum drop_reason, 0 if a rule decided */
+	__u32 log_to;
+	__u8 data[PF_LOG_BYTES]; /* from the IP header on */
+};
+
+/* A rule for frames (FreeBSD's ether rules), tried one after another. */
+struct pf_ether {
+	__u64 src, src_mask;
+	__u64 dst, dst_mask;
+	__u32 action; /* PF_PASS or PF_BLOCK */
+	__u32 flags; /* enum pf_ether_flag */
+	__u32 tag;
+	__u32 tagged;
+	__u16 type; /* EtherType as in a frame, 0 for any */
+	__u16 ports; /* set of ports, 0 for any */
+	__u32 pad;
+	struct pf_prefix l3[2]; /* source and destination, bits 0 for any */
+	__u8 table[2]; /* number + 1, 0 for none */
+	__u8 pad2[6];
+};
+
+enum pf_ether_flag {
+	PF_ETHER_IN = 1 << 0, /* tried on the way in */
+	PF_ETHER_OUT = 1 << 1,
+	PF_ETHER_QUICK = 1 << 2,
+	PF_ETHER_NOT_SRC = 1 << 3,
+	PF_ETHER_NOT_DST = 1 << 4,
+	PF_ETHER_NOT_L3_SRC = 1 << 5,
+	PF_ETHER_NOT_L3_DST = 1 << 6,
+	PF_ETHER_NOT_TAGGED = 1 << 7,
+};
+
+/* What pf is told, beside its tables. */
+struct pf_config {
+	__u64 secret[5]; /* odd, by chance: nobody can aim at a bucket of states */
+	__u32 rules; /* so many */
+	__u32 groups; /* of PF_GROUP rules */
+	__u32 dims; /* bit N: some rule looks at enum pf_dim N */
+	__u32 ether_rules;
+	__u32 states_max;
+	__u32 buckets; /* of the table of states */
+	__u32 nodes_max; /* sources that are tracked */
+	__u32 adaptive_start; /* states from which timeouts shrink */
+	__u32 adaptive_end; /* and with which they would be nothing */
+	__u32 log_interface; /* id of the port that `set loginterface` names, 0 for none */
+	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
+	__u16 asks; /* enum pf_ask */
+	__u64 features; /* enum feature of pf that it needs */
+	__u32 table_entries; /* of all tables of addresses together */
+	__u32 since; /* second in which pf was enabled or disabled */
+	__u32 fragments_max; /* packets whose first fragment is remembered */
+	__u32 fragment_time; /* seconds */
+};
+
+/* What some rule of a ruleset asks for, beside the features. */
+enum pf_ask {
+	PF_ASK_ROUTE = 1 << 0, /* no-route, urpf-failed */
+	PF_ASK_PRIORITY = 1 << 1, /* prio, set prio */
+	PF_ASK_TAG = 1 << 2, /* tag, tagged */
+	PF_ASK_RANDOM = 1 << 3, /* probability */
+	PF_ASK_ONCE = 1 << 4,
+	PF_ASK_RECEIVED = 1 << 5, /* received-on */
+	PF_ASK_ETHER_L3 = 1 << 6, /* an ether rule looks at IP addresses */
+};
