@@ -612,7 +612,9 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		if o.Hook != "" {
 			setBits(&p.Notes, datapath.PortXDP, wantsXDP(o.Hook, l))
-			setBits(&p.Taken, givenBackWithXDP, p.Taken&givenBackWithXDP != 0 && p.Notes&datapath.PortXDP != 0)
+			if p.Notes&datapath.PortXDP == 0 {
+				p.Taken &^= givenBackWithXDP
+			}
 			notes, err := inspect(p, l)
 			c.warn(notes...)
 			if err != nil {
