@@ -76,6 +76,7 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 		t.Fatal(err)
 	}
 	specialise(&s.cfg)
+	s.cfg.Features |= s.cfg.Pf.Features & uint64(kernelFeatureFEATURE_TRACE) // which no setting asks for
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)
 	}
