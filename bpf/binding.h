@@ -403,7 +403,7 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 	if (on(FEATURE_RA_GUARD) && !(in->flags & PORT_TRUSTED))
 		wants |= LOOK_RA;
 	/* a question to a station alone asks whether it is alive (RFC 9161, RFC 1122 2.3.2.1) */
-	if (on(FEATURE_SUPPRESS) && h->skb && mac_is_group(f->dst) && !(in->flags & PORT_PATCH))
+	if (on(FEATURE_SUPPRESS) && h->skb && mac_is_group(f->dst) && !(in->facts & PORT_PATCH))
 		wants |= LOOK_QUESTION;
 	if (!wants)
 		return 0;

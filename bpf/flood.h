@@ -68,7 +68,7 @@ static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *floo
 				 flood->what->has, flood->what->last_tag))
 			return;
 		flood->what->has = flood->what->last_tag;
-		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
 			if (patch_queue(skb, p->peer_endpoint))
 				count_tx(flood->what->last, flood->what->f.len);
 			else
@@ -121,7 +121,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		tag = vlan_tag(v, slot);
 	}
 	if (!reason && f->len > ALWAYS_FITS &&
-	    !(on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH)))
+	    !(on(FEATURE_PATCH) && (port_at(slot)->facts & PORT_PATCH)))
 		reason = skb_fits(skb, port_device(&tcx_devices, slot), f->tag, &mtu);
 	/* the way out is not known: it may be any that the rules let it go */
 	if (on(FEATURE_PF) && !reason)
@@ -205,7 +205,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
 		return TC_ACT_OK;
-	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->flags & PORT_PATCH))) {
+	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->facts & PORT_PATCH))) {
 		if (flood.what->last)
 			flood_copy(skb, &flood);
 		else
@@ -266,7 +266,7 @@ static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 {
 	struct flood_xdp flood = {.xdp = xdp, .in = v->in, .len = f->len, .tag = f->tag};
 
-	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->flags & PORT_XDP_FLOOD))
+	if (!on(FEATURE_XDP_FLOOD) || !(port_at(v->in)->facts & PORT_XDP_FLOOD))
 		return false;
 	bpf_loop(set.slots, flood_fits_xdp, &flood, 0);
 	if (!flood.last)

@@ -148,7 +148,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 	u32 reason;
 
 	v->rule_out = 0; /* what it was at the last port of a flood */
-	if (on(FEATURE_SPAN) && (out->flags & PORT_SPAN))
+	if (on(FEATURE_SPAN) && (out->facts & PORT_SPAN))
 		return DROP_SPAN;
 	if (port_protected(in, out) && v->in != out_slot)
 		return DROP_PROTECTED;
@@ -214,7 +214,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	if (on(FEATURE_SPAN)) {
 		if (!h->skb)
 			return ACTION_LEAVE;
-		if (in->flags & PORT_SPAN)
+		if (in->facts & PORT_SPAN)
 			return refuse(v, DROP_SPAN);
 		span_in(h->ctx, f, v->in);
 	}

@@ -60,7 +60,7 @@ static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 /* May frames go to the port? A patch cable needs no device. */
 static __always_inline bool port_there(struct device_map *devices, u32 slot)
 {
-	if (devices == &tcx_devices && on(FEATURE_PATCH) && (port_at(slot)->flags & PORT_PATCH))
+	if (devices == &tcx_devices && on(FEATURE_PATCH) && (port_at(slot)->facts & PORT_PATCH))
 		return true;
 	return port_has_device(devices, slot);
 }

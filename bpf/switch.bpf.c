@@ -65,7 +65,7 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
 		return action;
 	/* the way back by a patch cable is another bridge's */
-	if (on(FEATURE_PATCH) && (port_at(v->in)->flags & PORT_PATCH))
+	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
 		return action;
 	if (!pf_answers_front(skb))
 		return action;
@@ -103,7 +103,7 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 				      const struct verdict *v, u32 reason)
 {
-	if (on(FEATURE_SPAN) && !(port_at(v->in)->flags & PORT_SPAN)) {
+	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
 		if (reason == DROP_MALFORMED) {
 			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
 			f->tag = 0;
@@ -128,7 +128,7 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
-		if (on(FEATURE_PATCH) && (p->flags & PORT_PATCH)) {
+		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
 			if (!t)
 				t = trip_start();
 			if (t && !on(FEATURE_TRACE))
@@ -205,7 +205,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		trace_verdict(&f, &v, action);
 	switch (action) {
 	case ACTION_SEND:
-		if (on(FEATURE_PATCH) && (port_at(v.out)->flags & PORT_PATCH))
+		if (on(FEATURE_PATCH) && (port_at(v.out)->facts & PORT_PATCH))
 			mtu = PATCH_MTU;
 		else
 			reason = skb_fits(skb, port_device(&tcx_devices, v.out), f.tag, &mtu);
@@ -274,7 +274,7 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 	struct xdp_md *xdp = h->ctx;
 	u32 tag = 0;
 
-	if (!(port_at(v->out)->flags & PORT_XDP_TX))
+	if (!(port_at(v->out)->facts & PORT_XDP_TX))
 		return XDP_PASS;
 	if (on(FEATURE_PF) && !pf_passes(h, v, now))
 		return XDP_PASS;

@@ -76,6 +76,13 @@ enum drop_reason {
 	DROP_REASONS,
 };
 
+/*
+ * Reasons that counters have room for. New ones go behind the others, or counters of
+ * before would be theirs.
+ */
+#define DROP_ROOM 48
+_Static_assert(DROP_REASONS <= DROP_ROOM, "raise DROP_ROOM, and layout in datapath/config.go");
+
 /* What has happened, for `bascule monitor`. */
 enum event_kind {
 	EVENT_LEARNED = 1, /* an address was heard for the first time */
@@ -91,7 +98,7 @@ enum event_kind {
 	EVENT_ADDED, /* somebody made a static or sticky entry of it */
 };
 
-/* What a port does, from its settings. */
+/* What a port was told, where that is yes or no. Frames ask for every bit. */
 enum port_flag {
 	PORT_LEARN = 1 << 0,
 	PORT_DISCOVER = 1 << 1, /* takes floods of unknown unicast */
@@ -99,39 +106,48 @@ enum port_flag {
 	PORT_BCAST_FLOOD = 1 << 3,
 	PORT_HAIRPIN = 1 << 4,
 	PORT_LOCKED = 1 << 5, /* takes frames only from addresses that the FDB has there */
-	PORT_BLOCK_NON_IP = 1 << 6,
+	PORT_MAB = 1 << 6, /* locked: addresses that are not let in get locked entries */
 	PORT_LIMIT_DROP = 1 << 7, /* frames from an address above fdb_max are dropped */
-	PORT_SOURCE_GUARD = 1 << 8,
-	/* and from what its device is */
-	PORT_XDP = 1 << 9, /* is on the hook xdp, as far as its device can be */
-	PORT_XDP_TX = 1 << 10, /* the device takes frames that XDP redirects */
-	PORT_XDP_FLOOD = 1 << 11, /* every other port takes every flood from here, by XDP */
-	PORT_HOST = 1 << 12, /* the switch's end of a host port */
-	PORT_PATCH = 1 << 13, /* one end of a patch cable: no device */
-	PORT_SPAN = 1 << 14, /* gets copies, gives nothing */
-	PORT_BERTH = 1 << 15, /* its device is yet to come: cfg does not know it */
-	/* and what must be put back when the port leaves the bridge */
-	PORT_WAS_PROMISC = 1 << 16,
-	PORT_HAD_LRO = 1 << 17,
-	PORT_HAD_RXVLAN = 1 << 18,
-	PORT_END_HAD_CSUM = 1 << 19, /* a veth's other end left checksums to us */
-	PORT_END_NO_GRO = 1 << 20, /* a veth's other end had GRO off */
-	/* more of what it was told */
-	PORT_TRUSTED = 1 << 21, /* may send what DHCP servers and routers send */
-	PORT_LOOP_GUARD = 1 << 22, /* says when the switch's own frames come back by it */
-	PORT_RULES_IN = 1 << 23, /* has MAC rules for frames that come in */
-	PORT_RULES_OUT = 1 << 24, /* or go out */
-	PORT_CAPTURE = 1 << 26, /* frames at it are captured, if not those of all ports are */
-	/* and of what must be put back */
-	PORT_END_HAD_VLAN = 1 << 25, /* a veth's other end left VLAN tags beside the packet */
-	/* of spanning tree, for who runs it; the datapath does not look at them */
-	PORT_BPDU_GUARD = 1 << 27, /* a BPDU that comes in disables the port */
-	PORT_BPDU_FILTER = 1 << 28, /* BPDUs are neither sent nor heard */
-	PORT_ROOT_GUARD = 1 << 29, /* no better root is taken from the port */
-	/* more of what it was told */
-	PORT_MAB = 1 << 30, /* locked: addresses that are not let in get locked entries */
-	/* more of what its device is */
-	PORT_XDP_RX = 1u << 31, /* all of a frame from it is there for XDP, whose program it has */
+	PORT_BLOCK_NON_IP = 1 << 8,
+	PORT_SOURCE_GUARD = 1 << 9,
+	PORT_TRUSTED = 1 << 10, /* may send what DHCP servers and routers send */
+	PORT_LOOP_GUARD = 1 << 11, /* says when the switch's own frames come back by it */
+	PORT_RULES_IN = 1 << 12, /* has MAC rules for frames that come in */
+	PORT_RULES_OUT = 1 << 13, /* or go out */
+	PORT_CAPTURE = 1 << 14, /* frames at it are captured, if not those of all ports are */
+};
+
+/* What a port is, by its device. Frames ask for every bit. */
+enum port_fact {
+	PORT_PATCH = 1 << 0, /* one end of a patch cable: no device */
+	PORT_SPAN = 1 << 1, /* gets copies, gives nothing */
+	PORT_XDP_TX = 1 << 2, /* the device takes frames that XDP redirects */
+	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from here, by XDP */
+};
+
+/* The same for who loads programs and shows ports. No frame asks. */
+enum port_note {
+	PORT_XDP = 1 << 0, /* is on the hook xdp, as far as its device can be */
+	PORT_XDP_RX = 1 << 1, /* all of a frame from it is there for XDP, whose program it has */
+	PORT_HOST = 1 << 2, /* the switch's end of a host port */
+	PORT_BERTH = 1 << 3, /* its device is yet to come: cfg does not know it */
+};
+
+/* What a port's device was, for when the port leaves the bridge. No frame asks. */
+enum port_taken {
+	PORT_WAS_PROMISC = 1 << 0,
+	PORT_HAD_LRO = 1 << 1,
+	PORT_HAD_RXVLAN = 1 << 2,
+	PORT_END_HAD_CSUM = 1 << 3, /* a veth's other end left checksums to us */
+	PORT_END_HAD_VLAN = 1 << 4, /* a veth's other end left VLAN tags beside the packet */
+	PORT_END_NO_GRO = 1 << 5, /* a veth's other end had GRO off */
+};
+
+/* What a port was told of spanning tree, for who runs it. No frame asks. */
+enum stp_guard {
+	STP_BPDU_GUARD = 1 << 0, /* a BPDU that comes in disables the port */
+	STP_BPDU_FILTER = 1 << 1, /* BPDUs are neither sent nor heard */
+	STP_ROOT_GUARD = 1 << 2, /* no better root is taken from the port */
 };
 
 /*
@@ -250,9 +266,9 @@ struct port {
 	__u32 id; /* slot in the low 10 bits, incarnation above: never given twice */
 	__u32 ifindex; /* 0 of a berth */
 	enum port_flag flags;
+	enum port_fact facts;
 	__u32 domains; /* protected domains, bit N for domain N */
 	__u32 fdb_max; /* most dynamic entries, 0 for no limit of its own */
-	__u32 host_ifindex; /* host port: the host's end */
 	__u64 host; /* host port: MAC of the host's end */
 	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
 	char name[PORT_NAME];
@@ -270,13 +286,17 @@ struct port {
 	__u32 stp_priority;
 	enum stp_choice stp_edge;
 	enum stp_choice stp_p2p;
+	enum stp_guard stp_guards;
 	__u32 backup; /* id of the port that stands in while there is no carrier, 0 for none */
+	enum port_note notes;
+	enum port_taken taken;
+	__u32 host_ifindex; /* host port: the host's end */
 };
 
 /* The device that occupies a berth, and what a port has of its device. */
 struct berth {
 	__u32 id; /* of the port */
-	enum port_flag flags;
+	enum port_taken taken;
 	__u64 peer;
 	char name[PORT_NAME];
 };
@@ -506,7 +526,7 @@ struct port_stats {
 	__u64 learned;
 	__u64 moves; /* addresses that moved to the port */
 	__u64 refused; /* addresses not learned or not moved */
-	__u64 drops[DROP_REASONS];
+	__u64 drops[DROP_ROOM];
 };
 
 /* Where a captured frame is. */

@@ -245,11 +245,11 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed(what, err)
 		}
 		p := ready[0]
-		var flags datapath.PortFlags
+		var taken datapath.PortTaken
 		if l.Attrs().RawFlags&unix.IFF_PROMISC != 0 {
-			flags = datapath.PortWasPromisc
+			taken = datapath.PortWasPromisc
 		}
-		err = b.Occupy(p, uint32(l.Attrs().Index), device, flags, peerOutside(l))
+		err = b.Occupy(p, uint32(l.Attrs().Index), device, taken, peerOutside(l))
 		if errors.Is(err, datapath.ErrNotBerthed) || errors.As(err, new(*datapath.PortError)) {
 			return failed(what, b.Done())
 		}

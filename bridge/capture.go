@@ -52,7 +52,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (ca
 			if err != nil {
 				return err
 			}
-			setFlag(p, datapath.PortCapture, true)
+			setBits(&p.Flags, datapath.PortCapture, true)
 			c.next.CapturePoints |= 1 << datapath.CapturePorts
 		}
 		c.tables.Filter = o.Filter

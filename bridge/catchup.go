@@ -43,7 +43,7 @@ func catchUp(store *datapath.Store, bridges []string) {
 func giveCarriers(store *datapath.Store, bridges []string) {
 	_ = eachOpen(store, bridges, func(_ string, b *datapath.Bridge) error {
 		for _, p := range datapath.Ports(&b.Config) {
-			if p.Flags&datapath.PortHost == 0 || !b.HasDevice(p) {
+			if p.Notes&datapath.PortHost == 0 || !b.HasDevice(p) {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
@@ -226,7 +226,7 @@ type sighting struct {
 func (s *sighting) look(name string, b *datapath.Bridge) error {
 	var hosts []*datapath.Port
 	for _, p := range datapath.Ports(&b.Config) {
-		if p.Flags&datapath.PortPatch != 0 {
+		if p.Facts&datapath.PortPatch != 0 {
 			continue
 		}
 		l := s.devices[int(p.Ifindex)]
@@ -239,7 +239,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 			continue
 		}
 		s.known[l.Attrs().Index] = true
-		if p.Flags&datapath.PortHost != 0 {
+		if p.Notes&datapath.PortHost != 0 {
 			if hostMoved(b, p) && !slices.Contains(s.moved, name) {
 				s.moved = append(s.moved, name)
 			}
@@ -332,11 +332,11 @@ func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, 
 	for _, p := range datapath.Ports(&b.Config) {
 		live := false
 		switch l := devices[int(p.Ifindex)]; {
-		case p.Flags&datapath.PortSpan != 0:
-		case p.Flags&datapath.PortPatch != 0:
+		case p.Facts&datapath.PortSpan != 0:
+		case p.Facts&datapath.PortPatch != 0:
 			live = !cables.Half(p)
 		case l == nil || !b.HasDevice(p):
-		case p.Flags&datapath.PortHost != 0 && hostHere(l): // the host's own
+		case p.Notes&datapath.PortHost != 0 && hostHere(l): // the host's own
 		default:
 			live = l.Attrs().RawFlags&unix.IFF_UP != 0 && l.Attrs().RawFlags&unix.IFF_RUNNING != 0
 		}
@@ -389,7 +389,7 @@ func (s *Switch) takeBack(name string) (ports []string, err error) {
 	what := "take back ports of " + name
 	err = s.change(what, name, func(c *change) error {
 		for _, p := range datapath.Ports(c.next) {
-			if p.Flags&datapath.PortPatch != 0 {
+			if p.Facts&datapath.PortPatch != 0 {
 				continue
 			}
 			if c.hasDevice(p) {

@@ -58,7 +58,7 @@ func AddressWarning(bridge, host, device string, addresses []string) string {
 // hostPortOf returns the name of a host port of a bridge, "" if it has none.
 func hostPortOf(config *datapath.Config) string {
 	for _, p := range datapath.Ports(config) {
-		if p.Flags&datapath.PortHost != 0 {
+		if p.Notes&datapath.PortHost != 0 {
 			return hostName(p)
 		}
 	}

@@ -61,7 +61,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 				if !b.HasDevice(p) || devices[int(p.Ifindex)] == nil {
 					continue
 				}
-				if p.Flags&datapath.PortHost == 0 {
+				if p.Notes&datapath.PortHost == 0 {
 					byIndex[int(p.Ifindex)].Bridge = name
 					continue
 				}

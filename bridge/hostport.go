@@ -92,7 +92,7 @@ func setHost(p *datapath.Port, device netlink.Link) error {
 	if host == nil {
 		return errors.New("its interface is gone")
 	}
-	setFlag(p, datapath.PortHost, true)
+	setBits(&p.Notes, datapath.PortHost, true)
 	p.HostIfindex = uint32(host.Attrs().Index)
 	p.Host = addressOf(host)
 	return nil
@@ -102,7 +102,7 @@ func setHost(p *datapath.Port, device netlink.Link) error {
 // whose device is there.
 func isHostEnd(l netlink.Link, p *datapath.Port) bool {
 	a := l.Attrs()
-	return p.Flags&datapath.PortHost != 0 && l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
+	return p.Notes&datapath.PortHost != 0 && l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
 }
 
 // hostName returns the name of a host port: that of the host's end where it is
@@ -172,7 +172,7 @@ func peerOutside(l netlink.Link) uint64 {
 func followDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 	was := *p
 	p.Peer = peerOutside(l)
-	if p.Flags&datapath.PortHost != 0 {
+	if p.Notes&datapath.PortHost != 0 {
 		if mac := addressOf(otherEnd(l)); mac != 0 { // else it is not told at the moment
 			p.Host = mac
 		}
@@ -182,7 +182,7 @@ func followDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 
 // hostMoved reports whether the host's end of p has another address than p knows.
 func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
-	if p.Flags&datapath.PortHost == 0 || !b.HasDevice(p) {
+	if p.Notes&datapath.PortHost == 0 || !b.HasDevice(p) {
 		return false
 	}
 	l, err := netlink.LinkByIndex(int(p.Ifindex))

@@ -280,7 +280,7 @@ func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch
 		}
 		for _, w := range watches {
 			for _, p := range datapath.Ports(&w.bridge.Config) {
-				if int(p.Ifindex) == l.Attrs().Index && p.Flags&datapath.PortPatch == 0 && w.bridge.There(p) {
+				if int(p.Ifindex) == l.Attrs().Index && p.Facts&datapath.PortPatch == 0 && w.bridge.There(p) {
 					w.seeMaster(p, masterOf(l, devices), events)
 				}
 			}
@@ -316,7 +316,7 @@ func (w *watch) look(devices map[int]netlink.Link, events *[]Event) error {
 			}
 			*events = append(*events, Event{Kind: kind, Bridge: w.name, Port: w.names[p.Id]})
 		}
-		if l := devices[int(p.Ifindex)]; l != nil && there && p.Flags&datapath.PortPatch == 0 {
+		if l := devices[int(p.Ifindex)]; l != nil && there && p.Facts&datapath.PortPatch == 0 {
 			w.seeMaster(p, masterOf(l, devices), events)
 		}
 		stats, err := w.bridge.PortStats(p)

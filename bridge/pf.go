@@ -259,11 +259,11 @@ func pfPorts(b *datapath.Bridge, c *datapath.Config) (names map[uint32]string, p
 	groups := linkGroups()
 	names = map[uint32]string{}
 	for _, p := range datapath.Ports(c) {
-		if p.Flags&datapath.PortSpan != 0 {
+		if p.Facts&datapath.PortSpan != 0 {
 			continue // no packet passes by it
 		}
 		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices)}
-		if l := devices[int(p.Ifindex)]; l != nil && p.Flags&datapath.PortHost == 0 {
+		if l := devices[int(p.Ifindex)]; l != nil && p.Notes&datapath.PortHost == 0 {
 			if name := groups[l.Attrs().Group]; name != "" {
 				port.Groups = append(port.Groups, name)
 			}

@@ -213,9 +213,9 @@ func (c *change) planBackup(what, bridge string, p *datapath.Port, name string) 
 			return err
 		case backup.Id == p.Id:
 			return refused(what, "a port cannot stand in for itself", "give another port, or --backup none")
-		case backup.Flags&datapath.PortSpan != 0:
+		case backup.Facts&datapath.PortSpan != 0:
 			return refused(what, name+" is a span port, which takes copies alone", "give another port, or --backup none")
-		case p.Flags&datapath.PortPatch != 0:
+		case p.Facts&datapath.PortPatch != 0:
 			return noCarrier(what)
 		}
 		p.Backup = backup.Id
@@ -263,7 +263,7 @@ func (c *change) settleAfter(p *datapath.Port) {
 // one; nil for a host port, whose device is yet to be made.
 func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) {
 	for _, p := range datapath.Ports(c.next) {
-		if p.Flags&datapath.PortPatch != 0 && datapath.PortName(p) == port {
+		if p.Facts&datapath.PortPatch != 0 && datapath.PortName(p) == port {
 			return nil, refused(what, "a patch port of this name is in the bridge", "delete that port first, or give the device another name")
 		}
 	}
@@ -328,7 +328,7 @@ func ownerOf(c *change, l netlink.Link, bridge string) (owner, host string, err 
 	}
 	is := func(p *datapath.Port) bool { return p.Ifindex == own || isHostEnd(l, p) }
 	found := func(bridge string, p *datapath.Port) (string, string, error) {
-		if p.Flags&datapath.PortHost == 0 {
+		if p.Notes&datapath.PortHost == 0 {
 			return bridge, "", nil
 		}
 		return bridge, hostName(p), nil
@@ -407,15 +407,15 @@ func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook s
 	a := l.Attrs()
 	p.Ifindex = uint32(a.Index)
 	p.Peer = peerOutside(l)
-	setFlag(p, datapath.PortXDP, wantsXDP(hook, l))
-	setFlag(p, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
+	setBits(&p.Notes, datapath.PortXDP, wantsXDP(hook, l))
+	setBits(&p.Taken, datapath.PortWasPromisc, a.RawFlags&unix.IFF_PROMISC != 0)
 	was, of, err := c.world.formerly(c.bridge, l)
 	if err != nil {
 		return failed(what, err)
 	}
 	if was != nil {
-		setFlag(p, datapath.PortWasPromisc, was.Flags&datapath.PortWasPromisc != 0)
-		setFlag(p, was.Flags&givenBack, true)
+		setBits(&p.Taken, datapath.PortWasPromisc, was.Taken&datapath.PortWasPromisc != 0)
+		setBits(&p.Taken, was.Taken&givenBack, true)
 		c.before = append(c.before, func() error { return of.DropXDP(was) })
 	}
 	if of == c.bridge {
@@ -468,7 +468,7 @@ func bereft(b *datapath.Bridge) ([]*datapath.Bridge, error) {
 		if err != nil || o.Is(b) {
 			continue // it is another version's, or goes at this moment
 		}
-		if slices.ContainsFunc(formerPorts(o), func(p *datapath.Port) bool { return p.Flags&datapath.PortPatch == 0 && !o.HasDevice(p) }) {
+		if slices.ContainsFunc(formerPorts(o), func(p *datapath.Port) bool { return p.Facts&datapath.PortPatch == 0 && !o.HasDevice(p) }) {
 			list = append(list, o)
 		}
 	}
@@ -484,7 +484,7 @@ func takeOver(b *datapath.Bridge) error {
 	}
 	for _, o := range lost {
 		for _, p := range formerPorts(o) {
-			if p.Flags&datapath.PortPatch != 0 || o.HasDevice(p) {
+			if p.Facts&datapath.PortPatch != 0 || o.HasDevice(p) {
 				continue
 			}
 			_, back := o.Away(p)
@@ -509,7 +509,7 @@ func formerPorts(b *datapath.Bridge) []*datapath.Port {
 // another network namespace, nil for none.
 func portBack(b *datapath.Bridge, l netlink.Link) *datapath.Port {
 	for _, p := range formerPorts(b) {
-		if p.Flags&datapath.PortPatch != 0 || b.HasDevice(p) {
+		if p.Facts&datapath.PortPatch != 0 || b.HasDevice(p) {
 			continue
 		}
 		if _, back := b.Away(p); int(back) == l.Attrs().Index {
@@ -586,7 +586,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if err != nil {
 			return err
 		}
-		if p.Flags&datapath.PortSpan != 0 {
+		if p.Facts&datapath.PortSpan != 0 {
 			return refused(what, "it is a span port, which has no settings", fmt.Sprintf("delete it with 'bascule span del %s %s' and add it anew", bridge, port))
 		}
 		config, err := configure(PortSettings, loadPortConfig(p), o.Changes)
@@ -601,7 +601,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if slices.ContainsFunc(o.Changes, func(ch Change) bool { return ch.Name == backupSetting }) {
 			c.planBackup(what, bridge, p, config.Backup)
 		}
-		if p.Flags&datapath.PortPatch != 0 && o.Hook != "" {
+		if p.Facts&datapath.PortPatch != 0 && o.Hook != "" {
 			return refused(what, "a patch port has no hook", "leave --hook out")
 		}
 		if l == nil && o.Hook != "" {
@@ -611,8 +611,10 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			followDevice(p, l)
 		}
 		if o.Hook != "" {
-			setFlag(p, datapath.PortXDP, wantsXDP(o.Hook, l))
-			setFlag(p, givenBackWithXDP, p.Flags&givenBackWithXDP != 0 && p.Flags&datapath.PortXDP != 0)
+			setBits(&p.Notes, datapath.PortXDP, wantsXDP(o.Hook, l))
+			if p.Notes&datapath.PortXDP == 0 {
+				p.Taken &^= givenBackWithXDP
+			}
 			notes, err := inspect(p, l)
 			c.warn(notes...)
 			if err != nil {
@@ -675,7 +677,7 @@ func delPort(bridge, port string) step {
 		if err != nil {
 			return err
 		}
-		if p.Flags&datapath.PortPatch != 0 {
+		if p.Facts&datapath.PortPatch != 0 {
 			if err := c.cut(p); err != nil {
 				return failed(what, err)
 			}
@@ -713,7 +715,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 		if p.Ifindex == 0 || !c.hasDevice(p) { // a host port that is being added has none yet
 			return p, nil, nil
 		}
-		if p.Flags&datapath.PortHost == 0 {
+		if p.Notes&datapath.PortHost == 0 {
 			continue
 		}
 		if device, err := netlink.LinkByIndex(int(p.Ifindex)); err != nil || !hostHere(device) {
@@ -778,16 +780,16 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		Index: int(p.Ifindex), Flags: []string{}, State: "gone", Config: loadPortConfig(p),
 	}
 	port.Config.Backup = v.names[p.Backup]
-	if p.Flags&datapath.PortHost != 0 {
+	if p.Notes&datapath.PortHost != 0 {
 		port.Type = TypeHost
 	}
-	if p.Flags&datapath.PortSpan != 0 {
+	if p.Facts&datapath.PortSpan != 0 {
 		port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood, Admit: AdmitAll, STPEdge: Auto, STPPointToPoint: Auto}
 	}
-	if p.Flags&datapath.PortXDP != 0 {
+	if p.Notes&datapath.PortXDP != 0 {
 		port.Hook = HookXDP
 	}
-	if p.Flags&datapath.PortPatch != 0 {
+	if p.Facts&datapath.PortPatch != 0 {
 		port.Type, port.Hook, port.Index, port.State = TypePatch, "", 0, "no-peer"
 		if other, ok := cables.Other(p); ok {
 			port.Peer, port.State = other.Bridge+"/"+other.Port, state
@@ -835,7 +837,7 @@ func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.L
 	if l == nil || !b.HasDevice(p) {
 		return nil
 	}
-	if p.Flags&datapath.PortHost != 0 && hostHere(l) {
+	if p.Notes&datapath.PortHost != 0 && hostHere(l) {
 		if host := devices[l.Attrs().ParentIndex]; host != nil {
 			return host
 		}
@@ -852,16 +854,17 @@ func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link
 // nameBy returns the name of a port that the device l stands for, nil if it is
 // gone.
 func nameBy(l netlink.Link, p *datapath.Port) string {
-	if l == nil || p.Flags&datapath.PortHost != 0 && l.Attrs().Index == int(p.Ifindex) {
+	if l == nil || p.Notes&datapath.PortHost != 0 && l.Attrs().Index == int(p.Ifindex) {
 		return datapath.PortName(p)
 	}
 	return l.Attrs().Name
 }
 
-func setFlag(p *datapath.Port, flag datapath.PortFlags, on bool) {
-	p.Flags &^= flag
+// setBits sets bits of a word, or clears them.
+func setBits[W ~uint32](word *W, bits W, on bool) {
+	*word &^= bits
 	if on {
-		p.Flags |= flag
+		*word |= bits
 	}
 }
 
@@ -879,9 +882,6 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 		datapath.PortSrcGuard:   &c.SourceGuard,
 		datapath.PortTrusted:    &c.Trusted,
 		datapath.PortLoopGuard:  &c.LoopGuard.On,
-		datapath.PortBPDUGuard:  &c.BPDUGuard,
-		datapath.PortBPDUFilter: &c.BPDUFilter,
-		datapath.PortRootGuard:  &c.RootGuard,
 	}
 }
 
@@ -927,7 +927,7 @@ func loadPortConfig(p *datapath.Port) PortConfig {
 // store gives a port the settings, but for its backup; see planBackup.
 func (c PortConfig) store(p *datapath.Port) {
 	p.Domains, p.FdbMax, p.Admit = uint32(c.Protected), c.FDBMax, admits[c.Admit]
-	setFlag(p, datapath.PortLimitDrop, c.FDBFull == FullDrop)
+	setBits(&p.Flags, datapath.PortLimitDrop, c.FDBFull == FullDrop)
 	p.BlockTime = uint32(c.LoopGuard.Block / time.Second)
 	for i, l := range c.Storm {
 		p.Storm[i].Rate, p.Storm[i].Kilobits = l.Rate, 0
@@ -937,7 +937,7 @@ func (c PortConfig) store(p *datapath.Port) {
 	}
 	c.storeSTP(p)
 	for flag, field := range flagFields(&c) {
-		setFlag(p, flag, *field)
+		setBits(&p.Flags, flag, *field)
 	}
 }
 

@@ -74,7 +74,7 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 			v.links[p.Id] = l
 			own := devices[int(p.Ifindex)]
 			v.taken[p.Id] = masterOf(own, devices)
-			v.mute[p.Id] = p.Flags&datapath.PortHost != 0 && hostHere(own) && own.Attrs().RawFlags&unix.IFF_UP == 0
+			v.mute[p.Id] = p.Notes&datapath.PortHost != 0 && hostHere(own) && own.Attrs().RawFlags&unix.IFF_UP == 0
 		}
 		v.names[p.Id] = nameBy(l, p)
 	}
@@ -97,7 +97,7 @@ func (v *view) find(what, port string) error {
 
 // there reports whether frames can go to a port.
 func (v *view) there(p *datapath.Port) bool {
-	return p.Flags&datapath.PortPatch != 0 || v.links[p.Id] != nil
+	return p.Facts&datapath.PortPatch != 0 || v.links[p.Id] != nil
 }
 
 // cables returns the patch cables of the namespace, nil if the bridge has none.

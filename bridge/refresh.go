@@ -48,7 +48,7 @@ func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 	what := "delete ports of " + e.bridge
 	err = e.add(step{what, e.bridge, func(c *change) error {
 		for _, p := range datapath.Ports(c.next) {
-			if p.Flags&(datapath.PortPatch|datapath.PortSpan) != 0 || !slices.Contains(indexes, int(p.Ifindex)) || c.hasDevice(p) != there {
+			if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 || !slices.Contains(indexes, int(p.Ifindex)) || c.hasDevice(p) != there {
 				continue
 			}
 			if err := c.removePort(what, p); err != nil {

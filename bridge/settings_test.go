@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"errors"
+	"math/bits"
 	"regexp"
 	"slices"
 	"strings"
@@ -401,14 +402,20 @@ func TestConfigRoundTrip(t *testing.T) {
 				want.Storm[i] = StormLimit{rate, on.Draw(t, "bits")}
 			}
 		}
-		const others = datapath.PortXDP | datapath.PortHost | datapath.PortWasPromisc
-		flags := datapath.PortFlags(rapid.Uint32().Draw(t, "flags"))
-		p := datapath.Port{Id: 7, Ifindex: 9, Flags: flags}
+		const others = datapath.PortRulesIn | datapath.PortRulesOut | datapath.PortCapture
+		p := datapath.Port{
+			Id: 7, Ifindex: 9, Flags: datapath.PortFlags(rapid.Uint32().Draw(t, "flags")),
+			Facts: datapath.PortFacts(rapid.Uint32().Draw(t, "facts")),
+			Notes: datapath.PortNotes(rapid.Uint32().Draw(t, "notes")),
+			Taken: datapath.PortTaken(rapid.Uint32().Draw(t, "taken")),
+		}
+		was := p
 		want.store(&p)
 		if got := loadPortConfig(&p); got != want {
 			t.Fatalf("port %+v, want %+v", got, want)
 		}
-		if p.Id != 7 || p.Ifindex != 9 || p.Flags&others != flags&others {
+		if p.Id != 7 || p.Ifindex != 9 || p.Flags&others != was.Flags&others ||
+			p.Facts != was.Facts || p.Notes != was.Notes || p.Taken != was.Taken {
 			t.Fatalf("port %+v lost what it was not told", p)
 		}
 		bridge := BridgeConfig{
@@ -436,19 +443,25 @@ func TestConfigRoundTrip(t *testing.T) {
 // Each switch of a port's settings has a bit of its own.
 func TestFlagFields(t *testing.T) {
 	var c PortConfig
-	fields := flagFields(&c)
+	flags, guards := flagFields(&c), guardFields(&c)
 	switches := 1 // the loop guard has a time too
 	for _, s := range PortSettings {
 		if s.Value == OnOff && s.Name != "isolated" {
 			switches++
 		}
 	}
-	if len(fields) != switches {
-		t.Errorf("%d flags, want one for each of %d settings", len(fields), switches)
+	if len(flags)+len(guards) != switches {
+		t.Errorf("%d flags and %d guards, want one for each of %d settings", len(flags), len(guards), switches)
 	}
-	for flag, field := range fields {
-		if flag == 0 || flag&(flag-1) != 0 {
+	for flag, field := range flags {
+		if bits.OnesCount32(uint32(flag)) != 1 {
 			t.Errorf("flag %#x is not one bit", flag)
+		}
+		*field = true
+	}
+	for guard, field := range guards {
+		if bits.OnesCount32(uint32(guard)) != 1 {
+			t.Errorf("guard %#x is not one bit", guard)
 		}
 		*field = true
 	}

@@ -17,7 +17,7 @@ import (
 // inspect notes in p what settle is going to change at the port's device, or at
 // the other end of a veth, and says so. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
-	xdp := p.Flags&datapath.PortXDP != 0
+	xdp := p.Notes&datapath.PortXDP != 0
 	if use, _ := xdpUseOf(l); xdp && use.why != "" {
 		way := "frames from and to it go by tcx"
 		if use.sends {
@@ -34,10 +34,10 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 			return nil, err
 		}
 		if features[featureLRO] {
-			setFlag(p, datapath.PortHadLRO, true)
+			setBits(&p.Taken, datapath.PortHadLRO, true)
 		}
 		if features[featureRxVLAN] && xdp {
-			setFlag(p, datapath.PortHadRxVLAN, true)
+			setBits(&p.Taken, datapath.PortHadRxVLAN, true)
 		}
 	}
 	return notes, nil
@@ -46,10 +46,10 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 // giveBack undoes what settle did to the port's frames. Where now is not nil the
 // port stays, without XDP.
 func giveBack(was, now *datapath.Port, l netlink.Link) {
-	if was.Flags&datapath.PortHadLRO != 0 && now == nil {
+	if was.Taken&datapath.PortHadLRO != 0 && now == nil {
 		switchOn(l, featureLRO)
 	}
-	if was.Flags&datapath.PortHadRxVLAN != 0 {
+	if was.Taken&datapath.PortHadRxVLAN != 0 {
 		switchOn(l, featureRxVLAN)
 	}
 	restoreEnd(was, l)
@@ -87,8 +87,8 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 			return nil, fmt.Errorf("make %s promiscuous: %w", name, err)
 		}
 	}
-	off := func(had datapath.PortFlags, feature, harm string) {
-		if p.Flags&had == 0 {
+	off := func(had datapath.PortTaken, feature, harm string) {
+		if p.Taken&had == 0 {
 			return
 		}
 		if err := switchOff(l, feature); err != nil {
@@ -97,7 +97,7 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 	}
 	off(datapath.PortHadLRO, featureLRO, "merged frames may be too large for other ports")
 	off(datapath.PortHadRxVLAN, featureRxVLAN, "XDP does not see its VLAN tags; use --hook tcx for tagged frames")
-	if l.Type() == "veth" && p.Flags&datapath.PortXDP != 0 {
+	if l.Type() == "veth" && p.Notes&datapath.PortXDP != 0 {
 		if err := prepareEnd(l); err != nil {
 			return notes, err
 		}
@@ -198,16 +198,16 @@ func leave(was, now *datapath.Port, index uint32) (err error) {
 		return nil // it has gone
 	}
 	if now != nil {
-		if was.Flags&datapath.PortXDP != 0 {
+		if was.Notes&datapath.PortXDP != 0 {
 			giveBack(was, now, l)
 		}
 		return nil
 	}
-	if was.Flags&datapath.PortHost != 0 {
+	if was.Notes&datapath.PortHost != 0 {
 		return netlink.LinkDel(l)
 	}
 	giveBack(was, nil, l)
-	if was.Flags&datapath.PortWasPromisc == 0 {
+	if was.Taken&datapath.PortWasPromisc == 0 {
 		return netlink.SetPromiscOff(l)
 	}
 	return nil

@@ -21,7 +21,7 @@ const (
 // findMember is findPort for what span ports do not take part in.
 func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
-	if err == nil && p.Flags&datapath.PortSpan != 0 {
+	if err == nil && p.Facts&datapath.PortSpan != 0 {
 		err = refused(what, name+" is a span port, which only listens", "give another port; see 'bascule port show "+bridge+"'")
 	}
 	return p, l, err
@@ -84,7 +84,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		}
 		// as any new port, so that the switch pays for no setting of it
 		defaults(PortSettings).store(p)
-		setFlag(p, datapath.PortSpan, true)
+		setBits(&p.Facts, datapath.PortSpan, true)
 		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
 		for _, m := range append(marks, spanMarks{&p.SpanIn, &p.SpanOut}) {
 			m.set(n, in, out)
@@ -125,7 +125,7 @@ func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMa
 		if err != nil {
 			return nil, err
 		}
-		if p.Flags&datapath.PortSpan != 0 {
+		if p.Facts&datapath.PortSpan != 0 {
 			return nil, refused(what, name+" is a span port itself, and copies are not copied", "name another port; see 'bascule port show "+bridge+"'")
 		}
 		marks = append(marks, spanMarks{&p.SpanIn, &p.SpanOut})
@@ -153,7 +153,7 @@ func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMa
 
 // spanWarning tells of a span port that can't have all that others take.
 func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
-	list := w.mtusOf(c, func(p *datapath.Port) bool { return p.Flags&datapath.PortSpan == 0 })
+	list := w.mtusOf(c, func(p *datapath.Port) bool { return p.Facts&datapath.PortSpan == 0 })
 	if len(list) == 0 || slices.Max(list) <= l.Attrs().MTU {
 		return nil
 	}
@@ -173,7 +173,7 @@ func delSpan(bridge, device string) step {
 		if err != nil {
 			return err
 		}
-		if p.Flags&datapath.PortSpan == 0 {
+		if p.Facts&datapath.PortSpan == 0 {
 			return refused(what, "it is a port that forwards, not a span port", "see 'bascule span show "+bridge+"'")
 		}
 		return c.removePort(what, p)

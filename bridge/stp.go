@@ -221,7 +221,7 @@ func (t *STP) Ports() (list []STPPort, err error) {
 		defer e.Close()
 		list = list[:0]
 		for _, p := range inOrder(&b.Config) {
-			if p.Flags&datapath.PortSpan != 0 {
+			if p.Facts&datapath.PortSpan != 0 {
 				continue
 			}
 			port := STPPort{
@@ -229,10 +229,10 @@ func (t *STP) Ports() (list []STPPort, err error) {
 				MAC:   net.HardwareAddr(slices.Clone(b.Config.Address[:])),
 				State: STPState(states[datapath.Slot(p.Id)]), Config: loadPortConfig(p),
 			}
-			if p.Flags&datapath.PortHost != 0 {
+			if p.Notes&datapath.PortHost != 0 {
 				port.Type = TypeHost
 			}
-			if p.Flags&datapath.PortPatch != 0 {
+			if p.Facts&datapath.PortPatch != 0 {
 				port.Type, port.FullDuplex = TypePatch, true
 				if other, ok := cables.Other(p); ok {
 					port.Peer, port.Up = other.Bridge+"/"+other.Port, true
@@ -390,11 +390,26 @@ func choiceOf(c datapath.STPChoice) string {
 func (c *PortConfig) loadSTP(p *datapath.Port) {
 	c.STPCost, c.STPPriority = p.StpCost, uint8(p.StpPriority)
 	c.STPEdge, c.STPPointToPoint = choiceOf(p.StpEdge), choiceOf(p.StpP2p)
+	for guard, field := range guardFields(c) {
+		*field = p.StpGuards&guard != 0
+	}
 }
 
 func (c PortConfig) storeSTP(p *datapath.Port) {
 	p.StpCost, p.StpPriority = c.STPCost, uint32(c.STPPriority)
 	p.StpEdge, p.StpP2p = stpChoices[c.STPEdge], stpChoices[c.STPPointToPoint]
+	for guard, field := range guardFields(&c) {
+		setBits(&p.StpGuards, guard, *field)
+	}
+}
+
+// guardFields ties the guards of spanning tree to their bits.
+func guardFields(c *PortConfig) map[datapath.STPGuards]*bool {
+	return map[datapath.STPGuards]*bool{
+		datapath.STPBPDUGuard:  &c.BPDUGuard,
+		datapath.STPBPDUFilter: &c.BPDUFilter,
+		datapath.STPRootGuard:  &c.RootGuard,
+	}
 }
 
 func (b *BridgeConfig) loadSTP(c *datapath.Config) {

@@ -675,10 +675,11 @@ func (c *change) withoutXDP(refusal *datapath.PortError) bool {
 	}
 	for _, id := range c.auto {
 		p := datapath.PortAt(c.next, id)
-		if p == nil || p.Flags&datapath.PortXDP == 0 || datapath.PortName(p) != refusal.Port {
+		if p == nil || p.Notes&datapath.PortXDP == 0 || datapath.PortName(p) != refusal.Port {
 			continue
 		}
-		setFlag(p, datapath.PortXDP|givenBackWithXDP, false)
+		setBits(&p.Notes, datapath.PortXDP, false)
+		setBits(&p.Taken, givenBackWithXDP, false)
 		c.warn(refusal.Port + ": " + refusal.Err.Error() + "; it forwards by tcx alone")
 		return true
 	}
@@ -727,7 +728,7 @@ func mend(store *datapath.Store) (hosts []string, err error) {
 		}
 		dirty = dirty || ended
 		for _, p := range datapath.Ports(&b.Config) {
-			if p.Flags&datapath.PortHost != 0 {
+			if p.Notes&datapath.PortHost != 0 {
 				_, back := b.Away(p)
 				used[int(p.Ifindex)], used[int(back)] = true, true
 				if !slices.Contains(hosts, name) {

@@ -145,7 +145,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		return Trace{e.steps, "not the switch's", []string{}}
 	}
 	e.say("frame", "from %s to %s", net.HardwareAddr(src[:]), kindOf(dst))
-	if e.in.Flags&datapath.PortSpan == 0 {
+	if e.in.Facts&datapath.PortSpan == 0 {
 		e.copiesIn()
 	}
 	if e.b.Config.Flags&uint32(datapath.BridgeVLANs) != 0 && t.Vid != 0 {
@@ -236,7 +236,7 @@ func (e *explainer) rule(number uint16) (text string, err error) {
 // disabled; "" where it does, or where the port has no device.
 func (e *explainer) down(slot uint32) string {
 	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
-	if p == nil || p.Flags&datapath.PortPatch != 0 {
+	if p == nil || p.Facts&datapath.PortPatch != 0 {
 		return ""
 	}
 	l := shownDevice(e.b, p, e.devices)
@@ -448,10 +448,10 @@ func (e *explainer) left() {
 	for _, p := range inOrder(&e.b.Config) {
 		name := e.name(datapath.Slot(p.Id))
 		switch {
-		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0, p.Flags&datapath.PortSpan != 0:
+		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0, p.Facts&datapath.PortSpan != 0:
 		case uint32(p.Flags)&e.t.Flood == 0:
 			e.say("flood", "not to %s: its %s is off", name, kind)
-		case !e.b.HasDevice(p) && p.Flags&datapath.PortPatch == 0:
+		case !e.b.HasDevice(p) && p.Facts&datapath.PortPatch == 0:
 			e.say("flood", "not to %s: its device has gone", name)
 		case e.states[datapath.Slot(p.Id)] != datapath.STPForwarding:
 			e.say("flood", "not to %s: spanning tree has it %s", name, STPState(e.states[datapath.Slot(p.Id)]))

@@ -37,15 +37,15 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 			return err
 		}
 		if features[featureCsum] {
-			setFlag(p, datapath.PortEndHadCsum, true)
+			setBits(&p.Taken, datapath.PortEndHadCsum, true)
 		}
 		if features[featureVLAN] {
-			setFlag(p, datapath.PortEndHadVLAN, true)
+			setBits(&p.Taken, datapath.PortEndHadVLAN, true)
 		}
 		if !features[featureGRO] {
-			setFlag(p, datapath.PortEndNoGRO, true)
+			setBits(&p.Taken, datapath.PortEndNoGRO, true)
 		}
-		ours := p.Flags&datapath.PortHost != 0 // nobody has set it to anything yet
+		ours := p.Notes&datapath.PortHost != 0 // nobody has set it to anything yet
 		if !ours && (features[featureCsum] || features[featureVLAN] || !features[featureGRO]) {
 			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", l.Attrs().Name, name)}
 		}
@@ -84,13 +84,13 @@ func prepareEnd(l netlink.Link) error {
 // restoreEnd gives the other end of a veth back what prepareEnd took.
 func restoreEnd(was *datapath.Port, l netlink.Link) {
 	back := map[string]bool{}
-	if was.Flags&datapath.PortEndHadCsum != 0 {
+	if was.Taken&datapath.PortEndHadCsum != 0 {
 		back[featureCsum], back[featureSCTP] = true, true
 	}
-	if was.Flags&datapath.PortEndHadVLAN != 0 {
+	if was.Taken&datapath.PortEndHadVLAN != 0 {
 		back[featureVLAN], back[featureSTag] = true, true
 	}
-	if was.Flags&datapath.PortEndNoGRO != 0 {
+	if was.Taken&datapath.PortEndNoGRO != 0 {
 		back[featureGRO] = false
 	}
 	if len(back) == 0 {

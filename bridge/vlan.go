@@ -315,7 +315,7 @@ func leaveVLANs(v *datapath.VLANs, slot uint32) {
 // joinDefault puts a port that is in no VLAN into the bridge's default one.
 // Span ports are in none.
 func joinDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) {
-	if p.Flags&datapath.PortSpan != 0 {
+	if p.Facts&datapath.PortSpan != 0 {
 		return
 	}
 	p.Pvid = c.DefaultPvid

@@ -50,7 +50,7 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 	if w == datapath.WatchCapture {
 		c.CaptureRing, c.CapturePoints, c.Snaplen = 0, 0, 0
 		for _, p := range datapath.Ports(c) {
-			setFlag(p, datapath.PortCapture, false)
+			setBits(&p.Flags, datapath.PortCapture, false)
 		}
 	}
 }

@@ -84,13 +84,14 @@ func wantsXDP(hook string, l netlink.Link) bool {
 func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 	var family *netlink.GenlFamily
 	for _, p := range datapath.Ports(c) {
-		setFlag(p, datapath.PortXDPTx|datapath.PortXDPRx, false)
+		setBits(&p.Facts, datapath.PortXDPTx, false)
+		setBits(&p.Notes, datapath.PortXDPRx, false)
 		was := datapath.PortAt(&b.Config, p.Id)
-		if p.Flags&datapath.PortXDP == 0 {
+		if p.Notes&datapath.PortXDP == 0 {
 			continue
 		}
 		if was != nil && !b.HasDevice(p) {
-			setFlag(p, datapath.PortXDPRx, was.Flags&datapath.PortXDPRx != 0)
+			setBits(&p.Notes, datapath.PortXDPRx, was.Notes&datapath.PortXDPRx != 0)
 			continue
 		}
 		l, err := netlink.LinkByIndex(int(p.Ifindex))
@@ -98,10 +99,10 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 			return fmt.Errorf("device %d: %w", p.Ifindex, err)
 		}
 		use, known := xdpUseOf(l)
-		if !known && (was == nil || was.Flags&datapath.PortXDP == 0) {
+		if !known && (was == nil || was.Notes&datapath.PortXDP == 0) {
 			return &datapath.PortError{Port: datapath.PortName(p), Hook: HookXDP, Err: unix.EOPNOTSUPP}
 		}
-		setFlag(p, datapath.PortXDPRx, use.takes)
+		setBits(&p.Notes, datapath.PortXDPRx, use.takes)
 		if !use.sends {
 			continue
 		}
@@ -115,7 +116,7 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 			return err
 		}
 		// a veth whose other end has GRO off gets it from settle
-		setFlag(p, datapath.PortXDPTx, sends || p.Flags&datapath.PortEndNoGRO != 0)
+		setBits(&p.Facts, datapath.PortXDPTx, sends || p.Taken&datapath.PortEndNoGRO != 0)
 	}
 	return nil
 }

@@ -132,11 +132,11 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 	hurry := b.store.hurry()
 	defer hurry.end()
 	for _, p := range Ports(c) {
-		if p.Flags&PortPatch != 0 {
+		if p.Facts&PortPatch != 0 {
 			continue
 		}
 		hooks := []hook{hookTCX}
-		if p.Flags&PortXDPRx != 0 {
+		if p.Notes&PortXDPRx != 0 {
 			hooks = append(hooks, hookXDP)
 		}
 		for _, h := range hooks {

@@ -28,7 +28,7 @@ import (
 // generation gives it another id.
 
 // Vacant reports whether p is a berth without a device.
-func Vacant(p *Port) bool { return p.Flags&PortBerth != 0 && p.Ifindex == 0 }
+func Vacant(p *Port) bool { return p.Notes&PortBerth != 0 && p.Ifindex == 0 }
 
 // Berths returns the vacant berths of c by slot.
 func Berths(c *Config) []*Port {
@@ -40,7 +40,7 @@ func Berths(c *Config) []*Port {
 func NewBerth(c *Config, pattern string) *Port {
 	p := newTenant(c, c, pattern)
 	if p != nil {
-		p.Flags |= PortBerth
+		p.Notes |= PortBerth
 	}
 	return p
 }
@@ -72,7 +72,9 @@ func (b *Bridge) moor() error {
 	}
 	for i := range m.left {
 		if p := TenantAt(&b.Config, m.left[i].Id); p != nil {
-			m.left[i].Flags |= p.Flags &^ PortBerth
+			was := &m.left[i]
+			was.Flags, was.Facts, was.StpGuards = p.Flags, p.Facts, p.StpGuards
+			was.Notes, was.Taken = p.Notes&^PortBerth, was.Taken|p.Taken
 		}
 	}
 	b.moored = m
@@ -87,7 +89,7 @@ func (b *Bridge) moor() error {
 // occupy makes p the port of a device.
 func (p *Port) occupy(ifindex uint32, r kernelBerth) {
 	p.Ifindex, p.Peer, p.Name = ifindex, r.Peer, r.Name
-	p.Flags |= r.Flags
+	p.Taken |= r.Taken
 }
 
 // readBerths reads who occupies berths now, and the records by port id.
@@ -172,12 +174,11 @@ func (b *Bridge) Ready() []*Port {
 // ErrNotBerthed says that a device is not for a berth.
 var ErrNotBerthed = errors.New("the device is gone, has a program, or the index of one that a berth had")
 
-// Occupy makes a device the port p, which is one of Ready. name is the
-// device's, flags what must be put back when it leaves, and peer as Port.Peer
-// has it. With an error the berth has no device, and is of no use until the next
-// Commit. The caller holds the lock, is in the bridge's network namespace, and
-// has said Begin.
-func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, flags PortFlags, peer uint64) (err error) {
+// Occupy makes a device the port p, which is one of Ready. name is the device's, and
+// taken and peer are as Port.Taken and Port.Peer have them. With an error the berth
+// has no device, and is of no use until the next Commit. The caller holds the lock,
+// is in the bridge's network namespace, and has said Begin.
+func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
 		return ErrNotBerthed
@@ -201,7 +202,7 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, flags PortFlags, p
 	}
 	defer program.Close()
 
-	r := kernelBerth{Id: p.Id, Flags: flags, Peer: peer, Name: nameField(name)}
+	r := kernelBerth{Id: p.Id, Taken: taken, Peer: peer, Name: nameField(name)}
 	err = g.coll.Maps[kernelMapBerths].Update(ifindex, r, ebpf.UpdateNoExist)
 	if errors.Is(err, ebpf.ErrKeyExist) {
 		return ErrNotBerthed

@@ -99,7 +99,7 @@ func TestBerth(t *testing.T) {
 	reader := s.open("br0")
 	gen, id := b.gen, b.Ready()[0].Id
 	p := s.occupy(b, near[2], "near2")
-	if p.Id != id || PortName(p) != "near2" || p.Ifindex != near[2] || p.Flags&PortWasPromisc == 0 {
+	if p.Id != id || PortName(p) != "near2" || p.Ifindex != near[2] || p.Taken&PortWasPromisc == 0 {
 		t.Errorf("the port is %+v", *p)
 	}
 	if reader.Current() || !b.Current() {
@@ -156,7 +156,7 @@ func TestBerth(t *testing.T) {
 	}
 	b = s.open("br0")
 	p = PortAt(&b.Config, id)
-	if p == nil || p.Flags&PortBerth != 0 || p.Ifindex != near[2] || p.Flags&PortWasPromisc == 0 || PortName(p) != "near2" {
+	if p == nil || p.Notes&PortBerth != 0 || p.Ifindex != near[2] || p.Taken&PortWasPromisc == 0 || PortName(p) != "near2" {
 		t.Fatalf("after a change the port is %+v", p)
 	}
 	if now, err := b.PortStats(p); err != nil || now != stats {
@@ -295,7 +295,7 @@ func TestBerthLosesDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready := b.Ready()
-	if len(ready) != 1 || ready[0].Id == id || Slot(ready[0].Id) != Slot(id) || PortName(ready[0]) != "near*" || ready[0].Flags != PortBerth|PortLearn|floods {
+	if len(ready) != 1 || ready[0].Id == id || Slot(ready[0].Id) != Slot(id) || PortName(ready[0]) != "near*" || ready[0].Notes != PortBerth || ready[0].Flags != PortLearn|floods {
 		t.Fatalf("ready after a change: %v", ready)
 	}
 	if stats, err := b.PortStats(ready[0]); err != nil || stats != (Stats{}) {
@@ -392,7 +392,7 @@ func TestBerthMend(t *testing.T) {
 				t.Fatal(err)
 			}
 			same := TenantAt(&b.Config, id) != nil
-			if list := b.Ready(); !tt.port && (len(list) != 1 || PortName(list[0]) != "near*" || list[0].Flags != PortBerth|PortLearn|floods) {
+			if list := b.Ready(); !tt.port && (len(list) != 1 || PortName(list[0]) != "near*" || list[0].Notes != PortBerth || list[0].Flags != PortLearn|floods) {
 				t.Errorf("ready after a change: %v", list)
 			}
 			if want := tt.port || tt.name == "devices alone"; same != want {
@@ -476,7 +476,8 @@ func TestBerthConfig(t *testing.T) {
 	var c Config
 	for range MaxPorts - 1 {
 		p := NewPort(&c, "p")
-		p.Ifindex, p.Flags = Slot(p.Id), PortLearn|floods|PortXDP|PortXDPTx|PortXDPRx
+		p.Ifindex, p.Flags = Slot(p.Id), PortLearn|floods
+		onXDP(p)
 	}
 	specialise(&c)
 	if kernelFeature(c.Features) != kernelFeatureFEATURE_XDP_FLOOD {

@@ -298,7 +298,7 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 // links, and so comes before these are removed.
 func (b *Bridge) leaveAway(now *Config, f Follower) error {
 	for _, p := range append(Ports(&b.Config), b.Departed()...) {
-		if p.Flags&PortPatch != 0 || PortAt(now, p.Id) != nil || b.HasDevice(p) {
+		if p.Facts&PortPatch != 0 || PortAt(now, p.Id) != nil || b.HasDevice(p) {
 			continue
 		}
 		away, back := b.Away(p)
@@ -321,7 +321,7 @@ func (b *Bridge) leaveAway(now *Config, f Follower) error {
 func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range Ports(&b.Config) {
 		stays := PortAt(now, p.Id)
-		if stays != nil && stays.Flags&PortXDP == p.Flags&PortXDP || !b.HasDevice(p) {
+		if stays != nil && stays.Notes&PortXDP == p.Notes&PortXDP || !b.HasDevice(p) {
 			continue
 		}
 		if err := f.Leave(b, p, stays); err != nil {

@@ -49,7 +49,7 @@ func size(t testing.TB, p *ebpf.Program) (kept int, verified uint32) {
 func TestInstructionBudget(t *testing.T) {
 	s := newBench(t, 4, func(c *Config, p []*Port) {
 		allXDP(c, p)
-		p[3].Flags &^= PortXDPTx // or it would flood by XDP
+		p[3].Facts &^= PortXDPTx // or it would flood by XDP
 	})
 	if s.cfg.Features != 0 {
 		t.Fatalf("features %#x of a plain switch", s.cfg.Features)
@@ -68,7 +68,7 @@ func TestInstructionBudget(t *testing.T) {
 func TestFeatureCosts(t *testing.T) {
 	base := func(c *Config, p []*Port) {
 		allXDP(c, p)
-		p[3].Flags &^= PortXDPTx
+		p[3].Facts &^= PortXDPTx
 	}
 	plain := newBench(t, 4, base)
 	plainTCX, _ := size(t, plain.gen.program(hookTCX))
@@ -85,7 +85,7 @@ func TestFeatureCosts(t *testing.T) {
 		{"protected", func(_ *Config, p []*Port) { p[0].Domains, p[1].Domains = 2, 2 }, true, true},
 		{"peer", func(_ *Config, p []*Port) { p[0].Peer = 2 }, true, false},
 		{"VLANs", func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeVLANs) }, true, true},
-		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Flags |= PortXDPTx }, false, true},
+		{"flood by XDP", func(_ *Config, p []*Port) { p[3].Facts |= PortXDPTx }, false, true},
 		{"locked", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked }, true, true},
 		{"locked, with entries", func(_ *Config, p []*Port) { p[0].Flags |= PortLocked | PortMAB }, true, true},
 		{"backup", func(_ *Config, p []*Port) { p[0].Backup = p[1].Id }, true, true},

@@ -24,43 +24,74 @@ type Config struct {
 // Port is a port in a Config. A slot whose Id is 0 is free.
 type Port = kernelPort
 
-// PortFlags are the bits of Port.Flags.
+// PortFlags are the bits of Port.Flags: what a port was told.
 type PortFlags = kernelPortFlag
 
-// The flags of a port: what it was told, what its device is, and what must be
-// put back when it leaves.
+// The flags of a port. Frames ask for every one.
 const (
 	PortLearn      = kernelPortFlagPORT_LEARN
 	PortDiscover   = kernelPortFlagPORT_DISCOVER
 	PortMcastFlood = kernelPortFlagPORT_MCAST_FLOOD
 	PortBcastFlood = kernelPortFlagPORT_BCAST_FLOOD
 	PortHairpin    = kernelPortFlagPORT_HAIRPIN
-	PortXDP        = kernelPortFlagPORT_XDP
-	PortXDPTx      = kernelPortFlagPORT_XDP_TX
-	PortXDPRx      = kernelPortFlagPORT_XDP_RX
-	PortHost       = kernelPortFlagPORT_HOST
-	PortWasPromisc = kernelPortFlagPORT_WAS_PROMISC
-	PortHadLRO     = kernelPortFlagPORT_HAD_LRO
-	PortHadRxVLAN  = kernelPortFlagPORT_HAD_RXVLAN
-	PortEndHadCsum = kernelPortFlagPORT_END_HAD_CSUM
-	PortEndNoGRO   = kernelPortFlagPORT_END_NO_GRO
 	PortLocked     = kernelPortFlagPORT_LOCKED
-	PortBlockNonIP = kernelPortFlagPORT_BLOCK_NON_IP
+	PortMAB        = kernelPortFlagPORT_MAB
 	PortLimitDrop  = kernelPortFlagPORT_LIMIT_DROP
+	PortBlockNonIP = kernelPortFlagPORT_BLOCK_NON_IP
 	PortSrcGuard   = kernelPortFlagPORT_SOURCE_GUARD
-	PortPatch      = kernelPortFlagPORT_PATCH
-	PortSpan       = kernelPortFlagPORT_SPAN
 	PortTrusted    = kernelPortFlagPORT_TRUSTED
 	PortLoopGuard  = kernelPortFlagPORT_LOOP_GUARD
 	PortRulesIn    = kernelPortFlagPORT_RULES_IN
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
 	PortCapture    = kernelPortFlagPORT_CAPTURE
-	PortEndHadVLAN = kernelPortFlagPORT_END_HAD_VLAN
-	PortBPDUGuard  = kernelPortFlagPORT_BPDU_GUARD
-	PortBPDUFilter = kernelPortFlagPORT_BPDU_FILTER
-	PortRootGuard  = kernelPortFlagPORT_ROOT_GUARD
-	PortBerth      = kernelPortFlagPORT_BERTH
-	PortMAB        = kernelPortFlagPORT_MAB
+)
+
+// PortFacts are the bits of Port.Facts: what a port is, by its device.
+type PortFacts = kernelPortFact
+
+// The facts of a port. Frames ask for every one.
+const (
+	PortPatch    = kernelPortFactPORT_PATCH
+	PortSpan     = kernelPortFactPORT_SPAN
+	PortXDPTx    = kernelPortFactPORT_XDP_TX
+	portXDPFlood = kernelPortFactPORT_XDP_FLOOD // specialise sets it
+)
+
+// PortNotes are the bits of Port.Notes: what a port is to who loads programs and
+// shows ports. No frame asks.
+type PortNotes = kernelPortNote
+
+// The notes of a port.
+const (
+	PortXDP   = kernelPortNotePORT_XDP
+	PortXDPRx = kernelPortNotePORT_XDP_RX
+	PortHost  = kernelPortNotePORT_HOST
+	PortBerth = kernelPortNotePORT_BERTH
+)
+
+// PortTaken are the bits of Port.Taken: what a port's device was, for when the port
+// leaves. No frame asks.
+type PortTaken = kernelPortTaken
+
+// What a port's device was.
+const (
+	PortWasPromisc = kernelPortTakenPORT_WAS_PROMISC
+	PortHadLRO     = kernelPortTakenPORT_HAD_LRO
+	PortHadRxVLAN  = kernelPortTakenPORT_HAD_RXVLAN
+	PortEndHadCsum = kernelPortTakenPORT_END_HAD_CSUM
+	PortEndHadVLAN = kernelPortTakenPORT_END_HAD_VLAN
+	PortEndNoGRO   = kernelPortTakenPORT_END_NO_GRO
+)
+
+// STPGuards are the bits of Port.StpGuards: what a port was told of spanning tree,
+// for who runs it. No frame asks.
+type STPGuards = kernelStpGuard
+
+// The guards of a port.
+const (
+	STPBPDUGuard  = kernelStpGuardSTP_BPDU_GUARD
+	STPBPDUFilter = kernelStpGuardSTP_BPDU_FILTER
+	STPRootGuard  = kernelStpGuardSTP_ROOT_GUARD
 )
 
 // What Port.Admit can be: the frames of a VLAN that the port takes.
@@ -106,7 +137,7 @@ const MaxSpans = len(Config{}.Spans)
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 7 // of the maps: raise it when a type of bpf/types.h changes
+	layout     = 8 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -240,7 +271,7 @@ func specialise(c *Config) {
 	c.FdbBuckets = max(c.FdbBuckets, buckets(c.FdbMax))
 
 	for _, p := range Ports(c) {
-		p.Flags &^= PortBerth // its device has come
+		p.Notes &^= PortBerth // its device has come
 	}
 	ports := tenants(c)
 	c.Slots = 1
@@ -250,16 +281,16 @@ func specialise(c *Config) {
 	f := askedFor(c, ports)
 	all, shared := floodsByXDP(f, ports), sharedDomains(ports)
 	for _, p := range ports {
-		p.Flags &^= kernelPortFlagPORT_XDP_FLOOD
+		p.Facts &^= portXDPFlood
 		if all && p.Domains&shared == 0 {
-			p.Flags |= kernelPortFlagPORT_XDP_FLOOD
+			p.Facts |= portXDPFlood
 			f |= kernelFeatureFEATURE_XDP_FLOOD
 		}
 	}
 	clear(c.Cables[:])
 	n := 0
 	for _, p := range ports {
-		if p.Flags&PortPatch != 0 && n < len(c.Cables) {
+		if p.Facts&PortPatch != 0 && n < len(c.Cables) {
 			c.Cables[n] = uint16(p.PeerEndpoint)
 			n++
 		}

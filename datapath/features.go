@@ -52,13 +52,13 @@ var askings = []asking{
 
 	// what both were told
 	{feature: kernelFeatureFEATURE_BLOCKING, bridge: told(BridgeSTP), port: has(PortLoopGuard), choosy: true},
-	{feature: kernelFeatureFEATURE_SPAN, port: has(PortSpan), choosy: true,
+	{feature: kernelFeatureFEATURE_SPAN, port: is(PortSpan), choosy: true,
 		bridge: func(c *Config) bool { return c.Spans != [len(c.Spans)]uint16{} }},
 
 	// what a port's device is
 	{feature: kernelFeatureFEATURE_PEER, port: func(_ *Config, p *Port) bool { return p.Peer != 0 }},
-	{feature: kernelFeatureFEATURE_PATCH, port: has(PortPatch), choosy: true},
-	{feature: kernelFeatureFEATURE_BERTHS, port: has(PortBerth)},
+	{feature: kernelFeatureFEATURE_PATCH, port: is(PortPatch), choosy: true},
+	{feature: kernelFeatureFEATURE_BERTHS, port: noted(PortBerth)},
 
 	// what pf's rules ask for, while it is on: see featuresOf
 	{feature: kernelFeatureFEATURE_PF, bridge: ruledBy(kernelFeatureFEATURE_PF), choosy: true},
@@ -86,6 +86,16 @@ func told(flags BridgeFlags) func(*Config) bool {
 // has asks where a port has one of the flags.
 func has(flags PortFlags) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Flags&flags != 0 }
+}
+
+// is asks where a port is one of these.
+func is(facts PortFacts) func(*Config, *Port) bool {
+	return func(_ *Config, p *Port) bool { return p.Facts&facts != 0 }
+}
+
+// noted asks where a port has one of the notes.
+func noted(notes PortNotes) func(*Config, *Port) bool {
+	return func(_ *Config, p *Port) bool { return p.Notes&notes != 0 }
 }
 
 // lacks asks where a port does not have all of the flags.
@@ -128,5 +138,5 @@ func floodsByXDP(f kernelFeature, ports []*Port) bool {
 		}
 	}
 	const with = kernelFeatureFEATURE_FLOOD_FLAGS | kernelFeatureFEATURE_HAIRPIN
-	return f&with == 0 && !slices.ContainsFunc(ports, func(p *Port) bool { return p.Flags&PortXDPTx == 0 })
+	return f&with == 0 && !slices.ContainsFunc(ports, func(p *Port) bool { return p.Facts&PortXDPTx == 0 })
 }

@@ -241,7 +241,7 @@ func (b *Bridge) nextGeneration() string {
 
 func anyXDP(c *Config) bool {
 	for _, p := range Ports(c) {
-		if p.Flags&PortXDPRx != 0 {
+		if p.Notes&PortXDPRx != 0 {
 			return true
 		}
 	}
@@ -307,7 +307,7 @@ func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 
 // place enters a port's device in its slot.
 func (g *generation) place(p *Port) error {
-	if p.Flags&PortPatch != 0 || Vacant(p) {
+	if p.Facts&PortPatch != 0 || Vacant(p) {
 		g.forget(Slot(p.Id))
 		return nil
 	}
@@ -453,7 +453,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	defer hurry.end()
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
-		if p == nil || l.hook == hookXDP && p.Flags&PortXDPRx == 0 {
+		if p == nil || l.hook == hookXDP && p.Notes&PortXDPRx == 0 {
 			hurry.step()
 			if err := l.remove(); err != nil {
 				return err

@@ -16,7 +16,7 @@ import (
 type kernelBerth struct {
 	_     structs.HostLayout
 	Id    uint32
-	Flags kernelPortFlag
+	Taken kernelPortTaken
 	Peer  uint64
 	Name  [16]int8
 }
@@ -907,21 +907,21 @@ type kernelPfWalk struct {
 }
 
 type kernelPort struct {
-	_           structs.HostLayout
-	Id          uint32
-	Ifindex     uint32
-	Flags       kernelPortFlag
-	Domains     uint32
-	FdbMax      uint32
-	HostIfindex uint32
-	Host        uint64
-	Peer        uint64
-	Name        [16]int8
-	Pvid        uint16
-	SpanIn      uint16
-	SpanOut     uint16
-	Admit       uint16
-	Storm       [3]struct {
+	_       structs.HostLayout
+	Id      uint32
+	Ifindex uint32
+	Flags   kernelPortFlag
+	Facts   kernelPortFact
+	Domains uint32
+	FdbMax  uint32
+	Host    uint64
+	Peer    uint64
+	Name    [16]int8
+	Pvid    uint16
+	SpanIn  uint16
+	SpanOut uint16
+	Admit   uint16
+	Storm   [3]struct {
 		_        structs.HostLayout
 		Rate     uint32
 		Kilobits uint32
@@ -933,8 +933,21 @@ type kernelPort struct {
 	StpPriority  uint32
 	StpEdge      kernelStpChoice
 	StpP2p       kernelStpChoice
+	StpGuards    kernelStpGuard
 	Backup       uint32
+	Notes        kernelPortNote
+	Taken        kernelPortTaken
+	HostIfindex  uint32
 }
+
+type kernelPortFact uint32
+
+const (
+	kernelPortFactPORT_PATCH     kernelPortFact = 1
+	kernelPortFactPORT_SPAN      kernelPortFact = 2
+	kernelPortFactPORT_XDP_TX    kernelPortFact = 4
+	kernelPortFactPORT_XDP_FLOOD kernelPortFact = 8
+)
 
 type kernelPortFlag uint32
 
@@ -945,32 +958,24 @@ const (
 	kernelPortFlagPORT_BCAST_FLOOD  kernelPortFlag = 8
 	kernelPortFlagPORT_HAIRPIN      kernelPortFlag = 16
 	kernelPortFlagPORT_LOCKED       kernelPortFlag = 32
-	kernelPortFlagPORT_BLOCK_NON_IP kernelPortFlag = 64
+	kernelPortFlagPORT_MAB          kernelPortFlag = 64
 	kernelPortFlagPORT_LIMIT_DROP   kernelPortFlag = 128
-	kernelPortFlagPORT_SOURCE_GUARD kernelPortFlag = 256
-	kernelPortFlagPORT_XDP          kernelPortFlag = 512
-	kernelPortFlagPORT_XDP_TX       kernelPortFlag = 1024
-	kernelPortFlagPORT_XDP_FLOOD    kernelPortFlag = 2048
-	kernelPortFlagPORT_HOST         kernelPortFlag = 4096
-	kernelPortFlagPORT_PATCH        kernelPortFlag = 8192
-	kernelPortFlagPORT_SPAN         kernelPortFlag = 16384
-	kernelPortFlagPORT_BERTH        kernelPortFlag = 32768
-	kernelPortFlagPORT_WAS_PROMISC  kernelPortFlag = 65536
-	kernelPortFlagPORT_HAD_LRO      kernelPortFlag = 131072
-	kernelPortFlagPORT_HAD_RXVLAN   kernelPortFlag = 262144
-	kernelPortFlagPORT_END_HAD_CSUM kernelPortFlag = 524288
-	kernelPortFlagPORT_END_NO_GRO   kernelPortFlag = 1048576
-	kernelPortFlagPORT_TRUSTED      kernelPortFlag = 2097152
-	kernelPortFlagPORT_LOOP_GUARD   kernelPortFlag = 4194304
-	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 8388608
-	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 16777216
-	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 67108864
-	kernelPortFlagPORT_END_HAD_VLAN kernelPortFlag = 33554432
-	kernelPortFlagPORT_BPDU_GUARD   kernelPortFlag = 134217728
-	kernelPortFlagPORT_BPDU_FILTER  kernelPortFlag = 268435456
-	kernelPortFlagPORT_ROOT_GUARD   kernelPortFlag = 536870912
-	kernelPortFlagPORT_MAB          kernelPortFlag = 1073741824
-	kernelPortFlagPORT_XDP_RX       kernelPortFlag = 2147483648
+	kernelPortFlagPORT_BLOCK_NON_IP kernelPortFlag = 256
+	kernelPortFlagPORT_SOURCE_GUARD kernelPortFlag = 512
+	kernelPortFlagPORT_TRUSTED      kernelPortFlag = 1024
+	kernelPortFlagPORT_LOOP_GUARD   kernelPortFlag = 2048
+	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 4096
+	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 8192
+	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 16384
+)
+
+type kernelPortNote uint32
+
+const (
+	kernelPortNotePORT_XDP    kernelPortNote = 1
+	kernelPortNotePORT_XDP_RX kernelPortNote = 2
+	kernelPortNotePORT_HOST   kernelPortNote = 4
+	kernelPortNotePORT_BERTH  kernelPortNote = 8
 )
 
 type kernelPortState struct {
@@ -991,8 +996,19 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
-	Drops    [41]uint64
+	Drops    [48]uint64
 }
+
+type kernelPortTaken uint32
+
+const (
+	kernelPortTakenPORT_WAS_PROMISC  kernelPortTaken = 1
+	kernelPortTakenPORT_HAD_LRO      kernelPortTaken = 2
+	kernelPortTakenPORT_HAD_RXVLAN   kernelPortTaken = 4
+	kernelPortTakenPORT_END_HAD_CSUM kernelPortTaken = 8
+	kernelPortTakenPORT_END_HAD_VLAN kernelPortTaken = 16
+	kernelPortTakenPORT_END_NO_GRO   kernelPortTaken = 32
+)
 
 type kernelReturns struct {
 	_      structs.HostLayout
@@ -1066,21 +1082,21 @@ type kernelSettings struct {
 	PortCells       [8192]uint16
 	_               [4]byte
 	Ports           [1024]struct {
-		_           structs.HostLayout
-		Id          uint32
-		Ifindex     uint32
-		Flags       uint32
-		Domains     uint32
-		FdbMax      uint32
-		HostIfindex uint32
-		Host        uint64
-		Peer        uint64
-		Name        [16]int8
-		Pvid        uint16
-		SpanIn      uint16
-		SpanOut     uint16
-		Admit       uint16
-		Storm       [3]struct {
+		_       structs.HostLayout
+		Id      uint32
+		Ifindex uint32
+		Flags   uint32
+		Facts   uint32
+		Domains uint32
+		FdbMax  uint32
+		Host    uint64
+		Peer    uint64
+		Name    [16]int8
+		Pvid    uint16
+		SpanIn  uint16
+		SpanOut uint16
+		Admit   uint16
+		Storm   [3]struct {
 			_        structs.HostLayout
 			Rate     uint32
 			Kilobits uint32
@@ -1092,7 +1108,11 @@ type kernelSettings struct {
 		StpPriority  uint32
 		StpEdge      uint32
 		StpP2p       uint32
+		StpGuards    uint32
 		Backup       uint32
+		Notes        uint32
+		Taken        uint32
+		HostIfindex  uint32
 	}
 }
 
@@ -1119,6 +1139,14 @@ const (
 	kernelStpChoiceSTP_AUTO kernelStpChoice = 0
 	kernelStpChoiceSTP_ON   kernelStpChoice = 1
 	kernelStpChoiceSTP_OFF  kernelStpChoice = 2
+)
+
+type kernelStpGuard uint32
+
+const (
+	kernelStpGuardSTP_BPDU_GUARD  kernelStpGuard = 1
+	kernelStpGuardSTP_BPDU_FILTER kernelStpGuard = 2
+	kernelStpGuardSTP_ROOT_GUARD  kernelStpGuard = 4
 )
 
 type kernelStpState uint32

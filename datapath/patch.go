@@ -27,14 +27,14 @@ const patchIfindex = 1 << 31
 // Plug makes p one end of a patch cable: end number endpoint of the namespace,
 // the other being peer.
 func Plug(p *Port, endpoint, peer uint32) {
-	p.Flags |= PortPatch
+	p.Facts |= PortPatch
 	p.Ifindex = patchIfindex | endpoint
 	p.Endpoint, p.PeerEndpoint = endpoint, peer
 }
 
 // There reports whether frames can go to a port: its device is there, or it
 // needs none.
-func (b *Bridge) There(p *Port) bool { return p.Flags&PortPatch != 0 || b.HasDevice(p) }
+func (b *Bridge) There(p *Port) bool { return p.Facts&PortPatch != 0 || b.HasDevice(p) }
 
 // Patched reports whether the bridge has patch ports.
 func (b *Bridge) Patched() bool { return patched(&b.Config) }
@@ -86,7 +86,7 @@ func (b *Bridge) plugIn(g *generation) error {
 	}
 	defer panel.Close()
 	for _, p := range Ports(&b.Config) {
-		if p.Flags&PortPatch == 0 {
+		if p.Facts&PortPatch == 0 {
 			continue
 		}
 		if err := panel.Put(p.Endpoint, g.coll.Programs[kernelProgBasculePatch]); err != nil {
@@ -173,7 +173,7 @@ func (s *Store) Cables() (*Cables, error) {
 			return nil, err
 		}
 		for _, p := range Ports(&b.Config) {
-			if p.Flags&PortPatch != 0 {
+			if p.Facts&PortPatch != 0 {
 				c.ends[p.Endpoint] = CableEnd{name, PortName(p), p.PeerEndpoint}
 				c.taken[p.Endpoint], c.taken[p.PeerEndpoint] = true, true
 			}
@@ -210,12 +210,12 @@ func (c *Cables) takePlugged(s *Store) error {
 // is not there.
 func (c *Cables) Other(p *Port) (CableEnd, bool) {
 	other, ok := c.ends[p.PeerEndpoint]
-	return other, ok && p.Flags&PortPatch != 0 && other.peer == p.Endpoint
+	return other, ok && p.Facts&PortPatch != 0 && other.peer == p.Endpoint
 }
 
 // Half reports whether p is the end of a patch cable that has no other end.
 func (c *Cables) Half(p *Port) bool {
-	if p.Flags&PortPatch == 0 {
+	if p.Facts&PortPatch == 0 {
 		return false
 	}
 	_, whole := c.Other(p)

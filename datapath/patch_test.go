@@ -119,8 +119,8 @@ func (w *patchwork) put(bridge int, frame []byte) map[string]int {
 			}
 			count("rx", now.RxFrames-was.RxFrames)
 			count("tx", now.TxFrames-was.TxFrames)
-			for reason, n := range now.Drops {
-				count(Reasons()[reason], n-was.Drops[reason])
+			for reason, name := range Reasons() {
+				count(name, now.Drops[reason]-was.Drops[reason])
 			}
 		}
 	}
@@ -325,7 +325,7 @@ func TestPatchTags(t *testing.T) {
 // XDP leaves what goes to a cable to tcx.
 func TestPatchXDP(t *testing.T) {
 	w := newPatchwork(t, 2, row(2), func(_ int, _ *Config, p []*Port) Tables {
-		p[0].Flags |= PortXDP | PortXDPTx | PortXDPRx
+		onXDP(p[0])
 		return Tables{}
 	})
 	w.put(1, from(2))

@@ -76,6 +76,7 @@ func newBenchWith(t testing.TB, r *rack, tables Tables, ports int, change ...fun
 		t.Fatal(err)
 	}
 	specialise(&s.cfg)
+	s.cfg.Features |= s.cfg.Pf.Features & uint64(kernelFeatureFEATURE_TRACE) // which no setting asks for
 	if s.gen, err = b.load(&s.cfg, tables); err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +127,20 @@ func newConfig(r *rack, ports int, change ...func(c *Config, p []*Port)) Config 
 // allXDP puts the XDP program on every port.
 func allXDP(_ *Config, ports []*Port) {
 	for _, p := range ports {
-		p.Flags |= PortXDP | PortXDPTx | PortXDPRx
+		onXDP(p)
 	}
+}
+
+// onXDP puts the XDP program on a port, to which others send by XDP.
+func onXDP(p *Port) {
+	p.Notes |= PortXDP | PortXDPRx
+	p.Facts |= PortXDPTx
+}
+
+// offXDP takes it off.
+func offXDP(p *Port) {
+	p.Notes &^= PortXDP | PortXDPRx
+	p.Facts &^= PortXDPTx
 }
 
 // at sets the clock, and so ends the decisions made so far.

@@ -383,7 +383,7 @@ const hostStation = 77
 func guarded(t *testing.T, block uint32) *bench {
 	s := newBench(t, 4, allXDP, func(_ *Config, p []*Port) {
 		p[1].Flags, p[1].BlockTime = p[1].Flags|PortLoopGuard, block
-		p[2].Flags, p[2].Host = p[2].Flags|PortHost, MACWord(station(hostStation))
+		p[2].Notes, p[2].Host = p[2].Notes|PortHost, MACWord(station(hostStation))
 	})
 	s.store(address{station(hostStation), 0}, spot{port: 2, pin: fdbStatic})
 	return s

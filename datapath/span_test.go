@@ -6,7 +6,7 @@ import "testing"
 
 // spanAt makes the port the n-th span port.
 func spanAt(c *Config, p *Port, n int) {
-	p.Flags |= PortSpan
+	p.Facts |= PortSpan
 	c.Spans[n] = uint16(Slot(p.Id))
 }
 

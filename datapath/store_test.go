@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -200,7 +201,7 @@ func (s *shelf) expectAttached(b *Bridge) {
 				continue
 			}
 			wantTCX = append(wantTCX, programID(s.t, b, tcxPin))
-			if p.Flags&PortXDPRx != 0 {
+			if p.Notes&PortXDPRx != 0 {
 				wantXDP = uint32(programID(s.t, b, xdpPin))
 			}
 			if !b.HasDevice(p) {
@@ -246,7 +247,7 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 			want = append(want, dir+"/"+t.name)
 		}
 		for _, p := range Ports(&b.Config) {
-			if p.Flags&PortXDPRx != 0 {
+			if p.Notes&PortXDPRx != 0 {
 				want = append(want, dir+"/"+xdpPin)
 				break
 			}
@@ -266,7 +267,7 @@ func expectTree(t testing.TB, b *Bridge, links ...string) {
 func linkNames(b *Bridge) (names []string) {
 	for _, p := range Ports(&b.Config) {
 		names = append(names, fmt.Sprintf("%d-tcx", p.Id))
-		if p.Flags&PortXDPRx != 0 {
+		if p.Notes&PortXDPRx != 0 {
 			names = append(names, fmt.Sprintf("%d-xdp", p.Id))
 		}
 	}
@@ -294,7 +295,7 @@ func TestBridgeLife(t *testing.T) {
 
 	// two ports, one of them with XDP
 	err := s.commit(b, func(c *Config, _ []*Port) {
-		*c = newConfig(s.rack, 2, func(_ *Config, p []*Port) { p[1].Flags |= PortXDP | PortXDPRx })
+		*c = newConfig(s.rack, 2, func(_ *Config, p []*Port) { p[1].Notes |= PortXDP | PortXDPRx })
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -307,8 +308,8 @@ func TestBridgeLife(t *testing.T) {
 
 	// XDP goes, and comes on the other port
 	err = s.commit(b, func(_ *Config, p []*Port) {
-		p[0].Flags |= PortXDP | PortXDPRx
-		p[1].Flags &^= PortXDP | PortXDPRx
+		p[0].Notes |= PortXDP | PortXDPRx
+		p[1].Notes &^= PortXDP | PortXDPRx
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +380,7 @@ func TestCommitReplacesPort(t *testing.T) {
 // A commit that fails leaves everything as it was.
 func TestCommitFails(t *testing.T) {
 	s := newShelf(t, 4)
-	b := s.create("br0", 2, func(_ *Config, p []*Port) { p[0].Flags |= PortXDP | PortXDPRx })
+	b := s.create("br0", 2, func(_ *Config, p []*Port) { p[0].Notes |= PortXDP | PortXDPRx })
 	ports := Ports(&b.Config)
 	for n := range 20 {
 		if err := b.Put(Entry{MAC: station(n), VLAN: uint16(n), Port: ports[n%2].Id, Static: true}); err != nil {
@@ -426,7 +427,7 @@ func TestCommitFails(t *testing.T) {
 		{"no XDP in the driver", func(c *Config, _ []*Port) {
 			NewPort(c, "near2").Ifindex = s.rack.near[2]
 			p := NewPort(c, "lo")
-			p.Ifindex, p.Flags = 1, PortXDP|PortXDPRx
+			p.Ifindex, p.Notes = 1, PortXDP|PortXDPRx
 		}, "xdp", "lo"},
 		{"a port leaves", func(c *Config, p []*Port) {
 			*p[1] = Port{}
@@ -863,23 +864,41 @@ func TestDirty(t *testing.T) {
 	}
 }
 
-// A configuration that another version has written is not read.
+// A configuration that another version has written is not read: one of another size,
+// or one of this size that says another number. Such a bridge can be removed, and
+// made anew.
 func TestOtherVersion(t *testing.T) {
-	s := newShelf(t, 0)
-	b := s.create("br0", 0)
-	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	s.do(func() error {
-		if err := os.Remove(b.pin(b.gen, configPin)); err != nil {
-			return err
+	other := kernelConfig{Layout: layout - 1}
+	ours := unsafe.Slice((*byte)(unsafe.Pointer(&other)), unsafe.Sizeof(other))
+	for name, value := range map[string][]byte{"of another size": make([]byte, 64), "with another number": ours} {
+		s := newShelf(t, 0)
+		b := s.create("br0", 0)
+		m, err := ebpf.NewMap(&ebpf.MapSpec{
+			Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(value)), MaxEntries: 1,
+			Contents: []ebpf.MapKV{{Key: uint32(0), Value: value}},
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return other.Pin(b.pin(b.gen, configPin))
-	})
-	if _, err := s.store.Open("br0"); err == nil || !strings.Contains(err.Error(), "another version") {
-		t.Errorf("error %v, want one that tells of another version", err)
+		defer m.Close()
+		s.do(func() error {
+			if err := os.Remove(b.pin(b.gen, configPin)); err != nil {
+				return err
+			}
+			return m.Pin(b.pin(b.gen, configPin))
+		})
+		strange, err := s.store.Open("br0")
+		if !errors.Is(err, ErrLayout) || !strings.Contains(err.Error(), "another version") {
+			t.Errorf("%s: error %v, want one that tells of another version", name, err)
+			continue
+		}
+		s.do(func() error { return strange.Remove(keepAll) })
+		if s.store.Exists("br0") {
+			t.Errorf("%s: it is there after it was removed", name)
+		}
+		if b := s.create("br0", 0); b.Config.Layout != layout {
+			t.Errorf("%s: it has layout %d when it is made anew", name, b.Config.Layout)
+		}
 	}
 }
 

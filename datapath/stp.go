@@ -51,7 +51,7 @@ func stateWord(p *Port, s STPState) uint64 { return uint64(p.Id)<<32 | uint64(s)
 // firstState is that of a new port: nobody knows yet where its cable leads. A host
 // port's leads to the host alone.
 func firstState(p *Port) STPState {
-	if p.Flags&(PortHost|PortSpan) != 0 {
+	if p.Notes&PortHost != 0 || p.Facts&PortSpan != 0 {
 		return STPForwarding
 	}
 	return STPDiscarding

@@ -413,9 +413,9 @@ func TestSTPStateLasts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	add := func(c *Config, device int, flags PortFlags) {
+	add := func(c *Config, device int, notes PortNotes) {
 		p := NewPort(c, "new")
-		p.Ifindex, p.Flags = s.rack.near[device], PortLearn|floods|flags
+		p.Ifindex, p.Flags, p.Notes = s.rack.near[device], PortLearn|floods, notes
 	}
 	become := func(port int, state STPState) {
 		t.Helper()

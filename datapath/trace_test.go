@@ -31,7 +31,7 @@ func traceBridge(t *testing.T) (*shelf, *Bridge) {
 		for i := range p {
 			p[i].Pvid, p[i].SpanIn, p[i].SpanOut = 1, 1, 1
 		}
-		p[4].Flags |= PortSpan
+		p[4].Facts |= PortSpan
 		next.Spans[0] = uint16(Slot(p[4].Id))
 		p[0].Flags |= PortHairpin
 		p[1].Flags |= PortBlockNonIP

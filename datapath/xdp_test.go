@@ -11,8 +11,8 @@ import (
 // tcx then meets. In every case the two agree on where the frame goes.
 func TestXDPDeclines(t *testing.T) {
 	s := newBench(t, 4, allXDP, func(_ *Config, p []*Port) {
-		p[2].Flags &^= PortXDP | PortXDPTx | PortXDPRx // a port that takes no frames of XDP
-		p[3].Flags &^= PortXDPTx                       // nor does one whose far end is not ready
+		offXDP(p[2])             // a port that takes no frames of XDP
+		p[3].Facts &^= PortXDPTx // nor does one whose far end is not ready
 	})
 	s.learn(0, 0)
 	s.learn(1, 1)

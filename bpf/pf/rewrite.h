@@ -203,7 +203,7 @@ __noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
 	r = pf_rule_at(p->rule[0]);
 	if (!r || !(r->flags & PF_SYNPROXY) || p->proto != IPPROTO_TCP ||
 	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN || (p->flags & PF_P_FRAGMENT) ||
-	    (port_at(slot)->flags & PORT_PATCH))
+	    (port_at(slot)->facts & PORT_PATCH))
 		return false;
 	mss = pf_walk_options(skb, 0, 0);
 	most = p->family == 4 ? PF_MSS4 : PF_MSS6;
