@@ -271,9 +271,6 @@ func takeFragments(t *PFTakes) *uint64 { return &t.Fragments }
 func takeAddresses(t *PFTakes) *uint64 { return &t.Addresses }
 func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 
-// bound are the features for which a packet's claims are read.
-const bound = kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_DHCP_GUARD |
-	kernelFeatureFEATURE_RA_GUARD | kernelFeatureFEATURE_SUPPRESS
 
 // Reasons for which a trial can have a table new and empty.
 const (
