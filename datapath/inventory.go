@@ -271,7 +271,6 @@ func takeFragments(t *PFTakes) *uint64 { return &t.Fragments }
 func takeAddresses(t *PFTakes) *uint64 { return &t.Addresses }
 func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 
-
 // Reasons for which a trial can have a table new and empty.
 const (
 	whyWork    = "a place to work in"
