@@ -3,8 +3,9 @@
 package datapath
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"io"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -17,12 +18,19 @@ const builtPrefix = "built-"
 // build names this build: the object that programs are loaded from, and what
 // the Go command noted of the loader, which specialises them.
 var build = sync.OnceValue(func() string {
-	h := sha256.New()
-	if info, ok := debug.ReadBuildInfo(); ok {
-		h.Write([]byte(info.String()))
+	var info string
+	if i, ok := debug.ReadBuildInfo(); ok {
+		info = i.String()
 	}
-	h.Write(_KernelBytes)
-	return builtPrefix + hex.EncodeToString(h.Sum(nil)[:8])
+	sum := ""
+	// by instructions of the processor: each command asks
+	for _, polynomial := range []uint32{crc32.Castagnoli, crc32.IEEE} {
+		h := crc32.New(crc32.MakeTable(polynomial))
+		io.WriteString(h, info)
+		h.Write(_KernelBytes)
+		sum += fmt.Sprintf("%08x", h.Sum32())
+	}
+	return builtPrefix + sum
 })
 
 // Ours reports whether the bridge's programs were loaded by this build of
