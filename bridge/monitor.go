@@ -93,10 +93,11 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
-// is "", until ctx ends or report fails: addresses learned, moved, aged,
-// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed, gone, back, or taken by another device, and once a second what was
-// dropped. Any
-// number of monitors can run; none slows a frame down.
+// is "", until ctx ends or report fails. That is: addresses learned, moved,
+// aged, added, deleted, refused, or heard on a locked port and not let in;
+// loops, and ports that they block; ports added, removed, gone, back, or taken
+// by another device; and once a second the drops. Any number of monitors can
+// run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
 	watches := map[string]*watch{}
 	defer func() {

@@ -144,7 +144,7 @@ func linkGroups() map[uint32]string {
 			if len(words) < 2 {
 				continue
 			}
-			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is every interface's
+			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is that of all
 				groups[uint32(n)] = words[1]
 			}
 		}

@@ -311,7 +311,7 @@ func (t *STP) Read(ctx context.Context) (id uint32, frame []byte, err error) {
 		if closed {
 			return 0, nil, os.ErrClosed
 		}
-		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails when it is closed, which wakes as well
+		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails if it is closed, which wakes too
 		id, frame, err := frames.Read(time.Now().Add(stpLook))
 		stop()
 		switch {

@@ -97,7 +97,7 @@ func (r *reader) ports(physical, taken map[string]bool) {
 	}
 	usual := defaultVLANs(r.Bridge.Config)
 	for _, p := range r.Ports {
-		half := p.Type == bridge.TypePatch && p.State == "no-peer" // of a cable, which goes with the next change
+		half := p.Type == bridge.TypePatch && p.State == "no-peer" // it goes with the bridge's next change
 		if p.Type == bridge.TypeSpan || half {
 			continue
 		}

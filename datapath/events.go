@@ -25,7 +25,7 @@ const (
 	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
 	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
 	EventLocked        = kernelEventKindEVENT_LOCKED         // heard on a locked port, and let in by nobody
-	EventAdded         = kernelEventKindEVENT_ADDED          // somebody made it static or sticky; From is where it was before
+	EventAdded         = kernelEventKindEVENT_ADDED          // made static or sticky; From is the port before
 )
 
 // An Event is something that the datapath noted.

@@ -320,7 +320,7 @@ var inventory = []table{
 		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
 	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
-		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for the mark that one gives
+		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
 	{name: kernelMapRuleLists, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
 		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.lists) })},
 	{name: kernelMapRuleArpMasks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,

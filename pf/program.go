@@ -16,9 +16,9 @@ type Program struct {
 	Groups   uint32       // of GroupRules rules
 	Dims     uint32       // bit N: some rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
-	Cells    []uint32     // Cells of them: where in Sets the set of a value is. Of dims that are not in Dims they are zero
+	Cells    []uint32     // Cells: where in Sets a value's set is; zero for a Dim that is not in Dims
 	Networks []Network    // prefixes, in ascending order, larger networks before those in them
-	Ports    [][16]uint64 // sets of slots: of received-on, and on of ether rules. They are referred to by their place + 1
+	Ports    [][16]uint64 // sets of slots: of received-on, and of ether's on; named by place + 1
 	Profiles []Profile
 	Ether    []CompiledEther
 	Asks     uint32 // Ask...

@@ -74,8 +74,9 @@ type table struct {
 	devices map[int]*entry
 	joined  map[int]*place // by index: where a device of it last became a port
 
-	touched map[int]bool            // devices to be looked at
-	heeded  map[string]bool         // bridges where a person did what is missing: in others the file is new, and stands above that
+	touched map[int]bool // devices to be looked at
+	// heeded are the bridges where a person did what is missing. On others the file is new, and stands above that.
+	heeded  map[string]bool
 	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports are to go with them
 	ports   map[string]urgency      // bridges whose ports are to be compared with their devices
 	pf      bool                    // addresses may have changed

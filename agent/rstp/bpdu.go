@@ -175,7 +175,8 @@ func decode(frame []byte) (bpdu, error) {
 	// What a root or alternate port says is not passed on, and that of a bridge
 	// as far from the root as can be is just as old.
 	role := m.Flags & flagRole
-	if designated := role == roleDesignated || role == roleUnknown; designated && m.Times.MessageAge >= m.Times.MaxAge { // 9.3.4 a
+	designated := role == roleDesignated || role == roleUnknown
+	if designated && m.Times.MessageAge >= m.Times.MaxAge { // 9.3.4 a
 		return m, refuse(TooOld, "message age %.3gs is not below max age %.3gs",
 			float64(m.Times.MessageAge)/second, float64(m.Times.MaxAge)/second)
 	}

@@ -46,7 +46,7 @@ func (p *port) lasting() variables {
 	v := p.variables
 	v.HelloWhen, v.TxCount = 0, 0
 	v.Message, v.MsgPriority, v.MsgTimes, v.RcvdInfo = bpdu{}, vector{}, times{}, 0
-	v.PortTimes = v.PortTimes.older()                        // the age has fractions, with some bridges new ones each time
+	v.PortTimes = v.PortTimes.older()                        // some bridges give the age new fractions each time
 	if v.RcvdInfoWhile >= seconds(2*v.PortTimes.HelloTime) { // no hello is missing yet
 		v.RcvdInfoWhile = seconds(3 * v.PortTimes.HelloTime)
 	}

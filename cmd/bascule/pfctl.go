@@ -720,7 +720,7 @@ func matched(k bridge.PFKill) string {
 func (c *pfctl) flushAll(s fabric) error {
 	for _, f := range pfFlushes {
 		all := c.flush.name == "all" && f.name != "all"
-		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // of the rest, an anchor has nothing of its own
+		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // an anchor has no more of its own
 			all = f.name == "rules" || f.name == "Tables"
 		}
 		if f.name != c.flush.name && !all || f.name == "all" {

@@ -25,7 +25,7 @@ type Packet struct {
 	Flags              uint8 // of TCP
 	ICMPType, ICMPCode uint8
 	RouterAlert        bool   // has the option router alert
-	Options            bool   // has other IPv4 options, or an IPv6 hop-by-hop, destination options or routing header
+	Options            bool   // has other IPv4 options, IPv6 options, or a routing header
 	Tag                string // that a MAC rule gave it
 }
 
