@@ -26,7 +26,7 @@ func newCompletion(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
 		Short: "print the completion script of a shell",
-		Long: `Print a script that makes SHELL, which is bash, zsh or fish, complete bascule's
+		Long: `Print a completion script for SHELL: bash, zsh or fish. It completes bascule's
 commands, flags and values, and the names of bridges, ports and interfaces.`,
 		Example: `  #! not run bascule completion zsh: it takes zsh
   #! not run bascule completion fish: it takes fish

@@ -85,9 +85,9 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 // reasonsTopic is what help explains besides commands.
 const reasonsTopic = "reasons"
 
-const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in by,
-with one of these reasons. 'bascule port show --stats', 'bascule stats' and
-'bascule top' count them, 'bascule capture --dropped' shows the frames, and
+const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in
+by, with one of these reasons. 'bascule port show --stats', 'bascule stats' and
+'bascule top' show the counts, 'bascule capture --dropped' shows the frames, and
 'bascule trace' says what would become of one. In brackets is the command that
 shows what decided, or changes it.`
 

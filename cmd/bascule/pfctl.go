@@ -58,7 +58,7 @@ var (
 		{"Sources", "the sources that are tracked"},
 		{"info", "the counters of -s info"},
 		{"Tables", "the tables"},
-		{"Reset", "what is set by set, to what it is without"},
+		{"Reset", "settings of set, to their defaults"},
 		{"all", "all of these; of an anchor its rules and tables"},
 	}
 	pfCommands = []fact{
@@ -125,13 +125,13 @@ func newPfctl(p *program) *cobra.Command {
 		Long: `Control the packet filter of a bridge, which has the language and the meaning of
 OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
 options of pfctl(8), written as there. A packet between two ports of the bridge
-is tried as it comes in by the one and as it goes out by the other; the names
-of interfaces in rules are those of ports. What needs a router (nat-to, rdr-to,
-route-to and the like) is refused by name.
+is tried as it comes in by the one and as it goes out by the other; the names of
+interfaces in rules are those of ports. Constructs that need a router (nat-to,
+rdr-to, route-to and the like) are refused by name.
 
--f loads a file: whole, or not at all. It turns pf on, unless it was turned off
-by -d. -b may be left out where there is one bridge. Since -n is pfctl's, a
-network namespace is named before the command, or with --netns.
+-f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
+off. -b may be left out if there is one bridge. Since -n is pfctl's, name a
+network namespace before the command, or with --netns.
 
 What -s shows; the name may be cut short:
 
@@ -147,9 +147,9 @@ file of -f:
 ` + modifiers("-T", pfCommands) + `
 
 -k kills the states of a host or network, and with a second -k those from the
-first to the second. '-k label -k LABEL', '-k id -k ID' and
-'-k key -k "PROTO HOST:PORT -> HOST:PORT"' kill those of a rule's label, the one
-that -vvss names so, and the one between these two.`,
+first to the second. '-k label -k LABEL' kills the states of a rule's label, '-k
+id -k ID' the state that -vvss names so, and '-k key -k "PROTO HOST:PORT ->
+HOST:PORT"' the state between these two.`,
 		Example: `  #! run: switch br0 veth0; printf 'table <bad> persist\nanchor night\nblock in quick from <bad>\npass\n' >/etc/pf.conf; ip netns add lab; bascule -n lab bridge add br0
   # see whether a file is right, then load it
   bascule pfctl -nvf /etc/pf.conf

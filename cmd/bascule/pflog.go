@@ -31,8 +31,8 @@ func newPFLog(p *program) *cobra.Command {
 		Use:   "pflog",
 		Short: "show what pf logs",
 		Long: `Show the packets that pf of a bridge logs because a rule says log, a line for
-each, until interrupted (Ctrl-C): the time, the rule that decided, in an anchor
-as RULE.ANCHOR.RULE, and why, what it did, the port, and the packet. With -j,
+each, until interrupted (Ctrl-C): the time, the rule that decided (in an anchor
+as RULE.ANCHOR.RULE) and why, what it did, the port, and the packet. With -j,
 each line is a JSON object. With -w, the packets are written as a file of
 pflog(4), which tcpdump reads.
 
