@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agents is what the commands need of agents; liveAgents is it.
+// agents are the methods that the commands need of agents; liveAgents has them.
 type agents interface {
 	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
 	Status(netns string) (agent.Status, error)
@@ -133,7 +133,8 @@ change, gives the carrier back.`,
 	return cmd
 }
 
-// notify returns what tells the service manager of us, if there is one.
+// notify returns a function that tells the service manager of us, if there is
+// one.
 func notify(log *slog.Logger) func(state string) {
 	return func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {

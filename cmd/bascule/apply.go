@@ -102,8 +102,8 @@ A port whose device is not there is left for later, with a warning.`,
 	return cmd
 }
 
-// apply makes the switches of several namespaces what files say; all is checked
-// before the first is changed.
+// apply makes the switches of several namespaces what files say. It checks all
+// before it changes the first.
 func (p *program) apply(list []config.File, dry bool) error {
 	if len(list) > 1 {
 		for _, f := range list {

@@ -158,8 +158,8 @@ func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []s
 	return addresses
 }
 
-// bindingJSON is a binding for programs; what `bridge -j fdb` has, too, is
-// called as it is there.
+// bindingJSON is a binding for programs. A field that `bridge -j fdb` has, too,
+// has its name there.
 type bindingJSON struct {
 	Address string `json:"address"`
 	MAC     string `json:"mac"`

@@ -111,7 +111,7 @@ many were missed because they came faster than they were read.`,
 	return cmd
 }
 
-// A frameWriter is what captured frames go to.
+// A frameWriter takes captured frames.
 type frameWriter interface {
 	// Write takes frames, and how many were missed before them.
 	Write(frames []capture.Frame, missed uint64) error
@@ -119,7 +119,7 @@ type frameWriter interface {
 	Close() error
 }
 
-// frameWriter returns what writes frames to where -w says.
+// frameWriter returns a writer of frames to the file of -w.
 func (p *program) frameWriter(file, bridge, expression string, snaplen int) (frameWriter, error) {
 	switch file {
 	case "":

@@ -119,7 +119,7 @@ func (p *program) aboutEntry(cmd *cobra.Command, do func(s fabric, of string, ma
 	}
 }
 
-// oneEntryVLAN says what --vlan is of commands that are about one entry.
+// oneEntryVLAN is the help of --vlan for commands about one entry.
 const oneEntryVLAN = "the entry in this VLAN, 1 to 4094, or 0 for the entry without a VLAN; without --vlan, the entry without a VLAN, or the only one on a bridge that filters VLANs"
 
 func newFDBAdd(p *program) *cobra.Command {

@@ -192,8 +192,8 @@ take 11 minutes on two cores, with --quick less than 4.`,
 	return cmd
 }
 
-// runLab measures a profile and prints the report, of what was measured even
-// when it did not come to its end.
+// runLab measures a profile and prints the report. If the run is ended early,
+// it prints the results until then.
 func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("cannot run the lab: it makes network namespaces, which only root may; run it with sudo")

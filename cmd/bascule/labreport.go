@@ -34,7 +34,7 @@ func outputFiles(name string) ([]string, error) {
 	ending := filepath.Ext(name)
 	if at, err := os.Stat(name); strings.HasSuffix(name, "/") || err == nil && at.IsDir() || ending == "" {
 		files, dir = nil, name
-		// What all the others can be made of comes first.
+		// The form that all the others can be made of comes first.
 		for _, ending := range []string{".json", ".html", ".md", ".csv"} {
 			files = append(files, filepath.Join(name, "report"+ending))
 		}

@@ -132,9 +132,10 @@ func (v *pflogName) Set(value string) error {
 func (v *pflogName) Type() string   { return "PFLOG" }
 func (v *pflogName) String() string { return "" }
 
-// logWriter returns what writes packets to where -w says, each at once. A file
-// that is there stays as it is until the first packet, or the end if the log
-// was read: another command may be writing it. done ends it, whole or not.
+// logWriter returns a writer of packets to the file of -w, each at once. A file
+// that is there stays as it is until the first packet, or until the end if the
+// log was read: another command may be writing it. done ends the file, whole or
+// not.
 func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
 	var to io.Writer
 	begin, end := func() error { return nil }, func() error { return nil }

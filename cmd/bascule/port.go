@@ -255,7 +255,7 @@ port whose device is gone can be removed.`,
 	}
 }
 
-// warn prints what was done but may not be what was wished for.
+// warn prints notes: work that was done, but may differ from the wish.
 func (p *program) warn(warnings []string) {
 	for _, w := range warnings {
 		p.complain("warning: " + w)
@@ -365,8 +365,9 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	})
 }
 
-// marksOf is where a patch cable leads, what has taken the port's device, and who
-// keeps a carrier from it, as it is shown with the settings.
+// marksOf returns the marks that are shown with a port's settings: where a
+// patch cable leads, which device has taken the port's, and who keeps a carrier
+// from it.
 func marksOf(port bridge.Port) (marks []string) {
 	if port.Peer != "" {
 		marks = append(marks, "peer="+port.Peer)

@@ -17,7 +17,7 @@ func init() {
 }
 
 // newRoot returns the command line. Every object is one command; help, man
-// pages and completion are made from what is found here.
+// pages and completion are made from these definitions.
 func newRoot(p *program) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
@@ -46,8 +46,8 @@ address is behind.`,
 		// Flags before a command are read before it, so that pfctl can have a -n of
 		// its own.
 		TraverseChildren: true,
-		// Runs when flags and arguments were found right: what fails from
-		// here on is no matter of usage.
+		// Runs when flags and arguments are right: failures from here on are no matter
+		// of usage.
 		PersistentPreRun: func(*cobra.Command, []string) { p.running = true },
 	}
 	p.netns.name = "NETNS"
@@ -104,7 +104,7 @@ type versionJSON struct {
 	Version string `json:"version"`
 }
 
-// finish gives every command of the tree what all commands have.
+// finish gives every command of the tree the parts that all commands have.
 func finish(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Flags().SortFlags = false

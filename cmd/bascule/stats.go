@@ -98,8 +98,8 @@ func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
 	return list, err
 }
 
-// follow prints rates every interval until ctx ends, count times if that is
-// not 0; first is what was read just now.
+// follow prints rates every interval until ctx ends, or count times if that is
+// not 0. first is the last reading.
 func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
 	var meter rates.Meter
 	meter.Read(time.Now(), first, nil)

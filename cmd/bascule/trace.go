@@ -80,7 +80,7 @@ long as fits in.`,
 	return cmd
 }
 
-// frameFlags is what a frame can be given by, besides an argument.
+// frameFlags are the flags that give a frame, besides an argument.
 type frameFlags struct {
 	set                       *pflag.FlagSet // those of fields
 	pcap                      word

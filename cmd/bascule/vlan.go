@@ -321,7 +321,7 @@ func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) erro
 	return printList(p, rows, func(row []string) []string { return row }, "BRIDGE PORT VLAN FLAGS", func(row []string) []string { return row })
 }
 
-// kindOf says what a VLAN is to others.
+// kindOf says of which kind a VLAN is.
 func kindOf(v bridge.VLAN) string {
 	if v.Primary != 0 {
 		return fmt.Sprintf("%s, below %d", v.Kind, v.Primary)
