@@ -86,7 +86,8 @@ func TestEntryOfPVID(t *testing.T) {
 	b.edit(
 		func(e *Edit) error { return e.AddPort("p1", PortOptions{}) },
 		func(e *Edit) error { return e.AddPort("p2", PortOptions{}) },
-		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) }, // whose own address moves
+		// the port's own address moves
+		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) },
 		func(e *Edit) error { return e.SetVLANs("p1", vids("100", "20u", "5up")) },
 	)
 	b.must(b.SetPrivateVLANs("br0", 4, PrivateVLANs{Isolated: []uint16{5}}))

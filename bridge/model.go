@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Info is what there is to know about a bridge, its ports' own state aside.
+// Info has the facts of a bridge, except for its ports' own state.
 type Info struct {
 	Name     string
 	Address  net.HardwareAddr // the bridge's own, locally administered
@@ -20,7 +20,7 @@ type Info struct {
 	AgentRuns bool
 }
 
-// PortOptions is what AddPort and SetPort are asked for.
+// PortOptions are the arguments of AddPort and SetPort.
 type PortOptions struct {
 	Type    string   // AddPort: "netdev", the default, "host" or "patch"; SetPort: ""
 	Peer    string   // AddPort, "patch": BRIDGE/PORT, the other end, which is made too
