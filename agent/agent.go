@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package agent is what a switch does that needs a clock or a neighbour: the
-// spanning tree, the files that say what bridges there are to be, devices that
-// come and go, and a look at what happens.
+// Package agent does the work of a switch that needs a clock or a neighbour: it
+// runs the spanning tree, applies the files that say what bridges there are to
+// be, attaches devices that come and go, and logs what happens.
 //
 // It forwards nothing. It can end at any time, and be started again: bridges
 // forward as they did, and ports have the states that they had.
 //
-// One goroutine, the loop, has all that is known and decides; others wait for
-// something and post it there. What takes long, the files, is a job beside it.
-// The watchdog is told by the loop alone.
+// One goroutine, the loop, has all knowledge and decides. Others wait for
+// something and post it there. The files take long, so a job beside the loop
+// applies them. Only the loop tells the watchdog.
 package agent
 
 import (
@@ -91,9 +91,9 @@ type agent struct {
 	looked time.Time         // when that was last looked at
 }
 
-// Run is the agent: it serves the bridges of its network namespace, and of those
-// that its files name, until ctx ends, which leaves everything as it is. A value
-// from reload has it apply its files again.
+// Run is the agent. It serves the bridges of its network namespace, and of
+// those that its files name, until ctx ends. It leaves everything as it is
+// then. A value from reload has it apply its files again.
 func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memory)
@@ -104,7 +104,8 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	if err := bridge.Usable(); err != nil {
 		return err
 	}
-	// a mistake, most likely; what goes later is tried again, since it may come back
+	// a mistake, most likely. A path that goes later is tried again, since it may
+	// come back
 	for _, path := range o.Files {
 		var e *fs.PathError
 		if _, err := os.Stat(path); errors.As(err, &e) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
@@ -146,8 +147,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 // mostAtOnce is how much the trees are told before they act on it.
 const mostAtOnce = 64
 
-// loop does what is posted and what is due, until the agent is told to end, or
-// cannot go on.
+// loop runs the functions that are posted, and the work that is due.
 func (a *agent) loop(reload <-chan os.Signal) error {
 	idle := watchPeriod
 	if a.o.Watchdog > 0 {
@@ -155,7 +155,8 @@ func (a *agent) loop(reload <-chan os.Signal) error {
 	}
 	tick := time.NewTimer(0)
 	for did := 0; ; did++ {
-		// what is posted at once is committed at once: that takes a snapshot
+		// functions that are posted at once are committed at once: each commit takes a
+		// snapshot
 		if len(a.todo) == 0 || did >= mostAtOnce {
 			did = 0
 			for _, s := range a.sites {
@@ -184,7 +185,8 @@ func (a *agent) loop(reload <-chan os.Signal) error {
 	}
 }
 
-// post has the loop do f. It does not wait for it, but for room.
+// post has the loop run f. It waits until the loop has room for f, not until f
+// has run.
 func (a *agent) post(f func()) {
 	select {
 	case a.todo <- f:
@@ -192,8 +194,8 @@ func (a *agent) post(f func()) {
 	}
 }
 
-// keep runs f again and again while it fails, until ctx ends; what is what it
-// does.
+// keep runs f again and again while it fails, until ctx ends. what names the
+// work of f.
 func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func() error) {
 	var before string
 	for ctx.Err() == nil {
@@ -212,7 +214,7 @@ func (a *agent) keep(ctx context.Context, log *slog.Logger, what string, f func(
 	}
 }
 
-// due does what the clock says. An error says that the agent cannot go on.
+// due does the work that is due by the clock.
 func (a *agent) due(now time.Time) error {
 	if !a.retry.IsZero() && now.After(a.retry) {
 		a.reload(nil)
@@ -245,8 +247,8 @@ func (a *agent) due(now time.Time) error {
 	return nil
 }
 
-// reload has the files applied, and done called when they are, if not nil. What
-// is wanted while that goes on is done after it.
+// reload has the files applied, and then calls done, if it is not nil. A
+// request that comes meanwhile is served after it.
 func (a *agent) reload(done func(error)) {
 	if !a.job.IsZero() {
 		a.again = true
@@ -284,7 +286,7 @@ type result struct {
 }
 
 // apply reads the files and makes the bridges what they say. It runs beside the
-// loop, and touches nothing of it.
+// loop, and touches none of the loop's data.
 func (a *agent) apply(known map[uint64]*site) result {
 	r := result{files: map[uint64]config.File{}, names: map[string]string{}}
 	if !a.ready {
@@ -324,9 +326,9 @@ func (a *agent) apply(known map[uint64]*site) result {
 	return r
 }
 
-// maxLookup is for how long a job asks for hosts of a namespace. The first job is not to keep
-// the service manager waiting for a resolver that does not answer, which may be
-// one behind the switch.
+// maxLookup is for how long a job asks for hosts of a namespace. The first job
+// must not keep the service manager waiting for a resolver that does not
+// answer, which may be one behind the switch.
 const maxLookup = 10 * time.Second
 
 // briefly has each host looked up once, since rules are compared before they are
@@ -413,7 +415,7 @@ func (a *agent) renew(s *site) {
 	}
 }
 
-// applyDone is told what a job has done.
+// applyDone takes the result of a job.
 func (a *agent) applyDone(r result) {
 	a.job = time.Time{}
 	for _, s := range r.gone {
@@ -504,7 +506,7 @@ func (a *agent) summary() string {
 	return text
 }
 
-// status is what there is to say.
+// status returns the agent's status.
 func (a *agent) status() Status {
 	st := Status{
 		PID: os.Getpid(), Version: a.o.Version, Since: a.since, Files: append([]string{}, a.o.Files...),

@@ -10,8 +10,8 @@ import (
 	"bascule/config"
 )
 
-// devices follows what the devices of a site's bridges do by themselves, beside the
-// loop: it may have to change a bridge.
+// devices follows the devices of a site's bridges, beside the loop, since it
+// may have to change a bridge.
 type devices struct {
 	s     *site
 	again chan struct{} // has one in it where there is something to look at
@@ -45,7 +45,7 @@ func (d *devices) wake() {
 	}
 }
 
-// concerns reports whether what becomes of a device is worth a look.
+// concerns reports whether an event of a device is worth a look.
 func (d *devices) concerns(index int) bool {
 	if d == nil {
 		return false
@@ -98,7 +98,7 @@ func (d *devices) run() error {
 	}
 }
 
-// tell logs what was done.
+// tell logs the changes.
 func (d *devices) tell(deed bridge.Deed) {
 	log := d.s.log.With("bridge", deed.Bridge)
 	if deed.Port != "" {

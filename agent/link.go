@@ -23,8 +23,8 @@ type links struct {
 	buf  [32 << 10]byte
 }
 
-// A linkEvent is what was heard of a device; an index of 0 says that some
-// events were lost.
+// A linkEvent is news of a device; an index of 0 says that some events were
+// lost.
 type linkEvent struct {
 	index int
 	up    bool
@@ -80,8 +80,8 @@ func (l *links) read() (list []linkEvent, err error) {
 	return list, errors.Join(rerr, err)
 }
 
-// linkIsUp reports whether a device has a link now: what is heard of it may be
-// older than what is known from elsewhere.
+// linkIsUp reports whether a device has a link now: an event may be older than
+// knowledge from elsewhere.
 func linkIsUp(s *bridge.Switch, index int) (up bool) {
 	err := s.Inside(func() error {
 		l, err := netlink.LinkByIndex(index)

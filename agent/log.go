@@ -39,8 +39,8 @@ func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 	return slog.New(&handler{slog.NewTextHandler(&l.line, options), l, ""})
 }
 
-// InJournal reports whether what is written to f goes to journald, by
-// JOURNAL_STREAM (systemd.exec(5)). It wants a line's priority in front of it
+// InJournal reports whether f leads to journald, by JOURNAL_STREAM
+// (systemd.exec(5)). journald wants a line's priority in front of it
 // (sd-daemon(3)), and has a clock of its own.
 func InJournal(f *os.File) bool {
 	info, err := f.Stat()
@@ -52,8 +52,8 @@ func InJournal(f *os.File) bool {
 }
 
 // A neighbour can make a bridge change its root a hundred thousand times in a
-// second. So no more than mostLines of a kind are written in a linePeriod; of
-// those above, the last is at its end, with how many there were as "held".
+// second. So at most mostLines of a kind are written in a linePeriod. Of those
+// above, the last is written at the period's end, with their number as "held".
 // Lines of level debug are all written: somebody asked for them.
 const (
 	mostLines  = 20

@@ -25,7 +25,7 @@ import (
 )
 
 // A site is a network namespace that the agent serves. Its fields belong to the
-// agent's loop, but for what open sets.
+// agent's loop, except for those that open sets.
 type site struct {
 	a        *agent
 	name     string // as -n or a file has it
@@ -65,7 +65,7 @@ type handed struct {
 	frame []byte
 }
 
-// retryPeriod is after how long what failed is tried again.
+// retryPeriod is the time after which a failure is tried again.
 const retryPeriod = time.Second
 
 // openSite makes the agent the only one of a network namespace.
@@ -115,8 +115,9 @@ func cookieOf(name string) (uint64, error) {
 	return sw.Cookie()
 }
 
-// stands says what the name of a network namespace stands for, "" for nothing:
-// another text for another namespace, as long as somebody has the first one open.
+// stands returns a text for the network namespace that a name stands for, ""
+// for none. Another namespace has another text, as long as somebody has the
+// first one open.
 func stands(name string) string {
 	var st unix.Stat_t
 	if err := unix.Stat(bridge.NetnsPath(name), &st); err != nil {
@@ -165,7 +166,7 @@ func (s *site) close() {
 	s.unlock()
 }
 
-// setFile makes the file what hot-plug keeps the bridges as.
+// setFile makes hot-plug keep the bridges as the file says.
 func (s *site) setFile(f config.File) {
 	s.devices.leave(f)
 	if s.plug != nil {
@@ -182,7 +183,7 @@ func (s *site) setFile(f config.File) {
 	go s.a.keep(s.ctx, s.log, "following the devices", func() error { return plug.Run(s.ctx) })
 }
 
-// refresh learns which bridges there are and what has become of them.
+// refresh learns which bridges there are, and their state.
 func (s *site) refresh() {
 	names, err := s.sw.Names()
 	if err != nil {
@@ -223,9 +224,9 @@ func (s *site) tidy(names []string) {
 	}
 }
 
-// tidyEnded removes from the agents' folder what is of network namespaces that
-// have ended: their snapshots, and what agents that were killed have left. A
-// cookie is never another namespace's.
+// tidyEnded removes files of ended network namespaces from the agents' folder:
+// their snapshots, and the files of agents that were killed. No two namespaces
+// ever have the same cookie.
 func (a *agent) tidyEnded() {
 	entries, err := os.ReadDir(a.o.Dir)
 	if err != nil {
@@ -258,7 +259,7 @@ func (a *agent) tidyEnded() {
 	}
 }
 
-// serve brings what is done for a bridge up to date.
+// serve brings the work for a bridge up to date.
 func (s *site) serve(name string) {
 	b := s.bridges[name]
 	if b == nil {
@@ -372,8 +373,8 @@ func (s *site) beginTree(name string, b *served) error {
 	return nil
 }
 
-// settle does what the trees have decided on, and hands over what they say to
-// each other by patch cables, until nothing is said any more.
+// settle carries out the decisions of the trees, and hands over their messages
+// by patch cables, until there are no more messages.
 func (s *site) settle() {
 	for again := true; again; {
 		for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
@@ -399,7 +400,7 @@ func (s *site) settle() {
 	}
 }
 
-// hand hands over what was sent by a patch cable.
+// hand hands over the messages that were sent by a patch cable.
 func (s *site) hand(h handed) {
 	name, port, _ := strings.Cut(h.to, "/")
 	b := s.bridges[name]
@@ -414,7 +415,7 @@ func (s *site) hand(h handed) {
 	}
 }
 
-// broken ends a tree that cannot go on. It begins anew soon, as one that has
+// broken ends a tree that cannot go on. It begins anew soon, like one that has
 // never been.
 func (s *site) broken(name string, b *served, err error) error {
 	s.log.Error("the spanning tree begins anew", "bridge", name, "error", err)
@@ -433,7 +434,7 @@ func (b *served) endTree() {
 	b.tree, b.stop = nil, nil
 }
 
-// drop ends what is done for a bridge; its snapshot is kept for the next agent.
+// drop ends the work for a bridge; its snapshot is kept for the next agent.
 func (s *site) drop(name string, keep bool) {
 	b := s.bridges[name]
 	if b.tree != nil && keep {
@@ -487,7 +488,8 @@ func (s *site) hear() error {
 	return nil
 }
 
-// linksChanged tells the trees of devices, and who follows these.
+// linksChanged tells the trees of devices, and the goroutine that follows
+// devices.
 func (s *site) linksChanged(list []linkEvent) {
 	if slices.ContainsFunc(list, func(e linkEvent) bool { return e.index == 0 || s.devices.concerns(e.index) }) {
 		s.devices.wake()
@@ -565,8 +567,8 @@ func (s *site) Cable(to string, frame []byte) {
 	s.cabled = append(s.cabled, handed{to, frame})
 }
 
-// tick does what is to be done from time to time, and reports whether it must
-// be soon again.
+// tick does the work that comes from time to time, and reports whether more of
+// it must be done soon.
 func (s *site) tick(now time.Time) (busy bool) {
 	// nor are the berths that others than hot-plug let devices into told of
 	if s.look && now.Sub(s.looked) >= time.Second {
@@ -593,7 +595,7 @@ func (s *site) tick(now time.Time) (busy bool) {
 	return busy
 }
 
-// status is what there is to say of the site.
+// status returns the site's status.
 func (s *site) status() SiteStatus {
 	st := SiteStatus{Netns: s.name, Cookie: s.cookie, Bridges: []BridgeStatus{}}
 	if s == s.a.home {

@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A snapshot is how a tree stood when its agent ended: what it was at its last
-// change, and until when the agent ran.
+// A snapshot is the state of a tree when its agent ended: its state at the
+// tree's last change, and until when the agent ran.
 //
-// The file has that time in its first line, in digits of a fixed number, so
-// that it is written over once a second without the rest; in the second line what
-// it is of; then the tree.
+// The first line of the file has that time, in a fixed number of digits, so
+// that it can be written over once a second without the rest. The second line
+// says what the snapshot is of; then comes the tree.
 type snapshot struct {
 	of     identity
 	tree   []byte        // as rstp.Bridge.Snapshot has it
@@ -103,7 +103,7 @@ func stillRuns(path string, now time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// readSnapshot returns what the file has, nil where there is none.
+// readSnapshot returns the contents of the file, nil if there is none.
 func readSnapshot(path string, now time.Duration) (*snapshot, error) {
 	f, err := files.OpenPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Status is what an agent says of itself.
+// A Status is an agent's answer about itself.
 type Status struct {
 	PID        int          `json:"pid"`
 	Version    string       `json:"version"`
@@ -53,8 +53,8 @@ type BridgeStatus struct {
 	Events EventStatus `json:"events"`
 }
 
-// EventStatus counts what has happened since the agent serves the bridge. All
-// that happens to addresses is in one of the three.
+// EventStatus counts events since the agent serves the bridge. Every event of
+// an address is in one of the three counts.
 type EventStatus struct {
 	Counts map[string]uint64 `json:"counts"` // events that were read, by kind
 	Missed uint64            `json:"missed"` // events that came too fast to be read
@@ -74,7 +74,7 @@ type TreePort struct {
 	rstp.PortStatus
 }
 
-// DefaultDir is where an agent keeps what others need to find it.
+// DefaultDir is the folder of the files by which others find an agent.
 const DefaultDir = "/run/bascule-agent"
 
 // Dir is DefaultDir, or what the environment variable BASCULE_AGENT_DIR says.
@@ -89,13 +89,13 @@ func socketPath(dir string, cookie uint64) string {
 	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+".sock")
 }
 
-// What an agent can be asked, one line on its socket. It answers by a reply.
+// Questions to an agent, one line on its socket. It answers by a reply.
 const (
 	askStatus = "status"
 	askReload = "reload"
 )
 
-// A reply is what an agent answers.
+// A reply is an agent's answer.
 type reply struct {
 	Status *Status `json:"status,omitempty"`
 	Error  string  `json:"error,omitempty"`
@@ -229,7 +229,7 @@ func stopped(process int) error {
 }
 
 // peerOf returns the process that listens at the other end of a connection, 0
-// where that cannot be told.
+// if the kernel cannot tell.
 func peerOf(conn net.Conn) (pid int) {
 	unixConn, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -247,13 +247,13 @@ func peerOf(conn net.Conn) (pid int) {
 	return pid
 }
 
-// Errors are what an agent has to say against its files, or a question.
+// Errors are an agent's complaints about its files, or about a question.
 type Errors []string
 
 func (e Errors) Error() string { return strings.Join(e, "; ") }
 
-// mostClients is how many are answered at a time. Of those that have said nothing
-// yet, the one that came first makes room for who comes next.
+// mostClients is how many clients are answered at a time. Of those that have
+// said nothing yet, the first makes room for a new one.
 const mostClients = 64
 
 // serve answers at the socket until it is closed.
@@ -287,7 +287,7 @@ func (a *agent) serve(l net.Listener) {
 	}
 }
 
-// clients are those at the socket.
+// clients are the connections at the socket.
 type clients struct {
 	room   chan struct{} // a place for each
 	mu     sync.Mutex
@@ -324,7 +324,7 @@ func (c *clients) leave(conn net.Conn) {
 	<-c.room
 }
 
-// answer does what is asked, in the loop.
+// answer answers a question, in the loop.
 func (a *agent) answer(word string) reply {
 	done := make(chan reply, 1)
 	a.post(func() {

@@ -22,7 +22,8 @@ import (
 	"bascule/datapath"
 )
 
-// treePorts is what a tree needs of the bridge that it is of; *bridge.STP is it.
+// treePorts has the methods that a tree needs of its bridge; *bridge.STP has
+// them.
 type treePorts interface {
 	Bridge() (bridge.Info, error)
 	Ports() ([]bridge.STPPort, error)
@@ -43,9 +44,10 @@ type wire interface {
 	Cable(to string, frame []byte)
 }
 
-// A tree is a bridge's part in the spanning tree: it tells the protocol what
-// becomes of the bridge's ports and what they hear, and does what it says. All
-// is done by one goroutine, but for reading, which is another's.
+// A tree is a bridge's part in the spanning tree. It tells the protocol of the
+// bridge's ports and of the frames that they hear, and carries out the
+// protocol's decisions. One goroutine does all of this, but for reading, which
+// is another's.
 type tree struct {
 	bridge treePorts
 	wire   wire
@@ -104,7 +106,7 @@ func newTree(b treePorts, w wire, log *slog.Logger, path string, now time.Time) 
 		}
 		t.log.Warn("the spanning tree begins anew: its snapshot cannot be used", "error", err)
 	}
-	// What forwards now was not decided by us. A host is no way round.
+	// The states of the ports were not decided by us. A host is no way round.
 	for i := range list {
 		p := &list[i]
 		if p.Type != bridge.TypeHost && p.State != bridge.STPDiscarding {
@@ -140,7 +142,7 @@ func (t *tree) takeOver(info bridge.Info, list []bridge.STPPort, kept *snapshot)
 	return nil
 }
 
-// identity is what a snapshot is of.
+// identity names the bridge of a snapshot.
 func (t *tree) identity() identity {
 	of := identity{Bridge: t.mac.String()}
 	for _, p := range t.ports {
@@ -149,8 +151,8 @@ func (t *tree) identity() identity {
 	return of
 }
 
-// refresh learns how the bridge and its ports are now. Its error is that this
-// cannot be read, by which nothing changes.
+// refresh learns how the bridge and its ports are now. If it cannot read that,
+// it returns an error and changes nothing.
 func (t *tree) refresh() error {
 	info, err := t.bridge.Bridge()
 	if err != nil {
@@ -216,8 +218,8 @@ func (t *tree) meet(list []bridge.STPPort) error {
 	return t.agree()
 }
 
-// agree makes the datapath's states those of the protocol, where they are not:
-// a port that was just added has none of the protocol's making.
+// agree makes the datapath's states those of the protocol, where they differ. A
+// new port has a state that the protocol has not set.
 func (t *tree) agree() error {
 	want := map[uint16]rstp.State{}
 	for _, p := range t.proto.Status().Ports {
@@ -231,14 +233,15 @@ func (t *tree) agree() error {
 	return t.broken
 }
 
-// commit does what the protocol has opened and sent since the last time, once the
-// snapshot has all that it follows from. So an agent that is killed, whenever that
-// is, leaves nothing open of which the next one knows nothing, and has promised
-// its neighbours nothing that the next one does not know: to be killed is to have
-// missed the last messages. What was closed is closed already.
+// commit opens the ports and sends the messages that the protocol has decided
+// on since the last time, once the snapshot has all that they follow from. So
+// an agent that is killed, whenever that is, leaves nothing open that the next
+// one does not know of, and has promised its neighbours nothing that the next
+// one does not know. It has only missed the last messages. Ports that are to be
+// closed are closed already.
 //
-// Nothing is opened or promised once something that should have been closed was
-// not. A BPDU like the last one promises nothing new.
+// Once a port could not be closed, commit opens and promises nothing more. A
+// BPDU like the last one promises nothing new.
 func (t *tree) commit() {
 	for _, o := range t.sending {
 		t.changed = t.changed || !bytes.Equal(t.last[o.port], o.frame)
@@ -342,10 +345,11 @@ func (t *tree) receive(id uint32, frame []byte) {
 	}
 }
 
-// tick says how late it is, and has the snapshot renewed for what each second, and
-// the BPDUs in it, changed without anything being done. Seconds in which the
-// process did not run are not made up for: what neighbours said in them waits to
-// be read, and silence of three seconds makes a port an edge.
+// tick tells the protocol how late it is. It has the snapshot renewed for
+// changes that each second, and the BPDUs in it, make without any action.
+// Seconds in which the process did not run are not made up for: the messages of
+// neighbours in them wait to be read, and a silence of three seconds makes a
+// port an edge.
 func (t *tree) tick(now time.Time) {
 	late := now.Sub(t.second)
 	if late < time.Second {
@@ -364,7 +368,7 @@ func (t *tree) tick(now time.Time) {
 	t.changed = t.changed || t.proto.Unsaved()
 }
 
-// once logs what must not be repeated.
+// once logs a message that must not be repeated.
 func (t *tree) once(key string, l slog.Level, msg string, args ...any) {
 	if !t.told[key] {
 		t.told[key] = true
@@ -390,8 +394,7 @@ func (t *tree) send(o outgoing) {
 	}
 }
 
-// SetState is of rstp.Output. What closes a way is done at once, what opens one
-// by commit.
+// SetState is of rstp.Output. It closes a port at once; commit opens one.
 func (t *tree) SetState(n uint16, s rstp.State) {
 	p := t.ports[n]
 	if p == nil {
@@ -406,8 +409,8 @@ func (t *tree) SetState(n uint16, s rstp.State) {
 	t.put(n, s)
 }
 
-// Flush is of rstp.Output. It is done before commit: whoever is killed between
-// the two opens again, and flushes again.
+// Flush is of rstp.Output. It is done before commit: an agent that is killed
+// between the two opens again, and flushes again.
 func (t *tree) Flush(n uint16) {
 	if p := t.ports[n]; p != nil {
 		if err := t.bridge.Flush(p.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -452,7 +455,7 @@ func (t *tree) status() *TreeStatus {
 	return st
 }
 
-// treeConfig is what the protocol is told of a bridge's settings.
+// treeConfig returns the settings of a bridge for the protocol.
 func treeConfig(info bridge.Info) rstp.Config {
 	c := rstp.DefaultConfig(info.Address)
 	c.Priority = info.Config.STPPriority
@@ -463,7 +466,7 @@ func treeConfig(info bridge.Info) rstp.Config {
 	return c
 }
 
-// portConfig is what the protocol is told of a port.
+// portConfig returns the settings of a port for the protocol.
 func portConfig(p *bridge.STPPort) rstp.PortConfig {
 	c := rstp.DefaultPort(p.SpeedMbit)
 	c.MAC = p.MAC

@@ -10,11 +10,12 @@ import (
 	"bascule/bridge"
 )
 
-// A watch counts what happens on a bridge and logs what somebody should see.
+// A watch counts the events of a bridge and logs those that somebody should
+// see.
 //
-// The datapath keeps the last 4096 events and waits for nobody. They are read
-// every watchPeriod, more often while there are many; what was overwritten
-// before that is counted as missed.
+// The datapath keeps the last 4096 events and waits for nobody. The watch reads
+// them every watchPeriod, more often while there are many. Events that were
+// overwritten before that are counted as missed.
 type watch struct {
 	events *bridge.Events
 	log    *slog.Logger
@@ -26,8 +27,8 @@ type watch struct {
 }
 
 // How often events are read, and how many at once call for reading them more
-// often: with that, some 200 000 a second can be read. To wake up is most of
-// what an idle agent costs.
+// often: with that, some 200 000 a second can be read. Waking up is most of the
+// cost of an idle agent.
 const (
 	watchPeriod = 250 * time.Millisecond
 	busyPeriod  = 20 * time.Millisecond
@@ -42,7 +43,8 @@ const (
 	longestPeriod = time.Minute
 )
 
-// mostSaid is how many sayings are kept, but for those of the last minute.
+// mostSaid is how many messages are kept, not counting those of the last
+// minute.
 const mostSaid = 1024
 
 // A saying is something that is logged of a port.
@@ -62,7 +64,8 @@ func newWatch(events *bridge.Events, log *slog.Logger) *watch {
 	return &watch{events: events, log: log, counts: map[string]uint64{}, said: map[saying]*said{}}
 }
 
-// read reads what has happened, and reports whether that was much.
+// read reads the events since the last time, and reports whether there were
+// many.
 func (w *watch) read(now time.Time) (busy bool, err error) {
 	d, err := w.events.Read()
 	if err != nil {
@@ -131,8 +134,8 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 	w.say(saying{e.Kind, e.Reason, e.Port, e.Own}, now, sayPeriod, e.Count, what, args...)
 }
 
-// say logs something that has happened n times, if it is not too soon: not within a
-// period after the last time, which grows while it goes on.
+// say logs an event that has happened n times, unless it is too soon: within a
+// period after the last time. The period grows while the event goes on.
 func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
 	s := w.said[key]
 	if s == nil {
@@ -155,7 +158,7 @@ func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, m
 	s.tell(now)
 }
 
-// tell logs what was held.
+// tell logs the message that was held.
 func (s *said) tell(now time.Time) {
 	s.last()
 	s.next, s.held = now.Add(s.period), 0
@@ -164,7 +167,7 @@ func (s *said) tell(now time.Time) {
 // close ends the watch.
 func (w *watch) close() { w.events.Close() }
 
-// status is what the watch has counted.
+// status returns the counts of the watch.
 func (w *watch) status() EventStatus {
 	return EventStatus{Counts: maps.Clone(w.counts), Missed: w.missed, Merged: w.merged}
 }

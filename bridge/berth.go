@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Berth is what ports are like that a bridge is ready for: a device that
-// occupies one is a port at once, because its programs are loaded already.
+// A Berth describes ports that a bridge is ready for. A device that occupies
+// one is a port at once, because its programs are loaded already.
 type Berth struct {
 	Pattern string      // of the devices' names; to the bridge it is a word, at most 15 bytes
 	Options PortOptions // for Hook xdp, and with a backup, there are no berths
@@ -23,7 +23,7 @@ type Berth struct {
 	Count   int         // as many at a time
 }
 
-// berthKind is what makes berths the same.
+// berthKind has the properties that the berths of a kind share.
 type berthKind struct {
 	config PortConfig
 	vlans  []VLANRange // nil where the bridge does not filter
@@ -33,7 +33,7 @@ func (k berthKind) equal(other berthKind) bool {
 	return k.config == other.config && slices.Equal(k.vlans, other.vlans)
 }
 
-// berthKindOf returns what a vacant berth is like.
+// berthKindOf returns the kind of a vacant berth.
 func berthKindOf(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) berthKind {
 	k := berthKind{config: loadPortConfig(p)}
 	if filters(c) && v != nil {
@@ -218,7 +218,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		// what a killed command left is mended by one that takes its time
+		// a command that takes its time mends what a killed one left
 		if dirty, err := store.Dirty(); err != nil || dirty {
 			return failed(what, err)
 		}
@@ -274,7 +274,8 @@ func fitsBerth(b *datapath.Bridge, l netlink.Link, world *world) bool {
 	if why, _ := usable(l); why != "" || l.Type() == physical || isOwnEnd(l) {
 		return false
 	}
-	if was, _, err := world.formerly(b, l); was != nil || err != nil { // what was taken of it then is known to the long way
+	// the long way knows what was taken of the device then
+	if was, _, err := world.formerly(b, l); was != nil || err != nil {
 		return false
 	}
 	for _, p := range datapath.Ports(&b.Config) {

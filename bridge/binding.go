@@ -101,10 +101,10 @@ func (s *Switch) AddBinding(e Binding) error {
 	return s.replaceBindings(bindWhat(e.Bridge, e), e.Bridge, nil, []Binding{e})
 }
 
-// ReplaceBindings deletes bindings, as Bindings returns them, and makes others, as
-// AddBinding does, in one change of the table. What is deleted may be gone already.
-// An address that is in both moves, and is bound all the time. All are of the one
-// bridge, whatever they say.
+// ReplaceBindings deletes bindings, as Bindings returns them, and makes others,
+// as AddBinding does, in one change of the table. Those to be deleted may be
+// gone already. An address that is in both moves, and is bound all the time.
+// All are of the one bridge, whatever they say.
 func (s *Switch) ReplaceBindings(bridge string, del, add []Binding) error {
 	return s.replaceBindings("change the bindings of "+bridge, bridge, del, add)
 }
@@ -158,14 +158,14 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 	})
 }
 
-// boundAt is what a binding binds.
+// boundAt is the address that a binding binds.
 type boundAt struct {
 	vlan    uint16
 	address netip.Addr
 }
 
-// planBindings returns bindings as the datapath has them, and what others there are
-// when those of del are gone; the error says why they can't be made.
+// planBindings returns bindings as the datapath has them, and the others that
+// are left without those of del. The error says why they can't be made.
 func planBindings(b *datapath.Bridge, what, bridge string, del []datapath.Binding, add []Binding) (next []datapath.Binding, others map[boundAt]datapath.Binding, err error) {
 	there, err := b.Bindings()
 	if err != nil {

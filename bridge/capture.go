@@ -24,7 +24,7 @@ const (
 	MaxCaptureBuffer     = 1 << 30
 )
 
-// CaptureOptions say what a capture takes.
+// CaptureOptions choose the frames of a capture, and how much is kept of them.
 type CaptureOptions struct {
 	Ports   []string          // only frames at these ports; none for all
 	Dropped bool              // only frames that were dropped
@@ -190,8 +190,7 @@ func (c *captureSource) frame(f datapath.Captured) capture.Frame {
 	return frame
 }
 
-// learnNames finds out what the ports are called; those that have left keep
-// their names.
+// learnNames learns the names of the ports; ports that have left keep theirs.
 func (c *captureSource) learnNames() error {
 	return c.s.each("capture at bridge "+c.bridge, c.bridge, func(_ string, b *datapath.Bridge) error {
 		devices, err := links()

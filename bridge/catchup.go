@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What devices do by themselves: a host port's interface gets another address, the
-// other ports lose their links, another device takes a port for its own, a device
-// that was moved to another network namespace comes back. Who hears of devices, the
-// agent, follows at once; whoever changes something follows the addresses.
+// Devices change by themselves: a host port's interface gets another address,
+// the other ports lose their links, another device takes a port for its own, a
+// device that was moved to another network namespace comes back. The agent
+// hears of devices and follows at once. A command that changes something
+// follows the addresses.
 
-// catchUp has bridges follow the addresses of their host ports' interfaces. Their
-// carriers, which the agent takes and gives, are given back where there is no agent
-// any more. It is not what the caller is about: where it fails the next one tries
+// catchUp has bridges follow the addresses of their host ports' interfaces. If
+// the agent that took their carriers is gone, catchUp gives them back. The
+// caller's work does not depend on it: if it fails, the next caller tries
 // again.
 func catchUp(store *datapath.Store, bridges []string) {
 	_ = eachOpen(store, bridges, func(name string, b *datapath.Bridge) error {
@@ -67,7 +68,7 @@ type Devices struct {
 	masters map[uint32]string
 }
 
-// A Deed is what became of a port, or what a Devices did about it.
+// A Deed is a change of a port, or an action of a Devices about it.
 type Deed struct {
 	Bridge, Port string
 	Kind         string
@@ -149,7 +150,7 @@ func (d *Devices) Close() error {
 	})
 }
 
-// Concerns reports whether what becomes of a device, by its index, is worth a
+// Concerns reports whether a change of the device with an index is worth a
 // Look.
 func (d *Devices) Concerns(index int) bool {
 	d.mu.Lock()
@@ -209,7 +210,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	return did, err
 }
 
-// A sighting is what a Look has seen.
+// A sighting has the observations of a Look.
 type sighting struct {
 	devices map[int]netlink.Link
 	before  map[uint32]string // what ports belonged to at the last one
@@ -276,7 +277,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	return nil
 }
 
-// master notes what a port's device belongs to.
+// master notes the master of a port's device.
 func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
 	was, now := s.before[p.Id], masterOf(l, s.devices)
 	if now != "" {
@@ -291,8 +292,8 @@ func (s *sighting) master(bridge string, p *datapath.Port, l netlink.Link) {
 	}
 }
 
-// masterOf returns what a device belongs to, such as "Linux bridge br0"; "" for
-// nothing.
+// masterOf returns the master of a device, such as "Linux bridge br0"; "" for
+// none.
 func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
 	if l == nil || l.Attrs().MasterIndex == 0 {
 		return ""

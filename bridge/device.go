@@ -39,9 +39,9 @@ func usable(l netlink.Link) (why, remedy string) {
 	return "", ""
 }
 
-// AddressWarning says what becomes of the addresses of a device that is made a
-// port: a port's device never delivers a frame to the host.
-// The host port, "" for none, is where they belong.
+// AddressWarning says that nobody reaches the host by the addresses of a device
+// that is made a port: a port's device never delivers a frame to the host. They
+// belong to the host port, "" if there is none.
 func AddressWarning(bridge, host, device string, addresses []string) string {
 	noun, it := "address", "it"
 	if len(addresses) > 1 {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device is a network device, as far as it matters to who decides what is to
-// be a port.
+// A Device has the facts of a network device by which a caller decides whether
+// it is to be a port.
 type Device struct {
 	Name     string
 	MAC      net.HardwareAddr

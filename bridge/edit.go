@@ -8,9 +8,10 @@ import (
 	"bascule/datapath"
 )
 
-// An Edit is any number of changes to one bridge that are made in one step. Its
-// methods plan a change each, on top of those before, and touch nothing; what is
-// wrong with one is wrong with all of it. They are those of a Switch otherwise.
+// An Edit is any number of changes to one bridge that are made in one step.
+// Each of its methods plans a change, on top of those before, and touches
+// nothing. A mistake in one is a mistake in the whole Edit. Otherwise the
+// methods are those of a Switch.
 type Edit struct {
 	bridge string
 	change *change
@@ -31,8 +32,8 @@ func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, er
 	}}, nil)
 }
 
-// A step is one change to a bridge: plan adds it to what is planned already.
-// What could not be right whatever there is has been refused before.
+// A step is one change to a bridge: plan adds it to the changes that are
+// planned already. A change that could never be right has been refused before.
 type step struct {
 	what   string // for errors
 	bridge string
@@ -110,8 +111,8 @@ func (e *Edit) AddSpan(device string, o SpanOptions) error {
 // DelSpan takes a span port out of the bridge.
 func (e *Edit) DelSpan(device string) error { return e.add(delSpan(e.bridge, device), nil) }
 
-// ReplaceRules puts the rules of a text in the place of all that the bridge has;
-// name is what errors call the text. See [Switch.LoadRules].
+// ReplaceRules puts the rules of a text in the place of all that the bridge
+// has. Errors call the text name. See [Switch.LoadRules].
 func (e *Edit) ReplaceRules(name string, text io.Reader) error {
 	return e.add(loadRules(e.bridge, "", name, text))
 }

@@ -24,7 +24,8 @@ func usagef(object, format string, args ...any) error {
 	return &UsageError{object, fmt.Errorf(format, args...)}
 }
 
-// A refusal says in one line what was not done, why, and what to do about it.
+// A refusal says in one line which request was refused, why, and what to do
+// about it.
 type refusal struct {
 	line  string
 	cause error // nil if there is none below
@@ -37,14 +38,14 @@ func refused(what, why, remedy string) error {
 	return &refusal{line: "cannot " + what + ": " + why + "; " + remedy}
 }
 
-// Refused reports whether an error is of a request that does not go with what
-// there is, rather than of one that failed.
+// Refused reports whether an error is of a request that does not fit the
+// present state, rather than of one that failed.
 func Refused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
 }
 
-// because adds what a refusal comes from, for callers that look.
+// because adds the cause of a refusal, for callers that look.
 func because(err, cause error) error {
 	return &refusal{err.Error(), cause}
 }

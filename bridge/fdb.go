@@ -146,9 +146,9 @@ func (s *Switch) AddEntry(bridge string, e Entry) error {
 }
 
 // ReplaceEntries deletes entries, as FDB returns them, and adds others, as
-// AddEntry does, but opens the bridge and looks up its ports once for all. What
-// is deleted may be gone already. An address that is in both moves, and has an
-// entry all the time.
+// AddEntry does, but opens the bridge and looks up its ports once for all.
+// Those to be deleted may be gone already. An address that is in both moves,
+// and has an entry all the time.
 func (s *Switch) ReplaceEntries(bridge string, del, add []Entry) error {
 	return s.replaceEntries("change the FDB of "+bridge, bridge, del, add)
 }
@@ -239,8 +239,8 @@ type place struct {
 	gone bool // the port's device is
 }
 
-// placeFinder returns what finds the place of an address that is said to be on a
-// port and in a VLAN; what is for errors. It looks for each once.
+// placeFinder returns a function that finds the place of an address on a port
+// and in a VLAN; what is for errors. It looks for each once.
 func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan uint16) (place, error) {
 	type said struct {
 		port string
@@ -311,9 +311,9 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error
 	})
 }
 
-// ownEntries returns the entries of the FDB, and what tells which are host ports'
-// own addresses: those stay as long as the port is in the VLAN, lest another
-// station takes them.
+// ownEntries returns the entries of the FDB, and a function that tells which
+// are host ports' own addresses. Those stay as long as the port is in the VLAN,
+// lest another station takes them.
 func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.Entry, err error) {
 	spaces, err := currentSpaces(v.b)
 	if err != nil {
@@ -363,7 +363,7 @@ func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16)
 	return 0, refused(what, "it is there without a VLAN, and in "+word+FormatVLANs(vlans[1:]), "name one with --vlan, 0 for none")
 }
 
-// Flush removes the entries that match, but for host ports' own addresses, and
+// Flush removes the entries that match, except host ports' own addresses, and
 // returns how many.
 func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	what := "flush the FDB of " + bridge
@@ -402,8 +402,9 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	return n, err
 }
 
-// flushPinned removes the static and sticky entries that match, but for host
-// ports' own addresses: one by one, since those may not be gone for a moment.
+// flushPinned removes the static and sticky entries that match, except host
+// ports' own addresses. It removes them one by one, since an own address may
+// not be gone for a moment.
 func flushPinned(name string, b *datapath.Bridge, m datapath.Match) (n int, err error) {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -444,9 +445,9 @@ func dropLocked(b *datapath.Bridge, p *datapath.Port) error {
 	return nil
 }
 
-// dropSurplus forgets learned addresses of a port, or of the bridge where p is
-// nil, until there are no more than it may have. The notes say so of what has
-// the name.
+// dropSurplus forgets learned addresses of a port, or of the bridge if p is
+// nil, until there are no more than it may have. The notes say so of the object
+// with the name.
 func dropSurplus(b *datapath.Bridge, p *datapath.Port, name string) (notes []string, err error) {
 	m := datapath.Match{Dynamic: true, Keep: b.Config.FdbMax}
 	if p != nil {

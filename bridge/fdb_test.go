@@ -86,7 +86,8 @@ func TestEntryOfPVID(t *testing.T) {
 	b.edit(
 		func(e *Edit) error { return e.AddPort("p1", PortOptions{}) },
 		func(e *Edit) error { return e.AddPort("p2", PortOptions{}) },
-		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) }, // whose own address moves
+		// the port's own address moves
+		func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) },
 		func(e *Edit) error { return e.SetVLANs("p1", vids("100", "20u", "5up")) },
 	)
 	b.must(b.SetPrivateVLANs("br0", 4, PrivateVLANs{Isolated: []uint16{5}}))
@@ -141,7 +142,8 @@ func TestEntryWithoutVLAN(t *testing.T) {
 		b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: vlan, Port: "p1", Static: true}))
 	}
 	add(0)
-	b.edit(func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) }) // whose own address moves
+	// the port's own address moves
+	b.edit(func(e *Edit) error { return e.AddPort("host0", PortOptions{Type: TypeHost}) })
 	b.must(b.AddBinding(Binding{Bridge: "br0", Port: "p1", MAC: mac, Address: netip.MustParseAddr("192.0.2.1")}))
 	notes, err := b.SetBridge("br0", on("vlan-filtering"))
 	b.must(err)
@@ -206,7 +208,8 @@ func TestHostAddressStays(t *testing.T) {
 	mac := own(0)
 	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, Port: "p1", Static: true}))
 	b.must(b.AddEntry("br0", Entry{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, Port: "host0", Sticky: true}))
-	b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: 7, Port: "host0", Static: true})) // by hand: no frame of its own is there
+	// by hand: no frame of its own is there
+	b.must(b.AddEntry("br0", Entry{MAC: mac, VLAN: 7, Port: "host0", Static: true}))
 	for _, c := range []struct {
 		m Match
 		n int

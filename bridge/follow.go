@@ -64,8 +64,8 @@ func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 	return err == nil, notes, err
 }
 
-// Events are what happens on a bridge, counted. Reading takes nothing from
-// anybody else, and at most as many events at a time as the kernel keeps.
+// Events counts the events of a bridge. Reading takes nothing from anybody
+// else, and at most as many events at a time as the kernel keeps.
 type Events struct {
 	s *Switch
 	w *watch
@@ -73,7 +73,7 @@ type Events struct {
 	merged uint64 // by the last Read
 }
 
-// OpenEvents begins to count what happens on a bridge.
+// OpenEvents begins to count the events of a bridge.
 func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 	e := &Events{s: s}
 	err := s.each("follow bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
@@ -109,19 +109,19 @@ func (e *Events) Renew() (same bool, err error) {
 	return same, err
 }
 
-// A Digest is what has happened on a bridge for a while. All that happens to
-// addresses is in one of the three counts.
+// A Digest has the events of a bridge over some time. Every event of an address
+// is in one of the three counts.
 type Digest struct {
 	Counts map[string]uint64 // events that were read, by the kinds of Event
 	Missed uint64            // events that came too fast to be read
 	Merged uint64            // what was not told by an event of its own: it repeats within a second
 
-	// Notable is what concerns a port as a whole: its refusals, loops and
+	// Notable are events that concern a port as a whole: its refusals, loops and
 	// blocks, one event with a count for all of a kind and reason.
 	Notable []Event
 }
 
-// Read returns what has happened since the last call.
+// Read returns the events since the last call.
 func (e *Events) Read() (d Digest, err error) {
 	list, missed, err := e.w.log.Read()
 	if err != nil {

@@ -167,8 +167,8 @@ func peerOutside(l netlink.Link) uint64 {
 	return addressOf(otherEnd(l)) // if 0, frames go the usual way
 }
 
-// followDevice has p know what its device, l, leads to. It reports whether that
-// was another.
+// followDevice notes in p where its device, l, leads. It reports whether that
+// has changed.
 func followDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 	was := *p
 	p.Peer = peerOutside(l)

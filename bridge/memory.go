@@ -20,7 +20,7 @@ func (s *Switch) Force() { s.force = true }
 // memoryPart is which part of the free memory limits may take.
 const memoryPart = 4
 
-// A demand is what a limit is, and was.
+// A demand is the present value of a limit, and the former one.
 type demand struct {
 	name     string // as users write it
 	was, now uint32
@@ -51,7 +51,7 @@ func fdbDemand(was, now uint32) demand {
 	return demand{name: "fdb-max", was: was, now: now, least: defaultFDBMax, memory: datapath.FDBMemory}
 }
 
-// pfDemands are the limits of pf, of which was says what they were.
+// pfDemands are the limits of pf; was has their former values.
 func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []demand) {
 	least := pf.DefaultLimits()
 	for _, l := range []struct {
@@ -70,8 +70,8 @@ func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []deman
 }
 
 // checkMemory says whether limits that become higher leave enough of the free
-// memory to others. What they take is taken at once, and nobody gets it back
-// before they are lowered.
+// memory to others. Their tables take memory at once, and nobody gets it back
+// before the limits are lowered.
 func (s *Switch) checkMemory(what string, list []demand) error {
 	var all, most uint64
 	var largest demand

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Info is what there is to know about a bridge, its ports' own state aside.
+// Info has the facts of a bridge, except for its ports' own state.
 type Info struct {
 	Name     string
 	Address  net.HardwareAddr // the bridge's own, locally administered
@@ -20,7 +20,7 @@ type Info struct {
 	AgentRuns bool
 }
 
-// PortOptions is what AddPort and SetPort are asked for.
+// PortOptions are the arguments of AddPort and SetPort.
 type PortOptions struct {
 	Type    string   // AddPort: "netdev", the default, "host" or "patch"; SetPort: ""
 	Peer    string   // AddPort, "patch": BRIDGE/PORT, the other end, which is made too
@@ -33,38 +33,46 @@ type PortOptions struct {
 // removed with the port; a span port gets copies and gives nothing;
 // a patch port is one end of a cable to another bridge, and has no device.
 type Port struct {
-	Bridge   string
-	Name     string
-	Type     string     // "netdev", "host", "span" or "patch"
-	Peer     string     // of a patch port: BRIDGE/PORT, the cable's other end
-	Hook     string     // "tcx" or "xdp", "" of a patch port
-	Index    int        // of the device
-	Flags    []string   // of the device, named as `ip link` does: BROADCAST, UP, ...
-	MTU      int        // of the device, in bytes
-	State    string     // "forwarding", "learning" or "discarding" by spanning tree, "blocked" by its loop guard, "disabled" while the device is down, "gone" when it vanished, "no-peer" where a patch cable ends
-	TakenBy  string     // the device that the port's has been made a member of, such as "Linux bridge lxbr0": it gets nothing, and what it sends by the port goes past the switch
-	Config   PortConfig // of a span port, which has none, all off
+	Bridge string
+	Name   string
+	Type   string   // "netdev", "host", "span" or "patch"
+	Peer   string   // of a patch port: BRIDGE/PORT, the cable's other end
+	Hook   string   // "tcx" or "xdp", "" of a patch port
+	Index  int      // of the device
+	Flags  []string // of the device, named as `ip link` does: BROADCAST, UP, ...
+	MTU    int      // of the device, in bytes
+	// State is "forwarding", "learning" or "discarding" by spanning tree, "blocked" by the port's loop guard,
+	// "disabled" while its device is down, "gone" when the device vanished, "no-peer" where a patch cable ends.
+	State string
+	// TakenBy is the device that the port's has been made a member of, such as "Linux bridge lxbr0". That device
+	// gets no frames, and those that it sends by the port go past the switch.
+	TakenBy  string
+	Config   PortConfig // all off of a span port, which has none
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
 
-	NoCarrier string // by whom a host port's interface has no carrier: NoCarrierAgent, NoCarrierEnded, or "" for neither
+	// NoCarrier says who keeps a carrier from a host port's interface: NoCarrierAgent, NoCarrierEnded, or "" for
+	// neither.
+	NoCarrier string
 }
 
 // Who keeps a carrier from a host port's interface.
 const (
 	NoCarrierAgent = "agent"       // the agent: no other port leads anywhere
-	NoCarrierEnded = "agent-ended" // one that was killed; what changes something next gives it back
+	NoCarrierEnded = "agent-ended" // one that was killed; the next command that changes something gives it back
 )
 
 // Stats are the counters of a port since it was added. A frame that the
 // device keeps in one piece (GSO) counts once, with all of its bytes.
 type Stats struct {
-	RxFrames, RxBytes uint64            // from the device into the switch
-	TxFrames, TxBytes uint64            // from the switch to the device
-	Learned           uint64            // addresses that became known on the port
-	Moves             uint64            // addresses that moved to the port from another
-	Refused           uint64            // addresses not learned or moved: table full, held elsewhere by a static or sticky entry, or moved too often
-	Drops             map[string]uint64 // frames by reason; only those above zero
+	RxFrames, RxBytes uint64 // from the device into the switch
+	TxFrames, TxBytes uint64 // from the switch to the device
+	Learned           uint64 // addresses that became known on the port
+	Moves             uint64 // addresses that moved to the port from another
+	// Refused counts addresses that were not learned or moved: the table was full, a static or sticky entry held
+	// them elsewhere, or they moved too often.
+	Refused uint64
+	Drops   map[string]uint64 // frames by reason; only those above zero
 }
 
 // Entry is one line of a bridge's FDB: where the frames of an address go.
@@ -93,8 +101,10 @@ type Match struct {
 // Event is something that happened on a bridge. Fields that have no meaning
 // for a kind of event are zero.
 type Event struct {
-	Time   time.Time
-	Kind   string // "learned", "moved", "aged", "added", "deleted", "refused", "locked", "loop", "blocked", "port-added", "port-removed", "port-gone", "port-back", "port-taken", "port-released", "drops", ...
+	Time time.Time
+	// Kind is "learned", "moved", "aged", "added", "deleted", "refused", "locked", "loop", "blocked", "port-added",
+	// "port-removed", "port-gone", "port-back", "port-taken", "port-released", "drops", ...
+	Kind   string
 	Bridge string
 	Port   string
 	From   string           // moved, added: the port that the address was on before; loop: the one that it is on

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How often a monitor looks for events, and for what has been dropped.
+// How often a monitor looks for events, and for drops.
 const (
 	eventPeriod = 50 * time.Millisecond
 	dropPeriod  = time.Second
@@ -36,8 +36,8 @@ type watch struct {
 	drops  map[uint32]map[string]uint64
 }
 
-// A linkNews hears of the devices of a network namespace (rtnetlink(7)): what is so
-// for a moment is told, too.
+// A linkNews hears of the devices of a network namespace (rtnetlink(7)), also
+// of states that last only a moment.
 type linkNews struct{ fd int }
 
 // hearLinks begins to hear of the devices of the caller's network namespace.
@@ -59,9 +59,9 @@ func (n linkNews) close() {
 	}
 }
 
-// read returns how devices were each time that one was told of since the last call,
-// in order. What was lost, or cannot be read, is left out: who needs to know how
-// things are looks at the devices.
+// read returns the states of devices, in order, each time that the kernel told
+// of one since the last call. Lost and unreadable news is left out: a caller
+// that needs the present state looks at the devices.
 func (n linkNews) read() (list []netlink.Link, err error) {
 	for buf := make([]byte, 32<<10); ; {
 		size, from, err := unix.Recvfrom(n.fd, buf, 0)
@@ -93,10 +93,11 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 }
 
 // Monitor reports what happens on a bridge, or on every bridge where the name
-// is "", until ctx ends or report fails: addresses learned, moved, aged,
-// added, deleted or refused or, on a locked port, not let in, loops and ports that they block, ports added, removed, gone, back, or taken by another device, and once a second what was
-// dropped. Any
-// number of monitors can run; none slows a frame down.
+// is "", until ctx ends or report fails. That is: addresses learned, moved,
+// aged, added, deleted, refused, or heard on a locked port and not let in;
+// loops, and ports that they block; ports added, removed, gone, back, or taken
+// by another device; and once a second the drops. Any number of monitors can
+// run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
 	watches := map[string]*watch{}
 	defer func() {
@@ -231,7 +232,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 	return nil
 }
 
-// adopt makes b what the watch follows.
+// adopt makes the watch follow b.
 func (w *watch) adopt(b *datapath.Bridge) {
 	w.bridge = b
 	devices, err := links()
@@ -268,7 +269,7 @@ func (w *watch) compare(b *datapath.Bridge, events *[]Event) {
 	}
 }
 
-// hear reports what was told of the ports' devices.
+// hear reports the news of the ports' devices.
 func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch, events *[]Event) error {
 	list, err := news.read()
 	for _, l := range list {
@@ -304,8 +305,8 @@ func (w *watch) read(events *[]Event) error {
 	return nil
 }
 
-// look reports what has become of the ports, and what was dropped. devices are those
-// of the namespace.
+// look reports changes of the ports, and drops. devices are those of the
+// namespace.
 func (w *watch) look(devices map[int]netlink.Link, events *[]Event) error {
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)

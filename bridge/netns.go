@@ -32,7 +32,7 @@ func NetnsPath(name string) string {
 }
 
 // SameNetns reports whether two names, as [Open] takes them, are of the same
-// network namespace. Those of which one is not there are not.
+// network namespace. If one of the namespaces is not there, they are not.
 func SameNetns(a, b string) bool {
 	if a == b {
 		return true
@@ -116,8 +116,9 @@ func inside(ns netns.NsHandle, f func() error) error {
 }
 
 // sweepAbandoned removes the bridges of namespaces that have ended. The kernel
-// ends their devices with them; what is pinned stays, and nobody else can tell.
-// Who may not look into all processes cannot tell either, and leaves it to others.
+// ends their devices with them; pinned objects stay, and nobody else can tell.
+// A process that may not look into all others cannot tell either, and leaves it
+// to them.
 func sweepAbandoned() error {
 	if !seesAllProcesses() {
 		return nil
@@ -131,10 +132,10 @@ func sweepAbandoned() error {
 	})
 }
 
-// Ended returns which of some network namespaces, by [Switch.Cookie], have ended as
-// far as can be seen: no name and no process that may be looked at leads to them,
-// and no port of theirs has a device. It removes what is left of their bridges
-// where that is for certain.
+// Ended returns those of some network namespaces, by [Switch.Cookie], that have
+// ended as far as can be seen: no name and no process that may be looked at
+// leads to them, and no port of theirs has a device. If that is certain, it
+// removes what is left of their bridges.
 func Ended(cookies []uint64) ([]uint64, error) {
 	if err := sweepAbandoned(); err != nil {
 		return nil, err

@@ -174,8 +174,8 @@ func cutAll(b *datapath.Bridge, remove func() error) error {
 }
 
 // cutHalves removes patch ports without another end. Both ends of a cable come
-// and go in one command: what there is of half a cable is of one that was
-// killed, or that is half done.
+// and go in one command. So half a cable is of a command that was killed, or
+// that is half done.
 func cutHalves(store *datapath.Store) error {
 	cables, err := store.Cables()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"bascule/pf"
 )
 
-// pfStored is what a bridge keeps of pf beside what its programs look up: the
-// rules as text, with what was in files and in names of hosts resolved.
+// pfStored is the part of a bridge's pf that is kept beside the tables of its
+// programs: the rules as text, with files read and names of hosts resolved.
 type pfStored struct {
 	Stay    bool              `json:"stay_disabled,omitempty"` // -d was said: loading does not enable
 	Debug   string            `json:"debug,omitempty"`         // of -x
@@ -42,7 +42,7 @@ type pfStoredTable struct {
 	Cleared  int64  `json:"cleared"` // seconds since 1970
 }
 
-// pfConfig is what pf of a bridge is told.
+// pfConfig is the configuration of pf of a bridge.
 type pfConfig struct {
 	pfStored
 	main    *pf.Ruleset            // Main, parsed
@@ -63,7 +63,7 @@ type pfUses struct {
 	anchors bool // some are in anchors
 }
 
-// pfParse reads what is stored: text without names to be looked up.
+// pfParse reads the stored text, which has no names to be looked up.
 func pfParse(text string) (*pf.Ruleset, error) {
 	set, err := pf.Parse("pf", []byte(text), pf.Source{Kept: true})
 	if err != nil {
@@ -95,7 +95,7 @@ func readPF(b *datapath.Bridge) (*pfConfig, error) {
 	return d, nil
 }
 
-// readStored returns what a bridge that has pf keeps of it.
+// readStored returns the stored part of a bridge's pf.
 func readStored(b *datapath.Bridge) (stored pfStored, err error) {
 	text, err := b.PFText()
 	if err != nil {
@@ -182,8 +182,8 @@ func (c *change) planPF(what string) error {
 	return nil
 }
 
-// checkLimits says whether the limits have room for what rules name and list. With
-// nil for the bridge it has nothing yet.
+// checkLimits says whether the limits have room for all that rules name and
+// list. A nil bridge has nothing yet.
 func (d *pfConfig) checkLimits(what string, b *datapath.Bridge) error {
 	if err := d.checkTables(what); err != nil {
 		return err
@@ -211,8 +211,8 @@ func (d *pfConfig) checkTables(what string) error {
 	return nil
 }
 
-// checkEntries says whether the limit has room for what tables are filled with.
-// A limit below what tables have already holds for what comes.
+// checkEntries says whether the limit has room for the new contents of tables.
+// A limit that tables exceed already holds for later additions.
 func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	more, filled := 0, uint64(0)
 	for _, f := range d.fill {
@@ -274,8 +274,8 @@ func pfPorts(b *datapath.Bridge, c *datapath.Config) (names map[uint32]string, p
 	return names, ports, nil
 }
 
-// compile makes the rules what the datapath looks up, with numbers for the tables
-// that they name.
+// compile makes tables for the datapath of the rules, with numbers for the
+// tables that they name.
 func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
 	if err := d.settleTables(); err != nil {
 		return nil, err
@@ -413,7 +413,7 @@ func (d *pfConfig) drop(t *pfStoredTable) {
 	d.freed |= 1 << t.Number
 }
 
-// define makes a table what a file says that it is.
+// define gives a table the definition of a file.
 func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	t := d.find(anchor, def.Name)
 	var err error
@@ -421,7 +421,7 @@ func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	case t == nil:
 		t, err = d.newTable(anchor, def.Name)
 	case def.Given:
-		// with another number: what it has now stays until the new rules are there
+		// with another number: the present contents stay until the new rules are there
 		old := t.Number
 		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == old })
 		d.freed |= 1 << old
@@ -440,7 +440,7 @@ func (d *pfConfig) define(anchor string, def *pf.Table) error {
 }
 
 // take makes a ruleset that of the anchor at path, "" for the main one: its
-// tables, what it loads into anchors, and its rules.
+// tables, the rulesets that it loads into anchors, and its rules.
 func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	if err := d.takeTables(path, set); err != nil {
 		return err
@@ -449,7 +449,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 		return err
 	}
 	plain := bare(set)
-	// what is between braces takes the place of what was loaded there
+	// a ruleset between braces takes the place of the one that was loaded there
 	eachBody(path, plain, func(path string, _ *pf.Ruleset) {
 		delete(d.Anchors, path)
 		delete(d.anchors, path)
@@ -470,7 +470,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	return nil
 }
 
-// takeLoads takes what a ruleset loads into anchors.
+// takeLoads takes the rulesets that a ruleset loads into anchors.
 func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
 	for _, load := range set.Loads {
 		if err := d.take(pf.AnchorPath(path, load.Name), load.Ruleset); err != nil {
@@ -519,7 +519,7 @@ func eachBody(path string, set *pf.Ruleset, f func(path string, body *pf.Ruleset
 	}
 }
 
-// bare returns a ruleset without tables and what it loads, which are kept
+// bare returns a ruleset without its tables and its loads, which are kept
 // beside it.
 func bare(set *pf.Ruleset) *pf.Ruleset {
 	plain := *set
@@ -534,8 +534,9 @@ func bare(set *pf.Ruleset) *pf.Ruleset {
 }
 
 // LoadPF loads a file into pf of a bridge: whole or not at all. It returns the
-// ruleset that it read, and notes of what may not be meant. What is wrong with the text is in an error that is a
-// [pf.ErrorList]. With o.Check nothing is loaded, and the bridge may be "".
+// ruleset that it read, and notes of what may not be meant. Mistakes in the
+// text are in an error that is a [pf.ErrorList]. With o.Check nothing is
+// loaded, and the bridge may be "".
 func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
 	what := o.what(bridge)
 	if set, err = s.parsePF(what, o); err != nil {
@@ -600,7 +601,7 @@ func redefined(set *pf.Ruleset) (notes []string) {
 	return notes
 }
 
-// what says what is done with a file, for errors.
+// what names the work with a file, for errors.
 func (o *PFLoad) what(bridge string) string {
 	if bridge == "" {
 		return "load " + o.Name + " into pf"
@@ -608,7 +609,7 @@ func (o *PFLoad) what(bridge string) string {
 	return "load " + o.Name + " into pf of " + bridge
 }
 
-// take makes what a file says that of pf.
+// take gives pf the contents of a file.
 func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
 	path := strings.Trim(o.Anchor, "/")
 	if o.TablesOnly {
@@ -617,7 +618,7 @@ func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
 	return d.take(path, set)
 }
 
-// parsePF reads a file; names in it stand for what they do in the namespace.
+// parsePF reads a file; names in it mean what they do in the namespace.
 func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	if err := checkAnchor(o.Anchor); err != nil {
 		return nil, err
@@ -653,8 +654,8 @@ var zeroLimit = [pf.LimitCount]string{
 	pf.LimitAnchors:      "no anchor",
 }
 
-// checkPF says whether a bridge, "" or one that is not there for any, could have
-// what a file says.
+// checkPF says whether a bridge could have the contents of a file: any bridge,
+// if the name is "" or there is no such bridge.
 func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
 	err := s.Inside(func() error {
@@ -835,7 +836,7 @@ func (d *pfConfig) emptyAnchor(what, path string) error {
 // emptyBelow takes the rules out of all anchors below one, "" for the main
 // ruleset.
 func (d *pfConfig) emptyBelow(path string) {
-	// what calls an anchor is before it in the order
+	// the caller of an anchor is before it in the order
 	for _, at := range slices.Sorted(maps.Keys(d.rulesets())) {
 		if at == path || path != "" && !strings.HasPrefix(at, path+"/") {
 			continue
@@ -846,8 +847,8 @@ func (d *pfConfig) emptyBelow(path string) {
 	}
 }
 
-// rulesets returns all rulesets by path: what was loaded, and what is between
-// braces where nothing was. Anchors that are only called are there, empty.
+// rulesets returns all rulesets by path: the loaded ones, and those between
+// braces where none was loaded. Anchors that are only called are there, empty.
 func (d *pfConfig) rulesets() map[string]*pf.Ruleset {
 	all := map[string]*pf.Ruleset{"": d.main}
 	maps.Copy(all, d.anchors)

@@ -10,7 +10,7 @@ import (
 	"bascule/pflog"
 )
 
-// PFLoad says what is loaded into pf.
+// PFLoad is a load of pf.
 type PFLoad struct {
 	Name   string // of the file, for errors
 	Text   []byte
@@ -22,7 +22,7 @@ type PFLoad struct {
 	TablesOnly bool // leave rules and options as they are
 }
 
-// PFInfo is what there is to know about pf of a bridge.
+// PFInfo has the facts of a bridge's pf.
 type PFInfo struct {
 	Bridge   string
 	Enabled  bool
@@ -70,7 +70,7 @@ type PFRules struct {
 	Counts  map[*pf.Rule]PFCounts // of all rules, also of anchors
 }
 
-// PFCounts are what packets and states a rule has had.
+// PFCounts are the counts of a rule's packets and states.
 type PFCounts struct {
 	Evaluations    uint64    // packets that it matched
 	Packets, Bytes [2]uint64 // in, out
@@ -145,7 +145,7 @@ type PFTableEntry struct {
 	Cleared time.Time
 }
 
-// PFTableAction is what is done to a table.
+// PFTableAction is an action on a table.
 type PFTableAction int
 
 // The actions of ChangePFTable.
@@ -156,15 +156,16 @@ const (
 	TestPFEntries
 )
 
-// PFMemory is what the tables for a limit, or the rules, take at the moment.
+// PFMemory is how much the tables for a limit, or the rules, take at the
+// moment.
 type PFMemory struct {
 	Name  string // of the limit, or "rules"
 	Bytes uint64
 }
 
-// PFTableChange is what was done to a table. Marks has a letter for each
-// entry, as pfctl(8) prints them: A added, C changed, D deleted, M matches, X
-// duplicate, Y conflicts; a blank where nothing was done.
+// PFTableChange is the outcome of an action on a table. Marks has a letter for
+// each entry, as pfctl(8) prints them: A added, C changed, D deleted, M
+// matches, X duplicate, Y conflicts; a blank if nothing was done.
 type PFTableChange struct {
 	Created                 bool // the table
 	Added, Deleted, Changed int

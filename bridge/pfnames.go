@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pfAddresses returns what the name of an interface stands for in a rule: the
-// addresses of the device, or of all devices of the group, changed as the modes
-// say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is every
-// device. Of a host port it is the host's end, which has the port's name. What
-// is no interface is asked of hosts, which may be nil.
+// pfAddresses returns the addresses that the name of an interface stands for in
+// a rule: those of the device, or of all devices of the group, changed as the
+// modes say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is
+// every device. For a host port it is the host's end, which has the port's
+// name. A name that is no interface is asked of hosts, which may be nil.
 func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
 	devices, err := links()
 	if err != nil {
@@ -84,8 +84,8 @@ func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	return modified(addrs, modes), err
 }
 
-// modified returns what modes make of the addresses of a device. Of a network it is
-// the address in it, which a rule may have under another mask.
+// modified returns the addresses of a device as changed by modes. A network
+// keeps the address in it, which a rule may have under another mask.
 func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
@@ -144,7 +144,7 @@ func linkGroups() map[uint32]string {
 			if len(words) < 2 {
 				continue
 			}
-			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is every interface's
+			if n, err := strconv.ParseUint(words[0], 0, 32); err == nil && n != 0 { // 0 is that of all
 				groups[uint32(n)] = words[1]
 			}
 		}

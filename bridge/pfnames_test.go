@@ -34,7 +34,7 @@ func TestModified(t *testing.T) {
 	}
 	for modes, want := range map[string]string{
 		"":          "192.0.2.1/32 169.254.1.2/32 fe80::1/128 2001:db8::1/128",
-		"network":   "192.0.2.1/24 169.254.1.2/16 2001:db8::1/64", // a mask of (em0:network)/28 is of the address
+		"network":   "192.0.2.1/24 169.254.1.2/16 2001:db8::1/64", // (em0:network)/28 masks the address
 		"network 0": "192.0.2.1/24 2001:db8::1/64",
 		"0":         "192.0.2.1/32 2001:db8::1/128",
 		"broadcast": "192.0.2.255/32 169.254.255.255/32",

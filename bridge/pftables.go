@@ -45,7 +45,7 @@ func (s *Switch) PFTables(bridge, anchor string) (list []PFTable, err error) {
 	return list, err
 }
 
-// PFTable returns what is in a table, in ascending order.
+// PFTable returns the contents of a table, in ascending order.
 func (s *Switch) PFTable(bridge, anchor, name string) (list []PFTableEntry, err error) {
 	what := "show table " + name + " of " + bridge
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
@@ -75,8 +75,8 @@ func findPFTable(b *datapath.Bridge, what, anchor, name string) (*pfStoredTable,
 	return nil, refused(what, "Table does not exist", "see 'bascule pfctl -s Tables'")
 }
 
-// ChangePFTable does something to entries of a table, which adding and replacing
-// make if it is not there. With check it only says what it would do.
+// ChangePFTable acts on entries of a table. Adding and replacing make the table
+// if it is not there. With check it only says what it would do.
 func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction, entries []pf.TableEntry, check bool) (done PFTableChange, err error) {
 	what := map[PFTableAction]string{AddPFEntries: "add to", DeletePFEntries: "delete from", ReplacePFEntries: "replace", TestPFEntries: "test"}[action] +
 		" table " + name + " of " + bridge
@@ -88,7 +88,8 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, usagef("table "+name, "no table can have the name; give 1 to 31 letters, digits and such")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
-	// all is seen before anything is done: what is refused leaves no table behind
+	// all is checked before anything is done: a refused request leaves no table
+	// behind
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := plannedPFTable(b, what, path, name, makes)
 		if err != nil {
@@ -173,8 +174,8 @@ func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
 	return nil
 }
 
-// planEntries says what would be done to each entry of a table, nil for one that
-// is not there yet.
+// planEntries says what would be done to each entry of a table, nil for a table
+// that is not there yet.
 func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
 	done = PFTableChange{Created: t == nil, Entries: entries, Marks: slices.Repeat([]byte{' '}, len(entries))}
 	if t != nil && t.Const && action != TestPFEntries {
@@ -216,7 +217,7 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 	return done, nil
 }
 
-// mark gives each entry the letter of what is done to it in a table that had
+// mark gives each entry the letter of the action on it in a table that had
 // these, and counts.
 func (done *PFTableChange) mark(had []pf.TableEntry, action PFTableAction, entries []pf.TableEntry) {
 	type place = string // of an entry whether it is negated or not
@@ -254,7 +255,7 @@ func (done *PFTableChange) mark(had []pf.TableEntry, action PFTableAction, entri
 	done.Added, done.Deleted, done.Changed = count('A'), count('D'), count('C')
 }
 
-// changeEntries does what was planned, and counts what was done.
+// changeEntries executes the plan, and counts the changes.
 func changeEntries(b *datapath.Bridge, n int, action PFTableAction, entries []pf.TableEntry, done *PFTableChange) (err error) {
 	switch action {
 	case AddPFEntries:
@@ -329,7 +330,7 @@ func (s *Switch) KillPFTable(bridge, anchor, name string, check bool) (n int, er
 	return n, err
 }
 
-// ZeroPFTable has a table's counters, and the age of what is in it, begin anew.
+// ZeroPFTable has a table's counters, and the age of its entries, begin anew.
 // With check it only says whether it could.
 func (s *Switch) ZeroPFTable(bridge, anchor, name string, check bool) error {
 	return s.changePFTable("zero table "+name+" of "+bridge, bridge, anchor, name, check, func(_ *pfConfig, t *pfStoredTable) {

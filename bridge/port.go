@@ -359,11 +359,11 @@ func endRefused(what string, l netlink.Link, host, owner string) error {
 	return refused(what, why, joinBridges)
 }
 
-// joinBridges is what to do where a host port was to join two bridges.
+// joinBridges is the remedy where a host port was to join two bridges.
 const joinBridges = "join bridges by a patch cable ('--type patch --peer'), or by a veth pair of your own"
 
-// A world is what a change has seen of all that is not its own, so that it looks
-// once however many ports it is about.
+// A world has the facts of all that is not the change's own, so that a change
+// looks once however many ports it is about.
 type world struct {
 	mtus   map[uint32]int         // of ports' devices by index, 0 of one that is gone
 	owners map[uint32][]otherPort // of other bridges, by the index of the device
@@ -772,7 +772,7 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	return list, err
 }
 
-// port returns what there is to know about a port, counters aside.
+// port returns the facts of a port, except for its counters.
 func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 	state := STPState(v.states[datapath.Slot(p.Id)]).String()
 	port := Port{
@@ -885,7 +885,7 @@ func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
 	}
 }
 
-// check says whether the settings go together; what is what they are for.
+// check says whether the settings go together; what names their port in errors.
 func (c PortConfig) check(what string) error {
 	if c.Locked && c.Learn {
 		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
@@ -898,7 +898,7 @@ func (c PortConfig) check(what string) error {
 	return nil
 }
 
-// admits ties what is said of frame types to the datapath's words.
+// admits ties the words for frame types to those of the datapath.
 var admits = map[string]uint16{AdmitAll: datapath.AdmitAll, AdmitTagged: datapath.AdmitTagged, AdmitUntagged: datapath.AdmitUntagged}
 
 // loadPortConfig returns a port's settings, but for its backup: that has a name
@@ -960,8 +960,8 @@ const MaxPorts = datapath.MaxPorts
 // MaxSpans is how many span ports a bridge can have.
 const MaxSpans = datapath.MaxSpans
 
-// portRemedy says what to do about what is no port of a bridge. Nobody adds it to
-// delete or to show something of it.
+// portRemedy says what to do about a device that is no port of a bridge. Nobody
+// makes it a port to delete or show something of it.
 func portRemedy(what, bridge, name string) string {
 	verb, _, _ := strings.Cut(what, " ")
 	if verb == "delete" || verb == "show" || verb == "flush" || !isDevice(name) {

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what a bridge was told, and what it has that somebody put there.
-// What it counts and learns is not in it: the counters in it are zero.
+// State is the configuration of a bridge, and the entries that somebody put
+// there. It does not have what the bridge counts and learns: the counters in it
+// are zero.
 type State struct {
 	Bridge   Info
 	Ports    []Port                  // in the order in which they were added
@@ -26,8 +27,8 @@ type State struct {
 	PF       *PFText                 // nil if pf was never told anything
 }
 
-// Read returns all of a bridge in one look, which takes a fraction of what
-// Bridge, Ports, VLANs and so on take together.
+// Read returns all of a bridge in one look, which takes a fraction of the time
+// that Bridge, Ports, VLANs and so on take together.
 func (s *Switch) Read(bridge string) (state State, err error) {
 	err = s.each("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		state = State{Private: map[uint16]PrivateVLANs{}}
@@ -81,8 +82,8 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	return v, nil
 }
 
-// find checks that the bridge has a port of the name; what is for the error.
-// Any bridge has one without a name.
+// find checks that the bridge has a port of the name; what is for the error. An
+// empty name names no port, and any bridge will do.
 func (v *view) find(what, port string) error {
 	if port == "" {
 		return nil

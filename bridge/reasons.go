@@ -2,16 +2,16 @@
 
 package bridge
 
-// A Reason is why a frame went no further. It is counted by its name at the port
-// that the frame came in by.
+// A Reason is why a frame went no further. The port that the frame came in by
+// counts it by name.
 type Reason struct {
 	Name string
 	Text string // of a frame: "it ends before its headers do"
 	See  string // the command that shows what decided, or changes it, "" for none
 }
 
-// Reasons are all of them, in the order of enum drop_reason (bpf/types.h). What
-// trace says comes from here, and what help and man pages say.
+// Reasons are all reasons, in the order of enum drop_reason (bpf/types.h).
+// Trace, help and man pages have their words from here.
 var Reasons = []Reason{
 	{"malformed", "it ends before its headers do", ""},
 	{"reserved", "it is to an address between neighbours, which bridges do not forward, and group-fwd-mask does not open it", "bridge set --group-fwd-mask"},

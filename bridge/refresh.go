@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What follows a device that changed by itself. A change of the bridge looks at
-// all of it anyway; this is for who hears of the devices.
+// Refreshing follows a device that changed by itself. A change of the bridge
+// looks at all of it anyway; this is for callers that hear of the devices.
 
 // IsSwitchEnd reports whether a device is the switch's end of a host port, of
 // whatever bridge.

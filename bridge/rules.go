@@ -27,8 +27,8 @@ type PortRule struct {
 // MaxRules is the number of rules that a bridge can have.
 const MaxRules = datapath.MaxRules
 
-// maxRuleFile is how large a file of rules may be, in bytes: four times what
-// MaxRules of the longest rules take.
+// maxRuleFile is the size of the largest file of rules, in bytes: four times
+// that of MaxRules of the longest rules.
 const maxRuleFile = MaxRules * 1024
 
 // ParseRule reads a rule of a port from the words of a command line. The error
@@ -122,9 +122,8 @@ func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 }
 
 // LoadRules puts the rules of a file in the place of those of a bridge, or of
-// one port. It is done whole or not at all. What is wrong with the file's text is
-// in an error that is a [rule.Errors]. The notes are things that may not be
-// meant.
+// one port. It is done whole or not at all. Mistakes in the file's text are in
+// an error that is a [rule.Errors]. The notes are things that may not be meant.
 func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error) {
 	return s.one(loadRules(bridge, port, name, file))
 }
@@ -223,8 +222,8 @@ func (c *change) rules() ([]datapath.Rule, error) {
 	return slices.DeleteFunc(list, func(r datapath.Rule) bool { return datapath.PortAt(c.next, r.Port) == nil }), err
 }
 
-// sameRule reports whether two rules are the same one; what their ports are
-// called is not looked at.
+// sameRule reports whether two rules are the same one. It does not look at the
+// names of their ports.
 func sameRule(a, b datapath.Rule) bool {
 	a.Rule.Port, b.Rule.Port = "", ""
 	return a.Port == b.Port && a.Rule.String() == b.Rule.String()

@@ -34,8 +34,8 @@ const OnOff = "on|off"
 // PortName is the Value of settings that are the name of a port, or none.
 const PortName = "PORT"
 
-// Words returns what the value can be, but for numbers and the like: the words of
-// Value that are not all in capitals, and the default.
+// Words returns the words that the value can be, without numbers and the like:
+// the words of Value that are not all in capitals, and the default.
 func (s Setting[T]) Words() (words []string) {
 	for word := range strings.SplitSeq(s.Value, "|") {
 		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
@@ -48,7 +48,7 @@ func (s Setting[T]) Words() (words []string) {
 	return words
 }
 
-// Set parses value into config; the error names what was expected.
+// Set parses value into config. The error names the expected values.
 func (s Setting[T]) Set(config *T, value string) error {
 	if err := s.parse(config, value); err != nil {
 		return usagef("--"+s.Name+" "+value, "%w", err)
@@ -65,7 +65,7 @@ type Change struct {
 	Value string
 }
 
-// BridgeConfig is what a bridge was told.
+// BridgeConfig has the settings of a bridge.
 type BridgeConfig struct {
 	Ageing       time.Duration // after this long unheard an address is unknown again
 	FDBMax       uint32        // most dynamic entries
@@ -166,7 +166,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	},
 	{
 		Name: "vlan-protocol", Value: "802.1Q|802.1ad", Default: "802.1Q",
-		Help: "the kind of tag that VLANs are told by",
+		Help: "the kind of tag that tells the VLAN",
 		parse: func(c *BridgeConfig, v string) error {
 			switch strings.ToLower(v) {
 			case "802.1q":
@@ -191,8 +191,8 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		},
 		format: func(c BridgeConfig) string { return strconv.Itoa(int(c.MoveMax)) },
 	},
-	onOff("dhcp-guard", false, "take DHCP servers' messages from trusted ports alone", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
-	onOff("ra-guard", false, "take IPv6 router advertisements from trusted ports alone", func(c *BridgeConfig) *bool { return &c.RAGuard }),
+	onOff("dhcp-guard", false, "take DHCP servers' messages only from trusted ports", func(c *BridgeConfig) *bool { return &c.DHCPGuard }),
+	onOff("ra-guard", false, "take IPv6 router advertisements only from trusted ports", func(c *BridgeConfig) *bool { return &c.RAGuard }),
 	onOff("neigh-suppress", false, "answer ARP and ND for bound addresses", func(c *BridgeConfig) *bool { return &c.NeighSuppress }),
 	{
 		Name: stpSetting, Value: "off|stp|rstp", Default: STPOff,
@@ -240,7 +240,8 @@ func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time
 	}
 }
 
-// check says whether the settings go together; what is what they are for.
+// check says whether the settings go together; what names their bridge in
+// errors.
 func (c BridgeConfig) check(what string) error {
 	most, least := 2*(c.STPForwardDelay-time.Second), 2*(c.STPHello+time.Second)
 	switch {
@@ -254,7 +255,7 @@ func (c BridgeConfig) check(what string) error {
 	return nil
 }
 
-// PortConfig is what a port was told.
+// PortConfig has the settings of a port.
 type PortConfig struct {
 	Learn          bool    // source addresses are learned
 	Discover       bool    // unknown unicast floods reach the port
@@ -290,7 +291,7 @@ const (
 	Off  = "off"
 )
 
-// What becomes of frames from an address that a port has no room for.
+// The fates of frames from an address that a port has no room for.
 const (
 	FullFlood = "flood" // they are forwarded; the address is not learned
 	FullDrop  = "drop"
@@ -303,7 +304,7 @@ const (
 	AdmitUntagged = "untagged" // without a tag, or with a priority alone
 )
 
-// LoopGuard says what is done when the switch's own frames come back by a port.
+// LoopGuard is the action when the switch's own frames come back by a port.
 type LoopGuard struct {
 	On    bool          // it is told
 	Block time.Duration // for so long the port takes no frame; 0: only told
@@ -362,7 +363,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: "fdb-full", Value: "flood|drop", Default: FullFlood,
-		Help: "what becomes of frames from an address that fdb-max leaves no room for",
+		Help: "forward or drop frames from an address that fdb-max leaves no room for",
 		parse: func(c *PortConfig, v string) error {
 			if v != FullFlood && v != FullDrop {
 				return fmt.Errorf("no such action; give flood or drop")
@@ -372,11 +373,11 @@ var PortSettings = []Setting[PortConfig]{
 		},
 		format: func(c PortConfig) string { return c.FDBFull },
 	},
-	onOff("locked", false, "take frames only from addresses that the FDB has on the port; goes with learn off", func(c *PortConfig) *bool { return &c.Locked }),
-	onOff("mab", false, "on a port that is locked, which goes with learn off, give other addresses locked entries, and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
+	onOff("locked", false, "take frames only from addresses that the FDB has on the port; needs learn off", func(c *PortConfig) *bool { return &c.Locked }),
+	onOff("mab", false, "on a locked port, which needs learn off, give other addresses locked entries and tell of them", func(c *PortConfig) *bool { return &c.MAB }),
 	{
 		Name: "admit", Value: "all|tagged|untagged", Default: AdmitAll,
-		Help: "where VLANs are filtered take these frames alone; a priority is no tag",
+		Help: "where VLANs are filtered, take only these frames; a priority is no tag",
 		parse: func(c *PortConfig, v string) error {
 			if v != AdmitAll && v != AdmitTagged && v != AdmitUntagged {
 				return fmt.Errorf("no such kind of frame; give all, tagged or untagged")
@@ -403,7 +404,7 @@ var PortSettings = []Setting[PortConfig]{
 		format: func(c PortConfig) string { return cmp.Or(c.Backup, noBackup) },
 	},
 	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
-	onOff("source-guard", false, "drop IP, ARP and ND that are not of an address bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
+	onOff("source-guard", false, "drop IP, ARP and ND of addresses that are not bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
 	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",
@@ -438,7 +439,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: "stp-priority", Value: "N", Default: "128",
-		Help: "of ports as good the least is preferred: 0 to 240 in steps of 16",
+		Help: "the least of equally good ports is preferred: 0 to 240 in steps of 16",
 		parse: func(c *PortConfig, v string) error {
 			n, err := parseSteps(v, 240, 16)
 			c.STPPriority = uint8(n)

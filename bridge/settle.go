@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspect notes in p what settle is going to change at the port's device, or at
-// the other end of a veth, and says so. It changes nothing.
+// inspect notes in p the changes that settle is going to make to the port's
+// device, or to the other end of a veth, and says so. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	xdp := p.Notes&datapath.PortXDP != 0
 	if use, _ := xdpUseOf(l); xdp && use.why != "" {
@@ -66,8 +66,8 @@ func settleAll(b *datapath.Bridge) error {
 }
 
 // settle makes a port's device fit to be one: it takes frames for all, and its
-// driver leaves them as they came. A host port's own address is made known.
-// The notes are what the driver refuses.
+// driver leaves them as they came. A host port's own address is made known. The
+// notes are about changes that the driver refuses.
 func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 	if !b.HasDevice(p) {
 		return nil, nil
@@ -118,11 +118,11 @@ const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | data
 // givenBack are the flags of all that a port takes of its device's features.
 const givenBack = givenBackWithXDP | datapath.PortHadLRO
 
-// follower does what follows from a change to a bridge.
+// follower does the work that follows a change to a bridge.
 type follower struct{}
 
-// Follow forgets addresses that do not belong any more where they are, and what
-// loop guards found that have been changed.
+// Follow forgets addresses that no longer belong where they are, and the
+// findings of loop guards that have been changed.
 func (follower) Follow(b, was *datapath.Bridge) error {
 	if err := followVLANs(b, was); err != nil {
 		return err

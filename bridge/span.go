@@ -18,7 +18,7 @@ const (
 	DirectionBoth = "both" // once each
 )
 
-// findMember is findPort for what span ports do not take part in.
+// findMember is findPort for work that span ports take no part in.
 func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
 	if err == nil && p.Facts&datapath.PortSpan != 0 {
@@ -27,7 +27,7 @@ func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.L
 	return p, l, err
 }
 
-// Span is a span port and what it gets copies of.
+// Span is a span port and its sources.
 type Span struct {
 	Bridge    string
 	Port      string
@@ -37,8 +37,8 @@ type Span struct {
 	VLANs     []uint16 // the frames of these VLANs, rising; never nil
 }
 
-// SpanOptions is what AddSpan is asked for. Without ports and VLANs it is every
-// port's frames.
+// SpanOptions are the arguments of AddSpan. Without ports and VLANs the sources
+// are all ports.
 type SpanOptions struct {
 	Ports     []string
 	VLANs     []uint16
@@ -117,8 +117,8 @@ func (m spanMarks) clear(n int) {
 
 func (m spanMarks) has(n int) bool { return (*m.in|*m.out)>>n&1 != 0 }
 
-// spanSources finds where a span port is to be marked so that it gets what is
-// asked for. Only VLANs that are asked for are touched.
+// spanSources finds where a span port is to be marked so that it gets its
+// frames. It touches only the VLANs that are asked for.
 func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
 	for _, name := range o.Ports {
 		p, _, err := findPort(c, what, bridge, name)
@@ -180,8 +180,8 @@ func delSpan(bridge, device string) step {
 	}}
 }
 
-// removePort frees the slot of a port; leave does the rest. What was copied to
-// it is not any more, and its number is free for another span port.
+// removePort frees the slot of a port; leave does the rest. No frames are
+// copied to it any more, and its number is free for another span port.
 func (c *change) removePort(what string, p *datapath.Port) error {
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
 	if c.tables.Rules != nil {
@@ -250,7 +250,7 @@ func (v *view) spans(vlans *datapath.VLANs) []Span {
 	return list
 }
 
-// describeSpan says what the n-th span port, p, gets, without names.
+// describeSpan describes the sources of the n-th span port, p, without names.
 func describeSpan(c *datapath.Config, vlans *datapath.VLANs, n int, p *datapath.Port) Span {
 	in, out := p.SpanIn>>n&1 != 0, p.SpanOut>>n&1 != 0
 	span := Span{Direction: DirectionIn, Ports: []string{}, VLANs: []uint16{}}

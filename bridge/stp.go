@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// STPState is what spanning tree lets a port do. The datapath obeys it; an STP
-// sets it.
+// STPState is a port's state in spanning tree. An STP sets it and the datapath
+// obeys it.
 type STPState uint32
 
 // The states of a port (IEEE 802.1D-2004 7.4).
@@ -77,7 +77,7 @@ type STPPort struct {
 
 // stpLook is how often a Read that waits looks whether the bridge still has its
 // spanning tree, and its BPDUs still come there. To look each second would be a
-// third of what an idle agent costs.
+// third of the cost of an idle agent.
 const stpLook = 5 * time.Second
 
 // OpenSTP takes a bridge's spanning tree in hand, until Close or the process's
@@ -192,9 +192,9 @@ func (t *STP) Bridge() (info Info, err error) {
 	return info, err
 }
 
-// Ports returns the bridge's ports in the order in which they were added, but for
-// span ports, which are no part of it. A Read that waits notices at once if spanning
-// tree was switched off and on again.
+// Ports returns the bridge's ports in the order in which they were added,
+// without span ports, which are no part of the tree. A Read that waits notices
+// at once if spanning tree was switched off and on again.
 func (t *STP) Ports() (list []STPPort, err error) {
 	err = t.with(func(b *datapath.Bridge) error {
 		if err := t.hear(b); err != nil {
@@ -247,7 +247,7 @@ func (t *STP) Ports() (list []STPPort, err error) {
 	return list, err
 }
 
-// look fills in what the port's device says of itself.
+// look fills in the facts of the port's device.
 func (p *STPPort) look(e *ethtool.Ethtool, l netlink.Link) {
 	const (
 		fullDuplex   = 1          // DUPLEX_FULL of linux/ethtool.h
@@ -276,8 +276,8 @@ func (t *STP) SetState(id uint32, s STPState) error {
 	})
 }
 
-// Flush forgets what was learned on a port; static and sticky addresses stay. The
-// error is os.ErrNotExist where the port has left.
+// Flush forgets the addresses that were learned on a port; static and sticky
+// addresses stay. The error is os.ErrNotExist if the port has left.
 func (t *STP) Flush(id uint32) error {
 	return t.with(func(b *datapath.Bridge) error {
 		err := os.ErrNotExist
@@ -296,9 +296,9 @@ func gone(err error, what string) error {
 	return failed(what, err)
 }
 
-// Read waits for a BPDU and returns the port that it came in by and the frame, at
-// most 256 bytes from its Ethernet header on. What came before OpenSTP is not
-// returned. The error is that of ctx when that ends, os.ErrClosed after Close,
+// Read waits for a BPDU and returns the port that it came in by and the frame,
+// at most 256 bytes from its Ethernet header on. It does not return BPDUs from
+// before OpenSTP. The error is ctx's when ctx ends, os.ErrClosed after Close,
 // and says so when the bridge has no spanning tree any more.
 func (t *STP) Read(ctx context.Context) (id uint32, frame []byte, err error) {
 	for {
@@ -311,7 +311,7 @@ func (t *STP) Read(ctx context.Context) (id uint32, frame []byte, err error) {
 		if closed {
 			return 0, nil, os.ErrClosed
 		}
-		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails when it is closed, which wakes as well
+		stop := context.AfterFunc(ctx, func() { _ = frames.Wake() }) // fails if it is closed, which wakes too
 		id, frame, err := frames.Read(time.Now().Add(stpLook))
 		stop()
 		switch {
@@ -360,11 +360,11 @@ func (t *STP) Missed() (uint64, error) {
 	return t.frames.Missed()
 }
 
-// stpWaits is what it means for a new port that nobody runs spanning tree.
+// stpWaits is the consequence for a new port if nobody runs spanning tree.
 const stpWaits = "the port neither takes nor gets frames until one does"
 
-// warnNoAgent says what it means for a bridge, or for a new port, that nobody runs
-// the spanning tree.
+// warnNoAgent says what it means for a bridge, or for a new port, if nobody
+// runs the spanning tree.
 func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	switch {
 	case !b.STP() || b.Runs(datapath.WatchSTP):
@@ -375,7 +375,7 @@ func warnNoAgent(b *datapath.Bridge, meaning string) []string {
 	return []string{"no agent runs the spanning tree: " + meaning + "; start 'bascule agent', unless one is there, which takes it up in a moment"}
 }
 
-// stpChoices ties what is said of a port's cable to the datapath's words.
+// stpChoices ties the words for a port's cable to those of the datapath.
 var stpChoices = map[string]datapath.STPChoice{Auto: datapath.STPAuto, On: datapath.STPOn, Off: datapath.STPOff}
 
 func choiceOf(c datapath.STPChoice) string {

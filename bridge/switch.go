@@ -39,8 +39,8 @@ type Switch struct {
 type Option func(*Switch)
 
 // Locked has the programs of bridges that are made or changed take one lock
-// round the FDB for every frame. It is for the lab, which measures what a lock
-// costs. A change without it makes the bridge an ordinary one again.
+// round the FDB for every frame. It is for the lab, which measures the cost of
+// a lock. A change without it makes the bridge an ordinary one again.
 func Locked(s *Switch) { s.locked = true }
 
 // Joining lets the host's end of a host port be a port of another bridge, which is
@@ -66,8 +66,8 @@ func Open(name string, options ...Option) (*Switch, error) {
 	return s, nil
 }
 
-// Close gives the namespace back. What is under way is finished; what comes
-// later is refused, and is never done in another namespace.
+// Close gives the namespace back. Requests that are under way are finished.
+// Later ones are refused, and are never done in another namespace.
 func (s *Switch) Close() error {
 	if s.ns == nil {
 		return nil
@@ -90,8 +90,8 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 	})
 }
 
-// write runs f as the only writer in the namespace, after it has finished what
-// writers before it were killed at.
+// write runs f as the only writer in the namespace, after it has finished the
+// work of writers that were killed.
 func (s *Switch) write(f func(*datapath.Store) error) error {
 	return s.read(func(store *datapath.Store) error {
 		unlock, err := store.Lock()
@@ -108,8 +108,8 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 	})
 }
 
-// LockPlans waits until nobody else does what it has planned from the state of
-// this namespace's bridges, and makes others that plan wait until unlock. Other
+// LockPlans waits until nobody else executes a plan made from the state of this
+// namespace's bridges, and makes others that plan wait until unlock. Other
 // changes go on.
 func (s *Switch) LockPlans() (unlock func(), err error) {
 	err = s.read(func(store *datapath.Store) error {
@@ -127,8 +127,8 @@ func Usable() error {
 	return allowed()
 }
 
-// allowed says so where the process lacks what it takes, before a system call
-// says less.
+// allowed tells if the process lacks a capability, before a system call says
+// less.
 func allowed() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -198,8 +198,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 }
 
 // SetBridge changes a bridge's settings, and loads this binary's programs,
-// which is all that it does without changes. It returns what there is to say
-// about it.
+// which is all that it does without changes. It returns notes about the change.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
 	set := setBridge(name, changes)
 	return s.one(step{set.what, name, func(c *change) error {
@@ -319,8 +318,8 @@ func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 	return notes, nil
 }
 
-// setBridge changes a bridge's settings, and looks again at what follows from
-// its ports' devices.
+// setBridge changes a bridge's settings, and looks again at the facts of its
+// ports' devices that matter.
 func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
 	return step{what, name, func(c *change) error {
@@ -431,7 +430,7 @@ func describe(name string, b *datapath.Bridge) (Info, error) {
 	return info, nil
 }
 
-// info returns what there is to know about a bridge, counts aside.
+// info returns the facts of a bridge, except for its counts.
 func (v *view) info() Info {
 	info := Info{
 		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]),
@@ -444,10 +443,9 @@ func (v *view) info() Info {
 	return info
 }
 
-// each runs f with the bridge of the name, or with all where it is "". What f
-// reads of a bridge that is changed meanwhile may be half of it: f is run again
-// then, and keeps nothing of the last time.
-// What the caller does is what errors say, "" where it shows the bridges themselves.
+// each runs f with the bridge of the name, or with all bridges if it is "". f
+// may read half of a bridge that is changed meanwhile: it is run again then,
+// and keeps nothing of the last time.
 func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
 		names := []string{name}
@@ -480,7 +478,7 @@ func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error
 	})
 }
 
-// open opens a bridge; what says for which purpose, for the error.
+// open opens a bridge; what names the purpose, for the error.
 func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -495,7 +493,7 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// A change is a bridge's next configuration and what surrounds it. Who plans it
+// A change is a bridge's next configuration and its surroundings. A planner
 // changes next and tables, and nothing else; the rest is done when the plan is
 // whole.
 type change struct {
@@ -522,7 +520,7 @@ type change struct {
 	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
 }
 
-// warn notes what the caller is to be told; the same of many ports is told once.
+// warn notes a message for the caller; a message about many ports is told once.
 func (c *change) warn(warnings ...string) {
 	for _, w := range warnings {
 		if !slices.Contains(c.warnings, w) {
@@ -531,7 +529,7 @@ func (c *change) warn(warnings ...string) {
 	}
 }
 
-// newChange returns a change to a bridge of which nothing is planned yet.
+// newChange returns a change to a bridge, with nothing planned yet.
 func newChange(b *datapath.Bridge) *change {
 	next := b.Config
 	return &change{bridge: b, next: &next}
@@ -573,7 +571,7 @@ func (c *change) planned(what string, plan func(*change) error) error {
 	return nil
 }
 
-// planTables plans what follows from the ports that there are to be.
+// planTables plans the parts that follow from the ports that there are to be.
 func (c *change) planTables(what string) error {
 	if err := c.planVLANs(what); err != nil {
 		return err
@@ -599,8 +597,8 @@ func eachOpen(store *datapath.Store, names []string, f func(name string, b *data
 	return nil
 }
 
-// make makes a change that has been planned, or only what comes after it where
-// the bridge is as it is to be already.
+// make makes a planned change. If the bridge is as desired already, it does
+// only the work that comes after a change.
 func (c *change) make(what string) error {
 	different, err := c.different()
 	if err != nil {
@@ -695,8 +693,8 @@ func (c *change) each(f func(*datapath.Bridge) error) error {
 	return err
 }
 
-// mend finishes what commands were killed at. It returns which bridges have host
-// ports.
+// mend finishes the work of commands that were killed. It returns which bridges
+// have host ports.
 func mend(store *datapath.Store) (hosts []string, err error) {
 	if err := store.Sweep(follower{}); err != nil {
 		return nil, err
@@ -793,13 +791,13 @@ func checkName(kind, name string) error {
 	return nil
 }
 
-// unfinished says that a change is made, but that what follows is left to the
-// next command.
+// unfinished says that a change is made, but that the work behind it is left to
+// the next command.
 func unfinished(what string, err error) error {
 	return refused("finish to "+what, err.Error(), "the change is made, and the next command that changes something tries again")
 }
 
-// failed adds what was being done to an error that does not say so yet.
+// failed adds the action to an error that does not name it yet.
 func failed(what string, err error) error {
 	if err == nil || errors.As(err, new(*UsageError)) || errors.As(err, new(*refusal)) {
 		return err

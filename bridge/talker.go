@@ -10,10 +10,10 @@ import (
 	"bascule/datapath"
 )
 
-// Talker is an address with what has been heard from it: one line of a list of
-// the busiest. Frames and Bytes only rise; they begin at zero anew when the
-// address was forgotten. A frame that the device keeps in one piece (GSO)
-// counts once, with all of its bytes.
+// Talker is an address with the counts of its frames: one line of a list of the
+// busiest. Frames and Bytes only rise; they begin at zero anew when the address
+// was forgotten. A frame that the device keeps in one piece (GSO) counts once,
+// with all of its bytes.
 type Talker struct {
 	MAC    net.HardwareAddr
 	VLAN   uint16 // 1 to 4094; 0 stands for frames without a tag

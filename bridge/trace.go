@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trace is what a bridge would do with one frame, and why.
+// Trace is a bridge's decision on one frame, and its reasons.
 type Trace struct {
 	Steps   []Step   // in the order in which they are taken
 	Verdict string   // in a few words: "forwarded", "flooded", "dropped: same-port"
@@ -28,7 +28,7 @@ type Step struct {
 }
 
 // Trace has a bridge's own program decide on a frame, as if it came in by a
-// port, and tells what it decided. The frame begins at its Ethernet header.
+// port, and returns the decision. The frame begins at its Ethernet header.
 // Nothing is sent, learned or counted.
 func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	what := fmt.Sprintf("trace a frame at port %s of %s", port, bridge)
@@ -76,7 +76,7 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	return t, err
 }
 
-// explainer puts what the datapath decided on a frame in words.
+// explainer puts the datapath's decision on a frame in words.
 type explainer struct {
 	b       *datapath.Bridge
 	t       *datapath.Traced
@@ -127,7 +127,7 @@ func (e *explainer) explain() (Trace, error) {
 	return e.decided(ruleIn, ruleOut), nil
 }
 
-// decided tells what was decided; the MAC rules are those that have matched.
+// decided tells the decision; the MAC rules are those that have matched.
 func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
@@ -219,7 +219,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
 }
 
-// rule returns what there is to say of the MAC rule of a number, 0 for none.
+// rule returns the text for the MAC rule of a number, 0 for none.
 func (e *explainer) rule(number uint16) (text string, err error) {
 	if number == 0 {
 		return "", nil
@@ -251,8 +251,8 @@ func (e *explainer) down(slot uint32) string {
 	return ""
 }
 
-// lost tells that what goes to a port, a "frame" or a copy of one, is lost in its
-// device: the switch hands it over whatever becomes of it.
+// lost tells that a "frame" to a port, or a copy of one, is lost in its device:
+// the switch hands it over whatever becomes of it.
 func (e *explainer) lost(step string, slot uint32, what string) {
 	if why := e.down(slot); why != "" {
 		e.say(step, "%s: the %s is lost there", why, what)
@@ -459,7 +459,7 @@ func (e *explainer) left() {
 	}
 }
 
-// kindOf says what an address is.
+// kindOf says of which kind an address is.
 func kindOf(mac [6]byte) string {
 	text := net.HardwareAddr(mac[:]).String()
 	switch {

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What XDP asks of a veth's other end. A veth hands packets over with their
-// checksums yet to be filled in, and says so beside the packet; XDP loses what
-// is beside a packet, and the receiver then drops it. VLAN tags stand there as
-// well, and XDP would take a frame for one without. And a veth takes frames from
-// XDP only while it receives by NAPI, which GRO makes it do.
+// The demands of XDP on a veth's other end. A veth hands packets over with
+// their checksums yet to be filled in, and says so beside the packet. XDP loses
+// notes beside a packet, and the receiver then drops it. VLAN tags stand there
+// as well, and XDP would take a frame for one without. And a veth takes frames
+// from XDP only while it receives by NAPI, which GRO makes it do.
 const (
 	featureCsum = "tx-checksum-ip-generic"
 	featureSCTP = "tx-checksum-sctp"
@@ -29,7 +29,8 @@ const (
 	featureSTag = "tx-vlan-stag-hw-insert"
 )
 
-// inspectEnd notes in p what prepareEnd is going to change, and says so.
+// inspectEnd notes in p the changes that prepareEnd is going to make, and says
+// so.
 func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	err = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
 		features, err := e.Features(name)

@@ -59,16 +59,16 @@ type VLAN struct {
 	RxFrames, RxBytes, TxFrames, TxBytes uint64
 }
 
-// PrivateVLANs says what is below a primary VLAN; nil leaves it as it is, an
-// empty list takes it away.
+// PrivateVLANs are the VLANs below a primary VLAN; nil leaves them as they are,
+// an empty list removes them.
 type PrivateVLANs struct {
 	Isolated  []uint16 // one at most
 	Community []uint16
 }
 
 // ParseVLANs reads a list of VLANs and ranges of them, such as 10,20-30. The
-// error is a *[UsageError] where the list is empty, or has what is no VLAN, a
-// range whose end comes first, or a VLAN twice.
+// error is a *[UsageError] if the list is empty, or has something that is no
+// VLAN, a range whose end comes first, or a VLAN twice.
 func ParseVLANs(s string) ([]uint16, error) {
 	var list []uint16
 	var seen [maxVLAN + 1]bool
@@ -144,9 +144,9 @@ func isSecondary(row *datapath.VLAN) bool {
 	return row.Kind == datapath.VLANIsolated || row.Kind == datapath.VLANCommunity
 }
 
-// derive fills in what follows from who is a member of what, and how: where
-// frames go, and how they leave the ports that are not members. A member of a
-// VLAN whose untagged bit is set was told so; another's bit is made here.
+// derive fills in the parts that follow from the members of VLANs: where frames
+// go, and how they leave the ports that are not members. A member's untagged
+// bit was told by a user; derive makes those of other ports.
 func derive(v *datapath.VLANs) {
 	for vid := 1; vid <= maxVLAN; vid++ {
 		row := &v[vid]
@@ -211,7 +211,7 @@ func filters(c *datapath.Config) bool {
 	return datapath.BridgeFlags(c.Flags)&datapath.BridgeVLANs != 0
 }
 
-// A vlanPlan is what a change does to VLANs.
+// A vlanPlan is the effect of a change on VLANs.
 type vlanPlan struct {
 	read     bool
 	was, now *datapath.VLANs // as the bridge has them, and as they are to be; nil if it has never had any
@@ -248,10 +248,10 @@ func (plan *vlanPlan) take(c *datapath.Config) {
 	plan.pvid = c.DefaultPvid
 }
 
-// planVLANs completes a change, whatever it is about, by what that does to
-// VLANs: a port that is new gets the default VLAN, one that leaves is in none,
-// and ports that still have an old default follow a new one. A bridge that has
-// never filtered has no VLANs; when it begins to, all of its ports are new.
+// planVLANs completes any change by its effects on VLANs: a new port gets the
+// default VLAN, one that leaves is in none, and ports that still have an old
+// default follow a new one. A bridge that has never filtered has no VLANs; when
+// it begins to, all of its ports are new.
 func (c *change) planVLANs(what string) error {
 	v, err := c.planJoins()
 	if err != nil {
@@ -348,9 +348,9 @@ func followDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old 
 	joinDefault(c, v, p)
 }
 
-// checkPrivate refuses what would let frames in and no answer out: a port that
-// has a private VLAN's tag passes private VLANs on to another switch, and the
-// way down is in the primary.
+// checkPrivate refuses settings that would let frames in and no answer out: a
+// port that has a private VLAN's tag passes private VLANs on to another switch,
+// and the way down is in the primary.
 func checkPrivate(c *change, what string) error {
 	v := c.tables.VLANs
 	for vid := 1; vid <= maxVLAN; vid++ {
@@ -375,9 +375,9 @@ func checkPrivate(c *change, what string) error {
 	return nil
 }
 
-// followVLANs forgets what addresses a change left where they do not belong any
-// more, and makes the addresses of host ports known where they are new: was is
-// the bridge before the change. It can be done again.
+// followVLANs forgets addresses that a change left where they no longer belong,
+// and makes the addresses of host ports known where they are new: was is the
+// bridge before the change. It can be done again.
 func followVLANs(b, was *datapath.Bridge) error {
 	before, err := currentSpaces(was)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"bascule/datapath"
 )
 
-// hold switches a watch of a bridge on and holds it, with what set says about
-// it; stop switches it off again if nobody else looks.
+// hold switches a watch of a bridge on and holds it, with the configuration of
+// set; stop switches it off again if nobody else looks.
 func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*change) error) (stop func() error, err error) {
 	var release func()
 	err = s.change(what, bridge, func(c *change) error {
@@ -55,8 +55,8 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 	}
 }
 
-// endStaleWatches switches off what nobody looks at any more: who did was
-// killed. It reports whether there was any; the bridge is dirty then.
+// endStaleWatches switches off watches whose process was killed. It reports
+// whether there was any; the bridge is dirty then.
 func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
 	next, stale := b.Config, false
 	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers} {

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xdpUse is what a device is good for on the hook xdp.
+// xdpUse says which frames of a device the hook xdp can take.
 type xdpUse struct {
-	// takes: frames that come in by it may go by XDP. All there is of one must be
-	// in the frame: XDP loses what the driver notes beside it, that a checksum is
-	// yet to be filled in, that it is to be cut up, a VLAN tag. It is a matter of
-	// what made the device, which stays, not of settings that others change.
+	// takes: frames that come in by the device may go by XDP. All facts of a frame
+	// must be in the frame, because XDP loses what the driver notes beside it: that
+	// a checksum is yet to be filled in, that the frame is to be cut up, a VLAN
+	// tag. The kind of the device, which stays, decides that, not settings that
+	// others change.
 	takes bool
 	// sends: frames that XDP redirects to it leave by it, if it says so itself.
 	sends bool
@@ -25,8 +26,8 @@ type xdpUse struct {
 	why string
 }
 
-// xdpUseOf tells what a device is good for by XDP; false if there is none for
-// its kind.
+// xdpUseOf tells which frames of a device the hook xdp can take; false if there
+// is no XDP for its kind.
 func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 	switch l.Type() {
 	case "veth": // prepareEnd sees to its other end
@@ -69,7 +70,7 @@ func driverOf(l netlink.Link) string {
 }
 
 // wantsXDP decides what auto means. XDP makes a veth's peer give up its large
-// packets and has nothing for what a tap sends; so only hardware gets it unasked.
+// packets and takes none of a tap's frames; so only hardware gets it unasked.
 func wantsXDP(hook string, l netlink.Link) bool {
 	if hook == HookAuto && l.Type() == physical {
 		use, _ := xdpUseOf(l)

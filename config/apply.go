@@ -22,18 +22,18 @@ type Options struct {
 	PF     pf.Source      // of what files of pf include and name
 }
 
-// tries is how often what runs is read while others change it.
+// tries is how often the running state is read while others change it.
 const tries = 3
 
-// Apply makes the bridges that a file names what it says, and returns what was
-// done for that. Everything is checked first: with an error that is an [Errors]
-// nothing was changed. What was done when it fails for another reason, or the
-// process ends, is not undone; the next Apply does the rest. The warnings are
-// what could not be done yet, and things that work but may not be meant. Of
-// several at once each waits for the one before it.
+// Apply makes the bridges that a file names what the file says, and returns the
+// actions that it took. It checks everything first: if the error is an
+// [Errors], nothing was changed. If it fails for another reason, or the process
+// ends, its actions are not undone; the next Apply does the rest. The warnings
+// tell of work that could not be done yet, and of things that work but may not
+// be meant. Of several at once each waits for the one before it.
 //
-// What was checked can be refused nevertheless, when somebody changed a bridge
-// or a device meanwhile. What there is then is read again, and the rest is done.
+// A checked action can still be refused, when somebody changed a bridge or a
+// device meanwhile. Apply then reads the running state again and does the rest.
 func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []string, err error) {
 	if !o.DryRun {
 		unlock, err := s.LockPlans()
@@ -72,7 +72,7 @@ func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []st
 	}
 }
 
-// makePlan reads what there is and compares it with the file.
+// makePlan reads the running state and compares it with the file.
 func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -97,7 +97,7 @@ func makePlan(s *bridge.Switch, f File, o Options) (*plan, error) {
 	return p, nil
 }
 
-// act does what is planned.
+// act executes the plan.
 func (p *plan) act(s *bridge.Switch, o Options) (notes []string, err error) {
 	for _, stage := range p.stages {
 		for _, do := range stage {
@@ -111,8 +111,8 @@ func (p *plan) act(s *bridge.Switch, o Options) (notes []string, err error) {
 	return notes, nil
 }
 
-// concerned returns which bridges of the names a file is about: those that it
-// names itself, and those at the other ends of its patch cables.
+// concerned returns those of the named bridges that a file is about: the ones
+// that it names itself, and the ones at the other ends of its patch cables.
 func concerned(f File, names []string) []string {
 	about := map[string]bool{}
 	for _, b := range f.Bridges {
@@ -180,7 +180,7 @@ func bridgeNamed(f File, name string) *Bridge {
 	return nil
 }
 
-// pfErrors returns what is wrong in the rules of pf, as an error of the file
+// pfErrors returns the mistakes in the rules of pf, as an error of the file
 // that names them.
 func pfErrors(at Position, name string, err error) (bad Errors) {
 	var list pf.ErrorList

@@ -21,8 +21,8 @@ type Error struct {
 	Msg string
 }
 
-// Error returns the error as compilers print it, in one line. What a terminal
-// might obey is not in it.
+// Error returns the error as compilers print it, in one line, without
+// characters that a terminal might obey.
 func (e Error) Error() string {
 	return strings.Map(func(c rune) rune {
 		if !unicode.IsGraphic(c) {
@@ -32,7 +32,7 @@ func (e Error) Error() string {
 	}, e.At.String()+": "+e.Msg)
 }
 
-// Errors is what is wrong in files, by file and place. It is never empty.
+// Errors are the mistakes in files, by file and place. There is always one.
 type Errors []Error
 
 // Error returns all errors, one on each line.
@@ -44,7 +44,7 @@ func (list Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// faults gathers what is wrong in files.
+// faults gathers the mistakes in files.
 type faults struct {
 	path  string // of the file that is read, "" where several are compared
 	list  Errors
@@ -86,8 +86,8 @@ func (f *faults) errors() (list Errors) {
 	return list
 }
 
-// offer says what may have been meant by a name that is not known: the nearest one,
-// or where none is near, which there are.
+// offer says which names may have been meant by an unknown one: the nearest, or
+// if none is near, all that there are.
 func offer(name string, known []string) string {
 	const few = 8 // that a line has room for
 	near := nearest(name, known)
@@ -101,11 +101,11 @@ func offer(name string, known []string) string {
 	return "see config.md, which explains the files"
 }
 
-// longest is how long a name may be that somebody meant.
+// longest is the length of the longest name that somebody can have meant.
 const longest = 64
 
 // nearest returns the known name that is the fewest changes of letters away
-// from name: of several one that begins as it does, else the first.
+// from name. Of several it takes one that begins like name, else the first.
 func nearest(name string, known []string) string {
 	name = name[:min(len(name), longest)]
 	far := func(s string) int {

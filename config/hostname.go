@@ -15,8 +15,8 @@ import (
 	"bascule/bridge"
 )
 
-// A hostFile reads a file of hostname.if(5), whose lines are words for
-// ifconfig(8): those of bridge(4) or of veb(4), by the name of the file.
+// A hostFile reads a file of hostname.if(5). Its lines are words for
+// ifconfig(8): the words of bridge(4) or of veb(4), by the name of the file.
 type hostFile struct {
 	*faults
 	notes  []Error
@@ -49,7 +49,8 @@ type hostPort struct {
 	ptp   automatic
 }
 
-// automatic is what ifconfig has two words for, such as edge and autoedge.
+// automatic is a setting that ifconfig has two words for, such as edge and
+// autoedge.
 type automatic struct {
 	on, auto bool
 	at       Position // of a word that changed it
@@ -101,12 +102,12 @@ func parseHostname(bad *faults, text string) File {
 	return File{Path: bad.path, Bridges: []Bridge{h.bridge}, Notes: h.notes}
 }
 
-// note tells of what is read and changes nothing.
+// note tells of a word that is read and changes nothing.
 func (h *hostFile) note(w word, format string, args ...any) {
 	h.notes = append(h.notes, Error{w.at, w.text + ": " + fmt.Sprintf(format, args...)})
 }
 
-// refuse tells of what can't be meant.
+// refuse tells of a word that can't be meant.
 func (h *hostFile) refuse(w word, format string, args ...any) {
 	h.add(w.at, "%s: %s", w.text, fmt.Sprintf(format, args...))
 }
@@ -154,8 +155,8 @@ func (h *hostFile) line(at Position, text string) {
 	}
 }
 
-// split returns the words of a line before its comment. The line is one for the
-// shell, of which quotes are understood.
+// split returns the words of a line before its comment. The line is written for
+// the shell; of the shell's syntax split understands quotes.
 func (h *hostFile) split(at Position, line string) (words []word) {
 	var text strings.Builder
 	start, quote := 0, rune(0)
@@ -199,7 +200,7 @@ func (h *hostFile) split(at Position, line string) (words []word) {
 	return words
 }
 
-// rule reads a rule, which is the rest of a line.
+// rule reads a rule: the rest of a line.
 func (h *hostFile) rule(at Position, line string, w word) {
 	runes := []rune(line)
 	at.Column = w.at.Column
@@ -211,7 +212,8 @@ func (h *hostFile) rule(at Position, line string, w word) {
 	h.bridge.Rules = append(h.bridge.Rules, r)
 }
 
-// port returns the port of the name, nil where there is none, which is told.
+// port returns the port of the name. If there is none, it tells so and returns
+// nil.
 func (h *hostFile) port(w, name word) *hostPort {
 	p := h.byName[name.text]
 	if p == nil {
@@ -254,7 +256,7 @@ func (h *hostFile) portVLANs(w, name word) *hostPort {
 // defaultVLAN stands for the bridge's default until the file is read whole.
 const defaultVLAN = 0xffff
 
-// finish makes the bridge of what was read.
+// finish makes the bridge of the words that were read.
 func (h *hostFile) finish() {
 	h.links()
 	switch h.state.text {
@@ -295,8 +297,8 @@ func (h *hostFile) finish() {
 	slices.SortStableFunc(h.bridge.Private, func(a, b PrivateVLAN) int { return cmp.Compare(a.Primary, b.Primary) })
 }
 
-// links does what link0 to link2 say, which each kind of bridge has its own
-// meaning for.
+// links does what link0 to link2 say. Each kind of bridge has its own meaning
+// for them.
 func (h *hostFile) links() {
 	if h.kind == ifVEB {
 		filtering := "on" // which veb(4) does unless it is told otherwise
@@ -452,7 +454,8 @@ func portSwitch(name, setting string, kind ifKind) hostWord {
 	}}
 }
 
-// portValue is a word with a port and the value of a setting, but for its unit.
+// portValue is a word with a port and the value of a setting, without the
+// value's unit.
 func portValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 2, func(h *hostFile, w word, args []word) {
 		if p := h.port(w, args[0]); p != nil {
@@ -470,7 +473,7 @@ func portDefault(name, setting string, kind ifKind, value string) hostWord {
 	}}
 }
 
-// bridgeValue is a word with the value of a setting, but for its unit.
+// bridgeValue is a word with the value of a setting, without the value's unit.
 func bridgeValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 1, func(h *hostFile, _ word, args []word) {
 		h.given[setting] = givenSetting{args[0].at, args[0].text + unit}
@@ -538,7 +541,7 @@ func etherAton(s string) string {
 	return strings.Join(digits, ":")
 }
 
-// vid reads a VLAN; 0 is none, which is told.
+// vid reads a VLAN. If there is none, it tells so and returns 0.
 func (h *hostFile) vid(w, id word) uint16 {
 	vid, err := parseVLAN(id.text)
 	if err != nil {

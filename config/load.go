@@ -18,18 +18,19 @@ import (
 	"bascule/files"
 )
 
-// maxSize is how large a file may be, in bytes: what a bridge takes whose
-// tables of bindings and rules are full.
+// maxSize is the size of the largest file, in bytes. It has room for a bridge
+// whose tables of bindings and rules are full.
 const maxSize = 8 << 20
 
-// Load reads desired states: each path is a file, or a folder whose *.yaml,
+// Load reads desired states. Each path is a file, or a folder whose *.yaml,
 // *.yml and hostname.* are read in the order of their names. A YAML file may
-// have several documents, each of which is a [File]. What is wrong in the files
-// is in an error that is an [Errors]: of every file what is wrong in it.
+// have several documents, each of which is a [File]. Mistakes in the files are
+// in an error that is an [Errors], those of all files together.
 func Load(paths ...string) ([]File, error) { return load(paths, files.Open) }
 
-// Reload is Load for who reads the files again and again, as the agent does: what
-// gives its text only once, a pipe or standard input, is refused.
+// Reload is Load for a process that reads the files again and again, such as
+// the agent. It refuses a pipe and standard input, which give their text only
+// once.
 func Reload(paths ...string) ([]File, error) { return load(paths, files.OpenPlain) }
 
 func load(paths []string, open opener) ([]File, error) {
@@ -58,8 +59,8 @@ func load(paths []string, open opener) ([]File, error) {
 	return list, nil
 }
 
-// ByNetns joins files: there is one for each network namespace then. What names
-// none is about home, as [bridge.Open] takes it.
+// ByNetns joins files, so that there is one for each network namespace. A file
+// that names no namespace is about home, as [bridge.Open] takes it.
 func ByNetns(files []File, home string) (list []File) {
 	for _, f := range files {
 		f.Netns = cmp.Or(f.Netns, home)
@@ -139,7 +140,7 @@ func cannotRead(path string, err error) error {
 	return fmt.Errorf("%s: %w; give a file that can be read", path, err)
 }
 
-// lineBreaks makes one kind of line breaks of those that editors write.
+// lineBreaks turns all line breaks that editors write into one kind.
 var lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
 // parse reads the text of a file of either kind.

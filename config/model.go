@@ -11,16 +11,16 @@ import (
 	"bascule/bridge"
 )
 
-// A File is the desired state of bridges of one network namespace. Bridges that
-// it does not name are none of its business; a bridge that it names becomes
-// what it says: settings that are not there have their defaults, and ports,
-// entries, rules, bindings and mirrors that are not there are removed.
+// A File is the desired state of bridges of one network namespace. It leaves
+// alone bridges that it does not name. A bridge that it names becomes what the
+// file says: settings that are not in the file have their defaults, and ports,
+// entries, rules, bindings and mirrors that are not in it are removed.
 type File struct {
 	Path    string   // that it was read from, "" for none
 	Netns   string   // name or path of the namespace, "" for the caller's
 	Bridges []Bridge // in the order of the file
 
-	// Notes are what a file of hostname.if(5) has in it that changes nothing.
+	// Notes are about words of a file of hostname.if(5) that change nothing.
 	Notes []Error
 }
 
@@ -55,8 +55,8 @@ type Bridge struct {
 	PF       *PF     // nil leaves pf as it is, since it has a file and a command of its own
 }
 
-// A Port is a port as it is to be, or what every device becomes whose name
-// matches a pattern.
+// A Port is the desired state of a port, or of every device whose name matches
+// a pattern.
 type Port struct {
 	// Name is a device's, or a pattern of path.Match with one of *?[ in it. Of
 	// names that several ports match a port without a pattern counts, then the
@@ -66,7 +66,7 @@ type Port struct {
 
 	Options bridge.PortOptions // Changes in the order of bridge.PortSettings; those not there have their defaults
 
-	// VLANs are those that the port is in, nil for the bridge's default.
+	// VLANs are the port's VLANs, nil for the bridge's default.
 	VLANs []bridge.VLANRange
 }
 
@@ -112,7 +112,7 @@ type Entry struct {
 	Idle bool // as of a Binding
 }
 
-// PF is what pf of a bridge is to be.
+// PF is the desired state of a bridge's pf.
 type PF struct {
 	At      Position
 	Enabled bool

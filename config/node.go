@@ -17,8 +17,8 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Limits of a YAML file, so that a hostile one costs little. Aliases and merges
-// are counted as what they stand for.
+// Limits of a YAML file, so that a hostile one costs little. An alias or a
+// merge counts as what it stands for.
 const (
 	maxDepth  = 16
 	maxValues = 1 << 20
@@ -27,11 +27,11 @@ const (
 	maxKeys   = 1 << 12
 )
 
-// maxRepeated is how many values aliases may stand for in a file of a text: an
-// alias is a few bytes, and what it stands for may be thousands of values.
+// maxRepeated is how many values aliases may stand for in a file of a text. An
+// alias takes a few bytes, but may stand for thousands of values.
 func maxRepeated(text string) int { return 1<<15 + len(text) }
 
-// tooDeep is what is said of more levels than maxDepth.
+// tooDeep is the message for more levels than maxDepth.
 const tooDeep = "nested too deeply; no bridge needs more than 16 levels"
 
 // The kinds of a node.
@@ -47,8 +47,8 @@ const (
 var kindNames = [...]string{absent: "empty", scalar: "a single value", mapping: "a mapping", sequence: "a list"}
 
 // A node is a value in a YAML file, with aliases and merges resolved. Scalars
-// are their text: what it means is up to the key, so that neither 010 nor 1:30
-// nor off becomes what nobody wrote.
+// are their text, and the key decides what the text means. So neither 010 nor
+// 1:30 nor off becomes a value that nobody wrote.
 type node struct {
 	at      Position
 	kind    kind
@@ -151,7 +151,8 @@ func tokenize(text string) (list token.Tokens) {
 	return list
 }
 
-// measure returns how large a value is that is so deep. What is too deep is told.
+// measure returns how large a value at a depth is. It tells if the value is too
+// deep.
 func (t *tree) measure(n ast.Node, depth int) (all extent) {
 	all.values = 1
 	if t.full || n == nil {
@@ -370,8 +371,8 @@ func (t *tree) node(n ast.Node, depth int) node {
 	return node{at: at}
 }
 
-// mapping makes a node of keys and values: of a key that merges ("<<") take
-// what the mapping does not have itself.
+// mapping makes a node of keys and values. A key that merges ("<<") adds those
+// keys that the mapping does not have itself.
 func (t *tree) mapping(values []*ast.MappingValueNode, at Position, depth int) node {
 	m := node{at: at, kind: mapping}
 	if len(values) > 0 {

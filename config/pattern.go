@@ -17,10 +17,10 @@ func (p *Port) Device() (name string, ok bool) {
 // In others a backslash is a letter, too.
 func special(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// plainName returns the name that a port of a file has, and whether it is one
-// and not a pattern. In a pattern a backslash takes the meaning from the letter
-// behind it, so one whose letters of that kind all have theirs is a name: that of
-// a device that is called so.
+// plainName returns the name of a file's port, and whether it is a name and not
+// a pattern. A backslash in a pattern makes the letter behind it an ordinary
+// one. If all special letters have a backslash, the text is a name: that of the
+// device that is called so.
 func plainName(name string) (string, bool) {
 	if !special(name) {
 		return name, true
@@ -88,7 +88,7 @@ func quoteName(name string) string {
 }
 
 // Port returns what the bridge's file says of a device: the port of its name,
-// or the first one whose pattern it matches, under the device's name.
+// or else the first port whose pattern matches it, under the device's name.
 func (b *Bridge) Port(device string) (Port, bool) {
 	var found *Port
 	for i := range b.Ports {

@@ -11,7 +11,7 @@ import (
 	"bascule/bridge"
 )
 
-// An Op is what an action does to its object.
+// An Op is the kind of change that an action makes to its object.
 type Op string
 
 // The operations, as plans are printed with them.
@@ -38,15 +38,15 @@ func (a Action) String() string {
 	return line
 }
 
-// Plan returns what has to be done so that the running state, was, becomes
-// want, given the devices of the namespace, in the order of the bridges in want:
-// nothing where it is so already. It touches nothing. What can't be done yet,
-// because a device is not there, is in the warnings. What is wrong with want is in
-// an error that is an [Errors]: of each file the first mistakes, and how many
-// there are besides.
+// Plan returns the actions that turn the running state, was, into want, given
+// the devices of the namespace, in the order of the bridges in want. There are
+// none if the two are the same. Plan touches nothing. The warnings tell of work
+// that can't be done yet, because a device is not there. Mistakes in want are
+// in an error that is an [Errors]: of each file the first mistakes, and the
+// number of the others.
 //
-// Both are expected as [Read] returns them as far as pf is concerned: its
-// rules as the switch prints them.
+// As for pf, Plan expects both as [Read] returns them: with the rules as the
+// switch prints them.
 func Plan(was, want File, devices []bridge.Device) (actions []Action, warnings []string, err error) {
 	p := newPlan(was, want, devices)
 	if bad := p.want.bad.errors(); bad != nil {
@@ -69,8 +69,8 @@ type plan struct {
 type step func(*bridge.Switch, Options) (warnings []string, err error)
 
 // The stages of the execution. Each leaves a state from which a plan leads on
-// if the process ends. A bridge gets its filter before its ports, and loses what
-// lets frames in before it loses what keeps them out.
+// if the process ends. A bridge gets its filter before its ports. It loses
+// settings that let frames in before it loses those that keep frames out.
 const (
 	makeBridges = iota
 	forget      // addresses and bindings that have to go
@@ -151,8 +151,8 @@ func (d *diff) isPort(name, kind string) bool {
 	return device.Bridge == d.want.Name
 }
 
-// made reports whether a port that runs has to be made anew to become what it
-// is to be.
+// made reports whether a running port has to be made anew to become the desired
+// one.
 func (d *diff) made(was, want *portModel) bool {
 	switch {
 	case was.kind != want.kind:
@@ -166,7 +166,7 @@ func (d *diff) made(was, want *portModel) bool {
 	return want.kind == bridge.TypeHost || d.plan.want.devices[want.name] != nil
 }
 
-// findEarly finds what has to leave the bridge before others come.
+// findEarly finds the ports that have to leave the bridge before others come.
 func (d *diff) findEarly() {
 	early := func(bridge, name string) {
 		if d.early[bridge] == nil {
@@ -200,8 +200,8 @@ func (d *diff) findEarly() {
 	}
 }
 
-// neededElsewhere reports whether another bridge of the file wants a name as
-// that of a device.
+// neededElsewhere reports whether another bridge of the file wants a device of
+// the name.
 func (d *diff) neededElsewhere(name string) bool {
 	for _, b := range d.plan.want.bridges {
 		if b == d.want {
@@ -231,7 +231,7 @@ func (d *diff) bridge() {
 }
 
 // changed returns the settings that are different, with their values in want,
-// and what there is to print of them: with the former value if there was one.
+// and their text to print, with the former value if there was one.
 func changed[T any](settings []bridge.Setting[T], was, want T, existed bool) (changes []bridge.Change, details []string) {
 	for _, s := range settings {
 		before, after := s.Format(was), s.Format(want)
@@ -263,7 +263,7 @@ func domain1(detail, after string, existed bool) bool {
 	return before == "none" && after == "1" || before == "1" && after == "none"
 }
 
-// transition prints a change of a value; "none" stands for what was not there.
+// transition prints a change of a value; "none" stands for a missing one.
 func transition(name, before, after string, existed bool) string {
 	if !existed {
 		return name + " " + after
@@ -291,7 +291,7 @@ func vlanWords(ranges []bridge.VLANRange) (pvid, untagged, tagged string) {
 	return pvid, cmp.Or(bridge.FormatVLANs(without), "none"), cmp.Or(bridge.FormatVLANs(with), "none")
 }
 
-// vlanDetails prints what is different between VLANs.
+// vlanDetails prints the differences between VLANs.
 func vlanDetails(was, want []bridge.VLANRange, existed bool) (details []string) {
 	var before, after [3]string
 	before[0], before[1], before[2] = vlanWords(was)
@@ -335,7 +335,8 @@ func (d *diff) ports() {
 	}
 }
 
-// kindDetail says what a port that is deleted was, if that is not plain.
+// kindDetail says of which kind a port was that is deleted, if that is not
+// plain.
 func (d *diff) kindDetail(p *portModel) string {
 	switch p.kind {
 	case bridge.TypeHost:
@@ -497,8 +498,8 @@ func privateDetail(p bridge.PrivateVLANs) string {
 	return strings.Join(words, ", ")
 }
 
-// private is done before a bridge stops to filter, which would keep them for
-// when it filters again.
+// private is done before a bridge stops to filter: the bridge would keep its
+// private VLANs for when it filters again.
 func (d *diff) private() {
 	none := bridge.PrivateVLANs{Isolated: []uint16{}, Community: []uint16{}}
 	var clear, set []func(*bridge.Edit) error
@@ -609,7 +610,7 @@ func where(port string, vlan uint16) string {
 	return s
 }
 
-// An address is what bindings and entries of the FDB are told apart by.
+// An address is the key of a binding or of an entry of the FDB.
 type address struct {
 	vlan uint16
 	text string
@@ -624,12 +625,12 @@ type assigned[E, T any] struct {
 	detail func(E) string
 	as     func(e E, vlan uint16) T // as package bridge has it, in the VLAN that it is named by
 
-	// replace takes some away and makes others: all at once, since each alone would
-	// open the bridge anew. What is taken away may be gone.
+	// replace removes some and adds others, all at once, since each step alone
+	// would open the bridge anew. Those to be removed may be gone.
 	replace func(s *bridge.Switch, name string, del, add []T) error
 }
 
-// plan makes what there is what there is to be.
+// plan turns the running state into the desired one.
 func (a assigned[E, T]) plan(d *diff, there, wanted []placed[E]) {
 	was, want := map[address]E{}, map[address]bool{}
 	for _, next := range wanted {
@@ -705,8 +706,8 @@ func (d *diff) entries() {
 	}.plan(d, d.was.entries, d.want.entries)
 }
 
-// sameMirror reports whether a mirror that runs is what it is to be. What was
-// copied from a port that leaves is not any more.
+// sameMirror reports whether a running mirror is as desired. A port that leaves
+// is no source of it any more.
 func (d *diff) sameMirror(was, want *mirrorModel) bool {
 	return !want.waits && !was.Emptied && was.Direction == want.Direction && slices.Equal(was.VLANs, want.VLANs) && slices.Equal(was.Ports, want.Ports) &&
 		!slices.ContainsFunc(was.Ports, func(port string) bool { return d.gone[port] })
@@ -794,7 +795,7 @@ func (d *diff) pf() {
 	})
 }
 
-// finish makes steps of what is changed in one go.
+// finish makes steps of the changes that are made in one go.
 func (d *diff) finish() {
 	name := d.want.Name
 	var ports, mirrors []string
@@ -840,8 +841,8 @@ func (d *diff) finish() {
 	}
 }
 
-// about returns notes that say what they are about, since one apply is about
-// many bridges.
+// about returns notes that name their bridge, since one apply is about many
+// bridges.
 func about(what string, notes []string) []string {
 	list := make([]string, len(notes))
 	for i, n := range notes {

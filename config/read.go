@@ -19,8 +19,8 @@ func Read(s *bridge.Switch) (File, error) {
 	return f, err
 }
 
-// Export returns the running state of the bridges of the names, or of all
-// without any. The notes are what a file can't say.
+// Export returns the running state of the named bridges, or of all without
+// names. The notes tell what a file can't say.
 func Export(s *bridge.Switch, names ...string) (f File, notes []string, err error) {
 	devices, err := s.Devices()
 	if err != nil {
@@ -74,7 +74,7 @@ type reader struct {
 	out   map[string]bool // names of ports that are left out
 }
 
-// differing returns the settings that are not what they are by default.
+// differing returns the settings that differ from their defaults.
 func differing[T any](settings []bridge.Setting[T], config T) (changes []bridge.Change) {
 	initial := configure(&model{}, Position{}, "", settings, nil)
 	changes, _ = changed(settings, initial, config, true)
@@ -88,8 +88,9 @@ func differing[T any](settings []bridge.Setting[T], config T) (changes []bridge.
 	return changes
 }
 
-// ports reads the ports; physical are devices that are hardware, taken those that
-// are ports, to which it adds the names of ports whose devices are gone.
+// ports reads the ports. physical are the hardware devices. taken are the
+// devices that are ports; ports adds to it the names of ports whose devices are
+// gone.
 func (r *reader) ports(physical, taken map[string]bool) {
 	vlans := map[string][]bridge.VLANRange{}
 	for _, v := range r.VLANs {
@@ -97,7 +98,7 @@ func (r *reader) ports(physical, taken map[string]bool) {
 	}
 	usual := defaultVLANs(r.Bridge.Config)
 	for _, p := range r.Ports {
-		half := p.Type == bridge.TypePatch && p.State == "no-peer" // of a cable, which goes with the next change
+		half := p.Type == bridge.TypePatch && p.State == "no-peer" // it goes with the bridge's next change
 		if p.Type == bridge.TypeSpan || half {
 			continue
 		}
@@ -137,10 +138,11 @@ func (r *reader) private() {
 	}
 }
 
-// vlanOf returns the VLAN by which an address of a port is named whose entry in
-// the FDB is in vlan: of private VLANs one that the port is in. It is no VLAN of
-// the port's, so that no frame of the port has the address, where the entry is of
-// before the bridge filtered, or the port has left the VLAN.
+// vlanOf returns the VLAN that a file gives for an address of a port, whose
+// entry in the FDB is in vlan. For private VLANs that is one that the port is
+// in. If the entry is from before the bridge filtered, or the port has left the
+// VLAN, the result is no VLAN of the port's, so no frame of the port has the
+// address.
 func (r *reader) vlanOf(port string, vlan uint16) (id uint16, ok bool) {
 	if !r.Bridge.Config.VLANFiltering {
 		return vlan, true
@@ -169,7 +171,7 @@ func (r *reader) leftOut(what, port string, vlan uint16, del string) {
 	r.notes = append(r.notes, fmt.Sprintf("%s of %s is left out: %s; delete it with 'bascule %s'", what, r.file.Name, why, del))
 }
 
-// rest reads what refers to ports.
+// rest reads the objects that refer to ports.
 func (r *reader) rest() {
 	b := &r.file
 	for _, rule := range r.Rules {

@@ -59,8 +59,8 @@ type portModel struct {
 	lost    bool               // the port runs, but its device is gone
 }
 
-// placed is a binding or an entry, whose VLAN is that of the FDB: of private
-// VLANs the primary. The VLAN it is named by is one that its port is in.
+// placed is a binding or an entry. Its VLAN is that of the FDB: of private
+// VLANs the primary. The file names it by a VLAN that its port is in.
 type placed[T any] struct {
 	it    T
 	named uint16
@@ -86,7 +86,7 @@ func (m *model) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// why is an error without what it is about, which the caller says.
+// why is an error without its object, which the caller names.
 func why(err error) error {
 	var usage *bridge.UsageError
 	if errors.As(err, &usage) {
@@ -103,8 +103,8 @@ func inKeys(err error) string {
 	return strings.ReplaceAll(optionValue.ReplaceAllString(err.Error(), "$1: "), "--", "")
 }
 
-// resolve reads a file, of which was is what runs now, nil for a file that says
-// just that.
+// resolve reads a file. was is its running state, nil for a file that says just
+// that.
 func resolve(f File, was *model, devices []bridge.Device) *model {
 	m := &model{byName: map[string]*bridgeModel{}, devices: map[string]*bridge.Device{}}
 	for i := range devices {
@@ -156,8 +156,8 @@ func resolve(f File, was *model, devices []bridge.Device) *model {
 	return m
 }
 
-// checkCounts refuses a bridge of a file that has more of something than any can
-// have. What waits for its device counts, too: it is to come.
+// checkCounts refuses a bridge of a file that has more of something than any
+// bridge can have. Objects that wait for their devices count, too.
 func (m *model) checkCounts(b *Bridge) {
 	ports := slices.DeleteFunc(slices.Clone(b.Ports), func(p Port) bool { _, plain := plainName(p.Name); return !plain })
 	few := func(what, remedy string, n, most int, at func(int) Position) {
@@ -209,7 +209,7 @@ func configure[T any](m *model, at Position, what string, settings []bridge.Sett
 	return config
 }
 
-// readPorts reads the ports of a bridge, but not what they match.
+// readPorts reads the ports of a bridge, without matching patterns.
 func (m *model) readPorts(b *bridgeModel) {
 	for i := range b.Ports {
 		p := &b.Ports[i]
@@ -318,8 +318,8 @@ func defaultVLANs(c bridge.BridgeConfig) []bridge.VLANRange {
 	return []bridge.VLANRange{{First: c.DefaultPVID, Last: c.DefaultPVID, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}}}
 }
 
-// vlanRanges returns VLANs as bridge.VLANs does: rising, as few ranges as can
-// be, the one of frames without a tag by itself.
+// vlanRanges returns VLANs as bridge.VLANs does: rising, in as few ranges as
+// can be, with the VLAN of frames without a tag by itself.
 func vlanRanges(set map[uint16]bridge.VLANOptions) []bridge.VLANRange {
 	list := []bridge.VLANRange{}
 	for _, id := range slices.Sorted(maps.Keys(set)) {
@@ -347,8 +347,9 @@ func (p *portModel) pvid() uint16 {
 	return 0
 }
 
-// forgetHosts leaves out the interfaces of host ports that go. One of the same
-// name that is made elsewhere is another device, which is not there yet.
+// forgetHosts leaves out the interfaces of host ports that go. An interface of
+// the same name that is made elsewhere is another device, which is not there
+// yet.
 func (m *model) forgetHosts() {
 	for name, d := range m.devices {
 		b := m.byName[d.Host]
@@ -432,8 +433,7 @@ func (m *model) quietly(read func() *portModel) *portModel {
 	return p
 }
 
-// match returns the pattern for a device without a port of its name, nil if
-// there is none.
+// match returns the pattern for a device that no port has by name, or nil.
 func (b *bridgeModel) match(device string) *Port {
 	for _, p := range b.patterns {
 		if ok, _ := path.Match(p.Name, device); ok {
@@ -443,8 +443,8 @@ func (b *bridgeModel) match(device string) *Port {
 	return nil
 }
 
-// claim refuses devices that would be ports twice, and those that are the
-// switch's own.
+// claim refuses devices that would be ports twice, and the switch's own
+// devices.
 func (m *model) claim(was *model) {
 	type owner struct {
 		bridge, what string // "port eth1 of br0"
@@ -485,7 +485,7 @@ func (m *model) claim(was *model) {
 			take(taken, mirror.Device, owner{b.Name, what, mirror.At, false})
 		}
 	}
-	// what others have that no file names stays where it is
+	// a device that a bridge has which no file names stays there
 	for name, o := range taken {
 		d := m.devices[name]
 		what := ""
@@ -528,9 +528,9 @@ func (m *model) claim(was *model) {
 	}
 }
 
-// checkPattern refuses a pattern that takes what is not for it, whether the
-// devices are there now or not: what another port or mirror of the file is
-// named, and what the switch itself makes.
+// checkPattern refuses a pattern that matches names that are not for it,
+// whether the devices are there now or not: the names of other ports and
+// mirrors of the file, and of devices that the switch itself makes.
 func (m *model) checkPattern(b *bridgeModel, p *Port, was *model, other func(string) (string, Position, bool)) {
 	matches := func(name string) bool { ok, _ := path.Match(p.Name, name); return ok }
 	own := func(name, what string) bool {
@@ -729,7 +729,7 @@ func (m *model) addressVLAN(b *bridgeModel, p *portModel, at Position, what stri
 	return 0, false
 }
 
-// checkMAC refuses what is no station's address.
+// checkMAC refuses an address that is no station's.
 func (m *model) checkMAC(at Position, what string, mac net.HardwareAddr) bool {
 	if _, err := bridge.ParseMAC(mac.String()); err != nil {
 		m.fail(at, "%s: %v", what, why(err))
@@ -906,8 +906,8 @@ func (m *model) readMirrors(b *bridgeModel, was *model) {
 	}
 }
 
-// checkMirrored looks for the ports of a VLAN that is mirrored: it must have
-// some, or nobody can have meant it.
+// checkMirrored wants a mirrored VLAN to have ports. Nobody can mean one
+// without.
 func (m *model) checkMirrored(b *bridgeModel, x *mirrorModel, what string, id uint16) {
 	if !b.config.VLANFiltering {
 		return

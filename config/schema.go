@@ -23,9 +23,9 @@ const (
 	peerPattern = `^[^/]+/[^/]+$`
 )
 
-// Schema returns the JSON schema (draft 2020-12) of a YAML file, by which
-// editors complete and check it. It takes what Load takes, and refuses unknown
-// keys; numbers out of range are left to Load.
+// Schema returns the JSON schema (draft 2020-12) of a YAML file, for editors to
+// complete and check it. The schema takes the files that Load takes, and
+// refuses unknown keys; it leaves numbers out of range to Load.
 func Schema() []byte {
 	name := object{"type": []string{"string", "integer"}, "minLength": 1, "maxLength": 15}
 	onOff := ref("switch")
@@ -116,7 +116,7 @@ func described(schema object, description string) object {
 	return object{"$ref": schema["$ref"], "description": description}
 }
 
-// closed is an object, or what else types says, that has no other keys.
+// closed is an object that has no other keys, or a value of the other types.
 func closed(types []string, properties object, required ...string) object {
 	schema := object{"type": types, "properties": properties, "additionalProperties": false}
 	if required != nil {
@@ -135,8 +135,8 @@ func properties[T any](table []bridge.Setting[T], others object) object {
 	return others
 }
 
-// valueSchema is the schema of a setting's value. What is all in capitals stands
-// for what Load reads; the rest are words.
+// valueSchema is the schema of a setting's value. A name all in capitals stands
+// for the text that Load reads; the others are words.
 func valueSchema(value string) object {
 	if value == bridge.OnOff {
 		return ref("switch")

@@ -67,14 +67,14 @@ func (y *yamlWriter) line(depth int, text string) {
 }
 
 // plainWord is text that YAML takes for a string wherever it stands, braces
-// included, or for a number that is written as it is meant: Load takes the text.
+// included, or for a number. Load takes the text.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(:[A-Za-z0-9_./@+-]+)*$`)
 
-// otherMeaning is what YAML takes for something else than text.
+// otherMeaning is text that YAML takes for something else.
 var otherMeaning = regexp.MustCompile(`(?i)^(null|~|true|false|\.inf|\.nan|<<)$`)
 
-// decimal is a number that is the same text for everybody who reads YAML, and in
-// the JSON that is made of it. 010 and 1e3 are not.
+// decimal is a number that every reader of YAML takes for the same text, also
+// in JSON that is made of it. 010 and 1e3 are not.
 var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 
 // scalarText returns text as a scalar of YAML.
@@ -243,8 +243,8 @@ func (y *yamlWriter) mirrors(b *Bridge) {
 	}
 }
 
-// pf writes what pf is to be. Rules stand as they are, which takes an end of the
-// last line, and a first one that does not begin with a blank.
+// pf writes the desired state of pf. Rules are written as they stand if the
+// last line has an end and the first one does not begin with a blank.
 func (y *yamlWriter) pf(p *PF) {
 	switch {
 	case p == nil:

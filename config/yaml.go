@@ -23,8 +23,8 @@ type yamlFile struct {
 	kept  int      // VLANs, and ranges of them, of what was read
 }
 
-// maxKept is how many VLANs and ranges of them a file may have in the lists of its
-// ports, private VLANs and mirrors: six letters stand for 4094 of them.
+// maxKept is how many VLANs and ranges of them a file may have in the lists of
+// its ports, private VLANs and mirrors. Six letters can stand for 4094 of them.
 const maxKept = 1 << 22
 
 // keep returns the VLANs or ranges of a list, or none where the file has too many.
@@ -59,8 +59,8 @@ type field struct {
 	null bool // without a value it is as if it had an empty one
 }
 
-// object reads the keys of a mapping; what names it in messages, and nothing is
-// an empty one.
+// object reads the keys of a mapping. what names the mapping in messages. A
+// missing mapping is an empty one.
 func (y *yamlFile) object(n node, what string, fields []field) {
 	switch n.kind {
 	case absent:
@@ -120,8 +120,8 @@ func (y *yamlFile) items(n node, what string, f func(node)) {
 	}
 }
 
-// text returns the text of a scalar; ok is false where it is none, which is
-// told.
+// text returns the text of a scalar. If the node is none, it tells so, and ok
+// is false.
 func (y *yamlFile) text(n node, what string) (s string, ok bool) {
 	if n.kind != scalar {
 		y.add(n.at, "%s: this is %s; give a single value", what, n.describe())
@@ -159,8 +159,8 @@ func value[T any](y *yamlFile, n node, what string, parse func(string) (T, error
 	return v, true
 }
 
-// reason returns what is wrong with a value, without what a command line would
-// say it about.
+// reason returns the mistake in a value, without the object that a command line
+// would name.
 func reason(value string, err error) string {
 	var usage *bridge.UsageError
 	if errors.As(err, &usage) {
@@ -173,8 +173,8 @@ func reason(value string, err error) string {
 	return quoted + ": " + err.Error()
 }
 
-// onOff returns the value of a switch as package bridge takes it. Editors and
-// programs write what YAML 1.1 takes for the same.
+// onOff returns the value of a switch as package bridge takes it. It also takes
+// the words of YAML 1.1, which editors and programs write.
 func onOff(s string) (string, bool) {
 	switch s {
 	case "on", "yes", "true", "True", "TRUE":
@@ -185,8 +185,8 @@ func onOff(s string) (string, bool) {
 	return s, false
 }
 
-// ownPrefix begins keys of a file that are its author's own: places for what
-// is merged elsewhere.
+// ownPrefix begins keys that are the author's own: places for text that is
+// merged elsewhere.
 const ownPrefix = "x-"
 
 func (y *yamlFile) file(n node) File {
@@ -237,14 +237,14 @@ func (y *yamlFile) bridge(name, n node) Bridge {
 	return b
 }
 
-// name tells what is wrong with the name of a bridge or port.
+// name tells of a mistake in the name of a bridge or port.
 func (y *yamlFile) name(kind string, n node) {
 	if err := bridge.CheckName(kind, n.text); err != nil {
 		y.add(n.at, "%s", err)
 	}
 }
 
-// portName tells what is wrong with the name or pattern of a port.
+// portName tells of a mistake in the name or pattern of a port.
 func portName(bad *faults, at Position, name string) {
 	if plain, ok := plainName(name); ok {
 		if err := bridge.CheckName("port", plain); err != nil {
@@ -294,7 +294,7 @@ func (y *yamlFile) port(name, n node) Port {
 	return p
 }
 
-// checkType tells of what a port can't have together.
+// checkType tells of keys that a port can't have together.
 func (y *yamlFile) checkType(p Port) {
 	made := p.Options.Type == bridge.TypeHost || p.Options.Type == bridge.TypePatch
 	_, plain := p.Device()
@@ -385,9 +385,9 @@ func setOf(list []uint16) (set [maxVLAN + 1]bool) {
 	return set
 }
 
-// ranges returns them as package bridge has them: rising, as few as can be, the
-// PVID by itself. The PVID's frames leave without a tag where it is not among
-// those with one.
+// ranges returns the VLANs as package bridge has them: rising, as few ranges as
+// can be, with the PVID by itself. The PVID's frames leave without a tag unless
+// the PVID is among the tagged VLANs.
 func (v portVLANs) ranges() []bridge.VLANRange {
 	if !v.given {
 		return nil
@@ -458,8 +458,8 @@ func (y *yamlFile) rules(n node) (list []Rule) {
 	return list
 }
 
-// parseRule reads a MAC rule. Its first character is at the given place, and
-// the rest behind it where the text stands there as it is.
+// parseRule reads a MAC rule. Its first character is at the given place; the
+// rest follows there if the text stands there as it is.
 func parseRule(bad *faults, at Position, text string, asItIs bool) (Rule, bool) {
 	rules, err := rule.ParseFile("", strings.NewReader(text), "")
 	var wrong rule.Errors
@@ -478,8 +478,8 @@ func parseRule(bad *faults, at Position, text string, asItIs bool) (Rule, bool) 
 	return Rule{At: at, Text: rules[0].String()}, true
 }
 
-// find returns the place of text in the line of at, or at where it is not there
-// as it stands, for quotes and folded lines.
+// find returns the place of text in the line of at. If the text does not stand
+// there as it is, because of quotes or folded lines, it returns at.
 func (y *yamlFile) find(at Position, text string) (Position, bool) {
 	if at.Line > len(y.lines) {
 		return at, false

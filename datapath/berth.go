@@ -16,16 +16,16 @@ import (
 )
 
 // A berth is a port whose device is yet to come: it has a slot, an id and
-// settings, and the programs know them. Its name is the pattern of the names of
-// devices that it is for. A device that occupies it is a port at once, without
-// a new generation; the next generation has it as a port like any other.
+// settings, and the programs know them. Its name is the pattern of the device
+// names that it is for. A device that occupies it is a port at once, without a
+// new generation; the next generation has it as a port like any other.
 //
-// Who occupies a berth is told by two things, in this order: a record in the
-// table of berths, which each generation has for itself, and the device map, from
-// which the kernel takes a device that goes. The link to the program comes after
-// them: where it is missing, whoever brought the device was killed. A berth that
-// has a record is never given to another device: without its own the next
-// generation gives it another id.
+// Two records tell who occupies a berth, in this order: a record in the table
+// of berths, which each generation has for itself, and the device map, from
+// which the kernel takes a device that goes. The link to the program comes
+// after them: if it is missing, whoever brought the device was killed. Once a
+// berth has a record, no other device may take it. If its device has gone, the
+// next generation gives the berth a new id.
 
 // Vacant reports whether p is a berth without a device.
 func Vacant(p *Port) bool { return p.Notes&PortBerth != 0 && p.Ifindex == 0 }
@@ -50,7 +50,7 @@ func hasBerths(c *Config) bool {
 	return kernelFeature(c.Features)&kernelFeatureFEATURE_BERTHS != 0
 }
 
-// moored is what has come to a configuration's berths.
+// moored has the devices that have come to a configuration's berths.
 type moored struct {
 	devices map[uint32]uint32 // indexes of those that are there, by port id
 	used    map[uint32]bool   // ids of berths that have or had a device
@@ -174,10 +174,11 @@ func (b *Bridge) Ready() []*Port {
 // ErrNotBerthed says that a device is not for a berth.
 var ErrNotBerthed = errors.New("the device is gone, has a program, or the index of one that a berth had")
 
-// Occupy makes a device the port p, which is one of Ready. name is the device's, and
-// taken and peer are as Port.Taken and Port.Peer have them. With an error the berth
-// has no device, and is of no use until the next Commit. The caller holds the lock,
-// is in the bridge's network namespace, and has said Begin.
+// Occupy makes a device the port p, which is one of Ready. name is the device's
+// name, flags the settings that must be put back when it leaves, and peer as in
+// Port.Peer. If Occupy fails, the berth has no device, and is of no use until
+// the next Commit. The caller holds the lock, is in the bridge's network
+// namespace, and has said Begin.
 func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {

@@ -90,8 +90,8 @@ func (e Binding) store(m *ebpf.Map) error {
 	return m.Put(bindingKey(e.VLAN, e.Address), value)
 }
 
-// Bind binds an address, in place of what it was bound to. The error is
-// ErrBindingsFull or ErrBindingsSmall where there is no room.
+// Bind binds an address, in place of its former binding. The error is
+// ErrBindingsFull or ErrBindingsSmall if there is no room.
 func (b *Bridge) Bind(binding Binding) error { return b.ReplaceBindings(nil, []Binding{binding}) }
 
 // Unbind removes the binding of an address; the error is os.ErrNotExist where
@@ -110,11 +110,11 @@ func (b *Bridge) Unbind(vlan uint16, a netip.Addr) error {
 	return b.ReplaceBindings([]Binding{{VLAN: vlan, Address: a}}, nil)
 }
 
-// ReplaceBindings removes the bindings of the addresses of del, which may be gone
-// already, and makes those of add, in place of what their addresses are bound to:
-// such an address is bound all the time, also if it is in del. The table is read
-// once, however many they are. The error is ErrBindingsFull or ErrBindingsSmall
-// where there is no room; nothing is changed then.
+// ReplaceBindings removes the bindings of the addresses of del, which may be
+// gone already, and makes those of add, in place of their addresses' former
+// bindings. Such an address is bound all the time, also if it is in del. The
+// table is read once, however many they are. If there is no room, the error is
+// ErrBindingsFull or ErrBindingsSmall, and nothing is changed.
 func (b *Bridge) ReplaceBindings(del, add []Binding) error {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -220,7 +220,7 @@ func (b *Bridge) collectBindings() error {
 	return err
 }
 
-// bindingAddress is what a binding binds.
+// bindingAddress is the address that a binding binds.
 type bindingAddress struct {
 	vlan    uint16
 	address netip.Addr
@@ -228,7 +228,8 @@ type bindingAddress struct {
 
 func (e Binding) address() bindingAddress { return bindingAddress{e.VLAN, e.Address} }
 
-// bindingTable is what a table of bindings has, also of ports that have left.
+// bindingTable has the contents of a table of bindings, also of ports that have
+// left.
 type bindingTable struct {
 	bindings map[bindingAddress]Binding
 	stations map[kernelBindingKey]*boundStation
@@ -240,7 +241,7 @@ type boundStation struct {
 	bindings int  // that have it
 }
 
-// station returns what there is to know of a station by one of its keys.
+// station returns the entry of a station by one of its keys.
 func (t bindingTable) station(k kernelBindingKey) *boundStation {
 	s := t.stations[k]
 	if s == nil {
@@ -276,7 +277,7 @@ func (t bindingTable) takes(del []Binding, next map[bindingAddress]Binding) uint
 	return uint32(n*bindingEntries + spare)
 }
 
-// put makes a binding, in place of what its address is bound to.
+// put makes a binding, in place of the address's former one.
 func (t bindingTable) put(m *ebpf.Map, e Binding) error {
 	if err := e.store(m); err != nil {
 		return err
@@ -324,8 +325,8 @@ func (t bindingTable) release(m *ebpf.Map, e Binding) (err error) {
 	return err
 }
 
-// readBindings reads a table. Writers hold the bridge's lock; who reads without
-// it may miss some of what is changed meanwhile.
+// readBindings reads a table. Writers hold the bridge's lock; a reader without
+// it may miss some bindings that are changed meanwhile.
 func readBindings(m *ebpf.Map) (t bindingTable, err error) {
 	t.bindings, t.stations = map[bindingAddress]Binding{}, map[kernelBindingKey]*boundStation{}
 	keys, values := make([]kernelBindingKey, 4096), make([]kernelBinding, 4096)

@@ -231,8 +231,8 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	return nil
 }
 
-// forgetLearned frees what ports have learned that were added in vain: the next
-// change gives their ids to others.
+// forgetLearned frees the addresses that ports have learned which were added in
+// vain: the next change gives their ids to others.
 func (b *Bridge) forgetLearned() error {
 	if b.gen == "" {
 		return nil
@@ -254,12 +254,12 @@ func (e *UnfinishedError) Error() string { return e.Err.Error() }
 
 func (e *UnfinishedError) Unwrap() error { return e.Err }
 
-// A Follower does what follows from a change beside the datapath's own part. It
-// is asked again after a command was killed, and does then what is left to do.
+// A Follower does the work that follows a change beside the datapath's own
+// part. It is asked again after a command was killed, and then does the rest.
 type Follower interface {
-	// Leave gives back what a port took. It is called for each port whose
-	// device is there and that the bridge b no longer has, or has with another
-	// hook (now is then not nil).
+	// Leave gives back the settings that a port took. It is called for each port
+	// whose device is there and that the bridge b no longer has, or has with
+	// another hook (now is then not nil).
 	Leave(b *Bridge, was, now *Port) error
 
 	// LeaveAway is Leave for a port that b no longer has and whose device has been
@@ -267,12 +267,12 @@ type Follower interface {
 	// where the calling thread's namespace has it, and 0 elsewhere.
 	LeaveAway(b *Bridge, was *Port, here func() uint32) error
 
-	// Follow puts right what b has from the time when it was as was says, and
-	// that does not fit any more.
+	// Follow puts right what no longer fits in b since the time when it was as was
+	// says.
 	Follow(b, was *Bridge) error
 }
 
-// follow does what follows from a change to b, which was as was says.
+// follow does the work that follows a change to b, which was as was says.
 func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	if err := g.refillChanged(&b.Config, &was.Config); err != nil {
 		return err
@@ -316,8 +316,8 @@ func (b *Bridge) leaveAway(now *Config, f Follower) error {
 	return nil
 }
 
-// leave has f give back what the ports of b took that have left with the
-// configuration now.
+// leave has f give back the settings that ports of b took which have left with
+// the configuration now.
 func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range Ports(&b.Config) {
 		stays := PortAt(now, p.Id)
@@ -331,8 +331,8 @@ func (b *Bridge) leave(now *Config, f Follower) error {
 	return nil
 }
 
-// Mend finishes what a Commit that was killed had begun. The caller holds the
-// lock and is in the bridge's network namespace.
+// Mend finishes a Commit that was killed. The caller holds the lock and is in
+// the bridge's network namespace.
 func (b *Bridge) Mend(f Follower) error {
 	g, err := b.openGeneration()
 	if err != nil {
@@ -394,8 +394,8 @@ func (b *Bridge) Dirty() bool {
 	return err == nil
 }
 
-// generations returns the bridge as each of its generations has it that can be
-// read: one, but for a command that is at work or was killed.
+// generations returns the bridge as each of its readable generations has it:
+// one, unless a command is at work or was killed.
 func (b *Bridge) generations() []*Bridge {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -421,7 +421,7 @@ func (b *Bridge) Remove(f Follower) error {
 	return b.sweep(f)
 }
 
-// sweep removes what there is of a bridge that does not exist any more, or not
+// sweep removes the remains of a bridge that does not exist any more, or not
 // yet.
 func (b *Bridge) sweep(f Follower) error {
 	links, err := b.links()
@@ -462,8 +462,8 @@ func (b *Bridge) Begin() error {
 	return err
 }
 
-// work makes a change that may be killed on the way; the next command mends then
-// what it left, and also what it could not finish.
+// work makes a change that may be killed on the way. The next command then
+// mends the rest, and also what that change could not finish.
 func (b *Bridge) work(f func() error) error {
 	if b.Dirty() {
 		return f() // part of a larger one

@@ -15,8 +15,8 @@ import (
 // build of bascule has loaded its programs. (A BPF file system has no files.)
 const builtPrefix = "built-"
 
-// build names this build: the object that programs are loaded from, and what
-// the Go command noted of the loader, which specialises them.
+// build names this build: the object that programs are loaded from, and the Go
+// command's note of the loader, which specialises them.
 var build = sync.OnceValue(func() string {
 	var info string
 	if i, ok := debug.ReadBuildInfo(); ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// Config is everything that a bridge's programs are told: what they are made for,
-// and what they read. Specialise fills in what follows from the rest.
+// Config is the whole configuration of a bridge's programs. Specialise fills in
+// the parts that follow from the rest.
 type Config struct {
 	kernelConfig
 	kernelSettings
@@ -94,7 +94,7 @@ const (
 	STPRootGuard  = kernelStpGuardSTP_ROOT_GUARD
 )
 
-// What Port.Admit can be: the frames of a VLAN that the port takes.
+// The values of Port.Admit: the frames of a VLAN that the port takes.
 const (
 	AdmitAll      = uint16(kernelVlanAdmitADMIT_ALL)
 	AdmitTagged   = uint16(kernelVlanAdmitADMIT_TAGGED)
@@ -104,8 +104,8 @@ const (
 // BridgeFlags are the bits of Config.Flags.
 type BridgeFlags = kernelBridgeFlag
 
-// The flags of a bridge: what it was told, and what is there while somebody
-// looks.
+// The flags of a bridge: its settings, and the watches that are there while
+// somebody looks.
 const (
 	BridgeVLANs     = kernelBridgeFlagBRIDGE_VLANS
 	BridgeQinQ      = kernelBridgeFlagBRIDGE_QINQ
@@ -263,8 +263,8 @@ func buckets(max uint32) uint32 {
 // FDBPlaces returns how many entries an FDB of so many dynamic ones has places for.
 func FDBPlaces(max uint32) int { return int(buckets(max)+fdbWindow) * fdbWays }
 
-// specialise fills in what follows from the rest: the table that finds the ports,
-// and the features that they or the bridge ask for.
+// specialise fills in the parts that follow from the rest: the table that finds
+// the ports, and the features that they or the bridge ask for.
 func specialise(c *Config) {
 	c.Layout = layout
 	c.Reasons = uint32(kernelDropReasonDROP_REASONS)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventKind says what has happened, mostly to an address.
+// EventKind is the kind of an event, mostly of an address.
 type EventKind = kernelEventKind
 
 // The kinds of events.
@@ -25,7 +25,7 @@ const (
 	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
 	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
 	EventLocked        = kernelEventKindEVENT_LOCKED         // heard on a locked port, and let in by nobody
-	EventAdded         = kernelEventKindEVENT_ADDED          // somebody made it static or sticky; From is where it was before
+	EventAdded         = kernelEventKindEVENT_ADDED          // made static or sticky; From is the port before
 )
 
 // An Event is something that the datapath noted.
@@ -81,9 +81,9 @@ func (b *Bridge) OpenLog() (*Log, error) {
 	return l, nil
 }
 
-// Merged is what had happened by the last Read since the log was opened, and was
-// not told by an event of its own: claims on an address that repeat are told
-// once a second.
+// Merged counts the events, by the last Read since the log was opened, that no
+// event of their own told of: claims on an address that repeat are told once a
+// second.
 func (l *Log) Merged() uint64 { return l.merged - l.mergedBefore }
 
 // Close ends the reading.
@@ -92,7 +92,7 @@ func (l *Log) Close() {
 	l.done()
 }
 
-// Read returns what has happened since the last call, and how many events were
+// Read returns the events since the last call, and how many events were
 // overwritten before they could be read.
 func (l *Log) Read() (list []Event, missed uint64, err error) {
 	now, err := l.clock()

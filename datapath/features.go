@@ -8,8 +8,8 @@ import "slices"
 // that nobody asks for is in no program, and nobody pays for it.
 type asking struct {
 	feature kernelFeature
-	// bridge reports whether what the bridge was told asks for it, and port whether
-	// what one of its ports was told does; nil asks for nothing.
+	// bridge reports whether the bridge's settings ask for the feature, and port
+	// whether those of one of its ports do; nil asks for nothing.
 	bridge func(*Config) bool
 	port   func(*Config, *Port) bool
 	// choosy says that with the feature a flood does not go to every port as it
@@ -17,10 +17,10 @@ type asking struct {
 	choosy bool
 }
 
-// askings has every feature, in one row each, but for those that nothing asks for:
-// see otherFeatures.
+// askings has every feature, in one row each, except for those that nothing
+// asks for: see otherFeatures.
 var askings = []asking{
-	// what a bridge was told
+	// settings of a bridge
 	{feature: kernelFeatureFEATURE_VLANS, bridge: told(BridgeVLANs), choosy: true},
 	{feature: kernelFeatureFEATURE_VLAN_STATS, bridge: told(BridgeVLANs | BridgeVLANStats)},
 	{feature: kernelFeatureFEATURE_DHCP_GUARD, bridge: told(BridgeDHCPGuard)},
@@ -31,7 +31,7 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_GROUP_FWD, bridge: func(c *Config) bool { return c.GroupFwdMask != 0 }},
 	{feature: kernelFeatureFEATURE_MOVE_MAX, bridge: func(c *Config) bool { return c.MoveMax != 0 }},
 
-	// what a port was told
+	// settings of a port
 	{feature: kernelFeatureFEATURE_HAIRPIN, port: has(PortHairpin)},
 	{feature: kernelFeatureFEATURE_NO_LEARN, port: lacks(PortLearn)},
 	{feature: kernelFeatureFEATURE_FLOOD_FLAGS, port: lacks(allFloods)},
@@ -50,17 +50,17 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_BACKUP, port: func(_ *Config, p *Port) bool { return p.Backup != 0 }},
 	{feature: kernelFeatureFEATURE_PROTECTED, bridge: func(c *Config) bool { return sharedDomains(tenants(c)) != 0 }},
 
-	// what both were told
+	// settings of both
 	{feature: kernelFeatureFEATURE_BLOCKING, bridge: told(BridgeSTP), port: has(PortLoopGuard), choosy: true},
 	{feature: kernelFeatureFEATURE_SPAN, port: is(PortSpan), choosy: true,
 		bridge: func(c *Config) bool { return c.Spans != [len(c.Spans)]uint16{} }},
 
-	// what a port's device is
+	// properties of a port's device
 	{feature: kernelFeatureFEATURE_PEER, port: func(_ *Config, p *Port) bool { return p.Peer != 0 }},
 	{feature: kernelFeatureFEATURE_PATCH, port: is(PortPatch), choosy: true},
 	{feature: kernelFeatureFEATURE_BERTHS, port: noted(PortBerth)},
 
-	// what pf's rules ask for, while it is on: see featuresOf
+	// demands of pf's rules, while pf is on: see featuresOf
 	{feature: kernelFeatureFEATURE_PF, bridge: ruledBy(kernelFeatureFEATURE_PF), choosy: true},
 	{feature: kernelFeatureFEATURE_ETHER, bridge: ruledBy(kernelFeatureFEATURE_ETHER), choosy: true},
 	{feature: kernelFeatureFEATURE_PF_RULES, bridge: ruledBy(kernelFeatureFEATURE_PF_RULES)},

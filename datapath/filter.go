@@ -39,7 +39,7 @@ func setFilter(p *ebpf.ProgramSpec, code []unix.SockFilter, size int) error {
 	if err != nil {
 		return err
 	}
-	// what the kernel knows of the function: its name, type and line
+	// the kernel's facts of the function: its name, type and line
 	filter[0].Metadata = p.Instructions[first].Metadata
 	all := append(asm.Instructions{}, p.Instructions[:first]...)
 	p.Instructions = append(append(all, filter...), p.Instructions[next:]...)
@@ -47,7 +47,7 @@ func setFilter(p *ebpf.ProgramSpec, code []unix.SockFilter, size int) error {
 }
 
 // The registers of a filter. The first three are the function's arguments;
-// index is what classic BPF calls X.
+// index is classic BPF's X.
 const (
 	filterSpare    = asm.R0
 	filterBuffer   = asm.R1
@@ -60,8 +60,8 @@ const (
 const filterReject = filterFunction + ".reject"
 
 // A translator makes eBPF of classic BPF. The rules are those of libpcap's
-// bpf_filter(): numbers have 32 bits and no sign, and what reads beyond the
-// captured bytes, or divides by zero, does not want the frame.
+// bpf_filter(): numbers have 32 bits and no sign. A filter that reads beyond
+// the captured bytes, or divides by zero, does not want the frame.
 type translator struct {
 	size int64 // of the buffer
 	out  asm.Instructions
@@ -168,7 +168,7 @@ func (t *translator) instruction(i int, in unix.SockFilter, n int, targets map[i
 	return fmt.Errorf("unknown")
 }
 
-// load translates what sets the accumulator or the index.
+// load translates the instructions that set the accumulator or the index.
 func (t *translator) load(in unix.SockFilter) error {
 	to := filterAccu
 	if in.Code&0x07 == unix.BPF_LDX {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of what is pinned in a generation's folder.
+// Names of the pinned objects in a generation's folder.
 const (
 	configPin   = "config"
 	settingsPin = "settings"
@@ -63,7 +63,7 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
-// programs returns what generations are made of.
+// programs returns the programs of a generation.
 func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 	if s.Locked {
 		return loadLocked()
@@ -71,8 +71,8 @@ func (s *Store) programs() (*ebpf.CollectionSpec, error) {
 	return loadKernel()
 }
 
-// Tables are what a configuration has beside Config, in maps of their own: nil
-// is as it was.
+// Tables are the parts of a configuration beside Config, in maps of their own:
+// nil is as it was.
 type Tables struct {
 	VLANs    *VLANs
 	Filter   []unix.SockFilter // of a capture, in classic BPF
@@ -81,7 +81,8 @@ type Tables struct {
 	PF       *PF
 }
 
-// fill writes to the tables of g what they are to have before a frame comes.
+// fill writes to the tables of g the contents that they need before a frame
+// comes.
 func (t Tables) fill(g *generation) error {
 	if t.VLANs != nil {
 		if err := t.VLANs.store(g.coll.Maps[kernelMapVlans]); err != nil {
@@ -248,8 +249,8 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn gives the slots of new ports to them: their devices, and counters
-// without what former tenants left.
+// moveIn gives new ports their slots: their devices, and counters without the
+// counts of former tenants.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range tenants(c) {
 		if TenantAt(&b.Config, p.Id) != nil {
@@ -277,8 +278,8 @@ func (g *generation) refill(p *Port) error {
 	return g.coll.Maps[kernelMapStorms].Put(Slot(p.Id), kernelStormBuckets{})
 }
 
-// refillChanged does so where the limits are others than with was: what was
-// taken under a low limit must not be waited for under a high one.
+// refillChanged does so for limits that differ from was: a debt under a low
+// limit must not be waited for under a high one.
 func (g *generation) refillChanged(c, was *Config) error {
 	for _, p := range Ports(c) {
 		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm {
@@ -435,8 +436,8 @@ func (g *generation) start() error {
 	}
 }
 
-// converge makes the kernel what the current generation says: its programs on
-// its ports, nothing on others, no addresses of ports that are gone if some have
+// converge makes the kernel follow the current generation: its programs on its
+// ports, nothing on others, no addresses of ports that are gone if some have
 // left.
 func (b *Bridge) converge(g *generation, left bool) error {
 	if err := g.start(); err != nil {
@@ -473,8 +474,8 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	return b.collectBindings()
 }
 
-// collect removes the folders of all generations but the current, and what a
-// command that was killed at makeCurrent left.
+// collect removes the folders of all generations but the current, and the
+// remains of a command that was killed at makeCurrent.
 func (b *Bridge) collect() error {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

@@ -12,16 +12,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A table is a map of the datapath, and all that is done with it: it is loaded,
-// pinned, opened, made larger, and traced by what its row in the inventory says.
-// The row of a map that bpf/ does not have is one of user space's own.
+// A table is a map of the datapath. Its row in the inventory says how it is
+// loaded, pinned, opened, made larger, and traced. The row of a map that bpf/
+// does not have is one of user space's own.
 type table struct {
 	name string // of the map and of its pin; pf's tables, and no others, begin with pfPrefix
 	life life
 
-	// features are those of which one is on where the table is of use: no frame
-	// meets it while all of them are off. 0 is always. A bridge without pf has no
-	// table of pf.
+	// features are the features that use the table: if all of them are off, no
+	// frame meets it. 0 is always. A bridge without pf has no table of pf.
 	features kernelFeature
 
 	// entries returns how many entries the table is made with; 0, or nil, is as
@@ -30,9 +29,9 @@ type table struct {
 	idle    idle // how large it is while its features are off
 
 	// anew reports whether a change makes the table of the next generation anew,
-	// rather than use on what there is; nil is never. A table is made anew in any
-	// case where the configuration asks for another number of entries, unless grows
-	// says what becomes of what is in it then.
+	// rather than use the present one; nil is never. If the configuration asks for
+	// another number of entries, the table is made anew in any case, unless grows
+	// says what becomes of its contents then.
 	anew  func(*making) bool
 	grows *growth
 
@@ -70,23 +69,24 @@ const (
 	idleByte              // one entry of one byte, which nothing reaches
 )
 
-// trial is what a trial of [Bridge.Trace] has in place of a table.
+// trial is the stand-in of a trial of [Bridge.Trace] for a table.
 type trial int
 
 const (
-	// trialNew is a new and empty one, which is right for what programs only write.
+	// trialNew is a new and empty one, which is right for tables that programs only
+	// write.
 	trialNew trial = iota
 	// trialShared is the bridge's own, which programs only read.
 	trialShared
 	// trialCopy is a copy: a decision depends on it, and programs write to it.
 	trialCopy
-	// trialAbout is a new one with what the frame can be about, of tables that may be
-	// large: see [Bridge.copyAbout].
+	// trialAbout is a new one with the entries that the frame can be about, of
+	// tables that may be large: see [Bridge.copyAbout].
 	trialAbout
 )
 
-// A making is what tables are made of: a configuration, what comes with it, and
-// what there was before.
+// A making has the sources of tables: a configuration, its companions, and the
+// former tables.
 type making struct {
 	*Config
 	tables Tables
@@ -102,12 +102,12 @@ func (m *making) program() *PF {
 	return m.tables.PF
 }
 
-// A growth is what becomes of a table that is made anew with another number of
-// entries.
+// A growth says what becomes of a table that is made anew with another number
+// of entries.
 type growth struct {
-	// copy brings what is in a table of b to that of g, whose configuration is c.
-	// It is called before g begins, and again, late, for what has changed until then.
-	// Nil: what is in it is given up, or copied with another table.
+	// copy brings the contents of a table of b to that of g, whose configuration is
+	// c. It is called before g begins, and again, late, for the changes until then.
+	// Nil: the contents are given up, or copied with another table.
 	copy func(b *Bridge, g *generation, c *Config, from, to *ebpf.Map, late bool) error
 	// less reports whether a change of pf that asks for n entries, which are fewer,
 	// makes the table smaller; nil is never.
@@ -208,7 +208,7 @@ func counted(field func(*Config) uint32) func(*making) uint32 {
 	return func(m *making) uint32 { return max(field(m.Config), 1) }
 }
 
-// ruled makes entries of what a change of MAC rules brings.
+// ruled makes entries of a change of MAC rules.
 func ruled(count func(*compiledRules) int) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if m.rules == nil {
@@ -218,7 +218,7 @@ func ruled(count func(*compiledRules) int) func(*making) uint32 {
 	}
 }
 
-// compiled makes entries of what a change of pf's rules brings.
+// compiled makes entries of a change of pf's rules.
 func compiled(count func(*PF) int) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if p := m.program(); p != nil {
@@ -228,7 +228,7 @@ func compiled(count func(*PF) int) func(*making) uint32 {
 	}
 }
 
-// brought makes entries of what a change may bring.
+// brought makes entries of the contents that a change may bring.
 func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	return func(m *making) uint32 {
 		if !by(m) {
@@ -264,7 +264,7 @@ func withLogPort(m *making) bool { // another port begins to count
 	return m.tables.PF != nil && (m.was == nil || m.tables.PF.LogInterface != m.was.Pf.LogInterface)
 }
 
-// What pf's tables take is told under.
+// The names under which the memory of pf's tables is told.
 func takeStates(t *PFTakes) *uint64    { return &t.States }
 func takeSources(t *PFTakes) *uint64   { return &t.Sources }
 func takeFragments(t *PFTakes) *uint64 { return &t.Fragments }
@@ -320,7 +320,7 @@ var inventory = []table{
 		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
 	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
-		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for the mark that one gives
+		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
 	{name: kernelMapRuleLists, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
 		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.lists) })},
 	{name: kernelMapRuleArpMasks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,

@@ -11,13 +11,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A table becomes smaller when its limit does. What is in it stays, and for as
-// long as frames meet the programs of before, more may come, up to the limit of
-// before. So a change that lowers a limit keeps the table, and the next one, which
-// Oversized asks for, has it made anew: from then on there is only less.
+// A table becomes smaller when its limit does. Its entries stay. As long as
+// frames meet the former programs, more may come, up to the former limit. So a
+// change that lowers a limit keeps the table. The next change, which Oversized
+// asks for, has it made anew: from then on there are only fewer entries.
 
-// Oversized reports whether a table of the bridge is larger than its limit, and
-// what is in it, ask for: then a change that brings Tables.PF, and nothing
+// Oversized reports whether a table of the bridge is larger than its limit and
+// its entries ask for. If it is, a change that brings Tables.PF, and nothing
 // different, gives memory back.
 func (b *Bridge) Oversized() (bool, error) {
 	next := b.Config
@@ -64,8 +64,8 @@ func (b *Bridge) resize(t *table, m *ebpf.Map, n uint32, tables Tables) (bool, e
 	return t.grows.less(b, m, n, tables.PF)
 }
 
-// holds reports whether a table of n entries holds what m has, and what comes
-// into it until the limit is another.
+// holds reports whether a table of n entries holds those of m, and those that
+// come into m until the limit is another.
 func holds(n, was, next uint32, m *ebpf.Map, count func(*ebpf.Map) (int, error)) (bool, error) {
 	if was > next {
 		return false, nil
@@ -133,7 +133,7 @@ func (b *Bridge) settleFDB(next *Config) error {
 	return nil
 }
 
-// What tables take for a limit, in bytes, when they are full.
+// The memory of tables for a limit, in bytes, when they are full.
 
 // StatesMemory is of set limit states.
 func StatesMemory(limit uint32) uint64 {
@@ -161,21 +161,21 @@ func FDBMemory(limit uint32) uint64 {
 	return uint64(buckets(limit)+fdbWindow) * uint64(unsafe.Sizeof(kernelFdbBucket{}))
 }
 
-// hashMemory is what a hash map of so many entries takes: a list for each, to
-// the next power of two, and the entries (kernel/bpf/hashtab.c).
+// hashMemory is the memory of a hash map of so many entries: a list for each,
+// to the next power of two, and the entries (kernel/bpf/hashtab.c).
 func hashMemory(n uint32, key, value uintptr) uint64 {
 	const list, element = 16, 48
 	lists := uint64(1) << bits.Len64(uint64(max(n, 1))-1)
 	return lists*list + uint64(n)*(element+uint64(key+7)&^7+uint64(value+7)&^7)
 }
 
-// PFTakes is what pf's tables take at the moment, in bytes.
+// PFTakes is the memory of pf's tables at the moment, in bytes.
 type PFTakes struct {
 	States, Sources, Fragments, Addresses uint64
 	Rules                                 uint64 // with their counters and their text
 }
 
-// PFTakes returns what pf's tables take; nothing where the bridge has no pf.
+// PFTakes returns the memory of pf's tables; nothing if the bridge has no pf.
 func (b *Bridge) PFTakes() (sum PFTakes, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
@@ -193,7 +193,7 @@ func (b *Bridge) PFTakes() (sum PFTakes, err error) {
 	return sum, nil
 }
 
-// tableMemory returns what the kernel says that a table takes.
+// tableMemory returns the memory of a table as the kernel tells it.
 func (b *Bridge) tableMemory(name string) (uint64, error) {
 	m, err := b.openTable(name)
 	if err != nil {

@@ -100,7 +100,7 @@ func (n *Notifier) Wait() error {
 }
 
 // concerns reports whether one of the events (inotify(7)) is about a bridge,
-// and not about what commands do in its folder on their way.
+// and not about the work of commands in its folder.
 func (n *Notifier) concerns(events []byte) bool {
 	for len(events) >= unix.SizeofInotifyEvent {
 		number, mask := int32(binary.NativeEndian.Uint32(events)), binary.NativeEndian.Uint32(events[4:])

@@ -12,15 +12,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// patchDir is the folder of what the bridges of a namespace share for their
-// patch cables. No bridge's folder is called so: see escape.
+// patchDir is the folder of the objects that the bridges of a namespace share
+// for their patch cables. No bridge's folder is called so: see escape.
 const patchDir = "%patch"
 
 // panelSize is the number of entries of the panel; the ends of patch cables are
 // numbered from 1.
 const panelSize = 4096
 
-// patchIfindex is what a patch port's Ifindex has in place of a device's, with
+// patchIfindex stands in a patch port's Ifindex in place of a device's, with
 // its endpoint below (PATCH_IFINDEX).
 const patchIfindex = 1 << 31
 
@@ -42,9 +42,10 @@ func (b *Bridge) Patched() bool { return patched(&b.Config) }
 // patched reports whether a configuration has patch ports.
 func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
 
-// openPatch opens what the bridges share for patch cables, for a generation
-// that is made; where it is not there yet, it is pinned. That is in one place only,
-// because a panel forgets its programs when nobody refers to it any more.
+// openPatch opens the objects that the bridges share for patch cables, for a
+// new generation. If they are not there yet, it pins them. They are pinned in
+// one place only, because a panel forgets its programs when nobody refers to it
+// any more.
 func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	dir := filepath.Join(s.dir, patchDir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -101,8 +102,8 @@ func (s *Store) panel() (*ebpf.Map, error) {
 }
 
 // unplug takes programs out of the panel that no port is in front of any more,
-// and the panel away with the last patch cable. What a bridge has that can't be
-// read stays.
+// and removes the panel with the last patch cable. The ends of a bridge that
+// can't be read stay.
 func (s *Store) unplug() error {
 	panel, err := s.panel()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func (s *Store) unplug() error {
 	return nil
 }
 
-// unplugFor undoes what loading next did, which has not become the bridge's
+// unplugFor undoes the loading of next, which has not become the bridge's
 // configuration.
 func (b *Bridge) unplugFor(next *Config) error {
 	if !patched(next) {
@@ -187,7 +188,7 @@ func (s *Store) Cables() (*Cables, error) {
 	return c, nil
 }
 
-// takePlugged leaves alone what is in the panel.
+// takePlugged leaves the contents of the panel alone.
 func (c *Cables) takePlugged(s *Store) error {
 	panel, err := s.panel()
 	if errors.Is(err, fs.ErrNotExist) {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PF is what a change to pf loads; Tables.PF says so to Commit. Whether pf is
+// PF is the load of a change to pf; Tables.PF gives it to Commit. Whether pf is
 // asked is the flag BridgePF of Config.Flags: without it the tables and states
 // are there, and frames pass without them. Commit fills Config.Pf in.
 type PF struct {
@@ -51,7 +51,7 @@ type PF struct {
 	Free uint64
 }
 
-// TableFill is what a table is to have, in place of all that it has.
+// TableFill is the new contents of a table, in place of all that it has.
 type TableFill struct {
 	Table   int // its number, below pf.MaxTables
 	Entries []pf.TableEntry
@@ -81,8 +81,7 @@ const pfPrefix = "pf_"
 // pfText is a map of the caller's text, of which no program knows.
 const pfText = "pf_text"
 
-// PFText returns what the last change to pf gave as PF.Text, nil if the bridge
-// has no pf.
+// PFText returns PF.Text of the last change to pf, nil if the bridge has no pf.
 func (b *Bridge) PFText() ([]byte, error) {
 	if !b.PFLoaded() {
 		return nil, nil
@@ -188,8 +187,8 @@ func mapTable(m *ebpf.Map, prot int) (mem []byte, unmap func(), err error) {
 	return mem, func() { _ = unix.Munmap(mem) }, nil
 }
 
-// settlePF makes next and t agree about pf: next says what t brings, or what the
-// bridge has.
+// settlePF makes next and t agree about pf: next gets the contents of t, or
+// those of the bridge.
 func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	if t.PF != nil && t.PF.Program == nil {
 		next.Pf = Config{}.Pf
@@ -214,7 +213,8 @@ func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	return nil
 }
 
-// settleProgram says in c what p brings, where the bridge may have other rules.
+// settleProgram notes in c the contents of p, where the bridge may have other
+// rules.
 func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	prog := p.Program
 	if len(prog.Rules) > pf.MaxRules {
@@ -427,7 +427,8 @@ func withoutPF(p *ebpf.ProgramSpec) {
 	})
 }
 
-// fillPF writes to pf's tables of g what they are to have before a frame comes.
+// fillPF writes to pf's tables of g the contents that they need before a frame
+// comes.
 func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	if !loadedPF(c) {
 		return nil
@@ -460,8 +461,9 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	return nil
 }
 
-// growPF copies what is in tables of b to those of g that have another size. It is
-// called before g begins, and again, late, for what has changed until then.
+// growPF copies the contents of tables of b to those of g that have another
+// size. It is called before g begins, and again, late, for the changes until
+// then.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 	for _, t := range pinned(&b.Config) {
 		if t.grows == nil || t.grows.copy == nil {
@@ -529,8 +531,8 @@ var (
 
 func anyLess(*Bridge, *ebpf.Map, uint32, *PF) (bool, error) { return true, nil }
 
-// copyHash copies what is in a map, all at once or, for what is there already,
-// one by one.
+// copyHash copies the contents of a map, all at once, or one by one for keys
+// that are there already.
 func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
 	return eachOf(from, func(keys []K, values []V) error {
 		if how == ebpf.UpdateAny {
@@ -546,7 +548,7 @@ func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
 	})
 }
 
-// eachOf calls f with what is in a map, some at a time.
+// eachOf calls f with the contents of a map, some at a time.
 func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 	const some = 4096
 	keys, values := make([]K, some), make([]V, some)

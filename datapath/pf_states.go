@@ -51,7 +51,7 @@ type StatePeer struct {
 	Bytes   uint64
 }
 
-// TCPStates and OtherStates are the names of what StatePeer.State can be, as
+// TCPStates and OtherStates are the names of the values of StatePeer.State, as
 // pfctl prints them.
 var (
 	TCPStates = []string{
@@ -127,8 +127,8 @@ const (
 	markClaimed = 1          // PF_MARK_CLAIMED
 )
 
-// each calls f with the places of states that are there and what they have, until
-// it returns false. The state is f's own.
+// each calls f with the places and contents of the present states, until it
+// returns false. The state is f's own.
 func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	var s kernelPfState
 	for i := range t.marks {
@@ -143,7 +143,7 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	}
 }
 
-// hash is pf_hash of bpf/pf/state.h: the words of the key but for the profile,
+// hash is pf_hash of bpf/pf_state.h: the words of the key without the profile,
 // each by a secret number.
 func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 	const profile = 0xff << 56 // PF_PROFILE_MASK leaves it out
@@ -278,7 +278,7 @@ func (t *stateTable) gone(s *kernelPfState) bool {
 	return false
 }
 
-// A stateReader makes States of what is in the table.
+// A stateReader makes States of the entries of the table.
 type stateReader struct {
 	now      uint32
 	states   uint32 // that there are
@@ -305,7 +305,7 @@ func (b *Bridge) stateReader() (*stateReader, error) {
 	return r, err
 }
 
-// ruleUses returns what the rules have that all CPUs share.
+// ruleUses returns the counts of the rules that all CPUs share.
 func (b *Bridge) ruleUses() ([]kernelPfRuleUse, error) {
 	m, err := b.openTable(kernelMapPfRuleUse)
 	if err != nil {
@@ -435,8 +435,8 @@ func fromNetwork(n uint16) uint16 {
 }
 
 // EachState calls f with the states of the bridge that are not over, in no
-// order, until f returns false. What changes meanwhile may be seen as it was,
-// as it is, or not at all. A bridge without pf has none.
+// order, until f returns false. A state that changes meanwhile may be seen as
+// it was, as it is, or not at all. A bridge without pf has none.
 func (b *Bridge) EachState(f func(*State) bool) error {
 	return b.eachState(func(st *State, _ uint32, _ *kernelPfState) bool { return f(st) })
 }
@@ -461,8 +461,8 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 	return nil
 }
 
-// KillStates removes the states that match, and returns how many. What they
-// have counted is added to their rules' counters, as if they were over.
+// KillStates removes the states that match, and returns how many. Their counts
+// are added to their rules' counters, as if they were over.
 func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 	if !b.PFLoaded() {
 		return 0, nil
@@ -554,8 +554,8 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 	})
 }
 
-// count adds what a state has counted to its rules. What its maker sends comes in
-// where the one rule is, and goes out where the other is; answers go the other
+// count adds the counts of a state to its rules. Packets of its maker come in
+// where the one rule is, and go out where the other is; answers go the other
 // way at each.
 func (st *State) count(list []PFRuleStats) {
 	add := func(rule, out int) {
@@ -572,8 +572,8 @@ func (st *State) count(list []PFRuleStats) {
 	add(st.RuleOut, 1)
 }
 
-// ZeroPFRuleStats sets the counters of rules to zero; what states that are there
-// have counted stays theirs.
+// ZeroPFRuleStats sets the counters of rules to zero; the counts of present
+// states stay theirs.
 func (b *Bridge) ZeroPFRuleStats() error {
 	if !b.PFLoaded() || b.Config.Pf.Rules == 0 {
 		return nil
@@ -602,7 +602,7 @@ func zeroPerCPU[V any](b *Bridge, name string) error {
 	return nil
 }
 
-// PFCounter indexes what PFCounters returns (enum pf_counter).
+// PFCounter indexes the result of PFCounters (enum pf_counter).
 type PFCounter = kernelPfCounter
 
 // The counters of pfctl -s info.
@@ -701,9 +701,9 @@ func (b *Bridge) ZeroPFCounters() error {
 	return m.Put(uint32(PFSearches), perCPU)
 }
 
-// PFPortStats are the packets of a port that pf has let pass or blocked, and
-// the bytes of these, IP headers and all: by family (IPv4, IPv6), direction
-// (in, out) and what became of them (passed, blocked).
+// PFPortStats are the packets of a port that pf has passed or blocked, and
+// their bytes, IP headers and all: by family (IPv4, IPv6), direction (in, out)
+// and fate (passed, blocked).
 type PFPortStats struct {
 	Packets, Bytes [2][2][2]uint64
 }
@@ -732,7 +732,7 @@ func (b *Bridge) PFPortStats() (sum PFPortStats, err error) {
 	return sum, nil
 }
 
-// PFInfo is what pf is at the moment.
+// PFInfo is the state of pf at the moment.
 type PFInfo struct {
 	Enabled   bool
 	Since     time.Duration // since pf was enabled or disabled
@@ -743,7 +743,7 @@ type PFInfo struct {
 	Rules     int
 }
 
-// PFInfo returns what pf is at the moment.
+// PFInfo returns the state of pf at the moment.
 func (b *Bridge) PFInfo() (info PFInfo, err error) {
 	if !b.PFLoaded() {
 		return info, nil

@@ -103,8 +103,8 @@ func (b *Bridge) TableFlush(n int) (deleted int, err error) {
 	return deleted, err
 }
 
-// TableEntries returns what is in table n, in ascending order, a network before
-// what is in it.
+// TableEntries returns the contents of table n, in ascending order, a network
+// before its parts.
 func (b *Bridge) TableEntries(n int) (list []pf.TableEntry, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
 		list, err = a.entries(n)
@@ -128,8 +128,8 @@ func (b *Bridge) TableCounts() (counts [pf.MaxTables]int, err error) {
 	return counts, err
 }
 
-// TableTest reports whether table n matches an address, and by which of its
-// entries that is decided; nil if by none.
+// TableTest reports whether table n matches an address, and which of its
+// entries decides that; nil if none does.
 func (b *Bridge) TableTest(n int, addr netip.Addr) (match bool, by *pf.TableEntry, err error) {
 	err = b.withAddresses(func(a *addresses) error {
 		key := prefixKey(netip.PrefixFrom(addr, addr.BitLen()))
@@ -171,8 +171,8 @@ func prefixKey(p netip.Prefix) kernelPfPrefix {
 	return k
 }
 
-// v4Net is the network of all IPv4 addresses. What holds for a larger one, which
-// is of IPv6, does not hold for it.
+// v4Net is the network of all IPv4 addresses. Entries of a larger one, which is
+// of IPv6, do not hold for it.
 var v4Net = prefixKey(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 
 // prefix returns the prefix of a key.
@@ -320,8 +320,8 @@ func (k *kernelPfAddress) addr() netip.Addr {
 	return netip.AddrFrom16(words).Unmap()
 }
 
-// lookup returns what there is of the smallest network that the key's is in, nil
-// if there is none. A key of one address finds the address itself, too.
+// lookup returns the entry of the smallest network that the key's is in, nil if
+// there is none. A key of one address finds the address itself, too.
 func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	m := new(kernelPfMember)
 	err := ebpf.ErrKeyNotExist
@@ -337,7 +337,7 @@ func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	return m, err
 }
 
-// parent returns what there is of the smallest network that is larger than the
+// parent returns the entry of the smallest network that is larger than the
 // key's, nil if there is none.
 func (a *addresses) parent(k kernelPfPrefix) (*kernelPfMember, error) {
 	if k.Bits == 0 || k == v4Net {
@@ -483,8 +483,7 @@ func sortNets(list []net) {
 	slices.SortFunc(list, func(a, b net) int { return compareKeys(a.key, b.key) })
 }
 
-// writeNets makes the trie say what the list says: networks that no table lists
-// go.
+// writeNets makes the trie follow the list: networks that no table lists go.
 func (a *addresses) writeNets(list []net) error {
 	var keys []kernelPfPrefix
 	var values []kernelPfMember
@@ -512,9 +511,9 @@ func (a *addresses) writeNets(list []net) error {
 	return nil
 }
 
-// inherit gives each network of the list, which has the order of compareKeys and
-// with a network all that is in it, what the next larger one says of the tables
-// that it does not list.
+// inherit gives each network of the list the values of the next larger one for
+// the tables that it does not list itself. The list has the order of
+// compareKeys, with all parts of a network behind it.
 func inherit(list []net, tables uint64, parent *kernelPfMember) {
 	var above []*net
 	for i := range list {

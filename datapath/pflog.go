@@ -19,7 +19,7 @@ import (
 // datapath, in bytes.
 const pfLogRing = 256 << 10
 
-// PFAction is what a rule of pf does.
+// PFAction is the action of a rule of pf.
 type PFAction = kernelPfAction
 
 // The actions.
@@ -66,7 +66,7 @@ func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged
 	return r.read(ctx, f)
 }
 
-// A pfLogReader leaves out what is from before anybody looked.
+// A pfLogReader leaves out packets from before anybody looked.
 type pfLogReader struct {
 	ring  *ringbuf.Reader
 	since time.Duration // CLOCK_MONOTONIC

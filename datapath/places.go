@@ -12,9 +12,10 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// findPlaces fills in where the kernel has what no helper of programs tells, as far
-// as the features of c ask for it. The kernel's own description of its types says it;
-// the places differ between kernels. A bridge keeps them, as reading that takes time.
+// findPlaces fills in where the kernel keeps values that no helper of programs
+// tells, as far as the features of c ask for it. The kernel's own description
+// of its types says where; the places differ between kernels. A bridge keeps
+// them, as reading that takes time.
 func findPlaces(c *Config) error {
 	for _, ask := range []struct {
 		features kernelFeature
@@ -127,8 +128,8 @@ func member(members []btf.Member, name string) (btf.Member, bool) {
 // kernelSkbCall is KERNEL_SKB_CALL of bpf/types.h.
 const kernelSkbCall = 0xba5c01e05eabb0ff
 
-// castCall is what comes in the place of kernelSkbCall: the call of the kernel's
-// function with that number, or, where nobody has asked for it, of nothing.
+// castCall takes the place of kernelSkbCall: the call of the kernel's function
+// with that number, or, if nobody has asked for it, of nothing.
 func castCall(ins asm.Instruction, cast uint32) asm.Instruction {
 	if cast == 0 {
 		return asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)

@@ -12,7 +12,7 @@ import (
 
 var errNoPrograms = errors.New("the kernel refuses to load BPF programs")
 
-// explain turns what the kernel says of a load into what a user can act on.
+// explain turns the kernel's error of a load into one that a user can act on.
 func explain(err error) error {
 	var verifier *ebpf.VerifierError
 	if errors.As(err, &verifier) {
@@ -24,7 +24,7 @@ func explain(err error) error {
 	return err
 }
 
-// MinKernel is the first kernel with what the datapath needs (tcx).
+// MinKernel is the first kernel that has all that the datapath needs (tcx).
 var MinKernel = [2]int{6, 6}
 
 // CheckKernel returns an error that says so where the kernel is too old.

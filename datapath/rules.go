@@ -106,8 +106,8 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 	return list, nil
 }
 
-// tagNumber is what the datapath has for a tag: what package pf makes of its name,
-// too.
+// tagNumber is the datapath's number of a tag; package pf makes the same of its
+// name.
 func tagNumber(name string) uint32 {
 	if name == "" {
 		return 0
@@ -242,8 +242,8 @@ func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// carryRuleStats gives the rules of list that the bridge has already the
-// counters that they have there. What counts meanwhile is lost.
+// carryRuleStats gives the rules of list that the bridge has already their
+// counters from there. Frames that are counted meanwhile are lost.
 func (b *Bridge) carryRuleStats(list []Rule, g *generation) error {
 	had, numbers, err := b.numberedRules()
 	if err != nil {

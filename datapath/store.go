@@ -31,14 +31,14 @@ const Root = "/run/bascule"
 //	<cookie>%plans    while somebody changes bridges by a plan
 //	<cookie>%devices  locked by who follows the devices: the agent
 //
-// A bridge is what its `current` says, and renaming that link is the moment at
-// which a change is made. All else follows from it, and is put right by the
-// next writer when a command was killed before it had finished.
+// The link `current` says which generation is the bridge. A change is made at
+// the moment at which that link is renamed. All else follows from it, and the
+// next writer puts it right if a command was killed before it had finished.
 type Store struct {
-	// Locked makes the programs that are loaded take one lock round the FDB
-	// for every frame (bpf/locked.bpf.c). It is for the lab, which measures
-	// what a lock costs; the tables are the same. A bridge does not remember
-	// it: whoever loads its programs next says it again, or they are ordinary.
+	// Locked makes the programs that are loaded take one lock round the FDB for
+	// every frame (bpf/locked.bpf.c). It is for the lab, which measures the cost of
+	// a lock; the tables are the same. A bridge does not remember it: without it
+	// the next load makes ordinary programs.
 	Locked bool
 
 	dir string
@@ -182,9 +182,9 @@ func (s *Store) Lock() (unlock func(), err error) {
 	return unlock, err
 }
 
-// LockPlans makes the caller the only one who does what it has planned from the
+// LockPlans makes the caller the only one who executes a plan made from the
 // bridges of the namespace, in as many steps as it takes. It is not in the way
-// of [Store.Lock], which each step takes, and ends with the process as that does.
+// of [Store.Lock], which each step takes, and also ends with the process.
 func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.dir + "%plans") }
 
 // devicesDir is the folder that is locked by who follows the devices.
@@ -252,8 +252,8 @@ func (s *Store) HoldDevices() (*Hold, error) {
 	}
 }
 
-// DevicesHeld reports whether anybody follows the devices, and removes what is
-// left of one that was killed.
+// DevicesHeld reports whether anybody follows the devices, and removes the
+// remains of one that was killed.
 func (s *Store) DevicesHeld() bool {
 	dir, err := os.Open(s.devicesDir())
 	if err != nil {
@@ -379,8 +379,8 @@ var unescapes = strings.NewReplacer("%25", "%", "%2e", ".")
 func escape(name string) string   { return escapes.Replace(name) }
 func unescape(name string) string { return unescapes.Replace(name) }
 
-// Sweep removes what commands that were killed left of bridges that do not
-// exist. The caller holds the lock and is in the bridges' network namespace.
+// Sweep removes the remains of killed commands, of bridges that do not exist.
+// The caller holds the lock and is in the bridges' network namespace.
 func (s *Store) Sweep(f Follower) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -407,7 +407,7 @@ func Alive(cookie uint64) bool {
 }
 
 // RemoveAbandoned removes the bridges of namespaces that have ended: those for
-// whose cookie live says no, and of which no port's device is left anywhere.
+// whose cookie live says no, if no device of their ports is left anywhere.
 func RemoveAbandoned(live func(cookie uint64) bool) error {
 	root, err := mountRoot()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // bpduRing is the size of the buffer of BPDUs, in bytes: more than 200.
 const bpduRing = 64 << 10
 
-// STPState is what spanning tree lets a port do.
+// STPState is a port's state in spanning tree.
 type STPState = kernelStpState
 
 // The states.
@@ -28,7 +28,7 @@ const (
 	STPLearning   = kernelStpStateSTP_LEARNING
 )
 
-// STPChoice is what spanning tree is told of a port's cable.
+// STPChoice is a setting of spanning tree about a port's cable.
 type STPChoice = kernelStpChoice
 
 // The choices.
@@ -57,10 +57,10 @@ func firstState(p *Port) STPState {
 	return STPDiscarding
 }
 
-// startStates lets the ports of c that are new begin, before a frame comes:
-// without what blocked former tenants of their slots, and in their first state of
-// spanning tree. Where that begins, those that are there go on forwarding. It
-// returns what the table had, for putStates.
+// startStates lets the new ports of c begin, before a frame comes: without the
+// blocks of former tenants of their slots, and in their first state of spanning
+// tree. Where that begins, ports that are there go on forwarding. It returns
+// the former contents of the table, for putStates.
 func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPortState, err error) {
 	m := g.coll.Maps[kernelMapPortStates]
 	was = map[uint32]kernelPortState{}
@@ -87,7 +87,7 @@ func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPor
 	return was, nil
 }
 
-// putStates puts back what the table of states had.
+// putStates puts back the former contents of the table of states.
 func (g *generation) putStates(was map[uint32]kernelPortState) {
 	for slot, state := range was {
 		_ = g.coll.Maps[kernelMapPortStates].Put(slot, state) // as it was put before
@@ -139,9 +139,9 @@ func (b *Bridge) STPStates() ([]STPState, error) {
 	return states, nil
 }
 
-// SetSTPState gives a port a state, which every frame obeys that comes after it
-// returns; what CPUs remember is forgotten. The error is os.ErrNotExist where the
-// port has left.
+// SetSTPState gives a port a state. Every frame that comes after it returns
+// obeys the state; remembered decisions are forgotten. The error is
+// os.ErrNotExist if the port has left.
 func (b *Bridge) SetSTPState(id uint32, s STPState) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STP, Port: id, Word: uint64(s)})
 	if errors.Is(err, unix.ENOENT) {

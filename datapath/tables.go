@@ -79,8 +79,8 @@ func (b *Bridge) control(r kernelControl) (int, error) {
 // ErrFull says that there is no room for an entry near its place in the FDB.
 var ErrFull = errors.New("the FDB has no room for the address")
 
-// Put puts an entry in, in place of what the FDB had for the address. One that is
-// static or sticky, and is not there yet, is told by an event.
+// Put puts an entry in, in place of the FDB's former one for the address. An
+// event tells of a new static or sticky one.
 func (b *Bridge) Put(e Entry) error {
 	word := uint64(e.Port)
 	if e.Static {
@@ -205,7 +205,7 @@ func (b *Bridge) lookup(table string, index uint32, value any) error {
 	return m.Lookup(index, value)
 }
 
-// copyFDB copies the bridge's addresses to those of g, but for what g knows
+// copyFDB copies the bridge's addresses to those of g, except where g knows
 // better.
 func (b *Bridge) copyFDB(g *generation) error {
 	var failed error
@@ -275,7 +275,7 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 	return l.Until > now, nil
 }
 
-// Unblock makes the port's loop guard forget what it has found.
+// Unblock makes the port's loop guard forget its findings.
 func (b *Bridge) Unblock(p *Port) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_UNBLOCK, Port: p.Id})
 	return err

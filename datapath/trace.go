@@ -32,7 +32,7 @@ func (e TrialShortError) Error() string {
 	return fmt.Sprintf("the kernel takes no IP packet without its header for a trial: the frame has less than %d bytes", int(e))
 }
 
-// Action is what becomes of a frame.
+// Action is the fate of a frame.
 type Action = uint32
 
 // The actions of a Traced frame.
@@ -44,7 +44,7 @@ const (
 	ActionAnswered Action = 5
 )
 
-// Traced is what the datapath decided on a frame, in its own terms.
+// Traced is the datapath's decision on a frame, in its own terms.
 type Traced struct {
 	kernelTraced
 	Stats Stats // what it would have counted on the port of entry
@@ -141,7 +141,8 @@ func etherType(frame []byte) uint16 {
 	return binary.BigEndian.Uint16(frame[12:])
 }
 
-// copyState gives a collection's tables what the bridge's own have now.
+// copyState gives a collection's tables the present contents of the bridge's
+// own.
 func (b *Bridge) copyState(coll *ebpf.Collection) error {
 	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialCopy && coll.Maps[t.name] != nil }) {
 		from, err := b.openTable(table.name)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VLAN is a VLAN of a bridge: sets of ports by slot, 64 to a word, and what it
-// is to other VLANs.
+// VLAN is a VLAN of a bridge: sets of ports by slot, 64 to a word, and its
+// relation to other VLANs.
 type VLAN = kernelVlan
 
 // VLANs are a bridge's VLANs by identifier; 0 and 4095 name none.

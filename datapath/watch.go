@@ -88,8 +88,8 @@ func (b *Bridge) Held(w Watch) bool {
 	return false
 }
 
-// Runs is Held by a process that is not stopped (SIGSTOP): one that is holds what
-// it has, and does nothing.
+// Runs is Held by a process that is not stopped (SIGSTOP): a stopped one keeps
+// its locks, and does nothing.
 func (b *Bridge) Runs(w Watch) bool {
 	if !b.Held(w) {
 		return false
@@ -223,8 +223,8 @@ type Captured struct {
 	Data   []byte // those that were kept
 }
 
-// Frames reads what is captured at a bridge. One reader only: two would take
-// frames from each other.
+// Frames reads the captured frames of a bridge. There can be one reader only:
+// two would take frames from each other.
 type Frames struct {
 	ring   *ringbuf.Reader
 	missed *ebpf.Map
@@ -327,8 +327,8 @@ func (b *Bridge) Talkers() ([]Talker, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// talkerOf adds up what the CPUs have counted of an address. Its port is where
-// the last of them has heard it.
+// talkerOf adds up the counts of the CPUs for an address. Its port is where the
+// last of them has heard it.
 func talkerOf(key uint64, perCPU []kernelTalker) Talker {
 	t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
 	var heard uint32

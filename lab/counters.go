@@ -72,7 +72,7 @@ func (c *counters) read() counted {
 	return out
 }
 
-// since puts into a sample what was counted between two readings.
+// since puts the counts between two readings into a sample.
 func (c counted) since(before counted, s *report.Sample) {
 	if c.ok && before.ok {
 		s.Cycles, s.Instructions = c.events[0]-before.events[0], c.events[1]-before.events[1]

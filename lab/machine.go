@@ -22,8 +22,8 @@ import (
 	"bascule/lab/report"
 )
 
-// Machine describes the machine that the lab runs on. What cannot be found out
-// is left empty.
+// Machine describes the machine that the lab runs on. Facts that cannot be
+// found out are left empty.
 func Machine(site fabrics.Site) report.Machine {
 	m := report.Machine{
 		Cores:       runtime.NumCPU(),
@@ -98,7 +98,7 @@ func firstLine(command []string) string {
 	return strings.TrimSpace(string(line))
 }
 
-// ticks is what the CPUs spent since the machine started, in clock ticks, and
+// ticks is the time of the CPUs since the machine started, in clock ticks, and
 // when that was read.
 type ticks struct {
 	at       time.Time
@@ -107,7 +107,7 @@ type ticks struct {
 	switches float64 // context switches
 }
 
-// coreTicks is what one CPU spent, or all of them together.
+// coreTicks is the time of one CPU, or of all of them together.
 type coreTicks struct {
 	user, system, softirq, idle, steal float64
 }
@@ -131,9 +131,9 @@ func cpuTime() (ticks, error) {
 	return t, nil
 }
 
-// othersTime is what all programs took, in clock ticks, that are not the lab
-// or its programs, with those that they have started and that have ended. The
-// kernel's own threads are none of them: what they do may be for the lab.
+// othersTime is the time, in clock ticks, of all programs that are not the lab
+// or its programs, with those that they have started and that have ended. It
+// does not count the kernel's own threads: their work may be for the lab.
 func othersTime() float64 {
 	ours := map[int]bool{os.Getpid(): true}
 	for _, pid := range children(os.Getpid()) {
@@ -165,7 +165,7 @@ func children(pid int) []int {
 	return out
 }
 
-// processTime is what a process and its children that have ended took, in
+// processTime is the time of a process and its children that have ended, in
 // clock ticks; 0 when it has ended or is a thread of the kernel.
 func processTime(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -225,7 +225,7 @@ func parseStat(text string) (t ticks, err error) {
 	return t, nil
 }
 
-// since puts into a sample what the machine did between two readings.
+// since puts the machine's work between two readings into a sample.
 func (t ticks) since(before ticks, s *report.Sample) {
 	s.Seconds = t.at.Sub(before.at).Seconds()
 	n := s.Seconds * hz

@@ -21,7 +21,7 @@ type Case struct {
 	Setup    Setup
 }
 
-// Setup is what may differ from ends in namespaces with an MTU of 1500. It is
+// Setup has the differences from ends in namespaces with an MTU of 1500. It is
 // the same for all workloads.
 type Setup struct {
 	Host   bool `yaml:"host"`   // the host itself is the first end
@@ -29,7 +29,7 @@ type Setup struct {
 	Guests bool `yaml:"guests"` // the ends are virtual machines
 }
 
-// String is "", or what differs, with spaces between: "host mtu=9000 vm".
+// String is "", or the differences, with spaces between: "host mtu=9000 vm".
 func (s Setup) String() string {
 	var out []string
 	if s.Host {
@@ -90,7 +90,7 @@ type Profile struct {
 	Groups  []Group
 	Targets []Target
 	Claims  []Claim
-	// Strict: what cannot be measured makes the run fail.
+	// Strict: a case that cannot be measured makes the run fail.
 	Strict bool
 }
 
@@ -105,7 +105,7 @@ func across(fs []*fabrics.Fabric, ws ...*workloads.Workload) []Case {
 	return out
 }
 
-// group is cases of which the first workload's name and text stand for all.
+// group is cases; the first workload's name and text stand for all.
 func group(rounds int, cases []Case) Group {
 	w := cases[0].Workload
 	return Group{Name: w.Name, About: w.About, Rounds: rounds, Cases: cases}

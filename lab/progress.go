@@ -79,7 +79,7 @@ func (p *Progress) begin(profile Profile) {
 			})))
 }
 
-// say tells what is being done.
+// say tells the present step.
 func (p *Progress) say(what string) {
 	p.now.Store(&what)
 	if p.bars == nil {
@@ -92,7 +92,7 @@ func (p *Progress) say(what string) {
 // ShowGroups prints the table of every group on w as soon as it is measured.
 func (p *Progress) ShowGroups(w io.Writer) { p.shown = w }
 
-// group shows what was measured of a group.
+// group shows the results of a group.
 func (p *Progress) group(g *report.Group) {
 	if p.shown == nil {
 		return
@@ -118,7 +118,7 @@ func (p *Progress) note(what string) {
 	fmt.Fprintf(p.out, "lab: %s\n", what)
 }
 
-// did adds to what is done.
+// did adds to the work that is done.
 func (p *Progress) did(d time.Duration) {
 	p.mu.Lock()
 	p.done = min(p.done+d, p.total)

@@ -38,7 +38,7 @@ type entry struct {
 	end    uint32 // 0: not known yet
 }
 
-// ask returns what the entry itself asks of a field.
+// ask returns the entry's own condition on a field.
 func (e *entry) ask(f *field) ask {
 	if e.tags() {
 		return ask{} // the conditions of the call are the scope's
@@ -81,7 +81,7 @@ func (c *compiler) enter(e entry) error {
 	return nil
 }
 
-// callAnchor appends what the rule at an index of a scope calls.
+// callAnchor appends the rules that the rule at an index of a scope calls.
 func (c *compiler) callAnchor(s *scope, index int) error {
 	r := &s.Rules[index]
 	src, dst := c.addresses(r)

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Input is what a ruleset is compiled against.
+// Input is the surroundings that a ruleset is compiled for.
 type Input struct {
 	Main *Ruleset
 	// Anchors are the rulesets that were loaded into anchors, by path without
@@ -53,9 +53,9 @@ type compiler struct {
 	dynamic  map[string][]netip.Prefix
 }
 
-// Compile makes a ruleset ready to be looked up. It returns an error for what
-// the types allow and the datapath does not, such as more rules, tables or
-// memory than there may be.
+// Compile makes a ruleset ready to be looked up. It fails for rulesets that the
+// types allow and the datapath does not, such as those with more rules, tables
+// or memory than there may be.
 func Compile(in Input) (*Program, error) {
 	c := compiler{
 		in:       in,
@@ -86,7 +86,7 @@ func Compile(in Input) (*Program, error) {
 	}
 	c.out.Groups = uint32((len(c.entries) + GroupRules - 1) / GroupRules)
 	if len(c.entries) > 0 {
-		// what no packet has looks up the empty set
+		// a value that no packet has looks up the empty set
 		if _, err := newVector(&c.sets, c.out.Groups).index(); err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (c *compiler) resolve(h Host) []netip.Prefix {
 	return list
 }
 
-// rules fills in what the program says of each rule.
+// rules fills in the program's facts of each rule.
 func (c *compiler) rules() error {
 	c.out.Rules = make([]CompiledRule, len(c.entries))
 	c.out.Source = make([]RuleRef, len(c.entries))
@@ -295,7 +295,7 @@ func (s Scrub) compile() CompiledScrub {
 	return out
 }
 
-// answer fills in what a block rule sends back.
+// answer fills in the answer of a block rule.
 func (e *entry) answer(out *CompiledRule) {
 	how := e.Return
 	if how == ReturnPolicy {

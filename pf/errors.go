@@ -37,12 +37,12 @@ func (e Error) Error() string {
 	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(line), blank)
 }
 
-// maxShown is how many bytes of a line are shown on each side of what is wrong:
-// a caret below a line that a terminal has to break points nowhere.
+// maxShown is how many bytes of a line are shown on each side of a mistake: a
+// caret below a line that a terminal has to break points nowhere.
 const maxShown = 120
 
-// excerpt returns what is around the byte of a line that at is, and its place
-// there; a line that is not long is returned whole.
+// excerpt returns the part of a line around a byte, and the byte's place in it.
+// A line that is not long is returned whole.
 func excerpt(line string, at int) (string, int) {
 	const gap = "..."
 	if len(line) <= 2*maxShown {
@@ -77,8 +77,8 @@ func printable(s string) string {
 // String returns FILE:LINE:COLUMN.
 func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
-// An ErrorList is what is wrong in a pf.conf and the files it includes, in
-// the order in which they are read: at most 20 errors. It is never empty.
+// An ErrorList has the mistakes in a pf.conf and the files it includes, in the
+// order in which they are read: at least one, at most 20.
 type ErrorList []Error
 
 // order puts errors that are next to each other and of one file into the order

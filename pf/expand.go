@@ -132,7 +132,8 @@ func combine(r *Rule, family Family, from, to *host) bool {
 	return true
 }
 
-// narrow sets a rule's protocol and what depends on it, and checks them.
+// narrow sets a rule's protocol and the fields that depend on it, and checks
+// them.
 func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 	r.HasProto, r.Proto = proto != 0, proto
 	if proto != 0 && proto != protoTCP {
@@ -198,8 +199,8 @@ func (p *parser) add(s *spec, r Rule) bool {
 	return true
 }
 
-// expandNames puts what they stand for in the place of $if and so on in the
-// label and the tags of a rule.
+// expandNames replaces $if and so on in the label and the tags of a rule by
+// their values.
 func (p *parser) expandNames(s *spec, r *Rule) bool {
 	for _, name := range []struct {
 		text  *string

@@ -14,7 +14,7 @@ type field struct {
 	dim  int
 	cell int // of its first value
 	size uint32
-	// of returns what a rule asks of the field; the zero ask is nothing.
+	// of returns a rule's condition on the field; the zero ask is none.
 	of func(r *Rule) ask
 	// take returns the values that fulfil an ask. may is for a fragment of
 	// which nothing is known: whether it is taken too.
@@ -301,7 +301,8 @@ func (s spans) and(o spans) spans {
 	return out
 }
 
-// A demand is what an entry and the calls around it ask of a field.
+// A demand is the conditions of an entry, and of the calls around it, on a
+// field.
 type demand struct {
 	ask
 	calls *scope // innermost whose call asks something; nil for none

@@ -34,8 +34,8 @@ func (h *host) family() Family {
 // their order. Of all but the last there may be one.
 var hostModes = []string{"network", "broadcast", "peer", "0"}
 
-// hosts appends what stands behind from or to: any, a host or a list. No
-// hosts are any. As in pf a list that has any among others is any.
+// hosts appends the hosts behind from or to: any, a host or a list. No hosts
+// are any. As in pf a list with any among others is any.
 func (p *parser) hosts(to []host) []host { return p.hostsEach(to, func() {}) }
 
 // hostsEach is hosts with something that may stand behind each of them.
@@ -67,7 +67,7 @@ func (p *parser) hostsEach(to []host, behind func()) []host {
 	return to
 }
 
-// aHost says what a host may be.
+// aHost is the text of errors for the forms of a host.
 const aHost = "an address, a table, a list or `any`"
 
 // host appends a host, which may be several if it is a name.
@@ -158,7 +158,7 @@ func meantAsAddress(text string) bool {
 	return strings.Contains(text, "::") || strings.Contains(rest, ":") && strings.Trim(first, "0123456789abcdefABCDEF") == ""
 }
 
-// address appends an address, a network, a range, or what a name stands for.
+// address appends an address, a network, a range, or the addresses of a name.
 func (p *parser) address(to []host) []host {
 	pos, text, short := p.tok.pos, p.tok.text, p.tok.kind == tokNumber
 	p.next()
@@ -424,7 +424,7 @@ func (p *parser) tableFile(t *Table, pos Pos, name string) {
 	}
 }
 
-// tableEntry appends what a word of a table's file stands for.
+// tableEntry appends the entries of a word of a table's file.
 func (p *parser) tableEntry(to []TableEntry, field string) ([]TableEntry, error) {
 	text := strings.TrimLeft(field, "!")
 	not := (len(field)-len(text))%2 == 1

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// kind is what a token is.
+// kind is the kind of a token.
 type kind uint8
 
 const (
@@ -30,9 +30,9 @@ type token struct {
 	pos    Pos    // of what comes from a macro: where the macro is used
 }
 
-// cursor is where a lexer is. While a macro is expanded its value is read
-// first, and what follows its name joins the last word of the value, as in
-// pf: $ext_if:network is one word.
+// cursor is the place of a lexer. When a macro is expanded, its value is read
+// first. The text behind its name joins the last word of the value, as in pf:
+// $ext_if:network is one word.
 type cursor struct {
 	at      int // next byte of the text
 	line    int
@@ -55,8 +55,8 @@ func newLexer(name, text string, lookup func(string) (string, error)) *lexer {
 }
 
 // The bytes that words are made of: those that may begin one, and those that
-// may follow. Unlike in pf quotes and backslashes may not: what is printed
-// could not be read again.
+// may follow. Unlike in pf, quotes and backslashes may not: printed text with
+// them could not be read again.
 var wordStart, wordPart = wordBytes()
 
 func wordBytes() (start, part [256]bool) {
@@ -202,7 +202,7 @@ func operator(c byte, next int) string {
 	return string([]byte{c})
 }
 
-// quoted reads what is between quotes. As in pf a backslash stands before a
+// quoted reads the text between quotes. As in pf a backslash stands before a
 // quote or a blank that is meant, and the ends of lines are left out.
 func (l *lexer) quoted(quote int, t *token) {
 	l.take()
@@ -246,7 +246,7 @@ func (l *lexer) quoted(quote int, t *token) {
 	}
 }
 
-// number reads a number, if what follows is one: 10 is, 10.0.0.1 is a word.
+// number reads a number, if one follows: 10 is one, 10.0.0.1 is a word.
 func (l *lexer) number(t *token) bool {
 	saved, from := l.cursor, l.at
 	var buf [24]byte

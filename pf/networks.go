@@ -209,7 +209,7 @@ func (s *reach) take(rule int, m marks) {
 	s.used = s.used || m != nil
 }
 
-// networkBytes is what a network takes in the kernel's trie, and in a Program.
+// networkBytes is the size of a network in the kernel's trie, and in a Program.
 const networkBytes = 160
 
 // A change is a rule whose mark at a network is another than that of the

@@ -119,7 +119,7 @@ func (p *parser) anyNumber(what string, limit int64) int64 {
 	return p.number(what, limit)
 }
 
-// skipOn reads what follows `set skip`.
+// skipOn reads the arguments of `set skip`.
 func (p *parser) skipOn(o *Options) {
 	if !p.accept("on") {
 		p.expected("`on` and ports")
@@ -313,8 +313,8 @@ func (o *StateOptions) limitsRule() bool {
 	return o.MaxSrcNodes > 0 || o.MaxSrcConn > 0 || o.MaxSrcConnRate > 0
 }
 
-// complete adds to options what pfctl adds: how sources are tracked, and the
-// timeouts that follow from max and max-src-conn-rate.
+// complete adds to options the values that pfctl adds: how sources are tracked,
+// and the timeouts that follow from max and max-src-conn-rate.
 func (o *StateOptions) complete() {
 	switch {
 	case o.limitsRule():

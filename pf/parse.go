@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// What a file may not exceed, so that a small one that is expanded does not
-// take all memory.
+// The limits of a file, so that a small one that is expanded does not take all
+// memory.
 const (
 	maxRules  = MaxRules // with those of anchors
 	maxList   = 200_000  // items of a list between braces
@@ -29,7 +29,7 @@ const (
 	maxInterval    = 0xffffffff / 8 // seconds; states are swept eight times in each
 )
 
-// Source is where Parse finds what a file refers to.
+// Source finds for Parse the files and hosts that a file names.
 type Source struct {
 	// Open returns the contents of a file that is included or that a table
 	// is read from. Nil: there are none.
@@ -37,8 +37,8 @@ type Source struct {
 	// Lookup returns the addresses of a name in the place of an address: of an
 	// interface, with the modifiers of Host.Modes, or of a host. Nil: there are none.
 	Lookup func(name string, modes []string) ([]netip.Prefix, error)
-	// Kept says that the text is what String made of a ruleset that was taken: what
-	// options may be at most is not asked again.
+	// Kept says that String made the text, of a ruleset that was taken: the limits
+	// of options are not checked again.
 	Kept bool
 	// Macros are those given with -D, which win over those of the file.
 	Macros map[string]string
@@ -49,7 +49,7 @@ type Source struct {
 // Parse reads the pf.conf named name. Its error is an ErrorList if the text is at fault.
 //
 // The language is that of OpenBSD's pf.conf(5), with the ether rules of
-// FreeBSD's. What `set` says holds for the rules behind it, as in pfctl.
+// FreeBSD's. As in pfctl, `set` holds for the rules behind it.
 func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	rules := 0
 	p := &parser{source: source, spent: &spent{}, rules: &rules}
@@ -82,7 +82,7 @@ type parser struct {
 	braces  int // braces that are open before tok
 	orphans int // braces of anchors whose beginning had an error
 
-	// what the rules behind a `set` have by default
+	// the defaults of the rules behind a `set`
 	blockPolicy   Return
 	statePolicy   StatePolicy
 	stateDefaults *StateOptions
@@ -188,8 +188,8 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 	p.record(pos, p.spent.over(), fmt.Sprintf(format, args...))
 }
 
-// limitf records an error of a file that is right, but more than can be taken,
-// and gives up what is to be given up: the statement or all.
+// limitf records an error of a file that is right, but too large, and gives up
+// the statement or the whole file.
 func (p *parser) limitf(pos Pos, giveUp any, format string, args ...any) {
 	p.record(pos, true, fmt.Sprintf(format, args...))
 	panic(giveUp)
@@ -223,7 +223,7 @@ func (p *parser) expected(what string) {
 	p.failf(p.tok.pos, "expected %s, found %s", what, p.tok)
 }
 
-// String says what a token is, for errors.
+// String names a token, for errors.
 func (t token) String() string {
 	switch text := shorten(t.text); t.kind {
 	case tokEOF:
@@ -345,8 +345,8 @@ func (p *parser) number(what string, limit int64) int64 {
 	return n
 }
 
-// list reads what is between braces, item by item; a single item may stand
-// without.
+// list reads the items between braces, one by one; a single item may stand
+// without braces.
 func (p *parser) list(item func()) {
 	if !p.atOp("{") {
 		item()

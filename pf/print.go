@@ -13,7 +13,7 @@ import (
 )
 
 // String returns the ruleset as `pfctl -nvf` prints it: options, tables, ether
-// rules, rules and what is loaded into anchors, one line each, and the bodies of
+// rules, rules and the rulesets of anchors, one line each, and the bodies of
 // anchors between braces. It parses back to the same ruleset.
 func (r *Ruleset) String() string {
 	p := printer{explicit: r.Options.StateDefaults != nil}
@@ -70,7 +70,7 @@ func (e TableEntry) String() string {
 	return s
 }
 
-// Lines returns what sets the options, a line each: in the order of Order, then
+// Lines returns the lines that set the options: in the order of Order, then
 // those that are not in Order.
 func (o *Options) Lines() []string {
 	lines := map[string][]string{}
@@ -232,9 +232,9 @@ var (
 	keepNames      = map[Keep]string{KeepState: "keep state", ModulateState: "modulate state", SynproxyState: "synproxy state"}
 )
 
-// head is the line of the rule, for an anchor without its body. The order of its
-// parts is that of print_rule() of OpenBSD's pfctl, but for probability: pfctl
-// prints it between the state and its options, where it does not parse.
+// head is the line of the rule, for an anchor without its body. The order of
+// its parts is that of print_rule() of OpenBSD's pfctl, except for probability:
+// pfctl prints it between the state and its options, where it does not parse.
 func (r *Rule) head(explicit bool) string {
 	w := words{actionNames[r.Action]}
 	if r.Anchor != nil && r.Anchor.Name != "" {
@@ -294,7 +294,7 @@ func (r *Rule) head(explicit bool) string {
 	return w.String()
 }
 
-// answer is what a block rule answers.
+// answer is the text of a block rule's answer.
 func (r *Rule) answer() string {
 	switch r.Return {
 	case ReturnDrop:
@@ -365,7 +365,7 @@ func (r *Rule) sets(w *words) {
 	}
 }
 
-// words are what stands behind scrub, in the order of pfctl.
+// words are the words behind scrub, in the order of pfctl.
 func (s Scrub) words() words {
 	var w words
 	w.when(s.NoDF, "no-df")
@@ -545,7 +545,7 @@ func percent(p float64) string {
 	return best
 }
 
-// words are what a line is made of.
+// words are the parts of a line.
 type words []string
 
 // add appends those that are not empty.

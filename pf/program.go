@@ -6,25 +6,24 @@ package pf
 // are those of bpf/types.h, which says what they mean; the datapath's tests
 // compare the two.
 //
-// A rule has a number, its place among Rules. What a set of rules is, of one
-// value of one field, stands in Sets: for each group of 4096 rules the set of
-// the group's 64 words that are not zero, and where in Sets these words are.
-// The rules that match a packet are those that are in the sets of all its
-// fields.
+// A rule has a number, its place among Rules. A set of rules, of one value of
+// one field, stands in Sets: for each group of 4096 rules the set of the
+// group's 64 words that are not zero, and where in Sets these words are. The
+// rules that match a packet are those that are in the sets of all its fields.
 type Program struct {
 	Rules    []CompiledRule
 	Groups   uint32       // of GroupRules rules
 	Dims     uint32       // bit N: some rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
-	Cells    []uint32     // Cells of them: where in Sets the set of a value is. Of dims that are not in Dims they are zero
+	Cells    []uint32     // Cells: where in Sets a value's set is; zero for a Dim that is not in Dims
 	Networks []Network    // prefixes, in ascending order, larger networks before those in them
-	Ports    [][16]uint64 // sets of slots: of received-on, and on of ether rules. They are referred to by their place + 1
+	Ports    [][16]uint64 // sets of slots: of received-on, and of ether's on; named by place + 1
 	Profiles []Profile
 	Ether    []CompiledEther
 	Asks     uint32 // Ask...
 	Anchors  []string
 	Source   []RuleRef // of each of Rules
-	// Timeouts are those of the ruleset, for what no rule gives others to.
+	// Timeouts are the ruleset's; rules may give others.
 	Timeouts [TimeoutCount]uint32
 }
 
@@ -112,7 +111,7 @@ type EtherPrefix struct {
 	Address [16]byte
 }
 
-// The limits of what the datapath looks up.
+// The limits of the datapath's look-up.
 const (
 	MaxRules    = 65534
 	GroupRules  = 4096
@@ -192,7 +191,7 @@ const (
 	ScrubSetTOS
 )
 
-// What a block answers (enum pf_return).
+// The answers of a block (enum pf_return).
 const (
 	AnswerNothing = iota
 	AnswerRST
@@ -200,7 +199,7 @@ const (
 	AnswerBoth
 )
 
-// What some rule asks for (enum pf_ask).
+// The conditions that some rule has (enum pf_ask).
 const (
 	AskRoute = 1 << iota
 	AskPriority

@@ -21,13 +21,13 @@ type spec struct {
 	at       [optionCount]Pos // of the words of the rule; zero if they are not there
 }
 
-// side is what stands behind from or to.
+// side are the hosts and ports behind from or to.
 type side struct {
 	hosts []host
 	ports []Port
 }
 
-// icmpType is what stands behind icmp-type or icmp6-type.
+// icmpType is the argument of icmp-type or icmp6-type.
 type icmpType struct {
 	proto, kind, code uint8
 	hasCode           bool
@@ -116,7 +116,7 @@ func (p *parser) direction(d *Direction) {
 	}
 }
 
-// answer reads what follows block.
+// answer reads the words that follow block.
 func (p *parser) answer(r *Rule) {
 	pos := p.tok.pos
 	switch {
@@ -205,7 +205,7 @@ func (p *parser) log(r *Rule) {
 	}
 }
 
-// conditions reads what follows quick, up to the hosts.
+// conditions reads the words that follow quick, up to the hosts.
 func (p *parser) conditions(s *spec) {
 	if p.accept("on") {
 		s.on = p.interfaces(s.on)
@@ -365,7 +365,7 @@ func (p *parser) service(pos Pos, name string) uint16 {
 	return n
 }
 
-// options reads what follows the hosts of a rule.
+// options reads the words that follow the hosts of a rule.
 func (p *parser) options(s *spec) {
 	for !p.ends() && !p.atOp("{") {
 		if p.acceptOp("!") {
@@ -396,14 +396,14 @@ func (p *parser) options(s *spec) {
 	}
 }
 
-// A ruleOption is a word that a rule may have once, with what follows it.
+// A ruleOption is a word that a rule may have once, with its arguments.
 type ruleOption struct {
 	is     option
 	called string // in errors, "" for the word itself
 	read   func(p *parser, s *spec, word string)
 }
 
-// oneOption reads what stands here if it is in the table.
+// oneOption reads the option that stands here if it is in the table.
 func (p *parser) oneOption(table map[string]ruleOption, s *spec) bool {
 	word := p.tok.text
 	o, ok := table[word]
@@ -494,8 +494,8 @@ func beginsOption(word string) bool {
 // otherOptions are those that options reads by itself.
 var otherOptions = wordSet("tagged", "received-on", "set", "state", "source")
 
-// skipArguments passes over what an option that is not for a bridge has
-// behind it.
+// skipArguments passes over the arguments of an option that is not for a
+// bridge.
 func (p *parser) skipArguments() {
 	for braces, parens := p.braces, 0; p.tok.kind != tokEOF; p.next() {
 		switch {
@@ -670,7 +670,7 @@ func (p *parser) probability() float64 {
 	return max(f, 1.0/math.MaxUint32)
 }
 
-// sets reads what follows set in a rule.
+// sets reads the words that follow set in a rule.
 func (p *parser) sets(s *spec) {
 	p.next()
 	if !p.acceptOp("(") {
@@ -712,7 +712,7 @@ func (p *parser) setOne(s *spec) {
 	}
 }
 
-// scrub reads what follows scrub.
+// scrub reads the words that follow scrub.
 func (p *parser) scrub(s *spec) {
 	p.op("(")
 	for {
@@ -736,8 +736,8 @@ func (p *parser) scrub(s *spec) {
 	}
 }
 
-// finish gives a rule what it has by default, and checks what does not depend
-// on the items of lists.
+// finish gives a rule its defaults, and checks the parts that do not depend on
+// the items of lists.
 func (p *parser) finish(s *spec) {
 	r := &s.rule
 	if r.Once && r.Action != Pass && r.Action != Block {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package pf is the language of pf.conf(5), as a bridge understands it: it
-// parses and prints rulesets and compiles them to what the datapath looks up.
-// It knows nothing of maps, devices or bridges.
+// parses and prints rulesets and compiles them to tables that the datapath
+// looks up. It knows nothing of maps, devices or bridges.
 package pf
 
 import (
@@ -17,8 +17,8 @@ type Pos struct {
 	Column int
 }
 
-// Ruleset is what a file says when its macros, includes and lists have been
-// expanded: options, tables, and the rules in the order in which they are
+// Ruleset is the contents of a file when its macros, includes and lists have
+// been expanded: options, tables, and the rules in the order in which they are
 // tried.
 type Ruleset struct {
 	Options Options
@@ -36,7 +36,7 @@ type AnchorLoad struct {
 	Ruleset *Ruleset // what its Options say held for its own rules while they were read, and means nothing else
 }
 
-// Action is what a rule does with a packet.
+// Action is the action of a rule.
 type Action uint8
 
 // The actions. An anchor is a rule whose Body is tried where it stands.
@@ -66,10 +66,11 @@ const (
 	Inet6 Family = 6
 )
 
-// Return is what `block` answers.
+// Return is the answer of `block`.
 type Return uint8
 
-// The answers of a block rule. ReturnPolicy is what `set block-policy` says.
+// The answers of a block rule. ReturnPolicy is the answer of `set
+// block-policy`.
 const (
 	ReturnPolicy Return = iota
 	ReturnDrop          // block drop
@@ -83,7 +84,7 @@ type ICMPCode struct {
 	Type, Code uint8
 }
 
-// Log says what of a rule's packets goes to the log.
+// Log says which of a rule's packets go to the log.
 type Log uint8
 
 // The options of log, as bits.
@@ -94,8 +95,8 @@ const (
 	LogUser                    // accepted; there is no user on a bridge
 )
 
-// Interface is what `on` and `received-on` name: a port, a group of ports, or
-// "any". The zero value is no condition.
+// Interface is the argument of `on` and `received-on`: a port, a group of
+// ports, or "any". The zero value is no condition.
 type Interface struct {
 	Name string
 	Not  bool
@@ -149,8 +150,8 @@ type Rule struct {
 	Anchor *Anchor // of CallAnchor
 }
 
-// Scrub is what a rule changes in the packets of its connections: what stands
-// behind scrub, and set tos. Zero values are those that are not given.
+// Scrub has the changes of a rule to the packets of its connections: scrub, and
+// set tos. Zero values are those that are not given.
 type Scrub struct {
 	NoDF     bool
 	RandomID bool
@@ -173,7 +174,7 @@ type Endpoint struct {
 	Port Port
 }
 
-// HostKind says what a Host is.
+// HostKind is the kind of a Host.
 type HostKind uint8
 
 // The kinds of hosts.
@@ -251,8 +252,8 @@ const (
 	SynproxyState
 )
 
-// StateOptions are what follows keep state in parentheses. Zero values are
-// those that are not given.
+// StateOptions are the options in parentheses behind keep state. Zero values
+// are those that are not given.
 type StateOptions struct {
 	Max            uint32
 	NoSync         bool
@@ -283,7 +284,7 @@ const (
 // StatePolicy says where a state holds.
 type StatePolicy uint8
 
-// The policies. The zero value is what `set state-policy` says, or floating.
+// The policies. The zero value is that of `set state-policy`, or floating.
 const (
 	DefaultPolicy StatePolicy = iota
 	Floating
@@ -347,7 +348,7 @@ type Limit struct {
 	Value uint32
 }
 
-// Options are what `set` sets. Zero values are those that are not given.
+// Options are the values of `set`. Zero values are those that are not given.
 type Options struct {
 	Skip          []Interface // set skip on
 	BlockPolicy   Return      // ReturnDrop or ReturnAll
@@ -439,7 +440,8 @@ func DefaultTimeouts() [TimeoutCount]uint32 {
 	}
 }
 
-// DefaultLimits are those of pf.conf(5), but for tables: a bridge has 64 at most.
+// DefaultLimits are those of pf.conf(5), except for tables: a bridge has 64 at
+// most.
 func DefaultLimits() [LimitCount]uint32 {
 	return [LimitCount]uint32{
 		LimitStates:       100000,

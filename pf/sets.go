@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// maxProgram is what the tables of a Program may take, in bytes.
+// maxProgram is how many bytes the tables of a Program may take.
 const maxProgram = 512 << 20
 
 var errMemory = fmt.Errorf("rules: what they are looked up by would take more than %d MiB; have fewer rules, or tables instead of lists of addresses", maxProgram>>20)

@@ -21,7 +21,7 @@ func byName[K comparable](names map[K]string, more map[string]K) map[string]K {
 	return m
 }
 
-// What names in rules stand for.
+// The values of names in rules.
 var (
 	protocolNumbers = byName(protocolNames, map[string]uint8{
 		"icmp6": protoICMPv6, "vrrp": 112,

@@ -16,8 +16,8 @@ import (
 )
 
 // receiveBuffer, in bytes, has room for some thousand events: as many devices
-// as are made while an edit of a large bridge runs. What it has no room for is
-// made good by a list of all devices.
+// as are made while an edit of a large bridge runs. If more come, a list of all
+// devices makes up for the lost ones.
 const receiveBuffer = 16 << 20
 
 // largestMessage is more than the kernel puts into one datagram of events.

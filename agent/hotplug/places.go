@@ -110,9 +110,8 @@ func (a places) of(name string) *place {
 	return nil
 }
 
-// rival returns a place in another bridge that a device has by a pattern as well
-// as the place by a pattern that it is to have; nil for none. Whoever applies the
-// file refuses it for that.
+// rival returns a place in another bridge whose pattern a device matches, too,
+// nil for none. Whoever applies the file refuses the device for that.
 func (a places) rival(name string, at *place) *place {
 	if !at.pattern {
 		return nil
@@ -125,9 +124,9 @@ func (a places) rival(name string, at *place) *place {
 	return nil
 }
 
-// berths returns what a bridge is to have ready, so many for each pattern. A
-// berth has its pattern where a port has its device's name: one that is too long
-// for that would have the bridge refuse all of them.
+// berths returns the berths that a bridge is to have ready, so many for each
+// pattern. A berth has its pattern where a port has its device's name. If a
+// pattern is too long for that, the bridge would refuse all berths.
 func (a places) berths(name string, count int) (list []bridge.Berth) {
 	for _, p := range a.patterns {
 		if p.bridge == name && count > 0 && len(p.port.Name) < unix.IFNAMSIZ {

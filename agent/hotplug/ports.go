@@ -16,7 +16,7 @@ func (w *Watcher) occupy(a attachment) bool {
 	}
 	ok, warnings, err := w.s.Occupy(a.place.bridge, a.place.port.Name, a.name)
 	if err != nil {
-		// the long way says more, and finishes what this left
+		// the long way says more, and finishes the work that this one left
 		w.log.Debug("a device is not for a berth", "device", a.name, "bridge", a.place.bridge, "err", err)
 		return false
 	}
@@ -51,7 +51,8 @@ func (w *Watcher) tidy(name string, gone []int) {
 }
 
 // change removes the ports of devices that have gone from a bridge and makes
-// others ports of it, in one step. If that is refused it finds out for which.
+// other devices its ports, in one step. If that is refused it finds out for
+// which device.
 func (w *Watcher) change(name string, gone []int, list []attachment) {
 	n := 0
 	warnings, err := w.s.Edit(name, func(e *bridge.Edit) (err error) {
@@ -130,10 +131,10 @@ func (w *Watcher) raise(a attachment) {
 	}
 }
 
-// refused notes that a device did not become a port. One that has gone
-// meanwhile, or has another name, is not worth a word: its event is on the way.
-// One that somebody else made the port that it is to be is as it should be, and
-// one that is where it was put before it got its name leaves that first.
+// refused notes that a device did not become a port. It says nothing of a
+// device that has gone meanwhile, or has another name: the event is on the way.
+// A device that somebody else made the desired port is as it should be. A
+// device that is still where its old name belonged leaves that place first.
 func (w *Watcher) refused(a attachment, why error) {
 	if !w.l.there(a.device) {
 		return

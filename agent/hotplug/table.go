@@ -12,7 +12,7 @@ import (
 	"bascule/config"
 )
 
-// A device is what matters of an interface.
+// A device has those facts of an interface that matter.
 type device struct {
 	index     int
 	name      string
@@ -51,7 +51,7 @@ func (d device) changed(o device) bool {
 	return d.name != o.name || d.kind != o.kind || d.master != o.master || d.mtu != o.mtu || d.xdp != o.xdp || d.running != o.running
 }
 
-// An entry is a device and what has become of it.
+// An entry is a device and its state.
 type entry struct {
 	device
 	in        *place // the port that it is, nil if it is none by this file
@@ -65,8 +65,8 @@ type entry struct {
 	asked     bool   // that the files are applied was asked for, which is to make it a port
 }
 
-// A table knows the devices of a namespace and decides, event by event, what
-// is to be done about them. It touches nothing.
+// A table knows the devices of a namespace and decides, event by event, what to
+// do about them. It touches nothing.
 type table struct {
 	file    config.File
 	places  places
@@ -74,8 +74,10 @@ type table struct {
 	devices map[int]*entry
 	joined  map[int]*place // by index: where a device of it last became a port
 
-	touched map[int]bool            // devices to be looked at
-	heeded  map[string]bool         // bridges where a person did what is missing: in others the file is new, and stands above that
+	touched map[int]bool // devices to be looked at
+	// heeded are the bridges where a person did what is missing. On others the file
+	// is new, and overrules the person.
+	heeded  map[string]bool
 	gone    map[string]map[int]bool // by bridge: devices that have gone, whose ports are to go with them
 	ports   map[string]urgency      // bridges whose ports are to be compared with their devices
 	pf      bool                    // addresses may have changed
@@ -133,12 +135,12 @@ func newTable(f config.File) *table {
 	return t
 }
 
-// setFile makes another file the desired state. What was refused, or taken out
-// by a person, is tried again.
+// setFile makes another file the desired state. It tries devices again that
+// were refused, or taken out by a person.
 //
-// It was applied before, and a device of which it says more may have come between
-// the two. So a file that is new is applied once more, and what has arrived stays
-// so when the file is as it was.
+// The file was applied before, and a device that it says more about may have
+// come in between. So a new file is applied once more. If the file is as it
+// was, devices that have arrived stay so.
 func (t *table) setFile(f config.File) {
 	same := reflect.DeepEqual(t.file, f)
 	t.file = f
@@ -212,9 +214,9 @@ func (t *table) remove(bridge string, index int) {
 	t.gone[bridge][index] = true
 }
 
-// synchronise makes the table what a list of all devices and of all ports
-// says, where events were lost or have not begun yet, or the file is new. Of
-// bridges that could not be read it keeps what it knew.
+// synchronise brings the table in line with a list of all devices and of all
+// ports: at the start, after events were lost, or for a new file. For bridges
+// that could not be read the table keeps what it knew.
 func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...string) {
 	there := map[int]bool{}
 	for _, d := range devices {
@@ -275,8 +277,8 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 // addressed says that addresses of devices may have changed.
 func (t *table) addressed() { t.pf = true }
 
-// attached says that a device has become what an attachment asked for. It
-// reports whether it is to be set up.
+// attached notes that a device has become the port that an attachment asked
+// for. It reports whether the device is to be set up.
 func (t *table) attached(a attachment) (raise bool) {
 	e := t.devices[a.index]
 	if e == nil {
@@ -291,9 +293,9 @@ func (t *table) attached(a attachment) (raise bool) {
 	return e.raise()
 }
 
-// raise reports whether a device is to be set up where it is, which is then
-// taken as done: a tap that came by a pattern, if it has not been up there.
-// QEMU without a script leaves that to others, and there are none.
+// raise reports whether a device is to be set up where it is, and then takes
+// that as done. That is so for a tap that came by a pattern, if it has not been
+// up there. QEMU without a script leaves that to others, and there are none.
 func (e *entry) raise() bool {
 	if e.in == nil || !e.in.pattern || e.kind != "tuntap" || e.raised.same(e.in) {
 		return false
@@ -330,8 +332,8 @@ func (t *table) detached(d departure) {
 	}
 }
 
-// refuse says why a device did not become a port, which is tried again when it
-// changes. It reports whether that is news.
+// refuse notes why a device did not become a port. The device is tried again
+// when it changes. refuse reports whether that is news.
 func (t *table) refuse(a attachment, why string) bool {
 	e := t.devices[a.index]
 	if e == nil {
@@ -343,7 +345,7 @@ func (t *table) refuse(a attachment, why string) bool {
 	return news
 }
 
-// todo returns what there is to be done since it was last asked.
+// todo returns the work since the last call.
 func (t *table) todo() work {
 	w := work{gone: map[string][]int{}, ports: t.ports, pf: t.pf, apply: t.arrived}
 	for bridge, indexes := range t.gone {

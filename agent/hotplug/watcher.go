@@ -4,13 +4,13 @@
 // a file names them for: as they come, go, are renamed, and come again.
 //
 // A device whose name has a place in the file becomes a port as soon as the
-// kernel tells of it: of a berth that was readied for its pattern where there
-// is one, which takes about a millisecond, else by an edit of the bridge for all
-// devices that wait. A port that came by a pattern goes with its device. One
-// that the file names stays, shown as gone, until the device comes again. A
-// device that is renamed is where its new name belongs.
+// kernel tells of it. If a berth was readied for its pattern, that takes about
+// a millisecond. If not, one edit of the bridge serves all devices that wait. A
+// port that came by a pattern goes with its device. A port that the file names
+// stays, shown as gone, until the device comes again. A device that is renamed
+// is where its new name belongs.
 //
-// What a person does to a bridge stands until the file is read again
+// A person's change to a bridge stands until the file is read again
 // ([Watcher.SetFile]): a device taken out with `bascule port del` stays out
 // until then, or until it is made anew or gets a name that has another place.
 package hotplug
@@ -59,8 +59,8 @@ type Stats struct {
 	Reloads  uint64 `json:"reloads"`  // bridges whose programs followed an address or a veth's other end
 }
 
-// New returns a watcher of the switch's namespace for the desired state f.
-// What it does and what it refuses goes to log.
+// New returns a watcher of the switch's namespace for the desired state f. It
+// logs its changes and refusals to log.
 func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
 	return &Watcher{
 		s: s, log: log, berths: berths, apply: func() {}, berth: func(string) {}, listen: listen,
@@ -69,18 +69,19 @@ func New(s *bridge.Switch, f config.File, log *slog.Logger) *Watcher {
 }
 
 // OnArrival has f called when a device has come of which the file says more
-// than which port it is: it is a mirror or has a backup, or rules, bindings, entries or backups name it.
-// Whoever applies the file does that. It is said before Run, which waits for f.
+// than which port it is: it is a mirror or has a backup, or rules, bindings,
+// entries or backups name it. Whoever applies the file does that. Call
+// OnArrival before Run, which waits for f.
 func (w *Watcher) OnArrival(f func()) { w.apply = f }
 
-// OnBerth has f called with the name of a bridge when a device has come to a
-// berth of it, which is no change that [bridge.Switch.Changes] tells of. It is
-// said before Run, which waits for f.
+// OnBerth has f called with the name of a bridge when a device has come to one
+// of its berths. [bridge.Switch.Changes] does not tell of that. Call OnBerth
+// before Run, which waits for f.
 func (w *Watcher) OnBerth(f func(bridge string)) { w.berth = f }
 
-// SetFile makes another file the desired state. Devices that were refused, or
-// taken out of a bridge by a person, are tried again. Ports that the file does
-// not have any more are for whoever applies it to remove. It does not wait.
+// SetFile makes another file the desired state. It tries devices again that
+// were refused, or taken out of a bridge by a person. Ports that the new file
+// does not have are removed by whoever applies it. It does not wait.
 func (w *Watcher) SetFile(f config.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,7 +89,7 @@ func (w *Watcher) SetFile(f config.File) {
 	w.wake()
 }
 
-// Stats returns what the watcher did so far.
+// Stats returns the watcher's counts so far.
 func (w *Watcher) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,8 +102,8 @@ func (w *Watcher) count(f func(*Stats)) {
 	f(&w.stats)
 }
 
-// How long nothing must happen before what can wait is done, and how long that
-// waits at most.
+// How long nothing must happen before work that can wait is done, and how long
+// that work waits at most.
 const (
 	quiet    = 200 * time.Millisecond
 	patience = 2 * time.Second
@@ -115,9 +116,10 @@ const berths = 4
 const retryPeriod = time.Second
 
 // Run keeps the devices where they belong until ctx ends, and begins with those
-// that are there. Its error is ctx's, or why nothing can be heard of devices;
-// what goes wrong with a device or a bridge is in the log. Called again after an
-// error it goes on with the file that it has, and makes good what it missed.
+// that are there. It fails with ctx's error, or if it cannot hear of devices.
+// Failures of a device or a bridge are in the log. Called again after an error
+// it goes on with the file that it has, and makes up for the events that it
+// missed.
 func (w *Watcher) Run(ctx context.Context) error {
 	l, err := w.listen(w.s)
 	if err != nil {
@@ -181,8 +183,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Chores are what waits for quiet, by bridge: a device that comes meanwhile
-// would have to wait for it. That of each is done in one step.
+// Chores are the work that waits for quiet, by bridge: a device that comes
+// meanwhile would have to wait for it. The work of a bridge is done in one
+// step.
 type chores struct {
 	bridges map[string]*chore
 	since   time.Time
@@ -193,7 +196,7 @@ type chore struct {
 	compare bool  // its ports are to be compared with their devices
 }
 
-// of returns what waits for a bridge.
+// of returns the chores of a bridge.
 func (c *chores) of(bridge string) *chore {
 	if c.bridges == nil {
 		c.bridges, c.since = map[string]*chore{}, time.Now()
@@ -279,8 +282,8 @@ func (w *Watcher) unable(err error) (again time.Time) {
 	return time.Now().Add(retryPeriod)
 }
 
-// act does what there is to be done at once, the fastest first. What can wait
-// goes to rest.
+// act does the work that is to be done at once, the fastest first. Work that
+// can wait goes to rest.
 func (w *Watcher) act(todo work, rest *chores) {
 	slow := map[string][]attachment{}
 	full := map[*place]bool{}
@@ -332,7 +335,7 @@ func (w *Watcher) act(todo work, rest *chores) {
 	}
 }
 
-// settle does what waited for quiet.
+// settle does the work that waited for quiet.
 func (w *Watcher) settle(rest chores) {
 	w.t.calm()
 	for _, name := range w.t.bridges {

@@ -35,8 +35,8 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return "BPDU refused: " + r.Text }
 
-// ofBridge says whether nobody but a bridge sends what is refused: it is to the
-// spanning tree's service access point.
+// ofBridge says whether only a bridge can have sent the refused frame: it is to
+// the spanning tree's service access point.
 func (r *Refusal) ofBridge() bool {
 	return r.Reason != BadAddress && r.Reason != BadLength && r.Reason != BadLLC
 }
@@ -55,7 +55,7 @@ const (
 )
 
 // flags are the flags of an RST BPDU (9.3.3), or of a configuration BPDU
-// (9.3.1), which has the first and last alone.
+// (9.3.1), which has only the first and last.
 type flags uint8
 
 const (
@@ -100,9 +100,9 @@ var (
 // decode reads the BPDU in a frame, or says in a *Refusal why there is none.
 // With TooOld there is one all the same.
 //
-// 9.3.4 has what makes a BPDU valid. It asks nothing of a version, except that
-// of an RST BPDU, of flags, or of what follows the last field, so that later
-// versions can use them; what is unknown there is ignored here too. A role
+// 9.3.4 says which BPDUs are valid. It asks nothing of a version, except that
+// of an RST BPDU, nor of flags, nor of bytes behind the last field, so that
+// later versions can use them. decode ignores unknown values there, too. A role
 // "unknown" makes an RST BPDU a configuration BPDU in effect (9.2.9).
 func decode(frame []byte) (bpdu, error) {
 	var m bpdu
@@ -175,7 +175,8 @@ func decode(frame []byte) (bpdu, error) {
 	// What a root or alternate port says is not passed on, and that of a bridge
 	// as far from the root as can be is just as old.
 	role := m.Flags & flagRole
-	if designated := role == roleDesignated || role == roleUnknown; designated && m.Times.MessageAge >= m.Times.MaxAge { // 9.3.4 a
+	designated := role == roleDesignated || role == roleUnknown
+	if designated && m.Times.MessageAge >= m.Times.MaxAge { // 9.3.4 a
 		return m, refuse(TooOld, "message age %.3gs is not below max age %.3gs",
 			float64(m.Times.MessageAge)/second, float64(m.Times.MaxAge)/second)
 	}

@@ -19,7 +19,7 @@ type Bridge struct {
 	events []Event // to be reported when the machines are at rest
 }
 
-// state is what a snapshot has of the bridge itself.
+// state is the bridge's own part of a snapshot.
 type state struct {
 	Config       Config
 	RootPortID   PortID // 0 where the bridge is the root
@@ -59,9 +59,9 @@ func (b *Bridge) bridgeTimes() times { // 17.18.4
 func (b *Bridge) txHoldCount() int { return cmp.Or(b.Config.TxHoldCount, 6) } // 17.13.12
 
 // SetConfig changes the settings, or fails with a *ConfigError. Another Version
-// begins anew, with every port discarding (17.13.4); with other changes the
-// tree is found anew from what is known, and no more disturbed than it has to
-// be.
+// begins anew, with every port discarding (17.13.4). After other changes the
+// tree is found anew from what the bridge knows, and no more disturbed than it
+// has to be.
 func (b *Bridge) SetConfig(c Config) error {
 	if err := c.check(); err != nil {
 		return err
@@ -178,8 +178,8 @@ func (p *port) setConfig(c PortConfig) {
 	}
 }
 
-// RemovePort removes a port, which need not be there any more for the Output:
-// nothing is output for it. It fails where there is no such port.
+// RemovePort removes a port. The Output need not have it any more: nothing is
+// output for it. It fails if there is no such port.
 func (b *Bridge) RemovePort(n uint16) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -251,10 +251,10 @@ func (b *Bridge) Migrate(n uint16) error {
 	return nil
 }
 
-// Receive takes a frame that has come to the port. What is not a valid BPDU is
-// counted, and is returned as a *Refusal. It has no other effect but that BPDU
-// guard shuts the port for it, if it is a bridge's, and what ignore makes of it.
-// It also fails where there is no such port.
+// Receive takes a frame that has come to the port. A frame that is no valid
+// BPDU is counted, and returned as a *Refusal. It has only these effects: BPDU
+// guard shuts the port if the frame is a bridge's, and ignore may act on it.
+// Receive also fails if there is no such port.
 func (b *Bridge) Receive(n uint16, frame []byte) error {
 	p, err := b.find(n)
 	if err != nil {
@@ -308,17 +308,18 @@ func (b *Bridge) Receive(n uint16, frame []byte) error {
 	return err
 }
 
-// ignore takes a BPDU that is refused. Two of those say something nevertheless:
+// ignore takes a BPDU that is refused. Two kinds of those say something
+// nevertheless:
 //
-// One that is too old comes from a bridge that does not have what it told
-// before. 17.21.23 has it recorded, to age at once; here what the port has of
-// that bridge is aged, so that the port takes no part in what is on its way
-// out. If it has nothing, both ports are designated, in a network too wide for
-// max age.
+// A BPDU that is too old comes from a bridge that does not have what it told
+// before. 17.21.23 has it recorded, to age at once. Here the port's information
+// from that bridge is aged, so that the port takes no part in information that
+// is on its way out. If the port has none, both ports are designated, in a
+// network too wide for max age.
 //
-// The port's own, come back, is no neighbour's (9.3.4 a). But nor is the port
-// an edge: behind it frames go round, and come back by it. A designated port
-// discards as long as that is so, whatever a neighbour agrees to.
+// The port's own BPDU, come back, is no neighbour's (9.3.4 a). But the port is
+// no edge either: behind it frames go round, and come back by it. A designated
+// port discards as long as that is so, whatever a neighbour agrees to.
 func (p *port) ignore(m bpdu, why Reason) {
 	switch {
 	case why == OwnBPDU:
@@ -352,8 +353,8 @@ func (b *Bridge) Tick() {
 }
 
 // rounds is how often the machines of every port are run at most until they are
-// at rest. A port needs about ten rounds for what a message can lead to; more
-// are needed only where ports wait for each other.
+// at rest. A port needs about ten rounds for all that a message can lead to;
+// more are needed only where ports wait for each other.
 const rounds = 1000
 
 // settle runs the machines until none has anything to do, then reports.
@@ -405,7 +406,7 @@ func (b *Bridge) report(kind EventKind, port uint16, text string) {
 	b.events = append(b.events, Event{kind, port, text})
 }
 
-// account counts and reports what is different from before.
+// account counts and reports the differences from before.
 func (b *Bridge) account() {
 	changing := false
 	for _, p := range b.ports {

@@ -224,7 +224,7 @@ func (p *port) pimReceive() { // RECEIVE and the states that follow it
 	p.RcvdMsg = false
 }
 
-// betterorsameInfo compares what is new with what the port has (17.21.1).
+// betterorsameInfo compares new information with the port's (17.21.1).
 func (p *port) betterorsameInfo(newInfoIs infoIs) bool {
 	if p.InfoIs != newInfoIs {
 		return false
@@ -235,7 +235,7 @@ func (p *port) betterorsameInfo(newInfoIs infoIs) bool {
 	return p.DesignatedPriority.compare(p.PortPriority) <= 0
 }
 
-// rcvInfo says what the message is to the port (17.21.8).
+// rcvInfo says what the message means to the port (17.21.8).
 func (p *port) rcvInfo() rcvdInfo {
 	if p.Message.Type == tcnBPDU {
 		p.setTcFlags() // which no state does that a TCN BPDU leads to; 802.1Q has it here
@@ -261,8 +261,8 @@ func (p *port) rcvInfo() rcvdInfo {
 	return otherInfo
 }
 
-// recordAgreement takes a neighbour's agreement (17.21.9), if it is to what it
-// was asked.
+// recordAgreement takes a neighbour's agreement (17.21.9), if it agrees to what
+// the port asked.
 func (p *port) recordAgreement() {
 	p.Agreed = p.bridge.rstpVersion() && p.Config.PointToPoint && p.Message.Flags&flagAgreement != 0 &&
 		p.agreesWithThis()
@@ -313,12 +313,13 @@ func (p *port) updtRcvdInfoWhile() {
 }
 
 // agreesWithThis says whether the agreement in the message is to what the port
-// tells now. Any agreement will do in the standard, which is a hole: one that
-// is on its way while the port's information changes was to something else, and
-// a port that forwards by it can close a loop. A root port's message says what
-// it has agreed to: the same root, a second older (or the same message, which
-// some bridges send back). An alternate port's has only the root in common. An
-// agreement that is refused comes again, since proposals do.
+// tells now. In the standard any agreement will do, which is a hole: if the
+// port's information changes while an agreement is on its way, that agreement
+// was to something else, and a port that forwards by it can close a loop. A
+// root port's message says what it has agreed to: the same root, a second older
+// (or the same message, which some bridges send back). An alternate port's has
+// only the root in common. An agreement that is refused comes again, since
+// proposals do.
 func (p *port) agreesWithThis() bool {
 	if p.NewInfo || p.MsgPriority.RootBridgeID != p.PortPriority.RootBridgeID {
 		return false

@@ -12,7 +12,7 @@ const (
 	infoReceived
 )
 
-// A rcvdInfo is what a received message is to a port (17.21.8).
+// A rcvdInfo is the meaning of a received message to a port (17.21.8).
 type rcvdInfo uint8
 
 const (
@@ -23,8 +23,8 @@ const (
 	inferiorRootAlternateInfo
 )
 
-// A port is the state of one port: its settings, what its machines know, and
-// what was counted. All of it is in a snapshot.
+// A port is the state of one port: its settings, the variables of its machines,
+// and its counters. All of it is in a snapshot.
 type port struct {
 	bridge *Bridge
 
@@ -111,7 +111,7 @@ type variables struct {
 	TCM tcmState
 }
 
-// told is what was reported of a port, so that changes are, and no more.
+// told has the last reports about a port, so that only changes are reported.
 type told struct {
 	Role             Role
 	RootInconsistent bool
@@ -142,7 +142,7 @@ func (p *port) begin() {
 	p.tcmInactive()
 }
 
-// enable sets portEnabled by what it follows from.
+// enable derives portEnabled from its causes.
 func (p *port) enable() { p.PortEnabled = p.Up && !p.Guarded }
 
 // rootInconsistent says whether root guard keeps the port from being the way to

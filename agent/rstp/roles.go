@@ -225,7 +225,8 @@ func (p *port) designatedTransitions() bool {
 		p.Proposing = true
 		p.EdgeDelayWhile = p.edgeDelay()
 		p.NewInfo = true
-	case !p.Synced && (!p.Learning && !p.Forwarding || p.Agreed || p.OperEdge), p.Sync && p.Synced: // DESIGNATED_SYNCED
+	// DESIGNATED_SYNCED
+	case !p.Synced && (!p.Learning && !p.Forwarding || p.Agreed || p.OperEdge), p.Sync && p.Synced:
 		p.RrWhile = 0
 		p.Synced = true
 		p.Sync = false

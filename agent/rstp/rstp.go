@@ -21,14 +21,15 @@ import (
 	"time"
 )
 
-// Output is what a Bridge has done. Its methods are called in the order in
+// Output takes the actions of a Bridge. Its methods are called in the order in
 // which things are to happen: in particular, a port that has to discard before
-// another one may forward is set first. So each must be obeyed when it returns.
+// another one may forward is set first. So a method must have taken effect when
+// it returns.
 type Output interface {
 	// Send sends a whole Ethernet frame, without the frame check sequence, by
 	// the port. The frame is the Output's to keep.
 	Send(port uint16, frame []byte)
-	// SetState sets what the port does with frames.
+	// SetState sets whether the port forwards and learns.
 	SetState(port uint16, s State)
 	// Flush forgets the addresses that were learned on the port.
 	Flush(port uint16)
@@ -73,7 +74,7 @@ const (
 
 func (v Version) String() string { return name(v, "stp", "", "rstp") }
 
-// An Edge says whether stations alone are behind a port.
+// An Edge says whether only stations are behind a port.
 type Edge uint8
 
 const (
@@ -103,7 +104,7 @@ func (r *Role) UnmarshalText(text []byte) error    { return unname(r, BackupPort
 func (v *Version) UnmarshalText(text []byte) error { return unname(v, RSTP, text) }
 func (e *Edge) UnmarshalText(text []byte) error    { return unname(e, EdgeOff, text) }
 
-// unname sets what to the value, last at most, that text is the name of.
+// unname sets what to the value that text is the name of, last at most.
 func unname[T interface {
 	~uint8
 	fmt.Stringer
@@ -170,8 +171,8 @@ func DefaultPort(mbit uint32) PortConfig {
 const MaxCost = 200_000_000
 
 // CostOf is the cost of a link of a speed in Mbit/s (table 17-3: 20 Tbit/s
-// divided by the speed). Of a speed that is not known (0) it is that of 10
-// Gbit/s, which is what a virtual link says that it has.
+// divided by the speed). For an unknown speed (0) it is that of 10 Gbit/s, the
+// speed that a virtual link gives.
 func CostOf(mbit uint32) uint32 {
 	if mbit == 0 {
 		mbit = 10_000
@@ -191,7 +192,7 @@ type Port struct {
 	New    bool  // it is not the port that had the number when the snapshot was taken
 }
 
-// An EventKind is what an Event is about.
+// An EventKind is the subject of an Event.
 type EventKind uint8
 
 const (
@@ -242,8 +243,8 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("spanning tree: port %d: %s", e.Port, e.Text)
 }
 
-// check says what is wrong with the settings of a bridge (17.14). That max age
-// is 2 * (hello time + 1 s) at least follows from their ranges.
+// check returns the mistake in the settings of a bridge (17.14). Their ranges
+// already make max age at least 2 * (hello time + 1 s).
 func (c Config) check() error {
 	bad := func(format string, args ...any) error { return &ConfigError{Text: fmt.Sprintf(format, args...)} }
 	whole := func(what string, d, least, most time.Duration) error {
@@ -277,7 +278,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// check says what is wrong with the settings of port n.
+// check returns the mistake in the settings of port n.
 func (c PortConfig) check(n uint16) error {
 	bad := func(format string, args ...any) error {
 		return &ConfigError{Port: n, Text: fmt.Sprintf(format, args...)}

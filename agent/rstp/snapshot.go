@@ -33,20 +33,20 @@ func (b *Bridge) Snapshot() []byte {
 
 // Unsaved says whether Restore would lack something that the ports have come to
 // know since the last Snapshot. It is false as long as a tree at rest is told
-// again what it knows; timers that follow hellos may be a hello time old. What
-// is there to be shown alone, counters and the time since a change, does not
-// count, nor do settings and which ports there are, of which the caller knows.
+// again what it knows; timers that follow hellos may be a hello time old.
+// Counters and the time since a change, which are only shown, do not count. Nor
+// do settings and the set of ports, which the caller knows.
 func (b *Bridge) Unsaved() bool {
 	return slices.ContainsFunc(b.ports, func(p *port) bool { return p.saved != p.lasting() })
 }
 
-// lasting is the port's variables without what is other every second in a tree
-// at rest.
+// lasting returns the port's variables without those that change every second
+// in a tree at rest.
 func (p *port) lasting() variables {
 	v := p.variables
 	v.HelloWhen, v.TxCount = 0, 0
 	v.Message, v.MsgPriority, v.MsgTimes, v.RcvdInfo = bpdu{}, vector{}, times{}, 0
-	v.PortTimes = v.PortTimes.older()                        // the age has fractions, with some bridges new ones each time
+	v.PortTimes = v.PortTimes.older()                        // some bridges give the age new fractions each time
 	if v.RcvdInfoWhile >= seconds(2*v.PortTimes.HelloTime) { // no hello is missing yet
 		v.RcvdInfoWhile = seconds(3 * v.PortTimes.HelloTime)
 	}
@@ -57,18 +57,17 @@ func (p *port) lasting() variables {
 }
 
 // Restore goes on where a snapshot was taken, paused ago, with settings and
-// ports as they are now. Nothing is output for ports where nothing is
-// different.
+// ports as they are now. Nothing is output for ports that have not changed.
 //
-// Of the timers, those run on that end what was to be told or remembered for
-// some time. Those that let something happen after a silence (fdWhile,
-// edgeDelayWhile, mdelayWhile, rrWhile, rbWhile, loopWhile) do not: nobody was listening.
-// What was received holds for one more hello time at least, since neighbours
+// Timers that end what was to be told or remembered for some time run on.
+// Timers that let something happen after a silence (fdWhile, edgeDelayWhile,
+// mdelayWhile, rrWhile, rbWhile, loopWhile) do not: nobody was listening.
+// Received information holds for one more hello time at least, since neighbours
 // may have told it again meanwhile.
 //
 // Ports that are no longer there are dropped, and new ones begin as by AddPort.
-// One that does something else with frames than the snapshot says is made to do
-// that: what happened after the snapshot was taken is as a message that got lost.
+// If a port is in another state than the snapshot says, it is set to the
+// snapshot's: events after the snapshot count as messages that got lost.
 //
 // A snapshot that cannot be read is an error, and so are wrong settings. The
 // caller then begins with New.
@@ -135,10 +134,10 @@ func (p *port) pause(elapsed int) {
 	}
 }
 
-// maxTimer is more than any timer of a port can have, but for the guard's.
+// maxTimer is more than any timer of a port can have, except the guard's.
 const maxTimer = 1 << 30
 
-// check refuses what no Snapshot has written.
+// check refuses a state that no Snapshot has written.
 func (s *snapshot) check() error {
 	if s.Format != snapshotFormat {
 		return fmt.Errorf("format %d instead of %d", s.Format, snapshotFormat)

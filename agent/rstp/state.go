@@ -131,8 +131,8 @@ func (p *port) setTcPropTree() {
 func (p *port) flush() { p.bridge.out.Flush(p.Number) }
 
 // portTransmit is the Port Transmit machine (17.26). All its states lead back
-// to IDLE. It is run when the others are at rest, so that nothing is sent that
-// is overtaken already.
+// to IDLE. It is run when the others are at rest, so that it sends nothing that
+// is out of date already.
 func (p *port) portTransmit() bool {
 	if !p.Selected || p.UpdtInfo || !p.PortEnabled {
 		return false

@@ -15,7 +15,7 @@ type Status struct {
 	MaxAge       int          `json:"max_age"`       // the same
 	ForwardDelay int          `json:"forward_delay"` // the same
 	Changes      uint64       `json:"topology_changes"`
-	SinceChange  int          `json:"since_change"` // seconds since the last change of topology, -1 if there was none
+	SinceChange  int          `json:"since_change"` // seconds since the last change of topology; -1: none
 	Ports        []PortStatus `json:"ports"`        // by number
 }
 

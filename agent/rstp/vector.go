@@ -56,7 +56,7 @@ func (id *BridgeID) UnmarshalText(text []byte) error {
 }
 
 // A PortID is the identifier of a port (9.2.7): four bits of priority, then
-// twelve of its number. The lower is the better.
+// twelve of its number. The lower one is better.
 type PortID uint16
 
 // NewPortID puts an identifier together.
@@ -80,7 +80,7 @@ func (id *PortID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A vector is a priority vector (17.6), of which the lower is the better.
+// A vector is a priority vector (17.6). The lower one is better.
 type vector struct {
 	RootBridgeID       BridgeID
 	RootPathCost       uint32
@@ -99,8 +99,8 @@ func (v vector) compare(w vector) int {
 }
 
 // supersedes says whether v, in a message, takes the place of w, which a port
-// holds (17.6): it is better, or comes from the same port and differs, so that
-// what a port says last is what counts.
+// holds (17.6). It does if v is better, or comes from the same port and
+// differs: a port's last message is the one that counts.
 func (v vector) supersedes(w vector) bool {
 	return v.compare(w) < 0 || v != w && v.sameSource(w)
 }

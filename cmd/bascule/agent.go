@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agents is what the commands need of agents; liveAgents is it.
+// agents are the methods that the commands need of agents; liveAgents has them.
 type agents interface {
 	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
 	Status(netns string) (agent.Status, error)
@@ -64,24 +64,27 @@ func cookieOf(netns string) (uint64, error) {
 func newAgent(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "run what needs a clock or a neighbour: spanning tree, files, hot-plug",
-		Long: `Run the agent of the network namespace until it is told to end: the spanning
-tree of all bridges that have one, and, with -f, the files that say what bridges
-there are to be, with devices attached as they come. It logs to standard error
-what somebody should see: loops, blocked ports, refused addresses.
+		Short: "run spanning tree, apply files, attach devices as they come",
+		Long: `Run the agent of the network namespace until it is told to end. It runs the
+spanning tree of all bridges that have one. With -f, it applies the files that
+say what bridges there are to be, and attaches devices as they come. It logs to
+standard error events that somebody should see: loops, blocked ports, refused
+addresses.
 
 The agent forwards nothing. When it ends, killed or not, bridges forward as they
-do and ports keep their states; when it comes back it goes on from there. There
-is one agent for a network namespace; it serves those too that its files name.
+do and ports keep their states. When it comes back it goes on from there. A
+network namespace has one agent, which also serves the namespaces that its files
+name.
 
 SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
-wrong, or has gone since the agent started, is logged and changes nothing; one
-that is not there at the start is an error. SIGTERM ends it.
+wrong, or has gone since the agent started, is logged and changes nothing. A
+file that is not there at the start is an error. SIGTERM ends the agent.
 
-While it runs, the interface of a host port has a carrier as long as another
-port of its VLANs has one and forwards, so not while spanning tree begins. An
-agent that is killed (SIGKILL) leaves it as it is: 'bascule port show' says so,
-and 'bascule bridge set BRIDGE', as any change, gives the carrier back.`,
+While the agent runs, the interface of a host port has a carrier as long as
+another port of its VLANs has one and forwards; so it has none while spanning
+tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
+'bascule port show' says so, and 'bascule bridge set BRIDGE', or any other
+change, gives the carrier back.`,
 		Example: `  #! run: switch br0; bascule bridge set br0 --stp rstp; ip netns add lab; mkdir -p /etc/bascule; echo 'bridges: {br0: {stp: rstp}}' >/etc/bascule/switch.yaml
   #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
   #! ended bascule -n lab agent: bascule -n lab agent status
@@ -130,7 +133,8 @@ and 'bascule bridge set BRIDGE', as any change, gives the carrier back.`,
 	return cmd
 }
 
-// notify returns what tells the service manager of us, if there is one.
+// notify returns a function that tells the service manager of us, if there is
+// one.
 func notify(log *slog.Logger) func(state string) {
 	return func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
@@ -148,12 +152,12 @@ files are in force, and what it serves. EVENTS are changes of addresses that it
 has counted, MISSED those that came faster than it reads. A line for each port
 that takes part in a spanning tree follows.
 
-hot-plug counts devices since the start: attached are those that became ports
-when they came, of these by berths those for which a port had been readied (a
-berth, for each pattern of the files); removed are ports that went with their
-devices; refused, devices that the files want and that cannot be ports. Devices
-that are there when the files are applied become ports with the files and are
-not counted.`,
+hot-plug counts devices since the start. attached are those that became ports
+when they came; by berths are those of them for which a port had been readied (a
+berth, for each pattern of the files). removed are ports that went with their
+devices. refused are devices that the files want and that cannot be ports.
+Devices that are there when the files are applied become ports with the files
+and are not counted.`,
 		Example: `  #! run: switch br0; bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].events'`,
@@ -175,7 +179,7 @@ func newAgentReload(p *program) *cobra.Command {
 		Use:   "reload",
 		Short: "have the agent apply its files again",
 		Long: `Have the agent of the network namespace apply its files again, and wait until it
-has. What is wrong with them is the command's error.`,
+has. If something is wrong with the files, the command fails with that error.`,
 		Example: `  #! run: bascule agent 2>/dev/null & until bascule agent status; do sleep 0.02; done
   bascule agent reload`,
 		RunE: func(*cobra.Command, []string) error { return p.agents.Reload(p.netns.text) },

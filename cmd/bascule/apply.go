@@ -34,20 +34,20 @@ func newApply(p *program) *cobra.Command {
 		Long: `Read files that say what bridges there are to be, and make it so: bridges with
 their settings, ports, VLANs, MAC rules, bindings, span ports, FDB entries and
 pf. FILE is YAML, or a file of hostname.if(5) for veb(4) or bridge(4) of
-OpenBSD; of a folder it is all *.yaml, *.yml and hostname.* in it, and of - it
-is standard input. config.md explains the files; it is in
+OpenBSD. A folder stands for all *.yaml, *.yml and hostname.* in it, - for
+standard input. config.md explains the files; it is in
 /usr/local/share/doc/bascule, or below another prefix.
 
 The bridges are those of the network namespace that a file names by 'netns:
-NAME', or of the command's; with -n, a file that names another is refused.
+NAME', or of the command's. With -n, a file that names another is refused.
 
-A bridge that a file names becomes what the file says: what is not there has its
-default, or is removed. Other bridges are left alone. Everything is checked
-first, and if something is wrong nothing is changed. What there is to do is
-printed, one line each, and then done: + is added, - removed, ~ changed; nothing
-is printed where all is as it should be. An apply that fails or is killed on its
-way is finished by the next; of several at once each waits for the one before
-it.
+A bridge that a file names becomes what the file says: a setting that is not in
+the file has its default, and anything else that is not in it is removed. Other
+bridges are left alone. Everything is checked first, and if something is wrong
+nothing is changed. Then each action is printed on a line, and done: + is added,
+- removed, ~ changed. Nothing is printed if all is as it should be. If an apply
+fails or is killed on its way, the next one finishes its work. Of several at
+once each waits for the one before it.
 
 A port whose device is not there is left for later, with a warning.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
@@ -68,7 +68,7 @@ A port whose device is not there is left for later, with a warning.`,
 	}
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "read this `FILE` or folder; may be given several times")
-	dry := cmd.Flags().Bool("dry-run", false, "print what would be done, and exit 2 if that is something")
+	dry := cmd.Flags().Bool("dry-run", false, "print what would be done; the exit status is 2 if there is anything")
 	p.addForce(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if slices.Contains(files, "") {
@@ -102,8 +102,8 @@ A port whose device is not there is left for later, with a warning.`,
 	return cmd
 }
 
-// apply makes the switches of several namespaces what files say; all is checked
-// before the first is changed.
+// apply makes the switches of several namespaces what files say. It checks all
+// before it changes the first.
 func (p *program) apply(list []config.File, dry bool) error {
 	if len(list) > 1 {
 		for _, f := range list {

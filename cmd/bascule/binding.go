@@ -15,9 +15,10 @@ func newBinding(p *program) *cobra.Command {
 		Use:   "binding",
 		Short: "bind IP addresses to stations and ports",
 		Long: `A binding says which station has an IP address of a VLAN, by its MAC, and which
-port it is behind. Bindings are what a port with --source-guard drops lies by,
-and what a bridge with --neigh-suppress answers ARP and IPv6 neighbour
-solicitations from. The VLAN is that of the FDB: of private VLANs the primary.
+port the station is behind. A port with --source-guard drops frames that lie
+about that. A bridge with --neigh-suppress answers ARP and IPv6 neighbour
+solicitations from its bindings. The VLAN is that of the FDB: of private VLANs
+the primary.
 
 A station may have many addresses; an address has one station. For IPv6 bind the
 link-local address as well: stations ask for each other by it.
@@ -100,7 +101,7 @@ func newBindingDel(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.boundAddresses),
 	}
 	id := vlan{}
-	cmd.Flags().Var(&id, "vlan", "the address in this VLAN, 1 to 4094, or 0 for the one of frames without a tag, which it is without --vlan")
+	cmd.Flags().Var(&id, "vlan", "the address in this VLAN, 1 to 4094, or 0, the default, for frames without a tag")
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		address, err := bridge.ParseAddress(args[1])
@@ -125,7 +126,7 @@ many there were.`,
 	}
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only bindings to this port")
-	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094; 0 is those of frames without a tag")
+	cmd.Flags().Var(id, "vlan", "only bindings in this VLAN, 1 to 4094, or 0 for those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -157,8 +158,8 @@ func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []s
 	return addresses
 }
 
-// bindingJSON is a binding for programs; what `bridge -j fdb` has, too, is
-// called as it is there.
+// bindingJSON is a binding for programs. A field that `bridge -j fdb` has, too,
+// has its name there.
 type bindingJSON struct {
 	Address string `json:"address"`
 	MAC     string `json:"mac"`

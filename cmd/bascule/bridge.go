@@ -22,8 +22,8 @@ the kernel, in one network namespace, with no process behind it, until it is
 removed or the machine restarts.
 
 With --stp a bridge has spanning tree, which 'bascule agent' runs: it finds
-loops of cables and keeps ports from forwarding until there is none. Without the
-agent the ports keep their states, and new ones do not forward.`,
+loops of cables and keeps ports from forwarding until there is no loop. Without
+the agent the ports keep their states, and new ones do not forward.`,
 		Example: `  bascule bridge add br0 --ageing 60s
   bascule bridge show br0
   bascule bridge set br0 --fdb-max 1000
@@ -83,8 +83,8 @@ func newBridgeShow(p *program) *cobra.Command {
 		Long: `Show all bridges, one on a line, or all about one.
 
 PORTS is the number of ports. ENTRIES is the number of addresses learned; static
-entries do not count. SETTINGS are those that differ from a new bridge's, as one
-would write them; - is none.`,
+entries do not count. SETTINGS are the settings that differ from a new bridge's,
+written as options; - is none.`,
 		Example: `  #! run: switch br0
   bascule bridge show
   bascule bridge show br0
@@ -117,12 +117,11 @@ func newBridgeDel(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "del [NAME]",
 		Short: "remove a bridge and its ports",
-		Long: `Remove a bridge with its ports and all that it knew. The devices that were its
-ports stay; the interfaces of its host ports go with it.
+		Long: `Remove a bridge with its ports, addresses and settings. The devices that were
+its ports stay; the interfaces of its host ports go with it.
 
 With --all, remove every bridge of the network namespace, one after another,
-each whole, and print which. If one cannot be removed, the others are all the
-same.`,
+each whole, and print which. If one cannot be removed, the others still are.`,
 		Example: `  #! run: switch br0
   bascule bridge del br0
   # every bridge of the network namespace

@@ -35,14 +35,14 @@ JSON object. With -w, the frames are written as pcapng, which Wireshark and
 tcpdump read: every port is an interface; what was done is in the frame's
 comment and direction.
 
-EXPRESSION chooses frames in the language of tcpdump, see pcap-filter(7). It is
-evaluated in the kernel, on the bytes that are kept of the frame. Reading it
-takes libpcap (Debian's package libpcap0.8).
+EXPRESSION chooses frames in the language of tcpdump, see pcap-filter(7). The
+kernel evaluates it on the bytes that are kept of the frame. It takes libpcap
+(Debian's package libpcap0.8) to read it.
 
-A frame that is forwarded is shown as it came in, and as it leaves by each port;
-one that is refused once for every drop that is counted. A bridge has one
-capture at a time. It costs the bridge's frames something while it runs: ports
-on the hook xdp leave all of them to tcx.
+A frame that is forwarded is shown as it came in, and as it leaves by each port.
+A frame that is refused is shown once for every drop that is counted. A bridge
+has one capture at a time. While it runs it costs the bridge's frames something:
+ports on the hook xdp leave all of them to tcx.
 
 The last line, on standard error, says how many frames were captured, and how
 many were missed because they came faster than they were read.`,
@@ -111,7 +111,7 @@ many were missed because they came faster than they were read.`,
 	return cmd
 }
 
-// A frameWriter is what captured frames go to.
+// A frameWriter takes captured frames.
 type frameWriter interface {
 	// Write takes frames, and how many were missed before them.
 	Write(frames []capture.Frame, missed uint64) error
@@ -119,7 +119,7 @@ type frameWriter interface {
 	Close() error
 }
 
-// frameWriter returns what writes frames to where -w says.
+// frameWriter returns a writer of frames to the file of -w.
 func (p *program) frameWriter(file, bridge, expression string, snaplen int) (frameWriter, error) {
 	switch file {
 	case "":

@@ -26,7 +26,7 @@ func newCompletion(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
 		Short: "print the completion script of a shell",
-		Long: `Print a script that makes SHELL, which is bash, zsh or fish, complete bascule's
+		Long: `Print a completion script for SHELL: bash, zsh or fish. It completes bascule's
 commands, flags and values, and the names of bridges, ports and interfaces.`,
 		Example: `  #! not run bascule completion zsh: it takes zsh
   #! not run bascule completion fish: it takes fish
@@ -69,9 +69,9 @@ func withoutPackage(script string) string {
     fi`)
 }
 
-// candidates finds the words that may stand at a place; args are the
-// arguments before it. What cannot be found out is not offered: completion
-// makes no noise.
+// candidates finds the words that may stand at a place; args are the arguments
+// before it. It offers nothing that cannot be found out: completion makes no
+// noise.
 type candidates func(cmd *cobra.Command, args []string) []string
 
 // these are the words of a list.
@@ -85,7 +85,8 @@ func completeArguments(places ...candidates) cobra.CompletionFunc {
 	return completeRest(func(*cobra.Command, []string) []string { return nil }, places...)
 }
 
-// completeRest is completeArguments, with what completes all arguments after those.
+// completeRest is completeArguments with a function that completes all
+// arguments after those.
 func completeRest(rest candidates, places ...candidates) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		find, name := rest, ""
@@ -107,8 +108,8 @@ func completeFlag(cmd *cobra.Command, name string, find candidates) {
 	}
 }
 
-// completed completes a word by names. Where it is a LIST, what stands behind its
-// last comma is completed, by what is not in the list yet.
+// completed completes a word by names. Of a LIST it completes the part behind
+// the last comma, by names that are not in the list yet.
 func completed(value string, names []string, word string) ([]string, cobra.ShellCompDirective) {
 	if value != "LIST" {
 		return names, cobra.ShellCompDirectiveNoFileComp
@@ -209,8 +210,8 @@ func (p *program) orNone(cmd *cobra.Command, args []string) []string {
 	return append(p.vlanIDs(cmd, args), "none")
 }
 
-// portOrAction are what may follow a bridge where a rule does: its ports, or a rule
-// that names its port itself.
+// portOrAction returns the words that may follow a bridge in front of a rule:
+// its ports, or the beginning of a rule that names its port itself.
 func (p *program) portOrAction(cmd *cobra.Command, args []string) []string {
 	return append(p.portNames(cmd, args), rule.Next(nil, "")...)
 }
@@ -250,8 +251,8 @@ func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	return names
 }
 
-// otherPorts are the ports of the bridge that is the first argument, but for the
-// second, or none.
+// otherPorts are the ports of the bridge that is the first argument, except the
+// second argument; and none.
 func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string) {
 	for _, name := range p.portNames(cmd, args) {
 		if len(args) < 2 || name != args[1] {

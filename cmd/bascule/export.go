@@ -14,11 +14,11 @@ import (
 func newExport(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "export [BRIDGE ...]",
-		Short: "print what runs as a file for apply",
-		Long: `Print all bridges, or those of the names, as YAML that 'bascule apply' reads and
-has nothing to do for. Addresses that were learned, states and counters are not
-in it. A device with *, ? or [ in its name is written with a backslash before
-these, since it would be a pattern. What a file can't say is told by a warning.`,
+		Short: "print the running bridges as a file for apply",
+		Long: `Print all bridges, or those of the names, as YAML. Applied, it changes nothing.
+It does not have learned addresses, states and counters. A device with *, ? or [
+in its name is written with a backslash before these, since it would be a
+pattern. A warning tells what a file can't say.`,
 		Example: `  #! run: switch br0 veth0; ip netns add lab; ip -n lab link add veth0 type veth peer name far-veth0
   bascule export > switch.yaml
   bascule export br0 | bascule -n lab apply -f -

@@ -15,7 +15,7 @@ import (
 	"bascule/rule"
 )
 
-// fabric is what the commands need of a switch.
+// fabric has the methods that the commands need of a switch.
 type fabric interface {
 	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
 	Export(bridges ...string) (f config.File, notes []string, err error)

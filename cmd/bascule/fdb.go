@@ -16,18 +16,21 @@ func newFDB(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fdb",
 		Short: "show and change the addresses that a bridge knows",
-		Long: `The FDB of a bridge, its forwarding database, says behind which port an address
-is, for each VLAN by itself. The VLAN of a frame is that of its outer 802.1Q
+		Long: `The FDB of a bridge, its forwarding database, says which port an address is
+behind, for each VLAN by itself. The VLAN of a frame is that of its outer 802.1Q
 tag; frames without a tag have none.
 
 A dynamic entry was learned from a frame. It moves when the address is seen on
-another port, and is gone when the address was unheard for the bridge's ageing
-time. A static entry was made by hand: it never ages and never moves. When
-another port claims its address, that is counted, and 'bascule monitor' tells of
-it. A sticky entry does the same; it only has the name that the Linux bridge
-gives it. A locked entry is one of an address that was heard on a locked port
-with --mab, which does not let it in: it ages as a dynamic one does, and no
-frame is sent by it. 'bascule fdb add' lets the address in.`,
+another port, and is removed when the address was not heard for the bridge's
+ageing time.
+
+A static entry was made by hand: it never ages and never moves. When another
+port claims its address, that is counted, and 'bascule monitor' tells of it. A
+sticky entry does the same; the name is the Linux bridge's.
+
+A locked entry is of an address that was heard on a locked port with --mab,
+which does not let the address in. It ages like a dynamic one, and no frame is
+sent by it. 'bascule fdb add' lets the address in.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb show br0 --dynamic
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
@@ -58,7 +61,7 @@ the address was last seen.`,
 	mac := &word{name: "MAC"}
 	cmd.Flags().Var(mac, "mac", "only entries of this address")
 	completeFlag(cmd, "mac", p.addresses)
-	dynamic := cmd.Flags().Bool("dynamic", false, "only what was learned; with --static, all")
+	dynamic := cmd.Flags().Bool("dynamic", false, "only learned entries; with --static, all")
 	static := cmd.Flags().Bool("static", false, "only static and sticky entries; with --dynamic, all")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
@@ -84,8 +87,8 @@ func newFDBGet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get BRIDGE MAC",
 		Short: "show the entry of an address",
-		Long: `Show the entry of one address, as 'fdb show' does. The exit status is 1 where
-there is none.`,
+		Long: `Show the entry of one address, as 'fdb show' does. If there is none, the exit
+status is 1.`,
 		Example: `  #! run: switch br0 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0; bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10
   bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
@@ -116,26 +119,26 @@ func (p *program) aboutEntry(cmd *cobra.Command, do func(s fabric, of string, ma
 	}
 }
 
-// oneEntryVLAN says what --vlan is of commands that are about one entry.
-const oneEntryVLAN = "the entry in this VLAN, 1 to 4094, or 0 for the one without a VLAN; without --vlan, on a bridge that filters VLANs the only entry, else the one without a VLAN"
+// oneEntryVLAN is the help of --vlan for commands about one entry.
+const oneEntryVLAN = "the entry in this VLAN, 1 to 4094, or 0 for the entry without a VLAN; without --vlan, the entry without a VLAN, or the only one on a bridge that filters VLANs"
 
 func newFDBAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE MAC PORT",
 		Short: "add a static or sticky entry",
-		Long: `Say that an address is behind a port. An entry of that address and VLAN that was
-learned is replaced. Only the address of one station will do: not zero, not
-broadcast, not multicast.
+		Long: `Say that an address is behind a port. A learned entry of that address and VLAN
+is replaced. The address must be that of one station: not zero, not broadcast,
+not multicast.
 
 On a bridge that filters VLANs the port must be in the VLAN. An entry in a
-private VLAN is one of its primary VLAN, as all addresses there are.`,
+private VLAN is kept in its primary VLAN, as all addresses there are.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0
   bascule fdb add br0 02:00:00:00:00:01 veth0 --vlan 10 --sticky`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.addresses, p.portNames),
 	}
 	id := vlan{least: 1}
-	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without it, the one for frames without a tag: on a bridge that filters VLANs in the port's PVID")
+	cmd.Flags().Var(&id, "vlan", "the entry in this VLAN, 1 to 4094; without --vlan, the entry for frames without a tag, which a bridge that filters VLANs has in the port's PVID")
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	sticky := cmd.Flags().Bool("sticky", false, "make the entry sticky instead of static")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -166,11 +169,11 @@ stays, lest another station takes it.`,
 func newFDBFlush(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush BRIDGE",
-		Short: "remove what was learned",
+		Short: "remove learned entries",
 		Long: `Remove all dynamic entries, or those of one port or VLAN, and print how many
-there were. Static and sticky entries stay unless --static is given; how many of
-those that are meant stay is printed, too. A host port's own address always
-stays, lest another station takes it.`,
+there were. Static and sticky entries stay unless --static is given; the number
+of those that stay is printed, too. A host port's own address always stays, lest
+another station takes it.`,
 		Example: `  #! run: switch br0 veth0
   bascule fdb flush br0
   bascule fdb flush br0 --port veth0 --vlan 10
@@ -223,7 +226,7 @@ stays, lest another station takes it.`,
 func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	port, id := &word{name: "PORT"}, &vlan{}
 	cmd.Flags().Var(port, "port", "only entries of this port")
-	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094; 0 is those of frames without a tag")
+	cmd.Flags().Var(id, "vlan", "only entries of this VLAN, 1 to 4094, or 0 for those of frames without a tag")
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The values of flags. Type, which pflag asks for, is what help, man pages
-// and errors call the value.
+// The values of flags. Help, man pages and errors call a value by its Type,
+// which pflag asks for.
 
-// settingFlag is the flag of one setting. What it is set to is checked at
-// once and appended to the changes that the command will make, in order.
+// settingFlag is the flag of one setting. Its value is checked at once and
+// appended to the changes that the command will make, in order.
 type settingFlag[T any] struct {
 	setting bridge.Setting[T]
 	initial string
@@ -101,8 +101,8 @@ func (w *word) Set(value string) error {
 func (w *word) Type() string   { return w.name }
 func (w *word) String() string { return w.text }
 
-// parseMAC reads the address of a station; the error says what it was to be, such
-// as --mac.
+// parseMAC reads the address of a station. The error names the argument or
+// flag, such as --mac.
 func parseMAC(name, value string) (net.HardwareAddr, error) {
 	mac, err := bridge.ParseMAC(value)
 	var wrong *bridge.UsageError
@@ -193,8 +193,7 @@ func inBytes(n int) string {
 	return strconv.Itoa(n) + []string{"", "K", "M", "G"}[unit]
 }
 
-// defaultOf is what the flag's value is when it is not given, "" if nothing
-// worth saying.
+// defaultOf is the flag's default, "" if it is not worth saying.
 func defaultOf(f *pflag.Flag) string {
 	switch f.Value.Type() + " " + f.DefValue {
 	case "bool false", "int 0", "count 0", "stringSlice []", "stringArray []":

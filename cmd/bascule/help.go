@@ -37,8 +37,8 @@ func acts(cmd *cobra.Command) bool {
 	return !only
 }
 
-// factsOf returns facts about cmd, each of which an annotation of the command
-// may replace that is named as it is.
+// factsOf returns facts about cmd. An annotation of the command replaces the
+// fact of its name.
 func factsOf(cmd *cobra.Command, list []fact) []fact {
 	list = slices.Clone(list)
 	for i, f := range list {
@@ -49,8 +49,7 @@ func factsOf(cmd *cobra.Command, list []fact) []fact {
 	return list
 }
 
-// printHelp explains cmd: what it does, how it is written, its flags,
-// examples.
+// printHelp explains cmd: its purpose, usage lines, flags and examples.
 func printHelp(w io.Writer, cmd *cobra.Command) {
 	text := cmd.Long
 	if text == "" {
@@ -82,16 +81,16 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// reasonsTopic is what help explains besides commands.
+// reasonsTopic is a topic of help that is no command.
 const reasonsTopic = "reasons"
 
-const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in by,
-with one of these reasons. 'bascule port show --stats', 'bascule stats' and
-'bascule top' count them, 'bascule capture --dropped' shows the frames, and
+const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in
+by, with one of these reasons. 'bascule port show --stats', 'bascule stats' and
+'bascule top' show the counts, 'bascule capture --dropped' shows the frames, and
 'bascule trace' says what would become of one. In brackets is the command that
 shows what decided, or changes it.`
 
-// helpTopics are what help explains besides the commands below cmd.
+// helpTopics are the topics of help besides the commands below cmd.
 func helpTopics(cmd *cobra.Command) []string {
 	if cmd.HasParent() {
 		return nil
@@ -152,8 +151,8 @@ func (p *program) printReasons(names []string) error {
 	return nil
 }
 
-// examples are the lines of cmd's examples. What begins with "#! " is for the test
-// that runs them.
+// examples are the lines of cmd's examples, without those that begin with "#!
+// ", which are for the test that runs them.
 func examples(cmd *cobra.Command) []string {
 	if cmd.Example == "" {
 		return nil
@@ -244,8 +243,8 @@ func flagName(f *pflag.Flag) string {
 	return "--" + f.Name
 }
 
-// valueName is what a flag's value is called: by its type, or by the word
-// in `quotes` in the flag's usage.
+// valueName is the name of a flag's value: its type, or the word in `quotes` in
+// the flag's usage.
 func valueName(f *pflag.Flag) string {
 	name, _ := pflag.UnquoteUsage(f)
 	return name

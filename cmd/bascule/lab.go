@@ -26,9 +26,9 @@ func newLab(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "measure bridges on this machine",
-		Long: `Measure bridges on this machine, bascule among them, against each other: in
-network namespaces made for it and removed afterwards, all peers interleaved in
-every round. Nothing of the machine's own network is touched.`,
+		Long: `Measure bridges on this machine, bascule among them, against each other. The lab
+works in network namespaces that it makes and removes afterwards, with all peers
+interleaved in every round. It touches nothing of the machine's own network.`,
 		Example: `  #! run: for name in report old new; do cp $source/docs/lab/report.json $name.json; done
   #! not run bascule lab run: it measures for minutes
   #! not run bascule lab reproduce: it measures for minutes
@@ -52,23 +52,23 @@ func newLabRun(p *program) *cobra.Command {
 		Short: "send workloads over fabrics and print what was measured",
 		Long: `Build fabrics, send workloads over them round by round, and print medians,
 ratios within each round, and CPU. Progress goes to standard error. Ctrl-C ends
-it early, cleans up and prints what was measured until then.
+the run early, cleans up and prints what was measured until then.
 
 A workload is a kind with parameters, as in tcp-stream:streams=4:offloads; lab
-list shows them. One fabric is called faster than another only where a test of
-their rounds, Mann and Whitney's, tells them apart (p < 0.05), which takes
-4 rounds of each or more.
+list shows them. One fabric is called faster than another only if Mann and
+Whitney's test tells their rounds apart (p < 0.05), which takes 4 rounds of each
+or more.
 
 The profile demo shows TCP over a cable, a Linux bridge and a bascule in less
-than a minute. The profile bench is every figure that bascule is held to, and
-fails only when it cannot measure one. With --fabric or --workload and no
+than a minute. The profile bench measures every figure that bascule is held to,
+and fails only when it cannot measure one. With --fabric or --workload and no
 profile, each of the named workloads runs on each of the named fabrics.
 
 With --ends vm the ends are virtual machines of QEMU, one CPU each, on taps in
-place of veth cables; they use KVM where it works, and the report says whether
-it did. Their kernel is Debian's linux-image-cloud-amd64, downloaded by apt-get
-into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and not installed. The one
-that is there is used again; remove it to get a newer one.`,
+place of veth cables. They use KVM where it works, and the report says whether
+it did. Their kernel is Debian's linux-image-cloud-amd64: apt-get downloads it
+into /var/cache/bascule (or $XDG_CACHE_HOME/bascule) and does not install it. A
+kernel that is there is used again; remove it to get a newer one.`,
 		Example: `  #! not run: it measures for minutes
   bascule lab run --profile demo
   bascule lab run --profile bench -o bench.json
@@ -157,9 +157,9 @@ func newLabReproduce(p *program) *cobra.Command {
 		Use:   "reproduce STUDY",
 		Short: "put published comparisons to the test",
 		Long: `Repeat the experiments of published comparisons of bridges on this machine, with
-bascule among the peers, and say of each of their claims whether it holds here,
-does not hold, is not shown by so few rounds, or cannot be tested, and why. The
-STUDY is one of these, or all:
+bascule among the peers. Say of each of their claims whether it holds here, does
+not hold, is not shown by so few rounds, or cannot be tested, and why. The STUDY
+is one of these, or all:
 
   veb        OpenBSD veb(4) against bridge(4)
   if-bridge  FreeBSD if_bridge, a mutex against epoch(9)
@@ -167,9 +167,9 @@ STUDY is one of these, or all:
   neutron    seven fabrics of OpenStack Neutron
   kvm        a Linux bridge against Open vSwitch under KVM
 
-A claim that names a ratio holds when the whole 95 % interval of the ratio here
-is on its side, for which it takes 6 rounds: --quick has 2, and is for a look.
-All of them take 11 minutes on two cores, with --quick less than 4.`,
+A claim that names a ratio holds if the whole 95 % interval of the ratio here is
+on its side. That takes 6 rounds: --quick has 2, and is for a look. All studies
+take 11 minutes on two cores, with --quick less than 4.`,
 		Example: `  #! not run: it measures for minutes
   bascule lab reproduce veb
   bascule lab reproduce all -o report/
@@ -192,8 +192,8 @@ All of them take 11 minutes on two cores, with --quick less than 4.`,
 	return cmd
 }
 
-// runLab measures a profile and prints the report, of what was measured even
-// when it did not come to its end.
+// runLab measures a profile and prints the report. If the run is ended early,
+// it prints the results until then.
 func (p *program) runLab(ctx context.Context, profile lab.Profile, file string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("cannot run the lab: it makes network namespaces, which only root may; run it with sudo")
@@ -283,9 +283,9 @@ func newLabList(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "list fabrics, workloads, profiles and studies",
-		Long: `List the fabrics, which join the ends, the workloads, which are sent over them,
-with their parameters and defaults, the profiles, which are choices of both, and
-their groups, and the studies, which lab reproduce repeats.`,
+		Long: `List the fabrics, which join the ends; the workloads, which are sent over them,
+with their parameters and defaults; the profiles, which are choices of both, and
+their groups; and the studies, which lab reproduce repeats.`,
 		Example: `  bascule lab list
   bascule -j lab list | jq -r '.workloads[].name'`,
 		RunE: func(*cobra.Command, []string) error {

@@ -34,7 +34,7 @@ func outputFiles(name string) ([]string, error) {
 	ending := filepath.Ext(name)
 	if at, err := os.Stat(name); strings.HasSuffix(name, "/") || err == nil && at.IsDir() || ending == "" {
 		files, dir = nil, name
-		// What all the others can be made of comes first.
+		// The form that all the others can be made of comes first.
 		for _, ending := range []string{".json", ".html", ".md", ".csv"} {
 			files = append(files, filepath.Join(name, "report"+ending))
 		}
@@ -115,10 +115,9 @@ func newLabCompare(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "compare two reports",
-		Long: `Compare the cases that two reports share: medians, their ratio, and whether a
-test of their rounds, Mann and Whitney's, tells them apart (p < 0.05). Two runs
-are not interleaved: a machine that was busier in one of them looks like a
-difference.`,
+		Long: `Compare the cases that two reports share: medians, their ratio, and whether Mann
+and Whitney's test tells their rounds apart (p < 0.05). Two runs are not
+interleaved: a machine that was busier in one of them looks like a difference.`,
 		Example: `  #! run: for name in old new; do cp $source/docs/lab/report.json $name.json; done
   bascule lab compare old.json new.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -152,8 +151,7 @@ func newLabReport(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report FILE",
 		Short: "print a report in another form",
-		Long: `Print a report that the lab wrote as .json: as text, or in the form that is
-asked for.`,
+		Long:  `Print a report that the lab wrote as .json: as text, or in another form.`,
 		Example: `  #! run: cp $source/docs/lab/report.json .
   bascule lab report report.json
   bascule lab report report.json --html > report.html`,

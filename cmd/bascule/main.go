@@ -32,13 +32,13 @@ const (
 	exitUsage   = 2
 )
 
-// version is set by -ldflags "-X main.version=..."; without it the version is
-// what the Go command noted in the binary.
+// version is set by -ldflags "-X main.version=...". If it is not, the version
+// is the one that the Go command noted in the binary.
 var version string
 
-// The process's own thread is the main goroutine's, so that none that enters
-// another network namespace does it there: what /proc/self has is that thread's,
-// and says which namespace the process is in.
+// The main goroutine keeps the process's own thread, so that no goroutine
+// enters another network namespace on it: /proc/self shows that thread, and
+// says which namespace the process is in.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -58,8 +58,8 @@ func collectLater() {
 	runtime.AddCleanup(new(*byte), func(int) { debug.SetGCPercent(usual) }, 0)
 }
 
-// run is the whole program: it does what args ask for and returns the exit
-// status.
+// run is the whole program: it executes the command of args and returns the
+// exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	p := &program{stdin: stdin, stdout: stdout, out: bufio.NewWriter(stdout), stderr: stderr, open: openSwitch, agents: liveAgents{}}
 	return p.run(args)
@@ -91,7 +91,7 @@ type program struct {
 
 func (p *program) run(args []string) int { return p.execute(newRoot(p), args) }
 
-// execute does what args ask for of the commands below root.
+// execute runs the command of args below root.
 func (p *program) execute(root *cobra.Command, args []string) int {
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take os.Args
 	root.SetIn(p.stdin)

@@ -159,7 +159,7 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// relative is what to write after cmd to mean sub.
+// relative is the text that names sub behind cmd.
 func relative(cmd, sub *cobra.Command) string {
 	return strings.TrimPrefix(sub.CommandPath(), cmd.CommandPath()+" ")
 }
@@ -237,7 +237,7 @@ func (m *page) options(cmd *cobra.Command, verbs []*cobra.Command) {
 	}
 }
 
-// flags writes what flags mean.
+// flags writes the meaning of flags.
 func (m *page) flags(flags []*pflag.Flag) {
 	m.line(".Bl -tag -width Ds")
 	for _, f := range flags {

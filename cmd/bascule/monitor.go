@@ -19,23 +19,24 @@ func newMonitor(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "monitor [BRIDGE]",
 		Short: "print events as they happen",
-		Long: `Print what happens on all bridges, or on one, a line for each event, until
-interrupted (Ctrl-C): addresses learned, moved, aged, added, deleted, refused
-and, on a locked port, not let in (locked), loops and the ports that they block,
-ports added, removed, gone, back, taken and released, frames dropped and why.
-With -j, each line is a JSON object.
+		Long: `Print the events of all bridges, or of one, a line for each, until interrupted
+(Ctrl-C): addresses learned, moved, aged, added, deleted, refused or, on a
+locked port, not let in (locked); loops and the ports that they block; ports
+added, removed, gone, back, taken and released; frames dropped and why. With -j,
+each line is a JSON object.
 
-Static and sticky addresses are added, by a person or with a host port; in the
-place of one that was learned, from the port where that was. An address is
-refused as full where a limit leaves no room for it, as static where it is
-pinned to another port, and as damped where it has moved too often this second.
+A person, or a new host port, adds static and sticky addresses. If one takes the
+place of a learned address, the line names the port where that was (from). An
+address is refused as full if a limit leaves no room for it, as static if it is
+pinned to another port, and as damped if it has moved too often this second.
 
-A port is gone when its device is, and back when that has come back from another
-network namespace. It is taken when its device has been made a member of
-another, such as a Linux bridge or a bond, which gets nothing from the port, and
-whose own frames leave by it past the switch, and released when it is no member
-any more; each is told, however short. A loop is told by a frame of the
-address that has come back by the port, from the port that the address is on.`,
+A port is gone when its device is, and back when the device has come back from
+another network namespace. A port is taken when its device has been made a
+member of another, such as a Linux bridge or a bond. That device gets nothing
+from the port, and its own frames leave by the port past the switch. The port is
+released when its device is no member any more. Each of these events is told,
+however short. A loop names the address whose frame has come back by the port,
+and the port that the address is on (from).`,
 		Example: `  #! run: switch br0 veth0 veth1
   #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
   #! ended bascule -j monitor: ip link set far-veth1 address 02:00:00:00:00:07; ip link set far-veth0 address 02:00:00:00:00:07; send veth0; send veth1; test -s $out

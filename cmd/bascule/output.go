@@ -44,8 +44,7 @@ func printList[T, J any](p *program, items []T, toJSON func(T) J, heading string
 // A fact is one line about one thing.
 type fact struct{ name, value string }
 
-// printFacts prints a name and, indented and aligned, what there is to know
-// about it.
+// printFacts prints a name and, indented and aligned, the facts about it.
 func printFacts(w io.Writer, name string, facts []fact) {
 	width := 0
 	for _, f := range facts {

@@ -35,7 +35,7 @@ type pfctl struct {
 	noNames, zero                            bool
 }
 
-// The modifiers of -s, -F and -T: what pfctl(8) calls them, and what they do.
+// The modifiers of -s, -F and -T: their names in pfctl(8), and their meaning.
 var (
 	pfShows = []fact{
 		{"rules", "the rules; -v adds their counters"},
@@ -58,7 +58,7 @@ var (
 		{"Sources", "the sources that are tracked"},
 		{"info", "the counters of -s info"},
 		{"Tables", "the tables"},
-		{"Reset", "what is set by set, to what it is without"},
+		{"Reset", "settings of set, to their defaults"},
 		{"all", "all of these; of an anchor its rules and tables"},
 	}
 	pfCommands = []fact{
@@ -125,13 +125,13 @@ func newPfctl(p *program) *cobra.Command {
 		Long: `Control the packet filter of a bridge, which has the language and the meaning of
 OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
 options of pfctl(8), written as there. A packet between two ports of the bridge
-is tried as it comes in by the one and as it goes out by the other; the names
-of interfaces in rules are those of ports. What needs a router (nat-to, rdr-to,
-route-to and the like) is refused by name.
+is tried as it comes in by the one and as it goes out by the other; the names of
+interfaces in rules are those of ports. Constructs that need a router (nat-to,
+rdr-to, route-to and the like) are refused by name.
 
--f loads a file: whole, or not at all. It turns pf on, unless it was turned off
-by -d. -b may be left out where there is one bridge. Since -n is pfctl's, a
-network namespace is named before the command, or with --netns.
+-f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
+off. -b may be left out if there is one bridge. Since -n is pfctl's, name a
+network namespace before the command, or with --netns.
 
 What -s shows; the name may be cut short:
 
@@ -147,9 +147,9 @@ file of -f:
 ` + modifiers("-T", pfCommands) + `
 
 -k kills the states of a host or network, and with a second -k those from the
-first to the second. '-k label -k LABEL', '-k id -k ID' and
-'-k key -k "PROTO HOST:PORT -> HOST:PORT"' kill those of a rule's label, the one
-that -vvss names so, and the one between these two.`,
+first to the second. '-k label -k LABEL' kills the states of a rule's label, '-k
+id -k ID' the state that -vvss names so, and '-k key -k "PROTO HOST:PORT ->
+HOST:PORT"' the state between these two.`,
 		Example: `  #! run: switch br0 veth0; printf 'table <bad> persist\nanchor night\nblock in quick from <bad>\npass\n' >/etc/pf.conf; ip netns add lab; bascule -n lab bridge add br0
   # see whether a file is right, then load it
   bascule pfctl -nvf /etc/pf.conf
@@ -248,7 +248,7 @@ func (c *pfctl) complete(flag string) (names []string) {
 	return names
 }
 
-// run does what is asked for, in the order of pfctl(8).
+// run does the work of all options, in the order of pfctl(8).
 func (c *pfctl) run(args []string) error {
 	if err := c.checkUsage(args); err != nil {
 		return err
@@ -340,7 +340,7 @@ func (c *pfctl) run(args []string) error {
 	})
 }
 
-// checkUsage says what does not go together.
+// checkUsage refuses options that do not go together.
 func (c *pfctl) checkUsage(args []string) error {
 	usage := func(format string, args ...any) error { return usagef(c.cmd, format, args...) }
 	does := c.show.name != "" || c.flush.name != "" || c.command.name != "" || c.file.text != "" || c.debug.text != "" ||
@@ -395,7 +395,7 @@ func (c *pfctl) takesAddresses() bool {
 	return slices.Contains([]string{"add", "delete", "replace", "test"}, c.command.name)
 }
 
-// tell prints a line about what was done, on standard error as pfctl.
+// tell prints a line about an action, on standard error like pfctl.
 func (c *pfctl) tell(format string, args ...any) {
 	if !c.quiet {
 		fmt.Fprintf(c.stderr, format+"\n", args...)
@@ -448,8 +448,8 @@ func (c *pfctl) readFile() (name string, text []byte, err error) {
 	return name, text, nil
 }
 
-// pfSource is what rules of pf that are loaded once may name: files, and hosts.
-// keptSource is for those that are read again and again.
+// pfSource finds the files and hosts that rules of pf name which are loaded
+// once. keptSource is for rules that are read again and again.
 var (
 	pfSource   = pf.Source{Open: readPFFile, Lookup: lookupHost}
 	keptSource = pf.Source{Open: readPlainPFFile, Lookup: lookupHost}
@@ -470,7 +470,7 @@ func readPF(name string, open func(string) (*os.File, error)) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxPFFile+1))
 }
 
-// cause leaves out what is said already: the file's name.
+// cause leaves out the file's name, which the message has already.
 func cause(err error) error {
 	if path := new(os.PathError); errors.As(err, &path) {
 		return path.Err
@@ -478,7 +478,7 @@ func cause(err error) error {
 	return err
 }
 
-// load returns what -f loads, nil if it loads nothing.
+// load returns the load of -f, nil if there is none.
 func (c *pfctl) load() (*bridge.PFLoad, error) {
 	macros := map[string]string{}
 	for _, m := range c.macros {
@@ -598,7 +598,7 @@ func (c *pfctl) entries(word string) ([]pf.TableEntry, error) {
 }
 
 // prefixes reads a host or network: an address, a network, or a name of an
-// interface or a host, which stands for what it does in the bridge's namespace.
+// interface or a host as the bridge's namespace knows it.
 func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	const remedy = "not an address; give one such as 192.0.2.1, 192.0.2.0/24 or 2001:db8::/32"
 	if p, err := pf.ParsePrefix(text); err == nil {
@@ -708,7 +708,7 @@ func parsePFAddress(text string) (bridge.PFAddress, bool) {
 	return bridge.PFAddress{Addr: addr, Port: uint16(n)}, err == nil
 }
 
-// matched is the end of the line that tells what was killed.
+// matched is the end of the line that tells which states were killed.
 func matched(k bridge.PFKill) string {
 	if k.From == nil {
 		return ""
@@ -720,7 +720,7 @@ func matched(k bridge.PFKill) string {
 func (c *pfctl) flushAll(s fabric) error {
 	for _, f := range pfFlushes {
 		all := c.flush.name == "all" && f.name != "all"
-		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // of the rest, an anchor has nothing of its own
+		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // an anchor has no more of its own
 			all = f.name == "rules" || f.name == "Tables"
 		}
 		if f.name != c.flush.name && !all || f.name == "all" {
@@ -799,7 +799,8 @@ func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
 	return nil
 }
 
-// did tells what was done to a table or, with -n, would be.
+// did tells of the change of a table; with -n, of the change that would be
+// made.
 func (c *pfctl) did(format string, args ...any) {
 	if c.check {
 		format += " (dummy)"

@@ -69,7 +69,7 @@ func (c *pfctl) showAll(s fabric) error {
 	return nil
 }
 
-// captured returns what f prints.
+// captured returns the output of f.
 func (p *program) captured(f func() error) ([]byte, error) {
 	var text bytes.Buffer
 	out := p.out
@@ -743,7 +743,7 @@ func (c *pfctl) printEntry(mark byte, e pf.TableEntry) {
 	fmt.Fprintf(c.out, "%c %s\n", mark, text)
 }
 
-// printChange tells what was done to a table.
+// printChange tells of the change of a table.
 func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
 	if done.Created {
 		c.did("1 table created")

@@ -31,8 +31,8 @@ func newPFLog(p *program) *cobra.Command {
 		Use:   "pflog",
 		Short: "show what pf logs",
 		Long: `Show the packets that pf of a bridge logs because a rule says log, a line for
-each, until interrupted (Ctrl-C): the time, the rule that decided, in an anchor
-as RULE.ANCHOR.RULE, and why, what it did, the port, and the packet. With -j,
+each, until interrupted (Ctrl-C): the time, the rule that decided (in an anchor
+as RULE.ANCHOR.RULE) and why, what it did, the port, and the packet. With -j,
 each line is a JSON object. With -w, the packets are written as a file of
 pflog(4), which tcpdump reads.
 
@@ -132,9 +132,10 @@ func (v *pflogName) Set(value string) error {
 func (v *pflogName) Type() string   { return "PFLOG" }
 func (v *pflogName) String() string { return "" }
 
-// logWriter returns what writes packets to where -w says, each at once. A file
-// that is there stays as it is until the first packet, or the end if the log
-// was read: another command may be writing it. done ends it, whole or not.
+// logWriter returns a writer of packets to the file of -w, each at once. A file
+// that is there stays as it is until the first packet, or until the end if the
+// log was read: another command may be writing it. done ends the file, whole or
+// not.
 func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, done func(whole bool) error, err error) {
 	var to io.Writer
 	begin, end := func() error { return nil }, func() error { return nil }

@@ -18,34 +18,33 @@ func newPort(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port",
 		Short: "add, change, show and remove the ports of bridges",
-		Long: `A port is something that frames enter and leave a bridge by. A netdev port is a
-network device that is there already: a veth, a tap, a network card, a macvlan
-or vxlan device. A host port is the host's own interface on the switch: it is
-made with the port, under the port's name, and can be given addresses. A patch
-port is one end of a cable to another bridge of the same network namespace: the
-two forward to each other without any device between.
-A span port, which gets copies of frames, is made
-by 'bascule span add'.
+		Long: `Frames enter and leave a bridge by its ports. A netdev port is a network device
+that is there already: a veth, a tap, a network card, a macvlan or vxlan device.
+A host port is the host's own interface on the switch: it is made with the port,
+under the port's name, and can be given addresses. A patch port is one end of a
+cable to another bridge of the same network namespace: the two bridges forward
+to each other without any device between. 'bascule span add' makes a span port,
+which gets copies of frames.
 
 A port can limit how much broadcast, multicast and unknown unicast comes in by
 it, each in frames (pps) or bits (kbit, mbit, gbit) a second. A tenth of a
-second's worth, and always 8 frames, may come at once. What is above the limit
-is dropped. A GSO packet counts as the frames that it will be cut into.
+second's worth, and always 8 frames, may come at once. Frames above the limit
+are dropped. A GSO packet counts as the frames that it will be cut into.
 
 A port with --locked takes frames only from addresses that the FDB has there.
-With --mab (MAC authentication bypass) another address gets a locked entry in
-the FDB, and 'bascule monitor' tells of it once: who authenticates stations
-lets it in by 'bascule fdb add'. The entry opens nothing, takes no address from
-another port, and ages; where the address is heard on a port that is not
-locked, it moves there. Unlike Linux's bridge, nothing is sent by a locked
-entry: frames to the address are flooded, as without it. Give such a port a
---fdb-max, too.
+With --mab (MAC authentication bypass) any other address gets a locked entry in
+the FDB, and 'bascule monitor' tells of it once. Whoever authenticates stations
+lets the address in by 'bascule fdb add'. A locked entry opens nothing, takes no
+address from another port, and ages. If the address is heard on a port that is
+not locked, it moves there. Unlike Linux's bridge, bascule sends nothing by a
+locked entry: it floods frames to the address, as without the entry. Give such a
+port a --fdb-max, too.
 
-With --backup frames to stations behind the port go by another one while its
-device is down or has no carrier. The programs ask the kernel for each frame,
-so it needs no agent, and the port has its frames again with its carrier.
-Floods are sent to both in any case. It takes a kernel that describes its own
-types (CONFIG_DEBUG_INFO_BTF), as those of distributions do.
+With --backup, while the port's device is down or has no carrier, frames to
+stations behind the port go by another port. The programs ask the kernel for
+each frame, so this needs no agent, and the port has its frames again with its
+carrier. Floods are sent to both in any case. It takes a kernel that describes
+its own types (CONFIG_DEBUG_INFO_BTF), as those of distributions do.
 
 On a bridge with spanning tree (--stp of 'bascule bridge') a port can also be
 discarding or learning. A new port begins discarding, until 'bascule agent' has
@@ -53,12 +52,12 @@ found out where it leads; a host port forwards at once.
 
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
-While 'bascule agent' runs, its interface has a carrier as long as another port
-has one that is in a VLAN with it and forwards: with spanning tree it has none
-for the moment in which the other ports still discard. An agent that is killed
-(SIGKILL) leaves an interface without a carrier so; the next agent, or the next
-command that changes something, such as 'bascule bridge set BRIDGE', gives it
-back.
+
+While 'bascule agent' runs, the interface of a host port has a carrier as long
+as another port in one of its VLANs has one and forwards. With spanning tree it
+has none for the moment in which the other ports still discard. An agent that is
+killed (SIGKILL) cannot give a carrier back; the next agent does, or the next
+command that changes something, such as 'bascule bridge set BRIDGE'.
 
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
@@ -93,12 +92,12 @@ func newPortAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE PORT",
 		Short: "make a device, a new host interface or a cable a port of a bridge",
-		Long: `Make the network device PORT a port of a bridge, or, with --type host, make a
-new interface PORT that is the host's own on the switch.
+		Long: `Make the network device PORT a port of a bridge. With --type host, make a new
+interface PORT that is the host's own on the switch.
 
-With --type patch, make a cable to another bridge: its one end is PORT, and its
-other end a port of the bridge that --peer names, which is made with it. The
-settings are those of PORT; the other end begins with the defaults.`,
+With --type patch, make a cable to another bridge. One end is PORT. The other
+end is a port of the bridge that --peer names, and is made with it. The settings
+are those of PORT; the other end begins with the defaults.`,
 		Example: `  #! run: switch br0; switch br1; devices veth0 eth1; ethtool -K far-eth1 gro on
   bascule port add br0 veth0
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
@@ -140,8 +139,8 @@ func newPortSet(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set BRIDGE PORT",
 		Short: "change settings of a port",
-		Long: `Change settings of a port while it forwards; no frame is lost. What is not named
-stays as it is.`,
+		Long: `Change settings of a port while it forwards; no frame is lost. Settings that are
+not named stay as they are.`,
 		Example: `  #! run: switch br0 veth0
   bascule port set br0 veth0 --learn=off --discover=off
   bascule port set br0 veth0 --isolated
@@ -170,30 +169,32 @@ func newPortShow(p *program) *cobra.Command {
 		Short: "show ports, their settings and counters",
 		Long: `Show the ports of all bridges or of one, one on a line, or all about one port.
 
-STATE is forwarding, learning or discarding by spanning tree, blocked while its
-loop guard keeps it from forwarding, disabled while the device is down or has no
-carrier, gone when the device vanished, or no-peer where a patch cable has no
-other end, which is so only after a command was killed. ENTRIES is the number of
-addresses learned on the port. SETTINGS are those that differ from a new port's,
-as one would write them, after the other end of a patch cable (peer=), the
-device that the port's has been made a member of (taken-by=), and who keeps a
-carrier from a host port: no-carrier=agent while no other port leads anywhere,
-no-carrier=agent-ended where the agent that took it was killed, until 'bascule
-bridge set BRIDGE' gives it back; - is none. A span port, which is sent copies
-and takes nothing in, is forwarding while its device has a carrier.
+STATE is forwarding, learning or discarding by spanning tree; blocked while the
+port's loop guard keeps it from forwarding; disabled while the device is down or
+has no carrier; gone when the device vanished; no-peer where a patch cable has
+no other end, which happens only after a command was killed. A span port, which
+is sent copies and takes nothing in, is forwarding while its device has a
+carrier. ENTRIES is the number of addresses learned on the port.
+
+SETTINGS are the settings that differ from a new port's, written as options; -
+is none. Before them stand the other end of a patch cable (peer=), the device
+that the port's has been made a member of (taken-by=), and who keeps a carrier
+from a host port: no-carrier=agent while no other port leads anywhere,
+no-carrier=agent-ended if the agent that took it was killed, until 'bascule
+bridge set BRIDGE' gives it back.
 
 A port whose device has been made a member of a Linux bridge or a bond stays a
-port: the other device gets no frame from it, and what that sends by it goes
-past the switch, its rules and its counters. End it with
-'ip link set PORT nomaster'.
+port. The other device gets no frame from it, and the other device's own frames
+leave past the switch, its rules and its counters. 'ip link set PORT nomaster'
+ends that.
 
-With --stats, show what went through each port since it was added: as rx, frames
-from the device into the switch, as tx, frames from the switch to the device. A
-large packet (GSO) counts as one frame with all of its bytes. Addresses that
-became known on the port count as learned, those that came from another port as
-moves, and those that were not learned as refused: a table was full, a static or
-sticky entry holds the address elsewhere, or it has moved too often. Frames that
-went no further count as drops, by the reason why: 'bascule help reasons'.`,
+With --stats, show counters since the port was added. rx counts frames from the
+device into the switch, tx frames from the switch to the device. A large packet
+(GSO) counts as one frame with all of its bytes. learned counts addresses that
+became known on the port, moves those that came from another port. refused
+counts those that were not learned: a table was full, a static or sticky entry
+holds the address elsewhere, or it has moved too often. Frames that went no
+further count as drops, by reason: 'bascule help reasons'.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0
@@ -238,9 +239,9 @@ func newPortDel(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "del BRIDGE PORT",
 		Short: "take a port off its bridge",
-		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays;
-the interface of a host port goes, and with one end of a patch cable the other.
-A port whose device is gone can be removed.`,
+		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays.
+The interface of a host port goes, and so does the other end of a patch cable. A
+port whose device is gone can be removed.`,
 		Example: `  #! run: switch br0 veth0
   bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
@@ -254,7 +255,7 @@ A port whose device is gone can be removed.`,
 	}
 }
 
-// warn prints what was done but may not be what was wished for.
+// warn prints notes: work that was done, but may differ from the wish.
 func (p *program) warn(warnings []string) {
 	for _, w := range warnings {
 		p.complain("warning: " + w)
@@ -364,8 +365,9 @@ func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	})
 }
 
-// marksOf is where a patch cable leads, what has taken the port's device, and who
-// keeps a carrier from it, as it is shown with the settings.
+// marksOf returns the marks that are shown with a port's settings: where a
+// patch cable leads, which device has taken the port's, and who keeps a carrier
+// from it.
 func marksOf(port bridge.Port) (marks []string) {
 	if port.Peer != "" {
 		marks = append(marks, "peer="+port.Peer)

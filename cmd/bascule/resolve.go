@@ -19,8 +19,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Where the names of network namespaces are, and what ip-netns(8) gives their
-// programs in the place of files of /etc.
+// Where the names of network namespaces are, and the files that ip-netns(8)
+// gives their programs in place of those of /etc.
 const (
 	netnsNames = "/run/netns"
 	netnsEtc   = "/etc/netns"
@@ -60,7 +60,7 @@ type resolver struct {
 }
 
 // newResolver returns a resolver of the network namespace whose file is path.
-// Names are in the folder names, and what namespaces have of /etc is in etc.
+// The folder names has the names of namespaces, and etc their files of /etc.
 func newResolver(path, names, etc string) (*resolver, error) {
 	r := &resolver{ns: netns.None()}
 	here, err := os.Stat(path)

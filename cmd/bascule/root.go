@@ -17,19 +17,19 @@ func init() {
 }
 
 // newRoot returns the command line. Every object is one command; help, man
-// pages and completion are made from what is found here.
+// pages and completion are made from these definitions.
 func newRoot(p *program) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
 		Short: "an Ethernet switch in the kernel",
-		Long: `bascule is a learning Ethernet switch for Linux. Every frame is forwarded in
-the kernel by an eBPF program at its port; no process runs between a frame and
-its port. The command line is stateless, like ip(8): what it sets up stays
-until it is removed or the machine restarts. It needs Linux 6.6 and root.
+		Long: `bascule is a learning Ethernet switch for Linux. An eBPF program at the port
+forwards each frame in the kernel; no process runs between a frame and its port.
+The command line is stateless, like ip(8): a bridge stays until it is removed or
+the machine restarts. bascule needs Linux 6.6 and root.
 
 Each network namespace has bridges of its own. A bridge has ports: network
-devices that frames enter and leave by. The FDB of a bridge knows behind which
-port an address is.`,
+devices that frames enter and leave by. The FDB of a bridge knows which port an
+address is behind.`,
 		Example: `  #! run: devices veth0 veth1; ip netns add lab; bascule -n lab bridge add br0
   #! ended bascule monitor: bascule fdb flush br0; send veth0; test -s $out
   # two interfaces, one switch
@@ -46,8 +46,8 @@ port an address is.`,
 		// Flags before a command are read before it, so that pfctl can have a -n of
 		// its own.
 		TraverseChildren: true,
-		// Runs when flags and arguments were found right: what fails from
-		// here on is no matter of usage.
+		// Runs when flags and arguments are right: failures from here on are no matter
+		// of usage.
 		PersistentPreRun: func(*cobra.Command, []string) { p.running = true },
 	}
 	p.netns.name = "NETNS"
@@ -104,7 +104,7 @@ type versionJSON struct {
 	Version string `json:"version"`
 }
 
-// finish gives every command of the tree what all commands have.
+// finish gives every command of the tree the parts that all commands have.
 func finish(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Flags().SortFlags = false

@@ -25,14 +25,14 @@ of OpenBSD:
   block|pass [in|out] on PORT [src MAC] [dst MAC] [tag NAME]
       [arp|rarp [request|reply] [sha MAC] [spa IP] [tha MAC] [tpa IP]]
 
-A rule is about frames that come into the switch by the port (in), go out of it
-(out), or both. The first rule of the port that matches a frame says whether it
-is dropped (block) or passes; a frame that no rule matches passes.
+A rule judges frames that come into the switch by the port (in), go out of it
+(out), or both. The first rule of the port that matches a frame drops it (block)
+or lets it pass; a frame that no rule matches passes.
 
-src and dst are the frame's addresses. With arp or rarp the rule is about such
-packets alone: sha and spa are the addresses of their sender, tha and tpa those
-of their target, MAC and IPv4. tag gives the frame a mark for pf, which asks for
-it by 'tagged NAME'; it is no VLAN's tag.`,
+src and dst are the frame's addresses. With arp or rarp the rule judges only
+such packets: sha and spa are the MAC and IPv4 address of their sender, tha and
+tpa those of their target. tag gives the frame a mark for pf, which asks for it
+by 'tagged NAME'; it is no VLAN's tag.`,
 		Example: `  #! run: switch br0 veth0 veth1
   bascule rule add br0 veth0 pass in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block in
@@ -49,8 +49,8 @@ func newRuleAdd(p *program) *cobra.Command {
 		Use:         "add BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("add"),
 		Short:       "add a rule behind those of a port",
-		Long: `Add a rule to a port. It is tried after those that the port has. The words are
-those of a rule. The port is named before it, or by 'on PORT' in it.`,
+		Long: `Add a rule to a port. It is tried after the rules that the port has. Name the
+port before the rule, or by 'on PORT' in it.`,
 		Example: `  #! run: switch br0 veth0
   bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
@@ -97,7 +97,8 @@ func newRuleDel(p *program) *cobra.Command {
 		Use:         "del BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("del"),
 		Short:       "remove a rule of a port",
-		Long:        `Remove a rule, written as it was added; of several that are the same, the first.`,
+		Long: `Remove a rule, written as it was added. Of several that are the same, the first
+is removed.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
   bascule rule del br0 veth0 pass`,
@@ -120,7 +121,7 @@ func newRuleShow(p *program) *cobra.Command {
 that 'bascule rule load' can read them.
 
 With --stats, show how many frames each rule has matched, and their bytes,
-whatever became of them after it. A large packet (GSO) counts as one frame.`,
+whatever became of them later. A large packet (GSO) counts as one frame.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in arp
   bascule rule show br0 veth0 --stats
   # keep the rules, and put them back
@@ -208,7 +209,7 @@ its counters.`,
 		},
 	}
 	port := &word{name: "PORT"}
-	cmd.Flags().Var(port, "port", "replace the rules of this port alone")
+	cmd.Flags().Var(port, "port", "replace only the rules of this port")
 	completeFlag(cmd, "port", p.portNames)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		name, file := args[1], p.stdin

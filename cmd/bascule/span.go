@@ -17,10 +17,11 @@ func newSpan(p *program) *cobra.Command {
 		Short: "copy frames to devices that listen",
 		Long: `A span port gets copies of frames, for a program that listens there, such as
 tcpdump(8), or at the other end of its cable. It takes no part in the switch:
-what comes in by it is dropped, no flood reaches it, no address is behind it.
+frames that come in by it are dropped, no flood reaches it, no address is behind
+it.
 
 A frame that comes in is copied as it came, before anything is decided about it,
-also when it is dropped then. A frame that goes out is copied as it goes, with
+even if it is dropped later. A frame that goes out is copied as it goes, with
 the tag that it has then, once for each port that it goes out by. A bridge can
 have 16 span ports; while it has one, XDP takes no frames.`,
 		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20; devices mon0 mon1 mon2
@@ -47,8 +48,8 @@ both. A frame that is asked for twice, as a port's and as a VLAN's, is copied
 once. Copies that are larger than the device's MTU are not made, and counted as
 drops of the span port, by reason mtu; see 'bascule port show BRIDGE --stats'.
 
-The sources of a span port do not change later: delete it and add it anew. What
---port names is forgotten when that port leaves the bridge.`,
+The sources of a span port do not change later: delete it and add it anew. A
+port that --port names is forgotten when it leaves the bridge.`,
 		Example: `  #! run: switch br0 veth0 veth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 veth0 10,20-30; devices mon0 mon1 mon2
   bascule span add br0 mon0
   bascule span add br0 mon1 --port veth0 --port veth1 --direction both
@@ -78,8 +79,8 @@ func newSpanShow(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [BRIDGE]",
 		Short: "show span ports and what they get",
-		Long: `Show the span ports of all bridges or of one. PORTS and VLANS are those whose
-frames the device gets; PORTS is all where it gets every port's.`,
+		Long: `Show the span ports of all bridges or of one. PORTS and VLANS are the sources
+whose frames the device gets; PORTS is all if it gets every port's.`,
 		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
   bascule span show
   bascule -j span show br0`,

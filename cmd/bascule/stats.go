@@ -26,11 +26,11 @@ func newStats(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [BRIDGE [PORT]]",
 		Short: "show the counters of ports, or their rates",
-		Long: `Show what went through the ports of all bridges, of one, or through one port,
-since the port was added: as RX frames from the device into the switch, as TX
-frames from the switch to the device, as DROPS frames that came in by the port
-and went no further. A line for each reason follows, where there are drops. A
-large packet (GSO) counts as one frame with all of its bytes.
+		Long: `Show the counters of the ports of all bridges, of one, or of one port, since the
+port was added. RX counts frames from the device into the switch, TX frames from
+the switch to the device, DROPS frames that came in by the port and went no
+further. If there are drops, a line for each reason follows. A large packet
+(GSO) counts as one frame with all of its bytes.
 
 With --interval, print rates instead, again every interval until interrupted
 (Ctrl-C) or --count times. A rate is of the time that really passed since the
@@ -52,7 +52,7 @@ null for "rates" and "drops" where there is no rate.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
 	interval, count := &period{}, &number{name: "N", least: 1, most: 1<<31 - 1}
-	cmd.Flags().Var(interval, "interval", "print rates, each time after this long, 100ms to 24h")
+	cmd.Flags().Var(interval, "interval", "print rates, again after this long, 100ms to 24h")
 	cmd.Flags().Var(count, "count", "stop after this many times")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rounds := 0 // without end
@@ -98,8 +98,8 @@ func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
 	return list, err
 }
 
-// follow prints rates every interval until ctx ends, count times if that is
-// not 0; first is what was read just now.
+// follow prints rates every interval until ctx ends, or count times if that is
+// not 0. first is the last reading.
 func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
 	var meter rates.Meter
 	meter.Read(time.Now(), first, nil)

@@ -21,11 +21,12 @@ func newTop(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [BRIDGE]",
 		Short: "watch what passes the switch",
-		Long: `Show in a terminal what passes all bridges, or one, and keep it up to date: the
-ports, what is dropped and why, and the addresses that send most, each in a pane
-of its own, busiest first. Rates are of the time that really passed; a port that
-was added, or added again, since the reading before shows -. Frames are counted
-by address only while somebody looks, which costs each of them a little.
+		Long: `Show in a terminal the frames of all bridges, or of one, and keep the view up to
+date: the ports, the drops with their reasons, and the addresses that send most,
+each in a pane of its own, busiest first. Rates are of the time that really
+passed; a port that was added, or added again, since the reading before shows -.
+Frames are counted by address only while somebody looks, which costs each of
+them a little.
 
 Keys: tab goes to the next pane; 1 to 6, s and the arrow keys choose the column
 to sort by, r reverses the order; up and down scroll; p pauses and goes on; ?

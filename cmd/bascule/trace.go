@@ -22,25 +22,27 @@ func newTrace(p *program) *cobra.Command {
 		Use:   "trace BRIDGE [FRAME]",
 		Short: "explain what a bridge would do with a frame",
 		Long: `Explain step by step what a bridge would do with a frame that came in by the
-port --in, and by which ports it would leave. Nothing is sent, learned or
-counted. The verdict is the switch's own: a frame is forwarded, too, to a port
-that is down or has no carrier, and a step says that it is lost there.
+port --in, and by which ports the frame would leave. Nothing is sent, learned or
+counted. The verdict is the switch's own. The switch also forwards frames to a
+port that is down or has no carrier; a step then says that the frame is lost
+there.
 
-The frame is given in one of three ways, in each without check sequence:
+Give the frame in one of three ways, each without check sequence:
 
 FRAME is its bytes in hexadecimal digits, with any blanks, colons and line ends
 between them. With - as FRAME, standard input has the digits, or a capture.
 
-With --pcap it is a packet of a capture, in the format pcap or pcapng, as
+With --pcap the frame is a packet of a capture, in the format pcap or pcapng, as
 tcpdump(8) writes it: the first, or that of --packet. It must be whole.
 
-Otherwise it is made of its fields. --dst must be given; only an ARP request
-goes to all stations without. The source is 00:00:5e:00:53:01 without --src: an
-address kept for documentation (RFC 9542), which no station has. --ip and --to
-make an IP packet, with right checksums, of one of: --tcp, a SYN; --udp; --icmp,
-an echo request. --arp with --spa and --tpa makes an ARP request or reply.
-Anything else has zeros behind its EtherType. A frame is as small as Ethernet
-allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
+Otherwise the frame is made of its fields. --dst must be given, except for an
+ARP request, which goes to all stations. Without --src the source is
+00:00:5e:00:53:01, an address kept for documentation (RFC 9542), which no
+station has. --ip and --to make an IP packet, with right checksums, of one of:
+--tcp, a SYN; --udp; --icmp, an echo request. --arp with --spa and --tpa makes
+an ARP request or reply. Any other frame has zeros behind its EtherType. A frame
+is as small as Ethernet allows, 60 bytes, or has --size bytes: a packet is as
+long as fits in.`,
 		Example: `  #! run: switch br0 veth0 veth1; while sleep 0.05; do send veth0; done & bascule capture br0 --count 7 -w file.pcapng
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02
   bascule trace br0 --in veth0 --dst 02:00:00:00:00:02 --vlan 10 --size 1518
@@ -78,7 +80,7 @@ allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
 	return cmd
 }
 
-// frameFlags is what a frame can be given by, besides an argument.
+// frameFlags are the flags that give a frame, besides an argument.
 type frameFlags struct {
 	set                       *pflag.FlagSet // those of fields
 	pcap                      word
@@ -107,9 +109,9 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 		arp:       choice{words: []string{"request", "reply"}},
 	}
 	cmd.Flags().Var(&f.pcap, "pcap", "take the frame from this capture, pcap or pcapng")
-	cmd.Flags().Var(&f.packet, "packet", "of a capture take the packet of this number, 1 without")
+	cmd.Flags().Var(&f.packet, "packet", "the number of the packet in the capture, 1 by default")
 	f.set.SortFlags = false
-	f.set.Var(&f.src, "src", "source address, 00:00:5e:00:53:01 without")
+	f.set.Var(&f.src, "src", "source address, 00:00:5e:00:53:01 by default")
 	f.set.Var(&f.dst, "dst", "destination address")
 	f.set.Var(&f.vlan, "vlan", "802.1Q tag of this VLAN, 0 to 4094")
 	f.set.Var(&f.priority, "priority", "priority of the tags, 0 to 7")
@@ -119,11 +121,11 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	f.set.Var(&f.tcp, "tcp", "TCP to this port")
 	f.set.Var(&f.udp, "udp", "UDP to this port")
 	f.set.BoolVar(&f.icmp, "icmp", false, "ICMP or ICMPv6 echo request")
-	f.set.Var(&f.sport, "sport", fmt.Sprintf("TCP or UDP from this port, %d without", frame.DefaultSrcPort))
+	f.set.Var(&f.sport, "sport", fmt.Sprintf("TCP or UDP from this port, %d by default", frame.DefaultSrcPort))
 	f.set.Var(&f.arp, "arp", "an ARP request or reply")
 	f.set.Var(&f.spa, "spa", "ARP's sender, an IPv4 address")
 	f.set.Var(&f.tpa, "tpa", "ARP's target, an IPv4 address")
-	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x without", frame.EtherTypeTest))
+	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x by default", frame.EtherTypeTest))
 	f.set.Var(&f.size, "size", "size of the frame in bytes")
 	cmd.Flags().AddFlagSet(f.set)
 	completeFlag(cmd, "arp", these(f.arp.words))

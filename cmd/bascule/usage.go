@@ -57,7 +57,7 @@ func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
 	return usagef(cmd, "unknown command %q%s", strings.TrimPrefix(cmd.CommandPath()+" ", "bascule ")+word, guess(word, "", names))
 }
 
-// flagError says in one line what was wrong with a flag of cmd.
+// flagError tells in one line of the mistake in a flag of cmd.
 func flagError(cmd *cobra.Command, err error) error {
 	// Only the command's last word has flags of its own: an unknown flag after
 	// an unknown word is the word's fault.
@@ -96,7 +96,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return asUsage(cmd, err)
 }
 
-// argumentList is what a command takes after its name.
+// argumentList are the arguments of a command, after its name.
 type argumentList struct {
 	names    []string // "..." says that the one before may be repeated
 	required int      // how many of them must be there, the first ones
@@ -115,7 +115,7 @@ func arguments(cmd *cobra.Command) argumentList {
 	return a
 }
 
-// checkArguments compares what was given with the usage line of cmd.
+// checkArguments compares the arguments with the usage line of cmd.
 func checkArguments(cmd *cobra.Command, args []string) error {
 	a := arguments(cmd)
 	if len(args) < a.required {
@@ -144,7 +144,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// sameVerb is what commands are called elsewhere, and here.
+// sameVerb has the names of commands elsewhere, and here.
 var sameVerb = map[string]string{
 	"delete": "del", "remove": "del", "rm": "del", "list": "show", "ls": "show",
 	"create": "add", "new": "add", "change": "set", "clear": "flush",

@@ -19,25 +19,24 @@ func newVLAN(p *program) *cobra.Command {
 		Use:   "vlan",
 		Short: "show and change the VLANs of ports",
 		Long: `On a bridge with --vlan-filtering each port is in some VLANs (IEEE 802.1Q), and
-a frame stays in its own: it comes in only by a port that is in its VLAN, and
-goes out only by such ports. A frame without a tag, or with a priority alone, is
-in the VLAN that is the port's PVID. Frames leave with the tag of their VLAN,
-or, where the port is an untagged member, without.
+a frame stays in its own: it comes in and goes out only by ports that are in its
+VLAN. A frame without a tag, or with only a priority, is in the VLAN that is the
+port's PVID. Frames leave with the tag of their VLAN, or without a tag if the
+port is an untagged member.
 
 A new port is an untagged member of the bridge's --default-pvid, which is its
 PVID, too. Changes take effect in one step; no frame is lost.
 
-A frame with a second tag is dropped (double-tag), and so is one in front of
-whose packet there is a tag of another kind than the bridge's alone
-(other-tag): a service tag, 0x88a8, on a bridge of 802.1Q. With --qinq what is
-behind the outer tag is payload, and a frame with a tag of another kind is one
-without a tag, as it always is on Linux's bridge. A bridge of 802.1ad takes
-customers' tags for payload in any case. 0x9100 and 0x9200 are no tags, here as
-on Linux: such a frame passes as one without a tag.
+A frame with a second tag is dropped (double-tag). So is a frame whose only tag
+is not of the bridge's kind (other-tag): a service tag, 0x88a8, on a bridge of
+802.1Q. With --qinq everything behind the outer tag is payload, and a frame with
+a tag of another kind is one without a tag, as it always is on Linux's bridge. A
+bridge of 802.1ad takes customers' tags for payload in any case. 0x9100 and
+0x9200 are no tags, here as on Linux: such a frame passes as one without a tag.
 
-With 'bascule port set --admit' a port takes frames with the tag of a VLAN
-alone, or those without and with a priority alone (IEEE 802.1Q acceptable frame
-types). What it does not take is dropped (admit).`,
+With 'bascule port set --admit tagged' a port takes only frames with the tag of
+a VLAN, with '--admit untagged' only those without a tag or with only a priority
+(IEEE 802.1Q acceptable frame types). Other frames are dropped (admit).`,
 		Example: `  #! run: devices veth0 eth1
   bascule bridge add br0 --vlan-filtering --default-pvid none
   bascule port add br0 veth0
@@ -55,9 +54,10 @@ func newVLANAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add BRIDGE PORT LIST",
 		Short: "put a port into VLANs",
-		Long: `Put a port into the VLANs of LIST, such as 10 or 10,20-30. Where it is in one of
-them already, it is in it now as said here. A port has one PVID: the former
-one stays a VLAN of the port, and frames without a tag are not in it any more.`,
+		Long: `Put a port into the VLANs of LIST, such as 10 or 10,20-30. If the port is in one
+of them already, the new options replace the old ones. A port has one PVID: the
+former one stays a VLAN of the port, but frames without a tag are no longer in
+it.`,
 		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering
   bascule vlan add br0 eth1 10,20-30
   # an access port: 10 instead of the default VLAN
@@ -67,7 +67,7 @@ one stays a VLAN of the port, and frames without a tag are not in it any more.`,
 	}
 	var o bridge.VLANOptions
 	cmd.Flags().BoolVar(&o.Untagged, "untagged", false, "frames of the VLANs leave by the port without a tag")
-	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "frames that come without a tag are in the VLAN, of which there is one")
+	cmd.Flags().BoolVar(&o.PVID, "pvid", false, "frames that come in without a tag are in the VLAN; give one VLAN")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		list, err := bridge.ParseVLANs(args[2])
 		if err != nil {
@@ -83,7 +83,7 @@ func newVLANDel(p *program) *cobra.Command {
 		Use:   "del BRIDGE PORT LIST",
 		Short: "take a port out of VLANs",
 		Long: `Take a port out of the VLANs of LIST, such as 10 or 10,20-30, as far as it is in
-them; a port that is in none of them is refused. The port's addresses in them
+them. A port that is in none of them is refused. The port's addresses in them
 are forgotten, static ones, too.`,
 		Example: `  #! run: switch br0 veth0 eth1; bascule bridge set br0 --vlan-filtering; bascule vlan add br0 eth1 20-30
   bascule vlan del br0 veth0 1
@@ -107,13 +107,14 @@ func newVLANPrivate(p *program) *cobra.Command {
 		Short: "make VLANs private below a primary VLAN",
 		Long: `Make VLANs private below the VLAN PRIMARY (RFC 5517). The ports in the primary
 VLAN are promiscuous: they talk to all. A port whose PVID is an isolated VLAN
-talks to promiscuous ports alone; ports of a community VLAN talk to these and to
-each other. All of them share their addresses, which the FDB has in the primary
-VLAN. A trunk to a switch that has the same private VLANs takes all of them with
-their tags, the primary, too.
+talks only to promiscuous ports; ports of a community VLAN also talk to each
+other. All of them share their addresses, which the FDB has in the primary VLAN.
+A trunk to a switch that has the same private VLANs takes all of them with their
+tags, the primary, too.
 
-Each option names all VLANs of its kind; none takes them away, and what is not
-given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`,
+Each option names all VLANs of its kind, or none to remove them; an option that
+is not given leaves its kind as it is. A VLAN without private VLANs below it is
+an ordinary one.`,
 		Example: `  #! run: switch br0 veth0 uplink; bascule bridge set br0 --vlan-filtering
   bascule vlan private br0 100 --isolated 101 --community 102,103
   bascule vlan add br0 uplink 100 --untagged --pvid
@@ -123,7 +124,7 @@ given stays as it is. Without private VLANs below it a VLAN is an ordinary one.`
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.vlanIDs),
 	}
 	isolated, community := &vlanList{name: "VLAN"}, &vlanList{name: "LIST"}
-	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk to promiscuous ports alone, or none")
+	cmd.Flags().Var(isolated, "isolated", "the VLAN whose ports talk only to promiscuous ports, or none")
 	cmd.Flags().Var(community, "community", "VLANs whose ports also talk to each other, or none")
 	completeFlag(cmd, "isolated", p.orNone)
 	completeFlag(cmd, "community", p.orNone)
@@ -169,13 +170,13 @@ func newVLANShow(p *program) *cobra.Command {
 		Use:   "show [BRIDGE [PORT]]",
 		Short: "show the VLANs of ports, or counters of VLANs",
 		Long: `Show the VLANs of the ports of all bridges that filter VLANs, of one, or of one
-port, in ranges. PVID marks the VLAN of frames that come without a tag, Egress
-Untagged those whose frames leave without. Private VLANs stand at the end,
-without a port.
+port, in ranges. PVID marks the VLAN of frames that come in without a tag,
+Egress Untagged those whose frames leave without one. Private VLANs stand at the
+end, without a port.
 
-With --stats, show what went through each VLAN since --vlan-stats was switched
-on: as rx, frames that came in, counted in the VLAN of the port that they came
-by; as tx, frames that went out, once for each port.`,
+With --stats, show counters since --vlan-stats was switched on. rx counts frames
+that came in, in the VLAN in which they did; tx counts frames that went out,
+once for each port.`,
 		Example: `  #! run: switch br0 veth0; bascule bridge set br0 --vlan-filtering --vlan-stats
   bascule vlan show
   bascule vlan show br0 veth0
@@ -320,7 +321,7 @@ func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) erro
 	return printList(p, rows, func(row []string) []string { return row }, "BRIDGE PORT VLAN FLAGS", func(row []string) []string { return row })
 }
 
-// kindOf says what a VLAN is to others.
+// kindOf says of which kind a VLAN is.
 func kindOf(v bridge.VLAN) string {
 	if v.Primary != 0 {
 		return fmt.Sprintf("%s, below %d", v.Kind, v.Primary)

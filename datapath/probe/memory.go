@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MapMemory is what the kernel says that the maps pinned below dir take, in
-// bytes and by map name: the memlock line of their fdinfo. A map that is
+// MapMemory is the memory of the maps pinned below dir, as the kernel tells it,
+// in bytes and by map name: the memlock line of their fdinfo. A map that is
 // pinned under two names is counted once.
 func MapMemory(dir string) (map[string]uint64, error) {
 	seen := map[ebpf.MapID]bool{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package probe holds what the lab measures with: a generator of frames,
-// counters for frames that arrive, and the shortest possible XDP forwarder.
+// Package probe has the instruments of the lab: a generator of frames, counters
+// for frames that arrive, and the shortest possible XDP forwarder.
 //
 // Interface indexes are looked up in the network namespace of the calling
 // thread, so callers enter that namespace first and stay on its thread.
@@ -51,7 +51,7 @@ func (v Vary) value() (probeVary, error) {
 	return out, nil
 }
 
-// Stream is what a Generator sends.
+// Stream is the traffic of a Generator.
 type Stream struct {
 	Ifindex int    // the device to send from
 	Frame   []byte // from the destination address on, without the checksum
@@ -111,7 +111,7 @@ const (
 	maxPairs  = ports * (65536 - firstPort)
 )
 
-// shapes are what the headers say of each of the stream's sizes.
+// shapes are the headers of each of the stream's sizes.
 func (s Stream) shapes() ([]probeShape, error) {
 	if len(s.Sizes) == 0 && s.Ports == 0 && s.Hosts == 0 {
 		return nil, nil
@@ -323,7 +323,7 @@ func CountXDP(ifindex ...int) (*Counter, error) {
 }
 
 // CountTCX counts packet buffers at tcx ingress, above the driver. It sees
-// what came by bpf_redirect_peer, which an XDP program does not.
+// packets of bpf_redirect_peer, which an XDP program does not.
 func CountTCX(ifindex ...int) (*Counter, error) {
 	c, err := newCounter("count_tcx")
 	if err != nil {
@@ -357,7 +357,7 @@ func newCounter(name string) (*Counter, error) {
 	return &Counter{program: coll.DetachProgram(name), counted: coll.DetachMap("counted")}, nil
 }
 
-// Count is what was counted so far, on all devices.
+// Count is the count so far, on all devices.
 type Count struct {
 	Frames uint64
 	Bytes  uint64 // from the destination address on, without the checksum

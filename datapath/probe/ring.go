@@ -223,7 +223,7 @@ func (r *Ring) put() error {
 	return nil
 }
 
-// flush has the kernel send what was put.
+// flush has the kernel send the frames that were put.
 func (r *Ring) flush() error {
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(r.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)

@@ -37,7 +37,7 @@ func Number(n int) (net.HardwareAddr, netip.Prefix) {
 	return mac, netip.PrefixFrom(addr, 15)
 }
 
-// Wire is what a cable is like. Its zero value is an ordinary one.
+// Wire has the properties of a cable. Its zero value is an ordinary one.
 type Wire struct {
 	// Queues is how many queues each side has, 0 for one. Frames that are sent
 	// from different CPUs meet in one queue or go side by side in several.
@@ -152,7 +152,7 @@ func (n *Namespace) Pair(a, b string, wire Wire) error {
 }
 
 // Congestion is the congestion control of every connection between ends. One
-// that paces, such as BBR, would hide what the fabric costs.
+// that paces, such as BBR, would hide the cost of the fabric.
 const Congestion = "cubic"
 
 // Adopt makes an end of an interface that is in the namespace already: gives
@@ -290,7 +290,7 @@ func (n *Namespace) SetFeatures(ifname string, f Features) error {
 	return nil
 }
 
-// Traffic is what an interface received and sent since it was made.
+// Traffic is the traffic that an interface received and sent since it was made.
 type Traffic struct {
 	RxPackets, RxBytes, TxPackets, TxBytes uint64
 }

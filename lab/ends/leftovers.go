@@ -34,7 +34,9 @@ func MakeDir(what string) (string, error) {
 }
 
 // RemoveLeftovers removes the namespaces and the directories of labs that were
-// killed, as [spaces.RemoveLeftovers] does.
+// killed. Before each namespace goes, forget is called with its name, to remove
+// the objects outside of it that belong to it; a failure of forget does not
+// keep the namespace.
 func RemoveLeftovers(forget func(name string) error) (removed []string, err error) {
 	named, namedErr := spaces.RemoveLeftovers(Prefix, forget)
 	dirs, dirsErr := spaces.RemoveDirs(runDir, Prefix)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package ends makes what the lab joins: network namespaces with an Ethernet
-// interface in each, and the veth cables between them and a switch.
+// Package ends makes the objects that the lab joins: network namespaces with an
+// Ethernet interface in each, and the veth cables between them and a switch.
 package ends
 
 import (
@@ -158,9 +158,8 @@ func (n *Namespace) Start(cmd *exec.Cmd, cpu int) error {
 	return nil
 }
 
-// Output runs a program in the namespace, on one CPU or AnyCPU, and returns
-// what it printed on its standard output. An error carries what it said on
-// standard error.
+// Output runs a program in the namespace, on one CPU or AnyCPU, and returns its
+// standard output. An error carries its standard error.
 func (n *Namespace) Output(ctx context.Context, cpu int, name string, args ...string) ([]byte, error) {
 	cmd := Command(ctx, name, args...)
 	var out, said strings.Builder

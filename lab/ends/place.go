@@ -11,8 +11,8 @@ import (
 
 // Place is where the programs of an end run: a network namespace, or a guest.
 type Place interface {
-	// Output runs a program on one CPU or AnyCPU and returns what it printed
-	// on its standard output. An error carries what it said on standard error.
+	// Output runs a program on one CPU or AnyCPU and returns its standard output.
+	// An error carries its standard error.
 	Output(ctx context.Context, cpu int, name string, args ...string) ([]byte, error)
 	// Serve starts a program and waits until it listens. It ends with ctx.
 	Serve(ctx context.Context, cpu int, on Listen, name string, args ...string) (Server, error)

@@ -196,7 +196,7 @@ func (s Site) feed(ctx context.Context, text, netns string, args ...string) ([]b
 }
 
 // forget removes the bridges of a namespace. It does not heed the lab's own
-// context: it is what cleans up after that has ended.
+// context, because it cleans up after that has ended.
 func (s Site) forget(netns string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 )
 
 // BasculeLocked is Bascule with one lock round its addresses, which every frame
-// takes: what a bridge pays that keeps its table under a mutex.
+// takes. It shows the cost of a bridge that keeps its table under a mutex.
 var BasculeLocked = &Fabric{
 	Name:     "bascule-locked",
 	About:    "bascule with one lock round its addresses: what a mutex costs",

@@ -9,7 +9,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// Direct is one veth cable from end to end: what nothing in between costs.
+// Direct is one veth cable from end to end: the cost without anything in
+// between.
 var Direct = &Fabric{
 	Name:     "direct",
 	About:    "one veth cable, nothing in between",

@@ -16,10 +16,11 @@ import (
 )
 
 // Drops is how many frames were lost since the fabric was built, by the place:
-// a device and its direction ("p1 rx"), "ends rx" for all devices of a namespace
-// that several ends share, and what the switch tells of itself ("bascule mtu").
-// "softnet" is the backlogs of the machine's CPUs, since it was started; what
-// is lost there may count at a device, too. Only what is not 0 is in it.
+// a device and its direction ("p1 rx"), "ends rx" for all devices of a
+// namespace that several ends share, and the switch's own counts ("bascule
+// mtu"). "softnet" is the backlogs of the machine's CPUs, since it was started;
+// frames that are lost there may count at a device, too. Only counts that are
+// not 0 are in it.
 func (n *Net) Drops() (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for ns, shared := range n.places() {
@@ -71,7 +72,7 @@ func (n *Net) places() map[*ends.Namespace]bool {
 	return places
 }
 
-// addDrops adds what some devices of a namespace lost.
+// addDrops adds the losses of some devices of a namespace.
 func addDrops(to map[string]uint64, links []netlink.Link, shared bool) {
 	for _, l := range links {
 		a := l.Attrs()

@@ -26,9 +26,9 @@ import (
 type Arrival int
 
 const (
-	// AsBuffers is what a kernel bridge or a tcx program delivers.
+	// AsBuffers are the frames that a kernel bridge or a tcx program delivers.
 	AsBuffers Arrival = iota
-	// AsXDP is what an XDP program delivers.
+	// AsXDP are the frames that an XDP program delivers.
 	AsXDP
 )
 
@@ -39,8 +39,8 @@ func (a Arrival) String() string {
 	return "tcx"
 }
 
-// Spec is what is wanted of a fabric: by the workload that runs on it, and by
-// the setup of the case.
+// Spec has the demands on a fabric: those of the workload that runs on it, and
+// of the setup of the case.
 type Spec struct {
 	Ends     int           // how many, from 2
 	Together bool          // all ends but the first live in one namespace
@@ -70,9 +70,9 @@ type Site struct {
 type Fabric struct {
 	Name  string
 	About string
-	// Path is what a frame passes from one end to another, the ends included,
-	// and HostPath from the host's own interface to an end: empty where the
-	// fabric has none.
+	// Path has the stations of a frame on its way from one end to another, the ends
+	// included, and HostPath those from the host's own interface to an end: empty
+	// if the fabric has none.
 	Path     []report.Hop
 	HostPath []report.Hop
 	// Arrival is how unicast frames of an XDP sender reach an end.
@@ -87,8 +87,8 @@ type Fabric struct {
 	// Routed says that the fabric forwards by IP address: each end is in a
 	// subnet of its own, and no broadcast crosses.
 	Routed bool
-	// FramesOnly says that it carries frames that a workload makes, but not what
-	// the ends' own stacks send.
+	// FramesOnly says that the fabric carries frames that a workload makes, but not
+	// those of the ends' own stacks.
 	FramesOnly bool
 	// VLANs says that ends can be kept apart by VLANs.
 	VLANs bool
@@ -153,7 +153,7 @@ func Find(name string) (*Fabric, bool) {
 	return All[i], true
 }
 
-// Port is what the cable of an end is plugged into.
+// Port is the device that the cable of an end is plugged into.
 type Port struct {
 	Namespace *ends.Namespace
 	Ifname    string
@@ -169,7 +169,7 @@ type Net struct {
 	Ends   []ends.End
 	Ports  []Port
 
-	// Notes are what was found out while it was built, for the report.
+	// Notes are findings from when the fabric was built, for the report.
 	Notes []string
 
 	site   Site

@@ -88,7 +88,8 @@ func ping(ctx context.Context, n *Net, from, to int) error {
 	if n.Spec.Wire.MTU != 0 {
 		size = n.Spec.Wire.MTU
 	}
-	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "20", // it ends as both answers are there
+	// ping ends when it has both answers
+	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "20",
 
 		"-M", "do", "-s", strconv.Itoa(size-headers), n.Ends[to].Addr.Addr().String())
 	return err

@@ -15,7 +15,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// features are what a switch is told beside forwarding. The ends can still talk
+// features are settings of a switch beside forwarding. The ends can still talk
 // as they do without.
 type features struct {
 	vlans    bool // VLAN filtering; ends are in one VLAN, but those of Spec.Apart

@@ -10,7 +10,7 @@ import (
 	"bascule/lab/guests"
 )
 
-// Macvlan is what the kernel has for ends that need an address of their own on
+// Macvlan is the kernel's device for ends that need an address of their own on
 // one device, and nothing else of a bridge.
 var Macvlan = &Fabric{
 	Name:     "macvlan",
@@ -21,16 +21,16 @@ var Macvlan = &Fabric{
 	build:    buildMacvlan,
 }
 
-// parentName is the device that macvlans are on, and wireName what it is
-// plugged into.
+// parentName is the device that macvlans are on, and wireName the one that it
+// is plugged into.
 const (
 	parentName = "parent"
 	wireName   = "wire"
 )
 
-// parent makes the device that macvlans are on: one side of a veth, because
-// not every kernel has dummy devices. They have a carrier while it has one, so
-// the other side is up, and takes what is sent to nobody here.
+// parent makes the device that macvlans are on: one side of a veth, because not
+// every kernel has dummy devices. Macvlans have a carrier while it has one, so
+// the other side is up, and takes the frames that are for nobody here.
 func (n *Net) parent() error {
 	if err := n.place(); err != nil {
 		return err

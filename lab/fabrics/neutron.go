@@ -98,7 +98,7 @@ var (
 	}
 )
 
-// join is what joins the bridge of an end to the one in the middle.
+// join joins the bridge of an end to the one in the middle.
 type join int
 
 const (
@@ -139,7 +139,7 @@ func neutron(topologies ...topology) []*Fabric {
 	return out
 }
 
-// path is what a frame passes from an end or from the host to an end.
+// path has the stations of a frame from an end or from the host to an end.
 func (t topology) path(host bool) []report.Hop {
 	var join, edge []report.Hop
 	last := t.core

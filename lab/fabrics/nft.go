@@ -55,10 +55,11 @@ var nft = ends.Program{Command: "nft", Package: "nftables"}
 // labNetwork has all the lab's addresses.
 var labNetwork = netip.MustParsePrefix("198.18.0.0/15")
 
-// rules let connections to the lab's addresses through and what belongs to them,
-// IPv6 find its neighbours, and nothing else: the smallest filter that is a
-// filter. What is the most comes first. They count, as those of security groups
-// do, and so show that packets pass them.
+// rules let through connections to the lab's addresses and the packets that
+// belong to them, and let IPv6 find its neighbours. They drop all else: the
+// smallest filter that is a filter. The most frequent packets come first. The
+// rules count, as those of security groups do, and so show that packets pass
+// them.
 var rules = fmt.Sprintf(`
 		ct state established,related counter accept
 		ip daddr %s meta l4proto { tcp, udp, icmp } ct state new counter accept
@@ -93,8 +94,8 @@ func (n *Net) conntrack() error {
 	return err
 }
 
-// filterBridged gives the bridges of the switch's namespace the rules. They see
-// what br_netfilter keeps from others: ARP.
+// filterBridged gives the bridges of the switch's namespace the rules. They
+// also see ARP, which br_netfilter keeps from others.
 func (n *Net) filterBridged(ctx context.Context) error {
 	table := fmt.Sprintf("table bridge lab {\n\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;%s\n\t\tether type arp accept\n\t}\n}", rules)
 	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, table)

@@ -22,8 +22,8 @@ import (
 	"bascule/lab/ends"
 )
 
-// OVS is an Open vSwitch bridge that forwards by learned addresses, which is
-// what it does without a controller (the action NORMAL).
+// OVS is an Open vSwitch bridge that forwards by learned addresses, as it does
+// without a controller (the action NORMAL).
 //
 // Where the kernel has Open vSwitch's own datapath, that forwards. Elsewhere
 // ovs-vswitchd does, which gets its frames through packet sockets; then
@@ -93,7 +93,7 @@ var ovsPrograms = []ends.Program{
 	{Command: "ovs-appctl", Package: "openvswitch-switch"},
 }
 
-// ovsSchema is what Open vSwitch's database is made of.
+// ovsSchema is the schema of Open vSwitch's database.
 const ovsSchema = "/usr/share/openvswitch/vswitch.ovsschema"
 
 const ovsAFXDPType = "afxdp-nonpmd"

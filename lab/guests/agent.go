@@ -23,9 +23,9 @@ import (
 	"bascule/lab/ends"
 )
 
-// Main is the first process of a guest: it readies the machine, does what the
-// lab asks for until the lab hangs up, and switches the machine off. It returns
-// only where it is not the first process of a machine.
+// Main is the first process of a guest: it readies the machine, serves the lab
+// until the lab hangs up, and switches the machine off. It returns only if it
+// is not the first process of a machine.
 func Main() error {
 	if os.Getpid() != 1 {
 		return errors.New("it is the first process of a virtual machine only")
@@ -40,7 +40,8 @@ func Main() error {
 	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// ready mounts what every program expects, and loads the drivers.
+// ready mounts the file systems that every program expects, and loads the
+// drivers.
 func ready() error {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"},
@@ -93,8 +94,8 @@ func talk() error {
 	return answer(f)
 }
 
-// patiently tries until it is ok or fails; what it waits for is the kernel's
-// work of a moment.
+// patiently tries until it is ok or fails. It waits for work of the kernel that
+// takes a moment.
 func patiently(try func() (ok bool, err error)) error {
 	for deadline := time.Now().Add(grace); ; time.Sleep(time.Millisecond) {
 		ok, err := try()
@@ -107,7 +108,7 @@ func patiently(try func() (ok bool, err error)) error {
 	}
 }
 
-// agent does what the lab asks for.
+// agent serves the requests of the lab.
 type agent struct {
 	mu      sync.Mutex
 	enc     *json.Encoder
@@ -116,7 +117,7 @@ type agent struct {
 	servers map[uint64]ends.Server
 }
 
-// answer does what is asked for over conn until it ends, which is an error.
+// answer serves the requests over conn until it ends, which is an error.
 func answer(conn io.ReadWriter) error {
 	a := &agent{
 		enc:     json.NewEncoder(conn),

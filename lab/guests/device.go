@@ -14,7 +14,7 @@ import (
 	"bascule/lab/ends"
 )
 
-// Device is what a guest's network card is plugged into.
+// Device is the device that a guest's network card is plugged into.
 type Device struct {
 	Name string
 	// Parent is the device that it is a macvtap on, in bridge mode; empty for a

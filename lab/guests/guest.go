@@ -277,8 +277,7 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 	return g, nil
 }
 
-// socketpair is a connection of which a process that is started gets the far
-// side.
+// socketpair is a connection whose far side goes to a process that is started.
 func socketpair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -294,7 +293,7 @@ func socketpair() (*net.UnixConn, *os.File, error) {
 	return conn.(*net.UnixConn), far, nil
 }
 
-// tail keeps the end of what a guest's console and QEMU said.
+// tail keeps the end of the output of a guest's console and QEMU.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -454,7 +453,7 @@ func (c *plugged) ask(ctx context.Context, r request) error {
 	return c.wrap(ctx, err)
 }
 
-// wrap says of which guest an error is.
+// wrap names the guest of an error.
 func (c *plugged) wrap(ctx context.Context, err error) error {
 	var ended *EndedError
 	if err == nil || ctx.Err() != nil || errors.As(err, &ended) {

@@ -17,7 +17,7 @@ import (
 // The lab and the program in a guest send each other JSON values, one after
 // the other. Each request has one reply; several may be under way at once.
 
-// What a request asks for.
+// The kinds of requests.
 const (
 	doHello    = "hello"    // nothing: the guest is up
 	doPlug     = "plug"     // put a network card into a namespace of its own
@@ -115,7 +115,7 @@ func (l *line) send(r request) (uint64, chan reply, error) {
 	return r.ID, c, nil
 }
 
-// grace is how long a guest may take to do what takes it a moment.
+// grace is how long a guest may take for work of a moment.
 const grace = 10 * time.Second
 
 // ask sends a request and waits for the reply. When ctx ends first, the

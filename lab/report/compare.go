@@ -29,7 +29,7 @@ type Change struct {
 
 // Changes are how a run differs from another.
 type Changes struct {
-	// Warnings are what else differs, so that a change may come from it.
+	// Warnings are other differences, which a change may come from.
 	Warnings []string `json:"warnings,omitempty"`
 	Changes  []Change `json:"changes"`
 	// OnlyOld and OnlyNew are the cases, as "group: label", that one of the
@@ -93,7 +93,7 @@ func (r *Report) measured(group, label string) (*Group, *Case) {
 	return nil, nil
 }
 
-// warnings are what makes two runs less comparable.
+// warnings are facts that make two runs less comparable.
 func warnings(old, new *Report) []string {
 	var out []string
 	differ := func(what string, a, b any) {

@@ -13,11 +13,10 @@ import (
 	"strings"
 )
 
-// WriteCSV writes a row for each sample, with a header. What was not measured
-// is empty. Columns "more:NAME" are what Sample.More has; "intervals" and
+// WriteCSV writes a row for each sample, with a header. Values that were not
+// measured are empty. Columns "more:NAME" are from Sample.More; "intervals" and
 // "cores_busy" are lists with spaces between the values, and "drops" is one of
-// PLACE=FRAMES with semicolons between them. Cases without samples have no
-// row.
+// PLACE=FRAMES with semicolons between them. Cases without samples have no row.
 func (r *Report) WriteCSV(w io.Writer) error {
 	var more []string // the names in Sample.More
 	for _, g := range r.Groups {

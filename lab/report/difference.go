@@ -36,7 +36,7 @@ func Compared(of, against *Case) Comparison {
 	return Comparison{Ratio: SpreadOf(Ratios(of, against, "")), P: p, Word: word(a, b, p, of.Unit, of.Lower)}
 }
 
-// word says what the test of a against b gave.
+// word is the outcome of the test of a against b.
 func word(a, b []float64, p float64, unit string, lower bool) string {
 	if smallestP(len(a), len(b)) >= significance {
 		return TooFew

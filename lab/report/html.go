@@ -26,7 +26,7 @@ var pageStyle string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// page is what the template prints.
+// page has the values that the template prints.
 type page struct {
 	*Report
 	Style      template.CSS
@@ -203,8 +203,8 @@ func (a anchors) of(name string) string {
 // longTitle is how long a title may be before it is shortened.
 const longTitle = 60
 
-// titles are what the groups' sections are called: what they are about, up to
-// the details where that is long and tells them apart.
+// titles are the titles of the groups' sections: their subjects, up to the
+// details if the subject is long and tells them apart.
 func (r *Report) titles() []string {
 	out := make([]string, len(r.Groups))
 	many := map[string]int{}
@@ -226,8 +226,8 @@ func (r *Report) titles() []string {
 // aside is where a text comes to details: after a colon or in parentheses.
 var aside = regexp.MustCompile(`: | \(`)
 
-// Class is what a verdict is in the page's style: "holds", "fails", "open", or
-// "none" where there is none.
+// Class is a verdict's class in the page's style: "holds", "fails", "open", or
+// "none" without a verdict.
 func (c Claim) Class() string {
 	switch c.Says() {
 	case "holds":
@@ -264,7 +264,7 @@ var phrases = []struct{ verdict, one, many string }{
 	{"not measured", "was not measured", "were not measured"},
 }
 
-// summary is what a reader wants to know before the details.
+// summary has the facts that a reader wants before the details.
 func (r *Report) summary() []fact {
 	measured, skipped, failed, rounds := 0, 0, 0, 0
 	for _, g := range r.Groups {

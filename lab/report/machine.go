@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Machine is what a figure depends on besides the program.
+// Machine has the conditions of a figure besides the program.
 type Machine struct {
 	Kernel      string            `json:"kernel"`
 	CPU         string            `json:"cpu"`

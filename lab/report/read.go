@@ -11,7 +11,7 @@ import (
 )
 
 // ReadJSON reads a report that WriteJSON wrote, also one of an older version,
-// which lacks fields. The error is one line and does not name what was read.
+// which lacks fields. The error is one line and does not name the source.
 func ReadJSON(r io.Reader) (*Report, error) {
 	text, err := io.ReadAll(r)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package report holds what the lab measured, and prints it.
+// Package report holds the results of the lab, and prints them.
 package report
 
 import (
@@ -13,7 +13,7 @@ import (
 type Sample struct {
 	Round int     `json:"round"` // from 1
 	Value float64 `json:"value"` // in the unit of the case
-	// More is what else was seen, by name; the name carries the unit.
+	// More has further values, by name; the name carries the unit.
 	More map[string]float64 `json:"more,omitempty"`
 	// Intervals are the values of equal parts of the round, in the unit of the
 	// case, where the workload tells them.
@@ -36,8 +36,8 @@ type Sample struct {
 	Instructions uint64 `json:"instructions,omitempty"`
 }
 
-// Lost is the name in Sample.More of how much of what was sent did not arrive,
-// in percent.
+// Lost is the name in Sample.More of the share of sent data that did not
+// arrive, in percent.
 const Lost = "lost_percent"
 
 // CPU is how many cores' worth of time the machine spent during a sample.
@@ -46,9 +46,9 @@ type CPU struct {
 	System  float64 `json:"system"`
 	Softirq float64 `json:"softirq"`
 	Idle    float64 `json:"idle"`
-	// Steal is what the hypervisor kept for others.
+	// Steal is the time that the hypervisor kept for others.
 	Steal float64 `json:"steal"`
-	// Others is what programs took that are not the lab's, part of User and
+	// Others is the time of programs that are not the lab's, part of User and
 	// System.
 	Others float64 `json:"others"`
 }
@@ -62,9 +62,9 @@ type Case struct {
 	Label    string `json:"label"`
 	Fabric   string `json:"fabric"`
 	Workload string `json:"workload"`
-	// Setup is what differs from ends in namespaces with an MTU of 1500: "host"
-	// where the host itself is the first end, "mtu=9000", "vm"; with spaces
-	// between them.
+	// Setup has the differences from ends in namespaces with an MTU of 1500: "host"
+	// if the host itself is the first end, "mtu=9000", "vm"; with spaces between
+	// them.
 	Setup string `json:"setup,omitempty"`
 	Unit  string `json:"unit"`
 	Lower bool   `json:"lower_is_better,omitempty"`

@@ -113,7 +113,7 @@ func (t *throughputSession) Run(ctx context.Context, _ Meter) (s report.Sample, 
 	return s, nil
 }
 
-// outcome is what a trial found.
+// outcome is the result of a trial.
 type outcome struct {
 	made float64 // frames a second
 	sent uint64

@@ -138,7 +138,7 @@ func (s *transactionSession) round(ctx context.Context) (sample report.Sample, e
 	return sample, err
 }
 
-// sample reads what the client printed.
+// sample reads the output of the client.
 func (w transactionParams) sample(out []byte) (s report.Sample, err error) {
 	var r traffic.Result
 	if err := json.Unmarshal(out, &r); err != nil {

@@ -3,7 +3,7 @@
 // Package workloads sends traffic over a fabric and measures it. Each kind of
 // workload is a file of its own.
 //
-// A workload is named as people ask for it: the kind, and what differs from
+// A workload is named as people ask for it: the kind, and its differences from
 // the kind's defaults, as in "tcp-stream:streams=4:offloads".
 package workloads
 
@@ -27,12 +27,12 @@ import (
 // Workload is something to send over a fabric, and the one figure that is
 // measured of it.
 type Workload struct {
-	// Name is the kind with the parameters that are not the default, but for
-	// the duration: Parse makes the workload of it.
+	// Name is the kind with the parameters that are not the default, without the
+	// duration. Parse makes the workload of it.
 	Name string
 	// About is one line for people.
 	About string
-	// Unit is what Sample.Value counts.
+	// Unit is the unit of Sample.Value.
 	Unit string
 	// Lower tells whether a smaller value is the better one.
 	Lower bool
@@ -58,10 +58,10 @@ type Session interface {
 	Close() error
 }
 
-// Meter reads what the machine spends on a round: CPU time, context switches
-// and hardware counters. A session whose Bytes and Frames are of a part of Run
-// begins it anew where that part begins and ends it where it ends; the last time
-// counts.
+// Meter reads the machine's effort for a round: CPU time, context switches and
+// hardware counters. If Bytes and Frames of a session are of a part of Run, it
+// begins the meter anew where that part begins and ends it where the part ends;
+// the last time counts.
 type Meter interface {
 	Begin()
 	End()
@@ -206,7 +206,7 @@ func Parse(text string) (*Workload, error) {
 	return w, nil
 }
 
-// demand says what a parameter takes that could not be read.
+// demand says which values a parameter takes, for one that could not be read.
 func demand(f *pflag.Flag, err error) string {
 	switch {
 	case errors.Is(err, strconv.ErrRange):

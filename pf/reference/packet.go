@@ -9,7 +9,7 @@ import (
 	"bascule/pf"
 )
 
-// Packet is what rules ask of a packet of IPv4 or IPv6.
+// Packet has the fields of an IPv4 or IPv6 packet that rules ask about.
 type Packet struct {
 	Direction  pf.Direction // In or Out
 	Port       Port         // by which it comes in or goes out
@@ -25,7 +25,7 @@ type Packet struct {
 	Flags              uint8 // of TCP
 	ICMPType, ICMPCode uint8
 	RouterAlert        bool   // has the option router alert
-	Options            bool   // has other IPv4 options, or an IPv6 hop-by-hop, destination options or routing header
+	Options            bool   // has other IPv4 options, IPv6 options, or a routing header
 	Tag                string // that a MAC rule gave it
 }
 
@@ -54,9 +54,9 @@ const (
 	ICMPv6 = 58
 )
 
-// Normalize does what pf does to a packet before its rules are asked
-// (pf_normalize_tcp() of sys/net/pf_norm.c): it takes FIN from a SYN, and reports
-// false of flags that no connection has together, which are dropped.
+// Normalize changes a packet as pf does before its rules are asked
+// (pf_normalize_tcp() of sys/net/pf_norm.c): it takes FIN from a SYN. It
+// reports false for flags that no connection has together, which are dropped.
 func (p *Packet) Normalize() bool {
 	if p.Proto != TCP || p.Fragment == LaterFragment {
 		return true

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
 // Package reference tries rules on a packet one by one, as pf_match_rule() of
-// OpenBSD's pf does, without states. It is plain rather than fast: it is what
-// the compiler and the datapath are compared with.
+// OpenBSD's pf does, without states. It is plain rather than fast: tests
+// compare the compiler and the datapath with it.
 package reference
 
 import (
@@ -24,8 +24,9 @@ type Evaluator struct {
 	// unless it begins with a slash. An anchor without a name is called _N, N
 	// being the index of its call. None may call itself.
 	Anchors map[string]*pf.Ruleset
-	// Tables are the contents of tables by the path of their anchor and their
-	// name, "bad" or "ftp/bad". What is not here has its definition's entries.
+	// Tables are the contents of tables by the path of their anchor and their name,
+	// "bad" or "ftp/bad". A table that is not here has the entries of its
+	// definition.
 	Tables map[string][]pf.TableEntry
 	// Addresses returns the addresses of a port in a rule. Nil: there are none.
 	Addresses func(name string, modes []string) []netip.Prefix
@@ -36,7 +37,7 @@ type Evaluator struct {
 	used map[*pf.Rule]bool
 }
 
-// Loaded returns what a ruleset loads into anchors, by path.
+// Loaded returns the rulesets that a ruleset loads into anchors, by path.
 func Loaded(rs *pf.Ruleset) map[string]*pf.Ruleset {
 	all := map[string]*pf.Ruleset{}
 	var load func(rs *pf.Ruleset, at string)
@@ -68,7 +69,7 @@ func pathOf(name, at string, index int) string {
 	return strings.TrimPrefix(path.Clean(name), "/")
 }
 
-// Result is what becomes of a packet.
+// Result is the fate of a packet.
 type Result struct {
 	Action   pf.Action  // Pass or Block
 	Rule     *pf.Rule   // that decided; nil: no rule matched, and it passes
@@ -164,8 +165,8 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 	return matched, false
 }
 
-// apply does what a rule does when it is met. Whether it decides is known only
-// at the end.
+// apply takes the effects of a rule that a packet meets. Only the end shows
+// whether the rule decides.
 func (w *walk) apply(r *pf.Rule) {
 	if r.Once {
 		if w.used == nil {
@@ -194,7 +195,7 @@ func (w *walk) apply(r *pf.Rule) {
 	}
 }
 
-// overlay is what holds when a rule that is met later says something, too
+// overlay joins the effects of a rule with those of a later one
 // (pf_rule_to_actions() of sys/net/pf.c).
 func overlay(first, later pf.Scrub) pf.Scrub {
 	first.NoDF = first.NoDF || later.NoDF
@@ -211,8 +212,8 @@ func overlay(first, later pf.Scrub) pf.Scrub {
 	return first
 }
 
-// Join is what becomes of a packet whose rules on the way in and on the way out
-// both say something: it is changed twice.
+// Join returns the changes to a packet if the rules on the way in and on the
+// way out both ask for some: it is changed twice.
 func Join(in, out pf.Scrub) pf.Scrub {
 	both := overlay(in, out)
 	both.MinTTL = max(in.MinTTL, out.MinTTL)

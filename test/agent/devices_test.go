@@ -318,7 +318,8 @@ func portTaken(t *testing.T, l *netlab.Lab, r *runner) {
 			t.Errorf("the port is shown as %+v", p)
 		}
 		r.stop()
-		r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%s: {}, %s: {}}}}", ends[0].Port, ends[1].Port))) // hot-plug says no more
+		// hot-plug says no more
+		r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {%s: {}, %s: {}}}}", ends[0].Port, ends[1].Port)))
 		m.Stop()
 		m = l.NewMonitor("br0", ends[1])
 	}

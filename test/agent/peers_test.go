@@ -76,7 +76,7 @@ func (b *linuxBridge) view() view {
 			Port struct {
 				State string `json:"state"`
 				No    string `json:"no"`
-				Root  string `json:"root_id"`   // designated; that of the bridge ip(8) of iproute2 6.1 gets wrong
+				Root  string `json:"root_id"`   // designated; iproute2 6.1 gets the bridge's wrong
 				From  string `json:"bridge_id"` // designated
 			} `json:"info_slave_data"`
 		} `json:"linkinfo"`

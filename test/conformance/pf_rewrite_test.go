@@ -155,7 +155,8 @@ func converse(t *testing.T, stations []*netlab.End, address string, connections,
 	defer cancel()
 	var server net.Listener
 	must(t, stations[1].Namespace.Do(func() (err error) {
-		server, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address, "0")) // the last one's may not be free yet
+		// port 0: the port of the last server may not be free yet
+		server, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(address, "0"))
 		return err
 	}))
 	to := server.Addr().(*net.TCPAddr).AddrPort()

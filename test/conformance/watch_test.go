@@ -212,7 +212,8 @@ func tcpdumpLines(t *testing.T, file string, args ...string) []string {
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "\t") }) // a frame's bytes
+	// without the bytes of frames
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "\t") })
 }
 
 // A loaded is the tcx program of a port.

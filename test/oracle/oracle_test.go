@@ -152,7 +152,7 @@ var filters = []filter{
 		},
 		alarm: func(s sighting) bool {
 			says := any4(s) || s.by == tableARP || s.by == tableND
-			none := !s.from.IsValid() || s.from.IsUnspecified() // whoever has no address yet, and what is no packet
+			none := !s.from.IsValid() || s.from.IsUnspecified() // no address yet, or no packet
 			own := s.mac == sender.mac && (s.from == sender.ip4 || s.from == sender.ip6)
 			return says && !none && !own || s.by == moved
 		},
