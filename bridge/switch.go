@@ -119,12 +119,16 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 	return unlock, err
 }
 
+// newEnough is the first version of Linux that has all that the switch needs, for
+// who is to boot another. It is advice: what a kernel has is asked, not its version.
+const newEnough = "6.6"
+
 // Usable says so where this machine, or this process, can have no switch.
 func Usable() error {
-	if err := datapath.CheckKernel(); err != nil {
-		return refused("use the switch", err.Error(), fmt.Sprintf("boot Linux %d.%d or newer", datapath.MinKernel[0], datapath.MinKernel[1]))
+	if err := allowed(); err != nil {
+		return err
 	}
-	return allowed()
+	return failed("use the switch", datapath.CheckKernel())
 }
 
 // allowed says so where the process lacks what it takes, before a system call
@@ -806,7 +810,10 @@ func failed(what string, err error) error {
 	}
 	why, remedy := err.Error(), "nothing was changed"
 	var port *datapath.PortError
+	var missing *datapath.MissingError
 	switch {
+	case errors.As(err, &missing):
+		why, remedy = missing.Error(), "boot Linux "+newEnough+" or newer, or a kernel that has it from there"
 	case errors.As(err, &port) && port.Hook == HookXDP && errors.Is(err, unix.EBUSY):
 		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "take that off, or use --hook tcx"
 	case errors.As(err, &port) && port.Hook == HookXDP:
