@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"bascule/capture"
+	"bascule/frame"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gopacket/gopacket/pcapgo"
@@ -107,7 +107,7 @@ func TestCaptureWrite(t *testing.T) {
 // The expression is the rest of the words, and what is wrong with it is said
 // in libpcap's words.
 func TestCaptureExpression(t *testing.T) {
-	if _, err := capture.Compile("arp", 60); err != nil && !errors.As(err, new(*capture.SyntaxError)) {
+	if _, err := frame.Compile("arp", 60); err != nil && !errors.As(err, new(*frame.SyntaxError)) {
 		t.Skipf("takes libpcap: %v", err)
 	}
 	f := capturing(t)

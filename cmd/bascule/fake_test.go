@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/config"
+	"bascule/frame"
 	"bascule/rule"
 )
 
@@ -33,8 +33,8 @@ type fakeFabric struct {
 	table    []bridge.VLAN
 	pf       fakePF
 	events   []bridge.Event
-	frames   [][]capture.Frame // what a capture takes, in batches
-	missed   uint64            // before the first
+	frames   [][]frame.Seen // what a capture takes, in batches
+	missed   uint64         // before the first
 
 	file config.File // what was applied last
 
@@ -459,7 +459,7 @@ func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridg
 	return ctx.Err()
 }
 
-func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOptions) (capture.Source, error) {
+func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOptions) (frame.Source, error) {
 	f.call("Capture %s ports=%v dropped=%t filter=%d snaplen=%d buffer=%d", name, o.Ports, o.Dropped, len(o.Filter), o.Snaplen, o.Buffer)
 	if _, err := f.find(name); err != nil {
 		return nil, err
@@ -470,11 +470,11 @@ func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOpt
 // fakeSource gives the frames of a fabric, and then waits.
 type fakeSource struct {
 	fabric *fakeFabric
-	frames [][]capture.Frame
+	frames [][]frame.Seen
 	missed uint64
 }
 
-func (s *fakeSource) Next(ctx context.Context) ([]capture.Frame, uint64, error) {
+func (s *fakeSource) Next(ctx context.Context) ([]frame.Seen, uint64, error) {
 	if len(s.frames) == 0 {
 		s.fabric.watching()
 		<-ctx.Done()
@@ -500,14 +500,14 @@ func (f *fakeFabric) Talkers(string) ([]bridge.Talker, error) { return nil, nil 
 func (f *fakeFabric) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
 
 // someFrames are two batches.
-func someFrames() [][]capture.Frame {
+func someFrames() [][]frame.Seen {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
 	data := append([]byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
-	return [][]capture.Frame{{
-		{Time: at, Port: "p1", Direction: capture.In, VLAN: 10, Data: data, Length: 60},
-		{Time: at, Port: "p2", Direction: capture.Out, VLAN: 10, Data: data, Length: 60},
+	return [][]frame.Seen{{
+		{Time: at, Port: "p1", Direction: frame.In, VLAN: 10, Data: data, Length: 60},
+		{Time: at, Port: "p2", Direction: frame.Out, VLAN: 10, Data: data, Length: 60},
 	}, {
-		{Time: at, Port: "p1", Direction: capture.Dropped, Reason: "protected", Data: data, Length: 1500},
+		{Time: at, Port: "p1", Direction: frame.Dropped, Reason: "protected", Data: data, Length: 1500},
 	}}
 }
 

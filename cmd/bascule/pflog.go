@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/files"
+	"bascule/frame"
 	"bascule/pflog"
 
 	"github.com/spf13/cobra"
@@ -216,7 +216,7 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 	if p.json {
 		j := loggedJSON{
 			Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: direction,
-			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: capture.Packet(l.Data),
+			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: frame.Packet(l.Data),
 		}
 		if l.Rule >= 0 {
 			j.Rule = &l.Rule
@@ -234,6 +234,6 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 		rule += fmt.Sprintf(".%s.%d", l.Ruleset, l.Subrule)
 	}
 	_, err := fmt.Fprintf(p.out, "%s rule %s/(%s) %s %s on %s: %s, length %d\n", l.Time.Format("15:04:05.000000"), rule,
-		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, capture.Packet(l.Data), l.Length)
+		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, frame.Packet(l.Data), l.Length)
 	return err
 }
