@@ -87,7 +87,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		if err := checkHook(cmp.Or(b.Options.Hook, HookAuto)); err != nil {
 			return step{}, err
 		}
-		config, err := configure(PortSettings, defaults(PortSettings), b.Options.Changes)
+		config, err := configure(PortSettings, Defaults(PortSettings), b.Options.Changes)
 		if err != nil {
 			return step{}, err
 		}
@@ -187,7 +187,7 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 			}
 			berth := Berth{Pattern: datapath.PortName(p), Count: 1}
 			for _, setting := range PortSettings {
-				if value := setting.Format(kind.config); value != setting.Format(defaults(PortSettings)) {
+				if value := setting.Format(kind.config); value != setting.Format(Defaults(PortSettings)) {
 					berth.Options.Changes = append(berth.Options.Changes, Change{setting.Name, value})
 				}
 			}

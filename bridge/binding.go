@@ -252,7 +252,7 @@ func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
 		}
 		var id uint32
 		if m.Port != "" {
-			p, _, err := findPort(newChange(b), what, bridge, m.Port)
+			p, _, err := findRunning(b, what, bridge, m.Port)
 			if err != nil {
 				return err
 			}

@@ -40,7 +40,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 	if peerBridge == bridge {
 		return nil, refused(what, "a patch to itself would be a loop", "give another bridge with --peer")
 	}
-	other, err := configure(PortSettings, defaults(PortSettings), nil)
+	other, err := configure(PortSettings, Defaults(PortSettings), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -24,9 +24,22 @@ const (
 	TypePatch  = "patch"
 
 	HookAuto = "auto"
-	HookTCX  = "tcx"
-	HookXDP  = "xdp"
+	HookTCX  = datapath.HookTCX
+	HookXDP  = datapath.HookXDP
 )
+
+// Types are what AddPort makes, and Hooks what it can be told of where the program
+// sits, the default first.
+var (
+	Types = []string{TypeNetdev, TypeHost, TypePatch}
+	Hooks = []string{HookAuto, HookTCX, HookXDP}
+)
+
+// OneOf names the words in a sentence: "auto, tcx or xdp".
+func OneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
 
 // AddPort adds a device to a bridge, or makes a host port, or a patch cable: a
 // port of this bridge and its other end, o.Peer. The warnings are things that
@@ -54,8 +67,8 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 		return config, err
 	}
 	o.Type, o.Hook = cmp.Or(o.Type, TypeNetdev), cmp.Or(o.Hook, HookAuto)
-	if o.Type != TypeNetdev && o.Type != TypeHost && o.Type != TypePatch {
-		return config, usagef("--type "+o.Type, "no such type; give netdev, host or patch")
+	if !slices.Contains(Types, o.Type) {
+		return config, usagef("--type "+o.Type, "no such type; give %s", OneOf(Types))
 	}
 	if o.Peer != "" && o.Type != TypePatch {
 		return config, usagef("--peer "+o.Peer, "only patch ports have one; give --type patch, too")
@@ -63,7 +76,7 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if err := checkHook(o.Hook); err != nil {
 		return config, err
 	}
-	if config, err = configure(PortSettings, defaults(PortSettings), o.Changes); err != nil {
+	if config, err = configure(PortSettings, Defaults(PortSettings), o.Changes); err != nil {
 		return config, err
 	}
 	if o.Type == TypePatch && config.Backup != "" {
@@ -520,11 +533,10 @@ func portBack(b *datapath.Bridge, l netlink.Link) *datapath.Port {
 }
 
 func checkHook(hook string) error {
-	switch hook {
-	case HookAuto, HookTCX, HookXDP:
+	if slices.Contains(Hooks, hook) {
 		return nil
 	}
-	return usagef("--hook "+hook, "no such hook; give auto, tcx or xdp")
+	return usagef("--hook "+hook, "no such hook; give %s", OneOf(Hooks))
 }
 
 // mtuWarning tells of ports that can't pass on all that others take.
@@ -690,15 +702,24 @@ func delPort(bridge, port string) step {
 // by where that device is gone, or is a host port's in another namespace, or
 // where it has none. The link is the port's device, nil if there is none.
 func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+	return findPortIn(c.next, c.hasDevice, what, bridge, name)
+}
+
+// findRunning is findPort for who changes nothing.
+func findRunning(b *datapath.Bridge, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+	return findPortIn(&b.Config, b.HasDevice, what, bridge, name)
+}
+
+func findPortIn(c *datapath.Config, hasDevice func(*datapath.Port) bool, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil, failed(what, err)
 	}
-	ports := datapath.Ports(c.next)
+	ports := datapath.Ports(c)
 	if err == nil {
 		for _, p := range ports {
 			own, host := int(p.Ifindex) == l.Attrs().Index, isHostEnd(l, p)
-			if !own && !host || !c.hasDevice(p) {
+			if !own && !host || !hasDevice(p) {
 				continue
 			}
 			if own {
@@ -712,7 +733,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 		if datapath.PortName(p) != name {
 			continue
 		}
-		if p.Ifindex == 0 || !c.hasDevice(p) { // a host port that is being added has none yet
+		if p.Ifindex == 0 || !hasDevice(p) { // a host port that is being added has none yet
 			return p, nil, nil
 		}
 		if p.Notes&datapath.PortHost == 0 {

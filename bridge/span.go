@@ -21,10 +21,14 @@ const (
 // findMember is findPort for what span ports do not take part in.
 func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
+	return p, l, memberOrError(p, what, bridge, name, err)
+}
+
+func memberOrError(p *datapath.Port, what, bridge, name string, err error) error {
 	if err == nil && p.Facts&datapath.PortSpan != 0 {
 		err = refused(what, name+" is a span port, which only listens", "give another port; see 'bascule port show "+bridge+"'")
 	}
-	return p, l, err
+	return err
 }
 
 // Span is a span port and what it gets copies of.
@@ -83,7 +87,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 			return err
 		}
 		// as any new port, so that the switch pays for no setting of it
-		defaults(PortSettings).store(p)
+		Defaults(PortSettings).store(p)
 		setBits(&p.Facts, datapath.PortSpan, true)
 		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
 		for _, m := range append(marks, spanMarks{&p.SpanIn, &p.SpanOut}) {

@@ -173,7 +173,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	if err := checkName("bridge", name); err != nil {
 		return err
 	}
-	config, err := configure(BridgeSettings, defaults(BridgeSettings), changes)
+	config, err := configure(BridgeSettings, Defaults(BridgeSettings), changes)
 	if err != nil {
 		return err
 	}

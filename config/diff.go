@@ -24,7 +24,7 @@ func (p *plan) newDiff(b *bridgeModel) *diff {
 	d := &diff{plan: p, want: b, was: p.was.byName[b.Name], gone: map[string]bool{}}
 	if d.exists = d.was != nil; !d.exists {
 		d.was = &bridgeModel{Bridge: &Bridge{Name: b.Name}, byName: map[string]*portModel{}}
-		d.was.config = configure(&model{}, b.At, "bridge", bridge.BridgeSettings, nil)
+		d.was.config = bridge.Defaults(bridge.BridgeSettings)
 	}
 	return d
 }
@@ -75,26 +75,49 @@ func (d *diff) bridge() {
 	}
 }
 
+// A difference is a setting that is another than it was.
+type difference struct{ name, before, after string }
+
+// differences returns the settings that are different, in the order of their table.
+func differences[T any](settings []bridge.Setting[T], was, want T) (list []difference) {
+	for _, s := range settings {
+		if before, after := s.Format(was), s.Format(want); before != after {
+			list = append(list, difference{s.Name, before, after})
+		}
+	}
+	return list
+}
+
+// saidOnce leaves out of the list what another in it says: to be isolated is to be in
+// one of the protected domains, which has a name where it alone comes or goes.
+func saidOnce(list []difference) []difference {
+	isolated := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.IsolatedSetting })
+	protected := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.ProtectedSetting })
+	if isolated < 0 || protected < 0 {
+		return list
+	}
+	hide, d := isolated, list[protected]
+	if none, alone := bridge.Domains(0).String(), bridge.IsolatedDomain.String(); d.before == none && d.after == alone || d.before == alone && d.after == none {
+		hide = protected
+	}
+	return slices.Delete(slices.Clone(list), hide, hide+1)
+}
+
 // changed returns the settings that are different, with their values in want,
 // and what there is to print of them: with the former value if there was one.
 func changed[T any](settings []bridge.Setting[T], was, want T, existed bool) (changes []bridge.Change, details []string) {
-	for _, s := range settings {
-		before, after := s.Format(was), s.Format(want)
-		if before == after {
-			continue
-		}
-		changes = append(changes, bridge.Change{Name: s.Name, Value: after})
-		details = append(details, transition(s.Name, before, after, existed))
+	list := differences(settings, was, want)
+	for _, d := range saidOnce(list) {
+		details = append(details, transition(d.name, d.before, d.after, existed))
 	}
-	// protected domain 1 has a name of its own
-	if i := slices.IndexFunc(changes, func(c bridge.Change) bool { return c.Name == "isolated" }); i >= 0 && i+1 < len(changes) && changes[i+1].Name == "protected" {
-		hide := i
-		if domain1(details[i+1], changes[i+1].Value, existed) {
-			hide = i + 1
-		}
-		details = slices.Delete(details, hide, hide+1)
+	return asChanges(list), details
+}
+
+func asChanges(list []difference) (changes []bridge.Change) {
+	for _, d := range list {
+		changes = append(changes, bridge.Change{Name: d.name, Value: d.after})
 	}
-	return changes, details
+	return changes
 }
 
 // hookFor returns the hook that a port has once it is told one: auto leaves a
@@ -146,7 +169,7 @@ func (d *diff) deletePort(p *portModel) {
 
 func (d *diff) addPort(want *portModel) {
 	name := d.want.Name
-	initial := configure(&model{}, want.at, "port", bridge.PortSettings, nil)
+	initial := bridge.Defaults(bridge.PortSettings)
 	changes, details := changed(bridge.PortSettings, initial, want.config, false)
 	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes}
 	var head []string

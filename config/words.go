@@ -37,17 +37,6 @@ func (a Action) String() string {
 	return line
 }
 
-// domain1 reports whether nothing but domain 1 comes or goes in a transition of
-// protected domains.
-func domain1(detail, after string, existed bool) bool {
-	before := "none"
-	if existed {
-		words := strings.Fields(detail) // protected none -> 1
-		before = words[1]
-	}
-	return before == "none" && after == "1" || before == "1" && after == "none"
-}
-
 // transition prints a change of a value; "none" stands for what was not there.
 func transition(name, before, after string, existed bool) string {
 	if !existed {

@@ -85,8 +85,6 @@ and to a bond go by tcx.`,
 	return cmd
 }
 
-var hooks = []string{"auto", "tcx", "xdp"}
-
 const hookHelp = "the hook where the program sits"
 
 func newPortAdd(p *program) *cobra.Command {
@@ -106,10 +104,10 @@ settings are those of PORT; the other end begins with the defaults.`,
   bascule port add br0 to1 --type patch --peer br1/to0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
 	}
-	kind := addChoice(cmd, "type", "netdev", "a device, a new interface of the host, or a cable", "netdev", "host", "patch")
+	kind := addChoice(cmd, "type", bridge.TypeNetdev, "a device, a new interface of the host, or a cable", bridge.Types...)
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	completePeer(cmd, p)
-	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
+	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
@@ -148,7 +146,7 @@ stays as it is.`,
   bascule port set br0 veth0 --protected none --fdb-max 100`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
-	hook := addChoice(cmd, "hook", "", hookHelp, hooks...)
+	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, false)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
