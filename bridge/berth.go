@@ -102,7 +102,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		config.store(&p)
 		configs[i] = loadPortConfig(&p)
 	}
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		v, err := c.soFar()
 		if err != nil {
 			return failed(what, err)
@@ -158,7 +158,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 }
 
 // joinBerth puts a new berth into the VLANs that were told for it.
-func (c *change) joinBerth(v *datapath.VLANs, p *datapath.Port) {
+func (c *draft) joinBerth(v *datapath.VLANs, p *datapath.Port) {
 	if list, told := c.berthVLANs[p.Id]; told {
 		joinRanges(v, p, list)
 	}

@@ -142,7 +142,7 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 	if !errors.Is(err, datapath.ErrBindingsSmall) {
 		return err
 	}
-	return s.change(what, bridge, func(c *change) error {
+	return s.change(what, bridge, func(c *draft) error {
 		next, others, err := planBindings(c.bridge, what, bridge, leave, add)
 		if err != nil {
 			return err

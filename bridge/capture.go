@@ -41,7 +41,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	if o.Snaplen < frame.MinSnaplen || o.Snaplen > frame.MaxSnaplen {
 		return nil, usagef(fmt.Sprintf("snapshot length %d", o.Snaplen), "out of range; give %d to %d", frame.MinSnaplen, frame.MaxSnaplen)
 	}
-	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *change) error {
+	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *draft) error {
 		c.next.Snaplen, c.next.CaptureRing = uint32(o.Snaplen), ringSize(o.Buffer)
 		c.next.CapturePoints = 1<<datapath.CaptureIn | 1<<datapath.CaptureOut | 1<<datapath.CaptureDrop
 		if o.Dropped {

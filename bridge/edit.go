@@ -13,7 +13,7 @@ import (
 // wrong with one is wrong with all of it. They are those of a Switch otherwise.
 type Edit struct {
 	bridge string
-	change *change
+	draft  *draft
 	err    error // of the first change that can't be made
 }
 
@@ -22,8 +22,8 @@ type Edit struct {
 // error, or if one of the changes was refused. The warnings are things that work
 // but may not be meant.
 func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
-	return s.one(step{"change bridge " + bridge, bridge, func(c *change) error {
-		e := &Edit{bridge: bridge, change: c}
+	return s.one(step{"change bridge " + bridge, bridge, func(c *draft) error {
+		e := &Edit{bridge: bridge, draft: c}
 		if err := f(e); err != nil {
 			return err
 		}
@@ -36,7 +36,7 @@ func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, er
 type step struct {
 	what   string // for errors
 	bridge string
-	plan   func(*change) error
+	plan   func(*draft) error
 }
 
 // one makes a change of a single step, unless it was refused as err says.
@@ -44,8 +44,8 @@ func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	if err != nil {
 		return nil, err
 	}
-	var made *change
-	err = s.change(st.what, st.bridge, func(c *change) error {
+	var made *draft
+	err = s.change(st.what, st.bridge, func(c *draft) error {
 		made = c
 		return st.plan(c)
 	})
@@ -61,7 +61,7 @@ func (e *Edit) add(st step, err error) error {
 		return e.err
 	}
 	if err == nil {
-		err = st.plan(e.change)
+		err = st.plan(e.draft)
 	}
 	e.err = err
 	return err
@@ -123,7 +123,7 @@ func setVLANs(bridge, port string, ranges []VLANRange) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		p, _, err := findMember(c, what, bridge, port)
 		if err != nil {
 			return err

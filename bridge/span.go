@@ -19,7 +19,7 @@ const (
 )
 
 // findMember is findPort for what span ports do not take part in.
-func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+func findMember(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
 	return p, l, memberOrError(p, what, bridge, name, err)
 }
@@ -66,7 +66,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		return step{}, usagef("--direction "+o.Direction, "no such direction; give in, out or both")
 	}
 	in, out := o.Direction != DirectionOut, o.Direction == DirectionOut || o.Direction == DirectionBoth
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		l, err := newDevice(c, what, bridge, device, TypeNetdev)
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ func (m spanMarks) has(n int) bool { return (*m.in|*m.out)>>n&1 != 0 }
 
 // spanSources finds where a span port is to be marked so that it gets what is
 // asked for. Only VLANs that are asked for are touched.
-func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
+func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
 	for _, name := range o.Ports {
 		p, _, err := findPort(c, what, bridge, name)
 		if err != nil {
@@ -172,7 +172,7 @@ func (s *Switch) DelSpan(bridge, device string) error {
 
 func delSpan(bridge, device string) step {
 	what := "delete span port " + device + " of " + bridge
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		p, _, err := findPort(c, what, bridge, device)
 		if err != nil {
 			return err
@@ -186,7 +186,7 @@ func delSpan(bridge, device string) step {
 
 // removePort frees the slot of a port; leave does the rest. What was copied to
 // it is not any more, and its number is free for another span port.
-func (c *change) removePort(what string, p *datapath.Port) error {
+func (c *draft) removePort(what string, p *datapath.Port) error {
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
 	if c.tables.Rules != nil {
 		c.tables.Rules = slices.DeleteFunc(c.tables.Rules, func(r datapath.Rule) bool { return r.Port == p.Id })

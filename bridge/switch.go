@@ -206,7 +206,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 // about it.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
 	set := setBridge(name, changes)
-	return s.one(step{set.what, name, func(c *change) error {
+	return s.one(step{set.what, name, func(c *draft) error {
 		c.reload = true
 		if err := set.plan(c); err != nil {
 			return err
@@ -327,7 +327,7 @@ func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 // its ports' devices.
 func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
-	return step{what, name, func(c *change) error {
+	return step{what, name, func(c *draft) error {
 		config, err := configure(BridgeSettings, loadBridgeConfig(c.next), changes)
 		if err != nil {
 			return err
@@ -341,7 +341,7 @@ func setBridge(name string, changes []Change) step {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
-				followDevice(p, l)
+				learnDevice(p, l)
 			}
 		}
 		c.after = append(c.after, func() error {
@@ -499,10 +499,10 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// A change is a bridge's next configuration and what surrounds it. Who plans it
+// A draft is a bridge's next configuration and what surrounds it. Who plans it
 // changes next and tables, and nothing else; the rest is done when the plan is
 // whole.
-type change struct {
+type draft struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
 	tables datapath.Tables
@@ -527,7 +527,7 @@ type change struct {
 }
 
 // warn notes what the caller is to be told; the same of many ports is told once.
-func (c *change) warn(warnings ...string) {
+func (c *draft) warn(warnings ...string) {
 	for _, w := range warnings {
 		if !slices.Contains(c.warnings, w) {
 			c.warnings = append(c.warnings, w)
@@ -535,20 +535,20 @@ func (c *change) warn(warnings ...string) {
 	}
 }
 
-// newChange returns a change to a bridge of which nothing is planned yet.
-func newChange(b *datapath.Bridge) *change {
+// newDraft returns a draft to a bridge of which nothing is planned yet.
+func newDraft(b *datapath.Bridge) *draft {
 	next := b.Config
-	return &change{bridge: b, next: &next}
+	return &draft{bridge: b, next: &next}
 }
 
 // change makes a change to a bridge: plan says which, and touches nothing.
-func (s *Switch) change(what, name string, plan func(*change) error) error {
+func (s *Switch) change(what, name string, plan func(*draft) error) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, name)
 		if err != nil {
 			return err
 		}
-		c := newChange(b)
+		c := newDraft(b)
 		c.joins = s.joining
 		if err := c.planned(what, plan); err != nil {
 			return err
@@ -564,7 +564,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 }
 
 // planned plans a change whole.
-func (c *change) planned(what string, plan func(*change) error) error {
+func (c *draft) planned(what string, plan func(*draft) error) error {
 	for _, do := range []func() error{
 		func() error { return plan(c) },
 		func() error { return inTurn(c.late) },
@@ -578,7 +578,7 @@ func (c *change) planned(what string, plan func(*change) error) error {
 }
 
 // planTables plans what follows from the ports that there are to be.
-func (c *change) planTables(what string) error {
+func (c *draft) planTables(what string) error {
 	if err := c.planVLANs(what); err != nil {
 		return err
 	}
@@ -605,7 +605,7 @@ func eachOpen(store *datapath.Store, names []string, f func(name string, b *data
 
 // make makes a change that has been planned, or only what comes after it where
 // the bridge is as it is to be already.
-func (c *change) make(what string) error {
+func (c *draft) make(what string) error {
 	different, err := c.different()
 	if err != nil {
 		return failed(what, err)
@@ -646,7 +646,7 @@ func inTurn(list []func() error) error {
 }
 
 // different reports whether there is anything to make.
-func (c *change) different() (bool, error) {
+func (c *draft) different() (bool, error) {
 	t := &c.tables
 	if c.reload || len(c.before) > 0 || len(c.others) > 0 ||
 		t.VLANs != nil || t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil || *c.next != c.bridge.Config {
@@ -659,7 +659,7 @@ func (c *change) different() (bool, error) {
 
 // commit makes the next configuration the bridge's. A port whose driver refuses
 // XDP, which nobody has insisted on, goes without.
-func (c *change) commit() error {
+func (c *draft) commit() error {
 	for {
 		err := setXDPUse(c.bridge, c.next)
 		if err == nil {
@@ -673,7 +673,7 @@ func (c *change) commit() error {
 }
 
 // withoutXDP takes XDP from a port that was refused it, if that may be.
-func (c *change) withoutXDP(refusal *datapath.PortError) bool {
+func (c *draft) withoutXDP(refusal *datapath.PortError) bool {
 	if refusal.Hook != HookXDP {
 		return false
 	}
@@ -691,7 +691,7 @@ func (c *change) withoutXDP(refusal *datapath.PortError) bool {
 }
 
 // each calls f for the bridge that is changed, and for the others concerned.
-func (c *change) each(f func(*datapath.Bridge) error) error {
+func (c *draft) each(f func(*datapath.Bridge) error) error {
 	err := f(c.bridge)
 	for _, b := range c.others {
 		err = errors.Join(err, f(b))

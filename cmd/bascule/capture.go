@@ -85,7 +85,7 @@ many were missed because they came faster than they were read.`,
 			// of this process.
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 			defer stop()
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				source, err := s.Capture(ctx, args[0], o)
 				if err != nil {
 					return err

@@ -18,9 +18,9 @@ import (
 
 // capturing is a bridge with frames; a capture that has them all is
 // interrupted.
-func capturing(t *testing.T) *fakeFabric {
+func capturing(t *testing.T) *fakeSwitch {
 	t.Helper()
-	f := &fakeFabric{frames: someFrames(), missed: 2}
+	f := &fakeSwitch{frames: someFrames(), missed: 2}
 	f.watching = func() {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 			t.Error(err)

@@ -25,7 +25,7 @@ these, since it would be a pattern. What a file can't say is told by a warning.`
   bascule -j export | jq '.bridges | keys'`,
 		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				var bridges []string // each once
 				for _, name := range args {
 					if !slices.Contains(bridges, name) {

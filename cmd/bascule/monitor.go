@@ -46,7 +46,7 @@ address that has come back by the port, from the port that the address is on.`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			name := append(args, "")[0]
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				err := s.Monitor(ctx, name, func(e bridge.Event) error {
 					if err := p.printEvent(e); err != nil {
 						return err

@@ -55,7 +55,7 @@ they came faster than they were read.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 			defer stop()
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				bridgeName, err := onlyBridge(s, name.text)
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ they came faster than they were read.`,
 // say no more than log.
 func (p *program) pfLogs(bridgeName string) []string {
 	names := map[string]bool{"pflog0": true}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		name, err := onlyBridge(s, bridgeName)
 		if err != nil {
 			return err

@@ -111,7 +111,7 @@ settings are those of PORT; the other end begins with the defaults.`,
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
@@ -153,7 +153,7 @@ stays as it is.`,
 		if hook.text == "" && len(*changes) == 0 {
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			warnings, err := s.SetPort(args[0], args[1], bridge.PortOptions{Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
@@ -202,7 +202,7 @@ went no further count as drops, by the reason why: 'bascule help reasons'.`,
 	stats := cmd.Flags().Bool("stats", false, "show counters")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		args = append(args, "", "")
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := s.Ports(args[0])
 			if err != nil {
 				return err
@@ -243,7 +243,7 @@ A port whose device is gone can be removed.`,
   bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				notes, err := s.DelPort(args[0], args[1])
 				p.warn(notes)
 				return err

@@ -61,7 +61,7 @@ those of a rule. The port is named before it, or by 'on PORT' in it.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				notes, err := s.AddRule(args[0], r)
 				p.warn(notes)
 				return err
@@ -107,7 +107,7 @@ func newRuleDel(p *program) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.with(func(s fabric) error { return s.DelRule(args[0], r) })
+			return p.with(func(s switcher) error { return s.DelRule(args[0], r) })
 		},
 	}
 }
@@ -132,7 +132,7 @@ whatever became of them after it. A large packet (GSO) counts as one frame.`,
 	stats := cmd.Flags().Bool("stats", false, "show counters")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		args = append(args, "", "")
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := s.Rules(args[0], args[1])
 			if err != nil {
 				return err
@@ -169,7 +169,7 @@ func newRuleFlush(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			args = append(args, "")
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				n, err := s.FlushRules(args[0], args[1])
 				if err != nil {
 					return err
@@ -222,7 +222,7 @@ its counters.`,
 			defer f.Close()
 			file = f
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			notes, err := s.LoadRules(args[0], port.text, name, file)
 			p.warn(notes)
 			return err

@@ -67,7 +67,7 @@ allows, 60 bytes, or has --size bytes: a packet is as long as fits in.`,
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			t, err := s.Trace(args[0], in.text, data)
 			if err != nil {
 				return err

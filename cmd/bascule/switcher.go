@@ -15,8 +15,8 @@ import (
 	"bascule/rule"
 )
 
-// fabric is what the commands need of a switch.
-type fabric interface {
+// switcher is what the commands need of a switch.
+type switcher interface {
 	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
 	Export(bridges ...string) (f config.File, notes []string, err error)
 
