@@ -107,7 +107,7 @@ fuzz:
 check:
 	$(call install,$(BUILD_NEEDS))
 	@test -z "$$(gofmt -l .)" || { echo "not formatted by gofmt:"; gofmt -l .; exit 1; }
-	clang-format-19 --dry-run -Werror bpf/*.h bpf/*.c bpf/pf/*.h
+	clang-format-19 --dry-run -Werror bpf/*.h bpf/*.c bpf/pf/*.h datapath/probe/*.c
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	git ls-files -z '*.md' '*.go' '*.h' '*.c' | xargs -0 $(GO) run ./test/width

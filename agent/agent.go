@@ -133,7 +133,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	}
 	defer func() { a.door.Close() }()
 	a.log.Info("the agent starts", "version", o.Version, "files", o.Files)
-	home.follow()
+	home.listen()
 	a.reload(nil)
 	err = a.loop(reload)
 	o.Notify("STOPPING=1")
@@ -149,7 +149,7 @@ const mostAtOnce = 64
 
 // loop runs the functions that are posted, and the work that is due.
 func (a *agent) loop(reload <-chan os.Signal) error {
-	idle := watchPeriod
+	idle := reportPeriod
 	if a.o.Watchdog > 0 {
 		idle = min(idle, a.o.Watchdog/3)
 	}
@@ -425,7 +425,7 @@ func (a *agent) applyDone(r result) {
 	}
 	for _, s := range r.opened {
 		a.sites[s.cookie] = s
-		s.follow()
+		s.listen()
 	}
 	for cookie, s := range a.sites {
 		f, named := r.files[cookie]

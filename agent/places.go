@@ -43,7 +43,7 @@ func (s *site) where() string {
 
 // other says that another agent has the namespace, and which.
 func (s *site) other() string {
-	process, _ := bridge.Follower(s.cookie)
+	process, _ := bridge.DevicesHolder(s.cookie)
 	if process == 0 {
 		process = datapath.LockHolder(s.lockPath())
 	}

@@ -52,11 +52,11 @@ type site struct {
 
 // A served bridge.
 type served struct {
-	watch *watch
-	tree  *tree
-	stop  context.CancelFunc // of the tree's reader
-	retry time.Time          // when what failed is tried again
-	err   string             // why it is not served
+	reporter *reporter
+	tree     *tree
+	stop     context.CancelFunc // of the tree's reader
+	retry    time.Time          // when what failed is tried again
+	err      string             // why it is not served
 }
 
 // A handed frame goes to a patch port of the namespace.
@@ -126,8 +126,8 @@ func stands(name string) string {
 	return fmt.Sprint(st.Dev, st.Ino)
 }
 
-// follow begins to follow the site's bridges and their devices.
-func (s *site) follow() {
+// listen begins to follow the site's bridges and their devices.
+func (s *site) listen() {
 	if err := s.hear(); err != nil {
 		s.log.Error("devices cannot be heard of", "error", err)
 	}
@@ -288,19 +288,19 @@ func (s *site) serve(name string) {
 }
 
 func (s *site) serveWatch(name string, b *served) error {
-	if b.watch != nil {
-		same, err := b.watch.events.Renew()
+	if b.reporter != nil {
+		same, err := b.reporter.events.Renew()
 		if same || err != nil {
 			return err
 		}
-		b.watch.close()
-		b.watch = nil
+		b.reporter.close()
+		b.reporter = nil
 	}
 	events, err := s.sw.OpenEvents(name)
 	if err != nil {
 		return err
 	}
-	b.watch = newWatch(events, s.log.With("bridge", name))
+	b.reporter = newReporter(events, s.log.With("bridge", name))
 	return nil
 }
 
@@ -441,8 +441,8 @@ func (s *site) drop(name string, keep bool) {
 		b.tree.commit()
 	}
 	b.endTree()
-	if b.watch != nil {
-		b.watch.close()
+	if b.reporter != nil {
+		b.reporter.close()
 	}
 	if !keep {
 		s.forget(name)
@@ -577,12 +577,12 @@ func (s *site) tick(now time.Time) (busy bool) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
 		b := s.bridges[name]
-		if b.watch != nil {
-			much, err := b.watch.read(now)
+		if b.reporter != nil {
+			much, err := b.reporter.read(now)
 			busy = busy || much
 			if err != nil {
-				b.watch.close()
-				b.watch, b.err, b.retry = nil, err.Error(), now
+				b.reporter.close()
+				b.reporter, b.err, b.retry = nil, err.Error(), now
 			}
 		}
 		if b.tree != nil {
@@ -604,8 +604,8 @@ func (s *site) status() SiteStatus {
 	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
 		b := s.bridges[name]
 		line := BridgeStatus{Name: name, Error: b.err, Events: EventStatus{Counts: map[string]uint64{}}}
-		if b.watch != nil {
-			line.Events = b.watch.status()
+		if b.reporter != nil {
+			line.Events = b.reporter.status()
 		}
 		if b.tree != nil {
 			line.Tree = b.tree.status()

@@ -203,7 +203,7 @@ func dial(path string, cookie uint64) (net.Conn, error) {
 		if !gone {
 			return conn, err
 		}
-		process, there := bridge.Follower(cookie)
+		process, there := bridge.DevicesHolder(cookie)
 		switch {
 		case !there:
 			return nil, &absence{"cannot ask the agent: none runs for this network namespace; start 'bascule agent'"}

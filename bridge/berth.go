@@ -87,7 +87,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		if err := checkHook(cmp.Or(b.Options.Hook, HookAuto)); err != nil {
 			return step{}, err
 		}
-		config, err := configure(PortSettings, defaults(PortSettings), b.Options.Changes)
+		config, err := configure(PortSettings, Defaults(PortSettings), b.Options.Changes)
 		if err != nil {
 			return step{}, err
 		}
@@ -102,7 +102,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		config.store(&p)
 		configs[i] = loadPortConfig(&p)
 	}
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		v, err := c.soFar()
 		if err != nil {
 			return failed(what, err)
@@ -158,7 +158,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 }
 
 // joinBerth puts a new berth into the VLANs that were told for it.
-func (c *change) joinBerth(v *datapath.VLANs, p *datapath.Port) {
+func (c *draft) joinBerth(v *datapath.VLANs, p *datapath.Port) {
 	if list, told := c.berthVLANs[p.Id]; told {
 		joinRanges(v, p, list)
 	}
@@ -187,7 +187,7 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 			}
 			berth := Berth{Pattern: datapath.PortName(p), Count: 1}
 			for _, setting := range PortSettings {
-				if value := setting.Format(kind.config); value != setting.Format(defaults(PortSettings)) {
+				if value := setting.Format(kind.config); value != setting.Format(Defaults(PortSettings)) {
 					berth.Options.Changes = append(berth.Options.Changes, Change{setting.Name, value})
 				}
 			}

@@ -142,7 +142,7 @@ func (s *Switch) replaceBindings(what, bridge string, del, add []Binding) error 
 	if !errors.Is(err, datapath.ErrBindingsSmall) {
 		return err
 	}
-	return s.change(what, bridge, func(c *change) error {
+	return s.change(what, bridge, func(c *draft) error {
 		next, others, err := planBindings(c.bridge, what, bridge, leave, add)
 		if err != nil {
 			return err
@@ -252,7 +252,7 @@ func (s *Switch) FlushBindings(bridge string, m Match) (n int, err error) {
 		}
 		var id uint32
 		if m.Port != "" {
-			p, _, err := findPort(newChange(b), what, bridge, m.Port)
+			p, _, err := findRunning(b, what, bridge, m.Port)
 			if err != nil {
 				return err
 			}

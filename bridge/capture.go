@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"bascule/capture"
 	"bascule/datapath"
+	"bascule/frame"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,20 +28,20 @@ const (
 type CaptureOptions struct {
 	Ports   []string          // only frames at these ports; none for all
 	Dropped bool              // only frames that were dropped
-	Filter  []unix.SockFilter // only frames that this wants; capture.Compile makes it
-	Snaplen int               // bytes kept of each frame, capture.MinSnaplen to capture.MaxSnaplen
+	Filter  []unix.SockFilter // only frames that this wants; frame.Compile makes it
+	Snaplen int               // bytes kept of each frame, frame.MinSnaplen to frame.MaxSnaplen
 	Buffer  int               // bytes between the datapath and who reads
 }
 
 // Capture begins a capture at the ports of a bridge, which lasts until its
 // source is closed. A bridge has one capture at a time. The error is a
 // *[UsageError] when o.Snaplen is out of range.
-func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (capture.Source, error) {
+func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (frame.Source, error) {
 	what := "capture at bridge " + bridge
-	if o.Snaplen < capture.MinSnaplen || o.Snaplen > capture.MaxSnaplen {
-		return nil, usagef(fmt.Sprintf("snapshot length %d", o.Snaplen), "out of range; give %d to %d", capture.MinSnaplen, capture.MaxSnaplen)
+	if o.Snaplen < frame.MinSnaplen || o.Snaplen > frame.MaxSnaplen {
+		return nil, usagef(fmt.Sprintf("snapshot length %d", o.Snaplen), "out of range; give %d to %d", frame.MinSnaplen, frame.MaxSnaplen)
 	}
-	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *change) error {
+	stop, err := s.hold(what, bridge, datapath.WatchCapture, func(c *draft) error {
 		c.next.Snaplen, c.next.CaptureRing = uint32(o.Snaplen), ringSize(o.Buffer)
 		c.next.CapturePoints = 1<<datapath.CaptureIn | 1<<datapath.CaptureOut | 1<<datapath.CaptureDrop
 		if o.Dropped {
@@ -117,7 +117,7 @@ const captureBatch = 256
 const captureLook = 100 * time.Millisecond
 
 // Next returns what was captured until ctx ended, too, before it says so.
-func (c *captureSource) Next(ctx context.Context) (list []capture.Frame, missed uint64, err error) {
+func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uint64, err error) {
 	c.asked = false
 	for !c.over {
 		ended := ctx.Err()
@@ -167,27 +167,27 @@ func (c *captureSource) there() error {
 	})
 }
 
-func (c *captureSource) frame(f datapath.Captured) capture.Frame {
+func (c *captureSource) frame(f datapath.Captured) frame.Seen {
 	if _, ok := c.names[f.Port]; !ok && !c.asked {
 		c.asked = true
 		// Without a name the frame is still worth showing; that the bridge has
 		// gone is found out when there are no frames left.
 		_ = c.learnNames()
 	}
-	frame := capture.Frame{
+	seen := frame.Seen{
 		Time: c.boot.Add(f.Time), Port: c.names[f.Port], VLAN: f.VLAN,
 		Data: slices.Clone(f.Data), Length: f.Length,
 	}
 	switch f.Point {
 	case datapath.CaptureOut:
-		frame.Direction = capture.Out
+		seen.Direction = frame.Out
 	case datapath.CaptureDrop:
-		frame.Direction = capture.Dropped
+		seen.Direction = frame.Dropped
 		if reasons := datapath.Reasons(); int(f.Reason) < len(reasons) {
-			frame.Reason = reasons[f.Reason]
+			seen.Reason = reasons[f.Reason]
 		}
 	}
-	return frame
+	return seen
 }
 
 // learnNames learns the names of the ports; ports that have left keep theirs.

@@ -28,7 +28,7 @@ import (
 func catchUp(store *datapath.Store, bridges []string) {
 	_ = eachOpen(store, bridges, func(name string, b *datapath.Bridge) error {
 		if slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) {
-			set, c := setBridge(name, nil), newChange(b)
+			set, c := setBridge(name, nil), newDraft(b)
 			if c.planned(set.what, set.plan) == nil {
 				_ = c.make(set.what)
 			}
@@ -130,9 +130,9 @@ func (d *Devices) Keep() error {
 	return d.take()
 }
 
-// Follower returns the process that follows the devices of a network namespace by
+// DevicesHolder returns the process that follows the devices of a network namespace by
 // its cookie, which is its agent. The process is 0 where it cannot be told.
-func Follower(cookie uint64) (process int, there bool) {
+func DevicesHolder(cookie uint64) (process int, there bool) {
 	store, err := datapath.StoreOf(cookie)
 	if err != nil || !store.DevicesHeld() {
 		return 0, false
@@ -388,7 +388,7 @@ func (c carriers) reaches(host *datapath.Port, ports []*datapath.Port) bool {
 // another network namespace. It returns the names of the ports.
 func (s *Switch) takeBack(name string) (ports []string, err error) {
 	what := "take back ports of " + name
-	err = s.change(what, name, func(c *change) error {
+	err = s.change(what, name, func(c *draft) error {
 		for _, p := range datapath.Ports(c.next) {
 			if p.Facts&datapath.PortPatch != 0 {
 				continue
@@ -405,7 +405,7 @@ func (s *Switch) takeBack(name string) (ports []string, err error) {
 				continue // it has gone again
 			}
 			p.Ifindex = index
-			followDevice(p, l)
+			learnDevice(p, l)
 			c.reload = true
 			c.before = append(c.before, func() error { return c.bridge.Replace(p) })
 			c.settleAfter(p)

@@ -14,7 +14,7 @@ import (
 // methods are those of a Switch.
 type Edit struct {
 	bridge string
-	change *change
+	draft  *draft
 	err    error // of the first change that can't be made
 }
 
@@ -23,8 +23,8 @@ type Edit struct {
 // error, or if one of the changes was refused. The warnings are things that work
 // but may not be meant.
 func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
-	return s.one(step{"change bridge " + bridge, bridge, func(c *change) error {
-		e := &Edit{bridge: bridge, change: c}
+	return s.one(step{"change bridge " + bridge, bridge, func(c *draft) error {
+		e := &Edit{bridge: bridge, draft: c}
 		if err := f(e); err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, er
 type step struct {
 	what   string // for errors
 	bridge string
-	plan   func(*change) error
+	plan   func(*draft) error
 }
 
 // one makes a change of a single step, unless it was refused as err says.
@@ -45,8 +45,8 @@ func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	if err != nil {
 		return nil, err
 	}
-	var made *change
-	err = s.change(st.what, st.bridge, func(c *change) error {
+	var made *draft
+	err = s.change(st.what, st.bridge, func(c *draft) error {
 		made = c
 		return st.plan(c)
 	})
@@ -62,7 +62,7 @@ func (e *Edit) add(st step, err error) error {
 		return e.err
 	}
 	if err == nil {
-		err = st.plan(e.change)
+		err = st.plan(e.draft)
 	}
 	e.err = err
 	return err
@@ -124,7 +124,7 @@ func setVLANs(bridge, port string, ranges []VLANRange) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		p, _, err := findMember(c, what, bridge, port)
 		if err != nil {
 			return err

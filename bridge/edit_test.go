@@ -416,10 +416,10 @@ func TestEditWithoutXDP(t *testing.T) {
 					return err
 				}
 				// as if auto had found a driver that may have it
-				if p, _, err := findPort(e.change, "test", "br0", name); err != nil {
+				if p, _, err := findPort(e.draft, "test", "br0", name); err != nil {
 					return err
 				} else if name != must {
-					e.change.auto = append(e.change.auto, p.Id)
+					e.draft.auto = append(e.draft.auto, p.Id)
 				}
 			}
 			return e.AddPort("h0", PortOptions{Type: TypeHost})
@@ -513,15 +513,15 @@ func TestEditSlots(t *testing.T) {
 // Whatever an Edit was killed at, the next writer makes it whole or nothing.
 func TestEditKilled(t *testing.T) {
 	killed := errors.New("killed")
-	for name, kill := range map[string]func(*change){
-		"before it is made": func(c *change) {
+	for name, kill := range map[string]func(*draft){
+		"before it is made": func(c *draft) {
 			c.before = append(c.before, func() error {
 				// nobody is left to undo anything
 				c.undo = []func() error{func() error { return killed }}
 				return killed
 			})
 		},
-		"after it is made": func(c *change) {
+		"after it is made": func(c *draft) {
 			c.after = slices.Insert(c.after, 0, func() error { return killed })
 		},
 	} {
@@ -537,7 +537,7 @@ func TestEditKilled(t *testing.T) {
 				func(e *Edit) error { return e.AddPort("h1", PortOptions{Type: TypeHost}) },
 			}
 			_, err := b.Edit("br0", func(e *Edit) error {
-				defer kill(e.change)
+				defer kill(e.draft)
 				return inTurnWith(e, steps)
 			})
 			if err == nil || !strings.Contains(err.Error(), "killed") || !b.dirty() {

@@ -246,7 +246,6 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 		port string
 		vlan uint16
 	}
-	c := newChange(b)
 	ports, places := map[string]place{}, map[said]place{}
 	return func(what, port string, vlan uint16) (place, error) {
 		at, ok := places[said{port, vlan}]
@@ -254,8 +253,8 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 			return at, nil
 		}
 		if at, ok = ports[port]; !ok {
-			p, l, err := findMember(c, what, bridge, port)
-			if err != nil {
+			p, l, err := findRunning(b, what, bridge, port)
+			if err = memberOrError(p, what, bridge, port, err); err != nil {
 				return place{}, err
 			}
 			at = place{port: p, gone: l == nil && !b.There(p)}
@@ -381,7 +380,7 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 			match.VLAN = &vid
 		}
 		if m.Port != "" {
-			p, _, err := findPort(newChange(b), what, bridge, m.Port)
+			p, _, err := findRunning(b, what, bridge, m.Port)
 			if err != nil {
 				return err
 			}

@@ -167,9 +167,9 @@ func peerOutside(l netlink.Link) uint64 {
 	return addressOf(otherEnd(l)) // if 0, frames go the usual way
 }
 
-// followDevice notes in p where its device, l, leads. It reports whether that
-// has changed.
-func followDevice(p *datapath.Port, l netlink.Link) (changed bool) {
+// learnDevice has p know what its device, l, leads to. It reports whether that
+// was another.
+func learnDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 	was := *p
 	p.Peer = peerOutside(l)
 	if p.Notes&datapath.PortHost != 0 {
@@ -190,6 +190,6 @@ func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 		return false
 	}
 	now := *p
-	followDevice(&now, l)
+	learnDevice(&now, l)
 	return now.Host != p.Host
 }

@@ -33,7 +33,7 @@ type demand struct {
 const maxLimit = 1 << 31
 
 // demands are the limits of a change that size a table.
-func (c *change) demands() []demand {
+func (c *draft) demands() []demand {
 	was := &c.bridge.Config
 	list := []demand{fdbDemand(was.FdbMax, c.next.FdbMax)}
 	if ring := c.next.CaptureRing; c.tables.Filter != nil {
@@ -218,7 +218,7 @@ func (s *Switch) shrink(store *datapath.Store, name string) error {
 	if over, err := b.Oversized(); err != nil || !over {
 		return failed(what, err)
 	}
-	c := newChange(b)
+	c := newDraft(b)
 	c.reload = true
 	if b.PFLoaded() {
 		if c.pf, err = readPF(b); err != nil {

@@ -327,7 +327,7 @@ func TestInOrder(t *testing.T) {
 }
 
 func TestMonitorEvents(t *testing.T) {
-	w := &watch{name: "br0", names: map[uint32]string{1: "p1", 2: "p2"}}
+	w := &listener{name: "br0", names: map[uint32]string{1: "p1", 2: "p2"}}
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	tests := []struct {
 		event  datapath.Event

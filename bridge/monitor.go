@@ -24,8 +24,8 @@ const (
 	dropPeriod  = time.Second
 )
 
-// A watch follows one bridge.
-type watch struct {
+// A listener hears the events of one bridge.
+type listener struct {
 	name   string
 	bridge *datapath.Bridge
 	log    *datapath.Log
@@ -99,9 +99,9 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 // by another device; and once a second the drops. Any number of monitors can
 // run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
-	watches := map[string]*watch{}
+	listeners := map[string]*listener{}
 	defer func() {
-		for _, w := range watches {
+		for _, w := range listeners {
 			w.log.Close()
 		}
 	}()
@@ -125,15 +125,15 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 	for n := 0; ; n++ {
 		var events []Event
 		err := s.read(func(store *datapath.Store) error {
-			if err := follow(store, bridge, watches, n == 0, &events); err != nil {
+			if err := listenToAll(store, bridge, listeners, n == 0, &events); err != nil {
 				return err
 			}
-			for _, w := range watches {
+			for _, w := range listeners {
 				if err := w.read(&events); err != nil {
 					return err
 				}
 			}
-			if err := hear(news, devices, watches, &events); err != nil {
+			if err := hear(news, devices, listeners, &events); err != nil {
 				return err
 			}
 			if n%int(dropPeriod/eventPeriod) != 0 {
@@ -147,11 +147,11 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 				}
 				// what was told before the list is told before what it shows, and
 				// what was told after it is newer
-				if err := hear(news, devices, watches, &events); err != nil {
+				if err := hear(news, devices, listeners, &events); err != nil {
 					return err
 				}
 			}
-			for _, w := range watches {
+			for _, w := range listeners {
 				if err := w.look(devices, &events); err != nil {
 					return err
 				}
@@ -175,8 +175,8 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 	}
 }
 
-// follow brings the watches up to date with the bridges that there are.
-func follow(store *datapath.Store, only string, watches map[string]*watch, first bool, events *[]Event) error {
+// listenToAll brings the listeners up to date with the bridges that there are.
+func listenToAll(store *datapath.Store, only string, listeners map[string]*listener, first bool, events *[]Event) error {
 	names, err := store.Names()
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 			continue
 		}
 		there[name] = true
-		w := watches[name]
+		w := listeners[name]
 		if w != nil && w.bridge.Current() {
 			continue
 		}
@@ -212,8 +212,8 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 			if err != nil {
 				return err
 			}
-			w = &watch{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
-			watches[name] = w
+			w = &listener{name: name, log: log, names: map[uint32]string{}, gone: map[uint32]bool{}, taken: map[uint32]string{}, drops: map[uint32]map[string]uint64{}}
+			listeners[name] = w
 			w.adopt(b)
 			if !first {
 				*events = append(*events, Event{Kind: "bridge-added", Bridge: name})
@@ -222,18 +222,18 @@ func follow(store *datapath.Store, only string, watches map[string]*watch, first
 		}
 		w.compare(b, events)
 	}
-	for name, w := range watches {
+	for name, w := range listeners {
 		if !there[name] {
 			*events = append(*events, Event{Kind: "bridge-removed", Bridge: name})
 			w.log.Close()
-			delete(watches, name)
+			delete(listeners, name)
 		}
 	}
 	return nil
 }
 
-// adopt makes the watch follow b.
-func (w *watch) adopt(b *datapath.Bridge) {
+// adopt makes b what the listener hears.
+func (w *listener) adopt(b *datapath.Bridge) {
 	w.bridge = b
 	devices, err := links()
 	if err != nil {
@@ -254,7 +254,7 @@ func (w *watch) adopt(b *datapath.Bridge) {
 }
 
 // compare reports the ports that came and went with a new configuration.
-func (w *watch) compare(b *datapath.Bridge, events *[]Event) {
+func (w *listener) compare(b *datapath.Bridge, events *[]Event) {
 	old := w.bridge
 	w.adopt(b)
 	for _, p := range datapath.Ports(&old.Config) {
@@ -269,8 +269,8 @@ func (w *watch) compare(b *datapath.Bridge, events *[]Event) {
 	}
 }
 
-// hear reports the news of the ports' devices.
-func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch, events *[]Event) error {
+// hear reports what was told of the ports' devices.
+func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*listener, events *[]Event) error {
 	list, err := news.read()
 	for _, l := range list {
 		devices[l.Attrs().Index] = l
@@ -279,7 +279,7 @@ func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch
 				devices[master] = m
 			}
 		}
-		for _, w := range watches {
+		for _, w := range listeners {
 			for _, p := range datapath.Ports(&w.bridge.Config) {
 				if int(p.Ifindex) == l.Attrs().Index && p.Facts&datapath.PortPatch == 0 && w.bridge.There(p) {
 					w.seeMaster(p, masterOf(l, devices), events)
@@ -291,7 +291,7 @@ func hear(news linkNews, devices map[int]netlink.Link, watches map[string]*watch
 }
 
 // read reads the events since the last time.
-func (w *watch) read(events *[]Event) error {
+func (w *listener) read(events *[]Event) error {
 	list, missed, err := w.log.Read()
 	if err != nil {
 		return err
@@ -305,9 +305,9 @@ func (w *watch) read(events *[]Event) error {
 	return nil
 }
 
-// look reports changes of the ports, and drops. devices are those of the
-// namespace.
-func (w *watch) look(devices map[int]netlink.Link, events *[]Event) error {
+// look reports what has become of the ports, and what was dropped. devices are those
+// of the namespace.
+func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)
 		if there == w.gone[p.Id] && w.bridge.Current() {
@@ -341,7 +341,7 @@ func (w *watch) look(devices map[int]netlink.Link, events *[]Event) error {
 
 // seeMaster reports that a port's device has been made a member of another, or is
 // not any more.
-func (w *watch) seeMaster(p *datapath.Port, now string, events *[]Event) {
+func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 	if now == w.taken[p.Id] {
 		return
 	}
@@ -353,7 +353,7 @@ func (w *watch) seeMaster(p *datapath.Port, now string, events *[]Event) {
 	*events = append(*events, e)
 }
 
-func (w *watch) event(e datapath.Event) Event {
+func (w *listener) event(e datapath.Event) Event {
 	out := Event{
 		Bridge: w.name, Port: w.names[e.Port], From: w.names[e.From],
 		MAC: net.HardwareAddr(e.MAC[:]), VLAN: e.VLAN, Count: uint64(e.Count),

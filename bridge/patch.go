@@ -40,11 +40,11 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 	if peerBridge == bridge {
 		return nil, refused(what, "a patch to itself would be a loop", "give another bridge with --peer")
 	}
-	other, err := configure(PortSettings, defaults(PortSettings), nil)
+	other, err := configure(PortSettings, Defaults(PortSettings), nil)
 	if err != nil {
 		return nil, err
 	}
-	return s.one(step{what, bridge, func(c *change) error {
+	return s.one(step{what, bridge, func(c *draft) error {
 		store := c.bridge.Store()
 		peer, err := open(store, what, peerBridge)
 		if err != nil {
@@ -58,7 +58,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 		if !ok {
 			return refused(what, "the network namespace has no number left for a patch cable", "delete one that is not used")
 		}
-		far := newChange(peer)
+		far := newDraft(peer)
 		if err := newPatch(what, bridge, port, c.bridge, c.next, config, here, there); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func newPatch(what, bridge, port string, b *datapath.Bridge, next *datapath.Conf
 }
 
 // cut has the other end of p's cable leave its bridge after the change.
-func (c *change) cut(p *datapath.Port) error {
+func (c *draft) cut(p *datapath.Port) error {
 	store := c.bridge.Store()
 	others, err := otherEnds(store, p)
 	if err != nil {
@@ -186,7 +186,7 @@ func cutHalves(store *datapath.Store) error {
 		return err
 	}
 	return eachOpen(store, names, func(name string, b *datapath.Bridge) error {
-		c := newChange(b)
+		c := newDraft(b)
 		what, half := "remove the patch cable at bridge "+name, false
 		for _, p := range datapath.Ports(c.next) {
 			if !cables.Half(p) {

@@ -111,8 +111,8 @@ func readStored(b *datapath.Bridge) (stored pfStored, err error) {
 }
 
 // changePF makes a change to pf of a bridge alone.
-func (s *Switch) changePF(what, bridge string, plan func(*change, *pfConfig) error) error {
-	return s.change(what, bridge, func(c *change) error {
+func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) error) error {
+	return s.change(what, bridge, func(c *draft) error {
 		d, err := readPF(c.bridge)
 		if err != nil {
 			return failed(what, err)
@@ -127,7 +127,7 @@ func (s *Switch) changePF(what, bridge string, plan func(*change, *pfConfig) err
 
 // planPF has the bridge's rules compiled for the ports that it will have. A
 // bridge without pf is left alone, and so are rules whose ports stay.
-func (c *change) planPF(what string) error {
+func (c *draft) planPF(what string) error {
 	d := c.pf
 	if d == nil && !c.bridge.PFLoaded() {
 		return nil
@@ -548,7 +548,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		}
 		return set, redefined(set), nil
 	}
-	err = s.changePF(what, bridge, func(c *change, d *pfConfig) error {
+	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
 		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
@@ -708,7 +708,7 @@ func (s *Switch) EnablePF(bridge string, on bool) error {
 	if on {
 		what = "enable pf of " + bridge
 	}
-	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+	return s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 		switch {
 		case on && d.enabled:
 			return refused(what, "pf already enabled", "see 'bascule pfctl -b "+bridge+" -si'")
@@ -722,7 +722,7 @@ func (s *Switch) EnablePF(bridge string, on bool) error {
 
 // SetPFDebug sets the level that -s info shows; nothing else depends on it.
 func (s *Switch) SetPFDebug(bridge, level string) error {
-	return s.changePF("set the debug level of pf of "+bridge, bridge, func(_ *change, d *pfConfig) error {
+	return s.changePF("set the debug level of pf of "+bridge, bridge, func(_ *draft, d *pfConfig) error {
 		d.Debug = level
 		return nil
 	})
@@ -741,7 +741,7 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 		return 0, err
 	}
 	change := func(plan func(*pfConfig) error) error {
-		err := s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+		err := s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 			if !d.loaded {
 				return errNothing
 			}

@@ -145,7 +145,7 @@ func plannedPFTable(b *datapath.Bridge, what, path, name string, makes bool) (*p
 
 // createPFTable makes a table that persists.
 func (s *Switch) createPFTable(what, bridge, path, name string) error {
-	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+	return s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 		_, err := d.definePFTable(what, path, name)
 		return err
 	})
@@ -356,7 +356,7 @@ func (s *Switch) changePFTable(what, bridge, anchor, name string, check bool, ap
 			return err
 		})
 	}
-	return s.changePF(what, bridge, func(_ *change, d *pfConfig) error {
+	return s.changePF(what, bridge, func(_ *draft, d *pfConfig) error {
 		t, err := find(d)
 		if err != nil {
 			return err

@@ -24,9 +24,22 @@ const (
 	TypePatch  = "patch"
 
 	HookAuto = "auto"
-	HookTCX  = "tcx"
-	HookXDP  = "xdp"
+	HookTCX  = datapath.HookTCX
+	HookXDP  = datapath.HookXDP
 )
+
+// Types are what AddPort makes, and Hooks what it can be told of where the program
+// sits, the default first.
+var (
+	Types = []string{TypeNetdev, TypeHost, TypePatch}
+	Hooks = []string{HookAuto, HookTCX, HookXDP}
+)
+
+// OneOf names the words in a sentence: "auto, tcx or xdp".
+func OneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
 
 // AddPort adds a device to a bridge, or makes a host port, or a patch cable: a
 // port of this bridge and its other end, o.Peer. The warnings are things that
@@ -37,7 +50,7 @@ func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string,
 	}
 	st, err := addPort(bridge, port, o)
 	plan := st.plan
-	st.plan = func(c *change) error {
+	st.plan = func(c *draft) error {
 		gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
 		if gone {
 			c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
@@ -54,8 +67,8 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 		return config, err
 	}
 	o.Type, o.Hook = cmp.Or(o.Type, TypeNetdev), cmp.Or(o.Hook, HookAuto)
-	if o.Type != TypeNetdev && o.Type != TypeHost && o.Type != TypePatch {
-		return config, usagef("--type "+o.Type, "no such type; give netdev, host or patch")
+	if !slices.Contains(Types, o.Type) {
+		return config, usagef("--type "+o.Type, "no such type; give %s", OneOf(Types))
 	}
 	if o.Peer != "" && o.Type != TypePatch {
 		return config, usagef("--peer "+o.Peer, "only patch ports have one; give --type patch, too")
@@ -63,7 +76,7 @@ func newPortConfig(what, port string, o *PortOptions) (config PortConfig, err er
 	if err := checkHook(o.Hook); err != nil {
 		return config, err
 	}
-	if config, err = configure(PortSettings, defaults(PortSettings), o.Changes); err != nil {
+	if config, err = configure(PortSettings, Defaults(PortSettings), o.Changes); err != nil {
 		return config, err
 	}
 	if o.Type == TypePatch && config.Backup != "" {
@@ -86,7 +99,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 	if o.Type == TypePatch {
 		return step{}, usagef("--type patch", "a cable is a change to two bridges; make it by itself")
 	}
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		device, err := newDevice(c, what, bridge, port, o.Type)
 		if err != nil {
 			return err
@@ -137,7 +150,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 
 // makeWay removes the port whose place a new one of the same name takes: it has
 // lost its device.
-func (c *change) makeWay(what, name string) error {
+func (c *draft) makeWay(what, name string) error {
 	for _, p := range datapath.Ports(c.next) {
 		if datapath.PortName(p) != name || c.hasDevice(p) {
 			continue
@@ -178,7 +191,7 @@ func holderOf(b *datapath.Bridge, next *datapath.Config, name string) (*datapath
 }
 
 // newPort gives a new port a slot.
-func (c *change) newPort(what, name string) (*datapath.Port, error) {
+func (c *draft) newPort(what, name string) (*datapath.Port, error) {
 	if _, err := holderOf(c.bridge, c.next, name); err != nil {
 		return nil, failed(what, err)
 	}
@@ -196,7 +209,7 @@ func (c *change) newPort(what, name string) (*datapath.Port, error) {
 
 // planBackup makes the port of a name p's backup, when all that is planned is
 // known: it may be added later in the same change.
-func (c *change) planBackup(what, bridge string, p *datapath.Port, name string) {
+func (c *draft) planBackup(what, bridge string, p *datapath.Port, name string) {
 	id := p.Id
 	if name == "" {
 		p.Backup = 0
@@ -225,7 +238,7 @@ func (c *change) planBackup(what, bridge string, p *datapath.Port, name string) 
 
 // widow takes a port that leaves away from those that it stands in for; one that
 // is added under its name in the same change takes its place.
-func (c *change) widow(p *datapath.Port) {
+func (c *draft) widow(p *datapath.Port) {
 	for _, of := range datapath.Ports(c.next) {
 		if of.Backup != p.Id {
 			continue
@@ -241,12 +254,12 @@ func (c *change) widow(p *datapath.Port) {
 
 // hasDevice reports whether a port's device is there; that of a port that is
 // being added is.
-func (c *change) hasDevice(p *datapath.Port) bool {
+func (c *draft) hasDevice(p *datapath.Port) bool {
 	return datapath.PortAt(&c.bridge.Config, p.Id) == nil || c.bridge.HasDevice(p)
 }
 
 // settleAfter has a port's device settled when the change is made.
-func (c *change) settleAfter(p *datapath.Port) {
+func (c *draft) settleAfter(p *datapath.Port) {
 	id := p.Id
 	c.after = append(c.after, func() error {
 		p := datapath.PortAt(&c.bridge.Config, id)
@@ -261,7 +274,7 @@ func (c *change) settleAfter(p *datapath.Port) {
 
 // newDevice finds the device of a port to be added and checks that it can be
 // one; nil for a host port, whose device is yet to be made.
-func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) {
+func newDevice(c *draft, what, bridge, port, typ string) (netlink.Link, error) {
 	for _, p := range datapath.Ports(c.next) {
 		if p.Facts&datapath.PortPatch != 0 && datapath.PortName(p) == port {
 			return nil, refused(what, "a patch port of this name is in the bridge", "delete that port first, or give the device another name")
@@ -321,7 +334,7 @@ func newDevice(c *change, what, bridge, port, typ string) (netlink.Link, error) 
 
 // ownerOf returns the bridge of ours that has the device as a port, "" if none,
 // and, where the device is one of the two ends of a host port, the name of that.
-func ownerOf(c *change, l netlink.Link, bridge string) (owner, host string, err error) {
+func ownerOf(c *draft, l netlink.Link, bridge string) (owner, host string, err error) {
 	own, far := uint32(l.Attrs().Index), uint32(0)
 	if l.Type() == "veth" && hostHere(l) {
 		far = uint32(l.Attrs().ParentIndex)
@@ -403,7 +416,7 @@ func (w *world) others(store *datapath.Store, bridge string) (map[uint32][]other
 }
 
 // setDevice makes p the port of a device.
-func (c *change) setDevice(what string, p *datapath.Port, l netlink.Link, hook string) error {
+func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook string) error {
 	a := l.Attrs()
 	p.Ifindex = uint32(a.Index)
 	p.Peer = peerOutside(l)
@@ -520,11 +533,10 @@ func portBack(b *datapath.Bridge, l netlink.Link) *datapath.Port {
 }
 
 func checkHook(hook string) error {
-	switch hook {
-	case HookAuto, HookTCX, HookXDP:
+	if slices.Contains(Hooks, hook) {
 		return nil
 	}
-	return usagef("--hook "+hook, "no such hook; give auto, tcx or xdp")
+	return usagef("--hook "+hook, "no such hook; give %s", OneOf(Hooks))
 }
 
 // mtuWarning tells of ports that can't pass on all that others take.
@@ -581,7 +593,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			return step{}, err
 		}
 	}
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		p, l, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -608,7 +620,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 			return refused(what, "its device is gone", fmt.Sprintf("delete it with 'bascule port del %s %s'", bridge, port))
 		}
 		if l != nil {
-			followDevice(p, l)
+			learnDevice(p, l)
 		}
 		if o.Hook != "" {
 			setBits(&p.Notes, datapath.PortXDP, wantsXDP(o.Hook, l))
@@ -651,7 +663,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 // port's interface goes, too, and the other end of a patch cable.
 func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
 	del := delPort(bridge, port)
-	return s.one(step{del.what, bridge, func(c *change) error {
+	return s.one(step{del.what, bridge, func(c *draft) error {
 		p, _, err := findPort(c, del.what, bridge, port)
 		if err != nil {
 			return err
@@ -672,7 +684,7 @@ func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
 
 func delPort(bridge, port string) step {
 	what := "delete port " + port + " of " + bridge
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		p, _, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -689,16 +701,25 @@ func delPort(bridge, port string) step {
 // findPort finds a port by its device's name, or by the name that it was added
 // by where that device is gone, or is a host port's in another namespace, or
 // where it has none. The link is the port's device, nil if there is none.
-func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+func findPort(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+	return findPortIn(c.next, c.hasDevice, what, bridge, name)
+}
+
+// findRunning is findPort for who changes nothing.
+func findRunning(b *datapath.Bridge, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+	return findPortIn(&b.Config, b.HasDevice, what, bridge, name)
+}
+
+func findPortIn(c *datapath.Config, hasDevice func(*datapath.Port) bool, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil, nil, failed(what, err)
 	}
-	ports := datapath.Ports(c.next)
+	ports := datapath.Ports(c)
 	if err == nil {
 		for _, p := range ports {
 			own, host := int(p.Ifindex) == l.Attrs().Index, isHostEnd(l, p)
-			if !own && !host || !c.hasDevice(p) {
+			if !own && !host || !hasDevice(p) {
 				continue
 			}
 			if own {
@@ -712,7 +733,7 @@ func findPort(c *change, what, bridge, name string) (*datapath.Port, netlink.Lin
 		if datapath.PortName(p) != name {
 			continue
 		}
-		if p.Ifindex == 0 || !c.hasDevice(p) { // a host port that is being added has none yet
+		if p.Ifindex == 0 || !hasDevice(p) { // a host port that is being added has none yet
 			return p, nil, nil
 		}
 		if p.Notes&datapath.PortHost == 0 {

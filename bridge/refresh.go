@@ -30,7 +30,7 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 			}
 			l, err := netlink.LinkByIndex(int(p.Ifindex))
 			now := *p
-			return err == nil && followDevice(&now, l)
+			return err == nil && learnDevice(&now, l)
 		})
 		return nil
 	})
@@ -46,7 +46,7 @@ func (s *Switch) Refresh(bridge string) (changed bool, err error) {
 // how many there are.
 func (e *Edit) DelDevices(indexes []int, there bool) (n int, err error) {
 	what := "delete ports of " + e.bridge
-	err = e.add(step{what, e.bridge, func(c *change) error {
+	err = e.add(step{what, e.bridge, func(c *draft) error {
 		for _, p := range datapath.Ports(c.next) {
 			if p.Facts&(datapath.PortPatch|datapath.PortSpan) != 0 || !slices.Contains(indexes, int(p.Ifindex)) || c.hasDevice(p) != there {
 				continue
@@ -85,7 +85,7 @@ func (s *Switch) RefreshPF(bridge string) (changed bool, err error) {
 	if err != nil || !changed {
 		return false, err
 	}
-	err = s.changePF("follow addresses in pf of "+bridge, bridge, func(_ *change, d *pfConfig) error {
+	err = s.changePF("follow addresses in pf of "+bridge, bridge, func(_ *draft, d *pfConfig) error {
 		if !d.loaded {
 			return errNothing
 		}

@@ -80,7 +80,7 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 // may not be meant.
 func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
 	what := "add a rule to port " + r.Port + " of " + bridge
-	return s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	return s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
 		p, _, err := findMember(c, what, bridge, r.Port)
 		if err != nil {
 			return nil, err
@@ -93,7 +93,7 @@ func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error)
 // DelRule removes the first rule that is the same as r.
 func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 	what := "delete a rule of port " + r.Port + " of " + bridge
-	_, err := s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	_, err := s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
 		p, _, err := findPort(c, what, bridge, r.Port)
 		if err != nil {
 			return nil, err
@@ -113,7 +113,7 @@ func (s *Switch) DelRule(bridge string, r rule.Rule) error {
 // and returns how many.
 func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 	what := "flush the rules of " + bridge
-	_, err = s.one(changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	_, err = s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
 		kept, err := without(c, list, what, bridge, port)
 		n = len(list) - len(kept)
 		return kept, err
@@ -141,7 +141,7 @@ func loadRules(bridge, port, name string, file io.Reader) (step, error) {
 	if err != nil {
 		return step{}, badRules(what, err)
 	}
-	return changeRules(what, bridge, func(c *change, list []datapath.Rule) ([]datapath.Rule, error) {
+	return changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
 		next, err := without(c, list, what, bridge, port)
 		if err != nil {
 			return nil, err
@@ -193,8 +193,8 @@ func neverNotes(rules []rule.Rule) (notes []string) {
 }
 
 // changeRules changes a bridge's rules.
-func changeRules(what, bridge string, plan func(*change, []datapath.Rule) ([]datapath.Rule, error)) step {
-	return step{what, bridge, func(c *change) error {
+func changeRules(what, bridge string, plan func(*draft, []datapath.Rule) ([]datapath.Rule, error)) step {
+	return step{what, bridge, func(c *draft) error {
 		were, err := c.rules()
 		if err != nil {
 			return failed(what, err)
@@ -214,7 +214,7 @@ func changeRules(what, bridge string, plan func(*change, []datapath.Rule) ([]dat
 }
 
 // rules returns the bridge's rules as the change has them so far.
-func (c *change) rules() ([]datapath.Rule, error) {
+func (c *draft) rules() ([]datapath.Rule, error) {
 	if c.tables.Rules != nil {
 		return c.tables.Rules, nil
 	}
@@ -231,7 +231,7 @@ func sameRule(a, b datapath.Rule) bool {
 
 // without returns the rules of a list that are not of the port; none where the
 // port is "".
-func without(c *change, list []datapath.Rule, what, bridge, port string) ([]datapath.Rule, error) {
+func without(c *draft, list []datapath.Rule, what, bridge, port string) ([]datapath.Rule, error) {
 	if port == "" {
 		return nil, nil
 	}

@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -331,20 +332,20 @@ var PortSettings = []Setting[PortConfig]{
 	onOff("bcast-flood", true, "receive broadcasts", func(c *PortConfig) *bool { return &c.BroadcastFlood }),
 	onOff("hairpin", false, "let a frame leave by the port it came in by", func(c *PortConfig) *bool { return &c.Hairpin }),
 	{
-		Name: "isolated", Value: OnOff, Default: "off",
+		Name: IsolatedSetting, Value: OnOff, Default: "off",
 		Help: "never talk to another isolated port; the same as protected domain 1",
 		parse: func(c *PortConfig, v string) error {
 			on, err := parseOnOff(v)
-			c.Protected &^= 1 << 1
+			c.Protected &^= IsolatedDomain
 			if on {
-				c.Protected |= 1 << 1
+				c.Protected |= IsolatedDomain
 			}
 			return err
 		},
 		format: func(c PortConfig) string { return formatOnOff(c.Isolated()) },
 	},
 	{
-		Name: "protected", Value: "LIST|none", Default: "none",
+		Name: ProtectedSetting, Value: "LIST|none", Default: "none",
 		Help: "protected domains 1-31, such as 1,2, or none: ports that share one never talk",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Protected, err = ParseDomains(v)
@@ -538,8 +539,18 @@ func (l StormLimit) String() string {
 	panic("a unit of 1 is in the table")
 }
 
+// The settings that say which protected domains a port is in; IsolatedSetting
+// is of IsolatedDomain alone.
+const (
+	IsolatedSetting  = "isolated"
+	ProtectedSetting = "protected"
+)
+
+// IsolatedDomain is protected domain 1, which Linux's bridge has as `isolated`.
+const IsolatedDomain Domains = 1 << 1
+
 // Isolated reports whether the port is in protected domain 1.
-func (c PortConfig) Isolated() bool { return c.Protected&(1<<1) != 0 }
+func (c PortConfig) Isolated() bool { return c.Protected&IsolatedDomain != 0 }
 
 // Domains is a set of protected domains; bit N stands for domain N, 1 to 31.
 type Domains uint32
@@ -581,26 +592,36 @@ func (d Domains) String() string {
 	return strings.Join(words, ",")
 }
 
-// configure returns config with the changes made, in their order.
-func configure[T any](settings []Setting[T], config T, changes []Change) (T, error) {
-next:
+// ErrNoSetting says that a change is of a setting that there is not.
+var ErrNoSetting = errors.New("no such setting; see --help")
+
+// Configure returns config with the changes made, in their order, but for those of
+// which it tells wrong why they can't be.
+func Configure[T any](settings []Setting[T], config T, changes []Change, wrong func(Change, error)) T {
 	for _, ch := range changes {
-		for _, s := range settings {
-			if s.Name == ch.Name {
-				if err := s.Set(&config, ch.Value); err != nil {
-					return config, err
-				}
-				continue next
-			}
+		err := usagef("--"+ch.Name, "%w", ErrNoSetting)
+		if i := slices.IndexFunc(settings, func(s Setting[T]) bool { return s.Name == ch.Name }); i >= 0 {
+			err = settings[i].Set(&config, ch.Value)
 		}
-		return config, usagef("--"+ch.Name, "no such setting; see --help")
+		if err != nil {
+			wrong(ch, err)
+		}
 	}
-	return config, nil
+	return config
 }
 
-// defaults returns the configuration of a new object.
-func defaults[T any](settings []Setting[T]) T {
-	var config T
+// configure is Configure with the first error.
+func configure[T any](settings []Setting[T], config T, changes []Change) (_ T, first error) {
+	config = Configure(settings, config, changes, func(_ Change, err error) {
+		if first == nil {
+			first = err
+		}
+	})
+	return config, first
+}
+
+// Defaults returns the configuration of a new object.
+func Defaults[T any](settings []Setting[T]) (config T) {
 	for _, s := range settings {
 		if err := s.parse(&config, s.Default); err != nil {
 			panic(err) // a mistake in the table above

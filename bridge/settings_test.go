@@ -256,7 +256,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 		if i < 0 {
 			t.Fatalf("no setting %s", tt.name)
 		}
-		config, err := configure(settings, defaults(settings), []Change{{tt.name, tt.value}})
+		config, err := configure(settings, Defaults(settings), []Change{{tt.name, tt.value}})
 		if tt.want == "" {
 			var usage *UsageError
 			if !errors.As(err, &usage) {
@@ -277,7 +277,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 			t.Errorf("%s %q prints %q, want %q", tt.name, tt.value, got, tt.want)
 		}
 		// what is printed is read again
-		again := defaults(settings)
+		again := Defaults(settings)
 		if err := settings[i].Set(&again, got); err != nil || again != config {
 			t.Errorf("%s %q printed and read: %+v, %v; want %+v", tt.name, tt.value, again, err, config)
 		}
@@ -287,7 +287,7 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 			t.Errorf("no test of %s", s.Name)
 		}
 		// defaults are what they say
-		if got := s.Format(defaults(settings)); got != s.Default && s.Name != "group-fwd-mask" {
+		if got := s.Format(Defaults(settings)); got != s.Default && s.Name != "group-fwd-mask" {
 			t.Errorf("%s: the default prints %q, want %q", s.Name, got, s.Default)
 		}
 		if strings.Contains(s.Help, "\n") || s.Help == "" || s.Value == "" {
@@ -299,12 +299,12 @@ func testSettings[T comparable](t *testing.T, settings []Setting[T], tests []str
 func TestDefaults(t *testing.T) {
 	bridge := BridgeConfig{Ageing: 300 * time.Second, FDBMax: 65536, DefaultPVID: 1, VLANProtocol: unix.ETH_P_8021Q,
 		STP: STPOff, STPPriority: 32768, STPHello: 2 * time.Second, STPMaxAge: 20 * time.Second, STPForwardDelay: 15 * time.Second}
-	if got := defaults(BridgeSettings); got != bridge {
+	if got := Defaults(BridgeSettings); got != bridge {
 		t.Errorf("bridge %+v, want %+v", got, bridge)
 	}
 	want := PortConfig{Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, FDBFull: FullFlood, Admit: AdmitAll,
 		STPPriority: 128, STPEdge: Auto, STPPointToPoint: Auto}
-	if got := defaults(PortSettings); got != want {
+	if got := Defaults(PortSettings); got != want {
 		t.Errorf("port %+v, want %+v", got, want)
 	}
 }
@@ -324,7 +324,7 @@ func TestSTPTimes(t *testing.T) {
 		{3, 6, 4, "stp-max-age 6s is less than 2*(stp-hello+1s), 8s"},
 	}
 	for _, tt := range tests {
-		c := defaults(BridgeSettings)
+		c := Defaults(BridgeSettings)
 		c.STPHello, c.STPMaxAge, c.STPForwardDelay = time.Duration(tt.hello)*time.Second, time.Duration(tt.age)*time.Second, time.Duration(tt.delay)*time.Second
 		err := c.check("set bridge br0")
 		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
@@ -346,7 +346,7 @@ func TestConfigure(t *testing.T) {
 		{[]Change{{"protected", "5"}, {"protected", "none"}}, 0},
 	}
 	for _, tt := range tests {
-		got, err := configure(PortSettings, defaults(PortSettings), tt.changes)
+		got, err := configure(PortSettings, Defaults(PortSettings), tt.changes)
 		if err != nil || got.Protected != tt.want {
 			t.Errorf("%v: domains %v, %v; want %v", tt.changes, got.Protected, err, tt.want)
 		}
@@ -354,7 +354,7 @@ func TestConfigure(t *testing.T) {
 			t.Errorf("%v: isolated %v", tt.changes, got.Isolated())
 		}
 	}
-	_, err := configure(PortSettings, defaults(PortSettings), []Change{{"colour", "red"}})
+	_, err := configure(PortSettings, Defaults(PortSettings), []Change{{"colour", "red"}})
 	if usage := new(UsageError); !errors.As(err, &usage) || usage.Object != "--colour" {
 		t.Errorf("unknown setting: %v", err)
 	}

@@ -18,13 +18,17 @@ const (
 	DirectionBoth = "both" // once each
 )
 
-// findMember is findPort for work that span ports take no part in.
-func findMember(c *change, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
+// findMember is findPort for what span ports do not take part in.
+func findMember(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
+	return p, l, memberOrError(p, what, bridge, name, err)
+}
+
+func memberOrError(p *datapath.Port, what, bridge, name string, err error) error {
 	if err == nil && p.Facts&datapath.PortSpan != 0 {
 		err = refused(what, name+" is a span port, which only listens", "give another port; see 'bascule port show "+bridge+"'")
 	}
-	return p, l, err
+	return err
 }
 
 // Span is a span port and its sources.
@@ -62,7 +66,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		return step{}, usagef("--direction "+o.Direction, "no such direction; give in, out or both")
 	}
 	in, out := o.Direction != DirectionOut, o.Direction == DirectionOut || o.Direction == DirectionBoth
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		l, err := newDevice(c, what, bridge, device, TypeNetdev)
 		if err != nil {
 			return err
@@ -83,7 +87,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 			return err
 		}
 		// as any new port, so that the switch pays for no setting of it
-		defaults(PortSettings).store(p)
+		Defaults(PortSettings).store(p)
 		setBits(&p.Facts, datapath.PortSpan, true)
 		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
 		for _, m := range append(marks, spanMarks{&p.SpanIn, &p.SpanOut}) {
@@ -117,9 +121,9 @@ func (m spanMarks) clear(n int) {
 
 func (m spanMarks) has(n int) bool { return (*m.in|*m.out)>>n&1 != 0 }
 
-// spanSources finds where a span port is to be marked so that it gets its
-// frames. It touches only the VLANs that are asked for.
-func (c *change) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
+// spanSources finds where a span port is to be marked so that it gets what is
+// asked for. Only VLANs that are asked for are touched.
+func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
 	for _, name := range o.Ports {
 		p, _, err := findPort(c, what, bridge, name)
 		if err != nil {
@@ -168,7 +172,7 @@ func (s *Switch) DelSpan(bridge, device string) error {
 
 func delSpan(bridge, device string) step {
 	what := "delete span port " + device + " of " + bridge
-	return step{what, bridge, func(c *change) error {
+	return step{what, bridge, func(c *draft) error {
 		p, _, err := findPort(c, what, bridge, device)
 		if err != nil {
 			return err
@@ -180,9 +184,9 @@ func delSpan(bridge, device string) step {
 	}}
 }
 
-// removePort frees the slot of a port; leave does the rest. No frames are
-// copied to it any more, and its number is free for another span port.
-func (c *change) removePort(what string, p *datapath.Port) error {
+// removePort frees the slot of a port; leave does the rest. What was copied to
+// it is not any more, and its number is free for another span port.
+func (c *draft) removePort(what string, p *datapath.Port) error {
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
 	if c.tables.Rules != nil {
 		c.tables.Rules = slices.DeleteFunc(c.tables.Rules, func(r datapath.Rule) bool { return r.Port == p.Id })

@@ -119,12 +119,16 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 	return unlock, err
 }
 
+// newEnough is the first version of Linux that has all that the switch needs, for
+// who is to boot another. It is advice: what a kernel has is asked, not its version.
+const newEnough = "6.6"
+
 // Usable says so where this machine, or this process, can have no switch.
 func Usable() error {
-	if err := datapath.CheckKernel(); err != nil {
-		return refused("use the switch", err.Error(), fmt.Sprintf("boot Linux %d.%d or newer", datapath.MinKernel[0], datapath.MinKernel[1]))
+	if err := allowed(); err != nil {
+		return err
 	}
-	return allowed()
+	return failed("use the switch", datapath.CheckKernel())
 }
 
 // allowed tells if the process lacks a capability, before a system call says
@@ -169,7 +173,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	if err := checkName("bridge", name); err != nil {
 		return err
 	}
-	config, err := configure(BridgeSettings, defaults(BridgeSettings), changes)
+	config, err := configure(BridgeSettings, Defaults(BridgeSettings), changes)
 	if err != nil {
 		return err
 	}
@@ -201,7 +205,7 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 // which is all that it does without changes. It returns notes about the change.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
 	set := setBridge(name, changes)
-	return s.one(step{set.what, name, func(c *change) error {
+	return s.one(step{set.what, name, func(c *draft) error {
 		c.reload = true
 		if err := set.plan(c); err != nil {
 			return err
@@ -322,7 +326,7 @@ func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 // ports' devices that matter.
 func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
-	return step{what, name, func(c *change) error {
+	return step{what, name, func(c *draft) error {
 		config, err := configure(BridgeSettings, loadBridgeConfig(c.next), changes)
 		if err != nil {
 			return err
@@ -336,7 +340,7 @@ func setBridge(name string, changes []Change) step {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
-				followDevice(p, l)
+				learnDevice(p, l)
 			}
 		}
 		c.after = append(c.after, func() error {
@@ -493,10 +497,10 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// A change is a bridge's next configuration and its surroundings. A planner
+// A draft is a bridge's next configuration and what surrounds it. Who plans it
 // changes next and tables, and nothing else; the rest is done when the plan is
 // whole.
-type change struct {
+type draft struct {
 	bridge *datapath.Bridge
 	next   *datapath.Config
 	tables datapath.Tables
@@ -520,8 +524,8 @@ type change struct {
 	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
 }
 
-// warn notes a message for the caller; a message about many ports is told once.
-func (c *change) warn(warnings ...string) {
+// warn notes what the caller is to be told; the same of many ports is told once.
+func (c *draft) warn(warnings ...string) {
 	for _, w := range warnings {
 		if !slices.Contains(c.warnings, w) {
 			c.warnings = append(c.warnings, w)
@@ -529,20 +533,20 @@ func (c *change) warn(warnings ...string) {
 	}
 }
 
-// newChange returns a change to a bridge, with nothing planned yet.
-func newChange(b *datapath.Bridge) *change {
+// newDraft returns a draft to a bridge of which nothing is planned yet.
+func newDraft(b *datapath.Bridge) *draft {
 	next := b.Config
-	return &change{bridge: b, next: &next}
+	return &draft{bridge: b, next: &next}
 }
 
 // change makes a change to a bridge: plan says which, and touches nothing.
-func (s *Switch) change(what, name string, plan func(*change) error) error {
+func (s *Switch) change(what, name string, plan func(*draft) error) error {
 	return s.write(func(store *datapath.Store) error {
 		b, err := open(store, what, name)
 		if err != nil {
 			return err
 		}
-		c := newChange(b)
+		c := newDraft(b)
 		c.joins = s.joining
 		if err := c.planned(what, plan); err != nil {
 			return err
@@ -558,7 +562,7 @@ func (s *Switch) change(what, name string, plan func(*change) error) error {
 }
 
 // planned plans a change whole.
-func (c *change) planned(what string, plan func(*change) error) error {
+func (c *draft) planned(what string, plan func(*draft) error) error {
 	for _, do := range []func() error{
 		func() error { return plan(c) },
 		func() error { return inTurn(c.late) },
@@ -571,8 +575,8 @@ func (c *change) planned(what string, plan func(*change) error) error {
 	return nil
 }
 
-// planTables plans the parts that follow from the ports that there are to be.
-func (c *change) planTables(what string) error {
+// planTables plans what follows from the ports that there are to be.
+func (c *draft) planTables(what string) error {
 	if err := c.planVLANs(what); err != nil {
 		return err
 	}
@@ -597,9 +601,9 @@ func eachOpen(store *datapath.Store, names []string, f func(name string, b *data
 	return nil
 }
 
-// make makes a planned change. If the bridge is as desired already, it does
-// only the work that comes after a change.
-func (c *change) make(what string) error {
+// make makes a change that has been planned, or only what comes after it where
+// the bridge is as it is to be already.
+func (c *draft) make(what string) error {
 	different, err := c.different()
 	if err != nil {
 		return failed(what, err)
@@ -640,7 +644,7 @@ func inTurn(list []func() error) error {
 }
 
 // different reports whether there is anything to make.
-func (c *change) different() (bool, error) {
+func (c *draft) different() (bool, error) {
 	t := &c.tables
 	if c.reload || len(c.before) > 0 || len(c.others) > 0 ||
 		t.VLANs != nil || t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil || *c.next != c.bridge.Config {
@@ -653,7 +657,7 @@ func (c *change) different() (bool, error) {
 
 // commit makes the next configuration the bridge's. A port whose driver refuses
 // XDP, which nobody has insisted on, goes without.
-func (c *change) commit() error {
+func (c *draft) commit() error {
 	for {
 		err := setXDPUse(c.bridge, c.next)
 		if err == nil {
@@ -667,7 +671,7 @@ func (c *change) commit() error {
 }
 
 // withoutXDP takes XDP from a port that was refused it, if that may be.
-func (c *change) withoutXDP(refusal *datapath.PortError) bool {
+func (c *draft) withoutXDP(refusal *datapath.PortError) bool {
 	if refusal.Hook != HookXDP {
 		return false
 	}
@@ -685,7 +689,7 @@ func (c *change) withoutXDP(refusal *datapath.PortError) bool {
 }
 
 // each calls f for the bridge that is changed, and for the others concerned.
-func (c *change) each(f func(*datapath.Bridge) error) error {
+func (c *draft) each(f func(*datapath.Bridge) error) error {
 	err := f(c.bridge)
 	for _, b := range c.others {
 		err = errors.Join(err, f(b))
@@ -804,7 +808,10 @@ func failed(what string, err error) error {
 	}
 	why, remedy := err.Error(), "nothing was changed"
 	var port *datapath.PortError
+	var missing *datapath.MissingError
 	switch {
+	case errors.As(err, &missing):
+		why, remedy = missing.Error(), "boot Linux "+newEnough+" or newer, or a kernel that has it from there"
 	case errors.As(err, &port) && port.Hook == HookXDP && errors.Is(err, unix.EBUSY):
 		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "take that off, or use --hook tcx"
 	case errors.As(err, &port) && port.Hook == HookXDP:

@@ -46,7 +46,7 @@ func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 		return errors.Join(errs...)
 	}
 	for _, name := range names {
-		one, err := s.hold("count the frames of "+name+" by address", name, datapath.WatchTalkers, func(*change) error { return nil })
+		one, err := s.hold("count the frames of "+name+" by address", name, datapath.WatchTalkers, func(*draft) error { return nil })
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}

@@ -33,7 +33,7 @@ type Step struct {
 func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	what := fmt.Sprintf("trace a frame at port %s of %s", port, bridge)
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
-		p, l, err := findPort(newChange(b), what, bridge, port)
+		p, l, err := findRunning(b, what, bridge, port)
 		if err != nil {
 			return err
 		}

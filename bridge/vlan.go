@@ -222,7 +222,7 @@ type vlanPlan struct {
 
 // soFar returns the bridge's VLANs as the change has them so far, nil if it has
 // never had any.
-func (c *change) soFar() (*datapath.VLANs, error) {
+func (c *draft) soFar() (*datapath.VLANs, error) {
 	plan := &c.vlans
 	if plan.read {
 		return plan.now, nil
@@ -248,11 +248,11 @@ func (plan *vlanPlan) take(c *datapath.Config) {
 	plan.pvid = c.DefaultPvid
 }
 
-// planVLANs completes any change by its effects on VLANs: a new port gets the
-// default VLAN, one that leaves is in none, and ports that still have an old
-// default follow a new one. A bridge that has never filtered has no VLANs; when
-// it begins to, all of its ports are new.
-func (c *change) planVLANs(what string) error {
+// planVLANs completes a change, whatever it is about, by what that does to
+// VLANs: a port that is new gets the default VLAN, one that leaves is in none,
+// and ports that still have an old default follow a new one. A bridge that has
+// never filtered has no VLANs; when it begins to, all of its ports are new.
+func (c *draft) planVLANs(what string) error {
 	v, err := c.planJoins()
 	if err != nil {
 		return failed(what, err)
@@ -270,7 +270,7 @@ func (c *change) planVLANs(what string) error {
 
 // planJoins does so for the ports that have come and left so far, and returns
 // the VLANs, nil if there are none yet.
-func (c *change) planJoins() (*datapath.VLANs, error) {
+func (c *draft) planJoins() (*datapath.VLANs, error) {
 	v, err := c.soFar()
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (c *change) planJoins() (*datapath.VLANs, error) {
 				c.joinBerth(v, p)
 			}
 		case p != nil && plan.pvid != c.next.DefaultPvid:
-			followDefault(c.next, v, p, plan.pvid)
+			takeDefault(c.next, v, p, plan.pvid)
 		}
 	}
 	plan.take(c.next)
@@ -325,10 +325,10 @@ func joinDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) {
 	}
 }
 
-// followDefault moves a port that still is as the old default made it to the
+// takeDefault moves a port that still is as the old default made it to the
 // new one, as Linux's bridge does (br_vlan_set_default_pvid()); one that is in
 // that VLAN already was told to, and stays as it is.
-func followDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old uint16) {
+func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old uint16) {
 	slot := datapath.Slot(p.Id)
 	if p.Pvid != old || old != 0 && !inSet(&v[old].Untagged, slot) {
 		return
@@ -348,10 +348,10 @@ func followDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old 
 	joinDefault(c, v, p)
 }
 
-// checkPrivate refuses settings that would let frames in and no answer out: a
-// port that has a private VLAN's tag passes private VLANs on to another switch,
-// and the way down is in the primary.
-func checkPrivate(c *change, what string) error {
+// checkPrivate refuses what would let frames in and no answer out: a port that
+// has a private VLAN's tag passes private VLANs on to another switch, and the
+// way down is in the primary.
+func checkPrivate(c *draft, what string) error {
 	v := c.tables.VLANs
 	for vid := 1; vid <= maxVLAN; vid++ {
 		row := &v[vid]
@@ -451,8 +451,8 @@ func announceHost(b *datapath.Bridge, p *datapath.Port, spaces []uint16) error {
 }
 
 // changeVLANs changes the VLANs of a bridge that filters.
-func changeVLANs(what, bridge string, plan func(*change, *datapath.VLANs) error) step {
-	return step{what, bridge, func(c *change) error {
+func changeVLANs(what, bridge string, plan func(*draft, *datapath.VLANs) error) step {
+	return step{what, bridge, func(c *draft) error {
 		if !filters(c.next) {
 			return noFiltering(what, bridge)
 		}
@@ -480,7 +480,7 @@ func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	if o.PVID && len(list) > 1 {
 		return step{}, usagef("--pvid", "a port has one VLAN for frames without a tag, not %s; give one VLAN", FormatVLANs(list))
 	}
-	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		p, _, err := findMember(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -508,7 +508,7 @@ func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
 
 func delVLANs(bridge, port string, list []uint16) step {
 	what := fmt.Sprintf("delete VLAN %s of port %s of %s", FormatVLANs(list), port, bridge)
-	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		p, _, err := findPort(c, what, bridge, port)
 		if err != nil {
 			return err
@@ -546,7 +546,7 @@ func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, e
 			return step{}, usagef(fmt.Sprintf("VLAN %d", vid), "it can't be two of primary, isolated and community; give each a VLAN of its own")
 		}
 	}
-	return changeVLANs(what, bridge, func(c *change, v *datapath.VLANs) error {
+	return changeVLANs(what, bridge, func(c *draft, v *datapath.VLANs) error {
 		if isSecondary(&v[primary]) {
 			return refused(what, fmt.Sprintf("it is private below VLAN %d", v[primary].Fid), "give a VLAN that is not")
 		}

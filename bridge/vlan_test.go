@@ -79,7 +79,7 @@ func newPlan(t *testing.T, ports int) *plan {
 // commit plans the change; a refused one changes nothing.
 func (p *plan) commit() error {
 	v := p.v
-	c := &change{bridge: &datapath.Bridge{Config: p.was}, next: &p.next, vlans: vlanPlan{read: true, now: &v}}
+	c := &draft{bridge: &datapath.Bridge{Config: p.was}, next: &p.next, vlans: vlanPlan{read: true, now: &v}}
 	c.vlans.take(&p.was)
 	if err := c.planVLANs("try"); err != nil {
 		p.next = p.was

@@ -9,11 +9,11 @@ import (
 	"bascule/datapath"
 )
 
-// hold switches a watch of a bridge on and holds it, with the configuration of
-// set; stop switches it off again if nobody else looks.
-func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*change) error) (stop func() error, err error) {
+// hold switches a watch of a bridge on and holds it, with what set says about
+// it; stop switches it off again if nobody else looks.
+func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) error) (stop func() error, err error) {
 	var release func()
-	err = s.change(what, bridge, func(c *change) error {
+	err = s.change(what, bridge, func(c *draft) error {
 		if release, err = c.bridge.Hold(w); err != nil {
 			if errors.Is(err, datapath.ErrWatched) {
 				return refused(what, "somebody else does already", "end that first")
@@ -31,7 +31,7 @@ func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*change) e
 	}
 	return func() error {
 		release()
-		err := s.change("end to "+what, bridge, func(c *change) error {
+		err := s.change("end to "+what, bridge, func(c *draft) error {
 			if !c.bridge.Held(w) {
 				endWatch(c.next, w)
 			}

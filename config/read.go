@@ -74,18 +74,9 @@ type reader struct {
 	out   map[string]bool // names of ports that are left out
 }
 
-// differing returns the settings that differ from their defaults.
-func differing[T any](settings []bridge.Setting[T], config T) (changes []bridge.Change) {
-	initial := configure(&model{}, Position{}, "", settings, nil)
-	changes, _ = changed(settings, initial, config, true)
-	if i := slices.IndexFunc(changes, func(c bridge.Change) bool { return c.Name == "isolated" }); i >= 0 && i+1 < len(changes) && changes[i+1].Name == "protected" {
-		// one of them says it
-		if changes[i].Value == "on" && changes[i+1].Value == "1" {
-			return slices.Delete(changes, i+1, i+2)
-		}
-		return slices.Delete(changes, i, i+1)
-	}
-	return changes
+// differing returns the settings that are not what they are by default.
+func differing[T any](settings []bridge.Setting[T], config T) []bridge.Change {
+	return asChanges(saidOnce(differences(settings, bridge.Defaults(settings), config)))
 }
 
 // ports reads the ports. physical are the hardware devices. taken are the

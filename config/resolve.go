@@ -185,26 +185,21 @@ func (m *model) checkRoom(b *bridgeModel, was *model) {
 }
 
 // configure returns the defaults with the changes made.
-func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], changes []bridge.Change) (config T) {
-	for _, s := range settings {
-		if err := s.Set(&config, s.Default); err != nil {
-			panic(err) // a mistake in the table
-		}
-	}
+func configure[T any](m *model, at Position, what string, settings []bridge.Setting[T], changes []bridge.Change) T {
+	config := bridge.Defaults(settings)
 	seen := map[string]bool{}
 	for _, c := range changes {
-		i := slices.IndexFunc(settings, func(s bridge.Setting[T]) bool { return s.Name == c.Name })
-		if i < 0 {
-			m.fail(at, "%s: there is no setting %q; see 'bascule help %s set'", what, c.Name, strings.Fields(what)[0])
-			continue
-		}
 		if seen[c.Name] {
 			m.fail(at, "%s: %s is there twice; leave one out", what, c.Name)
 		}
-		seen[c.Name] = true
-		if err := settings[i].Set(&config, c.Value); err != nil {
+		config = bridge.Configure(settings, config, []bridge.Change{c}, func(c bridge.Change, err error) {
+			if errors.Is(err, bridge.ErrNoSetting) {
+				m.fail(at, "%s: there is no setting %q; see 'bascule help %s set'", what, c.Name, strings.Fields(what)[0])
+				return
+			}
 			m.fail(at, "%s: %s %s: %v", what, c.Name, c.Value, why(err))
-		}
+		})
+		seen[c.Name] = true
 	}
 	return config
 }
@@ -259,12 +254,10 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 		}
 		port.hook = ""
 	default:
-		m.fail(p.At, "%s: there is no type %s; give netdev, host or patch", what, o.Type)
+		m.fail(p.At, "%s: there is no type %s; give %s", what, o.Type, bridge.OneOf(bridge.Types))
 	}
-	switch port.hook {
-	case "", bridge.HookAuto, bridge.HookTCX, bridge.HookXDP:
-	default:
-		m.fail(p.At, "%s: there is no hook %s; give auto, tcx or xdp", what, o.Hook)
+	if port.hook != "" && !slices.Contains(bridge.Hooks, port.hook) {
+		m.fail(p.At, "%s: there is no hook %s; give %s", what, o.Hook, bridge.OneOf(bridge.Hooks))
 	}
 	if err := port.config.Check(b.Name, p.Name); err != nil {
 		m.fail(p.At, "%s", inKeys(err))

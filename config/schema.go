@@ -69,8 +69,8 @@ func Schema() []byte {
 				"pf":       object{"anyOf": []any{onOff, ref("pf")}, "description": "the packet filter; left as it is without this key"},
 			})),
 			"port": closed([]string{"object", "null"}, properties(bridge.PortSettings, object{
-				"type":     object{"enum": []string{bridge.TypeNetdev, bridge.TypeHost, bridge.TypePatch}, "default": bridge.TypeNetdev, "description": "what the port is"},
-				"hook":     object{"enum": []string{bridge.HookAuto, bridge.HookTCX, bridge.HookXDP}, "default": bridge.HookAuto, "description": "where the kernel hands over frames"},
+				"type":     object{"enum": bridge.Types, "default": bridge.TypeNetdev, "description": "what the port is"},
+				"hook":     object{"enum": bridge.Hooks, "default": bridge.HookAuto, "description": "where the kernel hands over frames"},
 				"peer":     object{"type": "string", "pattern": peerPattern, "description": "of a patch port: the other end, BRIDGE/PORT"},
 				"pvid":     object{"anyOf": []any{ref("vlan"), object{"const": noVLAN}}, "description": "VLAN of frames without a tag, or none"},
 				"untagged": described(ref("vlans"), "VLANs whose frames leave without a tag, besides the pvid"),

@@ -274,8 +274,8 @@ func (y *yamlFile) port(name, n node) Port {
 		return field{name: name, read: func(n node) { *to = y.choice(n, name, of...) }}
 	}
 	y.object(n, "port "+strconv.Quote(name.text), append(given.fields(),
-		word("type", &p.Options.Type, bridge.TypeNetdev, bridge.TypeHost, bridge.TypePatch),
-		word("hook", &p.Options.Hook, bridge.HookAuto, bridge.HookTCX, bridge.HookXDP),
+		word("type", &p.Options.Type, bridge.Types...),
+		word("hook", &p.Options.Hook, bridge.Hooks...),
 		field{name: "peer", read: func(n node) { p.Options.Peer, _ = y.text(n, "peer") }},
 		field{name: "pvid", read: func(n node) {
 			vlans.given = true

@@ -28,12 +28,18 @@ const (
 	hookXDP
 )
 
-func (h hook) String() string { return [...]string{"tcx", "xdp"}[h] }
+// The names of the hooks.
+const (
+	HookTCX = "tcx"
+	HookXDP = "xdp"
+)
+
+func (h hook) String() string { return [...]string{HookTCX, HookXDP}[h] }
 
 // A PortError says that a program could not be put on a port.
 type PortError struct {
 	Port string
-	Hook string // "tcx" or "xdp"
+	Hook string // HookTCX or HookXDP
 	Err  error
 }
 

@@ -279,21 +279,6 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-func TestKernelVersion(t *testing.T) {
-	for release, want := range map[string]bool{
-		"6.6.0": true, "6.6.0-1-amd64": true, "6.6": true, "6.18.44-fc": true, "6.10.1": true, "7.0.0-rc1": true, "10.0": true,
-		"6.5.13": false, "6.1.0-32-amd64": false, "5.15.0": false, "5.10": false, "4.19.0": false, "6.0": false,
-		"next": true, "": true,
-	} {
-		if got := newEnough(release); got != want {
-			t.Errorf("kernel %q: %v, want %v", release, got, want)
-		}
-	}
-	if err := CheckKernel(); err != nil {
-		t.Log(err)
-	}
-}
-
 // The reasons have the names of the datapath's own constants.
 func TestReasons(t *testing.T) {
 	names := Reasons()

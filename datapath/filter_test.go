@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"bascule/capture"
+	"bascule/frame"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -233,7 +233,7 @@ func TestFilterExpressions(t *testing.T) {
 	wanted, unwanted := 0, 0
 	for _, expression := range filterExpressions {
 		t.Run(strings.ReplaceAll(expression, "/", "|"), func(t *testing.T) {
-			code, err := capture.Compile(expression, filterSize)
+			code, err := frame.Compile(expression, filterSize)
 			if err != nil {
 				t.Fatal(err)
 			}

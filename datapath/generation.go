@@ -177,7 +177,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
-		return nil, explain(err)
+		return nil, explain(err, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
 	err = t.fill(g)

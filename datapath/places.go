@@ -33,7 +33,9 @@ func findPlaces(c *Config) error {
 		if err != nil {
 			return fmt.Errorf("%s, which it does not describe (CONFIG_DEBUG_INFO_BTF): %w", ask.what, err)
 		}
-		if err := ask.find(c, kernel); err != nil {
+		if err := ask.find(c, kernel); errors.As(err, new(*MissingError)) {
+			return err
+		} else if err != nil {
 			return fmt.Errorf("%s: %w", ask.what, err)
 		}
 	}
@@ -66,11 +68,20 @@ func findCarrier(c *Config, kernel *btf.Spec) error {
 	return errors.Join(err1, err2, err3)
 }
 
+// castFunction is the kernel's function by which a filter gets at the state of a
+// frame's checksum. It is no helper: BTF alone knows it.
+const castFunction = "bpf_cast_to_kern_ctx"
+
 // findChecksum fills in where the kernel has the state of a frame's checksum.
 func findChecksum(c *Config, kernel *btf.Spec) error {
 	var cast *btf.Func
 	var skb *btf.Struct
-	if err := errors.Join(kernel.TypeByName("bpf_cast_to_kern_ctx", &cast), kernel.TypeByName("sk_buff", &skb)); err != nil {
+	if err := kernel.TypeByName(castFunction, &cast); errors.Is(err, btf.ErrNotFound) {
+		return missing(running().release, err, [2]string{castFunction + "()", "a filter"})
+	} else if err != nil {
+		return err
+	}
+	if err := kernel.TypeByName("sk_buff", &skb); err != nil {
 		return err
 	}
 	summed, ok := member(skb.Members, "ip_summed")

@@ -5,45 +5,190 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	probes "github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 )
 
-var errNoPrograms = errors.New("the kernel refuses to load BPF programs")
-
-// explain turns the kernel's error of a load into one that a user can act on.
-func explain(err error) error {
-	var verifier *ebpf.VerifierError
-	if errors.As(err, &verifier) {
-		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
-	}
-	if errors.Is(err, unix.EPERM) { // of which the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
-		return fmt.Errorf("%w: %w", errNoPrograms, unix.EPERM)
-	}
-	return err
+// A need is functions of the kernel that programs of a type call.
+type need struct {
+	in      ebpf.ProgramType
+	by      kernelFeature // any of which calls them; 0 is every bridge
+	who     string        // calls them
+	helpers []asm.BuiltinFunc
 }
 
-// MinKernel is the first kernel that has all that the datapath needs (tcx).
-var MinKernel = [2]int{6, 6}
+// needs are all helpers that the programs call, and who needs them. No version of
+// the kernel is compared: distributions put functions into older kernels.
+var needs = []need{
+	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
+		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect,
+	}},
+	{ebpf.Syscall, 0, "every bridge", []asm.BuiltinFunc{ // the control program
+		asm.FnMapLookupElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnLoop,
+		asm.FnTimerInit, asm.FnTimerSetCallback, asm.FnTimerStart,
+	}},
+	{ebpf.XDP, 0, "XDP", []asm.BuiltinFunc{
+		asm.FnMapLookupElem, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirectMap, asm.FnXdpGetBuffLen,
+	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PEER, "a veth into another network namespace", []asm.BuiltinFunc{asm.FnRedirectPeer}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_VLANS, "VLAN filtering", []asm.BuiltinFunc{
+		asm.FnSkbVlanPush, asm.FnSkbVlanPop, asm.FnSkbPullData,
+	}},
+	{ebpf.XDP, kernelFeatureFEATURE_VLANS, "VLAN filtering", []asm.BuiltinFunc{asm.FnXdpAdjustHead}},
+	{ebpf.SchedCLS, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnSkbPullData}},
+	{ebpf.XDP, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnXdpLoadBytes}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_SUPPRESS, "neigh-suppress", []asm.BuiltinFunc{
+		asm.FnSkbLoadBytes, asm.FnSkbPullData, asm.FnSkbStoreBytes, asm.FnSkbChangeTail, asm.FnCsumDiff,
+		asm.FnProbeReadKernel,
+	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_PATCH, "a patch cable", []asm.BuiltinFunc{
+		asm.FnTailCall, asm.FnSkbVlanPush, asm.FnSkbVlanPop,
+	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
+	{ebpf.XDP, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_BLOCKING, "spanning tree", []asm.BuiltinFunc{
+		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnSkbLoadBytes,
+	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_CAPTURE, "a capture", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnRingbufOutput}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_TALKERS, "top", []asm.BuiltinFunc{asm.FnMapUpdateElem}},
+	{ebpf.XDP, kernelFeatureFEATURE_TALKERS, "top", []asm.BuiltinFunc{asm.FnMapUpdateElem, asm.FnKtimeGetNs}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_TRACE, "a trace", []asm.BuiltinFunc{
+		asm.FnSkbLoadBytes, asm.FnSkbVlanPush, asm.FnSkbVlanPop,
+	}},
+	{ebpf.SchedCLS, pfFeatures, "pf", []asm.BuiltinFunc{
+		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnSkbLoadBytes, asm.FnSkbStoreBytes, asm.FnSkbPullData,
+		asm.FnSkbChangeHead, asm.FnSkbChangeTail, asm.FnCsumDiff, asm.FnL3CsumReplace, asm.FnL4CsumReplace,
+		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard,
+	}},
+	{ebpf.XDP, pfFeatures, "pf", []asm.BuiltinFunc{
+		asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetPrandomU32, asm.FnKtimeGetNs, asm.FnXdpLoadBytes,
+	}},
+	{ebpf.Syscall, pfFeatures, "pf", []asm.BuiltinFunc{asm.FnMapUpdateElem, asm.FnForEachMapElem}},
+	{ebpf.RawTracepoint, pfFeatures, "pf", []asm.BuiltinFunc{ // the program that changes tables
+		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnForEachMapElem, asm.FnLoop,
+	}},
+}
 
-// CheckKernel returns an error that says so where the kernel is too old.
-func CheckKernel() error {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return err
+// tcxHook is the name of what every port is attached by.
+const tcxHook = "tcx hook"
+
+// A MissingError says what the kernel does not have and who needs it.
+type MissingError struct {
+	line string
+	err  error // what the kernel said
+}
+
+func (e *MissingError) Error() string { return e.line }
+func (e *MissingError) Unwrap() error { return e.err }
+
+// missing makes a MissingError of things and of who needs each.
+func missing(release string, err error, things ...[2]string) error {
+	words := make([]string, len(things))
+	for i, t := range things {
+		words[i] = fmt.Sprintf("no %s, which %s needs", t[0], t[1])
 	}
-	release := unix.ByteSliceToString(u.Release[:])
-	if !newEnough(release) {
-		return fmt.Errorf("kernel %s is too old: it has no tcx hook", release)
+	return &MissingError{"kernel " + release + " has " + strings.Join(words, ", and "), err}
+}
+
+// A kernel answers what it has.
+type kernel struct {
+	release  string
+	queryTCX func() error // asks which programs are on a device
+	helper   func(ebpf.ProgramType, asm.BuiltinFunc) error
+}
+
+// running is the kernel that runs.
+func running() kernel {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // which cannot fail here; the release is for words alone
+	return kernel{unix.ByteSliceToString(u.Release[:]), queryTCX, probes.HaveProgramHelper}
+}
+
+// queryTCX asks which programs are on the loopback device, which each network
+// namespace has at index 1, by one system call.
+func queryTCX() error {
+	query := struct { // of BPF_PROG_QUERY, union bpf_attr in linux/bpf.h
+		ifindex, attachType, flags, attachFlags uint32
+		programs                                uint64
+		count, _                                uint32
+	}{ifindex: 1, attachType: uint32(ebpf.AttachTCXIngress)}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
+	if errno != 0 {
+		return errno
 	}
 	return nil
 }
 
-func newEnough(release string) bool {
-	var major, minor int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 {
-		return true // a kernel that counts in another way; let it try
+// CheckKernel returns a MissingError where the kernel has no tcx, without which
+// there is no port. It costs a system call.
+func CheckKernel() error { return running().check() }
+
+func (k kernel) check() error {
+	switch err := k.queryTCX(); {
+	case err == nil, errors.Is(err, unix.ENODEV):
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return missing(k.release, err, [2]string{tcxHook, "every bridge"})
+	default:
+		return fmt.Errorf("the kernel refuses to say whether it has tcx: %w", err)
 	}
-	return major > MinKernel[0] || major == MinKernel[0] && minor >= MinKernel[1]
+}
+
+// explain turns what the kernel says of a load of programs for c into what a user
+// can act on.
+func explain(err error, c *Config) error { return running().explain(err, c) }
+
+func (k kernel) explain(err error, c *Config) error {
+	var verifier *ebpf.VerifierError
+	refused := errors.As(err, &verifier)
+	if refused || errors.Is(err, unix.EINVAL) {
+		if things := k.lacks(c); things != nil {
+			return missing(k.release, err, things...)
+		}
+	}
+	if refused {
+		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
+	}
+	if errors.Is(err, unix.EPERM) { // of which the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
+		return fmt.Errorf("the kernel refuses to load BPF programs: %w", unix.EPERM)
+	}
+	return err
+}
+
+// lacks returns the helpers that programs for c call and the kernel does not have,
+// with who calls them. It loads a program for each, so it is for a load that failed.
+func (k kernel) lacks(c *Config) (things [][2]string) {
+	for _, n := range needs {
+		if n.by != 0 && uint64(n.by)&(c.Features|c.Pf.Features) == 0 || n.in == ebpf.XDP && !anyXDP(c) {
+			continue
+		}
+		for _, h := range n.helpers {
+			known := slices.ContainsFunc(things, func(t [2]string) bool { return t[0] == helperName(h)+"()" })
+			if !known && errors.Is(k.helper(n.in, h), ebpf.ErrNotSupported) {
+				things = append(things, [2]string{helperName(h) + "()", n.who})
+			}
+		}
+	}
+	return things
+}
+
+// helperName returns the kernel's name of a helper: the library's is FnRedirectPeer for
+// bpf_redirect_peer.
+func helperName(h asm.BuiltinFunc) string {
+	var name strings.Builder
+	name.WriteString("bpf")
+	for _, r := range strings.TrimPrefix(h.String(), "Fn") {
+		if 'A' <= r && r <= 'Z' {
+			name.WriteByte('_')
+			r += 'a' - 'A'
+		}
+		name.WriteRune(r)
+	}
+	return name.String()
 }

@@ -88,7 +88,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
-		return nil, explain(err)
+		return nil, explain(err, &c)
 	}
 	defer coll.Close()
 	if err := b.copyState(coll); err != nil {

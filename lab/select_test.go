@@ -256,3 +256,21 @@ func TestOthersTime(t *testing.T) {
 		})
 	}
 }
+
+// What bench.yaml must not have: each is told where it is.
+func TestBenchFileRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"groups: [{cases: [{fabrics: [direct], workloads: [none-such]}]}]": `unknown workload "none-such"`,
+		"groups: [{cases: [{fabrics: [none-such], workloads: [udp]}]}]":    "there is no fabric none-such",
+		"groups: [{name: empty}]": `group "empty" has no case`,
+		"other: 1":                "unknown field",
+	} {
+		if _, err := readBench([]byte(text), false); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	b, err := readBench([]byte("durations: {udp: {full: 7s, quick: 5s}}\ngroups: [{rounds: 4, quick: 2, cases: [{fabrics: [direct], workloads: [udp]}]}]"), true)
+	if err != nil || len(b.Groups) != 1 || b.Groups[0].Rounds != 2 || b.Groups[0].Cases[0].Workload.Takes != workloads.Must("udp:duration=5s").Takes {
+		t.Errorf("a quick run is %+v, %v", b, err)
+	}
+}

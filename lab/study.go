@@ -9,7 +9,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/studies"
 	"bascule/lab/workloads"
@@ -71,18 +70,12 @@ func studied(s studies.Study, i int, g studies.Group, quick, guests bool) (Group
 		setups = []studies.Setup{{}}
 	}
 	for _, text := range g.Workloads {
-		w, err := workloads.Parse(text + ":duration=" + duration)
-		if err != nil {
-			return out, err
-		}
 		for _, setup := range setups {
-			for _, name := range g.Fabrics {
-				f, ok := fabrics.Find(name)
-				if !ok {
-					return out, fmt.Errorf("there is no fabric %s", name)
-				}
-				out.Cases = append(out.Cases, Case{f, w, Setup{Host: setup.Host, MTU: setup.MTU, Guests: guests}})
+			cases, err := casesOf(text, duration, g.Fabrics, Setup{Host: setup.Host, MTU: setup.MTU, Guests: guests})
+			if err != nil {
+				return out, err
 			}
+			out.Cases = append(out.Cases, cases...)
 		}
 	}
 	return out, nil

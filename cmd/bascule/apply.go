@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// liveSwitch is the fabric of a network namespace.
+// liveSwitch is the switcher of a network namespace.
 type liveSwitch struct{ *bridge.Switch }
 
 func (s liveSwitch) Apply(f config.File, o config.Options) ([]config.Action, []string, error) {

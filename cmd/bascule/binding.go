@@ -46,7 +46,7 @@ func newBindingShow(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			args = append(args, "", "")
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				list, err := s.Bindings(args[0], args[1])
 				if err != nil {
 					return err
@@ -85,7 +85,7 @@ must be given. A bridge has room for 65536 bindings.`,
 			return err
 		}
 		e := bridge.Binding{Bridge: args[0], Port: args[1], MAC: mac, Address: address, VLAN: id.orNone()}
-		return p.with(func(s fabric) error { return s.AddBinding(e) })
+		return p.with(func(s switcher) error { return s.AddBinding(e) })
 	}
 	return cmd
 }
@@ -108,7 +108,7 @@ func newBindingDel(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error { return s.DelBinding(args[0], address, id.orNone()) })
+		return p.with(func(s switcher) error { return s.DelBinding(args[0], address, id.orNone()) })
 	}
 	return cmd
 }
@@ -130,7 +130,7 @@ many there were.`,
 	completeFlag(cmd, "port", p.portNames)
 	completeFlag(cmd, "vlan", p.vlanIDs)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			n, err := s.FlushBindings(args[0], bridge.Match{Port: port.text, VLAN: id.id})
 			if err != nil {
 				return err
@@ -148,7 +148,7 @@ many there were.`,
 // boundAddresses are the addresses bound in the bridge that is the first
 // argument, each with its port.
 func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []string) {
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		list, err := s.Bindings(args[0], "")
 		for _, e := range list {
 			addresses = append(addresses, e.Address.String()+"\t"+e.Port)

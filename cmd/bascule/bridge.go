@@ -45,7 +45,7 @@ func newBridgeAdd(p *program) *cobra.Command {
 	changes := addSettings(cmd, bridge.BridgeSettings, true)
 	p.addForce(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s fabric) error { return s.AddBridge(args[0], *changes) })
+		return p.with(func(s switcher) error { return s.AddBridge(args[0], *changes) })
 	}
 	return cmd
 }
@@ -67,7 +67,7 @@ without losing a frame. This is how a running bridge takes over a new version.`,
 	changes := addSettings(cmd, bridge.BridgeSettings, false)
 	p.addForce(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			notes, err := s.SetBridge(args[0], *changes)
 			p.warn(notes)
 			return err
@@ -91,7 +91,7 @@ written as options; - is none.`,
   bascule -j bridge show | jq -r '.[].ifname'`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				if len(args) == 0 {
 					list, err := s.Bridges()
 					if err != nil {
@@ -136,9 +136,9 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 		case !*all && len(args) == 0:
 			return usagef(cmd, "NAME is missing: name a bridge, or give --all")
 		case !*all:
-			return p.with(func(s fabric) error { return s.DelBridge(args[0]) })
+			return p.with(func(s switcher) error { return s.DelBridge(args[0]) })
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			removed, failed := s.DelBridges()
 			if p.json {
 				list := make([]removedJSON, len(removed))

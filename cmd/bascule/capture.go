@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/files"
+	"bascule/frame"
 
 	"github.com/spf13/cobra"
 )
@@ -58,8 +58,8 @@ many were missed because they came faster than they were read.`,
   bascule capture br0 --count 1000 -w frames.pcapng`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.Snaplen < capture.MinSnaplen || o.Snaplen > capture.MaxSnaplen {
-				return usagef(cmd, "--snaplen %d: give %d to %d", o.Snaplen, capture.MinSnaplen, capture.MaxSnaplen)
+			if o.Snaplen < frame.MinSnaplen || o.Snaplen > frame.MaxSnaplen {
+				return usagef(cmd, "--snaplen %d: give %d to %d", o.Snaplen, frame.MinSnaplen, frame.MaxSnaplen)
 			}
 			if cmd.Flags().Changed("count") && count < 1 {
 				return usagef(cmd, "--count %d: give at least 1", count)
@@ -72,8 +72,8 @@ many were missed because they came faster than they were read.`,
 			}
 			expression := strings.Join(args[1:], " ")
 			var err error
-			o.Filter, err = capture.Compile(expression, o.Snaplen)
-			if syntax := new(capture.SyntaxError); errors.As(err, &syntax) {
+			o.Filter, err = frame.Compile(expression, o.Snaplen)
+			if syntax := new(frame.SyntaxError); errors.As(err, &syntax) {
 				return usagef(cmd, "%s", syntax)
 			}
 			if err != nil {
@@ -85,7 +85,7 @@ many were missed because they came faster than they were read.`,
 			// of this process.
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 			defer stop()
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				source, err := s.Capture(ctx, args[0], o)
 				if err != nil {
 					return err
@@ -104,7 +104,7 @@ many were missed because they came faster than they were read.`,
 	f.IntVar(&count, "count", 0, "end after `N` frames")
 	f.StringArrayVar(&o.Ports, "port", nil, "only frames at this `PORT`; may be given several times")
 	f.BoolVar(&o.Dropped, "dropped", false, "only frames that were dropped")
-	f.IntVar(&o.Snaplen, "snaplen", capture.MaxSnaplen, "keep `N` bytes of each frame")
+	f.IntVar(&o.Snaplen, "snaplen", frame.MaxSnaplen, "keep `N` bytes of each frame")
 	p.addForce(cmd)
 	f.Var(&buffer, "buffer", "room for frames that were not read yet, in bytes, or with K, M or G")
 	completeFlag(cmd, "port", p.portNames)
@@ -114,7 +114,7 @@ many were missed because they came faster than they were read.`,
 // A frameWriter takes captured frames.
 type frameWriter interface {
 	// Write takes frames, and how many were missed before them.
-	Write(frames []capture.Frame, missed uint64) error
+	Write(frames []frame.Seen, missed uint64) error
 	// Close ends the writing well.
 	Close() error
 }
@@ -125,13 +125,13 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	case "":
 		return lines{p, bridge}, nil
 	case "-":
-		return capture.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
+		return frame.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
 	}
 	f, err := files.Create(file, os.O_TRUNC)
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	w, err := capture.NewPcapng(f, bridge, expression, snaplen)
+	w, err := frame.NewPcapng(f, bridge, expression, snaplen)
 	if err != nil {
 		f.Close()
 		return nil, fileError(file, err)
@@ -141,11 +141,11 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 
 // capture writes frames from source until ctx ends, there have been count of
 // them (0 for no end), or nobody reads them any more.
-func (p *program) capture(ctx context.Context, source capture.Source, w frameWriter, bridge string, count int) error {
+func (p *program) capture(ctx context.Context, source frame.Source, w frameWriter, bridge string, count int) error {
 	captured, missed := 0, uint64(0)
 	var err error
 	for err == nil && (count == 0 || captured < count) {
-		var frames []capture.Frame
+		var frames []frame.Seen
 		var more uint64
 		frames, more, err = source.Next(ctx)
 		if err != nil {
@@ -199,7 +199,7 @@ type frameJSON struct {
 	Summary   string    `json:"summary"`
 }
 
-func (l lines) Write(frames []capture.Frame, _ uint64) error {
+func (l lines) Write(frames []frame.Seen, _ uint64) error {
 	for _, f := range frames {
 		var err error
 		if l.p.json {
@@ -229,11 +229,11 @@ func (w flushed) Write(b []byte) (int, error) {
 
 // frameFile is a file of frames.
 type frameFile struct {
-	frames *capture.Pcapng
+	frames *frame.Pcapng
 	file   *os.File
 }
 
-func (f frameFile) Write(frames []capture.Frame, missed uint64) error {
+func (f frameFile) Write(frames []frame.Seen, missed uint64) error {
 	return fileError(f.file.Name(), f.frames.Write(frames, missed))
 }
 

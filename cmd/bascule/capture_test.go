@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"bascule/capture"
+	"bascule/frame"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gopacket/gopacket/pcapgo"
@@ -18,9 +18,9 @@ import (
 
 // capturing is a bridge with frames; a capture that has them all is
 // interrupted.
-func capturing(t *testing.T) *fakeFabric {
+func capturing(t *testing.T) *fakeSwitch {
 	t.Helper()
-	f := &fakeFabric{frames: someFrames(), missed: 2}
+	f := &fakeSwitch{frames: someFrames(), missed: 2}
 	f.watching = func() {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 			t.Error(err)
@@ -107,7 +107,7 @@ func TestCaptureWrite(t *testing.T) {
 // The expression is the rest of the words, and what is wrong with it is said
 // in libpcap's words.
 func TestCaptureExpression(t *testing.T) {
-	if _, err := capture.Compile("arp", 60); err != nil && !errors.As(err, new(*capture.SyntaxError)) {
+	if _, err := frame.Compile("arp", 60); err != nil && !errors.As(err, new(*frame.SyntaxError)) {
 		t.Skipf("takes libpcap: %v", err)
 	}
 	f := capturing(t)

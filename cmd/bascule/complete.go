@@ -140,7 +140,7 @@ func completeNoFiles(cmd *cobra.Command) {
 
 // bridgeNames are the bridges of the namespace.
 func (p *program) bridgeNames(*cobra.Command, []string) (names []string) {
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		list, err := s.Bridges()
 		for _, b := range list {
 			names = append(names, b.Name)
@@ -162,7 +162,7 @@ func (p *program) vlanIDs(_ *cobra.Command, args []string) (list []string) {
 		return nil
 	}
 	ids := map[uint16]bool{}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		ports, err := s.VLANs(args[0])
 		for _, port := range ports {
 			for _, r := range port.Ranges {
@@ -186,7 +186,7 @@ func (p *program) vlanIDs(_ *cobra.Command, args []string) (list []string) {
 
 // portRanges are the VLANs of the port that is the second argument.
 func (p *program) portRanges(_ *cobra.Command, args []string) (list []string) {
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		ports, err := s.VLANs(args[0])
 		for _, port := range ports {
 			if port.Port != args[1] {
@@ -241,7 +241,7 @@ func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	if len(args) == 0 {
 		return nil
 	}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		list, err := s.Ports(args[0])
 		for _, port := range list {
 			names = append(names, port.Name)
@@ -268,7 +268,7 @@ func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {
 	if len(args) == 0 {
 		return nil
 	}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		list, err := s.FDB(args[0], bridge.Match{})
 		for _, e := range list {
 			macs = append(macs, e.MAC.String()+"\t"+e.Port)
@@ -291,7 +291,7 @@ func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 		return nil
 	}
 	taken := map[string]bool{}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		ports, err := s.Ports("")
 		for _, port := range ports {
 			taken[port.Name] = true

@@ -17,7 +17,7 @@ func TestCompletionAlone(t *testing.T) {
 		t.Skip(err)
 	}
 	var script, complaints strings.Builder
-	if status := runWith(&fakeFabric{}, &script, &complaints, "completion", "bash"); status != exitDone {
+	if status := runWith(&fakeSwitch{}, &script, &complaints, "completion", "bash"); status != exitDone {
 		t.Fatal(complaints.String())
 	}
 	file := filepath.Join(t.TempDir(), "bascule")

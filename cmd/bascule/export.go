@@ -25,7 +25,7 @@ pattern. A warning tells what a file can't say.`,
   bascule -j export | jq '.bridges | keys'`,
 		ValidArgsFunction: completeRest(p.otherBridges),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				var bridges []string // each once
 				for _, name := range args {
 					if !slices.Contains(bridges, name) {

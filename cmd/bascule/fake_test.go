@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/config"
+	"bascule/frame"
 	"bascule/rule"
 )
 
-// fakeFabric is a switch in memory. It does what it is told and forwards
+// fakeSwitch is a switch in memory. It does what it is told and forwards
 // nothing; events are what Monitor reports.
-type fakeFabric struct {
+type fakeSwitch struct {
 	bridges  []bridge.Info
 	ports    []bridge.Port
 	entries  map[string][]bridge.Entry
@@ -33,8 +33,8 @@ type fakeFabric struct {
 	table    []bridge.VLAN
 	pf       fakePF
 	events   []bridge.Event
-	frames   [][]capture.Frame // what a capture takes, in batches
-	missed   uint64            // before the first
+	frames   [][]frame.Seen // what a capture takes, in batches
+	missed   uint64         // before the first
 
 	file config.File // what was applied last
 
@@ -44,7 +44,7 @@ type fakeFabric struct {
 	looking  func() // called by Ports before it answers, nil for nothing
 }
 
-func (f *fakeFabric) open(netns string) (fabric, error) {
+func (f *fakeSwitch) open(netns string) (switcher, error) {
 	if netns == "nowhere" {
 		return nil, fmt.Errorf("cannot open network namespace nowhere: no such file\nor directory; see 'ip netns'")
 	}
@@ -52,11 +52,11 @@ func (f *fakeFabric) open(netns string) (fabric, error) {
 	return f, nil
 }
 
-func (f *fakeFabric) Close() error { return nil }
+func (f *fakeSwitch) Close() error { return nil }
 
 // Apply plans for a namespace with the devices p1 and p2; what is to be is what
 // runs then.
-func (f *fakeFabric) Apply(want config.File, o config.Options) ([]config.Action, []string, error) {
+func (f *fakeSwitch) Apply(want config.File, o config.Options) ([]config.Action, []string, error) {
 	f.call("Apply netns=%s bridges=%d dry=%v", want.Netns, len(want.Bridges), o.DryRun)
 	var devices []bridge.Device
 	for _, name := range []string{"p1", "p2"} {
@@ -81,7 +81,7 @@ func (f *fakeFabric) Apply(want config.File, o config.Options) ([]config.Action,
 	return actions, warnings, nil
 }
 
-func (f *fakeFabric) Export(bridges ...string) (config.File, []string, error) {
+func (f *fakeSwitch) Export(bridges ...string) (config.File, []string, error) {
 	f.call("Export %v", bridges)
 	out := f.file
 	if len(bridges) > 0 {
@@ -93,11 +93,11 @@ func (f *fakeFabric) Export(bridges ...string) (config.File, []string, error) {
 	return out, []string{"pf of br0: something is left out"}, nil
 }
 
-func (f *fakeFabric) call(format string, args ...any) {
+func (f *fakeSwitch) call(format string, args ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))
 }
 
-func (f *fakeFabric) find(name string) (*bridge.Info, error) {
+func (f *fakeSwitch) find(name string) (*bridge.Info, error) {
 	for i := range f.bridges {
 		if f.bridges[i].Name == name {
 			return &f.bridges[i], nil
@@ -123,7 +123,7 @@ func defaults[T any](settings []bridge.Setting[T]) (changes []bridge.Change) {
 	return changes
 }
 
-func (f *fakeFabric) AddBridge(name string, changes []bridge.Change) error {
+func (f *fakeSwitch) AddBridge(name string, changes []bridge.Change) error {
 	f.call("AddBridge %s %v", name, changes)
 	b := bridge.Info{Name: name, Address: net.HardwareAddr{2, 0, 0, 0, 0, byte(len(f.bridges))}}
 	if err := configure(bridge.BridgeSettings, &b.Config, append(defaults(bridge.BridgeSettings), changes...)); err != nil {
@@ -134,7 +134,7 @@ func (f *fakeFabric) AddBridge(name string, changes []bridge.Change) error {
 	return nil
 }
 
-func (f *fakeFabric) SetBridge(name string, changes []bridge.Change) ([]string, error) {
+func (f *fakeSwitch) SetBridge(name string, changes []bridge.Change) ([]string, error) {
 	f.call("SetBridge %s %v", name, changes)
 	b, err := f.find(name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *fakeFabric) SetBridge(name string, changes []bridge.Change) ([]string, 
 	return nil, nil
 }
 
-func (f *fakeFabric) DelBridges() (removed []string, err error) {
+func (f *fakeSwitch) DelBridges() (removed []string, err error) {
 	f.call("DelBridges")
 	for _, b := range slices.Clone(f.bridges) {
 		if err := f.DelBridge(b.Name); err != nil {
@@ -160,7 +160,7 @@ func (f *fakeFabric) DelBridges() (removed []string, err error) {
 	return removed, nil
 }
 
-func (f *fakeFabric) DelBridge(name string) error {
+func (f *fakeSwitch) DelBridge(name string) error {
 	f.call("DelBridge %s", name)
 	if _, err := f.find(name); err != nil {
 		return err
@@ -169,9 +169,9 @@ func (f *fakeFabric) DelBridge(name string) error {
 	return nil
 }
 
-func (f *fakeFabric) Bridges() ([]bridge.Info, error) { return f.bridges, nil }
+func (f *fakeSwitch) Bridges() ([]bridge.Info, error) { return f.bridges, nil }
 
-func (f *fakeFabric) Bridge(name string) (bridge.Info, error) {
+func (f *fakeSwitch) Bridge(name string) (bridge.Info, error) {
 	b, err := f.find(name)
 	if err != nil {
 		return bridge.Info{}, err
@@ -179,7 +179,7 @@ func (f *fakeFabric) Bridge(name string) (bridge.Info, error) {
 	return *b, nil
 }
 
-func (f *fakeFabric) AddPort(name, port string, o bridge.PortOptions) ([]string, error) {
+func (f *fakeSwitch) AddPort(name, port string, o bridge.PortOptions) ([]string, error) {
 	if o.Type == bridge.TypePatch {
 		f.call("AddPort %s %s type=%s peer=%s hook=%s %v", name, port, o.Type, o.Peer, o.Hook, o.Changes)
 	} else {
@@ -207,7 +207,7 @@ func (f *fakeFabric) AddPort(name, port string, o bridge.PortOptions) ([]string,
 	return nil, nil
 }
 
-func (f *fakeFabric) SetPort(name, port string, o bridge.PortOptions) ([]string, error) {
+func (f *fakeSwitch) SetPort(name, port string, o bridge.PortOptions) ([]string, error) {
 	f.call("SetPort %s %s hook=%s %v", name, port, o.Hook, o.Changes)
 	for i, p := range f.ports {
 		if p.Bridge == name && p.Name == port {
@@ -217,7 +217,7 @@ func (f *fakeFabric) SetPort(name, port string, o bridge.PortOptions) ([]string,
 	return nil, fmt.Errorf("cannot set port %s: bridge %s has none; see 'bascule port show'", port, name)
 }
 
-func (f *fakeFabric) DelPort(name, port string) ([]string, error) {
+func (f *fakeSwitch) DelPort(name, port string) ([]string, error) {
 	f.call("DelPort %s %s", name, port)
 	for _, p := range f.ports {
 		if p.Bridge == name && p.Config.Backup == port {
@@ -227,7 +227,7 @@ func (f *fakeFabric) DelPort(name, port string) ([]string, error) {
 	return nil, nil
 }
 
-func (f *fakeFabric) Ports(name string) ([]bridge.Port, error) {
+func (f *fakeSwitch) Ports(name string) ([]bridge.Port, error) {
 	if f.looking != nil {
 		f.looking()
 	}
@@ -263,7 +263,7 @@ func describe(m bridge.Match) string {
 	return strings.Join(append(s, fmt.Sprintf("static=%t dynamic=%t", m.Static, m.Dynamic)), " ")
 }
 
-func (f *fakeFabric) FDB(name string, m bridge.Match) ([]bridge.Entry, error) {
+func (f *fakeSwitch) FDB(name string, m bridge.Match) ([]bridge.Entry, error) {
 	f.call("FDB %s %s", name, describe(m))
 	return slices.DeleteFunc(slices.Clone(f.entries[name]), func(e bridge.Entry) bool {
 		own := e.Static && e.Port == "host0"
@@ -279,7 +279,7 @@ func vlanOf(in *uint16) (uint16, string) {
 	return *in, fmt.Sprint(*in)
 }
 
-func (f *fakeFabric) GetEntry(name string, mac net.HardwareAddr, in *uint16) (bridge.Entry, error) {
+func (f *fakeSwitch) GetEntry(name string, mac net.HardwareAddr, in *uint16) (bridge.Entry, error) {
 	vlan, text := vlanOf(in)
 	f.call("GetEntry %s %s vlan=%s", name, mac, text)
 	for _, e := range f.entries[name] {
@@ -290,7 +290,7 @@ func (f *fakeFabric) GetEntry(name string, mac net.HardwareAddr, in *uint16) (br
 	return bridge.Entry{}, fmt.Errorf("cannot get address %s of %s: the FDB does not have it; see 'bascule fdb show %s'", mac, name, name)
 }
 
-func (f *fakeFabric) AddEntry(name string, e bridge.Entry) error {
+func (f *fakeSwitch) AddEntry(name string, e bridge.Entry) error {
 	f.call("AddEntry %s %s vlan=%d port=%s static=%t sticky=%t", name, e.MAC, e.VLAN, e.Port, e.Static, e.Sticky)
 	if f.entries == nil {
 		f.entries = map[string][]bridge.Entry{}
@@ -299,7 +299,7 @@ func (f *fakeFabric) AddEntry(name string, e bridge.Entry) error {
 	return nil
 }
 
-func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, in *uint16) error {
+func (f *fakeSwitch) DelEntry(name string, mac net.HardwareAddr, in *uint16) error {
 	vlan, text := vlanOf(in)
 	f.call("DelEntry %s %s vlan=%s", name, mac, text)
 	kept := slices.DeleteFunc(f.entries[name], func(e bridge.Entry) bool { return bytes.Equal(e.MAC, mac) && e.VLAN == vlan })
@@ -310,12 +310,12 @@ func (f *fakeFabric) DelEntry(name string, mac net.HardwareAddr, in *uint16) err
 	return nil
 }
 
-func (f *fakeFabric) Flush(name string, m bridge.Match) (int, error) {
+func (f *fakeSwitch) Flush(name string, m bridge.Match) (int, error) {
 	f.call("Flush %s %s", name, describe(m))
 	return len(f.entries[name]), nil
 }
 
-func (f *fakeFabric) AddSpan(name, device string, o bridge.SpanOptions) ([]string, error) {
+func (f *fakeSwitch) AddSpan(name, device string, o bridge.SpanOptions) ([]string, error) {
 	f.call("AddSpan %s %s ports=%v vlans=%v direction=%s", name, device, o.Ports, o.VLANs, o.Direction)
 	if _, err := f.find(name); err != nil {
 		return nil, err
@@ -330,12 +330,12 @@ func (f *fakeFabric) AddSpan(name, device string, o bridge.SpanOptions) ([]strin
 	return nil, nil
 }
 
-func (f *fakeFabric) DelSpan(name, device string) error {
+func (f *fakeSwitch) DelSpan(name, device string) error {
 	f.call("DelSpan %s %s", name, device)
 	return nil
 }
 
-func (f *fakeFabric) Spans(name string) ([]bridge.Span, error) {
+func (f *fakeSwitch) Spans(name string) ([]bridge.Span, error) {
 	var list []bridge.Span
 	for _, s := range f.spans {
 		if name == "" || s.Bridge == name {
@@ -345,7 +345,7 @@ func (f *fakeFabric) Spans(name string) ([]bridge.Span, error) {
 	return list, nil
 }
 
-func (f *fakeFabric) Rules(name, port string) ([]bridge.PortRule, error) {
+func (f *fakeSwitch) Rules(name, port string) ([]bridge.PortRule, error) {
 	f.call("Rules bridge=%s port=%s", name, port)
 	var list []bridge.PortRule
 	for _, r := range f.rules {
@@ -356,7 +356,7 @@ func (f *fakeFabric) Rules(name, port string) ([]bridge.PortRule, error) {
 	return list, nil
 }
 
-func (f *fakeFabric) AddRule(name string, r rule.Rule) ([]string, error) {
+func (f *fakeSwitch) AddRule(name string, r rule.Rule) ([]string, error) {
 	f.call("AddRule %s %s", name, r)
 	if _, err := f.find(name); err != nil {
 		return nil, err
@@ -368,17 +368,17 @@ func (f *fakeFabric) AddRule(name string, r rule.Rule) ([]string, error) {
 	return nil, nil
 }
 
-func (f *fakeFabric) DelRule(name string, r rule.Rule) error {
+func (f *fakeSwitch) DelRule(name string, r rule.Rule) error {
 	f.call("DelRule %s %s", name, r)
 	return nil
 }
 
-func (f *fakeFabric) FlushRules(name, port string) (int, error) {
+func (f *fakeSwitch) FlushRules(name, port string) (int, error) {
 	f.call("FlushRules %s port=%s", name, port)
 	return len(f.rules), nil
 }
 
-func (f *fakeFabric) LoadRules(name, port, file string, r io.Reader) ([]string, error) {
+func (f *fakeSwitch) LoadRules(name, port, file string, r io.Reader) ([]string, error) {
 	f.call("LoadRules %s port=%s file=%s", name, port, file)
 	list, err := rule.ParseFile(file, r, port)
 	if err != nil {
@@ -391,29 +391,29 @@ func (f *fakeFabric) LoadRules(name, port, file string, r io.Reader) ([]string, 
 	return nil, nil
 }
 
-func (f *fakeFabric) VLANs(name string) ([]bridge.PortVLANs, error) {
+func (f *fakeSwitch) VLANs(name string) ([]bridge.PortVLANs, error) {
 	f.call("VLANs %s", name)
 	return f.vlans, nil
 }
 
-func (f *fakeFabric) VLANTable(name string) ([]bridge.VLAN, error) { return f.table, nil }
+func (f *fakeSwitch) VLANTable(name string) ([]bridge.VLAN, error) { return f.table, nil }
 
-func (f *fakeFabric) AddVLANs(name, port string, list []uint16, o bridge.VLANOptions) error {
+func (f *fakeSwitch) AddVLANs(name, port string, list []uint16, o bridge.VLANOptions) error {
 	f.call("AddVLANs %s %s %v untagged=%t pvid=%t", name, port, list, o.Untagged, o.PVID)
 	return nil
 }
 
-func (f *fakeFabric) DelVLANs(name, port string, list []uint16) error {
+func (f *fakeSwitch) DelVLANs(name, port string, list []uint16) error {
 	f.call("DelVLANs %s %s %v", name, port, list)
 	return nil
 }
 
-func (f *fakeFabric) SetPrivateVLANs(name string, primary uint16, below bridge.PrivateVLANs) error {
+func (f *fakeSwitch) SetPrivateVLANs(name string, primary uint16, below bridge.PrivateVLANs) error {
 	f.call("SetPrivateVLANs %s %d isolated=%v community=%v", name, primary, below.Isolated, below.Community)
 	return nil
 }
 
-func (f *fakeFabric) Bindings(name, port string) ([]bridge.Binding, error) {
+func (f *fakeSwitch) Bindings(name, port string) ([]bridge.Binding, error) {
 	f.call("Bindings %s %s", name, port)
 	var list []bridge.Binding
 	for _, b := range f.bindings {
@@ -424,13 +424,13 @@ func (f *fakeFabric) Bindings(name, port string) ([]bridge.Binding, error) {
 	return list, nil
 }
 
-func (f *fakeFabric) AddBinding(b bridge.Binding) error {
+func (f *fakeSwitch) AddBinding(b bridge.Binding) error {
 	f.call("AddBinding %s %s %s %s vlan=%d", b.Bridge, b.Port, b.MAC, b.Address, b.VLAN)
 	f.bindings = append(f.bindings, b)
 	return nil
 }
 
-func (f *fakeFabric) DelBinding(name string, a netip.Addr, vlan uint16) error {
+func (f *fakeSwitch) DelBinding(name string, a netip.Addr, vlan uint16) error {
 	f.call("DelBinding %s %s vlan=%d", name, a, vlan)
 	n := len(f.bindings)
 	f.bindings = slices.DeleteFunc(f.bindings, func(b bridge.Binding) bool {
@@ -442,12 +442,12 @@ func (f *fakeFabric) DelBinding(name string, a netip.Addr, vlan uint16) error {
 	return nil
 }
 
-func (f *fakeFabric) FlushBindings(name string, m bridge.Match) (int, error) {
+func (f *fakeSwitch) FlushBindings(name string, m bridge.Match) (int, error) {
 	f.call("FlushBindings %s %s", name, describe(m))
 	return len(f.bindings), nil
 }
 
-func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {
+func (f *fakeSwitch) Monitor(ctx context.Context, name string, report func(bridge.Event) error) error {
 	f.call("Monitor %s", name)
 	for _, e := range f.events {
 		if err := report(e); err != nil {
@@ -459,7 +459,7 @@ func (f *fakeFabric) Monitor(ctx context.Context, name string, report func(bridg
 	return ctx.Err()
 }
 
-func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOptions) (capture.Source, error) {
+func (f *fakeSwitch) Capture(_ context.Context, name string, o bridge.CaptureOptions) (frame.Source, error) {
 	f.call("Capture %s ports=%v dropped=%t filter=%d snaplen=%d buffer=%d", name, o.Ports, o.Dropped, len(o.Filter), o.Snaplen, o.Buffer)
 	if _, err := f.find(name); err != nil {
 		return nil, err
@@ -467,16 +467,16 @@ func (f *fakeFabric) Capture(_ context.Context, name string, o bridge.CaptureOpt
 	return &fakeSource{f, f.frames, f.missed}, nil
 }
 
-// fakeSource gives the frames of a fabric, and then waits.
+// fakeSource gives the frames of a fake switch, and then waits.
 type fakeSource struct {
-	fabric *fakeFabric
-	frames [][]capture.Frame
+	of     *fakeSwitch
+	frames [][]frame.Seen
 	missed uint64
 }
 
-func (s *fakeSource) Next(ctx context.Context) ([]capture.Frame, uint64, error) {
+func (s *fakeSource) Next(ctx context.Context) ([]frame.Seen, uint64, error) {
 	if len(s.frames) == 0 {
-		s.fabric.watching()
+		s.of.watching()
 		<-ctx.Done()
 		return nil, 0, ctx.Err()
 	}
@@ -486,28 +486,28 @@ func (s *fakeSource) Next(ctx context.Context) ([]capture.Frame, uint64, error) 
 }
 
 func (s *fakeSource) Close() error {
-	s.fabric.call("Close capture")
+	s.of.call("Close capture")
 	return nil
 }
 
-func (f *fakeFabric) CountTalkers(name string) (func() error, error) {
+func (f *fakeSwitch) CountTalkers(name string) (func() error, error) {
 	f.call("CountTalkers %s", name)
 	return func() error { return nil }, nil
 }
 
-func (f *fakeFabric) Talkers(string) ([]bridge.Talker, error) { return nil, nil }
+func (f *fakeSwitch) Talkers(string) ([]bridge.Talker, error) { return nil, nil }
 
-func (f *fakeFabric) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
+func (f *fakeSwitch) Trace(string, string, []byte) (bridge.Trace, error) { return bridge.Trace{}, nil }
 
 // someFrames are two batches.
-func someFrames() [][]capture.Frame {
+func someFrames() [][]frame.Seen {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
 	data := append([]byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
-	return [][]capture.Frame{{
-		{Time: at, Port: "p1", Direction: capture.In, VLAN: 10, Data: data, Length: 60},
-		{Time: at, Port: "p2", Direction: capture.Out, VLAN: 10, Data: data, Length: 60},
+	return [][]frame.Seen{{
+		{Time: at, Port: "p1", Direction: frame.In, VLAN: 10, Data: data, Length: 60},
+		{Time: at, Port: "p2", Direction: frame.Out, VLAN: 10, Data: data, Length: 60},
 	}, {
-		{Time: at, Port: "p1", Direction: capture.Dropped, Reason: "protected", Data: data, Length: 1500},
+		{Time: at, Port: "p1", Direction: frame.Dropped, Reason: "protected", Data: data, Length: 1500},
 	}}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Run is of agents: an agent that ends at once. It says what it was told to do
 // and logs a line of each level.
-func (f *fakeFabric) Run(_ context.Context, o agent.Options, _ <-chan os.Signal) error {
+func (f *fakeSwitch) Run(_ context.Context, o agent.Options, _ <-chan os.Signal) error {
 	if o.Netns == "taken" {
 		return errors.New("cannot serve network namespace taken: another agent does; end that first")
 	}
@@ -28,7 +28,7 @@ func (f *fakeFabric) Run(_ context.Context, o agent.Options, _ <-chan os.Signal)
 }
 
 // Reload is of agents.
-func (f *fakeFabric) Reload(netns string) error {
+func (f *fakeSwitch) Reload(netns string) error {
 	if netns == "empty" {
 		return errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
 	}
@@ -37,7 +37,7 @@ func (f *fakeFabric) Reload(netns string) error {
 }
 
 // Status is of agents.
-func (f *fakeFabric) Status(netns string) (agent.Status, error) {
+func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 	if netns == "empty" {
 		return agent.Status{}, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
 	}

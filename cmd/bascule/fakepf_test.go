@@ -15,7 +15,7 @@ import (
 	"bascule/pflog"
 )
 
-// fakePF is pf of the bridges of a fakeFabric: rules that were loaded, and
+// fakePF is pf of the bridges of a fakeSwitch: rules that were loaded, and
 // states and counters that are always the same.
 type fakePF struct {
 	enabled bool
@@ -25,7 +25,7 @@ type fakePF struct {
 	tables  map[string][]pf.TableEntry
 }
 
-func (f *fakeFabric) LoadPF(bridge string, o bridge.PFLoad) (*pf.Ruleset, []string, error) {
+func (f *fakeSwitch) LoadPF(bridge string, o bridge.PFLoad) (*pf.Ruleset, []string, error) {
 	f.call("LoadPF %s %s anchor=%s check=%t tables=%t", bridge, o.Name, o.Anchor, o.Check, o.TablesOnly)
 	set, err := pf.Parse(o.Name, o.Text, o.Source)
 	if err != nil {
@@ -44,7 +44,7 @@ func (f *fakeFabric) LoadPF(bridge string, o bridge.PFLoad) (*pf.Ruleset, []stri
 	return set, nil, nil
 }
 
-func (f *fakeFabric) EnablePF(bridge string, on bool) error {
+func (f *fakeSwitch) EnablePF(bridge string, on bool) error {
 	f.call("EnablePF %s %t", bridge, on)
 	if f.pf.enabled == on {
 		return fmt.Errorf("cannot change pf of %s: it is so already; see -si", bridge)
@@ -53,23 +53,23 @@ func (f *fakeFabric) EnablePF(bridge string, on bool) error {
 	return nil
 }
 
-func (f *fakeFabric) SetPFDebug(bridge, level string) error {
+func (f *fakeSwitch) SetPFDebug(bridge, level string) error {
 	f.call("SetPFDebug %s %s", bridge, level)
 	f.pf.debug = level
 	return nil
 }
 
-func (f *fakeFabric) FlushPF(bridge, anchor, which string) (int, error) {
+func (f *fakeSwitch) FlushPF(bridge, anchor, which string) (int, error) {
 	f.call("FlushPF %s %q %s", bridge, anchor, which)
 	return 2, nil
 }
 
-func (f *fakeFabric) ZeroPF(bridge string) error {
+func (f *fakeSwitch) ZeroPF(bridge string) error {
 	f.call("ZeroPF %s", bridge)
 	return nil
 }
 
-func (f *fakeFabric) PF(name string) (bridge.PFInfo, error) {
+func (f *fakeSwitch) PF(name string) (bridge.PFInfo, error) {
 	_, err := f.find(name)
 	return bridge.PFInfo{
 		Bridge: name, Enabled: f.pf.enabled, For: 62 * time.Second, Debug: "err", HostID: 0xfe, Checksum: [16]byte{1, 2, 3},
@@ -83,7 +83,7 @@ func (f *fakeFabric) PF(name string) (bridge.PFInfo, error) {
 	}, err
 }
 
-func (f *fakeFabric) PFRules(name, anchor string) (bridge.PFRules, error) {
+func (f *fakeSwitch) PFRules(name, anchor string) (bridge.PFRules, error) {
 	rules := bridge.PFRules{Path: anchor, Set: f.pf.set, Anchors: map[string]*pf.Ruleset{}, Counts: map[*pf.Rule]bridge.PFCounts{}}
 	if rules.Set == nil {
 		rules.Set = &pf.Ruleset{}
@@ -113,7 +113,7 @@ func (f *fakeFabric) PFRules(name, anchor string) (bridge.PFRules, error) {
 	return rules, nil
 }
 
-func (f *fakeFabric) PFAnchors(_, anchor string, all bool) ([]string, error) {
+func (f *fakeSwitch) PFAnchors(_, anchor string, all bool) ([]string, error) {
 	f.call("PFAnchors %q %t", anchor, all)
 	if all {
 		return []string{"ftp", "ftp/a"}, nil
@@ -121,7 +121,7 @@ func (f *fakeFabric) PFAnchors(_, anchor string, all bool) ([]string, error) {
 	return []string{"ftp"}, nil
 }
 
-func (f *fakeFabric) PFStates(_ string, k bridge.PFKill) ([]bridge.PFState, error) {
+func (f *fakeSwitch) PFStates(_ string, k bridge.PFKill) ([]bridge.PFState, error) {
 	f.call("PFStates port=%s", k.Port)
 	peer := func(addr string, port uint16, state string, packets, bytes uint64) bridge.PFPeer {
 		return bridge.PFPeer{
@@ -142,7 +142,7 @@ func (f *fakeFabric) PFStates(_ string, k bridge.PFKill) ([]bridge.PFState, erro
 	}, nil
 }
 
-func (f *fakeFabric) KillPFStates(name string, k bridge.PFKill) (int, error) {
+func (f *fakeSwitch) KillPFStates(name string, k bridge.PFKill) (int, error) {
 	call := fmt.Sprintf("KillPFStates %s from=%v to=%v port=%s id=%x", name, k.From, k.To, k.Port, k.ID)
 	if k.Label != nil {
 		call += " label=" + *k.Label
@@ -154,19 +154,19 @@ func (f *fakeFabric) KillPFStates(name string, k bridge.PFKill) (int, error) {
 	return 2, nil
 }
 
-func (f *fakeFabric) PFSources(string) ([]bridge.PFSource, error) {
+func (f *fakeSwitch) PFSources(string) ([]bridge.PFSource, error) {
 	return []bridge.PFSource{{
 		Addr: netip.MustParseAddr("10.0.0.1"), States: 1, Connections: 2, Rate: 0.5, RateTime: 10 * time.Second,
 		Age: 4 * time.Second, Rule: 3,
 	}}, nil
 }
 
-func (f *fakeFabric) KillPFSources(name string, k bridge.PFKill) (int, error) {
+func (f *fakeSwitch) KillPFSources(name string, k bridge.PFKill) (int, error) {
 	f.call("KillPFSources %s from=%v to=%v", name, k.From, k.To)
 	return 1, nil
 }
 
-func (f *fakeFabric) PFTables(string, string) (list []bridge.PFTable, err error) {
+func (f *fakeSwitch) PFTables(string, string) (list []bridge.PFTable, err error) {
 	for name, entries := range f.pf.tables {
 		list = append(list, bridge.PFTable{Name: name, Persist: true, Addresses: len(entries), Rules: 2, Cleared: time.Unix(0, 0).UTC()})
 	}
@@ -174,21 +174,21 @@ func (f *fakeFabric) PFTables(string, string) (list []bridge.PFTable, err error)
 	return list, nil
 }
 
-func (f *fakeFabric) noTable(name string) error {
+func (f *fakeSwitch) noTable(name string) error {
 	if _, ok := f.pf.tables[name]; !ok {
 		return fmt.Errorf("cannot use table %s: Table does not exist; see -s Tables", name)
 	}
 	return nil
 }
 
-func (f *fakeFabric) PFTable(_, _, name string) (list []bridge.PFTableEntry, err error) {
+func (f *fakeSwitch) PFTable(_, _, name string) (list []bridge.PFTableEntry, err error) {
 	for _, e := range f.pf.tables[name] {
 		list = append(list, bridge.PFTableEntry{TableEntry: e, Cleared: time.Unix(0, 0).UTC()})
 	}
 	return list, f.noTable(name)
 }
 
-func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (done bridge.PFTableChange, err error) {
+func (f *fakeSwitch) ChangePFTable(_, anchor, name string, action bridge.PFTableAction, entries []pf.TableEntry, check bool) (done bridge.PFTableChange, err error) {
 	f.call("ChangePFTable %q %s %d %v%s", anchor, name, action, entries, dummy(check))
 	if f.pf.tables == nil {
 		f.pf.tables = map[string][]pf.TableEntry{}
@@ -223,7 +223,7 @@ func (f *fakeFabric) ChangePFTable(_, anchor, name string, action bridge.PFTable
 	return done, nil
 }
 
-func (f *fakeFabric) FlushPFTable(_, _, name string, check bool) (int, error) {
+func (f *fakeSwitch) FlushPFTable(_, _, name string, check bool) (int, error) {
 	f.call("FlushPFTable %s%s", name, dummy(check))
 	n := len(f.pf.tables[name])
 	if !check {
@@ -232,7 +232,7 @@ func (f *fakeFabric) FlushPFTable(_, _, name string, check bool) (int, error) {
 	return n, nil
 }
 
-func (f *fakeFabric) KillPFTable(_, _, name string, check bool) (int, error) {
+func (f *fakeSwitch) KillPFTable(_, _, name string, check bool) (int, error) {
 	f.call("KillPFTable %s%s", name, dummy(check))
 	err := f.noTable(name)
 	if !check {
@@ -241,13 +241,13 @@ func (f *fakeFabric) KillPFTable(_, _, name string, check bool) (int, error) {
 	return 1, err
 }
 
-func (f *fakeFabric) ZeroPFTable(_, _, name string, check bool) error {
+func (f *fakeSwitch) ZeroPFTable(_, _, name string, check bool) error {
 	f.call("ZeroPFTable %s%s", name, dummy(check))
 	return f.noTable(name)
 }
 
 // PFHost knows the interface p1.
-func (f *fakeFabric) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
+func (f *fakeSwitch) PFHost(name string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
 	f.call("PFHost %s hosts=%t", name, hosts != nil)
 	if name == "p1" {
 		return []netip.Prefix{netip.MustParsePrefix("10.9.0.1/32")}, nil
@@ -255,7 +255,7 @@ func (f *fakeFabric) PFHost(name string, hosts func(string, []string) ([]netip.P
 	return nil, fmt.Errorf("there is no %s", name)
 }
 
-func (f *fakeFabric) Force() { f.call("Force") }
+func (f *fakeSwitch) Force() { f.call("Force") }
 
 // dummy marks a call that is to change nothing.
 func dummy(check bool) string {
@@ -265,7 +265,7 @@ func dummy(check bool) string {
 	return ""
 }
 
-func (f *fakeFabric) PFLog(_ context.Context, name string, report func(bridge.PFLogged) error) (uint64, error) {
+func (f *fakeSwitch) PFLog(_ context.Context, name string, report func(bridge.PFLogged) error) (uint64, error) {
 	f.call("PFLog %s", name)
 	if _, err := f.find(name); err != nil {
 		return 0, err

@@ -72,7 +72,7 @@ the address was last seen.`,
 				return err
 			}
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := s.FDB(args[0], m)
 			if err != nil {
 				return err
@@ -93,7 +93,7 @@ status is 1.`,
   bascule fdb get br0 02:00:00:00:00:01
   bascule fdb get br0 02:00:00:00:00:01 --vlan 10`,
 	}
-	p.aboutEntry(cmd, func(s fabric, of string, mac net.HardwareAddr, vlan *uint16) error {
+	p.aboutEntry(cmd, func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error {
 		e, err := s.GetEntry(of, mac, vlan)
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ status is 1.`,
 
 // aboutEntry has a command do something with the one entry that its arguments
 // and --vlan name.
-func (p *program) aboutEntry(cmd *cobra.Command, do func(s fabric, of string, mac net.HardwareAddr, vlan *uint16) error) {
+func (p *program) aboutEntry(cmd *cobra.Command, do func(s switcher, of string, mac net.HardwareAddr, vlan *uint16) error) {
 	cmd.ValidArgsFunction = completeArguments(p.bridgeNames, p.addresses)
 	id := vlan{}
 	cmd.Flags().Var(&id, "vlan", oneEntryVLAN)
@@ -115,7 +115,7 @@ func (p *program) aboutEntry(cmd *cobra.Command, do func(s fabric, of string, ma
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error { return do(s, args[0], mac, id.id) })
+		return p.with(func(s switcher) error { return do(s, args[0], mac, id.id) })
 	}
 }
 
@@ -147,7 +147,7 @@ private VLAN is kept in its primary VLAN, as all addresses there are.`,
 			return err
 		}
 		e := bridge.Entry{MAC: mac, VLAN: id.orNone(), Port: args[2], Static: !*sticky, Sticky: *sticky}
-		return p.with(func(s fabric) error { return s.AddEntry(args[0], e) })
+		return p.with(func(s switcher) error { return s.AddEntry(args[0], e) })
 	}
 	return cmd
 }
@@ -162,7 +162,7 @@ stays, lest another station takes it.`,
   bascule fdb del br0 02:00:00:00:00:01
   bascule fdb del br0 02:00:00:00:00:01 --vlan 10`,
 	}
-	p.aboutEntry(cmd, fabric.DelEntry)
+	p.aboutEntry(cmd, switcher.DelEntry)
 	return cmd
 }
 
@@ -186,7 +186,7 @@ another station takes it.`,
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
 		m.Dynamic = !*static
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			n, err := s.Flush(args[0], m)
 			if err != nil {
 				return err

@@ -51,7 +51,7 @@ func TestNamedPipes(t *testing.T) {
 		var stdout, stderr strings.Builder
 		done := make(chan int, 1)
 		go func() {
-			f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+			f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 			done <- runWith(f, &stdout, &stderr, strings.Fields(args)...)
 		}()
 		select {

@@ -67,10 +67,7 @@ func settingsIn[T any](settings []bridge.Setting[T], config T) []string {
 	// Made anew, in order, setting by setting: of two settings that are the
 	// same thing (isolated, protected) only the first is named.
 	// A value that a newer bascule may have made, and Set refuses, is shown too.
-	var made T
-	for _, s := range settings {
-		_ = s.Set(&made, s.Default)
-	}
+	made := bridge.Defaults(settings)
 	var list []string
 	for _, s := range settings {
 		value := s.Format(config)
@@ -125,8 +122,7 @@ func (c *choice) Set(value string) error {
 			return nil
 		}
 	}
-	last := len(c.words) - 1
-	return fmt.Errorf("give %s or %s", strings.Join(c.words[:last], ", "), c.words[last])
+	return fmt.Errorf("give %s", bridge.OneOf(c.words))
 }
 
 func (c *choice) Type() string   { return strings.Join(c.words, "|") }

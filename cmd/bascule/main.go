@@ -66,7 +66,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // openSwitch returns the switch of a network namespace.
-func openSwitch(netns string) (fabric, error) {
+func openSwitch(netns string) (switcher, error) {
 	s, err := bridge.Open(netns)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ type program struct {
 	stdout io.Writer     // of the lab, whose tables are shown as they come
 	out    *bufio.Writer // standard output; flushed at the end, by monitor after each event
 	stderr io.Writer
-	open   func(netns string) (fabric, error)
+	open   func(netns string) (switcher, error)
 	agents agents
 
 	netns   word // -n
@@ -159,7 +159,7 @@ func (p *program) complain(text string) {
 
 // openForced opens the switch of a network namespace, and has it take limits as
 // --force says.
-func (p *program) openForced(netns string) (fabric, error) {
+func (p *program) openForced(netns string) (switcher, error) {
 	s, err := p.open(netns)
 	if err == nil && p.force {
 		s.Force()
@@ -173,7 +173,7 @@ func (p *program) addForce(cmd *cobra.Command) {
 }
 
 // with opens the switch for the time of f.
-func (p *program) with(f func(fabric) error) error {
+func (p *program) with(f func(switcher) error) error {
 	s, err := p.openForced(p.netns.text)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ import (
 )
 
 // The real switch can be used.
-var _ fabric = liveSwitch{}
+var _ switcher = liveSwitch{}
 
 // everyCommand calls f for every command that people should know of.
 func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
@@ -39,7 +39,7 @@ func everyCommand(cmd *cobra.Command, f func(*cobra.Command)) {
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	if status := runWith(&fakeFabric{}, &stdout, &stderr, args...); status != exitDone {
+	if status := runWith(&fakeSwitch{}, &stdout, &stderr, args...); status != exitDone {
 		t.Fatalf("bascule %s: exit status %d: %s", strings.Join(args, " "), status, stderr.String())
 	}
 	return stdout.String()
@@ -308,7 +308,7 @@ func TestManPagesFormat(t *testing.T) {
 
 // TestCompletion completes the names that there are.
 func TestCompletion(t *testing.T) {
-	f := &fakeFabric{}
+	f := &fakeSwitch{}
 	var nothing strings.Builder
 	for _, args := range []string{
 		"bridge add br0", "bridge add br1", "port add br0 p1", "port add br0 p2", "port add br1 q1",
@@ -438,7 +438,7 @@ func TestMonitor(t *testing.T) {
 {"time":"T","event":"port-taken","master":"br0","ifname":"p1","reason":"Linux bridge lxbr0"}
 `},
 	} {
-		f := &fakeFabric{events: someEvents()}
+		f := &fakeSwitch{events: someEvents()}
 		var stdout, stderr strings.Builder
 		var early string
 		f.watching = func() {
@@ -469,8 +469,8 @@ func (w brokenWriter) Write([]byte) (int, error) {
 
 // TestBrokenOutput: a reader that went away is no failure, a full disk is.
 func TestBrokenOutput(t *testing.T) {
-	busy := func() *fakeFabric {
-		f := &fakeFabric{events: someEvents(), frames: someFrames(), watching: func() { t.Error("it went on") }}
+	busy := func() *fakeSwitch {
+		f := &fakeSwitch{events: someEvents(), frames: someFrames(), watching: func() { t.Error("it went on") }}
 		for i := range 1000 { // more than a buffer holds
 			f.bridges = append(f.bridges, bridge.Info{Name: fmt.Sprint("br", i)})
 		}
@@ -499,7 +499,7 @@ func TestBrokenPlan(t *testing.T) {
 	}
 	for errno, want := range map[syscall.Errno]int{syscall.EPIPE: exitUsage, syscall.ENOSPC: exitRefused} {
 		var stderr strings.Builder
-		status := runWith(&fakeFabric{}, brokenWriter{errno}, &stderr, "apply", "--dry-run", path)
+		status := runWith(&fakeSwitch{}, brokenWriter{errno}, &stderr, "apply", "--dry-run", path)
 		if status != want || (status == exitRefused) != strings.Contains(stderr.String(), "cannot print") {
 			t.Errorf("%v: exit status %d, want %d; %q", errno, status, want, stderr.String())
 		}

@@ -47,7 +47,7 @@ and the port that the address is on (from).`,
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			name := append(args, "")[0]
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				err := s.Monitor(ctx, name, func(e bridge.Event) error {
 					if err := p.printEvent(e); err != nil {
 						return err

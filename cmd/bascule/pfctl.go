@@ -226,7 +226,7 @@ HOST:PORT"' the state between these two.`,
 
 // complete returns the names of tables, anchors or ports.
 func (c *pfctl) complete(flag string) (names []string) {
-	_ = c.with(func(s fabric) error {
+	_ = c.with(func(s switcher) error {
 		if err := c.choose(s); err != nil {
 			return err
 		}
@@ -271,7 +271,7 @@ func (c *pfctl) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return c.with(func(s fabric) error {
+	return c.with(func(s switcher) error {
 		if load == nil || !load.Check || c.bridge.text != "" {
 			if err := c.choose(s); err != nil {
 				return err
@@ -403,13 +403,13 @@ func (c *pfctl) tell(format string, args ...any) {
 }
 
 // choose finds the bridge where none is named.
-func (c *pfctl) choose(s fabric) (err error) {
+func (c *pfctl) choose(s switcher) (err error) {
 	c.bridge.text, err = onlyBridge(s, c.bridge.text)
 	return err
 }
 
 // onlyBridge returns the bridge of -b, or the only one there is.
-func onlyBridge(s fabric, name string) (string, error) {
+func onlyBridge(s switcher, name string) (string, error) {
 	if name != "" {
 		return name, nil
 	}
@@ -507,7 +507,7 @@ func (c *pfctl) load() (*bridge.PFLoad, error) {
 }
 
 // loadFile loads a file, and prints it if told to.
-func (c *pfctl) loadFile(s fabric, load bridge.PFLoad) error {
+func (c *pfctl) loadFile(s switcher, load bridge.PFLoad) error {
 	var macros []string
 	load.Source.Defined = func(name, value string) { macros = append(macros, name+` = "`+value+`"`) }
 	set, notes, err := s.LoadPF(c.bridge.text, load)
@@ -613,7 +613,7 @@ func (c *pfctl) prefixes(text string) ([]netip.Prefix, error) {
 	}
 	var list []netip.Prefix
 	opened := false
-	err := c.with(func(s fabric) (err error) {
+	err := c.with(func(s switcher) (err error) {
 		opened = true
 		list, err = s.PFHost(text, lookup)
 		return err
@@ -717,7 +717,7 @@ func matched(k bridge.PFKill) string {
 }
 
 // flushAll does -F.
-func (c *pfctl) flushAll(s fabric) error {
+func (c *pfctl) flushAll(s switcher) error {
 	for _, f := range pfFlushes {
 		all := c.flush.name == "all" && f.name != "all"
 		if path, _ := pfAnchorAll(c.anchor.text); all && path != "" { // an anchor has no more of its own
@@ -760,7 +760,7 @@ func (c *pfctl) flushAll(s fabric) error {
 var errPFNoMatch = errors.New("not all addresses match")
 
 // tableCommand does -T.
-func (c *pfctl) tableCommand(s fabric, entries []pf.TableEntry) error {
+func (c *pfctl) tableCommand(s switcher, entries []pf.TableEntry) error {
 	name, anchor, table := c.bridge.text, c.anchor.text, c.table.text
 	switch c.command.name {
 	case "add", "delete", "replace", "test":

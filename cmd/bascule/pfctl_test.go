@@ -28,7 +28,7 @@ func TestBadPF(t *testing.T) {
 		{"-nf", ""},
 	} {
 		var stdout, stderr strings.Builder
-		f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+		f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 		if status := runWith(f, &stdout, &stderr, "pfctl", test.flags, name); status != exitRefused || stdout.Len() > 0 {
 			t.Errorf("%s: exit status %d, stdout %q", test.flags, status, stdout.String())
 		}
@@ -48,7 +48,7 @@ func TestTooMuchPF(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr strings.Builder
-	f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+	f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	status := runWith(f, &stdout, &stderr, "pfctl", "-f", name)
 	lines := strings.Split(stderr.String(), "\n")
 	if status != exitRefused || stdout.Len() > 0 || len(lines) != 5 || lines[3] != "pfctl: too much in config file: pf rules not loaded" {
@@ -59,7 +59,7 @@ func TestTooMuchPF(t *testing.T) {
 // TestPFTestStatus wants the exit status of pfctl where not all addresses
 // match, and no complaint.
 func TestPFTestStatus(t *testing.T) {
-	f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+	f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	var stdout, stderr strings.Builder
 	runWith(f, &stdout, &stderr, "pfctl", "-qt", "bad", "-T", "add", "10.0.0.1")
 	status := runWith(f, &stdout, &stderr, "pfctl", "-t", "bad", "-vvT", "test", "10.0.0.1", "10.0.0.2")

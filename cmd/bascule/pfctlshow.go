@@ -17,10 +17,10 @@ import (
 )
 
 // showAll does -s.
-func (c *pfctl) showAll(s fabric) error {
+func (c *pfctl) showAll(s switcher) error {
 	shows := []struct {
 		name, title string // the title for -s all
-		show        func(fabric) error
+		show        func(switcher) error
 	}{
 		{"rules", "FILTER RULES:", c.showRules},
 		{"ether", "ETHER RULES:", c.showEther},
@@ -113,14 +113,14 @@ func pfRuleHead(r *pf.Rule) string {
 	return r.String()
 }
 
-func (c *pfctl) showRules(s fabric) error {
+func (c *pfctl) showRules(s switcher) error {
 	path, recursive := pfAnchorAll(c.anchor.text)
 	rules, err := s.PFRules(c.bridge.text, path)
 	if err != nil {
 		return err
 	}
 	if !c.json {
-		sizes := &pfTableSizes{fabric: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
+		sizes := &pfTableSizes{of: s, bridge: c.bridge.text, known: map[string]map[string]int{}}
 		c.printRules(rules, rules.Set, rules.Path, 0, recursive, sizes)
 		if path != "" && recursive && len(rules.Set.Rules) == 0 {
 			c.printAnchors(rules, path, 0, sizes)
@@ -165,7 +165,7 @@ func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bo
 // pfTableSizes knows how many addresses tables have, which are asked for when a
 // rule names one.
 type pfTableSizes struct {
-	fabric fabric
+	of     switcher
 	bridge string
 	known  map[string]map[string]int // by anchor and name
 	err    error                     // the last
@@ -192,7 +192,7 @@ func (t *pfTableSizes) in(path string) map[string]int {
 		return sizes
 	}
 	sizes := map[string]int{}
-	list, err := t.fabric.PFTables(t.bridge, path)
+	list, err := t.of.PFTables(t.bridge, path)
 	if err != nil {
 		t.err = err
 	}
@@ -265,7 +265,7 @@ func (c *pfctl) printAnchors(rules bridge.PFRules, above string, depth int, size
 	}
 }
 
-func (c *pfctl) showEther(s fabric) error {
+func (c *pfctl) showEther(s switcher) error {
 	rules, err := s.PFRules(c.bridge.text, "")
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (c *pfctl) showEther(s fabric) error {
 	return nil
 }
 
-func (c *pfctl) showLabels(s fabric) error {
+func (c *pfctl) showLabels(s switcher) error {
 	path, recursive := pfAnchorAll(c.anchor.text)
 	rules, err := s.PFRules(c.bridge.text, path)
 	if err != nil {
@@ -308,7 +308,7 @@ func (c *pfctl) showLabels(s fabric) error {
 	return nil
 }
 
-func (c *pfctl) showAnchors(s fabric) error {
+func (c *pfctl) showAnchors(s switcher) error {
 	path, all := pfAnchorAll(c.anchor.text)
 	list, err := s.PFAnchors(c.bridge.text, path, all || c.verbose > 0)
 	if err != nil {
@@ -347,7 +347,7 @@ type pfStateJSON struct {
 	Label    string    `json:"label,omitempty"`
 }
 
-func (c *pfctl) showStates(s fabric) error {
+func (c *pfctl) showStates(s switcher) error {
 	list, err := s.PFStates(c.bridge.text, bridge.PFKill{Port: c.port.text})
 	if err != nil {
 		return err
@@ -483,7 +483,7 @@ type pfSourceJSON struct {
 	Rule        *int    `json:"rule,omitempty"`
 }
 
-func (c *pfctl) showSources(s fabric) error {
+func (c *pfctl) showSources(s switcher) error {
 	list, err := s.PFSources(c.bridge.text)
 	if err != nil {
 		return err
@@ -536,7 +536,7 @@ type pfInfoJSON struct {
 	Limits     map[string]uint64 `json:"limit_counters"`
 }
 
-func (c *pfctl) showInfo(s fabric) error {
+func (c *pfctl) showInfo(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err
@@ -610,7 +610,7 @@ func (c *pfctl) showInfo(s fabric) error {
 	return nil
 }
 
-func (c *pfctl) showTimeouts(s fabric) error {
+func (c *pfctl) showTimeouts(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err
@@ -632,7 +632,7 @@ func (c *pfctl) showTimeouts(s fabric) error {
 	return nil
 }
 
-func (c *pfctl) showLimits(s fabric) error {
+func (c *pfctl) showLimits(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err
@@ -667,7 +667,7 @@ type pfTableJSON struct {
 	Rules     int      `json:"references"`
 }
 
-func (c *pfctl) showTables(s fabric) error {
+func (c *pfctl) showTables(s switcher) error {
 	path, _ := pfAnchorAll(c.anchor.text)
 	list, err := s.PFTables(c.bridge.text, path)
 	if err != nil {
@@ -779,7 +779,7 @@ func (c *pfctl) printChange(done bridge.PFTableChange, asked int) error {
 	return nil
 }
 
-func (c *pfctl) showPorts(s fabric) error {
+func (c *pfctl) showPorts(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/files"
+	"bascule/frame"
 	"bascule/pflog"
 
 	"github.com/spf13/cobra"
@@ -55,7 +55,7 @@ they came faster than they were read.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 			defer stop()
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				bridgeName, err := onlyBridge(s, name.text)
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ they came faster than they were read.`,
 // say no more than log.
 func (p *program) pfLogs(bridgeName string) []string {
 	names := map[string]bool{"pflog0": true}
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		name, err := onlyBridge(s, bridgeName)
 		if err != nil {
 			return err
@@ -217,7 +217,7 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 	if p.json {
 		j := loggedJSON{
 			Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: direction,
-			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: capture.Packet(l.Data),
+			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: frame.Packet(l.Data),
 		}
 		if l.Rule >= 0 {
 			j.Rule = &l.Rule
@@ -235,6 +235,6 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 		rule += fmt.Sprintf(".%s.%d", l.Ruleset, l.Subrule)
 	}
 	_, err := fmt.Fprintf(p.out, "%s rule %s/(%s) %s %s on %s: %s, length %d\n", l.Time.Format("15:04:05.000000"), rule,
-		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, capture.Packet(l.Data), l.Length)
+		logReasons[l.Reason], logActions[l.Action], direction, l.Interface, frame.Packet(l.Data), l.Length)
 	return err
 }

@@ -84,8 +84,6 @@ and to a bond go by tcx.`,
 	return cmd
 }
 
-var hooks = []string{"auto", "tcx", "xdp"}
-
 const hookHelp = "the hook where the program sits"
 
 func newPortAdd(p *program) *cobra.Command {
@@ -105,14 +103,14 @@ are those of PORT; the other end begins with the defaults.`,
   bascule port add br0 to1 --type patch --peer br1/to0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
 	}
-	kind := addChoice(cmd, "type", "netdev", "a device, a new interface of the host, or a cable", "netdev", "host", "patch")
+	kind := addChoice(cmd, "type", bridge.TypeNetdev, "a device, a new interface of the host, or a cable", bridge.Types...)
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
 	completePeer(cmd, p)
-	hook := addChoice(cmd, "hook", "auto", hookHelp, hooks...)
+	hook := addChoice(cmd, "hook", bridge.HookAuto, hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, true)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
@@ -147,14 +145,14 @@ not named stay as they are.`,
   bascule port set br0 veth0 --protected none --fdb-max 100`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
-	hook := addChoice(cmd, "hook", "", hookHelp, hooks...)
+	hook := addChoice(cmd, "hook", "", hookHelp, bridge.Hooks...)
 	changes := addSettings(cmd, bridge.PortSettings, false)
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if hook.text == "" && len(*changes) == 0 {
 			return usagef(cmd, "nothing to change: give at least one setting")
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			warnings, err := s.SetPort(args[0], args[1], bridge.PortOptions{Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
@@ -205,7 +203,7 @@ further count as drops, by reason: 'bascule help reasons'.`,
 	stats := cmd.Flags().Bool("stats", false, "show counters")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		args = append(args, "", "")
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := s.Ports(args[0])
 			if err != nil {
 				return err
@@ -246,7 +244,7 @@ port whose device is gone can be removed.`,
   bascule port del br0 veth0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				notes, err := s.DelPort(args[0], args[1])
 				p.warn(notes)
 				return err

@@ -22,10 +22,11 @@ func newRoot(p *program) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
 		Short: "an Ethernet switch in the kernel",
-		Long: `bascule is a learning Ethernet switch for Linux. An eBPF program at the port
-forwards each frame in the kernel; no process runs between a frame and its port.
-The command line is stateless, like ip(8): a bridge stays until it is removed or
-the machine restarts. bascule needs Linux 6.6 and root.
+		Long: `bascule is a learning Ethernet switch for Linux. Every frame is forwarded in
+the kernel by an eBPF program at its port; no process runs between a frame and
+its port. The command line is stateless, like ip(8): what it sets up stays
+until it is removed or the machine restarts. It needs root, and Linux 6.6 or
+any kernel with tcx backported.
 
 Each network namespace has bridges of its own. A bridge has ports: network
 devices that frames enter and leave by. The FDB of a bridge knows which port an

@@ -61,7 +61,7 @@ port before the rule, or by 'on PORT' in it.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				notes, err := s.AddRule(args[0], r)
 				p.warn(notes)
 				return err
@@ -108,7 +108,7 @@ is removed.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s fabric) error { return s.DelRule(args[0], r) })
+			return p.with(func(s switcher) error { return s.DelRule(args[0], r) })
 		},
 	}
 }
@@ -133,7 +133,7 @@ whatever became of them later. A large packet (GSO) counts as one frame.`,
 	stats := cmd.Flags().Bool("stats", false, "show counters")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		args = append(args, "", "")
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := s.Rules(args[0], args[1])
 			if err != nil {
 				return err
@@ -170,7 +170,7 @@ func newRuleFlush(p *program) *cobra.Command {
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			args = append(args, "")
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				n, err := s.FlushRules(args[0], args[1])
 				if err != nil {
 					return err
@@ -223,7 +223,7 @@ its counters.`,
 			defer f.Close()
 			file = f
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			notes, err := s.LoadRules(args[0], port.text, name, file)
 			p.warn(notes)
 			return err

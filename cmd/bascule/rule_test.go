@@ -19,7 +19,7 @@ func TestBadRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stdout, stderr strings.Builder
-	status := runWith(&fakeFabric{}, &stdout, &stderr, "rule", "load", "br0", name)
+	status := runWith(&fakeSwitch{}, &stdout, &stderr, "rule", "load", "br0", name)
 	if status != exitRefused || stdout.Len() > 0 {
 		t.Errorf("exit status %d, stdout %q", status, stdout.String())
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// runWith runs one command against a fabric.
-func runWith(f *fakeFabric, stdout, stderr io.Writer, args ...string) int {
+// runWith runs one command against a switcher.
+func runWith(f *fakeSwitch, stdout, stderr io.Writer, args ...string) int {
 	p := &program{stdin: strings.NewReader(""), out: bufio.NewWriter(stdout), stderr: stderr, open: f.open, agents: f}
 	return p.run(args)
 }
@@ -33,7 +33,7 @@ func runWith(f *fakeFabric, stdout, stderr io.Writer, args ...string) int {
 //	vanish            the device of the last port is gone
 func TestScript(t *testing.T) {
 	type key struct{}
-	fabricOf := func(ts *testscript.TestScript) *fakeFabric { return ts.Value(key{}).(*fakeFabric) }
+	switchOf := func(ts *testscript.TestScript) *fakeSwitch { return ts.Value(key{}).(*fakeSwitch) }
 
 	run := func(want int) func(*testscript.TestScript, bool, []string) {
 		return func(ts *testscript.TestScript, neg bool, args []string) {
@@ -41,7 +41,7 @@ func TestScript(t *testing.T) {
 				ts.Fatalf("say refuse or misuse instead of !")
 			}
 			var stdout, stderr strings.Builder
-			got := runWith(fabricOf(ts), &stdout, &stderr, args...)
+			got := runWith(switchOf(ts), &stdout, &stderr, args...)
 			fmt.Fprint(ts.Stdout(), stdout.String())
 			fmt.Fprint(ts.Stderr(), stderr.String())
 			if got != want {
@@ -62,7 +62,7 @@ func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			env.Values[key{}] = &fakeFabric{}
+			env.Values[key{}] = &fakeSwitch{}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -71,7 +71,7 @@ func TestScript(t *testing.T) {
 			"misuse":  run(exitUsage),
 			"called": func(ts *testscript.TestScript, neg bool, args []string) {
 				want, got := strings.Join(args, " "), ""
-				if calls := fabricOf(ts).calls; len(calls) > 0 {
+				if calls := switchOf(ts).calls; len(calls) > 0 {
 					got = calls[len(calls)-1]
 				}
 				if (got == want) == neg {
@@ -79,12 +79,12 @@ func TestScript(t *testing.T) {
 				}
 			},
 			"vanish": func(ts *testscript.TestScript, neg bool, args []string) {
-				ports := fabricOf(ts).ports
+				ports := switchOf(ts).ports
 				p := &ports[len(ports)-1]
 				p.State, p.MTU, p.Flags = "gone", 0, nil
 			},
 			"busy": func(ts *testscript.TestScript, neg bool, args []string) {
-				f := fabricOf(ts)
+				f := switchOf(ts)
 				f.bridges[0].FDBCount = 2
 				f.ports[0].FDBCount = 2
 				f.ports[0].Stats = bridge.Stats{

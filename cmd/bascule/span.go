@@ -66,7 +66,7 @@ port that --port names is forgotten when it leaves the bridge.`,
 		bridge.DirectionIn, bridge.DirectionOut, bridge.DirectionBoth)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		o.Direction = direction.text
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			warnings, err := s.AddSpan(args[0], args[1], o)
 			p.warn(warnings)
 			return err
@@ -87,7 +87,7 @@ whose frames the device gets; PORTS is all if it gets every port's.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			args = append(args, "")
-			return p.with(func(s fabric) error {
+			return p.with(func(s switcher) error {
 				list, err := s.Spans(args[0])
 				if err != nil {
 					return err
@@ -107,14 +107,14 @@ func newSpanDel(p *program) *cobra.Command {
   bascule span del br0 mon0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.spanNames),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return p.with(func(s fabric) error { return s.DelSpan(args[0], args[1]) })
+			return p.with(func(s switcher) error { return s.DelSpan(args[0], args[1]) })
 		},
 	}
 }
 
 // spanNames are the span ports of the bridge that is the first argument.
 func (p *program) spanNames(_ *cobra.Command, args []string) (names []string) {
-	_ = p.with(func(s fabric) error {
+	_ = p.with(func(s switcher) error {
 		list, err := s.Spans(args[0])
 		for _, span := range list {
 			names = append(names, span.Port)

@@ -64,7 +64,7 @@ null for "rates" and "drops" where there is no rate.`,
 		}
 		args = append(args, "", "")
 		look := statsLook{bridge: args[0], port: args[1]}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			list, err := look.ports(s)
 			if err != nil {
 				return err
@@ -77,7 +77,7 @@ null for "rates" and "drops" where there is no rate.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			err = p.follow(ctx, s, look, list, interval.d, rounds)
+			err = p.repeatRates(ctx, s, look, list, interval.d, rounds)
 			if errors.Is(err, syscall.EPIPE) {
 				return nil // the reader had enough
 			}
@@ -90,7 +90,7 @@ null for "rates" and "drops" where there is no rate.`,
 // statsLook is which ports are looked at.
 type statsLook struct{ bridge, port string } // "" is all
 
-func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
+func (look statsLook) ports(s switcher) ([]bridge.Port, error) {
 	list, err := s.Ports(look.bridge)
 	if look.port != "" {
 		list = slices.DeleteFunc(slices.Clone(list), func(port bridge.Port) bool { return port.Name != look.port })
@@ -98,9 +98,9 @@ func (look statsLook) ports(s fabric) ([]bridge.Port, error) {
 	return list, err
 }
 
-// follow prints rates every interval until ctx ends, or count times if that is
-// not 0. first is the last reading.
-func (p *program) follow(ctx context.Context, s fabric, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
+// repeatRates prints rates every interval until ctx ends, count times if that is
+// not 0; first is what was read just now.
+func (p *program) repeatRates(ctx context.Context, s switcher, look statsLook, first []bridge.Port, interval time.Duration, count int) error {
 	var meter rates.Meter
 	meter.Read(time.Now(), first, nil)
 	tick := time.NewTicker(interval)

@@ -24,8 +24,8 @@ import (
 // changing returns a switch with a port whose counters have risen by the same
 // each time that they are read; change is called before that, with the number
 // of the reading, from 0.
-func changing(change func(f *fakeFabric, reading int)) *fakeFabric {
-	f := &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+func changing(change func(f *fakeSwitch, reading int)) *fakeSwitch {
+	f := &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	f.ports = []bridge.Port{{Bridge: "br0", Name: "p1", Stats: bridge.Stats{Drops: map[string]uint64{}}}}
 	reading := 0
 	f.looking = func() {
@@ -46,7 +46,7 @@ func changing(change func(f *fakeFabric, reading int)) *fakeFabric {
 // TestRates looks at rates that were computed of the time that passed: a rate
 // times that time is what the counters rose by.
 func TestRates(t *testing.T) {
-	f := changing(func(f *fakeFabric, reading int) {
+	f := changing(func(f *fakeSwitch, reading int) {
 		switch reading {
 		case 2: // taken off and added again, and another one comes
 			f.ports[0].Stats = bridge.Stats{RxFrames: 5, RxBytes: 300}
@@ -142,7 +142,7 @@ TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BITS/S  TX-FRAMES/S  TX-BITS/S  DROPS/S
 // TestRatesEnd: interrupted, or when the reader went away, it is done; when
 // the bridge is deleted it has failed.
 func TestRatesEnd(t *testing.T) {
-	interrupt := func(_ *fakeFabric, reading int) {
+	interrupt := func(_ *fakeSwitch, reading int) {
 		if reading == 2 {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 				t.Error(err)
@@ -160,7 +160,7 @@ func TestRatesEnd(t *testing.T) {
 	if status := runWith(changing(nil), brokenWriter{syscall.EPIPE}, &stderr, "stats", "--interval=100ms"); status != exitDone || stderr.Len() > 0 {
 		t.Errorf("without a reader: exit status %d, %q", status, stderr.String())
 	}
-	deleted := changing(func(f *fakeFabric, reading int) {
+	deleted := changing(func(f *fakeSwitch, reading int) {
 		if reading == 1 {
 			f.bridges = nil
 		}

@@ -58,7 +58,7 @@ colour, and afterwards the screen is as it was.`,
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
 		name := append(args, "")[0]
-		return p.with(func(s fabric) (err error) {
+		return p.with(func(s switcher) (err error) {
 			stop, err := s.CountTalkers(name)
 			if err != nil {
 				return err
@@ -94,10 +94,10 @@ func isTerminal(file any) bool {
 
 // topSource reads one bridge, or all where the name is "".
 type topSource struct {
-	fabric
+	switcher
 	name string
 }
 
-func (s topSource) Ports() ([]bridge.Port, error) { return s.fabric.Ports(s.name) }
+func (s topSource) Ports() ([]bridge.Port, error) { return s.switcher.Ports(s.name) }
 
-func (s topSource) Talkers() ([]bridge.Talker, error) { return s.fabric.Talkers(s.name) }
+func (s topSource) Talkers() ([]bridge.Talker, error) { return s.switcher.Talkers(s.name) }

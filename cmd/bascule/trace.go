@@ -69,7 +69,7 @@ long as fits in.`,
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			t, err := s.Trace(args[0], in.text, data)
 			if err != nil {
 				return err

@@ -22,7 +22,7 @@ import (
 
 // tracingFabric is a switch in memory that can trace.
 type tracingFabric struct {
-	*fakeFabric
+	*fakeSwitch
 	trace bridge.Trace
 	frame []byte // of the last call
 }
@@ -39,11 +39,11 @@ func (f *tracingFabric) Trace(name, port string, frame []byte) (bridge.Trace, er
 // runTrace runs the command against a switch with the bridge br0.
 func runTrace(t *testing.T, f *tracingFabric, stdin string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	f.fakeFabric = &fakeFabric{bridges: []bridge.Info{{Name: "br0"}}}
+	f.fakeSwitch = &fakeSwitch{bridges: []bridge.Info{{Name: "br0"}}}
 	var out, errs strings.Builder
 	p := &program{
 		stdin: strings.NewReader(stdin), out: bufio.NewWriter(&out), stderr: &errs,
-		open: func(string) (fabric, error) { return f, nil },
+		open: func(string) (switcher, error) { return f, nil },
 	}
 	status = p.run(args)
 	return status, out.String(), errs.String()

@@ -73,7 +73,7 @@ it.`,
 		if err != nil {
 			return err
 		}
-		return p.with(func(s fabric) error { return s.AddVLANs(args[0], args[1], list, o) })
+		return p.with(func(s switcher) error { return s.AddVLANs(args[0], args[1], list, o) })
 	}
 	return cmd
 }
@@ -96,7 +96,7 @@ are forgotten, static ones, too.`,
 			if err != nil {
 				return err
 			}
-			return p.with(func(s fabric) error { return s.DelVLANs(args[0], args[1], list) })
+			return p.with(func(s switcher) error { return s.DelVLANs(args[0], args[1], list) })
 		},
 	}
 }
@@ -139,7 +139,7 @@ an ordinary one.`,
 		if isolated.list == nil && community.list == nil {
 			return usagef(cmd, "nothing to change: give --isolated or --community")
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			return s.SetPrivateVLANs(args[0], primary[0], bridge.PrivateVLANs{Isolated: isolated.list, Community: community.list})
 		})
 	}
@@ -190,7 +190,7 @@ once for each port.`,
 		if *stats && args[1] != "" {
 			return usagef(cmd, "a VLAN counts for all of its ports: leave %s out", args[1])
 		}
-		return p.with(func(s fabric) error {
+		return p.with(func(s switcher) error {
 			table, err := s.VLANTable(args[0])
 			if err != nil {
 				return err
@@ -220,7 +220,7 @@ once for each port.`,
 
 // checkCounting leaves in table the bridges that count by VLAN; the one of the
 // name must.
-func checkCounting(s fabric, name string, table *[]bridge.VLAN) error {
+func checkCounting(s switcher, name string, table *[]bridge.VLAN) error {
 	counts := map[string]bool{}
 	list, err := s.Bridges()
 	if err != nil {

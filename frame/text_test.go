@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package capture
+package frame
 
 import (
 	"flag"
@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write testdata/frames.golden anew")
 
 func TestString(t *testing.T) {
 	var text strings.Builder
-	for _, f := range someFrames(t) {
+	for _, f := range seenFrames(t) {
 		text.WriteString(f.String() + "\n")
 	}
 	const golden = "testdata/frames.golden"
@@ -39,7 +39,7 @@ func TestString(t *testing.T) {
 // Whatever is in a frame, it is one line that a terminal can be shown.
 func TestStringHostile(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	for _, f := range someFrames(t) {
+	for _, f := range seenFrames(t) {
 		whole := f.Data
 		for n := range 400 {
 			f.Data = slices.Clone(whole)

@@ -18,7 +18,7 @@ import (
 // left out of the counts.
 func TestWatch(t *testing.T) {
 	var out strings.Builder
-	w := newWatch(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
+	w := newReporter(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
 	refused := func(n uint64) bridge.Digest {
 		return bridge.Digest{
 			Counts: map[string]uint64{"refused": 1, "learned": 1}, Merged: n - 1,
@@ -57,7 +57,7 @@ func TestWatch(t *testing.T) {
 // again.
 func TestWatchGrows(t *testing.T) {
 	var out strings.Builder
-	w := newWatch(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
+	w := newReporter(nil, NewLog(&out, LogOptions{Journal: true, Level: slog.LevelInfo}))
 	begin := time.Unix(0, 0)
 	var lines []string
 	var at []int
@@ -67,12 +67,12 @@ func TestWatchGrows(t *testing.T) {
 			d.Notable = []bridge.Event{{Kind: "refused", Bridge: "br0", Port: "p1", From: "host0", Reason: "static", Own: true, Count: n}}
 		}
 		out.Reset()
-		w.digest(d, begin.Add(time.Duration(tick)*watchPeriod))
+		w.digest(d, begin.Add(time.Duration(tick)*reportPeriod))
 		if text := out.String(); text != "" {
-			lines, at = append(lines, text), append(at, int(time.Duration(tick)*watchPeriod/time.Second))
+			lines, at = append(lines, text), append(at, int(time.Duration(tick)*reportPeriod/time.Second))
 		}
 	}
-	const second = int(time.Second / watchPeriod)
+	const second = int(time.Second / reportPeriod)
 	for tick := range 200 * second {
 		step(tick, 1)
 	}

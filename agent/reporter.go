@@ -10,13 +10,12 @@ import (
 	"bascule/bridge"
 )
 
-// A watch counts the events of a bridge and logs those that somebody should
-// see.
+// A reporter counts what happens on a bridge and logs what somebody should see.
 //
-// The datapath keeps the last 4096 events and waits for nobody. The watch reads
-// them every watchPeriod, more often while there are many. Events that were
-// overwritten before that are counted as missed.
-type watch struct {
+// The datapath keeps the last 4096 events and waits for nobody. They are read
+// every reportPeriod, more often while there are many; what was overwritten
+// before that is counted as missed.
+type reporter struct {
 	events *bridge.Events
 	log    *slog.Logger
 
@@ -30,9 +29,9 @@ type watch struct {
 // often: with that, some 200 000 a second can be read. Waking up is most of the
 // cost of an idle agent.
 const (
-	watchPeriod = 250 * time.Millisecond
-	busyPeriod  = 20 * time.Millisecond
-	busyEvents  = 256
+	reportPeriod = 250 * time.Millisecond
+	busyPeriod   = 20 * time.Millisecond
+	busyEvents   = 256
 )
 
 // sayPeriod is how long nothing more is logged of something that has happened to a
@@ -60,13 +59,12 @@ type said struct {
 	last   func()        // logs the last of those, with their number
 }
 
-func newWatch(events *bridge.Events, log *slog.Logger) *watch {
-	return &watch{events: events, log: log, counts: map[string]uint64{}, said: map[saying]*said{}}
+func newReporter(events *bridge.Events, log *slog.Logger) *reporter {
+	return &reporter{events: events, log: log, counts: map[string]uint64{}, said: map[saying]*said{}}
 }
 
-// read reads the events since the last time, and reports whether there were
-// many.
-func (w *watch) read(now time.Time) (busy bool, err error) {
+// read reads what has happened, and reports whether that was much.
+func (w *reporter) read(now time.Time) (busy bool, err error) {
 	d, err := w.events.Read()
 	if err != nil {
 		return false, err
@@ -74,7 +72,7 @@ func (w *watch) read(now time.Time) (busy bool, err error) {
 	return w.digest(d, now), nil
 }
 
-func (w *watch) digest(d bridge.Digest, now time.Time) (busy bool) {
+func (w *reporter) digest(d bridge.Digest, now time.Time) (busy bool) {
 	var sum uint64
 	for kind, n := range d.Counts {
 		w.counts[kind] += n
@@ -97,7 +95,7 @@ func (w *watch) digest(d bridge.Digest, now time.Time) (busy bool) {
 }
 
 // tell logs an event of a port.
-func (w *watch) tell(e bridge.Event, now time.Time) {
+func (w *reporter) tell(e bridge.Event, now time.Time) {
 	var args []any
 	if e.Port != "" {
 		args = append(args, "port", e.Port)
@@ -134,9 +132,9 @@ func (w *watch) tell(e bridge.Event, now time.Time) {
 	w.say(saying{e.Kind, e.Reason, e.Port, e.Own}, now, sayPeriod, e.Count, what, args...)
 }
 
-// say logs an event that has happened n times, unless it is too soon: within a
-// period after the last time. The period grows while the event goes on.
-func (w *watch) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
+// say logs something that has happened n times, if it is not too soon: not within a
+// period after the last time, which grows while it goes on.
+func (w *reporter) say(key saying, now time.Time, period time.Duration, n uint64, msg string, args ...any) {
 	s := w.said[key]
 	if s == nil {
 		s = &said{}
@@ -164,10 +162,10 @@ func (s *said) tell(now time.Time) {
 	s.next, s.held = now.Add(s.period), 0
 }
 
-// close ends the watch.
-func (w *watch) close() { w.events.Close() }
+// close ends the report.
+func (w *reporter) close() { w.events.Close() }
 
-// status returns the counts of the watch.
-func (w *watch) status() EventStatus {
+// status is what the reporter has counted.
+func (w *reporter) status() EventStatus {
 	return EventStatus{Counts: maps.Clone(w.counts), Missed: w.missed, Merged: w.merged}
 }

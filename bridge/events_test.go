@@ -12,7 +12,7 @@ import (
 )
 
 func TestDigest(t *testing.T) {
-	w := &watch{name: "br0", names: map[uint32]string{1: "p1", 2: "p2"}}
+	w := &listener{name: "br0", names: map[uint32]string{1: "p1", 2: "p2"}}
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	got := w.digest([]datapath.Event{
 		{Kind: datapath.EventLearned, MAC: mac, Port: 1},

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package frame makes Ethernet frames of what people have: hexadecimal digits,
-// a capture, or the fields of headers. Frames have no frame check sequence.
-// Errors are of the input; they are one line and name fields as the command
-// line does.
+// Package frame is Ethernet frames as people have them, apart from the datapath
+// that forwards them: made of hexadecimal digits, a capture or the fields of
+// headers; chosen by expressions; written as pcapng or a line of text. Frames have
+// no frame check sequence. Errors are of the input; they are one line and name
+// fields as the command line does.
 package frame
 
 import (

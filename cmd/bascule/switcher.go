@@ -9,14 +9,14 @@ import (
 	"net/netip"
 
 	"bascule/bridge"
-	"bascule/capture"
 	"bascule/config"
+	"bascule/frame"
 	"bascule/pf"
 	"bascule/rule"
 )
 
-// fabric has the methods that the commands need of a switch.
-type fabric interface {
+// switcher is what the commands need of a switch.
+type switcher interface {
 	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
 	Export(bridges ...string) (f config.File, notes []string, err error)
 
@@ -78,7 +78,7 @@ type fabric interface {
 	PFLog(ctx context.Context, bridge string, report func(bridge.PFLogged) error) (missed uint64, err error)
 
 	Monitor(ctx context.Context, bridge string, report func(bridge.Event) error) error
-	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (capture.Source, error)
+	Capture(ctx context.Context, bridge string, o bridge.CaptureOptions) (frame.Source, error)
 	Trace(bridge, port string, frame []byte) (bridge.Trace, error)
 	CountTalkers(bridge string) (stop func() error, err error)
 	Talkers(bridge string) ([]bridge.Talker, error)

@@ -89,8 +89,8 @@ func FuzzParse(f *testing.F) {
 
 // FuzzCapture: a broken capture is an error and nothing worse.
 func FuzzCapture(f *testing.F) {
-	f.Add(pcap(f, layers.LinkTypeEthernet, packet(smallest)), 1)
-	f.Add(pcapng(f, packet(smallest), packet(smallest)), 2)
+	f.Add(pcap(f, layers.LinkTypeEthernet, recorded(smallest)), 1)
+	f.Add(pcapng(f, recorded(smallest), recorded(smallest)), 2)
 	f.Fuzz(func(t *testing.T, file []byte, number int) {
 		frame, err := Capture(bytes.NewReader(file), number)
 		if err == nil && (len(frame) < MinSize || len(frame) > MaxSize) {
@@ -106,7 +106,7 @@ type captured struct {
 	radio bool
 }
 
-func packet(digits string) captured {
+func recorded(digits string) captured {
 	data, _ := hex.DecodeString(digits)
 	return captured{data: data, whole: len(data)}
 }
@@ -159,8 +159,8 @@ func pcapng(t testing.TB, packets ...captured) []byte {
 }
 
 func TestRead(t *testing.T) {
-	first, second := packet(smallest), packet(smallest+"0102")
-	short, cut, radio := packet("0011"), packet(smallest), packet(smallest)
+	first, second := recorded(smallest), recorded(smallest+"0102")
+	short, cut, radio := recorded("0011"), recorded(smallest), recorded(smallest)
 	cut.whole, radio.radio = 1514, true
 
 	old := pcap(t, layers.LinkTypeEthernet, first, second, short, cut)

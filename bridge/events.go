@@ -68,7 +68,7 @@ func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 // else, and at most as many events at a time as the kernel keeps.
 type Events struct {
 	s *Switch
-	w *watch
+	w *listener
 
 	merged uint64 // by the last Read
 }
@@ -81,7 +81,7 @@ func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 		if err != nil {
 			return err
 		}
-		e.w = &watch{name: name, log: log, names: map[uint32]string{}}
+		e.w = &listener{name: name, log: log, names: map[uint32]string{}}
 		e.w.adopt(b)
 		return nil
 	})
@@ -132,7 +132,7 @@ func (e *Events) Read() (d Digest, err error) {
 	return d, nil
 }
 
-func (w *watch) digest(list []datapath.Event, missed uint64) Digest {
+func (w *listener) digest(list []datapath.Event, missed uint64) Digest {
 	d := Digest{Counts: map[string]uint64{}, Missed: missed}
 	type kind struct {
 		port uint32

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package capture
+package frame
 
 import (
 	"net"
@@ -12,10 +12,9 @@ import (
 )
 
 var (
-	stationA  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	stationB  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
-	broadcast = net.HardwareAddr{255, 255, 255, 255, 255, 255}
-	began     = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
+	stationA = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	stationB = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	began    = time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.Local)
 )
 
 // build makes a frame of layers; those with a checksum get it.
@@ -57,8 +56,8 @@ func overIPv6(next layers.IPProtocol) *layers.IPv6 {
 	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: next, SrcIP: net.ParseIP("fe80::1"), DstIP: net.ParseIP("ff02::2")}
 }
 
-// someFrames are one of each shape.
-func someFrames(t *testing.T) []Frame {
+// seenFrames are one of each shape.
+func seenFrames(t *testing.T) []Seen {
 	const (
 		v4, v6, q, ad = layers.EthernetTypeIPv4, layers.EthernetTypeIPv6, layers.EthernetTypeDot1Q, layers.EthernetTypeQinQ
 	)
@@ -79,7 +78,7 @@ func someFrames(t *testing.T) []Frame {
 	later := gopacket.Payload{byte(layers.IPProtocolUDP), 0, 5, 200, 0, 0, 0, 9}
 	ports := gopacket.Payload{0, 53, 4, 0, 0, 8, 0, 0}
 
-	frames := []Frame{
+	frames := []Seen{
 		{Port: "veth0", Direction: In, Data: build(t, ether(stationB, v4), overIPv4(layers.IPProtocolTCP), syn)},
 		{Port: "veth1", Direction: Out, Data: build(t, ether(stationB, v4), overIPv4(layers.IPProtocolTCP), syn)},
 		{Port: "veth0", Direction: Dropped, Reason: "protected", VLAN: 10, Data: build(t, ether(broadcast, q), tag(10, layers.EthernetTypeARP), ask(layers.ARPRequest))},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package capture
+package frame
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 )
 
 // written returns a file of frames, of which 3 and 4 were missed.
-func written(t *testing.T, frames []Frame) []byte {
+func written(t *testing.T, frames []Seen) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	p, err := NewPcapng(&file, "br0", "tcp or arp", 2048)
@@ -35,7 +35,7 @@ func written(t *testing.T, frames []Frame) []byte {
 }
 
 func TestPcapngReader(t *testing.T) {
-	frames := someFrames(t)
+	frames := seenFrames(t)
 	r, err := pcapgo.NewNgReader(bytes.NewReader(written(t, frames)), pcapgo.DefaultNgReaderOptions)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func blocks(t *testing.T, file []byte) (list []block) {
 }
 
 func TestPcapngBlocks(t *testing.T) {
-	frames := []Frame{
+	frames := []Seen{
 		{Port: "p1", Direction: In, Time: began, Data: make([]byte, 60), Length: 60},
 		{Port: "p2", Direction: Out, Time: began, Data: make([]byte, 61), Length: 61},
 		{Port: "p1", Direction: Dropped, Reason: "same-port", Time: began, Data: make([]byte, 2), Length: 1500},
@@ -166,8 +166,8 @@ func TestPcapngTcpdump(t *testing.T) {
 	if err != nil {
 		t.Skip("reads captures by tcpdump, which is not installed (Debian's package tcpdump)")
 	}
-	frames := someFrames(t)
-	for _, list := range [][]Frame{nil, frames} {
+	frames := seenFrames(t)
+	for _, list := range [][]Seen{nil, frames} {
 		cmd := exec.Command(tcpdump, "-nn", "-e", "-t", "--count", "-r", "-")
 		cmd.Stdin = bytes.NewReader(written(t, list))
 		var stderr strings.Builder
@@ -210,8 +210,8 @@ func TestPcapngPipe(t *testing.T) {
 		t.Errorf("begins with %v", got)
 	}
 	for range 2 {
-		f := Frame{Port: "p1", Time: began, Data: make([]byte, 60), Length: 60}
-		if err := p.Write([]Frame{f}, 0); err != nil {
+		f := Seen{Port: "p1", Time: began, Data: make([]byte, 60), Length: 60}
+		if err := p.Write([]Seen{f}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := waiting(); got[len(got)-1].kind != blockPacket {
@@ -219,7 +219,7 @@ func TestPcapngPipe(t *testing.T) {
 		}
 	}
 	r.Close()
-	if err := p.Write([]Frame{{Time: began}}, 0); !errors.Is(err, syscall.EPIPE) {
+	if err := p.Write([]Seen{{Time: began}}, 0); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("into a closed pipe: %v", err)
 	}
 }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
+// clang-format off: it is for bpf2go, and no part of the Go package
+//go:build ignore
+// clang-format on
+
 /*
  * What the lab measures with: a generator of frames, counters that take
  * frames away where they arrive, and the shortest possible forwarder.

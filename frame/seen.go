@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package capture is what a capture of frames is made of, apart from the
-// datapath that sees them: expressions that choose frames, and the forms in
-// which frames are written.
-package capture
+package frame
 
 import (
 	"context"
@@ -33,8 +30,8 @@ func (d Direction) String() string {
 	return fmt.Sprintf("direction %d", uint8(d))
 }
 
-// A Frame is a frame as it was seen at a port.
-type Frame struct {
+// Seen is a frame as it was seen at a port.
+type Seen struct {
 	Time      time.Time
 	Port      string // "" if it is of no port
 	Direction Direction
@@ -50,7 +47,7 @@ type Source interface {
 	// time, and how many were missed since the last call because nobody read
 	// in time. When ctx ends it returns the frames until then, and after them
 	// the error of ctx. The frames' data is good until the next call.
-	Next(ctx context.Context) (frames []Frame, missed uint64, err error)
+	Next(ctx context.Context) (frames []Seen, missed uint64, err error)
 
 	// Close ends the capture.
 	Close() error

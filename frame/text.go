@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package capture
+package frame
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 // String describes the frame in one line, as tcpdump(8) does, in brief: when,
 // at which port, what was done with it, its VLAN, addresses and protocols, and
 // how many bytes it had.
-func (f Frame) String() string {
+func (f Seen) String() string {
 	line := []string{f.Time.Format("15:04:05.000000"), printable(f.Port), f.Direction.String()}
 	if f.Port == "" {
 		line[1] = "-"
@@ -32,7 +32,7 @@ func (f Frame) String() string {
 }
 
 // Summary describes what is in the frame.
-func (f Frame) Summary() string {
+func (f Seen) Summary() string {
 	return fmt.Sprintf("%s, length %d", strings.Join(f.protocols(), " "), f.Length)
 }
 
@@ -47,7 +47,7 @@ func Packet(data []byte) string {
 // cut stands where a header should be that was not captured, or is wrong.
 const cut = "[cut]"
 
-func (f Frame) protocols() []string {
+func (f Seen) protocols() []string {
 	var ether layers.Ethernet
 	if decode(&ether, f.Data) != nil {
 		return []string{cut}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package capture
+package frame
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ func NewPcapng(w io.Writer, bridge, expression string, snaplen int) (*Pcapng, er
 }
 
 // Write adds frames, and how many were missed before them, and hands them on.
-func (p *Pcapng) Write(frames []Frame, missed uint64) error {
+func (p *Pcapng) Write(frames []Seen, missed uint64) error {
 	for _, f := range frames {
 		if err := p.add(f); err != nil {
 			return err
@@ -68,7 +68,7 @@ func (p *Pcapng) Close() error {
 	return p.w.Flush()
 }
 
-func (p *Pcapng) add(f Frame) error {
+func (p *Pcapng) add(f Seen) error {
 	port, err := p.port(f.Port)
 	if err != nil {
 		return err

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+)
+
+// A diff is the part of a plan that is about one bridge.
+type diff struct {
+	*plan
+	want, was *bridgeModel
+	exists    bool            // the bridge does
+	gone      map[string]bool // ports and mirrors that leave, or are made anew: what belongs to them goes with them
+	edits     []func(*bridge.Edit) error
+}
+
+func (p *plan) newDiff(b *bridgeModel) *diff {
+	d := &diff{plan: p, want: b, was: p.was.byName[b.Name], gone: map[string]bool{}}
+	if d.exists = d.was != nil; !d.exists {
+		d.was = &bridgeModel{Bridge: &Bridge{Name: b.Name}, byName: map[string]*portModel{}}
+		d.was.config = bridge.Defaults(bridge.BridgeSettings)
+	}
+	return d
+}
+
+func (d *diff) act(op Op, object, detail string) {
+	d.actions = append(d.actions, Action{op, d.want.Name, object + " of " + d.want.Name, detail})
+}
+
+func (d *diff) edit(f func(*bridge.Edit) error) { d.edits = append(d.edits, f) }
+
+// isPort reports whether the device of a port or mirror that runs is there.
+func (d *diff) isPort(name, kind string) bool {
+	device := d.plan.want.devices[name]
+	if device == nil {
+		return false
+	}
+	if kind == bridge.TypeHost {
+		return device.Host == d.want.Name
+	}
+	return device.Bridge == d.want.Name
+}
+
+// made reports whether a port that runs has to be made anew to become what it
+// is to be.
+func (d *diff) made(was, want *portModel) bool {
+	switch {
+	case was.kind != want.kind:
+		return true
+	case want.kind == bridge.TypePatch:
+		return was.peer != want.peer
+	case d.isPort(want.name, want.kind):
+		return false
+	}
+	// its device is gone: has another one come?
+	return want.kind == bridge.TypeHost || d.plan.want.devices[want.name] != nil
+}
+
+func (d *diff) bridge() {
+	name := d.want.Name
+	changes, details := changed(bridge.BridgeSettings, d.was.config, d.want.config, d.exists)
+	switch {
+	case !d.exists:
+		d.actions = append(d.actions, Action{Add, name, "bridge " + name, strings.Join(details, ", ")})
+		d.step(makeBridges, func(s *bridge.Switch, _ Options) ([]string, error) { return nil, s.AddBridge(name, changes) })
+	case len(changes) > 0:
+		d.actions = append(d.actions, Action{Change, name, "bridge " + name, strings.Join(details, ", ")})
+		d.edit(func(e *bridge.Edit) error { return e.Set(changes) })
+	}
+}
+
+// A difference is a setting that is another than it was.
+type difference struct{ name, before, after string }
+
+// differences returns the settings that are different, in the order of their table.
+func differences[T any](settings []bridge.Setting[T], was, want T) (list []difference) {
+	for _, s := range settings {
+		if before, after := s.Format(was), s.Format(want); before != after {
+			list = append(list, difference{s.Name, before, after})
+		}
+	}
+	return list
+}
+
+// saidOnce leaves out of the list what another in it says: to be isolated is to be in
+// one of the protected domains, which has a name where it alone comes or goes.
+func saidOnce(list []difference) []difference {
+	isolated := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.IsolatedSetting })
+	protected := slices.IndexFunc(list, func(d difference) bool { return d.name == bridge.ProtectedSetting })
+	if isolated < 0 || protected < 0 {
+		return list
+	}
+	hide, d := isolated, list[protected]
+	if none, alone := bridge.Domains(0).String(), bridge.IsolatedDomain.String(); d.before == none && d.after == alone || d.before == alone && d.after == none {
+		hide = protected
+	}
+	return slices.Delete(slices.Clone(list), hide, hide+1)
+}
+
+// changed returns the settings that are different, with their values in want,
+// and what there is to print of them: with the former value if there was one.
+func changed[T any](settings []bridge.Setting[T], was, want T, existed bool) (changes []bridge.Change, details []string) {
+	list := differences(settings, was, want)
+	for _, d := range saidOnce(list) {
+		details = append(details, transition(d.name, d.before, d.after, existed))
+	}
+	return asChanges(list), details
+}
+
+func asChanges(list []difference) (changes []bridge.Change) {
+	for _, d := range list {
+		changes = append(changes, bridge.Change{Name: d.name, Value: d.after})
+	}
+	return changes
+}
+
+// hookFor returns the hook that a port has once it is told one: auto leaves a
+// device of hardware its present one, since some drivers refuse XDP.
+func (d *diff) hookFor(want *portModel, runs string) string {
+	if want.hook != bridge.HookAuto {
+		return want.hook
+	}
+	if device := d.plan.want.devices[want.name]; device != nil && device.Physical && runs != "" {
+		return runs
+	}
+	return bridge.HookTCX
+}
+
+func (d *diff) ports() {
+	for _, was := range d.was.ports {
+		if d.gone[was.name] {
+			d.act(Delete, "port "+was.name, d.kindDetail(was))
+			d.deletePort(was)
+		}
+	}
+	for _, want := range d.want.ports {
+		was := d.was.byName[want.name]
+		switch {
+		case want.waits:
+		case was == nil || d.gone[want.name]:
+			d.addPort(want)
+		default:
+			d.setPort(was, want)
+		}
+	}
+}
+
+func (d *diff) deletePort(p *portModel) {
+	name, port := d.want.Name, p.name
+	switch {
+	case p.kind == bridge.TypePatch:
+		if d.cutElsewhere(p) {
+			return
+		}
+		d.step(cutCables, func(s *bridge.Switch, _ Options) ([]string, error) {
+			_, err := s.DelPort(name, port) // whose backup it was gets what the file says
+			return nil, err
+		})
+	case !d.early[name][port]:
+		d.edit(func(e *bridge.Edit) error { return e.DelPort(port) })
+	}
+}
+
+func (d *diff) addPort(want *portModel) {
+	name := d.want.Name
+	initial := bridge.Defaults(bridge.PortSettings)
+	changes, details := changed(bridge.PortSettings, initial, want.config, false)
+	o := bridge.PortOptions{Type: want.kind, Peer: want.peer, Hook: want.hook, Changes: changes}
+	var head []string
+	if want.kind != bridge.TypeNetdev {
+		head = append(head, "type "+want.kind)
+	}
+	if want.peer != "" {
+		head = append(head, "peer "+want.peer)
+	}
+	if want.hook != "" && want.hook != bridge.HookAuto {
+		head = append(head, "hook "+want.hook)
+	}
+	details = append(head, details...)
+	usual := defaultVLANs(d.want.config)
+	if !slices.Equal(want.vlans, usual) {
+		details = append(details, vlanDetails(nil, want.vlans, false)...)
+	}
+	d.act(Add, "port "+want.name, strings.Join(details, ", "))
+	if want.kind == bridge.TypeNetdev {
+		d.addressed(want.name)
+	}
+	port, vlans := want.name, want.vlans
+	if want.kind == bridge.TypePatch {
+		if !d.patchedElsewhere(want) {
+			d.step(patchCables, func(s *bridge.Switch, _ Options) ([]string, error) {
+				notes, err := s.AddPort(name, port, o)
+				return about("port "+port+" of "+name, notes), err
+			})
+		} else if len(changes) > 0 {
+			d.edit(func(e *bridge.Edit) error { return e.SetPort(port, bridge.PortOptions{Changes: changes}) })
+		}
+	} else {
+		d.edit(func(e *bridge.Edit) error { return e.AddPort(port, o) })
+	}
+	if d.want.config.VLANFiltering && !slices.Equal(vlans, usual) {
+		d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
+	}
+}
+
+// addressed warns of a device that becomes a port and has addresses. It says so as
+// the bridge does when that is made.
+func (d *diff) addressed(device string) {
+	if it := d.plan.want.devices[device]; it != nil && len(it.Addresses) > 0 {
+		host := ""
+		if i := slices.IndexFunc(d.want.ports, func(p *portModel) bool { return p.kind == bridge.TypeHost }); i >= 0 {
+			host = d.want.ports[i].name
+		}
+		warning := bridge.AddressWarning(d.want.Name, host, device, it.Addresses)
+		d.warnings = append(d.warnings, about("bridge "+d.want.Name, []string{warning})...)
+	}
+}
+
+func (d *diff) setPort(was, want *portModel) {
+	var o bridge.PortOptions
+	var details []string
+	o.Changes, details = changed(bridge.PortSettings, was.config, want.config, true)
+	runs := was.hook
+	if runs == bridge.HookAuto { // Read says where it is not what tells nothing
+		runs = bridge.HookTCX
+	}
+	if want.kind != bridge.TypePatch && d.isPort(want.name, want.kind) {
+		if hook := d.hookFor(want, runs); hook != runs {
+			o.Hook = hook
+			details = append([]string{transition("hook", runs, hook, true)}, details...)
+		}
+	}
+	port, vlans := want.name, want.vlans
+	if d.want.config.VLANFiltering {
+		if !slices.Equal(was.vlans, want.vlans) {
+			details = append(details, vlanDetails(was.vlans, want.vlans, true)...)
+		}
+		// a bridge that begins to filter may remember VLANs, and one that gets
+		// another default moves ports to it
+		if !slices.Equal(was.vlans, want.vlans) || !d.was.config.VLANFiltering || d.was.config.DefaultPVID != d.want.config.DefaultPVID {
+			d.edit(func(e *bridge.Edit) error { return e.SetVLANs(port, vlans) })
+		}
+	}
+	if len(details) > 0 {
+		d.act(Change, "port "+port, strings.Join(details, ", "))
+	}
+	if len(o.Changes) > 0 || o.Hook != "" {
+		d.edit(func(e *bridge.Edit) error { return e.SetPort(port, o) })
+	}
+}
+
+// private is done before a bridge stops to filter, which would keep them for
+// when it filters again.
+func (d *diff) private() {
+	none := bridge.PrivateVLANs{Isolated: []uint16{}, Community: []uint16{}}
+	var clear, set []func(*bridge.Edit) error
+	for id := uint16(1); id <= maxVLAN; id++ {
+		was, had := d.was.private[id]
+		want, has := d.want.private[id]
+		if had == has && slices.Equal(was.Isolated, want.Isolated) && slices.Equal(was.Community, want.Community) {
+			continue
+		}
+		object := fmt.Sprintf("private VLAN %d", id)
+		switch {
+		case !has:
+			d.act(Delete, object, "")
+		case !had:
+			d.act(Add, object, privateDetail(want))
+		default:
+			d.act(Change, object, privateDetail(was)+" -> "+privateDetail(want))
+		}
+		if had { // first, so that its VLANs are free for others
+			clear = append(clear, func(e *bridge.Edit) error { return e.SetPrivateVLANs(id, none) })
+		}
+		if has {
+			below := bridge.PrivateVLANs{Isolated: append([]uint16{}, want.Isolated...), Community: append([]uint16{}, want.Community...)}
+			set = append(set, func(e *bridge.Edit) error { return e.SetPrivateVLANs(id, below) })
+		}
+	}
+	if d.want.config.VLANFiltering {
+		d.edits = slices.Concat(d.edits, clear, set)
+	} else {
+		d.edits = slices.Concat(clear, d.edits)
+	}
+}
+
+func (d *diff) rules() {
+	var was []portRule
+	for _, r := range d.was.rules {
+		if !d.gone[r.port] {
+			was = append(was, r)
+		}
+	}
+	changed := false
+	left := map[portRule]int{}
+	for _, r := range d.want.rules {
+		left[r]++
+	}
+	kept := map[string][]string{} // by port, those that stay, in their order
+	for _, r := range was {
+		if left[r] == 0 {
+			d.act(Delete, "rule", r.text)
+			changed = true
+			continue
+		}
+		left[r]--
+		kept[r.port] = append(kept[r.port], r.text)
+	}
+	had := map[portRule]int{}
+	for _, r := range was {
+		had[r]++
+	}
+	for _, r := range d.want.rules {
+		if had[r] == 0 {
+			d.act(Add, "rule", r.text)
+			changed = true
+			continue
+		}
+		had[r]--
+	}
+	// those that stay may be in another order, or have others between them
+	before, after := byPort(was), byPort(d.want.rules)
+	for _, p := range d.want.ports {
+		if !slices.Equal(before[p.name], after[p.name]) && sameRules(before[p.name], after[p.name]) {
+			d.act(Change, "rules of port "+p.name, "another order")
+			changed = true
+		}
+		changed = changed || !slices.Equal(before[p.name], after[p.name])
+	}
+	if !changed {
+		return
+	}
+	var text strings.Builder
+	for _, r := range d.want.rules {
+		fmt.Fprintln(&text, r.text)
+	}
+	name := d.want.At.Path
+	d.edit(func(e *bridge.Edit) error {
+		return e.ReplaceRules(cmp.Or(name, "rules"), strings.NewReader(text.String()))
+	})
+}
+
+func byPort(rules []portRule) map[string][]string {
+	m := map[string][]string{}
+	for _, r := range rules {
+		m[r.port] = append(m[r.port], r.text)
+	}
+	return m
+}
+
+func sameRules(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// An address is what bindings and entries of the FDB are told apart by.
+type address struct {
+	vlan uint16
+	text string
+}
+
+// assigned is how bindings, or entries of the FDB, differ from each other, and
+// how they are made.
+type assigned[E, T any] struct {
+	key    func(E) address
+	port   func(E) string
+	object func(E) string
+	detail func(E) string
+	as     func(e E, vlan uint16) T // as package bridge has it, in the VLAN that it is named by
+
+	// replace takes some away and makes others: all at once, since each alone would
+	// open the bridge anew. What is taken away may be gone.
+	replace func(s *bridge.Switch, name string, del, add []T) error
+}
+
+// plan makes what there is what there is to be.
+func (a assigned[E, T]) plan(d *diff, there, wanted []placed[E]) {
+	was, want := map[address]E{}, map[address]bool{}
+	for _, next := range wanted {
+		want[a.key(next.it)] = true
+	}
+	var del, add [stageCount][]T
+	leave := func(stage int, e E) { del[stage] = append(del[stage], a.as(e, a.key(e).vlan)) }
+	come := func(next placed[E]) { add[remember] = append(add[remember], a.as(next.it, next.named)) }
+	for _, old := range there {
+		e := old.it
+		if d.gone[a.port(e)] {
+			continue
+		}
+		was[a.key(e)] = e
+		if !want[a.key(e)] {
+			d.act(Delete, a.object(e), a.detail(e))
+			leave(forget, e)
+		}
+	}
+	for _, next := range wanted {
+		e := next.it
+		old, ok := was[a.key(e)]
+		switch {
+		case !ok:
+			d.act(Add, a.object(e), a.detail(e))
+			come(next)
+		case a.detail(old) != a.detail(e):
+			d.act(Change, a.object(e), a.detail(old)+" -> "+a.detail(e))
+			leave(remember, old)
+			come(next)
+		}
+	}
+	name := d.want.Name
+	for stage := range stageCount {
+		if len(del[stage])+len(add[stage]) > 0 {
+			d.step(stage, func(s *bridge.Switch, _ Options) ([]string, error) {
+				return nil, a.replace(s, name, del[stage], add[stage])
+			})
+		}
+	}
+}
+
+func (d *diff) bindings() {
+	assigned[Binding, bridge.Binding]{
+		key:    func(e Binding) address { return address{e.VLAN, e.Address.String()} },
+		port:   func(e Binding) string { return e.Port },
+		object: func(e Binding) string { return "binding " + e.Address.String() },
+		detail: func(e Binding) string { return fmt.Sprintf("%s %s", e.MAC, where(e.Port, e.VLAN)) },
+		as: func(e Binding, vlan uint16) bridge.Binding {
+			e.VLAN = vlan
+			return e.Binding
+		},
+		replace: (*bridge.Switch).ReplaceBindings,
+	}.plan(d, d.was.bindings, d.want.bindings)
+}
+
+func (d *diff) entries() {
+	assigned[Entry, bridge.Entry]{
+		key:    func(e Entry) address { return address{e.VLAN, e.MAC.String()} },
+		port:   func(e Entry) string { return e.Port },
+		object: func(e Entry) string { return "address " + e.MAC.String() },
+		detail: func(e Entry) string {
+			if e.Sticky {
+				return where(e.Port, e.VLAN) + ", sticky"
+			}
+			return where(e.Port, e.VLAN)
+		},
+		as: func(e Entry, vlan uint16) bridge.Entry {
+			e.VLAN = vlan
+			return e.Entry
+		},
+		replace: (*bridge.Switch).ReplaceEntries,
+	}.plan(d, d.was.entries, d.want.entries)
+}
+
+// sameMirror reports whether a mirror that runs is what it is to be. What was
+// copied from a port that leaves is not any more.
+func (d *diff) sameMirror(was, want *mirrorModel) bool {
+	return !want.waits && !was.Emptied && was.Direction == want.Direction && slices.Equal(was.VLANs, want.VLANs) && slices.Equal(was.Ports, want.Ports) &&
+		!slices.ContainsFunc(was.Ports, func(port string) bool { return d.gone[port] })
+}
+
+func (d *diff) mirrors() {
+	name := d.want.Name
+	for _, was := range d.was.mirrors {
+		if !d.gone[was.Device] {
+			continue
+		}
+		d.act(Delete, "span port "+was.Device, "")
+		if !d.early[name][was.Device] {
+			d.edit(func(e *bridge.Edit) error { return e.DelSpan(was.Device) })
+		}
+	}
+	for _, want := range d.want.mirrors {
+		runs := slices.ContainsFunc(d.was.mirrors, func(m *mirrorModel) bool { return m.Device == want.Device })
+		if want.waits || runs && !d.gone[want.Device] {
+			continue
+		}
+		if d.plan.want.devices[want.Device] == nil { // it ran without, but can't be made anew so
+			d.warnings = append(d.warnings, fmt.Sprintf("span port %s of %s waits for its device", want.Device, d.want.Name))
+			continue
+		}
+		d.act(Add, "span port "+want.Device, mirrorDetail(want))
+		d.addressed(want.Device)
+		d.edit(func(e *bridge.Edit) error { return e.AddSpan(want.Device, want.SpanOptions) })
+	}
+}
+
+func (d *diff) pf() {
+	want := d.want.PF
+	if want == nil {
+		return
+	}
+	was := d.was.PF
+	if was == nil {
+		was = &PF{}
+	}
+	load := want.Rules != "" && want.Rules != was.Rules
+	name, enabled := d.want.Name, want.Enabled
+	if !load && was.Enabled == enabled {
+		return
+	}
+	var details []string
+	if was.Enabled != enabled {
+		details = append(details, transition("enabled", switchWord(was.Enabled), switchWord(enabled), true))
+	}
+	if load {
+		details = append(details, "rules of "+cmp.Or(want.File, want.At.Path, "the file"))
+	}
+	d.act(Change, "pf", strings.Join(details, ", "))
+	stage := loadPF
+	if was.Enabled && !enabled {
+		stage = openPF
+	}
+	d.step(stage, func(s *bridge.Switch, o Options) ([]string, error) {
+		if !load {
+			return nil, s.EnablePF(name, enabled)
+		}
+		_, notes, err := s.LoadPF(name, bridge.PFLoad{Name: pfName(want), Text: []byte(want.Rules), Source: o.PF, Enable: &enabled})
+		return notes, err
+	})
+}
