@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -77,8 +78,8 @@ func newOracle(t testing.TB, end *netlab.End) *oracle {
 			// routers are listened to, and nothing else is said
 			"ipv6/conf/NAME/disable_ipv6": "0", "ipv6/conf/NAME/accept_dad": "0", "ipv6/conf/NAME/autoconf": "0",
 			"ipv6/conf/NAME/accept_ra": "2", "ipv6/conf/NAME/router_solicitations": "0", "ipv6/conf/NAME/addr_gen_mode": "1",
-			// nor is anything put off
-			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratelimit": "0",
+			// nor is anything put off, or kept for long
+			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratelimit": "0", "ipv4/ipfrag_time": "1", "ipv6/ip6frag_time": "1",
 		} {
 			path := filepath.Join("/proc/sys/net", string(bytes.ReplaceAll([]byte(name), []byte("NAME"), []byte(end.Ifname))))
 			if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
@@ -242,6 +243,27 @@ func (o *oracle) hear() (list []sighting) {
 		list = append(list, sighting{by: onWire, mark: markOf([]byte(f)), said: fmt.Sprintf("%.64x", f)})
 	}
 	return list
+}
+
+// pieces reports whether the station keeps fragments, until it has the others.
+func (o *oracle) pieces() (some bool) {
+	o.t.Helper()
+	o.must(o.end.Namespace.Do(func() error {
+		for _, file := range []string{"sockstat", "sockstat6"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil {
+				return err
+			}
+			_, frag, found := strings.Cut(string(text), "FRAG")
+			fields := strings.Fields(frag) // "6: inuse 0 memory 0"
+			if !found || len(fields) < 3 {
+				return fmt.Errorf("%s says nothing of fragments: %q", file, text)
+			}
+			some = some || fields[2] != "0"
+		}
+		return nil
+	}))
+	return some
 }
 
 // believes returns what is in the station's tables of neighbours and routes,
