@@ -145,8 +145,9 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	struct udp *udp = &l->udp;
 	u32 upper;
 
+	/* a client that listens beside its stack may not ask for the version */
 	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5)
-		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
+		return look_minds(l) ? DROP_MALFORMED : 0;
 	upper = l->at + ip->ihl * 4;
 	l->end = l->at + bpf_ntohs(ip->tot_len);
 	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
@@ -271,7 +272,7 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	u32 reason;
 
 	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 6)
-		return looks_for(l, LOOK_SOURCE) ? DROP_MALFORMED : 0;
+		return look_minds(l) ? DROP_MALFORMED : 0;
 	__builtin_memset(c, 0, sizeof(*c));
 	c->next = ip->nexthdr;
 	c->at = l->at + sizeof(*ip);

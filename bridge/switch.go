@@ -108,6 +108,10 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 	})
 }
 
+// Mend finishes the work of commands that were killed in this namespace, as any change
+// does first. Who plans from what there is needs it before.
+func (s *Switch) Mend() error { return s.write(func(*datapath.Store) error { return nil }) }
+
 // LockPlans waits until nobody else executes a plan made from the state of this
 // namespace's bridges, and makes others that plan wait until unlock. Other
 // changes go on.

@@ -41,6 +41,10 @@ func Apply(s *bridge.Switch, f File, o Options) (actions []Action, warnings []st
 			return nil, nil, err
 		}
 		defer unlock()
+		// what a killed command left is no interface of somebody else's
+		if err := s.Mend(); err != nil {
+			return nil, nil, err
+		}
 	}
 	told := map[Action]bool{}
 	for try := 1; ; try++ {

@@ -531,6 +531,17 @@ func TestServerGuards(t *testing.T) {
 			s.sift(0, fmt.Sprintf("untold frame %d, %s", i, guard), frame, unicast(2, 1), guard)
 		}
 		s.sift(0, "too deep, "+guard, retagged(v6(protoICMP6, ra), priorityTags(9)...), unicast(2, 1), "too-deep")
+		// whoever listens beside the stack may not ask for the version
+		reason := "malformed"
+		other, short, short6 := v6(protoICMP6, ra), v4(0, udp(67, 68, 2)), cut(v6(protoICMP6, ra), 39)
+		other[14] = 0x70
+		short[14] = 0x44
+		s.sift(0, "IP version 7, "+guard, other, unicast(2, 1), reason)
+		s.sift(0, "a short IPv6 header, "+guard, short6, unicast(2, 1), reason)
+		if guard == router {
+			reason = "" // it is not about IPv4
+		}
+		s.sift(0, "a short IPv4 header, "+guard, short, unicast(2, 1), reason)
 	}
 }
 

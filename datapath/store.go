@@ -425,12 +425,16 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 	if err != nil {
 		return err
 	}
+	seen := map[uint64]bool{ours: true}
 	for _, e := range entries {
-		cookie, err := strconv.ParseUint(e.Name(), 10, 64)
-		if err != nil || cookie == ours {
+		// beside the namespace's folder there may be those of its locks alone
+		name, _, _ := strings.Cut(e.Name(), "%")
+		cookie, err := strconv.ParseUint(name, 10, 64)
+		if err != nil || seen[cookie] {
 			continue
 		}
-		s := &Store{dir: filepath.Join(root, e.Name())}
+		seen[cookie] = true
+		s := &Store{dir: filepath.Join(root, name)}
 		if s.alive() || live(cookie) {
 			continue
 		}
@@ -441,6 +445,9 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 		err = os.RemoveAll(s.dir)
 		unlock()
 		s.DevicesHeld()
+		if unlock, locked := s.LockPlans(); locked == nil { // which goes with its lock
+			unlock()
+		}
 		if err != nil {
 			return err
 		}
@@ -452,7 +459,7 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 func (s *Store) alive() bool {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return true
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	for _, e := range entries {
 		b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}

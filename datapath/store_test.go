@@ -969,4 +969,17 @@ func TestRemoveAbandoned(t *testing.T) {
 	if there(empty) {
 		t.Error("a bridge without ports of a namespace that has ended is left")
 	}
+	// a killed command leaves the folders of its locks
+	locks := []string{empty.store.dir + "%plans", empty.store.devicesDir()}
+	for _, lock := range locks {
+		if err := os.Mkdir(lock, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(empty)
+	for _, lock := range locks {
+		if _, err := os.Stat(lock); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left of a namespace that has ended: %v", lock, err)
+		}
+	}
 }

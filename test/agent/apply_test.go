@@ -79,6 +79,7 @@ var applyCases = []struct {
 	{"apply_beside_others", applyBesideOthers},
 	{"apply_renamed", applyRenamed},
 	{"apply_killed_anywhere", applyKilledAnywhere},
+	{"apply_killed_host", applyKilledHost},
 	{"apply_at_once", applyAtOnce},
 	{"export", export},
 	{"export-idle", exportIdle},
@@ -529,6 +530,26 @@ func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
 		}
 	}
 	t.Logf("killed %d times of %d", killed, tries)
+}
+
+// applyKilledHost kills applies that make a host port: its interface is there when the
+// next one plans, and no port has it yet.
+func applyKilledHost(t *testing.T, l *netlab.Lab) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
+	}
+	path := file(t, "host.yaml", "bridges:\n  brg:\n    ports:\n      p1: {}\n      h0: {type: host}\n")
+	for n := 1; ; n++ {
+		r, err := netlab.RunTraced(l.Command("apply", path), strace, "-e", "signal=none", "-o", "/dev/null",
+			"-e", "trace=sendto", "-e", fmt.Sprintf("inject=sendto:signal=KILL:when=%d", n))
+		must(t, err)
+		apply(t, l, path)
+		l.Bascule("bridge", "del", "brg")
+		if r.Exit == 0 {
+			break // it has as many
+		}
+	}
 }
 
 // applyRenamed renames devices of ports: those are ports of their new names, and
