@@ -14,7 +14,7 @@
  * comes between: what a flood sends is received when its CPU is done with it.
  */
 struct flooded {
-	struct frame f;
+	struct frame f; /* these two as in struct judged, for ask_out() */
 	struct verdict v;
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
@@ -117,7 +117,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (!flood_reaches(v->in, slot, v->flood) || !port_there(&tcx_devices, slot))
 		return;
 	if (on(FEATURES_OUT)) {
-		reason = go_out(&h, f, v, slot);
+		reason = ask_out(&h, f, v, slot);
 		tag = vlan_tag(v, slot);
 	}
 	if (!reason && f->len > ALWAYS_FITS &&
@@ -182,7 +182,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 {
 	struct flood flood = {.skb = skb};
 
-	flood.what = work_of(WORK_FLOOD);
+	flood.what = work_of(WORK_FRAME);
 	if (!flood.what)
 		return TC_ACT_SHOT;
 	flood.what->f = *f;

@@ -151,8 +151,12 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	u64 src_and_type;
 	u16 type;
 
-	if (data + ETHER_HEADER > data_end)
+	if (data + ETHER_HEADER > data_end) {
+		f->dst = f->src = 0; /* nothing of the frame before it in this place */
+		f->tag = f->label = 0;
+		f->outer = 0;
 		return false;
+	}
 	f->dst = *(u64 *)data & MAC_MASK;
 	src_and_type = *(u64 *)(data + 6);
 	f->src = src_and_type & MAC_MASK;

@@ -9,6 +9,8 @@
  * decision: learning and looking up, not sending. The table is sound without
  * it. So the clock and the control program do without.
  */
+#define DECIDES_AT_ONCE /* under the lock, which a function of its own would not have */
+
 #include "decision.h"
 
 /*

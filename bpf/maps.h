@@ -22,6 +22,11 @@
 const volatile struct config cfg = {};
 volatile struct settings set SEC(".data.settings") = {};
 
+/* Features that an object does not have at all: see plain.bpf.c. */
+#ifndef FEATURES_NEVER
+#define FEATURES_NEVER 0
+#endif
+
 /*
  * Is any of these features on? The loader finds the question, which is two
  * constants for one register, and writes the answer in its place; the verifier
@@ -31,6 +36,9 @@ static __always_inline bool on(u64 features)
 {
 	u64 answer;
 
+	features &= ~(u64)FEATURES_NEVER;
+	if (!features)
+		return false;
 	asm("%0 = %1 ll\n\t%0 = %2 ll" : "=r"(answer) : "i"(FEATURE_QUESTION), "i"(features));
 	return answer;
 }
@@ -170,7 +178,7 @@ struct {
  * verifier does not follow what is in it. One part for each who needs some.
  */
 enum work_part {
-	WORK_FLOOD,
+	WORK_FRAME,
 	WORK_LOOK,
 	WORK_RULES,
 	WORK_PF_SLOW,

@@ -65,6 +65,58 @@ static __always_inline u32 flood_kind(u64 dst)
 	return mac_is_group(dst) ? STORM_MCAST : STORM_UNKNOWN;
 }
 
+_Static_assert(FEATURES_APART == (FEATURES_IN | FEATURES_OUT), "features apart are others");
+
+/*
+ * A frame and what is decided about it. Where there is more to decide than a plain
+ * switch has, it is in a place of the CPU's own, for functions of their own: these are
+ * verified once for a program, and what they find is then anything. A flood has it
+ * there, too.
+ */
+struct judged {
+	struct frame f;
+	struct verdict v;
+};
+
+WORK_HOLDS(struct judged);
+
+static __always_inline struct judged *judged_here(struct judged *stack)
+{
+#ifdef DECIDES_AT_ONCE
+	return stack;
+#else
+	return work_of(WORK_FRAME);
+#endif
+}
+
+#ifndef DECIDES_AT_ONCE
+__noinline u32 guard_skb(struct __sk_buff *skb)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct judged *j = judged_here(0);
+
+	return j ? guard(&h, &j->f, &j->v, port_at(j->v.in)) : DROP_MALFORMED;
+}
+
+__noinline u32 guard_xdp(struct xdp_md *xdp)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	struct judged *j = judged_here(0);
+
+	return j ? guard(&h, &j->f, &j->v, port_at(j->v.in)) : DROP_MALFORMED;
+}
+#endif
+
+static __always_inline u32 ask_guard(const struct hook *h, const struct frame *f, struct verdict *v,
+				     const volatile struct port *in)
+{
+#ifdef DECIDES_AT_ONCE
+	return guard(h, f, v, in);
+#else
+	return h->skb ? guard_skb(h->ctx) : guard_xdp(h->ctx);
+#endif
+}
+
 /*
  * May the frame come in? For the features that a plain switch does not have:
  * ACTION_SEND, or what is to be done instead.
@@ -101,7 +153,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 			return refuse(v, reason);
 	}
 	if (on(FEATURE_GUARD)) {
-		reason = guard(h, f, v, in);
+		reason = ask_guard(h, f, v, in);
 		if (reason)
 			return refuse(v, reason);
 	}
@@ -110,7 +162,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	if (on(FEATURE_STORM) && mac_is_group(f->dst) &&
+	if (on(FEATURE_STORM) && h->skb && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
 	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
@@ -138,6 +190,40 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 			return refuse(v, reason);
 	}
 	return ACTION_SEND;
+}
+
+#ifndef DECIDES_AT_ONCE
+__noinline u32 come_in_skb(struct __sk_buff *skb, u32 now)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct judged *j = judged_here(0);
+
+	if (!j)
+		return ACTION_DROP;
+	return come_in(&h, &j->f, &j->v, port_at(j->v.in), now);
+}
+
+__noinline u32 come_in_xdp(struct xdp_md *xdp, u32 now)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	struct judged *j = judged_here(0);
+
+	if (!j)
+		return ACTION_DROP;
+	return come_in(&h, &j->f, &j->v, port_at(j->v.in), now);
+}
+
+#endif
+
+static __always_inline enum action ask_in(const struct hook *h, const struct frame *f,
+					  struct verdict *v, const volatile struct port *in,
+					  u32 now)
+{
+#ifdef DECIDES_AT_ONCE
+	return come_in(h, f, v, in, now);
+#else
+	return h->skb ? come_in_skb(h->ctx, now) : come_in_xdp(h->ctx, now);
+#endif
 }
 
 /* May the frame go from one port to another, or back by the same? 0 or why not. */
@@ -174,6 +260,39 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 	return 0;
 }
 
+#ifndef DECIDES_AT_ONCE
+__noinline u32 go_out_skb(struct __sk_buff *skb, u32 slot)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct judged *j = judged_here(0);
+
+	if (!j)
+		return DROP_MALFORMED;
+	return go_out(&h, &j->f, &j->v, slot);
+}
+
+__noinline u32 go_out_xdp(struct xdp_md *xdp, u32 slot)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	struct judged *j = judged_here(0);
+
+	if (!j)
+		return DROP_MALFORMED;
+	return go_out(&h, &j->f, &j->v, slot);
+}
+
+#endif
+
+static __always_inline u32 ask_out(const struct hook *h, const struct frame *f, struct verdict *v,
+				   u32 out_slot)
+{
+#ifdef DECIDES_AT_ONCE
+	return go_out(h, f, v, out_slot);
+#else
+	return h->skb ? go_out_skb(h->ctx, out_slot) : go_out_xdp(h->ctx, out_slot);
+#endif
+}
+
 /*
  * What the FDB has for a destination, with the port that takes its frames now:
  * the one that stands in where that has no carrier. 0 where it is blocked: there
@@ -192,7 +311,8 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 
 /*
  * Decides on a frame. Where the hook may not do what there is to do, the frame
- * is left undecided: XDP does not learn, for one.
+ * is left undecided: XDP does not learn, for one. Unless it decides at once, the
+ * frame and the verdict are those of struct judged.
  */
 static __always_inline enum action decide(const struct hook *h, const struct frame *f,
 					  struct verdict *v, u32 now)
@@ -227,7 +347,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	if (!mac_is_source(f->src))
 		return refuse(v, DROP_BAD_SOURCE);
 	if (on(FEATURES_IN)) {
-		action = come_in(h, f, v, in, now);
+		action = ask_in(h, f, v, in, now);
 		if (action != ACTION_SEND)
 			return action;
 	}
@@ -263,7 +383,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	if (v->out == v->in && !port_hairpins(in))
 		return refuse(v, DROP_SAME_PORT);
 	if (on(FEATURES_OUT)) {
-		reason = go_out(h, f, v, v->out);
+		reason = ask_out(h, f, v, v->out);
 		if (reason)
 			return refuse(v, reason);
 		v->tag = vlan_tag(v, v->out);

@@ -198,6 +198,11 @@ enum feature {
 	/* those that look behind the addresses, and drop what they don't like there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
+	/* those that have more to decide than a plain switch: see struct judged */
+	FEATURES_APART = FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING |
+			 FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
+			 FEATURE_RA_GUARD | FEATURE_SUPPRESS | FEATURE_STORM | FEATURE_RULES |
+			 FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF | FEATURE_ETHER,
 };
 
 /* The constant before the features that a program asks for; see on(). */

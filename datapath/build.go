@@ -28,6 +28,7 @@ var build = sync.OnceValue(func() string {
 		h := crc32.New(crc32.MakeTable(polynomial))
 		io.WriteString(h, info)
 		h.Write(_KernelBytes)
+		h.Write(_PlainBytes)
 		sum += fmt.Sprintf("%08x", h.Sum32())
 	}
 	return builtPrefix + sum

@@ -63,10 +63,13 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
-// programs returns the programs of a generation.
-func (s *Store) programs() (*ebpf.CollectionSpec, error) {
-	if s.Locked {
+// programs returns what generations of the configuration are made of.
+func (s *Store) programs(c *Config) (*ebpf.CollectionSpec, error) {
+	switch {
+	case s.Locked:
 		return loadLocked()
+	case kernelFeature(c.Features)&kernelFeatureFEATURES_APART == 0 && !loadedPF(c):
+		return loadPlain()
 	}
 	return loadKernel()
 }
@@ -104,7 +107,7 @@ func (c *Config) setIn(spec *ebpf.CollectionSpec) error {
 
 // load makes the next generation, with the bridge's tables where it has some.
 func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
-	spec, err := b.store.programs()
+	spec, err := b.store.programs(c)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +150,9 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	fit(spec, m)
 	trimPF(spec, c)
-	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
+	opts := ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{}, Programs: ebpf.ProgramOptions{LogLevel: b.store.log},
+	}
 	if patched(c) {
 		shared, err := b.store.openPatch(spec)
 		if err != nil {

@@ -328,6 +328,7 @@ const (
 	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
 	kernelFeatureFEATURE_END          kernelFeature = 137438953472
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
+	kernelFeatureFEATURES_APART       kernelFeature = 2187326081
 )
 
 type kernelPfAction uint32

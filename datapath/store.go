@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,6 +43,7 @@ type Store struct {
 	Locked bool
 
 	dir string
+	log ebpf.LogLevel // what the verifier is to say of programs that it takes: for tests
 }
 
 // OpenStore returns the store of the calling thread's network namespace. It

@@ -53,11 +53,11 @@ type Traced struct {
 // Trace has the bridge's own program decide on a frame that comes in by a port,
 // on copies of all that it writes to: nothing is learned, counted or sent.
 func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
-	spec, err := b.store.programs()
+	c := b.Config
+	spec, err := b.store.programs(&c)
 	if err != nil {
 		return nil, err
 	}
-	c := b.Config
 	// whether somebody looks at other frames is nothing to this one
 	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)

@@ -42,33 +42,41 @@ static __always_inline struct pf_answering *pf_answering_get(void)
 	return work_of(WORK_PF_ANSWER);
 }
 
+#define PF_SUM_FAILS (~0u) /* no sum is as large */
+
+/* The sum of some bytes at a place, a chunk at most, added to one that there is. */
+__noinline u32 pf_sum_chunk(struct __sk_buff *skb, u32 at, u32 left, u32 sum)
+{
+	struct pf_answering *a = pf_answering_get();
+
+	if (!on(FEATURE_PF) || !a)
+		return PF_SUM_FAILS;
+	if (left >= PF_SUM_CHUNK) {
+		if (bpf_skb_load_bytes(skb, at, a->chunk, PF_SUM_CHUNK))
+			return PF_SUM_FAILS;
+	} else {
+		__builtin_memset(a->chunk, 0, PF_SUM_CHUNK);
+		if (!frame_load(skb, at, a->chunk, left, PF_SUM_CHUNK))
+			return PF_SUM_FAILS;
+	}
+	return pf_fold(bpf_csum_diff(0, 0, (void *)a->chunk, PF_SUM_CHUNK, sum));
+}
+
 /* The sum of the frame's bytes between two places, added to one that there is. */
 __noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
 {
-	struct pf_answering *a = pf_answering_get();
-	__s64 all = sum;
-
-	if (!on(FEATURE_PF) || !a)
+	if (!on(FEATURE_PF))
 		return 0;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < (PF_QUOTE6 + PF_ICMP_HEADER) / PF_SUM_CHUNK + 1; i++) {
-		u32 left = end - at;
-
 		if (at >= end)
 			break;
-		if (left >= PF_SUM_CHUNK) {
-			if (bpf_skb_load_bytes(skb, at, a->chunk, PF_SUM_CHUNK))
-				return 0;
-		} else {
-			__builtin_memset(a->chunk, 0, PF_SUM_CHUNK);
-			if (!frame_load(skb, at, a->chunk, left, PF_SUM_CHUNK))
-				return 0;
-		}
-		all = bpf_csum_diff(0, 0, (void *)a->chunk, PF_SUM_CHUNK, all);
-		all = pf_fold(all);
+		sum = pf_sum_chunk(skb, at, end - at, sum);
+		if (sum == PF_SUM_FAILS)
+			return 0;
 		at += PF_SUM_CHUNK;
 	}
-	return all;
+	return sum;
 }
 
 /* The sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1), the same both ways. */

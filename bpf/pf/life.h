@@ -225,20 +225,26 @@ __noinline u32 pf_room(u32 home, u32 now)
 	return room;
 }
 
+/* Claims a place if it is free. */
+__noinline u32 pf_claim_place(u32 place, u32 now)
+{
+	u32 *at = pf_mark_at(place), mark;
+
+	if (!on(FEATURE_PF) || !at)
+		return false;
+	mark = READ_ONCE(*at);
+	return pf_mark_free(mark, now) &&
+	       __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) == mark;
+}
+
 /* Claims a free place of a bucket; + 1, or 0. */
 __noinline u32 pf_claim_free(u32 home, u32 now)
 {
-	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
-
-	if (!on(FEATURE_PF) || !b)
+	if (!on(FEATURE_PF))
 		return 0;
-	for (u32 i = 0; i < PF_WAYS; i++) {
-		u32 mark = READ_ONCE(b->mark[i]);
-
-		if (pf_mark_free(mark, now) &&
-		    __sync_val_compare_and_swap(&b->mark[i], mark, PF_MARK_CLAIMED) == mark)
+	for (u32 i = 0; i < PF_WAYS; i++)
+		if (pf_claim_place(home * PF_WAYS + i, now))
 			return home * PF_WAYS + i + 1;
-	}
 	return 0;
 }
 
@@ -301,10 +307,18 @@ static __always_inline u64 pf_state_hash(const struct pf_state *s)
 	return pf_hash(&s->key) - ((u64)s->key.profile << 56) * cfg.pf.secret[4];
 }
 
+/* Have the states at two places one key? */
+__noinline u32 pf_same_key(u32 a, u32 b)
+{
+	struct pf_state *s = pf_state_at(a), *other = pf_state_at(b);
+
+	return on(FEATURE_PF) && s && other && pf_key_is(&other->key, &s->key);
+}
+
 /* Another state with the key of the one at `place`, in one of its buckets; + 1, or 0. */
 __noinline u32 pf_twin(u32 place, u32 second)
 {
-	struct pf_state *s = pf_state_at(place), *other;
+	struct pf_state *s = pf_state_at(place);
 	struct pf_bucket *b;
 	u32 home, mark;
 	u64 hash;
@@ -320,8 +334,7 @@ __noinline u32 pf_twin(u32 place, u32 second)
 
 		if (at == place || READ_ONCE(b->mark[i]) != mark)
 			continue;
-		other = pf_state_at(at);
-		if (other && pf_key_is(&other->key, &s->key))
+		if (pf_same_key(place, at))
 			return at + 1;
 	}
 	return 0;

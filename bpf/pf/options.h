@@ -53,19 +53,27 @@ static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u
 	bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
+/* Takes something from a number of the header's. */
+__noinline u32 pf_patch_edge(struct __sk_buff *skb, u32 at, u32 check, u32 diff)
+{
+	u32 number = 0;
+
+	if (bpf_skb_load_bytes(skb, at, &number, sizeof(number)))
+		return false;
+	number = bpf_ntohl(number);
+	pf_patch(skb, at, check, number, number - diff);
+	return true;
+}
+
 /* Changes the edges of SACK's blocks (RFC 2018, 3), which the other side's numbers are. */
 static __always_inline void pf_patch_sack(const struct pf_options *o, u32 len)
 {
-	u32 edges = (len - 2) / 8 * 2, number = 0;
+	u32 edges = (len - 2) / 8 * 2;
 
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n < TCP_SACK_EDGES; n++) {
-		u32 at = o->at + 2 + 4 * n;
-
-		if (n >= edges || bpf_skb_load_bytes(o->skb, at, &number, sizeof(number)))
+		if (n >= edges || !pf_patch_edge(o->skb, o->at + 2 + 4 * n, o->check, o->diff))
 			return;
-		number = bpf_ntohl(number);
-		pf_patch(o->skb, at, o->check, number, number - o->diff);
 	}
 }
 

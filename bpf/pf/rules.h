@@ -256,20 +256,22 @@ static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 by
 	__sync_fetch_and_add(&stats->bytes[out & 1], bytes);
 }
 
-static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 number)
+__noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
 	struct pf_rule_stats *stats;
 
-	if (!r)
-		return;
+	if (!on(FEATURE_PF_RULES) || !r || !p || !w)
+		return 0;
 	if (!pf_rule_matches(w, p, r, number)) {
 		if (r->action == PF_ANCHOR)
 			w->skip = r->end;
-		return;
+		return 0;
 	}
 	if (r->action == PF_ANCHOR)
-		return;
+		return 0;
 	stats = bpf_map_lookup_elem(&pf_rule_stats, &number);
 	if (stats) {
 		stats->evaluations++;
@@ -282,18 +284,19 @@ static __always_inline void pf_try(struct pf_walk *w, struct pf_packet *p, u32 n
 		w->end = r->end;
 	if (r->action != PF_MATCH) {
 		w->rule = number + 1;
-		return;
+		return 0;
 	}
 	if (on(FEATURE_PF_SCRUB))
 		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
 	if (on(FEATURE_PF_LOG) && (r->flags & PF_LOG) && w->matched < PF_MATCHES)
 		w->matches[w->matched++ & (PF_MATCHES - 1)] = number + 1;
+	return 0;
 }
 
-static __always_inline void pf_try_in_turn(struct pf_walk *w, struct pf_packet *p, u32 number)
+static __always_inline void pf_try_in_turn(const struct pf_walk *w, u32 number)
 {
 	if (number >= w->skip && number < w->end)
-		pf_try(w, p, number);
+		pf_try(number);
 }
 
 /* The walk is over: what it has found is what all such packets match. */
@@ -306,12 +309,11 @@ static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 
 static long pf_step(u32 n, void *unused)
 {
-	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
 	struct pf_memo *m;
 	u32 bit, number;
 
-	if (!p || !w)
+	if (!w)
 		return 1;
 	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
 	if (w->bits) {
@@ -326,7 +328,7 @@ static long pf_step(u32 n, void *unused)
 		if (m && w->found < PF_MEMO_RULES)
 			m->rule[w->found] = number;
 		w->found++;
-		pf_try_in_turn(w, p, number);
+		pf_try_in_turn(w, number);
 		return 0;
 	}
 	if (w->words) {
@@ -345,16 +347,15 @@ static long pf_step(u32 n, void *unused)
 /* The same walk over what is remembered. */
 static long pf_step_memo(u32 n, void *unused)
 {
-	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
 	struct pf_memo *m;
 
-	if (!p || !w)
+	if (!w)
 		return 1;
 	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
 	if (!m || n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
 		return 1;
-	pf_try_in_turn(w, p, m->rule[n]);
+	pf_try_in_turn(w, m->rule[n]);
 	return 0;
 }
 

@@ -130,11 +130,15 @@ static __always_inline bool pf_is_jumbo(struct __sk_buff *skb, const struct pf_e
 }
 
 /* Reads one header that another follows: 0, or why not. */
-static __always_inline u32 pf_slow_extension(struct __sk_buff *skb, struct pf_slow *s, u32 n)
+__noinline u32 pf_slow_extension(struct __sk_buff *skb, u32 n)
 {
-	struct pf_extension *e = &s->extension;
+	struct pf_slow *s = pf_slow();
+	struct pf_extension *e;
 	u32 size;
 
+	if (!on(FEATURE_PF) || !s)
+		return DROP_PF_SHORT;
+	e = &s->extension;
 	if (!pf_load(skb, s, s->at, e, sizeof(*e)))
 		return DROP_PF_SHORT;
 	size = (e->len + 1) * 8;
@@ -186,7 +190,7 @@ __noinline u32 pf_slow_chain(struct __sk_buff *skb)
 	for (u32 n = 0; n <= PF_CHAIN; n++) {
 		if (!pf_extends(s) || s->offset)
 			return 0;
-		reason = pf_slow_extension(skb, s, n);
+		reason = pf_slow_extension(skb, n);
 		if (reason)
 			return reason;
 	}
