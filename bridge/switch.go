@@ -86,6 +86,7 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 			return failed("use the switch", err)
 		}
 		store.Locked = s.locked
+		defer store.Hold()()
 		return f(store)
 	})
 }

@@ -207,15 +207,24 @@ func driverWords(p *ebpf.Program, ifindex int, err error) error {
 // was added with, in the bridge's network namespace, not another that has got
 // the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
-	if b.there == nil { // asked for each port, often
+	held := b.store.open[b.dir]
+	if held == nil || held.gen != b.gen {
 		m, err := b.openTable(kernelMapTcxDevices)
 		if err != nil {
 			return false
 		}
-		b.there = m // a bridge's for as long as it lives
+		if held != nil {
+			held.Close()
+		}
+		held = &heldTable{b.gen, m}
+		if b.store.open == nil {
+			defer held.Close()
+		} else {
+			b.store.open[b.dir] = held
+		}
 	}
 	var ifindex uint32
-	return b.there.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
+	return held.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
 // Away says of a port without a device whether that still exists, in whatever network

@@ -24,8 +24,6 @@ type Bridge struct {
 	gen   string // name of the current generation's folder
 
 	moored // since the configuration was made
-
-	there *ebpf.Map // the ports' devices, once they were asked for
 }
 
 // Create makes a bridge without ports. The caller holds the lock.
@@ -217,7 +215,8 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 			return &UnfinishedError{err}
 		}
 	}
-	if err := b.keepSpare(old.gen, spares); err != nil {
+	_, others := os.Stat(old.pin(old.gen, build())) // programs of another build are no spare
+	if err := b.keepSpare(old.gen, spares && others == nil); err != nil {
 		return &UnfinishedError{err}
 	}
 	if err := b.collect(); err != nil {

@@ -42,8 +42,27 @@ type Store struct {
 	// the next load makes ordinary programs.
 	Locked bool
 
+	open map[string]*heldTable // tables that are asked for each port, by bridge; nil but under Hold
+
 	dir string
 	log ebpf.LogLevel // what the verifier is to say of programs that it takes: for tests
+}
+
+// A heldTable is a table of a bridge's generation that stays open.
+type heldTable struct {
+	gen string
+	*ebpf.Map
+}
+
+// Hold has the store keep tables open that are asked often, until release.
+func (s *Store) Hold() (release func()) {
+	s.open = map[string]*heldTable{}
+	return func() {
+		for _, t := range s.open {
+			t.Close()
+		}
+		s.open = nil
+	}
 }
 
 // OpenStore returns the store of the calling thread's network namespace. It

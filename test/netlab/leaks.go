@@ -62,6 +62,9 @@ func (l *Lab) Objects() (Objects, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
+	// A bridge may have a spare or none, whatever it is told: it is no part of what the
+	// bridge has.
+	spare := map[ebpf.ProgramID]bool{}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !d.Type().IsRegular() {
 			return nil
@@ -77,12 +80,27 @@ func (l *Lab) Objects() (Objects, error) {
 			return err
 		}
 		defer object.Close()
-		return o.add(object)
+		if filepath.Base(filepath.Dir(path)) != "spare" {
+			return o.add(object)
+		}
+		program, ok := object.(*ebpf.Program)
+		if !ok {
+			return nil
+		}
+		info, err := program.Info()
+		if err != nil {
+			return err
+		}
+		id, _ := info.ID()
+		spare[id] = true
+		return nil
 	})
 	if err != nil {
 		return o, fmt.Errorf("pins in %s: %w", dir, err)
 	}
-	return o, o.addUsers()
+	err = o.addUsers()
+	maps.DeleteFunc(o.Programs, func(id ebpf.ProgramID, _ bool) bool { return spare[id] })
+	return o, err
 }
 
 func (o Objects) add(object any) error {
