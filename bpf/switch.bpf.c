@@ -188,6 +188,8 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		return ACT_FLOODS;
 #endif
 	case ACTION_ANSWERED:
+		if (!on(FEATURE_SUPPRESS))
+			return TC_ACT_SHOT;
 		if (on(FEATURE_TRACE))
 			return TC_ACT_OK;
 		count_rx(v->in, f->len);

@@ -165,7 +165,7 @@ func TestNeedsAreTrue(t *testing.T) {
 			c.Pf.Features = c.Features
 			c.Pf.Rules, c.Pf.Groups, c.Pf.Dims, c.Pf.Asks, c.Pf.Buckets = 10, 3, 1<<8-1, 1<<7-1, 1
 		}
-		spec, err := loadKernel()
+		spec, err := new(Store).programs(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
