@@ -3,11 +3,7 @@
 /* One frame to many ports. */
 #pragma once
 
-#include <linux/pkt_cls.h>
-
-#include "patch.h"
-#include "pipeline.h"
-#include "watch.h"
+#include "send.h"
 
 /*
  * What is flooded, and from where. The stack has no room for it, and nothing
@@ -31,54 +27,15 @@ struct flood {
 	struct flooded *what;
 };
 
-static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
-{
-	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
-}
-
 /*
- * What is done beside sending, never in a trial: true if the frame has the tag
- * now that it leaves with.
+ * Sends a copy to the last port that was found. A function of its own, which the
+ * verifier follows once, and whose place on the stack is not in the way of pf's.
  */
-static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
-					const struct verdict *v, u32 out, u32 has, u32 wants)
+APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 {
-	if (on(FEATURE_VLANS)) {
-		if (!skb_retag(skb, has, wants))
-			return false;
-		if (on(FEATURE_PATCH))
-			patch_retagged(has, wants);
-	}
-	if (on(FEATURE_VLAN_STATS))
-		vlan_count(v->vid, f->len, false);
-	if (on(FEATURE_SPAN))
-		span_out(skb, f, v, out);
-	if (on(FEATURE_CAPTURE))
-		capture_frame(skb, out, capture_vlans(v), CAPTURE_OUT, 0);
-	return true;
-}
-
-/* Sends a copy to the last port that was found; by a patch cable, when the flood is over. */
-static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
-{
-	const volatile struct port *p = port_at(flood->what->last);
-
-	if (on(FEATURES_SEND)) {
-		if (!prepare_skb(skb, &flood->what->f, &flood->what->v, flood->what->last,
-				 flood->what->has, flood->what->last_tag))
-			return;
-		flood->what->has = flood->what->last_tag;
-		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			if (patch_queue(skb, p->peer_endpoint))
-				count_tx(flood->what->last, flood->what->f.len);
-			else
-				drop_note(skb, flood->what->v.in, capture_vlans(&flood->what->v),
-					  DROP_PATCH_LOOP);
-			return;
-		}
-	}
-	bpf_clone_redirect(skb, port_device(&tcx_devices, flood->what->last), 0);
-	count_tx(flood->what->last, flood->what->f.len);
+	if (what)
+		send_copy(skb, &what->f, &what->v, what->last, &what->has, what->last_tag);
+	return 0;
 }
 
 /* That ports do not reach each other is no fault of the frame. */
@@ -120,9 +77,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		reason = ask_out(&h, f, v, slot);
 		tag = vlan_tag(v, slot);
 	}
-	if (!reason && f->len > ALWAYS_FITS &&
-	    !(on(FEATURE_PATCH) && (port_at(slot)->facts & PORT_PATCH)))
-		reason = skb_fits(skb, port_device(&tcx_devices, slot), f->tag, &mtu);
+	if (!reason && f->len > ALWAYS_FITS)
+		reason = send_fits(skb, f, slot, &mtu);
 	/* the way out is not known: it may be any that the rules let it go */
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
@@ -142,7 +98,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		return;
 	}
 	if (flood->what->last)
-		flood_copy(skb, flood);
+		flood_copy(skb, flood->what);
 	flood->what->last = slot;
 	flood->what->last_tag = tag_with_priority(f, tag);
 }
@@ -185,8 +141,10 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	flood.what = work_of(WORK_FRAME);
 	if (!flood.what)
 		return TC_ACT_SHOT;
+#ifdef DECIDES_AT_ONCE /* otherwise they are there */
 	flood.what->f = *f;
 	flood.what->v = *v;
+#endif
 	flood.what->last = 0;
 	flood.what->has = f->outer;
 	flood.what->word = 0;
@@ -207,7 +165,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 		return TC_ACT_OK;
 	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->facts & PORT_PATCH))) {
 		if (flood.what->last)
-			flood_copy(skb, &flood);
+			flood_copy(skb, flood.what);
 		else
 			drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
@@ -216,11 +174,7 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 		drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
-	if (on(FEATURES_SEND) &&
-	    !prepare_skb(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag))
-		return TC_ACT_SHOT;
-	count_tx(flood.what->last, f->len);
-	return bpf_redirect(port_device(&tcx_devices, flood.what->last), 0);
+	return send_by(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag);
 }
 
 struct flood_xdp {

@@ -80,6 +80,13 @@ struct judged {
 
 WORK_HOLDS(struct judged);
 
+/* Before a function that is of its own for these alone: a plain switch spares the call. */
+#ifdef DECIDES_AT_ONCE
+#define APART static __always_inline
+#else
+#define APART __noinline
+#endif
+
 static __always_inline struct judged *judged_here(struct judged *stack)
 {
 #ifdef DECIDES_AT_ONCE

@@ -9,6 +9,7 @@
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
+#include "send.h"
 
 /*
  * What every frame costs that features look at, even if its like is remembered;
@@ -28,20 +29,6 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
 		reason = pf_follow_each(h, v, now);
 	return reason;
-}
-
-/*
- * Counts a frame that comes in, for those who ask. Rules count what they match,
- * whatever comes of it.
- */
-static __always_inline void note_in(const struct frame *f, const struct verdict *v)
-{
-	if (on(FEATURE_VLAN_STATS))
-		vlan_count(v->vid, f->len, true);
-	if (on(FEATURE_RULES))
-		rules_count(v->rule_in, v->rule_out, f->len);
-	if (on(FEATURE_TALKERS))
-		talker_count(f, v);
 }
 
 static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
@@ -75,10 +62,7 @@ static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
 		f->len = pf_proxy_answer(skb);
 	else
 		return action;
-	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
-		return action;
-	count_tx(v->in, f->len);
-	return bpf_redirect(port_device(&tcx_devices, v->in), 0);
+	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : action;
 }
 
 /*
@@ -113,43 +97,6 @@ static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 	return drop_skb(skb, f, v, reason);
 }
 
-static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, struct trip *t)
-{
-	const volatile struct port *p = port_at(v->out);
-
-	count_rx(v->in, f->len);
-	count_tx(v->out, f->len);
-	if (on(FEATURES_SEND)) {
-		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
-
-		note_in(f, v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
-			return TC_ACT_SHOT;
-		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			if (!t)
-				t = trip_start();
-			if (t && !on(FEATURE_TRACE))
-				patch_go(skb, t, p->peer_endpoint, f->ifindex);
-			return TC_ACT_SHOT;
-		}
-		/* the frame itself is still needed; bascule_patch goes on with it */
-		if (t && t->waits) {
-			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
-			return TC_ACT_SHOT;
-		}
-	}
-	/*
-	 * straight to the receiver, without a queue between; not what is for
-	 * another behind it, because its stack would take the frame for its own
-	 */
-	if (on(FEATURE_PEER) && f->dst == p->peer)
-		return bpf_redirect_peer(p->ifindex, 0);
-	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
-}
-
 #define ACT_FLOODS 0x100 /* act_skb() leaves it to its caller to flood; no TC_ACT_ */
 
 /* Does with a frame what has been decided. */
@@ -164,10 +111,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		trace_verdict(f, v, action);
 	switch (action) {
 	case ACTION_SEND:
-		if (on(FEATURE_PATCH) && (port_at(v->out)->facts & PORT_PATCH))
-			mtu = PATCH_MTU;
-		else
-			reason = skb_fits(skb, port_device(&tcx_devices, v->out), f->tag, &mtu);
+		reason = send_fits(skb, f, v->out, &mtu);
 		if (on(FEATURE_TRACE)) {
 			trace_mtu(reason);
 			return TC_ACT_OK;
@@ -198,10 +142,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		if (on(FEATURE_CAPTURE))
 			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 		f->len = answer_skb(skb, f, v);
-		if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
-			return TC_ACT_SHOT;
-		count_tx(v->in, f->len);
-		return bpf_redirect(port_device(&tcx_devices, v->in), 0);
+		return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
@@ -312,7 +253,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, f, v, now);
 		if (!reason && (!segment || segment > d->fits))
-			reason = skb_fits(skb, port_device(&tcx_devices, d->out), f->tag, &mtu);
+			reason = send_fits(skb, f, d->out, &mtu);
 		if (!reason)
 			return send_skb(skb, f, v, t);
 		action = refuse(v, reason);
@@ -352,38 +293,6 @@ int bascule_patch(struct __sk_buff *skb)
 	if (t->waits)
 		return patch_follow(skb, ifindex);
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
-}
-
-/* Sends by XDP; declines where the way out takes no such frames. */
-static __always_inline int send_xdp(const struct hook *h, const struct frame *f, struct verdict *v,
-				    u32 now)
-{
-	struct xdp_md *xdp = h->ctx;
-	u32 tag = 0;
-
-	if (!(port_at(v->out)->facts & PORT_XDP_TX))
-		return XDP_PASS;
-	if (on(FEATURE_PF) && !pf_passes(h, v, now))
-		return XDP_PASS;
-	if (on(FEATURE_VLANS)) {
-		tag = tag_with_priority(f, v->tag);
-		if (!port_has_device(&xdp_devices, v->out) || !xdp_retag(xdp, f->outer, tag))
-			return XDP_PASS;
-	}
-	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
-		/* not with another tag than it came with */
-		if (on(FEATURE_VLANS) && tag != f->outer)
-			return XDP_DROP;
-		return XDP_PASS;
-	}
-	count_rx(v->in, f->len);
-	count_tx(v->out, f->len);
-	if (on(FEATURES_NOTE)) {
-		note_in(f, v);
-		if (on(FEATURE_VLAN_STATS))
-			vlan_count(v->vid, f->len, false);
-	}
-	return XDP_REDIRECT;
 }
 
 /* Does with a frame what has been decided. */

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fdb.h"
+#include "rules.h"
 #include "vlan.h"
 
 /* Captured frames on their way to who captures; as large as that asks for. */
@@ -164,6 +165,20 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	t->bytes += f->len;
 	t->port = first.port;
 	t->heard = first.heard;
+}
+
+/*
+ * Counts a frame that comes in, for those who ask. Rules count what they match,
+ * whatever comes of it.
+ */
+static __always_inline void note_in(const struct frame *f, const struct verdict *v)
+{
+	if (on(FEATURE_VLAN_STATS))
+		vlan_count(v->vid, f->len, true);
+	if (on(FEATURE_RULES))
+		rules_count(v->rule_in, v->rule_out, f->len);
+	if (on(FEATURE_TALKERS))
+		talker_count(f, v);
 }
 
 /* Without FEATURE_TRACE the loader makes it small. */
