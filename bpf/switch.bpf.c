@@ -6,6 +6,7 @@
  * program takes what it can send without an skb and declines the rest, which
  * the kernel then hands to the tcx program of the same port.
  */
+#include "answer.h"
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
@@ -41,28 +42,6 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 		pf_count_drop(reason);
 	drop_note(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
-}
-
-/* Drops a frame, and answers it if pf says so. */
-static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
-				      const struct verdict *v)
-{
-	int action = drop_skb(skb, f, v, v->reason);
-
-	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
-		return action;
-	/* the way back by a patch cable is another bridge's */
-	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
-		return action;
-	if (!pf_answers_front(skb))
-		return action;
-	if (v->reason == DROP_PF || v->reason == DROP_PF_STATE)
-		f->len = pf_answer(skb);
-	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
-		f->len = pf_proxy_answer(skb);
-	else
-		return action;
-	return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : action;
 }
 
 /*
@@ -134,19 +113,12 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	case ACTION_ANSWERED:
 		if (!on(FEATURE_SUPPRESS))
 			return TC_ACT_SHOT;
-		if (on(FEATURE_TRACE))
-			return TC_ACT_OK;
-		count_rx(v->in, f->len);
-		if (on(FEATURES_NOTE))
-			note_in(f, v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-		f->len = answer_skb(skb, f, v);
-		return f->len ? send_by(skb, f, v, v->in, f->outer, f->outer) : TC_ACT_SHOT;
+		return on(FEATURE_TRACE) ? TC_ACT_OK : answer_question(skb, f, v);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
-		return refuse_skb(skb, f, v);
+		drop_skb(skb, f, v, v->reason);
+		return answer_refused(skb, f, v);
 	}
 }
 
