@@ -355,53 +355,8 @@ int bascule_control(struct control *r)
 {
 	struct clock *c = clock_get();
 
-	if (!c)
-		return 0;
-	switch (r->op) {
-	case CONTROL_START:
-		r->result = clock_start(c);
-		break;
-	case CONTROL_STORE:
-		r->result = fdb_store(c, r->key, r->word, r->pinned);
-		break;
-	case CONTROL_DELETE:
-		r->result = fdb_delete(c, r->key);
-		break;
-	case CONTROL_FLUSH:
-		r->result = fdb_flush(c, r);
-		break;
-	case CONTROL_STP:
-		r->result = port_set_stp(r->port, r->word);
-		fdb_changed(c);
-		break;
-	case CONTROL_FORGET:
-		r->result = 0;
-		fdb_changed(c);
-		break;
-	case CONTROL_UNBLOCK:
-		r->result = port_unblock(SLOT(r->port));
-		fdb_changed(c);
-		break;
-	case CONTROL_PF_KILL:
-		r->result = on(FEATURE_PF) ? pf_kill(c, r) : -ENOENT;
-		break;
-	case CONTROL_PF_FLUSH:
-		r->result = on(FEATURE_PF) ? pf_flush() : 0;
-		break;
-	case CONTROL_PF_UNTRACK:
-		r->result = on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
-		break;
-	case CONTROL_PF_STORE:
-		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
-		break;
-	case CONTROL_PF_SWEEP:
-		r->result = 0;
-		if (on(FEATURE_PF) && cfg.pf.buckets)
-			pf_sweep_from(0, cfg.pf.buckets, c->now, on(FEATURE_PF_SOURCES));
-		break;
-	default:
-		r->result = -EINVAL;
-	}
+	if (c)
+		r->result = control_do(c, r);
 	return 0;
 }
 
