@@ -44,23 +44,6 @@ static __always_inline bool flood_unreachable(u32 reason)
 	return reason == DROP_PROTECTED || reason == DROP_VLAN_OUT || reason == DROP_SPAN;
 }
 
-/*
- * Captures the frame where it came in: when the first port takes it, which is
- * before it is given another tag; and for each port that it is refused at, with
- * the tag that it has by then.
- */
-static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *flood, u32 reason)
-{
-	const struct verdict *v = &flood->what->v;
-
-	if (reason) {
-		if (!flood_unreachable(reason))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
-	} else if (!flood->what->last) {
-		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-	}
-}
-
 static __always_inline void flood_port(struct flood *flood, u32 slot)
 {
 	struct __sk_buff *skb = flood->skb;
@@ -88,15 +71,14 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (on(FEATURE_RULES))
 		rules_count(0, v->rule_out, f->len);
-	if (on(FEATURE_CAPTURE))
-		flood_capture(skb, flood, reason);
 	if (reason) {
 		if (!flood_unreachable(reason))
-			count_drop(v->in, reason);
-		if (on(FEATURE_PF))
-			pf_count_drop(reason);
+			account_drop(skb, v->in, capture_vlans(v), reason);
 		return;
 	}
+	/* where it came in, before it is given another tag */
+	if (on(FEATURE_CAPTURE) && !flood->what->last)
+		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	if (flood->what->last)
 		flood_copy(skb, flood->what);
 	flood->what->last = slot;
@@ -167,11 +149,11 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 		if (flood.what->last)
 			flood_copy(skb, flood.what);
 		else
-			drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
+			account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
 	if (!flood.what->last) {
-		drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
+		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
 	return send_by(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag);

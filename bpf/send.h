@@ -8,9 +8,8 @@
 
 #include <linux/pkt_cls.h>
 
+#include "account.h"
 #include "patch.h"
-#include "pipeline.h"
-#include "watch.h"
 
 /*
  * Does the frame fit a port, by tcx? 0 or the reason against it. A patch cable
@@ -83,7 +82,7 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 			if (patch_queue(skb, p->peer_endpoint))
 				count_tx(out, f->len);
 			else
-				drop_note(skb, v->in, capture_vlans(v), DROP_PATCH_LOOP);
+				account_drop(skb, v->in, capture_vlans(v), DROP_PATCH_LOOP);
 			return;
 		}
 	}

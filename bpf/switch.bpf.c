@@ -32,18 +32,6 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	return reason;
 }
 
-static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, u32 reason)
-{
-	count_rx(v->in, f->len);
-	if (on(FEATURES_NOTE))
-		note_in(f, v);
-	if (on(FEATURE_PF))
-		pf_count_drop(reason);
-	drop_note(skb, v->in, capture_vlans(v), reason);
-	return TC_ACT_SHOT;
-}
-
 /*
  * Is what is remembered of frames like this one all there is to decide? Not if
  * the way out has lost its carrier, or if pf has to ask its rules about it.
@@ -60,20 +48,6 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 	v->out = 0;
 	v->rule_out = 0;
 	return false;
-}
-
-/* Drops a frame before anything is decided, which span ports get nevertheless. */
-static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
-				      const struct verdict *v, u32 reason)
-{
-	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
-		if (reason == DROP_MALFORMED) {
-			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
-			f->tag = 0;
-		}
-		span_in(skb, f, v->in);
-	}
-	return drop_skb(skb, f, v, reason);
 }
 
 #define ACT_FLOODS 0x100 /* act_skb() leaves it to its caller to flood; no TC_ACT_ */
@@ -102,9 +76,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
 		return send_skb(skb, f, v, t);
 	case ACTION_FLOOD:
-		count_rx(v->in, f->len);
-		if (on(FEATURES_NOTE))
-			note_in(f, v);
+		account_in(f, v);
 #ifdef DECIDES_AT_ONCE
 		return flood_skb(skb, f, v, t);
 #else

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "fdb.h"
-#include "rules.h"
 #include "vlan.h"
 
 /* Captured frames on their way to who captures; as large as that asks for. */
@@ -125,14 +124,6 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	return 0;
 }
 
-/* Counts a drop, and captures it. */
-static __always_inline void drop_note(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
-{
-	count_drop(slot, reason);
-	if (on(FEATURE_CAPTURE))
-		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
-}
-
 /* Sources by address and VLAN; those that are quiet make room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
@@ -165,20 +156,6 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	t->bytes += f->len;
 	t->port = first.port;
 	t->heard = first.heard;
-}
-
-/*
- * Counts a frame that comes in, for those who ask. Rules count what they match,
- * whatever comes of it.
- */
-static __always_inline void note_in(const struct frame *f, const struct verdict *v)
-{
-	if (on(FEATURE_VLAN_STATS))
-		vlan_count(v->vid, f->len, true);
-	if (on(FEATURE_RULES))
-		rules_count(v->rule_in, v->rule_out, f->len);
-	if (on(FEATURE_TALKERS))
-		talker_count(f, v);
 }
 
 /* Without FEATURE_TRACE the loader makes it small. */
