@@ -27,8 +27,13 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 		reason = checksum_judge(h->ctx);
 	if (on(FEATURE_GUARD) && !reason)
 		reason = ask_guard(h, f, v, port_at(v->in));
-	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
+	if (on(FEATURE_RULES) && h->skb && reason)
+		v->rule_in = v->rule_out = 0; /* come_in() would not have asked them */
+	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE) {
 		reason = pf_follow_each(h, v, now);
+		if (on(FEATURE_RULES) && h->skb && reason)
+			v->rule_out = 0; /* nor go_out() this one */
+	}
 	return reason;
 }
 
@@ -46,7 +51,7 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 	    (!on(FEATURE_PF) || pf_find(h, v, v->out, now)))
 		return true;
 	v->out = 0;
-	v->rule_out = 0;
+	v->rule_in = v->rule_out = 0;
 	return false;
 }
 
