@@ -12,49 +12,6 @@
 #include "flood.h"
 #include "send.h"
 
-/*
- * What every frame costs that features look at, even if its like is remembered;
- * a trial remembers nothing, and does not come here.
- */
-static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
-				      struct verdict *v, u32 now)
-{
-	u32 reason = 0;
-
-	if (h->skb && on(FEATURE_SPAN))
-		span_in(h->ctx, f, v->in);
-	if (on(FEATURES_JUDGE) && h->skb)
-		reason = checksum_judge(h->ctx);
-	if (on(FEATURE_GUARD) && !reason)
-		reason = ask_guard(h, f, v, port_at(v->in));
-	if (on(FEATURE_RULES) && h->skb && reason)
-		v->rule_in = v->rule_out = 0; /* come_in() would not have asked them */
-	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE) {
-		reason = pf_follow_each(h, v, now);
-		if (on(FEATURE_RULES) && h->skb && reason)
-			v->rule_out = 0; /* nor go_out() this one */
-	}
-	return reason;
-}
-
-/*
- * Is what is remembered of frames like this one all there is to decide? Not if
- * the way out has lost its carrier, or if pf has to ask its rules about it.
- */
-static __always_inline bool recall(const struct hook *h, const struct frame *f,
-				   const struct decision *d, struct verdict *v, u32 now)
-{
-	decision_recall(d, f, v);
-	if (!on(FEATURE_PF | FEATURE_BACKUP))
-		return true;
-	if (!(on(FEATURE_BACKUP) && port_lost(h->devices, port_at(v->out)->id)) &&
-	    (!on(FEATURE_PF) || pf_find(h, v, v->out, now)))
-		return true;
-	v->out = 0;
-	v->rule_in = v->rule_out = 0;
-	return false;
-}
-
 #define ACT_FLOODS 0x100 /* act_skb() leaves it to its caller to flood; no TC_ACT_ */
 
 /* Does with a frame what has been decided. */
