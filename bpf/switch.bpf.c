@@ -242,7 +242,8 @@ __noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
 	if (!j)
 		return XDP_PASS;
 	d = decision_cell(&j->f);
-	return d ? act_xdp(xdp, &j->f, &j->v, d, epoch, action, clock_now()) : XDP_PASS;
+	return d ? act_xdp(xdp, &j->f, &j->v, d, epoch, action, on(FEATURE_PF) ? clock_now() : 0)
+		 : XDP_PASS;
 }
 #endif
 
@@ -274,11 +275,12 @@ int bascule_xdp(struct xdp_md *xdp)
 		    ((on(FEATURE_BACKUP) && port_lost(&xdp_devices, port_at(v->out)->id)) ||
 		     leaves_to_tcx(f) || each_frame(&h, f, v, 0)))
 			return XDP_PASS;
-		return send_xdp(&h, f, v, READ_ONCE(c->now));
+		return send_xdp(&h, f, v, on(FEATURE_PF) ? READ_ONCE(c->now) : 0);
 	}
 
 #ifdef DECIDES_AT_ONCE
-	return act_xdp(xdp, f, v, d, epoch, decide(&h, f, v, READ_ONCE(c->now)), READ_ONCE(c->now));
+	return act_xdp(xdp, f, v, d, epoch, decide(&h, f, v, READ_ONCE(c->now)),
+		       on(FEATURE_PF) ? clock_now() : 0);
 #else
 	return act_xdp_judged(xdp, epoch, decide_xdp(xdp, READ_ONCE(c->now)));
 #endif
