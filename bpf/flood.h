@@ -15,7 +15,7 @@ struct flooded {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
 	u32 has; /* the tag that the frame has now */
-	/* the ports of a VLAN that are still to be looked at */
+	/* of a set of ports, those that are still to be looked at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
 };
@@ -25,6 +25,7 @@ WORK_HOLDS(struct flooded);
 struct flood {
 	struct __sk_buff *skb;
 	struct flooded *what;
+	const u64 *ports; /* the set, of PORT_WORDS words, that is walked over; 0 for none */
 };
 
 /*
@@ -93,71 +94,111 @@ static long flood_slot(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* The next port of the VLAN; those that are not in it are not walked over. */
+/* The next port of a set; those that are not in it are not walked over. */
 static long flood_member(u32 n, struct flood *flood)
 {
-	struct vlan *row = vlan_row(flood->what->v.vid);
+	struct flooded *what = flood->what;
 	u32 bit;
 
-	if (!row)
+	if (!flood->ports)
 		return 1;
-	if (!flood->what->word) {
-		flood->what->base += 64;
-		if (flood->what->base >= set.slots || flood->what->base >= MAX_PORTS)
+	if (!what->word) {
+		what->base += 64;
+		if (what->base >= set.slots || what->base >= MAX_PORTS)
 			return 1;
-		flood->what->word = row->reach[flood->what->base / 64 & (PORT_WORDS - 1)];
+		what->word = flood->ports[what->base / 64 & (PORT_WORDS - 1)];
 		return 0;
 	}
-	bit = first_bit(flood->what->word);
-	flood->what->word &= flood->what->word - 1;
-	flood_port(flood, flood->what->base + bit);
+	bit = first_bit(what->word);
+	what->word &= what->word - 1;
+	flood_port(flood, what->base + bit);
 	return 0;
 }
 
-/* The trip is that of a frame which has come by a patch cable, 0 for others. */
-static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
-				     struct verdict *v, struct trip *t)
+/* Floods to the ports of a set, which is in a map; 0 stands for an empty one. */
+static __always_inline void flood_set(struct flood *flood, const u64 *ports)
 {
-	struct flood flood = {.skb = skb};
+	flood->ports = ports;
+	flood->what->base = -64;
+	flood->what->word = 0;
+	bpf_loop(set.slots + PORT_WORDS + 1, flood_member, flood, 0);
+}
 
-	flood.what = work_of(WORK_FRAME);
-	if (!flood.what)
-		return TC_ACT_SHOT;
-#ifdef DECIDES_AT_ONCE /* otherwise they are there */
-	flood.what->f = *f;
-	flood.what->v = *v;
-#endif
-	flood.what->last = 0;
-	flood.what->has = f->outer;
-	flood.what->word = 0;
+/*
+ * Sends copies to all ports that take the frame but the last. The trip is that of a
+ * frame which has come by a patch cable, 0 for others. False: the frame is lost.
+ */
+static __always_inline bool flood_walk(struct __sk_buff *skb, struct flooded *what, struct trip *t)
+{
+	struct flood flood = {.skb = skb, .what = what};
 
-	if (on(FEATURE_PATCH) && !t) {
-		t = trip_start();
-		if (!t)
-			return TC_ACT_SHOT;
-	}
+	what->last = 0;
+	what->has = what->f.outer;
+	if (on(FEATURE_PATCH) && !t && !trip_start())
+		return false;
 	if (on(FEATURE_VLANS)) {
-		flood.what->base = -64;
-		bpf_loop(set.slots + PORT_WORDS + 1, flood_member, &flood, 0);
+		struct vlan *row = vlan_row(what->v.vid);
+
+		flood_set(&flood, row ? row->reach : 0);
 	} else {
 		bpf_loop(set.slots, flood_slot, &flood, 0);
 	}
+	return true;
+}
+
+/* Sends the frame itself to the last port, or follows the patch cables that are noted. */
+static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what)
+{
+	const struct frame *f = &what->f;
+	const struct verdict *v = &what->v;
+	struct trip *t = on(FEATURE_PATCH) ? trip_get() : 0;
+
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
 		return TC_ACT_OK;
-	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->facts & PORT_PATCH))) {
-		if (flood.what->last)
-			flood_copy(skb, flood.what);
+	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
+		if (what->last)
+			flood_copy(skb, what);
 		else
 			account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
-	if (!flood.what->last) {
+	if (!what->last) {
 		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
-	return send_by(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag);
+	return send_by(skb, f, v, what->last, what->has, what->last_tag);
 }
+
+#ifdef DECIDES_AT_ONCE
+static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
+				     const struct verdict *v, struct trip *t)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+
+	if (!what)
+		return TC_ACT_SHOT;
+	what->f = *f;
+	what->v = *v;
+	return flood_walk(skb, what, t) ? flood_end(skb, what) : TC_ACT_SHOT;
+}
+#else
+/* The same of struct judged, which struct flooded begins with. */
+__noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+
+	return what && (t || !cable) && flood_walk(skb, what, t);
+}
+
+__noinline int flood_end_judged(struct __sk_buff *skb)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+
+	return what ? flood_end(skb, what) : TC_ACT_SHOT;
+}
+#endif
 
 struct flood_xdp {
 	struct xdp_md *xdp;

@@ -79,14 +79,6 @@ __noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action, u32 cabl
 	return d ? act_skb(skb, &j->f, &j->v, d, epoch, action, t) : TC_ACT_SHOT;
 }
 
-__noinline int flood_judged(struct __sk_buff *skb, u32 cable)
-{
-	struct judged *j = judged_here(0);
-	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
-
-	return j && (t || !cable) ? flood_skb(skb, &j->f, &j->v, t) : TC_ACT_SHOT;
-}
-
 __noinline int drop_judged(struct __sk_buff *skb, u32 reason)
 {
 	struct judged *j = judged_here(0);
@@ -174,7 +166,9 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	return act_skb(skb, f, v, d, epoch, action, t);
 #else
 	done = act_judged(skb, epoch, action, !!t);
-	return done == ACT_FLOODS ? flood_judged(skb, !!t) : done;
+	if (done != ACT_FLOODS)
+		return done;
+	return flood_walk_judged(skb, !!t) ? flood_end_judged(skb) : TC_ACT_SHOT;
 #endif
 }
 
