@@ -2,12 +2,11 @@
 
 /*
  * Port security that looks into frames: IP addresses that are bound to a port
- * and a station, who may say that they are theirs (source guard), answers to
- * ARP and ND from them, and what servers and routers alone may send (trust.h).
+ * and a station, who may say that they are theirs (source guard), which questions
+ * about them the switch can answer (answer.h), and what servers and routers alone
+ * may send (trust.h).
  */
 #pragma once
-
-#include <linux/pkt_cls.h>
 
 #include "fdb.h"
 #include "loop.h"
@@ -428,127 +427,4 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 		v->out = SLOT(l->holder);
 	}
 	return reason;
-}
-
-/* What an answer is of, for its checksum and for the frame. */
-struct nd_answer {
-	struct in6_addr saddr;
-	struct in6_addr daddr;
-	u32 length; /* with next, the end of the pseudo-header (RFC 8200 8.1) */
-	u32 next;
-	struct nd nd;
-	u8 opt_type;
-	u8 opt_len;
-	u16 mac[3];
-};
-
-#define ND_ANSWER (sizeof(struct nd) + 8) /* bytes of the message */
-
-/* Flags of an advertisement (RFC 4861 4.4). */
-#define ND_ROUTER (1u << 31)
-#define ND_SOLICITED (1u << 30)
-#define ND_OVERRIDE (1u << 29)
-
-struct question {
-	u64 asker; /* MAC */
-	u64 answer; /* MAC that is asked for */
-	u32 at; /* of what is behind the Ethernet header */
-	u32 router; /* ND_ROUTER or 0 */
-};
-
-static __always_inline void ether_set(u16 *to, u64 dst, u64 src)
-{
-	to[0] = dst;
-	to[1] = dst >> 16;
-	to[2] = dst >> 32;
-	to[3] = src;
-	to[4] = src >> 16;
-	to[5] = src >> 32;
-}
-
-/* Makes an ARP request the reply to it: 0 if that has worked. */
-__noinline int answer_arp(struct __sk_buff *skb, struct question *q)
-{
-	u16 ether[6];
-	struct arp a = {};
-	u32 asked;
-
-	if (!q || bpf_skb_load_bytes(skb, q->at, &a, sizeof(a)))
-		return -1;
-	ether_set(ether, q->asker, q->answer);
-	asked = a.tpa;
-	a.op = bpf_htons(ARPOP_REPLY);
-	__builtin_memcpy(a.tha, a.sha, ETH_ALEN);
-	a.tpa = a.spa;
-	__builtin_memcpy(a.sha, ether + 3, ETH_ALEN);
-	a.spa = asked;
-	if (bpf_skb_store_bytes(skb, 0, ether, sizeof(ether), BPF_F_RECOMPUTE_CSUM))
-		return -1;
-	return bpf_skb_store_bytes(skb, q->at, &a, sizeof(a), BPF_F_RECOMPUTE_CSUM);
-}
-
-#define ALL_NODES_MAC 0x010000003333ull /* 33:33:00:00:00:01 */
-
-/* Makes a neighbour solicitation the advertisement that answers it: 0 if that has worked. */
-__noinline int answer_nd(struct __sk_buff *skb, struct question *q)
-{
-	struct nd_answer a = {};
-	struct ipv6hdr ip = {};
-	bool nobody;
-	u16 ether[6];
-	__s64 sum;
-
-	if (!q || bpf_skb_load_bytes(skb, q->at, &ip, sizeof(ip)) ||
-	    bpf_skb_load_bytes(skb, q->at + sizeof(ip), &a.nd, sizeof(a.nd)))
-		return -1;
-	nobody = address6_is_zero(&ip.saddr);
-	a.saddr = a.nd.target;
-	a.daddr = ip.saddr;
-	if (nobody) { /* to all, that it is taken (RFC 4861 7.2.4) */
-		a.daddr.s6_addr32[0] = bpf_htonl(0xff020000);
-		a.daddr.s6_addr32[3] = bpf_htonl(1);
-	}
-	a.length = bpf_htonl(ND_ANSWER);
-	a.next = bpf_htonl(IPPROTO_ICMPV6);
-	a.nd.type = ICMP6_NA;
-	a.nd.code = 0;
-	a.nd.check = 0;
-	a.nd.flags = bpf_htonl(q->router | (nobody ? 0 : ND_SOLICITED) | ND_OVERRIDE);
-	ether_set(ether, nobody ? ALL_NODES_MAC : q->asker, q->answer);
-	a.opt_type = ND_OPT_TARGET;
-	a.opt_len = 1;
-	__builtin_memcpy(a.mac, ether + 3, ETH_ALEN);
-	sum = bpf_csum_diff(0, 0, (void *)&a, sizeof(a), 0);
-	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
-	sum = (sum & 0xffff) + (sum >> 16);
-	a.nd.check = ~sum;
-
-	/* class and label are the answer's own: none */
-	__builtin_memset(&ip, 0, 4);
-	ip.version = 6;
-	ip.payload_len = bpf_htons(ND_ANSWER);
-	ip.saddr = a.saddr;
-	ip.daddr = a.daddr;
-	if (bpf_skb_change_tail(skb, q->at + sizeof(ip) + ND_ANSWER, 0) ||
-	    bpf_skb_store_bytes(skb, 0, ether, sizeof(ether), BPF_F_RECOMPUTE_CSUM) ||
-	    bpf_skb_store_bytes(skb, q->at, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
-		return -1;
-	return bpf_skb_store_bytes(skb, q->at + sizeof(ip), &a.nd, ND_ANSWER, BPF_F_RECOMPUTE_CSUM);
-}
-
-/* Makes the frame the answer to it, and says how long that is; 0 if there is no memory for it. */
-static __always_inline u32 answer_skb(struct __sk_buff *skb, const struct frame *f,
-				      const struct verdict *v)
-{
-	struct question q = {.asker = f->src, .answer = v->word, .at = ETHER_HEADER + f->tag};
-
-	if (v->answered == QUESTION_ARP)
-		return answer_arp(skb, &q) ? 0 : f->len;
-	/*
-	 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
-	 * host is a router means nothing as long as it does not advertise itself
-	 */
-	if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
-		q.router = ND_ROUTER;
-	return answer_nd(skb, &q) ? 0 : q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
 }

@@ -8,7 +8,9 @@
 #pragma once
 
 #include "fdb.h"
+#include "loop.h"
 #include "pf/sweep.h"
+#include "stp.h"
 
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull
@@ -195,4 +197,55 @@ static __always_inline int fdb_flush(struct clock *c, struct control *r)
 	bpf_loop(cfg.fdb_buckets + FDB_WINDOW, flush_bucket, &request, 0);
 	fdb_changed(c);
 	return request.result;
+}
+
+static __always_inline int control_stp(struct clock *c, u32 port, u64 state)
+{
+	int result = port_set_stp(port, state);
+
+	fdb_changed(c);
+	return result;
+}
+
+static __always_inline int control_unblock(struct clock *c, u32 port)
+{
+	int result = port_unblock(SLOT(port));
+
+	fdb_changed(c);
+	return result;
+}
+
+/* Does what a request asks for, and says what came of it, as its `result` has it. */
+static __always_inline int control_do(struct clock *c, struct control *r)
+{
+	switch (r->op) {
+	case CONTROL_START:
+		return clock_start(c);
+	case CONTROL_STORE:
+		return fdb_store(c, r->key, r->word, r->pinned);
+	case CONTROL_DELETE:
+		return fdb_delete(c, r->key);
+	case CONTROL_FLUSH:
+		return fdb_flush(c, r);
+	case CONTROL_STP:
+		return control_stp(c, r->port, r->word);
+	case CONTROL_FORGET:
+		fdb_changed(c);
+		return 0;
+	case CONTROL_UNBLOCK:
+		return control_unblock(c, r->port);
+	case CONTROL_PF_KILL:
+		return on(FEATURE_PF) ? pf_kill(c, r) : -ENOENT;
+	case CONTROL_PF_FLUSH:
+		return on(FEATURE_PF) ? pf_flush() : 0;
+	case CONTROL_PF_UNTRACK:
+		return on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
+	case CONTROL_PF_STORE:
+		return on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
+	case CONTROL_PF_SWEEP:
+		if (on(FEATURE_PF) && cfg.pf.buckets)
+			pf_sweep_from(0, cfg.pf.buckets, c->now, on(FEATURE_PF_SOURCES));
+		return 0;
+	}
+	return -EINVAL;
 }

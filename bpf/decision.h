@@ -57,6 +57,12 @@ static __always_inline bool decision_holds(const struct decision *d, const struc
 	       d->ifindex == f->ifindex && d->epoch == epoch;
 }
 
+/* The VLAN whose addresses were looked at. */
+static __always_inline u16 decision_vlan(const struct decision *d, const struct frame *f)
+{
+	return on(FEATURES_KEPT) ? d->vlan : f->label & VID_MASK;
+}
+
 /* What was decided about a frame like this one. */
 static __always_inline void decision_recall(const struct decision *d, const struct frame *f,
 					    struct verdict *v)
@@ -65,11 +71,10 @@ static __always_inline void decision_recall(const struct decision *d, const stru
 	v->out = d->out;
 	if (!on(FEATURES_EACH))
 		return;
-	v->vlan = f->label & VID_MASK;
+	v->vlan = decision_vlan(d, f);
 	if (!on(FEATURES_KEPT))
 		return;
 	v->vid = d->vid;
-	v->vlan = d->vlan;
 	v->tag = d->tag;
 	v->rule_in = d->rule_in;
 	v->rule_out = d->rule_out;
@@ -94,4 +99,49 @@ static __always_inline void decision_keep(struct decision *d, const struct frame
 	d->tag = v->tag;
 	d->rule_in = v->rule_in;
 	d->rule_out = v->rule_out;
+}
+
+/*
+ * Is what is remembered of frames like this one all there is to decide? Not if the
+ * way out has lost its carrier, or if pf has to ask its rules about it. Then nothing
+ * is decided: the verdict has what is known of the frame, as decide() says.
+ */
+static __always_inline bool recall(const struct hook *h, const struct frame *f,
+				   const struct decision *d, struct verdict *v, u32 now)
+{
+	if (on(FEATURE_BACKUP) && port_lost(h->devices, port_at(d->out)->id))
+		return false;
+	if (on(FEATURE_PF)) {
+		v->in = d->in;
+		v->vlan = decision_vlan(d, f);
+		if (!pf_find(h, v, d->out, now))
+			return false;
+	}
+	decision_recall(d, f, v);
+	return true;
+}
+
+/*
+ * What every frame costs that features look at, even if its like is remembered;
+ * a trial remembers nothing, and does not come here.
+ */
+static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
+				      struct verdict *v, u32 now)
+{
+	u32 reason = 0;
+
+	if (h->skb && on(FEATURE_SPAN))
+		span_in(h->ctx, f, v->in);
+	if (on(FEATURES_JUDGE) && h->skb)
+		reason = checksum_judge(h->ctx);
+	if (on(FEATURE_GUARD) && !reason)
+		reason = ask_guard(h, f, v, port_at(v->in));
+	if (h->skb && on(FEATURE_RULES) && reason)
+		v->rule_in = v->rule_out = 0; /* come_in() would not have asked them */
+	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE) {
+		reason = pf_follow_each(h, v, now);
+		if (h->skb && on(FEATURE_RULES) && reason)
+			v->rule_out = 0; /* nor go_out() this one */
+	}
+	return reason;
 }

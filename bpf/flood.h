@@ -3,11 +3,7 @@
 /* One frame to many ports. */
 #pragma once
 
-#include <linux/pkt_cls.h>
-
-#include "patch.h"
-#include "pipeline.h"
-#include "watch.h"
+#include "send.h"
 
 /*
  * What is flooded, and from where. The stack has no room for it, and nothing
@@ -19,7 +15,7 @@ struct flooded {
 	u32 last; /* the port that takes the frame itself; the others take copies */
 	u32 last_tag; /* for it */
 	u32 has; /* the tag that the frame has now */
-	/* the ports of a VLAN that are still to be looked at */
+	/* of a set of ports, those that are still to be looked at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
 };
@@ -29,79 +25,24 @@ WORK_HOLDS(struct flooded);
 struct flood {
 	struct __sk_buff *skb;
 	struct flooded *what;
+	const u64 *ports; /* the set, of PORT_WORDS words, that is walked over; 0 for none */
 };
 
-static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
-{
-	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
-}
-
 /*
- * What is done beside sending, never in a trial: true if the frame has the tag
- * now that it leaves with.
+ * Sends a copy to the last port that was found. A function of its own, which the
+ * verifier follows once, and whose place on the stack is not in the way of pf's.
  */
-static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
-					const struct verdict *v, u32 out, u32 has, u32 wants)
+APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 {
-	if (on(FEATURE_VLANS)) {
-		if (!skb_retag(skb, has, wants))
-			return false;
-		if (on(FEATURE_PATCH))
-			patch_retagged(has, wants);
-	}
-	if (on(FEATURE_VLAN_STATS))
-		vlan_count(v->vid, f->len, false);
-	if (on(FEATURE_SPAN))
-		span_out(skb, f, v, out);
-	if (on(FEATURE_CAPTURE))
-		capture_frame(skb, out, capture_vlans(v), CAPTURE_OUT, 0);
-	return true;
-}
-
-/* Sends a copy to the last port that was found; by a patch cable, when the flood is over. */
-static __always_inline void flood_copy(struct __sk_buff *skb, struct flood *flood)
-{
-	const volatile struct port *p = port_at(flood->what->last);
-
-	if (on(FEATURES_SEND)) {
-		if (!prepare_skb(skb, &flood->what->f, &flood->what->v, flood->what->last,
-				 flood->what->has, flood->what->last_tag))
-			return;
-		flood->what->has = flood->what->last_tag;
-		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			if (patch_queue(skb, p->peer_endpoint))
-				count_tx(flood->what->last, flood->what->f.len);
-			else
-				drop_note(skb, flood->what->v.in, capture_vlans(&flood->what->v),
-					  DROP_PATCH_LOOP);
-			return;
-		}
-	}
-	bpf_clone_redirect(skb, port_device(&tcx_devices, flood->what->last), 0);
-	count_tx(flood->what->last, flood->what->f.len);
+	if (what)
+		send_copy(skb, &what->f, &what->v, what->last, &what->has, what->last_tag);
+	return 0;
 }
 
 /* That ports do not reach each other is no fault of the frame. */
 static __always_inline bool flood_unreachable(u32 reason)
 {
 	return reason == DROP_PROTECTED || reason == DROP_VLAN_OUT || reason == DROP_SPAN;
-}
-
-/*
- * Captures the frame where it came in: when the first port takes it, which is
- * before it is given another tag; and for each port that it is refused at, with
- * the tag that it has by then.
- */
-static __always_inline void flood_capture(struct __sk_buff *skb, struct flood *flood, u32 reason)
-{
-	const struct verdict *v = &flood->what->v;
-
-	if (reason) {
-		if (!flood_unreachable(reason))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_DROP, reason);
-	} else if (!flood->what->last) {
-		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-	}
 }
 
 static __always_inline void flood_port(struct flood *flood, u32 slot)
@@ -120,9 +61,8 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 		reason = ask_out(&h, f, v, slot);
 		tag = vlan_tag(v, slot);
 	}
-	if (!reason && f->len > ALWAYS_FITS &&
-	    !(on(FEATURE_PATCH) && (port_at(slot)->facts & PORT_PATCH)))
-		reason = skb_fits(skb, port_device(&tcx_devices, slot), f->tag, &mtu);
+	if (!reason && f->len > ALWAYS_FITS)
+		reason = send_fits(skb, f, slot, &mtu);
 	/* the way out is not known: it may be any that the rules let it go */
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
@@ -132,17 +72,16 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (on(FEATURE_RULES))
 		rules_count(0, v->rule_out, f->len);
-	if (on(FEATURE_CAPTURE))
-		flood_capture(skb, flood, reason);
 	if (reason) {
 		if (!flood_unreachable(reason))
-			count_drop(v->in, reason);
-		if (on(FEATURE_PF))
-			pf_count_drop(reason);
+			account_drop(skb, v->in, capture_vlans(v), reason);
 		return;
 	}
+	/* where it came in, before it is given another tag */
+	if (on(FEATURE_CAPTURE) && !flood->what->last)
+		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	if (flood->what->last)
-		flood_copy(skb, flood);
+		flood_copy(skb, flood->what);
 	flood->what->last = slot;
 	flood->what->last_tag = tag_with_priority(f, tag);
 }
@@ -155,73 +94,111 @@ static long flood_slot(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* The next port of the VLAN; those that are not in it are not walked over. */
+/* The next port of a set; those that are not in it are not walked over. */
 static long flood_member(u32 n, struct flood *flood)
 {
-	struct vlan *row = vlan_row(flood->what->v.vid);
+	struct flooded *what = flood->what;
 	u32 bit;
 
-	if (!row)
+	if (!flood->ports)
 		return 1;
-	if (!flood->what->word) {
-		flood->what->base += 64;
-		if (flood->what->base >= set.slots || flood->what->base >= MAX_PORTS)
+	if (!what->word) {
+		what->base += 64;
+		if (what->base >= set.slots || what->base >= MAX_PORTS)
 			return 1;
-		flood->what->word = row->reach[flood->what->base / 64 & (PORT_WORDS - 1)];
+		what->word = flood->ports[what->base / 64 & (PORT_WORDS - 1)];
 		return 0;
 	}
-	bit = first_bit(flood->what->word);
-	flood->what->word &= flood->what->word - 1;
-	flood_port(flood, flood->what->base + bit);
+	bit = first_bit(what->word);
+	what->word &= what->word - 1;
+	flood_port(flood, what->base + bit);
 	return 0;
 }
 
-/* The trip is that of a frame which has come by a patch cable, 0 for others. */
-static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
-				     struct verdict *v, struct trip *t)
+/* Floods to the ports of a set, which is in a map; 0 stands for an empty one. */
+static __always_inline void flood_set(struct flood *flood, const u64 *ports)
 {
-	struct flood flood = {.skb = skb};
+	flood->ports = ports;
+	flood->what->base = -64;
+	flood->what->word = 0;
+	bpf_loop(set.slots + PORT_WORDS + 1, flood_member, flood, 0);
+}
 
-	flood.what = work_of(WORK_FRAME);
-	if (!flood.what)
-		return TC_ACT_SHOT;
-	flood.what->f = *f;
-	flood.what->v = *v;
-	flood.what->last = 0;
-	flood.what->has = f->outer;
-	flood.what->word = 0;
+/*
+ * Sends copies to all ports that take the frame but the last. The trip is that of a
+ * frame which has come by a patch cable, 0 for others. False: the frame is lost.
+ */
+static __always_inline bool flood_walk(struct __sk_buff *skb, struct flooded *what, struct trip *t)
+{
+	struct flood flood = {.skb = skb, .what = what};
 
-	if (on(FEATURE_PATCH) && !t) {
-		t = trip_start();
-		if (!t)
-			return TC_ACT_SHOT;
-	}
+	what->last = 0;
+	what->has = what->f.outer;
+	if (on(FEATURE_PATCH) && !t && !trip_start())
+		return false;
 	if (on(FEATURE_VLANS)) {
-		flood.what->base = -64;
-		bpf_loop(set.slots + PORT_WORDS + 1, flood_member, &flood, 0);
+		struct vlan *row = vlan_row(what->v.vid);
+
+		flood_set(&flood, row ? row->reach : 0);
 	} else {
 		bpf_loop(set.slots, flood_slot, &flood, 0);
 	}
+	return true;
+}
+
+/* Sends the frame itself to the last port, or follows the patch cables that are noted. */
+static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what)
+{
+	const struct frame *f = &what->f;
+	const struct verdict *v = &what->v;
+	struct trip *t = on(FEATURE_PATCH) ? trip_get() : 0;
+
 	/* nothing is sent in a trial, not by patch cables either */
 	if (on(FEATURE_TRACE))
 		return TC_ACT_OK;
-	if (on(FEATURE_PATCH) && (t->waits || (port_at(flood.what->last)->facts & PORT_PATCH))) {
-		if (flood.what->last)
-			flood_copy(skb, &flood);
+	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
+		if (what->last)
+			flood_copy(skb, what);
 		else
-			drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
+			account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return patch_follow(skb, f->ifindex);
 	}
-	if (!flood.what->last) {
-		drop_note(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
+	if (!what->last) {
+		account_drop(skb, v->in, capture_vlans(v), DROP_NO_MEMBER);
 		return TC_ACT_SHOT;
 	}
-	if (on(FEATURES_SEND) &&
-	    !prepare_skb(skb, f, v, flood.what->last, flood.what->has, flood.what->last_tag))
-		return TC_ACT_SHOT;
-	count_tx(flood.what->last, f->len);
-	return bpf_redirect(port_device(&tcx_devices, flood.what->last), 0);
+	return send_by(skb, f, v, what->last, what->has, what->last_tag);
 }
+
+#ifdef DECIDES_AT_ONCE
+static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
+				     const struct verdict *v, struct trip *t)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+
+	if (!what)
+		return TC_ACT_SHOT;
+	what->f = *f;
+	what->v = *v;
+	return flood_walk(skb, what, t) ? flood_end(skb, what) : TC_ACT_SHOT;
+}
+#else
+/* The same of struct judged, which struct flooded begins with. */
+__noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+
+	return what && (t || !cable) && flood_walk(skb, what, t);
+}
+
+__noinline int flood_end_judged(struct __sk_buff *skb)
+{
+	struct flooded *what = work_of(WORK_FRAME);
+
+	return what ? flood_end(skb, what) : TC_ACT_SHOT;
+}
+#endif
 
 struct flood_xdp {
 	struct xdp_md *xdp;

@@ -11,8 +11,7 @@
  */
 #pragma once
 
-#include "decision.h"
-#include "watch.h"
+#include "account.h"
 
 /* Frames that come by a cable have this and their endpoint in place of a device. */
 #define PATCH_IFINDEX (1u << 31)
@@ -186,18 +185,18 @@ __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 		return 0;
 	if (before && before != PATCH_NOWHERE) {
 		t->hops--;
-		drop_note(skb, port_slot(ifindex), 0, DROP_NO_PEER);
+		account_drop(skb, port_slot(ifindex), 0, DROP_NO_PEER);
 	}
 	if (!t->waits)
 		return 0;
 	t->waits--;
 	w = &t->next[t->waits & (PATCH_HOPS - 1)];
 	if (t->hops >= PATCH_HOPS) {
-		drop_note(skb, port_slot(ifindex), 0, DROP_PATCH_LOOP);
+		account_drop(skb, port_slot(ifindex), 0, DROP_PATCH_LOOP);
 		return PATCH_NOWHERE;
 	}
 	if (!patch_restore(skb, t, w)) {
-		drop_note(skb, port_slot(ifindex), 0, DROP_DOUBLE_TAG);
+		account_drop(skb, port_slot(ifindex), 0, DROP_DOUBLE_TAG);
 		return PATCH_NOWHERE;
 	}
 	t->hops++;
@@ -264,5 +263,5 @@ static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 
 		t->hops--;
 		reason = DROP_NO_PEER;
 	}
-	drop_note(skb, port_slot(ifindex), 0, reason);
+	account_drop(skb, port_slot(ifindex), 0, reason);
 }

@@ -80,6 +80,13 @@ struct judged {
 
 WORK_HOLDS(struct judged);
 
+/* Before a function that is of its own for these alone: a plain switch spares the call. */
+#ifdef DECIDES_AT_ONCE
+#define APART static __always_inline
+#else
+#define APART __noinline
+#endif
+
 static __always_inline struct judged *judged_here(struct judged *stack)
 {
 #ifdef DECIDES_AT_ONCE
@@ -310,9 +317,11 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 }
 
 /*
- * Decides on a frame. Where the hook may not do what there is to do, the frame
- * is left undecided: XDP does not learn, for one. Unless it decides at once, the
- * frame and the verdict are those of struct judged.
+ * Decides on a frame. The verdict is empty but for what recall() may have found, which
+ * is not looked for again: the port, and what pf knows of the packet (v->pf, with
+ * v->pf_plain, and v->reason for PF_LOOK_REFUSE). Where the hook may not do what there
+ * is to do, the frame is left undecided: XDP does not learn, for one. Unless it decides
+ * at once, the frame and the verdict are those of struct judged.
  */
 static __always_inline enum action decide(const struct hook *h, const struct frame *f,
 					  struct verdict *v, u32 now)

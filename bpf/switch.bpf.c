@@ -6,149 +6,11 @@
  * program takes what it can send without an skb and declines the rest, which
  * the kernel then hands to the tcx program of the same port.
  */
+#include "answer.h"
 #include "control.h"
 #include "decision.h"
 #include "flood.h"
-
-/*
- * What every frame costs that features look at, even if its like is remembered;
- * a trial remembers nothing, and does not come here.
- */
-static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
-				      struct verdict *v, u32 now)
-{
-	u32 reason = 0;
-
-	if (h->skb && on(FEATURE_SPAN))
-		span_in(h->ctx, f, v->in);
-	if (on(FEATURES_JUDGE) && h->skb)
-		reason = checksum_judge(h->ctx);
-	if (on(FEATURE_GUARD) && !reason)
-		reason = ask_guard(h, f, v, port_at(v->in));
-	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE)
-		reason = pf_follow_each(h, v, now);
-	return reason;
-}
-
-/*
- * Counts a frame that comes in, for those who ask. Rules count what they match,
- * whatever comes of it.
- */
-static __always_inline void note_in(const struct frame *f, const struct verdict *v)
-{
-	if (on(FEATURE_VLAN_STATS))
-		vlan_count(v->vid, f->len, true);
-	if (on(FEATURE_RULES))
-		rules_count(v->rule_in, v->rule_out, f->len);
-	if (on(FEATURE_TALKERS))
-		talker_count(f, v);
-}
-
-static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, u32 reason)
-{
-	count_rx(v->in, f->len);
-	if (on(FEATURES_NOTE))
-		note_in(f, v);
-	if (on(FEATURE_PF))
-		pf_count_drop(reason);
-	drop_note(skb, v->in, capture_vlans(v), reason);
-	return TC_ACT_SHOT;
-}
-
-/* Drops a frame, and answers it if pf says so. */
-static __always_inline int refuse_skb(struct __sk_buff *skb, struct frame *f,
-				      const struct verdict *v)
-{
-	int action = drop_skb(skb, f, v, v->reason);
-
-	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
-		return action;
-	/* the way back by a patch cable is another bridge's */
-	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
-		return action;
-	if (!pf_answers_front(skb))
-		return action;
-	if (v->reason == DROP_PF || v->reason == DROP_PF_STATE)
-		f->len = pf_answer(skb);
-	else if (on(FEATURE_PF_REWRITE) && v->reason == DROP_PF_SYNPROXY)
-		f->len = pf_proxy_answer(skb);
-	else
-		return action;
-	if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
-		return action;
-	count_tx(v->in, f->len);
-	return bpf_redirect(port_device(&tcx_devices, v->in), 0);
-}
-
-/*
- * Is what is remembered of frames like this one all there is to decide? Not if
- * the way out has lost its carrier, or if pf has to ask its rules about it.
- */
-static __always_inline bool recall(const struct hook *h, const struct frame *f,
-				   const struct decision *d, struct verdict *v, u32 now)
-{
-	decision_recall(d, f, v);
-	if (!on(FEATURE_PF | FEATURE_BACKUP))
-		return true;
-	if (!(on(FEATURE_BACKUP) && port_lost(h->devices, port_at(v->out)->id)) &&
-	    (!on(FEATURE_PF) || pf_find(h, v, v->out, now)))
-		return true;
-	v->out = 0;
-	v->rule_out = 0;
-	return false;
-}
-
-/* Drops a frame before anything is decided, which span ports get nevertheless. */
-static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
-				      const struct verdict *v, u32 reason)
-{
-	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
-		if (reason == DROP_MALFORMED) {
-			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
-			f->tag = 0;
-		}
-		span_in(skb, f, v->in);
-	}
-	return drop_skb(skb, f, v, reason);
-}
-
-static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, struct trip *t)
-{
-	const volatile struct port *p = port_at(v->out);
-
-	count_rx(v->in, f->len);
-	count_tx(v->out, f->len);
-	if (on(FEATURES_SEND)) {
-		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
-
-		note_in(f, v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
-			return TC_ACT_SHOT;
-		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			if (!t)
-				t = trip_start();
-			if (t && !on(FEATURE_TRACE))
-				patch_go(skb, t, p->peer_endpoint, f->ifindex);
-			return TC_ACT_SHOT;
-		}
-		/* the frame itself is still needed; bascule_patch goes on with it */
-		if (t && t->waits) {
-			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
-			return TC_ACT_SHOT;
-		}
-	}
-	/*
-	 * straight to the receiver, without a queue between; not what is for
-	 * another behind it, because its stack would take the frame for its own
-	 */
-	if (on(FEATURE_PEER) && f->dst == p->peer)
-		return bpf_redirect_peer(p->ifindex, 0);
-	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
-}
+#include "send.h"
 
 #define ACT_FLOODS 0x100 /* act_skb() leaves it to its caller to flood; no TC_ACT_ */
 
@@ -164,10 +26,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		trace_verdict(f, v, action);
 	switch (action) {
 	case ACTION_SEND:
-		if (on(FEATURE_PATCH) && (port_at(v->out)->facts & PORT_PATCH))
-			mtu = PATCH_MTU;
-		else
-			reason = skb_fits(skb, port_device(&tcx_devices, v->out), f->tag, &mtu);
+		reason = send_fits(skb, f, v->out, &mtu);
 		if (on(FEATURE_TRACE)) {
 			trace_mtu(reason);
 			return TC_ACT_OK;
@@ -179,9 +38,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
 		return send_skb(skb, f, v, t);
 	case ACTION_FLOOD:
-		count_rx(v->in, f->len);
-		if (on(FEATURES_NOTE))
-			note_in(f, v);
+		account_in(f, v);
 #ifdef DECIDES_AT_ONCE
 		return flood_skb(skb, f, v, t);
 #else
@@ -190,22 +47,12 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	case ACTION_ANSWERED:
 		if (!on(FEATURE_SUPPRESS))
 			return TC_ACT_SHOT;
-		if (on(FEATURE_TRACE))
-			return TC_ACT_OK;
-		count_rx(v->in, f->len);
-		if (on(FEATURES_NOTE))
-			note_in(f, v);
-		if (on(FEATURE_CAPTURE))
-			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
-		f->len = answer_skb(skb, f, v);
-		if (!f->len || !prepare_skb(skb, f, v, v->in, f->outer, f->outer))
-			return TC_ACT_SHOT;
-		count_tx(v->in, f->len);
-		return bpf_redirect(port_device(&tcx_devices, v->in), 0);
+		return on(FEATURE_TRACE) ? TC_ACT_OK : answer_question(skb, f, v);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
-		return refuse_skb(skb, f, v);
+		drop_skb(skb, f, v, v->reason);
+		return answer_refused(skb, f, v);
 	}
 }
 
@@ -230,14 +77,6 @@ __noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action, u32 cabl
 		return TC_ACT_SHOT;
 	d = decision_cell(&j->f);
 	return d ? act_skb(skb, &j->f, &j->v, d, epoch, action, t) : TC_ACT_SHOT;
-}
-
-__noinline int flood_judged(struct __sk_buff *skb, u32 cable)
-{
-	struct judged *j = judged_here(0);
-	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
-
-	return j && (t || !cable) ? flood_skb(skb, &j->f, &j->v, t) : TC_ACT_SHOT;
 }
 
 __noinline int drop_judged(struct __sk_buff *skb, u32 reason)
@@ -312,7 +151,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, f, v, now);
 		if (!reason && (!segment || segment > d->fits))
-			reason = skb_fits(skb, port_device(&tcx_devices, d->out), f->tag, &mtu);
+			reason = send_fits(skb, f, d->out, &mtu);
 		if (!reason)
 			return send_skb(skb, f, v, t);
 		action = refuse(v, reason);
@@ -327,7 +166,9 @@ static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
 	return act_skb(skb, f, v, d, epoch, action, t);
 #else
 	done = act_judged(skb, epoch, action, !!t);
-	return done == ACT_FLOODS ? flood_judged(skb, !!t) : done;
+	if (done != ACT_FLOODS)
+		return done;
+	return flood_walk_judged(skb, !!t) ? flood_end_judged(skb) : TC_ACT_SHOT;
 #endif
 }
 
@@ -352,38 +193,6 @@ int bascule_patch(struct __sk_buff *skb)
 	if (t->waits)
 		return patch_follow(skb, ifindex);
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
-}
-
-/* Sends by XDP; declines where the way out takes no such frames. */
-static __always_inline int send_xdp(const struct hook *h, const struct frame *f, struct verdict *v,
-				    u32 now)
-{
-	struct xdp_md *xdp = h->ctx;
-	u32 tag = 0;
-
-	if (!(port_at(v->out)->facts & PORT_XDP_TX))
-		return XDP_PASS;
-	if (on(FEATURE_PF) && !pf_passes(h, v, now))
-		return XDP_PASS;
-	if (on(FEATURE_VLANS)) {
-		tag = tag_with_priority(f, v->tag);
-		if (!port_has_device(&xdp_devices, v->out) || !xdp_retag(xdp, f->outer, tag))
-			return XDP_PASS;
-	}
-	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
-		/* not with another tag than it came with */
-		if (on(FEATURE_VLANS) && tag != f->outer)
-			return XDP_DROP;
-		return XDP_PASS;
-	}
-	count_rx(v->in, f->len);
-	count_tx(v->out, f->len);
-	if (on(FEATURES_NOTE)) {
-		note_in(f, v);
-		if (on(FEATURE_VLAN_STATS))
-			vlan_count(v->vid, f->len, false);
-	}
-	return XDP_REDIRECT;
 }
 
 /* Does with a frame what has been decided. */
@@ -427,7 +236,8 @@ __noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
 	if (!j)
 		return XDP_PASS;
 	d = decision_cell(&j->f);
-	return d ? act_xdp(xdp, &j->f, &j->v, d, epoch, action, clock_now()) : XDP_PASS;
+	return d ? act_xdp(xdp, &j->f, &j->v, d, epoch, action, on(FEATURE_PF) ? clock_now() : 0)
+		 : XDP_PASS;
 }
 #endif
 
@@ -459,11 +269,12 @@ int bascule_xdp(struct xdp_md *xdp)
 		    ((on(FEATURE_BACKUP) && port_lost(&xdp_devices, port_at(v->out)->id)) ||
 		     leaves_to_tcx(f) || each_frame(&h, f, v, 0)))
 			return XDP_PASS;
-		return send_xdp(&h, f, v, READ_ONCE(c->now));
+		return send_xdp(&h, f, v, on(FEATURE_PF) ? READ_ONCE(c->now) : 0);
 	}
 
 #ifdef DECIDES_AT_ONCE
-	return act_xdp(xdp, f, v, d, epoch, decide(&h, f, v, READ_ONCE(c->now)), READ_ONCE(c->now));
+	return act_xdp(xdp, f, v, d, epoch, decide(&h, f, v, READ_ONCE(c->now)),
+		       on(FEATURE_PF) ? clock_now() : 0);
 #else
 	return act_xdp_judged(xdp, epoch, decide_xdp(xdp, READ_ONCE(c->now)));
 #endif
@@ -474,53 +285,8 @@ int bascule_control(struct control *r)
 {
 	struct clock *c = clock_get();
 
-	if (!c)
-		return 0;
-	switch (r->op) {
-	case CONTROL_START:
-		r->result = clock_start(c);
-		break;
-	case CONTROL_STORE:
-		r->result = fdb_store(c, r->key, r->word, r->pinned);
-		break;
-	case CONTROL_DELETE:
-		r->result = fdb_delete(c, r->key);
-		break;
-	case CONTROL_FLUSH:
-		r->result = fdb_flush(c, r);
-		break;
-	case CONTROL_STP:
-		r->result = port_set_stp(r->port, r->word);
-		fdb_changed(c);
-		break;
-	case CONTROL_FORGET:
-		r->result = 0;
-		fdb_changed(c);
-		break;
-	case CONTROL_UNBLOCK:
-		r->result = port_unblock(SLOT(r->port));
-		fdb_changed(c);
-		break;
-	case CONTROL_PF_KILL:
-		r->result = on(FEATURE_PF) ? pf_kill(c, r) : -ENOENT;
-		break;
-	case CONTROL_PF_FLUSH:
-		r->result = on(FEATURE_PF) ? pf_flush() : 0;
-		break;
-	case CONTROL_PF_UNTRACK:
-		r->result = on(FEATURE_PF_SOURCES) ? pf_untrack(r) : -ENOENT;
-		break;
-	case CONTROL_PF_STORE:
-		r->result = on(FEATURE_PF) ? pf_store(c, r) : -ENOSPC;
-		break;
-	case CONTROL_PF_SWEEP:
-		r->result = 0;
-		if (on(FEATURE_PF) && cfg.pf.buckets)
-			pf_sweep_from(0, cfg.pf.buckets, c->now, on(FEATURE_PF_SOURCES));
-		break;
-	default:
-		r->result = -EINVAL;
-	}
+	if (c)
+		r->result = control_do(c, r);
 	return 0;
 }
 

@@ -124,14 +124,6 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	return 0;
 }
 
-/* Counts a drop, and captures it. */
-static __always_inline void drop_note(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
-{
-	count_drop(slot, reason);
-	if (on(FEATURE_CAPTURE))
-		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
-}
-
 /* Sources by address and VLAN; those that are quiet make room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
@@ -140,30 +132,42 @@ struct {
 	__type(value, struct talker);
 } talkers SEC(".maps");
 
-/* Counts the frame for its source address, for `bascule top`. */
-static __always_inline void talker_count(const struct frame *f, const struct verdict *v)
+/*
+ * Counts a frame of an address at a port. A function of its own, for the sake of its
+ * callers' stacks.
+ */
+__noinline int talker_note(u64 key, u32 len, u32 slot)
 {
-	u64 key = fdb_key(f->src, v->vlan);
-	struct talker *t = bpf_map_lookup_elem(&talkers, &key);
 	struct talker first = {
 		.frames = 1,
-		.bytes = f->len,
-		.port = port_at(v->in)->id,
+		.bytes = len,
+		.port = port_at(slot)->id,
 		.heard = bpf_ktime_get_ns() >> 20,
 	};
+	struct talker *t;
 
+	if (!on(FEATURE_TALKERS)) /* Linux before 6.8 verifies what nobody calls */
+		return 0;
+	t = bpf_map_lookup_elem(&talkers, &key);
 	if (!t) {
 		if (!bpf_map_update_elem(&talkers, &key, &first, BPF_NOEXIST))
-			return;
+			return 0;
 		/* another CPU was first; or there is no room, and the frame is not counted */
 		t = bpf_map_lookup_elem(&talkers, &key);
 		if (!t)
-			return;
+			return 0;
 	}
 	t->frames++;
-	t->bytes += f->len;
+	t->bytes += len;
 	t->port = first.port;
 	t->heard = first.heard;
+	return 0;
+}
+
+/* Counts the frame for its source address, for `bascule top`. */
+static __always_inline void talker_count(const struct frame *f, const struct verdict *v)
+{
+	talker_note(fdb_key(f->src, v->vlan), f->len, v->in);
 }
 
 /* Without FEATURE_TRACE the loader makes it small. */

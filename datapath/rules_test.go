@@ -250,6 +250,75 @@ func TestRulesRemembered(t *testing.T) {
 	}
 }
 
+// A frame that is dropped before a rule would be asked about it is none that the rule
+// has matched, whatever is remembered of frames between the same stations.
+func TestRulesNotAsked(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("carrier lost %v", lost), func(t *testing.T) {
+			r := ownRack(t, 4)
+			s := newBenchOn(t, r, 4, noLearning, sourceGuard, func(_ *Config, p []*Port) { p[1].Backup = p[2].Id })
+			s.setRules(t, parseRules(t, "pass in on p0\npass out on p1"))
+			t.Cleanup(func() { s.gen.Close() })
+			s.know()
+			s.bind(0, 0, station(0), "192.0.2.1")
+			packet := func(src string) []byte {
+				return ether(station(1), station(0), typeIP4, ip4(src, "192.0.2.2", protoUDP, 0, udp(7, 7)))
+			}
+			count := func(what string, in, out uint64) {
+				t.Helper()
+				if h := s.hits(t); h[0].Frames != in || h[1].Frames != out {
+					t.Errorf("%s: the rules have matched %d frames in, %d out, want %d and %d", what, h[0].Frames, h[1].Frames, in, out)
+				}
+			}
+			expect(t, "a lie, anew", s.tcx(0, packet("192.0.2.3")), dropped("spoofed"))
+			count("a lie, anew", 0, 0)
+			expect(t, "the truth", s.tcx(0, packet("192.0.2.1")), sent(1))
+			count("the truth", 1, 1)
+			if lost {
+				r.set(t, r.far[1], false)
+			}
+			expect(t, "a lie, remembered", s.tcx(0, packet("192.0.2.3")), dropped("spoofed"))
+			count("a lie, remembered", 1, 1)
+		})
+	}
+}
+
+// A frame that its connection does not take has matched a rule on the way in, and has
+// not come to those on the way out.
+func TestRulesNotAskedPF(t *testing.T) {
+	s := newPFBench(t, []kernelPfRule{keep()})
+	s.setRules(t, parseRules(t, "pass in on p0\npass out on p1"))
+	t.Cleanup(func() { s.gen.Close() })
+	s.set(kernelMapPfRules, uint32(0), keep())
+	s.timeouts(testTimeouts)
+	for port := range 3 {
+		s.store(address{mac: station(port + 1)}, spot{port: port, pin: fdbStatic})
+	}
+	s.play(handshake(1000, 2000))
+	var before []RuleStats
+	count := func(what string, in, out uint64) {
+		t.Helper()
+		h := s.hits(t)
+		if h[0].Frames-before[0].Frames != in || h[1].Frames-before[1].Frames != out {
+			t.Errorf("%s: the rules have matched %d frames in, %d out, want %d and %d",
+				what, h[0].Frames-before[0].Frames, h[1].Frames-before[1].Frames, in, out)
+		}
+		before = h
+	}
+	before = s.hits(t)
+	above := []step{{web(ack, 1000+0x40000000, 2000, 10), "pf-state", [2]uint8{established, established}}}
+	within := []step{{web(ack, 1000, 2000, 10), "", [2]uint8{established, established}}}
+	s.later(1)
+	s.play(above)
+	count("above the window, anew", 1, 0)
+	s.play(within)
+	count("within it, anew", 1, 1)
+	s.play(within)
+	count("within it, remembered", 1, 1)
+	s.play(above)
+	count("above it, remembered", 1, 0)
+}
+
 // Few addresses, so that rules and frames meet often.
 var (
 	someMACs = []mac{station(0), station(1), station(2), {}}

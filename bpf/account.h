@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The account of frames: what is counted where one comes in, and where one is
+ * dropped, whoever drops it.
+ */
+#pragma once
+
+#include <linux/pkt_cls.h>
+
+#include "pipeline.h"
+#include "watch.h"
+
+/*
+ * Counts a frame that comes in, for those who ask. Rules count what they match,
+ * whatever comes of it.
+ */
+static __always_inline void note_in(const struct frame *f, const struct verdict *v)
+{
+	if (on(FEATURE_VLAN_STATS))
+		vlan_count(v->vid, f->len, true);
+	if (on(FEATURE_RULES))
+		rules_count(v->rule_in, v->rule_out, f->len);
+	if (on(FEATURE_TALKERS))
+		talker_count(f, v);
+}
+
+/* Counts a frame where it comes in: once, whatever becomes of it. */
+static __always_inline void account_in(const struct frame *f, const struct verdict *v)
+{
+	count_rx(v->in, f->len);
+	if (on(FEATURES_NOTE))
+		note_in(f, v);
+}
+
+/*
+ * Counts a drop at a port, for its reason and for pf, and captures it. The VLANs
+ * are as capture_vlans() has them, 0 where nobody knows them any more: on a trip
+ * by patch cables the verdict is that of another bridge.
+ */
+static __always_inline void account_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
+{
+	count_drop(slot, reason);
+	if (on(FEATURE_PF))
+		pf_count_drop(reason);
+	if (on(FEATURE_CAPTURE))
+		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
+}
+
+/* Drops a frame that nobody has counted yet. */
+static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
+				    const struct verdict *v, u32 reason)
+{
+	account_in(f, v);
+	account_drop(skb, v->in, capture_vlans(v), reason);
+	return TC_ACT_SHOT;
+}
+
+/* Drops a frame before anything is decided, which span ports get nevertheless. */
+static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
+				      const struct verdict *v, u32 reason)
+{
+	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
+		if (reason == DROP_MALFORMED) {
+			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
+			f->tag = 0;
+		}
+		span_in(skb, f, v->in);
+	}
+	return drop_skb(skb, f, v, reason);
+}

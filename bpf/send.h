@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Sending: whether a frame fits its way out, what it needs before it leaves, and
+ * how it goes. Known unicast, floods and the switch's own answers come here.
+ */
+#pragma once
+
+#include <linux/pkt_cls.h>
+
+#include "account.h"
+#include "patch.h"
+
+/*
+ * Does the frame fit a port, by tcx? 0 or the reason against it. A patch cable
+ * has no device, and so no MTU.
+ */
+static __always_inline u32 send_fits(struct __sk_buff *skb, const struct frame *f, u32 out,
+				     u32 *mtu)
+{
+	if (on(FEATURE_PATCH) && (port_at(out)->facts & PORT_PATCH)) {
+		*mtu = PATCH_MTU;
+		return 0;
+	}
+	return skb_fits(skb, port_device(&tcx_devices, out), f->tag, mtu);
+}
+
+static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u32 *mtu)
+{
+	return !bpf_check_mtu(xdp, ifindex, mtu, -(__s32)tag, 0);
+}
+
+/*
+ * What is done beside sending, never in a trial: true if the frame has the tag
+ * now that it leaves with.
+ */
+static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
+					const struct verdict *v, u32 out, u32 has, u32 wants)
+{
+	if (on(FEATURE_VLANS)) {
+		if (!skb_retag(skb, has, wants))
+			return false;
+		if (on(FEATURE_PATCH))
+			patch_retagged(has, wants);
+	}
+	if (on(FEATURE_VLAN_STATS))
+		vlan_count(v->vid, f->len, false);
+	if (on(FEATURE_SPAN))
+		span_out(skb, f, v, out);
+	if (on(FEATURE_CAPTURE))
+		capture_frame(skb, out, capture_vlans(v), CAPTURE_OUT, 0);
+	return true;
+}
+
+/*
+ * Sends the frame itself by a port, when it is counted where it came in: the last
+ * port of a flood, or for an answer the port of the question.
+ */
+static __always_inline int send_by(struct __sk_buff *skb, const struct frame *f,
+				   const struct verdict *v, u32 out, u32 has, u32 wants)
+{
+	if (on(FEATURES_SEND) && !prepare_skb(skb, f, v, out, has, wants))
+		return TC_ACT_SHOT;
+	count_tx(out, f->len);
+	return bpf_redirect(port_device(&tcx_devices, out), 0);
+}
+
+/*
+ * Sends a copy by a port; by a patch cable, when the flood is over. The tag that the
+ * frame itself has by then is noted in `has`.
+ */
+static __always_inline void send_copy(struct __sk_buff *skb, const struct frame *f,
+				      const struct verdict *v, u32 out, u32 *has, u32 wants)
+{
+	const volatile struct port *p = port_at(out);
+
+	if (on(FEATURES_SEND)) {
+		if (!prepare_skb(skb, f, v, out, *has, wants))
+			return;
+		*has = wants;
+		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
+			if (patch_queue(skb, p->peer_endpoint))
+				count_tx(out, f->len);
+			else
+				account_drop(skb, v->in, capture_vlans(v), DROP_PATCH_LOOP);
+			return;
+		}
+	}
+	bpf_clone_redirect(skb, port_device(&tcx_devices, out), 0);
+	count_tx(out, f->len);
+}
+
+/* Sends a frame of known unicast, which is counted here where it came in, too. */
+static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
+				    const struct verdict *v, struct trip *t)
+{
+	const volatile struct port *p = port_at(v->out);
+
+	count_rx(v->in, f->len);
+	count_tx(v->out, f->len);
+	if (on(FEATURES_SEND)) {
+		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
+
+		note_in(f, v);
+		if (on(FEATURE_CAPTURE))
+			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
+		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
+			return TC_ACT_SHOT;
+		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
+			if (!t)
+				t = trip_start();
+			if (t && !on(FEATURE_TRACE))
+				patch_go(skb, t, p->peer_endpoint, f->ifindex);
+			return TC_ACT_SHOT;
+		}
+		/* the frame itself is still needed; bascule_patch goes on with it */
+		if (t && t->waits) {
+			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
+			return TC_ACT_SHOT;
+		}
+	}
+	/*
+	 * straight to the receiver, without a queue between; not what is for
+	 * another behind it, because its stack would take the frame for its own
+	 */
+	if (on(FEATURE_PEER) && f->dst == p->peer)
+		return bpf_redirect_peer(p->ifindex, 0);
+	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
+}
+
+/* Sends by XDP; declines where the way out takes no such frames. */
+static __always_inline int send_xdp(const struct hook *h, const struct frame *f, struct verdict *v,
+				    u32 now)
+{
+	struct xdp_md *xdp = h->ctx;
+	u32 tag = 0;
+
+	if (!(port_at(v->out)->facts & PORT_XDP_TX))
+		return XDP_PASS;
+	if (on(FEATURE_PF) && !pf_passes(h, v, now))
+		return XDP_PASS;
+	if (on(FEATURE_VLANS)) {
+		tag = tag_with_priority(f, v->tag);
+		if (!port_has_device(&xdp_devices, v->out) || !xdp_retag(xdp, f->outer, tag))
+			return XDP_PASS;
+	}
+	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
+		/* not with another tag than it came with */
+		if (on(FEATURE_VLANS) && tag != f->outer)
+			return XDP_DROP;
+		return XDP_PASS;
+	}
+	count_rx(v->in, f->len);
+	count_tx(v->out, f->len);
+	if (on(FEATURES_NOTE)) {
+		note_in(f, v);
+		if (on(FEATURE_VLAN_STATS))
+			vlan_count(v->vid, f->len, false);
+	}
+	return XDP_REDIRECT;
+}
