@@ -96,6 +96,7 @@ enum event_kind {
 	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
 	EVENT_LOCKED, /* an address that nobody has let in was heard on a locked port */
 	EVENT_ADDED, /* somebody made a static or sticky entry of it */
+	EVENT_KINDS,
 };
 
 /* What a port was told, where that is yes or no. Frames ask for every bit. */

@@ -285,6 +285,7 @@ const (
 	kernelEventKindEVENT_BLOCKED        kernelEventKind = 9
 	kernelEventKindEVENT_LOCKED         kernelEventKind = 10
 	kernelEventKindEVENT_ADDED          kernelEventKind = 11
+	kernelEventKindEVENT_KINDS          kernelEventKind = 12
 )
 
 type kernelFdbBucket struct {

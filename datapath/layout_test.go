@@ -37,7 +37,7 @@ var handedOver = []string{"captured", "control_frame", "pf_logged", "control", "
 // counts are enumerators that say how many there are. What is as large as that says
 // has its size recorded.
 var counts = map[string]bool{
-	"CONTROL_PROTOCOLS": true, "DROP_REASONS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
+	"CONTROL_PROTOCOLS": true, "DROP_REASONS": true, "EVENT_KINDS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
 }
 
 var ints = map[btf.IntEncoding]string{
