@@ -494,7 +494,8 @@ enum control_protocol {
 
 /* Protocols that counters and shares have room for; new ones go behind the others. */
 #define CONTROL_ROOM 7
-_Static_assert(CONTROL_PROTOCOLS <= CONTROL_ROOM, "raise CONTROL_ROOM, and layout in datapath/config.go");
+_Static_assert(CONTROL_PROTOCOLS <= CONTROL_ROOM,
+	       "raise CONTROL_ROOM, and layout in datapath/config.go");
 
 /*
  * The one place that all CPUs read: written once a second by the timer, and
