@@ -144,7 +144,7 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 	return nil
 }
 
-// mostAtOnce is how much the trees are told before they act on it.
+// mostAtOnce is how much the protocols are told before they act on it.
 const mostAtOnce = 64
 
 // loop runs the functions that are posted, and the work that is due.
@@ -490,16 +490,19 @@ func (a *agent) tell(state string) {
 
 // summary is the agent in a line.
 func (a *agent) summary() string {
-	bridges, trees := 0, 0
+	bridges, running := 0, map[*runner]int{}
 	for _, s := range a.sites {
 		for _, b := range s.bridges {
 			bridges++
-			if b.tree != nil {
-				trees++
+			for _, k := range b.control.running() {
+				running[k]++
 			}
 		}
 	}
-	text := fmt.Sprintf("serving %d bridges, %d with spanning tree", bridges, trees)
+	text := fmt.Sprintf("serving %d bridges", bridges)
+	for _, k := range protocols {
+		text += fmt.Sprintf(", %d with %s", running[k], k.name)
+	}
 	if a.err != "" {
 		text += "; files not in force: " + a.err
 	}

@@ -53,16 +53,9 @@ type site struct {
 // A served bridge.
 type served struct {
 	reporter *reporter
-	tree     *tree
-	stop     context.CancelFunc // of the tree's reader
-	retry    time.Time          // when what failed is tried again
-	err      string             // why it is not served
-}
-
-// A handed frame goes to a patch port of the namespace.
-type handed struct {
-	to    string // BRIDGE/PORT
-	frame []byte
+	control  *controlled // nil where no control protocol is on
+	retry    time.Time   // when what failed is tried again
+	err      string      // why it is not served
 }
 
 // retryPeriod is the time after which a failure is tried again.
@@ -209,7 +202,9 @@ func (s *site) refresh() {
 func (s *site) tidy(names []string) {
 	there := map[string]bool{}
 	for _, name := range names {
-		there[s.snapshotPath(name)] = true
+		for _, k := range protocols {
+			there[s.snapshotPath(name, k)] = true
+		}
 	}
 	paths, err := filepath.Glob(filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-*"))
 	if err != nil {
@@ -268,7 +263,7 @@ func (s *site) serve(name string) {
 	}
 	before := b.err
 	b.err = ""
-	if err := s.serveTree(name, b); err != nil {
+	if err := s.serveControl(name, b); err != nil {
 		b.err = err.Error()
 	}
 	if err := s.serveWatch(name, b); err != nil && b.err == "" {
@@ -304,92 +299,12 @@ func (s *site) serveWatch(name string, b *served) error {
 	return nil
 }
 
-func (s *site) serveTree(name string, b *served) error {
-	info, err := s.sw.Bridge(name)
-	if err != nil {
-		return err
-	}
-	on := info.Config.STP != bridge.STPOff
-	if b.tree != nil && (!on || b.tree.mac.String() != info.Address.String()) {
-		b.endTree()
-		s.forget(name)
-		s.log.Info("the spanning tree ends", "bridge", name)
-	}
-	if !on {
-		return nil
-	}
-	if b.tree != nil {
-		err := b.tree.refresh()
-		if b.tree.broken != nil {
-			return s.broken(name, b, b.tree.broken)
-		}
-		return err
-	}
-	if err := s.beginTree(name, b); err != nil {
-		return fmt.Errorf("spanning tree: %w", err)
-	}
-	return nil
-}
-
-// beginTree takes a bridge's spanning tree in hand.
-func (s *site) beginTree(name string, b *served) error {
-	if err := s.hear(); err != nil {
-		return err
-	}
-	stp, err := s.sw.OpenSTP(name)
-	if err != nil {
-		return err
-	}
-	t, err := newTree(stp, s, s.log, s.snapshotPath(name), time.Now())
-	if err != nil {
-		stp.Close()
-		return err
-	}
-	ctx, stop := context.WithCancel(s.ctx)
-	b.tree, b.stop = t, stop
-	s.log.Info("the spanning tree is run", "bridge", name, "ports", len(t.ports))
-	go func() {
-		for {
-			id, frame, err := stp.Read(ctx)
-			if ctx.Err() != nil || errors.Is(err, os.ErrClosed) {
-				return
-			}
-			if err != nil {
-				s.a.post(func() {
-					if b.tree == t {
-						b.endTree()
-						s.refresh() // it says what has become of it
-					}
-				})
-				return
-			}
-			s.a.post(func() {
-				if b.tree == t {
-					t.receive(id, frame)
-				}
-			})
-		}
-	}()
-	return nil
-}
-
-// settle carries out the decisions of the trees, and hands over their messages
+// settle carries out the decisions of the protocols, and hands over their messages
 // by patch cables, until there are no more messages.
 func (s *site) settle() {
 	for again := true; again; {
 		for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
-			b := s.bridges[name]
-			if b.tree == nil {
-				continue
-			}
-			b.tree.commit()
-			if b.tree.moved {
-				b.tree.moved = false
-				s.devices.wake()
-			}
-			if b.tree.broken != nil {
-				b.err = s.broken(name, b, b.tree.broken).Error()
-			}
+			s.commit(name, s.bridges[name])
 		}
 		said := s.cabled
 		s.cabled = nil
@@ -400,65 +315,19 @@ func (s *site) settle() {
 	}
 }
 
-// hand hands over the messages that were sent by a patch cable.
-func (s *site) hand(h handed) {
-	name, port, _ := strings.Cut(h.to, "/")
-	b := s.bridges[name]
-	if b == nil || b.tree == nil {
-		return // a bridge without spanning tree does not hear it
-	}
-	for _, p := range b.tree.ports {
-		if p.Name == port && p.Type == bridge.TypePatch {
-			b.tree.receive(p.ID, h.frame)
-			return
-		}
-	}
-}
-
-// broken ends a tree that cannot go on. It begins anew soon, like one that has
-// never been.
-func (s *site) broken(name string, b *served, err error) error {
-	s.log.Error("the spanning tree begins anew", "bridge", name, "error", err)
-	b.endTree()
-	s.forget(name)
-	b.retry = time.Now().Add(retryPeriod)
-	return err
-}
-
-func (b *served) endTree() {
-	if b.tree == nil {
-		return
-	}
-	b.stop()
-	b.tree.bridge.Close()
-	b.tree, b.stop = nil, nil
-}
-
-// drop ends the work for a bridge; its snapshot is kept for the next agent.
+// drop ends the work for a bridge; its snapshots are kept for the next agent.
 func (s *site) drop(name string, keep bool) {
 	b := s.bridges[name]
-	if b.tree != nil && keep {
-		b.tree.commit()
-	}
-	b.endTree()
+	b.endControl(keep)
 	if b.reporter != nil {
 		b.reporter.close()
 	}
-	if !keep {
-		s.forget(name)
+	for _, k := range protocols {
+		if !keep {
+			s.forget(name, k)
+		}
 	}
 	delete(s.bridges, name)
-}
-
-// Snapshots are <cookie>-<bridge>.stp; a bridge's name has no slash.
-func (s *site) snapshotPath(name string) string {
-	return filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-"+name+".stp")
-}
-
-func (s *site) forget(name string) {
-	if err := os.Remove(s.snapshotPath(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("a snapshot cannot be removed", "bridge", name, "error", err)
-	}
 }
 
 // hear begins to hear of devices, if that has not begun yet.
@@ -488,17 +357,17 @@ func (s *site) hear() error {
 	return nil
 }
 
-// linksChanged tells the trees of devices, and the goroutine that follows
-// devices.
+// linksChanged tells the control protocols of devices, and the goroutine that
+// follows devices.
 func (s *site) linksChanged(list []linkEvent) {
 	if slices.ContainsFunc(list, func(e linkEvent) bool { return e.index == 0 || s.devices.concerns(e.index) }) {
 		s.devices.wake()
 	}
-	trees := false
+	any := false
 	for _, b := range s.bridges {
-		trees = trees || b.tree != nil
+		any = any || b.control != nil
 	}
-	if !trees {
+	if !any {
 		return
 	}
 	all := false
@@ -511,17 +380,13 @@ func (s *site) linksChanged(list []linkEvent) {
 			continue // it has come since, and is known to be there
 		}
 		for name, b := range s.bridges {
-			if b.tree != nil && b.tree.linkChanged(e.index, e.up) {
+			if b.control.linkChanged(s.log.With("bridge", name), e.index, e.up) {
 				again[name] = true
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.bridges)) {
-		b := s.bridges[name]
-		if b.tree == nil {
-			continue
-		}
-		if all || again[name] {
+		if s.bridges[name].control != nil && (all || again[name]) {
 			s.serve(name)
 		}
 	}
@@ -530,24 +395,9 @@ func (s *site) linksChanged(list []linkEvent) {
 // joined is told that a bridge has a port more.
 func (s *site) joined(name string) {
 	s.devices.wake()
-	if b := s.bridges[name]; b != nil && b.tree != nil {
+	if b := s.bridges[name]; b != nil && b.control != nil {
 		s.serve(name)
 	}
-}
-
-// knows reports whether a device is a port of a tree.
-func (s *site) knows(index int) bool {
-	for _, b := range s.bridges {
-		if b.tree == nil {
-			continue
-		}
-		for _, p := range b.tree.ports {
-			if p.Index == index {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Send is of wire.
@@ -560,11 +410,6 @@ func (s *site) Send(index int, frame []byte) error {
 		s.packets = fd
 	}
 	return unix.Sendto(s.packets, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
-}
-
-// Cable is of wire.
-func (s *site) Cable(to string, frame []byte) {
-	s.cabled = append(s.cabled, handed{to, frame})
 }
 
 // tick does the work that comes from time to time, and reports whether more of
@@ -585,9 +430,7 @@ func (s *site) tick(now time.Time) (busy bool) {
 				b.reporter, b.err, b.retry = nil, err.Error(), now
 			}
 		}
-		if b.tree != nil {
-			b.tree.tick(now)
-		}
+		b.control.tick(s.log.With("bridge", name), now)
 		if b.err != "" && now.After(b.retry) {
 			s.serve(name)
 		}
@@ -607,8 +450,8 @@ func (s *site) status() SiteStatus {
 		if b.reporter != nil {
 			line.Events = b.reporter.status()
 		}
-		if b.tree != nil {
-			line.Tree = b.tree.status()
+		for _, k := range b.control.running() {
+			b.control.runs[k].status(&line)
 		}
 		st.Bridges = append(st.Bridges, line)
 	}

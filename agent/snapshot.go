@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A snapshot is the state of a tree when its agent ended: its state at the
-// tree's last change, and until when the agent ran.
+// A snapshot is the state of a bridge's control protocol when its agent ended: its
+// state at the last change, and until when the agent ran.
 //
 // The first line of the file has that time, in a fixed number of digits, so
 // that it can be written over once a second without the rest. The second line
-// says what the snapshot is of; then comes the tree.
+// says what the snapshot is of; then comes the state.
 type snapshot struct {
 	of     identity
-	tree   []byte        // as rstp.Bridge.Snapshot has it
+	state  []byte        // as the protocol has it
 	paused time.Duration // since the agent ended
 }
 
@@ -71,7 +71,7 @@ func (s snapshot) write(path string, now time.Duration) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(slices.Concat(stamp(now), of, []byte("\n"), s.tree))
+	_, err = f.Write(slices.Concat(stamp(now), of, []byte("\n"), s.state))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
@@ -103,6 +103,30 @@ func stillRuns(path string, now time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
+// A keeper keeps the snapshot of a protocol in its file.
+type keeper struct {
+	path  string
+	saved time.Time // when it was last brought up to date
+}
+
+// keep writes the snapshot if it has changed, or if it has been taken away, and says
+// once a second that the agent runs. did is false if there was nothing to do; unsaved
+// says that the file does not have the snapshot.
+func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, unsaved bool, err error) {
+	if !changed && now.Sub(k.saved) < time.Second {
+		return false, false, nil
+	}
+	k.saved = now
+	if !changed {
+		err = stillRuns(k.path, bootTime())
+		if !errors.Is(err, fs.ErrNotExist) {
+			return true, false, err
+		}
+	}
+	err = take().write(k.path, bootTime())
+	return true, err != nil, err
+}
+
 // readSnapshot returns the contents of the file, nil if there is none.
 func readSnapshot(path string, now time.Duration) (*snapshot, error) {
 	f, err := files.OpenPlain(path)
@@ -122,8 +146,8 @@ func readSnapshot(path string, now time.Duration) (*snapshot, error) {
 	if err != nil || len(first) != stampDigits || then < 0 || time.Duration(then) > now {
 		return nil, fmt.Errorf("%s is no snapshot of this boot", path)
 	}
-	of, tree, _ := bytes.Cut(rest, []byte("\n"))
-	s := snapshot{tree: tree, paused: now - time.Duration(then)}
+	of, state, _ := bytes.Cut(rest, []byte("\n"))
+	s := snapshot{state: state, paused: now - time.Duration(then)}
 	if err := json.Unmarshal(of, &s.of); err != nil {
 		return nil, fmt.Errorf("%s is no snapshot: %w", path, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -22,46 +21,29 @@ import (
 	"bascule/datapath"
 )
 
-// treePorts has the methods that a tree needs of its bridge; *bridge.STP has
-// them.
-type treePorts interface {
-	Bridge() (bridge.Info, error)
-	Ports() ([]bridge.STPPort, error)
-	SetState(id uint32, s bridge.STPState) error
-	Flush(id uint32) error
-	Read(ctx context.Context) (id uint32, frame []byte, err error)
-	Missed() (uint64, error)
-	Keep() error
-	Close() error
-}
-
-// wire is where the BPDUs of a tree go.
-type wire interface {
-	// Send sends a frame by the device.
-	Send(index int, frame []byte) error
-	// Cable hands a frame over to a patch port, BRIDGE/PORT, of this
-	// namespace, after the tree that sends it has done its work.
-	Cable(to string, frame []byte)
+// spanningTree is the spanning tree among the protocols of the agent.
+var spanningTree = runner{
+	name: "spanning tree", its: "the spanning tree", frames: bridge.ProtocolSTP, suffix: ".stp",
+	on:    func(c bridge.BridgeConfig) bool { return c.STP != bridge.STPOff },
+	begin: func(c charge) (protocol, error) { return newTree(c) },
 }
 
 // A tree is a bridge's part in the spanning tree. It tells the protocol of the
 // bridge's ports and of the frames that they hear, and carries out the
-// protocol's decisions. One goroutine does all of this, but for reading, which
-// is another's.
+// protocol's decisions.
 type tree struct {
-	bridge treePorts
+	bridge control
 	wire   wire
 	log    *slog.Logger
 
 	name  string
 	mac   net.HardwareAddr // of the bridge: tells it from another one of the name
 	proto *rstp.Bridge
-	ports map[uint16]*bridge.STPPort // by number
+	ports map[uint16]*bridge.ControlPort // by number
 
-	path    string                // of the snapshot
+	keeper  keeper
 	moved   bool                  // a port has another state since somebody looked
 	changed bool                  // since the last snapshot, as far as the next agent has to know
-	saved   time.Time             // when the snapshot was last brought up to date
 	opening map[uint16]rstp.State // what the protocol has opened since commit
 	sending []outgoing            // and what it has sent
 	last    map[uint16][]byte     // what was sent last by each port
@@ -81,21 +63,14 @@ type outgoing struct {
 func number(id uint32) uint16 { return uint16(datapath.Slot(id)) }
 
 // newTree begins, or goes on where the snapshot of that path was taken.
-func newTree(b treePorts, w wire, log *slog.Logger, path string, now time.Time) (*tree, error) {
-	info, err := b.Bridge()
-	if err != nil {
-		return nil, err
-	}
-	list, err := b.Ports()
-	if err != nil {
-		return nil, err
-	}
+func newTree(c charge) (*tree, error) {
+	info, list := c.info, c.ports
 	t := &tree{
-		bridge: b, wire: w, log: log.With("bridge", info.Name), name: info.Name, mac: info.Address,
-		ports: map[uint16]*bridge.STPPort{}, told: map[string]bool{}, second: now,
-		path: path, changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
+		bridge: c.bridge, wire: c.wire, log: c.log.With("bridge", info.Name), name: info.Name, mac: info.Address,
+		ports: map[uint16]*bridge.ControlPort{}, told: map[string]bool{}, second: c.now,
+		keeper: keeper{path: c.path}, changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
 	}
-	kept, err := readSnapshot(path, bootTime())
+	kept, err := readSnapshot(c.path, bootTime())
 	if err != nil {
 		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
 	}
@@ -110,7 +85,7 @@ func newTree(b treePorts, w wire, log *slog.Logger, path string, now time.Time) 
 	for i := range list {
 		p := &list[i]
 		if p.Type != bridge.TypeHost && p.State != bridge.STPDiscarding {
-			if err := b.SetState(p.ID, bridge.STPDiscarding); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := t.bridge.SetState(p.ID, bridge.STPDiscarding); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, fmt.Errorf("port %s: %w", p.Name, err)
 			}
 			p.State = bridge.STPDiscarding
@@ -124,7 +99,7 @@ func newTree(b treePorts, w wire, log *slog.Logger, path string, now time.Time) 
 
 // takeOver goes on where another agent ended. The snapshot says which ports
 // forward: the protocol sees to it.
-func (t *tree) takeOver(info bridge.Info, list []bridge.STPPort, kept *snapshot) (err error) {
+func (t *tree) takeOver(info bridge.Info, list []bridge.ControlPort, kept *snapshot) (err error) {
 	var ports []rstp.Port
 	for i := range list {
 		p := &list[i]
@@ -134,7 +109,7 @@ func (t *tree) takeOver(info bridge.Info, list []bridge.STPPort, kept *snapshot)
 			Number: n, Config: portConfig(p), Up: p.Up, State: protoState(p.State), New: !slices.Contains(kept.of.Ports, p.ID),
 		})
 	}
-	if t.proto, err = rstp.Restore(kept.tree, kept.paused, treeConfig(info), ports, t); err != nil {
+	if t.proto, err = rstp.Restore(kept.state, kept.paused, treeConfig(info), ports, t); err != nil {
 		clear(t.ports)
 		return err
 	}
@@ -151,30 +126,21 @@ func (t *tree) identity() identity {
 	return of
 }
 
-// refresh learns how the bridge and its ports are now. If it cannot read that,
-// it returns an error and changes nothing.
-func (t *tree) refresh() error {
-	info, err := t.bridge.Bridge()
-	if err != nil {
-		return err
-	}
-	list, err := t.bridge.Ports()
-	if err != nil {
-		return err
-	}
-	err = t.proto.SetConfig(treeConfig(info))
+// refresh is of protocol.
+func (t *tree) refresh(info bridge.Info, list []bridge.ControlPort) error {
+	err := t.proto.SetConfig(treeConfig(info))
 	if err == nil {
 		err = t.meet(list)
 	}
 	if t.broken == nil {
 		t.broken = err
 	}
-	return nil
+	return t.broken
 }
 
 // meet makes the protocol know the ports of the list, and no others.
-func (t *tree) meet(list []bridge.STPPort) error {
-	there := map[uint16]*bridge.STPPort{}
+func (t *tree) meet(list []bridge.ControlPort) error {
+	there := map[uint16]*bridge.ControlPort{}
 	for i := range list {
 		there[number(list[i].ID)] = &list[i]
 	}
@@ -233,7 +199,7 @@ func (t *tree) agree() error {
 	return t.broken
 }
 
-// commit opens the ports and sends the messages that the protocol has decided
+// commit is of protocol. It opens the ports and sends the messages that the protocol has decided
 // on since the last time, once the snapshot has all that they follow from. So
 // an agent that is killed, whenever that is, leaves nothing open that the next
 // one does not know of, and has promised its neighbours nothing that the next
@@ -242,7 +208,7 @@ func (t *tree) agree() error {
 //
 // Once a port could not be closed, commit opens and promises nothing more. A
 // BPDU like the last one promises nothing new.
-func (t *tree) commit() {
+func (t *tree) commit() (moved bool, err error) {
 	for _, o := range t.sending {
 		t.changed = t.changed || !bytes.Equal(t.last[o.port], o.frame)
 		t.last[o.port] = o.frame
@@ -262,6 +228,15 @@ func (t *tree) commit() {
 	}
 	clear(t.opening)
 	t.sending = nil
+	moved, t.moved = t.moved, false
+	return moved, t.broken
+}
+
+// end is of protocol.
+func (t *tree) end(keep bool) {
+	if keep {
+		_, _ = t.commit() // who begins anew is the next agent
+	}
 }
 
 // put gives a port a state in the datapath.
@@ -285,20 +260,13 @@ func (t *tree) put(n uint16, s rstp.State) {
 // save keeps how the tree stands for the next agent, and once a second that this
 // one runs.
 func (t *tree) save(now time.Time) {
-	var err error
-	if t.changed {
-		err = snapshot{of: t.identity(), tree: t.proto.Snapshot()}.write(t.path, bootTime())
-		t.changed = err != nil
-	} else if now.Sub(t.saved) >= time.Second {
-		err = stillRuns(t.path, bootTime())
-		if errors.Is(err, fs.ErrNotExist) { // it has been taken away
-			err = snapshot{of: t.identity(), tree: t.proto.Snapshot()}.write(t.path, bootTime())
-			t.changed = err != nil
-		}
-	} else {
+	did, unsaved, err := t.keeper.keep(now, t.changed, func() snapshot {
+		return snapshot{of: t.identity(), state: t.proto.Snapshot()}
+	})
+	if !did {
 		return
 	}
-	t.saved = now
+	t.changed = unsaved
 	if err == nil {
 		delete(t.told, "save")
 	} else {
@@ -306,28 +274,21 @@ func (t *tree) save(now time.Time) {
 	}
 }
 
-// linkChanged is told of a device that has, or has no more, a link. It reports
-// whether the tree must be refreshed: a link that comes may have another speed.
-func (t *tree) linkChanged(index int, up bool) (refresh bool) {
-	for n, p := range t.ports {
-		if p.Index != index || p.Type == bridge.TypePatch || p.Up == up {
-			continue
-		}
-		if up {
-			return true
-		}
-		p.Up = false
-		t.changed = true
-		if err := t.proto.SetLink(n, false); err != nil {
-			t.broken = err
-		}
-		t.log.Info("a link is down", "port", p.Name)
-		return false
+// linkDown is of protocol.
+func (t *tree) linkDown(id uint32) {
+	n := number(id)
+	p := t.ports[n]
+	if p == nil || p.ID != id || !p.Up {
+		return
 	}
-	return false
+	p.Up = false
+	t.changed = true
+	if err := t.proto.SetLink(n, false); err != nil {
+		t.broken = err
+	}
 }
 
-// receive takes a frame from a port.
+// receive is of protocol.
 func (t *tree) receive(id uint32, frame []byte) {
 	n := number(id)
 	p := t.ports[n]
@@ -345,7 +306,7 @@ func (t *tree) receive(id uint32, frame []byte) {
 	}
 }
 
-// tick tells the protocol how late it is. It has the snapshot renewed for
+// tick is of protocol. It tells the spanning tree how late it is. It has the snapshot renewed for
 // changes that each second, and the BPDUs in it, make without any action.
 // Seconds in which the process did not run are not made up for: the messages of
 // neighbours in them wait to be read, and a silence of three seconds makes a
@@ -358,11 +319,6 @@ func (t *tree) tick(now time.Time) {
 	t.second = t.second.Add(time.Second)
 	if late >= 2*time.Second {
 		t.second = now
-	}
-	if err := t.bridge.Keep(); err == nil {
-		delete(t.told, "keep")
-	} else {
-		t.once("keep", slog.LevelError, "the spanning tree is not known to be run", "error", err)
 	}
 	t.proto.Tick()
 	t.changed = t.changed || t.proto.Unsaved()
@@ -441,8 +397,8 @@ func (t *tree) Report(e rstp.Event) {
 	t.log.Log(context.Background(), level, "spanning tree: "+e.Kind.String(), args...)
 }
 
-// status is how the bridge stands.
-func (t *tree) status() *TreeStatus {
+// status is of protocol.
+func (t *tree) status(s *BridgeStatus) {
 	st := &TreeStatus{Status: t.proto.Status(), Ports: []TreePort{}}
 	for _, p := range st.Status.Ports {
 		line := TreePort{PortStatus: p}
@@ -451,8 +407,8 @@ func (t *tree) status() *TreeStatus {
 		}
 		st.Ports = append(st.Ports, line)
 	}
-	st.Missed, _ = t.bridge.Missed() // fails where the bridge has just gone
-	return st
+	st.Missed, _ = t.bridge.Missed(bridge.ProtocolSTP) // fails where the bridge has just gone
+	s.Tree = st
 }
 
 // treeConfig returns the settings of a bridge for the protocol.
@@ -467,7 +423,7 @@ func treeConfig(info bridge.Info) rstp.Config {
 }
 
 // portConfig returns the settings of a port for the protocol.
-func portConfig(p *bridge.STPPort) rstp.PortConfig {
+func portConfig(p *bridge.ControlPort) rstp.PortConfig {
 	c := rstp.DefaultPort(p.SpeedMbit)
 	c.MAC = p.MAC
 	c.Priority = p.Config.STPPriority

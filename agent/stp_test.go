@@ -4,7 +4,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,10 +45,9 @@ func (n *fakeNet) does() {
 type fakeBridge struct {
 	net     *fakeNet
 	info    bridge.Info
-	ports   []bridge.STPPort
+	ports   []bridge.ControlPort
 	flushed map[string]int
 	refuse  map[string]error // of a port: what setting its state fails with
-	deaf    error            // what reading the ports fails with
 
 	tree *tree
 	log  bytes.Buffer
@@ -62,16 +60,12 @@ type fakeBridge struct {
 	unsaid []string
 }
 
-func (b *fakeBridge) Bridge() (bridge.Info, error) { return b.info, nil }
-func (b *fakeBridge) Keep() error                  { return nil }
+func (b *fakeBridge) Missed(bridge.Protocol) (uint64, error) { return 0, nil }
 
-func (b *fakeBridge) Ports() ([]bridge.STPPort, error) { return slices.Clone(b.ports), b.deaf }
-func (b *fakeBridge) Missed() (uint64, error)          { return 0, nil }
-func (b *fakeBridge) Close() error                     { return nil }
+// refresh tells the bridge's agent of its ports.
+func (b *fakeBridge) refresh() error { return b.tree.refresh(b.info, slices.Clone(b.ports)) }
 
-func (b *fakeBridge) Read(context.Context) (uint32, []byte, error) { return 0, nil, os.ErrClosed }
-
-func (b *fakeBridge) byID(id uint32) *bridge.STPPort {
+func (b *fakeBridge) byID(id uint32) *bridge.ControlPort {
 	for i := range b.ports {
 		if b.ports[i].ID == id {
 			return &b.ports[i]
@@ -109,7 +103,7 @@ func (b *fakeBridge) snapshotState(id uint32) rstp.State {
 			PST    rstp.State
 		}
 	}
-	if err := json.Unmarshal(kept.tree, &tree); err != nil {
+	if err := json.Unmarshal(kept.state, &tree); err != nil {
 		return rstp.Discarding
 	}
 	for _, p := range tree.Ports {
@@ -132,7 +126,7 @@ func (b *fakeBridge) Flush(id uint32) error {
 func (b *fakeBridge) Send(index int, frame []byte) error {
 	b.net.does()
 	if !bytes.Equal(b.said[index], frame) {
-		if kept, err := readSnapshot(b.path(), bootTime()); err != nil || kept == nil || !bytes.Equal(kept.tree, b.tree.proto.Snapshot()) {
+		if kept, err := readSnapshot(b.path(), bootTime()); err != nil || kept == nil || !bytes.Equal(kept.state, b.tree.proto.Snapshot()) {
 			b.unsaid = append(b.unsaid, fmt.Sprintf("BPDU of %d", index))
 		}
 	}
@@ -144,7 +138,7 @@ func (b *fakeBridge) Send(index int, frame []byte) error {
 	for _, other := range b.net.bridges {
 		for _, p := range other.ports {
 			if p.Index == far {
-				b.net.sent = append(b.net.sent, handed{other.info.Name + "/" + p.Name, frame})
+				b.net.sent = append(b.net.sent, handed{to: other.info.Name + "/" + p.Name, frame: frame})
 			}
 		}
 	}
@@ -152,7 +146,7 @@ func (b *fakeBridge) Send(index int, frame []byte) error {
 }
 
 func (b *fakeBridge) Cable(to string, frame []byte) {
-	b.net.sent = append(b.net.sent, handed{to, frame})
+	b.net.sent = append(b.net.sent, handed{to: to, frame: frame})
 }
 
 // add adds a bridge; a port is named by its type and number.
@@ -169,9 +163,9 @@ func (n *fakeNet) add(ports ...string) *fakeBridge {
 	return b
 }
 
-func (b *fakeBridge) plug(name string) *bridge.STPPort {
+func (b *fakeBridge) plug(name string) *bridge.ControlPort {
 	slot := uint32(len(b.ports) + 1)
-	p := bridge.STPPort{
+	p := bridge.ControlPort{
 		ID: 1<<10 | slot, Name: name, Type: bridge.TypeNetdev, Index: int(b.info.Address[5])*100 + int(slot),
 		MAC: net.HardwareAddr{2, 1, 0, 0, b.info.Address[5], byte(slot)}, Up: true, SpeedMbit: 1000, FullDuplex: true,
 		State: bridge.STPDiscarding,
@@ -184,18 +178,26 @@ func (b *fakeBridge) plug(name string) *bridge.STPPort {
 	return &b.ports[slot-1]
 }
 
-func (b *fakeBridge) port(name string) *bridge.STPPort {
-	i := slices.IndexFunc(b.ports, func(p bridge.STPPort) bool { return p.Name == name })
+func (b *fakeBridge) port(name string) *bridge.ControlPort {
+	i := slices.IndexFunc(b.ports, func(p bridge.ControlPort) bool { return p.Name == name })
 	return &b.ports[i]
 }
 
 func newNet(t *testing.T) *fakeNet { return &fakeNet{dir: t.TempDir()} }
 
+// charge gives the bridge to an agent.
+func (b *fakeBridge) charge() charge {
+	return charge{
+		bridge: b, wire: b, info: b.info, ports: slices.Clone(b.ports), path: b.path(),
+		log: NewLog(&b.log, LogOptions{Level: slog.LevelInfo, Journal: true}),
+	}
+}
+
 // begin starts an agent, which finds the snapshot that there is.
 func (b *fakeBridge) begin(t *testing.T) {
 	t.Helper()
 	var err error
-	if b.tree, err = newTree(b, b, NewLog(&b.log, LogOptions{Level: slog.LevelInfo, Journal: true}), b.path(), time.Time{}); err != nil {
+	if b.tree, err = newTree(b.charge()); err != nil {
 		t.Fatal(err)
 	}
 	b.tree.commit()
@@ -217,7 +219,7 @@ func (b *fakeBridge) run(t *testing.T, f func(*tree)) {
 }
 
 // join lays a cable.
-func (n *fakeNet) join(a *bridge.STPPort, b *bridge.STPPort) {
+func (n *fakeNet) join(a *bridge.ControlPort, b *bridge.ControlPort) {
 	if n.cables == nil {
 		n.cables = map[int]int{}
 	}
@@ -229,7 +231,7 @@ func (n *fakeNet) settle(t *testing.T) {
 	t.Helper()
 	for range 10000 {
 		for _, b := range n.bridges {
-			b.run(t, (*tree).commit)
+			b.run(t, func(tree *tree) { _, _ = tree.commit() })
 		}
 		if len(n.sent) == 0 {
 			return
@@ -297,9 +299,7 @@ func TestTreeOfTwo(t *testing.T) {
 	// the cable that is in use is cut: the other takes over with no clock
 	for _, b := range []*fakeBridge{root, other} {
 		b.port("a").Up = false
-		if b.tree.linkChanged(b.port("a").Index, false) {
-			t.Error("a link that goes calls for a look at all ports")
-		}
+		b.tree.linkDown(b.port("a").ID)
 	}
 	n.settle(t)
 	expect(t, other, "DFF")
@@ -310,10 +310,7 @@ func TestTreeOfTwo(t *testing.T) {
 	// and is mended
 	for _, b := range []*fakeBridge{root, other} {
 		b.port("a").Up = true
-		if !b.tree.linkChanged(b.port("a").Index, true) {
-			t.Error("a link that comes, perhaps with another speed, calls for no look")
-		}
-		if err := b.tree.refresh(); err != nil {
+		if err := b.refresh(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -359,7 +356,7 @@ func TestTreeTakesOver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, other := pair(t)
-			if err := (snapshot{of: other.tree.identity(), tree: other.tree.proto.Snapshot()}).write(other.path(), time.Hour); err != nil {
+			if err := (snapshot{of: other.tree.identity(), state: other.tree.proto.Snapshot()}).write(other.path(), time.Hour); err != nil {
 				t.Fatal(err)
 			}
 			if err := stillRuns(other.path(), 2*time.Hour); err != nil {
@@ -402,8 +399,10 @@ func TestTreeKilled(t *testing.T) {
 	for _, up := range []bool{false, true} {
 		for _, b := range n.bridges {
 			b.port("a").Up = up
-			b.tree.linkChanged(b.port("a").Index, up)
-			if err := b.tree.refresh(); err != nil {
+			if !up {
+				b.tree.linkDown(b.port("a").ID)
+			}
+			if err := b.refresh(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -416,7 +415,7 @@ func TestTreeKilled(t *testing.T) {
 	n.seconds(t, 4)
 	expect(t, other, "FDF")
 	root.plug("host2")
-	if err := root.tree.refresh(); err != nil {
+	if err := root.refresh(); err != nil {
 		t.Fatal(err)
 	}
 	n.settle(t)
@@ -443,7 +442,7 @@ func TestTreeKilledOften(t *testing.T) {
 	n, root, other := pair(t)
 	n.seconds(t, 4)
 	root.port("b").Config.STPPriority = 240
-	if err := root.tree.refresh(); err != nil {
+	if err := root.refresh(); err != nil {
 		t.Fatal(err)
 	}
 	n.settle(t)
@@ -509,7 +508,7 @@ func TestTreeKilledAnywhere(t *testing.T) {
 					change(n)
 					for _, b := range n.bridges {
 						b.run(t, func(tree *tree) {
-							if err := tree.refresh(); err != nil {
+							if err := tree.refresh(b.info, slices.Clone(b.ports)); err != nil {
 								t.Error(err)
 							}
 						})
@@ -565,8 +564,8 @@ func (n *fakeNet) states() string {
 func TestTreeBegins(t *testing.T) {
 	for _, kept := range []*snapshot{
 		nil,
-		{of: identity{Bridge: "02:00:00:00:00:01"}, tree: []byte("{}")},
-		{of: identity{Bridge: "02:00:00:00:00:77"}, tree: []byte("{}")},
+		{of: identity{Bridge: "02:00:00:00:00:01"}, state: []byte("{}")},
+		{of: identity{Bridge: "02:00:00:00:00:77"}, state: []byte("{}")},
 	} {
 		n := newNet(t)
 		b := n.add("a", "host")
@@ -589,7 +588,7 @@ func TestTreePorts(t *testing.T) {
 	other.ports[1].ID += 1 << 10
 	other.ports[1].Name, other.ports[1].State = "c", bridge.STPDiscarding
 	other.plug("d")
-	if err := other.tree.refresh(); err != nil {
+	if err := other.refresh(); err != nil {
 		t.Fatal(err)
 	}
 	n.settle(t)
@@ -617,7 +616,7 @@ func TestTreeBroken(t *testing.T) {
 	other.port("a").Up = false
 	sent := len(other.said)
 	clear(other.said)
-	other.tree.linkChanged(other.port("a").Index, false)
+	other.tree.linkDown(other.port("a").ID)
 	n.settle(t)
 	if other.tree.broken == nil {
 		t.Error("nothing is broken")
@@ -627,26 +626,6 @@ func TestTreeBroken(t *testing.T) {
 	}
 	if other.port("b").State != bridge.STPDiscarding {
 		t.Error("a way is opened while another could not be closed")
-	}
-}
-
-// TestTreeUnread: ports that cannot be read for a moment are no reason to give up
-// a tree.
-func TestTreeUnread(t *testing.T) {
-	n, _, other := pair(t)
-	puts := other.puts
-	other.deaf = errors.New("interfaces change too fast")
-	if err := other.tree.refresh(); err == nil {
-		t.Error("nothing is said of ports that cannot be read")
-	}
-	n.settle(t)
-	other.deaf = nil
-	if err := other.tree.refresh(); err != nil {
-		t.Error(err)
-	}
-	n.settle(t)
-	if other.tree.broken != nil || other.puts != puts {
-		t.Errorf("broken: %v; %d states were set", other.tree.broken, other.puts-puts)
 	}
 }
 
@@ -686,13 +665,13 @@ func TestTreeStoodStill(t *testing.T) {
 		expect(t, other, "FD")
 		for _, b := range []*fakeBridge{other, root} {
 			b.port("b").Up = true
-			if err := b.tree.refresh(); err != nil {
+			if err := b.refresh(); err != nil {
 				t.Fatal(err)
 			}
-			b.run(t, (*tree).commit)
+			b.run(t, func(tree *tree) { _, _ = tree.commit() })
 		}
 		other.run(t, func(tree *tree) { tree.tick(tree.second.Add(stall)) })
-		other.run(t, (*tree).commit)
+		other.run(t, func(tree *tree) { _, _ = tree.commit() })
 		expect(t, other, "FD")
 		if s := other.tree.proto.Status(); s.RootPort == 0 {
 			t.Errorf("after %v the root is lost", stall)
@@ -726,4 +705,4 @@ func TestReadSnapshot(t *testing.T) {
 }
 
 var _ rstp.Output = (*tree)(nil)
-var _ treePorts = (*bridge.STP)(nil)
+var _ holder = (*bridge.Control)(nil)

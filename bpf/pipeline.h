@@ -21,7 +21,7 @@
 #define FEATURES_IN                                                                                \
 	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING | FEATURE_GUARD | FEATURE_NON_IP |      \
 	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
-	 FEATURE_ETHER)
+	 FEATURE_ETHER | FEATURE_CONTROL)
 #define FEATURES_OUT                                                                               \
 	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN |       \
 	 FEATURE_PF | FEATURE_ETHER)
@@ -317,6 +317,20 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 }
 
 /*
+ * Does a protocol between neighbours take a frame to a reserved address? It goes no
+ * further then.
+ */
+static __always_inline bool neighbour_takes(struct __sk_buff *skb, const struct frame *f,
+					    struct verdict *v)
+{
+	if (stp_takes(skb, f->dst, v->in))
+		v->word = PROTOCOL_STP;
+	else
+		return false;
+	return true;
+}
+
+/*
  * Decides on a frame. The verdict is empty but for what recall() may have found, which
  * is not looked for again: the port, and what pf knows of the packet (v->pf, with
  * v->pf_plain, and v->reason for PF_LOOK_REFUSE). Where the hook may not do what there
@@ -348,7 +362,7 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 		span_in(h->ctx, f, v->in);
 	}
 	if (mac_is_reserved(f->dst)) {
-		if (on(FEATURE_BLOCKING) && h->skb && bpdu_take(h->ctx, f->dst, v->in))
+		if (on(FEATURE_CONTROL) && h->skb && neighbour_takes(h->ctx, f, v))
 			return refuse(v, DROP_TAKEN);
 		if (!(on(FEATURE_GROUP_FWD) && (set.group_fwd_mask >> (f->dst >> 40 & 15) & 1)))
 			return refuse(v, DROP_RESERVED);

@@ -2,33 +2,18 @@
 
 /*
  * Spanning tree, as far as frames see it (802.1D-2004): a port has a state, which
- * every frame obeys, and BPDUs are handed to who decides on states.
+ * every frame obeys, and BPDUs are for who decides on states.
  */
 #pragma once
 
 #include <linux/errno.h>
 
-#include "verdict.h"
+#include "protocol.h"
 
 #define BPDU_GROUP 0x0000c28001ull /* 01:80:C2:00:00:00 (802.1D-2004 table 7-10) */
 
-/* for the types' sake: Go sees those that something has */
-const struct bpdu *bpdu_type __attribute__((unused));
+/* for the type's sake: Go sees those that something has */
 const enum stp_state *stp_state_type __attribute__((unused));
-
-/* What blocks ports, by slot; of the bridge in slot 0. It outlives generations. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, struct port_state);
-} port_states SEC(".maps");
-
-/* BPDUs on their way to who runs spanning tree. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} control_frames SEC(".maps");
 
 /* Gives a port a state, unless its slot has another tenant by now. */
 static __always_inline int port_set_stp(u32 id, u64 state)
@@ -50,61 +35,19 @@ static __always_inline int port_set_stp(u32 id, u64 state)
 }
 
 /*
- * Would a BPDU be more than the port may hand on in this second? Who sends no end
- * of them must not take the room that those of other ports need. CPUs that count at
- * once let a few more through.
+ * Takes a frame to a reserved address if it is a BPDU, which no bridge with spanning
+ * tree forwards; false if it is none. It has no tag (802.1Q-2022 6.20).
  */
-static __always_inline bool bpdu_exceeds(u32 slot)
+__noinline int stp_takes(struct __sk_buff *skb, u64 dst, u32 slot)
 {
-	struct port_state *p = bpf_map_lookup_elem(&port_states, &slot);
-	struct clock *c = clock_get();
-	u32 now, was;
+	u64 src_and_type;
 
-	if (!p || !c)
-		return true;
-	now = READ_ONCE(c->now) << 8;
-	was = READ_ONCE(p->bpdus);
-	if ((was & ~0xffu) != now)
-		was = now;
-	if ((was & 0xff) >= BPDU_RATE)
-		return true;
-	WRITE_ONCE(p->bpdus, was + 1);
-	return false;
-}
-
-/*
- * Hands a frame to a reserved address on if it is a BPDU, which no bridge with
- * spanning tree forwards; false if it is none. It has no tag (802.1Q-2022 6.20).
- * XDP leaves such frames to tcx like all that is not forwarded.
- */
-__noinline int bpdu_take(struct __sk_buff *skb, u64 dst, u32 slot)
-{
-	u32 zero = 0, kept = skb->len < BPDU_BYTES ? skb->len : BPDU_BYTES;
-	struct port_state *all;
-	struct bpdu *b = 0;
-
-	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies what nobody calls */
+	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies what nobody calls */
 		return false;
-	if (!(cfg.flags & BRIDGE_STP) || dst != BPDU_GROUP || tag_beside(skb))
+	if (!(cfg.flags & BRIDGE_STP) || dst != BPDU_GROUP || tag_beside(skb) ||
+	    bpf_skb_load_bytes(skb, 6, &src_and_type, sizeof(src_and_type)) ||
+	    !mac_is_source(src_and_type & MAC_MASK) || type_is_tag(src_and_type >> MAC_BITS))
 		return false;
-	if (!bpdu_exceeds(slot))
-		b = bpf_ringbuf_reserve(&control_frames, sizeof(*b), 0);
-	if (!b) {
-		all = bpf_map_lookup_elem(&port_states, &zero);
-		if (all)
-			__sync_fetch_and_add(&all->stp, 1);
-		return true;
-	}
-	b->port = port_at(slot)->id;
-	b->len = skb->len;
-	if (kept < ETHER_HEADER || !frame_load(skb, 0, b->data, kept, BPDU_BYTES) ||
-	    !mac_is_source(*(u64 *)(b->data + 4) >> 16) || type_is_tag(*(u16 *)(b->data + 12))) {
-		bpf_ringbuf_discard(b, 0);
-		return false;
-	}
-	if (on(FEATURE_TRACE))
-		bpf_ringbuf_discard(b, 0);
-	else
-		bpf_ringbuf_submit(b, 0);
+	control_take(skb, slot, PROTOCOL_STP);
 	return true;
 }

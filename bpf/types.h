@@ -96,6 +96,7 @@ enum event_kind {
 	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
 	EVENT_LOCKED, /* an address that nobody has let in was heard on a locked port */
 	EVENT_ADDED, /* somebody made a static or sticky entry of it */
+	EVENT_KINDS,
 };
 
 /* What a port was told, where that is yes or no. Frames ask for every bit. */
@@ -194,7 +195,8 @@ enum feature {
 	FEATURE_MAB = 1ull << 34,
 	FEATURE_BACKUP = 1ull << 35, /* a port has another that stands in for it */
 	FEATURE_PF_SCRUB = 1ull << 36, /* of pf: headers are changed, by scrub and set tos */
-	FEATURE_END = 1ull << 37, /* no feature has this bit, nor one above it */
+	FEATURE_CONTROL = 1ull << 37, /* frames of a control protocol are taken */
+	FEATURE_END = 1ull << 38, /* no feature has this bit, nor one above it */
 	/* those that look behind the addresses, and drop what they don't like there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
@@ -202,7 +204,8 @@ enum feature {
 	FEATURES_APART = FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING |
 			 FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_SUPPRESS | FEATURE_STORM | FEATURE_RULES |
-			 FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF | FEATURE_ETHER,
+			 FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF | FEATURE_ETHER |
+			 FEATURE_CONTROL,
 };
 
 /* The constant before the features that a program asks for; see on(). */
@@ -235,7 +238,7 @@ enum bridge_flag {
 	BRIDGE_CAPTURE = 1 << 6,
 	BRIDGE_TALKERS = 1 << 7,
 	BRIDGE_PF = 1 << 8,
-	BRIDGE_STP = 1 << 9, /* ports have states, and BPDUs are taken in */
+	BRIDGE_STP = 1 << 9, /* ports have states, and BPDUs are taken */
 	BRIDGE_RSTP = 1 << 10, /* the rapid kind */
 };
 
@@ -483,6 +486,17 @@ struct fdb_bucket {
 	struct fdb_entry way[FDB_WAYS];
 };
 
+/* A protocol whose frames the switch takes, for who runs it beside the switch. */
+enum control_protocol {
+	PROTOCOL_STP, /* BPDUs */
+	CONTROL_PROTOCOLS,
+};
+
+/* Protocols that counters and shares have room for; new ones go behind the others. */
+#define CONTROL_ROOM 7
+_Static_assert(CONTROL_PROTOCOLS <= CONTROL_ROOM,
+	       "raise CONTROL_ROOM, and layout in datapath/config.go");
+
 /*
  * The one place that all CPUs read: written once a second by the timer, and
  * when an address moves or goes.
@@ -494,6 +508,8 @@ struct clock {
 	__u32 ticks;
 	__u64 events; /* events so far */
 	__u64 merged; /* what happened and was not told by itself, so far */
+	__u64 pad[4]; /* the rest is on another cache line than what each frame reads */
+	__u64 missed[CONTROL_ROOM]; /* frames by protocol that were not handed up, so far */
 };
 
 /* What spanning tree lets a port do. */
@@ -503,24 +519,35 @@ enum stp_state {
 	STP_LEARNING, /* the same, but addresses are learned */
 };
 
-#define BPDU_BYTES 256 /* of a BPDU's frame that are handed on */
-#define BPDU_RATE 64 /* that a port hands on in a second: neighbours send a few each */
+#define CONTROL_SHORT 256 /* bytes of a frame that a small record has room for */
+#define CONTROL_LONG 1536 /* and a large one; of a longer frame the rest stays behind */
 
-/* A BPDU that came in, for who runs spanning tree. */
-struct bpdu {
+/*
+ * What a port may hand up of a protocol in a second, in units of CONTROL_SHORT:
+ * neighbours send a few frames each. Less than 256.
+ */
+#define CONTROL_SHARE 64
+
+/* A frame of a control protocol that came in. */
+struct control_frame {
 	__u32 port; /* id */
-	__u32 len; /* bytes of the frame; at most BPDU_BYTES are here */
-	__u8 data[BPDU_BYTES];
+	enum control_protocol protocol;
+	__u32 len; /* bytes of the frame; at most CONTROL_SHORT or CONTROL_LONG are here */
+	__u16 tag_type; /* of the tag that is not among them, as in a frame; 0 for none */
+	__u16 tag; /* its TCI */
+	__u8 data[CONTROL_LONG];
 };
 
-/* What blocks a port. */
+/* What is known of a port from frame to frame. */
 struct port_state {
+	__u64 stp; /* id << 32 | enum stp_state */
 	/* what its loop guard has found */
 	__u32 until; /* second to which the port is blocked */
 	__u32 told; /* second of the last event; of the bridge, of the last block */
 	__u32 count; /* frames since then */
-	__u32 bpdus; /* the second's lower bits << 8 | BPDUs handed on in it */
-	__u64 stp; /* id << 32 | enum stp_state; of the bridge, BPDUs that found no room */
+	/* by protocol: the second's lower bits << 8 | what was handed up in it; see CONTROL_SHARE
+	 */
+	__u32 handed[CONTROL_ROOM];
 };
 
 struct port_stats {

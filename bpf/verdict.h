@@ -28,7 +28,8 @@ struct verdict {
 	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the port asked for */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
-	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for */
+	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for;
+		     DROP_TAKEN: the enum control_protocol that takes it */
 	u16 vid; /* VLAN that the frame is in */
 	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
 	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */

@@ -43,7 +43,7 @@ func TestBerthsWithSpanningTree(t *testing.T) {
 	}
 	forward := func(b *bench) {
 		b.t.Helper()
-		tree, err := b.OpenSTP("br0")
+		tree, err := b.OpenControl("br0")
 		b.must(err)
 		ports, err := tree.Ports()
 		b.must(err)
@@ -107,7 +107,7 @@ func TestBerthsUnderChurn(t *testing.T) {
 	b.edit(func(e *Edit) error { return e.AddPort("p1", PortOptions{}) })
 	berths := []Berth{{Pattern: "v*", Count: 4}}
 	b.must(b.SetBerths("br0", berths))
-	tree, err := b.OpenSTP("br0")
+	tree, err := b.OpenControl("br0")
 	b.must(err)
 
 	name := func() string { return fmt.Sprintf("v%d", rand.IntN(devices)) }

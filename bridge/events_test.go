@@ -39,3 +39,16 @@ func TestDigest(t *testing.T) {
 		t.Errorf("digest (-want +got):\n%s", diff)
 	}
 }
+
+// Every kind of event of the datapath has a word.
+func TestEventWords(t *testing.T) {
+	seen := map[string]bool{}
+	for kind := datapath.EventLearned; kind < datapath.EventEnd; kind++ {
+		e := (&listener{}).event(datapath.Event{Kind: kind})
+		if words := e.Kind + " " + e.Reason; e.Kind == "" || seen[words] {
+			t.Errorf("kind %d is %q, which is nothing, or another's", kind, words)
+		} else {
+			seen[words] = true
+		}
+	}
+}

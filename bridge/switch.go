@@ -444,7 +444,7 @@ func (v *view) info() Info {
 	info := Info{
 		Name: v.name, Address: net.HardwareAddr(v.b.Config.Address[:]),
 		Config: loadBridgeConfig(&v.b.Config), Ports: []string{},
-		AgentRuns: v.b.STP() && v.b.Runs(datapath.WatchSTP),
+		AgentRuns: v.b.STP() && v.b.Runs(datapath.WatchControl),
 	}
 	for _, p := range v.ports {
 		info.Ports = append(info.Ports, v.names[p.Id])

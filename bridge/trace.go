@@ -165,7 +165,8 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	}
 	e.rulePF("pf in", t.PfIn)
 	if t.Action == datapath.ActionDrop && reason == "" {
-		e.say("spanning tree", "it is a BPDU: the switch takes it for itself")
+		taker := protocols[Protocol(t.Word)]
+		e.say(taker.name, "it is %s: the switch takes it for itself", taker.frame)
 		return Trace{e.steps, "taken in", []string{}}
 	}
 	if reason == "locked" {

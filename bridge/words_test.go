@@ -66,7 +66,7 @@ func TestWords(t *testing.T) {
 		"cannot follow bridge br9: there is no bridge br9":                    one(b.OpenEvents("br9")),
 		"cannot follow the devices of br9: there is no bridge br9":            one(b.Refresh("br9")),
 		"cannot follow the addresses of pf of br9: there is no bridge br9":    one(b.RefreshPF("br9")),
-		"cannot run spanning tree of bridge br9: there is no bridge br9":      one(b.OpenSTP("br9")),
+		"cannot run control protocols of bridge br9: there is no bridge br9":  one(b.OpenControl("br9")),
 	} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("the error is %v, should be of %s", err, words)

@@ -26,6 +26,7 @@ const (
 	EventBlocked       = kernelEventKindEVENT_BLOCKED        // the port is blocked for Count seconds
 	EventLocked        = kernelEventKindEVENT_LOCKED         // heard on a locked port, and let in by nobody
 	EventAdded         = kernelEventKindEVENT_ADDED          // made static or sticky; From is the port before
+	EventEnd           = kernelEventKindEVENT_KINDS          // no event has this kind, or one above it
 )
 
 // An Event is something that the datapath noted.

@@ -238,13 +238,6 @@ func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	}
 }
 
-func bpduEntries(m *making) uint32 {
-	if stp(m.Config) {
-		return bpduRing
-	}
-	return uint32(os.Getpagesize())
-}
-
 func memoEntries(m *making) uint32 {
 	if kernelFeature(m.Features)&kernelFeatureFEATURE_PF_RULES == 0 {
 		return 1
@@ -305,10 +298,11 @@ var inventory = []table{
 	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
 	{name: kernelMapWork, why: whyWork},
 	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
-	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_BLOCKING},
+	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy,
+		features: kernelFeatureFEATURE_BLOCKING | kernelFeatureFEATURE_CONTROL},
 	{name: kernelMapReturns, why: whySecond, features: kernelFeatureFEATURE_BLOCKING},
-	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_BLOCKING,
-		entries: bpduEntries},
+	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
+		idle: idlePage, entries: fixed(controlRing)},
 
 	// VLANs, bindings, MAC rules
 	{name: kernelMapVlans, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_VLANS,

@@ -35,13 +35,6 @@ type kernelBindingKey struct {
 	Address [4]uint32
 }
 
-type kernelBpdu struct {
-	_    structs.HostLayout
-	Port uint32
-	Len  uint32
-	Data [256]uint8
-}
-
 type kernelBridgeFlag uint32
 
 const (
@@ -97,6 +90,8 @@ type kernelClock struct {
 	Ticks  uint32
 	Events uint64
 	Merged uint64
+	Pad    [4]uint64
+	Missed [7]uint64
 }
 
 type kernelConfig struct {
@@ -164,6 +159,16 @@ type kernelControl struct {
 	Source  kernelPfSourceKey
 }
 
+type kernelControlFrame struct {
+	_        structs.HostLayout
+	Port     uint32
+	Protocol kernelControlProtocol
+	Len      uint32
+	TagType  uint16
+	Tag      uint16
+	Data     [1536]uint8
+}
+
 type kernelControlOp uint32
 
 const (
@@ -179,6 +184,13 @@ const (
 	kernelControlOpCONTROL_STP        kernelControlOp = 10
 	kernelControlOpCONTROL_FORGET     kernelControlOp = 11
 	kernelControlOpCONTROL_UNBLOCK    kernelControlOp = 12
+)
+
+type kernelControlProtocol uint32
+
+const (
+	kernelControlProtocolPROTOCOL_STP      kernelControlProtocol = 0
+	kernelControlProtocolCONTROL_PROTOCOLS kernelControlProtocol = 1
 )
 
 type kernelDecisions struct {
@@ -273,6 +285,7 @@ const (
 	kernelEventKindEVENT_BLOCKED        kernelEventKind = 9
 	kernelEventKindEVENT_LOCKED         kernelEventKind = 10
 	kernelEventKindEVENT_ADDED          kernelEventKind = 11
+	kernelEventKindEVENT_KINDS          kernelEventKind = 12
 )
 
 type kernelFdbBucket struct {
@@ -326,9 +339,10 @@ const (
 	kernelFeatureFEATURE_MAB          kernelFeature = 17179869184
 	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
 	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
-	kernelFeatureFEATURE_END          kernelFeature = 137438953472
+	kernelFeatureFEATURE_CONTROL      kernelFeature = 137438953472
+	kernelFeatureFEATURE_END          kernelFeature = 274877906944
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
-	kernelFeatureFEATURES_APART       kernelFeature = 2187326081
+	kernelFeatureFEATURES_APART       kernelFeature = 139626279553
 )
 
 type kernelPfAction uint32
@@ -980,12 +994,12 @@ const (
 )
 
 type kernelPortState struct {
-	_     structs.HostLayout
-	Until uint32
-	Told  uint32
-	Count uint32
-	Bpdus uint32
-	Stp   uint64
+	_      structs.HostLayout
+	Stp    uint64
+	Until  uint32
+	Told   uint32
+	Count  uint32
+	Handed [7]uint32
 }
 
 type kernelPortStats struct {
@@ -1273,88 +1287,89 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	kernelMapBerths           = "berths"
-	kernelMapBindings         = "bindings"
-	kernelMapCaptureBuffer    = "capture_buffer"
-	kernelMapCaptureFilter    = "capture_filter"
-	kernelMapCaptureMissed    = "capture_missed"
-	kernelMapCaptureRing      = "capture_ring"
-	kernelMapClock            = "clock"
-	kernelMapControlFrames    = "control_frames"
-	kernelMapDecisions        = "decisions"
-	kernelMapEvents           = "events"
-	kernelMapFdb              = "fdb"
-	kernelMapMoves            = "moves"
-	kernelMapPatchPanel       = "patch_panel"
-	kernelMapPatchSeen        = "patch_seen"
-	kernelMapPatchTrip        = "patch_trip"
-	kernelMapPfAnswers        = "pf_answers"
-	kernelMapPfBuckets        = "pf_buckets"
-	kernelMapPfCells          = "pf_cells"
-	kernelMapPfCounters       = "pf_counters"
-	kernelMapPfEthers         = "pf_ethers"
-	kernelMapPfFlushes        = "pf_flushes"
-	kernelMapPfFragments      = "pf_fragments"
-	kernelMapPfHosts          = "pf_hosts"
-	kernelMapPfLogMissed      = "pf_log_missed"
-	kernelMapPfLogRing        = "pf_log_ring"
-	kernelMapPfMemos          = "pf_memos"
-	kernelMapPfNets           = "pf_nets"
-	kernelMapPfNetworks       = "pf_networks"
-	kernelMapPfPackets        = "pf_packets"
-	kernelMapPfPortSets       = "pf_port_sets"
-	kernelMapPfPortStats      = "pf_port_stats"
-	kernelMapPfProfiles       = "pf_profiles"
-	kernelMapPfRuleStats      = "pf_rule_stats"
-	kernelMapPfRuleUse        = "pf_rule_use"
-	kernelMapPfRules          = "pf_rules"
-	kernelMapPfSets           = "pf_sets"
-	kernelMapPfShared         = "pf_shared"
-	kernelMapPfSources        = "pf_sources"
-	kernelMapPfStates         = "pf_states"
-	kernelMapPfTableBatch     = "pf_table_batch"
-	kernelMapPfWalks          = "pf_walks"
-	kernelMapPortStates       = "port_states"
-	kernelMapReturns          = "returns"
-	kernelMapRuleArpMasks     = "rule_arp_masks"
-	kernelMapRuleCounters     = "rule_counters"
-	kernelMapRuleLists        = "rule_lists"
-	kernelMapRuleNumbers      = "rule_numbers"
-	kernelMapRules            = "rules"
-	kernelMapStats            = "stats"
-	kernelMapStorms           = "storms"
-	kernelMapTalkers          = "talkers"
-	kernelMapTcxDevices       = "tcx_devices"
-	kernelMapTimer            = "timer"
-	kernelMapTold             = "told"
-	kernelMapTrace            = "trace"
-	kernelMapUsage            = "usage"
-	kernelMapVlanStats        = "vlan_stats"
-	kernelMapVlans            = "vlans"
-	kernelMapWork             = "work"
-	kernelMapXdpDevices       = "xdp_devices"
-	kernelProgBasculeControl  = "bascule_control"
-	kernelProgBasculePatch    = "bascule_patch"
-	kernelProgBasculeTable    = "bascule_table"
-	kernelProgBasculeTcx      = "bascule_tcx"
-	kernelProgBasculeXdp      = "bascule_xdp"
-	kernelVarBpduType         = "bpdu_type"
-	kernelVarCfg              = "cfg"
-	kernelVarPfAskType        = "pf_ask_type"
-	kernelVarPfCellType       = "pf_cell_type"
-	kernelVarPfCounterType    = "pf_counter_type"
-	kernelVarPfDimType        = "pf_dim_type"
-	kernelVarPfEtherFlagType  = "pf_ether_flag_type"
-	kernelVarPfLoggedType     = "pf_logged_type"
-	kernelVarPfOtherStateType = "pf_other_state_type"
-	kernelVarPfReturnType     = "pf_return_type"
-	kernelVarPfStateFlagType  = "pf_state_flag_type"
-	kernelVarPfTcpStateType   = "pf_tcp_state_type"
-	kernelVarPfTimeoutType    = "pf_timeout_type"
-	kernelVarRuleKindType     = "rule_kind_type"
-	kernelVarSet              = "set"
-	kernelVarStpStateType     = "stp_state_type"
-	kernelVarVlanAdmitType    = "vlan_admit_type"
+	kernelMapBerths              = "berths"
+	kernelMapBindings            = "bindings"
+	kernelMapCaptureBuffer       = "capture_buffer"
+	kernelMapCaptureFilter       = "capture_filter"
+	kernelMapCaptureMissed       = "capture_missed"
+	kernelMapCaptureRing         = "capture_ring"
+	kernelMapClock               = "clock"
+	kernelMapControlFrames       = "control_frames"
+	kernelMapDecisions           = "decisions"
+	kernelMapEvents              = "events"
+	kernelMapFdb                 = "fdb"
+	kernelMapMoves               = "moves"
+	kernelMapPatchPanel          = "patch_panel"
+	kernelMapPatchSeen           = "patch_seen"
+	kernelMapPatchTrip           = "patch_trip"
+	kernelMapPfAnswers           = "pf_answers"
+	kernelMapPfBuckets           = "pf_buckets"
+	kernelMapPfCells             = "pf_cells"
+	kernelMapPfCounters          = "pf_counters"
+	kernelMapPfEthers            = "pf_ethers"
+	kernelMapPfFlushes           = "pf_flushes"
+	kernelMapPfFragments         = "pf_fragments"
+	kernelMapPfHosts             = "pf_hosts"
+	kernelMapPfLogMissed         = "pf_log_missed"
+	kernelMapPfLogRing           = "pf_log_ring"
+	kernelMapPfMemos             = "pf_memos"
+	kernelMapPfNets              = "pf_nets"
+	kernelMapPfNetworks          = "pf_networks"
+	kernelMapPfPackets           = "pf_packets"
+	kernelMapPfPortSets          = "pf_port_sets"
+	kernelMapPfPortStats         = "pf_port_stats"
+	kernelMapPfProfiles          = "pf_profiles"
+	kernelMapPfRuleStats         = "pf_rule_stats"
+	kernelMapPfRuleUse           = "pf_rule_use"
+	kernelMapPfRules             = "pf_rules"
+	kernelMapPfSets              = "pf_sets"
+	kernelMapPfShared            = "pf_shared"
+	kernelMapPfSources           = "pf_sources"
+	kernelMapPfStates            = "pf_states"
+	kernelMapPfTableBatch        = "pf_table_batch"
+	kernelMapPfWalks             = "pf_walks"
+	kernelMapPortStates          = "port_states"
+	kernelMapReturns             = "returns"
+	kernelMapRuleArpMasks        = "rule_arp_masks"
+	kernelMapRuleCounters        = "rule_counters"
+	kernelMapRuleLists           = "rule_lists"
+	kernelMapRuleNumbers         = "rule_numbers"
+	kernelMapRules               = "rules"
+	kernelMapStats               = "stats"
+	kernelMapStorms              = "storms"
+	kernelMapTalkers             = "talkers"
+	kernelMapTcxDevices          = "tcx_devices"
+	kernelMapTimer               = "timer"
+	kernelMapTold                = "told"
+	kernelMapTrace               = "trace"
+	kernelMapUsage               = "usage"
+	kernelMapVlanStats           = "vlan_stats"
+	kernelMapVlans               = "vlans"
+	kernelMapWork                = "work"
+	kernelMapXdpDevices          = "xdp_devices"
+	kernelProgBasculeControl     = "bascule_control"
+	kernelProgBasculePatch       = "bascule_patch"
+	kernelProgBasculeTable       = "bascule_table"
+	kernelProgBasculeTcx         = "bascule_tcx"
+	kernelProgBasculeXdp         = "bascule_xdp"
+	kernelVarCfg                 = "cfg"
+	kernelVarControlFrameType    = "control_frame_type"
+	kernelVarControlProtocolType = "control_protocol_type"
+	kernelVarPfAskType           = "pf_ask_type"
+	kernelVarPfCellType          = "pf_cell_type"
+	kernelVarPfCounterType       = "pf_counter_type"
+	kernelVarPfDimType           = "pf_dim_type"
+	kernelVarPfEtherFlagType     = "pf_ether_flag_type"
+	kernelVarPfLoggedType        = "pf_logged_type"
+	kernelVarPfOtherStateType    = "pf_other_state_type"
+	kernelVarPfReturnType        = "pf_return_type"
+	kernelVarPfStateFlagType     = "pf_state_flag_type"
+	kernelVarPfTcpStateType      = "pf_tcp_state_type"
+	kernelVarPfTimeoutType       = "pf_timeout_type"
+	kernelVarRuleKindType        = "rule_kind_type"
+	kernelVarSet                 = "set"
+	kernelVarStpStateType        = "stp_state_type"
+	kernelVarVlanAdmitType       = "vlan_admit_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1476,23 +1491,24 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
-	BpduType         *ebpf.VariableSpec `ebpf:"bpdu_type"`
-	Cfg              *ebpf.VariableSpec `ebpf:"cfg"`
-	PfAskType        *ebpf.VariableSpec `ebpf:"pf_ask_type"`
-	PfCellType       *ebpf.VariableSpec `ebpf:"pf_cell_type"`
-	PfCounterType    *ebpf.VariableSpec `ebpf:"pf_counter_type"`
-	PfDimType        *ebpf.VariableSpec `ebpf:"pf_dim_type"`
-	PfEtherFlagType  *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
-	PfLoggedType     *ebpf.VariableSpec `ebpf:"pf_logged_type"`
-	PfOtherStateType *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
-	PfReturnType     *ebpf.VariableSpec `ebpf:"pf_return_type"`
-	PfStateFlagType  *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
-	PfTcpStateType   *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
-	PfTimeoutType    *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
-	RuleKindType     *ebpf.VariableSpec `ebpf:"rule_kind_type"`
-	Set              *ebpf.VariableSpec `ebpf:"set"`
-	StpStateType     *ebpf.VariableSpec `ebpf:"stp_state_type"`
-	VlanAdmitType    *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
+	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
+	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
+	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
+	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
+	PfDimType           *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
+	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
+	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
+	Set                 *ebpf.VariableSpec `ebpf:"set"`
+	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1646,23 +1662,24 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
-	BpduType         *ebpf.Variable `ebpf:"bpdu_type"`
-	Cfg              *ebpf.Variable `ebpf:"cfg"`
-	PfAskType        *ebpf.Variable `ebpf:"pf_ask_type"`
-	PfCellType       *ebpf.Variable `ebpf:"pf_cell_type"`
-	PfCounterType    *ebpf.Variable `ebpf:"pf_counter_type"`
-	PfDimType        *ebpf.Variable `ebpf:"pf_dim_type"`
-	PfEtherFlagType  *ebpf.Variable `ebpf:"pf_ether_flag_type"`
-	PfLoggedType     *ebpf.Variable `ebpf:"pf_logged_type"`
-	PfOtherStateType *ebpf.Variable `ebpf:"pf_other_state_type"`
-	PfReturnType     *ebpf.Variable `ebpf:"pf_return_type"`
-	PfStateFlagType  *ebpf.Variable `ebpf:"pf_state_flag_type"`
-	PfTcpStateType   *ebpf.Variable `ebpf:"pf_tcp_state_type"`
-	PfTimeoutType    *ebpf.Variable `ebpf:"pf_timeout_type"`
-	RuleKindType     *ebpf.Variable `ebpf:"rule_kind_type"`
-	Set              *ebpf.Variable `ebpf:"set"`
-	StpStateType     *ebpf.Variable `ebpf:"stp_state_type"`
-	VlanAdmitType    *ebpf.Variable `ebpf:"vlan_admit_type"`
+	Cfg                 *ebpf.Variable `ebpf:"cfg"`
+	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
+	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
+	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
+	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`
+	PfDimType           *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
+	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
+	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
+	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
+	Set                 *ebpf.Variable `ebpf:"set"`
+	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

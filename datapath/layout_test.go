@@ -26,18 +26,18 @@ const howToRecord = "go test ./datapath -run 'TestLayout$' -layout.record"
 
 // numberedEnums are the enums whose numbers are pinned, in words of other types.
 var numberedEnums = []string{
-	"capture_point", "drop_reason", "event_kind", "rule_kind", "stp_choice", "stp_state", "vlan_admit",
+	"capture_point", "control_protocol", "drop_reason", "event_kind", "rule_kind", "stp_choice", "stp_state", "vlan_admit",
 	"pf_action", "pf_ask", "pf_counter", "pf_ether_flag", "pf_other_state", "pf_return", "pf_rule_flag",
 	"pf_state_flag", "pf_tcp_state", "pf_timeout",
 }
 
 // handedOver are what goes through rings, and to and from programs, that are pinned.
-var handedOver = []string{"captured", "bpdu", "pf_logged", "control", "pf_table_request"}
+var handedOver = []string{"captured", "control_frame", "pf_logged", "control", "pf_table_request"}
 
 // counts are enumerators that say how many there are. What is as large as that says
 // has its size recorded.
 var counts = map[string]bool{
-	"DROP_REASONS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
+	"CONTROL_PROTOCOLS": true, "DROP_REASONS": true, "EVENT_KINDS": true, "FEATURE_END": true, "PF_COUNTERS": true, "PF_TIMEOUTS": true,
 }
 
 var ints = map[btf.IntEncoding]string{

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,25 +39,16 @@ func (s *bench) become(port int, state STPState) {
 	}
 }
 
-// bpdus returns what the bench has handed over so far.
+// bpdus returns what the bench has handed up so far.
 func (s *bench) bpdus() (ports []int, frames [][]byte) {
 	s.t.Helper()
-	ring, err := ringbuf.NewReader(s.gen.coll.Maps[kernelMapControlFrames])
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer ring.Close()
-	r := &BPDUs{ring: ring}
-	for {
-		id, frame, err := r.Read(time.Now())
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return ports, frames
+	for _, f := range s.handedUp() {
+		if f.Protocol != ControlSTP {
+			s.t.Errorf("a frame of protocol %d", f.Protocol)
 		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		ports, frames = append(ports, slices.Index(s.ids, id)), append(frames, bytes.Clone(frame))
+		ports, frames = append(ports, slices.Index(s.ids, f.Port)), append(frames, f.Bytes)
 	}
+	return ports, frames
 }
 
 // A port that does not forward takes nothing and gets nothing, of any kind; one
@@ -182,13 +172,13 @@ func TestBPDU(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, state %d", name, state), func(t *testing.T) {
 				s := newTree(t, 3, change)
 				s.become(0, state)
-				for _, size := range []int{etherHeader, smallest, 256, 1000} {
+				for _, size := range []int{etherHeader, smallest, 256, 257, 1514, 1536, 1600} {
 					f := packet{dst: reserved(0), src: station(1), size: size}.bytes()
 					what := fmt.Sprintf("%d bytes", size)
 					expect(t, what+" by XDP", s.xdp(0, f), passed)
 					expect(t, what, s.tcx(0, f), outcome{Verdict: drop})
 					ports, frames := s.bpdus()
-					if len(frames) != 1 || ports[0] != 0 || !bytes.Equal(frames[0], f[:min(size, 256)]) {
+					if len(frames) != 1 || ports[0] != 0 || !bytes.Equal(frames[0], f[:min(size, 1536)]) {
 						t.Errorf("%s: from ports %v came % x", what, ports, frames)
 					}
 				}
@@ -244,7 +234,7 @@ func TestBPDUCaptured(t *testing.T) {
 // BPDUs that nobody reads are counted when the buffer is full, and so are those that
 // a port brings above its share, which leave room for others.
 func TestBPDUMissed(t *testing.T) {
-	const share = 64 // BPDU_RATE
+	const share = 64 // CONTROL_SHARE
 	tests := []struct {
 		name  string
 		from  []int // one round of ports
@@ -266,8 +256,8 @@ func TestBPDUMissed(t *testing.T) {
 					all++
 				}
 			}
-			r := &BPDUs{states: s.gen.coll.Maps[kernelMapPortStates]}
-			missed, err := r.Missed()
+			r := &ControlFrames{clock: s.gen.coll.Maps[kernelMapClock]}
+			missed, err := r.Missed(ControlSTP)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -474,80 +464,25 @@ func TestSTPStateLasts(t *testing.T) {
 	want("switched on again", STPForwarding, STPForwarding, STPForwarding, STPForwarding)
 }
 
-// Who runs spanning tree reads what comes from when it begins, across changes;
-// switched off and on it is another buffer.
-func TestOpenBPDUs(t *testing.T) {
-	s := newShelf(t, 2)
-	b := s.create("br0", 2, rapidTree)
-	hand := func() {
-		t.Helper()
-		s.do(func() error {
-			g, err := b.openGeneration()
-			if err != nil {
-				return err
-			}
-			defer g.Close()
-			f := packet{dst: reserved(0), src: station(1)}.bytes()
-			bench := &bench{t: t, gen: g}
-			_, err = bench.run(hookTCX, Ports(&b.Config)[0].Ifindex, f)
-			return err
-		})
-	}
-	hand() // before anybody reads
-	r, err := b.OpenBPDUs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if _, _, err := r.Read(time.Now()); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("what came before is read: %v", err)
-	}
-	if err := s.commit(b, func(c *Config, _ []*Port) { c.Ageing = 7 }); err != nil {
-		t.Fatal(err)
-	}
-	hand()
-	id, frame, err := r.Read(time.Now().Add(time.Minute))
-	if err != nil || id != Ports(&b.Config)[0].Id || len(frame) != smallest {
-		t.Errorf("port %d, %d bytes, %v", id, len(frame), err)
-	}
-	if err := r.Wake(); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := r.Read(time.Now().Add(time.Minute)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a read that was woken: %v", err)
-	}
-	if same, err := r.Of(b); err != nil || !same {
-		t.Errorf("the bridge's own: %v, %v", same, err)
-	}
-	for _, f := range []func(*Config, []*Port){func(c *Config, _ []*Port) { c.Flags = 0 }, rapidTree} {
-		if err := s.commit(b, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if same, err := r.Of(b); err != nil || same {
-		t.Errorf("after spanning tree was off it is the same: %v, %v", same, err)
-	}
-}
-
 // One holder at a time; to ask who it is takes nothing from anybody.
-func TestHoldSTP(t *testing.T) {
+func TestHoldControl(t *testing.T) {
 	s := newShelf(t, 1)
 	b := s.create("br0", 1, rapidTree)
-	if b.Held(WatchSTP) {
+	if b.Held(WatchControl) {
 		t.Error("held by nobody")
 	}
-	release, err := b.Hold(WatchSTP)
+	release, err := b.Hold(WatchControl)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Hold(WatchSTP); !errors.Is(err, ErrWatched) {
+	if _, err := b.Hold(WatchControl); !errors.Is(err, ErrWatched) {
 		t.Errorf("held twice: %v", err)
 	}
-	if !b.Held(WatchSTP) {
+	if !b.Held(WatchControl) {
 		t.Error("not held")
 	}
 	release()
-	if b.Held(WatchSTP) {
+	if b.Held(WatchControl) {
 		t.Error("still held")
 	}
 }

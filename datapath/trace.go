@@ -38,7 +38,7 @@ type Action = uint32
 // The actions of a Traced frame.
 const (
 	ActionPass     Action = 0 // it is none of the bridge's
-	ActionDrop     Action = 1 // without a reason: a BPDU, which the switch takes in
+	ActionDrop     Action = 1 // without a reason: a control protocol takes it
 	ActionSend     Action = 2
 	ActionFlood    Action = 3
 	ActionAnswered Action = 5

@@ -30,8 +30,8 @@ type Watch string
 const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
-	WatchPFLog   Watch = "pflog" // one at a time; has no flag: the rules say what is logged
-	WatchSTP     Watch = "stp"   // one at a time; has no flag: who runs spanning tree
+	WatchPFLog   Watch = "pflog"   // one at a time; has no flag: the rules say what is logged
+	WatchControl Watch = "control" // one at a time; has no flag: who runs the control protocols
 )
 
 // Flag is the bridge's flag of the watch, 0 for none.

@@ -28,7 +28,7 @@ var stpCases = []conformance{
 // A tree is the spanning tree of a bridge in the hands of a test.
 type tree struct {
 	t *testing.T
-	*bridge.STP
+	*bridge.Control
 }
 
 func openTree(t *testing.T, l *netlab.Lab, name string) tree {
@@ -36,14 +36,14 @@ func openTree(t *testing.T, l *netlab.Lab, name string) tree {
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
-	stp, err := s.OpenSTP(name)
+	stp, err := s.OpenControl(name)
 	must(t, err)
 	t.Cleanup(func() { stp.Close() })
 	return tree{t, stp}
 }
 
 // port returns a port by its name.
-func (tr tree) port(name string) bridge.STPPort {
+func (tr tree) port(name string) bridge.ControlPort {
 	tr.t.Helper()
 	ports, err := tr.Ports()
 	must(tr.t, err)
@@ -53,7 +53,7 @@ func (tr tree) port(name string) bridge.STPPort {
 		}
 	}
 	tr.t.Fatalf("no port %s among %+v", name, ports)
-	return bridge.STPPort{}
+	return bridge.ControlPort{}
 }
 
 func (tr tree) become(name string, s bridge.STPState) {
@@ -199,8 +199,8 @@ func stpBPDUs(t *testing.T, hook string) {
 	read := func(wait time.Duration) (uint32, netlab.Frame, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), wait)
 		defer cancel()
-		id, frame, err := tree.Read(ctx)
-		return id, netlab.Frame(frame), err
+		f, err := tree.Read(ctx)
+		return f.Port, netlab.Frame(f.Bytes), err
 	}
 	if id, frame, err := read(50 * time.Millisecond); err != context.DeadlineExceeded {
 		t.Errorf("what came before is read: %d, %v, %v", id, frame, err)
@@ -220,7 +220,7 @@ func stpBPDUs(t *testing.T, hook string) {
 		l.Reach(a, []netlab.Frame{f.Tagged(1, 0)})
 	}
 	wantDrops(t, l, a, "reserved", 1)
-	if n, err := tree.Missed(); err != nil || n != 0 {
+	if n, err := tree.Missed(bridge.ProtocolSTP); err != nil || n != 0 {
 		t.Errorf("%d BPDUs missed, %v", n, err)
 	}
 	l.Bascule("port", "set", "br0", a.Port, "--block-non-ip=off")
@@ -249,7 +249,7 @@ func stpHolder(t *testing.T, hook string) {
 	s, err := bridge.Open(l.Switch.Name)
 	must(t, err)
 	defer s.Close()
-	if _, err := s.OpenSTP("br0"); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := s.OpenControl("br0"); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second holder: %v", err)
 	}
 	tree.become(a.Port, bridge.STPForwarding)
@@ -288,13 +288,13 @@ func stpSwitchedOff(t *testing.T, hook string) {
 	l.Bascule("bridge", "set", "br0", "--stp", "off")
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, _, err := tree.Read(ctx); err == nil || !strings.Contains(err.Error(), "switched off") {
+	if _, err := tree.Read(ctx); err == nil || !strings.Contains(err.Error(), "switched off") {
 		t.Errorf("read: %v", err)
 	}
 	l.Bascule("bridge", "set", "br0", "--stp", "stp")
 	done := make(chan error)
 	go func() {
-		_, _, err := tree.Read(ctx)
+		_, err := tree.Read(ctx)
 		done <- err
 	}()
 	if _, err := tree.Ports(); err != nil { // which notices; a look from time to time would lose this BPDU
@@ -303,7 +303,7 @@ func stpSwitchedOff(t *testing.T, hook string) {
 	l.Send(ends[0], bpdu(ends[0]))
 	must(t, <-done)
 	l.Bascule("bridge", "del", "br0")
-	if _, _, err := tree.Read(ctx); err == nil || !strings.Contains(err.Error(), "no bridge br0") {
+	if _, err := tree.Read(ctx); err == nil || !strings.Contains(err.Error(), "no bridge br0") {
 		t.Errorf("read from a bridge that is gone: %v", err)
 	}
 }
@@ -371,7 +371,7 @@ func stpRefused(t *testing.T, hook string) {
 	must(t, err)
 	defer s.Close()
 	l.Bascule("bridge", "set", "br0", "--stp", "off")
-	if _, err := s.OpenSTP("br0"); err == nil || !strings.Contains(err.Error(), "--stp rstp") {
+	if _, err := s.OpenControl("br0"); err == nil || !strings.Contains(err.Error(), "--stp rstp") {
 		t.Errorf("held while it is off: %v", err)
 	}
 }
@@ -397,7 +397,7 @@ func stpTrace(t *testing.T, hook string) {
 	want(b, l.Frame(netlab.Broadcast, B, 60), "dropped: stp", "keeps the port from forwarding")
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, frame, err := tree.Read(ctx); err != context.DeadlineExceeded {
-		t.Errorf("a trace has handed over %x, %v", frame, err)
+	if frame, err := tree.Read(ctx); err != context.DeadlineExceeded {
+		t.Errorf("a trace has handed over %x, %v", frame.Bytes, err)
 	}
 }

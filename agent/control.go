@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bascule/bridge"
+)
+
+// protocols are the control protocols that the agent runs, in the order in which
+// they are told of anything.
+var protocols = []*runner{&spanningTree}
+
+// A runner is a control protocol that the agent runs.
+type runner struct {
+	name   string                         // "spanning tree"
+	its    string                         // the same in a sentence: "the spanning tree"
+	frames bridge.Protocol                // those that are its own
+	suffix string                         // of the files of its snapshots
+	on     func(bridge.BridgeConfig) bool // whether a bridge has it
+	begin  func(charge) (protocol, error) // it goes on where the snapshot was taken, if there is one
+}
+
+// A protocol is a bridge's part in a control protocol. The site tells it of the bridge
+// and its ports, of frames, and of time; it decides, and carries that out by commit.
+// All of this is in the agent's loop.
+type protocol interface {
+	// refresh tells how the bridge and its ports are now. With an error it must begin
+	// anew.
+	refresh(info bridge.Info, ports []bridge.ControlPort) error
+	// receive takes a frame from a port, which may have left, or not be known yet.
+	receive(port uint32, frame []byte)
+	// linkDown tells of a port that has no link any more; refresh tells of one that has
+	// a link again, which may have another speed.
+	linkDown(port uint32)
+	// tick is called several times a second.
+	tick(now time.Time)
+	// commit carries out what was decided since the last time. moved says that the port of
+	// some device forwards now, or does not any more. With an error it must begin anew.
+	commit() (moved bool, err error)
+	// status adds how it stands.
+	status(*BridgeStatus)
+	// end is its end. Where the next agent is to go on, what was decided is carried out
+	// first.
+	end(keep bool)
+}
+
+// A charge is a bridge in the hands of a protocol.
+type charge struct {
+	bridge control
+	wire   wire
+	info   bridge.Info
+	ports  []bridge.ControlPort
+	log    *slog.Logger
+	path   string // of the snapshot
+	now    time.Time
+}
+
+// control has the methods that protocols need of a bridge.
+type control interface {
+	SetState(id uint32, s bridge.STPState) error
+	Flush(id uint32) error
+	Missed(p bridge.Protocol) (uint64, error)
+}
+
+// holder has those that the site needs, too; *bridge.Control has them.
+type holder interface {
+	control
+	Bridge() (bridge.Info, error)
+	Ports() ([]bridge.ControlPort, error)
+	Read(ctx context.Context) (bridge.ControlFrame, error)
+	Keep() error
+	Close() error
+}
+
+// wire is where the frames of a protocol go.
+type wire interface {
+	// Send sends a frame by the device.
+	Send(index int, frame []byte) error
+	// Cable hands a frame over to a patch port, BRIDGE/PORT, of this
+	// namespace, after all protocols have done their work.
+	Cable(to string, frame []byte)
+}
+
+// A line is the wire of a protocol.
+type line struct {
+	*site
+	of *runner
+}
+
+// Cable is of wire.
+func (l line) Cable(to string, frame []byte) {
+	l.cabled = append(l.cabled, handed{of: l.of, to: to, frame: frame})
+}
+
+// A handed frame goes to a patch port of the namespace.
+type handed struct {
+	of    *runner
+	to    string // BRIDGE/PORT
+	frame []byte
+}
+
+// A controlled bridge is one whose control protocols the agent has in hand.
+type controlled struct {
+	bridge  holder
+	stop    context.CancelFunc // of the reader
+	address string             // of the bridge: tells it from another one of the name
+	ports   []bridge.ControlPort
+	runs    map[*runner]protocol
+	kept    time.Time // when it was last looked whether it is in hand still
+	lost    bool      // it is not
+}
+
+// running returns the protocols that run, in their order.
+func (c *controlled) running() (list []*runner) {
+	if c == nil {
+		return nil
+	}
+	for _, k := range protocols {
+		if c.runs[k] != nil {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// serveControl brings the control protocols of a bridge up to date.
+func (s *site) serveControl(name string, b *served) (failed error) {
+	info, err := s.sw.Bridge(name)
+	if err != nil {
+		return err
+	}
+	var on []*runner
+	for _, k := range protocols {
+		if k.on(info.Config) {
+			on = append(on, k)
+		}
+	}
+	other := b.control != nil && b.control.address != info.Address.String()
+	for _, k := range b.control.running() {
+		if other || !slices.Contains(on, k) {
+			b.control.end(k, false)
+			s.forget(name, k)
+			s.log.Info(k.its+" ends", "bridge", name)
+		}
+	}
+	if other || len(on) == 0 {
+		b.endControl(false)
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	if b.control == nil {
+		if err := s.beginControl(name, b); err != nil {
+			return fmt.Errorf("%s: %w", namesOf(on), err)
+		}
+	}
+	defer b.rest()
+	if info, err = b.control.look(); err != nil {
+		if len(b.control.runs) == 0 {
+			err = fmt.Errorf("%s: %w", namesOf(on), err)
+		}
+		return err
+	}
+	for _, k := range on {
+		if b.control.runs[k] == nil {
+			err = s.beginProtocol(name, b, k, info)
+		} else if err = b.control.runs[k].refresh(info, slices.Clone(b.control.ports)); err != nil {
+			err = s.broken(name, b, k, err)
+		}
+		if failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// look learns how the bridge and its ports are now. If it cannot read that, it
+// changes nothing.
+func (c *controlled) look() (info bridge.Info, err error) {
+	if info, err = c.bridge.Bridge(); err != nil {
+		return info, err
+	}
+	ports, err := c.bridge.Ports()
+	if err == nil {
+		c.ports = ports
+	}
+	return info, err
+}
+
+// namesOf names control protocols.
+func namesOf(list []*runner) string {
+	var names []string
+	for _, k := range list {
+		names = append(names, k.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// beginControl takes the control protocols of a bridge in hand, and hands their frames
+// to those that run.
+func (s *site) beginControl(name string, b *served) error {
+	if err := s.hear(); err != nil {
+		return err
+	}
+	c, err := s.sw.OpenControl(name)
+	if err != nil {
+		return err
+	}
+	info, err := c.Bridge()
+	if err != nil {
+		c.Close()
+		return err
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	now := &controlled{bridge: c, stop: stop, address: info.Address.String(), runs: map[*runner]protocol{}, kept: time.Now()}
+	b.control = now
+	go func() {
+		for {
+			f, err := c.Read(ctx)
+			if ctx.Err() != nil || errors.Is(err, os.ErrClosed) {
+				return
+			}
+			if err != nil {
+				s.a.post(func() {
+					if b.control == now {
+						b.endControl(false)
+						s.refresh() // it says what has become of it
+					}
+				})
+				return
+			}
+			s.a.post(func() {
+				if b.control == now {
+					now.receive(f)
+				}
+			})
+		}
+	}()
+	return nil
+}
+
+// beginProtocol has a protocol of a bridge run.
+func (s *site) beginProtocol(name string, b *served, k *runner, info bridge.Info) error {
+	p, err := k.begin(charge{
+		bridge: b.control.bridge, wire: line{s, k}, info: info, ports: slices.Clone(b.control.ports), log: s.log,
+		path: s.snapshotPath(name, k), now: time.Now(),
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.name, err)
+	}
+	b.control.runs[k] = p
+	s.log.Info(k.its+" is run", "bridge", name, "ports", len(b.control.ports))
+	return nil
+}
+
+// receive hands a frame to the protocol that it belongs to.
+func (c *controlled) receive(f bridge.ControlFrame) {
+	for _, k := range c.running() {
+		if k.frames == f.Protocol {
+			c.runs[k].receive(f.Port, f.Bytes)
+		}
+	}
+}
+
+// linkChanged tells the protocols of a device that has, or has no more, a link. It
+// reports whether the bridge must be looked at: a link that comes may have another
+// speed.
+func (c *controlled) linkChanged(log *slog.Logger, index int, up bool) (look bool) {
+	if c == nil {
+		return false
+	}
+	for i := range c.ports {
+		p := &c.ports[i]
+		if p.Index != index || p.Type == bridge.TypePatch || p.Up == up {
+			continue
+		}
+		if up {
+			return true
+		}
+		p.Up = false
+		for _, k := range c.running() {
+			c.runs[k].linkDown(p.ID)
+		}
+		log.Info("a link is down", "port", p.Name)
+		return false
+	}
+	return false
+}
+
+// knows reports whether a device is a port of a bridge with control protocols.
+func (s *site) knows(index int) bool {
+	for _, b := range s.bridges {
+		if b.control != nil && slices.ContainsFunc(b.control.ports, func(p bridge.ControlPort) bool { return p.Index == index }) {
+			return true
+		}
+	}
+	return false
+}
+
+// tick tells the protocols of a bridge the time, and once a second looks whether they
+// are in hand still.
+func (c *controlled) tick(log *slog.Logger, now time.Time) {
+	if c == nil {
+		return
+	}
+	if now.Sub(c.kept) >= time.Second {
+		c.kept = now
+		err := c.bridge.Keep()
+		if err != nil && !c.lost {
+			for _, k := range c.running() {
+				log.Error(k.its+" is not known to be run", "error", err)
+			}
+		}
+		c.lost = err != nil
+	}
+	for _, k := range c.running() {
+		c.runs[k].tick(now)
+	}
+}
+
+// commit carries out the decisions of a bridge's protocols.
+func (s *site) commit(name string, b *served) {
+	defer b.rest()
+	for _, k := range b.control.running() {
+		moved, err := b.control.runs[k].commit()
+		if moved {
+			s.devices.wake()
+		}
+		if err != nil {
+			b.err = s.broken(name, b, k, err).Error()
+		}
+	}
+}
+
+// hand hands over a frame that was sent by a patch cable.
+func (s *site) hand(h handed) {
+	name, port, _ := strings.Cut(h.to, "/")
+	b := s.bridges[name]
+	if b == nil || b.control == nil || b.control.runs[h.of] == nil {
+		return // a bridge without the protocol does not hear it
+	}
+	for _, p := range b.control.ports {
+		if p.Name == port && p.Type == bridge.TypePatch {
+			b.control.runs[h.of].receive(p.ID, h.frame)
+			return
+		}
+	}
+}
+
+// broken ends a protocol that cannot go on. It begins anew soon, like one that has
+// never been.
+func (s *site) broken(name string, b *served, k *runner, err error) error {
+	s.log.Error(k.its+" begins anew", "bridge", name, "error", err)
+	b.control.end(k, false)
+	s.forget(name, k)
+	b.retry = time.Now().Add(retryPeriod)
+	return err
+}
+
+// end ends a protocol.
+func (c *controlled) end(k *runner, keep bool) {
+	c.runs[k].end(keep)
+	delete(c.runs, k)
+}
+
+// rest gives a bridge back of which no protocol runs.
+func (b *served) rest() {
+	if b.control != nil && len(b.control.runs) == 0 {
+		b.endControl(false)
+	}
+}
+
+// endControl ends the control protocols of a bridge, and gives it back.
+func (b *served) endControl(keep bool) {
+	c := b.control
+	if c == nil {
+		return
+	}
+	for _, k := range c.running() {
+		c.end(k, keep)
+	}
+	b.control = nil
+	c.stop()
+	c.bridge.Close()
+}
+
+// Snapshots are <cookie>-<bridge><suffix>; a bridge's name has no slash.
+func (s *site) snapshotPath(name string, k *runner) string {
+	return filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-"+name+k.suffix)
+}
+
+// forget removes what a protocol of a bridge has left for the next agent.
+func (s *site) forget(name string, k *runner) {
+	if err := os.Remove(s.snapshotPath(name, k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.log.Warn("a snapshot cannot be removed", "bridge", name, "error", err)
+	}
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * The way up: frames of control protocols, for who runs those beside the switch. XDP
+ * leaves such frames to tcx like all that is not forwarded.
+ */
+#pragma once
+
+#include "verdict.h"
+
+/* for the types' sake: Go sees those that something has */
+const struct control_frame *control_frame_type __attribute__((unused));
+const enum control_protocol *control_protocol_type __attribute__((unused));
+
+/* By slot. It outlives generations. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PORTS);
+	__type(key, u32);
+	__type(value, struct port_state);
+} port_states SEC(".maps");
+
+/* Frames of all protocols, on their way to one reader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} control_frames SEC(".maps");
+
+/*
+ * Would a frame be more than the port may hand up of the protocol in this second? Who
+ * sends no end of them must not take the room that those of other ports need, nor may
+ * one protocol take that of another. CPUs that count at once let a few more through.
+ */
+static __always_inline bool control_exceeds(struct clock *c, u32 slot, u32 protocol, u32 units)
+{
+	struct port_state *p = bpf_map_lookup_elem(&port_states, &slot);
+	u32 now, was;
+
+	if (!p)
+		return true;
+	now = READ_ONCE(c->now) << 8;
+	was = READ_ONCE(p->handed[protocol]);
+	if ((was & ~0xffu) != now)
+		was = now;
+	if ((was & 0xff) + units > CONTROL_SHARE)
+		return true;
+	WRITE_ONCE(p->handed[protocol], was + units);
+	return false;
+}
+
+/* Puts a frame in the ring, in a record with room for so many bytes; false if there is none. */
+static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 protocol, u32 room)
+{
+	u32 kept = skb->len < room ? skb->len : room;
+	struct control_frame *f;
+
+	f = bpf_ringbuf_reserve(&control_frames, offsetof(struct control_frame, data) + room, 0);
+	if (!f)
+		return false;
+	f->port = port_at(slot)->id;
+	f->protocol = protocol;
+	f->len = skb->len;
+	f->tag_type = skb->vlan_present ? skb->vlan_proto : 0;
+	f->tag = skb->vlan_present ? skb->vlan_tci : 0;
+	if (!frame_load(skb, 0, f->data, kept, room)) {
+		bpf_ringbuf_discard(f, 0);
+		return false;
+	}
+	if (on(FEATURE_TRACE))
+		bpf_ringbuf_discard(f, 0);
+	else
+		bpf_ringbuf_submit(f, 0);
+	return true;
+}
+
+/*
+ * Hands a frame up to who runs the protocol; false if there was no room, which is
+ * counted. The frame stays: whether it goes on is the protocol's affair.
+ */
+__noinline int control_take(struct __sk_buff *skb, u32 slot, u32 protocol)
+{
+	struct clock *c = clock_get();
+	bool done;
+
+	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies what nobody calls */
+		return false;
+	if (!c || protocol >= CONTROL_PROTOCOLS)
+		return false;
+	if (skb->len <= CONTROL_SHORT)
+		done = !control_exceeds(c, slot, protocol, 1) &&
+		       control_put(skb, slot, protocol, CONTROL_SHORT);
+	else
+		done = !control_exceeds(c, slot, protocol, CONTROL_LONG / CONTROL_SHORT) &&
+		       control_put(skb, slot, protocol, CONTROL_LONG);
+	if (!done)
+		__sync_fetch_and_add(&c->missed[protocol], 1);
+	return done;
+}
