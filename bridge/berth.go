@@ -258,7 +258,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		}
 		ok = true
 		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l), warnNoAgent(b, stpWaits))
-		notes, err := settle(b, p)
+		notes, err := makeReady(p, b.HasDevice)
 		warnings = append(warnings, notes...)
 		if err != nil {
 			return unfinished(what, err)

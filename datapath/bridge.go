@@ -360,7 +360,7 @@ func (b *Bridge) Mend(f Follower) error {
 		switch {
 		case old.gen == b.gen:
 			continue
-		case old.nextGeneration() == b.gen:
+		case old.gen != intention && old.nextGeneration() == b.gen:
 			err = b.follow(g, old, f)
 		default: // one that was not made current
 			err = old.leave(&b.Config, f)
