@@ -342,7 +342,7 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.keepSpare("", false); err != nil {
 		return err
 	}
-	if err := b.mendBerths(g); err != nil {
+	if err := b.mendBerths(g, f); err != nil {
 		return err
 	}
 	for _, old := range b.generations() {
