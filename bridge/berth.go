@@ -249,20 +249,28 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 		if l.Attrs().RawFlags&unix.IFF_PROMISC != 0 {
 			taken = datapath.PortWasPromisc
 		}
-		err = b.Occupy(p, uint32(l.Attrs().Index), device, taken, peerOutside(l))
-		if errors.Is(err, datapath.ErrNotBerthed) || errors.As(err, new(*datapath.PortError)) {
-			return failed(what, b.Done())
-		}
+		var notes []string
+		readied := false
+		err = b.Occupy(p, uint32(l.Attrs().Index), device, taken, peerOutside(l), func() (err error) {
+			readied = true
+			notes, err = makeReady(p, b.HasDevice)
+			return err
+		})
 		if err != nil {
+			if readied {
+				// no record says any more that it is to be given back
+				if undo := leave(&datapath.Port{Taken: taken}, nil, uint32(l.Attrs().Index)); undo != nil {
+					return failed(what, errors.Join(err, undo))
+				}
+			}
+			if errors.Is(err, datapath.ErrNotBerthed) || errors.As(err, new(*datapath.PortError)) {
+				err = nil
+			}
 			return failed(what, errors.Join(err, b.Done()))
 		}
 		ok = true
 		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l), warnNoAgent(b, stpWaits))
-		notes, err := settle(b, p)
 		warnings = append(warnings, notes...)
-		if err != nil {
-			return unfinished(what, err)
-		}
 		return failed(what, b.Done())
 	})
 	return ok, warnings, err

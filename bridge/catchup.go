@@ -407,8 +407,16 @@ func (s *Switch) takeBack(name string) (ports []string, err error) {
 			p.Ifindex = index
 			learnDevice(p, l)
 			c.reload = true
-			c.before = append(c.before, func() error { return c.bridge.Replace(p) })
-			c.settleAfter(p)
+			c.before = append(c.before, func() error {
+				// somebody may have changed it meanwhile
+				notes, err := makeReady(p, func(*datapath.Port) bool { return true })
+				c.warn(notes...)
+				if err != nil {
+					return err
+				}
+				return c.bridge.Replace(p)
+			})
+			c.settle(p)
 			ports = append(ports, nameBy(l, p))
 		}
 		return nil

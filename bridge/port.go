@@ -113,7 +113,7 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 		}
 		config.store(p)
 		c.planBackup(what, bridge, p, config.Backup)
-		c.settleAfter(p)
+		c.settle(p)
 		if o.Type != TypeHost {
 			c.after = append(c.after, func() error {
 				c.warn(warnNoAgent(c.bridge, stpWaits)...)
@@ -138,7 +138,13 @@ func addPort(bridge, port string, o PortOptions) (step, error) {
 			if err != nil {
 				return err
 			}
-			c.undo = append(c.undo, func() error { return netlink.LinkDel(device) })
+			c.undo = append(c.undo, func() error {
+				err := netlink.LinkDel(device)
+				if errors.Is(err, unix.ENODEV) {
+					return nil // the port was on its way, and has given it back
+				}
+				return err
+			})
 			if err := setHost(p, device); err != nil {
 				return err
 			}
@@ -258,18 +264,37 @@ func (c *draft) hasDevice(p *datapath.Port) bool {
 	return datapath.PortAt(&c.bridge.Config, p.Id) == nil || c.bridge.HasDevice(p)
 }
 
-// settleAfter has a port's device settled when the change is made.
-func (c *draft) settleAfter(p *datapath.Port) {
+// settle has a port's device readied right before the change is made, and the address
+// of a host port made known right after.
+func (c *draft) settle(p *datapath.Port) {
 	id := p.Id
+	if slices.Contains(c.settles, id) {
+		return
+	}
+	c.settles = append(c.settles, id)
 	c.after = append(c.after, func() error {
 		p := datapath.PortAt(&c.bridge.Config, id)
 		if p == nil {
 			return nil // it has left again
 		}
-		notes, err := settle(c.bridge, p)
-		c.warn(notes...)
-		return err
+		return announce(c.bridge, p)
 	})
+}
+
+// ready readies the devices of the ports that are to be settled.
+func (c *draft) ready() error {
+	for _, id := range c.settles {
+		p := datapath.PortAt(c.next, id)
+		if p == nil {
+			continue // it has left again
+		}
+		notes, err := makeReady(p, c.hasDevice)
+		c.warn(notes...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newDevice finds the device of a port to be added and checks that it can be
@@ -633,7 +658,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 				return failed(what, err)
 			}
 		}
-		c.settleAfter(p)
+		c.settle(p)
 		id := p.Id
 		c.after = append(c.after, func() error {
 			p := datapath.PortAt(&c.bridge.Config, id)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspect notes in p the changes that settle is going to make to the port's
+// inspect notes in p the changes that makeReady is going to make to the port's
 // device, or to the other end of a veth, and says so. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	xdp := p.Notes&datapath.PortXDP != 0
@@ -43,7 +43,7 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	return notes, nil
 }
 
-// giveBack undoes what settle did to the port's frames. Where now is not nil the
+// giveBack undoes what makeReady did to the port's frames. Where now is not nil the
 // port stays, without XDP.
 func giveBack(was, now *datapath.Port, l netlink.Link) {
 	if was.Taken&datapath.PortHadLRO != 0 && now == nil {
@@ -55,25 +55,45 @@ func giveBack(was, now *datapath.Port, l netlink.Link) {
 	restoreEnd(was, l)
 }
 
-// settleAll settles every port of the bridge.
+// settleAll readies the devices of every port of the bridge, and makes known the
+// addresses of its host ports.
 func settleAll(b *datapath.Bridge) error {
 	for _, p := range datapath.Ports(&b.Config) {
-		if _, err := settle(b, p); err != nil {
+		if _, err := makeReady(p, b.HasDevice); err != nil {
+			return err
+		}
+		if err := announce(b, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// settle makes a port's device fit to be one: it takes frames for all, and its
-// driver leaves them as they came. A host port's own address is made known. The
-// notes are about changes that the driver refuses.
-func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
-	if !b.HasDevice(p) {
+// announce makes a host port's own address known.
+func announce(b *datapath.Bridge, p *datapath.Port) error {
+	if p.Host == 0 || !b.HasDevice(p) {
+		return nil
+	}
+	spaces, err := currentSpaces(b)
+	if err == nil {
+		err = announceHost(b, p, spaces[p.Id])
+	}
+	if err != nil && !b.HasDevice(p) {
+		return nil // it goes at this moment, and there is nothing left to do
+	}
+	return err
+}
+
+// makeReady makes a port's device fit to be one: it takes frames for all, and its
+// driver leaves them as they came. For XDP the other end of a veth is readied, too.
+// All of that comes before the first frame that meets the port's programs, which
+// Intend has been told. The notes are about changes that the driver refuses.
+func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []string, err error) {
+	if p.Facts&datapath.PortPatch != 0 || !there(p) {
 		return nil, nil
 	}
 	defer func() {
-		if err != nil && !b.HasDevice(p) {
+		if err != nil && !there(p) {
 			err = nil // it goes at this moment, and there is nothing left to do
 		}
 	}()
@@ -102,14 +122,7 @@ func settle(b *datapath.Bridge, p *datapath.Port) (notes []string, err error) {
 			return notes, err
 		}
 	}
-	if p.Host == 0 {
-		return notes, nil
-	}
-	spaces, err := currentSpaces(b)
-	if err != nil {
-		return notes, err
-	}
-	return notes, announceHost(b, p, spaces[p.Id])
+	return notes, nil
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.

@@ -95,7 +95,7 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		}
 		c.warn(c.world.spanWarning(c.next, l)...)
 		c.warn(c.world.addressWarning(bridge, hostPortOf(c.next), l)...)
-		c.settleAfter(p)
+		c.settle(p)
 		return c.setDevice(what, p, l, HookTCX)
 	}}, nil
 }

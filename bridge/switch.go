@@ -347,11 +347,9 @@ func setBridge(name string, changes []Change) step {
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil {
 				learnDevice(p, l)
 			}
+			c.settle(p)
 		}
 		c.after = append(c.after, func() error {
-			if err := settleAll(c.bridge); err != nil {
-				return err
-			}
 			notes, err := dropSurplus(c.bridge, nil, name)
 			c.warn(notes...)
 			if slices.ContainsFunc(changes, func(ch Change) bool { return ch.Name == stpSetting }) {
@@ -513,11 +511,12 @@ type draft struct {
 	joins  bool      // as [Joining] has it
 	reload bool      // make a new generation even if nothing is different
 
-	late   []func() error     // ends the plan: what needs to know all that is planned
-	before []func() error     // right before the change is made
-	undo   []func() error     // undoes before, in reverse, where the change is refused
-	after  []func() error     // right after
-	others []*datapath.Bridge // at the other ends of the patch cables that go with it
+	late    []func() error     // ends the plan: what needs to know all that is planned
+	before  []func() error     // right before the change is made
+	settles []uint32           // ports whose devices are looked at then
+	undo    []func() error     // undoes before, in reverse, where the change is refused
+	after   []func() error     // right after
+	others  []*datapath.Bridge // at the other ends of the patch cables that go with it
 
 	warnings []string
 	auto     []uint32 // ports that go without XDP if they must
@@ -614,7 +613,7 @@ func (c *draft) make(what string) error {
 		return failed(what, err)
 	}
 	if !different {
-		return failed(what, inTurn(c.after))
+		return failed(what, inTurn(append([]func() error{c.ready}, c.after...)))
 	}
 	if err := c.each((*datapath.Bridge).Begin); err != nil {
 		return failed(what, err)
@@ -627,7 +626,8 @@ func (c *draft) make(what string) error {
 	}
 	if err != nil {
 		slices.Reverse(c.undo)
-		if undo := inTurn(c.undo); undo != nil { // the next command tries again
+		undo := errors.Join(c.bridge.Relent(follower{}), inTurn(c.undo))
+		if undo != nil { // the next command tries again
 			return failed(what, errors.Join(err, undo))
 		}
 		return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
@@ -660,16 +660,22 @@ func (c *draft) different() (bool, error) {
 	return *c.next != c.bridge.Config, err
 }
 
-// commit makes the next configuration the bridge's. A port whose driver refuses
-// XDP, which nobody has insisted on, goes without.
+// commit makes the next configuration the bridge's, whose ports' devices are ready for
+// its programs by then. A port whose driver refuses XDP, which nobody has insisted on,
+// goes without.
 func (c *draft) commit() error {
 	for {
-		err := setXDPUse(c.bridge, c.next)
-		if err == nil {
-			err = c.bridge.Commit(*c.next, c.tables, follower{})
-		}
+		err := inTurn([]func() error{
+			func() error { return setXDPUse(c.bridge, c.next) },
+			func() error { return c.bridge.Intend(c.next) },
+			c.ready,
+			func() error { return c.bridge.Commit(*c.next, c.tables, follower{}) },
+		})
 		var refusal *datapath.PortError
 		if !errors.As(err, &refusal) || errors.As(err, new(*datapath.UnfinishedError)) || !c.withoutXDP(refusal) {
+			return err
+		}
+		if err := c.bridge.Relent(follower{}); err != nil {
 			return err
 		}
 	}

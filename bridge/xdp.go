@@ -116,7 +116,7 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 		if err != nil {
 			return err
 		}
-		// a veth whose other end has GRO off gets it from settle
+		// a veth whose other end has GRO off gets it from makeReady
 		setBits(&p.Facts, datapath.PortXDPTx, sends || p.Taken&datapath.PortEndNoGRO != 0)
 	}
 	return nil

@@ -131,11 +131,15 @@ func (b *Bridge) mooredStill() bool {
 	return err == nil && maps.Equal(now.devices, b.devices)
 }
 
-// mendBerths takes the devices out again that were left without a program.
-func (b *Bridge) mendBerths(g *generation) error {
+// mendBerths takes the devices out again that were left without a program, and gives
+// them back what was taken of them.
+func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	for id := range b.devices {
 		_, err := os.Lstat(b.link(id, hookTCX).path)
 		if errors.Is(err, fs.ErrNotExist) {
+			if err := f.Leave(b, TenantAt(&b.Config, id), nil); err != nil {
+				return err
+			}
 			g.forget(Slot(id))
 		} else if err != nil {
 			return err
@@ -176,10 +180,12 @@ var ErrNotBerthed = errors.New("the device is gone, has a program, or the index 
 
 // Occupy makes a device the port p, which is one of Ready. name is the device's
 // name, flags the settings that must be put back when it leaves, and peer as in
-// Port.Peer. If Occupy fails, the berth has no device, and is of no use until
-// the next Commit. The caller holds the lock, is in the bridge's network
+// Port.Peer. Ready makes the device fit to be a port, before it gets the program;
+// what it takes Mend gives back if the command is killed before that. If Occupy
+// fails, that is the caller's to give back; the berth has no device then, and is of
+// no use until the next Commit. The caller holds the lock, is in the bridge's network
 // namespace, and has said Begin.
-func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64) (err error) {
+func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64, ready func() error) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
 		return ErrNotBerthed
@@ -217,6 +223,9 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	// the device is there before its program, whose first frame may come before
 	// the kernel says that it is attached
 	err = g.place(p)
+	if err == nil {
+		err = ready()
+	}
 	if err == nil {
 		// whoever made the device is about to set it up, and waits for the lock
 		hurry := b.store.hurry()

@@ -15,11 +15,14 @@ import (
 // berth configures a berth with what a new port has.
 func berth(c *Config, _ []*Port) { NewBerth(c, "near*").Flags |= PortLearn | floods }
 
+// keepsAll readies a device that is ready.
+func keepsAll() error { return nil }
+
 // occupy brings a device of the rack to the bridge's first berth that is ready.
 func (s *shelf) occupy(b *Bridge, ifindex uint32, name string) *Port {
 	s.t.Helper()
 	p := b.Ready()[0]
-	s.do(func() error { return b.Occupy(p, ifindex, name, PortWasPromisc, 0) })
+	s.do(func() error { return b.Occupy(p, ifindex, name, PortWasPromisc, 0, keepsAll) })
 	return p
 }
 
@@ -143,7 +146,7 @@ func TestBerth(t *testing.T) {
 	if at := where(b, station(2)); at != id {
 		t.Errorf("the address is on port %#x, want %#x", at, id)
 	}
-	if again := b.Ready()[0]; b.Occupy(again, near[2], "near2", 0, 0) == nil || !Vacant(again) || len(b.Ready()) != 1 {
+	if again := b.Ready()[0]; b.Occupy(again, near[2], "near2", 0, 0, keepsAll) == nil || !Vacant(again) || len(b.Ready()) != 1 {
 		t.Error("a device that is a port has occupied another berth, or used it up")
 	}
 
@@ -320,10 +323,10 @@ func TestBerthLosesDevice(t *testing.T) {
 	}
 	b = s.open("br0")
 	p := b.Ready()[0]
-	if err := s.try(func() error { return b.Occupy(p, index, "near9", 0, 0) }); !errors.Is(err, ErrNotBerthed) || len(b.Ready()) != 1 {
+	if err := s.try(func() error { return b.Occupy(p, index, "near9", 0, 0, keepsAll) }); !errors.Is(err, ErrNotBerthed) || len(b.Ready()) != 1 {
 		t.Errorf("error %v, %d berths are ready", err, len(b.Ready()))
 	}
-	if err := s.try(func() error { return b.Occupy(p, 1<<30, "nobody", 0, 0) }); err == nil || !Vacant(p) {
+	if err := s.try(func() error { return b.Occupy(p, 1<<30, "nobody", 0, 0, keepsAll) }); err == nil || !Vacant(p) {
 		t.Errorf("no error of a device that is not there, port %+v", *p)
 	}
 }
@@ -359,13 +362,15 @@ func TestBerthMend(t *testing.T) {
 		name  string
 		steps []func(*shelf, *Bridge, *Port) error
 		port  bool
+
+		readied bool // and no port
 	}{
-		{"record", []func(*shelf, *Bridge, *Port) error{record}, false},
-		{"half of the device maps", []func(*shelf, *Bridge, *Port) error{record, put(kernelMapTcxDevices, 0, 0)}, false},
-		{"device maps", []func(*shelf, *Bridge, *Port) error{record, device}, false},
-		{"pin alone", []func(*shelf, *Bridge, *Port) error{record, pin}, false},
-		{"all", []func(*shelf, *Bridge, *Port) error{record, device, pin}, true},
-		{"devices alone", []func(*shelf, *Bridge, *Port) error{device}, false},
+		{"record", []func(*shelf, *Bridge, *Port) error{record}, false, false},
+		{"half of the device maps", []func(*shelf, *Bridge, *Port) error{record, put(kernelMapTcxDevices, 0, 0)}, false, true},
+		{"device maps", []func(*shelf, *Bridge, *Port) error{record, device}, false, true},
+		{"pin alone", []func(*shelf, *Bridge, *Port) error{record, pin}, false, false},
+		{"all", []func(*shelf, *Bridge, *Port) error{record, device, pin}, true, false},
+		{"devices alone", []func(*shelf, *Bridge, *Port) error{device}, false, false},
 	} {
 		t.Run(fmt.Sprint(i, " ", tt.name), func(t *testing.T) {
 			s := newShelf(t, 3)
@@ -376,8 +381,16 @@ func TestBerthMend(t *testing.T) {
 				s.do(func() error { return step(s, b, b.Ready()[0]) })
 			}
 			b = s.open("br0")
-			s.do(func() error { return b.Mend(keepAll) })
+			var left leavers
+			s.do(func() error { return b.Mend(&left) })
 			s.do(b.Done)
+			var want leavers
+			if tt.readied {
+				want = leavers{id}
+			}
+			if !slices.Equal(left, want) {
+				t.Errorf("ports %#x gave back what they took, want %#x", left, want)
+			}
 			for _, b := range []*Bridge{b, s.open("br0")} {
 				if got := len(Ports(&b.Config)) == 3; got != tt.port {
 					t.Errorf("there are %d ports", len(Ports(&b.Config)))

@@ -342,7 +342,7 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.keepSpare("", false); err != nil {
 		return err
 	}
-	if err := b.mendBerths(g); err != nil {
+	if err := b.mendBerths(g, f); err != nil {
 		return err
 	}
 	for _, old := range b.generations() {
@@ -360,7 +360,7 @@ func (b *Bridge) Mend(f Follower) error {
 		switch {
 		case old.gen == b.gen:
 			continue
-		case old.nextGeneration() == b.gen:
+		case old.gen != intention && old.nextGeneration() == b.gen:
 			err = b.follow(g, old, f)
 		default: // one that was not made current
 			err = old.leave(&b.Config, f)

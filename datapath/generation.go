@@ -487,17 +487,29 @@ func (b *Bridge) collect() error {
 		return err
 	}
 	for _, e := range entries {
-		old := strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen
-		if old { // half of it must not be taken for what the bridge was
-			if err := os.Remove(b.pin(e.Name(), configPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		switch {
+		case e.Name() == "next":
+			err = os.Remove(b.pin(e.Name()))
+		case strings.HasPrefix(e.Name(), "gen-") && e.Name() != b.gen:
+			err = b.drop(e.Name())
 		}
-		if old || e.Name() == "next" {
-			if err := os.RemoveAll(b.pin(e.Name())); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// drop removes a generation's folder. Half of it must not be taken for what the bridge
+// was.
+func (b *Bridge) drop(gen string) error {
+	if held := b.store.open[b.dir]; held != nil && held.gen == gen { // another may come by that name
+		held.Close()
+		delete(b.store.open, b.dir)
+	}
+	err := os.Remove(b.pin(gen, configPin))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(b.pin(gen))
 }

@@ -26,6 +26,7 @@ const Root = "/run/bascule"
 //
 //	<cookie of the namespace>/<bridge>/current -> gen-7
 //	                                  /gen-7/config, tcx, xdp, control and the tables
+//	                                  /gen-intended/config: what is taken for the next generation
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
 //	                        /%patch/patch_panel, patch_trip: what patch cables share

@@ -515,6 +515,7 @@ func berthKilledAnywhere(t *testing.T, hook string) {
 		if killed {
 			kills++
 		}
+		wantPromiscuous(t, l, spare)
 		l.Reach(a, l.Frames(3, B, A), b)
 		l.Reach(b, l.Frames(3, A, B), a)
 		switch i % 3 { // who comes next
@@ -533,6 +534,9 @@ func berthKilledAnywhere(t *testing.T, hook string) {
 			ports++
 		} else {
 			l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
+			if err := spare.Unchanged(); err != nil {
+				t.Errorf("no port: %v", err)
+			}
 			l.Bascule("port", "add", "br0", spare.Port)
 		}
 		l.Reach(spare, l.Frames(3, netlab.Broadcast, C), a, b)

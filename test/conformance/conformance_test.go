@@ -42,7 +42,7 @@ var (
 // for each.
 func TestConformance(t *testing.T) {
 	for _, c := range slices.Concat(
-		forwardingCases, fdbCases, portCases, berthCases, deviceCases, lifeCases,
+		forwardingCases, fdbCases, portCases, berthCases, deviceCases, xdpCases, lifeCases,
 		vlanCases, securityCases, guardCases, frontCases, sealedCases, ruleCases, stormCases, patchCases, watchCases, traceCases, stpCases, pfCases, pfRewriteCases, pfTrafficCases,
 	) {
 		t.Run(c.name, func(t *testing.T) {

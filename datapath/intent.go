@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// A port takes what it needs of its device before a frame meets the port's programs,
+// and so before there is a generation that knows of it. The intention says until then
+// what is taken. To who mends, it is a generation that was not made current: what its
+// ports took is given back, unless the bridge has come to have it so. It has a
+// configuration and the devices that it is about, and no programs.
+const intention = "gen-intended"
+
+// Intend notes what the ports of next take of their devices that are new, or that
+// change their hook. Next is to be the bridge's configuration: a Commit of it ends the
+// note. Before that Relent gives back what was taken, or Mend where the command is
+// killed. The caller holds the lock, is in the bridge's network namespace, and has
+// said Begin.
+func (b *Bridge) Intend(next *Config) error {
+	devices := map[uint32]uint32{}
+	for _, p := range Ports(next) {
+		was := PortAt(&b.Config, p.Id)
+		if p.Facts&PortPatch == 0 && (was == nil || was.Notes&PortXDP != p.Notes&PortXDP && b.HasDevice(p)) {
+			devices[Slot(p.Id)] = p.Ifindex
+		}
+	}
+	if len(devices) == 0 {
+		return nil
+	}
+	if err := os.Mkdir(b.pin(intention), 0o700); err != nil {
+		return err
+	}
+	// HasDevice looks into it: the kernel takes out a device that goes, lest what was
+	// taken is given to another one of the same index
+	err := pinNew(b.pin(intention, kernelMapTcxDevices), ebpf.DevMap, unsafe.Sizeof(uint32(0)), devices)
+	if err == nil {
+		err = pinNew(b.pin(intention, settingsPin), ebpf.Array, unsafe.Sizeof(next.kernelSettings), map[uint32]*kernelSettings{0: &next.kernelSettings})
+	}
+	if err == nil { // the last: without it nobody reads the others
+		err = pinNew(b.pin(intention, configPin), ebpf.Array, unsafe.Sizeof(next.kernelConfig), map[uint32]*kernelConfig{0: &next.kernelConfig})
+	}
+	return err
+}
+
+// pinNew makes a map with these values by number, and pins it.
+func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint32]V) error {
+	room := uint32(0)
+	for n := range values {
+		room = max(room, n+1)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "intention", Type: kind, KeySize: 4, ValueSize: uint32(size), MaxEntries: room})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for n, value := range values {
+		if err := m.Put(n, value); err != nil {
+			return fmt.Errorf("intention: %w", err)
+		}
+	}
+	return m.Pin(path)
+}
+
+// Relent gives back what was taken since Intend, after a Commit that has changed
+// nothing, or instead of one.
+func (b *Bridge) Relent(f Follower) error {
+	old := &Bridge{store: b.store, dir: b.dir, gen: intention}
+	err := old.readConfig()
+	if err == nil {
+		err = old.leave(&b.Config, f)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return b.drop(intention)
+}
