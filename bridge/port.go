@@ -693,13 +693,17 @@ func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
 		if err != nil {
 			return err
 		}
+		backs := func(of *datapath.Port) bool { return of.Backup == p.Id }
+		if !slices.ContainsFunc(datapath.Ports(&c.bridge.Config), backs) {
+			return del.plan(c)
+		}
 		v, err := viewOf(bridge, c.bridge)
 		if err != nil {
 			return failed(del.what, err)
 		}
 		// not part of del: who edits may give another backup
 		for _, of := range v.ports {
-			if of.Backup == p.Id {
+			if backs(of) {
 				c.warn("port " + v.names[of.Id] + " has no backup any more: that was " + port)
 			}
 		}
