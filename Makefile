@@ -45,7 +45,10 @@ demo:
 
 test:
 	$(call install,$(TEST_NEEDS))
-	$(GO) test -count=1 -timeout 40m ./test/... ./... # the longest first
+	# one program for all, and the longest first
+	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
+		$(GO) build -o $$dir/bascule ./cmd/bascule && \
+		BASCULE=$$dir/bascule $(GO) test -count=1 -timeout 40m ./test/conformance ./lab ./test/... ./datapath ./...
 
 # The switch and its agent while everything about them changes, under traffic.
 # SOAK=2m for less, SEED=7 for the same changes again; ends by itself, or by Ctrl-C.

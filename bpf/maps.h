@@ -134,7 +134,11 @@ struct {
 	__type(value, struct vlan_stats);
 } vlan_stats SEC(".maps");
 
-/* MAC rules by number; all of this is made anew when they change. */
+/*
+ * MAC rules by number, from 1. A rule keeps its number while it is there, and a new one
+ * gets a number that no rule had before the change. So rules change while frames are
+ * counted. All of this but the counters is of one set of programs alone.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -157,7 +161,7 @@ struct {
 	__type(value, struct rule_mask);
 } rule_arp_masks SEC(".maps");
 
-/* The number of the first rule that compares these fields to these values. */
+/* The turn and the number of the first rule that compares these fields to these values. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -165,9 +169,10 @@ struct {
 	__type(value, u32);
 } rule_numbers SEC(".maps");
 
-/* What each rule has matched, by number. */
+/* What each rule has matched, by number. An entry is made with its first rule, and stays. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct rule_stats);

@@ -16,7 +16,8 @@ enum rule_direction {
 	RULE_OUT,
 };
 
-#define RULE_NONE (~0u) /* above every number */
+#define RULE_NONE (~0u) /* above every turn */
+#define RULE_TURN(turn) ((u32)(turn) << 16) /* with the rule's number below */
 
 /* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
 struct rule_arp {
@@ -28,7 +29,7 @@ struct rule_search {
 	struct rule_key key; /* what those of a mask compare */
 	struct rule_arp arp;
 	u32 arp_at;
-	u32 best; /* lowest number found */
+	u32 best; /* lowest turn found, with its rule's number */
 };
 
 /* for the type's sake: it is in BTF if something has it */
@@ -44,7 +45,7 @@ static __always_inline bool rule_try(struct rule_search *s, const struct rule_ma
 	u16 kind = m->kind;
 	u32 *number;
 
-	if (!m->first || s->best < m->first)
+	if (!m->first || s->best < RULE_TURN(m->first))
 		return false;
 	key->src = kind & RULE_SRC ? f->src : 0;
 	key->dst = kind & RULE_DST ? f->dst : 0;
@@ -151,10 +152,12 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 			bpf_loop(list->arp, rule_try_arp, &s, 0);
 		}
 	}
-	best = s->best;
+	if (s->best == RULE_NONE)
+		return flags;
+	best = (u16)s->best;
 	rule = bpf_map_lookup_elem(&rules, &best);
 	if (!rule)
-		return flags; /* no rule has the number RULE_NONE */
+		return flags;
 	return flags | best | (rule->blocks ? RULE_BLOCKS : 0);
 }
 

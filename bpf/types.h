@@ -413,7 +413,8 @@ struct vlan_stats {
  */
 struct rule {
 	__u32 port; /* id */
-	__u32 blocks; /* 1 if it blocks what it matches, 0 if that passes */
+	__u16 blocks; /* 1 if it blocks what it matches, 0 if that passes */
+	__u16 turn; /* the rules of a bridge are tried in the order of their turns, from 1 */
 	__u32 tag; /* that pf finds on what passes by it: FNV-1a of its name, 0 for none */
 	__u8 text[244]; /* as ifconfig(8) has it, zeros behind it */
 };
@@ -446,7 +447,7 @@ enum rule_kind {
 /* Which fields some rules of a list compare, and the first of these rules. */
 struct rule_mask {
 	__u16 kind;
-	__u16 first; /* its number, 0 for no mask */
+	__u16 first; /* its turn, 0 for no mask */
 };
 
 #define RULE_PLAIN_MASKS 4 /* that look at no more than source and destination */

@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -68,6 +70,9 @@ func hostPortOf(config *datapath.Config) string {
 // addressWarning tells of the addresses that a device has which becomes a port.
 func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 	if w.addresses == nil {
+		if !addressed(l) {
+			return nil
+		}
 		w.addresses = addresses()
 	}
 	list := w.addresses[l.Attrs().Index]
@@ -75,6 +80,30 @@ func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 		return nil
 	}
 	return []string{AddressWarning(bridge, host, l.Attrs().Name, list)}
+}
+
+// addressed reports whether a device may have IP addresses beside those that it gives
+// itself. The kernel is asked for those of this device alone: most have none, and of
+// others there may be many.
+func addressed(l netlink.Link) bool {
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		return true
+	}
+	defer socket.Close()
+	if unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1) != nil {
+		return true
+	}
+	ask := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	ask.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
+	message := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
+	message.Index = uint32(l.Attrs().Index)
+	ask.AddData(message)
+	list, err := ask.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	return err != nil || slices.ContainsFunc(list, func(m []byte) bool {
+		a := nl.DeserializeIfAddrmsg(m)
+		return a.Family != unix.AF_INET6 || a.Scope != unix.RT_SCOPE_LINK
+	})
 }
 
 // addresses returns the IP addresses of the namespace's devices by their indexes,

@@ -259,6 +259,50 @@ func number(t *testing.T, gen string) int {
 	return n
 }
 
+// Several ports are added in one change, all or none of them.
+func TestAddPorts(t *testing.T) {
+	b := newBench(t, 3)
+	b.must(b.AddBridge("br0", nil))
+	names := func() (list []string) {
+		t.Helper()
+		ports, err := b.Ports("br0")
+		b.must(err)
+		for _, p := range ports {
+			list = append(list, p.Name)
+		}
+		return list
+	}
+	was := b.generation()
+	for _, tt := range []struct {
+		ports []string
+		o     PortOptions
+		want  string
+	}{
+		{[]string{"p1", "nothing"}, PortOptions{}, "cannot add port nothing to br0"},
+		{[]string{"p1", "p2", "p1"}, PortOptions{}, "cannot add port p1 to br0: it is named twice"},
+		{[]string{"h1", "p1"}, PortOptions{Type: TypeHost}, "cannot add port p1 to br0"},
+		{[]string{"p1", "p2"}, PortOptions{Type: TypePatch, Peer: "br1/x"}, "--type patch: a cable has one end here"},
+	} {
+		if _, err := b.AddPorts("br0", tt.ports, tt.o); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q: %v, want %s", tt.ports, err, tt.want)
+		}
+		if got := names(); len(got) != 0 || b.generation() != was {
+			t.Fatalf("%q: %q are there, in %s after %s", tt.ports, got, b.generation(), was)
+		}
+	}
+	_, err := b.AddPorts("br0", []string{"p3", "p1", "p2"}, PortOptions{Changes: on("isolated")})
+	b.must(err)
+	if got := names(); !slices.Equal(got, []string{"p3", "p1", "p2"}) {
+		t.Errorf("ports %q", got)
+	}
+	if n := number(t, b.generation()) - number(t, was); n != 1 {
+		t.Errorf("%d generations", n)
+	}
+	if _, err := b.AddPorts("br0", []string{"h1", "h2"}, PortOptions{Type: TypeHost}); err != nil || len(names()) != 5 {
+		t.Errorf("two host ports: %v, %q", err, names())
+	}
+}
+
 // A port may be the backup of one that is added before it, in one step, until it leaves.
 func TestEditBackup(t *testing.T) {
 	b := newBench(t, 3)

@@ -45,19 +45,43 @@ func OneOf(words []string) string {
 // port of this bridge and its other end, o.Peer. The warnings are things that
 // work but may not be meant.
 func (s *Switch) AddPort(bridge, port string, o PortOptions) (warnings []string, err error) {
+	return s.AddPorts(bridge, []string{port}, o)
+}
+
+// AddPorts is AddPort for several ports with the same options, in one change: all of
+// them are added, or none. A cable is made by itself.
+func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warnings []string, err error) {
 	if o.Type == TypePatch {
-		return s.addPatch(bridge, port, o)
-	}
-	st, err := addPort(bridge, port, o)
-	plan := st.plan
-	st.plan = func(c *draft) error {
-		gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
-		if gone {
-			c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
+		if len(ports) > 1 {
+			return nil, usagef("--type patch", "a cable has one end here; make each by itself")
 		}
-		return plan(c)
+		return s.addPatch(bridge, ports[0], o)
 	}
-	return s.one(st, err)
+	all := step{"add ports " + strings.Join(ports, ", ") + " to " + bridge, bridge, func(*draft) error { return nil }}
+	for i, port := range ports {
+		st, err := addPort(bridge, port, o)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(ports[:i], port) {
+			return nil, refused(st.what, "it is named twice", "name each port once")
+		}
+		before := all.plan
+		all.plan = func(c *draft) error {
+			if err := before(c); err != nil {
+				return err
+			}
+			gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
+			if gone {
+				c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
+			}
+			return st.plan(c)
+		}
+		if len(ports) == 1 {
+			all.what = st.what
+		}
+	}
+	return s.one(all, nil)
 }
 
 // newPortConfig checks what AddPort is asked for, and returns the settings of
@@ -693,13 +717,17 @@ func (s *Switch) DelPort(bridge, port string) (notes []string, err error) {
 		if err != nil {
 			return err
 		}
+		backs := func(of *datapath.Port) bool { return of.Backup == p.Id }
+		if !slices.ContainsFunc(datapath.Ports(&c.bridge.Config), backs) {
+			return del.plan(c)
+		}
 		v, err := viewOf(bridge, c.bridge)
 		if err != nil {
 			return failed(del.what, err)
 		}
 		// not part of del: who edits may give another backup
 		for _, of := range v.ports {
-			if of.Backup == p.Id {
+			if backs(of) {
 				c.warn("port " + v.names[of.Id] + " has no backup any more: that was " + port)
 			}
 		}

@@ -58,15 +58,18 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 // endStaleWatches switches off watches whose process was killed. It reports
 // whether there was any; the bridge is dirty then.
 func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
-	next, stale := b.Config, false
+	var stale []datapath.Watch
 	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers} {
-		if next.Flags&uint32(w.Flag()) != 0 && !b.Held(w) {
-			endWatch(&next, w)
-			stale = true
+		if b.Config.Flags&uint32(w.Flag()) != 0 && !b.Held(w) {
+			stale = append(stale, w)
 		}
 	}
-	if !stale {
+	if len(stale) == 0 {
 		return false, nil
+	}
+	next := b.Config
+	for _, w := range stale {
+		endWatch(&next, w)
 	}
 	if err := b.Begin(); err != nil {
 		return false, err

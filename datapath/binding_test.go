@@ -959,3 +959,40 @@ func TestReplaceBindings(t *testing.T) {
 	must(b.ReplaceBindings(append(list(MaxBindings, there)[10:], bind(MaxBindings+7, 0, 0)), list(12, here)))
 	want(12, here)
 }
+
+// With a feature that is for bindings their table has its whole size: no binding takes
+// other programs then. What was bound before still is.
+func TestBindingsRoom(t *testing.T) {
+	for name, ask := range map[string]func(c *Config, p []*Port){
+		"source guard": func(_ *Config, p []*Port) { p[0].Flags |= PortSrcGuard },
+		"suppression":  func(c *Config, _ []*Port) { c.Flags |= uint32(BridgeSuppress) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf(t, 2)
+			b := s.create("br0", 2)
+			ports := Ports(&b.Config)
+			bind := func(n byte) error {
+				return s.try(func() error {
+					return b.Bind(Binding{Address: netip.AddrFrom4([4]byte{192, 0, 2, n}), MAC: station(int(n)), Port: ports[n%2].Id})
+				})
+			}
+			if err := bind(1); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.commit(b, ask); err != nil {
+				t.Fatal(err)
+			}
+			for n := byte(2); n < 9; n++ {
+				if err := bind(n); err != nil {
+					t.Fatalf("binding %d: %v", n, err)
+				}
+				if err := s.commit(b, func(c *Config, _ []*Port) { c.Ageing = uint32(100 + n) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if list, err := b.Bindings(); err != nil || len(list) != 8 {
+				t.Errorf("%d bindings of 8, %v", len(list), err)
+			}
+		})
+	}
+}

@@ -384,3 +384,31 @@ func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 	}
 	return err
 }
+
+// settleBindings makes the table of bindings large with the features that are for
+// them, so that no binding takes other programs.
+func (b *Bridge) settleBindings(next *Config, t *Tables) error {
+	const ask = kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS
+	asks := func(c *Config) bool { return kernelFeature(c.Features)&ask != 0 }
+	if t.Bindings != nil || !asks(next) || b.gen != "" && asks(&b.Config) {
+		return nil
+	}
+	all := []Binding{}
+	if b.gen != "" {
+		m, err := b.openTable(kernelMapBindings)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if m.MaxEntries() >= largeBindings {
+			return nil
+		}
+		have, err := b.Bindings()
+		if err != nil {
+			return err
+		}
+		all = append(all, have...)
+	}
+	t.Bindings = all
+	return nil
+}

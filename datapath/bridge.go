@@ -139,6 +139,9 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		return err
 	}
 	specialise(&next)
+	if err := b.settleBindings(&next, &t); err != nil {
+		return err
+	}
 	if err := findPlaces(&next); err != nil {
 		return errors.Join(err, b.unplugFor(&next))
 	}

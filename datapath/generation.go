@@ -143,10 +143,14 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	if b.gen != "" {
 		m.was = &b.Config
 	}
-	if t.Rules != nil {
-		if m.rules, err = compileRules(t.Rules); err != nil {
+	if m.rules, err = b.bringRules(c, t.Rules); err != nil {
+		return nil, err
+	}
+	if t.VLANs == nil && b.gen != "" { // each generation has them for itself
+		if t.VLANs, err = b.VLANs(); err != nil {
 			return nil, err
 		}
+		m.tables = t
 	}
 	fit(spec, m)
 	trimPF(spec, c)
@@ -186,11 +190,12 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
 	err = t.fill(g)
-	if err == nil && t.Rules != nil {
+	if err == nil && m.rules != nil {
+		// a number may have been that of a rule by which a frame is just passing
+		if len(m.rules.added) > 0 && b.gen != "" {
+			quiesce() // the kernel has loaded programs meanwhile: where it cannot say, it is so
+		}
 		err = m.rules.store(g.coll.Maps)
-	}
-	if err == nil && t.Rules != nil && b.gen != "" {
-		err = b.carryRuleStats(t.Rules, g)
 	}
 	if err == nil {
 		err = b.fillPF(g, c, t)

@@ -208,13 +208,13 @@ func counted(field func(*Config) uint32) func(*making) uint32 {
 	return func(m *making) uint32 { return max(field(m.Config), 1) }
 }
 
-// ruled makes entries of a change of MAC rules.
+// ruled makes entries of the MAC rules, with room for more.
 func ruled(count func(*compiledRules) int) func(*making) uint32 {
 	return func(m *making) uint32 {
-		if m.rules == nil {
+		if m.rules == nil || kernelFeature(m.Features)&kernelFeatureFEATURE_RULES == 0 {
 			return 0
 		}
-		return uint32(max(count(m.rules), 1))
+		return ruleRoom(count(m.rules))
 	}
 }
 
@@ -248,7 +248,6 @@ func memoEntries(m *making) uint32 {
 // The changes that make tables anew.
 func withFDB(m *making) bool      { return m.was == nil || m.FdbBuckets != m.was.FdbBuckets }
 func withVLANs(m *making) bool    { return m.tables.VLANs != nil }
-func withRules(m *making) bool    { return m.tables.Rules != nil }
 func withBindings(m *making) bool { return m.tables.Bindings != nil }
 func withCapture(m *making) bool  { return m.tables.Filter != nil } // with nothing of one before
 func withPF(m *making) bool       { return m.tables.PF != nil }
@@ -305,24 +304,24 @@ var inventory = []table{
 		idle: idlePage, entries: fixed(controlRing)},
 
 	// VLANs, bindings, MAC rules
-	{name: kernelMapVlans, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_VLANS,
-		anew: withVLANs, entries: brought(withVLANs, uint32(len(VLANs{})))},
+	{name: kernelMapVlans, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_VLANS,
+		entries: brought(withVLANs, uint32(len(VLANs{})))},
 	{name: kernelMapVlanStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_VLAN_STATS,
 		idle: idleEntry, entries: fixed(uint32(len(VLANs{})))},
 	{name: kernelMapBindings, life: lifeBridge, trial: trialShared, anew: withBindings,
 		features: kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS | kernelFeatureFEATURE_PF_RULES,
 		entries:  brought(withBindings, largeBindings)}, // no-route and urpf-failed ask them
-	{name: kernelMapRules, life: lifeBridge, trial: trialShared, anew: withRules,
+	{name: kernelMapRules, life: lifeGeneration, trial: trialShared,
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
 		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
-	{name: kernelMapRuleLists, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.lists) })},
-	{name: kernelMapRuleArpMasks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.masks) })},
-	{name: kernelMapRuleNumbers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
+	{name: kernelMapRuleLists, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		idle: idleEntry, entries: fixed(uint32(ruleLists))},
+	{name: kernelMapRuleArpMasks, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		entries: ruled(func(r *compiledRules) int { return len(r.masks) })},
+	{name: kernelMapRuleNumbers, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
+		entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
 	{name: kernelMapRuleCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_RULES,
-		anew: withRules, entries: ruled(func(r *compiledRules) int { return len(r.rules) })},
+		idle: idleEntry, entries: fixed(uint32(ruleNumbers))},
 
 	// patch cables
 	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,

@@ -1037,7 +1037,8 @@ type kernelReturns struct {
 type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
-	Blocks uint32
+	Blocks uint16
+	Turn   uint16
 	Tag    uint32
 	Text   [244]uint8
 }

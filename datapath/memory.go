@@ -20,9 +20,11 @@ import (
 // its entries ask for. If it is, a change that brings Tables.PF, and nothing
 // different, gives memory back.
 func (b *Bridge) Oversized() (bool, error) {
-	next := b.Config
-	if err := b.settleFDB(&next); err != nil || next.FdbBuckets < b.Config.FdbBuckets {
-		return err == nil, err
+	if buckets(b.Config.FdbMax) < b.Config.FdbBuckets {
+		next := b.Config
+		if err := b.settleFDB(&next); err != nil || next.FdbBuckets < b.Config.FdbBuckets {
+			return err == nil, err
+		}
 	}
 	if !b.PFLoaded() {
 		return false, nil

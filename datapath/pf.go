@@ -550,7 +550,7 @@ func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
 
 // eachOf calls f with the contents of a map, some at a time.
 func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
-	const some = 4096
+	some := min(4096, int(m.MaxEntries()))
 	keys, values := make([]K, some), make([]V, some)
 	var cursor ebpf.MapBatchCursor
 	for {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
@@ -21,31 +22,70 @@ func findPlaces(c *Config) error {
 		features kernelFeature
 		known    bool
 		what     string
-		find     func(*Config, *btf.Spec) error
+		find     func(*Config) error
 	}{
-		{kernelFeatureFEATURE_BACKUP, c.DeviceState != 0, "a backup port needs to know where this kernel has a device's carrier", findCarrier},
-		{kernelFeatureFEATURES_JUDGE, c.Skb.Cast != 0, "a filter needs to know where this kernel has a frame's checksum", findChecksum},
+		{kernelFeatureFEATURE_BACKUP, c.DeviceState != 0, "a backup port needs to know where this kernel has a device's carrier", carrierPlaces},
+		{kernelFeatureFEATURES_JUDGE, c.Skb.Cast != 0, "a filter needs to know where this kernel has a frame's checksum", checksumPlaces},
 	} {
 		if kernelFeature(c.Features)&ask.features == 0 || ask.known {
 			continue
 		}
-		kernel, err := btf.LoadKernelSpec()
-		if err != nil {
+		switch err := ask.find(c); {
+		case errors.As(err, new(*untyped)):
 			return fmt.Errorf("%s, which it does not describe (CONFIG_DEBUG_INFO_BTF): %w", ask.what, err)
-		}
-		if err := ask.find(c, kernel); errors.As(err, new(*MissingError)) {
+		case errors.As(err, new(*MissingError)):
 			return err
-		} else if err != nil {
+		case err != nil:
 			return fmt.Errorf("%s: %w", ask.what, err)
 		}
 	}
 	// answers for stations do without, where it cannot be told
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_SUPPRESS != 0 && c.DeviceState == 0 && !readsRefused() {
-		if kernel, err := btf.LoadKernelSpec(); err != nil || findCarrier(c, kernel) != nil {
-			c.DeviceAt, c.DeviceState = 0, 0
-		}
+		_ = carrierPlaces(c)
 	}
 	return nil
+}
+
+// untyped says that the kernel does not describe its types.
+type untyped struct{ error }
+
+func (e *untyped) Unwrap() error { return e.error }
+
+// A carrier is what findCarrier finds.
+type carrier struct {
+	at    int32
+	state uint32
+}
+
+// The kernel's types are read once by a process: that takes it milliseconds, and what
+// is found stays as it is while the kernel runs.
+var (
+	kernelCarrier  = sync.OnceValues(func() (carrier, error) { return findIn(findCarrier) })
+	kernelChecksum = sync.OnceValues(func() (kernelSkbPlaces, error) { return findIn(findChecksum) })
+)
+
+func findIn[P any](find func(*btf.Spec) (P, error)) (at P, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return at, &untyped{err}
+	}
+	return find(kernel)
+}
+
+func carrierPlaces(c *Config) error {
+	at, err := kernelCarrier()
+	if err == nil {
+		c.DeviceAt, c.DeviceState = at.at, at.state
+	}
+	return err
+}
+
+func checksumPlaces(c *Config) error {
+	at, err := kernelChecksum()
+	if err == nil {
+		c.Skb = at
+	}
+	return err
 }
 
 // readsRefused reports whether programs may not read the kernel's memory
@@ -55,51 +95,46 @@ func readsRefused() bool {
 	return err == nil && strings.Contains(string(text), "[confidentiality]")
 }
 
-// findCarrier fills in where the kernel has whether a device has a carrier.
-func findCarrier(c *Config, kernel *btf.Spec) error {
+// findCarrier returns where the kernel has whether a device has a carrier.
+func findCarrier(kernel *btf.Spec) (carrier, error) {
 	var cell, device *btf.Struct
 	if err := errors.Join(kernel.TypeByName("bpf_dtab_netdev", &cell), kernel.TypeByName("net_device", &device)); err != nil {
-		return err
+		return carrier{}, err
 	}
 	dev, err1 := offsetIn(cell, "dev")
 	val, err2 := offsetIn(cell, "val")
 	state, err3 := offsetIn(device, "state")
-	c.DeviceAt, c.DeviceState = int32(dev)-int32(val), state
-	return errors.Join(err1, err2, err3)
+	return carrier{int32(dev) - int32(val), state}, errors.Join(err1, err2, err3)
 }
 
 // castFunction is the kernel's function by which a filter gets at the state of a
 // frame's checksum. It is no helper: BTF alone knows it.
 const castFunction = "bpf_cast_to_kern_ctx"
 
-// findChecksum fills in where the kernel has the state of a frame's checksum.
-func findChecksum(c *Config, kernel *btf.Spec) error {
+// findChecksum returns where the kernel has the state of a frame's checksum.
+func findChecksum(kernel *btf.Spec) (at kernelSkbPlaces, err error) {
 	var cast *btf.Func
 	var skb *btf.Struct
 	if err := kernel.TypeByName(castFunction, &cast); errors.Is(err, btf.ErrNotFound) {
-		return missing(running().release, err, [2]string{castFunction + "()", "a filter"})
+		return at, missing(running().release, err, [2]string{castFunction + "()", "a filter"})
 	} else if err != nil {
-		return err
+		return at, err
 	}
 	if err := kernel.TypeByName("sk_buff", &skb); err != nil {
-		return err
+		return at, err
 	}
 	summed, ok := member(skb.Members, "ip_summed")
 	if !ok || summed.BitfieldSize != 2 || summed.Offset%8 == 7 {
-		return errors.New("sk_buff has its ip_summed where no other kernel has it")
+		return at, errors.New("sk_buff has its ip_summed where no other kernel has it")
 	}
 	id, err := kernel.TypeID(cast)
 	errs := []error{err}
-	at := kernelSkbPlaces{Cast: uint32(id), Summed: summed.Offset.Bytes(), SummedShift: uint32(summed.Offset % 8)}
+	at = kernelSkbPlaces{Cast: uint32(id), Summed: summed.Offset.Bytes(), SummedShift: uint32(summed.Offset % 8)}
 	for name, to := range map[string]*uint32{"head": &at.Head, "data": &at.Data, "csum_start": &at.CsumStart, "csum_offset": &at.CsumOffset} {
 		*to, err = offsetIn(skb, name)
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	c.Skb = at
-	return nil
+	return at, errors.Join(errs...)
 }
 
 // offsetIn returns how many bytes after the beginning of a structure a member is.

@@ -108,7 +108,7 @@ func TestMissingKernelFunction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = findChecksum(&Config{}, spec)
+	_, err = findChecksum(spec)
 	if missing := new(MissingError); !errors.As(err, &missing) || !strings.HasSuffix(err.Error(), " has no bpf_cast_to_kern_ctx(), which a filter needs") {
 		t.Errorf("it says %v", err)
 	}

@@ -4,9 +4,11 @@ package datapath
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,29 +49,35 @@ func (b *Bridge) RuleOf(number uint16) (Rule, bool, error) {
 
 // numberedRules returns the bridge's rules and the number of each.
 func (b *Bridge) numberedRules() (list []Rule, numbers []uint32, err error) {
-	m, err := b.openTable(kernelMapRules)
+	all, err := b.ruleTable()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer m.Close()
-	all := make([]kernelRule, m.MaxEntries())
-	indices := make([]uint32, len(all))
-	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), indices, all, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, nil, fmt.Errorf("read the rules: %w", err)
-	}
-	for n := 1; n < len(all); n++ {
-		p := PortAt(&b.Config, all[n].Port)
-		if p == nil {
-			continue
+	for n := range all {
+		if all[n].Turn != 0 && PortAt(&b.Config, all[n].Port) != nil {
+			numbers = append(numbers, uint32(n))
 		}
+	}
+	slices.SortFunc(numbers, func(n, o uint32) int { return cmp.Compare(all[n].Turn, all[o].Turn) })
+	for _, n := range numbers {
 		text, _, _ := bytes.Cut(all[n].Text[:], []byte{0})
 		r, err := rule.ParseRule(strings.Fields(string(text)), anyPort)
 		if err != nil {
 			return nil, nil, fmt.Errorf("rule %d, %q: %w", n, text, err)
 		}
-		list, numbers = append(list, Rule{all[n].Port, r}), append(numbers, uint32(n))
+		list = append(list, Rule{all[n].Port, r})
 	}
 	return list, numbers, nil
+}
+
+// ruleTable returns the bridge's rules by number, as the datapath has them.
+func (b *Bridge) ruleTable() ([]kernelRule, error) {
+	m, err := b.openTable(kernelMapRules)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	return readArray[kernelRule](m)
 }
 
 // anyPort stands for the port where a rule is printed for the tables.
@@ -96,7 +104,7 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 	for i, n := range numbers {
 		var perCPU []RuleStats
 		if err := m.Lookup(n, &perCPU); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("counters of rule %d: %w", n, err)
 		}
 		for _, s := range perCPU {
 			list[i].Frames += s.Frames
@@ -162,27 +170,62 @@ func flagRules(c *Config, list []Rule) {
 
 // compiledRules are rules as the datapath's tables have them.
 type compiledRules struct {
-	rules   []kernelRule // by number; 0 is none's
+	rules   []kernelRule // by number; 0 is none's, and has the name of all of this in its text
 	lists   []kernelRuleList
 	masks   []kernelRuleMask // for ARP
 	keys    []rule.Key
-	numbers []uint32 // of keys
+	numbers []uint32 // of keys: turns, and numbers
+
+	added []uint32 // numbers of rules that have counted nothing yet
 }
 
-// compileRules makes tables of rules.
-func compileRules(list []Rule) (*compiledRules, error) {
+// ruleNumbers is how many numbers there are for rules: all rules of a bridge can be
+// exchanged at once for others.
+const ruleNumbers = 2 * MaxRules
+
+// ruleRoom returns how many entries a table is made with for n of them: room for some
+// more, because a program that is loaded keeps its tables.
+func ruleRoom(n int) uint32 {
+	const least, most = 256, ruleNumbers + 1
+	room := uint32(least)
+	for int(room) < n {
+		room *= 2
+	}
+	return min(room, most)
+}
+
+// compileRules makes tables of rules. Rules that are among had have the numbers that
+// they have there; all numbers there are taken.
+func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	if len(list) > MaxRules {
 		return nil, fmt.Errorf("%d rules are more than %d", len(list), MaxRules)
 	}
+	type same struct {
+		port uint32
+		text [len(kernelRule{}.Text)]uint8
+	}
+	numbers := map[same][]uint32{}
+	for n, k := range had {
+		if k.Turn != 0 {
+			of := same{k.Port, k.Text}
+			numbers[of] = append(numbers[of], uint32(n))
+		}
+	}
+	for _, of := range numbers { // of rules that are the same, the first has what they have matched
+		slices.SortFunc(of, func(n, o uint32) int { return cmp.Compare(had[n].Turn, had[o].Turn) })
+	}
+	free := uint32(0)
+	taken := func(n uint32) bool { return int(n) < len(had) && had[n].Turn != 0 }
+
 	c := &compiledRules{rules: make([]kernelRule, 1, len(list)+1)}
+	copy(c.rules[0].Text[:], fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
 	plain := make([]rule.Rule, len(list))
-	lists := uint32(1)
+	at := make([]uint32, len(list)) // their numbers
 	for i, r := range list {
-		lists = max(lists, 2*Slot(r.Port)+2)
 		// lists are told apart by name, and here a port's is its id
 		plain[i] = r.Rule
 		plain[i].Port = strconv.FormatUint(uint64(r.Port), 10)
-		k := kernelRule{Port: r.Port, Tag: tagNumber(r.Rule.Tag)}
+		k := kernelRule{Port: r.Port, Turn: uint16(i + 1), Tag: tagNumber(r.Rule.Tag)}
 		if r.Rule.Action == rule.Block {
 			k.Blocks = 1
 		}
@@ -191,19 +234,32 @@ func compileRules(list []Rule) (*compiledRules, error) {
 			return nil, fmt.Errorf("rule %q has more than %d bytes", text, len(k.Text))
 		}
 		copy(k.Text[:], text)
-		c.rules = append(c.rules, k)
+		if of := (same{k.Port, k.Text}); len(numbers[of]) > 0 {
+			at[i], numbers[of] = numbers[of][0], numbers[of][1:]
+		} else {
+			for free++; taken(free); free++ {
+			}
+			at[i] = free
+			c.added = append(c.added, free)
+		}
+		if n := int(at[i]) + 1; n > len(c.rules) {
+			c.rules = append(c.rules, make([]kernelRule, n-len(c.rules))...)
+		}
+		c.rules[at[i]] = k
 	}
-	c.lists = make([]kernelRuleList, lists)
+	if len(list) > 0 { // a port without rules has an empty one
+		c.lists = make([]kernelRuleList, ruleLists)
+	}
 	for _, l := range rule.Compile(plain) {
 		id, err := strconv.ParseUint(l.Port, 10, 32)
 		if err != nil {
 			return nil, err // it is one of ours
 		}
-		at := 2 * Slot(uint32(id)) // enum rule_direction
+		list := 2 * Slot(uint32(id)) // enum rule_direction
 		if l.Direction == rule.Out {
-			at++
+			list++
 		}
-		k := &c.lists[at]
+		k := &c.lists[list]
 		k.Number, k.ArpAt = l.Number, uint32(len(c.masks))
 		masks := 0
 		for _, m := range l.Masks {
@@ -218,13 +274,73 @@ func compileRules(list []Rule) (*compiledRules, error) {
 		}
 		k.Arp = uint32(len(c.masks)) - k.ArpAt
 		for key, n := range l.Entries {
-			c.keys, c.numbers = append(c.keys, key), append(c.numbers, n+1)
+			c.keys, c.numbers = append(c.keys, key), append(c.numbers, (n+1)<<ruleTurn|at[n])
 		}
 	}
 	return c, nil
 }
 
-// store fills maps that no program runs with yet.
+const (
+	ruleTurn  = 16 // bits of RULE_TURN
+	ruleLists = 2 * len(Config{}.Ports)
+)
+
+// bringRules returns the tables of rules of the next generation, whose configuration is
+// c: those of list, or those that b has. Nil: there are none.
+func (b *Bridge) bringRules(c *Config, list []Rule) (*compiledRules, error) {
+	ruled := b.gen != "" && kernelFeature(b.Config.Features)&kernelFeatureFEATURE_RULES != 0
+	if list == nil {
+		if !ruled || kernelFeature(c.Features)&kernelFeatureFEATURE_RULES == 0 {
+			return nil, nil
+		}
+		return b.readRules()
+	}
+	var had []kernelRule
+	if ruled {
+		var err error
+		if had, err = b.ruleTable(); err != nil {
+			return nil, err
+		}
+	}
+	return compileRules(list, had)
+}
+
+// readRules returns the tables of rules that b has.
+func (b *Bridge) readRules() (*compiledRules, error) {
+	c := &compiledRules{}
+	var err error
+	if c.rules, err = b.ruleTable(); err != nil {
+		return nil, err
+	}
+	for name, read := range map[string]func(*ebpf.Map) error{
+		kernelMapRuleLists: func(m *ebpf.Map) (err error) {
+			c.lists, err = readArray[kernelRuleList](m)
+			return err
+		},
+		kernelMapRuleArpMasks: func(m *ebpf.Map) (err error) {
+			c.masks, err = readArray[kernelRuleMask](m)
+			return err
+		},
+		kernelMapRuleNumbers: func(m *ebpf.Map) error {
+			return eachOf(m, func(keys []rule.Key, numbers []uint32) error {
+				c.keys, c.numbers = append(c.keys, keys...), append(c.numbers, numbers...)
+				return nil
+			})
+		},
+	} {
+		m, err := b.openTable(name)
+		if err == nil {
+			err = read(m)
+			m.Close()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	return c, nil
+}
+
+// store fills tables that no frame meets.
 func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	err := errors.Join(
 		writeArray(maps[kernelMapRules], c.rules),
@@ -233,49 +349,57 @@ func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	if err != nil {
 		return fmt.Errorf("store the rules: %w", err)
 	}
-	if len(c.keys) == 0 {
-		return nil
+	if len(c.keys) > 0 {
+		if _, err := maps[kernelMapRuleNumbers].BatchUpdate(c.keys, c.numbers, nil); err != nil {
+			return fmt.Errorf("store the rules' keys: %w", err)
+		}
 	}
-	if _, err := maps[kernelMapRuleNumbers].BatchUpdate(c.keys, c.numbers, nil); err != nil {
-		return fmt.Errorf("store the rules' keys: %w", err)
+	zero := make([]RuleStats, ebpf.MustPossibleCPU())
+	for _, n := range c.added {
+		if err := maps[kernelMapRuleCounters].Put(n, zero); err != nil {
+			return fmt.Errorf("counters of rule %d: %w", n, err)
+		}
 	}
 	return nil
 }
 
-// carryRuleStats gives the rules of list that the bridge has already their
-// counters from there. Frames that are counted meanwhile are lost.
-func (b *Bridge) carryRuleStats(list []Rule, g *generation) error {
-	had, numbers, err := b.numberedRules()
+// rewriteRules gives the spare these rules, or those that b has. Their tables are
+// rewritten only if others are in them: the text of rule 0 is the name of all of them.
+func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
+	own := g.coll.Maps[kernelMapRules]
+	if list == nil {
+		if kernelFeature(c.Features)&kernelFeatureFEATURE_RULES == 0 {
+			return nil
+		}
+		var theirs, ours kernelRule
+		if err := errors.Join(b.lookup(kernelMapRules, 0, &theirs), own.Lookup(uint32(0), &ours)); err != nil {
+			return err
+		}
+		if theirs == ours {
+			return nil
+		}
+	}
+	next, err := b.bringRules(c, list)
 	if err != nil {
 		return err
 	}
-	from, err := b.openTable(kernelMapRuleCounters)
-	if err != nil {
+	fits := func(table string, n int) bool { return n <= int(g.coll.Maps[table].MaxEntries()) }
+	if !fits(kernelMapRules, len(next.rules)) || !fits(kernelMapRuleArpMasks, len(next.masks)) ||
+		!fits(kernelMapRuleNumbers, len(next.keys)) {
+		return errNoSpare
+	}
+	// what a killed command leaves has no name
+	if err := own.Put(uint32(0), kernelRule{}); err != nil {
 		return err
 	}
-	defer from.Close()
-	type same struct {
-		port uint32
-		text string
+	if err := clearMap[rule.Key, uint32](g.coll.Maps[kernelMapRuleNumbers]); err != nil {
+		return err
 	}
-	of := func(r Rule) same { return same{r.Port, printed(r)} }
-	at := map[same][]uint32{}
-	for i, r := range had {
-		at[of(r)] = append(at[of(r)], numbers[i])
+	name := next.rules[0]
+	next.rules[0] = kernelRule{}
+	next.rules = append(next.rules, make([]kernelRule, int(own.MaxEntries())-len(next.rules))...)
+	if err := next.store(g.coll.Maps); err != nil {
+		return err
 	}
-	for i, r := range list {
-		k := of(r)
-		if len(at[k]) == 0 {
-			continue
-		}
-		var perCPU []RuleStats
-		if err := from.Lookup(at[k][0], &perCPU); err != nil {
-			return err
-		}
-		at[k] = at[k][1:]
-		if err := g.coll.Maps[kernelMapRuleCounters].Put(uint32(i+1), perCPU); err != nil {
-			return err
-		}
-	}
-	return nil
+	return own.Put(uint32(0), name)
 }

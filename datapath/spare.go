@@ -38,7 +38,7 @@ func (b *Bridge) spares(c *Config, t Tables) bool {
 	if b.gen == "" || b.store.Locked || !sameProgram(c, &b.Config) {
 		return false
 	}
-	if t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil {
+	if t.Filter != nil || t.Bindings != nil || t.PF != nil {
 		return false
 	}
 	// who captures has its filter in the programs, and watches one generation
@@ -117,10 +117,13 @@ func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 	if err := g.coll.Maps[settingsMap].Put(uint32(0), &c.kernelSettings); err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
-	if err := clearMap[uint32](g.coll.Maps[kernelMapBerths]); err != nil {
+	if err := clearMap[uint32, kernelBerth](g.coll.Maps[kernelMapBerths]); err != nil {
 		return err
 	}
 	if err := g.rewriteVLANs(b, t.VLANs); err != nil {
+		return err
+	}
+	if err := g.rewriteRules(b, c, t.Rules); err != nil {
 		return err
 	}
 	// of its decisions none was made with these settings
@@ -129,44 +132,29 @@ func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 }
 
 // rewriteVLANs gives the spare these VLANs, or those that b has.
-func (g *generation) rewriteVLANs(b *Bridge, vlans *VLANs) error {
-	current, err := b.openTable(kernelMapVlans)
-	if err != nil {
-		return err
-	}
-	defer current.Close()
-	own := g.coll.Maps[kernelMapVlans]
-	id, err1 := mapID(own)
-	other, err2 := mapID(current)
-	switch {
-	case err1 != nil || err2 != nil:
-		return errors.Join(err1, err2)
-	case id == other && vlans == nil:
-		return nil
-	case id == other || int(own.MaxEntries()) < len(VLANs{}):
-		return errNoSpare
-	}
+func (g *generation) rewriteVLANs(b *Bridge, vlans *VLANs) (err error) {
 	if vlans == nil {
 		if vlans, err = b.VLANs(); err != nil || vlans == nil {
-			return errors.Join(errNoSpare, err)
+			return err
 		}
+	}
+	own := g.coll.Maps[kernelMapVlans]
+	if int(own.MaxEntries()) < len(vlans) {
+		return errNoSpare
 	}
 	return vlans.store(own)
 }
 
 // clearMap empties a hash map.
-func clearMap[K any](m *ebpf.Map) error {
-	var key K
-	for {
-		err := m.NextKey(nil, &key)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err == nil {
-			err = m.Delete(&key)
-		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
+func clearMap[K, V any](m *ebpf.Map) error {
+	var all []K
+	err := eachOf(m, func(keys []K, _ []V) error {
+		all = append(all, keys...)
+		return nil
+	})
+	if err != nil || len(all) == 0 {
+		return err
 	}
+	_, err = m.BatchDelete(all, nil)
+	return err
 }

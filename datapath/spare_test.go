@@ -3,11 +3,17 @@
 package datapath
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
+	"bascule/rule"
+
 	"github.com/cilium/ebpf"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // programs are the programs that the bridge's ports have now.
@@ -136,4 +142,168 @@ func TestSpareTables(t *testing.T) {
 		}
 	}
 	s.expectAttached(b)
+}
+
+// A change of MAC rules needs no other programs while some are there, nor does any
+// change beside them. What they have matched stays with them.
+func TestSpareRules(t *testing.T) {
+	s := newShelf(t, 3)
+	b := s.create("br0", 3)
+	s.commitRules(b, "pass in on p0")
+	s.hit(b, 1, 7)
+	first := s.programs(b)
+	s.commitRules(b, "block in on p1\npass in on p0")
+	second := s.programs(b)
+	turns := [][]ebpf.ProgramID{first, second}
+	many := strings.Repeat("block in on p2 src 02:00:00:00:00:01\n", 200)
+	for i, tt := range []struct {
+		rules string // none for another change
+		want  []string
+	}{
+		{"pass in on p0\nblock in on p1", []string{"pass in on near0: 7", "block in on near1: 0"}},
+		{"pass in on p0", []string{"pass in on near0: 7"}},
+		{"", []string{"pass in on near0: 7"}},
+		{"", []string{"pass in on near0: 7"}},
+		{"pass out on p2 tag x\npass in on p0\npass in on p0", []string{"pass out on near2 tag x: 0", "pass in on near0: 7", "pass in on near0: 0"}},
+		{"", []string{"pass out on near2 tag x: 0", "pass in on near0: 7", "pass in on near0: 0"}},
+		{many + "pass in on p0", append(slices.Repeat([]string{"block in on near2 src 02:00:00:00:00:01: 0"}, 200), "pass in on near0: 7")},
+		{"", append(slices.Repeat([]string{"block in on near2 src 02:00:00:00:00:01: 0"}, 200), "pass in on near0: 7")},
+		{"pass in on p0", []string{"pass in on near0: 7"}},
+	} {
+		if tt.rules != "" {
+			s.commitRules(b, tt.rules)
+		} else if err := s.commit(b, func(c *Config, p []*Port) { c.Ageing = uint32(100 + i) }); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.programs(b); !slices.Equal(got, turns[i%2]) {
+			t.Fatalf("change %d: programs %v are on the ports, not %v", i, got, turns[i%2])
+		}
+		s.expectAttached(b)
+		if diff := gocmp.Diff(tt.want, s.ruled(s.open("br0"))); diff != "" {
+			t.Fatalf("change %d: %s", i, diff)
+		}
+	}
+	// more than there is room for takes other programs, which take turns again
+	more := strings.Repeat("block in on p2 src 02:00:00:00:00:01\n", 500) + "pass in on p0"
+	var seen []ebpf.ProgramID
+	for i := range 4 {
+		s.commitRules(b, strings.Repeat("pass in on p0\n", i+1)+more)
+		seen = append(seen, s.programs(b)...)
+		if got := s.ruled(s.open("br0"))[0]; got != "pass in on near0: 7" {
+			t.Fatalf("with many rules, change %d: %s", i, got)
+		}
+	}
+	if slices.Contains(turns[0], seen[0]) || slices.Contains(turns[1], seen[0]) || seen[0] == seen[1] || seen[0] != seen[2] || seen[1] != seen[3] {
+		t.Errorf("with many rules programs %v took turns, after %v", seen, turns)
+	}
+}
+
+// All rules of a bridge can be exchanged for others, which have matched nothing yet.
+func TestSpareRulesNumbers(t *testing.T) {
+	s := newShelf(t, 1)
+	b := s.create("br0", 1)
+	for i := range 6 {
+		s.commitRules(b, fmt.Sprintf("pass in on p0 tag t%d", i))
+		if got, want := s.ruled(s.open("br0")), fmt.Sprintf("pass in on near0 tag t%d: 0", i); got[0] != want {
+			t.Fatalf("change %d: %s, want %s", i, got[0], want)
+		}
+		_, numbers, err := b.numberedRules()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.hit(b, numbers[0], 5)
+		if i > 0 && numbers[0] > 2 {
+			t.Errorf("change %d: number %d while others are free", i, numbers[0])
+		}
+	}
+	list := make([]Rule, MaxRules)
+	had := make([]kernelRule, 1)
+	for i := range list {
+		list[i] = Rule{Ports(&b.Config)[0].Id, parseRules(t, fmt.Sprintf("pass in on p0 tag t%d", i))[0]}
+		had = append(had, kernelRule{Port: 1, Turn: uint16(i + 1)})
+	}
+	c, err := compileRules(list, had)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(c.rules); got != ruleNumbers+1 || ruleRoom(got) != ruleNumbers+1 {
+		t.Errorf("%d numbers, of %d", got, ruleNumbers)
+	}
+}
+
+// Every frame counts for its rule, once, whatever is done to the rules meanwhile.
+func TestSpareRulesCount(t *testing.T) {
+	s := newShelf(t, 3)
+	b := s.create("br0", 3)
+	s.commitRules(b, "pass in on p0")
+	stop := s.send(0, from(0))
+	for i := range 60 {
+		switch i % 4 {
+		case 0:
+			s.commitRules(b, "block in on p0 src 02:00:00:00:00:01\npass in on p0\npass out on p1")
+		case 1:
+			s.commitRules(b, "pass in on p0\nblock in on p1")
+		case 2:
+			if err := s.commit(b, func(c *Config, p []*Port) { c.Ageing = uint32(100 + i) }); err != nil {
+				t.Fatal(err)
+			}
+		case 3:
+			s.commitRules(b, strings.Repeat("block in on p2\n", i*8)+"pass in on p0")
+		}
+	}
+	stop()
+	b = s.open("br0")
+	port, err := b.PortStats(Ports(&b.Config)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := b.Rules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, err := b.RuleStats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(rules, func(r Rule) bool { return r.Port == Ports(&b.Config)[0].Id })
+	if port.RxFrames == 0 || stats[at].Frames != port.RxFrames {
+		t.Errorf("%d frames came in, %d counted for the rule", port.RxFrames, stats[at].Frames)
+	}
+}
+
+// What a killed command has left in the spare is not taken for the bridge's rules.
+func TestSpareRulesHalf(t *testing.T) {
+	s := newShelf(t, 2)
+	b := s.create("br0", 2)
+	for range 3 {
+		s.commitRules(b, "pass in on p0\nblock in on p1")
+	}
+	half := func() {
+		t.Helper()
+		m, err := ebpf.LoadPinnedMap(b.pin(sparePin, kernelMapRuleNumbers), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		rules, err := ebpf.LoadPinnedMap(b.pin(sparePin, kernelMapRules), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rules.Close()
+		if err := errors.Join(rules.Put(uint32(0), kernelRule{}), clearMap[rule.Key, uint32](m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	half()
+	if err := s.commit(b, func(c *Config, p []*Port) { c.Ageing = 100 }); err != nil {
+		t.Fatal(err)
+	}
+	m, err := b.openTable(kernelMapRuleNumbers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if n, err := countOf[rule.Key, uint32](m); n != 2 || err != nil {
+		t.Errorf("frames find %d rules of 2 (%v)", n, err)
+	}
 }

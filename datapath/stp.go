@@ -56,19 +56,19 @@ func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPor
 	m := g.coll.Maps[kernelMapPortStates]
 	was = map[uint32]kernelPortState{}
 	for _, p := range tenants(c) {
-		var old kernelPortState
+		begins := TenantAt(&b.Config, p.Id) == nil || Vacant(p)
+		if !begins && (!stp(c) || b.STP()) {
+			continue
+		}
+		var old, next kernelPortState
 		if err := m.Lookup(Slot(p.Id), &old); err != nil {
 			return was, err
 		}
-		var next kernelPortState
-		switch {
-		case TenantAt(&b.Config, p.Id) == nil || Vacant(p):
+		if begins {
 			next.Stp = stateWord(p, firstState(p))
-		case stp(c) && !b.STP():
+		} else {
 			next = old // its loop guard may block it
 			next.Stp = stateWord(p, STPForwarding)
-		default:
-			continue
 		}
 		was[Slot(p.Id)] = old
 		if err := m.Put(Slot(p.Id), next); err != nil {

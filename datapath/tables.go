@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -57,14 +58,37 @@ func (g *generation) control(r kernelControl) (int, error) {
 }
 
 func runControl(p *ebpf.Program, r kernelControl) (int, error) {
-	_, err := p.Run(&ebpf.RunOptions{Context: &r, ContextOut: &r})
-	if err != nil {
+	if err := runWith(p, &r); err != nil {
 		return 0, fmt.Errorf("control program: %w", err)
 	}
 	if r.Result < 0 {
 		return 0, unix.Errno(-r.Result)
 	}
 	return int(r.Result), nil
+}
+
+// runWith runs a program of type syscall with a context, which it may write to. It is
+// said to the kernel in so many words, as nearly every command does: the library would
+// first load programs to find out whether the kernel can run any.
+func runWith(p *ebpf.Program, context *kernelControl) error {
+	var pins runtime.Pinner // the kernel is given its address
+	defer pins.Unpin()
+	pins.Pin(context)
+	// union bpf_attr of linux/bpf.h, for BPF_PROG_TEST_RUN
+	run := struct {
+		program  uint32
+		_        [9]uint32 // of packets
+		size, to uint32
+		context  uint64
+		_        uint64
+		_        [4]uint32
+	}{program: uint32(p.FD()), size: uint32(unsafe.Sizeof(*context)), context: uint64(uintptr(unsafe.Pointer(context)))}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&run)), unsafe.Sizeof(run))
+	runtime.KeepAlive(p)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func (b *Bridge) control(r kernelControl) (int, error) {

@@ -35,10 +35,10 @@ func (b *Bridge) VLANs() (*VLANs, error) {
 		return nil, err
 	}
 	defer m.Close()
-	vlans := new(VLANs)
-	if int(m.MaxEntries()) < len(vlans) {
+	if int(m.MaxEntries()) < len(VLANs{}) {
 		return nil, nil
 	}
+	vlans := new(VLANs)
 	return vlans, eachVLAN(m, func(mem []VLAN) { copy(vlans[:], mem) })
 }
 

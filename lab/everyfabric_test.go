@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
+	"bascule/test/program"
 )
 
 // mayLack is why a fabric may be left out of TestEveryFabric.
@@ -36,10 +36,7 @@ func TestEveryFabric(t *testing.T) {
 	name, value, _ := strings.Cut(mark, "=")
 	t.Setenv(name, value)
 	t.Setenv("TMPDIR", home)
-	site := fabrics.Site{Bascule: filepath.Join(t.TempDir(), "bascule")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", site.Bascule, "bascule/cmd/bascule").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	site := fabrics.Site{Bascule: program.Path(t)}
 	for _, f := range fabrics.All {
 		t.Run(f.Name, func(t *testing.T) {
 			setups := []Setup{{}, {MTU: 9000}}
@@ -70,7 +67,7 @@ func TestEveryFabric(t *testing.T) {
 
 // sendOver runs one round of a workload on a fabric and takes both away.
 func sendOver(t *testing.T, site fabrics.Site, f *fabrics.Fabric, setup Setup) {
-	workload := "tcp-stream:offloads:duration=1s"
+	workload := "tcp-stream:offloads:rate=100M:duration=1s" // whether it arrives, not how much may
 	if f.FramesOnly {
 		workload = "pps:duration=100ms"
 	}

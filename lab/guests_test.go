@@ -20,6 +20,7 @@ import (
 	"bascule/lab/guests"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
+	"bascule/test/program"
 )
 
 // machines are the processes of virtual machines that this one started, by
@@ -87,7 +88,7 @@ func TestRunGuests(t *testing.T) {
 		group(1, []Case{{Fabric: fabrics.LinuxBridge, Workload: stream(), Setup: vm}}),
 	}}
 	var told bytes.Buffer
-	r, err := Run(t.Context(), fabrics.Site{Bascule: buildBascule(t)}, p, NewProgress(&told))
+	r, err := Run(t.Context(), fabrics.Site{Bascule: program.Path(t)}, p, NewProgress(&told))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
+	"bascule/test/program"
 )
 
 // needRoot skips a test that makes network namespaces.
@@ -189,22 +189,12 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	}
 }
 
-// buildBascule returns the path of a bascule program of this source.
-func buildBascule(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "bascule")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
-}
-
 // TestRunSwitches runs what the lab makes itself, small, over everything that
 // has ports and addresses, bascule by its real program.
 func TestRunSwitches(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	program := buildBascule(t)
+	bascule := program.Path(t)
 	switches := []*fabrics.Fabric{
 		fabrics.LinuxBridge, fabrics.Bascule, fabrics.BasculeXDP, fabrics.BasculeLocked, fabrics.BasculeLockedXDP,
 	}
@@ -222,7 +212,7 @@ func TestRunSwitches(t *testing.T) {
 		p.Groups = append(p.Groups, group(1, across(switches, workloads.Must(w))))
 	}
 	p.Groups = append(p.Groups, group(1, across(switches[1:], workloads.Must("fdb-memory:count=2000"))))
-	r, err := Run(t.Context(), fabrics.Site{Bascule: program}, p, NewProgress(nil))
+	r, err := Run(t.Context(), fabrics.Site{Bascule: bascule}, p, NewProgress(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

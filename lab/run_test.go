@@ -16,6 +16,7 @@ import (
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
+	"bascule/test/program"
 )
 
 // programOf is a process below this one that runs a program; 0 for none.
@@ -46,7 +47,7 @@ func deadly(t *testing.T, text, program string) *workloads.Workload {
 func TestRunKilled(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	site := fabrics.Site{Bascule: buildBascule(t)}
+	site := fabrics.Site{Bascule: program.Path(t)}
 	for _, test := range []struct {
 		fabric            *fabrics.Fabric
 		workload, program string

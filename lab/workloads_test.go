@@ -11,13 +11,14 @@ import (
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
 	"bascule/lab/workloads"
+	"bascule/test/program"
 )
 
 // TestWorkloads runs every kind of workload, small and in several ways.
 func TestWorkloads(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	site := fabrics.Site{Bascule: buildBascule(t)}
+	site := fabrics.Site{Bascule: program.Path(t)}
 	const short = ":duration=30ms"
 	// What a sample must have besides its value.
 	const (

@@ -306,6 +306,14 @@ func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 	return names
 }
 
+// moreInterfaces are interfaces that are not arguments already.
+func (p *program) moreInterfaces(cmd *cobra.Command, args []string) []string {
+	return slices.DeleteFunc(p.interfaces(cmd, args), func(line string) bool {
+		name, _, _ := strings.Cut(line, "\t")
+		return slices.Contains(args[1:], name)
+	})
+}
+
 // netlinkIn talks to the kernel about a network namespace, named as `ip -n`
 // takes it or by a path; "" is the caller's own.
 func netlinkIn(name string) (*netlink.Handle, error) {

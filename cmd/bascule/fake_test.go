@@ -179,12 +179,23 @@ func (f *fakeSwitch) Bridge(name string) (bridge.Info, error) {
 	return *b, nil
 }
 
-func (f *fakeSwitch) AddPort(name, port string, o bridge.PortOptions) ([]string, error) {
+func (f *fakeSwitch) AddPorts(name string, ports []string, o bridge.PortOptions) (warnings []string, err error) {
 	if o.Type == bridge.TypePatch {
-		f.call("AddPort %s %s type=%s peer=%s hook=%s %v", name, port, o.Type, o.Peer, o.Hook, o.Changes)
+		f.call("AddPort %s %s type=%s peer=%s hook=%s %v", name, strings.Join(ports, " "), o.Type, o.Peer, o.Hook, o.Changes)
 	} else {
-		f.call("AddPort %s %s type=%s hook=%s %v", name, port, o.Type, o.Hook, o.Changes)
+		f.call("AddPort %s %s type=%s hook=%s %v", name, strings.Join(ports, " "), o.Type, o.Hook, o.Changes)
 	}
+	for _, port := range ports {
+		more, err := f.addPort(name, port, o)
+		if err != nil {
+			return nil, err
+		}
+		warnings = append(warnings, more...)
+	}
+	return warnings, nil
+}
+
+func (f *fakeSwitch) addPort(name, port string, o bridge.PortOptions) ([]string, error) {
 	b, err := f.find(name)
 	if err != nil {
 		return nil, err

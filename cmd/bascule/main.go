@@ -89,7 +89,7 @@ type program struct {
 	running bool // the arguments were right and the command has begun
 }
 
-func (p *program) run(args []string) int { return p.execute(newRoot(p), args) }
+func (p *program) run(args []string) int { return p.execute(newRootOf(p, wanted(args)), args) }
 
 // execute runs the command of args below root.
 func (p *program) execute(root *cobra.Command, args []string) int {

@@ -88,20 +88,22 @@ const hookHelp = "the hook where the program sits"
 
 func newPortAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "add BRIDGE PORT",
-		Short: "make a device, a new host interface or a cable a port of a bridge",
+		Use:   "add BRIDGE PORT ...",
+		Short: "make devices, new host interfaces or a cable ports of a bridge",
 		Long: `Make the network device PORT a port of a bridge. With --type host, make a new
-interface PORT that is the host's own on the switch.
+interface PORT that is the host's own on the switch. Several ports with the same
+settings are added in one change: all of them, or none.
 
 With --type patch, make a cable to another bridge. One end is PORT. The other
 end is a port of the bridge that --peer names, and is made with it. The settings
 are those of PORT; the other end begins with the defaults.`,
-		Example: `  #! run: switch br0; switch br1; devices veth0 eth1; ethtool -K far-eth1 gro on
+		Example: `  #! run: switch br0; switch br1; devices veth0 eth1 tap0 tap1; ethtool -K far-eth1 gro on
   bascule port add br0 veth0
+  bascule port add br0 tap0 tap1 --isolated
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
   bascule port add br0 host0 --type host
   bascule port add br0 to1 --type patch --peer br1/to0`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.interfaces),
+		ValidArgsFunction: completeRest(p.moreInterfaces, p.bridgeNames, p.interfaces),
 	}
 	kind := addChoice(cmd, "type", bridge.TypeNetdev, "a device, a new interface of the host, or a cable", bridge.Types...)
 	peer := cmd.Flags().String("peer", "", "the other end of a patch cable, `BRIDGE/PORT`")
@@ -111,7 +113,7 @@ are those of PORT; the other end begins with the defaults.`,
 	completeFlag(cmd, "backup", p.otherPorts)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		return p.with(func(s switcher) error {
-			warnings, err := s.AddPort(args[0], args[1], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
+			warnings, err := s.AddPorts(args[0], args[1:], bridge.PortOptions{Type: kind.text, Peer: *peer, Hook: hook.text, Changes: *changes})
 			p.warn(warnings)
 			return err
 		})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"bascule/bridge"
 
@@ -16,9 +17,63 @@ func init() {
 	cobra.EnableCommandSorting = false // ours have an order
 }
 
+// An object is a command below the root.
+type object struct {
+	name string
+	make func(*program) *cobra.Command
+}
+
+// objects are the commands below the root, in the order in which they are shown.
+var objects = []object{
+	{"bridge", newBridge},
+	{"port", newPort},
+	{"fdb", newFDB},
+	{"span", newSpan},
+	{"rule", newRule},
+	{"vlan", newVLAN},
+	{"binding", newBinding},
+	{"apply", newApply},
+	{"export", newExport},
+	{"pfctl", newPfctl},
+	{"pflog", newPFLog},
+	{"agent", newAgent},
+	{"monitor", newMonitor},
+	{"stats", newStats},
+	{"top", newTop},
+	{"capture", newCapture},
+	{"trace", newTrace},
+	{"lab", newLab},
+	{wholeTree, newCompletion},
+	{wholeTree, newMan},
+}
+
+// wholeTree is the name of a command that looks at all others.
+const wholeTree = ""
+
+// wanted returns the one of objects that the arguments name, "" for all of them. Most
+// commands end before the others would have been made.
+func wanted(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "-n" || a == "--netns":
+			i++
+		case a == "-j" || a == "--json" || strings.HasPrefix(a, "--netns="):
+		default:
+			if slices.ContainsFunc(objects, func(o object) bool { return o.name == a }) {
+				return a
+			}
+			return wholeTree
+		}
+	}
+	return wholeTree
+}
+
 // newRoot returns the command line. Every object is one command; help, man
 // pages and completion are made from these definitions.
-func newRoot(p *program) *cobra.Command {
+func newRoot(p *program) *cobra.Command { return newRootOf(p, wholeTree) }
+
+// newRootOf returns the command line with but one object.
+func newRootOf(p *program, only string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bascule",
 		Short: "an Ethernet switch in the kernel",
@@ -63,28 +118,11 @@ address is behind.`,
 	root.SetFlagErrorFunc(flagError)
 	completeFlag(root, "netns", func(*cobra.Command, []string) []string { return namespaces() })
 
-	root.AddCommand(
-		newBridge(p),
-		newPort(p),
-		newFDB(p),
-		newSpan(p),
-		newRule(p),
-		newVLAN(p),
-		newBinding(p),
-		newApply(p),
-		newExport(p),
-		newPfctl(p),
-		newPFLog(p),
-		newAgent(p),
-		newMonitor(p),
-		newStats(p),
-		newTop(p),
-		newCapture(p),
-		newTrace(p),
-		newLab(p),
-		newCompletion(p),
-		newMan(),
-	)
+	for _, o := range objects {
+		if only == wholeTree || only == o.name {
+			root.AddCommand(o.make(p))
+		}
+	}
 	finish(root)
 	help := root.RunE
 	root.RunE = func(cmd *cobra.Command, args []string) error {
@@ -180,7 +218,7 @@ are dropped, and 'help reasons REASON ...' only those reasons.`,
 }
 
 // newMan writes the man pages of all commands into a folder.
-func newMan() *cobra.Command {
+func newMan(*program) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
 		Short:  "write the man pages into a folder",

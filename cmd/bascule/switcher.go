@@ -27,7 +27,7 @@ type switcher interface {
 	Bridges() ([]bridge.Info, error)
 	Bridge(name string) (bridge.Info, error)
 
-	AddPort(bridge, port string, o bridge.PortOptions) (warnings []string, err error)
+	AddPorts(bridge string, ports []string, o bridge.PortOptions) (warnings []string, err error)
 	SetPort(bridge, port string, o bridge.PortOptions) (warnings []string, err error)
 	DelPort(bridge, port string) (notes []string, err error)
 	Ports(bridge string) ([]bridge.Port, error)

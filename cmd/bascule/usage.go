@@ -107,7 +107,7 @@ type argumentList struct {
 func arguments(cmd *cobra.Command) argumentList {
 	var a argumentList
 	for _, name := range strings.Fields(cmd.Use)[1:] {
-		if !strings.HasPrefix(name, "[") && name != "...]" {
+		if !strings.HasPrefix(name, "[") && name != "...]" && name != "..." {
 			a.required++
 		}
 		a.names = append(a.names, strings.Trim(name, "[]"))
@@ -125,12 +125,18 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 		}
 		return usagef(cmd, "%s %s missing", list(missing), are)
 	}
-	if repeated := len(a.names) > 0 && a.names[len(a.names)-1] == "..."; len(args) > len(a.names) && !repeated {
-		extra := args[len(a.names)]
-		if extra == "on" || extra == "off" {
+	last := len(a.names)
+	repeated := last > 0 && a.names[last-1] == "..."
+	if repeated && last > 1 && a.names[last-2] == "PORT" {
+		last-- // the first of them is what it says, whatever it is called
+	}
+	for i := last; i < len(args); i++ {
+		if extra := args[i]; (extra == "on" || extra == "off") && (!repeated || last < len(a.names)) {
 			return usagef(cmd, "%q stands alone: write --FLAG=%s, with an equals sign", extra, extra)
 		}
-		return usagef(cmd, "%q is one argument too many", extra)
+	}
+	if len(args) > len(a.names) && !repeated {
+		return usagef(cmd, "%q is one argument too many", args[len(a.names)])
 	}
 	for i, arg := range args {
 		if arg == "" {

@@ -19,6 +19,7 @@ import (
 
 	"bascule/lab/ends"
 	"bascule/lab/report"
+	"bascule/test/program"
 )
 
 // needRoot skips a test that makes network namespaces.
@@ -29,14 +30,10 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// site builds the bascule program.
+// site has the bascule program.
 func site(t *testing.T) Site {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "bascule")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return Site{Bascule: program}
+	return Site{Bascule: program.Path(t)}
 }
 
 // built builds a fabric and removes it at the end of the test, when nothing of

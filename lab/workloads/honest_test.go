@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
+	"bascule/test/program"
 )
 
 // built is a Linux bridge for a workload; the test ends with its removal.
@@ -74,10 +73,7 @@ func (m *timed) End()   { m.end = time.Now() }
 // What goes past the fabric is no measurement of it: each workload that has the
 // ends' own stacks send looks for its traffic in the fabric's counters.
 func TestPastTheFabric(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "bascule")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "bascule/cmd/bascule").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	bascule := program.Path(t)
 	both, first, second := []int{0, 1}, []int{0}, []int{1}
 	for _, test := range []struct {
 		workload string
@@ -99,7 +95,7 @@ func TestPastTheFabric(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.workload, test.past), func(t *testing.T) {
 			w := Must(test.workload)
-			n := built(t, fabrics.Site{Bascule: program}, w)
+			n := built(t, fabrics.Site{Bascule: bascule}, w)
 			bypass(t, n, test.past)
 			s, err := w.Start(t.Context(), n)
 			if err == nil {

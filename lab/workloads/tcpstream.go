@@ -38,6 +38,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 			p.BoolVar(&w.reverse, "reverse", false, "the second end sends to the first")
 			p.IntVar(&w.mss, "mss", 0, "most payload of a packet, in bytes, 0 for what the MTU allows")
 			p.BoolVar(&w.pin, "pin", true, "each side on a CPU of its own; false lets the scheduler place them")
+			p.StringVar(&w.rate, "rate", "0", "most payload bits a second of each connection, as 800M or 2G, 0 for as many as possible")
 			p.DurationVar(&w.length, duration, length, "of a round, in whole seconds")
 			return func() (*Workload, error) {
 				if w.streams < 1 || w.streams > 128 {
@@ -46,6 +47,9 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 				// The bounds of TCP_MAXSEG, tcp(7).
 				if w.mss != 0 && (w.mss < 88 || w.mss > 32767) {
 					return nil, errors.New("mss must be 88 to 32767, or 0")
+				}
+				if !iperfRate.MatchString(w.rate) {
+					return nil, fmt.Errorf("rate=%q: give bits a second, as 800M or 2G", w.rate)
 				}
 				if err := wholeSeconds(w.length); err != nil {
 					return nil, err
@@ -69,6 +73,7 @@ type tcpStreamParams struct {
 	reverse  bool
 	mss      int
 	pin      bool
+	rate     string
 	length   time.Duration
 }
 
@@ -82,6 +87,9 @@ func (w tcpStreamParams) about() string {
 	}
 	if w.mss != 0 {
 		about = append(about, fmt.Sprintf("segments of %d bytes", w.mss))
+	}
+	if w.rate != "0" {
+		about = append(about, w.rate+"bit/s at most")
 	}
 	if !w.pin {
 		about = append(about, "not pinned")
@@ -105,7 +113,7 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 			return nil, err
 		}
 	}
-	args := []string{"-C", ends.Congestion, "-P", strconv.Itoa(w.streams)}
+	args := []string{"-C", ends.Congestion, "-P", strconv.Itoa(w.streams), "-b", w.rate}
 	if w.mss != 0 {
 		args = append(args, "-M", strconv.Itoa(w.mss))
 	}

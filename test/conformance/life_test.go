@@ -25,6 +25,7 @@ import (
 var lifeCases = []conformance{
 	{name: "cli_killed_anywhere", hooks: tcx, run: cliKilledAnywhere},
 	{name: "change_killed", hooks: tcx, run: changeKilled},
+	{name: "rules_killed", hooks: tcx, run: rulesKilled},
 	{name: "two_writers", hooks: tcx, run: twoWriters},
 	{name: "reconfigure_under_load", hooks: tcx, run: reconfigureUnderLoad},
 	{name: "upgrade_under_load", hooks: both, run: upgradeUnderLoad},
@@ -373,6 +374,80 @@ func changeKilled(t *testing.T, hook string) {
 		}
 	}
 	wantAsMany(t, l, before)
+}
+
+// rulesKilled kills a change of MAC rules while the two sets of programs take turns.
+// The next command finds all of the rules or none of the change, and no frame that was
+// counted before is forgotten, nor does a rule begin with another's count.
+func rulesKilled(t *testing.T, hook string) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
+	}
+	l := netlab.New(t)
+	ends := l.NewEnds(2)
+	l.AddBridge("br0", hook, ends)
+	a, b := ends[0], ends[1]
+	rules := func() (list []string) {
+		var all []struct {
+			Rule    string `json:"rule"`
+			Packets uint64 `json:"packets"`
+		}
+		l.JSON(&all, "rule", "show", "br0", "--stats")
+		for _, r := range all {
+			list = append(list, fmt.Sprintf("%s: %d", r.Rule, r.Packets))
+		}
+		return list
+	}
+	kept, added := "pass in on "+a.Port+" src "+A.String(), "block in on "+a.Port+" src "+C.String()
+	l.Bascule("rule", "add", "br0", a.Port, "pass", "in", "src", A.String())
+	counted := 0
+	add := []string{"rule", "add", "br0", a.Port, "block", "in", "src", C.String()}
+	del := slices.Clone(add)
+	del[1] = "del"
+	l.Bascule(add...)
+	points := slices.DeleteFunc(killPoints(t, l, strace, del), func(p killPoint) bool {
+		return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
+	})
+	if os.Getenv("BASCULE_KILL") != "everywhere" {
+		rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+		slices.SortStableFunc(points, func(p, q killPoint) int { return strings.Compare(q.call, p.call) })
+		points = append(points[:min(4, len(points))], points[max(4, len(points)-12):]...)
+	}
+	there := false
+	for _, p := range points {
+		for _, change := range [][]string{add, del} {
+			if (change[1] == "add") == there {
+				continue // the last was killed before it was made
+			}
+			kill(t, l, strace, p, change)
+			l.Bascule("fdb", "flush", "br0") // mends
+			l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
+			counted += 3
+			var blocked []*netlab.End
+			got := rules()
+			if there = len(got) == 2; !there {
+				blocked = append(blocked, b)
+			}
+			want := []string{fmt.Sprintf("%s: %d", kept, counted), added + ": 0"}
+			if !there {
+				want = want[:1]
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("rules are %q, want %q", got, want)
+			}
+			l.Reach(a, l.Frames(2, netlab.Broadcast, C), blocked...)
+			l.Bascule("port", "set", "br0", b.Port, "--fdb-max", fmt.Sprint(counted)) // by the other set
+			l.Reach(a, l.Frames(2, netlab.Broadcast, C), blocked...)
+			if there { // what it has counted is gone with it
+				l.Bascule(del...)
+				l.Bascule(add...)
+			}
+			if t.Failed() {
+				t.Fatalf("the command was %s, in %s number %d", change[1], p.call, p.n)
+			}
+		}
+	}
 }
 
 // wantAsMany waits until the switch has as many objects in the kernel as

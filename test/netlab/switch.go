@@ -346,22 +346,45 @@ func (l *Lab) FDB(bridge string, args ...string) []FDBEntry {
 func (l *Lab) AddBridge(name, hook string, ports []*End, flags ...string) {
 	l.t.Helper()
 	l.Bascule(append([]string{"bridge", "add", name}, flags...)...)
-	for _, e := range ports {
-		l.AddPort(name, hook, e)
-	}
+	l.AddPorts(name, hook, ports)
 }
 
 // AddPort adds an end's device to a bridge, on the given hook, and makes sure
 // that it is there.
 func (l *Lab) AddPort(bridge, hook string, e *End, flags ...string) {
 	l.t.Helper()
-	if hook == "xdp" {
-		e.ReadyForXDP()
+	l.AddPorts(bridge, hook, []*End{e}, flags...)
+}
+
+// AddPorts is AddPort for several ends, by one command.
+func (l *Lab) AddPorts(bridge, hook string, ends []*End, flags ...string) {
+	l.t.Helper()
+	if len(ends) == 0 {
+		return
 	}
-	l.Bascule(append([]string{"port", "add", bridge, e.Port, "--hook", hook}, flags...)...)
-	p := l.Port(bridge, e.Port)
-	if p.Hook != hook {
-		l.t.Fatalf("port %s was to be on hook %s, and is on %s", e.Port, hook, p.Hook)
+	add := []string{"port", "add", bridge}
+	for _, e := range ends {
+		if hook == "xdp" {
+			e.ReadyForXDP()
+		}
+		add = append(add, e.Port)
+	}
+	l.Bascule(append(append(add, "--hook", hook), flags...)...)
+	ports := map[string]PortInfo{}
+	for _, p := range l.Ports(bridge) {
+		ports[p.Ifname] = p
+	}
+	for _, e := range ends {
+		l.onHook(e, ports[e.Port].Hook, hook)
+	}
+}
+
+// onHook makes sure that the port of an end, which is shown on a hook, is on it, and
+// that it was to be.
+func (l *Lab) onHook(e *End, shown, hook string) {
+	l.t.Helper()
+	if shown != hook {
+		l.t.Fatalf("port %s was to be on hook %s, and is on %q", e.Port, hook, shown)
 	}
 	link, err := l.Switch.Netlink().LinkByName(e.Port)
 	l.must(err)
