@@ -39,7 +39,7 @@ enum chain_end {
 	CHAIN_UPPER, /* the header of another protocol */
 };
 
-/* The headers behind IPv6's, followed to the end. */
+/* The headers behind IP's, followed to the end. */
 struct chain {
 	enum chain_end end;
 	u32 at; /* of the upper header */
@@ -48,6 +48,13 @@ struct chain {
 	u8 type; /* of ICMPv6 */
 	u8 fragment; /* it is behind a fragment header */
 	struct udp udp;
+	/* for pf, which says of which version the packet is; 0 for others */
+	u8 family;
+	u8 options; /* found: there are some, other than those for routers of group messages */
+	u8 alert; /* and there is such a one */
+	u8 more; /* fragments follow */
+	u32 offset; /* of the fragment, in bytes */
+	u32 id; /* of the packet that it is of */
 };
 
 /* ARP for IPv4 (RFC 826). */
@@ -198,22 +205,31 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 }
 
 #define CHAIN_LENGTH 8 /* extension headers; nobody sends as many */
+#define CHAIN_HOPOPTS 0
+#define CHAIN_ROUTING 43
 #define CHAIN_FRAGMENT 44
 #define CHAIN_AUTH 51
+#define CHAIN_DSTOPTS 60
 
-/* A header that has the length in its second byte (RFC 8200 4, RFC 7045 4)? */
-static __always_inline bool chain_goes_on(u8 next)
+/*
+ * A header that has the length in its second byte (RFC 8200 4, RFC 7045 4)? To pf some
+ * are upper ones, as it is in OpenBSD, and IPv4 has one such alone. A function of its
+ * own, of whose result the verifier knows nothing.
+ */
+__noinline u32 chain_goes_on(u32 next, u32 family)
 {
 	switch (next) {
-	case 0: /* hop by hop */
-	case 43: /* routing */
-	case CHAIN_FRAGMENT:
 	case CHAIN_AUTH:
-	case 60: /* destination options */
+		return true;
+	case CHAIN_HOPOPTS:
+	case CHAIN_ROUTING:
+	case CHAIN_FRAGMENT:
+	case CHAIN_DSTOPTS:
+		return family != 4;
 	case 135: /* mobility */
 	case 139: /* HIP */
 	case 140: /* Shim6 */
-		return true;
+		return !family;
 	}
 	return false;
 }
@@ -221,37 +237,102 @@ static __always_inline bool chain_goes_on(u8 next)
 struct extension {
 	u8 next;
 	u8 len;
-	u16 offset; /* of a fragment */
+	u16 data[3]; /* of a fragment: where it is, and of which packet */
 };
 
-/* Follows the headers from c->next at c->at, and reads what tells ND and DHCP. */
+/* Options for routers of a group's messages alone, as everybody sends them (RFC 2711). */
+static __always_inline bool extension_alerts(const struct extension *e)
+{
+	if (e->len)
+		return false;
+	if (e->data[0] == bpf_htons(0x0502)) /* and padding */
+		return e->data[2] == bpf_htons(0x0100) || !e->data[2];
+	return (e->data[0] == bpf_htons(0x0100) || !e->data[0]) && e->data[1] == bpf_htons(0x0502);
+}
+
+/* What the kernel puts before the large packets that it will yet cut (RFC 2675). */
+static __always_inline bool extension_is_jumbo(struct __sk_buff *skb, const struct extension *e)
+{
+	return skb->gso_size && !e->len && e->data[0] == bpf_htons(0xc204);
+}
+
+/* Finds for pf what a header says: 0 or the reason against it. */
+__noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct extension *e, u32 n)
+{
+	if (!on(FEATURE_PF) || !c || !e)
+		return DROP_PF_SHORT;
+	switch (c->next) {
+	case CHAIN_HOPOPTS:
+		if (n) /* it is the first or none (RFC 8200, 4.3) */
+			return DROP_PF_OPTIONS;
+		if (extension_alerts(e))
+			c->alert = true;
+		else if (!extension_is_jumbo(skb, e))
+			c->options = true;
+		break;
+	case CHAIN_ROUTING:
+		if (!(u8)e->data[0]) /* nobody may follow type 0 (RFC 5095) */
+			return DROP_PF_OPTIONS;
+		c->options = true;
+		break;
+	case CHAIN_DSTOPTS:
+		c->options = true;
+		break;
+	case CHAIN_FRAGMENT:
+		if (c->fragment)
+			return DROP_PF_FRAGMENT;
+		c->more = bpf_ntohs(e->data[0]) & 1;
+		c->offset = bpf_ntohs(e->data[0]) & 0xfff8;
+		c->id = (u32)e->data[2] << 16 | e->data[1];
+		break;
+	}
+	return 0;
+}
+
+/*
+ * Follows the headers from c->next at c->at, and reads what tells ND and DHCP, or what
+ * pf asks. 0, or the reason that pf has against the packet, for which `end` is
+ * CHAIN_UNKNOWN.
+ */
 static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 {
 	struct extension ext = {};
+	u32 reason;
 
 	/* one step more, which finds that there are no more */
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n <= CHAIN_LENGTH; n++) {
-		if (!chain_goes_on(c->next)) {
+		if (!chain_goes_on(c->next, c->family)) {
 			c->end = CHAIN_UPPER;
 			break;
 		}
 		if (packet_bytes(h, c->at, c->limit, &ext, sizeof(ext)))
-			return 0;
+			return DROP_PF_SHORT;
+		if (h->skb && on(FEATURE_PF) && c->family) {
+			reason = extension_judge(h->ctx, c, &ext, n);
+			if (reason)
+				return reason;
+		}
 		if (c->next == CHAIN_FRAGMENT) {
 			c->fragment = true;
 			c->at += 8;
-			if (ext.offset & bpf_htons(0xfff8)) {
+			if (ext.data[0] & bpf_htons(0xfff8))
 				c->end = CHAIN_LATER;
-				return 0;
-			}
 		} else if (c->next == CHAIN_AUTH) {
 			c->at += (ext.len + 2) * 4;
 		} else {
 			c->at += (ext.len + 1) * 8;
 		}
 		c->next = ext.next;
+		if (c->at > c->limit) {
+			c->end = CHAIN_UNKNOWN;
+			return DROP_PF_SHORT;
+		}
+		if (c->end == CHAIN_LATER)
+			return 0;
 	}
+	if (h->skb && on(FEATURE_PF) && c->family)
+		return c->end == CHAIN_UPPER ? 0 : DROP_PF_OPTIONS;
 	if (c->end == CHAIN_UPPER &&
 	    ((c->next == IPPROTO_ICMPV6 &&
 	      packet_bytes(h, c->at, c->limit, &c->type, sizeof(c->type))) ||

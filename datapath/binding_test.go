@@ -350,6 +350,7 @@ func TestSourceGuard(t *testing.T) {
 		{"later fragment of another", v6("fe80::2", protoFragment, fragment(protoICMP6, 1, false), make([]byte, 8)), spoofed},
 		{"first fragment without what it carries", v6("fe80::1", protoFragment, fragment(protoICMP6, 0, true)), spoofed},
 		{"first fragment that ends in a header", v6("fe80::1", protoFragment, fragment(protoDestination, 0, true), extension(protoICMP6, 3)[:8]), spoofed},
+		{"header before TCP that reaches beyond the packet", v6("fe80::1", protoDestination, extension(6, 3)[:8]), spoofed},
 		{"authenticated", v6("fe80::1", protoAuth, []byte{protoUDP, 4}, make([]byte, 22), udp(7, 7)), ""},
 		{"eight headers", chain(8), ""},
 		{"nine headers", chain(9), spoofed},

@@ -23,13 +23,6 @@ struct {
 	__type(value, struct pf_fragment);
 } pf_fragments SEC(".maps");
 
-/* A header of IPv6 that others follow, as far as these are alike. */
-struct pf_extension {
-	u8 next;
-	u8 len;
-	u8 data[6];
-};
-
 /* A packet that is read: its own headers, or those that an ICMP error quotes. */
 struct pf_slow {
 	u32 src[4];
@@ -51,7 +44,7 @@ struct pf_slow {
 	u8 pad;
 	struct iphdr ip4;
 	struct ipv6hdr ip6;
-	struct pf_extension extension;
+	struct chain chain;
 	struct tcphdr tcp;
 	struct pf_icmp icmp; /* or the first bytes of another header */
 	struct nd nd;
@@ -85,25 +78,6 @@ __noinline int pf_slow_key(u32 quoted)
 	return 0;
 }
 
-#define PF_CHAIN 8 /* headers between IP's and the upper one; nobody sends as many */
-
-enum {
-	PF_HOPOPTS = 0,
-	PF_ROUTING = 43,
-	PF_FRAGMENT = 44,
-	PF_AH = 51,
-	PF_DSTOPTS = 60,
-};
-
-/* Is it a header that another follows? IPv4 has one such alone. */
-static __always_inline bool pf_extends(const struct pf_slow *s)
-{
-	if (s->next == PF_AH)
-		return true;
-	return s->family == 6 && (s->next == PF_HOPOPTS || s->next == PF_ROUTING ||
-				  s->next == PF_FRAGMENT || s->next == PF_DSTOPTS);
-}
-
 /* Reads bytes of the packet, none of what is behind it. */
 static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow *s, u32 at,
 				    void *to, u32 len)
@@ -111,90 +85,35 @@ static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow 
 	return at + len <= s->end && !skb_bytes(skb, at, to, len);
 }
 
-/* Options for routers of a group's messages alone, as everybody sends them (RFC 2711). */
-static __always_inline bool pf_is_alert(const struct pf_extension *e)
-{
-	u32 first = *(u16 *)e->data, second = *(u16 *)(e->data + 2), third = *(u16 *)(e->data + 4);
-
-	if (e->len)
-		return false;
-	if (first == bpf_htons(0x0502)) /* and padding */
-		return third == bpf_htons(0x0100) || !third;
-	return (first == bpf_htons(0x0100) || !first) && second == bpf_htons(0x0502);
-}
-
-/* What the kernel puts before the large packets that it will yet cut (RFC 2675). */
-static __always_inline bool pf_is_jumbo(struct __sk_buff *skb, const struct pf_extension *e)
-{
-	return skb->gso_size && !e->len && *(u16 *)e->data == bpf_htons(0xc204);
-}
-
-/* Reads one header that another follows: 0, or why not. */
-__noinline u32 pf_slow_extension(struct __sk_buff *skb, u32 n)
-{
-	struct pf_slow *s = pf_slow();
-	struct pf_extension *e;
-	u32 size;
-
-	if (!on(FEATURE_PF) || !s)
-		return DROP_PF_SHORT;
-	e = &s->extension;
-	if (!pf_load(skb, s, s->at, e, sizeof(*e)))
-		return DROP_PF_SHORT;
-	size = (e->len + 1) * 8;
-	switch (s->next) {
-	case PF_HOPOPTS:
-		if (n) /* it is the first or none (RFC 8200, 4.3) */
-			return DROP_PF_OPTIONS;
-		if (pf_is_alert(e))
-			s->alert = true;
-		else if (!pf_is_jumbo(skb, e))
-			s->options = true;
-		break;
-	case PF_ROUTING:
-		if (!e->data[0]) /* nobody may follow type 0 (RFC 5095) */
-			return DROP_PF_OPTIONS;
-		s->options = true;
-		break;
-	case PF_DSTOPTS:
-		s->options = true;
-		break;
-	case PF_AH:
-		size = (e->len + 2) * 4;
-		break;
-	case PF_FRAGMENT:
-		if (s->fragment)
-			return DROP_PF_FRAGMENT;
-		s->fragment = true;
-		s->offset = bpf_ntohs(*(u16 *)e->data) & 0xfff8;
-		s->more = e->data[1] & 1;
-		__builtin_memcpy(&s->id, e->data + 2, sizeof(s->id));
-		size = 8;
-		break;
-	}
-	s->next = e->next;
-	s->at += size;
-	return s->at > s->end ? DROP_PF_SHORT : 0;
-}
-
 /* Follows the headers from s->at on: 0, or why that cannot be done. */
-__noinline u32 pf_slow_chain(struct __sk_buff *skb)
+static __always_inline u32 pf_slow_chain(struct __sk_buff *skb)
 {
 	struct pf_slow *s = pf_slow();
+	struct chain *c;
 	u32 reason;
 
 	if (!on(FEATURE_PF) || !s)
 		return DROP_PF_SHORT;
-	/* one step more, which finds that there are no more */
-#pragma clang loop unroll(disable)
-	for (u32 n = 0; n <= PF_CHAIN; n++) {
-		if (!pf_extends(s) || s->offset)
-			return 0;
-		reason = pf_slow_extension(skb, n);
-		if (reason)
-			return reason;
+	if (s->offset)
+		return 0;
+	c = &s->chain;
+	__builtin_memset(c, 0, sizeof(*c));
+	c->family = s->family;
+	c->next = s->next;
+	c->at = s->at;
+	c->limit = s->end;
+	reason = chain_skb(skb, c);
+	s->at = c->at;
+	s->next = c->next;
+	s->options |= c->options;
+	s->alert |= c->alert;
+	if (c->fragment) {
+		s->fragment = true;
+		s->offset = c->offset;
+		s->more = c->more;
+		s->id = c->id;
 	}
-	return DROP_PF_OPTIONS;
+	return reason;
 }
 
 /* Begins with an IPv4 header at s->at: its length in bytes; 0 if it is none. */
@@ -344,7 +263,7 @@ __noinline u32 pf_slow_later(u32 now)
 		s->own = first->proto == IPPROTO_TCP || first->proto == IPPROTO_UDP;
 		p->tcp_flags = first->flags;
 		p->icmp = first->icmp;
-	} else if (pf_has_ports(s->next, s->family) || pf_extends(s)) {
+	} else if (pf_has_ports(s->next, s->family) || chain_goes_on(s->next, s->family)) {
 		p->flags |= PF_P_UNKNOWN;
 	}
 	pf_slow_key(false);
