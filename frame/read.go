@@ -86,11 +86,13 @@ func Read(r io.Reader, packet int) ([]byte, error) {
 // Capture takes a frame from a capture in the format pcap or pcapng. Packets
 // are numbered from 1, as tcpdump(8) and Wireshark do.
 func Capture(r io.Reader, packet int) ([]byte, error) {
-	next, err := open(bufio.NewReader(r))
+	apart := &apart{Reader: r, left: maxApart}
+	next, err := open(bufio.NewReader(apart))
 	if err != nil {
 		return nil, err
 	}
 	for n := 1; ; n++ {
+		apart.left = maxApart
 		data, info, link, err := next()
 		switch {
 		case err == io.EOF:
@@ -106,6 +108,29 @@ func Capture(r io.Reader, packet int) ([]byte, error) {
 		}
 		return data, check(data)
 	}
+}
+
+// maxApart is how many bytes a capture may have from one packet to the next. The
+// largest packet that tcpdump(8) writes has 256 KiB.
+const maxApart = 1 << 20
+
+// maxLinks is how many interfaces a pcapng capture may be of, which its reader
+// keeps.
+const maxLinks = 1 << 12
+
+// An apart reads a capture, but not more than maxApart bytes at a time.
+type apart struct {
+	io.Reader
+	left int
+}
+
+func (a *apart) Read(b []byte) (n int, err error) {
+	if a.left <= 0 {
+		return 0, fmt.Errorf("more than %d bytes are before the next packet; give a capture of frames", maxApart)
+	}
+	n, err = a.Reader.Read(b[:min(len(b), a.left)])
+	a.left -= n
+	return n, err
 }
 
 var errNoCapture = errors.New("neither pcap nor pcapng")
@@ -152,6 +177,9 @@ func openNg(b *bufio.Reader) (reader, error) {
 		data, info, err := ng.ReadPacketData()
 		if err != nil {
 			return nil, info, 0, err
+		}
+		if ng.NInterfaces() > maxLinks {
+			return nil, info, 0, fmt.Errorf("the capture is of more than %d interfaces; give one of fewer", maxLinks)
 		}
 		link, ok := info.AncillaryData[0].(layers.LinkType)
 		if !ok {
