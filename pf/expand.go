@@ -195,6 +195,10 @@ func (p *parser) add(s *spec, r Rule) bool {
 			return false
 		}
 	}
+	if n := len(p.set.Rules); n == cap(p.set.Rules) {
+		// a rule is large: that it is copied once on average costs less than append, which has five copies
+		p.set.Rules = append(make([]Rule, 0, max(16, 2*n)), p.set.Rules...)
+	}
 	p.set.Rules = append(p.set.Rules, r)
 	return true
 }
