@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -127,6 +126,10 @@ func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, u
 	return true, err != nil, err
 }
 
+// maxSnapshot is the size of the largest file, in bytes. It has room for a
+// bridge with all the ports that there can be.
+const maxSnapshot = 8 << 20
+
 // readSnapshot returns the contents of the file, nil if there is none.
 func readSnapshot(path string, now time.Duration) (*snapshot, error) {
 	f, err := files.OpenPlain(path)
@@ -137,9 +140,9 @@ func readSnapshot(path string, now time.Duration) (*snapshot, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(f)
+	text, err := files.ReadAll(f, maxSnapshot)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s cannot be read: %w", path, err)
 	}
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	then, err := strconv.ParseInt(string(first), 10, 64)

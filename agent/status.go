@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -175,7 +176,7 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		_, err = fmt.Fprintln(conn, word)
 	}
 	if err == nil {
-		err = json.NewDecoder(conn).Decode(&r)
+		r, err = readReply(conn)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return r, fmt.Errorf("the agent does not answer within %v: it stands still; see its log, and start it again", patience)
@@ -187,6 +188,19 @@ func ask(dir string, cookie uint64, word string, patience time.Duration) (r repl
 		return r, Errors(strings.Split(r.Error, "\n"))
 	}
 	return r, nil
+}
+
+// maxAnswer is how large the answer of an agent may be, in bytes. It has room for
+// the ports of many bridges.
+const maxAnswer = 16 << 20
+
+// readReply reads the answer of an agent.
+func readReply(from io.Reader) (r reply, err error) {
+	answer := io.LimitedReader{R: from, N: maxAnswer + 1}
+	if err = json.NewDecoder(&answer).Decode(&r); err != nil && answer.N <= 0 {
+		err = fmt.Errorf("its answer has more than %d bytes", maxAnswer)
+	}
+	return r, err
 }
 
 // doorTime is how long one waits for the socket of an agent that is there: it may be

@@ -4,9 +4,12 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +35,19 @@ func (f *flaky) Accept() (net.Conn, error) {
 
 func (f *flaky) Close() error   { return nil }
 func (f *flaky) Addr() net.Addr { return nil }
+
+// TestReadReply reads the answer of an agent, and no more than it may be.
+func TestReadReply(t *testing.T) {
+	client, agent := net.Pipe()
+	go json.NewEncoder(agent).Encode(reply{Error: "why"})
+	if r, err := readReply(client); err != nil || r.Error != "why" {
+		t.Errorf("read %+v, %v", r, err)
+	}
+	text := io.MultiReader(strings.NewReader(`{"error": "`), strings.NewReader(strings.Repeat("x", maxAnswer)), strings.NewReader(`"}`))
+	if _, err := readReply(text); err == nil || err.Error() != "its answer has more than 16777216 bytes" {
+		t.Errorf("too large an answer: %v", err)
+	}
+}
 
 // TestServe: the socket outlives a want of descriptors, and clients that say
 // nothing: however many these are, who has something to ask is answered at once.

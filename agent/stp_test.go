@@ -702,6 +702,12 @@ func TestReadSnapshot(t *testing.T) {
 			t.Errorf("%s: %+v", why, s)
 		}
 	}
+	if err := os.Truncate(path, maxSnapshot+1); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := readSnapshot(path, 999); err == nil || !strings.HasSuffix(err.Error(), "it has more than 8388608 bytes") {
+		t.Errorf("a file that is too large: %+v, %v", s, err)
+	}
 }
 
 var _ rstp.Output = (*tree)(nil)

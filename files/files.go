@@ -6,6 +6,8 @@ package files
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"regexp"
@@ -82,4 +84,14 @@ func Create(name string, flags int) (*os.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errReader}
 	}
 	return f, err
+}
+
+// ReadAll reads to the end of something, and refuses what has more bytes than
+// most.
+func ReadAll(r io.Reader, most int) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	if err == nil && len(text) > most {
+		return nil, fmt.Errorf("it has more than %d bytes", most)
+	}
+	return text, err
 }

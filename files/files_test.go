@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/iotest"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,5 +100,18 @@ func TestCreate(t *testing.T) {
 	w.Close()
 	if text, err := io.ReadAll(r); err != nil || string(text) != "text" {
 		t.Errorf("read %q, %v", text, err)
+	}
+}
+
+// TestReadAll reads no more than it may.
+func TestReadAll(t *testing.T) {
+	if text, err := ReadAll(strings.NewReader("text"), 4); err != nil || string(text) != "text" {
+		t.Errorf("read %q, %v", text, err)
+	}
+	if text, err := ReadAll(strings.NewReader("texts"), 4); err == nil || err.Error() != "it has more than 4 bytes" {
+		t.Errorf("read %q, %v", text, err)
+	}
+	if _, err := ReadAll(iotest.ErrReader(io.ErrUnexpectedEOF), 4); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("what cannot be read: %v", err)
 	}
 }

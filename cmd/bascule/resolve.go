@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -80,7 +81,7 @@ func newResolver(path, names, etc string) (*resolver, error) {
 			break
 		}
 	}
-	for _, words := range r.lines("resolv.conf") {
+	for words := range r.lines("resolv.conf") {
 		if len(words) > 1 && words[0] == "nameserver" {
 			r.asks = append(r.asks, net.JoinHostPort(words[1], "53"))
 		}
@@ -95,25 +96,29 @@ func (r *resolver) close() {
 	}
 }
 
-// lines returns the words of a file that the namespace has of its own.
-func (r *resolver) lines(name string) (lines [][]string) {
-	if r.etc == "" {
-		return nil
+// lines returns the words of each line of a file that the namespace has of its
+// own.
+func (r *resolver) lines(name string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		if r.etc == "" {
+			return
+		}
+		f, err := files.OpenPlain(filepath.Join(r.etc, name))
+		if err != nil {
+			return // it has none
+		}
+		defer f.Close()
+		for s := bufio.NewScanner(f); s.Scan(); {
+			text, _, _ := strings.Cut(s.Text(), "#")
+			if !yield(strings.Fields(text)) {
+				return
+			}
+		}
 	}
-	f, err := files.OpenPlain(filepath.Join(r.etc, name))
-	if err != nil {
-		return nil // it has none
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		text, _, _ := strings.Cut(s.Text(), "#")
-		lines = append(lines, strings.Fields(text))
-	}
-	return lines
 }
 
 func (r *resolver) lookup(ctx context.Context, name string) (list []netip.Addr, err error) {
-	for _, words := range r.lines("hosts") {
+	for words := range r.lines("hosts") {
 		if len(words) > 1 && slices.Contains(words[1:], name) {
 			if a, err := netip.ParseAddr(words[0]); err == nil {
 				list = append(list, a)

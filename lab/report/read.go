@@ -8,12 +8,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+
+	"bascule/files"
 )
+
+// maxReport is the size of the largest report, in bytes. A report of all
+// that the lab has takes less than a MiB.
+const maxReport = 16 << 20
 
 // ReadJSON reads a report that WriteJSON wrote, also one of an older version,
 // which lacks fields. The error is one line and does not name the source.
 func ReadJSON(r io.Reader) (*Report, error) {
-	text, err := io.ReadAll(r)
+	text, err := files.ReadAll(r, maxReport)
 	if err != nil {
 		// Whoever opened the file knows its name.
 		var path *fs.PathError

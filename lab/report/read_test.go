@@ -73,6 +73,9 @@ func TestReadJSONError(t *testing.T) {
 	if _, err := ReadJSON(iotest.ErrReader(io.ErrUnexpectedEOF)); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a file that cannot be read: error %v", err)
 	}
+	if _, err := ReadJSON(io.LimitReader(blanks{}, maxReport+1)); err == nil || err.Error() != "it has more than 16777216 bytes" {
+		t.Errorf("too large a file: error %v", err)
+	}
 	// The caller says what cannot be read.
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
@@ -82,4 +85,14 @@ func TestReadJSONError(t *testing.T) {
 	if _, err := ReadJSON(dir); err == nil || err.Error() != "is a directory" {
 		t.Errorf("a directory: error %v", err)
 	}
+}
+
+// blanks has no end.
+type blanks struct{}
+
+func (blanks) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	return len(b), nil
 }
