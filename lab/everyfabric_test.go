@@ -29,8 +29,8 @@ var mayLack = []string{"not built yet", "not installed", "virtual machines only"
 func TestEveryFabric(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	// What the fabrics start inherits the mark, daemons too, and puts its
-	// temporary files below home.
+	// The programs that fabrics start, daemons too, inherit the mark and
+	// put their temporary files below home.
 	home := t.TempDir()
 	mark := "BASCULE_LAB_TEST=" + home
 	name, value, _ := strings.Cut(mark, "=")

@@ -131,9 +131,9 @@ func cpuTime() (ticks, error) {
 	return t, nil
 }
 
-// othersTime is the time, in clock ticks, of all programs that are not the lab
-// or its programs, with those that they have started and that have ended. It
-// does not count the kernel's own threads: their work may be for the lab.
+// othersTime is the time, in clock ticks, of all programs but the lab and the
+// lab's own. It includes the children of these programs that have ended. It
+// leaves out the kernel's own threads, because their work may be for the lab.
 func othersTime() float64 {
 	ours := map[int]bool{os.Getpid(): true}
 	for _, pid := range children(os.Getpid()) {
@@ -242,7 +242,8 @@ func (t ticks) since(before ticks, s *report.Sample) {
 	s.Switches = (t.switches - before.switches) / s.Seconds
 }
 
-// since is how many CPUs were busy with what, of n ticks of time.
+// since is how many CPUs were busy with each kind of work during n ticks of
+// time.
 func (c coreTicks) since(before coreTicks, n float64) report.CPU {
 	return report.CPU{
 		User:    (c.user - before.user) / n,

@@ -73,7 +73,7 @@ func timesOff(t *testing.T) string {
 	return off.String()
 }
 
-// allOf sums up all that a sample's CPU was spent on, none of which may be
+// allOf sums up all that a sample's CPU was spent on. None of the parts may be
 // negative.
 func allOf(t *testing.T, c report.CPU) float64 {
 	t.Helper()
@@ -130,8 +130,8 @@ func TestClaimsNoisy(t *testing.T) {
 	}
 }
 
-// A claim about Open vSwitch's datapath takes a kernel that has it. What its
-// other datapath did is told all the same.
+// A claim about Open vSwitch's datapath takes a kernel that has it. The result
+// of its other datapath is told all the same.
 func TestClaimsKernelOVS(t *testing.T) {
 	if haveKernelOVS() {
 		t.Skip("this kernel has a datapath for Open vSwitch")

@@ -102,7 +102,7 @@ func (p *Progress) group(g *report.Group) {
 		// Both are the same screen: above the line that is drawn over and over.
 		w = p.bars
 	}
-	// What standard output does not take is still in the report.
+	// The report still has the lines that standard output does not take.
 	_ = g.WriteText(w)
 }
 

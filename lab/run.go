@@ -246,7 +246,7 @@ func (c *running) measure(ctx context.Context, counters *counters) (report.Sampl
 
 // sample does a round and adds what the machine did meanwhile.
 func (c *running) sample(ctx context.Context, counters *counters) (report.Sample, error) {
-	// What is lost is asked for outside of the time that is measured.
+	// The lab asks for lost frames outside of the time that it measures.
 	lost, err := c.net.Drops()
 	if err != nil {
 		return report.Sample{}, err

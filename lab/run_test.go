@@ -123,7 +123,7 @@ func TestRunMeter(t *testing.T) {
 	if c.Error != "" || len(c.Samples) != 1 {
 		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
 	}
-	// Two rounds, of which one may have been measured again.
+	// Two rounds. One of them may have been measured again.
 	if n := len(read); n < 4 || n%2 != 0 || read[n-2] != "begin" || read[n-1] != "end" {
 		t.Errorf("the meter was used so: %q", read)
 	}

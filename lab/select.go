@@ -112,7 +112,7 @@ func Select(o Options) (Profile, error) {
 		return Profile{}, fmt.Errorf("profile %s has no such workload on such a fabric", p.Name)
 	}
 	p.Groups = groups
-	// What was left out on purpose is not missed.
+	// Nobody misses cases that were left out on purpose.
 	p.Targets = slices.DeleteFunc(p.Targets, func(t Target) bool { return !t.within(groups) })
 	return p, nil
 }

@@ -205,8 +205,8 @@ func TestField(t *testing.T) {
 	}
 }
 
-// What the lab's own programs take is not the work of others; what a program
-// takes that the lab did not start is, in the kernel as well.
+// Time of the lab's own programs is not time of others. Time of a program that
+// the lab did not start is, and so is its time in the kernel.
 func TestOthersTime(t *testing.T) {
 	busy := "while :; do read x < /proc/stat; done"
 	for _, test := range []struct {
@@ -257,7 +257,7 @@ func TestOthersTime(t *testing.T) {
 	}
 }
 
-// What bench.yaml must not have: each is told where it is.
+// Mistakes that bench.yaml must not have. The error says where each is.
 func TestBenchFileRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"groups: [{cases: [{fabrics: [direct], workloads: [none-such]}]}]": `unknown workload "none-such"`,

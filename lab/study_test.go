@@ -61,7 +61,7 @@ func TestStudies(t *testing.T) {
 	}
 }
 
-// What a study published as a ratio follows from its figures.
+// A ratio that a study published follows from the study's figures.
 func TestPublishedText(t *testing.T) {
 	rows, err := studies.Rows()
 	if err != nil {

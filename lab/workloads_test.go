@@ -20,7 +20,7 @@ func TestWorkloads(t *testing.T) {
 	nothingLeft(t)
 	site := fabrics.Site{Bascule: program.Path(t)}
 	const short = ":duration=30ms"
-	// What a sample must have besides its value.
+	// The facts that a sample must have besides its value.
 	const (
 		bytes = 1 << iota
 		frames

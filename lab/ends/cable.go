@@ -178,9 +178,9 @@ func (n *Namespace) Adopt(ifname string, addr netip.Prefix) (End, error) {
 	return End{At: n, Namespace: n, Ifname: ifname, Ifindex: l.Attrs().Index, MAC: l.Attrs().HardwareAddr, Addr: addr}, nil
 }
 
-// Behind moves an end into a subnet of its own, whose router has the address
-// gateway there and the hardware address mac. The ends of other subnets are
-// sent to by it.
+// Behind moves an end into a subnet of its own. The subnet's router has the
+// address gateway there and the hardware address mac. The end sends to other
+// subnets by the router.
 func (e *End) Behind(addr netip.Prefix, gateway netip.Addr, mac net.HardwareAddr) error {
 	what := fmt.Sprintf("%s in %s, behind %s", e.Ifname, e.Namespace.Name, gateway)
 	l, err := e.Namespace.link.LinkByIndex(e.Ifindex)

@@ -14,9 +14,9 @@ import (
 // The number of the process that made it follows.
 const Prefix = "bsc-lab-"
 
-// runDir is where the lab's directories are: a place that only root may write
-// to, that forgets at a reboot, and whose name is short, as those of sockets
-// must be.
+// runDir is where the lab's directories are. Only root may write there, a
+// reboot empties it, and its name is short, because the names of sockets must
+// be.
 const runDir = "/run"
 
 // NameFor is the name of a namespace or a directory of this process.

@@ -80,9 +80,9 @@ func (n *Namespace) Do(fn func() error) error {
 	})
 }
 
-// onOwnThread runs fn on a thread of its own, whose network namespace and CPU
-// affinity fn may change. They are put back; where that fails, the thread is
-// left locked and ends with its goroutine.
+// onOwnThread runs fn on a thread of its own. fn may change the thread's
+// network namespace and CPU affinity. onOwnThread puts them back; where that
+// fails, the thread stays locked and ends with its goroutine.
 func onOwnThread(fn func() error) error {
 	result := make(chan error)
 	go func() {
@@ -144,7 +144,7 @@ const AnyCPU = -1
 // Start starts a program in the namespace, on one CPU or AnyCPU.
 func (n *Namespace) Start(cmd *exec.Cmd, cpu int) error {
 	err := n.Do(func() error {
-		// What is started on a thread inherits its CPUs.
+		// A program that a thread starts inherits the thread's CPUs.
 		if cpu != AnyCPU {
 			if err := PinThread(cpu); err != nil {
 				return err

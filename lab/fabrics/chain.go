@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// BasculeChainVeth is three bascule bridges in a row, joined as one joins
-// switches that know nothing of each other.
+// BasculeChainVeth is three bascule bridges in a row, joined by veth pairs,
+// like switches that know nothing of each other.
 var BasculeChainVeth = &Fabric{
 	Name:  "bascule-chain-veth",
 	About: "three bascule bridges in a row, joined by veth pairs, at tcx",
@@ -30,8 +30,8 @@ var BasculeChainVeth = &Fabric{
 // BasculeChainPatch is three bascule bridges in a row, joined without devices.
 var BasculeChainPatch = basculePatched("bascule-chain-patch", "three bascule bridges in a row, joined by patch cables", 3)
 
-// BasculeChain7 and LinuxChain7 are as long a row as anybody plugs together, of
-// bascule bridges and of Linux bridges.
+// BasculeChain7 and LinuxChain7 are seven bascule bridges and seven Linux
+// bridges in a row. Nobody plugs more together.
 var (
 	BasculeChain7 = basculePatched("bascule-chain-7", "seven bascule bridges in a row, joined by patch cables", 7)
 
@@ -87,10 +87,10 @@ func (n *Net) byVeth(ctx context.Context, k kit) func(i int, left, right string)
 	}
 }
 
-// chain joins the ends by bridges in a row, each of which join connects to the
-// next, from number i to i+1. The ends are at the first bridge and at the last,
-// by turns. It does not tell how many addresses it knows, because not every
-// bridge hears of every address.
+// chain joins the ends by bridges in a row. The function join connects bridge i
+// to bridge i+1. The ends are at the first bridge and at the last, by turns. A
+// chain does not tell how many addresses it knows, because not every bridge
+// hears of every address.
 func (n *Net) chain(ctx context.Context, k kit, bridges []string, join func(i int, left, right string) error) error {
 	if err := n.place(); err != nil {
 		return err

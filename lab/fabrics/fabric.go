@@ -246,9 +246,10 @@ func (n *Net) Ended() error {
 	return nil
 }
 
-// Watch returns a context that ends also when something does that the net
-// cannot do without; its cause is that of Ended then. Without it, a program that
-// waits for an answer from there would wait for long.
+// Watch returns a context that also ends when a program or a guest ends that
+// the net cannot do without. The context's cause is then the error of Ended.
+// Without Watch, a program that waits for an answer from the net would wait for
+// long.
 func (n *Net) Watch(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var stop []func() bool

@@ -36,8 +36,8 @@ func site(t *testing.T) Site {
 	return Site{Bascule: program.Path(t)}
 }
 
-// built builds a fabric and removes it at the end of the test, when nothing of
-// it may be left. What is not installed skips the test.
+// built builds a fabric and removes it at the end of the test. Nothing of the
+// fabric may be left then. The test is skipped if the fabric is not installed.
 func built(t *testing.T, f *Fabric, s Site, spec Spec) *Net {
 	t.Helper()
 	if err := ends.Installed(f.Needs...); err != nil {

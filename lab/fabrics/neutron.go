@@ -181,7 +181,7 @@ func (t topology) build(ctx context.Context, n *Net) error {
 		return err
 	}
 	var edges []string
-	// What is sent to its own port is learned by one bridge alone.
+	// Only one bridge learns from a frame that is sent to its own port.
 	n.known = func(ctx context.Context) (int, error) {
 		most, err := core.known(ctx, bridgeName)
 		for _, e := range edges {

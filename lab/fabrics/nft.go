@@ -55,11 +55,11 @@ var nft = ends.Program{Command: "nft", Package: "nftables"}
 // labNetwork has all the lab's addresses.
 var labNetwork = netip.MustParsePrefix("198.18.0.0/15")
 
-// rules let through connections to the lab's addresses and the packets that
-// belong to them, and let IPv6 find its neighbours. They drop all else: the
-// smallest filter that is a filter. The most frequent packets come first. The
-// rules count, as those of security groups do, and so show that packets pass
-// them.
+// rules let connections to the lab's addresses pass, with the packets that
+// belong to them, and let IPv6 find its neighbours. They drop all else: no
+// smaller filter would be one. The most frequent packets come first. The rules
+// count packets, as the rules of security groups do. The counts show that
+// packets pass the rules.
 var rules = fmt.Sprintf(`
 		ct state established,related counter accept
 		ip daddr %s meta l4proto { tcp, udp, icmp } ct state new counter accept

@@ -19,9 +19,9 @@ import (
 	"bascule/lab/report"
 )
 
-// BasculePF is a bascule bridge with stateful rules, of the same policy as those
-// of LinuxBridgeFiltered; BasculeXDPPF is the same where known unicast is
-// forwarded in XDP.
+// BasculePF is a bascule bridge with stateful rules. Their policy is the policy
+// of LinuxBridgeFiltered. BasculeXDPPF has the same rules and forwards known
+// unicast in XDP.
 var (
 	BasculePF    = withPF(Bascule, "tcx", "", "stateful rules of its packet filter", filterSize{})
 	BasculeXDPPF = withPF(BasculeXDP, "xdp", "", "stateful rules of its packet filter", filterSize{})
@@ -227,8 +227,8 @@ func bad(count int) iter.Seq[netip.Addr] {
 	}
 }
 
-// scatter gives every number another one: the finalizer of MurmurHash3, of which
-// every step can be undone.
+// scatter gives every number another one. It is the finalizer of MurmurHash3.
+// Every step of it can be undone, so two numbers never get the same one.
 func scatter(n uint32) uint32 {
 	n ^= n >> 16
 	n *= 0x85ebca6b

@@ -43,8 +43,8 @@ var RouterNft = &Fabric{
 	},
 }
 
-// subnet is the n-th of the subnets, from 1: the address of the end in it, and
-// that of the router. They are of the lab's network, 198.18.0.0/15.
+// subnet is the n-th of the subnets, from 1: the end's address in it and the
+// router's. Both addresses are in the lab's network, 198.18.0.0/15.
 func subnet(n int) (end, router netip.Prefix) {
 	at := func(host byte) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18 + byte(n>>8), byte(n), host}), 24)
@@ -75,8 +75,8 @@ func (n *Net) route(ctx context.Context) error {
 	}
 	first := 0
 	if n.Spec.Host {
-		// The router is the first end: its place is taken by the cable to the
-		// second, of which it has the other side.
+		// The router is the first end. The cable to the second end
+		// takes its place, and the router has the cable's other side.
 		first = 1
 		n.Ends, n.Ports = make([]ends.End, 1), make([]Port, 1)
 	}

@@ -37,14 +37,14 @@ const (
 	TCG = "tcg" // by QEMU, which translates them
 )
 
-// How long a guest may take until it answers. Where KVM does not work a guest
-// does not fail but hang, so that the time to wait is lost in every run.
+// How long a guest may take until it answers. Where KVM does not work, a guest
+// hangs instead of failing, and every run loses this time.
 const (
 	kvmPatience = 10 * time.Second
 	tcgPatience = 3 * time.Minute
 )
 
-// EndedError is that a virtual machine has ended though it was needed.
+// EndedError says that a virtual machine has ended though it was needed.
 type EndedError struct {
 	Number int    // of the machine, from 1
 	Why    string // the process's end, and the last lines of its console
@@ -230,8 +230,8 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 		"-machine", "pc,accel="+accel, "-cpu", cpu, "-smp", "1", "-m", fmt.Sprint(memoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", p.kernel, "-initrd", "/proc/self/fd/3",
-		// On a busy machine TCG fails the kernel's check of its timer. What
-		// follows -- is given to the first program.
+		// On a busy machine TCG fails the kernel's check of its timer.
+		// The kernel hands what is behind -- to the first program.
 		"-append", "console=ttyS0 quiet panic=-1 no_timer_check rdinit="+initPath+" -- lab guest",
 		"-serial", "stdio",
 		"-chardev", "socket,id=monitor,fd=4", "-mon", "chardev=monitor,mode=control",
@@ -376,8 +376,8 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int
 type plugged struct {
 	guest *Guest
 	name  string // of QEMU's devices, and of the namespace in the guest
-	// What of it there is: QEMU's side of the device, the card, and the
-	// namespace in the guest.
+	// The parts of it that exist: QEMU's side of the device, the card, and
+	// the namespace in the guest.
 	attached, carded, placed bool
 	// remove removes a device that does not go with QEMU's side; nil for none.
 	remove func() error

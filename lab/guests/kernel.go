@@ -120,9 +120,9 @@ func bootImage(kernel string) (string, error) {
 	return found[0], nil
 }
 
-// modules are the files of the kernel modules of those names and of all that
-// they need, each after what it needs. What is built into the kernel is left
-// out.
+// modules are the files of the kernel modules of these names and of all modules
+// that they need. Each module comes after those that it needs. Modules that are
+// built into the kernel are left out.
 func modules(ctx context.Context, kernel string, names ...string) ([]module, error) {
 	files := map[string]string{}
 	var builtin string

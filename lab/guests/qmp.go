@@ -45,7 +45,8 @@ func (q *qmp) read() {
 	dec := json.NewDecoder(q.conn)
 	for {
 		var a qmpAnswer
-		// What stops it is the guest's end, which all who wait are told.
+		// Only the guest's end stops this loop, and all who wait are
+		// told of that end.
 		if err := dec.Decode(&a); err != nil {
 			return
 		}

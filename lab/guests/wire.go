@@ -84,7 +84,8 @@ func (l *line) read(conn io.Reader) {
 	dec := json.NewDecoder(conn)
 	for {
 		var r reply
-		// What stops it is the guest's end, which all who wait are told.
+		// Only the guest's end stops this loop, and all who wait are
+		// told of that end.
 		if err := dec.Decode(&r); err != nil {
 			return
 		}

@@ -81,7 +81,7 @@ func newPalette(r *Report) palette {
 	return p
 }
 
-// class is that of a fabric's colour.
+// class is the class of a fabric's colour.
 func (p palette) class(fabric string) string { return fmt.Sprintf("f%d", p[fabric]%colours) }
 
 // bar draws a bar from the left in a fabric's colour and hatch.
@@ -139,8 +139,8 @@ func grid(d *drawing, at []float64) {
 	}
 }
 
-// axis draws the ticks' values. That of the left and that of the right end keep
-// within the drawing.
+// axis draws the ticks' values. The values at the left end and at the right end
+// keep within the drawing.
 func axis(at []float64, texts []string) template.HTML {
 	d := &drawing{}
 	d.add(`<svg width="100%%" height="16" aria-hidden="true">`)

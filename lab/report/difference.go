@@ -67,8 +67,8 @@ func isRate(unit string) bool {
 	return strings.HasSuffix(unit, "/s") || strings.HasSuffix(unit, "pps")
 }
 
-// smallestP is the least that the exact test gives for so many values: that of
-// two sides that do not overlap.
+// smallestP is the least P that the exact test gives for so many values: the P
+// of two sides that do not overlap.
 func smallestP(m, n int) float64 {
 	ways := 1.0 // to choose m of m+n
 	for i := 1; i <= m; i++ {

@@ -124,7 +124,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// What is not in a report takes no room in the page.
+// A thing that a report lacks takes no room in the page.
 func TestWriteHTMLOfLittle(t *testing.T) {
 	text := htmlOf(t, &Report{Groups: []*Group{{Name: "g", Cases: []*Case{{Label: "a w", Fabric: "a", Workload: "w", Unit: "s"}}}}})
 	for _, not := range []string{`id="figures"`, `id="claims"`, `id="sizes"`, `id="fabrics"`, "faster", "NaN", "Inf"} {
@@ -231,7 +231,7 @@ func TestDrawingsAreXML(t *testing.T) {
 	}
 }
 
-// What other programs did meanwhile is said where the results are.
+// The page says beside the results how much other programs did meanwhile.
 func TestNoisy(t *testing.T) {
 	r := example()
 	r.Groups[0].Cases[0].Samples[0].CPU.Others = 7 * noisy

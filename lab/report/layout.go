@@ -43,7 +43,7 @@ func (s sheet) write(b *strings.Builder) {
 				for to < len(row) && row[to] == wider {
 					to++
 				}
-				// What is last in its row needs no room.
+				// The last column of a row needs no room.
 				if text == wider || to-i != span || to == len(row) {
 					continue
 				}

@@ -51,8 +51,8 @@ func join(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), sep)
 }
 
-// blocks are those of the group, in the order of their first cases. Skipped
-// cases are in none.
+// blocks are the blocks of a group, in the order of their first cases. Skipped
+// cases are in no block.
 func (g *Group) blocks() []*block {
 	var out []*block
 	for _, c := range g.Cases {
@@ -135,7 +135,7 @@ type quantity struct {
 	of    func(Sample) (float64, bool)
 }
 
-// median is that of the case's samples, NaN where they do not tell.
+// median is the median of the case's samples, NaN where they do not tell.
 func (q quantity) median(c *Case) float64 {
 	var values []float64
 	for _, s := range c.Samples {
@@ -183,8 +183,8 @@ func known(blocks []*block, from []quantity) []quantity {
 	return out
 }
 
-// names are what the quantities are called, and medians those of a case as they
-// are printed.
+// names are the names of the quantities, and medians the medians of a case as
+// they are printed.
 func names(of []quantity) []string {
 	var out []string
 	for _, q := range of {

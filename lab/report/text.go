@@ -149,7 +149,7 @@ func (g *Group) text(b *strings.Builder) {
 		}
 	}
 	t.write(b)
-	// What the table has no room for.
+	// The table has no room for these.
 	if columns = known(blocks, details); len(columns) > 0 {
 		t = nil
 		for _, bl := range blocks {

@@ -242,7 +242,7 @@ func TestRemarks(t *testing.T) {
 	}
 }
 
-// A verdict that nothing was measured for is not printed as one.
+// A claim without a measurement is printed without a verdict.
 func TestClaimSays(t *testing.T) {
 	here := &Spread{N: 1}
 	for _, test := range []struct {

@@ -107,10 +107,11 @@ func leftover(prefix, name string, alive func(pid int) bool) bool {
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// RemoveLeftovers removes the network namespaces that processes left which are gone,
-// of names that begin with the prefix. Before each goes, forget is called with its
-// name, to remove what is kept outside of it; nil for nothing. A failure of forget
-// does not keep the namespace. Who begins at the same time waits.
+// RemoveLeftovers removes the network namespaces that ended processes have left
+// and whose names begin with the prefix. Before it removes a namespace it calls
+// forget with the name, to remove the objects that the namespace has elsewhere.
+// A nil forget removes nothing. A failure of forget does not keep the
+// namespace. A process that begins at the same time waits.
 func RemoveLeftovers(prefix string, forget func(name string) error) (removed []string, err error) {
 	unlock, err := lock()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,7 +144,7 @@ func RemoveLeftovers(prefix string, forget func(name string) error) (removed []s
 	return removed, errors.Join(errs...)
 }
 
-// RemoveDirs removes the folders that processes left which are gone, of names that
+// RemoveDirs removes the folders that ended processes have left and whose names
 // begin with the prefix, with all that is in them.
 func RemoveDirs(in, prefix string) (removed []string, err error) {
 	entries, err := os.ReadDir(in)

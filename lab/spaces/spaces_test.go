@@ -52,8 +52,8 @@ func gone(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
-// A folder that a process has left is removed with what is in it, and that of one that
-// lives is not.
+// The folder of an ended process is removed with its contents. The folder of a
+// process that lives stays.
 func TestRemoveDirs(t *testing.T) {
 	const prefix = "bsc-spaces-"
 	in := t.TempDir()

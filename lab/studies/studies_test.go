@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// inWords are the ratios of claims whose figures are none.
+// inWords are the ratios of claims that were published without figures.
 var inWords = map[string]float64{
 	"with the mutex the rate is the same however many cores forward": 1,
 	"without it the rate grows with the cores":                       2, // two cores against one

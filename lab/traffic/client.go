@@ -25,9 +25,9 @@ type Load struct {
 	Request  int // bytes
 	Response int // bytes
 	// New makes a connection for each transaction. The server closes it, so
-	// that the client's port is free at once. What waits at the server
-	// (TIME_WAIT) ends when the port is used again, by the timestamps of TCP
-	// (RFC 6191): ports do not run out.
+	// that the client's port is free at once. The connection waits at the
+	// server (TIME_WAIT). This wait ends when the port is used again, by
+	// the timestamps of TCP (RFC 6191): ports do not run out.
 	New         bool
 	Connections int // at once
 	Duration    time.Duration

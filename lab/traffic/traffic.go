@@ -71,8 +71,8 @@ func Listen(at netip.AddrPort) (*Listener, error) {
 }
 
 func (l *Listener) listen(at netip.AddrPort) error {
-	// What is set here, connections inherit. A connection is worth a wakeup when
-	// there is a request on it.
+	// Connections inherit the options that are set here. A connection is
+	// worth a wakeup when there is a request on it.
 	for _, option := range []struct{ level, name int }{
 		{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT},
 	} {
@@ -108,8 +108,8 @@ const look = 100 * time.Millisecond
 // chunk is how much is read or written at once.
 const chunk = 64 << 10
 
-// Serve answers the clients of a listener until ctx ends, and closes it. What
-// goes wrong with one client ends its connection only.
+// Serve answers the clients of a listener until ctx ends, and closes the
+// listener. An error of one client ends that client's connection only.
 func Serve(ctx context.Context, l *Listener) error {
 	defer unix.Close(l.fd)
 	ctx, fail := context.WithCancelCause(ctx)
@@ -177,7 +177,8 @@ func (s *server) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// accept takes a client in. What it has sent already is answered at once.
+// accept takes a client in, and at once answers what the client has sent
+// already.
 func (s *server) accept() error {
 	fd, _, err := unix.Accept4(s.listener.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	switch err {

@@ -225,8 +225,8 @@ func (f *frameParams) fill(ctx context.Context, n *fabrics.Net, m maker, end, co
 	return err
 }
 
-// taught sends a frame from every source address of a flow and returns how
-// many addresses the switch knows then, of the many that it should.
+// taught sends a frame from every source address of a flow. The switch should
+// then know want addresses. taught returns how many it knows.
 func taught(ctx context.Context, n *fabrics.Net, m maker, f flow, want int) (known int, err error) {
 	for {
 		before := known

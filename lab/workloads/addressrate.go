@@ -191,7 +191,7 @@ func (l *learningRateSession) trial(ctx context.Context, rate float64) (made flo
 	if rate == 0 {
 		l.rate = made
 	}
-	// What is learned out of the frames' way may take a moment longer.
+	// A switch that learns out of the frames' way may take a moment longer.
 	want, last := before+l.count, -1
 	for {
 		known, err := l.net.Known(ctx)
@@ -240,7 +240,7 @@ func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sam
 	}
 	top := float64(c.count)
 	all := known >= c.count
-	// What it kept of too many is likely what it can keep.
+	// Of too many addresses the switch likely kept as many as it can.
 	kept, trials, err := search(top, float64(max(known, 1)), 0.01, func(load float64) (bool, error) {
 		if load == top {
 			return all, nil
@@ -256,8 +256,8 @@ func (c *addressCapacitySession) Run(ctx context.Context, _ Meter) (s report.Sam
 	return s, nil
 }
 
-// trial fills a switch that knows nothing up to count addresses, those of the
-// ends among them, and returns how many it knows then.
+// trial fills a switch that knows nothing with count addresses, the ends' own
+// among them. It returns how many addresses the switch then knows.
 func (c *addressCapacitySession) trial(ctx context.Context, count int) (int, error) {
 	before, err := c.clean(ctx)
 	if err != nil {

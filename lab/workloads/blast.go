@@ -32,8 +32,8 @@ const smallest = 64
 const headers = 14 + 20 + 8
 
 // imix is the simple Internet mix: IP packets of 40, 576 and 1500 bytes, 7:4:1.
-// The sizes are those of the frames, the checksum included and the smallest
-// filled up.
+// The sizes are the frames' sizes, with the checksum. The smallest packets are
+// filled up to the least size of a frame.
 var imix = []int{64, 594, 64, 594, 64, 64, 594, 64, 64, 594, 64, 1518}
 
 // frameParams are what workloads have in common that make frames themselves.

@@ -138,9 +138,9 @@ func (p pfMemorySession) Run(ctx context.Context, _ Meter) (report.Sample, error
 // Close has nothing to do.
 func (p pfMemorySession) Close() error { return nil }
 
-// connected sends a frame of each of the connections of some flows, one flow
-// after the other, and returns how many a packet filter knows then, of the many
-// that it should.
+// connected sends a frame of each connection of some flows, one flow after the
+// other. The packet filter should then know want connections. connected returns
+// how many it knows.
 func connected(ctx context.Context, n *fabrics.Net, m maker, want int, flows ...flow) (states int, err error) {
 	for idle := 0; ; {
 		before := states

@@ -45,8 +45,9 @@ var pps = &Kind{
 			takes := w.length + startStop
 			if w.connections > 1 {
 				about += fmt.Sprintf(" of %d established connections in turn", w.connections)
-				// Twice what is needed: a packet filter whose table fills up lets
-				// connections age sooner, and the ends make some of their own.
+				// Twice as many as are needed. A packet filter lets
+				// connections age sooner when its table fills up, and the ends
+				// make some connections of their own.
 				spec.States = 2*w.connections + 1000
 				takes += 2 * filling(w.connections)
 			}
@@ -232,8 +233,9 @@ func (w floodParams) start(ctx context.Context, n *fabrics.Net) (Session, error)
 	b.copies = w.ports
 	f := w.sendTo(n, 0, ends.Broadcast, ends.Nobody, cpus[0])
 	if n.Fabric.FloodArrival == fabrics.AsBuffers {
-		// Copies wait in the CPU's backlog, which has room for 1000 by
-		// default, until the batch is through. What is over is dropped.
+		// Copies wait in the CPU's backlog until the batch is through.
+		// The backlog has room for 1000 copies by default, and drops
+		// the others.
 		f.stream.Batch = uint32(max(1, 512/w.ports))
 	}
 	b.flows = func() []flow { return []flow{f} }

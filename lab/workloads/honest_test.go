@@ -70,8 +70,9 @@ type timed struct{ begin, end time.Time }
 func (m *timed) Begin() { m.begin = time.Now() }
 func (m *timed) End()   { m.end = time.Now() }
 
-// What goes past the fabric is no measurement of it: each workload that has the
-// ends' own stacks send looks for its traffic in the fabric's counters.
+// Traffic that goes past the fabric does not measure it. So each workload whose
+// frames come from the ends' own stacks looks for its traffic in the fabric's
+// counters.
 func TestPastTheFabric(t *testing.T) {
 	bascule := program.Path(t)
 	both, first, second := []int{0, 1}, []int{0}, []int{1}

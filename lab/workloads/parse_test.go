@@ -77,7 +77,7 @@ func TestIperfReverse(t *testing.T) {
 	if sum < 0.9*s.Value || sum > 1.1*s.Value {
 		t.Errorf("intervals of %v on average, the whole is %v", sum, s.Value)
 	}
-	// What is left over at the end is no interval.
+	// The rest at the end is no interval.
 	rest := r.Intervals[9]
 	rest.Sum.Seconds = 0.01
 	r.Intervals = append(r.Intervals, rest)

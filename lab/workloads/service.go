@@ -30,10 +30,10 @@ func serve(ctx context.Context, n *fabrics.Net, cpu int, on ends.Listen, name st
 // become known: its connections are gone before the process is.
 const settle = 200 * time.Millisecond
 
-// with does a round with the server, which it starts again when it has ended
-// since. When the server ends, so does the context of the round, which fails for
-// that reason: what the client says of it, if it notices at all, is a
-// consequence.
+// with does a round with the server. It starts the server again if that has
+// ended since the last round. When the server ends, the round's context ends,
+// and the round fails for that reason. An error of the client, if it notices at
+// all, is a consequence.
 func (s *service) with(ctx context.Context, round func(context.Context) (report.Sample, error)) (report.Sample, error) {
 	if s.server == nil || s.server.Ended(ctx, 0) != nil {
 		if err := s.restart(); err != nil {
