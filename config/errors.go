@@ -15,6 +15,10 @@ import (
 // maxErrors is how many errors of a file are told.
 const maxErrors = 20
 
+// maxKeptErrors is how many are kept of a file, of which those nearest to its
+// beginning are told.
+const maxKeptErrors = 10 * maxErrors
+
 // An Error is something wrong in a file.
 type Error struct {
 	At  Position
@@ -56,9 +60,36 @@ func (f *faults) add(at Position, format string, args ...any) {
 	if f.found == nil {
 		f.found = map[string]int{}
 	}
-	if f.found[at.Path]++; f.found[at.Path] <= 10*maxErrors {
-		f.list = append(f.list, Error{at, fmt.Sprintf(format, args...)})
+	if f.found[at.Path]++; f.found[at.Path] <= maxKeptErrors {
+		f.list = append(f.list, Error{at, shortened(fmt.Sprintf(format, args...))})
 	}
+}
+
+// shortened leaves out the middle of a message about a long text: its end says
+// what to do.
+func shortened(msg string) string {
+	const begin, end = 400, 200
+	if len(msg) <= begin+end {
+		return msg
+	}
+	return strings.ToValidUTF8(msg[:begin], "") + "..." + strings.ToValidUTF8(msg[len(msg)-end:], "")
+}
+
+// collect adds to a list, as long as nothing is wrong in the file: else nobody
+// gets the list, and its elements may be much larger than their text.
+func collect[T any](f *faults, list []T, it T) []T {
+	if f.list != nil {
+		return nil
+	}
+	return append(list, it)
+}
+
+// offer is offer, as long as somebody can be told.
+func (f *faults) offer(name string, known func() []string) string {
+	if f.found[f.path] >= maxKeptErrors {
+		return ""
+	}
+	return offer(name, known())
 }
 
 // errors returns the first errors of each file in the order of their places,

@@ -20,6 +20,7 @@ import (
 type hostFile struct {
 	*faults
 	notes  []Error
+	noted  int // also those that were left out
 	kind   ifKind
 	bridge Bridge
 	given  map[string]givenSetting
@@ -99,17 +100,32 @@ func parseHostname(bad *faults, text string) File {
 		h.line(Position{bad.path, i + 1, 1}, line)
 	}
 	h.finish()
+	if more := h.noted - len(h.notes); more > 0 {
+		h.notes = append(h.notes, Error{Position{Path: bad.path}, fmt.Sprintf("%d more words that change nothing", more)})
+	}
 	return File{Path: bad.path, Bridges: []Bridge{h.bridge}, Notes: h.notes}
 }
 
 // note tells of a word that is read and changes nothing.
 func (h *hostFile) note(w word, format string, args ...any) {
-	h.notes = append(h.notes, Error{w.at, w.text + ": " + fmt.Sprintf(format, args...)})
+	if h.noted++; h.noted <= maxKeptErrors {
+		h.notes = append(h.notes, Error{w.at, w.text + ": " + fmt.Sprintf(format, args...)})
+	}
 }
 
 // refuse tells of a word that can't be meant.
 func (h *hostFile) refuse(w word, format string, args ...any) {
 	h.add(w.at, "%s: %s", w.text, fmt.Sprintf(format, args...))
+}
+
+// hostNames returns the words for a kind of bridge.
+func hostNames(kind ifKind) (names []string) {
+	for _, k := range hostWords {
+		if k.kind&kind != 0 {
+			names = append(names, k.names...)
+		}
+	}
+	return append(names, "rule")
 }
 
 // line reads one line.
@@ -129,13 +145,7 @@ func (h *hostFile) line(at Position, text string) {
 		}
 		i := slices.IndexFunc(hostWords, func(k hostWord) bool { return slices.Contains(k.names, w.text) })
 		if i < 0 {
-			var known []string
-			for _, k := range hostWords {
-				if k.kind&h.kind != 0 {
-					known = append(known, k.names...)
-				}
-			}
-			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; %s", offer(w.text, append(known, "rule")))
+			h.refuse(word{w.at, strconv.Quote(w.text)}, "no word for a bridge; %s", h.offer(w.text, func() []string { return hostNames(h.kind) }))
 			return // what follows may belong to it
 		}
 		known := hostWords[i]
@@ -209,7 +219,7 @@ func (h *hostFile) rule(at Position, line string, w word) {
 		return
 	}
 	r.At = at
-	h.bridge.Rules = append(h.bridge.Rules, r)
+	h.bridge.Rules = collect(h.faults, h.bridge.Rules, r)
 }
 
 // port returns the port of the name. If there is none, it tells so and returns

@@ -270,13 +270,15 @@ func TestLimits(t *testing.T) {
 		many += fmt.Sprintf("  b%d: {ageing: 0}\n", i)
 	}
 	tests := []struct{ name, text, want string }{
-		{"flow.yaml", "a: " + strings.Repeat("[", 1<<20), "flow.yaml:1:20: nested too deeply; no bridge needs more than 16 levels"},
-		{"block.yaml", strings.Repeat("- ", 1<<20), "block.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
-		{"keys.yaml", strings.Repeat("? ", 1<<20), "keys.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
+		{"flow.yaml", "a: " + strings.Repeat("[", 1<<19), "flow.yaml:1:20: nested too deeply; no bridge needs more than 16 levels"},
+		{"block.yaml", strings.Repeat("- ", 1<<19), "block.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
+		{"keys.yaml", strings.Repeat("? ", 1<<19), "keys.yaml:1:257: nested too deeply; no bridge needs more than 16 levels"},
 		{"deep.yaml", strings.Repeat("- ", 100) + "a", "deep.yaml:1:35: nested too deeply; no bridge needs more than 16 levels"},
-		{"wide.yaml", strings.Repeat("a: 1\n", 1<<20), "wide.yaml:4097:2: more than 4096 keys beside each other; give less"},
+		{"wide.yaml", strings.Repeat("a: 1\n", 1<<19), "wide.yaml:4097:2: more than 4096 keys beside each other; give less"},
 		{"bomb.yaml", bomb, "bomb.yaml:7:11: nested too deeply; no bridge needs more than 16 levels"},
-		{"tokens.yaml", "bridges: [" + strings.Repeat("a,", 1<<21) + "]", ": more than 2097152 names, values and signs; give less, or several files"},
+		{"tokens.yaml", strings.Repeat("a: b\n---\n", 1<<18+1), ": more than 1048576 names, values and signs; give less, or several files"},
+		{"commas.yaml", "bridges: [" + strings.Repeat("a,", 1<<20) + "]", ":1:1572872: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
+		{"levels.yaml", "bridges: " + strings.Repeat("[", 1<<20), ":1:786441: more than 786432 of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files"},
 		{"self.yaml", "x-a: &a\n  b: *a\nbridges:\n", "self.yaml:2:3: nested too deeply; no bridge needs more than 16 levels"},
 		{"latin1.yaml", "# ok\n# \xe4\n", "latin1.yaml:2:3: this is no UTF-8; give a file of text"},
 		{"many.yaml", many, "many.yaml: 980 more errors"},

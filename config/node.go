@@ -22,7 +22,8 @@ import (
 const (
 	maxDepth  = 16
 	maxValues = 1 << 20
-	maxTokens = 1 << 21 // names, values, and what stands between them
+	maxTokens = 1 << 20 // names, values, and what stands between them
+	maxSigns  = 3 << 18 // of lists, mappings, tags, anchors and aliases, wherever they stand
 	maxIndent = 256     // columns before a block's keys and items, of which each can make one more level
 	maxKeys   = 1 << 12
 )
@@ -87,9 +88,15 @@ const endless = 1 << 40
 
 // parseNodes returns the documents of a YAML file that are not empty.
 func parseNodes(bad *faults, text string) (list []node) {
-	tokens := tokenize(strings.TrimPrefix(text, "\ufeff"))
-	if t, why := tooMuch(tokens); t != nil {
-		bad.add(bad.place(t), "%s", why)
+	// the library makes tokens of a whole line before any can be looked at
+	if at := signsEnd(text); at >= 0 {
+		line, begin := 1+strings.Count(text[:at], "\n"), 1+strings.LastIndexByte(text[:at], '\n')
+		bad.add(Position{bad.path, line, at - begin + 1}, "more than %d of the signs [ ] { } , & * ! ? '- ' and ': '; give less, or several files", maxSigns)
+		return nil
+	}
+	tokens, why := tokenize(strings.TrimPrefix(text, "\ufeff"))
+	if why != "" {
+		bad.add(bad.place(tokens[len(tokens)-1]), "%s", why)
 		return nil
 	}
 	file, err := parser.Parse(withNulls(tokens), 0, parser.AllowDuplicateMapKey())
@@ -137,18 +144,47 @@ func atMost(n int) string {
 	return fmt.Sprint(n)
 }
 
-// tokenize is lexer.Tokenize, but ends with the first token that is too many.
-func tokenize(text string) (list token.Tokens) {
+// signsEnd returns the place of the first sign that is too many, -1 for none.
+func signsEnd(text string) int {
+	n := 0
+	for i := range len(text) {
+		switch text[i] {
+		case '[', ']', '{', '}', ',', '&', '*', '!', '?':
+			n++
+		case '-', ':':
+			if i+1 == len(text) || text[i+1] == ' ' || text[i+1] == '\n' {
+				n++
+			}
+		}
+		if n > maxSigns {
+			return i
+		}
+	}
+	return -1
+}
+
+// tokenize is lexer.Tokenize, but ends with the first token that the parser should not
+// see: the parser calls itself for each level, and for each key of a block, and tokens
+// take far more memory than the text. why is the reason, "" for none.
+func tokenize(text string) (list token.Tokens, why string) {
 	var s scanner.Scanner
 	s.Init(text)
-	for len(list) <= maxTokens {
+	var l levels
+	for {
 		some, err := s.Scan()
 		if errors.Is(err, io.EOF) {
-			break
+			return list, ""
 		}
-		list.Add(some...)
+		for _, t := range some {
+			list.Add(t)
+			if why := l.tooMuch(t); why != "" {
+				return list, why
+			}
+			if len(list) > maxTokens {
+				return list, fmt.Sprintf("more than %d names, values and signs; give less, or several files", maxTokens)
+			}
+		}
 	}
-	return list
 }
 
 // measure returns how large a value at a depth is. It tells if the value is too
@@ -244,49 +280,46 @@ func withNulls(tokens token.Tokens) token.Tokens {
 	return list
 }
 
-// tooMuch returns a token that the parser should not see, and why: it calls
-// itself for each level, and for each key of a block.
-func tooMuch(tokens token.Tokens) (*token.Token, string) {
-	flow := 0
-	var keys [maxIndent + 1]int // of the block that is open at a column
-	for _, t := range tokens {
-		column := t.Position.Column
-		switch t.Type {
-		case token.MappingStartType, token.SequenceStartType:
-			flow++
-		case token.MappingEndType, token.SequenceEndType:
-			flow = max(flow-1, 0)
-		case token.DocumentHeaderType:
-			clear(keys[:])
-		case token.MappingValueType:
-			if flow > 0 || t.Prev == nil {
-				continue
-			}
-			column = t.Prev.Position.Column
-			fallthrough
-		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
-			if flow > 0 {
-				continue
-			}
-			if column > maxIndent {
-				return t, tooDeep
-			}
-			clear(keys[max(column, 0)+1:])
-			if t.Type == token.SequenceEntryType {
-				continue
-			}
-			if keys[max(column, 0)]++; keys[max(column, 0)] > maxKeys {
-				return t, fmt.Sprintf("more than %d keys beside each other; give less", maxKeys)
-			}
+// levels are those that are open at a token.
+type levels struct {
+	flow int
+	keys [maxIndent + 1]int // of the block that is open at a column
+}
+
+// tooMuch says why the parser should not see the next token, "" if it may.
+func (l *levels) tooMuch(t *token.Token) string {
+	column := t.Position.Column
+	switch t.Type {
+	case token.MappingStartType, token.SequenceStartType:
+		if l.flow++; l.flow > maxDepth {
+			return tooDeep
 		}
-		if flow > maxDepth {
-			return t, tooDeep
+	case token.MappingEndType, token.SequenceEndType:
+		l.flow = max(l.flow-1, 0)
+	case token.DocumentHeaderType:
+		clear(l.keys[:])
+	case token.MappingValueType:
+		if l.flow > 0 || t.Prev == nil {
+			return ""
+		}
+		column = t.Prev.Position.Column
+		fallthrough
+	case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+		if l.flow > 0 {
+			return ""
+		}
+		if column > maxIndent {
+			return tooDeep
+		}
+		clear(l.keys[max(column, 0)+1:])
+		if t.Type == token.SequenceEntryType {
+			return ""
+		}
+		if l.keys[max(column, 0)]++; l.keys[max(column, 0)] > maxKeys {
+			return fmt.Sprintf("more than %d keys beside each other; give less", maxKeys)
 		}
 	}
-	if len(tokens) > maxTokens {
-		return tokens[maxTokens], fmt.Sprintf("more than %d names, values and signs; give less, or several files", maxTokens)
-	}
-	return nil, ""
+	return ""
 }
 
 // place returns the place of a token.

@@ -54,6 +54,23 @@ func Next(words []string, port string) (next []string) {
 	return next
 }
 
+// ParseLine reads the rule of a line, as ParseFile does. ok is false for a line
+// without one.
+func ParseLine(line, port string) (r Rule, ok bool, err error) {
+	if len(line) >= bufio.MaxScanTokenSize {
+		return r, false, Error{Column: 1, Msg: tooLong}
+	}
+	p := parser{port: port}
+	if p.words, p.end = split(line); len(p.words) == 0 {
+		return r, false, nil
+	}
+	r, err = p.rule()
+	return r, err == nil, located(err, Error{Text: line})
+}
+
+// tooLong is the message for a line of more bytes than rules have.
+const tooLong = "the line is too long; give one rule on each line"
+
 // ParseFile reads the rules of a file, one on each line, as ParseRule does.
 // What follows a word that begins with # is a comment. The name is for the
 // errors; they are [Errors], of the first ten bad lines, unless reading
@@ -65,22 +82,19 @@ func ParseFile(name string, r io.Reader, port string) ([]Rule, error) {
 	line := 0
 	for len(bad) < maxErrors && lines.Scan() {
 		line++
-		p := parser{port: port}
-		p.words, p.end = split(lines.Text())
-		if len(p.words) == 0 {
-			continue
-		}
-		rule, err := p.rule()
+		rule, ok, err := ParseLine(lines.Text(), port)
 		var e Error
-		if errors.As(located(err, Error{File: name, Line: line, Text: lines.Text()}), &e) {
+		if errors.As(err, &e) {
+			e.File, e.Line = name, line
 			bad = append(bad, e)
-			continue
 		}
-		rules = append(rules, rule)
+		if ok {
+			rules = append(rules, rule)
+		}
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		bad = append(bad, Error{File: name, Line: line + 1, Column: 1, Msg: "the line is too long; give one rule on each line"})
+		bad = append(bad, Error{File: name, Line: line + 1, Column: 1, Msg: tooLong})
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
