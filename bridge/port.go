@@ -314,6 +314,10 @@ func (c *draft) ready() error {
 		}
 		notes, err := makeReady(p, c.hasDevice)
 		c.warn(notes...)
+		was := datapath.PortAt(&c.bridge.Config, id)
+		if errors.Is(err, errNoWay) && was != nil && was.Notes&datapath.PortXDP != 0 {
+			continue // the end was readied before the port's programs
+		}
 		if err != nil {
 			return err
 		}

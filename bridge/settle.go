@@ -59,7 +59,8 @@ func giveBack(was, now *datapath.Port, l netlink.Link) {
 // addresses of its host ports.
 func settleAll(b *datapath.Bridge) error {
 	for _, p := range datapath.Ports(&b.Config) {
-		if _, err := makeReady(p, b.HasDevice); err != nil {
+		// an end that there is no way to any more was readied before the port's programs
+		if _, err := makeReady(p, b.HasDevice); err != nil && !errors.Is(err, errNoWay) {
 			return err
 		}
 		if err := announce(b, p); err != nil {

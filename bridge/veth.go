@@ -139,8 +139,11 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 		}
 		ns.Close()
 	}
-	return -1, errors.New("no process is in its namespace and it has no name")
+	return -1, errNoWay
 }
+
+// errNoWay says that there is no way to a network namespace.
+var errNoWay = errors.New("no process is in its namespace and it has no name")
 
 // namespaceFiles returns one path for each network namespace that a process is
 // in or that has a name.

@@ -6,7 +6,11 @@ import (
 	"maps"
 	"testing"
 
+	"bascule/datapath"
+	"bascule/lab/ends"
+
 	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netns"
 )
 
 // The other end of a veth gets back what it had, however often the port was told to
@@ -48,5 +52,34 @@ func TestEndGivenBack(t *testing.T) {
 		if !maps.Equal(now, had) {
 			t.Errorf("the other end has %v, it had %v", now, had)
 		}
+	}
+}
+
+// A command that was killed is mended beside a port on XDP whose other end there is no
+// way to any more: its network namespace has no name and no process.
+func TestEndOutOfReach(t *testing.T) {
+	b := newBench(t, 1)
+	away := b.namespace("away")
+	_, err := ends.Cable(b.ns, "p2", away, "far2", 2, ends.Wire{})
+	b.must(err)
+	b.must(b.AddBridge("br0", nil))
+	_, err = b.AddPort("br0", "p2", PortOptions{Hook: HookXDP})
+	b.must(err)
+	held, err := netns.GetFromName(away.Name)
+	b.must(err)
+	defer held.Close()
+	b.must(away.Close())
+	b.must(b.write(func(store *datapath.Store) error {
+		bridge, err := store.Open("br0")
+		if err != nil {
+			return err
+		}
+		return bridge.Begin()
+	}))
+	if _, err := b.AddPort("br0", "p1", PortOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.SetPort("br0", "p2", PortOptions{Changes: on("isolated")}); err != nil {
+		t.Error(err)
 	}
 }
