@@ -209,6 +209,30 @@ static __always_inline void *work_of(u32 part)
 	return bpf_map_lookup_elem(&work, &part);
 }
 
+/*
+ * What a CPU has for itself that is larger, in parts of one size. The loader makes those
+ * that are asked for.
+ */
+enum memory_part {
+	MEMORY_DECISIONS,
+	MEMORY_PF, /* with FEATURE_PF */
+	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE; without FEATURE_PF the one before */
+};
+
+struct memory {
+	u64 word[6 * DECISIONS];
+};
+
+#define MEMORY_HOLDS(type)                                                                         \
+	_Static_assert(sizeof(type) <= sizeof(struct memory), "a part of memory is larger")
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct memory);
+} memory SEC(".maps");
+
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");
 

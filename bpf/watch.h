@@ -41,14 +41,20 @@ struct capture_buffer {
 	struct capture_bytes frame;
 };
 
-/* A place of each CPU to put a frame together in; without FEATURE_CAPTURE the loader makes it
- * small. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct capture_buffer);
-} capture_buffer SEC(".maps");
+MEMORY_HOLDS(struct capture_buffer);
+MEMORY_HOLDS(struct traced);
+
+/* for the type's sake: Go sees those that something has */
+const struct captured *captured_type __attribute__((unused));
+const struct traced *traced_type __attribute__((unused));
+
+/* A place of each CPU to put a frame together in, or what is decided in a trial. */
+static __always_inline void *watch_memory(void)
+{
+	u32 part = on(FEATURE_PF) ? MEMORY_WATCH : MEMORY_WATCH - 1;
+
+	return bpf_map_lookup_elem(&memory, &part);
+}
 
 /*
  * Does who captures want the frame, of which so many bytes are kept? The loader
@@ -84,7 +90,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 		return 0;
 	if (point == CAPTURE_DROP && !reason)
 		point = CAPTURE_IN; /* what the switch itself takes has come in */
-	b = bpf_map_lookup_elem(&capture_buffer, &zero);
+	b = watch_memory();
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
 	if ((cfg.capture_points >> CAPTURE_PORTS & 1) && !(port_at(slot)->flags & PORT_CAPTURE))
@@ -170,14 +176,6 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	talker_note(fdb_key(f->src, v->vlan), f->len, v->in);
 }
 
-/* Without FEATURE_TRACE the loader makes it small. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct traced);
-} trace SEC(".maps");
-
 /*
  * Moves the outer tag beside the packet, where the kernel has put it when a real
  * frame comes.
@@ -196,8 +194,7 @@ static __always_inline void trace_receive(struct __sk_buff *skb)
 static __always_inline void trace_verdict(const struct frame *f, const struct verdict *v,
 					  enum action action)
 {
-	u32 zero = 0;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
 
 	if (!t)
 		return;
@@ -231,8 +228,8 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 /* Keeps what a flood did at a port: 0 or the reason why it did not go there. */
 static __always_inline void trace_flood(u32 slot, u16 tag, u32 reason)
 {
-	u32 zero = 0, n;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
+	u32 n;
 
 	if (!t)
 		return;
@@ -246,8 +243,7 @@ static __always_inline void trace_flood(u32 slot, u16 tag, u32 reason)
 /* Keeps what the MTU of the way out says. */
 static __always_inline void trace_mtu(u32 reason)
 {
-	u32 zero = 0;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
 
 	if (t)
 		t->mtu = reason != 0;

@@ -66,7 +66,6 @@ const (
 	idleSame  idle = iota // as while they are on
 	idleEntry             // one entry
 	idlePage              // of a ring, one page
-	idleByte              // one entry of one byte, which nothing reaches
 )
 
 // trial is the stand-in of a trial of [Bridge.Trace] for a table.
@@ -142,9 +141,6 @@ func (t *table) count(m *making) uint32 {
 func (t *table) fit(spec *ebpf.MapSpec, m *making) {
 	if n := t.count(m); n != 0 {
 		spec.MaxEntries = n
-	}
-	if !t.on(m.Config) && t.idle == idleByte {
-		spec.ValueSize, spec.Key, spec.Value = 1, nil, nil // a type would have to be as large
 	}
 }
 
@@ -238,11 +234,18 @@ func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	}
 }
 
-func memoEntries(m *making) uint32 {
-	if kernelFeature(m.Features)&kernelFeatureFEATURE_PF_RULES == 0 {
-		return 1
+// memoryParts are those of enum memory_part (bpf/maps.h) that are asked for. The last is
+// that of a trial.
+func memoryParts(m *making) uint32 {
+	n := uint32(1)
+	for _, f := range []kernelFeature{
+		kernelFeatureFEATURE_PF, kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TRACE,
+	} {
+		if kernelFeature(m.Features)&f != 0 {
+			n++
+		}
 	}
-	return pfMemos
+	return n
 }
 
 // The changes that make tables anew.
@@ -267,7 +270,6 @@ func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 const (
 	whyWork    = "a place to work in"
 	whyWritten = "programs only write to it"
-	whyMemory  = "a memory: a trial makes its own"
 	whySecond  = "of this second: a new generation begins without, too"
 	whyCables  = "a trial does not go on by cables"
 	whyUser    = "no program of a frame looks into it"
@@ -285,7 +287,7 @@ var inventory = []table{
 		entries: func(m *making) uint32 { return (m.FdbBuckets + fdbWindow) * fdbWays }},
 	{name: kernelMapClock, life: lifeBridge, trial: trialCopy},
 	{name: kernelMapTimer, life: lifeBridge, why: whyUser},
-	{name: kernelMapDecisions, why: whyMemory},
+	{name: kernelMapMemory, why: "a memory, a place to work in and the result", entries: memoryParts},
 	{name: kernelMapEvents, life: lifeBridge, why: whyWritten},
 	{name: kernelMapTold, life: lifeBridge, why: whyWritten}, // what has been told
 
@@ -336,10 +338,8 @@ var inventory = []table{
 		anew: withCapture},
 	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idleEntry, anew: withCapture, entries: fixed(maxFilter + 1)},
-	{name: kernelMapCaptureBuffer, why: whyWork, features: kernelFeatureFEATURE_CAPTURE, idle: idleByte},
 	{name: kernelMapTalkers, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_TALKERS,
 		idle: idleEntry, entries: fixed(maxTalkers)},
-	{name: kernelMapTrace, why: "the result", features: kernelFeatureFEATURE_TRACE, idle: idleByte},
 
 	// pf: what a ruleset is made of
 	{name: kernelMapPfCells, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
@@ -392,10 +392,8 @@ var inventory = []table{
 	{name: kernelMapPfLogMissed, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG},
 
 	// pf: what its programs have for themselves
-	{name: kernelMapPfMemos, why: whyMemory, features: kernelFeatureFEATURE_PF, entries: memoEntries},
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
 	{name: kernelMapPfAnswers, why: whyNothing, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
-	{name: kernelMapPfWalks, why: whyWork, features: kernelFeatureFEATURE_PF},
 }

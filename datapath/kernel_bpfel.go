@@ -51,12 +51,6 @@ const (
 	kernelBridgeFlagBRIDGE_RSTP       kernelBridgeFlag = 1024
 )
 
-type kernelCaptureBuffer struct {
-	_     structs.HostLayout
-	Head  kernelCaptured
-	Frame kernelCaptureBytes
-}
-
 type kernelCaptureBytes struct {
 	_  structs.HostLayout
 	At [16384]uint8
@@ -193,26 +187,6 @@ const (
 	kernelControlProtocolCONTROL_PROTOCOLS kernelControlProtocol = 1
 )
 
-type kernelDecisions struct {
-	_  structs.HostLayout
-	At [512]struct {
-		_       structs.HostLayout
-		Dst     uint64
-		Src     uint64
-		Ifindex uint32
-		Epoch   uint32
-		In      uint16
-		Out     uint16
-		Fits    uint32
-		Vid     uint16
-		Vlan    uint16
-		Tag     uint16
-		RuleIn  uint16
-		RuleOut uint16
-		Pad     [3]uint16
-	}
-}
-
 type kernelDropReason uint32
 
 const (
@@ -344,6 +318,11 @@ const (
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 139626279553
 )
+
+type kernelMemory struct {
+	_    structs.HostLayout
+	Word [3072]uint64
+}
 
 type kernelPfAction uint32
 
@@ -520,14 +499,6 @@ type kernelPfMember struct {
 	Match uint64
 	Here  uint64
 	Bits  uint64
-}
-
-type kernelPfMemo struct {
-	_     structs.HostLayout
-	Set   [8]uint32
-	Count uint16
-	Rule  [20]uint16
-	Pad   uint16
 }
 
 type kernelPfNetwork struct {
@@ -1290,15 +1261,14 @@ type kernelVlanStats struct {
 const (
 	kernelMapBerths              = "berths"
 	kernelMapBindings            = "bindings"
-	kernelMapCaptureBuffer       = "capture_buffer"
 	kernelMapCaptureFilter       = "capture_filter"
 	kernelMapCaptureMissed       = "capture_missed"
 	kernelMapCaptureRing         = "capture_ring"
 	kernelMapClock               = "clock"
 	kernelMapControlFrames       = "control_frames"
-	kernelMapDecisions           = "decisions"
 	kernelMapEvents              = "events"
 	kernelMapFdb                 = "fdb"
+	kernelMapMemory              = "memory"
 	kernelMapMoves               = "moves"
 	kernelMapPatchPanel          = "patch_panel"
 	kernelMapPatchSeen           = "patch_seen"
@@ -1313,7 +1283,6 @@ const (
 	kernelMapPfHosts             = "pf_hosts"
 	kernelMapPfLogMissed         = "pf_log_missed"
 	kernelMapPfLogRing           = "pf_log_ring"
-	kernelMapPfMemos             = "pf_memos"
 	kernelMapPfNets              = "pf_nets"
 	kernelMapPfNetworks          = "pf_networks"
 	kernelMapPfPackets           = "pf_packets"
@@ -1328,7 +1297,6 @@ const (
 	kernelMapPfSources           = "pf_sources"
 	kernelMapPfStates            = "pf_states"
 	kernelMapPfTableBatch        = "pf_table_batch"
-	kernelMapPfWalks             = "pf_walks"
 	kernelMapPortStates          = "port_states"
 	kernelMapReturns             = "returns"
 	kernelMapRuleArpMasks        = "rule_arp_masks"
@@ -1342,7 +1310,6 @@ const (
 	kernelMapTcxDevices          = "tcx_devices"
 	kernelMapTimer               = "timer"
 	kernelMapTold                = "told"
-	kernelMapTrace               = "trace"
 	kernelMapUsage               = "usage"
 	kernelMapVlanStats           = "vlan_stats"
 	kernelMapVlans               = "vlans"
@@ -1353,6 +1320,7 @@ const (
 	kernelProgBasculeTable       = "bascule_table"
 	kernelProgBasculeTcx         = "bascule_tcx"
 	kernelProgBasculeXdp         = "bascule_xdp"
+	kernelVarCapturedType        = "captured_type"
 	kernelVarCfg                 = "cfg"
 	kernelVarControlFrameType    = "control_frame_type"
 	kernelVarControlProtocolType = "control_protocol_type"
@@ -1367,9 +1335,11 @@ const (
 	kernelVarPfStateFlagType     = "pf_state_flag_type"
 	kernelVarPfTcpStateType      = "pf_tcp_state_type"
 	kernelVarPfTimeoutType       = "pf_timeout_type"
+	kernelVarPfWalkType          = "pf_walk_type"
 	kernelVarRuleKindType        = "rule_kind_type"
 	kernelVarSet                 = "set"
 	kernelVarStpStateType        = "stp_state_type"
+	kernelVarTracedType          = "traced_type"
 	kernelVarVlanAdmitType       = "vlan_admit_type"
 )
 
@@ -1428,15 +1398,14 @@ type kernelProgramSpecs struct {
 type kernelMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
@@ -1451,7 +1420,6 @@ type kernelMapSpecs struct {
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -1466,7 +1434,6 @@ type kernelMapSpecs struct {
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -1480,7 +1447,6 @@ type kernelMapSpecs struct {
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -1492,6 +1458,7 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
@@ -1506,9 +1473,11 @@ type kernelVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
@@ -1534,15 +1503,14 @@ func (o *kernelObjects) Close() error {
 type kernelMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
@@ -1557,7 +1525,6 @@ type kernelMaps struct {
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -1572,7 +1539,6 @@ type kernelMaps struct {
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -1586,7 +1552,6 @@ type kernelMaps struct {
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
 	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -1598,15 +1563,14 @@ func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
@@ -1621,7 +1585,6 @@ func (m *kernelMaps) Close() error {
 		m.PfHosts,
 		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -1636,7 +1599,6 @@ func (m *kernelMaps) Close() error {
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,
@@ -1650,7 +1612,6 @@ func (m *kernelMaps) Close() error {
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
-		m.Trace,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,
@@ -1663,6 +1624,7 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
@@ -1677,9 +1639,11 @@ type kernelVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 

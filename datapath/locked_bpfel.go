@@ -18,15 +18,14 @@ import (
 const (
 	lockedMapBerths              = "berths"
 	lockedMapBindings            = "bindings"
-	lockedMapCaptureBuffer       = "capture_buffer"
 	lockedMapCaptureFilter       = "capture_filter"
 	lockedMapCaptureMissed       = "capture_missed"
 	lockedMapCaptureRing         = "capture_ring"
 	lockedMapClock               = "clock"
 	lockedMapControlFrames       = "control_frames"
-	lockedMapDecisions           = "decisions"
 	lockedMapEvents              = "events"
 	lockedMapFdb                 = "fdb"
+	lockedMapMemory              = "memory"
 	lockedMapMoves               = "moves"
 	lockedMapPatchPanel          = "patch_panel"
 	lockedMapPatchSeen           = "patch_seen"
@@ -41,7 +40,6 @@ const (
 	lockedMapPfHosts             = "pf_hosts"
 	lockedMapPfLogMissed         = "pf_log_missed"
 	lockedMapPfLogRing           = "pf_log_ring"
-	lockedMapPfMemos             = "pf_memos"
 	lockedMapPfNets              = "pf_nets"
 	lockedMapPfNetworks          = "pf_networks"
 	lockedMapPfPackets           = "pf_packets"
@@ -56,7 +54,6 @@ const (
 	lockedMapPfSources           = "pf_sources"
 	lockedMapPfStates            = "pf_states"
 	lockedMapPfTableBatch        = "pf_table_batch"
-	lockedMapPfWalks             = "pf_walks"
 	lockedMapPortStates          = "port_states"
 	lockedMapReturns             = "returns"
 	lockedMapRuleArpMasks        = "rule_arp_masks"
@@ -70,7 +67,6 @@ const (
 	lockedMapTcxDevices          = "tcx_devices"
 	lockedMapTimer               = "timer"
 	lockedMapTold                = "told"
-	lockedMapTrace               = "trace"
 	lockedMapUsage               = "usage"
 	lockedMapVlanStats           = "vlan_stats"
 	lockedMapVlans               = "vlans"
@@ -81,6 +77,7 @@ const (
 	lockedProgBasculeTable       = "bascule_table"
 	lockedProgBasculeTcx         = "bascule_tcx"
 	lockedProgBasculeXdp         = "bascule_xdp"
+	lockedVarCapturedType        = "captured_type"
 	lockedVarCfg                 = "cfg"
 	lockedVarControlFrameType    = "control_frame_type"
 	lockedVarControlProtocolType = "control_protocol_type"
@@ -97,9 +94,11 @@ const (
 	lockedVarPfStateFlagType     = "pf_state_flag_type"
 	lockedVarPfTcpStateType      = "pf_tcp_state_type"
 	lockedVarPfTimeoutType       = "pf_timeout_type"
+	lockedVarPfWalkType          = "pf_walk_type"
 	lockedVarRuleKindType        = "rule_kind_type"
 	lockedVarSet                 = "set"
 	lockedVarStpStateType        = "stp_state_type"
+	lockedVarTracedType          = "traced_type"
 	lockedVarVlanAdmitType       = "vlan_admit_type"
 )
 
@@ -158,15 +157,14 @@ type lockedProgramSpecs struct {
 type lockedMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
@@ -181,7 +179,6 @@ type lockedMapSpecs struct {
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -196,7 +193,6 @@ type lockedMapSpecs struct {
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -210,7 +206,6 @@ type lockedMapSpecs struct {
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -222,6 +217,7 @@ type lockedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
@@ -238,9 +234,11 @@ type lockedVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
@@ -266,15 +264,14 @@ func (o *lockedObjects) Close() error {
 type lockedMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
@@ -289,7 +286,6 @@ type lockedMaps struct {
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -304,7 +300,6 @@ type lockedMaps struct {
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -318,7 +313,6 @@ type lockedMaps struct {
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
 	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -330,15 +324,14 @@ func (m *lockedMaps) Close() error {
 	return _LockedClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
@@ -353,7 +346,6 @@ func (m *lockedMaps) Close() error {
 		m.PfHosts,
 		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -368,7 +360,6 @@ func (m *lockedMaps) Close() error {
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,
@@ -382,7 +373,6 @@ func (m *lockedMaps) Close() error {
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
-		m.Trace,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,
@@ -395,6 +385,7 @@ func (m *lockedMaps) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
@@ -411,9 +402,11 @@ type lockedVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 

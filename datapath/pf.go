@@ -575,8 +575,5 @@ const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | ker
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_ETHER
 
-// pfMemos is PF_MEMOS of bpf/pf/rules.h.
-const pfMemos = 256
-
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

@@ -159,13 +159,13 @@ func newBenchRules(t *testing.T, rules []kernelPfRule) *bench {
 // setWalk changes what the walk over the rules has found.
 func (s *bench) setWalk(change func(*kernelPfWalk)) {
 	s.t.Helper()
-	m := s.gen.coll.Maps[kernelMapPfWalks]
-	var all []kernelPfWalk
-	if err := m.Lookup(uint32(0), &all); err != nil {
+	m, part := s.gen.coll.Maps[kernelMapMemory], uint32(1) // MEMORY_PF
+	var all []kernelMemory
+	if err := m.Lookup(part, &all); err != nil {
 		s.t.Fatal(err)
 	}
-	change(&all[s.cpu()])
-	if err := m.Put(uint32(0), all); err != nil {
+	change((*kernelPfWalk)(unsafe.Pointer(&all[s.cpu()])))
+	if err := m.Put(part, all); err != nil {
 		s.t.Fatal(err)
 	}
 }

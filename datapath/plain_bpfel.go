@@ -18,15 +18,14 @@ import (
 const (
 	plainMapBerths              = "berths"
 	plainMapBindings            = "bindings"
-	plainMapCaptureBuffer       = "capture_buffer"
 	plainMapCaptureFilter       = "capture_filter"
 	plainMapCaptureMissed       = "capture_missed"
 	plainMapCaptureRing         = "capture_ring"
 	plainMapClock               = "clock"
 	plainMapControlFrames       = "control_frames"
-	plainMapDecisions           = "decisions"
 	plainMapEvents              = "events"
 	plainMapFdb                 = "fdb"
+	plainMapMemory              = "memory"
 	plainMapMoves               = "moves"
 	plainMapPatchPanel          = "patch_panel"
 	plainMapPatchSeen           = "patch_seen"
@@ -41,7 +40,6 @@ const (
 	plainMapPfHosts             = "pf_hosts"
 	plainMapPfLogMissed         = "pf_log_missed"
 	plainMapPfLogRing           = "pf_log_ring"
-	plainMapPfMemos             = "pf_memos"
 	plainMapPfNets              = "pf_nets"
 	plainMapPfNetworks          = "pf_networks"
 	plainMapPfPackets           = "pf_packets"
@@ -56,7 +54,6 @@ const (
 	plainMapPfSources           = "pf_sources"
 	plainMapPfStates            = "pf_states"
 	plainMapPfTableBatch        = "pf_table_batch"
-	plainMapPfWalks             = "pf_walks"
 	plainMapPortStates          = "port_states"
 	plainMapReturns             = "returns"
 	plainMapRuleArpMasks        = "rule_arp_masks"
@@ -70,7 +67,6 @@ const (
 	plainMapTcxDevices          = "tcx_devices"
 	plainMapTimer               = "timer"
 	plainMapTold                = "told"
-	plainMapTrace               = "trace"
 	plainMapUsage               = "usage"
 	plainMapVlanStats           = "vlan_stats"
 	plainMapVlans               = "vlans"
@@ -81,6 +77,7 @@ const (
 	plainProgBasculeTable       = "bascule_table"
 	plainProgBasculeTcx         = "bascule_tcx"
 	plainProgBasculeXdp         = "bascule_xdp"
+	plainVarCapturedType        = "captured_type"
 	plainVarCfg                 = "cfg"
 	plainVarControlFrameType    = "control_frame_type"
 	plainVarControlProtocolType = "control_protocol_type"
@@ -95,9 +92,11 @@ const (
 	plainVarPfStateFlagType     = "pf_state_flag_type"
 	plainVarPfTcpStateType      = "pf_tcp_state_type"
 	plainVarPfTimeoutType       = "pf_timeout_type"
+	plainVarPfWalkType          = "pf_walk_type"
 	plainVarRuleKindType        = "rule_kind_type"
 	plainVarSet                 = "set"
 	plainVarStpStateType        = "stp_state_type"
+	plainVarTracedType          = "traced_type"
 	plainVarVlanAdmitType       = "vlan_admit_type"
 )
 
@@ -156,15 +155,14 @@ type plainProgramSpecs struct {
 type plainMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
@@ -179,7 +177,6 @@ type plainMapSpecs struct {
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
@@ -194,7 +191,6 @@ type plainMapSpecs struct {
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -208,7 +204,6 @@ type plainMapSpecs struct {
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -220,6 +215,7 @@ type plainMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type plainVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
@@ -234,9 +230,11 @@ type plainVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
@@ -262,15 +260,14 @@ func (o *plainObjects) Close() error {
 type plainMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
@@ -285,7 +282,6 @@ type plainMaps struct {
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
 	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
@@ -300,7 +296,6 @@ type plainMaps struct {
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -314,7 +309,6 @@ type plainMaps struct {
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
 	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -326,15 +320,14 @@ func (m *plainMaps) Close() error {
 	return _PlainClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
 		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
 		m.Events,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchSeen,
@@ -349,7 +342,6 @@ func (m *plainMaps) Close() error {
 		m.PfHosts,
 		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
@@ -364,7 +356,6 @@ func (m *plainMaps) Close() error {
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,
@@ -378,7 +369,6 @@ func (m *plainMaps) Close() error {
 		m.TcxDevices,
 		m.Timer,
 		m.Told,
-		m.Trace,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,
@@ -391,6 +381,7 @@ func (m *plainMaps) Close() error {
 //
 // It can be passed to loadPlainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type plainVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
@@ -405,9 +396,11 @@ type plainVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 

@@ -94,13 +94,6 @@ struct pf_memo {
 	u16 pad;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_memo);
-} pf_memos SEC(".maps");
-
 /* The walk over the rules that a packet matches. */
 struct pf_walk {
 	u64 words; /* of the group, those that have rules yet to be tried */
@@ -129,18 +122,28 @@ struct pf_walk {
 
 #define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_walk);
-} pf_walks SEC(".maps");
+/* What each CPU has of them. */
+struct pf_walking {
+	struct pf_walk walk;
+	struct pf_memo memos[PF_MEMOS];
+};
+
+MEMORY_HOLDS(struct pf_walking);
+
+/* for the type's sake: Go sees those that something has */
+const struct pf_walk *pf_walk_type __attribute__((unused));
 
 static __always_inline struct pf_walk *pf_walk(void)
 {
-	u32 zero = 0;
+	u32 part = MEMORY_PF;
 
-	return bpf_map_lookup_elem(&pf_walks, &zero);
+	return bpf_map_lookup_elem(&memory, &part);
+}
+
+/* What is remembered of packets like that of the walk. */
+static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
+{
+	return &((struct pf_walking *)w)->memos[w->memo & (PF_MEMOS - 1)];
 }
 
 static __always_inline u32 pf_cell(u32 at)
@@ -302,7 +305,7 @@ static __always_inline void pf_try_in_turn(const struct pf_walk *w, u32 number)
 /* The walk is over: what it has found is what all such packets match. */
 static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 {
-	if (m && w->found <= PF_MEMO_RULES)
+	if (w->found <= PF_MEMO_RULES)
 		m->count = w->found + 1;
 	return 1;
 }
@@ -315,7 +318,7 @@ static long pf_step(u32 n, void *unused)
 
 	if (!w)
 		return 1;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
+	m = pf_memo(w);
 	if (w->bits) {
 		bit = first_bit(w->bits);
 		w->bits &= w->bits - 1;
@@ -325,7 +328,7 @@ static long pf_step(u32 n, void *unused)
 		/* goes on to the end for those to come, if they can remember so many */
 		if (number >= w->end && w->found > PF_MEMO_RULES)
 			return 1;
-		if (m && w->found < PF_MEMO_RULES)
+		if (w->found < PF_MEMO_RULES)
 			m->rule[w->found] = number;
 		w->found++;
 		pf_try_in_turn(w, number);
@@ -352,8 +355,8 @@ static long pf_step_memo(u32 n, void *unused)
 
 	if (!w)
 		return 1;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
-	if (!m || n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
+	m = pf_memo(w);
+	if (n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
 		return 1;
 	pf_try_in_turn(w, m->rule[n]);
 	return 0;
@@ -432,18 +435,17 @@ static __always_inline bool pf_remembers(struct pf_walk *w)
 			hash = (hash ^ w->set[dim]) * 0x9e3779b1;
 	w->memo = hash >> 24 & (PF_MEMOS - 1);
 	w->found = 0;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
-	same = m && m->count;
+	m = pf_memo(w);
+	same = m->count;
 #pragma unroll
 	for (u32 dim = 0; dim < PF_DIMS; dim++)
-		if (pf_dim(dim) && m && m->set[dim] != w->set[dim]) {
+		if (pf_dim(dim) && m->set[dim] != w->set[dim]) {
 			m->set[dim] = w->set[dim];
 			same = false;
 		}
 	if (same)
 		return true;
-	if (m)
-		m->count = 0;
+	m->count = 0;
 	pf_enter_group(w);
 	return false;
 }
