@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"bascule/pf"
-
 	"github.com/cilium/ebpf"
 )
 
@@ -342,17 +340,13 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(maxTalkers)},
 
 	// pf: what a ruleset is made of
-	{name: kernelMapPfCells, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
-		takes: takeRules, entries: compiled(func(*PF) int { return pf.Cells })},
-	{name: kernelMapPfSets, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
-		takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Sets) })},
+	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
+		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
+		entries:  compiled(func(p *PF) int { return p.Program.SetsAt() + len(p.Program.Sets) })},
 	{name: kernelMapPfNetworks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_RULES,
 		anew: withPF, takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Networks) })},
 	{name: kernelMapPfRules, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
 		takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
-	{name: kernelMapPfPortSets, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
-		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
-		entries:  compiled(func(p *PF) int { return len(p.Program.Ports) + 1 })}, // by number from 1
 	{name: kernelMapPfEthers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ETHER,
 		anew: withPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.EtherRules })},
 	{name: pfText, life: lifeBridge, why: whyUser, anew: withPF, takes: takeRules, own: textSpec,

@@ -600,11 +600,6 @@ type kernelPfPacket struct {
 	Spare    [2]uint8
 }
 
-type kernelPfPortSet struct {
-	_      structs.HostLayout
-	Member [16]uint64
-}
-
 type kernelPfPortStats struct {
 	_       structs.HostLayout
 	Packets [2][2][2]uint64
@@ -1275,7 +1270,6 @@ const (
 	kernelMapPatchTrip           = "patch_trip"
 	kernelMapPfAnswers           = "pf_answers"
 	kernelMapPfBuckets           = "pf_buckets"
-	kernelMapPfCells             = "pf_cells"
 	kernelMapPfCounters          = "pf_counters"
 	kernelMapPfEthers            = "pf_ethers"
 	kernelMapPfFlushes           = "pf_flushes"
@@ -1286,17 +1280,16 @@ const (
 	kernelMapPfNets              = "pf_nets"
 	kernelMapPfNetworks          = "pf_networks"
 	kernelMapPfPackets           = "pf_packets"
-	kernelMapPfPortSets          = "pf_port_sets"
 	kernelMapPfPortStats         = "pf_port_stats"
 	kernelMapPfProfiles          = "pf_profiles"
 	kernelMapPfRuleStats         = "pf_rule_stats"
 	kernelMapPfRuleUse           = "pf_rule_use"
 	kernelMapPfRules             = "pf_rules"
-	kernelMapPfSets              = "pf_sets"
 	kernelMapPfShared            = "pf_shared"
 	kernelMapPfSources           = "pf_sources"
 	kernelMapPfStates            = "pf_states"
 	kernelMapPfTableBatch        = "pf_table_batch"
+	kernelMapPfWords             = "pf_words"
 	kernelMapPortStates          = "port_states"
 	kernelMapReturns             = "returns"
 	kernelMapRuleArpMasks        = "rule_arp_masks"
@@ -1412,7 +1405,6 @@ type kernelMapSpecs struct {
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -1423,17 +1415,16 @@ type kernelMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -1517,7 +1508,6 @@ type kernelMaps struct {
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -1528,17 +1518,16 @@ type kernelMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -1577,7 +1566,6 @@ func (m *kernelMaps) Close() error {
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
 		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
@@ -1588,17 +1576,16 @@ func (m *kernelMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
+		m.PfWords,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,

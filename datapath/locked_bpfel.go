@@ -32,7 +32,6 @@ const (
 	lockedMapPatchTrip           = "patch_trip"
 	lockedMapPfAnswers           = "pf_answers"
 	lockedMapPfBuckets           = "pf_buckets"
-	lockedMapPfCells             = "pf_cells"
 	lockedMapPfCounters          = "pf_counters"
 	lockedMapPfEthers            = "pf_ethers"
 	lockedMapPfFlushes           = "pf_flushes"
@@ -43,17 +42,16 @@ const (
 	lockedMapPfNets              = "pf_nets"
 	lockedMapPfNetworks          = "pf_networks"
 	lockedMapPfPackets           = "pf_packets"
-	lockedMapPfPortSets          = "pf_port_sets"
 	lockedMapPfPortStats         = "pf_port_stats"
 	lockedMapPfProfiles          = "pf_profiles"
 	lockedMapPfRuleStats         = "pf_rule_stats"
 	lockedMapPfRuleUse           = "pf_rule_use"
 	lockedMapPfRules             = "pf_rules"
-	lockedMapPfSets              = "pf_sets"
 	lockedMapPfShared            = "pf_shared"
 	lockedMapPfSources           = "pf_sources"
 	lockedMapPfStates            = "pf_states"
 	lockedMapPfTableBatch        = "pf_table_batch"
+	lockedMapPfWords             = "pf_words"
 	lockedMapPortStates          = "port_states"
 	lockedMapReturns             = "returns"
 	lockedMapRuleArpMasks        = "rule_arp_masks"
@@ -171,7 +169,6 @@ type lockedMapSpecs struct {
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -182,17 +179,16 @@ type lockedMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -278,7 +274,6 @@ type lockedMaps struct {
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -289,17 +284,16 @@ type lockedMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -338,7 +332,6 @@ func (m *lockedMaps) Close() error {
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
 		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
@@ -349,17 +342,16 @@ func (m *lockedMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
+		m.PfWords,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,

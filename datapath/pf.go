@@ -317,10 +317,7 @@ func textSpec() *ebpf.MapSpec {
 // store writes the ruleset to the maps of a generation that has not begun.
 func (p *PF) store(maps map[string]*ebpf.Map) error {
 	prog := p.Program
-	if err := storeWords(maps[kernelMapPfCells], prog.Cells); err != nil {
-		return fmt.Errorf("store the rules by values: %w", err)
-	}
-	if err := storeWords(maps[kernelMapPfSets], prog.Sets); err != nil {
+	if err := storeWords(maps[kernelMapPfWords], prog); err != nil {
 		return fmt.Errorf("store the sets of rules: %w", err)
 	}
 	keys := make([]kernelPfPrefix, len(prog.Networks))
@@ -334,12 +331,10 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 			return fmt.Errorf("store the rules by addresses: %w", err)
 		}
 	}
-	ports := append([][16]uint64{{}}, prog.Ports...)
 	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has those behind the program's
 	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
-		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
 		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](profiles)))
 	if m := maps[kernelMapPfEthers]; m != nil {
 		err = errors.Join(err, writeArray(m, prog.Ether))
@@ -357,17 +352,21 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// storeWords writes an array of words, each of which has 8 bytes in the map.
-func storeWords[W uint32 | uint64](m *ebpf.Map, words []W) error {
+// storeWords writes a program's cells and sets.
+func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	mem, unmap, err := mapTable(m, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
 	defer unmap()
-	to := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
-	for i, w := range words {
-		to[i] = uint64(w)
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
+	for i, set := range prog.Cells {
+		words[i] = uint64(set)
 	}
+	for i, ports := range prog.Ports {
+		copy(words[pf.PortsAt(i+1):], ports[:])
+	}
+	copy(words[prog.SetsAt():], prog.Sets)
 	return nil
 }
 

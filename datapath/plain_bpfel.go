@@ -32,7 +32,6 @@ const (
 	plainMapPatchTrip           = "patch_trip"
 	plainMapPfAnswers           = "pf_answers"
 	plainMapPfBuckets           = "pf_buckets"
-	plainMapPfCells             = "pf_cells"
 	plainMapPfCounters          = "pf_counters"
 	plainMapPfEthers            = "pf_ethers"
 	plainMapPfFlushes           = "pf_flushes"
@@ -43,17 +42,16 @@ const (
 	plainMapPfNets              = "pf_nets"
 	plainMapPfNetworks          = "pf_networks"
 	plainMapPfPackets           = "pf_packets"
-	plainMapPfPortSets          = "pf_port_sets"
 	plainMapPfPortStats         = "pf_port_stats"
 	plainMapPfProfiles          = "pf_profiles"
 	plainMapPfRuleStats         = "pf_rule_stats"
 	plainMapPfRuleUse           = "pf_rule_use"
 	plainMapPfRules             = "pf_rules"
-	plainMapPfSets              = "pf_sets"
 	plainMapPfShared            = "pf_shared"
 	plainMapPfSources           = "pf_sources"
 	plainMapPfStates            = "pf_states"
 	plainMapPfTableBatch        = "pf_table_batch"
+	plainMapPfWords             = "pf_words"
 	plainMapPortStates          = "port_states"
 	plainMapReturns             = "returns"
 	plainMapRuleArpMasks        = "rule_arp_masks"
@@ -169,7 +167,6 @@ type plainMapSpecs struct {
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
 	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -180,17 +177,16 @@ type plainMapSpecs struct {
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
 	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
 	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
@@ -274,7 +270,6 @@ type plainMaps struct {
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
 	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -285,17 +280,16 @@ type plainMaps struct {
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
 	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	PortStates    *ebpf.Map `ebpf:"port_states"`
 	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
@@ -334,7 +328,6 @@ func (m *plainMaps) Close() error {
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
 		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
@@ -345,17 +338,16 @@ func (m *plainMaps) Close() error {
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
 		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
+		m.PfWords,
 		m.PortStates,
 		m.Returns,
 		m.RuleArpMasks,

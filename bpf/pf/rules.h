@@ -7,22 +7,17 @@
 #include "scrub.h"
 #include "state.h"
 
-/* The sets of rules that take each value of a field: places in pf_sets. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u32);
-} pf_cells SEC(".maps");
-
+/*
+ * The cells, which have the set of the rules that take a value of a field: its place in
+ * this table. From PF_CELLS on are the sets of ports, by number, and then those of rules.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u64);
-} pf_sets SEC(".maps");
+} pf_words SEC(".maps");
 
 /* The same of addresses: those that rules name. */
 struct {
@@ -64,17 +59,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct pf_rule_stats);
 } pf_rule_stats SEC(".maps");
-
-struct pf_port_set {
-	u64 member[PORT_WORDS]; /* by slot */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_port_set);
-} pf_port_sets SEC(".maps");
 
 /* Rules that a packet meets and whose log wants it: those that match, and the last. */
 #define PF_MATCHES 4
@@ -148,14 +132,14 @@ static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
 
 static __always_inline u32 pf_cell(u32 at)
 {
-	u32 *set = bpf_map_lookup_elem(&pf_cells, &at);
+	u32 *set = bpf_map_lookup_elem(&pf_words, &at);
 
 	return set ? *set : 0;
 }
 
 static __always_inline u64 pf_word(u32 at)
 {
-	u64 *word = bpf_map_lookup_elem(&pf_sets, &at);
+	u64 *word = bpf_map_lookup_elem(&pf_words, &at);
 
 	return word ? *word : 0;
 }
@@ -195,9 +179,9 @@ static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
 
 static __always_inline bool pf_in_set(u32 number, u32 slot)
 {
-	struct pf_port_set *set = bpf_map_lookup_elem(&pf_port_sets, &number);
+	u32 at = PF_CELLS + number * PORT_WORDS + (slot / 64 & (PORT_WORDS - 1));
 
-	return set && set->member[slot / 64 & (PORT_WORDS - 1)] >> (slot & 63) & 1;
+	return pf_word(at) >> (slot & 63) & 1;
 }
 
 /* A condition that is negated by a flag. */
