@@ -210,6 +210,33 @@ static __always_inline void *work_of(u32 part)
 }
 
 /*
+ * Numbers that each CPU has of the bridge. New ones go before COUNTER_PF, which leaves
+ * room for them.
+ */
+enum counter {
+	COUNTER_TRIP, /* the last trip by this bridge; see patch.h */
+	COUNTER_CAPTURE_MISSED, /* frames that there was no room for */
+	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
+	COUNTER_PF = 8, /* + enum pf_counter */
+	COUNTERS = COUNTER_PF + PF_COUNTERS,
+};
+
+/* for the type's sake: Go sees those that something has */
+const enum counter *counter_type __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+static __always_inline u64 *counter_of(u32 which)
+{
+	return bpf_map_lookup_elem(&counters, &which);
+}
+
+/*
  * What a CPU has for itself that is larger, in parts of one size. The loader makes those
  * that are asked for.
  */

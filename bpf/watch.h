@@ -12,14 +12,6 @@ struct {
 	__uint(max_entries, 4096);
 } capture_ring SEC(".maps");
 
-/* Frames that there was no room for. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} capture_missed SEC(".maps");
-
 /*
  * The filter, in the classic BPF that it was compiled to: the number of
  * instructions and the instructions. Programs that are loaded later get it from
@@ -81,7 +73,7 @@ static __always_inline u32 capture_vlans(const struct verdict *v)
 __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum capture_point point,
 			     u32 reason)
 {
-	u32 zero = 0, beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
+	u32 beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
 	struct capture_buffer *b;
 	u8 *at;
 	u64 *missed;
@@ -123,7 +115,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	if (!length_within(&kept, CAPTURE_BYTES))
 		return 0;
 	if (bpf_ringbuf_output(&capture_ring, b, sizeof(b->head) + kept, 0)) {
-		missed = bpf_map_lookup_elem(&capture_missed, &zero);
+		missed = counter_of(COUNTER_CAPTURE_MISSED);
 		if (missed)
 			++*missed;
 	}

@@ -97,6 +97,12 @@ func (t Tables) fill(g *generation) error {
 			return err
 		}
 	}
+	if t.Filter == nil {
+		return nil
+	}
+	if err := zeroCounters(g.coll.Maps[kernelMapCounters], kernelCounterCOUNTER_CAPTURE_MISSED); err != nil {
+		return err
+	}
 	return storeFilter(g.coll.Maps[kernelMapCaptureFilter], t.Filter)
 }
 

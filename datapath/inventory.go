@@ -295,6 +295,8 @@ var inventory = []table{
 	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
+	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
+		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
 	{name: kernelMapWork, why: whyWork},
 	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
 	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy,
@@ -327,13 +329,10 @@ var inventory = []table{
 	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,
 		idle: idleEntry, entries: fixed(panelSize)},
 	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH},
-	{name: kernelMapPatchSeen, life: lifeBridge, why: whyCables, features: kernelFeatureFEATURE_PATCH},
 
 	// for who looks
 	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idlePage, anew: withCapture, entries: func(m *making) uint32 { return m.CaptureRing }},
-	{name: kernelMapCaptureMissed, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
-		anew: withCapture},
 	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idleEntry, anew: withCapture, entries: fixed(maxFilter + 1)},
 	{name: kernelMapTalkers, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_TALKERS,
@@ -377,13 +376,11 @@ var inventory = []table{
 	// pf: what stays as it is
 	{name: kernelMapPfShared, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
-	{name: kernelMapPfCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPortStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
 		anew: withLogPort},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // whether a rule logs or not: who reads it need not be told
-	{name: kernelMapPfLogMissed, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG},
 
 	// pf: what its programs have for themselves
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,

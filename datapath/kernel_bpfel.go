@@ -187,6 +187,16 @@ const (
 	kernelControlProtocolCONTROL_PROTOCOLS kernelControlProtocol = 1
 )
 
+type kernelCounter uint32
+
+const (
+	kernelCounterCOUNTER_TRIP           kernelCounter = 0
+	kernelCounterCOUNTER_CAPTURE_MISSED kernelCounter = 1
+	kernelCounterCOUNTER_PF_LOG_MISSED  kernelCounter = 2
+	kernelCounterCOUNTER_PF             kernelCounter = 8
+	kernelCounterCOUNTERS               kernelCounter = 32
+)
+
 type kernelDropReason uint32
 
 const (
@@ -1257,25 +1267,22 @@ const (
 	kernelMapBerths              = "berths"
 	kernelMapBindings            = "bindings"
 	kernelMapCaptureFilter       = "capture_filter"
-	kernelMapCaptureMissed       = "capture_missed"
 	kernelMapCaptureRing         = "capture_ring"
 	kernelMapClock               = "clock"
 	kernelMapControlFrames       = "control_frames"
+	kernelMapCounters            = "counters"
 	kernelMapEvents              = "events"
 	kernelMapFdb                 = "fdb"
 	kernelMapMemory              = "memory"
 	kernelMapMoves               = "moves"
 	kernelMapPatchPanel          = "patch_panel"
-	kernelMapPatchSeen           = "patch_seen"
 	kernelMapPatchTrip           = "patch_trip"
 	kernelMapPfAnswers           = "pf_answers"
 	kernelMapPfBuckets           = "pf_buckets"
-	kernelMapPfCounters          = "pf_counters"
 	kernelMapPfEthers            = "pf_ethers"
 	kernelMapPfFlushes           = "pf_flushes"
 	kernelMapPfFragments         = "pf_fragments"
 	kernelMapPfHosts             = "pf_hosts"
-	kernelMapPfLogMissed         = "pf_log_missed"
 	kernelMapPfLogRing           = "pf_log_ring"
 	kernelMapPfNets              = "pf_nets"
 	kernelMapPfNetworks          = "pf_networks"
@@ -1317,6 +1324,7 @@ const (
 	kernelVarCfg                 = "cfg"
 	kernelVarControlFrameType    = "control_frame_type"
 	kernelVarControlProtocolType = "control_protocol_type"
+	kernelVarCounterType         = "counter_type"
 	kernelVarPfAskType           = "pf_ask_type"
 	kernelVarPfCellType          = "pf_cell_type"
 	kernelVarPfCounterType       = "pf_counter_type"
@@ -1392,25 +1400,22 @@ type kernelMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -1453,6 +1458,7 @@ type kernelVariableSpecs struct {
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -1495,25 +1501,22 @@ type kernelMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -1553,25 +1556,22 @@ func (m *kernelMaps) Close() error {
 		m.Berths,
 		m.Bindings,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
+		m.Counters,
 		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
@@ -1615,6 +1615,7 @@ type kernelVariables struct {
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`

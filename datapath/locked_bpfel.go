@@ -19,25 +19,22 @@ const (
 	lockedMapBerths              = "berths"
 	lockedMapBindings            = "bindings"
 	lockedMapCaptureFilter       = "capture_filter"
-	lockedMapCaptureMissed       = "capture_missed"
 	lockedMapCaptureRing         = "capture_ring"
 	lockedMapClock               = "clock"
 	lockedMapControlFrames       = "control_frames"
+	lockedMapCounters            = "counters"
 	lockedMapEvents              = "events"
 	lockedMapFdb                 = "fdb"
 	lockedMapMemory              = "memory"
 	lockedMapMoves               = "moves"
 	lockedMapPatchPanel          = "patch_panel"
-	lockedMapPatchSeen           = "patch_seen"
 	lockedMapPatchTrip           = "patch_trip"
 	lockedMapPfAnswers           = "pf_answers"
 	lockedMapPfBuckets           = "pf_buckets"
-	lockedMapPfCounters          = "pf_counters"
 	lockedMapPfEthers            = "pf_ethers"
 	lockedMapPfFlushes           = "pf_flushes"
 	lockedMapPfFragments         = "pf_fragments"
 	lockedMapPfHosts             = "pf_hosts"
-	lockedMapPfLogMissed         = "pf_log_missed"
 	lockedMapPfLogRing           = "pf_log_ring"
 	lockedMapPfNets              = "pf_nets"
 	lockedMapPfNetworks          = "pf_networks"
@@ -79,6 +76,7 @@ const (
 	lockedVarCfg                 = "cfg"
 	lockedVarControlFrameType    = "control_frame_type"
 	lockedVarControlProtocolType = "control_protocol_type"
+	lockedVarCounterType         = "counter_type"
 	lockedVarLockHolder          = "lock_holder"
 	lockedVarLockMissed          = "lock_missed"
 	lockedVarPfAskType           = "pf_ask_type"
@@ -156,25 +154,22 @@ type lockedMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -217,6 +212,7 @@ type lockedVariableSpecs struct {
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	LockHolder          *ebpf.VariableSpec `ebpf:"lock_holder"`
 	LockMissed          *ebpf.VariableSpec `ebpf:"lock_missed"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
@@ -261,25 +257,22 @@ type lockedMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -319,25 +312,22 @@ func (m *lockedMaps) Close() error {
 		m.Berths,
 		m.Bindings,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
+		m.Counters,
 		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
@@ -381,6 +371,7 @@ type lockedVariables struct {
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	LockHolder          *ebpf.Variable `ebpf:"lock_holder"`
 	LockMissed          *ebpf.Variable `ebpf:"lock_missed"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`

@@ -445,6 +445,10 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 		if err := a.init(); err != nil {
 			return err
 		}
+		m := g.coll.Maps[kernelMapCounters] // which may be older than pf
+		if err := errors.Join(zeroPFCounters(m), zeroCounters(m, kernelCounterCOUNTER_PF_LOG_MISSED)); err != nil {
+			return err
+		}
 	}
 	if t.PF == nil {
 		return nil

@@ -221,14 +221,11 @@ func sides(s kernelPfState) [2]uint8 {
 	return [2]uint8{s.Peer[first].State, s.Peer[1-first].State}
 }
 
-func (s *pfBench) count(c kernelPfCounter) (sum uint64) {
+func (s *pfBench) count(c kernelPfCounter) uint64 {
 	s.t.Helper()
-	var perCPU []uint64
-	if err := s.gen.coll.Maps[kernelMapPfCounters].Lookup(uint32(c), &perCPU); err != nil {
+	sum, err := counterOf(s.gen.coll.Maps[kernelMapCounters], kernelCounterCOUNTER_PF+kernelCounter(c))
+	if err != nil {
 		s.t.Fatal(err)
-	}
-	for _, n := range perCPU {
-		sum += n
 	}
 	return sum
 }

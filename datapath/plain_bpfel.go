@@ -19,25 +19,22 @@ const (
 	plainMapBerths              = "berths"
 	plainMapBindings            = "bindings"
 	plainMapCaptureFilter       = "capture_filter"
-	plainMapCaptureMissed       = "capture_missed"
 	plainMapCaptureRing         = "capture_ring"
 	plainMapClock               = "clock"
 	plainMapControlFrames       = "control_frames"
+	plainMapCounters            = "counters"
 	plainMapEvents              = "events"
 	plainMapFdb                 = "fdb"
 	plainMapMemory              = "memory"
 	plainMapMoves               = "moves"
 	plainMapPatchPanel          = "patch_panel"
-	plainMapPatchSeen           = "patch_seen"
 	plainMapPatchTrip           = "patch_trip"
 	plainMapPfAnswers           = "pf_answers"
 	plainMapPfBuckets           = "pf_buckets"
-	plainMapPfCounters          = "pf_counters"
 	plainMapPfEthers            = "pf_ethers"
 	plainMapPfFlushes           = "pf_flushes"
 	plainMapPfFragments         = "pf_fragments"
 	plainMapPfHosts             = "pf_hosts"
-	plainMapPfLogMissed         = "pf_log_missed"
 	plainMapPfLogRing           = "pf_log_ring"
 	plainMapPfNets              = "pf_nets"
 	plainMapPfNetworks          = "pf_networks"
@@ -79,6 +76,7 @@ const (
 	plainVarCfg                 = "cfg"
 	plainVarControlFrameType    = "control_frame_type"
 	plainVarControlProtocolType = "control_protocol_type"
+	plainVarCounterType         = "counter_type"
 	plainVarPfAskType           = "pf_ask_type"
 	plainVarPfCellType          = "pf_cell_type"
 	plainVarPfCounterType       = "pf_counter_type"
@@ -154,25 +152,22 @@ type plainMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
 	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
@@ -215,6 +210,7 @@ type plainVariableSpecs struct {
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -257,25 +253,22 @@ type plainMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
 	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
 	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
@@ -315,25 +308,22 @@ func (m *plainMaps) Close() error {
 		m.Berths,
 		m.Bindings,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
 		m.Clock,
 		m.ControlFrames,
+		m.Counters,
 		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
 		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
@@ -377,6 +367,7 @@ type plainVariables struct {
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`

@@ -259,6 +259,27 @@ func (b *Bridge) Usage() ([]uint32, error) {
 	return counts, nil
 }
 
+// counterOf returns a counter of the bridge, summed over the CPUs.
+func counterOf(m *ebpf.Map, which kernelCounter) (sum uint64, err error) {
+	var perCPU []uint64
+	err = m.Lookup(uint32(which), &perCPU)
+	for _, n := range perCPU {
+		sum += n
+	}
+	return sum, err
+}
+
+// zeroCounters sets counters of the bridge to zero.
+func zeroCounters(m *ebpf.Map, list ...kernelCounter) error {
+	zero := make([]uint64, ebpf.MustPossibleCPU())
+	for _, which := range list {
+		if err := m.Put(uint32(which), zero); err != nil {
+			return fmt.Errorf("zero counter %d: %w", which, err)
+		}
+	}
+	return nil
+}
+
 // Stats are a port's counters, summed over the CPUs.
 type Stats = kernelPortStats
 
