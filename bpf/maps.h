@@ -60,12 +60,14 @@ struct {
 	__type(value, u32);
 } usage SEC(".maps");
 
+/* User space reads and writes parts of it through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct clock);
-} clock SEC(".maps");
+	__type(value, struct shared);
+} shared SEC(".maps");
 
 struct timer {
 	struct bpf_timer timer;
@@ -85,15 +87,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct port_stats);
 } stats SEC(".maps");
-
-/* The last events, for any number of monitors. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, EVENT_LOG);
-	__type(key, u32);
-	__type(value, struct event);
-} events SEC(".maps");
 
 /*
  * The ports' devices, by slot. The kernel takes a device out when it is deleted
@@ -263,11 +256,18 @@ struct {
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");
 
-static __always_inline struct clock *clock_get(void)
+static __always_inline struct shared *shared_get(void)
 {
 	u32 zero = 0;
 
-	return bpf_map_lookup_elem(&clock, &zero);
+	return bpf_map_lookup_elem(&shared, &zero);
+}
+
+static __always_inline struct clock *clock_get(void)
+{
+	struct shared *s = shared_get();
+
+	return s ? &s->clock : 0;
 }
 
 /* Seconds since boot, as the timer has them. */

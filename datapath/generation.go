@@ -291,7 +291,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 
 // refill makes a port's buckets of storm control full.
 func (g *generation) refill(p *Port) error {
-	return g.coll.Maps[kernelMapStorms].Put(Slot(p.Id), kernelStormBuckets{})
+	return g.shared(func(s *kernelShared) { s.Storms[Slot(p.Id)] = kernelStormBuckets{} })
 }
 
 // refillChanged does so for limits that differ from was: a debt under a low

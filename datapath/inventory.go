@@ -283,11 +283,9 @@ var inventory = []table{
 	{name: kernelMapUsage, life: lifeBridge, trial: trialCopy, anew: withFDB}, // the count of its entries
 	{name: kernelMapMoves, why: whySecond, features: kernelFeatureFEATURE_MOVE_MAX, idle: idleEntry,
 		entries: func(m *making) uint32 { return (m.FdbBuckets + fdbWindow) * fdbWays }},
-	{name: kernelMapClock, life: lifeBridge, trial: trialCopy},
+	{name: kernelMapShared, life: lifeBridge, trial: trialCopy},
 	{name: kernelMapTimer, life: lifeBridge, why: whyUser},
 	{name: kernelMapMemory, why: "a memory, a place to work in and the result", entries: memoryParts},
-	{name: kernelMapEvents, life: lifeBridge, why: whyWritten},
-	{name: kernelMapTold, life: lifeBridge, why: whyWritten}, // what has been told
 
 	// ports
 	{name: kernelMapTcxDevices, life: lifeBridge, trial: trialShared, devices: true},
@@ -298,10 +296,6 @@ var inventory = []table{
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
 		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
 	{name: kernelMapWork, why: whyWork},
-	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
-	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy,
-		features: kernelFeatureFEATURE_BLOCKING | kernelFeatureFEATURE_CONTROL},
-	{name: kernelMapReturns, why: whySecond, features: kernelFeatureFEATURE_BLOCKING},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},
 
@@ -374,7 +368,6 @@ var inventory = []table{
 		entries: counted(func(c *Config) uint32 { return c.Pf.FragmentsMax })},
 
 	// pf: what stays as it is
-	{name: kernelMapPfShared, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPortStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
 		anew: withLogPort},
@@ -385,6 +378,5 @@ var inventory = []table{
 	// pf: what its programs have for themselves
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
-	{name: kernelMapPfAnswers, why: whyNothing, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
 }

@@ -1001,15 +1001,6 @@ const (
 	kernelPortTakenPORT_END_NO_GRO   kernelPortTaken = 32
 )
 
-type kernelReturns struct {
-	_      structs.HostLayout
-	Key    uint64
-	Slot   uint32
-	Second uint32
-	Count  uint32
-	Pad    uint32
-}
-
 type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
@@ -1108,6 +1099,32 @@ type kernelSettings struct {
 	}
 }
 
+type kernelShared struct {
+	_         structs.HostLayout
+	Clock     kernelClock
+	Pad       uint64
+	Pf        kernelPfShared
+	PfAnswers uint64
+	Pad2      [5]uint64
+	Told      [256]struct {
+		_      structs.HostLayout
+		Key    uint64
+		Second uint32
+		Count  uint32
+	}
+	Storms     [1024]kernelStormBuckets
+	PortStates [1024]kernelPortState
+	Returns    [1024]struct {
+		_      structs.HostLayout
+		Key    uint64
+		Slot   uint32
+		Second uint32
+		Count  uint32
+		Pad    uint32
+	}
+	Events [4096]kernelEvent
+}
+
 type kernelSkbPlaces struct {
 	_           structs.HostLayout
 	Cast        uint32
@@ -1163,13 +1180,6 @@ type kernelTimer struct {
 		_ structs.HostLayout
 		_ [16]byte
 	}
-}
-
-type kernelTold struct {
-	_      structs.HostLayout
-	Key    uint64
-	Second uint32
-	Count  uint32
 }
 
 type kernelTraced struct {
@@ -1268,16 +1278,13 @@ const (
 	kernelMapBindings            = "bindings"
 	kernelMapCaptureFilter       = "capture_filter"
 	kernelMapCaptureRing         = "capture_ring"
-	kernelMapClock               = "clock"
 	kernelMapControlFrames       = "control_frames"
 	kernelMapCounters            = "counters"
-	kernelMapEvents              = "events"
 	kernelMapFdb                 = "fdb"
 	kernelMapMemory              = "memory"
 	kernelMapMoves               = "moves"
 	kernelMapPatchPanel          = "patch_panel"
 	kernelMapPatchTrip           = "patch_trip"
-	kernelMapPfAnswers           = "pf_answers"
 	kernelMapPfBuckets           = "pf_buckets"
 	kernelMapPfEthers            = "pf_ethers"
 	kernelMapPfFlushes           = "pf_flushes"
@@ -1292,24 +1299,20 @@ const (
 	kernelMapPfRuleStats         = "pf_rule_stats"
 	kernelMapPfRuleUse           = "pf_rule_use"
 	kernelMapPfRules             = "pf_rules"
-	kernelMapPfShared            = "pf_shared"
 	kernelMapPfSources           = "pf_sources"
 	kernelMapPfStates            = "pf_states"
 	kernelMapPfTableBatch        = "pf_table_batch"
 	kernelMapPfWords             = "pf_words"
-	kernelMapPortStates          = "port_states"
-	kernelMapReturns             = "returns"
 	kernelMapRuleArpMasks        = "rule_arp_masks"
 	kernelMapRuleCounters        = "rule_counters"
 	kernelMapRuleLists           = "rule_lists"
 	kernelMapRuleNumbers         = "rule_numbers"
 	kernelMapRules               = "rules"
+	kernelMapShared              = "shared"
 	kernelMapStats               = "stats"
-	kernelMapStorms              = "storms"
 	kernelMapTalkers             = "talkers"
 	kernelMapTcxDevices          = "tcx_devices"
 	kernelMapTimer               = "timer"
-	kernelMapTold                = "told"
 	kernelMapUsage               = "usage"
 	kernelMapVlanStats           = "vlan_stats"
 	kernelMapVlans               = "vlans"
@@ -1401,16 +1404,13 @@ type kernelMapSpecs struct {
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -1425,24 +1425,20 @@ type kernelMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -1502,16 +1498,13 @@ type kernelMaps struct {
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
-	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -1526,24 +1519,20 @@ type kernelMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -1557,16 +1546,13 @@ func (m *kernelMaps) Close() error {
 		m.Bindings,
 		m.CaptureFilter,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
 		m.Counters,
-		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
 		m.PfEthers,
 		m.PfFlushes,
@@ -1581,24 +1567,20 @@ func (m *kernelMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.PortStates,
-		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,

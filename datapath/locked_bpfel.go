@@ -20,16 +20,13 @@ const (
 	lockedMapBindings            = "bindings"
 	lockedMapCaptureFilter       = "capture_filter"
 	lockedMapCaptureRing         = "capture_ring"
-	lockedMapClock               = "clock"
 	lockedMapControlFrames       = "control_frames"
 	lockedMapCounters            = "counters"
-	lockedMapEvents              = "events"
 	lockedMapFdb                 = "fdb"
 	lockedMapMemory              = "memory"
 	lockedMapMoves               = "moves"
 	lockedMapPatchPanel          = "patch_panel"
 	lockedMapPatchTrip           = "patch_trip"
-	lockedMapPfAnswers           = "pf_answers"
 	lockedMapPfBuckets           = "pf_buckets"
 	lockedMapPfEthers            = "pf_ethers"
 	lockedMapPfFlushes           = "pf_flushes"
@@ -44,24 +41,20 @@ const (
 	lockedMapPfRuleStats         = "pf_rule_stats"
 	lockedMapPfRuleUse           = "pf_rule_use"
 	lockedMapPfRules             = "pf_rules"
-	lockedMapPfShared            = "pf_shared"
 	lockedMapPfSources           = "pf_sources"
 	lockedMapPfStates            = "pf_states"
 	lockedMapPfTableBatch        = "pf_table_batch"
 	lockedMapPfWords             = "pf_words"
-	lockedMapPortStates          = "port_states"
-	lockedMapReturns             = "returns"
 	lockedMapRuleArpMasks        = "rule_arp_masks"
 	lockedMapRuleCounters        = "rule_counters"
 	lockedMapRuleLists           = "rule_lists"
 	lockedMapRuleNumbers         = "rule_numbers"
 	lockedMapRules               = "rules"
+	lockedMapShared              = "shared"
 	lockedMapStats               = "stats"
-	lockedMapStorms              = "storms"
 	lockedMapTalkers             = "talkers"
 	lockedMapTcxDevices          = "tcx_devices"
 	lockedMapTimer               = "timer"
-	lockedMapTold                = "told"
 	lockedMapUsage               = "usage"
 	lockedMapVlanStats           = "vlan_stats"
 	lockedMapVlans               = "vlans"
@@ -155,16 +148,13 @@ type lockedMapSpecs struct {
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -179,24 +169,20 @@ type lockedMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -258,16 +244,13 @@ type lockedMaps struct {
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
-	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -282,24 +265,20 @@ type lockedMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -313,16 +292,13 @@ func (m *lockedMaps) Close() error {
 		m.Bindings,
 		m.CaptureFilter,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
 		m.Counters,
-		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
 		m.PfEthers,
 		m.PfFlushes,
@@ -337,24 +313,20 @@ func (m *lockedMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.PortStates,
-		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,

@@ -251,8 +251,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		return nil
 	}
 	// what states need that there are, they need for as long as they live
-	var shared kernelPfShared
-	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+	shared, err := b.pfShared()
+	if err != nil {
 		return err
 	}
 	if shared.States != 0 {
@@ -260,6 +260,12 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB)
 	}
 	return nil
+}
+
+// pfShared returns what all CPUs share of pf.
+func (b *Bridge) pfShared() (pf kernelPfShared, err error) {
+	err = b.shared(func(s *kernelShared) { pf = s.Pf })
+	return pf, err
 }
 
 // stateBuckets returns how many buckets a table of so many states has, which
@@ -445,7 +451,12 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 		if err := a.init(); err != nil {
 			return err
 		}
-		m := g.coll.Maps[kernelMapCounters] // which may be older than pf
+		// what is older than pf, or was another's
+		err := g.shared(func(s *kernelShared) { s.Pf, s.PfAnswers = kernelPfShared{}, 0 })
+		if err != nil {
+			return err
+		}
+		m := g.coll.Maps[kernelMapCounters]
 		if err := errors.Join(zeroPFCounters(m), zeroCounters(m, kernelCounterCOUNTER_PF_LOG_MISSED)); err != nil {
 			return err
 		}

@@ -299,8 +299,7 @@ func (b *Bridge) stateReader() (*stateReader, error) {
 	if r.uses, err = b.ruleUses(); err != nil {
 		return nil, err
 	}
-	var shared kernelPfShared
-	err = b.lookup(kernelMapPfShared, 0, &shared)
+	shared, err := b.pfShared()
 	r.states = shared.States
 	return r, err
 }
@@ -757,8 +756,8 @@ func (b *Bridge) PFInfo() (info PFInfo, err error) {
 		return info, nil
 	}
 	c := &b.Config.Pf
-	var shared kernelPfShared
-	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+	shared, err := b.pfShared()
+	if err != nil {
 		return info, err
 	}
 	now, err := b.now()

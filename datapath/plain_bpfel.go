@@ -20,16 +20,13 @@ const (
 	plainMapBindings            = "bindings"
 	plainMapCaptureFilter       = "capture_filter"
 	plainMapCaptureRing         = "capture_ring"
-	plainMapClock               = "clock"
 	plainMapControlFrames       = "control_frames"
 	plainMapCounters            = "counters"
-	plainMapEvents              = "events"
 	plainMapFdb                 = "fdb"
 	plainMapMemory              = "memory"
 	plainMapMoves               = "moves"
 	plainMapPatchPanel          = "patch_panel"
 	plainMapPatchTrip           = "patch_trip"
-	plainMapPfAnswers           = "pf_answers"
 	plainMapPfBuckets           = "pf_buckets"
 	plainMapPfEthers            = "pf_ethers"
 	plainMapPfFlushes           = "pf_flushes"
@@ -44,24 +41,20 @@ const (
 	plainMapPfRuleStats         = "pf_rule_stats"
 	plainMapPfRuleUse           = "pf_rule_use"
 	plainMapPfRules             = "pf_rules"
-	plainMapPfShared            = "pf_shared"
 	plainMapPfSources           = "pf_sources"
 	plainMapPfStates            = "pf_states"
 	plainMapPfTableBatch        = "pf_table_batch"
 	plainMapPfWords             = "pf_words"
-	plainMapPortStates          = "port_states"
-	plainMapReturns             = "returns"
 	plainMapRuleArpMasks        = "rule_arp_masks"
 	plainMapRuleCounters        = "rule_counters"
 	plainMapRuleLists           = "rule_lists"
 	plainMapRuleNumbers         = "rule_numbers"
 	plainMapRules               = "rules"
+	plainMapShared              = "shared"
 	plainMapStats               = "stats"
-	plainMapStorms              = "storms"
 	plainMapTalkers             = "talkers"
 	plainMapTcxDevices          = "tcx_devices"
 	plainMapTimer               = "timer"
-	plainMapTold                = "told"
 	plainMapUsage               = "usage"
 	plainMapVlanStats           = "vlan_stats"
 	plainMapVlans               = "vlans"
@@ -153,16 +146,13 @@ type plainMapSpecs struct {
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
@@ -177,24 +167,20 @@ type plainMapSpecs struct {
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
 	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
 	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
@@ -254,16 +240,13 @@ type plainMaps struct {
 	Bindings      *ebpf.Map `ebpf:"bindings"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
-	Events        *ebpf.Map `ebpf:"events"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
@@ -278,24 +261,20 @@ type plainMaps struct {
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
 	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
 	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
@@ -309,16 +288,13 @@ func (m *plainMaps) Close() error {
 		m.Bindings,
 		m.CaptureFilter,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
 		m.Counters,
-		m.Events,
 		m.Fdb,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
 		m.PfEthers,
 		m.PfFlushes,
@@ -333,24 +309,20 @@ func (m *plainMaps) Close() error {
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.PortStates,
-		m.Returns,
 		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
 		m.Usage,
 		m.VlanStats,
 		m.Vlans,

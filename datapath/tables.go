@@ -213,11 +213,37 @@ func (b *Bridge) FDB() ([]Entry, error) {
 
 // now returns the datapath's clock, in seconds.
 func (b *Bridge) now() (uint32, error) {
-	var c kernelClock
-	if err := b.lookup(kernelMapClock, 0, &c); err != nil {
-		return 0, err
+	c, err := b.clock()
+	return c.Now, err
+}
+
+func (b *Bridge) clock() (c kernelClock, err error) {
+	err = b.shared(func(s *kernelShared) { c = s.Clock })
+	return c, err
+}
+
+// shared calls f with what all CPUs share of the bridge, as the kernel has it.
+func (b *Bridge) shared(f func(*kernelShared)) error {
+	m, err := b.openTable(kernelMapShared)
+	if err != nil {
+		return err
 	}
-	return c.Now, nil
+	defer m.Close()
+	return withShared(m, f)
+}
+
+func (g *generation) shared(f func(*kernelShared)) error {
+	return withShared(g.coll.Maps[kernelMapShared], f)
+}
+
+func withShared(m *ebpf.Map, f func(*kernelShared)) error {
+	mem, unmap, err := mapTable(m, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	f((*kernelShared)(unsafe.Pointer(&mem[0])))
+	return nil
 }
 
 func (b *Bridge) lookup(table string, index uint32, value any) error {
@@ -309,15 +335,9 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 	if p.BlockTime == 0 {
 		return false, nil
 	}
-	now, err := b.now()
-	if err != nil {
-		return false, err
-	}
-	var l kernelPortState
-	if err := b.lookup(kernelMapPortStates, Slot(p.Id), &l); err != nil {
-		return false, err
-	}
-	return l.Until > now, nil
+	blocked := false
+	err := b.shared(func(s *kernelShared) { blocked = s.PortStates[Slot(p.Id)].Until > s.Clock.Now })
+	return blocked, err
 }
 
 // Unblock makes the port's loop guard forget its findings.

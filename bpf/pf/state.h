@@ -30,13 +30,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_shared);
-} pf_shared SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PF_PROFILES);
 	__type(key, u32);
 	__type(value, struct pf_profile);
