@@ -52,14 +52,6 @@ struct {
 	__type(value, struct fdb_bucket);
 } fdb SEC(".maps");
 
-/* Dynamic entries: of each port by slot, of the bridge in slot 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, u32);
-} usage SEC(".maps");
-
 /* User space reads and writes parts of it through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -261,6 +253,12 @@ static __always_inline struct shared *shared_get(void)
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&shared, &zero);
+}
+
+/* How many dynamic entries a port has by its slot, and the bridge by slot 0. */
+static __always_inline u32 *usage_in(struct shared *s, u32 slot)
+{
+	return &s->usage[cfg.fdb_turn & 1][slot & (MAX_PORTS - 1)];
 }
 
 static __always_inline struct clock *clock_get(void)

@@ -323,7 +323,8 @@ struct config {
 	enum drop_reason reasons; /* DROP_REASONS */
 	enum bridge_flag flags;
 	__u16 vlan_proto; /* of the bridge's own tags: 0x8100 or 0x88a8 */
-	__u16 pad[3];
+	__u16 fdb_turn; /* 0 or 1: whose turn it is in shared.usage */
+	__u16 pad[2];
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
@@ -677,6 +678,8 @@ struct shared {
 	__u64 pf_answers; /* when the bucket of answers is full again; see storm.h */
 	__u64 pad2[5];
 	struct told told[EVENT_CELLS];
+	/* dynamic entries by slot; an FDB that is made anew counts where the one before does not */
+	__u32 usage[2][MAX_PORTS];
 	struct storm_buckets storms[MAX_PORTS]; /* by slot */
 	struct port_state port_states[MAX_PORTS]; /* by slot; of the loop guards in slot 0 */
 	struct returns returns[LOOP_CELLS];

@@ -195,7 +195,12 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explain(err, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	err = t.fill(g)
+	if withFDB(m) {
+		err = g.shared(func(s *kernelShared) { clear(s.Usage[c.FdbTurn&1][:]) })
+	}
+	if err == nil {
+		err = t.fill(g)
+	}
 	if err == nil && m.rules != nil {
 		// a number may have been that of a rule by which a frame is just passing
 		if len(m.rules.added) > 0 && b.gen != "" {
@@ -279,7 +284,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
 			return err
 		}
-		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+		if err := g.shared(func(s *kernelShared) { s.Usage[c.FdbTurn&1][Slot(p.Id)] = 0 }); err != nil {
 			return err
 		}
 		if err := g.refill(p); err != nil {

@@ -280,7 +280,6 @@ var inventory = []table{
 	// the FDB
 	{name: kernelMapFdb, life: lifeBridge, trial: trialCopy,
 		entries: func(m *making) uint32 { return m.FdbBuckets + fdbWindow }},
-	{name: kernelMapUsage, life: lifeBridge, trial: trialCopy, anew: withFDB}, // the count of its entries
 	{name: kernelMapMoves, why: whySecond, features: kernelFeatureFEATURE_MOVE_MAX, idle: idleEntry,
 		entries: func(m *making) uint32 { return (m.FdbBuckets + fdbWindow) * fdbWays }},
 	{name: kernelMapShared, life: lifeBridge, trial: trialCopy},

@@ -227,7 +227,7 @@ func TestInventoryLife(t *testing.T) {
 		{name: "VLANs", bring: Tables{VLANs: new(VLANs)}},
 		{name: "bindings", bring: Tables{Bindings: []Binding{}}, anew: []string{kernelMapBindings}},
 		{name: "MAC rules", bring: Tables{Rules: []Rule{}}},
-		{name: "a larger FDB", change: func(c *Config) { c.FdbMax *= 4 }, anew: []string{kernelMapFdb, kernelMapUsage}},
+		{name: "a larger FDB", change: func(c *Config) { c.FdbMax *= 4 }, anew: []string{kernelMapFdb}},
 		{name: "counters of VLANs", change: func(c *Config) { c.Flags |= uint32(BridgeVLANs | BridgeVLANStats) }, anew: []string{kernelMapVlanStats}},
 		{name: "pf off", change: func(c *Config) { c.Flags &^= uint32(BridgePF) }},
 	} {

@@ -97,7 +97,8 @@ type kernelConfig struct {
 	Reasons       uint32
 	Flags         uint32
 	VlanProto     uint16
-	Pad           [3]uint16
+	FdbTurn       uint16
+	Pad           [2]uint16
 	Snaplen       uint32
 	CaptureRing   uint32
 	CapturePoints uint32
@@ -1112,6 +1113,7 @@ type kernelShared struct {
 		Second uint32
 		Count  uint32
 	}
+	Usage      [2][1024]uint32
 	Storms     [1024]kernelStormBuckets
 	PortStates [1024]kernelPortState
 	Returns    [1024]struct {
@@ -1313,7 +1315,6 @@ const (
 	kernelMapTalkers             = "talkers"
 	kernelMapTcxDevices          = "tcx_devices"
 	kernelMapTimer               = "timer"
-	kernelMapUsage               = "usage"
 	kernelMapVlanStats           = "vlan_stats"
 	kernelMapVlans               = "vlans"
 	kernelMapWork                = "work"
@@ -1439,7 +1440,6 @@ type kernelMapSpecs struct {
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -1533,7 +1533,6 @@ type kernelMaps struct {
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -1581,7 +1580,6 @@ func (m *kernelMaps) Close() error {
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,

@@ -55,7 +55,6 @@ const (
 	lockedMapTalkers             = "talkers"
 	lockedMapTcxDevices          = "tcx_devices"
 	lockedMapTimer               = "timer"
-	lockedMapUsage               = "usage"
 	lockedMapVlanStats           = "vlan_stats"
 	lockedMapVlans               = "vlans"
 	lockedMapWork                = "work"
@@ -183,7 +182,6 @@ type lockedMapSpecs struct {
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -279,7 +277,6 @@ type lockedMaps struct {
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -327,7 +324,6 @@ func (m *lockedMaps) Close() error {
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,

@@ -55,7 +55,6 @@ const (
 	plainMapTalkers             = "talkers"
 	plainMapTcxDevices          = "tcx_devices"
 	plainMapTimer               = "timer"
-	plainMapUsage               = "usage"
 	plainMapVlanStats           = "vlan_stats"
 	plainMapVlans               = "vlans"
 	plainMapWork                = "work"
@@ -181,7 +180,6 @@ type plainMapSpecs struct {
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -275,7 +273,6 @@ type plainMaps struct {
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -323,7 +320,6 @@ func (m *plainMaps) Close() error {
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,

@@ -438,9 +438,7 @@ func (s *bench) fdb() map[address]spot {
 // usage returns the number of dynamic entries that the switch counts in a slot.
 func (s *bench) usage(slot int) (n uint32) {
 	s.t.Helper()
-	if err := s.gen.coll.Maps[kernelMapUsage].Lookup(uint32(slot), &n); err != nil {
-		s.t.Fatal(err)
-	}
+	s.shares(func(shared *kernelShared) { n = shared.Usage[s.cfg.FdbTurn&1][slot] })
 	return n
 }
 

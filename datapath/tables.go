@@ -271,18 +271,9 @@ func (b *Bridge) copyFDB(g *generation) error {
 // Usage returns how many dynamic entries the bridge has, and each port by slot;
 // the bridge's number is that of slot 0.
 func (b *Bridge) Usage() ([]uint32, error) {
-	m, err := b.openTable(kernelMapUsage)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close()
-	counts := make([]uint32, m.MaxEntries())
-	for i := range counts[:b.Config.Slots] {
-		if err := m.Lookup(uint32(i), &counts[i]); err != nil {
-			return nil, err
-		}
-	}
-	return counts, nil
+	counts := make([]uint32, MaxPorts+1)
+	err := b.shared(func(s *kernelShared) { copy(counts, s.Usage[b.Config.FdbTurn&1][:b.Config.Slots]) })
+	return counts, err
 }
 
 // counterOf returns a counter of the bridge, summed over the CPUs.
