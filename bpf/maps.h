@@ -131,20 +131,16 @@ struct {
 	__type(value, struct rule);
 } rules SEC(".maps");
 
-/* Lists by port and direction: slot * 2 + enum rule_direction. */
+/*
+ * Lists by port and direction: slot * 2 + enum rule_direction. Behind them are the masks
+ * of rules about ARP, each the first plain one of a list that has no other.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct rule_list);
 } rule_lists SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct rule_mask);
-} rule_arp_masks SEC(".maps");
 
 /* The turn and the number of the first rule that compares these fields to these values. */
 struct {

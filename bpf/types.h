@@ -459,7 +459,7 @@ struct rule_mask {
 struct rule_list {
 	__u32 number; /* in the keys of its rules */
 	__u32 arp; /* masks of rules about ARP and RARP, at most 128 */
-	__u32 arp_at; /* the first of these in their table */
+	__u32 arp_at; /* the first of these, behind the lists in their table */
 	struct rule_mask plain[RULE_PLAIN_MASKS];
 };
 

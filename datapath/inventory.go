@@ -232,6 +232,15 @@ func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	}
 }
 
+// listEntries are the lists of rules, and the masks behind them.
+func listEntries(m *making) uint32 {
+	masks := 0
+	if m.rules != nil {
+		masks = max(len(m.rules.lists)-ruleLists, 0)
+	}
+	return uint32(ruleLists) + ruleRoom(masks)
+}
+
 // memoryParts are those of enum memory_part (bpf/maps.h) that are asked for. The last is
 // that of a trial.
 func memoryParts(m *making) uint32 {
@@ -310,9 +319,7 @@ var inventory = []table{
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
 		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
 	{name: kernelMapRuleLists, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		idle: idleEntry, entries: fixed(uint32(ruleLists))},
-	{name: kernelMapRuleArpMasks, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		entries: ruled(func(r *compiledRules) int { return len(r.masks) })},
+		idle: idleEntry, entries: listEntries},
 	{name: kernelMapRuleNumbers, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
 		entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
 	{name: kernelMapRuleCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_RULES,

@@ -1305,7 +1305,6 @@ const (
 	kernelMapPfStates            = "pf_states"
 	kernelMapPfTableBatch        = "pf_table_batch"
 	kernelMapPfWords             = "pf_words"
-	kernelMapRuleArpMasks        = "rule_arp_masks"
 	kernelMapRuleCounters        = "rule_counters"
 	kernelMapRuleLists           = "rule_lists"
 	kernelMapRuleNumbers         = "rule_numbers"
@@ -1430,7 +1429,6 @@ type kernelMapSpecs struct {
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
@@ -1523,7 +1521,6 @@ type kernelMaps struct {
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
@@ -1570,7 +1567,6 @@ func (m *kernelMaps) Close() error {
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,

@@ -45,7 +45,6 @@ const (
 	lockedMapPfStates            = "pf_states"
 	lockedMapPfTableBatch        = "pf_table_batch"
 	lockedMapPfWords             = "pf_words"
-	lockedMapRuleArpMasks        = "rule_arp_masks"
 	lockedMapRuleCounters        = "rule_counters"
 	lockedMapRuleLists           = "rule_lists"
 	lockedMapRuleNumbers         = "rule_numbers"
@@ -172,7 +171,6 @@ type lockedMapSpecs struct {
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
@@ -267,7 +265,6 @@ type lockedMaps struct {
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
@@ -314,7 +311,6 @@ func (m *lockedMaps) Close() error {
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,

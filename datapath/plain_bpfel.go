@@ -45,7 +45,6 @@ const (
 	plainMapPfStates            = "pf_states"
 	plainMapPfTableBatch        = "pf_table_batch"
 	plainMapPfWords             = "pf_words"
-	plainMapRuleArpMasks        = "rule_arp_masks"
 	plainMapRuleCounters        = "rule_counters"
 	plainMapRuleLists           = "rule_lists"
 	plainMapRuleNumbers         = "rule_numbers"
@@ -170,7 +169,6 @@ type plainMapSpecs struct {
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
@@ -263,7 +261,6 @@ type plainMaps struct {
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
 	PfWords       *ebpf.Map `ebpf:"pf_words"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
@@ -310,7 +307,6 @@ func (m *plainMaps) Close() error {
 		m.PfStates,
 		m.PfTableBatch,
 		m.PfWords,
-		m.RuleArpMasks,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
