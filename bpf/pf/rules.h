@@ -180,8 +180,9 @@ static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
 static __always_inline bool pf_in_set(u32 number, u32 slot)
 {
 	u32 at = PF_CELLS + number * PORT_WORDS + (slot / 64 & (PORT_WORDS - 1));
+	u64 *word = bpf_map_lookup_elem(&pf_words, &at);
 
-	return pf_word(at) >> (slot & 63) & 1;
+	return word && *word >> (slot & 63) & 1;
 }
 
 /* A condition that is negated by a flag. */
