@@ -161,19 +161,24 @@ struct {
 
 /*
  * Room for the frame that a CPU is at: the stack has none for what is larger, and the
- * verifier does not follow what is in it. One part for each who needs some.
+ * verifier does not follow what is in it. One part for each who needs some; those of pf
+ * are the last, and the loader leaves them out where there is none.
  */
 enum work_part {
 	WORK_FRAME,
 	WORK_LOOK,
 	WORK_RULES,
-	WORK_PF_SLOW,
+	WORK_PF, /* the first of them */
+	WORK_PF_SLOW = WORK_PF,
 	WORK_PF_ETHER,
 	WORK_PF_SEGMENT,
 	WORK_PF_ANSWER,
 	WORK_PF_OVERLOAD,
 	WORK_PARTS,
 };
+
+/* for the type's sake: Go sees those that something has */
+const enum work_part *work_part_type __attribute__((unused));
 
 #define WORK_BYTES 512
 #define WORK_HOLDS(type) _Static_assert(sizeof(type) <= WORK_BYTES, "a part of work is larger")

@@ -406,6 +406,9 @@ func TestMemoryBudget(t *testing.T) {
 			t.Errorf("%s has %d entries of %d bytes on a plain bridge", table.name, m.MaxEntries(), m.ValueSize())
 		}
 	}
+	if n := g.coll.Maps[kernelMapWork].MaxEntries(); n != uint32(kernelWorkPartWORK_PF) {
+		t.Errorf("%d places to work in of a plain bridge, %d are not pf's", n, kernelWorkPartWORK_PF)
+	}
 	slices.Sort(always)
 	// docs/design.md says what these take
 	if want := []string{kernelMapCounters}; !slices.Equal(always, want) {

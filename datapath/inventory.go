@@ -241,6 +241,14 @@ func listEntries(m *making) uint32 {
 	return uint32(ruleLists) + ruleRoom(masks)
 }
 
+// workParts are those of enum work_part (bpf/maps.h) that are asked for.
+func workParts(m *making) uint32 {
+	if holdsPF(m.Config) {
+		return uint32(kernelWorkPartWORK_PARTS)
+	}
+	return uint32(kernelWorkPartWORK_PF)
+}
+
 // memoryParts are those of enum memory_part (bpf/maps.h) that are asked for. The last is
 // that of a trial.
 func memoryParts(m *making) uint32 {
@@ -303,7 +311,7 @@ var inventory = []table{
 	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
 		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
-	{name: kernelMapWork, why: whyWork},
+	{name: kernelMapWork, why: whyWork, entries: workParts},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},
 

@@ -1272,6 +1272,21 @@ type kernelVlanStats struct {
 	TxBytes  uint64
 }
 
+type kernelWorkPart uint32
+
+const (
+	kernelWorkPartWORK_FRAME       kernelWorkPart = 0
+	kernelWorkPartWORK_LOOK        kernelWorkPart = 1
+	kernelWorkPartWORK_RULES       kernelWorkPart = 2
+	kernelWorkPartWORK_PF          kernelWorkPart = 3
+	kernelWorkPartWORK_PF_SLOW     kernelWorkPart = 3
+	kernelWorkPartWORK_PF_ETHER    kernelWorkPart = 4
+	kernelWorkPartWORK_PF_SEGMENT  kernelWorkPart = 5
+	kernelWorkPartWORK_PF_ANSWER   kernelWorkPart = 6
+	kernelWorkPartWORK_PF_OVERLOAD kernelWorkPart = 7
+	kernelWorkPartWORK_PARTS       kernelWorkPart = 8
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -1345,6 +1360,7 @@ const (
 	kernelVarStpStateType        = "stp_state_type"
 	kernelVarTracedType          = "traced_type"
 	kernelVarVlanAdmitType       = "vlan_admit_type"
+	kernelVarWorkPartType        = "work_part_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1470,6 +1486,7 @@ type kernelVariableSpecs struct {
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1609,6 +1626,7 @@ type kernelVariables struct {
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

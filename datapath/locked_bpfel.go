@@ -87,6 +87,7 @@ const (
 	lockedVarStpStateType        = "stp_state_type"
 	lockedVarTracedType          = "traced_type"
 	lockedVarVlanAdmitType       = "vlan_admit_type"
+	lockedVarWorkPartType        = "work_part_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -214,6 +215,7 @@ type lockedVariableSpecs struct {
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -355,6 +357,7 @@ type lockedVariables struct {
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

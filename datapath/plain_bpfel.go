@@ -85,6 +85,7 @@ const (
 	plainVarStpStateType        = "stp_state_type"
 	plainVarTracedType          = "traced_type"
 	plainVarVlanAdmitType       = "vlan_admit_type"
+	plainVarWorkPartType        = "work_part_type"
 )
 
 // loadPlain returns the embedded CollectionSpec for plain.
@@ -210,6 +211,7 @@ type plainVariableSpecs struct {
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // plainObjects contains all objects after they have been loaded into the kernel.
@@ -349,6 +351,7 @@ type plainVariables struct {
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // plainPrograms contains all programs after they have been loaded into the kernel.
