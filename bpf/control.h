@@ -159,10 +159,12 @@ static __always_inline int fdb_delete(struct clock *c, u64 key)
 static long flush_bucket(u32 index, struct control *r)
 {
 	struct fdb_bucket *b = fdb_bucket(index);
-	u32 slot = SLOT(r->port), *left = bpf_map_lookup_elem(&usage, &slot);
+	struct shared *s = shared_get();
+	u32 *left;
 
-	if (!b || !left)
+	if (!b || !s)
 		return 1;
+	left = usage_in(s, SLOT(r->port));
 	for (u32 i = 0; i < FDB_WAYS; i++) {
 		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
 		u32 id = PORT_OF(word);

@@ -34,18 +34,13 @@ struct decisions {
 	struct decision at[DECISIONS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct decisions);
-} decisions SEC(".maps");
+MEMORY_HOLDS(struct decisions);
 
 static __always_inline struct decision *decision_cell(const struct frame *f)
 {
 	u64 h = (f->dst * 3 + f->src + f->ifindex) * 0x9e3779b97f4a7c15ull;
-	u32 zero = 0;
-	struct decisions *d = bpf_map_lookup_elem(&decisions, &zero);
+	u32 part = MEMORY_DECISIONS;
+	struct decisions *d = bpf_map_lookup_elem(&memory, &part);
 
 	return d ? &d->at[h >> 55 & (DECISIONS - 1)] : 0;
 }

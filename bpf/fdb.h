@@ -140,12 +140,13 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
  */
 __noinline int fdb_reserve(u32 id, bool bridge)
 {
-	u32 zero = 0, slot = SLOT(id), max = port_at(id)->fdb_max;
-	u32 *all = bpf_map_lookup_elem(&usage, &zero);
-	u32 *own = bpf_map_lookup_elem(&usage, &slot);
+	u32 max = port_at(id)->fdb_max, *all, *own;
+	struct shared *s = shared_get();
 
-	if (!all || !own)
+	if (!s)
 		return false;
+	all = usage_in(s, 0);
+	own = usage_in(s, SLOT(id));
 	if (bridge && __sync_fetch_and_add(all, 1) >= set.fdb_max)
 		goto full;
 	if (__sync_fetch_and_add(own, 1) < (max ? max : ~0u))
@@ -159,12 +160,13 @@ full:
 
 __noinline int fdb_release(u64 word, bool bridge)
 {
-	u32 zero = 0, id = PORT_OF(word), slot = SLOT(id);
-	u32 *all = bpf_map_lookup_elem(&usage, &zero);
-	u32 *own = bpf_map_lookup_elem(&usage, &slot);
+	u32 id = PORT_OF(word), *all, *own;
+	struct shared *s = shared_get();
 
-	if ((u32)word & FDB_PINNED || !all || !own)
+	if ((u32)word & FDB_PINNED || !s)
 		return 0;
+	all = usage_in(s, 0);
+	own = usage_in(s, SLOT(id));
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	/*

@@ -14,27 +14,6 @@
 
 #define LOOP_RECENT 2 /* seconds: what was heard longer ago elsewhere has moved */
 #define LOOP_RETURNS 5 /* in a second, of one address by one port: more than moving is */
-#define LOOP_CELLS 1024 /* a power of two */
-
-/*
- * Returns of an address by a port in a second; for slot 0, when the address was
- * found in a loop. A cell serves many, but counts for one: many addresses that
- * move at once are no loop. In a loop one will get it.
- */
-struct returns {
-	u64 key;
-	u32 slot;
-	u32 second;
-	u32 count;
-	u32 pad;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOOP_CELLS);
-	__type(key, u32);
-	__type(value, struct returns);
-} returns SEC(".maps");
 
 #define PORT_ONLY_LEARNS DROP_REASONS
 
@@ -44,31 +23,33 @@ struct {
  */
 __noinline u32 port_blocked(u32 slot)
 {
+	struct shared *s;
 	struct port_state *l;
-	struct clock *c;
 	u32 stp;
 
 	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies what nobody calls */
 		return 0;
-	l = bpf_map_lookup_elem(&port_states, &slot);
-	c = clock_get();
-	if (!l || !c)
+	s = shared_get();
+	if (!s)
 		return 0;
+	l = port_state_in(s, slot);
 	if (cfg.flags & BRIDGE_STP) {
 		stp = READ_ONCE(l->stp);
 		if (stp != STP_FORWARDING)
 			return stp == STP_LEARNING ? PORT_ONLY_LEARNS : DROP_STP;
 	}
-	return READ_ONCE(l->until) > READ_ONCE(c->now) ? DROP_BLOCKED : 0;
+	return READ_ONCE(l->until) > READ_ONCE(s->clock.now) ? DROP_BLOCKED : 0;
 }
 
 /* Forgets what the loop guard of a port has found. */
 static __always_inline int port_unblock(u32 slot)
 {
-	struct port_state *l = bpf_map_lookup_elem(&port_states, &slot);
+	struct shared *s = shared_get();
+	struct port_state *l;
 
-	if (!l)
+	if (!s)
 		return -ENOENT;
+	l = port_state_in(s, slot);
 	WRITE_ONCE(l->until, 0);
 	WRITE_ONCE(l->told, 0);
 	WRITE_ONCE(l->count, 0);
@@ -78,8 +59,9 @@ static __always_inline int port_unblock(u32 slot)
 static __always_inline struct returns *returns_of(u64 key, u32 slot)
 {
 	u32 cell = (key + slot) * 0x9e3779b97f4a7c15ull >> 32 & (LOOP_CELLS - 1);
+	struct shared *s = shared_get();
 
-	return bpf_map_lookup_elem(&returns, &cell);
+	return s ? &s->returns[cell] : 0;
 }
 
 /* Counts a return of the address by the port: has it come back too often for one that moves? */
@@ -120,13 +102,14 @@ static __always_inline bool loop_circles(u64 key, u32 now)
 /* Tells of the loop, once a second, and blocks the port if that is asked for. */
 __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 {
-	u32 zero = 0, slot = SLOT(id), seconds = port_at(slot)->block_time, told;
-	struct port_state *all = bpf_map_lookup_elem(&port_states, &zero);
-	struct port_state *l = bpf_map_lookup_elem(&port_states, &slot);
-	struct clock *c = clock_get();
+	u32 slot = SLOT(id), seconds = port_at(slot)->block_time, told;
+	struct shared *s = shared_get();
+	struct port_state *all, *l;
 
-	if (!all || !l || !c)
+	if (!s)
 		return 0;
+	all = port_state_in(s, 0);
+	l = port_state_in(s, slot);
 	__sync_fetch_and_add(&l->count, 1);
 	told = READ_ONCE(l->told);
 	if (told != now && __sync_val_compare_and_swap(&l->told, told, now) == told)
@@ -136,7 +119,7 @@ __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 	if (seconds && now - told >= LOOP_RECENT &&
 	    __sync_val_compare_and_swap(&all->told, told, now) == told) {
 		WRITE_ONCE(l->until, now + seconds);
-		fdb_changed(c);
+		fdb_changed(&s->clock);
 		event_add(EVENT_BLOCKED, 0, id, 0, seconds);
 	}
 	return 0;

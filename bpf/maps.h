@@ -52,20 +52,14 @@ struct {
 	__type(value, struct fdb_bucket);
 } fdb SEC(".maps");
 
-/* Dynamic entries: of each port by slot, of the bridge in slot 0. */
+/* User space reads and writes parts of it through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, u32);
-} usage SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct clock);
-} clock SEC(".maps");
+	__type(value, struct shared);
+} shared SEC(".maps");
 
 struct timer {
 	struct bpf_timer timer;
@@ -85,15 +79,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct port_stats);
 } stats SEC(".maps");
-
-/* The last events, for any number of monitors. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, EVENT_LOG);
-	__type(key, u32);
-	__type(value, struct event);
-} events SEC(".maps");
 
 /*
  * The ports' devices, by slot. The kernel takes a device out when it is deleted
@@ -146,20 +131,16 @@ struct {
 	__type(value, struct rule);
 } rules SEC(".maps");
 
-/* Lists by port and direction: slot * 2 + enum rule_direction. */
+/*
+ * Lists by port and direction: slot * 2 + enum rule_direction. Behind them are the masks
+ * of rules about ARP, each the first plain one of a list that has no other.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, struct rule_list);
 } rule_lists SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct rule_mask);
-} rule_arp_masks SEC(".maps");
 
 /* The turn and the number of the first rule that compares these fields to these values. */
 struct {
@@ -180,19 +161,24 @@ struct {
 
 /*
  * Room for the frame that a CPU is at: the stack has none for what is larger, and the
- * verifier does not follow what is in it. One part for each who needs some.
+ * verifier does not follow what is in it. One part for each who needs some; those of pf
+ * are the last, and the loader leaves them out where there is none.
  */
 enum work_part {
 	WORK_FRAME,
 	WORK_LOOK,
 	WORK_RULES,
-	WORK_PF_SLOW,
+	WORK_PF, /* the first of them */
+	WORK_PF_SLOW = WORK_PF,
 	WORK_PF_ETHER,
 	WORK_PF_SEGMENT,
 	WORK_PF_ANSWER,
 	WORK_PF_OVERLOAD,
 	WORK_PARTS,
 };
+
+/* for the type's sake: Go sees those that something has */
+const enum work_part *work_part_type __attribute__((unused));
 
 #define WORK_BYTES 512
 #define WORK_HOLDS(type) _Static_assert(sizeof(type) <= WORK_BYTES, "a part of work is larger")
@@ -209,14 +195,78 @@ static __always_inline void *work_of(u32 part)
 	return bpf_map_lookup_elem(&work, &part);
 }
 
+/*
+ * Numbers that each CPU has of the bridge. New ones go before COUNTER_PF, which leaves
+ * room for them.
+ */
+enum counter {
+	COUNTER_TRIP, /* the last trip by this bridge; see patch.h */
+	COUNTER_CAPTURE_MISSED, /* frames that there was no room for */
+	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
+	COUNTER_PF = 8, /* + enum pf_counter */
+	COUNTERS = COUNTER_PF + PF_COUNTERS,
+};
+
+/* for the type's sake: Go sees those that something has */
+const enum counter *counter_type __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+static __always_inline u64 *counter_of(u32 which)
+{
+	return bpf_map_lookup_elem(&counters, &which);
+}
+
+/*
+ * What a CPU has for itself that is larger, in parts of one size. The loader makes those
+ * that are asked for.
+ */
+enum memory_part {
+	MEMORY_DECISIONS,
+	MEMORY_PF, /* with FEATURE_PF */
+	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE; without FEATURE_PF the one before */
+};
+
+struct memory {
+	u64 word[6 * DECISIONS];
+};
+
+#define MEMORY_HOLDS(type)                                                                         \
+	_Static_assert(sizeof(type) <= sizeof(struct memory), "a part of memory is larger")
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct memory);
+} memory SEC(".maps");
+
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");
 
-static __always_inline struct clock *clock_get(void)
+static __always_inline struct shared *shared_get(void)
 {
 	u32 zero = 0;
 
-	return bpf_map_lookup_elem(&clock, &zero);
+	return bpf_map_lookup_elem(&shared, &zero);
+}
+
+/* How many dynamic entries a port has by its slot, and the bridge by slot 0. */
+static __always_inline u32 *usage_in(struct shared *s, u32 slot)
+{
+	return &s->usage[cfg.fdb_turn & 1][slot & (MAX_PORTS - 1)];
+}
+
+static __always_inline struct clock *clock_get(void)
+{
+	struct shared *s = shared_get();
+
+	return s ? &s->clock : 0;
 }
 
 /* Seconds since boot, as the timer has them. */

@@ -40,7 +40,7 @@ struct patch_wait {
  * form of the frame back as long as nobody has touched the tags below that.
  */
 struct trip {
-	u64 number; /* a bridge that has it in patch_seen has had the frame */
+	u64 number; /* a bridge that has it in COUNTER_TRIP has had the frame */
 	u32 endpoint; /* by which the frame is coming */
 	u16 hops;
 	u16 waits; /* of next */
@@ -64,19 +64,10 @@ static __always_inline struct trip *trip_get(void)
 	return bpf_map_lookup_elem(&patch_trip, &zero);
 }
 
-/* The number of the last trip by this bridge, which outlives its programs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} patch_seen SEC(".maps");
-
 /* Has the frame been in this bridge on the trip before? */
 static __always_inline bool trip_returns(const struct trip *t)
 {
-	u32 zero = 0;
-	u64 *seen = bpf_map_lookup_elem(&patch_seen, &zero);
+	u64 *seen = counter_of(COUNTER_TRIP);
 
 	if (!seen || *seen == t->number)
 		return true;
@@ -88,8 +79,7 @@ static __always_inline bool trip_returns(const struct trip *t)
 static __always_inline struct trip *trip_start(void)
 {
 	struct trip *t = trip_get();
-	u32 zero = 0;
-	u64 *seen = bpf_map_lookup_elem(&patch_seen, &zero);
+	u64 *seen = counter_of(COUNTER_TRIP);
 
 	/* a panel that is new does not count on from where bridges remember another */
 	if (t && !t->number)

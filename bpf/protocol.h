@@ -12,13 +12,10 @@
 const struct control_frame *control_frame_type __attribute__((unused));
 const enum control_protocol *control_protocol_type __attribute__((unused));
 
-/* By slot. It outlives generations. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, struct port_state);
-} port_states SEC(".maps");
+static __always_inline struct port_state *port_state_in(struct shared *s, u32 slot)
+{
+	return &s->port_states[slot & (MAX_PORTS - 1)];
+}
 
 /* Frames of all protocols, on their way to one reader. */
 struct {
@@ -31,14 +28,12 @@ struct {
  * sends no end of them must not take the room that those of other ports need, nor may
  * one protocol take that of another. CPUs that count at once let a few more through.
  */
-static __always_inline bool control_exceeds(struct clock *c, u32 slot, u32 protocol, u32 units)
+static __always_inline bool control_exceeds(struct shared *s, u32 slot, u32 protocol, u32 units)
 {
-	struct port_state *p = bpf_map_lookup_elem(&port_states, &slot);
+	struct port_state *p = port_state_in(s, slot);
 	u32 now, was;
 
-	if (!p)
-		return true;
-	now = READ_ONCE(c->now) << 8;
+	now = READ_ONCE(s->clock.now) << 8;
 	was = READ_ONCE(p->handed[protocol]);
 	if ((was & ~0xffu) != now)
 		was = now;
@@ -79,20 +74,20 @@ static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 pro
  */
 __noinline int control_take(struct __sk_buff *skb, u32 slot, u32 protocol)
 {
-	struct clock *c = clock_get();
+	struct shared *s = shared_get();
 	bool done;
 
 	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies what nobody calls */
 		return false;
-	if (!c || protocol >= CONTROL_PROTOCOLS)
+	if (!s || protocol >= CONTROL_PROTOCOLS)
 		return false;
 	if (skb->len <= CONTROL_SHORT)
-		done = !control_exceeds(c, slot, protocol, 1) &&
+		done = !control_exceeds(s, slot, protocol, 1) &&
 		       control_put(skb, slot, protocol, CONTROL_SHORT);
 	else
-		done = !control_exceeds(c, slot, protocol, CONTROL_LONG / CONTROL_SHORT) &&
+		done = !control_exceeds(s, slot, protocol, CONTROL_LONG / CONTROL_SHORT) &&
 		       control_put(skb, slot, protocol, CONTROL_LONG);
 	if (!done)
-		__sync_fetch_and_add(&c->missed[protocol], 1);
+		__sync_fetch_and_add(&s->clock.missed[protocol], 1);
 	return done;
 }

@@ -64,9 +64,9 @@ static __always_inline bool rule_try(struct rule_search *s, const struct rule_ma
 static long rule_try_arp(u32 n, struct rule_search **search)
 {
 	u32 at = (*search)->arp_at + n;
-	struct rule_mask *m = bpf_map_lookup_elem(&rule_arp_masks, &at);
+	struct rule_list *l = bpf_map_lookup_elem(&rule_lists, &at);
 
-	return !m || !rule_try(*search, m, true);
+	return !l || !rule_try(*search, &l->plain[0], true);
 }
 
 /*

@@ -39,38 +39,16 @@ __noinline int count_drop(u32 slot, u32 reason)
 	return 0;
 }
 
-/*
- * A claim on an address that is repeated many times a second is told once a
- * second, with the number of times. One cell serves many addresses: when two
- * of them fight for it both are told, which is right too.
- */
-struct told {
-	u64 key; /* with the event's kind */
-	u32 second;
-	u32 count;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 256);
-	__type(key, u32);
-	__type(value, struct told);
-} told SEC(".maps");
-
 __noinline int event_add(u32 kind, u64 key, u32 port, u32 from, u32 count)
 {
-	struct clock *c = clock_get();
+	struct shared *s = shared_get();
 	struct event *e;
 	u64 seq;
-	u32 cell;
 
-	if (!c)
+	if (!s)
 		return 0;
-	seq = __sync_fetch_and_add(&c->events, 1);
-	cell = seq & (EVENT_LOG - 1);
-	e = bpf_map_lookup_elem(&events, &cell);
-	if (!e)
-		return 0;
+	seq = __sync_fetch_and_add(&s->clock.events, 1);
+	e = &s->events[seq & (EVENT_LOG - 1)];
 	__sync_lock_test_and_set(&e->seq, 0);
 	e->time = bpf_ktime_get_ns();
 	e->key = key;
@@ -86,17 +64,17 @@ __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 {
 	/* the VLAN leaves the upper bits free: what happens to one address is told apart */
 	u64 what = key | (u64)kind << 60;
-	u32 cell = what * 0x9e3779b97f4a7c15ull >> 56;
-	struct told *t = bpf_map_lookup_elem(&told, &cell);
-	struct clock *c = clock_get();
+	struct shared *s = shared_get();
+	struct told *t;
 	u32 now, count;
 
-	if (!t || !c)
+	if (!s)
 		return 0;
-	now = READ_ONCE(c->now);
+	t = &s->told[what * 0x9e3779b97f4a7c15ull >> 56];
+	now = READ_ONCE(s->clock.now);
 	if (t->key == what && t->second == now) {
 		__sync_fetch_and_add(&t->count, 1);
-		__sync_fetch_and_add(&c->merged, 1);
+		__sync_fetch_and_add(&s->clock.merged, 1);
 		return 0;
 	}
 	count = t->key == what ? t->count : 0;

@@ -25,19 +25,6 @@
 
 #define STORM_TRIES 4
 
-/* One cache line a port. */
-struct storm_buckets {
-	u64 full[STORM_KINDS]; /* when each is full again */
-	u64 pad[8 - STORM_KINDS];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, struct storm_buckets);
-} storms SEC(".maps");
-
 /*
  * Takes frames, or their bytes where the limit is in bits, out of a bucket: true if it is
  * empty. A frame may take more than there is; the next ones wait for it, so
@@ -46,10 +33,10 @@ struct {
 __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 {
 	const volatile struct port *in = &set.ports[slot & (MAX_PORTS - 1)];
-	struct storm_buckets *b = bpf_map_lookup_elem(&storms, &slot);
+	struct shared *s = shared_get();
 	u64 rate, amount, few, unit, cost, burst, now, *full;
 
-	if (!b || kind >= STORM_KINDS)
+	if (!s || kind >= STORM_KINDS)
 		return false;
 	rate = in->storm[kind].rate;
 	if (!rate)
@@ -66,7 +53,7 @@ __noinline int storm_take(u32 slot, u32 kind, u32 frames, u32 bytes)
 	burst = few * unit / rate;
 	if (burst < STORM_BURST)
 		burst = STORM_BURST;
-	full = &b->full[kind];
+	full = &s->storms[slot & (MAX_PORTS - 1)].full[kind];
 	now = bpf_ktime_get_ns() * 256;
 #pragma unroll
 	for (u32 i = 0; i < STORM_TRIES; i++) {

@@ -19,13 +19,15 @@ const enum stp_state *stp_state_type __attribute__((unused));
 static __always_inline int port_set_stp(u32 id, u64 state)
 {
 	u32 slot = SLOT(id);
-	struct port_state *p = bpf_map_lookup_elem(&port_states, &slot);
+	struct shared *s = shared_get();
+	struct port_state *p;
 	u64 was;
 
 	if (!(cfg.flags & BRIDGE_STP) || state > STP_LEARNING)
 		return -EINVAL;
-	if (!id || !p)
+	if (!id || !s)
 		return -ENOENT;
+	p = port_state_in(s, slot);
 	was = READ_ONCE(p->stp);
 	/* another at the same moment is by who does not hold spanning tree */
 	if (was >> 32 != id ||

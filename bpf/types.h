@@ -22,6 +22,8 @@
 #define FDB_WINDOW 8 /* buckets in which an address may live, its home first */
 
 #define EVENT_LOG 4096 /* events kept for monitors, a power of two */
+#define EVENT_CELLS 256 /* of events that repeat; the upper bits of a hash */
+#define LOOP_CELLS 1024 /* a power of two */
 #define DECISIONS 512 /* decisions each CPU remembers, a power of two */
 
 #include "pf/types.h" /* which counts by ports */
@@ -321,7 +323,8 @@ struct config {
 	enum drop_reason reasons; /* DROP_REASONS */
 	enum bridge_flag flags;
 	__u16 vlan_proto; /* of the bridge's own tags: 0x8100 or 0x88a8 */
-	__u16 pad[3];
+	__u16 fdb_turn; /* 0 or 1: whose turn it is in shared.usage */
+	__u16 pad[2];
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
@@ -456,7 +459,7 @@ struct rule_mask {
 struct rule_list {
 	__u32 number; /* in the keys of its rules */
 	__u32 arp; /* masks of rules about ARP and RARP, at most 128 */
-	__u32 arp_at; /* the first of these in their table */
+	__u32 arp_at; /* the first of these, behind the lists in their table */
 	struct rule_mask plain[RULE_PLAIN_MASKS];
 };
 
@@ -551,6 +554,25 @@ struct port_state {
 	__u32 handed[CONTROL_ROOM];
 };
 
+/* How full the port's buckets of storm control are: one cache line a port. */
+struct storm_buckets {
+	__u64 full[STORM_KINDS]; /* when each is full again */
+	__u64 pad[8 - STORM_KINDS];
+};
+
+/*
+ * Returns of an address by a port in a second; for slot 0, when the address was
+ * found in a loop. A cell serves many, but counts for one: many addresses that
+ * move at once are no loop. In a loop one will get it.
+ */
+struct returns {
+	__u64 key;
+	__u32 slot;
+	__u32 second;
+	__u32 count;
+	__u32 pad;
+};
+
 struct port_stats {
 	__u64 rx_frames;
 	__u64 rx_bytes;
@@ -632,6 +654,36 @@ struct event {
 	__u32 port; /* id */
 	__u32 from; /* id of the port it was on, 0 for none */
 	__u32 count; /* how often since the last event like it */
+};
+
+/*
+ * A claim on an address that is repeated many times a second is told once a
+ * second, with the number of times. One cell serves many addresses: when two
+ * of them fight for it both are told, which is right too.
+ */
+struct told {
+	__u64 key; /* with the event's kind */
+	__u32 second;
+	__u32 count;
+};
+
+/*
+ * What all CPUs share of a bridge, and is not of a size that it is told. Each part begins
+ * a cache line, so that who writes one does not slow who reads another.
+ */
+struct shared {
+	struct clock clock;
+	__u64 pad;
+	struct pf_shared pf;
+	__u64 pf_answers; /* when the bucket of answers is full again; see storm.h */
+	__u64 pad2[5];
+	struct told told[EVENT_CELLS];
+	/* dynamic entries by slot; an FDB that is made anew counts where the one before does not */
+	__u32 usage[2][MAX_PORTS];
+	struct storm_buckets storms[MAX_PORTS]; /* by slot */
+	struct port_state port_states[MAX_PORTS]; /* by slot; of the loop guards in slot 0 */
+	struct returns returns[LOOP_CELLS];
+	struct event events[EVENT_LOG]; /* the last, for any number of monitors */
 };
 
 /* A request to the control program, and its answer. */

@@ -12,14 +12,6 @@ struct {
 	__uint(max_entries, 4096);
 } capture_ring SEC(".maps");
 
-/* Frames that there was no room for. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} capture_missed SEC(".maps");
-
 /*
  * The filter, in the classic BPF that it was compiled to: the number of
  * instructions and the instructions. Programs that are loaded later get it from
@@ -41,14 +33,20 @@ struct capture_buffer {
 	struct capture_bytes frame;
 };
 
-/* A place of each CPU to put a frame together in; without FEATURE_CAPTURE the loader makes it
- * small. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct capture_buffer);
-} capture_buffer SEC(".maps");
+MEMORY_HOLDS(struct capture_buffer);
+MEMORY_HOLDS(struct traced);
+
+/* for the type's sake: Go sees those that something has */
+const struct captured *captured_type __attribute__((unused));
+const struct traced *traced_type __attribute__((unused));
+
+/* A place of each CPU to put a frame together in, or what is decided in a trial. */
+static __always_inline void *watch_memory(void)
+{
+	u32 part = on(FEATURE_PF) ? MEMORY_WATCH : MEMORY_WATCH - 1;
+
+	return bpf_map_lookup_elem(&memory, &part);
+}
 
 /*
  * Does who captures want the frame, of which so many bytes are kept? The loader
@@ -75,7 +73,7 @@ static __always_inline u32 capture_vlans(const struct verdict *v)
 __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum capture_point point,
 			     u32 reason)
 {
-	u32 zero = 0, beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
+	u32 beside = skb->vlan_present ? ETHER_TAG : 0, len = skb->len + beside, kept;
 	struct capture_buffer *b;
 	u8 *at;
 	u64 *missed;
@@ -84,7 +82,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 		return 0;
 	if (point == CAPTURE_DROP && !reason)
 		point = CAPTURE_IN; /* what the switch itself takes has come in */
-	b = bpf_map_lookup_elem(&capture_buffer, &zero);
+	b = watch_memory();
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
 	if ((cfg.capture_points >> CAPTURE_PORTS & 1) && !(port_at(slot)->flags & PORT_CAPTURE))
@@ -117,7 +115,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	if (!length_within(&kept, CAPTURE_BYTES))
 		return 0;
 	if (bpf_ringbuf_output(&capture_ring, b, sizeof(b->head) + kept, 0)) {
-		missed = bpf_map_lookup_elem(&capture_missed, &zero);
+		missed = counter_of(COUNTER_CAPTURE_MISSED);
 		if (missed)
 			++*missed;
 	}
@@ -170,14 +168,6 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	talker_note(fdb_key(f->src, v->vlan), f->len, v->in);
 }
 
-/* Without FEATURE_TRACE the loader makes it small. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct traced);
-} trace SEC(".maps");
-
 /*
  * Moves the outer tag beside the packet, where the kernel has put it when a real
  * frame comes.
@@ -196,8 +186,7 @@ static __always_inline void trace_receive(struct __sk_buff *skb)
 static __always_inline void trace_verdict(const struct frame *f, const struct verdict *v,
 					  enum action action)
 {
-	u32 zero = 0;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
 
 	if (!t)
 		return;
@@ -231,8 +220,8 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 /* Keeps what a flood did at a port: 0 or the reason why it did not go there. */
 static __always_inline void trace_flood(u32 slot, u16 tag, u32 reason)
 {
-	u32 zero = 0, n;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
+	u32 n;
 
 	if (!t)
 		return;
@@ -246,8 +235,7 @@ static __always_inline void trace_flood(u32 slot, u16 tag, u32 reason)
 /* Keeps what the MTU of the way out says. */
 static __always_inline void trace_mtu(u32 reason)
 {
-	u32 zero = 0;
-	struct traced *t = bpf_map_lookup_elem(&trace, &zero);
+	struct traced *t = watch_memory();
 
 	if (t)
 		t->mtu = reason != 0;

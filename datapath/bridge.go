@@ -139,6 +139,10 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 		return err
 	}
 	specialise(&next)
+	next.FdbTurn = b.Config.FdbTurn
+	if next.FdbBuckets != b.Config.FdbBuckets { // an FDB of its own, whose entries are counted beside the former's
+		next.FdbTurn ^= 1
+	}
 	if err := b.settleBindings(&next, &t); err != nil {
 		return err
 	}

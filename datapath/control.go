@@ -64,7 +64,7 @@ type ControlFrame struct {
 type ControlFrames struct {
 	ring   *ringbuf.Reader
 	id     ebpf.MapID
-	clock  *ebpf.Map
+	shared *ebpf.Map
 	before kernelClock // when it was opened
 	record ringbuf.Record
 }
@@ -81,23 +81,23 @@ func (b *Bridge) OpenControlFrames() (*ControlFrames, error) {
 	if err != nil {
 		return nil, err
 	}
-	clock, err := b.openTable(kernelMapClock)
+	shared, err := b.openTable(kernelMapShared)
 	if err != nil {
 		return nil, err
 	}
 	ring, err := ringbuf.NewReader(m)
 	if err != nil {
-		clock.Close()
+		shared.Close()
 		return nil, fmt.Errorf("read control frames: %w", err)
 	}
-	r := &ControlFrames{ring: ring, id: id, clock: clock}
+	r := &ControlFrames{ring: ring, id: id, shared: shared}
 	// what came while nobody read is old news
 	for range controlRing / int(unsafe.Offsetof(kernelControlFrame{}.Data)) {
 		if _, err := r.Read(time.Now()); err != nil {
 			break
 		}
 	}
-	if err := clock.Lookup(uint32(0), &r.before); err != nil {
+	if err := withShared(shared, func(s *kernelShared) { r.before = s.Clock }); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
@@ -128,7 +128,7 @@ func (r *ControlFrames) Of(b *Bridge) (bool, error) {
 }
 
 // Close ends the reading; Read returns os.ErrClosed.
-func (r *ControlFrames) Close() error { return errors.Join(r.ring.Close(), r.clock.Close()) }
+func (r *ControlFrames) Close() error { return errors.Join(r.ring.Close(), r.shared.Close()) }
 
 // Wake ends a Read that waits, or the next, as if its deadline had passed.
 func (r *ControlFrames) Wake() error { return r.ring.Flush() }
@@ -177,7 +177,7 @@ const macPair = 12
 // because nobody read in time or a port had too many.
 func (r *ControlFrames) Missed(p ControlProtocol) (uint64, error) {
 	var now kernelClock
-	if err := r.clock.Lookup(uint32(0), &now); err != nil {
+	if err := withShared(r.shared, func(s *kernelShared) { now = s.Clock }); err != nil {
 		return 0, err
 	}
 	if int(p) >= len(now.Missed) {

@@ -143,7 +143,7 @@ func TestControlShare(t *testing.T) {
 				t.Errorf("beside frames of %d bytes %d short ones were handed up, want %d", tt.size, got, left)
 			}
 		}
-		r := &ControlFrames{clock: s.gen.coll.Maps[kernelMapClock]}
+		r := &ControlFrames{shared: s.gen.coll.Maps[kernelMapShared]}
 		if _, err := r.Missed(99); err == nil {
 			t.Error("there is a protocol 99")
 		}

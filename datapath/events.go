@@ -3,10 +3,10 @@
 package datapath
 
 import (
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,10 +42,9 @@ type Event struct {
 // A Log reads the datapath's events from when it was opened. Any number of
 // readers can have one; none takes anything from another.
 type Log struct {
-	mem   []byte
-	clock func() (kernelClock, error)
-	next  uint64
-	done  func()
+	shared *kernelShared
+	next   uint64
+	done   func()
 
 	merged, mergedBefore uint64 // at the last Read, and when it was opened
 }
@@ -53,32 +52,23 @@ type Log struct {
 // OpenLog opens the bridge's events, from now on. It lasts beyond changes of
 // the bridge's configuration.
 func (b *Bridge) OpenLog() (*Log, error) {
-	events, err := b.openTable(kernelMapEvents)
+	m, err := b.openTable(kernelMapShared)
 	if err != nil {
 		return nil, err
 	}
-	defer events.Close()
-	clock, err := b.openTable(kernelMapClock)
+	defer m.Close()
+	return openLog(m)
+}
+
+func openLog(m *ebpf.Map) (*Log, error) {
+	mem, unmap, err := mapTable(m, unix.PROT_READ)
 	if err != nil {
 		return nil, err
 	}
-	mem, err := unix.Mmap(events.FD(), 0, int(events.MaxEntries()*events.ValueSize()), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		clock.Close()
-		return nil, fmt.Errorf("map the events: %w", err)
-	}
-	l := &Log{mem: mem, done: func() { clock.Close() }}
-	l.clock = func() (c kernelClock, err error) {
-		err = clock.Lookup(uint32(0), &c)
-		return c, err
-	}
-	now, err := l.clock()
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	l.next = now.Events
-	l.merged, l.mergedBefore = now.Merged, now.Merged
+	l := &Log{shared: (*kernelShared)(unsafe.Pointer(&mem[0])), done: unmap}
+	l.next = atomic.LoadUint64(&l.shared.Clock.Events)
+	l.merged = atomic.LoadUint64(&l.shared.Clock.Merged)
+	l.mergedBefore = l.merged
 	return l, nil
 }
 
@@ -88,25 +78,19 @@ func (b *Bridge) OpenLog() (*Log, error) {
 func (l *Log) Merged() uint64 { return l.merged - l.mergedBefore }
 
 // Close ends the reading.
-func (l *Log) Close() {
-	unix.Munmap(l.mem)
-	l.done()
-}
+func (l *Log) Close() { l.done() }
 
 // Read returns the events since the last call, and how many events were
 // overwritten before they could be read.
 func (l *Log) Read() (list []Event, missed uint64, err error) {
-	now, err := l.clock()
-	if err != nil {
-		return nil, 0, err
-	}
-	l.merged = now.Merged
-	cells := unsafe.Slice((*kernelEvent)(unsafe.Pointer(&l.mem[0])), len(l.mem)/int(unsafe.Sizeof(kernelEvent{})))
-	if behind := now.Events - l.next; behind > uint64(len(cells)) {
+	events := atomic.LoadUint64(&l.shared.Clock.Events)
+	l.merged = atomic.LoadUint64(&l.shared.Clock.Merged)
+	cells := &l.shared.Events
+	if behind := events - l.next; behind > uint64(len(cells)) {
 		missed = behind - uint64(len(cells))
 		l.next += missed
 	}
-	for ; l.next < now.Events; l.next++ {
+	for ; l.next < events; l.next++ {
 		cell := &cells[l.next%uint64(len(cells))]
 		seq := atomic.LoadUint64(&cell.Seq)
 		if seq == 0 || seq < l.next+1 {

@@ -7,19 +7,15 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 // log opens the events of a bench, from now on.
 func (s *bench) log() *Log {
 	s.t.Helper()
-	events := s.gen.coll.Maps[kernelMapEvents]
-	mem, err := unix.Mmap(events.FD(), 0, int(events.MaxEntries()*events.ValueSize()), unix.PROT_READ, unix.MAP_SHARED)
+	l, err := openLog(s.gen.coll.Maps[kernelMapShared])
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l := &Log{mem: mem, next: s.clock().Events, done: func() {}}
-	l.clock = func() (kernelClock, error) { return s.clock(), nil }
 	s.t.Cleanup(l.Close)
 	return l
 }

@@ -97,6 +97,12 @@ func (t Tables) fill(g *generation) error {
 			return err
 		}
 	}
+	if t.Filter == nil {
+		return nil
+	}
+	if err := zeroCounters(g.coll.Maps[kernelMapCounters], kernelCounterCOUNTER_CAPTURE_MISSED); err != nil {
+		return err
+	}
 	return storeFilter(g.coll.Maps[kernelMapCaptureFilter], t.Filter)
 }
 
@@ -189,7 +195,12 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		return nil, explain(err, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
-	err = t.fill(g)
+	if withFDB(m) {
+		err = g.shared(func(s *kernelShared) { clear(s.Usage[c.FdbTurn&1][:]) })
+	}
+	if err == nil {
+		err = t.fill(g)
+	}
 	if err == nil && m.rules != nil {
 		// a number may have been that of a rule by which a frame is just passing
 		if len(m.rules.added) > 0 && b.gen != "" {
@@ -273,7 +284,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
 			return err
 		}
-		if err := g.coll.Maps[kernelMapUsage].Put(Slot(p.Id), uint32(0)); err != nil {
+		if err := g.shared(func(s *kernelShared) { s.Usage[c.FdbTurn&1][Slot(p.Id)] = 0 }); err != nil {
 			return err
 		}
 		if err := g.refill(p); err != nil {
@@ -285,7 +296,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 
 // refill makes a port's buckets of storm control full.
 func (g *generation) refill(p *Port) error {
-	return g.coll.Maps[kernelMapStorms].Put(Slot(p.Id), kernelStormBuckets{})
+	return g.shared(func(s *kernelShared) { s.Storms[Slot(p.Id)] = kernelStormBuckets{} })
 }
 
 // refillChanged does so for limits that differ from was: a debt under a low

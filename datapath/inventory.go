@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 
-	"bascule/pf"
-
 	"github.com/cilium/ebpf"
 )
 
@@ -66,7 +64,6 @@ const (
 	idleSame  idle = iota // as while they are on
 	idleEntry             // one entry
 	idlePage              // of a ring, one page
-	idleByte              // one entry of one byte, which nothing reaches
 )
 
 // trial is the stand-in of a trial of [Bridge.Trace] for a table.
@@ -142,9 +139,6 @@ func (t *table) count(m *making) uint32 {
 func (t *table) fit(spec *ebpf.MapSpec, m *making) {
 	if n := t.count(m); n != 0 {
 		spec.MaxEntries = n
-	}
-	if !t.on(m.Config) && t.idle == idleByte {
-		spec.ValueSize, spec.Key, spec.Value = 1, nil, nil // a type would have to be as large
 	}
 }
 
@@ -238,11 +232,35 @@ func brought(by func(*making) bool, n uint32) func(*making) uint32 {
 	}
 }
 
-func memoEntries(m *making) uint32 {
-	if kernelFeature(m.Features)&kernelFeatureFEATURE_PF_RULES == 0 {
-		return 1
+// listEntries are the lists of rules, and the masks behind them.
+func listEntries(m *making) uint32 {
+	masks := 0
+	if m.rules != nil {
+		masks = max(len(m.rules.lists)-ruleLists, 0)
 	}
-	return pfMemos
+	return uint32(ruleLists) + ruleRoom(masks)
+}
+
+// workParts are those of enum work_part (bpf/maps.h) that are asked for.
+func workParts(m *making) uint32 {
+	if holdsPF(m.Config) {
+		return uint32(kernelWorkPartWORK_PARTS)
+	}
+	return uint32(kernelWorkPartWORK_PF)
+}
+
+// memoryParts are those of enum memory_part (bpf/maps.h) that are asked for. The last is
+// that of a trial.
+func memoryParts(m *making) uint32 {
+	n := uint32(1)
+	for _, f := range []kernelFeature{
+		kernelFeatureFEATURE_PF, kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TRACE,
+	} {
+		if kernelFeature(m.Features)&f != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // The changes that make tables anew.
@@ -267,7 +285,6 @@ func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 const (
 	whyWork    = "a place to work in"
 	whyWritten = "programs only write to it"
-	whyMemory  = "a memory: a trial makes its own"
 	whySecond  = "of this second: a new generation begins without, too"
 	whyCables  = "a trial does not go on by cables"
 	whyUser    = "no program of a frame looks into it"
@@ -280,14 +297,11 @@ var inventory = []table{
 	// the FDB
 	{name: kernelMapFdb, life: lifeBridge, trial: trialCopy,
 		entries: func(m *making) uint32 { return m.FdbBuckets + fdbWindow }},
-	{name: kernelMapUsage, life: lifeBridge, trial: trialCopy, anew: withFDB}, // the count of its entries
 	{name: kernelMapMoves, why: whySecond, features: kernelFeatureFEATURE_MOVE_MAX, idle: idleEntry,
 		entries: func(m *making) uint32 { return (m.FdbBuckets + fdbWindow) * fdbWays }},
-	{name: kernelMapClock, life: lifeBridge, trial: trialCopy},
+	{name: kernelMapShared, life: lifeBridge, trial: trialCopy},
 	{name: kernelMapTimer, life: lifeBridge, why: whyUser},
-	{name: kernelMapDecisions, why: whyMemory},
-	{name: kernelMapEvents, life: lifeBridge, why: whyWritten},
-	{name: kernelMapTold, life: lifeBridge, why: whyWritten}, // what has been told
+	{name: kernelMapMemory, why: "a memory, a place to work in and the result", entries: memoryParts},
 
 	// ports
 	{name: kernelMapTcxDevices, life: lifeBridge, trial: trialShared, devices: true},
@@ -295,11 +309,9 @@ var inventory = []table{
 	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
-	{name: kernelMapWork, why: whyWork},
-	{name: kernelMapStorms, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_STORM},
-	{name: kernelMapPortStates, life: lifeBridge, trial: trialCopy,
-		features: kernelFeatureFEATURE_BLOCKING | kernelFeatureFEATURE_CONTROL},
-	{name: kernelMapReturns, why: whySecond, features: kernelFeatureFEATURE_BLOCKING},
+	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
+		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
+	{name: kernelMapWork, why: whyWork, entries: workParts},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},
 
@@ -315,9 +327,7 @@ var inventory = []table{
 		features: kernelFeatureFEATURE_RULES | kernelFeatureFEATURE_PF,
 		entries:  ruled(func(r *compiledRules) int { return len(r.rules) })}, // pf asks for a rule's mark
 	{name: kernelMapRuleLists, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		idle: idleEntry, entries: fixed(uint32(ruleLists))},
-	{name: kernelMapRuleArpMasks, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
-		entries: ruled(func(r *compiledRules) int { return len(r.masks) })},
+		idle: idleEntry, entries: listEntries},
 	{name: kernelMapRuleNumbers, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_RULES,
 		entries: ruled(func(r *compiledRules) int { return len(r.keys) })},
 	{name: kernelMapRuleCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_RULES,
@@ -327,32 +337,23 @@ var inventory = []table{
 	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,
 		idle: idleEntry, entries: fixed(panelSize)},
 	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH},
-	{name: kernelMapPatchSeen, life: lifeBridge, why: whyCables, features: kernelFeatureFEATURE_PATCH},
 
 	// for who looks
 	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idlePage, anew: withCapture, entries: func(m *making) uint32 { return m.CaptureRing }},
-	{name: kernelMapCaptureMissed, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
-		anew: withCapture},
 	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idleEntry, anew: withCapture, entries: fixed(maxFilter + 1)},
-	{name: kernelMapCaptureBuffer, why: whyWork, features: kernelFeatureFEATURE_CAPTURE, idle: idleByte},
 	{name: kernelMapTalkers, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_TALKERS,
 		idle: idleEntry, entries: fixed(maxTalkers)},
-	{name: kernelMapTrace, why: "the result", features: kernelFeatureFEATURE_TRACE, idle: idleByte},
 
 	// pf: what a ruleset is made of
-	{name: kernelMapPfCells, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
-		takes: takeRules, entries: compiled(func(*PF) int { return pf.Cells })},
-	{name: kernelMapPfSets, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
-		takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Sets) })},
+	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
+		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
+		entries:  compiled(func(p *PF) int { return p.Program.SetsAt() + len(p.Program.Sets) })},
 	{name: kernelMapPfNetworks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_RULES,
 		anew: withPF, takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Networks) })},
 	{name: kernelMapPfRules, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,
 		takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.Rules })},
-	{name: kernelMapPfPortSets, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
-		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
-		entries:  compiled(func(p *PF) int { return len(p.Program.Ports) + 1 })}, // by number from 1
 	{name: kernelMapPfEthers, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ETHER,
 		anew: withPF, takes: takeRules, entries: counted(func(c *Config) uint32 { return c.Pf.EtherRules })},
 	{name: pfText, life: lifeBridge, why: whyUser, anew: withPF, takes: takeRules, own: textSpec,
@@ -381,21 +382,15 @@ var inventory = []table{
 		entries: counted(func(c *Config) uint32 { return c.Pf.FragmentsMax })},
 
 	// pf: what stays as it is
-	{name: kernelMapPfShared, life: lifeBridge, trial: trialCopy, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfProfiles, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF},
-	{name: kernelMapPfCounters, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPortStats, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_PF,
 		anew: withLogPort},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
 		entries: fixed(pfLogRing)}, // whether a rule logs or not: who reads it need not be told
-	{name: kernelMapPfLogMissed, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG},
 
 	// pf: what its programs have for themselves
-	{name: kernelMapPfMemos, why: whyMemory, features: kernelFeatureFEATURE_PF, entries: memoEntries},
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
-	{name: kernelMapPfAnswers, why: whyNothing, features: kernelFeatureFEATURE_PF},
 	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
-	{name: kernelMapPfWalks, why: whyWork, features: kernelFeatureFEATURE_PF},
 }

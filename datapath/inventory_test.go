@@ -50,7 +50,7 @@ func TestInventory(t *testing.T) {
 			"grows, and has no number of entries":              table.grows != nil && table.entries == nil,
 			"tells what it takes, and is not pinned":           table.takes != nil && !kept,
 			"is small without its features, and has none":      table.idle != idleSame && table.features == 0,
-			"is a ring that is to have one entry":              (m.Type == ebpf.RingBuf) && (table.idle == idleEntry || table.idle == idleByte),
+			"is a ring that is to have one entry":              (m.Type == ebpf.RingBuf) && table.idle == idleEntry,
 			"is to have a page, and is no ring":                (m.Type != ebpf.RingBuf) && table.idle == idlePage,
 			"has ports' devices, and is no map of devices":     table.devices != (m.Type == ebpf.DevMap),
 			"has features of pf, and no name of pf's or so":    !table.pf() && table.features&pfFeatures == table.features && table.features != 0,
@@ -227,7 +227,7 @@ func TestInventoryLife(t *testing.T) {
 		{name: "VLANs", bring: Tables{VLANs: new(VLANs)}},
 		{name: "bindings", bring: Tables{Bindings: []Binding{}}, anew: []string{kernelMapBindings}},
 		{name: "MAC rules", bring: Tables{Rules: []Rule{}}},
-		{name: "a larger FDB", change: func(c *Config) { c.FdbMax *= 4 }, anew: []string{kernelMapFdb, kernelMapUsage}},
+		{name: "a larger FDB", change: func(c *Config) { c.FdbMax *= 4 }, anew: []string{kernelMapFdb}},
 		{name: "counters of VLANs", change: func(c *Config) { c.Flags |= uint32(BridgeVLANs | BridgeVLANStats) }, anew: []string{kernelMapVlanStats}},
 		{name: "pf off", change: func(c *Config) { c.Flags &^= uint32(BridgePF) }},
 	} {
@@ -247,7 +247,7 @@ func TestInventoryLife(t *testing.T) {
 		}
 		// of these each generation has its own
 		want := append(slices.Clone(tt.anew), kernelMapBerths, kernelMapVlans, kernelMapRules, kernelMapRuleLists,
-			kernelMapRuleArpMasks, kernelMapRuleNumbers)
+			kernelMapRuleNumbers)
 		slices.Sort(anew)
 		slices.Sort(want)
 		if !slices.Equal(anew, want) {

@@ -51,12 +51,6 @@ const (
 	kernelBridgeFlagBRIDGE_RSTP       kernelBridgeFlag = 1024
 )
 
-type kernelCaptureBuffer struct {
-	_     structs.HostLayout
-	Head  kernelCaptured
-	Frame kernelCaptureBytes
-}
-
 type kernelCaptureBytes struct {
 	_  structs.HostLayout
 	At [16384]uint8
@@ -103,7 +97,8 @@ type kernelConfig struct {
 	Reasons       uint32
 	Flags         uint32
 	VlanProto     uint16
-	Pad           [3]uint16
+	FdbTurn       uint16
+	Pad           [2]uint16
 	Snaplen       uint32
 	CaptureRing   uint32
 	CapturePoints uint32
@@ -193,25 +188,15 @@ const (
 	kernelControlProtocolCONTROL_PROTOCOLS kernelControlProtocol = 1
 )
 
-type kernelDecisions struct {
-	_  structs.HostLayout
-	At [512]struct {
-		_       structs.HostLayout
-		Dst     uint64
-		Src     uint64
-		Ifindex uint32
-		Epoch   uint32
-		In      uint16
-		Out     uint16
-		Fits    uint32
-		Vid     uint16
-		Vlan    uint16
-		Tag     uint16
-		RuleIn  uint16
-		RuleOut uint16
-		Pad     [3]uint16
-	}
-}
+type kernelCounter uint32
+
+const (
+	kernelCounterCOUNTER_TRIP           kernelCounter = 0
+	kernelCounterCOUNTER_CAPTURE_MISSED kernelCounter = 1
+	kernelCounterCOUNTER_PF_LOG_MISSED  kernelCounter = 2
+	kernelCounterCOUNTER_PF             kernelCounter = 8
+	kernelCounterCOUNTERS               kernelCounter = 32
+)
 
 type kernelDropReason uint32
 
@@ -344,6 +329,11 @@ const (
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 139626279553
 )
+
+type kernelMemory struct {
+	_    structs.HostLayout
+	Word [3072]uint64
+}
 
 type kernelPfAction uint32
 
@@ -522,14 +512,6 @@ type kernelPfMember struct {
 	Bits  uint64
 }
 
-type kernelPfMemo struct {
-	_     structs.HostLayout
-	Set   [8]uint32
-	Count uint16
-	Rule  [20]uint16
-	Pad   uint16
-}
-
 type kernelPfNetwork struct {
 	_   structs.HostLayout
 	Src uint32
@@ -627,11 +609,6 @@ type kernelPfPacket struct {
 	Complete uint8
 	Loose    uint8
 	Spare    [2]uint8
-}
-
-type kernelPfPortSet struct {
-	_      structs.HostLayout
-	Member [16]uint64
 }
 
 type kernelPfPortStats struct {
@@ -1025,15 +1002,6 @@ const (
 	kernelPortTakenPORT_END_NO_GRO   kernelPortTaken = 32
 )
 
-type kernelReturns struct {
-	_      structs.HostLayout
-	Key    uint64
-	Slot   uint32
-	Second uint32
-	Count  uint32
-	Pad    uint32
-}
-
 type kernelRule struct {
 	_      structs.HostLayout
 	Port   uint32
@@ -1132,6 +1100,33 @@ type kernelSettings struct {
 	}
 }
 
+type kernelShared struct {
+	_         structs.HostLayout
+	Clock     kernelClock
+	Pad       uint64
+	Pf        kernelPfShared
+	PfAnswers uint64
+	Pad2      [5]uint64
+	Told      [256]struct {
+		_      structs.HostLayout
+		Key    uint64
+		Second uint32
+		Count  uint32
+	}
+	Usage      [2][1024]uint32
+	Storms     [1024]kernelStormBuckets
+	PortStates [1024]kernelPortState
+	Returns    [1024]struct {
+		_      structs.HostLayout
+		Key    uint64
+		Slot   uint32
+		Second uint32
+		Count  uint32
+		Pad    uint32
+	}
+	Events [4096]kernelEvent
+}
+
 type kernelSkbPlaces struct {
 	_           structs.HostLayout
 	Cast        uint32
@@ -1187,13 +1182,6 @@ type kernelTimer struct {
 		_ structs.HostLayout
 		_ [16]byte
 	}
-}
-
-type kernelTold struct {
-	_      structs.HostLayout
-	Key    uint64
-	Second uint32
-	Count  uint32
 }
 
 type kernelTraced struct {
@@ -1284,66 +1272,63 @@ type kernelVlanStats struct {
 	TxBytes  uint64
 }
 
+type kernelWorkPart uint32
+
+const (
+	kernelWorkPartWORK_FRAME       kernelWorkPart = 0
+	kernelWorkPartWORK_LOOK        kernelWorkPart = 1
+	kernelWorkPartWORK_RULES       kernelWorkPart = 2
+	kernelWorkPartWORK_PF          kernelWorkPart = 3
+	kernelWorkPartWORK_PF_SLOW     kernelWorkPart = 3
+	kernelWorkPartWORK_PF_ETHER    kernelWorkPart = 4
+	kernelWorkPartWORK_PF_SEGMENT  kernelWorkPart = 5
+	kernelWorkPartWORK_PF_ANSWER   kernelWorkPart = 6
+	kernelWorkPartWORK_PF_OVERLOAD kernelWorkPart = 7
+	kernelWorkPartWORK_PARTS       kernelWorkPart = 8
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	kernelMapBerths              = "berths"
 	kernelMapBindings            = "bindings"
-	kernelMapCaptureBuffer       = "capture_buffer"
 	kernelMapCaptureFilter       = "capture_filter"
-	kernelMapCaptureMissed       = "capture_missed"
 	kernelMapCaptureRing         = "capture_ring"
-	kernelMapClock               = "clock"
 	kernelMapControlFrames       = "control_frames"
-	kernelMapDecisions           = "decisions"
-	kernelMapEvents              = "events"
+	kernelMapCounters            = "counters"
 	kernelMapFdb                 = "fdb"
+	kernelMapMemory              = "memory"
 	kernelMapMoves               = "moves"
 	kernelMapPatchPanel          = "patch_panel"
-	kernelMapPatchSeen           = "patch_seen"
 	kernelMapPatchTrip           = "patch_trip"
-	kernelMapPfAnswers           = "pf_answers"
 	kernelMapPfBuckets           = "pf_buckets"
-	kernelMapPfCells             = "pf_cells"
-	kernelMapPfCounters          = "pf_counters"
 	kernelMapPfEthers            = "pf_ethers"
 	kernelMapPfFlushes           = "pf_flushes"
 	kernelMapPfFragments         = "pf_fragments"
 	kernelMapPfHosts             = "pf_hosts"
-	kernelMapPfLogMissed         = "pf_log_missed"
 	kernelMapPfLogRing           = "pf_log_ring"
-	kernelMapPfMemos             = "pf_memos"
 	kernelMapPfNets              = "pf_nets"
 	kernelMapPfNetworks          = "pf_networks"
 	kernelMapPfPackets           = "pf_packets"
-	kernelMapPfPortSets          = "pf_port_sets"
 	kernelMapPfPortStats         = "pf_port_stats"
 	kernelMapPfProfiles          = "pf_profiles"
 	kernelMapPfRuleStats         = "pf_rule_stats"
 	kernelMapPfRuleUse           = "pf_rule_use"
 	kernelMapPfRules             = "pf_rules"
-	kernelMapPfSets              = "pf_sets"
-	kernelMapPfShared            = "pf_shared"
 	kernelMapPfSources           = "pf_sources"
 	kernelMapPfStates            = "pf_states"
 	kernelMapPfTableBatch        = "pf_table_batch"
-	kernelMapPfWalks             = "pf_walks"
-	kernelMapPortStates          = "port_states"
-	kernelMapReturns             = "returns"
-	kernelMapRuleArpMasks        = "rule_arp_masks"
+	kernelMapPfWords             = "pf_words"
 	kernelMapRuleCounters        = "rule_counters"
 	kernelMapRuleLists           = "rule_lists"
 	kernelMapRuleNumbers         = "rule_numbers"
 	kernelMapRules               = "rules"
+	kernelMapShared              = "shared"
 	kernelMapStats               = "stats"
-	kernelMapStorms              = "storms"
 	kernelMapTalkers             = "talkers"
 	kernelMapTcxDevices          = "tcx_devices"
 	kernelMapTimer               = "timer"
-	kernelMapTold                = "told"
-	kernelMapTrace               = "trace"
-	kernelMapUsage               = "usage"
 	kernelMapVlanStats           = "vlan_stats"
 	kernelMapVlans               = "vlans"
 	kernelMapWork                = "work"
@@ -1353,9 +1338,11 @@ const (
 	kernelProgBasculeTable       = "bascule_table"
 	kernelProgBasculeTcx         = "bascule_tcx"
 	kernelProgBasculeXdp         = "bascule_xdp"
+	kernelVarCapturedType        = "captured_type"
 	kernelVarCfg                 = "cfg"
 	kernelVarControlFrameType    = "control_frame_type"
 	kernelVarControlProtocolType = "control_protocol_type"
+	kernelVarCounterType         = "counter_type"
 	kernelVarPfAskType           = "pf_ask_type"
 	kernelVarPfCellType          = "pf_cell_type"
 	kernelVarPfCounterType       = "pf_counter_type"
@@ -1367,10 +1354,13 @@ const (
 	kernelVarPfStateFlagType     = "pf_state_flag_type"
 	kernelVarPfTcpStateType      = "pf_tcp_state_type"
 	kernelVarPfTimeoutType       = "pf_timeout_type"
+	kernelVarPfWalkType          = "pf_walk_type"
 	kernelVarRuleKindType        = "rule_kind_type"
 	kernelVarSet                 = "set"
 	kernelVarStpStateType        = "stp_state_type"
+	kernelVarTracedType          = "traced_type"
 	kernelVarVlanAdmitType       = "vlan_admit_type"
+	kernelVarWorkPartType        = "work_part_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1428,60 +1418,42 @@ type kernelProgramSpecs struct {
 type kernelMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -1492,9 +1464,11 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -1506,10 +1480,13 @@ type kernelVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1534,60 +1511,42 @@ func (o *kernelObjects) Close() error {
 type kernelMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
-	Events        *ebpf.Map `ebpf:"events"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -1598,60 +1557,42 @@ func (m *kernelMaps) Close() error {
 	return _KernelClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
-		m.Events,
+		m.Counters,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
-		m.PortStates,
-		m.Returns,
-		m.RuleArpMasks,
+		m.PfWords,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
-		m.Trace,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,
@@ -1663,9 +1604,11 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`
@@ -1677,10 +1620,13 @@ type kernelVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -73,7 +73,8 @@ func TestLimitOfBridge(t *testing.T) {
 func TestLimitOfNextTenant(t *testing.T) {
 	s := newBench(t, 2, func(_ *Config, p []*Port) { p[0].FdbMax = 2 })
 	s.learn(0, 1, 2)
-	if err := s.gen.coll.Maps[kernelMapUsage].Put(Slot(s.ids[0]), uint32(0)); err != nil { // as moveIn does
+	// as moveIn does
+	if err := s.gen.shared(func(shared *kernelShared) { shared.Usage[0][Slot(s.ids[0])] = 0 }); err != nil {
 		t.Fatal(err)
 	}
 	s.learn(1, 1) // it moves

@@ -18,60 +18,42 @@ import (
 const (
 	lockedMapBerths              = "berths"
 	lockedMapBindings            = "bindings"
-	lockedMapCaptureBuffer       = "capture_buffer"
 	lockedMapCaptureFilter       = "capture_filter"
-	lockedMapCaptureMissed       = "capture_missed"
 	lockedMapCaptureRing         = "capture_ring"
-	lockedMapClock               = "clock"
 	lockedMapControlFrames       = "control_frames"
-	lockedMapDecisions           = "decisions"
-	lockedMapEvents              = "events"
+	lockedMapCounters            = "counters"
 	lockedMapFdb                 = "fdb"
+	lockedMapMemory              = "memory"
 	lockedMapMoves               = "moves"
 	lockedMapPatchPanel          = "patch_panel"
-	lockedMapPatchSeen           = "patch_seen"
 	lockedMapPatchTrip           = "patch_trip"
-	lockedMapPfAnswers           = "pf_answers"
 	lockedMapPfBuckets           = "pf_buckets"
-	lockedMapPfCells             = "pf_cells"
-	lockedMapPfCounters          = "pf_counters"
 	lockedMapPfEthers            = "pf_ethers"
 	lockedMapPfFlushes           = "pf_flushes"
 	lockedMapPfFragments         = "pf_fragments"
 	lockedMapPfHosts             = "pf_hosts"
-	lockedMapPfLogMissed         = "pf_log_missed"
 	lockedMapPfLogRing           = "pf_log_ring"
-	lockedMapPfMemos             = "pf_memos"
 	lockedMapPfNets              = "pf_nets"
 	lockedMapPfNetworks          = "pf_networks"
 	lockedMapPfPackets           = "pf_packets"
-	lockedMapPfPortSets          = "pf_port_sets"
 	lockedMapPfPortStats         = "pf_port_stats"
 	lockedMapPfProfiles          = "pf_profiles"
 	lockedMapPfRuleStats         = "pf_rule_stats"
 	lockedMapPfRuleUse           = "pf_rule_use"
 	lockedMapPfRules             = "pf_rules"
-	lockedMapPfSets              = "pf_sets"
-	lockedMapPfShared            = "pf_shared"
 	lockedMapPfSources           = "pf_sources"
 	lockedMapPfStates            = "pf_states"
 	lockedMapPfTableBatch        = "pf_table_batch"
-	lockedMapPfWalks             = "pf_walks"
-	lockedMapPortStates          = "port_states"
-	lockedMapReturns             = "returns"
-	lockedMapRuleArpMasks        = "rule_arp_masks"
+	lockedMapPfWords             = "pf_words"
 	lockedMapRuleCounters        = "rule_counters"
 	lockedMapRuleLists           = "rule_lists"
 	lockedMapRuleNumbers         = "rule_numbers"
 	lockedMapRules               = "rules"
+	lockedMapShared              = "shared"
 	lockedMapStats               = "stats"
-	lockedMapStorms              = "storms"
 	lockedMapTalkers             = "talkers"
 	lockedMapTcxDevices          = "tcx_devices"
 	lockedMapTimer               = "timer"
-	lockedMapTold                = "told"
-	lockedMapTrace               = "trace"
-	lockedMapUsage               = "usage"
 	lockedMapVlanStats           = "vlan_stats"
 	lockedMapVlans               = "vlans"
 	lockedMapWork                = "work"
@@ -81,9 +63,11 @@ const (
 	lockedProgBasculeTable       = "bascule_table"
 	lockedProgBasculeTcx         = "bascule_tcx"
 	lockedProgBasculeXdp         = "bascule_xdp"
+	lockedVarCapturedType        = "captured_type"
 	lockedVarCfg                 = "cfg"
 	lockedVarControlFrameType    = "control_frame_type"
 	lockedVarControlProtocolType = "control_protocol_type"
+	lockedVarCounterType         = "counter_type"
 	lockedVarLockHolder          = "lock_holder"
 	lockedVarLockMissed          = "lock_missed"
 	lockedVarPfAskType           = "pf_ask_type"
@@ -97,10 +81,13 @@ const (
 	lockedVarPfStateFlagType     = "pf_state_flag_type"
 	lockedVarPfTcpStateType      = "pf_tcp_state_type"
 	lockedVarPfTimeoutType       = "pf_timeout_type"
+	lockedVarPfWalkType          = "pf_walk_type"
 	lockedVarRuleKindType        = "rule_kind_type"
 	lockedVarSet                 = "set"
 	lockedVarStpStateType        = "stp_state_type"
+	lockedVarTracedType          = "traced_type"
 	lockedVarVlanAdmitType       = "vlan_admit_type"
+	lockedVarWorkPartType        = "work_part_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -158,60 +145,42 @@ type lockedProgramSpecs struct {
 type lockedMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -222,9 +191,11 @@ type lockedMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lockedVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	LockHolder          *ebpf.VariableSpec `ebpf:"lock_holder"`
 	LockMissed          *ebpf.VariableSpec `ebpf:"lock_missed"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
@@ -238,10 +209,13 @@ type lockedVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -266,60 +240,42 @@ func (o *lockedObjects) Close() error {
 type lockedMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
-	Events        *ebpf.Map `ebpf:"events"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -330,60 +286,42 @@ func (m *lockedMaps) Close() error {
 	return _LockedClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
-		m.Events,
+		m.Counters,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
-		m.PortStates,
-		m.Returns,
-		m.RuleArpMasks,
+		m.PfWords,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
-		m.Trace,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,
@@ -395,9 +333,11 @@ func (m *lockedMaps) Close() error {
 //
 // It can be passed to loadLockedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lockedVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	LockHolder          *ebpf.Variable `ebpf:"lock_holder"`
 	LockMissed          *ebpf.Variable `ebpf:"lock_missed"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
@@ -411,10 +351,13 @@ type lockedVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

@@ -90,8 +90,8 @@ func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	if !b.PFLoaded() {
 		return next, nil
 	}
-	var shared kernelPfShared
-	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+	shared, err := b.pfShared()
+	if err != nil {
 		return 0, err
 	}
 	// A table that is nine tenths full finds no place for one in a hundred: those

@@ -251,8 +251,8 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 		return nil
 	}
 	// what states need that there are, they need for as long as they live
-	var shared kernelPfShared
-	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+	shared, err := b.pfShared()
+	if err != nil {
 		return err
 	}
 	if shared.States != 0 {
@@ -260,6 +260,12 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB)
 	}
 	return nil
+}
+
+// pfShared returns what all CPUs share of pf.
+func (b *Bridge) pfShared() (pf kernelPfShared, err error) {
+	err = b.shared(func(s *kernelShared) { pf = s.Pf })
+	return pf, err
 }
 
 // stateBuckets returns how many buckets a table of so many states has, which
@@ -317,10 +323,7 @@ func textSpec() *ebpf.MapSpec {
 // store writes the ruleset to the maps of a generation that has not begun.
 func (p *PF) store(maps map[string]*ebpf.Map) error {
 	prog := p.Program
-	if err := storeWords(maps[kernelMapPfCells], prog.Cells); err != nil {
-		return fmt.Errorf("store the rules by values: %w", err)
-	}
-	if err := storeWords(maps[kernelMapPfSets], prog.Sets); err != nil {
+	if err := storeWords(maps[kernelMapPfWords], prog); err != nil {
 		return fmt.Errorf("store the sets of rules: %w", err)
 	}
 	keys := make([]kernelPfPrefix, len(prog.Networks))
@@ -334,12 +337,10 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 			return fmt.Errorf("store the rules by addresses: %w", err)
 		}
 	}
-	ports := append([][16]uint64{{}}, prog.Ports...)
 	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has those behind the program's
 	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
-		writeArray(maps[kernelMapPfPortSets], recast[kernelPfPortSet](ports)),
 		writeArray(maps[kernelMapPfProfiles], recast[kernelPfProfile](profiles)))
 	if m := maps[kernelMapPfEthers]; m != nil {
 		err = errors.Join(err, writeArray(m, prog.Ether))
@@ -357,17 +358,21 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 	return nil
 }
 
-// storeWords writes an array of words, each of which has 8 bytes in the map.
-func storeWords[W uint32 | uint64](m *ebpf.Map, words []W) error {
+// storeWords writes a program's cells and sets.
+func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	mem, unmap, err := mapTable(m, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
 	defer unmap()
-	to := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
-	for i, w := range words {
-		to[i] = uint64(w)
+	words := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem)/8)
+	for i, set := range prog.Cells {
+		words[i] = uint64(set)
 	}
+	for i, ports := range prog.Ports {
+		copy(words[pf.PortsAt(i+1):], ports[:])
+	}
+	copy(words[prog.SetsAt():], prog.Sets)
 	return nil
 }
 
@@ -444,6 +449,15 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	}
 	if !b.PFLoaded() {
 		if err := a.init(); err != nil {
+			return err
+		}
+		// what is older than pf, or was another's
+		err := g.shared(func(s *kernelShared) { s.Pf, s.PfAnswers = kernelPfShared{}, 0 })
+		if err != nil {
+			return err
+		}
+		m := g.coll.Maps[kernelMapCounters]
+		if err := errors.Join(zeroPFCounters(m), zeroCounters(m, kernelCounterCOUNTER_PF_LOG_MISSED)); err != nil {
 			return err
 		}
 	}
@@ -574,9 +588,6 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
 	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_ETHER
-
-// pfMemos is PF_MEMOS of bpf/pf/rules.h.
-const pfMemos = 256
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"bascule/pf"
+
 	"github.com/cilium/ebpf"
 )
 
@@ -129,14 +131,20 @@ func TestPFEtherConditions(t *testing.T) {
 	for _, tt := range tests {
 		s := newBench(t, 3, etherRules(uint32(len(tt.rules))))
 		putAll(s, kernelMapPfEthers, tt.rules...)
-		m := s.gen.coll.Maps[kernelMapPfPortSets]
-		sets, err := ebpf.NewMap(&ebpf.MapSpec{Name: kernelMapPfPortSets, Type: m.Type(), KeySize: 4, ValueSize: m.ValueSize(), MaxEntries: 3})
+		prog := &pf.Program{Cells: make([]uint32, pf.Cells), Ports: [][16]uint64{{1 << 2}, {1 << 1}}}
+		m := s.gen.coll.Maps[kernelMapPfWords]
+		words, err := ebpf.NewMap(&ebpf.MapSpec{
+			Name: kernelMapPfWords, Type: m.Type(), KeySize: 4, ValueSize: m.ValueSize(), Flags: m.Flags(),
+			MaxEntries: uint32(prog.SetsAt()),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.Close()
-		s.gen.coll.Maps[kernelMapPfPortSets] = sets
-		putAll(s, kernelMapPfPortSets, kernelPfPortSet{}, kernelPfPortSet{Member: [16]uint64{1 << 2}}, kernelPfPortSet{Member: [16]uint64{1 << 1}})
+		s.gen.coll.Maps[kernelMapPfWords] = words
+		if err := storeWords(words, prog); err != nil {
+			t.Fatal(err)
+		}
 		host := prefixOf("10.0.0.1/32").Address
 		if err := s.gen.coll.Maps[kernelMapPfHosts].Put(host, kernelPfMember{Match: 1 << 3}); err != nil {
 			t.Fatal(err)

@@ -159,13 +159,13 @@ func newBenchRules(t *testing.T, rules []kernelPfRule) *bench {
 // setWalk changes what the walk over the rules has found.
 func (s *bench) setWalk(change func(*kernelPfWalk)) {
 	s.t.Helper()
-	m := s.gen.coll.Maps[kernelMapPfWalks]
-	var all []kernelPfWalk
-	if err := m.Lookup(uint32(0), &all); err != nil {
+	m, part := s.gen.coll.Maps[kernelMapMemory], uint32(1) // MEMORY_PF
+	var all []kernelMemory
+	if err := m.Lookup(part, &all); err != nil {
 		s.t.Fatal(err)
 	}
-	change(&all[s.cpu()])
-	if err := m.Put(uint32(0), all); err != nil {
+	change((*kernelPfWalk)(unsafe.Pointer(&all[s.cpu()])))
+	if err := m.Put(part, all); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -181,13 +181,9 @@ func TestPFLogReader(t *testing.T) {
 	for range room + 10 {
 		one.call(frame)
 	}
-	var perCPU []uint64
-	if err := s.gen.coll.Maps[kernelMapPfLogMissed].Lookup(uint32(0), &perCPU); err != nil {
+	missed, err := counterOf(s.gen.coll.Maps[kernelMapCounters], kernelCounterCOUNTER_PF_LOG_MISSED)
+	if err != nil {
 		t.Fatal(err)
-	}
-	var missed uint64
-	for _, n := range perCPU {
-		missed += n
 	}
 	if missed != 10 {
 		t.Errorf("%d packets missed, of %d more than there is room for", missed, 10)

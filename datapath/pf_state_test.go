@@ -221,14 +221,11 @@ func sides(s kernelPfState) [2]uint8 {
 	return [2]uint8{s.Peer[first].State, s.Peer[1-first].State}
 }
 
-func (s *pfBench) count(c kernelPfCounter) (sum uint64) {
+func (s *pfBench) count(c kernelPfCounter) uint64 {
 	s.t.Helper()
-	var perCPU []uint64
-	if err := s.gen.coll.Maps[kernelMapPfCounters].Lookup(uint32(c), &perCPU); err != nil {
+	sum, err := counterOf(s.gen.coll.Maps[kernelMapCounters], kernelCounterCOUNTER_PF+kernelCounter(c))
+	if err != nil {
 		s.t.Fatal(err)
-	}
-	for _, n := range perCPU {
-		sum += n
 	}
 	return sum
 }
@@ -257,8 +254,9 @@ func get[T any](s *pfBench, table string, key any) (v T) {
 	return v
 }
 
-func (s *pfBench) shared() kernelPfShared {
-	return get[kernelPfShared](s, kernelMapPfShared, uint32(0))
+func (s *pfBench) shared() (pf kernelPfShared) {
+	s.shares(func(shared *kernelShared) { pf = shared.Pf })
+	return pf
 }
 
 func (s *pfBench) use(number uint32) kernelPfRuleUse {
@@ -1334,8 +1332,9 @@ func TestPFOneKeyTogether(t *testing.T) {
 			if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH}); err != nil {
 				t.Error(err)
 			}
-			c := kernelClock{Now: s.clock().Now + 2, Epoch: s.clock().Epoch + 1}
-			if err := s.gen.coll.Maps[kernelMapClock].Put(uint32(0), c); err != nil {
+			if err := s.gen.shared(func(shared *kernelShared) {
+				shared.Clock = kernelClock{Now: shared.Clock.Now + 2, Epoch: shared.Clock.Epoch + 1}
+			}); err != nil {
 				t.Error(err)
 			}
 		}

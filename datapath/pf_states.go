@@ -299,8 +299,7 @@ func (b *Bridge) stateReader() (*stateReader, error) {
 	if r.uses, err = b.ruleUses(); err != nil {
 		return nil, err
 	}
-	var shared kernelPfShared
-	err = b.lookup(kernelMapPfShared, 0, &shared)
+	shared, err := b.pfShared()
 	r.states = shared.States
 	return r, err
 }
@@ -646,19 +645,17 @@ func (b *Bridge) PFCounters() (sum PFCounters, err error) {
 	if sum[PFSearches], err = b.statePackets(); err != nil {
 		return sum, err
 	}
-	m, err := b.openTable(kernelMapPfCounters)
+	m, err := b.openTable(kernelMapCounters)
 	if err != nil {
 		return sum, err
 	}
 	defer m.Close()
 	for i := range sum {
-		var perCPU []uint64
-		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+		n, err := counterOf(m, kernelCounterCOUNTER_PF+kernelCounter(i))
+		if err != nil {
 			return sum, err
 		}
-		for _, n := range perCPU {
-			sum[i] += n
-		}
+		sum[i] += n
 	}
 	return sum, nil
 }
@@ -683,7 +680,12 @@ func (b *Bridge) ZeroPFCounters() error {
 	if !b.PFLoaded() {
 		return nil
 	}
-	if err := errors.Join(zeroPerCPU[uint64](b, kernelMapPfCounters), zeroPerCPU[kernelPfPortStats](b, kernelMapPfPortStats)); err != nil {
+	m, err := b.openTable(kernelMapCounters)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := errors.Join(zeroPFCounters(m), zeroPerCPU[kernelPfPortStats](b, kernelMapPfPortStats)); err != nil {
 		return err
 	}
 	// what states have counted so far is theirs
@@ -691,14 +693,19 @@ func (b *Bridge) ZeroPFCounters() error {
 	if err != nil {
 		return err
 	}
-	m, err := b.openTable(kernelMapPfCounters)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
 	perCPU := make([]uint64, ebpf.MustPossibleCPU())
 	perCPU[0] = -n
-	return m.Put(uint32(PFSearches), perCPU)
+	return m.Put(uint32(kernelCounterCOUNTER_PF)+uint32(PFSearches), perCPU)
+}
+
+// zeroPFCounters sets those counters of the bridge to zero that are pf's.
+func zeroPFCounters(m *ebpf.Map) error {
+	for i := range kernelCounter(pfCounters) {
+		if err := zeroCounters(m, kernelCounterCOUNTER_PF+i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // PFPortStats are the packets of a port that pf has passed or blocked, and
@@ -749,8 +756,8 @@ func (b *Bridge) PFInfo() (info PFInfo, err error) {
 		return info, nil
 	}
 	c := &b.Config.Pf
-	var shared kernelPfShared
-	if err := b.lookup(kernelMapPfShared, 0, &shared); err != nil {
+	shared, err := b.pfShared()
+	if err != nil {
 		return info, err
 	}
 	now, err := b.now()

@@ -124,18 +124,10 @@ func pfLogged(raw []byte) (PFLogged, error) {
 // PFLogMissed returns how many packets have not been logged because nobody read
 // in time, since pf's log is on.
 func (b *Bridge) PFLogMissed() (uint64, error) {
-	m, err := b.openTable(kernelMapPfLogMissed)
+	m, err := b.openTable(kernelMapCounters)
 	if err != nil {
 		return 0, err
 	}
 	defer m.Close()
-	var perCPU []uint64
-	if err := m.Lookup(uint32(0), &perCPU); err != nil {
-		return 0, err
-	}
-	var sum uint64
-	for _, n := range perCPU {
-		sum += n
-	}
-	return sum, nil
+	return counterOf(m, kernelCounterCOUNTER_PF_LOG_MISSED)
 }

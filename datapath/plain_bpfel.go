@@ -18,60 +18,42 @@ import (
 const (
 	plainMapBerths              = "berths"
 	plainMapBindings            = "bindings"
-	plainMapCaptureBuffer       = "capture_buffer"
 	plainMapCaptureFilter       = "capture_filter"
-	plainMapCaptureMissed       = "capture_missed"
 	plainMapCaptureRing         = "capture_ring"
-	plainMapClock               = "clock"
 	plainMapControlFrames       = "control_frames"
-	plainMapDecisions           = "decisions"
-	plainMapEvents              = "events"
+	plainMapCounters            = "counters"
 	plainMapFdb                 = "fdb"
+	plainMapMemory              = "memory"
 	plainMapMoves               = "moves"
 	plainMapPatchPanel          = "patch_panel"
-	plainMapPatchSeen           = "patch_seen"
 	plainMapPatchTrip           = "patch_trip"
-	plainMapPfAnswers           = "pf_answers"
 	plainMapPfBuckets           = "pf_buckets"
-	plainMapPfCells             = "pf_cells"
-	plainMapPfCounters          = "pf_counters"
 	plainMapPfEthers            = "pf_ethers"
 	plainMapPfFlushes           = "pf_flushes"
 	plainMapPfFragments         = "pf_fragments"
 	plainMapPfHosts             = "pf_hosts"
-	plainMapPfLogMissed         = "pf_log_missed"
 	plainMapPfLogRing           = "pf_log_ring"
-	plainMapPfMemos             = "pf_memos"
 	plainMapPfNets              = "pf_nets"
 	plainMapPfNetworks          = "pf_networks"
 	plainMapPfPackets           = "pf_packets"
-	plainMapPfPortSets          = "pf_port_sets"
 	plainMapPfPortStats         = "pf_port_stats"
 	plainMapPfProfiles          = "pf_profiles"
 	plainMapPfRuleStats         = "pf_rule_stats"
 	plainMapPfRuleUse           = "pf_rule_use"
 	plainMapPfRules             = "pf_rules"
-	plainMapPfSets              = "pf_sets"
-	plainMapPfShared            = "pf_shared"
 	plainMapPfSources           = "pf_sources"
 	plainMapPfStates            = "pf_states"
 	plainMapPfTableBatch        = "pf_table_batch"
-	plainMapPfWalks             = "pf_walks"
-	plainMapPortStates          = "port_states"
-	plainMapReturns             = "returns"
-	plainMapRuleArpMasks        = "rule_arp_masks"
+	plainMapPfWords             = "pf_words"
 	plainMapRuleCounters        = "rule_counters"
 	plainMapRuleLists           = "rule_lists"
 	plainMapRuleNumbers         = "rule_numbers"
 	plainMapRules               = "rules"
+	plainMapShared              = "shared"
 	plainMapStats               = "stats"
-	plainMapStorms              = "storms"
 	plainMapTalkers             = "talkers"
 	plainMapTcxDevices          = "tcx_devices"
 	plainMapTimer               = "timer"
-	plainMapTold                = "told"
-	plainMapTrace               = "trace"
-	plainMapUsage               = "usage"
 	plainMapVlanStats           = "vlan_stats"
 	plainMapVlans               = "vlans"
 	plainMapWork                = "work"
@@ -81,9 +63,11 @@ const (
 	plainProgBasculeTable       = "bascule_table"
 	plainProgBasculeTcx         = "bascule_tcx"
 	plainProgBasculeXdp         = "bascule_xdp"
+	plainVarCapturedType        = "captured_type"
 	plainVarCfg                 = "cfg"
 	plainVarControlFrameType    = "control_frame_type"
 	plainVarControlProtocolType = "control_protocol_type"
+	plainVarCounterType         = "counter_type"
 	plainVarPfAskType           = "pf_ask_type"
 	plainVarPfCellType          = "pf_cell_type"
 	plainVarPfCounterType       = "pf_counter_type"
@@ -95,10 +79,13 @@ const (
 	plainVarPfStateFlagType     = "pf_state_flag_type"
 	plainVarPfTcpStateType      = "pf_tcp_state_type"
 	plainVarPfTimeoutType       = "pf_timeout_type"
+	plainVarPfWalkType          = "pf_walk_type"
 	plainVarRuleKindType        = "rule_kind_type"
 	plainVarSet                 = "set"
 	plainVarStpStateType        = "stp_state_type"
+	plainVarTracedType          = "traced_type"
 	plainVarVlanAdmitType       = "vlan_admit_type"
+	plainVarWorkPartType        = "work_part_type"
 )
 
 // loadPlain returns the embedded CollectionSpec for plain.
@@ -156,60 +143,42 @@ type plainProgramSpecs struct {
 type plainMapSpecs struct {
 	Berths        *ebpf.MapSpec `ebpf:"berths"`
 	Bindings      *ebpf.MapSpec `ebpf:"bindings"`
-	CaptureBuffer *ebpf.MapSpec `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.MapSpec `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.MapSpec `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.MapSpec `ebpf:"capture_ring"`
-	Clock         *ebpf.MapSpec `ebpf:"clock"`
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
-	Decisions     *ebpf.MapSpec `ebpf:"decisions"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.MapSpec `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.MapSpec `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.MapSpec `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.MapSpec `ebpf:"pf_buckets"`
-	PfCells       *ebpf.MapSpec `ebpf:"pf_cells"`
-	PfCounters    *ebpf.MapSpec `ebpf:"pf_counters"`
 	PfEthers      *ebpf.MapSpec `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.MapSpec `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.MapSpec `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.MapSpec `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.MapSpec `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.MapSpec `ebpf:"pf_memos"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
 	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.MapSpec `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.MapSpec `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.MapSpec `ebpf:"pf_rules"`
-	PfSets        *ebpf.MapSpec `ebpf:"pf_sets"`
-	PfShared      *ebpf.MapSpec `ebpf:"pf_shared"`
 	PfSources     *ebpf.MapSpec `ebpf:"pf_sources"`
 	PfStates      *ebpf.MapSpec `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.MapSpec `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.MapSpec `ebpf:"pf_walks"`
-	PortStates    *ebpf.MapSpec `ebpf:"port_states"`
-	Returns       *ebpf.MapSpec `ebpf:"returns"`
-	RuleArpMasks  *ebpf.MapSpec `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.MapSpec `ebpf:"pf_words"`
 	RuleCounters  *ebpf.MapSpec `ebpf:"rule_counters"`
 	RuleLists     *ebpf.MapSpec `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.MapSpec `ebpf:"rule_numbers"`
 	Rules         *ebpf.MapSpec `ebpf:"rules"`
+	Shared        *ebpf.MapSpec `ebpf:"shared"`
 	Stats         *ebpf.MapSpec `ebpf:"stats"`
-	Storms        *ebpf.MapSpec `ebpf:"storms"`
 	Talkers       *ebpf.MapSpec `ebpf:"talkers"`
 	TcxDevices    *ebpf.MapSpec `ebpf:"tcx_devices"`
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
-	Trace         *ebpf.MapSpec `ebpf:"trace"`
-	Usage         *ebpf.MapSpec `ebpf:"usage"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
 	Work          *ebpf.MapSpec `ebpf:"work"`
@@ -220,9 +189,11 @@ type plainMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type plainVariableSpecs struct {
+	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
 	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -234,10 +205,13 @@ type plainVariableSpecs struct {
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // plainObjects contains all objects after they have been loaded into the kernel.
@@ -262,60 +236,42 @@ func (o *plainObjects) Close() error {
 type plainMaps struct {
 	Berths        *ebpf.Map `ebpf:"berths"`
 	Bindings      *ebpf.Map `ebpf:"bindings"`
-	CaptureBuffer *ebpf.Map `ebpf:"capture_buffer"`
 	CaptureFilter *ebpf.Map `ebpf:"capture_filter"`
-	CaptureMissed *ebpf.Map `ebpf:"capture_missed"`
 	CaptureRing   *ebpf.Map `ebpf:"capture_ring"`
-	Clock         *ebpf.Map `ebpf:"clock"`
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
-	Decisions     *ebpf.Map `ebpf:"decisions"`
-	Events        *ebpf.Map `ebpf:"events"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
-	PatchSeen     *ebpf.Map `ebpf:"patch_seen"`
 	PatchTrip     *ebpf.Map `ebpf:"patch_trip"`
-	PfAnswers     *ebpf.Map `ebpf:"pf_answers"`
 	PfBuckets     *ebpf.Map `ebpf:"pf_buckets"`
-	PfCells       *ebpf.Map `ebpf:"pf_cells"`
-	PfCounters    *ebpf.Map `ebpf:"pf_counters"`
 	PfEthers      *ebpf.Map `ebpf:"pf_ethers"`
 	PfFlushes     *ebpf.Map `ebpf:"pf_flushes"`
 	PfFragments   *ebpf.Map `ebpf:"pf_fragments"`
 	PfHosts       *ebpf.Map `ebpf:"pf_hosts"`
-	PfLogMissed   *ebpf.Map `ebpf:"pf_log_missed"`
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
-	PfMemos       *ebpf.Map `ebpf:"pf_memos"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
 	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
-	PfPortSets    *ebpf.Map `ebpf:"pf_port_sets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
 	PfRuleUse     *ebpf.Map `ebpf:"pf_rule_use"`
 	PfRules       *ebpf.Map `ebpf:"pf_rules"`
-	PfSets        *ebpf.Map `ebpf:"pf_sets"`
-	PfShared      *ebpf.Map `ebpf:"pf_shared"`
 	PfSources     *ebpf.Map `ebpf:"pf_sources"`
 	PfStates      *ebpf.Map `ebpf:"pf_states"`
 	PfTableBatch  *ebpf.Map `ebpf:"pf_table_batch"`
-	PfWalks       *ebpf.Map `ebpf:"pf_walks"`
-	PortStates    *ebpf.Map `ebpf:"port_states"`
-	Returns       *ebpf.Map `ebpf:"returns"`
-	RuleArpMasks  *ebpf.Map `ebpf:"rule_arp_masks"`
+	PfWords       *ebpf.Map `ebpf:"pf_words"`
 	RuleCounters  *ebpf.Map `ebpf:"rule_counters"`
 	RuleLists     *ebpf.Map `ebpf:"rule_lists"`
 	RuleNumbers   *ebpf.Map `ebpf:"rule_numbers"`
 	Rules         *ebpf.Map `ebpf:"rules"`
+	Shared        *ebpf.Map `ebpf:"shared"`
 	Stats         *ebpf.Map `ebpf:"stats"`
-	Storms        *ebpf.Map `ebpf:"storms"`
 	Talkers       *ebpf.Map `ebpf:"talkers"`
 	TcxDevices    *ebpf.Map `ebpf:"tcx_devices"`
 	Timer         *ebpf.Map `ebpf:"timer"`
-	Told          *ebpf.Map `ebpf:"told"`
-	Trace         *ebpf.Map `ebpf:"trace"`
-	Usage         *ebpf.Map `ebpf:"usage"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
 	Work          *ebpf.Map `ebpf:"work"`
@@ -326,60 +282,42 @@ func (m *plainMaps) Close() error {
 	return _PlainClose(
 		m.Berths,
 		m.Bindings,
-		m.CaptureBuffer,
 		m.CaptureFilter,
-		m.CaptureMissed,
 		m.CaptureRing,
-		m.Clock,
 		m.ControlFrames,
-		m.Decisions,
-		m.Events,
+		m.Counters,
 		m.Fdb,
+		m.Memory,
 		m.Moves,
 		m.PatchPanel,
-		m.PatchSeen,
 		m.PatchTrip,
-		m.PfAnswers,
 		m.PfBuckets,
-		m.PfCells,
-		m.PfCounters,
 		m.PfEthers,
 		m.PfFlushes,
 		m.PfFragments,
 		m.PfHosts,
-		m.PfLogMissed,
 		m.PfLogRing,
-		m.PfMemos,
 		m.PfNets,
 		m.PfNetworks,
 		m.PfPackets,
-		m.PfPortSets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
 		m.PfRuleUse,
 		m.PfRules,
-		m.PfSets,
-		m.PfShared,
 		m.PfSources,
 		m.PfStates,
 		m.PfTableBatch,
-		m.PfWalks,
-		m.PortStates,
-		m.Returns,
-		m.RuleArpMasks,
+		m.PfWords,
 		m.RuleCounters,
 		m.RuleLists,
 		m.RuleNumbers,
 		m.Rules,
+		m.Shared,
 		m.Stats,
-		m.Storms,
 		m.Talkers,
 		m.TcxDevices,
 		m.Timer,
-		m.Told,
-		m.Trace,
-		m.Usage,
 		m.VlanStats,
 		m.Vlans,
 		m.Work,
@@ -391,9 +329,11 @@ func (m *plainMaps) Close() error {
 //
 // It can be passed to loadPlainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type plainVariables struct {
+	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
 	Cfg                 *ebpf.Variable `ebpf:"cfg"`
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType         *ebpf.Variable `ebpf:"counter_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`
@@ -405,10 +345,13 @@ type plainVariables struct {
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // plainPrograms contains all programs after they have been loaded into the kernel.

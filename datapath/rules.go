@@ -170,9 +170,8 @@ func flagRules(c *Config, list []Rule) {
 
 // compiledRules are rules as the datapath's tables have them.
 type compiledRules struct {
-	rules   []kernelRule // by number; 0 is none's, and has the name of all of this in its text
-	lists   []kernelRuleList
-	masks   []kernelRuleMask // for ARP
+	rules   []kernelRule     // by number; 0 is none's, and has the name of all of this in its text
+	lists   []kernelRuleList // and behind them the masks for ARP
 	keys    []rule.Key
 	numbers []uint32 // of keys: turns, and numbers
 
@@ -260,19 +259,23 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 			list++
 		}
 		k := &c.lists[list]
-		k.Number, k.ArpAt = l.Number, uint32(len(c.masks))
+		k.Number, k.ArpAt = l.Number, uint32(len(c.lists))
+		var arp []kernelRuleMask
 		masks := 0
 		for _, m := range l.Masks {
 			// a field is compared whole or not at all, and the kind says which
 			mask := kernelRuleMask{Kind: uint16(m.Bits.Kind), First: uint16(m.First) + 1}
 			if m.NeedsARP {
-				c.masks = append(c.masks, mask)
+				arp = append(arp, mask)
 				continue
 			}
 			k.Plain[masks] = mask
 			masks++
 		}
-		k.Arp = uint32(len(c.masks)) - k.ArpAt
+		k.Arp = uint32(len(arp))
+		for _, mask := range arp {
+			c.lists = append(c.lists, kernelRuleList{Plain: [len(k.Plain)]kernelRuleMask{mask}})
+		}
 		for key, n := range l.Entries {
 			c.keys, c.numbers = append(c.keys, key), append(c.numbers, (n+1)<<ruleTurn|at[n])
 		}
@@ -317,10 +320,6 @@ func (b *Bridge) readRules() (*compiledRules, error) {
 			c.lists, err = readArray[kernelRuleList](m)
 			return err
 		},
-		kernelMapRuleArpMasks: func(m *ebpf.Map) (err error) {
-			c.masks, err = readArray[kernelRuleMask](m)
-			return err
-		},
 		kernelMapRuleNumbers: func(m *ebpf.Map) error {
 			return eachOf(m, func(keys []rule.Key, numbers []uint32) error {
 				c.keys, c.numbers = append(c.keys, keys...), append(c.numbers, numbers...)
@@ -344,8 +343,7 @@ func (b *Bridge) readRules() (*compiledRules, error) {
 func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 	err := errors.Join(
 		writeArray(maps[kernelMapRules], c.rules),
-		writeArray(maps[kernelMapRuleLists], c.lists),
-		writeArray(maps[kernelMapRuleArpMasks], c.masks))
+		writeArray(maps[kernelMapRuleLists], c.lists))
 	if err != nil {
 		return fmt.Errorf("store the rules: %w", err)
 	}
@@ -384,7 +382,7 @@ func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
 		return err
 	}
 	fits := func(table string, n int) bool { return n <= int(g.coll.Maps[table].MaxEntries()) }
-	if !fits(kernelMapRules, len(next.rules)) || !fits(kernelMapRuleArpMasks, len(next.masks)) ||
+	if !fits(kernelMapRules, len(next.rules)) || !fits(kernelMapRuleLists, len(next.lists)) ||
 		!fits(kernelMapRuleNumbers, len(next.keys)) {
 		return errNoSpare
 	}

@@ -590,7 +590,7 @@ func TestRulesAllMasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := c.lists[2]
-	if int(l.Arp) != len(c.masks) || l.Arp < rule.MaxARPMasks-1 || l.Plain[rule.MaxPlainMasks-1].First == 0 {
+	if int(l.Arp) != len(c.lists)-int(l.ArpAt) || l.Arp < rule.MaxARPMasks-1 || l.Plain[rule.MaxPlainMasks-1].First == 0 {
 		t.Errorf("%d masks for ARP, plain ones %v", l.Arp, l.Plain)
 	}
 	s := newRuleBench(t, allMasks(t))

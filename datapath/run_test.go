@@ -146,19 +146,23 @@ func offXDP(p *Port) {
 // at sets the clock, and so ends the decisions made so far.
 func (s *bench) at(now uint32) {
 	s.t.Helper()
-	c := s.clock()
-	c.Now = now
-	c.Epoch++
-	if err := s.gen.coll.Maps[kernelMapClock].Put(uint32(0), c); err != nil {
+	s.shares(func(shared *kernelShared) {
+		shared.Clock.Now = now
+		shared.Clock.Epoch++
+	})
+}
+
+// shares calls f with what all CPUs share.
+func (s *bench) shares(f func(*kernelShared)) {
+	s.t.Helper()
+	if err := s.gen.shared(f); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *bench) clock() (c kernelClock) {
 	s.t.Helper()
-	if err := s.gen.coll.Maps[kernelMapClock].Lookup(uint32(0), &c); err != nil {
-		s.t.Fatal(err)
-	}
+	s.shares(func(shared *kernelShared) { c = shared.Clock })
 	return c
 }
 
@@ -434,9 +438,7 @@ func (s *bench) fdb() map[address]spot {
 // usage returns the number of dynamic entries that the switch counts in a slot.
 func (s *bench) usage(slot int) (n uint32) {
 	s.t.Helper()
-	if err := s.gen.coll.Maps[kernelMapUsage].Lookup(uint32(slot), &n); err != nil {
-		s.t.Fatal(err)
-	}
+	s.shares(func(shared *kernelShared) { n = shared.Usage[s.cfg.FdbTurn&1][slot] })
 	return n
 }
 

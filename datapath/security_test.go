@@ -603,16 +603,9 @@ func TestLoopGuardStays(t *testing.T) {
 	}
 	block := func(d time.Duration) {
 		t.Helper()
-		now, err := b.now()
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := b.openTable(kernelMapPortStates)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		if err := m.Put(Slot(Ports(&b.Config)[0].Id), kernelPortState{Until: now + uint32(d/time.Second)}); err != nil {
+		if err := b.shared(func(s *kernelShared) {
+			s.PortStates[Slot(Ports(&b.Config)[0].Id)] = kernelPortState{Until: s.Clock.Now + uint32(d/time.Second)}
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

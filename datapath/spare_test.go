@@ -77,8 +77,8 @@ func TestSpareForgets(t *testing.T) {
 	s := newShelf(t, 2)
 	b := s.create("br0", 2)
 	epoch := func() uint32 {
-		var c kernelClock
-		if err := b.lookup(kernelMapClock, 0, &c); err != nil {
+		c, err := b.clock()
+		if err != nil {
 			t.Fatal(err)
 		}
 		return c.Epoch

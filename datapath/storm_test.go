@@ -48,20 +48,16 @@ func kernelTime(t testing.TB) uint64 {
 
 func (s *bench) bucket(port, kind int) uint64 {
 	s.t.Helper()
-	var b kernelStormBuckets
-	if err := s.gen.coll.Maps[kernelMapStorms].Lookup(Slot(s.ids[port]), &b); err != nil {
-		s.t.Fatal(err)
-	}
-	return b.Full[kind]
+	var full uint64
+	s.shares(func(shared *kernelShared) { full = shared.Storms[Slot(s.ids[port])].Full[kind] })
+	return full
 }
 
 func (s *bench) setBucket(port, kind int, full uint64) {
 	s.t.Helper()
 	var b kernelStormBuckets
 	b.Full[kind] = full
-	if err := s.gen.coll.Maps[kernelMapStorms].Put(Slot(s.ids[port]), b); err != nil {
-		s.t.Fatal(err)
-	}
+	s.shares(func(shared *kernelShared) { shared.Storms[Slot(s.ids[port])] = b })
 }
 
 // Each limit is about its port and its kind of flood, and about nothing else.
@@ -223,29 +219,12 @@ func TestStormRefill(t *testing.T) {
 	b := s.create("br0", 2, func(_ *Config, p []*Port) { storm{100, false}.set(p[0], StormBroadcast) })
 	const slot = 1
 	full := func() (f [3]uint64) {
-		s.do(func() error {
-			m, err := b.openTable(kernelMapStorms)
-			if err != nil {
-				return err
-			}
-			defer m.Close()
-			var buckets kernelStormBuckets
-			err = m.Lookup(uint32(slot), &buckets)
-			f = buckets.Full
-			return err
-		})
+		s.do(func() error { return b.shared(func(s *kernelShared) { f = s.Storms[slot].Full }) })
 		return f
 	}
 	taken := [3]uint64{7, 8, 9}
 	take := func() {
-		s.do(func() error {
-			m, err := b.openTable(kernelMapStorms)
-			if err != nil {
-				return err
-			}
-			defer m.Close()
-			return m.Put(uint32(slot), kernelStormBuckets{Full: taken})
-		})
+		s.do(func() error { return b.shared(func(s *kernelShared) { s.Storms[slot].Full = taken }) })
 	}
 	changes := []struct {
 		name   string

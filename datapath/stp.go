@@ -53,59 +53,45 @@ func firstState(p *Port) STPState {
 // tree. Where that begins, ports that are there go on forwarding. It returns
 // the former contents of the table, for putStates.
 func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPortState, err error) {
-	m := g.coll.Maps[kernelMapPortStates]
 	was = map[uint32]kernelPortState{}
-	for _, p := range tenants(c) {
-		begins := TenantAt(&b.Config, p.Id) == nil || Vacant(p)
-		if !begins && (!stp(c) || b.STP()) {
-			continue
+	return was, g.shared(func(s *kernelShared) {
+		for _, p := range tenants(c) {
+			old := s.PortStates[Slot(p.Id)]
+			var next kernelPortState
+			switch {
+			case TenantAt(&b.Config, p.Id) == nil || Vacant(p):
+				next.Stp = stateWord(p, firstState(p))
+			case stp(c) && !b.STP():
+				next = old // its loop guard may block it
+				next.Stp = stateWord(p, STPForwarding)
+			default:
+				continue
+			}
+			was[Slot(p.Id)] = old
+			s.PortStates[Slot(p.Id)] = next
 		}
-		var old, next kernelPortState
-		if err := m.Lookup(Slot(p.Id), &old); err != nil {
-			return was, err
-		}
-		if begins {
-			next.Stp = stateWord(p, firstState(p))
-		} else {
-			next = old // its loop guard may block it
-			next.Stp = stateWord(p, STPForwarding)
-		}
-		was[Slot(p.Id)] = old
-		if err := m.Put(Slot(p.Id), next); err != nil {
-			return was, err
-		}
-	}
-	return was, nil
+	})
 }
 
 // putStates puts back the former contents of the table of states.
 func (g *generation) putStates(was map[uint32]kernelPortState) {
-	for slot, state := range was {
-		_ = g.coll.Maps[kernelMapPortStates].Put(slot, state) // as it was put before
-	}
+	_ = g.shared(func(s *kernelShared) { // as it was put before
+		for slot, state := range was {
+			s.PortStates[slot] = state
+		}
+	})
 }
 
 // mendStates gives first states to ports in whose slots a command that was
 // killed had already begun to put others.
 func (b *Bridge) mendStates() error {
-	m, err := b.openTable(kernelMapPortStates)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	for _, p := range tenants(&b.Config) {
-		var state kernelPortState
-		if err := m.Lookup(Slot(p.Id), &state); err != nil {
-			return err
+	return b.shared(func(s *kernelShared) {
+		for _, p := range tenants(&b.Config) {
+			if state := &s.PortStates[Slot(p.Id)]; uint32(state.Stp>>32) != p.Id {
+				*state = kernelPortState{Stp: stateWord(p, firstState(p))}
+			}
 		}
-		if uint32(state.Stp>>32) == p.Id {
-			continue
-		}
-		if err := m.Put(Slot(p.Id), kernelPortState{Stp: stateWord(p, firstState(p))}); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // STPStates returns the states of ports by slot; all forward where there is no
@@ -115,19 +101,11 @@ func (b *Bridge) STPStates() ([]STPState, error) {
 	if !b.STP() {
 		return states, nil
 	}
-	m, err := b.openTable(kernelMapPortStates)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close()
-	for _, p := range Ports(&b.Config) {
-		var state kernelPortState
-		if err := m.Lookup(Slot(p.Id), &state); err != nil {
-			return nil, err
+	return states, b.shared(func(s *kernelShared) {
+		for _, p := range Ports(&b.Config) {
+			states[Slot(p.Id)] = STPState(uint32(s.PortStates[Slot(p.Id)].Stp))
 		}
-		states[Slot(p.Id)] = STPState(uint32(state.Stp))
-	}
-	return states, nil
+	})
 }
 
 // SetSTPState gives a port a state. Every frame that comes after it returns

@@ -22,12 +22,11 @@ func rapidTree(c *Config, _ []*Port) { c.Flags |= uint32(BridgeSTP | BridgeRSTP)
 func newTree(t testing.TB, ports int, change ...func(c *Config, p []*Port)) *bench {
 	t.Helper()
 	s := newBench(t, ports, slices.Concat([]func(*Config, []*Port){allXDP, rapidTree}, change)...)
-	for _, p := range Ports(&s.cfg) {
-		err := s.gen.coll.Maps[kernelMapPortStates].Put(Slot(p.Id), kernelPortState{Stp: stateWord(p, STPForwarding)})
-		if err != nil {
-			t.Fatal(err)
+	s.shares(func(shared *kernelShared) {
+		for _, p := range Ports(&s.cfg) {
+			shared.PortStates[Slot(p.Id)] = kernelPortState{Stp: stateWord(p, STPForwarding)}
 		}
-	}
+	})
 	return s
 }
 
@@ -256,7 +255,7 @@ func TestBPDUMissed(t *testing.T) {
 					all++
 				}
 			}
-			r := &ControlFrames{clock: s.gen.coll.Maps[kernelMapClock]}
+			r := &ControlFrames{shared: s.gen.coll.Maps[kernelMapShared]}
 			missed, err := r.Missed(ControlSTP)
 			if err != nil {
 				t.Fatal(err)
@@ -447,12 +446,7 @@ func TestSTPStateLasts(t *testing.T) {
 	become(0, STPLearning)
 
 	// a killed command has given the slot away already
-	m, err := b.openTable(kernelMapPortStates)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	if err := m.Put(uint32(1), kernelPortState{Stp: uint64(old) << 32}); err != nil {
+	if err := b.shared(func(s *kernelShared) { s.PortStates[1] = kernelPortState{Stp: uint64(old) << 32} }); err != nil {
 		t.Fatal(err)
 	}
 	s.do(func() error { return b.Mend(keepAll) })

@@ -213,11 +213,37 @@ func (b *Bridge) FDB() ([]Entry, error) {
 
 // now returns the datapath's clock, in seconds.
 func (b *Bridge) now() (uint32, error) {
-	var c kernelClock
-	if err := b.lookup(kernelMapClock, 0, &c); err != nil {
-		return 0, err
+	c, err := b.clock()
+	return c.Now, err
+}
+
+func (b *Bridge) clock() (c kernelClock, err error) {
+	err = b.shared(func(s *kernelShared) { c = s.Clock })
+	return c, err
+}
+
+// shared calls f with what all CPUs share of the bridge, as the kernel has it.
+func (b *Bridge) shared(f func(*kernelShared)) error {
+	m, err := b.openTable(kernelMapShared)
+	if err != nil {
+		return err
 	}
-	return c.Now, nil
+	defer m.Close()
+	return withShared(m, f)
+}
+
+func (g *generation) shared(f func(*kernelShared)) error {
+	return withShared(g.coll.Maps[kernelMapShared], f)
+}
+
+func withShared(m *ebpf.Map, f func(*kernelShared)) error {
+	mem, unmap, err := mapTable(m, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	f((*kernelShared)(unsafe.Pointer(&mem[0])))
+	return nil
 }
 
 func (b *Bridge) lookup(table string, index uint32, value any) error {
@@ -245,18 +271,30 @@ func (b *Bridge) copyFDB(g *generation) error {
 // Usage returns how many dynamic entries the bridge has, and each port by slot;
 // the bridge's number is that of slot 0.
 func (b *Bridge) Usage() ([]uint32, error) {
-	m, err := b.openTable(kernelMapUsage)
-	if err != nil {
-		return nil, err
+	counts := make([]uint32, MaxPorts+1)
+	err := b.shared(func(s *kernelShared) { copy(counts, s.Usage[b.Config.FdbTurn&1][:b.Config.Slots]) })
+	return counts, err
+}
+
+// counterOf returns a counter of the bridge, summed over the CPUs.
+func counterOf(m *ebpf.Map, which kernelCounter) (sum uint64, err error) {
+	var perCPU []uint64
+	err = m.Lookup(uint32(which), &perCPU)
+	for _, n := range perCPU {
+		sum += n
 	}
-	defer m.Close()
-	counts := make([]uint32, m.MaxEntries())
-	for i := range counts[:b.Config.Slots] {
-		if err := m.Lookup(uint32(i), &counts[i]); err != nil {
-			return nil, err
+	return sum, err
+}
+
+// zeroCounters sets counters of the bridge to zero.
+func zeroCounters(m *ebpf.Map, list ...kernelCounter) error {
+	zero := make([]uint64, ebpf.MustPossibleCPU())
+	for _, which := range list {
+		if err := m.Put(uint32(which), zero); err != nil {
+			return fmt.Errorf("zero counter %d: %w", which, err)
 		}
 	}
-	return counts, nil
+	return nil
 }
 
 // Stats are a port's counters, summed over the CPUs.
@@ -288,15 +326,9 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 	if p.BlockTime == 0 {
 		return false, nil
 	}
-	now, err := b.now()
-	if err != nil {
-		return false, err
-	}
-	var l kernelPortState
-	if err := b.lookup(kernelMapPortStates, Slot(p.Id), &l); err != nil {
-		return false, err
-	}
-	return l.Until > now, nil
+	blocked := false
+	err := b.shared(func(s *kernelShared) { blocked = s.PortStates[Slot(p.Id)].Until > s.Clock.Now })
+	return blocked, err
 }
 
 // Unblock makes the port's loop guard forget its findings.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"structs"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -115,7 +116,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		return nil, err
 	}
 	t := new(Traced)
-	if err := coll.Maps[kernelMapTrace].Lookup(uint32(0), &t.kernelTraced); err != nil {
+	if err := t.read(coll.Maps[kernelMapMemory]); err != nil {
 		return nil, err
 	}
 	var perCPU []Stats
@@ -131,6 +132,20 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 		}
 	}
 	return t, nil
+}
+
+// read reads what the trial has left in the memory of the CPU that it was on.
+func (t *Traced) read(m *ebpf.Map) error {
+	var perCPU []kernelMemory
+	if err := m.Lookup(m.MaxEntries()-1, &perCPU); err != nil {
+		return err
+	}
+	for i := range perCPU {
+		if traced := (*kernelTraced)(unsafe.Pointer(&perCPU[i])); *traced != (kernelTraced{}) {
+			t.kernelTraced = *traced
+		}
+	}
+	return nil
 }
 
 // etherType is the one in a frame's header, 0 where it has none.

@@ -52,8 +52,8 @@ func (s *shelf) state(b *Bridge) string {
 		}
 		text = append(text, fmt.Sprint(stats))
 	}
-	var c kernelClock
-	if err := b.lookup(kernelMapClock, 0, &c); err != nil {
+	c, err := b.clock()
+	if err != nil {
 		s.t.Fatal(err)
 	}
 	usage, err := b.Usage()

@@ -240,7 +240,7 @@ func (b *Bridge) OpenFrames() (*Frames, error) {
 		return nil, err
 	}
 	defer m.Close()
-	missed, err := b.openTable(kernelMapCaptureMissed)
+	missed, err := b.openTable(kernelMapCounters)
 	if err != nil {
 		return nil, err
 	}
@@ -281,13 +281,9 @@ func (f *Frames) Read(deadline time.Time) (Captured, error) {
 // Missed returns how many frames were not captured since the last call, because
 // nobody read in time.
 func (f *Frames) Missed() (uint64, error) {
-	var perCPU []uint64
-	if err := f.missed.Lookup(uint32(0), &perCPU); err != nil {
+	sum, err := counterOf(f.missed, kernelCounterCOUNTER_CAPTURE_MISSED)
+	if err != nil {
 		return 0, err
-	}
-	var sum uint64
-	for _, n := range perCPU {
-		sum += n
 	}
 	n := sum - f.seen
 	f.seen = sum

@@ -36,7 +36,7 @@ func (s *bench) captured() (where []string, list []Captured) {
 		s.t.Fatal(err)
 	}
 	defer ring.Close()
-	frames := &Frames{ring: ring, missed: s.gen.coll.Maps[kernelMapCaptureMissed]}
+	frames := &Frames{ring: ring, missed: s.gen.coll.Maps[kernelMapCounters]}
 	for {
 		f, err := frames.Read(time.Now())
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -156,7 +156,7 @@ func TestCaptureMissed(t *testing.T) {
 	for range n {
 		s.tcx(0, packet{dst: station(2), src: station(1), size: size}.bytes())
 	}
-	frames := &Frames{missed: s.gen.coll.Maps[kernelMapCaptureMissed]}
+	frames := &Frames{missed: s.gen.coll.Maps[kernelMapCounters]}
 	missed, err := frames.Missed()
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,6 @@ func Compile(in Input) (*Program, error) {
 	}
 	c.in.Ports = slices.SortedFunc(slices.Values(in.Ports), func(a, b CompilePort) int { return int(a.Slot) - int(b.Slot) })
 	c.out.Anchors = []string{""}
-	c.out.Cells = make([]uint32, Cells)
 	c.out.Profiles = slices.Clone(in.Profiles)
 	for i, p := range in.Profiles {
 		c.profiles[p] = uint8(i)
@@ -84,6 +83,11 @@ func Compile(in Input) (*Program, error) {
 	if err := c.rules(); err != nil {
 		return nil, err
 	}
+	if err := c.ether(); err != nil {
+		return nil, err
+	}
+	c.sets.base = uint32(c.out.SetsAt())
+	c.out.Cells = slices.Repeat([]uint32{c.sets.base}, Cells) // the empty set, below
 	c.out.Groups = uint32((len(c.entries) + GroupRules - 1) / GroupRules)
 	if len(c.entries) > 0 {
 		// a value that no packet has looks up the empty set
@@ -106,9 +110,6 @@ func Compile(in Input) (*Program, error) {
 	for _, slot := range skipped {
 		cell := CellPort + 2*int(slot)
 		c.out.Cells[cell], c.out.Cells[cell+1] = Skip, Skip
-	}
-	if err := c.ether(); err != nil {
-		return nil, err
 	}
 	c.out.Sets = c.sets.words
 	return &c.out, nil

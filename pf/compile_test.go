@@ -303,8 +303,8 @@ func checkProgram(t *testing.T, p *pf.Program) {
 		}
 	}
 	for cell, set := range p.Cells {
-		if set != pf.Skip && int(set)+2*int(p.Groups) > len(p.Sets) {
-			t.Fatalf("cell %d is at %d of %d", cell, set, len(p.Sets))
+		if at := int(set) - p.SetsAt(); set != pf.Skip && (at < 0 || at+2*int(p.Groups) > len(p.Sets)) {
+			t.Fatalf("cell %d is at %d of %d", cell, at, len(p.Sets))
 		}
 	}
 	if len(p.Source) != len(p.Rules) || len(p.Cells) != pf.Cells {

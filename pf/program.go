@@ -6,16 +6,17 @@ package pf
 // are those of bpf/types.h, which says what they mean; the datapath's tests
 // compare the two.
 //
-// A rule has a number, its place among Rules. A set of rules, of one value of
-// one field, stands in Sets: for each group of 4096 rules the set of the
-// group's 64 words that are not zero, and where in Sets these words are. The
-// rules that match a packet are those that are in the sets of all its fields.
+// Cells, Ports and Sets are one table of words, in that order; where something is in
+// it is a place. A rule has a number, its place among Rules. A set of rules, of one
+// value of one field, stands in Sets: for each group of 4096 rules the set of the
+// group's 64 words that are not zero, and the place of these words. The rules that
+// match a packet are those that are in the sets of all its fields.
 type Program struct {
 	Rules    []CompiledRule
 	Groups   uint32       // of GroupRules rules
 	Dims     uint32       // bit N: some rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
-	Cells    []uint32     // Cells: where in Sets a value's set is; zero for a Dim that is not in Dims
+	Cells    []uint32     // Cells: the place of a value's set; of the first for a Dim that is not in Dims
 	Networks []Network    // prefixes, in ascending order, larger networks before those in them
 	Ports    [][16]uint64 // sets of slots: of received-on, and of ether's on; named by place + 1
 	Profiles []Profile
@@ -26,6 +27,12 @@ type Program struct {
 	// Timeouts are the ruleset's; rules may give others.
 	Timeouts [TimeoutCount]uint32
 }
+
+// PortsAt returns the place of the set of ports with a number; number 0 is no set's.
+func PortsAt(number int) int { return Cells + number*(MaxPorts/64) }
+
+// SetsAt returns the place of the first of Sets.
+func (p *Program) SetsAt() int { return PortsAt(len(p.Ports) + 1) }
 
 // RuleRef is where a rule of a Program comes from. A rule in an anchor that is
 // called more than once is in the Program as often.
@@ -40,7 +47,7 @@ type RuleRef struct {
 type Network struct {
 	Address  [16]byte
 	Bits     uint8
-	Src, Dst uint32 // in Sets
+	Src, Dst uint32 // places of sets
 }
 
 // CompiledRule is struct pf_rule.

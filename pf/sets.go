@@ -18,11 +18,12 @@ var errMemory = fmt.Errorf("rules: what they are looked up by would take more th
 // group.
 type sets struct {
 	words []uint64
+	base  uint32            // where the first of them is, among the words of the program
 	at    map[uint64]uint32 // by hash: where these words are
 	other uint64            // bytes of other tables that the program has
 }
 
-// put returns where the words are in the table.
+// put returns where the words are among those of the program.
 func (s *sets) put(words []uint64) (uint32, error) {
 	hash := hashWords(words)
 	for ; ; hash++ { // past other words of the same hash
@@ -30,11 +31,12 @@ func (s *sets) put(words []uint64) (uint32, error) {
 		if !ok {
 			break
 		}
-		if end := int(at) + len(words); end <= len(s.words) && slices.Equal(s.words[at:end], words) {
+		there := s.words[at-s.base:]
+		if len(words) <= len(there) && slices.Equal(there[:len(words)], words) {
 			return at, nil
 		}
 	}
-	at := uint32(len(s.words))
+	at := s.base + uint32(len(s.words))
 	s.at[hash] = at
 	s.words = append(s.words, words...)
 	if uint64(len(s.words))*8+s.other > maxProgram {
@@ -79,7 +81,7 @@ func (v *vector) flip(rule uint32) {
 	v.known = false
 }
 
-// index returns where the set is in the table of sets.
+// index returns where the set is among the words of the program.
 func (v *vector) index() (uint32, error) {
 	if v.known {
 		return v.place, nil

@@ -151,12 +151,13 @@ func common(a, b [16]byte) int {
 // has says whether a rule is in all sets.
 func (w *walker) has(sets []uint32, rule int) bool {
 	group, word, bit := rule/pf.GroupRules, rule%pf.GroupRules/64, rule%64
+	base := w.SetsAt()
 	for _, set := range sets {
-		words, at := w.Sets[int(set)+2*group], w.Sets[int(set)+2*group+1]
+		words, at := w.Sets[int(set)-base+2*group], w.Sets[int(set)-base+2*group+1]
 		if words>>word&1 == 0 {
 			return false
 		}
-		if w.Sets[int(at)+bits.OnesCount64(words&(1<<word-1))]>>bit&1 == 0 {
+		if w.Sets[int(at)-base+bits.OnesCount64(words&(1<<word-1))]>>bit&1 == 0 {
 			return false
 		}
 	}

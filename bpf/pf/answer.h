@@ -16,14 +16,6 @@
 #define PF_ANSWER_COST 1000000ull
 #define PF_ANSWER_BURST (100 * PF_ANSWER_COST)
 
-/* When the bucket of answers is full again; see storm.h. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} pf_answers SEC(".maps");
-
 struct pf_answering {
 	u8 ether[28]; /* with tags, and more than there is */
 	u8 chunk[PF_SUM_CHUNK];
@@ -246,11 +238,11 @@ static __always_inline u32 pf_fixed_point(u32 rest)
 static __always_inline bool pf_may_answer(void)
 {
 	u64 now = bpf_ktime_get_ns(), old, left, *full;
-	u32 zero = 0;
+	struct shared *s = shared_get();
 
-	full = bpf_map_lookup_elem(&pf_answers, &zero);
-	if (!full)
+	if (!s)
 		return false;
+	full = &s->pf_answers;
 	old = READ_ONCE(*full);
 	left = old > now ? old - now : 0;
 	return left < PF_ANSWER_BURST &&

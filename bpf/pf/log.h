@@ -10,14 +10,6 @@ struct {
 	__uint(max_entries, 4096);
 } pf_log_ring SEC(".maps");
 
-/* Packets that there was no room for. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u64);
-} pf_log_missed SEC(".maps");
-
 #define PF_LOG_WALK (~0u) /* in the place of a ruleset: the rules have just been asked */
 
 /*
@@ -47,8 +39,7 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 		return flags;
 	l = bpf_ringbuf_reserve(&pf_log_ring, sizeof(*l), 0);
 	if (!l) {
-		key = 0;
-		missed = bpf_map_lookup_elem(&pf_log_missed, &key);
+		missed = counter_of(COUNTER_PF_LOG_MISSED);
 		if (missed)
 			++*missed;
 		return flags;

@@ -7,22 +7,17 @@
 #include "scrub.h"
 #include "state.h"
 
-/* The sets of rules that take each value of a field: places in pf_sets. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u32);
-} pf_cells SEC(".maps");
-
+/*
+ * The cells, which have the set of the rules that take a value of a field: its place in
+ * this table. From PF_CELLS on are the sets of ports, by number, and then those of rules.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u64);
-} pf_sets SEC(".maps");
+} pf_words SEC(".maps");
 
 /* The same of addresses: those that rules name. */
 struct {
@@ -65,17 +60,6 @@ struct {
 	__type(value, struct pf_rule_stats);
 } pf_rule_stats SEC(".maps");
 
-struct pf_port_set {
-	u64 member[PORT_WORDS]; /* by slot */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_port_set);
-} pf_port_sets SEC(".maps");
-
 /* Rules that a packet meets and whose log wants it: those that match, and the last. */
 #define PF_MATCHES 4
 
@@ -93,13 +77,6 @@ struct pf_memo {
 	u16 rule[PF_MEMO_RULES];
 	u16 pad;
 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_memo);
-} pf_memos SEC(".maps");
 
 /* The walk over the rules that a packet matches. */
 struct pf_walk {
@@ -129,30 +106,40 @@ struct pf_walk {
 
 #define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_walk);
-} pf_walks SEC(".maps");
+/* What each CPU has of them. */
+struct pf_walking {
+	struct pf_walk walk;
+	struct pf_memo memos[PF_MEMOS];
+};
+
+MEMORY_HOLDS(struct pf_walking);
+
+/* for the type's sake: Go sees those that something has */
+const struct pf_walk *pf_walk_type __attribute__((unused));
 
 static __always_inline struct pf_walk *pf_walk(void)
 {
-	u32 zero = 0;
+	u32 part = MEMORY_PF;
 
-	return bpf_map_lookup_elem(&pf_walks, &zero);
+	return bpf_map_lookup_elem(&memory, &part);
+}
+
+/* What is remembered of packets like that of the walk. */
+static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
+{
+	return &((struct pf_walking *)w)->memos[w->memo & (PF_MEMOS - 1)];
 }
 
 static __always_inline u32 pf_cell(u32 at)
 {
-	u32 *set = bpf_map_lookup_elem(&pf_cells, &at);
+	u32 *set = bpf_map_lookup_elem(&pf_words, &at);
 
 	return set ? *set : 0;
 }
 
 static __always_inline u64 pf_word(u32 at)
 {
-	u64 *word = bpf_map_lookup_elem(&pf_sets, &at);
+	u64 *word = bpf_map_lookup_elem(&pf_words, &at);
 
 	return word ? *word : 0;
 }
@@ -192,9 +179,10 @@ static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
 
 static __always_inline bool pf_in_set(u32 number, u32 slot)
 {
-	struct pf_port_set *set = bpf_map_lookup_elem(&pf_port_sets, &number);
+	u32 at = PF_CELLS + number * PORT_WORDS + (slot / 64 & (PORT_WORDS - 1));
+	u64 *word = bpf_map_lookup_elem(&pf_words, &at);
 
-	return set && set->member[slot / 64 & (PORT_WORDS - 1)] >> (slot & 63) & 1;
+	return word && *word >> (slot & 63) & 1;
 }
 
 /* A condition that is negated by a flag. */
@@ -302,7 +290,7 @@ static __always_inline void pf_try_in_turn(const struct pf_walk *w, u32 number)
 /* The walk is over: what it has found is what all such packets match. */
 static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 {
-	if (m && w->found <= PF_MEMO_RULES)
+	if (w->found <= PF_MEMO_RULES)
 		m->count = w->found + 1;
 	return 1;
 }
@@ -315,7 +303,7 @@ static long pf_step(u32 n, void *unused)
 
 	if (!w)
 		return 1;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
+	m = pf_memo(w);
 	if (w->bits) {
 		bit = first_bit(w->bits);
 		w->bits &= w->bits - 1;
@@ -325,7 +313,7 @@ static long pf_step(u32 n, void *unused)
 		/* goes on to the end for those to come, if they can remember so many */
 		if (number >= w->end && w->found > PF_MEMO_RULES)
 			return 1;
-		if (m && w->found < PF_MEMO_RULES)
+		if (w->found < PF_MEMO_RULES)
 			m->rule[w->found] = number;
 		w->found++;
 		pf_try_in_turn(w, number);
@@ -352,8 +340,8 @@ static long pf_step_memo(u32 n, void *unused)
 
 	if (!w)
 		return 1;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
-	if (!m || n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
+	m = pf_memo(w);
+	if (n >= PF_MEMO_RULES || n + 1 >= m->count || m->rule[n] >= w->end)
 		return 1;
 	pf_try_in_turn(w, m->rule[n]);
 	return 0;
@@ -432,18 +420,17 @@ static __always_inline bool pf_remembers(struct pf_walk *w)
 			hash = (hash ^ w->set[dim]) * 0x9e3779b1;
 	w->memo = hash >> 24 & (PF_MEMOS - 1);
 	w->found = 0;
-	m = bpf_map_lookup_elem(&pf_memos, &w->memo);
-	same = m && m->count;
+	m = pf_memo(w);
+	same = m->count;
 #pragma unroll
 	for (u32 dim = 0; dim < PF_DIMS; dim++)
-		if (pf_dim(dim) && m && m->set[dim] != w->set[dim]) {
+		if (pf_dim(dim) && m->set[dim] != w->set[dim]) {
 			m->set[dim] = w->set[dim];
 			same = false;
 		}
 	if (same)
 		return true;
-	if (m)
-		m->count = 0;
+	m->count = 0;
 	pf_enter_group(w);
 	return false;
 }

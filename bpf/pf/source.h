@@ -22,9 +22,9 @@ struct {
 
 static __always_inline struct pf_shared *pf_shared_get(void)
 {
-	u32 zero = 0;
+	struct shared *s = shared_get();
 
-	return bpf_map_lookup_elem(&pf_shared, &zero);
+	return s ? &s->pf : 0;
 }
 
 /* The rule of a number + 1, and what it has. */

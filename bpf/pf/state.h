@@ -30,24 +30,10 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_shared);
-} pf_shared SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PF_PROFILES);
 	__type(key, u32);
 	__type(value, struct pf_profile);
 } pf_profiles SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PF_COUNTERS);
-	__type(key, u32);
-	__type(value, u64);
-} pf_counters SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -86,7 +72,7 @@ const struct pf_logged *pf_logged_type __attribute__((unused));
 
 static __always_inline void pf_count(u32 what)
 {
-	u64 *n = bpf_map_lookup_elem(&pf_counters, &what);
+	u64 *n = counter_of(COUNTER_PF + what);
 
 	if (n)
 		++*n;
@@ -95,7 +81,7 @@ static __always_inline void pf_count(u32 what)
 /* Counters that the timer and user space's requests change, too, which frames may interrupt. */
 static __always_inline void pf_count_safely(u32 what, u64 more)
 {
-	u64 *n = bpf_map_lookup_elem(&pf_counters, &what);
+	u64 *n = counter_of(COUNTER_PF + what);
 
 	if (n)
 		__sync_fetch_and_add(n, more);
