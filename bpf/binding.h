@@ -132,7 +132,7 @@ static __always_inline bool dhcp4_lies(const struct hook *h, struct look *l, u32
 		return true;
 	if (l->udp.dest != bpf_htons(DHCP4_SERVER))
 		return false;
-	if (packet_bytes(h, at + UDP_HEADER, l->end, m, sizeof(*m)))
+	if (packet_is_cut(h) || packet_bytes(h, at + UDP_HEADER, l->end, m, sizeof(*m)))
 		return true;
 	return m->op == BOOTREQUEST &&
 	       (m->htype != 1 || m->hlen != ETH_ALEN || mac_at(m->chaddr) != l->src);

@@ -176,6 +176,15 @@ static __always_inline long udp_read(const struct hook *h, u32 at, u32 end, stru
 	return packet_bytes(h, at, end, udp, sizeof(*udp));
 }
 
+/*
+ * Is it a packet that is yet to be cut into several? All that it tells of the later ones
+ * is the first one's headers: who judges a message has that of the first alone.
+ */
+static __always_inline bool packet_is_cut(const struct hook *h)
+{
+	return h->skb && ((struct __sk_buff *)h->ctx)->gso_size;
+}
+
 #define UDP_HEADER 8
 #define IP_OFFSET 0x1fff /* of frag_off */
 #define IP_FRAGMENT 0x3fff /* with the flag that more follow */
@@ -200,6 +209,8 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 	if (udp->dest != bpf_htons(DHCP4_SERVER) && udp->dest != bpf_htons(DHCP4_CLIENT))
 		return false;
 	if (udp->dest == bpf_htons(DHCP4_CLIENT) && udp->source == bpf_htons(DHCP4_SERVER))
+		return true;
+	if (packet_is_cut(h))
 		return true;
 	return packet_bytes(h, at + UDP_HEADER, l->end, &op, sizeof(op)) || op == BOOTREPLY;
 }

@@ -4,13 +4,17 @@ package conformance
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"bascule/test/netlab"
 )
@@ -25,6 +29,7 @@ var guardCases = []conformance{
 	{name: "suppression_reach", hooks: both, run: suppressionReach},
 	{name: "suppression_hosts", hooks: both, run: suppressionHosts},
 	{name: "dhcp_guard", hooks: both, run: dhcpGuard},
+	{name: "guard_segments", hooks: both, run: guardSegments},
 	{name: "ra_guard", hooks: both, run: raGuard},
 }
 
@@ -273,6 +278,81 @@ func sourceGuardHosts(t *testing.T, hook string) {
 	must(t, netlab.Transfer(h[1], h[0], h[0].IPv6, 1<<20))
 	for _, e := range ends {
 		wantDrops(t, l, e, "spoofed", 0)
+	}
+}
+
+// guardSegments: a station's stack leaves it to the device to cut a packet into
+// datagrams. A message behind the first one gets no further than one by itself.
+func guardSegments(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2)
+	h := hostsOf(l, ends)
+	from := ends[0].MAC
+	message := func(op byte, xid string, client netlab.MAC) []byte {
+		return slices.Concat([]byte{op, 1, 6, 0}, []byte(xid), make([]byte, 20), client[:], make([]byte, 202))
+	}
+	for _, tt := range []struct {
+		guard string
+		on    []string
+		port  int
+		bad   []byte
+	}{
+		{"DHCP guard", []string{"bridge", "set", "br0", "--dhcp-guard"}, 68, message(2, "evil", from)},
+		{"source guard", []string{"port", "set", "br0", ends[0].Port, "--source-guard"}, 67, message(1, "evil", A)},
+	} {
+		l.Bascule(tt.on...)
+		var hears *net.UDPConn
+		must(t, h[1].Namespace.Do(func() (err error) {
+			hears, err = net.ListenUDP("udp4", &net.UDPAddr{Port: tt.port})
+			return err
+		}))
+		good, last := message(1, "good", from), message(1, "last", from)
+		must(t, h[0].Namespace.Do(func() error {
+			c, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: h[1].IPv4.AsSlice(), Port: tt.port})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if _, err := c.Write(tt.bad); err != nil {
+				return err
+			}
+			raw, err := c.SyscallConn()
+			if err != nil {
+				return err
+			}
+			cut := func(size int) error {
+				var err error
+				return errors.Join(raw.Control(func(fd uintptr) {
+					err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size)
+				}), err)
+			}
+			if err := cut(len(good)); err != nil {
+				return err
+			}
+			if _, err := c.Write(slices.Concat(good, tt.bad)); err != nil {
+				return err
+			}
+			if err := cut(0); err != nil {
+				return err
+			}
+			_, err = c.Write(last)
+			return err
+		}))
+		must(t, hears.SetReadDeadline(time.Now().Add(time.Minute)))
+		buf := make([]byte, 4096)
+		for {
+			n, err := hears.Read(buf)
+			if err != nil {
+				t.Fatalf("%s: %v", tt.guard, err)
+			}
+			xid := string(buf[4:8])
+			if xid == "evil" || n != len(good) {
+				t.Errorf("%s: the receiver took %d bytes, %q", tt.guard, n, xid)
+			}
+			if xid == "last" {
+				break
+			}
+		}
+		must(t, hears.Close())
 	}
 }
 
