@@ -73,12 +73,13 @@ struct {
 } patch_seen SEC(".maps");
 
 /* Has the frame been in this bridge on the trip before? */
-static __always_inline bool trip_returns(const struct trip *t)
+static __always_inline bool trip_returns(void)
 {
+	const struct trip *t = trip_get();
 	u32 zero = 0;
 	u64 *seen = bpf_map_lookup_elem(&patch_seen, &zero);
 
-	if (!seen || *seen == t->number)
+	if (!t || !seen || *seen == t->number)
 		return true;
 	*seen = t->number;
 	return false;
