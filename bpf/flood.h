@@ -116,34 +116,35 @@ static long flood_member(u32 n, struct flood *flood)
 }
 
 /* Floods to the ports of a set, which is in a map; 0 stands for an empty one. */
-static __always_inline void flood_set(struct flood *flood, const u64 *ports)
+static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *what, const u64 *ports)
 {
-	flood->ports = ports;
-	flood->what->base = -64;
-	flood->what->word = 0;
-	bpf_loop(set.slots + PORT_WORDS + 1, flood_member, flood, 0);
+	struct flood flood = {.skb = skb, .what = what, .ports = ports};
+
+	what->base = -64;
+	what->word = 0;
+	bpf_loop(set.slots + PORT_WORDS + 1, flood_member, &flood, 0);
 }
 
-/*
- * Sends copies to all ports that take the frame but the last. The trip is that of a
- * frame which has come by a patch cable, 0 for others. False: the frame is lost.
- */
-static __always_inline bool flood_walk(struct __sk_buff *skb, struct flooded *what, struct trip *t)
+/* Begins the trip of a frame that has not come by a patch cable; false: it is lost. */
+static __always_inline bool flood_starts(bool cable)
 {
-	struct flood flood = {.skb = skb, .what = what};
+	return !on(FEATURE_PATCH) || cable || trip_start();
+}
 
+/* Sends copies to all ports that take the frame but the last. */
+static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *what)
+{
 	what->last = 0;
 	what->has = what->f.outer;
-	if (on(FEATURE_PATCH) && !t && !trip_start())
-		return false;
 	if (on(FEATURE_VLANS)) {
 		struct vlan *row = vlan_row(what->v.vid);
 
-		flood_set(&flood, row ? row->reach : 0);
+		flood_set(skb, what, row ? row->reach : 0);
 	} else {
+		struct flood flood = {.skb = skb, .what = what};
+
 		bpf_loop(set.slots, flood_slot, &flood, 0);
 	}
-	return true;
 }
 
 /* Sends the frame itself to the last port, or follows the patch cables that are noted. */
@@ -172,24 +173,30 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 
 #ifdef DECIDES_AT_ONCE
 static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *f,
-				     const struct verdict *v, struct trip *t)
+				     const struct verdict *v, bool cable)
 {
 	struct flooded *what = work_of(WORK_FRAME);
 
-	if (!what)
+	if (!what || !flood_starts(cable))
 		return TC_ACT_SHOT;
 	what->f = *f;
 	what->v = *v;
-	return flood_walk(skb, what, t) ? flood_end(skb, what) : TC_ACT_SHOT;
+	flood_walk(skb, what);
+	return flood_end(skb, what);
 }
 #else
 /* The same of struct judged, which struct flooded begins with. */
 __noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
 {
-	struct flooded *what = work_of(WORK_FRAME);
-	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+	struct flooded *what;
 
-	return what && (t || !cable) && flood_walk(skb, what, t);
+	if (!flood_starts(cable))
+		return false;
+	what = work_of(WORK_FRAME); /* not before: it would be kept on the stack meanwhile */
+	if (!what)
+		return false;
+	flood_walk(skb, what);
+	return true;
 }
 
 __noinline int flood_end_judged(struct __sk_buff *skb)

@@ -185,18 +185,18 @@ static __always_inline u32 tag_beside(struct __sk_buff *skb)
 
 static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 {
-	u32 beside = tag_beside(skb);
-
 	f->ifindex = skb->ifindex;
 	f->len = skb->len;
-	if (frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, beside,
-		       skb->vlan_proto))
-		return true;
-	/* tags that are looked behind may be where the kernel has not pulled them to */
-	if (!on(LABEL_FEATURES) ||
-	    bpf_skb_pull_data(skb, skb->len < LABEL_BYTES ? skb->len : LABEL_BYTES))
+	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, tag_beside(skb),
+			  skb->vlan_proto);
+}
+
+/* The same where tags that are looked behind may be where the kernel has not pulled them to. */
+static __always_inline bool frame_pulled(struct frame *f, struct __sk_buff *skb)
+{
+	if (bpf_skb_pull_data(skb, skb->len < LABEL_BYTES ? skb->len : LABEL_BYTES))
 		return false;
-	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, beside,
+	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, tag_beside(skb),
 			  skb->vlan_proto);
 }
 

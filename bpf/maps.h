@@ -30,7 +30,8 @@ volatile struct settings set SEC(".data.settings") = {};
 /*
  * Is any of these features on? The loader finds the question, which is two
  * constants for one register, and writes the answer in its place; the verifier
- * then removes what is off, and of the question one instruction is left.
+ * then removes what is off, and of the question one instruction is left. It is
+ * volatile, or clang would ask once and keep the answer on the stack.
  */
 static __always_inline bool on(u64 features)
 {
@@ -39,7 +40,9 @@ static __always_inline bool on(u64 features)
 	features &= ~(u64)FEATURES_NEVER;
 	if (!features)
 		return false;
-	asm("%0 = %1 ll\n\t%0 = %2 ll" : "=r"(answer) : "i"(FEATURE_QUESTION), "i"(features));
+	asm volatile("%0 = %1 ll\n\t%0 = %2 ll"
+		     : "=r"(answer)
+		     : "i"(FEATURE_QUESTION), "i"(features));
 	return answer;
 }
 

@@ -65,11 +65,12 @@ static __always_inline struct trip *trip_get(void)
 }
 
 /* Has the frame been in this bridge on the trip before? */
-static __always_inline bool trip_returns(const struct trip *t)
+static __always_inline bool trip_returns(void)
 {
+	const struct trip *t = trip_get();
 	u64 *seen = counter_of(COUNTER_TRIP);
 
-	if (!seen || *seen == t->number)
+	if (!t || !seen || *seen == t->number)
 		return true;
 	*seen = t->number;
 	return false;

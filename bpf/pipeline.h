@@ -200,16 +200,6 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 come_in_skb(struct __sk_buff *skb, u32 now)
-{
-	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
-	struct judged *j = judged_here(0);
-
-	if (!j)
-		return ACTION_DROP;
-	return come_in(&h, &j->f, &j->v, port_at(j->v.in), now);
-}
-
 __noinline u32 come_in_xdp(struct xdp_md *xdp, u32 now)
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
@@ -229,7 +219,7 @@ static __always_inline enum action ask_in(const struct hook *h, const struct fra
 #ifdef DECIDES_AT_ONCE
 	return come_in(h, f, v, in, now);
 #else
-	return h->skb ? come_in_skb(h->ctx, now) : come_in_xdp(h->ctx, now);
+	return h->skb ? come_in(h, f, v, in, now) : come_in_xdp(h->ctx, now);
 #endif
 }
 
@@ -331,19 +321,16 @@ static __always_inline bool neighbour_takes(struct __sk_buff *skb, const struct 
 }
 
 /*
- * Decides on a frame. The verdict is empty but for what recall() may have found, which
- * is not looked for again: the port, and what pf knows of the packet (v->pf, with
- * v->pf_plain, and v->reason for PF_LOOK_REFUSE). Where the hook may not do what there
- * is to do, the frame is left undecided: XDP does not learn, for one. Unless it decides
- * at once, the frame and the verdict are those of struct judged.
+ * Decides whether a frame comes in: ACTION_SEND, or what is to be done instead. The verdict is
+ * empty but for what recall() may have found, which is not looked for again: the port, and what pf
+ * knows of the packet (v->pf, with v->pf_plain, and v->reason for PF_LOOK_REFUSE). Where the hook
+ * may not do what there is to do, the frame is left undecided: XDP does not learn, for one. Unless
+ * it decides at once, the frame and the verdict are those of struct judged.
  */
-static __always_inline enum action decide(const struct hook *h, const struct frame *f,
-					  struct verdict *v, u32 now)
+static __always_inline enum action decide_in(const struct hook *h, const struct frame *f,
+					     struct verdict *v, u32 now)
 {
 	const volatile struct port *in;
-	enum action action;
-	u32 reason;
-	u64 key;
 
 	/* a device that has been moved away takes its program along */
 	if (!v->in)
@@ -369,11 +356,16 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	}
 	if (!mac_is_source(f->src))
 		return refuse(v, DROP_BAD_SOURCE);
-	if (on(FEATURES_IN)) {
-		action = ask_in(h, f, v, in, now);
-		if (action != ACTION_SEND)
-			return action;
-	}
+	return on(FEATURES_IN) ? ask_in(h, f, v, in, now) : ACTION_SEND;
+}
+
+/* Learns the source of a frame that has come in, and decides where it goes. */
+static __always_inline enum action decide_out(const struct hook *h, const struct frame *f,
+					      struct verdict *v, u32 now)
+{
+	const volatile struct port *in = port_at(v->in);
+	u32 reason;
+	u64 key;
 
 	key = fdb_key(f->src, v->vlan);
 	if (port_learns(in) && source_is_news(key, in->id, now)) {
@@ -412,6 +404,15 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 		v->tag = vlan_tag(v, v->out);
 	}
 	return ACTION_SEND;
+}
+
+/* Decides on a frame. */
+static __always_inline enum action decide(const struct hook *h, const struct frame *f,
+					  struct verdict *v, u32 now)
+{
+	enum action action = decide_in(h, f, v, now);
+
+	return action == ACTION_SEND ? decide_out(h, f, v, now) : action;
 }
 
 /* Does a flood take the port, whatever the frame is? */

@@ -113,6 +113,33 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 	return true;
 }
 
+/* Looks into an ARP or RARP packet at `front`, and for rules about it. */
+static __always_inline int rule_find_arp(const struct hook *h, u32 front, u32 masks, u32 at)
+{
+	struct rule_search *s = work_of(WORK_RULES);
+
+	if (s && rule_read_arp(h, s, front)) {
+		s->arp_at = at;
+		bpf_loop(masks, rule_try_arp, &s, 0);
+	}
+	return 0;
+}
+
+/* Functions of their own, for the sake of the stack: what is called in a row shares it. */
+__noinline int rule_find_arp_skb(struct __sk_buff *skb, u32 front, u32 masks, u32 at)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+
+	return rule_find_arp(&h, front, masks, at);
+}
+
+__noinline int rule_find_arp_xdp(struct xdp_md *xdp, u32 front, u32 masks, u32 at)
+{
+	const struct hook h = {.ctx = xdp};
+
+	return rule_find_arp(&h, front, masks, at);
+}
+
 /* What rule_find() says beside the rule's number, which is 0 for none. */
 #define RULE_BLOCKS (1u << 16)
 #define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
@@ -130,12 +157,14 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 	struct rule_list *list;
 	struct rule *rule;
 
+	if (!s)
+		return 0;
+	s->frame.src = src; /* first: nothing of it is kept on the stack then */
+	s->frame.dst = dst;
 	at &= ~RULE_IS_ARP;
 	list = bpf_map_lookup_elem(&rule_lists, &at);
-	if (!s || !list)
+	if (!list)
 		return 0;
-	s->frame.src = src;
-	s->frame.dst = dst;
 	s->frame.kind = RULE_SRC | RULE_DST;
 	s->frame.list = list->number;
 	s->best = RULE_NONE;
@@ -147,10 +176,10 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 		front = front_read(h);
 		if (!FRONT_AT(front))
 			return flags | RULE_UNREAD(FRONT_TYPE(front));
-		if (rule_read_arp(h, s, front)) {
-			s->arp_at = list->arp_at;
-			bpf_loop(list->arp, rule_try_arp, &s, 0);
-		}
+		if (h->skb)
+			rule_find_arp_skb(h->ctx, front, list->arp, list->arp_at);
+		else
+			rule_find_arp_xdp(h->ctx, front, list->arp, list->arp_at);
 	}
 	if (s->best == RULE_NONE)
 		return flags;

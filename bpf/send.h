@@ -90,11 +90,15 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 	count_tx(out, f->len);
 }
 
-/* Sends a frame of known unicast, which is counted here where it came in, too. */
+/*
+ * Sends a frame of known unicast, which is counted here where it came in, too. It has
+ * come by a patch cable, or from a device.
+ */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
-				    const struct verdict *v, struct trip *t)
+				    const struct verdict *v, bool cable)
 {
 	const volatile struct port *p = port_at(v->out);
+	struct trip *t;
 
 	count_rx(v->in, f->len);
 	count_tx(v->out, f->len);
@@ -107,13 +111,13 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
 			return TC_ACT_SHOT;
 		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
-			if (!t)
-				t = trip_start();
+			t = cable ? trip_get() : trip_start();
 			if (t && !on(FEATURE_TRACE))
 				patch_go(skb, t, p->peer_endpoint, f->ifindex);
 			return TC_ACT_SHOT;
 		}
 		/* the frame itself is still needed; bascule_patch goes on with it */
+		t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
 		if (t && t->waits) {
 			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
 			return TC_ACT_SHOT;

@@ -12,12 +12,13 @@
 #include "flood.h"
 #include "send.h"
 
-#define ACT_FLOODS 0x100 /* act_skb() leaves it to its caller to flood; no TC_ACT_ */
+/* What act_skb() leaves to its caller; no TC_ACT_. */
+#define ACT_FLOODS 0x100
+#define ACT_SENDS 0x101
 
 /* Does with a frame what has been decided. */
 static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struct verdict *v,
-				   struct decision *d, u32 epoch, enum action action,
-				   struct trip *t)
+				   struct decision *d, u32 epoch, enum action action, bool cable)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	u32 reason = 0, mtu = 0;
@@ -36,11 +37,15 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		if (reason)
 			return drop_skb(skb, f, v, reason);
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
-		return send_skb(skb, f, v, t);
+#ifdef DECIDES_AT_ONCE
+		return send_skb(skb, f, v, cable);
+#else
+		return ACT_SENDS;
+#endif
 	case ACTION_FLOOD:
 		account_in(f, v);
 #ifdef DECIDES_AT_ONCE
-		return flood_skb(skb, f, v, t);
+		return flood_skb(skb, f, v, cable);
 #else
 		return ACT_FLOODS;
 #endif
@@ -57,26 +62,33 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 }
 
 #ifndef DECIDES_AT_ONCE
-/* Decides on the frame of struct judged: an enum action. */
-__noinline u32 decide_skb(struct __sk_buff *skb, u32 now)
+/* Decide on the frame of struct judged, one after the other: an enum action. */
+__noinline u32 decide_in_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct judged *j = judged_here(0);
 
-	return j ? decide(&h, &j->f, &j->v, now) : ACTION_DROP;
+	return j ? decide_in(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
 }
 
-/* Does with it what has been decided. It has come by a cable, or from a device. */
-__noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action, u32 cable)
+__noinline u32 decide_out_skb(struct __sk_buff *skb)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct judged *j = judged_here(0);
+
+	return j ? decide_out(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
+}
+
+/* Does with it what has been decided. */
+__noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
-	struct trip *t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
 	struct decision *d;
 
-	if (!j || (cable && !t))
+	if (!j)
 		return TC_ACT_SHOT;
 	d = decision_cell(&j->f);
-	return d ? act_skb(skb, &j->f, &j->v, d, epoch, action, t) : TC_ACT_SHOT;
+	return d ? act_skb(skb, &j->f, &j->v, d, epoch, action, false) : TC_ACT_SHOT;
 }
 
 __noinline int drop_judged(struct __sk_buff *skb, u32 reason)
@@ -86,6 +98,42 @@ __noinline int drop_judged(struct __sk_buff *skb, u32 reason)
 	return j ? drop_early(skb, &j->f, &j->v, reason) : TC_ACT_SHOT;
 }
 #endif
+
+#ifndef DECIDES_AT_ONCE
+__noinline int frame_pulled_judged(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+
+	return j && on(LABEL_FEATURES) && frame_pulled(&j->f, skb);
+}
+#endif
+
+static __always_inline bool ask_pulled(struct __sk_buff *skb, struct frame *f)
+{
+#ifdef DECIDES_AT_ONCE
+	return on(LABEL_FEATURES) && frame_pulled(f, skb);
+#else
+	return on(LABEL_FEATURES) && frame_pulled_judged(skb);
+#endif
+}
+
+#ifndef DECIDES_AT_ONCE
+__noinline u32 frame_segment_judged(struct __sk_buff *skb)
+{
+	struct judged *j = judged_here(0);
+
+	return j ? frame_segment(&j->f, skb) : 0;
+}
+#endif
+
+static __always_inline u32 ask_segment(struct __sk_buff *skb, const struct frame *f)
+{
+#ifdef DECIDES_AT_ONCE
+	return frame_segment(f, skb);
+#else
+	return frame_segment_judged(skb);
+#endif
+}
 
 static __always_inline int ask_drop(struct __sk_buff *skb, struct frame *f, const struct verdict *v,
 				    u32 reason)
@@ -98,84 +146,130 @@ static __always_inline int ask_drop(struct __sk_buff *skb, struct frame *f, cons
 }
 
 /*
- * A frame at a port, known by its device or, where it has come by a patch cable,
- * by that end of it.
+ * Takes a frame at a port, known by its device or, where it has come by a patch cable,
+ * by that end of it, and sends it if the bridge remembers how: true if that is `done`,
+ * with what. Else what is to be done is in `action`; ACTION_LEAVE is to decide, unless
+ * the switch decides at once.
  */
-static __always_inline int switch_skb(struct __sk_buff *skb, struct trip *t)
+static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, struct decision **cell,
+				    u32 *epoch, bool cable, enum action *action, int *done)
 {
 	struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	struct clock *c = clock_get();
-	struct judged here, *j = judged_here(&here);
+	struct frame *f = &j->f;
+	struct verdict *v = &j->v;
+	u32 now, reason = 0, mtu = 0;
 	struct decision *d;
-	struct verdict *v;
-	struct frame *f;
-	u32 epoch, now, reason = 0, mtu = 0;
-	enum action action;
+	struct trip *t;
 	bool whole;
-#ifndef DECIDES_AT_ONCE
-	int done;
-#endif
 
-	if (!j)
-		return TC_ACT_SHOT;
-	f = &j->f;
-	v = &j->v;
 	*v = (struct verdict){};
 	if (on(FEATURE_TRACE))
 		trace_receive(skb);
-	whole = frame_of_skb(f, skb);
-
-	if (t)
-		f->ifindex = PATCH_IFINDEX | t->endpoint;
+	whole = frame_of_skb(f, skb) || ask_pulled(skb, f);
+#ifndef DECIDES_AT_ONCE
+	/* else clang keeps addresses within it on the stack, from here to the end */
+	asm("" : "+r"(j));
+	f = &j->f;
+	v = &j->v;
+#endif
+	if (cable) {
+		t = trip_get();
+		f->ifindex = PATCH_IFINDEX | (t ? t->endpoint : 0);
+	}
 	if (!whole) {
 		v->in = port_slot(f->ifindex);
-		return v->in ? ask_drop(skb, f, v, DROP_MALFORMED) : TC_ACT_UNSPEC;
+		*done = v->in ? ask_drop(skb, f, v, DROP_MALFORMED) : TC_ACT_UNSPEC;
+		return true;
 	}
 	/* what a port does not take in the bridge has not had: it may come by another cable */
-	if (t && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f->ifindex))) &&
-	    trip_returns(t)) {
+	if (cable && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f->ifindex))) &&
+	    trip_returns()) {
 		v->in = port_slot(f->ifindex);
-		return ask_drop(skb, f, v, DROP_PATCH_LOOP);
+		*done = ask_drop(skb, f, v, DROP_PATCH_LOOP);
+		return true;
 	}
-	d = decision_cell(f);
+	*cell = d = decision_cell(f);
+	*done = TC_ACT_SHOT;
 	if (!c || !d)
-		return TC_ACT_SHOT;
+		return true;
 	/* read before all else: what changes from here on ends the decision */
-	epoch = READ_ONCE(c->epoch);
+	*epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
 	now = on(FEATURE_PF) ? READ_ONCE(c->now) : 0;
-	if (decision_holds(d, f, epoch) && port_there(&tcx_devices, d->out) &&
+	if (decision_holds(d, f, *epoch) && port_there(&tcx_devices, d->out) &&
 	    recall(&h, f, d, v, now)) {
-		u32 segment = f->len - f->tag > d->fits ? frame_segment(f, skb) : f->len - f->tag;
+		u32 segment = f->len - f->tag > d->fits ? ask_segment(skb, f) : f->len - f->tag;
 
 		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, f, v, now);
 		if (!reason && (!segment || segment > d->fits))
 			reason = send_fits(skb, f, d->out, &mtu);
-		if (!reason)
-			return send_skb(skb, f, v, t);
-		action = refuse(v, reason);
+		if (!reason) {
+#ifdef DECIDES_AT_ONCE
+			*done = send_skb(skb, f, v, cable);
+#else
+			*done = ACT_SENDS;
+#endif
+			return true;
+		}
+		*action = refuse(v, reason);
 	} else {
 #ifdef DECIDES_AT_ONCE
-		action = decide(&h, f, v, READ_ONCE(c->now));
+		*action = decide(&h, f, v, READ_ONCE(c->now));
 #else
-		action = decide_skb(skb, READ_ONCE(c->now));
+		*action = ACTION_LEAVE;
 #endif
 	}
-#ifdef DECIDES_AT_ONCE
-	return act_skb(skb, f, v, d, epoch, action, t);
-#else
-	done = act_judged(skb, epoch, action, !!t);
-	if (done != ACT_FLOODS)
-		return done;
-	return flood_walk_judged(skb, !!t) ? flood_end_judged(skb) : TC_ACT_SHOT;
-#endif
+	return false;
 }
+
+#ifdef DECIDES_AT_ONCE
+static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
+{
+	struct judged here;
+	struct decision *d;
+	enum action action;
+	u32 epoch;
+	int done;
+
+	if (receive(skb, &here, &d, &epoch, cable, &action, &done))
+		return done;
+	return act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
+}
+#else
+static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
+{
+	struct judged *j = judged_here(0);
+	struct decision *d;
+	enum action action;
+	u32 epoch;
+	int done;
+
+	if (!j)
+		return TC_ACT_SHOT;
+	if (!receive(skb, j, &d, &epoch, on(FEATURE_PATCH) && cable, &action, &done)) {
+		if (action == ACTION_LEAVE) {
+			action = decide_in_skb(skb);
+			if (action == ACTION_SEND)
+				action = decide_out_skb(skb);
+		}
+		done = act_judged(skb, epoch, action);
+		if (done == ACT_FLOODS)
+			return flood_walk_judged(skb, cable) ? flood_end_judged(skb) : TC_ACT_SHOT;
+	}
+	if (done != ACT_SENDS)
+		return done;
+	/* else clang keeps addresses within it on the stack, from the start to here */
+	asm("" : "+r"(j));
+	return send_skb(skb, &j->f, &j->v, cable);
+}
+#endif
 
 SEC("tcx/ingress")
 int bascule_tcx(struct __sk_buff *skb)
 {
-	return switch_skb(skb, 0);
+	return switch_skb(skb, false);
 }
 
 /* Goes on with a frame that another bridge sends by a patch cable. */
@@ -189,8 +283,9 @@ int bascule_patch(struct __sk_buff *skb)
 	if (!t)
 		return TC_ACT_SHOT;
 	ifindex = PATCH_IFINDEX | t->endpoint;
-	action = switch_skb(skb, t);
-	if (t->waits)
+	action = switch_skb(skb, true);
+	t = trip_get(); /* again, rather than kept on the stack */
+	if (t && t->waits)
 		return patch_follow(skb, ifindex);
 	return action == TC_ACT_UNSPEC ? TC_ACT_SHOT : action;
 }
