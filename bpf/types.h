@@ -144,6 +144,8 @@ enum port_taken {
 	PORT_END_HAD_CSUM = 1 << 3, /* a veth's other end left checksums to us */
 	PORT_END_HAD_VLAN = 1 << 4, /* a veth's other end left VLAN tags beside the packet */
 	PORT_END_NO_GRO = 1 << 5, /* a veth's other end had GRO off */
+	PORT_END_HAD_SCTP = 1 << 6, /* as PORT_END_HAD_CSUM, of SCTP */
+	PORT_END_HAD_STAG = 1 << 7, /* as PORT_END_HAD_VLAN, of service tags */
 };
 
 /* What a port was told of spanning tree, for who runs it. No frame asks. */

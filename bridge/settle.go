@@ -127,10 +127,16 @@ func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []strin
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
-const givenBackWithXDP = datapath.PortHadRxVLAN | datapath.PortEndHadCsum | datapath.PortEndHadVLAN | datapath.PortEndNoGRO
+var givenBackWithXDP = func() datapath.PortTaken {
+	taken := datapath.PortHadRxVLAN
+	for _, f := range endFeatures {
+		taken |= f.taken
+	}
+	return taken
+}()
 
 // givenBack are the flags of all that a port takes of its device's features.
-const givenBack = givenBackWithXDP | datapath.PortHadLRO
+var givenBack = givenBackWithXDP | datapath.PortHadLRO
 
 // follower does the work that follows a change to a bridge.
 type follower struct{}

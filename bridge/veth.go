@@ -29,6 +29,20 @@ const (
 	featureSTag = "tx-vlan-stag-hw-insert"
 )
 
+// endFeatures are the features that have to be on or off there. Each is noted by
+// itself, because each can be switched by itself.
+var endFeatures = []struct {
+	name  string
+	on    bool
+	taken datapath.PortTaken // it was the other way
+}{
+	{featureCsum, false, datapath.PortEndHadCsum},
+	{featureSCTP, false, datapath.PortEndHadSCTP},
+	{featureVLAN, false, datapath.PortEndHadVLAN},
+	{featureSTag, false, datapath.PortEndHadSTag},
+	{featureGRO, true, datapath.PortEndNoGRO},
+}
+
 // inspectEnd notes in p the changes that prepareEnd is going to make, and says
 // so.
 func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
@@ -37,17 +51,15 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 		if err != nil {
 			return err
 		}
-		if features[featureCsum] {
-			setBits(&p.Taken, datapath.PortEndHadCsum, true)
-		}
-		if features[featureVLAN] {
-			setBits(&p.Taken, datapath.PortEndHadVLAN, true)
-		}
-		if !features[featureGRO] {
-			setBits(&p.Taken, datapath.PortEndNoGRO, true)
+		changes := false
+		for _, f := range endFeatures {
+			if features[f.name] != f.on {
+				setBits(&p.Taken, f.taken, true)
+				changes = true
+			}
 		}
 		ours := p.Notes&datapath.PortHost != 0 // nobody has set it to anything yet
-		if !ours && (features[featureCsum] || features[featureVLAN] || !features[featureGRO]) {
+		if !ours && changes {
 			notes = []string{fmt.Sprintf("%s: for XDP, its other end %s has transmit offload of checksums and VLAN tags off and GRO on now", l.Attrs().Name, name)}
 		}
 		return nil
@@ -61,7 +73,11 @@ func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 // prepareEnd makes the other end of a veth fit for XDP on this end.
 func prepareEnd(l netlink.Link) error {
 	err := atOtherEnd(l, func(e *ethtool.Ethtool, name string) error {
-		return e.Change(name, map[string]bool{featureCsum: false, featureSCTP: false, featureVLAN: false, featureSTag: false, featureGRO: true})
+		wanted := map[string]bool{}
+		for _, f := range endFeatures {
+			wanted[f.name] = f.on
+		}
+		return e.Change(name, wanted)
 	})
 	if err != nil {
 		return err
@@ -85,14 +101,10 @@ func prepareEnd(l netlink.Link) error {
 // restoreEnd gives the other end of a veth back what prepareEnd took.
 func restoreEnd(was *datapath.Port, l netlink.Link) {
 	back := map[string]bool{}
-	if was.Taken&datapath.PortEndHadCsum != 0 {
-		back[featureCsum], back[featureSCTP] = true, true
-	}
-	if was.Taken&datapath.PortEndHadVLAN != 0 {
-		back[featureVLAN], back[featureSTag] = true, true
-	}
-	if was.Taken&datapath.PortEndNoGRO != 0 {
-		back[featureGRO] = false
+	for _, f := range endFeatures {
+		if was.Taken&f.taken != 0 {
+			back[f.name] = !f.on
+		}
 	}
 	if len(back) == 0 {
 		return

@@ -16,9 +16,10 @@ import (
 // The other end of a veth gets back what it had, however often the port was told to
 // be on XDP.
 func TestEndGivenBack(t *testing.T) {
-	features := []string{featureCsum, featureVLAN, featureGRO}
+	features := []string{featureCsum, featureSCTP, featureVLAN, featureSTag, featureGRO}
+	b := newBench(t, 1)
+	b.must(b.AddBridge("br0", nil))
 	for mask := range 1 << len(features) {
-		b := newBench(t, 1)
 		had, now := map[string]bool{}, map[string]bool{}
 		for i, name := range features {
 			had[name] = mask>>i&1 != 0
@@ -35,7 +36,6 @@ func TestEndGivenBack(t *testing.T) {
 			}))
 		}
 		far(func(e *ethtool.Ethtool) error { return e.Change("far1", had) })
-		b.must(b.AddBridge("br0", nil))
 		_, err := b.AddPort("br0", "p1", PortOptions{Hook: HookXDP})
 		b.must(err)
 		_, err = b.SetPort("br0", "p1", PortOptions{Hook: HookXDP})

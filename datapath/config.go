@@ -81,6 +81,8 @@ const (
 	PortEndHadCsum = kernelPortTakenPORT_END_HAD_CSUM
 	PortEndHadVLAN = kernelPortTakenPORT_END_HAD_VLAN
 	PortEndNoGRO   = kernelPortTakenPORT_END_NO_GRO
+	PortEndHadSCTP = kernelPortTakenPORT_END_HAD_SCTP
+	PortEndHadSTag = kernelPortTakenPORT_END_HAD_STAG
 )
 
 // STPGuards are the bits of Port.StpGuards: what a port was told of spanning tree,

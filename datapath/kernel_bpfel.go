@@ -1000,6 +1000,8 @@ const (
 	kernelPortTakenPORT_END_HAD_CSUM kernelPortTaken = 8
 	kernelPortTakenPORT_END_HAD_VLAN kernelPortTaken = 16
 	kernelPortTakenPORT_END_NO_GRO   kernelPortTaken = 32
+	kernelPortTakenPORT_END_HAD_SCTP kernelPortTaken = 64
+	kernelPortTakenPORT_END_HAD_STAG kernelPortTaken = 128
 )
 
 type kernelRule struct {
