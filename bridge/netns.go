@@ -46,21 +46,36 @@ func SameNetns(a, b string) bool {
 // the path of a file that stands for it.
 func openNetns(name string) (netns.NsHandle, error) {
 	path := NetnsPath(name)
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	ns, err := NetnsAt(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, refused("use network namespace "+name, "there is none of this name", "see 'ip netns list', or give the path of its file")
+	case errors.Is(err, errNoNetns):
+		return 0, refused("use network namespace "+name, path+" is not a network namespace", "see 'ip netns list', or give the path of its file")
 	case err != nil:
 		return 0, refused("use network namespace "+name, err.Error(), "give a name of 'ip netns list' or the path of its file")
+	}
+	return ns, nil
+}
+
+// NetnsAt opens the network namespace that a file stands for. It does not wait for a
+// named pipe.
+func NetnsAt(path string) (netns.NsHandle, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
 	}
 	var st unix.Statfs_t
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	if unix.Fstatfs(fd, &st) != nil || st.Type != unix.NSFS_MAGIC || err != nil || kind != unix.CLONE_NEWNET {
 		unix.Close(fd)
-		return 0, refused("use network namespace "+name, path+" is not a network namespace", "see 'ip netns list', or give the path of its file")
+		return -1, errNoNetns
 	}
 	return netns.NsHandle(fd), nil
 }
+
+// errNoNetns says that a file stands for no network namespace.
+var errNoNetns = errors.New("it is not a network namespace")
 
 // Cookie is the number of the switch's network namespace; no other gets it while
 // the machine is up (socket(7), SO_NETNS_COOKIE).
@@ -159,7 +174,7 @@ func seesAllProcesses() bool {
 func liveNamespaces() map[uint64]bool {
 	live := map[uint64]bool{}
 	for _, path := range namespaceFiles() {
-		ns, err := netns.GetFromPath(path)
+		ns, err := NetnsAt(path)
 		if err != nil {
 			continue
 		}

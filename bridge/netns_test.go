@@ -2,7 +2,31 @@
 
 package bridge
 
-import "testing"
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A file where names of network namespaces are may be anything.
+func TestNetnsAt(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir(), "/dev/null", "/proc/self/ns/mnt"} {
+		if ns, err := NetnsAt(path); !errors.Is(err, errNoNetns) {
+			t.Errorf("%s: %v, %v", path, ns, err)
+		}
+	}
+	ns, err := NetnsAt("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+}
 
 // A switch that is closed does nothing more, least of all in the caller's
 // namespace.

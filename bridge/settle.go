@@ -10,7 +10,6 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -176,7 +175,7 @@ func (follower) LeaveAway(_ *datapath.Bridge, was *datapath.Port, here func() ui
 			return err
 		}
 		for _, path := range namespaceFiles() {
-			ns, err := netns.GetFromPath(path)
+			ns, err := NetnsAt(path)
 			if err != nil {
 				continue
 			}

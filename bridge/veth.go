@@ -142,7 +142,7 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 		return netns.Get()
 	}
 	for _, path := range namespaceFiles() {
-		ns, err := netns.GetFromPath(path)
+		ns, err := NetnsAt(path)
 		if err != nil {
 			continue
 		}

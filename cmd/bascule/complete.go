@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 )
 
 // newCompletion prints the script that teaches a shell to complete.
@@ -320,11 +319,7 @@ func netlinkIn(name string) (*netlink.Handle, error) {
 	if name == "" {
 		return netlink.NewHandle()
 	}
-	get := netns.GetFromName
-	if strings.Contains(name, "/") {
-		get = netns.GetFromPath
-	}
-	ns, err := get(name)
+	ns, err := bridge.NetnsAt(bridge.NetnsPath(name))
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/bridge"
 	"bascule/files"
 
 	"github.com/vishvananda/netns"
@@ -71,7 +72,7 @@ func newResolver(path, names, etc string) (*resolver, error) {
 	if own, err := os.Stat("/proc/self/ns/net"); err == nil && os.SameFile(here, own) {
 		return r, nil
 	}
-	if r.ns, err = netns.GetFromPath(path); err != nil {
+	if r.ns, err = bridge.NetnsAt(path); err != nil {
 		return nil, err
 	}
 	entries, _ := os.ReadDir(names)
