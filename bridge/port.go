@@ -678,7 +678,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if o.Hook != "" {
 			setBits(&p.Notes, datapath.PortXDP, wantsXDP(o.Hook, l))
 			if p.Notes&datapath.PortXDP == 0 {
-				p.Taken &^= givenBackWithXDP
+				c.toTCX(p, l)
 			}
 			notes, err := inspect(p, l)
 			c.warn(notes...)

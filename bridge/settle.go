@@ -42,16 +42,36 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	return notes, nil
 }
 
-// giveBack undoes what makeReady did to the port's frames. Where now is not nil the
-// port stays, without XDP.
+// giveBack undoes what makeReady did to the port's frames, but for what is noted of the
+// port still. Where now is nil the port leaves.
 func giveBack(was, now *datapath.Port, l netlink.Link) {
-	if was.Taken&datapath.PortHadLRO != 0 && now == nil {
+	taken := was.Taken
+	if now != nil {
+		taken &^= now.Taken
+	}
+	if taken&datapath.PortHadLRO != 0 {
 		switchOn(l, featureLRO)
 	}
-	if was.Taken&datapath.PortHadRxVLAN != 0 {
+	if taken&datapath.PortHadRxVLAN != 0 {
 		switchOn(l, featureRxVLAN)
 	}
-	restoreEnd(was, l)
+	restoreEnd(taken, l)
+}
+
+// toTCX makes the port one that forwards by tcx alone. What it took for XDP is given
+// back. An end that there is no way to now keeps it, and so does the note of it.
+func (c *draft) toTCX(p *datapath.Port, l netlink.Link) {
+	keep := p.Taken & endTaken
+	if keep != 0 {
+		err := atOtherEnd(l, func(*ethtool.Ethtool, string) error { return nil })
+		if !errors.Is(err, errNoWay) {
+			keep = 0
+		}
+	}
+	if keep != 0 {
+		c.warn(fmt.Sprintf("%s: its other end keeps the offloads that XDP took, since %v; set --hook tcx again when there is a way to it", l.Attrs().Name, errNoWay))
+	}
+	p.Taken = p.Taken&^givenBackWithXDP | keep
 }
 
 // settleAll readies the devices of every port of the bridge, and makes known the
@@ -126,13 +146,7 @@ func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []strin
 }
 
 // givenBackWithXDP are the flags of what a port takes for XDP alone.
-var givenBackWithXDP = func() datapath.PortTaken {
-	taken := datapath.PortHadRxVLAN
-	for _, f := range endFeatures {
-		taken |= f.taken
-	}
-	return taken
-}()
+var givenBackWithXDP = datapath.PortHadRxVLAN | endTaken
 
 // givenBack are the flags of all that a port takes of its device's features.
 var givenBack = givenBackWithXDP | datapath.PortHadLRO
@@ -159,7 +173,7 @@ func (follower) Follow(b, was *datapath.Bridge) error {
 }
 
 // Leave gives back what a port took: all of it where it has left the bridge, or
-// what it took for XDP where it does without now. A host port's device goes.
+// what is noted of it no more. A host port's device goes.
 func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) error {
 	return leave(was, now, was.Ifindex)
 }
@@ -217,9 +231,7 @@ func leave(was, now *datapath.Port, index uint32) (err error) {
 		return nil // it has gone
 	}
 	if now != nil {
-		if was.Notes&datapath.PortXDP != 0 {
-			giveBack(was, now, l)
-		}
+		giveBack(was, now, l)
 		return nil
 	}
 	if was.Notes&datapath.PortHost != 0 {

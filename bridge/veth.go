@@ -43,6 +43,14 @@ var endFeatures = []struct {
 	{featureGRO, true, datapath.PortEndNoGRO},
 }
 
+// endTaken are the notes of all of them.
+var endTaken = func() (taken datapath.PortTaken) {
+	for _, f := range endFeatures {
+		taken |= f.taken
+	}
+	return taken
+}()
+
 // inspectEnd notes in p the changes that prepareEnd is going to make, and says
 // so.
 func inspectEnd(p *datapath.Port, l netlink.Link) (notes []string, err error) {
@@ -99,10 +107,10 @@ func prepareEnd(l netlink.Link) error {
 }
 
 // restoreEnd gives the other end of a veth back what prepareEnd took.
-func restoreEnd(was *datapath.Port, l netlink.Link) {
+func restoreEnd(taken datapath.PortTaken, l netlink.Link) {
 	back := map[string]bool{}
 	for _, f := range endFeatures {
-		if was.Taken&f.taken != 0 {
+		if taken&f.taken != 0 {
 			back[f.name] = !f.on
 		}
 	}

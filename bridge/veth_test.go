@@ -3,7 +3,11 @@
 package bridge
 
 import (
+	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"bascule/datapath"
@@ -11,6 +15,7 @@ import (
 
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // The other end of a veth gets back what it had, however often the port was told to
@@ -81,5 +86,38 @@ func TestEndOutOfReach(t *testing.T) {
 	}
 	if _, err := b.SetPort("br0", "p2", PortOptions{Changes: on("isolated")}); err != nil {
 		t.Error(err)
+	}
+
+	// what was taken of the end is given back when there is a way to it again
+	had := func() (on bool) {
+		b.must(inside(held, func() error {
+			e, err := ethtool.NewEthtool()
+			if err != nil {
+				return err
+			}
+			defer e.Close()
+			all, err := e.Features("far2")
+			on = all[featureCsum]
+			return err
+		}))
+		return on
+	}
+	warnings, err := b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
+	b.must(err)
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "p2: its other end keeps the offloads that XDP took") {
+		t.Errorf("warnings %q", warnings)
+	}
+	if had() {
+		t.Fatal("there is a way to the other end after all")
+	}
+	path := filepath.Join(netnsDir, away.Name)
+	b.must(os.WriteFile(path, nil, 0o600))
+	defer os.Remove(path)
+	b.must(unix.Mount(fmt.Sprintf("/proc/self/fd/%d", held), path, "", unix.MS_BIND, ""))
+	defer unix.Unmount(path, unix.MNT_DETACH)
+	_, err = b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
+	b.must(err)
+	if !had() {
+		t.Error("the other end has lost the offload of checksums")
 	}
 }

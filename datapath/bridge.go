@@ -322,12 +322,13 @@ func (b *Bridge) leaveAway(now *Config, f Follower) error {
 	return nil
 }
 
-// leave has f give back the settings that ports of b took which have left with
-// the configuration now.
+// leave has f give back the settings of ports of b that have left with the configuration
+// now, or left XDP, or of which it does not note any more all that they took.
 func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range Ports(&b.Config) {
 		stays := PortAt(now, p.Id)
-		if stays != nil && stays.Notes&PortXDP == p.Notes&PortXDP || !b.HasDevice(p) {
+		same := stays != nil && stays.Notes&PortXDP == p.Notes&PortXDP && p.Taken&^stays.Taken == 0
+		if same || !b.HasDevice(p) {
 			continue
 		}
 		if err := f.Leave(b, p, stays); err != nil {
