@@ -273,7 +273,8 @@ func (e *End) ReadyForXDP() {
 		}
 		defer tool.Close()
 		return tool.Change(e.Ifname, map[string]bool{
-			"tx-checksum-ip-generic": false, "tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false,
+			"tx-checksum-ip-generic": false, "tx-checksum-sctp": false,
+			"tx-vlan-hw-insert": false, "tx-vlan-stag-hw-insert": false,
 		})
 	}))
 }
