@@ -75,6 +75,7 @@ bench-agent:
 # configuration files; all are committed.
 generate:
 	$(call install,$(BUILD_NEEDS))
+	$(GO) generate ./datapath # the names of what is new there are used by all others
 	$(GO) generate ./...
 
 # Malformed and mutated frames through the datapath, what people give as a

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,7 +160,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		m.tables = t
 	}
 	fit(spec, m)
-	trimPF(spec, c)
+	trim(spec, c)
 	opts := ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{}, Programs: ebpf.ProgramOptions{LogLevel: b.store.log},
 	}
@@ -222,34 +223,31 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 const featureQuestion = 0xba5c01e0feed5eed
 
 // answer writes into a program which features are on, wherever it asks. A
-// question loads featureQuestion and then features into one register. In its
-// place the register becomes 1 or 0; the kernel removes jumps to what comes next.
-// It also calls the kernel's function with the number cast, see castCall.
+// question loads featureQuestion and then features into one register: both loads
+// become one of 1 or 0. It also calls the kernel's function with the number cast,
+// see castCall.
 func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
-	const questions = 512 // or so, each of which takes the room of two more
-	all := make(asm.Instructions, 0, len(p.Instructions)+2*questions)
-	next := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
+	nop := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
 	for i := 0; i < len(p.Instructions); i++ {
-		ins := p.Instructions[i]
+		ins := &p.Instructions[i]
 		// would have a cost where it is never reached: the count of such calls
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
-			ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
+			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
 		if ins.IsConstantLoad(asm.DWord) && uint64(ins.Constant) == kernelSkbCall {
-			ins = castCall(ins, cast)
-		}
-		if !ins.IsConstantLoad(asm.DWord) || uint64(ins.Constant) != featureQuestion {
-			all = append(all, ins)
+			*ins = castCall(*ins, cast)
+			p.Instructions = slices.Insert(p.Instructions, i+1, nop) // jumps over it go as far as they did
 			continue
 		}
-		i++
-		yes := int32(0)
-		if uint64(p.Instructions[i].Constant)&features != 0 {
-			yes = 1
+		if ins.IsConstantLoad(asm.DWord) && uint64(ins.Constant) == featureQuestion {
+			of := &p.Instructions[i+1]
+			yes := int64(0)
+			if uint64(of.Constant)&features != 0 {
+				yes = 1
+			}
+			ins.Constant, of.Constant = yes, yes
 		}
-		all = append(all, asm.Mov.Imm(ins.Dst, yes).WithMetadata(ins.Metadata), next, next, next)
 	}
-	p.Instructions = all
 }
 
 // nextGeneration names the generation after the current. The first has a

@@ -56,8 +56,8 @@ const (
 	lifeNamespace
 )
 
-// idle is how large a table is while its features are off. A program holds the
-// maps that its removed instructions name, too.
+// idle is how large a table is while its features are off. No program names it
+// then, but it is there for whoever opens it.
 type idle int
 
 const (
@@ -143,7 +143,7 @@ func (t *table) fit(spec *ebpf.MapSpec, m *making) {
 }
 
 // fit gives the maps of spec the sizes that m asks for. A bridge without pf has none
-// of its: a program holds the maps that its removed instructions name, too.
+// of its.
 func fit(spec *ebpf.CollectionSpec, m *making) {
 	for i := range inventory {
 		t := &inventory[i]

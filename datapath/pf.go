@@ -8,14 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"unsafe"
 
 	"bascule/pf"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -376,15 +373,13 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	return nil
 }
 
-// trimPF takes pf out of the programs that have nothing to do with it.
-func trimPF(spec *ebpf.CollectionSpec, c *Config) {
+// trim takes out of the programs what the configuration does not ask for.
+func trim(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
 	}
-	for name, p := range spec.Programs {
-		if kernelFeature(programFeatures(name, c))&pfFeatures == 0 && name != kernelProgBasculeTable {
-			withoutPF(p)
-		}
+	for _, p := range spec.Programs {
+		prune(p)
 	}
 }
 
@@ -395,41 +390,6 @@ func programFeatures(name string, c *Config) uint64 {
 		return c.Features | c.Pf.Features
 	}
 	return c.Features
-}
-
-// withoutPF takes pf's functions out of a program in which nothing reaches them,
-// and makes it refer to none of pf's maps. The kernel would remove the code, too,
-// but it takes its time, and holds the maps.
-func withoutPF(p *ebpf.ProgramSpec) {
-	kept := make(asm.Instructions, 0, len(p.Instructions))
-	empty := false // the function is one of pf's
-	for _, ins := range p.Instructions {
-		if name := ins.Symbol(); name != "" {
-			empty = name != p.Name && strings.HasPrefix(name, pfPrefix)
-			if empty {
-				kept = append(kept, asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata), asm.Return())
-			}
-		}
-		if empty {
-			continue
-		}
-		if ins.IsLoadFromMap() && strings.HasPrefix(ins.Reference(), pfPrefix) {
-			ins = asm.LoadImm(ins.Dst, 0, asm.DWord).WithMetadata(ins.Metadata)
-		}
-		kept = append(kept, ins)
-	}
-	// a function that nothing refers to is refused
-	referred := map[string]bool{p.Name: true}
-	for _, ins := range kept {
-		referred[ins.Reference()] = true
-	}
-	empty = false
-	p.Instructions = slices.DeleteFunc(kept, func(ins asm.Instruction) bool {
-		if name := ins.Symbol(); name != "" {
-			empty = strings.HasPrefix(name, pfPrefix) && !referred[name]
-		}
-		return empty
-	})
 }
 
 // fillPF writes to pf's tables of g the contents that they need before a frame

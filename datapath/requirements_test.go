@@ -180,7 +180,7 @@ func TestNeedsAreTrue(t *testing.T) {
 			answer(p, programFeatures(name, &c), c.Skb.Cast)
 		}
 		fit(spec, &making{Config: &c})
-		trimPF(spec, &c)
+		trim(spec, &c)
 		types := map[string]ebpf.ProgramType{}
 		for name, p := range spec.Programs {
 			types[name] = p.Type

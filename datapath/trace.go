@@ -76,7 +76,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	answer(spec.Programs[kernelProgBasculeTcx], c.Features, c.Skb.Cast)
 	fit(spec, &making{Config: &c})
-	trimPF(spec, &c)
+	trim(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialShared && spec.Maps[t.name] != nil }) {
 		m, err := b.openTable(table.name)

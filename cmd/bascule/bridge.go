@@ -188,19 +188,20 @@ type bridgeJSON struct {
 	Ports         []string `json:"ports"`
 }
 
-func (p *program) printBridges(list []bridge.Info) error {
-	toJSON := func(b bridge.Info) bridgeJSON {
-		c := b.Config
-		return bridgeJSON{
-			Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
-			FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
-			VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
-			MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
-			STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(), ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns,
-			Ports: append([]string{}, b.Ports...),
-		}
+func newBridgeJSON(b bridge.Info) bridgeJSON {
+	c := b.Config
+	return bridgeJSON{
+		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
+		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
+		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
+		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
+		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(), ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns,
+		Ports: append([]string{}, b.Ports...),
 	}
-	return printList(p, list, toJSON, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
+}
+
+func (p *program) printBridges(list []bridge.Info) error {
+	return printList(p, list, newBridgeJSON, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
 		return []string{
 			b.Name, b.Address.String(), strconv.Itoa(len(b.Ports)), fmt.Sprint(b.FDBCount),
 			orDash(strings.Join(settingsIn(bridge.BridgeSettings, b.Config), " ")),

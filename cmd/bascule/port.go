@@ -334,20 +334,24 @@ func newStatsJSON(s bridge.Stats) *statsJSON {
 	return j
 }
 
+func newPortJSON(port bridge.Port) portJSON {
+	c := port.Config
+	return portJSON{
+		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
+		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
+		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
+		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
+		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
+		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
+		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
+		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
+		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
+	}
+}
+
 func (p *program) printPorts(list []bridge.Port, stats bool) error {
 	toJSON := func(port bridge.Port) portJSON {
-		c := port.Config
-		j := portJSON{
-			Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-			Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
-			Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
-			Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
-			FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-			Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
-			LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
-			STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
-			BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
-		}
+		j := newPortJSON(port)
 		if stats {
 			j.statsJSON = newStatsJSON(port.Stats)
 		}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"pgregory.net/rapid"
+)
+
+// TestPrune: what is decided, never reached or not wanted goes, and nothing else.
+func TestPrune(t *testing.T) {
+	call := func(name string) asm.Instruction { return asm.Ja.Label(name) } // a jump by name
+	for _, c := range []struct {
+		name       string
+		code, want asm.Instructions
+	}{
+		{
+			"a question answered by no",
+			asm.Instructions{
+				asm.LoadImm(asm.R1, 0, asm.DWord),
+				asm.JEq.Imm(asm.R1, 0, "off"),
+				asm.Mov.Imm(asm.R0, 7),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 8).WithSymbol("off"),
+				asm.Return(),
+			},
+			asm.Instructions{asm.Mov.Imm(asm.R0, 8), asm.Return()},
+		},
+		{
+			"an answer that is wanted twice, by a copy and inverted",
+			asm.Instructions{
+				asm.LoadImm(asm.R6, 1, asm.DWord),
+				asm.Mov.Reg(asm.R7, asm.R6),
+				asm.Xor.Imm(asm.R7, 1),
+				asm.JNE.Imm(asm.R7, 0, "off"),
+				asm.Mov.Reg(asm.R0, asm.R6),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 8).WithSymbol("off"),
+				asm.Return(),
+			},
+			asm.Instructions{asm.LoadImm(asm.R6, 1, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), asm.Return()},
+		},
+		{
+			"an answer that may be another on another way",
+			asm.Instructions{
+				asm.LoadImm(asm.R2, 0, asm.DWord),
+				asm.JEq.Imm(asm.R1, 5, "join"),
+				asm.Mov.Imm(asm.R2, 1),
+				asm.JEq.Imm(asm.R2, 0, "off").WithSymbol("join"),
+				asm.Mov.Imm(asm.R0, 7),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 8).WithSymbol("off"),
+				asm.Return(),
+			},
+			nil, // all of it
+		},
+		{
+			"a loop, and a jump over what goes",
+			asm.Instructions{
+				asm.Mov.Imm(asm.R0, 0),
+				asm.Mov.Imm(asm.R2, 0),
+				asm.Add.Imm(asm.R0, 1).WithSymbol("again"),
+				asm.JEq.Imm(asm.R2, 0, "on"),
+				asm.LoadImm(asm.R3, 1<<40, asm.DWord),
+				asm.Add.Reg(asm.R0, asm.R3),
+				asm.JLT.Imm(asm.R0, 5, "again").WithSymbol("on"),
+				asm.Return(),
+			},
+			asm.Instructions{
+				asm.Mov.Imm(asm.R0, 0),
+				asm.Add.Imm(asm.R0, 1),
+				{OpCode: asm.JLT.Op(asm.ImmSource), Dst: asm.R0, Constant: 5, Offset: -2},
+				asm.Return(),
+			},
+		},
+		{
+			"functions that nothing calls any more",
+			asm.Instructions{
+				asm.LoadImm(asm.R2, 1, asm.DWord),
+				asm.JNE.Imm(asm.R2, 0, "out"),
+				asm.Call.Label("one"),
+				call("out"),
+				asm.Mov.Imm(asm.R0, 3).WithSymbol("out"),
+				asm.Return(),
+				asm.Call.Label("two").WithSymbol("one"),
+				asm.Return(),
+				asm.Mov.Imm(asm.R0, 4).WithSymbol("two"),
+				asm.Return(),
+			},
+			asm.Instructions{asm.Mov.Imm(asm.R0, 3), asm.Return()},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := &ebpf.ProgramSpec{Instructions: slices.Clone(c.code)}
+			prune(p)
+			if c.want == nil {
+				c.want = c.code
+			}
+			if got, want := text(p.Instructions), text(c.want); got != want {
+				t.Errorf("pruned:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// text writes a program without its names; jumps have their distances, those by
+// name too.
+func text(code asm.Instructions) (s string) {
+	p := newPruner(code)
+	for i, ins := range code {
+		if isJump(&ins) && ins.Reference() != "" {
+			ins.Offset = int16(p.at[p.target(i)] - p.at[i] - 1)
+		}
+		ins.Metadata = asm.Metadata{}
+		s += fmt.Sprintf("%v\n", ins)
+	}
+	return s
+}
+
+// TestPruneChangesNothing: in the kernel, programs by chance return the same
+// before and after, and there is nothing more to take out of them.
+func TestPruneChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		code := randomProgram(t)
+		p := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "BSD", Instructions: slices.Clone(code)}
+		prune(p)
+		once := text(p.Instructions)
+		if got, want := returned(t, p.Instructions), returned(t, code); got != want {
+			t.Fatalf("returns %d, without pruning %d:\n%s\nunpruned:\n%s", got, want, once, text(code))
+		}
+		prune(p)
+		if again := text(p.Instructions); again != once {
+			t.Fatalf("pruned once:\n%s\ntwice:\n%s", once, again)
+		}
+	})
+}
+
+func returned(t *rapid.T, code asm.Instructions) uint32 {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "BSD", Instructions: slices.Clone(code)})
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text(code))
+	}
+	defer p.Close()
+	ret, err := p.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ret
+}
+
+// randomProgram returns one with questions that are answered, whose answers are
+// copied, kept on the stack, compared and added up, in nested branches and in
+// functions.
+func randomProgram(t *rapid.T) asm.Instructions {
+	var all asm.Instructions
+	functions := rapid.IntRange(1, 3).Draw(t, "functions")
+	labels := 0
+	register := func() asm.Register { return asm.Register(rapid.IntRange(6, 9).Draw(t, "register")) }
+	for f := range functions {
+		first := len(all)
+		for r := asm.R6; r <= asm.R9; r++ {
+			all = append(all, asm.Mov.Imm(r, int32(r)))
+		}
+		all[first] = all[first].WithSymbol(fmt.Sprintf("f%d", f))
+		all = append(all, asm.StoreMem(asm.RFP, -8, asm.R6, asm.DWord))
+		pending := ""
+		add := func(ins ...asm.Instruction) {
+			if pending != "" {
+				ins[0] = ins[0].WithSymbol(pending)
+				pending = ""
+			}
+			all = append(all, ins...)
+		}
+		var some func(depth int)
+		some = func(depth int) {
+			for range rapid.IntRange(1, 5).Draw(t, "steps") {
+				a, b := register(), register()
+				bit := int64(rapid.IntRange(0, 1).Draw(t, "bit"))
+				switch rapid.IntRange(0, 9).Draw(t, "kind") {
+				case 0, 1:
+					add(asm.LoadImm(a, bit, asm.DWord), asm.LoadImm(a, bit, asm.DWord))
+				case 2:
+					add(asm.Mov.Reg(a, b))
+				case 3:
+					op := rapid.SampledFrom([]asm.ALUOp{asm.And, asm.Or, asm.Xor, asm.Add}).Draw(t, "op")
+					add(op.Reg(a, b))
+				case 4:
+					op := rapid.SampledFrom([]asm.ALUOp{asm.And, asm.Or, asm.Xor, asm.Mov}).Draw(t, "op")
+					add(op.Imm(a, int32(bit)))
+				case 5:
+					add(asm.StoreMem(asm.RFP, -8, a, asm.DWord))
+				case 6:
+					add(asm.LoadMem(a, asm.RFP, -8, asm.DWord))
+				case 7:
+					if f+1 < functions {
+						add(asm.Call.Label(fmt.Sprintf("f%d", f+1)), asm.Mov.Reg(a, asm.R0))
+					}
+				default:
+					if depth == 0 {
+						continue
+					}
+					labels++
+					otherwise, end := fmt.Sprintf("else%d", labels), fmt.Sprintf("end%d", labels)
+					op := rapid.SampledFrom([]asm.JumpOp{asm.JEq, asm.JNE, asm.JSet, asm.JGT, asm.JSLT}).Draw(t, "jump")
+					if rapid.Bool().Draw(t, "by register") {
+						add(op.Reg(a, b, otherwise))
+					} else {
+						add(op.Imm(a, int32(bit), otherwise))
+					}
+					some(depth - 1)
+					add(asm.Ja.Label(end))
+					pending = otherwise
+					some(depth - 1)
+					add(asm.Mov.Reg(asm.R0, asm.R6)) // the label's, if nothing was drawn
+					pending = end
+					add(asm.Mov.Reg(asm.R0, asm.R7))
+				}
+			}
+		}
+		some(3)
+		if f+1 < functions { // the kernel takes none that nothing calls
+			add(asm.Call.Label(fmt.Sprintf("f%d", f+1)), asm.Xor.Reg(asm.R9, asm.R0))
+		}
+		add(asm.Mov.Reg(asm.R0, asm.R6), asm.LSh.Imm(asm.R0, 3), asm.Add.Reg(asm.R0, asm.R7), asm.LSh.Imm(asm.R0, 3),
+			asm.Add.Reg(asm.R0, asm.R8), asm.LSh.Imm(asm.R0, 3), asm.Add.Reg(asm.R0, asm.R9), asm.Return())
+	}
+	return all
+}
