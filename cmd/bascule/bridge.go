@@ -136,10 +136,15 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 		case !*all && len(args) == 0:
 			return usagef(cmd, "NAME is missing: name a bridge, or give --all")
 		case !*all:
-			return p.with(func(s switcher) error { return s.DelBridge(args[0]) })
+			return p.with(func(s switcher) error {
+				warnings, err := s.DelBridge(args[0])
+				p.warn(warnings)
+				return err
+			})
 		}
 		return p.with(func(s switcher) error {
-			removed, failed := s.DelBridges()
+			removed, warnings, failed := s.DelBridges()
+			p.warn(warnings)
 			if p.json {
 				list := make([]removedJSON, len(removed))
 				for i, name := range removed {
