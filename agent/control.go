@@ -396,9 +396,26 @@ func (b *served) endControl(keep bool) {
 	c.bridge.Close()
 }
 
-// Snapshots are <cookie>-<bridge><suffix>; a bridge's name has no slash.
 func (s *site) snapshotPath(name string, k *runner) string {
-	return filepath.Join(s.a.o.Dir, strconv.FormatUint(s.cookie, 10)+"-"+name+k.suffix)
+	return snapshotPath(s.a.o.Dir, s.cookie, name, k)
+}
+
+// Snapshots are <cookie>-<bridge><suffix>; a bridge's name has no slash.
+func snapshotPath(dir string, cookie uint64, name string, k *runner) string {
+	return filepath.Join(dir, strconv.FormatUint(cookie, 10)+"-"+name+k.suffix)
+}
+
+// Forget removes from the agents' folder what is left of a bridge that has been deleted,
+// of the network namespace with the cookie. An agent that runs there does so, too. One
+// that does not yet know writes it again at worst, and removes it when it does.
+func Forget(dir string, cookie uint64, bridge string) error {
+	var all []error
+	for _, k := range protocols {
+		if err := os.Remove(snapshotPath(dir, cookie, bridge, k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
 }
 
 // forget removes what a protocol of a bridge has left for the next agent.

@@ -143,8 +143,9 @@ func (s *site) close() {
 	if s.devices != nil {
 		<-s.devices.done // it gives back what it has taken
 	}
+	names, err := s.sw.Names()
 	for name := range s.bridges {
-		s.drop(name, true)
+		s.drop(name, err != nil || slices.Contains(names, name)) // it may have been deleted at this moment
 	}
 	if s.links != nil {
 		s.links.close()

@@ -250,19 +250,11 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			taken = datapath.PortWasPromisc
 		}
 		var notes []string
-		readied := false
 		err = b.Occupy(p, uint32(l.Attrs().Index), device, taken, peerOutside(l), func() (err error) {
-			readied = true
 			notes, err = makeReady(p, b.HasDevice)
 			return err
-		})
+		}, follower{})
 		if err != nil {
-			if readied {
-				// no record says any more that it is to be given back
-				if undo := leave(&datapath.Port{Taken: taken}, nil, uint32(l.Attrs().Index)); undo != nil {
-					return failed(what, errors.Join(err, undo))
-				}
-			}
 			if errors.Is(err, datapath.ErrNotBerthed) || errors.As(err, new(*datapath.PortError)) {
 				err = nil
 			}

@@ -312,9 +312,16 @@ func (c *draft) ready() error {
 		if p == nil {
 			continue // it has left again
 		}
-		notes, err := makeReady(p, c.hasDevice)
-		c.warn(notes...)
 		was := datapath.PortAt(&c.bridge.Config, id)
+		there := c.hasDevice
+		if was == nil { // Intend has been told of it
+			there = c.bridge.Intended
+		}
+		notes, err := makeReady(p, there)
+		c.warn(notes...)
+		if was == nil && p.Facts&datapath.PortPatch == 0 && !there(p) {
+			return fmt.Errorf("device %s: %w", datapath.PortName(p), unix.ENODEV)
+		}
 		if errors.Is(err, errNoWay) && was != nil && was.Notes&datapath.PortXDP != 0 {
 			continue // the end was readied before the port's programs
 		}
@@ -678,7 +685,7 @@ func setPort(bridge, port string, o PortOptions) (step, error) {
 		if o.Hook != "" {
 			setBits(&p.Notes, datapath.PortXDP, wantsXDP(o.Hook, l))
 			if p.Notes&datapath.PortXDP == 0 {
-				c.toTCX(p, l)
+				setBits(&p.Taken, givenBackWithXDP, false)
 			}
 			notes, err := inspect(p, l)
 			c.warn(notes...)

@@ -5,6 +5,7 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"bascule/datapath"
 
@@ -43,8 +44,8 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 }
 
 // giveBack undoes what makeReady did to the port's frames, but for what is noted of the
-// port still. Where now is nil the port leaves.
-func giveBack(was, now *datapath.Port, l netlink.Link) {
+// port still. Where now is nil the port leaves. It returns what there is no way to.
+func giveBack(was, now *datapath.Port, l netlink.Link) (owed datapath.PortTaken) {
 	taken := was.Taken
 	if now != nil {
 		taken &^= now.Taken
@@ -55,23 +56,7 @@ func giveBack(was, now *datapath.Port, l netlink.Link) {
 	if taken&datapath.PortHadRxVLAN != 0 {
 		switchOn(l, featureRxVLAN)
 	}
-	restoreEnd(taken, l)
-}
-
-// toTCX makes the port one that forwards by tcx alone. What it took for XDP is given
-// back. An end that there is no way to now keeps it, and so does the note of it.
-func (c *draft) toTCX(p *datapath.Port, l netlink.Link) {
-	keep := p.Taken & endTaken
-	if keep != 0 {
-		err := atOtherEnd(l, func(*ethtool.Ethtool, string) error { return nil })
-		if !errors.Is(err, errNoWay) {
-			keep = 0
-		}
-	}
-	if keep != 0 {
-		c.warn(fmt.Sprintf("%s: its other end keeps the offloads that XDP took, since %v; set --hook tcx again when there is a way to it", l.Attrs().Name, errNoWay))
-	}
-	p.Taken = p.Taken&^givenBackWithXDP | keep
+	return restoreEnd(taken, l)
 }
 
 // settleAll readies the devices of every port of the bridge, and makes known the
@@ -152,7 +137,9 @@ var givenBackWithXDP = datapath.PortHadRxVLAN | endTaken
 var givenBack = givenBackWithXDP | datapath.PortHadLRO
 
 // follower does the work that follows a change to a bridge.
-type follower struct{}
+type follower struct {
+	warn func(...string) // is told what a port has not given back, nil for nobody
+}
 
 // Follow forgets addresses that no longer belong where they are, and the
 // findings of loop guards that have been changed.
@@ -172,21 +159,15 @@ func (follower) Follow(b, was *datapath.Bridge) error {
 	return nil
 }
 
-// Leave gives back what a port took: all of it where it has left the bridge, or
-// what is noted of it no more. A host port's device goes.
-func (follower) Leave(b *datapath.Bridge, was, now *datapath.Port) error {
-	return leave(was, now, was.Ifindex)
-}
-
 // searches is how often a device is looked for: it may be moved on meanwhile.
 const searches = 3
 
-// LeaveAway gives back what a port took whose device is in another network
-// namespace. One that there is no way to keeps it.
-func (follower) LeaveAway(_ *datapath.Bridge, was *datapath.Port, here func() uint32) error {
+// Leave gives back what a port took, wherever its device is: all of it where it has left
+// the bridge, or what is noted of it no more. A host port's device goes.
+func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapath.Port, err error) {
 	for range searches {
-		if found, err := leaveHere(was, here); found || err != nil {
-			return err
+		if found, owed, err := f.leaveHere(was, now, tie); found || err != nil {
+			return owed, err
 		}
 		for _, path := range namespaceFiles() {
 			ns, err := NetnsAt(path)
@@ -195,53 +176,112 @@ func (follower) LeaveAway(_ *datapath.Bridge, was *datapath.Port, here func() ui
 			}
 			found := false
 			err = inside(ns, func() (err error) {
-				found, err = leaveHere(was, here)
+				found, owed, err = f.leaveHere(was, now, tie)
 				return err
 			})
 			ns.Close()
 			if found {
-				return err
+				return owed, err
 			}
 		}
 	}
-	return nil
+	if !tie.Exists() {
+		return nil, nil
+	}
+	debt := *was
+	if now != nil {
+		debt.Taken = was.Taken&^now.Taken | datapath.PortWasPromisc
+		setBits(&debt.Notes, datapath.PortHost, false)
+	}
+	f.say(&debt, datapath.PortName(was), "it is in another network namespace, to which there is no way")
+	return &debt, nil
 }
 
 // leaveHere gives back what a port took if the calling thread's network namespace
 // has its device, still when that is done.
-func leaveHere(was *datapath.Port, here func() uint32) (found bool, err error) {
-	index := here()
+func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bool, owed *datapath.Port, err error) {
+	index := tie.Here()
 	if index == 0 {
-		return false, nil
+		return false, nil, nil
 	}
-	err = leave(was, nil, index)
-	return here() == index, err
+	name := datapath.PortName(was)
+	if l, err := netlink.LinkByIndex(int(index)); err == nil {
+		name = l.Attrs().Name
+	}
+	left, err := leave(was, now, index)
+	if err != nil || tie.Here() != index {
+		return !tie.Exists(), nil, err
+	}
+	if left != 0 {
+		debt := *was
+		debt.Taken = left | datapath.PortWasPromisc // or it has been given back
+		setBits(&debt.Notes, datapath.PortHost, false)
+		f.say(&debt, name, "its other end is in a network namespace to which there is no way")
+		owed = &debt
+	}
+	return true, owed, nil
+}
+
+// say tells what a port has not given back.
+func (f follower) say(owed *datapath.Port, name, why string) {
+	if f.warn == nil {
+		return
+	}
+	var keeps, remedies []string
+	if owed.Taken&datapath.PortWasPromisc == 0 {
+		keeps, remedies = append(keeps, "it stays promiscuous"), append(remedies, "'ip link set "+name+" promisc off'")
+	}
+	for _, f := range []struct {
+		taken   datapath.PortTaken
+		feature string
+	}{{datapath.PortHadLRO, featureLRO}, {datapath.PortHadRxVLAN, featureRxVLAN}} {
+		if owed.Taken&f.taken != 0 {
+			keeps, remedies = append(keeps, f.feature+" stays off"), append(remedies, "'ethtool -K "+name+" "+f.feature+" on'")
+		}
+	}
+	var there []string
+	for _, e := range endFeatures {
+		if owed.Taken&e.taken != 0 {
+			word := " on"
+			if e.on {
+				word = " off"
+			}
+			there = append(there, e.name+word)
+		}
+	}
+	if there != nil {
+		keeps, remedies = append(keeps, "its other end keeps the offloads that XDP took"), append(remedies, "'ethtool -K' with "+strings.Join(there, " ")+" at its other end")
+	}
+	if keeps == nil {
+		return
+	}
+	f.warn(fmt.Sprintf("%s: %s, since %s; the next command that changes something here, and has a way, gives it back; or do so there: %s",
+		name, strings.Join(keeps, ", "), why, strings.Join(remedies, ", ")))
 }
 
 // leave gives back what a port took of the device of an index in the calling
-// thread's network namespace.
-func leave(was, now *datapath.Port, index uint32) (err error) {
+// thread's network namespace. It returns what there is no way to.
+func leave(was, now *datapath.Port, index uint32) (owed datapath.PortTaken, err error) {
 	defer func() {
 		if errors.Is(err, unix.ENODEV) {
-			err = nil // it goes at this moment, and all with it
+			err = nil // it goes at this moment, and all with it, or elsewhere
 		}
 	}()
 	l, err := netlink.LinkByIndex(int(index))
 	if err != nil {
-		return nil // it has gone
+		return 0, nil // it has gone
 	}
 	if now != nil {
-		giveBack(was, now, l)
-		return nil
+		return giveBack(was, now, l), nil
 	}
 	if was.Notes&datapath.PortHost != 0 {
-		return netlink.LinkDel(l)
+		return 0, netlink.LinkDel(l)
 	}
-	giveBack(was, nil, l)
+	owed = giveBack(was, nil, l)
 	if was.Taken&datapath.PortWasPromisc == 0 {
-		return netlink.SetPromiscOff(l)
+		return owed, netlink.SetPromiscOff(l)
 	}
-	return nil
+	return owed, nil
 }
 
 // offloads are what a driver must not do to received frames: merging them

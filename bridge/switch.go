@@ -104,6 +104,9 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 		if err != nil {
 			return failed("mend what an earlier command was killed at", err)
 		}
+		if err := store.GiveBack(follower{}); err != nil {
+			return failed("give back what ports took that have left", err)
+		}
 		catchUp(store, hosts)
 		return f(store)
 	})
@@ -361,13 +364,15 @@ func setBridge(name string, changes []Change) step {
 	}}
 }
 
-// DelBridge removes a bridge: its ports, its addresses, all of it.
-func (s *Switch) DelBridge(name string) error {
+// DelBridge removes a bridge: its ports, its addresses, all of it. The warnings are
+// about what ports took to which there is no way to give it back.
+func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	what := "delete bridge " + name
-	return s.write(func(store *datapath.Store) error {
+	f := follower{func(notes ...string) { warnings = append(warnings, notes...) }}
+	err = s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			if err := b.Remove(follower{}); err != nil { // its ports' devices stay as they are
+			if err := b.Remove(f); err != nil { // its ports' devices stay as they are
 				return failed(what, err)
 			}
 			return failed(what, cutHalves(store))
@@ -375,24 +380,27 @@ func (s *Switch) DelBridge(name string) error {
 		if b, err = open(store, what, name); err != nil {
 			return err
 		}
-		if err := cutAll(b, func() error { return b.Remove(follower{}) }); err != nil {
+		if err := cutAll(b, func() error { return b.Remove(f) }); err != nil {
 			return unfinished(what, err)
 		}
 		return nil
 	})
+	return warnings, err
 }
 
 // DelBridges removes all bridges of the namespace, those too that another version
 // of the program made, one after another, and returns which. One that cannot be
-// removed keeps none of the others.
-func (s *Switch) DelBridges() (removed []string, err error) {
+// removed keeps none of the others. The warnings are DelBridge's.
+func (s *Switch) DelBridges() (removed, warnings []string, err error) {
 	names, err := s.Names()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var all []error
 	for _, name := range names {
-		switch err := s.DelBridge(name); {
+		notes, err := s.DelBridge(name)
+		warnings = append(warnings, notes...)
+		switch {
 		case errors.Is(err, errNoBridge): // somebody else was faster
 		case err != nil:
 			all = append(all, err)
@@ -400,7 +408,7 @@ func (s *Switch) DelBridges() (removed []string, err error) {
 			removed = append(removed, name)
 		}
 	}
-	return removed, errors.Join(all...)
+	return removed, warnings, errors.Join(all...)
 }
 
 // Bridges returns all bridges by name.
@@ -626,11 +634,15 @@ func (c *draft) make(what string) error {
 	}
 	if err != nil {
 		slices.Reverse(c.undo)
-		undo := errors.Join(c.bridge.Relent(follower{}), inTurn(c.undo))
+		var left []string
+		undo := errors.Join(c.bridge.Relent(follower{func(notes ...string) { left = append(left, notes...) }}), inTurn(c.undo))
 		if undo != nil { // the next command tries again
 			return failed(what, errors.Join(err, undo))
 		}
-		return failed(what, errors.Join(err, c.each((*datapath.Bridge).Done)))
+		if err = errors.Join(err, c.each((*datapath.Bridge).Done)); left != nil {
+			return because(refused(what, err.Error(), strings.Join(left, "; ")), err)
+		}
+		return failed(what, err)
 	}
 	if err := inTurn(c.after); err != nil {
 		return unfinished(what, err)
@@ -669,13 +681,13 @@ func (c *draft) commit() error {
 			func() error { return setXDPUse(c.bridge, c.next) },
 			func() error { return c.bridge.Intend(c.next) },
 			c.ready,
-			func() error { return c.bridge.Commit(*c.next, c.tables, follower{}) },
+			func() error { return c.bridge.Commit(*c.next, c.tables, follower{c.warn}) },
 		})
 		var refusal *datapath.PortError
 		if !errors.As(err, &refusal) || errors.As(err, new(*datapath.UnfinishedError)) || !c.withoutXDP(refusal) {
 			return err
 		}
-		if err := c.bridge.Relent(follower{}); err != nil {
+		if err := c.bridge.Relent(follower{c.warn}); err != nil {
 			return err
 		}
 	}

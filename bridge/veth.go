@@ -106,8 +106,9 @@ func prepareEnd(l netlink.Link) error {
 	return netlink.LinkSetUp(l)
 }
 
-// restoreEnd gives the other end of a veth back what prepareEnd took.
-func restoreEnd(taken datapath.PortTaken, l netlink.Link) {
+// restoreEnd gives the other end of a veth back what prepareEnd took. It returns what of
+// that there is no way to.
+func restoreEnd(taken datapath.PortTaken, l netlink.Link) (owed datapath.PortTaken) {
 	back := map[string]bool{}
 	for _, f := range endFeatures {
 		if taken&f.taken != 0 {
@@ -115,14 +116,33 @@ func restoreEnd(taken datapath.PortTaken, l netlink.Link) {
 		}
 	}
 	if len(back) == 0 {
-		return
+		return 0
 	}
-	// an end that can't be reached any more keeps what works everywhere
-	_ = atOtherEnd(l, func(e *ethtool.Ethtool, name string) error { return e.Change(name, back) })
+	err := atOtherEnd(l, func(e *ethtool.Ethtool, name string) error { return e.Change(name, back) })
+	if errors.Is(err, errNoWay) || errors.Is(err, unix.ENODEV) {
+		return taken & endTaken
+	}
+	return 0 // or its driver refuses
 }
 
-// atOtherEnd runs f where a veth's other end is, with its name there.
-func atOtherEnd(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) error {
+// atOtherEnd runs f where a veth's other end is, with its name there. It tries again
+// where the end goes elsewhere, or gets another name, meanwhile.
+func atOtherEnd(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) (err error) {
+	for range searches {
+		err = atOtherEndNow(l, f)
+		if !errors.Is(err, unix.ENODEV) && !errors.As(err, new(netlink.LinkNotFoundError)) && !errors.Is(err, errNoWay) {
+			return err
+		}
+		now, gone := netlink.LinkByIndex(l.Attrs().Index)
+		if gone != nil {
+			return err
+		}
+		l = now
+	}
+	return err
+}
+
+func atOtherEndNow(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) error {
 	ns, err := namespaceOf(l)
 	if err != nil {
 		return err

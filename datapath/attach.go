@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -54,6 +55,7 @@ type pinnedLink struct {
 	path string
 	port uint32 // id
 	hook hook
+	owed string // the folder of what is still to be given back
 }
 
 // links returns the bridge's, whether their devices are there or not.
@@ -69,7 +71,7 @@ func (b *Bridge) links() ([]pinnedLink, error) {
 		if err != nil {
 			return nil, fmt.Errorf("unknown pin %s", b.pin("link", e.Name()))
 		}
-		l := pinnedLink{b.pin("link", e.Name()), uint32(port), hookTCX}
+		l := pinnedLink{b.pin("link", e.Name()), uint32(port), hookTCX, b.store.owedDir()}
 		if name == hookXDP.String() {
 			l.hook = hookXDP
 		}
@@ -79,7 +81,7 @@ func (b *Bridge) links() ([]pinnedLink, error) {
 }
 
 func (b *Bridge) link(id uint32, h hook) pinnedLink {
-	return pinnedLink{b.pin("link", fmt.Sprintf("%d-%s", id, h)), id, h}
+	return pinnedLink{b.pin("link", fmt.Sprintf("%d-%s", id, h)), id, h, b.store.owedDir()}
 }
 
 // update swaps the program under the link in one step; a link whose device is
@@ -110,22 +112,96 @@ func (l pinnedLink) update(p *ebpf.Program) error {
 	return nil
 }
 
-// remove takes the program off the device before it returns.
+// remove takes the program off the device before it returns. A device to which there is
+// something to give back yet keeps an idle one.
 func (l pinnedLink) remove() error {
 	open, err := link.LoadPinnedLink(l.path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
+		defer open.Close()
+		if l.hook == hookTCX && isOwed(l.owed, open) {
+			if err := l.rest(); err != nil {
+				return err
+			}
+			return os.Remove(l.path)
+		}
 		// fails where the device is gone, and the program with it
 		_ = open.Detach()
-		open.Close()
 	}
 	return os.Remove(l.path)
 }
 
+// rest puts the idle program in the place of the link's, which is one of tcx.
+func (l pinnedLink) rest() error {
+	idle, err := idleProgram()
+	if err != nil {
+		return err
+	}
+	defer idle.Close()
+	return l.update(idle)
+}
+
+// idleProgram makes a program that leaves all frames to the kernel. With it a device is
+// tied to a port that is not one yet, or not any more, so that the device is found
+// wherever it goes meanwhile.
+func idleProgram() (*ebpf.Program, error) {
+	const next = -1 // TCX_NEXT
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "bascule_idle", Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("idle program: %w", err)
+	}
+	return p, nil
+}
+
+// tie ties the devices of the ports of c that the bridge does not have to these ports,
+// before anything is taken of them.
+func (b *Bridge) tie(c *Config) error {
+	idle, err := idleProgram()
+	if err != nil {
+		return err
+	}
+	defer idle.Close()
+	hurry := b.store.hurry()
+	defer hurry.end()
+	for _, p := range Ports(c) {
+		if p.Facts&PortPatch != 0 || PortAt(&b.Config, p.Id) != nil {
+			continue
+		}
+		hurry.step()
+		if err := attachOne(b.link(p.Id, hookTCX), idle, int(p.Ifindex)); err != nil {
+			return &PortError{PortName(p), HookTCX, err}
+		}
+	}
+	return nil
+}
+
+// untie removes the links of ports that the bridge does not have.
+func (b *Bridge) untie() error {
+	links, err := b.links()
+	if err != nil {
+		return err
+	}
+	hurry := b.store.hurry()
+	defer hurry.end()
+	for _, l := range links {
+		if PortAt(&b.Config, l.port) != nil {
+			continue
+		}
+		hurry.step()
+		if err := l.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // attach puts the programs of g on the ports of c that do not have them yet. It
-// returns the links that it made, also when it fails.
+// returns the links that it made, or that had the idle program, also when it fails.
 func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error) {
 	links, err := b.links()
 	if err != nil {
@@ -147,6 +223,13 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 		}
 		for _, h := range hooks {
 			l := b.link(p.Id, h)
+			if there[l.path] && PortAt(&b.Config, p.Id) == nil { // it is tied to the device
+				made = append(made, l)
+				if err := l.update(g.program(h)); err != nil {
+					return made, &PortError{PortName(p), h.String(), err}
+				}
+				continue
+			}
 			if there[l.path] {
 				continue
 			}
@@ -164,21 +247,28 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 }
 
 func attachOne(l pinnedLink, p *ebpf.Program, ifindex int) error {
-	var open link.Link
-	var err error
-	if l.hook == hookXDP {
+	open, err := attachOpen(l.hook, p, ifindex)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	return open.Pin(l.path)
+}
+
+// attachOpen puts a program on a device until the link that it returns is closed.
+func attachOpen(h hook, p *ebpf.Program, ifindex int) (open link.Link, err error) {
+	if h == hookXDP {
 		open, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: ifindex, Flags: link.XDPDriverMode})
 	} else {
 		open, err = link.AttachTCX(link.TCXOptions{Program: p, Interface: ifindex, Attach: ebpf.AttachTCXIngress})
 	}
 	if err != nil {
-		if l.hook == hookXDP {
+		if h == hookXDP {
 			err = driverWords(p, ifindex, err)
 		}
-		return err
+		return nil, err
 	}
-	defer open.Close()
-	return open.Pin(l.path)
+	return open, nil
 }
 
 // It is for the whole process, and read with each request: so it is set before
@@ -230,12 +320,43 @@ func (b *Bridge) HasDevice(p *Port) bool {
 // Away says of a port without a device whether that still exists, in whatever network
 // namespace, and its index if it is back in the calling thread's: it has the port's
 // program on it. The index may be another than it was.
-func (b *Bridge) Away(p *Port) (away bool, back uint32) {
-	open, err := link.LoadPinnedLink(b.link(p.Id, hookTCX).path, nil)
-	if err != nil {
-		return false, 0
+func (b *Bridge) Away(p *Port) (away bool, back uint32) { return b.tieOf(p).find() }
+
+// A Tie leads to a port's device, wherever that is.
+type Tie struct {
+	path  string        // of the link, which is one of tcx
+	open  link.Link     // where it has no path yet
+	index func() uint32 // of the device, where there is no link: in the bridge's network namespace alone
+}
+
+func (b *Bridge) tieOf(p *Port) Tie { return Tie{path: b.link(p.Id, hookTCX).path} }
+
+// Exists reports whether the device still does, in whatever network namespace.
+func (t Tie) Exists() bool {
+	there, _ := t.find()
+	return there
+}
+
+// Here returns the index of the device in the calling thread's network namespace, 0 if
+// it is not there.
+func (t Tie) Here() uint32 {
+	_, here := t.find()
+	return here
+}
+
+func (t Tie) find() (exists bool, here uint32) {
+	if t.index != nil {
+		here = t.index()
+		return here != 0, here
 	}
-	defer open.Close()
+	open := t.open
+	if open == nil {
+		var err error
+		if open, err = link.LoadPinnedLink(t.path, nil); err != nil {
+			return false, 0
+		}
+		defer open.Close()
+	}
 	info, err := open.Info()
 	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return false, 0 // it was deleted

@@ -137,7 +137,14 @@ func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	for id := range b.devices {
 		_, err := os.Lstat(b.link(id, hookTCX).path)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := f.Leave(b, TenantAt(&b.Config, id), nil); err != nil {
+			p := TenantAt(&b.Config, id)
+			here := func() uint32 {
+				if b.HasDevice(p) {
+					return p.Ifindex
+				}
+				return 0
+			}
+			if _, err := f.Leave(p, nil, Tie{index: here}); err != nil {
 				return err
 			}
 			g.forget(Slot(id))
@@ -180,12 +187,12 @@ var ErrNotBerthed = errors.New("the device is gone, has a program, or the index 
 
 // Occupy makes a device the port p, which is one of Ready. name is the device's
 // name, flags the settings that must be put back when it leaves, and peer as in
-// Port.Peer. Ready makes the device fit to be a port, before it gets the program;
-// what it takes Mend gives back if the command is killed before that. If Occupy
-// fails, that is the caller's to give back; the berth has no device then, and is of
-// no use until the next Commit. The caller holds the lock, is in the bridge's network
+// Port.Peer. Ready makes the device fit to be a port, when it has the program; what it
+// takes Mend gives back if the command is killed before the link is pinned. If Occupy
+// fails, f gives it back, wherever the device is by then. The berth has no device then,
+// and is of no use until the next Commit. The caller holds the lock, is in the bridge's network
 // namespace, and has said Begin.
-func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64, ready func() error) (err error) {
+func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64, ready func() error, f Follower) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
 		return ErrNotBerthed
@@ -223,15 +230,33 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	// the device is there before its program, whose first frame may come before
 	// the kernel says that it is attached
 	err = g.place(p)
-	if err == nil {
-		err = ready()
-	}
+	var open link.Link
 	if err == nil {
 		// whoever made the device is about to set it up, and waits for the lock
 		hurry := b.store.hurry()
 		hurry.begin()
-		err = attachOne(b.link(p.Id, hookTCX), program, int(ifindex))
+		open, err = attachOpen(hookTCX, program, int(ifindex))
 		hurry.end()
+	}
+	if err == nil {
+		defer open.Close()
+		// now the link leads to the device wherever it goes, and ends with a command that is killed
+		if err = ready(); err == nil && !b.HasDevice(p) {
+			err = unix.ENODEV
+		}
+		if err == nil {
+			err = open.Pin(b.link(p.Id, hookTCX).path)
+		}
+		if err != nil {
+			tie := Tie{open: open}
+			owed, undo := f.Leave(p, nil, tie)
+			if undo == nil && owed != nil {
+				undo = b.store.owe(tie, owed)
+			}
+			if undo != nil {
+				return errors.Join(err, undo)
+			}
+		}
 	}
 	if err != nil {
 		g.forget(Slot(p.Id))

@@ -22,7 +22,7 @@ func keepsAll() error { return nil }
 func (s *shelf) occupy(b *Bridge, ifindex uint32, name string) *Port {
 	s.t.Helper()
 	p := b.Ready()[0]
-	s.do(func() error { return b.Occupy(p, ifindex, name, PortWasPromisc, 0, keepsAll) })
+	s.do(func() error { return b.Occupy(p, ifindex, name, PortWasPromisc, 0, keepsAll, keepAll) })
 	return p
 }
 
@@ -146,7 +146,7 @@ func TestBerth(t *testing.T) {
 	if at := where(b, station(2)); at != id {
 		t.Errorf("the address is on port %#x, want %#x", at, id)
 	}
-	if again := b.Ready()[0]; b.Occupy(again, near[2], "near2", 0, 0, keepsAll) == nil || !Vacant(again) || len(b.Ready()) != 1 {
+	if again := b.Ready()[0]; b.Occupy(again, near[2], "near2", 0, 0, keepsAll, keepAll) == nil || !Vacant(again) || len(b.Ready()) != 1 {
 		t.Error("a device that is a port has occupied another berth, or used it up")
 	}
 
@@ -205,9 +205,7 @@ func (s *shelf) occupiedLeaves(b *Bridge) {
 
 type leavers []uint32
 
-func (l *leavers) Leave(_ *Bridge, was, _ *Port) error { *l = append(*l, was.Id); return nil }
-
-func (*leavers) LeaveAway(*Bridge, *Port, func() uint32) error { return nil }
+func (l *leavers) Leave(was, _ *Port, _ Tie) (*Port, error) { *l = append(*l, was.Id); return nil, nil }
 
 func (*leavers) Follow(*Bridge, *Bridge) error { return nil }
 
@@ -323,10 +321,10 @@ func TestBerthLosesDevice(t *testing.T) {
 	}
 	b = s.open("br0")
 	p := b.Ready()[0]
-	if err := s.try(func() error { return b.Occupy(p, index, "near9", 0, 0, keepsAll) }); !errors.Is(err, ErrNotBerthed) || len(b.Ready()) != 1 {
+	if err := s.try(func() error { return b.Occupy(p, index, "near9", 0, 0, keepsAll, keepAll) }); !errors.Is(err, ErrNotBerthed) || len(b.Ready()) != 1 {
 		t.Errorf("error %v, %d berths are ready", err, len(b.Ready()))
 	}
-	if err := s.try(func() error { return b.Occupy(p, 1<<30, "nobody", 0, 0, keepsAll) }); err == nil || !Vacant(p) {
+	if err := s.try(func() error { return b.Occupy(p, 1<<30, "nobody", 0, 0, keepsAll, keepAll) }); err == nil || !Vacant(p) {
 		t.Errorf("no error of a device that is not there, port %+v", *p)
 	}
 }
@@ -363,12 +361,12 @@ func TestBerthMend(t *testing.T) {
 		steps []func(*shelf, *Bridge, *Port) error
 		port  bool
 
-		readied bool // and no port
+		left bool // the device was readied, or may have been, and is no port
 	}{
 		{"record", []func(*shelf, *Bridge, *Port) error{record}, false, false},
 		{"half of the device maps", []func(*shelf, *Bridge, *Port) error{record, put(kernelMapTcxDevices, 0, 0)}, false, true},
 		{"device maps", []func(*shelf, *Bridge, *Port) error{record, device}, false, true},
-		{"pin alone", []func(*shelf, *Bridge, *Port) error{record, pin}, false, false},
+		{"pin alone", []func(*shelf, *Bridge, *Port) error{record, pin}, false, true},
 		{"all", []func(*shelf, *Bridge, *Port) error{record, device, pin}, true, false},
 		{"devices alone", []func(*shelf, *Bridge, *Port) error{device}, false, false},
 	} {
@@ -385,7 +383,7 @@ func TestBerthMend(t *testing.T) {
 			s.do(func() error { return b.Mend(&left) })
 			s.do(b.Done)
 			var want leavers
-			if tt.readied {
+			if tt.left {
 				want = leavers{id}
 			}
 			if !slices.Equal(left, want) {

@@ -190,7 +190,11 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	}
 	if err != nil {
 		for _, l := range added {
-			l.remove()
+			if tied := PortAt(&next, l.port); l.hook == hookTCX && tied != nil && b.intends(tied) {
+				l.rest() // until it has given back what it took: see Relent
+			} else {
+				l.remove()
+			}
 		}
 		g.moveOut(&next, &b.Config, func(p *Port) bool { return evicted[p.Id] })
 		g.putStates(states)
@@ -199,16 +203,16 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	}
 	old := *b
 	b.Config, b.gen, b.moored = next, g.name, newMoored()
-	if old.gen != "" {
-		if err := old.leaveAway(&b.Config, f); err != nil {
-			return &UnfinishedError{err}
-		}
-	}
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}
 	if old.gen != "" {
 		if err := b.follow(g, &old, f); err != nil {
+			return &UnfinishedError{err}
+		}
+	}
+	if lost(&old.Config, &b.Config) {
+		if err := b.untie(); err != nil {
 			return &UnfinishedError{err}
 		}
 	}
@@ -264,14 +268,11 @@ func (e *UnfinishedError) Unwrap() error { return e.Err }
 // part. It is asked again after a command was killed, and then does the rest.
 type Follower interface {
 	// Leave gives back the settings that a port took. It is called for each port
-	// whose device is there and that the bridge b no longer has, or has with
-	// another hook (now is then not nil).
-	Leave(b *Bridge, was, now *Port) error
-
-	// LeaveAway is Leave for a port that b no longer has and whose device has been
-	// moved to another network namespace, or back from there. Here returns its index
-	// where the calling thread's namespace has it, and 0 elsewhere.
-	LeaveAway(b *Bridge, was *Port, here func() uint32) error
+	// whose device exists, in whatever network namespace, and that the bridge no
+	// longer has, or has with another hook (now is then not nil). The device may move
+	// meanwhile; tie leads to it. If there is no way to something, Leave returns a port
+	// that has taken no more than that, which is kept and asked for again.
+	Leave(was, now *Port, tie Tie) (owed *Port, err error)
 
 	// Follow puts right what no longer fits in b since the time when it was as was
 	// says.
@@ -299,39 +300,29 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	return f.Follow(b, was)
 }
 
-// leaveAway has f give back what the ports of b took that have left with the
-// configuration now, and whose devices are elsewhere, or back. It goes by the
-// links, and so comes before these are removed.
-func (b *Bridge) leaveAway(now *Config, f Follower) error {
+// leave has f give back the settings of ports of b that have left with the configuration
+// now, or left XDP, or of which it does not note any more all that they took. No program
+// of XDP is on these any more: it would keep the features of a veth's other end.
+func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range append(Ports(&b.Config), b.Departed()...) {
-		if p.Facts&PortPatch != 0 || PortAt(now, p.Id) != nil || b.HasDevice(p) {
+		if p.Facts&PortPatch != 0 {
 			continue
 		}
-		away, back := b.Away(p)
-		if !away || back != 0 && slices.ContainsFunc(Ports(now), func(n *Port) bool { return n.Ifindex == back }) {
+		stays := PortAt(now, p.Id)
+		if stays != nil && stays.Notes&PortXDP == p.Notes&PortXDP && p.Taken&^stays.Taken == 0 {
+			continue
+		}
+		tie := b.tieOf(p)
+		exists, here := tie.find()
+		anew := func(n *Port) bool { return n.Ifindex == here }
+		if !exists || here != 0 && !b.HasDevice(p) && slices.ContainsFunc(Ports(now), anew) {
 			continue // or it is a port anew, and has taken over what there is to give back
 		}
-		// a program of XDP keeps the features of a veth's other end as they are
-		if err := b.DropXDP(p); err != nil {
-			return err
+		owed, err := f.Leave(p, stays, tie)
+		if err == nil && owed != nil {
+			err = b.store.owe(tie, owed)
 		}
-		if err := f.LeaveAway(b, p, func() uint32 { _, here := b.Away(p); return here }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// leave has f give back the settings of ports of b that have left with the configuration
-// now, or left XDP, or of which it does not note any more all that they took.
-func (b *Bridge) leave(now *Config, f Follower) error {
-	for _, p := range Ports(&b.Config) {
-		stays := PortAt(now, p.Id)
-		same := stays != nil && stays.Notes&PortXDP == p.Notes&PortXDP && p.Taken&^stays.Taken == 0
-		if same || !b.HasDevice(p) {
-			continue
-		}
-		if err := f.Leave(b, p, stays); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -353,21 +344,13 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.mendBerths(g, f); err != nil {
 		return err
 	}
-	for _, old := range b.generations() {
-		if old.gen == b.gen {
-			continue
-		}
-		if err := old.leaveAway(&b.Config, f); err != nil {
-			return err
-		}
-	}
 	if err := b.converge(g, true); err != nil {
 		return err
 	}
 	for _, old := range b.generations() {
 		switch {
-		case old.gen == b.gen:
-			continue
+		case old.gen == b.gen: // whose berths may have lost devices
+			err = b.leave(&b.Config, f)
 		case old.gen != intention && old.nextGeneration() == b.gen:
 			err = b.follow(g, old, f)
 		default: // one that was not made current
@@ -376,6 +359,9 @@ func (b *Bridge) Mend(f Follower) error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := b.untie(); err != nil {
+		return err
 	}
 	if err := b.mendStates(); err != nil {
 		return err
@@ -435,21 +421,32 @@ func (b *Bridge) sweep(f Follower) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, old := range b.generations() {
-		if err := old.leaveAway(&Config{}, f); err != nil {
+	hurry := b.store.hurry()
+	defer hurry.end()
+	rests := false
+	for _, l := range links {
+		if l.hook == hookXDP {
+			hurry.step()
+			err = l.remove()
+		} else {
+			rests, err = true, l.rest()
+		}
+		if err != nil {
 			return err
 		}
 	}
-	hurry := b.store.hurry()
-	defer hurry.end()
-	for _, l := range links {
+	if rests {
 		hurry.step()
-		if err := l.remove(); err != nil {
-			return err
-		}
+		_ = quiesce() // as converge does
 	}
 	for _, old := range b.generations() {
 		if err := old.leave(&Config{}, f); err != nil {
+			return err
+		}
+	}
+	for _, l := range links {
+		hurry.step()
+		if err := l.remove(); err != nil {
 			return err
 		}
 	}

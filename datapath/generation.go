@@ -278,6 +278,9 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 		if err := g.place(p); err != nil {
 			return err
 		}
+		if b.intends(p) && !b.intended().HasDevice(p) { // another has its index by now
+			return fmt.Errorf("device %d: %w", p.Ifindex, unix.ENODEV)
+		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
 			return err
@@ -456,8 +459,8 @@ func (g *generation) start() error {
 }
 
 // converge makes the kernel follow the current generation: its programs on its
-// ports, nothing on others, no addresses of ports that are gone if some have
-// left.
+// ports, the idle one on those that leave (until untie), no addresses of ports that
+// are gone if some have left.
 func (b *Bridge) converge(g *generation, left bool) error {
 	if err := g.start(); err != nil {
 		return err
@@ -471,18 +474,30 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	}
 	hurry := b.store.hurry()
 	defer hurry.end()
+	rests := false
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
-		if p == nil || l.hook == hookXDP && p.Notes&PortXDPRx == 0 {
+		if l.hook == hookXDP && (p == nil || p.Notes&PortXDPRx == 0) {
 			hurry.step()
 			if err := l.remove(); err != nil {
 				return err
 			}
 			continue
 		}
+		if p == nil {
+			if err := l.rest(); err != nil {
+				return err
+			}
+			rests = true
+			continue
+		}
 		if err := l.update(g.program(l.hook)); err != nil {
 			return &PortError{PortName(p), l.hook.String(), err}
 		}
+	}
+	if rests {
+		hurry.step()
+		_ = quiesce() // what they took is given back behind their last frame, where the kernel can say which that is
 	}
 	if !left {
 		return nil

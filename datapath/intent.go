@@ -21,7 +21,7 @@ const intention = "gen-intended"
 
 // Intend notes what the ports of next take of their devices that are new, or that
 // change their hook. Next is to be the bridge's configuration: a Commit of it ends the
-// note. Before that Relent gives back what was taken, or Mend where the command is
+// note. The devices of new ports are tied to these with an idle program. Before that Relent gives back what was taken, or Mend where the command is
 // killed. The caller holds the lock, is in the bridge's network namespace, and has
 // said Begin.
 func (b *Bridge) Intend(next *Config) error {
@@ -44,11 +44,26 @@ func (b *Bridge) Intend(next *Config) error {
 	if err == nil {
 		err = pinNew(b.pin(intention, settingsPin), ebpf.Array, unsafe.Sizeof(next.kernelSettings), map[uint32]*kernelSettings{0: &next.kernelSettings})
 	}
-	if err == nil { // the last: without it nobody reads the others
+	if err == nil { // the last: without it nobody reads the others, and what is tied is untied
 		err = pinNew(b.pin(intention, configPin), ebpf.Array, unsafe.Sizeof(next.kernelConfig), map[uint32]*kernelConfig{0: &next.kernelConfig})
+	}
+	if err == nil {
+		err = b.tie(next)
 	}
 	return err
 }
+
+// intended is the bridge as the intention has it, whose configuration is not read.
+func (b *Bridge) intended() *Bridge { return &Bridge{store: b.store, dir: b.dir, gen: intention} }
+
+// intends reports whether the intention is about a new port.
+func (b *Bridge) intends(p *Port) bool {
+	_, err := os.Lstat(b.pin(intention, configPin))
+	return err == nil && p.Facts&PortPatch == 0 && !Vacant(p)
+}
+
+// Intended reports whether the device of a port that Intend was told of is still there.
+func (b *Bridge) Intended(p *Port) bool { return b.intended().HasDevice(p) }
 
 // pinNew makes a map with these values by number, and pins it.
 func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint32]V) error {
@@ -72,12 +87,15 @@ func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint
 // Relent gives back what was taken since Intend, after a Commit that has changed
 // nothing, or instead of one.
 func (b *Bridge) Relent(f Follower) error {
-	old := &Bridge{store: b.store, dir: b.dir, gen: intention}
+	old := b.intended()
 	err := old.readConfig()
 	if err == nil {
 		err = old.leave(&b.Config, f)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := b.untie(); err != nil {
 		return err
 	}
 	return b.drop(intention)

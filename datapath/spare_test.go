@@ -130,7 +130,7 @@ func TestSpareTables(t *testing.T) {
 	commit(func(c *Config) { NewBerth(c, "tap*"); NewBerth(c, "tap*") }, nil)
 	for i := range 4 {
 		if i == 2 {
-			s.do(func() error { return b.Occupy(b.Ready()[0], s.rack.near[2], "tap0", 0, 0, keepsAll) })
+			s.do(func() error { return b.Occupy(b.Ready()[0], s.rack.near[2], "tap0", 0, 0, keepsAll, keepAll) })
 			if again := s.open("br0"); len(again.devices) != 1 {
 				t.Fatalf("%d devices are in berths", len(again.devices))
 			}

@@ -30,6 +30,7 @@ const Root = "/run/bascule"
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
 //	                        /%patch/patch_panel, patch_trip: what patch cables share
+//	                        /%owed/<id of a link>/link, port: what is still to be given back
 //	<cookie>%plans    while somebody changes bridges by a plan
 //	<cookie>%devices  locked by who follows the devices: the agent
 //
@@ -409,7 +410,7 @@ func (s *Store) Sweep(f Follower) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() != patchDir && !s.Exists(unescape(e.Name())) {
+		if e.Name() != patchDir && e.Name() != owedName && !s.Exists(unescape(e.Name())) {
 			b := &Bridge{store: s, dir: filepath.Join(s.dir, e.Name())}
 			if err := b.sweep(f); err != nil {
 				return err

@@ -100,9 +100,7 @@ var keepAll keeper
 
 type keeper struct{}
 
-func (keeper) Leave(*Bridge, *Port, *Port) error { return nil }
-
-func (keeper) LeaveAway(*Bridge, *Port, func() uint32) error { return nil }
+func (keeper) Leave(*Port, *Port, Tie) (*Port, error) { return nil, nil }
 
 func (keeper) Follow(*Bridge, *Bridge) error { return nil }
 

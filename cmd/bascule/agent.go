@@ -27,6 +27,7 @@ type agents interface {
 	Run(ctx context.Context, o agent.Options, reload <-chan os.Signal) error
 	Status(netns string) (agent.Status, error)
 	Reload(netns string) error
+	Forget(netns string, bridges ...string) error
 }
 
 // liveAgents finds the agents of this machine.
@@ -50,6 +51,16 @@ func (liveAgents) Reload(netns string) error {
 		return err
 	}
 	return agent.AskReload(agent.Dir(), cookie)
+}
+
+func (liveAgents) Forget(netns string, bridges ...string) error {
+	cookie, err := cookieOf(netns)
+	for _, name := range bridges {
+		if err == nil {
+			err = agent.Forget(agent.Dir(), cookie, name)
+		}
+	}
+	return err
 }
 
 func cookieOf(netns string) (uint64, error) {

@@ -136,10 +136,19 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 		case !*all && len(args) == 0:
 			return usagef(cmd, "NAME is missing: name a bridge, or give --all")
 		case !*all:
-			return p.with(func(s switcher) error { return s.DelBridge(args[0]) })
+			return p.with(func(s switcher) error {
+				warnings, err := s.DelBridge(args[0])
+				p.warn(warnings)
+				if err == nil {
+					p.forget(args[0])
+				}
+				return err
+			})
 		}
 		return p.with(func(s switcher) error {
-			removed, failed := s.DelBridges()
+			removed, warnings, failed := s.DelBridges()
+			p.warn(warnings)
+			p.forget(removed...)
 			if p.json {
 				list := make([]removedJSON, len(removed))
 				for i, name := range removed {
@@ -230,4 +239,11 @@ func treeOf(b bridge.Info) string {
 		return b.Config.STP + ", run by the agent"
 	}
 	return b.Config.STP + ", no agent runs: the last states hold"
+}
+
+// forget removes what agents left of bridges that have been deleted.
+func (p *program) forget(bridges ...string) {
+	if err := p.agents.Forget(p.netns.text, bridges...); err != nil {
+		p.warn([]string{"what an agent left of a deleted bridge stays: " + err.Error()})
+	}
 }

@@ -149,24 +149,24 @@ func (f *fakeSwitch) SetBridge(name string, changes []bridge.Change) ([]string, 
 	return nil, nil
 }
 
-func (f *fakeSwitch) DelBridges() (removed []string, err error) {
+func (f *fakeSwitch) DelBridges() (removed, warnings []string, err error) {
 	f.call("DelBridges")
 	for _, b := range slices.Clone(f.bridges) {
-		if err := f.DelBridge(b.Name); err != nil {
-			return removed, err
+		if _, err := f.DelBridge(b.Name); err != nil {
+			return removed, nil, err
 		}
 		removed = append(removed, b.Name)
 	}
-	return removed, nil
+	return removed, nil, nil
 }
 
-func (f *fakeSwitch) DelBridge(name string) error {
+func (f *fakeSwitch) DelBridge(name string) (warnings []string, err error) {
 	f.call("DelBridge %s", name)
 	if _, err := f.find(name); err != nil {
-		return err
+		return nil, err
 	}
 	f.bridges = slices.DeleteFunc(f.bridges, func(b bridge.Info) bool { return b.Name == name })
-	return nil
+	return nil, nil
 }
 
 func (f *fakeSwitch) Bridges() ([]bridge.Info, error) { return f.bridges, nil }

@@ -36,6 +36,9 @@ func (f *fakeSwitch) Reload(netns string) error {
 	return nil
 }
 
+// Forget is of agents.
+func (f *fakeSwitch) Forget(string, ...string) error { return nil }
+
 // Status is of agents.
 func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 	if netns == "empty" {

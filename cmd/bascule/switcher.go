@@ -22,8 +22,8 @@ type switcher interface {
 
 	AddBridge(name string, changes []bridge.Change) error
 	SetBridge(name string, changes []bridge.Change) (notes []string, err error)
-	DelBridge(name string) error
-	DelBridges() (removed []string, err error)
+	DelBridge(name string) (warnings []string, err error)
+	DelBridges() (removed, warnings []string, err error)
 	Bridges() ([]bridge.Info, error)
 	Bridge(name string) (bridge.Info, error)
 

@@ -61,7 +61,7 @@ func (k *lockedKit) add(_ context.Context, name string) error {
 	if err := sw.AddBridge(name, settings); err != nil {
 		return err
 	}
-	n.undo = append(n.undo, func() error { return sw.DelBridge(name) })
+	n.undo = append(n.undo, func() error { _, err := sw.DelBridge(name); return err })
 	n.memory = n.basculeMemory
 	return nil
 }

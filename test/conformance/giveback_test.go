@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -10,11 +11,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"bascule/test/netlab"
 )
@@ -235,6 +239,7 @@ func givesBack(t *testing.T, hook string) {
 		}
 	}
 	t.Run("killed while it is away", func(t *testing.T) { givesBackKilled(t, hook) })
+	t.Run("moved meanwhile", func(t *testing.T) { givesBackMoved(t, hook) })
 }
 
 // givesBackKilled: the next command gives back what one that was killed has not.
@@ -276,5 +281,155 @@ func givesBackKilled(t *testing.T, hook string) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// pause runs a command and stops it behind a system call, for as long as do takes. The
+// command may get away: its threads do not share the work the same way each time.
+func pause(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string, do func()) (r netlab.Result, stopped bool) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "stops")
+	must(t, os.WriteFile(log, nil, 0o600))
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = netlab.RunTraced(l.Command(args...), strace, "-o", log, "-e", "trace="+p.call,
+			"-e", fmt.Sprintf("inject=%s:signal=STOP:when=%d", p.call, p.n))
+		ended <- err
+	}()
+	for {
+		select {
+		case err := <-ended:
+			must(t, err)
+			return r, stopped
+		case <-time.After(time.Millisecond):
+		}
+		text, err := os.ReadFile(log)
+		must(t, err)
+		before, _, found := strings.Cut(string(text), "--- stopped by SIGSTOP ---\n")
+		if !found {
+			continue
+		}
+		if !stopped {
+			stopped = true
+			do()
+		}
+		// whichever of the threads it is: all of them go on, also where another one makes as many calls
+		thread, err := strconv.Atoi(strings.Fields(before[strings.LastIndexByte(before, '\n')+1:])[0])
+		must(t, err)
+		if err := unix.Kill(thread, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// givesBackMoved: a device, or the other end of its cable, goes elsewhere or gets another
+// name while a command is at work. What the command took is given back all the same.
+func givesBackMoved(t *testing.T, hook string) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("SKIPPED, NOT TESTED: needs strace to stop the program behind its system calls; apt-get install strace")
+	}
+	other := map[string]string{"tcx": "xdp", "xdp": "tcx"}[hook]
+	type mess struct {
+		name       string
+		make, undo func(tr *traveller)
+	}
+	farDevice := func(tr *traveller, nl *netlink.Handle, name string) netlink.Link {
+		tr.t.Helper()
+		l, err := nl.LinkByName(name)
+		must(tr.t, err)
+		return l
+	}
+	rename := func(tr *traveller, from, to string) {
+		tr.t.Helper()
+		nl := tr.port.Namespace.Netlink()
+		must(tr.t, nl.LinkSetName(farDevice(tr, nl, from), to))
+	}
+	messes := []mess{
+		{"the device goes elsewhere", (*traveller).leave, (*traveller).back},
+		{"the other end goes elsewhere", func(tr *traveller) {
+			nl := tr.port.Namespace.Netlink()
+			must(tr.t, nl.LinkSetNsFd(farDevice(tr, nl, tr.port.Ifname), int(tr.away)))
+		}, func(tr *traveller) {
+			home, err := netns.GetFromName(tr.port.Namespace.Name)
+			must(tr.t, err)
+			defer home.Close()
+			must(tr.t, tr.there.LinkSetNsFd(farDevice(tr, tr.there, tr.port.Ifname), int(home)))
+			nl := tr.port.Namespace.Netlink()
+			must(tr.t, nl.LinkSetUp(farDevice(tr, nl, tr.port.Ifname)))
+		}},
+		{"the other end gets another name", func(tr *traveller) { rename(tr, tr.port.Ifname, "renamed") },
+			func(tr *traveller) { rename(tr, "renamed", tr.port.Ifname) }},
+	}
+	for _, c := range []struct{ from, command string }{
+		{"", "port add br0 PORT --hook " + hook},
+		{hook, "port del br0 PORT"},
+		{hook, "port set br0 PORT --hook " + other},
+		{hook, "bridge del br0"},
+	} {
+		t.Run(c.command, func(t *testing.T) {
+			tr := newTraveller(t, hook, false)
+			isPort := func() bool { return slices.Contains(tr.l.Bridge("br0").Ports, tr.port.Port) }
+			ensure := func() {
+				t.Helper()
+				if isPort() {
+					tr.bascule("port del br0 PORT")
+				}
+				tr.whole("before")
+				if c.from != "" {
+					tr.bascule("port add br0 PORT --hook " + c.from)
+				}
+			}
+			args := strings.Fields(strings.ReplaceAll(c.command, "PORT", tr.port.Port))
+			ensure()
+			points := slices.DeleteFunc(killPoints(t, tr.l, strace, args), func(p killPoint) bool {
+				return !slices.Contains([]string{"bpf", "mkdirat", "renameat", "unlinkat", "ioctl", "sendto"}, p.call)
+			})
+			remake := func() {
+				if c.command == "bridge del br0" {
+					tr.bascule("bridge add br0")
+				}
+			}
+			remake()
+			stops := 0
+			for i, m := range messes {
+				chosen := slices.Clone(points)
+				if os.Getenv("BASCULE_KILL") != "everywhere" {
+					chosen = nil
+					const every = 23 // spread over the whole command
+					for n := i; n < len(points); n += every {
+						chosen = append(chosen, points[n])
+					}
+				}
+				for _, p := range chosen {
+					ensure()
+					r, stopped := pause(t, tr.l, strace, p, args, func() { m.make(tr) })
+					if !stopped {
+						if c.command == "bridge del br0" {
+							remake()
+						}
+						continue
+					}
+					stops++
+					gone := c.command == "bridge del br0" && r.Exit == 0
+					if !gone && isPort() {
+						tr.bascule("port del br0 PORT")
+					}
+					m.undo(tr)
+					tr.whole(fmt.Sprintf("%s, stopped in %s number %d, %v", m.name, p.call, p.n, r))
+					if t.Failed() {
+						return
+					}
+					if gone {
+						remake()
+					}
+				}
+			}
+			t.Logf("stopped %d times", stops)
+			if stops < len(points)/12 {
+				t.Error("it got away most of the time")
+			}
+		})
 	}
 }

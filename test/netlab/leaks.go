@@ -276,6 +276,30 @@ func NoPrograms(ifindex int) error {
 	return errors.Join(errs...)
 }
 
+// Forwards reports whether a device of the calling thread's network namespace has a
+// program of the switch on it, beside the idle one, which leaves all frames to the kernel.
+func Forwards(ifindex int) (bool, error) {
+	q, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return false, fmt.Errorf("programs of interface %d: %w", ifindex, err)
+	}
+	for _, on := range q.Programs {
+		p, err := ebpf.NewProgramFromID(on.ID)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has gone
+		}
+		if err != nil {
+			return false, err
+		}
+		info, err := p.Info()
+		p.Close()
+		if err != nil || info.Name != "bascule_idle" {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
 // Nothing says what is left of the switch, once its bridges are deleted: of
 // the objects that it had, in its state folder, and on the devices.
 func (l *Lab) Nothing(had Objects) error {

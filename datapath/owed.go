@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// A port that leaves may have taken something to which there is no way when it leaves:
+// its device is in a network namespace without name and process, or the other end of a
+// veth is. What it took is noted then, apart from its bridge, which may go. A second pin
+// of its link, with the idle program, leads to the device. The next writer asks again.
+// The note goes when all is given back, or with the device.
+const (
+	owedName = "%owed"
+	owedLink = "link"
+	owedPort = "port"
+)
+
+// owedRecord is the value of a note's map.
+type owedRecord struct {
+	Layout uint32
+	_      uint32
+	Port   Port
+}
+
+func (s *Store) owedDir() string { return filepath.Join(s.dir, owedName) }
+
+// linkID returns the number of a link, which no other gets while the machine is up.
+func linkID(l link.Link) (string, error) {
+	info, err := l.Info()
+	if err != nil {
+		return "", err
+	}
+	return strconv.FormatUint(uint64(info.ID), 10), nil
+}
+
+// isOwed reports whether there is something to give back yet to a link's device.
+func isOwed(dir string, l link.Link) bool {
+	if _, err := os.Lstat(dir); err != nil {
+		return false
+	}
+	id, err := linkID(l)
+	if err != nil {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(dir, id, owedLink))
+	return err == nil
+}
+
+// owe notes what p has taken of the device that tie leads to, in the place of what was
+// noted of it.
+func (s *Store) owe(tie Tie, p *Port) error {
+	was := tie.open
+	if was == nil {
+		var err error
+		if was, err = link.LoadPinnedLink(tie.path, nil); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		defer was.Close()
+	}
+	info, err := was.Info()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.owedDir(), strconv.FormatUint(uint64(info.ID), 10))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, owedPort)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	record := owedRecord{Layout: layout, Port: *p}
+	if err := pinNew(filepath.Join(dir, owedPort), ebpf.Array, unsafe.Sizeof(record), map[uint32]*owedRecord{0: &record}); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(dir, owedLink)); err == nil {
+		return nil
+	}
+	again, err := link.NewFromID(info.ID) // one that is open by its pin would be moved
+	if err != nil {
+		return err
+	}
+	defer again.Close()
+	if err := again.Pin(filepath.Join(dir, owedLink)); err != nil || tie.open == nil {
+		return err
+	}
+	return pinnedLink{path: filepath.Join(dir, owedLink), hook: hookTCX}.rest()
+}
+
+// GiveBack has f give back what was left by those who found no way to it. The caller holds
+// the lock and is in the bridges' network namespace.
+func (s *Store) GiveBack(f Follower) error {
+	entries, err := os.ReadDir(s.owedDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	left := len(entries)
+	for _, e := range entries {
+		dir := filepath.Join(s.owedDir(), e.Name())
+		tie := Tie{path: filepath.Join(dir, owedLink)}
+		var owed *Port
+		if record, err := readOwed(dir); err == nil && tie.Exists() {
+			if owed, err = f.Leave(&record.Port, nil, tie); err != nil {
+				continue // it is asked again, and keeps nobody from other work
+			}
+			if owed != nil {
+				if err := s.owe(tie, owed); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		// its last pin takes the program along, and where it is a port's still there is another
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		left--
+	}
+	if left == 0 {
+		return os.Remove(s.owedDir())
+	}
+	return nil
+}
+
+func readOwed(dir string) (record owedRecord, err error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, owedPort), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return record, err
+	}
+	defer m.Close()
+	if m.ValueSize() != uint32(unsafe.Sizeof(record)) {
+		return record, ErrLayout
+	}
+	if err := m.Lookup(uint32(0), &record); err != nil {
+		return record, err
+	}
+	if record.Layout != layout {
+		return record, fmt.Errorf("%s: %w", dir, ErrLayout)
+	}
+	return record, nil
+}
