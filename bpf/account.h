@@ -60,6 +60,8 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 				      const struct verdict *v, u32 reason)
 {
+	if (on(FEATURE_TRACE))
+		trace_verdict(f, v, ACTION_DROP, reason);
 	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
 		if (reason == DROP_MALFORMED) {
 			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */

@@ -27,6 +27,7 @@
 #include "frame.h"
 #include "port.h"
 #include "stats.h"
+#include "trace.h"
 
 #define PORT_OF(word) ((u32)(word) & ~FDB_PINNED)
 #define USED_OF(word) ((u32)((word) >> 32))
@@ -131,6 +132,18 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
 	if (!id || port_at(id)->id != id)
 		return false;
 	return ((u32)word & FDB_PINNED) || now - USED_OF(word) < set.ageing;
+}
+
+/* What a word of the FDB means for frames to its address, for who traces one. */
+static __always_inline enum found fdb_has(u64 word, u32 now)
+{
+	if (!fdb_valid(word & ~FDB_LOCKED, now))
+		return FIND_NONE;
+	if (word & FDB_LOCKED)
+		return FIND_LOCKED;
+	if ((u32)word & FDB_STATIC)
+		return FIND_STATIC;
+	return (u32)word & FDB_STICKY ? FIND_STICKY : FIND_DYNAMIC;
 }
 
 /*
@@ -323,17 +336,20 @@ __noinline int fdb_learn(u64 key, u32 id)
 			goto full;
 		}
 		s->learned++;
+		TRACE(learned, LEARN_NEW);
 		event_add(EVENT_LEARNED, key, id, 0, 1);
 		return true;
 	}
 
 	old = READ_ONCE(e->word);
+	TRACE(learned_from, SLOT(PORT_OF(old)));
 	if (!old) /* just being freed; the next frame finds out */
 		return true;
 	if ((u32)old & FDB_PINNED) {
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
 			return true;
 		s->refused++;
+		TRACE(learned, (u32)old & FDB_STATIC ? LEARN_STATIC : LEARN_STICKY);
 		event_once_a_second(EVENT_REFUSED_PINNED, key, id, PORT_OF(old));
 		return true;
 	}
@@ -346,6 +362,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 	valid = fdb_valid(old, now);
 	if (on(FEATURE_MOVE_MAX) && valid && !move_allowed(number, now)) {
 		s->refused++;
+		TRACE(learned, LEARN_DAMPED);
 		event_once_a_second(EVENT_REFUSED_DAMPED, key, id, PORT_OF(old));
 		return true;
 	}
@@ -359,14 +376,17 @@ __noinline int fdb_learn(u64 key, u32 id)
 	fdb_changed(c);
 	if (valid) {
 		s->moves++;
+		TRACE(learned, LEARN_MOVED);
 		event_once_a_second(EVENT_MOVED, key, id, PORT_OF(old));
 	} else {
 		s->learned++;
+		TRACE(learned, LEARN_NEW);
 		event_add(EVENT_LEARNED, key, id, 0, 1);
 	}
 	return true;
 full:
 	s->refused++;
+	TRACE(learned, LEARN_FULL);
 	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
 	return false;
 }
@@ -399,6 +419,8 @@ static __noinline int fdb_lock(u64 key, u32 id)
 		goto told;
 	}
 	old = READ_ONCE(e->word);
+	TRACE(learned_from, SLOT(PORT_OF(old)));
+	TRACE(learned, PORT_OF(old) == id ? LEARN_LOCKED_AGAIN : LEARN_LOCKED_AWAY);
 	/* just being freed, or heard in this second already */
 	if (!old || old == word || (u32)old & FDB_PINNED)
 		return 0;
@@ -415,10 +437,12 @@ static __noinline int fdb_lock(u64 key, u32 id)
 	}
 	fdb_release(old, false);
 told:
+	TRACE(learned, LEARN_LOCKED);
 	event_add(EVENT_LOCKED, key, id, 0, 1);
 	return 0;
 full:
 	s->refused++;
+	TRACE(learned, LEARN_LOCKED_FULL);
 	event_once_a_second(EVENT_REFUSED_FULL, 0, id, 0);
 	return 0;
 }

@@ -52,11 +52,14 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	const struct frame *f = &flood->what->f;
 	struct verdict *v = &flood->what->v;
-	u32 mtu = 0, reason = 0;
+	u32 mtu = 0, reason = flood_past(v->in, slot, v->flood);
 	u16 tag = 0;
 
-	if (!flood_reaches(v->in, slot, v->flood) || !port_there(&tcx_devices, slot))
+	if (reason) {
+		if (on(FEATURE_TRACE))
+			trace_flood(slot, reason, 0);
 		return;
+	}
 	if (on(FEATURES_OUT)) {
 		reason = ask_out(&h, f, v, slot);
 		tag = vlan_tag(v, slot);
@@ -67,7 +70,12 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
 	if (on(FEATURE_TRACE)) {
-		trace_flood(slot, tag, reason);
+		if (!reason) {
+			flood->what->last = slot;
+			if (on(FEATURE_SPAN))
+				span_out(skb, f, v, slot);
+		}
+		trace_flood(slot, reason, tag);
 		return;
 	}
 	if (on(FEATURE_RULES))
@@ -115,6 +123,14 @@ static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
+/* In a trial: a port that is not in the set, and so was not walked over. */
+static long flood_other(u32 n, struct flood *flood)
+{
+	if (!flood->ports || !ports_have(flood->ports, n))
+		trace_flood(n, DROP_VLAN_OUT, 0);
+	return 0;
+}
+
 /* Floods to the ports of a set, which is in a map; 0 stands for an empty one. */
 static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *what, const u64 *ports)
 {
@@ -140,6 +156,11 @@ static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *wh
 		struct vlan *row = vlan_row(what->v.vid);
 
 		flood_set(skb, what, row ? row->reach : 0);
+		if (on(FEATURE_TRACE)) {
+			struct flood others = {.ports = row ? row->reach : 0};
+
+			bpf_loop(set.slots, flood_other, &others, 0);
+		}
 	} else {
 		struct flood flood = {.skb = skb, .what = what};
 
@@ -155,8 +176,14 @@ static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what
 	struct trip *t = on(FEATURE_PATCH) ? trip_get() : 0;
 
 	/* nothing is sent in a trial, not by patch cables either */
-	if (on(FEATURE_TRACE))
+	if (on(FEATURE_TRACE)) {
+		TRACE(step, STEP_FLOOD);
+		if (!what->last) {
+			TRACE(action, ACTION_DROP);
+			TRACE(reason, DROP_NO_MEMBER);
+		}
 		return TC_ACT_OK;
+	}
 	if (on(FEATURE_PATCH) && ((t && t->waits) || (port_at(what->last)->facts & PORT_PATCH))) {
 		if (what->last)
 			flood_copy(skb, what);

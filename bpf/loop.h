@@ -15,7 +15,7 @@
 #define LOOP_RECENT 2 /* seconds: what was heard longer ago elsewhere has moved */
 #define LOOP_RETURNS 5 /* in a second, of one address by one port: more than moving is */
 
-#define PORT_ONLY_LEARNS DROP_REASONS
+#define PORT_ONLY_LEARNS PAST_LEARNING /* no enum drop_reason */
 
 /*
  * Is the port blocked, by its loop guard or by spanning tree? It takes no frames

@@ -22,24 +22,25 @@
 const volatile struct config cfg = {};
 volatile struct settings set SEC(".data.settings") = {};
 
-/* Features that an object does not have at all: see plain.bpf.c. */
+/* Features that an object does not have at all: see plain.bpf.c and trial.bpf.c. */
 #ifndef FEATURES_NEVER
-#define FEATURES_NEVER 0
+#define FEATURES_NEVER FEATURE_TRACE
 #endif
 
 /*
  * Is any of these features on? The loader finds the question, which is two
- * constants for one register, and writes the answer in its place; the verifier
- * then removes what is off, and of the question one instruction is left. It is
- * volatile, or clang would ask once and keep the answer on the stack.
+ * constants for one register, writes the answer in its place, and takes out what
+ * is off. It is volatile, or clang would ask once and keep the answer on the stack.
+ * What the object never has is not asked, and clang does not even see what depends
+ * on it: seen and left out later, that would change what is around it.
  */
-static __always_inline bool on(u64 features)
+#define on(features) (ON_HERE(features) && on_asked(ON_HERE(features)))
+#define ON_HERE(features) ((features) & ~(u64)FEATURES_NEVER)
+
+static __always_inline bool on_asked(u64 features)
 {
 	u64 answer;
 
-	features &= ~(u64)FEATURES_NEVER;
-	if (!features)
-		return false;
 	asm volatile("%0 = %1 ll\n\t%0 = %2 ll"
 		     : "=r"(answer)
 		     : "i"(FEATURE_QUESTION), "i"(features));

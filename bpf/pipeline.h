@@ -136,15 +136,18 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 
 	if (!h->skb && leaves_to_tcx(f))
 		return ACTION_LEAVE;
+	TRACE(step, STEP_CHECK);
 	if (on(FEATURE_BLOCKING)) {
 		reason = port_blocked(v->in);
 		if (reason && reason != PORT_ONLY_LEARNS)
 			return refuse(v, reason);
 	}
 	if (on(FEATURE_VLANS)) {
+		TRACE(step, STEP_VLAN);
 		reason = vlan_in(f, v, in);
 		if (reason)
 			return refuse(v, reason);
+		TRACE(step, STEP_CHECK);
 	}
 	if (on(FEATURE_BLOCKING) && (in->flags & PORT_LOOP_GUARD) && loop_seen(h, f, v, in, now))
 		return refuse(v, DROP_LOOP);
@@ -172,11 +175,13 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	if (on(FEATURE_STORM) && h->skb && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
+	TRACE(step, STEP_RULES_IN);
 	if (on(FEATURE_RULES) && (in->flags & PORT_RULES_IN)) {
 		reason = rule_blocks(h, f, v, v->in, RULE_IN);
 		if (reason)
 			return refuse(v, reason);
 	}
+	TRACE(step, STEP_PF_IN);
 	if (on(FEATURE_ETHER)) {
 		reason = pf_ether(h, f, v, v->in, false);
 		if (reason)
@@ -185,6 +190,8 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 	/* before pf, which answers and makes states; asked again rather than kept on the stack */
 	if (on(FEATURE_BLOCKING)) {
 		reason = port_blocked(v->in);
+		if (on(FEATURE_TRACE) && reason == PORT_ONLY_LEARNS)
+			trace_learn(in);
 		if (reason == PORT_ONLY_LEARNS && h->skb && port_learns(in))
 			fdb_learn(fdb_key(f->src, v->vlan), in->id);
 		if (reason)
@@ -231,6 +238,7 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 	u32 reason;
 
 	v->rule_out = 0; /* what it was at the last port of a flood */
+	TRACE(step, STEP_CHECK_OUT);
 	if (on(FEATURE_SPAN) && (out->facts & PORT_SPAN))
 		return DROP_SPAN;
 	if (port_protected(in, out) && v->in != out_slot)
@@ -242,11 +250,13 @@ static __always_inline u32 go_out(const struct hook *h, const struct frame *f, s
 		if (reason)
 			return reason;
 	}
+	TRACE(step, STEP_RULES_OUT);
 	if (on(FEATURE_RULES) && (out->flags & PORT_RULES_OUT)) {
 		reason = rule_blocks(h, f, v, out_slot, RULE_OUT);
 		if (reason)
 			return reason;
 	}
+	TRACE(step, STEP_PF_OUT);
 	if (on(FEATURE_ETHER)) {
 		reason = pf_ether(h, f, v, out_slot, true);
 		if (reason)
@@ -332,6 +342,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 {
 	const volatile struct port *in;
 
+	TRACE(step, STEP_PORT);
 	/* a device that has been moved away takes its program along */
 	if (!v->in)
 		v->in = port_slot(f->ifindex);
@@ -339,6 +350,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 		return ACTION_PASS;
 	in = port_at(v->in);
 	v->vlan = f->label & VID_MASK;
+	TRACE(step, STEP_CHECK);
 
 	/* before any filter */
 	if (on(FEATURE_SPAN)) {
@@ -367,6 +379,8 @@ static __always_inline enum action decide_out(const struct hook *h, const struct
 	u32 reason;
 	u64 key;
 
+	if (on(FEATURE_TRACE))
+		trace_learn(in);
 	key = fdb_key(f->src, v->vlan);
 	if (port_learns(in) && source_is_news(key, in->id, now)) {
 		if (!h->skb)
@@ -380,7 +394,10 @@ static __always_inline enum action decide_out(const struct hook *h, const struct
 		v->flood = f->dst == BROADCAST ? PORT_BCAST_FLOOD : PORT_MCAST_FLOOD;
 		return on(FEATURE_SUPPRESS) && v->answered ? ACTION_ANSWERED : ACTION_FLOOD;
 	}
+	TRACE(step, STEP_LOOK_UP);
 	v->word = fdb_find(fdb_key(f->dst, v->vlan));
+	TRACE(found, fdb_has(v->word, now));
+	TRACE(behind, SLOT(PORT_OF(v->word)));
 	if (on(FEATURE_BLOCKING | FEATURE_BACKUP)) {
 		u64 way = way_to(h->devices, v->word);
 
@@ -415,14 +432,23 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 	return action == ACTION_SEND ? decide_out(h, f, v, now) : action;
 }
 
-/* Does a flood take the port, whatever the frame is? */
-static __always_inline bool flood_reaches(u32 in, u32 out, u32 kind)
+/*
+ * Why a flood goes past a port, whatever the frame is: 0 if it does not, or an enum
+ * drop_reason or flood_past.
+ */
+static __always_inline u32 flood_past(u32 in, u32 out, u32 kind)
 {
 	const volatile struct port *p = port_at(out);
+	u32 reason;
 
 	if (!p->id || (out == in && !port_hairpins(p)))
-		return false;
-	if (on(FEATURE_BLOCKING) && port_blocked(out))
-		return false;
-	return !on(FEATURE_FLOOD_FLAGS) || (p->flags & kind);
+		return PAST_ORIGIN;
+	if (on(FEATURE_BLOCKING)) {
+		reason = port_blocked(out);
+		if (reason)
+			return reason;
+	}
+	if (on(FEATURE_FLOOD_FLAGS) && !(p->flags & kind))
+		return PAST_FLAG;
+	return port_there(&tcx_devices, out) ? 0 : PAST_DEVICE;
 }

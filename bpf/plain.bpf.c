@@ -5,7 +5,7 @@
  * of that has none of them. A question that is never asked leaves no instruction, and
  * what a frame is decides on it at once, with no place for it between.
  */
-#define FEATURES_NEVER FEATURES_APART
+#define FEATURES_NEVER (FEATURES_APART | FEATURE_TRACE)
 #define DECIDES_AT_ONCE
 
 #include "switch.bpf.c"

@@ -3,6 +3,7 @@
 /* Span ports: copies of frames for who listens. tcx alone makes them. */
 #pragma once
 
+#include "trace.h"
 #include "vlan.h"
 
 struct span_copies {
@@ -22,7 +23,13 @@ static long span_copy(u32 n, struct span_copies *s)
 	if (!(ports & 1) || !port_has_device(&tcx_devices, slot))
 		return 0;
 	if (s->len > ALWAYS_FITS && skb_fits(s->skb, port_at(slot)->ifindex, s->tag, &mtu)) {
+		if (on(FEATURE_TRACE))
+			trace_span(n, true);
 		count_drop(slot, DROP_MTU);
+		return 0;
+	}
+	if (on(FEATURE_TRACE)) {
+		trace_span(n, false);
 		return 0;
 	}
 	bpf_clone_redirect(s->skb, port_at(slot)->ifindex, 0);
@@ -35,7 +42,7 @@ static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len,
 {
 	struct span_copies s = {.skb = skb, .ports = ports, .len = len, .tag = tag};
 
-	if (ports && !on(FEATURE_TRACE))
+	if (ports)
 		bpf_loop(SPANS, span_copy, &s, 0);
 }
 
@@ -51,6 +58,8 @@ __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len,
 			ports |= row->span_in;
 	}
 	span_send(skb, ports, len, tag);
+	if (on(FEATURE_TRACE))
+		trace_spans_in();
 	return 0;
 }
 

@@ -24,12 +24,16 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	u32 reason = 0, mtu = 0;
 
 	if (on(FEATURE_TRACE))
-		trace_verdict(f, v, action);
+		trace_verdict(f, v, action, v->reason);
 	switch (action) {
 	case ACTION_SEND:
 		reason = send_fits(skb, f, v->out, &mtu);
 		if (on(FEATURE_TRACE)) {
-			trace_mtu(reason);
+			TRACE(step, reason ? STEP_CHECK_OUT : STEP_SEND);
+			TRACE(action, reason ? ACTION_DROP : ACTION_SEND);
+			TRACE(reason, reason);
+			if (on(FEATURE_SPAN) && !reason)
+				span_out(skb, f, v, v->out);
 			return TC_ACT_OK;
 		}
 		if (on(FEATURE_PF) && !reason)
@@ -52,7 +56,13 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	case ACTION_ANSWERED:
 		if (!on(FEATURE_SUPPRESS))
 			return TC_ACT_SHOT;
-		return on(FEATURE_TRACE) ? TC_ACT_OK : answer_question(skb, f, v);
+		if (on(FEATURE_TRACE)) {
+			TRACE(step, STEP_ANSWER);
+			if (on(FEATURE_SPAN))
+				span_out(skb, f, v, v->in);
+			return TC_ACT_OK;
+		}
+		return answer_question(skb, f, v);
 	case ACTION_PASS:
 		return TC_ACT_UNSPEC;
 	default:
@@ -166,6 +176,7 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	*v = (struct verdict){};
 	if (on(FEATURE_TRACE))
 		trace_receive(skb);
+	TRACE(step, STEP_FRAME);
 	whole = frame_of_skb(f, skb) || ask_pulled(skb, f);
 #ifndef DECIDES_AT_ONCE
 	/* else clang keeps addresses within it on the stack, from here to the end */

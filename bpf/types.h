@@ -616,35 +616,101 @@ struct talker {
 	__u32 heard; /* when: CLOCK_MONOTONIC in units of 2^20 nanoseconds */
 };
 
-/* What was decided about a frame of `bascule trace`, with struct verdict's words. */
+/*
+ * The steps of the decision on a frame, in their order, by the names that `bascule
+ * trace` has for them.
+ */
+enum step {
+	STEP_PORT, /* which port it comes in by */
+	STEP_FRAME, /* whether it is one */
+	STEP_CHECK, /* whether it may come in, as far as no other step says */
+	STEP_VLAN,
+	STEP_RULES_IN,
+	STEP_PF_IN,
+	STEP_LEARN, /* its source: it has come in */
+	STEP_ANSWER, /* the switch itself answers it */
+	STEP_LOOK_UP, /* its destination */
+	STEP_FLOOD,
+	STEP_CHECK_OUT, /* whether it may go out, as far as no other step says */
+	STEP_RULES_OUT,
+	STEP_PF_OUT,
+	STEP_SEND,
+};
+
+/* What became of the source's entry. */
+enum learned {
+	LEARN_NOT_ASKED, /* the frame did not get so far */
+	LEARN_OFF, /* the port does not learn */
+	LEARN_KNOWN, /* the port has it already */
+	LEARN_NEW,
+	LEARN_MOVED,
+	LEARN_STATIC, /* not moved: the entry is static */
+	LEARN_STICKY, /* the same, sticky */
+	LEARN_DAMPED, /* the same: it has moved too often this second */
+	LEARN_FULL, /* there is no room, of the bridge or of the port */
+	/* of a locked port, which has not let it in */
+	LEARN_LOCKED, /* it has got a locked entry */
+	LEARN_LOCKED_AGAIN, /* which it has already */
+	LEARN_LOCKED_AWAY, /* another port has the address */
+	LEARN_LOCKED_FULL,
+	LEARN_RESULTS,
+};
+
+/* What the FDB has for the destination. */
+enum found {
+	FIND_NOT_ASKED, /* the frame did not get so far, or is to a group */
+	FIND_NONE,
+	FIND_DYNAMIC,
+	FIND_STATIC,
+	FIND_STICKY,
+	FIND_LOCKED, /* by which nothing is sent */
+	FIND_RESULTS,
+};
+
+/* Why a flood goes past a port, where that is no enum drop_reason. */
+enum flood_past {
+	PAST_LEARNING = DROP_REASONS, /* spanning tree has it learning */
+	PAST_ORIGIN, /* the frame has come in by it, and it does not hairpin */
+	PAST_FLAG, /* it takes no floods of the kind */
+	PAST_DEVICE, /* its device has gone */
+	PAST_END,
+};
+
+/* What a flood did at a port. */
 struct traced_port {
 	__u16 slot;
 	__u16 tag;
-	__u32 reason; /* 0: the frame goes there */
+	__u16 spans; /* bit N: span port set.spans[N] got a copy */
+	__u16 reason; /* 0: the frame goes there; or enum drop_reason, enum flood_past */
 };
 
+/* What a trial did with a frame, for `bascule trace`, with struct verdict's words. */
 struct traced {
+	enum step step; /* that ended the decision */
 	__u32 action; /* enum action */
-	__u32 reason;
+	__u32 reason; /* of ACTION_DROP */
 	__u32 in;
 	__u32 out;
 	__u32 flood;
-	__u32 label;
 	__u64 src; /* FDB key */
 	__u64 dst;
-	__u64 word; /* the FDB's for the destination */
+	__u64 word; /* DROP_TAKEN: enum control_protocol */
+	enum learned learned;
+	__u32 learned_from; /* slot of the port that had the source, 0 for none */
+	enum found found;
+	__u32 behind; /* slot of the port that has the destination; `out` may stand in */
 	__u16 vid;
 	__u16 vlan;
 	__u16 tag;
 	__u16 rule_in;
 	__u16 rule_out;
-	__u16 mtu; /* 1: too large for the way out */
-	__u16 ports; /* of the flood, below */
-	__u16 received; /* VLAN that the frame says it is in, whether the port is or not */
+	__u16 spans_in; /* as of a port below: of the frame as it came in */
+	__u16 spans_out; /* as it, or the answer to it, left: not of a flood */
+	__u16 spans_small; /* those that it was too large for */
 	__u16 pf_in; /* pf's rules, number + 1, 0 for none */
 	__u16 pf_out; /* not of a flood */
 	__u16 pf_state; /* 1: the packet's connection is known */
-	__u16 pad;
+	__u16 ports; /* of the flood, below: all that the bridge has */
 	struct traced_port port[MAX_PORTS];
 };
 

@@ -34,19 +34,9 @@ struct capture_buffer {
 };
 
 MEMORY_HOLDS(struct capture_buffer);
-MEMORY_HOLDS(struct traced);
 
 /* for the type's sake: Go sees those that something has */
 const struct captured *captured_type __attribute__((unused));
-const struct traced *traced_type __attribute__((unused));
-
-/* A place of each CPU to put a frame together in, or what is decided in a trial. */
-static __always_inline void *watch_memory(void)
-{
-	u32 part = on(FEATURE_PF) ? MEMORY_WATCH : MEMORY_WATCH - 1;
-
-	return bpf_map_lookup_elem(&memory, &part);
-}
 
 /*
  * Does who captures want the frame, of which so many bytes are kept? The loader
@@ -182,26 +172,23 @@ static __always_inline void trace_receive(struct __sk_buff *skb)
 	bpf_skb_vlan_push(skb, tag[0], bpf_ntohs(tag[1]));
 }
 
-/* Keeps what was decided for `bascule trace`. */
+/* Keeps what was decided for `bascule trace`, with the reason for ACTION_DROP. */
 static __always_inline void trace_verdict(const struct frame *f, const struct verdict *v,
-					  enum action action)
+					  enum action action, u32 reason)
 {
 	struct traced *t = watch_memory();
 
 	if (!t)
 		return;
 	t->action = action;
-	t->reason = action == ACTION_DROP ? v->reason : 0;
+	t->reason = action == ACTION_DROP ? reason : 0;
 	t->in = v->in;
-	/* a question that is dropped has no way out */
-	t->out = action == ACTION_DROP && v->answered ? 0 : v->out;
+	t->out = v->out;
 	t->flood = v->flood;
-	t->label = f->label;
 	t->src = fdb_key(f->src, v->vlan);
 	t->dst = fdb_key(f->dst, v->vlan);
 	t->word = v->word;
 	t->vid = v->vid;
-	t->received = on(FEATURE_VLANS) ? frame_vlan(f, port_at(v->in)) : 0;
 	t->vlan = v->vlan;
 	t->tag = v->tag;
 	t->rule_in = v->rule_in;
@@ -215,28 +202,4 @@ static __always_inline void trace_verdict(const struct frame *f, const struct ve
 		t->pf_out = p->rule[1];
 		t->pf_state = v->pf == PF_LOOK_STATE;
 	}
-}
-
-/* Keeps what a flood did at a port: 0 or the reason why it did not go there. */
-static __always_inline void trace_flood(u32 slot, u16 tag, u32 reason)
-{
-	struct traced *t = watch_memory();
-	u32 n;
-
-	if (!t)
-		return;
-	n = t->ports;
-	if (n >= MAX_PORTS)
-		return;
-	t->port[n] = (struct traced_port){.slot = slot, .tag = tag, .reason = reason};
-	t->ports = n + 1;
-}
-
-/* Keeps what the MTU of the way out says. */
-static __always_inline void trace_mtu(u32 reason)
-{
-	struct traced *t = watch_memory();
-
-	if (t)
-		t->mtu = reason != 0;
 }

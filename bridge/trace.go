@@ -54,17 +54,6 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		if e.devices, err = links(); err != nil {
 			return err
 		}
-		if e.entries, err = b.FDB(); err != nil {
-			return err
-		}
-		if e.states, err = b.STPStates(); err != nil {
-			return err
-		}
-		if filters(&b.Config) {
-			if e.vlans, err = b.VLANs(); err != nil {
-				return err
-			}
-		}
 		if e.t.PfIn != 0 || e.t.PfOut != 0 {
 			if e.pf, err = newPFView(b); err != nil {
 				return err
@@ -76,17 +65,14 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 	return t, err
 }
 
-// explainer puts the datapath's decision on a frame in words.
+// explainer puts in words what the datapath did with a frame.
 type explainer struct {
 	b       *datapath.Bridge
 	t       *datapath.Traced
 	in      *datapath.Port
 	port    string // its name
 	devices map[int]netlink.Link
-	entries []datapath.Entry
-	states  []datapath.STPState // of ports by slot
-	vlans   *datapath.VLANs     // nil where the bridge does not filter
-	pf      *pfView             // nil where no rule of pf was asked
+	pf      *pfView // nil where no rule of pf was asked
 	steps   []Step
 }
 
@@ -99,20 +85,6 @@ func (e *explainer) name(slot uint32) string {
 		return portName(e.b, p, e.devices)
 	}
 	return fmt.Sprintf("a port that is gone (slot %d)", slot)
-}
-
-// reason is why the frame was dropped, "" if it was not.
-func (e *explainer) reason() string {
-	if e.t.Action == datapath.ActionDrop {
-		return datapath.Reasons()[e.t.Reason]
-	}
-	for i, n := range e.t.Stats.Drops {
-		// before there was anything to decide on
-		if n > 0 && e.t.Action == datapath.ActionPass {
-			return datapath.Reasons()[i]
-		}
-	}
-	return ""
 }
 
 func (e *explainer) explain() (Trace, error) {
@@ -131,22 +103,20 @@ func (e *explainer) explain() (Trace, error) {
 func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
-	reason := e.reason()
 	e.say("port", "it comes in by %s", e.port)
-	if why := e.down(t.In); why != "" {
+	if why := e.down(datapath.Slot(e.in.Id)); why != "" {
 		e.say("port", "%s: nothing comes in by it now", why)
 	}
 	if t.Action == datapath.ActionPass {
-		if reason != "" {
-			e.say("frame", "%s", words[reason])
-			return Trace{e.steps, "dropped: " + reason, []string{}}
-		}
 		e.say("port", "the port's device is in another network namespace: the switch leaves the frame alone")
 		return Trace{e.steps, "not the switch's", []string{}}
 	}
-	e.say("frame", "from %s to %s", net.HardwareAddr(src[:]), kindOf(dst))
-	if e.in.Facts&datapath.PortSpan == 0 {
-		e.copiesIn()
+	if t.Step > datapath.StepFrame {
+		e.say("frame", "from %s to %s", net.HardwareAddr(src[:]), kindOf(dst))
+	}
+	e.copies(t.SpansIn, "comes in")
+	for _, slot := range e.spans(t.SpansSmall) {
+		e.say("span", "%s gets no copy: %s", e.name(slot), words["mtu"])
 	}
 	if e.b.Config.Flags&uint32(datapath.BridgeVLANs) != 0 && t.Vid != 0 {
 		text := fmt.Sprintf("VLAN %d", t.Vid)
@@ -164,60 +134,56 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		e.say("pf", "its connection has a state")
 	}
 	e.rulePF("pf in", t.PfIn)
-	if t.Action == datapath.ActionDrop && reason == "" {
+	if t.Action == datapath.ActionDrop && t.Reason == 0 {
 		taker := protocols[Protocol(t.Word)]
 		e.say(taker.name, "it is %s: the switch takes it for itself", taker.frame)
 		return Trace{e.steps, "taken in", []string{}}
 	}
-	if reason == "locked" {
-		e.say("check", "%s%s", words[reason], e.locked(src, uint16(t.Src>>48)))
-		return Trace{e.steps, "dropped: " + reason, []string{}}
+	if t.Step >= datapath.StepLearn {
+		e.say("learn", "%s", e.learned(src))
 	}
-	if e.early() {
-		e.say("check", "%s", words[reason])
-		return Trace{e.steps, "dropped: " + reason, []string{}}
-	}
-	e.learning(src, uint16(t.Src>>48))
-	if reason == "limit" || reason == "stp" {
-		e.say("learn", "%s", words[reason])
-		return Trace{e.steps, "dropped: " + reason, []string{}}
-	}
-	if t.Action == datapath.ActionAnswered {
-		e.say("answer", "the address is bound: the switch answers by %s", e.port)
-		e.lost("answer", t.In, "answer")
-		e.copiesOut(t.In)
-		return Trace{e.steps, "answered", []string{e.port}}
-	}
-	if t.Action == datapath.ActionFlood || reason == "storm-unknown" {
-		return e.flood(dst, reason)
-	}
-	behind, vlan := t.Out, uint16(t.Dst>>48)
-	if entry := e.find(dst, vlan); entry != nil && e.backup(entry.Port) == t.Out {
-		behind = datapath.Slot(entry.Port)
-	}
-	e.say("look up", "%s is behind %s (%s)", net.HardwareAddr(dst[:]), e.name(behind), e.entryKind(dst, vlan))
-	if behind != t.Out {
-		why := e.down(behind)
-		if why == "" { // that it has since
-			why = e.name(behind) + " has no carrier"
-		}
-		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
+	if t.Found != datapath.FindNotAsked {
+		e.lookUp(dst)
 	}
 	if t.RuleOut != 0 {
 		e.say("rules out", "rule %d of %s matches%s", t.RuleOut, e.name(t.Out), ruleOut)
 	}
 	e.rulePF("pf out", t.PfOut)
-	if reason == "" && t.Mtu != 0 {
-		reason = "mtu"
+	out := []string{}
+	if t.Step == datapath.StepFlood {
+		out = e.flood()
 	}
-	if reason != "" {
-		e.say("check", "%s", words[reason])
-		return Trace{e.steps, "dropped: " + reason, []string{}}
+	switch t.Action {
+	case datapath.ActionDrop:
+		reason := datapath.Reasons()[t.Reason]
+		e.say(e.dropStep(), "%s%s", words[reason], e.locked())
+		return Trace{e.steps, "dropped: " + reason, out}
+	case datapath.ActionFlood:
+		return Trace{e.steps, "flooded", out}
+	case datapath.ActionAnswered:
+		e.say("answer", "the address is bound: the switch answers by %s", e.port)
+		e.lost("answer", t.In, "answer")
+		e.copies(t.SpansOut, "leaves by "+e.port)
+		return Trace{e.steps, "answered", []string{e.port}}
 	}
 	e.say("send", "by %s%s", e.name(t.Out), e.tag(t.Tag))
 	e.lost("send", t.Out, "frame")
-	e.copiesOut(t.Out)
+	e.copies(t.SpansOut, "leaves by "+e.name(t.Out))
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
+}
+
+// dropStep is the name of the step that says why the frame is dropped. What filters
+// have found is told by steps of their own.
+func (e *explainer) dropStep() string {
+	switch e.t.Step {
+	case datapath.StepFrame:
+		return "frame"
+	case datapath.StepLearn:
+		return "learn"
+	case datapath.StepFlood:
+		return "flood"
+	}
+	return "check"
 }
 
 // rule returns the text for the MAC rule of a number, 0 for none.
@@ -277,121 +243,96 @@ func (e *explainer) rulePF(step string, number uint16) {
 	e.say(step, "rule %d%s: %s", ref.Index, of, ref.Rule)
 }
 
-// early reports whether the frame was dropped before its source was learned:
-// nothing came of that, nor of looking up where the frame goes.
-func (e *explainer) early() bool {
-	s := &e.t.Stats
-	return e.t.Action == datapath.ActionDrop && s.Learned+s.Moves+s.Refused == 0 && e.t.Out == 0 && e.t.Flood == 0
+// spans returns the slots of span ports, of which there is a bit in the mask.
+func (e *explainer) spans(mask uint16) (slots []uint32) {
+	for i, slot := range e.b.Config.Spans {
+		if slot != 0 && mask>>i&1 != 0 {
+			slots = append(slots, uint32(slot))
+		}
+	}
+	return slots
 }
 
-// copies tells which span ports get a copy of the frame.
+// copies tells which span ports got a copy of the frame.
 func (e *explainer) copies(mask uint16, what string) {
-	var names []string
-	for i, slot := range e.b.Config.Spans {
-		if slot != 0 && mask>>i&1 != 0 {
-			names = append(names, e.name(uint32(slot)))
-		}
-	}
-	if names != nil {
-		e.say("span", "a copy of what %s goes to %s", what, strings.Join(names, ", "))
-	}
-	for i, slot := range e.b.Config.Spans {
-		if slot != 0 && mask>>i&1 != 0 {
-			e.lost("span", uint32(slot), "copy")
-		}
-	}
-}
-
-func (e *explainer) copiesIn() {
-	mask := e.b.Config.SpanIn | e.in.SpanIn
-	if vid := e.t.Received; e.vlans != nil && vid != 0 && inSet(&e.vlans[vid].Member, e.t.In) {
-		mask |= e.vlans[vid].SpanIn
-	}
-	e.copies(mask, "comes in")
-}
-
-func (e *explainer) copiesOut(slot uint32) {
-	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
-	if p == nil {
+	slots := e.spans(mask)
+	if slots == nil {
 		return
 	}
-	mask := e.b.Config.SpanOut | p.SpanOut
-	if e.vlans != nil && e.t.Vid != 0 {
-		mask |= e.vlans[e.t.Vid].SpanOut
+	names := make([]string, len(slots))
+	for i, slot := range slots {
+		names[i] = e.name(slot)
 	}
-	e.copies(mask, "leaves by "+e.name(slot))
-}
-
-func (e *explainer) learning(src [6]byte, vlan uint16) {
-	mac := net.HardwareAddr(src[:])
-	switch s := e.t.Stats; {
-	case s.Learned > 0:
-		e.say("learn", "%s is new on %s", mac, e.port)
-	case s.Moves > 0:
-		e.say("learn", "%s moves to %s", mac, e.port)
-	case s.Refused > 0:
-		e.say("learn", "%s is not learned: %s", mac, e.refusal(src, vlan))
-	case e.in.Flags&datapath.PortLearn == 0:
-		e.say("learn", "the port does not learn")
-	default:
-		e.say("learn", "%s is known on %s", mac, e.port)
+	e.say("span", "a copy of what %s goes to %s", what, strings.Join(names, ", "))
+	for _, slot := range slots {
+		e.lost("span", slot, "copy")
 	}
 }
 
-func (e *explainer) find(mac [6]byte, vlan uint16) *datapath.Entry {
-	for i := range e.entries {
-		if e.entries[i].MAC == mac && e.entries[i].VLAN == vlan {
-			return &e.entries[i]
+// learned says what became of the entry of the source, which has come in.
+func (e *explainer) learned(src [6]byte) string {
+	mac, not := net.HardwareAddr(src[:]).String(), " is not learned: "
+	switch e.t.Learned {
+	case datapath.LearnOff:
+		return "the port does not learn"
+	case datapath.LearnNew:
+		return mac + " is new on " + e.port
+	case datapath.LearnMoved:
+		return mac + " moves to " + e.port
+	case datapath.LearnStatic:
+		return mac + not + "it is static on " + e.name(e.t.LearnedFrom)
+	case datapath.LearnSticky:
+		return mac + not + "it is sticky on " + e.name(e.t.LearnedFrom)
+	case datapath.LearnDamped:
+		return mac + not + "it moves too often"
+	case datapath.LearnFull:
+		if e.t.LearnedFrom != 0 { // the bridge has it already
+			return mac + not + "the port has no room for it"
 		}
+		return mac + not + "there is no room"
 	}
-	return nil
+	return mac + " is known on " + e.port
 }
 
-func (e *explainer) refusal(src [6]byte, vlan uint16) string {
-	if entry := e.find(src, vlan); entry != nil && (entry.Static || entry.Sticky) {
-		return fmt.Sprintf("it is %s on %s", e.entryKind(src, vlan), e.name(datapath.Slot(entry.Port)))
-	} else if entry != nil {
-		return "it moves too often, or the port has no room for it"
-	}
-	return "there is no room"
-}
-
-// backup returns the slot of the port that stands in for one, 0 for none.
-func (e *explainer) backup(id uint32) uint32 {
-	if p := datapath.PortAt(&e.b.Config, id); p != nil {
-		return datapath.Slot(p.Backup)
-	}
-	return 0
-}
-
-// locked says what becomes of an address that a locked port does not let in,
-// where the port tells of such.
-func (e *explainer) locked(src [6]byte, vlan uint16) string {
-	if e.in.Flags&datapath.PortMAB == 0 {
-		return ""
-	}
-	switch entry := e.find(src, vlan); {
-	case entry != nil && entry.Port != e.in.Id:
-		return ", but on " + e.name(datapath.Slot(entry.Port))
-	case entry != nil:
+// locked says what becomes of a source that a locked port does not let in, where
+// the port tells of such; "" of all else.
+func (e *explainer) locked() string {
+	switch e.t.Learned {
+	case datapath.LearnLocked:
+		return "; it gets a locked entry"
+	case datapath.LearnLockedAgain:
 		return " but as a locked entry, which is refreshed"
-	case e.t.Stats.Refused > 0:
+	case datapath.LearnLockedAway:
+		return ", but on " + e.name(e.t.LearnedFrom)
+	case datapath.LearnLockedFull:
 		return "; there is no room for a locked entry"
 	}
-	return "; it gets a locked entry"
+	return ""
 }
 
-func (e *explainer) entryKind(mac [6]byte, vlan uint16) string {
-	entry := e.find(mac, vlan)
+// lookUp tells where the destination is, and which port stands in for that one.
+func (e *explainer) lookUp(dst [6]byte) {
+	t, mac := e.t, net.HardwareAddr(dst[:])
+	kind := map[datapath.Found]string{
+		datapath.FindDynamic: "dynamic", datapath.FindStatic: "static", datapath.FindSticky: "sticky",
+	}[t.Found]
 	switch {
-	case entry == nil:
-		return "dynamic" // learned or gone at this moment
-	case entry.Static:
-		return "static"
-	case entry.Sticky:
-		return "sticky"
+	case t.Found == datapath.FindNone:
+		e.say("look up", "%s is unknown", mac)
+	case t.Found == datapath.FindLocked:
+		e.say("look up", "%s has a locked entry on %s, by which nothing is sent", mac, e.name(t.Behind))
+	case t.Out == 0:
+		e.say("look up", "%s is behind %s (%s), by which nothing is sent now", mac, e.name(t.Behind), kind)
+	default:
+		e.say("look up", "%s is behind %s (%s)", mac, e.name(t.Behind), kind)
 	}
-	return "dynamic"
+	if t.Out != 0 && t.Out != t.Behind {
+		why := e.down(t.Behind)
+		if why == "" { // that it has since
+			why = e.name(t.Behind) + " has no carrier"
+		}
+		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
+	}
 }
 
 // tag says how the frame leaves; tags are touched by VLAN filtering alone.
@@ -405,58 +346,50 @@ func (e *explainer) tag(tag uint16) string {
 	return fmt.Sprintf(", with the tag of VLAN %d", tag&4095)
 }
 
-func (e *explainer) flood(dst [6]byte, reason string) Trace {
-	if entry := e.find(dst, uint16(e.t.Dst>>48)); entry != nil && entry.Locked {
-		e.say("look up", "%s has a locked entry on %s, by which nothing is sent", net.HardwareAddr(dst[:]), e.name(datapath.Slot(entry.Port)))
-	} else if dst[0]&1 == 0 {
-		e.say("look up", "%s is unknown", net.HardwareAddr(dst[:]))
-	}
-	if reason != "" {
-		e.say("check", "%s", words[reason])
-		return Trace{e.steps, "dropped: " + reason, []string{}}
-	}
+// flood tells of each port what a flood did there, and returns those that got it.
+func (e *explainer) flood() []string {
 	out := []string{}
 	for _, p := range e.t.Port[:e.t.Ports] {
-		name, reason := e.name(uint32(p.Slot)), datapath.Reasons()[p.Reason]
-		switch {
-		case reason == "span":
-			// it gets copies, which are told of by themselves
-		case p.Reason != 0:
-			e.say("flood", "not to %s: %s", name, words[reason])
-		default:
+		if datapath.PortAt(&e.b.Config, e.b.Config.Ports[p.Slot].Id) == nil {
+			continue // a device is yet to come to it
+		}
+		name := e.name(uint32(p.Slot))
+		if p.Reason == 0 {
 			e.say("flood", "to %s%s", name, e.tag(p.Tag))
 			e.lost("flood", uint32(p.Slot), "frame")
-			e.copiesOut(uint32(p.Slot))
+			e.copies(p.Spans, "leaves by "+name)
 			out = append(out, name)
+		} else if why := e.past(datapath.FloodPast(p.Reason)); why != "" {
+			e.say("flood", "not to %s: %s", name, why)
 		}
 	}
-	e.left()
-	if len(out) == 0 {
-		e.say("flood", "%s", words["no-member"])
-		return Trace{e.steps, "dropped: no-member", out}
-	}
-	return Trace{e.steps, "flooded", out}
+	return out
 }
 
-// left tells of ports that the flood did not come near: they take none of the
-// kind, have no device, or do not forward.
-func (e *explainer) left() {
-	kind := map[uint32]string{
-		uint32(datapath.PortDiscover):   "discover",
-		uint32(datapath.PortMcastFlood): "mcast-flood",
-		uint32(datapath.PortBcastFlood): "bcast-flood",
-	}[e.t.Flood]
-	for _, p := range inOrder(&e.b.Config) {
-		name := e.name(datapath.Slot(p.Id))
-		switch {
-		case p.Id == e.in.Id && p.Flags&datapath.PortHairpin == 0, p.Facts&datapath.PortSpan != 0:
-		case uint32(p.Flags)&e.t.Flood == 0:
-			e.say("flood", "not to %s: its %s is off", name, kind)
-		case !e.b.HasDevice(p) && p.Facts&datapath.PortPatch == 0:
-			e.say("flood", "not to %s: its device has gone", name)
-		case e.states[datapath.Slot(p.Id)] != datapath.STPForwarding:
-			e.say("flood", "not to %s: spanning tree has it %s", name, STPState(e.states[datapath.Slot(p.Id)]))
-		}
+// past says why a flood does not go to a port, "" where that goes without saying: it
+// is not for such ports.
+func (e *explainer) past(reason datapath.FloodPast) string {
+	switch reason {
+	case datapath.PastOrigin:
+		return ""
+	case datapath.PastLearning:
+		return "spanning tree has it " + STPLearning.String()
+	case datapath.PastFlag:
+		return "its " + map[uint32]string{
+			uint32(datapath.PortDiscover):   "discover",
+			uint32(datapath.PortMcastFlood): "mcast-flood",
+			uint32(datapath.PortBcastFlood): "bcast-flood",
+		}[e.t.Flood] + " is off"
+	case datapath.PastDevice:
+		return "its device has gone"
+	}
+	switch name := datapath.Reasons()[reason]; name {
+	case "span", "vlan-out": // copies are told of by themselves
+		return ""
+	case "stp":
+		return "spanning tree has it " + STPDiscarding.String()
+	default:
+		return words[name]
 	}
 }
 

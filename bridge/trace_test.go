@@ -43,3 +43,37 @@ func TestReasons(t *testing.T) {
 		t.Errorf("docs/design.md has\n%q and not\n%q", rows, names)
 	}
 }
+
+// TestTraceWords wants words for all that a trial can write down.
+func TestTraceWords(t *testing.T) {
+	e := &explainer{b: new(datapath.Bridge), t: new(datapath.Traced), port: "p1"}
+	seen := map[string]bool{}
+	look := func(what string, number uint32, text string) {
+		t.Helper()
+		if text == "" || strings.Contains(text, "()") || seen[text] {
+			t.Errorf("%s %d is told as %q, as nothing or as another is", what, number, text)
+		}
+		seen[text] = true
+	}
+	for l := datapath.LearnOff; l < datapath.LearnEnd; l++ {
+		e.t.Learned = l
+		if l < datapath.LearnLocked {
+			look("learned", uint32(l), e.learned([6]byte{}))
+		} else {
+			look("learned", uint32(l), e.locked())
+		}
+	}
+	for f := datapath.FindNone; f < datapath.FindEnd; f++ {
+		e.t.Found, e.steps = f, nil
+		e.lookUp([6]byte{})
+		look("found", uint32(f), e.steps[0].Text)
+	}
+	e.t.Flood = uint32(datapath.PortDiscover)
+	for past := datapath.FloodPast(1); past < datapath.PastEnd; past++ {
+		if reasons := datapath.Reasons(); past == datapath.PastOrigin ||
+			int(past) < len(reasons) && (reasons[past] == "span" || reasons[past] == "vlan-out") {
+			continue // which goes without saying
+		}
+		look("past", uint32(past), e.past(past))
+	}
+}

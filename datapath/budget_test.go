@@ -20,7 +20,7 @@ import (
 // the program. These are the counts on Linux 6.18 of a plain switch; the budget
 // leaves room for another kernel's inlining. Raise them only with a reason.
 const (
-	plainTCX = 1988
+	plainTCX = 1906
 	plainXDP = 653
 
 	instructionSlack = 2 // percent
@@ -261,6 +261,9 @@ var rooms = map[string]room{
 	kernelProgBasculePatch: {40, 288, 60000},
 	kernelProgBasculeXdp:   {40, 272, 60000},
 }
+
+// The same of a trial, which writes much down.
+var trialRoom = room{40, 288, 60000}
 
 // With everything on, there is room for more.
 func TestHeadroom(t *testing.T) {

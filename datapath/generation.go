@@ -64,9 +64,11 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
-// programs returns what generations of the configuration are made of.
+// programs returns what generations of the configuration are made of, or a trial.
 func (s *Store) programs(c *Config) (*ebpf.CollectionSpec, error) {
 	switch {
+	case kernelFeature(c.Features)&kernelFeatureFEATURE_TRACE != 0:
+		return loadTrial()
 	case s.Locked:
 		return loadLocked()
 	case kernelFeature(c.Features)&kernelFeatureFEATURES_APART == 0 && !loadedPF(c):

@@ -308,7 +308,7 @@ var inventory = []table{
 	{name: kernelMapXdpDevices, life: lifeBridge, trial: trialShared, devices: true},
 	{name: kernelMapBerths, life: lifeGeneration, trial: trialShared, features: kernelFeatureFEATURE_BERTHS,
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
-	{name: kernelMapStats, life: lifeBridge, why: "written, and read to see what came of the trial"},
+	{name: kernelMapStats, life: lifeBridge, why: whyWritten},
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
 		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
 	{name: kernelMapWork, why: whyWork, entries: workParts},

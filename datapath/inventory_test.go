@@ -15,7 +15,7 @@ import (
 // row says goes together.
 func TestInventory(t *testing.T) {
 	specs := map[string]*ebpf.CollectionSpec{}
-	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": loadKernel, "plain": loadPlain, "locked": loadLocked} {
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": loadKernel, "plain": loadPlain, "locked": loadLocked, "trial": loadTrial} {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)

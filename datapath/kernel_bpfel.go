@@ -330,6 +330,47 @@ const (
 	kernelFeatureFEATURES_APART       kernelFeature = 139626279553
 )
 
+type kernelFloodPast uint32
+
+const (
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 41
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 42
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 43
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 44
+	kernelFloodPastPAST_END      kernelFloodPast = 45
+)
+
+type kernelFound uint32
+
+const (
+	kernelFoundFIND_NOT_ASKED kernelFound = 0
+	kernelFoundFIND_NONE      kernelFound = 1
+	kernelFoundFIND_DYNAMIC   kernelFound = 2
+	kernelFoundFIND_STATIC    kernelFound = 3
+	kernelFoundFIND_STICKY    kernelFound = 4
+	kernelFoundFIND_LOCKED    kernelFound = 5
+	kernelFoundFIND_RESULTS   kernelFound = 6
+)
+
+type kernelLearned uint32
+
+const (
+	kernelLearnedLEARN_NOT_ASKED    kernelLearned = 0
+	kernelLearnedLEARN_OFF          kernelLearned = 1
+	kernelLearnedLEARN_KNOWN        kernelLearned = 2
+	kernelLearnedLEARN_NEW          kernelLearned = 3
+	kernelLearnedLEARN_MOVED        kernelLearned = 4
+	kernelLearnedLEARN_STATIC       kernelLearned = 5
+	kernelLearnedLEARN_STICKY       kernelLearned = 6
+	kernelLearnedLEARN_DAMPED       kernelLearned = 7
+	kernelLearnedLEARN_FULL         kernelLearned = 8
+	kernelLearnedLEARN_LOCKED       kernelLearned = 9
+	kernelLearnedLEARN_LOCKED_AGAIN kernelLearned = 10
+	kernelLearnedLEARN_LOCKED_AWAY  kernelLearned = 11
+	kernelLearnedLEARN_LOCKED_FULL  kernelLearned = 12
+	kernelLearnedLEARN_RESULTS      kernelLearned = 13
+)
+
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
@@ -1140,6 +1181,25 @@ type kernelSkbPlaces struct {
 	SummedShift uint32
 }
 
+type kernelStep uint32
+
+const (
+	kernelStepSTEP_PORT      kernelStep = 0
+	kernelStepSTEP_FRAME     kernelStep = 1
+	kernelStepSTEP_CHECK     kernelStep = 2
+	kernelStepSTEP_VLAN      kernelStep = 3
+	kernelStepSTEP_RULES_IN  kernelStep = 4
+	kernelStepSTEP_PF_IN     kernelStep = 5
+	kernelStepSTEP_LEARN     kernelStep = 6
+	kernelStepSTEP_ANSWER    kernelStep = 7
+	kernelStepSTEP_LOOK_UP   kernelStep = 8
+	kernelStepSTEP_FLOOD     kernelStep = 9
+	kernelStepSTEP_CHECK_OUT kernelStep = 10
+	kernelStepSTEP_RULES_OUT kernelStep = 11
+	kernelStepSTEP_PF_OUT    kernelStep = 12
+	kernelStepSTEP_SEND      kernelStep = 13
+)
+
 type kernelStormBuckets struct {
 	_    structs.HostLayout
 	Full [3]uint64
@@ -1187,33 +1247,38 @@ type kernelTimer struct {
 }
 
 type kernelTraced struct {
-	_        structs.HostLayout
-	Action   uint32
-	Reason   uint32
-	In       uint32
-	Out      uint32
-	Flood    uint32
-	Label    uint32
-	Src      uint64
-	Dst      uint64
-	Word     uint64
-	Vid      uint16
-	Vlan     uint16
-	Tag      uint16
-	RuleIn   uint16
-	RuleOut  uint16
-	Mtu      uint16
-	Ports    uint16
-	Received uint16
-	PfIn     uint16
-	PfOut    uint16
-	PfState  uint16
-	Pad      uint16
-	Port     [1024]struct {
+	_           structs.HostLayout
+	Step        kernelStep
+	Action      uint32
+	Reason      uint32
+	In          uint32
+	Out         uint32
+	Flood       uint32
+	Src         uint64
+	Dst         uint64
+	Word        uint64
+	Learned     kernelLearned
+	LearnedFrom uint32
+	Found       kernelFound
+	Behind      uint32
+	Vid         uint16
+	Vlan        uint16
+	Tag         uint16
+	RuleIn      uint16
+	RuleOut     uint16
+	SpansIn     uint16
+	SpansOut    uint16
+	SpansSmall  uint16
+	PfIn        uint16
+	PfOut       uint16
+	PfState     uint16
+	Ports       uint16
+	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
 		Tag    uint16
-		Reason uint32
+		Spans  uint16
+		Reason uint16
 	}
 }
 
@@ -1345,6 +1410,7 @@ const (
 	kernelVarControlFrameType    = "control_frame_type"
 	kernelVarControlProtocolType = "control_protocol_type"
 	kernelVarCounterType         = "counter_type"
+	kernelVarFloodPastType       = "flood_past_type"
 	kernelVarPfAskType           = "pf_ask_type"
 	kernelVarPfCellType          = "pf_cell_type"
 	kernelVarPfCounterType       = "pf_counter_type"
@@ -1471,6 +1537,7 @@ type kernelVariableSpecs struct {
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
+	FloodPastType       *ebpf.VariableSpec `ebpf:"flood_past_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -1611,6 +1678,7 @@ type kernelVariables struct {
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.Variable `ebpf:"counter_type"`
+	FloodPastType       *ebpf.Variable `ebpf:"flood_past_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`

@@ -68,6 +68,7 @@ const (
 	lockedVarControlFrameType    = "control_frame_type"
 	lockedVarControlProtocolType = "control_protocol_type"
 	lockedVarCounterType         = "counter_type"
+	lockedVarFloodPastType       = "flood_past_type"
 	lockedVarLockHolder          = "lock_holder"
 	lockedVarLockMissed          = "lock_missed"
 	lockedVarPfAskType           = "pf_ask_type"
@@ -196,6 +197,7 @@ type lockedVariableSpecs struct {
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
+	FloodPastType       *ebpf.VariableSpec `ebpf:"flood_past_type"`
 	LockHolder          *ebpf.VariableSpec `ebpf:"lock_holder"`
 	LockMissed          *ebpf.VariableSpec `ebpf:"lock_missed"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
@@ -338,6 +340,7 @@ type lockedVariables struct {
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.Variable `ebpf:"counter_type"`
+	FloodPastType       *ebpf.Variable `ebpf:"flood_past_type"`
 	LockHolder          *ebpf.Variable `ebpf:"lock_holder"`
 	LockMissed          *ebpf.Variable `ebpf:"lock_missed"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`

@@ -68,6 +68,7 @@ const (
 	plainVarControlFrameType    = "control_frame_type"
 	plainVarControlProtocolType = "control_protocol_type"
 	plainVarCounterType         = "counter_type"
+	plainVarFloodPastType       = "flood_past_type"
 	plainVarPfAskType           = "pf_ask_type"
 	plainVarPfCellType          = "pf_cell_type"
 	plainVarPfCounterType       = "pf_counter_type"
@@ -194,6 +195,7 @@ type plainVariableSpecs struct {
 	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
+	FloodPastType       *ebpf.VariableSpec `ebpf:"flood_past_type"`
 	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
@@ -334,6 +336,7 @@ type plainVariables struct {
 	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
 	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
 	CounterType         *ebpf.Variable `ebpf:"counter_type"`
+	FloodPastType       *ebpf.Variable `ebpf:"flood_past_type"`
 	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
 	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
 	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`

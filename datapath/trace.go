@@ -45,23 +45,92 @@ const (
 	ActionAnswered Action = 5
 )
 
-// Traced is the datapath's decision on a frame, in its own terms.
-type Traced struct {
-	kernelTraced
-	Stats Stats // what it would have counted on the port of entry
-}
+// Step is a step of the decision on a frame. They are in their order.
+type Step = kernelStep
 
-// Trace has the bridge's own program decide on a frame that comes in by a port,
-// on copies of all that it writes to: nothing is learned, counted or sent.
+// The steps that may end a decision.
+const (
+	StepPort     = kernelStepSTEP_PORT // it comes in by no port
+	StepFrame    = kernelStepSTEP_FRAME
+	StepCheck    = kernelStepSTEP_CHECK // it does not come in, for which no other step is
+	StepVLAN     = kernelStepSTEP_VLAN
+	StepRulesIn  = kernelStepSTEP_RULES_IN
+	StepPFIn     = kernelStepSTEP_PF_IN
+	StepLearn    = kernelStepSTEP_LEARN // from this on it has come in
+	StepAnswer   = kernelStepSTEP_ANSWER
+	StepLookUp   = kernelStepSTEP_LOOK_UP
+	StepFlood    = kernelStepSTEP_FLOOD
+	StepCheckOut = kernelStepSTEP_CHECK_OUT // it does not go out, for which no other step is
+	StepRulesOut = kernelStepSTEP_RULES_OUT
+	StepPFOut    = kernelStepSTEP_PF_OUT
+	StepSend     = kernelStepSTEP_SEND
+)
+
+// Learned is what became of the entry of a frame's source.
+type Learned = kernelLearned
+
+// The results of learning; those from LearnLocked on are of a locked port, which has
+// not let the source in.
+const (
+	LearnNotAsked    = kernelLearnedLEARN_NOT_ASKED
+	LearnOff         = kernelLearnedLEARN_OFF // the port does not learn
+	LearnKnown       = kernelLearnedLEARN_KNOWN
+	LearnNew         = kernelLearnedLEARN_NEW
+	LearnMoved       = kernelLearnedLEARN_MOVED
+	LearnStatic      = kernelLearnedLEARN_STATIC // not moved: static elsewhere
+	LearnSticky      = kernelLearnedLEARN_STICKY // not moved: sticky elsewhere
+	LearnDamped      = kernelLearnedLEARN_DAMPED // not moved: moved too often this second
+	LearnFull        = kernelLearnedLEARN_FULL   // no room; where another port had it, of the port
+	LearnLocked      = kernelLearnedLEARN_LOCKED
+	LearnLockedAgain = kernelLearnedLEARN_LOCKED_AGAIN
+	LearnLockedAway  = kernelLearnedLEARN_LOCKED_AWAY // another port has it
+	LearnLockedFull  = kernelLearnedLEARN_LOCKED_FULL
+	LearnEnd         = kernelLearnedLEARN_RESULTS // no result is this, or above it
+)
+
+// Found is what the FDB has for a frame's destination.
+type Found = kernelFound
+
+// What the FDB may have.
+const (
+	FindNotAsked = kernelFoundFIND_NOT_ASKED
+	FindNone     = kernelFoundFIND_NONE
+	FindDynamic  = kernelFoundFIND_DYNAMIC
+	FindStatic   = kernelFoundFIND_STATIC
+	FindSticky   = kernelFoundFIND_STICKY
+	FindLocked   = kernelFoundFIND_LOCKED // by which nothing is sent
+	FindEnd      = kernelFoundFIND_RESULTS
+)
+
+// FloodPast is why a flood goes past a port: the place of a reason among Reasons, or
+// one of those below.
+type FloodPast = kernelFloodPast
+
+// Reasons for which a flood goes past a port, and no frame is dropped.
+const (
+	PastLearning = kernelFloodPastPAST_LEARNING // spanning tree has it learning
+	PastOrigin   = kernelFloodPastPAST_ORIGIN   // the frame has come in by it
+	PastFlag     = kernelFloodPastPAST_FLAG     // it takes no floods of the kind
+	PastDevice   = kernelFloodPastPAST_DEVICE   // its device has gone
+	PastEnd      = kernelFloodPastPAST_END
+)
+
+// Traced is what the datapath did with a frame, as it wrote it down: struct traced of
+// bpf/types.h.
+type Traced struct{ kernelTraced }
+
+// Trace has a program like the bridge's own decide on a frame that comes in by a port,
+// and write down what it does. It works on copies of all that it writes to: nothing is
+// learned, counted or sent.
 func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	c := b.Config
+	// whether somebody looks at other frames is nothing to this one
+	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
+	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	spec, err := b.store.programs(&c)
 	if err != nil {
 		return nil, err
 	}
-	// whether somebody looks at other frames is nothing to this one
-	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
-	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	c.Pf.Buckets = 0 // as if there were no pf
 	if b.PFEnabled() {
 		c.Pf.Buckets = trialBuckets
@@ -118,18 +187,6 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	t := new(Traced)
 	if err := t.read(coll.Maps[kernelMapMemory]); err != nil {
 		return nil, err
-	}
-	var perCPU []Stats
-	if err := coll.Maps[kernelMapStats].Lookup(Slot(p.Id), &perCPU); err != nil {
-		return nil, err
-	}
-	for _, s := range perCPU {
-		t.Stats.Learned += s.Learned
-		t.Stats.Moves += s.Moves
-		t.Stats.Refused += s.Refused
-		for i, n := range s.Drops {
-			t.Stats.Drops[i] += n
-		}
 	}
 	return t, nil
 }

@@ -392,6 +392,10 @@ func stpTrace(t *testing.T, hook string) {
 	}
 	want(a, l.Frame(netlab.Broadcast, A, 60), "flooded", "not to "+c.Port+": spanning tree has it learning")
 	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", "keeps the port from forwarding")
+	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", C.String()+" is new on "+c.Port)
+	l.Reach(c, l.Frames(1, netlab.Broadcast, C)) // learned, and no more
+	want(c, l.Frame(netlab.Broadcast, C, 60), "dropped: stp", C.String()+" is known on "+c.Port)
+	want(a, l.Frame(C, A, 60), "flooded", C.String()+" is behind "+c.Port+" (dynamic), by which nothing is sent now")
 	want(a, bpdu(a), "taken in", "BPDU")
 	tree.become(b.Port, bridge.STPDiscarding)
 	want(b, l.Frame(netlab.Broadcast, B, 60), "dropped: stp", "keeps the port from forwarding")

@@ -22,6 +22,10 @@ var traceCases = []conformance{
 	{name: "trace_tags_and_spans", hooks: tcx, run: traceTagsAndSpans},
 	{name: "trace_lost", hooks: tcx, run: traceLost},
 	{name: "trace_rule", hooks: tcx, run: traceRule},
+	{name: "trace_past", hooks: tcx, run: tracePast},
+	{name: "trace_copies", hooks: tcx, run: traceCopies},
+	{name: "trace_no_way", hooks: tcx, run: traceNoWay},
+	{name: "trace_no_room", hooks: tcx, run: traceNoRoom},
 }
 
 // A traceResult is what `bascule -j trace` prints.
@@ -401,4 +405,117 @@ func traceRule(t *testing.T, hook string) {
 			t.Errorf("trace does not say %q: %v", want, r)
 		}
 	}
+}
+
+// about returns what the steps of a name say.
+func (r traceResult) about(step string) (texts []string) {
+	for _, s := range r.Steps {
+		if s.Name == step {
+			texts = append(texts, s.Text)
+		}
+	}
+	return texts
+}
+
+// saysOf wants what the steps of a name say of a frame, and its verdict.
+func saysOf(t *testing.T, l *netlab.Lab, in *netlab.End, f netlab.Frame, verdict, step string, texts ...string) {
+	t.Helper()
+	if r := look(t, l, in, f); r.Verdict != verdict || !slices.Equal(r.about(step), texts) {
+		t.Errorf("should be %s and say %q of %s; traced: %v", verdict, texts, step, r)
+	}
+}
+
+// tracePast: of each port that a flood goes past trace tells the reason.
+func tracePast(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, b, c := ends[0], ends[1], ends[2]
+	flood := l.Frame(netlab.Broadcast, A, 60)
+	l.Bascule("port", "set", "br0", c.Port, "--bcast-flood=off")
+	l.Bascule("port", "set", "br0", b.Port, "--loop-guard", "3600s")
+	l.Bascule("port", "add", "br0", "host0", "--type", "host", "--loop-guard", "report")
+	host, err := l.Switch.Netlink().LinkByName("host0")
+	must(t, err)
+	l.SetUp(host)
+	var own netlab.MAC
+	copy(own[:], host.Attrs().HardwareAddr)
+	l.Wait(b.Port+" to be blocked", func() bool {
+		l.Send(b, l.Frames(1, A, own)...) // comes back to where it is from
+		return l.Port("br0", b.Port).State == "blocked"
+	})
+	saysOf(t, l, a, flood, "flooded", "flood",
+		"not to "+b.Port+": the port is blocked by its loop guard", "not to "+c.Port+": its bcast-flood is off", "to host0")
+	l.Bascule("port", "del", "br0", "host0")
+	saysOf(t, l, a, flood, "dropped: no-member", "flood", "not to "+b.Port+": the port is blocked by its loop guard",
+		"not to "+c.Port+": its bcast-flood is off", "there is no port to flood it to")
+
+	// what a port takes is no matter where it is not in the VLAN
+	l.Bascule("bridge", "set", "br0", "--vlan-filtering")
+	l.Bascule("vlan", "del", "br0", c.Port, "1")
+	l.Bascule("port", "set", "br0", b.Port, "--loop-guard", "off")
+	saysOf(t, l, a, flood, "flooded", "flood", "to "+b.Port+", without a tag")
+}
+
+// traceCopies: trace tells of the copies that span ports get, and of no others.
+func traceCopies(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 4)
+	a, b, mon, small := ends[0], ends[1], ends[2], ends[3]
+	for _, e := range []*netlab.End{mon, small} {
+		l.Bascule("port", "del", "br0", e.Port)
+		l.Bascule("span", "add", "br0", e.Port, "--direction", "both")
+	}
+	learn(l, b, B)
+	l.Bascule("rule", "add", "br0", "pass", "in", "on", a.Port) // who has rules looks behind tags
+	small.SetMTU(1400)
+	got := func(f netlab.Frame) (names []string) {
+		for e, frames := range l.Deliver(a, f) {
+			if e != b {
+				for range frames {
+					names = append(names, e.Port)
+				}
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	want := func(f netlab.Frame, copies []string, verdict string, texts ...string) {
+		t.Helper()
+		saysOf(t, l, a, f, verdict, "span", texts...)
+		if names := got(f); !slices.Equal(names, copies) {
+			t.Errorf("%v got copies, should be %v", names, copies)
+		}
+	}
+	known, large := l.Frame(B, A, 60), l.Frame(B, A, 1500)
+	cut := known[:12] + "\x81\x00\x00\x01\x81\x00\x00\x02" // ends within its second tag
+	both := []string{mon.Port, small.Port}
+	want(known, slices.Sorted(slices.Values(slices.Concat(both, both))), "forwarded",
+		"a copy of what comes in goes to p3, p4", "a copy of what leaves by p2 goes to p3, p4")
+	want(large, []string{mon.Port, mon.Port}, "forwarded",
+		"a copy of what comes in goes to p3", "p4 gets no copy: it is too large for the way out", "a copy of what leaves by p2 goes to p3")
+	want(cut, both, "dropped: malformed", "a copy of what comes in goes to p3, p4")
+	mon.Unplug()
+	want(known, []string{small.Port, small.Port}, "forwarded",
+		"a copy of what comes in goes to p4", "a copy of what leaves by p2 goes to p4")
+	l.Pull(a.Port)
+	saysOf(t, l, a, cut, "dropped: malformed", "port", "it comes in by p1", "p1 is down: nothing comes in by it now")
+}
+
+// traceNoWay: an address is not unknown where its port takes no frames.
+func traceNoWay(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
+	a, c := ends[0], ends[2]
+	l.Bascule("fdb", "add", "br0", C.String(), c.Port)
+	saysOf(t, l, a, l.Frame(C, A, 60), "forwarded", "look up", C.String()+" is behind p3 (static)")
+	c.Unplug()
+	saysOf(t, l, a, l.Frame(C, A, 60), "flooded", "look up", C.String()+" is behind p3 (static), by which nothing is sent now")
+}
+
+// traceNoRoom: an address is not learned because of a limit, and trace tells whose.
+func traceNoRoom(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3, "--ageing", "1h")
+	a, b := ends[0], ends[1]
+	learn(l, a, A)
+	learn(l, b, B)
+	l.Bascule("port", "set", "br0", b.Port, "--fdb-max", "1")
+	saysOf(t, l, b, l.Frame(B, A, 60), "dropped: same-port", "learn", A.String()+" is not learned: the port has no room for it")
+	saysOf(t, l, b, l.Frame(A, C, 60), "forwarded", "learn", C.String()+" is not learned: there is no room")
 }

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+
+/*
+ * The same switch for trials: it writes down what it does with a frame (trace.h), and
+ * sends nothing. The other objects do not even have the questions whether to.
+ */
+#define FEATURES_NEVER 0
+
+#include "switch.bpf.c"
