@@ -173,7 +173,7 @@ func seesAllProcesses() bool {
 // is in or that have a name.
 func liveNamespaces() map[uint64]bool {
 	live := map[uint64]bool{}
-	for _, path := range namespaceFiles() {
+	for path := range namespaceFiles() {
 		ns, err := NetnsAt(path)
 		if err != nil {
 			continue

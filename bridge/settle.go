@@ -188,7 +188,7 @@ func (follower) LeaveAway(_ *datapath.Bridge, was *datapath.Port, here func() ui
 		if found, err := leaveHere(was, here); found || err != nil {
 			return err
 		}
-		for _, path := range namespaceFiles() {
+		for path := range namespaceFiles() {
 			ns, err := NetnsAt(path)
 			if err != nil {
 				continue
