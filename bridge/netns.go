@@ -109,7 +109,7 @@ func inside(ns netns.NsHandle, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		home, err := netns.Get()
+		home, err := threadNetns()
 		if err != nil {
 			done <- err
 			return
@@ -128,6 +128,23 @@ func inside(ns netns.NsHandle, f func() error) error {
 		done <- err
 	}()
 	return <-done
+}
+
+// threadNetns opens the calling thread's network namespace: by a socket, who may, and
+// not by /proc. Of a thread that was looked up there the kernel removes the entry when
+// the thread ends, and for as long as that takes the process's parent, which is about
+// to forget the process, spins (shrink_dcache_parent() of fs/dcache.c). On a busy
+// machine these were 5 ms of CPU time for each command.
+func threadNetns() (netns.NsHandle, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fd)
+	if ns, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS); err == nil {
+		return netns.NsHandle(ns), nil // closed on exec
+	}
+	return netns.Get()
 }
 
 // sweepAbandoned removes the bridges of namespaces that have ended. The kernel
@@ -173,7 +190,7 @@ func seesAllProcesses() bool {
 // is in or that have a name.
 func liveNamespaces() map[uint64]bool {
 	live := map[uint64]bool{}
-	for _, path := range namespaceFiles() {
+	for path := range namespaceFiles() {
 		ns, err := NetnsAt(path)
 		if err != nil {
 			continue

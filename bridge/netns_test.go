@@ -4,7 +4,10 @@ package bridge
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +29,62 @@ func TestNetnsAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns.Close()
+}
+
+// threadNetns is the thread's, whatever that of the process's other threads is, also
+// for who has no privileges.
+func TestThreadNetns(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("makes a network namespace, which takes root")
+	}
+	same := func() error {
+		want, err := os.Stat("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		ns, err := threadNetns()
+		if err != nil {
+			return err
+		}
+		got := os.NewFile(uintptr(ns), "namespace")
+		defer got.Close()
+		flags, err := unix.FcntlInt(got.Fd(), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC == 0 {
+			return fmt.Errorf("it stays open in programs that are started: flags %#x, %v", flags, err)
+		}
+		if is, err := got.Stat(); err != nil || !os.SameFile(is, want) {
+			return fmt.Errorf("it is another network namespace, or none: %v", err)
+		}
+		return nil
+	}
+	done := make(chan error)
+	var look func()
+	look = func() {
+		runtime.LockOSThread()              // for good: the thread ends with its namespace
+		if unix.Gettid() == unix.Getpid() { // the process's is this thread's
+			go look()
+			return
+		}
+		err := same()
+		if err == nil {
+			err = unix.Unshare(unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = same()
+		}
+		if err == nil {
+			var none [2]unix.CapUserData
+			err = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		}
+		if err == nil {
+			err = same()
+		}
+		done <- err
+	}
+	go look()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // A switch that is closed does nothing more, least of all in the caller's

@@ -169,7 +169,7 @@ func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapa
 		if found, owed, err := f.leaveHere(was, now, tie); found || err != nil {
 			return owed, err
 		}
-		for _, path := range namespaceFiles() {
+		for path := range namespaceFiles() {
 			ns, err := NetnsAt(path)
 			if err != nil {
 				continue

@@ -5,8 +5,10 @@ package bridge
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"bascule/datapath"
 
@@ -169,7 +171,7 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 	if l.Attrs().NetNsID < 0 {
 		return netns.Get()
 	}
-	for _, path := range namespaceFiles() {
+	for path := range namespaceFiles() {
 		ns, err := NetnsAt(path)
 		if err != nil {
 			continue
@@ -185,32 +187,33 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 // errNoWay says that there is no way to a network namespace.
 var errNoWay = errors.New("no process is in its namespace and it has no name")
 
-// namespaceFiles returns one path for each network namespace that a process is
-// in or that has a name.
-func namespaceFiles() []string {
-	var paths []string
-	var seen []os.FileInfo
-	// In mounts of our own, as by `ip netns exec`, names given since are not ours.
-	// (/var/run is a symbolic link, which would lead back to our own.)
-	const machine = "/proc/1/root/run"
-	for _, pattern := range []string{
-		netnsDir + "/*", machine + "/netns/*", "/var/run/docker/netns/*", machine + "/docker/netns/*", "/proc/[0-9]*/ns/net",
-	} {
-		candidates, _ := filepath.Glob(pattern)
-	next:
-		for _, path := range candidates {
+// namespaceFiles are paths of network namespaces, one for each that has a name or
+// that a process is in. Those with names come first: processes, of which there may
+// be thousands, are looked at only for who goes on behind them.
+func namespaceFiles() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		var seen []os.FileInfo
+		// reports whether to go on
+		try := func(path string) bool {
 			info, err := os.Stat(path)
-			if err != nil {
-				continue
-			}
-			for _, s := range seen {
-				if os.SameFile(s, info) {
-					continue next
-				}
+			if err != nil || slices.ContainsFunc(seen, func(s os.FileInfo) bool { return os.SameFile(s, info) }) {
+				return true
 			}
 			seen = append(seen, info)
-			paths = append(paths, path)
+			return yield(path)
+		}
+		// In mounts of our own, as by `ip netns exec`, names given since are not ours.
+		// (/var/run is a symbolic link, which would lead back to our own.)
+		const machine = "/proc/1/root/run"
+		for _, pattern := range []string{
+			netnsDir + "/*", machine + "/netns/*", "/var/run/docker/netns/*", machine + "/docker/netns/*", "/proc/[0-9]*/ns/net",
+		} {
+			candidates, _ := filepath.Glob(pattern)
+			for _, path := range candidates {
+				if !try(path) {
+					return
+				}
+			}
 		}
 	}
-	return paths
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -138,17 +139,6 @@ func (o Objects) addProgram(info *ebpf.ProgramInfo) {
 
 // addUsers adds all programs that use one of the maps.
 func (o Objects) addUsers() error {
-	return eachProgram(func(info *ebpf.ProgramInfo) {
-		ids, _ := info.MapIDs()
-		for _, id := range ids {
-			if o.Maps[id] {
-				o.addProgram(info)
-			}
-		}
-	})
-}
-
-func eachProgram(fn func(*ebpf.ProgramInfo)) error {
 	for id := ebpf.ProgramID(0); ; {
 		next, err := ebpf.ProgramGetNextID(id)
 		if errors.Is(err, os.ErrNotExist) {
@@ -158,16 +148,53 @@ func eachProgram(fn func(*ebpf.ProgramInfo)) error {
 			return fmt.Errorf("list BPF programs: %w", err)
 		}
 		id = next
-		p, err := ebpf.NewProgramFromID(id)
-		if err != nil {
+		used, err := mapsOf(id)
+		if errors.Is(err, os.ErrNotExist) {
 			continue // gone since
 		}
-		info, err := p.Info()
-		p.Close()
-		if err == nil {
-			fn(info)
+		if err != nil {
+			return fmt.Errorf("maps of BPF program %d: %w", id, err)
+		}
+		if slices.ContainsFunc(used, func(id ebpf.MapID) bool { return o.Maps[id] }) {
+			o.Programs[id] = true
 		}
 	}
+}
+
+// mapsOf returns the maps that a program uses. There are hundreds of programs while
+// tests run side by side, and ebpf.Program.Info would ask for all about each.
+func mapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
+	byID := struct{ id, _, flags uint32 }{id: uint32(id)}
+	fd, err := bpf(unix.BPF_PROG_GET_FD_BY_ID, unsafe.Pointer(&byID), unsafe.Sizeof(byID))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	const most = 64 // MAX_USED_MAPS (linux/bpf_verifier.h)
+	var ids [most]ebpf.MapID
+	// the beginning of struct bpf_prog_info (linux/bpf.h), which is all that is filled in
+	info := struct {
+		_    [52]byte
+		n    uint32
+		maps unsafe.Pointer
+	}{n: most, maps: unsafe.Pointer(&ids)}
+	request := struct {
+		fd, length uint32
+		info       unsafe.Pointer
+	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
+	if _, err := bpf(unix.BPF_OBJ_GET_INFO_BY_FD, unsafe.Pointer(&request), unsafe.Sizeof(request)); err != nil {
+		return nil, err
+	}
+	return slices.Clone(ids[:min(info.n, most)]), nil
+}
+
+// bpf is bpf(2).
+func bpf(command int, attributes unsafe.Pointer, size uintptr) (int, error) {
+	n, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(attributes), size)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(n), nil
 }
 
 // remaining returns those of the objects that are still in the kernel.

@@ -234,10 +234,19 @@ func receive(fd int, buf []byte) (f Frame, ok bool, err error) {
 	case flags&unix.MSG_TRUNC != 0:
 		return "", false, fmt.Errorf("receive: a frame of more than %d bytes", len(buf))
 	}
-	f = Frame(buf[:n])
-	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if f, err = whole(buf[:n], oob[:oobn]); err != nil {
+		return "", false, err
+	}
+	return f, true, nil
+}
+
+// whole is a frame that was received, with the tag that the kernel carried beside it,
+// as the messages that came with it say.
+func whole(frame, notes []byte) (Frame, error) {
+	f := Frame(frame)
+	messages, err := unix.ParseSocketControlMessage(notes)
 	if err != nil {
-		return "", false, fmt.Errorf("receive: %w", err)
+		return "", fmt.Errorf("receive: %w", err)
 	}
 	for _, m := range messages {
 		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA {
@@ -248,7 +257,7 @@ func receive(fd int, buf []byte) (f Frame, ok bool, err error) {
 			f = f.withTag(aux.Vlan_tpid, aux.Vlan_tci)
 		}
 	}
-	return f, true, nil
+	return f, nil
 }
 
 // await waits until the file can be read, at most until the deadline.
