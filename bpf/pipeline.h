@@ -2,7 +2,7 @@
 
 /*
  * What a switch does with a frame: the whole decision, in order. The same for
- * every hook; how a frame is sent is the hook's affair (switch.bpf.c).
+ * every hook; how a frame is sent is the hook's affair (tcx.h, xdp.h).
  */
 #pragma once
 
