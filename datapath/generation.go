@@ -499,7 +499,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	}
 	if rests {
 		hurry.step()
-		_ = quiesce() // what they took is given back behind their last frame, where the kernel can say which that is
+		_ = quiesce() // what they took is given back behind their last frame, if the kernel tells
 	}
 	if !left {
 		return nil

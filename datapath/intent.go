@@ -20,10 +20,10 @@ import (
 const intention = "gen-intended"
 
 // Intend notes what the ports of next take of their devices that are new, or that
-// change their hook. Next is to be the bridge's configuration: a Commit of it ends the
-// note. The devices of new ports are tied to these with an idle program. Before that Relent gives back what was taken, or Mend where the command is
-// killed. The caller holds the lock, is in the bridge's network namespace, and has
-// said Begin.
+// change their hook, and ties new ports to their devices with an idle program. Next is to
+// be the bridge's configuration: a Commit of it ends the note. Before that Relent gives
+// back what was taken, or Mend where the command is killed. The caller holds the lock, is
+// in the bridge's network namespace, and has said Begin.
 func (b *Bridge) Intend(next *Config) error {
 	devices := map[uint32]uint32{}
 	for _, p := range Ports(next) {
