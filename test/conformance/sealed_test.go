@@ -18,6 +18,7 @@ import (
 // What filters have judged is what is delivered.
 var sealedCases = []conformance{
 	{name: "unfinished_checksum", hooks: both, run: unfinishedChecksum},
+	{name: "unfinished_header", hooks: tcx, run: unfinishedHeader},
 	{name: "unfinished_tunnel", hooks: tcx, run: unfinishedTunnel},
 	{name: "shared_pages", hooks: both, run: sharedPages},
 }

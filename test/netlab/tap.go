@@ -122,6 +122,44 @@ func (tap *Tap) write(header, packet []byte) error {
 	return nil
 }
 
+// SendUnfinished sends a frame whose checksum is yet to be made from start on, and to be
+// written offset bytes behind that. The kernel refuses some places (EINVAL).
+func (tap *Tap) SendUnfinished(f Frame, start, offset int) error {
+	return onCPU(tap.lab.cpu, func() error { return tap.write(unfinishedHeader(f, start, offset), []byte(f)) })
+}
+
+// unfinishedHeader is the header of virtio for a frame with a checksum yet to be made.
+func unfinishedHeader(f Frame, start, offset int) []byte {
+	v := make([]byte, vnetHeader)
+	v[0] = vnetNeedsCsum
+	binary.NativeEndian.PutUint16(v[2:], uint16(len(f)))
+	binary.NativeEndian.PutUint16(v[6:], uint16(start))
+	binary.NativeEndian.PutUint16(v[8:], uint16(offset))
+	return v
+}
+
+// VnetSocket returns a function that sends as SendUnfinished does, by a packet socket at
+// the end.
+func (e *End) VnetSocket() (send func(f Frame, start, offset int) error) {
+	l := e.lab
+	l.t.Helper()
+	fd := -1
+	l.must(e.Namespace.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
+			unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: e.Ifindex}))
+	}))
+	l.t.Cleanup(func() { unix.Close(fd) })
+	return func(f Frame, start, offset int) error {
+		return onCPU(l.cpu, func() error {
+			_, err := unix.Write(fd, append(unfinishedHeader(f, start, offset), f...))
+			return err
+		})
+	}
+}
+
 // read returns the next packet; ok is false when there is none now.
 func (tap *Tap) read() (f Frame, ok bool, err error) {
 	n, err := unix.Read(tap.fd, tap.buf)
