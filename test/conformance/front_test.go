@@ -12,10 +12,7 @@ import (
 )
 
 var frontCases = []conformance{
-	{name: "tags_deep", hooks: both, run: tagsDeep},
-	{name: "snap", hooks: both, run: snap},
-	{name: "pppoe", hooks: both, run: pppoe},
-	{name: "mpls", hooks: both, run: mpls},
+	{name: "fronts", hooks: both, run: fronts},
 	{name: "bound_address_stays", hooks: both, run: boundAddressStays},
 }
 
@@ -79,81 +76,60 @@ type holder struct {
 	name    string
 	holds   []netlab.Frame
 	on, off func(t *testing.T, l *netlab.Lab)
+	rules   bool // they are pf's: other rules take their place
 }
 
 func bascule(line string) func(*testing.T, *netlab.Lab) {
 	return func(t *testing.T, l *netlab.Lab) { l.Bascule(strings.Fields(line)...) }
 }
 
-func pfWith(rules string) func(*testing.T, *netlab.Lab) {
-	return func(t *testing.T, l *netlab.Lab) { loadPF(t, l, rules) }
+// pfHolder is a filter of rules of pf.
+func pfHolder(name string, holds []netlab.Frame, rules string) holder {
+	return holder{name, holds, func(t *testing.T, l *netlab.Lab) {
+		loadPF(t, l, rules)
+		pfctl(t, l, "", "-Fstates") // which former rules have made
+	}, func(t *testing.T, l *netlab.Lab) {
+		pfctl(t, l, "", "-d") // a bridge that has had no rules begins with pf enabled
+		pfctl(t, l, "", "-Fa")
+	}, true}
 }
 
-// withoutPF: a bridge that has had no rules begins with pf enabled.
-func withoutPF(t *testing.T, l *netlab.Lab) {
-	pfctl(t, l, "", "-d")
-	pfctl(t, l, "", "-Fa")
+// eachHolder switches filters on, one at a time, and has the caller look while one is
+// on. Before the first the caller looks at what all hold back without them, and behind
+// the last at what the first does.
+func eachHolder(t *testing.T, l *netlab.Lab, list []holder, look func(h holder, on bool)) {
+	for _, h := range list {
+		look(h, false)
+	}
+	for i, h := range list {
+		h.on(t, l)
+		look(h, true)
+		if !h.rules || i+1 == len(list) || !list[i+1].rules {
+			h.off(t, l)
+		}
+	}
+	look(list[0], false)
 }
 
 var holders = []holder{
-	{"pf", ipPackets, pfWith("block drop all\n"), withoutPF},
-	{"pf port", ipPackets, pfWith("block drop in proto udp to port 4000\n"), withoutPF},
-	{"ether", packets, pfWith("ether block in proto { 0x0800 0x86dd 0x0806 }\n"), withoutPF},
-	{"ether l3", ipPackets, pfWith("ether block in l3 from 10.0.0.66\nether block in l3 from fe80::66\n"), withoutPF},
-	{"rule arp", []netlab.Frame{anARP}, bascule("rule add br0 p1 block in arp"), bascule("rule flush br0")},
-	{"rule arp spa", []netlab.Frame{anARP}, bascule("rule add br0 p1 block in arp spa 10.0.0.66"), bascule("rule flush br0")},
-	{"rule out", []netlab.Frame{anARP}, bascule("rule add br0 p2 block out arp reply"), bascule("rule flush br0")},
-	{"source guard", packets, bascule("port set br0 p1 --source-guard"), bascule("port set br0 p1 --source-guard=off")},
-	{"DHCP guard", []netlab.Frame{anOffer}, bascule("bridge set br0 --dhcp-guard"), bascule("bridge set br0 --dhcp-guard=off")},
-	{"RA guard", []netlab.Frame{anAdvert}, bascule("bridge set br0 --ra-guard"), bascule("bridge set br0 --ra-guard=off")},
-	{"non-IP", []netlab.Frame{noPacket}, bascule("port set br0 p1 --block-non-ip"), bascule("port set br0 p1 --block-non-ip=off")},
+	pfHolder("pf", ipPackets, "block drop all\n"),
+	pfHolder("pf port", ipPackets, "block drop in proto udp to port 4000\n"),
+	pfHolder("ether", packets, "ether block in proto { 0x0800 0x86dd 0x0806 }\n"),
+	pfHolder("ether l3", ipPackets, "ether block in l3 from 10.0.0.66\nether block in l3 from fe80::66\n"),
+	{name: "rule arp", holds: []netlab.Frame{anARP}, on: bascule("rule add br0 p1 block in arp"), off: bascule("rule flush br0")},
+	{name: "rule arp spa", holds: []netlab.Frame{anARP}, on: bascule("rule add br0 p1 block in arp spa 10.0.0.66"), off: bascule("rule flush br0")},
+	{name: "rule out", holds: []netlab.Frame{anARP}, on: bascule("rule add br0 p2 block out arp reply"), off: bascule("rule flush br0")},
+	{name: "source guard", holds: packets, on: bascule("port set br0 p1 --source-guard"), off: bascule("port set br0 p1 --source-guard=off")},
+	{name: "DHCP guard", holds: []netlab.Frame{anOffer}, on: bascule("bridge set br0 --dhcp-guard"), off: bascule("bridge set br0 --dhcp-guard=off")},
+	{name: "RA guard", holds: []netlab.Frame{anAdvert}, on: bascule("bridge set br0 --ra-guard"), off: bascule("bridge set br0 --ra-guard=off")},
+	{name: "non-IP", holds: []netlab.Frame{noPacket}, on: bascule("port set br0 p1 --block-non-ip"), off: bascule("port set br0 p1 --block-non-ip=off")},
 }
 
-// holdBack sends what each filter is to hold back, behind each front, with and
-// without the filter. Not all that there is without one has to arrive, but some
-// of each.
-func holdBack(t *testing.T, hook string, fronts []front, holders []holder) {
-	for _, flags := range [][]string{nil, {"--vlan-filtering", "--qinq"}} {
-		t.Run(strings.Join(append([]string{"bridge"}, flags...), " "), func(t *testing.T) {
-			l, ends := setup(t, hook, 2, flags...)
-			a, b := ends[0], ends[1]
-			learn(l, a, A)
-			learn(l, b, B)
-			for _, h := range holders {
-				var frames []netlab.Frame
-				for _, f := range fronts {
-					for _, packet := range h.holds {
-						frames = append(frames, f.put(packet))
-					}
-				}
-				if got := l.Deliver(a, frames...)[b]; len(got) < len(frames)/2 {
-					t.Errorf("%s: without it %d of %d frames arrive", h.name, len(got), len(frames))
-				}
-				h.on(t, l)
-				if len(l.Deliver(a, frames...)[b]) > 0 {
-					for i, f := range fronts { // one by one, to tell which
-						frames := frames[i*len(h.holds) : (i+1)*len(h.holds)]
-						if got := l.Deliver(a, frames...)[b]; len(got) > 0 {
-							t.Errorf("%s: %d of %d frames pass behind %s, first %x", h.name, len(got), len(frames), f.name, []byte(got[0]))
-						}
-					}
-				}
-				h.off(t, l)
-			}
-		})
-	}
-}
-
-// tagsDeep: stations look behind any number of tags, and so do filters, or let
-// nothing through.
-func tagsDeep(t *testing.T, hook string) { holdBack(t, hook, tagFronts(), holders) }
-
-// snap: some stations take IP and ARP behind LLC and SNAP.
-func snap(t *testing.T, hook string) {
-	var fronts []front
+// snapFronts are LLC and SNAP, with 0 to 3 tags before or in it.
+func snapFronts() (list []front) {
 	for _, oui := range []string{"\x00\x00\x00", "\x00\x00\xf8"} {
 		for tags := range 4 {
-			fronts = append(fronts,
+			list = append(list,
 				front{fmt.Sprintf("%d tags and SNAP with OUI %x", tags, oui), func(f netlab.Frame) netlab.Frame {
 					f = inSNAP(f, oui)
 					for range tags {
@@ -170,32 +146,30 @@ func snap(t *testing.T, hook string) {
 			)
 		}
 	}
-	holdBack(t, hook, fronts, holders)
+	return list
 }
 
-// otherHolders are the filters of what carries IP and is none.
-func otherHolders(types string, frames ...netlab.Frame) []holder {
-	return []holder{
-		{"ether", frames, pfWith("ether block in proto " + types + "\n"), withoutPF},
-		{"ether but IP", frames, pfWith("ether block in\nether pass in proto { 0x0800 0x86dd 0x0806 }\n"), withoutPF},
-		{"non-IP", frames, bascule("port set br0 p1 --block-non-ip"), bascule("port set br0 p1 --block-non-ip=off")},
-		{"non-IP out", frames, bascule("port set br0 p2 --block-non-ip"), bascule("port set br0 p2 --block-non-ip=off")},
-		{"rule", frames, bascule("rule add br0 p1 block in src " + A.String()), bascule("rule flush br0")},
-	}
+// A carriage is what a packet is put behind, and what it is put into before, if that
+// is not nothing. Filters look through it, or let nothing through.
+type carriage struct {
+	name   string
+	fronts []front
+	holds  []netlab.Frame // of otherHolders
 }
 
-// pppoe: a session of PPPoE (RFC 2516) is one of its own, which other filters
-// than those of IP keep out, behind whatever number of tags.
-func pppoe(t *testing.T, hook string) {
+// carriages are those that holders are to look through: stations look behind any
+// number of tags, and some take IP and ARP behind LLC and SNAP.
+func carriages() []carriage {
+	return []carriage{{name: "tags", fronts: tagFronts()}, {name: "SNAP", fronts: snapFronts()}}
+}
+
+// otherCarriages are those of what carries IP and is none: a session of PPPoE (RFC
+// 2516) and MPLS (RFC 3032) are one of their own, which other filters than those of IP
+// keep out, behind whatever number of tags.
+func otherCarriages() []carriage {
 	session := func(protocol int, packet netlab.Frame) netlab.Frame {
 		return etherFrame(B, A, 0x8864, []byte{0x11, 0, 0, 1}, be16(len(packet)-14+2), be16(protocol), []byte(packet[14:]))
 	}
-	holdBack(t, hook, tagFronts(), otherHolders("{ 0x8863 0x8864 }",
-		etherFrame(B, A, 0x8863, []byte{0x11, 9, 0, 0, 0, 4, 1, 1, 0, 0}), session(0x21, anIPv4), session(0x57, anIPv6)))
-}
-
-// mpls: the same for MPLS (RFC 3032).
-func mpls(t *testing.T, hook string) {
 	labelled := func(typ, labels int, packet netlab.Frame) netlab.Frame {
 		var stack []byte
 		for n := range labels {
@@ -207,8 +181,66 @@ func mpls(t *testing.T, hook string) {
 		}
 		return etherFrame(B, A, typ, stack, []byte(packet[14:]))
 	}
-	holdBack(t, hook, tagFronts(), otherHolders("{ 0x8847 0x8848 }",
-		labelled(0x8847, 1, anIPv4), labelled(0x8847, 3, anIPv6), labelled(0x8848, 1, anIPv4)))
+	return []carriage{
+		{"PPPoE", tagFronts(), []netlab.Frame{
+			etherFrame(B, A, 0x8863, []byte{0x11, 9, 0, 0, 0, 4, 1, 1, 0, 0}), session(0x21, anIPv4), session(0x57, anIPv6)}},
+		{"MPLS", tagFronts(), []netlab.Frame{labelled(0x8847, 1, anIPv4), labelled(0x8847, 3, anIPv6), labelled(0x8848, 1, anIPv4)}},
+	}
+}
+
+// otherHolders are the filters of what carries IP and is none.
+var otherHolders = []holder{
+	pfHolder("ether", nil, "ether block in proto { 0x8863 0x8864 0x8847 0x8848 }\n"),
+	pfHolder("ether but IP", nil, "ether block in\nether pass in proto { 0x0800 0x86dd 0x0806 }\n"),
+	{name: "non-IP", on: bascule("port set br0 p1 --block-non-ip"), off: bascule("port set br0 p1 --block-non-ip=off")},
+	{name: "non-IP out", on: bascule("port set br0 p2 --block-non-ip"), off: bascule("port set br0 p2 --block-non-ip=off")},
+	{name: "rule", on: bascule("rule add br0 p1 block in src " + A.String()), off: bascule("rule flush br0")},
+}
+
+// fronts sends what each filter is to hold back, behind each front, with and
+// without the filter. Not all that there is without one has to arrive, but some
+// of each.
+func fronts(t *testing.T, hook string) {
+	for _, flags := range [][]string{nil, {"--vlan-filtering", "--qinq"}} {
+		t.Run(strings.Join(append([]string{"bridge"}, flags...), " "), func(t *testing.T) {
+			l, ends := setup(t, hook, 2, flags...)
+			a, b := ends[0], ends[1]
+			learn(l, a, A)
+			learn(l, b, B)
+			look := func(h holder, c carriage, on bool) {
+				holds := slices.Concat(h.holds, c.holds)
+				var frames []netlab.Frame
+				for _, f := range c.fronts {
+					for _, packet := range holds {
+						frames = append(frames, f.put(packet))
+					}
+				}
+				got := l.Deliver(a, frames...)[b]
+				if !on && len(got) < len(frames)/2 {
+					t.Errorf("%s: without it %d of %d frames arrive (%s)", h.name, len(got), len(frames), c.name)
+				}
+				if !on || len(got) == 0 {
+					return
+				}
+				for i, f := range c.fronts { // one by one, to tell which
+					frames := frames[i*len(holds) : (i+1)*len(holds)]
+					if got := l.Deliver(a, frames...)[b]; len(got) > 0 {
+						t.Errorf("%s: %d of %d frames pass behind %s (%s), first %x", h.name, len(got), len(frames), f.name, c.name, []byte(got[0]))
+					}
+				}
+			}
+			for _, all := range []struct {
+				holders   []holder
+				carriages []carriage
+			}{{holders, carriages()}, {otherHolders, otherCarriages()}} {
+				eachHolder(t, l, all.holders, func(h holder, on bool) {
+					for _, c := range all.carriages {
+						look(h, c, on)
+					}
+				})
+			}
+		})
+	}
 }
 
 // boundAddressStays: no frame of a guarded port has the switch learn there an
@@ -259,27 +291,46 @@ func boundAddressStays(t *testing.T, hook string) {
 				}
 			}
 			l.Bascule("port", "set", "br0", a.Port, "--source-guard")
-			learn(l, b, B)
+			type tagged struct {
+				name  string
+				frame netlab.Frame
+			}
+			var all []tagged
 			for _, f := range frames {
 				for tags := range 4 {
-					frame := f.Frame
-					for range tags {
-						frame = frame.Tagged(0, 0)
-					}
-					name := fmt.Sprintf("%s behind %d tags", f.name, tags)
-					// nobody has heard the station yet
-					l.Send(a, frame)
-					if e := find(l.FDB("br0"), C, vlan); e != nil {
-						t.Errorf("%s is learned: %v", name, e)
-					}
-					// it has been heard at its own port
-					learn(l, c, C)
-					l.Send(a, frame)
-					if got := l.Deliver(b, l.Frames(1, C, B)...); len(got[a]) != 0 || len(got[c]) != 1 {
-						t.Errorf("%s draws away frames for the station: %d come to the guarded port, %d to its own", name, len(got[a]), len(got[c]))
-					}
-					l.Bascule("fdb", "flush", "br0")
-					learn(l, b, B)
+					all = append(all, tagged{fmt.Sprintf("%s behind %d tags", f.name, tags), f.Frame})
+					f.Frame = f.Frame.Tagged(0, 0)
+				}
+			}
+			// wrong says what is not as it should be when the port has sent some of them
+			wrong := func(some []tagged) error {
+				l.Bascule("fdb", "flush", "br0")
+				learn(l, b, B)
+				var sent []netlab.Frame
+				for _, f := range some {
+					sent = append(sent, f.frame)
+				}
+				// nobody has heard the station yet
+				l.Send(a, sent...)
+				if e := find(l.FDB("br0"), C, vlan); e != nil {
+					return fmt.Errorf("is learned: %v", e)
+				}
+				// it has been heard at its own port
+				learn(l, c, C)
+				l.Send(a, sent...)
+				if got := l.Deliver(b, l.Frames(1, C, B)...); len(got[a]) != 0 || len(got[c]) != 1 {
+					return fmt.Errorf("draws away frames for the station: %d come to the guarded port, %d to its own", len(got[a]), len(got[c]))
+				}
+				return nil
+			}
+			err := wrong(all)
+			if err == nil {
+				return
+			}
+			t.Errorf("one of all %v", err)
+			for _, f := range all { // one by one, to tell which
+				if err := wrong([]tagged{f}); err != nil {
+					t.Errorf("%s %v", f.name, err)
 				}
 			}
 		})

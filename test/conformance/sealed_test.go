@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,22 +24,24 @@ var sealedCases = []conformance{
 	{name: "shared_pages", hooks: both, run: sharedPages},
 }
 
-// sealHolders are filters that hold back what changes at any place, and how a frame
-// in its stead passes: with these bytes in the place of the frame's.
-var sealHolders = []struct {
+type sealHolder struct {
 	holder
 	innocent netlab.Frame // of the same length; without one all but the bytes that change is the same
-}{
-	{holder{"pf port", ipPackets, pfWith("pass\nblock drop in proto udp to port 4000\n"), withoutPF}, ""},
-	{holder{"pf port and no other", ipPackets, pfWith("block drop\npass proto udp to port 80\n"), withoutPF},
+}
+
+// sealHolders are filters that hold back what changes at any place, and how a frame
+// in its stead passes: with these bytes in the place of the frame's.
+var sealHolders = []sealHolder{
+	{pfHolder("pf port", ipPackets, "pass\nblock drop in proto udp to port 4000\n"), ""},
+	{pfHolder("pf port and no other", ipPackets, "block drop\npass proto udp to port 80\n"),
 		udp4(B, A, "10.0.0.66", "10.0.0.2", [2]int{5000, 80}, 1, 2, 3, 4)},
-	{holder{"pf address", ipPackets, pfWith("pass\nblock drop in from { 10.0.0.66 fe80::66 }\n"), withoutPF}, ""},
-	{holder{"pf address out", ipPackets, pfWith("pass\nblock drop out from { 10.0.0.66 fe80::66 }\n"), withoutPF}, ""},
-	{holder{"ether", packetsIn(2), pfWith("ether block in proto { 0x0800 0x86dd 0x0806 }\n"), withoutPF}, ""},
-	{holder{"ether l3", ipPackets, pfWith("ether block in l3 from 10.0.0.66\nether block in l3 from fe80::66\n"), withoutPF}, ""},
-	{holder{"rule arp", []netlab.Frame{anARP, anARP.Tagged(0, 0).Tagged(0, 0)}, bascule("rule add br0 p1 block in arp spa 10.0.0.66"), bascule("rule flush br0")}, ""},
-	{holder{"rule arp out", []netlab.Frame{anARP}, bascule("rule add br0 p2 block out arp reply"), bascule("rule flush br0")}, ""},
-	{holder{"source guard", packets, func(t *testing.T, l *netlab.Lab) {
+	{pfHolder("pf address", ipPackets, "pass\nblock drop in from { 10.0.0.66 fe80::66 }\n"), ""},
+	{pfHolder("pf address out", ipPackets, "pass\nblock drop out from { 10.0.0.66 fe80::66 }\n"), ""},
+	{pfHolder("ether", packetsIn(2), "ether block in proto { 0x0800 0x86dd 0x0806 }\n"), ""},
+	{pfHolder("ether l3", ipPackets, "ether block in l3 from 10.0.0.66\nether block in l3 from fe80::66\n"), ""},
+	{holder{name: "rule arp", holds: []netlab.Frame{anARP, anARP.Tagged(0, 0).Tagged(0, 0)}, on: bascule("rule add br0 p1 block in arp spa 10.0.0.66"), off: bascule("rule flush br0")}, ""},
+	{holder{name: "rule arp out", holds: []netlab.Frame{anARP}, on: bascule("rule add br0 p2 block out arp reply"), off: bascule("rule flush br0")}, ""},
+	{holder{name: "source guard", holds: packets, on: func(t *testing.T, l *netlab.Lab) {
 		bind := []string{"binding", "add", "br0", "p1", A.String()}
 		if l.Bridge("br0").VLANFiltering {
 			bind = append(bind, "--vlan", "1")
@@ -46,13 +49,13 @@ var sealHolders = []struct {
 		l.Bascule(append(bind, "10.0.0.65")...)
 		l.Bascule(append(bind, "fe80::65")...)
 		l.Bascule("port", "set", "br0", "p1", "--source-guard")
-	}, func(t *testing.T, l *netlab.Lab) {
+	}, off: func(t *testing.T, l *netlab.Lab) {
 		l.Bascule("port", "set", "br0", "p1", "--source-guard=off")
 		l.Bascule("binding", "flush", "br0")
 	}}, ""},
-	{holder{"DHCP guard", []netlab.Frame{anOffer}, bascule("bridge set br0 --dhcp-guard"), bascule("bridge set br0 --dhcp-guard=off")}, ""},
-	{holder{"RA guard", []netlab.Frame{anAdvert}, bascule("bridge set br0 --ra-guard"), bascule("bridge set br0 --ra-guard=off")}, ""},
-	{holder{"non-IP", []netlab.Frame{noPacket.Tagged(0, 0).Tagged(0, 0)}, bascule("port set br0 p1 --block-non-ip"), bascule("port set br0 p1 --block-non-ip=off")},
+	{holder{name: "DHCP guard", holds: []netlab.Frame{anOffer}, on: bascule("bridge set br0 --dhcp-guard"), off: bascule("bridge set br0 --dhcp-guard=off")}, ""},
+	{holder{name: "RA guard", holds: []netlab.Frame{anAdvert}, on: bascule("bridge set br0 --ra-guard"), off: bascule("bridge set br0 --ra-guard=off")}, ""},
+	{holder{name: "non-IP", holds: []netlab.Frame{noPacket.Tagged(0, 0).Tagged(0, 0)}, on: bascule("port set br0 p1 --block-non-ip"), off: bascule("port set br0 p1 --block-non-ip=off")},
 		etherFrame(B, A, typeIPv4).Tagged(0, 0).Tagged(0, 0)},
 }
 
@@ -85,6 +88,31 @@ func untagged(f netlab.Frame) netlab.Frame {
 	return f
 }
 
+// A trick is a packet whose checksum is to be made, and the frame that it becomes by
+// that.
+type trick struct {
+	packet  netlab.Packet
+	becomes netlab.Frame
+	said    string
+}
+
+// tricksOf are the tricks that end in one of some frames.
+func tricksOf(frames []netlab.Frame, innocent netlab.Frame) (list []trick) {
+	for _, f := range frames {
+		for at := 20; at+2 <= len(f); at += 2 {
+			for _, start := range []int{20, at} {
+				for _, other := range disguises(f, innocent, at) {
+					p, becomes, ok := netlab.Unfinished([]byte(f), at, other, start)
+					if ok {
+						list = append(list, trick{p, untagged(netlab.Frame(becomes)), fmt.Sprintf("%x from %d at %d", other, start, at)})
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
 // unfinishedChecksum: whoever leaves a checksum to be made says where, and the kernel
 // writes it there after all filters. What a filter would have held back does not come
 // out of that.
@@ -102,53 +130,32 @@ func unfinishedChecksum(t *testing.T, hook string) {
 			learn(l, b, B)
 			l.Flush()
 			ring := a.NewRing()
+			var list []holder
 			for _, h := range sealHolders {
-				type trick struct {
-					packet  netlab.Packet
-					becomes netlab.Frame
-					said    string
-				}
-				var tricks []trick
-				for _, f := range h.holds {
-					for at := 20; at+2 <= len(f); at += 2 {
-						for _, start := range []int{20, at} {
-							for _, other := range disguises(f, h.innocent, at) {
-								p, becomes, ok := netlab.Unfinished([]byte(f), at, other, start)
-								if ok {
-									tricks = append(tricks, trick{p, untagged(netlab.Frame(becomes)), fmt.Sprintf("%x from %d at %d", other, start, at)})
-								}
-							}
-						}
-					}
-				}
-				// arrived says which frames have become what they were to become
-				arrived := func() (list []trick) {
-					got := map[netlab.Frame]bool{}
-					var all []netlab.Packet
-					for _, trick := range tricks {
-						all = append(all, trick.packet)
-					}
-					ring.Send(all, func() {
-						for _, f := range b.Received() {
-							got[untagged(f)] = true
-						}
-					})
-					for _, trick := range tricks {
-						if got[trick.becomes] {
-							list = append(list, trick)
-						}
-					}
-					return list
-				}
-				if n := len(arrived()); n < len(tricks)/2 {
-					t.Errorf("%s: without it %d of %d frames become what they are to", h.name, n, len(tricks))
-				}
-				h.on(t, l)
-				if got := arrived(); len(got) > 0 {
-					t.Errorf("%s: %d of %d frames pass, such as %x (%s)", h.name, len(got), len(tricks), got[0].packet.Frame, got[0].said)
-				}
-				h.off(t, l)
+				list = append(list, h.holder)
 			}
+			eachHolder(t, l, list, func(h holder, on bool) {
+				i := slices.IndexFunc(sealHolders, func(s sealHolder) bool { return s.name == h.name })
+				tricks := tricksOf(h.holds, sealHolders[i].innocent)
+				var all []netlab.Packet
+				for _, trick := range tricks {
+					all = append(all, trick.packet)
+				}
+				got := map[netlab.Frame]bool{}
+				ring.Send(all, func() {
+					for _, f := range b.Received() {
+						got[untagged(f)] = true
+					}
+				})
+				// those that have become what they were to become
+				passed := slices.DeleteFunc(slices.Clone(tricks), func(trick trick) bool { return !got[trick.becomes] })
+				if !on && len(passed) < len(tricks)/2 {
+					t.Errorf("%s: without it %d of %d frames become what they are to", h.name, len(passed), len(tricks))
+				}
+				if on && len(passed) > 0 {
+					t.Errorf("%s: %d of %d frames pass, such as %x (%s)", h.name, len(passed), len(tricks), passed[0].packet.Frame, passed[0].said)
+				}
+			})
 		})
 	}
 }
