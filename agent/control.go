@@ -72,6 +72,8 @@ type control interface {
 	SetState(id uint32, s bridge.STPState) error
 	Flush(id uint32) error
 	Missed(p bridge.Protocol) (uint64, error)
+	Doubt(p bridge.Protocol, on bool) error
+	Doubted(p bridge.Protocol) (bool, error)
 }
 
 // holder has those that the site needs, too; *bridge.Control has them.
@@ -151,7 +153,7 @@ func (s *site) serveControl(name string, b *served) (failed error) {
 	for _, k := range b.control.running() {
 		if other || !slices.Contains(on, k) {
 			b.control.end(k, false)
-			s.forget(name, k)
+			s.forget(name, k, b.control.bridge)
 			s.log.Info(k.its+" ends", "bridge", name)
 		}
 	}
@@ -364,7 +366,7 @@ func (s *site) hand(h handed) {
 func (s *site) broken(name string, b *served, k *runner, err error) error {
 	s.log.Error(k.its+" begins anew", "bridge", name, "error", err)
 	b.control.end(k, false)
-	s.forget(name, k)
+	s.forget(name, k, b.control.bridge)
 	b.retry = time.Now().Add(retryPeriod)
 	return err
 }
@@ -418,9 +420,17 @@ func Forget(dir string, cookie uint64, bridge string) error {
 	return errors.Join(all...)
 }
 
-// forget removes what a protocol of a bridge has left for the next agent.
-func (s *site) forget(name string, k *runner) {
-	if err := os.Remove(s.snapshotPath(name, k)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("a snapshot cannot be removed", "bridge", name, "error", err)
+// forget removes what a protocol of a bridge has left for the next agent. What cannot be
+// removed is doubted beside the bridge; a bridge that has gone, nil, leaves no doubts.
+func (s *site) forget(name string, k *runner, c control) {
+	err := os.Remove(s.snapshotPath(name, k))
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return
 	}
+	if c != nil {
+		if doubt := c.Doubt(k.frames, true); doubt != nil && !errors.Is(doubt, fs.ErrNotExist) {
+			err = errors.Join(err, doubt)
+		}
+	}
+	s.log.Warn("a snapshot cannot be removed", "bridge", name, "error", err)
 }

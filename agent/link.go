@@ -28,6 +28,7 @@ type links struct {
 type linkEvent struct {
 	index int
 	up    bool
+	below int // index of the device that it is above, such as a macvlan is; 0 for none
 }
 
 // openLinks begins to hear.
@@ -110,11 +111,33 @@ func linkEvents(b []byte) (list []linkEvent) {
 			list = append(list, linkEvent{
 				index: int(int32(binary.NativeEndian.Uint32(body[4:]))),
 				up:    kind == unix.RTM_NEWLINK && binary.NativeEndian.Uint32(body[8:])&running == running,
+				below: linkBelow(body[unix.SizeofIfInfomsg:]),
 			})
 		}
 		b = b[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
 	}
 	return list
+}
+
+// linkBelow reads from the attributes of a device which other device of the same network
+// namespace it is above; 0 for none.
+func linkBelow(b []byte) (index int) {
+	for len(b) >= unix.SizeofRtAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			return 0
+		}
+		switch value := b[unix.SizeofRtAttr:size]; binary.NativeEndian.Uint16(b[2:]) {
+		case unix.IFLA_LINK_NETNSID:
+			return 0
+		case unix.IFLA_LINK:
+			if len(value) == 4 {
+				index = int(int32(binary.NativeEndian.Uint32(value)))
+			}
+		}
+		b = b[min((size+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
+	}
+	return index
 }
 
 // openPacketSocket returns a socket that sends frames in the switch's

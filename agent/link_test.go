@@ -30,6 +30,18 @@ func TestLinkEvents(t *testing.T) {
 		}
 		return all
 	}
+	above := func(list ...[2]uint32) []byte { // attributes behind the message, and their values
+		b := message(unix.RTM_NEWLINK, 0, 5, up)
+		for _, a := range list {
+			b = binary.NativeEndian.AppendUint16(b, 8)
+			b = binary.NativeEndian.AppendUint16(b, uint16(a[0]))
+			b = binary.NativeEndian.AppendUint32(b, a[1])
+		}
+		binary.NativeEndian.PutUint32(b, uint32(len(b)))
+		return b
+	}
+	torn := above([2]uint32{unix.IFLA_MTU, 1500}, [2]uint32{unix.IFLA_LINK, 9})
+	binary.NativeEndian.PutUint16(torn[unix.NLMSG_HDRLEN+unix.SizeofIfInfomsg:], 400)
 	short := message(unix.RTM_NEWLINK, 0, 5, up)
 	binary.NativeEndian.PutUint32(short, 1000)
 	for _, c := range []struct {
@@ -38,13 +50,16 @@ func TestLinkEvents(t *testing.T) {
 		want []linkEvent
 	}{
 		{"nothing", nil, nil},
-		{"up", message(unix.RTM_NEWLINK, 0, 5, up), []linkEvent{{5, true}}},
-		{"no carrier", message(unix.RTM_NEWLINK, 0, 5, unix.IFF_UP), []linkEvent{{5, false}}},
-		{"gone", message(unix.RTM_DELLINK, 0, 5, up), []linkEvent{{5, false}}},
+		{"up", message(unix.RTM_NEWLINK, 0, 5, up), []linkEvent{{index: 5, up: true}}},
+		{"no carrier", message(unix.RTM_NEWLINK, 0, 5, unix.IFF_UP), []linkEvent{{index: 5, up: false}}},
+		{"gone", message(unix.RTM_DELLINK, 0, 5, up), []linkEvent{{index: 5, up: false}}},
 		{"a Linux bridge's port", message(unix.RTM_DELLINK, unix.AF_BRIDGE, 5, up), nil},
 		{"an address", message(unix.RTM_NEWADDR, 0, 5, up), nil},
-		{"several", join(message(unix.RTM_NEWLINK, 0, 5, up), message(unix.RTM_DELLINK, 0, 6, 0)), []linkEvent{{5, true}, {6, false}}},
-		{"cut short", join(message(unix.RTM_NEWLINK, 0, 5, up), short), []linkEvent{{5, true}, {}}},
+		{"several", join(message(unix.RTM_NEWLINK, 0, 5, up), message(unix.RTM_DELLINK, 0, 6, 0)), []linkEvent{{index: 5, up: true}, {index: 6, up: false}}},
+		{"above another", above([2]uint32{unix.IFLA_MTU, 1500}, [2]uint32{unix.IFLA_LINK, 9}), []linkEvent{{index: 5, up: true, below: 9}}},
+		{"above one elsewhere", above([2]uint32{unix.IFLA_LINK, 9}, [2]uint32{unix.IFLA_LINK_NETNSID, 0}), []linkEvent{{index: 5, up: true}}},
+		{"attributes cut short", torn, []linkEvent{{index: 5, up: true}}},
+		{"cut short", join(message(unix.RTM_NEWLINK, 0, 5, up), short), []linkEvent{{index: 5, up: true}, {}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, linkEvents(c.in), cmp.AllowUnexported(linkEvent{})); diff != "" {

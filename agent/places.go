@@ -14,6 +14,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/datapath"
+	"bascule/locks"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,14 +70,14 @@ func takeLock(path string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot lock the agent's namespace: %w; give another folder by BASCULE_AGENT_DIR", err)
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err := locks.Try(f); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if isAt(f, path) {
 			return f, nil
 		}
-		f.Close() // another agent has ended since it was opened
+		locks.Close(f) // another agent has ended since it was opened
 	}
 }
 
@@ -94,7 +95,7 @@ func (s *site) unlock() {
 			s.log.Warn("the lock's file stays", "error", err)
 		}
 	}
-	s.lock.Close()
+	locks.Close(s.lock)
 }
 
 // A doorway is the socket at which the agent is asked.
@@ -211,7 +212,7 @@ func (s *site) keepLocks() error {
 	if err != nil {
 		return err
 	}
-	s.lock.Close()
+	locks.Close(s.lock)
 	s.lock = lock
 	return nil
 }

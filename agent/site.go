@@ -20,6 +20,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/datapath"
+	"bascule/locks"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,7 +64,9 @@ const retryPeriod = time.Second
 
 // openSite makes the agent the only one of a network namespace.
 func (a *agent) openSite(name string) (*site, error) {
-	sw, err := bridge.Open(name)
+	sw, err := bridge.Open(name, bridge.Waiting(func(process int) {
+		a.log.Warn("another command changes bridges; the agent waits", "netns", name, "for", bridge.Waited(process))
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +254,7 @@ func (a *agent) tidyEnded() {
 				a.log.Warn("a file of a network namespace that has ended cannot be removed", "error", err)
 			}
 		}
-		lock.Close()
+		locks.Close(lock)
 	}
 }
 
@@ -325,7 +328,7 @@ func (s *site) drop(name string, keep bool) {
 	}
 	for _, k := range protocols {
 		if !keep {
-			s.forget(name, k)
+			s.forget(name, k, nil)
 		}
 	}
 	delete(s.bridges, name)
@@ -361,7 +364,9 @@ func (s *site) hear() error {
 // linksChanged tells the control protocols of devices, and the goroutine that
 // follows devices.
 func (s *site) linksChanged(list []linkEvent) {
-	if slices.ContainsFunc(list, func(e linkEvent) bool { return e.index == 0 || s.devices.concerns(e.index) }) {
+	if slices.ContainsFunc(list, func(e linkEvent) bool {
+		return e.index == 0 || s.devices.concerns(e.index) || s.devices.concerns(e.below)
+	}) {
 		s.devices.wake()
 	}
 	any := false

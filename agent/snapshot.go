@@ -56,8 +56,9 @@ func clock(id int32) time.Duration {
 
 func stamp(now time.Duration) []byte { return fmt.Appendf(nil, "%0*d\n", stampDigits, int64(now)) }
 
-// write puts the snapshot in the place of the file's, in one step.
-func (s snapshot) write(path string, now time.Duration) error {
+// write puts the snapshot in the place of the file's, in one step. With an error the
+// file is as it was.
+func (s snapshot) write(path string, now time.Duration) (err error) {
 	of, err := json.Marshal(s.of)
 	if err != nil {
 		return err
@@ -70,6 +71,11 @@ func (s snapshot) write(path string, now time.Duration) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(next) // which fails on a disk that cannot be written to
+		}
+	}()
 	_, err = f.Write(slices.Concat(stamp(now), of, []byte("\n"), s.state))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
@@ -103,9 +109,18 @@ func stillRuns(path string, now time.Duration) error {
 }
 
 // A keeper keeps the snapshot of a protocol in its file.
+//
+// A snapshot that cannot be written leaves the one before, by which the next agent would
+// open what is closed by now. So the file goes. Where it cannot go either, such as from
+// a disk that can only be read, it is doubted beside the bridge: the next agent does not
+// read it. Where that fails, too, the agent must do nothing that is not in the file.
 type keeper struct {
-	path  string
-	saved time.Time // when it was last brought up to date
+	path    string
+	doubt   func(on bool) error // says beside the bridge whether the file is out of date
+	doubted bool                // it is said to be
+	saved   time.Time           // when it was last brought up to date
+	lacks   error               // why the next agent has no snapshot, nil if it has one
+	stale   bool                // the next agent would read a snapshot that is out of date
 }
 
 // keep writes the snapshot if it has changed, or if it has been taken away, and says
@@ -122,8 +137,30 @@ func (k *keeper) keep(now time.Time, changed bool, take func() snapshot) (did, u
 			return true, false, err
 		}
 	}
-	err = take().write(k.path, bootTime())
+	if err = take().write(k.path, bootTime()); err != nil {
+		err = k.disown(err)
+	} else if k.stale = false; k.doubted {
+		if err = k.doubt(false); err == nil {
+			k.doubted = false
+		}
+	}
+	k.lacks = err
 	return true, err != nil, err
+}
+
+// disown sees to it that nobody reads the file, which is out of date because of an error.
+// It returns that error, and what else went wrong.
+func (k *keeper) disown(why error) error {
+	gone := os.RemoveAll(k.path)
+	if k.stale = gone != nil && !k.doubted; !k.stale {
+		return why
+	}
+	err := k.doubt(true)
+	if err == nil {
+		k.doubted, k.stale = true, false
+		return why
+	}
+	return fmt.Errorf("%w, nor the one before be removed: %w, nor be said to be out of date: %w", why, gone, err)
 }
 
 // maxSnapshot is the size of the largest file, in bytes. It has room for a

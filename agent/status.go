@@ -65,8 +65,9 @@ type EventStatus struct {
 // A TreeStatus is how a bridge stands in the spanning tree.
 type TreeStatus struct {
 	rstp.Status
-	Ports  []TreePort `json:"ports"`
-	Missed uint64     `json:"missed_bpdus"` // that there was no room for
+	Ports   []TreePort `json:"ports"`
+	Missed  uint64     `json:"missed_bpdus"`      // that there was no room for
+	Unsaved string     `json:"unsaved,omitempty"` // why there is no snapshot for the next agent
 }
 
 // A TreePort is a port that takes part in the spanning tree.

@@ -68,10 +68,17 @@ func newTree(c charge) (*tree, error) {
 	t := &tree{
 		bridge: c.bridge, wire: c.wire, log: c.log.With("bridge", info.Name), name: info.Name, mac: info.Address,
 		ports: map[uint16]*bridge.ControlPort{}, told: map[string]bool{}, second: c.now,
-		keeper: keeper{path: c.path}, changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
+		changed: true, opening: map[uint16]rstp.State{}, last: map[uint16][]byte{},
 	}
-	kept, err := readSnapshot(c.path, bootTime())
-	if err != nil {
+	t.keeper = keeper{path: c.path, doubt: func(on bool) error { return c.bridge.Doubt(bridge.ProtocolSTP, on) }}
+	var kept *snapshot
+	var err error
+	if t.keeper.doubted, err = c.bridge.Doubted(bridge.ProtocolSTP); err != nil {
+		return nil, err
+	}
+	if t.keeper.doubted {
+		t.log.Warn("the spanning tree begins anew: its snapshot is out of date, since the agent before could not write to it")
+	} else if kept, err = readSnapshot(c.path, bootTime()); err != nil {
 		t.log.Warn("the spanning tree begins anew: its snapshot cannot be read", "error", err)
 	}
 	if kept != nil && kept.of.Bridge == info.Address.String() {
@@ -206,8 +213,9 @@ func (t *tree) agree() error {
 // one does not know. It has only missed the last messages. Ports that are to be
 // closed are closed already.
 //
-// Once a port could not be closed, commit opens and promises nothing more. A
-// BPDU like the last one promises nothing new.
+// Once a port could not be closed, commit opens and promises nothing more. Nor does it
+// for as long as the next agent would read a snapshot that is out of date. A BPDU like
+// the last one promises nothing new.
 func (t *tree) commit() (moved bool, err error) {
 	for _, o := range t.sending {
 		t.changed = t.changed || !bytes.Equal(t.last[o.port], o.frame)
@@ -215,6 +223,11 @@ func (t *tree) commit() (moved bool, err error) {
 	}
 	if t.broken == nil {
 		t.save(time.Now())
+	}
+	if t.broken == nil && t.keeper.stale {
+		t.sending = slices.DeleteFunc(slices.Clone(t.sending), func(o outgoing) bool { return !bytes.Equal(t.last[o.port], o.frame) })
+		moved, t.moved = t.moved, false
+		return moved, nil
 	}
 	for _, n := range slices.Sorted(maps.Keys(t.opening)) {
 		if t.broken == nil {
@@ -270,7 +283,11 @@ func (t *tree) save(now time.Time) {
 	if err == nil {
 		delete(t.told, "save")
 	} else {
-		t.once("save", slog.LevelError, "the spanning tree's snapshot cannot be kept", "error", err)
+		what := "the spanning tree's snapshot cannot be kept; the next agent begins it anew"
+		if t.keeper.stale {
+			what = "the spanning tree's snapshot cannot be kept, and no port is opened until it can"
+		}
+		t.once("save", slog.LevelError, what, "error", err)
 	}
 }
 
@@ -406,6 +423,9 @@ func (t *tree) status(s *BridgeStatus) {
 			line.Name = t.ports[p.Number].Name
 		}
 		st.Ports = append(st.Ports, line)
+	}
+	if t.keeper.lacks != nil {
+		st.Unsaved = t.keeper.lacks.Error()
 	}
 	st.Missed, _ = t.bridge.Missed(bridge.ProtocolSTP) // fails where the bridge has just gone
 	s.Tree = st

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -19,6 +20,8 @@ import (
 
 	"bascule/agent/rstp"
 	"bascule/bridge"
+
+	"golang.org/x/sys/unix"
 )
 
 // A fakeNet is bridges of one namespace with cables between them.
@@ -58,6 +61,18 @@ type fakeBridge struct {
 	// what was opened before the snapshot said so, and the BPDUs that said something
 	// new before that
 	unsaid []string
+
+	doubted bool
+	noDoubt error // what Doubt fails with
+}
+
+func (b *fakeBridge) Doubted(bridge.Protocol) (bool, error) { return b.doubted, nil }
+
+func (b *fakeBridge) Doubt(_ bridge.Protocol, on bool) error {
+	if b.noDoubt == nil {
+		b.doubted = on
+	}
+	return b.noDoubt
 }
 
 func (b *fakeBridge) Missed(bridge.Protocol) (uint64, error) { return 0, nil }
@@ -712,3 +727,148 @@ func TestReadSnapshot(t *testing.T) {
 
 var _ rstp.Output = (*tree)(nil)
 var _ holder = (*bridge.Control)(nil)
+
+// full is a net whose folder is a small disk, with two bridges as pair has them. At
+// first they have one cable, of their ports b, and the snapshot says so. Then the disk
+// fills up, or has an error and can only be read, and a second cable makes a ring.
+func full(t *testing.T, readOnly bool) (root, other *fakeBridge, n *fakeNet, mend func()) {
+	n = newNet(t)
+	if err := unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("mounts a disk, which takes root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(n.dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	root, other = n.add("a", "b", "host"), n.add("a", "b", "host")
+	n.join(root.port("a"), other.port("a"))
+	n.join(root.port("b"), other.port("b"))
+	cable := func(up bool) {
+		for _, b := range []*fakeBridge{root, other} {
+			b.port("a").Up = up
+			if b.tree != nil {
+				if err := b.refresh(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	cable(false)
+	root.begin(t)
+	other.begin(t)
+	n.settle(t)
+	n.seconds(t, 8)
+	expect(t, root, "DFF")
+	expect(t, other, "DFF")
+	fill := filepath.Join(n.dir, "fill")
+	if readOnly {
+		if err := unix.Mount("", n.dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := os.WriteFile(fill, make([]byte, 64<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	cable(true)
+	n.settle(t)
+	n.seconds(t, 4)
+	return root, other, n, func() {
+		if !readOnly {
+			if err := os.Remove(fill); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := unix.Mount("", n.dir, "", unix.MS_REMOUNT, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTreeFullDisk: where a snapshot cannot be written, the one before is not used by
+// the next agent. It would open a port that spanning tree has closed since.
+func TestTreeFullDisk(t *testing.T) {
+	_, other, n, mend := full(t, false)
+	if got := other.states(); got != "FDF" {
+		t.Fatalf("the ring is %s, want FDF", got)
+	}
+	for _, b := range n.bridges {
+		if _, err := os.Lstat(b.path() + ".next"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a part of a snapshot is left on the full disk: %v", err)
+		}
+	}
+	other.begin(t)
+	// DDF where there is none. The one from before may have made room for one of now.
+	if got := other.states(); got != "DDF" && got != "FDF" {
+		t.Errorf("the next agent has the ports %s at first, want DDF or FDF", got)
+	}
+	mend()
+	n.settle(t)
+	n.seconds(t, 4)
+	if got := other.states(); got != "FDF" {
+		t.Errorf("the next agent comes to %s, want FDF", got)
+	}
+	other.unsaid = nil // with no snapshot the next agent knows that it knows nothing
+	other.begin(t)
+	expect(t, other, "FDF")
+}
+
+// TestTreeReadOnlyDisk: where the snapshot can be neither written nor removed, it is
+// doubted beside the bridge, and the next agent does not use it.
+func TestTreeReadOnlyDisk(t *testing.T) {
+	_, other, n, mend := full(t, true)
+	if got := other.states(); got != "FDF" || !other.doubted {
+		t.Fatalf("the ring is %s, want FDF, and the snapshot is doubted: %v", got, other.doubted)
+	}
+	var st BridgeStatus
+	if other.tree.status(&st); !strings.Contains(st.Tree.Unsaved, "read-only") {
+		t.Errorf("the status has no word of the snapshot: %q", st.Tree.Unsaved)
+	}
+	other.begin(t)
+	if got := other.states(); got != "DDF" {
+		t.Errorf("the next agent has the ports %s at first, want DDF", got)
+	}
+	mend()
+	n.settle(t)
+	n.seconds(t, 4)
+	if got := other.states(); got != "FDF" || other.doubted {
+		t.Errorf("the next agent comes to %s, want FDF, and the snapshot is doubted: %v", got, other.doubted)
+	}
+	if other.tree.status(&st); st.Tree.Unsaved != "" {
+		t.Errorf("the status has %q after the snapshot was kept", st.Tree.Unsaved)
+	}
+	other.unsaid = nil // with no snapshot the next agent knows that it knows nothing
+	other.begin(t)
+	expect(t, other, "FDF")
+}
+
+// TestTreeStaleSnapshot: where the next agent would read a snapshot that is out of date,
+// whatever is done, nothing is opened and nothing new is said until it would not.
+func TestTreeStaleSnapshot(t *testing.T) {
+	root, other, n, mend := full(t, true)
+	for _, b := range []*fakeBridge{root, other} {
+		b.noDoubt = errors.New("no")
+		b.doubted, b.tree.keeper.doubted, b.tree.changed = false, false, true
+		b.unsaid = nil // until now the next agent would have known that it knows nothing
+		delete(b.tree.told, "save")
+	}
+	n.settle(t)
+	clear(other.said)
+	for _, b := range []*fakeBridge{root, other} {
+		b.port("a").Up = false
+		b.tree.linkDown(b.port("a").ID)
+	}
+	n.settle(t)
+	n.seconds(t, 4)
+	if got := other.states(); got != "DDF" || len(other.said) > 0 {
+		t.Errorf("the ports are %s, want DDF, and it says %v", got, other.said)
+	}
+	if !strings.Contains(other.log.String(), "no port is opened") {
+		t.Errorf("the log has no word of it:\n%s", other.log.String())
+	}
+	mend()
+	n.settle(t)
+	n.seconds(t, 4)
+	if got := other.states(); got != "DFF" {
+		t.Errorf("the ports are %s once the snapshot can be kept, want DFF", got)
+	}
+	expect(t, root, "DFF")
+}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The account of frames: what is counted where one comes in, and where one is
- * dropped, whoever drops it.
+ * The account of frames. The switch counts a frame where it comes in, and where it is
+ * dropped, whichever part drops it.
  */
 #pragma once
 
@@ -12,8 +12,8 @@
 #include "watch.h"
 
 /*
- * Counts a frame that comes in, for those who ask. Rules count what they match,
- * whatever comes of it.
+ * Counts a frame that comes in, for the features that ask for it. A rule counts the frames
+ * that it matches, whatever becomes of them.
  */
 static __always_inline void note_in(const struct frame *f, const struct verdict *v)
 {
@@ -33,30 +33,38 @@ static __always_inline void account_in(const struct frame *f, const struct verdi
 		note_in(f, v);
 }
 
-/*
- * Counts a drop at a port, for its reason and for pf, and captures it. The VLANs
- * are as capture_vlans() has them, 0 where nobody knows them any more: on a trip
- * by patch cables the verdict is that of another bridge.
- */
-static __always_inline void account_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
+/* Notes a drop that has been counted at its port: counts it for pf, and captures the frame. */
+static __always_inline void note_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
 {
-	count_drop(slot, reason);
 	if (on(FEATURE_PF))
 		pf_count_drop(reason);
 	if (on(FEATURE_CAPTURE))
 		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
 }
 
+/*
+ * Counts a drop at a port, by its reason and for pf, and captures the frame. The VLANs are
+ * as capture_vlans() makes them. They are 0 where nobody knows them any more: on a trip by
+ * patch cables, the verdict is that of another bridge.
+ */
+static __always_inline void account_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
+{
+	count_drop(slot, reason);
+	note_drop(skb, slot, vlans, reason);
+}
+
 /* Drops a frame that nobody has counted yet. */
 static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f,
 				    const struct verdict *v, u32 reason)
 {
-	account_in(f, v);
-	account_drop(skb, v->in, capture_vlans(v), reason);
+	count_refused(v->in, f->len, reason);
+	if (on(FEATURES_NOTE))
+		note_in(f, v);
+	note_drop(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
 }
 
-/* Drops a frame before anything is decided, which span ports get nevertheless. */
+/* Drops a frame on which nothing has been decided yet. Span ports get it nevertheless. */
 static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 				      const struct verdict *v, u32 reason)
 {
@@ -64,7 +72,7 @@ static __always_inline int drop_early(struct __sk_buff *skb, struct frame *f,
 		trace_verdict(f, v, ACTION_DROP, reason);
 	if (on(FEATURE_SPAN) && !(port_at(v->in)->facts & PORT_SPAN)) {
 		if (reason == DROP_MALFORMED) {
-			f->outer = VID_MASK; /* no VLAN's, whatever has been read of it */
+			f->outer = VID_MASK; /* in no VLAN, whatever has been read of the frame */
 			f->tag = 0;
 		}
 		span_in(skb, f, v->in);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Answers that the switch gives itself, by the port that the frame came in by: to
- * ARP and ND for a station whose address is bound, where guard() has found such a
- * question, and to what pf drops, where its rules say so (pf/answer.h, pf/rewrite.h).
+ * Answers that the switch itself gives. An answer leaves by the port that the frame came in
+ * by. The switch answers questions of ARP and ND about a station whose address is bound;
+ * guard() finds such questions. It also answers frames that pf drops, if pf's rules say so
+ * (pf/answer.h, pf/rewrite.h).
  */
 #pragma once
 
@@ -11,11 +12,11 @@
 #include "pf/pf.h"
 #include "send.h"
 
-/* What an answer is of, for its checksum and for the frame. */
+/* The parts of an ND answer. The checksum covers all of it; the frame gets it from `nd` on. */
 struct nd_answer {
 	struct in6_addr saddr;
 	struct in6_addr daddr;
-	u32 length; /* with next, the end of the pseudo-header (RFC 8200 8.1) */
+	u32 length; /* with `next` the end of the pseudo-header (RFC 8200 8.1) */
 	u32 next;
 	struct nd nd;
 	u8 opt_type;
@@ -33,7 +34,7 @@ struct nd_answer {
 struct question {
 	u64 asker; /* MAC */
 	u64 answer; /* MAC that is asked for */
-	u32 at; /* of what is behind the Ethernet header */
+	u32 at; /* where the packet begins in the frame */
 	u32 router; /* ND_ROUTER or 0 */
 };
 
@@ -47,7 +48,7 @@ static __always_inline void ether_set(u16 *to, u64 dst, u64 src)
 	to[5] = src >> 32;
 }
 
-/* Makes an ARP request the reply to it: 0 if that has worked. */
+/* Turns an ARP request into the reply to it: 0 if that has worked. */
 __noinline int answer_arp(struct __sk_buff *skb, struct question *q)
 {
 	u16 ether[6];
@@ -70,7 +71,7 @@ __noinline int answer_arp(struct __sk_buff *skb, struct question *q)
 
 #define ALL_NODES_MAC 0x010000003333ull /* 33:33:00:00:00:01 */
 
-/* Makes a neighbour solicitation the advertisement that answers it: 0 if that has worked. */
+/* Turns a neighbour solicitation into the advertisement that answers it: 0 if that has worked. */
 __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 {
 	struct nd_answer a = {};
@@ -85,7 +86,7 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	nobody = address6_is_zero(&ip.saddr);
 	a.saddr = a.nd.target;
 	a.daddr = ip.saddr;
-	if (nobody) { /* to all, that it is taken (RFC 4861 7.2.4) */
+	if (nobody) { /* tell all nodes that the address is taken (RFC 4861 7.2.4) */
 		a.daddr.s6_addr32[0] = bpf_htonl(0xff020000);
 		a.daddr.s6_addr32[3] = bpf_htonl(1);
 	}
@@ -104,7 +105,7 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	sum = (sum & 0xffff) + (sum >> 16);
 	a.nd.check = ~sum;
 
-	/* class and label are the answer's own: none */
+	/* the answer has no traffic class and no flow label */
 	__builtin_memset(&ip, 0, 4);
 	ip.version = 6;
 	ip.payload_len = bpf_htons(ND_ANSWER);
@@ -117,7 +118,7 @@ __noinline int answer_nd(struct __sk_buff *skb, struct question *q)
 	return bpf_skb_store_bytes(skb, q->at + sizeof(ip), &a.nd, ND_ANSWER, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Makes the frame the answer to it, and says how long that is; 0 if there is no memory for it. */
+/* Turns the frame into the answer to it: the answer's length, or 0 if there is no memory for it. */
 static __always_inline u32 answer_make(struct __sk_buff *skb, const struct frame *f,
 				       const struct verdict *v)
 {
@@ -126,15 +127,16 @@ static __always_inline u32 answer_make(struct __sk_buff *skb, const struct frame
 	if (v->answered == QUESTION_ARP)
 		return answer_arp(skb, &q) ? 0 : f->len;
 	/*
-	 * who hears that a router is none forgets its routes (RFC 4861 7.2.5); that a
-	 * host is a router means nothing as long as it does not advertise itself
+	 * A node that hears that a router is none forgets the router's routes (RFC 4861 7.2.5).
+	 * So the flag is only left out where no router can be. On a host the flag means nothing,
+	 * as long as the host does not advertise itself as a router.
 	 */
 	if (!on(FEATURE_RA_GUARD) || (port_at(v->out)->flags & PORT_TRUSTED))
 		q.router = ND_ROUTER;
 	return answer_nd(skb, &q) ? 0 : q.at + sizeof(struct ipv6hdr) + ND_ANSWER;
 }
 
-/* Answers a question to a station whose address is bound, in its place. */
+/* Answers a question in the place of the station, whose address is bound. */
 static __always_inline int answer_question(struct __sk_buff *skb, struct frame *f,
 					   const struct verdict *v)
 {
@@ -151,7 +153,7 @@ static __always_inline int answer_refused(struct __sk_buff *skb, struct frame *f
 {
 	if (!on(FEATURE_PF) || on(FEATURE_TRACE) || mac_is_group(f->dst))
 		return TC_ACT_SHOT;
-	/* the way back by a patch cable is another bridge's */
+	/* the way back by a patch cable is up to another bridge */
 	if (on(FEATURE_PATCH) && (port_at(v->in)->facts & PORT_PATCH))
 		return TC_ACT_SHOT;
 	if (!pf_answers_front(skb))

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Port security that looks into frames: IP addresses that are bound to a port
- * and a station, who may say that they are theirs (source guard), which questions
- * about them the switch can answer (answer.h), and what servers and routers alone
- * may send (trust.h).
+ * Port security that looks into frames. An IP address can be bound to a port and a station.
+ * The binding says who may claim the address (source guard), and lets the switch answer
+ * questions about it (answer.h). What only servers and routers may send is in trust.h.
  */
 #pragma once
 
@@ -17,8 +16,8 @@
 	(FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD | FEATURE_RA_GUARD | FEATURE_SUPPRESS)
 
 /*
- * Addresses and the stations that have them. Look-ups take no lock; user space
- * alone writes. The loader makes it large once it is used.
+ * Bound addresses, and the stations that have them. Look-ups take no lock; user space alone
+ * writes. The loader makes the table large once it is used.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -55,14 +54,14 @@ static __always_inline struct binding *binding_of6(struct look *l, const struct 
 	return bpf_map_lookup_elem(&bindings, key);
 }
 
-/* Is the address that of the frame's sender, at the frame's port? */
+/* Is the address bound to the frame's sender, at the frame's port? Notes the answer. */
 static __always_inline bool binding_permits(struct look *l, const struct binding *b)
 {
 	l->bound = b && b->port == l->port && b->mac == l->src;
 	return l->bound;
 }
 
-/* Is the frame's sender bound at other ports alone? */
+/* Is the frame's sender bound, but not at this port? */
 static __always_inline bool station_is_elsewhere(struct look *l)
 {
 	struct binding_key *key = &l->key;
@@ -78,7 +77,10 @@ static __always_inline bool station_is_elsewhere(struct look *l)
 	return !bpf_map_lookup_elem(&bindings, key);
 }
 
-/* Notes a question that the switch can answer; not that of the station about itself. */
+/*
+ * Notes a question that the switch can answer. It does not answer a question that comes
+ * from the station itself, or from the station's port.
+ */
 static __always_inline void ask(struct look *l, u32 kind, const struct binding *b)
 {
 	if (!l->plain || !b || b->port == l->port || b->mac == l->src)
@@ -103,7 +105,9 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 	if (looks_for(l, LOOK_SOURCE)) {
 		if (mac_at(a->sha) != l->src)
 			return DROP_SPOOFED;
-		/* nobody's address is a question that comes before one has any (RFC 5227, RFC 903)
+		/*
+		 * From 0.0.0.0 only a question may come: a station asks before it has an address
+		 * (RFC 5227, RFC 903).
 		 */
 		if (a->spa ? !binding_permits(l, binding_of4(l, a->spa))
 			   : a->op != bpf_htons(ARPOP_REQUEST) &&
@@ -120,8 +124,8 @@ static __always_inline u32 look_arp(const struct hook *h, struct look *l)
 }
 
 /*
- * Does the message ask a DHCP server for another station than its sender? It would
- * get that one's address, or give it back. Relays ask for others: they are behind
+ * Does the message ask a DHCP server for another station than its sender? The sender would
+ * get that station's address, or give it back. Relays ask for others, but they are behind
  * trusted ports.
  */
 static __always_inline bool dhcp4_lies(const struct hook *h, struct look *l, u32 at)
@@ -144,13 +148,16 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	struct udp *udp = &l->udp;
 	u32 upper;
 
-	/* a client that listens beside its stack may not ask for the version */
+	/*
+	 * A program that listens beside its IP stack, as a DHCP client does, may not look at the
+	 * version.
+	 */
 	if (frame_bytes(h, l->at, ip, sizeof(*ip)) || ip->version != 4 || ip->ihl < 5)
 		return look_minds(l) ? DROP_MALFORMED : 0;
 	upper = l->at + ip->ihl * 4;
 	l->end = l->at + bpf_ntohs(ip->tot_len);
 	if (looks_for(l, LOOK_SOURCE) && !ip->saddr) {
-		/* who asks for an address has none (RFC 2131 4.1) */
+		/* a station that asks for an address has none (RFC 2131 4.1) */
 		if (ip->daddr != ~0u || ip->protocol != IPPROTO_UDP ||
 		    (ip->frag_off & bpf_htons(IP_FRAGMENT)) || udp_read(h, upper, l->end, udp) ||
 		    udp->source != bpf_htons(DHCP4_CLIENT) || udp->dest != bpf_htons(DHCP4_SERVER))
@@ -167,7 +174,7 @@ static __always_inline u32 look_ip4(const struct hook *h, struct look *l)
 	return 0;
 }
 
-#define ND_OPTIONS 16 /* of a message that are looked at; more is no message of ours */
+#define ND_OPTIONS 16 /* options of a message that are looked at; proper messages have fewer */
 #define ND_OPT_SOURCE 1
 #define ND_OPT_TARGET 2
 
@@ -209,7 +216,10 @@ __noinline int nd_options_xdp(struct xdp_md *xdp, u64 src, u32 at, u32 end, bool
 	return nd_options(&h, src, at, end, nobody);
 }
 
-/* The link-layer addresses that an ND message gives must be the sender's; nobody, ::, has none. */
+/*
+ * Does an ND message give a link-layer address that is not its sender's? A message from ::
+ * may give none.
+ */
 static __always_inline bool nd_options_lie(const struct hook *h, const struct look *l, u32 at,
 					   u32 end, bool nobody)
 {
@@ -222,7 +232,7 @@ static __always_inline bool address6_is_zero(const struct in6_addr *a)
 	return !(a->s6_addr32[0] | a->s6_addr32[1] | a->s6_addr32[2] | a->s6_addr32[3]);
 }
 
-/* Does the sender claim another's address, or give another's as its own by ND? */
+/* Does the sender use an address that is not bound to it, or claim such an address by ND? */
 static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 {
 	struct ipv6hdr *ip = &l->ip6;
@@ -250,7 +260,7 @@ static __always_inline bool source_lies6(const struct hook *h, struct look *l)
 	case ICMP6_MLD_REPORT:
 	case ICMP6_MLD_DONE:
 	case ICMP6_MLD2_REPORT:
-		return false; /* from :: until there is an address (RFC 3590) */
+		return false; /* a station sends these from :: until it has an address (RFC 3590) */
 	default:
 		return nobody;
 	}
@@ -275,7 +285,10 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	__builtin_memset(c, 0, sizeof(*c));
 	c->next = ip->nexthdr;
 	c->at = l->at + sizeof(*ip);
-	/* stations do not cut off a packet that has length 0, as a jumbogram (RFC 2675) */
+	/*
+	 * A packet of length 0, like a jumbogram (RFC 2675), reaches to the frame's end: stations
+	 * do not cut it off.
+	 */
 	c->limit = ip->payload_len ? c->at + bpf_ntohs(ip->payload_len) : l->len;
 	chain_follow(h, c);
 	if (looks_for(l, LOOK_SOURCE) && source_lies6(h, l))
@@ -283,7 +296,7 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	reason = serves6(l, c);
 	if (reason)
 		return reason;
-	/* a solicitation as stations send them (RFC 4861 7.1.1) */
+	/* a solicitation as stations send it (RFC 4861 7.1.1) */
 	if (looks_for(l, LOOK_QUESTION) && ip->nexthdr == IPPROTO_ICMPV6 && c->type == ICMP6_NS &&
 	    ip->hop_limit == 255 && bpf_ntohs(ip->payload_len) >= sizeof(l->nd) &&
 	    !frame_bytes(h, c->at, &l->nd, sizeof(l->nd)) && !l->nd.code)
@@ -291,7 +304,7 @@ static __always_inline u32 look_ip6(const struct hook *h, struct look *l)
 	return 0;
 }
 
-/* Looks into what is in the frame: 0 or the reason against it. */
+/* Looks into the packet in the frame: 0 or the reason against it. */
 static __always_inline u32 look_into(const struct hook *h, struct look *l)
 {
 	if (l->type == bpf_htons(ETH_P_IP) &&
@@ -311,13 +324,16 @@ static __always_inline u32 look_at(const struct hook *h, struct look *l)
 
 	if (!reason)
 		reason = look_into(h, l);
-	/* whatever it is, it must not be learned here: its station would lose its frames */
+	/*
+	 * Whatever the frame carries, its source must not be learned here: the bound station
+	 * would lose its frames.
+	 */
 	if (!reason && looks_for(l, LOOK_SOURCE) && !l->bound && station_is_elsewhere(l))
 		return DROP_SPOOFED;
 	return reason;
 }
 
-/* Verified once for a program, not at each place that calls it. */
+/* Separate functions are verified once for a program, not at each place that calls them. */
 __noinline int look_skb(struct __sk_buff *skb, struct look *l)
 {
 	struct hook h = {.ctx = skb, .skb = true};
@@ -333,8 +349,8 @@ __noinline int look_xdp(struct xdp_md *xdp, struct look *l)
 }
 
 /*
- * Would the question have reached the station by a flood, and would frames to it?
- * If not, an answer is of no use: it has the asker send to nobody.
+ * Would the question have reached the station by a flood, and would frames to the station
+ * reach it? If not, an answer does harm: the asker would send to nobody.
  */
 static __always_inline bool question_reaches(const struct verdict *v, u32 holder,
 					     const volatile struct port *in)
@@ -360,10 +376,9 @@ struct nd_pseudo {
 };
 
 /*
- * Has the station left the solicitation's checksum to hardware? Then it is that of
- * the pseudo-header alone so far, and the kernel will finish it, which would
- * spoil an answer's: such a frame is left to be flooded. One of others in 65536
- * looks the same.
+ * Has the sender left the solicitation's checksum to hardware? Then the field has only the
+ * sum of the pseudo-header so far. The kernel will finish it, and would spoil the checksum
+ * of an answer. So such a frame is flooded. One in 65536 other frames looks the same.
  */
 __noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
 {
@@ -385,10 +400,10 @@ __noinline int nd_unfinished(struct __sk_buff *skb, u32 at)
 }
 
 /*
- * Looks into every frame: 0 or the reason against it. Where the switch is to
- * answer the frame itself it sets v->answered, and v->word and v->out to the MAC
- * that is asked for and its port. XDP learns that there is a reason, and leaves
- * the frame to tcx.
+ * Looks into every frame, whether the decision on it is remembered or not: 0 or the reason
+ * against it. If the switch is to answer the frame itself, this sets v->answered, v->word
+ * to the MAC that is asked for, and v->out to the port of that MAC. XDP asks only whether
+ * there is a reason, and then leaves the frame to tcx.
  */
 static __always_inline u32 guard(const struct hook *h, const struct frame *f, struct verdict *v,
 				 const volatile struct port *in)
@@ -402,14 +417,14 @@ static __always_inline u32 guard(const struct hook *h, const struct frame *f, st
 		wants |= LOOK_DHCP;
 	if (on(FEATURE_RA_GUARD) && !(in->flags & PORT_TRUSTED))
 		wants |= LOOK_RA;
-	/* a question to a station alone asks whether it is alive (RFC 9161, RFC 1122 2.3.2.1) */
+	/* a question to one station asks whether it is alive (RFC 9161, RFC 1122 2.3.2.1) */
 	if (on(FEATURE_SUPPRESS) && h->skb && mac_is_group(f->dst) && !(in->facts & PORT_PATCH))
 		wants |= LOOK_QUESTION;
 	if (!wants)
 		return 0;
 	l = work_of(WORK_LOOK);
 	if (!l)
-		return DROP_MALFORMED; /* never: the map has it */
+		return DROP_MALFORMED; /* never happens: the map has this part */
 	l->src = f->src;
 	l->port = in->id;
 	l->vlan = v->vlan;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Checksums that are yet to be made. A sender may leave one to whoever sends the
- * frame at last, and says where it is (CHECKSUM_PARTIAL; of a guest or of a packet
- * socket by the header of virtio, 1.2 5.1.6). The kernel writes two bytes there,
- * after all filters. Where that is a place that filters look at, it is no
- * checksum's: the sender wants to change what has been judged.
+ * Checksums that are yet to be made. A sender may leave a checksum to whoever sends the
+ * frame at last, and say where the checksum belongs (CHECKSUM_PARTIAL; a guest or a packet
+ * socket says it in the header of virtio, 1.2 5.1.6). After all filters, the kernel writes
+ * two bytes at that place. If filters look at that place, it is no checksum's place: the
+ * sender wants to change what has been judged.
  */
 #pragma once
 
@@ -14,9 +14,9 @@
 #define CHECKSUM_PARTIAL 3 /* of ip_summed */
 
 /*
- * The sk_buff that a program's context stands for. There is a function of the
- * kernel for it, bpf_cast_to_kern_ctx(), which costs nothing. The loader calls it
- * in the constant's place, by the number that it has in this kernel.
+ * The sk_buff that a program's context stands for. The kernel's function for this,
+ * bpf_cast_to_kern_ctx(), costs nothing. The loader puts a call of it in the constant's
+ * place, by the number that the function has in this kernel.
  */
 static __always_inline void *skb_of_kernel(struct __sk_buff *skb)
 {
@@ -29,7 +29,9 @@ static __always_inline void *skb_of_kernel(struct __sk_buff *skb)
 	return kernel;
 }
 
-/* Where a header has its checksum: bytes from its start, 0 if there is none to be left to others.
+/*
+ * The place of the checksum in a header of the protocol, in bytes from the header's start.
+ * 0 if it has none that can be left to others.
  */
 static __always_inline u32 checksum_offset(u8 proto)
 {
@@ -49,7 +51,7 @@ static __always_inline u32 checksum_offset(u8 proto)
 	return 0;
 }
 
-/* Packets may be in it that filters don't look at, with checksums of their own. */
+/* May the payload have packets, with checksums of their own? Filters don't look at these. */
 static __always_inline bool proto_is_tunnel(u8 proto)
 {
 	switch (proto) {
@@ -64,7 +66,7 @@ static __always_inline bool proto_is_tunnel(u8 proto)
 	return false;
 }
 
-/* Ports whose messages are looked into. */
+/* Is it a port of DHCP? Filters look into messages to and from these ports. */
 static __always_inline bool port_is_dhcp(u16 port)
 {
 	return port == bpf_htons(DHCP4_SERVER) || port == bpf_htons(DHCP4_CLIENT) ||
@@ -72,8 +74,9 @@ static __always_inline bool port_is_dhcp(u16 port)
 }
 
 /*
- * May two bytes at start + offset be written, in a packet whose upper header is at
- * c->at? They may in that header's checksum, and behind all that is looked at.
+ * May the kernel write two bytes at start + offset, in a packet whose upper header is at
+ * c->at? It may write the checksum of that header. It may also write behind all that
+ * filters look at.
  */
 static __always_inline bool checksum_fits(const struct chain *c, u32 start, u32 offset)
 {
@@ -87,7 +90,10 @@ static __always_inline bool checksum_fits(const struct chain *c, u32 start, u32 
 	return proto_is_tunnel(c->next) && start + offset >= c->at;
 }
 
-/* Finds the upper header of an IPv4 packet: false if filters may look at more than that. */
+/*
+ * Finds the upper header of an IPv4 packet. False if there is no whole one, or if the
+ * packet is a fragment, of which filters may look at more.
+ */
 static __always_inline bool checksum_chain4(const struct hook *h, struct chain *c)
 {
 	struct iphdr ip;
@@ -110,7 +116,7 @@ static __always_inline bool checksum_chain6(const struct hook *h, struct chain *
 	return c->end == CHAIN_UPPER && !c->fragment;
 }
 
-/* Does a checksum belong where it is to be written, start + offset bytes from the frame's start? */
+/* Does a checksum belong where it is to be written, at start + offset from the frame's start? */
 static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u32 offset)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -130,8 +136,9 @@ static __always_inline bool checksum_belongs(struct __sk_buff *skb, u32 start, u
 }
 
 /*
- * The reason against a frame that has a checksum yet to be made, 0 if it belongs
- * where it is. A function of its own, which the verifier follows once.
+ * Judges a frame whose checksum is yet to be made: 0 if the checksum belongs where it is to
+ * be written, or else the reason against the frame. This is a separate function, which the
+ * verifier follows once.
  */
 __noinline u32 checksum_judge(struct __sk_buff *skb)
 {
@@ -144,7 +151,7 @@ __noinline u32 checksum_judge(struct __sk_buff *skb)
 	kernel = skb_of_kernel(skb);
 	if ((*(u8 *)(kernel + cfg.skb.summed) >> cfg.skb.summed_shift & 3) != CHECKSUM_PARTIAL)
 		return 0;
-	/* the start is told from the buffer's, as the headers may move */
+	/* csum_start counts from the buffer's start, because the headers may move */
 	start = *(u64 *)(kernel + cfg.skb.head) + *(u16 *)(kernel + cfg.skb.csum_start) -
 		*(u64 *)(kernel + cfg.skb.data);
 	offset = *(u16 *)(kernel + cfg.skb.csum_offset);

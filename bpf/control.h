@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What is done to the tables from outside the way of a frame: the clock that
- * ages addresses, and the requests of user space. Addresses are written by
- * this code and fdb.h alone.
+ * Work on the tables that no frame asks for: the clock ages addresses, and user space makes
+ * requests. Only this code and fdb.h write addresses.
  */
 #pragma once
 
@@ -15,32 +14,44 @@
 #define CLOCK_MONOTONIC 1
 #define SECOND 1000000000ull
 
-static long sweep_bucket(u32 n, u32 *from)
+/*
+ * The loops of this file call functions of their own, which the verifier follows once. The
+ * verifier takes most of the time of a change of programs.
+ */
+__noinline int sweep_entry(u32 number)
 {
+	struct fdb_entry *e = fdb_entry(number);
 	struct clock *c = clock_get();
-	u32 index = *from + n;
-	struct fdb_bucket *b;
+	u64 key, word, heard;
 
-	if (!c)
-		return 1;
-	if (index >= cfg.fdb_buckets + FDB_WINDOW)
-		index -= cfg.fdb_buckets + FDB_WINDOW;
-	b = fdb_bucket(index);
-	if (!b)
-		return 1;
-	for (u32 i = 0; i < FDB_WAYS; i++) {
-		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
-		u64 heard = on(FEATURE_MAB) ? word & ~FDB_LOCKED : word;
-
-		if (!key || key == FDB_CLAIMED || fdb_valid(heard, READ_ONCE(c->now)))
-			continue;
-		if (fdb_drop(index * FDB_WAYS + i, key, word))
-			event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);
-	}
+	if (!e || !c)
+		return 0;
+	key = READ_ONCE(e->key);
+	word = READ_ONCE(e->word);
+	heard = on(FEATURE_MAB) ? word & ~FDB_LOCKED : word;
+	if (!key || key == FDB_CLAIMED || fdb_valid(heard, READ_ONCE(c->now)))
+		return 0;
+	if (fdb_drop(number, key, word))
+		event_add(EVENT_AGED, key, PORT_OF(word), 0, 1);
 	return 0;
 }
 
-/* Frees what has aged, so much a step that all is seen once in the ageing time. */
+static long sweep_bucket(u32 n, u32 *from)
+{
+	u32 index = *from + n;
+
+	if (index >= cfg.fdb_buckets + FDB_WINDOW)
+		index -= cfg.fdb_buckets + FDB_WINDOW;
+#pragma unroll
+	for (u32 i = 0; i < FDB_WAYS; i++)
+		sweep_entry(index * FDB_WAYS + i);
+	return 0;
+}
+
+/*
+ * Frees entries that have aged. Each step looks at so many buckets that the steps of one
+ * ageing time see the whole table.
+ */
 static __always_inline void sweep(struct clock *c)
 {
 	u32 all = cfg.fdb_buckets + FDB_WINDOW, from = c->sweep;
@@ -86,7 +97,10 @@ static __always_inline int clock_start(struct clock *c)
 	if (!t)
 		return -ENOENT;
 	clock_set(c);
-	/* there already, of the programs before us: then it gets our callback */
+	/*
+	 * The timer may be there already, made by the programs before these. Then it gets the
+	 * callback of these.
+	 */
 	err = bpf_timer_init(&t->timer, &timer, CLOCK_MONOTONIC);
 	if (err && err != -EBUSY)
 		return err;
@@ -94,100 +108,120 @@ static __always_inline int clock_start(struct clock *c)
 	return bpf_timer_start(&t->timer, SECOND / TICKS, 0);
 }
 
-#define TRIES 8 /* against frames that change an entry at the same moment */
+#define TRIES 8 /* tries against frames that change an entry at the same moment */
+
+/* Does what fdb_store() does, or -EAGAIN if the entry has changed meanwhile. */
+__noinline int fdb_store_once(u64 key, u64 word, bool tell)
+{
+	struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
+	bool pinned = (u32)word & FDB_PINNED;
+	u64 old;
+
+	if (!e) {
+		if (!pinned && !fdb_reserve(PORT_OF(word), true))
+			return -ENOSPC;
+		if (!fdb_fill(key, word)) {
+			fdb_release(word, true);
+			return -ENOSPC;
+		}
+		if (tell && pinned)
+			event_add(EVENT_ADDED, key, PORT_OF(word), 0, 1);
+		return 1;
+	}
+	if (!pinned)
+		return 0;
+	old = READ_ONCE(e->word);
+	if (!old || !fdb_swap(e, key, old, word))
+		return -EAGAIN;
+	fdb_release(old, true);
+	if (tell && (u32)old != (u32)word)
+		event_add(EVENT_ADDED, key, PORT_OF(word),
+			  PORT_OF(old) == PORT_OF(word) ? 0 : PORT_OF(old), 1);
+	return 1;
+}
 
 /*
- * Puts (key, word) in. A static or sticky entry takes the place of what is
- * there; a dynamic one does not. One that is not there yet is told of if that is asked
- * for.
+ * Puts (key, word) into the table. A static or sticky entry takes the place of an entry
+ * that is there; a dynamic one does not. With `tell`, monitors are told of a static or
+ * sticky entry that is new or has changed.
  */
 static __always_inline int fdb_store(struct clock *c, u64 key, u64 word, bool tell)
 {
-	bool pinned = (u32)word & FDB_PINNED;
+	int stored = -EAGAIN;
 
-	for (u32 tries = 0; tries < TRIES; tries++) {
-		struct fdb_entry *e = fdb_entry(fdb_locate(key, fdb_home(key), 0));
-		u64 old;
+	for (u32 tries = 0; tries < TRIES && stored == -EAGAIN; tries++)
+		stored = fdb_store_once(key, word, tell);
+	if (stored > 0)
+		fdb_changed(c);
+	return stored;
+}
 
-		if (!e) {
-			if (!pinned && !fdb_reserve(PORT_OF(word), true))
-				return -ENOSPC;
-			if (!fdb_fill(key, word)) {
-				fdb_release(word, true);
-				return -ENOSPC;
-			}
-			fdb_changed(c);
-			if (tell && pinned)
-				event_add(EVENT_ADDED, key, PORT_OF(word), 0, 1);
-			return 1;
-		}
-		if (!pinned)
-			return 0;
-		old = READ_ONCE(e->word);
-		if (old && fdb_swap(e, key, old, word)) {
-			u32 from = PORT_OF(old) == PORT_OF(word) ? 0 : PORT_OF(old);
+/* Does what fdb_delete() does, or -EAGAIN if the entry has changed meanwhile. */
+__noinline int fdb_delete_once(u64 key)
+{
+	u32 number = fdb_locate(key, fdb_home(key), 0);
+	struct fdb_entry *e = fdb_entry(number);
+	u64 word;
 
-			fdb_release(old, true);
-			fdb_changed(c);
-			if (tell && (u32)old != (u32)word)
-				event_add(EVENT_ADDED, key, PORT_OF(word), from, 1);
-			return 1;
-		}
-	}
-	return -EAGAIN;
+	if (!e)
+		return -ENOENT;
+	word = READ_ONCE(e->word);
+	if (!fdb_drop(number, key, word))
+		return -EAGAIN;
+	event_add(EVENT_DELETED, key, PORT_OF(word), 0, 1);
+	return 1;
 }
 
 static __always_inline int fdb_delete(struct clock *c, u64 key)
 {
-	for (u32 tries = 0; tries < TRIES; tries++) {
-		u32 number = fdb_locate(key, fdb_home(key), 0);
-		struct fdb_entry *e = fdb_entry(number);
-		u64 word;
+	int deleted = -EAGAIN;
 
-		if (!e)
-			return -ENOENT;
-		word = READ_ONCE(e->word);
-		if (fdb_drop(number, key, word)) {
-			fdb_changed(c);
-			event_add(EVENT_DELETED, key, PORT_OF(word), 0, 1);
-			return 1;
-		}
+	for (u32 tries = 0; tries < TRIES && deleted == -EAGAIN; tries++)
+		deleted = fdb_delete_once(key);
+	if (deleted > 0)
+		fdb_changed(c);
+	return deleted;
+}
+
+/* Deletes an entry if the request is for it: 1 if so and it was somebody's. */
+__noinline int flush_entry(u32 number, const struct control *r)
+{
+	struct fdb_entry *e = fdb_entry(number);
+	struct shared *s = shared_get();
+	u64 key, word;
+	bool pinned;
+	u32 id;
+
+	if (!e || !s || !r)
+		return 0;
+	key = READ_ONCE(e->key);
+	word = READ_ONCE(e->word);
+	id = PORT_OF(word);
+	pinned = (u32)word & FDB_PINNED;
+	if (!key || key == FDB_CLAIMED)
+		return 0;
+	/* entries of a port that has left go in any case: no request can name that port */
+	if (port_at(id)->id != id) {
+		fdb_drop(number, key, word);
+		return 0;
 	}
-	return -EAGAIN;
+	if (pinned ? !r->pinned : !r->dynamic || READ_ONCE(*usage_in(s, SLOT(r->port))) <= r->keep)
+		return 0;
+	if (r->port && id != r->port)
+		return 0;
+	if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
+		return 0;
+	if (!fdb_drop(number, key, word))
+		return 0;
+	event_add(EVENT_DELETED, key, id, 0, 1);
+	return 1;
 }
 
 static long flush_bucket(u32 index, struct control *r)
 {
-	struct fdb_bucket *b = fdb_bucket(index);
-	struct shared *s = shared_get();
-	u32 *left;
-
-	if (!b || !s)
-		return 1;
-	left = usage_in(s, SLOT(r->port));
-	for (u32 i = 0; i < FDB_WAYS; i++) {
-		u64 key = READ_ONCE(b->way[i].key), word = READ_ONCE(b->way[i].word);
-		u32 id = PORT_OF(word);
-		bool pinned = (u32)word & FDB_PINNED;
-
-		if (!key || key == FDB_CLAIMED)
-			continue;
-		/* nobody can ask for the entries of a port that has left */
-		if (port_at(id)->id != id) {
-			fdb_drop(index * FDB_WAYS + i, key, word);
-			continue;
-		}
-		if (pinned ? !r->pinned : !r->dynamic || READ_ONCE(*left) <= r->keep)
-			continue;
-		if (r->port && id != r->port)
-			continue;
-		if (r->vlan >= 0 && key >> MAC_BITS != r->vlan)
-			continue;
-		if (fdb_drop(index * FDB_WAYS + i, key, word)) {
-			event_add(EVENT_DELETED, key, id, 0, 1);
-			r->result++;
-		}
-	}
+#pragma unroll
+	for (u32 i = 0; i < FDB_WAYS; i++)
+		r->result += flush_entry(index * FDB_WAYS + i, r);
 	return 0;
 }
 
@@ -217,7 +251,7 @@ static __always_inline int control_unblock(struct clock *c, u32 port)
 	return result;
 }
 
-/* Does what a request asks for, and says what came of it, as its `result` has it. */
+/* Does what a request asks for. The result is as in struct control. */
 static __always_inline int control_do(struct clock *c, struct control *r)
 {
 	switch (r->op) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Decisions that a CPU remembers: a conversation asks the same question with
- * every frame. One is good for the epoch it was made in, which ends after a
- * second, or when an address moves or goes; so nothing is refreshed or aged
- * later than a second.
+ * Decisions that a CPU remembers, since a conversation asks the same question with every
+ * frame. A decision holds in the epoch that it was made in. An epoch ends after a second,
+ * and when an address moves or goes. So no address is refreshed or aged more than a second
+ * late.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ struct decision {
 	u16 in; /* slots */
 	u16 out;
 	u32 fits; /* bytes of the largest untagged frame that fits the way out */
-	/* of features that a plain switch does not have, as in the verdict */
+	/* for features that a plain switch does not have; as in struct verdict */
 	u16 vid;
 	u16 vlan;
 	u16 tag;
@@ -27,7 +27,7 @@ struct decision {
 	u16 pad[3];
 };
 
-/* What else there is to a decision that is remembered. */
+/* Features for which a decision has more to remember. */
 #define FEATURES_KEPT (FEATURE_VLANS | FEATURE_RULES)
 
 struct decisions {
@@ -52,13 +52,13 @@ static __always_inline bool decision_holds(const struct decision *d, const struc
 	       d->ifindex == f->ifindex && d->epoch == epoch;
 }
 
-/* The VLAN whose addresses were looked at. */
+/* The VLAN in whose addresses the decision looked. */
 static __always_inline u16 decision_vlan(const struct decision *d, const struct frame *f)
 {
 	return on(FEATURES_KEPT) ? d->vlan : f->label & VID_MASK;
 }
 
-/* What was decided about a frame like this one. */
+/* Fills in the verdict as it was for a frame like this one. */
 static __always_inline void decision_recall(const struct decision *d, const struct frame *f,
 					    struct verdict *v)
 {
@@ -97,9 +97,9 @@ static __always_inline void decision_keep(struct decision *d, const struct frame
 }
 
 /*
- * Is what is remembered of frames like this one all there is to decide? Not if the
- * way out has lost its carrier, or if pf has to ask its rules about it. Then nothing
- * is decided: the verdict has what is known of the frame, as decide() says.
+ * Does the remembered decision hold for this frame, too? It does not if the way out has
+ * lost its carrier, or if pf has to ask its rules. In that case nothing is decided, and the
+ * verdict has only what is known of the frame: see decide_in().
  */
 static __always_inline bool recall(const struct hook *h, const struct frame *f,
 				   const struct decision *d, struct verdict *v, u32 now)
@@ -117,8 +117,8 @@ static __always_inline bool recall(const struct hook *h, const struct frame *f,
 }
 
 /*
- * What every frame costs that features look at, even if its like is remembered;
- * a trial remembers nothing, and does not come here.
+ * Looks at each frame whose decision is remembered, for the features that have to see it: 0
+ * or the reason against the frame. A trial remembers nothing, so it does not come here.
  */
 static __always_inline u32 each_frame(const struct hook *h, const struct frame *f,
 				      struct verdict *v, u32 now)
@@ -132,11 +132,11 @@ static __always_inline u32 each_frame(const struct hook *h, const struct frame *
 	if (on(FEATURE_GUARD) && !reason)
 		reason = ask_guard(h, f, v, port_at(v->in));
 	if (h->skb && on(FEATURE_RULES) && reason)
-		v->rule_in = v->rule_out = 0; /* come_in() would not have asked them */
+		v->rule_in = v->rule_out = 0; /* come_in() would not have got to the rules */
 	if (on(FEATURE_PF) && h->skb && !reason && v->pf == PF_LOOK_STATE) {
 		reason = pf_follow_each(h, v, now);
 		if (h->skb && on(FEATURE_RULES) && reason)
-			v->rule_out = 0; /* nor go_out() this one */
+			v->rule_out = 0; /* nor go_out() to this rule */
 	}
 	return reason;
 }

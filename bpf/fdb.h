@@ -3,22 +3,21 @@
 /*
  * The forwarding database: which port an address is on.
  *
- * A table of buckets, each one cache line of four entries. An address lives in
- * its home bucket or, when that is full, in one of the next few. Nothing is
- * locked:
+ * It is a table of buckets. A bucket is one cache line with four entries. An address lives
+ * in its home bucket or, if that is full, in one of the next few. Nothing is locked:
  *
- * - an entry is filled by claiming a free one (key 0 -> FDB_CLAIMED), writing
- *   the word and then the key, so that a key that can be read has its word;
- * - it is freed by claiming it, too, and only while its word is what it was when
- *   that was decided; a reader that has raced with it looks at the key again
- *   after the word;
- * - it is moved, or pinned, by swapping the whole word, and swapped back if it
- *   has become another address's at that moment;
- * - two CPUs that fill in the same address at once both look again after
- *   publishing, and one entry goes.
+ * - To fill an entry, a CPU claims a free one (key 0 -> FDB_CLAIMED), and writes the word
+ *   and then the key. So a key that can be read has its word.
+ * - To free an entry, a CPU claims it, too. It frees the entry only if the word is still
+ *   what it was when the CPU decided that. A reader may race with this, so a reader looks
+ *   at the key again after the word.
+ * - To move or pin an entry, a CPU swaps the whole word. It swaps the word back if the
+ *   entry has become another address's at that moment.
+ * - Two CPUs may fill in the same address at once. Both look again after they have
+ *   published it, and one of the two entries goes.
  *
- * It is three times as large as the number of entries allowed: with eight
- * buckets to choose from an address finds no place once in ten million.
+ * The table is three times as large as the number of entries allowed. An address can choose
+ * from eight buckets, so only one in ten million finds no place.
  */
 #pragma once
 
@@ -51,7 +50,7 @@ static __always_inline struct fdb_bucket *fdb_bucket(u32 index)
 	return bpf_map_lookup_elem(&fdb, &index);
 }
 
-/* Entries are numbered through all buckets. */
+/* The entry with a number. The numbers go on from bucket to bucket. */
 static __always_inline struct fdb_entry *fdb_entry(u32 number)
 {
 	struct fdb_bucket *b = fdb_bucket(number / FDB_WAYS);
@@ -85,10 +84,11 @@ static long fdb_search_bucket(u32 n, struct fdb_search *s)
 }
 
 /*
- * The number of the first entry with this key among those in which an address
- * of bucket home may live, leaving out the first few; 0 looks for a free one.
- * Functions and loops of the kind used here are verified once, which makes a
- * change of configuration fast; no frame of a conversation gets here.
+ * Finds the first entry with this key where an address of bucket `home` may live: its
+ * number, or FDB_NONE. The search begins at place `first`. Key 0 looks for a free entry.
+ *
+ * The verifier follows separate functions and loops of this kind once, which makes a change
+ * of configuration fast. No frame of a conversation gets here.
  */
 __noinline u32 fdb_locate(u64 key, u32 home, u32 first)
 {
@@ -102,7 +102,7 @@ static __always_inline u64 fdb_word(struct fdb_entry *e, u64 key)
 {
 	u64 word = READ_ONCE(e->word);
 
-	/* still the same address, or its entry has just been given away */
+	/* if the key has changed, the entry has just been given to another address */
 	return READ_ONCE(e->key) == key ? word : 0;
 }
 
@@ -124,7 +124,7 @@ static __always_inline u64 fdb_find(u64 key)
 	return e ? fdb_word(e, key) : 0;
 }
 
-/* Is the entry of a port that is there, and young enough? */
+/* Is the entry's port there, and the entry young enough? */
 static __always_inline bool fdb_valid(u64 word, u32 now)
 {
 	u32 id = PORT_OF(word);
@@ -134,7 +134,7 @@ static __always_inline bool fdb_valid(u64 word, u32 now)
 	return ((u32)word & FDB_PINNED) || now - USED_OF(word) < set.ageing;
 }
 
-/* What a word of the FDB means for frames to its address, for who traces one. */
+/* The meaning of an FDB word for frames to its address; `bascule trace` shows it. */
 static __always_inline enum found fdb_has(u64 word, u32 now)
 {
 	if (!fdb_valid(word & ~FDB_LOCKED, now))
@@ -147,9 +147,9 @@ static __always_inline enum found fdb_has(u64 word, u32 now)
 }
 
 /*
- * Counts a dynamic entry more of the port, and of the bridge unless it is one
- * of the bridge's already; false where a limit forbids it. Adds first and looks
- * then, so that two CPUs never overshoot together.
+ * Counts one more dynamic entry of the port. Also counts one for the bridge, unless the
+ * entry is one of the bridge's already. False if a limit forbids the entry. This adds first
+ * and compares then, so that two CPUs together never exceed a limit.
  */
 __noinline int fdb_reserve(u32 id, bool bridge)
 {
@@ -183,23 +183,24 @@ __noinline int fdb_release(u64 word, bool bridge)
 	if (bridge)
 		__sync_fetch_and_add(all, -1);
 	/*
-	 * A slot that has a new tenant counts the new tenant's alone, from zero; a
-	 * program that still has the former one must not take it below.
+	 * A slot that has a new tenant counts the entries of that tenant alone, from zero. A
+	 * program that still knows the tenant before must not take the count below zero.
 	 */
 	if (id && port_at(id)->id == id && !__sync_fetch_and_add(own, -1))
 		__sync_fetch_and_add(own, 1);
 	return 0;
 }
 
-/* Decisions that other CPUs remember must not outlive what changed. */
+/* Ends the epoch: no CPU may use a decision from before the change. */
 static __always_inline void fdb_changed(struct clock *c)
 {
 	__sync_fetch_and_add(&c->epoch, 1);
 }
 
 /*
- * Frees the entry of key if its word is still this one: 1 if so. 0 if it is not
- * key's any more; -1 if it has changed, and for a moment could not be found.
+ * Frees the entry of the key if its word is still this one: 1 if so. 0 if the entry is not
+ * the key's any more. -1 if the word has changed: the entry stays, but for a moment nobody
+ * could find it.
  */
 __noinline int fdb_free(u32 number, u64 key, u64 word)
 {
@@ -216,7 +217,7 @@ __noinline int fdb_free(u32 number, u64 key, u64 word)
 	return 1;
 }
 
-/* Of two entries for key keeps the pinned one, or else the first. */
+/* If the key has two entries, keeps the pinned one, or else the first. */
 __noinline int fdb_deduplicate(u64 key)
 {
 	u32 home = fdb_home(key), first = fdb_locate(key, home, 0), second;
@@ -248,8 +249,8 @@ static __always_inline bool fdb_drop(u32 number, u64 key, u64 word)
 }
 
 /*
- * Fills in a new entry, already counted; false if there is no place, or if
- * others took it four times.
+ * Fills in a new entry, which has been counted. False if there is no place for it, or if
+ * others took the place four times.
  */
 __noinline int fdb_fill(u64 key, u64 word)
 {
@@ -271,8 +272,9 @@ __noinline int fdb_fill(u64 key, u64 word)
 }
 
 /*
- * Gives the entry of key another word, already counted, in place of the old.
- * False if either is not there any more; nothing has changed then.
+ * Gives the entry of the key another word in place of the old one. The new word has been
+ * counted. False if the key or the old word is not there any more; nothing has changed
+ * then.
  */
 static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 word)
 {
@@ -284,8 +286,8 @@ static __always_inline bool fdb_swap(struct fdb_entry *e, u64 key, u64 old, u64 
 }
 
 /*
- * Moves of each entry, by its number: the second << 32 | how many in it. An entry
- * keeps its place while its address is known, so this is exact.
+ * How often each entry moves in a second, by the entry's number: the second << 32 | claims
+ * in it. An entry keeps its place while its address is known, so the count is exact.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -294,7 +296,7 @@ struct {
 	__type(value, u64);
 } moves SEC(".maps");
 
-/* Counts a claim on the entry: is it one of those that may move it in this second? */
+/* Counts a claim on the entry. Is it one of those that may move the entry in this second? */
 static __always_inline bool move_allowed(u32 number, u32 now)
 {
 	u64 *m = bpf_map_lookup_elem(&moves, &number), old;
@@ -343,7 +345,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 
 	old = READ_ONCE(e->word);
 	TRACE(learned_from, SLOT(PORT_OF(old)));
-	if (!old) /* just being freed; the next frame finds out */
+	if (!old) /* another CPU is freeing it; the next frame finds out */
 		return true;
 	if ((u32)old & FDB_PINNED) {
 		if (PORT_OF(old) == id || !fdb_valid(old, now))
@@ -354,7 +356,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 		return true;
 	}
 	if (PORT_OF(old) == id) {
-		/* its upper half alone: a move at this moment is not undone */
+		/* writes the upper half alone, so that a move at this moment is not undone */
 		WRITE_ONCE(((u32 *)&e->word)[1], now);
 		return true;
 	}
@@ -369,7 +371,7 @@ __noinline int fdb_learn(u64 key, u32 id)
 	if (!fdb_reserve(id, false))
 		goto full;
 	if (!fdb_swap(e, key, old, word)) {
-		fdb_release(word, false); /* another was first; the next frame tries again */
+		fdb_release(word, false); /* another CPU was first; the next frame tries again */
 		return true;
 	}
 	fdb_release(old, false);
@@ -392,9 +394,10 @@ full:
 }
 
 /*
- * The address was heard on port id, which is locked and does not have it: makes a
- * locked entry of it, or refreshes that. An address that is known, and be it by a
- * locked entry of another port, stays where it is: who is not let in takes nothing away.
+ * The address was heard on port id, which is locked and does not have it. Makes a locked
+ * entry for the address, or refreshes that entry. An address that is known on another port
+ * stays there, even if its entry is a locked one: a station that is not let in takes
+ * nothing away.
  */
 static __noinline int fdb_lock(u64 key, u32 id)
 {
@@ -421,7 +424,7 @@ static __noinline int fdb_lock(u64 key, u32 id)
 	old = READ_ONCE(e->word);
 	TRACE(learned_from, SLOT(PORT_OF(old)));
 	TRACE(learned, PORT_OF(old) == id ? LEARN_LOCKED_AGAIN : LEARN_LOCKED_AWAY);
-	/* just being freed, or heard in this second already */
+	/* another CPU is freeing it, or it was heard in this second already */
 	if (!old || old == word || (u32)old & FDB_PINNED)
 		return 0;
 	if (fdb_valid(old & ~FDB_LOCKED, now)) {

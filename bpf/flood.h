@@ -6,16 +6,17 @@
 #include "send.h"
 
 /*
- * What is flooded, and from where. The stack has no room for it, and nothing
- * comes between: what a flood sends is received when its CPU is done with it.
+ * A frame that is being flooded, and how far the flood is. The stack has no room for this,
+ * so it is in the CPU's work area. No other frame gets between: frames that a flood sends
+ * are received when the CPU is done with the flood.
  */
 struct flooded {
-	struct frame f; /* these two as in struct judged, for ask_out() */
+	struct frame f; /* this and the verdict are as in struct judged, for ask_out() */
 	struct verdict v;
 	u32 last; /* the port that takes the frame itself; the others take copies */
-	u32 last_tag; /* for it */
+	u32 last_tag; /* the tag that it is to leave there with */
 	u32 has; /* the tag that the frame has now */
-	/* of a set of ports, those that are still to be looked at */
+	/* the ports of a set that the flood has yet to look at */
 	u32 base; /* slot of the first bit of word */
 	u64 word;
 };
@@ -25,12 +26,12 @@ WORK_HOLDS(struct flooded);
 struct flood {
 	struct __sk_buff *skb;
 	struct flooded *what;
-	const u64 *ports; /* the set, of PORT_WORDS words, that is walked over; 0 for none */
+	const u64 *ports; /* set of ports to walk over, of PORT_WORDS words; 0 for none */
 };
 
 /*
- * Sends a copy to the last port that was found. A function of its own, which the
- * verifier follows once, and whose place on the stack is not in the way of pf's.
+ * Sends a copy to the port that was found last. This is a separate function: the verifier
+ * follows it once, and its place on the stack is not in the way of pf's functions.
  */
 APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 {
@@ -39,7 +40,7 @@ APART int flood_copy(struct __sk_buff *skb, struct flooded *what)
 	return 0;
 }
 
-/* That ports do not reach each other is no fault of the frame. */
+/* Do the two ports just not reach each other? That is no fault of the frame, and no drop. */
 static __always_inline bool flood_unreachable(u32 reason)
 {
 	return reason == DROP_PROTECTED || reason == DROP_VLAN_OUT || reason == DROP_SPAN;
@@ -48,7 +49,7 @@ static __always_inline bool flood_unreachable(u32 reason)
 static __always_inline void flood_port(struct flood *flood, u32 slot)
 {
 	struct __sk_buff *skb = flood->skb;
-	/* which hook it is must be a constant: some helpers are of one alone */
+	/* the hook must be a constant: some helpers are there for one hook alone */
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
 	const struct frame *f = &flood->what->f;
 	struct verdict *v = &flood->what->v;
@@ -66,7 +67,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	}
 	if (!reason && f->len > ALWAYS_FITS)
 		reason = send_fits(skb, f, slot, &mtu);
-	/* the way out is not known: it may be any that the rules let it go */
+	/* a flood has no single way out: its state takes any that the rules allow */
 	if (on(FEATURE_PF) && !reason)
 		reason = pf_settle(&h, v, 0, clock_now());
 	if (on(FEATURE_TRACE)) {
@@ -85,7 +86,7 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 			account_drop(skb, v->in, capture_vlans(v), reason);
 		return;
 	}
-	/* where it came in, before it is given another tag */
+	/* captures the frame where it came in, before it gets another tag */
 	if (on(FEATURE_CAPTURE) && !flood->what->last)
 		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	if (flood->what->last)
@@ -94,15 +95,20 @@ static __always_inline void flood_port(struct flood *flood, u32 slot)
 	flood->what->last_tag = tag_with_priority(f, tag);
 }
 
-/* Slot 0 is no port's; without it a bridge that has none would loop over nothing, for which
- * Linux 6.18 refuses the program. */
+/*
+ * Looks at one slot. The loop includes slot 0, which is no port's: for a bridge without
+ * ports it would else be a loop over nothing, for which Linux 6.18 refuses the program.
+ */
 static long flood_slot(u32 n, struct flood *flood)
 {
 	flood_port(flood, n);
 	return 0;
 }
 
-/* The next port of a set; those that are not in it are not walked over. */
+/*
+ * Takes the next port of a set, or the next word of it. The walk leaves out ports that are
+ * not in the set.
+ */
 static long flood_member(u32 n, struct flood *flood)
 {
 	struct flooded *what = flood->what;
@@ -123,7 +129,7 @@ static long flood_member(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* In a trial: a port that is not in the set, and so was not walked over. */
+/* In a trial, notes a port that is not in the set, and that the walk has left out. */
 static long flood_other(u32 n, struct flood *flood)
 {
 	if (!flood->ports || !ports_have(flood->ports, n))
@@ -131,7 +137,7 @@ static long flood_other(u32 n, struct flood *flood)
 	return 0;
 }
 
-/* Floods to the ports of a set, which is in a map; 0 stands for an empty one. */
+/* Floods to the ports of a set. The set is in a map; 0 stands for an empty set. */
 static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *what, const u64 *ports)
 {
 	struct flood flood = {.skb = skb, .what = what, .ports = ports};
@@ -141,13 +147,16 @@ static __always_inline void flood_set(struct __sk_buff *skb, struct flooded *wha
 	bpf_loop(set.slots + PORT_WORDS + 1, flood_member, &flood, 0);
 }
 
-/* Begins the trip of a frame that has not come by a patch cable; false: it is lost. */
+/*
+ * Begins a trip, unless the frame has come by a patch cable and is on one. False if the
+ * frame is lost.
+ */
 static __always_inline bool flood_starts(bool cable)
 {
 	return !on(FEATURE_PATCH) || cable || trip_start();
 }
 
-/* Sends copies to all ports that take the frame but the last. */
+/* Sends copies to all ports that take the frame, but not to the last. */
 static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *what)
 {
 	what->last = 0;
@@ -168,14 +177,14 @@ static __always_inline void flood_walk(struct __sk_buff *skb, struct flooded *wh
 	}
 }
 
-/* Sends the frame itself to the last port, or follows the patch cables that are noted. */
+/* Sends the frame itself to the last port, or follows the patch cables that the flood has noted. */
 static __always_inline int flood_end(struct __sk_buff *skb, struct flooded *what)
 {
 	const struct frame *f = &what->f;
 	const struct verdict *v = &what->v;
 	struct trip *t = on(FEATURE_PATCH) ? trip_get() : 0;
 
-	/* nothing is sent in a trial, not by patch cables either */
+	/* a trial sends nothing, not by patch cables either */
 	if (on(FEATURE_TRACE)) {
 		TRACE(step, STEP_FLOOD);
 		if (!what->last) {
@@ -212,14 +221,15 @@ static __always_inline int flood_skb(struct __sk_buff *skb, const struct frame *
 	return flood_end(skb, what);
 }
 #else
-/* The same of struct judged, which struct flooded begins with. */
+/* The same for the frame of struct judged, with which struct flooded begins. */
 __noinline int flood_walk_judged(struct __sk_buff *skb, u32 cable)
 {
 	struct flooded *what;
 
 	if (!flood_starts(cable))
 		return false;
-	what = work_of(WORK_FRAME); /* not before: it would be kept on the stack meanwhile */
+	/* Only now: else clang would keep it on the stack during the call before. */
+	what = work_of(WORK_FRAME);
 	if (!what)
 		return false;
 	flood_walk(skb, what);
@@ -269,8 +279,8 @@ static long flood_count_xdp(u32 n, struct flood_xdp *flood)
 }
 
 /*
- * Floods without an skb: only from a port where nothing but the MTU can keep
- * a frame from any other (PORT_XDP_FLOOD). False: leave it to tcx.
+ * Floods without an skb. This works only from a port with PORT_XDP_FLOOD: nothing but the
+ * MTU can keep its frames from any other port. False if the flood is left to tcx.
  */
 static __always_inline bool flood_xdp(struct xdp_md *xdp, const struct frame *f,
 				      const struct verdict *v)

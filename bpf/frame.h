@@ -22,29 +22,32 @@
 #define ETHERTYPE_VLAN 0x8100 /* 802.1Q, customer tag */
 #define ETHERTYPE_QINQ 0x88a8 /* 802.1Q, service tag */
 
-/* No Ethernet device has a smaller MTU (RFC 791: every link carries 68 bytes). */
+/*
+ * A frame of this size fits every device: no Ethernet device has a smaller MTU (RFC 791:
+ * every link carries 68 bytes).
+ */
 #define ALWAYS_FITS (68 + ETHER_HEADER)
 
 /*
- * What a decision depends on beside the addresses and the port: the VLAN of
- * the tag, and, where a feature asks for it, these.
+ * A label has what a decision depends on beside the addresses and the port. It has the VLAN
+ * of the tag and, where a feature asks for them, these bits.
  */
 #define LABEL_TAGGED (1 << 12) /* has a tag of the bridge's own kind */
 #define LABEL_DOUBLE (1 << 13) /* has another tag behind that */
 #define LABEL_NON_IP (1 << 14) /* is neither IPv4, IPv6, ARP nor RARP */
 #define LABEL_ARP (1 << 15) /* is ARP or RARP */
-#define LABEL_UNREAD (LABEL_NON_IP | LABEL_ARP) /* what it is takes front_read() to tell */
-#define LABEL_BYTES (ETHER_HEADER + 3 * ETHER_TAG) /* that are looked at for them */
+#define LABEL_UNREAD (LABEL_NON_IP | LABEL_ARP) /* only front_read() can tell which */
+#define LABEL_BYTES (ETHER_HEADER + 3 * ETHER_TAG) /* bytes that frame_label() looks at */
 #define LABEL_FEATURES (FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES)
 
-/* The tag a frame has or is to have: 0 for none. */
+/* A tag that a frame has or is to have: TAG_PRESENT | TCI, 0 for none. */
 #define TAG_PRESENT (1u << 16)
 #define TAG_PRIORITY 0xf000 /* with the drop eligible bit (802.1Q 9.6) */
 
 struct frame {
 	u64 dst; /* MAC, first byte lowest */
 	u64 src;
-	u32 ifindex; /* it came in by */
+	u32 ifindex; /* device that it came in by */
 	u32 len; /* bytes, header included; of a GSO packet all of it */
 	u16 tag; /* bytes of len that are a tag, which comes on top of the MTU */
 	u16 label; /* VLAN of the outer tag, 0 for none or a priority tag; LABEL_ bits */
@@ -56,7 +59,7 @@ static __always_inline bool type_is_tag(u16 type)
 	return type == bpf_htons(ETHERTYPE_VLAN) || type == bpf_htons(ETHERTYPE_QINQ);
 }
 
-/* A tag of other times and makers: to the switch and to Linux it is none. */
+/* Is it a tag of former times, or of one maker? To the switch, as to Linux, it is no tag. */
 static __always_inline bool type_is_odd_tag(u16 type)
 {
 	return type == bpf_htons(0x9100) || type == bpf_htons(0x9200);
@@ -68,7 +71,7 @@ static __always_inline bool type_is_length(u16 type)
 	return bpf_ntohs(type) < 0x0600;
 }
 
-/* Is there something in front of the packet, as its first EtherType says? */
+/* Does the EtherType announce something in front of the packet? */
 static __always_inline bool type_is_front(u16 type)
 {
 	return type_is_tag(type) || type_is_odd_tag(type) || type_is_length(type);
@@ -80,9 +83,9 @@ static __always_inline bool type_is_ip(u16 type)
 }
 
 /*
- * A label with what the EtherType adds; non-IP as ifconfig(8) of OpenBSD has it.
- * A function of its own, of whose result the verifier knows nothing: it would
- * follow each kind of frame to the end.
+ * Adds to a label what the EtherType tells. "Non-IP" is as in OpenBSD's ifconfig(8). This
+ * is a separate function, so that the verifier knows nothing about its result: else the
+ * verifier would follow each kind of frame to the end.
  */
 __noinline u32 type_label(u32 label, u16 type)
 {
@@ -94,9 +97,9 @@ __noinline u32 type_label(u32 label, u16 type)
 }
 
 /*
- * Labels a frame for the features that look further than its addresses. A tag
- * beside the packet is given as TAG_PRESENT | TCI, with its type. False if the
- * frame ends within a tag.
+ * Labels a frame for the features that look further than its addresses. The caller gives a
+ * tag that is beside the packet as TAG_PRESENT | TCI, with its type. False if the frame
+ * ends within a tag.
  */
 static __always_inline bool frame_label(struct frame *f, void *data, void *data_end, u32 beside,
 					u16 beside_type)
@@ -120,7 +123,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
-	/* two more are looked behind at once; of more front_read() tells who asks */
+	/* look behind two more tags; front_read() looks behind others, for those who ask */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		if (!type_is_tag(type))
@@ -133,7 +136,7 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (other) {
 		f->label |= LABEL_DOUBLE;
-		/* another's tag is payload: the bridge's own may yet come on top */
+		/* a tag of another kind is payload: the bridge may yet put its own tag on top */
 		if (on(FEATURE_VLANS) && !f->outer)
 			f->tag = 0;
 	}
@@ -142,17 +145,27 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 }
 
 /*
- * Reads the header at data, and the tag behind it unless the tag is beside the
- * packet; false if the frame ends before that does.
+ * The tag beside the packet. The kernel moves the outer tag there before a program sees the
+ * frame.
  */
-static __always_inline bool frame_read(struct frame *f, void *data, void *data_end, u32 beside,
-				       u16 beside_type)
+static __always_inline u32 tag_beside(struct __sk_buff *skb)
+{
+	return skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
+}
+
+/*
+ * Reads the header at `data`, and the tag behind it unless the tag is beside the packet.
+ * False if the frame ends before these do. `skb` is 0 at XDP, where no tag is beside the
+ * packet.
+ */
+static __always_inline bool frame_read(struct frame *f, void *data, void *data_end,
+				       struct __sk_buff *skb)
 {
 	u64 src_and_type;
 	u16 type;
 
 	if (data + ETHER_HEADER > data_end) {
-		f->dst = f->src = 0; /* nothing of the frame before it in this place */
+		f->dst = f->src = 0; /* leave nothing of the frame that was in this place before */
 		f->tag = f->label = 0;
 		f->outer = 0;
 		return false;
@@ -163,46 +176,71 @@ static __always_inline bool frame_read(struct frame *f, void *data, void *data_e
 	f->label = 0;
 	f->outer = 0;
 	type = src_and_type >> MAC_BITS;
-	f->tag = type_is_tag(type) ? ETHER_TAG : 0;
-	if (on(LABEL_FEATURES))
-		return frame_label(f, data, data_end, beside, beside_type);
-	if (beside) {
-		if (beside_type == bpf_htons(ETHERTYPE_VLAN))
-			f->label = beside & VID_MASK;
+	if (on(LABEL_FEATURES)) {
+		f->tag = type_is_tag(type) ? ETHER_TAG : 0;
+		return frame_label(f, data, data_end, skb ? tag_beside(skb) : 0,
+				   skb ? skb->vlan_proto : 0);
+	}
+	/* each question once: most frames have no tag */
+	if (skb && skb->vlan_present) {
+		if (skb->vlan_proto == bpf_htons(ETHERTYPE_VLAN))
+			f->label = skb->vlan_tci & VID_MASK;
 	} else if (type == bpf_htons(ETHERTYPE_VLAN)) {
+		f->tag = ETHER_TAG;
 		if (data + ETHER_HEADER + ETHER_TAG > data_end)
 			return false;
 		f->label = bpf_ntohs(*(u16 *)(data + ETHER_HEADER)) & VID_MASK;
+		return true;
 	}
+	f->tag = type_is_tag(type) ? ETHER_TAG : 0;
 	return true;
-}
-
-/* The tag beside the packet, where the kernel moves the outer one before we see it. */
-static __always_inline u32 tag_beside(struct __sk_buff *skb)
-{
-	return skb->vlan_present ? TAG_PRESENT | (skb->vlan_tci & 0xffff) : 0;
 }
 
 static __always_inline bool frame_of_skb(struct frame *f, struct __sk_buff *skb)
 {
 	f->ifindex = skb->ifindex;
 	f->len = skb->len;
-	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, tag_beside(skb),
-			  skb->vlan_proto);
+	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb);
 }
 
-/* The same where tags that are looked behind may be where the kernel has not pulled them to. */
+/*
+ * Reads a frame that has no tag, for which few questions are enough; but not its length.
+ * False if the frame has a tag, or no whole header. A tag beside the packet has a type: it
+ * is never 0.
+ */
+static __always_inline bool frame_is_plain(struct frame *f, struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data;
+	u64 src_and_type;
+
+	if (data + ETHER_HEADER > (void *)(long)skb->data_end || skb->vlan_proto)
+		return false;
+	src_and_type = *(u64 *)(data + 6);
+	if (type_is_tag(src_and_type >> MAC_BITS))
+		return false;
+	*f = (struct frame){
+		.dst = *(u64 *)data & MAC_MASK,
+		.src = src_and_type & MAC_MASK,
+		.ifindex = skb->ifindex,
+	};
+	return true;
+}
+
+/*
+ * Reads the frame again, with the tags in the first buffer. Before, the kernel may not have
+ * pulled them that far.
+ */
 static __always_inline bool frame_pulled(struct frame *f, struct __sk_buff *skb)
 {
 	if (bpf_skb_pull_data(skb, skb->len < LABEL_BYTES ? skb->len : LABEL_BYTES))
 		return false;
-	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, tag_beside(skb),
-			  skb->vlan_proto);
+	return frame_read(f, (void *)(long)skb->data, (void *)(long)skb->data_end, skb);
 }
 
 /*
- * False also for a frame in several buffers: the kernel's helpers look at the
- * first alone when they check the MTU, and may not copy such a frame.
+ * Reads a frame at XDP. False also for a frame in several buffers: the kernel's helpers
+ * look at the first buffer alone when they check the MTU, and they refuse to copy such a
+ * frame.
  */
 static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 {
@@ -210,13 +248,13 @@ static __always_inline bool frame_of_xdp(struct frame *f, struct xdp_md *xdp)
 	f->len = xdp->data_end - xdp->data;
 	if (bpf_xdp_get_buff_len(xdp) != f->len)
 		return false;
-	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0, 0);
+	return frame_read(f, (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0);
 }
 
 /*
- * Bytes of the segments that a GSO packet will be cut into, whose headers are
- * the packet's own; 0 where that takes more than a look: tags, other protocols
- * than TCP, IPv6 extension headers.
+ * The size in bytes of the segments that a GSO packet will be cut into. Their headers are
+ * those of the packet. 0 if the size takes more than a look: with tags, with protocols
+ * other than TCP, and with IPv6 extension headers.
  */
 static __always_inline u32 frame_segment(const struct frame *f, struct __sk_buff *skb)
 {
@@ -250,13 +288,13 @@ static __always_inline bool mac_is_group(u64 mac)
 	return mac & 1;
 }
 
-/* A station's own address: neither a group's nor zero. */
+/* Is it the address of a station? It must be neither a group's nor zero. */
 static __always_inline bool mac_is_source(u64 mac)
 {
 	return mac && !mac_is_group(mac);
 }
 
-/* 01:80:C2:00:00:00 to 0F, for protocols between neighbours (802.1Q table 8-1). */
+/* Is it one of 01:80:C2:00:00:00 to 0F, for protocols between neighbours (802.1Q table 8-1)? */
 static __always_inline bool mac_is_reserved(u64 mac)
 {
 	return (mac & 0xf0ffffffffffull) == 0x0000c28001ull;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What is in front of a packet: tags, and SNAP (RFC 1042, 802.1H). Receivers look
- * behind any number of them. Every filter asks this one reader, and drops a frame
- * that it has to judge and that the reader does not get to the end of.
+ * The layers in front of a packet: tags, and SNAP (RFC 1042, 802.1H). Receivers look behind
+ * any number of them. Every filter asks this one reader. If the reader does not get to the
+ * packet, a filter that has to judge the frame drops it.
  */
 #pragma once
 
@@ -12,13 +12,18 @@
 #define FRONT_LAYERS 8 /* tags and SNAP headers; no network has as many */
 
 /*
- * What the reader finds, in one word. Where it fails, FRONT_AT is 0 and FRONT_TYPE
- * the reason against the frame.
+ * The result of the reader, in one word. If the reader fails, FRONT_AT is 0 and FRONT_TYPE
+ * is the reason against the frame.
  */
 #define FRONT_AT(front) ((front) & 0xff) /* where the packet begins, from the frame's start */
-#define FRONT_FOREIGN (1u << 8) /* there is more than one tag of the bridge's own kind */
-#define FRONT_ODD (1u << 9) /* there is a length, or a tag that to the switch is none */
-#define FRONT_FLAGS (FRONT_FOREIGN | FRONT_ODD)
+#define FRONT_FOREIGN (1u << 8) /* there is more in front than one tag of the bridge's own kind */
+#define FRONT_ODD (1u << 9) /* there is a length, or a tag that is none to the switch */
+#define FRONT_8100 (1u << 10) /* there is a tag of this type */
+#define FRONT_88A8 (1u << 11)
+#define FRONT_9100 (1u << 12)
+#define FRONT_9200 (1u << 13)
+#define FRONT_TAGS (FRONT_8100 | FRONT_88A8 | FRONT_9100 | FRONT_9200)
+#define FRONT_FLAGS (FRONT_FOREIGN | FRONT_ODD | FRONT_TAGS)
 #define FRONT_TYPE(front) ((u16)((front) >> 16)) /* EtherType as in the frame, 0 for none */
 
 /* LLC and OUI before an EtherType, read into a word (RFC 1042, 802.1H). */
@@ -31,26 +36,41 @@ static __always_inline u32 front_fails(enum drop_reason reason)
 	return (u32)reason << 16;
 }
 
+/* The bit of FRONT_TAGS for a tag of this type, 0 if it is no tag's. */
+static __always_inline u32 front_tag(u16 type)
+{
+	if (type == bpf_htons(ETHERTYPE_VLAN))
+		return FRONT_8100;
+	if (type == bpf_htons(ETHERTYPE_QINQ))
+		return FRONT_88A8;
+	if (type == bpf_htons(0x9100))
+		return FRONT_9100;
+	return type == bpf_htons(0x9200) ? FRONT_9200 : 0;
+}
+
 /*
- * How many bytes are between the EtherType and the next one, with what FRONT_FLAGS
- * these mean; 0 if a packet follows. `plain` says that a tag may yet be the bridge's.
- * A function of its own, of whose result the verifier knows nothing: it would
- * follow each order of tags.
+ * The layer that an EtherType announces: its bytes up to the next EtherType, and
+ * FRONT_FLAGS of what it means. 0 if a packet follows. `plain` says that a tag may yet be
+ * the bridge's. This is a separate function, so that the verifier knows nothing about its
+ * result: else the verifier would follow each order of tags.
  */
 __noinline u32 front_layer(u16 type, bool plain)
 {
 	u16 own = on(FEATURE_VLANS) ? bpf_htons(cfg.vlan_proto) : bpf_htons(ETHERTYPE_VLAN);
 
 	if (type_is_tag(type))
-		return ETHER_TAG | (plain && type == own ? 0 : FRONT_FOREIGN);
+		return ETHER_TAG | front_tag(type) | (plain && type == own ? 0 : FRONT_FOREIGN);
 	if (type_is_odd_tag(type))
-		return ETHER_TAG | FRONT_FOREIGN | FRONT_ODD;
+		return ETHER_TAG | front_tag(type) | FRONT_FOREIGN | FRONT_ODD;
 	if (type_is_length(type))
 		return (SNAP_BYTES + sizeof(type)) | FRONT_FOREIGN | FRONT_ODD;
 	return 0;
 }
 
-/* Reads on from the first EtherType, with a tag of type `beside` beside the packet, or 0. */
+/*
+ * Reads the layers from the first EtherType on. `beside` is the type of the tag beside the
+ * packet, 0 for none.
+ */
 static __always_inline u32 front_walk(const struct hook *h, u16 beside)
 {
 	u32 at = ETHER_HEADER, flags = beside ? front_layer(beside, true) : 0, layer;
@@ -73,7 +93,7 @@ static __always_inline u32 front_walk(const struct hook *h, u16 beside)
 	return front_fails(DROP_TOO_DEEP);
 }
 
-/* Functions of their own, verified once for a program. */
+/* Separate functions, which are verified once for a program. */
 __noinline u32 front_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -107,7 +127,7 @@ static __always_inline u32 front_blocks_non_ip(const struct hook *h, const struc
 		return 0;
 	if ((f->label & LABEL_UNREAD) != LABEL_UNREAD)
 		return DROP_NON_IP;
-	v->fleeting = true; /* frames with this label are not alike */
+	v->fleeting = true; /* frames with this label are not alike, so no decision is remembered */
 	front = front_read(h);
 	type = FRONT_TYPE(front);
 	if (!FRONT_AT(front))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The loop guard: has a frame that the switch sent come back by another port?
- * That is certain where the frame is from a host port's own address. With any
- * other address it may be the station that has moved; but a station moves once,
- * and a frame in a loop pulls its address to and fro.
+ * The loop guard: has a frame that the switch sent come back by another port? This is
+ * certain for a frame from a host port's own address. With any other address, the station
+ * may have moved. But a station moves once, and a frame in a loop pulls its address to and
+ * fro.
  */
 #pragma once
 
@@ -12,14 +12,15 @@
 #include "stp.h"
 #include "verdict.h"
 
-#define LOOP_RECENT 2 /* seconds: what was heard longer ago elsewhere has moved */
-#define LOOP_RETURNS 5 /* in a second, of one address by one port: more than moving is */
+#define LOOP_RECENT 2 /* seconds: an address that was heard elsewhere longer ago has moved */
+#define LOOP_RETURNS 5 /* in a second, of one address by one port: more than a move makes */
 
 #define PORT_ONLY_LEARNS PAST_LEARNING /* no enum drop_reason */
 
 /*
- * Is the port blocked, by its loop guard or by spanning tree? It takes no frames
- * then, and gets none. 0 or the reason, or PORT_ONLY_LEARNS.
+ * Is the port blocked, by its loop guard or by spanning tree? A blocked port takes no
+ * frames, and gets none. 0 if it is not blocked, or else the reason. PORT_ONLY_LEARNS if
+ * spanning tree lets it learn.
  */
 __noinline u32 port_blocked(u32 slot)
 {
@@ -27,7 +28,7 @@ __noinline u32 port_blocked(u32 slot)
 	struct port_state *l;
 	u32 stp;
 
-	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies what nobody calls */
+	if (!on(FEATURE_BLOCKING)) /* Linux before 6.8 verifies functions that nobody calls */
 		return 0;
 	s = shared_get();
 	if (!s)
@@ -64,7 +65,10 @@ static __always_inline struct returns *returns_of(u64 key, u32 slot)
 	return s ? &s->returns[cell] : 0;
 }
 
-/* Counts a return of the address by the port: has it come back too often for one that moves? */
+/*
+ * Counts a return of the address by the port. Has the address come back more often than one
+ * that moves?
+ */
 __noinline int loop_returns(u64 key, u32 slot, u32 now)
 {
 	struct returns *r = returns_of(key, slot);
@@ -89,8 +93,8 @@ __noinline int loop_returns(u64 key, u32 slot, u32 now)
 }
 
 /*
- * Is the address in a loop? A frame that goes round in one way alone comes back
- * by the port that it has pulled its address to.
+ * Has the address been found in a loop, in this second or the last? A frame that goes round
+ * in one direction alone pulls its address along, and comes back by the port that has it.
  */
 static __always_inline bool loop_circles(u64 key, u32 now)
 {
@@ -99,7 +103,7 @@ static __always_inline bool loop_circles(u64 key, u32 now)
 	return r && r->key == key && !r->slot && now - r->second < LOOP_RECENT;
 }
 
-/* Tells of the loop, once a second, and blocks the port if that is asked for. */
+/* Tells of the loop, once a second. Blocks the port if its setting says so. */
 __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 {
 	u32 slot = SLOT(id), seconds = port_at(slot)->block_time, told;
@@ -114,7 +118,7 @@ __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 	told = READ_ONCE(l->told);
 	if (told != now && __sync_val_compare_and_swap(&l->told, told, now) == told)
 		event_add(EVENT_LOOP, key, id, from, __sync_lock_test_and_set(&l->count, 0));
-	/* one port cuts the loop: another sees what was under way */
+	/* One blocked port cuts the loop. Another port only sees frames that were under way. */
 	told = READ_ONCE(all->told);
 	if (seconds && now - told >= LOOP_RECENT &&
 	    __sync_val_compare_and_swap(&all->told, told, now) == told) {
@@ -126,8 +130,8 @@ __noinline int loop_found(u64 key, u32 id, u32 from, u32 now)
 }
 
 /*
- * Has the switch's own frame come back? Says so, and blocks the port if that is
- * asked for; XDP only leaves the frame to tcx.
+ * Has the switch's own frame come back? If so, tells of it, and blocks the port if its
+ * setting says so. XDP only leaves the frame to tcx.
  */
 static __always_inline bool loop_seen(const struct hook *h, const struct frame *f,
 				      const struct verdict *v, const volatile struct port *in,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* The bridge's state. Sizes marked 1 are set by the loader. */
+/* The bridge's state. The loader sets the sizes that are 1 here. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -18,7 +18,7 @@
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
-/* What the programs are made for, and what they are told beside. */
+/* The configuration: what the programs are made for, and what they read while they run. */
 const volatile struct config cfg = {};
 volatile struct settings set SEC(".data.settings") = {};
 
@@ -28,11 +28,15 @@ volatile struct settings set SEC(".data.settings") = {};
 #endif
 
 /*
- * Is any of these features on? The loader finds the question, which is two
- * constants for one register, writes the answer in its place, and takes out what
- * is off. It is volatile, or clang would ask once and keep the answer on the stack.
- * What the object never has is not asked, and clang does not even see what depends
- * on it: seen and left out later, that would change what is around it.
+ * Is any of these features on?
+ *
+ * In an object, the question is two constants for one register. The loader finds it, writes
+ * the answer in its place, and takes out the code of what is off. The assembly is volatile:
+ * else clang would ask once and keep the answer on the stack.
+ *
+ * No question is asked about a feature that the object never has. Clang does not even see
+ * the code that depends on it: if clang saw the code and left it out later, this would
+ * change the code around it.
  */
 #define on(features) (ON_HERE(features) && on_asked(ON_HERE(features)))
 #define ON_HERE(features) ((features) & ~(u64)FEATURES_NEVER)
@@ -47,7 +51,7 @@ static __always_inline bool on_asked(u64 features)
 	return answer;
 }
 
-/* Addresses. Read without a lock, walked by user space through mmap. */
+/* Addresses. Frames read them without a lock; user space walks over them through mmap. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -85,20 +89,22 @@ struct {
 } stats SEC(".maps");
 
 /*
- * The ports' devices, by slot. The kernel takes a device out when it is deleted
- * or moved to another namespace: an index that is here is still the port's. A
- * device map serves programs of one type, so each hook has its own.
+ * The ports' devices, by slot. The kernel takes a device out when it is deleted or moved to
+ * another namespace, so an index in this map is still that of the port's device. A device
+ * map serves programs of one type, so each hook has its own. The kernel takes no types for
+ * it, and would say so only when it has made the map and thrown it away.
  */
 struct device_map {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, MAX_PORTS);
-	__type(key, u32);
-	__type(value, u32);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
 };
 
 /*
- * Devices that have come since the configuration was made, by ifindex. Each
- * configuration has its own: to the next they are ports like any other.
+ * Devices that have come to berths since the configuration was made, by ifindex. Each
+ * configuration has a table of its own. To the next configuration these devices are ports
+ * like any other.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -107,7 +113,7 @@ struct {
 	__type(value, struct berth);
 } berths SEC(".maps");
 
-/* VLANs by identifier; one alone where the bridge filters none. */
+/* VLANs by identifier. A bridge that filters no VLANs has a single entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -124,9 +130,10 @@ struct {
 } vlan_stats SEC(".maps");
 
 /*
- * MAC rules by number, from 1. A rule keeps its number while it is there, and a new one
- * gets a number that no rule had before the change. So rules change while frames are
- * counted. All of this but the counters is of one set of programs alone.
+ * MAC rules by number, from 1. A rule keeps its number while it is there. A new rule gets a
+ * number that no rule had before the change. So rules can change while frames are counted.
+ * The counters outlive a set of programs; the other tables of rules belong to one set
+ * alone.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -136,8 +143,9 @@ struct {
 } rules SEC(".maps");
 
 /*
- * Lists by port and direction: slot * 2 + enum rule_direction. Behind them are the masks
- * of rules about ARP, each the first plain one of a list that has no other.
+ * Lists of rules by port and direction: slot * 2 + enum rule_direction. Behind the lists
+ * are the masks of rules about ARP. Each of them is the first plain mask of a list that has
+ * no other.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -146,7 +154,10 @@ struct {
 	__type(value, struct rule_list);
 } rule_lists SEC(".maps");
 
-/* The turn and the number of the first rule that compares these fields to these values. */
+/*
+ * For fields and values: turn and number of the first rule that compares these fields to
+ * these values.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -154,7 +165,10 @@ struct {
 	__type(value, u32);
 } rule_numbers SEC(".maps");
 
-/* What each rule has matched, by number. An entry is made with its first rule, and stays. */
+/*
+ * Counters of each rule, by its number. The first rule of a number makes the entry, which
+ * then stays.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -164,54 +178,18 @@ struct {
 } rule_counters SEC(".maps");
 
 /*
- * Room for the frame that a CPU is at: the stack has none for what is larger, and the
- * verifier does not follow what is in it. One part for each who needs some; those of pf
- * are the last, and the loader leaves them out where there is none.
- */
-enum work_part {
-	WORK_FRAME,
-	WORK_LOOK,
-	WORK_RULES,
-	WORK_PF, /* the first of them */
-	WORK_PF_SLOW = WORK_PF,
-	WORK_PF_ETHER,
-	WORK_PF_SEGMENT,
-	WORK_PF_ANSWER,
-	WORK_PF_OVERLOAD,
-	WORK_PARTS,
-};
-
-/* for the type's sake: Go sees those that something has */
-const enum work_part *work_part_type __attribute__((unused));
-
-#define WORK_BYTES 512
-#define WORK_HOLDS(type) _Static_assert(sizeof(type) <= WORK_BYTES, "a part of work is larger")
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, WORK_PARTS);
-	__type(key, u32);
-	__uint(value_size, WORK_BYTES);
-} work SEC(".maps");
-
-static __always_inline void *work_of(u32 part)
-{
-	return bpf_map_lookup_elem(&work, &part);
-}
-
-/*
- * Numbers that each CPU has of the bridge. New ones go before COUNTER_PF, which leaves
- * room for them.
+ * Numbers of the bridge, of which each CPU has its own. New ones go before COUNTER_PF,
+ * which leaves room for them.
  */
 enum counter {
-	COUNTER_TRIP, /* the last trip by this bridge; see patch.h */
+	COUNTER_TRIP, /* number of the last trip that came by this bridge; see patch.h */
 	COUNTER_CAPTURE_MISSED, /* frames that there was no room for */
 	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
 	COUNTER_PF = 8, /* + enum pf_counter */
 	COUNTERS = COUNTER_PF + PF_COUNTERS,
 };
 
-/* for the type's sake: Go sees those that something has */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum counter *counter_type __attribute__((unused));
 
 struct {
@@ -227,21 +205,49 @@ static __always_inline u64 *counter_of(u32 which)
 }
 
 /*
- * What a CPU has for itself that is larger, in parts of one size. The loader makes those
- * that are asked for.
+ * Larger memory of each CPU, in parts of one size. The loader makes the parts that are
+ * asked for.
  */
 enum memory_part {
 	MEMORY_DECISIONS,
 	MEMORY_PF, /* with FEATURE_PF */
-	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE; without FEATURE_PF the one before */
+	/*
+	 * With FEATURE_CAPTURE or FEATURE_TRACE. Without FEATURE_PF this part is in the place of
+	 * the one before.
+	 */
+	MEMORY_WATCH,
 };
 
+/*
+ * The work area of a CPU, for the frame that it is at. The stack has no room for what is
+ * larger, and the verifier does not follow what is in a map. Each user has a part of its
+ * own.
+ */
+enum work_part {
+	WORK_FRAME,
+	WORK_LOOK,
+	WORK_RULES,
+	WORK_PF_PACKET,
+	WORK_PF_SLOW,
+	WORK_PF_ETHER,
+	WORK_PF_SEGMENT,
+	WORK_PF_ANSWER,
+	WORK_PF_OVERLOAD,
+	WORK_PARTS,
+};
+
+#define WORK_BYTES 512
+#define WORK_HOLDS(type) _Static_assert(sizeof(type) <= WORK_BYTES, "a part of work is larger")
+
+/* The work area is behind the first part: a map of its own would be one more of 64. */
 struct memory {
 	u64 word[6 * DECISIONS];
+	u64 work[WORK_PARTS][WORK_BYTES / 8];
 };
 
 #define MEMORY_HOLDS(type)                                                                         \
-	_Static_assert(sizeof(type) <= sizeof(struct memory), "a part of memory is larger")
+	_Static_assert(sizeof(type) <= offsetof(struct memory, work), "a part of memory is "       \
+								      "larger")
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -250,17 +256,55 @@ struct {
 	__type(value, struct memory);
 } memory SEC(".maps");
 
+static __always_inline void *work_of(u32 part)
+{
+	u32 first = MEMORY_DECISIONS;
+	struct memory *m = bpf_map_lookup_elem(&memory, &first);
+	void *work;
+
+	if (!m)
+		return 0;
+	work = m->work[part];
+	asm("" : "+r"(work)); /* else clang keeps both on the stack */
+	return work;
+}
+
 struct device_map tcx_devices SEC(".maps");
 struct device_map xdp_devices SEC(".maps");
 
+/* Routed host ports of the namespace; see struct gateway. Bridges share the table. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, u64);
+	__type(value, struct gateway);
+} gateways SEC(".maps");
+
+/*
+ * The host's interfaces at routed host ports, by index. As with the ports' devices, the
+ * kernel takes one out when it is deleted or moved to another namespace.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
+} host_ends SEC(".maps");
+
+/*
+ * The memory that all CPUs share. There is one of it, so it needs no look-up: the loader
+ * makes an address of the map that this names (see locate() in datapath/generation.go).
+ */
 static __always_inline struct shared *shared_get(void)
 {
-	u32 zero = 0;
+	struct shared *s;
 
-	return bpf_map_lookup_elem(&shared, &zero);
+	asm volatile("%0 = %1 ll" : "=r"(s) : "i"(&shared));
+	return s;
 }
 
-/* How many dynamic entries a port has by its slot, and the bridge by slot 0. */
+/* The number of dynamic entries of the port in a slot; that of the bridge for slot 0. */
 static __always_inline u32 *usage_in(struct shared *s, u32 slot)
 {
 	return &s->usage[cfg.fdb_turn & 1][slot & (MAX_PORTS - 1)];
@@ -268,17 +312,13 @@ static __always_inline u32 *usage_in(struct shared *s, u32 slot)
 
 static __always_inline struct clock *clock_get(void)
 {
-	struct shared *s = shared_get();
-
-	return s ? &s->clock : 0;
+	return &shared_get()->clock;
 }
 
 /* Seconds since boot, as the timer has them. */
 static __always_inline u32 clock_now(void)
 {
-	struct clock *c = clock_get();
-
-	return c ? READ_ONCE(c->now) : 0;
+	return READ_ONCE(clock_get()->now);
 }
 
 /* How many bits are set (Warren, Hacker's Delight, 5-1). */
@@ -295,7 +335,7 @@ static __always_inline u32 first_bit(u64 x)
 {
 	u64 lowest = x & -x;
 
-	/* else clang looks the answer up, in a table where the configuration is */
+	/* else clang looks the answer up in a table, which it puts where the configuration is */
 	asm("" : "+r"(lowest));
 	return ones(lowest - 1);
 }

@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Patch cables: from bridge to bridge by a tail call, without a device between.
+ * Patch cables: a frame gets from bridge to bridge by a tail call, without a device
+ * between.
  *
- * Each end of a cable has a number in its network namespace, and the panel has
- * for each the program of the bridge that owns it. A tail call never returns. So
- * a flood notes the cables that it takes, and follows one of them; whoever ends
- * with the frame goes on with what is still noted. All that a frame from one
- * device causes in this way is a trip.
+ * Each end of a cable has a number in its network namespace. For each end, the panel has
+ * the program of the bridge that owns it. A tail call never returns. So a flood notes the
+ * cables that it takes, and follows one of them. Whichever program is done with the frame
+ * goes on with a cable that is still noted. A trip is all that a frame from one device
+ * causes in this way.
  */
 #pragma once
 
 #include "account.h"
 
-/* Frames that come by a cable have this and their endpoint in place of a device. */
+/* A frame that comes by a cable has this and its endpoint in the place of a device. */
 #define PATCH_IFINDEX (1u << 31)
-#define PATCH_MTU (1u << 30) /* no device, no limit of its own */
+#define PATCH_MTU (1u << 30) /* a cable has no device, and no limit of its own */
 #define PATCH_HOPS 32 /* cables that a trip follows; the kernel allows 33 tail calls */
 
-/* Sizes are set by the loader, as those of all tables. */
+/* The loader sets the size, as those of all tables. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -26,28 +27,45 @@ struct {
 	__type(value, u32);
 } patch_panel SEC(".maps");
 
-/* A cable that is still to be followed, and how the frame's tags are on it. */
+/* A cable that is still to be followed, and the tags that the frame has on it. */
 struct patch_wait {
 	u16 endpoint;
 	u16 proto; /* of the outermost tag, as the packet has it */
 	u32 outer; /* that tag: TAG_PRESENT | TCI, 0 for none */
 	__s16 depth; /* tags more than at the trip's start */
-	__s16 low; /* what the trip's was when this was noted */
+	__s16 low; /* trip.low when the cable was noted */
+};
+
+/* Next hops that are told apart when the host is to see one packet a second to each. */
+#define FRESH_HOPS 1024
+
+/* What a packet that is routed is on its next link, and when next hops were last looked after. */
+struct route_memory {
+	u64 net; /* address of the network namespace in the kernel, 0 until somebody has asked */
+	u64 device; /* that of the host's interface that the packet is for */
+	u64 dst, src; /* of the frame on that link, as in struct frame */
+	u32 ifindex; /* the device of the routed host port that it goes on by */
+	u32 len; /* bytes of the frame, without what fills it */
+	u64 look[2][8]; /* the look-ups, there and back, for which the stack has no room */
+	u64 hop[3]; /* the next hop, for bpf_redirect_neigh() */
+	u32 second[FRESH_HOPS]; /* in which the host has seen the last packet to a next hop */
 };
 
 /*
- * A trip. Bridges change the outermost tag alone, so a cable that waits gets its
- * form of the frame back as long as nobody has touched the tags below that.
+ * A trip. Bridges change the outermost tag alone. So a cable that waits can get the frame
+ * in the form that it was noted with, as long as nobody has touched the tags below the
+ * outermost.
  */
 struct trip {
-	u64 number; /* a bridge that has it in COUNTER_TRIP has had the frame */
-	u32 endpoint; /* by which the frame is coming */
+	u64 number; /* a bridge with this number in COUNTER_TRIP has had the frame */
+	u32 endpoint; /* end of the cable that the frame is coming by */
 	u16 hops;
-	u16 waits; /* of next */
+	u16 waits; /* cables in next[] */
 	__s16 depth; /* tags more than at the trip's start */
 	__s16 low; /* tags up to this depth are as they were when the last cable was noted */
-	u32 pad;
+	u32 ifindex; /* of the routed host port that the frame is coming by; 0 for a cable */
 	struct patch_wait next[PATCH_HOPS];
+	struct route_memory route;
 };
 
 struct {
@@ -62,6 +80,14 @@ static __always_inline struct trip *trip_get(void)
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&patch_trip, &zero);
+}
+
+/* What the frame has in the place of the device that it came in by. */
+static __always_inline u32 trip_ifindex(const struct trip *t)
+{
+	if (!t)
+		return PATCH_IFINDEX;
+	return on(FEATURE_ROUTE) && t->ifindex ? t->ifindex : PATCH_IFINDEX | t->endpoint;
 }
 
 /* Has the frame been in this bridge on the trip before? */
@@ -82,7 +108,7 @@ static __always_inline struct trip *trip_start(void)
 	struct trip *t = trip_get();
 	u64 *seen = counter_of(COUNTER_TRIP);
 
-	/* a panel that is new does not count on from where bridges remember another */
+	/* a new panel begins with the time: bridges remember numbers of the panel before */
 	if (t && !t->number)
 		t->number = bpf_ktime_get_ns();
 
@@ -93,10 +119,11 @@ static __always_inline struct trip *trip_start(void)
 	t->waits = 0;
 	t->depth = 0;
 	t->low = 0;
+	t->ifindex = 0;
 	return t;
 }
 
-/* Keeps count of the tags where a bridge changes them. */
+/* Keeps count of the frame's tags where a bridge changes them. */
 __noinline int patch_retagged(u32 has, u32 wants)
 {
 	struct trip *t = trip_get();
@@ -109,7 +136,10 @@ __noinline int patch_retagged(u32 has, u32 wants)
 	return 0;
 }
 
-/* Notes that the frame goes on by a cable, as it is now; false if there are too many. */
+/*
+ * Notes that the frame goes on by a cable, as the frame is now. False if there are too many
+ * cables.
+ */
 __noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
 {
 	struct trip *t = trip_get();
@@ -129,8 +159,9 @@ __noinline int patch_queue(struct __sk_buff *skb, u32 endpoint)
 }
 
 /*
- * Gives the frame the tags that it had when a cable was noted; false if they are
- * lost. Cables are taken in the opposite order, which `low` relies on.
+ * Gives the frame the tags that it had when a cable was noted. False if these tags are
+ * lost. Cables are taken in the opposite order to that in which they were noted; `low`
+ * relies on this.
  */
 static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 					  const struct patch_wait *w)
@@ -159,13 +190,14 @@ static __always_inline bool patch_restore(struct __sk_buff *skb, struct trip *t,
 	return true;
 }
 
-#define PATCH_NOWHERE PATCH_IFINDEX /* nothing is there in the panel */
+#define PATCH_NOWHERE PATCH_IFINDEX /* the panel has nothing there */
 
 /*
- * Takes the next cable that waits, and makes the frame ready for it: its
- * endpoint; 0 if there is none. Before was the one that led nowhere, if any. A
- * function of its own, because a tail call can't be made by one that the verifier
- * looks at once, and the loop round that shall be short.
+ * Takes the next cable that waits, and makes the frame ready for it: the cable's endpoint,
+ * PATCH_NOWHERE if the frame cannot take this cable, or 0 if no cable waits. `before` is
+ * the cable that led nowhere, if there was one. This is a separate function because a
+ * function that is verified separately can't make a tail call, and the loop that makes it
+ * is to be short.
  */
 __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 {
@@ -192,6 +224,7 @@ __noinline u32 patch_next(struct __sk_buff *skb, u32 ifindex, u32 before)
 	}
 	t->hops++;
 	t->endpoint = w->endpoint;
+	t->ifindex = 0;
 	return w->endpoint;
 }
 
@@ -210,7 +243,7 @@ static __always_inline int patch_follow(struct __sk_buff *skb, u32 ifindex)
 	return TC_ACT_SHOT;
 }
 
-/* A tail call that the compiler leaves where it is, with this index alone. */
+/* Makes a tail call that the compiler leaves where it is, and with this index alone. */
 static __always_inline void patch_call(struct __sk_buff *skb, u32 endpoint)
 {
 	asm volatile("r1 = %[skb]\n\t"
@@ -223,9 +256,9 @@ static __always_inline void patch_call(struct __sk_buff *skb, u32 endpoint)
 }
 
 /*
- * Jumps to the program at the other end of a cable. Where the verifier knows the
- * index the kernel makes it a direct jump, which spares a conversation what is
- * put before indirect ones (retpolines), at every bridge.
+ * Jumps to the program at the other end of a cable. If the verifier knows the index, the
+ * kernel makes a direct jump of it. A conversation is then spared, at every bridge, the
+ * code that the kernel puts before indirect jumps (retpolines).
  */
 static __always_inline void patch_jump(struct __sk_buff *skb, u32 endpoint)
 {
@@ -241,15 +274,19 @@ static __always_inline void patch_jump(struct __sk_buff *skb, u32 endpoint)
 		patch_call(skb, endpoint);
 }
 
-/* Goes to the bridge at the other end; returns only if the frame can't get there. */
+/*
+ * Goes to the bridge that has an endpoint: the other end of a cable, or a routed host port,
+ * whose device is `device`. Returns only if the frame can't get there.
+ */
 static __always_inline void patch_go(struct __sk_buff *skb, struct trip *t, u32 endpoint,
-				     u32 ifindex)
+				     u32 device, u32 ifindex)
 {
 	u32 reason = DROP_PATCH_LOOP;
 
 	if (t->hops < PATCH_HOPS) {
 		t->hops++;
 		t->endpoint = endpoint;
+		t->ifindex = device;
 		patch_jump(skb, endpoint);
 		t->hops--;
 		reason = DROP_NO_PEER;

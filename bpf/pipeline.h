@@ -1,8 +1,27 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What a switch does with a frame: the whole decision, in order. The same for
- * every hook; how a frame is sent is the hook's affair (tcx.h, xdp.h).
+ * The decision on a frame, from the port that it comes in by to the port that it leaves by.
+ * Both hooks take the same decision. Each hook has its own way to send a frame: see tcx.h
+ * and xdp.h.
+ *
+ * The switch asks its questions in this order, and drops the frame at the first answer that
+ * is against it:
+ *
+ * 1. Which port does the frame come in by? If by none, the kernel keeps the frame. Span
+ *    ports get their copies here.
+ * 2. Is it to a reserved address? Then a protocol between neighbours may take it. If none
+ *    does, it goes no further, unless group-fwd-mask lets it pass.
+ * 3. Is its source the address of a station?
+ * 4. May the frame come in? come_in() asks this for the features that a plain switch lacks:
+ *    blocked ports, VLANs, loops, locked ports, guards, storm limits, rules and pf.
+ * 5. The switch learns the source. A frame to a group is then flooded, or the switch itself
+ *    answers it.
+ * 6. Where is the destination? If the FDB does not know, the frame is flooded, up to the
+ *    port's storm limit.
+ * 7. May the frame leave by that port? go_out() asks this for the features that a plain
+ *    switch lacks. In a flood it asks this for each port.
+ * 8. Does the frame fit the way out? The hook asks this before it sends: see send.h.
  */
 #pragma once
 
@@ -17,7 +36,7 @@
 #include "stp.h"
 #include "vlan.h"
 
-/* What a plain switch does not look at, on the way in and on the way out. */
+/* Features whose questions a plain switch never asks: on the way in, and on the way out. */
 #define FEATURES_IN                                                                                \
 	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING | FEATURE_GUARD | FEATURE_NON_IP |      \
 	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
@@ -26,20 +45,26 @@
 	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN |       \
 	 FEATURE_PF | FEATURE_ETHER)
 
-/* What is done with every frame, remembered or not; on the way out; and counted. */
+/*
+ * Features that have work to do with each frame, even if the decision on it is remembered
+ * (EACH); with each frame that is sent (SEND); and with each frame that is counted (NOTE).
+ */
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
 	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF | FEATURE_ETHER)
 #define FEATURES_SEND (FEATURES_EACH & ~(FEATURE_PF | FEATURE_ETHER))
 #define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
 
-/* What XDP leaves to tcx whatever is decided: what takes copies, and floods that are watched. */
+/*
+ * Does XDP leave the frame to tcx, whatever the decision would be? Only tcx makes copies
+ * for span ports and captures. And only tcx makes floods that a feature has to look at.
+ */
 static __always_inline bool leaves_to_tcx(const struct frame *f)
 {
 	return on(FEATURE_SPAN | FEATURE_CAPTURE) || mac_is_group(f->dst);
 }
 
-/* Does the source have to be learned, or its age be written? */
+/* Does the FDB have to learn the source, or to write its age? */
 static __always_inline bool source_is_news(u64 key, u32 id, u32 now)
 {
 	u64 word = fdb_find(key);
@@ -49,7 +74,7 @@ static __always_inline bool source_is_news(u64 key, u32 id, u32 now)
 	return !((u32)word & FDB_PINNED) && USED_OF(word) != now;
 }
 
-/* Does the port have the address already? */
+/* Does the FDB have the source on this port, in an entry that has not aged? */
 static __always_inline bool source_is_known(u64 key, u32 id, u32 now)
 {
 	u64 word = fdb_find(key);
@@ -57,7 +82,7 @@ static __always_inline bool source_is_known(u64 key, u32 id, u32 now)
 	return PORT_OF(word) == id && fdb_valid(word, now);
 }
 
-/* What kind of flood a frame to the address is, if it is one: an enum storm_kind. */
+/* The kind of flood that a frame to this address makes, if it is flooded: an enum storm_kind. */
 static __always_inline u32 flood_kind(u64 dst)
 {
 	if (dst == BROADCAST)
@@ -65,13 +90,21 @@ static __always_inline u32 flood_kind(u64 dst)
 	return mac_is_group(dst) ? STORM_MCAST : STORM_UNKNOWN;
 }
 
-_Static_assert(FEATURES_APART == (FEATURES_IN | FEATURES_OUT), "features apart are others");
+_Static_assert(FEATURES_APART == (FEATURES_IN | FEATURES_OUT | FEATURE_ROUTE),
+	       "features apart are others");
 
 /*
- * A frame and what is decided about it. Where there is more to decide than a plain
- * switch has, it is in a place of the CPU's own, for functions of their own: these are
- * verified once for a program, and what they find is then anything. A flood has it
- * there, too.
+ * A frame and the verdict on it.
+ *
+ * A plain switch keeps both on the stack, and decides at once. An object that has more to
+ * decide keeps them in the CPU's work area, where separate functions find them. The
+ * verifier follows each of these functions once for a program, not once for each path that
+ * leads there. It takes what a function finds in the work area to be anything. A flood
+ * keeps both in the work area in every object.
+ *
+ * Guards are an example of the names. guard() takes the decision. guard_skb() and
+ * guard_xdp() are the separate functions, one for each hook, which fetch the frame for
+ * guard(). ask_guard() calls the one that fits the object and the hook.
  */
 struct judged {
 	struct frame f;
@@ -80,7 +113,10 @@ struct judged {
 
 WORK_HOLDS(struct judged);
 
-/* Before a function that is of its own for these alone: a plain switch spares the call. */
+/*
+ * APART marks a function that is separate only in an object with more to decide. In a plain
+ * switch it is part of its caller, which spares the call.
+ */
 #ifdef DECIDES_AT_ONCE
 #define APART static __always_inline
 #else
@@ -125,8 +161,8 @@ static __always_inline u32 ask_guard(const struct hook *h, const struct frame *f
 }
 
 /*
- * May the frame come in? For the features that a plain switch does not have:
- * ACTION_SEND, or what is to be done instead.
+ * May the frame come in? Asks this for the features that a plain switch does not have:
+ * ACTION_SEND if it may, or else the action to take instead.
  */
 static __always_inline enum action come_in(const struct hook *h, const struct frame *f,
 					   struct verdict *v, const volatile struct port *in,
@@ -153,10 +189,12 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		return refuse(v, DROP_LOOP);
 	if (on(FEATURE_LOCKED) && (in->flags & PORT_LOCKED) &&
 	    !source_is_known(fdb_key(f->src, v->vlan), in->id, now)) {
+		/* a locked entry tells whoever authenticates stations that this one is there */
 		if (on(FEATURE_MAB) && h->skb && (in->flags & PORT_MAB))
 			fdb_lock(fdb_key(f->src, v->vlan), in->id);
 		return refuse(v, DROP_LOCKED);
 	}
+	/* the filters below must not judge bytes that the kernel has yet to write */
 	if (on(FEATURES_JUDGE) && h->skb) {
 		reason = checksum_judge(h->ctx);
 		if (reason)
@@ -172,6 +210,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
+	/* unknown unicast is found out later: see decide_out() */
 	if (on(FEATURE_STORM) && h->skb && mac_is_group(f->dst) &&
 	    storm_exceeded(h, f, in, flood_kind(f->dst)))
 		return refuse(v, DROP_STORM_BCAST + flood_kind(f->dst));
@@ -187,7 +226,10 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason);
 	}
-	/* before pf, which answers and makes states; asked again rather than kept on the stack */
+	/*
+	 * Before pf, because pf answers frames and makes states. The port is asked again: the
+	 * first answer would take room on the stack meanwhile.
+	 */
 	if (on(FEATURE_BLOCKING)) {
 		reason = port_blocked(v->in);
 		if (on(FEATURE_TRACE) && reason == PORT_ONLY_LEARNS)
@@ -197,7 +239,7 @@ static __always_inline enum action come_in(const struct hook *h, const struct fr
 		if (reason)
 			return refuse(v, reason == PORT_ONLY_LEARNS ? DROP_STP : reason);
 	}
-	/* XDP asks when it knows that it will send: see pf_passes() */
+	/* XDP asks pf when it knows that it will send the frame: see pf_passes() */
 	if (on(FEATURE_PF) && h->skb) {
 		reason = pf_in(h, f, v, now);
 		if (reason)
@@ -230,14 +272,17 @@ static __always_inline enum action ask_in(const struct hook *h, const struct fra
 #endif
 }
 
-/* May the frame go from one port to another, or back by the same? 0 or why not. */
+/*
+ * May the frame leave by this port, which may be the one that it came in by? 0 if so, or
+ * else the reason against it.
+ */
 static __always_inline u32 go_out(const struct hook *h, const struct frame *f, struct verdict *v,
 				  u32 out_slot)
 {
 	const volatile struct port *in = port_at(v->in), *out = port_at(out_slot);
 	u32 reason;
 
-	v->rule_out = 0; /* what it was at the last port of a flood */
+	v->rule_out = 0; /* in a flood this is still the rule of the port before */
 	TRACE(step, STEP_CHECK_OUT);
 	if (on(FEATURE_SPAN) && (out->facts & PORT_SPAN))
 		return DROP_SPAN;
@@ -301,9 +346,10 @@ static __always_inline u32 ask_out(const struct hook *h, const struct frame *f, 
 }
 
 /*
- * What the FDB has for a destination, with the port that takes its frames now:
- * the one that stands in where that has no carrier. 0 where it is blocked: there
- * may be another way to what is behind it.
+ * The FDB's word for a destination, with the port that takes its frames now. If the port in
+ * the word has lost its carrier, the port that stands in for it takes them. 0 if the port
+ * that takes them is blocked: the frame is then flooded, as there may be another way to the
+ * station.
  */
 static __noinline u64 way_to(struct device_map *devices, u64 word)
 {
@@ -317,8 +363,8 @@ static __noinline u64 way_to(struct device_map *devices, u64 word)
 }
 
 /*
- * Does a protocol between neighbours take a frame to a reserved address? It goes no
- * further then.
+ * Does a protocol between neighbours take a frame to a reserved address? If so, the frame
+ * goes no further.
  */
 static __always_inline bool neighbour_takes(struct __sk_buff *skb, const struct frame *f,
 					    struct verdict *v)
@@ -331,11 +377,16 @@ static __always_inline bool neighbour_takes(struct __sk_buff *skb, const struct 
 }
 
 /*
- * Decides whether a frame comes in: ACTION_SEND, or what is to be done instead. The verdict is
- * empty but for what recall() may have found, which is not looked for again: the port, and what pf
- * knows of the packet (v->pf, with v->pf_plain, and v->reason for PF_LOOK_REFUSE). Where the hook
- * may not do what there is to do, the frame is left undecided: XDP does not learn, for one. Unless
- * it decides at once, the frame and the verdict are those of struct judged.
+ * Decides whether a frame comes in: ACTION_SEND if it does, or else the action to take
+ * instead.
+ *
+ * The verdict is empty when this begins, but for what recall() has found: the port, and
+ * what pf knows of the packet (v->pf, with v->pf_plain, and v->reason for PF_LOOK_REFUSE).
+ * These are not looked for again.
+ *
+ * A hook leaves a frame undecided if it may not do what the frame needs (ACTION_LEAVE).
+ * XDP, for one, does not learn. Unless the object decides at once, the frame and the
+ * verdict are those of struct judged.
  */
 static __always_inline enum action decide_in(const struct hook *h, const struct frame *f,
 					     struct verdict *v, u32 now)
@@ -343,7 +394,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 	const volatile struct port *in;
 
 	TRACE(step, STEP_PORT);
-	/* a device that has been moved away takes its program along */
+	/* a device that has moved to another namespace has taken this program along */
 	if (!v->in)
 		v->in = port_slot(f->ifindex);
 	if (!v->in || !port_there(h->devices, v->in))
@@ -352,7 +403,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 	v->vlan = f->label & VID_MASK;
 	TRACE(step, STEP_CHECK);
 
-	/* before any filter */
+	/* span ports get the frame before any filter sees it */
 	if (on(FEATURE_SPAN)) {
 		if (!h->skb)
 			return ACTION_LEAVE;
@@ -371,7 +422,7 @@ static __always_inline enum action decide_in(const struct hook *h, const struct 
 	return on(FEATURES_IN) ? ask_in(h, f, v, in, now) : ACTION_SEND;
 }
 
-/* Learns the source of a frame that has come in, and decides where it goes. */
+/* Learns the source of a frame that has come in, and decides where the frame goes. */
 static __always_inline enum action decide_out(const struct hook *h, const struct frame *f,
 					      struct verdict *v, u32 now)
 {
@@ -383,6 +434,7 @@ static __always_inline enum action decide_out(const struct hook *h, const struct
 		trace_learn(in);
 	key = fdb_key(f->src, v->vlan);
 	if (port_learns(in) && source_is_news(key, in->id, now)) {
+		/* XDP does not learn */
 		if (!h->skb)
 			return ACTION_LEAVE;
 		if (!fdb_learn(key, in->id) && on(FEATURE_LIMIT_DROP) &&
@@ -433,8 +485,8 @@ static __always_inline enum action decide(const struct hook *h, const struct fra
 }
 
 /*
- * Why a flood goes past a port, whatever the frame is: 0 if it does not, or an enum
- * drop_reason or flood_past.
+ * Why a flood goes past a port, whatever frame is flooded: an enum drop_reason or
+ * flood_past. 0 if there is no such reason.
  */
 static __always_inline u32 flood_past(u32 in, u32 out, u32 kind)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Ports: which one a device is, and whether two of them may talk. */
+/* Ports: which port a device is, and whether two ports may talk. */
 #pragma once
 
 #include "maps.h"
@@ -12,7 +12,7 @@ static __always_inline const volatile struct port *port_at(u32 slot)
 	return &set.ports[SLOT(slot)];
 }
 
-/* The slot of the device that occupies a berth, 0 if it is none. */
+/* The slot of the berth that the device occupies, 0 if it occupies none. */
 static __always_inline u32 berth_slot(u32 ifindex)
 {
 	struct berth *b;
@@ -40,20 +40,24 @@ __noinline u32 port_slot(u32 ifindex)
 	return berth_slot(ifindex);
 }
 
-/* False when the device has been deleted or moved to another namespace. */
+/* Is the port's device still there? It is not if it was deleted or moved to another namespace. */
 static __always_inline bool port_has_device(struct device_map *devices, u32 slot)
 {
 	return bpf_map_lookup_elem(devices, &slot);
 }
 
-/* The port's device. That of a berth is in the map alone, 0 while it is vacant. */
+/*
+ * The index of the port's device. For a berth, it is in the map alone, and 0 while the
+ * berth is vacant.
+ */
 static __always_inline u32 port_device(struct device_map *devices, u32 slot)
 {
-	u32 ifindex = port_at(slot)->ifindex, *device;
+	u32 ifindex = port_at(slot)->ifindex, key, *device;
 
 	if (!on(FEATURE_BERTHS) || ifindex)
 		return ifindex;
-	device = bpf_map_lookup_elem(devices, &slot);
+	key = slot; /* only now: the key of a look-up has to be on the stack */
+	device = bpf_map_lookup_elem(devices, &key);
 	return device ? *device : 0;
 }
 
@@ -70,9 +74,9 @@ static __always_inline bool port_there(struct device_map *devices, u32 slot)
 #define DEVICE_NO_CARRIER (1ull << 2)
 
 /*
- * Is the port's device up, and does it have a carrier? No helper says so, but a
- * device map leads to the device. A port without a device is no case for a
- * backup: what becomes of that is decided otherwise.
+ * Is the port's device up, and does it have a carrier? No helper tells this, but a device
+ * map leads to the device. For a port without a device the answer is yes: a backup is not
+ * for that case, which is decided elsewhere.
  */
 static __always_inline bool port_has_carrier(struct device_map *devices, u32 slot)
 {
@@ -85,7 +89,7 @@ static __always_inline bool port_has_carrier(struct device_map *devices, u32 slo
 	return (state & DEVICE_RUNS) && !(state & DEVICE_NO_CARRIER);
 }
 
-/* Does another port stand in for the port with this id, as that has no carrier? */
+/* Does another port stand in for the port with this id, which has no carrier? */
 static __noinline bool port_lost(struct device_map *devices, u32 id)
 {
 	const volatile struct port *p = port_at(id);

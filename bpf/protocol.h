@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The way up: frames of control protocols, for who runs those beside the switch. XDP
- * leaves such frames to tcx like all that is not forwarded.
+ * The way up: frames of control protocols go to the process that runs these protocols
+ * beside the switch. XDP leaves such frames to tcx, as it leaves all frames that are not
+ * forwarded.
  */
 #pragma once
 
 #include "verdict.h"
 
-/* for the types' sake: Go sees those that something has */
+/* Puts the types into BTF, for Go: BTF has only types that something uses. */
 const struct control_frame *control_frame_type __attribute__((unused));
 const enum control_protocol *control_protocol_type __attribute__((unused));
 
@@ -24,9 +25,10 @@ struct {
 } control_frames SEC(".maps");
 
 /*
- * Would a frame be more than the port may hand up of the protocol in this second? Who
- * sends no end of them must not take the room that those of other ports need, nor may
- * one protocol take that of another. CPUs that count at once let a few more through.
+ * Would the frame be more than the port may hand up of the protocol in this second? A
+ * sender without end must not take the room that the frames of other ports need. Nor may
+ * one protocol take the room of another. CPUs that count at the same moment let a few more
+ * frames through.
  */
 static __always_inline bool control_exceeds(struct shared *s, u32 slot, u32 protocol, u32 units)
 {
@@ -43,7 +45,10 @@ static __always_inline bool control_exceeds(struct shared *s, u32 slot, u32 prot
 	return false;
 }
 
-/* Puts a frame in the ring, in a record with room for so many bytes; false if there is none. */
+/*
+ * Puts a frame into the ring, in a record with so much room for its bytes. False if the
+ * ring has no room for the record.
+ */
 static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 protocol, u32 room)
 {
 	u32 kept = skb->len < room ? skb->len : room;
@@ -69,15 +74,15 @@ static __always_inline bool control_put(struct __sk_buff *skb, u32 slot, u32 pro
 }
 
 /*
- * Hands a frame up to who runs the protocol; false if there was no room, which is
- * counted. The frame stays: whether it goes on is the protocol's affair.
+ * Hands a frame up to the process that runs the protocol. False if there was no room, which
+ * is counted. The frame stays here: its protocol decides whether it goes on.
  */
 __noinline int control_take(struct __sk_buff *skb, u32 slot, u32 protocol)
 {
 	struct shared *s = shared_get();
 	bool done;
 
-	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies what nobody calls */
+	if (!on(FEATURE_CONTROL)) /* Linux before 6.8 verifies functions that nobody calls */
 		return false;
 	if (!s || protocol >= CONTROL_PROTOCOLS)
 		return false;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * MAC rules: the first that matches says whether a frame passes. Rules are not
- * walked but looked up (tuple-space search): those that compare the same fields
- * share a mask, and one look into a hash map finds the first of them that
- * matches. What they mean is defined by Match of Go's package rule, how they
- * become masks and keys by its Compile.
+ * MAC rules: the first rule that matches says whether a frame passes. Rules are not walked
+ * over but looked up (tuple-space search). Rules that compare the same fields share a mask.
+ * One look into a hash map finds the first rule of a mask that matches. Match of Go's
+ * package rule defines the meaning of rules; its Compile makes masks and keys of them.
  */
 #pragma once
 
@@ -17,7 +16,7 @@ enum rule_direction {
 };
 
 #define RULE_NONE (~0u) /* above every turn */
-#define RULE_TURN(turn) ((u32)(turn) << 16) /* with the rule's number below */
+#define RULE_TURN(turn) ((u32)(turn) << 16) /* the rule's number is below the turn */
 
 /* The words of an ARP packet of IPv4 over Ethernet (RFC 826), as they are loaded. */
 struct rule_arp {
@@ -25,19 +24,22 @@ struct rule_arp {
 };
 
 struct rule_search {
-	struct rule_key frame; /* all of it that rules may compare */
-	struct rule_key key; /* what those of a mask compare */
+	struct rule_key frame; /* all fields that rules may compare */
+	struct rule_key key; /* the fields that the rules of one mask compare */
 	struct rule_arp arp;
 	u32 arp_at;
 	u32 best; /* lowest turn found, with its rule's number */
 };
 
-/* for the type's sake: it is in BTF if something has it */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum rule_kind *rule_kind_type __attribute__((unused));
 
 WORK_HOLDS(struct rule_search);
 
-/* Looks for a rule of the mask; false if none of what is left can be the first. */
+/*
+ * Looks for a rule of the mask. False if neither this mask nor those behind it can have a
+ * rule that is tried before the best one so far.
+ */
 static __always_inline bool rule_try(struct rule_search *s, const struct rule_mask *m, bool arp)
 {
 	const struct rule_key *f = &s->frame;
@@ -70,13 +72,16 @@ static long rule_try_arp(u32 n, struct rule_search **search)
 }
 
 /*
- * Of the first words of ARP the protocol and the lengths of addresses. The hardware
- * type is not asked: stations take that of IEEE 802, 6, for Ethernet's.
+ * The protocol and the lengths of addresses, in the first words of ARP. The hardware type
+ * is not asked for: stations take type 6, which is that of IEEE 802, for Ethernet's.
  */
 #define ARP_IPV4 0x0008
 #define ARP_LENGTHS 0x0406
 
-/* Adds what is in an ARP or RARP packet at `front`; false if rules can't look into it. */
+/*
+ * Adds the fields of the ARP or RARP packet at `front`. False if rules can't look into the
+ * packet.
+ */
 static __always_inline bool rule_read_arp(const struct hook *h, struct rule_search *s, u32 front)
 {
 	const u32 *word = s->arp.word;
@@ -102,7 +107,7 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 		kind = RULE_RARP | RULE_REPLY;
 		break;
 	}
-	/* operations of the other protocol are none of its own */
+	/* ARP has no operations of RARP, and RARP none of ARP */
 	if (!(kind & (type == bpf_htons(ETH_P_ARP) ? RULE_ARP : RULE_RARP)))
 		return false;
 	s->frame.kind |= kind | RULE_SHA | RULE_SPA | RULE_THA | RULE_TPA;
@@ -113,7 +118,7 @@ static __always_inline bool rule_read_arp(const struct hook *h, struct rule_sear
 	return true;
 }
 
-/* Looks into an ARP or RARP packet at `front`, and for rules about it. */
+/* Looks into an ARP or RARP packet at `front`, and then for rules about the packet. */
 static __always_inline int rule_find_arp(const struct hook *h, u32 front, u32 masks, u32 at)
 {
 	struct rule_search *s = work_of(WORK_RULES);
@@ -125,7 +130,7 @@ static __always_inline int rule_find_arp(const struct hook *h, u32 front, u32 ma
 	return 0;
 }
 
-/* Functions of their own, for the sake of the stack: what is called in a row shares it. */
+/* Separate functions save room on the stack: functions that are called in a row share it. */
 __noinline int rule_find_arp_skb(struct __sk_buff *skb, u32 front, u32 masks, u32 at)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -140,10 +145,10 @@ __noinline int rule_find_arp_xdp(struct xdp_md *xdp, u32 front, u32 masks, u32 a
 	return rule_find_arp(&h, front, masks, at);
 }
 
-/* What rule_find() says beside the rule's number, which is 0 for none. */
+/* Flags that rule_find() returns with the rule's number. The number is 0 if no rule matches. */
 #define RULE_BLOCKS (1u << 16)
 #define RULE_FLEETING (1u << 17) /* frames between the same stations may match others */
-#define RULE_UNREAD(reason) ((u32)(reason) << 24) /* for which rules can't judge the frame */
+#define RULE_UNREAD(reason) ((u32)(reason) << 24) /* the reason why rules can't judge it */
 
 /* May be set in `at`: the frame is ARP or RARP, or may be. */
 #define RULE_IS_ARP (1u << 31)
@@ -159,7 +164,7 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 
 	if (!s)
 		return 0;
-	s->frame.src = src; /* first: nothing of it is kept on the stack then */
+	s->frame.src = src; /* stored first, so that the stack need not keep it */
 	s->frame.dst = dst;
 	at &= ~RULE_IS_ARP;
 	list = bpf_map_lookup_elem(&rule_lists, &at);
@@ -190,7 +195,7 @@ static __always_inline u32 rule_find(const struct hook *h, u64 src, u64 dst, u32
 	return flags | best | (rule->blocks ? RULE_BLOCKS : 0);
 }
 
-/* Functions of their own, so that a switch without rules is as if there were none. */
+/* Separate functions, so that a switch without rules is as if there were none. */
 __noinline u32 rule_find_skb(struct __sk_buff *skb, u64 src, u64 dst, u32 at)
 {
 	const struct hook h = {.ctx = skb, .skb = true};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Sending: whether a frame fits its way out, what it needs before it leaves, and
- * how it goes. Known unicast, floods and the switch's own answers come here.
+ * Sending: whether a frame fits its way out, what it needs before it leaves, and how it
+ * leaves. Known unicast, floods and answers of the switch come here.
  */
 #pragma once
 
@@ -10,10 +10,11 @@
 
 #include "account.h"
 #include "patch.h"
+#include "route.h"
 
 /*
- * Does the frame fit a port, by tcx? 0 or the reason against it. A patch cable
- * has no device, and so no MTU.
+ * Does the frame fit a port at tcx? 0 or the reason against it. A patch cable has no
+ * device, and so no MTU.
  */
 static __always_inline u32 send_fits(struct __sk_buff *skb, const struct frame *f, u32 out,
 				     u32 *mtu)
@@ -31,8 +32,8 @@ static __always_inline bool xdp_fits(struct xdp_md *xdp, u32 ifindex, u32 tag, u
 }
 
 /*
- * What is done beside sending, never in a trial: true if the frame has the tag
- * now that it leaves with.
+ * Does all that goes with sending a frame; a trial never comes here. True if the frame now
+ * has the tag that it leaves with.
  */
 static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct frame *f,
 					const struct verdict *v, u32 out, u32 has, u32 wants)
@@ -53,8 +54,8 @@ static __always_inline bool prepare_skb(struct __sk_buff *skb, const struct fram
 }
 
 /*
- * Sends the frame itself by a port, when it is counted where it came in: the last
- * port of a flood, or for an answer the port of the question.
+ * Sends the frame itself by a port. The frame has been counted already where it came in.
+ * The port is the last one of a flood, or the port of a question that is answered.
  */
 static __always_inline int send_by(struct __sk_buff *skb, const struct frame *f,
 				   const struct verdict *v, u32 out, u32 has, u32 wants)
@@ -66,8 +67,8 @@ static __always_inline int send_by(struct __sk_buff *skb, const struct frame *f,
 }
 
 /*
- * Sends a copy by a port; by a patch cable, when the flood is over. The tag that the
- * frame itself has by then is noted in `has`.
+ * Sends a copy by a port. A copy for a patch cable goes when the flood is over. `has` gets
+ * the tag that the frame itself has after this.
  */
 static __always_inline void send_copy(struct __sk_buff *skb, const struct frame *f,
 				      const struct verdict *v, u32 out, u32 *has, u32 wants)
@@ -91,8 +92,8 @@ static __always_inline void send_copy(struct __sk_buff *skb, const struct frame 
 }
 
 /*
- * Sends a frame of known unicast, which is counted here where it came in, too. It has
- * come by a patch cable, or from a device.
+ * Sends a frame of known unicast, and also counts it where it came in. `cable` says that
+ * the frame came by a patch cable, not from a device.
  */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f,
 				    const struct verdict *v, bool cable)
@@ -113,23 +114,48 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		if (on(FEATURE_PATCH) && (p->facts & PORT_PATCH)) {
 			t = cable ? trip_get() : trip_start();
 			if (t && !on(FEATURE_TRACE))
-				patch_go(skb, t, p->peer_endpoint, f->ifindex);
+				patch_go(skb, t, p->peer_endpoint, 0, f->ifindex);
 			return TC_ACT_SHOT;
 		}
-		/* the frame itself is still needed; bascule_patch goes on with it */
+		/* the frame itself is still needed: bascule_patch goes on with it */
 		t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
+		if (on(FEATURE_ROUTE) && (p->flags & PORT_ROUTE)) {
+			u32 to = t && t->waits ? ROUTE_TRIP : route_skb(skb, v->out, f->dst);
+
+			route_count(v->out, to);
+			if (to & ROUTE_DEVICE)
+				return TC_ACT_REDIRECT;
+			if (to & ROUTE_GATEWAY) {
+				struct trip *r = route_trip(cable);
+
+				if (r)
+					patch_go(skb, r, to & 0xffff, r->ifindex, f->ifindex);
+				return TC_ACT_SHOT;
+			}
+		}
 		if (t && t->waits) {
 			bpf_clone_redirect(skb, port_device(&tcx_devices, v->out), 0);
 			return TC_ACT_SHOT;
 		}
 	}
 	/*
-	 * straight to the receiver, without a queue between; not what is for
-	 * another behind it, because its stack would take the frame for its own
+	 * Straight to the receiver, without a queue between. This is only for the receiver's own
+	 * address: its stack would also take a frame for another station behind it for its own.
 	 */
 	if (on(FEATURE_PEER) && f->dst == p->peer)
 		return bpf_redirect_peer(p->ifindex, 0);
 	return bpf_redirect(port_device(&tcx_devices, v->out), 0);
+}
+
+/* Routes the frame of a trial that leaves by a routed host port, and notes the result. */
+static __always_inline void route_trial(struct __sk_buff *skb, const struct frame *f,
+					const struct verdict *v)
+{
+	if (!(port_at(v->out)->flags & PORT_ROUTE))
+		return;
+	if (on(FEATURE_VLANS) && !skb_retag(skb, f->outer, tag_with_priority(f, v->tag)))
+		return;
+	TRACE(route, route_skb(skb, v->out, f->dst) + 1);
 }
 
 /* Sends by XDP; declines where the way out takes no such frames. */
@@ -149,7 +175,7 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 			return XDP_PASS;
 	}
 	if (bpf_redirect_map(&xdp_devices, v->out, XDP_PASS) != XDP_REDIRECT) {
-		/* not with another tag than it came with */
+		/* tcx must not get the frame with another tag than it came with */
 		if (on(FEATURE_VLANS) && tag != f->outer)
 			return XDP_DROP;
 		return XDP_PASS;

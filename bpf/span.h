@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Span ports: copies of frames for who listens. tcx alone makes them. */
+/* Span ports: copies of frames for whoever listens there. Only tcx makes them. */
 #pragma once
 
 #include "trace.h"
@@ -37,7 +37,7 @@ static long span_copy(u32 n, struct span_copies *s)
 	return 0;
 }
 
-/* Who asks for a frame for several reasons gets it once. */
+/* Sends each span port one copy, even if there are several reasons for it. */
 static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len, u32 tag)
 {
 	struct span_copies s = {.skb = skb, .ports = ports, .len = len, .tag = tag};
@@ -46,7 +46,7 @@ static __always_inline void span_send(struct __sk_buff *skb, u32 ports, u32 len,
 		bpf_loop(SPANS, span_copy, &s, 0);
 }
 
-/* Functions of their own are verified once, wherever frames come in and go out. */
+/* Separate functions are verified once, at however many places frames come in and go out. */
 __noinline int span_copies_in(struct __sk_buff *skb, u32 slot, u32 vid, u32 len, u32 tag)
 {
 	u32 ports = set.span_in | port_at(slot)->span_in;
@@ -78,8 +78,8 @@ __noinline int span_copies_out(struct __sk_buff *skb, u32 slot, u32 vid, u32 len
 }
 
 /*
- * Copies a frame as it came in by a port, before anything is decided about it:
- * what its VLAN is, if the port has that, is found here.
+ * Copies a frame as it came in by a port, before anything is decided about it. So this has
+ * to find the frame's VLAN itself; a copy for the VLAN is made only if the port is in it.
  */
 static __always_inline void span_in(struct __sk_buff *skb, const struct frame *f, u32 slot)
 {

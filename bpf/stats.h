@@ -30,12 +30,31 @@ static __always_inline void count_tx(u32 slot, u32 len)
 	}
 }
 
+static __always_inline void count_reason(struct port_stats *s, u32 reason)
+{
+	if (reason && reason < cfg.reasons && reason < DROP_REASONS)
+		s->drops[reason]++;
+}
+
 __noinline int count_drop(u32 slot, u32 reason)
 {
 	struct port_stats *s = stats_of(slot);
 
-	if (s && reason && reason < cfg.reasons && reason < DROP_REASONS)
-		s->drops[reason]++;
+	if (s)
+		count_reason(s, reason);
+	return 0;
+}
+
+/* Counts a frame that comes in and goes no further. */
+__noinline int count_refused(u32 slot, u32 len, u32 reason)
+{
+	struct port_stats *s = stats_of(slot);
+
+	if (!s)
+		return 0;
+	s->rx_frames++;
+	s->rx_bytes += len;
+	count_reason(s, reason);
 	return 0;
 }
 
@@ -62,7 +81,10 @@ __noinline int event_add(u32 kind, u64 key, u32 port, u32 from, u32 count)
 
 __noinline int event_once_a_second(u32 kind, u64 key, u32 port, u32 from)
 {
-	/* the VLAN leaves the upper bits free: what happens to one address is told apart */
+	/*
+	 * The kind is in upper bits that the VLAN leaves free: events of one address are told
+	 * apart.
+	 */
 	u64 what = key | (u64)kind << 60;
 	struct shared *s = shared_get();
 	struct told *t;

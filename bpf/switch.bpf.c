@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
 /*
- * The switch: one pipeline (pipeline.h), two hooks. The tcx program does
- * everything, for every kind of port, and keeps GSO packets whole. The XDP
- * program takes what it can send without an skb and declines the rest, which
- * the kernel then hands to the tcx program of the same port.
+ * The switch: one pipeline (pipeline.h), two hooks. The tcx program does everything, for
+ * every kind of port, and keeps GSO packets whole. The XDP program takes frames that it can
+ * send without an skb, and declines the rest. The kernel then hands these to the tcx
+ * program of the same port.
  */
 #include "control.h"
 #include "tcx.h"
@@ -26,7 +26,7 @@ int bascule_patch(struct __sk_buff *skb)
 
 	if (!t)
 		return TC_ACT_SHOT;
-	ifindex = PATCH_IFINDEX | t->endpoint;
+	ifindex = trip_ifindex(t);
 	action = switch_skb(skb, true);
 	t = trip_get(); /* again, rather than kept on the stack */
 	if (t && t->waits)
@@ -51,9 +51,9 @@ int bascule_control(struct control *r)
 }
 
 /*
- * Changes tables of addresses. It belongs to no tracepoint: of all kinds of
- * programs that user space can run, this one leaves interrupts alone meanwhile
- * and may look into a trie. The request is the arguments' bytes.
+ * Changes tables of addresses. It belongs to no tracepoint. Of all kinds of programs that
+ * user space can run, only this kind leaves interrupts alone meanwhile and may look into a
+ * trie. The request is the arguments' bytes.
  */
 SEC("raw_tp")
 int bascule_table(struct pf_table_arguments *a)

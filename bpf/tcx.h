@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * A frame at tcx, which takes every frame of every kind of port: it is taken, decided
- * on, and sent, flooded, answered or dropped. Objects that have more to decide than a
- * plain switch do so step by step, each in a function of its own: see struct judged.
+ * A frame at tcx, the hook that takes every frame of every kind of port. The hook takes the
+ * frame, decides on it, and sends, floods, answers or drops it. An object that has more to
+ * decide than a plain switch does this step by step, each step in a separate function: see
+ * struct judged.
  */
 #pragma once
 
@@ -12,11 +13,11 @@
 #include "flood.h"
 #include "send.h"
 
-/* What act_skb() leaves to its caller; no TC_ACT_. */
+/* Results of act_skb() that its caller carries out; these are no TC_ACT_. */
 #define ACT_FLOODS 0x100
 #define ACT_SENDS 0x101
 
-/* Does with a frame what has been decided. */
+/* Carries out what has been decided about a frame. */
 static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struct verdict *v,
 				   struct decision *d, u32 epoch, enum action action, bool cable)
 {
@@ -34,6 +35,8 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 			TRACE(reason, reason);
 			if (on(FEATURE_SPAN) && !reason)
 				span_out(skb, f, v, v->out);
+			if (on(FEATURE_ROUTE) && !reason)
+				route_trial(skb, f, v);
 			return TC_ACT_OK;
 		}
 		if (on(FEATURE_PF) && !reason)
@@ -41,11 +44,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		if (reason)
 			return drop_skb(skb, f, v, reason);
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
-#ifdef DECIDES_AT_ONCE
-		return send_skb(skb, f, v, cable);
-#else
 		return ACT_SENDS;
-#endif
 	case ACTION_FLOOD:
 		account_in(f, v);
 #ifdef DECIDES_AT_ONCE
@@ -72,7 +71,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 }
 
 #ifndef DECIDES_AT_ONCE
-/* Decide on the frame of struct judged, one after the other: an enum action. */
+/* These two decide on the frame of struct judged, one after the other: an enum action. */
 __noinline u32 decide_in_skb(struct __sk_buff *skb)
 {
 	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
@@ -89,7 +88,7 @@ __noinline u32 decide_out_skb(struct __sk_buff *skb)
 	return j ? decide_out(&h, &j->f, &j->v, clock_now()) : ACTION_DROP;
 }
 
-/* Does with it what has been decided. */
+/* Carries out what has been decided about the frame of struct judged. */
 __noinline int act_judged(struct __sk_buff *skb, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
@@ -155,11 +154,48 @@ static __always_inline int ask_drop(struct __sk_buff *skb, struct frame *f, cons
 #endif
 }
 
+#ifdef SENDS_AT_ONCE
 /*
- * Takes a frame at a port, known by its device or, where it has come by a patch cable,
- * by that end of it, and sends it if the bridge remembers how: true if that is `done`,
- * with what. Else what is to be done is in `action`; ACTION_LEAVE is to decide, unless
- * the switch decides at once.
+ * Sends a frame without a tag where the bridge has sent one like it, if it remembers that.
+ * False if there is more to do; then nothing has been done. Nearly all frames of a plain
+ * switch end here. receive() would come to the same, but has to keep for later what it
+ * reads of a frame, for which there are too few registers.
+ */
+static __always_inline bool send_again(struct __sk_buff *skb, struct frame *f, struct verdict *v,
+				       bool cable, int *done)
+{
+	struct decision *d;
+	struct trip *t;
+
+	if (!frame_is_plain(f, skb))
+		return false;
+	if (cable) {
+		t = trip_get();
+		f->ifindex = trip_ifindex(t);
+	}
+	d = decision_cell(f);
+	if (!d || !decision_holds(d, f, READ_ONCE(clock_get()->epoch)) ||
+	    !port_there(&tcx_devices, d->out))
+		return false;
+	f->len = skb->len; /* only now: else it would be on the stack until here */
+	if (f->len > d->fits ||
+	    (on(FEATURE_BACKUP) && port_lost(&tcx_devices, port_at(d->out)->id)) ||
+	    (cable && trip_returns()))
+		return false;
+	decision_recall(d, f, v);
+	*done = send_skb(skb, f, v, cable);
+	return true;
+}
+#endif
+
+/*
+ * Takes a frame at a port. The port is that of the frame's device or, if the frame has come
+ * by a patch cable, the port at that end of the cable.
+ *
+ * True if no decision is needed: the bridge remembers one on such frames, or the frame is
+ * not switched at all. `done` has the result, and ACT_SENDS leaves the sending to the
+ * caller. False if there is more to do: `action` says what. ACTION_LEAVE means that the
+ * caller has to decide; an object that decides at once has done so.
  */
 static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, struct decision **cell,
 				    u32 *epoch, bool cable, enum action *action, int *done)
@@ -179,21 +215,24 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	TRACE(step, STEP_FRAME);
 	whole = frame_of_skb(f, skb) || ask_pulled(skb, f);
 #ifndef DECIDES_AT_ONCE
-	/* else clang keeps addresses within it on the stack, from here to the end */
+	/* else clang keeps addresses within *j on the stack, from here to the end */
 	asm("" : "+r"(j));
 	f = &j->f;
 	v = &j->v;
 #endif
 	if (cable) {
 		t = trip_get();
-		f->ifindex = PATCH_IFINDEX | (t ? t->endpoint : 0);
+		f->ifindex = trip_ifindex(t);
 	}
 	if (!whole) {
 		v->in = port_slot(f->ifindex);
 		*done = v->in ? ask_drop(skb, f, v, DROP_MALFORMED) : TC_ACT_UNSPEC;
 		return true;
 	}
-	/* what a port does not take in the bridge has not had: it may come by another cable */
+	/*
+	 * A frame that a blocked port does not take has not been in the bridge: it may come again
+	 * by another cable.
+	 */
 	if (cable && !(on(FEATURE_BLOCKING) && port_blocked(port_slot(f->ifindex))) &&
 	    trip_returns()) {
 		v->in = port_slot(f->ifindex);
@@ -204,24 +243,23 @@ static __always_inline bool receive(struct __sk_buff *skb, struct judged *j, str
 	*done = TC_ACT_SHOT;
 	if (!c || !d)
 		return true;
-	/* read before all else: what changes from here on ends the decision */
+	/* read before all else: any change from here on makes the decision invalid */
 	*epoch = READ_ONCE(c->epoch);
 	/* an old decision must not send to a new device of the same index */
 	now = on(FEATURE_PF) ? READ_ONCE(c->now) : 0;
 	if (decision_holds(d, f, *epoch) && port_there(&tcx_devices, d->out) &&
 	    recall(&h, f, d, v, now)) {
-		u32 segment = f->len - f->tag > d->fits ? ask_segment(skb, f) : f->len - f->tag;
-
 		if (on(FEATURES_EACH | FEATURES_JUDGE))
 			reason = each_frame(&h, f, v, now);
-		if (!reason && (!segment || segment > d->fits))
-			reason = send_fits(skb, f, d->out, &mtu);
+		/* what fits with its tag fits without it: most frames need no more than this */
+		if (!reason && f->len > d->fits && f->len - f->tag > d->fits) {
+			u32 segment = ask_segment(skb, f);
+
+			if (!segment || segment > d->fits)
+				reason = send_fits(skb, f, d->out, &mtu);
+		}
 		if (!reason) {
-#ifdef DECIDES_AT_ONCE
-			*done = send_skb(skb, f, v, cable);
-#else
 			*done = ACT_SENDS;
-#endif
 			return true;
 		}
 		*action = refuse(v, reason);
@@ -244,9 +282,13 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	u32 epoch;
 	int done;
 
-	if (receive(skb, &here, &d, &epoch, cable, &action, &done))
+#ifdef SENDS_AT_ONCE
+	if (send_again(skb, &here.f, &here.v, cable, &done))
 		return done;
-	return act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
+#endif
+	if (!receive(skb, &here, &d, &epoch, cable, &action, &done))
+		done = act_skb(skb, &here.f, &here.v, d, epoch, action, cable);
+	return done == ACT_SENDS ? send_skb(skb, &here.f, &here.v, cable) : done;
 }
 #else
 static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
@@ -271,7 +313,7 @@ static __always_inline int switch_skb(struct __sk_buff *skb, bool cable)
 	}
 	if (done != ACT_SENDS)
 		return done;
-	/* else clang keeps addresses within it on the stack, from the start to here */
+	/* else clang keeps addresses within *j on the stack, from the start to here */
 	asm("" : "+r"(j));
 	return send_skb(skb, &j->f, &j->v, cable);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What a trial writes down of what it does, step by step. The object of trials alone
- * has any of it (trial.bpf.c): all else is as if it were not there.
+ * The record that a trial makes, step by step, of what it does. Only the object of trials
+ * has any of this (trial.bpf.c). In all other objects it is as if it were not there.
  */
 #pragma once
 
@@ -10,11 +10,14 @@
 
 MEMORY_HOLDS(struct traced);
 
-/* for the type's sake: Go sees those that something has */
+/* Puts the types into BTF, for Go: BTF has only types that something uses. */
 const struct traced *traced_type __attribute__((unused));
 const enum flood_past *flood_past_type __attribute__((unused));
 
-/* A place of each CPU to put a frame together in that is captured, or for a trial. */
+/*
+ * Memory of this CPU: a frame that is captured is put together in it, or a trial keeps its
+ * record.
+ */
 static __always_inline void *watch_memory(void)
 {
 	u32 part = on(FEATURE_PF) ? MEMORY_WATCH : MEMORY_WATCH - 1;
@@ -22,7 +25,7 @@ static __always_inline void *watch_memory(void)
 	return bpf_map_lookup_elem(&memory, &part);
 }
 
-/* Puts a value in a field of a trial's record. Others do not even ask what it is. */
+/* Puts a value into a field of a trial's record. Other objects do not even find the value out. */
 #define TRACE(field, value)                                                                        \
 	do {                                                                                       \
 		if (on(FEATURE_TRACE)) {                                                           \
@@ -32,7 +35,7 @@ static __always_inline void *watch_memory(void)
 		}                                                                                  \
 	} while (0)
 
-/* Begins to learn; what comes of it is noted by who learns, if it is something. */
+/* Begins the step that learns. The code that learns notes the result, unless this is it already. */
 static __always_inline void trace_learn(const volatile struct port *in)
 {
 	TRACE(step, STEP_LEARN);
@@ -40,8 +43,9 @@ static __always_inline void trace_learn(const volatile struct port *in)
 }
 
 /*
- * A span port has got a copy, of the frame as it leaves until something else is said;
- * or the frame was too large for it.
+ * Notes that a span port has got a copy, or that the frame was too large for it. The copy
+ * counts as one of the frame as it leaves, until trace_spans_in() or trace_flood() takes
+ * it.
  */
 static __always_inline void trace_span(u32 n, bool small)
 {
@@ -54,7 +58,7 @@ static __always_inline void trace_span(u32 n, bool small)
 		t->spans_out |= bit;
 }
 
-/* The copies so far were of the frame as it came in. */
+/* Notes that the copies so far were of the frame as it came in. */
 static __always_inline void trace_spans_in(void)
 {
 	struct traced *t = watch_memory();
@@ -66,8 +70,8 @@ static __always_inline void trace_spans_in(void)
 }
 
 /*
- * What a flood did at a port: 0, or why it did not go there. The copies so far were of
- * the frame as it left by it.
+ * Notes what a flood did at a port: 0, or why it did not go there. The copies so far were
+ * of the frame as it left by this port.
  */
 static __always_inline void trace_flood(u32 slot, u32 reason, u16 tag)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
 /*
- * The same switch for trials: it writes down what it does with a frame (trace.h), and
- * sends nothing. The other objects do not even have the questions whether to.
+ * The same switch for trials: it writes down what it does with a frame (trace.h), and sends
+ * nothing. The other objects do not even have the question whether to do so.
  */
 #define FEATURES_NEVER 0
 

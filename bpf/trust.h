@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What is in a frame, and what DHCP servers and IPv6 routers alone may send:
- * from ports that are trusted. A frame of which that cannot be told is taken for
- * such a one (RFC 7113).
+ * The contents of frames, and what only DHCP servers and IPv6 routers may send: they are
+ * behind trusted ports. A frame that cannot be told from theirs is taken for one of theirs
+ * (RFC 7113).
  */
 #pragma once
 
 #include "front.h"
 
-/* What is looked for in a frame. */
+/* The questions that guards have about a frame. */
 #define LOOK_SOURCE (1 << 0) /* whether its sender's addresses are bound to it */
 #define LOOK_DHCP (1 << 1)
 #define LOOK_RA (1 << 2)
@@ -34,27 +34,27 @@ struct udp {
 #define ICMP6_MLD2_REPORT 143
 
 enum chain_end {
-	CHAIN_UNKNOWN, /* it is not all in the frame, or is too long to follow */
-	CHAIN_LATER, /* a fragment that is not the first: nothing to be seen */
+	CHAIN_UNKNOWN, /* the headers are not all in the frame, or are too many to follow */
+	CHAIN_LATER, /* a fragment that is not the first: there is nothing to be seen */
 	CHAIN_UPPER, /* the header of another protocol */
 };
 
-/* The headers behind IP's, followed to the end. */
+/* The headers behind the IP header, followed to the end. */
 struct chain {
 	enum chain_end end;
-	u32 at; /* of the upper header */
+	u32 at; /* where the upper header begins */
 	u32 limit; /* where the packet ends */
-	u8 next; /* its protocol */
-	u8 type; /* of ICMPv6 */
-	u8 fragment; /* it is behind a fragment header */
+	u8 next; /* protocol of the upper header */
+	u8 type; /* type of ICMPv6 */
+	u8 fragment; /* the upper header is behind a fragment header */
 	struct udp udp;
-	/* for pf, which says of which version the packet is; 0 for others */
+	/* for pf, which sets the version of IP; 0 for others */
 	u8 family;
-	u8 options; /* found: there are some, other than those for routers of group messages */
-	u8 alert; /* and there is such a one */
+	u8 options; /* found: there are options, other than those for routers of group messages */
+	u8 alert; /* found: there is an option for routers of group messages */
 	u8 more; /* fragments follow */
 	u32 offset; /* of the fragment, in bytes */
-	u32 id; /* of the packet that it is of */
+	u32 id; /* of the packet that the fragment is of */
 };
 
 /* ARP for IPv4 (RFC 826). */
@@ -70,7 +70,7 @@ struct arp {
 	u32 tpa;
 } __attribute__((packed, aligned(2)));
 
-/* What the ND messages of neighbours have in common (RFC 4861 4.3, 4.4). */
+/* The beginning that the ND messages of neighbours share (RFC 4861 4.3, 4.4). */
 struct nd {
 	u8 type;
 	u8 code;
@@ -79,7 +79,7 @@ struct nd {
 	struct in6_addr target;
 };
 
-/* The beginning of a DHCPv4 message, to the client's MAC (RFC 2131 2). */
+/* The beginning of a DHCPv4 message, up to the client's MAC (RFC 2131 2). */
 struct bootp {
 	u8 op;
 	u8 htype;
@@ -93,16 +93,16 @@ struct look {
 	u64 src; /* MAC */
 	u64 answer; /* found: MAC that is asked for */
 	u32 port; /* id */
-	u32 holder; /* found: id of the port of what is asked for */
+	u32 holder; /* found: id of the port that has the MAC */
 	u32 vlan;
 	u32 wants;
 	u32 len; /* of the frame */
 	u32 question; /* found: 0 for none */
-	u32 at; /* of what is behind the Ethernet header */
+	u32 at; /* where the packet begins in the frame */
 	u32 end; /* of an IPv4 packet */
-	u16 type; /* of it, as in the frame */
-	u32 plain; /* nothing is before it but a tag of the bridge's own */
-	u32 bound; /* found: an address of the sender's is bound to it, here */
+	u16 type; /* EtherType of the packet, as in the frame */
+	u32 plain; /* nothing is in front of the packet but a tag of the bridge's own */
+	u32 bound; /* found: an address of the sender is bound to it at this port */
 	/* read from the frame */
 	union {
 		struct iphdr ip4;
@@ -119,8 +119,8 @@ struct look {
 WORK_HOLDS(struct look);
 
 /*
- * Is that to be looked for? Asked of the features as well, so that what no port
- * asks for is not there.
+ * Is this to be looked for? The question is about the feature, too: if no port asks for the
+ * feature, the loader takes the code out.
  */
 static __always_inline bool looks_for(const struct look *l, u32 what)
 {
@@ -132,7 +132,7 @@ static __always_inline bool looks_for(const struct look *l, u32 what)
 	return on(feature) && (l->wants & what);
 }
 
-/* The reason against what cannot be looked into, 0 if nobody minds. */
+/* The reason against a frame that cannot be looked into, 0 if no guard minds. */
 static __always_inline u32 look_fails(const struct look *l)
 {
 	if (looks_for(l, LOOK_SOURCE))
@@ -142,13 +142,13 @@ static __always_inline u32 look_fails(const struct look *l)
 	return looks_for(l, LOOK_DHCP) ? DROP_DHCP_GUARD : 0;
 }
 
-/* Does anybody mind what is in the frame? Who answers questions does not. */
+/* Does a guard mind what is in the frame? Answers to questions do not depend on it. */
 static __always_inline bool look_minds(const struct look *l)
 {
 	return looks_for(l, LOOK_SOURCE) || looks_for(l, LOOK_RA) || looks_for(l, LOOK_DHCP);
 }
 
-/* Finds what is in a frame: 0 or the reason against it. */
+/* Finds the packet in a frame: 0 or the reason against the frame. */
 static __always_inline u32 look_through(const struct hook *h, struct look *l)
 {
 	u32 front = front_read(h);
@@ -163,8 +163,8 @@ static __always_inline u32 look_through(const struct hook *h, struct look *l)
 }
 
 /*
- * Reads bytes of the packet that ends there. What the frame has behind that is padding:
- * receivers cut it off, and put the next fragment in its place.
+ * Reads bytes of the packet that ends at `end`. Bytes of the frame behind that are padding:
+ * receivers cut them off, and put the next fragment in their place.
  */
 static __always_inline long packet_bytes(const struct hook *h, u32 at, u32 end, void *to, u32 size)
 {
@@ -177,8 +177,8 @@ static __always_inline long udp_read(const struct hook *h, u32 at, u32 end, stru
 }
 
 /*
- * Is it a packet that is yet to be cut into several? All that it tells of the later ones
- * is the first one's headers: who judges a message has that of the first alone.
+ * Is it a packet that the kernel has yet to cut into several (GSO)? Its headers are those
+ * of the first one. So a guard that judges a message has only the message of the first.
  */
 static __always_inline bool packet_is_cut(const struct hook *h)
 {
@@ -196,8 +196,8 @@ static __always_inline bool packet_is_cut(const struct hook *h)
 #define BOOTREPLY 2
 
 /*
- * Is it a DHCPv4 server's or a relay's to a client, or a server's to a relay
- * (RFC 2131 4.1)? Not every client looks at the source port.
+ * Is it a DHCPv4 message of a server or relay to a client, or of a server to a relay (RFC
+ * 2131 4.1)? The source port does not decide: not every client looks at it.
  */
 static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u32 at)
 {
@@ -223,9 +223,9 @@ static __always_inline bool dhcp4_serves(const struct hook *h, struct look *l, u
 #define CHAIN_DSTOPTS 60
 
 /*
- * A header that has the length in its second byte (RFC 8200 4, RFC 7045 4)? To pf some
- * are upper ones, as it is in OpenBSD, and IPv4 has one such alone. A function of its
- * own, of whose result the verifier knows nothing.
+ * Is it an extension header, which has its length in the second byte (RFC 8200 4, RFC 7045
+ * 4)? pf takes some of these for upper headers, as OpenBSD does. Of IPv4 there is one
+ * alone. This is a separate function, so that the verifier knows nothing about its result.
  */
 __noinline u32 chain_goes_on(u32 next, u32 family)
 {
@@ -248,10 +248,13 @@ __noinline u32 chain_goes_on(u32 next, u32 family)
 struct extension {
 	u8 next;
 	u8 len;
-	u16 data[3]; /* of a fragment: where it is, and of which packet */
+	u16 data[3]; /* of a fragment header: the place of the fragment, and its packet */
 };
 
-/* Options for routers of a group's messages alone, as everybody sends them (RFC 2711). */
+/*
+ * Are the options only for routers, about a group's messages, as everybody sends them (RFC
+ * 2711)?
+ */
 static __always_inline bool extension_alerts(const struct extension *e)
 {
 	if (e->len)
@@ -261,13 +264,13 @@ static __always_inline bool extension_alerts(const struct extension *e)
 	return (e->data[0] == bpf_htons(0x0100) || !e->data[0]) && e->data[1] == bpf_htons(0x0502);
 }
 
-/* What the kernel puts before the large packets that it will yet cut (RFC 2675). */
+/* Is it the header that the kernel puts into large packets, which it will yet cut (RFC 2675)? */
 static __always_inline bool extension_is_jumbo(struct __sk_buff *skb, const struct extension *e)
 {
 	return skb->gso_size && !e->len && e->data[0] == bpf_htons(0xc204);
 }
 
-/* Finds for pf what a header says: 0 or the reason against it. */
+/* Notes for pf what an extension header says: 0 or the reason against the packet. */
 __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct extension *e, u32 n)
 {
 	if (!on(FEATURE_PF) || !c || !e)
@@ -301,8 +304,8 @@ __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct ex
 }
 
 /*
- * Follows the headers from c->next at c->at, and reads what tells ND and DHCP, or what
- * pf asks. 0, or the reason that pf has against the packet, for which `end` is
+ * Follows the headers from c->next at c->at. Then reads the fields that tell ND and DHCP;
+ * for pf, notes what pf asks for. 0, or pf's reason against the packet, for which `end` is
  * CHAIN_UNKNOWN.
  */
 static __always_inline int chain_walk(const struct hook *h, struct chain *c)
@@ -310,7 +313,7 @@ static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 	struct extension ext = {};
 	u32 reason;
 
-	/* one step more, which finds that there are no more */
+	/* one step more than headers, to find that there are no more */
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n <= CHAIN_LENGTH; n++) {
 		if (!chain_goes_on(c->next, c->family)) {
@@ -352,7 +355,7 @@ static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 	return 0;
 }
 
-/* Functions of their own are verified once, and what they find is then anything. */
+/* Separate functions are verified once, and the verifier takes what they find to be anything. */
 __noinline int chain_skb(struct __sk_buff *skb, struct chain *c)
 {
 	struct hook h = {.ctx = skb, .skb = true};
@@ -375,11 +378,11 @@ static __always_inline void chain_follow(const struct hook *h, struct chain *c)
 		chain_xdp(h->ctx, c);
 }
 
-/* The reason against what a router or a DHCPv6 server alone may send. */
+/* The reason against a message that only a router or a DHCPv6 server may send; 0 for any other. */
 static __always_inline u32 serves6(const struct look *l, const struct chain *c)
 {
 	if (c->end == CHAIN_LATER)
-		return 0; /* without its first part it is worth nothing */
+		return 0; /* a packet without its first fragment is worth nothing */
 	if (c->end == CHAIN_UNKNOWN)
 		return look_fails(l);
 	if (looks_for(l, LOOK_RA) && c->next == IPPROTO_ICMPV6 &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What the datapath and user space share. Go sees these types through BTF:
- * change them here and run `make generate`.
+ * Types that the datapath and user space share. Go gets them through BTF: change them here,
+ * then run `make generate`.
  */
 #pragma once
 
@@ -10,9 +10,9 @@
 
 #define MAX_PORTS 1024 /* slots of a bridge; slot 0 stands for "no port" */
 #define PORT_TABLE 8192 /* cells of the table that finds a port by ifindex */
-#define PORT_PROBES 8 /* cells looked at before an ifindex is nobody's */
+#define PORT_PROBES 8 /* cells to look at before an ifindex counts as no port's */
 #define PORT_NAME 16 /* IFNAMSIZ */
-#define PORT_WORDS (MAX_PORTS / 64) /* of a set of ports, one bit each */
+#define PORT_WORDS (MAX_PORTS / 64) /* words of a set of ports, which has a bit for each slot */
 
 #define VLANS 4096 /* VLAN identifiers; 0 and 4095 name no VLAN (802.1Q table 9-2) */
 #define CABLES 4 /* patch cables of a bridge that are followed by direct jumps */
@@ -22,45 +22,44 @@
 #define FDB_WINDOW 8 /* buckets in which an address may live, its home first */
 
 #define EVENT_LOG 4096 /* events kept for monitors, a power of two */
-#define EVENT_CELLS 256 /* of events that repeat; the upper bits of a hash */
+#define EVENT_CELLS 256 /* cells for events that repeat; the upper bits of a hash choose one */
 #define LOOP_CELLS 1024 /* a power of two */
 #define DECISIONS 512 /* decisions each CPU remembers, a power of two */
 
-#include "pf/types.h" /* which counts by ports */
+#include "pf/types.h" /* whose tables count by ports */
 
 /*
  * Why a frame was not forwarded. The name that users see is the constant's,
  * without DROP_, in lower case, with dashes.
  */
 enum drop_reason {
-	DROP_TAKEN, /* never counted: 0 is no reason, but of a frame that the switch itself takes */
+	DROP_TAKEN, /* never counted: 0 is no reason, or that of a frame for the switch itself */
 	DROP_MALFORMED, /* shorter than its headers */
 	DROP_RESERVED, /* to 01:80:C2:00:00:0X, which bridges do not forward (802.1Q 8.6.3) */
 	DROP_BAD_SOURCE, /* from a group address or from zero */
 	DROP_SAME_PORT, /* to an address on the port it came in by */
 	DROP_PROTECTED, /* the two ports share a protected domain */
 	DROP_MTU, /* too large for the way out */
-	DROP_NO_MEMBER, /* nobody to flood it to */
+	DROP_NO_MEMBER, /* no port takes the flood */
 	DROP_SPAN, /* came in by a span port, which only listens */
 	DROP_VLAN, /* the port is not in the frame's VLAN */
 	DROP_UNTAGGED, /* without a tag, and the port has no VLAN for such frames */
 	DROP_ADMIT, /* the port does not admit frames with a tag, or without */
 	DROP_DOUBLE_TAG, /* with a second tag, and the bridge does not take those */
-	DROP_OTHER_TAG, /* with a tag that is not of the bridge's kind, which it does not take
-			   either */
+	DROP_OTHER_TAG, /* its only tag is not of the bridge's kind, and the bridge's qinq is off */
 	DROP_VLAN_OUT, /* the way out is not in the frame's VLAN */
 	DROP_BLOCKED, /* the port is blocked, by its loop guard */
 	DROP_LOOP, /* the switch's own frame has come back */
 	DROP_STP, /* spanning tree keeps the port from forwarding */
-	DROP_LOCKED, /* from an address that the port is not opened for */
-	DROP_LIMIT, /* from one address more than the port may have */
-	DROP_SPOOFED, /* lies about a bound address */
+	DROP_LOCKED, /* the port is locked, and the FDB does not have the source there */
+	DROP_LIMIT, /* the limit of addresses leaves no room for its source */
+	DROP_SPOOFED, /* claims an address that is not bound to its sender at this port */
 	DROP_DHCP_GUARD, /* a DHCP server's message from a port that is not trusted */
 	DROP_RA_GUARD, /* a router's advertisement from such a port */
 	DROP_NON_IP, /* not IPv4, IPv6, ARP or RARP */
 	DROP_STORM_BCAST, /* above the port's limit of broadcasts */
-	DROP_STORM_MCAST, /* of multicast */
-	DROP_STORM_UNKNOWN, /* of unknown unicast */
+	DROP_STORM_MCAST, /* above its limit of multicast */
+	DROP_STORM_UNKNOWN, /* above its limit of unknown unicast */
 	DROP_RULE, /* blocked by a MAC rule */
 	DROP_NO_PEER, /* the patch cable's other end is not there */
 	DROP_PATCH_LOOP, /* has been in this bridge already, by patch cables */
@@ -69,74 +68,83 @@ enum drop_reason {
 	DROP_PF_STATE, /* does not fit the state of its connection */
 	DROP_PF_LIMIT, /* would need one state or source more than there may be */
 	DROP_PF_SHORT, /* shorter than its IP, TCP, UDP or ICMP headers say */
-	DROP_PF_FRAGMENT, /* a fragment that no packet has */
+	DROP_PF_FRAGMENT, /* a fragment that cannot be part of a proper packet */
 	DROP_PF_OPTIONS, /* has IP options, and the rule has no allow-opts */
 	DROP_PF_SYNPROXY, /* part of a handshake that the switch makes for a host */
-	DROP_TOO_DEEP, /* a filter has to judge it, and does not get to the end of its tags */
+	DROP_TOO_DEEP, /* a filter has to judge it, and its packet is behind too many tags */
 	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
 	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
 	DROP_REASONS,
 };
 
 /*
- * Reasons that counters have room for. New ones go behind the others, or counters of
- * before would be theirs.
+ * The counters have room for this many reasons. A new reason goes behind the others: with
+ * the number of another it would go on with what the other has counted.
  */
 #define DROP_ROOM 48
 _Static_assert(DROP_REASONS <= DROP_ROOM, "raise DROP_ROOM, and layout in datapath/config.go");
 
-/* What has happened, for `bascule monitor`. */
+/* Events, for `bascule monitor`. */
 enum event_kind {
 	EVENT_LEARNED = 1, /* an address was heard for the first time */
 	EVENT_MOVED, /* it was heard on another port */
 	EVENT_AGED, /* it was not heard for the ageing time */
-	EVENT_DELETED, /* somebody asked for it */
+	EVENT_DELETED, /* somebody had its entry deleted */
 	EVENT_REFUSED_FULL, /* not learned: the bridge's or the port's table is full */
 	EVENT_REFUSED_PINNED, /* not moved: the entry is static or sticky */
 	EVENT_REFUSED_DAMPED, /* not moved: it has moved too often this second */
 	EVENT_LOOP, /* the switch's own frame came back by the port */
-	EVENT_BLOCKED, /* and the port is blocked for a while; count is the seconds */
+	EVENT_BLOCKED, /* the loop guard has blocked the port; count is the seconds */
 	EVENT_LOCKED, /* an address that nobody has let in was heard on a locked port */
 	EVENT_ADDED, /* somebody made a static or sticky entry of it */
 	EVENT_KINDS,
 };
 
-/* What a port was told, where that is yes or no. Frames ask for every bit. */
+/* Settings of a port that are on or off. The decision on a frame asks for each of them. */
 enum port_flag {
 	PORT_LEARN = 1 << 0,
 	PORT_DISCOVER = 1 << 1, /* takes floods of unknown unicast */
 	PORT_MCAST_FLOOD = 1 << 2,
 	PORT_BCAST_FLOOD = 1 << 3,
 	PORT_HAIRPIN = 1 << 4,
-	PORT_LOCKED = 1 << 5, /* takes frames only from addresses that the FDB has there */
-	PORT_MAB = 1 << 6, /* locked: addresses that are not let in get locked entries */
-	PORT_LIMIT_DROP = 1 << 7, /* frames from an address above fdb_max are dropped */
+	PORT_LOCKED = 1 << 5, /* takes a frame only if the FDB has its source there */
+	PORT_MAB = 1 << 6, /* locked: an address that is not let in gets a locked entry */
+	PORT_LIMIT_DROP = 1 << 7, /* drops frames of an address for which fdb_max leaves no room */
 	PORT_BLOCK_NON_IP = 1 << 8,
 	PORT_SOURCE_GUARD = 1 << 9,
 	PORT_TRUSTED = 1 << 10, /* may send what DHCP servers and routers send */
 	PORT_LOOP_GUARD = 1 << 11, /* says when the switch's own frames come back by it */
 	PORT_RULES_IN = 1 << 12, /* has MAC rules for frames that come in */
-	PORT_RULES_OUT = 1 << 13, /* or go out */
-	PORT_CAPTURE = 1 << 14, /* frames at it are captured, if not those of all ports are */
+	PORT_RULES_OUT = 1 << 13, /* has MAC rules for frames that go out */
+	PORT_CAPTURE = 1 << 14, /* frames at it are captured, where those of all ports are not */
+	PORT_ROUTE = 1 << 15, /* a host port: what the host would route, the datapath does */
 };
 
-/* What a port is, by its device. Frames ask for every bit. */
+/* Facts about a port that follow from its device. The decision on a frame asks for each of them. */
 enum port_fact {
 	PORT_PATCH = 1 << 0, /* one end of a patch cable: no device */
-	PORT_SPAN = 1 << 1, /* gets copies, gives nothing */
+	PORT_SPAN = 1 << 1, /* a span port: gets copies, and no frame comes in by it */
 	PORT_XDP_TX = 1 << 2, /* the device takes frames that XDP redirects */
-	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from here, by XDP */
+	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from this one, by XDP */
+	PORT_TO_HOST = 1 << 4, /* a host port: what leaves by it comes in to the host */
+	PORT_APART = 1 << 5, /* the same, of a host with addresses of its own */
 };
 
-/* The same for who loads programs and shows ports. No frame asks. */
+/*
+ * Facts about a port for the code that loads programs and shows ports. The decision on a
+ * frame asks for none of them.
+ */
 enum port_note {
-	PORT_XDP = 1 << 0, /* is on the hook xdp, as far as its device can be */
-	PORT_XDP_RX = 1 << 1, /* all of a frame from it is there for XDP, whose program it has */
+	PORT_XDP = 1 << 0, /* is on the hook xdp, as far as its device allows */
+	PORT_XDP_RX = 1 << 1, /* XDP gets all of a frame from it, so it has the XDP program */
 	PORT_HOST = 1 << 2, /* the switch's end of a host port */
-	PORT_BERTH = 1 << 3, /* its device is yet to come: cfg does not know it */
+	PORT_BERTH = 1 << 3, /* a berth: its device is yet to come, and ifindex is 0 */
 };
 
-/* What a port's device was, for when the port leaves the bridge. No frame asks. */
+/*
+ * Settings that a port's device had before it became a port. They are restored when the
+ * port leaves the bridge. The decision on a frame asks for none of them.
+ */
 enum port_taken {
 	PORT_WAS_PROMISC = 1 << 0,
 	PORT_HAD_LRO = 1 << 1,
@@ -148,16 +156,19 @@ enum port_taken {
 	PORT_END_HAD_STAG = 1 << 7, /* as PORT_END_HAD_VLAN, of service tags */
 };
 
-/* What a port was told of spanning tree, for who runs it. No frame asks. */
+/*
+ * Settings of a port for the process that runs spanning tree. The decision on a frame asks
+ * for none of them.
+ */
 enum stp_guard {
-	STP_BPDU_GUARD = 1 << 0, /* a BPDU that comes in disables the port */
-	STP_BPDU_FILTER = 1 << 1, /* BPDUs are neither sent nor heard */
+	STP_BPDU_GUARD = 1 << 0, /* a BPDU that comes in shuts the port */
+	STP_BPDU_FILTER = 1 << 1, /* the port sends no BPDUs, and ignores those that come in */
 	STP_ROOT_GUARD = 1 << 2, /* no better root is taken from the port */
 };
 
 /*
- * What any port of the bridge asks for. A feature that is off is a constant
- * to the verifier, which removes its code: nobody pays for it.
+ * A feature is on if the bridge, one of its ports or its rules ask for it. The loader takes
+ * the code of a feature that is off out of the program (see on()), so nobody pays for it.
  */
 enum feature {
 	FEATURE_PROTECTED = 1ull << 0,
@@ -187,7 +198,7 @@ enum feature {
 	FEATURE_TALKERS = 1ull << 23,
 	FEATURE_TRACE = 1ull << 24,
 	FEATURE_PF = 1ull << 25,
-	/* of pf, what its rules ask for */
+	/* parts of pf that its rules ask for */
 	FEATURE_PF_RULES = 1ull << 26, /* there are rules, not ether rules alone */
 	FEATURE_PF_TABLES = 1ull << 27,
 	FEATURE_PF_LOG = 1ull << 28,
@@ -199,51 +210,81 @@ enum feature {
 	FEATURE_MAB = 1ull << 34,
 	FEATURE_BACKUP = 1ull << 35, /* a port has another that stands in for it */
 	FEATURE_PF_SCRUB = 1ull << 36, /* of pf: headers are changed, by scrub and set tos */
-	FEATURE_CONTROL = 1ull << 37, /* frames of a control protocol are taken */
-	FEATURE_END = 1ull << 38, /* no feature has this bit, nor one above it */
-	/* those that look behind the addresses, and drop what they don't like there */
+	FEATURE_CONTROL = 1ull << 37, /* the bridge takes frames of a control protocol */
+	FEATURE_ROUTE = 1ull << 38, /* a host port routes */
+	FEATURE_PF_HOST = 1ull << 39, /* pf is on, and there are host ports */
+	FEATURE_END = 1ull << 40, /* no feature has this bit, nor one above it */
+	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
-	/* those that have more to decide than a plain switch: see struct judged */
+	/* features that have more to decide than a plain switch: see struct judged */
 	FEATURES_APART = FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING |
 			 FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_SUPPRESS | FEATURE_STORM | FEATURE_RULES |
 			 FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF | FEATURE_ETHER |
-			 FEATURE_CONTROL,
+			 FEATURE_CONTROL | FEATURE_ROUTE,
 };
 
-/* The constant before the features that a program asks for; see on(). */
+/* In an object, this constant comes before the features that a program asks for: see on(). */
 #define FEATURE_QUESTION 0xba5c01e0feed5eedull
 
-/* The constant in whose place the loader calls a function of the kernel; see skb_of_kernel(). */
+/*
+ * The loader replaces this constant with a call of a function of the kernel: see
+ * skb_of_kernel().
+ */
 #define KERNEL_SKB_CALL 0xba5c01e05eabb0ffull
 
-/* Where the kernel has what no helper tells of a frame: bytes from the start of its sk_buff. */
+/* Places in the kernel's sk_buff, in bytes from its start, of fields that no helper tells. */
 struct skb_places {
-	__u32 cast; /* number of bpf_cast_to_kern_ctx() in the kernel's BTF, 0 if nobody has looked
-		     */
+	__u32 cast; /* BTF number of bpf_cast_to_kern_ctx(), 0 if nobody has looked it up */
 	__u32 head;
 	__u32 data;
 	__u32 csum_start;
 	__u32 csum_offset;
 	__u32 summed; /* the byte that has ip_summed */
-	__u32 summed_shift; /* and its lowest bit */
+	__u32 summed_shift; /* the lowest bit of ip_summed in that byte */
 };
 
-/* What a bridge was told, where that is yes or no. */
+/*
+ * Places in the kernel of what the host does with frames before it routes them: see route.h.
+ * They are bytes from the start of a structure.
+ */
+struct route_places {
+	__u32 net; /* in a device: the address of its namespace */
+	__u32 handler; /* in a device: who takes its frames */
+	__u32 flags; /* in a device: flags that all see */
+	__u32 private; /* in a device: flags that the kernel keeps to itself */
+	__u32 slave; /* that of a device in a VRF */
+	__u32 ip; /* in a device: the address of its part for IPv4 */
+	__u32 conf; /* in that part: values of sysctl */
+	__u32 policies; /* in a namespace: numbers of IPsec's policies, 0 if the kernel has none */
+	__u32 rules; /* in a namespace: has anybody changed `ip rule`? 0 if nobody can */
+	__u32 all; /* in a namespace: the address of the values of sysctl for all devices */
+	__u32 data; /* there: the values */
+	__u32 address; /* in a device: the address of its MAC */
+	__u32 hash; /* in a namespace: how next hops of IPv4 are chosen; 0 if there is only one */
+	__u32 priority; /* in a namespace: do forwarded packets get the priority of their TOS? */
+	__u32 ip6; /* in a device: the address of its part for IPv6 */
+	__u32 disable6; /* in that part: does the device take no IPv6? */
+	__u32 all6; /* in a namespace: as `all`, of IPv6 */
+	__u32 forward6; /* there: does the host forward IPv6? */
+	__u32 hash6; /* in a namespace: how next hops of IPv6 are chosen */
+};
+
+/* Settings of a bridge that are on or off. */
 enum bridge_flag {
 	BRIDGE_VLANS = 1 << 0, /* VLAN filtering */
-	BRIDGE_QINQ = 1 << 1, /* frames with a second tag are taken */
+	BRIDGE_QINQ = 1 << 1, /* the bridge takes frames with a second tag */
 	BRIDGE_VLAN_STATS = 1 << 2,
 	BRIDGE_DHCP_GUARD = 1 << 3,
 	BRIDGE_RA_GUARD = 1 << 4,
 	BRIDGE_SUPPRESS = 1 << 5,
-	/* while somebody looks */
+	/* on only while somebody looks */
 	BRIDGE_CAPTURE = 1 << 6,
 	BRIDGE_TALKERS = 1 << 7,
 	BRIDGE_PF = 1 << 8,
-	BRIDGE_STP = 1 << 9, /* ports have states, and BPDUs are taken */
-	BRIDGE_RSTP = 1 << 10, /* the rapid kind */
+	BRIDGE_STP = 1 << 9, /* ports have states, and the bridge takes BPDUs */
+	BRIDGE_RSTP = 1 << 10, /* the rapid kind of spanning tree */
 };
 
 /* Kinds of floods that can be limited, in the order of port.storm. */
@@ -260,23 +301,23 @@ struct storm {
 	__u32 kilobits; /* 1: rate is in 1000 bits a second; 0: in frames a second */
 };
 
-/* What spanning tree is told of a port's cable. */
+/* Settings about a port's cable: spanning tree finds out by itself, or is told yes or no. */
 enum stp_choice {
 	STP_AUTO,
 	STP_ON,
 	STP_OFF,
 };
 
-/* Frames that a port takes, of those of a VLAN (802.1Q-2022 6.9: acceptable frame types). */
+/* The frames that a port takes, by their tag (802.1Q-2022 6.9: acceptable frame types). */
 enum vlan_admit {
 	ADMIT_ALL,
 	ADMIT_TAGGED,
-	ADMIT_UNTAGGED, /* and those with a priority alone */
+	ADMIT_UNTAGGED, /* frames without a tag, or with a priority alone */
 };
 
 struct port {
 	__u32 id; /* slot in the low 10 bits, incarnation above: never given twice */
-	__u32 ifindex; /* 0 of a berth */
+	__u32 ifindex; /* 0 for a berth */
 	enum port_flag flags;
 	enum port_fact facts;
 	__u32 domains; /* protected domains, bit N for domain N */
@@ -285,15 +326,17 @@ struct port {
 	__u64 peer; /* MAC of a veth's other end, if that is in another network namespace */
 	char name[PORT_NAME];
 	__u16 pvid; /* VLAN of frames without a tag, 0 for none */
-	__u16 span_in; /* bit N: what comes in by the port is copied to span port set.spans[N]
-			*/
-	__u16 span_out; /* the same of what goes out; a span port has its own bit, for its direction
-			 */
+	__u16 span_in; /* bit N: span port set.spans[N] gets frames that come in by the port */
+	/*
+	 * Bit N: the same for frames that go out by the port. A span port has its own bit in
+	 * these two: its bits say in which directions it gets copies.
+	 */
+	__u16 span_out;
 	__u16 admit; /* enum vlan_admit */
 	struct storm storm[STORM_KINDS];
 	__u32 block_time; /* seconds that the loop guard blocks the port, 0 for not at all */
 	__u32 endpoint; /* patch port: its number among those of the namespace, from 1 */
-	__u32 peer_endpoint; /* and that of the cable's other end, 0 while there is none */
+	__u32 peer_endpoint; /* the number of the cable's other end, 0 while there is none */
 	__u32 stp_cost; /* 0: by the speed of the device */
 	__u32 stp_priority;
 	enum stp_choice stp_edge;
@@ -305,7 +348,7 @@ struct port {
 	__u32 host_ifindex; /* host port: the host's end */
 };
 
-/* The device that occupies a berth, and what a port has of its device. */
+/* The device that occupies a berth, with the facts that a port has of its device. */
 struct berth {
 	__u32 id; /* of the port */
 	enum port_taken taken;
@@ -314,8 +357,9 @@ struct berth {
 };
 
 /*
- * What programs are made for: the verifier knows it, so a change of it takes other
- * programs. With struct settings, everything that a bridge is told.
+ * The part of the configuration that programs are made for. The verifier knows its values,
+ * so a change needs other programs. This and struct settings have all that a bridge is
+ * told.
  */
 struct config {
 	__u64 hash_seed; /* random per bridge: nobody can aim at a bucket */
@@ -324,22 +368,24 @@ struct config {
 	__u32 fdb_buckets; /* home buckets of the FDB */
 	enum drop_reason reasons; /* DROP_REASONS */
 	enum bridge_flag flags;
-	__u16 vlan_proto; /* of the bridge's own tags: 0x8100 or 0x88a8 */
-	__u16 fdb_turn; /* 0 or 1: whose turn it is in shared.usage */
+	__u16 vlan_proto; /* EtherType of the bridge's own tags: 0x8100 or 0x88a8 */
+	__u16 fdb_turn; /* 0 or 1: which half of shared.usage counts the entries of this FDB */
 	__u16 pad[2];
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
-	__u32 capture_ring; /* bytes of the buffer between who captures and the datapath */
+	__u32 capture_ring; /* bytes of the ring buffer from the datapath to `bascule capture` */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */
 	struct skb_places skb;
+	struct route_places route;
 	struct pf_config pf;
 };
 
 /*
- * What programs read as they meet it. They only read: user space writes it while no
- * frame is with the programs whose settings it is, so that none sees half a change.
+ * The part of the configuration that programs read while they run. Programs never write it.
+ * User space writes it only while no frame is in the programs that it belongs to, so no
+ * frame sees half a change.
  */
 struct settings {
 	__u32 ageing; /* seconds */
@@ -354,7 +400,7 @@ struct settings {
 	__u32 move_max; /* moves of an address a second, 0 for no limit */
 	__u16 spans[SPANS]; /* slots of the span ports, 0 for none */
 	__u16 cables[CABLES]; /* endpoints that the first patch ports lead to, 0 for none */
-	__u16 span_in; /* as of a port, and of all ports */
+	__u16 span_in; /* as in struct port, for the frames of all ports */
 	__u16 span_out;
 	__u8 stp_hello; /* seconds, as the next two */
 	__u8 stp_max_age;
@@ -373,11 +419,11 @@ enum vlan_kind {
 
 /* A VLAN: sets of ports by slot. */
 struct vlan {
-	__u64 member[PORT_WORDS]; /* in which frames may come in */
-	__u64 reach[PORT_WORDS]; /* to which they may go: the members, if it is no private VLAN */
-	__u64 untagged[PORT_WORDS]; /* of reach, those that they leave by without a tag */
+	__u64 member[PORT_WORDS]; /* ports by which frames may come in */
+	__u64 reach[PORT_WORDS]; /* ports that frames may go to: members, unless it is private */
+	__u64 untagged[PORT_WORDS]; /* ports of reach that frames leave by without a tag */
 	__u16 fid; /* VLAN whose addresses it shares: itself, or its primary */
-	__u16 span_in; /* as of a port */
+	__u16 span_in; /* as in struct port, for the frames of the VLAN */
 	__u16 span_out;
 	__u16 unused;
 	enum vlan_kind kind;
@@ -388,16 +434,17 @@ struct vlan {
 struct binding_key {
 	__u16 vlan;
 	__u16 type; /* EtherType of the protocol, or BINDING_STATION */
-	__u32 address[4]; /* as in a packet; IPv4 has the last word alone */
+	__u32 address[4]; /* as in a packet; an IPv4 address is in the last word alone */
 };
 
 /*
- * In the place of a type: the station itself, whose MAC is in the first two words.
- * The third is the id of a port where it is bound, or 0: it is bound somewhere.
+ * In the place of a type: the entry is about the station itself. The first two words have
+ * its MAC. The third word has the id of a port where the station is bound, or 0: the
+ * station is bound somewhere.
  */
 #define BINDING_STATION 0
-#define BINDING_ENTRIES                                                                            \
-	3 /* that a binding has at most: its address, its station here and anywhere */
+/* The most entries of one binding: its address, its station at the port, its station anywhere. */
+#define BINDING_ENTRIES 3
 
 struct binding {
 	__u64 mac;
@@ -413,15 +460,15 @@ struct vlan_stats {
 };
 
 /*
- * A MAC rule, as it was given. Its number is its place in the table of rules,
- * which are in the order in which they are tried; number 0 is no rule's.
+ * A MAC rule, as it was given. Its number is its place in the table of rules; no rule has
+ * number 0. Its turn says when it is tried.
  */
 struct rule {
 	__u32 port; /* id */
 	__u16 blocks; /* 1 if it blocks what it matches, 0 if that passes */
 	__u16 turn; /* the rules of a bridge are tried in the order of their turns, from 1 */
-	__u32 tag; /* that pf finds on what passes by it: FNV-1a of its name, 0 for none */
-	__u8 text[244]; /* as ifconfig(8) has it, zeros behind it */
+	__u32 tag; /* mark that the rule gives a frame for pf: FNV-1a of its name, 0 for none */
+	__u8 text[244]; /* the rule as ifconfig(8) has it, with zeros behind it */
 };
 
 /* The fields of a frame that rules compare: the key of Go's package rule. */
@@ -449,13 +496,13 @@ enum rule_kind {
 	RULE_TPA = 1 << 9,
 };
 
-/* Which fields some rules of a list compare, and the first of these rules. */
+/* The fields that some rules of a list compare, and the first of these rules. */
 struct rule_mask {
 	__u16 kind;
-	__u16 first; /* its turn, 0 for no mask */
+	__u16 first; /* turn of that rule, 0 for no mask */
 };
 
-#define RULE_PLAIN_MASKS 4 /* that look at no more than source and destination */
+#define RULE_PLAIN_MASKS 4 /* masks of a list that look at no more than source and destination */
 
 /* The rules of a port and direction. The masks are in the order of their first rules. */
 struct rule_list {
@@ -471,11 +518,12 @@ struct rule_stats {
 };
 
 /*
- * An address and where it is. The key is vlan << 48 | mac, the MAC's first
- * byte lowest; 0 is a free entry, FDB_CLAIMED one that is being filled. The
- * word's port is the port's id and the two flags; `used` is the second in which
- * the address was last heard. FDB_LOCKED is in `used`: to all who do not look for
- * it the entry has aged, so it opens no port and no frame is sent by it.
+ * An address, and the port that it is on. The key is vlan << 48 | mac, the MAC's first byte
+ * lowest. Key 0 marks a free entry, FDB_CLAIMED one that is being filled. The word's port
+ * is the port's id and the two flags. Its upper half, `used`, is the second in which the
+ * address was last heard. FDB_LOCKED is a bit of `used`: code that does not look for the
+ * bit takes the entry for one that has aged. So a locked entry opens no port, and no frame
+ * is sent by it.
  */
 struct fdb_entry {
 	__u64 key;
@@ -485,40 +533,40 @@ struct fdb_entry {
 #define FDB_STATIC (1u << 31) /* never ages, never moves */
 #define FDB_STICKY (1u << 30) /* the same: only the word that users see differs */
 #define FDB_PINNED (FDB_STATIC | FDB_STICKY)
-#define FDB_LOCKED (1ull << 63) /* heard on a locked port; seconds get here in 68 years */
+#define FDB_LOCKED (1ull << 63) /* heard on a locked port; seconds get to this bit in 68 years */
 #define FDB_CLAIMED (~0ull)
 
 struct fdb_bucket {
 	struct fdb_entry way[FDB_WAYS];
 };
 
-/* A protocol whose frames the switch takes, for who runs it beside the switch. */
+/* Protocols whose frames the switch takes, for the process that runs them beside the switch. */
 enum control_protocol {
 	PROTOCOL_STP, /* BPDUs */
 	CONTROL_PROTOCOLS,
 };
 
-/* Protocols that counters and shares have room for; new ones go behind the others. */
+/* Counters and shares have room for this many protocols. A new protocol goes behind the others. */
 #define CONTROL_ROOM 7
 _Static_assert(CONTROL_PROTOCOLS <= CONTROL_ROOM,
 	       "raise CONTROL_ROOM, and layout in datapath/config.go");
 
 /*
- * The one place that all CPUs read: written once a second by the timer, and
- * when an address moves or goes.
+ * The one place that all CPUs read for each frame. It is written seldom: by the timer eight
+ * times a second, by events, and when an address moves or goes.
  */
 struct clock {
-	__u32 epoch; /* a decision is as old as the epoch it was made in */
+	__u32 epoch; /* a decision holds in the epoch that it was made in */
 	__u32 now; /* seconds since boot */
 	__u32 sweep; /* next bucket to look for aged entries in */
 	__u32 ticks;
 	__u64 events; /* events so far */
-	__u64 merged; /* what happened and was not told by itself, so far */
+	__u64 merged; /* events that were counted in another one, so far */
 	__u64 pad[4]; /* the rest is on another cache line than what each frame reads */
 	__u64 missed[CONTROL_ROOM]; /* frames by protocol that were not handed up, so far */
 };
 
-/* What spanning tree lets a port do. */
+/* The states that spanning tree gives a port. */
 enum stp_state {
 	STP_FORWARDING, /* all */
 	STP_DISCARDING, /* nothing: it takes no frames, and gets none */
@@ -529,8 +577,9 @@ enum stp_state {
 #define CONTROL_LONG 1536 /* and a large one; of a longer frame the rest stays behind */
 
 /*
- * What a port may hand up of a protocol in a second, in units of CONTROL_SHORT:
- * neighbours send a few frames each. Less than 256.
+ * How much a port may hand up of a protocol in a second, in units of CONTROL_SHORT.
+ * Neighbours send a few frames each. It is less than 256, as 8 bits of port_state.handed
+ * count it.
  */
 #define CONTROL_SHARE 64
 
@@ -539,33 +588,33 @@ struct control_frame {
 	__u32 port; /* id */
 	enum control_protocol protocol;
 	__u32 len; /* bytes of the frame; at most CONTROL_SHORT or CONTROL_LONG are here */
-	__u16 tag_type; /* of the tag that is not among them, as in a frame; 0 for none */
-	__u16 tag; /* its TCI */
+	__u16 tag_type; /* type of the tag that is not in `data`, as in a frame; 0 for none */
+	__u16 tag; /* the TCI of that tag */
 	__u8 data[CONTROL_LONG];
 };
 
-/* What is known of a port from frame to frame. */
+/* The datapath's memory of a port, from one frame to the next. */
 struct port_state {
 	__u64 stp; /* id << 32 | enum stp_state */
-	/* what its loop guard has found */
+	/* findings of its loop guard */
 	__u32 until; /* second to which the port is blocked */
-	__u32 told; /* second of the last event; of the bridge, of the last block */
+	__u32 told; /* second of the last event; in slot 0, of the bridge's last block */
 	__u32 count; /* frames since then */
-	/* by protocol: the second's lower bits << 8 | what was handed up in it; see CONTROL_SHARE
-	 */
+	/* By protocol: lower bits of a second << 8 | units handed up in it. See CONTROL_SHARE. */
 	__u32 handed[CONTROL_ROOM];
 };
 
-/* How full the port's buckets of storm control are: one cache line a port. */
+/* The port's buckets of storm control: one cache line a port. */
 struct storm_buckets {
 	__u64 full[STORM_KINDS]; /* when each is full again */
 	__u64 pad[8 - STORM_KINDS];
 };
 
 /*
- * Returns of an address by a port in a second; for slot 0, when the address was
- * found in a loop. A cell serves many, but counts for one: many addresses that
- * move at once are no loop. In a loop one will get it.
+ * How often an address has returned by a port in a second. With slot 0: the second in which
+ * the address was found in a loop. Many addresses share a cell, but a cell counts for one
+ * of them at a time. So many addresses that each move once are no loop. In a loop one of
+ * the addresses keeps the cell long enough.
  */
 struct returns {
 	__u64 key;
@@ -586,16 +635,63 @@ struct port_stats {
 	__u64 drops[DROP_ROOM];
 };
 
-/* Where a captured frame is. */
+/* What becomes of a frame that is for a routed host port: who routes it, and why. */
+enum route {
+	ROUTE_DONE, /* the datapath has routed it */
+	ROUTE_OTHER, /* to an address that is not that of the host's end */
+	ROUTE_AWAY, /* the host's end is not in the switch's network namespace */
+	ROUTE_TAG, /* it has a tag on its way to the host */
+	ROUTE_PROTOCOL, /* not IPv4 or IPv6, or ICMP that the host may have to look into */
+	ROUTE_HEADER, /* a header with options, or one that is wrong */
+	ROUTE_ADDRESS, /* from or to an address that is no plain station's */
+	ROUTE_TTL, /* it must not go further than here */
+	ROUTE_LOCAL, /* for the host itself, or without a route */
+	ROUTE_OFF, /* the host does not forward what comes in here */
+	ROUTE_REFUSED, /* by a route: blackhole, unreachable, prohibit */
+	ROUTE_TUNNEL, /* the route wants more than a next hop */
+	ROUTE_NEIGHBOUR, /* the next hop's MAC is not known */
+	ROUTE_SIZE, /* too large for the way out */
+	ROUTE_SOURCE, /* an answer would not go back by this port */
+	ROUTE_SAME, /* it leaves as it came, which the host may want to tell the sender */
+	ROUTE_FRESH, /* one a second to a next hop: the host sees whether that is still there */
+	ROUTE_TRIP, /* it is a copy of a flood that other patch cables wait for */
+	ROUTE_IPSEC, /* the host has policies of IPsec, and looks at each packet itself */
+	ROUTE_TAKEN, /* the host's end belongs to another device: a bridge, a bond, a VRF */
+	ROUTE_CHOICE, /* the host chooses the way by what its look-up is not told here */
+	ROUTES,
+};
+
+#define ROUTE_ROOM 24 /* reasons that there may be */
+_Static_assert(ROUTES <= ROUTE_ROOM, "raise ROUTE_ROOM, and layout in datapath/config.go");
+
+/*
+ * An interface of the host at a routed host port: the host's end, or a macvlan above it. It
+ * is in a table twice: by the address that its packets come to, and by its index, by which
+ * the host's routes name it. The port's counters are in the same table.
+ */
+struct gateway {
+	__u64 mac;
+	__u32 endpoint; /* the port's number among those of the namespace: see patch.h */
+	__u32 ifindex; /* by address: the interface's; by index: that of the port's device */
+	__u32 macvlans; /* there are macvlans at this port */
+	__u32 pad;
+	__u64 frames[ROUTE_ROOM]; /* counters: by enum route */
+};
+
+/* Keys of that table. An index alone is a key, too. */
+#define GATEWAY_MAC(endpoint, mac) ((__u64)(endpoint) << 48 | (mac))
+#define GATEWAY_COUNTS(endpoint) (1ull << 63 | (endpoint))
+
+/* The points at which a frame can be captured. */
 enum capture_point {
 	CAPTURE_IN, /* came in by a port, and goes on */
 	CAPTURE_OUT, /* leaves by it */
 	CAPTURE_DROP, /* came in by it, and goes no further */
-	CAPTURE_PORTS, /* no point, but as a bit: only at ports with PORT_CAPTURE */
+	CAPTURE_PORTS, /* no point; its bit says: only at ports with PORT_CAPTURE */
 };
 
-#define CAPTURE_BYTES                                                                              \
-	16384 /* of a frame that can be captured; at least 18, so that it has its tag */
+/* The most bytes of a frame that are captured; at least 18, so that the frame has its tag. */
+#define CAPTURE_BYTES 16384
 
 /* A captured frame; its first bytes follow, with the tag in its place. */
 struct captured {
@@ -603,12 +699,12 @@ struct captured {
 	__u32 port; /* id */
 	__u32 len; /* bytes of the frame */
 	__u32 kept; /* bytes that follow */
-	__u16 vlan; /* that the frame is in; 0 for none */
+	__u16 vlan; /* VLAN that the frame is in; 0 for none */
 	__u8 point; /* enum capture_point */
 	__u8 reason; /* enum drop_reason of CAPTURE_DROP */
 };
 
-/* A source address, for who looks for the busiest. */
+/* Counters of a source address, for whoever looks for the busiest. */
 struct talker {
 	__u64 frames;
 	__u64 bytes;
@@ -622,22 +718,22 @@ struct talker {
  */
 enum step {
 	STEP_PORT, /* which port it comes in by */
-	STEP_FRAME, /* whether it is one */
-	STEP_CHECK, /* whether it may come in, as far as no other step says */
+	STEP_FRAME, /* whether it is a whole frame */
+	STEP_CHECK, /* whether it may come in, as far as no other step asks */
 	STEP_VLAN,
 	STEP_RULES_IN,
 	STEP_PF_IN,
-	STEP_LEARN, /* its source: it has come in */
-	STEP_ANSWER, /* the switch itself answers it */
+	STEP_LEARN, /* its source; the frame has come in */
+	STEP_ANSWER, /* the switch itself answers the frame */
 	STEP_LOOK_UP, /* its destination */
 	STEP_FLOOD,
-	STEP_CHECK_OUT, /* whether it may go out, as far as no other step says */
+	STEP_CHECK_OUT, /* whether it may go out, as far as no other step asks */
 	STEP_RULES_OUT,
 	STEP_PF_OUT,
 	STEP_SEND,
 };
 
-/* What became of the source's entry. */
+/* Results of learning the source. */
 enum learned {
 	LEARN_NOT_ASKED, /* the frame did not get so far */
 	LEARN_OFF, /* the port does not learn */
@@ -648,35 +744,35 @@ enum learned {
 	LEARN_STICKY, /* the same, sticky */
 	LEARN_DAMPED, /* the same: it has moved too often this second */
 	LEARN_FULL, /* there is no room, of the bridge or of the port */
-	/* of a locked port, which has not let it in */
-	LEARN_LOCKED, /* it has got a locked entry */
-	LEARN_LOCKED_AGAIN, /* which it has already */
+	/* at a locked port, which has not let the source in */
+	LEARN_LOCKED, /* the source has got a locked entry */
+	LEARN_LOCKED_AGAIN, /* it has a locked entry already */
 	LEARN_LOCKED_AWAY, /* another port has the address */
 	LEARN_LOCKED_FULL,
 	LEARN_RESULTS,
 };
 
-/* What the FDB has for the destination. */
+/* Results of looking up the destination. */
 enum found {
 	FIND_NOT_ASKED, /* the frame did not get so far, or is to a group */
 	FIND_NONE,
 	FIND_DYNAMIC,
 	FIND_STATIC,
 	FIND_STICKY,
-	FIND_LOCKED, /* by which nothing is sent */
+	FIND_LOCKED, /* an entry by which nothing is sent */
 	FIND_RESULTS,
 };
 
-/* Why a flood goes past a port, where that is no enum drop_reason. */
+/* Reasons for a flood to go past a port, beside those of enum drop_reason. */
 enum flood_past {
-	PAST_LEARNING = DROP_REASONS, /* spanning tree has it learning */
-	PAST_ORIGIN, /* the frame has come in by it, and it does not hairpin */
-	PAST_FLAG, /* it takes no floods of the kind */
-	PAST_DEVICE, /* its device has gone */
+	PAST_LEARNING = DROP_REASONS, /* spanning tree lets it learn, and no more */
+	PAST_ORIGIN, /* the frame has come in by this port, and the port does not hairpin */
+	PAST_FLAG, /* the port takes no floods of this kind */
+	PAST_DEVICE, /* the port's device has gone */
 	PAST_END,
 };
 
-/* What a flood did at a port. */
+/* The record of a flood at one port. */
 struct traced_port {
 	__u16 slot;
 	__u16 tag;
@@ -684,11 +780,11 @@ struct traced_port {
 	__u16 reason; /* 0: the frame goes there; or enum drop_reason, enum flood_past */
 };
 
-/* What a trial did with a frame, for `bascule trace`, with struct verdict's words. */
+/* The record of a trial, for `bascule trace`. Fields with names of struct verdict mean the same. */
 struct traced {
-	enum step step; /* that ended the decision */
+	enum step step; /* the step that ended the decision */
 	__u32 action; /* enum action */
-	__u32 reason; /* of ACTION_DROP */
+	__u32 reason; /* enum drop_reason, for ACTION_DROP */
 	__u32 in;
 	__u32 out;
 	__u32 flood;
@@ -704,13 +800,17 @@ struct traced {
 	__u16 tag;
 	__u16 rule_in;
 	__u16 rule_out;
-	__u16 spans_in; /* as of a port below: of the frame as it came in */
-	__u16 spans_out; /* as it, or the answer to it, left: not of a flood */
-	__u16 spans_small; /* those that it was too large for */
+	__u16 spans_in; /* as traced_port.spans, of the frame as it came in */
+	__u16 spans_out; /* of the frame, or of the answer to it, as it left; not of a flood */
+	__u16 spans_small; /* span ports that the frame was too large for */
 	__u16 pf_in; /* pf's rules, number + 1, 0 for none */
 	__u16 pf_out; /* not of a flood */
 	__u16 pf_state; /* 1: the packet's connection is known */
-	__u16 ports; /* of the flood, below: all that the bridge has */
+	__u16 ports; /* entries of port[], in a flood: all ports that the bridge has */
+	__u32 route; /* enum route + 1; 0: not for a routed host port */
+	__u32 route_to; /* ROUTE_DONE: index of the host's device that the way goes on by */
+	__u64 route_dst; /* the frame's addresses there */
+	__u64 route_src;
 	struct traced_port port[MAX_PORTS];
 };
 
@@ -720,24 +820,25 @@ struct event {
 	__u64 key; /* as in the FDB */
 	enum event_kind kind;
 	__u32 port; /* id */
-	__u32 from; /* id of the port it was on, 0 for none */
+	__u32 from; /* id of the port that the address was on, 0 for none */
 	__u32 count; /* how often since the last event like it */
 };
 
 /*
- * A claim on an address that is repeated many times a second is told once a
- * second, with the number of times. One cell serves many addresses: when two
- * of them fight for it both are told, which is right too.
+ * An event that repeats many times a second is told once a second, with the number of
+ * times. Many addresses share a cell. If two addresses fight for a cell, the events of both
+ * are told each time, which is right, too.
  */
 struct told {
-	__u64 key; /* with the event's kind */
+	__u64 key; /* key of the event, with its kind in the upper bits */
 	__u32 second;
 	__u32 count;
 };
 
 /*
- * What all CPUs share of a bridge, and is not of a size that it is told. Each part begins
- * a cache line, so that who writes one does not slow who reads another.
+ * The memory that all CPUs share for a bridge, except for tables whose size is a setting.
+ * Each part begins a cache line, so that writing one part does not slow the readers of
+ * another.
  */
 struct shared {
 	struct clock clock;
@@ -746,12 +847,15 @@ struct shared {
 	__u64 pf_answers; /* when the bucket of answers is full again; see storm.h */
 	__u64 pad2[5];
 	struct told told[EVENT_CELLS];
-	/* dynamic entries by slot; an FDB that is made anew counts where the one before does not */
+	/*
+	 * Dynamic entries by slot. A new FDB counts in the half that the FDB before it does not
+	 * use.
+	 */
 	__u32 usage[2][MAX_PORTS];
 	struct storm_buckets storms[MAX_PORTS]; /* by slot */
-	struct port_state port_states[MAX_PORTS]; /* by slot; of the loop guards in slot 0 */
+	struct port_state port_states[MAX_PORTS]; /* by slot; in slot 0, of all loop guards */
 	struct returns returns[LOOP_CELLS];
-	struct event events[EVENT_LOG]; /* the last, for any number of monitors */
+	struct event events[EVENT_LOG]; /* the latest events, for any number of monitors */
 };
 
 /* A request to the control program, and its answer. */
@@ -759,14 +863,14 @@ enum control_op {
 	CONTROL_START = 1, /* set the clock and arm its timer */
 	CONTROL_STORE, /* make (key, word) an entry */
 	CONTROL_DELETE, /* remove the entry of key */
-	CONTROL_FLUSH, /* remove the entries that match, and all of ports that have left */
+	CONTROL_FLUSH, /* remove the entries that match, and all entries of ports that have left */
 	CONTROL_PF_KILL, /* remove the state at a place, if its key is that of `state` */
 	CONTROL_PF_FLUSH, /* remove all states */
 	CONTROL_PF_UNTRACK, /* remove a source */
 	CONTROL_PF_STORE, /* put `state` in, if there is none with its key */
-	CONTROL_PF_SWEEP, /* remove all that is over, at once */
+	CONTROL_PF_SWEEP, /* remove all states that are over, at once */
 	CONTROL_STP, /* give `port` the state `word` */
-	CONTROL_FORGET, /* decisions that are remembered */
+	CONTROL_FORGET, /* end all decisions that CPUs remember */
 	CONTROL_UNBLOCK, /* forget what the loop guard of `port` has found */
 };
 
@@ -778,9 +882,8 @@ struct control {
 	__u32 port; /* FLUSH: of this port id, 0 for any; STP, UNBLOCK: the port's */
 	__s32 vlan; /* FLUSH: of this VLAN; -1 for any */
 	__u32 dynamic; /* FLUSH: dynamic entries */
-	__u32 pinned; /* FLUSH: static and sticky entries; STORE: tell of one that is new */
-	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if any); STORE: leave what is
-		       there */
+	__u32 pinned; /* FLUSH: static and sticky entries; STORE: tell of a new one */
+	__u32 keep; /* FLUSH: dynamic entries to leave (of the port, if there is one) */
 	__u32 place; /* PF_KILL */
 	struct pf_state state; /* PF_KILL, PF_STORE */
 	struct pf_source_key source; /* PF_UNTRACK */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* What is decided about a frame, and where the decision is made. */
+/* The decision on a frame, and the hook that it is made at. */
 #pragma once
 
 #include "frame.h"
@@ -16,7 +16,7 @@ enum action {
 	ACTION_ANSWERED, /* the switch answers it itself */
 };
 
-/* Where a program sits; constants to the compiler. */
+/* The hook that a program is at. Its fields are constants to the compiler. */
 struct hook {
 	void *ctx; /* struct __sk_buff or xdp_md */
 	struct device_map *devices;
@@ -28,17 +28,20 @@ struct verdict {
 	u32 out; /* slot, for ACTION_SEND; ACTION_ANSWERED: of the port asked for */
 	u32 reason; /* for ACTION_DROP */
 	u32 flood; /* for ACTION_FLOOD: the flag of the ports that take it */
-	u64 word; /* what the FDB has for the destination; ACTION_ANSWERED: the MAC asked for;
-		     DROP_TAKEN: the enum control_protocol that takes it */
+	/*
+	 * What the FDB has for the destination. ACTION_ANSWERED: the MAC that is asked for.
+	 * DROP_TAKEN: the enum control_protocol that takes the frame.
+	 */
+	u64 word;
 	u16 vid; /* VLAN that the frame is in */
-	u16 vlan; /* the one whose addresses are looked at: of private VLANs the primary */
+	u16 vlan; /* VLAN whose addresses are looked at: in a private VLAN, its primary */
 	u16 tag; /* ACTION_SEND: the tag to leave with, as vlan_tag() has it */
 	u16 rule_in; /* number of the MAC rule that matched, 0 for none */
 	u16 rule_out;
 	u8 answered; /* ACTION_ANSWERED: what it asks, a QUESTION_ of trust.h */
-	u8 fleeting; /* holds for this frame alone: not to be remembered */
+	u8 fleeting; /* the decision holds for this frame alone: it is not remembered */
 	u8 pf; /* enum pf_look */
-	u8 pf_plain; /* PF_LOOK_STATE: there is nothing to it but to follow the state */
+	u8 pf_plain; /* PF_LOOK_STATE: nothing is left but to follow the state */
 };
 
 static __always_inline enum action refuse(struct verdict *v, enum drop_reason reason)
@@ -48,25 +51,25 @@ static __always_inline enum action refuse(struct verdict *v, enum drop_reason re
 }
 
 /*
- * May the frame leave by the device? A GSO packet may when its segments may.
- * Asks the device itself, so that a changed MTU counts at once, and says what
- * its MTU is. 0 or the reason against it.
+ * May the frame leave by the device? A GSO packet may if its segments may. 0 or the reason
+ * against it. This asks the device itself, so that a changed MTU counts at once, and tells
+ * its MTU.
  */
 static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag, u32 *mtu)
 {
 	long refused = skb->gso_size ? bpf_check_mtu(skb, ifindex, mtu, 0, BPF_MTU_CHK_SEGS)
 				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
 
-	/* below zero: there is no telling, and the kernel looks again on the way out */
+	/* below zero the helper cannot tell; the kernel looks again on the way out */
 	return refused > 0 ? DROP_MTU : 0;
 }
 
 /*
- * Is a length that a helper gets from 1 to most? The comparisons are out of the
- * compiler's sight: it would make one of two, leave out what it knows already, or
- * compare a copy, and the verifier, which wants both bounds of the very register,
- * refuses the program. The upper one is first: Linux 7.3 knows a range by its ends,
- * and forgets that there is a hole in it.
+ * Is a length, which a helper is to get, from 1 to `most`? The comparisons are in assembly,
+ * out of the compiler's sight. The compiler would make one of the two, leave out what it
+ * knows already, or compare a copy. The verifier refuses such a program: it wants both
+ * bounds of the very register. The upper bound is first: Linux 7.3 knows a range by its
+ * ends, and forgets that there is a hole in it.
  */
 static __always_inline bool length_within(u32 *len, u32 most)
 {
@@ -84,13 +87,13 @@ no:
 	return false;
 }
 
-/* Reads from 1 to most bytes, as many as a variable says; false if there are not so many. */
+/* Reads so many bytes, from 1 to `most`. False if the frame has fewer. */
 static __always_inline bool frame_load(struct __sk_buff *skb, u32 at, void *to, u32 len, u32 most)
 {
 	return length_within(&len, most) && !bpf_skb_load_bytes(skb, at, to, len);
 }
 
-/* Where the linear part of the frame is. */
+/* Tells where the linear part of the frame is. */
 static __always_inline void skb_data(struct __sk_buff *skb, void **data, void **data_end)
 {
 	*data = (void *)(long)skb->data;
@@ -98,8 +101,9 @@ static __always_inline void skb_data(struct __sk_buff *skb, void **data, void **
 }
 
 /*
- * Has the kernel's own memory the frame up to there? What is not linear may be in the
- * sender's (splice(2)), who can change what has been judged: it is copied.
+ * Brings the frame up to `end` into the kernel's own memory; false if that fails. Bytes
+ * that are not linear may be in the sender's memory (splice(2)). The sender could change
+ * them after they have been judged, so they are copied.
  */
 static __always_inline bool skb_own(struct __sk_buff *skb, u32 end)
 {
@@ -108,7 +112,7 @@ static __always_inline bool skb_own(struct __sk_buff *skb, u32 end)
 	return end <= linear || !bpf_skb_pull_data(skb, end);
 }
 
-/* Reads bytes of the frame to judge them, wherever they are; 0 if they are there. */
+/* Reads bytes of the frame to judge them, wherever they are: 0 if they are there. */
 static __always_inline long skb_bytes(struct __sk_buff *skb, u32 at, void *to, u32 len)
 {
 	return skb_own(skb, at + len) ? bpf_skb_load_bytes(skb, at, to, len) : -1;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * VLANs: which one a frame is in, which ports that has, and the tag that a
- * frame leaves with (802.1Q clauses 6.9 and 8.6).
+ * VLANs: which VLAN a frame is in, which ports the VLAN has, and the tag that a frame
+ * leaves with (802.1Q clauses 6.9 and 8.6).
  */
 #pragma once
 
 #include "verdict.h"
 
-/* for the type's sake: Go sees those that something has */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum vlan_admit *vlan_admit_type __attribute__((unused));
 
 static __always_inline bool ports_have(const u64 *set, u32 slot)
@@ -28,12 +28,12 @@ static __always_inline bool vlan_reaches(u32 vid, u32 slot)
 	return row && ports_have(row->reach, slot);
 }
 
-/* The VLAN that a frame says it is in, or else the port's: 0 for none. */
+/* The VLAN that the frame's tag says, or else the port's: 0 for none. */
 static __always_inline u32 frame_vlan(const struct frame *f, const volatile struct port *in)
 {
 	u32 vid = f->outer & VID_MASK;
 
-	return vid ? vid : in->pvid; /* a tag may have a priority alone */
+	return vid ? vid : in->pvid; /* a tag may have a priority alone, and no VLAN */
 }
 
 /* Does the port take frames with such a tag, or with none? A priority alone is no tag. */
@@ -51,7 +51,7 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 
 	if (on(FEATURE_ADMIT) && !vlan_admits(in, f->outer & VID_MASK))
 		return DROP_ADMIT;
-	/* one that is not the bridge's own, behind that or instead of it */
+	/* a tag that is not the bridge's own, behind the bridge's or in its place */
 	if ((f->label & LABEL_DOUBLE) && !(cfg.flags & BRIDGE_QINQ) &&
 	    cfg.vlan_proto == ETHERTYPE_VLAN)
 		return f->outer ? DROP_DOUBLE_TAG : DROP_OTHER_TAG;
@@ -60,14 +60,14 @@ static __always_inline u32 vlan_in(const struct frame *f, struct verdict *v,
 	row = vlan_row(vid);
 	if (!row || !ports_have(row->member, v->in))
 		return DROP_VLAN;
-	v->vid = vid; /* not before: what is not let in is not counted in the VLAN */
+	v->vid = vid; /* only now: a frame that is not let in does not count in the VLAN */
 	v->vlan = row->fid;
 	return 0;
 }
 
 /*
- * The tag to leave by a port with: TAG_OUT and the VLAN, or 0 for none. What is
- * in a private VLAN leaves by a port that has only the primary in that.
+ * The tag to leave by a port with: TAG_OUT and the VLAN, or 0 for none. A frame of a
+ * private VLAN leaves in the primary VLAN by a port that is a member of the primary alone.
  */
 #define TAG_OUT (1 << 12)
 
@@ -80,7 +80,10 @@ static __always_inline u16 vlan_tag(const struct verdict *v, u32 slot)
 	return TAG_OUT | (ports_have(row->member, slot) ? v->vid : v->vlan);
 }
 
-/* That tag with the priority that the frame came with: as TAG_PRESENT | TCI, 0 for none. */
+/*
+ * A tag of vlan_tag(), with the priority that the frame came with: TAG_PRESENT | TCI, 0 for
+ * none.
+ */
 static __always_inline u32 tag_with_priority(const struct frame *f, u16 tag)
 {
 	return tag ? TAG_PRESENT | (f->outer & TAG_PRIORITY) | (tag & VID_MASK) : 0;
@@ -100,7 +103,7 @@ struct addresses {
 	u32 word[3]; /* destination and source */
 };
 
-/* The same without an skb; false, and nothing changed, if there is no room. */
+/* The same without an skb. False if there is no room; nothing has changed then. */
 static __always_inline bool xdp_retag(struct xdp_md *xdp, u32 has, u32 wants)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* What is there only while somebody looks: capture, the busiest addresses, trace. */
+/*
+ * Parts of a bridge that are there only while somebody looks: capture, the busiest
+ * addresses, trace.
+ */
 #pragma once
 
 #include "fdb.h"
 #include "vlan.h"
 
-/* Captured frames on their way to who captures; as large as that asks for. */
+/* Captured frames on their way to `bascule capture`, which says how large the ring is. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } capture_ring SEC(".maps");
 
 /*
- * The filter, in the classic BPF that it was compiled to: the number of
- * instructions and the instructions. Programs that are loaded later get it from
- * here; no program reads it.
+ * The filter of the capture, in the classic BPF that it was compiled to: the number of
+ * instructions and the instructions. No program reads it: it is here for programs that are
+ * loaded later.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -35,12 +38,12 @@ struct capture_buffer {
 
 MEMORY_HOLDS(struct capture_buffer);
 
-/* for the type's sake: Go sees those that something has */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const struct captured *captured_type __attribute__((unused));
 
 /*
- * Does who captures want the frame, of which so many bytes are kept? The loader
- * puts the filter in the place of this.
+ * Does the capture want the frame, of which so many bytes are kept? The loader puts the
+ * filter in the place of this function.
  */
 __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 {
@@ -56,9 +59,9 @@ static __always_inline u32 capture_vlans(const struct verdict *v)
 }
 
 /*
- * Copies a frame for `bascule capture`, at a port, with the reason if it is
- * dropped; a tag that is beside the packet goes where it is on a wire. Without
- * filtering the frame is in the VLAN of its tag.
+ * Copies a frame at a port for `bascule capture`, with the reason if the frame is dropped.
+ * A tag that is beside the packet goes where it is on a wire. On a bridge that filters no
+ * VLANs, the frame is in the VLAN of its tag.
  */
 __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum capture_point point,
 			     u32 reason)
@@ -68,10 +71,10 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	u8 *at;
 	u64 *missed;
 
-	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies what nobody calls */
+	if (!on(FEATURE_CAPTURE)) /* Linux before 6.8 verifies functions that nobody calls */
 		return 0;
 	if (point == CAPTURE_DROP && !reason)
-		point = CAPTURE_IN; /* what the switch itself takes has come in */
+		point = CAPTURE_IN; /* a frame for the switch itself has come in */
 	b = watch_memory();
 	if (!b || skb->len < ETHER_HEADER || !(cfg.capture_points >> (point & 3) & 1))
 		return 0;
@@ -112,7 +115,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 	return 0;
 }
 
-/* Sources by address and VLAN; those that are quiet make room. */
+/* Sources by address and VLAN; quiet ones make room for others. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_PERCPU_HASH);
 	__uint(max_entries, 1);
@@ -121,8 +124,8 @@ struct {
 } talkers SEC(".maps");
 
 /*
- * Counts a frame of an address at a port. A function of its own, for the sake of its
- * callers' stacks.
+ * Counts a frame of an address at a port. This is a separate function, to save room on the
+ * stacks of its callers.
  */
 __noinline int talker_note(u64 key, u32 len, u32 slot)
 {
@@ -134,13 +137,13 @@ __noinline int talker_note(u64 key, u32 len, u32 slot)
 	};
 	struct talker *t;
 
-	if (!on(FEATURE_TALKERS)) /* Linux before 6.8 verifies what nobody calls */
+	if (!on(FEATURE_TALKERS)) /* Linux before 6.8 verifies functions that nobody calls */
 		return 0;
 	t = bpf_map_lookup_elem(&talkers, &key);
 	if (!t) {
 		if (!bpf_map_update_elem(&talkers, &key, &first, BPF_NOEXIST))
 			return 0;
-		/* another CPU was first; or there is no room, and the frame is not counted */
+		/* another CPU was first; or there is no room, and the frame does not count */
 		t = bpf_map_lookup_elem(&talkers, &key);
 		if (!t)
 			return 0;
@@ -158,10 +161,7 @@ static __always_inline void talker_count(const struct frame *f, const struct ver
 	talker_note(fdb_key(f->src, v->vlan), f->len, v->in);
 }
 
-/*
- * Moves the outer tag beside the packet, where the kernel has put it when a real
- * frame comes.
- */
+/* Moves the outer tag beside the packet, where the kernel puts it when a real frame comes. */
 static __always_inline void trace_receive(struct __sk_buff *skb)
 {
 	u16 tag[2]; /* type and TCI */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * A frame at XDP, which takes those that it can send without an skb, and leaves all
+ * A frame at XDP. The hook takes frames that it can send without an skb, and leaves all
  * others to tcx.
  */
 #pragma once
@@ -10,11 +10,99 @@
 #include "flood.h"
 #include "send.h"
 
-/* Does with a frame what has been decided. */
+/* Is the frame for a routed host port? */
+static __always_inline bool routes_here(const struct verdict *v)
+{
+	return on(FEATURE_ROUTE) && (port_at(v->out)->flags & PORT_ROUTE);
+}
+
+#ifndef DECIDES_AT_ONCE
+__noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	struct judged *j = judged_here(0);
+
+	return j ? decide(&h, &j->f, &j->v, now) : ACTION_LEAVE;
+}
+#endif
+
+/* Decides on the frame of `j`, if no such decision is remembered: can XDP send it? */
+static __always_inline bool decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
+{
+	struct decision *d = decision_cell(&j->f);
+	u32 mtu = 0;
+
+	if (!d)
+		return false;
+	if (decision_holds(d, &j->f, epoch) && j->f.len <= d->fits) {
+		decision_recall(d, &j->f, &j->v);
+	} else {
+#ifdef DECIDES_AT_ONCE
+		const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+
+		if (decide(&h, &j->f, &j->v, now) != ACTION_SEND)
+			return false;
+#else
+		if (decide_xdp(xdp, now) != ACTION_SEND)
+			return false;
+#endif
+		if (!xdp_fits(xdp, port_device(&xdp_devices, j->v.out), 0, &mtu))
+			return false;
+		decision_keep(d, &j->f, &j->v, epoch, mtu + ETHER_HEADER);
+	}
+	return (port_at(j->v.out)->facts & PORT_XDP_TX) && !routes_here(&j->v) &&
+	       port_has_device(&xdp_devices, j->v.out);
+}
+
+/*
+ * Routes a frame that is for a routed host port. It is decided on again, as a frame that
+ * comes by the port that the host would send it by. Until XDP knows that it will send the
+ * frame, the frame stays as it is: tcx gets it if XDP may not send it.
+ */
+static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	u32 in = j->v.in, out = j->v.out, len = j->f.len;
+	struct route_memory *memory = route_memory_get();
+	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now();
+
+	/* what has to look into each frame does so once; it is left to tcx */
+	if (on(FEATURES_NOTE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP) ||
+	    !memory || j->f.tag || route_xdp(xdp, out, j->f.dst) != ROUTE_GATEWAY)
+		return XDP_PASS;
+	j->v = (struct verdict){};
+	j->f = (struct frame){.dst = memory->dst,
+			      .src = memory->src,
+			      .ifindex = memory->ifindex,
+			      .len = memory->len};
+	if (!port_slot(j->f.ifindex) || !decided_xdp(xdp, j, epoch, now) ||
+	    !route_rewrite(xdp, memory, len))
+		return XDP_PASS;
+	count_rx(in, len);
+	count_tx(out, len);
+	route_count(out, ROUTE_GATEWAY);
+	/* the frame is another by now: nobody else may take it */
+	return send_xdp(&h, &j->f, &j->v, now) == XDP_REDIRECT ? XDP_REDIRECT : XDP_DROP;
+}
+
+/*
+ * Sends a frame on which has been decided, or routes it. The frame and the verdict are those
+ * of a struct judged.
+ */
+static __always_inline int send_or_route(struct xdp_md *xdp, struct frame *f, struct verdict *v,
+					 u32 now)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+
+	if (on(FEATURE_ROUTE) && routes_here(v))
+		return route_frame_xdp(xdp, (void *)f - offsetof(struct judged, f));
+	return send_xdp(&h, f, v, now);
+}
+
+/* Carries out what has been decided about a frame. */
 static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct verdict *v,
 				   struct decision *d, u32 epoch, enum action action, u32 now)
 {
-	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	u32 mtu = 0;
 
 	switch (action) {
@@ -22,7 +110,7 @@ static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct v
 		if (!xdp_fits(xdp, port_device(&xdp_devices, v->out), f->tag, &mtu))
 			return XDP_PASS;
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
-		return send_xdp(&h, f, v, now);
+		return send_or_route(xdp, f, v, now);
 	case ACTION_FLOOD:
 		if (!flood_xdp(xdp, f, v))
 			return XDP_PASS;
@@ -34,15 +122,7 @@ static __always_inline int act_xdp(struct xdp_md *xdp, struct frame *f, struct v
 }
 
 #ifndef DECIDES_AT_ONCE
-__noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
-{
-	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
-	struct judged *j = judged_here(0);
-
-	return j ? decide(&h, &j->f, &j->v, now) : ACTION_LEAVE;
-}
-
-/* The same, of struct judged. */
+/* The same for the frame of struct judged. */
 __noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
 {
 	struct judged *j = judged_here(0);
@@ -83,7 +163,7 @@ static __always_inline int switch_xdp(struct xdp_md *xdp)
 		    ((on(FEATURE_BACKUP) && port_lost(&xdp_devices, port_at(v->out)->id)) ||
 		     leaves_to_tcx(f) || each_frame(&h, f, v, 0)))
 			return XDP_PASS;
-		return send_xdp(&h, f, v, on(FEATURE_PF) ? READ_ONCE(c->now) : 0);
+		return send_or_route(xdp, f, v, on(FEATURE_PF) ? READ_ONCE(c->now) : 0);
 	}
 
 #ifdef DECIDES_AT_ONCE

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Berth describes ports that a bridge is ready for. A device that occupies
-// one is a port at once, because its programs are loaded already.
+// A Berth describes ports that a bridge is ready for. A device that occupies one is a
+// port at once, because the berth's programs are loaded already.
 type Berth struct {
 	Pattern string      // of the devices' names; to the bridge it is a word, at most 15 bytes
 	Options PortOptions // for Hook xdp, and with a backup, there are no berths
 	VLANs   []VLANRange // nil for those of a new port; else the bridge filters VLANs
-	Count   int         // as many at a time
+	Count   int         // how many such ports the bridge is ready for at a time
 }
 
 // berthKind has the properties that the berths of a kind share.
@@ -54,10 +54,10 @@ func newPortVLANs(c *datapath.Config) []VLANRange {
 	return []VLANRange{{c.DefaultPvid, c.DefaultPvid, VLANOptions{Untagged: true, PVID: true}}}
 }
 
-// SetBerths makes the vacant berths of a bridge exactly these, as far as there is
-// room for so many ports. Ports go before berths: they take their place where
-// there is no other. Berths whose device has gone are vacant again with this, as
-// with any change of the bridge; without a difference nothing is changed.
+// SetBerths makes the vacant berths of a bridge exactly these, as far as there is room
+// for so many ports. Ports go before berths: a port that finds no other place takes
+// that of a berth. With this, as with any change of the bridge, berths whose device has
+// gone are vacant again. Nothing is changed if nothing is different.
 func (s *Switch) SetBerths(bridge string, list []Berth) error {
 	_, err := s.one(setBerths(bridge, list))
 	return err
@@ -97,8 +97,8 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		if list[i].VLANs, err = sortRanges(object, b.VLANs); err != nil {
 			return step{}, err
 		}
-		backed[i] = config.Backup != "" // another port's id, which may change
-		var p datapath.Port             // as it will be read
+		backed[i] = config.Backup != "" // the backup is another port's id, which may change
+		var p datapath.Port             // the berth as it will be read
 		config.store(&p)
 		configs[i] = loadPortConfig(&p)
 	}
@@ -146,7 +146,7 @@ func setBerths(bridge string, list []Berth) (step, error) {
 		for _, m := range more {
 			p := datapath.NewBerth(c.next, m.berth.Pattern)
 			if p == nil {
-				break // ports that come will be told
+				break // the bridge is full; ports that come will be told
 			}
 			m.config.store(p)
 			if m.berth.VLANs != nil {
@@ -201,12 +201,11 @@ func (s *Switch) Berths(bridge string) (list []Berth, err error) {
 	return list, err
 }
 
-// Occupy makes a device a port of a bridge, in a berth of the pattern. It is not
-// ok, and nothing is changed, where no berth is vacant or the device is not for
-// one: because it goes by XDP, is a port already or can't be one, or because rules
-// of pf go by the names of ports. AddPort then adds it, or says why not. The
-// warnings are AddPort's. It is one writer of many, and can be called by any
-// process.
+// Occupy makes a device a port of a bridge, in a berth of the pattern. It is not ok,
+// and nothing is changed, if no berth is vacant or the device is not for a berth: the
+// device goes by XDP, it is a port already or can't be one, or rules of pf go by the
+// names of ports. AddPort then adds the device, or says why not. The warnings are
+// AddPort's. Occupy is one writer of many: any process can call it.
 func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []string, err error) {
 	what := "add port " + device + " to " + bridge + " in a berth"
 	if err := checkName("port", device); err != nil {
@@ -218,7 +217,7 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed("use the switch", err)
 		}
 		defer unlock()
-		// a command that takes its time mends what a killed one left
+		// A command that takes its time mends what a killed one left.
 		if dirty, err := store.Dirty(); err != nil || dirty {
 			return failed(what, err)
 		}
@@ -261,25 +260,25 @@ func (s *Switch) Occupy(bridge, pattern, device string) (ok bool, warnings []str
 			return failed(what, errors.Join(err, b.Done()))
 		}
 		ok = true
-		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l), warnNoAgent(b, stpWaits))
+		warnings = slices.Concat(world.mtuWarning(&b.Config, p, l), world.addressWarning(bridge, hostPortOf(&b.Config), l),
+			cableWarning(&b.Config, bridge, l), warnNoAgent(b, stpWaits(device)))
 		warnings = append(warnings, notes...)
 		return failed(what, b.Done())
 	})
 	return ok, warnings, err
 }
 
-// fitsBerth reports whether there is nothing to a device but to put the program
-// on it.
+// fitsBerth reports whether a device needs no more than the program to be put on it.
 func fitsBerth(b *datapath.Bridge, l netlink.Link, world *world) bool {
 	if why, _ := usable(l); why != "" || l.Type() == physical || isOwnEnd(l) {
 		return false
 	}
-	// the long way knows what was taken of the device then
+	// AddPort knows what was taken of the device then.
 	if was, _, err := world.formerly(b, l); was != nil || err != nil {
 		return false
 	}
 	for _, p := range datapath.Ports(&b.Config) {
-		// or it takes the place of one that is gone
+		// The device may take the place of one that is gone.
 		if p.Ifindex == uint32(l.Attrs().Index) || datapath.PortName(p) == l.Attrs().Name {
 			return false
 		}

@@ -28,10 +28,9 @@ type Binding struct {
 	VLAN    uint16 // 1 to 4094; 0 stands for frames without a tag
 }
 
-// ParseAddress reads an IP address that can be bound. The error is a
-// *[UsageError] when s is malformed, or is no single station's on a link: an
-// unspecified, multicast, broadcast or loopback address, or one of IPv4 written
-// as one of IPv6.
+// ParseAddress reads an IP address that can be bound. The error is a *[UsageError] if s
+// is malformed, or if it is no single station's on a link: an unspecified, multicast,
+// broadcast or loopback address, or one of IPv4 written as one of IPv6.
 func ParseAddress(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
@@ -55,8 +54,8 @@ func ParseAddress(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Bindings returns the bindings of a bridge's port, of a bridge where the port
-// is "", or of all bridges where both are, by VLAN and address.
+// Bindings returns the bindings of a bridge's port, by VLAN and address. If the port is
+// "", it returns those of the bridge; if the bridge is "", too, those of all bridges.
 func (s *Switch) Bindings(bridge, port string) (list []Binding, err error) {
 	list = []Binding{}
 	err = s.each(showWhat("the bindings", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -95,21 +94,21 @@ func (v *view) bindings() ([]Binding, error) {
 	return list, err
 }
 
-// AddBinding binds an address. One that is bound to another station or port is
-// not moved but refused.
+// AddBinding binds an address. It refuses to move an address that is bound to another
+// station or port.
 func (s *Switch) AddBinding(e Binding) error {
 	return s.replaceBindings(bindWhat(e.Bridge, e), e.Bridge, nil, []Binding{e})
 }
 
-// ReplaceBindings deletes bindings, as Bindings returns them, and makes others,
-// as AddBinding does, in one change of the table. Those to be deleted may be
-// gone already. An address that is in both moves, and is bound all the time.
-// All are of the one bridge, whatever they say.
+// ReplaceBindings deletes bindings, as Bindings returns them, and makes others, as
+// AddBinding does, in one change of the table. The bindings to be deleted may be gone
+// already. An address in both lists moves, and is bound all the time. All bindings are
+// of the one bridge, whatever they say.
 func (s *Switch) ReplaceBindings(bridge string, del, add []Binding) error {
 	return s.replaceBindings("change the bindings of "+bridge, bridge, del, add)
 }
 
-// bindWhat is what errors say that a binding was made for.
+// bindWhat names the making of a binding, for errors.
 func bindWhat(bridge string, e Binding) string {
 	return fmt.Sprintf("bind %s in %s", e.Address, bridge)
 }
@@ -164,8 +163,8 @@ type boundAt struct {
 	address netip.Addr
 }
 
-// planBindings returns bindings as the datapath has them, and the others that
-// are left without those of del. The error says why they can't be made.
+// planBindings returns the bindings to add as the datapath has them, and the others
+// that are left without those of del. The error says why they can't be made.
 func planBindings(b *datapath.Bridge, what, bridge string, del []datapath.Binding, add []Binding) (next []datapath.Binding, others map[boundAt]datapath.Binding, err error) {
 	there, err := b.Bindings()
 	if err != nil {
@@ -232,6 +231,9 @@ func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
 		}
 		err = b.Unbind(vlan, a)
 		if errors.Is(err, os.ErrNotExist) {
+			if err := boundElsewhere(b, what, bridge, a, vlan); err != nil {
+				return err
+			}
 			why := "there is none"
 			if vlan != 0 {
 				why += fmt.Sprintf(" in VLAN %d", vlan)
@@ -240,6 +242,32 @@ func (s *Switch) DelBinding(bridge string, a netip.Addr, vlan uint16) error {
 		}
 		return failed(what, err)
 	})
+}
+
+// boundElsewhere refuses to delete the binding of an address in a VLAN where it has none,
+// if it has one in another: the refusal names that. Otherwise it returns nil.
+func boundElsewhere(b *datapath.Bridge, what, bridge string, a netip.Addr, vlan uint16) error {
+	v, err := viewOf(bridge, b)
+	if err != nil {
+		return failed(what, err)
+	}
+	list, err := v.bindings()
+	if err != nil {
+		return failed(what, err)
+	}
+	slices.SortFunc(list, func(a, b Binding) int { return cmp.Compare(a.VLAN, b.VLAN) })
+	inVLAN := func(id uint16) string {
+		if id == 0 {
+			return "without a VLAN"
+		}
+		return fmt.Sprintf("in VLAN %d", id)
+	}
+	for _, e := range list {
+		if e.Address == a {
+			return refused(what, "there is none "+inVLAN(vlan)+", but one "+inVLAN(e.VLAN), fmt.Sprintf("name that with --vlan %d", e.VLAN))
+		}
+	}
+	return nil
 }
 
 // FlushBindings removes the bindings that match, and returns how many.

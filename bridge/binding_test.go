@@ -97,6 +97,17 @@ func TestReplaceBindings(t *testing.T) {
 	}
 	b.must(b.ReplaceBindings("br0", bindings("1 10 p1 1", "2 10 p2 2", "9 10 p1 9"), bindings("2 10 p1 4", "3 101 p1 3", "4 101 p1 3")))
 	want("2 10 p1 4", "3 100 p1 3", "4 100 p1 3")
+	for vlan, words := range map[uint16]string{
+		0:  "cannot delete the binding of 192.0.2.2 in br0: there is none without a VLAN, but one in VLAN 10; name that with --vlan 10",
+		20: "cannot delete the binding of 192.0.2.2 in br0: there is none in VLAN 20, but one in VLAN 10; name that with --vlan 10",
+	} {
+		if err := b.DelBinding("br0", netip.MustParseAddr("192.0.2.2"), vlan); err == nil || err.Error() != words {
+			t.Errorf("the error is %v, should be %s", err, words)
+		}
+	}
+	if err := b.DelBinding("br0", netip.MustParseAddr("192.0.2.9"), 0); err == nil || !strings.HasSuffix(err.Error(), "there is none; see 'bascule binding show br0'") {
+		t.Errorf("the error is %v, should say that there is none", err)
+	}
 	if err := b.ReplaceBindings("br9", nil, nil); err == nil {
 		t.Error("a bridge that is not there is changed")
 	}

@@ -30,7 +30,7 @@ type CaptureOptions struct {
 	Dropped bool              // only frames that were dropped
 	Filter  []unix.SockFilter // only frames that this wants; frame.Compile makes it
 	Snaplen int               // bytes kept of each frame, frame.MinSnaplen to frame.MaxSnaplen
-	Buffer  int               // bytes between the datapath and who reads
+	Buffer  int               // bytes of the buffer between the datapath and the reader
 }
 
 // Capture begins a capture at the ports of a bridge, which lasts until its
@@ -64,7 +64,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	source := &captureSource{s: s, bridge: bridge, stop: stop, names: map[uint32]string{}}
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
 		source.seed = b.Config.HashSeed
-		if source.frames != nil { // of the last time
+		if source.frames != nil { // a try before has opened it
 			source.frames.Close()
 		}
 		source.frames, err = b.OpenFrames()
@@ -81,7 +81,7 @@ func (s *Switch) Capture(_ context.Context, bridge string, o CaptureOptions) (fr
 	return source, nil
 }
 
-// monotonic is the time that the datapath gives frames, CLOCK_MONOTONIC.
+// monotonic is the time by the clock of the datapath, CLOCK_MONOTONIC.
 func monotonic() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -90,8 +90,8 @@ func monotonic() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// ringSize is the size of a ring buffer of so many bytes at least: a power of
-// two, and whole pages.
+// ringSize is the size of a ring buffer for at least so many bytes: a power of two, and
+// whole pages.
 func ringSize(n int) uint32 {
 	return max(1<<bits.Len(uint(n-1)), uint32(unix.Getpagesize()))
 }
@@ -100,7 +100,7 @@ func ringSize(n int) uint32 {
 type captureSource struct {
 	s      *Switch
 	bridge string
-	seed   uint64 // the bridge's, which one made anew does not have
+	seed   uint64 // the bridge's hash seed: a bridge that is made anew has another
 	frames *datapath.Frames
 	stop   func() error
 	boot   time.Time         // when CLOCK_MONOTONIC was 0
@@ -116,7 +116,8 @@ const captureBatch = 256
 // captureLook is how often Next looks whether it is to end.
 const captureLook = 100 * time.Millisecond
 
-// Next returns what was captured until ctx ended, too, before it says so.
+// Next returns frames that were captured. It returns all that were captured before ctx
+// ended, and only then says that ctx ended.
 func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uint64, err error) {
 	c.asked = false
 	for !c.over {
@@ -155,7 +156,7 @@ func (c *captureSource) Next(ctx context.Context) (list []frame.Seen, missed uin
 	return nil, 0, ctx.Err()
 }
 
-// there says so when the bridge is not.
+// there returns an error if the bridge is not there.
 func (c *captureSource) there() error {
 	what := "go on with the capture at bridge " + c.bridge
 	return c.s.read(func(store *datapath.Store) error {
@@ -170,8 +171,8 @@ func (c *captureSource) there() error {
 func (c *captureSource) frame(f datapath.Captured) frame.Seen {
 	if _, ok := c.names[f.Port]; !ok && !c.asked {
 		c.asked = true
-		// Without a name the frame is still worth showing; that the bridge has
-		// gone is found out when there are no frames left.
+		// Without a name the frame is still worth showing. If the bridge has
+		// gone, this is found out when no frames are left.
 		_ = c.learnNames()
 	}
 	seen := frame.Seen{

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Devices change by themselves: a host port's interface gets another address,
-// the other ports lose their links, another device takes a port for its own, a
-// device that was moved to another network namespace comes back. The agent
-// hears of devices and follows at once. A command that changes something
-// follows the addresses.
+// Devices change by themselves. A host port's interface gets another address. The other
+// ports lose their links. Another device takes a port for its own. A device that was
+// moved to another network namespace comes back. The agent hears of devices and follows
+// at once. A command that changes something follows the addresses.
 
-// catchUp has bridges follow the addresses of their host ports' interfaces. If
-// the agent that took their carriers is gone, catchUp gives them back. The
-// caller's work does not depend on it: if it fails, the next caller tries
+// catchUp has bridges follow the addresses of their host ports' interfaces. If the
+// agent that took the carriers of these interfaces is gone, catchUp gives the carriers
+// back. The caller's work does not depend on it: if it fails, the next caller tries
 // again.
 func catchUp(store *datapath.Store, bridges []string) {
 	_ = eachOpen(store, bridges, func(name string, b *datapath.Bridge) error {
-		if slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) {
+		if hostsMoved(b) {
 			set, c := setBridge(name, nil), newDraft(b)
+			c.reload = true // interfaces above the host's end are not in the configuration
 			if c.planned(set.what, set.plan) == nil {
 				_ = c.make(set.what)
 			}
@@ -48,16 +48,16 @@ func giveCarriers(store *datapath.Store, bridges []string) {
 				continue
 			}
 			if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && l.Attrs().RawFlags&unix.IFF_UP == 0 {
-				_ = netlink.LinkSetUp(l) // but for one that goes at this moment
+				_ = netlink.LinkSetUp(l) // it fails only for a device that goes at this moment
 			}
 		}
 		return nil
 	})
 }
 
-// Devices are the devices of a namespace's bridges in the hands of who follows
-// them, one process at a time. A host port's interface has a carrier then while
-// another port has one; see docs/design.md.
+// Devices are the devices of a namespace's bridges in the hands of the process that
+// follows them. There is one such process at a time. While there is one, a host port's
+// interface has a carrier as long as another port has one; see docs/design.md.
 type Devices struct {
 	s    *Switch
 	hold *datapath.Hold
@@ -68,26 +68,26 @@ type Devices struct {
 	masters map[uint32]string
 }
 
-// A Deed is a change of a port, or an action of a Devices about it.
+// A Deed is a change of a port, or something that a Devices did about it.
 type Deed struct {
 	Bridge, Port string
 	Kind         string
-	Other        string // of DeedTaken: the device that it belongs to, "Linux bridge br0"
-	Why          string // of DeedNone, in words
+	Other        string // DeedTaken: the device that it belongs to, "Linux bridge br0"
+	Why          string // DeedNone: the reason in words
 }
 
 // The kinds of deeds.
 const (
 	DeedAddress  = "address"  // a host port's interface has another address, which the FDB has now
 	DeedCarrier  = "carrier"  // a host port's interface has a carrier again
-	DeedNone     = "none"     // it has none, since no other port leads anywhere; see Why
+	DeedNone     = "none"     // the interface has no carrier, since no other port leads anywhere; see Why
 	DeedTaken    = "taken"    // another device has made the port its own
-	DeedReleased = "released" // it has not any more
+	DeedReleased = "released" // the port is no longer another device's
 	DeedBack     = "back"     // the device has come back from another namespace, and is the port that it was
 )
 
-// FollowDevices takes the namespace's devices in hand, until Close or the
-// process's end. The error says so where somebody else has them.
+// FollowDevices takes the namespace's devices in hand, until Close or until the process
+// ends. It fails if somebody else has them.
 func (s *Switch) FollowDevices() (*Devices, error) {
 	d := &Devices{s: s, masters: map[uint32]string{}}
 	if err := d.take(); err != nil {
@@ -113,12 +113,12 @@ func (d *Devices) take() error {
 	})
 }
 
-// ErrUnmounted says that the file system is gone in which the bridges were pinned,
-// and they with it.
+// ErrUnmounted says that the file system in which the bridges were pinned is gone, and
+// the bridges with it.
 var ErrUnmounted = errors.New(datapath.Root + ", the file system of the bridges, has been unmounted")
 
-// Keep takes the devices in hand again where what says that they are has been taken
-// away. It is cheap where nothing has. Where another process was faster the error is
+// Keep takes the devices in hand again if the folder is gone that says that they are in
+// hand. It is cheap if the folder is there. If another process was faster, the error is
 // datapath.ErrWatched.
 func (d *Devices) Keep() error {
 	switch {
@@ -130,8 +130,9 @@ func (d *Devices) Keep() error {
 	return d.take()
 }
 
-// DevicesHolder returns the process that follows the devices of a network namespace by
-// its cookie, which is its agent. The process is 0 where it cannot be told.
+// DevicesHolder returns the process that follows the devices of a network namespace,
+// which is its agent. The namespace is named by its cookie. The process is 0 if nobody
+// can tell.
 func DevicesHolder(cookie uint64) (process int, there bool) {
 	store, err := datapath.StoreOf(cookie)
 	if err != nil || !store.DevicesHeld() {
@@ -140,7 +141,7 @@ func DevicesHolder(cookie uint64) (process int, there bool) {
 	return store.DevicesHolder(), true
 }
 
-// Close gives the carriers back: nobody follows them any more.
+// Close gives the carriers back, as nobody follows the devices any more.
 func (d *Devices) Close() error {
 	return d.s.read(func(store *datapath.Store) error {
 		d.hold.Release(true)
@@ -158,9 +159,9 @@ func (d *Devices) Concerns(index int) bool {
 	return d.known == nil || d.known[index] || d.away
 }
 
-// Look makes the bridges follow their devices, and returns what it did. Ports of
-// bridges that kept says true of are not taken back: somebody else sees to them. It
-// is called by one goroutine at a time.
+// Look makes the bridges follow their devices, and returns what it did. It does not
+// take back ports of bridges of which kept reports true: somebody else sees to them.
+// One goroutine at a time may call it.
 func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 	seen := sighting{known: map[int]bool{}, masters: map[uint32]string{}, before: d.masters}
 	err = d.s.read(func(store *datapath.Store) error {
@@ -175,7 +176,7 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 		for _, name := range names {
 			b, err := store.Open(name)
 			if err != nil {
-				continue // it goes at this moment, or is another version's
+				continue // the bridge goes at this moment, or is another version's
 			}
 			if err := seen.look(name, b); err != nil && b.Current() {
 				return err
@@ -213,13 +214,13 @@ func (d *Devices) Look(kept func(bridge string) bool) (did []Deed, err error) {
 // A sighting has the observations of a Look.
 type sighting struct {
 	devices map[int]netlink.Link
-	before  map[uint32]string // what ports belonged to at the last one
+	before  map[uint32]string // the devices that ports belonged to at the last Look
 
 	known   map[int]bool
 	masters map[uint32]string
 	moved   []string // bridges with a host port that has another address
 	away    bool     // a port's device is in another network namespace
-	back    []string // bridges with a port whose device was, and is not
+	back    []string // bridges with a port whose device was away, and is not any more
 	did     []Deed
 }
 
@@ -254,6 +255,9 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	if len(hosts) == 0 {
 		return nil
 	}
+	if b.GatewaysMoved() && !slices.Contains(s.moved, name) {
+		s.moved = append(s.moved, name)
+	}
 	carriers, err := newCarriers(b, s.devices)
 	if err != nil {
 		return err
@@ -261,7 +265,7 @@ func (s *sighting) look(name string, b *datapath.Bridge) error {
 	for _, p := range hosts {
 		l := s.devices[int(p.Ifindex)]
 		why := carriers.none(p)
-		want := !hostHere(l) || why == "" // that of a station is not ours to take
+		want := !hostHere(l) || why == "" // the carrier of a station is not ours to take
 		if want == (l.Attrs().RawFlags&unix.IFF_UP != 0) {
 			continue
 		}
@@ -309,8 +313,8 @@ func masterOf(l netlink.Link, devices map[int]netlink.Link) string {
 type carriers struct {
 	b     *datapath.Bridge
 	vlans *datapath.VLANs  // nil where the bridge does not filter
-	ports []*datapath.Port // that have a carrier
-	live  []*datapath.Port // of these, those that spanning tree lets forward
+	ports []*datapath.Port // ports that have a carrier
+	live  []*datapath.Port // those of ports that spanning tree lets forward
 }
 
 func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, err error) {
@@ -352,8 +356,8 @@ func newCarriers(b *datapath.Bridge, devices map[int]netlink.Link) (c carriers, 
 	return c, nil
 }
 
-// none says why a host port has no carrier, "" if it has one: it has where a port
-// that has one is reached by it.
+// none says why a host port has no carrier, "" if it has one. It has one if frames
+// reach it from a port that has one.
 func (c carriers) none(host *datapath.Port) string {
 	switch {
 	case c.reaches(host, c.live):
@@ -384,7 +388,7 @@ func (c carriers) reaches(host *datapath.Port, ports []*datapath.Port) bool {
 	})
 }
 
-// takeBack makes devices the ports again that they were before they were moved to
+// takeBack makes devices ports again that were these ports before they were moved to
 // another network namespace. It returns the names of the ports.
 func (s *Switch) takeBack(name string) (ports []string, err error) {
 	what := "take back ports of " + name
@@ -408,7 +412,7 @@ func (s *Switch) takeBack(name string) (ports []string, err error) {
 			learnDevice(p, l)
 			c.reload = true
 			c.before = append(c.before, func() error {
-				// somebody may have changed it meanwhile
+				// Somebody may have changed the device meanwhile.
 				notes, err := makeReady(p, func(*datapath.Port) bool { return true })
 				c.warn(notes...)
 				if err != nil {

@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Protocol is a control protocol: one whose frames the datapath takes, for who runs it.
+// Protocol is a control protocol: the datapath takes its frames for the process that
+// runs the protocol.
 type Protocol = datapath.ControlProtocol
 
 // The control protocols.
@@ -69,18 +70,18 @@ type ControlPort struct {
 	Config     PortConfig
 }
 
-// controlLook is how often a Read that waits looks whether the bridge still has its
-// control protocols, and their frames still come there. To look each second would be
-// a third of the cost of an idle agent.
+// controlLook is how often a waiting Read looks whether the bridge still has its
+// control protocols, and whether their frames still come there. To look each second
+// would be a third of the cost of an idle agent.
 const controlLook = 5 * time.Second
 
-// OpenControl takes a bridge's control protocols in hand, until Close or the process's
-// end. One holder at a time: the error says so where there is another.
+// OpenControl takes a bridge's control protocols in hand, until Close or until the
+// process ends. There is one holder at a time: it fails if there is another.
 func (s *Switch) OpenControl(bridge string) (*Control, error) {
 	c := &Control{s: s, bridge: bridge}
 	what := "run control protocols of bridge " + bridge
 	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) (err error) {
-		if err := c.letGo(); err != nil { // of the last time
+		if err := c.letGo(); err != nil { // a try before has opened it
 			return err
 		}
 		if c.were = b.ControlProtocols(); len(c.were) == 0 {
@@ -103,7 +104,7 @@ func (s *Switch) OpenControl(bridge string) (*Control, error) {
 	return c, nil
 }
 
-// does names what the methods do with the protocols.
+// does names the work of a method on the protocols, for errors.
 func (c *Control) does(verb string) string {
 	var names []string
 	for _, p := range c.were {
@@ -112,8 +113,8 @@ func (c *Control) does(verb string) string {
 	return verb + " " + strings.Join(names, ", ") + " of bridge " + c.bridge
 }
 
-// holdControl tries a few times: who only looks whether somebody holds it is there
-// for a moment, too.
+// holdControl tries a few times: a process that only looks whether somebody holds the
+// bridge has it for a moment, too.
 func holdControl(b *datapath.Bridge) (hold *datapath.Hold, err error) {
 	for range 10 {
 		hold, err = b.HoldFolder(datapath.WatchControl)
@@ -152,8 +153,8 @@ func (c *Control) Close() error {
 	return c.frames.Close()
 }
 
-// Keep takes the control protocols in hand again where what says that they are has
-// been taken away. It is cheap where nothing has.
+// Keep takes the control protocols in hand again if the folder is gone that says that
+// they are in hand. It is cheap if the folder is there.
 func (c *Control) Keep() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +178,7 @@ func (c *Control) switchedOff(p Protocol) error {
 		"switch it on with 'bascule bridge set "+c.bridge+" "+protocols[p].on+"'")
 }
 
-// with runs f with the bridge, perhaps more than once if it is changed meanwhile.
+// with runs f with the bridge. It runs f again if the bridge is changed meanwhile.
 func (c *Control) with(f func(*datapath.Bridge) error) error {
 	return c.s.each(c.does("go on with"), c.bridge, func(_ string, b *datapath.Bridge) error {
 		switch {
@@ -190,7 +191,7 @@ func (c *Control) with(f func(*datapath.Bridge) error) error {
 	})
 }
 
-// Bridge returns the bridge that the control protocols are of.
+// Bridge returns the bridge whose control protocols these are.
 func (c *Control) Bridge() (info Info, err error) {
 	err = c.with(func(b *datapath.Bridge) error {
 		info, err = describe(c.bridge, b)
@@ -199,9 +200,9 @@ func (c *Control) Bridge() (info Info, err error) {
 	return info, err
 }
 
-// Ports returns the bridge's ports in the order in which they were added,
-// without span ports, which take part in nothing. A Read that waits notices at once
-// if all protocols were off meanwhile.
+// Ports returns the bridge's ports in the order in which they were added. It leaves out
+// span ports, which take part in nothing. If all protocols were off meanwhile, a Read
+// that waits notices at once.
 func (c *Control) Ports() (list []ControlPort, err error) {
 	err = c.with(func(b *datapath.Bridge) error {
 		if err := c.hear(b); err != nil {
@@ -275,8 +276,8 @@ func (p *ControlPort) look(e *ethtool.Ethtool, l netlink.Link) {
 }
 
 // Read waits for a frame of a control protocol, and returns it. It does not return
-// frames from before OpenControl. The error is ctx's when ctx ends, os.ErrClosed after
-// Close, and says so when the bridge has no control protocol any more.
+// frames from before OpenControl. The error is ctx's if ctx ends, and os.ErrClosed
+// after Close. Another error says that the bridge has no control protocol any more.
 func (c *Control) Read(ctx context.Context) (ControlFrame, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -306,8 +307,8 @@ func (c *Control) Read(ctx context.Context) (ControlFrame, error) {
 	}
 }
 
-// hear has frames read where they come now: that is another buffer when all control
-// protocols were switched off, and one on again.
+// hear has frames read where they come now. That is another buffer if all control
+// protocols were switched off, and one was switched on again.
 func (c *Control) hear(b *datapath.Bridge) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -336,4 +337,30 @@ func (c *Control) Missed(p Protocol) (uint64, error) {
 		return 0, os.ErrClosed
 	}
 	return c.frames.Missed(p)
+}
+
+// Doubt says beside the bridge whether what this process has left for the next one that
+// runs the protocol is out of date. That stays so when the process ends, until Doubt
+// takes it back or the bridge goes.
+func (c *Control) Doubt(p Protocol, on bool) error {
+	return c.beside("doubt what is kept of", func(b *datapath.Bridge) error { return b.DoubtControl(p, on) })
+}
+
+// Doubted reports what Doubt has said last.
+func (c *Control) Doubted(p Protocol) (on bool, err error) {
+	err = c.beside("run", func(b *datapath.Bridge) (err error) {
+		on, err = b.ControlDoubted(p)
+		return err
+	})
+	return on, err
+}
+
+// beside runs f with the bridge, also where its protocols have been switched off.
+func (c *Control) beside(does string, f func(*datapath.Bridge) error) error {
+	return c.s.each(c.does(does), c.bridge, func(_ string, b *datapath.Bridge) error {
+		if b.Config.HashSeed != c.seed {
+			return fs.ErrNotExist // another one of the name
+		}
+		return f(b)
+	})
 }

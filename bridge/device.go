@@ -41,9 +41,9 @@ func usable(l netlink.Link) (why, remedy string) {
 	return "", ""
 }
 
-// AddressWarning says that nobody reaches the host by the addresses of a device
-// that is made a port: a port's device never delivers a frame to the host. They
-// belong to the host port, "" if there is none.
+// AddressWarning says that nobody reaches the host by the addresses of a device that
+// becomes a port: a port's device never delivers a frame to the host. The addresses
+// belong on the host port, "" if there is none.
 func AddressWarning(bridge, host, device string, addresses []string) string {
 	noun, it := "address", "it"
 	if len(addresses) > 1 {
@@ -67,7 +67,7 @@ func hostPortOf(config *datapath.Config) string {
 	return ""
 }
 
-// addressWarning tells of the addresses that a device has which becomes a port.
+// addressWarning tells of the addresses of a device that becomes a port.
 func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 	if w.addresses == nil {
 		if !addressed(l) {
@@ -83,8 +83,8 @@ func (w *world) addressWarning(bridge, host string, l netlink.Link) []string {
 }
 
 // addressed reports whether a device may have IP addresses beside those that it gives
-// itself. The kernel is asked for those of this device alone: most have none, and of
-// others there may be many.
+// itself. It asks the kernel for the addresses of this device alone: most devices have
+// none, and others may have many.
 func addressed(l netlink.Link) bool {
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -107,10 +107,10 @@ func addressed(l netlink.Link) bool {
 }
 
 // addresses returns the IP addresses of the namespace's devices by their indexes,
-// without those that each device gives itself. It is for warnings: where they can't
-// be listed there are none.
+// without those that each device gives itself. It is for warnings: if they can't be
+// listed, it returns none.
 func addresses() map[int][]string {
-	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // what there is of an interrupted one will do
+	list, _ := netlink.AddrList(nil, netlink.FAMILY_ALL) // what there is of an interrupted list will do
 	byIndex := map[int][]string{}
 	for _, a := range list {
 		if a.IPNet == nil || a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() {
@@ -138,9 +138,9 @@ func kindAndName(l netlink.Link) string {
 	return l.Type() + " " + l.Attrs().Name
 }
 
-// Devices are listed again that came or went meanwhile, for maxList and at least
-// minLists times, as a busy machine may let us do nothing for that long. Where
-// containers start by the hundred a list of several pieces is seldom whole.
+// The list is read again if devices came or went meanwhile, for maxList and at least
+// minLists times: a busy machine may let us do nothing for that long. Where containers
+// start by the hundred, a list of several pieces is seldom whole.
 const (
 	maxList  = 2 * time.Second
 	minLists = 20
@@ -201,7 +201,8 @@ func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 		attrFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
 		ndoXmit      = 4 // NETDEV_XDP_ACT_NDO_XMIT
 	)
-	// one device at a time: the parts of this family's dump are not marked as such
+	// The request is for one device: the parts of this family's dump are not marked
+	// as such.
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
 	// nl.Genlmsg leaves the header's reserved bytes to chance, which the kernel refuses
 	req.AddRawData(append([]byte{cmdDevGet, 1, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(ifindex)).Serialize()...))
@@ -221,8 +222,8 @@ func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	return false, nil
 }
 
-// mtus returns the MTUs, in bytes, of devices by index, 0 of those that are
-// gone. It asks by netdevice(7)'s calls, which cost a tenth of netlink's.
+// mtus returns the MTUs of devices by index, in bytes, and 0 for those that are gone.
+// It asks by the calls of netdevice(7), which cost a tenth of netlink's.
 func mtus(indexes []uint32) []int {
 	list := make([]int, len(indexes))
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -4,6 +4,7 @@ package bridge
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"slices"
 
@@ -12,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device has the facts of a network device by which a caller decides whether
-// it is to be a port.
+// A Device has the facts by which a caller decides whether a network device is to be a
+// port.
 type Device struct {
 	Name     string
 	MAC      net.HardwareAddr
-	Bridge   string // that has it as a port or a span port, "" for none
-	Host     string // the bridge that it is the host's end of a host port of; it may be a port of another
+	Bridge   string // bridge that has it as a port or a span port, "" for none
+	Host     string // bridge to whose host port it is the host's end; it may be a port of another bridge
 	Own      bool   // the switch made it: one of the two ends of a host port
 	Physical bool   // it has a driver of its own: --hook auto means XDP
 	Ethernet bool   // it could be a port at all
@@ -29,8 +30,8 @@ type Device struct {
 	Addresses []string
 }
 
-// Devices returns the devices of the namespace by name. The host's end of a
-// host port is there under the port's name even when it was moved away.
+// Devices returns the devices of the namespace by name. The host's end of a host port
+// is listed under the port's name even if it was moved to another namespace.
 func (s *Switch) Devices() (list []Device, err error) {
 	err = s.read(func(store *datapath.Store) error {
 		devices, err := links()
@@ -49,6 +50,8 @@ func (s *Switch) Devices() (list []Device, err error) {
 			}
 			if why, remedy := usable(l); why != "" {
 				d.Refusal = why + "; " + remedy
+			} else if misused := new(UsageError); errors.As(checkName("port", a.Name), &misused) {
+				d.Refusal = misused.Err.Error()
 			}
 			byName[a.Name], byIndex[index] = d, d
 		}
@@ -88,8 +91,8 @@ func (s *Switch) Devices() (list []Device, err error) {
 	return list, err
 }
 
-// SwitchEnd returns the name of the device that a host port is by, whose other
-// end has the port's name.
+// SwitchEnd returns the name of a host port's device. The other end of that device has
+// the port's name.
 func SwitchEnd(bridge, port string) string { return switchEndName(bridge, port) }
 
 // Check says whether the settings of a port go together.
@@ -97,6 +100,6 @@ func (c PortConfig) Check(bridge, port string) error {
 	return c.check("set port " + port + " of " + bridge)
 }
 
-// Check says whether the settings of a bridge go together. The error is one of
-// a request that is refused.
+// Check says whether the settings of a bridge go together. The error is that of a
+// refused request.
 func (c BridgeConfig) Check(bridge string) error { return c.check("set bridge " + bridge) }

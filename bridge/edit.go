@@ -19,9 +19,9 @@ type Edit struct {
 }
 
 // Edit changes a bridge as f says, in one step: with one new generation of its
-// programs, or none if nothing is different. Nothing is changed if f returns an
-// error, or if one of the changes was refused. The warnings are things that work
-// but may not be meant.
+// programs, or none if nothing is different. Nothing is changed if f returns an error,
+// or if one of the changes was refused. The warnings tell of things that work but may
+// not be meant.
 func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, err error) {
 	return s.one(step{"change bridge " + bridge, bridge, func(c *draft) error {
 		e := &Edit{bridge: bridge, draft: c}
@@ -32,15 +32,16 @@ func (s *Switch) Edit(bridge string, f func(*Edit) error) (warnings []string, er
 	}}, nil)
 }
 
-// A step is one change to a bridge: plan adds it to the changes that are
-// planned already. A change that could never be right has been refused before.
+// A step is one change to a bridge. plan adds the change to those that are planned
+// already. A change that could never be right has been refused before.
 type step struct {
 	what   string // for errors
 	bridge string
 	plan   func(*draft) error
 }
 
-// one makes a change of a single step, unless it was refused as err says.
+// one makes a change of a single step. If err says that the step was refused, it makes
+// none.
 func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (s *Switch) one(st step, err error) (warnings []string, _ error) {
 	return made.warnings, nil
 }
 
-// add adds a step to the edit, unless it was refused as err says.
+// add adds a step to the edit, unless err says that the step was refused.
 func (e *Edit) add(st step, err error) error {
 	if e.err != nil {
 		return e.err
@@ -82,13 +83,13 @@ func (e *Edit) SetPort(port string, o PortOptions) error { return e.add(setPort(
 // another Edit only.
 func (e *Edit) DelPort(port string) error { return e.add(delPort(e.bridge, port), nil) }
 
-// AddVLANs puts a port into VLANs, in the way that o says, also where it is in
-// one of them already in another way.
+// AddVLANs puts a port into VLANs in the way that o says, even if the port is in one of
+// them already in another way.
 func (e *Edit) AddVLANs(port string, list []uint16, o VLANOptions) error {
 	return e.add(addVLANs(e.bridge, port, list, o))
 }
 
-// DelVLANs takes a port out of VLANs, of which it must be in one at least.
+// DelVLANs takes a port out of VLANs. The port must be in at least one of them.
 func (e *Edit) DelVLANs(port string, list []uint16) error {
 	return e.add(delVLANs(e.bridge, port, list), nil)
 }
@@ -111,8 +112,8 @@ func (e *Edit) AddSpan(device string, o SpanOptions) error {
 // DelSpan takes a span port out of the bridge.
 func (e *Edit) DelSpan(device string) error { return e.add(delSpan(e.bridge, device), nil) }
 
-// ReplaceRules puts the rules of a text in the place of all that the bridge
-// has. Errors call the text name. See [Switch.LoadRules].
+// ReplaceRules puts the rules of a text in the place of all rules of the bridge. Errors
+// call the text name. See [Switch.LoadRules].
 func (e *Edit) ReplaceRules(name string, text io.Reader) error {
 	return e.add(loadRules(e.bridge, "", name, text))
 }

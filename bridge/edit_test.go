@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -88,6 +89,28 @@ func (b *bench) must(err error) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// at runs f in a network namespace, as Do of one that has a name.
+func at(ns netns.NsHandle) func(f func() error) error {
+	return func(f func() error) error { return inside(ns, f) }
+}
+
+// feature reports whether a device has an offload on. do runs it in the device's
+// network namespace.
+func (b *bench) feature(do func(func() error) error, device, name string) (on bool) {
+	b.t.Helper()
+	b.must(do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		all, err := e.Features(device)
+		on = all[name]
+		return err
+	}))
+	return on
 }
 
 // withoutXDP makes devices whose driver has no XDP.
@@ -258,6 +281,41 @@ func number(t *testing.T, gen string) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// Several ports leave in one change, or none does.
+func TestDelPorts(t *testing.T) {
+	b := newBench(t, 4)
+	b.must(b.AddBridge("br0", nil))
+	_, err := b.AddPorts("br0", []string{"p1", "p2", "p3", "p4"}, PortOptions{})
+	b.must(err)
+	_, err = b.SetPort("br0", "p1", PortOptions{Changes: []Change{{"backup", "p2"}}})
+	b.must(err)
+	_, err = b.SetPort("br0", "p3", PortOptions{Changes: []Change{{"backup", "p4"}}})
+	b.must(err)
+	was := b.generation()
+	for want, ports := range map[string][]string{
+		"cannot delete port nothing of br0: nothing is no port": {"p1", "nothing"},
+		"cannot delete port p1 of br0: it is named twice":       {"p1", "p2", "p1"},
+	} {
+		if _, err := b.DelPorts("br0", ports); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", ports, err, want)
+		}
+		if list, err := b.Ports("br0"); err != nil || len(list) != 4 || b.generation() != was {
+			t.Fatalf("%q: %d ports are there, error %v", ports, len(list), err)
+		}
+	}
+	notes, err := b.DelPorts("br0", []string{"p1", "p2", "p4"})
+	b.must(err)
+	if want := []string{"port p3 has no backup any more: that was p4"}; !slices.Equal(notes, want) {
+		t.Errorf("it says %q, should say %q", notes, want)
+	}
+	if list, err := b.Ports("br0"); err != nil || len(list) != 1 || list[0].Name != "p3" || list[0].Config.Backup != "" && list[0].Config.Backup != "none" {
+		t.Errorf("the ports are %+v, error %v", list, err)
+	}
+	if n := number(t, b.generation()) - number(t, was); n != 1 {
+		t.Errorf("%d generations", n)
+	}
 }
 
 // Several ports are added in one change, all or none of them.

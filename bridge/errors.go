@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// errNoBridge is the cause of a refusal where there is no bridge of the name.
+// errNoBridge is the cause of a refusal if there is no bridge of the name.
 var errNoBridge = errors.New("no such bridge")
 
 // A UsageError is a request that could not be right whatever the state of the
@@ -38,8 +38,8 @@ func refused(what, why, remedy string) error {
 	return &refusal{line: "cannot " + what + ": " + why + "; " + remedy}
 }
 
-// Refused reports whether an error is of a request that does not fit the
-// present state, rather than of one that failed.
+// Refused reports whether an error says that a request does not fit the present state,
+// rather than that it failed.
 func Refused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)

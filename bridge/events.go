@@ -13,10 +13,9 @@ import (
 	"bascule/datapath"
 )
 
-// Changes calls changed at once, and again whenever a bridge of the namespace
-// may have come, gone or changed, until ctx ends. Changes while it runs are told
-// by one more call. It waits without looking: it costs nothing while nothing
-// changes.
+// Changes calls changed at once, and again whenever a bridge of the namespace may have
+// come, gone or changed, until ctx ends. Changes while changed runs lead to one more
+// call. Changes waits without looking: it costs nothing while nothing changes.
 func (s *Switch) Changes(ctx context.Context, changed func()) error {
 	var n *datapath.Notifier
 	err := s.read(func(store *datapath.Store) (err error) {
@@ -40,8 +39,8 @@ func (s *Switch) Changes(ctx context.Context, changed func()) error {
 	}
 }
 
-// Names returns the names of all bridges in order, also of those that another
-// version of bascule made.
+// Names returns the names of all bridges in order, including those that another version
+// of bascule made.
 func (s *Switch) Names() (names []string, err error) {
 	err = s.read(func(store *datapath.Store) (err error) {
 		names, err = store.Names()
@@ -50,8 +49,9 @@ func (s *Switch) Names() (names []string, err error) {
 	return names, err
 }
 
-// Renew loads this build's programs into a bridge that has another's, as
-// SetBridge does without changes: no frame is lost. It reports whether it did.
+// Renew loads this build's programs into a bridge that has those of another build. No
+// frame is lost. It does so as SetBridge does without changes. It reports whether it
+// did.
 func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 	err = s.each("renew bridge "+name, name, func(_ string, b *datapath.Bridge) error {
 		renewed = !b.Ours()
@@ -64,13 +64,13 @@ func (s *Switch) Renew(name string) (renewed bool, notes []string, err error) {
 	return err == nil, notes, err
 }
 
-// Events counts the events of a bridge. Reading takes nothing from anybody
-// else, and at most as many events at a time as the kernel keeps.
+// Events counts the events of a bridge. Its reading takes nothing from any other
+// reader. It reads at most as many events at a time as the kernel keeps.
 type Events struct {
 	s *Switch
 	w *listener
 
-	merged uint64 // by the last Read
+	merged uint64 // the number at the last Read
 }
 
 // OpenEvents begins to count the events of a bridge.
@@ -94,8 +94,8 @@ func (s *Switch) OpenEvents(bridge string) (*Events, error) {
 // Close ends the counting.
 func (e *Events) Close() { e.w.log.Close() }
 
-// Renew learns which ports the bridge has now. It reports whether it is still
-// the bridge that it was, and not another one of the name.
+// Renew learns which ports the bridge has now. It reports whether the bridge is still
+// the same, and not another one of the name.
 func (e *Events) Renew() (same bool, err error) {
 	if e.w.bridge.Current() {
 		return true, nil
@@ -114,10 +114,10 @@ func (e *Events) Renew() (same bool, err error) {
 type Digest struct {
 	Counts map[string]uint64 // events that were read, by the kinds of Event
 	Missed uint64            // events that came too fast to be read
-	Merged uint64            // what was not told by an event of its own: it repeats within a second
+	Merged uint64            // events that no event of their own told of: they repeat within a second
 
 	// Notable are events that concern a port as a whole: its refusals, loops and
-	// blocks, one event with a count for all of a kind and reason.
+	// blocks. All events of a kind and reason are one event with a count.
 	Notable []Event
 }
 
@@ -148,7 +148,7 @@ func (w *listener) digest(list []datapath.Event, missed uint64) Digest {
 		out := w.event(event)
 		d.Counts[out.Kind]++
 		k := kind{event.Port, event.Kind, out.Own}
-		out.Count = merged[k].Count + max(out.Count, 1) // of one that is blocked, 1
+		out.Count = merged[k].Count + max(out.Count, 1) // for a port that is blocked, 1
 		merged[k] = out
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(merged), func(a, b kind) int {
@@ -170,8 +170,8 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// plainKinds are the kinds of events that are about one address; there may be
-// very many of them.
+// plainKinds are the kinds of events that are about one address. There may be very many
+// such events.
 var plainKinds = map[datapath.EventKind]string{
 	datapath.EventLearned: "learned", datapath.EventMoved: "moved",
 	datapath.EventAged: "aged", datapath.EventDeleted: "deleted",

@@ -18,9 +18,9 @@ import (
 // 802.1Q table 9-2).
 const maxVLAN = 4094
 
-// EntryRoom returns how many entries the table of a bridge has places for, static
-// ones included, that learns max addresses. It may be full before: an entry has
-// eight buckets that it can be in.
+// EntryRoom returns how many entries, including static ones, the table of a bridge that
+// learns max addresses has places for. The table may be full before: an entry can be in
+// eight buckets only.
 func EntryRoom(max uint32) int { return datapath.FDBPlaces(max) }
 
 // FDB returns the entries of a bridge that match, by VLAN and address.
@@ -62,9 +62,9 @@ func (s *Switch) FDB(bridge string, m Match) (list []Entry, err error) {
 	return list, err
 }
 
-// GetEntry returns the entry of an address in a VLAN, 0 for none. Without one, nil,
-// it is the only one that the address has where the bridge filters VLANs, or else
-// that of no VLAN.
+// GetEntry returns the entry of an address in a VLAN, 0 for none. If in is nil, it
+// returns the only entry that the address has where the bridge filters VLANs, or else
+// the entry without a VLAN.
 func (s *Switch) GetEntry(bridge string, mac net.HardwareAddr, in *uint16) (e Entry, err error) {
 	what := fmt.Sprintf("get address %s of %s", mac, bridge)
 	if in != nil {
@@ -105,8 +105,8 @@ func checkEntryVLAN(vlan uint16) error {
 	return nil
 }
 
-// noEntry is the error of an address that is not in a VLAN of the FDB, which was
-// asked for by the one that in points to, if any.
+// noEntry is the error for an address that is not in a VLAN of the FDB. The request was
+// for the VLAN that in points to, if any.
 func noEntry(what, bridge string, vlan uint16, in *uint16) error {
 	why := "the FDB does not have it"
 	switch {
@@ -118,7 +118,7 @@ func noEntry(what, bridge string, vlan uint16, in *uint16) error {
 	return refused(what, why, "see 'bascule fdb show "+bridge+"'")
 }
 
-// entries returns those entries whose ports are there.
+// entries returns the entries whose ports are there.
 func (v *view) entries(list []datapath.Entry) []Entry {
 	names := map[uint32]string{}
 	for _, p := range v.ports {
@@ -138,22 +138,22 @@ func (v *view) entries(list []datapath.Entry) []Entry {
 	return shown
 }
 
-// AddEntry makes a static or sticky entry. It takes the place of one that was
-// learned; a static entry on another port is not moved but refused. Where the
-// bridge filters VLANs, VLAN 0 stands for the port's PVID.
+// AddEntry makes a static or sticky entry. It takes the place of an entry that was
+// learned. It refuses to move a static entry from another port. Where the bridge
+// filters VLANs, VLAN 0 stands for the port's PVID.
 func (s *Switch) AddEntry(bridge string, e Entry) error {
 	return s.replaceEntries(addWhat(bridge, e), bridge, nil, []Entry{e})
 }
 
-// ReplaceEntries deletes entries, as FDB returns them, and adds others, as
-// AddEntry does, but opens the bridge and looks up its ports once for all.
-// Those to be deleted may be gone already. An address that is in both moves,
-// and has an entry all the time.
+// ReplaceEntries deletes entries, as FDB returns them, and adds others, as AddEntry
+// does. It opens the bridge and looks up its ports once for all. The entries to be
+// deleted may be gone already. An address in both lists moves, and has an entry all the
+// time.
 func (s *Switch) ReplaceEntries(bridge string, del, add []Entry) error {
 	return s.replaceEntries("change the FDB of "+bridge, bridge, del, add)
 }
 
-// addWhat is what errors say that adding an entry was for.
+// addWhat names the adding of an entry, for errors.
 func addWhat(bridge string, e Entry) string {
 	return fmt.Sprintf("add address %s to %s", e.MAC, bridge)
 }
@@ -177,10 +177,10 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 		if err != nil {
 			return failed(what, err)
 		}
-		pinned := map[address]uint32{} // ports of those that are not moved
+		pinned := map[address]datapath.Entry{} // entries that are not moved
 		for _, e := range entries {
 			if e.Static || e.Sticky {
-				pinned[address{e.MAC, e.VLAN}] = e.Port
+				pinned[address{e.MAC, e.VLAN}] = e
 			}
 		}
 		leave := map[address]bool{}
@@ -189,7 +189,7 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 			leave[a] = true
 			delete(pinned, a)
 		}
-		// nothing is done before all is known to be right
+		// Nothing is done before everything is known to be right.
 		next := make([]datapath.Entry, len(add))
 		find := placeFinder(b, bridge)
 		for i, e := range add {
@@ -202,16 +202,24 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 			}
 			p, vlan := at.port, at.vlan
 			a := address{[6]byte(e.MAC), vlan}
-			if port, ok := pinned[a]; ok && port != p.Id {
+			if there, ok := pinned[a]; ok && there.Port != p.Id {
 				remedy := fmt.Sprintf("delete that entry first with 'bascule fdb del %s %s", bridge, e.MAC)
 				if vlan != 0 {
 					remedy += fmt.Sprintf(" --vlan %d", vlan)
 				}
-				return refused(addWhat(bridge, e), "it is static on another port", remedy+"'")
+				v, err := viewOf(bridge, b)
+				if err != nil {
+					return err
+				}
+				kind := "static"
+				if there.Sticky {
+					kind = "sticky"
+				}
+				return refused(addWhat(bridge, e), "it is "+kind+" on port "+cmp.Or(v.names[there.Port], "that is gone"), remedy+"'")
 			}
-			pinned[a] = p.Id
 			delete(leave, a)
 			next[i] = datapath.Entry{MAC: a.mac, VLAN: vlan, Port: p.Id, Static: !e.Sticky, Sticky: e.Sticky}
+			pinned[a] = next[i]
 		}
 		for a := range leave {
 			if err := b.Delete(a.mac, a.vlan); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -236,11 +244,11 @@ func (s *Switch) replaceEntries(what, bridge string, del, add []Entry) error {
 type place struct {
 	port *datapath.Port
 	vlan uint16
-	gone bool // the port's device is
+	gone bool // the port's device is gone
 }
 
-// placeFinder returns a function that finds the place of an address on a port
-// and in a VLAN; what is for errors. It looks for each once.
+// placeFinder returns a function that finds the place of an address on a port and in a
+// VLAN. It looks for each place once. what is for errors.
 func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan uint16) (place, error) {
 	type said struct {
 		port string
@@ -269,8 +277,8 @@ func placeFinder(b *datapath.Bridge, bridge string) func(what, port string, vlan
 	}
 }
 
-// DelEntry removes an entry of any kind, but no host port's own address. The VLAN
-// is as for GetEntry.
+// DelEntry removes an entry of any kind, except a host port's own address. The VLAN is
+// as for GetEntry.
 func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error {
 	what := fmt.Sprintf("delete address %s of %s", mac, bridge)
 	if in != nil {
@@ -310,9 +318,9 @@ func (s *Switch) DelEntry(bridge string, mac net.HardwareAddr, in *uint16) error
 	})
 }
 
-// ownEntries returns the entries of the FDB, and a function that tells which
-// are host ports' own addresses. Those stay as long as the port is in the VLAN,
-// lest another station takes them.
+// ownEntries returns the entries of the FDB, and a function that tells which of them
+// are host ports' own addresses. Such an entry stays as long as the port is in the
+// VLAN, lest another station takes the address.
 func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.Entry, err error) {
 	spaces, err := currentSpaces(v.b)
 	if err != nil {
@@ -326,8 +334,8 @@ func (v *view) ownEntries() (own func(datapath.Entry) bool, entries []datapath.E
 	return own, entries, err
 }
 
-// onlyVLAN returns the VLAN in which the FDB has an address that is said to be
-// in a VLAN, or the only one that it has where none was said.
+// onlyVLAN returns the VLAN in which the FDB has an address that somebody says is in a
+// VLAN. If nobody says a VLAN, it is the only one that the address has.
 func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16) (uint16, error) {
 	if in != nil {
 		vid, err := addressVLAN(b, *in)
@@ -401,9 +409,9 @@ func (s *Switch) Flush(bridge string, m Match) (n int, err error) {
 	return n, err
 }
 
-// flushPinned removes the static and sticky entries that match, except host
-// ports' own addresses. It removes them one by one, since an own address may
-// not be gone for a moment.
+// flushPinned removes the static and sticky entries that match, except host ports' own
+// addresses. It removes them one by one, since an own address must not be gone even for
+// a moment.
 func flushPinned(name string, b *datapath.Bridge, m datapath.Match) (n int, err error) {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -444,9 +452,9 @@ func dropLocked(b *datapath.Bridge, p *datapath.Port) error {
 	return nil
 }
 
-// dropSurplus forgets learned addresses of a port, or of the bridge if p is
-// nil, until there are no more than it may have. The notes say so of the object
-// with the name.
+// dropSurplus forgets learned addresses of a port, or of the bridge if p is nil, until
+// there are no more than it may have. The notes say so, and call the object by its
+// name.
 func dropSurplus(b *datapath.Bridge, p *datapath.Port, name string) (notes []string, err error) {
 	m := datapath.Match{Dynamic: true, Keep: b.Config.FdbMax}
 	if p != nil {

@@ -59,8 +59,9 @@ func TestReplaceEntries(t *testing.T) {
 		del, add []Entry
 		words    string
 	}{
-		{entries("1 100 p1"), entries("6 10 p1", "3 10 p2"), "cannot add address 02:00:00:00:00:03 to br0: it is static on another port; delete that entry first with 'bascule fdb del br0 02:00:00:00:00:03 --vlan 10'"},
-		{entries("1 100 p1"), entries("6 10 p1", "6 10 p2"), "it is static on another port"},
+		{entries("1 100 p1"), entries("6 10 p1", "3 10 p2"), "cannot add address 02:00:00:00:00:03 to br0: it is static on port p1; delete that entry first with 'bascule fdb del br0 02:00:00:00:00:03 --vlan 10'"},
+		{entries("1 100 p1"), entries("6 10 p1", "6 10 p2"), "it is static on port p1"},
+		{nil, entries("4 100 p2"), "it is sticky on port p1"},
 		{entries("1 100 p1"), entries("6 10 p1", "7 11 p1"), "port p1 is not in VLAN 11; add it with"},
 		{entries("1 100 p1"), entries("6 10 p1", "7 10 p3"), "p3"},
 		{nil, entries("6 10 p1", "7 4095 p1"), "VLAN 4095"},

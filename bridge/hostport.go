@@ -7,21 +7,21 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
-	"regexp"
+	"slices"
 
 	"bascule/datapath"
+	"bascule/pattern"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// A host port is a veth: one end is the host's interface, with the port's
-// name; the other is the port's device, with a name and an interface group
-// that are ours by convention.
+// A host port is a veth. One end is the host's interface, with the port's name. The
+// other end is the port's device; its name and interface group are ours by convention.
 const switchEndGroup = 0xb5c
 
-var switchEndForm = regexp.MustCompile(`^bsc[0-9a-f]{8}$`)
+var switchEndForm = pattern.New(`^bsc[0-9a-f]{8}$`)
 
 // switchEndName returns the name of the switch's end of a host port, unless another
 // device has it.
@@ -33,8 +33,8 @@ func switchEndName(bridge, port string) string {
 }
 
 // switchEndNames returns names for the switch's end of a host port, in the order in
-// which they are tried. A port whose interface was renamed keeps the end that was
-// made for its former name.
+// which they are tried. If the port's interface was renamed, the port keeps the end
+// that was made for the former name.
 func switchEndNames(bridge, port string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		h := fnv.New32a()
@@ -46,11 +46,11 @@ func switchEndNames(bridge, port string) iter.Seq[string] {
 
 // isSwitchEnd reports whether a device was made by addHost.
 func isSwitchEnd(l netlink.Link) bool {
-	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm.MatchString(l.Attrs().Name)
+	return l.Type() == "veth" && l.Attrs().Group == switchEndGroup && switchEndForm().MatchString(l.Attrs().Name)
 }
 
-// isOwnEnd reports whether a device is an end of a host port, of whatever bridge of
-// this namespace.
+// isOwnEnd reports whether a device is an end of a host port, of any bridge of this
+// namespace.
 func isOwnEnd(l netlink.Link) bool {
 	if isSwitchEnd(l) {
 		return true
@@ -93,20 +93,25 @@ func setHost(p *datapath.Port, device netlink.Link) error {
 		return errors.New("its interface is gone")
 	}
 	setBits(&p.Notes, datapath.PortHost, true)
-	p.HostIfindex = uint32(host.Attrs().Index)
-	p.Host = addressOf(host)
+	learnHost(p, device, host)
 	return nil
 }
 
-// isHostEnd reports whether a device of this namespace is the host's end of p,
-// whose device is there.
+// learnHost has p know the host's end.
+func learnHost(p *datapath.Port, device, host netlink.Link) {
+	p.Host, p.HostIfindex = addressOf(host), hostIndex(device, host)
+	// A VRF, or another bridge, has addresses of its own.
+	setBits(&p.Facts, datapath.PortApart, p.HostIfindex == 0 || host.Attrs().MasterIndex != 0)
+}
+
+// isHostEnd reports whether a device of this namespace is the host's end of p. The
+// device of p is there.
 func isHostEnd(l netlink.Link, p *datapath.Port) bool {
 	a := l.Attrs()
 	return p.Notes&datapath.PortHost != 0 && l.Type() == "veth" && a.ParentIndex == int(p.Ifindex) && a.NetNsID < 0
 }
 
-// hostName returns the name of a host port: that of the host's end where it is
-// here.
+// hostName returns the name of a host port: that of the host's end, if that is here.
 func hostName(p *datapath.Port) string {
 	if l, err := netlink.LinkByIndex(int(p.Ifindex)); err == nil && hostHere(l) {
 		if host := otherEnd(l); host != nil {
@@ -116,19 +121,18 @@ func hostName(p *datapath.Port) string {
 	return datapath.PortName(p)
 }
 
-// hostHere reports whether the host's end of a host port is in this namespace:
-// device is the port's own.
+// hostHere reports whether the host's end of a host port is in this namespace. device
+// is the port's own device.
 func hostHere(device netlink.Link) bool { return device.Attrs().NetNsID < 0 }
 
-// otherEnd returns the other end of a veth, wherever it is; nil where that can't
-// be told.
+// otherEnd returns the other end of a veth, wherever it is; nil if nobody can tell.
 func otherEnd(l netlink.Link) netlink.Link {
 	const targetNetnsID = 46 // IFLA_TARGET_NETNSID
 	if l.Type() != "veth" {
 		return nil
 	}
 	if l.Attrs().NetNsID < 0 {
-		other, err := netlink.LinkByIndex(l.Attrs().ParentIndex)
+		other, err := endHere(l)
 		if err != nil {
 			return nil
 		}
@@ -136,7 +140,7 @@ func otherEnd(l netlink.Link) netlink.Link {
 	}
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
 	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(l.Attrs().ParentIndex) // of a veth, the other end
+	info.Index = int32(l.Attrs().ParentIndex) // for a veth, the index of the other end
 	req.AddData(info)
 	req.AddData(nl.NewRtAttr(targetNetnsID, nl.Uint32Attr(uint32(l.Attrs().NetNsID))))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, 0)
@@ -167,20 +171,37 @@ func peerOutside(l netlink.Link) uint64 {
 	return addressOf(otherEnd(l)) // if 0, frames go the usual way
 }
 
-// learnDevice has p know what its device, l, leads to. It reports whether that
-// was another.
+// learnDevice has p know where its device, l, leads to. It reports whether that has
+// changed.
 func learnDevice(p *datapath.Port, l netlink.Link) (changed bool) {
 	was := *p
 	p.Peer = peerOutside(l)
 	if p.Notes&datapath.PortHost != 0 {
-		if mac := addressOf(otherEnd(l)); mac != 0 { // else it is not told at the moment
-			p.Host = mac
+		host := otherEnd(l)
+		if addressOf(host) != 0 { // else the kernel does not tell it at the moment
+			learnHost(p, l, host)
 		}
 	}
 	return *p != was
 }
 
-// hostMoved reports whether the host's end of p has another address than p knows.
+// hostIndex returns the index of the host's end of a port, 0 if the end is in another
+// network namespace.
+func hostIndex(device, host netlink.Link) uint32 {
+	if !hostHere(device) {
+		return 0
+	}
+	return uint32(host.Attrs().Index)
+}
+
+// hostsMoved reports whether a host port of b has another interface of the host than b
+// knows.
+func hostsMoved(b *datapath.Bridge) bool {
+	return slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool { return hostMoved(b, p) }) || b.GatewaysMoved()
+}
+
+// hostMoved reports whether the host's end of p has another address than p knows, or is in
+// another network namespace or another device's.
 func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	if p.Notes&datapath.PortHost == 0 || !b.HasDevice(p) {
 		return false
@@ -191,5 +212,5 @@ func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	}
 	now := *p
 	learnDevice(&now, l)
-	return now.Host != p.Host
+	return now.Host != p.Host || now.HostIfindex != p.HostIfindex || (now.Facts^p.Facts)&datapath.PortApart != 0
 }

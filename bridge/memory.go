@@ -14,22 +14,22 @@ import (
 	"bascule/pf"
 )
 
-// Force has limits taken whatever memory is free.
+// Force has the switch take limits whatever memory is free.
 func (s *Switch) Force() { s.force = true }
 
-// memoryPart is which part of the free memory limits may take.
+// memoryPart says how much of the free memory limits may take: one part in memoryPart.
 const memoryPart = 4
 
 // A demand is the present value of a limit, and the former one.
 type demand struct {
 	name     string // as users write it
 	was, now uint32
-	least    uint32              // what a bridge has that was told nothing: that is never refused
-	memory   func(uint32) uint64 // what a table takes for it, in bytes
+	least    uint32              // value of a bridge that was told nothing; it is never refused
+	memory   func(uint32) uint64 // memory that a table takes for a value, in bytes
 }
 
-// maxLimit is the highest limit that a table can have: its entries are numbered
-// in 32 bits, and a hash map has as many lists, to the next power of two.
+// maxLimit is the highest limit that a table can have. Its entries are numbered in 32
+// bits, and a hash map has a list for each entry, rounded up to the next power of two.
 const maxLimit = 1 << 31
 
 // demands are the limits of a change that size a table.
@@ -51,7 +51,7 @@ func fdbDemand(was, now uint32) demand {
 	return demand{name: "fdb-max", was: was, now: now, least: defaultFDBMax, memory: datapath.FDBMemory}
 }
 
-// pfDemands are the limits of pf; was has their former values.
+// pfDemands are the limits of pf. was has their former values.
 func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []demand) {
 	least := pf.DefaultLimits()
 	for _, l := range []struct {
@@ -69,9 +69,9 @@ func pfDemands(was *datapath.Config, limits [pf.LimitCount]uint32) (list []deman
 	return list
 }
 
-// checkMemory says whether limits that become higher leave enough of the free
-// memory to others. Their tables take memory at once, and nobody gets it back
-// before the limits are lowered.
+// checkMemory says whether limits that rise leave enough of the free memory to others.
+// Their tables take memory at once, and nobody gets it back before the limits are
+// lowered.
 func (s *Switch) checkMemory(what string, list []demand) error {
 	var all, most uint64
 	var largest demand
@@ -129,9 +129,9 @@ func (s *Switch) freeMemory() (uint64, error) {
 	return freeMemory("/")
 }
 
-// freeMemory returns how many bytes of memory can be had without anybody else
-// losing some: what the kernel says is available (proc_meminfo(5)), or what the
-// process's control groups leave, if that is less. Its files are below root.
+// freeMemory returns how many bytes of memory can be had without anybody else losing
+// some. That is the memory that the kernel calls available (proc_meminfo(5)) or, if
+// that is less, what the process's control groups leave. The files are below root.
 func freeMemory(root string) (uint64, error) {
 	available, ok := fieldOf(filepath.Join(root, "proc/meminfo"), "MemAvailable:")
 	if !ok {
@@ -140,7 +140,7 @@ func freeMemory(root string) (uint64, error) {
 	free := available * 1024
 	f, err := os.Open(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
-		return free, nil // a kernel without them
+		return free, nil // the kernel has no control groups
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -162,9 +162,9 @@ func freeMemory(root string) (uint64, error) {
 			limit, ok1 := numberIn(filepath.Join(dir, most))
 			used, ok2 := numberIn(filepath.Join(dir, now))
 			if !ok1 || !ok2 {
-				continue // none, or the top
+				continue // the group has no limit, or is the top
 			}
-			files, _ := fieldOf(filepath.Join(dir, "memory.stat"), cache) // which go if they must
+			files, _ := fieldOf(filepath.Join(dir, "memory.stat"), cache) // these pages go if they must
 			used -= min(files, used)
 			free = min(free, limit-min(used, limit))
 		}
@@ -207,8 +207,7 @@ func fieldOf(path, name string) (uint64, bool) {
 	return 0, false
 }
 
-// shrink gives back the memory that the limits of a bridge do not ask for any
-// more.
+// shrink gives back memory that the limits of a bridge no longer ask for.
 func (s *Switch) shrink(store *datapath.Store, name string) error {
 	what := "give back memory of bridge " + name
 	b, err := open(store, what, name)

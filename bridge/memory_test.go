@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -139,5 +140,26 @@ func TestLimitsChecked(t *testing.T) {
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: %v, want %q", test.text, err, test.want)
 		}
+	}
+}
+
+// TestMissingChecked: what the datapath does not carry out yet can be checked and printed.
+// It is told of, and whatever would load it says so before anything is changed.
+func TestMissingChecked(t *testing.T) {
+	s := &Switch{}
+	text := []byte("table <t> { 192.0.2.1 }\nmatch out on em0 nat-to <t>\nanchor a {\n\tpass in route-to 192.0.2.9\n}\n")
+	set, notes, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: text, Check: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := set.String(); !strings.Contains(got, "nat-to <t> round-robin\n") || !strings.Contains(got, "route-to 192.0.2.9\n") {
+		t.Errorf("it is printed as\n%s", got)
+	}
+	if len(notes) != 2 || !strings.HasPrefix(notes[0], "pf.conf:2:18: nat-to: ") || !strings.HasPrefix(notes[1], "pf.conf:4:10: route-to: ") {
+		t.Errorf("notes: %q", notes)
+	}
+	var list pf.ErrorList
+	if _, err = s.ComparePF("", PFLoad{Name: "pf.conf", Text: text}); !errors.As(err, &list) || len(list) != 2 || list[1].Line != "\tpass in route-to 192.0.2.9" {
+		t.Errorf("compared: %v", err)
 	}
 }

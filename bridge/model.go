@@ -13,9 +13,9 @@ type Info struct {
 	Address  net.HardwareAddr // the bridge's own, locally administered
 	Config   BridgeConfig
 	FDBCount uint32   // dynamic entries now; static ones do not count
-	Ports    []string // names, in order of addition; never nil
+	Ports    []string // names, in the order in which they were added; never nil
 
-	// AgentRuns says that somebody runs the spanning tree; if nobody does, the
+	// AgentRuns says that somebody runs the spanning tree. If nobody does, the
 	// ports keep the states that they have.
 	AgentRuns bool
 }
@@ -28,10 +28,10 @@ type PortOptions struct {
 	Changes []Change // of PortSettings
 }
 
-// Port is one port of a bridge. A netdev port is an interface that was there
-// before; a host port is the host's own interface on the switch, made and
-// removed with the port; a span port gets copies and gives nothing;
-// a patch port is one end of a cable to another bridge, and has no device.
+// Port is one port of a bridge. A netdev port is an interface that was there before. A
+// host port is the host's own interface on the switch, made and removed with the port.
+// A span port gets copies of frames, and no frame comes in by it. A patch port is one
+// end of a cable to another bridge, and has no device.
 type Port struct {
 	Bridge string
 	Name   string
@@ -44,22 +44,23 @@ type Port struct {
 	// State is "forwarding", "learning" or "discarding" by spanning tree, "blocked" by the port's loop guard,
 	// "disabled" while its device is down, "gone" when the device vanished, "no-peer" where a patch cable ends.
 	State string
-	// TakenBy is the device that the port's has been made a member of, such as "Linux bridge lxbr0". That device
-	// gets no frames, and those that it sends by the port go past the switch.
+	// TakenBy is the device that has made the port's device its member, such as
+	// "Linux bridge lxbr0". TakenBy gets no frames from the port. The frames that
+	// it sends by the port go past the switch.
 	TakenBy  string
-	Config   PortConfig // all off of a span port, which has none
+	Config   PortConfig // a span port has no settings: all are off
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
 
-	// NoCarrier says who keeps a carrier from a host port's interface: NoCarrierAgent, NoCarrierEnded, or "" for
-	// neither.
+	// NoCarrier says who keeps the carrier from a host port's interface:
+	// NoCarrierAgent, NoCarrierEnded, or "" for nobody.
 	NoCarrier string
 }
 
-// Who keeps a carrier from a host port's interface.
+// The values of Port.NoCarrier.
 const (
 	NoCarrierAgent = "agent"       // the agent: no other port leads anywhere
-	NoCarrierEnded = "agent-ended" // one that was killed; the next command that changes something gives it back
+	NoCarrierEnded = "agent-ended" // a killed agent; the next command that changes something gives it back
 )
 
 // Stats are the counters of a port since it was added. A frame that the
@@ -73,6 +74,10 @@ type Stats struct {
 	// them elsewhere, or they moved too often.
 	Refused uint64
 	Drops   map[string]uint64 // frames by reason; only those above zero
+	// Routed has the frames for a routed host port: "done" counts those that the datapath has
+	// routed, and the other words say why it has left frames to the host's stack. Only those
+	// above zero; nil where the port does not route.
+	Routed map[string]uint64
 }
 
 // Entry is one line of a bridge's FDB: where the frames of an address go.
@@ -83,7 +88,7 @@ type Entry struct {
 	Port    string
 	Static  bool          // never ages, never moves
 	Sticky  bool          // never ages, never moves by learning
-	Locked  bool          // dynamic: heard on a locked port, which it does not open
+	Locked  bool          // dynamic: heard on a locked port, and does not open the port
 	Updated time.Duration // since the address was last seen; dynamic entries only
 }
 
@@ -107,19 +112,19 @@ type Event struct {
 	Kind   string
 	Bridge string
 	Port   string
-	From   string           // moved, added: the port that the address was on before; loop: the one that it is on
+	From   string           // moved, added: the port that the address was on before; loop: the port that it is on
 	Reason string           // drops, refused: why; port-taken: by which device
 	MAC    net.HardwareAddr // nil where the event has no address
-	VLAN   uint16           // of MAC; 0 for frames without a tag
+	VLAN   uint16           // VLAN of MAC; 0 for frames without a tag
 	Count  uint64           // how many times, for events that are counted together; 0 is once
 	For    time.Duration    // blocked: how long
-	Own    bool             // refused: MAC is that of a host port's interface, From
+	Own    bool             // refused: MAC is the address of a host port's interface, From
 }
 
-// ParseMAC reads the address of an FDB entry, in any notation of
-// [net.ParseMAC] with six bytes. The error is a *[UsageError] when s is
-// malformed, zero, or a group address (IEEE 802, the first byte's lowest
-// bit): no frame can come from such an address, so no port can have it.
+// ParseMAC reads the address of an FDB entry, in any notation of [net.ParseMAC] with
+// six bytes. The error is a *[UsageError] if s is malformed, zero, or a group address
+// (IEEE 802, the first byte's lowest bit). No frame can come from zero or a group
+// address, so no port can have it.
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 {
@@ -138,6 +143,6 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// CheckName returns a *[UsageError] where no bridge or port, which kind says,
-// can have the name.
+// CheckName returns a *[UsageError] if no bridge or port can have the name. kind says
+// which of the two it is for.
 func CheckName(kind, name string) error { return checkName(kind, name) }

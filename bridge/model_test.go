@@ -73,6 +73,19 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
+// TestNameWords wants the reason against a name to be the kernel's only where it is.
+func TestNameWords(t *testing.T) {
+	for name, words := range map[string]string{
+		"a/b": "no interface can have it; leave out slashes, colons and blanks", "a b": "no interface can have it", "..": "no interface can have it",
+		"a\x1b":    "bascule takes no such name, though an interface can have it; leave out percent signs and what can't be printed",
+		"a\u202eb": "bascule takes no such name", "a\xff": "bascule takes no such name", "a%d": "bascule takes no such name",
+	} {
+		if err := checkName("port", name); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v, want %s", name, err, words)
+		}
+	}
+}
+
 // What is wrong whatever there is in the kernel is said before it is looked at:
 // nothing here needs a namespace or root.
 func TestUsageFirst(t *testing.T) {
@@ -236,7 +249,7 @@ func TestSwitchEndName(t *testing.T) {
 	for _, bridge := range []string{"br0", "br1", "b", "br0/h", "fifteen-letters"} {
 		for _, port := range []string{"host0", "h", "h/host0", "fifteen-letters"} {
 			name := switchEndName(bridge, port)
-			if !switchEndForm.MatchString(name) || len(name) > maxName {
+			if !switchEndForm().MatchString(name) || len(name) > maxName {
 				t.Errorf("%s of %s: %q", port, bridge, name)
 			}
 			if name != switchEndName(bridge, port) {
@@ -249,7 +262,7 @@ func TestSwitchEndName(t *testing.T) {
 		t.Errorf("%d names of 20 ports", len(seen))
 	}
 	for _, name := range []string{"bsc0", "bscdeadbeef0", "bscDEADBEEF", "xbscdeadbee", "eth0"} {
-		if switchEndForm.MatchString(name) {
+		if switchEndForm().MatchString(name) {
 			t.Errorf("%s is taken for an end of ours", name)
 		}
 	}

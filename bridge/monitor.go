@@ -32,11 +32,11 @@ type listener struct {
 	names  map[uint32]string  // of ports, also of those that have left
 	own    map[uint32][6]byte // addresses of host ports' interfaces
 	gone   map[uint32]bool    // ports that were seen to have lost their device
-	taken  map[uint32]string  // what devices of ports were seen to be members of
+	taken  map[uint32]string  // devices that ports' devices were seen to be members of
 	drops  map[uint32]map[string]uint64
 }
 
-// A linkNews hears of the devices of a network namespace (rtnetlink(7)), also
+// A linkNews hears of the devices of a network namespace (rtnetlink(7)). It also hears
 // of states that last only a moment.
 type linkNews struct{ fd int }
 
@@ -59,9 +59,9 @@ func (n linkNews) close() {
 	}
 }
 
-// read returns the states of devices, in order, each time that the kernel told
-// of one since the last call. Lost and unreadable news is left out: a caller
-// that needs the present state looks at the devices.
+// read returns the states of devices, in order, one for each time that the kernel told
+// of a device since the last call. Lost and unreadable news is left out: a caller that
+// needs the present state looks at the devices.
 func (n linkNews) read() (list []netlink.Link, err error) {
 	for buf := make([]byte, 32<<10); ; {
 		size, from, err := unix.Recvfrom(n.fd, buf, 0)
@@ -81,7 +81,7 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 			continue
 		}
 		for _, m := range messages {
-			// other families tell of ports of Linux bridges
+			// Other families tell of ports of Linux bridges.
 			if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 				continue
 			}
@@ -92,12 +92,11 @@ func (n linkNews) read() (list []netlink.Link, err error) {
 	}
 }
 
-// Monitor reports what happens on a bridge, or on every bridge where the name
-// is "", until ctx ends or report fails. That is: addresses learned, moved,
-// aged, added, deleted, refused, or heard on a locked port and not let in;
-// loops, and ports that they block; ports added, removed, gone, back, or taken
-// by another device; and once a second the drops. Any number of monitors can
-// run; none slows a frame down.
+// Monitor reports the events of a bridge, or of every bridge if the name is "", until
+// ctx ends or report fails. The events are: addresses learned, moved, aged, added,
+// deleted, refused, or heard on a locked port and not let in; loops, and ports that
+// they block; ports added, removed, gone, back, or taken by another device; and once a
+// second the drops. Any number of monitors can run; none slows a frame down.
 func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) error) error {
 	listeners := map[string]*listener{}
 	defer func() {
@@ -140,13 +139,13 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 				return nil
 			}
 			list, err := netlink.LinkList()
-			if err == nil { // where devices come and go, the next look will do
+			if err == nil { // if devices come and go at this moment, the next look will do
 				clear(devices)
 				for _, l := range list {
 					devices[l.Attrs().Index] = l
 				}
-				// what was told before the list is told before what it shows, and
-				// what was told after it is newer
+				// News from before the list is told before what the list
+				// shows. News from after the list is newer.
 				if err := hear(news, devices, listeners, &events); err != nil {
 					return err
 				}
@@ -175,7 +174,7 @@ func (s *Switch) Monitor(ctx context.Context, bridge string, report func(Event) 
 	}
 }
 
-// listenToAll brings the listeners up to date with the bridges that there are.
+// listenToAll brings the listeners up to date with the bridges that there are now.
 func listenToAll(store *datapath.Store, only string, listeners map[string]*listener, first bool, events *[]Event) error {
 	names, err := store.Names()
 	if err != nil {
@@ -199,7 +198,7 @@ func listenToAll(store *datapath.Store, only string, listeners map[string]*liste
 			return err
 		}
 		if w != nil && w.bridge.Config.HashSeed != b.Config.HashSeed {
-			// another bridge of the same name
+			// There is another bridge of the same name.
 			*events = append(*events, Event{Kind: "bridge-removed", Bridge: name})
 			w.log.Close()
 			w = nil
@@ -232,7 +231,7 @@ func listenToAll(store *datapath.Store, only string, listeners map[string]*liste
 	return nil
 }
 
-// adopt makes b what the listener hears.
+// adopt makes b the bridge that the listener hears.
 func (w *listener) adopt(b *datapath.Bridge) {
 	w.bridge = b
 	devices, err := links()
@@ -269,7 +268,7 @@ func (w *listener) compare(b *datapath.Bridge, events *[]Event) {
 	}
 }
 
-// hear reports what was told of the ports' devices.
+// hear reports the news of the ports' devices.
 func hear(news linkNews, devices map[int]netlink.Link, listeners map[string]*listener, events *[]Event) error {
 	list, err := news.read()
 	for _, l := range list {
@@ -305,8 +304,8 @@ func (w *listener) read(events *[]Event) error {
 	return nil
 }
 
-// look reports what has become of the ports, and what was dropped. devices are those
-// of the namespace.
+// look reports what has become of the ports, and the drops. devices are those of the
+// namespace.
 func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 	for _, p := range datapath.Ports(&w.bridge.Config) {
 		there := w.bridge.There(p)
@@ -327,7 +326,7 @@ func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 		if err != nil {
 			return err
 		}
-		now := loadStats(&stats).Drops
+		now := loadStats(&stats, nil).Drops
 		before, seen := w.drops[p.Id]
 		w.drops[p.Id] = now
 		for _, reason := range datapath.Reasons() {
@@ -339,8 +338,8 @@ func (w *listener) look(devices map[int]netlink.Link, events *[]Event) error {
 	return nil
 }
 
-// seeMaster reports that a port's device has been made a member of another, or is
-// not any more.
+// seeMaster reports that a port's device has been made a member of another, or is not a
+// member any more.
 func (w *listener) seeMaster(p *datapath.Port, now string, events *[]Event) {
 	if now == w.taken[p.Id] {
 		return

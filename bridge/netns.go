@@ -20,7 +20,7 @@ import (
 // netnsDir is where `ip netns` keeps names (ip-netns(8)).
 const netnsDir = "/var/run/netns"
 
-// NetnsPath is the path of a network namespace that is named as [Open] takes it.
+// NetnsPath is the path of a network namespace, which is named as [Open] takes it.
 func NetnsPath(name string) string {
 	switch {
 	case name == "":
@@ -31,8 +31,8 @@ func NetnsPath(name string) string {
 	return filepath.Join(netnsDir, name)
 }
 
-// SameNetns reports whether two names, as [Open] takes them, are of the same
-// network namespace. If one of the namespaces is not there, they are not.
+// SameNetns reports whether two names, as [Open] takes them, are of the same network
+// namespace. They are not if one of the namespaces is not there.
 func SameNetns(a, b string) bool {
 	if a == b {
 		return true
@@ -42,8 +42,8 @@ func SameNetns(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(first, second)
 }
 
-// openNetns opens a network namespace by the name that ip(8) gives it, or by
-// the path of a file that stands for it.
+// openNetns opens a network namespace by the name that ip(8) gives it, or by the path
+// of a file that leads to it.
 func openNetns(name string) (netns.NsHandle, error) {
 	path := NetnsPath(name)
 	ns, err := NetnsAt(path)
@@ -58,7 +58,7 @@ func openNetns(name string) (netns.NsHandle, error) {
 	return ns, nil
 }
 
-// NetnsAt opens the network namespace that a file stands for. It does not wait for a
+// NetnsAt opens the network namespace that a file leads to. It does not wait for a
 // named pipe.
 func NetnsAt(path string) (netns.NsHandle, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -74,7 +74,7 @@ func NetnsAt(path string) (netns.NsHandle, error) {
 	return netns.NsHandle(fd), nil
 }
 
-// errNoNetns says that a file stands for no network namespace.
+// errNoNetns says that a file does not lead to a network namespace.
 var errNoNetns = errors.New("it is not a network namespace")
 
 // Cookie is the number of the switch's network namespace; no other gets it while
@@ -121,7 +121,8 @@ func inside(ns netns.NsHandle, f func() error) error {
 			return
 		}
 		err = f()
-		// a thread that can't go back stays locked, and ends with the goroutine
+		// A thread that can't go back stays locked, and ends with the
+		// goroutine.
 		if netns.Set(home) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -130,11 +131,11 @@ func inside(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// threadNetns opens the calling thread's network namespace: by a socket, who may, and
-// not by /proc. Of a thread that was looked up there the kernel removes the entry when
-// the thread ends, and for as long as that takes the process's parent, which is about
-// to forget the process, spins (shrink_dcache_parent() of fs/dcache.c). On a busy
-// machine these were 5 ms of CPU time for each command.
+// threadNetns opens the calling thread's network namespace. It asks a socket, if it
+// may, and does not look in /proc. If a thread was looked up there, the kernel removes
+// the thread's entry when the thread ends. As long as that takes, the process's parent,
+// which is about to forget the process, spins (shrink_dcache_parent() of fs/dcache.c).
+// On a busy machine this took 5 ms of CPU time for each command.
 func threadNetns() (netns.NsHandle, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -147,10 +148,10 @@ func threadNetns() (netns.NsHandle, error) {
 	return netns.Get()
 }
 
-// sweepAbandoned removes the bridges of namespaces that have ended. The kernel
-// ends their devices with them; pinned objects stay, and nobody else can tell.
-// A process that may not look into all others cannot tell either, and leaves it
-// to them.
+// sweepAbandoned removes the bridges of namespaces that have ended. The kernel ends
+// their devices with them, but pinned objects stay, and nobody else can tell. A process
+// that may not look into all others cannot tell either, and leaves the bridges to
+// processes that can.
 func sweepAbandoned() error {
 	if !seesAllProcesses() {
 		return nil
@@ -164,10 +165,10 @@ func sweepAbandoned() error {
 	})
 }
 
-// Ended returns those of some network namespaces, by [Switch.Cookie], that have
-// ended as far as can be seen: no name and no process that may be looked at
-// leads to them, and no port of theirs has a device. If that is certain, it
-// removes what is left of their bridges.
+// Ended returns those of some network namespaces, by [Switch.Cookie], that have ended
+// as far as can be seen: no name leads to them, nor any process that may be looked at,
+// and no port of theirs has a device. If it is certain that one has ended, Ended
+// removes what is left of its bridges.
 func Ended(cookies []uint64) ([]uint64, error) {
 	if err := sweepAbandoned(); err != nil {
 		return nil, err
@@ -176,18 +177,18 @@ func Ended(cookies []uint64) ([]uint64, error) {
 	return slices.DeleteFunc(slices.Clone(cookies), func(cookie uint64) bool { return live[cookie] || datapath.Alive(cookie) }), nil
 }
 
-// seesAllProcesses reports whether we may look into the machine's first process,
-// which has every privilege that there is. A service with few capabilities may not
-// (ptrace(2), PTRACE_MODE_READ_FSCREDS), and in another process namespace the
-// first one is another.
+// seesAllProcesses reports whether we may look into the machine's first process, which
+// has every privilege that there is. A service with few capabilities may not
+// (ptrace(2), PTRACE_MODE_READ_FSCREDS). In another process namespace the first process
+// is another one.
 func seesAllProcesses() bool {
 	const first = "pid:[4026531836]"         // PROC_PID_INIT_INO of linux/proc_ns.h
 	is, err := os.Readlink("/proc/1/ns/pid") // it may be hidden, too
 	return err == nil && is == first
 }
 
-// liveNamespaces returns the cookies of the network namespaces that a process
-// is in or that have a name.
+// liveNamespaces returns the cookies of the network namespaces that have a name, or
+// that a process is in.
 func liveNamespaces() map[uint64]bool {
 	live := map[uint64]bool{}
 	for path := range namespaceFiles() {

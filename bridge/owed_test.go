@@ -11,7 +11,6 @@ import (
 
 	"bascule/lab/ends"
 
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -115,19 +114,7 @@ func TestOwed(t *testing.T) {
 				}))
 				return n
 			}
-			offload := func() (on bool) {
-				b.must(inside(end, func() error {
-					e, err := ethtool.NewEthtool()
-					if err != nil {
-						return err
-					}
-					defer e.Close()
-					all, err := e.Features("far2")
-					on = all[featureCsum]
-					return err
-				}))
-				return on
-			}
+			offload := func() bool { return b.feature(at(end), "far2", featureCsum) }
 			if c.moves == "device" && promiscuous() == 0 || offload() {
 				t.Fatal("there is a way after all")
 			}

@@ -13,8 +13,8 @@ import (
 // copies of a flood included: the kernel allows 33 tail calls (PATCH_HOPS).
 const maxJoined = 33
 
-// addPatch makes both ends of a patch cable. The settings are those of this
-// bridge's end; the other has the defaults.
+// addPatch makes both ends of a patch cable. The settings are for this bridge's end;
+// the other end has the defaults.
 func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string, err error) {
 	what := "add port " + port + " to " + bridge
 	config, err := newPortConfig(what, port, &o)
@@ -54,8 +54,9 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 		if err != nil {
 			return failed(what, err)
 		}
-		here, there, ok := cables.Free()
-		if !ok {
+		here, ok1 := cables.Take()
+		there, ok2 := cables.Take()
+		if !ok1 || !ok2 {
 			return refused(what, "the network namespace has no number left for a patch cable", "delete one that is not used")
 		}
 		far := newDraft(peer)
@@ -72,8 +73,8 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 		c.before = append(c.before, func() error { return peer.Commit(*far.next, far.tables, follower{}) })
 		c.undo = append(c.undo, func() error { return cutHalves(store) })
 		c.after = append(c.after, func() error {
-			c.warn(warnNoAgent(c.bridge, stpWaits)...)
-			c.warn(warnNoAgent(peer, stpWaits)...)
+			c.warn(warnNoAgent(c.bridge, stpWaits(port))...)
+			c.warn(warnNoAgent(peer, stpWaits(peerPort))...)
 			cables, err := store.Cables()
 			if err != nil {
 				return err
@@ -145,7 +146,8 @@ func otherEnds(store *datapath.Store, ports ...*datapath.Port) (others []*datapa
 	return others, nil
 }
 
-// cutAll removes a bridge by remove, and the other ends of its patch cables.
+// cutAll removes a bridge by calling remove, and removes the other ends of its patch
+// cables.
 func cutAll(b *datapath.Bridge, remove func() error) error {
 	store := b.Store()
 	others, err := otherEnds(store, datapath.Ports(&b.Config)...)
@@ -173,9 +175,9 @@ func cutAll(b *datapath.Bridge, remove func() error) error {
 	return nil
 }
 
-// cutHalves removes patch ports without another end. Both ends of a cable come
-// and go in one command. So half a cable is of a command that was killed, or
-// that is half done.
+// cutHalves removes patch ports without another end. Both ends of a cable come and go
+// in one command. So half a cable comes from a command that was killed, or that is half
+// done.
 func cutHalves(store *datapath.Store) error {
 	cables, err := store.Cables()
 	if err != nil {

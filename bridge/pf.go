@@ -19,14 +19,16 @@ import (
 // pfStored is the part of a bridge's pf that is kept beside the tables of its
 // programs: the rules as text, with files read and names of hosts resolved.
 type pfStored struct {
-	Stay    bool              `json:"stay_disabled,omitempty"` // -d was said: loading does not enable
-	Debug   string            `json:"debug,omitempty"`         // of -x
+	Stay    bool              `json:"stay_disabled,omitempty"` // pf was disabled by -d: loading does not enable it
+	Debug   string            `json:"debug,omitempty"`         // the level that -x set
 	Main    string            `json:"main"`
-	Anchors map[string]string `json:"anchors,omitempty"` // what was loaded into them, by path
+	Anchors map[string]string `json:"anchors,omitempty"` // the rulesets that were loaded into them, by path
 	Tables  []*pfStoredTable  `json:"tables,omitempty"`
-	Ports   map[uint32]string `json:"ports"` // the names by id that the rules are compiled for
-	// Dynamic are the addresses that the rules are compiled with of devices that
-	// may change theirs, by name and modes, with colons between
+	// Ports has, by id, the names that the rules are compiled for: a port's own, and those
+	// of its interface's groups behind it.
+	Ports map[uint32]string `json:"ports"`
+	// Dynamic has, for devices whose addresses may change, the addresses that the
+	// rules are compiled with. The keys are name and modes, with colons between.
 	Dynamic map[string][]netip.Prefix `json:"dynamic,omitempty"`
 }
 
@@ -35,7 +37,7 @@ type pfStoredTable struct {
 	Anchor   string `json:"anchor,omitempty"`
 	Name     string `json:"name"`
 	Number   int    `json:"number"`
-	Defined  bool   `json:"defined,omitempty"` // by a file or -T; others are only named by rules
+	Defined  bool   `json:"defined,omitempty"` // by a file or -T; other tables are only named by rules
 	Const    bool   `json:"const,omitempty"`
 	Persist  bool   `json:"persist,omitempty"`
 	Counters bool   `json:"counters,omitempty"`
@@ -55,6 +57,7 @@ type pfConfig struct {
 	fill    []datapath.TableFill
 	freed   uint64                     // numbers of tables that are not used any more
 	uses    map[*pfStoredTable]*pfUses // of tables that rules refer to
+	check   bool                       // it is not for a bridge
 }
 
 // pfUses are the rules that refer to a table.
@@ -63,7 +66,7 @@ type pfUses struct {
 	anchors bool // some are in anchors
 }
 
-// pfParse reads the stored text, which has no names to be looked up.
+// pfParse reads the stored text. It has no names that have to be looked up.
 func pfParse(text string) (*pf.Ruleset, error) {
 	set, err := pf.Parse("pf", []byte(text), pf.Source{Kept: true})
 	if err != nil {
@@ -72,7 +75,8 @@ func pfParse(text string) (*pf.Ruleset, error) {
 	return set, nil
 }
 
-// readPF returns pf of a bridge; of one that has none, rules that pass all.
+// readPF returns pf of a bridge. If the bridge has none, it returns rules that pass
+// all.
 func readPF(b *datapath.Bridge) (*pfConfig, error) {
 	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}}
 	if !b.PFLoaded() {
@@ -125,14 +129,14 @@ func (s *Switch) changePF(what, bridge string, plan func(*draft, *pfConfig) erro
 	})
 }
 
-// planPF has the bridge's rules compiled for the ports that it will have. A
-// bridge without pf is left alone, and so are rules whose ports stay.
+// planPF has the bridge's rules compiled for the ports that the bridge will have. It
+// leaves alone a bridge without pf, and rules whose ports stay.
 func (c *draft) planPF(what string) error {
 	d := c.pf
 	if d == nil && !c.bridge.PFLoaded() {
 		return nil
 	}
-	names, ports, err := pfPorts(c.bridge, c.next)
+	ports, err := pfPortsOf(c.bridge, c.next)
 	if err != nil {
 		return failed(what, err)
 	}
@@ -140,11 +144,11 @@ func (c *draft) planPF(what string) error {
 		if d, err = readPF(c.bridge); err != nil {
 			return failed(what, err)
 		}
-		if maps.Equal(names, d.Ports) {
+		if maps.Equal(ports.said, d.Ports) {
 			return nil
 		}
 	}
-	d.Ports = names
+	d.Ports = ports.said
 	c.next.Flags &^= uint32(datapath.BridgePF)
 	if d.removed {
 		c.tables.PF = &datapath.PF{}
@@ -157,9 +161,9 @@ func (c *draft) planPF(what string) error {
 	if err != nil {
 		return failed(what, err)
 	}
-	program, err := d.compile(ports, profiles)
+	program, err := d.compile(ports.list, profiles)
 	if err != nil {
-		return refused(what, err.Error(), "nothing was changed")
+		return notCompiled(what, err)
 	}
 	limits := d.limits()
 	if err := d.checkLimits(what, c.bridge); err != nil {
@@ -174,7 +178,7 @@ func (c *draft) planPF(what string) error {
 		StatesMax: limits[pf.LimitStates], NodesMax: limits[pf.LimitSrcNodes], FragmentsMax: limits[pf.LimitFrags], TableEntries: limits[pf.LimitTableEntries],
 		Fill: d.fill, Free: d.freed,
 	}
-	for id, name := range names {
+	for id, name := range ports.names {
 		if name == d.main.Options.LogInterface {
 			c.tables.PF.LogInterface = id
 		}
@@ -182,8 +186,8 @@ func (c *draft) planPF(what string) error {
 	return nil
 }
 
-// checkLimits says whether the limits have room for all that rules name and
-// list. A nil bridge has nothing yet.
+// checkLimits says whether the limits have room for all that rules name and list. If
+// the bridge is nil, it has nothing yet.
 func (d *pfConfig) checkLimits(what string, b *datapath.Bridge) error {
 	if err := d.checkTables(what); err != nil {
 		return err
@@ -211,8 +215,8 @@ func (d *pfConfig) checkTables(what string) error {
 	return nil
 }
 
-// checkEntries says whether the limit has room for the new contents of tables.
-// A limit that tables exceed already holds for later additions.
+// checkEntries says whether the limit has room for the new contents of tables. A limit
+// that tables exceed already is for later additions.
 func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	more, filled := 0, uint64(0)
 	for _, f := range d.fill {
@@ -239,7 +243,7 @@ func (d *pfConfig) checkEntries(b *datapath.Bridge, limit uint32) error {
 	return nil
 }
 
-// limits are those that hold.
+// limits returns the limits that hold.
 func (d *pfConfig) limits() [pf.LimitCount]uint32 {
 	limits := pf.DefaultLimits()
 	for i, l := range d.main.Options.Limits {
@@ -250,30 +254,6 @@ func (d *pfConfig) limits() [pf.LimitCount]uint32 {
 	return limits
 }
 
-// pfPorts returns the ports of a configuration as rules name them.
-func pfPorts(b *datapath.Bridge, c *datapath.Config) (names map[uint32]string, ports []pf.CompilePort, err error) {
-	devices, err := links()
-	if err != nil {
-		return nil, nil, err
-	}
-	groups := linkGroups()
-	names = map[uint32]string{}
-	for _, p := range datapath.Ports(c) {
-		if p.Facts&datapath.PortSpan != 0 {
-			continue // no packet passes by it
-		}
-		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices)}
-		if l := devices[int(p.Ifindex)]; l != nil && p.Notes&datapath.PortHost == 0 {
-			if name := groups[l.Attrs().Group]; name != "" {
-				port.Groups = append(port.Groups, name)
-			}
-		}
-		names[p.Id] = port.Name
-		ports = append(ports, port)
-	}
-	return names, ports, nil
-}
-
 // compile makes tables for the datapath of the rules, with numbers for the
 // tables that they name.
 func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
@@ -282,7 +262,7 @@ func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.P
 	}
 	d.Dynamic = map[string][]netip.Prefix{}
 	return pf.Compile(pf.Input{
-		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles,
+		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles, Check: d.check,
 		Table: func(anchor, name string) (int, error) {
 			t, err := d.meant(anchor, name)
 			if err != nil {
@@ -298,9 +278,18 @@ func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.P
 	})
 }
 
-// settleTables counts the rules that name tables, also those of anchors that
-// nobody calls, makes the tables that are only named, and drops those that
-// nobody needs.
+// notCompiled is the error for rules that cannot be compiled. Words that the datapath does
+// not carry out are told with their places, as mistakes are.
+func notCompiled(what string, err error) error {
+	if list := pf.ErrorList(nil); errors.As(err, &list) {
+		return list
+	}
+	return refused(what, err.Error(), "nothing was changed")
+}
+
+// settleTables counts the rules that name tables, including those of anchors that
+// nobody calls. It makes the tables that are only named, and drops those that nobody
+// needs.
 func (d *pfConfig) settleTables() error {
 	d.uses = map[*pfStoredTable]*pfUses{}
 	all := d.rulesets()
@@ -325,8 +314,8 @@ func (d *pfConfig) settleTables() error {
 	return nil
 }
 
-// namedTables returns the names of tables in the rules of a ruleset, as often
-// as they are there; those between braces are other rulesets'.
+// namedTables returns the names of tables in the rules of a ruleset, each as often as
+// it is there. Names between braces are those of other rulesets.
 func namedTables(set *pf.Ruleset) (names []string) {
 	host := func(h pf.Host) {
 		if h.Kind == pf.InTable {
@@ -340,6 +329,7 @@ func namedTables(set *pf.Ruleset) (names []string) {
 		if r.StateOpts.Overload != "" {
 			names = append(names, r.StateOpts.Overload)
 		}
+		names = append(names, r.PoolTables()...)
 	}
 	for i := range set.Ether {
 		host(set.Ether[i].L3From)
@@ -348,8 +338,8 @@ func namedTables(set *pf.Ruleset) (names []string) {
 	return names
 }
 
-// meant returns the table that a rule of an anchor names: the anchor's own, or
-// the main ruleset's, which is made if there is none.
+// meant returns the table that a rule of an anchor names. It is the anchor's own or, if
+// the anchor has none of the name, the main ruleset's, which is made if there is none.
 func (d *pfConfig) meant(anchor, name string) (*pfStoredTable, error) {
 	if t := d.find(anchor, name); t != nil {
 		return t, nil
@@ -380,8 +370,8 @@ func (d *pfConfig) newTable(anchor, name string) (*pfStoredTable, error) {
 	return t, nil
 }
 
-// number gives a table a number that no other has, and that none had before the
-// change if there is one.
+// number gives a table a number that no other table has. If possible, it is one that no
+// table had before the change.
 func (d *pfConfig) number(t *pfStoredTable) error {
 	used := d.freed
 	for _, other := range d.Tables {
@@ -399,7 +389,7 @@ func (d *pfConfig) number(t *pfStoredTable) error {
 		if d.freed&(1<<n) != 0 {
 			d.freed &^= 1 << n
 			t.Number = n
-			d.fill = append(d.fill, datapath.TableFill{Table: n}) // it had others
+			d.fill = append(d.fill, datapath.TableFill{Table: n}) // the number had others
 			return nil
 		}
 	}
@@ -421,7 +411,8 @@ func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	case t == nil:
 		t, err = d.newTable(anchor, def.Name)
 	case def.Given:
-		// with another number: the present contents stay until the new rules are there
+		// The table gets another number: the present contents stay until the
+		// new rules are there.
 		old := t.Number
 		d.fill = slices.DeleteFunc(d.fill, func(f datapath.TableFill) bool { return f.Table == old })
 		d.freed |= 1 << old
@@ -439,8 +430,8 @@ func (d *pfConfig) define(anchor string, def *pf.Table) error {
 	return nil
 }
 
-// take makes a ruleset that of the anchor at path, "" for the main one: its
-// tables, the rulesets that it loads into anchors, and its rules.
+// take makes a ruleset the one of the anchor at path, "" for the main one: its tables,
+// the rulesets that it loads into anchors, and its rules.
 func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	if err := d.takeTables(path, set); err != nil {
 		return err
@@ -449,7 +440,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 		return err
 	}
 	plain := bare(set)
-	// a ruleset between braces takes the place of the one that was loaded there
+	// A ruleset between braces takes the place of the one that was loaded there.
 	eachBody(path, plain, func(path string, _ *pf.Ruleset) {
 		delete(d.Anchors, path)
 		delete(d.anchors, path)
@@ -459,7 +450,7 @@ func (d *pfConfig) take(path string, set *pf.Ruleset) error {
 	}
 	text := plain.String()
 	if _, err := pfParse(text); err != nil {
-		return err // before it is needed and nothing can be done
+		return err // refused now: when the text is needed, it is too late
 	}
 	if path == "" {
 		d.Main, d.main, d.Debug = text, plain, ""
@@ -487,13 +478,13 @@ func (d *pfConfig) takeLoads(path string, set *pf.Ruleset) (err error) {
 	return nil
 }
 
-// takeTables takes the tables of a ruleset and of the anchors between its
-// braces. Those that it had before and does not define any more go, unless
-// they persist or rules name them.
+// takeTables takes the tables of a ruleset and of the anchors between its braces.
+// Tables that the ruleset had before, and does not define any more, go, unless they
+// persist or rules name them.
 func (d *pfConfig) takeTables(path string, set *pf.Ruleset) error {
 	var err error
 	define := func(at string, set *pf.Ruleset) {
-		last := map[string]int{} // as in pf the last definition is the one that counts
+		last := map[string]int{} // as in pf the last definition counts
 		for i := range set.Tables {
 			last[set.Tables[i].Name] = i
 		}
@@ -519,8 +510,8 @@ func eachBody(path string, set *pf.Ruleset, f func(path string, body *pf.Ruleset
 	}
 }
 
-// bare returns a ruleset without its tables and its loads, which are kept
-// beside it.
+// bare returns a ruleset without its tables and its loads, which are kept beside the
+// ruleset.
 func bare(set *pf.Ruleset) *pf.Ruleset {
 	plain := *set
 	plain.Tables, plain.Loads = nil, nil
@@ -533,10 +524,10 @@ func bare(set *pf.Ruleset) *pf.Ruleset {
 	return &plain
 }
 
-// LoadPF loads a file into pf of a bridge: whole or not at all. It returns the
-// ruleset that it read, and notes of what may not be meant. Mistakes in the
-// text are in an error that is a [pf.ErrorList]. With o.Check nothing is
-// loaded, and the bridge may be "".
+// LoadPF loads a file into pf of a bridge: whole or not at all. It returns the ruleset
+// that it read, and notes of what may not be meant. Mistakes in the text are in an
+// error that is a [pf.ErrorList]. With o.Check it loads nothing, and the bridge may be
+// "".
 func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []string, err error) {
 	what := o.what(bridge)
 	if set, err = s.parsePF(what, o); err != nil {
@@ -546,7 +537,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
 		}
-		return set, redefined(set), nil
+		return set, append(redefined(set), missing(set)...), nil
 	}
 	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
 		if err := o.take(d, set); err != nil {
@@ -564,6 +555,15 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		return set, nil, err
 	}
 	return set, redefined(set), nil
+}
+
+// missing tells of the words of a file that loading it refuses: the language has them,
+// and the datapath does not carry them out.
+func missing(set *pf.Ruleset) (notes []string) {
+	for _, e := range set.Missing() {
+		notes = append(notes, fmt.Sprintf("%v: %s; loading refuses it", e.Pos, e.Message))
+	}
+	return notes
 }
 
 // redefined tells of the tables that a file defines more than once.
@@ -618,7 +618,7 @@ func (o *PFLoad) take(d *pfConfig, set *pf.Ruleset) error {
 	return d.take(path, set)
 }
 
-// parsePF reads a file; names in it mean what they do in the namespace.
+// parsePF reads a file. Names in it have the meaning that they have in the namespace.
 func (s *Switch) parsePF(what string, o PFLoad) (set *pf.Ruleset, err error) {
 	if err := checkAnchor(o.Anchor); err != nil {
 		return nil, err
@@ -654,20 +654,19 @@ var zeroLimit = [pf.LimitCount]string{
 	pf.LimitAnchors:      "no anchor",
 }
 
-// checkPF says whether a bridge could have the contents of a file: any bridge,
-// if the name is "" or there is no such bridge.
+// checkPF says whether a bridge could have the contents of a file. If the name is "",
+// or there is no such bridge, the question is about any bridge.
 func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
-	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}}
+	d := &pfConfig{main: &pf.Ruleset{}, anchors: map[string]*pf.Ruleset{}, pfStored: pfStored{Anchors: map[string]string{}}, check: o.Check}
 	err := s.Inside(func() error {
-		err := o.take(d, set)
-		if err == nil {
-			_, err = d.compile(nil, nil)
-		}
-		if err != nil {
+		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
+		if _, err := d.compile(nil, nil); err != nil {
+			return notCompiled(what, err)
+		}
 		if o.Anchor != "" || o.TablesOnly {
-			return nil // the limits are those that run
+			return nil // the limits are those that hold now
 		}
 		return d.checkLimits(what, nil)
 	})
@@ -702,7 +701,7 @@ func checkAnchor(name string) error {
 	return nil
 }
 
-// EnablePF has pf judge the frames of a bridge, or pass them all.
+// EnablePF switches pf of a bridge on, or off: then all frames pass.
 func (s *Switch) EnablePF(bridge string, on bool) error {
 	what := "disable pf of " + bridge
 	if on {
@@ -720,7 +719,7 @@ func (s *Switch) EnablePF(bridge string, on bool) error {
 	})
 }
 
-// SetPFDebug sets the level that -s info shows; nothing else depends on it.
+// SetPFDebug sets the level that -s info shows. Nothing else depends on it.
 func (s *Switch) SetPFDebug(bridge, level string) error {
 	return s.changePF("set the debug level of pf of "+bridge, bridge, func(_ *draft, d *pfConfig) error {
 		d.Debug = level
@@ -728,10 +727,10 @@ func (s *Switch) SetPFDebug(bridge, level string) error {
 	})
 }
 
-// FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info,
-// Tables or Reset, and returns how many there were where that is counted. Rules
-// and tables are those of an anchor, "" for the main ruleset; with * behind it
-// also those of all anchors below.
+// FlushPF flushes what pfctl(8) calls so: rules, ether, states, Sources, info, Tables
+// or Reset. It returns how many there were, if that is counted. Rules and tables are
+// those of an anchor, "" for the main ruleset. With * behind the anchor, those of all
+// anchors below it are flushed, too.
 func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	what := "flush " + which + " of pf of " + bridge
 	path, all := strings.CutSuffix(anchor, "*")
@@ -770,7 +769,8 @@ func (s *Switch) FlushPF(bridge, anchor, which string) (n int, err error) {
 	case "Reset":
 		err = change(func(d *pfConfig) error {
 			d.Debug = ""
-			// the last of a pf that is off gives its memory back
+			// If pf is off and this was the last of it, its memory is
+			// given back.
 			d.removed = !d.enabled && len(d.main.Rules)+len(d.main.Ether)+len(d.Anchors)+len(d.Tables) == 0
 			return d.replaceMain(func(set *pf.Ruleset) { set.Options = pf.Options{} })
 		})
@@ -833,22 +833,21 @@ func (d *pfConfig) emptyAnchor(what, path string) error {
 	return nil
 }
 
-// emptyBelow takes the rules out of all anchors below one, "" for the main
-// ruleset.
+// emptyBelow takes the rules out of all anchors below a path, "" for the main ruleset.
 func (d *pfConfig) emptyBelow(path string) {
-	// the caller of an anchor is before it in the order
+	// In this order, the caller of an anchor is before the anchor.
 	for _, at := range slices.Sorted(maps.Keys(d.rulesets())) {
 		if at == path || path != "" && !strings.HasPrefix(at, path+"/") {
 			continue
 		}
-		if _, ok := d.ruleset(at); ok { // else it was between braces
+		if _, ok := d.ruleset(at); ok { // else it was between braces that have gone
 			_ = d.emptyAnchor("", at)
 		}
 	}
 }
 
-// rulesets returns all rulesets by path: the loaded ones, and those between
-// braces where none was loaded. Anchors that are only called are there, empty.
+// rulesets returns all rulesets by path: the loaded ones and, where none was loaded,
+// those between braces. Anchors that are only called are there, and empty.
 func (d *pfConfig) rulesets() map[string]*pf.Ruleset {
 	all := map[string]*pf.Ruleset{"": d.main}
 	maps.Copy(all, d.anchors)

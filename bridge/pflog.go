@@ -70,8 +70,8 @@ func (s *Switch) PFLog(ctx context.Context, bridge string, report func(PFLogged)
 	return missed - min(first, missed), err
 }
 
-// untilChanged is ctx, which ends also when the bridge changes: that may have given
-// the log another place.
+// untilChanged returns ctx, but ends also when the bridge changes: the change may have
+// given the log another place.
 func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
 	until, stop := context.WithCancel(ctx)
 	go func() {
@@ -87,7 +87,7 @@ func untilChanged(ctx context.Context, b *datapath.Bridge) context.Context {
 	return until
 }
 
-// pfLogNames knows what packets of the log are about.
+// pfLogNames knows the names of what packets of the log are about.
 type pfLogNames struct {
 	view *pfView
 	boot time.Time    // when CLOCK_MONOTONIC was 0
@@ -105,7 +105,7 @@ var pfReasons = map[string]pflog.Reason{
 func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	if p.Ruleset != l.view.b.Config.Pf.Ruleset && p.Ruleset != l.last {
 		l.last = p.Ruleset
-		_ = l.look() // else the rule is not known: the packet is worth telling all the same
+		_ = l.look() // if this fails, the rule is not known, but the packet is worth telling all the same
 	}
 	v := l.view
 	r := pflog.Record{
@@ -128,8 +128,8 @@ func (l *pfLogNames) record(p datapath.PFLogged) PFLogged {
 	return PFLogged{r, p.LogTo}
 }
 
-// caller returns the number of the main ruleset's rule that calls the anchor at
-// path, or one that it is below; -1 if none does.
+// caller returns the number of the main ruleset's rule that calls the anchor at path,
+// or an anchor above it; -1 if no rule does.
 func (v *pfView) caller(path string) int {
 	for i := range v.main.Rules {
 		r := &v.main.Rules[i]

@@ -16,8 +16,8 @@ type PFLoad struct {
 	Text   []byte
 	Source pf.Source // its Lookup is used for names that no interface has
 	Anchor string    // path of the anchor that the rules are for; "" is the main ruleset
-	Check  bool      // only see whether it could be loaded
-	Enable *bool     // whether pf is on then; nil: it is, unless it was switched off
+	Check  bool      // only check whether it could be loaded
+	Enable *bool     // whether pf is on afterwards; nil: it is, unless it was switched off
 
 	TablesOnly bool // leave rules and options as they are
 }
@@ -31,9 +31,9 @@ type PFInfo struct {
 	HostID   uint32
 	Checksum [16]byte // of the main ruleset's rules
 
-	States   uint64 // there are
+	States   uint64 // states that there are
 	HalfOpen uint64 // of TCP, without an answer
-	Sources  uint64 // that are tracked
+	Sources  uint64 // sources that are tracked
 
 	// StateTable, Counters and LimitCounters are in the order of pfctl(8).
 	StateTable, Counters, LimitCounters []PFCounter
@@ -75,7 +75,7 @@ type PFCounts struct {
 	Evaluations    uint64    // packets that it matched
 	Packets, Bytes [2]uint64 // in, out
 	Created        uint64    // states
-	States         uint64    // there are
+	States         uint64    // states that there are
 }
 
 // PFAddress is an address and a port, 0 where the protocol has none.
@@ -136,7 +136,7 @@ type PFTable struct {
 	Addresses int
 	Rules     int       // that refer to it
 	InAnchors bool      // some of them are in anchors
-	Cleared   time.Time // since when it is as it is, or its counters count
+	Cleared   time.Time // since when it is as it is, or since when its counters count
 }
 
 // PFTableEntry is an address or network of a table.

@@ -5,6 +5,7 @@ package bridge
 import (
 	"bufio"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -12,17 +13,18 @@ import (
 	"strconv"
 	"strings"
 
+	"bascule/datapath"
 	"bascule/pf"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// pfAddresses returns the addresses that the name of an interface stands for in
-// a rule: those of the device, or of all devices of the group, changed as the
-// modes say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is
-// every device. For a host port it is the host's end, which has the port's
-// name. A name that is no interface is asked of hosts, which may be nil.
+// pfAddresses returns the addresses that the name of an interface stands for in a rule.
+// They are those of the device, or of all devices of the group, changed as the modes
+// say ("network", "broadcast", "peer", "0"; see pf.conf(5)). "self" is every device. A
+// host port's name stands for the host's end, which has that name. If a name is no
+// interface, hosts is asked, which may be nil.
 func pfAddresses(name string, modes []string, hosts func(string, []string) ([]netip.Prefix, error)) ([]netip.Prefix, error) {
 	devices, err := links()
 	if err != nil {
@@ -84,8 +86,8 @@ func deviceAddresses(l netlink.Link, modes []string) ([]netip.Prefix, error) {
 	return modified(addrs, modes), err
 }
 
-// modified returns the addresses of a device as changed by modes. A network
-// keeps the address in it, which a rule may have under another mask.
+// modified returns the addresses of a device as changed by modes. A network keeps the
+// address in it, since a rule may have the address under another mask.
 func modified(addrs []netlink.Addr, modes []string) []netip.Prefix {
 	has := func(mode string) bool { return slices.Contains(modes, mode) }
 	first := map[bool]bool{} // by family
@@ -151,4 +153,59 @@ func linkGroups() map[uint32]string {
 		f.Close()
 	}
 	return groups
+}
+
+// pfPorts are the ports of a bridge as rules name them.
+type pfPorts struct {
+	names map[uint32]string // by id
+	said  map[uint32]string // by id: all that rules may call the port, as pfStored.Ports has it
+	list  []pf.CompilePort
+}
+
+func pfPortsOf(b *datapath.Bridge, c *datapath.Config) (ports pfPorts, err error) {
+	devices, err := links()
+	if err != nil {
+		return ports, err
+	}
+	groups := linkGroups()
+	ports.names, ports.said = map[uint32]string{}, map[uint32]string{}
+	for _, p := range datapath.Ports(c) {
+		if p.Facts&datapath.PortSpan != 0 {
+			continue // no packet passes by it
+		}
+		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices)}
+		if l := devices[int(p.Ifindex)]; l != nil && p.Notes&datapath.PortHost == 0 {
+			if name := groups[l.Attrs().Group]; name != "" {
+				port.Groups = append(port.Groups, name)
+			}
+		}
+		ports.names[p.Id] = port.Name
+		ports.said[p.Id] = strings.Join(append([]string{port.Name}, port.Groups...), " ")
+		ports.list = append(ports.list, port)
+	}
+	return ports, nil
+}
+
+// stale reports whether the rules are not those that their text means now: a port has
+// got another name or group since they were compiled, or a device other addresses.
+func (d *pfConfig) stale(b *datapath.Bridge) (bool, error) {
+	if !d.loaded {
+		return false, nil
+	}
+	ports, err := pfPortsOf(b, &b.Config)
+	if err != nil {
+		return false, err
+	}
+	if !maps.Equal(ports.said, d.Ports) {
+		return true, nil
+	}
+	for key, was := range d.Dynamic {
+		words := strings.Split(key, ":")
+		// As for the compiler, a device that is not there has no addresses.
+		list, _ := pfAddresses(words[0], words[1:], nil)
+		if !slices.Equal(list, was) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

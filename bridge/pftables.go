@@ -88,8 +88,8 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		return done, usagef("table "+name, "no table can have the name; give 1 to 31 letters, digits and such")
 	}
 	makes := action == AddPFEntries || action == ReplacePFEntries
-	// all is checked before anything is done: a refused request leaves no table
-	// behind
+	// Everything is checked before anything is done: a refused request leaves no
+	// table behind.
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
 		t, err := plannedPFTable(b, what, path, name, makes)
 		if err != nil {
@@ -124,8 +124,8 @@ func tableFull(what string) error {
 	return refused(what, datapath.ErrTableFull.Error(), "set limit table-entries, or delete some")
 }
 
-// plannedPFTable returns the table of a command of -T: the one that is there, or
-// nil for one that the command makes.
+// plannedPFTable returns the table of a command of -T: the table that is there, or nil
+// for a table that the command makes.
 func plannedPFTable(b *datapath.Bridge, what, path, name string, makes bool) (*pfStoredTable, error) {
 	if !makes {
 		return findPFTable(b, what, path, name)
@@ -151,7 +151,7 @@ func (s *Switch) createPFTable(what, bridge, path, name string) error {
 	})
 }
 
-// definePFTable has a table that persists.
+// definePFTable makes sure that there is a table that persists.
 func (d *pfConfig) definePFTable(what, path, name string) (*pfStoredTable, error) {
 	t := d.find(path, name)
 	if t == nil {
@@ -174,8 +174,8 @@ func (d *pfConfig) findDefined(path, name string) *pfStoredTable {
 	return nil
 }
 
-// planEntries says what would be done to each entry of a table, nil for a table
-// that is not there yet.
+// planEntries says what would be done to each entry of a table, which is nil if it is
+// not there yet.
 func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTableAction, entries []pf.TableEntry) (done PFTableChange, err error) {
 	done = PFTableChange{Created: t == nil, Entries: entries, Marks: slices.Repeat([]byte{' '}, len(entries))}
 	if t != nil && t.Const && action != TestPFEntries {
@@ -202,7 +202,7 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 	}
 	done.mark(had, action, entries)
 	if more := done.Added - done.Deleted; more > 0 {
-		// the maps may have more room than the limit allows
+		// The maps may have more room than the limit allows.
 		counts, limit := [pf.MaxTables]int{}, pf.DefaultLimits()[pf.LimitTableEntries]
 		if b.PFLoaded() {
 			if counts, err = b.TableCounts(); err != nil {
@@ -217,8 +217,8 @@ func planEntries(b *datapath.Bridge, what string, t *pfStoredTable, action PFTab
 	return done, nil
 }
 
-// mark gives each entry the letter of the action on it in a table that had
-// these, and counts.
+// mark gives each entry the letter of the action on it, for a table that had these
+// entries, and counts.
 func (done *PFTableChange) mark(had []pf.TableEntry, action PFTableAction, entries []pf.TableEntry) {
 	type place = string // of an entry whether it is negated or not
 	at := func(e pf.TableEntry) place { return e.Prefix.String() }
@@ -290,8 +290,8 @@ func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapat
 	})
 }
 
-// FlushPFTable deletes all that is in a table, and returns how much that was.
-// With check it only says how much it would be.
+// FlushPFTable deletes all entries of a table, and returns how many there were. With
+// check it only says how many it would delete.
 func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, err error) {
 	what := "flush table " + name + " of " + bridge
 	flush := func(b *datapath.Bridge, t *pfStoredTable) error {
@@ -320,8 +320,8 @@ func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, e
 	return n, err
 }
 
-// KillPFTable deletes a table. One that rules name is there still, empty. With
-// check it only says whether it could.
+// KillPFTable deletes a table. A table that rules name is still there afterwards, and
+// empty. With check it only says whether it could.
 func (s *Switch) KillPFTable(bridge, anchor, name string, check bool) (n int, err error) {
 	err = s.changePFTable("delete table "+name+" of "+bridge, bridge, anchor, name, check, (*pfConfig).drop)
 	if err == nil {

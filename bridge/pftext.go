@@ -17,8 +17,8 @@ import (
 // PFText is pf of a bridge as a file.
 type PFText struct {
 	Enabled bool
-	Text    string   // the main ruleset with its tables, which have what is in them now
-	Aside   []string // paths of anchors whose rules were loaded by themselves: they are not in Text
+	Text    string   // the main ruleset with its tables and their present entries
+	Aside   []string // paths of anchors whose rules were loaded by themselves, and are not in Text
 }
 
 // pfText returns pf of a bridge, nil if it was never told anything.
@@ -50,9 +50,9 @@ func pfText(b *datapath.Bridge) (*PFText, error) {
 	return &PFText{Enabled: d.enabled, Text: d.main.String(), Aside: slices.Sorted(maps.Keys(d.Anchors))}, nil
 }
 
-// ComparePF reports whether loading a file into pf of a bridge would change
-// nothing. What is wrong with the text is in an error that is a [pf.ErrorList].
-// With "" for the bridge, or one that is not there, the file is only checked.
+// ComparePF reports whether loading a file into pf of a bridge would change nothing.
+// Mistakes in the text are in an error that is a [pf.ErrorList]. If the bridge is "",
+// or not there, the file is only checked.
 func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
 	what := o.what("")
 	set, err := s.parsePF(what, o)
@@ -69,6 +69,10 @@ func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
 		}
 		before, err := readPF(b)
 		if err != nil {
+			return err
+		}
+		if stale, err := before.stale(b); err != nil || stale {
+			same = false
 			return err
 		}
 		after, err := readPF(b)
@@ -90,7 +94,7 @@ func (s *Switch) ComparePF(bridge string, o PFLoad) (same bool, err error) {
 	return same, err
 }
 
-// samePF compares what pf was told with what it would be told.
+// samePF compares two configurations of pf: the one before and the one after a load.
 func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
 	if before.Main != after.Main || !maps.Equal(before.Anchors, after.Anchors) || len(before.Tables) != len(after.Tables) {
 		return false, nil
@@ -115,7 +119,8 @@ func samePF(b *datapath.Bridge, before, after *pfConfig) (bool, error) {
 	return true, nil
 }
 
-// entrySet is the entries of a table without an order: whether each is negated.
+// entrySet returns the entries of a table without an order, and for each whether it is
+// negated.
 func entrySet(entries []pf.TableEntry) map[netip.Prefix]bool {
 	set := map[netip.Prefix]bool{}
 	for _, e := range entries {

@@ -16,7 +16,7 @@ import (
 	"bascule/pf"
 )
 
-// pfView is pf of a bridge as it is looked at: with the rules by number.
+// pfView is pf of a bridge for those who look at it: with the rules by number.
 type pfView struct {
 	*pfConfig
 	b     *datapath.Bridge
@@ -43,12 +43,13 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 		return nil, err
 	}
 	v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
-	var ports []pf.CompilePort
-	if v.names, ports, err = pfPorts(b, &b.Config); err != nil {
+	ports, err := pfPortsOf(b, &b.Config)
+	if err != nil {
 		return nil, err
 	}
+	v.names = ports.names
 	if d.loaded {
-		program, err := d.compile(ports, nil)
+		program, err := d.compile(ports.list, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +66,7 @@ func (v *pfView) rule(n int) *pf.RuleRef {
 	return &v.rules[n]
 }
 
-// PF returns what there is to know about pf of a bridge.
+// PF returns the facts about pf of a bridge.
 func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		info = PFInfo{Bridge: bridge, For: -1, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts}
@@ -130,7 +131,7 @@ const (
 	tcpEstablished = 4 // in datapath.TCPStates
 )
 
-// pfCounterName is what pfctl(8) calls a counter.
+// pfCounterName is the name of a counter in pfctl(8).
 type pfCounterName struct {
 	counter datapath.PFCounter
 	name    string
@@ -176,7 +177,7 @@ func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 		all := v.rulesets()
 		set := all[path]
 		if set == nil && v.hasBelow(path) {
-			set = &pf.Ruleset{} // others are below it, or tables in it
+			set = &pf.Ruleset{} // there are anchors below it, or tables in it
 		}
 		if set == nil {
 			return refused("show pf of "+bridge, "there is no anchor "+path, "see 'bascule pfctl -s Anchors -v'")
@@ -354,12 +355,13 @@ func peer(proto uint8, p *datapath.StatePeer) PFPeer {
 	return out
 }
 
-// pfAddress is where a side of a state is. Of a query of ICMP who asks has the
-// identifier for a port, and who is asked the type, as in pf.
+// pfAddress returns the address and port of a side of a state. In a query of ICMP, the
+// side that asks has the identifier for a port, and the side that is asked the type, as
+// in pf.
 func pfAddress(proto uint8, p *datapath.StatePeer) PFAddress {
 	port := p.Addr.Port()
 	if (proto == protoICMP || proto == protoICMPv6) && port&0xff == 0 {
-		port >>= 8 // the datapath keeps it as it is, in the order of packets
+		port >>= 8 // the datapath keeps the type as it is in the order of packets
 	}
 	return PFAddress{p.Addr.Addr().Unmap(), port}
 }
@@ -429,8 +431,8 @@ func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 	return list, err
 }
 
-// KillPFSources forgets the sources that k chooses, and returns how many; with
-// k.To, those that have a state with such a host.
+// KillPFSources forgets the sources that k chooses, and returns how many. With k.To, it
+// chooses those that have a state with such a host.
 func (s *Switch) KillPFSources(bridge string, k PFKill) (n int, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
 		if !v.loaded {

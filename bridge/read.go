@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is the configuration of a bridge, and the entries that somebody put
-// there. It does not have what the bridge counts and learns: the counters in it
-// are zero.
+// State is the configuration of a bridge, and the entries that somebody put there. It
+// does not have what the bridge counts and learns: all counters in it are zero.
 type State struct {
 	Bridge   Info
 	Ports    []Port                  // in the order in which they were added
@@ -23,12 +22,12 @@ type State struct {
 	Rules    []rule.Rule             // in the order in which they are tried
 	Bindings []Binding               // in no order
 	Spans    []Span                  // in the order in which they were added
-	Entries  []Entry                 // static and sticky ones, but for host ports' own addresses; in no order
+	Entries  []Entry                 // static and sticky ones, except host ports' own addresses; in no order
 	PF       *PFText                 // nil if pf was never told anything
 }
 
-// Read returns all of a bridge in one look, which takes a fraction of the time
-// that Bridge, Ports, VLANs and so on take together.
+// Read returns all of a bridge in one look. It takes a fraction of the time that
+// Bridge, Ports, VLANs and so on take together.
 func (s *Switch) Read(bridge string) (state State, err error) {
 	err = s.each("read bridge "+bridge, bridge, func(name string, b *datapath.Bridge) error {
 		state = State{Private: map[uint16]PrivateVLANs{}}
@@ -51,10 +50,10 @@ type view struct {
 	name  string
 	b     *datapath.Bridge
 	ports []*datapath.Port        // in the order in which they were added
-	links map[uint32]netlink.Link // that stand for the ports, by id; none of one that is gone
+	links map[uint32]netlink.Link // devices that stand for the ports, by id; none for a port whose device is gone
 	names map[uint32]string       // by id
-	taken map[uint32]string       // by id, what the devices of ports are members of
-	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier, see catchup.go
+	taken map[uint32]string       // by id, the devices that ports' devices are members of
+	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier: see catchup.go
 
 	states []datapath.STPState // by slot
 }
@@ -82,8 +81,8 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	return v, nil
 }
 
-// find checks that the bridge has a port of the name; what is for the error. An
-// empty name names no port, and any bridge will do.
+// find checks that the bridge has a port of the name. what is for the error. An empty
+// name names no port, and any bridge will do.
 func (v *view) find(what, port string) error {
 	if port == "" {
 		return nil
@@ -136,7 +135,9 @@ func (v *view) withVLANs(s *State) error {
 		return err
 	}
 	s.VLANs = []PortVLANs{}
-	s.Spans = v.spans(vlans)
+	if s.Spans, err = v.spans(vlans); err != nil {
+		return err
+	}
 	if !filters(&v.b.Config) || vlans == nil {
 		return nil
 	}

@@ -2,8 +2,8 @@
 
 package bridge
 
-// A Reason is why a frame went no further. The port that the frame came in by
-// counts it by name.
+// A Reason says why a frame went no further. The port that the frame came in by counts
+// it by name.
 type Reason struct {
 	Name string
 	Text string // of a frame: "it ends before its headers do"

@@ -20,7 +20,7 @@ type PortRule struct {
 	Bridge string
 	Number int       // among the rules of its port, from 1, in the order in which they are tried
 	Rule   rule.Rule // its Port has the name that the port has now
-	Frames uint64    // that the rule has matched, whatever became of them
+	Frames uint64    // frames that the rule has matched, whatever became of them
 	Bytes  uint64    // of these frames
 }
 
@@ -41,9 +41,9 @@ func ParseRule(words []string, port string) (rule.Rule, error) {
 	return r, nil
 }
 
-// Rules returns the rules of a port, of a bridge where the port is "", or of all
-// bridges where the bridge is "": by bridge, in the order in which they are
-// tried.
+// Rules returns the rules of a port, in the order in which they are tried. If the port
+// is "", it returns those of the bridge; if the bridge is "", those of all bridges, by
+// bridge.
 func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	list = []PortRule{}
 	err = s.each(showWhat("the rules", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -76,8 +76,8 @@ func (s *Switch) Rules(bridge, port string) (list []PortRule, err error) {
 	return list, err
 }
 
-// AddRule adds a rule behind those that there are. The notes are things that
-// may not be meant.
+// AddRule adds a rule behind those that are there. The notes tell of things that may
+// not be meant.
 func (s *Switch) AddRule(bridge string, r rule.Rule) (notes []string, err error) {
 	what := "add a rule to port " + r.Port + " of " + bridge
 	return s.one(changeRules(what, bridge, func(c *draft, list []datapath.Rule) ([]datapath.Rule, error) {
@@ -121,9 +121,9 @@ func (s *Switch) FlushRules(bridge, port string) (n int, err error) {
 	return n, err
 }
 
-// LoadRules puts the rules of a file in the place of those of a bridge, or of
-// one port. It is done whole or not at all. Mistakes in the file's text are in
-// an error that is a [rule.Errors]. The notes are things that may not be meant.
+// LoadRules puts the rules of a file in the place of all rules of a bridge, or of one
+// port. It loads all or nothing. Mistakes in the file's text are in an error that is a
+// [rule.Errors]. The notes tell of things that may not be meant.
 func (s *Switch) LoadRules(bridge, port, name string, file io.Reader) (notes []string, err error) {
 	return s.one(loadRules(bridge, port, name, file))
 }
@@ -162,6 +162,13 @@ func loadRules(bridge, port, name string, file io.Reader) (step, error) {
 			return nil, badRules(what, missingPorts(name, string(text), rules, missing, bridge))
 		}
 		c.warn(neverNotes(rules)...)
+		if n := len(list) - len(next); len(rules) == 0 && n > 0 {
+			rules := "rules"
+			if n == 1 {
+				rules = "rule"
+			}
+			c.warn(fmt.Sprintf("%s has no rule: %d %s removed", name, n, rules))
+		}
 		return next, nil
 	}), nil
 }
@@ -171,7 +178,7 @@ func badRules(what string, err error) error {
 	return because(refused(what, err.Error(), "nothing was changed"), err)
 }
 
-// maxNotes is how many rules are told that no frame can match.
+// maxNotes is how many notes tell of rules that no frame can match.
 const maxNotes = 3
 
 func neverNotes(rules []rule.Rule) (notes []string) {
@@ -207,7 +214,7 @@ func changeRules(what, bridge string, plan func(*draft, []datapath.Rule) ([]data
 			return refused(what, fmt.Sprintf("it would have %d rules, and no bridge can have more than %d", len(list), MaxRules), "flush some, or give rules that match more")
 		}
 		if !slices.EqualFunc(were, list, sameRule) {
-			c.tables.Rules = append([]datapath.Rule{}, list...) // none is not nil
+			c.tables.Rules = append([]datapath.Rule{}, list...) // no rules are not nil
 		}
 		return nil
 	}}
@@ -229,8 +236,8 @@ func sameRule(a, b datapath.Rule) bool {
 	return a.Port == b.Port && a.Rule.String() == b.Rule.String()
 }
 
-// without returns the rules of a list that are not of the port; none where the
-// port is "".
+// without returns the rules of a list that are not those of the port. If the port is
+// "", it returns none.
 func without(c *draft, list []datapath.Rule, what, bridge, port string) ([]datapath.Rule, error) {
 	if port == "" {
 		return nil, nil
@@ -248,8 +255,8 @@ func without(c *draft, list []datapath.Rule, what, bridge, port string) ([]datap
 	return kept, nil
 }
 
-// maxMissing is how many lines are told that name no port, as many as
-// rule.ParseFile tells of others.
+// maxMissing is how many lines that name no port are told of: as many as rule.ParseFile
+// tells of others.
 const maxMissing = 10
 
 // missingPorts returns an error for each rule of a text whose port is missing.
@@ -273,7 +280,7 @@ func missingPorts(name, text string, rules []rule.Rule, missing map[string]bool,
 		}
 	}
 	if list == nil {
-		return errors.New("a rule's port is missing") // not that text
+		return errors.New("a rule's port is missing") // the rules are not of that text
 	}
 	return list
 }

@@ -68,7 +68,7 @@ type Change struct {
 
 // BridgeConfig has the settings of a bridge.
 type BridgeConfig struct {
-	Ageing       time.Duration // after this long unheard an address is unknown again
+	Ageing       time.Duration // after this time an address that was not heard is unknown again
 	FDBMax       uint32        // most dynamic entries
 	GroupFwdMask uint16        // bit X set: frames to 01:80:C2:00:00:0X are forwarded
 
@@ -79,14 +79,14 @@ type BridgeConfig struct {
 	VLANStats     bool   // frames are counted by VLAN
 
 	MoveMax       uint32 // moves of one address a second, 0 for no limit
-	DHCPGuard     bool   // what DHCP servers send comes from trusted ports alone
-	RAGuard       bool   // the same of IPv6 routers' advertisements
+	DHCPGuard     bool   // messages of DHCP servers come from trusted ports alone
+	RAGuard       bool   // advertisements of IPv6 routers come from trusted ports alone
 	NeighSuppress bool   // the switch answers ARP and ND for bound addresses
 
 	STP             string        // spanning tree: STPOff, STPClassic or STPRapid
 	STPPriority     uint16        // of the bridge's identifier, a multiple of 4096; the least becomes root
 	STPHello        time.Duration // between BPDUs, whole seconds as the next two
-	STPMaxAge       time.Duration // what is heard of the root is good for so long
+	STPMaxAge       time.Duration // how long news of the root is good for
 	STPForwardDelay time.Duration // in the states between discarding and forwarding
 }
 
@@ -117,7 +117,7 @@ const (
 var BridgeSettings = []Setting[BridgeConfig]{
 	{
 		Name: "ageing", Value: "TIME", Default: "300s",
-		Help: "forget an address unheard for this long, 1s to 1000000s",
+		Help: "forget an address unheard for this long, 1s to 1000000s; " + bareSeconds,
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.Ageing, err = parseAgeing(v)
 			return err
@@ -154,7 +154,9 @@ var BridgeSettings = []Setting[BridgeConfig]{
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.DefaultPVID = 0
 			if v != "none" {
-				c.DefaultPVID, err = parseVID(v)
+				if c.DefaultPVID, err = parseVID(v); err != nil {
+					err = fmt.Errorf("%w, or none", err)
+				}
 			}
 			return err
 		},
@@ -185,7 +187,7 @@ var BridgeSettings = []Setting[BridgeConfig]{
 	onOff("vlan-stats", false, "count frames by VLAN", func(c *BridgeConfig) *bool { return &c.VLANStats }),
 	{
 		Name: "move-max", Value: "N", Default: "0",
-		Help: "let an address move at most N times a second, 0 for no limit",
+		Help: "let an address move at most N times a second, 1 to 1000000, or 0 for no limit",
 		parse: func(c *BridgeConfig, v string) (err error) {
 			c.MoveMax, err = parseUint(v, 0, 1000000)
 			return err
@@ -228,14 +230,13 @@ const stpSetting = "stp" // the setting's name
 // 17-1).
 func stpTime(name, def, help string, lo, hi int, field func(*BridgeConfig) *time.Duration) Setting[BridgeConfig] {
 	return Setting[BridgeConfig]{
-		Name: name, Value: "TIME", Default: def, Help: fmt.Sprintf("%s, %ds to %ds", help, lo, hi),
+		Name: name, Value: "TIME", Default: def, Help: fmt.Sprintf("%s, %ds to %ds; %s", help, lo, hi, bareSeconds),
 		parse: func(c *BridgeConfig, v string) error {
-			d, err := parseSeconds(v)
-			if err != nil || d < time.Duration(lo)*time.Second || d > time.Duration(hi)*time.Second {
-				return fmt.Errorf("out of range; give whole seconds, %ds to %ds", lo, hi)
+			d, err := parseSecondsIn(v, time.Duration(lo)*time.Second, time.Duration(hi)*time.Second)
+			if err == nil {
+				*field(c) = d
 			}
-			*field(c) = d
-			return nil
+			return err
 		},
 		format: func(c BridgeConfig) string { return formatSeconds(*field(&c)) },
 	}
@@ -265,14 +266,15 @@ type PortConfig struct {
 	Hairpin        bool    // a frame may leave by the port it came in by
 	Protected      Domains // two ports that share a domain never talk
 	FDBMax         uint32  // most dynamic entries of the port, 0 for no limit of its own
-	FDBFull        string  // what becomes of frames from an address above FDBMax: FullFlood or FullDrop
-	Locked         bool    // frames are taken from addresses that the FDB has on the port alone
+	FDBFull        string  // the fate of frames from an address above FDBMax: FullFlood or FullDrop
+	Locked         bool    // frames are taken only from addresses that the FDB has on the port
 	MAB            bool    // other addresses get locked entries in the FDB
-	Admit          string  // frames of VLANs that are taken: AdmitAll, AdmitTagged or AdmitUntagged
-	Backup         string  // port that takes the port's frames while that has no carrier, "" for none
+	Admit          string  // the frames that the port takes, by tag: AdmitAll, AdmitTagged or AdmitUntagged
+	Backup         string  // port that takes this port's frames while it has no carrier, "" for none
 	BlockNonIP     bool    // nothing but IPv4, IPv6, ARP and RARP passes, in or out
 	SourceGuard    bool    // IP, ARP and ND must not lie about bound addresses
 	Trusted        bool    // DHCP servers and routers may be behind the port
+	Route          bool    // of a host port: the datapath routes what the host would
 	LoopGuard      LoopGuard
 	Storm          [3]StormLimit // of broadcast, multicast, unknown unicast that comes in
 
@@ -281,11 +283,11 @@ type PortConfig struct {
 	STPEdge         string // Auto, On or Off: no bridge is behind the port
 	STPPointToPoint string // Auto, On or Off: one bridge at most is behind it
 	BPDUGuard       bool   // a BPDU that comes in shuts the port
-	BPDUFilter      bool   // BPDUs are neither sent nor heard
-	RootGuard       bool   // no better root is taken from the port
+	BPDUFilter      bool   // the port sends no BPDUs, and ignores those that come in
+	RootGuard       bool   // the port takes no better root
 }
 
-// The values of settings that are found out unless somebody says it.
+// The values of settings that the switch finds out unless somebody says them.
 const (
 	Auto = "auto"
 	On   = "on"
@@ -307,8 +309,8 @@ const (
 
 // LoopGuard is the action when the switch's own frames come back by a port.
 type LoopGuard struct {
-	On    bool          // it is told
-	Block time.Duration // for so long the port takes no frame; 0: only told
+	On    bool          // events tell of it
+	Block time.Duration // for so long the port takes no frame; 0: events only tell of it
 }
 
 // StormLimit is the most of a kind of flood that may come in by a port.
@@ -355,7 +357,7 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	{
 		Name: "fdb-max", Value: "N", Default: "0",
-		Help: "learn at most N addresses on the port, 0 for no limit of its own",
+		Help: "learn at most N addresses on the port, 1 to 4194304, or 0 for no limit of its own",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.FDBMax, err = parseUint(v, 0, MaxFDB)
 			return err
@@ -406,10 +408,12 @@ var PortSettings = []Setting[PortConfig]{
 	},
 	onOff("block-non-ip", false, "let nothing but IPv4, IPv6, ARP and RARP in or out", func(c *PortConfig) *bool { return &c.BlockNonIP }),
 	onOff("source-guard", false, "drop IP, ARP and ND of addresses that are not bound to the port, and all frames of stations bound elsewhere", func(c *PortConfig) *bool { return &c.SourceGuard }),
+	onOff(routeSetting, false, "route what is for the host by the host's own routes, past its network stack and nftables; for a host port",
+		func(c *PortConfig) *bool { return &c.Route }),
 	onOff("trusted", false, "let DHCP servers and routers be behind the port", func(c *PortConfig) *bool { return &c.Trusted }),
 	{
 		Name: loopGuard, Value: "off|report|TIME", Default: "off",
-		Help: "when own frames come back: report it, or block the port for 1s to 3600s too",
+		Help: "when own frames come back: report it, or block the port for 1s to 3600s too; " + bareSeconds,
 		parse: func(c *PortConfig, v string) (err error) {
 			c.LoopGuard, err = parseLoopGuard(v)
 			return err
@@ -480,13 +484,13 @@ func parseLoopGuard(v string) (LoopGuard, error) {
 	return LoopGuard{On: true, Block: d}, nil
 }
 
-// noStorm is the limit that is none.
+// noStorm is the word for no limit.
 const noStorm = "none"
 
 func stormLimit(name, kind string, index int) Setting[PortConfig] {
 	return Setting[PortConfig]{
 		Name: name, Value: "RATE|none", Default: noStorm,
-		Help: "take at most so much " + kind + ": 500pps, 10mbit, or none",
+		Help: "take at most so much " + kind + ", such as 500pps or 10mbit: 1pps to 4294967295pps, 1kbit to 4294gbit, or none; a bare number is pps",
 		parse: func(c *PortConfig, v string) (err error) {
 			c.Storm[index], err = ParseStormLimit(v)
 			return err
@@ -518,6 +522,9 @@ func ParseStormLimit(s string) (StormLimit, error) {
 	n, err := strconv.ParseUint(digits, 10, 32)
 	if err == nil && n == 0 {
 		return StormLimit{}, fmt.Errorf("a limit of 0 would let nothing in; give 1pps or more, or none for no limit")
+	}
+	if unit := strings.TrimLeft(s, "0123456789"); unit != "" && unit != s && unit != "pps" && strings.HasSuffix(strings.ToLower(unit), "bps") {
+		return StormLimit{}, fmt.Errorf("not a rate; bits are kbit, mbit or gbit; give 1pps to 4294967295pps, 1kbit to 4294gbit, or none")
 	}
 	if err != nil || n*factor > math.MaxUint32 {
 		return StormLimit{}, fmt.Errorf("not a rate; give 1pps to 4294967295pps, 1kbit to 4294gbit, or none")
@@ -592,11 +599,11 @@ func (d Domains) String() string {
 	return strings.Join(words, ",")
 }
 
-// ErrNoSetting says that a change is of a setting that there is not.
+// ErrNoSetting says that there is no setting of the change's name.
 var ErrNoSetting = errors.New("no such setting; see --help")
 
-// Configure returns config with the changes made, in their order, but for those of
-// which it tells wrong why they can't be.
+// Configure returns config with the changes made, in their order. For a change that
+// can't be made, it calls wrong with the reason.
 func Configure[T any](settings []Setting[T], config T, changes []Change, wrong func(Change, error)) T {
 	for _, ch := range changes {
 		err := usagef("--"+ch.Name, "%w", ErrNoSetting)
@@ -674,10 +681,19 @@ func formatOnOff(on bool) string {
 
 func parseUint(v string, lo, hi uint32) (uint32, error) {
 	n, err := strconv.ParseUint(v, 10, 32)
+	if errors.Is(err, strconv.ErrSyntax) && !negative(v) {
+		return 0, fmt.Errorf("not a number; give a number %d to %d", lo, hi)
+	}
 	if err != nil || uint32(n) < lo || uint32(n) > hi {
 		return 0, fmt.Errorf("out of range; give a number %d to %d", lo, hi)
 	}
 	return uint32(n), nil
+}
+
+// negative tells whether the text is a number below 0, which is out of any range.
+func negative(v string) bool {
+	_, err := strconv.ParseInt(v, 10, 64)
+	return strings.HasPrefix(v, "-") && (err == nil || errors.Is(err, strconv.ErrRange))
 }
 
 // parseSteps reads a multiple of step.
@@ -699,26 +715,51 @@ func parseVID(v string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// parseSeconds reads a duration in whole seconds; a bare number is seconds, as
-// the kernel's tools take it.
-func parseSeconds(v string) (time.Duration, error) {
-	d, err := time.ParseDuration(v)
-	if n, nerr := strconv.ParseUint(v, 10, 32); nerr == nil {
-		d, err = time.Duration(n)*time.Second, nil
+// bareSeconds says in help how ParseTime takes a number without a unit.
+const bareSeconds = "a bare number is seconds"
+
+// ParseTime reads a duration; a bare number is seconds, as the kernel's tools take it.
+// The error is that of a number that is too large, or says that the text is no time.
+func ParseTime(v string) (time.Duration, error) {
+	if n, err := strconv.ParseInt(v, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		if err != nil || n != int64(int32(n)) {
+			return 0, errTimeRange
+		}
+		return time.Duration(n) * time.Second, nil
 	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, errNoTime
+	}
+	return d, nil
+}
+
+var errNoTime, errTimeRange = errors.New("not a time"), errors.New("out of range")
+
+// parseSeconds is ParseTime of whole seconds.
+func parseSeconds(v string) (time.Duration, error) {
+	d, err := ParseTime(v)
 	if err == nil && d%time.Second != 0 {
-		err = fmt.Errorf("not whole seconds")
+		err = errors.New("not whole seconds")
 	}
 	return d, err
+}
+
+// parseSecondsIn is parseSeconds within limits, which the error names.
+func parseSecondsIn(v string, lo, hi time.Duration) (time.Duration, error) {
+	d, err := parseSeconds(v)
+	if err == nil && (d < lo || d > hi) {
+		err = errTimeRange
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w; give whole seconds, %s to %s", err, formatSeconds(lo), formatSeconds(hi))
+	}
+	return d, nil
 }
 
 // formatSeconds prints whole seconds as parseSeconds takes them.
 func formatSeconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 func parseAgeing(v string) (time.Duration, error) {
-	d, err := parseSeconds(v)
-	if err != nil || d < MinAgeing || d > MaxAgeing {
-		return 0, fmt.Errorf("out of range; give whole seconds, 1s to 1000000s")
-	}
-	return d, nil
+	return parseSecondsIn(v, MinAgeing, MaxAgeing)
 }

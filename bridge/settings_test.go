@@ -197,7 +197,7 @@ func TestPortSettings(t *testing.T) {
 		{"loop-guard", "", ""},
 	}
 	tests = append(tests, testsOfSwitches("learn", "discover", "mcast-flood", "bcast-flood", "hairpin", "isolated",
-		"locked", "mab", "block-non-ip", "source-guard", "trusted",
+		"locked", "mab", "block-non-ip", "source-guard", "trusted", routeSetting,
 		"bpdu-guard", "bpdu-filter", "root-guard")...)
 	for _, name := range []string{"storm-bcast", "storm-mcast", "storm-unknown"} {
 		for _, tt := range stormLimits {
@@ -390,7 +390,7 @@ func TestConfigRoundTrip(t *testing.T) {
 			Protected: Domains(rapid.Uint32().Draw(t, "domains") &^ 1),
 			FDBMax:    rapid.Uint32Range(0, MaxFDB).Draw(t, "max"),
 			FDBFull:   rapid.SampledFrom([]string{FullFlood, FullDrop}).Draw(t, "full"),
-			Locked:    on.Draw(t, "locked"), BlockNonIP: on.Draw(t, "non-ip"), SourceGuard: on.Draw(t, "guard"), Trusted: on.Draw(t, "trusted"),
+			Locked:    on.Draw(t, "locked"), BlockNonIP: on.Draw(t, "non-ip"), SourceGuard: on.Draw(t, "guard"), Trusted: on.Draw(t, "trusted"), Route: on.Draw(t, "route"),
 			MAB: on.Draw(t, "mab"), Admit: rapid.SampledFrom([]string{AdmitAll, AdmitTagged, AdmitUntagged}).Draw(t, "admit"),
 			LoopGuard: LoopGuard{on.Draw(t, "loop"), time.Duration(rapid.Uint32Range(0, 3600).Draw(t, "block")) * time.Second},
 			STPCost:   rapid.Uint32Range(0, 200000000).Draw(t, "cost"), STPPriority: 16 * rapid.Uint8Range(0, 15).Draw(t, "priority"),
@@ -467,7 +467,7 @@ func TestFlagFields(t *testing.T) {
 	}
 	want := PortConfig{
 		Learn: true, Discover: true, MulticastFlood: true, BroadcastFlood: true, Hairpin: true,
-		Locked: true, MAB: true, BlockNonIP: true, SourceGuard: true, Trusted: true, LoopGuard: LoopGuard{On: true},
+		Locked: true, MAB: true, BlockNonIP: true, SourceGuard: true, Trusted: true, Route: true, LoopGuard: LoopGuard{On: true},
 		BPDUGuard: true, BPDUFilter: true, RootGuard: true,
 	}
 	if c != want {
@@ -481,14 +481,14 @@ func TestLoadStats(t *testing.T) {
 	s.Learned, s.Moves, s.Refused = 5, 6, 7
 	mtu := slices.Index(datapath.Reasons(), "mtu")
 	s.Drops[mtu] = 8
-	got := loadStats(&s)
+	got := loadStats(&s, nil)
 	if got.RxFrames != 1 || got.RxBytes != 2 || got.TxFrames != 3 || got.TxBytes != 4 || got.Learned != 5 || got.Moves != 6 || got.Refused != 7 {
 		t.Errorf("stats %+v", got)
 	}
 	if len(got.Drops) != 1 || got.Drops["mtu"] != 8 {
 		t.Errorf("drops %v, want 8 of mtu alone", got.Drops)
 	}
-	if empty := loadStats(&datapath.Stats{}).Drops; empty == nil || len(empty) != 0 {
+	if empty := loadStats(&datapath.Stats{}, nil).Drops; empty == nil || len(empty) != 0 {
 		t.Errorf("drops %v, want an empty map, which JSON prints as {}", empty)
 	}
 }

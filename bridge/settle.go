@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inspect notes in p the changes that makeReady is going to make to the port's
-// device, or to the other end of a veth, and says so. It changes nothing.
+// inspect notes in p the changes that makeReady is going to make to the port's device,
+// or to the other end of a veth, and says so. It changes nothing.
 func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	xdp := p.Notes&datapath.PortXDP != 0
 	if use, _ := xdpUseOf(l); xdp && use.why != "" {
@@ -43,8 +43,9 @@ func inspect(p *datapath.Port, l netlink.Link) (notes []string, err error) {
 	return notes, nil
 }
 
-// giveBack undoes what makeReady did to the port's frames, but for what is noted of the
-// port still. Where now is nil the port leaves. It returns what there is no way to.
+// giveBack undoes what makeReady did to the port's frames, except for what the port's
+// notes still have. If now is nil, the port leaves. It returns the changes to which
+// there is no way.
 func giveBack(was, now *datapath.Port, l netlink.Link) (owed datapath.PortTaken) {
 	taken := was.Taken
 	if now != nil {
@@ -63,7 +64,8 @@ func giveBack(was, now *datapath.Port, l netlink.Link) (owed datapath.PortTaken)
 // addresses of its host ports.
 func settleAll(b *datapath.Bridge) error {
 	for _, p := range datapath.Ports(&b.Config) {
-		// an end that there is no way to any more was readied before the port's programs
+		// An end to which there is no way any more was readied before the
+		// port's programs came.
 		if _, err := makeReady(p, b.HasDevice); err != nil && !errors.Is(err, errNoWay) {
 			return err
 		}
@@ -84,22 +86,23 @@ func announce(b *datapath.Bridge, p *datapath.Port) error {
 		err = announceHost(b, p, spaces[p.Id])
 	}
 	if err != nil && !b.HasDevice(p) {
-		return nil // it goes at this moment, and there is nothing left to do
+		return nil // the device goes at this moment, and nothing is left to do
 	}
 	return err
 }
 
-// makeReady makes a port's device fit to be one: it takes frames for all, and its
-// driver leaves them as they came. For XDP the other end of a veth is readied, too.
-// All of that comes before the first frame that meets the port's programs, which
-// Intend has been told. The notes are about changes that the driver refuses.
+// makeReady makes a port's device fit to be one: it takes frames for all stations, and
+// its driver leaves them as they came. For XDP, the other end of a veth is readied,
+// too. All of that comes before the first frame that meets the port's programs, and
+// after Intend has been told of it. The notes are about changes that the driver
+// refuses.
 func makeReady(p *datapath.Port, there func(*datapath.Port) bool) (notes []string, err error) {
 	if p.Facts&datapath.PortPatch != 0 || !there(p) {
 		return nil, nil
 	}
 	defer func() {
 		if err != nil && !there(p) {
-			err = nil // it goes at this moment, and there is nothing left to do
+			err = nil // the device goes at this moment, and nothing is left to do
 		}
 	}()
 	l, err := netlink.LinkByIndex(int(p.Ifindex))
@@ -138,11 +141,11 @@ var givenBack = givenBackWithXDP | datapath.PortHadLRO
 
 // follower does the work that follows a change to a bridge.
 type follower struct {
-	warn func(...string) // is told what a port has not given back, nil for nobody
+	warn func(...string) // tells what a port has not given back, nil for nobody
 }
 
-// Follow forgets addresses that no longer belong where they are, and the
-// findings of loop guards that have been changed.
+// Follow forgets addresses that no longer belong where they are, and the findings of
+// loop guards whose settings have changed.
 func (follower) Follow(b, was *datapath.Bridge) error {
 	if err := followVLANs(b, was); err != nil {
 		return err
@@ -162,8 +165,9 @@ func (follower) Follow(b, was *datapath.Bridge) error {
 // searches is how often a device is looked for: it may be moved on meanwhile.
 const searches = 3
 
-// Leave gives back what a port took, wherever its device is: all of it where it has left
-// the bridge, or what is noted of it no more. A host port's device goes.
+// Leave gives back what a port took, wherever its device is. It gives back all if the
+// port has left the bridge, or else what the port's notes no longer have. A host port's
+// device goes.
 func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapath.Port, err error) {
 	for range searches {
 		if found, owed, err := f.leaveHere(was, now, tie); found || err != nil {
@@ -197,8 +201,8 @@ func (f follower) Leave(was, now *datapath.Port, tie datapath.Tie) (owed *datapa
 	return &debt, nil
 }
 
-// leaveHere gives back what a port took if the calling thread's network namespace
-// has its device, still when that is done.
+// leaveHere gives back what a port took, if the calling thread's network namespace has
+// its device, and still has it when that is done.
 func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bool, owed *datapath.Port, err error) {
 	index := tie.Here()
 	if index == 0 {
@@ -214,7 +218,7 @@ func (f follower) leaveHere(was, now *datapath.Port, tie datapath.Tie) (found bo
 	}
 	if left != 0 {
 		debt := *was
-		debt.Taken = left | datapath.PortWasPromisc // or it has been given back
+		debt.Taken = left | datapath.PortWasPromisc // else it has been given back
 		setBits(&debt.Notes, datapath.PortHost, false)
 		f.say(&debt, name, "its other end is in a network namespace to which there is no way")
 		owed = &debt
@@ -259,17 +263,17 @@ func (f follower) say(owed *datapath.Port, name, why string) {
 		name, strings.Join(keeps, ", "), why, strings.Join(remedies, ", ")))
 }
 
-// leave gives back what a port took of the device of an index in the calling
-// thread's network namespace. It returns what there is no way to.
+// leave gives back what a port took of the device of an index in the calling thread's
+// network namespace. It returns the changes to which there is no way.
 func leave(was, now *datapath.Port, index uint32) (owed datapath.PortTaken, err error) {
 	defer func() {
 		if errors.Is(err, unix.ENODEV) {
-			err = nil // it goes at this moment, and all with it, or elsewhere
+			err = nil // the device goes at this moment, and all with it, or moves elsewhere
 		}
 	}()
 	l, err := netlink.LinkByIndex(int(index))
 	if err != nil {
-		return 0, nil // it has gone
+		return 0, nil // the device has gone
 	}
 	if now != nil {
 		return giveBack(was, now, l), nil
@@ -284,9 +288,9 @@ func leave(was, now *datapath.Port, index uint32) (owed datapath.PortTaken, err 
 	return owed, nil
 }
 
-// offloads are what a driver must not do to received frames: merging them
-// (LRO loses their borders), and, where XDP looks at them, taking VLAN tags
-// out, which XDP would not see.
+// offloads are changes that a driver must not make to received frames. One is merging
+// them: LRO loses their borders. The other, where XDP looks at the frames, is taking
+// VLAN tags out: XDP would not see these.
 const (
 	featureLRO    = "rx-lro"
 	featureRxVLAN = "rx-vlan-hw-parse"
@@ -302,8 +306,7 @@ func featuresOf(l netlink.Link) (map[string]bool, error) {
 	return e.Features(l.Attrs().Name)
 }
 
-// switchOff switches a feature of a device off; an error says that the driver
-// refuses.
+// switchOff switches a feature of a device off. An error says that the driver refuses.
 func switchOff(l netlink.Link, feature string) error {
 	if err := setFeature(l, feature, false); err != nil {
 		return err

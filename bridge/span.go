@@ -18,7 +18,7 @@ const (
 	DirectionBoth = "both" // once each
 )
 
-// findMember is findPort for what span ports do not take part in.
+// findMember is findPort for a matter in which span ports take no part.
 func findMember(c *draft, what, bridge, name string) (*datapath.Port, netlink.Link, error) {
 	p, l, err := findPort(c, what, bridge, name)
 	return p, l, memberOrError(p, what, bridge, name, err)
@@ -36,7 +36,8 @@ type Span struct {
 	Bridge    string
 	Port      string
 	Direction string
-	All       bool     // every port's frames
+	State     string   // as that of Port
+	All       bool     // the frames of every port
 	Ports     []string // these ports' frames, in the order of their addition; never nil
 	VLANs     []uint16 // the frames of these VLANs, rising; never nil
 }
@@ -86,7 +87,8 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 		if err != nil {
 			return err
 		}
-		// as any new port, so that the switch pays for no setting of it
+		// Its settings are those of any new port, so that the switch pays for
+		// none.
 		Defaults(PortSettings).store(p)
 		setBits(&p.Facts, datapath.PortSpan, true)
 		c.next.Spans[n] = uint16(datapath.Slot(p.Id))
@@ -100,8 +102,9 @@ func addSpan(bridge, device string, o SpanOptions) (step, error) {
 	}}, nil
 }
 
-// spanMarks are two sets of span ports, by direction, of a port, a VLAN, or the
-// bridge. A span port's own say what its directions are: they concern no frame.
+// spanMarks are two sets of span ports, by direction, of a port, a VLAN, or the bridge.
+// In the marks of a span port itself, its own bits say its directions: they concern no
+// frame.
 type spanMarks struct{ in, out *uint16 }
 
 func (m spanMarks) set(n int, in, out bool) {
@@ -121,8 +124,8 @@ func (m spanMarks) clear(n int) {
 
 func (m spanMarks) has(n int) bool { return (*m.in|*m.out)>>n&1 != 0 }
 
-// spanSources finds where a span port is to be marked so that it gets what is
-// asked for. Only VLANs that are asked for are touched.
+// spanSources finds the marks that a span port needs so that it gets the frames that
+// are asked for. It touches only VLANs that are asked for.
 func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMarks, err error) {
 	for _, name := range o.Ports {
 		p, _, err := findPort(c, what, bridge, name)
@@ -136,7 +139,7 @@ func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMar
 	}
 	if len(o.VLANs) > 0 {
 		if !filters(c.next) {
-			return nil, refused(what, "VLAN filtering is off, and no frame is in a VLAN", "switch it on with 'bascule bridge set "+bridge+" --vlan-filtering'")
+			return nil, refused(what, "the bridge does not filter VLANs, so no frame is in one", "leave --vlan out, or switch filtering on with 'bascule bridge set "+bridge+" --vlan-filtering'")
 		}
 		v, err := c.planJoins()
 		if err != nil {
@@ -155,7 +158,7 @@ func (c *draft) spanSources(what, bridge string, o SpanOptions) (marks []spanMar
 	return marks, nil
 }
 
-// spanWarning tells of a span port that can't have all that others take.
+// spanWarning tells of a span port that can't have all frames that others take.
 func (w *world) spanWarning(c *datapath.Config, l netlink.Link) []string {
 	list := w.mtusOf(c, func(p *datapath.Port) bool { return p.Facts&datapath.PortSpan == 0 })
 	if len(list) == 0 || slices.Max(list) <= l.Attrs().MTU {
@@ -184,8 +187,8 @@ func delSpan(bridge, device string) step {
 	}}
 }
 
-// removePort frees the slot of a port; leave does the rest. What was copied to
-// it is not any more, and its number is free for another span port.
+// removePort frees the slot of a port; leave does the rest. If it was a span port, no
+// frames are copied to it any more, and its number is free for another.
 func (c *draft) removePort(what string, p *datapath.Port) error {
 	n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(p.Id)))
 	if c.tables.Rules != nil {
@@ -214,8 +217,8 @@ func (c *draft) removePort(what string, p *datapath.Port) error {
 	return nil
 }
 
-// Spans returns the span ports of a bridge in the order in which they were
-// added, or those of all bridges where the name is "".
+// Spans returns the span ports of a bridge in the order in which they were added. If
+// the name is "", it returns those of all bridges.
 func (s *Switch) Spans(bridge string) (list []Span, err error) {
 	list = []Span{}
 	err = s.each(showWhat("the span ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
@@ -228,14 +231,15 @@ func (s *Switch) Spans(bridge string) (list []Span, err error) {
 		if err != nil {
 			return err
 		}
-		list = append(list, v.spans(vlans)...)
-		return nil
+		spans, err := v.spans(vlans)
+		list = append(list, spans...)
+		return err
 	})
 	return list, err
 }
 
 // spans returns all span ports.
-func (v *view) spans(vlans *datapath.VLANs) []Span {
+func (v *view) spans(vlans *datapath.VLANs) ([]Span, error) {
 	list := []Span{}
 	for _, p := range v.ports {
 		n := slices.Index(v.b.Config.Spans[:], uint16(datapath.Slot(p.Id)))
@@ -243,7 +247,11 @@ func (v *view) spans(vlans *datapath.VLANs) []Span {
 			continue
 		}
 		span := describeSpan(&v.b.Config, vlans, n, p)
-		span.Bridge, span.Port = v.name, v.names[p.Id]
+		port, err := v.port(p, nil) // no cable's end
+		if err != nil {
+			return nil, err
+		}
+		span.Bridge, span.Port, span.State = v.name, port.Name, port.State
 		for _, source := range v.ports {
 			if source != p && (spanMarks{&source.SpanIn, &source.SpanOut}).has(n) {
 				span.Ports = append(span.Ports, v.names[source.Id])
@@ -251,7 +259,7 @@ func (v *view) spans(vlans *datapath.VLANs) []Span {
 		}
 		list = append(list, span)
 	}
-	return list
+	return list, nil
 }
 
 // describeSpan describes the sources of the n-th span port, p, without names.

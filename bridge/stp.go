@@ -35,7 +35,7 @@ func (s STPState) String() string {
 	return fmt.Sprintf("state %d", uint32(s))
 }
 
-// withSTP is with, where the bridge has spanning tree.
+// withSTP is with for a bridge that has spanning tree.
 func (c *Control) withSTP(f func(*datapath.Bridge) error) error {
 	return c.with(func(b *datapath.Bridge) error {
 		if !b.STP() {
@@ -45,8 +45,8 @@ func (c *Control) withSTP(f func(*datapath.Bridge) error) error {
 	})
 }
 
-// SetState gives a port a state, which is obeyed when it returns. The error is
-// os.ErrNotExist where the port has left.
+// SetState gives a port a state. Frames obey the state when it returns. The error is
+// os.ErrNotExist if the port has left.
 func (c *Control) SetState(id uint32, s STPState) error {
 	return c.withSTP(func(b *datapath.Bridge) error {
 		err := b.SetSTPState(id, datapath.STPState(s))
@@ -66,7 +66,7 @@ func (c *Control) Flush(id uint32) error {
 	})
 }
 
-// gone says so where a port is not there any more.
+// gone returns an error that says that a port is not there any more.
 func gone(err error, what string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return because(refused(what, "the port has left the bridge", "see 'bascule port show'"), err)
@@ -75,7 +75,9 @@ func gone(err error, what string) error {
 }
 
 // stpWaits is the consequence for a new port if nobody runs spanning tree.
-const stpWaits = "the port neither takes nor gets frames until one does"
+func stpWaits(port string) string {
+	return "port " + port + " neither takes nor gets frames until one does"
+}
 
 // warnNoAgent says what it means for a bridge, or for a new port, if nobody
 // runs the spanning tree.
@@ -154,6 +156,17 @@ func (b BridgeConfig) storeSTP(c *datapath.Config) {
 	c.StpHello = uint8(b.STPHello / time.Second)
 	c.StpMaxAge = uint8(b.STPMaxAge / time.Second)
 	c.StpForwardDelay = uint8(b.STPForwardDelay / time.Second)
+}
+
+// Waited names a process for which somebody waits, 0 for one that nobody can tell.
+func Waited(process int) string {
+	switch {
+	case process == 0:
+		return "another process"
+	case Stopped(process):
+		return fmt.Sprintf("process %d, which is stopped (SIGCONT lets it go on)", process)
+	}
+	return fmt.Sprintf("process %d", process)
 }
 
 // Stopped reports whether a process is stopped, by SIGSTOP or a debugger.

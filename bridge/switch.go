@@ -30,23 +30,28 @@ import (
 type Switch struct {
 	ns      *os.File // nil for the caller's
 	locked  bool
-	force   bool                   // limits may take what they like
+	force   bool                   // limits may take any memory
 	free    func() (uint64, error) // bytes of memory, nil to ask the kernel
 	joining bool
+	waits   func(process int) // told of long waits for others, nil for nobody
 }
 
 // An Option says how a switch is used.
 type Option func(*Switch)
 
-// Locked has the programs of bridges that are made or changed take one lock
-// round the FDB for every frame. It is for the lab, which measures the cost of
-// a lock. A change without it makes the bridge an ordinary one again.
+// Locked has the programs of bridges that are made or changed take one lock round the
+// FDB for every frame. It is for the lab, which measures the cost of a lock. A change
+// without it makes the bridge an ordinary one again.
 func Locked(s *Switch) { s.locked = true }
 
-// Joining lets the host's end of a host port be a port of another bridge, which is
-// refused otherwise: nothing keeps two bridges from holding each other's, and
-// patch cables do better. It is for the lab, which measures such wirings.
+// Joining lets the host's end of a host port be a port of another bridge. Otherwise
+// this is refused: nothing keeps two bridges from holding each other's ends, and patch
+// cables do better. It is for the lab, which measures such wirings.
 func Joining(s *Switch) { s.joining = true }
+
+// Waiting has f called if a change waits for another one for seconds, with the process that
+// makes that, 0 if nobody can tell. It is called from another goroutine.
+func Waiting(f func(process int)) Option { return func(s *Switch) { s.waits = f } }
 
 // Open returns the switch of a network namespace, named as `ip -n` takes it or
 // by a path; "" is the caller's own. Close it when done.
@@ -85,14 +90,14 @@ func (s *Switch) read(f func(*datapath.Store) error) error {
 		if err != nil {
 			return failed("use the switch", err)
 		}
-		store.Locked = s.locked
+		store.Locked, store.Waits = s.locked, s.waits
 		defer store.Hold()()
 		return f(store)
 	})
 }
 
-// write runs f as the only writer in the namespace, after it has finished the
-// work of writers that were killed.
+// write runs f as the only writer in the namespace. First it finishes the work of
+// writers that were killed.
 func (s *Switch) write(f func(*datapath.Store) error) error {
 	return s.read(func(store *datapath.Store) error {
 		unlock, err := store.Lock()
@@ -113,7 +118,7 @@ func (s *Switch) write(f func(*datapath.Store) error) error {
 }
 
 // Mend finishes the work of commands that were killed in this namespace, as any change
-// does first. Who plans from what there is needs it before.
+// does first. Those who plan from the present state need it before.
 func (s *Switch) Mend() error { return s.write(func(*datapath.Store) error { return nil }) }
 
 // LockPlans waits until nobody else executes a plan made from the state of this
@@ -127,20 +132,24 @@ func (s *Switch) LockPlans() (unlock func(), err error) {
 	return unlock, err
 }
 
-// newEnough is the first version of Linux that has all that the switch needs, for
-// who is to boot another. It is advice: what a kernel has is asked, not its version.
+// newEnough is the first version of Linux that has all that the switch needs, as advice
+// for those who have to boot another. The switch asks the kernel what it has, and not
+// for its version.
 const newEnough = "6.6"
 
-// Usable says so where this machine, or this process, can have no switch.
+// Usable returns an error if this machine, or this process, can have no switch.
 func Usable() error {
 	if err := allowed(); err != nil {
 		return err
 	}
+	// The kernel tells there what maps and programs are.
+	if _, err := os.Stat("/proc/self/fdinfo"); err != nil {
+		return refused("use the switch", "there is no /proc ("+err.Error()+")", "mount it: 'mount -t proc proc /proc'")
+	}
 	return failed("use the switch", datapath.CheckKernel())
 }
 
-// allowed tells if the process lacks a capability, before a system call says
-// less.
+// allowed tells whether the process lacks a capability, before a system call says less.
 func allowed() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -153,7 +162,8 @@ func allowed() error {
 		name string
 	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_BPF, "CAP_BPF"}} {
 		if data[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
-			// whoever may administer the system may load programs, too
+			// A process that may administer the system may load programs,
+			// too.
 			if c.bit == unix.CAP_BPF && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0 {
 				continue
 			}
@@ -163,8 +173,8 @@ func allowed() error {
 	if missing != nil {
 		return refused("use the switch", "no permission ("+strings.Join(missing, ", ")+")", "run as root")
 	}
-	// the capabilities that a user namespace has count for what is its own: BPF
-	// is the machine's
+	// The capabilities of a user namespace are for its own objects, and BPF is the
+	// machine's.
 	if in, err := os.Readlink("/proc/self/ns/user"); err == nil && in != firstUserNamespace {
 		return refused("use the switch", "no permission: in a user namespace CAP_BPF, CAP_SYS_ADMIN and CAP_NET_ADMIN do not count for BPF programs",
 			"run as root outside of it")
@@ -209,8 +219,8 @@ func (s *Switch) AddBridge(name string, changes []Change) error {
 	})
 }
 
-// SetBridge changes a bridge's settings, and loads this binary's programs,
-// which is all that it does without changes. It returns notes about the change.
+// SetBridge changes a bridge's settings, and loads this binary's programs. Without
+// changes it does only the latter. It returns notes about the change.
 func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err error) {
 	set := setBridge(name, changes)
 	return s.one(step{set.what, name, func(c *draft) error {
@@ -218,7 +228,8 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 		if err := set.plan(c); err != nil {
 			return err
 		}
-		// not part of set: who edits says himself what there is to be
+		// This is no part of setBridge: an Edit says by itself what there is to
+		// be.
 		warn := warnWithoutVLAN
 		switch {
 		case filters(&c.bridge.Config) == filters(c.next):
@@ -232,8 +243,8 @@ func (s *Switch) SetBridge(name string, changes []Change) (notes []string, err e
 	}}, nil)
 }
 
-// warnWithoutVLAN says what matches no frame once the bridge filters VLANs, since it
-// is in none.
+// warnWithoutVLAN tells of entries and bindings that match no frame once the bridge
+// filters VLANs, since they are in no VLAN.
 func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error) {
 	v, err := viewOf(name, b)
 	if err != nil {
@@ -270,14 +281,15 @@ func warnWithoutVLAN(b *datapath.Bridge, name string) (notes []string, err error
 	return notes, nil
 }
 
-// warnOfPVID says what frames without a tag do not match any more once the bridge does
-// not filter VLANs: they are in none then. What has a tag is in the VLAN that it was in.
+// warnOfPVID tells of entries and bindings that frames without a tag do not match any
+// more once the bridge does not filter VLANs: such frames are in no VLAN then. A frame
+// with a tag is in the VLAN that it was in.
 func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 	vlans, err := b.VLANs()
 	if err != nil {
 		return nil, err
 	}
-	native := map[uint16]bool{} // by where the FDB has their addresses
+	native := map[uint16]bool{} // by the VLAN in which the FDB has their addresses
 	for _, p := range datapath.Ports(&b.Config) {
 		if p.Pvid == 0 {
 			continue
@@ -330,8 +342,8 @@ func warnOfPVID(b *datapath.Bridge, name string) (notes []string, err error) {
 	return notes, nil
 }
 
-// setBridge changes a bridge's settings, and looks again at the facts of its
-// ports' devices that matter.
+// setBridge changes a bridge's settings, and looks again at those facts of its ports'
+// devices that matter.
 func setBridge(name string, changes []Change) step {
 	what := "set bridge " + name
 	return step{what, name, func(c *draft) error {
@@ -364,15 +376,15 @@ func setBridge(name string, changes []Change) step {
 	}}
 }
 
-// DelBridge removes a bridge: its ports, its addresses, all of it. The warnings are
-// about what ports took to which there is no way to give it back.
+// DelBridge removes a bridge: its ports, its addresses, all of it. The warnings tell
+// what ports took and cannot be given back, for lack of a way to it.
 func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	what := "delete bridge " + name
 	f := follower{func(notes ...string) { warnings = append(warnings, notes...) }}
 	err = s.write(func(store *datapath.Store) error {
 		b, err := store.Open(name)
 		if errors.Is(err, datapath.ErrLayout) {
-			if err := b.Remove(f); err != nil { // its ports' devices stay as they are
+			if err := b.Remove(f); err != nil { // the devices of its ports stay as they are
 				return failed(what, err)
 			}
 			return failed(what, cutHalves(store))
@@ -388,9 +400,9 @@ func (s *Switch) DelBridge(name string) (warnings []string, err error) {
 	return warnings, err
 }
 
-// DelBridges removes all bridges of the namespace, those too that another version
-// of the program made, one after another, and returns which. One that cannot be
-// removed keeps none of the others. The warnings are DelBridge's.
+// DelBridges removes all bridges of the namespace, one after another, and returns
+// which. It also removes those that another version of the program made. If one cannot
+// be removed, the others are removed nevertheless. The warnings are DelBridge's.
 func (s *Switch) DelBridges() (removed, warnings []string, err error) {
 	names, err := s.Names()
 	if err != nil {
@@ -458,9 +470,9 @@ func (v *view) info() Info {
 	return info
 }
 
-// each runs f with the bridge of the name, or with all bridges if it is "". f
-// may read half of a bridge that is changed meanwhile: it is run again then,
-// and keeps nothing of the last time.
+// each runs f with the bridge of the name, or with all bridges if the name is "". f may
+// read half of a bridge that is changed meanwhile. Then f is run again, and must keep
+// nothing of the last time.
 func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error) error {
 	return s.read(func(store *datapath.Store) error {
 		names := []string{name}
@@ -493,7 +505,7 @@ func (s *Switch) each(asked, name string, f func(string, *datapath.Bridge) error
 	})
 }
 
-// open opens a bridge; what names the purpose, for the error.
+// open opens a bridge. what names the purpose, for the error.
 func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	b, err := store.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -508,301 +520,10 @@ func open(store *datapath.Store, what, name string) (*datapath.Bridge, error) {
 	return b, nil
 }
 
-// A draft is a bridge's next configuration and what surrounds it. Who plans it
-// changes next and tables, and nothing else; the rest is done when the plan is
-// whole.
-type draft struct {
-	bridge *datapath.Bridge
-	next   *datapath.Config
-	tables datapath.Tables
-	pf     *pfConfig // what pf is told next, nil for what it was
-	joins  bool      // as [Joining] has it
-	reload bool      // make a new generation even if nothing is different
-
-	late    []func() error     // ends the plan: what needs to know all that is planned
-	before  []func() error     // right before the change is made
-	settles []uint32           // ports whose devices are looked at then
-	undo    []func() error     // undoes before, in reverse, where the change is refused
-	after   []func() error     // right after
-	others  []*datapath.Bridge // at the other ends of the patch cables that go with it
-
-	warnings []string
-	auto     []uint32 // ports that go without XDP if they must
-	vlans    vlanPlan
-	world    world
-
-	widowed map[string][]uint32 // ports whose backup leaves, by its name
-
-	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
-}
-
-// warn notes what the caller is to be told; the same of many ports is told once.
-func (c *draft) warn(warnings ...string) {
-	for _, w := range warnings {
-		if !slices.Contains(c.warnings, w) {
-			c.warnings = append(c.warnings, w)
-		}
-	}
-}
-
-// newDraft returns a draft to a bridge of which nothing is planned yet.
-func newDraft(b *datapath.Bridge) *draft {
-	next := b.Config
-	return &draft{bridge: b, next: &next}
-}
-
-// change makes a change to a bridge: plan says which, and touches nothing.
-func (s *Switch) change(what, name string, plan func(*draft) error) error {
-	return s.write(func(store *datapath.Store) error {
-		b, err := open(store, what, name)
-		if err != nil {
-			return err
-		}
-		c := newDraft(b)
-		c.joins = s.joining
-		if err := c.planned(what, plan); err != nil {
-			return err
-		}
-		if err := s.checkMemory(what, c.demands()); err != nil {
-			return err
-		}
-		if err := c.make(what); err != nil {
-			return err
-		}
-		return s.shrink(store, name)
-	})
-}
-
-// planned plans a change whole.
-func (c *draft) planned(what string, plan func(*draft) error) error {
-	for _, do := range []func() error{
-		func() error { return plan(c) },
-		func() error { return inTurn(c.late) },
-		func() error { return c.planTables(what) },
-	} {
-		if err := do(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// planTables plans what follows from the ports that there are to be.
-func (c *draft) planTables(what string) error {
-	if err := c.planVLANs(what); err != nil {
-		return err
-	}
-	return c.planPF(what)
-}
-
-// eachOpen calls f with those bridges of the names that this build can read, and
-// that are there.
-func eachOpen(store *datapath.Store, names []string, f func(name string, b *datapath.Bridge) error) error {
-	for _, name := range names {
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) || errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = f(name, b)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// make makes a change that has been planned, or only what comes after it where
-// the bridge is as it is to be already.
-func (c *draft) make(what string) error {
-	different, err := c.different()
-	if err != nil {
-		return failed(what, err)
-	}
-	if !different {
-		return failed(what, inTurn(append([]func() error{c.ready}, c.after...)))
-	}
-	if err := c.each((*datapath.Bridge).Begin); err != nil {
-		return failed(what, err)
-	}
-	if err = inTurn(c.before); err == nil {
-		err = c.commit()
-	}
-	if errors.As(err, new(*datapath.UnfinishedError)) {
-		return unfinished(what, err)
-	}
-	if err != nil {
-		slices.Reverse(c.undo)
-		var left []string
-		undo := errors.Join(c.bridge.Relent(follower{func(notes ...string) { left = append(left, notes...) }}), inTurn(c.undo))
-		if undo != nil { // the next command tries again
-			return failed(what, errors.Join(err, undo))
-		}
-		if err = errors.Join(err, c.each((*datapath.Bridge).Done)); left != nil {
-			return because(refused(what, err.Error(), strings.Join(left, "; ")), err)
-		}
-		return failed(what, err)
-	}
-	if err := inTurn(c.after); err != nil {
-		return unfinished(what, err)
-	}
-	return failed(what, c.each((*datapath.Bridge).Done))
-}
-
-// inTurn calls functions until one fails.
-func inTurn(list []func() error) error {
-	for _, f := range list {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// different reports whether there is anything to make.
-func (c *draft) different() (bool, error) {
-	t := &c.tables
-	if c.reload || len(c.before) > 0 || len(c.others) > 0 ||
-		t.VLANs != nil || t.Filter != nil || t.Rules != nil || t.Bindings != nil || t.PF != nil || *c.next != c.bridge.Config {
-		return true, nil
-	}
-	// what only looking at the ports' devices tells
-	err := setXDPUse(c.bridge, c.next)
-	return *c.next != c.bridge.Config, err
-}
-
-// commit makes the next configuration the bridge's, whose ports' devices are ready for
-// its programs by then. A port whose driver refuses XDP, which nobody has insisted on,
-// goes without.
-func (c *draft) commit() error {
-	for {
-		err := inTurn([]func() error{
-			func() error { return setXDPUse(c.bridge, c.next) },
-			func() error { return c.bridge.Intend(c.next) },
-			c.ready,
-			func() error { return c.bridge.Commit(*c.next, c.tables, follower{c.warn}) },
-		})
-		var refusal *datapath.PortError
-		if !errors.As(err, &refusal) || errors.As(err, new(*datapath.UnfinishedError)) || !c.withoutXDP(refusal) {
-			return err
-		}
-		if err := c.bridge.Relent(follower{c.warn}); err != nil {
-			return err
-		}
-	}
-}
-
-// withoutXDP takes XDP from a port that was refused it, if that may be.
-func (c *draft) withoutXDP(refusal *datapath.PortError) bool {
-	if refusal.Hook != HookXDP {
-		return false
-	}
-	for _, id := range c.auto {
-		p := datapath.PortAt(c.next, id)
-		if p == nil || p.Notes&datapath.PortXDP == 0 || datapath.PortName(p) != refusal.Port {
-			continue
-		}
-		setBits(&p.Notes, datapath.PortXDP, false)
-		setBits(&p.Taken, givenBackWithXDP, false)
-		c.warn(refusal.Port + ": " + refusal.Err.Error() + "; it forwards by tcx alone")
-		return true
-	}
-	return false
-}
-
-// each calls f for the bridge that is changed, and for the others concerned.
-func (c *draft) each(f func(*datapath.Bridge) error) error {
-	err := f(c.bridge)
-	for _, b := range c.others {
-		err = errors.Join(err, f(b))
-	}
-	return err
-}
-
-// mend finishes the work of commands that were killed. It returns which bridges
-// have host ports.
-func mend(store *datapath.Store) (hosts []string, err error) {
-	if err := store.Sweep(follower{}); err != nil {
-		return nil, err
-	}
-	names, err := store.Names()
-	if err != nil {
-		return nil, err
-	}
-	dirty, strange := false, false
-	used := map[int]bool{} // indexes of switch ends, whose ports may have had other names when they were made
-	for _, name := range names {
-		b, err := store.Open(name)
-		if errors.Is(err, datapath.ErrLayout) {
-			strange = true
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
-		}
-		if b.Dirty() {
-			dirty = true
-			if err := mendBridge(b); err != nil {
-				return nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
-			}
-		}
-		ended, err := endStaleWatches(b)
-		if err != nil {
-			return nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
-		}
-		dirty = dirty || ended
-		for _, p := range datapath.Ports(&b.Config) {
-			if p.Notes&datapath.PortHost != 0 {
-				_, back := b.Away(p)
-				used[int(p.Ifindex)], used[int(back)] = true, true
-				if !slices.Contains(hosts, name) {
-					hosts = append(hosts, name)
-				}
-			}
-		}
-	}
-	if !dirty {
-		return hosts, nil
-	}
-	if err := cutHalves(store); err != nil {
-		return nil, fmt.Errorf("cannot mend: %w", err)
-	}
-	devices, err := links()
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range devices {
-		// any of them may be of a bridge that can't be read
-		if isSwitchEnd(l) && !used[l.Attrs().Index] && !strange {
-			if err := netlink.LinkDel(l); err != nil {
-				return nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)
-			}
-		}
-	}
-	return hosts, eachOpen(store, names, func(_ string, b *datapath.Bridge) error { return b.Done() })
-}
-
-func mendBridge(b *datapath.Bridge) error {
-	if err := b.Mend(follower{}); err != nil {
-		return err
-	}
-	if err := settleAll(b); err != nil {
-		return err
-	}
-	if err := takeOver(b); err != nil {
-		return err
-	}
-	for _, p := range append(datapath.Ports(&b.Config), nil) {
-		if _, err := dropSurplus(b, p, ""); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // checkName says whether a bridge or a port can have the name: it follows the
-// rules for interfaces (dev_valid_name() in the kernel's net/core/dev.c).
+// rules for interfaces (dev_valid_name() in the kernel's net/core/dev.c). Besides, a
+// name must look on a terminal like what it is, and have no % that the kernel would
+// replace by a number.
 func checkName(kind, name string) error {
 	object := fmt.Sprintf("%s name %q", kind, name)
 	switch {
@@ -810,16 +531,18 @@ func checkName(kind, name string) error {
 		return usagef(object, "it is empty; give a name of 1 to %d bytes", maxName)
 	case len(name) > maxName:
 		return usagef(object, "it is too long; give 1 to %d bytes", maxName)
-	case name == "." || name == ".." || strings.ContainsFunc(name, func(r rune) bool {
-		return strings.ContainsRune("/:%", r) || r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r)
+	case name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r"):
+		return usagef(object, "no interface can have it; leave out slashes, colons and blanks, and give more than dots")
+	case strings.ContainsFunc(name, func(r rune) bool {
+		return r == '%' || r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.IsSpace(r)
 	}):
-		return usagef(object, "no interface can have it; leave out slashes, colons, percent signs, blanks and what can't be printed")
+		return usagef(object, "bascule takes no such name, though an interface can have it; leave out percent signs and what can't be printed")
 	}
 	return nil
 }
 
-// unfinished says that a change is made, but that the work behind it is left to
-// the next command.
+// unfinished says that a change is made, but that the next command has to do the work
+// that follows from it.
 func unfinished(what string, err error) error {
 	return refused("finish to "+what, err.Error(), "the change is made, and the next command that changes something tries again")
 }
@@ -835,6 +558,8 @@ func failed(what string, err error) error {
 	switch {
 	case errors.As(err, &missing):
 		why, remedy = missing.Error(), "boot Linux "+newEnough+" or newer, or a kernel that has it from there"
+	case errors.As(err, &port) && errors.Is(err, unix.ENODEV):
+		why, remedy = "the device of port "+port.Port+" has gone meanwhile", "nothing was changed: try again"
 	case errors.As(err, &port) && port.Hook == HookXDP && errors.Is(err, unix.EBUSY):
 		why, remedy = "another XDP program is on "+port.Port+" ("+port.Err.Error()+")", "take that off, or use --hook tcx"
 	case errors.As(err, &port) && port.Hook == HookXDP:

@@ -17,14 +17,14 @@ import (
 type Talker struct {
 	MAC    net.HardwareAddr
 	VLAN   uint16 // 1 to 4094; 0 stands for frames without a tag
-	Port   string // by which the address was last heard
-	Frames uint64 // with this source address
+	Port   string // port by which the address was last heard
+	Frames uint64 // frames with this source address
 	Bytes  uint64
 }
 
-// CountTalkers has frames counted by their source addresses at a bridge, or at
-// all where the name is "", until stop is called or the process ends. Any number
-// of processes can ask for it at a time.
+// CountTalkers has frames counted by their source addresses at a bridge, until stop is
+// called or the process ends. If the name is "", they are counted at all bridges. Any
+// number of processes can ask for it at a time.
 func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 	names := []string{bridge}
 	if bridge == "" {
@@ -55,8 +55,8 @@ func (s *Switch) CountTalkers(bridge string) (stop func() error, err error) {
 	return stop, nil
 }
 
-// Talkers returns the addresses that have sent frames to a bridge, or to any
-// where the name is "", since they are counted.
+// Talkers returns the addresses that have sent frames to a bridge since they are
+// counted. If the name is "", it returns those of all bridges.
 func (s *Switch) Talkers(bridge string) (list []Talker, err error) {
 	found := map[string][]Talker{}
 	err = s.each(showWhat("the talkers", bridge), bridge, func(name string, b *datapath.Bridge) error {

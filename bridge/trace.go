@@ -3,12 +3,14 @@
 package bridge
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
 
 	"bascule/datapath"
+	"bascule/pf"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -37,10 +39,17 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		if err != nil {
 			return err
 		}
+		if l == nil && p.Facts&datapath.PortPatch == 0 {
+			return refused(what, "the device of the port is gone", "give a port that has one; see 'bascule port show "+bridge+"'")
+		}
 		if l == nil {
 			return refused(what, "the port has no device", "give a port where frames come in by a device")
 		}
-		traced, err := b.Trace(p, frame)
+		e := &explainer{b: b, in: p, port: port, frame: frame, bridge: bridge}
+		if e.devices, err = links(); err != nil {
+			return err
+		}
+		t, err = e.trace()
 		if least := datapath.TrialShortError(0); errors.As(err, &least) {
 			return refused(what, err.Error(), fmt.Sprintf("give it %d bytes", int(least)))
 		}
@@ -50,30 +59,36 @@ func (s *Switch) Trace(bridge, port string, frame []byte) (t Trace, err error) {
 		if err != nil {
 			return failed(what, err)
 		}
-		e := &explainer{b: b, t: traced, in: p, port: port}
-		if e.devices, err = links(); err != nil {
-			return err
-		}
-		if e.t.PfIn != 0 || e.t.PfOut != 0 {
-			if e.pf, err = newPFView(b); err != nil {
-				return err
-			}
-		}
-		t, err = e.explain()
-		return err
+		return nil
 	})
 	return t, err
 }
 
-// explainer puts in words what the datapath did with a frame.
+// trace has the bridge's program decide on the frame, and explains the decision.
+func (e *explainer) trace() (t Trace, err error) {
+	if e.t, err = e.b.Trace(e.in, e.frame); err != nil {
+		return t, err
+	}
+	if e.t.PfIn != 0 || e.t.PfOut != 0 {
+		if e.pf, err = newPFView(e.b); err != nil {
+			return t, err
+		}
+	}
+	return e.explain()
+}
+
+// explainer puts the datapath's record of a trial into words.
 type explainer struct {
 	b       *datapath.Bridge
 	t       *datapath.Traced
 	in      *datapath.Port
 	port    string // its name
+	frame   []byte // that was given
 	devices map[int]netlink.Link
-	pf      *pfView // nil where no rule of pf was asked
+	pf      *pfView // nil if no rule of pf was asked
 	steps   []Step
+	bridge  string // its name
+	hops    int    // routed host ports that the frame has been through
 }
 
 func (e *explainer) say(name, format string, args ...any) {
@@ -96,10 +111,15 @@ func (e *explainer) explain() (Trace, error) {
 	if err != nil {
 		return Trace{}, err
 	}
-	return e.decided(ruleIn, ruleOut), nil
+	t := e.decided(ruleIn, ruleOut)
+	if routed, ok, err := e.route(); ok || err != nil {
+		return routed, err
+	}
+	t.Steps = e.steps
+	return t, nil
 }
 
-// decided tells the decision; the MAC rules are those that have matched.
+// decided tells the decision. The MAC rules are those that have matched.
 func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	t := e.t
 	src, dst := datapath.WordMAC(t.Src), datapath.WordMAC(t.Dst)
@@ -109,6 +129,10 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	}
 	if t.Action == datapath.ActionPass {
 		e.say("port", "the port's device is in another network namespace: the switch leaves the frame alone")
+		return Trace{e.steps, "not the switch's", []string{}}
+	}
+	if e.unseen() {
+		e.say("port", "the kernel drops a tagged frame of less than %d bytes before the switch sees it", untagBytes)
 		return Trace{e.steps, "not the switch's", []string{}}
 	}
 	if t.Step > datapath.StepFrame {
@@ -133,7 +157,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	if t.PfState != 0 {
 		e.say("pf", "its connection has a state")
 	}
-	e.rulePF("pf in", t.PfIn)
+	e.rulePF(t.In, false, t.PfIn)
 	if t.Action == datapath.ActionDrop && t.Reason == 0 {
 		taker := protocols[Protocol(t.Word)]
 		e.say(taker.name, "it is %s: the switch takes it for itself", taker.frame)
@@ -148,7 +172,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	if t.RuleOut != 0 {
 		e.say("rules out", "rule %d of %s matches%s", t.RuleOut, e.name(t.Out), ruleOut)
 	}
-	e.rulePF("pf out", t.PfOut)
+	e.rulePF(t.Out, true, t.PfOut)
 	out := []string{}
 	if t.Step == datapath.StepFlood {
 		out = e.flood()
@@ -157,6 +181,7 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	case datapath.ActionDrop:
 		reason := datapath.Reasons()[t.Reason]
 		e.say(e.dropStep(), "%s%s", words[reason], e.locked())
+		e.answers(reason)
 		return Trace{e.steps, "dropped: " + reason, out}
 	case datapath.ActionFlood:
 		return Trace{e.steps, "flooded", out}
@@ -172,8 +197,8 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
 }
 
-// dropStep is the name of the step that says why the frame is dropped. What filters
-// have found is told by steps of their own.
+// dropStep returns the name of the step that says why the frame is dropped. The
+// findings of filters have steps of their own.
 func (e *explainer) dropStep() string {
 	switch e.t.Step {
 	case datapath.StepFrame:
@@ -199,8 +224,8 @@ func (e *explainer) rule(number uint16) (text string, err error) {
 	return ": " + r.Rule.String(), nil
 }
 
-// down says why the device of a port takes no frame, as `port show` has it
-// disabled; "" where it does, or where the port has no device.
+// down says why the device of a port takes no frame; `port show` calls such a port
+// disabled. It returns "" if the device takes frames, or if the port has no device.
 func (e *explainer) down(slot uint32) string {
 	p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id)
 	if p == nil || p.Facts&datapath.PortPatch != 0 {
@@ -218,17 +243,18 @@ func (e *explainer) down(slot uint32) string {
 	return ""
 }
 
-// lost tells that a "frame" to a port, or a copy of one, is lost in its device:
-// the switch hands it over whatever becomes of it.
+// lost tells that a "frame" to a port, a "copy" of one or an "answer" is lost in the
+// port's device: the switch hands it over whatever becomes of it.
 func (e *explainer) lost(step string, slot uint32, what string) {
 	if why := e.down(slot); why != "" {
 		e.say(step, "%s: the %s is lost there", why, what)
 	}
 }
 
-// rulePF names the rule of pf that the packet has got, a number with 1 added,
-// as pfctl -vvsr does.
-func (e *explainer) rulePF(step string, number uint16) {
+// rulePF names the rule of pf that has decided on the packet at a port, as pfctl -vvsr
+// does. number has 1 added. A host port is the host's interface: what leaves the switch
+// there comes in to the host.
+func (e *explainer) rulePF(slot uint32, out bool, number uint16) {
 	if number == 0 {
 		return
 	}
@@ -236,14 +262,56 @@ func (e *explainer) rulePF(step string, number uint16) {
 	if ref == nil {
 		return
 	}
-	of := ""
+	at := ""
 	if ref.Anchor != "" {
-		of = " of anchor " + ref.Anchor
+		at = " of anchor " + ref.Anchor
 	}
-	e.say(step, "rule %d%s: %s", ref.Index, of, ref.Rule)
+	if p := datapath.PortAt(&e.b.Config, e.b.Config.Ports[slot].Id); p != nil && p.Notes&datapath.PortHost != 0 {
+		out = !out
+		at += " at " + e.name(slot)
+	}
+	step := "pf in"
+	if out {
+		step = "pf out"
+	}
+	e.say(step, "rule %d%s: %s", ref.Index, at, ref.Rule)
 }
 
-// spans returns the slots of span ports, of which there is a bit in the mask.
+// answers says how pf answers a packet that a rule drops. A flood is not answered.
+func (e *explainer) answers(reason string) {
+	if reason != "pf" || e.t.Step == datapath.StepFlood || e.pf == nil {
+		return
+	}
+	for _, number := range []uint16{e.t.PfIn, e.t.PfOut} {
+		ref := e.pf.rule(int(number) - 1)
+		if ref == nil || ref.Rule.Action != pf.Block {
+			continue
+		}
+		how := map[pf.Return]string{
+			pf.ReturnRST: "TCP by RST", pf.ReturnICMP: "by ICMP", pf.ReturnAll: "TCP by RST, the rest by ICMP",
+		}[ref.Rule.Return]
+		if how != "" {
+			e.say("answer", "pf answers by %s: %s; not RST, ICMP errors, groups and later fragments", e.port, how)
+			return
+		}
+	}
+}
+
+// untagBytes is how many bytes of a frame the kernel wants before it takes the outer tag
+// off: the header, the tag and a type (skb_vlan_untag). It drops a shorter one.
+const untagBytes = 20
+
+// unseen reports whether the frame has a tag and ends too early for the kernel. A
+// port's XDP program comes before the kernel.
+func (e *explainer) unseen() bool {
+	if len(e.frame) < 14 || len(e.frame) >= untagBytes || e.in.Notes&datapath.PortXDP != 0 || e.t.Action == datapath.ActionDrop {
+		return false
+	}
+	typ := binary.BigEndian.Uint16(e.frame[12:])
+	return typ == 0x8100 || typ == 0x88a8
+}
+
+// spans returns the slots of the span ports whose bits are in the mask.
 func (e *explainer) spans(mask uint16) (slots []uint32) {
 	for i, slot := range e.b.Config.Spans {
 		if slot != 0 && mask>>i&1 != 0 {
@@ -269,7 +337,7 @@ func (e *explainer) copies(mask uint16, what string) {
 	}
 }
 
-// learned says what became of the entry of the source, which has come in.
+// learned says how the source of a frame that has come in was learned.
 func (e *explainer) learned(src [6]byte) string {
 	mac, not := net.HardwareAddr(src[:]).String(), " is not learned: "
 	switch e.t.Learned {
@@ -294,8 +362,8 @@ func (e *explainer) learned(src [6]byte) string {
 	return mac + " is known on " + e.port
 }
 
-// locked says what becomes of a source that a locked port does not let in, where
-// the port tells of such; "" of all else.
+// locked says how a locked port has noted a source that it does not let in, if the port
+// notes such sources; "" if not.
 func (e *explainer) locked() string {
 	switch e.t.Learned {
 	case datapath.LearnLocked:
@@ -328,14 +396,14 @@ func (e *explainer) lookUp(dst [6]byte) {
 	}
 	if t.Out != 0 && t.Out != t.Behind {
 		why := e.down(t.Behind)
-		if why == "" { // that it has since
+		if why == "" { // the carrier is back since
 			why = e.name(t.Behind) + " has no carrier"
 		}
 		e.say("backup", "%s, and %s stands in for it", why, e.name(t.Out))
 	}
 }
 
-// tag says how the frame leaves; tags are touched by VLAN filtering alone.
+// tag says with which tag the frame leaves. Only VLAN filtering touches tags.
 func (e *explainer) tag(tag uint16) string {
 	switch {
 	case e.b.Config.Flags&uint32(datapath.BridgeVLANs) == 0:
@@ -346,7 +414,7 @@ func (e *explainer) tag(tag uint16) string {
 	return fmt.Sprintf(", with the tag of VLAN %d", tag&4095)
 }
 
-// flood tells of each port what a flood did there, and returns those that got it.
+// flood tells for each port what a flood did there, and returns the ports that got it.
 func (e *explainer) flood() []string {
 	out := []string{}
 	for _, p := range e.t.Port[:e.t.Ports] {
@@ -366,8 +434,8 @@ func (e *explainer) flood() []string {
 	return out
 }
 
-// past says why a flood does not go to a port, "" where that goes without saying: it
-// is not for such ports.
+// past says why a flood does not go to a port, "" if that goes without saying: the
+// flood is not for such ports.
 func (e *explainer) past(reason datapath.FloodPast) string {
 	switch reason {
 	case datapath.PastOrigin:
@@ -384,7 +452,7 @@ func (e *explainer) past(reason datapath.FloodPast) string {
 		return "its device has gone"
 	}
 	switch name := datapath.Reasons()[reason]; name {
-	case "span", "vlan-out": // copies are told of by themselves
+	case "span", "vlan-out": // copies have a step of their own
 		return ""
 	case "stp":
 		return "spanning tree has it " + STPDiscarding.String()
@@ -393,7 +461,7 @@ func (e *explainer) past(reason datapath.FloodPast) string {
 	}
 }
 
-// kindOf says of which kind an address is.
+// kindOf names the kind of an address.
 func kindOf(mac [6]byte) string {
 	text := net.HardwareAddr(mac[:]).String()
 	switch {

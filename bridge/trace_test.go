@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"bascule/datapath"
+	"bascule/pf"
 )
 
 // TestReasons wants every reason for which the datapath drops frames in the table
@@ -75,5 +76,64 @@ func TestTraceWords(t *testing.T) {
 			continue // which goes without saying
 		}
 		look("past", uint32(past), e.past(past))
+	}
+}
+
+// TestTraceAnswers wants trace to say that pf answers what `block return` drops.
+func TestTraceAnswers(t *testing.T) {
+	drop := slices.Index(datapath.Reasons(), "pf")
+	for _, tt := range []struct {
+		rule    pf.Rule
+		step    datapath.Step
+		in, out uint16
+		want    string
+	}{
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnDrop}, datapath.StepPFIn, 1, 0, ""},
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnRST}, datapath.StepPFIn, 1, 0, "answers by p1: TCP by RST"},
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnICMP}, datapath.StepPFIn, 1, 0, "answers by p1: by ICMP"},
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnAll}, datapath.StepPFIn, 1, 0, "answers by p1: TCP by RST, the rest by ICMP"},
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnAll}, datapath.StepPFOut, 0, 1, "answers by p1: TCP by RST, the rest by ICMP"},
+		{pf.Rule{Action: pf.Block, Return: pf.ReturnAll}, datapath.StepFlood, 0, 1, ""},
+		{pf.Rule{Action: pf.Pass, Return: pf.ReturnAll}, datapath.StepPFIn, 1, 0, ""},
+	} {
+		e := &explainer{b: new(datapath.Bridge), t: new(datapath.Traced), in: new(datapath.Port), port: "p1"}
+		e.pf = &pfView{rules: []pf.RuleRef{{Rule: &tt.rule}}}
+		e.t.Action, e.t.Reason, e.t.Step, e.t.PfIn, e.t.PfOut = datapath.ActionDrop, uint32(drop), tt.step, tt.in, tt.out
+		got := e.decided("", "")
+		text := ""
+		for _, s := range got.Steps {
+			if s.Name == "answer" {
+				text = s.Text
+			}
+		}
+		if got.Verdict != "dropped: pf" || (tt.want == "") != (text == "") || !strings.Contains(text, tt.want) {
+			t.Errorf("%v at step %d: verdict %q, answer %q, want %q", &tt.rule, tt.step, got.Verdict, text, tt.want)
+		}
+	}
+}
+
+// TestTraceTooShort wants trace to say that the kernel keeps short tagged frames from tcx.
+func TestTraceTooShort(t *testing.T) {
+	frame := func(typ string, size int) []byte {
+		return append([]byte("\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02"+typ), make([]byte, size-14)...)
+	}
+	for _, tt := range []struct {
+		frame []byte
+		xdp   bool
+		want  string
+	}{
+		{frame("\x81\x00", 18), false, "not the switch's"},
+		{frame("\x88\xa8", 19), false, "not the switch's"},
+		{frame("\x81\x00", 19), true, "flooded"},
+		{frame("\x81\x00", 20), false, "flooded"},
+		{frame("\x91\x00", 19), false, "flooded"},
+		{frame("\x88\xb5", 14), false, "flooded"},
+	} {
+		e := &explainer{b: new(datapath.Bridge), t: new(datapath.Traced), in: new(datapath.Port), port: "p1", frame: tt.frame}
+		setBits(&e.in.Notes, datapath.PortXDP, tt.xdp)
+		e.t.Action, e.t.Step = datapath.ActionFlood, datapath.StepFlood
+		if got := e.decided("", ""); got.Verdict != tt.want {
+			t.Errorf("%d bytes, XDP %v: %s, want %s", len(tt.frame), tt.xdp, got.Verdict, tt.want)
+		}
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The demands of XDP on a veth's other end. A veth hands packets over with
-// their checksums yet to be filled in, and says so beside the packet. XDP loses
-// notes beside a packet, and the receiver then drops it. VLAN tags stand there
-// as well, and XDP would take a frame for one without. And a veth takes frames
-// from XDP only while it receives by NAPI, which GRO makes it do.
+// The demands of XDP on a veth's other end. A veth hands packets over with checksums
+// that are yet to be filled in, and says so beside the packet. XDP loses notes beside a
+// packet, and the receiver then drops the packet. VLAN tags are beside the packet, too,
+// and XDP would take such a frame for one without a tag. And a veth takes frames from
+// XDP only while it receives by NAPI, which GRO makes it do.
 const (
 	featureCsum = "tx-checksum-ip-generic"
 	featureSCTP = "tx-checksum-sctp"
@@ -31,8 +31,8 @@ const (
 	featureSTag = "tx-vlan-stag-hw-insert"
 )
 
-// endFeatures are the features that have to be on or off there. Each is noted by
-// itself, because each can be switched by itself.
+// endFeatures are the features that must be on or off at the other end. Each has a note
+// of its own, because each can be switched by itself.
 var endFeatures = []struct {
 	name  string
 	on    bool
@@ -45,7 +45,7 @@ var endFeatures = []struct {
 	{featureGRO, true, datapath.PortEndNoGRO},
 }
 
-// endTaken are the notes of all of them.
+// endTaken has the notes of all of them.
 var endTaken = func() (taken datapath.PortTaken) {
 	for _, f := range endFeatures {
 		taken |= f.taken
@@ -100,16 +100,16 @@ func prepareEnd(l netlink.Link) error {
 	if err != nil || takes || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		return err
 	}
-	// GRO was switched on while the other end was down: the kernel looks again
-	// only when this end comes up, and nothing passes a veth with an end down
+	// GRO was switched on while the other end was down. The kernel looks again only
+	// when this end comes up, and nothing passes a veth with an end down.
 	if err := netlink.LinkSetDown(l); err != nil {
 		return err
 	}
 	return netlink.LinkSetUp(l)
 }
 
-// restoreEnd gives the other end of a veth back what prepareEnd took. It returns what of
-// that there is no way to.
+// restoreEnd gives the other end of a veth back what prepareEnd took. It returns the
+// part to which there is no way.
 func restoreEnd(taken datapath.PortTaken, l netlink.Link) (owed datapath.PortTaken) {
 	back := map[string]bool{}
 	for _, f := range endFeatures {
@@ -127,12 +127,13 @@ func restoreEnd(taken datapath.PortTaken, l netlink.Link) (owed datapath.PortTak
 	return 0 // or its driver refuses
 }
 
-// atOtherEnd runs f where a veth's other end is, with its name there. It tries again
-// where the end goes elsewhere, or gets another name, meanwhile.
+// atOtherEnd runs f in the namespace of a veth's other end, with the end's name there.
+// If the end goes elsewhere or gets another name meanwhile, it tries again.
 func atOtherEnd(l netlink.Link, f func(e *ethtool.Ethtool, name string) error) (err error) {
 	for range searches {
 		err = atOtherEndNow(l, f)
-		if !errors.Is(err, unix.ENODEV) && !errors.As(err, new(netlink.LinkNotFoundError)) && !errors.Is(err, errNoWay) {
+		if !errors.Is(err, unix.ENODEV) && !errors.As(err, new(netlink.LinkNotFoundError)) &&
+			!errors.Is(err, errNoWay) && !errors.Is(err, errNoEnd) {
 			return err
 		}
 		now, gone := netlink.LinkByIndex(l.Attrs().Index)
@@ -151,7 +152,7 @@ func atOtherEndNow(l netlink.Link, f func(e *ethtool.Ethtool, name string) error
 	}
 	defer ns.Close()
 	return inside(ns, func() error {
-		end, err := netlink.LinkByIndex(l.Attrs().ParentIndex) // of a veth, the other end
+		end, err := endHere(l)
 		if err != nil {
 			return err
 		}
@@ -164,9 +165,29 @@ func atOtherEndNow(l netlink.Link, f func(e *ethtool.Ethtool, name string) error
 	})
 }
 
-// namespaceOf opens the network namespace of a veth's other end. The kernel
-// names it by a number that means something in this namespace only; so every
-// namespace that there is a way to is asked for its number.
+// endHere returns a veth's other end if that is in the calling thread's network
+// namespace, and errNoEnd if it is not. The kernel names no namespace for an end that
+// is in the veth's own, and none for an end whose namespace ends at this moment. In the
+// second case another device here may have the end's index. So the end has to lead back.
+func endHere(l netlink.Link) (netlink.Link, error) {
+	of := l.Attrs()
+	end, err := netlink.LinkByIndex(of.ParentIndex) // for a veth, the index of the other end
+	if err != nil {
+		return nil, err
+	}
+	back := end.Attrs()
+	if end.Type() != "veth" || back.ParentIndex != of.Index || (back.NetNsID < 0) != (of.NetNsID < 0) {
+		return nil, errNoEnd
+	}
+	return end, nil
+}
+
+// errNoEnd says that a device has the index of a veth's other end and is another one.
+var errNoEnd = errors.New("its network namespace ends at this moment")
+
+// namespaceOf opens the network namespace of a veth's other end. The kernel names that
+// namespace by a number that has a meaning in this namespace only. So every namespace
+// to which there is a way is asked for its number.
 func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 	if l.Attrs().NetNsID < 0 {
 		return netns.Get()
@@ -187,9 +208,9 @@ func namespaceOf(l netlink.Link) (netns.NsHandle, error) {
 // errNoWay says that there is no way to a network namespace.
 var errNoWay = errors.New("no process is in its namespace and it has no name")
 
-// namespaceFiles are paths of network namespaces, one for each that has a name or
-// that a process is in. Those with names come first: processes, of which there may
-// be thousands, are looked at only for who goes on behind them.
+// namespaceFiles returns paths of network namespaces, one for each that has a name or
+// that a process is in. Those with names come first. There may be thousands of
+// processes, which are looked at only if the caller goes on behind the names.
 func namespaceFiles() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var seen []os.FileInfo
@@ -202,8 +223,9 @@ func namespaceFiles() iter.Seq[string] {
 			seen = append(seen, info)
 			return yield(path)
 		}
-		// In mounts of our own, as by `ip netns exec`, names given since are not ours.
-		// (/var/run is a symbolic link, which would lead back to our own.)
+		// If we have mounts of our own, as by `ip netns exec`, we do not see
+		// names given since. (/var/run is a symbolic link, which would lead
+		// back to our own mounts.)
 		const machine = "/proc/1/root/run"
 		for _, pattern := range []string{
 			netnsDir + "/*", machine + "/netns/*", "/var/run/docker/netns/*", machine + "/docker/netns/*", "/proc/[0-9]*/ns/net",

@@ -14,6 +14,7 @@ import (
 	"bascule/lab/ends"
 
 	"github.com/safchain/ethtool"
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -89,19 +90,7 @@ func TestEndOutOfReach(t *testing.T) {
 	}
 
 	// what was taken of the end is given back when there is a way to it again
-	had := func() (on bool) {
-		b.must(inside(held, func() error {
-			e, err := ethtool.NewEthtool()
-			if err != nil {
-				return err
-			}
-			defer e.Close()
-			all, err := e.Features("far2")
-			on = all[featureCsum]
-			return err
-		}))
-		return on
-	}
+	had := func() bool { return b.feature(at(held), "far2", featureCsum) }
 	warnings, err := b.SetPort("br0", "p2", PortOptions{Hook: HookTCX})
 	b.must(err)
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "p2: its other end keeps the offloads that XDP took") {
@@ -119,5 +108,34 @@ func TestEndOutOfReach(t *testing.T) {
 	b.must(err)
 	if !had() {
 		t.Error("the other end has lost the offload of checksums")
+	}
+}
+
+// While the network namespace of a veth's other end ends, the kernel names none. Another
+// device of this namespace may then have the end's index, and keeps its features.
+func TestEndOfAnother(t *testing.T) {
+	b := newBench(t, 2)
+	gro := func() bool { return b.feature(b.ns.Do, "p2", featureGRO) }
+	b.must(b.ns.SetFeatures("p2", ends.Features{GRO: true}))
+	b.must(b.ns.Do(func() error {
+		port, err := netlink.LinkByName("p1")
+		if err != nil {
+			return err
+		}
+		bystander, err := netlink.LinkByName("p2")
+		if err != nil {
+			return err
+		}
+		port.Attrs().NetNsID, port.Attrs().ParentIndex = -1, bystander.Attrs().Index
+		if end := otherEnd(port); end != nil {
+			t.Errorf("%s is taken for the other end", end.Attrs().Name)
+		}
+		if owed := restoreEnd(datapath.PortEndNoGRO, port); owed != 0 {
+			t.Errorf("owed %v", owed)
+		}
+		return nil
+	}))
+	if !gro() {
+		t.Error("another device has lost GRO")
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // VLANOptions say how a port is to be in VLANs.
 type VLANOptions struct {
-	Untagged bool // the VLAN's frames leave by the port without a tag
+	Untagged bool // frames of the VLAN leave by the port without a tag
 	PVID     bool // frames that come without a tag are in the VLAN
 }
 
@@ -59,8 +59,8 @@ type VLAN struct {
 	RxFrames, RxBytes, TxFrames, TxBytes uint64
 }
 
-// PrivateVLANs are the VLANs below a primary VLAN; nil leaves them as they are,
-// an empty list removes them.
+// PrivateVLANs are the VLANs below a primary VLAN. nil leaves them as they are, an
+// empty list removes them.
 type PrivateVLANs struct {
 	Isolated  []uint16 // one at most
 	Community []uint16
@@ -144,9 +144,9 @@ func isSecondary(row *datapath.VLAN) bool {
 	return row.Kind == datapath.VLANIsolated || row.Kind == datapath.VLANCommunity
 }
 
-// derive fills in the parts that follow from the members of VLANs: where frames
-// go, and how they leave the ports that are not members. A member's untagged
-// bit was told by a user; derive makes those of other ports.
+// derive fills in the parts that follow from the members of VLANs: where frames go, and
+// how they leave ports that are not members. A user has set the untagged bits of
+// members; derive makes those of other ports.
 func derive(v *datapath.VLANs) {
 	for vid := 1; vid <= maxVLAN; vid++ {
 		row := &v[vid]
@@ -180,8 +180,8 @@ func derive(v *datapath.VLANs) {
 	}
 }
 
-// addressSpaces returns, for each port by id, the VLANs whose addresses in the
-// FDB it has a part in: 0 alone where the bridge does not filter.
+// addressSpaces returns, for each port by id, the VLANs in whose addresses in the FDB
+// it has a part. Where the bridge does not filter, that is 0 alone.
 func addressSpaces(c *datapath.Config, v *datapath.VLANs) map[uint32][]uint16 {
 	spaces := map[uint32][]uint16{}
 	if !filters(c) || v == nil {
@@ -214,14 +214,14 @@ func filters(c *datapath.Config) bool {
 // A vlanPlan is the effect of a change on VLANs.
 type vlanPlan struct {
 	read     bool
-	was, now *datapath.VLANs // as the bridge has them, and as they are to be; nil if it has never had any
-	// the ports by slot, and the default VLAN, that now takes account of
+	was, now *datapath.VLANs // the present and the next VLANs; nil if the bridge has never had any
+	// the ports by slot, and the default VLAN, that `now` takes account of
 	ids  [len(datapath.Config{}.Ports)]uint32
 	pvid uint16
 }
 
-// soFar returns the bridge's VLANs as the change has them so far, nil if it has
-// never had any.
+// soFar returns the bridge's VLANs as the change has planned them so far, nil if the
+// bridge has never had any.
 func (c *draft) soFar() (*datapath.VLANs, error) {
 	plan := &c.vlans
 	if plan.read {
@@ -248,10 +248,10 @@ func (plan *vlanPlan) take(c *datapath.Config) {
 	plan.pvid = c.DefaultPvid
 }
 
-// planVLANs completes a change, whatever it is about, by what that does to
-// VLANs: a port that is new gets the default VLAN, one that leaves is in none,
-// and ports that still have an old default follow a new one. A bridge that has
-// never filtered has no VLANs; when it begins to, all of its ports are new.
+// planVLANs completes a change, whatever it is about, by its effect on VLANs. A new
+// port gets the default VLAN. A port that leaves is in none. Ports that still have an
+// old default follow a new one. A bridge that has never filtered has no VLANs. When it
+// begins to filter, all of its ports are new.
 func (c *draft) planVLANs(what string) error {
 	v, err := c.planJoins()
 	if err != nil {
@@ -268,8 +268,8 @@ func (c *draft) planVLANs(what string) error {
 	return checkPrivate(c, what)
 }
 
-// planJoins does so for the ports that have come and left so far, and returns
-// the VLANs, nil if there are none yet.
+// planJoins does so for the ports that have come and left so far. It returns the VLANs,
+// nil if there are none yet.
 func (c *draft) planJoins() (*datapath.VLANs, error) {
 	v, err := c.soFar()
 	if err != nil {
@@ -325,9 +325,9 @@ func joinDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port) {
 	}
 }
 
-// takeDefault moves a port that still is as the old default made it to the
-// new one, as Linux's bridge does (br_vlan_set_default_pvid()); one that is in
-// that VLAN already was told to, and stays as it is.
+// takeDefault moves a port from the old default VLAN to the new one, if it still is as
+// the old default made it, as Linux's bridge does (br_vlan_set_default_pvid()). A port
+// that is in the new VLAN already was told to be, and stays as it is.
 func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old uint16) {
 	slot := datapath.Slot(p.Id)
 	if p.Pvid != old || old != 0 && !inSet(&v[old].Untagged, slot) {
@@ -348,9 +348,9 @@ func takeDefault(c *datapath.Config, v *datapath.VLANs, p *datapath.Port, old ui
 	joinDefault(c, v, p)
 }
 
-// checkPrivate refuses what would let frames in and no answer out: a port that
-// has a private VLAN's tag passes private VLANs on to another switch, and the
-// way down is in the primary.
+// checkPrivate refuses VLANs that would let frames in and no answer out. A port that
+// has a private VLAN's tag passes private VLANs on to another switch, and the way down
+// is in the primary VLAN.
 func checkPrivate(c *draft, what string) error {
 	v := c.tables.VLANs
 	for vid := 1; vid <= maxVLAN; vid++ {
@@ -375,9 +375,9 @@ func checkPrivate(c *draft, what string) error {
 	return nil
 }
 
-// followVLANs forgets addresses that a change left where they no longer belong,
-// and makes the addresses of host ports known where they are new: was is the
-// bridge before the change. It can be done again.
+// followVLANs forgets addresses that a change left where they no longer belong, and
+// makes the addresses of host ports known where they are new. was is the bridge before
+// the change. It can be done again.
 func followVLANs(b, was *datapath.Bridge) error {
 	before, err := currentSpaces(was)
 	if err != nil {
@@ -412,13 +412,13 @@ func followVLANs(b, was *datapath.Bridge) error {
 			announced = append(announced, now)
 		}
 	}
-	for _, p := range announced { // one may have the address that another had
+	for _, p := range announced { // a port may have the address that another had
 		if err := announceHost(b, p, after[p.Id]); err != nil {
 			return err
 		}
 	}
 	if filtered != filtering || filtered && was.Config.VlanProto != b.Config.VlanProto {
-		// addresses were learned in other VLANs than frames are in now
+		// Addresses were learned in other VLANs than frames are in now.
 		_, err := b.Flush(datapath.Match{Dynamic: true})
 		return err
 	}
@@ -468,8 +468,8 @@ func noFiltering(what, bridge string) error {
 	return refused(what, "bridge "+bridge+" does not filter VLANs", "switch that on with 'bascule bridge set "+bridge+" --vlan-filtering'")
 }
 
-// AddVLANs puts a port into VLANs, in the way that o says, also where it is in
-// one of them already in another way.
+// AddVLANs puts a port into VLANs in the way that o says, even if the port is in one of
+// them already in another way.
 func (s *Switch) AddVLANs(bridge, port string, list []uint16, o VLANOptions) error {
 	_, err := s.one(addVLANs(bridge, port, list, o))
 	return err
@@ -499,8 +499,8 @@ func addVLANs(bridge, port string, list []uint16, o VLANOptions) (step, error) {
 	}), nil
 }
 
-// DelVLANs takes a port out of VLANs, of which it must be in one at least, and
-// the port's addresses in them out of the FDB.
+// DelVLANs takes a port out of VLANs, and the port's addresses in them out of the FDB.
+// The port must be in at least one of them.
 func (s *Switch) DelVLANs(bridge, port string, list []uint16) error {
 	_, err := s.one(delVLANs(bridge, port, list), nil)
 	return err
@@ -528,8 +528,9 @@ func delVLANs(bridge, port string, list []uint16) step {
 	})
 }
 
-// SetPrivateVLANs says which VLANs are private below a primary VLAN (RFC 5517).
-// Without any it is an ordinary VLAN again, as those are that it gives up.
+// SetPrivateVLANs says which VLANs are private below a primary VLAN (RFC 5517). Without
+// any, the primary is an ordinary VLAN again. A VLAN that it gives up is ordinary
+// again, too.
 func (s *Switch) SetPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) error {
 	_, err := s.one(setPrivateVLANs(bridge, primary, below))
 	return err
@@ -584,8 +585,8 @@ func setPrivateVLANs(bridge string, primary uint16, below PrivateVLANs) (step, e
 	}), nil
 }
 
-// VLANs returns the VLANs of a bridge's ports in the order in which they were
-// added, or those of all bridges that filter where the name is "".
+// VLANs returns the VLANs of a bridge's ports in the order in which the ports were
+// added. If the name is "", it returns those of all bridges that filter.
 func (s *Switch) VLANs(bridge string) (list []PortVLANs, err error) {
 	list = []PortVLANs{}
 	err = s.eachFiltering("the VLANs", bridge, func(name string, b *datapath.Bridge, vlans *datapath.VLANs) error {
@@ -608,8 +609,8 @@ func (v *view) vlans(vlans *datapath.VLANs) (list []PortVLANs) {
 	return list
 }
 
-// VLANTable returns the VLANs of a bridge, or of all that filter where the name
-// is "": those that have members, or are private.
+// VLANTable returns those VLANs of a bridge that have members, or are private. If the
+// name is "", it returns those of all bridges that filter.
 func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	list = []VLAN{}
 	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
@@ -639,8 +640,9 @@ func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	return list, err
 }
 
-// eachFiltering runs f with the bridge of the name, which must filter VLANs, or
-// with all that do where it is "", as each does. What is shown is what errors say.
+// eachFiltering runs f with the bridge of the name, which must filter VLANs. If the
+// name is "", it runs f with all bridges that do, as each does. shown says what is
+// shown, for errors.
 func (s *Switch) eachFiltering(shown, bridge string, f func(string, *datapath.Bridge, *datapath.VLANs) error) error {
 	return s.each(showWhat(shown, bridge), bridge, func(name string, b *datapath.Bridge) error {
 		if !filters(&b.Config) {
@@ -660,8 +662,8 @@ func (s *Switch) eachFiltering(shown, bridge string, f func(string, *datapath.Br
 	})
 }
 
-// ranges returns the VLANs that a port is in. The one of frames without a tag
-// stands by itself.
+// ranges returns the VLANs that a port is in. The VLAN of frames without a tag is a
+// range by itself.
 func ranges(v *datapath.VLANs, p *datapath.Port) []VLANRange {
 	list := []VLANRange{}
 	slot := datapath.Slot(p.Id)
@@ -674,7 +676,7 @@ func ranges(v *datapath.VLANs, p *datapath.Port) []VLANRange {
 	return list
 }
 
-// addToRanges adds a VLAN above those of the list.
+// addToRanges adds a VLAN to the list. Its number is above all of the list.
 func addToRanges(list []VLANRange, vid uint16, o VLANOptions) []VLANRange {
 	if last := len(list) - 1; last >= 0 && !o.PVID && list[last].Last == vid-1 && list[last].VLANOptions == o {
 		list[last].Last = vid
@@ -729,8 +731,8 @@ func joinRanges(v *datapath.VLANs, p *datapath.Port, list []VLANRange) {
 	}
 }
 
-// entryVLAN returns the VLAN in which the FDB has an entry of a port, where
-// somebody says VLAN vid, or 0 for that of frames without a tag.
+// entryVLAN returns the VLAN in which the FDB has an entry of a port, if somebody says
+// VLAN vid, or 0 for the VLAN of frames without a tag.
 func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, vid uint16) (uint16, error) {
 	if !filters(&b.Config) {
 		return vid, nil
@@ -752,8 +754,8 @@ func entryVLAN(b *datapath.Bridge, p *datapath.Port, what, bridge, port string, 
 	return v[vid].Fid, nil
 }
 
-// addressVLAN returns the VLAN in which the FDB has the addresses of VLAN vid:
-// of a private VLAN its primary.
+// addressVLAN returns the VLAN in which the FDB has the addresses of VLAN vid: for a
+// private VLAN its primary.
 func addressVLAN(b *datapath.Bridge, vid uint16) (uint16, error) {
 	if !filters(&b.Config) || vid == 0 {
 		return vid, nil

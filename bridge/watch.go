@@ -9,8 +9,8 @@ import (
 	"bascule/datapath"
 )
 
-// hold switches a watch of a bridge on and holds it, with what set says about
-// it; stop switches it off again if nobody else looks.
+// hold switches a watch of a bridge on and holds it, with what set says about it. stop
+// switches the watch off again if nobody else looks.
 func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) error) (stop func() error, err error) {
 	var release func()
 	err = s.change(what, bridge, func(c *draft) error {

@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"errors"
 	"fmt"
 
 	"bascule/datapath"
@@ -14,15 +15,16 @@ import (
 
 // xdpUse says which frames of a device the hook xdp can take.
 type xdpUse struct {
-	// takes: frames that come in by the device may go by XDP. All facts of a frame
-	// must be in the frame, because XDP loses what the driver notes beside it: that
-	// a checksum is yet to be filled in, that the frame is to be cut up, a VLAN
-	// tag. The kind of the device, which stays, decides that, not settings that
-	// others change.
+	// takes: frames that come in by the device may go by XDP. For that, all facts
+	// of a frame must be in the frame. XDP loses the notes that a driver makes
+	// beside it: that a checksum is yet to be filled in, that the frame is to be
+	// cut up, a VLAN tag. The kind of the device decides, which stays; settings do
+	// not, since others change them.
 	takes bool
-	// sends: frames that XDP redirects to it leave by it, if it says so itself.
+	// sends: frames that XDP redirects to the device leave by it, if it says so
+	// itself.
 	sends bool
-	// why it does not take frames.
+	// why says why the device does not take frames.
 	why string
 }
 
@@ -33,10 +35,10 @@ func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 	case "veth": // prepareEnd sees to its other end
 		return xdpUse{takes: true, sends: true}, true
 	case "tuntap":
-		// Who holds its file says of each frame what is unfinished
-		// (VIRTIO_NET_HDR_F_NEEDS_CSUM), whatever is negotiated, and no setting of
-		// the device forbids it. Whether there is such a header changes when the
-		// file is opened again.
+		// The process that holds the tap's file says of each frame what is
+		// unfinished (VIRTIO_NET_HDR_F_NEEDS_CSUM), whatever is negotiated, and
+		// no setting of the device forbids it. Whether there is such a header
+		// may change when the file is opened again.
 		return xdpUse{sends: true, why: "it may leave checksums to the switch, which XDP would not see"}, true
 	case "bond":
 		return xdpUse{why: "it has what its devices note beside a frame, which XDP would not see"}, true
@@ -44,18 +46,19 @@ func xdpUseOf(l netlink.Link) (xdpUse, bool) {
 		if driverOf(l) == xenDriver {
 			return xdpUse{why: "its driver notes beside a frame that a checksum is unfinished, which XDP would not see"}, true
 		}
-		// Of other drivers for virtual machines, virtio_net has the host finish
-		// what it hands to XDP, and drops what is not.
+		// Among other drivers for virtual machines, virtio_net has the host
+		// finish the frames that it hands to XDP, and drops those that are not
+		// finished.
 		return xdpUse{takes: true, sends: true}, true
 	}
 	return xdpUse{}, false
 }
 
-// xenDriver is Xen's network card, whose frames from the same machine have no
-// checksums (XEN_NETRXF_csum_blank), also those that its driver hands to XDP.
+// xenDriver is Xen's network card. Its frames from the same machine have no checksums
+// (XEN_NETRXF_csum_blank), even those that its driver hands to XDP.
 const xenDriver = "vif"
 
-// driverOf names a device's driver, "" if the kernel does not.
+// driverOf names a device's driver, "" if the kernel does not name it.
 func driverOf(l netlink.Link) string {
 	e, err := ethtool.NewEthtool()
 	if err != nil {
@@ -79,9 +82,9 @@ func wantsXDP(hook string, l netlink.Link) bool {
 	return hook == HookXDP
 }
 
-// setXDPUse notes which ports have the XDP program, and which take frames that
-// XDP redirects: a veth does while its other end has GRO on or an XDP program of
-// its own.
+// setXDPUse notes which ports have the XDP program, and which take frames that XDP
+// redirects. A veth takes them while its other end has GRO on or an XDP program of its
+// own.
 func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 	var family *netlink.GenlFamily
 	for _, p := range datapath.Ports(c) {
@@ -97,7 +100,10 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 		}
 		l, err := netlink.LinkByIndex(int(p.Ifindex))
 		if err != nil {
-			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+			if errors.As(err, new(netlink.LinkNotFoundError)) {
+				err = unix.ENODEV
+			}
+			return &datapath.PortError{Port: datapath.PortName(p), Hook: HookXDP, Err: err}
 		}
 		use, known := xdpUseOf(l)
 		if !known && (was == nil || was.Notes&datapath.PortXDP == 0) {
@@ -116,7 +122,7 @@ func setXDPUse(b *datapath.Bridge, c *datapath.Config) error {
 		if err != nil {
 			return err
 		}
-		// a veth whose other end has GRO off gets it from makeReady
+		// A veth whose other end has GRO off gets it from makeReady.
 		setBits(&p.Facts, datapath.PortXDPTx, sends || p.Taken&datapath.PortEndNoGRO != 0)
 	}
 	return nil

@@ -165,8 +165,10 @@ func loadPFTexts(s *bridge.Switch, was, f File, o Options) (File, Errors) {
 			bad = append(bad, pfErrors(pf.At, b.Name, err)...)
 			continue
 		}
-		if same {
-			pf.Rules = bridgeNamed(was, name).PF.Rules
+		if runs := bridgeNamed(was, name); same {
+			pf.Rules = runs.PF.Rules
+		} else if runs != nil && runs.PF != nil && pf.Rules == runs.PF.Rules {
+			pf.Rules += "# anew\n" // the same text means something else now
 		}
 	}
 	return want, bad

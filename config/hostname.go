@@ -277,7 +277,7 @@ func (h *hostFile) finish() {
 	}
 	stp := slices.ContainsFunc(h.ports, func(p *hostPort) bool { return p.stp })
 	if stp {
-		h.given["stp"] = givenSetting{h.bridge.At, h.proto}
+		h.given["stp"] = givenSetting{at: h.bridge.At, value: h.proto}
 	}
 	h.bridge.Settings = changes(h.faults, bridge.BridgeSettings, h.given)
 	pvid := uint16(1)
@@ -286,14 +286,14 @@ func (h *hostFile) finish() {
 	}
 	for _, p := range h.ports {
 		if p.edge.at.Line > 0 {
-			p.given["stp-edge"] = givenSetting{p.edge.at, p.edge.value()}
+			p.given["stp-edge"] = givenSetting{at: p.edge.at, value: p.edge.value()}
 		}
 		if p.ptp.at.Line > 0 {
-			p.given["stp-p2p"] = givenSetting{p.ptp.at, p.ptp.value()}
+			p.given["stp-p2p"] = givenSetting{at: p.ptp.at, value: p.ptp.value()}
 		}
 		if stp && !p.stp { // it takes no part, and always forwards
-			p.given["bpdu-filter"] = givenSetting{p.At, "on"}
-			p.given["stp-edge"] = givenSetting{p.At, "on"}
+			p.given["bpdu-filter"] = givenSetting{at: p.At, value: "on"}
+			p.given["stp-edge"] = givenSetting{at: p.At, value: "on"}
 		}
 		if p.vlans.pvid == defaultVLAN {
 			p.vlans.pvid = pvid
@@ -318,7 +318,7 @@ func (h *hostFile) links() {
 				h.refuse(h.vlan, "link0 lets all VLANs through; leave one of the two out")
 			}
 		}
-		h.given["vlan-filtering"] = givenSetting{h.bridge.At, filtering}
+		h.given["vlan-filtering"] = givenSetting{at: h.bridge.At, value: filtering}
 		if h.link[2].text != "" {
 			h.refuse(h.link[2], "it means nothing to veb(4); leave it out")
 		}
@@ -327,7 +327,7 @@ func (h *hostFile) links() {
 	switch ip, other := h.link[0], h.link[1]; {
 	case ip.text != "":
 		for _, p := range h.ports {
-			p.given["mcast-flood"] = givenSetting{ip.at, "off"}
+			p.given["mcast-flood"] = givenSetting{at: ip.at, value: "off"}
 		}
 		if other.text == "" {
 			h.note(ip, "multicast that is not IP is not flooded either, as with link1")
@@ -364,7 +364,7 @@ var hostWords = []hostWord{
 			value = strconv.Itoa(int(bridge.MaxAgeing/time.Second)) + "s"
 			h.note(w, "addresses do age here, after %s", value)
 		}
-		h.given["ageing"] = givenSetting{args[0].at, value}
+		h.given["ageing"] = givenSetting{args[0].at, value, w.text, args[0].text}
 	}},
 	{[]string{"static"}, ifBridge | ifVEB, 2, (*hostFile).static},
 	{[]string{"link0", "-link0", "link1", "-link1", "link2", "-link2"}, ifBridge | ifVEB, 0, func(h *hostFile, w word, _ []word) {
@@ -459,7 +459,7 @@ func portSwitch(name, setting string, kind ifKind) hostWord {
 			value = "off"
 		}
 		if p := h.port(w, args[0]); p != nil {
-			p.given[setting] = givenSetting{w.at, value}
+			p.given[setting] = givenSetting{at: w.at, value: value}
 		}
 	}}
 }
@@ -469,7 +469,7 @@ func portSwitch(name, setting string, kind ifKind) hostWord {
 func portValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 2, func(h *hostFile, w word, args []word) {
 		if p := h.port(w, args[0]); p != nil {
-			p.given[setting] = givenSetting{args[1].at, args[1].text + unit}
+			p.given[setting] = givenSetting{args[1].at, args[1].text + unit, name, args[1].text}
 		}
 	}}
 }
@@ -478,7 +478,7 @@ func portValue(name, setting string, kind ifKind, unit string) hostWord {
 func portDefault(name, setting string, kind ifKind, value string) hostWord {
 	return hostWord{[]string{name}, kind, 1, func(h *hostFile, w word, args []word) {
 		if p := h.port(w, args[0]); p != nil {
-			p.given[setting] = givenSetting{w.at, value}
+			p.given[setting] = givenSetting{at: w.at, value: value}
 		}
 	}}
 }
@@ -486,7 +486,7 @@ func portDefault(name, setting string, kind ifKind, value string) hostWord {
 // bridgeValue is a word with the value of a setting, without the value's unit.
 func bridgeValue(name, setting string, kind ifKind, unit string) hostWord {
 	return hostWord{[]string{name}, kind, 1, func(h *hostFile, _ word, args []word) {
-		h.given[setting] = givenSetting{args[0].at, args[0].text + unit}
+		h.given[setting] = givenSetting{args[0].at, args[0].text + unit, name, args[0].text}
 	}}
 }
 
@@ -565,7 +565,7 @@ func (h *hostFile) defaultPVID(w, value word) {
 	if h.vlan.text == "" {
 		h.vlan = w
 	}
-	h.given["default-pvid"] = givenSetting{value.at, value.text}
+	h.given["default-pvid"] = givenSetting{at: value.at, value: value.text}
 }
 
 // untagged reads "untagged PORT VLAN".

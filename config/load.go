@@ -16,6 +16,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/pf"
 )
 
 // maxSize is the size of the largest file, in bytes. It has room for a bridge
@@ -57,6 +58,37 @@ func load(paths []string, open opener) ([]File, error) {
 		return nil, bad
 	}
 	return list, nil
+}
+
+// Check reports why a text would be refused as a file in YAML or JSON, whatever the
+// machine has: the error is that of [Load], or of the first rules of pf in it.
+func Check(path string, text []byte) error {
+	if len(text) > maxSize {
+		return tooLarge(path)
+	}
+	list, bad := parse(path, text)
+	if bad == nil {
+		bad = twice(list)
+	}
+	if bad != nil {
+		return bad[0]
+	}
+	for _, f := range list {
+		for _, b := range f.Bridges {
+			if b.PF == nil {
+				continue
+			}
+			if _, err := pf.Parse("pf of "+b.Name, []byte(b.PF.Rules), pf.Source{Kept: true}); err != nil {
+				first, _, _ := strings.Cut(err.Error(), "\n") // without the line that it is in
+				return errors.New(first)
+			}
+		}
+	}
+	return nil
+}
+
+func tooLarge(path string) error {
+	return fmt.Errorf("%s: the file has more than %d bytes; give a smaller one, or several", path, maxSize)
 }
 
 // ByNetns joins files, so that there is one for each network namespace. A file
@@ -127,7 +159,7 @@ func read(path string, open opener) ([]byte, error) {
 	case err != nil:
 		return nil, cannotRead(path, err)
 	case len(text) > maxSize:
-		return nil, fmt.Errorf("%s: the file has more than %d bytes; give a smaller one, or several", path, maxSize)
+		return nil, tooLarge(path)
 	}
 	return text, nil
 }

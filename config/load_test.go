@@ -524,3 +524,27 @@ func TestErrorsAre(t *testing.T) {
 		t.Errorf("the error is %#v", err)
 	}
 }
+
+// TestCheck: a text that apply would refuse is refused, also for its rules of pf.
+func TestCheck(t *testing.T) {
+	rules := func(addresses int) string {
+		list := make([]string, addresses)
+		for i := range list {
+			list[i] = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+		}
+		return fmt.Sprintf("bridges: {br0: {pf: {rules: \"table <t> persist { %s }\"}}}\n", strings.Join(list, " "))
+	}
+	for _, test := range []struct{ text, words string }{
+		{"bridges: {br0: {ports: {p1: {}}}}\n", ""},
+		{rules(200_000), ""},
+		{rules(200_001), "200000"},
+		{"bridges: {br0: {bindings: [" + strings.Repeat("{port: p1},", 200_000) + "]}}\n", "786432"},
+		{"bridges: {br0: {oops: 1}}\n", "oops"},
+		{strings.Repeat(" ", maxSize+1), "bytes"},
+	} {
+		err := Check("the file", []byte(test.text))
+		if (err == nil) != (test.words == "") || err != nil && !strings.Contains(err.Error(), test.words) {
+			t.Errorf("%.60s...: %v, want %q", test.text, err, test.words)
+		}
+	}
+}

@@ -11,11 +11,11 @@ import (
 	"net"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pattern"
 	"bascule/rule"
 )
 
@@ -96,11 +96,11 @@ func why(err error) error {
 }
 
 // optionValue is an option of the command line with its value.
-var optionValue = regexp.MustCompile(`--([a-z-]+)=`)
+var optionValue = pattern.New(`--([a-z-]+)=`)
 
 // inKeys returns an error of package bridge with keys in the place of options.
 func inKeys(err error) string {
-	return strings.ReplaceAll(optionValue.ReplaceAllString(err.Error(), "$1: "), "--", "")
+	return strings.ReplaceAll(optionValue().ReplaceAllString(err.Error(), "$1: "), "--", "")
 }
 
 // resolve reads a file. was is its running state, nil for a file that says just
@@ -255,6 +255,9 @@ func (m *model) readPort(b *bridgeModel, p *Port, what string) *portModel {
 		port.hook = ""
 	default:
 		m.fail(p.At, "%s: there is no type %s; give %s", what, o.Type, bridge.OneOf(bridge.Types))
+	}
+	if port.kind != bridge.TypeHost && port.config.Route {
+		m.fail(p.At, "%s: only a host port routes, because the host has an interface there; leave route out, or say type: host", what)
 	}
 	if port.hook != "" && !slices.Contains(bridge.Hooks, port.hook) {
 		m.fail(p.At, "%s: there is no hook %s; give %s", what, o.Hook, bridge.OneOf(bridge.Hooks))

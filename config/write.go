@@ -6,11 +6,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pattern"
 	"bascule/rule"
 
 	"github.com/goccy/go-yaml/token"
@@ -68,18 +68,18 @@ func (y *yamlWriter) line(depth int, text string) {
 
 // plainWord is text that YAML takes for a string wherever it stands, braces
 // included, or for a number. Load takes the text.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(:[A-Za-z0-9_./@+-]+)*$`)
+var plainWord = pattern.New(`^[A-Za-z0-9_./][A-Za-z0-9_./@+-]*(:[A-Za-z0-9_./@+-]+)*$`)
 
 // otherMeaning is text that YAML takes for something else.
-var otherMeaning = regexp.MustCompile(`(?i)^(null|~|true|false|\.inf|\.nan|<<)$`)
+var otherMeaning = pattern.New(`(?i)^(null|~|true|false|\.inf|\.nan|<<)$`)
 
 // decimal is a number that every reader of YAML takes for the same text, also
 // in JSON that is made of it. 010 and 1e3 are not.
-var decimal = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
+var decimal = pattern.New(`^(0|[1-9][0-9]*)$`)
 
 // scalarText returns text as a scalar of YAML.
 func scalarText(s string) string {
-	if plainWord.MatchString(s) && !otherMeaning.MatchString(s) && (decimal.MatchString(s) || token.ToNumber(s) == nil) {
+	if plainWord().MatchString(s) && !otherMeaning().MatchString(s) && (decimal().MatchString(s) || token.ToNumber(s) == nil) {
 		return s
 	}
 	return quoted(s)

@@ -77,6 +77,7 @@ func drawBridge(t *rapid.T, name string, names []string) (b Bridge, devices []br
 			p.Options.Hook = bridge.HookXDP
 		}
 		port := drawConfig(t, bridge.PortSettings)
+		port.Route = port.Route && p.Options.Type == bridge.TypeHost
 		if port.Backup = rapid.SampledFrom(names).Draw(t, "backup"); port.Backup == n {
 			port.Backup = ""
 		}

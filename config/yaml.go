@@ -95,6 +95,10 @@ func (y *yamlFile) unknown(e entry, what string, fields []field) {
 	for i, f := range fields {
 		names[i] = f.name
 	}
+	if strings.HasPrefix(e.key.text, "span") && slices.Contains(names, "mirrors") { // as the command has it
+		y.add(e.key.at, "%s has no %q; span ports are mirrors", what, e.key.text)
+		return
+	}
 	y.add(e.key.at, "%s has no %q; %s", what, e.key.text, offer(e.key.text, names))
 }
 
@@ -123,6 +127,10 @@ func (y *yamlFile) items(n node, what string, f func(node)) {
 // text returns the text of a scalar. If the node is none, it tells so, and ok
 // is false.
 func (y *yamlFile) text(n node, what string) (s string, ok bool) {
+	if n.kind == mapping && len(n.entries) > 0 {
+		y.add(n.at, "%s: a colon makes this a mapping; give a single value, in quotes if the colon is part of it", what)
+		return "", false
+	}
 	if n.kind != scalar {
 		y.add(n.at, "%s: this is %s; give a single value", what, n.describe())
 		return "", false
@@ -564,7 +572,14 @@ func (y *yamlFile) on(n node, what string) bool {
 func (y *yamlFile) pf(n node) *PF {
 	pf := &PF{At: n.at, Enabled: true}
 	if n.kind == scalar {
-		pf.Enabled = y.on(n, "pf")
+		value, ok := onOff(n.text)
+		switch {
+		case !ok && strings.ContainsAny(n.text, "/."):
+			y.add(n.at, "pf %q: neither on nor off; for a file write pf: {file: %s}", n.text, n.text)
+		case !ok:
+			y.add(n.at, "pf %q: neither on nor off; give on, off or {file: PATH}", n.text)
+		}
+		pf.Enabled = value == "on"
 		return pf
 	}
 	y.object(n, "pf", []field{
@@ -589,6 +604,9 @@ type settings[T any] struct {
 type givenSetting struct {
 	at    Position
 	value string
+	// word and text are the file's own word for the setting and its value; empty where
+	// they are the setting's.
+	word, text string
 }
 
 func newSettings[T any](y *yamlFile, table []bridge.Setting[T]) settings[T] {
@@ -601,7 +619,7 @@ func (g settings[T]) fields() (list []field) {
 		list = append(list, field{name: s.Name, read: func(n node) {
 			text, ok := g.file.words(n, s.Name)
 			if ok {
-				g.given[s.Name] = givenSetting{n.at, settingValue(s.Value, text)}
+				g.given[s.Name] = givenSetting{at: n.at, value: settingValue(s.Value, text)}
 			}
 		}})
 	}
@@ -633,7 +651,7 @@ func changes[T any](bad *faults, table []bridge.Setting[T], given map[string]giv
 			continue
 		}
 		if err := s.Set(&config, v.value); err != nil {
-			bad.add(v.at, "%s %s", s.Name, reason(v.value, err))
+			bad.add(v.at, "%s %s", cmp.Or(v.word, s.Name), reason(cmp.Or(v.text, v.value), err))
 			continue
 		}
 		alone[s.Name] = s.Format(config)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hook is a place in a device where a port's program sits.
+// A hook is a place in a device where a port's program is attached.
 type hook int
 
 const (
@@ -37,7 +37,8 @@ const (
 
 func (h hook) String() string { return [...]string{HookTCX, HookXDP}[h] }
 
-// A PortError says that a program could not be put on a port.
+// A PortError says that a program could not be put on a port. With ENODEV the port's
+// device has gone.
 type PortError struct {
 	Port string
 	Hook string // HookTCX or HookXDP
@@ -50,15 +51,20 @@ func (e *PortError) Error() string {
 
 func (e *PortError) Unwrap() error { return e.Err }
 
+// goneError says that the device of a port has gone.
+func goneError(p *Port) error {
+	return &PortError{PortName(p), HookTCX, fmt.Errorf("device %d: %w", p.Ifindex, unix.ENODEV)}
+}
+
 // A pinnedLink ties a port's device to a program, by its pin's name.
 type pinnedLink struct {
 	path string
-	port uint32 // id
+	port uint32 // id of the port
 	hook hook
-	owed string // the folder of what is still to be given back
+	owed string // folder with the notes of devices that are owed something: see owed.go
 }
 
-// links returns the bridge's, whether their devices are there or not.
+// links returns the bridge's links, whether their devices are there or not.
 func (b *Bridge) links() ([]pinnedLink, error) {
 	entries, err := os.ReadDir(b.pin("link"))
 	if err != nil {
@@ -84,9 +90,10 @@ func (b *Bridge) link(id uint32, h hook) pinnedLink {
 	return pinnedLink{b.pin("link", fmt.Sprintf("%d-%s", id, h)), id, h, b.store.owedDir()}
 }
 
-// update swaps the program under the link in one step; a link whose device is
-// gone stays as it is. It is said to the kernel in so many words, as all links of a
-// bridge are updated by each change: the library would ask what each link is.
+// update swaps the program under the link in one step. A link whose device is gone
+// stays as it is. The system calls are made here and not by the library, since each
+// change updates all links of a bridge: the library would ask for the kind of each
+// link.
 func (l pinnedLink) update(p *ebpf.Program) error {
 	path, err := unix.BytePtrFromString(l.path)
 	if err != nil {
@@ -112,8 +119,8 @@ func (l pinnedLink) update(p *ebpf.Program) error {
 	return nil
 }
 
-// remove takes the program off the device before it returns. A device to which there is
-// something to give back yet keeps an idle one.
+// remove takes the program off the device before it returns. A device that is still
+// owed something keeps an idle program.
 func (l pinnedLink) remove() error {
 	open, err := link.LoadPinnedLink(l.path, nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +140,8 @@ func (l pinnedLink) remove() error {
 	return os.Remove(l.path)
 }
 
-// rest puts the idle program in the place of the link's, which is one of tcx.
+// rest puts the idle program in the place of the link's program. The link is one of
+// tcx.
 func (l pinnedLink) rest() error {
 	idle, err := idleProgram()
 	if err != nil {
@@ -143,9 +151,9 @@ func (l pinnedLink) rest() error {
 	return l.update(idle)
 }
 
-// idleProgram makes a program that leaves all frames to the kernel. With it a device is
-// tied to a port that is not one yet, or not any more, so that the device is found
-// wherever it goes meanwhile.
+// idleProgram makes a program that leaves all frames to the kernel. It ties a device to
+// a port that is not a port yet, or not any more. So the device is found wherever it
+// goes meanwhile.
 func idleProgram() (*ebpf.Program, error) {
 	const next = -1 // TCX_NEXT
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -158,8 +166,8 @@ func idleProgram() (*ebpf.Program, error) {
 	return p, nil
 }
 
-// tie ties the devices of the ports of c that the bridge does not have to these ports,
-// before anything is taken of them.
+// tie ties the devices of new ports of c to these ports, before anything is taken of
+// the devices. New ports are those that the bridge does not have.
 func (b *Bridge) tie(c *Config) error {
 	idle, err := idleProgram()
 	if err != nil {
@@ -238,7 +246,13 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 			}
 			hurry.step()
 			if err := attachOne(l, g.program(h), int(p.Ifindex)); err != nil {
-				return made, &PortError{PortName(p), h.String(), err}
+				refusal := &PortError{PortName(p), h.String(), err}
+				if was := PortAt(&b.Config, p.Id); h == hookXDP && was != nil && was.Notes&PortXDPRx != 0 {
+					// it was taken off by a command that was killed then
+					b.unhooked = append(b.unhooked, refusal)
+					continue
+				}
+				return made, refusal
 			}
 			made = append(made, l)
 		}
@@ -271,30 +285,30 @@ func attachOpen(h hook, p *ebpf.Program, ifindex int) (open link.Link, err error
 	return open, nil
 }
 
-// It is for the whole process, and read with each request: so it is set before
-// there are any.
+// The setting is for the whole process, and each request reads it. So it is set before
+// there are any requests.
 func init() { nl.EnableErrorMessageReporting = true }
 
-// driverWords asks why the driver takes no XDP program: links do not tell, but
-// the older way of attaching does.
+// driverWords asks why the driver takes no XDP program. Links do not tell why, but the
+// older way of attaching does.
 func driverWords(p *ebpf.Program, ifindex int, err error) error {
 	device, lookup := netlink.LinkByIndex(ifindex)
 	if lookup != nil {
 		return err
 	}
-	// does not put anything in the place of a program that is there
+	// The flags leave a program alone that is there.
 	const flags = nl.XDP_FLAGS_DRV_MODE | nl.XDP_FLAGS_UPDATE_IF_NOEXIST
 	words := netlink.LinkSetXdpFdWithFlags(device, p.FD(), flags)
 	if words == nil {
-		// it has taken it, this time
+		// The driver has taken the program this time.
 		_ = netlink.LinkSetXdpFdWithFlags(device, -1, nl.XDP_FLAGS_DRV_MODE)
 		return err
 	}
 	return words
 }
 
-// HasDevice reports whether the port's device is there: the very one that it
-// was added with, in the bridge's network namespace, not another that has got
+// HasDevice reports whether the port's device is in the bridge's network namespace. It
+// has to be the very device that the port was added with, not another one that has got
 // the same index since.
 func (b *Bridge) HasDevice(p *Port) bool {
 	held := b.store.open[b.dir]
@@ -317,21 +331,22 @@ func (b *Bridge) HasDevice(p *Port) bool {
 	return held.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
-// Away says of a port without a device whether that still exists, in whatever network
-// namespace, and its index if it is back in the calling thread's: it has the port's
-// program on it. The index may be another than it was.
+// Away reports about the device of a port that has none here. away says whether the
+// device still exists, in whatever network namespace. back is the device's index if it
+// is back in the calling thread's namespace, 0 if not; the index may be another than it
+// was. The device is known by the port's program on it.
 func (b *Bridge) Away(p *Port) (away bool, back uint32) { return b.tieOf(p).find() }
 
 // A Tie leads to a port's device, wherever that is.
 type Tie struct {
-	path  string        // of the link, which is one of tcx
-	open  link.Link     // where it has no path yet
+	path  string        // path of the link, which is one of tcx
+	open  link.Link     // the link, where it has no path yet
 	index func() uint32 // of the device, where there is no link: in the bridge's network namespace alone
 }
 
 func (b *Bridge) tieOf(p *Port) Tie { return Tie{path: b.link(p.Id, hookTCX).path} }
 
-// Exists reports whether the device still does, in whatever network namespace.
+// Exists reports whether the device still exists, in whatever network namespace.
 func (t Tie) Exists() bool {
 	there, _ := t.find()
 	return there
@@ -361,7 +376,7 @@ func (t Tie) find() (exists bool, here uint32) {
 	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return false, 0 // it was deleted
 	}
-	// of that index there may be another one here, while it is elsewhere
+	// Another device may have that index here, while the port's is elsewhere.
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(info.TCX().Ifindex), Attach: ebpf.AttachTCXIngress})
 	if err != nil || !slices.ContainsFunc(on.Programs, func(a link.AttachedProgram) bool {
 		id, has := a.LinkID()
@@ -372,14 +387,14 @@ func (t Tie) find() (exists bool, here uint32) {
 	return true, info.TCX().Ifindex
 }
 
-// DropXDP takes the program of XDP off a port's device that is away, or back: there
-// can be but one on a device.
+// DropXDP takes the program of XDP off a port's device that is away, or back. A device
+// has room for one such program only.
 func (b *Bridge) DropXDP(p *Port) error {
 	return b.link(p.Id, hookXDP).remove()
 }
 
-// Forsake ends the tie between a port whose device is away, or back, and that
-// device, which is another bridge's by now: it counts as deleted then.
+// Forsake ends the tie between a port and its device, which is away or back, and by now
+// another bridge's. For this bridge the device then counts as deleted.
 func (b *Bridge) Forsake(p *Port) error {
 	if err := b.DropXDP(p); err != nil {
 		return err

@@ -50,11 +50,11 @@ func hasBerths(c *Config) bool {
 	return kernelFeature(c.Features)&kernelFeatureFEATURE_BERTHS != 0
 }
 
-// moored has the devices that have come to a configuration's berths.
+// moored has the devices that have come to the berths of a configuration.
 type moored struct {
 	devices map[uint32]uint32 // indexes of those that are there, by port id
 	used    map[uint32]bool   // ids of berths that have or had a device
-	left    []Port            // with the devices that they had, which have gone
+	left    []Port            // berths whose devices have gone, with those devices
 }
 
 func newMoored() moored { return moored{map[uint32]uint32{}, map[uint32]bool{}, nil} }
@@ -92,7 +92,7 @@ func (p *Port) occupy(ifindex uint32, r kernelBerth) {
 	p.Taken |= r.Taken
 }
 
-// readBerths reads who occupies berths now, and the records by port id.
+// readBerths reads which devices occupy berths now, and the records by port id.
 func (b *Bridge) readBerths() (m moored, records map[uint32]kernelBerth, err error) {
 	m = newMoored()
 	records = map[uint32]kernelBerth{}
@@ -131,8 +131,8 @@ func (b *Bridge) mooredStill() bool {
 	return err == nil && maps.Equal(now.devices, b.devices)
 }
 
-// mendBerths takes the devices out again that were left without a program, and gives
-// them back what was taken of them.
+// mendBerths takes out the devices that were left without a program, and gives them
+// back what was taken of them.
 func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	for id := range b.devices {
 		_, err := os.Lstat(b.link(id, hookTCX).path)
@@ -158,8 +158,8 @@ func (b *Bridge) mendBerths(g *generation, f Follower) error {
 	return b.moor()
 }
 
-// renew gives the berths of next whose devices have gone other ids: addresses
-// and counters of the old ones are not for the next device.
+// renew gives other ids to the berths of next whose devices have gone. The addresses
+// and counters of the old ids are not for the next device.
 func (b *Bridge) renew(next *Config) {
 	for _, p := range Berths(next) {
 		if b.used[p.Id] {
@@ -168,7 +168,7 @@ func (b *Bridge) renew(next *Config) {
 	}
 }
 
-// Departed returns berths as the ports that they were while they had a device.
+// Departed returns the berths whose devices have gone, as the ports that they were.
 func (b *Bridge) Departed() (list []*Port) {
 	for i := range b.left {
 		list = append(list, &b.left[i])
@@ -176,8 +176,8 @@ func (b *Bridge) Departed() (list []*Port) {
 	return list
 }
 
-// Ready returns the vacant berths that a device can occupy, by slot: those that
-// have had none.
+// Ready returns, by slot, the vacant berths that a device can occupy: those that have
+// had no device.
 func (b *Bridge) Ready() []*Port {
 	return slices.DeleteFunc(Berths(&b.Config), func(p *Port) bool { return b.used[p.Id] })
 }
@@ -185,13 +185,13 @@ func (b *Bridge) Ready() []*Port {
 // ErrNotBerthed says that a device is not for a berth.
 var ErrNotBerthed = errors.New("the device is gone, has a program, or the index of one that a berth had")
 
-// Occupy makes a device the port p, which is one of Ready. name is the device's
-// name, flags the settings that must be put back when it leaves, and peer as in
-// Port.Peer. Ready makes the device fit to be a port, when it has the program; what it
-// takes Mend gives back if the command is killed before the link is pinned. If Occupy
-// fails, f gives it back, wherever the device is by then. The berth has no device then,
-// and is of no use until the next Commit. The caller holds the lock, is in the bridge's network
-// namespace, and has said Begin.
+// Occupy makes a device the port p, which is one of Ready. name is the device's name,
+// taken the settings that must be put back when the device leaves, and peer as in
+// Port.Peer. Once the device has the program, ready makes the device fit to be a port.
+// If the command is killed before the link is pinned, Mend gives back what ready has
+// taken. If Occupy fails, f gives it back, wherever the device is by then. The berth
+// then has no device, and is of no use until the next Commit. The caller holds the
+// lock, is in the bridge's network namespace, and has said Begin.
 func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, peer uint64, ready func() error, f Follower) (err error) {
 	on, err := link.QueryPrograms(link.QueryOptions{Target: int(ifindex), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
@@ -227,12 +227,13 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	b.used[p.Id] = true
 	was := *p
 	p.occupy(ifindex, r)
-	// the device is there before its program, whose first frame may come before
-	// the kernel says that it is attached
+	// The device is in the tables before it has its program: the program's first
+	// frame may come before the kernel says that the program is attached.
 	err = g.place(p)
 	var open link.Link
 	if err == nil {
-		// whoever made the device is about to set it up, and waits for the lock
+		// The process that made the device is about to set it up, and waits for
+		// the lock.
 		hurry := b.store.hurry()
 		hurry.begin()
 		open, err = attachOpen(hookTCX, program, int(ifindex))
@@ -240,7 +241,8 @@ func (b *Bridge) Occupy(p *Port, ifindex uint32, name string, taken PortTaken, p
 	}
 	if err == nil {
 		defer open.Close()
-		// now the link leads to the device wherever it goes, and ends with a command that is killed
+		// From now on the link leads to the device wherever the device goes.
+		// The link ends with a command that is killed.
 		if err = ready(); err == nil && !b.HasDevice(p) {
 			err = unix.ENODEV
 		}

@@ -16,8 +16,8 @@ import (
 // MaxBindings is the number of bindings that a bridge can have.
 const MaxBindings = 65536
 
-// A Binding says behind which port, and at which station, an IP address of a
-// VLAN is.
+// A Binding ties an IP address of a VLAN to a station, and to the port that the station
+// is behind.
 type Binding struct {
 	VLAN    uint16
 	Address netip.Addr
@@ -48,15 +48,15 @@ func bindingKey(vlan uint16, a netip.Addr) kernelBindingKey {
 // bindingEntries is BINDING_ENTRIES.
 const bindingEntries = 3
 
-// bindingSpare is how many entries a table needs besides while an address gets
-// another station.
+// bindingSpare is how many more entries a table needs while an address gets another
+// station.
 const bindingSpare = bindingEntries - 1
 
-// largeBindings is how many entries a table has that was made large.
+// largeBindings is how many entries a large table has.
 const largeBindings = MaxBindings*bindingEntries + bindingSpare
 
-// stationKeys are the keys by which the datapath finds that a binding's station
-// is bound: at its port, and at any.
+// stationKeys are the two keys by which the datapath finds that the station of a
+// binding is bound: at its port, and at any port.
 func (e Binding) stationKeys() [2]kernelBindingKey {
 	mac := key(e.MAC, 0)
 	k := kernelBindingKey{Vlan: e.VLAN, Address: [4]uint32{uint32(mac), uint32(mac >> 32)}}
@@ -78,16 +78,16 @@ func (k *kernelBindingKey) addr() netip.Addr {
 	return netip.AddrFrom16(words)
 }
 
-// store puts the binding in a table, with its station first: from the address on
-// the station is known.
+// store puts the binding into a table. The station comes first: once the table has the
+// address, it must have the station.
 func (e Binding) store(m *ebpf.Map) error {
 	value := kernelBinding{Mac: key(e.MAC, 0), Port: e.Port}
 	for _, k := range e.stationKeys() {
-		if err := m.Put(k, value); err != nil {
+		if err := put(m, k, value); err != nil {
 			return err
 		}
 	}
-	return m.Put(bindingKey(e.VLAN, e.Address), value)
+	return put(m, bindingKey(e.VLAN, e.Address), value)
 }
 
 // Bind binds an address, in place of its former binding. The error is
@@ -110,11 +110,11 @@ func (b *Bridge) Unbind(vlan uint16, a netip.Addr) error {
 	return b.ReplaceBindings([]Binding{{VLAN: vlan, Address: a}}, nil)
 }
 
-// ReplaceBindings removes the bindings of the addresses of del, which may be
-// gone already, and makes those of add, in place of their addresses' former
-// bindings. Such an address is bound all the time, also if it is in del. The
-// table is read once, however many they are. If there is no room, the error is
-// ErrBindingsFull or ErrBindingsSmall, and nothing is changed.
+// ReplaceBindings removes the bindings of the addresses of del, which may be gone
+// already, and makes those of add. An address of add loses its former binding, but it
+// is bound all the time, even if it is in del, too. The table is read once, however
+// many the bindings are. If there is no room, the error is ErrBindingsFull or
+// ErrBindingsSmall, and nothing is changed.
 func (b *Bridge) ReplaceBindings(del, add []Binding) error {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -175,8 +175,8 @@ func (b *Bridge) Bindings() (list []Binding, err error) {
 	return list, err
 }
 
-// UnbindAll removes the bindings that f chooses, and all of ports that have left;
-// it returns how many f has chosen.
+// UnbindAll removes the bindings that f chooses, and all bindings of ports that have
+// left. It returns how many f has chosen.
 func (b *Bridge) UnbindAll(f func(Binding) bool) (n int, err error) {
 	m, err := b.openTable(kernelMapBindings)
 	if err != nil {
@@ -238,7 +238,7 @@ type bindingTable struct {
 // boundStation is a station of a table, by one of its keys.
 type boundStation struct {
 	there    bool // in the table
-	bindings int  // that have it
+	bindings int  // bindings that have the station
 }
 
 // station returns the entry of a station by one of its keys.
@@ -251,9 +251,9 @@ func (t bindingTable) station(k kernelBindingKey) *boundStation {
 	return s
 }
 
-// takes returns how many entries a table needs to lose the bindings of del and to
-// get those of next. A station has its entries before the one whose address it
-// gets loses them.
+// takes returns how many entries a table needs in order to lose the bindings of del and
+// to get those of next. The station that gets an address has its entries before the
+// station that had the address loses its own.
 func (t bindingTable) takes(del []Binding, next map[bindingAddress]Binding) uint32 {
 	n, spare := len(t.bindings), 0
 	for a, e := range next {
@@ -356,8 +356,8 @@ func readBindings(m *ebpf.Map) (t bindingTable, err error) {
 	return t, nil
 }
 
-// tidy makes the stations of a table those of its bindings. A change that was
-// killed may have left others; the next change of a binding mends them.
+// tidy makes the stations of a table those of its bindings. A change that was killed
+// may have left other stations. The next change of a binding mends that.
 func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 	for k, s := range t.stations {
 		if s.bindings > 0 {
@@ -375,7 +375,7 @@ func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 			if s.there {
 				continue
 			}
-			if perr := m.Put(k, kernelBinding{Mac: key(e.MAC, 0), Port: e.Port}); perr != nil {
+			if perr := put(m, k, kernelBinding{Mac: key(e.MAC, 0), Port: e.Port}); perr != nil {
 				err = errors.Join(err, perr)
 				continue
 			}
@@ -385,8 +385,8 @@ func (t bindingTable) tidy(m *ebpf.Map) (err error) {
 	return err
 }
 
-// settleBindings makes the table of bindings large with the features that are for
-// them, so that no binding takes other programs.
+// settleBindings makes the table of bindings large once a feature is on that uses it.
+// So no later binding needs other programs.
 func (b *Bridge) settleBindings(next *Config, t *Tables) error {
 	const ask = kernelFeatureFEATURE_SOURCE_GUARD | kernelFeatureFEATURE_SUPPRESS
 	asks := func(c *Config) bool { return kernelFeature(c.Features)&ask != 0 }

@@ -20,11 +20,19 @@ type Bridge struct {
 	Config Config
 
 	store *Store
-	dir   string // of the bridge
+	dir   string // folder of the bridge
 	gen   string // name of the current generation's folder
 
-	moored // since the configuration was made
+	moored // devices that have come to berths since the configuration was made
+
+	unhooked []*PortError // see Unhooked
 }
+
+// Unhooked returns the ports whose drivers would not have another program of XDP, and
+// have none since the last Commit: their configuration still says that they have. What
+// the former program took goes by tcx, and what XDP sends to them may be lost, until a
+// Commit of a configuration without XDP for them.
+func (b *Bridge) Unhooked() []*PortError { return b.unhooked }
 
 // Create makes a bridge without ports. The caller holds the lock.
 func (s *Store) Create(name string, c Config) error {
@@ -45,7 +53,7 @@ func (s *Store) Create(name string, c Config) error {
 // ErrLayout says that a bridge has tables that this program can't read.
 var ErrLayout = errors.New("it was made by another version of bascule, with other tables")
 
-// Open reads a bridge. Without the lock it may be gone at the next look. With
+// Open reads a bridge. Without the lock, the bridge may be gone at the next look. With
 // ErrLayout it returns a bridge that can do nothing but Remove.
 func (s *Store) Open(name string) (*Bridge, error) {
 	b := &Bridge{store: s, dir: s.path(name)}
@@ -113,21 +121,22 @@ func (b *Bridge) pin(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
 
-// openTable opens one of the bridge's maps or of its configuration's.
+// openTable opens a map of the bridge, or of its configuration.
 func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(b.pin(b.gen, name), nil)
 }
 
-// Commit makes next and t the bridge's configuration: it loads programs specialised
-// for it, attaches them to new ports, and swaps them under the ports that stay,
-// each in one step. A port whose program can't be attached leaves everything
-// as it was; the error is then a PortError. An UnfinishedError says that the
-// change is made but not all of it done, which Mend does. The caller holds the
-// lock and is in the bridge's network namespace.
+// Commit makes next and t the bridge's configuration. It loads programs specialised for
+// it, and attaches them to new ports. Under ports that stay it swaps the programs, each
+// in one step. If a port's program can't be attached, everything is left as it was, and
+// the error is a PortError. (Unhooked tells of drivers that take no other program.) An
+// UnfinishedError says that the change is made, but not all that follows from it; Mend
+// does the rest. The caller holds the lock and is in the bridge's network namespace.
 //
-// The follower is asked before the former generation goes, so that Mend can ask
-// it again.
+// The follower is asked before the former generation goes, so that Mend can ask it
+// again.
 func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
+	b.unhooked = nil
 	b.renew(&next)
 	if err := b.settleRules(&next, &t); err != nil {
 		return err
@@ -152,7 +161,7 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	spares := b.spares(&next, t)
 	hurry := b.store.hurry()
 	if spares {
-		hurry.begin() // for who waits for a change that takes no time otherwise
+		hurry.begin() // the caller waits for a change that takes no time otherwise
 		defer hurry.end()
 	}
 	g, err := b.reuse(&next, t)
@@ -191,7 +200,7 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	if err != nil {
 		for _, l := range added {
 			if tied := PortAt(&next, l.port); l.hook == hookTCX && tied != nil && b.intends(tied) {
-				l.rest() // until it has given back what it took: see Relent
+				l.rest() // until the port has given back what it took: see Relent
 			} else {
 				l.remove()
 			}
@@ -233,7 +242,7 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	if err := b.collect(); err != nil {
 		return &UnfinishedError{err}
 	}
-	if patched(&old.Config) && lost(&old.Config, &b.Config) {
+	if patched(&old.Config) && (lost(&old.Config, &b.Config) || lostEndpoint(&old.Config, &b.Config)) {
 		if err := b.store.unplug(); err != nil {
 			return &UnfinishedError{err}
 		}
@@ -241,8 +250,8 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	return nil
 }
 
-// forgetLearned frees the addresses that ports have learned which were added in
-// vain: the next change gives their ids to others.
+// forgetLearned frees the addresses that ports have learned whose addition has failed:
+// the next change gives the ids of these ports to others.
 func (b *Bridge) forgetLearned() error {
 	if b.gen == "" {
 		return nil
@@ -268,18 +277,18 @@ func (e *UnfinishedError) Unwrap() error { return e.Err }
 // part. It is asked again after a command was killed, and then does the rest.
 type Follower interface {
 	// Leave gives back the settings that a port took. It is called for each port
-	// whose device exists, in whatever network namespace, and that the bridge no
-	// longer has, or has with another hook (now is then not nil). The device may move
-	// meanwhile; tie leads to it. If there is no way to something, Leave returns a port
-	// that has taken no more than that, which is kept and asked for again.
+	// that the bridge no longer has, or has with another hook (now is then not
+	// nil), if the port's device exists, in whatever network namespace. The device
+	// may move meanwhile; tie leads to it. There may be no way to some of what the
+	// port took. Leave then returns a port that has taken no more than that. The
+	// port is kept, and Leave is called for it again.
 	Leave(was, now *Port, tie Tie) (owed *Port, err error)
 
-	// Follow puts right what no longer fits in b since the time when it was as was
-	// says.
+	// Follow puts right what in b no longer fits, since b was as was says.
 	Follow(b, was *Bridge) error
 }
 
-// follow does the work that follows a change to b, which was as was says.
+// follow does the work that follows a change to b. was says how b was before.
 func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	if err := g.refillChanged(&b.Config, &was.Config); err != nil {
 		return err
@@ -300,9 +309,10 @@ func (b *Bridge) follow(g *generation, was *Bridge, f Follower) error {
 	return f.Follow(b, was)
 }
 
-// leave has f give back the settings of ports of b that have left with the configuration
-// now, or left XDP, or of which it does not note any more all that they took. No program
-// of XDP is on these any more: it would keep the features of a veth's other end.
+// leave has f give back the settings of ports of b that the configuration now has no
+// more, that have left XDP, or whose notes of what they took now have less in them.
+// These ports have no program of XDP any more: it would keep the features of a veth's
+// other end.
 func (b *Bridge) leave(now *Config, f Follower) error {
 	for _, p := range append(Ports(&b.Config), b.Departed()...) {
 		if p.Facts&PortPatch != 0 {
@@ -316,7 +326,7 @@ func (b *Bridge) leave(now *Config, f Follower) error {
 		exists, here := tie.find()
 		anew := func(n *Port) bool { return n.Ifindex == here }
 		if !exists || here != 0 && !b.HasDevice(p) && slices.ContainsFunc(Ports(now), anew) {
-			continue // or it is a port anew, and has taken over what there is to give back
+			continue // or the device is a port anew, which gives back what there is to give back
 		}
 		owed, err := f.Leave(p, stays, tie)
 		if err == nil && owed != nil {
@@ -337,7 +347,7 @@ func (b *Bridge) Mend(f Follower) error {
 		return err
 	}
 	defer g.Close()
-	// whether it has the tables that b has nobody knows
+	// Nobody knows whether the spare has the tables that b has.
 	if err := b.keepSpare("", false); err != nil {
 		return err
 	}
@@ -349,7 +359,7 @@ func (b *Bridge) Mend(f Follower) error {
 	}
 	for _, old := range b.generations() {
 		switch {
-		case old.gen == b.gen: // whose berths may have lost devices
+		case old.gen == b.gen: // its berths may have lost devices
 			err = b.leave(&b.Config, f)
 		case old.gen != intention && old.nextGeneration() == b.gen:
 			err = b.follow(g, old, f)
@@ -387,8 +397,8 @@ func (b *Bridge) Dirty() bool {
 	return err == nil
 }
 
-// generations returns the bridge as each of its readable generations has it:
-// one, unless a command is at work or was killed.
+// generations returns the bridge as each of its readable generations has it. There is
+// one generation, unless a command is at work or was killed.
 func (b *Bridge) generations() []*Bridge {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -398,7 +408,7 @@ func (b *Bridge) generations() []*Bridge {
 	for _, e := range entries {
 		old := &Bridge{store: b.store, dir: b.dir, gen: e.Name()}
 		if strings.HasPrefix(e.Name(), "gen-") && old.readConfig() == nil {
-			_ = old.moor() // what was not pinned whole has had no device in a berth
+			_ = old.moor() // a generation that was not pinned whole has had no device in a berth
 			list = append(list, old)
 		}
 	}
@@ -456,8 +466,8 @@ func (b *Bridge) sweep(f Follower) error {
 	return b.store.unplug()
 }
 
-// Begin says that a command is about to change the bridge, so that the next one
-// knows if this one is killed. The caller holds the lock.
+// Begin says that a command is about to change the bridge. If the command is killed,
+// the next one knows it. The caller holds the lock.
 func (b *Bridge) Begin() error {
 	err := os.Mkdir(b.pin("dirty"), 0o700)
 	if errors.Is(err, fs.ErrExist) {
@@ -466,11 +476,11 @@ func (b *Bridge) Begin() error {
 	return err
 }
 
-// work makes a change that may be killed on the way. The next command then
-// mends the rest, and also what that change could not finish.
+// work makes a change that may be killed on the way. The next command then does the
+// rest, and also what that change itself could not finish.
 func (b *Bridge) work(f func() error) error {
 	if b.Dirty() {
-		return f() // part of a larger one
+		return f() // f is part of a larger change
 	}
 	if err := b.Begin(); err != nil {
 		return err

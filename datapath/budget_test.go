@@ -20,16 +20,17 @@ import (
 // the program. These are the counts on Linux 6.18 of a plain switch; the budget
 // leaves room for another kernel's inlining. Raise them only with a reason.
 const (
-	plainTCX = 1906
-	plainXDP = 653
+	plainTCX = 1902
+	plainXDP = 651
 
 	instructionSlack = 2 // percent
 
 	// instructions that the verifier looks at, at most: more than with everything
-	// on, and so few that a feature that multiplies its ways is seen at once
+	// on, and so few that a feature that multiplies its ways is seen at once. Verifiers
+	// differ: of control that of Linux 6.18 follows 10894, that of 7.3 13538.
 	verifiedTCX     = 60000
 	verifiedXDP     = 30000
-	verifiedControl = 24000 // most of it states of pf, which both make and remove
+	verifiedControl = 16000 // most of it states of pf, which both make and remove
 )
 
 // size returns how many instructions the kernel keeps of a program, and how
@@ -75,9 +76,20 @@ func TestFeatureCosts(t *testing.T) {
 		allXDP(c, p)
 		p[3].Facts &^= PortXDPTx
 	}
-	plain := newBench(t, 4, base)
-	plainTCX, _ := size(t, plain.gen.program(hookTCX))
-	plainXDP, _ := size(t, plain.gen.program(hookXDP))
+	s := newShelf(t, 4)
+	sizes := func(changes ...func(*Config, []*Port)) (tcx, xdp int) {
+		c := newConfig(s.rack, 4, changes...)
+		var g *generation
+		s.do(func() (err error) {
+			g, err = (&Bridge{store: s.store}).load(&c, Tables{})
+			return err
+		})
+		defer g.Close()
+		tcx, _ = size(t, g.program(hookTCX))
+		xdp, _ = size(t, g.program(hookXDP))
+		return tcx, xdp
+	}
+	plainTCX, plainXDP := sizes(base)
 	tests := []struct {
 		name     string
 		change   func(c *Config, p []*Port)
@@ -109,12 +121,11 @@ func TestFeatureCosts(t *testing.T) {
 		{"RA guard", raGuard, true, true},
 		{"suppression", suppress, true, true},
 		{"berth", berth, true, true},
+		{"routed", routed, true, true},
 		{"one isolated", func(_ *Config, p []*Port) { p[0].Domains = 2 }, false, false},
 	}
 	for _, tt := range tests {
-		s := newBench(t, 4, base, tt.change)
-		tcx, _ := size(t, s.gen.program(hookTCX))
-		xdp, _ := size(t, s.gen.program(hookXDP))
+		tcx, xdp := sizes(base, tt.change)
 		t.Logf("%s: tcx %+d, XDP %+d instructions", tt.name, tcx-plainTCX, xdp-plainXDP)
 		if tcx > plainTCX != tt.tcx || xdp > plainXDP != tt.xdp || tcx < plainTCX || xdp < plainXDP {
 			t.Errorf("%s: tcx %+d, XDP %+d instructions, want more of tcx: %v, of XDP: %v", tt.name, tcx-plainTCX, xdp-plainXDP, tt.tcx, tt.xdp)
@@ -141,6 +152,14 @@ func everything(c *Config, p []*Port) {
 	dhcpGuard(c, p)
 	raGuard(c, p)
 	suppress(c, p)
+	routed(c, p)
+}
+
+// routed is with a host port that routes.
+func routed(_ *Config, p []*Port) {
+	p[1].Flags |= PortRoute
+	p[1].Endpoint, p[1].HostIfindex, p[1].Host = 3, 1, 2
+	p[1].Notes |= PortHost
 }
 
 // withSpan is with a span port, with which XDP has nothing to do.
@@ -197,6 +216,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"RA guard", func(c *Config, p []*Port) { allXDP(c, p); raGuard(c, p) }},
 		{"suppression", func(c *Config, p []*Port) { allXDP(c, p); suppress(c, p) }},
 		{"berth", func(c *Config, p []*Port) { allXDP(c, p); berth(c, p) }},
+		{"routed", func(c *Config, p []*Port) { allXDP(c, p); routed(c, p) }},
 		{"everything", everything},
 		{"everything and a berth", func(c *Config, p []*Port) { everything(c, p); berth(c, p) }},
 		{"everything and pf", func(c *Config, p []*Port) { everything(c, p); pfEverything(c, p) }},
@@ -263,7 +283,7 @@ var rooms = map[string]room{
 }
 
 // The same of a trial, which writes much down.
-var trialRoom = room{40, 288, 60000}
+var trialRoom = room{40, 304, 60000}
 
 // With everything on, there is room for more.
 func TestHeadroom(t *testing.T) {
@@ -292,37 +312,57 @@ func TestHeadroom(t *testing.T) {
 		})
 		defer g.Close()
 		for program, most := range rooms {
-			p := g.coll.Programs[program]
-			_, verified := size(t, p)
-			info, err := p.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids, ok := info.MapIDs()
-			if !ok {
-				t.Fatal("the kernel does not say which maps a program has")
-			}
-			stack, chain := deepest(t, info, p.VerifierLog)
-			t.Logf("%s, %s: %d maps, %d bytes of stack, processed %d insns; deepest is %s",
-				name, program, len(ids), stack, verified, strings.Join(chain, " > "))
-			if len(ids) > most.maps || stack > most.stack || int(verified) > most.verified {
-				t.Errorf("%s, %s: %d maps, %d bytes of stack, processed %d insns, want at most %+v",
-					name, program, len(ids), stack, verified, most)
-			}
+			fits(t, name+", "+program, g.coll.Programs[program], most)
 		}
 	}
 }
 
-var stackDepth = regexp.MustCompile(`stack depth ([0-9+]+)`)
+// fits checks that a program takes no more than its room.
+func fits(t *testing.T, what string, p *ebpf.Program, most room) {
+	t.Helper()
+	kept, verified := size(t, p)
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, ok := info.MapIDs()
+	if !ok {
+		t.Fatal("the kernel does not say which maps a program has")
+	}
+	stack, chain := deepest(t, info, p.VerifierLog)
+	t.Logf("%s: %d instructions, %d maps, %d bytes of stack, processed %d insns; deepest is %s",
+		what, kept, len(ids), stack, verified, strings.Join(chain, " > "))
+	if len(ids) > most.maps || stack > most.stack || int(verified) > most.verified {
+		t.Errorf("%s: %d maps, %d bytes of stack, processed %d insns, want at most %+v", what, len(ids), stack, verified, most)
+	}
+}
+
+// The verifier tells the stack that each function takes by one line for all, and that
+// of Linux 7.3 by a line for each.
+var (
+	stackDepth    = regexp.MustCompile(`stack depth ([0-9+]+)`)
+	subprogStacks = regexp.MustCompile(`(?m)^subprog [0-9]+ .* stack ([0-9]+)$`)
+)
+
+// stackDepths returns the bytes of stack of the functions, in their order.
+func stackDepths(log string) (depths []string) {
+	if m := stackDepth.FindStringSubmatch(log); m != nil {
+		return strings.Split(m[1], "+")
+	}
+	for _, m := range subprogStacks.FindAllStringSubmatch(log, -1) {
+		depths = append(depths, m[1])
+	}
+	return depths
+}
 
 // deepest returns how many bytes of stack the functions of a program take that call
 // each other, at most, and which they are. The verifier's log has what each takes,
 // in their order.
 func deepest(t *testing.T, info *ebpf.ProgramInfo, log string) (int, []string) {
 	t.Helper()
-	m := stackDepth.FindStringSubmatch(log)
-	if m == nil {
-		t.Fatal("the verifier's log says nothing of the stack")
+	depths := stackDepths(log)
+	if depths == nil {
+		t.Fatalf("the verifier says nothing of the stack:\n%s", log)
 	}
 	insns, err := info.Instructions()
 	if err != nil {
@@ -356,7 +396,6 @@ func deepest(t *testing.T, info *ebpf.ProgramInfo, log string) (int, []string) {
 		}
 		at += int(ins.Size() / asm.InstructionSize)
 	}
-	depths := strings.Split(m[1], "+")
 	if len(depths) != len(order) {
 		t.Fatalf("the verifier tells the stacks of %d functions, the kernel has %d", len(depths), len(order))
 	}
@@ -408,8 +447,8 @@ func TestMemoryBudget(t *testing.T) {
 			t.Errorf("%s has %d entries of %d bytes on a plain bridge", table.name, m.MaxEntries(), m.ValueSize())
 		}
 	}
-	if n := g.coll.Maps[kernelMapWork].MaxEntries(); n != uint32(kernelWorkPartWORK_PF) {
-		t.Errorf("%d places to work in of a plain bridge, %d are not pf's", n, kernelWorkPartWORK_PF)
+	if n := g.coll.Maps[kernelMapMemory].MaxEntries(); n != 1 {
+		t.Errorf("%d parts of memory of a plain bridge, want 1", n)
 	}
 	slices.Sort(always)
 	// docs/design.md says what these take

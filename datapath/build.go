@@ -23,7 +23,8 @@ var build = sync.OnceValue(func() string {
 		info = i.String()
 	}
 	sum := ""
-	// by instructions of the processor: each command asks
+	// The processor has instructions for these sums, which matters as each command
+	// asks.
 	for _, polynomial := range []uint32{crc32.Castagnoli, crc32.IEEE} {
 		h := crc32.New(crc32.MakeTable(polynomial))
 		io.WriteString(h, info)

@@ -24,10 +24,10 @@ type Config struct {
 // Port is a port in a Config. A slot whose Id is 0 is free.
 type Port = kernelPort
 
-// PortFlags are the bits of Port.Flags: what a port was told.
+// PortFlags are the bits of Port.Flags: settings of a port that are on or off.
 type PortFlags = kernelPortFlag
 
-// The flags of a port. Frames ask for every one.
+// The flags of a port. The decision on a frame asks for each of them.
 const (
 	PortLearn      = kernelPortFlagPORT_LEARN
 	PortDiscover   = kernelPortFlagPORT_DISCOVER
@@ -44,21 +44,24 @@ const (
 	PortRulesIn    = kernelPortFlagPORT_RULES_IN
 	PortRulesOut   = kernelPortFlagPORT_RULES_OUT
 	PortCapture    = kernelPortFlagPORT_CAPTURE
+	PortRoute      = kernelPortFlagPORT_ROUTE
 )
 
-// PortFacts are the bits of Port.Facts: what a port is, by its device.
+// PortFacts are the bits of Port.Facts: facts about a port that follow from its device.
 type PortFacts = kernelPortFact
 
-// The facts of a port. Frames ask for every one.
+// The facts of a port. The decision on a frame asks for each of them.
 const (
 	PortPatch    = kernelPortFactPORT_PATCH
 	PortSpan     = kernelPortFactPORT_SPAN
 	PortXDPTx    = kernelPortFactPORT_XDP_TX
-	portXDPFlood = kernelPortFactPORT_XDP_FLOOD // specialise sets it
+	PortApart    = kernelPortFactPORT_APART
+	portXDPFlood = kernelPortFactPORT_XDP_FLOOD // specialise sets this and the next
+	portToHost   = kernelPortFactPORT_TO_HOST
 )
 
-// PortNotes are the bits of Port.Notes: what a port is to who loads programs and
-// shows ports. No frame asks.
+// PortNotes are the bits of Port.Notes: facts about a port for the code that loads
+// programs and shows ports. The decision on a frame asks for none of them.
 type PortNotes = kernelPortNote
 
 // The notes of a port.
@@ -69,11 +72,12 @@ const (
 	PortBerth = kernelPortNotePORT_BERTH
 )
 
-// PortTaken are the bits of Port.Taken: what a port's device was, for when the port
-// leaves. No frame asks.
+// PortTaken are the bits of Port.Taken: settings that the port's device had before it
+// became a port, to be restored when the port leaves. The decision on a frame asks for
+// none of them.
 type PortTaken = kernelPortTaken
 
-// What a port's device was.
+// The settings that a port's device had.
 const (
 	PortWasPromisc = kernelPortTakenPORT_WAS_PROMISC
 	PortHadLRO     = kernelPortTakenPORT_HAD_LRO
@@ -85,8 +89,8 @@ const (
 	PortEndHadSTag = kernelPortTakenPORT_END_HAD_STAG
 )
 
-// STPGuards are the bits of Port.StpGuards: what a port was told of spanning tree,
-// for who runs it. No frame asks.
+// STPGuards are the bits of Port.StpGuards: settings of a port for the process that
+// runs spanning tree. The decision on a frame asks for none of them.
 type STPGuards = kernelStpGuard
 
 // The guards of a port.
@@ -106,8 +110,8 @@ const (
 // BridgeFlags are the bits of Config.Flags.
 type BridgeFlags = kernelBridgeFlag
 
-// The flags of a bridge: its settings, and the watches that are there while
-// somebody looks.
+// The flags of a bridge: its settings, and the watches, which are on while somebody
+// looks.
 const (
 	BridgeVLANs     = kernelBridgeFlagBRIDGE_VLANS
 	BridgeQinQ      = kernelBridgeFlagBRIDGE_QINQ
@@ -139,7 +143,7 @@ const MaxSpans = len(Config{}.Spans)
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 8 // of what is pinned: TestLayout says when it changes
+	layout     = 10 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -151,7 +155,7 @@ const (
 // Slot returns the slot of a port id.
 func Slot(id uint32) uint32 { return id & (1<<slotBits - 1) }
 
-// Incarnation returns the part of a port id that rises with every port added.
+// Incarnation returns the part of a port id that rises with each port that is added.
 func Incarnation(id uint32) uint32 { return id >> slotBits }
 
 // PortAt returns the port with the id, nil if it is not there any more, or is a
@@ -179,7 +183,7 @@ func Ports(c *Config) []*Port {
 	return slices.DeleteFunc(tenants(c), Vacant)
 }
 
-// tenants returns all that has a slot: the ports and the vacant berths.
+// tenants returns the tenants of slots: the ports and the vacant berths.
 func tenants(c *Config) []*Port {
 	var ports []*Port
 	for i := range c.Ports {
@@ -194,9 +198,9 @@ func tenants(c *Config) []*Port {
 // none. Its id has never been given before. A vacant berth gives way to a port.
 func NewPort(c *Config, name string) *Port { return NewPortBeside(c, c, name) }
 
-// NewPortBeside is NewPort where c comes after was: a slot that was in use there
-// is taken only if there is no other, because until then frames for its former
-// tenant may reach the new one.
+// NewPortBeside is NewPort for a configuration c that comes after was. A slot that is
+// in use in was is taken only if there is no other: until c has taken the place of was,
+// frames for the slot's former tenant may reach the new one.
 func NewPortBeside(c, was *Config, name string) *Port {
 	for _, former := range []*Config{was, c} {
 		if p := newTenant(c, former, name); p != nil {
@@ -256,13 +260,13 @@ func PortName(p *Port) string {
 	return string(name)
 }
 
-// buckets returns how many home buckets an FDB of so many dynamic entries has:
-// three times the room, so that no neighbourhood fills up.
+// buckets returns how many home buckets an FDB for so many dynamic entries has: three
+// times the room, so that no neighbourhood fills up.
 func buckets(max uint32) uint32 {
 	return uint32(minBuckets + uint64(max)*3/fdbWays)
 }
 
-// FDBPlaces returns how many entries an FDB of so many dynamic ones has places for.
+// FDBPlaces returns how many places for entries an FDB for so many dynamic entries has.
 func FDBPlaces(max uint32) int { return int(buckets(max)+fdbWindow) * fdbWays }
 
 // specialise fills in the parts that follow from the rest: the table that finds
@@ -274,6 +278,10 @@ func specialise(c *Config) {
 
 	for _, p := range Ports(c) {
 		p.Notes &^= PortBerth // its device has come
+		p.Facts &^= portToHost
+		if p.Notes&PortHost != 0 {
+			p.Facts |= portToHost
+		}
 	}
 	ports := tenants(c)
 	c.Slots = 1
@@ -301,10 +309,10 @@ func specialise(c *Config) {
 	index(c, Ports(c))
 }
 
-// index makes the table that finds a port by its ifindex in at most
-// portProbes steps. It tries multipliers until one spreads the ports so far:
-// with one cell in eight taken, nearly any does. Of ports with the same
-// ifindex the newest counts: the others have lost their device.
+// index makes the table that finds a port by its ifindex in at most portProbes steps.
+// It tries multipliers until one spreads the ports so far. With one cell in eight
+// taken, nearly any multiplier does. If ports have the same ifindex, the newest counts:
+// the others have lost their device.
 func index(c *Config, ports []*Port) {
 	slices.SortFunc(ports, func(a, b *Port) int { return cmp.Compare(Incarnation(b.Id), Incarnation(a.Id)) })
 	seen := map[uint32]bool{}
@@ -341,21 +349,30 @@ next:
 // Reasons are the names of the reasons for which frames are dropped, by
 // number; number 0 is none. They are read from the datapath's own types, where
 // a reason is defined.
-var Reasons = sync.OnceValue(reasons)
+var Reasons = sync.OnceValue(func() []string {
+	list := names("drop_reason", "DROP_", int(kernelDropReasonDROP_REASONS))
+	list[0] = "" // no reason
+	return list
+})
 
-func reasons() []string {
+// Routes are the words for what becomes of frames for a routed host port, in the order of
+// enum route of bpf/types.h: who routes them, and why.
+var Routes = sync.OnceValue(func() []string { return names("route", "ROUTE_", int(kernelRouteROUTES)) })
+
+// names returns the words of the first n constants of an enum.
+func names(of, prefix string, n int) []string {
 	types, err := btf.LoadSpecFromReader(bytes.NewReader(_KernelBytes))
 	if err != nil {
 		panic(err) // the object is part of this binary
 	}
 	var enum *btf.Enum
-	if err := types.TypeByName("drop_reason", &enum); err != nil {
+	if err := types.TypeByName(of, &enum); err != nil {
 		panic(err)
 	}
-	names := make([]string, kernelDropReasonDROP_REASONS)
+	names := make([]string, n)
 	for _, v := range enum.Values {
-		if v.Value > 0 && v.Value < uint64(len(names)) {
-			name := strings.TrimPrefix(v.Name, "DROP_")
+		if v.Value < uint64(len(names)) {
+			name := strings.TrimPrefix(v.Name, prefix)
 			names[v.Value] = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 		}
 	}

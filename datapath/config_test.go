@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -378,9 +379,11 @@ func FuzzEscape(f *testing.F) {
 // bits.
 func TestPortBits(t *testing.T) {
 	files, err := filepath.Glob("../bpf/*.[hc]")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%q, %v", files, err)
+	pf, pfErr := filepath.Glob("../bpf/pf/*.h")
+	if err := errors.Join(err, pfErr); err != nil || len(files) == 0 || len(pf) == 0 {
+		t.Fatalf("%q, %q, %v", files, pf, err)
 	}
+	files = append(files, pf...)
 	var source strings.Builder
 	for _, file := range files {
 		if filepath.Base(file) == "types.h" { // which says what there is

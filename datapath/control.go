@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -15,11 +16,12 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// controlRing is the size of the buffer of control frames, in bytes: more than 200
-// that are as short as BPDUs.
+// controlRing is the size of the buffer of control frames, in bytes: it has room for
+// more than 200 frames as short as BPDUs.
 const controlRing = 64 << 10
 
-// ControlProtocol is a protocol whose frames a bridge takes, for who runs it.
+// ControlProtocol is a protocol whose frames a bridge takes, for the process that runs
+// it.
 type ControlProtocol = kernelControlProtocol
 
 // The control protocols.
@@ -36,7 +38,7 @@ var controlProtocols = []struct {
 	{ControlSTP, stp},
 }
 
-// ControlProtocols returns those whose frames the bridge takes.
+// ControlProtocols returns the protocols whose frames the bridge takes.
 func (b *Bridge) ControlProtocols() []ControlProtocol { return protocolsOf(&b.Config) }
 
 func protocolsOf(c *Config) (list []ControlProtocol) {
@@ -55,22 +57,23 @@ func control(c *Config) bool { return len(protocolsOf(c)) > 0 }
 type ControlFrame struct {
 	Protocol ControlProtocol
 	Port     uint32 // id
-	Length   int    // bytes that it had, of which Bytes may not have the last
+	Length   int    // bytes that the frame had; Bytes may lack the last of them
 	Bytes    []byte // from its Ethernet header on, with its tags
 }
 
-// ControlFrames reads the frames of control protocols that come in at a bridge. One
-// reader only: two would take frames from each other.
+// ControlFrames reads the frames of control protocols that come in at a bridge. There
+// can be one reader only: two would take frames from each other.
 type ControlFrames struct {
 	ring   *ringbuf.Reader
 	id     ebpf.MapID
 	shared *ebpf.Map
-	before kernelClock // when it was opened
+	before kernelClock // the clock when the reader was opened
 	record ringbuf.Record
 }
 
-// OpenControlFrames opens the control frames that come in from now on. It lasts
-// beyond changes of the bridge's configuration, as long as it takes any.
+// OpenControlFrames opens the control frames that come in from now on. The reader lasts
+// beyond changes of the bridge's configuration, as long as the bridge takes such
+// frames.
 func (b *Bridge) OpenControlFrames() (*ControlFrames, error) {
 	m, err := b.openTable(kernelMapControlFrames)
 	if err != nil {
@@ -91,7 +94,7 @@ func (b *Bridge) OpenControlFrames() (*ControlFrames, error) {
 		return nil, fmt.Errorf("read control frames: %w", err)
 	}
 	r := &ControlFrames{ring: ring, id: id, shared: shared}
-	// what came while nobody read is old news
+	// Frames that came while nobody read are old news.
 	for range controlRing / int(unsafe.Offsetof(kernelControlFrame{}.Data)) {
 		if _, err := r.Read(time.Now()); err != nil {
 			break
@@ -115,8 +118,8 @@ func mapID(m *ebpf.Map) (ebpf.MapID, error) {
 	return id, nil
 }
 
-// Of reports whether b hands its control frames to r: it does until the last
-// control protocol is switched off.
+// Of reports whether b hands its control frames to r. It does until the last control
+// protocol is switched off.
 func (r *ControlFrames) Of(b *Bridge) (bool, error) {
 	m, err := b.openTable(kernelMapControlFrames)
 	if err != nil {
@@ -147,7 +150,8 @@ func (r *ControlFrames) Read(deadline time.Time) (ControlFrame, error) {
 	return controlFrame(r.record.RawSample)
 }
 
-// controlFrame reads a struct control_frame, of which there may be a part of the data.
+// controlFrame reads a struct control_frame. The record may have only a part of the
+// data.
 func controlFrame(raw []byte) (ControlFrame, error) {
 	var f kernelControlFrame
 	const head = int(unsafe.Offsetof(f.Data))
@@ -168,6 +172,34 @@ func controlFrame(raw []byte) (ControlFrame, error) {
 		c.Length += len(tag)
 	}
 	return c, nil
+}
+
+// doubtPin is the folder that says of a protocol, by its number, that what a process has
+// left for the next one that runs it is out of date. It takes no room on any disk.
+func (b *Bridge) doubtPin(p ControlProtocol) string { return b.pin(fmt.Sprintf("doubt-%d", p)) }
+
+// DoubtControl says for the next process that runs the protocol that what this one has
+// left for it is out of date, or with false that it is not any more.
+func (b *Bridge) DoubtControl(p ControlProtocol, on bool) error {
+	if on {
+		if err := os.Mkdir(b.doubtPin(p), 0o700); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
+	}
+	if err := os.Remove(b.doubtPin(p)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// ControlDoubted reports what DoubtControl has said last.
+func (b *Bridge) ControlDoubted(p ControlProtocol) (bool, error) {
+	_, err := os.Stat(b.doubtPin(p))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // macPair is how many bytes of a frame are in front of its tag.

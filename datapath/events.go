@@ -19,7 +19,7 @@ const (
 	EventMoved         = kernelEventKindEVENT_MOVED
 	EventAged          = kernelEventKindEVENT_AGED
 	EventDeleted       = kernelEventKindEVENT_DELETED
-	EventRefusedFull   = kernelEventKindEVENT_REFUSED_FULL   // no room to learn it
+	EventRefusedFull   = kernelEventKindEVENT_REFUSED_FULL   // there is no room to learn it
 	EventRefusedPinned = kernelEventKindEVENT_REFUSED_PINNED // static or sticky elsewhere
 	EventRefusedDamped = kernelEventKindEVENT_REFUSED_DAMPED // moved too often this second
 	EventLoop          = kernelEventKindEVENT_LOOP           // the switch's own frame came back by the port
@@ -39,14 +39,14 @@ type Event struct {
 	Count uint32 // how often since the last event like it; EventBlocked: for how many seconds
 }
 
-// A Log reads the datapath's events from when it was opened. Any number of
-// readers can have one; none takes anything from another.
+// A Log reads the datapath's events from the moment at which it was opened. Any number
+// of readers can have one; none takes anything from another.
 type Log struct {
 	shared *kernelShared
 	next   uint64
 	done   func()
 
-	merged, mergedBefore uint64 // at the last Read, and when it was opened
+	merged, mergedBefore uint64 // the number at the last Read, and when the log was opened
 }
 
 // OpenLog opens the bridge's events, from now on. It lasts beyond changes of
@@ -72,16 +72,15 @@ func openLog(m *ebpf.Map) (*Log, error) {
 	return l, nil
 }
 
-// Merged counts the events, by the last Read since the log was opened, that no
-// event of their own told of: claims on an address that repeat are told once a
-// second.
+// Merged returns how many events were told by no event of their own, from when the log
+// was opened to the last Read: claims on an address that repeat are told once a second.
 func (l *Log) Merged() uint64 { return l.merged - l.mergedBefore }
 
 // Close ends the reading.
 func (l *Log) Close() { l.done() }
 
-// Read returns the events since the last call, and how many events were
-// overwritten before they could be read.
+// Read returns the events since the last call, and how many events were overwritten
+// before they could be read.
 func (l *Log) Read() (list []Event, missed uint64, err error) {
 	events := atomic.LoadUint64(&l.shared.Clock.Events)
 	l.merged = atomic.LoadUint64(&l.shared.Clock.Merged)

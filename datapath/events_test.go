@@ -5,6 +5,7 @@ package datapath
 import (
 	"slices"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 )
@@ -20,12 +21,20 @@ func (s *bench) log() *Log {
 	return l
 }
 
-// expectEvents fails the test unless exactly these have happened.
+// expectEvents fails the test unless exactly these have happened. It waits for the last
+// ones: the timer tells of what it has done when that is done.
 func (s *bench) expectEvents(l *Log, want ...Event) {
 	s.t.Helper()
-	got, missed, err := l.Read()
-	if err != nil || missed != 0 {
-		s.t.Errorf("%d events missed, %v", missed, err)
+	var got []Event
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		more, missed, err := l.Read()
+		if err != nil || missed != 0 {
+			s.t.Errorf("%d events missed, %v", missed, err)
+		}
+		got = append(got, more...)
+		if len(got) >= len(want) || time.Now().After(end) {
+			break
+		}
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		s.t.Errorf("events (-want +got):\n%s", diff)

@@ -4,21 +4,21 @@ package datapath
 
 import "slices"
 
-// An asking ties a feature to the settings and flags that ask for it. A feature
-// that nobody asks for is in no program, and nobody pays for it.
+// An asking ties a feature to the settings and flags that ask for it. If nobody asks
+// for a feature, no program has it, and nobody pays for it.
 type asking struct {
 	feature kernelFeature
 	// bridge reports whether the bridge's settings ask for the feature, and port
 	// whether those of one of its ports do; nil asks for nothing.
 	bridge func(*Config) bool
 	port   func(*Config, *Port) bool
-	// choosy says that with the feature a flood does not go to every port as it
-	// came, or has to be looked at. So it does not go by XDP.
+	// choosy says that, with the feature, a flood may skip a port, change, or have
+	// to be looked at. So floods do not go by XDP then.
 	choosy bool
 }
 
-// askings has every feature, in one row each, except for those that nothing
-// asks for: see otherFeatures.
+// askings has every feature, in one row each, but for those that nothing asks for: see
+// otherFeatures.
 var askings = []asking{
 	// settings of a bridge
 	{feature: kernelFeatureFEATURE_VLANS, bridge: told(BridgeVLANs), choosy: true},
@@ -58,7 +58,8 @@ var askings = []asking{
 
 	// properties of a port's device
 	{feature: kernelFeatureFEATURE_PEER, port: func(_ *Config, p *Port) bool { return p.Peer != 0 }},
-	{feature: kernelFeatureFEATURE_PATCH, port: is(PortPatch), choosy: true},
+	{feature: kernelFeatureFEATURE_PATCH, port: joins, choosy: true},
+	{feature: kernelFeatureFEATURE_ROUTE, port: has(PortRoute), choosy: true},
 	{feature: kernelFeatureFEATURE_BERTHS, port: noted(PortBerth)},
 
 	// demands of pf's rules, while pf is on: see featuresOf
@@ -70,10 +71,15 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_PF_SOURCES, bridge: ruledBy(kernelFeatureFEATURE_PF_SOURCES)},
 	{feature: kernelFeatureFEATURE_PF_REWRITE, bridge: ruledBy(kernelFeatureFEATURE_PF_REWRITE)},
 	{feature: kernelFeatureFEATURE_PF_SCRUB, bridge: ruledBy(kernelFeatureFEATURE_PF_SCRUB)},
+	{feature: kernelFeatureFEATURE_PF_HOST, bridge: func(c *Config) bool {
+		judges := ruledBy(kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER)
+		return judges(c) && slices.ContainsFunc(Ports(c), func(p *Port) bool { return noted(PortHost)(c, p) })
+	}},
 }
 
-// otherFeatures are those that nothing asks for: that of trials, and that all floods
-// of some port go by XDP, which follows from the others.
+// otherFeatures are the features that nothing asks for. One is that of trials. The
+// other says that all floods of some port go by XDP; it follows from the other
+// features.
 const otherFeatures = kernelFeatureFEATURE_TRACE | kernelFeatureFEATURE_XDP_FLOOD
 
 // allFloods are the flags of a port that takes every flood.
@@ -93,6 +99,10 @@ func has(flags PortFlags) func(*Config, *Port) bool {
 func is(facts PortFacts) func(*Config, *Port) bool {
 	return func(_ *Config, p *Port) bool { return p.Facts&facts != 0 }
 }
+
+// joins asks where frames get from a port to a bridge, or from a bridge to a port, by a tail
+// call.
+func joins(_ *Config, p *Port) bool { return p.Facts&PortPatch != 0 || p.Flags&PortRoute != 0 }
 
 // noted asks where a port has one of the notes.
 func noted(notes PortNotes) func(*Config, *Port) bool {
@@ -130,8 +140,8 @@ func askedFor(c *Config, ports []*Port) (f kernelFeature) {
 	return f
 }
 
-// floodsByXDP reports whether floods can go by XDP from any port whose protected
-// domains are no other's, where these features are asked for.
+// floodsByXDP reports whether, with these features, floods can go by XDP from a port
+// that shares no protected domain with another.
 func floodsByXDP(f kernelFeature, ports []*Port) bool {
 	for _, a := range askings {
 		if a.choosy && f&a.feature != 0 {

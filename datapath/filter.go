@@ -39,7 +39,7 @@ func setFilter(p *ebpf.ProgramSpec, code []unix.SockFilter, size int) error {
 	if err != nil {
 		return err
 	}
-	// the kernel's facts of the function: its name, type and line
+	// The kernel's facts about the function stay: its name, type and line.
 	filter[0].Metadata = p.Instructions[first].Metadata
 	all := append(asm.Instructions{}, p.Instructions[:first]...)
 	p.Instructions = append(append(all, filter...), p.Instructions[next:]...)
@@ -232,15 +232,15 @@ func (t *translator) indexed(k uint32, size asm.Size) {
 	t.order(filterAccu, size)
 }
 
-// order makes a number of bytes that are in network byte order.
+// order turns bytes in network byte order into a number.
 func (t *translator) order(r asm.Register, size asm.Size) {
 	if size != asm.Byte {
 		t.add(asm.HostTo(asm.BE, r, size))
 	}
 }
 
-// reject ends the filter, by a condition that always holds: the verifier
-// refuses code that no jump can lead to, and more may follow.
+// reject ends the filter, by a condition that always holds. A plain jump would not do:
+// more code may follow, and the verifier refuses code that no jump can lead to.
 func (t *translator) reject() {
 	t.add(asm.JLE.Imm(filterCaptured, int32(t.size), filterReject))
 }

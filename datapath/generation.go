@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -31,14 +30,14 @@ const (
 	tablePin    = "table"
 )
 
-// The maps of the object that have its variables: what programs are made for, and
-// their settings.
+// The maps of the object that have its variables: the configuration that programs are
+// made for, and their settings.
 const (
 	configMap   = ".rodata"
 	settingsMap = ".data.settings"
 )
 
-// mapPins are the pins of these, progPins those of the programs.
+// mapPins are the pins of these maps, progPins those of the programs.
 var (
 	mapPins  = map[string]string{configPin: configMap, settingsPin: settingsMap}
 	progPins = map[string]string{
@@ -52,7 +51,7 @@ var (
 type generation struct {
 	name  string
 	coll  *ebpf.Collection
-	spare bool // its programs are those of the spare, where they are pinned yet
+	spare bool // its programs are those of the spare, and are still pinned where the spare is
 }
 
 func (g *generation) Close() { g.coll.Close() }
@@ -64,21 +63,22 @@ func (g *generation) program(h hook) *ebpf.Program {
 	return g.coll.Programs[kernelProgBasculeTcx]
 }
 
-// programs returns what generations of the configuration are made of, or a trial.
+// programs returns the object that generations of the configuration are made of, or a
+// trial.
 func (s *Store) programs(c *Config) (*ebpf.CollectionSpec, error) {
 	switch {
 	case kernelFeature(c.Features)&kernelFeatureFEATURE_TRACE != 0:
-		return loadTrial()
+		return specOf(_TrialBytes)
 	case s.Locked:
-		return loadLocked()
+		return specOf(_LockedBytes)
 	case kernelFeature(c.Features)&kernelFeatureFEATURES_APART == 0 && !loadedPF(c):
-		return loadPlain()
+		return specOf(_PlainBytes)
 	}
-	return loadKernel()
+	return specOf(_KernelBytes)
 }
 
-// Tables are the parts of a configuration beside Config, in maps of their own:
-// nil is as it was.
+// Tables are the parts of a configuration beside Config, which have maps of their own.
+// A part that is nil stays as it was.
 type Tables struct {
 	VLANs    *VLANs
 	Filter   []unix.SockFilter // of a capture, in classic BPF
@@ -87,7 +87,7 @@ type Tables struct {
 	PF       *PF
 }
 
-// fill writes to the tables of g the contents that they need before a frame
+// fill writes into the tables of g the contents that they must have before a frame
 // comes.
 func (t Tables) fill(g *generation) error {
 	if t.VLANs != nil {
@@ -195,7 +195,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
-		return nil, explain(err, c)
+		return nil, explainLoad(err, spec, c)
 	}
 	g := &generation{name: b.nextGeneration(), coll: coll}
 	if withFDB(m) {
@@ -205,7 +205,8 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		err = t.fill(g)
 	}
 	if err == nil && m.rules != nil {
-		// a number may have been that of a rule by which a frame is just passing
+		// A number may have been that of a rule by which a frame is just
+		// passing.
 		if len(m.rules.added) > 0 && b.gen != "" {
 			quiesce() // the kernel has loaded programs meanwhile: where it cannot say, it is so
 		}
@@ -224,15 +225,17 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 // featureQuestion is FEATURE_QUESTION of bpf/types.h.
 const featureQuestion = 0xba5c01e0feed5eed
 
-// answer writes into a program which features are on, wherever it asks. A
-// question loads featureQuestion and then features into one register: both loads
-// become one of 1 or 0. It also calls the kernel's function with the number cast,
-// see castCall.
+// answer writes into a program which features are on, wherever the program asks. A
+// question loads featureQuestion and then features into one register. Both loads become
+// a load of 1 or of 0. answer also makes the call of the kernel's function with the
+// number cast (see castCall), and locates tables.
 func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
+	locate(p)
 	nop := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
 	for i := 0; i < len(p.Instructions); i++ {
 		ins := &p.Instructions[i]
-		// would have a cost where it is never reached: the count of such calls
+		// A tail call has a cost even where it is never reached: the kernel
+		// counts such calls.
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
@@ -252,8 +255,18 @@ func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
 	}
 }
 
-// nextGeneration names the generation after the current. The first has a
-// number by chance: a bridge that is made anew must not look like the last.
+// locate has a program know a table of a single entry by the entry's address, where the
+// program names the table: see shared_get() in bpf/maps.h.
+func locate(p *ebpf.ProgramSpec) {
+	for i := range p.Instructions {
+		if ins := &p.Instructions[i]; ins.IsLoadFromMap() && ins.Reference() == kernelMapShared {
+			ins.Src = asm.PseudoMapValue
+		}
+	}
+}
+
+// nextGeneration names the generation after the current one. The first one has a random
+// number: a bridge that is made anew must not look like the one before.
 func (b *Bridge) nextGeneration() string {
 	if n, err := strconv.ParseUint(strings.TrimPrefix(b.gen, "gen-"), 10, 64); err == nil {
 		return "gen-" + strconv.FormatUint(n+1, 10)
@@ -270,7 +283,7 @@ func anyXDP(c *Config) bool {
 	return false
 }
 
-// moveIn gives new ports their slots: their devices, and counters without the
+// moveIn enters new ports in their slots: their devices, and counters without the
 // counts of former tenants.
 func (b *Bridge) moveIn(c *Config, g *generation) error {
 	for _, p := range tenants(c) {
@@ -281,7 +294,7 @@ func (b *Bridge) moveIn(c *Config, g *generation) error {
 			return err
 		}
 		if b.intends(p) && !b.intended().HasDevice(p) { // another has its index by now
-			return fmt.Errorf("device %d: %w", p.Ifindex, unix.ENODEV)
+			return goneError(p)
 		}
 		zero := make([]Stats, ebpf.MustPossibleCPU())
 		if err := g.coll.Maps[kernelMapStats].Put(Slot(p.Id), zero); err != nil {
@@ -302,8 +315,8 @@ func (g *generation) refill(p *Port) error {
 	return g.shared(func(s *kernelShared) { s.Storms[Slot(p.Id)] = kernelStormBuckets{} })
 }
 
-// refillChanged does so for limits that differ from was: a debt under a low
-// limit must not be waited for under a high one.
+// refillChanged does so for limits that differ from was. A debt under a low limit must
+// not have to be waited for under a high one.
 func (g *generation) refillChanged(c, was *Config) error {
 	for _, p := range Ports(c) {
 		if old := PortAt(was, p.Id); old == nil || old.Storm == p.Storm {
@@ -316,8 +329,9 @@ func (g *generation) refillChanged(c, was *Config) error {
 	return nil
 }
 
-// moveOut gives up the devices of the ports of c that stay does not have, for
-// those that stay has in their slots, if those have a device.
+// moveOut takes the devices out of the slots of those ports of c that stay does not
+// have. If stay has another port in such a slot, and that port's device is there, the
+// slot gets it.
 func (g *generation) moveOut(c, stay *Config, there func(*Port) bool) {
 	for _, p := range tenants(c) {
 		slot := Slot(p.Id)
@@ -338,7 +352,10 @@ func (g *generation) place(p *Port) error {
 	}
 	for _, m := range deviceMaps() {
 		if err := g.coll.Maps[m].Put(Slot(p.Id), p.Ifindex); err != nil {
-			return fmt.Errorf("device %d: %w", p.Ifindex, err)
+			if errors.Is(err, unix.EINVAL) { // what a device map says of an index that nobody has
+				return goneError(p)
+			}
+			return &PortError{PortName(p), HookTCX, err}
 		}
 	}
 	return nil
@@ -398,7 +415,7 @@ func (p pinOnce) Pin(path string) error {
 	return m.Pin(path)
 }
 
-// makeCurrent is the moment at which a change is made.
+// makeCurrent makes a generation the current one. At this moment the change is made.
 func (b *Bridge) makeCurrent(gen string) error {
 	next := b.pin("next")
 	os.Remove(next)
@@ -447,22 +464,18 @@ func (b *Bridge) openPins(dir string) (*generation, error) {
 	return g, nil
 }
 
-// start arms the bridge's timer. To make one the kernel waits for no lock (since
-// Linux 6.18), and where others allocate memory at the same moment has none.
+// start arms the bridge's timer. The kernel makes a timer without waiting for a lock
+// (since Linux 6.18). So it may have no memory for one while others allocate memory.
 func (g *generation) start() error {
-	const tries = 1000
-	for try := 1; ; try++ {
+	return whileShort(func() error {
 		_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_START})
-		if !errors.Is(err, unix.ENOMEM) || try == tries {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return err
+	})
 }
 
-// converge makes the kernel follow the current generation: its programs on its
-// ports, the idle one on those that leave (until untie), no addresses of ports that
-// are gone if some have left.
+// converge makes the kernel follow the current generation. Its programs are put on its
+// ports, and the idle program on ports that leave (until untie). If ports have left,
+// their addresses go.
 func (b *Bridge) converge(g *generation, left bool) error {
 	if err := g.start(); err != nil {
 		return err
@@ -493,13 +506,24 @@ func (b *Bridge) converge(g *generation, left bool) error {
 			rests = true
 			continue
 		}
-		if err := l.update(g.program(l.hook)); err != nil {
+		err := l.update(g.program(l.hook))
+		if err != nil && l.hook == hookXDP {
+			// Its driver asks again whether it can do XDP: the MTU has been raised, say. The
+			// former program must not stay.
+			hurry.step()
+			if wrong := l.remove(); wrong != nil {
+				return wrong
+			}
+			b.unhooked = append(b.unhooked, &PortError{PortName(p), l.hook.String(), driverWords(g.program(l.hook), int(p.Ifindex), err)})
+			continue
+		}
+		if err != nil {
 			return &PortError{PortName(p), l.hook.String(), err}
 		}
 	}
 	if rests {
 		hurry.step()
-		_ = quiesce() // what they took is given back behind their last frame, if the kernel tells
+		_ = quiesce() // what they took is given back after their last frame, if the kernel tells
 	}
 	if !left {
 		return nil
@@ -531,7 +555,7 @@ func (b *Bridge) collect() error {
 	return nil
 }
 
-// drop removes a generation's folder. Half of it must not be taken for what the bridge
+// drop removes a generation's folder. Nobody may take a half of it for what the bridge
 // was.
 func (b *Bridge) drop(gen string) error {
 	if held := b.store.open[b.dir]; held != nil && held.gen == gen { // another may come by that name

@@ -43,21 +43,21 @@ func TestHurry(t *testing.T) {
 	want("after one step", "0")
 	short.end()
 	short.begin()
-	want("at once where somebody waits", "1")
+	want("at once where somebody waits", hurryMark)
 	short.end()
 	want("after that", "0")
 	short = &hurry{dir: short.dir, file: file}
 
 	a, b := begin(), begin()
-	want("in a hurry", "1")
+	want("in a hurry", hurryMark)
 	a.end()
-	want("when one of two is done", "1")
+	want("when one of two is done", hurryMark)
 	b.end()
 	want("when both are", "0")
 
 	killed := begin()
 	killed.lock.Close() // what the kernel does at its end
-	want("after a kill", "1")
+	want("after a kill", hurryMark)
 	short.calm()
 	want("when the next writer has come", "0")
 
@@ -65,6 +65,32 @@ func TestHurry(t *testing.T) {
 	killed.lock.Close()
 	begin().end()
 	want("after a kill and a hurry", "0")
+
+	// the folder goes with its file system, such as that of a container
+	killed = begin()
+	killed.lock.Close()
+	if err := os.Remove(killed.dir); err != nil {
+		t.Fatal(err)
+	}
+	short.calm()
+	want("when the next writer has come, which finds no folder", "0")
+	killed = begin()
+	killed.lock.Close()
+	if err := os.Remove(killed.dir); err != nil {
+		t.Fatal(err)
+	}
+	begin().end()
+	want("after a kill whose folder went, and a hurry", "0")
+	if _, err := os.Stat(killed.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder is left: %v", err)
+	}
+
+	if err := os.Mkdir(short.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	set("1\n")
+	short.calm()
+	want("after a kill of an earlier version", "0")
 
 	set("1\n")
 	begin().end()
@@ -91,7 +117,7 @@ func TestHurryTogether(t *testing.T) {
 					continue
 				}
 				hurried.Add(1)
-				if got, _ := os.ReadFile(file); !strings.HasPrefix(string(got), "1") {
+				if got, _ := os.ReadFile(file); !strings.HasPrefix(string(got), hurryMark) {
 					t.Errorf("in a hurry the switch is %q", got)
 				}
 				if (n+worker)%7 == 0 {

@@ -12,17 +12,17 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A port takes what it needs of its device before a frame meets the port's programs,
-// and so before there is a generation that knows of it. The intention says until then
-// what is taken. To who mends, it is a generation that was not made current: what its
-// ports took is given back, unless the bridge has come to have it so. It has a
-// configuration and the devices that it is about, and no programs.
+// A port takes what it needs of its device before a frame meets the port's programs. At
+// that time no generation knows of the port. Until one does, the intention says what is
+// taken. To Mend, the intention is a generation that was not made current: Mend gives
+// back what its ports took, unless the bridge has come to have it so. The intention has
+// a configuration and the devices that it is about, and no programs.
 const intention = "gen-intended"
 
-// Intend notes what the ports of next take of their devices that are new, or that
-// change their hook, and ties new ports to their devices with an idle program. Next is to
-// be the bridge's configuration: a Commit of it ends the note. Before that Relent gives
-// back what was taken, or Mend where the command is killed. The caller holds the lock, is
+// Intend notes what ports of next take of their devices, if the ports are new or change
+// their hook. It ties new ports to their devices with an idle program. next is to be
+// the bridge's configuration: a Commit of it ends the note. Before that, Relent gives
+// back what was taken, or Mend if the command is killed. The caller holds the lock, is
 // in the bridge's network namespace, and has said Begin.
 func (b *Bridge) Intend(next *Config) error {
 	devices := map[uint32]uint32{}
@@ -38,13 +38,13 @@ func (b *Bridge) Intend(next *Config) error {
 	if err := os.Mkdir(b.pin(intention), 0o700); err != nil {
 		return err
 	}
-	// HasDevice looks into it: the kernel takes out a device that goes, lest what was
-	// taken is given to another one of the same index
+	// HasDevice looks into this map. The kernel takes a device out that goes. So
+	// nothing is given back to another device of the same index.
 	err := pinNew(b.pin(intention, kernelMapTcxDevices), ebpf.DevMap, unsafe.Sizeof(uint32(0)), devices)
 	if err == nil {
 		err = pinNew(b.pin(intention, settingsPin), ebpf.Array, unsafe.Sizeof(next.kernelSettings), map[uint32]*kernelSettings{0: &next.kernelSettings})
 	}
-	if err == nil { // the last: without it nobody reads the others, and what is tied is untied
+	if err == nil { // the last one: without it nobody reads the others, and the tied devices are untied
 		err = pinNew(b.pin(intention, configPin), ebpf.Array, unsafe.Sizeof(next.kernelConfig), map[uint32]*kernelConfig{0: &next.kernelConfig})
 	}
 	if err == nil {
@@ -53,7 +53,7 @@ func (b *Bridge) Intend(next *Config) error {
 	return err
 }
 
-// intended is the bridge as the intention has it, whose configuration is not read.
+// intended is the bridge as the intention has it. Its configuration is not read.
 func (b *Bridge) intended() *Bridge { return &Bridge{store: b.store, dir: b.dir, gen: intention} }
 
 // intends reports whether the intention is about a new port.

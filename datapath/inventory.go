@@ -10,15 +10,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A table is a map of the datapath. Its row in the inventory says how it is
-// loaded, pinned, opened, made larger, and traced. The row of a map that bpf/
-// does not have is one of user space's own.
+// A table is a map of the datapath. Its row in the inventory says how the table is
+// loaded, pinned, opened, made larger, and traced. A map that bpf/ does not have is one
+// of user space's own.
 type table struct {
 	name string // of the map and of its pin; pf's tables, and no others, begin with pfPrefix
 	life life
 
-	// features are the features that use the table: if all of them are off, no
-	// frame meets it. 0 is always. A bridge without pf has no table of pf.
+	// features are the features that use the table. If all of them are off, no
+	// frame meets the table. 0 is always. A bridge without pf has no table of pf.
 	features kernelFeature
 
 	// entries returns how many entries the table is made with; 0, or nil, is as
@@ -29,35 +29,37 @@ type table struct {
 	// anew reports whether a change makes the table of the next generation anew,
 	// rather than use the present one; nil is never. If the configuration asks for
 	// another number of entries, the table is made anew in any case, unless grows
-	// says what becomes of its contents then.
+	// says what becomes of its contents.
 	anew  func(*making) bool
 	grows *growth
 
 	trial trial
-	// why is the reason for which a trial can have the table new and empty.
+	// why is the reason why a trial can have the table new and empty.
 	why string
 
 	devices bool                         // it has the ports' devices, for one of the hooks
 	own     func() *ebpf.MapSpec         // of a map of user space's own
-	takes   func(takes *PFTakes) *uint64 // under which of these the memory of a pinned table is told
+	takes   func(takes *PFTakes) *uint64 // the number of PFTakes that the memory of a pinned table belongs to
 }
 
 // life is how long a table lives.
 type life int
 
 const (
-	// lifePrograms is as long as its programs, which alone know of it.
+	// lifePrograms is as long as the programs live. They alone know of the table.
 	lifePrograms life = iota
-	// lifeGeneration is as long as its generation, in which it is pinned.
+	// lifeGeneration is as long as the generation lives in which the table is
+	// pinned.
 	lifeGeneration
-	// lifeBridge is from generation to generation, in each of which it is pinned.
+	// lifeBridge is from generation to generation. The table is pinned in each of
+	// them.
 	lifeBridge
-	// lifeNamespace is as long as there are patch cables: bridges share it.
+	// lifeNamespace is as long as there are patch cables. Bridges share the table.
 	lifeNamespace
 )
 
-// idle is how large a table is while its features are off. No program names it
-// then, but it is there for whoever opens it.
+// idle is how large a table is while its features are off. No program names the table
+// then, but it is there for those that open it.
 type idle int
 
 const (
@@ -66,19 +68,20 @@ const (
 	idlePage              // of a ring, one page
 )
 
-// trial is the stand-in of a trial of [Bridge.Trace] for a table.
+// trial is what stands in for a table in a trial of [Bridge.Trace].
 type trial int
 
 const (
-	// trialNew is a new and empty one, which is right for tables that programs only
-	// write.
+	// trialNew is a new and empty table. This is right for tables that programs
+	// only write.
 	trialNew trial = iota
-	// trialShared is the bridge's own, which programs only read.
+	// trialShared is the bridge's own table, which programs only read.
 	trialShared
-	// trialCopy is a copy: a decision depends on it, and programs write to it.
+	// trialCopy is a copy of the table: a decision depends on the table, and
+	// programs write to it.
 	trialCopy
-	// trialAbout is a new one with the entries that the frame can be about, of
-	// tables that may be large: see [Bridge.copyAbout].
+	// trialAbout is a new table with only those entries that the frame can be
+	// about, for tables that may be large: see [Bridge.copyAbout].
 	trialAbout
 )
 
@@ -87,11 +90,11 @@ const (
 type making struct {
 	*Config
 	tables Tables
-	rules  *compiledRules // of tables.Rules; nil without
-	was    *Config        // nil of a bridge's first
+	rules  *compiledRules // of tables.Rules; nil without rules
+	was    *Config        // nil for the first configuration of a bridge
 }
 
-// program returns pf's program that the change brings, nil if it brings none.
+// program returns the program of pf that the change brings, nil if it brings none.
 func (m *making) program() *PF {
 	if m.tables.PF == nil || m.tables.PF.Program == nil {
 		return nil
@@ -103,15 +106,16 @@ func (m *making) program() *PF {
 // of entries.
 type growth struct {
 	// copy brings the contents of a table of b to that of g, whose configuration is
-	// c. It is called before g begins, and again, late, for the changes until then.
-	// Nil: the contents are given up, or copied with another table.
+	// c. It is called before g begins. It is called again with late, for the
+	// changes until g has begun. Nil: the contents are given up, or copied with
+	// another table.
 	copy func(b *Bridge, g *generation, c *Config, from, to *ebpf.Map, late bool) error
-	// less reports whether a change of pf that asks for n entries, which are fewer,
-	// makes the table smaller; nil is never.
+	// less reports whether a change of pf makes the table smaller, if the change
+	// asks for n entries, which are fewer than before; nil is never.
 	less func(b *Bridge, m *ebpf.Map, n uint32, p *PF) (bool, error)
 }
 
-// on reports whether a table is of use to a configuration.
+// on reports whether a configuration has a use for the table.
 func (t *table) on(c *Config) bool {
 	return t.features == 0 || kernelFeature(c.Features)&t.features != 0
 }
@@ -142,8 +146,8 @@ func (t *table) fit(spec *ebpf.MapSpec, m *making) {
 	}
 }
 
-// fit gives the maps of spec the sizes that m asks for. A bridge without pf has none
-// of its.
+// fit gives the maps of spec the sizes that m asks for. A bridge without pf has none of
+// pf's maps.
 func fit(spec *ebpf.CollectionSpec, m *making) {
 	for i := range inventory {
 		t := &inventory[i]
@@ -176,7 +180,7 @@ func (t *table) outlives(b *Bridge, m *making) bool {
 	return t.grows != nil || t.count(&making{Config: m.Config}) == t.count(&making{Config: &b.Config})
 }
 
-// tablesThat returns the tables of which it is true.
+// tablesThat returns the tables of which is reports true.
 func tablesThat(is func(*table) bool) (list []*table) {
 	for i := range inventory {
 		if is(&inventory[i]) {
@@ -241,16 +245,16 @@ func listEntries(m *making) uint32 {
 	return uint32(ruleLists) + ruleRoom(masks)
 }
 
-// workParts are those of enum work_part (bpf/maps.h) that are asked for.
-func workParts(m *making) uint32 {
-	if holdsPF(m.Config) {
-		return uint32(kernelWorkPartWORK_PARTS)
+// gatewayEntries has who makes the first cable make the table for those that route, too.
+func gatewayEntries(m *making) uint32 {
+	if patched(m.Config) {
+		return gatewaysSize
 	}
-	return uint32(kernelWorkPartWORK_PF)
+	return 1
 }
 
-// memoryParts are those of enum memory_part (bpf/maps.h) that are asked for. The last is
-// that of a trial.
+// memoryParts is how many parts of enum memory_part (bpf/maps.h) are asked for. The
+// last part is that of a trial.
 func memoryParts(m *making) uint32 {
 	n := uint32(1)
 	for _, f := range []kernelFeature{
@@ -267,7 +271,7 @@ func memoryParts(m *making) uint32 {
 func withFDB(m *making) bool      { return m.was == nil || m.FdbBuckets != m.was.FdbBuckets }
 func withVLANs(m *making) bool    { return m.tables.VLANs != nil }
 func withBindings(m *making) bool { return m.tables.Bindings != nil }
-func withCapture(m *making) bool  { return m.tables.Filter != nil } // with nothing of one before
+func withCapture(m *making) bool  { return m.tables.Filter != nil } // the ring must have nothing of a capture before
 func withPF(m *making) bool       { return m.tables.PF != nil }
 func withOtherPF(m *making) bool  { return m.tables.PF != nil && !m.tables.PF.Same }
 func withLogPort(m *making) bool { // another port begins to count
@@ -283,7 +287,6 @@ func takeRules(t *PFTakes) *uint64     { return &t.Rules }
 
 // Reasons for which a trial can have a table new and empty.
 const (
-	whyWork    = "a place to work in"
 	whyWritten = "programs only write to it"
 	whySecond  = "of this second: a new generation begins without, too"
 	whyCables  = "a trial does not go on by cables"
@@ -291,6 +294,9 @@ const (
 	whyNothing = "a trial answers nothing, logs nothing and hands nothing on"
 	whyPacket  = "a trial is about one packet"
 )
+
+// cabled are the features by which frames get from bridge to bridge by tail calls.
+const cabled = kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_ROUTE
 
 // inventory has every table, in one row each. bpf/ has their types.
 var inventory = []table{
@@ -310,8 +316,7 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: whyWritten},
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
-		features: kernelFeatureFEATURE_PATCH | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
-	{name: kernelMapWork, why: whyWork, entries: workParts},
+		features: cabled | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},
 
@@ -334,11 +339,17 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(uint32(ruleNumbers))},
 
 	// patch cables
-	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH,
+	{name: kernelMapPatchPanel, life: lifeNamespace, why: whyCables, features: cabled,
 		idle: idleEntry, entries: fixed(panelSize)},
-	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: kernelFeatureFEATURE_PATCH},
+	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: cabled},
+	{name: kernelMapGateways, life: lifeNamespace, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
+		entries: gatewayEntries},
 
-	// for who looks
+	// routed host ports
+	{name: kernelMapHostEnds, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
+		idle: idleEntry, entries: fixed(gatewaysSize)},
+
+	// for those who look
 	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,
 		idle: idlePage, anew: withCapture, entries: func(m *making) uint32 { return m.CaptureRing }},
 	{name: kernelMapCaptureFilter, life: lifeBridge, why: whyUser, features: kernelFeatureFEATURE_CAPTURE,
@@ -387,10 +398,9 @@ var inventory = []table{
 		anew: withLogPort},
 	{name: kernelMapPfTableBatch, life: lifeBridge, why: whyUser},
 	{name: kernelMapPfLogRing, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_PF_LOG,
-		entries: fixed(pfLogRing)}, // whether a rule logs or not: who reads it need not be told
+		entries: fixed(pfLogRing)}, // the ring is there whether a rule logs or not: its reader need not be told
 
 	// pf: what its programs have for themselves
 	{name: kernelMapPfFlushes, why: whyWritten, features: kernelFeatureFEATURE_PF_SOURCES, idle: idleEntry,
 		entries: fixed(pfFlushes)},
-	{name: kernelMapPfPackets, why: whyWork, features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER},
 }

@@ -43,7 +43,7 @@ func TestInventory(t *testing.T) {
 		for what, wrong := range map[string]bool{
 			"has no reason to be new and empty in a trial":     (table.trial == trialNew) != (table.why != ""),
 			"is to be copied, and is no array":                 table.trial == trialCopy && m.Type != ebpf.Array,
-			"is the bridge's in a trial, and is not pinned":    table.trial != trialNew && !kept,
+			"is the bridge's in a trial, and is not pinned":    table.trial != trialNew && !kept && table.life != lifeNamespace,
 			"is user space's own, and is not pinned":           table.own != nil && !kept,
 			"is made anew by changes, and is so in any case":   table.anew != nil && table.life != lifeBridge,
 			"grows, and is made anew in any case":              table.grows != nil && table.life != lifeBridge,
@@ -53,6 +53,8 @@ func TestInventory(t *testing.T) {
 			"is a ring that is to have one entry":              (m.Type == ebpf.RingBuf) && table.idle == idleEntry,
 			"is to have a page, and is no ring":                (m.Type != ebpf.RingBuf) && table.idle == idlePage,
 			"has ports' devices, and is no map of devices":     table.devices != (m.Type == ebpf.DevMap),
+			"has types, and the kernel takes none for devices": m.Type == ebpf.DevMap && (m.Key != nil || m.Value != nil),
+			"has a type of its keys or its values alone":       (m.Key == nil) != (m.Value == nil),
 			"has features of pf, and no name of pf's or so":    !table.pf() && table.features&pfFeatures == table.features && table.features != 0,
 			"has a name of pf's, and features that are not so": table.pf() && table.features&^pfFeatures != 0,
 		} {

@@ -114,6 +114,29 @@ type kernelConfig struct {
 		Summed      uint32
 		SummedShift uint32
 	}
+	Route struct {
+		_        structs.HostLayout
+		Net      uint32
+		Handler  uint32
+		Flags    uint32
+		Private  uint32
+		Slave    uint32
+		Ip       uint32
+		Conf     uint32
+		Policies uint32
+		Rules    uint32
+		All      uint32
+		Data     uint32
+		Address  uint32
+		Hash     uint32
+		Priority uint32
+		Ip6      uint32
+		Disable6 uint32
+		All6     uint32
+		Forward6 uint32
+		Hash6    uint32
+	}
+	_  [4]byte
 	Pf struct {
 		_             structs.HostLayout
 		Secret        [5]uint64
@@ -325,9 +348,11 @@ const (
 	kernelFeatureFEATURE_BACKUP       kernelFeature = 34359738368
 	kernelFeatureFEATURE_PF_SCRUB     kernelFeature = 68719476736
 	kernelFeatureFEATURE_CONTROL      kernelFeature = 137438953472
-	kernelFeatureFEATURE_END          kernelFeature = 274877906944
+	kernelFeatureFEATURE_ROUTE        kernelFeature = 274877906944
+	kernelFeatureFEATURE_PF_HOST      kernelFeature = 549755813888
+	kernelFeatureFEATURE_END          kernelFeature = 1099511627776
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
-	kernelFeatureFEATURES_APART       kernelFeature = 139626279553
+	kernelFeatureFEATURES_APART       kernelFeature = 414504186497
 )
 
 type kernelFloodPast uint32
@@ -352,6 +377,16 @@ const (
 	kernelFoundFIND_RESULTS   kernelFound = 6
 )
 
+type kernelGateway struct {
+	_        structs.HostLayout
+	Mac      uint64
+	Endpoint uint32
+	Ifindex  uint32
+	Macvlans uint32
+	Pad      uint32
+	Frames   [24]uint64
+}
+
 type kernelLearned uint32
 
 const (
@@ -374,6 +409,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
+	Work [9][64]uint64
 }
 
 type kernelPfAction uint32
@@ -649,7 +685,7 @@ type kernelPfPacket struct {
 	Scrub    [2]kernelPfScrub
 	Complete uint8
 	Loose    uint8
-	Spare    [2]uint8
+	Calls    [2]uint8
 }
 
 type kernelPfPortStats struct {
@@ -980,6 +1016,8 @@ const (
 	kernelPortFactPORT_SPAN      kernelPortFact = 2
 	kernelPortFactPORT_XDP_TX    kernelPortFact = 4
 	kernelPortFactPORT_XDP_FLOOD kernelPortFact = 8
+	kernelPortFactPORT_TO_HOST   kernelPortFact = 16
+	kernelPortFactPORT_APART     kernelPortFact = 32
 )
 
 type kernelPortFlag uint32
@@ -1000,6 +1038,7 @@ const (
 	kernelPortFlagPORT_RULES_IN     kernelPortFlag = 4096
 	kernelPortFlagPORT_RULES_OUT    kernelPortFlag = 8192
 	kernelPortFlagPORT_CAPTURE      kernelPortFlag = 16384
+	kernelPortFlagPORT_ROUTE        kernelPortFlag = 32768
 )
 
 type kernelPortNote uint32
@@ -1044,6 +1083,56 @@ const (
 	kernelPortTakenPORT_END_HAD_SCTP kernelPortTaken = 64
 	kernelPortTakenPORT_END_HAD_STAG kernelPortTaken = 128
 )
+
+type kernelRoute uint32
+
+const (
+	kernelRouteROUTE_DONE      kernelRoute = 0
+	kernelRouteROUTE_OTHER     kernelRoute = 1
+	kernelRouteROUTE_AWAY      kernelRoute = 2
+	kernelRouteROUTE_TAG       kernelRoute = 3
+	kernelRouteROUTE_PROTOCOL  kernelRoute = 4
+	kernelRouteROUTE_HEADER    kernelRoute = 5
+	kernelRouteROUTE_ADDRESS   kernelRoute = 6
+	kernelRouteROUTE_TTL       kernelRoute = 7
+	kernelRouteROUTE_LOCAL     kernelRoute = 8
+	kernelRouteROUTE_OFF       kernelRoute = 9
+	kernelRouteROUTE_REFUSED   kernelRoute = 10
+	kernelRouteROUTE_TUNNEL    kernelRoute = 11
+	kernelRouteROUTE_NEIGHBOUR kernelRoute = 12
+	kernelRouteROUTE_SIZE      kernelRoute = 13
+	kernelRouteROUTE_SOURCE    kernelRoute = 14
+	kernelRouteROUTE_SAME      kernelRoute = 15
+	kernelRouteROUTE_FRESH     kernelRoute = 16
+	kernelRouteROUTE_TRIP      kernelRoute = 17
+	kernelRouteROUTE_IPSEC     kernelRoute = 18
+	kernelRouteROUTE_TAKEN     kernelRoute = 19
+	kernelRouteROUTE_CHOICE    kernelRoute = 20
+	kernelRouteROUTES          kernelRoute = 21
+)
+
+type kernelRoutePlaces struct {
+	_        structs.HostLayout
+	Net      uint32
+	Handler  uint32
+	Flags    uint32
+	Private  uint32
+	Slave    uint32
+	Ip       uint32
+	Conf     uint32
+	Policies uint32
+	Rules    uint32
+	All      uint32
+	Data     uint32
+	Address  uint32
+	Hash     uint32
+	Priority uint32
+	Ip6      uint32
+	Disable6 uint32
+	All6     uint32
+	Forward6 uint32
+	Hash6    uint32
+}
 
 type kernelRule struct {
 	_      structs.HostLayout
@@ -1273,6 +1362,10 @@ type kernelTraced struct {
 	PfOut       uint16
 	PfState     uint16
 	Ports       uint16
+	Route       uint32
+	RouteTo     uint32
+	RouteDst    uint64
+	RouteSrc    uint64
 	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -1290,7 +1383,7 @@ type kernelTrip struct {
 	Waits    uint16
 	Depth    int16
 	Low      int16
-	Pad      uint32
+	Ifindex  uint32
 	Next     [32]struct {
 		_        structs.HostLayout
 		Endpoint uint16
@@ -1298,6 +1391,18 @@ type kernelTrip struct {
 		Outer    uint32
 		Depth    int16
 		Low      int16
+	}
+	Route struct {
+		_       structs.HostLayout
+		Net     uint64
+		Device  uint64
+		Dst     uint64
+		Src     uint64
+		Ifindex uint32
+		Len     uint32
+		Look    [2][8]uint64
+		Hop     [3]uint64
+		Second  [1024]uint32
 	}
 }
 
@@ -1339,21 +1444,6 @@ type kernelVlanStats struct {
 	TxBytes  uint64
 }
 
-type kernelWorkPart uint32
-
-const (
-	kernelWorkPartWORK_FRAME       kernelWorkPart = 0
-	kernelWorkPartWORK_LOOK        kernelWorkPart = 1
-	kernelWorkPartWORK_RULES       kernelWorkPart = 2
-	kernelWorkPartWORK_PF          kernelWorkPart = 3
-	kernelWorkPartWORK_PF_SLOW     kernelWorkPart = 3
-	kernelWorkPartWORK_PF_ETHER    kernelWorkPart = 4
-	kernelWorkPartWORK_PF_SEGMENT  kernelWorkPart = 5
-	kernelWorkPartWORK_PF_ANSWER   kernelWorkPart = 6
-	kernelWorkPartWORK_PF_OVERLOAD kernelWorkPart = 7
-	kernelWorkPartWORK_PARTS       kernelWorkPart = 8
-)
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -1365,6 +1455,8 @@ const (
 	kernelMapControlFrames       = "control_frames"
 	kernelMapCounters            = "counters"
 	kernelMapFdb                 = "fdb"
+	kernelMapGateways            = "gateways"
+	kernelMapHostEnds            = "host_ends"
 	kernelMapMemory              = "memory"
 	kernelMapMoves               = "moves"
 	kernelMapPatchPanel          = "patch_panel"
@@ -1377,7 +1469,6 @@ const (
 	kernelMapPfLogRing           = "pf_log_ring"
 	kernelMapPfNets              = "pf_nets"
 	kernelMapPfNetworks          = "pf_networks"
-	kernelMapPfPackets           = "pf_packets"
 	kernelMapPfPortStats         = "pf_port_stats"
 	kernelMapPfProfiles          = "pf_profiles"
 	kernelMapPfRuleStats         = "pf_rule_stats"
@@ -1398,7 +1489,6 @@ const (
 	kernelMapTimer               = "timer"
 	kernelMapVlanStats           = "vlan_stats"
 	kernelMapVlans               = "vlans"
-	kernelMapWork                = "work"
 	kernelMapXdpDevices          = "xdp_devices"
 	kernelProgBasculeControl     = "bascule_control"
 	kernelProgBasculePatch       = "bascule_patch"
@@ -1418,17 +1508,18 @@ const (
 	kernelVarPfEtherFlagType     = "pf_ether_flag_type"
 	kernelVarPfLoggedType        = "pf_logged_type"
 	kernelVarPfOtherStateType    = "pf_other_state_type"
+	kernelVarPfPacketType        = "pf_packet_type"
 	kernelVarPfReturnType        = "pf_return_type"
 	kernelVarPfStateFlagType     = "pf_state_flag_type"
 	kernelVarPfTcpStateType      = "pf_tcp_state_type"
 	kernelVarPfTimeoutType       = "pf_timeout_type"
 	kernelVarPfWalkType          = "pf_walk_type"
+	kernelVarRouteType           = "route_type"
 	kernelVarRuleKindType        = "rule_kind_type"
 	kernelVarSet                 = "set"
 	kernelVarStpStateType        = "stp_state_type"
 	kernelVarTracedType          = "traced_type"
 	kernelVarVlanAdmitType       = "vlan_admit_type"
-	kernelVarWorkPartType        = "work_part_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1491,6 +1582,8 @@ type kernelMapSpecs struct {
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
+	HostEnds      *ebpf.MapSpec `ebpf:"host_ends"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
@@ -1503,7 +1596,6 @@ type kernelMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
@@ -1524,7 +1616,6 @@ type kernelMapSpecs struct {
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
-	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -1545,17 +1636,18 @@ type kernelVariableSpecs struct {
 	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.VariableSpec `ebpf:"route_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1585,6 +1677,8 @@ type kernelMaps struct {
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Gateways      *ebpf.Map `ebpf:"gateways"`
+	HostEnds      *ebpf.Map `ebpf:"host_ends"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
@@ -1597,7 +1691,6 @@ type kernelMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
@@ -1618,7 +1711,6 @@ type kernelMaps struct {
 	Timer         *ebpf.Map `ebpf:"timer"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
-	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -1631,6 +1723,8 @@ func (m *kernelMaps) Close() error {
 		m.ControlFrames,
 		m.Counters,
 		m.Fdb,
+		m.Gateways,
+		m.HostEnds,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
@@ -1643,7 +1737,6 @@ func (m *kernelMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPackets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
@@ -1664,7 +1757,6 @@ func (m *kernelMaps) Close() error {
 		m.Timer,
 		m.VlanStats,
 		m.Vlans,
-		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -1686,17 +1778,18 @@ type kernelVariables struct {
 	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.Variable `ebpf:"route_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

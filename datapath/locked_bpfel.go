@@ -23,6 +23,8 @@ const (
 	lockedMapControlFrames       = "control_frames"
 	lockedMapCounters            = "counters"
 	lockedMapFdb                 = "fdb"
+	lockedMapGateways            = "gateways"
+	lockedMapHostEnds            = "host_ends"
 	lockedMapMemory              = "memory"
 	lockedMapMoves               = "moves"
 	lockedMapPatchPanel          = "patch_panel"
@@ -35,7 +37,6 @@ const (
 	lockedMapPfLogRing           = "pf_log_ring"
 	lockedMapPfNets              = "pf_nets"
 	lockedMapPfNetworks          = "pf_networks"
-	lockedMapPfPackets           = "pf_packets"
 	lockedMapPfPortStats         = "pf_port_stats"
 	lockedMapPfProfiles          = "pf_profiles"
 	lockedMapPfRuleStats         = "pf_rule_stats"
@@ -56,7 +57,6 @@ const (
 	lockedMapTimer               = "timer"
 	lockedMapVlanStats           = "vlan_stats"
 	lockedMapVlans               = "vlans"
-	lockedMapWork                = "work"
 	lockedMapXdpDevices          = "xdp_devices"
 	lockedProgBasculeControl     = "bascule_control"
 	lockedProgBasculePatch       = "bascule_patch"
@@ -78,17 +78,18 @@ const (
 	lockedVarPfEtherFlagType     = "pf_ether_flag_type"
 	lockedVarPfLoggedType        = "pf_logged_type"
 	lockedVarPfOtherStateType    = "pf_other_state_type"
+	lockedVarPfPacketType        = "pf_packet_type"
 	lockedVarPfReturnType        = "pf_return_type"
 	lockedVarPfStateFlagType     = "pf_state_flag_type"
 	lockedVarPfTcpStateType      = "pf_tcp_state_type"
 	lockedVarPfTimeoutType       = "pf_timeout_type"
 	lockedVarPfWalkType          = "pf_walk_type"
+	lockedVarRouteType           = "route_type"
 	lockedVarRuleKindType        = "rule_kind_type"
 	lockedVarSet                 = "set"
 	lockedVarStpStateType        = "stp_state_type"
 	lockedVarTracedType          = "traced_type"
 	lockedVarVlanAdmitType       = "vlan_admit_type"
-	lockedVarWorkPartType        = "work_part_type"
 )
 
 // loadLocked returns the embedded CollectionSpec for locked.
@@ -151,6 +152,8 @@ type lockedMapSpecs struct {
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
+	HostEnds      *ebpf.MapSpec `ebpf:"host_ends"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
@@ -163,7 +166,6 @@ type lockedMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
@@ -184,7 +186,6 @@ type lockedMapSpecs struct {
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
-	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -207,17 +208,18 @@ type lockedVariableSpecs struct {
 	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.VariableSpec `ebpf:"route_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // lockedObjects contains all objects after they have been loaded into the kernel.
@@ -247,6 +249,8 @@ type lockedMaps struct {
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Gateways      *ebpf.Map `ebpf:"gateways"`
+	HostEnds      *ebpf.Map `ebpf:"host_ends"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
@@ -259,7 +263,6 @@ type lockedMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
@@ -280,7 +283,6 @@ type lockedMaps struct {
 	Timer         *ebpf.Map `ebpf:"timer"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
-	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -293,6 +295,8 @@ func (m *lockedMaps) Close() error {
 		m.ControlFrames,
 		m.Counters,
 		m.Fdb,
+		m.Gateways,
+		m.HostEnds,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
@@ -305,7 +309,6 @@ func (m *lockedMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPackets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
@@ -326,7 +329,6 @@ func (m *lockedMaps) Close() error {
 		m.Timer,
 		m.VlanStats,
 		m.Vlans,
-		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -350,17 +352,18 @@ type lockedVariables struct {
 	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.Variable `ebpf:"route_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // lockedPrograms contains all programs after they have been loaded into the kernel.

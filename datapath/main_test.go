@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"bascule/lab/spaces"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -30,11 +32,31 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
+	specOf = readOnce()
 	code := m.Run()
 	if shared.rack != nil {
 		shared.rack.close()
 	}
 	os.Exit(code)
+}
+
+// readOnce returns what reads each object once, and has a copy of it for each who asks.
+func readOnce() func([]byte) (*ebpf.CollectionSpec, error) {
+	var mutex sync.Mutex
+	specs := map[*byte]*ebpf.CollectionSpec{}
+	return func(file []byte) (*ebpf.CollectionSpec, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		if spec := specs[&file[0]]; spec != nil {
+			return spec.Copy(), nil
+		}
+		spec, err := readObject(file)
+		if err != nil {
+			return nil, err
+		}
+		specs[&file[0]] = spec
+		return spec.Copy(), nil
+	}
 }
 
 // needRoot skips a test that loads programs or makes network namespaces, where

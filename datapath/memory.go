@@ -16,9 +16,9 @@ import (
 // change that lowers a limit keeps the table. The next change, which Oversized
 // asks for, has it made anew: from then on there are only fewer entries.
 
-// Oversized reports whether a table of the bridge is larger than its limit and
-// its entries ask for. If it is, a change that brings Tables.PF, and nothing
-// different, gives memory back.
+// Oversized reports whether a table of the bridge is larger than its limit and its
+// entries need. If so, a change that brings Tables.PF, and nothing different, gives
+// memory back.
 func (b *Bridge) Oversized() (bool, error) {
 	if buckets(b.Config.FdbMax) < b.Config.FdbBuckets {
 		next := b.Config
@@ -66,8 +66,8 @@ func (b *Bridge) resize(t *table, m *ebpf.Map, n uint32, tables Tables) (bool, e
 	return t.grows.less(b, m, n, tables.PF)
 }
 
-// holds reports whether a table of n entries holds those of m, and those that
-// come into m until the limit is another.
+// holds reports whether a table of n entries has room for the entries of m, and for
+// those that come into m until the limit changes.
 func holds(n, was, next uint32, m *ebpf.Map, count func(*ebpf.Map) (int, error)) (bool, error) {
 	if was > next {
 		return false, nil
@@ -84,8 +84,8 @@ func countOf[K, V any](m *ebpf.Map) (n int, err error) {
 	return n, err
 }
 
-// statesAtMost returns for how many states there is to be room from now on, while
-// the limit becomes next.
+// statesAtMost returns how many states there must be room for from now on, while the
+// limit becomes next.
 func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	if !b.PFLoaded() {
 		return next, nil
@@ -94,8 +94,8 @@ func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	// A table that is nine tenths full finds no place for one in a hundred: those
-	// that are there find one.
+	// A table that is nine tenths full finds no place for one entry in a hundred.
+	// These spare places make sure that the entries that are there find one.
 	const spare = 64
 	there := uint64(shared.States)*5/4 + spare
 	if shared.States == 0 {
@@ -104,7 +104,7 @@ func (b *Bridge) statesAtMost(next uint32) (uint32, error) {
 	return uint32(min(max(uint64(next), uint64(b.Config.Pf.StatesMax), there), math.MaxUint32)), nil
 }
 
-// settleFDB says in next how large the FDB is.
+// settleFDB notes in next how large the FDB is.
 func (b *Bridge) settleFDB(next *Config) error {
 	if b.gen == "" {
 		return nil
@@ -117,8 +117,8 @@ func (b *Bridge) settleFDB(next *Config) error {
 	if err != nil {
 		return err
 	}
-	// a smaller table would not take them, and nobody would be told: who lowers a
-	// limit forgets what is too much after the change
+	// A smaller table would not take the surplus, and nobody would be told. The
+	// command that lowers the limit forgets the surplus after the change.
 	surplus := usage[0] > next.FdbMax
 	for _, p := range Ports(next) {
 		surplus = surplus || p.FdbMax != 0 && usage[Slot(p.Id)] > p.FdbMax
@@ -127,7 +127,7 @@ func (b *Bridge) settleFDB(next *Config) error {
 		next.FdbBuckets = b.Config.FdbBuckets
 		return nil
 	}
-	var n uint32 // also those that no limit counts
+	var n uint32 // entries, also those that no limit counts
 	if err := b.entries(func(uint64, uint64) { n++ }); err != nil {
 		return err
 	}
@@ -137,28 +137,28 @@ func (b *Bridge) settleFDB(next *Config) error {
 
 // The memory of tables for a limit, in bytes, when they are full.
 
-// StatesMemory is of set limit states.
+// StatesMemory is the memory for a value of set limit states.
 func StatesMemory(limit uint32) uint64 {
 	places := (uint64(limit)*10/9/stateWays + 1) * stateWays
 	return places * uint64(unsafe.Sizeof(kernelPfState{})+unsafe.Sizeof(kernelPfBucket{})/stateWays)
 }
 
-// SourcesMemory is of set limit src-nodes.
+// SourcesMemory is the memory for a value of set limit src-nodes.
 func SourcesMemory(limit uint32) uint64 {
 	return hashMemory(limit, unsafe.Sizeof(kernelPfSourceKey{}), unsafe.Sizeof(kernelPfSource{}))
 }
 
-// FragmentsMemory is of set limit frags.
+// FragmentsMemory is the memory for a value of set limit frags.
 func FragmentsMemory(limit uint32) uint64 {
 	return hashMemory(limit, unsafe.Sizeof(kernelPfFragmentKey{}), unsafe.Sizeof(kernelPfFragment{}))
 }
 
-// AddressesMemory is of set limit table-entries.
+// AddressesMemory is the memory for a value of set limit table-entries.
 func AddressesMemory(limit uint32) uint64 {
 	return hashMemory(limit, unsafe.Sizeof(kernelPfAddress{}), unsafe.Sizeof(kernelPfMember{}))
 }
 
-// FDBMemory is of a bridge's fdb-max.
+// FDBMemory is the memory for a value of a bridge's fdb-max.
 func FDBMemory(limit uint32) uint64 {
 	return uint64(buckets(limit)+fdbWindow) * uint64(unsafe.Sizeof(kernelFdbBucket{}))
 }

@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Notifier waits for changes of bridges: a bridge changes when its `current`
-// is renamed to, comes with its folder, and goes with its `current`.
+// A Notifier waits for changes of bridges. A bridge changes when a file is renamed to
+// its `current`. It comes with its folder, and goes with its `current`.
 type Notifier struct {
 	store *Store
 	file  *os.File
 	root  int32 // number of the watch of the folder above all namespaces
 }
 
-// Notify returns what waits for changes of the store's bridges, also of such
-// that do not exist yet.
+// Notify returns a Notifier for the store's bridges, also for those that do not exist
+// yet.
 func (s *Store) Notify() (*Notifier, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *Store) Notify() (*Notifier, error) {
 // Close ends the waiting; Wait returns fs.ErrClosed.
 func (n *Notifier) Close() error { return n.file.Close() }
 
-// arm watches all folders that there are. Of those that are watched already the
-// kernel makes no second watch.
+// arm watches all folders that there are. The kernel makes no second watch of a folder
+// that is watched already.
 func (n *Notifier) arm() error {
 	raw, err := n.file.SyscallConn()
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Notifier) arm() error {
 		}
 		return number, nil
 	}
-	// from the top: what comes below meanwhile is told by what is above
+	// From the top down: a folder that comes meanwhile is told of by the one above.
 	root, err := watch(filepath.Dir(n.store.dir), unix.IN_CREATE)
 	if err != nil {
 		return err

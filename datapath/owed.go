@@ -15,11 +15,12 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// A port that leaves may have taken something to which there is no way when it leaves:
-// its device is in a network namespace without name and process, or the other end of a
-// veth is. What it took is noted then, apart from its bridge, which may go. A second pin
-// of its link, with the idle program, leads to the device. The next writer asks again.
-// The note goes when all is given back, or with the device.
+// A port that leaves may have taken something, and there may be no way to it: the
+// device, or the other end of a veth, is in a network namespace without a name and a
+// process. A note then keeps what the port took. It is apart from the port's bridge,
+// which may go. A second pin of the port's link, with the idle program, leads to the
+// device. The next writer tries again. The note goes when all is given back, or with
+// the device.
 const (
 	owedName = "%owed"
 	owedLink = "link"
@@ -44,7 +45,7 @@ func linkID(l link.Link) (string, error) {
 	return strconv.FormatUint(uint64(info.ID), 10), nil
 }
 
-// isOwed reports whether there is something to give back yet to a link's device.
+// isOwed reports whether a link's device is still owed something.
 func isOwed(dir string, l link.Link) bool {
 	if _, err := os.Lstat(dir); err != nil {
 		return false
@@ -57,8 +58,8 @@ func isOwed(dir string, l link.Link) bool {
 	return err == nil
 }
 
-// owe notes what p has taken of the device that tie leads to, in the place of what was
-// noted of it.
+// owe notes what p has taken of the device that tie leads to. It replaces the former
+// note about that device.
 func (s *Store) owe(tie Tie, p *Port) error {
 	was := tie.open
 	if was == nil {
@@ -100,7 +101,7 @@ func (s *Store) owe(tie Tie, p *Port) error {
 	return pinnedLink{path: filepath.Join(dir, owedLink), hook: hookTCX}.rest()
 }
 
-// GiveBack has f give back what was left by those who found no way to it. The caller holds
+// GiveBack has f give back what commands left that found no way to it. The caller holds
 // the lock and is in the bridges' network namespace.
 func (s *Store) GiveBack(f Follower) error {
 	entries, err := os.ReadDir(s.owedDir())
@@ -117,7 +118,7 @@ func (s *Store) GiveBack(f Follower) error {
 		var owed *Port
 		if record, err := readOwed(dir); err == nil && tie.Exists() {
 			if owed, err = f.Leave(&record.Port, nil, tie); err != nil {
-				continue // it is asked again, and keeps nobody from other work
+				continue // the next writer tries again; this must not keep anybody from other work
 			}
 			if owed != nil {
 				if err := s.owe(tie, owed); err != nil {
@@ -126,7 +127,8 @@ func (s *Store) GiveBack(f Follower) error {
 				continue
 			}
 		}
-		// its last pin takes the program along, and where it is a port's still there is another
+		// The last pin of a link takes the program along. If that is a port's
+		// still, the link has another pin.
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}

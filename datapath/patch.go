@@ -20,12 +20,12 @@ const patchDir = "%patch"
 // numbered from 1.
 const panelSize = 4096
 
-// patchIfindex stands in a patch port's Ifindex in place of a device's, with
-// its endpoint below (PATCH_IFINDEX).
+// patchIfindex is in a patch port's Ifindex in the place of a device's index, with the
+// port's endpoint below (PATCH_IFINDEX).
 const patchIfindex = 1 << 31
 
-// Plug makes p one end of a patch cable: end number endpoint of the namespace,
-// the other being peer.
+// Plug makes p one end of a patch cable. endpoint is the number of that end in the
+// namespace, peer the number of the other end.
 func Plug(p *Port, endpoint, peer uint32) {
 	p.Facts |= PortPatch
 	p.Ifindex = patchIfindex | endpoint
@@ -42,10 +42,22 @@ func (b *Bridge) Patched() bool { return patched(&b.Config) }
 // patched reports whether a configuration has patch ports.
 func patched(c *Config) bool { return kernelFeature(c.Features)&kernelFeatureFEATURE_PATCH != 0 }
 
-// openPatch opens the objects that the bridges share for patch cables, for a
-// new generation. If they are not there yet, it pins them. They are pinned in
-// one place only, because a panel forgets its programs when nobody refers to it
-// any more.
+// lostEndpoint reports whether a port that stays has given its endpoint up.
+func lostEndpoint(was, now *Config) bool {
+	for _, p := range Ports(was) {
+		if p.Endpoint == 0 {
+			continue
+		}
+		if stays := PortAt(now, p.Id); stays != nil && stays.Endpoint != p.Endpoint {
+			return true
+		}
+	}
+	return false
+}
+
+// openPatch opens the objects that the bridges share for patch cables, for a new
+// generation. If they are not there yet, it pins them. There is only one place with
+// pins of them: a panel forgets its programs when nobody refers to it any more.
 func (s *Store) openPatch(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	dir := filepath.Join(s.dir, patchDir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -75,8 +87,8 @@ func closeAll(maps map[string]*ebpf.Map) {
 	}
 }
 
-// plugIn puts the generation's program behind the bridge's ends of patch
-// cables, each in one step: frames reach either the former program or this.
+// plugIn puts the generation's program behind the bridge's ends of patch cables, each
+// in one step: a frame reaches either the former program or this one.
 func (b *Bridge) plugIn(g *generation) error {
 	if !patched(&b.Config) {
 		return nil
@@ -87,23 +99,25 @@ func (b *Bridge) plugIn(g *generation) error {
 	}
 	defer panel.Close()
 	for _, p := range Ports(&b.Config) {
-		if p.Facts&PortPatch == 0 {
+		if p.Endpoint == 0 {
 			continue
 		}
 		if err := panel.Put(p.Endpoint, g.coll.Programs[kernelProgBasculePatch]); err != nil {
 			return fmt.Errorf("patch port %s: %w", PortName(p), err)
 		}
 	}
-	return nil
+	return b.openGateways(g)
 }
 
-func (s *Store) panel() (*ebpf.Map, error) {
-	return ebpf.LoadPinnedMap(filepath.Join(s.dir, patchDir, kernelMapPatchPanel), nil)
+func (s *Store) panel() (*ebpf.Map, error) { return s.openShared(kernelMapPatchPanel) }
+
+// openShared opens a table that the bridges of a namespace share.
+func (s *Store) openShared(name string) (*ebpf.Map, error) {
+	return ebpf.LoadPinnedMap(filepath.Join(s.dir, patchDir, name), nil)
 }
 
-// unplug takes programs out of the panel that no port is in front of any more,
-// and removes the panel with the last patch cable. The ends of a bridge that
-// can't be read stay.
+// unplug takes programs out of the panel that are behind no port any more. With the
+// last patch cable it removes the panel. The ends of a bridge that can't be read stay.
 func (s *Store) unplug() error {
 	panel, err := s.panel()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,6 +133,9 @@ func (s *Store) unplug() error {
 	}
 	if len(c.ends) == 0 {
 		return os.RemoveAll(filepath.Join(s.dir, patchDir))
+	}
+	if err := s.closeGateways(c); err != nil {
+		return err
 	}
 	for n := range uint32(panelSize) {
 		if _, ok := c.ends[n]; ok {
@@ -145,6 +162,7 @@ type CableEnd struct {
 	Bridge string
 	Port   string // the name that it was added by
 	peer   uint32
+	routes bool // it is a routed host port, without another end
 }
 
 // Cables are the patch cables of a namespace.
@@ -174,8 +192,8 @@ func (s *Store) Cables() (*Cables, error) {
 			return nil, err
 		}
 		for _, p := range Ports(&b.Config) {
-			if p.Facts&PortPatch != 0 {
-				c.ends[p.Endpoint] = CableEnd{name, PortName(p), p.PeerEndpoint}
+			if p.Endpoint != 0 {
+				c.ends[p.Endpoint] = CableEnd{name, PortName(p), p.PeerEndpoint, routes(p)}
 				c.taken[p.Endpoint], c.taken[p.PeerEndpoint] = true, true
 			}
 		}
@@ -207,8 +225,8 @@ func (c *Cables) takePlugged(s *Store) error {
 	return nil
 }
 
-// Other returns the other end of the cable that p is an end of; false if that
-// is not there.
+// Other returns the other end of the cable that p is an end of; false if it is not
+// there.
 func (c *Cables) Other(p *Port) (CableEnd, bool) {
 	other, ok := c.ends[p.PeerEndpoint]
 	return other, ok && p.Facts&PortPatch != 0 && other.peer == p.Endpoint
@@ -220,22 +238,27 @@ func (c *Cables) Half(p *Port) bool {
 		return false
 	}
 	_, whole := c.Other(p)
-	// the other may be of a bridge that can't be read
+	// The other end may be that of a bridge that can't be read.
 	return !whole && !(c.unread && c.taken[p.PeerEndpoint] && c.ends[p.PeerEndpoint] == CableEnd{})
 }
 
-// Free returns two endpoints that nobody has; false if there are none.
-func (c *Cables) Free() (a, b uint32, ok bool) {
+// Reserve keeps the endpoints of a configuration that is yet to be.
+func (c *Cables) Reserve(next *Config) {
+	for _, p := range Ports(next) {
+		c.taken[p.Endpoint] = true
+	}
+}
+
+// Take returns an endpoint that nobody has, and that nobody gets by the next call; false if
+// there is none.
+func (c *Cables) Take() (endpoint uint32, ok bool) {
 	for n := uint32(1); n < panelSize; n++ {
-		switch {
-		case c.taken[n]:
-		case a == 0:
-			a = n
-		default:
-			return a, n, true
+		if !c.taken[n] {
+			c.taken[n] = true
+			return n, true
 		}
 	}
-	return 0, 0, false
+	return 0, false
 }
 
 // Joined returns how many bridges cables join to one, that one included.

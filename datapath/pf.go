@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PF is the load of a change to pf; Tables.PF gives it to Commit. Whether pf is
-// asked is the flag BridgePF of Config.Flags: without it the tables and states
-// are there, and frames pass without them. Commit fills Config.Pf in.
+// PF has the contents of a change to pf; Tables.PF gives it to Commit, which fills
+// Config.Pf in. The flag BridgePF of Config.Flags says whether pf judges frames.
+// Without it, the tables and states are there, and frames pass without them.
 type PF struct {
-	// Program is compiled for the ports of the configuration that is committed,
-	// and its profiles begin with those that PFProfiles returned. Nil: there is
-	// to be no pf at all, and no state or table of addresses stays.
+	// Program is compiled for the ports of the configuration that is committed. Its
+	// profiles begin with those that PFProfiles returned. Nil: the bridge is to
+	// have no pf at all, and no state or table of addresses stays.
 	Program *pf.Program
 
 	// Same says that the rules are those that the bridge has, compiled for other
-	// ports, addresses or tables: states keep their rules, and rules their
-	// counters. It is ignored where the number of rules is another.
+	// ports, addresses or tables. States then keep their rules, and rules their
+	// counters. It is ignored if the number of rules is another.
 	Same bool
 
 	// Text is kept for the caller, who gets it back from PFText.
@@ -39,12 +39,12 @@ type PF struct {
 	TableEntries uint32 // set limit table-entries: addresses, and networks, of all tables together
 	LogInterface uint32 // id of the port that `set loginterface` names, 0 for none
 
-	// Fill has the tables whose contents are set before the first frame meets
-	// the new rules. A table that has other contents from then on should have a
+	// Fill has the tables whose contents are set before the first frame meets the
+	// new rules. If a table has other contents from then on, it should have a
 	// number that the bridge's rules do not use yet.
 	Fill []TableFill
-	// Free are numbers of tables that nothing uses from now on, as bits: they
-	// are emptied when the new rules are there.
+	// Free has the numbers of tables that nothing uses from now on, as bits. These
+	// tables are emptied when the new rules are there.
 	Free uint64
 }
 
@@ -57,7 +57,7 @@ type TableFill struct {
 // errNoPF says that a bridge was never told anything about pf.
 var errNoPF = errors.New("it has no pf rules loaded")
 
-// PFLoaded reports whether the bridge has pf's tables, be pf enabled or not.
+// PFLoaded reports whether the bridge has pf's tables, whether pf is enabled or not.
 func (b *Bridge) PFLoaded() bool { return loadedPF(&b.Config) }
 
 // PFEnabled reports whether frames are judged by pf.
@@ -75,7 +75,7 @@ func holdsPF(c *Config) bool { return loadedPF(c) || kernelFeature(c.Features)&p
 // pfPrefix begins the names of pf's maps, and of no others.
 const pfPrefix = "pf_"
 
-// pfText is a map of the caller's text, of which no program knows.
+// pfText is a map with the caller's text. No program knows of it.
 const pfText = "pf_text"
 
 // PFText returns PF.Text of the last change to pf, nil if the bridge has no pf.
@@ -100,7 +100,7 @@ func (b *Bridge) PFText() ([]byte, error) {
 	return bytes.Clone(mem[textHeader:][:n]), nil
 }
 
-// textHeader is the length of the text, before it.
+// textHeader is how many bytes before the text have its length.
 const textHeader = 8
 
 // PFProfiles returns the profiles that states may have: pf.Input.Profiles for
@@ -122,7 +122,7 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	for n > 0 && list[n-1] == (kernelPfProfile{}) {
 		n--
 	}
-	if n > manyProfiles { // those behind the last that a state has are forgotten
+	if n > manyProfiles { // profiles behind the last one that a state has are forgotten
 		t, err := b.states(unix.PROT_READ)
 		if err != nil {
 			return nil, err
@@ -137,8 +137,7 @@ func (b *Bridge) PFProfiles() ([]pf.Profile, error) {
 	return recast[pf.Profile](list[:n]), nil
 }
 
-// manyProfiles is the number up to which profiles that no state has any more are
-// kept.
+// manyProfiles is how many profiles are kept even if no state has them any more.
 const manyProfiles = 128
 
 // recast returns a list whose type has the same layout as the one wanted.
@@ -174,8 +173,8 @@ func writeArray[V any](m *ebpf.Map, values []V) error {
 	return err
 }
 
-// mapTable maps an array that can be mapped. Its entries are so many bytes that
-// they are multiples of 8.
+// mapTable maps an array that can be mapped. The size of its entries is a multiple of 8
+// bytes.
 func mapTable(m *ebpf.Map, prot int) (mem []byte, unmap func(), err error) {
 	mem, err = unix.Mmap(m.FD(), 0, int(m.MaxEntries())*((int(m.ValueSize())+7)&^7), prot, unix.MAP_SHARED)
 	if err != nil {
@@ -210,8 +209,8 @@ func (b *Bridge) settlePF(next *Config, t *Tables) error {
 	return nil
 }
 
-// settleProgram notes in c the contents of p, where the bridge may have other
-// rules.
+// settleProgram notes in c the contents of p, which may have other rules than the
+// bridge.
 func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	prog := p.Program
 	if len(prog.Rules) > pf.MaxRules {
@@ -227,7 +226,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	p.Same = p.Same && b.PFLoaded() && int(was.Rules) == len(prog.Rules)
 	if !p.Same {
 		c.Ruleset++
-		if c.Ruleset == 0 { // which is no ruleset's
+		if c.Ruleset == 0 { // 0 is no ruleset's
 			c.Ruleset++
 		}
 	}
@@ -247,7 +246,7 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	if !b.PFLoaded() {
 		return nil
 	}
-	// what states need that there are, they need for as long as they live
+	// The states that are there go on needing the features that they need now.
 	shared, err := b.pfShared()
 	if err != nil {
 		return err
@@ -265,9 +264,8 @@ func (b *Bridge) pfShared() (pf kernelPfShared, err error) {
 	return pf, err
 }
 
-// stateBuckets returns how many buckets a table of so many states has, which
-// may be nine tenths full: with two buckets for each state to choose from, there
-// is still room.
+// stateBuckets returns how many buckets a table for so many states has. It may be nine
+// tenths full: each state can choose from two buckets, so there still is room.
 func stateBuckets(states uint32) uint32 {
 	const least = 4
 	return uint32(max(least, uint64(states)*10/9/stateWays+1))
@@ -330,11 +328,11 @@ func (p *PF) store(maps map[string]*ebpf.Map) error {
 		values[i] = kernelPfNetwork{Src: n.Src, Dst: n.Dst}
 	}
 	if len(keys) > 0 {
-		if _, err := maps[kernelMapPfNetworks].BatchUpdate(keys, values, nil); err != nil {
+		if err := putMany(maps[kernelMapPfNetworks], keys, values); err != nil {
 			return fmt.Errorf("store the rules by addresses: %w", err)
 		}
 	}
-	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has those behind the program's
+	profiles := make([]pf.Profile, pf.MaxProfiles) // no state has a profile behind the program's
 	copy(profiles, prog.Profiles)
 	err := errors.Join(
 		writeArray(maps[kernelMapPfRules], recast[kernelPfRule](prog.Rules)),
@@ -373,7 +371,7 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 	return nil
 }
 
-// trim takes out of the programs what the configuration does not ask for.
+// trim takes out of the programs the code that the configuration does not ask for.
 func trim(spec *ebpf.CollectionSpec, c *Config) {
 	if !holdsPF(c) {
 		delete(spec.Programs, kernelProgBasculeTable)
@@ -383,8 +381,8 @@ func trim(spec *ebpf.CollectionSpec, c *Config) {
 	}
 }
 
-// programFeatures returns the features of a program. States end when they are
-// over or somebody says so, be pf enabled or not.
+// programFeatures returns the features of a program. States end when they are over or
+// when somebody says so, whether pf is enabled or not.
 func programFeatures(name string, c *Config) uint64 {
 	if name == kernelProgBasculeControl && loadedPF(c) {
 		return c.Features | c.Pf.Features
@@ -411,7 +409,7 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 		if err := a.init(); err != nil {
 			return err
 		}
-		// what is older than pf, or was another's
+		// Values of before pf, or of a former pf, must not stay.
 		err := g.shared(func(s *kernelShared) { s.Pf, s.PfAnswers = kernelPfShared{}, 0 })
 		if err != nil {
 			return err
@@ -435,9 +433,9 @@ func (b *Bridge) fillPF(g *generation, c *Config, t Tables) error {
 	return nil
 }
 
-// growPF copies the contents of tables of b to those of g that have another
-// size. It is called before g begins, and again, late, for the changes until
-// then.
+// growPF copies the contents of tables of b to those of g that have another size. It is
+// called before g begins. It is called again with late, for the changes until g has
+// begun.
 func (b *Bridge) growPF(g *generation, c *Config, late bool) error {
 	for _, t := range pinned(&b.Config) {
 		if t.grows == nil || t.grows.copy == nil {
@@ -498,7 +496,7 @@ var (
 			}
 			return copyHash[kernelPfPrefix, kernelPfMember](to, from, ebpf.UpdateAny)
 		},
-		// a trie takes what is in it
+		// A trie takes memory only for its entries.
 	}
 	growFragments = growth{less: anyLess} // they are forgotten in a moment anyway
 )
@@ -510,11 +508,11 @@ func anyLess(*Bridge, *ebpf.Map, uint32, *PF) (bool, error) { return true, nil }
 func copyHash[K, V any](to, from *ebpf.Map, how ebpf.MapUpdateFlags) error {
 	return eachOf(from, func(keys []K, values []V) error {
 		if how == ebpf.UpdateAny {
-			_, err := to.BatchUpdate(keys, values, nil)
-			return err
+			return putMany(to, keys, values)
 		}
 		for i := range keys {
-			if err := to.Update(&keys[i], &values[i], how); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			err := whileShort(func() error { return to.Update(&keys[i], &values[i], how) })
+			if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 				return err
 			}
 		}

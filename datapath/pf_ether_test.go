@@ -5,6 +5,7 @@ package datapath
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"bascule/pf"
@@ -117,6 +118,7 @@ func TestPFEtherConditions(t *testing.T) {
 		{"l3 of IPv6", rule(both, l3("2001:db8::/32", "2001:db8::2/128")), ipv6, answers{etherBlocks | dear, etherBlocks | dear}},
 		{"l3 of IPv6, another", rule(both, l3("2001:db8::2/127", "")), ipv6, answers{dear, dear}},
 		{"l3 of IPv4, IPv6", rule(both, l3("0.0.0.0/0", "")), ipv6, answers{dear, dear}},
+		{"l3 not to one of the other family", rule(both|etherNotL3Dst, l3("", "10.0.0.2/32")), ipv6, answers{etherBlocks | dear, etherBlocks | dear}},
 		{"l3 not, no IP", rule(both|etherNotL3Src, l3("10.0.0.2/32", "")), other, answers{dear, dear}},
 		{"table", rule(both, func(r *kernelPfEther) { r.Table[0] = 4 }), ipv4, answers{etherBlocks | dear, etherBlocks | dear}},
 		{"another table", rule(both, func(r *kernelPfEther) { r.Table[0] = 3 }), ipv4, answers{dear, dear}},
@@ -187,4 +189,57 @@ func TestPFEther(t *testing.T) {
 	if n := len(s.fdb()); n != 3 {
 		t.Errorf("%d addresses are known, want 3: a frame that is blocked teaches none", n)
 	}
+}
+
+// A type is that of the packet, or that of a tag in front of it: wherever the tag is, behind
+// others or beside the packet, and at both hooks.
+func TestPFEtherTags(t *testing.T) {
+	tagOf := func(typ uint16) tag { return tag{typ, 0, 0} }
+	ip := readCases(t)[0].ip
+	types := []uint16{0x0800, typeVLAN, typeQinQ, 0x9100, 0x9200, 0x86dd}
+	tests := [][]tag{
+		{},
+		{tagOf(typeVLAN)},
+		{tagOf(typeQinQ)},
+		{tagOf(0x9100)},
+		{tagOf(0x9200)},
+		{tagOf(typeVLAN), tagOf(typeVLAN)},
+		{tagOf(typeQinQ), tagOf(typeVLAN)},
+		{tagOf(typeVLAN), tagOf(0x9100)},
+		{tagOf(0x9100), tagOf(typeQinQ)},
+		{tagOf(typeVLAN), tagOf(0x9200), tagOf(typeQinQ)},
+	}
+	for _, typ := range types {
+		s := newBench(t, 3, etherRules(1))
+		putAll(s, kernelMapPfEthers, kernelPfEther{Action: 1, Flags: etherIn, Type: swap16(typ)})
+		s.learn(1, 1)
+		for _, tags := range tests {
+			want, beside := sent(1), uint32(0)
+			for _, tg := range append(slices.Clone(tags), tag{tpid: 0x0800}) {
+				if tg.tpid == typ {
+					want, beside = dropped("ether"), etherBlocks
+				}
+			}
+			name := fmt.Sprintf("a rule on %#04x, a frame with %v", typ, tags)
+			s.expectBoth(name, 0, framed(ip, tags...), want)
+			if len(tags) == 0 || tags[0].tpid != typeVLAN && tags[0].tpid != typeQinQ {
+				continue // the kernel puts no other tag beside the packet
+			}
+			got := s.probe("pf_ether_skb", tags[0], 2, 0, 0).call(framed(ip, tags[1:]...))
+			if got != beside|etherFleeting {
+				t.Errorf("%s, the first one beside the packet: %#x, want %#x", name, got, beside|etherFleeting)
+			}
+		}
+	}
+}
+
+// Rules on the way out see the tags that a frame came in with, although a flood puts tags
+// on and takes them off from port to port.
+func TestPFEtherTagsOut(t *testing.T) {
+	members := []membership{trunk(10), access(10), trunk(10), access(10), access(10)}
+	s := newVLANBench(t, members, etherRules(1))
+	everyone := mac{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	putAll(s, kernelMapPfEthers, kernelPfEther{Action: 1, Flags: etherOut, Type: swap16(typeVLAN)})
+	s.expectBoth("a flood that came with a tag", 0, tagged(everyone, station(1), vid(10)), dropped("no-member", "ether", "ether", "ether", "ether"))
+	s.expectBoth("a flood that came without", 4, tagged(everyone, station(2)), sent(0, 1, 2, 3))
 }

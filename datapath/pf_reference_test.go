@@ -333,19 +333,9 @@ func (s *bench) judged(port int, frame []byte) (pfJudged, bool) {
 	}); err != nil {
 		s.t.Fatal(err)
 	}
-	packets := s.gen.coll.Maps[kernelMapPfPackets]
-	var perCPU []kernelPfPacket
-	if err := packets.Lookup(uint32(0), &perCPU); err != nil {
-		s.t.Fatal(err)
-	}
-	clear(perCPU)
-	if err := packets.Put(uint32(0), perCPU); err != nil {
-		s.t.Fatal(err)
-	}
+	s.packets(func(p *kernelPfPacket) { *p = kernelPfPacket{} })
 	o := s.tcx(port, frame)
-	if err := packets.Lookup(uint32(0), &perCPU); err != nil {
-		s.t.Fatal(err)
-	}
+	perCPU := s.packets(nil)
 	var j pfJudged
 	for _, p := range perCPU {
 		if p.Family != 0 {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -191,25 +192,44 @@ func (s *bench) cpu() (cpu int) {
 // packet returns what pf has read of the last packet.
 func (s *bench) packet() kernelPfPacket {
 	s.t.Helper()
-	var all []kernelPfPacket
-	if err := s.gen.coll.Maps[kernelMapPfPackets].Lookup(uint32(0), &all); err != nil {
+	return s.packets(nil)[s.cpu()]
+}
+
+// packets returns what pf has read, on each CPU, of the last packet there. It changes that
+// unless change is nil.
+func (s *bench) packets(change func(*kernelPfPacket)) (list []kernelPfPacket) {
+	s.t.Helper()
+	const part = 3 // WORK_PF_PACKET
+	m := s.gen.coll.Maps[kernelMapMemory]
+	var all []kernelMemory
+	if err := m.Lookup(uint32(0), &all); err != nil {
 		s.t.Fatal(err)
 	}
-	return all[s.cpu()]
+	for i := range all {
+		p := (*kernelPfPacket)(unsafe.Pointer(&all[i].Work[part]))
+		if change != nil {
+			change(p)
+		}
+		list = append(list, *p)
+	}
+	if change == nil {
+		return list
+	}
+	if err := m.Put(uint32(0), all); err != nil {
+		s.t.Fatal(err)
+	}
+	return list
 }
 
 // setPacket changes what pf has read.
 func (s *bench) setPacket(change func(*kernelPfPacket)) {
 	s.t.Helper()
-	m := s.gen.coll.Maps[kernelMapPfPackets]
-	var all []kernelPfPacket
-	if err := m.Lookup(uint32(0), &all); err != nil {
-		s.t.Fatal(err)
-	}
-	change(&all[s.cpu()])
-	if err := m.Put(uint32(0), all); err != nil {
-		s.t.Fatal(err)
-	}
+	cpu, n := s.cpu(), -1
+	s.packets(func(p *kernelPfPacket) {
+		if n++; n == cpu {
+			change(p)
+		}
+	})
 }
 
 var (

@@ -276,40 +276,46 @@ func (s *pfBench) sources() map[kernelPfSourceKey]kernelPfSource {
 // check fails the test where the counts are not those of the states there are.
 func (s *pfBench) check() {
 	s.t.Helper()
-	all := s.states()
-	if n := s.shared().States; int(n) != len(all) {
-		s.t.Errorf("%d states are counted, there are %d", int32(n), len(all))
-	}
-	keys := map[any]uint32{}
-	uses := make([]uint32, s.cfg.Pf.Rules)
-	for place, state := range all {
-		key := state.Key
-		key.Profile = 0
-		if other, twice := keys[key]; twice {
-			s.t.Errorf("places %d and %d have the same key", other, place)
+	sound(s.t, func() (any, []string) {
+		s.t.Helper()
+		var faults []string
+		fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+		all := s.states()
+		if n := s.shared().States; int(n) != len(all) {
+			fault("%d states are counted, there are %d", int32(n), len(all))
 		}
-		keys[key] = place
-		for i, rule := range []uint16{state.RuleIn, state.RuleOut} {
-			if rule != 0 && state.Ruleset == s.cfg.Pf.Ruleset && (i == 0 || rule != state.RuleIn) {
-				uses[rule-1]++
+		keys := map[any]uint32{}
+		uses := make([]uint32, s.cfg.Pf.Rules)
+		for place, state := range all {
+			key := state.Key
+			key.Profile = 0
+			if other, twice := keys[key]; twice {
+				fault("places %d and %d have the same key", other, place)
+			}
+			keys[key] = place
+			for i, rule := range []uint16{state.RuleIn, state.RuleOut} {
+				if rule != 0 && state.Ruleset == s.cfg.Pf.Ruleset && (i == 0 || rule != state.RuleIn) {
+					uses[rule-1]++
+				}
 			}
 		}
-	}
-	for number, want := range uses {
-		if get[kernelPfRule](s, kernelMapPfRules, uint32(number)).Flags&kernelPfRuleFlagPF_KEEP == 0 {
-			want = 0
+		for number, want := range uses {
+			if get[kernelPfRule](s, kernelMapPfRules, uint32(number)).Flags&kernelPfRuleFlagPF_KEEP == 0 {
+				want = 0
+			}
+			if got := s.use(uint32(number)).States; got != want {
+				fault("rule %d has %d states, counted %d", number, want, int32(got))
+			}
 		}
-		if got := s.use(uint32(number)).States; got != want {
-			s.t.Errorf("rule %d has %d states, counted %d", number, want, int32(got))
+		sources := s.sources()
+		if n := s.shared().Nodes; int(n) != len(sources) {
+			fault("%d sources are counted, there are %d", int32(n), len(sources))
 		}
-	}
-	sources := s.sources()
-	if n := s.shared().Nodes; int(n) != len(sources) {
-		s.t.Errorf("%d sources are counted, there are %d", int32(n), len(sources))
-	}
-	if made, gone := s.count(kernelPfCounterPF_COUNT_INSERTS), s.count(kernelPfCounterPF_COUNT_REMOVALS); made-gone != uint64(len(all)) {
-		s.t.Errorf("%d states made, %d removed, %d left", made, gone, len(all))
-	}
+		if made, gone := s.count(kernelPfCounterPF_COUNT_INSERTS), s.count(kernelPfCounterPF_COUNT_REMOVALS); made-gone != uint64(len(all)) {
+			fault("%d states made, %d removed, %d left", made, gone, len(all))
+		}
+		return nil, faults
+	})
 }
 
 // step is a segment and what becomes of it.

@@ -21,16 +21,18 @@ import (
 
 // A State is a connection that pf knows.
 type State struct {
-	ID    uint64 // of the bridge's states that are there at a time
-	VLAN  uint16 // whose addresses these are
+	ID   uint64 // no two states have the same at a time
+	VLAN uint16 // VLAN that the addresses are of; 0 for none, and where they are of the host's routing
+	// Host says which way the first packet went at the host; see StateHost.
+	Host  StateHost
 	Proto uint8
-	// From made the connection, to To. Where the protocol has no ports these are
-	// 0; of ICMP queries both are the identifier.
+	// From made the connection, to To. The ports are 0 if the protocol has none.
+	// For a query of ICMP they are the identifier and the kind of the query.
 	From, To StatePeer
 	In       uint32 // id of the port that the first packet came in by
-	Out      uint32 // and of the one it left by, 0 while that is not known
-	// Numbers of the rules that let it in and out, among Program.Source: -1 for
-	// none, or one of a ruleset that is no more
+	Out      uint32 // id of the port that it left by, 0 while that is not known
+	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
+	// rule, or a rule of a former ruleset.
 	RuleIn, RuleOut int
 	Created         uint32 // seconds since boot
 	Age             time.Duration
@@ -43,10 +45,10 @@ type State struct {
 type StatePeer struct {
 	Addr    netip.AddrPort
 	State   uint8  // of TCP as in RFC 9293: an index of TCPStates; of others of OtherStates
-	Lo, Hi  uint32 // TCP: the highest sequence number sent, and the highest it may send
+	Lo, Hi  uint32 // TCP: the highest sequence number that it sent, and that it may send
 	MaxWin  uint16
-	Scale   int    // of TCP's window; -1 if not known
-	Diff    uint32 // what is added to the sequence numbers that it sends
+	Scale   int    // of TCP's window; -1 if that is not known
+	Diff    uint32 // added to the sequence numbers that it sends
 	Packets uint64 // sent by it
 	Bytes   uint64
 }
@@ -72,6 +74,44 @@ const (
 	StateOptions = kernelPfStateFlagPF_STATE_OPTIONS
 	StateOut     = kernelPfStateFlagPF_STATE_OUT // made by a rule on the way out
 )
+
+// StateHost says which way the first packet of a state went at the host, whose port it came
+// in by or left by.
+type StateHost uint8
+
+// The ways of a first packet.
+const (
+	NotAtHost StateHost = iota // it is of a VLAN
+	IntoHost
+	OutOfHost
+)
+
+// The bits of a key's vlan that say of which routing domain its addresses are: PF_ROUTED and
+// PF_OUTWARD of bpf/pf/types.h.
+const (
+	keyRouted  = 0x8000
+	keyOutward = 0x4000
+)
+
+// vlanOf is the VLAN in a key, 0 if it has a routing domain there.
+func vlanOf(key uint16) uint16 {
+	if key&keyRouted != 0 {
+		return 0
+	}
+	return key
+}
+
+// host is pf_began of bpf/pf/life.h.
+func (s *kernelPfState) host() StateHost {
+	second := s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0
+	switch {
+	case s.Key.Vlan&keyRouted == 0:
+		return NotAtHost
+	case (s.Key.Vlan&keyOutward != 0) != second:
+		return OutOfHost
+	}
+	return IntoHost
+}
 
 // stateWays is PF_WAYS.
 const stateWays = 16
@@ -143,8 +183,8 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 	}
 }
 
-// hash is pf_hash of bpf/pf_state.h: the words of the key without the profile,
-// each by a secret number.
+// hash is pf_hash of bpf/pf/state.h: it multiplies each word of the key, without the
+// profile, by a secret number, and adds the products.
 func (t *stateTable) hash(s *kernelPfState) (h uint64) {
 	const profile = 0xff << 56 // PF_PROFILE_MASK leaves it out
 	for i, w := range (*[5]uint64)(unsafe.Pointer(&s.Key)) {
@@ -186,7 +226,7 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	return 0, false
 }
 
-// put puts a state in that is not there; false if there is no room for it.
+// put puts a state in that is not in the table; false if there is no room for it.
 func (t *stateTable) put(s *kernelPfState) bool {
 	h := t.hash(s)
 	homes := t.homes(h)
@@ -213,9 +253,9 @@ func (t *stateTable) put(s *kernelPfState) bool {
 	return false
 }
 
-// copyStates copies the bridge's states to the tables of g, whose configuration is
-// c. Those that changed while they were copied are late: of these, the ones that
-// the new table has not seen since then.
+// copyStates copies the bridge's states to the tables of g, whose configuration is c.
+// With late, it copies the states that have changed since they were copied, unless the
+// new table has seen their packets since.
 func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	from, err := b.states(unix.PROT_READ)
 	if err != nil {
@@ -236,7 +276,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 			to.put(s) // one without room begins anew
 			return true
 		}
-		// what a table has counts up: who has less has seen less
+		// Counters only rise: the table with less has seen less.
 		has := &to.states[place]
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
 			*has = *s
@@ -262,7 +302,7 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 	return nil
 }
 
-// gone reports whether the table had the state s, and it has gone.
+// gone reports whether the table had the state s, which has gone since.
 func (t *stateTable) gone(s *kernelPfState) bool {
 	if _, ok := t.find(s); ok {
 		return false
@@ -281,7 +321,7 @@ func (t *stateTable) gone(s *kernelPfState) bool {
 // A stateReader makes States of the entries of the table.
 type stateReader struct {
 	now      uint32
-	states   uint32 // that there are
+	states   uint32 // states that there are
 	uses     []kernelPfRuleUse
 	config   *kernelPfConfig
 	profiles []pf.Profile
@@ -331,7 +371,7 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	if StateFlags(s.Flags)&StateOut != 0 {
 		rule = s.RuleOut
 	}
-	// a rule's own are about the rule's states
+	// a rule's own adaptive timeouts go by the states of that rule
 	own := start != r.config.AdaptiveStart || end != r.config.AdaptiveEnd
 	if start != 0 && own && s.Ruleset == r.config.Ruleset && rule != 0 && int(rule) <= len(r.uses) {
 		states = r.uses[rule-1].States
@@ -347,13 +387,13 @@ func (r *stateReader) lifetime(s *kernelPfState) uint32 {
 	return uint32(uint64(seconds) * uint64(end-states) / uint64(end-start))
 }
 
-// sentBits is PF_SENT_BITS of bpf/types.h.
+// sentBits is PF_SENT_BITS of bpf/pf/types.h.
 const sentBits = 46
 
 // sent returns how many packets a side has sent (pf_sent).
 func (s *kernelPfState) sent(side int) uint64 { return s.Packets[side] & (1<<sentBits - 1) }
 
-// statePhase returns which timeout holds (pf_phase).
+// statePhase returns which timeout holds for a state (pf_phase).
 func statePhase(s *kernelPfState) pf.TimeoutName {
 	low, high := min(s.Peer[0].State, s.Peer[1].State), max(s.Peer[0].State, s.Peer[1].State)
 	begins := s.sent(0)+s.sent(1) == 1
@@ -387,7 +427,7 @@ func statePhase(s *kernelPfState) pf.TimeoutName {
 	return choose(pf.OtherFirst, pf.OtherSingle, pf.OtherMultiple)
 }
 
-// state returns a state for users; nil if it is over.
+// state returns a state as users see it; nil if it is over.
 func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 	idle := max(int32(r.now-s.Used), 0)
 	left := int64(r.lifetime(s)) - int64(idle)
@@ -396,12 +436,13 @@ func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 	}
 	st := &State{
 		ID:   uint64(s.Created)<<32 | uint64(place),
-		VLAN: s.Key.Vlan, Proto: s.Key.Proto, In: s.In, Out: s.Out,
+		VLAN: vlanOf(s.Key.Vlan), Proto: s.Key.Proto, In: s.In, Out: s.Out,
 		RuleIn: -1, RuleOut: -1, Created: s.Created,
 		Age:     time.Duration(max(int32(r.now-s.Created), 0)) * time.Second,
 		Expires: time.Duration(max(left, 0)) * time.Second,
 		Flags:   StateFlags(s.Flags), Profile: s.Key.Profile,
 	}
+	st.Host = s.host()
 	if s.Ruleset == r.config.Ruleset {
 		st.RuleIn, st.RuleOut = int(s.RuleIn)-1, int(s.RuleOut)-1
 	}
@@ -433,9 +474,9 @@ func fromNetwork(n uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n))
 }
 
-// EachState calls f with the states of the bridge that are not over, in no
-// order, until f returns false. A state that changes meanwhile may be seen as
-// it was, as it is, or not at all. A bridge without pf has none.
+// EachState calls f with the states of the bridge that are not over, in no order, until
+// f returns false. A state may change meanwhile: then f may see it as it was, as it is,
+// or not at all. A bridge without pf has no states.
 func (b *Bridge) EachState(f func(*State) bool) error {
 	return b.eachState(func(st *State, _ uint32, _ *kernelPfState) bool { return f(st) })
 }
@@ -460,8 +501,8 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 	return nil
 }
 
-// KillStates removes the states that match, and returns how many. Their counts
-// are added to their rules' counters, as if they were over.
+// KillStates removes the states that match, and returns how many. Their counts are
+// added to the counters of their rules, as if the states were over.
 func (b *Bridge) KillStates(match func(*State) bool) (n int, err error) {
 	if !b.PFLoaded() {
 		return 0, nil
@@ -497,14 +538,14 @@ func (b *Bridge) FlushStates() (int, error) {
 	return b.control(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH})
 }
 
-// PFRuleStats are the counters of a rule, summed over the CPUs, with those of
-// the states that it has.
+// PFRuleStats are the counters of a rule, summed over the CPUs, with the counts of the
+// states that it has.
 type PFRuleStats struct {
 	Evaluations   uint64    // packets that it was found to match
 	Packets       [2]uint64 // in, out
 	Bytes         [2]uint64
 	StatesCreated uint64
-	States        uint32 // that there are
+	States        uint32 // states that there are
 	Spent         bool   // it is a once rule, and has had its packet
 }
 
@@ -553,9 +594,9 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 	})
 }
 
-// count adds the counts of a state to its rules. Packets of its maker come in
-// where the one rule is, and go out where the other is; answers go the other
-// way at each.
+// count adds the counts of a state to its rules. Packets of the side that made it come
+// in where the rule in is, and go out where the rule out is. Answers go the other way
+// at each. At the host, both rules are about the host's interface, and see one way.
 func (st *State) count(list []PFRuleStats) {
 	add := func(rule, out int) {
 		if rule < 0 || rule >= len(list) {
@@ -567,12 +608,19 @@ func (st *State) count(list []PFRuleStats) {
 		r.Packets[1-out] += st.To.Packets
 		r.Bytes[1-out] += st.To.Bytes
 	}
-	add(st.RuleIn, 0)
-	add(st.RuleOut, 1)
+	in, out := 0, 1
+	switch st.Host {
+	case IntoHost:
+		out = 0
+	case OutOfHost:
+		in = 1
+	}
+	add(st.RuleIn, in)
+	add(st.RuleOut, out)
 }
 
-// ZeroPFRuleStats sets the counters of rules to zero; the counts of present
-// states stay theirs.
+// ZeroPFRuleStats sets the counters of rules to zero. The present states keep their
+// counts.
 func (b *Bridge) ZeroPFRuleStats() error {
 	if !b.PFLoaded() || b.Config.Pf.Rules == 0 {
 		return nil
@@ -636,8 +684,8 @@ const (
 // PFCounters are counters of pf, by PFCounter.
 type PFCounters [pfCounters]uint64
 
-// PFCounters returns the counters of pf, summed over the CPUs. Packets that
-// states have counted were looked for, too.
+// PFCounters returns the counters of pf, summed over the CPUs. Packets that states have
+// counted were looked for among states, too.
 func (b *Bridge) PFCounters() (sum PFCounters, err error) {
 	if !b.PFLoaded() {
 		return sum, nil
@@ -660,7 +708,7 @@ func (b *Bridge) PFCounters() (sum PFCounters, err error) {
 	return sum, nil
 }
 
-// statePackets returns how many packets the states have counted that there are.
+// statePackets returns how many packets the present states have counted.
 func (b *Bridge) statePackets() (n uint64, err error) {
 	t, err := b.states(unix.PROT_READ)
 	if err != nil {
@@ -674,8 +722,8 @@ func (b *Bridge) statePackets() (n uint64, err error) {
 	return n, nil
 }
 
-// ZeroPFCounters sets the counters of pf to zero, those of the port of `set
-// loginterface`, too.
+// ZeroPFCounters sets the counters of pf to zero, and those of the port of `set
+// loginterface`.
 func (b *Bridge) ZeroPFCounters() error {
 	if !b.PFLoaded() {
 		return nil
@@ -688,7 +736,7 @@ func (b *Bridge) ZeroPFCounters() error {
 	if err := errors.Join(zeroPFCounters(m), zeroPerCPU[kernelPfPortStats](b, kernelMapPfPortStats)); err != nil {
 		return err
 	}
-	// what states have counted so far is theirs
+	// States keep what they have counted so far.
 	n, err := b.statePackets()
 	if err != nil {
 		return err
@@ -698,7 +746,7 @@ func (b *Bridge) ZeroPFCounters() error {
 	return m.Put(uint32(kernelCounterCOUNTER_PF)+uint32(PFSearches), perCPU)
 }
 
-// zeroPFCounters sets those counters of the bridge to zero that are pf's.
+// zeroPFCounters sets pf's counters, which are among those of the bridge, to zero.
 func zeroPFCounters(m *ebpf.Map) error {
 	for i := range kernelCounter(pfCounters) {
 		if err := zeroCounters(m, kernelCounterCOUNTER_PF+i); err != nil {
@@ -708,8 +756,8 @@ func zeroPFCounters(m *ebpf.Map) error {
 	return nil
 }
 
-// PFPortStats are the packets of a port that pf has passed or blocked, and
-// their bytes, IP headers and all: by family (IPv4, IPv6), direction (in, out)
+// PFPortStats are the packets of a port that pf has passed or blocked, and their bytes,
+// including IP headers. They are counted by family (IPv4, IPv6), direction (in, out)
 // and fate (passed, blocked).
 type PFPortStats struct {
 	Packets, Bytes [2][2][2]uint64
@@ -780,8 +828,8 @@ type SourceNode struct {
 	Expires     time.Duration // 0 while it has states
 }
 
-// SourceNodes returns the sources that are counted, by address; none of rulesets
-// that are no more, nor those that are over.
+// SourceNodes returns the sources that are counted, by address. It leaves out those of
+// former rulesets, and those that are over.
 func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	err = b.eachSource(func(n *SourceNode, _ kernelPfSourceKey) { list = append(list, *n) })
 	slices.SortFunc(list, func(a, b SourceNode) int {
@@ -790,8 +838,8 @@ func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	return list, err
 }
 
-// KillSources removes the sources that match, and returns how many. Their states
-// stay, and are counted no more.
+// KillSources removes the sources that match, and returns how many. Their states stay,
+// and no source counts them any more.
 func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
 	var keys []kernelPfSourceKey
 	err := b.eachSource(func(n *SourceNode, k kernelPfSourceKey) {
@@ -816,7 +864,7 @@ func (b *Bridge) KillSources(match func(*SourceNode) bool) (int, error) {
 	return n, nil
 }
 
-// untrack makes the states of sources count for these no more.
+// untrack makes the states of sources count for no source any more.
 func (b *Bridge) untrack(keys []kernelPfSourceKey) error {
 	t, err := b.states(unix.PROT_READ | unix.PROT_WRITE)
 	if err != nil {
@@ -836,8 +884,8 @@ func (b *Bridge) untrack(keys []kernelPfSourceKey) error {
 
 const trackFlags = kernelPfStateFlagPF_STATE_TRACK_RULE | kernelPfStateFlagPF_STATE_TRACK_GLOBAL
 
-// sourceOf returns the source that a state is counted for, as pf_source_key_of
-// does; nothing if for none.
+// sourceOf returns the source that counts a state, as pf_source_key_of does; the zero
+// key if none does.
 func sourceOf(s *kernelPfState) (k kernelPfSourceKey) {
 	flags := StateFlags(s.Flags)
 	if flags&trackFlags == 0 {
@@ -878,7 +926,7 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 			}
 			addr := kernelPfAddress{Word: k.Address}
 			n := &SourceNode{
-				Addr: addr.addr(), VLAN: k.Vlan, Rule: int(k.Rule) - 1, States: v.States, Connections: v.Connections,
+				Addr: addr.addr(), VLAN: vlanOf(k.Vlan), Rule: int(k.Rule) - 1, States: v.States, Connections: v.Connections,
 				Rate: float64(v.Rate) / 1000, Age: time.Duration(max(int32(now-v.Created), 0)) * time.Second,
 			}
 			if v.States == 0 {

@@ -23,10 +23,10 @@ import (
 // as `set limit table-entries` allows: addresses, or networks.
 var ErrTableFull = errors.New("its tables have as many entries as set limit table-entries allows")
 
-// TableAdd adds entries to table n, and returns how many it did not have. One
-// that it has already stays as it is, negated or not, as in pfctl -T add. The
-// error is ErrTableFull where there is no room; some may have been added then.
-// The caller holds the lock, as for all that changes tables.
+// TableAdd adds entries to table n, and returns how many the table did not have. An
+// entry that it has already stays as it is, negated or not, as in pfctl -T add. The
+// error is ErrTableFull if there is no room; some entries may have been added then. The
+// caller holds the lock, as for all methods that change tables.
 func (b *Bridge) TableAdd(n int, entries []pf.TableEntry) (added int, err error) {
 	err = b.withAddresses(func(a *addresses) (err error) {
 		added, err = a.add(n, entries)
@@ -45,8 +45,8 @@ func (b *Bridge) TableDelete(n int, entries []pf.TableEntry) (deleted int, err e
 	return deleted, err
 }
 
-// TableReplace makes table n have these entries and no others. An entry that is
-// negated otherwise than it was counts as changed.
+// TableReplace makes table n have these entries and no others. An entry counts as
+// changed if it was negated and is not, or the other way round.
 func (b *Bridge) TableReplace(n int, entries []pf.TableEntry) (added, deleted, changed int, err error) {
 	err = b.withAddresses(func(a *addresses) error {
 		had, err := a.entries(n)
@@ -77,7 +77,7 @@ func (b *Bridge) TableReplace(n int, entries []pf.TableEntry) (added, deleted, c
 			in = append(in, pf.TableEntry{Not: not, Prefix: p})
 		}
 		added = len(in) - changed
-		// what comes is there before what it takes the place of goes
+		// New entries are there before those go whose place they take.
 		if changed == 0 {
 			if _, err := a.add(n, in); err != nil {
 				return err
@@ -152,14 +152,14 @@ func (b *Bridge) TableTest(n int, addr netip.Addr) (match bool, by *pf.TableEntr
 	return match, by, err
 }
 
-// v4Bits is how many bits stand before an IPv4 address in a key.
+// v4Bits is how many bits are before an IPv4 address in a key.
 const v4Bits = 96
 
 // hostBits is the length of a network that is one address.
 const hostBits = 128
 
-// extraNets is how many networks the trie has beside those of tables: see init
-// and below.
+// extraNets is how many networks the trie has beside those of tables: see init, and
+// below.
 const extraNets = 2
 
 // prefixKey returns a prefix as the datapath has it. It must be masked.
@@ -171,8 +171,8 @@ func prefixKey(p netip.Prefix) kernelPfPrefix {
 	return k
 }
 
-// v4Net is the network of all IPv4 addresses. Entries of a larger one, which is
-// of IPv6, do not hold for it.
+// v4Net is the network of all IPv4 addresses. An entry of a larger network is one of
+// IPv6, and does not hold for it.
 var v4Net = prefixKey(netip.PrefixFrom(netip.IPv4Unspecified(), 0))
 
 // prefix returns the prefix of a key.
@@ -204,13 +204,13 @@ func compareKeys(a, b kernelPfPrefix) int {
 	return cmp.Or(bytes.Compare(a.Address[:], b.Address[:]), cmp.Compare(a.Bits, b.Bits))
 }
 
-// addresses are the tables of addresses of a bridge. A network of them says of
-// each table whether it has the network's addresses, by the network itself or
-// by the next larger one that the table lists; addresses that a table lists by
-// themselves say so in a map of their own. So one look tells of all tables.
+// addresses are the tables of addresses of a bridge. The entry of a network says for
+// each table whether the table has the network's addresses: it may list the network
+// itself, or the next larger one. An address that a table lists by itself has an entry
+// in another map. So one look tells about all tables.
 //
-// Networks change only under the bridge's lock. Addresses are changed by a
-// program, because the datapath adds some, too (bpf/pf/table.h).
+// Networks change only under the bridge's lock. Addresses are changed by a program,
+// because the datapath also adds some (bpf/pf/table.h).
 type addresses struct {
 	hosts, nets, batch *ebpf.Map
 	change             *ebpf.Program
@@ -253,10 +253,10 @@ func (b *Bridge) withAddresses(f func(*addresses) error) error {
 
 // init prepares tables that are new.
 func (a *addresses) init() error {
-	return a.nets.Put(v4Net, kernelPfMember{Bits: uint64(v4Net.Bits)})
+	return put(a.nets, v4Net, kernelPfMember{Bits: uint64(v4Net.Bits)})
 }
 
-// run asks the program for a change, and returns how many addresses it was made
+// run asks the program for a change, and returns how many addresses the change was made
 // to.
 func (a *addresses) run(r kernelPfTableRequest) (int, error) {
 	result, err := a.change.Run(&ebpf.RunOptions{Context: &r})
@@ -320,8 +320,8 @@ func (k *kernelPfAddress) addr() netip.Addr {
 	return netip.AddrFrom16(words).Unmap()
 }
 
-// lookup returns the entry of the smallest network that the key's is in, nil if
-// there is none. A key of one address finds the address itself, too.
+// lookup returns the entry of the smallest network that contains the key's network, nil
+// if there is none. A key of one address finds the address itself, too.
 func (a *addresses) lookup(k kernelPfPrefix) (*kernelPfMember, error) {
 	m := new(kernelPfMember)
 	err := ebpf.ErrKeyNotExist
@@ -363,8 +363,8 @@ func split(entries []pf.TableEntry) (hosts, nets []pf.TableEntry) {
 	return hosts, nets
 }
 
-// few is the number of networks up to which they are changed one by one, rather
-// than all looked at.
+// few is how many networks are changed one by one at most. For more, all networks are
+// looked at.
 const few = 32
 
 // add is TableAdd.
@@ -456,7 +456,7 @@ func (a *addresses) entries(n int) ([]pf.TableEntry, error) {
 	return list, err
 }
 
-// net is a network as it is in the trie, and as it was.
+// net is a network as the trie is to have it, and as the trie had it.
 type net struct {
 	key kernelPfPrefix
 	kernelPfMember
@@ -493,7 +493,7 @@ func (a *addresses) writeNets(list []net) error {
 		}
 	}
 	if len(keys) > 0 {
-		if _, err := a.nets.BatchUpdate(keys, values, nil); errors.Is(err, unix.ENOSPC) {
+		if err := putMany(a.nets, keys, values); errors.Is(err, unix.ENOSPC) {
 			return ErrTableFull
 		} else if err != nil {
 			return fmt.Errorf("store networks: %w", err)
@@ -511,9 +511,9 @@ func (a *addresses) writeNets(list []net) error {
 	return nil
 }
 
-// inherit gives each network of the list the values of the next larger one for
-// the tables that it does not list itself. The list has the order of
-// compareKeys, with all parts of a network behind it.
+// inherit gives each network of the list the values of the next larger one, for tables
+// that do not list the network itself. The list has the order of compareKeys: all parts
+// of a network are behind it.
 func inherit(list []net, tables uint64, parent *kernelPfMember) {
 	var above []*net
 	for i := range list {
@@ -570,7 +570,7 @@ func (a *addresses) changeNets(n int, entries []pf.TableEntry, add bool) (change
 	return changed, nil
 }
 
-// changeIn does so with the networks of the list, which are all that are in
+// changeIn does so with the networks of the list. These are all networks that are in
 // `within`, or all that there are.
 func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries []pf.TableEntry, add bool, within kernelPfPrefix) (changed int, err error) {
 	bit := uint64(1) << n
@@ -622,11 +622,11 @@ func (a *addresses) changeIn(list []net, parent *kernelPfMember, n int, entries 
 	return changed, err
 }
 
-// below returns the networks that are in one, and this if it is there, in the
-// order of compareKeys.
+// below returns the networks that are in one, and that one if it is there, in the order
+// of compareKeys.
 //
-// The trie gives its networks one after another, those in a network before it.
-// The first of them has to be there to begin with, so one is put in for the
+// The trie gives its networks one after another, those in a network before that
+// network. The first of them has to be there to begin with. So one is put in for the
 // moment: the lowest address, as it is.
 func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 	first := kernelPfPrefix{Bits: hostBits, Address: within.Address}
@@ -635,7 +635,7 @@ func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 		return nil, err
 	}
 	m.Here, m.Bits = 0, hostBits
-	if err := a.nets.Put(first, m); err != nil {
+	if err := put(a.nets, first, m); err != nil {
 		return nil, fmt.Errorf("look for the networks in %s: %w", within.prefix(), err)
 	}
 	defer func() {
@@ -668,8 +668,8 @@ func (a *addresses) below(within kernelPfPrefix) (list []net, err error) {
 	return list, nil
 }
 
-// lateHosts adds to the tables of g the addresses that the datapath has added to
-// others while these were copied.
+// lateHosts adds addresses to the tables of g that the datapath has added to other
+// tables while these were copied.
 func lateHosts(g *generation, c *Config, from *ebpf.Map) error {
 	a, err := g.addresses(c)
 	if err != nil {

@@ -34,7 +34,7 @@ type PFLogged struct {
 	Time    time.Duration // CLOCK_MONOTONIC
 	Port    uint32        // id
 	Rule    int           // number, -1 for no rule
-	Ruleset uint16        // in which the rule has it
+	Ruleset uint16        // ruleset in which the rule has this number
 	Action  PFAction
 	Out     bool   // on its way out of the port
 	Reason  uint8  // as Reasons has it, 0 if a rule decided
@@ -44,10 +44,11 @@ type PFLogged struct {
 	Data    []byte // its first bytes, good until the function returns
 }
 
-// PFLog calls f with each packet that pf logs, or has logged since a moment of
-// CLOCK_MONOTONIC and nobody has read, until the context is done, which is no
-// error, or f returns one. There is one reader at a time, or
-// they would take packets from each other: for another the error is ErrWatched.
+// PFLog calls f with each packet that pf logs, and first with those logged since a
+// moment of CLOCK_MONOTONIC that nobody has read. It ends when the context is done,
+// which is no error, or when f returns an error. There is one reader at a time: two
+// would take packets from each other. If there is another reader, the error is
+// ErrWatched.
 func (b *Bridge) PFLog(ctx context.Context, since time.Duration, f func(PFLogged) error) error {
 	release, err := b.Hold(WatchPFLog)
 	if err != nil {
@@ -121,8 +122,8 @@ func pfLogged(raw []byte) (PFLogged, error) {
 	}, nil
 }
 
-// PFLogMissed returns how many packets have not been logged because nobody read
-// in time, since pf's log is on.
+// PFLogMissed returns how many packets have not been logged since pf's log was switched
+// on, because nobody read in time.
 func (b *Bridge) PFLogMissed() (uint64, error) {
 	m, err := b.openTable(kernelMapCounters)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// findPlaces fills in where the kernel keeps values that no helper of programs
-// tells, as far as the features of c ask for it. The kernel's own description
-// of its types says where; the places differ between kernels. A bridge keeps
-// them, as reading that takes time.
+// findPlaces fills in where the kernel keeps values that no helper tells a program, as
+// far as the features of c ask for them. The kernel's own description of its types says
+// where. The places differ between kernels. A bridge keeps them, since reading them
+// takes time.
 func findPlaces(c *Config) error {
 	for _, ask := range []struct {
 		features kernelFeature
@@ -26,6 +26,7 @@ func findPlaces(c *Config) error {
 	}{
 		{kernelFeatureFEATURE_BACKUP, c.DeviceState != 0, "a backup port needs to know where this kernel has a device's carrier", carrierPlaces},
 		{kernelFeatureFEATURES_JUDGE, c.Skb.Cast != 0, "a filter needs to know where this kernel has a frame's checksum", checksumPlaces},
+		{kernelFeatureFEATURE_ROUTE, c.Route.Net != 0, "a routed host port needs to know where this kernel has what it does with frames", routePlaces},
 	} {
 		if kernelFeature(c.Features)&ask.features == 0 || ask.known {
 			continue
@@ -39,7 +40,7 @@ func findPlaces(c *Config) error {
 			return fmt.Errorf("%s: %w", ask.what, err)
 		}
 	}
-	// answers for stations do without, where it cannot be told
+	// Answers for stations do without the place if nobody can tell it.
 	if kernelFeature(c.Features)&kernelFeatureFEATURE_SUPPRESS != 0 && c.DeviceState == 0 && !readsRefused() {
 		_ = carrierPlaces(c)
 	}
@@ -51,16 +52,17 @@ type untyped struct{ error }
 
 func (e *untyped) Unwrap() error { return e.error }
 
-// A carrier is what findCarrier finds.
+// A carrier has the places that findCarrier finds.
 type carrier struct {
 	at    int32
 	state uint32
 }
 
-// The kernel's types are read once by a process: that takes it milliseconds, and what
-// is found stays as it is while the kernel runs.
+// A process reads the kernel's types once. That takes milliseconds, and the places stay
+// the same while the kernel runs.
 var (
 	kernelCarrier  = sync.OnceValues(func() (carrier, error) { return findIn(findCarrier) })
+	kernelRoutes   = sync.OnceValues(func() (kernelRoutePlaces, error) { return findIn(findRoutes) })
 	kernelChecksum = sync.OnceValues(func() (kernelSkbPlaces, error) { return findIn(findChecksum) })
 )
 
@@ -88,6 +90,119 @@ func checksumPlaces(c *Config) error {
 	return err
 }
 
+func routePlaces(c *Config) error {
+	if err := carrierPlaces(c); err != nil {
+		return err
+	}
+	at, err := kernelRoutes()
+	if err == nil {
+		c.Route = at
+	}
+	return err
+}
+
+// findRoutes returns the places where the kernel has what it does with frames before it
+// routes them.
+func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
+	var device, space, ip, conf *btf.Struct
+	var flags *btf.Enum
+	for name, to := range map[string]any{
+		"net_device": &device, "net": &space, "in_device": &ip, "ipv4_devconf": &conf, "netdev_priv_flags": &flags,
+	} {
+		if err := kernel.TypeByName(name, to); err != nil {
+			return at, err
+		}
+	}
+	for _, v := range flags.Values {
+		if v.Name == "IFF_L3MDEV_SLAVE" {
+			at.Slave = uint32(v.Value)
+		}
+	}
+	if at.Slave == 0 {
+		return at, errors.New("netdev_priv_flags has no IFF_L3MDEV_SLAVE")
+	}
+	var errs []error
+	for _, ask := range []struct {
+		of   *btf.Struct
+		name string
+		to   *uint32
+	}{
+		{device, "nd_net", &at.Net}, {device, "rx_handler", &at.Handler}, {device, "priv_flags", &at.Private},
+		{device, "flags", &at.Flags}, {device, "ip_ptr", &at.Ip}, {ip, "cnf", &at.Conf}, {conf, "data", &at.Data},
+		{device, "dev_addr", &at.Address},
+	} {
+		*ask.to, err = offsetIn(ask.of, ask.name)
+		errs = append(errs, err)
+	}
+	at.Conf += at.Data
+	for _, ask := range []struct {
+		to     *uint32
+		needed bool
+		path   []string
+	}{
+		{&at.All, true, []string{"ipv4", "devconf_all"}},
+		{&at.Priority, true, []string{"ipv4", "sysctl_ip_fwd_update_priority"}},
+		{&at.Rules, false, []string{"ipv4", "fib_has_custom_rules"}},             // CONFIG_IP_MULTIPLE_TABLES
+		{&at.Hash, false, []string{"ipv4", "sysctl_fib_multipath_hash_policy"}},  // CONFIG_IP_ROUTE_MULTIPATH
+		{&at.Policies, hasPart(space, "xfrm"), []string{"xfrm", "policy_count"}}, // CONFIG_XFRM
+	} {
+		*ask.to, err = within(space, ask.path)
+		if ask.needed {
+			errs = append(errs, err)
+		}
+	}
+	if hasPart(space, "ipv6") { // CONFIG_IPV6
+		errs = append(errs, findRoutes6(kernel, space, device, &at))
+	}
+	return at, errors.Join(errs...)
+}
+
+// findRoutes6 fills in the places that IPv6 has. Without them the stack has all packets of
+// IPv6.
+func findRoutes6(kernel *btf.Spec, space, device *btf.Struct, at *kernelRoutePlaces) error {
+	var ip, conf *btf.Struct
+	if err := errors.Join(kernel.TypeByName("inet6_dev", &ip), kernel.TypeByName("ipv6_devconf", &conf)); err != nil {
+		return err
+	}
+	var errs []error
+	find := func(of *btf.Struct, path ...string) uint32 {
+		place, err := within(of, path)
+		errs = append(errs, err)
+		return place
+	}
+	at.Ip6 = find(device, "ip6_ptr")
+	at.Disable6 = find(ip, "cnf") + find(conf, "disable_ipv6")
+	at.All6 = find(space, "ipv6", "devconf_all")
+	at.Forward6 = find(conf, "forwarding")
+	at.Hash6 = find(space, "ipv6", "sysctl", "multipath_hash_policy")
+	return errors.Join(errs...)
+}
+
+// hasPart reports whether a structure has a member.
+func hasPart(s *btf.Struct, name string) bool {
+	_, ok := member(s.Members, name)
+	return ok
+}
+
+// within returns how many bytes after the beginning of a structure a member of its member
+// is.
+func within(s *btf.Struct, path []string) (at uint32, err error) {
+	for i, name := range path {
+		m, ok := member(s.Members, name)
+		if !ok {
+			return 0, fmt.Errorf("%s has no %s", s.Name, name)
+		}
+		at += m.Offset.Bytes()
+		if i == len(path)-1 {
+			break
+		}
+		if s, ok = btf.UnderlyingType(m.Type).(*btf.Struct); !ok {
+			return 0, fmt.Errorf("%s is not a structure", name)
+		}
+	}
+	return at, nil
+}
+
 // readsRefused reports whether programs may not read the kernel's memory
 // (kernel_lockdown(7)).
 func readsRefused() bool {
@@ -95,7 +210,7 @@ func readsRefused() bool {
 	return err == nil && strings.Contains(string(text), "[confidentiality]")
 }
 
-// findCarrier returns where the kernel has whether a device has a carrier.
+// findCarrier returns the places where the kernel has the carrier of a device.
 func findCarrier(kernel *btf.Spec) (carrier, error) {
 	var cell, device *btf.Struct
 	if err := errors.Join(kernel.TypeByName("bpf_dtab_netdev", &cell), kernel.TypeByName("net_device", &device)); err != nil {
@@ -108,10 +223,10 @@ func findCarrier(kernel *btf.Spec) (carrier, error) {
 }
 
 // castFunction is the kernel's function by which a filter gets at the state of a
-// frame's checksum. It is no helper: BTF alone knows it.
+// frame's checksum. It is no helper: only BTF knows it.
 const castFunction = "bpf_cast_to_kern_ctx"
 
-// findChecksum returns where the kernel has the state of a frame's checksum.
+// findChecksum returns the places where the kernel has the state of a frame's checksum.
 func findChecksum(kernel *btf.Spec) (at kernelSkbPlaces, err error) {
 	var cast *btf.Func
 	var skb *btf.Struct
@@ -146,8 +261,8 @@ func offsetIn(s *btf.Struct, name string) (uint32, error) {
 	return m.Offset.Bytes(), nil
 }
 
-// member returns a member with its place in the outermost structure, also one of
-// a structure or union without a name within.
+// member returns a member with its place in the outermost structure. The member may be
+// in a structure or union without a name.
 func member(members []btf.Member, name string) (btf.Member, bool) {
 	for _, m := range members {
 		if m.Name == name {
@@ -174,8 +289,9 @@ func member(members []btf.Member, name string) (btf.Member, bool) {
 // kernelSkbCall is KERNEL_SKB_CALL of bpf/types.h.
 const kernelSkbCall = 0xba5c01e05eabb0ff
 
-// castCall takes the place of kernelSkbCall: the call of the kernel's function
-// with that number, or, if nobody has asked for it, of nothing.
+// castCall returns the instruction that takes the place of kernelSkbCall: the call of
+// the kernel's function with that number or, if nobody has asked for the number, of
+// nothing.
 func castCall(ins asm.Instruction, cast uint32) asm.Instruction {
 	if cast == 0 {
 		return asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)

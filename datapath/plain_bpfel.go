@@ -23,6 +23,8 @@ const (
 	plainMapControlFrames       = "control_frames"
 	plainMapCounters            = "counters"
 	plainMapFdb                 = "fdb"
+	plainMapGateways            = "gateways"
+	plainMapHostEnds            = "host_ends"
 	plainMapMemory              = "memory"
 	plainMapMoves               = "moves"
 	plainMapPatchPanel          = "patch_panel"
@@ -35,7 +37,6 @@ const (
 	plainMapPfLogRing           = "pf_log_ring"
 	plainMapPfNets              = "pf_nets"
 	plainMapPfNetworks          = "pf_networks"
-	plainMapPfPackets           = "pf_packets"
 	plainMapPfPortStats         = "pf_port_stats"
 	plainMapPfProfiles          = "pf_profiles"
 	plainMapPfRuleStats         = "pf_rule_stats"
@@ -56,7 +57,6 @@ const (
 	plainMapTimer               = "timer"
 	plainMapVlanStats           = "vlan_stats"
 	plainMapVlans               = "vlans"
-	plainMapWork                = "work"
 	plainMapXdpDevices          = "xdp_devices"
 	plainProgBasculeControl     = "bascule_control"
 	plainProgBasculePatch       = "bascule_patch"
@@ -76,17 +76,18 @@ const (
 	plainVarPfEtherFlagType     = "pf_ether_flag_type"
 	plainVarPfLoggedType        = "pf_logged_type"
 	plainVarPfOtherStateType    = "pf_other_state_type"
+	plainVarPfPacketType        = "pf_packet_type"
 	plainVarPfReturnType        = "pf_return_type"
 	plainVarPfStateFlagType     = "pf_state_flag_type"
 	plainVarPfTcpStateType      = "pf_tcp_state_type"
 	plainVarPfTimeoutType       = "pf_timeout_type"
 	plainVarPfWalkType          = "pf_walk_type"
+	plainVarRouteType           = "route_type"
 	plainVarRuleKindType        = "rule_kind_type"
 	plainVarSet                 = "set"
 	plainVarStpStateType        = "stp_state_type"
 	plainVarTracedType          = "traced_type"
 	plainVarVlanAdmitType       = "vlan_admit_type"
-	plainVarWorkPartType        = "work_part_type"
 )
 
 // loadPlain returns the embedded CollectionSpec for plain.
@@ -149,6 +150,8 @@ type plainMapSpecs struct {
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
+	HostEnds      *ebpf.MapSpec `ebpf:"host_ends"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
@@ -161,7 +164,6 @@ type plainMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
@@ -182,7 +184,6 @@ type plainMapSpecs struct {
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
-	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -203,17 +204,18 @@ type plainVariableSpecs struct {
 	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.VariableSpec `ebpf:"route_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // plainObjects contains all objects after they have been loaded into the kernel.
@@ -243,6 +245,8 @@ type plainMaps struct {
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Gateways      *ebpf.Map `ebpf:"gateways"`
+	HostEnds      *ebpf.Map `ebpf:"host_ends"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
@@ -255,7 +259,6 @@ type plainMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
@@ -276,7 +279,6 @@ type plainMaps struct {
 	Timer         *ebpf.Map `ebpf:"timer"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
-	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -289,6 +291,8 @@ func (m *plainMaps) Close() error {
 		m.ControlFrames,
 		m.Counters,
 		m.Fdb,
+		m.Gateways,
+		m.HostEnds,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
@@ -301,7 +305,6 @@ func (m *plainMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPackets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
@@ -322,7 +325,6 @@ func (m *plainMaps) Close() error {
 		m.Timer,
 		m.VlanStats,
 		m.Vlans,
-		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -344,17 +346,18 @@ type plainVariables struct {
 	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.Variable `ebpf:"route_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // plainPrograms contains all programs after they have been loaded into the kernel.

@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// prune takes out of a program all that is never reached: what questions that are
-// answered jump over, and functions that nothing calls any more. So the program
-// refers only to the maps that it uses. The kernel would take that code out, too.
-// But each time it takes something out, it moves all that follows, and so spends
-// on it a third of the time of a load.
+// prune takes all code out of a program that is never reached: code that answered
+// questions jump over, and functions that nothing calls any more. So the program refers
+// only to the maps that it uses. The kernel would take that code out, too. But each
+// time it takes something out, it moves all that follows. This takes a third of the
+// time of a load.
 func prune(p *ebpf.ProgramSpec) {
 	c := newPruner(p.Instructions)
 	c.walk()
@@ -24,13 +24,13 @@ func prune(p *ebpf.ProgramSpec) {
 // Instructions have their index in code.
 type pruner struct {
 	code     asm.Instructions
-	at       []int          // where each is, in raw instructions
-	index    []int          // of the instruction at each such place
+	at       []int          // place of each instruction, in raw instructions
+	index    []int          // index of the instruction at each such place
 	symbols  map[string]int // of functions and labels
 	reached  []bool
-	before   []knowledge // what registers hold before each that is reached
+	before   []knowledge // what registers hold before each instruction that is reached
 	used     []bool
-	branches []branch // for jumps, where they go
+	branches []branch // of jumps: the ways that are taken
 }
 
 // A branch says which ways of an instruction are taken.
@@ -59,8 +59,9 @@ func newPruner(code asm.Instructions) *pruner {
 	return c
 }
 
-// knowledge has for each register two bits: that it holds 0, and that it holds 1.
-// Neither says that it may hold anything. Answers are spread by no more than that.
+// knowledge has two bits for each register: that it holds 0, and that it holds 1. If
+// neither is set, the register may hold anything. Answers to questions are spread by no
+// more than that.
 type knowledge uint32
 
 func (k knowledge) of(r asm.Register) (value int64, known bool) {
@@ -111,7 +112,7 @@ func (k knowledge) afterALU(ins *asm.Instruction) knowledge {
 	return k.without(ins.Dst)
 }
 
-// decides returns which ways a jump with a condition takes.
+// decides returns which ways a conditional jump takes.
 func (k knowledge) decides(ins *asm.Instruction) branch {
 	a, known := k.of(ins.Dst)
 	b := ins.Constant
@@ -146,7 +147,8 @@ func isJump(ins *asm.Instruction) bool {
 	return op != asm.InvalidJumpOp && op != asm.Call && op != asm.Exit
 }
 
-// isLong reports whether a jump has its distance where others have a constant.
+// isLong reports whether a jump has its distance in the place where others have a
+// constant.
 func isLong(ins *asm.Instruction) bool {
 	return ins.OpCode.Class() == asm.Jump32Class && ins.OpCode.JumpOp() == asm.Ja
 }
@@ -164,8 +166,8 @@ func (c *pruner) target(i int) int {
 	return c.index[c.at[i]+1+int(distance)]
 }
 
-// walk follows the program from its start, and each function that it refers to
-// from there, with what is known of registers.
+// walk follows the program from its start, and each function that it refers to from the
+// function's start. It follows what is known of the registers, too.
 func (c *pruner) walk() {
 	var todo []int
 	reach := func(i int, k knowledge) {
@@ -219,10 +221,10 @@ const (
 	callTakes              = callClobbers &^ (1 << asm.R0)
 )
 
-// keepUsed finds which of the reached instructions are of use: an answer is not
+// keepUsed finds which of the reached instructions are of use. An answer is of no use
 // once the jumps that ask for it are decided.
 func (c *pruner) keepUsed() {
-	wanted := make([]registers, len(c.code)+1) // before each
+	wanted := make([]registers, len(c.code)+1) // before each instruction
 	for changed := true; changed; {
 		changed = false
 		for i := len(c.code) - 1; i >= 0; i-- {
@@ -250,8 +252,8 @@ func (c *pruner) keepUsed() {
 	}
 }
 
-// wants returns which registers are wanted before an instruction, if those after it
-// are, and whether it is of use.
+// wants returns which registers are wanted before an instruction, if those of after are
+// wanted behind it, and whether the instruction is of use.
 func (c *pruner) wants(i int, after registers) (before registers, used bool) {
 	ins := &c.code[i]
 	source := registers(0)
@@ -286,19 +288,19 @@ func (c *pruner) wants(i int, after registers) (before registers, used bool) {
 	case class == asm.StXClass && ins.OpCode.Mode() != asm.AtomicMode:
 		return after | bit(ins.Dst) | bit(ins.Src), true
 	}
-	// an atomic operation, which may have to do with R0, or one that is not known
+	// an atomic operation, which may use R0, or an instruction that is not known
 	return after | bit(ins.Dst) | bit(ins.Src) | bit(asm.R0), true
 }
 
-// kept returns the program of what is reached and used.
+// kept returns the program of the instructions that are reached and used.
 func (c *pruner) kept() asm.Instructions {
 	keep := make([]bool, len(c.code))
-	next := make([]int, len(c.code)+1) // kept one, from each on
+	next := make([]int, len(c.code)+1) // next instruction that is kept, from each on
 	next[len(c.code)] = len(c.code)
 	for i := len(c.code) - 1; i >= 0; i-- {
 		keep[i] = c.reached[i] && c.used[i]
 		if keep[i] && c.branches[i] == branchAway && c.target(i) > i && next[c.target(i)] == next[i+1] {
-			keep[i] = false // it goes to where it would get to anyway
+			keep[i] = false // it jumps to the place where it would get to anyway
 		}
 		// the kernel wants to know where a function begins
 		keep[i] = keep[i] || c.reached[i] && btf.FuncMetadata(&c.code[i]) != nil
@@ -308,7 +310,7 @@ func (c *pruner) kept() asm.Instructions {
 		}
 	}
 	all := make(asm.Instructions, 0, len(c.code))
-	at := make([]int, len(c.code)+1) // where each is now, or the one that follows
+	at := make([]int, len(c.code)+1) // where each instruction is now, or the one behind it
 	from := make([]int, 0, len(c.code))
 	for i := range c.code {
 		at[i+1] = at[i]

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A need is functions of the kernel that programs of a type call.
+// A need has the functions of the kernel that programs of a type call.
 type need struct {
 	in      ebpf.ProgramType
-	by      kernelFeature // any of which calls them; 0 is every bridge
-	who     string        // calls them
+	by      kernelFeature // features, any of which calls them; 0 is every bridge
+	who     string        // the caller, for messages
 	helpers []asm.BuiltinFunc
 }
 
-// needs are all helpers that the programs call, and who needs them. No version of
-// the kernel is compared: distributions put functions into older kernels.
+// needs are all helpers that the programs call, and who needs them. Versions of the
+// kernel are not compared: distributions put functions into older kernels.
 var needs = []need{
 	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
 		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect,
@@ -49,6 +49,13 @@ var needs = []need{
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_PATCH, "a patch cable", []asm.BuiltinFunc{
 		asm.FnTailCall, asm.FnSkbVlanPush, asm.FnSkbVlanPop,
+	}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_ROUTE, "a routed host port", []asm.BuiltinFunc{
+		asm.FnFibLookup, asm.FnRedirectNeigh, asm.FnProbeReadKernel, asm.FnSkbLoadBytes, asm.FnSkbStoreBytes, asm.FnSkbChangeTail,
+		asm.FnSetHashInvalid,
+	}},
+	{ebpf.XDP, kernelFeatureFEATURE_ROUTE, "a routed host port", []asm.BuiltinFunc{
+		asm.FnFibLookup, asm.FnProbeReadKernel, asm.FnXdpLoadBytes, asm.FnXdpAdjustTail,
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
 	{ebpf.XDP, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
@@ -75,10 +82,10 @@ var needs = []need{
 	}},
 }
 
-// tcxHook is the name of what every port is attached by.
+// tcxHook is the name of the hook by which programs are attached to every port.
 const tcxHook = "tcx hook"
 
-// A MissingError says what the kernel does not have and who needs it.
+// A MissingError says what the kernel lacks and who needs it.
 type MissingError struct {
 	line string
 	err  error // what the kernel said
@@ -87,7 +94,7 @@ type MissingError struct {
 func (e *MissingError) Error() string { return e.line }
 func (e *MissingError) Unwrap() error { return e.err }
 
-// missing makes a MissingError of things and of who needs each.
+// missing makes a MissingError of things, each with the one who needs it.
 func missing(release string, err error, things ...[2]string) error {
 	words := make([]string, len(things))
 	for i, t := range things {
@@ -96,7 +103,7 @@ func missing(release string, err error, things ...[2]string) error {
 	return &MissingError{"kernel " + release + " has " + strings.Join(words, ", and "), err}
 }
 
-// A kernel answers what it has.
+// A kernel answers questions about what it has.
 type kernel struct {
 	release  string
 	queryTCX func() error // asks which programs are on a device
@@ -106,7 +113,7 @@ type kernel struct {
 // running is the kernel that runs.
 func running() kernel {
 	var u unix.Utsname
-	_ = unix.Uname(&u) // which cannot fail here; the release is for words alone
+	_ = unix.Uname(&u) // it cannot fail here; the release is for messages alone
 	return kernel{unix.ByteSliceToString(u.Release[:]), queryTCX, probes.HaveProgramHelper}
 }
 
@@ -125,8 +132,8 @@ func queryTCX() error {
 	return nil
 }
 
-// CheckKernel returns a MissingError where the kernel has no tcx, without which
-// there is no port. It costs a system call.
+// CheckKernel returns a MissingError if the kernel has no tcx: without it there is no
+// port. It costs a system call.
 func CheckKernel() error { return running().check() }
 
 func (k kernel) check() error {
@@ -140,13 +147,28 @@ func (k kernel) check() error {
 	}
 }
 
-// explain turns what the kernel says of a load of programs for c into what a user
+// explain turns the kernel's error about a load of programs for c into one that a user
 // can act on.
 func explain(err error, c *Config) error { return running().explain(err, c) }
 
+// explainLoad is explain for a load of all that a specification has. The library may have
+// lost that there was no room for more open files: it asks the kernel what it has, and
+// takes each error for a no.
+func explainLoad(err error, spec *ebpf.CollectionSpec, c *Config) error {
+	if few := fewFiles(len(spec.Maps) + len(spec.Programs) + libraryFiles); few != nil {
+		err = few
+	}
+	return explain(err, c)
+}
+
 func (k kernel) explain(err error, c *Config) error {
+	// What the process or the machine is short of says nothing about programs, though the
+	// verifier may have begun with them.
+	if err := short(err); err != nil {
+		return err
+	}
 	var verifier *ebpf.VerifierError
-	refused := errors.As(err, &verifier)
+	refused := errors.As(err, &verifier) && !(errors.Is(err, unix.EPERM) && len(verifier.Log) == 0)
 	if refused || errors.Is(err, unix.EINVAL) {
 		if things := k.lacks(c); things != nil {
 			return missing(k.release, err, things...)
@@ -155,14 +177,63 @@ func (k kernel) explain(err error, c *Config) error {
 	if refused {
 		return fmt.Errorf("the kernel's verifier refuses the switch program: %-3v", verifier)
 	}
-	if errors.Is(err, unix.EPERM) { // of which the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
+	if errors.Is(err, unix.EPERM) { // the library says that it may be RLIMIT_MEMLOCK, as before Linux 5.11
 		return fmt.Errorf("the kernel refuses to load BPF programs: %w", unix.EPERM)
 	}
 	return err
 }
 
-// lacks returns the helpers that programs for c call and the kernel does not have,
-// with who calls them. It loads a program for each, so it is for a load that failed.
+// short returns what the process or the machine is short of, if that is why a load
+// failed, and nil otherwise.
+func short(err error) error {
+	for _, s := range []struct {
+		is   unix.Errno
+		text string
+	}{
+		{unix.EMFILE, "the process may have no more open files%s: %w; raise its limit ('ulimit -n', LimitNOFILE of a service)"},
+		{unix.ENFILE, "the machine may have no more open files%s: %w; raise its limit ('sysctl fs.file-max')"},
+		{unix.ENOMEM, "the kernel has no memory left for programs and tables%s: %w; see what takes it, and the limit of the control group"},
+	} {
+		if errors.Is(err, s.is) {
+			return fmt.Errorf(s.text, fileLimit(s.is), s.is)
+		}
+	}
+	return nil
+}
+
+// fileLimit says how many files the process may have open, where that is the reason.
+func fileLimit(why unix.Errno) string {
+	var limit unix.Rlimit
+	if why != unix.EMFILE || unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return ""
+	}
+	return fmt.Sprintf(" than %d", limit.Cur)
+}
+
+// libraryFiles is how many files the library may have open beside the maps and programs
+// of a load: BTF, and what it asks the kernel by.
+const libraryFiles = 8
+
+// fewFiles returns EMFILE if there is no room for so many more open files.
+func fewFiles(more int) error {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > 1<<12 {
+		return nil
+	}
+	open := 0
+	for fd := range int(limit.Cur) {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			open++
+		}
+	}
+	if open+more > int(limit.Cur) {
+		return unix.EMFILE
+	}
+	return nil
+}
+
+// lacks returns the helpers that programs for c call and the kernel lacks, each with
+// its caller. It loads a program for each helper, so it is for a load that has failed.
 func (k kernel) lacks(c *Config) (things [][2]string) {
 	for _, n := range needs {
 		if n.by != 0 && uint64(n.by)&(c.Features|c.Pf.Features) == 0 || n.in == ebpf.XDP && !anyXDP(c) {

@@ -80,7 +80,13 @@ func TestExplainMissing(t *testing.T) {
 		{"of XDP that is off", lacking("bpf_xdp_get_buff_len"), 0, false, unix.EINVAL, "invalid argument", false},
 		{"nothing", lacking(), peer, true, verifier, "the kernel's verifier refuses the switch program", false},
 		{"not asked for", lacking("bpf_loop"), 0, false, unix.EPERM, "refuses to load BPF programs", false},
-		{"nor here", lacking("bpf_loop"), 0, false, unix.ENOMEM, "cannot allocate memory", false},
+		{"too many files", lacking("bpf_loop"), 0, false, &ebpf.VerifierError{Cause: unix.EMFILE, Log: []string{"0: (b7) r0 = 0"}},
+			"the process may have no more open files", false},
+		{"too many files of all", lacking("bpf_loop"), 0, false, unix.ENFILE, "the machine may have no more open files", false},
+		{"no memory to verify", lacking("bpf_loop"), 0, false, &ebpf.VerifierError{Cause: unix.ENOMEM, Log: []string{"0: (b7) r0 = 0"}},
+			"the kernel has no memory left", false},
+		{"not allowed", lacking("bpf_loop"), 0, false, &ebpf.VerifierError{Cause: unix.EPERM}, "refuses to load BPF programs", false},
+		{"nor here", lacking("bpf_loop"), 0, false, unix.ENOMEM, "the kernel has no memory left", false},
 	} {
 		var c Config
 		c.Features = uint64(tt.features)

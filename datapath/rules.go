@@ -31,14 +31,15 @@ const MaxRules = 16384
 // RuleStats count the frames that a rule matched, and their bytes.
 type RuleStats = kernelRuleStats
 
-// Rules returns the bridge's rules in the order in which they are tried, but
-// those of ports that have left.
+// Rules returns the bridge's rules in the order in which they are tried, without those
+// of ports that have left.
 func (b *Bridge) Rules() ([]Rule, error) {
 	list, _, err := b.numberedRules()
 	return list, err
 }
 
-// RuleOf returns the rule of a number, as [Traced] has it; false if it has gone.
+// RuleOf returns the rule with a number, as [Traced] has it; false if the rule has
+// gone.
 func (b *Bridge) RuleOf(number uint16) (Rule, bool, error) {
 	list, numbers, err := b.numberedRules()
 	if i := slices.Index(numbers, uint32(number)); i >= 0 {
@@ -80,7 +81,7 @@ func (b *Bridge) ruleTable() ([]kernelRule, error) {
 	return readArray[kernelRule](m)
 }
 
-// anyPort stands for the port where a rule is printed for the tables.
+// anyPort stands for the port when a rule is printed for the tables.
 const anyPort = "PORT"
 
 func printed(r Rule) string {
@@ -114,7 +115,7 @@ func (b *Bridge) RuleStats() ([]RuleStats, error) {
 	return list, nil
 }
 
-// tagNumber is the datapath's number of a tag; package pf makes the same of its
+// tagNumber is the datapath's number of a tag. Package pf makes the same number of the
 // name.
 func tagNumber(name string) uint32 {
 	if name == "" {
@@ -125,9 +126,8 @@ func tagNumber(name string) uint32 {
 	return max(1, h.Sum32())
 }
 
-// settleRules makes next and t agree about rules: ports have the flags of
-// those that t brings, and t leaves those of ports behind that next does not
-// have.
+// settleRules makes next and t agree about rules. Ports get the flags of the rules that
+// t brings. t leaves out rules of ports that next does not have.
 func (b *Bridge) settleRules(next *Config, t *Tables) error {
 	if t.Rules == nil {
 		left := false
@@ -170,20 +170,20 @@ func flagRules(c *Config, list []Rule) {
 
 // compiledRules are rules as the datapath's tables have them.
 type compiledRules struct {
-	rules   []kernelRule     // by number; 0 is none's, and has the name of all of this in its text
+	rules   []kernelRule     // by number; 0 is no rule, and its text names this set of rules
 	lists   []kernelRuleList // and behind them the masks for ARP
 	keys    []rule.Key
-	numbers []uint32 // of keys: turns, and numbers
+	numbers []uint32 // of each key: turn and number
 
 	added []uint32 // numbers of rules that have counted nothing yet
 }
 
-// ruleNumbers is how many numbers there are for rules: all rules of a bridge can be
-// exchanged at once for others.
+// ruleNumbers is how many numbers there are for rules: a change can exchange all rules
+// of a bridge for others.
 const ruleNumbers = 2 * MaxRules
 
-// ruleRoom returns how many entries a table is made with for n of them: room for some
-// more, because a program that is loaded keeps its tables.
+// ruleRoom returns how many entries a table for n rules has. It has room for some more,
+// because a program that is loaded keeps its tables.
 func ruleRoom(n int) uint32 {
 	const least, most = 256, ruleNumbers + 1
 	room := uint32(least)
@@ -193,8 +193,8 @@ func ruleRoom(n int) uint32 {
 	return min(room, most)
 }
 
-// compileRules makes tables of rules. Rules that are among had have the numbers that
-// they have there; all numbers there are taken.
+// compileRules makes tables of rules. Rules that are in had keep the numbers that they
+// have there. No other rule gets a number of had.
 func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	if len(list) > MaxRules {
 		return nil, fmt.Errorf("%d rules are more than %d", len(list), MaxRules)
@@ -210,7 +210,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 			numbers[of] = append(numbers[of], uint32(n))
 		}
 	}
-	for _, of := range numbers { // of rules that are the same, the first has what they have matched
+	for _, of := range numbers { // of equal rules, the first has what they have matched
 		slices.SortFunc(of, func(n, o uint32) int { return cmp.Compare(had[n].Turn, had[o].Turn) })
 	}
 	free := uint32(0)
@@ -219,7 +219,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	c := &compiledRules{rules: make([]kernelRule, 1, len(list)+1)}
 	copy(c.rules[0].Text[:], fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()))
 	plain := make([]rule.Rule, len(list))
-	at := make([]uint32, len(list)) // their numbers
+	at := make([]uint32, len(list)) // the numbers of the rules
 	for i, r := range list {
 		// lists are told apart by name, and here a port's is its id
 		plain[i] = r.Rule
@@ -252,7 +252,7 @@ func compileRules(list []Rule, had []kernelRule) (*compiledRules, error) {
 	for _, l := range rule.Compile(plain) {
 		id, err := strconv.ParseUint(l.Port, 10, 32)
 		if err != nil {
-			return nil, err // it is one of ours
+			return nil, err // the name is one of ours
 		}
 		list := 2 * Slot(uint32(id)) // enum rule_direction
 		if l.Direction == rule.Out {
@@ -289,7 +289,8 @@ const (
 )
 
 // bringRules returns the tables of rules of the next generation, whose configuration is
-// c: those of list, or those that b has. Nil: there are none.
+// c. They are made of list or, if that is nil, are those that b has. Nil: there are no
+// rules.
 func (b *Bridge) bringRules(c *Config, list []Rule) (*compiledRules, error) {
 	ruled := b.gen != "" && kernelFeature(b.Config.Features)&kernelFeatureFEATURE_RULES != 0
 	if list == nil {
@@ -348,21 +349,21 @@ func (c *compiledRules) store(maps map[string]*ebpf.Map) error {
 		return fmt.Errorf("store the rules: %w", err)
 	}
 	if len(c.keys) > 0 {
-		if _, err := maps[kernelMapRuleNumbers].BatchUpdate(c.keys, c.numbers, nil); err != nil {
+		if err := putMany(maps[kernelMapRuleNumbers], c.keys, c.numbers); err != nil {
 			return fmt.Errorf("store the rules' keys: %w", err)
 		}
 	}
 	zero := make([]RuleStats, ebpf.MustPossibleCPU())
 	for _, n := range c.added {
-		if err := maps[kernelMapRuleCounters].Put(n, zero); err != nil {
+		if err := put(maps[kernelMapRuleCounters], n, zero); err != nil {
 			return fmt.Errorf("counters of rule %d: %w", n, err)
 		}
 	}
 	return nil
 }
 
-// rewriteRules gives the spare these rules, or those that b has. Their tables are
-// rewritten only if others are in them: the text of rule 0 is the name of all of them.
+// rewriteRules gives the spare these rules, or those that b has. It rewrites the tables
+// only if they have others: the text of rule 0 names all of them.
 func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
 	own := g.coll.Maps[kernelMapRules]
 	if list == nil {
@@ -386,7 +387,7 @@ func (g *generation) rewriteRules(b *Bridge, c *Config, list []Rule) error {
 		!fits(kernelMapRuleNumbers, len(next.keys)) {
 		return errNoSpare
 	}
-	// what a killed command leaves has no name
+	// Tables that a killed command leaves have no name.
 	if err := own.Put(uint32(0), kernelRule{}); err != nil {
 		return err
 	}

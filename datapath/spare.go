@@ -12,28 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The spare is what a bridge's programs are exchanged for by a change that needs no
-// others: the programs of the generation before, which were made for the same
-// configuration. They have settings of their own, and tables of their own where a
-// change makes these anew. While no frame is with them these are written, and then
-// the programs are a generation like one that was loaded. So two sets of programs
-// take turns, and a frame meets one of them: it sees no half of a change.
+// The spare takes turns with a bridge's programs. It is the programs of the generation
+// before, which were made for the same configuration. A change that needs no other
+// programs exchanges the bridge's programs for the spare. The spare has settings of its
+// own, and own tables where a change makes these anew. They are written while no frame
+// is in the spare's programs. Then the spare is a generation like one that was loaded.
+// A frame meets one of the two sets of programs, so it sees no half of a change.
 //
-// The spare is in a folder of its own, which becomes the next generation's by being
-// renamed, once all in it is as that has it. Before, a killed command leaves a spare,
-// whatever is in its tables, and after it a generation that is not made current.
+// The spare is in a folder of its own. Once all in it is as the next generation has it,
+// the folder is renamed to be that generation's. A command that is killed before leaves
+// a spare, whatever is in its tables. One that is killed after leaves a generation that
+// is not made current.
 const sparePin = "spare"
 
-// errNoSpare says that a change takes programs that are loaded.
+// errNoSpare says that a change needs programs to be loaded.
 var errNoSpare = errors.New("no spare fits")
 
-// sameProgram reports whether what programs are made for is the same.
+// sameProgram reports whether two configurations are the same as far as programs are
+// made for them.
 func sameProgram(c, other *Config) bool {
 	return c.kernelConfig == other.kernelConfig && anyXDP(c) == anyXDP(other) && patched(c) == patched(other)
 }
 
-// spares reports whether a generation of c that was made with t, after b, leaves a
-// spare: its programs have the tables that b's have, but for those of their own.
+// spares reports whether a generation of c, made with t after b, leaves a spare: its
+// programs have the tables of b's programs, except for those of their own.
 func (b *Bridge) spares(c *Config, t Tables) bool {
 	if b.gen == "" || b.store.Locked || !sameProgram(c, &b.Config) {
 		return false
@@ -41,12 +43,13 @@ func (b *Bridge) spares(c *Config, t Tables) bool {
 	if t.Filter != nil || t.Bindings != nil || t.PF != nil {
 		return false
 	}
-	// who captures has its filter in the programs, and watches one generation
+	// A capture has its filter in the programs, and watches one generation.
 	return kernelFeature(c.Features)&kernelFeatureFEATURE_CAPTURE == 0
 }
 
-// keepSpare makes the generation that is no more the bridge's the spare, if it leaves
-// one. It is not read as a generation again: the rename takes it away in one step.
+// keepSpare makes a generation that is not the bridge's any more the spare, if it
+// leaves one. Nobody reads it as a generation again: the rename takes it away in one
+// step.
 func (b *Bridge) keepSpare(gen string, spares bool) error {
 	if err := os.RemoveAll(b.pin(sparePin)); err != nil || !spares {
 		return err
@@ -54,8 +57,8 @@ func (b *Bridge) keepSpare(gen string, spares bool) error {
 	return os.Rename(b.pin(gen), b.pin(sparePin))
 }
 
-// reuse makes the next generation of the spare. The error is errNoSpare where there is
-// none that fits.
+// reuse makes the next generation out of the spare. The error is errNoSpare if no spare
+// fits.
 func (b *Bridge) reuse(c *Config, t Tables) (g *generation, err error) {
 	if !b.spares(c, t) {
 		return nil, errNoSpare
@@ -101,8 +104,8 @@ func (b *Bridge) openSpare(c *Config) (*generation, error) {
 	return g, nil
 }
 
-// quiesce returns when no frame is with programs that no port has: the kernel runs
-// them in sections of RCU, whose end it waits for.
+// quiesce returns when no frame is in programs that no port has. The kernel runs
+// programs in sections of RCU, and waits for their end.
 func quiesce() error {
 	const membarrierCmdGlobal = 1 // linux/membarrier.h; synchronize_rcu()
 	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0)
@@ -126,7 +129,7 @@ func (g *generation) rewrite(b *Bridge, c *Config, t Tables) error {
 	if err := g.rewriteRules(b, c, t.Rules); err != nil {
 		return err
 	}
-	// of its decisions none was made with these settings
+	// No remembered decision of the spare was made with these settings.
 	_, err := g.control(kernelControl{Op: kernelControlOpCONTROL_FORGET})
 	return err
 }

@@ -16,9 +16,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"bascule/locks"
 )
 
-// Root is where bridges are pinned: a BPF file system of our own, because
+// Root is where bridges are pinned. It is a BPF file system of our own, because
 // `ip netns exec` hides the one under /sys.
 const Root = "/run/bascule"
 
@@ -29,6 +31,7 @@ const Root = "/run/bascule"
 //	                                  /gen-intended/config: what is taken for the next generation
 //	                                  /link/<port id>-tcx, <port id>-xdp
 //	                                  /dirty        while a command is at work
+//	                                  /doubt-0      what is kept of control protocol 0 is out of date
 //	                        /%patch/patch_panel, patch_trip: what patch cables share
 //	                        /%owed/<id of a link>/link, port: what is still to be given back
 //	<cookie>%plans    while somebody changes bridges by a plan
@@ -40,14 +43,19 @@ const Root = "/run/bascule"
 type Store struct {
 	// Locked makes the programs that are loaded take one lock round the FDB for
 	// every frame (bpf/locked.bpf.c). It is for the lab, which measures the cost of
-	// a lock; the tables are the same. A bridge does not remember it: without it
-	// the next load makes ordinary programs.
+	// a lock. The tables are the same. A bridge does not remember it: a load
+	// without it makes ordinary programs.
 	Locked bool
 
-	open map[string]*heldTable // tables that are asked for each port, by bridge; nil but under Hold
+	// Waits is called if it takes long to get the lock of the bridges, or of plans, with
+	// the process that has it, 0 if nobody can tell. It is called from another goroutine,
+	// once for a wait. nil for none.
+	Waits func(process int)
+
+	open map[string]*heldTable // tables that each port needs, by bridge; nil except under Hold
 
 	dir string
-	log ebpf.LogLevel // what the verifier is to say of programs that it takes: for tests
+	log ebpf.LogLevel // what the verifier says about programs that it takes: for tests
 }
 
 // A heldTable is a table of a bridge's generation that stays open.
@@ -56,7 +64,7 @@ type heldTable struct {
 	*ebpf.Map
 }
 
-// Hold has the store keep tables open that are asked often, until release.
+// Hold has the store keep tables open that are needed often, until release.
 func (s *Store) Hold() (release func()) {
 	s.open = map[string]*heldTable{}
 	return func() {
@@ -67,8 +75,8 @@ func (s *Store) Hold() (release func()) {
 	}
 }
 
-// OpenStore returns the store of the calling thread's network namespace. It
-// makes nothing but the mount of Root.
+// OpenStore returns the store of the calling thread's network namespace. It may mount
+// Root, and makes nothing else.
 func OpenStore() (*Store, error) {
 	cookie, err := NetnsCookie()
 	if err != nil {
@@ -92,12 +100,12 @@ func NetnsCookie() (uint64, error) {
 	return cookie, nil
 }
 
-// mountRoot returns the path of Root's file system, mounting it if need be.
+// mountRoot returns the path of Root's file system, and mounts it if need be.
 //
-// `ip netns exec` runs a command in a mount namespace of its own, which sees
-// no later mount of the machine's and whose mounts end with it. So the file
-// system belongs to the machine, that is to the oldest process that we may
-// look into, and is reached through that where our own Root is something else.
+// `ip netns exec` runs a command in a mount namespace of its own. The command sees no
+// mounts that the machine makes later, and its own mounts end with it. So the file
+// system belongs to the machine: to the oldest process that we may look into. If our
+// own Root is something else, the file system is reached through that process.
 func mountRoot() (string, error) {
 	if isBPF(Root) {
 		return Root, nil
@@ -117,8 +125,8 @@ func mountRoot() (string, error) {
 		if err != nil {
 			return err
 		}
-		defer dir.Close()
-		if err := lockFile(dir); err != nil {
+		defer locks.Close(dir)
+		if err := locks.Wait(dir); err != nil {
 			return err
 		}
 		if isBPF(Root) {
@@ -135,7 +143,8 @@ func mountRoot() (string, error) {
 	}
 	done := make(chan error)
 	go func() {
-		// the thread is not given back: its mount namespace is not ours
+		// The thread is never given back, because its mount namespace is not
+		// ours.
 		runtime.LockOSThread()
 		done <- func() error {
 			ns, err := os.Open(filepath.Join(machine, "ns/mnt"))
@@ -155,8 +164,8 @@ func mountRoot() (string, error) {
 	return path, <-done
 }
 
-// oldestAncestor returns the /proc folder of the first process, or of the one
-// nearest to it among our ancestors that we may look into.
+// oldestAncestor returns the /proc folder of the first process or, if we may not look
+// into that, of our oldest ancestor that we may look into.
 func oldestAncestor() string {
 	oldest := "/proc/self"
 	for pid := os.Getpid(); pid > 0; pid = parent(pid) {
@@ -198,23 +207,27 @@ func isBPF(path string) bool {
 // Lock makes the caller the only writer of the namespace's bridges; it waits
 // for another to finish. The lock ends with the process, too.
 func (s *Store) Lock() (unlock func(), err error) {
-	unlock, err = lockFolder(s.dir)
+	unlock, err = lockFolder(s.dir, s.Waits)
 	if err == nil {
 		s.hurry().calm()
+		locked(s.plansDir()) // or what a killed command left stays
 	}
 	return unlock, err
 }
 
-// LockPlans makes the caller the only one who executes a plan made from the
-// bridges of the namespace, in as many steps as it takes. It is not in the way
-// of [Store.Lock], which each step takes, and also ends with the process.
-func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.dir + "%plans") }
+// plansDir is the folder that is locked by who changes bridges by a plan.
+func (s *Store) plansDir() string { return s.dir + "%plans" }
 
-// devicesDir is the folder that is locked by who follows the devices.
+// LockPlans makes the caller the only one who executes a plan made from the bridges of
+// the namespace, however many steps the plan takes. It is not in the way of
+// [Store.Lock], which each step takes. It, too, ends with the process.
+func (s *Store) LockPlans() (unlock func(), err error) { return lockFolder(s.plansDir(), s.Waits) }
+
+// devicesDir is the folder that is locked by the process that follows the devices.
 func (s *Store) devicesDir() string { return s.dir + "%devices" }
 
-// A Hold is a folder that is locked by whoever does something. It ends with the
-// process. The folder may be taken away meanwhile, which ends it, too.
+// A Hold is a lock of a folder by a process that does something. It ends with the
+// process. It also ends if somebody takes the folder away.
 type Hold struct {
 	dir  *os.File
 	path string
@@ -223,8 +236,8 @@ type Hold struct {
 // Lost reports whether the folder has been taken away: another one can hold it then.
 func (h *Hold) Lost() bool { return !sameFile(h.dir, h.path) }
 
-// Unmounted reports whether the file system that the folder is in is not the one
-// any more in which bridges are pinned.
+// Unmounted reports whether the folder's file system is no longer the one in which
+// bridges are pinned.
 func (h *Hold) Unmounted() bool {
 	var held, root unix.Stat_t
 	if unix.Fstat(int(h.dir.Fd()), &held) != nil {
@@ -234,19 +247,19 @@ func (h *Hold) Unmounted() bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && held.Dev != root.Dev
 }
 
-// Release ends the hold; with remove, its folder goes, if it is still ours.
+// Release ends the hold. With remove, the folder goes, if it is still ours.
 func (h *Hold) Release(remove bool) {
 	if remove && !h.Lost() {
 		os.Remove(h.path)
 	}
-	h.dir.Close()
+	locks.Close(h.dir)
 }
 
-// HoldDevices says that the caller follows the devices of the namespace's bridges
-// until Release, or until the process ends. The error is ErrWatched
-// where another does.
+// HoldDevices says that the caller follows the devices of the namespace's bridges,
+// until Release or until the process ends. The error is ErrWatched if another process
+// does.
 func (s *Store) HoldDevices() (*Hold, error) {
-	const tries = 20 // against those who only look whether somebody does
+	const tries = 20 // tries against processes that only look whether somebody does
 	for try := 1; ; try++ {
 		if err := os.Mkdir(s.devicesDir(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -258,11 +271,11 @@ func (s *Store) HoldDevices() (*Hold, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = locks.Try(dir)
 		if err == nil && sameFile(dir, s.devicesDir()) {
 			return &Hold{dir, s.devicesDir()}, nil
 		}
-		dir.Close()
+		locks.Close(dir)
 		switch {
 		case err == nil: // it was removed meanwhile
 		case !errors.Is(err, unix.EWOULDBLOCK):
@@ -275,25 +288,29 @@ func (s *Store) HoldDevices() (*Hold, error) {
 	}
 }
 
-// DevicesHeld reports whether anybody follows the devices, and removes the
-// remains of one that was killed.
-func (s *Store) DevicesHeld() bool {
-	dir, err := os.Open(s.devicesDir())
+// DevicesHeld reports whether a process follows the devices, and removes the remains of
+// one that was killed.
+func (s *Store) DevicesHeld() bool { return locked(s.devicesDir()) }
+
+// locked reports whether somebody has the lock of a folder, and removes what is left of
+// one that was killed.
+func locked(path string) bool {
+	dir, err := os.Open(path)
 	if err != nil {
 		return false
 	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	defer locks.Close(dir)
+	if err := locks.Try(dir); err != nil {
 		return true
 	}
-	if sameFile(dir, s.devicesDir()) {
-		os.Remove(s.devicesDir())
+	if sameFile(dir, path) {
+		os.Remove(path)
 	}
 	return false
 }
 
-// DevicesHolder returns the process that follows the devices, 0 where there is none
-// or where it cannot be told: it is of another process namespace, say.
+// DevicesHolder returns the process that follows the devices. It is 0 if there is none,
+// or if nobody can tell, such as for a process of another process namespace.
 func (s *Store) DevicesHolder() int { return LockHolder(s.devicesDir()) }
 
 // StoreOf returns the store of the network namespace with the cookie. It makes
@@ -306,11 +323,20 @@ func StoreOf(cookie uint64) (*Store, error) {
 	return &Store{dir: filepath.Join(root, strconv.FormatUint(cookie, 10))}, nil
 }
 
-// lockFolder makes the caller the only one who has the folder, which it makes and
-// which goes again if nothing is in it.
-func lockFolder(path string) (unlock func(), err error) {
+// longWait is how long somebody waits for a lock who is not told of it. Most changes take
+// less.
+const longWait = 3 * time.Second
+
+// lockFolder makes the caller the only one who has the folder. It makes the folder, and
+// unlock removes it if nothing is in it. waits, if it is not nil, is told of a long wait.
+func lockFolder(path string, waits func(process int)) (unlock func(), err error) {
+	if waits != nil {
+		told := time.AfterFunc(longWait, func() { waits(LockHolder(path)) })
+		defer told.Stop()
+	}
 	for {
-		// another one may remove the folder at any moment until it is locked
+		// Another process may remove the folder at any moment until it is
+		// locked.
 		err := os.Mkdir(path, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
@@ -322,32 +348,19 @@ func lockFolder(path string) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := lockFile(dir); err != nil {
+		if err := locks.Wait(dir); err != nil {
 			dir.Close()
 			return nil, err
 		}
-		// the last one may have removed the folder that we waited for
+		// The process before may have removed the folder that we waited for.
 		if !sameFile(dir, path) {
-			dir.Close()
+			locks.Close(dir)
 			continue
 		}
 		return func() {
-			os.Remove(path) // of bridges it goes only when none is left
-			dir.Close()
+			os.Remove(path) // a folder of bridges goes only when no bridge is left
+			locks.Close(dir)
 		}, nil
-	}
-}
-
-// lockFile waits for the lock of an open file; it ends as the file is closed.
-func lockFile(f *os.File) error {
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return nil
-		}
-		if err != unix.EINTR {
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
 	}
 }
 
@@ -387,7 +400,7 @@ func (s *Store) Dirty() (bool, error) {
 	}), nil
 }
 
-// Exists reports whether the bridge does.
+// Exists reports whether the bridge exists.
 func (s *Store) Exists(name string) bool {
 	_, err := os.Readlink(filepath.Join(s.path(name), "current"))
 	return err == nil
@@ -395,7 +408,7 @@ func (s *Store) Exists(name string) bool {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, escape(name)) }
 
-// The BPF file system takes no dots in names; interface names may have some.
+// The BPF file system takes no dots in names, but names of interfaces may have some.
 var escapes = strings.NewReplacer("%", "%25", ".", "%2e")
 var unescapes = strings.NewReplacer("%25", "%", "%2e", ".")
 
@@ -429,8 +442,9 @@ func Alive(cookie uint64) bool {
 	return s.alive()
 }
 
-// RemoveAbandoned removes the bridges of namespaces that have ended: those for
-// whose cookie live says no, if no device of their ports is left anywhere.
+// RemoveAbandoned removes the bridges of namespaces that have ended. These are the
+// namespaces for whose cookie live says no, if no device of their ports is left
+// anywhere.
 func RemoveAbandoned(live func(cookie uint64) bool) error {
 	root, err := mountRoot()
 	if err != nil {
@@ -450,7 +464,8 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 	}
 	seen := map[uint64]bool{ours: true}
 	for _, e := range entries {
-		// beside the namespace's folder there may be those of its locks alone
+		// Beside the namespace's folder, or without it, there may be the
+		// folders of its locks.
 		name, _, _ := strings.Cut(e.Name(), "%")
 		cookie, err := strconv.ParseUint(name, 10, 64)
 		if err != nil || seen[cookie] {
@@ -468,9 +483,6 @@ func removeAbandoned(root string, live func(cookie uint64) bool) error {
 		err = os.RemoveAll(s.dir)
 		unlock()
 		s.DevicesHeld()
-		if unlock, locked := s.LockPlans(); locked == nil { // which goes with its lock
-			unlock()
-		}
 		if err != nil {
 			return err
 		}

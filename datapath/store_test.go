@@ -981,3 +981,34 @@ func TestRemoveAbandoned(t *testing.T) {
 		}
 	}
 }
+
+// TestPlansLeft: the next writer removes what a killed command has left of its lock on
+// plans, and leaves alone the lock of one that is at work.
+func TestPlansLeft(t *testing.T) {
+	s := newShelf(t, 0)
+	plans := s.store.dir + "%plans"
+	write := func() {
+		t.Helper()
+		unlock, err := s.store.Lock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+	}
+	if err := os.Mkdir(plans, 0o700); err != nil { // as a kill leaves it
+		t.Fatal(err)
+	}
+	write()
+	if _, err := os.Stat(plans); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of a killed command is left: %v", err)
+	}
+	unlock, err := s.store.LockPlans()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write()
+	if _, err := os.Stat(plans); err != nil {
+		t.Errorf("the lock of one at work is gone: %v", err)
+	}
+	unlock()
+}

@@ -19,7 +19,7 @@ const (
 	STPLearning   = kernelStpStateSTP_LEARNING
 )
 
-// STPChoice is a setting of spanning tree about a port's cable.
+// STPChoice is a setting about a port's cable, for spanning tree.
 type STPChoice = kernelStpChoice
 
 // The choices.
@@ -32,15 +32,15 @@ const (
 // stp reports whether a configuration has spanning tree.
 func stp(c *Config) bool { return BridgeFlags(c.Flags)&BridgeSTP != 0 }
 
-// STP reports whether the bridge has spanning tree: its ports have states then,
-// and BPDUs are handed up.
+// STP reports whether the bridge has spanning tree. If so, its ports have states, and
+// BPDUs are handed up.
 func (b *Bridge) STP() bool { return stp(&b.Config) }
 
 // stateWord is a state of the port as the datapath has it.
 func stateWord(p *Port, s STPState) uint64 { return uint64(p.Id)<<32 | uint64(s) }
 
-// firstState is that of a new port: nobody knows yet where its cable leads. A host
-// port's leads to the host alone.
+// firstState is the state of a new port: nobody knows yet where its cable leads. A host
+// port's cable leads to the host alone.
 func firstState(p *Port) STPState {
 	if p.Notes&PortHost != 0 || p.Facts&PortSpan != 0 {
 		return STPForwarding
@@ -48,10 +48,10 @@ func firstState(p *Port) STPState {
 	return STPDiscarding
 }
 
-// startStates lets the new ports of c begin, before a frame comes: without the
-// blocks of former tenants of their slots, and in their first state of spanning
-// tree. Where that begins, ports that are there go on forwarding. It returns
-// the former contents of the table, for putStates.
+// startStates gives the new ports of c their first states, before a frame comes:
+// without the blocks of former tenants of their slots, and with their first state of
+// spanning tree. If spanning tree begins with c, ports that are there go on forwarding.
+// It returns the former contents of the table, for putStates.
 func (b *Bridge) startStates(c *Config, g *generation) (was map[uint32]kernelPortState, err error) {
 	was = map[uint32]kernelPortState{}
 	return was, g.shared(func(s *kernelShared) {
@@ -82,8 +82,8 @@ func (g *generation) putStates(was map[uint32]kernelPortState) {
 	})
 }
 
-// mendStates gives first states to ports in whose slots a command that was
-// killed had already begun to put others.
+// mendStates gives first states to the ports of slots in which a killed command had
+// begun to put other ports.
 func (b *Bridge) mendStates() error {
 	return b.shared(func(s *kernelShared) {
 		for _, p := range tenants(&b.Config) {
@@ -108,9 +108,9 @@ func (b *Bridge) STPStates() ([]STPState, error) {
 	})
 }
 
-// SetSTPState gives a port a state. Every frame that comes after it returns
-// obeys the state; remembered decisions are forgotten. The error is
-// os.ErrNotExist if the port has left.
+// SetSTPState gives a port a state. Every frame that comes after it returns obeys the
+// state, as remembered decisions are forgotten. The error is os.ErrNotExist if the port
+// has left.
 func (b *Bridge) SetSTPState(id uint32, s STPState) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_STP, Port: id, Word: uint64(s)})
 	if errors.Is(err, unix.ENOENT) {

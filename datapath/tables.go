@@ -67,9 +67,10 @@ func runControl(p *ebpf.Program, r kernelControl) (int, error) {
 	return int(r.Result), nil
 }
 
-// runWith runs a program of type syscall with a context, which it may write to. It is
-// said to the kernel in so many words, as nearly every command does: the library would
-// first load programs to find out whether the kernel can run any.
+// runWith runs a program of type syscall with a context, which the program may write
+// to. The system call is made here and not by the library, since nearly every command
+// makes it: the library would first load programs to find out whether the kernel can
+// run any.
 func runWith(p *ebpf.Program, context *kernelControl) error {
 	var pins runtime.Pinner // the kernel is given its address
 	defer pins.Unpin()
@@ -100,11 +101,11 @@ func (b *Bridge) control(r kernelControl) (int, error) {
 	return runControl(p, r)
 }
 
-// ErrFull says that there is no room for an entry near its place in the FDB.
+// ErrFull says that the FDB has no room for an entry where the entry may be.
 var ErrFull = errors.New("the FDB has no room for the address")
 
-// Put puts an entry in, in place of the FDB's former one for the address. An
-// event tells of a new static or sticky one.
+// Put puts an entry into the FDB, in the place of the address's former entry. An event
+// tells of a new static or sticky entry.
 func (b *Bridge) Put(e Entry) error {
 	word := uint64(e.Port)
 	if e.Static {
@@ -139,8 +140,8 @@ type Match struct {
 	Keep    uint32
 }
 
-// Flush removes the entries that match, but stops taking learned ones when
-// Keep of them are left. It returns how many it removed.
+// Flush removes the entries that match. It stops to remove learned entries when Keep of
+// them are left. It returns how many it removed.
 func (b *Bridge) Flush(m Match) (int, error) {
 	r := kernelControl{Op: kernelControlOpCONTROL_FLUSH, Port: m.Port, Vlan: -1, Keep: m.Keep}
 	if m.VLAN != nil {
@@ -164,7 +165,7 @@ func (b *Bridge) entries(f func(key, word uint64)) error {
 	}
 	defer m.Close()
 	size := int(m.MaxEntries() * m.ValueSize())
-	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return fmt.Errorf("map the FDB: %w", err)
 	}
@@ -184,8 +185,8 @@ func (b *Bridge) entries(f func(key, word uint64)) error {
 	return nil
 }
 
-// FDB returns the bridge's addresses, in no order: those of ports that are
-// there and, if dynamic, young enough.
+// FDB returns the bridge's addresses, in no order. Their ports are there, and those
+// that are dynamic have not aged.
 func (b *Bridge) FDB() ([]Entry, error) {
 	now, err := b.now()
 	if err != nil {
@@ -222,7 +223,8 @@ func (b *Bridge) clock() (c kernelClock, err error) {
 	return c, err
 }
 
-// shared calls f with what all CPUs share of the bridge, as the kernel has it.
+// shared calls f with the memory that all CPUs share for the bridge, as the kernel has
+// it.
 func (b *Bridge) shared(f func(*kernelShared)) error {
 	m, err := b.openTable(kernelMapShared)
 	if err != nil {
@@ -255,8 +257,8 @@ func (b *Bridge) lookup(table string, index uint32, value any) error {
 	return m.Lookup(index, value)
 }
 
-// copyFDB copies the bridge's addresses to those of g, except where g knows
-// better.
+// copyFDB copies the bridge's addresses to those of g, except for addresses about which
+// g knows better.
 func (b *Bridge) copyFDB(g *generation) error {
 	var failed error
 	err := b.entries(func(k, w uint64) {
@@ -335,4 +337,32 @@ func (b *Bridge) Blocked(p *Port) (bool, error) {
 func (b *Bridge) Unblock(p *Port) error {
 	_, err := b.control(kernelControl{Op: kernelControlOpCONTROL_UNBLOCK, Port: p.Id})
 	return err
+}
+
+// whileShort does something again while the kernel has no memory for it at this moment. The
+// kernel makes timers, and entries of tables whose memory is not set aside, without waiting
+// for memory: it takes what it has at hand, and gets more a moment later. So a machine that
+// has memory may refuse, while others take much.
+func whileShort(do func() error) error {
+	const tries = 1000
+	for try := 1; ; try++ {
+		err := do()
+		if !errors.Is(err, unix.ENOMEM) || try == tries {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// put sets an entry of a table whose memory is not set aside.
+func put(m *ebpf.Map, key, value any) error {
+	return whileShort(func() error { return m.Put(key, value) })
+}
+
+// putMany is put for many entries.
+func putMany[K, V any](m *ebpf.Map, keys []K, values []V) error {
+	return whileShort(func() error {
+		_, err := m.BatchUpdate(keys, values, nil)
+		return err
+	})
 }

@@ -17,16 +17,16 @@ import (
 // trialBuckets are the buckets of states of a trial.
 const trialBuckets = 64
 
-// A TrialSizeError says that the kernel takes no frame of so many bytes for a
-// trial: it must fit in a page, with room to spare.
+// A TrialSizeError says that the kernel takes no frame of so many bytes for a trial.
+// The frame must fit into a page, with room to spare.
 type TrialSizeError int
 
 func (e TrialSizeError) Error() string {
 	return fmt.Sprintf("the kernel takes no frame of %d bytes for a trial", int(e))
 }
 
-// A TrialShortError says that the kernel takes no frame for a trial that has less
-// than so many bytes, because its EtherType promises them.
+// A TrialShortError says that the frame is too short for a trial: the kernel wants at
+// least so many bytes, because the frame's EtherType promises them.
 type TrialShortError int
 
 func (e TrialShortError) Error() string {
@@ -52,7 +52,7 @@ type Step = kernelStep
 const (
 	StepPort     = kernelStepSTEP_PORT // it comes in by no port
 	StepFrame    = kernelStepSTEP_FRAME
-	StepCheck    = kernelStepSTEP_CHECK // it does not come in, for which no other step is
+	StepCheck    = kernelStepSTEP_CHECK // it does not come in, for a reason that is no other step's
 	StepVLAN     = kernelStepSTEP_VLAN
 	StepRulesIn  = kernelStepSTEP_RULES_IN
 	StepPFIn     = kernelStepSTEP_PF_IN
@@ -60,16 +60,16 @@ const (
 	StepAnswer   = kernelStepSTEP_ANSWER
 	StepLookUp   = kernelStepSTEP_LOOK_UP
 	StepFlood    = kernelStepSTEP_FLOOD
-	StepCheckOut = kernelStepSTEP_CHECK_OUT // it does not go out, for which no other step is
+	StepCheckOut = kernelStepSTEP_CHECK_OUT // it does not go out, for a reason that is no other step's
 	StepRulesOut = kernelStepSTEP_RULES_OUT
 	StepPFOut    = kernelStepSTEP_PF_OUT
 	StepSend     = kernelStepSTEP_SEND
 )
 
-// Learned is what became of the entry of a frame's source.
+// Learned is the result of learning a frame's source.
 type Learned = kernelLearned
 
-// The results of learning; those from LearnLocked on are of a locked port, which has
+// The results of learning. Those from LearnLocked on are of a locked port, which has
 // not let the source in.
 const (
 	LearnNotAsked    = kernelLearnedLEARN_NOT_ASKED
@@ -80,7 +80,7 @@ const (
 	LearnStatic      = kernelLearnedLEARN_STATIC // not moved: static elsewhere
 	LearnSticky      = kernelLearnedLEARN_STICKY // not moved: sticky elsewhere
 	LearnDamped      = kernelLearnedLEARN_DAMPED // not moved: moved too often this second
-	LearnFull        = kernelLearnedLEARN_FULL   // no room; where another port had it, of the port
+	LearnFull        = kernelLearnedLEARN_FULL   // no room; if another port had it, none at the new port
 	LearnLocked      = kernelLearnedLEARN_LOCKED
 	LearnLockedAgain = kernelLearnedLEARN_LOCKED_AGAIN
 	LearnLockedAway  = kernelLearnedLEARN_LOCKED_AWAY // another port has it
@@ -88,22 +88,22 @@ const (
 	LearnEnd         = kernelLearnedLEARN_RESULTS // no result is this, or above it
 )
 
-// Found is what the FDB has for a frame's destination.
+// Found is the result of looking up a frame's destination.
 type Found = kernelFound
 
-// What the FDB may have.
+// The results of looking up.
 const (
 	FindNotAsked = kernelFoundFIND_NOT_ASKED
 	FindNone     = kernelFoundFIND_NONE
 	FindDynamic  = kernelFoundFIND_DYNAMIC
 	FindStatic   = kernelFoundFIND_STATIC
 	FindSticky   = kernelFoundFIND_STICKY
-	FindLocked   = kernelFoundFIND_LOCKED // by which nothing is sent
+	FindLocked   = kernelFoundFIND_LOCKED // an entry by which nothing is sent
 	FindEnd      = kernelFoundFIND_RESULTS
 )
 
-// FloodPast is why a flood goes past a port: the place of a reason among Reasons, or
-// one of those below.
+// FloodPast is the reason for which a flood goes past a port: the place of a reason
+// among Reasons, or one of those below.
 type FloodPast = kernelFloodPast
 
 // Reasons for which a flood goes past a port, and no frame is dropped.
@@ -115,16 +115,16 @@ const (
 	PastEnd      = kernelFloodPastPAST_END
 )
 
-// Traced is what the datapath did with a frame, as it wrote it down: struct traced of
+// Traced is the record of what the datapath did with a frame: struct traced of
 // bpf/types.h.
 type Traced struct{ kernelTraced }
 
 // Trace has a program like the bridge's own decide on a frame that comes in by a port,
-// and write down what it does. It works on copies of all that it writes to: nothing is
-// learned, counted or sent.
+// and write down what it does. The program works on copies of all that it writes to:
+// nothing is learned, counted or sent.
 func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	c := b.Config
-	// whether somebody looks at other frames is nothing to this one
+	// Whether somebody looks at other frames does not matter to this one.
 	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	spec, err := b.store.programs(&c)
@@ -148,7 +148,14 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	trim(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}
 	for _, table := range tablesThat(func(t *table) bool { return t.trial == trialShared && spec.Maps[t.name] != nil }) {
-		m, err := b.openTable(table.name)
+		open := b.openTable
+		if table.life == lifeNamespace {
+			open = b.store.openShared
+		}
+		if table.life == lifeNamespace && !patched(&c) {
+			continue // nobody has made it
+		}
+		m, err := open(table.name)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +165,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, opts)
 	if err != nil {
-		return nil, explain(err, &c)
+		return nil, explainLoad(err, spec, &c)
 	}
 	defer coll.Close()
 	if err := b.copyState(coll); err != nil {
@@ -191,7 +198,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	return t, nil
 }
 
-// read reads what the trial has left in the memory of the CPU that it was on.
+// read reads the record that the trial has left in the memory of its CPU.
 func (t *Traced) read(m *ebpf.Map) error {
 	var perCPU []kernelMemory
 	if err := m.Lookup(m.MaxEntries()-1, &perCPU); err != nil {
@@ -231,8 +238,8 @@ func (b *Bridge) copyState(coll *ebpf.Collection) error {
 }
 
 // copyAbout gives a trial with the configuration c the states and sources whose
-// addresses are in the frame, wherever they are: of itself, or of a packet that it
-// quotes.
+// addresses are in the frame, wherever they are: the frame's own addresses, or those of
+// a packet that it quotes.
 func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error {
 	has := func(words [4]uint32) bool {
 		k := kernelPfAddress{Word: words}
@@ -264,7 +271,7 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 			if !has(keys[i].Address) {
 				continue
 			}
-			if err := coll.Maps[kernelMapPfSources].Put(keys[i], values[i]); err != nil {
+			if err := put(coll.Maps[kernelMapPfSources], keys[i], values[i]); err != nil {
 				return err
 			}
 		}

@@ -483,19 +483,5 @@ func TestTraceBudget(t *testing.T) {
 		return err
 	})
 	defer g.Close()
-	p := g.coll.Programs[kernelProgBasculeTcx]
-	kept, verified := size(t, p)
-	info, err := p.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, ok := info.MapIDs()
-	if !ok {
-		t.Fatal("the kernel does not say which maps a program has")
-	}
-	stack, chain := deepest(t, info, p.VerifierLog)
-	t.Logf("%d instructions, %d maps, processed %d insns, %d bytes of stack: %s", kept, len(ids), verified, stack, strings.Join(chain, " > "))
-	if len(ids) > trialRoom.maps || stack > trialRoom.stack || int(verified) > trialRoom.verified {
-		t.Errorf("%d maps, %d bytes of stack, processed %d insns, want at most %+v", len(ids), stack, verified, trialRoom)
-	}
+	fits(t, "a trial", g.coll.Programs[kernelProgBasculeTcx], trialRoom)
 }

@@ -23,6 +23,8 @@ const (
 	trialMapControlFrames       = "control_frames"
 	trialMapCounters            = "counters"
 	trialMapFdb                 = "fdb"
+	trialMapGateways            = "gateways"
+	trialMapHostEnds            = "host_ends"
 	trialMapMemory              = "memory"
 	trialMapMoves               = "moves"
 	trialMapPatchPanel          = "patch_panel"
@@ -35,7 +37,6 @@ const (
 	trialMapPfLogRing           = "pf_log_ring"
 	trialMapPfNets              = "pf_nets"
 	trialMapPfNetworks          = "pf_networks"
-	trialMapPfPackets           = "pf_packets"
 	trialMapPfPortStats         = "pf_port_stats"
 	trialMapPfProfiles          = "pf_profiles"
 	trialMapPfRuleStats         = "pf_rule_stats"
@@ -56,7 +57,6 @@ const (
 	trialMapTimer               = "timer"
 	trialMapVlanStats           = "vlan_stats"
 	trialMapVlans               = "vlans"
-	trialMapWork                = "work"
 	trialMapXdpDevices          = "xdp_devices"
 	trialProgBasculeControl     = "bascule_control"
 	trialProgBasculePatch       = "bascule_patch"
@@ -76,17 +76,18 @@ const (
 	trialVarPfEtherFlagType     = "pf_ether_flag_type"
 	trialVarPfLoggedType        = "pf_logged_type"
 	trialVarPfOtherStateType    = "pf_other_state_type"
+	trialVarPfPacketType        = "pf_packet_type"
 	trialVarPfReturnType        = "pf_return_type"
 	trialVarPfStateFlagType     = "pf_state_flag_type"
 	trialVarPfTcpStateType      = "pf_tcp_state_type"
 	trialVarPfTimeoutType       = "pf_timeout_type"
 	trialVarPfWalkType          = "pf_walk_type"
+	trialVarRouteType           = "route_type"
 	trialVarRuleKindType        = "rule_kind_type"
 	trialVarSet                 = "set"
 	trialVarStpStateType        = "stp_state_type"
 	trialVarTracedType          = "traced_type"
 	trialVarVlanAdmitType       = "vlan_admit_type"
-	trialVarWorkPartType        = "work_part_type"
 )
 
 // loadTrial returns the embedded CollectionSpec for trial.
@@ -149,6 +150,8 @@ type trialMapSpecs struct {
 	ControlFrames *ebpf.MapSpec `ebpf:"control_frames"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Fdb           *ebpf.MapSpec `ebpf:"fdb"`
+	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
+	HostEnds      *ebpf.MapSpec `ebpf:"host_ends"`
 	Memory        *ebpf.MapSpec `ebpf:"memory"`
 	Moves         *ebpf.MapSpec `ebpf:"moves"`
 	PatchPanel    *ebpf.MapSpec `ebpf:"patch_panel"`
@@ -161,7 +164,6 @@ type trialMapSpecs struct {
 	PfLogRing     *ebpf.MapSpec `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.MapSpec `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.MapSpec `ebpf:"pf_networks"`
-	PfPackets     *ebpf.MapSpec `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.MapSpec `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.MapSpec `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.MapSpec `ebpf:"pf_rule_stats"`
@@ -182,7 +184,6 @@ type trialMapSpecs struct {
 	Timer         *ebpf.MapSpec `ebpf:"timer"`
 	VlanStats     *ebpf.MapSpec `ebpf:"vlan_stats"`
 	Vlans         *ebpf.MapSpec `ebpf:"vlans"`
-	Work          *ebpf.MapSpec `ebpf:"work"`
 	XdpDevices    *ebpf.MapSpec `ebpf:"xdp_devices"`
 }
 
@@ -203,17 +204,18 @@ type trialVariableSpecs struct {
 	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.VariableSpec `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.VariableSpec `ebpf:"route_type"`
 	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
 	Set                 *ebpf.VariableSpec `ebpf:"set"`
 	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
 	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.VariableSpec `ebpf:"work_part_type"`
 }
 
 // trialObjects contains all objects after they have been loaded into the kernel.
@@ -243,6 +245,8 @@ type trialMaps struct {
 	ControlFrames *ebpf.Map `ebpf:"control_frames"`
 	Counters      *ebpf.Map `ebpf:"counters"`
 	Fdb           *ebpf.Map `ebpf:"fdb"`
+	Gateways      *ebpf.Map `ebpf:"gateways"`
+	HostEnds      *ebpf.Map `ebpf:"host_ends"`
 	Memory        *ebpf.Map `ebpf:"memory"`
 	Moves         *ebpf.Map `ebpf:"moves"`
 	PatchPanel    *ebpf.Map `ebpf:"patch_panel"`
@@ -255,7 +259,6 @@ type trialMaps struct {
 	PfLogRing     *ebpf.Map `ebpf:"pf_log_ring"`
 	PfNets        *ebpf.Map `ebpf:"pf_nets"`
 	PfNetworks    *ebpf.Map `ebpf:"pf_networks"`
-	PfPackets     *ebpf.Map `ebpf:"pf_packets"`
 	PfPortStats   *ebpf.Map `ebpf:"pf_port_stats"`
 	PfProfiles    *ebpf.Map `ebpf:"pf_profiles"`
 	PfRuleStats   *ebpf.Map `ebpf:"pf_rule_stats"`
@@ -276,7 +279,6 @@ type trialMaps struct {
 	Timer         *ebpf.Map `ebpf:"timer"`
 	VlanStats     *ebpf.Map `ebpf:"vlan_stats"`
 	Vlans         *ebpf.Map `ebpf:"vlans"`
-	Work          *ebpf.Map `ebpf:"work"`
 	XdpDevices    *ebpf.Map `ebpf:"xdp_devices"`
 }
 
@@ -289,6 +291,8 @@ func (m *trialMaps) Close() error {
 		m.ControlFrames,
 		m.Counters,
 		m.Fdb,
+		m.Gateways,
+		m.HostEnds,
 		m.Memory,
 		m.Moves,
 		m.PatchPanel,
@@ -301,7 +305,6 @@ func (m *trialMaps) Close() error {
 		m.PfLogRing,
 		m.PfNets,
 		m.PfNetworks,
-		m.PfPackets,
 		m.PfPortStats,
 		m.PfProfiles,
 		m.PfRuleStats,
@@ -322,7 +325,6 @@ func (m *trialMaps) Close() error {
 		m.Timer,
 		m.VlanStats,
 		m.Vlans,
-		m.Work,
 		m.XdpDevices,
 	)
 }
@@ -344,17 +346,18 @@ type trialVariables struct {
 	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
 	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
 	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfPacketType        *ebpf.Variable `ebpf:"pf_packet_type"`
 	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
 	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
 	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
+	RouteType           *ebpf.Variable `ebpf:"route_type"`
 	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
 	Set                 *ebpf.Variable `ebpf:"set"`
 	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
 	TracedType          *ebpf.Variable `ebpf:"traced_type"`
 	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
-	WorkPartType        *ebpf.Variable `ebpf:"work_part_type"`
 }
 
 // trialPrograms contains all programs after they have been loaded into the kernel.

@@ -79,7 +79,7 @@ func (v *VLANs) store(m *ebpf.Map) error {
 
 func eachVLAN(m *ebpf.Map, f func([]VLAN)) error {
 	size := int(m.MaxEntries() * m.ValueSize())
-	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return fmt.Errorf("map the VLANs: %w", err)
 	}

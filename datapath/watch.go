@@ -20,10 +20,12 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"bascule/locks"
 )
 
-// A Watch is a way of looking at a bridge that costs its frames something, and
-// so is on only while somebody looks.
+// A Watch is a way of looking at a bridge. It costs the bridge's frames something, so
+// it is on only while somebody looks.
 type Watch string
 
 // The watches.
@@ -31,7 +33,7 @@ const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
 	WatchPFLog   Watch = "pflog"   // one at a time; has no flag: the rules say what is logged
-	WatchControl Watch = "control" // one at a time; has no flag: who runs the control protocols
+	WatchControl Watch = "control" // one at a time; has no flag: the process that runs the control protocols
 )
 
 // Flag is the bridge's flag of the watch, 0 for none.
@@ -58,16 +60,16 @@ func (b *Bridge) Hold(w Watch) (release func(), err error) {
 	return func() { hold.Release(false) }, nil
 }
 
-// HoldFolder is Hold for who holds long, and looks whether it still does.
+// HoldFolder is Hold for a process that holds long, and looks whether it still does.
 func (b *Bridge) HoldFolder(w Watch) (*Hold, error) {
-	how := unix.LOCK_SH
+	lock := locks.TryShared
 	if w != WatchTalkers {
-		how = unix.LOCK_EX
+		lock = locks.Try
 	}
 	if err := os.Mkdir(b.pin(string(w)), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	dir, err := b.flock(w, how)
+	dir, err := b.flock(w, lock)
 	if err != nil {
 		return nil, err
 	}
@@ -76,20 +78,20 @@ func (b *Bridge) HoldFolder(w Watch) (*Hold, error) {
 
 // Held reports whether anybody looks.
 func (b *Bridge) Held(w Watch) bool {
-	how := unix.LOCK_SH // others may ask at the same moment
+	lock := locks.TryShared // others may ask at the same moment
 	if w == WatchTalkers {
-		how = unix.LOCK_EX // a shared one
+		lock = locks.Try // a shared one
 	}
-	dir, err := b.flock(w, how)
+	dir, err := b.flock(w, lock)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
-	dir.Close()
+	locks.Close(dir)
 	return false
 }
 
-// Runs is Held by a process that is not stopped (SIGSTOP): a stopped one keeps
-// its locks, and does nothing.
+// Runs reports whether the watch is held by a process that is not stopped (SIGSTOP). A
+// stopped process keeps its locks, and does nothing.
 func (b *Bridge) Runs(w Watch) bool {
 	if !b.Held(w) {
 		return false
@@ -98,12 +100,12 @@ func (b *Bridge) Runs(w Watch) bool {
 	return pid == 0 || !Stopped(pid)
 }
 
-// holder returns the process that holds a watch, 0 where that cannot be told: it
-// is of another process namespace, say.
+// holder returns the process that holds a watch. It is 0 if nobody can tell, such as
+// for a process of another process namespace.
 func (b *Bridge) holder(w Watch) int { return LockHolder(b.pin(string(w))) }
 
-// LockHolder returns the process that has locked a file or folder (flock(2)), 0
-// where there is none or that cannot be told.
+// LockHolder returns the process that has locked a file or folder (flock(2)), 0 if
+// there is none or nobody can tell.
 func LockHolder(path string) int {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -136,12 +138,12 @@ func Stopped(pid int) bool {
 	return bytes.HasPrefix(state, []byte(" T")) || bytes.HasPrefix(state, []byte(" t"))
 }
 
-func (b *Bridge) flock(w Watch, how int) (*os.File, error) {
+func (b *Bridge) flock(w Watch, lock func(*os.File) error) (*os.File, error) {
 	dir, err := os.Open(b.pin(string(w)))
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(dir.Fd()), how|unix.LOCK_NB); err != nil {
+	if err := lock(dir); err != nil {
 		dir.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrWatched
@@ -175,7 +177,7 @@ func storeFilter(m *ebpf.Map, filter []unix.SockFilter) error {
 	return nil
 }
 
-// filter returns the filter that the bridge's frames are captured by.
+// filter returns the filter of the bridge's capture.
 func (b *Bridge) filter() ([]unix.SockFilter, error) {
 	m, err := b.openTable(kernelMapCaptureFilter)
 	if err != nil {
@@ -200,11 +202,11 @@ func (b *Bridge) filter() ([]unix.SockFilter, error) {
 // MaxSnaplen is how many bytes of a frame can be captured.
 const MaxSnaplen = len(kernelCaptureBytes{}.At)
 
-// CapturePoint is where a captured frame is.
+// CapturePoint is the place where a frame was captured.
 type CapturePoint = kernelCapturePoint
 
-// The points; CapturePorts is none, but as a bit says that only ports with
-// PortCapture are looked at.
+// The points. CapturePorts is no point: its bit says that only ports with PortCapture
+// are looked at.
 const (
 	CaptureIn    = kernelCapturePointCAPTURE_IN
 	CaptureOut   = kernelCapturePointCAPTURE_OUT
@@ -219,8 +221,8 @@ type Captured struct {
 	Point  CapturePoint
 	Reason uint8  // of a drop, as Reasons has it
 	VLAN   uint16 // 0 for none
-	Length int    // bytes that the frame had
-	Data   []byte // those that were kept
+	Length int    // bytes of the frame
+	Data   []byte // the bytes that were kept
 }
 
 // Frames reads the captured frames of a bridge. There can be one reader only:
@@ -228,7 +230,7 @@ type Captured struct {
 type Frames struct {
 	ring   *ringbuf.Reader
 	missed *ebpf.Map
-	seen   uint64 // missed frames that were told
+	seen   uint64 // missed frames that were told of
 	record ringbuf.Record
 }
 
@@ -302,8 +304,8 @@ type Talker struct {
 	Bytes  uint64
 }
 
-// Talkers returns the addresses that have sent frames since WatchTalkers is on;
-// of very many only some.
+// Talkers returns the addresses that have sent frames since WatchTalkers was switched
+// on. If there are very many, it returns only some.
 func (b *Bridge) Talkers() ([]Talker, error) {
 	m, err := b.openTable(kernelMapTalkers)
 	if err != nil {
@@ -323,8 +325,8 @@ func (b *Bridge) Talkers() ([]Talker, error) {
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// talkerOf adds up the counts of the CPUs for an address. Its port is where the
-// last of them has heard it.
+// talkerOf adds up the counts of the CPUs for an address. The address's port is the one
+// on which a CPU has heard it last.
 func talkerOf(key uint64, perCPU []kernelTalker) Talker {
 	t := Talker{MAC: macOf(key), VLAN: uint16(key >> macBits)}
 	var heard uint32

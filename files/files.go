@@ -10,10 +10,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"bascule/pattern"
 )
 
 // errNoFile says that something can be waited for, which is no file then.
@@ -22,16 +23,17 @@ var (
 	errDevice = errors.New("it is a device")
 	errSocket = errors.New("it is a socket")
 	errReader = errors.New("it is a pipe from which nobody reads")
+	errKernel = errors.New("the kernel makes it up while it is read")
 )
 
 // own are the names of descriptors that a process has already.
-var own = regexp.MustCompile(`^(?:/dev/stdin|(?:/dev|/proc/self)/fd/([0-9]{1,9}))$`)
+var own = pattern.New(`^(?:/dev/stdin|(?:/dev|/proc/self)/fd/([0-9]{1,9}))$`)
 
 // Open opens a file, or what the process was given open: /dev/stdin, or
 // /dev/fd/63, which shells make of <(COMMAND). What these are is the caller's
 // business: who gave them ends them, too. The error is an [fs.PathError].
 func Open(name string) (*os.File, error) {
-	match := own.FindStringSubmatch(name)
+	match := own().FindStringSubmatch(name)
 	if match == nil {
 		return OpenPlain(name)
 	}
@@ -44,7 +46,8 @@ func Open(name string) (*os.File, error) {
 }
 
 // OpenPlain opens a file that is there to be read again, later, with all that is
-// in it: no pipe, device or socket. /dev/null is an empty one.
+// in it: no pipe, device or socket, and nothing that the kernel makes up. /dev/null is an
+// empty one.
 func OpenPlain(name string) (*os.File, error) {
 	fail := func(err error) error { return &fs.PathError{Op: "open", Path: name, Err: err} }
 	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -58,6 +61,7 @@ func OpenPlain(name string) (*os.File, error) {
 	if err = unix.Fstat(fd, &st); err == nil {
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFREG:
+			err = kernels(fd)
 		case unix.S_IFDIR:
 			err = unix.EISDIR
 		case unix.S_IFIFO:
@@ -73,6 +77,20 @@ func OpenPlain(name string) (*os.File, error) {
 		return nil, fail(err)
 	}
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// kernels refuses what the kernel makes up while somebody reads: reading may wait, as for
+// /proc/kmsg, and another time it says something else.
+func kernels(fd int) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	switch st.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC:
+		return errKernel
+	}
+	return nil
 }
 
 // Create opens a file to be written, which is made if it is not there. A pipe

@@ -55,6 +55,7 @@ func TestOpen(t *testing.T) {
 		{dir, "", unix.EISDIR, unix.EISDIR},
 		{"/dev/null", "", nil, nil},
 		{"/dev/zero", "", errDevice, errDevice},
+		{"/proc/self/status", "", errKernel, errKernel},
 		{"/dev/fd/999999", "", unix.EBADF, fs.ErrNotExist},
 		{ours, "piped", nil, errPipe},
 	} {

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // bench.yaml
 	"fmt"
 	"strings"
@@ -17,7 +18,10 @@ import (
 //go:embed bench.yaml
 var benchFile []byte
 
-// bench is what bench.yaml has.
+//go:embed exact.yaml
+var exactFile []byte
+
+// bench is what bench.yaml and exact.yaml have.
 type bench struct {
 	About     string `yaml:"about"`
 	Durations map[string]struct {
@@ -37,6 +41,8 @@ type bench struct {
 			Name    string  `yaml:"name"`
 			Of      string  `yaml:"of"`
 			Against string  `yaml:"against"` // "" for the value itself, which has the workload's unit
+			Less    string  `yaml:"less"`    // subtracted from both, "" for nothing
+			OfLess  string  `yaml:"of-less"` // subtracted from the first instead
 			Value   string  `yaml:"value"`
 			Invert  bool    `yaml:"invert"`
 			Lower   bool    `yaml:"lower"`
@@ -49,19 +55,28 @@ type bench struct {
 // Bench is every figure that the project is held to. Quick takes fewer and
 // shorter rounds: good for a look, not for a claim.
 func Bench(quick bool) Profile {
-	p, err := readBench(benchFile, quick)
+	p, err := readBench("bench", benchFile, quick)
 	if err != nil {
 		panic(err) // the file is part of this binary
 	}
 	return p
 }
 
-func readBench(text []byte, quick bool) (Profile, error) {
+// Exact is the cost of a frame in instructions, for a lab in a virtual machine.
+func Exact(quick bool) Profile {
+	p, err := readBench("exact", exactFile, quick)
+	if err != nil {
+		panic(err) // the file is part of this binary
+	}
+	return p
+}
+
+func readBench(name string, text []byte, quick bool) (Profile, error) {
 	var b bench
 	if err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&b); err != nil {
-		return Profile{}, fmt.Errorf("bench.yaml: %w", err)
+		return Profile{}, fmt.Errorf("%s.yaml: %w", name, err)
 	}
-	p := Profile{Name: "bench", About: b.About, Strict: true}
+	p := Profile{Name: name, About: b.About, Strict: true}
 	for _, g := range b.Groups {
 		rounds := g.Rounds
 		if quick {
@@ -77,13 +92,13 @@ func readBench(text []byte, quick bool) (Profile, error) {
 				}
 				more, err := casesOf(text, duration, c.Fabrics, Setup{})
 				if err != nil {
-					return Profile{}, fmt.Errorf("bench.yaml: %w", err)
+					return Profile{}, fmt.Errorf("%s.yaml: %w", name, err)
 				}
 				cases = append(cases, more...)
 			}
 		}
 		if len(cases) == 0 {
-			return Profile{}, fmt.Errorf("bench.yaml: group %q has no case", g.Name)
+			return Profile{}, fmt.Errorf("%s.yaml: group %q has no case", name, g.Name)
 		}
 		made := group(rounds, cases)
 		if g.Name != "" {
@@ -97,6 +112,7 @@ func readBench(text []byte, quick bool) (Profile, error) {
 			}
 			p.Targets = append(p.Targets, Target{
 				Name: t.Name, Group: made.Name, Of: t.Of, Against: t.Against, Value: t.Value,
+				OfLess: cmp.Or(t.OfLess, t.Less), AgainstLess: t.Less,
 				Invert: t.Invert, Unit: unit, Lower: t.Lower, Must: t.Must, Aim: t.Aim,
 			})
 		}

@@ -21,7 +21,7 @@ import (
 )
 
 // mayLack is why a fabric may be left out of TestEveryFabric.
-var mayLack = []string{"not built yet", "not installed", "virtual machines only", "in one buffer takes no MTU", "take no frame of more than a page", "the kernel has no VLAN filtering", "the kernel has no connection tracking in its bridge"}
+var mayLack = []string{"not built yet", "not installed", "virtual machines only", "only a virtual machine of the lab has", "in one buffer takes no MTU", "take no frame of more than a page", "the kernel has no VLAN filtering", "the kernel has no connection tracking in its bridge", "the kernel has no flowtables", "the kernel has no clsact, matchall or mirred"}
 
 // TestEveryFabric sends over every fabric, from end to end and from the host,
 // also in large frames, and looks for what it leaves behind. That the traffic
@@ -148,4 +148,25 @@ func marked(t *testing.T, variable string) []string {
 		}
 	}
 	return pids
+}
+
+// TestFramesOfLargeMTU counts frames on devices whose MTU takes more than one buffer,
+// to which XDP attaches only what reads several.
+func TestFramesOfLargeMTU(t *testing.T) {
+	needRoot(t)
+	site := fabrics.Site{Bascule: program.Path(t)}
+	for _, f := range []*fabrics.Fabric{fabrics.Direct, fabrics.Bascule, fabrics.BasculeXDP} {
+		c := &running{Case: Case{Fabric: f, Workload: workloads.Must("pps:duration=100ms"), Setup: Setup{MTU: 9000}}, result: &report.Case{}}
+		if err := c.start(t.Context(), site); err != nil {
+			t.Errorf("%s: %v", c.Label(), err)
+		} else {
+			c.round(t.Context(), 1, Group{Rounds: 1}, nil, NewProgress(nil))
+			if r := c.result; r.Error != "" || len(r.Samples) != 1 || r.Samples[0].Value <= 0 {
+				t.Errorf("%s: error %q, samples %+v", c.Label(), r.Error, r.Samples)
+			}
+		}
+		if err := c.close(); err != nil {
+			t.Errorf("%s: %v", c.Label(), err)
+		}
+	}
 }

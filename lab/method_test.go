@@ -104,7 +104,7 @@ func tested(t *testing.T, others report.CPU, claim studies.Claim) report.Claim {
 	}
 	claim.Of, claim.Against = "b", "a"
 	// Far more cores than any claim takes.
-	got, err := claims([]Claim{{Study: "study", Claim: claim}}, []*report.Group{g}, 64)
+	got, err := claims([]Claim{{Study: "study", Claim: claim}}, []*report.Group{g}, report.Machine{Cores: 64})
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%d claims, error %v", len(got), err)
 	}

@@ -6,6 +6,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"bascule/lab/ends"
@@ -65,6 +66,14 @@ type Group struct {
 	About  string
 	Rounds int
 	Cases  []Case
+	// Inside says that it is measured in a virtual machine whose instructions are
+	// counted, because this machine lacks something.
+	Inside bool
+}
+
+// cards tells whether the group takes network cards that a virtual machine has.
+func (g Group) cards() bool {
+	return slices.ContainsFunc(g.Cases, func(c Case) bool { return len(c.Fabric.Wires) > 0 })
 }
 
 // Target is a figure that is wanted of a group: the median of a case's values,
@@ -74,12 +83,15 @@ type Target struct {
 	Group   string
 	Of      string // label of a case
 	Against string // label of another case, "" for the value itself
-	Value   string // the name of a value beside the main one, "" for the main one
-	Invert  bool   // the ratio is of Against to Of: cost instead of speed
-	Unit    string // "x" for a ratio
-	Lower   bool   // less is better
-	Must    float64
-	Aim     float64
+	// OfLess and AgainstLess are labels of cases whose values are subtracted before,
+	// round by round; "" for none.
+	OfLess, AgainstLess string
+	Value               string // the name of a value beside the main one, "" for the main one
+	Invert              bool   // the ratio is of Against to Of: cost instead of speed
+	Unit                string // "x" for a ratio
+	Lower               bool   // less is better
+	Must                float64
+	Aim                 float64
 }
 
 // Profile is a set of measurements that belong together.

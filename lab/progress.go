@@ -30,6 +30,34 @@ type Progress struct {
 	total time.Duration
 	done  time.Duration
 	notes []string
+	relay func(told) // where all of it goes instead; nil for nowhere else
+}
+
+// A told is something that Progress tells, and one of its fields is set.
+type told struct {
+	Say   string        `json:"say,omitempty"`
+	Note  string        `json:"note,omitempty"`
+	Group *report.Group `json:"-"`
+	Did   time.Duration `json:"did,omitempty"`
+}
+
+// tell tells what another lab has told of its own work.
+func (p *Progress) tell(t told) {
+	switch {
+	case t.Say != "":
+		p.say(t.Say)
+	case t.Note != "":
+		p.note(t.Note)
+	case t.Did != 0:
+		p.did(t.Did)
+	}
+}
+
+// relayed gives away what is told.
+func relayed(relay func(told)) *Progress {
+	p := NewProgress(nil)
+	p.relay = relay
+	return p
 }
 
 // NewProgress tells on out; a nil out tells nothing.
@@ -81,6 +109,10 @@ func (p *Progress) begin(profile Profile) {
 
 // say tells the present step.
 func (p *Progress) say(what string) {
+	if p.relay != nil {
+		p.relay(told{Say: what})
+		return
+	}
 	p.now.Store(&what)
 	if p.bars == nil {
 		p.mu.Lock()
@@ -94,6 +126,10 @@ func (p *Progress) ShowGroups(w io.Writer) { p.shown = w }
 
 // group shows the results of a group.
 func (p *Progress) group(g *report.Group) {
+	if p.relay != nil {
+		p.relay(told{Group: g})
+		return
+	}
 	if p.shown == nil {
 		return
 	}
@@ -109,6 +145,10 @@ func (p *Progress) group(g *report.Group) {
 // note tells something that should stay to be read.
 func (p *Progress) note(what string) {
 	what = strings.Join(strings.Fields(what), " ")
+	if p.relay != nil {
+		p.relay(told{Note: what})
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bars != nil {
@@ -120,6 +160,10 @@ func (p *Progress) note(what string) {
 
 // did adds to the work that is done.
 func (p *Progress) did(d time.Duration) {
+	if p.relay != nil {
+		p.relay(told{Did: d})
+		return
+	}
 	p.mu.Lock()
 	p.done = min(p.done+d, p.total)
 	done := p.done

@@ -20,11 +20,20 @@ import (
 // returns what was measured until then; Complete of the report tells. The
 // error is of things that keep the lab from measuring anything.
 func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) (*report.Report, error) {
+	progress.begin(p)
+	defer progress.end()
+	r := runHere(ctx, site, p, progress)
+	r.Figures = figures(p.Targets, r.Groups)
+	var err error
+	r.Claims, err = claims(p.Claims, r.Groups, r.Machine)
+	return r, err
+}
+
+// runHere measures the groups of a profile, and works nothing out from them.
+func runHere(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) *report.Report {
 	begin := time.Now()
 	r := &report.Report{Profile: p.Name, Started: begin.UTC().Truncate(time.Second), Machine: Machine(site)}
 	r.Fabrics = drawings(p.Groups)
-	progress.begin(p)
-	defer progress.end()
 	counters := openCounters(hardware)
 	defer counters.close()
 	r.Machine.Counters = counters != nil
@@ -46,12 +55,11 @@ func Run(ctx context.Context, site fabrics.Site, p Profile, progress *Progress) 
 	if err := site.Guests.Close(); err != nil {
 		progress.note(err.Error())
 	}
+	// Modules may have been loaded meanwhile.
+	r.Machine.KernelOVS = haveKernelOVS()
 	r.Complete = ctx.Err() == nil
 	r.Seconds = time.Since(begin).Seconds()
-	r.Figures = figures(p.Targets, r.Groups)
-	var err error
-	r.Claims, err = claims(p.Claims, r.Groups, r.Machine.Cores)
-	return r, err
+	return r
 }
 
 // drawings describes the fabrics of all groups, each once, and once more where
@@ -117,13 +125,18 @@ func (c *running) fail(err error) {
 	c.row++
 }
 
+// result is the case without anything measured.
+func (c Case) result() *report.Case {
+	w := c.Workload
+	return &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name, Setup: c.Setup.String(), Unit: w.Unit, Lower: w.Lower}
+}
+
 func runGroup(ctx context.Context, site fabrics.Site, g Group, counters *counters, progress *Progress) *report.Group {
 	begin := time.Now()
 	out := &report.Group{Name: g.Name, About: g.About, Rounds: g.Rounds}
 	var cases []*running
 	for _, c := range g.Cases {
-		w := c.Workload
-		result := &report.Case{Label: c.Label(), Fabric: c.Fabric.Name, Workload: w.Name, Setup: c.Setup.String(), Unit: w.Unit, Lower: w.Lower}
+		result := c.result()
 		out.Cases = append(out.Cases, result)
 		cases = append(cases, &running{Case: c, result: result})
 	}
@@ -246,12 +259,15 @@ func (c *running) measure(ctx context.Context, counters *counters) (report.Sampl
 
 // sample does a round and adds what the machine did meanwhile.
 func (c *running) sample(ctx context.Context, counters *counters) (report.Sample, error) {
+	m := &meter{counters: counters}
+	if c.Workload.Exact {
+		return c.session.Run(ctx, m)
+	}
 	// The lab asks for lost frames outside of the time that it measures.
 	lost, err := c.net.Drops()
 	if err != nil {
 		return report.Sample{}, err
 	}
-	m := &meter{counters: counters}
 	m.Begin()
 	s, err := c.session.Run(ctx, m)
 	if err != nil {
@@ -334,7 +350,10 @@ func (c *running) close() error {
 func figures(targets []Target, groups []*report.Group) []report.Figure {
 	var out []report.Figure
 	for _, t := range targets {
-		f := report.Figure{Name: t.Name, Of: t.Of, Against: t.Against, Unit: t.Unit, Lower: t.Lower, Must: t.Must, Aim: t.Aim}
+		f := report.Figure{
+			Name: t.Name, Of: t.Of, Against: t.Against, OfLess: t.OfLess, AgainstLess: t.AgainstLess,
+			Unit: t.Unit, Lower: t.Lower, Must: t.Must, Aim: t.Aim,
+		}
 		values, why := t.values(groups)
 		if len(values) > 0 {
 			s := report.SpreadOf(values)
@@ -352,15 +371,18 @@ func (t Target) values(groups []*report.Group) (values []float64, why string) {
 		if g.Name != t.Group {
 			continue
 		}
-		of, against := g.Case(t.Of), g.Case(t.Against)
-		if of == nil || t.Against != "" && against == nil {
-			return nil, "left out"
-		}
-		for _, c := range []*report.Case{of, against} {
+		var cases [4]*report.Case
+		for i, label := range []string{t.Of, t.Against, t.OfLess, t.AgainstLess} {
+			c := g.Case(label)
+			if c == nil && label != "" {
+				return nil, "left out"
+			}
 			if c != nil && c.Error != "" {
 				why = c.Error
 			}
+			cases[i] = c
 		}
+		of, against := cases[0].Less(cases[2]), cases[1].Less(cases[3])
 		switch {
 		case t.Against == "":
 			for _, s := range of.Samples {

@@ -3,17 +3,19 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"bascule/lab/fabrics"
+	"bascule/lab/studies"
 	"bascule/lab/workloads"
 )
 
 // ProfileNames are the profiles that Options.Profile may name.
-var ProfileNames = []string{"demo", "bench"}
+var ProfileNames = []string{"demo", "bench", "exact"}
 
 // FabricNames are the names of all fabrics.
 func FabricNames() []string {
@@ -26,8 +28,9 @@ func FabricNames() []string {
 
 // Options say what to measure.
 type Options struct {
-	// Profile is one of ProfileNames. Empty: the demo, or, where fabrics or
-	// workloads are named, all of those on all of those.
+	// Profile is one of ProfileNames. Empty: the demo, or exact where instructions
+	// are counted, or, where fabrics or workloads are named, all of those on all of
+	// those. Fabrics of network cards have to be named.
 	Profile   string
 	Groups    []string // only these of the profile, empty for all
 	Fabrics   []string // only these, empty for all
@@ -35,6 +38,10 @@ type Options struct {
 	Setup     Setup    // of all cases
 	Rounds    int      // instead of the profile's own; 0 keeps them
 	Quick     bool     // few and short rounds
+	// Study has a virtual machine measure groups of ReproduceInside; empty for a profile.
+	Study string
+	// Counting says that the machine counts instructions: RunInside measures.
+	Counting bool
 }
 
 // Select makes the profile that the options ask for. An unknown name gives a
@@ -67,12 +74,28 @@ func Select(o Options) (Profile, error) {
 	}
 	var p Profile
 	switch {
+	case o.Study != "":
+		var err error
+		p, err = reproduce(o.Study, o.Quick, false, func(studies.Study, Group) bool { return true })
+		if err != nil {
+			return Profile{}, err
+		}
+		// Who has the machine measure them has the groups of this machine too.
+		p.Claims = nil
 	case o.Profile == "bench":
 		p = Bench(o.Quick)
+	case o.Profile == "exact" && !o.Counting:
+		return Profile{}, errors.New("profile exact is of instructions, which are counted in a virtual machine: give --in-vm")
+	case o.Profile == "exact" || o.Profile == "" && o.Counting && len(o.Fabrics)+len(o.Workloads) == 0:
+		p = Exact(o.Quick)
 	case o.Profile == "demo" || o.Profile == "" && len(o.Fabrics)+len(o.Workloads) == 0:
 		p = Demo()
 	case o.Profile == "":
-		p = every(chosen, sent, o.Quick)
+		if len(o.Fabrics) == 0 {
+			// They would give all others of their group another machine.
+			chosen = slices.DeleteFunc(slices.Clone(chosen), func(f *fabrics.Fabric) bool { return len(f.Wires) > 0 })
+		}
+		p = every(chosen, sent, o.Quick, o.Counting)
 	default:
 		return Profile{}, &workloads.UnknownError{What: "profile", Name: o.Profile, Known: ProfileNames}
 	}
@@ -147,19 +170,19 @@ func (t Target) within(groups []Group) bool {
 			labels[c.Label()] = true
 		}
 	}
-	return labels[t.Of] && labels[t.Against]
+	return labels[t.Of] && labels[t.Against] && labels[t.OfLess] && labels[t.AgainstLess]
 }
 
-// every is each of the workloads on each of the fabrics; without workloads,
-// one of every kind whose rounds are short.
-func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick bool) Profile {
+// every is each of the workloads on each of the fabrics; without workloads, one of
+// every kind whose rounds are short, and of instructions or not.
+func every(fs []*fabrics.Fabric, ws []*workloads.Workload, quick, counting bool) Profile {
 	rounds := 5
 	if quick {
 		rounds = 3
 	}
 	if len(ws) == 0 {
 		for _, k := range workloads.Kinds {
-			if w := workloads.Must(k.Name); w.Takes < 10*time.Second {
+			if w := workloads.Must(k.Name); w.Takes < 10*time.Second && w.Exact == counting {
 				ws = append(ws, w)
 			}
 		}

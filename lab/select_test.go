@@ -86,10 +86,17 @@ func TestSelectGroups(t *testing.T) {
 	}
 }
 
-// Every figure of the bench must be of cases that its group measures.
+// Every figure of the bench, and of the exact costs, must be of cases that its group
+// measures.
 func TestBenchTargets(t *testing.T) {
-	for _, quick := range []bool{false, true} {
-		p := Bench(quick)
+	for _, o := range []Options{
+		{Profile: "bench"}, {Profile: "bench", Quick: true},
+		{Profile: "exact", Counting: true}, {Profile: "exact", Counting: true, Quick: true},
+	} {
+		p := Bench(o.Quick)
+		if o.Counting {
+			p = Exact(o.Quick)
+		}
 		groups := map[string][]string{}
 		for _, g := range p.Groups {
 			if _, ok := groups[g.Name]; ok {
@@ -100,16 +107,19 @@ func TestBenchTargets(t *testing.T) {
 					t.Errorf("group %s has %s twice", g.Name, c.Label())
 				}
 				groups[g.Name] = append(groups[g.Name], c.Label())
+				if c.Workload.Exact != o.Counting {
+					t.Errorf("group %s of profile %s has %s", g.Name, o.Profile, c.Label())
+				}
 			}
 		}
 		for _, target := range p.Targets {
-			for _, label := range []string{target.Of, target.Against} {
+			for _, label := range []string{target.Of, target.Against, target.OfLess, target.AgainstLess} {
 				if label != "" && !slices.Contains(groups[target.Group], label) {
 					t.Errorf("figure %q: group %q does not measure %q", target.Name, target.Group, label)
 				}
 			}
 		}
-		if diff := cmp.Diff(p.Targets, must(t, Options{Profile: "bench", Quick: quick}).Targets); diff != "" {
+		if diff := cmp.Diff(p.Targets, must(t, o).Targets); diff != "" {
 			t.Errorf("Select loses figures (-want +got):\n%s", diff)
 		}
 	}
@@ -265,11 +275,11 @@ func TestBenchFileRefused(t *testing.T) {
 		"groups: [{name: empty}]": `group "empty" has no case`,
 		"other: 1":                "unknown field",
 	} {
-		if _, err := readBench([]byte(text), false); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readBench("bench", []byte(text), false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	b, err := readBench([]byte("durations: {udp: {full: 7s, quick: 5s}}\ngroups: [{rounds: 4, quick: 2, cases: [{fabrics: [direct], workloads: [udp]}]}]"), true)
+	b, err := readBench("bench", []byte("durations: {udp: {full: 7s, quick: 5s}}\ngroups: [{rounds: 4, quick: 2, cases: [{fabrics: [direct], workloads: [udp]}]}]"), true)
 	if err != nil || len(b.Groups) != 1 || b.Groups[0].Rounds != 2 || b.Groups[0].Cases[0].Workload.Takes != workloads.Must("udp:duration=5s").Takes {
 		t.Errorf("a quick run is %+v, %v", b, err)
 	}

@@ -5,6 +5,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -23,6 +24,31 @@ const quickRounds = 2
 // With guests the ends are virtual machines, where the workload can run in
 // them.
 func Reproduce(name string, quick, guests bool) (Profile, error) {
+	return reproduce(name, quick, guests, func(studies.Study, Group) bool { return false })
+}
+
+// ReproduceInside is the same profile, in which the groups are Inside whose claims cannot
+// be tested on this machine but in a virtual one: those of Open vSwitch's datapath, where
+// the kernel has none, and those of network cards.
+func ReproduceInside(name string, quick bool) (Profile, error) {
+	kernelOVS := haveKernelOVS()
+	return reproduce(name, quick, false, func(s studies.Study, g Group) bool { return takesInside(s, g, kernelOVS) })
+}
+
+// takesInside tells whether a group has claims that take a virtual machine, where the
+// kernel of this one has Open vSwitch's datapath or not.
+func takesInside(s studies.Study, g Group, kernelOVS bool) bool {
+	labels := map[string]bool{}
+	for _, c := range g.Cases {
+		labels[c.Label()] = true
+	}
+	return g.cards() || slices.ContainsFunc(s.Claims, func(c studies.Claim) bool {
+		return c.KernelOVS && !kernelOVS && labels[c.Of] && labels[c.Against]
+	})
+}
+
+// reproduce is the profile whose groups are Inside where inside says so.
+func reproduce(name string, quick, guests bool, inside func(studies.Study, Group) bool) (Profile, error) {
 	all, err := studies.All()
 	if err != nil {
 		return Profile{}, err
@@ -37,7 +63,10 @@ func Reproduce(name string, quick, guests bool) (Profile, error) {
 		}
 		titles = append(titles, s.Title)
 		for i, g := range s.Groups {
-			group, err := studied(s, i, g, quick, guests)
+			group, err := studied(s, i, g, quick, guests, false)
+			if err == nil && inside(s, group) {
+				group, err = studied(s, i, g, quick, guests, true)
+			}
 			if err != nil {
 				return Profile{}, fmt.Errorf("study %s: %w", s.Name, err)
 			}
@@ -59,8 +88,8 @@ func Reproduce(name string, quick, guests bool) (Profile, error) {
 }
 
 // studied makes the group of a study's number i.
-func studied(s studies.Study, i int, g studies.Group, quick, guests bool) (Group, error) {
-	out := Group{Name: fmt.Sprintf("%s-%d", s.Name, i+1), About: s.Title + ": " + g.About, Rounds: g.Rounds}
+func studied(s studies.Study, i int, g studies.Group, quick, guests, inside bool) (Group, error) {
+	out := Group{Name: fmt.Sprintf("%s-%d", s.Name, i+1), About: s.Title + ": " + g.About, Rounds: g.Rounds, Inside: inside}
 	duration := g.Duration
 	if quick {
 		out.Rounds, duration = quickRounds, g.Quick
@@ -70,6 +99,10 @@ func studied(s studies.Study, i int, g studies.Group, quick, guests bool) (Group
 		setups = []studies.Setup{{}}
 	}
 	for _, text := range g.Workloads {
+		duration := duration
+		if inside {
+			text, duration = workloads.Brief(text, g.Inside.Mebibytes, g.Inside.Duration), ""
+		}
 		for _, setup := range setups {
 			cases, err := casesOf(text, duration, g.Fabrics, Setup{Host: setup.Host, MTU: setup.MTU, Guests: guests})
 			if err != nil {
@@ -97,8 +130,9 @@ const (
 	cannot   = "cannot be tested"
 )
 
-// claims puts the claims to the test, on a machine of so many cores.
-func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, error) {
+// claims puts the claims to the test, each on the machine that its group was measured on:
+// here, where the group names no other.
+func claims(list []Claim, groups []*report.Group, here report.Machine) ([]report.Claim, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
@@ -106,7 +140,7 @@ func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, er
 	if err != nil {
 		return nil, err
 	}
-	kernelOVS := haveKernelOVS()
+	several := slices.ContainsFunc(groups, func(g *report.Group) bool { return g.Machine != nil })
 	var out []report.Claim
 	for _, c := range list {
 		r := report.Claim{Source: c.Source, Claim: c.Claim.Claim, Test: c.Test}
@@ -117,12 +151,22 @@ func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, er
 			r.Test += "; the ends are network namespaces"
 		}
 		r.Published, r.Ratio = c.Published.Text(rows)
-		of, against, noisy, err := c.cases(groups)
+		of, against, group, err := c.cases(groups)
+		machine, place := here, "here"
+		switch {
+		case group == nil || !several:
+		case group.Machine != nil:
+			machine, place = *group.Machine, "there"
+			r.Inside = machine.Counted()
+			r.Test += "; measured in a virtual machine (" + r.Inside + "), as a ratio of instruction costs"
+		default:
+			r.Test += "; measured on this machine"
+		}
 		if err == nil {
-			here := report.SpreadOf(report.Ratios(of, against, ""))
-			r.Here = &here
-			r.Verdict, r.Why = c.judge(of, against, here)
-			if noisy {
+			measured := report.SpreadOf(report.Ratios(of, against, ""))
+			r.Here = &measured
+			r.Verdict, r.Why = c.judge(of, against, measured)
+			if group.Noisy() {
 				r.Verdict, r.Why = notShown, "others took too much of the machine meanwhile"
 			}
 		} else {
@@ -131,12 +175,12 @@ func claims(list []Claim, groups []*report.Group, cores int) ([]report.Claim, er
 		switch {
 		case c.Cannot != "":
 			r.Verdict, r.Why = cannot, c.Cannot
-		case c.Cores > cores && err == nil:
-			r.Verdict, r.Why = cannot, fmt.Sprintf("it takes %d cores, and here are %d", c.Cores, cores)
-		case c.KernelOVS && !kernelOVS && err == nil:
-			r.Why = fmt.Sprintf("Open vSwitch runs in user space here, as this kernel has no datapath for it; of that it is %s", r.Verdict)
+		case c.Cores > machine.Cores && err == nil:
+			r.Verdict, r.Why = cannot, fmt.Sprintf("it takes %d cores, and %s are %d", c.Cores, place, machine.Cores)
+		case c.KernelOVS && !machine.KernelOVS && err == nil:
+			r.Why = fmt.Sprintf("Open vSwitch runs in user space %s, as this kernel has no datapath for it; of that it is %s", place, r.Verdict)
 			if r.Verdict != notShown {
-				r.Why = fmt.Sprintf("Open vSwitch runs in user space here, as this kernel has no datapath for it; of that the claim %s", r.Verdict)
+				r.Why = fmt.Sprintf("Open vSwitch runs in user space %s, as this kernel has no datapath for it; of that the claim %s", place, r.Verdict)
 			}
 			r.Verdict = cannot
 		}
@@ -151,38 +195,38 @@ func haveKernelOVS() bool {
 	return err == nil
 }
 
-// cases finds what is compared, and whether its group is noisy; the error says
-// why there is no comparison.
-func (c Claim) cases(groups []*report.Group) (of, against *report.Case, noisy bool, err error) {
+// cases finds what is compared, and its group; the error says why there is no
+// comparison.
+func (c Claim) cases(groups []*report.Group) (of, against *report.Case, in *report.Group, err error) {
 	if c.Cannot != "" {
-		return nil, nil, false, errors.New(c.Cannot)
+		return nil, nil, nil, errors.New(c.Cannot)
 	}
 	for _, g := range groups {
 		if !strings.HasPrefix(g.Name, c.Study+"-") {
 			continue
 		}
-		of, against, noisy = g.Case(c.Of), g.Case(c.Against), g.Noisy()
-		if of != nil && against != nil {
+		if of, against = g.Case(c.Of), g.Case(c.Against); of != nil && against != nil {
+			in = g
 			break
 		}
 	}
-	if of == nil || against == nil {
-		return nil, nil, false, errors.New("it was left out")
+	if in == nil {
+		return nil, nil, nil, errors.New("it was left out")
 	}
 	for _, k := range []*report.Case{of, against} {
 		switch {
 		case k.Skipped != "":
-			return nil, nil, false, errors.New(k.Skipped)
+			return nil, nil, in, errors.New(k.Skipped)
 		case len(k.Samples) == 0 && k.Error != "":
-			return nil, nil, false, fmt.Errorf("%s: %s", k.Label, k.Error)
+			return nil, nil, in, fmt.Errorf("%s: %s", k.Label, k.Error)
 		case len(k.Samples) == 0:
-			return nil, nil, false, errors.New("it was not measured")
+			return nil, nil, in, errors.New("it was not measured")
 		}
 	}
 	if len(report.Ratios(of, against, "")) == 0 {
-		return nil, nil, false, errors.New("no round has both figures")
+		return nil, nil, in, errors.New("no round has both figures")
 	}
-	return of, against, noisy, nil
+	return of, against, in, nil
 }
 
 // judge says whether the claim holds. A threshold is reached when the whole

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"bascule/lab/report"
 	"bascule/lab/studies"
@@ -120,12 +121,107 @@ func TestClaims(t *testing.T) {
 		"few cores":     {studies.Claim{Of: "b", Against: "a", AtLeast: 1, Cores: 8}, cannot, "8 cores"},
 		"never":         {studies.Claim{Cannot: "it takes two machines", AtLeast: 1}, cannot, "two machines"},
 	} {
-		got, err := claims([]Claim{{Study: "study", Claim: c.claim}}, groups, 2)
+		got, err := claims([]Claim{{Study: "study", Claim: c.claim}}, groups, report.Machine{Cores: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got[0].Verdict != c.verdict || !strings.Contains(got[0].Why, c.why) {
 			t.Errorf("%s: %q (%q), want %q (%q)", name, got[0].Verdict, got[0].Why, c.verdict, c.why)
 		}
+	}
+}
+
+// A claim is judged by the machine that its group was measured on, and says which that is.
+func TestClaimsInside(t *testing.T) {
+	group := func(name string, m *report.Machine, failed string) *report.Group {
+		of, against := &report.Case{Label: "a", Error: failed}, &report.Case{Label: "b"}
+		for round := range 6 {
+			if failed == "" {
+				of.Samples = append(of.Samples, report.Sample{Round: round + 1, Value: 2})
+			}
+			against.Samples = append(against.Samples, report.Sample{Round: round + 1, Value: 1})
+		}
+		return &report.Group{Name: name, Machine: m, Cases: []*report.Case{of, against}}
+	}
+	inside := &report.Machine{Kernel: "7.3.4+deb13 x86_64", Cores: 1, Counting: "QEMU 7.2.22", KernelOVS: true}
+	without := &report.Machine{Kernel: "7.3.4+deb13 x86_64", Cores: 1, Counting: "QEMU 7.2.22"}
+	groups := []*report.Group{
+		group("here-1", nil, ""), group("there-1", inside, ""), group("plain-1", without, ""), group("broken-1", inside, "it hung"),
+	}
+	claim := func(study string, set func(*studies.Claim)) Claim {
+		c := Claim{Study: study, Claim: studies.Claim{Test: "a against b", Of: "a", Against: "b", AtLeast: 1.5, KernelOVS: true}}
+		if set != nil {
+			set(&c.Claim)
+		}
+		return c
+	}
+	const there = "Linux 7.3.4+deb13, QEMU 7.2.22"
+	for name, c := range map[string]struct {
+		claim        Claim
+		verdict, why string
+		test, inside string
+	}{
+		"in user space here":  {claim("here", nil), cannot, "runs in user space here", "on this machine", ""},
+		"in the kernel there": {claim("there", nil), holds, "at least 1.5", "in a virtual machine (" + there + "), as a ratio of instruction costs", there},
+		"in user space there": {claim("plain", nil), cannot, "runs in user space there", "in a virtual machine", there},
+		"failed there":        {claim("broken", nil), cannot, "it hung", "in a virtual machine", there},
+		"too few cores there": {claim("there", func(c *studies.Claim) { c.Cores = 2 }), cannot, "it takes 2 cores, and there are 1", "in a virtual machine", there},
+		"cores here":          {claim("here", func(c *studies.Claim) { c.Cores, c.KernelOVS = 2, false }), holds, "at least 1.5", "on this machine", ""},
+		"of nothing measured": {claim("nowhere", nil), cannot, "left out", "network namespaces", ""},
+		"never":               {claim("there", func(c *studies.Claim) { c.Cannot, c.Test = "another system", "" }), cannot, "another system", "", ""},
+	} {
+		got, err := claims([]Claim{c.claim}, groups, report.Machine{Cores: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := got[0]; g.Verdict != c.verdict || !strings.Contains(g.Why, c.why) || !strings.Contains(g.Test, c.test) || g.Inside != c.inside {
+			t.Errorf("%s: %q (%q), tested by %q in %q; want %q (%q), by %q in %q",
+				name, g.Verdict, g.Why, g.Test, g.Inside, c.verdict, c.why, c.test, c.inside)
+		}
+	}
+	// Where there is one machine, nobody has to be told.
+	got, err := claims([]Claim{claim("here", nil)}, groups[:1], report.Machine{Cores: 2, KernelOVS: true})
+	if err != nil || got[0].Verdict != holds || strings.Contains(got[0].Test, "measured") {
+		t.Errorf("of one machine: %+v, error %v", got, err)
+	}
+}
+
+// Inside are the groups whose claims need it, and no others.
+func TestTakesInside(t *testing.T) {
+	all, err := studies.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kernelOVS, want := range map[bool]string{false: "router-2 neutron-1 kvm-1 kvm-2 kvm-3", true: "router-2 kvm-3"} {
+		p, err := reproduce("all", false, false, func(s studies.Study, g Group) bool { return takesInside(s, g, kernelOVS) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, g := range p.Groups {
+			if g.Inside {
+				got = append(got, g.Name)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("where the kernel has a datapath of Open vSwitch is %v: inside are %q, want %s", kernelOVS, got, want)
+		}
+	}
+	// What no lab of a Linux machine with few cores can test, and nothing else.
+	never := 0
+	for _, s := range all {
+		for _, c := range s.Claims {
+			if c.Cannot != "" || c.Cores > 2 {
+				never++
+			}
+		}
+	}
+	if never > 8 {
+		t.Errorf("%d claims cannot be tested, with a virtual machine or without", never)
+	}
+	// The machine makes the same groups of the study's name, with short rounds.
+	p, err := Select(Options{Study: "kvm", Groups: []string{"kvm-3"}, Counting: true})
+	if err != nil || len(p.Groups) != 1 || len(p.Claims) != 0 || len(p.Groups[0].Cases) != 6 || p.Groups[0].Cases[0].Workload.Takes > time.Second {
+		t.Errorf("a group of a study: %+v, error %v", p, err)
 	}
 }

@@ -3,9 +3,11 @@
 package lab
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
@@ -18,7 +20,11 @@ import (
 func TestWorkloads(t *testing.T) {
 	needRoot(t)
 	nothingLeft(t)
-	site := fabrics.Site{Bascule: program.Path(t)}
+	// Nobody counts instructions here: nanoseconds do as well.
+	// The counter goes on with time, and slowly: frames are lost after a thousand million of
+	// it, and a busy machine may stand still for some seconds.
+	count := func() uint64 { return uint64(time.Now().UnixNano()) / 60 }
+	site := fabrics.Site{Bascule: program.Path(t), Instructions: count}
 	const short = ":duration=30ms"
 	// The facts that a sample must have besides its value.
 	const (
@@ -76,6 +82,17 @@ func TestWorkloads(t *testing.T) {
 		{fabrics.BasculePF, "pps:connections=1000:generator=ring" + short, Setup{}, counted},
 		{fabrics.BasculePF, "pf-load:rules=100", Setup{}, 0},
 		{fabrics.BasculePF, "pf-memory:count=2000", Setup{}, 0},
+		{fabrics.Direct, "one-by-one:frames=100", Setup{}, 0},
+		{fabrics.Bascule, "one-by-one:frames=100:size=1518", Setup{}, 0},
+		{fabrics.Bascule, "one-by-one:frames=100:gso=64000", Setup{}, 0},
+		{fabrics.BasculePF, "one-by-one:frames=100:fresh", Setup{}, 0},
+		{fabrics.Bascule, "one-by-one:frames=100:behind", Setup{}, 0},
+		{fabrics.LinuxBridgeFiltered, "one-by-one:frames=100:fresh:behind", Setup{}, 0},
+		{fabrics.LinuxBridge, "one-by-one:frames=100:addresses=1", Setup{}, 0},
+		{fabrics.Bascule, "one-by-one:frames=100:addresses=1000", Setup{}, 0},
+		{fabrics.Direct, "one-by-one:frames=100:addresses=1000", Setup{}, 0},
+		{fabrics.BasculeXDP, "in-batches:frames=100", Setup{}, 0},
+		{fabrics.LinuxBridge, "copies:frames=100:ports=3", Setup{}, 0},
 	}
 	p := Profile{Name: "test"}
 	for _, test := range tests {
@@ -120,5 +137,27 @@ func TestWorkloads(t *testing.T) {
 				t.Errorf("frames were %s, want by the %s", c.Counter, want)
 			}
 		})
+	}
+}
+
+// A round with an amount sends that, however long it takes.
+func TestMebibytes(t *testing.T) {
+	needRoot(t)
+	nothingLeft(t)
+	const mebibytes = 24
+	w := workloads.Must(fmt.Sprintf("netperf-stream:streams=2:mebibytes=%d", mebibytes))
+	p := Profile{Groups: []Group{group(1, across([]*fabrics.Fabric{fabrics.Direct}, w))}}
+	r, err := Run(t.Context(), fabrics.Site{}, p, NewProgress(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.Groups[0].Cases[0]
+	if c.Error != "" || len(c.Samples) != 1 {
+		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
+	}
+	// iperf3 does not count what is on its way when the amount is sent, some MiB for each
+	// connection. A round of a duration sends for a minute.
+	if sent := c.Samples[0].Bytes / (1 << 20); sent < mebibytes/8 || sent > mebibytes {
+		t.Errorf("%.1f MiB arrived, want most of %d", sent, mebibytes)
 	}
 }

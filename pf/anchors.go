@@ -13,27 +13,27 @@ import (
 // maxDepth is how deep anchors may call each other, as in pf.
 const maxDepth = 64
 
-// A scope is a ruleset at a place where it is called: the main ruleset, or an
-// anchor's under the conditions of the call.
+// A scope is a ruleset at a place where it is called: the main ruleset, or an anchor's
+// ruleset under the conditions of the call.
 type scope struct {
 	*Ruleset
 	path    string
 	number  uint16   // of the path in Program.Anchors
-	options *Options // that its rules refer to
-	call    *Rule    // that calls it; nil of the main ruleset
+	options *Options // options that its rules refer to
+	call    *Rule    // rule that calls it; nil for the main ruleset
 	around  *scope
 	depth   int
-	src     marks // what the calls demand of addresses
+	src     marks // conditions of the calls on addresses
 	dst     marks
 }
 
-// An entry is a rule with a number. A call has up to two: one that jumps, if it
-// has conditions that are no field's, and one that tags.
+// An entry is a rule with a number. A call has up to two entries. One jumps, if the
+// call has conditions that are no field's. The other gives the call's tag.
 type entry struct {
 	*Rule
-	*scope        // that its conditions include
+	*scope        // scope whose conditions its own include
 	action Action // of a call that tags: Match
-	anchor *scope // that the rule stands in
+	anchor *scope // anchor that the rule is in
 	index  int    // in the anchor's Rules
 	end    uint32 // 0: not known yet
 }
@@ -49,8 +49,8 @@ func (e *entry) ask(f *field) ask {
 // tags says whether the entry only gives its packets the tag of a call.
 func (e *entry) tags() bool { return e.Action == CallAnchor && e.action == Match }
 
-// flatten appends the rules of a scope to the entries, those of the anchors
-// that it calls where they are called.
+// flatten appends the rules of a scope to the entries. Rules of the anchors that it
+// calls are appended where they are called.
 func (c *compiler) flatten(s *scope) error {
 	if s.depth > 0 && len(s.Ether) > 0 {
 		return fmt.Errorf("anchor %q: ether rules are for the main ruleset", s.path)
@@ -105,7 +105,8 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 		}
 	}
 	for _, rs := range c.called(s, index) {
-		// anchors that have no rules, but calls, could otherwise be called forever
+		// Anchors that have no rules, but calls, could otherwise be called for
+		// ever.
 		if c.calls++; c.calls > MaxRules {
 			return fmt.Errorf("%v: anchor %q: more than %d calls of anchors", r.Pos, r.Anchor.Name, MaxRules)
 		}
@@ -124,7 +125,7 @@ func (c *compiler) callAnchor(s *scope, index int) error {
 	}
 	end := uint32(len(c.entries))
 	if jumps {
-		if len(c.entries) == start+1 { // over nothing
+		if len(c.entries) == start+1 { // it would jump over nothing
 			c.entries = c.entries[:start]
 			return nil
 		}
@@ -167,8 +168,8 @@ func (c *compiler) called(s *scope, index int) []callee {
 // index of a ruleset calls.
 func unnamed(path string, index int) string { return join(path, "_"+strconv.Itoa(index)) }
 
-// collect notes the rulesets that can be called by name: those that are
-// loaded, and those between braces, unless another was loaded in their place.
+// collect notes the rulesets that can be called by name: those that are loaded, and
+// those between braces in whose place none was loaded.
 func (c *compiler) collect() error {
 	for path, rs := range c.in.Anchors {
 		c.anchors[path] = callee{rs, path, true}
@@ -213,8 +214,8 @@ func (c *compiler) bodies(path string, rs *Ruleset) error {
 	return nil
 }
 
-// anchorPath returns the path of an anchor that a ruleset names: below itself,
-// unless the name begins with a slash or ../.
+// anchorPath returns the path of an anchor that a ruleset names. It is below the
+// ruleset's own path, unless the name begins with a slash or ../.
 func anchorPath(path, name string) string {
 	if strings.HasPrefix(name, "/") {
 		return strings.Trim(name, "/")
@@ -247,8 +248,8 @@ func (c *compiler) anchorNumber(path string) (uint16, error) {
 	return n, nil
 }
 
-// dynamic says whether a call has conditions that are asked of each packet
-// and are no field's.
+// dynamic says whether a call has conditions that are no field's, and that each packet
+// is asked.
 func (r *Rule) dynamic() bool {
 	asked := func(h Host) bool {
 		return h.Kind == InTable || h.Kind == NoRoute || h.Kind == URPFFailed

@@ -13,30 +13,34 @@ import (
 	"strings"
 )
 
-// Input is the surroundings that a ruleset is compiled for.
+// Input has the ruleset to compile and its surroundings.
 type Input struct {
 	Main *Ruleset
-	// Anchors are the rulesets that were loaded into anchors, by path without
-	// a leading slash: "spam", "ftp/a". One that is here takes the place of
-	// what a call has between its braces.
+	// Anchors are the rulesets that were loaded into anchors, by path without a
+	// leading slash: "spam", "ftp/a". A ruleset here takes the place of the one
+	// between the braces of a call.
 	Anchors map[string]*Ruleset
 	Ports   []CompilePort
-	// Table returns the number of a table, below MaxTables, by the path of the
-	// anchor whose rule names it and its name.
+	// Table returns the number of a table, below MaxTables. It is given the path of
+	// the anchor whose rule names the table, and the table's name.
 	Table func(anchor, name string) (int, error)
 	// Addresses returns the addresses of an interface, with the modifiers of
-	// Host.Modes; of a network the address in it. A rule about one that has none, or of which there is an
-	// error, takes no packet; negated, all. Nil: there are none.
+	// Host.Modes. Of a network it returns the address in it. If an interface has no
+	// addresses, or there is an error, a rule about it takes no packet; negated, it
+	// takes all. Nil: no interface has any.
 	Addresses func(name string, modes []string) ([]netip.Prefix, error)
-	// Profiles are those that states use. Program.Profiles begins with them.
+	// Profiles are the profiles that states use. Program.Profiles begins with them.
 	Profiles []Profile
+	// Check says that the program is not for the datapath. What the language has and
+	// the datapath does not carry out is compiled then, too.
+	Check bool
 }
 
 // CompilePort is a port of the bridge.
 type CompilePort struct {
 	Slot   uint16 // from 1, below MaxPorts
 	Name   string
-	Groups []string // besides that of its name without the number
+	Groups []string // besides the group whose name is the port's without the number
 }
 
 type compiler struct {
@@ -53,9 +57,9 @@ type compiler struct {
 	dynamic  map[string][]netip.Prefix
 }
 
-// Compile makes a ruleset ready to be looked up. It fails for rulesets that the
-// types allow and the datapath does not, such as those with more rules, tables
-// or memory than there may be.
+// Compile makes a ruleset ready to be looked up. It fails for rulesets that the types
+// allow and the datapath does not, such as those that need more rules, tables or memory
+// than there may be. What the datapath does not carry out at all is in an [ErrorList].
 func Compile(in Input) (*Program, error) {
 	c := compiler{
 		in:       in,
@@ -74,6 +78,11 @@ func Compile(in Input) (*Program, error) {
 		c.profiles[p] = uint8(i)
 	}
 	c.out.Timeouts = in.Main.Options.timeouts()
+	if !in.Check {
+		if list := c.missing(); len(list) > 0 {
+			return nil, list
+		}
+	}
 	if err := c.collect(); err != nil {
 		return nil, err
 	}
@@ -90,7 +99,7 @@ func Compile(in Input) (*Program, error) {
 	c.out.Cells = slices.Repeat([]uint32{c.sets.base}, Cells) // the empty set, below
 	c.out.Groups = uint32((len(c.entries) + GroupRules - 1) / GroupRules)
 	if len(c.entries) > 0 {
-		// a value that no packet has looks up the empty set
+		// A value that no packet has looks up the empty set.
 		if _, err := newVector(&c.sets, c.out.Groups).index(); err != nil {
 			return nil, err
 		}
@@ -126,11 +135,11 @@ func (c *compiler) skipped() []uint16 {
 	return slots
 }
 
-// addresses returns the addresses that a rule takes, those aside that are not
+// addresses returns the addresses that a rule takes, except for those that are not
 // looked up with the fields.
 func (c *compiler) addresses(r *Rule) (src, dst marks) {
 	src, dst = c.endpoint(r.From), c.endpoint(r.To)
-	if r.To.Host.Kind == URPFFailed { // a destination has not come by any way
+	if r.To.Host.Kind == URPFFailed { // a destination has not come by any route
 		dst = marksOf(nil, r.To.Not)
 	}
 	return src, dst
@@ -177,7 +186,7 @@ func (c *compiler) resolve(h Host) []netip.Prefix {
 	return list
 }
 
-// rules fills in the program's facts of each rule.
+// rules fills in the facts of each rule in the program.
 func (c *compiler) rules() error {
 	c.out.Rules = make([]CompiledRule, len(c.entries))
 	c.out.Source = make([]RuleRef, len(c.entries))
@@ -191,6 +200,11 @@ func (c *compiler) rules() error {
 			return fmt.Errorf("%v: %w", e.Pos, err)
 		}
 		c.out.Rules[i] = rule
+		if len(e.Translations) > 0 && e.action != CallAnchor {
+			if err := c.translations(i, e); err != nil {
+				return fmt.Errorf("%v: %w", e.Pos, err)
+			}
+		}
 		c.out.Source[i] = RuleRef{e.anchor.path, e.index, e.Rule}
 	}
 	return nil
@@ -368,7 +382,7 @@ func (c *compiler) profile(r *Rule) (uint8, error) {
 	return n, nil
 }
 
-// override replaces timeouts by those that are given.
+// override replaces timeouts by the timeouts that are given.
 func (t *Timeouts) override(timeouts *[TimeoutCount]uint32) {
 	for i, given := range t {
 		if given.Given {
@@ -377,11 +391,11 @@ func (t *Timeouts) override(timeouts *[TimeoutCount]uint32) {
 	}
 }
 
-// timeouts returns the timeouts of a ruleset; those of its optimization are
-// among the given.
+// timeouts returns the timeouts of a ruleset. Those of its optimization are among the
+// given ones.
 func (o *Options) timeouts() [TimeoutCount]uint32 {
 	out := DefaultTimeouts()
-	// as pfctl does, timeouts shrink from six tenths of the limit on
+	// As with pfctl, timeouts shrink from six tenths of the limit on.
 	if states := o.Limits[LimitStates]; states.Given && !o.Timeouts[AdaptiveStart].Given && !o.Timeouts[AdaptiveEnd].Given {
 		out[AdaptiveStart] = states.Value / 10 * 6
 		out[AdaptiveEnd] = uint32(min(uint64(states.Value)/10*12, math.MaxUint32))
@@ -390,7 +404,7 @@ func (o *Options) timeouts() [TimeoutCount]uint32 {
 	return out
 }
 
-// table returns the number of the table that a host is + 1, or 0.
+// table returns the number of the table that a host is, with 1 added; 0 for no table.
 func (c *compiler) table(anchor string, h Host) (uint8, error) {
 	if h.Kind != InTable {
 		return 0, nil

@@ -16,10 +16,11 @@ const maxErrors = 20
 
 // An Error is something wrong in a pf.conf.
 type Error struct {
-	Pos     Pos    // of what is in a macro: where the macro is used
+	Pos     Pos    // for text in a macro, the place where the macro is used
 	Line    string // the line that Pos is in, without its end
 	Message string // what is wrong, and what to give instead
-	Limit   bool   // the text is no mistake, but more than can be taken
+	Limit   bool   // the text is no mistake, but there is more than can be taken
+	Missing bool   // the text is no mistake, but the datapath does not carry it out
 }
 
 // Error returns three lines without the last one's end: the place and the
@@ -27,7 +28,7 @@ type Error struct {
 func (e Error) Error() string {
 	line, at := excerpt(e.Line, min(max(e.Pos.Column-1, 0), len(e.Line)))
 	before := line[:at]
-	// a tab is as wide below as above, whatever the terminal makes of it
+	// A tab is as wide below as above, whatever the terminal makes of it.
 	blank := strings.Map(func(c rune) rune {
 		if c == '\t' {
 			return c
@@ -37,8 +38,8 @@ func (e Error) Error() string {
 	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(line), blank)
 }
 
-// maxShown is how many bytes of a line are shown on each side of a mistake: a
-// caret below a line that a terminal has to break points nowhere.
+// maxShown is how many bytes of a line are shown on each side of a mistake. If a
+// terminal has to break a line, a caret below it points nowhere.
 const maxShown = 120
 
 // excerpt returns the part of a line around a byte, and the byte's place in it.
@@ -81,8 +82,8 @@ func (p Pos) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.
 // order in which they are read: at least one, at most 20.
 type ErrorList []Error
 
-// order puts errors that are next to each other and of one file into the order
-// of their places: some are found when the end of a rule is known.
+// order puts neighbouring errors of one file into the order of their places. Some
+// errors are found only when the end of a rule is known.
 func (list ErrorList) order() {
 	for len(list) > 0 {
 		n := 1
@@ -96,9 +97,14 @@ func (list ErrorList) order() {
 	}
 }
 
-// OnlyLimits reports whether nothing is wrong but that there is too much.
+// OnlyLimits reports whether the only fault is that there is too much.
 func (list ErrorList) OnlyLimits() bool {
 	return !slices.ContainsFunc(list, func(e Error) bool { return !e.Limit })
+}
+
+// OnlyMissing reports whether the only fault is what the datapath does not carry out.
+func (list ErrorList) OnlyMissing() bool {
+	return !slices.ContainsFunc(list, func(e Error) bool { return !e.Missing })
 }
 
 // Error returns the three lines of every error.

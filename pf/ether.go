@@ -47,9 +47,7 @@ func (p *parser) ether(first token) {
 		s.on = p.interfaces(nil)
 	}
 	if p.accept("proto") {
-		p.list(func() {
-			s.protos = append(s.protos, uint16(p.anyNumber("an EtherType such as 0x0800", math.MaxUint16)))
-		})
+		p.list(func() { s.protos = append(s.protos, p.etherType()) })
 	}
 	if !p.accept("all") {
 		if p.accept("from") {
@@ -71,7 +69,20 @@ func (p *parser) ether(first token) {
 	p.expandEther(&s)
 }
 
-// etherOptions reads what follows the addresses.
+// etherType reads an EtherType; 0 is any. Numbers below are lengths in a frame
+// (802.3 3.2.6). The datapath looks behind lengths, so a rule about one would
+// match nothing.
+func (p *parser) etherType() uint16 {
+	const lowest = 0x0600
+	pos := p.tok.pos
+	n := p.anyNumber("an EtherType such as 0x0800", math.MaxUint16)
+	if n > 0 && n < lowest {
+		p.failf(pos, "0x%04x is a length, and no EtherType; give 0x%04x or more", n, lowest)
+	}
+	return uint16(n)
+}
+
+// etherOptions reads the options that follow the addresses.
 func (p *parser) etherOptions(s *etherSpec) {
 	once := func(given *bool, name string) {
 		if *given {
@@ -80,18 +91,22 @@ func (p *parser) etherOptions(s *etherSpec) {
 		*given = true
 		p.next()
 	}
+	mark := func() string {
+		p.tags = p.tok.pos
+		return p.short("tag", "tag", maxTag)
+	}
 	r := &s.rule
 	for !p.ends() {
 		not := p.acceptOp("!")
 		switch {
 		case p.at("tagged"):
 			once(&s.tagged, "tagged")
-			r.Tagged, r.NotTagged = p.short("tag", "tag", maxTag), not
+			r.Tagged, r.NotTagged = mark(), not
 		case not:
 			p.expected("`tagged`")
 		case p.at("tag"):
 			once(&s.tag, "tag")
-			r.Tag = p.short("tag", "tag", maxTag)
+			r.Tag = mark()
 		case p.at("label"):
 			if p.next(); len(r.Labels) == maxEtherLabels {
 				p.failf(p.tok.pos, "a rule for frames may have %d labels at most", maxEtherLabels)
@@ -108,7 +123,7 @@ func (p *parser) etherOptions(s *etherSpec) {
 	}
 }
 
-// etherHosts reads MAC addresses; none are any.
+// etherHosts reads MAC addresses; no address is any.
 func (p *parser) etherHosts() []EtherHost {
 	var hosts []EtherHost
 	anywhere := false

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// combinations is how many rules lists make, or more than limit.
+// combinations returns how many rules lists make, or a number above limit.
 func combinations(limit int, lengths ...int) int {
 	n := 1
 	for _, l := range lengths {
@@ -23,11 +23,15 @@ func combinations(limit int, lengths ...int) int {
 // reserve counts n rules more.
 func (p *parser) reserve(n int, pos Pos) {
 	if *p.rules += n; *p.rules > maxRules {
-		p.limitf(pos, enough{}, "lists expand to more than %d rules; use tables", maxRules)
+		what := "there are"
+		if n > 1 {
+			what = "lists expand to"
+		}
+		p.limitf(pos, enough{}, "%s more than %d rules; use tables", what, maxRules)
 	}
 }
 
-// orOne returns the list, or one zero value if it is empty, which is any.
+// orOne returns the list. For an empty list it returns one zero value, which is any.
 func orOne[T any](list []T, zero *[1]T) []T {
 	if len(list) == 0 {
 		return zero[:]
@@ -35,12 +39,16 @@ func orOne[T any](list []T, zero *[1]T) []T {
 	return list
 }
 
-// expand adds a rule for each combination of the items of a rule's lists, in
-// the order of pfctl's expand_rule(). Those whose addresses are of different
-// families are left out.
+// expand adds a rule for each combination of the items of a rule's lists, in the order
+// of pfctl's expand_rule(). It leaves out rules whose addresses are of different
+// families.
 func (p *parser) expand(s *spec) {
+	each := 1
+	if s.nat != nil && s.nat.binat {
+		each = 2
+	}
 	p.reserve(combinations(maxRules, len(s.on), len(s.protos), len(s.icmps), len(s.from.hosts), len(s.to.hosts),
-		len(s.from.ports), len(s.to.ports)), s.rule.Pos)
+		len(s.from.ports), len(s.to.ports), each), s.rule.Pos)
 	var (
 		anyInterface [1]Interface
 		anyProto     [1]uint8
@@ -54,6 +62,10 @@ func (p *parser) expand(s *spec) {
 	}
 	if family == 0 {
 		family = commonFamily(s.to.hosts)
+	}
+	family, ok := p.forwardFamily(s, family)
+	if !ok {
+		return
 	}
 	added := false
 	for _, on := range orOne(s.on, &anyInterface) {
@@ -94,7 +106,7 @@ func (p *parser) expand(s *spec) {
 	}
 }
 
-// commonFamily returns the family that all of the hosts are of, or 0.
+// commonFamily returns the family of all of the hosts, or 0.
 func commonFamily(hosts []host) Family {
 	if len(hosts) == 0 {
 		return 0
@@ -185,18 +197,33 @@ func (p *parser) narrow(s *spec, r *Rule, proto uint8, icmp icmpType) bool {
 // add adds a rule.
 func (p *parser) add(s *spec, r Rule) bool {
 	for _, h := range [2]*Host{&r.From.Host, &r.To.Host} {
-		// as in pf: a mask that leaves all of an address is none
+		// As in pf, a mask that leaves all of an address is none.
 		if h.Kind == Dynamic && (h.Bits >= 128 || h.Bits >= 32 && r.Family == Inet) {
 			h.Bits = -1
 		}
+	}
+	if s.nat != nil && s.nat.binat {
+		return p.addBinat(s, r)
+	}
+	return p.forward(s, &r) && p.append(s, r)
+}
+
+// append appends a rule to the ruleset.
+func (p *parser) append(s *spec, r Rule) bool {
+	if s.old == nil {
+		p.flushOld()
 	}
 	if strings.Contains(r.Label, "$") || strings.Contains(r.Tag, "$") || strings.Contains(r.Tagged, "$") {
 		if !p.expandNames(s, &r) {
 			return false
 		}
 	}
+	if s.old != nil {
+		return p.addOld(s, r)
+	}
 	if n := len(p.set.Rules); n == cap(p.set.Rules) {
-		// a rule is large: that it is copied once on average costs less than append, which has five copies
+		// A rule is large. Here it is copied once on average, which costs less
+		// than append's five copies.
 		p.set.Rules = append(make([]Rule, 0, max(16, 2*n)), p.set.Rules...)
 	}
 	p.set.Rules = append(p.set.Rules, r)
@@ -308,15 +335,15 @@ func labelProto(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// spoofed is what antispoof is for: an interface, whose addresses are those of
-// now or, in parentheses, those of then.
+// spoofed is an argument of antispoof: an interface. It stands for the addresses that
+// it has now or, in parentheses, for those that it has then.
 type spoofed struct {
 	name    string
 	dynamic bool
 	pos     Pos
 }
 
-// antispoof reads an antispoof rule and adds those that it stands for.
+// antispoof reads an antispoof rule, and adds the rules that it stands for.
 func (p *parser) antispoof(first token) {
 	s := p.begin(first.pos, Block)
 	s.rule.Return, s.rule.Direction = ReturnDrop, In

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// A field is one whose values are numbered, unlike addresses. Its values are
-// those of its cells.
+// A field is a field of packets whose values are numbered, unlike addresses. Its values
+// are those of its cells.
 type field struct {
 	dim  int
-	cell int // of its first value
+	cell int // cell of its first value
 	size uint32
 	// of returns a rule's condition on the field; the zero ask is none.
 	of func(r *Rule) ask
-	// take returns the values that fulfil an ask. may is for a fragment of
-	// which nothing is known: whether it is taken too.
+	// take returns the values that fulfil an ask. may says whether a fragment is
+	// taken, too, of which nothing is known.
 	take func(c *compiler, a ask, may bool) spans
 }
 
-// An ask is what a rule demands of a field: a and b of the field's own kind.
+// An ask is the condition of a rule on a field. a and b are of the field's own kind.
 type ask struct {
 	name  string
 	not   bool
-	keeps bool // state, so that it does not take ICMP's answers
+	keeps bool // the rule keeps state, so it does not take ICMP's answers
 	kind  uint8
 	a, b  uint16
 }
@@ -43,9 +43,8 @@ func askPort(r *Rule) ask {
 	return ask{name: r.On.Name, not: r.On.Not, kind: uint8(r.Direction)}
 }
 
-// takePort numbers the values otherwise than the cells: all that are on the
-// way in before all that are on the way out. So rules for one direction have
-// few spans.
+// takePort numbers the values otherwise than the cells do: all values of the way in are
+// before all of the way out. So rules for one direction have few spans.
 func (c *compiler) takePort(a ask, _ bool) spans {
 	ports := spans{{0, MaxPorts}}
 	if a.name != "" {
@@ -68,7 +67,7 @@ func (c *compiler) takePort(a ask, _ bool) spans {
 	return out
 }
 
-// is says whether a name is that of the port or of a group it is in.
+// is says whether a name is that of the port, or of a group that it is in.
 func (p CompilePort) is(name string) bool {
 	return name == "any" || name == p.Name || slices.Contains(p.Groups, name) ||
 		name != "" && name == strings.TrimRight(p.Name, "0123456789")
@@ -135,7 +134,7 @@ func askDport(r *Rule) ask {
 			a.a |= uint16(r.ICMPCode)
 			a.b = a.a
 		}
-		a.not = r.To.Port.Op != AnyPort // nothing has both
+		a.not = r.To.Port.Op != AnyPort // no packet has both
 	}
 	a.keeps = r.State != NoState && !r.StateOpts.Sloppy
 	return a
@@ -149,8 +148,8 @@ var (
 	icmp6Answers = []uint32{129, 140, 200}
 )
 
-// notAnswers are all values but ICMP's answers: a rule that keeps state leaves
-// these to the state of the question, as in pf.
+// notAnswers are all values but ICMP's answers. A rule that keeps state leaves answers
+// to the state of the question, as in pf.
 var notAnswers = func() spans {
 	var out spans
 	at := uint32(0)
@@ -208,7 +207,7 @@ func (a ask) ports() spans {
 	case PortInside:
 		out = out.add(lo+1, hi)
 	case PortOutside:
-		if lo > hi { // all ports are less or greater
+		if lo > hi { // all ports are less, or greater
 			return out.add(0, 65536)
 		}
 		out = out.add(0, lo).add(hi+1, 65536)
@@ -301,16 +300,15 @@ func (s spans) and(o spans) spans {
 	return out
 }
 
-// A demand is the conditions of an entry, and of the calls around it, on a
-// field.
+// A demand has the conditions on a field of an entry, and of the calls around it.
 type demand struct {
 	ask
-	calls *scope // innermost whose call asks something; nil for none
+	calls *scope // innermost scope whose call asks something; nil for none
 	may   bool
 }
 
-// field fills in the cells of a field if a rule asks something of it, or if it
-// is among the program's for another reason.
+// field fills in the cells of a field, if a rule asks something of it, or if the
+// program has it for another reason.
 func (c *compiler) field(f *field) error {
 	var (
 		values = map[demand]spans{}
@@ -335,7 +333,7 @@ func (c *compiler) field(f *field) error {
 	}
 	for i := range c.entries {
 		e := &c.entries[i]
-		// a fragment must not slip past a rule that would block it
+		// A fragment must not slip past a rule that would block it.
 		d := demand{e.ask(f), f.asking(e.scope), e.action == Block || e.action == CallAnchor}
 		if d.ask == (ask{}) && d.calls == nil {
 			d.may = false

@@ -15,7 +15,7 @@ import (
 type host struct {
 	Host
 	not  bool
-	zone string // of a link-local address: the interface that it is of
+	zone string // for a link-local address, the interface that it is of
 	pos  Pos
 }
 
@@ -30,15 +30,16 @@ func (h *host) family() Family {
 	return Inet6
 }
 
-// hostModes are the modifiers of interfaces in the place of addresses, in
-// their order. Of all but the last there may be one.
+// hostModes are the modifiers of interfaces in the place of addresses, in their order.
+// There may be one of all but the last.
 var hostModes = []string{"network", "broadcast", "peer", "0"}
 
-// hosts appends the hosts behind from or to: any, a host or a list. No hosts
-// are any. As in pf a list with any among others is any.
+// hosts appends the hosts behind from or to: any, a host or a list. No host is any. As
+// in pf, a list with any in it is any.
 func (p *parser) hosts(to []host) []host { return p.hostsEach(to, func() {}) }
 
-// hostsEach is hosts with something that may stand behind each of them.
+// hostsEach is hosts, but calls behind after each host, for something that may follow
+// it.
 func (p *parser) hostsEach(to []host, behind func()) []host {
 	begin, depth, anywhere := len(to), 0, false
 	var item func()
@@ -70,7 +71,7 @@ func (p *parser) hostsEach(to []host, behind func()) []host {
 // aHost is the text of errors for the forms of a host.
 const aHost = "an address, a table, a list or `any`"
 
-// host appends a host, which may be several if it is a name.
+// host appends a host. A name may stand for several.
 func (p *parser) host(to []host) []host {
 	pos, not, begin := p.tok.pos, false, len(to)
 	if p.acceptOp("!") {
@@ -151,7 +152,7 @@ func splitModes(text string) (name string, modes []string, err error) {
 	return name, modes, nil
 }
 
-// meantAsAddress says whether a text that is none is more like an address of IPv6
+// meantAsAddress says whether a text that is no address is more like an address of IPv6
 // than like an interface with its modifiers.
 func meantAsAddress(text string) bool {
 	first, rest, _ := strings.Cut(text, ":")
@@ -200,8 +201,8 @@ func (p *parser) rangeFrom(pos Pos, first string) host {
 	return host{Host: Host{Kind: Range, Addr: from, Last: last}}
 }
 
-// resolve appends the addresses that text stands for, under a mask of so many
-// bits if they are not negative.
+// resolve appends the addresses that text stands for, under a mask of so many bits, or
+// without one if bits is negative.
 func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	if text == "" {
 		return to, errors.New("expected " + aHost + `, found ""`)
@@ -212,6 +213,9 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	}
 	if err == nil {
 		zone := addr.Zone()
+		if len(zone) > maxInterface {
+			return to, errors.New("interface name '" + shorten(zone) + "' too long, max " + strconv.Itoa(maxInterface) + " chars")
+		}
 		prefix, err := mask(addr.WithZone(""), bits)
 		return append(to, host{Host: Host{Kind: Prefix, Addr: prefix.Addr(), Bits: prefix.Bits()}, zone: zone}), err
 	}
@@ -240,11 +244,11 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 		err = errors.New("it has no address")
 	}
 	if err != nil {
-		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers say it again
+		why := strings.ReplaceAll(err.Error(), name, cut(name, maxHost)) // resolvers repeat the name
 		return to, errors.New("could not parse host specification `" + cut(text, maxHost) + "`: " + why)
 	}
 	for _, prefix := range prefixes {
-		if bits >= 0 { // a name has addresses of both families: more than 32 is of IPv6 alone
+		if bits >= 0 { // a name has addresses of both families: a mask of more than 32 bits is for IPv6 alone
 			prefix = netip.PrefixFrom(prefix.Addr(), min(bits, prefix.Addr().BitLen()))
 		}
 		zone := prefix.Addr().Zone()
@@ -254,8 +258,8 @@ func (p *parser) resolve(to []host, text string, bits int) ([]host, error) {
 	return to, nil
 }
 
-// ParsePrefix reads an address or a network, one of IPv4 also without its last
-// zeros: 10/8.
+// ParsePrefix reads an address or a network. A network of IPv4 may lack its last zeros:
+// 10/8.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return addr.WithZone("").Prefix(addr.BitLen())
@@ -270,7 +274,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// shortAddr reads an address of IPv4 without its last zeros, as of 10/8.
+// shortAddr reads an address of IPv4 that lacks its last zeros, as in 10/8.
 func shortAddr(text string) (netip.Addr, error) {
 	if strings.Count(text, ".") > 3 {
 		return netip.Addr{}, errors.New("too many bytes")
@@ -327,7 +331,7 @@ func (p *parser) table(first token) {
 
 // tableList reads the addresses of a table between braces.
 func (p *parser) tableList(t *Table) {
-	// unlike other lists it may be empty
+	// Unlike other lists, this one may be empty.
 	p.next()
 	p.newlines()
 	var hosts []host

@@ -15,9 +15,9 @@ const (
 	tokEOF     kind = iota
 	tokNewline      // the end of a line that is not continued
 	tokWord         // a keyword or a name
-	tokString       // what was in quotes, which is never a keyword
+	tokString       // text in quotes, which is never a keyword
 	tokNumber
-	tokOp  // = != < <= > >= <> >< and single characters
+	tokOp  // = != < <= > >= <> >< -> and single characters
 	tokBad // text is an error message
 )
 
@@ -25,9 +25,9 @@ const (
 type token struct {
 	kind   kind
 	first  bool   // on its line
-	text   string // as written, without quotes; of a number, in decimal
+	text   string // as written, without quotes; for a number, in decimal
 	number int64  // of tokNumber
-	pos    Pos    // of what comes from a macro: where the macro is used
+	pos    Pos    // for text of a macro, the place where the macro is used
 }
 
 // cursor is the place of a lexer. When a macro is expanded, its value is read
@@ -54,9 +54,9 @@ func newLexer(name, text string, lookup func(string) (string, error)) *lexer {
 	return &lexer{cursor: cursor{line: 1}, name: name, text: text, newline: true, lookup: lookup}
 }
 
-// The bytes that words are made of: those that may begin one, and those that
-// may follow. Unlike in pf, quotes and backslashes may not: printed text with
-// them could not be read again.
+// The bytes of words: those that may begin one, and those that may follow. Unlike in
+// pf, quotes and backslashes may not follow: printed text with them could not be read
+// again.
 var wordStart, wordPart = wordBytes()
 
 func wordBytes() (start, part [256]bool) {
@@ -68,7 +68,7 @@ func wordBytes() (start, part [256]bool) {
 	return start, part
 }
 
-// raw is the next byte, which is not taken, or -1 at the end.
+// raw returns the next byte without taking it, or -1 at the end.
 func (l *lexer) raw() int {
 	if l.macroAt < len(l.macro) {
 		return int(l.macro[l.macroAt])
@@ -94,7 +94,7 @@ func (l *lexer) peek() int {
 	return c
 }
 
-// take takes the next byte, which there must be.
+// take takes the next byte. There must be one.
 func (l *lexer) take() {
 	if l.macroAt < len(l.macro) {
 		l.macroAt++
@@ -106,7 +106,7 @@ func (l *lexer) take() {
 	l.at++
 }
 
-// pos is where the next byte is.
+// pos returns the place of the next byte.
 func (l *lexer) pos() Pos {
 	if l.macroAt < len(l.macro) {
 		return l.macroPos
@@ -185,7 +185,7 @@ func (l *lexer) scan(c int, t *token) {
 	}
 }
 
-// operator returns the operator that begins with c and has next behind it.
+// operator returns the operator that begins with c, if next is the byte behind c.
 func operator(c byte, next int) string {
 	switch {
 	case c == '!' && next == '=':
@@ -198,17 +198,19 @@ func operator(c byte, next int) string {
 		return "<>"
 	case c == '>' && next == '<':
 		return "><"
+	case c == '-' && next == '>':
+		return "->"
 	}
 	return string([]byte{c})
 }
 
-// quoted reads the text between quotes. As in pf a backslash stands before a
-// quote or a blank that is meant, and the ends of lines are left out.
+// quoted reads the text between quotes. As in pf, a quote or a blank that is meant has
+// a backslash before it, and ends of lines are left out.
 func (l *lexer) quoted(quote int, t *token) {
 	l.take()
 	t.kind = tokString
 	if l.macroAt >= len(l.macro) {
-		// mostly there is nothing to leave out
+		// Mostly there is nothing to leave out.
 		if n := strings.IndexAny(l.text[l.at:], "\"'\\\n\x00"); n >= 0 && l.text[l.at+n] == byte(quote) {
 			t.text = l.text[l.at : l.at+n]
 			l.at += n + 1

@@ -52,24 +52,25 @@ func (p subnet) bytes() (b [16]byte) {
 	return b
 }
 
-// compare orders networks so that one is before those that are in it, and
-// these before all others that follow.
+// compare orders networks. A network is before the networks in it, and these are before
+// all others that follow.
 func (p subnet) compare(q subnet) int {
 	return cmp.Or(cmp.Compare(p.hi, q.hi), cmp.Compare(p.lo, q.lo), cmp.Compare(p.bits, q.bits))
 }
 
-// A mark says of a network whether its addresses belong to a set, those of
-// networks in it that have marks of their own aside.
+// A mark says whether the addresses of a network belong to a set, except for networks
+// in it that have marks of their own.
 type mark struct {
 	subnet
 	in bool
 }
 
-// marks are a set of addresses, in the order of subnet.compare. The first is
-// everything's. Nil is the set of all addresses.
+// marks are a set of addresses, in the order of subnet.compare. The first mark is that
+// of all addresses. Nil is the set of all addresses.
 type marks []mark
 
-// marksOf returns the set of the addresses of the networks, or of all others.
+// marksOf returns the set of the addresses of the networks, or with not the set of all
+// others.
 func marksOf(networks []subnet, not bool) marks {
 	slices.SortFunc(networks, subnet.compare)
 	m := marks{{everything, not}}
@@ -144,7 +145,8 @@ func rangeSubnets(first, last netip.Addr) []subnet {
 	}
 	var out []subnet
 	for {
-		// the largest network that begins with a and does not go beyond z
+		// The next network is the largest that begins with a and does not go
+		// beyond z.
 		p := a
 		for p.bits > 0 {
 			next := subnet{p.hi, p.lo, p.bits - 1}
@@ -170,10 +172,10 @@ func rangeSubnets(first, last netip.Addr) []subnet {
 	}
 }
 
-// reach is the sources or the destinations of the rules.
+// reach has the sources or the destinations of the rules.
 type reach struct {
 	rules []marks // the addresses that each rule takes
-	marks int     // in all of them
+	marks int     // number of marks in all of them
 	used  bool    // some rule does not take all
 	set   *vector
 }
@@ -189,7 +191,7 @@ func (c *compiler) reaches() (src, dst *reach, err error) {
 		}
 		src.take(i, e.scope.src.and(from))
 		dst.take(i, e.scope.dst.and(to))
-		// most marks are of networks that no other rule has
+		// Most marks are of networks that no other rule has.
 		if (src.marks+dst.marks)*networkBytes > maxProgram {
 			return nil, nil, errMemory
 		}
@@ -212,8 +214,8 @@ func (s *reach) take(rule int, m marks) {
 // networkBytes is the size of a network in the kernel's trie, and in a Program.
 const networkBytes = 160
 
-// A change is a rule whose mark at a network is another than that of the
-// network around it.
+// A change is a rule whose mark at a network differs from its mark at the network
+// around it.
 type change struct {
 	subnet
 	rule uint32

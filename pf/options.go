@@ -88,7 +88,7 @@ func (p *parser) option(first token) {
 		}
 		p.failf(name.pos, "unknown option `%s`", shorten(name.text))
 	}
-	// an option that is set again holds from there
+	// An option that is set again holds from there on.
 	o.Order = append(slices.DeleteFunc(o.Order, func(s string) bool { return s == name.text }), name.text)
 	if name.text == "optimization" && !slices.Contains(o.Order, "timeout") {
 		o.Order = append(o.Order, "timeout")
@@ -308,13 +308,13 @@ func (p *parser) stateOptions() StateOptions {
 var stateOptionNames = [...]string{"max", "no-sync", "source-track", "max-src-states", "max-src-nodes",
 	"max-src-conn", "max-src-conn-rate", "overload", "if-bound", "sloppy", "pflow"}
 
-// limitsRule says whether something is limited that is counted for each rule.
+// limitsRule says whether the options limit something that is counted for each rule.
 func (o *StateOptions) limitsRule() bool {
 	return o.MaxSrcNodes > 0 || o.MaxSrcConn > 0 || o.MaxSrcConnRate > 0
 }
 
-// complete adds to options the values that pfctl adds: how sources are tracked,
-// and the timeouts that follow from max and max-src-conn-rate.
+// complete adds the values that pfctl adds to options: how sources are tracked, and the
+// timeouts that follow from max and max-src-conn-rate.
 func (o *StateOptions) complete() {
 	switch {
 	case o.limitsRule():

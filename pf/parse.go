@@ -3,16 +3,17 @@
 package pf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 )
 
-// The limits of a file, so that a small one that is expanded does not take all
+// The limits of a file. Without them, a small file that is expanded could take all
 // memory.
 const (
-	maxRules  = MaxRules // with those of anchors
+	maxRules  = MaxRules // including those of anchors
 	maxList   = 200_000  // items of a list between braces
 	maxNested = 16       // files that include each other, and lists in lists
 	maxMacro  = 64 << 10 // bytes of the value of a macro
@@ -34,13 +35,14 @@ type Source struct {
 	// Open returns the contents of a file that is included or that a table
 	// is read from. Nil: there are none.
 	Open func(name string) ([]byte, error)
-	// Lookup returns the addresses of a name in the place of an address: of an
-	// interface, with the modifiers of Host.Modes, or of a host. Nil: there are none.
+	// Lookup returns the addresses of a name that is in the place of an address.
+	// The name is that of an interface, with the modifiers of Host.Modes, or of a
+	// host. Nil: there are none.
 	Lookup func(name string, modes []string) ([]netip.Prefix, error)
-	// Kept says that String made the text, of a ruleset that was taken: the limits
-	// of options are not checked again.
+	// Kept says that String made the text of a ruleset that was taken before. The
+	// limits of options are not checked again.
 	Kept bool
-	// Macros are those given with -D, which win over those of the file.
+	// Macros are those given with -D. They win over those of the file.
 	Macros map[string]string
 	// Defined is told of each macro that the file defines. Nil: nobody is.
 	Defined func(name, value string)
@@ -61,10 +63,9 @@ func Parse(name string, text []byte, source Source) (*Ruleset, error) {
 	return set, nil
 }
 
-// parser reads the statements of a file and of those that it includes.
-// An error that leaves the rest of a statement without meaning is recorded
-// and raised as bail, which [parser.statement] catches; others are recorded
-// only.
+// parser reads the statements of a file and of those that it includes. An error may
+// leave the rest of a statement without meaning. Such an error is recorded and raised
+// as bail, which [parser.statement] catches. Other errors are only recorded.
 type parser struct {
 	source Source
 	lex    *lexer
@@ -73,14 +74,18 @@ type parser struct {
 	texts  map[string]string // of the files, for errors
 	macros map[string]string
 	spent  *spent
-	rules  *int // how many there are
+	rules  *int // number of rules
 
 	set     *Ruleset // what statements add to
 	inline  map[inRuleset]*Anchor
 	anchors int // bodies of anchors around the statement
 	nested  int // files around the statement
-	braces  int // braces that are open before tok
-	orphans int // braces of anchors whose beginning had an error
+	pools   []poolTable
+	old     map[*Ruleset]oldRules
+	marked  *chained // a rule of old that has a mark
+	tags    Pos      // of a tag or tagged that the file has
+	braces  int      // braces that are open before tok
+	orphans int      // braces of anchors whose beginning had an error
 
 	// the defaults of the rules behind a `set`
 	blockPolicy   Return
@@ -96,8 +101,8 @@ type inRuleset struct {
 	name string
 }
 
-// bail is the panic of an error that ends a statement, and enough that of one
-// after which nothing is read.
+// bail is the panic of an error that ends a statement. enough is that of an error after
+// which nothing is read.
 type (
 	bail   struct{}
 	enough struct{}
@@ -109,6 +114,7 @@ func (p *parser) file(name, text string) *Ruleset {
 	p.macros = make(map[string]string)
 	p.texts = make(map[string]string)
 	p.inline = make(map[inRuleset]*Anchor)
+	p.old = make(map[*Ruleset]oldRules)
 	p.blockPolicy = ReturnDrop
 	p.statePolicy = DefaultPolicy
 	func() {
@@ -118,6 +124,9 @@ func (p *parser) file(name, text string) *Ruleset {
 			}
 		}()
 		p.include(name, text)
+		p.flushOld()
+		p.checkPools(p.set)
+		p.checkMarks()
 	}()
 	if p.set.Options.StatePolicy == IfBound {
 		floating(p.set)
@@ -125,8 +134,8 @@ func (p *parser) file(name, text string) *Ruleset {
 	return p.set
 }
 
-// floating gives the rules that stand before `set state-policy if-bound` the
-// policy that they were read with.
+// floating gives rules before `set state-policy if-bound` the policy that they were
+// read with.
 func floating(set *Ruleset) {
 	for i := range set.Rules {
 		r := &set.Rules[i]
@@ -153,8 +162,9 @@ func (p *parser) include(name, text string) {
 }
 
 // spent is how many bytes were read: of files, and of macros as often as they were
-// used. A short file that uses a long macro often would take much memory.
-type spent struct{ text, macros int }
+// used. A short file that often uses a long macro would take much memory.
+// Pools count the addresses of the pools of rules.
+type spent struct{ text, macros, pools int }
 
 // most is how many bytes may be read in all.
 func (s *spent) most() int { return min(maxText, 1<<19+9*s.text) }
@@ -188,22 +198,27 @@ func (p *parser) errorf(pos Pos, format string, args ...any) {
 	p.record(pos, p.spent.over(), fmt.Sprintf(format, args...))
 }
 
-// limitf records an error of a file that is right, but too large, and gives up
-// the statement or the whole file.
+// limitf records an error of a file that is right, but too large. It gives up the
+// statement or the whole file.
 func (p *parser) limitf(pos Pos, giveUp any, format string, args ...any) {
 	p.record(pos, true, fmt.Sprintf(format, args...))
 	panic(giveUp)
 }
 
-func (p *parser) record(pos Pos, limit bool, message string) {
+// lineAt returns the line of a place, without its end.
+func (p *parser) lineAt(pos Pos) string {
 	line := p.texts[pos.File]
 	for range pos.Line - 1 {
 		_, line, _ = strings.Cut(line, "\n")
 	}
 	line, _, _ = strings.Cut(line, "\n")
-	line = strings.TrimSuffix(line, "\r")
+	return strings.TrimSuffix(line, "\r")
+}
+
+func (p *parser) record(pos Pos, limit bool, message string) {
+	line := p.lineAt(pos)
 	pos.Column = min(pos.Column, len(line)+1)
-	p.errs = append(p.errs, Error{pos, line, message, limit})
+	p.errs = append(p.errs, Error{Pos: pos, Line: line, Message: message, Limit: limit})
 	if len(p.errs) == maxErrors {
 		panic(enough{})
 	}
@@ -373,8 +388,8 @@ func (p *parser) list(item func()) {
 var starters = wordSet("pass", "block", "match", "anchor", "antispoof", "set", "table", "load", "include", "ether",
 	"nat", "rdr", "binat", "altq", "scrub", "nat-anchor", "rdr-anchor", "binat-anchor")
 
-// statements reads statements up to the end of the file or the brace that
-// closes an anchor's body, of which there are depth around this file.
+// statements reads statements up to the end of the file, or up to the brace that closes
+// an anchor's body. There are depth bodies around this file.
 func (p *parser) statements(depth int) {
 	for {
 		p.newlines()
@@ -415,9 +430,9 @@ func (p *parser) statement() {
 	}
 }
 
-// skip goes on behind a statement that had an error: at the end of its line,
-// or of the line in which its braces are closed. If they are not, the next
-// statement is where a line begins as statements do.
+// skip goes on behind a statement that had an error: at the end of its line, or of the
+// line in which its braces are closed. If they are not closed, it goes on at a line
+// that begins as statements do.
 func (p *parser) skip(braces int, anchor bool) {
 	for p.tok.kind != tokEOF {
 		if p.tok.first && p.tok.kind == tokWord && starters[p.tok.text] && p.braces > braces {
@@ -472,13 +487,19 @@ func (p *parser) dispatch() {
 		p.load(first)
 	case "ether":
 		p.ether(first)
+	case "nat", "rdr", "binat":
+		p.oldNAT(first, first, false)
 	case "no":
-		if why, ok := outside[p.tok.text]; ok && p.tok.kind == tokWord {
-			p.errorf(p.tok.pos, "%s: %s", p.tok.text, why)
+		kind := p.tok
+		if why, ok := outside[kind.text]; ok && kind.kind == tokWord {
+			p.errorf(kind.pos, "%s: %s", kind.text, why)
 			p.skipLine()
 			return
 		}
-		p.expected("a rule")
+		if !p.accept("nat") && !p.accept("rdr") && !p.accept("binat") {
+			p.expected("`nat`, `rdr` or `binat`")
+		}
+		p.oldNAT(first, kind, true)
 	case "state", "source":
 		if p.at("limiter") {
 			p.errorf(first.pos, "%s limiter: %s", first.text, outside[first.text+" limiter"])
@@ -574,14 +595,17 @@ func (p *parser) load(first token) {
 	if strings.HasSuffix(name, "*") {
 		p.failf(pos, "anchor '%s' invalid; rules are loaded into one anchor", name)
 	}
-	// as in pfctl the file is one of its own: it has neither this one's
-	// macros nor what it sets
+	// As in pfctl, the file is one of its own: it has neither this file's macros
+	// nor what this file sets.
 	sub := &parser{source: p.source, spent: p.spent, rules: p.rules, nested: p.nested}
 	loaded := sub.file(file, text)
 	for _, e := range sub.errs {
 		if p.errs = append(p.errs, e); len(p.errs) == maxErrors {
 			panic(enough{})
 		}
+	}
+	if len(sub.errs) == 0 { // the marks of packets are those of both files
+		p.marked, p.tags = cmp.Or(p.marked, sub.marked), cmp.Or(p.tags, sub.tags)
 	}
 	p.set.Loads = append(p.set.Loads, AnchorLoad{Pos: first.pos, Name: name, File: file, Ruleset: loaded})
 }
@@ -660,20 +684,17 @@ func wordSet(words ...string) map[string]bool {
 
 // Why parts of pf.conf are not for a bridge.
 const (
-	needsRouter  = "needs a router: not on a bridge"
+	needsRouter  = "needs a router: not on a bridge; leave it out, or have nft(8) of a host do it"
 	needsSockets = "needs the sockets of a host: not on a bridge"
+	oneAnchor    = "anchors have rules of all kinds; write anchor instead"
 	needsQueues  = "needs queues for bandwidth: not on a bridge; see tc(8)"
 )
 
-// outside are the statements and options of rules that are pf's, but not a
-// bridge's, and why.
+// outside has the statements and options of rules that are pf's but not a bridge's, and
+// says why.
 var outside = map[string]string{
-	"nat-to": needsRouter, "rdr-to": needsRouter, "binat-to": needsRouter, "af-to": needsRouter,
-	"route-to": needsRouter, "reply-to": needsRouter, "dup-to": needsRouter,
-	"divert-to": needsRouter, "divert-packet": needsRouter, "divert-reply": needsRouter,
 	"rtable": needsRouter, "rdomain": needsRouter, "route": needsRouter,
-	"nat": needsRouter, "rdr": needsRouter, "binat": needsRouter,
-	"nat-anchor": needsRouter, "rdr-anchor": needsRouter, "binat-anchor": needsRouter,
+	"nat-anchor": oneAnchor, "rdr-anchor": oneAnchor, "binat-anchor": oneAnchor,
 	"user": needsSockets, "group": needsSockets,
 	"os":    "needs fingerprints of systems: not on a bridge",
 	"scrub": "is an option of rules; write match scrub (...)", "reassemble tcp": "follows the times in each connection: not on a bridge",

@@ -28,6 +28,7 @@ var files = map[string]string{
 	"/etc/weights":        "192.0.2.1 weight\n5 weight 0 weight x 192.0.2.2 weight 65536\nweight",
 	"/etc/masks":          "em0/64\nem0:network/28\n",
 	"/etc/pf/spam.conf":   "table <spammers> persist\nset block-policy return\nblock from <spammers>\n",
+	"/etc/pf/nat.conf":    "no nat to 10/8\n nat -> 192.0.2.1\n",
 	"/etc/pf/local.conf":  "pass from 192.0.2.99\n",
 	"/etc/pf/macro.conf":  "inner = em1\n",
 	"/etc/pf/wrong.conf":  "pass in\n\tpass form any\n",
@@ -73,7 +74,7 @@ var source = Source{
 // comparing rulesets, where they say something does not count, nor whether a
 // list is nil or empty.
 var placeless = cmp.Options{
-	cmpopts.IgnoreTypes(Pos{}), cmpopts.EquateEmpty(),
+	cmpopts.IgnoreTypes(Pos{}, Place{}), cmpopts.EquateEmpty(),
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
@@ -294,6 +295,13 @@ func TestExpand(t *testing.T) {
 			pass from 192.0.2.2
 			pass from <t>`},
 		{"any in a list", "pass from { 192.0.2.1 any }", "pass"},
+		{"nat-to a name", "match out inet nat-to em0\nmatch out inet6 nat-to em0", `
+			match out inet nat-to 192.0.2.1
+			match out inet6 nat-to 2001:db8::1`},
+		{"nat of FreeBSD to a name of both families", "nat on em1 -> em0\nnat on em1 inet6 -> em0", `
+			match out on em1 inet nat-to 192.0.2.1
+			match out on em1 inet6 nat-to 2001:db8::1`},
+		{"divert-to a name", "pass in inet6 divert-to localhost port 80", "pass in inet6 divert-to ::1 port 80"},
 		{"families", "pass from { 192.0.2.1 2001:db8::1 } to { 192.0.2.9 2001:db8::9 <t> }", `
 			pass from 192.0.2.1 to 192.0.2.9
 			pass inet from 192.0.2.1 to <t>
@@ -623,6 +631,10 @@ func TestBounds(t *testing.T) {
 		{"a macro that doubles", double, "the value of a macro may have 65536 bytes at most"},
 		{"lists", "pass from " + list + " to " + list, "lists expand to more than 65534 rules"},
 		{"many lists", strings.Repeat("pass from "+list+"\n", 201), "lists expand to more than 65534 rules"},
+		{"rules", strings.Repeat("pass\n", maxRules+1), ": there are more than 65534 rules; use tables"},
+		{"binat", strings.Repeat("match from 10.0.0.1 binat-to 10.0.0.2\n", maxRules/2+1), "than 65534 rules; use tables"},
+		{"nat", strings.Repeat("nat -> 10.0.0.2\n", maxOld+1), "nat, rdr and binat stand for more than 4096 rules"},
+		{"pools", "match out inet proto { " + strings.Repeat("1 ", 10) + "} from " + list + " nat-to " + list, "pools of all rules have more than 1048576 addresses"},
 		{"lists in lists", "pass from " + strings.Repeat("{", 1000) + "1.1.1.1" + strings.Repeat("}", 1000), "lists may be in each other 16 deep"},
 		{"anchors in anchors", strings.Repeat("anchor {\n", 1000), "anchors may be in each other 63 deep"},
 		{"macros", "a = \"" + strings.Repeat(" ", 60000) + "\"\n" + strings.Repeat("pass $a\n", 2000), "macros and files expand to more than"},
@@ -741,6 +753,14 @@ func FuzzParse(f *testing.F) {
 		if err == nil {
 			if set == nil {
 				t.Fatal("neither rules nor an error")
+			}
+			printed := set.String()
+			again, err := Parse("again", []byte(printed), source)
+			if err != nil {
+				t.Fatalf("what is printed is refused: %v\n%s", err, printed)
+			}
+			if twice := again.String(); twice != printed {
+				t.Fatalf("printed anew: (-first +second)\n%s", cmp.Diff(printed, twice))
 			}
 			return
 		}

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"bascule/pattern"
 )
 
 // String returns the ruleset as `pfctl -nvf` prints it: options, tables, ether
@@ -32,8 +33,8 @@ func (r *Rule) String() string {
 	return strings.TrimSuffix(p.text.String(), "\n")
 }
 
-// String returns the definition of the table, without a newline. Entries that
-// are from a file are not listed: the file is.
+// String returns the definition of the table, without a newline. It lists files, and
+// not the entries that are from them.
 func (t *Table) String() string {
 	var w words
 	w.add("table", "<"+word(t.Name)+">")
@@ -93,7 +94,7 @@ func (o *Options) Lines() []string {
 	}
 	optimized := optimizations[o.Optimization]
 	for i, t := range o.Timeouts {
-		// what the optimization has set is said by its name
+		// The name of the optimization says what it has set.
 		if t.Given && !(o.Optimization != "" && i < len(optimized) && t.Value == optimized[i]) {
 			set("timeout", fmt.Sprint(timeoutNames[i], " ", t.Value))
 		}
@@ -291,6 +292,7 @@ func (r *Rule) head(explicit bool) string {
 	}
 	w.when(r.Once, "once")
 	w.tags(r.Tag, r.Tagged, r.NotTagged)
+	w.add(r.forward()...)
 	return w.String()
 }
 
@@ -532,8 +534,8 @@ func portName(name string) string {
 	return word(name)
 }
 
-// percent returns the shortest number whose hundredth is p. The product may be
-// a bit beside it.
+// percent returns the shortest number whose hundredth is p. The product may be slightly
+// off.
 func percent(p float64) string {
 	product := p * 100
 	best := ""
@@ -589,12 +591,12 @@ func named[K comparable](names map[K]string, key K, number uint8) string {
 	return strconv.Itoa(int(number))
 }
 
-// What can stand in a file as it is, unless it is a keyword.
-var bareWord = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
+// A word that can be in a file as it is, unless it is a keyword.
+var bareWord = pattern.New(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
 
-// word returns s as it stands in a file: between quotes if it has to be.
+// word returns s as it is in a file: between quotes if it has to be.
 func word(s string) string {
-	if bareWord.MatchString(s) && !keywords[s] {
+	if bareWord().MatchString(s) && !keywords[s] {
 		return s
 	}
 	return quoted(s)

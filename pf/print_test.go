@@ -17,7 +17,7 @@ import (
 
 // What is equal of rulesets but for where they were read.
 var equal = cmp.Options{
-	cmpopts.IgnoreTypes(pf.Pos{}),
+	cmpopts.IgnoreTypes(pf.Pos{}, pf.Place{}),
 	cmpopts.EquateEmpty(),
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
 }
@@ -25,7 +25,7 @@ var equal = cmp.Options{
 // What is printed parses to the same ruleset and is printed the same again.
 func TestPrintedParses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := pftest.Rulesets().Draw(t, "ruleset")
+		want := pftest.Translating().Draw(t, "ruleset")
 		text := want.String()
 		got, err := pf.Parse("pf.conf", []byte(text), pf.Source{Open: pftest.Open(want)})
 		if err != nil {
@@ -43,7 +43,7 @@ func TestPrintedParses(t *testing.T) {
 // A rule alone is printed as in its ruleset.
 func TestRulePrintedAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rs := pftest.Rulesets().Draw(t, "ruleset")
+		rs := pftest.Translating().Draw(t, "ruleset")
 		rs.Options.StateDefaults = nil // which only the ruleset knows of
 		text := rs.String()
 		for i := range rs.Rules {
@@ -160,6 +160,98 @@ var printed = []struct{ in, want string }{
 	{`ether block label A ridentifier 7 tag X label "$nr" !tagged Y`,
 		`ether block label "A" label "0" ridentifier 7 tag X ! tagged Y`},
 	{`ether block ridentifier 0`, `ether block`},
+
+	{`match out on em0 inet from 10/8 nat-to (em0)`, `match out on em0 inet from 10.0.0.0/8 to any nat-to (em0) round-robin`},
+	{`match out on em0 inet from 10/8 nat-to (em0:0)`, `match out on em0 inet from 10.0.0.0/8 to any nat-to (em0:0)`},
+	{`match out nat-to (egress:0)`, `match out all nat-to (egress:0) round-robin`}, // a group may have several
+	{`match out nat-to (em0)/28 random`, `match out all nat-to (em0)/28 random`},
+	{`match out proto { udp, tcp } nat-to 10.0.0.8 static-port`,
+		"match out inet proto udp all nat-to 10.0.0.8 static-port\nmatch out inet proto tcp all nat-to 10.0.0.8 static-port"},
+	{`match out nat-to 10.0.0.8 port 50001:65535`, `match out inet all nat-to 10.0.0.8`},
+	{`match out nat-to 10.0.0.8 port 1024:65535`, `match out inet all nat-to 10.0.0.8 port 1024:65535`},
+	{`match out nat-to 10.0.0.8 port http`, `match out inet all nat-to 10.0.0.8 port 80`},
+	{`match out nat-to 10.0.0.8 port 80:80`, `match out inet all nat-to 10.0.0.8 port 80`},
+	{`match out nat-to { 10.0.0.8, 10.0.1.0/24 }`, `match out inet all nat-to { 10.0.0.8, 10.0.1.0/24 } round-robin`},
+	{`match out nat-to { 10.0.0.8 }`, `match out inet all nat-to 10.0.0.8`},
+	{`match out nat-to 10.0.0.8 round-robin`, `match out inet all nat-to 10.0.0.8 round-robin`},
+	{`match out nat-to 10.0.0.8/29 bitmask`, `match out inet all nat-to 10.0.0.8/29 bitmask`},
+	// as pf.conf(5) says; pfctl prints no method
+	{`match out nat-to 10.0.0.9/29`, `match out inet all nat-to 10.0.0.8/29 round-robin`},
+	{`match out nat-to <x> source-hash "a key" sticky-address`,
+		`match out all nat-to <x> source-hash 0xaf0711eb7dab2d53c1a580c4705d7cb7 sticky-address`},
+	{`match out nat-to <x> sticky-address source-hash 0x0123456789ABCDEF0123456789ABCDEF`,
+		`match out all nat-to <x> source-hash 0x0123456789abcdef0123456789abcdef sticky-address`},
+	{`match out nat-to <x> source-hash label y`, `match out all label "y" nat-to <x> source-hash`},
+	{`match out nat-to { 10.0.0.1 weight 2, 10.0.0.2 } least-states`,
+		`match out inet all nat-to { 10.0.0.1 weight 2, 10.0.0.2 weight 1 } least-states`},
+	{`match out inet from { 10.0.0.1, 10.0.0.2 } nat-to { 192.0.2.1, 2001:db8::1 }`,
+		"match out inet from 10.0.0.1 to any nat-to 192.0.2.1\nmatch out inet from 10.0.0.2 to any nat-to 192.0.2.1"},
+	{`match out from { 10.0.0.1, 2001:db8::2 } nat-to 192.0.2.1`, `match out inet from 10.0.0.1 to any nat-to 192.0.2.1`},
+	{`match out nat-to (em0) endpoint-independent`, `match out all nat-to (em0) round-robin endpoint-independent`},
+	{`pass in on em0 proto tcp to port 80 rdr-to 10.0.0.1 port 8080`,
+		`pass in on em0 inet proto tcp from any to any port = 80 flags S/SA rdr-to 10.0.0.1 port 8080`},
+	{`match in proto tcp to port 80:90 rdr-to 10.0.0.1 port 8000:*`,
+		`match in inet proto tcp from any to any port 80:90 rdr-to 10.0.0.1 port 8000:8010`},
+	{`match in proto tcp to port 80 rdr-to 10.0.0.1 port 8000:*`,
+		`match in inet proto tcp from any to any port = 80 rdr-to 10.0.0.1 port 8000`},
+	{`match in rdr-to 10.0.0.1 nat-to 10.0.0.2 tag a`, `match in inet all tag a rdr-to 10.0.0.1 nat-to 10.0.0.2`},
+	{`match on lo0 from 192.168.1.8 to ! 172.17/16 binat-to 10.0.0.8`,
+		"match out on lo0 inet from 192.168.1.8 to ! 172.17.0.0/16 nat-to 10.0.0.8 static-port\n" +
+			"match in on lo0 inet from ! 172.17.0.0/16 to 10.0.0.8 rdr-to 192.168.1.8"},
+	{`match proto tcp from 192.168.2.0/28 port 5 to 10.1.1.1 port 6 binat-to 10.0.4.0/28`,
+		"match out inet proto tcp from 192.168.2.0/28 port = 5 to 10.1.1.1 port = 6 nat-to 10.0.4.0/28 bitmask static-port\n" +
+			"match in inet proto tcp from 10.1.1.1 port = 6 to 10.0.4.0/28 port = 5 rdr-to 192.168.2.0/28 bitmask"},
+	{`pass from (lo0:0) to 1.1.1.1 binat-to (lo1:0)`,
+		"pass out inet from (lo0:0) to 1.1.1.1 flags S/SA nat-to (lo1:0) static-port\n" +
+			"pass in inet from 1.1.1.1 to (lo1:0) flags S/SA rdr-to (lo0:0)"},
+	{`pass in to 64:ff9b::/96 af-to inet from (em0:0)`, `pass in inet6 from any to 64:ff9b::/96 flags S/SA af-to inet from (em0:0)`},
+	{`pass in af-to inet6 from 2001:db8::/96`, `pass in inet all flags S/SA af-to inet6 from 2001:db8::/96`},
+	{`pass in af-to inet from 10.0.0.1 port 9:10 sticky-address to { 10.0.0.2, 10.0.0.3 } port 80 random`,
+		`pass in inet6 all flags S/SA af-to inet from 10.0.0.1 port 9:10 sticky-address to { 10.0.0.2, 10.0.0.3 } port 80 random`},
+	{`pass in inet af-to inet6 from 2001:db8::1 to 2001:db8::/96`, `pass in inet all flags S/SA af-to inet6 from 2001:db8::1 to 2001:db8::/96`},
+	{`pass in inet6 af-to inet from 10.0.0.1 to 10.1.0.0/24`, `pass in inet6 all flags S/SA af-to inet from 10.0.0.1 to 10.1.0.0/24`},
+	{`pass in inet6 af-to inet from 10.0.0.0/24 to <t>`, `pass in inet6 all flags S/SA af-to inet from 10.0.0.0/24 round-robin to <t> round-robin`},
+	{`pass in route-to 192.0.2.1`, `pass in inet all flags S/SA route-to 192.0.2.1`},
+	{`pass out reply-to { 2001:db8::1, 2001:db8::2 } random`, `pass out inet6 all flags S/SA reply-to { 2001:db8::1, 2001:db8::2 } random`},
+	{`pass dup-to (em0:peer)`, `pass all flags S/SA dup-to (em0:peer) round-robin`},
+	{`pass in proto tcp to port 80 divert-to ::1 port 8021`, `pass in inet6 proto tcp from any to any port = 80 flags S/SA divert-to ::1 port 8021`},
+	{`pass out divert-reply`, `pass out all flags S/SA divert-reply`},
+	{`pass divert-packet port 700 tag a`, `pass all flags S/SA tag a divert-packet port 700`},
+
+	{`nat on em0 from 10/8 to any -> (em0)`, `match out on em0 inet from 10.0.0.0/8 to any nat-to (em0) round-robin`},
+	{`nat on em0 from 10/8 to any -> 192.0.2.1 port 1024:65535 sticky-address`,
+		`match out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1 port 1024:65535 sticky-address`},
+	{`rdr on em0 proto tcp from any to 192.0.2.1 port 80 -> 10.0.0.1 port 8080`,
+		`match in on em0 inet proto tcp from any to 192.0.2.1 port = 80 rdr-to 10.0.0.1 port 8080`},
+	{`rdr pass log on em0 proto tcp to port 2000:2010 -> 10.0.0.1 port 80:*`,
+		`pass in log quick on em0 inet proto tcp from any to any port 2000:2010 flags any rdr-to 10.0.0.1 port 80:90`},
+	{`binat on em0 from 10.0.0.1 to any -> 192.0.2.1`,
+		"match out on em0 inet from 10.0.0.1 to any nat-to 192.0.2.1 static-port\nmatch in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1"},
+	// The order is that in which FreeBSD tries them.
+	{"nat on em0 from 10/8 -> 192.0.2.1\nbinat on em0 from 10.0.0.1 to 1.1.1.1 -> 192.0.2.2\nrdr on em0 to 192.0.2.3 -> 10.0.0.3\npass",
+		"match in on em0 inet from any to 192.0.2.3 rdr-to 10.0.0.3\n" +
+			"match out on em0 inet from 10.0.0.1 to 1.1.1.1 nat-to 192.0.2.2 static-port\n" +
+			"match in on em0 inet from 1.1.1.1 to 192.0.2.2 rdr-to 10.0.0.1\n" +
+			"match out on em0 inet from 10.0.0.0/8 to any nat-to 192.0.2.1\n" +
+			"pass all flags S/SA"},
+	// The first that matches holds: what it has made is not made anew.
+	{"nat on em0 from 10/8 -> 192.0.2.1\nnat on em0 -> 192.0.2.2",
+		"match out on em0 inet from 10.0.0.0/8 to any tag nat-done nat-to 192.0.2.1\nmatch out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
+	{"no nat on em0 from 10/8 to 10/8\nnat on em0 from 10/8 -> 192.0.2.1\nno rdr on em1\nrdr on em0 to 192.0.2.1 -> 10.0.0.1",
+		"match in on em0 inet from any to 192.0.2.1 rdr-to 10.0.0.1\n" +
+			"match out on em0 inet from 10.0.0.0/8 to 10.0.0.0/8 tag nat-done\n" +
+			"match out on em0 inet from 10.0.0.0/8 to any ! tagged nat-done nat-to 192.0.2.1"},
+	{"rdr on em0 proto tcp to port 80 -> 10.0.0.1\nrdr on em0 proto tcp to port 22 -> 10.0.0.2",
+		"match in on em0 inet proto tcp from any to any port = 80 rdr-to 10.0.0.1\nmatch in on em0 inet proto tcp from any to any port = 22 rdr-to 10.0.0.2"},
+	{"rdr on em0 proto tcp to port 80 -> 10.0.0.1 port 22\nrdr on em0 proto tcp to port 22 -> 10.0.0.2",
+		"match in on em0 inet proto tcp from any to any port = 80 tag rdr-done rdr-to 10.0.0.1 port 22\n" +
+			"match in on em0 inet proto tcp from any to any port = 22 ! tagged rdr-done rdr-to 10.0.0.2"},
+	{"nat pass on em0 -> 192.0.2.1\nnat on em0 -> 192.0.2.2\nno binat",
+		"match out all tag nat-done\n" +
+			"pass out quick on em0 inet all flags any ! tagged nat-done nat-to 192.0.2.1\n" +
+			"match out on em0 inet all ! tagged nat-done nat-to 192.0.2.2"},
+	{"anchor {\nnat on em0 -> 192.0.2.1\n}\nblock label \"$nr\"", "anchor all {\n  match out on em0 inet all nat-to 192.0.2.1\n}\nblock drop all label \"1\""},
+	{"nat on em0 tag a tagged b -> 192.0.2.1", "match out on em0 inet all tag a tagged b nat-to 192.0.2.1"},
 }
 
 func TestPrinted(t *testing.T) {

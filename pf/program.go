@@ -2,47 +2,60 @@
 
 package pf
 
-// A Program is a ruleset as the datapath looks it up. Its numbers and layouts
-// are those of bpf/types.h, which says what they mean; the datapath's tests
-// compare the two.
+// A Program is a ruleset as the datapath looks it up. Its numbers and layouts are those
+// of bpf/pf/types.h, which says what they mean. The datapath's tests compare the two.
 //
-// Cells, Ports and Sets are one table of words, in that order; where something is in
-// it is a place. A rule has a number, its place among Rules. A set of rules, of one
-// value of one field, stands in Sets: for each group of 4096 rules the set of the
-// group's 64 words that are not zero, and the place of these words. The rules that
-// match a packet are those that are in the sets of all its fields.
+// Cells, Ports and Sets are one table of words, in that order. A place is a number of a
+// word in it. A rule has a number, its place among Rules. Each value of each field has
+// a set of rules in Sets. For each group of 4096 rules, it says which of the group's 64
+// words are in use, and where these words are. The rules that match a packet are those
+// that are in the sets of all its fields.
 type Program struct {
 	Rules    []CompiledRule
 	Groups   uint32       // of GroupRules rules
 	Dims     uint32       // bit N: some rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
-	Cells    []uint32     // Cells: the place of a value's set; of the first for a Dim that is not in Dims
+	Cells    []uint32     // Cells: the place of a value's set; for a Dim that is not in Dims, of the first set
 	Networks []Network    // prefixes, in ascending order, larger networks before those in them
-	Ports    [][16]uint64 // sets of slots: of received-on, and of ether's on; named by place + 1
+	Ports    [][16]uint64 // sets of slots, of received-on and of ether's on; named by place + 1
 	Profiles []Profile
 	Ether    []CompiledEther
 	Asks     uint32 // Ask...
 	Anchors  []string
-	Source   []RuleRef // of each of Rules
+	Source   []RuleRef // source of each of Rules
+	// Translations are those of each of Rules, in the order in which they are made: RdrTo,
+	// then NatTo; or AfTo. Nil: no rule has one. A match rule's are made at once, so that
+	// the rules behind it see the new addresses; those of the last rule that passes are
+	// made at the end.
+	Translations [][]Translation
+	// PoolTables has the numbers of the tables that Translations name, as Input.Table has
+	// given them.
+	PoolTables map[TableRef]int
 	// Timeouts are the ruleset's; rules may give others.
 	Timeouts [TimeoutCount]uint32
 }
 
-// PortsAt returns the place of the set of ports with a number; number 0 is no set's.
+// PortsAt returns the place of the set of ports with a number. No set has number 0.
 func PortsAt(number int) int { return Cells + number*(MaxPorts/64) }
 
 // SetsAt returns the place of the first of Sets.
 func (p *Program) SetsAt() int { return PortsAt(len(p.Ports) + 1) }
 
-// RuleRef is where a rule of a Program comes from. A rule in an anchor that is
-// called more than once is in the Program as often.
+// RuleRef says where a rule of a Program comes from. If an anchor is called several
+// times, its rules are in the Program as often.
 type RuleRef struct {
 	Anchor string // path of its ruleset, "" for the main one
 	Index  int    // in the ruleset's Rules: its number in pfctl -vvsr
 	Rule   *Rule
 }
 
-// Network has the sets of rules that take an address that is in no longer
+// TableRef names a table as a rule does.
+type TableRef struct {
+	Anchor string // path of the rule's ruleset, as in RuleRef
+	Name   string
+}
+
+// Network has the sets of rules that take an address, if the address is in no longer
 // network. IPv4 is in ::ffff:0:0/96 (RFC 4291, 2.5.5.2).
 type Network struct {
 	Address  [16]byte

@@ -18,6 +18,11 @@ type spec struct {
 	protos   []uint8
 	icmps    []icmpType
 	from, to side
+	nat, rdr *redirect // nat-to, binat-to and af-to; rdr-to
+	route    *redirect
+	divert   *diversion
+	old      *oldRule // of a line that begins with nat, rdr or binat
+	oldKind  string
 	at       [optionCount]Pos // of the words of the rule; zero if they are not there
 }
 
@@ -62,6 +67,10 @@ const (
 	optPort
 	optReturn
 	optHosts
+	optNat
+	optRdr
+	optRoute
+	optDivert
 	optionCount
 )
 
@@ -80,6 +89,7 @@ func (p *parser) begin(pos Pos, action Action) *spec {
 	s.on, s.protos, s.icmps = s.on[:0], s.protos[:0], s.icmps[:0]
 	s.from.hosts, s.from.ports = s.from.hosts[:0], s.from.ports[:0]
 	s.to.hosts, s.to.ports = s.to.hosts[:0], s.to.ports[:0]
+	s.nat, s.rdr, s.route, s.divert, s.old = nil, nil, nil, nil, nil
 	s.at = [optionCount]Pos{}
 	return s
 }
@@ -237,7 +247,7 @@ func (p *parser) protocol() uint8 {
 		n = uint8(p.number("a protocol", math.MaxUint8))
 	} else {
 		name, ok := p.tok.text, false
-		// skip is a protocol, too
+		// The word skip is a protocol, too.
 		if p.tok.kind != tokWord && p.tok.kind != tokString {
 			p.expected("a protocol")
 		}
@@ -430,11 +440,33 @@ var ruleOptions = map[string]ruleOption{
 	"fragment":    {optFragment, "", func(_ *parser, s *spec, _ string) { s.rule.Fragment = true }},
 	"allow-opts":  {optAllowOpts, "", func(_ *parser, s *spec, _ string) { s.rule.AllowOpts = true }},
 	"label":       {optLabel, "", func(p *parser, s *spec, _ string) { s.rule.Label = p.short("label", "rule label", maxLabel) }},
-	"tag":         {optTag, "", func(p *parser, s *spec, _ string) { s.rule.Tag = p.short("tag", "tag", maxTag) }},
+	"tag":         {optTag, "", func(p *parser, s *spec, _ string) { p.tags, s.rule.Tag = p.tok.pos, p.short("tag", "tag", maxTag) }},
 	"probability": {optProbability, "", func(p *parser, s *spec, _ string) { s.rule.Probability = p.probability() }},
 	"once":        {optOnce, "", func(_ *parser, s *spec, _ string) { s.rule.Once = true }},
 	"scrub":       {optScrub, "", func(p *parser, s *spec, _ string) { p.scrub(s) }},
+
+	"nat-to":        {optNat, natWords, func(p *parser, s *spec, word string) { s.nat = p.redirect(word, s.at[optNat]) }},
+	"binat-to":      {optNat, natWords, func(p *parser, s *spec, word string) { s.nat = p.redirect(word, s.at[optNat]) }},
+	"af-to":         {optNat, natWords, func(p *parser, s *spec, word string) { s.nat = p.afTo(s.at[optNat]) }},
+	"rdr-to":        {optRdr, "", func(p *parser, s *spec, word string) { s.rdr = p.redirect(word, s.at[optRdr]) }},
+	"route-to":      routeOption,
+	"reply-to":      routeOption,
+	"dup-to":        routeOption,
+	"divert-to":     divertOption,
+	"divert-reply":  divertOption,
+	"divert-packet": divertOption,
 }
+
+const natWords = "nat-to, binat-to or af-to"
+
+var (
+	routeOption = ruleOption{optRoute, "route-to, reply-to or dup-to", func(p *parser, s *spec, word string) {
+		s.route = p.redirect(word, s.at[optRoute])
+	}}
+	divertOption = ruleOption{optDivert, "divert-to, divert-reply or divert-packet", func(p *parser, s *spec, word string) {
+		s.divert = p.diversion(word, s.at[optDivert])
+	}}
+)
 
 var stateOption = ruleOption{optState, "modulate or keep", func(p *parser, s *spec, word string) { p.state(&s.rule, word) }}
 
@@ -491,7 +523,7 @@ func beginsOption(word string) bool {
 	return ok || otherOptions[word] || outside[word] != ""
 }
 
-// otherOptions are those that options reads by itself.
+// otherOptions are the words that the method options reads by itself.
 var otherOptions = wordSet("tagged", "received-on", "set", "state", "source")
 
 // skipArguments passes over the arguments of an option that is not for a
@@ -530,6 +562,7 @@ func (p *parser) short(what, name string, limit int) string {
 
 func (p *parser) tagged(s *spec, not bool) {
 	p.once(optTagged, "tagged")
+	p.tags = p.tok.pos
 	p.next()
 	s.rule.Tagged, s.rule.NotTagged = p.short("tag", "tag", maxTag), not
 }
@@ -583,7 +616,7 @@ func (p *parser) icmp(s *spec, proto uint8) {
 	if p.tok.kind == tokNumber {
 		t.kind = uint8(p.number("an "+keyword+"-type", math.MaxUint8))
 	} else {
-		// skip is a type, too
+		// The word skip is a type, too.
 		if p.tok.kind != tokWord && p.tok.kind != tokString {
 			p.expected("an " + keyword + "-type")
 		}
@@ -666,7 +699,7 @@ func (p *parser) probability() float64 {
 	if err != nil || !(f >= 0 && f <= 1) {
 		p.failf(pos, "invalid probability: %s; give 0%% to 100%%", shorten(text))
 	}
-	// as in pf the least is not never
+	// As in pf, the least probability is not never.
 	return max(f, 1.0/math.MaxUint32)
 }
 
@@ -746,6 +779,7 @@ func (p *parser) finish(s *spec) {
 	if s.at[optFlags].Line != 0 && r.Flags.Of != 0 && len(s.protos) > 0 && !slices.Contains(s.protos, protoTCP) {
 		p.errorf(s.at[optFlags], "flags only apply to tcp")
 	}
+	p.checkForward(s)
 	if r.Action == CallAnchor {
 		if r.State != NoState {
 			p.errorf(s.at[optState], "cannot specify state handling on anchors")
@@ -816,6 +850,7 @@ func (p *parser) anchor(first token) {
 	p.set, p.spec = anchor.Body, spec{}
 	p.next()
 	p.statements(p.anchors - 1)
+	p.flushOld()
 	p.set, p.spec = outer, saved
 	p.anchors--
 	if !p.atOp("}") {
@@ -826,9 +861,9 @@ func (p *parser) anchor(first token) {
 	p.expand(&p.spec)
 }
 
-// inlineOnce checks that the body of a name is given once. Lists in an anchor
-// rule make several rules with one body, and when they are printed each has
-// it: the same body may be given again.
+// inlineOnce checks that the body of a name is given once. Lists in an anchor rule make
+// several rules with one body. When they are printed, each has the body: so the same
+// body may be given again.
 func (p *parser) inlineOnce(anchor *Anchor, pos Pos) {
 	if anchor.Name == "" {
 		return
@@ -852,7 +887,7 @@ func (r *Ruleset) placeless() *Ruleset {
 	c := *r
 	c.Rules, c.Tables, c.Loads = slices.Clone(r.Rules), slices.Clone(r.Tables), slices.Clone(r.Loads)
 	for i := range c.Rules {
-		c.Rules[i].Pos = Pos{}
+		c.Rules[i] = c.Rules[i].placeless()
 		if a := c.Rules[i].Anchor; a != nil {
 			c.Rules[i].Anchor = &Anchor{a.Name, a.Body.placeless()}
 		}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package pf is the language of pf.conf(5), as a bridge understands it: it
-// parses and prints rulesets and compiles them to tables that the datapath
-// looks up. It knows nothing of maps, devices or bridges.
+// Package pf is the language of pf.conf(5), as a bridge understands it. It parses and
+// prints rulesets, and compiles them to tables that the datapath looks up. It knows
+// nothing of maps, devices or bridges.
 package pf
 
 import (
@@ -17,12 +17,11 @@ type Pos struct {
 	Column int
 }
 
-// Ruleset is the contents of a file when its macros, includes and lists have
-// been expanded: options, tables, and the rules in the order in which they are
-// tried.
+// Ruleset is the contents of a file with its macros, includes and lists expanded:
+// options, tables, and the rules in the order in which they are tried.
 type Ruleset struct {
 	Options Options
-	Tables  []Table // in the order of their definitions; those of anchors are with the anchors
+	Tables  []Table // in the order of their definitions; anchors have those of anchors
 	Rules   []Rule
 	Ether   []EtherRule
 	Loads   []AnchorLoad
@@ -31,9 +30,9 @@ type Ruleset struct {
 // AnchorLoad is a ruleset that `load anchor` puts into an anchor.
 type AnchorLoad struct {
 	Pos     Pos
-	Name    string   // below the ruleset that says so
+	Name    string   // below the ruleset that has the load
 	File    string   // as written
-	Ruleset *Ruleset // what its Options say held for its own rules while they were read, and means nothing else
+	Ruleset *Ruleset // its Options held for its own rules while they were read, and mean nothing else
 }
 
 // Action is the action of a rule.
@@ -107,8 +106,8 @@ type Rule struct {
 	Pos    Pos
 	Action Action
 	Return Return
-	// of ReturnRST: the TTL, 0 for the default; of ReturnAll and ReturnICMP:
-	// what is answered, zero for the default (port unreachable)
+	// For ReturnRST: the TTL, 0 for the default. For ReturnAll and ReturnICMP: the
+	// answer, zero for the default (port unreachable).
 	ReturnTTL   uint8
 	ReturnICMP4 ICMPCode
 	ReturnICMP6 ICMPCode
@@ -139,6 +138,10 @@ type Rule struct {
 	SetPrio   [2]uint8 // set prio N or (N, M), each + 1; 0 for none
 	Scrub     Scrub
 
+	Translations []Translation // in the order in which they are made: RdrTo, then NatTo; or AfTo
+	Route        *Route
+	Divert       *Divert
+
 	State       Keep
 	StateOpts   StateOptions
 	Tag         string
@@ -150,8 +153,8 @@ type Rule struct {
 	Anchor *Anchor // of CallAnchor
 }
 
-// Scrub has the changes of a rule to the packets of its connections: scrub, and
-// set tos. Zero values are those that are not given.
+// Scrub has the changes of a rule to the packets of its connections: scrub, and set
+// tos. Values that are not given are zero.
 type Scrub struct {
 	NoDF     bool
 	RandomID bool
@@ -161,7 +164,7 @@ type Scrub struct {
 	TOS      uint8 // of SetTOS
 }
 
-// Anchor is where rules of another ruleset are tried.
+// Anchor is a place where the rules of another ruleset are tried.
 type Anchor struct {
 	Name string   // as written, with "/*" at its end if all below it are tried; empty if it has none
 	Body *Ruleset // between braces; nil if it has none. Options are zero
@@ -222,8 +225,8 @@ type Port struct {
 	Lo, Hi uint16
 }
 
-// TCPFlags is a condition on the flags of TCP: those of Of that are set are
-// those of Set. Of == 0 is any.
+// TCPFlags is a condition on the flags of TCP: of the flags in Of, exactly those in Set
+// are set. Of == 0 is any.
 type TCPFlags struct {
 	Set, Of uint8
 }
@@ -252,8 +255,8 @@ const (
 	SynproxyState
 )
 
-// StateOptions are the options in parentheses behind keep state. Zero values
-// are those that are not given.
+// StateOptions are the options in parentheses behind keep state. Values that are not
+// given are zero.
 type StateOptions struct {
 	Max            uint32
 	NoSync         bool
@@ -271,7 +274,7 @@ type StateOptions struct {
 	Timeouts       Timeouts
 }
 
-// SourceTrack is whose states are counted together.
+// SourceTrack says which states of a source are counted together.
 type SourceTrack uint8
 
 // The kinds of source tracking.
@@ -348,7 +351,7 @@ type Limit struct {
 	Value uint32
 }
 
-// Options are the values of `set`. Zero values are those that are not given.
+// Options are the values of `set`. Values that are not given are zero.
 type Options struct {
 	Skip          []Interface // set skip on
 	BlockPolicy   Return      // ReturnDrop or ReturnAll
@@ -382,7 +385,7 @@ type Table struct {
 type TableEntry struct {
 	Not      bool
 	Prefix   netip.Prefix // masked
-	FromFile bool         // of one of the table's files: not printed, as the file is
+	FromFile bool         // from one of the table's files; the file is printed instead
 }
 
 // EtherRule is a rule for frames whatever they carry (FreeBSD's pf.conf(5),
@@ -407,7 +410,7 @@ type EtherRule struct {
 	ID        uint32   // ridentifier, 0 for none; nothing depends on it
 }
 
-// EtherHost is a MAC address under a mask. Its mask is 0 for any.
+// EtherHost is a MAC address under a mask. For any, the mask is 0.
 type EtherHost struct {
 	Not       bool
 	MAC, Mask [6]byte

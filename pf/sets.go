@@ -13,20 +13,19 @@ const maxProgram = 512 << 20
 
 var errMemory = fmt.Errorf("rules: what they are looked up by would take more than %d MiB; have fewer rules, or tables instead of lists of addresses", maxProgram>>20)
 
-// sets is the table of sets as it grows. Equal sets are in it once, and equal
-// words of a group too: two sets that differ in one rule share all but one
-// group.
+// sets is the table of sets as it grows. Equal sets are in it once, and so are equal
+// words of a group: two sets that differ in one rule share all groups but one.
 type sets struct {
 	words []uint64
-	base  uint32            // where the first of them is, among the words of the program
-	at    map[uint64]uint32 // by hash: where these words are
+	base  uint32            // place of the first of them, among the words of the program
+	at    map[uint64]uint32 // places of words, by hash
 	other uint64            // bytes of other tables that the program has
 }
 
-// put returns where the words are among those of the program.
+// put returns the place of the words among those of the program.
 func (s *sets) put(words []uint64) (uint32, error) {
 	hash := hashWords(words)
-	for ; ; hash++ { // past other words of the same hash
+	for ; ; hash++ { // goes past other words of the same hash
 		at, ok := s.at[hash]
 		if !ok {
 			break
@@ -59,10 +58,10 @@ func hashWords(words []uint64) uint64 {
 type vector struct {
 	sets  *sets
 	words []uint64 // all of them
-	pairs []uint64 // what put has returned of each group
+	pairs []uint64 // what put has returned for each group
 	dirty []bool   // groups that have changed since
 	place uint32
-	known bool // place is that of the set as it is
+	known bool // place is that of the present set
 }
 
 func newVector(s *sets, groups uint32) *vector {
@@ -81,7 +80,7 @@ func (v *vector) flip(rule uint32) {
 	v.known = false
 }
 
-// index returns where the set is among the words of the program.
+// index returns the place of the set among the words of the program.
 func (v *vector) index() (uint32, error) {
 	if v.known {
 		return v.place, nil

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// byName is the other direction of a table of names, with names besides.
+// byName returns a table of names turned round, with more names added.
 func byName[K comparable](names map[K]string, more map[string]K) map[string]K {
 	m := maps.Clone(more)
 	if m == nil {
@@ -74,9 +74,9 @@ var optimizations = map[string][7]uint32{
 	"aggressive":   {30, 5, 5 * 60 * 60, 60, 30, 30, 10},
 }
 
-// services are the ports that have names. They are here and not read from
-// services(5) so that a file means the same everywhere; TCP's come first where
-// UDP has another port of the name.
+// services are the ports that have names. They are here, and not read from services(5),
+// so that a file means the same everywhere. If TCP and UDP have different ports of one
+// name, TCP's counts.
 var services = sync.OnceValue(func() map[string]uint16 {
 	words := strings.Fields(serviceNames)
 	m := make(map[string]uint16, len(words)/2)

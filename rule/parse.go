@@ -258,7 +258,12 @@ func (p *parser) on(r *Rule) error {
 	if err != nil {
 		return err
 	}
-	if err := name(on, w, remedy); err != nil {
+	n := len(w.text)
+	quoted := n > 2 && w.text[0] == '"' && w.text[n-1] == '"' // by portWord
+	if quoted {
+		w.text = w.text[1 : n-1]
+	}
+	if err := name(on, w, remedy, quoted); err != nil {
 		return err
 	}
 	if p.port != "" && w.text != p.port {
@@ -412,17 +417,17 @@ func (p *parser) tag(tag word) (string, error) {
 	if len(w.text) > MaxTag {
 		return "", fault(w, "a tag of %d bytes is too long; %s", len(w.text), remedy)
 	}
-	return w.text, name(tag, w, remedy)
+	return w.text, name(tag, w, remedy, false)
 }
 
 // name returns an error for a name that a file of rules could not have, or
 // that a terminal might obey.
-func name(of, w word, remedy string) error {
+func name(of, w word, remedy string, quoted bool) error {
 	odd := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsGraphic(c) }
 	switch {
 	case w.text == "":
 		return fault(w, "no name for %s; %s", of.text, remedy)
-	case w.text[0] == '#':
+	case w.text[0] == '#' && !quoted:
 		return fault(w, "# begins a comment, not the name for %s; %s", of.text, remedy)
 	case !utf8.ValidString(w.text) || strings.ContainsFunc(w.text, odd):
 		return fault(w, "the name for %s has a character that is no letter, digit or sign; %s", of.text, remedy)

@@ -38,6 +38,13 @@ func TestParseRule(t *testing.T) {
 		{"block on em0 arp", "", "block on em0 arp"},
 		{"block on em0 rarp reply", "", "block on em0 rarp reply"},
 		{"block on em0 arp spa 0.0.0.0 request", "", "block on em0 arp request spa 0.0.0.0"},
+		{`block in on "#c" src 02:00:00:00:00:01`, "", `block in on "#c" src 02:00:00:00:00:01`},
+		{`block in on "#c"`, "#c", `block in on "#c"`},
+		{"block in", "#c", `block in on "#c"`},
+		{`block in on "em0"`, "em0", "block in on em0"},
+		{"block in", `"a"`, `block in on ""a""`},
+		{`block in on ""a""`, `"a"`, `block in on ""a""`},
+		{`block in on ""`, `""`, `block in on """"`},
 		{"block on em0 rarp tpa 255.255.255.255", "", "block on em0 rarp tpa 255.255.255.255"},
 		{"block on em0 arp tag a src 02:00:00:00:00:01", "", "block on em0 src 02:00:00:00:00:01 tag a arp"},
 		// as OpenBSD's bridge_showrule prints it

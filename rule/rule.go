@@ -99,6 +99,15 @@ type Rule struct {
 // it, it is OpenBSD's PF_TAG_NAME_SIZE.
 const MaxTag = 63
 
+// portWord is how a rule names a port. What would begin a comment, or stands between
+// double quotes already, stands between double quotes.
+func portWord(name string) string {
+	if strings.HasPrefix(name, "#") || strings.HasPrefix(name, `"`) {
+		return `"` + name + `"`
+	}
+	return name
+}
+
 // String returns the rule as ParseRule reads it, its words in the order of
 // the synopsis of ifconfig(8).
 func (r Rule) String() string {
@@ -106,7 +115,7 @@ func (r Rule) String() string {
 	if r.Direction != In|Out {
 		words = append(words, r.Direction.String())
 	}
-	words = append(words, "on", r.Port)
+	words = append(words, "on", portWord(r.Port))
 	mac := func(name string, m *MAC) {
 		if m != nil {
 			words = append(words, name, m.String())

@@ -184,7 +184,7 @@ func (m *Model) helpLines() []string {
 		"q         quit",
 		"tab       next pane",
 		"1-6       sort by that column",
-		"s < >     sort by another column",
+		"s < >     sort by another, also arrows",
 		"r         reverse the order",
 		"p         pause, and go on",
 		"up down   scroll, also pgup pgdn",

@@ -187,7 +187,7 @@ func describe(l netlink.Link) device {
 	d := device{
 		index: a.Index, name: a.Name, kind: l.Type(),
 		ethernet: a.EncapType == "ether", loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
-		switchEnd: bridge.IsSwitchEnd(l), master: a.MasterIndex, mtu: a.MTU,
+		switchEnd: bridge.IsSwitchEnd(l), master: a.MasterIndex, group: a.Group, mtu: a.MTU,
 		xdp:       a.Xdp != nil && a.Xdp.Attached,
 		up:        a.RawFlags&unix.IFF_UP != 0,
 		running:   a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,

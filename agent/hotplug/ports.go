@@ -191,14 +191,14 @@ func (w *Watcher) refresh(bridge string) {
 	}
 }
 
-// refreshPF has the rules of a bridge follow addresses.
+// refreshPF has the rules of a bridge follow names and addresses.
 func (w *Watcher) refreshPF(bridge string) {
 	changed, err := w.s.RefreshPF(bridge)
 	if err != nil {
-		w.log.Warn("rules do not follow addresses", "bridge", bridge, "err", err)
+		w.log.Warn("rules do not follow names and addresses", "bridge", bridge, "err", err)
 	}
 	if changed {
 		w.count(func(s *Stats) { s.Reloads++ })
-		w.log.Info("rules follow addresses", "bridge", bridge)
+		w.log.Info("rules follow names and addresses", "bridge", bridge)
 	}
 }

@@ -19,14 +19,15 @@ type device struct {
 	kind      string // as `ip -d link` has it: veth, tuntap, ...; "device" of hardware
 	ethernet  bool
 	loopback  bool
-	switchEnd bool // it is the switch's end of a host port
-	master    int  // index of the device that it belongs to, 0 for none
-	mtu       int  // in bytes
-	xdp       bool // a program of somebody's is attached
-	up        bool // as somebody has set it
-	running   bool // it is up and has a carrier
-	peer      int  // of a veth, the other end's index
-	peerNetns int  // and its namespace's number, -1 for this one
+	switchEnd bool   // it is the switch's end of a host port
+	master    int    // index of the device that it belongs to, 0 for none
+	group     uint32 // of interfaces (ip-link(8))
+	mtu       int    // in bytes
+	xdp       bool   // a program of somebody's is attached
+	up        bool   // as somebody has set it
+	running   bool   // it is up and has a carrier
+	peer      int    // of a veth, the other end's index
+	peerNetns int    // and its namespace's number, -1 for this one
 }
 
 // unfit says why a device can't be a port, "" if it can.
@@ -42,6 +43,8 @@ func (d device) unfit() string {
 		return "it is a bridge's own"
 	case d.master != 0:
 		return "it belongs to another device"
+	case bridge.CheckName("port", d.name) != nil:
+		return "no port can have its name"
 	}
 	return ""
 }
@@ -63,6 +66,7 @@ type entry struct {
 	out       bool   // a person took it out of the bridge
 	raised    *place // where it was set up, or seen up
 	asked     bool   // that the files are applied was asked for, which is to make it a port
+	as        string // the name by which the file was applied to the port that it is
 }
 
 // A table knows the devices of a namespace and decides, event by event, what to
@@ -152,9 +156,15 @@ func (t *table) setFile(f config.File) {
 	for _, e := range t.devices {
 		e.out, e.refused, e.left = false, "", ""
 		e.asked = e.asked && same
+		if !same {
+			e.as = e.name
+		}
 		t.touched[e.index] = true
 	}
 }
+
+// concerns reports whether the file says of a name what only applying the file does.
+func (t *table) concerns(name string) bool { return t.places.mirrors[name] || t.places.says(name) }
 
 // appeared says that a device is there, or has changed.
 func (t *table) appeared(d device) {
@@ -168,9 +178,10 @@ func (t *table) appeared(d device) {
 	}
 	was := e.device
 	e.device = d
+	t.pf = t.pf || was.name != d.name || was.group != d.group // rules name ports by these
 	if was.name != d.name {
-		t.pf = true
-		t.arrived = t.arrived || t.places.mirrors[d.name]
+		// Nobody knows by which of the names the files were applied to it: that takes a while.
+		t.arrived = t.arrived || t.concerns(d.name) || t.concerns(was.name)
 		if !t.places.of(was.name).same(t.places.of(d.name)) {
 			e.out = false
 		}
@@ -260,6 +271,9 @@ func (t *table) synchronise(devices []device, ports []bridge.Port, unread ...str
 			e.elsewhere = p.Bridge
 		case ok:
 			if at := t.places.of(e.name); at != nil && at.bridge == p.Bridge {
+				if e.in == nil {
+					e.as = e.name
+				}
 				e.in, e.out = at, false
 			} else if e.in == nil || e.in.bridge != p.Bridge {
 				e.elsewhere = p.Bridge
@@ -285,7 +299,7 @@ func (t *table) attached(a attachment) (raise bool) {
 		return false
 	}
 	t.arrived = t.arrived || t.places.says(a.name)
-	e.in, e.tried, e.refused, e.left = a.place, nil, "", ""
+	e.in, e.as, e.tried, e.refused, e.left = a.place, a.name, nil, "", ""
 	t.joined[a.index] = a.place
 	if e.kind == "veth" {
 		t.compare(a.place.bridge, later) // its other end may have moved meanwhile
@@ -345,6 +359,13 @@ func (t *table) refuse(a attachment, why string) bool {
 	return news
 }
 
+// anew reports whether a port is to be made anew as its device has another name: the file
+// says of one of the two names what it does not say of the other. The port would forward
+// without that, or with what was said of the other.
+func (t *table) anew(e *entry) bool {
+	return e.as != e.name && (t.places.says(e.as) || t.places.says(e.name))
+}
+
 // todo returns the work since the last call.
 func (t *table) todo() work {
 	w := work{gone: map[string][]int{}, ports: t.ports, pf: t.pf, apply: t.arrived}
@@ -358,17 +379,17 @@ func (t *table) todo() work {
 		}
 		want := t.places.of(e.name)
 		moves := false
-		if e.in != nil && !e.in.same(want) {
+		if e.in != nil && (t.anew(e) || !e.in.same(want)) {
 			w.leave = append(w.leave, departure{index, e.name, e.in.bridge})
 			moves = true
 		}
-		if e.in != nil && e.in.same(want) {
+		if !moves && e.in != nil {
 			e.in = want // as this file has it
 			if e.raise() {
 				w.raise = append(w.raise, attachment{device: e.device, place: want})
 			}
 		}
-		if want == nil || e.in.same(want) || e.out || e.refused != "" {
+		if want == nil || !moves && e.in.same(want) || e.out || e.refused != "" {
 			continue
 		}
 		why := e.unfit()

@@ -266,6 +266,54 @@ func TestTable(t *testing.T) {
 			want: []string{"pf"},
 		},
 		{
+			name: "renamed within its pattern to a name that a rule has",
+			before: func(tb *table) {
+				tb.setFile(rich)
+				attached(tb, ether(2, "tap0"))
+			},
+			then: func(tb *table) { tb.appeared(ether(2, "tap5")) },
+			want: []string{"leave br0 tap5#2", "pf", "apply"},
+		},
+		{
+			name: "renamed within its pattern from a name that a rule has",
+			before: func(tb *table) {
+				tb.setFile(rich)
+				attached(tb, ether(2, "tap5"))
+				tb.synchronise([]device{ether(2, "tap5")}, []bridge.Port{{Bridge: "br0", Name: "tap5", Index: 2, Type: bridge.TypeNetdev}})
+				tb.todo()
+			},
+			then: func(tb *table) { tb.appeared(ether(2, "tap0")) },
+			want: []string{"attach tap0#2 to br0 as tap* later", "leave br0 tap0#2", "pf", "apply"},
+		},
+		{
+			name: "renamed from a name that a rule has and back at once",
+			before: func(tb *table) {
+				tb.setFile(rich)
+				attached(tb, ether(2, "tap5"))
+				tb.synchronise([]device{ether(2, "tap5")}, []bridge.Port{{Bridge: "br0", Name: "tap5", Index: 2, Type: bridge.TypeNetdev}})
+				tb.todo()
+			},
+			then: func(tb *table) {
+				tb.appeared(ether(2, "tap0"))
+				tb.appeared(ether(2, "tap5"))
+			},
+			want: []string{"pf", "apply"},
+		},
+		{
+			name:   "a mirror's device is renamed",
+			before: func(tb *table) { tb.setFile(rich); attached(tb, ether(2, "mon0")) },
+			then:   func(tb *table) { tb.appeared(ether(2, "x")) },
+			want:   []string{"pf", "apply"},
+		},
+		{
+			name:   "another group",
+			before: func(tb *table) { attached(tb, ether(2, "tap0")) },
+			then: func(tb *table) {
+				tb.appeared(with(ether(2, "tap0"), func(d *device) { d.group = 7 }))
+			},
+			want: []string{"pf"},
+		},
+		{
 			name: "devices that can't be ports",
 			then: func(tb *table) {
 				tb.appeared(with(ether(2, "tap2"), func(d *device) { d.loopback = true }))
@@ -273,9 +321,11 @@ func TestTable(t *testing.T) {
 				tb.appeared(with(ether(4, "tap4"), func(d *device) { d.kind = "bridge" }))
 				tb.appeared(with(ether(5, "tap5"), func(d *device) { d.switchEnd = true }))
 				tb.appeared(with(ether(6, "tap6"), func(d *device) { d.kind, d.peer = "veth", 5 }))
+				tb.appeared(ether(16, "tap\x1b[31m"))
 				tb.appeared(with(ether(7, "tap7"), func(d *device) { d.master = 4 }))
 			},
 			want: []string{
+				"DEBUG br0 tap\x1b[31m: no port can have its name",
 				"DEBUG br0 tap2: it is the loopback interface",
 				"DEBUG br0 tap3: it has no Ethernet frames",
 				"DEBUG br0 tap4: it is a Linux bridge",
@@ -555,6 +605,29 @@ func TestTable(t *testing.T) {
 				tb.appeared(d)
 			},
 			want: []string{"apply"},
+		},
+		{
+			name: "a device that has rules gets another name while the files are applied for it",
+			before: func(tb *table) {
+				tb.setFile(rich)
+				tb.appeared(ether(2, "tap5"))
+				tb.todo()
+			},
+			then: func(tb *table) { tb.appeared(ether(2, "tap6")) },
+			want: []string{"attach tap6#2 to br0 as tap*", "pf", "apply"},
+		},
+		{
+			name: "a port had a name with rules between two looks",
+			before: func(tb *table) {
+				tb.setFile(rich)
+				tb.todo()
+				attached(tb, ether(2, "tap6"))
+			},
+			then: func(tb *table) {
+				tb.appeared(ether(2, "tap5"))
+				tb.appeared(ether(2, "tap6"))
+			},
+			want: []string{"pf", "apply"},
 		},
 		{
 			name: "addresses",

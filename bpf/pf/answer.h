@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* What the switch answers to packets that pf blocks. */
+/* Answers of the switch to packets that pf blocks. */
 #pragma once
 
 #include "rules.h"
@@ -12,12 +12,12 @@
 #define PF_ICMP_HEADER 8
 #define PF_SUM_CHUNK 64
 
-/* An ICMP answer takes so long, in ns: 1000 a second, and 100 at once (RFC 1812, 4.3.2.8). */
+/* The time of an ICMP answer, in ns: 1000 answers a second, and 100 at once (RFC 1812, 4.3.2.8). */
 #define PF_ANSWER_COST 1000000ull
 #define PF_ANSWER_BURST (100 * PF_ANSWER_COST)
 
 struct pf_answering {
-	u8 ether[28]; /* with tags, and more than there is */
+	u8 ether[28]; /* the Ethernet header with its tags, and more room than that takes */
 	u8 chunk[PF_SUM_CHUNK];
 	struct iphdr ip4;
 	struct ipv6hdr ip6;
@@ -36,7 +36,7 @@ static __always_inline struct pf_answering *pf_answering_get(void)
 
 #define PF_SUM_FAILS (~0u) /* no sum is as large */
 
-/* The sum of some bytes at a place, a chunk at most, added to one that there is. */
+/* Adds the bytes at a place, a chunk of them at most, to a sum. */
 __noinline u32 pf_sum_chunk(struct __sk_buff *skb, u32 at, u32 left, u32 sum)
 {
 	struct pf_answering *a = pf_answering_get();
@@ -54,7 +54,7 @@ __noinline u32 pf_sum_chunk(struct __sk_buff *skb, u32 at, u32 left, u32 sum)
 	return pf_fold(bpf_csum_diff(0, 0, (void *)a->chunk, PF_SUM_CHUNK, sum));
 }
 
-/* The sum of the frame's bytes between two places, added to one that there is. */
+/* Adds the frame's bytes between two places to a sum. */
 __noinline u32 pf_sum(struct __sk_buff *skb, u32 at, u32 end, u32 sum)
 {
 	if (!on(FEATURE_PF))
@@ -84,10 +84,11 @@ static __always_inline u32 pf_pseudo_sum(const struct pf_answering *a, u32 famil
 }
 
 /*
- * Is the packet's checksum perhaps not finished yet? Then it is that of the
- * pseudo-header alone, and the kernel will sum up what is behind csum_start when
- * it sends the frame, whatever has become of it. Others that look the same by
- * chance are answered right as well: see where this is asked.
+ * Is the packet's checksum perhaps not finished yet? If so, its place in the header; 0 if
+ * not. An unfinished checksum is that of the pseudo-header alone. When the kernel sends the
+ * frame, it sums up what is behind csum_start, whatever has become of the frame. A finished
+ * checksum may look the same by chance. Such a packet is answered right as well: see where
+ * this is asked.
  */
 __noinline u32 pf_unfinished(struct __sk_buff *skb)
 {
@@ -112,9 +113,9 @@ __noinline u32 pf_unfinished(struct __sk_buff *skb)
 	return check == pf_pseudo_sum(a, p->family, p->proto, len) ? at : 0;
 }
 
-#define PF_ANSWER_FRONT 26 /* bytes of a header that an answer takes over: three tags */
+#define PF_ANSWER_FRONT 26 /* bytes of a header that an answer takes over: three tags at most */
 
-/* Can an answer have the frame's header? A length in it would be that of the frame. */
+/* Can an answer have the frame's header? Not one with a length in it: that would be the frame's. */
 static __always_inline bool pf_answers_front(struct __sk_buff *skb)
 {
 	u32 front = front_skb(skb);
@@ -122,7 +123,10 @@ static __always_inline bool pf_answers_front(struct __sk_buff *skb)
 	return FRONT_AT(front) && FRONT_AT(front) <= PF_ANSWER_FRONT && !(front & FRONT_ODD);
 }
 
-/* The frame's Ethernet header goes back, with its tags; at a place of what is now the frame. */
+/*
+ * Turns the frame's Ethernet header round, with its tags, and puts it at the frame's start.
+ * `from` is where the header is by now.
+ */
 static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_answering *a, u32 from)
 {
 	u8 *e = a->ether;
@@ -139,7 +143,7 @@ static __always_inline long pf_answer_ether(struct __sk_buff *skb, struct pf_ans
 	return bpf_skb_store_bytes(skb, 0, e + 2, PF_ANSWER_FRONT, BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Writes the answer's IP header, with so many bytes behind it. */
+/* Writes the answer's IP header, for `len` bytes behind it. */
 static __always_inline long pf_answer_ip(struct __sk_buff *skb, const struct pf_packet *p,
 					 struct pf_answering *a, u32 proto, u32 len, u32 ttl)
 {
@@ -171,7 +175,7 @@ static __always_inline long pf_answer_ip(struct __sk_buff *skb, const struct pf_
 	return bpf_skb_store_bytes(skb, p->l3, &a->ip4, sizeof(a->ip4), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Makes the packet the RST that answers it, as pf_send_tcp() does: its length, or 0. */
+/* Turns the packet into the RST that answers it, as pf_send_tcp() does: its length, or 0. */
 __noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
 {
 	struct pf_packet *p = pf_packet();
@@ -184,7 +188,7 @@ __noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
 	header = p->family == 6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	end = p->l3 + header + sizeof(struct tcphdr);
 	unfinished = pf_unfinished(skb);
-	/* the kernel's sum would be written elsewhere than ours */
+	/* the kernel would write its checksum elsewhere than this function does */
 	if (unfinished && p->l4 != p->l3 + header)
 		return 0;
 	if (bpf_skb_load_bytes(skb, p->l4, &a->tcp, sizeof(a->tcp)) ||
@@ -208,9 +212,9 @@ __noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
 	sum = pf_fold(bpf_csum_diff(0, 0, (void *)&a->tcp, sizeof(a->tcp), pseudo));
 	if (unfinished) {
 		/*
-		 * The checksum must be right whether the kernel finishes it or not: the
-		 * window, which means nothing here, makes the sum such that it does not
-		 * change.
+		 * The checksum must be right whether the kernel finishes it or not. The window
+		 * means nothing here. So it gets a value with which the kernel's sum does not
+		 * change the checksum.
 		 */
 		a->tcp.check = pseudo;
 		a->tcp.window = ~pf_fold(sum + pseudo);
@@ -225,16 +229,17 @@ __noinline u32 pf_answer_rst(struct __sk_buff *skb, u32 ttl)
 }
 
 /*
- * A checksum for the quoted packet with which the sum of the bytes from csum_start
- * on stays what it is when the kernel writes there what it makes it: half of
- * what the rest lacks (2 * 32768 is 1 modulo 65535).
+ * A checksum for the quoted packet that stays what it is when the kernel finishes it. The
+ * kernel writes the complement of the sum of all bytes from csum_start on, this field among
+ * them. That is the same value if the field has half of what the rest lacks (2 * 32768 is 1
+ * modulo 65535).
  */
 static __always_inline u32 pf_fixed_point(u32 rest)
 {
 	return (u64)(65535 - pf_fold(rest)) * 32768 % 65535;
 }
 
-/* Takes one ICMP answer out of the bucket; false if it is empty. */
+/* Takes one ICMP answer out of the bucket; false if the bucket is empty. */
 static __always_inline bool pf_may_answer(void)
 {
 	u64 now = bpf_ktime_get_ns(), old, left, *full;
@@ -250,9 +255,9 @@ static __always_inline bool pf_may_answer(void)
 }
 
 /*
- * Puts the ICMP message of type and code `what` before the packet, which it quotes:
- * the answer's length, or 0. The packet stays where it is, so that the kernel
- * finishes no checksum but the quoted one.
+ * Puts an ICMP message before the packet, and so quotes the packet. `what` is the message's
+ * type and code. Returns the answer's length, or 0. The packet stays where it is, so that
+ * the kernel finishes no checksum but the quoted one.
  */
 __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 {
@@ -297,7 +302,7 @@ __noinline u32 pf_answer_icmp(struct __sk_buff *skb, u32 what)
 	return end;
 }
 
-/* An address that one host has: not of a group, not of all, not of nobody. */
+/* Is it the address of one host: not of a group, not of all, not of nobody? */
 static __always_inline bool pf_is_host(const u32 *address, u32 family)
 {
 	const u8 *b = (const u8 *)address;
@@ -324,9 +329,9 @@ static __always_inline bool pf_has_answer(const struct pf_packet *p, const struc
 }
 
 /*
- * Makes the answer to this CPU's packet out of the packet, if the rule that blocks
- * it or its state has one; its length, or 0. It comes from who was asked: a switch has no
- * address of its own.
+ * Turns this CPU's packet into the answer to it, if the rule that blocks it or its state
+ * has one: the answer's length, or 0. The answer comes from the address that was asked: a
+ * switch has no address of its own.
  */
 __noinline u32 pf_answer(struct __sk_buff *skb)
 {

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Rules of pf for frames, whatever they carry (FreeBSD's ether rules). They are
- * few, and tried one after another: of those that match the last counts, or the
- * first with `quick`.
+ * Rules of pf for frames, whatever they carry (FreeBSD's ether rules). They are few, and
+ * tried one after another. The last rule that matches counts, or the first with `quick`.
  */
 #pragma once
 
 #include "rules.h"
 
-/* for the type's sake: it is in BTF if something has it */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum pf_ether_flag *pf_ether_flag_type __attribute__((unused));
 
 struct {
@@ -22,17 +21,17 @@ struct {
 struct pf_ether_walk {
 	u64 src; /* MACs */
 	u64 dst;
-	u64 tables[2]; /* that the frame's IP addresses are in */
+	u64 tables[2]; /* tables that the frame's IP addresses are in */
 	u32 slot;
-	u32 direction; /* enum pf_ether_flag of it */
+	u32 direction; /* enum pf_ether_flag of the direction */
 	u32 tag;
 	u32 blocks;
 	u32 fleeting; /* a rule has looked at more than the addresses */
 	u32 ip; /* the frame has IP addresses */
+	u32 tags; /* FRONT_TAGS that were in front of the packet, or beside it, as it came in */
 	u16 type; /* EtherType behind the tags */
-	u16 outer; /* and the first one */
-	u32 unread; /* the reason for which it cannot be told what is in the frame, or 0 */
-	u32 reason; /* for which the frame is dropped without a rule, or 0 */
+	u32 unread; /* reason why the frame's contents cannot be told, or 0 */
+	u32 reason; /* reason to drop the frame without a rule, or 0 */
 	struct pf_prefix address[2]; /* source, destination */
 };
 
@@ -62,7 +61,10 @@ static __always_inline bool pf_in_prefix(const struct pf_prefix *net, const stru
 	return true;
 }
 
-/* What a rule says of one of the IP addresses. A frame that has none matches no such rule. */
+/*
+ * Does one of the IP addresses match what the rule says of it? A frame without IP addresses
+ * does not, if the rule says something.
+ */
 static __always_inline bool pf_ether_l3(const struct pf_ether_walk *w, const struct pf_ether *r,
 					u32 which, u32 not)
 {
@@ -86,7 +88,7 @@ static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const stru
 	if (!pf_holds((w->src & r->src_mask) == r->src, r->flags & PF_ETHER_NOT_SRC) ||
 	    !pf_holds((w->dst & r->dst_mask) == r->dst, r->flags & PF_ETHER_NOT_DST))
 		return false;
-	/* from here on frames between the same stations are not alike */
+	/* the conditions below may differ among frames between the same stations */
 	looks = r->type || r->table[0] || r->table[1] || r->l3[0].bits || r->l3[1].bits;
 	if (looks || r->tag || r->tagged)
 		w->fleeting = true;
@@ -94,7 +96,7 @@ static __always_inline bool pf_ether_matches(struct pf_ether_walk *w, const stru
 		w->reason = w->unread;
 		return true;
 	}
-	if (r->type && r->type != w->type && r->type != w->outer)
+	if (r->type && r->type != w->type && !(w->tags & front_tag(r->type)))
 		return false;
 	if (r->tagged && !pf_holds(w->tag == r->tagged, r->flags & PF_ETHER_NOT_TAGGED))
 		return false;
@@ -121,22 +123,25 @@ static long pf_ether_step(u32 n, void *unused)
 	return !!(r->flags & PF_ETHER_QUICK);
 }
 
-/* Reads the EtherType behind the tags, and IP addresses if rules ask for them. */
-static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_walk *w)
+/*
+ * Reads the EtherTypes, those of tags too, and IP addresses if rules ask for them. The tags
+ * are those that the frame came in with: a flood changes them from port to port.
+ */
+static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_walk *w, u32 out)
 {
 	u32 front = front_read(h), at = FRONT_AT(front);
 
-	w->type = w->outer = FRONT_TYPE(front);
+	w->type = FRONT_TYPE(front);
+	if (!out)
+		w->tags = front & FRONT_TAGS;
 	w->ip = false;
 	w->unread = 0;
 	w->reason = 0;
 	if (!at) {
 		w->unread = w->type;
-		w->type = w->outer = 0;
+		w->type = 0;
 		return;
 	}
-	if (at > ETHER_HEADER)
-		frame_bytes(h, ETHER_HEADER - sizeof(w->outer), &w->outer, sizeof(w->outer));
 	if (!(cfg.pf.asks & PF_ASK_ETHER_L3))
 		return;
 	if (w->type == bpf_htons(ETH_P_IP)) {
@@ -164,12 +169,12 @@ static __always_inline void pf_ether_read(const struct hook *h, struct pf_ether_
 	}
 }
 
-/* What pf_ether_try() says, beside the reason against the frame. */
+/* A flag that pf_ether_try() returns with the reason against the frame. */
 #define PF_ETHER_FLEETING (1 << 8)
 
 /*
- * Tries the rules on the frame. What they tag it with is for the rules of pf in
- * the same direction, and then for those here on the way out.
+ * Tries the rules on the frame. Their tag is for pf's rules in the same direction, and then
+ * for the ether rules on the way out.
  */
 static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out, u32 judged)
 {
@@ -180,13 +185,13 @@ static __always_inline u32 pf_ether_try(const struct hook *h, u32 slot, u32 out,
 	    frame_bytes(h, ETH_ALEN, &w->src, ETH_ALEN))
 		return DROP_ETHER;
 	w->slot = slot;
-	w->direction = out ? PF_ETHER_OUT : PF_ETHER_IN;
+	w->direction = pf_call(slot, !!out) ? PF_ETHER_OUT : PF_ETHER_IN;
 	w->tag = 0;
 	if (out)
 		w->tag = judged && p->tag ? p->tag : p->ether_tag[0];
 	w->blocks = 0;
 	w->fleeting = 0;
-	pf_ether_read(h, w);
+	pf_ether_read(h, w, out);
 	bpf_loop(cfg.pf.ether_rules ? cfg.pf.ether_rules : 1, pf_ether_step, 0, 0);
 	p->ether_tag[out & 1] = w->tag;
 	if (!w->reason && w->blocks)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * How long states last, where they are put and how they go. There is no lock:
- * who changes a mark by compare-and-swap has the place, and nobody else.
+ * How long states last, where they are put, and how they go. There is no lock. A CPU that
+ * changes a mark by compare-and-swap has the place, and no other CPU has it.
  */
 #pragma once
 
 #include "source.h"
 
-/* Which timeout holds, as pf's state machine has set it by the last packet. */
+/* Which timeout holds for a state: the one that pf's state machine sets by the last packet. */
 static __always_inline u32 pf_phase(const struct pf_state *s)
 {
 	u32 a = s->peer[0].state, b = s->peer[1].state;
@@ -51,7 +51,7 @@ static __always_inline u32 pf_lifetime(const struct pf_state *s)
 	time = profile->timeout[phase];
 	start = profile->timeout[PF_ADAPTIVE_START];
 	end = profile->timeout[PF_ADAPTIVE_END];
-	/* a rule's own are about the rule's states */
+	/* a rule's own adaptive timeouts go by the states of that rule */
 	if (start && s->ruleset == cfg.pf.ruleset &&
 	    (start != cfg.pf.adaptive_start || end != cfg.pf.adaptive_end))
 		use = pf_rule_use_at(s->flags & PF_STATE_OUT ? s->rule_out : s->rule_in);
@@ -67,7 +67,10 @@ static __always_inline u32 pf_lifetime(const struct pf_state *s)
 	return states >= end ? 0 : (u64)time * (end - states) / (end - start);
 }
 
-/* A function of its own: it is not asked about states that are in use. */
+/*
+ * Has the state lasted its time without a packet? This is a separate function, because it
+ * is not called for states that are in use.
+ */
 __noinline u32 pf_state_expired(const struct pf_state *s, u32 now)
 {
 	if (!on(FEATURE_PF) || !s)
@@ -81,7 +84,7 @@ static __always_inline bool pf_state_over(const struct pf_state *s, u32 now)
 	return (__s32)(now - READ_ONCE(s->used)) > 1 && pf_state_expired(s, now);
 }
 
-/* Does the packet begin a connection anew whose last one has been closed? */
+/* Does the packet begin a connection anew, after the one before was closed? */
 static __always_inline bool pf_reopens(const struct pf_packet *p, const struct pf_state *s)
 {
 	return p->proto == IPPROTO_TCP && !(p->flags & (PF_P_ERROR | PF_P_LATER)) &&
@@ -91,7 +94,21 @@ static __always_inline bool pf_reopens(const struct pf_packet *p, const struct p
 
 #define PF_KEEPS (PF_KEEP | PF_MODULATE | PF_SYNPROXY)
 
-/* Adds what a state has seen to a rule of its own: `out` is where the rule saw it begin. */
+/*
+ * What rules call the direction of a connection's first packet, at the port where it came
+ * in to the switch (0) or left (1). See pf_call().
+ */
+static __always_inline u32 pf_began(const struct pf_state *s, u32 direction)
+{
+	if (on(FEATURE_PF_HOST) && (s->key.vlan & PF_ROUTED))
+		return !!(s->key.vlan & PF_OUTWARD) != pf_initiator(s);
+	return direction;
+}
+
+/*
+ * Adds what a state has counted to one of its rules. `out` says whether that rule saw the
+ * connection begin on the way out.
+ */
 static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u32 out)
 {
 	u32 number = rule - 1, side = pf_initiator(s);
@@ -108,7 +125,7 @@ static __always_inline void pf_rule_credit(const struct pf_state *s, u32 rule, u
 	__sync_fetch_and_add(&stats->bytes[!out], s->bytes[!side]);
 }
 
-/* A rule that keeps states has one more; false if it may not. */
+/* Counts one more state of a rule that keeps states; false if the rule may not have it. */
 static __always_inline bool pf_rule_enter(u32 rule)
 {
 	struct pf_rule *r = pf_rule_at(rule);
@@ -131,7 +148,7 @@ static __always_inline void pf_rule_leave(u32 rule)
 		__sync_fetch_and_sub(&use->states, 1);
 }
 
-/* The rule that a state counts for beside rule_in: one alone may be both. */
+/* The rule that a state counts for beside rule_in; 0 if one rule is both. */
 static __always_inline u32 pf_other_rule(const struct pf_state *s)
 {
 	return s->rule_out != s->rule_in ? s->rule_out : 0;
@@ -145,7 +162,10 @@ static __always_inline u32 *pf_mark_at(u32 place)
 	return b ? &b->mark[place % PF_WAYS] : 0;
 }
 
-/* Takes a state out; pf_state_drop() says what. A function of its own because of the stack. */
+/*
+ * Takes a state out, as pf_state_drop() says. This is a separate function, to save room on
+ * the stack.
+ */
 __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -157,8 +177,8 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 	if (__sync_val_compare_and_swap(at, mark, next) != mark)
 		return 0;
 	if (s->ruleset == cfg.pf.ruleset) {
-		pf_rule_credit(s, s->rule_in, 0);
-		pf_rule_credit(s, s->rule_out, 1);
+		pf_rule_credit(s, s->rule_in, pf_began(s, 0));
+		pf_rule_credit(s, s->rule_out, pf_began(s, 1));
 		pf_rule_leave(s->rule_in);
 		pf_rule_leave(pf_other_rule(s));
 	}
@@ -169,8 +189,8 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 }
 
 /*
- * Removes the state at a place that has the mark, for another mark: true to who
- * has done it. Its counts go with it.
+ * Removes the state at a place if it has the mark, and leaves the mark `next` there. True
+ * for the one CPU that has done it. What the state was counted for is taken back.
  */
 static __always_inline bool pf_state_drop(u32 place, u32 mark, u32 next, u32 now)
 {
@@ -194,7 +214,7 @@ static __always_inline u32 pf_state_remove(u32 place, u32 now)
 	return at ? pf_state_drop(place, READ_ONCE(*at), pf_mark_gone(now), now) : 0;
 }
 
-#define PF_REST 2 /* seconds after which nobody looks at what has gone */
+#define PF_REST 2 /* seconds after which nobody looks at a state that has gone */
 
 static __always_inline bool pf_mark_free(u32 mark, u32 now)
 {
@@ -205,8 +225,8 @@ static __always_inline bool pf_mark_free(u32 mark, u32 now)
 }
 
 /*
- * How many places of a bucket are free. Functions of their own, here and below: the
- * verifier would follow each bucket's ways with each of the other's.
+ * How many places of a bucket are free. This and the next are separate functions: else the
+ * verifier would follow each way through one bucket with each way through the other.
  */
 __noinline u32 pf_room(u32 home, u32 now)
 {
@@ -237,18 +257,24 @@ __noinline u32 pf_claim_place(u32 place, u32 now)
 	       __sync_val_compare_and_swap(at, mark, PF_MARK_CLAIMED) == mark;
 }
 
-/* Claims a free place of a bucket; + 1, or 0. */
+/* Claims a free place of a bucket: the place + 1, or 0. */
 __noinline u32 pf_claim_free(u32 home, u32 now)
 {
-	if (!on(FEATURE_PF))
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+
+	if (!on(FEATURE_PF) || !b)
 		return 0;
-	for (u32 i = 0; i < PF_WAYS; i++)
-		if (pf_claim_place(home * PF_WAYS + i, now))
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		u32 mark = READ_ONCE(b->mark[i]);
+
+		/* no call for what is plainly taken */
+		if (!(mark & PF_MARK_STATE) && pf_claim_place(home * PF_WAYS + i, now))
 			return home * PF_WAYS + i + 1;
+	}
 	return 0;
 }
 
-/* The place of a state in the bucket that is over; + 1, or 0. */
+/* Finds a state of the bucket that is over: its place + 1, or 0. */
 __noinline u32 pf_find_over(u32 home, u32 now)
 {
 	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
@@ -265,7 +291,7 @@ __noinline u32 pf_find_over(u32 home, u32 now)
 	return 0;
 }
 
-/* Claims a free place for a key, in the bucket with more room; + 1, or 0 if there is none. */
+/* Claims a free place for a key, in the bucket with more room: the place + 1, or 0. */
 static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 {
 	u64 hash = pf_hash(key);
@@ -280,7 +306,7 @@ static __always_inline u32 pf_claim_room(const struct pf_key *key, u32 now)
 	return place ? place : pf_claim_free(second, now);
 }
 
-/* Claims the place of a state that is over, in one of a key's buckets; + 1, or 0. */
+/* Claims the place of a state that is over, in one of a key's buckets: the place + 1, or 0. */
 static __always_inline u32 pf_claim_over(const struct pf_key *key, bool second, u32 now)
 {
 	u32 place = pf_find_over(pf_home(pf_hash(key), second), now);
@@ -291,7 +317,7 @@ static __always_inline u32 pf_claim_over(const struct pf_key *key, bool second, 
 	return place;
 }
 
-/* Claims a place for a key, if need be that of a state which is over; + 1, or 0. */
+/* Claims a place for a key, if need be that of a state that is over: the place + 1, or 0. */
 static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 {
 	u32 place = pf_claim_room(key, now);
@@ -301,7 +327,10 @@ static __always_inline u32 pf_claim(const struct pf_key *key, u32 now)
 	return place ? place : pf_claim_over(key, true, now);
 }
 
-/* The hash of a state's key: as that of its packets', which have no profile. */
+/*
+ * The hash of a state's key, without the profile: packets, which have no profile, have the
+ * same hash.
+ */
 static __always_inline u64 pf_state_hash(const struct pf_state *s)
 {
 	return pf_hash(&s->key) - ((u64)s->key.profile << 56) * cfg.pf.secret[4];
@@ -315,7 +344,10 @@ __noinline u32 pf_same_key(u32 a, u32 b)
 	return on(FEATURE_PF) && s && other && pf_key_is(&other->key, &s->key);
 }
 
-/* Another state with the key of the one at `place`, in one of its buckets; + 1, or 0. */
+/*
+ * Finds another state with the key of the one at `place`, in one of the key's buckets: its
+ * place + 1, or 0.
+ */
 __noinline u32 pf_twin(u32 place, u32 second)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -329,41 +361,49 @@ __noinline u32 pf_twin(u32 place, u32 second)
 	home = pf_home(hash, second);
 	mark = pf_mark(hash);
 	b = bpf_map_lookup_elem(&pf_buckets, &home);
-	for (u32 i = 0; b && i < PF_WAYS; i++) {
-		u32 at = home * PF_WAYS + i;
+	if (!b)
+		return 0;
+	/* unrolled, and the mark before all else: a new connection looks at every place */
+#pragma unroll
+	for (u32 i = 0; i < PF_WAYS; i++) {
+		if (READ_ONCE(b->mark[i]) == mark) {
+			u32 at = home * PF_WAYS + i;
 
-		if (at == place || READ_ONCE(b->mark[i]) != mark)
-			continue;
-		if (pf_same_key(place, at))
-			return at + 1;
+			if (at != place && pf_same_key(place, at))
+				return at + 1;
+		}
 	}
 	return 0;
 }
 
-#define PF_TWINS                                                                                   \
-	4 /* that are looked for: as many as CPUs may make at one moment, nearly always            \
-	   */
+/* Twins to look for: nearly always, CPUs make no more at one moment. */
+#define PF_TWINS 4
 
 /*
- * Lets all see the state at a place that has been claimed for it. Of states with
- * one key, which CPUs have made at the same moment, only that in the lowest place
- * stays; false if it is not this one.
+ * Lets all CPUs see the state at a place that has been claimed for it. CPUs may have made
+ * states with one key at the same moment. Only the state in the lowest place stays; false
+ * if it is not this one.
  */
 static __always_inline bool pf_publish(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
 	u32 *at = pf_mark_at(place), mark;
+	bool found = false;
 
 	if (!s || !at)
 		return false;
 	mark = pf_mark(pf_state_hash(s));
-	/* a full barrier: of two CPUs, one at least sees the other's */
+	/* a full barrier: of two CPUs, at least one sees the other's state */
 	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, mark);
 	for (u32 n = 0; n < PF_TWINS; n++) {
 		u32 twin = pf_twin(place, n & 1);
 
+		/* a CPU that comes later sees this state: nobody has to look for it again */
+		if (n == 1 && !twin && !found)
+			break;
 		if (!twin)
 			continue;
+		found = true;
 		if (twin - 1 < place) {
 			pf_state_drop(place, mark, pf_mark_gone(now), now);
 			return false;

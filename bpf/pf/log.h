@@ -13,8 +13,8 @@ struct {
 #define PF_LOG_WALK (~0u) /* in the place of a ruleset: the rules have just been asked */
 
 /*
- * Logs the packet for a rule, a number + 1, if that wants it or has to; what a
- * rule says is known of this ruleset's alone. The rule's flags.
+ * Logs the packet for a rule (number + 1) if the rule wants that, or if `must` is set.
+ * Returns the rule's flags. They are known for rules of this ruleset alone.
  */
 __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 {
@@ -51,7 +51,7 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 	l->ruleset = w->log_ruleset;
 	l->family = p->family;
 	l->action = w->log_reason ? PF_BLOCK : PF_PASS;
-	l->direction = p->direction;
+	l->direction = pf_call(w->log_slot, p->direction);
 	l->reason = w->log_reason == DROP_PF ? 0 : w->log_reason;
 	l->log_to = w->log_to;
 	if (w->log_match) {
@@ -69,18 +69,20 @@ __noinline u32 pf_log_rule(struct __sk_buff *skb, u32 rule, u32 must)
 }
 
 /*
- * Logs this CPU's packet: `rule` is its number + 1, `what` an enum drop_reason or
- * 0, `ruleset` that of the rule of a state. Where the rules have been asked they
- * say what is logged: match rules with `log` themselves, and the rule that is
- * applied; this also if one of the match rules has `log (matches)`. That options
- * are not allowed is logged always, as pf does.
+ * Logs this CPU's packet. `rule` is the rule's number + 1, and `what` an enum drop_reason
+ * or 0. `ruleset` is that of the rule of a state, or PF_LOG_WALK: the rules have just been
+ * asked.
+ *
+ * In that case, the rules say what is logged. A match rule with `log` logs the packet
+ * itself. The rule that is applied logs it if it has `log`, or if a match rule has `log
+ * (matches)`. A packet whose options are not allowed is logged always, as by pf.
  */
 __noinline int pf_log(struct __sk_buff *skb, u32 slot, u32 rule, u32 what, u32 ruleset)
 {
 	struct pf_walk *w = pf_walk();
 	u32 must = true;
 
-	/* a trial is nobody's packet */
+	/* a trial logs nothing: its packet is nobody's */
 	if (!on(FEATURE_PF_LOG) || on(FEATURE_TRACE) || !w)
 		return 0;
 	w->log_slot = slot;

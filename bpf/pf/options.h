@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Fields and options of TCP that are changed, with the checksum. */
+/* Changes to fields and options of TCP, with the checksum. */
 #pragma once
 
 #include "normalize.h"
 
 #define TCP_HEADER 20
-#define TCP_SEQ 4 /* where the fields are in it */
+#define TCP_SEQ 4 /* where fields are in the header */
 #define TCP_ACK_SEQ 8
 #define TCP_CHECK 16
 
@@ -17,7 +17,10 @@ enum {
 	TCP_OPT_SACK = 5,
 };
 
-/* TCP's options when they are timestamps alone, as in most packets (RFC 7323, A). */
+/*
+ * The first word of TCP's options if they are timestamps alone, as in most packets (RFC
+ * 7323, A).
+ */
 #define TCP_OPT_TIMESTAMPS 0x0101080a
 
 #define TCP_OPTION_BYTES 40 /* at most */
@@ -26,18 +29,18 @@ enum {
 /* A walk over TCP's options. */
 struct pf_options {
 	struct __sk_buff *skb;
-	u32 at; /* of the next */
-	u32 end; /* of the header */
+	u32 at; /* where the next option is */
+	u32 end; /* where the header ends */
 	u32 check; /* where its checksum is */
-	u32 diff; /* what is taken from the numbers of SACK */
-	u32 mss; /* found */
-	u32 most; /* that it may be, 0 for any */
+	u32 diff; /* subtracted from the numbers of SACK */
+	u32 mss; /* found: the MSS */
+	u32 most; /* largest MSS that may stay, 0 for any */
 };
 
 /*
- * Changes a number of a TCP header or of what it covers, and the checksum with
- * it. One that does not begin at a word of the checksum's counts there as if its
- * bytes were moved on by one.
+ * Changes a number of a TCP header or of the bytes that its checksum covers, and the
+ * checksum with it. A number may begin in the middle of a word of the checksum. Then it
+ * counts there as if its bytes were moved on by one.
  */
 static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u32 was, u32 is)
 {
@@ -47,13 +50,13 @@ static __always_inline void pf_patch(struct __sk_buff *skb, u32 at, u32 check, u
 	is = bpf_htonl(is);
 	if (was == is)
 		return;
-	/* without a pseudo header: of a checksum that is yet to be made nothing changes */
+	/* without BPF_F_PSEUDO_HDR: a checksum that is yet to be made does not change */
 	bpf_l4_csum_replace(skb, check, odd ? was >> 8 | was << 24 : was,
 			    odd ? is >> 8 | is << 24 : is, sizeof(is));
 	bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
-/* Takes something from a number of the header's. */
+/* Subtracts `diff` from a number of the header; false if there is none. */
 __noinline u32 pf_patch_edge(struct __sk_buff *skb, u32 at, u32 check, u32 diff)
 {
 	u32 number = 0;
@@ -65,7 +68,7 @@ __noinline u32 pf_patch_edge(struct __sk_buff *skb, u32 at, u32 check, u32 diff)
 	return true;
 }
 
-/* Changes the edges of SACK's blocks (RFC 2018, 3), which the other side's numbers are. */
+/* Changes the edges of SACK's blocks (RFC 2018, 3): these are numbers of the other side. */
 static __always_inline void pf_patch_sack(const struct pf_options *o, u32 len)
 {
 	u32 edges = (len - 2) / 8 * 2;
@@ -81,7 +84,7 @@ static long pf_option(u32 n, struct pf_options *o)
 {
 	u8 option[4] = {}; /* kind, length, value */
 
-	/* a last byte that has no other behind it is no option that says anything */
+	/* an option in the last byte, with nothing behind it, says nothing */
 	if (o->at + 2 > o->end || bpf_skb_load_bytes(o->skb, o->at, option, 2))
 		return 1;
 	switch (option[0]) {
@@ -107,8 +110,8 @@ static long pf_option(u32 n, struct pf_options *o)
 }
 
 /*
- * Walks over the options of this CPU's packet: its MSS is returned, 0 for none, which
- * becomes `most` if it is more.
+ * Walks over the options of this CPU's packet. Returns its MSS, 0 for none. An MSS above
+ * `most` becomes `most`. `diff` is subtracted from the numbers of SACK.
  */
 __noinline u32 pf_walk_options(struct __sk_buff *skb, u32 diff, u32 most)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What pf looks at of a packet. Most packets are TCP, UDP or an echo over plain
- * IP: these are read where they are. The rest (options, extension headers,
- * fragments, errors of ICMP that quote a packet) takes a function of its own,
- * which only tcx has.
+ * The parts of a packet that pf looks at. Most packets are TCP, UDP or an echo over plain
+ * IP. They are read where they are. The rest (options, extension headers, fragments, errors
+ * of ICMP that quote a packet) takes separate functions, which only tcx has: see slow.h.
  */
 #pragma once
 
@@ -13,13 +12,14 @@
 #include "../verdict.h"
 
 enum pf_packet_flag {
-	PF_P_FRAGMENT = 1 << 0, /* of a larger packet */
-	PF_P_LATER = 1 << 1, /* not the first: its ports are the first one's */
-	PF_P_UNKNOWN = 1 << 2, /* later, and of the first nothing is known */
+	PF_P_FRAGMENT = 1 << 0, /* it is a fragment of a larger packet */
+	PF_P_LATER = 1 << 1, /* not the first fragment: its ports are those of the first */
+	PF_P_UNKNOWN = 1 << 2, /* a later fragment, of whose first nothing is known */
 	PF_P_OPTIONS = 1 << 3, /* has IP options that need allow-opts */
-	PF_P_ERROR = 1 << 4, /* ICMP about another packet, which `quoted` tells of */
+	PF_P_ERROR = 1 << 4, /* ICMP about another packet, whose key is `quoted` */
 	PF_P_NO_STATE = 1 << 5, /* a message that has no answer: no state is made for it */
-	PF_P_ND = 1 << 6, /* its state's key has not its own addresses: rules ask `quoted` */
+	PF_P_ND = 1 << 6, /* the key does not have its own addresses: rules ask `quoted` */
+	PF_P_CHOSEN = 1 << 7, /* the walk has the sets of its fields: see pf_choose() */
 };
 
 #define PF_TCP_OPTIONS 40 /* bytes, at most */
@@ -27,19 +27,19 @@ enum pf_packet_flag {
 /* How the rules are asked. */
 enum pf_how {
 	PF_ON_WAY_OUT = 1 << 0,
-	PF_KNOWN = 1 << 1, /* about a packet of a connection that is known */
+	PF_KNOWN = 1 << 1, /* the packet's connection is known */
 	PF_FLOOD = 1 << 2, /* this port is one of many */
 };
 
 struct pf_packet {
 	struct pf_key key;
-	struct pf_key quoted; /* PF_P_ERROR: of the packet that is quoted; PF_P_ND: its own */
-	u32 quoted_seq; /* its TCP sequence number */
+	struct pf_key quoted; /* PF_P_ERROR: of the quoted packet; PF_P_ND: of its own addresses */
+	u32 quoted_seq; /* TCP sequence number of the quoted packet */
 	u32 seq; /* TCP */
 	u32 ack;
 	u32 payload; /* bytes of TCP's data */
 	u32 l3; /* where the IP header is, from the frame's start */
-	u32 l4; /* and the header behind it */
+	u32 l4; /* where the header behind it is */
 	u32 length; /* of the IP packet */
 	u32 state; /* place of its state + 1, 0 for none */
 	u16 window;
@@ -50,43 +50,41 @@ struct pf_packet {
 	u8 tos;
 	u8 family; /* 4 or 6 */
 	u8 flags; /* enum pf_packet_flag */
-	u8 side; /* of the key, that sends it */
-	u8 quoted_side; /* that sent what is quoted */
+	u8 side; /* side of the key that sends the packet */
+	u8 quoted_side; /* side that sent the quoted packet */
 	u8 proto;
-	/* what has been judged of it */
+	/* decisions about it */
 	u32 rule[2]; /* number + 1, on the way in and out; 0 for the default */
 	u32 tag;
-	u32 tag_in; /* with which it came to the rules of a port */
-	u32 how; /* enum pf_how, of those that are asked now */
-	u32 slot; /* of the port where they are */
+	u32 tag_in; /* tag with which it came to the rules of a port */
+	u32 how; /* enum pf_how of the rules that are asked now */
+	u32 slot; /* of the port where these rules are asked */
 	u32 received; /* of the port that it came in by */
-	u32 ether_tag[2]; /* that ether rules have given the frame, on the way in and out */
-	u32 routes; /* enum pf_rule_flag about routes that hold */
+	u32 ether_tag[2]; /* tag that ether rules have given the frame, on the way in and out */
+	u32 routes; /* those of enum pf_rule_flag about routes that hold */
 	u8 made; /* a state has been made, if there is to be one */
-	u8 unmade; /* or why it must not be: enum drop_reason */
+	u8 unmade; /* why it must not be made: enum drop_reason */
 	u8 answer; /* enum pf_return, of the rule that blocks it */
-	u8 direction; /* of the rules that are tried: 0 in, 1 out */
+	u8 direction; /* of the rules that are tried: 0 where it comes in, 1 where it leaves */
 	u8 priority;
 	u8 scale; /* of TCP's window, as struct pf_peer has it; of a SYN */
 	u8 bytes[PF_TCP_OPTIONS + 2]; /* TCP's options, and room to look behind their end */
 	u8 at; /* the option that is looked at */
-	/* what it makes of its connection */
-	struct pf_peer src; /* the sides, as they are to become */
+	/* changes to its connection */
+	struct pf_peer src; /* the sides, as they will be */
 	struct pf_peer dst;
-	struct pf_peer src_was; /* and as they were */
+	struct pf_peer src_was; /* the sides, as they were */
 	struct pf_peer dst_was;
-	struct pf_scrub scrub[2]; /* what its rules make of it, on the way in and out */
-	u8 complete; /* the handshake is */
-	u8 loose; /* it is let through, but does not keep the connection */
-	u8 spare[2];
+	struct pf_scrub scrub[2]; /* changes that its rules make to it, on the way in and out */
+	u8 complete; /* the handshake is complete */
+	u8 loose; /* the packet passes, but does not keep the connection alive */
+	u8 calls[2]; /* what rules call these two: 0 in, 1 out; see pf_call() */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct pf_packet);
-} pf_packets SEC(".maps");
+WORK_HOLDS(struct pf_packet);
+
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+const struct pf_packet *pf_packet_type __attribute__((unused));
 
 /* Flags of TCP (RFC 9293, 3.1). */
 enum {
@@ -100,19 +98,39 @@ enum {
 /* The packet that this CPU looks at. */
 static __always_inline struct pf_packet *pf_packet(void)
 {
-	u32 zero = 0;
-
-	return bpf_map_lookup_elem(&pf_packets, &zero);
+	return work_of(WORK_PF_PACKET);
 }
 
-/* What pf has to do with a frame. */
+/* Is the port in a slot, or with an id, a host port? */
+static __always_inline bool pf_to_host(u32 slot)
+{
+	return on(FEATURE_PF_HOST) && (port_at(slot)->facts & PORT_TO_HOST);
+}
+
+/*
+ * What rules call the direction of a packet at a port, 0 in and 1 out. `direction` is 0
+ * where the packet comes in to the switch. A host port has the name of the host's
+ * interface, and rules are about that: what leaves the switch there comes in to the host.
+ */
+static __always_inline u32 pf_call(u32 slot, u32 direction)
+{
+	return direction ^ pf_to_host(slot);
+}
+
+/* What rules call the direction in which they are asked now. */
+static __always_inline u32 pf_called(const struct pf_packet *p, u32 direction)
+{
+	return on(FEATURE_PF_HOST) ? p->calls[direction & 1] : direction;
+}
+
+/* Results of pf's look at a frame. */
 enum pf_look {
-	PF_LOOK_NONE, /* not looked yet */
-	PF_LOOK_NOT_IP, /* nothing */
+	PF_LOOK_NONE, /* pf has not looked yet */
+	PF_LOOK_NOT_IP, /* it is no IP: pf has nothing to do with it */
 	PF_LOOK_STATE, /* it belongs to a connection that is known: it passes */
 	PF_LOOK_JUDGE, /* rules decide */
 	PF_LOOK_REFUSE, /* it is dropped, for the verdict's reason */
-	PF_LOOK_LEAVE, /* to tcx */
+	PF_LOOK_LEAVE, /* XDP leaves it to tcx */
 	PF_LOOK_SLOW, /* it is not plain: it takes pf_read_slow() first */
 };
 
@@ -138,7 +156,10 @@ struct pf_icmp {
 #define IP4_DF 0x4000
 #define IPV4_MAPPED 0xffff0000 /* third word of an IPv4 address, as in a packet (::ffff:0:0/96) */
 
-/* Puts the lower side first; the ports go along unless they are no sides' own. */
+/*
+ * Fills in a key, with the lower side first. The ports go along with the addresses if they
+ * are the sides' own.
+ */
 static __always_inline void pf_key_set(struct pf_key *key, u8 *side, const u32 *src, const u32 *dst,
 				       u32 sport, u32 dport, bool own)
 {
@@ -166,7 +187,10 @@ known:
 	key->port[1] = swap && own ? sport : dport;
 }
 
-/* A query of ICMP and its answer are of one kind: the type of the query. 0: neither. */
+/*
+ * The kind of an ICMP query, which its answer shares: the type of the query. 0 if the
+ * message is neither.
+ */
 static __always_inline u32 pf_icmp_query(u32 type)
 {
 	if (type == ICMP_ECHO || type == ICMP_ECHOREPLY)
@@ -178,10 +202,10 @@ static __always_inline u32 pf_icmp_query(u32 type)
 }
 
 /*
- * Flags that a packet of TCP may have together, as pf has it (pf_normalize_tcp()):
- * a bit for each value of the six of RFC 9293 that is one of these. SYN goes with
- * neither RST nor FIN; with no SYN there is ACK or RST; FIN, PSH and URG need ACK.
- * A set rather than conditions, as the verifier follows each way.
+ * The flags that a TCP packet may have together, as in pf (pf_normalize_tcp()): a set, with
+ * a bit for each value that the six flags of RFC 9293 may have. SYN goes with neither RST
+ * nor FIN. Without SYN there is ACK or RST. FIN, PSH and URG need ACK. This is a set, not
+ * conditions, because the verifier would follow each way through conditions.
  */
 #define PF_FLAGS_FIT 0x3737000037370014ull
 
@@ -192,11 +216,11 @@ static __always_inline bool pf_flags_fit(u32 flags)
 
 #define TCP_RESERVED 0x0f /* bits of the byte before the flags */
 
-/* Is there nothing in the header for pf_normalize_tcp() to mind? */
+/* Does pf_normalize_tcp() have nothing to do with the header? */
 static __always_inline bool pf_tcp_is_plain(const struct tcphdr *tcp)
 {
 	const u8 *bytes = (const u8 *)tcp;
-	u32 urgent = tcp->urg_ptr & ((bytes[13] / TCP_URG & 1) - 1); /* where URG is not set */
+	u32 urgent = tcp->urg_ptr & ((bytes[13] / TCP_URG & 1) - 1); /* 0 if URG is set */
 
 	return !((bytes[12] & TCP_RESERVED) | (~PF_FLAGS_FIT >> (bytes[13] & 63) & 1) | urgent);
 }
@@ -212,8 +236,8 @@ static __always_inline void pf_read_tcp(struct pf_packet *p, const struct tcphdr
 }
 
 /*
- * Reads a plain packet, whose headers are all where the program may look. False:
- * it is not one. `at` is where the IP header is, `type` the EtherType before it,
+ * Reads a plain packet: all of its headers are where the program may look. False if the
+ * packet is not plain. `at` is where the IP header is, `type` the EtherType before it,
  * `len` the frame's length.
  */
 static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, void *data_end,
@@ -240,7 +264,10 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 		p->tos = ip->tos;
 		p->family = 4;
 		p->length = bpf_ntohs(ip->tot_len);
-		/* of what is larger than the field the length is the frame's (BIG TCP) */
+		/*
+		 * A packet that is larger than the field can tell is as long as the frame (BIG
+		 * TCP).
+		 */
 		if (!p->length && rest > 0xffff)
 			p->length = rest;
 		l4at += sizeof(*ip);
@@ -289,7 +316,7 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 
 		if ((void *)(icmp + 1) > data_end || room < sizeof(*icmp))
 			return false;
-		/* a protocol in the wrong family is any other protocol */
+		/* ICMP of the wrong family is as any other protocol */
 		if ((p->proto == IPPROTO_ICMP) != (p->family == 4))
 			return false;
 		if (p->family == 4)
@@ -308,7 +335,7 @@ static __always_inline bool pf_read(struct pf_packet *p, u32 len, void *data, vo
 	return true;
 }
 
-/* A sum of 16-bit words, as the internet checksum adds them (RFC 1071). */
+/* Folds a sum of 16-bit words, as the internet checksum adds them (RFC 1071). */
 static __always_inline u32 pf_fold(u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);

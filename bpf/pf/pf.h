@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * pf: the packet filter. A packet of a connection that is known passes by its
- * state, both ways; of any other the rules decide, where it comes in and where
- * it goes out, and if these let it through, a state is made. XDP knows states
- * and leaves the rest to tcx.
+ * pf: the packet filter. A packet of a connection that is known passes by its state, both
+ * ways. Rules decide about any other packet, where it comes in and where it goes out. If
+ * they let the packet through, a state is made. XDP follows states, and leaves the rest to
+ * tcx.
  */
 #pragma once
 
@@ -18,8 +18,8 @@
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
 /*
- * Does the packet go the way of the first? An error goes to the side that sent what
- * it quotes, whoever it is from.
+ * Does the packet go the way of its connection's first packet? An error goes to the side
+ * that sent the quoted packet, whoever the error is from.
  */
 static __always_inline bool pf_forward(const struct pf_packet *p, const struct pf_state *s)
 {
@@ -37,8 +37,8 @@ static __always_inline bool pf_bound_in(const struct pf_packet *p, const struct 
 }
 
 /*
- * May a packet of a known connection leave by the port without asking the
- * rules? A way out that no rule has seen yet is none.
+ * May a packet of a known connection leave by the port without asking the rules? It may not
+ * by a way out that no rule has seen yet.
  */
 static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf_state *s, u32 id,
 				      bool flood)
@@ -53,7 +53,7 @@ static __always_inline bool pf_covers(const struct pf_packet *p, const struct pf
 	return !pf_forward(p, s) || (port && !flood);
 }
 
-/* The priority that the frame's outer tag has (802.1Q 6.9.3), else that of the kernel's queues. */
+/* The priority of the frame's outer tag (802.1Q 6.9.3), or else that of the kernel's queues. */
 static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *data_end)
 {
 	if (skb->vlan_present)
@@ -63,11 +63,11 @@ static __always_inline u32 pf_priority(struct __sk_buff *skb, void *data, void *
 	return skb->priority & 7;
 }
 
-/* What pf_look() says beside its enum pf_look. */
+/* Flags that pf_look() returns with its enum pf_look. */
 #define PF_FOUND_WAY (1u << 6) /* the connection may leave by the port that was given */
-#define PF_FOUND_PLAIN (1u << 7) /* there is nothing to it but to follow the state */
+#define PF_FOUND_PLAIN (1u << 7) /* nothing is left but to follow the state */
 
-/* What there is to say of a packet whose connection is known. */
+/* The flags of a packet whose connection is known: PF_FOUND_. */
 static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_state *s, u32 out)
 {
 	u32 found = 0;
@@ -104,7 +104,9 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	if (on(FEATURE_PF_SCRUB))
 		p->scrub[0] = p->scrub[1] = (struct pf_scrub){};
 	if (!(p->flags & PF_P_UNKNOWN))
-		p->state = pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
+		p->state = on(FEATURE_PF_HOST)
+				   ? pf_state_find_routed(slots)
+				   : pf_state_find(p->flags & PF_P_ERROR ? &p->quoted : &p->key);
 	s = p->state ? pf_state_at(p->state - 1) : 0;
 	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
 	    pf_bound_in(p, s, port_at(slots)->id))
@@ -114,8 +116,8 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 }
 
 /*
- * Reads the packet and looks for its connection; nothing is changed but this
- * CPU's packet. An enum pf_look, with the reason of PF_LOOK_REFUSE above it.
+ * Reads the packet and looks for its connection. This changes nothing but this CPU's
+ * packet. Returns an enum pf_look, with the reason of PF_LOOK_REFUSE above it.
  */
 static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_end, u32 len,
 				   u32 vlan, u32 slots, u32 now)
@@ -128,9 +130,9 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	if (data + ETHER_HEADER > data_end)
 		return h->skb ? PF_LOOK_REFUSE | (u32)DROP_MALFORMED << 8 : PF_LOOK_LEAVE;
 	front = (u32) * (u16 *)(data + 12) << 16 | ETHER_HEADER;
-	if (type_is_front(FRONT_TYPE(front))) { /* of most there is nothing to be read */
+	if (type_is_front(FRONT_TYPE(front))) { /* most frames have nothing in front */
 		front = front_read(h);
-		/* which may have moved the frame */
+		/* the reader may have moved the frame */
 		if (h->skb)
 			skb_data(h->ctx, &data, &data_end);
 	}
@@ -147,13 +149,16 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	return pf_look_for(h, p, slots, now);
 }
 
-/* Counts a packet that was looked for, and that no state counts. XDP leaves such to tcx. */
+/*
+ * Counts a packet that was looked for among states, and that no state counts. XDP leaves
+ * such packets to tcx.
+ */
 static __always_inline void pf_count_search(void)
 {
 	pf_count_safely(PF_COUNT_SEARCHES, 1);
 }
 
-/* Functions of their own: the programs have no room left on their stacks. */
+/* Separate functions, because the programs have no room left on their stacks. */
 __noinline u32 pf_look_skb(struct __sk_buff *skb, u32 vlan, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -178,7 +183,7 @@ __noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 	return pf_look(&h, data, data_end, data_end - data, vlan, slots, now);
 }
 
-/* The same of a packet that pf_read_slow() has read. */
+/* The same for a packet that pf_read_slow() has read. */
 __noinline u32 pf_look_slow(struct __sk_buff *skb, u32 slots, u32 now)
 {
 	const struct hook h = {.ctx = skb, .skb = true};
@@ -204,8 +209,8 @@ static __always_inline u32 pf_find_slow(struct __sk_buff *skb, u32 slots, u32 no
 }
 
 /*
- * Looks at the frame, which comes in by v->in and, as far as that is known, goes
- * out by `out`. Says whether it may without asking a rule.
+ * Looks at the frame, which comes in by v->in and goes out by `out`, 0 if that is not
+ * known. May it do so without asking a rule?
  */
 static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
@@ -221,7 +226,7 @@ static __always_inline bool pf_find(const struct hook *h, struct verdict *v, u32
 	return v->pf == PF_LOOK_NOT_IP || (found & PF_FOUND_WAY);
 }
 
-/* What a profile sets, with 1 added; 0 for nothing. */
+/* The priority that a profile sets, with 1 added; 0 for none. */
 static __always_inline u32 pf_profile_priority(u32 number, bool quick)
 {
 	struct pf_profile *profile = bpf_map_lookup_elem(&pf_profiles, &number);
@@ -230,8 +235,8 @@ static __always_inline u32 pf_profile_priority(u32 number, bool quick)
 }
 
 /*
- * Gives a packet the priority that its state or its rules set: of two, the second
- * is that of what should be quick, as pf has it.
+ * Gives a packet the priority that its state or its rules set. If they set two, the second
+ * is that of packets that should be quick, as in pf.
  */
 __noinline int pf_set_priority(struct __sk_buff *skb)
 {
@@ -264,10 +269,7 @@ __noinline int pf_set_priority(struct __sk_buff *skb)
 	return 0;
 }
 
-/*
- * Counts the packet at a port, on the way in or out, if that is the one of
- * `set loginterface`.
- */
+/* Counts the packet at a port, on the way in or out, if the port is that of `set loginterface`. */
 __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 {
 	struct pf_packet *p = pf_packet();
@@ -280,7 +282,7 @@ __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 	n = bpf_map_lookup_elem(&pf_port_stats, &zero);
 	if (!n)
 		return 0;
-	cell = (p->family == 6) << 2 | !!out << 1 | !!blocked;
+	cell = (p->family == 6) << 2 | pf_call(slot, !!out) << 1 | !!blocked;
 	(&n->packets[0][0][0])[cell & 7]++;
 	(&n->bytes[0][0][0])[cell & 7] += p->length;
 	return 0;
@@ -290,8 +292,9 @@ __noinline int pf_count_port(u32 slot, u32 out, u32 blocked)
 #define PF_PROXY 0xfe /* nor this: the switch makes the handshake */
 
 /*
- * What comes before a packet is taken into its connection, where one of the two is
- * not plain: PF_FOLLOW or PF_PROXY, or what becomes of the packet instead.
+ * Does what comes before a packet is taken into its connection, if one of the two is not
+ * plain. PF_FOLLOW or PF_PROXY if more is to be done. Else 0 if the packet passes, or why
+ * it is dropped.
  */
 __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 {
@@ -323,7 +326,7 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 	return PF_PROXY;
 }
 
-/* And what comes after, with the reason for which it is dropped, 0 for none. */
+/* Does what comes after that. `reason` is why the packet is dropped, 0 if it is not. */
 __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 {
 	struct pf_packet *p = pf_packet();
@@ -345,7 +348,7 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 	return reason;
 }
 
-/* Takes the packet into its connection, which is known; 0, or why it is dropped. */
+/* Takes the packet into its connection, which is known: 0, or why the packet is dropped. */
 static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u32 now)
 {
 	u32 reason;
@@ -363,7 +366,7 @@ static __always_inline u32 pf_follow(const struct hook *h, struct verdict *v, u3
 	return v->pf_plain ? reason : pf_follow_end(h->ctx, v->in, reason);
 }
 
-/* The same of one whose way is known, and which no rule is asked about. */
+/* The same for a packet whose way is remembered, and about which no rule is asked. */
 static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *v, u32 now)
 {
 	u32 reason = pf_follow(h, v, now);
@@ -376,7 +379,7 @@ static __always_inline u32 pf_follow_each(const struct hook *h, struct verdict *
 	return reason;
 }
 
-/* In XDP, last of all: does pf let the frame go that is about to be sent? */
+/* XDP asks this last of all: does pf let the frame go that is about to be sent? */
 static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u32 now)
 {
 	if (!pf_find(h, v, v->out, now))
@@ -392,7 +395,7 @@ static __always_inline bool pf_passes(const struct hook *h, struct verdict *v, u
 	return true;
 }
 
-/* What the rule that the packet has got says: 0, or why it is dropped. */
+/* Does what the packet's rule says: 0, or why the packet is dropped. */
 __noinline u32 pf_obey(u32 rule)
 {
 	u32 number = rule - 1;
@@ -408,9 +411,9 @@ __noinline u32 pf_obey(u32 rule)
 	pf_count(PF_COUNT_MATCH);
 	if (!blocks && (p->flags & PF_P_OPTIONS) && !(r && (r->flags & PF_ALLOW_OPTS)))
 		return DROP_PF_OPTIONS;
-	/* what has a state is counted by it, wherever it goes */
+	/* a packet that has a state is counted by the state, wherever the packet goes */
 	if (blocks || !(p->how & PF_KNOWN))
-		pf_rule_count(rule, p->direction, 1, p->length);
+		pf_rule_count(rule, pf_called(p, p->direction), 1, p->length);
 	if (on(FEATURE_PF_SCRUB) && r && !blocks)
 		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
 	if (!blocks)
@@ -420,10 +423,10 @@ __noinline u32 pf_obey(u32 rule)
 }
 
 /*
- * Asks the rules at a port, if they have to be asked: a connection that is known
- * has been judged. Where no rule has seen it leave, it is judged there as its
- * first packet would be. A function of its own, which each port of a flood
- * calls; what it has to remember is the packet's, for lack of room on the stack.
+ * Asks the rules at a port, if they have to be asked. A connection that is known has been
+ * judged. But where no rule has seen it leave, it is judged as its first packet would be.
+ * This is a separate function, which each port of a flood calls. It keeps what it has to
+ * remember in the packet, for lack of room on the stack.
  */
 __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
@@ -437,6 +440,8 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	p->slot = slot;
 	p->received = received;
 	p->direction = how & PF_ON_WAY_OUT;
+	if (on(FEATURE_PF_HOST))
+		p->calls[p->direction & 1] = pf_call(slot, p->direction);
 	if (how & PF_KNOWN) {
 		s = pf_state_at(p->state - 1);
 		if (!s || pf_covers(p, s, port_at(slot)->id, how & PF_FLOOD))
@@ -445,7 +450,7 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	p->tag_in = p->tag;
 	p->rule[p->direction & 1] = 0;
 	rule = pf_judge();
-	/* what a port's rules tag is not for those of the flood's next port */
+	/* the tag of a port's rules is not for the rules of the flood's next port */
 	if (p->direction)
 		p->tag = p->tag_in;
 	if (rule == PF_SKIP)
@@ -461,7 +466,7 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	return 0;
 }
 
-/* The tag of the MAC rule that the frame passed by is where the packet's begin. */
+/* Gives the packet its first tag: that of the MAC rule that the frame passed by. */
 static __always_inline void pf_take_tag(u32 number)
 {
 	struct rule *r = bpf_map_lookup_elem(&rules, &number);
@@ -472,8 +477,8 @@ static __always_inline void pf_take_tag(u32 number)
 }
 
 /*
- * A packet of a connection whose way out no rule has seen yet has the tag of its
- * rules on the way in, which those on the way out may ask for.
+ * Gives a packet the tag of its rules on the way in, if no rule has seen its connection's
+ * way out yet: the rules on the way out may ask for the tag.
  */
 __noinline int pf_tag_again(u32 slot, u32 number)
 {
@@ -490,16 +495,24 @@ __noinline int pf_tag_again(u32 slot, u32 number)
 	p->how = PF_KNOWN;
 	p->slot = p->received = slot;
 	p->direction = 0;
+	if (on(FEATURE_PF_HOST))
+		p->calls[0] = pf_call(slot, 0);
 	pf_judge();
 	return 0;
 }
 
-/* Why a packet that cannot be read is dropped at a port: not where pf is not asked. */
+/* Why a packet that cannot be read is dropped at a port; 0 where pf is not asked. */
 __noinline u32 pf_refuse(u32 slot, u32 out, u32 reason)
 {
 	if (!on(FEATURE_PF) || pf_cell(PF_CELL_PORT + SLOT(slot) * 2 + !!out) == PF_SKIP)
 		return 0;
 	return reason;
+}
+
+/* The slot of the port behind which a station is, before the switch asks; 0 if nobody knows. */
+__noinline u32 pf_way(u64 dst, u32 vlan)
+{
+	return on(FEATURE_PF_HOST) ? SLOT(PORT_OF(fdb_find(fdb_key(dst, vlan)))) : 0;
 }
 
 static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame *f,
@@ -508,7 +521,7 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 	u32 reason;
 
 	if (v->pf == PF_LOOK_NONE)
-		pf_find(h, v, 0, now);
+		pf_find(h, v, on(FEATURE_PF_HOST) ? pf_way(f->dst, v->vlan) : 0, now);
 	switch (v->pf) {
 	case PF_LOOK_REFUSE:
 		return pf_refuse(v->in, false, v->reason);
@@ -520,7 +533,7 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 		if (on(FEATURE_RULES) && (cfg.pf.asks & PF_ASK_TAG) && v->rule_in)
 			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
-			pf_source_elsewhere(h->ctx, v->in);
+			pf_source_elsewhere(h->ctx, v->in, v->vlan);
 		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
 		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
 			return reason;
@@ -531,7 +544,7 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 	return 0;
 }
 
-/* On the way in: 0 or why not. */
+/* May the packet come in? 0 or why not. */
 static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, struct verdict *v,
 				 u32 now)
 {
@@ -542,7 +555,7 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	return reason;
 }
 
-/* On the way out by a port, which may be one of many of a flood: 0 or why not. */
+/* May the packet leave by a port, which may be one of many of a flood? 0 or why not. */
 static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
 {
 	u32 how = PF_ON_WAY_OUT, reason;
@@ -562,7 +575,7 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 	return reason;
 }
 
-/* Counts why a packet is dropped, for who asks pf alone. */
+/* Counts why a packet is dropped, in the counters of pf. */
 __noinline int pf_count_drop(u32 reason)
 {
 	if (!on(FEATURE_PF))
@@ -579,8 +592,8 @@ __noinline int pf_count_drop(u32 reason)
 }
 
 /*
- * What there is to do when the packet has its state, if it has one; `reason` is why
- * it has none, though it should, and is returned.
+ * Does what is left to do when the packet has its state, or needs none. `reason` is why the
+ * packet has no state although it should have one. Returns the reason.
  */
 __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 {
@@ -600,7 +613,7 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 	return 0;
 }
 
-/* The packet goes its way: makes its state, once; 0, or why it must not go. */
+/* Makes the state of a packet that goes its way, once: 0, or why the packet must not go. */
 static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u32 out, u32 now)
 {
 	struct pf_packet *p = pf_packet();

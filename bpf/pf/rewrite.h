@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * TCP packets that pf changes: their numbers, where a rule says `modulate state`;
- * and the handshakes that the switch makes in a host's place, where it says
- * `synproxy state`. As in pf, a state knows the numbers as their sender has them.
+ * TCP packets that pf changes. Where a rule says `modulate state`, it changes their
+ * numbers. Where a rule says `synproxy state`, the switch makes the handshake in a host's
+ * place. As in pf, a state has the numbers as their sender has them.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "options.h"
 #include "slow.h"
 
-/* Gives a packet, which its state has let through, the numbers that its receiver knows. */
+/* Gives a packet the numbers that its receiver knows. Its state has let the packet through. */
 __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 {
 	struct pf_packet *p = pf_packet();
@@ -23,7 +23,7 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 	if (p->flags & PF_P_ERROR) {
 		struct pf_slow *slow = pf_slow();
 
-		/* whoever sent what is quoted knows it by its own numbers */
+		/* the host that sent the quoted packet knows it by its own numbers */
 		if (slow && p->quoted.proto == IPPROTO_TCP)
 			pf_patch(skb, slow->at + TCP_SEQ, p->l4 + 2, p->quoted_seq,
 				 p->quoted_seq - s->diff[p->quoted_side & 1]);
@@ -43,8 +43,8 @@ __noinline int pf_rewrite(struct __sk_buff *skb, u32 place)
 }
 
 /*
- * A packet that the switch makes of one that it has got: TCP without data, and
- * with no option but the MSS.
+ * A packet that the switch makes out of one that it has got: TCP without data, and with no
+ * option but the MSS.
  */
 struct pf_segment {
 	u32 seq;
@@ -52,7 +52,7 @@ struct pf_segment {
 	u16 window;
 	u16 mss; /* 0 for none */
 	u8 flags;
-	u8 back; /* to the sender of the packet */
+	u8 back; /* it goes to the sender of the packet */
 	u8 turned; /* the packet's addresses have been turned round */
 	u8 pad;
 	/* as in the packet */
@@ -70,8 +70,8 @@ static __always_inline struct pf_segment *pf_segment(void)
 }
 
 /*
- * Is the checksum yet to be made, by the device or when the packet leaves? No
- * field tells; but such a one does not change when data does.
+ * Is the checksum yet to be made, by the device or when the packet leaves? No field tells.
+ * But such a checksum does not change when data does.
  */
 static __always_inline bool pf_check_is_partial(struct __sk_buff *skb, u32 at)
 {
@@ -84,7 +84,7 @@ static __always_inline bool pf_check_is_partial(struct __sk_buff *skb, u32 at)
 	return was == is;
 }
 
-/* Makes the IP header; the sum of its pseudo header (RFC 9293, 3.1). */
+/* Makes the IP header, and returns the sum of its pseudo header (RFC 9293, 3.1). */
 static __always_inline u32 pf_segment_ip(struct pf_segment *g, const struct pf_packet *p, u32 from,
 					 u32 length)
 {
@@ -125,7 +125,7 @@ static __always_inline bool pf_turn_macs(struct __sk_buff *skb, struct pf_segmen
 	return !bpf_skb_store_bytes(skb, 0, g->mac, sizeof(g->mac), 0);
 }
 
-/* Makes this CPU's packet the segment that it is to be: the frame's length, or 0. */
+/* Turns this CPU's packet into the segment that it is to be: the frame's length, or 0. */
 __noinline u32 pf_make_segment(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -167,17 +167,17 @@ __noinline u32 pf_make_segment(struct __sk_buff *skb)
 }
 
 /*
- * The handshake with the side that began is the switch's first; then it makes
- * one with the other (pf calls this synproxy). Meanwhile the state has
+ * The switch first makes a handshake with the side that began, and then one with the other
+ * side (pf calls this synproxy). Meanwhile the state has
  *	peer[initiator].lo	the initiator's first number
- *	peer[initiator].hi	the switch's to it
- *	peer[other].hi		the switch's to the other side, 0 while it has none
+ *	peer[initiator].hi	the switch's first number to the initiator
+ *	peer[other].hi		the switch's first number to the other side, 0 for none yet
  *	diff[initiator]		the MSS
  *	diff[other]		the tag of the first packet
  */
 #define PF_MSS4_DEFAULT 536 /* RFC 9293, 3.7.1 */
 #define PF_MSS6_DEFAULT 1220
-#define PF_MSS4 1460 /* of Ethernet: what the other side takes is not known */
+#define PF_MSS4 1460 /* of Ethernet: the MSS of the other side is not known */
 #define PF_MSS6 1440
 #define PF_MSS_LEAST 64
 
@@ -188,9 +188,9 @@ static __always_inline bool pf_proxied(const struct pf_state *s)
 }
 
 /*
- * Does the rule on the way in, which has let this CPU's packet pass, have the
- * switch make the handshake? Notes the MSS if so. What comes by a patch cable
- * cannot be answered: its numbers are modulated alone.
+ * Does the rule that has let this CPU's packet in have the switch make the handshake? If
+ * so, notes the MSS. A packet that comes by a patch cable cannot be answered: it only gets
+ * other numbers.
  */
 __noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
 {
@@ -201,7 +201,7 @@ __noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
 	if (!on(FEATURE_PF_REWRITE) || !p)
 		return false;
 	r = pf_rule_at(p->rule[0]);
-	if (!r || !(r->flags & PF_SYNPROXY) || p->proto != IPPROTO_TCP ||
+	if (pf_to_host(slot) || !r || !(r->flags & PF_SYNPROXY) || p->proto != IPPROTO_TCP ||
 	    (p->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN || (p->flags & PF_P_FRAGMENT) ||
 	    (port_at(slot)->facts & PORT_PATCH))
 		return false;
@@ -217,7 +217,7 @@ __noinline u32 pf_proxy_wanted(struct __sk_buff *skb, u32 slot)
 	return true;
 }
 
-/* The switch answers this CPU's packet, a SYN. */
+/* Prepares the switch's answer to this CPU's packet, a SYN. */
 static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss)
 {
 	struct pf_segment *g = pf_segment();
@@ -234,7 +234,7 @@ static __always_inline void pf_proxy_greet(struct pf_packet *p, u32 seq, u32 mss
 	p->answer = true;
 }
 
-/* Makes the answer that pf_proxy_greet() has prepared; the frame's length, or 0. */
+/* Makes the answer that pf_proxy_greet() has prepared: the frame's length, or 0. */
 static __always_inline u32 pf_proxy_answer(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -242,7 +242,10 @@ static __always_inline u32 pf_proxy_answer(struct __sk_buff *skb)
 	return p && p->answer ? pf_make_segment(skb) : 0;
 }
 
-/* A state begins, by a packet whose rules have the flags `keeps`. */
+/*
+ * Fills in what this file needs of a new state. `keeps` has the flags of its first packet's
+ * rules.
+ */
 static __always_inline void pf_rewrite_begin(struct pf_packet *p, struct pf_state *s, u32 keeps)
 {
 	u32 side = p->side & 1;
@@ -272,7 +275,7 @@ static __always_inline bool pf_proxy_acked(const struct pf_packet *p, const stru
 	       (p->seq == src->lo + 1 || p->seq == src->lo);
 }
 
-/* A packet of who began: 0 if it goes on, as the switch's SYN to the other side. */
+/* Takes a packet of the side that began: 0 if it goes on, as the switch's SYN to the other side. */
 static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packet *p,
 					  struct pf_state *s, u32 place, u32 now)
 {
@@ -313,8 +316,8 @@ static __always_inline u32 pf_proxy_first(struct __sk_buff *skb, struct pf_packe
 }
 
 /*
- * A packet of the other side: 0 if it goes on. It is the SYN+ACK, which the switch
- * acknowledges; who began hears that there is room for data now.
+ * Takes a packet of the other side: 0 if it goes on. The packet has to be the SYN+ACK,
+ * which the switch acknowledges. The side that began hears that there is room for data now.
  */
 static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_packet *p,
 					   struct pf_state *s, u32 slot)
@@ -347,19 +350,19 @@ static __always_inline u32 pf_proxy_second(struct __sk_buff *skb, struct pf_pack
 	src->hi = src->lo + dst->max_win;
 	dst->hi = dst->lo + src->max_win;
 	src->scale = dst->scale = 0;
-	/* before the other side hears anything: it may send at once */
+	/* before the other side hears anything: that side may send at once */
 	barrier();
 	dst->state = PF_ESTABLISHED;
 	src->state = PF_ESTABLISHED;
-	/* lost where the port is a patch cable: then the SYN+ACK comes again, and is answered */
+	/* Lost if the port is a patch cable. Then the SYN+ACK comes again, and is answered. */
 	if (!bpf_clone_redirect(skb, port_at(slot)->ifindex, 0))
 		count_tx(slot, len);
 	return pf_make_segment(skb) ? 0 : DROP_PF_SYNPROXY;
 }
 
 /*
- * A packet of a connection whose handshake is the switch's: 0 if it goes on, as
- * what the switch has made of it; or why it does not.
+ * Takes a packet of a connection whose handshake the switch makes: 0 if it goes on, as what
+ * the switch has made of it, or why it does not.
  */
 __noinline u32 pf_proxy(struct __sk_buff *skb, u32 slot, u32 now)
 {

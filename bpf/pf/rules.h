@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* Which rule of pf a packet gets; see struct pf_set for how it is found. */
+/* Which rule of pf decides about a packet. See struct pf_set for how the rule is found. */
 #pragma once
 
 #include "../binding.h"
@@ -8,8 +8,9 @@
 #include "state.h"
 
 /*
- * The cells, which have the set of the rules that take a value of a field: its place in
- * this table. From PF_CELLS on are the sets of ports, by number, and then those of rules.
+ * The first words are the cells. A cell has the place, in this table, of the set of the
+ * rules that take a value of a field. From PF_CELLS on are the sets of ports, by number.
+ * Behind them are the sets of rules.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -19,7 +20,7 @@ struct {
 	__type(value, u64);
 } pf_words SEC(".maps");
 
-/* The same of addresses: those that rules name. */
+/* The same for the addresses and networks that rules name. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -28,7 +29,10 @@ struct {
 	__type(value, struct pf_network);
 } pf_networks SEC(".maps");
 
-/* Tables: addresses by themselves, and networks. Changed while frames pass. */
+/*
+ * Tables of addresses. This map has single addresses, pf_nets has networks. Both change
+ * while frames pass.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -60,39 +64,39 @@ struct {
 	__type(value, struct pf_rule_stats);
 } pf_rule_stats SEC(".maps");
 
-/* Rules that a packet meets and whose log wants it: those that match, and the last. */
+/* The most match rules that log one packet. The rule that is applied may log it, too. */
 #define PF_MATCHES 4
 
 /*
- * Rules that packets match whose fields have these sets, remembered by each CPU:
- * most first packets are like others before them. Rules that lie between each
- * other, and share words but no bits, would else cost a look at all these words.
+ * Each CPU remembers which rules match packets whose fields have certain sets: most first
+ * packets are like others before them. There are rules that lie between each other, and
+ * share words but no bits. Without memos, such rules would cost a look at all these words.
  */
 #define PF_MEMOS 256
 #define PF_MEMO_RULES 20
 
 struct pf_memo {
 	u32 set[PF_DIMS];
-	u16 count; /* of rules, with 1 added; 0 while nothing is remembered */
+	u16 count; /* number of rules, with 1 added; 0 while nothing is remembered */
 	u16 rule[PF_MEMO_RULES];
 	u16 pad;
 };
 
 /* The walk over the rules that a packet matches. */
 struct pf_walk {
-	u64 words; /* of the group, those that have rules yet to be tried */
-	u64 bits; /* of the word */
-	u64 src_tables; /* that the packet's addresses are in */
+	u64 words; /* words of the group that have rules yet to be tried */
+	u64 bits; /* rules of the word that are yet to be tried */
+	u64 src_tables; /* tables that the packet's addresses are in */
 	u64 dst_tables;
-	u32 set[PF_DIMS]; /* of each field's value */
+	u32 set[PF_DIMS]; /* the set of each field's value */
 	u32 at[PF_DIMS]; /* where the group's words of this set are */
-	u64 all[PF_DIMS]; /* which those are */
+	u64 all[PF_DIMS]; /* which words of the group these are */
 	u32 group;
 	u32 base; /* number of the word's first rule */
 	u32 skip; /* rules below this are not tried */
-	u32 end; /* nor those from this on */
+	u32 end; /* nor are those from this on */
 	u32 rule; /* number + 1 of the last that passes or blocks */
-	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log */
+	u32 matches[PF_MATCHES]; /* numbers + 1 of match rules that log the packet */
 	u32 matched;
 	u32 log_slot; /* port, reason and ruleset of what is logged */
 	u32 log_reason;
@@ -100,13 +104,13 @@ struct pf_walk {
 	u32 log_to;
 	u32 log_match;
 	struct pf_prefix prefix; /* an address that is looked up */
-	u32 memo; /* place of what is remembered of such packets */
-	u32 found; /* rules, to be remembered */
+	u32 memo; /* number of the memo for such packets */
+	u32 found; /* rules found, to be remembered */
 };
 
 #define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
 
-/* What each CPU has of them. */
+/* The walk and the memos of a CPU. */
 struct pf_walking {
 	struct pf_walk walk;
 	struct pf_memo memos[PF_MEMOS];
@@ -114,7 +118,7 @@ struct pf_walking {
 
 MEMORY_HOLDS(struct pf_walking);
 
-/* for the type's sake: Go sees those that something has */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const struct pf_walk *pf_walk_type __attribute__((unused));
 
 static __always_inline struct pf_walk *pf_walk(void)
@@ -124,7 +128,7 @@ static __always_inline struct pf_walk *pf_walk(void)
 	return bpf_map_lookup_elem(&memory, &part);
 }
 
-/* What is remembered of packets like that of the walk. */
+/* The memo for packets like that of the walk. */
 static __always_inline struct pf_memo *pf_memo(struct pf_walk *w)
 {
 	return &((struct pf_walking *)w)->memos[w->memo & (PF_MEMOS - 1)];
@@ -149,7 +153,7 @@ static __always_inline bool pf_dim(u32 dim)
 	return cfg.pf.dims >> dim & 1;
 }
 
-/* Words of the group that have rules which all fields may have. */
+/* Enters a group: finds the words in which the sets of all fields have rules. */
 static __always_inline void pf_enter_group(struct pf_walk *w)
 {
 	w->words = ~0ull;
@@ -163,7 +167,7 @@ static __always_inline void pf_enter_group(struct pf_walk *w)
 	}
 }
 
-/* Rules of the word `n` of the group that all fields take. */
+/* Enters word `n` of the group: finds the rules that the sets of all fields have. */
 static __always_inline void pf_enter_word(struct pf_walk *w, u32 n)
 {
 	u64 below = (1ull << (n & 63)) - 1;
@@ -185,7 +189,7 @@ static __always_inline bool pf_in_set(u32 number, u32 slot)
 	return word && *word >> (slot & 63) & 1;
 }
 
-/* A condition that is negated by a flag. */
+/* Does a condition hold that a flag may negate? */
 static __always_inline bool pf_holds(bool is, u32 not)
 {
 	return is != !!not;
@@ -239,7 +243,7 @@ static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 by
 
 	if (!stats)
 		return;
-	/* the sweep adds those of states */
+	/* the sweep adds what states have counted, so these are atomic */
 	__sync_fetch_and_add(&stats->packets[out & 1], packets);
 	__sync_fetch_and_add(&stats->bytes[out & 1], bytes);
 }
@@ -264,7 +268,7 @@ __noinline int pf_try(u32 number)
 	if (stats) {
 		stats->evaluations++;
 		if (r->action == PF_MATCH)
-			pf_rule_count(number + 1, p->direction, 1, p->length);
+			pf_rule_count(number + 1, pf_called(p, p->direction), 1, p->length);
 	}
 	if (r->tag)
 		p->tag = r->tag;
@@ -287,7 +291,10 @@ static __always_inline void pf_try_in_turn(const struct pf_walk *w, u32 number)
 		pf_try(number);
 }
 
-/* The walk is over: what it has found is what all such packets match. */
+/*
+ * Ends a walk that has found all rules that packets like this one match. Remembers the
+ * rules, if the memo has room for them.
+ */
 static __always_inline long pf_walked(struct pf_walk *w, struct pf_memo *m)
 {
 	if (w->found <= PF_MEMO_RULES)
@@ -310,7 +317,10 @@ static long pf_step(u32 n, void *unused)
 		number = w->base + bit;
 		if (number >= cfg.pf.rules)
 			return pf_walked(w, m);
-		/* goes on to the end for those to come, if they can remember so many */
+		/*
+		 * No rule is tried from here on; the walk goes on if the memo has room for all
+		 * rules.
+		 */
 		if (number >= w->end && w->found > PF_MEMO_RULES)
 			return 1;
 		if (w->found < PF_MEMO_RULES)
@@ -332,7 +342,7 @@ static long pf_step(u32 n, void *unused)
 	return 0;
 }
 
-/* The same walk over what is remembered. */
+/* A step of the same walk over a memo. */
 static long pf_step_memo(u32 n, void *unused)
 {
 	struct pf_walk *w = pf_walk();
@@ -376,7 +386,7 @@ static __always_inline bool pf_look_up(struct pf_walk *w, const u32 *address, u3
 	return true;
 }
 
-/* The cells of the fields that only some packets have. */
+/* Chooses the cells of the fields that only some packets have. */
 static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_packet *p)
 {
 	u32 side = p->side & 1;
@@ -407,7 +417,7 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
 
 #define PF_REMEMBERED 2 /* pf_prepare(): the rules are remembered */
 
-/* Are the rules remembered of packets like this one? If not, they will be. */
+/* Does the memo for packets like this one have their rules? If not, the walk will fill it in. */
 static __always_inline bool pf_remembers(struct pf_walk *w)
 {
 	u32 hash = 0;
@@ -436,16 +446,43 @@ static __always_inline bool pf_remembers(struct pf_walk *w)
 }
 
 /*
- * Prepares the walk over the rules that this CPU's packet matches at a port; false
- * if it matches none, PF_SKIP if pf is not asked there. A function of its own
- * because of the stack.
+ * Chooses the sets of all fields but the port: false if no rule can take the packet. They
+ * are the same wherever the rules are asked about the packet, so they are chosen once.
+ */
+static __always_inline bool pf_choose(struct pf_walk *w, struct pf_packet *p)
+{
+	const struct pf_key *key = &p->key;
+	u32 side = p->side & 1;
+
+	if (p->flags & PF_P_CHOSEN)
+		return true;
+	if (pf_dim(PF_DIM_PROTO))
+		w->set[PF_DIM_PROTO] =
+			pf_cell(PF_CELL_PROTO + p->proto + (p->family == 6 ? 256 : 0));
+	if (pf_dim(PF_DIM_TOS))
+		w->set[PF_DIM_TOS] =
+			pf_cell(PF_CELL_TOS + p->tos + (p->flags & PF_P_FRAGMENT ? 256 : 0));
+	pf_choose_cells(w, p);
+	if (p->flags & PF_P_ND) {
+		key = &p->quoted;
+		side = p->quoted_side & 1;
+	}
+	if (!pf_look_up(w, key->address[side], PF_DIM_SRC, &w->src_tables) ||
+	    !pf_look_up(w, key->address[!side], PF_DIM_DST, &w->dst_tables))
+		return false;
+	p->flags |= PF_P_CHOSEN;
+	return true;
+}
+
+/*
+ * Prepares the walk over the rules that this CPU's packet matches at a port: false if it
+ * matches none, PF_SKIP if pf is not asked there. This is a separate function, to save room
+ * on the stack.
  */
 __noinline u32 pf_prepare(void)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_walk *w = pf_walk();
-	const struct pf_key *key;
-	u32 side;
 
 	if (!on(FEATURE_PF_RULES) || !p || !w)
 		return false;
@@ -455,24 +492,11 @@ __noinline u32 pf_prepare(void)
 		p->scrub[p->direction & 1] = (struct pf_scrub){};
 	w->rule = 0;
 	w->matched = 0;
-	w->set[PF_DIM_PORT] = pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (p->direction & 1));
+	w->set[PF_DIM_PORT] =
+		pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (pf_called(p, p->direction) & 1));
 	if (w->set[PF_DIM_PORT] == PF_SKIP)
 		return PF_SKIP;
-	side = p->side & 1;
-	if (pf_dim(PF_DIM_PROTO))
-		w->set[PF_DIM_PROTO] =
-			pf_cell(PF_CELL_PROTO + p->proto + (p->family == 6 ? 256 : 0));
-	if (pf_dim(PF_DIM_TOS))
-		w->set[PF_DIM_TOS] =
-			pf_cell(PF_CELL_TOS + p->tos + (p->flags & PF_P_FRAGMENT ? 256 : 0));
-	pf_choose_cells(w, p);
-	key = &p->key;
-	if (p->flags & PF_P_ND) {
-		key = &p->quoted;
-		side = p->quoted_side & 1;
-	}
-	if (!pf_look_up(w, key->address[side], PF_DIM_SRC, &w->src_tables) ||
-	    !pf_look_up(w, key->address[!side], PF_DIM_DST, &w->dst_tables))
+	if (!pf_choose(w, p))
 		return false;
 	w->bits = 0;
 	w->group = 0;
@@ -482,11 +506,11 @@ __noinline u32 pf_prepare(void)
 }
 
 /*
- * Notes whether the packet's source is bound to another station or port than it
- * comes from. A switch routes nothing: this is its urpf-failed, and no-route
- * never holds.
+ * Notes whether the packet's source is bound to another station or port than it comes from.
+ * A switch routes nothing. So this is what urpf-failed means here, and no-route never
+ * holds.
  */
-__noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
+__noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received, u32 vlan)
 {
 	struct pf_packet *p = pf_packet();
 	struct binding_key key = {};
@@ -499,7 +523,7 @@ __noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
 	address = p->flags & PF_P_ND ? p->quoted.address[p->quoted_side & 1]
 				     : p->key.address[p->side & 1];
 	p->routes = 0;
-	key.vlan = p->key.vlan;
+	key.vlan = vlan;
 	key.type = p->family == 6 ? ETH_P_IPV6 : ETH_P_IP;
 	if (p->family == 6)
 		__builtin_memcpy(key.address, address, 16);
@@ -514,8 +538,8 @@ __noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received)
 }
 
 /*
- * Judges this CPU's packet at a port: the number of the rule that it gets with 1
- * added, 0 if it gets none, or PF_SKIP.
+ * Judges this CPU's packet at a port: the number of the rule that decides with 1 added, 0
+ * if none does, or PF_SKIP.
  */
 static __always_inline u32 pf_judge(void)
 {

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * What rules make of packets (scrub, set tos). Match rules and the rule that
- * decides add up, on the way in and on the way out; a state keeps what they have
- * said, and all its packets get it, both ways.
+ * Changes that rules make to packets (scrub, set tos). What match rules and the rule that
+ * decides say adds up, on the way in and on the way out. A state keeps the sum, and all its
+ * packets are changed like this, both ways.
  */
 #pragma once
 
 #include "options.h"
 #include "state.h"
 
-/* A rule that the packet meets later says something, too: it wins (pf_rule_to_actions()). */
+/*
+ * Adds what one more rule says. The rule that the packet meets later wins
+ * (pf_rule_to_actions()).
+ */
 static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_scrub *rule)
 {
 	if (rule->max_mss)
@@ -23,9 +26,9 @@ static __always_inline void pf_scrub_add(struct pf_scrub *sum, const struct pf_s
 }
 
 /*
- * Makes one of what the rules on the way in and out have said, for who would be
- * changed by both, one after the other. It is where that on the way in was; of
- * the ports of a flood it is the first whose rules count.
+ * Joins what the rules on the way in and out have said. The effect is that of both changes,
+ * one after the other. The sum takes the place of the changes on the way in. In a flood,
+ * the rules of the first port count.
  */
 static __always_inline void pf_scrub_join(struct pf_packet *p)
 {
@@ -47,9 +50,9 @@ static __always_inline bool pf_scrubs(const struct pf_scrub *c)
 	return c->max_mss | c->min_ttl | c->flags;
 }
 
-#define PF_KEPT_TOS (1u << 16) /* of what is above the second side's packets */
+#define PF_KEPT_TOS (1u << 16) /* a bit of those above the second side's packets */
 
-/* A state keeps what is changed in its packets. */
+/* Writes into a state what is changed in its packets. */
 static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_scrub *c)
 {
 	u64 first = c->max_mss | (c->flags & (PF_SCRUB_NO_DF | PF_SCRUB_RANDOM_ID)) << 16;
@@ -62,7 +65,7 @@ static __always_inline void pf_scrub_keep(struct pf_state *s, const struct pf_sc
 	s->packets[1] |= second << PF_SENT_BITS;
 }
 
-/* And says it again. */
+/* Reads it from the state. */
 static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_state *s)
 {
 	u32 first = s->packets[0] >> PF_SENT_BITS, second = s->packets[1] >> PF_SENT_BITS;
@@ -73,8 +76,8 @@ static __always_inline void pf_scrub_kept(struct pf_scrub *c, const struct pf_st
 	c->flags = first >> 16 | (second & PF_KEPT_TOS ? PF_SCRUB_TOS : 0);
 }
 
-#define PF_ECN 3 /* bits of tos that are not its (RFC 3168, 5) */
-#define PF_CLASS6 0x0fc00000 /* the others, in the first word of an IPv6 header */
+#define PF_ECN 3 /* bits of the TOS byte that tos does not change (RFC 3168, 5) */
+#define PF_CLASS6 0x0fc00000 /* the bits that it changes, in the first word of an IPv6 header */
 
 static __always_inline void pf_scrub_ip4(struct __sk_buff *skb, const struct pf_scrub *c, u32 at)
 {
@@ -86,7 +89,7 @@ static __always_inline void pf_scrub_ip4(struct __sk_buff *skb, const struct pf_
 	was = *(u16 *)(ip + 6);
 	is = c->flags & PF_SCRUB_NO_DF ? was & bpf_htons(~IP4_DF) : was;
 	pf_patch_ip4(skb, at, 6, was, is);
-	/* not of fragments, which belong together by it */
+	/* not in fragments, which belong together by their id */
 	if ((c->flags & PF_SCRUB_RANDOM_ID) && !(was & bpf_htons(~IP4_DF)))
 		pf_patch_ip4(skb, at, 4, *(u16 *)(ip + 4), bpf_get_prandom_u32());
 	if (ip[8] < c->min_ttl)
@@ -98,7 +101,7 @@ static __always_inline void pf_scrub_ip4(struct __sk_buff *skb, const struct pf_
 
 static __always_inline void pf_scrub_ip6(struct __sk_buff *skb, const struct pf_scrub *c, u32 at)
 {
-	u32 ip[2] = {}; /* a checksum that a device has made of all covers these, too */
+	u32 ip[2] = {}; /* a device's checksum of the whole frame covers these, too */
 	u8 *ttl = (u8 *)ip + 7;
 
 	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)))
@@ -110,7 +113,10 @@ static __always_inline void pf_scrub_ip6(struct __sk_buff *skb, const struct pf_
 	bpf_skb_store_bytes(skb, at, ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* Changes this CPU's packet as p->scrub[0] says, or as the state at the place + 1 does. */
+/*
+ * Changes this CPU's packet as p->scrub[0] says or, if there is a state (its place + 1), as
+ * that says.
+ */
 __noinline int pf_scrub_packet(struct __sk_buff *skb, u32 state)
 {
 	struct pf_packet *p = pf_packet();

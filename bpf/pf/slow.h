@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Packets that are not plain: headers that are not in linear memory, options,
- * extension headers, fragments, ICMP that is no query. They are read byte by
- * byte; what cannot be read to the end of its headers is dropped. There is no
- * stack left at this depth, so everything is in a place of the CPU's own.
+ * Packets that are not plain: headers that are not in linear memory, options, extension
+ * headers, fragments, ICMP that is no query. They are read byte by byte. A packet that
+ * cannot be read to the end of its headers is dropped. No stack is left at this depth, so
+ * everything is in the CPU's work area.
  */
 #pragma once
 
@@ -13,8 +13,8 @@
 #include "../trust.h"
 
 /*
- * First fragments, for those that follow. One that comes before its first is
- * judged without knowing its ports.
+ * First fragments, for the fragments that follow. A fragment that comes before its first is
+ * judged without its ports.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -28,18 +28,18 @@ struct pf_slow {
 	u32 src[4];
 	u32 dst[4];
 	u32 own_dst[4]; /* destination of the packet itself, while the quoted one is read */
-	u32 at; /* of the header that is next */
-	u32 end; /* of the packet */
+	u32 at; /* where the next header is */
+	u32 end; /* where the packet ends */
 	u32 id; /* of the packet that this is a fragment of */
 	u32 offset; /* of a fragment, in bytes */
 	u16 sport; /* or what a key has in the place of ports */
 	u16 dport;
 	u8 next; /* protocol of the header at `at` */
 	u8 family;
-	u8 fragment; /* it has a place for fragments */
+	u8 fragment; /* it is a fragment, or has the header of one */
 	u8 more; /* fragments follow */
 	u8 options; /* there are options, other than those for routers of group messages */
-	u8 alert; /* and there is such a one */
+	u8 alert; /* there is an option for routers of group messages */
 	u8 own; /* the ports are the sides' own */
 	u8 pad;
 	struct iphdr ip4;
@@ -60,7 +60,7 @@ static __always_inline struct pf_slow *pf_slow(void)
 	return work_of(WORK_PF_SLOW);
 }
 
-/* Makes the key of what has been read: of the packet, or of the one that it quotes. */
+/* Makes a key of what has been read: of the packet, or of the one that it quotes. */
 __noinline int pf_slow_key(u32 quoted)
 {
 	struct pf_packet *p = pf_packet();
@@ -78,7 +78,7 @@ __noinline int pf_slow_key(u32 quoted)
 	return 0;
 }
 
-/* Reads bytes of the packet, none of what is behind it. */
+/* Reads bytes of the packet, and none behind its end. */
 static __always_inline bool pf_load(struct __sk_buff *skb, const struct pf_slow *s, u32 at,
 				    void *to, u32 len)
 {
@@ -116,7 +116,7 @@ static __always_inline u32 pf_slow_chain(struct __sk_buff *skb)
 	return reason;
 }
 
-/* Begins with an IPv4 header at s->at: its length in bytes; 0 if it is none. */
+/* Reads an IPv4 header at s->at: its length in bytes, 0 if it is none. */
 static __always_inline u32 pf_slow_ip4(struct __sk_buff *skb, struct pf_slow *s)
 {
 	struct iphdr *ip = &s->ip4;
@@ -152,7 +152,10 @@ static __always_inline u32 pf_slow_ip6(struct __sk_buff *skb, struct pf_slow *s)
 	return sizeof(*ip);
 }
 
-/* The IP header and what is between it and the upper one: 0, or why it is not read. */
+/*
+ * Reads the IP header, and what is between it and the upper header: 0, or why that cannot
+ * be read.
+ */
 __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 {
 	struct pf_packet *p = pf_packet();
@@ -177,7 +180,7 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 	}
 	if (!header)
 		return DROP_PF_SHORT;
-	/* the kernel's own large packets have no length: there is no room for it */
+	/* the kernel's own large packets have length 0: the field has no room for theirs */
 	if (!p->length && skb->gso_size)
 		p->length = len - p->l3;
 	if (p->length < header || p->length > len - p->l3)
@@ -204,7 +207,7 @@ __noinline u32 pf_slow_ip(struct __sk_buff *skb, u32 type)
 	return reason;
 }
 
-/* Must a fragment know its first one's header? */
+/* Must a later fragment know the upper header, which only the first one has? */
 static __always_inline bool pf_has_ports(u32 proto, u32 family)
 {
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP ||
@@ -226,8 +229,8 @@ static __always_inline void pf_fragment_key_set(struct pf_slow *s, const struct 
 #define PF_TCP_LEAST 20 /* bytes of a header */
 
 /*
- * Can there be such a fragment? None is empty, reaches beyond the largest packet,
- * or has a piece of TCP's header (RFC 1858, RFC 3128).
+ * The reason against a fragment that there cannot be. No proper fragment is empty, reaches
+ * beyond the largest packet, or has a piece of TCP's header (RFC 1858, RFC 3128).
  */
 static __always_inline u32 pf_fragment_fails(const struct pf_packet *p, const struct pf_slow *s)
 {
@@ -240,7 +243,7 @@ static __always_inline u32 pf_fragment_fails(const struct pf_packet *p, const st
 	return 0;
 }
 
-/* A fragment that is not the first gets from that what it does not have. */
+/* Gives a later fragment what only the first one has: 0, or why the fragment is dropped. */
 __noinline u32 pf_slow_later(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -270,7 +273,10 @@ __noinline u32 pf_slow_later(u32 now)
 	return 0;
 }
 
-/* Remembers a first fragment: what was read of it is still there, but for an error's. */
+/*
+ * Remembers a first fragment. What was read of it is still in `s`, unless it is an error of
+ * ICMP, which does not get here.
+ */
 static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_packet *p, u32 now)
 {
 	struct pf_fragment *first = &s->first;
@@ -290,8 +296,8 @@ static __always_inline void pf_fragment_keep(struct pf_slow *s, const struct pf_
 }
 
 /*
- * The first bytes of the header behind those of IP, as keys have them: 0, or why
- * that cannot be read. The kind of ICMP is 0 for what is no query.
+ * Reads the first bytes of the upper header, as keys have them: 0, or why they cannot be
+ * read. The kind of ICMP is 0 for a message that is no query.
  */
 static __always_inline u32 pf_slow_ports(struct __sk_buff *skb, struct pf_slow *s)
 {
@@ -325,8 +331,9 @@ static __always_inline bool pf_icmp_is_error(u32 type, u32 family)
 }
 
 /*
- * Reads the packet that an ICMP error at s->at quotes: 0, or why it is not let
- * through. One that does not go to who sent what it quotes is no connection's.
+ * Reads the packet that an ICMP error at s->at quotes: 0, or why the error is not let
+ * through. An error that does not go to the sender of the quoted packet belongs to no
+ * connection.
  */
 __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 {
@@ -346,7 +353,7 @@ __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 	reason = pf_slow_chain(skb);
 	if (reason)
 		return reason;
-	if (s->offset) /* of which there are no errors (RFC 1122, 3.2.2) */
+	if (s->offset) /* there are no errors about later fragments (RFC 1122, 3.2.2) */
 		return DROP_PF_FRAGMENT;
 	reason = pf_slow_ports(skb, s);
 	if (reason)
@@ -354,7 +361,7 @@ __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 	if (s->own_dst[0] != s->src[0] || s->own_dst[1] != s->src[1] ||
 	    s->own_dst[2] != s->src[2] || s->own_dst[3] != s->src[3])
 		return 0;
-	/* none is about an error (RFC 1122, 3.2.2) */
+	/* there are no errors about errors (RFC 1122, 3.2.2) */
 	if (pf_has_ports(s->next, s->family) && !s->own && !s->dport)
 		return 0;
 	p->quoted_seq = bpf_ntohl(*(u32 *)&s->icmp.id);
@@ -364,9 +371,10 @@ __noinline u32 pf_slow_quoted(struct __sk_buff *skb)
 }
 
 /*
- * Neighbour discovery: a solicitation and the advertisement that answers it are
- * about a target, which is not where the former goes to; who asks whether its
- * own address is taken has none, and the answer goes to all (RFC 4862).
+ * Neighbour discovery. A solicitation and the advertisement that answers it are about a
+ * target, and the solicitation is not sent to the target's address. A host that asks
+ * whether its own address is taken has no address yet, and the answer goes to all (RFC
+ * 4862). So the key of both has the target, and :: in the place of a group.
  */
 static __always_inline u32 pf_slow_nd(struct __sk_buff *skb, struct pf_packet *p, struct pf_slow *s)
 {
@@ -404,7 +412,7 @@ static __always_inline u32 pf_slow_icmp(struct __sk_buff *skb, struct pf_packet 
 	return pf_icmp_is_error(type, s->family) ? pf_slow_quoted(skb) : 0;
 }
 
-/* The header behind those of IP: 0, or why it cannot be let through. */
+/* Reads the upper header: 0, or why the packet cannot be let through. */
 __noinline u32 pf_slow_upper(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -431,7 +439,10 @@ __noinline u32 pf_slow_upper(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Do the options only tell routers about a group (IGMP, MLD: RFC 3376, RFC 3810)? */
+/*
+ * May the packet have the option for routers? Messages about groups may (IGMP, MLD: RFC
+ * 3376, RFC 3810).
+ */
 static __always_inline bool pf_alert_is_due(const struct pf_packet *p)
 {
 	u32 type = p->icmp >> 8;
@@ -445,7 +456,7 @@ static __always_inline bool pf_alert_is_due(const struct pf_packet *p)
 
 #define PF_NOT_IP 0xff /* no enum drop_reason */
 
-/* Reads this CPU's packet; 0, or why it cannot be let through, or PF_NOT_IP. */
+/* Reads this CPU's packet: 0, or why it cannot be let through, or PF_NOT_IP. */
 __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -474,7 +485,7 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 		if (reason)
 			return reason;
 	}
-	/* a packet that is all in its one fragment is none (RFC 6946) */
+	/* a packet that is all in one fragment is no fragment (RFC 6946) */
 	if (s->offset || s->more)
 		p->flags |= PF_P_FRAGMENT;
 	if (s->offset) {
@@ -484,7 +495,7 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 	}
 	first = s->more;
 	alert = s->alert;
-	/* of first fragments everything that rules look at must be there (RFC 1858) */
+	/* a first fragment must have everything that rules look at (RFC 1858) */
 	reason = pf_slow_upper(skb);
 	if (reason)
 		return first && reason != DROP_PF_NORMALIZE ? DROP_PF_FRAGMENT : reason;
@@ -498,9 +509,10 @@ __noinline u32 pf_read_slow(struct __sk_buff *skb, u32 now)
 #define PF_SCALE_MOST 14 /* RFC 7323, 2.3 */
 
 /*
- * Does the packet that an ICMP error quotes fit its state? Of TCP, its sender must
- * have been able to send it: what it has sent less what the other side's window
- * holds, to what that has let it send.
+ * Does the packet that an ICMP error quotes fit its state? For TCP, the sender must have
+ * been able to send it. The number must be at most what the other side has let the sender
+ * send. It must be at least what the sender has sent, less what the other side's window
+ * holds.
  */
 __noinline u32 pf_quoted_fits(u32 place)
 {
@@ -518,7 +530,7 @@ __noinline u32 pf_quoted_fits(u32 place)
 		return true;
 	if (s->flags & PF_STATE_REWRITE)
 		seq -= s->diff[p->quoted_side & 1];
-	/* of a side whose SYN was not seen the window may be anything */
+	/* if a SYN was not seen, nobody knows the scale of the window: it may be the largest */
 	if (sender->scale & other->scale & PF_SCALE_KNOWN)
 		scale = other->scale & PF_SCALE_MASK;
 	return (__s32)(sender->hi - seq) >= 0 &&

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * Sources whose states are counted, by the rule that tracks them or for all such
- * rules together, and what is done about those that have too many.
+ * Sources whose states are counted: by the rule that tracks them, or for all such rules
+ * together. A source may have too many states; this file does what the rules say about it.
  */
 #pragma once
 
 #include "table.h"
 
-/* Sources whose states the sweep removes, with the second in which this was asked. */
+/* Sources whose states the sweep removes, with the second in which somebody asked for that. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -17,8 +17,8 @@ struct {
 	__type(value, u32);
 } pf_flushes SEC(".maps");
 
-#define PF_FLUSHES 1024 /* of such sources at a time */
-#define PF_FLUSH_SECONDS 3 /* in which all of the table is seen at least twice */
+#define PF_FLUSHES 1024 /* such sources at a time, at most */
+#define PF_FLUSH_SECONDS 3 /* seconds in which the sweep sees all of the table at least twice */
 
 static __always_inline struct pf_shared *pf_shared_get(void)
 {
@@ -27,7 +27,7 @@ static __always_inline struct pf_shared *pf_shared_get(void)
 	return s ? &s->pf : 0;
 }
 
-/* The rule of a number + 1, and what it has. */
+/* The rule of a number + 1; then the rule's counters. */
 static __always_inline struct pf_rule *pf_rule_at(u32 rule)
 {
 	u32 number = rule - 1;
@@ -56,12 +56,12 @@ static __always_inline u32 pf_tracker(const struct pf_state *s)
 	return s->flags & PF_STATE_TRACK_OUT ? s->rule_out : s->rule_in;
 }
 
-/* The key of the state's source; `rule` is a number + 1, or 0. */
+/* Makes the key of the state's source. `rule` is a number + 1, or 0. */
 static __always_inline void pf_source_key_set(struct pf_source_key *key, const struct pf_state *s,
 					      u32 rule)
 {
 	__builtin_memcpy(key->address, s->key.address[pf_initiator(s)], sizeof(key->address));
-	key->vlan = s->key.vlan;
+	key->vlan = s->key.vlan & ~PF_OUTWARD;
 	key->rule = rule;
 	key->ruleset = rule ? s->ruleset : 0;
 	key->pad = 0;
@@ -72,7 +72,7 @@ static __always_inline void pf_source_key_of(struct pf_source_key *key, const st
 	pf_source_key_set(key, s, s->flags & PF_STATE_TRACK_RULE ? pf_tracker(s) : 0);
 }
 
-/* Gives back what a source of the key has been counted as. */
+/* Takes back what pf_source_count() has counted. */
 static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -87,7 +87,7 @@ static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 		__sync_fetch_and_sub(&use->nodes, 1);
 }
 
-/* Counts a source, if there may be one more; 0, or the counter that says why not. */
+/* Counts a source, if there may be one more: 0, or the counter that says why there may not. */
 static __always_inline u32 pf_source_count(const struct pf_source_key *key, u32 most)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -115,11 +115,11 @@ static __always_inline void pf_source_free(const struct pf_source_key *key, stru
 	pf_source_uncount(key);
 }
 
-#define PF_SOURCE_TRIES 4 /* against those who make or remove it at the same moment */
+#define PF_SOURCE_TRIES 4 /* tries against CPUs that make or remove it at the same moment */
 
 /*
- * Counts a new state for its source; 0, or the counter that says why it may not
- * be. A function of its own because of the stack.
+ * Counts a new state for its source: 0, or the counter that says why it may not be. This is
+ * a separate function, to save room on the stack.
  */
 __noinline u32 pf_source_enter(u32 place, u32 now)
 {
@@ -133,7 +133,7 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 		return PF_COUNT_MEMORY;
 	if (!(s->flags & PF_STATE_TRACK))
 		return 0;
-	/* the limits are those of the rules there are */
+	/* the limits are those of the present rules: states of former rules have none */
 	r = s->ruleset == cfg.pf.ruleset ? pf_rule_at(pf_tracker(s)) : 0;
 	if (r) {
 		most = r->max_src_states;
@@ -170,7 +170,10 @@ __noinline u32 pf_source_enter(u32 place, u32 now)
 	return PF_COUNT_MEMORY;
 }
 
-/* Is the state counted in the source? Not if that was removed since, and is there again. */
+/*
+ * Does the source count the state? It does not if the source was removed meanwhile, and is
+ * there again.
+ */
 static __always_inline bool pf_source_has(const struct pf_source *n, const struct pf_state *s)
 {
 	return n && (__s32)(s->created - n->created) >= 0;
@@ -202,7 +205,7 @@ static __always_inline void pf_source_less(const struct pf_state *s, u32 time, u
 		pf_source_free(&key, n);
 }
 
-/* A state goes: its source has one less. */
+/* Takes a state that goes from its source. */
 __noinline u32 pf_source_leave(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -212,7 +215,7 @@ __noinline u32 pf_source_leave(u32 place, u32 now)
 	return 0;
 }
 
-/* Counts a connection as pf does: those that are long ago weigh less. */
+/* Counts a connection as pf does: connections of long ago weigh less. */
 static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 now)
 {
 	u32 gone = now - n->last, rate = n->rate;
@@ -230,9 +233,9 @@ static __always_inline u32 pf_source_rate(struct pf_source *n, u32 seconds, u32 
 WORK_HOLDS(struct pf_table_work);
 
 /*
- * Puts the source of a state into a table, by number, as user space's requests
- * do: so none of the two loses what the other does. A function of its own
- * because of the stack.
+ * Puts the source of a state into a table, given by number, as user space's requests do. So
+ * neither loses what the other does. This is a separate function, to save room on the
+ * stack.
  */
 __noinline int pf_overload(u32 place, u32 table)
 {
@@ -246,7 +249,10 @@ __noinline int pf_overload(u32 place, u32 table)
 	return pf_table_add(w, 1ull << (table & 63), false);
 }
 
-/* Has the sweep remove the states of a state's source; `all` of any rule. */
+/*
+ * Has the sweep remove the states of a state's source: with `all` those of any rule, else
+ * those of the rule that tracks it.
+ */
 static __always_inline void pf_source_flush(const struct pf_state *s, bool all, u32 now)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -260,7 +266,7 @@ static __always_inline void pf_source_flush(const struct pf_state *s, bool all, 
 }
 
 /*
- * The handshake of a state is complete: its source has one connection more. 1 if
+ * Counts one more connection for the source of a state whose handshake is complete. 1 if
  * that is one too many, and the state must go.
  */
 __noinline u32 pf_source_connect(u32 place, u32 now)
@@ -296,7 +302,7 @@ __noinline u32 pf_source_connect(u32 place, u32 now)
 	return bad;
 }
 
-/* Does what the rule of a state says about a source with one connection too many. */
+/* Does what the rule of a state says about a source that has one connection too many. */
 __noinline u32 pf_source_punish(u32 place, u32 now)
 {
 	struct pf_state *s = pf_state_at(place);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * The states of pf: one for each connection that a rule has let through. They
- * are in a table of our own, which is swept step by step and read without a
- * lock; a state may be in one of two buckets, and goes where there is more room.
+ * The states of pf: one for each connection that a rule has let through. They are in a
+ * table of our own, which is read without a lock and swept step by step. A state may be in
+ * one of two buckets. It goes where there is more room.
  */
 #pragma once
 
 #include "packet.h"
 
-/* for the type's sake: it is in BTF if something has it */
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum pf_other_state *pf_other_state_type __attribute__((unused));
 
 struct {
@@ -42,7 +42,7 @@ struct {
 	__type(value, struct pf_port_stats);
 } pf_port_stats SEC(".maps");
 
-/* States that each rule has, by number. */
+/* Counters that all CPUs share, by rule. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -59,7 +59,7 @@ struct {
 	__type(value, struct pf_source);
 } pf_sources SEC(".maps");
 
-/* Go wants these types, which no map has. */
+/* Puts these types into BTF, for Go: no map has them. */
 const enum pf_cell *pf_cell_type __attribute__((unused));
 const enum pf_dim *pf_dim_type __attribute__((unused));
 const enum pf_ask *pf_ask_type __attribute__((unused));
@@ -78,7 +78,10 @@ static __always_inline void pf_count(u32 what)
 		++*n;
 }
 
-/* Counters that the timer and user space's requests change, too, which frames may interrupt. */
+/*
+ * For counters that the timer and user space's requests change, too: a frame may interrupt
+ * these.
+ */
 static __always_inline void pf_count_safely(u32 what, u64 more)
 {
 	u64 *n = counter_of(COUNTER_PF + what);
@@ -98,15 +101,15 @@ static __always_inline u64 pf_sent(const struct pf_state *s, u32 side)
 	return s->packets[side & 1] & PF_SENT_MASK;
 }
 
-/* Both have sent together. */
+/* How many packets both sides have sent. */
 static __always_inline u64 pf_sent_all(const struct pf_state *s)
 {
 	return pf_sent(s, 0) + pf_sent(s, 1);
 }
 
 /*
- * Multiplies each word by a secret odd number: of such a sum the upper half is
- * as good as random (Dietzfelbinger, Universal hashing, 1996).
+ * Multiplies each word by a secret odd number, and adds the products. The upper half of
+ * such a sum is as good as random (Dietzfelbinger, Universal hashing, 1996).
  */
 static __always_inline u64 pf_hash(const struct pf_key *key)
 {
@@ -121,7 +124,7 @@ static __always_inline u32 pf_mark(u64 hash)
 	return (u32)(hash >> 24) | PF_MARK_STATE;
 }
 
-/* The two buckets that the hash has. */
+/* The first or the second bucket of a hash. */
 static __always_inline u32 pf_home(u64 hash, bool second)
 {
 	u64 h = hash >> 32;
@@ -160,7 +163,10 @@ static __always_inline u32 pf_state_in(const struct pf_key *key, u32 home, u32 m
 	return 0;
 }
 
-/* The state of a key, over or not. A function of its own: it has many ways. */
+/*
+ * Finds the state of a key, which may be over: its place + 1, 0 for none. This is a
+ * separate function, because there are many ways through it.
+ */
 __noinline u32 pf_state_find(const struct pf_key *key)
 {
 	u64 hash;
@@ -171,4 +177,67 @@ __noinline u32 pf_state_find(const struct pf_key *key)
 	hash = pf_hash(key);
 	found = pf_state_in(key, pf_home(hash, false), pf_mark(hash));
 	return found ? found : pf_state_in(key, pf_home(hash, true), pf_mark(hash));
+}
+
+/* Has the address no meaning beyond its link, or is it no station's? Nobody routes these. */
+static __always_inline bool pf_of_link(const u32 *address)
+{
+	const u8 *b = (const u8 *)address;
+
+	if (address[2] == IPV4_MAPPED && !address[0] && !address[1])
+		return b[12] >= 224 || (b[12] == 169 && b[13] == 254);
+	return b[0] == 0xff || (b[0] == 0xfe && (b[1] & 0xc0) == 0x80);
+}
+
+/*
+ * May a packet to or from the host be of the state of a VLAN that is at a place? Not if the
+ * state's packets only go from station to station.
+ */
+static __always_inline bool pf_state_hosts(u32 place)
+{
+	struct pf_state *s = pf_state_at(place);
+
+	return s && (!s->out || pf_to_host(s->out) || pf_to_host(s->in));
+}
+
+/*
+ * Finds the state of this CPU's packet, which may be to or from the host: its place + 1, 0
+ * for none. The key then has what the state of the packet has, or is to have, in the place
+ * of the VLAN. `slots` are the way out, 0 if it is not known, and the way in.
+ *
+ * A packet between two host ports is bridged. So is one to a way out that is not known: it
+ * may be flooded. When its way gets known, its connection goes on with the state of the
+ * VLAN.
+ */
+__noinline u32 pf_state_find_routed(u32 slots)
+{
+	struct pf_packet *p = pf_packet();
+	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS, found, side, host;
+	struct pf_key *key;
+	u16 vlan, domain;
+
+	if (!on(FEATURE_PF_HOST) || !p)
+		return 0;
+	key = p->flags & PF_P_ERROR ? &p->quoted : &p->key;
+	/* slot 0 is no host port's */
+	if (pf_to_host(in) == pf_to_host(out) || (p->flags & PF_P_ND) ||
+	    pf_of_link(key->address[0]) || pf_of_link(key->address[1]))
+		return pf_state_find(key);
+	host = pf_to_host(in) ? in : out;
+	side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
+	domain = PF_ROUTED | (port_at(host)->facts & PORT_APART ? SLOT(host) : 0);
+	/* the packet's side sends out of the host, or the other side into it */
+	if ((host == in) != side)
+		domain |= PF_OUTWARD;
+	vlan = key->vlan;
+	key->vlan = domain;
+	found = pf_state_find(key);
+	if (found)
+		return found;
+	key->vlan = vlan;
+	found = pf_state_find(key);
+	if (found && pf_state_hosts(found - 1))
+		return found;
+	key->vlan = domain;
+	return 0;
 }

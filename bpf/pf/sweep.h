@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* What is done to states from outside the way of a packet: by the timer, and on request. */
+/* Work on states that no packet asks for: by the timer, and on request. */
 #pragma once
 
 #include "track.h"
 
-#define TICKS 8 /* a second: the steps in which tables are swept */
+#define TICKS 8 /* steps in a second, in which tables are swept */
 #define PF_INTERVAL_DEFAULT 10 /* seconds */
 
-/* Are the states of its source to be removed, which were there when that was asked? */
+/* Has somebody asked for the source's states to be removed, and was this state there by then? */
 static __always_inline bool pf_flushed(const struct pf_state *s)
 {
 	struct pf_source_key key;
@@ -31,10 +31,10 @@ static __always_inline bool pf_flushed(const struct pf_state *s)
 struct pf_broom {
 	u32 from; /* bucket */
 	u32 now;
-	u32 flush; /* some sources' states are removed */
+	u32 flush; /* states of some sources are to be removed */
 };
 
-/* Removes the state at a place, if it is over. */
+/* Removes the state at a place, if it is over or its source's states are to be removed. */
 __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 {
 	struct pf_state *s = pf_state_at(place);
@@ -81,7 +81,7 @@ static long pf_sweep_flush(void *map, struct pf_source_key *key, u32 *asked, u32
 	return 0;
 }
 
-/* Looks at so many buckets from one on; the next one's number. */
+/* Looks at `step` buckets from bucket `from` on. Returns the number of the next bucket. */
 static __always_inline u32 pf_sweep_from(u32 from, u32 step, u32 now, u32 flush)
 {
 	struct pf_broom broom = {.from = from, .now = now, .flush = flush};
@@ -98,7 +98,7 @@ static __always_inline u32 pf_sweep_from(u32 from, u32 step, u32 now, u32 flush)
 	return from < cfg.pf.buckets ? from : 0;
 }
 
-/* Frees what is over, step by step: called by the timer. */
+/* Frees states and sources that are over, step by step. The timer calls this. */
 static __always_inline void pf_sweep(u32 now)
 {
 	u32 zero = 0, interval = PF_INTERVAL_DEFAULT, flush = 0, from;
@@ -110,7 +110,7 @@ static __always_inline void pf_sweep(u32 now)
 	if (profile && profile->timeout[PF_INTERVAL])
 		interval = profile->timeout[PF_INTERVAL];
 	if (on(FEATURE_PF_SOURCES) && shared->flush) {
-		/* all within a second */
+		/* sweep the whole table within a second */
 		flush = 1;
 		interval = 1;
 		if ((__s32)(now - shared->flush) > 0)
@@ -121,8 +121,8 @@ static __always_inline void pf_sweep(u32 now)
 }
 
 /*
- * Copies words of the state in a request. The verifier wants each to be read at its
- * distance from the request's begin, so this must not become a pointer to the state.
+ * Copies words of the state in a request. The verifier wants each word to be read at its
+ * distance from the request's start. So this must not become a pointer to the state.
  */
 static __always_inline void pf_requested(const struct control *r, void *to, u32 bytes)
 {
@@ -184,8 +184,8 @@ static __always_inline int pf_untrack(const struct control *r)
 }
 
 /*
- * Puts a state in, as it is. It counts as one that is made: where the table of
- * states is made anew, so are the counts.
+ * Puts a state into the table, as it is. It counts as one that is made now: a new table of
+ * states comes with new counts.
  */
 static __always_inline int pf_store(struct clock *c, struct control *r)
 {
@@ -203,7 +203,7 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 	if (!place || !s || !mark)
 		return -ENOSPC;
 	pf_requested(r, s, sizeof(*s));
-	/* nobody has looked for these packets here */
+	/* nobody has looked for the state's packets in this table */
 	pf_count_safely(PF_COUNT_SEARCHES, -pf_sent_all(s));
 	if (!pf_enter(place - 1, c->now)) {
 		WRITE_ONCE(*mark, pf_mark_gone(c->now));

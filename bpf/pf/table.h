@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * How tables of addresses change while frames pass. Networks are changed by user
- * space alone. Addresses are also added by the datapath, where a source sends too
- * much (overload), so what is there is changed in place, bit by bit, and nobody
- * writes over what another has just written.
+ * How tables of addresses change while frames pass. User space alone changes networks. The
+ * datapath also adds addresses, if a source sends too much (overload). So an entry is
+ * changed in place, bit by bit, and nobody writes over what another has just written.
  */
 #pragma once
 
 #include "rules.h"
 
-#define PF_TABLE_TRIES 8 /* against others that change an address at the same moment */
+#define PF_TABLE_TRIES 8 /* tries against others that change an address at the same moment */
 
 /* The addresses that user space adds and deletes. */
 struct {
@@ -21,7 +20,7 @@ struct {
 	__type(value, struct pf_table_change);
 } pf_table_batch SEC(".maps");
 
-/* What a change to an address needs: frames have no room for it on their stack. */
+/* Room for a change to an address: frames have none for it on their stack. */
 struct pf_table_work {
 	struct pf_address address;
 	struct pf_prefix prefix;
@@ -39,7 +38,7 @@ static __always_inline u64 pf_table_nets(struct pf_table_work *w)
 	return net ? READ_ONCE(net->match) : 0;
 }
 
-/* In the tables that do not list the address, it is where networks put it. */
+/* Puts an address where networks put it, in those of `tables` that do not list it. */
 static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_member *m,
 					     u64 tables)
 {
@@ -48,16 +47,13 @@ static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_
 	tables &= ~here;
 	__sync_fetch_and_or(&m->match, nets & tables);
 	__sync_fetch_and_and(&m->match, nets | ~tables);
-	/* what was listed meanwhile was so by the datapath, which negates nothing */
+	/* only the datapath can have listed the address meanwhile, and it negates nothing */
 	added = READ_ONCE(m->here) & ~here & tables;
 	if (added)
 		__sync_fetch_and_or(&m->match, added);
 }
 
-/*
- * Lists an address in the tables of `bits`: 1, 0 if it is there already, or why
- * not.
- */
+/* Lists an address in the tables of `bits`: 1, 0 if it is listed already, or why that failed. */
 static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool negated)
 {
 	bool added = false;
@@ -67,7 +63,10 @@ static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool 
 		long err;
 
 		if (m) {
-			/* somebody may have deleted it when we wrote: then it is looked up again */
+			/*
+			 * Somebody may have deleted it when this wrote to it: it is looked up
+			 * again.
+			 */
 			if (READ_ONCE(m->here) & bits)
 				return added;
 			__sync_fetch_and_or(&m->here, bits);
@@ -97,7 +96,7 @@ static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool 
 	return added ? 1 : -EAGAIN;
 }
 
-/* Takes an address out of the tables of `bits`, and away if none lists it. */
+/* Takes an address out of the tables of `bits`. Deletes the entry if no table lists the address. */
 static __always_inline bool pf_table_unlist(struct pf_table_work *w, struct pf_member *m, u64 bits)
 {
 	u64 had = __sync_fetch_and_and(&m->here, ~bits) & bits;
@@ -105,7 +104,7 @@ static __always_inline bool pf_table_unlist(struct pf_table_work *w, struct pf_m
 	if (!had)
 		return false;
 	pf_table_inherit(w, m, had);
-	/* who lists it at this moment finds it gone, and adds it again */
+	/* a CPU that lists the address at this moment finds the entry gone, and adds it again */
 	if (!READ_ONCE(m->here))
 		bpf_map_delete_elem(&pf_hosts, &w->address);
 	return true;
@@ -167,7 +166,7 @@ static long pf_table_each(void *map, struct pf_address *key, struct pf_member *m
 	return 0;
 }
 
-/* Networks of so many bits have so few addresses that each is looked up. */
+/* Networks of so many bits or more have few addresses: each address is looked up. */
 #define PF_TABLE_SMALL 112
 
 static long pf_table_nth(u32 n, struct pf_table_request *r)
@@ -183,7 +182,7 @@ static long pf_table_nth(u32 n, struct pf_table_request *r)
 	return 0;
 }
 
-/* A request as a tracepoint's arguments, which are read one by one. */
+/* A request as a tracepoint's arguments, which the program reads one by one. */
 struct pf_table_arguments {
 	u64 word[sizeof(struct pf_table_request) / sizeof(u64)];
 };

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
 /*
- * TCP's connections, as pf follows them: a packet belongs to one if its data and
- * what it acknowledges are within the windows (van Rooij, Real stateful TCP packet
- * filtering in IP Filter, 2001).
+ * TCP connections, as pf follows them. A packet belongs to a connection if its data and its
+ * acknowledgement are within the windows (van Rooij, Real stateful TCP packet filtering in
+ * IP Filter, 2001).
  */
 #pragma once
 
 #include "life.h"
 
-#define PF_ACK_SLACK (0xffff + 1500) /* by which acknowledgements may be off, as in pf */
+#define PF_ACK_SLACK (0xffff + 1500) /* acknowledgements may be off by this, as in pf */
 
 #define TCP_OPTION_END 0
 #define TCP_OPTION_NOP 1
 #define TCP_OPTION_SCALE 3
 #define TCP_SCALE_MOST 14 /* RFC 7323, 2.3 */
 
-/* The next option of a SYN; the walk over them ends with `scale` or with 1. */
+/*
+ * Looks at the next option of a SYN. The walk over the options ends at the window scale, or
+ * behind the last option.
+ */
 static long pf_next_option(u32 n, u32 *unused)
 {
 	struct pf_packet *p = pf_packet();
@@ -45,7 +48,7 @@ static long pf_next_option(u32 n, u32 *unused)
 	return size < 2;
 }
 
-/* Reads the window scale of a SYN, which is one of its options. */
+/* Reads the window scale of a SYN from its options. */
 __noinline u32 pf_read_scale(struct __sk_buff *skb)
 {
 	struct pf_packet *p = pf_packet();
@@ -83,7 +86,7 @@ static __always_inline u32 pf_unscale(u32 window, u32 scale)
 	return (window + (1u << scale) - 1) >> scale;
 }
 
-/* The first packet of a connection that is known, from the side `src`. */
+/* Begins a connection with the first packet of it that is known, from the side `src`. */
 static __always_inline void pf_tcp_begin(const struct pf_packet *p, struct pf_peer *src,
 					 struct pf_peer *dst)
 {
@@ -105,7 +108,7 @@ static __always_inline void pf_tcp_begin(const struct pf_packet *p, struct pf_pe
 	dst->state = PF_CLOSED;
 }
 
-/* What the flags of a packet say of the states. */
+/* Moves the states of the sides on, as the packet's flags say. */
 static __always_inline void pf_tcp_states(struct pf_packet *p)
 {
 	u32 flags = p->tcp_flags;
@@ -124,7 +127,7 @@ static __always_inline void pf_tcp_states(struct pf_packet *p)
 	}
 }
 
-/* A connection of which one side may be all that is seen, and no window is kept. */
+/* Follows a connection of which perhaps one side alone is seen. It keeps no windows. */
 static __always_inline void pf_tcp_sloppy(struct pf_packet *p)
 {
 	u32 flags = p->tcp_flags, was = p->dst.state;
@@ -142,7 +145,10 @@ static __always_inline void pf_tcp_sloppy(struct pf_packet *p)
 		p->src.state = p->dst.state = PF_TIME_WAIT;
 }
 
-/* A side is heard for the first time: its numbers begin. The end of what it sends. */
+/*
+ * Begins the numbers of a side that is heard for the first time. Returns the end of what
+ * the side sends.
+ */
 static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *src_scale,
 				       u32 *dst_scale)
 {
@@ -157,7 +163,10 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 				*dst_scale = p->dst.scale & PF_SCALE_MASK;
 				*window = pf_unscale(*window, *src_scale);
 			} else {
-				/* one side alone does not scale (RFC 7323, 2.2) */
+				/*
+				 * Windows scale only if both sides have the option (RFC 7323,
+				 * 2.2).
+				 */
 				reach = (u32)p->dst.max_win << (p->dst.scale & PF_SCALE_MASK);
 				p->dst.max_win = reach < 0xffff ? reach : 0xffff;
 				p->dst.scale = 0;
@@ -176,7 +185,11 @@ static __always_inline u32 pf_tcp_meet(struct pf_packet *p, u32 *window, u32 *sr
 	return end;
 }
 
-/* Is a reset where the connection is? Exactly, if it can be told. */
+/*
+ * Is a reset where the connection is? Its number must be the next one, or one off. If the
+ * reset acknowledges exactly what the other side has sent, its number may also be in the
+ * window before.
+ */
 static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, __s32 skew)
 {
 	u32 off = p->seq - p->src.lo + 1;
@@ -187,7 +200,7 @@ static __always_inline bool pf_reset_fits(const struct pf_packet *p, u32 back, _
 	       !skew && (p->tcp_flags & TCP_ACK);
 }
 
-/* Takes a packet into a connection; false if it is none of it. */
+/* Takes a packet into a connection; false if the packet is no part of it. */
 static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 {
 	u32 flags = p->tcp_flags, window = p->window, seq = p->seq;
@@ -204,10 +217,13 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		data_end = seq + p->payload + !!(flags & TCP_SYN);
 	end = data_end + !!(flags & TCP_FIN);
 
-	/* some acknowledge nothing: without the flag, in resets, to who was never heard */
+	/*
+	 * Some packets acknowledge nothing: without the flag, in resets, to a side that was never
+	 * heard.
+	 */
 	if (!(flags & TCP_ACK) || (!ack && (flags & TCP_RST)) || p->dst.state < PF_SYN_SENT)
 		ack = p->dst.lo;
-	/* without data the number does not matter: it may be that of a keep-alive */
+	/* without data, the number does not matter: it may be that of a keep-alive */
 	if (seq == end)
 		seq = end = data_end = p->src.lo;
 	skew = p->dst.lo - ack;
@@ -221,7 +237,10 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		    p->src.state >= PF_FIN_WAIT_2) &&
 		   pf_not_before(p->src.hi + PF_ACK_SLACK, data_end) &&
 		   pf_not_before(seq, p->src.lo - PF_ACK_SLACK)) {
-		/* met in the middle, or just closed: but this keeps no state alive */
+		/*
+		 * The connection was met in the middle, or is just closed: such a packet keeps no
+		 * state alive.
+		 */
 		p->loose = true;
 		if ((flags & TCP_FIN) && p->src.state < PF_CLOSING)
 			p->src.state = PF_CLOSING;
@@ -232,7 +251,7 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 		p->src.state = p->dst.state = PF_TIME_WAIT;
 	if (window > p->src.max_win)
 		p->src.max_win = window;
-	/* 0 is that of who was never heard */
+	/* 0 is the number of a side that was never heard */
 	if (pf_after(end, p->src.lo))
 		p->src.lo = pf_more(end, 1);
 	reach = window << src_scale;
@@ -241,7 +260,7 @@ static __always_inline bool pf_tcp_track(struct pf_packet *p, u32 ack)
 	return true;
 }
 
-/* The last word of a side, which is changed at once. */
+/* The last word of struct pf_peer, which is changed in one step. */
 union pf_phase {
 	struct {
 		u16 max_win;
@@ -254,9 +273,9 @@ union pf_phase {
 #define PF_PHASE_TRIES 4
 
 /*
- * Writes what has changed of a side since it `was` read. Its packets and those of
- * the other side may be on two CPUs: what the other has written meanwhile stays
- * where it is the later. Numbers and states only grow.
+ * Writes what has changed of a side since it was read; `was` is what was read. Packets of
+ * the two sides may be on two CPUs. If the other CPU has written a later value meanwhile,
+ * that value stays. Numbers and states only grow.
  */
 static __always_inline void pf_peer_store(struct pf_peer *at, const struct pf_peer *peer,
 					  const struct pf_peer *was)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 
-/* What packets do to states: the first makes one, the others are taken into it. */
+/* Packets and their states: the first packet makes a state, the others are taken into it. */
 #pragma once
 
 #include "rewrite.h"
 #include "tcp.h"
 
 /*
- * Takes this CPU's packet of TCP into its state: 0, or why it is not let through.
- * A function of its own because of the stack.
+ * Takes this CPU's packet of TCP into its state: 0, or why it is not let through. This is a
+ * separate function, to save room on the stack.
  */
 __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 {
@@ -31,7 +31,7 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 		/* a handshake that the switch makes is not followed here */
 		if (pf_more(p->src.state, p->dst.state) >= PF_PROXY_SRC)
 			return 0;
-		/* the second side's numbers are moved from its first packet on */
+		/* the second side's numbers are changed from its first packet on */
 		if (skb && !p->src.lo && !s->diff[side])
 			s->diff[side] = bpf_get_prandom_u32() | 1;
 		ack -= s->diff[!side];
@@ -39,21 +39,21 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 	if (s->flags & PF_STATE_SLOPPY) {
 		pf_tcp_sloppy(p);
 	} else if (!pf_tcp_track(p, ack)) {
-		/* for tcx, which says so; and of a trial nothing is kept */
+		/* XDP leaves it to tcx, which counts it; a trial keeps nothing */
 		if (!skb || on(FEATURE_TRACE))
 			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
 		/*
-		 * what answers a SYN with anything but its own is still in the
-		 * connection before, and is told, as the client would tell it
-		 * (RFC 9293, 3.10.7.3)
+		 * A host that answers a SYN with anything but its own SYN is still in the
+		 * connection before. It is told so, as the client would tell it (RFC 9293,
+		 * 3.10.7.3).
 		 */
 		if (p->src.state == PF_SYN_SENT && p->dst.state == PF_SYN_SENT)
 			p->answer = PF_RETURN_RST;
 		return DROP_PF_STATE;
 	}
 	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) && !skb)
-		return DROP_PF_LIMIT; /* for tcx, which counts it */
+		return DROP_PF_LIMIT; /* tcx has to count it */
 	if (on(FEATURE_TRACE))
 		return 0;
 	pf_peer_store(src, &p->src, &p->src_was);
@@ -64,8 +64,8 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 }
 
 /*
- * Takes this CPU's packet into its state: 0, or why it is not let through. XDP
- * changes nothing of what it does not let through: tcx asks again.
+ * Takes this CPU's packet into its state: 0, or why it is not let through. At XDP a packet
+ * that is not let through changes nothing, because tcx asks again.
  */
 __noinline u32 pf_state_follow(u32 now, u32 skb)
 {
@@ -80,7 +80,7 @@ __noinline u32 pf_state_follow(u32 now, u32 skb)
 	if (!s)
 		return DROP_PF;
 	side = p->side & 1;
-	/* of TCP, a fragment after the first has no numbers */
+	/* a later fragment of TCP has no numbers */
 	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER)) {
 		reason = pf_follow_tcp(place, now, skb);
 		if (reason || on(FEATURE_TRACE))
@@ -109,7 +109,7 @@ __noinline u32 pf_state_follow(u32 now, u32 skb)
 	return 0;
 }
 
-/* What a rule asks of the states that it keeps: enum pf_rule_flag, 0 if it keeps none. */
+/* The flags of a rule that keeps states: enum pf_rule_flag. 0 if it keeps none. */
 static __always_inline u32 pf_keeps(u32 rule)
 {
 	struct pf_rule *r = pf_rule_at(rule);
@@ -117,7 +117,7 @@ static __always_inline u32 pf_keeps(u32 rule)
 	return r && r->flags & PF_KEEPS ? r->flags : 0;
 }
 
-/* The enum pf_state_flag that rules ask for. */
+/* The flags that a state gets from its rules: enum pf_state_flag. */
 static __always_inline u32 pf_state_flags(u32 in, u32 out)
 {
 	u32 any = in | out, track = in, flags = 0;
@@ -134,7 +134,7 @@ static __always_inline u32 pf_state_flags(u32 in, u32 out)
 		flags |= PF_STATE_OUT;
 	if (!on(FEATURE_PF_SOURCES))
 		return flags;
-	/* one rule tracks the source: if both ask for it, that on the way in */
+	/* One rule alone tracks the source. If both ask for it, the rule on the way in does. */
 	if (!(track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))) {
 		track = out;
 		if (track & (PF_TRACK_RULE | PF_TRACK_GLOBAL))
@@ -147,7 +147,7 @@ static __always_inline u32 pf_state_flags(u32 in, u32 out)
 	return flags;
 }
 
-/* Fills a state by this CPU's packet, its first; false if there is no such place. */
+/* Fills in a state from this CPU's packet, which is its first. False if there is no such place. */
 __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -199,8 +199,8 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 }
 
 /*
- * Counts a new state for the whole table and for its rules: 0, or the counter that
- * says why there must be none.
+ * Counts a new state for the whole table and for its rules: 0, or the counter that says why
+ * the state must not be.
  */
 __noinline u32 pf_rules_enter(u32 place)
 {
@@ -225,7 +225,7 @@ no_room:
 	return why;
 }
 
-/* Takes that back. */
+/* Takes back what pf_rules_enter() has counted. */
 __noinline u32 pf_rules_leave(u32 place)
 {
 	struct pf_shared *shared = pf_shared_get();
@@ -241,7 +241,7 @@ __noinline u32 pf_rules_leave(u32 place)
 	return 0;
 }
 
-/* Counts a new state wherever there is a limit; false if there must be none. */
+/* Counts a new state wherever there is a limit; false if a limit forbids it. */
 static __always_inline bool pf_enter(u32 place, u32 now)
 {
 	u32 why = pf_rules_enter(place);
@@ -260,7 +260,7 @@ static __always_inline bool pf_enter(u32 place, u32 now)
 	return !why;
 }
 
-/* One state more has been made by the rule. */
+/* Counts one more state that the rule has made. */
 static __always_inline void pf_rule_made(u32 rule)
 {
 	u32 number = rule - 1;
@@ -281,7 +281,7 @@ enum pf_readiness {
 	PF_MAKE_NONE,
 	PF_MAKE_ONE,
 	PF_MAKE_TOO_MANY,
-	PF_MAKE_INSTEAD, /* of one that is over */
+	PF_MAKE_INSTEAD, /* in the place of one that is over */
 };
 
 /* Looks whether this CPU's packet needs a state. */
@@ -299,7 +299,7 @@ __noinline u32 pf_ready(u32 now)
 	if (place) {
 		s = pf_state_at(place - 1);
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
-			/* made just now, or bound to another port */
+			/* the state has been made just now, or is bound to another port */
 			pf_count(PF_COUNT_STATE_INSERT);
 			return PF_MAKE_NONE;
 		}
@@ -317,7 +317,7 @@ __noinline u32 pf_remove_old(u32 now)
 	return place ? pf_state_remove(place - 1, now) : 0;
 }
 
-/* Claims a place for the state of this CPU's packet; + 1, or 0. */
+/* Claims a place for the state of this CPU's packet: the place + 1, or 0. */
 __noinline u32 pf_claim_packet(u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -325,7 +325,7 @@ __noinline u32 pf_claim_packet(u32 now)
 	return on(FEATURE_PF) && p ? pf_claim_room(&p->key, now) : 0;
 }
 
-/* The same where a state is over. */
+/* The same, but claims the place of a state that is over. */
 __noinline u32 pf_claim_packet_over(u32 second, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -334,8 +334,8 @@ __noinline u32 pf_claim_packet_over(u32 second, u32 now)
 }
 
 /*
- * What the packet's rules have counted when they were asked is not theirs: its state
- * counts for them, or it does not go its way.
+ * Takes back what the packet's rules counted when they were asked. Either the packet's
+ * state counts for them, or the packet does not go its way.
  */
 __noinline int pf_uncount_rules(void)
 {
@@ -343,12 +343,15 @@ __noinline int pf_uncount_rules(void)
 
 	if (!on(FEATURE_PF_RULES) || !p)
 		return 0;
-	pf_rule_count(p->rule[0], 0, -1, -(u64)p->length);
-	pf_rule_count(p->rule[1], 1, -1, -(u64)p->length);
+	pf_rule_count(p->rule[0], pf_called(p, 0), -1, -(u64)p->length);
+	pf_rule_count(p->rule[1], pf_called(p, 1), -1, -(u64)p->length);
 	return 0;
 }
 
-/* The packet's state, which has been filled and counted, begins its life: 0, or a reason. */
+/*
+ * Begins the life of the packet's state, which has been filled in and counted: 0, or a
+ * reason to drop the packet.
+ */
 __noinline u32 pf_begin(u32 place, u32 now)
 {
 	struct pf_packet *p = pf_packet();
@@ -370,12 +373,12 @@ __noinline u32 pf_begin(u32 place, u32 now)
 	return reason;
 }
 
-/* Makes the state that the packet's rules ask for; 0, or why it is not made. */
+/* Makes the state that the packet's rules ask for: 0, or why it is not made. */
 __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 {
 	u32 ready, place, *mark;
 
-	/* of a trial nothing is kept */
+	/* a trial keeps nothing */
 	if (!on(FEATURE_PF_RULES) || on(FEATURE_TRACE))
 		return 0;
 	ready = pf_ready(now);

@@ -6,43 +6,45 @@
 #include <linux/types.h>
 
 /*
- * pf. A rule has a number, its place in the order in which rules are tried,
- * those of anchors where the anchor is called. Which rules match a packet is
- * not asked of each rule: for each of the packet's fields there is the set of
- * the rules that take its value, as a vector of bits, and the rules that match
- * are what these sets share (Baboescu and Varghese, Scalable Packet
+ * pf. A rule's number is its place in the order in which rules are tried. The rules of an
+ * anchor are tried where the anchor is called.
+ *
+ * pf does not ask each rule whether it matches a packet. For each of the packet's fields
+ * there is the set of the rules that take the field's value, as a vector of bits. The rules
+ * that match are those that all these sets share (Baboescu and Varghese, Scalable Packet
  * Classification, SIGCOMM 2001).
  */
-#define PF_RULES 65534 /* at most: numbers are kept in 16 bits, with 1 added */
+#define PF_RULES 65534 /* at most: a number is kept in 16 bits, with 1 added */
 #define PF_GROUP 4096 /* rules of a group: 64 words of 64 bits */
-#define PF_TABLES 64 /* of addresses */
+#define PF_TABLES 64 /* tables of addresses */
 #define PF_PROFILES 256
 
-/* The fields. */
+/* The fields of packets that have sets of rules. */
 enum pf_dim {
-	PF_DIM_PORT, /* of the switch, and direction */
-	PF_DIM_PROTO, /* family and protocol */
+	PF_DIM_PORT, /* port of the switch, and direction */
+	PF_DIM_PROTO, /* family and protocol of the packet */
 	PF_DIM_SRC,
 	PF_DIM_DST,
 	PF_DIM_SPORT,
 	PF_DIM_DPORT, /* or type and code of ICMP */
 	PF_DIM_FLAGS, /* of TCP */
-	PF_DIM_TOS, /* and whether it is a fragment */
+	PF_DIM_TOS, /* TOS, and whether the packet is a fragment */
 	PF_DIMS,
 };
 
 /*
- * Cells of the table that has the set of rules of a field's value: where the
- * set is in the table of sets. Addresses are looked up in a table of prefixes.
+ * Cells, each for a value of a field. A cell says where the set of the rules that take the
+ * value is in the table of sets. Addresses have no cells: they are looked up in a table of
+ * prefixes.
  */
 enum pf_cell {
 	PF_CELL_PORT = 0, /* + slot * 2 + 1 on the way out: PF_SKIP if pf is not asked there */
-	PF_CELL_PROTO = PF_CELL_PORT + 2 * MAX_PORTS, /* + protocol + 256 of IPv6 */
-	PF_CELL_FLAGS = PF_CELL_PROTO + 512, /* + flags, or one of the two */
-	PF_CELL_FLAGS_OTHER = PF_CELL_FLAGS + 256, /* no TCP */
-	PF_CELL_FLAGS_UNKNOWN, /* a later fragment whose first is not known */
-	PF_CELL_TOS, /* + TOS + 256 of a fragment */
-	PF_CELL_SPORT = PF_CELL_TOS + 512, /* + port, or one of the two */
+	PF_CELL_PROTO = PF_CELL_PORT + 2 * MAX_PORTS, /* + protocol; + 256 for IPv6 */
+	PF_CELL_FLAGS = PF_CELL_PROTO + 512, /* + flags, or one of the next two */
+	PF_CELL_FLAGS_OTHER = PF_CELL_FLAGS + 256, /* of a packet that is no TCP */
+	PF_CELL_FLAGS_UNKNOWN, /* of a later fragment whose first is not known */
+	PF_CELL_TOS, /* + TOS; + 256 for a fragment */
+	PF_CELL_SPORT = PF_CELL_TOS + 512, /* + port, or one of the next two */
 	PF_CELL_SPORT_OTHER = PF_CELL_SPORT + 65536,
 	PF_CELL_SPORT_UNKNOWN,
 	PF_CELL_DPORT, /* + port */
@@ -56,9 +58,9 @@ enum pf_cell {
 #define PF_SKIP (~0u)
 
 /*
- * A set of rules in the table of sets: for each group, a word that says which
- * of the group's 64 words are not zero, and the place of the first of these,
- * which follow each other.
+ * A set of rules in the table of sets. Each group has a word that says which of the group's
+ * 64 words are not zero, and the place of the first of these. The words that are not zero
+ * follow each other.
  */
 struct pf_set {
 	__u64 words;
@@ -79,26 +81,35 @@ struct pf_network {
 
 /* Tables that an address is in, by number. */
 struct pf_member {
-	__u64 match; /* bit N: table N has it, by this entry or by a larger network's */
-	__u64 here; /* bit N: this very address or network is listed in table N (negated, if not in
-		       match) */
-	__u64 bits; /* of the network: what the trie has found may be larger than what was asked for
-		     */
+	__u64 match; /* bit N: the address is in table N, by this entry or by a larger network's */
+	/*
+	 * Bit N: table N lists this very address or network. The entry is negated if `match` does
+	 * not have the bit.
+	 */
+	__u64 here;
+	/*
+	 * Bits of the network: the trie may find a larger network than the one that was asked
+	 * for.
+	 */
+	__u64 bits;
 };
 
-/* Key of an address that a table has by itself; networks are in a trie. */
+/* Key of an address that is listed by itself; networks are in a trie. */
 struct pf_address {
 	__u32 word[4];
 };
 
 #define PF_TABLE_BATCH 1024 /* addresses that are changed in one go */
 
-/* A change to tables that takes all the CPUs' changes into account, and its answer. */
+/*
+ * A change to tables, and its answer. Such a change keeps what other CPUs change at the
+ * same moment.
+ */
 enum pf_table_op {
-	PF_TABLE_ADD = 1, /* the addresses of the batch to the table */
-	PF_TABLE_DELETE, /* these from it, if they are negated as the batch says */
-	PF_TABLE_INHERIT, /* addresses of `prefix` that the tables do not list take what networks
-			     say */
+	PF_TABLE_ADD = 1, /* add the addresses of the batch to the table */
+	PF_TABLE_DELETE, /* take them from it, if they are negated as the batch says */
+	/* Addresses of `prefix` that the tables do not list take what networks say. */
+	PF_TABLE_INHERIT,
 	PF_TABLE_CLEAR, /* the tables list no address any more; networks are gone already */
 };
 
@@ -106,7 +117,7 @@ struct pf_table_request {
 	enum pf_table_op op;
 	__s32 result; /* addresses listed or no longer listed, or a negative errno */
 	__u64 tables; /* bit N: table N */
-	__u32 count; /* of the batch */
+	__u32 count; /* addresses of the batch */
 	struct pf_prefix prefix;
 };
 
@@ -120,7 +131,7 @@ enum pf_action {
 	PF_PASS,
 	PF_BLOCK,
 	PF_MATCH,
-	PF_ANCHOR, /* no rule: what must hold for the rules up to `end` to be tried */
+	PF_ANCHOR, /* no rule: a condition for trying the rules up to `end` */
 };
 
 enum pf_rule_flag {
@@ -128,7 +139,7 @@ enum pf_rule_flag {
 	PF_LOG_ALL = 1 << 1,
 	PF_LOG_MATCHES = 1 << 2,
 	PF_NOT_TAGGED = 1 << 3, /* tagged is negated */
-	PF_NOT_SRC_TABLE = 1 << 4, /* the table, or no-route and urpf-failed */
+	PF_NOT_SRC_TABLE = 1 << 4, /* negates src_table, or no-route and urpf-failed */
 	PF_NOT_DST_TABLE = 1 << 5,
 	PF_NOT_RECEIVED = 1 << 6,
 	PF_ALLOW_OPTS = 1 << 7,
@@ -147,7 +158,7 @@ enum pf_rule_flag {
 	PF_SRC_URPF_FAILED = 1 << 20,
 };
 
-/* What a block answers. */
+/* The answers that a rule that blocks may give. */
 enum pf_return {
 	PF_RETURN_NOTHING,
 	PF_RETURN_RST, /* to TCP */
@@ -155,7 +166,7 @@ enum pf_return {
 	PF_RETURN_BOTH, /* RST to TCP, ICMP to the rest */
 };
 
-/* What rules make of packets: scrub, set tos. */
+/* Changes that rules make to packets: scrub, set tos. */
 enum pf_scrub_flag {
 	PF_SCRUB_NO_DF = 1 << 0,
 	PF_SCRUB_RANDOM_ID = 1 << 1,
@@ -172,8 +183,11 @@ struct pf_scrub {
 struct pf_rule {
 	enum pf_action action;
 	enum pf_rule_flag flags;
-	__u32 end; /* once it has matched, no rule from this number on is tried; PF_ANCHOR: if it
-		      has not, the next that is tried is this */
+	/*
+	 * Once this rule has matched, no rule from number `end` on is tried. PF_ANCHOR: if the
+	 * condition does not hold, `end` is tried next.
+	 */
+	__u32 end;
 	__u32 probability; /* of 2^32; 0: always */
 	__u32 tag; /* FNV-1a of its name, 0 for none; the same for tagged */
 	__u32 tagged;
@@ -181,16 +195,16 @@ struct pf_rule {
 	__u32 max_src_nodes;
 	__u32 max_src_states;
 	__u32 max_src_conn;
-	__u32 max_src_rate; /* connections in so many seconds */
+	__u32 max_src_rate; /* connections in max_src_secs seconds */
 	__u32 max_src_secs;
-	__u16 nr; /* as pfctl numbers it, in its own ruleset; of the log */
+	__u16 nr; /* pfctl's number of it, in its own ruleset; for the log */
 	__u16 anchor; /* place of the ruleset's name among those of the log */
 	__u16 received; /* set of ports, 0 for none */
 	__u8 src_table; /* number + 1, 0 for none */
 	__u8 dst_table;
 	__u8 overload;
-	__u8 profile; /* of the states that it makes */
-	__u8 priority; /* + 1, that it matches; 0 for any */
+	__u8 profile; /* profile of the states that it makes */
+	__u8 priority; /* priority that it matches, + 1; 0 for any */
 	__u8 answer; /* enum pf_return */
 	__u8 ttl; /* of RST, 0 for the default */
 	__u8 log_to; /* pflogN */
@@ -199,7 +213,7 @@ struct pf_rule {
 	struct pf_scrub scrub;
 };
 
-/* What rules have done; the states that are still there count for themselves. */
+/* Counters of a rule. States that are still there have counters of their own. */
 struct pf_rule_stats {
 	__u64 evaluations; /* packets that it was found to match */
 	__u64 packets[2]; /* in, out */
@@ -208,15 +222,15 @@ struct pf_rule_stats {
 };
 
 /*
- * What pf has done at the port of `set loginterface`: by family (IPv4, IPv6),
- * direction (in, out), and what became of it (passed, blocked).
+ * Counters of pf at the port of `set loginterface`: by the packet's family (IPv4, IPv6),
+ * its direction (in, out), and its fate (passed, blocked).
  */
 struct pf_port_stats {
 	__u64 packets[2][2][2];
 	__u64 bytes[2][2][2];
 };
 
-/* What rules have that all CPUs share. */
+/* Counters of a rule that all CPUs share. */
 struct pf_rule_use {
 	__u32 states;
 	__u32 spent; /* 1: a rule with `once` has had its packet */
@@ -249,31 +263,44 @@ enum pf_timeout {
 	PF_TIMEOUTS,
 };
 
-/* What a state keeps of the rule that made it, when the rule is no more. */
+/* Settings that a state keeps of the rule that made it: the rule may be gone. */
 struct pf_profile {
 	__u32 timeout[PF_TIMEOUTS];
-	__u8 priority[2]; /* set prio, + 1: of packets, and of those that should be quick */
+	__u8 priority[2]; /* set prio, + 1: for packets, and for those that should be quick */
 	__u16 pad;
 };
 
 /*
- * What makes packets those of one connection, whichever way they go: the lower
- * address first, and of equal ones the lower port. IPv4 as ::ffff:0:0/96.
+ * Packets of one connection have the same key, whichever way they go. The lower address is
+ * first; of equal addresses, the one with the lower port. IPv4 is as ::ffff:0:0/96.
  */
 struct pf_key {
 	__u32 address[2][4];
-	__u16 port[2]; /* of ICMP queries the identifier, twice; of other protocols 0 */
-	__u16 vlan; /* whose addresses are looked at */
+	__u16 port[2]; /* TCP, UDP: ports; ICMP queries: identifier, kind; ND: 0, kind; others: 0 */
+	__u16 vlan; /* VLAN whose addresses are looked at, or with PF_ROUTED a routing domain */
 	__u8 proto;
-	__u8 profile; /* of a state; no part of the key: zero in a packet's */
+	__u8 profile; /* of a state; no part of the key, and zero in that of a packet */
 };
 
-/* One side of a TCP connection; of other protocols, state alone. */
+/*
+ * Packets to and from the host are the business of the host's routing, whatever VLAN they
+ * are in: what goes to the host by one port may be answered by another. In the place of
+ * the VLAN, their key has this bit and the slot of a host port with addresses of its own,
+ * or 0 for the host of the switch's network namespace.
+ *
+ * The host sees a packet that it routes twice, coming in and going out, and each time it is
+ * another connection. PF_OUTWARD tells the two apart: the first side sends its packets out
+ * of the host, and the other side into it. Without the bit it is the other way round.
+ */
+#define PF_ROUTED 0x8000
+#define PF_OUTWARD 0x4000
+
+/* One side of a connection. Of protocols other than TCP it has the state alone. */
 struct pf_peer {
 	__u32 lo; /* highest sequence number sent */
-	__u32 hi; /* highest that the other side lets it send */
+	__u32 hi; /* highest that the other side lets this one send */
 	__u16 max_win;
-	__u8 scale; /* window scale, and PF_SCALE_ */
+	__u8 scale; /* window scale, with PF_SCALE_KNOWN */
 	__u8 state; /* enum pf_tcp_state; of others enum pf_other_state */
 };
 
@@ -290,7 +317,7 @@ enum pf_tcp_state { /* RFC 9293, 3.3.2; as pfctl prints them */
 		    PF_FIN_WAIT_2,
 		    PF_TIME_WAIT,
 		    PF_PROXY_SRC, /* the switch makes the handshake with the initiator */
-		    PF_PROXY_DST, /* and then with the other side */
+		    PF_PROXY_DST, /* the switch then makes it with the other side */
 };
 
 enum pf_other_state {
@@ -306,23 +333,23 @@ enum pf_state_flag {
 	PF_STATE_SECOND = 1 << 0, /* the key's second side made the connection */
 	PF_STATE_SLOPPY = 1 << 1,
 	PF_STATE_IF_BOUND = 1 << 2,
-	PF_STATE_LOG = 1 << 3, /* every packet */
+	PF_STATE_LOG = 1 << 3, /* every packet is logged */
 	PF_STATE_OPTIONS = 1 << 4, /* IP options are let through */
-	PF_STATE_TRACK_RULE = 1 << 5, /* counted in its source's node */
+	PF_STATE_TRACK_RULE = 1 << 5, /* it counts for its source */
 	PF_STATE_TRACK_GLOBAL = 1 << 6,
-	PF_STATE_CONNECTED = 1 << 7, /* and as a connection, too */
+	PF_STATE_CONNECTED = 1 << 7, /* it counts as a connection, too */
 	PF_STATE_REWRITE = 1 << 8, /* diff is used */
 	PF_STATE_OUT = 1 << 9, /* made by a rule on the way out; rule_in kept no state */
-	PF_STATE_TRACK_OUT = 1 << 10, /* it is rule_out that tracks its source */
+	PF_STATE_TRACK_OUT = 1 << 10, /* rule_out tracks its source */
 	PF_STATE_PRIO = 1 << 11, /* its profile sets a priority */
 	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
 };
 
 /*
- * Bits of the packets that a state counts, which no connection sends so many of.
- * In those above is what is changed in its packets, as a state has no room left:
- * of the first side's count max_mss and two flags, of the other's min_ttl, tos and
- * whether that is set.
+ * A state counts packets in the lower bits: no connection sends so many packets. A state
+ * has no room left. So the bits above have what is changed in its packets. Those of the
+ * first side's count have max_mss and two flags. Those of the other side's count have
+ * min_ttl, tos, and whether tos is set.
  */
 #define PF_SENT_BITS 46
 #define PF_SENT_MASK ((1ull << PF_SENT_BITS) - 1)
@@ -330,26 +357,26 @@ enum pf_state_flag {
 struct pf_state {
 	struct pf_key key;
 	struct pf_peer peer[2]; /* of the key's sides */
-	__u64 packets[2]; /* sent by the key's sides; in PF_SENT_BITS of them */
+	__u64 packets[2]; /* sent by the key's sides: the lower PF_SENT_BITS */
 	__u64 bytes[2]; /* of their IP packets */
 	__u32 created; /* seconds since boot */
 	__u32 used;
 	__u32 in; /* id of the port that the first packet came in by */
-	__u32 out; /* and left by; 0 while that is not known */
+	__u32 out; /* id of the port that it left by; 0 while that is not known */
 	__u16 rule_in; /* number + 1, 0 for none */
 	__u16 rule_out;
-	__u16 ruleset; /* in which these are the rules' numbers */
+	__u16 ruleset; /* ruleset that these numbers are of */
 	__u16 flags; /* enum pf_state_flag */
-	__u32 diff[2]; /* what is added to the sequence numbers that the sides send */
+	__u32 diff[2]; /* added to the sequence numbers that the sides send */
 };
 
 #define PF_WAYS 16 /* states of a bucket: one cache line of marks */
 
 /*
- * Where states are: in the table of states at the same place. A mark is the
- * upper part of the key's hash, not 0; or PF_MARK_CLAIMED while a state is being
- * filled in; or, of one that has gone, PF_MARK_GONE with the second it went in:
- * somebody may still look at it for a moment.
+ * Marks of states. A state is at the same place in the table of states as its mark is here.
+ * A mark is a part of the key's hash, with PF_MARK_STATE. It is PF_MARK_CLAIMED while a
+ * state is being filled in. When a state has gone, it is PF_MARK_GONE with the second in
+ * which the state went: somebody may still look at the state for a moment.
  */
 struct pf_bucket {
 	__u32 mark[PF_WAYS];
@@ -358,34 +385,34 @@ struct pf_bucket {
 #define PF_MARK_STATE 0x80000000u /* set in marks of states */
 #define PF_MARK_GONE 0x40000000u
 #define PF_MARK_CLAIMED 1u
-#define PF_MARK_SECOND 0x3fffffffu /* of PF_MARK_GONE */
+#define PF_MARK_SECOND 0x3fffffffu /* the second in a PF_MARK_GONE */
 
 /* A source whose states are counted. */
 struct pf_source_key {
 	__u32 address[4];
 	__u16 vlan;
-	__u16 rule; /* number + 1, of source-track rule; 0 for all rules together */
-	__u16 ruleset; /* of rule */
+	__u16 rule; /* number + 1 of the rule that tracks it; 0 for all rules together */
+	__u16 ruleset; /* ruleset of the rule */
 	__u16 pad;
 };
 
 struct pf_source {
-	__u32 states; /* or PF_SOURCE_GOING, while it is removed */
+	__u32 states; /* or PF_SOURCE_GOING, while the source is being removed */
 	__u32 connections;
 	__u32 created; /* seconds since boot */
-	__u32 expires; /* second, while it has no states */
+	__u32 expires; /* second when it goes, while it has no states */
 	__u32 rate; /* connections * 1000 in the time of max-src-conn-rate, as pf counts them */
-	__u32 last; /* second of the last */
+	__u32 last; /* second of the last connection */
 };
 
 #define PF_SOURCE_GOING 0x80000000u
 
-/* The first fragment of a packet: what later fragments have no room for. */
+/* A fragmented packet, and what only its first fragment has. */
 struct pf_fragment_key {
 	__u32 address[2][4]; /* source, destination */
 	__u32 id;
 	__u16 vlan;
-	__u8 proto; /* of IPv4 (RFC 791); IPv6 has an id for all (RFC 8200, 4.5) */
+	__u8 proto; /* protocol of IPv4 (RFC 791); an IPv6 id is for all (RFC 8200, 4.5) */
 	__u8 family;
 };
 
@@ -393,16 +420,16 @@ struct pf_fragment {
 	__u16 port[2]; /* source, destination; of ICMP as in a key */
 	__u16 icmp; /* type << 8 | code */
 	__u8 flags; /* of TCP */
-	__u8 proto; /* behind extension headers */
+	__u8 proto; /* protocol behind extension headers */
 	__u32 until; /* second */
 };
 
-/* What -s info counts. */
+/* The counters of `-s info`. */
 enum pf_counter {
-	PF_COUNT_SEARCHES, /* packets looked for among states, but for those that states count */
+	PF_COUNT_SEARCHES, /* packets looked for among states, without those that states count */
 	PF_COUNT_INSERTS,
 	PF_COUNT_REMOVALS,
-	PF_COUNT_MATCH, /* judged by rules: coming in, and at each port going out */
+	PF_COUNT_MATCH, /* packets judged by rules: coming in, and at each port going out */
 	PF_COUNT_BAD_OFFSET,
 	PF_COUNT_FRAGMENT,
 	PF_COUNT_SHORT,
@@ -427,15 +454,15 @@ enum pf_counter {
 	PF_COUNTERS,
 };
 
-/* What all CPUs share: written when states are made and go. */
+/* Numbers that all CPUs share. They are written when states are made and go. */
 struct pf_shared {
 	__u32 states;
 	__u32 nodes;
-	__u32 sweep; /* next bucket to look for states in that are over */
-	__u32 flush; /* second until which states of pf_flushes are looked for */
+	__u32 sweep; /* next bucket in which to look for states that are over */
+	__u32 flush; /* second until which the sweep looks for states of pf_flushes */
 };
 
-#define PF_LOG_BYTES 160 /* of a packet in the log: pflog's own has 116, with less in front */
+#define PF_LOG_BYTES 160 /* bytes of a packet in the log; pflog has 116, with less in front */
 
 /* A packet in the log, for pflog(4). */
 struct pf_logged {
@@ -444,7 +471,7 @@ struct pf_logged {
 	__u32 len; /* of the IP packet */
 	__u32 kept; /* bytes of data */
 	__u16 rule; /* number + 1, 0 for the default */
-	__u16 ruleset; /* in which it has it */
+	__u16 ruleset; /* ruleset in which the rule has this number */
 	__u8 family; /* 4 or 6 */
 	__u8 action; /* enum pf_action */
 	__u8 direction; /* 0 in, 1 out */
@@ -480,29 +507,29 @@ enum pf_ether_flag {
 	PF_ETHER_NOT_TAGGED = 1 << 7,
 };
 
-/* What pf is told, beside its tables. */
+/* The configuration of pf, beside its tables. */
 struct pf_config {
-	__u64 secret[5]; /* odd, by chance: nobody can aim at a bucket of states */
-	__u32 rules; /* so many */
-	__u32 groups; /* of PF_GROUP rules */
+	__u64 secret[5]; /* odd and random: nobody can aim at a bucket of states */
+	__u32 rules; /* number of rules */
+	__u32 groups; /* groups of PF_GROUP rules */
 	__u32 dims; /* bit N: some rule looks at enum pf_dim N */
 	__u32 ether_rules;
 	__u32 states_max;
 	__u32 buckets; /* of the table of states */
 	__u32 nodes_max; /* sources that are tracked */
 	__u32 adaptive_start; /* states from which timeouts shrink */
-	__u32 adaptive_end; /* and with which they would be nothing */
+	__u32 adaptive_end; /* states at which timeouts would be nothing */
 	__u32 log_interface; /* id of the port that `set loginterface` names, 0 for none */
-	__u16 ruleset; /* number of this ruleset: that of a state says whose rules it names */
+	__u16 ruleset; /* number of this ruleset; a state has that of the rules it names */
 	__u16 asks; /* enum pf_ask */
-	__u64 features; /* enum feature of pf that it needs */
-	__u32 table_entries; /* of all tables of addresses together */
+	__u64 features; /* enum feature that pf needs */
+	__u32 table_entries; /* entries of all tables of addresses together */
 	__u32 since; /* second in which pf was enabled or disabled */
 	__u32 fragments_max; /* packets whose first fragment is remembered */
 	__u32 fragment_time; /* seconds */
 };
 
-/* What some rule of a ruleset asks for, beside the features. */
+/* Questions that some rule of the ruleset asks, beside the features. */
 enum pf_ask {
 	PF_ASK_ROUTE = 1 << 0, /* no-route, urpf-failed */
 	PF_ASK_PRIORITY = 1 << 1, /* prio, set prio */

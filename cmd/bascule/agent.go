@@ -104,7 +104,7 @@ change, gives the carrier back.`,
   bascule -n lab agent --log-level debug
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].spanning_tree.root'`,
-		Annotations: map[string]string{noJSON: ""},
+		Annotations: map[string]string{noJSON: "is for 'agent status': use --log-format json"},
 	}
 	var files []string
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "apply this `FILE` or folder; may be given several times")
@@ -112,9 +112,6 @@ change, gives the carrier back.`,
 	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
 	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if p.json {
-			return usagef(cmd, "--json is for 'agent status': use --log-format json")
-		}
 		if slices.Contains(files, "") {
 			return usagef(cmd, "--file: FILE is empty")
 		}
@@ -159,9 +156,18 @@ func newAgentStatus(p *program) *cobra.Command {
 		Use:   "status",
 		Short: "show how the agent is",
 		Long: `Show how the agent of the network namespace is: since when it runs, whether its
-files are in force, and what it serves. EVENTS are changes of addresses that it
-has counted, MISSED those that came faster than it reads. A line for each port
-that takes part in a spanning tree follows.
+files are in force, and what it serves. Of each bridge TREE is the kind of
+spanning tree, ROOT the identifier of the tree's root, and ROOT-PORT the port
+that leads there, - where the bridge is the root. CHANGES counts changes of the
+topology, EVENTS changes of addresses, MISSED those that came faster than the
+agent reads.
+
+A line for each port that takes part in a spanning tree follows. COST is that of
+the port on the way to the root: the less, the more it is preferred. FLAGS are
+bpdu-guard, shut by that guard; disputed, a neighbour that is farther from the
+root forwards there, as if it heard nothing; down, without a carrier; edge, no
+bridge is behind it; root-guard, held back by that guard; shared, not
+point-to-point; stp, the neighbour speaks the older protocol.
 
 hot-plug counts devices since the start. attached are those that became ports
 when they came; by berths are those of them for which a port had been readied (a
@@ -198,13 +204,15 @@ has. If something is wrong with the files, the command fails with that error.`,
 }
 
 func (p *program) printAgent(st agent.Status) error {
-	const clock = "2006-01-02 15:04:05"
+	const clock = "2006-01-02 15:04:05 MST"
 	files := "none"
 	if len(st.Files) > 0 {
 		files = strings.Join(st.Files, " ")
 		switch {
 		case st.Applying:
 			files += ", being applied"
+		case st.Error != "" && st.Applied != nil:
+			files += ", the last good ones since " + st.Applied.Format(clock)
 		case st.Error != "":
 			files += ", not in force"
 		case st.Applied != nil:
@@ -217,7 +225,11 @@ func (p *program) printAgent(st agent.Status) error {
 		{"files", files},
 	}
 	if st.Error != "" {
-		facts = append(facts, fact{"error", st.Error})
+		why := st.Error
+		if st.Applied != nil {
+			why = "the files as they are now are not in force as a whole: " + why
+		}
+		facts = append(facts, fact{"error", why})
 	}
 	for _, n := range st.Namespaces {
 		if h := n.Hotplug; h != nil {
@@ -227,6 +239,9 @@ func (p *program) printAgent(st agent.Status) error {
 		for _, b := range n.Bridges {
 			if b.Error != "" {
 				facts = append(facts, fact{b.Name + in(n.Netns), b.Error})
+			}
+			if t := b.Tree; t != nil && t.Unsaved != "" {
+				facts = append(facts, fact{b.Name + in(n.Netns), "the snapshot of the spanning tree cannot be kept: " + t.Unsaved})
 			}
 		}
 	}

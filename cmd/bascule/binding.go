@@ -57,7 +57,7 @@ func newBindingShow(p *program) *cobra.Command {
 	}
 }
 
-const bindingVLANHelp = "the address in this VLAN, 1 to 4094; without it, the one of frames without a tag"
+const bindingVLANHelp = "the address in this VLAN, 1 to 4094; without it, the one of frames without a tag, only where the bridge does not filter VLANs"
 
 func newBindingAdd(p *program) *cobra.Command {
 	cmd := &cobra.Command{

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -104,9 +103,10 @@ many were missed because they came faster than they were read.`,
 	f.IntVar(&count, "count", 0, "end after `N` frames")
 	f.StringArrayVar(&o.Ports, "port", nil, "only frames at this `PORT`; may be given several times")
 	f.BoolVar(&o.Dropped, "dropped", false, "only frames that were dropped")
-	f.IntVar(&o.Snaplen, "snaplen", frame.MaxSnaplen, "keep `N` bytes of each frame")
+	f.IntVar(&o.Snaplen, "snaplen", frame.MaxSnaplen, fmt.Sprintf("keep `N` bytes of each frame, %d to %d", frame.MinSnaplen, frame.MaxSnaplen))
 	p.addForce(cmd)
-	f.Var(&buffer, "buffer", "room for frames that were not read yet, in bytes, or with K, M or G")
+	f.Var(&buffer, "buffer", fmt.Sprintf("room for frames that were not read yet, in bytes, or with K, M or G: %s to %s",
+		inBytes(buffer.least), inBytes(buffer.most)))
 	completeFlag(cmd, "port", p.portNames)
 	return cmd
 }
@@ -125,7 +125,7 @@ func (p *program) frameWriter(file, bridge, expression string, snaplen int) (fra
 	case "":
 		return lines{p, bridge}, nil
 	case "-":
-		return frame.NewPcapng(flushed{p.out}, bridge, expression, snaplen)
+		return frame.NewPcapng(frames{p}, bridge, expression, snaplen)
 	}
 	f, err := files.Create(file, os.O_TRUNC)
 	if err != nil {
@@ -216,13 +216,15 @@ func (l lines) Write(frames []frame.Seen, _ uint64) error {
 
 func (l lines) Close() error { return nil }
 
-// flushed is standard output without delay.
-type flushed struct{ out *bufio.Writer }
+// frames is standard output for files of frames, whose reader waits for them. They are
+// no text.
+type frames struct{ *program }
 
-func (w flushed) Write(b []byte) (int, error) {
-	n, err := w.out.Write(b)
+func (p frames) Write(b []byte) (int, error) {
+	p.text.raw = true
+	n, err := p.out.Write(b)
 	if err == nil {
-		err = w.out.Flush()
+		err = p.out.Flush()
 	}
 	return n, err
 }
@@ -243,6 +245,14 @@ func (f frameFile) Close() error {
 		err = cerr
 	}
 	return fileError(f.file.Name(), err)
+}
+
+// fileCause is the error of a file without the call that failed: "NAME: why".
+func fileCause(err error) error {
+	if path := new(os.PathError); errors.As(err, &path) {
+		return fmt.Errorf("%s: %w", path.Path, path.Err)
+	}
+	return err
 }
 
 func fileError(name string, err error) error {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"bascule/bridge"
 	"bascule/rule"
@@ -53,6 +54,7 @@ commands, flags and values, and the names of bridges, ports and interfaces.`,
 			return usagef(cmd, "no completion for %q: give bash, zsh or fish", args[0])
 		},
 		ValidArgsFunction: completeArguments(these([]string{"bash", "zsh", "fish"})),
+		Annotations:       map[string]string{noJSON: "is not for a script"},
 	}
 }
 
@@ -110,6 +112,7 @@ func completeFlag(cmd *cobra.Command, name string, find candidates) {
 // completed completes a word by names. Of a LIST it completes the part behind
 // the last comma, by names that are not in the list yet.
 func completed(value string, names []string, word string) ([]string, cobra.ShellCompDirective) {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !shellSafe(name) })
 	if value != "LIST" {
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -124,6 +127,16 @@ func completed(value string, names []string, word string) ([]string, cobra.Shell
 		}
 	}
 	return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// shellSafe reports whether a candidate, which may have a description, is a word that means
+// itself in any shell. Shells expand what they insert, and a device has the name that
+// somebody else gave it, such as $(reboot).
+func shellSafe(candidate string) bool {
+	word, _, _ := strings.Cut(candidate, "\t")
+	return !strings.ContainsFunc(word, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.:/@%+=,", r)
+	})
 }
 
 // completeNoFiles has flags of cmd completed by nothing that nothing else completes,
@@ -250,6 +263,11 @@ func (p *program) portNames(_ *cobra.Command, args []string) (names []string) {
 	return names
 }
 
+// morePorts are ports that are not arguments already.
+func (p *program) morePorts(cmd *cobra.Command, args []string) []string {
+	return slices.DeleteFunc(p.portNames(cmd, args), func(name string) bool { return slices.Contains(args[1:], name) })
+}
+
 // otherPorts are the ports of the bridge that is the first argument, except the
 // second argument; and none.
 func (p *program) otherPorts(cmd *cobra.Command, args []string) (names []string) {
@@ -278,7 +296,7 @@ func (p *program) addresses(_ *cobra.Command, args []string) (macs []string) {
 }
 
 // interfaces are the namespace's interfaces that could become a port: no
-// loopback, no port of a bridge or bond already.
+// loopback, no port of a bridge or bond already, and no switch's end of a host port.
 func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 	handle, err := netlinkIn(p.netns.text)
 	if err != nil {
@@ -298,7 +316,7 @@ func (p *program) interfaces(*cobra.Command, []string) (names []string) {
 		return err
 	})
 	for _, link := range links {
-		if a := link.Attrs(); a.Flags&net.FlagLoopback == 0 && a.MasterIndex == 0 && !taken[a.Name] {
+		if a := link.Attrs(); a.Flags&net.FlagLoopback == 0 && a.MasterIndex == 0 && !taken[a.Name] && !bridge.IsSwitchEnd(link) {
 			names = append(names, a.Name+"\t"+link.Type())
 		}
 	}

@@ -6,8 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"bascule/bridge"
+	"bascule/lab/ends"
 )
 
 // TestCompletionAlone completes in a bash that has nothing of the package
@@ -38,5 +42,49 @@ echo "${COMPREPLY[@]}"`, "bash", file)
 	}
 	if strings.TrimSpace(stdout.String()) != "bridge" || stderr.Len() > 0 {
 		t.Errorf("it completes to %q and says %q", stdout.String(), stderr.String())
+	}
+}
+
+// TestCompletionDevices: the switch's end of a host port is nobody's to make a port, or
+// a span port.
+func TestCompletionDevices(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("makes a network namespace, which takes root")
+	}
+	ns, err := ends.NewNamespace(ends.NameFor("complete"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	s, err := bridge.Open(ns.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.AddBridge("br0", nil); err != nil {
+		t.Fatal(err)
+	}
+	defer s.DelBridge("br0")
+	if _, err := s.AddPort("br0", "host0", bridge.PortOptions{Type: bridge.TypeHost}); err != nil {
+		t.Fatal(err)
+	}
+	p := &program{netns: word{text: ns.Name}, open: (&fakeSwitch{}).open}
+	// to the fake switch host0 is no port
+	if names := p.interfaces(nil, nil); !slices.Equal(names, []string{"host0\tveth"}) {
+		t.Errorf("%q are offered", names)
+	}
+}
+
+// TestCompletionShell: a shell expands what completion inserts, so only words that mean
+// themselves are offered.
+func TestCompletionShell(t *testing.T) {
+	given := []string{"eth0.1\tveth", "tap-0", "$(reboot)a\ttuntap", "`id`", "a;b", "a'b", "a b", "a\\b", "*", "~root", "#x", "a\x1b[2J", "\xff", "802.1Q"}
+	for _, value := range []string{"PORT", "LIST"} {
+		if got, _ := completed(value, given, ""); !slices.Equal(got, []string{"eth0.1\tveth", "tap-0", "802.1Q"}) {
+			t.Errorf("for %s it offers %q", value, got)
+		}
+	}
+	if len(given) != 14 || given[2] != "$(reboot)a\ttuntap" {
+		t.Error("it changes what it is given")
 	}
 }

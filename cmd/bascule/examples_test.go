@@ -99,6 +99,20 @@ func TestExamples(t *testing.T) {
 	})
 }
 
+// TestReadmeIsWhole wants no command in the marks of README.md's section Use: the
+// commands that a reader sees are to work by themselves, one after another.
+func TestReadmeIsWhole(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, use, _ := strings.Cut(string(text), "\n## Use\n")
+	use, _, _ = strings.Cut(use, "\n## ")
+	for _, found := range regexp.MustCompile(`(?m)^(?:<!-- example )?run: .*$`).FindAllString(use, -1) {
+		t.Errorf("the reader does not see %q", found)
+	}
+}
+
 // prologue is what the script of each page begins with; its folder is $dir.
 const prologue = `
 set -eE -o pipefail -m

@@ -9,6 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+
+	"bascule/config"
 )
 
 func newExport(p *program) *cobra.Command {
@@ -47,8 +49,14 @@ pattern. A warning tells what a file can't say.`,
 						return fmt.Errorf("cannot print JSON: %w", err)
 					}
 				}
-				_, err = p.out.Write(out)
-				return err
+				if _, err := p.out.Write(out); err != nil {
+					return err
+				}
+				// a table may have more than a list of a file, and a bridge more than a file
+				if err := config.Check("the file", out); err != nil {
+					p.warn([]string{fmt.Sprintf("'bascule apply' refuses what is printed: %v", err)})
+				}
+				return nil
 			})
 		},
 	}

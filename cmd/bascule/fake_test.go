@@ -228,10 +228,10 @@ func (f *fakeSwitch) SetPort(name, port string, o bridge.PortOptions) ([]string,
 	return nil, fmt.Errorf("cannot set port %s: bridge %s has none; see 'bascule port show'", port, name)
 }
 
-func (f *fakeSwitch) DelPort(name, port string) ([]string, error) {
-	f.call("DelPort %s %s", name, port)
+func (f *fakeSwitch) DelPorts(name string, ports []string) ([]string, error) {
+	f.call("DelPorts %s %s", name, strings.Join(ports, " "))
 	for _, p := range f.ports {
-		if p.Bridge == name && p.Config.Backup == port {
+		if p.Bridge == name && slices.Contains(ports, p.Config.Backup) {
 			return []string{"port " + p.Name + " has no backup any more"}, nil
 		}
 	}
@@ -333,7 +333,7 @@ func (f *fakeSwitch) AddSpan(name, device string, o bridge.SpanOptions) ([]strin
 	}
 	f.ports = append(f.ports, bridge.Port{Bridge: name, Name: device, Type: "span", Hook: "tcx", Index: len(f.ports) + 2, State: "forwarding", MTU: 1000})
 	f.spans = append(f.spans, bridge.Span{
-		Bridge: name, Port: device, Direction: o.Direction, All: o.Ports == nil && o.VLANs == nil, Ports: o.Ports, VLANs: o.VLANs,
+		Bridge: name, Port: device, Direction: o.Direction, State: "forwarding", All: o.Ports == nil && o.VLANs == nil, Ports: o.Ports, VLANs: o.VLANs,
 	})
 	if o.Direction == bridge.DirectionBoth {
 		return []string{device + " has MTU 1000"}, nil

@@ -44,7 +44,11 @@ func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 	if netns == "empty" {
 		return agent.Status{}, errors.New("cannot ask the agent: none runs for this network namespace; start 'bascule agent'")
 	}
-	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	when := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	why := ""
+	if netns == "wrong" {
+		why = "a line is wrong"
+	}
 	tree := &agent.TreeStatus{Status: rstp.Status{
 		Version: rstp.RSTP, Bridge: rstp.NewBridgeID(32768, []byte{2, 0, 0, 0, 0, 9}),
 		Root: rstp.NewBridgeID(4096, []byte{2, 0, 0, 0, 0, 1}), RootPort: 1, RootCost: 20000, Changes: 3,
@@ -53,7 +57,7 @@ func (f *fakeSwitch) Status(netns string) (agent.Status, error) {
 		{Name: "p2", PortStatus: rstp.PortStatus{Number: 2, Role: rstp.DisabledPort, State: rstp.Discarding, Cost: 2000, Guarded: true, PointToPoint: true, Version: rstp.RSTP}},
 	}}
 	return agent.Status{
-		PID: 42, Version: "v1", Since: when, Files: []string{"/etc/bascule"}, Applied: &when,
+		PID: 42, Version: "v1", Since: when, Files: []string{"/etc/bascule"}, Applied: &when, Error: why,
 		Namespaces: []agent.SiteStatus{
 			{Cookie: 1, Hotplug: &hotplug.Stats{Attached: 7, Berths: 5, Removed: 2}, Bridges: []agent.BridgeStatus{
 				{Name: "br0", Tree: tree, Events: agent.EventStatus{Counts: map[string]uint64{"learned": 5, "moved": 2}, Missed: 1}},

@@ -44,11 +44,12 @@ sent by it. 'bascule fdb add' lets the address in.`,
 
 func newFDBShow(p *program) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "show BRIDGE",
-		Short: "show the entries of a bridge",
-		Long: `Show the entries of a bridge, sorted by VLAN and address. AGE is the time since
-the address was last seen.`,
+		Use:   "show [BRIDGE]",
+		Short: "show entries",
+		Long: `Show the entries of all bridges or of one, sorted by VLAN and address. AGE is
+the time since the address was last seen.`,
 		Example: `  #! run: switch br0 veth0
+  bascule fdb show
   bascule fdb show br0
   bascule fdb show br0 --port veth0 --dynamic
   # in all VLANs
@@ -72,12 +73,29 @@ the address was last seen.`,
 				return err
 			}
 		}
+		if len(args) == 0 && m.Port != "" {
+			return usagef(cmd, "--port needs BRIDGE")
+		}
 		return p.with(func(s switcher) error {
-			list, err := s.FDB(args[0], m)
-			if err != nil {
-				return err
+			names := args
+			if len(args) == 0 {
+				infos, err := s.Bridges()
+				if err != nil {
+					return err
+				}
+				for _, b := range infos {
+					names = append(names, b.Name)
+				}
 			}
-			return p.printEntries(args[0], list)
+			var all []bridgeEntry
+			for _, name := range names {
+				list, err := s.FDB(name, m)
+				if err != nil {
+					return err
+				}
+				all = append(all, entriesOf(name, list)...)
+			}
+			return p.printEntries(all, len(args) == 0)
 		})
 	}
 	return cmd
@@ -98,7 +116,7 @@ status is 1.`,
 		if err != nil {
 			return err
 		}
-		return p.printEntries(of, []bridge.Entry{e})
+		return p.printEntries(entriesOf(of, []bridge.Entry{e}), false)
 	})
 	return cmd
 }
@@ -249,9 +267,24 @@ type flushJSON struct {
 	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were meant and stay
 }
 
-func (p *program) printEntries(name string, list []bridge.Entry) error {
-	toJSON := func(e bridge.Entry) entryJSON {
-		j := entryJSON{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: name, Flags: []string{}}
+// bridgeEntry is an entry of a bridge.
+type bridgeEntry struct {
+	bridge.Entry
+	of string
+}
+
+func entriesOf(name string, list []bridge.Entry) []bridgeEntry {
+	entries := make([]bridgeEntry, len(list))
+	for i, e := range list {
+		entries[i] = bridgeEntry{e, name}
+	}
+	return entries
+}
+
+// printEntries prints entries, with their bridges if these are several.
+func (p *program) printEntries(list []bridgeEntry, several bool) error {
+	toJSON := func(e bridgeEntry) entryJSON {
+		j := entryJSON{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: e.of, Flags: []string{}}
 		if e.Sticky {
 			j.Flags = []string{"sticky"}
 		}
@@ -267,7 +300,11 @@ func (p *program) printEntries(name string, list []bridge.Entry) error {
 		}
 		return j
 	}
-	return printList(p, list, toJSON, "VLAN MAC PORT TYPE AGE", func(e bridge.Entry) []string {
+	head := "VLAN MAC PORT TYPE AGE"
+	if several {
+		head = "BRIDGE " + head
+	}
+	return printList(p, list, toJSON, head, func(e bridgeEntry) []string {
 		id, kind, age := "-", "dynamic", e.Updated.Truncate(time.Second).String()
 		if e.VLAN != 0 {
 			id = fmt.Sprint(e.VLAN)
@@ -280,6 +317,10 @@ func (p *program) printEntries(name string, list []bridge.Entry) error {
 		case e.Static:
 			kind, age = "static", "-"
 		}
-		return []string{id, e.MAC.String(), e.Port, kind, age}
+		row := []string{id, e.MAC.String(), e.Port, kind, age}
+		if several {
+			row = append([]string{e.of}, row...)
+		}
+		return row
 	})
 }

@@ -281,12 +281,12 @@ const minPeriod, maxPeriod = 100 * time.Millisecond, 24 * time.Hour
 
 // Set takes a duration; a bare number is seconds, as for settings.
 func (v *period) Set(value string) error {
-	d, err := time.ParseDuration(value)
-	if n, nerr := strconv.ParseUint(value, 10, 16); nerr == nil {
-		d, err = time.Duration(n)*time.Second, nil
+	d, err := bridge.ParseTime(value)
+	if err == nil && (d < minPeriod || d > maxPeriod) {
+		err = errors.New("out of range")
 	}
-	if err != nil || d < minPeriod || d > maxPeriod {
-		return fmt.Errorf("out of range; give 100ms to 24h, such as 1s")
+	if err != nil {
+		return fmt.Errorf("%w; give 100ms to 24h, such as 1s", err)
 	}
 	v.d = d
 	return nil

@@ -25,7 +25,8 @@ var exitStatus = []fact{
 // below it. Cobra cannot tell, since such a command prints its help.
 const onlyObject = "only-object"
 
-// noJSON annotates a command that prints nothing, and refuses --json.
+// noJSON annotates a command that has nothing to print as JSON, and refuses --json: the
+// annotation says why.
 const noJSON = "no-json"
 
 // otherUse annotates a command with another way to write it, as its Use is.

@@ -27,12 +27,13 @@ var forms = map[string]func(*report.Report, io.Writer) error{
 }
 
 // outputFiles are the files that -o means: one, or one of each form in a
-// folder, which is made. That they can be written is found out before anything
-// is measured.
+// folder, which is made. The folder around it has to be there: a name that is
+// mistyped makes none. That the files can be written is found out before
+// anything is measured.
 func outputFiles(name string) ([]string, error) {
 	files, dir := []string{name}, filepath.Dir(name)
 	ending := filepath.Ext(name)
-	if at, err := os.Stat(name); strings.HasSuffix(name, "/") || err == nil && at.IsDir() || ending == "" {
+	if strings.HasSuffix(name, "/") || isFolder(name) || ending == "" {
 		files, dir = nil, name
 		// The form that all the others can be made of comes first.
 		for _, ending := range []string{".json", ".html", ".md", ".csv"} {
@@ -41,8 +42,11 @@ func outputFiles(name string) ([]string, error) {
 	} else if forms[ending] == nil {
 		return nil, fmt.Errorf("cannot write the report as %s: no form has the ending %s; give .json, .html, .md, .csv or .txt, or a folder with / at its end", name, ending)
 	}
-	err := os.MkdirAll(dir, 0o755)
-	if err == nil {
+	if around := filepath.Dir(filepath.Clean(name)); !isFolder(around) {
+		return nil, fmt.Errorf("cannot write the report: there is no folder %s; make it first, or give another -o", around)
+	}
+	err := os.Mkdir(dir, 0o755)
+	if err == nil || errors.Is(err, fs.ErrExist) {
 		var f *os.File
 		if f, err = os.CreateTemp(dir, ".bascule-*"); err == nil {
 			err = errors.Join(f.Close(), os.Remove(f.Name()))
@@ -52,6 +56,11 @@ func outputFiles(name string) ([]string, error) {
 		return nil, fmt.Errorf("cannot write the report: %w; give another -o", err)
 	}
 	return files, nil
+}
+
+func isFolder(name string) bool {
+	at, err := os.Stat(name)
+	return err == nil && at.IsDir()
 }
 
 // writeReports writes the report into files. Each is there whole or as it was
@@ -101,7 +110,7 @@ func writeReport(r *report.Report, name string) error {
 func readReport(name string) (*report.Report, error) {
 	f, err := files.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the report: %w", err)
+		return nil, fmt.Errorf("cannot read the report %w; give a .json that 'bascule lab run -o' wrote", fileCause(err))
 	}
 	defer f.Close()
 	r, err := report.ReadJSON(f)
@@ -158,7 +167,7 @@ func newLabReport(p *program) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			form, by := ".txt", ""
 			if p.json {
-				form = ".json"
+				form, by = ".json", "json"
 			}
 			for _, a := range asked {
 				switch {

@@ -59,7 +59,16 @@ func TestOutputFiles(t *testing.T) {
 			t.Errorf("-o %s: error %v", bad, err)
 		}
 	}
-	if _, err := outputFiles("/proc/no/folder"); err == nil || !strings.Contains(err.Error(), "give another -o") {
+	for _, missing := range []string{"no/r.json", "no/folder", "no/such/folder/"} {
+		want := "there is no folder " + filepath.Dir(filepath.Clean(dir+"/"+missing)) + "; make it first"
+		if _, err := outputFiles(dir + "/" + missing); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("-o %s: error %v, want %s", missing, err, want)
+		}
+		if _, err := os.Stat(dir + "/no"); err == nil {
+			t.Errorf("-o %s: a folder was made", missing)
+		}
+	}
+	if _, err := outputFiles("/proc/folder"); err == nil || !strings.Contains(err.Error(), "give another -o") {
 		t.Errorf("-o of a folder that cannot be: error %v", err)
 	}
 }

@@ -61,13 +61,18 @@ func collectLater() {
 // run is the whole program: it executes the command of args and returns the
 // exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := &program{stdin: stdin, stdout: stdout, out: bufio.NewWriter(stdout), stderr: stderr, open: openSwitch, agents: liveAgents{}}
+	p := &program{stdin: stdin, stdout: stdout, text: printer{to: stdout}, stderr: stderr, agents: liveAgents{}}
+	p.out = bufio.NewWriter(&p.text)
+	p.open = func(netns string) (switcher, error) { return openSwitch(netns, stderr) }
 	return p.run(args)
 }
 
-// openSwitch returns the switch of a network namespace.
-func openSwitch(netns string) (switcher, error) {
-	s, err := bridge.Open(netns)
+// openSwitch returns the switch of a network namespace. A change that waits for another
+// one says so on stderr.
+func openSwitch(netns string, stderr io.Writer) (switcher, error) {
+	s, err := bridge.Open(netns, bridge.Waiting(func(process int) {
+		fmt.Fprintf(stderr, "bascule: another command changes bridges of this network namespace; waiting for %s\n", bridge.Waited(process))
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +83,7 @@ func openSwitch(netns string) (switcher, error) {
 type program struct {
 	stdin  io.Reader
 	stdout io.Writer     // of the lab, whose tables are shown as they come
+	text   printer       // below out
 	out    *bufio.Writer // standard output; flushed at the end, by monitor after each event
 	stderr io.Writer
 	open   func(netns string) (switcher, error)
@@ -154,7 +160,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 // complain prints one line on standard error, whatever is in text.
 func (p *program) complain(text string) {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), " ")
-	fmt.Fprintln(p.stderr, "bascule: "+text)
+	fmt.Fprintln(p.stderr, printable("bascule: "+text))
 }
 
 // openForced opens the switch of a network namespace, and has it take limits as

@@ -206,6 +206,23 @@ func TestHelpKnows(t *testing.T) {
 	if text := output(t, "agent", "status", "--help"); !strings.Contains(text, "--json") {
 		t.Error("agent status does not list --json")
 	}
+	for _, c := range []string{"top", "completion"} {
+		if text := output(t, c, "--help"); strings.Contains(text, "--json") {
+			t.Errorf("%s lists --json, which it refuses", c)
+		}
+	}
+	for _, c := range []struct{ command, range_ string }{
+		{"bridge add", "1s to 1000000s; a bare number is seconds"}, {"bridge add", "1s to 2s; a bare number is seconds"},
+		{"bridge add", "1 to 1000000, or 0 for no limit"}, {"port add", "1 to 4194304, or 0 for no limit of its own"},
+		{"port add", "1pps to 4294967295pps, 1kbit to 4294gbit"}, {"port add", "1s to 3600s"},
+		{"capture", "18 to 16384"}, {"capture", "64K to 1G"}, {"trace", "14 to 65535"}, {"stats", "a bare number is seconds"}, {"top", "a bare number is seconds"},
+		{"pfctl", "emerg, alert, crit, err, warning, notice, info or debug"}, {"lab run", "68 to 65535"},
+	} {
+		text := strings.Join(strings.Fields(output(t, append(strings.Fields(c.command), "--help")...)), " ")
+		if !strings.Contains(text, c.range_) {
+			t.Errorf("the help of %s does not say %s", c.command, c.range_)
+		}
+	}
 	groups, page := strings.Fields(strings.ReplaceAll(output(t, "lab", "list"), ",", " ")), string(manPages(newRoot(&program{}))["bascule-lab.8"])
 	for _, name := range lab.Bench(false).GroupNames() {
 		if !slices.Contains(groups, name) {
@@ -228,6 +245,14 @@ func TestFigures(t *testing.T) {
 	}
 	if want := fmt.Sprintf("%d kinds of workload", len(workloads.Kinds)); !strings.Contains(read("CHANGELOG.md"), want) {
 		t.Errorf("CHANGELOG.md should say %s", want)
+	}
+	var exact struct{ Seconds float64 }
+	if err := json.Unmarshal([]byte(read("docs/exact.json")), &exact); err != nil {
+		t.Fatal(err)
+	}
+	took := regexp.MustCompile(fmt.Sprintf(`exact\s+takes\s+%.0f\s+minutes`, exact.Seconds/60))
+	if !took.MatchString(output(t, "lab", "run", "--help")) {
+		t.Errorf("help should say %s", took)
 	}
 	var report struct{ Seconds float64 }
 	if err := json.Unmarshal([]byte(read("docs/lab/report.json")), &report); err != nil {
@@ -306,6 +331,41 @@ func TestManPagesFormat(t *testing.T) {
 	}
 }
 
+// TestManPagesExamples wants every command's examples in its page, once, and within the
+// width of a terminal.
+func TestManPagesExamples(t *testing.T) {
+	pages := manPages(newRoot(&program{}))
+	plain := strings.NewReplacer(`\-`, "-", `\(aq`, "'", `\(ga`, "`", `\(ha`, "^", `\(ti`, "~", `\&`, "", `\e`, `\`)
+	for _, object := range newRoot(&program{}).Commands() {
+		if object.Hidden || object.Name() == "help" {
+			continue
+		}
+		_, text, _ := strings.Cut(string(pages[pageName(object)+".8"]), ".Sh EXAMPLES\n")
+		text, _, _ = strings.Cut(text, ".Sh ")
+		text = plain.Replace(text)
+		for line := range strings.Lines(text) {
+			if len(strings.TrimSuffix(line, "\n")) > exampleWidth {
+				t.Errorf("%s: too long: %s", pageName(object), line)
+			}
+		}
+		joined := strings.ReplaceAll(text, " \\\n    ", " ")
+		everyCommand(object, func(cmd *cobra.Command) {
+			if cmd.Hidden {
+				return
+			}
+			for _, line := range examples(cmd) {
+				line = strings.TrimSuffix(strings.TrimPrefix(line, "  "), ` \`)
+				if strings.HasPrefix(line, "#") {
+					continue // it stands with the first of its kind
+				}
+				if n := strings.Count("\n"+joined, "\n"+line); n == 0 || n > 1 && strings.Count("\n"+joined, "\n"+line+"\n") > 1 {
+					t.Errorf("%s has the example %d times: %s", pageName(object), n, line)
+				}
+			}
+		})
+	}
+}
+
 // TestCompletion completes the names that there are.
 func TestCompletion(t *testing.T) {
 	f := &fakeSwitch{}
@@ -369,8 +429,10 @@ func TestCompletion(t *testing.T) {
 		{"lab run --workload pps,udp,cr", "pps,udp,crr :6"},
 		{"pfctl -b br0 -i ", "p1 p2 :4"},
 		{"pfctl -o ", "none basic profile :4"},
+		{"pfctl -x ", "emerg alert crit err warning notice info debug :4"},
+		{"port del br0 p1 ", "p2 :4"},
 		{"pflog -i ", "pflog0 :4"},
-		{"help fdb ", "show\tshow the entries of a bridge"},
+		{"help fdb ", "show\tshow entries"},
 	} {
 		t.Run(c.line, func(t *testing.T) {
 			words := append([]string{cobra.ShellCompRequestCmd}, strings.Split(c.line, " ")...)

@@ -5,18 +5,18 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"bascule/bridge"
+	"bascule/pattern"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // manDate is the day when the man pages last changed.
-const manDate = "November 21, 2026"
+const manDate = "November 23, 2026"
 
 // seeAlso are pages in section 8 that belong beside ours.
 var seeAlso = []string{"bridge", "ip", "ip-netns"}
@@ -130,10 +130,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line(".It %s\n%s", status.name, inline(sentence(status.value)))
 	}
 	m.line(".El")
-	if lines := examples(cmd); len(lines) > 0 {
-		m.line(".Sh EXAMPLES")
-		m.literal(lines)
-	}
+	m.examples(cmd, isRoot)
 
 	m.line(".Sh SEE ALSO")
 	others := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == name })
@@ -145,6 +142,79 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line(".Xr %s 8%s", other, comma)
 	}
 	return m.Bytes()
+}
+
+// examples writes the examples of cmd, and below them those of each command under it. What
+// has been shown is not shown again.
+func (m *page) examples(cmd *cobra.Command, alone bool) {
+	all := []*cobra.Command{cmd}
+	if !alone {
+		all = append(all, slices.DeleteFunc(leaves(cmd), func(c *cobra.Command) bool { return c == cmd })...)
+	}
+	shown := map[string]bool{}
+	began := false
+	for _, c := range all {
+		var lines, next []string // next is a command with the comments before it
+		for _, line := range examples(c) {
+			line = strings.TrimPrefix(line, "  ")
+			next = append(next, line)
+			if strings.HasPrefix(line, "#") || strings.HasSuffix(line, `\`) {
+				continue
+			}
+			i := slices.IndexFunc(next, func(line string) bool { return !strings.HasPrefix(line, "#") })
+			if command := strings.Join(next[i:], "\n"); !shown[command] {
+				shown[command] = true
+				lines = append(lines, next...)
+			}
+			next = nil
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		if !began {
+			m.line(".Sh EXAMPLES")
+			began = true
+		}
+		if c != cmd {
+			m.line(".Ss Examples of %s", relative(cmd, c))
+		}
+		m.line(".Bd -literal")
+		for _, line := range lines {
+			for _, part := range folded(line, exampleWidth) {
+				m.literalLine(part)
+			}
+		}
+		m.line(".Ed")
+	}
+}
+
+// exampleWidth is how wide a line of an example is at most: a terminal of 80 columns has
+// room for it.
+const exampleWidth = 72
+
+// folded breaks a command that is too wide between its words, as one may in a shell.
+func folded(line string, width int) (parts []string) {
+	const before, after = "    ", ` \`
+	for len(line) > width && !strings.HasPrefix(line, "#") {
+		at, quote := 0, rune(0)
+		for i, r := range line {
+			switch {
+			case i > width-len(after):
+			case quote == 0 && (r == '\'' || r == '"'):
+				quote = r
+			case r == quote:
+				quote = 0
+			case r == ' ' && quote == 0 && i > len(before):
+				at = i
+			}
+		}
+		if at == 0 {
+			break
+		}
+		parts = append(parts, line[:at]+after)
+		line = before + line[at+1:]
+	}
+	return append(parts, line)
 }
 
 // leaves returns those of cmd and the commands below it that do something.
@@ -280,28 +350,28 @@ func (m *page) prose(text string) {
 }
 
 var (
-	sentenceEnd  = regexp.MustCompile(`([A-Za-z)]\.) `)
-	flagWord     = regexp.MustCompile(`(^|[\s(])(--?[A-Za-z][a-z-]*(=[a-z]+)?)`)
-	controlStart = regexp.MustCompile(`(?m)^([.'])`) // would be a macro
-	pageWord     = regexp.MustCompile(`\b([a-z][a-z.-]*)\(([1-8])\)`)
+	sentenceEnd  = pattern.New(`([A-Za-z)]\.) `)
+	flagWord     = pattern.New(`(^|[\s(])(--?[A-Za-z][a-z-]*(=[a-z]+)?)`)
+	controlStart = pattern.New(`(?m)^([.'])`) // would be a macro
+	pageWord     = pattern.New(`\b([a-z][a-z.-]*)\(([1-8])\)`)
 )
 
 // inline returns running text for mdoc, with flags and pages marked.
 func inline(text string) string {
 	text = strings.ReplaceAll(text, `\`, `\e`)
 	text = strings.Join(strings.Fields(text), " ")
-	sentences := strings.Split(sentenceEnd.ReplaceAllString(text, "$1\n"), "\n")
+	sentences := strings.Split(sentenceEnd().ReplaceAllString(text, "$1\n"), "\n")
 	text = ""
 	for _, s := range sentences { // each starts a line
 		text += strings.Join(wrap(s, 68), "\n") + "\n"
 	}
 	text = strings.TrimSuffix(text, "\n")
-	text = flagWord.ReplaceAllStringFunc(text, func(s string) string {
+	text = flagWord().ReplaceAllStringFunc(text, func(s string) string {
 		dash := strings.Index(s, "-")
 		return s[:dash] + `\fB` + strings.ReplaceAll(s[dash:], "-", `\-`) + `\fR`
 	})
-	text = pageWord.ReplaceAllString(text, `\fB$1\fR($2)`)
-	return controlStart.ReplaceAllString(text, `\&$1`)
+	text = pageWord().ReplaceAllString(text, `\fB$1\fR($2)`)
+	return controlStart().ReplaceAllString(text, `\&$1`)
 }
 
 var literalText = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
@@ -311,10 +381,13 @@ var literalText = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\
 func (m *page) literal(lines []string) {
 	m.line(".Bd -literal -offset indent")
 	for _, line := range lines {
-		line = literalText.Replace(strings.TrimPrefix(line, "  "))
-		m.line("%s", controlStart.ReplaceAllString(line, `\&$1`))
+		m.literalLine(strings.TrimPrefix(line, "  "))
 	}
 	m.line(".Ed")
+}
+
+func (m *page) literalLine(line string) {
+	m.line("%s", controlStart().ReplaceAllString(literalText.Replace(line), `\&$1`))
 }
 
 // list joins words: "a, b and c".

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 )
 
 // columns is the width that output for people is made for.
@@ -98,4 +101,43 @@ func counted(n int, one, many string) string {
 		many = one
 	}
 	return fmt.Sprint(n, " ", many)
+}
+
+// printable is a text without characters that a terminal might obey: others give devices
+// their names.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, text)
+}
+
+// A printer writes text as printable has it.
+type printer struct {
+	to   io.Writer
+	rest []byte // of a character that has not come whole
+	raw  bool   // it is no text, and is written as it is
+}
+
+func (p *printer) Write(b []byte) (int, error) {
+	if p.raw {
+		return p.to.Write(b)
+	}
+	text := append(p.rest, b...)
+	whole := len(text)
+	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
+		if at := len(text) - back; utf8.RuneStart(text[at]) {
+			if !utf8.FullRune(text[at:]) {
+				whole = at
+			}
+			break
+		}
+	}
+	p.rest = slices.Clone(text[whole:])
+	if _, err := io.WriteString(p.to, printable(string(text[:whole]))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }

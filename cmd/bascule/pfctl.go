@@ -126,8 +126,8 @@ func newPfctl(p *program) *cobra.Command {
 OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
 options of pfctl(8), written as there. A packet between two ports of the bridge
 is tried as it comes in by the one and as it goes out by the other; the names of
-interfaces in rules are those of ports. Constructs that need a router (nat-to,
-rdr-to, route-to and the like) are refused by name.
+interfaces in rules are those of ports. Translation (nat-to, rdr-to, route-to
+and the like) is read, checked and printed with -n; loading refuses it by name.
 
 -f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
 off. -b may be left out if there is one bridge. Since -n is pfctl's, name a
@@ -203,7 +203,7 @@ HOST:PORT"' the state between these two.`,
 	f.BoolVarP(&c.noNames, "N", "N", false, "look up no names of hosts")
 	f.BoolVarP(&c.enable, "e", "e", false, "enable pf")
 	f.BoolVarP(&c.disable, "d", "d", false, "disable pf; what is loaded stays")
-	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows")
+	f.VarP(&c.debug, "x", "x", "set the level of debugging, which -s info shows: "+bridge.OneOf(pfDebugLevels))
 	p.addForce(cmd)
 	// in the place of the one that every command has, without its -n
 	f.Var(&p.netns, "netns", "act in this network namespace: a name of ip-netns(8), or a path")
@@ -218,6 +218,7 @@ HOST:PORT"' the state between these two.`,
 		})
 	}
 	completeFlag(cmd, "o", these(c.optimizer.words))
+	completeFlag(cmd, "x", these(pfDebugLevels))
 	for _, name := range []string{"t", "a", "i"} {
 		completeFlag(cmd, name, func(*cobra.Command, []string) []string { return c.complete(name) })
 	}
@@ -278,6 +279,11 @@ func (c *pfctl) run(args []string) error {
 			}
 		}
 		name := c.bridge.text
+		if name != "" && c.port.text != "" {
+			if err := c.warnPort(s); err != nil {
+				return err
+			}
+		}
 		if c.disable && !c.check {
 			if err := s.EnablePF(name, false); err != nil {
 				return err
@@ -340,6 +346,22 @@ func (c *pfctl) run(args []string) error {
 	})
 }
 
+// warnPort tells of a port or a group of -i that there is not: nothing is chosen then,
+// and nothing is printed. Rules and states may be of a port that is to come.
+func (c *pfctl) warnPort(s switcher) error {
+	list, err := s.Ports(c.bridge.text)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if p.Name == c.port.text || pf.GroupName(p.Name) == c.port.text {
+			return nil
+		}
+	}
+	c.warn([]string{fmt.Sprintf("%s is no port of %s, and no group of ports, that there is; see 'bascule pfctl -b %[2]s -s Interfaces'", c.port.text, c.bridge.text)})
+	return nil
+}
+
 // checkUsage refuses options that do not go together.
 func (c *pfctl) checkUsage(args []string) error {
 	usage := func(format string, args ...any) error { return usagef(c.cmd, format, args...) }
@@ -348,6 +370,8 @@ func (c *pfctl) checkUsage(args []string) error {
 	level, isLevel := pfDebugLevel(c.debug.text)
 	table := c.command.name != "" && c.command.name != "load"
 	switch {
+	case !does && len(args) > 0 && c.table.text == "" && !c.check:
+		return usage("%q is one argument too many", args[0])
 	case !does:
 		return usage("nothing to do: give -f, -s, -T, -F, -k, -K, -e, -d, -x or -z")
 	case c.command.name == "load" && c.table.text != "":
@@ -372,13 +396,16 @@ func (c *pfctl) checkUsage(args []string) error {
 	case len(c.killSources) > 2:
 		return usage("-K %s: give -K once or twice", c.killSources[2])
 	case c.debug.text != "" && !isLevel:
-		return usage("-x %s: give emerg, alert, crit, err, warning, notice, info or debug", c.debug.text)
+		return usage("-x %s: give %s", c.debug.text, bridge.OneOf(pfDebugLevels))
 	case c.rule.n != nil && c.show.name != "rules":
 		return usage("-R %d: give -s rules, too", *c.rule.n)
 	}
 	c.debug.text = level
 	return nil
 }
+
+// pfDebugLevels are the levels of -x, the gravest first.
+var pfDebugLevels = []string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
 // pfDebugLevel returns the name of a level of -x; those of older pfctls are
 // taken, too.
@@ -387,7 +414,7 @@ func pfDebugLevel(level string) (string, bool) {
 	if name, ok := old[level]; ok {
 		return name, true
 	}
-	return level, slices.Contains([]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}, level)
+	return level, slices.Contains(pfDebugLevels, level)
 }
 
 // takesAddresses says whether the command of -T is about addresses.
@@ -541,6 +568,8 @@ func (e *pfSyntaxError) Error() string {
 		return e.list.Error()
 	case e.list.OnlyLimits():
 		return e.list.Error() + "\npfctl: too much in config file: pf rules not loaded"
+	case e.list.OnlyMissing():
+		return e.list.Error() + "\npfctl: what is not carried out is in config file: pf rules not loaded"
 	}
 	return e.list.Error() + "\npfctl: Syntax error in config file: pf rules not loaded"
 }

@@ -37,8 +37,8 @@ each line is a JSON object. With -w, the packets are written as a file of
 pflog(4), which tcpdump reads.
 
 A bridge's log has one reader at a time. Without a reader packets are not kept.
-The last line, on standard error, says how many packets were missed because
-they came faster than they were read.`,
+The last line, on standard error, says how many packets were shown, and how many
+were missed because they came faster than they were read.`,
 		Example: `  #! run: switch br0 veth0 veth1; printf 'pass log all\nmatch log (to pflog1)\n' | bascule pfctl -q -f -
   #! ended bascule pflog: send veth0; test -s $out
   #! ended bascule pflog -w blocked.pcap: send veth0; test -s blocked.pcap
@@ -64,18 +64,20 @@ they came faster than they were read.`,
 				if err != nil {
 					return err
 				}
+				logged := 0
 				missed, err := s.PFLog(ctx, bridgeName, func(l bridge.PFLogged) error {
 					if from.given && l.Number != from.number {
 						return nil
 					}
+					logged++
 					return write(l)
 				})
 				err = errors.Join(err, done(err == nil))
 				if errors.Is(err, syscall.EPIPE) {
 					return nil // the reader had enough
 				}
-				if err == nil && missed > 0 {
-					p.complain(fmt.Sprintf("%s: %d packets missed", bridgeName, missed))
+				if err == nil {
+					p.complain(fmt.Sprintf("%s: %s logged, %d missed", bridgeName, counted(logged, "packet", "packets"), missed))
 				}
 				return err
 			})
@@ -148,7 +150,7 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 			return p.out.Flush() // the reader waits for it
 		}, func(bool) error { return nil }, nil
 	case "-":
-		to = flushed{p.out}
+		to = frames{p}
 	default:
 		f, err := files.Create(file, 0)
 		if err != nil {

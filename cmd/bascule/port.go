@@ -50,6 +50,16 @@ On a bridge with spanning tree (--stp of 'bascule bridge') a port can also be
 discarding or learning. A new port begins discarding, until 'bascule agent' has
 found out where it leads; a host port forwards at once.
 
+With --route on a host port the datapath routes packets that are for the host,
+IPv4 and IPv6, by the host's own routes and neighbours. It leaves to the host's
+network stack what the stack has to answer, or would treat in another way. What
+the datapath routes does not meet the host's nftables, its tc and its captures;
+a command that makes a port route names the chains of nftables and the tables of
+iptables that are there. MAC rules and pf meet it as a frame to the host, and as
+one from the host. There is no NAT. So it is off unless asked for. 'bascule port
+show --stats' counts what was routed, and by reason what was left to the stack;
+'bascule trace' tells it for one packet.
+
 A device that is a port belongs to the switch: it never delivers a frame to its
 own IP stack. For the host to take part, add a host port.
 
@@ -62,8 +72,8 @@ command that changes something, such as 'bascule bridge set BRIDGE'.
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
 for known unicast; the driver must have XDP. With auto, physical network cards
-that can get xdp, and all else tcx. A veth on which xdp is asked for has GRO on
-at its other end, and transmit offload of checksums and VLAN tags off.
+that can get xdp, and all else tcx. With xdp on a veth, GRO is switched on at
+the veth's other end, and transmit offload of checksums and VLAN tags off.
 
 What comes in by a tap goes by tcx all the same: a guest may leave checksums to
 the switch, which XDP would not see. Frames to the tap go by xdp. Frames from
@@ -237,17 +247,19 @@ further count as drops, by reason: 'bascule help reasons'.`,
 
 func newPortDel(p *program) *cobra.Command {
 	return &cobra.Command{
-		Use:   "del BRIDGE PORT",
-		Short: "take a port off its bridge",
-		Long: `Take a port off its bridge, and its addresses out of the FDB. The device stays.
-The interface of a host port goes, and so does the other end of a patch cable. A
-port whose device is gone can be removed.`,
-		Example: `  #! run: switch br0 veth0
-  bascule port del br0 veth0`,
-		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
+		Use:   "del BRIDGE PORT ...",
+		Short: "take ports off their bridge",
+		Long: `Take ports off their bridge, and their addresses out of the FDB. The devices
+stay. The interface of a host port goes, and so does the other end of a patch
+cable. A port whose device is gone can be removed. Of several ports all leave in
+one change, or none does.`,
+		Example: `  #! run: switch br0 veth0 tap0 tap1
+  bascule port del br0 veth0
+  bascule port del br0 tap0 tap1`,
+		ValidArgsFunction: completeRest(p.morePorts, p.bridgeNames, p.portNames),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return p.with(func(s switcher) error {
-				notes, err := s.DelPort(args[0], args[1])
+				notes, err := s.DelPorts(args[0], args[1:])
 				p.warn(notes)
 				return err
 			})
@@ -293,6 +305,7 @@ type portJSON struct {
 	BlockNonIP      bool     `json:"block_non_ip"`
 	SourceGuard     bool     `json:"source_guard"`
 	Trusted         bool     `json:"trusted"`
+	Route           bool     `json:"route"`
 	LoopGuard       string   `json:"loop_guard"` // these four as the settings take them
 	StormBroadcast  string   `json:"storm_bcast"`
 	StormMulticast  string   `json:"storm_mcast"`
@@ -313,6 +326,7 @@ type statsJSON struct {
 	Moves   uint64            `json:"moves"`
 	Refused uint64            `json:"refused"`
 	Drops   map[string]uint64 `json:"drops"`
+	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by who routes them and why
 }
 
 type bothWaysJSON struct {
@@ -328,7 +342,7 @@ type trafficJSON struct {
 func newStatsJSON(s bridge.Stats) *statsJSON {
 	j := &statsJSON{
 		bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
-		s.Learned, s.Moves, s.Refused, map[string]uint64{},
+		s.Learned, s.Moves, s.Refused, map[string]uint64{}, s.Routed,
 	}
 	maps.Copy(j.Drops, s.Drops)
 	return j
@@ -342,7 +356,7 @@ func newPortJSON(port bridge.Port) portJSON {
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted,
+		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
 		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
 		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
 		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
@@ -426,16 +440,25 @@ func portFacts(port bridge.Port) []fact {
 }
 
 func statsFacts(s bridge.Stats) []fact {
-	var drops []string
-	for _, reason := range slices.Sorted(maps.Keys(s.Drops)) {
-		drops = append(drops, fmt.Sprintf("%s %d", reason, s.Drops[reason]))
-	}
-	return []fact{
+	facts := []fact{
 		{"rx", fmt.Sprintf("%d frames, %d bytes", s.RxFrames, s.RxBytes)},
 		{"tx", fmt.Sprintf("%d frames, %d bytes", s.TxFrames, s.TxBytes)},
 		{"learned", fmt.Sprint(s.Learned)},
 		{"moves", fmt.Sprint(s.Moves)},
 		{"refused", fmt.Sprint(s.Refused)},
-		{"drops", strings.Join(drops, ", ")},
+		{"drops", wordCounts(s.Drops)},
 	}
+	if s.Routed != nil {
+		facts = append(facts, fact{"routed", wordCounts(s.Routed)})
+	}
+	return facts
+}
+
+// wordCounts prints numbers by their words.
+func wordCounts(numbers map[string]uint64) string {
+	var list []string
+	for _, word := range slices.Sorted(maps.Keys(numbers)) {
+		list = append(list, fmt.Sprintf("%s %d", word, numbers[word]))
+	}
+	return strings.Join(list, ", ")
 }

@@ -104,7 +104,13 @@ address is behind.`,
 		TraverseChildren: true,
 		// Runs when flags and arguments are right: failures from here on are no matter
 		// of usage.
-		PersistentPreRun: func(*cobra.Command, []string) { p.running = true },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if why, ok := cmd.Annotations[noJSON]; ok && p.json {
+				return usagef(cmd, "--json %s", why)
+			}
+			p.running = true
+			return nil
+		},
 	}
 	p.netns.name = "NETNS"
 	root.PersistentFlags().SortFlags = false
@@ -186,6 +192,9 @@ are dropped, and 'help reasons REASON ...' only those reasons.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && args[0] == reasonsTopic {
 				return p.printReasons(args[1:])
+			}
+			if p.json {
+				return usagef(cmd, "--json is for 'help %s'", reasonsTopic)
 			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {

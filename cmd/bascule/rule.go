@@ -50,7 +50,8 @@ func newRuleAdd(p *program) *cobra.Command {
 		Annotations: ruleUses("add"),
 		Short:       "add a rule behind those of a port",
 		Long: `Add a rule to a port. It is tried after the rules that the port has. Name the
-port before the rule, or by 'on PORT' in it.`,
+port before the rule, or by 'on PORT' in it. There, a name that begins with
+# or " stands between double quotes.`,
 		Example: `  #! run: switch br0 veth0
   bascule rule add br0 veth0 block in src 02:00:00:00:00:01
   bascule rule add br0 veth0 block out dst ff:ff:ff:ff:ff:ff arp request
@@ -218,7 +219,7 @@ its counters.`,
 		} else {
 			f, err := files.Open(name)
 			if err != nil {
-				return fmt.Errorf("cannot load rules of %s: %w; give a file that can be read", args[0], err)
+				return fmt.Errorf("cannot load rules of %s: %w; give a file that can be read", args[0], fileCause(err))
 			}
 			defer f.Close()
 			file = f

@@ -79,9 +79,14 @@ func TestScript(t *testing.T) {
 				}
 			},
 			"vanish": func(ts *testscript.TestScript, neg bool, args []string) {
-				ports := switchOf(ts).ports
-				p := &ports[len(ports)-1]
+				f := switchOf(ts)
+				p := &f.ports[len(f.ports)-1]
 				p.State, p.MTU, p.Flags = "gone", 0, nil
+				for i := range f.spans {
+					if s := &f.spans[i]; s.Bridge == p.Bridge && s.Port == p.Name {
+						s.State = p.State
+					}
+				}
 			},
 			"busy": func(ts *testscript.TestScript, neg bool, args []string) {
 				f := switchOf(ts)

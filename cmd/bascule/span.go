@@ -79,8 +79,10 @@ func newSpanShow(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [BRIDGE]",
 		Short: "show span ports and what they get",
-		Long: `Show the span ports of all bridges or of one. PORTS and VLANS are the sources
-whose frames the device gets; PORTS is all if it gets every port's.`,
+		Long: `Show the span ports of all bridges or of one. STATE is forwarding while the
+device gets copies; disabled while it is down or has no carrier; gone when it
+vanished: then delete the span port, and add it anew. PORTS and VLANS are the
+sources whose frames the device gets; PORTS is all if it gets every port's.`,
 		Example: `  #! run: switch br0 veth0; devices mon0; bascule span add br0 mon0
   bascule span show
   bascule -j span show br0`,
@@ -129,6 +131,7 @@ type spanJSON struct {
 	Name      string   `json:"ifname"`
 	Bridge    string   `json:"master"`
 	Direction string   `json:"direction"` // "in", "out" or "both"
+	State     string   `json:"state"`     // as that of a port: "gone" where the device vanished
 	All       bool     `json:"all"`       // every port's frames
 	Ports     []string `json:"ports"`
 	VLANs     []uint16 `json:"vlans"`
@@ -136,14 +139,14 @@ type spanJSON struct {
 
 func (p *program) printSpans(list []bridge.Span) error {
 	toJSON := func(s bridge.Span) spanJSON {
-		return spanJSON{s.Port, s.Bridge, s.Direction, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
+		return spanJSON{s.Port, s.Bridge, s.Direction, s.State, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
 	}
-	return printList(p, list, toJSON, "BRIDGE DEVICE DIRECTION PORTS VLANS", func(s bridge.Span) []string {
+	return printList(p, list, toJSON, "BRIDGE DEVICE DIRECTION STATE PORTS VLANS", func(s bridge.Span) []string {
 		ports := orDash(strings.Join(s.Ports, ","))
 		if s.All {
 			ports = "all"
 		}
-		return []string{s.Bridge, s.Port, s.Direction, ports, orDash(bridge.FormatVLANs(s.VLANs))}
+		return []string{s.Bridge, s.Port, s.Direction, s.State, ports, orDash(bridge.FormatVLANs(s.VLANs))}
 	})
 }
 

@@ -52,7 +52,7 @@ null for "rates" and "drops" where there is no rate.`,
 		ValidArgsFunction: completeArguments(p.bridgeNames, p.portNames),
 	}
 	interval, count := &period{}, &number{name: "N", least: 1, most: 1<<31 - 1}
-	cmd.Flags().Var(interval, "interval", "print rates, again after this long, 100ms to 24h")
+	cmd.Flags().Var(interval, "interval", "print rates, again after this long, 100ms to 24h; a bare number is seconds")
 	cmd.Flags().Var(count, "count", "stop after this many times")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rounds := 0 // without end
@@ -117,7 +117,7 @@ func (p *program) repeatRates(ctx context.Context, s switcher, look statsLook, f
 		}
 		now := time.Now()
 		ports, _, elapsed := meter.Read(now, list, nil)
-		if err := p.printRates(ports, now, elapsed, n > 1); err != nil {
+		if err := p.printRates(ports, now, elapsed, clockOf(interval), n > 1); err != nil {
 			return err
 		}
 		if err := p.out.Flush(); err != nil { // the reader waits for it
@@ -182,8 +182,17 @@ type rateJSON struct {
 	Frames float64 `json:"packets"` // a second
 }
 
-// printRates prints one round; again says that it is not the first.
-func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Duration, again bool) error {
+// clockOf is the form of the times of rounds: those of one second differ, too.
+func clockOf(interval time.Duration) string {
+	if interval%time.Second != 0 {
+		return "15:04:05.000"
+	}
+	return time.TimeOnly
+}
+
+// printRates prints one round, whose time has the form of clock; again says that it is
+// not the first.
+func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Duration, clock string, again bool) error {
 	if p.json {
 		out := make([]ratesJSON, len(list))
 		for i, port := range list {
@@ -195,7 +204,7 @@ func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Durat
 		return p.printJSON(out)
 	}
 	var lines []statsLine
-	clock := at.Format(time.TimeOnly)
+	clock = at.Format(clock)
 	for _, port := range list {
 		line := statsLine{cells: []string{clock, port.Bridge, port.Name, "-", "-", "-", "-", "-"}}
 		if port.Known {
@@ -215,7 +224,7 @@ func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Durat
 	if again {
 		fmt.Fprintln(p.out)
 	}
-	return p.printStats("TIME BRIDGE PORT RX-FRAMES/S RX-BITS/S TX-FRAMES/S TX-BITS/S DROPS/S", lines)
+	return p.printStats("TIME BRIDGE PORT RX-FRAMES/S RX-BIT/S TX-FRAMES/S TX-BIT/S DROPS/S", lines)
 }
 
 // formatRate writes a rate in whole numbers, and one that is small with a

@@ -120,19 +120,19 @@ func TestPrintRates(t *testing.T) {
 	var out strings.Builder
 	p := &program{out: bufio.NewWriter(&out)}
 	for i, list := range [][]rates.Port{ports, nil} {
-		if err := p.printRates(list, at, time.Second, i > 0); err != nil {
+		if err := p.printRates(list, at, time.Second, time.TimeOnly, i > 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p.out.Flush()
-	const want = `TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BITS/S   TX-FRAMES/S  TX-BITS/S  DROPS/S
-03:04:05  br0     p1    1234568      1000000000  <0.1         33.3       2.5
-                                                                         0.5 mtu
-                                                                         2 same-port
-03:04:05  br0     p2    -            -           -            -          -
+	const want = `TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BIT/S    TX-FRAMES/S  TX-BIT/S  DROPS/S
+03:04:05  br0     p1    1234568      1000000000  <0.1         33.3      2.5
+                                                                        0.5 mtu
+                                                                        2 same-port
+03:04:05  br0     p2    -            -           -            -         -
 
-TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BITS/S  TX-FRAMES/S  TX-BITS/S  DROPS/S
-03:04:05  -       -     -            -          -            -          -
+TIME      BRIDGE  PORT  RX-FRAMES/S  RX-BIT/S  TX-FRAMES/S  TX-BIT/S  DROPS/S
+03:04:05  -       -     -            -         -            -         -
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
@@ -153,7 +153,7 @@ func TestRatesEnd(t *testing.T) {
 	if status := runWith(changing(interrupt), &stdout, &stderr, "stats", "--interval=100ms"); status != exitDone || stderr.Len() > 0 {
 		t.Errorf("interrupted: exit status %d, %q", status, stderr.String())
 	}
-	if !regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  br0 +p1 +\d+ `).MatchString(stdout.String()) {
+	if !regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3}  br0 +p1 +\d+ `).MatchString(stdout.String()) {
 		t.Errorf("printed %q", stdout.String())
 	}
 	stderr.Reset()
@@ -176,5 +176,17 @@ func TestRatesBrokenOutput(t *testing.T) {
 	status := runWith(changing(nil), brokenWriter{syscall.ENOSPC}, &stderr, "stats", "--interval=100ms")
 	if status != exitRefused || !strings.Contains(stderr.String(), errors.Unwrap(&os.PathError{Err: syscall.ENOSPC}).Error()) {
 		t.Errorf("exit status %d, %q", status, stderr.String())
+	}
+}
+
+// TestClock: rounds of parts of a second have different times.
+func TestClock(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
+	for interval, want := range map[time.Duration]string{
+		time.Second: "03:04:05", 5 * time.Second: "03:04:05", 500 * time.Millisecond: "03:04:05.600", 1500 * time.Millisecond: "03:04:05.600",
+	} {
+		if got := at.Format(clockOf(interval)); got != want {
+			t.Errorf("every %v: %s, want %s", interval, got, want)
+		}
 	}
 }

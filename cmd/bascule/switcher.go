@@ -29,7 +29,7 @@ type switcher interface {
 
 	AddPorts(bridge string, ports []string, o bridge.PortOptions) (warnings []string, err error)
 	SetPort(bridge, port string, o bridge.PortOptions) (warnings []string, err error)
-	DelPort(bridge, port string) (notes []string, err error)
+	DelPorts(bridge string, ports []string) (notes []string, err error)
 	Ports(bridge string) ([]bridge.Port, error)
 
 	FDB(bridge string, m bridge.Match) ([]bridge.Entry, error)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,24 +29,25 @@ passed; a port that was added, or added again, since the reading before shows -.
 Frames are counted by address only while somebody looks, which costs each of
 them a little.
 
-Keys: tab goes to the next pane; 1 to 6, s and the arrow keys choose the column
-to sort by, r reverses the order; up and down scroll; p pauses and goes on; ?
-explains; q quits. The terminal must have 40 columns and 8 lines; there is no
-colour, and afterwards the screen is as it was.`,
+Keys: tab goes to the next pane; 1 to 6 choose the column to sort by, s, < and >
+(or the left and right arrows) another one; r reverses the order; up, down, pgup
+and pgdn scroll; p pauses and goes on; ? explains; q quits. A rate of - is not
+known yet; k, M and G stand for a thousand, a million and a thousand million.
+
+The terminal must have 40 columns and 8 lines; there is no colour, and
+afterwards the screen is as it was.`,
 		Example: `  #! run: switch br0 veth0; ip netns add lab; bascule -n lab bridge add br0
   #! typed q: bascule
   bascule top
   bascule top br0 --interval 5s
   bascule -n lab top br0`,
 		ValidArgsFunction: completeArguments(p.bridgeNames),
+		Annotations:       map[string]string{noJSON: "is not for a terminal: use 'bascule -j stats --interval 1s'"},
 	}
 	interval := &period{time.Second}
-	cmd.Flags().Var(interval, "interval", "look again after this long, 100ms to 24h")
+	cmd.Flags().Var(interval, "interval", "look again after this long, 100ms to 24h; a bare number is seconds")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		const instead = "use 'bascule stats --interval 1s'"
-		if p.json {
-			return usagef(cmd, "--json is not for a terminal: use 'bascule -j stats --interval 1s'")
-		}
 		if !isTerminal(p.stdout) {
 			return errors.New("cannot show top: standard output is not a terminal; " + instead)
 		}
@@ -92,12 +94,27 @@ func isTerminal(file any) bool {
 	return err == nil
 }
 
-// topSource reads one bridge, or all where the name is "".
+// topSource reads one bridge, or all where the name is "". Names of devices are as a
+// terminal may have them.
 type topSource struct {
 	switcher
 	name string
 }
 
-func (s topSource) Ports() ([]bridge.Port, error) { return s.switcher.Ports(s.name) }
+func (s topSource) Ports() ([]bridge.Port, error) {
+	list, err := s.switcher.Ports(s.name)
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Name = printable(list[i].Name)
+	}
+	return list, err
+}
 
-func (s topSource) Talkers() ([]bridge.Talker, error) { return s.switcher.Talkers(s.name) }
+func (s topSource) Talkers() ([]bridge.Talker, error) {
+	list, err := s.switcher.Talkers(s.name)
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Port = printable(list[i].Port)
+	}
+	return list, err
+}

@@ -25,7 +25,8 @@ func newTrace(p *program) *cobra.Command {
 port --in, and by which ports the frame would leave. Nothing is sent, learned or
 counted. The verdict is the switch's own. The switch also forwards frames to a
 port that is down or has no carrier; a step then says that the frame is lost
-there.
+there. If the datapath routes the packet (--route of 'bascule port'), the steps
+follow it to its way out.
 
 Give the frame in one of three ways, each without check sequence:
 
@@ -108,7 +109,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 		size:      number{name: "N", least: frame.MinSize, most: frame.MaxSize},
 		arp:       choice{words: []string{"request", "reply"}},
 	}
-	cmd.Flags().Var(&f.pcap, "pcap", "take the frame from this capture, pcap or pcapng")
+	cmd.Flags().Var(&f.pcap, "pcap", "take the frame from this capture, pcap or pcapng; - is standard input")
 	cmd.Flags().Var(&f.packet, "packet", "the number of the packet in the capture, 1 by default")
 	f.set.SortFlags = false
 	f.set.Var(&f.src, "src", "source address, 00:00:5e:00:53:01 by default")
@@ -126,7 +127,7 @@ func addFrame(cmd *cobra.Command) *frameFlags {
 	f.set.Var(&f.spa, "spa", "ARP's sender, an IPv4 address")
 	f.set.Var(&f.tpa, "tpa", "ARP's target, an IPv4 address")
 	f.set.Var(&f.etherType, "ethertype", fmt.Sprintf("EtherType in hexadecimal digits, %x by default", frame.EtherTypeTest))
-	f.set.Var(&f.size, "size", "size of the frame in bytes")
+	f.set.Var(&f.size, "size", fmt.Sprintf("size of the frame in bytes, %d to %d", frame.MinSize, frame.MaxSize))
 	cmd.Flags().AddFlagSet(f.set)
 	completeFlag(cmd, "arp", these(f.arp.words))
 	return f
@@ -156,6 +157,9 @@ func (p *program) buildFrame(cmd *cobra.Command, f *frameFlags, text string) (da
 		return nil, usagef(cmd, "--packet needs --pcap, or - as FRAME")
 	case text == "" && f.pcap.text == "" && field == "":
 		return nil, usagef(cmd, "the frame is missing: give FRAME, --pcap, or fields such as --dst")
+	case f.pcap.text == "-":
+		data, err = frame.Capture(p.stdin, max(packet, 1))
+		text = "standard input"
 	case text == "-":
 		data, err = frame.Read(p.stdin, packet)
 		text = "standard input"

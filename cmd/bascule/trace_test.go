@@ -140,6 +140,7 @@ func TestTraceMisuse(t *testing.T) {
 		{"trace br0 --in p1 --icmp --pcap x", "", exitUsage, "--pcap and --icmp: give a capture or the fields" + see},
 		{"trace br0 --in p1 --pcap=", "", exitUsage, "--pcap : FILE is empty" + see},
 		{"trace br0 --in p1 --pcap /nowhere", "", exitRefused, "cannot read capture /nowhere: no such file or directory; give a file that tcpdump wrote"},
+		{"trace br0 --in p1 --pcap -", "", exitUsage, "standard input: neither pcap nor pcapng" + see},
 		{"trace br0 --in p1 --pcap /dev/null", "", exitUsage, "/dev/null: neither pcap nor pcapng" + see},
 		{"trace br0 --in p1 --packet 2 --pcap " + ethernet, "", exitUsage, ethernet + ": there is no packet 2: the capture has 1" + see},
 		{"trace br0 --in p1 --pcap " + radio, "", exitUsage, radio + ": packet 1 is no Ethernet frame: its link type is 802.11" + see},

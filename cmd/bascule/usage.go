@@ -132,7 +132,7 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	}
 	for i := last; i < len(args); i++ {
 		if extra := args[i]; (extra == "on" || extra == "off") && (!repeated || last < len(a.names)) {
-			return usagef(cmd, "%q stands alone: write --FLAG=%s, with an equals sign", extra, extra)
+			return usagef(cmd, "%q stands alone: write --%s=%s, with an equals sign", extra, switchMeant(cmd, args[last:i]), extra)
 		}
 	}
 	if len(args) > len(a.names) && !repeated {
@@ -150,6 +150,25 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// switchMeant is the flag that an "on" or "off" behind the words was meant for, FLAG if
+// that is not plain: the word before it, or the only switch that was given.
+func switchMeant(cmd *cobra.Command, words []string) string {
+	isSwitch := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "on" }
+	if n := len(words); n > 0 && isSwitch(cmd.Flags().Lookup(words[n-1])) {
+		return words[n-1]
+	}
+	var given []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if isSwitch(f) {
+			given = append(given, f.Name)
+		}
+	})
+	if len(given) != 1 {
+		return "FLAG"
+	}
+	return given[0]
+}
+
 // sameVerb has the names of commands elsewhere, and here.
 var sameVerb = map[string]string{
 	"delete": "del", "remove": "del", "rm": "del", "list": "show", "ls": "show",
@@ -162,7 +181,7 @@ func guess(word, prefix string, candidates []string) string {
 	best, least := "", min(2, len(word)/2)+1 // more letters wrong is another word
 	for _, c := range candidates {
 		d := levenshtein.Distance(word, c, nil)
-		if len(word) > 1 && strings.HasPrefix(c, word) || sameVerb[word] == c {
+		if len(word) > 1 && strings.HasPrefix(c, word) || len(c) > 3 && strings.HasPrefix(word, c) || sameVerb[word] == c {
 			d = 0
 		}
 		if d < least {

@@ -199,6 +199,9 @@ once for each port.`,
 				if err := checkCounting(s, args[0], &table); err != nil {
 					return err
 				}
+				if len(table) == 0 && args[0] == "" {
+					p.warn([]string{"no bridge counts frames by VLAN; switch it on with 'bascule bridge set BRIDGE --vlan-stats'"})
+				}
 				return p.printVLANStats(table)
 			}
 			list, err := s.VLANs(args[0])

@@ -264,6 +264,14 @@ int count_xdp(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
+/* the same for devices whose frames may lie in several buffers, which take no other */
+SEC("xdp.frags")
+int count_xdp_frags(struct xdp_md *ctx)
+{
+	count(bpf_xdp_get_buff_len(ctx));
+	return XDP_DROP;
+}
+
 SEC("tcx/ingress")
 int count_tcx(struct __sk_buff *skb)
 {
@@ -275,4 +283,14 @@ SEC("xdp")
 int redirect(struct xdp_md *ctx)
 {
 	return bpf_redirect_map(&way_out, 0, 0);
+}
+
+/* the device that every frame leaves by, and whether its other end gets it at once */
+const volatile __u32 leave_by;
+const volatile __u32 to_peer;
+
+SEC("tcx/ingress")
+int redirect_tcx(struct __sk_buff *skb)
+{
+	return to_peer ? bpf_redirect_peer(leave_by, 0) : bpf_redirect(leave_by, 0);
 }

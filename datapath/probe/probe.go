@@ -308,7 +308,16 @@ type Counter struct {
 // an XDP program. Frames that arrive as packet buffers are seen too, but a
 // veth copies each of those, so they are better counted by CountTCX.
 func CountXDP(ifindex ...int) (*Counter, error) {
-	c, err := newCounter("count_xdp")
+	c, err := countXDP("count_xdp", ifindex)
+	if errors.Is(err, unix.ERANGE) {
+		// The MTU of a device takes several buffers.
+		return countXDP("count_xdp_frags", ifindex)
+	}
+	return c, err
+}
+
+func countXDP(program string, ifindex []int) (*Counter, error) {
+	c, err := newCounter(program)
 	if err != nil {
 		return nil, err
 	}
@@ -424,4 +433,51 @@ func (r *Redirect) Close() error {
 		errs = append(errs, r.link.Close())
 	}
 	return errors.Join(append(errs, r.objects.Program.Close(), r.objects.WayOut.Close())...)
+}
+
+// RedirectTCX is a bare tcx forwarder: whatever enters one device leaves by another,
+// with nothing looked at. It is the ceiling for a tcx switch.
+type RedirectTCX struct {
+	program *ebpf.Program
+	link    link.Link
+}
+
+// NewRedirectTCX sends every frame that enters device in out of device out, or, to the
+// peer, gives it to the other end of that device at once, which is a veth with that
+// end in another network namespace. Both must be in the network namespace of the
+// calling thread.
+func NewRedirectTCX(in, out int, toPeer bool) (*RedirectTCX, error) {
+	spec, err := loadProbe()
+	if err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	var peer uint32
+	if toPeer {
+		peer = 1
+	}
+	err = errors.Join(spec.Variables["leave_by"].Set(uint32(out)), spec.Variables["to_peer"].Set(peer))
+	if err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	var objects struct {
+		Program *ebpf.Program `ebpf:"redirect_tcx"`
+	}
+	if err := spec.LoadAndAssign(&objects, nil); err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	r := &RedirectTCX{program: objects.Program}
+	r.link, err = link.AttachTCX(link.TCXOptions{Program: r.program, Interface: in, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("redirect from device %d: %w", in, err), r.Close())
+	}
+	return r, nil
+}
+
+// Close takes the forwarder off its device and unloads it.
+func (r *RedirectTCX) Close() error {
+	var err error
+	if r.link != nil {
+		err = r.link.Close()
+	}
+	return errors.Join(err, r.program.Close())
 }

@@ -49,24 +49,28 @@ type probeVary struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	probeMapCounted    = "counted"
-	probeMapGenerated  = "generated"
-	probeMapWayOut     = "way_out"
-	probeProgCountTcx  = "count_tcx"
-	probeProgCountXdp  = "count_xdp"
-	probeProgGenerate  = "generate"
-	probeProgRedirect  = "redirect"
-	probeVarAnswers    = "answers"
-	probeVarFirstHost  = "first_host"
-	probeVarHosts      = "hosts"
-	probeVarPortPairs  = "port_pairs"
-	probeVarRate       = "rate"
-	probeVarShapeCount = "shape_count"
-	probeVarShapes     = "shapes"
-	probeVarStop       = "stop"
-	probeVarTtlWord    = "ttl_word"
-	probeVarVaryDst    = "vary_dst"
-	probeVarVarySrc    = "vary_src"
+	probeMapCounted        = "counted"
+	probeMapGenerated      = "generated"
+	probeMapWayOut         = "way_out"
+	probeProgCountTcx      = "count_tcx"
+	probeProgCountXdp      = "count_xdp"
+	probeProgCountXdpFrags = "count_xdp_frags"
+	probeProgGenerate      = "generate"
+	probeProgRedirect      = "redirect"
+	probeProgRedirectTcx   = "redirect_tcx"
+	probeVarAnswers        = "answers"
+	probeVarFirstHost      = "first_host"
+	probeVarHosts          = "hosts"
+	probeVarLeaveBy        = "leave_by"
+	probeVarPortPairs      = "port_pairs"
+	probeVarRate           = "rate"
+	probeVarShapeCount     = "shape_count"
+	probeVarShapes         = "shapes"
+	probeVarStop           = "stop"
+	probeVarToPeer         = "to_peer"
+	probeVarTtlWord        = "ttl_word"
+	probeVarVaryDst        = "vary_dst"
+	probeVarVarySrc        = "vary_src"
 )
 
 // loadProbe returns the embedded CollectionSpec for probe.
@@ -111,10 +115,12 @@ type probeSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeProgramSpecs struct {
-	CountTcx *ebpf.ProgramSpec `ebpf:"count_tcx"`
-	CountXdp *ebpf.ProgramSpec `ebpf:"count_xdp"`
-	Generate *ebpf.ProgramSpec `ebpf:"generate"`
-	Redirect *ebpf.ProgramSpec `ebpf:"redirect"`
+	CountTcx      *ebpf.ProgramSpec `ebpf:"count_tcx"`
+	CountXdp      *ebpf.ProgramSpec `ebpf:"count_xdp"`
+	CountXdpFrags *ebpf.ProgramSpec `ebpf:"count_xdp_frags"`
+	Generate      *ebpf.ProgramSpec `ebpf:"generate"`
+	Redirect      *ebpf.ProgramSpec `ebpf:"redirect"`
+	RedirectTcx   *ebpf.ProgramSpec `ebpf:"redirect_tcx"`
 }
 
 // probeMapSpecs contains maps before they are loaded into the kernel.
@@ -133,11 +139,13 @@ type probeVariableSpecs struct {
 	Answers    *ebpf.VariableSpec `ebpf:"answers"`
 	FirstHost  *ebpf.VariableSpec `ebpf:"first_host"`
 	Hosts      *ebpf.VariableSpec `ebpf:"hosts"`
+	LeaveBy    *ebpf.VariableSpec `ebpf:"leave_by"`
 	PortPairs  *ebpf.VariableSpec `ebpf:"port_pairs"`
 	Rate       *ebpf.VariableSpec `ebpf:"rate"`
 	ShapeCount *ebpf.VariableSpec `ebpf:"shape_count"`
 	Shapes     *ebpf.VariableSpec `ebpf:"shapes"`
 	Stop       *ebpf.VariableSpec `ebpf:"stop"`
+	ToPeer     *ebpf.VariableSpec `ebpf:"to_peer"`
 	TtlWord    *ebpf.VariableSpec `ebpf:"ttl_word"`
 	VaryDst    *ebpf.VariableSpec `ebpf:"vary_dst"`
 	VarySrc    *ebpf.VariableSpec `ebpf:"vary_src"`
@@ -183,11 +191,13 @@ type probeVariables struct {
 	Answers    *ebpf.Variable `ebpf:"answers"`
 	FirstHost  *ebpf.Variable `ebpf:"first_host"`
 	Hosts      *ebpf.Variable `ebpf:"hosts"`
+	LeaveBy    *ebpf.Variable `ebpf:"leave_by"`
 	PortPairs  *ebpf.Variable `ebpf:"port_pairs"`
 	Rate       *ebpf.Variable `ebpf:"rate"`
 	ShapeCount *ebpf.Variable `ebpf:"shape_count"`
 	Shapes     *ebpf.Variable `ebpf:"shapes"`
 	Stop       *ebpf.Variable `ebpf:"stop"`
+	ToPeer     *ebpf.Variable `ebpf:"to_peer"`
 	TtlWord    *ebpf.Variable `ebpf:"ttl_word"`
 	VaryDst    *ebpf.Variable `ebpf:"vary_dst"`
 	VarySrc    *ebpf.Variable `ebpf:"vary_src"`
@@ -197,18 +207,22 @@ type probeVariables struct {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probePrograms struct {
-	CountTcx *ebpf.Program `ebpf:"count_tcx"`
-	CountXdp *ebpf.Program `ebpf:"count_xdp"`
-	Generate *ebpf.Program `ebpf:"generate"`
-	Redirect *ebpf.Program `ebpf:"redirect"`
+	CountTcx      *ebpf.Program `ebpf:"count_tcx"`
+	CountXdp      *ebpf.Program `ebpf:"count_xdp"`
+	CountXdpFrags *ebpf.Program `ebpf:"count_xdp_frags"`
+	Generate      *ebpf.Program `ebpf:"generate"`
+	Redirect      *ebpf.Program `ebpf:"redirect"`
+	RedirectTcx   *ebpf.Program `ebpf:"redirect_tcx"`
 }
 
 func (p *probePrograms) Close() error {
 	return _ProbeClose(
 		p.CountTcx,
 		p.CountXdp,
+		p.CountXdpFrags,
 		p.Generate,
 		p.Redirect,
+		p.RedirectTcx,
 	)
 }
 

@@ -6,8 +6,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
+	"runtime"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 func TestNameFor(t *testing.T) {
@@ -59,7 +63,7 @@ func TestServerEnds(t *testing.T) {
 		"echo no port >&2; exit 3": "sh in e2 has ended: exit status 3: no port",
 		"echo up; kill -9 $$":      "sh in e2 has ended: signal: killed",
 	} {
-		s := &server{cmd: exec.Command("sh", "-c", command), done: make(chan struct{}), where: "sh in e2"}
+		s := &server{cmd: Command(t.Context(), "sh", "-c", command), done: make(chan struct{}), where: "sh in e2"}
 		s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
 		if err := s.Ended(t.Context(), 0); err != nil {
 			t.Errorf("%s: %v before it ran", command, err)
@@ -70,4 +74,74 @@ func TestServerEnds(t *testing.T) {
 			t.Errorf("%s: %v, want %s", command, err, want)
 		}
 	}
+}
+
+// A large frame says of itself what whoever cuts it has to know.
+func TestLargeFrame(t *testing.T) {
+	mac, addr := Number(1)
+	from := End{MAC: mac, Addr: addr}
+	const payload = 64000
+	f := LargeFrame(payload, from, Broadcast, Nobody)
+	if len(f) != 10+14+20+32+payload {
+		t.Fatalf("it has %d bytes", len(f))
+	}
+	head, packet := f[:10], f[10:]
+	number := func(at int) int { return int(binary.NativeEndian.Uint16(head[at:])) }
+	if head[0] != 1 || head[1] != 1 || number(2) != 66 || number(4) != 1448 || number(6) != 34 || number(8) != 16 {
+		t.Errorf("the header before it is % x", head)
+	}
+	if sum := sum16(packet[14:34], 0); sum != 0xffff {
+		t.Errorf("the IPv4 header's checksum is wrong: it sums up to %#x", sum)
+	}
+	if n := binary.BigEndian.Uint16(packet[16:]); packet[23] != 6 || int(n) != 20+32+payload {
+		t.Errorf("it is of protocol %d and %d bytes", packet[23], n)
+	}
+	if offset := packet[34+12] >> 4; offset != 8 {
+		t.Errorf("TCP's header has %d words", offset)
+	}
+}
+
+// A program lives on when the thread ends that wanted it started.
+func TestStarted(t *testing.T) {
+	own, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	for place, start := range map[string]func(Cmd) error{
+		"here":           Cmd.Start,
+		"in a namespace": func(c Cmd) error { return (&Namespace{Name: "own", handle: own}).Start(c, AnyCPU) },
+	} {
+		cmd := Command(t.Context(), "cat")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := onEndingThread(func() error { return start(cmd) }); err != nil {
+			t.Fatalf("%s: %v", place, err)
+		}
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", place, err)
+		}
+	}
+}
+
+// onEndingThread runs fn on a thread, and returns when that thread has ended.
+func onEndingThread(fn func() error) error {
+	result, thread := make(chan error, 1), make(chan int, 1)
+	go func() {
+		runtime.LockOSThread() // for good
+		if unix.Gettid() == os.Getpid() {
+			result <- onEndingThread(fn) // the first thread does not end
+			thread <- 0
+			return
+		}
+		result <- fn()
+		thread <- unix.Gettid()
+	}()
+	for id := <-thread; id != 0 && unix.Tgkill(os.Getpid(), id, 0) == nil; {
+		time.Sleep(time.Millisecond)
+	}
+	return <-result
 }

@@ -9,12 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
-	"time"
 
 	"bascule/lab/spaces"
 
@@ -73,11 +70,19 @@ func (n *Namespace) Netlink() *netlink.Handle { return n.link }
 // not start a goroutine that needs the namespace.
 func (n *Namespace) Do(fn func() error) error {
 	return onOwnThread(func() error {
-		if err := netns.Set(n.handle); err != nil {
-			return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
+		if err := n.enter(); err != nil {
+			return err
 		}
 		return fn()
 	})
+}
+
+// enter moves the calling thread into the namespace.
+func (n *Namespace) enter() error {
+	if err := netns.Set(n.handle); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 // onOwnThread runs fn on a thread of its own. fn may change the thread's
@@ -87,25 +92,30 @@ func onOwnThread(fn func() error) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		home, err := netns.Get()
-		if err != nil {
-			result <- err
-			return
-		}
-		defer home.Close()
-		var cpus unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &cpus); err != nil {
-			result <- err
-			return
-		}
-		err = fn()
-		back := errors.Join(netns.Set(home), unix.SchedSetaffinity(0, &cpus))
-		if back == nil {
+		back, err := andBack(fn)
+		if back {
 			runtime.UnlockOSThread()
 		}
-		result <- errors.Join(err, back)
+		result <- err
 	}()
 	return <-result
+}
+
+// andBack runs fn, which may change the calling thread's network namespace and CPU
+// affinity, and puts them back: back is false where that failed.
+func andBack(fn func() error) (back bool, err error) {
+	home, err := netns.Get()
+	if err != nil {
+		return true, err
+	}
+	defer home.Close()
+	var cpus unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
+		return true, err
+	}
+	err = fn()
+	failed := errors.Join(netns.Set(home), unix.SchedSetaffinity(0, &cpus))
+	return failed == nil, errors.Join(err, failed)
 }
 
 // PinThread keeps the calling thread on one CPU. Do undoes it.
@@ -123,37 +133,6 @@ func Sysctl(name, value string) error {
 	path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
 	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
 		return fmt.Errorf("sysctl %s=%s: %w", name, value, err)
-	}
-	return nil
-}
-
-// Command prepares a program that will run in the namespace when it is given
-// to Start. It is killed when ctx ends and when the lab dies.
-func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	// A group of its own: Ctrl-C at the terminal goes to the lab, which ends
-	// its programs in order.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
-	return cmd
-}
-
-// AnyCPU lets a program run wherever the kernel puts it.
-const AnyCPU = -1
-
-// Start starts a program in the namespace, on one CPU or AnyCPU.
-func (n *Namespace) Start(cmd *exec.Cmd, cpu int) error {
-	err := n.Do(func() error {
-		// A program that a thread starts inherits the thread's CPUs.
-		if cpu != AnyCPU {
-			if err := PinThread(cpu); err != nil {
-				return err
-			}
-		}
-		return cmd.Start()
-	})
-	if err != nil {
-		return fmt.Errorf("%s in %s: %w", filepath.Base(cmd.Path), n.Name, err)
 	}
 	return nil
 }
@@ -198,6 +177,23 @@ func (n *Namespace) Cookie() (uint64, error) {
 		return 0, fmt.Errorf("cookie of %s: %w", n.Name, err)
 	}
 	return cookie, nil
+}
+
+// Receive moves a device of this process's own namespace to the namespace, where it gets
+// a name. A network card goes back when the namespace is removed.
+func (n *Namespace) Receive(l netlink.Link, name string) error {
+	err := netlink.LinkSetNsFd(l, int(n.handle))
+	if err != nil {
+		return fmt.Errorf("move %s to %s: %w", l.Attrs().Name, n.Name, err)
+	}
+	moved, err := n.link.LinkByName(l.Attrs().Name)
+	if err == nil {
+		err = n.link.LinkSetName(moved, name)
+	}
+	if err != nil {
+		return fmt.Errorf("%s as %s in %s: %w", l.Attrs().Name, name, n.Name, err)
+	}
+	return nil
 }
 
 // Close removes the namespace and with it every device in it.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,7 +23,7 @@ func (l Listen) String() string { return fmt.Sprintf("%s port %d", strings.ToUpp
 
 // server is a program that waits in a namespace for clients.
 type server struct {
-	cmd    *exec.Cmd
+	cmd    Cmd
 	cancel context.CancelFunc
 	done   chan struct{}
 	where  string       // program and namespace

@@ -71,7 +71,7 @@ func (k *basculeKit) add(ctx context.Context, bridge string) error {
 	if n.Spec.FDBMax != 0 {
 		add = append(add, "--fdb-max", fmt.Sprint(n.Spec.FDBMax))
 	}
-	n.undo = append(n.undo, func() error { return n.site.forget(n.Switch.Name) })
+	n.leave = append(n.leave, func() error { return n.site.forget(n.Switch.Name) })
 	n.memory, n.drops = n.basculeMemory, k.drops
 	return k.run(ctx, add...)
 }

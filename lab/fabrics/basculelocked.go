@@ -50,7 +50,7 @@ func (k *lockedKit) add(_ context.Context, name string) error {
 		return err
 	}
 	k.sw = sw
-	n.undo = append(n.undo, sw.Close)
+	n.leave = append(n.leave, sw.Close)
 	var settings []bridge.Change
 	if n.Spec.Ageing != 0 {
 		settings = append(settings, bridge.Change{Name: "ageing", Value: n.Spec.Ageing.String()})
@@ -61,7 +61,7 @@ func (k *lockedKit) add(_ context.Context, name string) error {
 	if err := sw.AddBridge(name, settings); err != nil {
 		return err
 	}
-	n.undo = append(n.undo, func() error { _, err := sw.DelBridge(name); return err })
+	n.leave = append(n.leave, func() error { _, err := sw.DelBridge(name); return err })
 	n.memory = n.basculeMemory
 	return nil
 }

@@ -30,6 +30,9 @@ var BasculeChainVeth = &Fabric{
 // BasculeChainPatch is three bascule bridges in a row, joined without devices.
 var BasculeChainPatch = basculePatched("bascule-chain-patch", "three bascule bridges in a row, joined by patch cables", 3)
 
+// BasculeChain2 is one bridge more than Bascule.
+var BasculeChain2 = basculePatched("bascule-chain-2", "two bascule bridges in a row, joined by a patch cable", 2)
+
 // BasculeChain7 and LinuxChain7 are seven bascule bridges and seven Linux
 // bridges in a row. Nobody plugs more together.
 var (
@@ -43,6 +46,7 @@ var (
 		HostPath: slices.Concat(path("host", "device Linux bridge"),
 			slices.Repeat(path("device veth", "device veth", "device Linux bridge"), 6), path("device veth", "end")),
 		Arrival: AsBuffers,
+		Modules: []string{"bridge"},
 		build: func(ctx context.Context, _ Site, n *Net) error {
 			k := &linuxKit{net: n}
 			return n.chain(ctx, k, row(7), n.byVeth(ctx, k))

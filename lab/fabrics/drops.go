@@ -37,10 +37,13 @@ func (n *Net) Drops() (map[string]uint64, error) {
 	if out["softnet"], err = softnetDrops(string(text)); err != nil {
 		return nil, err
 	}
-	if n.drops != nil {
+	for _, host := range []*Net{n, n.second} {
+		if host == nil || host.drops == nil {
+			continue
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		own, err := n.drops(ctx)
+		own, err := host.drops(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("drops of fabric %s: %w", n.Fabric.Name, err)
 		}
@@ -61,6 +64,9 @@ func (n *Net) places() map[*ends.Namespace]bool {
 	places := map[*ends.Namespace]bool{}
 	if n.Switch != nil {
 		places[n.Switch] = false
+	}
+	if n.second != nil {
+		places[n.second.Switch] = false
 	}
 	for _, e := range n.Ends {
 		// A guest counts in its own kernel.

@@ -64,6 +64,11 @@ type Site struct {
 	Bascule string
 	// Guests are the virtual machines for ends that are some; nil for none.
 	Guests *guests.Pool
+	// Cards says that the machine has the network cards of the fabrics.
+	Cards bool
+	// Instructions is how many instructions the machine has executed; nil where
+	// nobody counts them.
+	Instructions func() uint64
 }
 
 // Fabric is one way to join ends.
@@ -92,8 +97,15 @@ type Fabric struct {
 	FramesOnly bool
 	// VLANs says that ends can be kept apart by VLANs.
 	VLANs bool
-	// Needs are the programs that it is made with.
+	// Needs are the programs that it is made with, and Files what these need beside
+	// their libraries.
 	Needs []ends.Program
+	Files []string
+	// Modules are the kernel modules that it takes, beside veth: a machine that is
+	// made for it loads them, and the lab loads none elsewhere.
+	Modules []string
+	// Wires join network cards that it is made of, in a virtual machine that is made for it.
+	Wires []CardWire
 	// Missing says what of bascule must be built before it can be made; empty
 	// for what can.
 	Missing string
@@ -136,13 +148,13 @@ func GuestPath(path []report.Hop) []report.Hop {
 // All is every fabric, in the order in which they are shown.
 var All = slices.Concat([]*Fabric{
 	Direct,
-	LinuxBridge, LinuxBridgeFiltered, LinuxBridgeConntrack, OVS, OVSAFXDP,
-	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculeChain7, LinuxChain7, BasculePF, BasculeXDPPF,
+	LinuxBridge, LinuxBridgeFiltered, LinuxBridgeConntrack, OVS, OVSConntrack, OVSAFXDP,
+	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculeChain2, BasculeChain7, LinuxChain7, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,
-	Router, RouterNft,
-	XDPBare,
-}, featured, sized, Neutron)
+	Router, RouterNft, RouterFlowtable, BasculeRouter, BasculeRouterXDP, RouterCards,
+	XDPBare, TCXBare, TCXBarePeer, Mirred,
+}, featured, sized, Neutron, TwoHosts)
 
 // Find returns the fabric of that name.
 func Find(name string) (*Fabric, bool) {
@@ -174,6 +186,7 @@ type Net struct {
 
 	site   Site
 	serial int64
+	second *Net // of the second host, where there is one
 	flush  func(context.Context) error
 	forget func(context.Context) error
 	load   func(ctx context.Context, rules int) error
@@ -185,6 +198,7 @@ type Net struct {
 	holds  func() (uint64, error)
 	drops  func(context.Context) (map[string]uint64, error)
 	undo   []func() error
+	leave  []func() error    // comes before undo: the switch gives back what it took of its ends while they live
 	living []context.Context // of what the net needs: each ends with it, and its cause tells how
 }
 
@@ -199,6 +213,8 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 	switch {
 	case f.Missing != "":
 		return nil, &ends.Unavailable{Reason: f.Missing}
+	case len(f.Wires) > 0 && !site.Cards:
+		return nil, &ends.Unavailable{Reason: "it is made of network cards that only a virtual machine of the lab has: --in-vm"}
 	case spec.Host && len(f.HostPath) == 0:
 		return nil, &ends.Unavailable{Reason: "the host has no interface of its own on it"}
 	case f.FramesOnly && !spec.Frames:
@@ -228,10 +244,12 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 // Close removes the fabric and its ends.
 func (n *Net) Close() error {
 	var errs []error
-	for _, u := range slices.Backward(n.undo) {
-		errs = append(errs, u())
+	for _, steps := range []*[]func() error{&n.leave, &n.undo} {
+		for _, step := range slices.Backward(*steps) {
+			errs = append(errs, step())
+		}
+		*steps = nil
 	}
-	n.undo = nil
 	return errors.Join(errs...)
 }
 
@@ -377,6 +395,15 @@ func (n *Net) Program(i int) (string, error) {
 		return "", &ends.Unavailable{Reason: "the path of the bascule program is not known"}
 	}
 	return n.site.Bascule, nil
+}
+
+// Instructions returns what counts the instructions of the machine, or an
+// ends.Unavailable.
+func (n *Net) Instructions() (func() uint64, error) {
+	if n.site.Instructions == nil {
+		return nil, &ends.Unavailable{Reason: "instructions are counted in a virtual machine only: --in-vm"}
+	}
+	return n.site.Instructions, nil
 }
 
 // namespace makes a namespace that Close removes.

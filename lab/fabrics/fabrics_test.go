@@ -4,6 +4,7 @@ package fabrics
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -380,5 +381,36 @@ func TestNeutronPaths(t *testing.T) {
 		if got := report.Devices(f.HostPath); got != want.host {
 			t.Errorf("%s: %d devices from the host, want %d: %s", name, got, want.host, report.Drawing(f.HostPath))
 		}
+	}
+}
+
+// The routers of bascule route in the datapath, and not by the host's network stack.
+func TestBasculeRoutes(t *testing.T) {
+	needRoot(t)
+	s := site(t)
+	for _, f := range []*Fabric{BasculeRouter, BasculeRouterXDP} {
+		t.Run(f.Name, func(t *testing.T) {
+			n := built(t, f, s, Spec{Ends: 2})
+			// the first packet a second to each end is left to the host
+			for deadline := time.Now().Add(time.Minute); ; {
+				if err := ping(t.Context(), n, 0, 1); err != nil {
+					t.Fatal(err)
+				}
+				out, err := s.run(t.Context(), n.Switch.Name, "-j", "port", "show", bridgeName, "gw1", "--stats")
+				if err != nil {
+					t.Fatal(err)
+				}
+				var shown []struct{ Routed map[string]uint64 }
+				if err := json.Unmarshal(out, &shown); err != nil || len(shown) != 1 {
+					t.Fatalf("port show printed %q", out)
+				}
+				if shown[0].Routed["done"] > 0 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("pings pass, and the datapath has routed none: %v", shown[0].Routed)
+				}
+			}
+		})
 	}
 }

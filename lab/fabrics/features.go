@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,10 @@ type features struct {
 	isolated bool // all ends but the first are isolated from each other
 	rules    int  // MAC rules of each port, for frames that come in; the last lets pass
 	five     bool // VLAN filtering, MAC rules, storm limits, address limits, non-IP blocked
+	// The settings of the bridge and of each port, as the command line has them.
+	bridge, port []string
+	// bound says that each end's addresses are bound to its port.
+	bound bool
 }
 
 // With features that cost what they cost: each fabric is a bascule bridge as it
@@ -35,12 +40,40 @@ var (
 	BasculeRules1000, BasculeXDPRules1000 = withFeatures("rules-1000", "with 1000 MAC rules on each port", features{rules: 1000})
 )
 
+// alone are bridges that have one feature on each, among those that cost a known
+// unicast anything.
+var alone = func() (out []*Fabric) {
+	for _, f := range []struct {
+		name, about string
+		set         features
+	}{
+		{"vlan-stats", "with VLAN filtering and counters of VLANs", features{vlans: true, bridge: []string{"--vlan-stats"}}},
+		{"dhcp-guard", "with a guard of DHCP", features{bridge: []string{"--dhcp-guard"}}},
+		{"ra-guard", "with a guard of router advertisements", features{bridge: []string{"--ra-guard"}}},
+		{"neigh-suppress", "that answers questions for bound addresses", features{bridge: []string{"--neigh-suppress"}, bound: true}},
+		{"move-max", "that limits how often an address moves", features{bridge: []string{"--move-max", "100"}}},
+		{"hairpin", "whose ports send back where a frame came in", features{port: []string{"--hairpin"}}},
+		{"block-non-ip", "with non-IP frames blocked", features{port: []string{"--block-non-ip"}}},
+		{"fdb-full-drop", "that drops what its limit of addresses has no room for", features{port: []string{"--fdb-max", "1000", "--fdb-full", "drop"}}},
+		{"storm", "with storm limits", features{port: stormLimits}},
+		{"source-guard", "whose ports take bound addresses only", features{port: []string{"--source-guard"}, bound: true}},
+		{"loop-guard", "that looks for loops", features{port: []string{"--loop-guard", "report"}}},
+	} {
+		tcx, _ := withFeatures(f.name, f.about, f.set)
+		out = append(out, tcx)
+	}
+	return out
+}()
+
+// stormLimits are above what the lab sends.
+var stormLimits = []string{"--storm-bcast", "100000000pps", "--storm-mcast", "100000000pps", "--storm-unknown", "100000000pps"}
+
 // featured are all of them.
-var featured = []*Fabric{
+var featured = slices.Concat(alone, []*Fabric{
 	BasculeVLAN, BasculeXDPVLAN, BasculeFive, BasculeXDPFive, BasculeIsolated, BasculeXDPIsolated,
 	BasculeRules10, BasculeXDPRules10, BasculeRules1000, BasculeXDPRules1000,
-	LinuxBridgeVLAN, LinuxBridgeIsolated, OVSVLAN,
-}
+	LinuxBridgeVLAN, LinuxBridgeIsolated, LinuxBridgeSnooping, OVSVLAN,
+})
 
 // withFeatures makes the fabric at both hooks.
 func withFeatures(name, about string, set features) (tcx, xdp *Fabric) {
@@ -51,6 +84,9 @@ func withFeatures(name, about string, set features) (tcx, xdp *Fabric) {
 		f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge "+about, 1)
 		f.build = func(ctx context.Context, _ Site, n *Net) error {
 			return n.single(ctx, &featureKit{basculeKit{n, hook}, set})
+		}
+		if set.bound {
+			f.HostPath = nil // the host's own addresses are not bound
 		}
 		return &f
 	}
@@ -64,10 +100,17 @@ type featureKit struct {
 }
 
 func (k *featureKit) add(ctx context.Context, bridge string) error {
-	if err := k.basculeKit.add(ctx, bridge); err != nil || !k.set.vlans {
+	if err := k.basculeKit.add(ctx, bridge); err != nil {
 		return err
 	}
-	return k.run(ctx, "bridge", "set", bridge, "--vlan-filtering")
+	settings := slices.Clone(k.set.bridge)
+	if k.set.vlans {
+		settings = append(settings, "--vlan-filtering")
+	}
+	if len(settings) == 0 {
+		return nil
+	}
+	return k.run(ctx, append([]string{"bridge", "set", bridge}, settings...)...)
 }
 
 // Other VLANs than those that the ends are in have no ports.
@@ -113,10 +156,18 @@ func (k *featureKit) dress(ctx context.Context, bridge, device string) error {
 			return err
 		}
 	}
+	settings := k.set.port
 	if k.set.five {
-		err := k.run(ctx, "port", "set", bridge, device, "--block-non-ip", "--fdb-max", "1000", "--fdb-full", "drop",
-			"--storm-bcast", "100000000pps", "--storm-mcast", "100000000pps", "--storm-unknown", "100000000pps")
-		if err != nil {
+		settings = append([]string{"--block-non-ip", "--fdb-max", "1000", "--fdb-full", "drop"}, stormLimits...)
+	}
+	if k.set.bound {
+		e := k.net.Ends[len(k.net.Ends)-1]
+		if err := k.run(ctx, "binding", "add", bridge, device, e.MAC.String(), e.Addr.Addr().String()); err != nil {
+			return err
+		}
+	}
+	if len(settings) > 0 {
+		if err := k.run(ctx, append([]string{"port", "set", bridge, device}, settings...)...); err != nil {
 			return err
 		}
 	}
@@ -154,6 +205,19 @@ var LinuxBridgeVLAN = linuxVariant("linux-bridge-vlan", "the kernel's bridge wit
 // LinuxBridgeIsolated is the kernel's bridge whose ports, but the first, are
 // isolated from each other.
 var LinuxBridgeIsolated = linuxVariant("linux-bridge-isolated", "the kernel's bridge whose ends, but the first, are isolated", features{isolated: true})
+
+// LinuxBridgeSnooping is the kernel's bridge as it is made unless it is told otherwise:
+// it listens to who joins multicast groups.
+var LinuxBridgeSnooping = &Fabric{
+	Name:    "linux-bridge-snooping",
+	About:   "the kernel's bridge with multicast snooping",
+	Path:    LinuxBridge.Path,
+	Arrival: AsBuffers,
+	Modules: LinuxBridge.Modules,
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		return n.single(ctx, &linuxKit{net: n, snooping: true})
+	},
+}
 
 func linuxVariant(name, about string, set features) *Fabric {
 	f := *LinuxBridge
@@ -205,6 +269,8 @@ var OVSVLAN = &Fabric{
 	Arrival: AsBuffers,
 	VLANs:   true,
 	Needs:   ovsPrograms,
+	Files:   OVS.Files,
+	Modules: OVS.Modules,
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &ovsVLANKit{ovsKit{net: n}})
 	},

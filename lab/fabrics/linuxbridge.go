@@ -24,6 +24,7 @@ var LinuxBridge = &Fabric{
 	Path:     path("end", "device veth", "device Linux bridge", "device veth", "end"),
 	HostPath: path("host", "device Linux bridge", "device veth", "end"),
 	Arrival:  AsBuffers,
+	Modules:  []string{"bridge"},
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &linuxKit{net: n})
 	},
@@ -33,6 +34,7 @@ var LinuxBridge = &Fabric{
 type linuxKit struct {
 	net      *Net
 	filtered bool
+	snooping bool
 	ready    bool
 }
 
@@ -46,8 +48,7 @@ func (k *linuxKit) add(ctx context.Context, name string) error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	off := false
-	bridge := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off}
+	bridge := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &k.snooping}
 	if n.Spec.Ageing != 0 {
 		ticks := uint32(n.Spec.Ageing / (10 * time.Millisecond))
 		bridge.AgeingTime = &ticks

@@ -18,6 +18,7 @@ var Macvlan = &Fabric{
 	Path:     path("end", "device macvlan", "device parent", "device macvlan", "end"),
 	HostPath: path("host", "device macvlan", "device parent", "device macvlan", "end"),
 	Arrival:  AsBuffers,
+	Modules:  []string{"macvlan"},
 	build:    buildMacvlan,
 }
 

@@ -59,6 +59,8 @@ type brand struct {
 	port  []report.Hop // what the host's own interface on it is; empty: the bridge
 	join  []report.Hop // what such a one is as a join to another bridge
 	needs []ends.Program
+	// files and modules are those of Fabric.
+	files, modules []string
 	// peer says that it puts frames right into the far end of a cable to
 	// another namespace, past the near one.
 	peer    bool
@@ -69,11 +71,15 @@ var (
 	linuxBrand = &brand{
 		kit:  func(n *Net) kit { return &linuxKit{net: n} },
 		hops: path("device Linux bridge"),
+
+		modules: LinuxBridge.Modules,
 	}
 	filteredBrand = &brand{
 		kit:   func(n *Net) kit { return &linuxKit{net: n, filtered: true} },
 		hops:  path("device Linux bridge", "filter nftables"),
 		needs: []ends.Program{nft},
+
+		files: LinuxBridgeFiltered.Files, modules: LinuxBridgeFiltered.Modules,
 	}
 	ovsBrand = &brand{
 		kit:   func(n *Net) kit { return &ovsKit{net: n} },
@@ -81,6 +87,8 @@ var (
 		port:  path("device OVS internal port"),
 		join:  path("device OVS internal port"),
 		needs: ovsPrograms,
+
+		files: OVS.Files, modules: OVS.Modules,
 	}
 	basculeBrand = &brand{
 		kit:  func(n *Net) kit { return &basculeKit{n, "tcx"} },
@@ -127,11 +135,15 @@ func neutron(topologies ...topology) []*Fabric {
 			HostPath: t.path(true),
 			Arrival:  AsBuffers,
 			Needs:    slices.Clone(t.core.needs),
+			Files:    slices.Clone(t.core.files),
+			Modules:  slices.Clone(t.core.modules),
 			Missing:  t.core.missing,
 			build:    func(ctx context.Context, _ Site, n *Net) error { return t.build(ctx, n) },
 		}
 		if t.edge != nil {
 			f.Needs = append(f.Needs, t.edge.needs...)
+			f.Files = append(f.Files, t.edge.files...)
+			f.Modules = append(f.Modules, t.edge.modules...)
 			f.Missing = cmp.Or(f.Missing, t.edge.missing)
 		}
 		out = append(out, f)

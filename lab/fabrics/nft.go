@@ -22,6 +22,8 @@ var LinuxBridgeFiltered = &Fabric{
 	HostPath: path("host", "filter nftables", "device Linux bridge", "device veth", "end"),
 	Arrival:  AsBuffers,
 	Needs:    []ends.Program{nft},
+	Files:    nftFiles,
+	Modules:  append([]string{"bridge", "br_netfilter"}, nftModules...),
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		if err := n.single(ctx, &linuxKit{net: n, filtered: true}); err != nil {
 			return err
@@ -39,6 +41,8 @@ var LinuxBridgeConntrack = &Fabric{
 	HostPath: LinuxBridgeFiltered.HostPath,
 	Arrival:  AsBuffers,
 	Needs:    []ends.Program{nft},
+	Files:    nftFiles,
+	Modules:  append([]string{"bridge", "nf_conntrack_bridge", "nft_meta_bridge"}, nftModules...),
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		if err := n.single(ctx, &linuxKit{net: n}); err != nil {
 			return err
@@ -51,6 +55,12 @@ var LinuxBridgeConntrack = &Fabric{
 }
 
 var nft = ends.Program{Command: "nft", Package: "nftables"}
+
+// nftFiles tell nft the numbers of protocols.
+var nftFiles = []string{"/etc/protocols"}
+
+// nftModules are what the rules of the lab take of nftables.
+var nftModules = []string{"nf_tables", "nft_ct", "nf_conntrack", "nf_conntrack_netlink"}
 
 // labNetwork has all the lab's addresses.
 var labNetwork = netip.MustParsePrefix("198.18.0.0/15")
@@ -74,6 +84,26 @@ func (n *Net) filter(ctx context.Context, hooks ...string) error {
 	}
 	b.WriteString("}")
 	if _, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, b.String()); err != nil {
+		return err
+	}
+	return n.conntrack()
+}
+
+// filterFlows gives the switch's namespace the rules for what is forwarded, and a flowtable
+// at the ends' devices, which has what is established.
+func (n *Net) filterFlows(ctx context.Context) error {
+	var devices []string
+	for _, p := range n.Ports {
+		devices = append(devices, fmt.Sprintf("%q", p.Ifname))
+	}
+	table := fmt.Sprintf("table inet lab {\n\tflowtable flows {\n\t\thook ingress priority filter; devices = { %s };\n\t}\n"+
+		"\tchain forward {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\tmeta l4proto { tcp, udp } flow add @flows%s\n\t}\n}",
+		strings.Join(devices, ", "), rules)
+	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, table)
+	if err != nil && (strings.Contains(err.Error(), "Operation not supported") || strings.Contains(err.Error(), "No such file or directory")) {
+		return &ends.Unavailable{Reason: "the kernel has no flowtables in its nftables (CONFIG_NF_FLOW_TABLE)"}
+	}
+	if err != nil {
 		return err
 	}
 	return n.conntrack()

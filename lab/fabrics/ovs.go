@@ -10,16 +10,16 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"bascule/lab/ends"
+	"bascule/pattern"
 )
 
 // OVS is an Open vSwitch bridge that forwards by learned addresses, as it does
@@ -41,6 +41,8 @@ var OVS = &Fabric{
 	HostPath: path("host", "device OVS internal port", "bridge Open vSwitch", "device veth", "end"),
 	Arrival:  AsBuffers,
 	Needs:    ovsPrograms,
+	Files:    []string{ovsSchema},
+	Modules:  []string{"openvswitch"},
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		return n.single(ctx, &ovsKit{net: n})
 	},
@@ -85,6 +87,52 @@ func buildOVSAFXDP(ctx context.Context, _ Site, n *Net) error {
 	return nil
 }
 
+// OVSConntrack is an Open vSwitch bridge that has connections tracked, with the lab's
+// policy, and forwards by learned addresses.
+var OVSConntrack = &Fabric{
+	Name:    "ovs+conntrack",
+	About:   "an Open vSwitch bridge with stateful flows (by conntrack)",
+	Path:    path("end", "device veth", "bridge Open vSwitch", "filter conntrack", "device veth", "end"),
+	Arrival: AsBuffers,
+	Needs:   append([]ends.Program{{Command: "ovs-ofctl", Package: "openvswitch-switch"}}, ovsPrograms...),
+	Files:   OVS.Files,
+	Modules: append([]string{"nf_conntrack", "nf_conntrack_netlink"}, OVS.Modules...),
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		k := &ovsKit{net: n}
+		if err := n.single(ctx, k); err != nil {
+			return err
+		}
+		return k.filter(ctx, bridgeName)
+	},
+}
+
+// filter gives a bridge the lab's policy.
+func (k *ovsKit) filter(ctx context.Context, bridge string) error {
+	flows := []string{"table=0,priority=1,arp,actions=NORMAL", "table=0,priority=1,icmp6,actions=NORMAL", "table=0,priority=0,actions=drop",
+		"table=0,priority=2,ip,ct_state=-trk,actions=ct(table=1)",
+		"table=1,priority=2,ip,ct_state=+trk+est,actions=NORMAL", "table=1,priority=2,ip,ct_state=+trk+rel,actions=NORMAL",
+		"table=1,priority=0,actions=drop"}
+	for _, proto := range []string{"tcp", "udp", "icmp"} {
+		flows = append(flows, fmt.Sprintf("table=1,priority=1,%s,nw_dst=%s,ct_state=+trk+new,actions=ct(commit),NORMAL", proto, labNetwork))
+	}
+	if err := os.WriteFile(k.path("flows"), []byte(strings.Join(flows, "\n")+"\n"), 0o600); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"del-flows", bridge}, {"add-flows", bridge, k.path("flows")}} {
+		if _, err := k.run(ctx, "ovs-ofctl", args...); err != nil {
+			return err
+		}
+	}
+	if k.datapath != "system" {
+		k.net.forget = func(ctx context.Context) error {
+			_, err := k.appctl(ctx, "dpctl/flush-conntrack")
+			return err
+		}
+		return nil
+	}
+	return k.net.conntrack()
+}
+
 var ovsPrograms = []ends.Program{
 	{Command: "ovs-vswitchd", Package: "openvswitch-switch"},
 	{Command: "ovsdb-server", Package: "openvswitch-switch"},
@@ -114,7 +162,7 @@ type ovsKit struct {
 // daemon is a program that runs as long as the net.
 type daemon struct {
 	name   string
-	cmd    *exec.Cmd
+	cmd    ends.Cmd
 	cancel context.CancelFunc
 	said   bytes.Buffer    // to be read when it has ended
 	ended  context.Context // its cause tells how
@@ -285,7 +333,31 @@ func (k *ovsKit) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := uptime(ctx, ovsAwake); err != nil {
+		return err
+	}
 	return k.daemon(ctx, "vswitchd.ctl", "ovs-vswitchd", "unix:"+k.path("db.sock"), "--unixctl="+k.path("vswitchd.ctl"))
+}
+
+// ovsAwake is for how long a machine has to run before ovs-vswitchd is started there. It
+// counts the CPUs every ten seconds by a clock that begins with the machine, for the
+// first time when that clock is at ten seconds. Before, it says "Overriding
+// n-handler-threads to 0" and has no thread for frames that no flow is for (seen with
+// Open vSwitch 3.1).
+const ovsAwake = 11 * time.Second
+
+// uptime waits until the machine has run for so long.
+func uptime(ctx context.Context, d time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(d - time.Duration(now.Nano())):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // stop ends the daemons and removes their files.
@@ -353,14 +425,14 @@ func (k *ovsKit) flush(ctx context.Context, bridge string) error {
 	return err
 }
 
-var ovsKnown = regexp.MustCompile(`Current/maximum MAC entries in the table: ([0-9]+)/`)
+var ovsKnown = pattern.New(`Current/maximum MAC entries in the table: ([0-9]+)/`)
 
 func (k *ovsKit) known(ctx context.Context, bridge string) (int, error) {
 	out, err := k.appctl(ctx, "fdb/stats-show", bridge)
 	if err != nil {
 		return 0, err
 	}
-	m := ovsKnown.FindStringSubmatch(out)
+	m := ovsKnown().FindStringSubmatch(out)
 	if m == nil {
 		return 0, errors.New("ovs-appctl fdb/stats-show does not tell how many addresses it has learned")
 	}

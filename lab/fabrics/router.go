@@ -32,6 +32,8 @@ var RouterNft = &Fabric{
 	Arrival:  AsBuffers,
 	Routed:   true,
 	Needs:    []ends.Program{nft},
+	Files:    nftFiles,
+	Modules:  nftModules,
 	build: func(ctx context.Context, _ Site, n *Net) error {
 		if err := n.route(ctx); err != nil {
 			return err
@@ -41,6 +43,106 @@ var RouterNft = &Fabric{
 		}
 		return n.filterHost(ctx)
 	},
+}
+
+// RouterFlowtable is the same where what belongs to a connection goes past the chain, from
+// the device that it comes by to the one that it leaves by.
+var RouterFlowtable = &Fabric{
+	Name:     "router+nft-flowtable",
+	About:    "Linux as a router, with a stateful nftables chain, and a flowtable for what is established",
+	Path:     path("end", "device veth", "filter nftables flowtable", "device veth", "end"),
+	HostPath: RouterNft.HostPath,
+	Arrival:  AsBuffers,
+	Routed:   true,
+	Needs:    []ends.Program{nft},
+	Files:    nftFiles,
+	Modules:  append([]string{"nf_flow_table", "nf_flow_table_inet", "nft_flow_offload"}, nftModules...),
+	build: func(ctx context.Context, _ Site, n *Net) error {
+		if err := n.route(ctx); err != nil {
+			return err
+		}
+		if err := n.filterFlows(ctx); err != nil {
+			return err
+		}
+		return n.filterHost(ctx)
+	},
+}
+
+// BasculeRouter routes by IP address in its datapath, as Router does. Each end is in a VLAN
+// of its own, whose gateway is a routed host port. BasculeRouterXDP does it in XDP.
+var (
+	BasculeRouter = &Fabric{
+		Name:     "bascule-router",
+		About:    "a bascule bridge that routes between its VLANs at tcx, each end in a VLAN and a subnet of its own",
+		Path:     path("end", "device veth", "program bascule (tcx, routes)", "end"),
+		HostPath: Bascule.HostPath,
+		Arrival:  AsBuffers,
+		Routed:   true,
+		build: func(ctx context.Context, _ Site, n *Net) error {
+			return n.routeBy(ctx, &routerKit{basculeKit: basculeKit{n, "tcx"}})
+		},
+	}
+	BasculeRouterXDP = &Fabric{
+		Name:     "bascule-router-xdp",
+		About:    "a bascule bridge that routes between its VLANs in XDP, each end in a VLAN and a subnet of its own; GRO on at the ends",
+		Path:     path("end", "device veth", "program bascule (XDP, routes)", "device veth", "end"),
+		HostPath: BasculeXDP.HostPath,
+		Arrival:  AsXDP,
+		Routed:   true,
+		NeedsGRO: true,
+		build: func(ctx context.Context, _ Site, n *Net) error {
+			return n.routeBy(ctx, &routerKit{basculeKit: basculeKit{n, "xdp"}})
+		},
+	}
+)
+
+// A gateway is what a router has of a subnet: its device there, from the device that the
+// end's cable is plugged into.
+type gateway interface {
+	// begin prepares a router.
+	begin(ctx context.Context) error
+	// of returns the name of the device of end i, from 0.
+	of(ctx context.Context, i int) (device string, err error)
+}
+
+// plainRouter routes between the cables themselves.
+type plainRouter struct{ net *Net }
+
+func (r plainRouter) begin(context.Context) error { return nil }
+
+func (r plainRouter) of(_ context.Context, i int) (string, error) { return r.net.Ports[i].Ifname, nil }
+
+// routerKit is a bascule bridge with a VLAN and a routed host port for each end.
+type routerKit struct{ basculeKit }
+
+func (k *routerKit) begin(ctx context.Context) error {
+	if err := k.add(ctx, bridgeName); err != nil {
+		return err
+	}
+	return k.run(ctx, "bridge", "set", bridgeName, "--vlan-filtering")
+}
+
+func (k *routerKit) of(ctx context.Context, i int) (string, error) {
+	port, device, vlan := k.net.Ports[i].Ifname, fmt.Sprintf("gw%d", i+1), fmt.Sprint(i+2)
+	if err := k.plug(ctx, bridgeName, port); err != nil {
+		return "", err
+	}
+	if err := k.run(ctx, "port", "add", bridgeName, device, "--type", "host", "--route"); err != nil {
+		return "", err
+	}
+	for _, name := range []string{port, device} {
+		if err := k.run(ctx, "vlan", "add", bridgeName, name, vlan, "--pvid", "--untagged"); err != nil {
+			return "", err
+		}
+		if err := k.run(ctx, "vlan", "del", bridgeName, name, "1"); err != nil {
+			return "", err
+		}
+	}
+	if err := k.net.ready(device); err != nil {
+		return "", err
+	}
+	// as after the end's first packet; the router does not ask for the end either
+	return device, k.run(ctx, "fdb", "add", bridgeName, k.net.Ends[i].MAC.String(), port, "--vlan", vlan)
 }
 
 // subnet is the n-th of the subnets, from 1: the end's address in it and the
@@ -57,7 +159,10 @@ const subnets = 510
 
 // route joins the ends by IP forwarding in the switch's namespace. Neighbours
 // are fixed, so that frames that are made pass from the first on.
-func (n *Net) route(ctx context.Context) error {
+func (n *Net) route(ctx context.Context) error { return n.routeBy(ctx, plainRouter{n}) }
+
+// routeBy is route with devices of the router's own.
+func (n *Net) routeBy(ctx context.Context, r gateway) error {
 	if n.Spec.Ends > subnets {
 		return fmt.Errorf("it has %d subnets; %d ends were asked for", subnets, n.Spec.Ends)
 	}
@@ -73,6 +178,9 @@ func (n *Net) route(ctx context.Context) error {
 	if err := n.Switch.Do(func() error { return ends.Sysctl("net.ipv4.ip_forward", "1") }); err != nil {
 		return err
 	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
 	first := 0
 	if n.Spec.Host {
 		// The router is the first end. The cable to the second end
@@ -80,29 +188,36 @@ func (n *Net) route(ctx context.Context) error {
 		first = 1
 		n.Ends, n.Ports = make([]ends.End, 1), make([]Port, 1)
 	}
+	cable := n.cable
+	if len(n.Fabric.Wires) > 0 {
+		cable = n.cardCable
+	}
 	for i := first; i < n.Spec.Ends; i++ {
-		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+		if err := cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
 			return err
 		}
-		port := n.Ports[i]
-		near, err := n.Switch.Netlink().LinkByIndex(port.Ifindex)
+		device, err := r.of(ctx, i)
 		if err != nil {
-			return fmt.Errorf("%s in %s: %w", port.Ifname, n.Switch.Name, err)
+			return err
+		}
+		near, err := n.Switch.Netlink().LinkByName(device)
+		if err != nil {
+			return fmt.Errorf("%s in %s: %w", device, n.Switch.Name, err)
 		}
 		mac := near.Attrs().HardwareAddr
 		addr, gateway := subnet(i + 1)
-		if err := n.Switch.Subnet(port.Ifname, gateway); err != nil {
+		if err := n.Switch.Subnet(device, gateway); err != nil {
 			return err
 		}
 		if err := n.Ends[i].Behind(addr, gateway.Addr(), mac); err != nil {
 			return err
 		}
-		if err := n.Switch.Neighbour(port.Ifname, addr.Addr(), n.Ends[i].MAC); err != nil {
+		if err := n.Switch.Neighbour(device, addr.Addr(), n.Ends[i].MAC); err != nil {
 			return err
 		}
 		if n.Spec.Host && i == 1 {
 			e := n.Ends[1]
-			n.Ends[0] = ends.End{At: n.Switch, Namespace: n.Switch, Ifname: port.Ifname, Ifindex: port.Ifindex, MAC: mac, Addr: gateway}
+			n.Ends[0] = ends.End{At: n.Switch, Namespace: n.Switch, Ifname: device, Ifindex: near.Attrs().Index, MAC: mac, Addr: gateway}
 			n.Ports[0] = Port{e.Namespace, e.Ifname, e.Ifindex}
 		}
 	}

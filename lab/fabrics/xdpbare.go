@@ -27,28 +27,15 @@ var XDPBare = &Fabric{
 }
 
 func buildXDPBare(ctx context.Context, _ Site, n *Net) error {
-	if n.Spec.Ends%2 != 0 {
-		return fmt.Errorf("it joins ends in pairs; %d were asked for", n.Spec.Ends)
-	}
-	if err := n.place(); err != nil {
-		return err
-	}
-	for i := range n.Spec.Ends {
-		if err := n.cable(ctx, fmt.Sprintf("p%d", i+1)); err != nil {
+	return n.pairs(ctx, func(in, out int) error {
+		r, err := probe.NewRedirect(in, out)
+		if errors.Is(err, unix.ERANGE) {
+			return &ends.Unavailable{Reason: fmt.Sprintf("XDP in one buffer takes no MTU of %d", n.Spec.Wire.MTU)}
+		}
+		if err != nil {
 			return err
 		}
-	}
-	return n.Switch.Do(func() error {
-		for i := range n.Ports {
-			r, err := probe.NewRedirect(n.Ports[i].Ifindex, n.Ports[i^1].Ifindex)
-			if errors.Is(err, unix.ERANGE) {
-				return &ends.Unavailable{Reason: fmt.Sprintf("XDP in one buffer takes no MTU of %d", n.Spec.Wire.MTU)}
-			}
-			if err != nil {
-				return err
-			}
-			n.undo = append(n.undo, r.Close)
-		}
+		n.undo = append(n.undo, r.Close)
 		return nil
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 // is not the first process of a machine.
 func Main() error {
 	if os.Getpid() != 1 {
-		return errors.New("it is the first process of a virtual machine only")
+		return ErrNotFirst
 	}
 	err := ready()
 	if err == nil {
@@ -36,8 +37,7 @@ func Main() error {
 	}
 	// The last words on the console, which the lab quotes.
 	fmt.Fprintln(os.Stderr, err)
-	unix.Sync()
-	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	return End()
 }
 
 // ready mounts the file systems that every program expects, and loads the
@@ -75,23 +75,39 @@ func ready() error {
 	return nil
 }
 
-// talk answers the lab, which is at the other side of the machine's only
-// virtio port.
+// talk answers the lab.
 func talk() error {
-	var ports []string
-	err := patiently(func() (ok bool, err error) {
-		ports, err = filepath.Glob("/dev/vport*")
-		return len(ports) > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("port to the lab: %w", err)
-	}
-	f, err := os.OpenFile(ports[0], os.O_RDWR, 0)
+	f, err := openPort(portName)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	return answer(f)
+}
+
+// The names of a machine's virtio ports.
+const (
+	portName    = "bascule.lab"     // the lab, or who runs the machine, is at its other side
+	monitorName = "bascule.monitor" // QEMU is
+)
+
+// openPort opens the virtio port of a name. The device tells the kernel the name of
+// a port a moment after the port.
+func openPort(name string) (*os.File, error) {
+	var found string
+	err := patiently(func() (bool, error) {
+		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, path := range names {
+			if text, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(text)) == name {
+				found = filepath.Base(filepath.Dir(path))
+			}
+		}
+		return found != "", err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("port %s: %w", name, err)
+	}
+	return os.OpenFile("/dev/"+found, os.O_RDWR, 0)
 }
 
 // patiently tries until it is ok or fails. It waits for work of the kernel that

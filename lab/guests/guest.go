@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -37,6 +38,22 @@ const (
 	TCG = "tcg" // by QEMU, which translates them
 )
 
+// tcgCPU is what QEMU plays for a kernel by TCG.
+//
+// Without cmpxchg16b before Linux 6.18: QEMU 7.2 returns from it with wrong flags, and
+// Debian 12's Linux 6.12 dies of that as it boots. From 6.18 on kernels need it for
+// the timers of BPF programs (kmalloc_nolock() of mm/slub.c).
+//
+// Without the fast string moves, erms and fsrm: TCG moves byte by byte, of which the
+// verifier of BPF programs does so much that a CPU seems to hang.
+func tcgCPU(release string) string {
+	cpu := "max,-erms,-fsrm"
+	if CompareReleases(release, "6.18") < 0 {
+		cpu += ",-cx16"
+	}
+	return cpu
+}
+
 // How long a guest may take until it answers. Where KVM does not work, a guest
 // hangs instead of failing, and every run loses this time.
 const (
@@ -61,12 +78,13 @@ type Pool struct {
 	programs []string
 	at       *ends.Namespace // where QEMU runs, nil for where the lab does
 
-	mu     sync.Mutex
-	accel  string
-	kernel string
-	image  *os.File // the file system, in memory
-	guests []*Guest
-	cards  int // that were ever plugged in
+	mu      sync.Mutex
+	accel   string
+	kernel  string // its image
+	release string
+	image   *os.File // the file system, in memory
+	guests  []*Guest
+	cards   int // that were ever plugged in
 }
 
 // NewPool is a pool without guests yet. The path is the bascule program's,
@@ -179,18 +197,18 @@ func (p *Pool) prepare(ctx context.Context) error {
 	if p.kernel, err = bootImage(dir); err != nil {
 		return err
 	}
-	drivers, err := modules(ctx, dir, "virtio_pci", "virtio_console", "virtio_net")
+	p.release = strings.TrimPrefix(filepath.Base(dir), imagePrefix)
+	drivers, err := modules(ctx, dir, []string{"virtio_pci", "virtio_console", "virtio_net"}, nil)
 	if err != nil {
 		return err
 	}
-	// In memory, so that nothing is left however the lab ends.
-	fd, err := unix.MemfdCreate("initramfs", unix.MFD_CLOEXEC)
+	image, err := memoryFile(func(f *os.File) error {
+		return build(ctx, f, tree{
+			init: p.program, programs: p.programs, links: map[string]string{ProgramPath: initPath}, drivers: drivers,
+		})
+	})
 	if err != nil {
-		return fmt.Errorf("file system of the virtual machines: %w", err)
-	}
-	image := os.NewFile(uintptr(fd), "initramfs")
-	if err := build(ctx, image, p.program, p.programs, drivers); err != nil {
-		return errors.Join(fmt.Errorf("file system of the virtual machines: %w", err), image.Close())
+		return err
 	}
 	p.image = image
 	return nil
@@ -220,7 +238,7 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 	}
 	defer agentFar.Close()
 
-	cpu := "max"
+	cpu := tcgCPU(p.release)
 	if accel == KVM {
 		cpu = "host"
 	}
@@ -236,7 +254,7 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 		"-serial", "stdio",
 		"-chardev", "socket,id=monitor,fd=4", "-mon", "chardev=monitor,mode=control",
 		"-device", "virtio-serial-pci,disable-legacy=on",
-		"-chardev", "socket,id=agent,fd=5", "-device", "virtserialport,chardev=agent",
+		"-chardev", "socket,id=agent,fd=5", "-device", "virtserialport,chardev=agent,name="+portName,
 	)
 	cmd.ExtraFiles = []*os.File{p.image, monitorFar, agentFar}
 	said := &tail{}
@@ -259,7 +277,7 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 		monitor.Close()
 		agent.Close()
 	}()
-	g := &Guest{number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, line: newLine(agent, ended), qmp: newQMP(monitor, ended)}
+	g := &Guest{number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, line: newLine(agent, ended), qmp: newQMP(monitor, ended, grace)}
 	err = g.qmp.run("qmp_capabilities", map[string]any{})
 	if err == nil {
 		up, cancel := context.WithTimeout(living, patience)

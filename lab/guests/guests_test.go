@@ -179,7 +179,10 @@ func TestArchiveProgram(t *testing.T) {
 	}
 	var b bytes.Buffer
 	// go's own test programs may be static: sh is not.
-	if err := build(t.Context(), &b, self, []string{"sh", "no-such-program"}, []module{{name: "some", data: []byte("text")}}); err != nil {
+	if err := build(t.Context(), &b, tree{
+		init: self, programs: []string{"sh", "no-such-program"}, links: map[string]string{ProgramPath: initPath},
+		drivers: []module{{name: "some", data: []byte("text")}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]bool{}

@@ -9,13 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
+	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"bascule/pattern"
 )
 
 // modulesDir is where a guest finds its kernel modules.
@@ -87,7 +90,7 @@ func (a *archive) file(name, from string) error {
 	return a.entry(name, unix.S_IFREG|0o755, 0, data)
 }
 
-var library = regexp.MustCompile(`(?m)^\s+(?:\S+ => )?(/\S+) \(0x`)
+var library = pattern.New(`(?m)^\s+(?:\S+ => )?(/\S+) \(0x`)
 
 // program copies a program with the libraries that it is linked to, which keep
 // their paths.
@@ -110,7 +113,7 @@ func (a *archive) program(ctx context.Context, name, from string) error {
 	if err != nil {
 		return fmt.Errorf("libraries of %s: %w", from, err)
 	}
-	for _, m := range library.FindAllStringSubmatch(text, -1) {
+	for _, m := range library().FindAllStringSubmatch(text, -1) {
 		if err := a.file(m[1], m[1]); err != nil {
 			return fmt.Errorf("libraries of %s: %w", from, err)
 		}
@@ -118,26 +121,32 @@ func (a *archive) program(ctx context.Context, name, from string) error {
 	return nil
 }
 
-// build makes the file system that guests run from: init is its first program,
-// the programs of the list that are installed go to /usr/bin.
-func build(ctx context.Context, w io.Writer, init string, programs []string, drivers []module) error {
+// A tree is the file system that a guest runs from.
+type tree struct {
+	init     string            // path here of its first program
+	programs []string          // those that are installed here are in /usr/bin there
+	files    map[string]string // path there, path here; some are programs
+	texts    map[string]string // path there, what is in the file
+	links    map[string]string // path there, what it leads to
+	drivers  []module
+}
+
+// build writes a tree.
+func build(ctx context.Context, w io.Writer, t tree) error {
 	a := newArchive(w)
 	// The kernel opens the console before the first program mounts anything.
 	if err := a.entry("/dev/console", unix.S_IFCHR|0o600, unix.Mkdev(5, 1), nil); err != nil {
 		return err
 	}
-	for i, m := range drivers {
+	for i, m := range t.drivers {
 		if err := a.entry(fmt.Sprintf("%s/%02d-%s.ko", modulesDir, i, m.name), unix.S_IFREG|0o644, 0, m.data); err != nil {
 			return err
 		}
 	}
-	if err := a.program(ctx, initPath, init); err != nil {
+	if err := a.program(ctx, initPath, t.init); err != nil {
 		return err
 	}
-	if err := a.entry(ProgramPath, unix.S_IFLNK|0o777, 0, []byte(initPath)); err != nil {
-		return err
-	}
-	for _, p := range programs {
+	for _, p := range t.programs {
 		from, err := exec.LookPath(p)
 		if errors.Is(err, exec.ErrNotFound) {
 			continue
@@ -146,6 +155,26 @@ func build(ctx context.Context, w io.Writer, init string, programs []string, dri
 			return err
 		}
 		if err := a.program(ctx, filepath.Join("/usr/bin", p), from); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.files)) {
+		add := a.file
+		if e, err := elf.Open(t.files[name]); err == nil {
+			e.Close()
+			add = func(name, from string) error { return a.program(ctx, name, from) }
+		}
+		if err := add(name, t.files[name]); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.texts)) {
+		if err := a.entry(name, unix.S_IFREG|0o644, 0, []byte(t.texts[name])); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.links)) {
+		if err := a.entry(name, unix.S_IFLNK|0o777, 0, []byte(t.links[name])); err != nil {
 			return err
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"bascule/lab/ends"
+	"bascule/pattern"
 )
 
 // kernelPackage is Debian's package that depends on the newest kernel made for
@@ -31,34 +31,108 @@ func cacheDir() string {
 	return "/var/cache/bascule"
 }
 
+// kernelParts are the packages that have a kernel beside linux-image-VERSION: from
+// 6.19 on that one is empty, and depends on them.
+var kernelParts = []string{"linux-base-", "linux-binary-", "linux-modules-"}
+
 // findKernel returns the folder of an unpacked kernel package: the one in the
 // cache, or Debian's newest, which is downloaded but not installed. An
 // ends.Unavailable tells what it would take.
 func findKernel(ctx context.Context, cache string) (string, error) {
-	have, err := filepath.Glob(filepath.Join(cache, "linux-image-*", "boot", "vmlinuz-*"))
+	have, err := filepath.Glob(filepath.Join(cache, imagePrefix+"*"))
 	if err != nil {
 		return "", err
 	}
-	if len(have) > 0 {
-		return filepath.Dir(filepath.Dir(have[len(have)-1])), nil
+	for _, dir := range slices.Backward(have) {
+		if _, err := bootImage(dir); err == nil {
+			return dir, nil
+		}
 	}
-	dir, err := fetchKernel(ctx, cache)
+	dir, err := fetchNewest(ctx, machineApt, cache)
 	if err != nil && ctx.Err() == nil {
 		return "", &ends.Unavailable{Reason: "no guest kernel: " + err.Error()}
 	}
 	return dir, err
 }
 
-var dependsOnImage = regexp.MustCompile(`Depends: (linux-image-[0-9]\S+)`)
+// imagePrefix begins the name of the package that stands for a kernel.
+const imagePrefix = "linux-image-"
 
-func fetchKernel(ctx context.Context, cache string) (string, error) {
-	out, err := output(ctx, "", "apt-cache", "depends", kernelPackage)
+// dependsOn finds what a package depends on; in brackets is what no package is.
+var dependsOn = pattern.New(`Depends: <?(linux-[^\s>]+)(>?)`)
+
+// apt runs apt's programs; the first argument is the program's name.
+type apt func(ctx context.Context, dir string, args ...string) (string, error)
+
+// machineApt is apt as the machine has it set up.
+func machineApt(ctx context.Context, dir string, args ...string) (string, error) {
+	return output(ctx, dir, args[0], args[1:]...)
+}
+
+// depends returns on which of the packages named linux-... a package depends, and
+// which of them are not there.
+func (a apt) depends(ctx context.Context, name string) (names, gone []string, err error) {
+	out, err := a(ctx, "", "apt-cache", "depends", name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range dependsOn().FindAllStringSubmatch(out, -1) {
+		if m[2] == "" {
+			names = append(names, m[1])
+		} else {
+			gone = append(gone, m[1])
+		}
+	}
+	return names, gone, nil
+}
+
+// packages returns the packages of a kernel, of which the first is image. Archives
+// have some without the others, for those go at different times.
+func (a apt) packages(ctx context.Context, image string) ([]string, error) {
+	names, gone, err := a.depends(ctx, image)
+	if err != nil {
+		return nil, err
+	}
+	packages := []string{image}
+	for _, part := range kernelParts {
+		name := part + strings.TrimPrefix(image, imagePrefix)
+		if slices.Contains(gone, name) {
+			return nil, fmt.Errorf("package %s is not there", name)
+		}
+		if slices.Contains(names, name) {
+			packages = append(packages, name)
+		}
+	}
+	return packages, nil
+}
+
+// newest returns the package of the newest kernel, on which a package depends.
+func (a apt) newest(ctx context.Context, of string) (string, error) {
+	names, _, err := a.depends(ctx, of)
 	if err != nil {
 		return "", err
 	}
-	m := dependsOnImage.FindStringSubmatch(out)
-	if m == nil {
-		return "", fmt.Errorf("apt-cache knows no %s; run apt-get update", kernelPackage)
+	i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, imagePrefix) })
+	if i < 0 {
+		return "", fmt.Errorf("apt-cache knows no %s; run apt-get update", of)
+	}
+	return names[i], nil
+}
+
+func fetchNewest(ctx context.Context, a apt, cache string) (string, error) {
+	image, err := a.newest(ctx, kernelPackage)
+	if err != nil {
+		return "", err
+	}
+	return fetchKernel(ctx, a, cache, image)
+}
+
+// fetchKernel downloads the packages of a kernel, of which the first is image, and
+// unpacks them into a folder of that name in the cache.
+func fetchKernel(ctx context.Context, a apt, cache, image string) (string, error) {
+	packages, err := a.packages(ctx, image)
+	if err != nil {
+		return "", err
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
@@ -69,18 +143,24 @@ func fetchKernel(ctx context.Context, cache string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	if _, err := output(ctx, dir, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", m[1]); err != nil {
+	get := []string{"apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"}
+	if _, err := a(ctx, dir, append(get, packages...)...); err != nil {
 		return "", err
 	}
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return "", fmt.Errorf("apt-get download %s brought %d packages", m[1], len(debs))
+	if err != nil || len(debs) != len(packages) {
+		return "", fmt.Errorf("apt-get download %s brought %d packages", strings.Join(packages, " "), len(debs))
 	}
 	unpacked := filepath.Join(dir, "root")
-	if _, err := output(ctx, dir, "dpkg-deb", "-x", debs[0], unpacked); err != nil {
+	for _, deb := range debs {
+		if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, unpacked); err != nil {
+			return "", err
+		}
+	}
+	if _, err := bootImage(unpacked); err != nil {
 		return "", err
 	}
-	kernel := filepath.Join(cache, m[1])
+	kernel := filepath.Join(cache, image)
 	// Another lab may have been faster.
 	if err := os.Rename(unpacked, kernel); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -108,25 +188,33 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	return string(out), nil
 }
 
-// bootImage is the kernel itself.
+// modulesDirs are where kernel packages have their modules: from 6.16 on in the
+// second.
+var modulesDirs = []string{"lib/modules", "usr/lib/modules"}
+
+// bootImage is the kernel itself. From 7.2 on it is beside its modules.
 func bootImage(kernel string) (string, error) {
-	found, err := filepath.Glob(filepath.Join(kernel, "boot", "vmlinuz-*"))
-	if err != nil {
-		return "", err
+	var found []string
+	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} {
+		files, err := filepath.Glob(filepath.Join(kernel, pattern))
+		if err != nil {
+			return "", err
+		}
+		found = append(found, files...)
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("kernel in %s: %d files boot/vmlinuz-*", kernel, len(found))
+		return "", fmt.Errorf("kernel in %s: %d files vmlinuz", kernel, len(found))
 	}
 	return found[0], nil
 }
 
 // modules are the files of the kernel modules of these names and of all modules
-// that they need. Each module comes after those that it needs. Modules that are
-// built into the kernel are left out.
-func modules(ctx context.Context, kernel string, names ...string) ([]module, error) {
+// that they need, and of those of the optional names that the kernel has. Each module
+// comes after those that it needs. Modules that are built into the kernel are left out.
+func modules(ctx context.Context, kernel string, names, optional []string) ([]module, error) {
 	files := map[string]string{}
 	var builtin string
-	err := filepath.WalkDir(filepath.Join(kernel, "lib", "modules"), func(path string, d fs.DirEntry, err error) error {
+	note := func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -139,9 +227,12 @@ func modules(ctx context.Context, kernel string, names ...string) ([]module, err
 			files[strings.ReplaceAll(name, "-", "_")] = path
 		}
 		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("modules of %s: %w", kernel, err)
+	}
+	for _, dir := range modulesDirs {
+		err := filepath.WalkDir(filepath.Join(kernel, dir), note)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("modules of %s: %w", kernel, err)
+		}
 	}
 	var out []module
 	var add func(string) error
@@ -169,6 +260,14 @@ func modules(ctx context.Context, kernel string, names ...string) ([]module, err
 		return nil
 	}
 	for _, name := range names {
+		if err := add(name); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range optional {
+		if files[name] == "" {
+			continue
+		}
 		if err := add(name); err != nil {
 			return nil, err
 		}

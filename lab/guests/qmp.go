@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -16,8 +17,9 @@ import (
 // qmp speaks QEMU's machine protocol (docs/interop/qmp-spec.txt), one command
 // at a time.
 type qmp struct {
-	conn    *net.UnixConn
+	conn    io.ReadWriter
 	ended   context.Context // the guest's
+	bound   time.Duration   // of an answer
 	answers chan qmpAnswer
 
 	mu   sync.Mutex
@@ -35,8 +37,8 @@ type qmpAnswer struct {
 	} `json:"data"`
 }
 
-func newQMP(conn *net.UnixConn, ended context.Context) *qmp {
-	q := &qmp{conn: conn, ended: ended, answers: make(chan qmpAnswer, 1), gone: map[string]chan struct{}{}}
+func newQMP(conn io.ReadWriter, ended context.Context, bound time.Duration) *qmp {
+	q := &qmp{conn: conn, ended: ended, bound: bound, answers: make(chan qmpAnswer, 1), gone: map[string]chan struct{}{}}
 	go q.read()
 	return q
 }
@@ -64,7 +66,7 @@ func (q *qmp) read() {
 	}
 }
 
-// run gives a command, with a file where it takes one.
+// run gives a command, with a file where it takes one. Files go by a socket alone.
 func (q *qmp) run(command string, args map[string]any, files ...int) error {
 	if err := context.Cause(q.ended); err != nil {
 		return err
@@ -73,11 +75,13 @@ func (q *qmp) run(command string, args map[string]any, files ...int) error {
 	if err != nil {
 		return err
 	}
-	var rights []byte
+	text = append(text, '\n')
 	if len(files) > 0 {
-		rights = unix.UnixRights(files...)
+		_, _, err = q.conn.(*net.UnixConn).WriteMsgUnix(text, unix.UnixRights(files...), nil)
+	} else {
+		_, err = q.conn.Write(text)
 	}
-	if _, _, err := q.conn.WriteMsgUnix(append(text, '\n'), rights, nil); err != nil {
+	if err != nil {
 		return fmt.Errorf("qemu: %s: %w", command, err)
 	}
 	select {
@@ -88,8 +92,8 @@ func (q *qmp) run(command string, args map[string]any, files ...int) error {
 		return nil
 	case <-q.ended.Done():
 		return context.Cause(q.ended)
-	case <-time.After(grace):
-		return fmt.Errorf("qemu: %s: no answer after %v", command, grace)
+	case <-time.After(q.bound):
+		return fmt.Errorf("qemu: %s: no answer after %v", command, q.bound)
 	}
 }
 
@@ -107,7 +111,7 @@ func (q *qmp) takeOut(device string) error {
 		return nil
 	case <-q.ended.Done():
 		return context.Cause(q.ended)
-	case <-time.After(grace):
-		return fmt.Errorf("qemu: device_del: the guest keeps %s after %v", device, grace)
+	case <-time.After(q.bound):
+		return fmt.Errorf("qemu: device_del: the guest keeps %s after %v", device, q.bound)
 	}
 }

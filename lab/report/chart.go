@@ -337,7 +337,7 @@ func cores(b *block, p palette, of int) chart {
 	}
 	if each {
 		out.Caption += " A bar is a core, the first one at the top."
-	} else {
+	} else if of > 0 {
 		out.Caption += fmt.Sprintf(" A bar is all %d cores together.", of)
 	}
 	for _, s := range states {

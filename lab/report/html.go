@@ -10,12 +10,14 @@ import (
 	"io"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"bascule/pattern"
 )
 
 //go:embed page.html
@@ -24,7 +26,7 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-var pageTemplate = template.Must(template.New("page").Parse(pageText))
+var pageTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageText)) })
 
 // page has the values that the template prints.
 type page struct {
@@ -133,7 +135,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		pg.Signs = signs
 	}
 	ids := anchors{}
-	for _, m := range fixedIDs.FindAllStringSubmatch(pageText, -1) {
+	for _, m := range fixedIDs().FindAllStringSubmatch(pageText, -1) {
 		ids[m[1]] = true
 	}
 	titles := r.titles()
@@ -175,11 +177,11 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		pg.Drawings = append(pg.Drawings, d)
 	}
 	pg.Missing = r.missing(p)
-	return pageTemplate.Execute(w, pg)
+	return pageTemplate().Execute(w, pg)
 }
 
 // fixedIDs finds what is called by a fixed name in the page.
-var fixedIDs = regexp.MustCompile(` id="([^"{]+)"`)
+var fixedIDs = pattern.New(` id="([^"{]+)"`)
 
 // anchors are the names of elements that are taken.
 type anchors map[string]bool
@@ -211,7 +213,7 @@ func (r *Report) titles() []string {
 	for i, g := range r.Groups {
 		out[i] = cmp.Or(g.About, g.Name)
 		if utf8.RuneCountInString(out[i]) > longTitle {
-			out[i] = aside.Split(out[i], 2)[0]
+			out[i] = aside().Split(out[i], 2)[0]
 		}
 		many[out[i]]++
 	}
@@ -224,7 +226,7 @@ func (r *Report) titles() []string {
 }
 
 // aside is where a text comes to details: after a colon or in parentheses.
-var aside = regexp.MustCompile(`: | \(`)
+var aside = pattern.New(`: | \(`)
 
 // Class is a verdict's class in the page's style: "holds", "fails", "open", or
 // "none" without a verdict.
@@ -280,10 +282,11 @@ func (r *Report) summary() []fact {
 			}
 		}
 	}
-	out := []fact{
-		{"Machine", r.Machine.facts()},
-		{"Measured", fmt.Sprintf("%s in %s, %s in all", count(measured, "case", "cases"), count(len(r.Groups), "group", "groups"), count(rounds, "round", "rounds"))},
+	var out []fact
+	if r.Machine.known() {
+		out = append(out, fact{"Machine", r.Machine.facts()})
 	}
+	out = append(out, fact{"Measured", fmt.Sprintf("%s in %s, %s in all", count(measured, "case", "cases"), count(len(r.Groups), "group", "groups"), count(rounds, "round", "rounds"))})
 	if skipped+failed > 0 {
 		out = append(out, fact{"Not measured", fmt.Sprintf("%d skipped, %d failed", skipped, failed)})
 	}

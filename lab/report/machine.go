@@ -22,7 +22,23 @@ type Machine struct {
 	Versions    map[string]string `json:"versions,omitempty"`
 	Guests      string            `json:"guests,omitempty"`  // what ran the virtual machines: "kvm" or "tcg"
 	Counters    bool              `json:"hardware_counters"` // cycles and instructions can be counted
+	// Counting is what ran the machine and counted its instructions, "QEMU 7.2.22";
+	// empty for a machine that counts time.
+	Counting string `json:"counting,omitempty"`
+	// KernelOVS: the kernel has Open vSwitch's datapath.
+	KernelOVS bool `json:"kernel_ovs,omitempty"`
 }
+
+// Counted names a machine that counts instructions in a few words: "Linux 7.3.4, QEMU
+// 7.2.22".
+func (m Machine) Counted() string {
+	release, _, _ := strings.Cut(m.Kernel, " ")
+	return join(", ", "Linux "+release, m.Counting)
+}
+
+// known tells whether anything was measured on the machine: a run that ends before has
+// none.
+func (m Machine) known() bool { return m.Kernel != "" }
 
 // facts is the machine in one line, without mitigations and versions.
 func (m Machine) facts() string {
@@ -32,6 +48,9 @@ func (m Machine) facts() string {
 	}
 	if m.Counters {
 		s += ", hardware counters"
+	}
+	if m.Counting != "" {
+		s += "; instructions counted by " + m.Counting
 	}
 	s += fmt.Sprintf("; load before: %s; congestion control: %s", hundredths(m.Load), m.Congestion)
 	if m.Guests != "" {
@@ -51,6 +70,9 @@ func pairs(of map[string]string) string {
 
 // table is the machine fact by fact.
 func (m Machine) table() []fact {
+	if !m.known() {
+		return nil
+	}
 	out := []fact{
 		{"CPU", m.CPU}, {"Cores", fmt.Sprint(m.Cores)}, {"Memory", fmt.Sprintf("%d MiB", m.MemoryMiB)}, {"Kernel", m.Kernel},
 		{"Congestion control", m.Congestion}, {"Load before", hundredths(m.Load)},
@@ -63,6 +85,9 @@ func (m Machine) table() []fact {
 	}
 	if m.Guests != "" {
 		out = append(out, fact{"Virtual machines by", m.Guests})
+	}
+	if m.Counting != "" {
+		out = append(out, fact{"Instructions counted by", m.Counting})
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Versions)) {
 		out = append(out, fact{"Version of " + k, m.Versions[k]})

@@ -49,13 +49,18 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 			tableRow(&b, f.Name, fmt.Sprint(Devices(f.Path)), hops(f.Path), hops(f.HostPath))
 		}
 	}
-	fmt.Fprintf(&b, "\n## Machine\n\n%s\n", plain(r.Machine.facts()))
+	if r.Machine.known() {
+		fmt.Fprintf(&b, "\n## Machine\n\n%s\n", plain(r.Machine.facts()))
+	}
 	for _, facts := range []struct{ title, text string }{{"Mitigations", pairs(r.Machine.Mitigations)}, {"Versions", pairs(r.Machine.Versions)}} {
 		if facts.text != "" {
 			fmt.Fprintf(&b, "\n%s: %s\n", facts.title, plain(facts.text))
 		}
 	}
 	fmt.Fprintf(&b, "\n## Method\n\n%s", plainLines(legend))
+	if len(r.Figures) > 0 {
+		fmt.Fprintf(&b, "\n%s", plainLines(intervalNote))
+	}
 	if r.compares() {
 		fmt.Fprintf(&b, "\n%s", plainLines(signs))
 	}

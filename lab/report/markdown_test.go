@@ -61,3 +61,30 @@ func TestFormsToFullDisk(t *testing.T) {
 		}
 	}
 }
+
+// Every form says of a group that it was measured elsewhere, and that its figures are of
+// instructions; of a group without another machine none says that.
+func TestMeasuredElsewhere(t *testing.T) {
+	plain, inside := example(), example()
+	inside.Groups[0].Machine = &Machine{Kernel: "7.3.4+deb13 x86_64", Cores: 1, Counting: "QEMU 7.2.22"}
+	says := func(r *Report, form string) string {
+		var b strings.Builder
+		if err := forms(r)[form](&b); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(b.String()), " ")
+	}
+	for _, form := range []string{"text", "Markdown", "HTML"} {
+		const want = "measured in a virtual machine of 1 core (Linux 7.3.4+deb13, QEMU 7.2.22), where an instruction takes a nanosecond"
+		text := strings.ReplaceAll(strings.ReplaceAll(says(inside, form), "&#43;", "+"), "\\", "")
+		if !strings.Contains(text, want) {
+			t.Errorf("as %s it does not say %q", form, want)
+		}
+		if strings.Contains(says(plain, form), "measured in a virtual machine") {
+			t.Errorf("as %s it says so of this machine", form)
+		}
+	}
+	if !strings.Contains(says(inside, "JSON"), `"counting": "QEMU 7.2.22"`) || strings.Contains(says(plain, "JSON"), `"counting"`) {
+		t.Error("as JSON it does not tell the two apart")
+	}
+}

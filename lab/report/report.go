@@ -134,9 +134,12 @@ type Claim struct {
 	Published string `json:"published"` // the figures, with their units
 	// Ratio is the published figure as a ratio; 0 where it is none.
 	Ratio float64 `json:"published_ratio,omitempty"`
-	// Test says in words what is compared here.
-	Test string  `json:"test"`
-	Here *Spread `json:"here,omitempty"` // nil when it was not measured
+	// Test says in words what is compared here, and where.
+	Test string `json:"test"`
+	// Inside is Machine.Counted of the virtual machine that it was measured in; empty
+	// where that is the machine of the report.
+	Inside string  `json:"measured_inside,omitempty"`
+	Here   *Spread `json:"here,omitempty"` // nil when it was not measured
 	// Verdict is "holds", "does not hold", "not shown" (the difference is within
 	// the noise) or "cannot be tested".
 	Verdict string `json:"verdict"`
@@ -151,6 +154,8 @@ type Group struct {
 	Cases  []*Case `json:"cases"`
 	// Seconds is how long the group took, all included.
 	Seconds float64 `json:"seconds"`
+	// Machine is what it was measured on; nil for the machine of the report.
+	Machine *Machine `json:"machine,omitempty"`
 }
 
 // Report is a whole run.

@@ -95,6 +95,26 @@ func Ratios(of, against *Case, more string) []float64 {
 	return out
 }
 
+// Less is the case with the values of another subtracted round by round; rounds that
+// the other lacks are left out. It is the case itself where there is no other.
+func (c *Case) Less(other *Case) *Case {
+	if c == nil || other == nil {
+		return c
+	}
+	values := map[int]float64{}
+	for _, s := range other.Samples {
+		values[s.Round] = s.Value
+	}
+	out := *c
+	out.Samples = nil
+	for _, s := range c.Samples {
+		if v, ok := values[s.Round]; ok {
+			out.Samples = append(out.Samples, Sample{Round: s.Round, Value: s.Value - v})
+		}
+	}
+	return &out
+}
+
 // Case finds a case of the group by its label.
 func (g *Group) Case(label string) *Case {
 	for _, c := range g.Cases {
@@ -107,15 +127,19 @@ func (g *Group) Case(label string) *Case {
 
 // Figure is one number that the project is held to, and what was measured.
 type Figure struct {
-	Name    string  `json:"name"`
-	Of      string  `json:"of"`
-	Against string  `json:"against,omitempty"`
-	Unit    string  `json:"unit"` // "x" for a ratio
-	Lower   bool    `json:"lower_is_better,omitempty"`
-	Must    float64 `json:"must,omitempty"`
-	Aim     float64 `json:"aim,omitempty"`
-	Got     *Spread `json:"got,omitempty"` // nil when it was not measured
-	Why     string  `json:"why,omitempty"` // it was not measured
+	Name    string `json:"name"`
+	Of      string `json:"of"`
+	Against string `json:"against,omitempty"`
+	// OfLess and AgainstLess are cases whose values were subtracted from those of the
+	// other two.
+	OfLess      string  `json:"of_less,omitempty"`
+	AgainstLess string  `json:"against_less,omitempty"`
+	Unit        string  `json:"unit"` // "x" for a ratio
+	Lower       bool    `json:"lower_is_better,omitempty"`
+	Must        float64 `json:"must,omitempty"`
+	Aim         float64 `json:"aim,omitempty"`
+	Got         *Spread `json:"got,omitempty"` // nil when it was not measured
+	Why         string  `json:"why,omitempty"` // it was not measured
 }
 
 // Verdict is "aim", "must" or "below", or "not measured", or "-" where nothing

@@ -4,6 +4,7 @@ package report
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -98,5 +99,20 @@ func TestMissing(t *testing.T) {
 	r := Report{Figures: []Figure{{Name: "a"}, {Name: "b", Got: &Spread{}}, {Name: "a"}, {Name: "c"}}}
 	if diff := cmp.Diff([]string{"a", "c"}, r.Missing()); diff != "" {
 		t.Errorf("Missing (-want +got):\n%s", diff)
+	}
+}
+
+// What is subtracted is of the same round; a round that one of them lacks is left out.
+func TestLess(t *testing.T) {
+	of := &Case{Label: "of", Samples: []Sample{{Round: 1, Value: 10}, {Round: 2, Value: 20}, {Round: 4, Value: 40}}}
+	less := &Case{Samples: []Sample{{Round: 2, Value: 5}, {Round: 1, Value: 1}, {Round: 3, Value: 7}}}
+	if got := of.Less(less); got.Label != "of" || !slices.Equal(got.Values(), []float64{9, 15}) {
+		t.Errorf("the difference is %+v", got)
+	}
+	if got := of.Less(nil); got != of || !slices.Equal(of.Values(), []float64{10, 20, 40}) {
+		t.Errorf("without anything to subtract it is %+v", got)
+	}
+	if got := (*Case)(nil).Less(less); got != nil {
+		t.Errorf("of nothing it is %+v", got)
 	}
 }

@@ -152,7 +152,7 @@ func per(a, b float64) (float64, bool) { return a / b, a > 0 && b > 0 }
 // costs are what a result took, to be printed beside it; details is the rest.
 var (
 	costs = []quantity{
-		{"CPU", "cores busy in the whole machine", func(s Sample) (float64, bool) { return s.CPU.Busy(), true }},
+		{"CPU", "cores busy in the whole machine", func(s Sample) (float64, bool) { return s.CPU.Busy(), s.Seconds > 0 }},
 		{"s/Gbit", "CPU seconds of the whole machine per gigabit of payload", func(s Sample) (float64, bool) {
 			return per(s.CPU.Busy()*s.Seconds, s.Bytes*8/1e9)
 		}},
@@ -161,9 +161,9 @@ var (
 		}},
 	}
 	details = []quantity{
-		{"user", "cores busy in programs", func(s Sample) (float64, bool) { return s.CPU.User, true }},
-		{"system", "cores busy in the kernel for programs", func(s Sample) (float64, bool) { return s.CPU.System, true }},
-		{"softirq", "cores busy in the kernel for interrupts", func(s Sample) (float64, bool) { return s.CPU.Softirq, true }},
+		{"user", "cores busy in programs", func(s Sample) (float64, bool) { return s.CPU.User, s.Seconds > 0 }},
+		{"system", "cores busy in the kernel for programs", func(s Sample) (float64, bool) { return s.CPU.System, s.Seconds > 0 }},
+		{"softirq", "cores busy in the kernel for interrupts", func(s Sample) (float64, bool) { return s.CPU.Softirq, s.Seconds > 0 }},
 		{"switches/s", "context switches a second in the whole machine", func(s Sample) (float64, bool) { return per(s.Switches, 1) }},
 		{"cycles/frame", "cycles of all cores per frame that arrived", func(s Sample) (float64, bool) { return per(float64(s.Cycles), s.Frames) }},
 		{"instr/frame", "instructions of all cores per frame that arrived", func(s Sample) (float64, bool) {
@@ -242,6 +242,10 @@ func (c *Case) dropped() []place {
 // remarks are what else is to be said of a group, a line each.
 func (g *Group) remarks() []string {
 	var out []string
+	if m := g.Machine; m != nil {
+		out = append(out, fmt.Sprintf("measured in a virtual machine of %d core (%s), where an instruction takes a nanosecond: "+
+			"ratios are those of instruction costs, of all that sends, forwards and receives", m.Cores, m.Counted()))
+	}
 	counters := map[string][]string{}
 	for _, c := range g.Cases {
 		if c.Counter != "" && !slices.Contains(counters[c.Counter], c.Fabric) {

@@ -51,6 +51,9 @@ func (r *Report) WriteConclusion(w io.Writer) error {
 	}
 	r.Machine.text(&b)
 	b.WriteString(legend)
+	if len(r.Figures) > 0 {
+		b.WriteString(intervalNote)
+	}
 	if r.compares() {
 		b.WriteString(signs)
 	}
@@ -62,10 +65,13 @@ func (r *Report) WriteConclusion(w io.Writer) error {
 }
 
 // legend explains the tables.
-const legend = "Every value is the median of its rounds, [least most] beside it; 95 % is the interval of\n" +
-	"the median. Ratios are taken within each round, in which all peers had their turn. CPU is\n" +
-	"cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit of payload and\n" +
-	"a million frames that arrived.\n"
+const legend = "Every value is the median of its rounds, with the [least most] of them beside it. A ratio is\n" +
+	"taken within each round, in which all peers had their turn: it is the median of these ratios,\n" +
+	"with the [least most] of them. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its\n" +
+	"seconds for a gigabit of payload and a million frames that arrived.\n"
+
+// intervalNote explains the column 95 %, which only figures have.
+const intervalNote = "95 %: where the median lies with that confidence, from 6 rounds on.\n"
 
 // huge is from where on a value is printed with an exponent.
 const huge = 1e15
@@ -252,6 +258,9 @@ func figuresText(b *strings.Builder, figures []Figure) {
 }
 
 func (m Machine) text(b *strings.Builder) {
+	if !m.known() {
+		return
+	}
 	folded(b, "", "Machine: "+m.facts())
 	if said := pairs(m.Mitigations); said != "" {
 		folded(b, "", "Mitigations: "+said)
@@ -284,6 +293,14 @@ func (f Figure) cells() []string {
 	against, workload, _ := strings.Cut(f.Against, " ")
 	if against != "" && workload != ofWorkload {
 		against = workload
+	}
+	if f.OfLess != "" {
+		less, _, _ := strings.Cut(f.OfLess, " ")
+		of += " - " + less
+	}
+	if f.AgainstLess != "" {
+		less, _, _ := strings.Cut(f.AgainstLess, " ")
+		against += " - " + less
 	}
 	return []string{f.Name, of, against, asked(f.Must), asked(f.Aim), got, limits, interval, f.Verdict()}
 }

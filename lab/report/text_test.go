@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ func example() *Report {
 	cpu := CPU{User: 0.25, System: 0.5, Softirq: 0.75, Idle: 0.5}
 	with := func(s []Sample) []Sample {
 		for i := range s {
-			s[i].CPU = cpu
+			s[i].CPU, s[i].Seconds = cpu, 1
 		}
 		return s
 	}
@@ -75,10 +76,11 @@ Figures
 Machine: Some CPU, 2 cores, 1024 MiB, Linux 6.18; load before: 0.50; congestion control: cubic
 Mitigations: a: one; b: two
 Versions: iperf3: 3.12
-Every value is the median of its rounds, [least most] beside it; 95 % is the interval of
-the median. Ratios are taken within each round, in which all peers had their turn. CPU is
-cores busy in the whole machine, s/Gbit and s/Mframe its seconds for a gigabit of payload and
-a million frames that arrived.
+Every value is the median of its rounds, with the [least most] of them beside it. A ratio is
+taken within each round, in which all peers had their turn: it is the median of these ratios,
+with the [least most] of them. CPU is cores busy in the whole machine, s/Gbit and s/Mframe its
+seconds for a gigabit of payload and a million frames that arrived.
+95 %: where the median lies with that confidence, from 6 rounds on.
 faster or slower, better or worse: by the Mann-Whitney U test of the rounds of both, two-sided, p < 0.05,
 each comparison by itself (of 20 between equals, one is expected to say so wrongly); ~: no difference shown;
 too few: with so few rounds the test cannot show any; noisy: others took too much of the machine.
@@ -272,6 +274,29 @@ func TestWordsNeedTheTest(t *testing.T) {
 	for _, word := range []string{"faster", "slower", "better", "worse"} {
 		if strings.Contains(b.String(), word) {
 			t.Errorf("%q in a report that compares nothing", word)
+		}
+	}
+}
+
+// A run that was ended before anything was measured has no machine, and a report
+// without figures no column of intervals.
+func TestSaysNothingOfNothing(t *testing.T) {
+	r := &Report{Profile: "test", Groups: example().Groups}
+	for name, write := range map[string]func(*Report, io.Writer) error{
+		"text": (*Report).WriteText, "markdown": (*Report).WriteMarkdown, "html": (*Report).WriteHTML,
+	} {
+		var b strings.Builder
+		if err := write(r, &b); err != nil {
+			t.Fatal(err)
+		}
+		words := []string{" 0 cores", " 0 MiB", "<h2>Machine", "## Machine"}
+		if name != "html" { // which has the column
+			words = append(words, "95 %")
+		}
+		for _, word := range words {
+			if strings.Contains(b.String(), word) {
+				t.Errorf("%s has %q", name, word)
+			}
 		}
 	}
 }

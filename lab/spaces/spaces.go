@@ -17,6 +17,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"bascule/locks"
 )
 
 // Folder is where network namespaces have names.
@@ -63,15 +65,11 @@ func lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		if err = unix.Flock(int(folder.Fd()), unix.LOCK_EX); err == nil {
-			return func() { folder.Close() }, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			folder.Close()
-			return nil, fmt.Errorf("lock %s: %w", Folder, err)
-		}
+	if err := locks.Wait(folder); err != nil {
+		folder.Close()
+		return nil, err
 	}
+	return func() { locks.Close(folder) }, nil
 }
 
 // Is reports whether there is a network namespace of the name, and not only a file

@@ -59,7 +59,7 @@ var addressCapacity = &Kind{
 	About: "the most addresses that are all learned and kept, with the fabric's default limit (RFC 2889 address caching capacity)",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w addressTrialParams
-		p.IntVar(&w.count, "max", roomy, "addresses at most: what keeps so many has no limit that is found")
+		p.IntVar(&w.count, "max", roomy, "try no more addresses: a switch that keeps so many is said to have room for them")
 		w.declareGenerator(p)
 		return func() (*Workload, error) {
 			if w.count < 100 || w.count > 1<<24 {

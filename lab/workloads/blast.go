@@ -250,7 +250,10 @@ func newBlast(ctx context.Context, n *fabrics.Net, p frameParams, arrival fabric
 	return b, nil
 }
 
-// count attaches a counter of frames that arrive in a form.
+// count attaches a counter of frames that arrive in a form. A switch in XDP leaves some to
+// the stack: the first of a flow, or the one of a second that tells the age of its source.
+// Those are counted as buffers. Each frame is counted once, for the counter in XDP takes away
+// what it sees.
 func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
 	b.arrivals = append(b.arrivals, arrival)
 	devices := map[*ends.Namespace][]int{}
@@ -273,6 +276,9 @@ func (b *blast) count(arrival fabrics.Arrival, receivers []int) error {
 		if err != nil {
 			return err
 		}
+	}
+	if arrival == fabrics.AsXDP {
+		return b.count(fabrics.AsBuffers, receivers)
 	}
 	return nil
 }
@@ -628,6 +634,19 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// sides returns the CPUs of a sender and of a receiver. Where instructions are counted
+// the machine has one CPU, which both are on.
+func sides(n *fabrics.Net) (sender, receiver int, err error) {
+	if _, err := n.Instructions(); err == nil {
+		return 0, 0, nil
+	}
+	cpus, err := cores(2)
+	if err != nil {
+		return 0, 0, err
+	}
+	return cpus[1], cpus[0], nil
 }
 
 // cores returns the CPUs that generators run on: the last one first, because

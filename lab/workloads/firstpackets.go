@@ -4,7 +4,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"time"
 
@@ -47,23 +46,15 @@ var anywhere = netip.AddrFrom4([4]byte{128})
 
 const sources = 1 << 30
 
-// start attaches the counters. The first of a flow may be forwarded at tcx where
-// the rest would be in XDP, so both forms are counted there: each frame once, for
-// the counter in XDP takes away what it sees.
+// start attaches the counters.
 func (w firstPacketsParams) start(ctx context.Context, n *fabrics.Net) (Session, error) {
 	cpus, err := cores(1)
 	if err != nil {
 		return nil, err
 	}
-	receiver := []int{1}
-	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, receiver)
+	b, err := newBlast(ctx, n, w.frameParams, n.Fabric.Arrival, []int{1})
 	if err != nil {
 		return nil, err
-	}
-	if n.Fabric.Arrival == fabrics.AsXDP {
-		if err := b.count(fabrics.AsBuffers, receiver); err != nil {
-			return nil, errors.Join(err, b.Close())
-		}
 	}
 	b.teach, b.fresh = []int{0, 1}, true
 	f := w.send(n, 0, 1, cpus[0])

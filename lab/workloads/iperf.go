@@ -22,6 +22,7 @@ var iperfListen = ends.Listen{Proto: "tcp", Port: 5201}
 // iperf is a transfer by iperf3 from the first end to the second.
 type iperf struct {
 	length   time.Duration
+	bytes    int           // MiB that are sent instead, 0 for what the time takes
 	interval time.Duration // of the figures that are told while it lasts, 0 for none
 	pin      bool          // each side on a CPU of its own; guests have their own
 	reverse  bool          // from the second end to the first
@@ -69,14 +70,18 @@ func (s *iperfSession) round(ctx context.Context) (report.Sample, error) {
 // fails.
 func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) {
 	n := s.net
-	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", "-t", strconv.Itoa(int(s.length.Seconds())),
+	until := []string{"-t", strconv.Itoa(int(s.length.Seconds()))}
+	if s.bytes > 0 {
+		until = []string{"-n", fmt.Sprintf("%dM", s.bytes)}
+	}
+	args := append([]string{"-c", n.Ends[1].Addr.Addr().String(), "-J", until[0], until[1],
 		"-i", fmt.Sprintf("%.1f", s.interval.Seconds()), "--connect-timeout", "5000"}, s.args...)
 	if s.pin && n.Ends[0].Namespace != nil && n.Ends[1].Namespace != nil {
-		cpus, err := cores(2)
+		sender, receiver, err := sides(n)
 		if err != nil {
 			return r, err
 		}
-		args = append(args, "-A", fmt.Sprintf("%d,%d", cpus[1], cpus[0]))
+		args = append(args, "-A", fmt.Sprintf("%d,%d", sender, receiver))
 	}
 	from := 0
 	if s.reverse {
@@ -106,7 +111,8 @@ func (s *iperfSession) transfer(ctx context.Context) (r iperfReport, err error) 
 type iperfReport struct {
 	Error string `json:"error"`
 	Start struct {
-		Test struct {
+		Connected []struct{} `json:"connected"` // its streams
+		Test      struct {
 			Reverse int `json:"reverse"`
 		} `json:"test_start"`
 	} `json:"start"`
@@ -141,11 +147,13 @@ type iperfReport struct {
 	} `json:"end"`
 }
 
-// busy tells that the server was not through with the client before; it may
-// just be closing the socket that it listened on for that one.
+// busy tells that the server was not through with the client before. It may just be
+// closing the socket that it listened on for that one. Connections that it has not
+// accepted are reset then, and the client has no stream yet: it is still connecting,
+// sends its cookie, or waits for the first message.
 func (r iperfReport) busy() bool {
-	return strings.Contains(r.Error, "server is busy") ||
-		strings.Contains(r.Error, "unable to connect to server: Connection reset by peer")
+	reset := strings.HasSuffix(r.Error, ": Connection reset by peer") || strings.HasSuffix(r.Error, ": Broken pipe")
+	return strings.Contains(r.Error, "server is busy") || reset && len(r.Start.Connected) == 0
 }
 
 // payload is how many bytes reached the server.

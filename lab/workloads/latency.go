@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
 	"bascule/lab/report"
+	"bascule/pattern"
 )
 
 // latency is requests and responses, one at a time, by sockperf.
@@ -211,22 +211,22 @@ func (l *latencySession) test(ctx context.Context) (report.Sample, error) {
 }
 
 var (
-	sockperfMean       = regexp.MustCompile(`Summary: Latency is ([0-9.]+) usec`)
-	sockperfReceived   = regexp.MustCompile(`Total Run\].* ReceivedMessages=([0-9]+)`)
-	sockperfPercentile = regexp.MustCompile(`percentile ([0-9.]+) =\s+([0-9.]+)`)
+	sockperfMean       = pattern.New(`Summary: Latency is ([0-9.]+) usec`)
+	sockperfReceived   = pattern.New(`Total Run\].* ReceivedMessages=([0-9]+)`)
+	sockperfPercentile = pattern.New(`percentile ([0-9.]+) =\s+([0-9.]+)`)
 )
 
 // parseSockperf reads the mean and the percentiles, in microseconds, from what
 // `sockperf ping-pong` prints.
 func parseSockperf(text string) (s report.Sample, err error) {
-	m := sockperfMean.FindStringSubmatch(text)
+	m := sockperfMean().FindStringSubmatch(text)
 	if m == nil {
 		return s, errors.New("output of sockperf: no mean latency in it")
 	}
 	if s.Value, err = strconv.ParseFloat(m[1], 64); err != nil || s.Value <= 0 {
 		return s, fmt.Errorf("output of sockperf: a mean latency of %q", m[1])
 	}
-	received := sockperfReceived.FindStringSubmatch(text)
+	received := sockperfReceived().FindStringSubmatch(text)
 	if received == nil {
 		return s, errors.New("output of sockperf: no number of messages in it")
 	}
@@ -235,7 +235,7 @@ func parseSockperf(text string) (s report.Sample, err error) {
 		return s, fmt.Errorf("output of sockperf: %w", err)
 	}
 	s.More = map[string]float64{requests: answered}
-	for _, m := range sockperfPercentile.FindAllStringSubmatch(text, -1) {
+	for _, m := range sockperfPercentile().FindAllStringSubmatch(text, -1) {
 		rank, err1 := strconv.ParseFloat(m[1], 64)
 		v, err2 := strconv.ParseFloat(m[2], 64)
 		if err := errors.Join(err1, err2); err != nil {

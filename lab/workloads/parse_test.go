@@ -90,6 +90,11 @@ func TestIperfBusy(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"error":"the server is busy running a test. try again later"}`: true,
 		`{"error":"unable to connect to server: Connection refused"}`:    false,
+		// what iperf3 3.12 said of a server that closed what it listened on
+		`{"start":{"connected":[]},"intervals":[],"error":"unable to receive control message: Connection reset by peer"}`: true,
+		`{"start":{"connected":[]},"error":"unable to send cookie to server: Broken pipe"}`:                               true,
+		`{"error":"unable to connect to server: Connection reset by peer"}`:                                               true,
+		`{"start":{"connected":[{"socket":5}]},"error":"unable to receive control message: Connection reset by peer"}`:    false,
 		`{}`: false,
 	} {
 		if got := iperfOf(t, text).busy(); got != want {

@@ -40,6 +40,7 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 			p.BoolVar(&w.pin, "pin", true, "each side on a CPU of its own; false lets the scheduler place them")
 			p.StringVar(&w.rate, "rate", "0", "most payload bits a second of each connection, as 800M or 2G, 0 for as many as possible")
 			p.DurationVar(&w.length, duration, length, "of a round, in whole seconds")
+			p.IntVar(&w.bytes, amount, 0, "of payload that a round sends instead, in MiB, 0 for as many as there is time for")
 			return func() (*Workload, error) {
 				if w.streams < 1 || w.streams > 128 {
 					return nil, errors.New("streams must be 1 to 128")
@@ -48,17 +49,25 @@ func stream(name, about string, streams int, length time.Duration) *Kind {
 				if w.mss != 0 && (w.mss < 88 || w.mss > 32767) {
 					return nil, errors.New("mss must be 88 to 32767, or 0")
 				}
-				if !iperfRate.MatchString(w.rate) {
+				if !iperfRate().MatchString(w.rate) {
 					return nil, fmt.Errorf("rate=%q: give bits a second, as 800M or 2G", w.rate)
 				}
 				if err := wholeSeconds(w.length); err != nil {
 					return nil, err
 				}
+				if w.bytes < 0 || w.bytes > mostMiB {
+					return nil, fmt.Errorf("%s must be 0 to %d", amount, mostMiB)
+				}
+				sends := w.length
+				if w.bytes > 0 {
+					// as with 1 Gbit/s
+					sends = time.Duration(w.bytes) * 8 * time.Millisecond
+				}
 				return &Workload{
 					About: w.about(),
 					Unit:  "Gbit/s",
 					Needs: []ends.Program{iperf3},
-					Takes: w.length + 150*time.Millisecond,
+					Takes: sends + 150*time.Millisecond,
 					Spec:  fabrics.Spec{Ends: 2},
 					Start: w.start,
 				}, nil
@@ -75,6 +84,7 @@ type tcpStreamParams struct {
 	pin      bool
 	rate     string
 	length   time.Duration
+	bytes    int // MiB, 0 for what length takes
 }
 
 func (w tcpStreamParams) about() string {
@@ -119,6 +129,7 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 	}
 	return iperf{
 		length: w.length,
+		bytes:  w.bytes,
 		// At least ten figures of a round; iperf3 tells them every 0.1 to 60 s.
 		interval: min(max(w.length/10, 100*time.Millisecond), time.Second),
 		pin:      w.pin,
@@ -127,6 +138,9 @@ func (w tcpStreamParams) start(ctx context.Context, n *fabrics.Net) (Session, er
 		sample:   iperfReport.tcp,
 	}.start(ctx, n)
 }
+
+// mostMiB is the most that a round may send.
+const mostMiB = 1 << 20
 
 // wholeSeconds refuses a length that programs which count seconds cannot have.
 func wholeSeconds(d time.Duration) error {

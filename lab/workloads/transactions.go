@@ -89,11 +89,10 @@ func (w transactionParams) start(ctx context.Context, n *fabrics.Net) (Session, 
 	s := &transactionSession{transactionParams: w, net: n, cpu: ends.AnyCPU}
 	cpu := ends.AnyCPU
 	if w.pin {
-		cpus, err := cores(2)
-		if err != nil {
+		var err error
+		if s.cpu, cpu, err = sides(n); err != nil {
 			return nil, err
 		}
-		cpu, s.cpu = cpus[0], cpus[1]
 	}
 	program, err := n.Program(1)
 	if err != nil {

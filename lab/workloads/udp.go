@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -14,10 +13,11 @@ import (
 
 	"bascule/lab/ends"
 	"bascule/lab/fabrics"
+	"bascule/pattern"
 )
 
 // iperfRate is a number of bits a second as iperf3 takes it.
-var iperfRate = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?[kKmMgG]?$`)
+var iperfRate = pattern.New(`^[0-9]+(\.[0-9]+)?[kKmMgG]?$`)
 
 // udp is datagrams by iperf3, as many as the sender can make, from the first
 // end to the second. The sender's system calls are a large part of each
@@ -37,7 +37,7 @@ var udp = &Kind{
 			}
 			about := fmt.Sprintf("UDP, %d-byte datagrams, ends pinned", w.size)
 			switch {
-			case !iperfRate.MatchString(w.rate):
+			case !iperfRate().MatchString(w.rate):
 				return nil, fmt.Errorf("rate=%q: give bits a second, as 800M or 2G", w.rate)
 			case w.rate != "0":
 				about += ", " + w.rate + "bit/s offered"

@@ -45,6 +45,9 @@ type Workload struct {
 	Most time.Duration
 	// Spec is the fabric that it wants.
 	Spec fabrics.Spec
+	// Exact says that its figure is instructions, and that a round in which a frame
+	// is lost has none: nobody has to ask the fabric for lost frames.
+	Exact bool
 	// Start readies a fabric: servers, counters, addresses.
 	Start func(ctx context.Context, n *fabrics.Net) (Session, error)
 }
@@ -119,17 +122,34 @@ var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
 	pps, manyFlows, firstPackets, throughput, flood,
 	learning, learningRate, addressCapacity, addresses, memory, portAdd, pfLoad, pfMemory,
+	oneByOne, inBatches, copies,
 }
 
 // duration is the parameter that says how long a round sends. It is no part of
 // a workload's name: what is measured does not depend on it.
 const duration = "duration"
 
+// amount is the parameter that says how much a round sends. It is no part of a workload's
+// name either.
+const amount = "mebibytes"
+
 // flags opens the kind's parameters.
 func (k *Kind) flags() (*pflag.FlagSet, func() (*Workload, error)) {
 	fs := pflag.NewFlagSet(k.Name, pflag.ContinueOnError)
 	fs.SortFlags = false
 	return fs, k.open(fs)
+}
+
+// Brief makes a round of a workload last for so many MiB of payload, where its kind
+// counts them, or else for a duration.
+func Brief(text string, mebibytes int, length string) string {
+	name, _, _ := strings.Cut(text, ":")
+	for _, k := range Kinds {
+		if k.Name == name && slices.ContainsFunc(k.Params(), func(p Param) bool { return p.Name == amount }) {
+			return fmt.Sprintf("%s:%s=%d", text, amount, mebibytes)
+		}
+	}
+	return text + ":" + duration + "=" + length
 }
 
 // Param is a parameter of a kind.
@@ -196,7 +216,7 @@ func Parse(text string) (*Workload, error) {
 	w.Name = name
 	fs.VisitAll(func(f *pflag.Flag) {
 		switch value := f.Value.String(); {
-		case f.Name == duration || value == f.DefValue:
+		case f.Name == duration || f.Name == amount || value == f.DefValue:
 		case value == f.NoOptDefVal:
 			w.Name += ":" + f.Name
 		default:

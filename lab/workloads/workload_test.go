@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A workload can be made of its name again, whatever was asked for.
@@ -29,6 +30,7 @@ func TestNames(t *testing.T) {
 		"pps:connections=9:cores=2":           "pps:cores=2:connections=9",
 		"pf-load:rules=10000":                 "pf-load",
 		"pf-memory:count=99":                  "pf-memory:count=99",
+		"tcp-stream:offloads:mebibytes=64":    "tcp-stream:offloads",
 	} {
 		w, err := Parse(text)
 		if err != nil {
@@ -112,5 +114,24 @@ func TestParseRefuses(t *testing.T) {
 		if strings.HasPrefix(want, "unknown") && (!errors.As(err, &unknown) || len(unknown.Known) == 0) {
 			t.Errorf("Parse(%q): %v tells nothing that is known", text, err)
 		}
+	}
+}
+
+// A brief round is of an amount where the kind has one, and of a duration elsewhere; its
+// workload keeps its name.
+func TestBrief(t *testing.T) {
+	for text, want := range map[string]string{
+		"tcp-stream:streams=4:offloads": "tcp-stream:streams=4:offloads:mebibytes=64",
+		"netperf-stream":                "netperf-stream:mebibytes=64",
+		"uperf:connections=64":          "uperf:connections=64:duration=50ms",
+	} {
+		got := Brief(text, 64, "50ms")
+		w, err := Parse(got)
+		if got != want || err != nil || w.Name != text || w.Takes > time.Second {
+			t.Errorf("%s: %s, error %v, want %s: %+v", text, got, err, want, w)
+		}
+	}
+	if _, err := Parse("tcp-stream:mebibytes=-1"); err == nil {
+		t.Error("less than nothing is an amount")
 	}
 }

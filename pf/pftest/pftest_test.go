@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"bascule/pf"
@@ -45,10 +46,11 @@ func TestRulesetsHaveEverything(t *testing.T) {
 		}
 	}
 	for seed := range 2000 {
-		visit(reflect.ValueOf(Rulesets().Example(seed)))
+		visit(reflect.ValueOf(Translating().Example(seed)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
-		if field := name[len(name)-4:]; !seen[name] && field != ".Pos" && name[:4] != "Pos." {
+		if field := name[strings.IndexByte(name, '.'):]; !seen[name] && field != ".Pos" && field != ".Place" &&
+			!strings.HasPrefix(name, "Pos.") && !strings.HasPrefix(name, "Place.") {
 			t.Errorf("no ruleset has a %s", name)
 		}
 	}
@@ -64,6 +66,10 @@ func TestRulesetsHaveEverything(t *testing.T) {
 		{pf.DefaultPolicy, pf.IfBound, -1},
 		{pf.AnyPort, pf.PortRange, -1},
 		{pf.AnyHost, pf.URPFFailed, int64(pf.Wildcard)},
+		{pf.NatTo, pf.AfTo, -1},
+		{pf.Single, pf.LeastStates, -1},
+		{pf.RouteTo, pf.DupTo, -1},
+		{pf.DivertTo, pf.DivertPacket, -1},
 	} {
 		first, last := reflect.ValueOf(want.first), reflect.ValueOf(want.last)
 		for n := int64(first.Uint()); n <= int64(last.Uint()); n++ {

@@ -19,9 +19,15 @@ import (
 // Rulesets draws rulesets as the parser makes them: they keep the rules of
 // consistency of pfctl, and what has a default has its value. All positions are
 // zero. They have few names, addresses and ports, so that rules overlap.
-func Rulesets() *rapid.Generator[*pf.Ruleset] {
+func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false) }
+
+// Translating draws rulesets as Rulesets does. Their rules also say where packets go:
+// nat-to, route-to, divert-to and their kin.
+func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true) }
+
+func rulesets(translating bool) *rapid.Generator[*pf.Ruleset] {
 	return rapid.Custom(func(t *rapid.T) *pf.Ruleset {
-		d := draw{T: t, files: new(int)}
+		d := draw{T: t, files: new(int), translating: translating}
 		rs := &pf.Ruleset{Options: d.options()}
 		if rs.Options.StatePolicy == pf.IfBound {
 			d.policy = pf.IfBound
@@ -143,6 +149,8 @@ type draw struct {
 	*rapid.T
 	policy pf.StatePolicy // that rules have by default
 	files  *int           // how many there are: each table has its own, for Open
+
+	translating bool // rules say where packets go
 }
 
 func one[T any](d draw, what string, from ...T) T { return rapid.SampledFrom(from).Draw(d.T, what) }
@@ -229,7 +237,152 @@ func (d draw) rule() pf.Rule {
 	if r.Action != pf.Match {
 		r.Once = d.seldom("once")
 	}
+	if d.translating {
+		d.forward(&r)
+	}
 	return r
+}
+
+// forward draws where the packets of a rule go.
+func (d draw) forward(r *pf.Rule) {
+	keeps := r.Action == pf.Pass && r.State != pf.NoState
+	if r.Direction == pf.Both && d.often("direction") {
+		r.Direction = one(d, "direction", pf.In, pf.Out)
+	}
+	if r.Direction != pf.Both && (keeps || r.Action == pf.Match) {
+		switch one(d, "translation", "", "rdr", "nat", "both", "af") {
+		case "rdr":
+			r.Translations = []pf.Translation{d.translation(r, pf.RdrTo)}
+		case "nat":
+			r.Translations = []pf.Translation{d.translation(r, pf.NatTo)}
+		case "both":
+			r.Translations = []pf.Translation{d.translation(r, pf.RdrTo), d.translation(r, pf.NatTo)}
+		case "af":
+			if r.Action == pf.Pass && r.Direction == pf.In && r.Family != 0 {
+				r.Translations = []pf.Translation{d.translation(r, pf.AfTo)}
+			}
+		}
+	}
+	if keeps && d.seldom("route") {
+		r.Route = &pf.Route{Kind: one(d, "route", pf.RouteTo, pf.ReplyTo, pf.DupTo)}
+		if r.Direction == pf.Both {
+			r.Route.Kind = pf.DupTo
+		}
+		if r.Route.Pool = d.pool(r.Family, true); r.Route.Pool.Interface != "" {
+			r.Route.Pool.Modes = []string{"peer"}
+			if r.Route.Pool.Method == pf.Single {
+				r.Route.Pool.Method = pf.RoundRobin
+			}
+		}
+		if r.Route.Pool.Interface != "" && r.Route.Pool.Method == pf.Bitmask {
+			r.Route.Pool.Method = pf.Random
+		}
+	}
+	if r.Action != pf.Match && d.seldom("divert") {
+		v := &pf.Divert{Kind: one(d, "divert", pf.DivertTo, pf.DivertReply, pf.DivertPacket), Port: 8021}
+		switch {
+		case v.Kind == pf.DivertTo && (r.Direction == pf.Out || r.Family == 0),
+			v.Kind == pf.DivertReply && r.Direction == pf.In:
+			v.Kind = pf.DivertPacket
+		case v.Kind == pf.DivertTo && r.Family == pf.Inet:
+			v.Addr = netip.MustParseAddr("127.0.0.1")
+		case v.Kind == pf.DivertTo:
+			v.Addr = netip.MustParseAddr("::1")
+		}
+		if v.Kind == pf.DivertReply {
+			v.Port = 0
+		}
+		r.Divert = v
+	}
+}
+
+func (d draw) translation(r *pf.Rule, kind pf.TranslationKind) pf.Translation {
+	t := pf.Translation{Kind: kind}
+	family := r.Family
+	if kind == pf.AfTo {
+		family = pf.Inet + pf.Inet6 - r.Family
+		t.Family = family
+	}
+	t.Pool = d.pool(family, false)
+	switch {
+	case kind != pf.RdrTo && d.seldom("port"):
+		t.Ports = one(d, "ports", pf.PoolPorts{Low: 1024, High: 65535}, pf.PoolPorts{Low: 7, High: 7})
+	case kind == pf.NatTo && d.seldom("static-port"):
+		t.Static = true
+	case kind != pf.RdrTo:
+		t.Ports = pf.PoolPorts{Low: pf.NatPortLow, High: pf.NatPortHigh}
+	case d.often("port"):
+		if t.Ports = one(d, "ports", pf.PoolPorts{Low: 80}, pf.PoolPorts{Low: 8000, High: 8010}); t.Ports.High != 0 {
+			t.First = r.To.Port.Lo
+		}
+	}
+	t.EndpointIndependent = kind == pf.NatTo && !t.Static && d.seldom("endpoint-independent")
+	if kind != pf.AfTo {
+		return t
+	}
+	network := func(p pf.Pool) bool { // that is put in front of addresses
+		return len(p.Addrs) == 1 && !p.Addrs[0].IsSingleIP()
+	}
+	if d.often("to") {
+		t.ToPort = one[uint16](d, "to port", 0, 53)
+		if t.To = d.pool(family, false); d.seldom("network") {
+			t.To = pf.Pool{Addrs: prefixes(one(d, "prefix", map[pf.Family][]string{
+				pf.Inet: {"192.0.2.0/24"}, pf.Inet6: {"64:ff9b::/96", "2001:db8::/32"},
+			}[family]...))}
+		}
+		if network(t.To) && t.To.Method == pf.Single && family == pf.Inet6 {
+			t.Embed = uint8(t.To.Addrs[0].Bits())
+		}
+		return t
+	}
+	t.Embed = 96
+	if h := r.To.Host; family == pf.Inet && h.Kind == pf.Prefix && h.Bits >= 32 && h.Bits <= 96 && !r.To.Not {
+		t.Embed = uint8(h.Bits)
+	}
+	if family == pf.Inet6 {
+		t.Pool = pf.Pool{Addrs: prefixes(one(d, "prefix", "64:ff9b::/96", "2001:db8::/32", "2001:db8::1/128")), Sticky: t.Pool.Sticky}
+		if network(t.Pool) {
+			t.Embed = uint8(t.Pool.Addrs[0].Bits())
+		}
+	}
+	return t
+}
+
+// pool draws a pool whose addresses are of a family.
+func (d draw) pool(family pf.Family, route bool) pf.Pool {
+	var p pf.Pool
+	several := true
+	kinds := []string{"table", "interface"}
+	if family != 0 { // or the rule would get that of the addresses
+		kinds = append(kinds, "addresses", "addresses")
+	}
+	switch kind := one(d, "pool", kinds...); {
+	case kind == "table":
+		p.Table = "pool"
+	case kind == "interface":
+		p.Interface, p.Modes = one(d, "interface", "em0", "em1", "egress"), one(d, "modes", nil, []string{"0"}, []string{"network"})
+		if several = !slices.Contains(p.Modes, "0") || p.Interface == "egress"; d.seldom("mask") && !route {
+			p.Bits = 24
+		}
+	default:
+		all := []string{"192.0.2.1/32", "192.0.2.16/28", "198.51.100.7/32"}
+		if family == pf.Inet6 {
+			all = []string{"2001:db8::1/128", "2001:db8:1::/64", "2001:db8::7/128"}
+		}
+		p.Addrs = prefixes(all[:rapid.IntRange(1, 3).Draw(d.T, "addresses")]...)
+		if several = len(p.Addrs) > 1; d.seldom("weights") {
+			p.Weights = []uint16{7, 1, 65535}[:len(p.Addrs)]
+		}
+	}
+	p.Sticky = d.seldom("sticky-address")
+	p.Method = one(d, "method", pf.Single, pf.Bitmask, pf.Random, pf.SourceHash, pf.RoundRobin, pf.LeastStates)
+	if several && (p.Method == pf.Single || p.Method == pf.Bitmask) {
+		p.Method = pf.RoundRobin
+	}
+	if p.Method == pf.SourceHash && d.often("key") {
+		p.Key = [16]byte{1, 15: 255}
+	}
+	return p
 }
 
 // anchor draws the call of an anchor.

@@ -27,6 +27,10 @@ type Packet struct {
 	RouterAlert        bool   // has the option router alert
 	Options            bool   // has other IPv4 options, IPv6 options, or a routing header
 	Tag                string // that a MAC rule gave it
+	EchoID             uint16 // of ICMP's echo request and reply
+	// Quoted is the beginning of the packet that an ICMP error is about: its addresses,
+	// protocol and ports, or ICMP type and id. Only a [Router] asks.
+	Quoted *Packet
 }
 
 // Port is a port of the bridge and the groups that it is in.

@@ -90,8 +90,16 @@ type Logged struct {
 // Evaluate tries the rules on a packet.
 func (e *Evaluator) Evaluate(p *Packet) Result {
 	w := walk{Evaluator: e, Packet: p, tables: map[string][]pf.TableEntry{}}
+	return w.evaluate()
+}
+
+func (w *walk) evaluate() Result {
+	p := w.Packet
 	w.tag = p.Tag
-	w.ruleset(e.Rules, "", false)
+	w.ruleset(w.Rules, "", false)
+	if w.failed {
+		return Result{Action: pf.Block, Matches: w.matches, Tag: w.tag}
+	}
 
 	r := Result{Rule: w.rule, Matches: w.matches, Tag: w.tag, SetPrio: w.prio, Scrub: w.scrub, Log: w.log}
 	allowed := false
@@ -123,6 +131,12 @@ type walk struct {
 	scrub   pf.Scrub
 	log     []Logged
 	tables  map[string][]pf.TableEntry // definitions that were met
+
+	at string // path of the ruleset of rule
+	// translate makes the translations of a match rule of the ruleset at a path, nil for
+	// none. It reports false if that cannot be: then no more rules are tried.
+	translate func(w *walk, r *pf.Rule, at string) bool
+	failed    bool
 }
 
 // ruleset tries the rules of the ruleset at a path. Where it is not known
@@ -156,9 +170,9 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 			}
 			continue
 		}
-		w.apply(r)
+		w.apply(r, at)
 		matched = matched || r.Action != pf.Match
-		if r.Quick {
+		if r.Quick || w.failed {
 			return matched, true
 		}
 	}
@@ -167,7 +181,7 @@ func (w *walk) ruleset(rs *pf.Ruleset, at string, unsure bool) (matched, stop bo
 
 // apply takes the effects of a rule that a packet meets. Only the end shows
 // whether the rule decides.
-func (w *walk) apply(r *pf.Rule) {
+func (w *walk) apply(r *pf.Rule, at string) {
 	if r.Once {
 		if w.used == nil {
 			w.used = map[*pf.Rule]bool{}
@@ -183,8 +197,12 @@ func (w *walk) apply(r *pf.Rule) {
 		if r.Log != 0 {
 			w.log = append(w.log, Logged{r, r})
 		}
+		if w.translate != nil && !w.translate(w, r, at) {
+			w.failed = true
+			return
+		}
 	} else {
-		w.rule = r
+		w.rule, w.at = r, at
 	}
 	if r.Log&pf.LogMatches == 0 { // such a rule is logged by itself
 		for _, m := range w.matches {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -369,7 +368,7 @@ func applyEmptiedMirror(t *testing.T, l *netlab.Lab) {
 	wantLines(t, linesOf(r.Stdout), plan...)
 	wantLines(t, apply(t, l, path), plan...)
 	wantLines(t, apply(t, l, path))
-	if list := l.Bascule("span", "show", "br0"); !strings.Contains(list, "in         p1") {
+	if list := l.Bascule("span", "show", "br0"); !strings.Contains(list, "in         forwarding  p1") {
 		t.Errorf("the mirror is\n%s", list)
 	}
 	empty()
@@ -479,46 +478,30 @@ func applyPF(t *testing.T, l *netlab.Lab) {
 // applyKilledAnywhere kills apply on its way into a system call: the next one
 // does the rest, and has nothing to do then.
 func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	// two states: ports change places, cables and everything else comes and goes
 	swapped := strings.NewReplacer("p1", "p3", "p3", "p1", "p6", "p8", "ageing: 60s", "ageing: 70s", "to1", "to2", "192.0.2.1", "192.0.2.9", "\"102,103\"", "104").Replace(everything)
 	paths := []string{file(t, "a.yaml", everything), file(t, "b.yaml", swapped)}
-	traced := func(path string, args ...string) netlab.Result {
-		t.Helper()
-		r, err := netlab.RunTraced(l.Command("apply", path), strace, append([]string{"-e", "signal=none"}, args...)...)
-		must(t, err)
-		return r
-	}
 	calls := []string{"bpf", "mkdirat", "renameat", "unlinkat", "symlinkat", "sendto", "flock"}
 	apply(t, l, paths[0])
-	log := filepath.Join(t.TempDir(), "calls")
-	if r := traced(paths[1], "-o", log, "-e", "trace="+strings.Join(calls, ",")); r.Exit != 0 {
+	r, count, err := netlab.RunCounted(l.Command("apply", paths[1]), calls...)
+	must(t, err)
+	if r.Exit != 0 {
 		t.Fatal(r)
 	}
-	count, err := netlab.CallsTraced(log, calls...)
-	must(t, err)
-	number, most := map[string]int{}, map[string]int{}
-	for call, threads := range count {
-		for _, n := range threads {
-			number[call] += n
-			most[call] = max(most[call], n) // strace counts those of each thread by themselves
-		}
+	if count["bpf"] < 100 || count["renameat"] < 3 {
+		t.Fatalf("apply makes only these calls: %v", count)
 	}
-	if number["bpf"] < 100 || number["renameat"] < 3 {
-		t.Fatalf("apply makes only these calls: %v", number)
-	}
-	calls = slices.DeleteFunc(calls, func(call string) bool { return number[call] == 0 })
+	calls = slices.DeleteFunc(calls, func(call string) bool { return count[call] == 0 })
 	killed, tries, at := 0, 0, 1
 	for ; killed < 12; tries++ {
 		if tries == 100 {
 			t.Fatalf("it got away from all but %d of %d kills", killed, tries)
 		}
 		call := calls[rand.IntN(len(calls))]
-		n := 1 + rand.IntN(most[call])
-		if r := traced(paths[1-at], "-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n)); r.Exit == -1 {
+		n := 1 + rand.IntN(count[call])
+		r, err := netlab.RunKilled(l.Command("apply", paths[1-at]), call, n)
+		must(t, err)
+		if r.Exit == -1 {
 			killed++
 		} else if r.Exit != 0 {
 			t.Fatal(r)
@@ -535,14 +518,9 @@ func applyKilledAnywhere(t *testing.T, l *netlab.Lab) {
 // applyKilledHost kills applies that make a host port: its interface is there when the
 // next one plans, and no port has it yet.
 func applyKilledHost(t *testing.T, l *netlab.Lab) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	path := file(t, "host.yaml", "bridges:\n  brg:\n    ports:\n      p1: {}\n      h0: {type: host}\n")
 	for n := 1; ; n++ {
-		r, err := netlab.RunTraced(l.Command("apply", path), strace, "-e", "signal=none", "-o", "/dev/null",
-			"-e", "trace=sendto", "-e", fmt.Sprintf("inject=sendto:signal=KILL:when=%d", n))
+		r, err := netlab.RunKilled(l.Command("apply", path), "sendto", n)
 		must(t, err)
 		apply(t, l, path)
 		l.Bascule("bridge", "del", "brg")
@@ -593,6 +571,27 @@ func applyRenamed(t *testing.T, l *netlab.Lab) {
 	rename("uplink", "p1")
 	wantLines(t, apply(t, l, path), "+ port p1 of br0")
 	wantLines(t, apply(t, l, path))
+
+	// rules of pf name ports: with another name they mean something else
+	rules := file(t, "rules.yaml", "bridges: {br0: {ports: {'p*': {}}, pf: {rules: 'block in on p9'}}}\n")
+	apply(t, l, rules)
+	wantLines(t, apply(t, l, rules))
+	for _, names := range [][2]string{{"p1", "p9"}, {"p9", "p1"}} {
+		rename(names[0], names[1])
+		wantLines(t, apply(t, l, rules), "~ pf of br0: rules of "+rules)
+		wantLines(t, apply(t, l, rules))
+	}
+
+	// one whose name no port can have is left out, and nothing else is worse for it
+	l.Bascule("port", "del", "br0", "p1")
+	rename("p1", "p\x1b[31m")
+	r, err := l.Run("apply", rules)
+	must(t, err)
+	if r.Exit != 0 || r.Stdout != "" || !strings.Contains(r.Stderr, "pattern p* of br0 leaves p\ufffd[31m out: bascule takes no such name") {
+		t.Errorf("with a name that cannot be printed: %v, it prints %q", r, r.Stdout)
+	}
+	rename("p\x1b[31m", "p1")
+	wantLines(t, apply(t, l, rules), "+ port p1 of br0")
 }
 
 // applyAtOnce applies a file twice at the same time: one does it, and the other

@@ -22,6 +22,7 @@ var deviceCases = []struct {
 	run  func(t *testing.T, l *netlab.Lab, r *runner)
 }{
 	{"host_mac_changes", hostMACChanges},
+	{"macvlan_comes", macvlanComes},
 	{"host_carrier", hostCarrier},
 	{"host_carrier_vlans", hostCarrierVLANs},
 	{"host_carrier_stp", hostCarrierSTP},
@@ -82,6 +83,38 @@ func hostMACChanges(t *testing.T, l *netlab.Lab, r *runner) {
 	}
 	l.Send(ends[0], l.Frames(1, netlab.Broadcast, old)...)
 	l.Reach(ends[1], l.Frames(10, old, netlab.Station(72)), ends[0])
+	r.stop()
+}
+
+// A routed host port knows the macvlans above its interface with nobody asked to.
+func macvlanComes(t *testing.T, l *netlab.Lab, r *runner) {
+	ends := l.NewEnds(1)
+	l.AddBridge("br0", "tcx", ends)
+	l.Bascule("port", "add", "br0", "gw0", "--type", "host", "--route")
+	nl := l.Switch.Netlink()
+	must(t, nl.LinkSetUp(device(t, l, "gw0")))
+	mac := netlab.MAC{0, 0, 0x5e, 0, 1, 7}
+	l.Bascule("fdb", "add", "br0", mac.String(), "gw0")
+	r.start()
+	knows := func(want bool) {
+		t.Helper()
+		l.Wait(fmt.Sprintf("the port to know the macvlan: %v", want), func() bool {
+			told := l.Bascule("trace", "br0", "--in", ends[0].Port, "--dst", mac.String(), "--ip", "192.0.2.1", "--to", "192.0.2.2", "--udp", "53")
+			if !strings.Contains(told, "left to the host") {
+				t.Fatalf("a trace does not tell of routes:\n%s", told)
+			}
+			return strings.Contains(told, "left to the host: other") != want
+		})
+	}
+	knows(false)
+	for range 2 {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = "vrrp7", device(t, l, "gw0").Attrs().Index, mac[:]
+		must(t, nl.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_PRIVATE}))
+		knows(true)
+		must(t, nl.LinkDel(device(t, l, "vrrp7")))
+		knows(false)
+	}
 	r.stop()
 }
 

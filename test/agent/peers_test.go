@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -170,7 +169,7 @@ func (o *ovs) env() (env []string) {
 // start starts a daemon, which ends before the lab does.
 func (o *ovs) start(socket, name string, args ...string) {
 	o.t.Helper()
-	cmd := exec.Command(name, append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off")...)
+	cmd := ends.Command(context.Background(), name, append(args, "--no-chdir", "--verbose=console:warn", "--verbose=syslog:off")...)
 	cmd.Env = append(os.Environ(), o.env()...)
 	var logs netlab.Output
 	cmd.Stdout, cmd.Stderr = &logs, &logs

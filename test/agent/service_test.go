@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long is waited for what is sure to happen.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // A runner runs agents of a lab's namespace, one after another.
 type runner struct {
@@ -667,6 +667,42 @@ func TestNeverWithout(t *testing.T) {
 		r.stop()
 		l.Bascule("bridge", "del", "br0")
 		l.Bascule("bridge", "del", "br1")
+	}
+}
+
+// TestRenamed: a port that gets another name of its pattern has the rules that the file has
+// of that name, of MAC addresses and of pf, and those alone.
+func TestRenamed(t *testing.T) {
+	l := netlab.New(t)
+	ends := l.NewEnds(2)
+	in, out := ends[0], ends[1]
+	nl := l.Switch.Netlink()
+	link, err := nl.LinkByName("p1")
+	must(t, err)
+	mac := netlab.Station(1)
+	for _, says := range []string{
+		fmt.Sprintf("rules: ['block in on p7 src %v']", mac),
+		"pf: {rules: 'ether block in on p7'}",
+	} {
+		r := newRunner(t, l)
+		r.start("-f", r.file("br0.yaml", fmt.Sprintf("bridges: {br0: {ports: {'p*': {}}, %s}}\n", says)))
+		l.Wait("two ports", func() bool { return len(l.Bridge("br0").Ports) == 2 })
+		passes := func(want bool) func() bool {
+			return func() bool {
+				out.Received()
+				l.Send(in, l.Frames(5, netlab.Broadcast, mac)...)
+				l.AwaitWriter()
+				return (len(l.Deliver(in, l.Frames(5, netlab.Broadcast, mac)...)[out]) > 0) == want
+			}
+		}
+		l.Wait("frames to pass", passes(true))
+		for _, name := range []string{"p7", "p1", "p7", "p3"} {
+			must(t, nl.LinkSetName(link, name))
+			l.Wait(fmt.Sprintf("frames to pass as %s: %v, with %s", name, name != "p7", says), passes(name != "p7"))
+		}
+		must(t, nl.LinkSetName(link, "p1"))
+		r.stop()
+		l.Bascule("bridge", "del", "br0")
 	}
 }
 

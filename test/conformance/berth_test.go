@@ -473,10 +473,6 @@ func berthTwoProcesses(t *testing.T, hook string) {
 
 // berthKilledAnywhere kills who occupies a berth on its way into a system call.
 func berthKilledAnywhere(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	spare := l.NewEnds(1)[0]
@@ -503,7 +499,9 @@ func berthKilledAnywhere(t *testing.T, hook string) {
 	}
 	var points []killPoint
 	ready()
-	withProgram(os.Args[0], func() { points = killPoints(t, l, strace, args) })
+	withProgram(os.Args[0], func() {
+		points = killPoints(t, l, fixed(args), func() { withProgram(program, ready); l.SetBinary(os.Args[0]) })
+	})
 	if len(points) < 10 {
 		t.Fatalf("it makes only these calls: %v", points)
 	}
@@ -511,7 +509,7 @@ func berthKilledAnywhere(t *testing.T, hook string) {
 	for i, p := range points {
 		ready()
 		killed := false
-		withProgram(os.Args[0], func() { killed = kill(t, l, strace, p, args) })
+		withProgram(os.Args[0], func() { killed = kill(t, l, p, args) })
 		if killed {
 			kills++
 		}

@@ -3,22 +3,17 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"bascule/test/netlab"
 )
@@ -244,10 +239,6 @@ func givesBack(t *testing.T, hook string) {
 
 // givesBackKilled: the next command gives back what one that was killed has not.
 func givesBackKilled(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	tr := newTraveller(t, hook, false)
 	args := []string{"port", "del", "br0", tr.port.Port}
 	away := func() {
@@ -258,7 +249,7 @@ func givesBackKilled(t *testing.T, hook string) {
 		tr.leave()
 	}
 	away()
-	points := slices.DeleteFunc(killPoints(t, tr.l, strace, args), func(p killPoint) bool {
+	points := slices.DeleteFunc(killPoints(t, tr.l, fixed(args), func() { tr.back(); away() }), func(p killPoint) bool {
 		return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 	})
 	tr.back()
@@ -270,7 +261,7 @@ func givesBackKilled(t *testing.T, hook string) {
 	}
 	for _, p := range points {
 		away()
-		killed := kill(t, tr.l, strace, p, args)
+		killed := kill(t, tr.l, p, args)
 		tr.l.Bascule("bridge", "set", "br0") // mends
 		deleted := !slices.Contains(tr.l.Bridge("br0").Ports, tr.port.Port)
 		tr.back()
@@ -284,52 +275,9 @@ func givesBackKilled(t *testing.T, hook string) {
 	}
 }
 
-// pause runs a command and stops it behind a system call, for as long as do takes. The
-// command may get away: its threads do not share the work the same way each time.
-func pause(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string, do func()) (r netlab.Result, stopped bool) {
-	t.Helper()
-	log := filepath.Join(t.TempDir(), "stops")
-	must(t, os.WriteFile(log, nil, 0o600))
-	ended := make(chan error, 1)
-	go func() {
-		var err error
-		r, err = netlab.RunTraced(l.Command(args...), strace, "-o", log, "-e", "trace="+p.call,
-			"-e", fmt.Sprintf("inject=%s:signal=STOP:when=%d", p.call, p.n))
-		ended <- err
-	}()
-	for {
-		select {
-		case err := <-ended:
-			must(t, err)
-			return r, stopped
-		case <-time.After(time.Millisecond):
-		}
-		text, err := os.ReadFile(log)
-		must(t, err)
-		before, _, found := strings.Cut(string(text), "--- stopped by SIGSTOP ---\n")
-		if !found {
-			continue
-		}
-		if !stopped {
-			stopped = true
-			do()
-		}
-		// whichever of the threads it is: all of them go on, also where another one makes as many calls
-		thread, err := strconv.Atoi(strings.Fields(before[strings.LastIndexByte(before, '\n')+1:])[0])
-		must(t, err)
-		if err := unix.Kill(thread, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // givesBackMoved: a device, or the other end of its cable, goes elsewhere or gets another
 // name while a command is at work. What the command took is given back all the same.
 func givesBackMoved(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to stop the program behind its system calls; apt-get install strace")
-	}
 	other := map[string]string{"tcx": "xdp", "xdp": "tcx"}[hook]
 	type mess struct {
 		name       string
@@ -383,14 +331,14 @@ func givesBackMoved(t *testing.T, hook string) {
 			}
 			args := strings.Fields(strings.ReplaceAll(c.command, "PORT", tr.port.Port))
 			ensure()
-			points := slices.DeleteFunc(killPoints(t, tr.l, strace, args), func(p killPoint) bool {
-				return !slices.Contains([]string{"bpf", "mkdirat", "renameat", "unlinkat", "ioctl", "sendto"}, p.call)
-			})
 			remake := func() {
 				if c.command == "bridge del br0" {
 					tr.bascule("bridge add br0")
 				}
 			}
+			points := slices.DeleteFunc(killPoints(t, tr.l, fixed(args), func() { remake(); ensure() }), func(p killPoint) bool {
+				return !slices.Contains([]string{"bpf", "mkdirat", "renameat", "unlinkat", "ioctl", "sendto"}, p.call)
+			})
 			remake()
 			stops := 0
 			for i, m := range messes {
@@ -404,7 +352,8 @@ func givesBackMoved(t *testing.T, hook string) {
 				}
 				for _, p := range chosen {
 					ensure()
-					r, stopped := pause(t, tr.l, strace, p, args, func() { m.make(tr) })
+					r, stopped, err := netlab.RunPaused(tr.l.Command(args...), p.call, p.n, func() { m.make(tr) })
+					must(t, err)
 					if !stopped {
 						if c.command == "bridge del br0" {
 							remake()

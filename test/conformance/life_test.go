@@ -40,8 +40,7 @@ var boundaries = []string{
 	"symlinkat", "sendto", "sendmsg", "setns", "ioctl", "flock",
 }
 
-// A killPoint is a system call of a command: the n-th of its name that one of
-// the command's threads makes.
+// A killPoint is a system call of a command: the n-th of its name.
 type killPoint struct {
 	call string
 	n    int
@@ -53,10 +52,6 @@ type killPoint struct {
 // BASCULE_KILL is "everywhere"; otherwise some, others each time, so that it
 // takes half a minute.
 func cliKilledAnywhere(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	spare := l.NewEnds(1)[0]
@@ -139,18 +134,9 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		{"port del host", func() { host(true) }, always("port del br0 host0"), func() { host(false) }},
 		{"fdb add", func() { entry(false) }, always("fdb add br0 " + C.String() + " " + a.Port), func() { entry(true) }},
 	} {
-		// Points that all of several runs have: how a command's threads share
-		// its calls is not the same each time.
-		var points []killPoint
-		for i := range 3 {
-			c.before()
-			these := killPoints(t, l, strace, c.args())
-			c.after()
-			if i == 0 {
-				points = these
-			}
-			points = slices.DeleteFunc(points, func(p killPoint) bool { return !slices.Contains(these, p) })
-		}
+		c.before()
+		points := killPoints(t, l, c.args, func() { c.after(); c.before() })
+		c.after()
 		if len(points) < 10 {
 			t.Fatalf("%s makes only these calls: %v", c.name, points)
 		}
@@ -170,7 +156,7 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		kills := 0
 		for _, p := range points {
 			c.before()
-			killed := kill(t, l, strace, p, c.args())
+			killed := kill(t, l, p, c.args())
 			if killed {
 				kills++
 			}
@@ -207,10 +193,6 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 // made. The next command that writes, whatever it is about, does what the change
 // brings with it: it leaves nothing that does not fit any more.
 func changeKilled(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l, ends := setupVLANs(t, hook, []string{"10T20", "10"})
 	a, b := ends[0], ends[1]
 	l.Bascule("port", "add", "br0", "host0", "--type", "host")
@@ -344,7 +326,7 @@ func changeKilled(t *testing.T, hook string) {
 	} {
 		args := strings.Fields(c.command)
 		c.before()
-		points := slices.DeleteFunc(killPoints(t, l, strace, args), func(p killPoint) bool {
+		points := slices.DeleteFunc(killPoints(t, l, fixed(args), c.before), func(p killPoint) bool {
 			return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 		})
 		if os.Getenv("BASCULE_KILL") != "everywhere" {
@@ -356,7 +338,7 @@ func changeKilled(t *testing.T, hook string) {
 		made := 0
 		for _, p := range points {
 			c.before()
-			killed := kill(t, l, strace, p, args)
+			killed := kill(t, l, p, args)
 			l.Bascule("fdb", "flush", "br0", "--vlan", "4000") // mends
 			if c.made() {
 				c.check()
@@ -380,10 +362,6 @@ func changeKilled(t *testing.T, hook string) {
 // The next command finds all of the rules or none of the change, and no frame that was
 // counted before is forgotten, nor does a rule begin with another's count.
 func rulesKilled(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
 	l.AddBridge("br0", hook, ends)
@@ -406,7 +384,7 @@ func rulesKilled(t *testing.T, hook string) {
 	del := slices.Clone(add)
 	del[1] = "del"
 	l.Bascule(add...)
-	points := slices.DeleteFunc(killPoints(t, l, strace, del), func(p killPoint) bool {
+	points := slices.DeleteFunc(killPoints(t, l, fixed(del), func() { l.Bascule(add...) }), func(p killPoint) bool {
 		return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat"}, p.call)
 	})
 	if os.Getenv("BASCULE_KILL") != "everywhere" {
@@ -420,7 +398,7 @@ func rulesKilled(t *testing.T, hook string) {
 			if (change[1] == "add") == there {
 				continue // the last was killed before it was made
 			}
-			kill(t, l, strace, p, change)
+			kill(t, l, p, change)
 			l.Bascule("fdb", "flush", "br0") // mends
 			l.Reach(a, l.Frames(3, netlab.Broadcast, A), b)
 			counted += 3
@@ -455,7 +433,7 @@ func rulesKilled(t *testing.T, hook string) {
 func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
 	t.Helper()
 	var now netlab.Objects
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		var err error
 		now, err = l.Objects()
@@ -472,38 +450,41 @@ func wantAsMany(t *testing.T, l *netlab.Lab, before netlab.Objects) {
 }
 
 // killPoints runs a command to its end and returns the system calls that it
-// makes.
-func killPoints(t *testing.T, l *netlab.Lab, strace string, args []string) []killPoint {
+// makes. A command makes more of them where it waits for something, or finds no
+// second set of programs to take its turn. If again makes ready for the command
+// anew, the points are those that all of three runs have.
+func killPoints(t *testing.T, l *netlab.Lab, args func() []string, again func()) (points []killPoint) {
 	t.Helper()
-	log := filepath.Join(t.TempDir(), "calls")
-	r, err := netlab.RunTraced(l.Command(args...), strace, "--seccomp-bpf", "-e", "signal=none", "-o", log, "-e", "trace="+strings.Join(boundaries, ","))
-	must(t, err)
-	if r.Exit != 0 {
-		t.Fatal(r)
-	}
-	count, err := netlab.CallsTraced(log, boundaries...)
-	must(t, err)
-	var points []killPoint
-	for _, call := range boundaries {
-		most := 0
-		for _, n := range count[call] {
-			most = max(most, n)
+	for run := range 3 {
+		if run > 0 {
+			again()
 		}
-		for n := range most {
-			points = append(points, killPoint{call, n + 1})
+		r, count, err := netlab.RunCounted(l.Command(args()...), boundaries...)
+		must(t, err)
+		if r.Exit != 0 {
+			t.Fatal(r)
+		}
+		if run > 0 {
+			points = slices.DeleteFunc(points, func(p killPoint) bool { return p.n > count[p.call] })
+			continue
+		}
+		for _, call := range boundaries {
+			for n := range count[call] {
+				points = append(points, killPoint{call, n + 1})
+			}
 		}
 	}
 	return points
 }
 
-// kill runs a command and kills it at a point. It may get away: its threads
-// do not share the work the same way each time.
-func kill(t *testing.T, l *netlab.Lab, strace string, p killPoint, args []string) (killed bool) {
+// fixed are always the words of a command.
+func fixed(args []string) func() []string { return func() []string { return args } }
+
+// kill runs a command and kills it at a point. It may get away: it does not make
+// as many calls each time, such as where it waits for another.
+func kill(t *testing.T, l *netlab.Lab, p killPoint, args []string) (killed bool) {
 	t.Helper()
-	// without --seccomp-bpf: a signal that strace gives where seccomp(2) stops a
-	// call gets lost
-	r, err := netlab.RunTraced(l.Command(args...), strace, "-o", "/dev/null", "-e", "trace="+p.call,
-		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.n))
+	r, err := netlab.RunKilled(l.Command(args...), p.call, p.n)
 	must(t, err)
 	if r.Exit != 0 && r.Exit != -1 {
 		t.Errorf("%v: should succeed or be killed", r)
@@ -732,7 +713,11 @@ func upgradeUnderLoad(t *testing.T, hook string) {
 	must(t, err)
 	fdb, ports := l.FDB("br0"), l.Ports("br0")
 	older := l.Binary()
-	for i := range 40 {
+	upgrades := 40
+	if testing.Short() {
+		upgrades = 4
+	}
+	for i := range upgrades {
 		l.SetBinary([]string{newer, older}[i%2])
 		l.Bascule("bridge", "set", "br0")
 		if load.Failed() {

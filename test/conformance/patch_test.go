@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"bascule/test/netlab"
 )
@@ -250,10 +251,6 @@ func patchComesAndGoes(t *testing.T, hook string) {
 // patchKilled kills commands about cables on their way into system calls. The
 // next command mends: there is never half a cable.
 func patchKilled(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l, ends := patched(t, hook, 2)
 	before, err := l.Objects()
 	must(t, err)
@@ -291,13 +288,13 @@ func patchKilled(t *testing.T, hook string) {
 		{words("bridge del br1"), func() { cableIs(true) }, bridgeThere},
 	} {
 		c.before()
-		points := killPoints(t, l, strace, c.args)
+		points := killPoints(t, l, fixed(c.args), func() { c.after(); c.before() })
 		c.after()
 		rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 		kills := 0
 		for _, p := range points[:min(len(points), 15)] {
 			c.before()
-			killed := kill(t, l, strace, p, c.args)
+			killed := kill(t, l, p, c.args)
 			if killed {
 				kills++
 			}
@@ -331,17 +328,12 @@ func patchKilled(t *testing.T, hook string) {
 // patchSecondFails: when one of the two bridges can't be changed, the other is
 // not changed either.
 func patchSecondFails(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to have system calls fail; apt-get install strace")
-	}
 	l, ends := patched(t, hook, 2)
 	before, err := l.Objects()
 	must(t, err)
 	for _, when := range []int{1, 2} {
 		// by a rename a bridge gets its next configuration
-		r, err := netlab.RunTraced(l.Command(cable("br0/x br1/y")...), strace, "-o", "/dev/null", "-e", "trace=renameat",
-			"-e", fmt.Sprintf("inject=renameat:error=EIO:when=%d", when))
+		r, err := netlab.RunFailing(l.Command(cable("br0/x br1/y")...), "renameat", when, unix.EIO)
 		must(t, err)
 		if err := r.CheckRefusal("x", "br0", "input/output error"); err != nil {
 			t.Errorf("bridge %d of 2: %v", when, err)

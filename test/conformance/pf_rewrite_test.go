@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/safchain/ethtool"
 
@@ -151,7 +150,7 @@ func leaveChecksums(t *testing.T, e *netlab.End) {
 // listen first.
 func converse(t *testing.T, stations []*netlab.End, address string, connections, size int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var server net.Listener
 	must(t, stations[1].Namespace.Do(func() (err error) {

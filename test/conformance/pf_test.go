@@ -534,7 +534,7 @@ func pfLog(t *testing.T, hook string) {
 		return len(got) >= len(want)
 	})
 	must(t, reader.Process.Signal(os.Interrupt))
-	if err := reader.Wait(); err != nil || errs.String() != "" {
+	if err := reader.Wait(); err != nil || !strings.HasSuffix(errs.String(), " packets logged, 0 missed\n") {
 		t.Errorf("the reader ended with %v, %q", err, errs.String())
 	}
 	if !slices.Equal(got, want) {
@@ -574,8 +574,21 @@ func pfRefused(t *testing.T, hook string) {
 	} {
 		l.Refused(test.words, append([]string{"pfctl"}, strings.Fields(test.args)...)...)
 	}
-	for _, text := range []string{"pass out on p1 nat-to 10.0.0.1\n", "scrub in\n", "rdr pass on p1 to port 80 -> 10.0.0.1\n"} {
-		if r := tryPfctl(t, l, text, "-b", "br0", "-f", "-"); r.Exit != 1 || !strings.Contains(r.Stderr, strings.Fields(strings.TrimPrefix(text, "pass out on p1 "))[0]+":") {
+	// What is read and not carried out can be checked, and is printed with a note.
+	if r := tryPfctl(t, l, "match out on p1 nat-to 10.0.0.1\n", "-nvf", "-"); r.Exit != 0 ||
+		r.Stdout != "match out on p1 inet all nat-to 10.0.0.1\n" || !strings.Contains(r.Stderr, ":1:17: nat-to: ") {
+		t.Error(r)
+	}
+	for text, want := range map[string]string{
+		"pass out on p1 nat-to 10.0.0.1\n": "nat-to:",
+		"scrub in\n":                       "scrub:",
+		"rdr pass on p1 proto tcp to port 80 -> 10.0.0.1\n":      "rdr-to:",
+		"pass in on p1 route-to 10.0.0.1\n":                      "route-to:",
+		"anchor a {\nmatch out on p1 nat-to 10.0.0.1\n}\npass\n": "nat-to:",
+	} {
+		r := tryPfctl(t, l, text, "-b", "br0", "-f", "-")
+		syntax := strings.Contains(r.Stderr, "Syntax error") // which translation is not
+		if r.Exit != 1 || !strings.Contains(r.Stderr, want) || !strings.Contains(r.Stderr, "^") || syntax != (want == "scrub:") {
 			t.Error(r)
 		}
 	}

@@ -209,7 +209,7 @@ func stpBPDUs(t *testing.T, hook string) {
 		tree.become(a.Port, state)
 		before := l.Port("br0", a.Port)
 		l.Reach(a, []netlab.Frame{f})
-		id, frame, err := read(10 * time.Second)
+		id, frame, err := read(patience)
 		if err != nil || id != tree.port(a.Port).ID || frame != f {
 			t.Errorf("%s: read from port %d %v, %v; want %v from %d", state, id, frame, err, f, tree.port(a.Port).ID)
 		}
@@ -255,6 +255,15 @@ func stpHolder(t *testing.T, hook string) {
 	tree.become(a.Port, bridge.STPForwarding)
 	tree.become(b.Port, bridge.STPForwarding)
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
+	doubted := func(want bool) {
+		t.Helper()
+		if got, err := tree.Doubted(bridge.ProtocolSTP); err != nil || got != want {
+			t.Errorf("what is kept is doubted: %v, %v", got, err)
+		}
+	}
+	doubted(false)
+	must(t, tree.Doubt(bridge.ProtocolSTP, true))
+	must(t, tree.Doubt(bridge.ProtocolSTP, true))
 	must(t, tree.Close())
 	shown(false, "no agent runs")
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
@@ -262,6 +271,10 @@ func stpHolder(t *testing.T, hook string) {
 	l.Reach(a, l.Frames(10, netlab.Broadcast, A), b)
 
 	tree = openTree(t, l, "br0")
+	doubted(true)
+	must(t, tree.Doubt(bridge.ProtocolSTP, false))
+	must(t, tree.Doubt(bridge.ProtocolSTP, false))
+	doubted(false)
 	p := tree.port(a.Port)
 	if p.State != bridge.STPForwarding || p.Index != a.PortIndex || !p.Up || p.Type != "netdev" || len(p.MAC) != 6 || p.Config.STPPriority != 128 {
 		t.Errorf("the port is %+v", p)
@@ -286,7 +299,7 @@ func stpSwitchedOff(t *testing.T, hook string) {
 	l, ends := setupTree(t, hook, 1)
 	tree := openTree(t, l, "br0")
 	l.Bascule("bridge", "set", "br0", "--stp", "off")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if _, err := tree.Read(ctx); err == nil || !strings.Contains(err.Error(), "switched off") {
 		t.Errorf("read: %v", err)

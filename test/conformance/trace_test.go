@@ -286,7 +286,7 @@ func traceFrames(t *testing.T, hook string) {
 	l.Reach(a, []netlab.Frame{f[:12] + "\x81\x00\x00"})
 	// a port whose device has gone
 	ends[2].Unplug()
-	l.Refused([]string{"p3", "no device"}, "trace", "br0", "--in", "p3", bytes)
+	l.Refused([]string{"p3", "the device of the port is gone"}, "trace", "br0", "--in", "p3", bytes)
 	in("", "--dst", B.String())
 }
 

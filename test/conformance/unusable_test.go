@@ -3,21 +3,26 @@
 package conformance
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"bascule/datapath"
 	"bascule/lab/ends"
 	"bascule/lab/guests"
 	"bascule/test/netlab"
+	under "bascule/test/program"
 )
 
 // TestUnusable: where there can be no switch, everything says so first, in the
@@ -28,31 +33,37 @@ func TestUnusable(t *testing.T) {
 	must(t, os.WriteFile(file, []byte("bridges:\n  br1:\n"), 0o600))
 	l.Setenv("BASCULE_AGENT_DIR", t.TempDir())
 	for _, test := range []struct {
-		by    []string // which runs the program
+		by    []string   // which runs the program
+		fails unix.Errno // of all of bpf(2), where there is one
 		words []string
 	}{
 		// a kernel that knows nothing of what it is asked, whatever its version
-		{kernelSays("EINVAL"), []string{"cannot use the switch: kernel ", "has no tcx hook", "boot Linux 6.6 or newer, or a kernel that has it from there"}},
-		{kernelSays("EPERM"), []string{"cannot use the switch: the kernel refuses to say whether it has tcx: operation not permitted"}},
-		{[]string{"unshare", "--user", "--map-root-user"}, []string{"in a user namespace CAP_BPF, CAP_SYS_ADMIN and CAP_NET_ADMIN do not count", "run as root outside of it"}},
+		{nil, unix.EINVAL, []string{"cannot use the switch: kernel ", "has no tcx hook", "boot Linux 6.6 or newer, or a kernel that has it from there"}},
+		{nil, unix.EPERM, []string{"cannot use the switch: the kernel refuses to say whether it has tcx: operation not permitted"}},
+		{[]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /proc && exec "$@"`, "sh"}, 0, []string{
+			"there is no /proc", "mount it"}},
+		{[]string{"unshare", "--user", "--map-root-user"}, 0, []string{"in a user namespace CAP_BPF, CAP_SYS_ADMIN and CAP_NET_ADMIN do not count", "run as root outside of it"}},
 	} {
-		if _, err := exec.LookPath(test.by[0]); err != nil {
-			t.Skip(err)
+		if test.by != nil {
+			if _, err := exec.LookPath(test.by[0]); err != nil {
+				t.Skip(err)
+			}
 		}
 		for _, args := range []string{
 			"bridge add br2", "bridge show", "apply " + file, "apply --dry-run " + file, "agent -f " + file, "pfctl -sr", "monitor br0",
 		} {
 			inner := l.Command(strings.Fields(args)...)
-			words := append(test.by, inner.Args...)
-			if test.by[0] == "unshare" { // which may not enter another's network namespace
+			words := slices.Concat(test.by, inner.Args)
+			if slices.Contains(test.by, "--user") { // which may not enter another's network namespace
 				words = append(append([]string{}, test.by...), append([]string{l.Binary()}, strings.Fields(args)...)...)
 			}
 			cmd := exec.Command(words[0], words[1:]...)
 			cmd.Env = inner.Env
-			cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true} // what strace runs outlives it
-			timer := time.AfterFunc(time.Minute, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
-			r, err := netlab.RunCommand(cmd)
-			timer.Stop()
+			run := netlab.RunCommand
+			if test.fails != 0 {
+				run = func(cmd *exec.Cmd) (netlab.Result, error) { return netlab.RunFailing(cmd, "bpf", 0, test.fails) }
+			}
+			r, err := run(cmd)
 			must(t, err)
 			if strings.Contains(r.Stderr, "unshare") {
 				t.Skip(r.Stderr) // no user namespaces here
@@ -77,11 +88,6 @@ func TestBackport(t *testing.T) {
 	if r, err := netlab.RunCommand(cmd); err != nil || r.Exit != 0 || !strings.Contains(r.Stdout, ends[0].Port) {
 		t.Errorf("on a kernel that says that it is 2.6: %v, %v", r, err)
 	}
-}
-
-// kernelSays runs a program on a kernel that answers all of bpf(2) by an error.
-func kernelSays(errno string) []string {
-	return []string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=bpf", "-e", "inject=bpf:error=" + errno}
 }
 
 // TestOldKernel: Debian 12's own kernel has no tcx, and it is that which a command
@@ -118,6 +124,97 @@ func TestOldKernel(t *testing.T) {
 	}
 }
 
+// TestWithoutTCX: on a kernel without tcx every command that has to do with bridges
+// says so and does nothing, first of all: with things that are not there, too. It is
+// run in virtual machines (test/kernels), and there on such kernels alone.
+func TestWithoutTCX(t *testing.T) {
+	var missing *datapath.MissingError
+	if err := datapath.CheckKernel(); err == nil {
+		t.Skip("this kernel has tcx")
+	} else if !errors.As(err, &missing) {
+		t.Fatal(err)
+	}
+	// not a lab's, which wants to see that no program is left
+	ns, err := ends.NewNamespace(fmt.Sprintf("bsc-t%d-old", os.Getpid()))
+	must(t, err)
+	t.Cleanup(func() { must(t, ns.Close()) })
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "p1"
+	must(t, ns.Netlink().LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "e1"}))
+	before, err := ns.Netlink().LinkByName("p1")
+	must(t, err)
+	agents := t.TempDir()
+	binary := under.Path(t)
+	run := func(args ...string) netlab.Result {
+		t.Helper()
+		cmd := exec.Command(binary, append([]string{"-n", ns.Name}, args...)...)
+		cmd.Env = append(os.Environ(), "BASCULE_AGENT_DIR="+agents)
+		r, err := netlab.RunCommand(cmd)
+		must(t, err)
+		return r
+	}
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	must(t, os.WriteFile(file, []byte("bridges:\n  br0:\n    ports: {p1: {}}\n"), 0o600))
+	rules, pf := filepath.Join(t.TempDir(), "rules"), filepath.Join(t.TempDir(), "pf.conf")
+	must(t, errors.Join(os.WriteFile(rules, []byte("block in on p1 arp\n"), 0o600), os.WriteFile(pf, []byte("block\n"), 0o600)))
+	var u unix.Utsname
+	must(t, unix.Uname(&u))
+	line := "bascule: cannot use the switch: kernel " + unix.ByteSliceToString(u.Release[:]) +
+		" has no tcx hook, which every bridge needs; boot Linux 6.6 or newer, or a kernel that has it from there\n"
+	commands := []string{
+		"bridge add br0", "bridge set br0 --ageing 9s", "bridge del br0", "bridge del --all", "bridge show",
+		"port add br0 PORT", "port add br0 PORT --hook xdp", "port add br0 h0 --type host", "port set br0 PORT --hairpin",
+		"port del br0 PORT", "port show", "fdb add br0 02:00:00:00:00:01 PORT", "fdb del br0 02:00:00:00:00:01",
+		"fdb flush br0", "fdb get br0 02:00:00:00:00:01", "fdb show br0", "span add br0 PORT",
+		"span del br0 PORT", "span show",
+		"rule add br0 PORT block in", "rule del br0 PORT block in", "rule flush br0", "rule load br0 RULES", "rule show br0",
+		"vlan add br0 PORT 10", "vlan del br0 PORT 10", "vlan show", "vlan private br0 10 --isolated 11",
+		"binding add br0 PORT 02:00:00:00:00:01 192.0.2.1", "binding del br0 192.0.2.1", "binding show br0", "binding flush br0",
+		"apply FILE", "apply --dry-run FILE", "export", "pfctl -b br0 -f PF", "pfctl -sr", "pfctl -e", "pflog",
+		"agent", "agent -f FILE", "monitor br0", "stats br0", "capture br0", "trace br0 --dst ff:ff:ff:ff:ff:ff --in PORT",
+	}
+	for _, command := range commands {
+		r := run(strings.Fields(strings.NewReplacer("PORT", "p1", "FILE", file, "RULES", rules, "PF", pf).Replace(command))...)
+		if r.Exit != 1 || r.Stdout != "" || r.Stderr != line {
+			t.Errorf("%v, should fail with %q", r, line)
+		}
+	}
+	// Each command of the help is among them, but those that need a terminal, which they
+	// ask for first, or an agent, which there cannot be.
+	help := func(above ...string) string { return run(append([]string{"help"}, above...)...).Stdout }
+	for _, c := range leaves(help) {
+		if !slices.ContainsFunc(commands, func(have string) bool { return strings.HasPrefix(have+" ", c+" ") }) &&
+			!slices.Contains([]string{"top", "agent status", "agent reload"}, c) {
+			t.Errorf("%s is not tried", c)
+		}
+	}
+	after, err := ns.Netlink().LinkByName("p1")
+	must(t, err)
+	if a, b := after.Attrs(), before.Attrs(); a.RawFlags != b.RawFlags || a.Promisc != b.Promisc || a.Allmulti != b.Allmulti {
+		t.Errorf("p1 is %+v, was %+v", a, b)
+	}
+	if left, err := os.ReadDir("/run/bascule"); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("/run/bascule has %v, %v", left, err)
+	}
+}
+
+// leaves returns the commands that have to do with bridges and have none below
+// them, as the help tells of them.
+func leaves(help func(above ...string) string, above ...string) (list []string) {
+	_, text, found := strings.Cut(help(above...), "\nCommands:\n")
+	if !found {
+		return []string{strings.Join(above, " ")}
+	}
+	text, _, _ = strings.Cut(text, "\n\n")
+	for line := range strings.Lines(text) {
+		if name := strings.Fields(line); line[:2] == "  " && line[2] != ' ' &&
+			!slices.Contains([]string{"lab", "completion", "help"}, name[0]) {
+			list = append(list, leaves(help, append(slices.Clone(above), name[0])...)...)
+		}
+	}
+	return list
+}
+
 // TestDelAll removes every bridge, and says which.
 func TestDelAll(t *testing.T) {
 	l, ends := setup(t, "tcx", 1)
@@ -128,5 +225,60 @@ func TestDelAll(t *testing.T) {
 	}
 	if got := l.Bascule("-j", "bridge", "del", "--all"); got != "[]\n" {
 		t.Errorf("none are left, and it says %q", got)
+	}
+}
+
+// TestFewFiles: where a process may have few open files, that is what is said.
+func TestFewFiles(t *testing.T) {
+	l, _ := setup(t, "tcx", 1)
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		t.Skip(err)
+	}
+	said := 0
+	for files := 12; files <= 96; files += 4 {
+		inner := l.Command("bridge", "add", "few")
+		cmd := exec.Command("prlimit", append([]string{fmt.Sprintf("--nofile=%d", files)}, inner.Args...)...)
+		cmd.Env = inner.Env
+		r, err := netlab.RunCommand(cmd)
+		must(t, err)
+		if r.Exit == 0 {
+			l.Bascule("bridge", "del", "few")
+			continue
+		}
+		if !strings.Contains(r.Stderr, "open files") || strings.Contains(r.Stderr, "verifier") {
+			t.Errorf("with %d open files it says %q", files, r.Stderr)
+		} else if strings.Contains(r.Stderr, "ulimit -n") {
+			said++
+		}
+	}
+	if said == 0 {
+		t.Error("nothing says which limit to raise")
+	}
+}
+
+// TestWaits: who waits for another writer says for whom, and then does its work.
+func TestWaits(t *testing.T) {
+	l, _ := setup(t, "tcx", 1)
+	var unlock func()
+	must(t, l.Switch.Do(func() error {
+		s, err := datapath.OpenStore()
+		if err == nil {
+			unlock, err = s.Lock()
+		}
+		return err
+	}))
+	cmd := l.Command("bridge", "set", "br0", "--fdb-max", "1000")
+	told, err := cmd.StderrPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	line, err := bufio.NewReader(told).ReadString('\n')
+	if want := fmt.Sprintf("waiting for process %d", os.Getpid()); err != nil || !strings.Contains(line, want) {
+		t.Errorf("it says %q, %v; want %q", line, err, want)
+	}
+	unlock()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after the wait: %v", err)
 	}
 }

@@ -81,7 +81,7 @@ func (c *capturing) wait() (status int, stderr string) {
 		if err != nil && !errors.As(err, new(*exec.ExitError)) {
 			c.t.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		c.t.Fatal("the capture does not end")
 	}
 	return c.cmd.ProcessState.ExitCode(), c.err.String()
@@ -686,10 +686,6 @@ func captureKilled(t *testing.T, hook string) {
 // begins, runs and ends. The next command that writes puts right what is half
 // done, and no frame is lost.
 func captureKilledAnywhere(t *testing.T, hook string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l, ends := setup(t, hook, 2)
 	a, b := ends[0], ends[1]
 	learn(l, a, A)
@@ -697,7 +693,7 @@ func captureKilledAnywhere(t *testing.T, hook string) {
 	was, had := program(t, l, a), objects(t, l)
 	load := startLoad(l, ends, a, b)
 	args := []string{"capture", "br0", "-w", "/dev/null", "--count", "1", "ether", "proto", "0x88b5"}
-	points := killPoints(t, l, strace, args)
+	points := killPoints(t, l, fixed(args), func() {})
 	rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 	// one of each call, and some more
 	seen, kills := map[string]bool{}, 0
@@ -706,7 +702,7 @@ func captureKilledAnywhere(t *testing.T, hook string) {
 			continue
 		}
 		seen[p.call] = true
-		if kill(t, l, strace, p, args) {
+		if kill(t, l, p, args) {
 			kills++
 		}
 		l.Bascule("bridge", "set", "br0")
@@ -728,11 +724,11 @@ func captureKilledAnywhere(t *testing.T, hook string) {
 	}
 	stale()
 	writer := []string{"fdb", "add", "br0", C.String(), a.Port}
-	points = killPoints(t, l, strace, writer)
+	points = killPoints(t, l, fixed(writer), stale)
 	rand.Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
 	for _, p := range points[:min(len(points), 16)] {
 		stale()
-		kill(t, l, strace, p, writer)
+		kill(t, l, p, writer)
 		l.Bascule(writer...)
 		if now := program(t, l, a); now.size != was.size {
 			t.Fatalf("killed in %s number %d: the program has %d bytes after the next command, had %d before", p.call, p.n, now.size, was.size)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,10 +77,6 @@ func xdpUnderLoad(t *testing.T, _ string) {
 // it. Wherever that is, what comes and goes by the port is whole at once. The next
 // command finishes the change, or gives back what was taken for it.
 func xdpKilled(t *testing.T, _ string) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: needs strace to kill the program at its system calls; apt-get install strace")
-	}
 	l := netlab.New(t)
 	ends := l.NewEnds(2)
 	a, b := ends[0], ends[1]
@@ -152,7 +147,7 @@ func xdpKilled(t *testing.T, _ string) {
 		t.Run(c.command, func(t *testing.T) {
 			args := strings.Fields(strings.ReplaceAll(c.command, "PORT", a.Port))
 			ensure(c.from)
-			points := slices.DeleteFunc(killPoints(t, l, strace, args), func(p killPoint) bool {
+			points := slices.DeleteFunc(killPoints(t, l, fixed(args), func() { ensure(c.from) }), func(p killPoint) bool {
 				return !slices.Contains([]string{"bpf", "renameat", "unlinkat", "mkdirat", "ioctl", "sendto"}, p.call)
 			})
 			if os.Getenv("BASCULE_KILL") != "everywhere" {
@@ -169,7 +164,7 @@ func xdpKilled(t *testing.T, _ string) {
 			for _, p := range points {
 				ensure(c.from)
 				whole(t)
-				killed := kill(t, l, strace, p, args)
+				killed := kill(t, l, p, args)
 				if killed {
 					kills++
 				}

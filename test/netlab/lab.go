@@ -30,7 +30,7 @@ import (
 // patience is how long the lab waits for what is sure to happen: no claim of
 // bascule's, but a bound for a test that hangs, also on a machine that stands still
 // for half a minute.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // window is how many frames are sent before the lab waits for the switch to be
 // done with them: a CPU queues a thousand packets, a veth in NAPI mode 256.
@@ -45,13 +45,16 @@ type Lab struct {
 	cpu    int // where all frames are sent and queued
 	number uint32
 	marker uint32
-	fd     int // packet socket in Switch
+	last   func(Frame) Frame // of Across, nil for none of its own
+	fd     int               // packet socket in Switch
 	binary string
 	env    []string // of the program, besides the test's own
 
 	namespaces []*ends.Namespace
 	sockets    []*Socket
 	expected   map[string]bool // devices that may stay in Switch
+	cables     []string        // devices of Switch that lead to another lab, or back to this one
+	abandoned  []Objects       // what may stay in the kernel
 }
 
 var namespaces atomic.Int64 // made by this process
@@ -104,6 +107,8 @@ type End struct {
 	lab     *Lab
 	gone    bool   // the port's device is not where it was
 	before  device // the port's device as the switch found it
+	made    *made  // the same as the lab found it, if it is a card
+	wire    *Wire  // nil of a veth
 }
 
 // NewEnds adds ends, each in a namespace of its own: p1, p2, ... are their ports.
@@ -201,6 +206,7 @@ func (l *Lab) Cable(near string, to *Lab, far string) {
 	}
 	l.Keep(near)
 	to.Keep(far)
+	l.cables, to.cables = append(l.cables, near), append(to.cables, far)
 	to.Plug(far)
 	l.Plug(near)
 	for lab, name := range map[*Lab]string{l: near, to: far} {
@@ -259,6 +265,9 @@ func (e *End) PlugAgain(index int) {
 // Leave tells the lab that the port's device has been moved away: no markers
 // can be sent through it.
 func (e *End) Leave() { e.gone = true }
+
+// Return undoes Leave.
+func (e *End) Return() { e.gone = false }
 
 // ReadyForXDP makes the end one that can talk through XDP: it takes frames that
 // were sent by XDP (GRO on), and sends none whose checksum or VLAN tag is left

@@ -82,3 +82,16 @@ func TestTagged(t *testing.T) {
 		t.Errorf("%x", f)
 	}
 }
+
+// That a command waits for another says nothing but that the machine is busy.
+func TestWithoutWaits(t *testing.T) {
+	const wait = "bascule: another command changes bridges of this network namespace; waiting for process 17772\n"
+	for text, want := range map[string]string{
+		"": "", wait: "", wait + wait: "", "bascule: p1: no such port\n": "bascule: p1: no such port\n",
+		"bascule: one\n" + wait + "bascule: two": "bascule: one\nbascule: two",
+	} {
+		if got := withoutWaits(text); got != want {
+			t.Errorf("of %q there is left %q, want %q", text, got, want)
+		}
+	}
+}

@@ -41,6 +41,38 @@ func (o Objects) String() string {
 		slices.Sorted(maps.Keys(o.Programs)), slices.Sorted(maps.Keys(o.Links)))
 }
 
+// remove takes other objects out.
+func (o Objects) remove(other Objects) {
+	maps.DeleteFunc(o.Maps, func(id ebpf.MapID, _ bool) bool { return other.Maps[id] })
+	maps.DeleteFunc(o.Programs, func(id ebpf.ProgramID, _ bool) bool { return other.Programs[id] })
+	maps.DeleteFunc(o.Links, func(id link.ID, _ bool) bool { return other.Links[id] })
+}
+
+// Abandon tells the lab that the objects which the switch has now may stay in the
+// kernel: something else than the switch keeps them.
+func (l *Lab) Abandon() {
+	l.t.Helper()
+	o, err := l.Objects()
+	l.must(err)
+	l.abandoned = append(l.abandoned, o)
+}
+
+// names tells what maps are that are left: they do not go any more, and may be opened.
+func (o Objects) names() string {
+	var b strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(o.Maps)) {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			continue
+		}
+		if info, err := m.Info(); err == nil {
+			fmt.Fprintf(&b, "; map %d is %s, a %v", id, info.Name, info.Type)
+		}
+		m.Close()
+	}
+	return b.String()
+}
+
 func (o Objects) empty() bool { return len(o.Maps)+len(o.Programs)+len(o.Links) == 0 }
 
 // stateDir is the folder of the switch's state for the lab's namespace.
@@ -342,13 +374,16 @@ func (l *Lab) Nothing(had Objects) error {
 		}
 		return nil
 	})
+	for _, o := range l.abandoned {
+		had.remove(o)
+	}
 	// the kernel frees programs and maps a moment after their last use
 	left := had.remaining()
 	for deadline := time.Now().Add(patience); !left.empty() && time.Now().Before(deadline); left = had.remaining() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if !left.empty() {
-		errs = append(errs, fmt.Errorf("still in the kernel: %v", left))
+		errs = append(errs, fmt.Errorf("still in the kernel: %v%s", left, left.names()))
 	}
 	for _, e := range l.Ends {
 		if !e.gone {
@@ -409,6 +444,28 @@ func (l *Lab) close() {
 		}
 		if err != nil {
 			l.t.Errorf("after the test: %v", err)
+		}
+	}
+	// A namespace ends when the kernel has time. Until then another lab has a cable to nowhere.
+	for _, name := range l.cables {
+		link, err := l.Switch.Netlink().LinkByName(name)
+		if err == nil {
+			err = l.Switch.Netlink().LinkDel(link)
+		}
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) && !errors.Is(err, unix.ENODEV) {
+			l.t.Errorf("cable %s: %v", name, err)
+		}
+	}
+	for _, e := range l.Ends {
+		if e.made != nil && !e.gone {
+			if err := e.restore(); err != nil {
+				l.t.Errorf("card %s: %v", e.Port, err)
+			}
+		}
+		if e.wire != nil {
+			if err := e.giveBack(); err != nil {
+				l.t.Errorf("cards of %s: %v", e.Port, err)
+			}
 		}
 	}
 	for _, s := range l.sockets {

@@ -58,8 +58,14 @@ func Main(m *testing.M) int {
 
 // Build compiles the program under test, with flags for `go build`, to a file
 // of the given name that is removed when the tests have run. It returns the
-// file's path.
+// file's path. Where there is no compiler, the environment variable BASCULE_BUILDS
+// names a folder that has the file.
 func Build(name string, flags ...string) (string, error) {
+	if dir := os.Getenv("BASCULE_BUILDS"); dir != "" {
+		path := filepath.Join(dir, name)
+		_, err := os.Stat(path)
+		return path, err
+	}
 	path := filepath.Join(builds, name)
 	args := append([]string{"build", "-o", path}, flags...)
 	out, err := exec.Command("go", append(args, "bascule/cmd/bascule")...).CombinedOutput()

@@ -11,20 +11,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"bascule/locks"
 )
 
 // commandTime is how long a command may take before the test gives it up.
 const commandTime = 2 * time.Minute
 
-// tracedTime is the same for one under strace(1), which stops it twice at each
-// system call: what takes a moment takes seconds, and many more on a slow machine.
-const tracedTime = 5 * time.Minute
+// watchedTime is the same for one whose system calls are watched, which may wait long at
+// one of them.
+const watchedTime = 5 * time.Minute
 
 // A Result is what a run of the program did.
 type Result struct {
@@ -60,17 +59,8 @@ func (l *Lab) Run(args ...string) (Result, error) {
 }
 
 // RunCommand runs a command to its end. The error says why it could not be
-// run; how it ended is in the result.
+// run; how it ended is in the result, but not that it has waited for another.
 func RunCommand(cmd *exec.Cmd) (Result, error) { return runWithin(cmd, commandTime) }
-
-// RunTraced runs a command to its end under strace(1), a program of that path,
-// with options for it. All of the command's threads are traced.
-func RunTraced(cmd *exec.Cmd, strace string, options ...string) (Result, error) {
-	traced := *cmd
-	traced.Path = strace
-	traced.Args = slices.Concat([]string{strace, "-f", "-qq"}, options, []string{cmd.Path}, cmd.Args[1:])
-	return runWithin(&traced, tracedTime)
-}
 
 // AwaitWriter waits until whoever changes the switch at the moment has done so. A
 // port is shown as soon as it is certain to be one, and forwards when that is done.
@@ -83,40 +73,20 @@ func (l *Lab) AwaitWriter() {
 		return // there is no bridge
 	}
 	l.must(err)
-	defer dir.Close()
-	for err = unix.EINTR; err == unix.EINTR; {
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX) // as those who change it
-	}
-	l.must(err)
-}
-
-// CallsTraced counts the calls of those names in what RunTraced had strace write to
-// a file, by their names and the threads that made them.
-func CallsTraced(file string, names ...string) (count map[string]map[string]int, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	count = map[string]map[string]int{}
-	for line := range strings.Lines(string(text)) {
-		thread, rest, _ := strings.Cut(line, " ")
-		call, _, found := strings.Cut(strings.TrimLeft(rest, " "), "(")
-		if !found || !slices.Contains(names, call) {
-			continue // the second half of a call that was interrupted
-		}
-		if count[call] == nil {
-			count[call] = map[string]int{}
-		}
-		count[call][thread]++
-	}
-	return count, nil
+	defer locks.Close(dir)
+	l.must(locks.Wait(dir)) // as those who change it
 }
 
 func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
+	return runStarted(cmd, limit, cmd.Start)
+}
+
+// runStarted is runWithin for a command that is started by start.
+func runStarted(cmd *exec.Cmd, limit time.Duration, start func() error) (Result, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	r := Result{Args: cmd.Args[1:]}
-	if err := cmd.Start(); err != nil {
+	if err := start(); err != nil {
 		return r, err
 	}
 	stop := time.AfterFunc(limit, func() { cmd.Process.Kill() })
@@ -127,8 +97,21 @@ func runWithin(cmd *exec.Cmd, limit time.Duration) (Result, error) {
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		return r, err
 	}
-	r.Stdout, r.Stderr, r.Exit = out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	r.Stdout, r.Stderr, r.Exit = out.String(), withoutWaits(errs.String()), cmd.ProcessState.ExitCode()
 	return r, nil
+}
+
+// withoutWaits leaves out of what a command says that it waits for another, such as an agent:
+// on a busy machine it does.
+func withoutWaits(text string) string {
+	const begin = "bascule: another command changes bridges of this network namespace; waiting for "
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, begin) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // Bascule runs the program, which must succeed and have nothing to say on
@@ -263,6 +246,7 @@ type PortInfo struct {
 	Moves   uint64            `json:"moves"`
 	Refused uint64            `json:"refused"`
 	Drops   map[string]uint64 `json:"drops"`
+	Routed  map[string]uint64 `json:"routed"`
 }
 
 // Counter counts frames and their bytes.

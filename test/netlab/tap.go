@@ -74,24 +74,46 @@ func (l *Lab) NewTap(name string, able bool) *Tap {
 	return tap
 }
 
+// A Tun is a device without Ethernet frames in the switch's namespace.
+type Tun struct {
+	lab *Lab
+	fd  int
+}
+
 // NewTun makes a device without Ethernet frames, which is there until the test
 // ends.
-func (l *Lab) NewTun(name string) {
+func (l *Lab) NewTun(name string) *Tun {
 	l.t.Helper()
-	l.must(l.Switch.Do(func() error {
-		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	tun := &Tun{lab: l}
+	l.must(l.Switch.Do(func() (err error) {
+		tun.fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("/dev/net/tun: %w", err)
 		}
-		l.t.Cleanup(func() { unix.Close(fd) })
+		l.t.Cleanup(func() { unix.Close(tun.fd) })
 		r, err := unix.NewIfreq(name)
 		if err != nil {
 			return err
 		}
 		r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-		return unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+		return unix.IoctlIfreq(tun.fd, unix.TUNSETIFF, r)
 	}))
 	l.Keep(name)
+	return tun
+}
+
+// Received takes the packets that the device has sent so far.
+func (tun *Tun) Received() (packets []string) {
+	tun.lab.t.Helper()
+	buf := make([]byte, largestFrame)
+	for {
+		n, err := unix.Read(tun.fd, buf)
+		if errors.Is(err, unix.EAGAIN) {
+			return packets
+		}
+		tun.lab.must(err)
+		packets = append(packets, string(buf[:n]))
+	}
 }
 
 // Close ends the program; the device goes with it.

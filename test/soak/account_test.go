@@ -151,6 +151,7 @@ func (s *soak) account() (account, error) {
 const (
 	hurrySwitch = "/sys/kernel/rcu_expedited"
 	hurryFolder = "/run/bascule/%hurry"
+	hurryMark   = "47708" // what a hurry of bascule sets it to
 )
 
 func (s *soak) hurry() string {
@@ -167,7 +168,7 @@ func (s *soak) calmly() string {
 	_, before := os.Stat(hurryFolder)
 	is := s.hurry()
 	_, after := os.Stat(hurryFolder)
-	if before == nil || after == nil {
+	if before == nil || after == nil || is == hurryMark {
 		return "0"
 	}
 	return is

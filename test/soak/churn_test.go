@@ -220,10 +220,13 @@ func (s *soak) addPort() {
 	if s.rng.IntN(4) == 0 {
 		host := pick(s, "host1", "host2")
 		s.lab.Keep(host)
-		if s.rng.IntN(3) == 0 {
+		switch s.rng.IntN(4) {
+		case 0:
 			s.command("port", "del", "br0", host)
-		} else {
-			s.command("port", "add", "br0", host, "--type", "host")
+		case 1:
+			s.command("port", "set", "br0", host, "--route="+onOff(s))
+		default:
+			s.command("port", "add", "br0", host, "--type", "host", "--route="+onOff(s))
 		}
 		return
 	}

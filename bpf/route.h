@@ -1,0 +1,697 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Routed host ports. A frame for the host's end of such a port is a packet that the host
+ * would take, and most often route to another of its interfaces. The datapath does this
+ * itself where the result is what the host's stack would make of the packet, by the host's
+ * own routes and neighbours. It leaves every other frame to the stack. So the stack is
+ * complete, and this is a shortcut: what is left to the stack is slower, never different.
+ *
+ * A packet that the host would send by another routed host port goes on at that port, as by
+ * a patch cable: the port's bridge takes it as if it came from the host. A packet for any
+ * other device of the host goes there by the kernel's neighbours.
+ */
+#pragma once
+
+#include "patch.h"
+#include "trace.h"
+
+/* Puts the type into BTF, for Go: BTF has only types that something uses. */
+const enum route *route_type __attribute__((unused));
+
+/* Flags of bpf_fib_lookup() that older headers lack. */
+#define FIB_SKIP_NEIGH (1u << 2)
+
+/* What route_xdp() finds, and when the host has last seen next hops: see struct trip. */
+static __always_inline struct route_memory *route_memory_get(void)
+{
+	struct trip *t = trip_get();
+
+	return t ? &t->route : 0;
+}
+
+_Static_assert(sizeof(struct bpf_fib_lookup) == 8 * sizeof(u64), "look-ups have no room");
+_Static_assert(sizeof(struct bpf_redir_neigh) <= 3 * sizeof(u64), "a next hop has no room");
+
+/* The look-up of a packet's way, and that of the way of an answer. */
+static __always_inline struct bpf_fib_lookup *route_to(struct route_memory *memory)
+{
+	return (struct bpf_fib_lookup *)memory->look[0];
+}
+
+static __always_inline struct bpf_fib_lookup *route_back(struct route_memory *memory)
+{
+	return (struct bpf_fib_lookup *)memory->look[1];
+}
+
+/* Where a routed packet goes: in the place of an enum route, for route_skb()'s caller. */
+#define ROUTE_GATEWAY (1u << 16) /* to a routed host port: its endpoint is below */
+#define ROUTE_DEVICE (1u << 17) /* by the kernel, which has been told already */
+
+/* Is it an address of a station that packets are routed from and to (RFC 1122 3.2.1.3)? */
+static __always_inline bool ip4_is_plain(u32 address)
+{
+	u8 first = address & 0xff; /* the first byte of the packet's four */
+
+	return first && first != 127 && first < 224;
+}
+
+/*
+ * Is it an address of that kind? The kernel's look-up itself leaves those of a link's scope
+ * alone. An address that maps or translates one of IPv4 is the host's business.
+ */
+static __always_inline bool ip6_is_plain(const u32 *address)
+{
+	if ((address[0] & 0xff) == 0xff) /* groups */
+		return false;
+	return address[0] || address[1] || (address[2] && address[2] != bpf_htonl(0xffff));
+}
+
+/* Is the header's checksum right? The header has no options. */
+static __always_inline bool ip4_sums_up(const struct iphdr *ip)
+{
+	const u32 *word = (const u32 *)ip;
+	u64 sum = (u64)word[0] + word[1] + word[2] + word[3] + word[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == 0xffff;
+}
+
+/*
+ * What the look-up has to know of a packet beside its addresses. Where routes have several
+ * next hops, it chooses as the stack does, which looks at ports in whole packets alone. For
+ * the stack all these protocols have ports (proto_ports_offset() in the kernel).
+ */
+static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf_fib_lookup *to)
+{
+	u16 ports[2];
+
+	switch (to->l4_protocol) {
+	case IPPROTO_AH:
+		at += 4;
+		break;
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_DCCP:
+	case IPPROTO_ESP:
+	case IPPROTO_SCTP:
+	case IPPROTO_UDPLITE:
+		break;
+	default:
+		return;
+	}
+	if (frame_bytes(h, at, ports, sizeof(ports)))
+		return;
+	to->sport = ports[0];
+	to->dport = ports[1];
+}
+
+/* Does the ICMP message tell of another packet, or is it for neighbours? */
+static __always_inline bool icmp_is_news(const struct hook *h, u32 at, bool six)
+{
+	u8 type;
+
+	if (frame_bytes(h, at, &type, sizeof(type)))
+		return true;
+	if (six)
+		return type < 128 || type > 129;
+	return type != 0 && type != 8;
+}
+
+/* The size of a frame in bytes, and of its segments' payload if the frame is a GSO packet. */
+struct route_size {
+	u32 len;
+	u32 gso;
+};
+
+/* Reads the packet, and fills in the look-up: ROUTE_DONE, or why it is left to the stack. */
+static __always_inline u32 route_read4(const struct hook *h, const struct route_size *size,
+				       struct bpf_fib_lookup *to)
+{
+	struct iphdr ip;
+	u32 len;
+
+	if (frame_bytes(h, ETHER_HEADER, &ip, sizeof(ip)))
+		return ROUTE_HEADER;
+	len = bpf_ntohs(ip.tot_len);
+	if (ip.version != 4 || ip.ihl != 5 || len < sizeof(ip) || !ip4_sums_up(&ip))
+		return ROUTE_HEADER;
+	/* a packet that GSO has made large may be larger than its header can tell */
+	if (size->gso ? size->len != len + ETHER_HEADER : size->len < len + ETHER_HEADER)
+		return ROUTE_HEADER;
+	if (!ip4_is_plain(ip.saddr) || !ip4_is_plain(ip.daddr))
+		return ROUTE_ADDRESS;
+	if (ip.ttl <= 1)
+		return ROUTE_TTL;
+	to->family = 2; /* AF_INET */
+	to->tos = ip.tos;
+	to->l4_protocol = ip.protocol;
+	to->tot_len = len;
+	to->ipv4_src = ip.saddr;
+	to->ipv4_dst = ip.daddr;
+	if (ip.protocol == IPPROTO_ICMP && !(ip.frag_off & bpf_htons(0x1fff)) &&
+	    icmp_is_news(h, ETHER_HEADER + sizeof(ip), false))
+		return ROUTE_PROTOCOL;
+	if (!(ip.frag_off & bpf_htons(0x3fff)))
+		route_ports(h, ETHER_HEADER + sizeof(ip), to);
+	return ROUTE_DONE;
+}
+
+static __always_inline u32 route_read6(const struct hook *h, const struct route_size *size,
+				       struct bpf_fib_lookup *to)
+{
+	struct ipv6hdr ip;
+	u32 len;
+
+	if (frame_bytes(h, ETHER_HEADER, &ip, sizeof(ip)))
+		return ROUTE_HEADER;
+	len = bpf_ntohs(ip.payload_len) + sizeof(ip);
+	/*
+	 * Hop-by-hop options are every router's business (RFC 8200 4.3). The others are headers
+	 * that the stack looks behind where it chooses among next hops, or rules ask for ports.
+	 */
+	if (ip.version != 6 || ip.nexthdr == IPPROTO_HOPOPTS || ip.nexthdr == IPPROTO_ROUTING ||
+	    ip.nexthdr == IPPROTO_DSTOPTS || ip.nexthdr == IPPROTO_FRAGMENT)
+		return ROUTE_HEADER;
+	if (size->gso ? size->len != len + ETHER_HEADER : size->len < len + ETHER_HEADER)
+		return ROUTE_HEADER;
+	if (!ip6_is_plain(ip.saddr.in6_u.u6_addr32) || !ip6_is_plain(ip.daddr.in6_u.u6_addr32))
+		return ROUTE_ADDRESS;
+	if (ip.hop_limit <= 1)
+		return ROUTE_TTL;
+	to->family = 10; /* AF_INET6 */
+	to->flowinfo = *(u32 *)&ip & bpf_htonl(0x0fffffff);
+	to->l4_protocol = ip.nexthdr;
+	to->tot_len = len;
+	__builtin_memcpy(to->ipv6_src, &ip.saddr, sizeof(ip.saddr));
+	__builtin_memcpy(to->ipv6_dst, &ip.daddr, sizeof(ip.daddr));
+	if (ip.nexthdr == IPPROTO_ICMPV6 && icmp_is_news(h, ETHER_HEADER + sizeof(ip), true))
+		return ROUTE_PROTOCOL;
+	route_ports(h, ETHER_HEADER + sizeof(ip), to);
+	return ROUTE_DONE;
+}
+
+/* The enum route for what the kernel's look-up says. */
+static __always_inline u32 route_answer(long answer)
+{
+	switch (answer) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		return ROUTE_DONE;
+	case BPF_FIB_LKUP_RET_BLACKHOLE:
+	case BPF_FIB_LKUP_RET_UNREACHABLE:
+	case BPF_FIB_LKUP_RET_PROHIBIT:
+		return ROUTE_REFUSED;
+	case BPF_FIB_LKUP_RET_NOT_FWDED:
+		return ROUTE_LOCAL;
+	case BPF_FIB_LKUP_RET_FWD_DISABLED:
+		return ROUTE_OFF;
+	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
+		return ROUTE_TUNNEL;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		return ROUTE_NEIGHBOUR;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return ROUTE_SIZE;
+	default:
+		return ROUTE_AWAY;
+	}
+}
+
+/* Reads a word of the kernel's memory; no helper tells it. False if that cannot be. */
+#define route_word(to, from) (!bpf_probe_read_kernel((to), sizeof(*(to)), (void *)(long)(from)))
+
+/*
+ * Does the host's interface do something with frames other than to take its own? An
+ * interface that is down takes none. Another device takes them if the interface belongs to
+ * a bridge, a bond or the like. That other device may be a macvlan, which takes frames to
+ * its own address alone. The loader does not name interfaces with macvlans that take more.
+ * A VRF has routes of its own.
+ */
+static __always_inline bool route_taken(struct route_memory *memory, const struct gateway *in)
+{
+	u32 flags, private;
+	u64 handler;
+
+	return !route_word(&handler, memory->device + cfg.route.handler) ||
+	       !route_word(&flags, memory->device + cfg.route.flags) ||
+	       !route_word(&private, memory->device + cfg.route.private) || !(flags & 1) ||
+	       (handler && !in->macvlans) || (private & cfg.route.slave);
+}
+
+/* Is this the MAC of the host's interface? It may be another by now than the loader knew. */
+static __always_inline bool route_address(const struct route_memory *memory, u64 mac)
+{
+	u64 own, at;
+
+	return route_word(&at, memory->device + cfg.route.address) && route_word(&own, at) &&
+	       (own & MAC_MASK) == mac;
+}
+
+/*
+ * Does the host forward IPv6 that its interface takes? The look-up asks the interface alone
+ * whether it forwards. The stack asks whether all do, and whether the interface has IPv6.
+ */
+static __always_inline bool route_forwards6(const struct route_memory *memory)
+{
+	u32 disabled, forwards;
+	u64 from;
+
+	return cfg.route.forward6 && route_word(&from, memory->device + cfg.route.ip6) && from &&
+	       route_word(&disabled, from + cfg.route.disable6) && !disabled &&
+	       route_word(&from, memory->net + cfg.route.all6) &&
+	       route_word(&forwards, from + cfg.route.forward6) && forwards;
+}
+
+/*
+ * Does the host choose among next hops by more than the look-up is told? It does by the
+ * policies (fib_multipath_hash_policy) that look into tunnels or have a hash of their own.
+ */
+static __always_inline bool route_chooses(const struct route_memory *memory, bool six)
+{
+	u32 at = six ? cfg.route.hash6 : cfg.route.hash;
+	u8 policy;
+
+	return at && (!route_word(&policy, memory->net + at) || policy > 1);
+}
+
+/*
+ * How does the host check where packets come from that its interface takes (rp_filter)? As
+ * strictly as the interface's setting and that of all interfaces ask for. Strict where
+ * nobody can tell.
+ */
+static __always_inline u32 route_filter(const struct route_memory *memory)
+{
+	const u32 at = (8 - 1) * sizeof(u32); /* IPV4_DEVCONF_RP_FILTER, of linux/ip.h */
+	u32 own, all;
+	u64 from;
+
+	if (!route_word(&from, memory->device + cfg.route.ip) || !from ||
+	    !route_word(&own, from + cfg.route.conf + at) ||
+	    !route_word(&from, memory->net + cfg.route.all) ||
+	    !route_word(&all, from + cfg.route.data + at))
+		return 1;
+	return own > all ? own : all;
+}
+
+/*
+ * Would an answer go back by the interface that the packet has come by? If so, the packet
+ * passes the stack's check of its source, whatever rp_filter asks for, and its source is not
+ * one of the host's own. If an answer goes back by another interface, the packet passes
+ * unless the check is strict. The stack asks without the interface: where rules ask for
+ * that, it may get another answer. IPv6 has no such check.
+ */
+static __always_inline bool route_returns(const struct hook *h, struct route_memory *memory,
+					  const struct bpf_fib_lookup *to, u32 host)
+{
+	struct bpf_fib_lookup *back = route_back(memory);
+	bool rules = false;
+	long answer;
+	u32 filter;
+
+	*back = (struct bpf_fib_lookup){.family = 2, .ifindex = host, .tos = to->tos};
+	back->ipv4_src = to->ipv4_dst;
+	back->ipv4_dst = to->ipv4_src;
+	answer = bpf_fib_lookup(h->ctx, back, sizeof(*back), FIB_SKIP_NEIGH);
+	if ((answer != BPF_FIB_LKUP_RET_SUCCESS && answer != BPF_FIB_LKUP_RET_FRAG_NEEDED) ||
+	    (cfg.route.rules && !route_word(&rules, memory->net + cfg.route.rules)))
+		return false;
+	if (back->ifindex == host && !rules)
+		return true;
+	filter = route_filter(memory);
+	return !filter || (filter == 2 && !rules);
+}
+
+/*
+ * Is this the packet to a next hop that the host is to see in this second? The look-up takes
+ * a neighbour's address without looking whether the neighbour is still there; when the host
+ * sends a packet itself, it does.
+ */
+static __always_inline bool route_freshens(const struct hook *h, struct route_memory *memory,
+					   const struct bpf_fib_lookup *to)
+{
+	const u32 odd = 0x9e3779b1u;
+	u32 now = clock_now(), hop = to->ifindex, *second;
+
+	/* of an address of IPv4 the others are zero */
+	for (u32 i = 0; i < 4; i++) {
+		hop = (hop ^ to->ipv6_dst[i]) * odd;
+		hop ^= hop >> 15;
+	}
+	/* those that share a place now have other places in the next second: all get their turn */
+	hop = (hop ^ now) * odd;
+	hop = (hop ^ hop >> 15) * odd;
+	second = &memory->second[hop / (0x100000000ull / FRESH_HOPS)];
+	if (*second == now)
+		return false;
+	/* XDP leaves it to tcx, which leaves it to the host */
+	if (h->skb)
+		*second = now;
+	return true;
+}
+
+/*
+ * Does the host have policies of IPsec? Packets that are routed may have to be ciphered then,
+ * or dropped, and only the stack knows which.
+ */
+static __always_inline bool route_guarded(const struct route_memory *memory)
+{
+	u32 policies[6]; /* in, out and forwarded, of sockets and of all */
+
+	if (!cfg.route.policies)
+		return false;
+	if (!route_word(&policies, memory->net + cfg.route.policies))
+		return true;
+	return policies[0] | policies[1] | policies[2] | policies[3] | policies[4] | policies[5];
+}
+
+/*
+ * Finds the host's interface that takes frames to an address at the port in a slot: its
+ * index, or 0 if packets to this address are not the datapath's to route; `why` says why.
+ */
+static __always_inline u32 route_interface(const struct hook *h, struct route_memory *memory,
+					   u32 slot, u64 dst, u32 *why)
+{
+	const volatile struct port *p = port_at(slot);
+	u64 key = GATEWAY_MAC(p->endpoint, dst);
+	struct gateway *in = bpf_map_lookup_elem(&gateways, &key);
+	void *end;
+	u32 host;
+
+	*why = dst == p->host ? ROUTE_AWAY : ROUTE_OTHER;
+	if (!in)
+		return 0;
+	*why = ROUTE_AWAY;
+	host = in->ifindex;
+	end = bpf_map_lookup_elem(&host_ends, &host);
+	if (!end || !route_word(&memory->device, end + cfg.device_at) ||
+	    /* the namespace is always the same one */
+	    (!memory->net && !route_word(&memory->net, memory->device + cfg.route.net)))
+		return 0;
+	*why = ROUTE_OTHER;
+	if (!route_address(memory, dst))
+		return 0;
+	*why = ROUTE_TAKEN;
+	/* a macvlan does not hear that the host's end is down */
+	if (dst != p->host && !port_has_carrier(h->devices, slot))
+		return 0;
+	return route_taken(memory, in) ? 0 : host;
+}
+
+/* Takes one from the packet's time to live, and corrects its checksum (RFC 1624). */
+static __always_inline bool route_ages(struct __sk_buff *skb, bool six)
+{
+	if (six) {
+		u32 at = ETHER_HEADER + offsetof(struct ipv6hdr, hop_limit);
+		u8 hops;
+
+		if (bpf_skb_load_bytes(skb, at, &hops, sizeof(hops)))
+			return false;
+		hops--;
+		return !bpf_skb_store_bytes(skb, at, &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
+	} else {
+		u32 at = ETHER_HEADER + offsetof(struct iphdr, ttl), sum;
+		struct {
+			u8 ttl, protocol;
+			u16 check;
+		} part;
+
+		if (bpf_skb_load_bytes(skb, at, &part, sizeof(part)))
+			return false;
+		part.ttl--;
+		sum = part.check + bpf_htons(0x0100);
+		part.check = sum + (sum >= 0xffff);
+		/* the header's sum stays what it was */
+		return !bpf_skb_store_bytes(skb, at, &part, sizeof(part), 0);
+	}
+}
+
+/* Gives the frame the addresses that it has on the next link. */
+static __always_inline void route_addresses(struct __sk_buff *skb, const struct bpf_fib_lookup *to)
+{
+	u8 addresses[12];
+
+	__builtin_memcpy(addresses, to->dmac, 6);
+	__builtin_memcpy(addresses + 6, to->smac, 6);
+	bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+}
+
+/*
+ * Gives the packet the priority that the stack gives what it forwards (ip_tos2prio in the
+ * kernel), unless the host's ip_forward_update_priority is off.
+ */
+static __always_inline void route_prefers(struct __sk_buff *skb, const struct route_memory *memory)
+{
+	u8 tos, update;
+
+	if (!route_word(&update, memory->net + cfg.route.priority) || !update ||
+	    bpf_skb_load_bytes(skb, ETHER_HEADER + offsetof(struct iphdr, tos), &tos, sizeof(tos)))
+		return;
+	skb->priority = 0x4620 >> ((tos & 0x18) >> 1) & 7;
+}
+
+/*
+ * Finds out where the host would send a packet to an address at a routed host port:
+ * ROUTE_DONE, or the enum route for which it is left to the stack. route_to() has the way.
+ */
+static __always_inline u32 route_find(const struct hook *h, struct route_memory *memory, u32 slot,
+				      u64 dst, u16 type, const struct route_size *size)
+{
+	struct bpf_fib_lookup *to = route_to(memory);
+	u32 host, why, mtu = 0;
+
+	*to = (struct bpf_fib_lookup){}; /* its padding, too, has to be zero */
+	host = route_interface(h, memory, slot, dst, &why);
+	if (!host)
+		return why;
+	if (type == bpf_htons(ETH_P_IP))
+		why = route_read4(h, size, to);
+	else if (type == bpf_htons(ETH_P_IPV6))
+		why = route_read6(h, size, to);
+	else
+		why = ROUTE_PROTOCOL;
+	if (why)
+		return why;
+	if (route_guarded(memory))
+		return ROUTE_IPSEC;
+	if (to->family == 10 && !route_forwards6(memory))
+		return ROUTE_OFF;
+	if (route_chooses(memory, to->family == 10))
+		return ROUTE_CHOICE;
+	memory->len = to->tot_len + ETHER_HEADER;
+	if (to->family == 2 && !route_returns(h, memory, to, host))
+		return ROUTE_SOURCE;
+	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
+	if (size->gso)
+		to->tot_len = 1;
+	to->ifindex = host;
+	why = route_answer(bpf_fib_lookup(h->ctx, to, sizeof(*to), 0));
+	if (why)
+		return why;
+	if (to->ifindex == host)
+		return ROUTE_SAME;
+	/* only the device's MTU can be compared with segments */
+	if (size->gso &&
+	    (bpf_check_mtu(h->ctx, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || to->mtu_result < mtu))
+		return ROUTE_SIZE;
+	/* a trial is about packets like this one, and most of them are not left to the host */
+	if (!on(FEATURE_TRACE) && route_freshens(h, memory, to))
+		return ROUTE_FRESH;
+	return ROUTE_DONE;
+}
+
+/*
+ * Finds the routed host port that the way goes on by: 0 if it goes on by another device.
+ * `why` is ROUTE_DONE, or for what the packet is left to the stack: it would not leave by a
+ * port with another bridge's end, or macvlans would keep it in the host.
+ */
+static __always_inline struct gateway *route_gateway(const struct bpf_fib_lookup *to, u32 slot,
+						     u32 *why)
+{
+	u64 key = to->ifindex;
+	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+
+	*why = ROUTE_DONE;
+	if (!g)
+		return 0;
+	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+		*why = ROUTE_AWAY;
+	else if (g->endpoint == port_at(slot)->endpoint)
+		*why = ROUTE_SAME;
+	else if (g->macvlans) {
+		key = 0;
+		__builtin_memcpy(&key, to->dmac, 6);
+		key = GATEWAY_MAC(g->endpoint, key);
+		if (bpf_map_lookup_elem(&gateways, &key))
+			*why = ROUTE_SAME;
+	}
+	return g;
+}
+
+/* Notes for `bascule trace` where a packet goes that the datapath would route. */
+static __always_inline u32 route_tell(const struct bpf_fib_lookup *to)
+{
+	struct traced *t = watch_memory();
+
+	if (!t)
+		return ROUTE_AWAY;
+	t->route_to = to->ifindex;
+	t->route_dst = 0;
+	t->route_src = 0;
+	__builtin_memcpy(&t->route_dst, to->dmac, 6);
+	__builtin_memcpy(&t->route_src, to->smac, 6);
+	return ROUTE_DONE;
+}
+
+/*
+ * Routes a frame to an address at a routed host port: where it goes (ROUTE_GATEWAY,
+ * ROUTE_DEVICE), or the enum route for which it is left to the stack as it is.
+ */
+__noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct route_size size = {.len = skb->len, .gso = skb->gso_size};
+	struct route_memory *memory = route_memory_get();
+	/* of the next hop's family the packet need not be (RFC 8950) */
+	bool six = skb->protocol == bpf_htons(ETH_P_IPV6);
+	struct bpf_redir_neigh *hop;
+	struct bpf_fib_lookup *to;
+	struct gateway *g;
+	struct trip *t;
+	u32 why;
+
+	if (!memory)
+		return ROUTE_AWAY;
+	to = route_to(memory);
+	if (tag_beside(skb))
+		return ROUTE_TAG;
+	/* a mark chooses the way by the host's rules, and the look-up has none */
+	if (skb->mark)
+		return ROUTE_CHOICE;
+	why = route_find(&h, memory, slot, dst, skb->protocol, &size);
+	/*
+	 * The stack would go by the hash of the sender's socket, or of its network card, where it
+	 * chooses among next hops by ports. The look-up has none, so the stack is to have none for
+	 * the few packets of a connection that it gets.
+	 */
+	if (why == ROUTE_FRESH || why == ROUTE_NEIGHBOUR || why == ROUTE_SIZE)
+		bpf_set_hash_invalid(skb);
+	if (why)
+		return why;
+	g = route_gateway(to, slot, &why);
+	if (why)
+		return why;
+	if (on(FEATURE_TRACE))
+		return route_tell(to);
+	/* what is behind the packet to fill a frame stays on the link that it came by */
+	if (size.len > memory->len && bpf_skb_change_tail(skb, memory->len, 0))
+		return ROUTE_HEADER;
+	/* the first of these may fail for want of memory; then the packet is as it was */
+	if (!route_ages(skb, six))
+		return ROUTE_HEADER;
+	if (!six)
+		route_prefers(skb, memory);
+	if (g) {
+		route_addresses(skb, to);
+		t = trip_get();
+		if (t)
+			t->ifindex = g->ifindex;
+		return ROUTE_GATEWAY | (g->endpoint & 0xffff);
+	}
+	hop = (struct bpf_redir_neigh *)memory->hop;
+	*hop = (struct bpf_redir_neigh){.nh_family = to->family};
+	__builtin_memcpy(hop->ipv6_nh, to->ipv6_dst, sizeof(hop->ipv6_nh));
+	bpf_redirect_neigh(to->ifindex, hop, sizeof(*hop), 0);
+	return ROUTE_DEVICE;
+}
+
+/*
+ * Finds the way of a frame that XDP sends to a routed host port: ROUTE_GATEWAY if it goes on
+ * by another such port of this bridge. struct route_memory then has what the frame is there.
+ * The frame is as it was. In all other cases tcx finds its way.
+ */
+__noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct route_size size = {.len = data_end - data};
+	struct route_memory *memory = route_memory_get();
+	struct gateway *g;
+	u32 why;
+
+	if (!memory || data + ETHER_HEADER > data_end)
+		return ROUTE_HEADER;
+	if (route_find(&h, memory, slot, dst, *(u16 *)(data + 12), &size))
+		return ROUTE_OTHER;
+	g = route_gateway(route_to(memory), slot, &why);
+	if (!g || why)
+		return ROUTE_OTHER;
+	memory->src = g->mac;
+	memory->dst = 0;
+	__builtin_memcpy(&memory->dst, route_to(memory)->dmac, 6);
+	memory->ifindex = g->ifindex;
+	return ROUTE_GATEWAY;
+}
+
+/* Rewrites a frame of len bytes as route_xdp() has found. False if that cannot be. */
+static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route_memory *memory,
+					  u32 len)
+{
+	void *data, *data_end;
+
+	if (len > memory->len && bpf_xdp_adjust_tail(xdp, (int)(memory->len - len)))
+		return false;
+	data = (void *)(long)xdp->data;
+	data_end = (void *)(long)xdp->data_end;
+	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
+		return false;
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETHER_HEADER;
+		u32 sum = ip->check + bpf_htons(0x0100);
+
+		ip->ttl--;
+		ip->check = sum + (sum >= 0xffff);
+	} else {
+		struct ipv6hdr *ip = data + ETHER_HEADER;
+
+		((u8 *)ip)[7]--;
+	}
+	__builtin_memcpy(data, &memory->dst, 6);
+	__builtin_memcpy(data + 6, &memory->src, 6);
+	return true;
+}
+
+/* Counts what has become of a frame for a routed host port: what route_skb() has said. */
+static __always_inline void route_count(u32 slot, u32 to)
+{
+	u64 key = GATEWAY_COUNTS(port_at(slot)->endpoint);
+	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+
+	if (to >= ROUTES)
+		to = ROUTE_DONE;
+	if (g)
+		g->frames[to]++;
+}
+
+/*
+ * Begins a trip of the routed packet, which may have been in this bridge before. It keeps
+ * the count of hops, because the kernel counts the same tail calls.
+ */
+static __always_inline struct trip *route_trip(bool cable)
+{
+	struct trip *t = trip_get();
+	u32 ifindex, hops;
+
+	if (!t)
+		return 0;
+	ifindex = t->ifindex;
+	hops = cable ? t->hops : 0;
+	t = trip_start();
+	if (!t)
+		return 0;
+	t->number++; /* which no bridge has seen, not even this one */
+	t->hops = hops;
+	t->ifindex = ifindex;
+	return t;
+}

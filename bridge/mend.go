@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// mend finishes the work of commands that were killed. It returns which bridges
+// have host ports.
+func mend(store *datapath.Store) (hosts []string, err error) {
+	if err := store.Sweep(follower{}); err != nil {
+		return nil, err
+	}
+	names, err := store.Names()
+	if err != nil {
+		return nil, err
+	}
+	dirty, strange := false, false
+	used := map[int]bool{} // indexes of switch ends; their ports may have had other names when they were made
+	for _, name := range names {
+		b, err := store.Open(name)
+		if errors.Is(err, datapath.ErrLayout) {
+			strange = true
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read bridge %s: %w", name, err)
+		}
+		if b.Dirty() {
+			dirty = true
+			if err := mendBridge(b); err != nil {
+				return nil, fmt.Errorf("cannot mend bridge %s: %w", name, err)
+			}
+		}
+		ended, err := endStaleWatches(b)
+		if err != nil {
+			return nil, fmt.Errorf("cannot end a watch of bridge %s: %w", name, err)
+		}
+		dirty = dirty || ended
+		for _, p := range datapath.Ports(&b.Config) {
+			if p.Notes&datapath.PortHost != 0 {
+				_, back := b.Away(p)
+				used[int(p.Ifindex)], used[int(back)] = true, true
+				if !slices.Contains(hosts, name) {
+					hosts = append(hosts, name)
+				}
+			}
+		}
+	}
+	if !dirty {
+		return hosts, nil
+	}
+	if err := cutHalves(store); err != nil {
+		return nil, fmt.Errorf("cannot mend: %w", err)
+	}
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range devices {
+		// Any of them may be that of a bridge that can't be read.
+		if isSwitchEnd(l) && !used[l.Attrs().Index] && !strange {
+			if err := netlink.LinkDel(l); err != nil {
+				return nil, fmt.Errorf("remove %s: %w", l.Attrs().Name, err)
+			}
+		}
+	}
+	return hosts, eachOpen(store, names, func(_ string, b *datapath.Bridge) error { return b.Done() })
+}
+
+func mendBridge(b *datapath.Bridge) error {
+	if err := b.Mend(follower{}); err != nil {
+		return err
+	}
+	if err := settleAll(b); err != nil {
+		return err
+	}
+	if err := takeOver(b); err != nil {
+		return err
+	}
+	for _, p := range append(datapath.Ports(&b.Config), nil) {
+		if _, err := dropSurplus(b, p, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}

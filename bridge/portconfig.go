@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"time"
+
+	"bascule/datapath"
+)
+
+// setBits sets bits of a word, or clears them.
+func setBits[W ~uint32](word *W, bits W, on bool) {
+	*word &^= bits
+	if on {
+		*word |= bits
+	}
+}
+
+// flagFields ties the settings that are switches to their bits.
+func flagFields(c *PortConfig) map[datapath.PortFlags]*bool {
+	return map[datapath.PortFlags]*bool{
+		datapath.PortLearn:      &c.Learn,
+		datapath.PortDiscover:   &c.Discover,
+		datapath.PortMcastFlood: &c.MulticastFlood,
+		datapath.PortBcastFlood: &c.BroadcastFlood,
+		datapath.PortHairpin:    &c.Hairpin,
+		datapath.PortLocked:     &c.Locked,
+		datapath.PortMAB:        &c.MAB,
+		datapath.PortBlockNonIP: &c.BlockNonIP,
+		datapath.PortSrcGuard:   &c.SourceGuard,
+		datapath.PortTrusted:    &c.Trusted,
+		datapath.PortRoute:      &c.Route,
+		datapath.PortLoopGuard:  &c.LoopGuard.On,
+	}
+}
+
+// check says whether the settings go together. what names their port in errors.
+func (c PortConfig) check(what string) error {
+	if c.Locked && c.Learn {
+		return refused(what, "a locked port takes frames of known addresses alone, and a port that learns makes every address known",
+			"switch learning off with --learn=off, or unlock it with --locked=off")
+	}
+	if c.MAB && !c.Locked {
+		return refused(what, "mab is about addresses that a locked port does not let in, and the port would not be locked",
+			"lock it with --locked=on, or switch mab off with --mab=off")
+	}
+	return nil
+}
+
+// admits ties the words for frame types to those of the datapath.
+var admits = map[string]uint16{AdmitAll: datapath.AdmitAll, AdmitTagged: datapath.AdmitTagged, AdmitUntagged: datapath.AdmitUntagged}
+
+// loadPortConfig returns a port's settings, except for its backup: only the bridge
+// knows the name of that.
+func loadPortConfig(p *datapath.Port) PortConfig {
+	c := PortConfig{Protected: Domains(p.Domains), FDBMax: p.FdbMax, FDBFull: FullFlood, Admit: AdmitAll}
+	for word, admit := range admits {
+		if p.Admit == admit {
+			c.Admit = word
+		}
+	}
+	if p.Flags&datapath.PortLimitDrop != 0 {
+		c.FDBFull = FullDrop
+	}
+	c.LoopGuard.Block = time.Duration(p.BlockTime) * time.Second
+	for i, s := range p.Storm {
+		c.Storm[i] = StormLimit{Rate: s.Rate, Kilobits: s.Kilobits != 0}
+	}
+	c.loadSTP(p)
+	for flag, field := range flagFields(&c) {
+		*field = p.Flags&flag != 0
+	}
+	return c
+}
+
+// store gives the settings to a port, except for the backup; see planBackup.
+func (c PortConfig) store(p *datapath.Port) {
+	p.Domains, p.FdbMax, p.Admit = uint32(c.Protected), c.FDBMax, admits[c.Admit]
+	setBits(&p.Flags, datapath.PortLimitDrop, c.FDBFull == FullDrop)
+	p.BlockTime = uint32(c.LoopGuard.Block / time.Second)
+	for i, l := range c.Storm {
+		p.Storm[i].Rate, p.Storm[i].Kilobits = l.Rate, 0
+		if l.Kilobits {
+			p.Storm[i].Kilobits = 1
+		}
+	}
+	c.storeSTP(p)
+	for flag, field := range flagFields(&c) {
+		setBits(&p.Flags, flag, *field)
+	}
+}

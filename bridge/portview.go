@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"cmp"
+	"slices"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Ports returns the ports of a bridge in the order in which they were added. If the
+// name is "", it returns those of all bridges.
+func (s *Switch) Ports(bridge string) (list []Port, err error) {
+	list = []Port{}
+	err = s.each(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
+		v, err := viewOf(name, b)
+		if err != nil {
+			return err
+		}
+		cables, err := v.cables()
+		if err != nil {
+			return err
+		}
+		usage, err := b.Usage()
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
+		for _, p := range v.ports {
+			port, err := v.port(p, cables)
+			if err != nil {
+				return err
+			}
+			stats, err := b.PortStats(p)
+			if err != nil {
+				return err
+			}
+			routed, err := b.Routed(p)
+			if err != nil {
+				return err
+			}
+			port.Stats = loadStats(&stats, routed)
+			if v.there(p) { // the entries of other ports just age
+				port.FDBCount = usage[datapath.Slot(p.Id)]
+			}
+			list = append(list, port)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// port returns the facts of a port, except for its counters.
+func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
+	state := STPState(v.states[datapath.Slot(p.Id)]).String()
+	port := Port{
+		Bridge: v.name, Name: v.names[p.Id], Type: TypeNetdev, Hook: HookTCX,
+		Index: int(p.Ifindex), Flags: []string{}, State: "gone", Config: loadPortConfig(p),
+	}
+	port.Config.Backup = v.names[p.Backup]
+	if p.Notes&datapath.PortHost != 0 {
+		port.Type = TypeHost
+	}
+	if p.Facts&datapath.PortSpan != 0 {
+		port.Type, port.Config = TypeSpan, PortConfig{FDBFull: FullFlood, Admit: AdmitAll, STPEdge: Auto, STPPointToPoint: Auto}
+	}
+	if p.Notes&datapath.PortXDP != 0 {
+		port.Hook = HookXDP
+	}
+	if p.Facts&datapath.PortPatch != 0 {
+		port.Type, port.Hook, port.Index, port.State = TypePatch, "", 0, "no-peer"
+		if other, ok := cables.Other(p); ok {
+			port.Peer, port.State = other.Bridge+"/"+other.Port, state
+		} else if !cables.Half(p) {
+			port.State = state // the other bridge is of another version
+		}
+	}
+	l := v.links[p.Id]
+	if l == nil {
+		return port, nil
+	}
+	a := l.Attrs()
+	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
+	if port.State = "disabled"; v.mute[p.Id] {
+		port.NoCarrier = NoCarrierEnded
+		if v.b.Store().DevicesHeld() {
+			port.NoCarrier = NoCarrierAgent
+		}
+	}
+	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
+		blocked, err := v.b.Blocked(p)
+		if err != nil {
+			return port, err
+		}
+		if port.State = state; blocked {
+			port.State = "blocked"
+		}
+	}
+	return port, nil
+}
+
+// inOrder returns the ports in the order in which they were added.
+func inOrder(c *datapath.Config) []*datapath.Port {
+	ports := datapath.Ports(c)
+	slices.SortFunc(ports, func(a, b *datapath.Port) int {
+		return cmp.Compare(datapath.Incarnation(a.Id), datapath.Incarnation(b.Id))
+	})
+	return ports
+}
+
+// shownDevice returns the device that stands for a port: the host's end of a host port,
+// the own device of any other; nil if it is gone.
+func shownDevice(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link) netlink.Link {
+	l := devices[int(p.Ifindex)]
+	if l == nil || !b.HasDevice(p) {
+		return nil
+	}
+	if p.Notes&datapath.PortHost != 0 && hostHere(l) {
+		if host := devices[l.Attrs().ParentIndex]; host != nil {
+			return host
+		}
+	}
+	return l
+}
+
+// portName returns the name of the port's device. If the device is gone, it returns the
+// name that the port was added by.
+func portName(b *datapath.Bridge, p *datapath.Port, devices map[int]netlink.Link) string {
+	return nameBy(shownDevice(b, p, devices), p)
+}
+
+// nameBy returns the name of a port for which the device l stands, nil if that is gone.
+func nameBy(l netlink.Link, p *datapath.Port) string {
+	if l == nil || p.Notes&datapath.PortHost != 0 && l.Attrs().Index == int(p.Ifindex) {
+		return datapath.PortName(p)
+	}
+	return l.Attrs().Name
+}
+
+func loadStats(s *datapath.Stats, routed []uint64) Stats {
+	stats := Stats{
+		RxFrames: s.RxFrames, RxBytes: s.RxBytes, TxFrames: s.TxFrames, TxBytes: s.TxBytes,
+		Learned: s.Learned, Moves: s.Moves, Refused: s.Refused, Drops: map[string]uint64{},
+	}
+	for i, reason := range datapath.Reasons() {
+		if s.Drops[i] != 0 {
+			stats.Drops[reason] = s.Drops[i]
+		}
+	}
+	if routed != nil {
+		stats.Routed = map[string]uint64{}
+	}
+	for i, n := range routed {
+		if n != 0 {
+			stats.Routed[datapath.Routes()[i]] = n
+		}
+	}
+	return stats
+}

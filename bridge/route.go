@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+
+	"bascule/datapath"
+
+	"golang.org/x/sys/unix"
+)
+
+// routeSetting is the setting that makes a host port a routed one.
+const routeSetting = "route"
+
+// onlyHosts refuses a routed port that is none of a host.
+func onlyHosts(what string) error {
+	return refused(what, "only a host port routes, because the host has an interface there", "leave --route out, or make a port with --type host")
+}
+
+// planRoute has a host port that routes get its number among the endpoints of the network
+// namespace, and one that does not give it up. host says whether p is a host port.
+func (c *draft) planRoute(what string, p *datapath.Port, host bool) error {
+	if p.Flags&datapath.PortRoute == 0 {
+		if p.Facts&datapath.PortPatch == 0 {
+			p.Endpoint = 0
+		}
+		return nil
+	}
+	if !host {
+		return onlyHosts(what)
+	}
+	id := p.Id
+	c.before = append(c.before, func() error {
+		p := datapath.PortAt(c.next, id)
+		if p == nil || p.Endpoint != 0 {
+			return nil
+		}
+		cables, err := c.bridge.Store().Cables()
+		if err != nil {
+			return failed(what, err)
+		}
+		cables.Reserve(c.next)
+		endpoint, ok := cables.Take()
+		if !ok {
+			return refused(what, "the network namespace has no number left for a routed port", "delete a patch cable or a routed port that is not used")
+		}
+		p.Endpoint = endpoint
+		c.warn(netfilterWarning(datapath.PortName(p))...)
+		return nil
+	})
+	return nil
+}
+
+// routeWords say why a packet for a routed host port is left to the host's network stack.
+// They go with the words of [datapath.Routes], by which the packets are counted.
+var routeWords = map[string]string{
+	"other":     "no interface of the host at this port has the address",
+	"away":      "the host's interface is not in the switch's network namespace",
+	"tag":       "it has a tag on its way to the host",
+	"protocol":  "it is not IPv4 or IPv6, or it is ICMP that the host may have to look into",
+	"header":    "its header has options or an extension header, or is wrong",
+	"address":   "it is from or to an address that is no plain station's",
+	"ttl":       "it must not go further than the host",
+	"local":     "it is for the host, or the host has no route for it",
+	"off":       "the host does not forward what comes in there",
+	"refused":   "a route refuses it: blackhole, unreachable or prohibit",
+	"tunnel":    "the route wants more than a next hop",
+	"neighbour": "the MAC of the next hop is not known",
+	"size":      "it is too large for the way out",
+	"source":    "an answer would not go back there",
+	"same":      "it would leave as it came, or stay within the host",
+	"fresh":     "one packet a second to each next hop is, which keeps the next hop known",
+	"trip":      "it is a copy of a flood that other patch cables wait for",
+	"ipsec":     "the host has policies of IPsec",
+	"choice":    "the host chooses the way by a mark, or by what is inside the packet",
+	"taken":     "the host's interface is down, or belongs to another device: a bridge, a bond, a VRF",
+}
+
+// routeHops is how many routed ports a trace follows. The datapath follows as many bridges.
+const routeHops = 32
+
+// route tells what becomes of a frame that leaves by a routed host port. If the datapath
+// routes it, the trace of the bridge that it goes on in follows. ok is false if the frame is
+// left to the host.
+func (e *explainer) route() (t Trace, ok bool, err error) {
+	if e.t.Route == 0 {
+		return t, false, nil
+	}
+	if why := datapath.Routes()[e.t.Route-1]; why != "done" {
+		e.say("route", "left to the host: %s, %s", why, routeWords[why])
+		return t, false, nil
+	}
+	dst := datapath.WordMAC(e.t.RouteDst)
+	by := fmt.Sprintf("the interface with index %d", e.t.RouteTo)
+	if l := e.devices[int(e.t.RouteTo)]; l != nil {
+		by = l.Attrs().Name
+	}
+	e.say("route", "the datapath routes it by %s to %s", by, net.HardwareAddr(dst[:]))
+	bridge, endpoint, err := e.b.Store().GatewayAt(e.t.RouteTo)
+	if err != nil {
+		return t, false, err
+	}
+	if bridge == "" {
+		e.say("send", "by %s, a device of the host", by)
+		return Trace{e.steps, "forwarded", []string{by}}, true, nil
+	}
+	if e.hops++; e.hops > routeHops {
+		return Trace{e.steps, "dropped: patch-loop", []string{}}, true, nil
+	}
+	b, err := e.b.Store().Open(bridge)
+	if err != nil {
+		return t, false, err
+	}
+	ports := datapath.Ports(&b.Config)
+	i := slices.IndexFunc(ports, func(p *datapath.Port) bool { return p.Endpoint == endpoint })
+	if i < 0 { // it has gone at this moment
+		return Trace{e.steps, "dropped: no-peer", []string{}}, true, nil
+	}
+	p := ports[i]
+	next := &explainer{b: b, in: p, frame: routedFrame(e.frame, e.t), devices: e.devices, steps: e.steps, hops: e.hops, bridge: bridge}
+	next.port = portName(b, p, e.devices)
+	if bridge != e.bridge {
+		next.say("bridge", "%s goes on", bridge)
+	}
+	if t, err = next.trace(); err != nil {
+		return t, false, err
+	}
+	if bridge != e.bridge {
+		for i, port := range t.Out {
+			t.Out[i] = bridge + "/" + port
+		}
+	}
+	return t, true, nil
+}
+
+// routedFrame is a frame as it is when the datapath has routed it: with other addresses and
+// one less to live, without a tag and without what fills it.
+func routedFrame(frame []byte, t *datapath.Traced) []byte {
+	const header, tag = 14, 4
+	dst, src := datapath.WordMAC(t.RouteDst), datapath.WordMAC(t.RouteSrc)
+	at := header - 2
+	if typ := binary.BigEndian.Uint16(frame[at:]); typ == unix.ETH_P_8021Q || typ == unix.ETH_P_8021AD {
+		at += tag
+	}
+	out := append(append(append([]byte{}, dst[:]...), src[:]...), frame[at:]...)
+	ip := out[header:]
+	var size int
+	if binary.BigEndian.Uint16(out[header-2:]) == unix.ETH_P_IP {
+		ip[8]--
+		sum := uint32(binary.BigEndian.Uint16(ip[10:])) + 0x100 // RFC 1624
+		binary.BigEndian.PutUint16(ip[10:], uint16(sum+sum>>16))
+		size = int(binary.BigEndian.Uint16(ip[2:]))
+	} else {
+		ip[7]--
+		size = 40 + int(binary.BigEndian.Uint16(ip[4:]))
+	}
+	return out[:header+min(size, len(ip))]
+}

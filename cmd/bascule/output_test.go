@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"bascule/bridge"
+)
+
+// A device has the name that somebody gave it: a terminal gets nothing of it to obey.
+func TestPrinter(t *testing.T) {
+	const text = "p1\x1b[31m\tup\r\n\xfftap\x7f é – ok\x00\n"
+	const want = "p1�[31m\tup�\n�tap� é – ok�\n"
+	for piece := 1; piece <= len(text); piece++ {
+		var out bytes.Buffer
+		p := &printer{to: &out}
+		for rest := []byte(text); len(rest) > 0; {
+			n := min(piece, len(rest))
+			if wrote, err := p.Write(rest[:n]); wrote != n || err != nil {
+				t.Fatal(wrote, err)
+			}
+			rest = rest[n:]
+		}
+		if out.String() != want {
+			t.Errorf("in pieces of %d bytes it prints %q, want %q", piece, out.String(), want)
+		}
+	}
+}
+
+// oddNames is a switch whose devices have names that a terminal would obey.
+type oddNames struct{ switcher }
+
+func (oddNames) Ports(string) ([]bridge.Port, error) {
+	return []bridge.Port{{Bridge: "br0", Name: "p\x1b[2J"}, {Bridge: "br0", Name: "p2"}}, nil
+}
+
+func (oddNames) Talkers(string) ([]bridge.Talker, error) {
+	return []bridge.Talker{{Port: "p\x1b[2J"}, {Port: "p2"}}, nil
+}
+
+// top draws by itself, and gets names that it can draw.
+func TestTopNames(t *testing.T) {
+	source := topSource{oddNames{}, ""}
+	ports, err := source.Ports()
+	if err != nil || ports[0].Name != "p\ufffd[2J" || ports[1].Name != "p2" {
+		t.Errorf("ports are %+v, %v", ports, err)
+	}
+	talkers, err := source.Talkers()
+	if err != nil || talkers[0].Port != "p\ufffd[2J" || talkers[1].Port != "p2" {
+		t.Errorf("talkers are %+v, %v", talkers, err)
+	}
+}

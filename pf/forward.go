@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// carried are the words about where packets go that the datapath carries out. A rule
+// with another such word is refused when it is compiled. What one word needs in the
+// datapath is not what another needs, so each has its entry.
+var carried = map[string]bool{
+	"nat-to":               false,
+	"rdr-to":               false,
+	"af-to":                false,
+	"bitmask":              false,
+	"random":               false,
+	"source-hash":          false,
+	"round-robin":          false,
+	"least-states":         false,
+	"sticky-address":       false,
+	"static-port":          false,
+	"endpoint-independent": false,
+	"weight":               false,
+	"route-to":             false,
+	"reply-to":             false,
+	"dup-to":               false,
+	"divert-to":            false,
+	"divert-reply":         false,
+	"divert-packet":        false,
+}
+
+const notCarried = "is read, but not carried out yet; leave it out, or have nft(8) of a host do it"
+
+// Missing returns an error for each word of a ruleset, its anchors and what it loads that
+// the datapath does not carry out: at most 20.
+func (r *Ruleset) Missing() ErrorList {
+	var list ErrorList
+	seen := map[*Ruleset]bool{} // lists in the call of an anchor make several that share a body
+	r.missing(&list, seen)
+	list.order()
+	return list
+}
+
+func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
+	if r == nil || seen[r] {
+		return
+	}
+	seen[r] = true
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		rule.eachWord(func(word string, at Place) {
+			if carried[word] || len(*list) == maxErrors {
+				return
+			}
+			// One is enough of a place. Lists make several rules of one.
+			if !slices.ContainsFunc(*list, func(e Error) bool { return e.Pos == at.Pos }) {
+				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + notCarried, Missing: true})
+			}
+		})
+		if rule.Anchor != nil {
+			rule.Anchor.Body.missing(list, seen)
+		}
+	}
+	for i := range r.Loads {
+		r.Loads[i].Ruleset.missing(list, seen)
+	}
+}
+
+// eachWord calls f for each word of the rule about where packets go, with the place of
+// the word that it belongs to.
+func (r *Rule) eachWord(f func(word string, at Place)) {
+	when := func(given bool, word string, at Place) {
+		if given {
+			f(word, at)
+		}
+	}
+	pool := func(p *Pool, at Place) {
+		when(p.Method != Single, p.Method.String(), at)
+		when(p.Sticky, "sticky-address", at)
+		when(p.Weights != nil, "weight", at)
+	}
+	for i := range r.Translations {
+		t := &r.Translations[i]
+		f(t.Kind.String(), t.Place)
+		pool(&t.Pool, t.Place)
+		pool(&t.To, t.Place)
+		when(t.Static, "static-port", t.Place)
+		when(t.EndpointIndependent, "endpoint-independent", t.Place)
+	}
+	if r.Route != nil {
+		f(r.Route.Kind.String(), r.Route.Place)
+		pool(&r.Route.Pool, r.Route.Place)
+	}
+	if r.Divert != nil {
+		f(r.Divert.Kind.String(), r.Divert.Place)
+	}
+}
+
+// PoolTables returns the names of the tables that the rule's pools name.
+func (r *Rule) PoolTables() (names []string) {
+	add := func(p *Pool) {
+		if p.Table != "" {
+			names = append(names, p.Table)
+		}
+	}
+	for i := range r.Translations {
+		add(&r.Translations[i].Pool)
+		add(&r.Translations[i].To)
+	}
+	if r.Route != nil {
+		add(&r.Route.Pool)
+	}
+	return names
+}
+
+// missing returns an error for each word of the rulesets that the datapath does not carry
+// out.
+func (c *compiler) missing() ErrorList {
+	var list ErrorList
+	seen := map[*Ruleset]bool{}
+	c.in.Main.missing(&list, seen)
+	for _, path := range slices.Sorted(maps.Keys(c.in.Anchors)) {
+		c.in.Anchors[path].missing(&list, seen)
+	}
+	return list
+}
+
+// translations fills in the translations of the rule at a place of the program. Pools of
+// interfaces get the addresses of the moment.
+func (c *compiler) translations(at int, e *entry) error {
+	if c.out.Translations == nil {
+		c.out.Translations = make([][]Translation, len(c.entries))
+	}
+	list := slices.Clone(e.Translations)
+	for i := range list {
+		family := cmp.Or(list[i].Family, e.Family)
+		for _, p := range []*Pool{&list[i].Pool, &list[i].To} {
+			if err := c.pool(p, family, e.anchor.path); err != nil {
+				return err
+			}
+		}
+	}
+	c.out.Translations[at] = list
+	return nil
+}
+
+func (c *compiler) pool(p *Pool, family Family, anchor string) error {
+	if p.Interface != "" {
+		p.Addrs = nil
+		for _, a := range c.resolve(Host{Name: p.Interface, Modes: p.Modes}) {
+			addr := a.Addr().WithZone("")
+			if addr.IsLinkLocalUnicast() && addr.Is6() || family != 0 && addr.Is4() != (family == Inet) {
+				continue
+			}
+			bits := a.Bits()
+			if p.Bits != 0 {
+				bits = min(p.Bits, addr.BitLen())
+			}
+			p.Addrs = append(p.Addrs, netip.PrefixFrom(addr, bits).Masked())
+		}
+	}
+	if p.Table == "" {
+		return nil
+	}
+	n, err := c.table(anchor, Host{Kind: InTable, Name: p.Table})
+	if err != nil {
+		return err
+	}
+	if c.out.PoolTables == nil {
+		c.out.PoolTables = map[TableRef]int{}
+	}
+	c.out.PoolTables[TableRef{anchor, p.Table}] = int(n) - 1
+	return nil
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package pf
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Lines that begin with nat, rdr or binat are FreeBSD's, and were OpenBSD's before 4.7.
+// They are tried before all rules that filter, and of those for one direction the first
+// that matches holds. They become match rules in front of the others. Match rules all
+// hold, so where a packet of one rule could also be one of a later rule, the earlier one
+// gives it a mark, and the later one leaves out packets that have it.
+
+// oldKinds are the kinds of these rules, in the order in which they are tried: coming in
+// rdr and binat, going out binat and nat.
+var oldKinds = []string{"rdr", "binat", "nat"}
+
+// Marks of packets that no further rule of the kind is for.
+const (
+	natDone = "nat-done"
+	rdrDone = "rdr-done"
+)
+
+// maxOld is how many there may be in a ruleset: each is compared with each.
+const maxOld = 4096
+
+// oldRule is such a rule.
+type oldRule struct {
+	Rule
+	place Place
+	no    bool // nothing is translated
+	pass  bool // rules that filter are not asked
+}
+
+// oldRules are those of a ruleset that are not among its rules yet.
+type oldRules map[string][]oldRule
+
+// chained is a rule that has a mark that its line does not give it.
+type chained struct {
+	place  Place // of the line
+	before Pos   // of a line before, which holds if it matches
+}
+
+// oldNAT reads such a rule; the token that is next is behind the word of its kind.
+func (p *parser) oldNAT(first token, kind token, no bool) {
+	if len(p.set.Rules) > 0 {
+		p.failf(first.pos, "%s: translation comes before filtering, and a rule that filters stands above; move the line before it", kind.text)
+	}
+	s := p.begin(first.pos, Match)
+	r := &s.rule
+	s.old = &oldRule{place: p.place(kind.pos), no: no}
+	r.Direction = map[string]Direction{"nat": Out, "rdr": In, "binat": Both}[kind.text]
+	if pos := p.tok.pos; p.accept("pass") {
+		if no {
+			p.errorf(pos, "\"pass\" not valid with \"no\"")
+		}
+		// Its state is one of its own: nothing is asked of flags, and it has no
+		// options.
+		r.Action, r.Quick, r.State, s.old.pass = Pass, true, KeepState, true
+		s.at[optState], s.at[optFlags] = pos, pos
+	}
+	if p.at("log") {
+		p.log(r)
+	}
+	p.conditions(s)
+	for !p.ends() && !p.atOp("->") {
+		not := p.acceptOp("!")
+		switch {
+		case p.at("tagged"):
+			p.tagged(s, not)
+		case !not && p.at("tag"):
+			p.oneOption(ruleOptions, s)
+		case !not && p.at("rtable"):
+			p.errorf(p.tok.pos, "rtable: %s", outside["rtable"])
+			p.next()
+			p.number("the number of a table", 255)
+		default:
+			p.expected("`->`, `tag` or `tagged`")
+		}
+	}
+	arrow := p.tok.pos
+	switch to := p.acceptOp("->"); {
+	case no && to:
+		p.failf(arrow, "translation rule with 'no' does not need '->'")
+	case !no && !to:
+		p.failf(arrow, "translation rule requires '-> address'")
+	}
+	if kind.text == "rdr" {
+		s.at[optRdr] = kind.pos
+	} else {
+		s.at[optNat] = kind.pos
+	}
+	if !no {
+		redirect := p.redirect(kind.text, kind.pos)
+		if kind.text == "rdr" {
+			s.rdr = redirect
+		} else {
+			s.nat = redirect
+		}
+	}
+	if p.tok.kind == tokWord && p.tok.text == "map-e-portset" {
+		p.failf(p.tok.pos, "map-e-portset: needs sets of ports; give `port` and a range")
+	}
+	s.oldKind = kind.text
+	p.finish(s)
+	p.expand(s)
+}
+
+// addOld keeps a rule until all of its kind are known.
+func (p *parser) addOld(s *spec, r Rule) bool {
+	if p.old[p.set] == nil {
+		p.old[p.set] = oldRules{}
+	}
+	n := 0
+	for _, list := range p.old[p.set] {
+		n += len(list)
+	}
+	if n >= maxOld {
+		p.limitf(s.old.place.Pos, enough{}, "nat, rdr and binat stand for more than %d rules; write match rules with nat-to and rdr-to", maxOld)
+	}
+	o := *s.old
+	o.Rule = r
+	for _, d := range map[bool][]Direction{true: {Out, In}, false: {r.Direction}}[r.Direction == Both] { // no binat
+		o.Direction = d
+		p.old[p.set][s.oldKind] = append(p.old[p.set][s.oldKind], o)
+	}
+	return true
+}
+
+// flushOld puts the kept rules of the ruleset that is read among its rules.
+func (p *parser) flushOld() {
+	kept := p.old[p.set]
+	if kept == nil {
+		return
+	}
+	delete(p.old, p.set)
+	var list []oldRule
+	for _, kind := range oldKinds {
+		list = append(list, kept[kind]...)
+	}
+	needed := make([]bool, len(list)) // its packets get a mark
+	for i := range list {
+		for j := range list[:i] {
+			a, b := &list[j], &list[i]
+			if a.pass || !overlap(a, b) {
+				continue
+			}
+			needed[j] = true
+			mark := natDone
+			if b.Direction == In {
+				mark = rdrDone
+			}
+			if p.marked == nil {
+				p.marked = &chained{b.place, a.place.Pos}
+			}
+			b.Tagged, b.NotTagged = mark, true
+		}
+	}
+	for i := range list {
+		o := &list[i]
+		if o.no && !needed[i] {
+			continue
+		}
+		if needed[i] {
+			o.Tag = natDone
+			if o.Direction == In {
+				o.Tag = rdrDone
+			}
+		}
+		p.set.Rules = append(p.set.Rules, o.Rule)
+	}
+}
+
+// checkMarks refuses what has marks of packets in two meanings.
+func (p *parser) checkMarks() {
+	if p.marked == nil || p.tags.Line == 0 {
+		return
+	}
+	at := p.marked.place // which may be of a file that is loaded into an anchor
+	p.errs = append(p.errs, Error{Pos: at.Pos, Line: at.Line, Message: fmt.Sprintf("%v may take packets of this line, of which it "+
+		"holds alone; to say so takes tags, and %v has some of its own; write match rules with nat-to and rdr-to", p.marked.before, p.tags)})
+}
+
+// overlap says whether a packet may be one of a rule and, when that has changed it, one of
+// a later rule.
+func overlap(a, b *oldRule) bool {
+	if a.Direction != Both && b.Direction != Both && a.Direction != b.Direction ||
+		a.Family != 0 && b.Family != 0 && a.Family != b.Family ||
+		a.HasProto && b.HasProto && a.Proto != b.Proto ||
+		!sameDevice(a.On, b.On) {
+		return false
+	}
+	from, to := []Endpoint{a.From}, []Endpoint{a.To}
+	for _, t := range a.Translations {
+		var list []Endpoint // of what the rule makes of packets
+		for _, addr := range t.Pool.Addrs {
+			list = append(list, Endpoint{Host: Host{Kind: Prefix, Addr: addr.Addr(), Bits: addr.Bits()}})
+		}
+		if list == nil {
+			list = []Endpoint{{}}
+		}
+		if t.Kind == NatTo {
+			from = list
+			continue
+		}
+		for i := range list {
+			switch list[i].Port = a.To.Port; {
+			case t.Ports.High != 0:
+				list[i].Port = Port{PortRange, t.Ports.Low, t.Ports.High}
+			case t.Ports.Low != 0:
+				list[i].Port = Port{Op: PortEqual, Lo: t.Ports.Low}
+			}
+		}
+		to = list
+	}
+	return meet(from, b.From) && meet(to, b.To)
+}
+
+// sameDevice says whether two conditions on ports may hold for one.
+func sameDevice(a, b Interface) bool {
+	numbered := func(i Interface) bool { return !i.Not && GroupName(i.Name) != i.Name }
+	return a.Name == b.Name && a.Not == b.Not || !numbered(a) || !numbered(b)
+}
+
+// meet says whether an endpoint of a list and another may be those of one packet.
+func meet(list []Endpoint, b Endpoint) bool {
+	for _, a := range list {
+		if hostsMeet(a, b) && portsMeet(a.Port, b.Port) {
+			return true
+		}
+	}
+	return false
+}
+
+func hostsMeet(a, b Endpoint) bool {
+	if a.Host.Kind != Prefix || b.Host.Kind != Prefix {
+		return true
+	}
+	one, other := netip.PrefixFrom(a.Host.Addr, a.Host.Bits), netip.PrefixFrom(b.Host.Addr, b.Host.Bits)
+	within := func(in, out netip.Prefix) bool { return out.Bits() <= in.Bits() && out.Contains(in.Addr()) }
+	switch {
+	case !a.Not && !b.Not:
+		return one.Overlaps(other)
+	case !a.Not:
+		return !within(one, other)
+	case !b.Not:
+		return !within(other, one)
+	}
+	return true
+}
+
+func portsMeet(a, b Port) bool {
+	known := func(p Port) (lo, hi uint16, ok bool) {
+		switch p.Op {
+		case PortEqual:
+			return p.Lo, p.Lo, true
+		case PortRange:
+			return p.Lo, p.Hi, true
+		}
+		return 0, 0, false
+	}
+	aLo, aHi, ok := known(a)
+	bLo, bHi, too := known(b)
+	return !ok || !too || aLo <= bHi && bLo <= aHi
+}

@@ -1,0 +1,697 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package reference
+
+import (
+	"hash/fnv"
+	"math/big"
+	"net/netip"
+	"slices"
+
+	"bascule/pf"
+)
+
+// A Router is pf where packets are routed: rules translate, and states remember what they
+// have made of connections (pf_test() of sys/net/pf.c and pf_get_transaddr() of pf_lb.c).
+// It knows whole packets alone: their fragments are put together before. States end when
+// [Router.End] is called. The sequence numbers and timeouts of TCP, and on which port a
+// state holds, are not its business.
+type Router struct {
+	*Evaluator
+	// Roll returns a number below n, which is not 0. Nil: always 0.
+	Roll func(n uint64) uint64
+	// Hash returns what source-hash makes of an address. Nil: FNV-1a of the key and the
+	// address.
+	Hash func(key [16]byte, a netip.Addr) uint64
+
+	found  map[look]*State
+	states []*State
+	next   map[use]uint64 // of round-robin and least-states: what comes next
+}
+
+// State is a connection that rules have let through.
+type State struct {
+	Direction     pf.Direction // of its first packet through the port where the rules were asked
+	Before, After Tuple        // of its first packet, before and behind the translation
+	Rule          *pf.Rule
+	chosen        []choice
+}
+
+// choice is an address that a pool has given to a state.
+type choice struct {
+	use    use
+	source netip.Addr // that asked
+	addr   netip.Addr
+	sticky bool
+}
+
+// use is a pool of a rule.
+type use struct {
+	rule *pf.Rule
+	n    int // of Translations, twice; and one more for the To of af-to
+}
+
+// Tuple is what packets of a connection in one direction have in common. Ports are those
+// of TCP and UDP. Of ICMP's echoes the id is in the place of the port of who asks, and of
+// all of ICMP Kind is the type of the question, as IPv4 has it for echoes.
+type Tuple struct {
+	Family           pf.Family
+	Proto, Kind      uint8
+	Src, Dst         netip.Addr
+	SrcPort, DstPort uint16
+}
+
+// look is what a state is found by.
+type look struct {
+	direction pf.Direction
+	tuple     Tuple
+}
+
+// Judgment is what becomes of a packet that is routed.
+type Judgment struct {
+	Result              // of the rules; of the state's rule if there was a state
+	Packet    Packet    // as it goes on, if it passes
+	State     *State    // that it is of, nil for none
+	Translate bool      // it is dropped because it cannot be translated
+	Route     *pf.Route // of the rule that passes it
+}
+
+// The kinds of ICMP that answer others.
+var questions = map[pf.Family]map[uint8]uint8{
+	pf.Inet:  {0: 8, 9: 10, 14: 13, 16: 15, 18: 17, 34: 33, 36: 35},
+	pf.Inet6: {129: 128, 140: 139, 200: 201},
+}
+
+const (
+	echoRequest, echoReply   = 8, 0
+	echoRequest6, echoReply6 = 128, 129
+)
+
+// TupleOf returns the tuple of a packet.
+func TupleOf(p *Packet) Tuple {
+	t := Tuple{Family: p.Family, Proto: p.Proto, Src: p.Src, Dst: p.Dst}
+	switch {
+	case p.Proto == TCP || p.Proto == UDP:
+		t.SrcPort, t.DstPort = p.SrcPort, p.DstPort
+	case p.isICMP():
+		answers := false
+		t.Kind = p.ICMPType
+		if q, ok := questions[p.Family][p.ICMPType]; ok {
+			t.Kind, answers = q, true
+		}
+		if t.Kind == echoRequest6 && p.Family == pf.Inet6 || t.Kind == echoRequest && p.Family == pf.Inet {
+			t.Kind = echoRequest
+			if answers {
+				t.DstPort = p.EchoID
+			} else {
+				t.SrcPort = p.EchoID
+			}
+		}
+	}
+	return t
+}
+
+func (p *Packet) isICMP() bool {
+	return p.Family == pf.Inet && p.Proto == ICMP || p.Family == pf.Inet6 && p.Proto == ICMPv6
+}
+
+// isEcho reports whether the tuple is of ICMP's echoes.
+func (t Tuple) isEcho() bool {
+	return t.Kind == echoRequest && (t.Family == pf.Inet && t.Proto == ICMP || t.Family == pf.Inet6 && t.Proto == ICMPv6)
+}
+
+// Reverse returns the tuple of the answers.
+func (t Tuple) Reverse() Tuple {
+	t.Src, t.Dst, t.SrcPort, t.DstPort = t.Dst, t.Src, t.DstPort, t.SrcPort
+	return t
+}
+
+// give makes the packet one of the tuple.
+func (t Tuple) give(p *Packet) {
+	if p.Family != t.Family {
+		if p.isICMP() {
+			p.ICMPType = map[pf.Family]map[uint8]uint8{
+				pf.Inet6: {echoRequest: echoRequest6, echoReply: echoReply6},
+				pf.Inet:  {echoRequest6: echoRequest, echoReply6: echoReply},
+			}[t.Family][p.ICMPType]
+		}
+		p.Family, p.Proto = t.Family, t.Proto
+	}
+	p.Src, p.Dst = t.Src, t.Dst
+	switch {
+	case p.Proto == TCP || p.Proto == UDP:
+		p.SrcPort, p.DstPort = t.SrcPort, t.DstPort
+	case t.isEcho():
+		p.EchoID = t.SrcPort | t.DstPort // one is 0
+	}
+}
+
+// looks returns what the state is found by: the packets of either way.
+func (s *State) looks() [2]look {
+	back := pf.In + pf.Out - s.Direction
+	if s.Before.Family != s.After.Family {
+		back = pf.In // af-to judges the answers where they come in
+	}
+	return [2]look{{s.Direction, s.Before}, {back, s.After.Reverse()}}
+}
+
+// States returns the states, the oldest first.
+func (rt *Router) States() []*State { return slices.Clone(rt.states) }
+
+// End ends a state. What it has of pools is free again.
+func (rt *Router) End(s *State) {
+	for _, l := range s.looks() {
+		delete(rt.found, l)
+	}
+	rt.states = slices.DeleteFunc(rt.states, func(other *State) bool { return other == s })
+}
+
+// find returns the state that packets of a tuple are of, and the tuple that they go on
+// with.
+func (rt *Router) find(d pf.Direction, t Tuple) (*State, Tuple) {
+	s := rt.found[look{d, t}]
+	if s == nil {
+		return nil, t
+	}
+	if t == s.Before && d == s.Direction {
+		return s, s.After
+	}
+	return s, s.Before.Reverse()
+}
+
+// Judge judges a packet at the port and in the direction that it has.
+func (rt *Router) Judge(p Packet) Judgment {
+	if p.Quoted != nil {
+		if j, ok := rt.judgeError(p); ok {
+			return j
+		}
+	}
+	if s, after := rt.find(p.Direction, TupleOf(&p)); s != nil {
+		after.give(&p)
+		return Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}
+	}
+	return rt.judgeNew(p)
+}
+
+// judgeError judges an ICMP error about a packet of a state. The error comes the way that
+// an answer would. It is translated inside out: what it quotes becomes the packet as its
+// sender knows it, and the error comes from whom the packet was for.
+func (rt *Router) judgeError(p Packet) (Judgment, bool) {
+	quoted := *p.Quoted
+	s, after := rt.find(p.Direction, TupleOf(&quoted).Reverse())
+	if s == nil || after.Family != p.Family { // errors in the other family are RFC 7915's, and not here
+		return Judgment{}, false
+	}
+	was := quoted
+	after.Reverse().give(&quoted)
+	if quoted.Src != was.Src || quoted.SrcPort != was.SrcPort {
+		p.Dst = quoted.Src
+	}
+	if quoted.Dst != was.Dst || quoted.DstPort != was.DstPort {
+		p.Src = quoted.Dst
+	}
+	p.Quoted = &quoted
+	return Judgment{Result: Result{Action: pf.Pass, Rule: s.Rule}, Packet: p, State: s}, true
+}
+
+// judgeNew asks the rules.
+func (rt *Router) judgeNew(p Packet) Judgment {
+	s := &State{Direction: p.Direction, Before: TupleOf(&p)}
+	s.After = s.Before
+	walked := p
+	w := walk{Evaluator: rt.Evaluator, Packet: &walked, tables: map[string][]pf.TableEntry{}}
+	w.translate = func(w *walk, r *pf.Rule, at string) bool {
+		if !rt.translate(w, s, r, at) {
+			return false
+		}
+		s.After.give(&walked)
+		return true
+	}
+	result := w.evaluate()
+	switch {
+	case w.failed:
+		return Judgment{Result: result, Translate: true}
+	case result.Action != pf.Pass:
+		return Judgment{Result: result}
+	case result.Rule != nil && !rt.translate(&w, s, result.Rule, w.at):
+		result.Action = pf.Block
+		return Judgment{Result: result, Translate: true}
+	}
+	out := Judgment{Result: result, Packet: p}
+	if result.Rule != nil {
+		out.Route = result.Rule.Route
+	}
+	if result.Rule == nil || result.Rule.State == pf.NoState {
+		// Nothing would translate the answers back. OpenBSD sends the packet as
+		// it came.
+		if s.After != s.Before {
+			out.Action, out.Translate = pf.Block, true
+		}
+		return out
+	}
+	for _, l := range s.looks() {
+		if rt.found[l] != nil { // such as of a protocol without ports
+			out.Action, out.Translate = pf.Block, true
+			return out
+		}
+	}
+	if rt.found == nil {
+		rt.found = map[look]*State{}
+	}
+	for _, l := range s.looks() {
+		rt.found[l] = s
+	}
+	s.Rule = result.Rule
+	rt.states = append(rt.states, s)
+	s.After.give(&out.Packet)
+	out.State = s
+	return out
+}
+
+// translate makes the translations of a rule of a state that is to be.
+func (rt *Router) translate(w *walk, s *State, r *pf.Rule, at string) bool {
+	for i := range r.Translations {
+		t := &r.Translations[i]
+		ok := false
+		switch u := (use{r, 2 * i}); t.Kind {
+		case pf.NatTo:
+			ok = rt.nat(w, s, t, u, at, s.After)
+		case pf.RdrTo:
+			ok = rt.rdr(w, s, t, u, at)
+		case pf.AfTo:
+			ok = rt.af(w, s, t, u, at)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// rdr gives the state's packets a new destination.
+func (rt *Router) rdr(w *walk, s *State, t *pf.Translation, u use, at string) bool {
+	p := rt.open(w, &t.Pool, s.After.Family, at)
+	a, ok := rt.pick(p, s, u, s.After.Src, s.After.Dst)
+	if !ok {
+		return false
+	}
+	s.After.Dst = a
+	if s.After.Proto == TCP || s.After.Proto == UDP {
+		s.After.DstPort = newPort(t, s.After.DstPort)
+	}
+	return true
+}
+
+// newPort returns the destination port that rdr-to gives.
+func newPort(t *pf.Translation, port uint16) uint16 {
+	switch {
+	case t.Ports.Low == 0:
+		return port
+	case t.Ports.High == 0:
+		return t.Ports.Low
+	}
+	return t.Ports.Low + uint16(uint32(port-t.First)%(uint32(t.Ports.High-t.Ports.Low)+1))
+}
+
+// nat gives the packets of a tuple a new source, so that answers are told from all others.
+func (rt *Router) nat(w *walk, s *State, t *pf.Translation, u use, at string, tuple Tuple) bool {
+	p := rt.open(w, &t.Pool, tuple.Family, at)
+	if t.EndpointIndependent && tuple.Proto == UDP {
+		for _, other := range rt.states {
+			if other.Direction != s.Direction || other.Before.Proto != UDP || other.Before.Src != s.Before.Src || other.Before.SrcPort != s.Before.SrcPort {
+				continue
+			}
+			if i := slices.IndexFunc(other.chosen, func(c choice) bool { return c.use == u }); i >= 0 {
+				s.chosen = append(s.chosen, other.chosen[i])
+				return rt.fits(s, t, tuple, other.After.Src, other.After.SrcPort)
+			}
+		}
+	}
+	for range min(p.length(), 1<<16) {
+		a, ok := rt.pick(p, s, u, tuple.Src, tuple.Src)
+		if !ok {
+			return false
+		}
+		if rt.port(s, t, tuple, a) {
+			return true
+		}
+		s.chosen = slices.DeleteFunc(s.chosen, func(c choice) bool { return c.use == u })
+		switch p.method {
+		case pf.Single, pf.Bitmask, pf.SourceHash:
+			return false // it would be the same again
+		case pf.Random, pf.LeastStates:
+			rt.next[u] = p.index(a) + 1
+		}
+		p.method, p.sticky = pf.RoundRobin, false
+	}
+	return false
+}
+
+// port finds a port that is free with a source.
+func (rt *Router) port(s *State, t *pf.Translation, tuple Tuple, a netip.Addr) bool {
+	low, high := t.Ports.Low, t.Ports.High
+	switch {
+	case tuple.isEcho():
+		low, high = 1, 65535
+	case tuple.Proto != TCP && tuple.Proto != UDP, t.Static:
+		return rt.fits(s, t, tuple, a, tuple.SrcPort)
+	}
+	cut := int(low) + int(rt.roll(uint64(high-low)+1))
+	for port := cut; port <= int(high); port++ {
+		if rt.fits(s, t, tuple, a, uint16(port)) {
+			return true
+		}
+	}
+	for port := cut - 1; port >= int(low); port-- {
+		if rt.fits(s, t, tuple, a, uint16(port)) {
+			return true
+		}
+	}
+	return false
+}
+
+// fits gives a source to the tuple, and the tuple to the state, if no other state's answers
+// look as its answers would.
+func (rt *Router) fits(s *State, t *pf.Translation, tuple Tuple, a netip.Addr, port uint16) bool {
+	made := *s
+	tuple.Src, tuple.SrcPort = a, port
+	made.After = tuple
+	if rt.found[made.looks()[1]] != nil {
+		return false
+	}
+	if t.EndpointIndependent && tuple.Proto == UDP {
+		for _, other := range rt.states {
+			if other.After.Proto == UDP && other.After.Src == a && other.After.SrcPort == port &&
+				(other.Before.Src != s.Before.Src || other.Before.SrcPort != s.Before.SrcPort) {
+				return false
+			}
+		}
+	}
+	s.After = tuple
+	return true
+}
+
+// af makes the state's packets ones of the other family.
+func (rt *Router) af(w *walk, s *State, t *pf.Translation, u use, at string) bool {
+	tuple := s.After
+	tuple.Family = t.Family
+	switch {
+	case tuple.Proto == ICMP:
+		tuple.Proto = ICMPv6
+	case tuple.Proto == ICMPv6:
+		tuple.Proto = ICMP
+	}
+	if (tuple.Proto == ICMP || tuple.Proto == ICMPv6) && tuple.Kind != echoRequest {
+		return false // other questions have no form in the other family (RFC 7915)
+	}
+	pool := rt.open(w, &t.Pool, t.Family, at)
+	if len(pool.networks) == 0 {
+		return false
+	}
+	prefix := pool.networks[0]
+	switch {
+	case t.To.IsEmpty() && t.Family == pf.Inet:
+		tuple.Dst = extract(s.After.Dst, int(t.Embed))
+	case t.To.IsEmpty():
+		tuple.Dst = embed(prefix.Addr(), int(t.Embed), s.After.Dst)
+	default:
+		to := rt.open(w, &t.To, t.Family, at)
+		if t.ToPort != 0 && (tuple.Proto == TCP || tuple.Proto == UDP) {
+			tuple.DstPort = t.ToPort
+		}
+		if n := to.networks; t.To.Method == pf.Single && len(n) == 1 && !n[0].IsSingleIP() {
+			if t.Family == pf.Inet6 {
+				tuple.Dst = embed(n[0].Addr(), int(t.Embed), s.After.Dst)
+			} else {
+				tuple.Dst = mix(n[0], extract(s.After.Dst, 96))
+			}
+			break
+		}
+		a, ok := rt.pick(to, s, use{u.rule, u.n + 1}, s.After.Src, s.After.Dst)
+		if !ok {
+			return false
+		}
+		tuple.Dst = a
+	}
+	if t.To.IsEmpty() && t.Family == pf.Inet6 && !prefix.IsSingleIP() {
+		return rt.port(s, t, tuple, embed(prefix.Addr(), int(t.Embed), s.After.Src))
+	}
+	tuple.Src = s.After.Src // that asks the pool
+	return rt.nat(w, s, t, u, at, tuple)
+}
+
+// places are the bytes of an address of IPv6 that have the one of IPv4, by the length of
+// the prefix (RFC 6052, 2.2).
+func places(bits int) (at [4]int) {
+	for i, n := 0, bits/8; i < 4; n++ {
+		if n == 8 { // is zero
+			continue
+		}
+		at[i] = n
+		i++
+	}
+	return at
+}
+
+// embed returns the address of IPv6 that has an address of IPv4 behind so many bits of a
+// prefix.
+func embed(prefix netip.Addr, bits int, a netip.Addr) netip.Addr {
+	out, four := prefix.As16(), a.As4()
+	for n := bits / 8; n < 16; n++ {
+		out[n] = 0
+	}
+	for i, n := range places(bits) {
+		out[n] = four[i]
+	}
+	return netip.AddrFrom16(out)
+}
+
+// extract returns the address of IPv4 that is behind so many bits of one of IPv6.
+func extract(a netip.Addr, bits int) netip.Addr {
+	six := a.As16()
+	var out [4]byte
+	for i, n := range places(bits) {
+		out[i] = six[n]
+	}
+	return netip.AddrFrom4(out)
+}
+
+// opened is a pool with the addresses that it has now.
+type opened struct {
+	networks []netip.Prefix
+	weights  []uint64
+	not      []netip.Prefix // of a table
+	method   pf.PoolMethod
+	key      [16]byte
+	sticky   bool
+}
+
+// open returns the addresses of a family that a pool has now.
+func (rt *Router) open(w *walk, p *pf.Pool, family pf.Family, at string) *opened {
+	o := &opened{method: p.Method, key: p.Key, sticky: p.Sticky}
+	add := func(n netip.Prefix, weight uint64) {
+		if n.Addr().Is4() == (family == pf.Inet) {
+			o.networks, o.weights = append(o.networks, n), append(o.weights, weight)
+		}
+	}
+	for i, n := range p.Addrs {
+		weight := uint64(1)
+		if p.Weights != nil {
+			weight = uint64(p.Weights[i])
+		}
+		add(n, weight)
+	}
+	if p.Table != "" {
+		for _, e := range w.table(at, p.Table) {
+			if e.Not {
+				o.not = append(o.not, e.Prefix)
+			} else {
+				add(e.Prefix, 1)
+			}
+		}
+	}
+	if p.Interface != "" && rt.Addresses != nil {
+		for _, n := range rt.Addresses(p.Interface, p.Modes) {
+			if n.Addr().Is6() && n.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			if p.Bits != 0 {
+				n = netip.PrefixFrom(n.Addr(), min(p.Bits, n.Addr().BitLen()))
+			}
+			add(n.Masked(), 1)
+		}
+	}
+	return o
+}
+
+// size returns how many addresses the network has, at most 2^32.
+func size(n netip.Prefix) uint64 { return 1 << min(n.Addr().BitLen()-n.Bits(), 32) }
+
+// length returns how many addresses the pool has, each as often as it weighs.
+func (o *opened) length() (n uint64) {
+	for i, net := range o.networks {
+		n += size(net) * o.weights[i]
+	}
+	return n
+}
+
+// addr returns an address of the pool by its place, which is below length.
+func (o *opened) addr(at uint64) netip.Addr {
+	for i, n := range o.networks {
+		if all := size(n) * o.weights[i]; at >= all {
+			at -= all
+			continue
+		}
+		return plus(n.Addr(), at/o.weights[i])
+	}
+	return netip.Addr{}
+}
+
+// index returns the last place of an address of the pool.
+func (o *opened) index(a netip.Addr) uint64 {
+	begin := uint64(0)
+	for i, n := range o.networks {
+		if n.Contains(a) {
+			d := new(big.Int).Sub(number(a), number(n.Addr())).Uint64()
+			return begin + (d+1)*o.weights[i] - 1
+		}
+		begin += size(n) * o.weights[i]
+	}
+	return 0
+}
+
+func number(a netip.Addr) *big.Int { return new(big.Int).SetBytes(a.AsSlice()) }
+
+// plus returns the address that is n behind another.
+func plus(a netip.Addr, n uint64) netip.Addr {
+	b := make([]byte, a.BitLen()/8)
+	new(big.Int).Add(number(a), new(big.Int).SetUint64(n)).FillBytes(b)
+	out, _ := netip.AddrFromSlice(b)
+	return out
+}
+
+func (rt *Router) roll(n uint64) uint64 {
+	if rt.Roll == nil {
+		return 0
+	}
+	return rt.Roll(n)
+}
+
+func (rt *Router) hash(key [16]byte, a netip.Addr) uint64 {
+	if rt.Hash != nil {
+		return rt.Hash(key, a)
+	}
+	h := fnv.New64a()
+	h.Write(key[:])
+	h.Write(a.AsSlice())
+	return h.Sum64()
+}
+
+// pick takes an address of a pool for a state whose packets have a source, in place of an
+// old address.
+func (rt *Router) pick(o *opened, s *State, u use, source, old netip.Addr) (netip.Addr, bool) {
+	length := o.length()
+	if length == 0 {
+		return netip.Addr{}, false
+	}
+	if rt.next == nil {
+		rt.next = map[use]uint64{}
+	}
+	take := func(a netip.Addr) (netip.Addr, bool) {
+		s.chosen = append(s.chosen, choice{u, source, a, o.sticky})
+		return a, true
+	}
+	if o.sticky && o.method != pf.Single {
+		for _, other := range rt.states {
+			for _, c := range other.chosen {
+				if c.use == u && c.sticky && c.source == source && o.has(c.addr) {
+					return take(c.addr)
+				}
+			}
+		}
+	}
+	for range length { // past those that a table leaves out
+		var at uint64
+		switch o.method {
+		case pf.Single:
+			return take(o.networks[0].Addr())
+		case pf.Bitmask:
+			return take(mix(o.networks[0], old))
+		case pf.Random:
+			at = rt.roll(length)
+		case pf.SourceHash:
+			at = rt.hash(o.key, source) % length
+		case pf.RoundRobin:
+			at = rt.next[u] % length
+			rt.next[u] = at + 1
+		case pf.LeastStates:
+			at = rt.least(o, u)
+			rt.next[u] = at + 1
+		}
+		a := o.addr(at)
+		if o.has(a) {
+			return take(a)
+		}
+		if o.method == pf.SourceHash || o.method == pf.Random { // goes on behind it
+			o.method, rt.next[u] = pf.RoundRobin, at+1
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// has reports whether an address is in the pool.
+func (o *opened) has(a netip.Addr) bool {
+	bits, in := -1, false
+	for _, n := range o.networks {
+		if n.Contains(a) && n.Bits() > bits {
+			bits, in = n.Bits(), true
+		}
+	}
+	for _, n := range o.not {
+		if n.Contains(a) && n.Bits() > bits {
+			bits, in = n.Bits(), false
+		}
+	}
+	return in
+}
+
+// least returns the place of the address that has the fewest states for its weight. Of
+// equal ones it is the next in turn.
+func (rt *Router) least(o *opened, u use) uint64 {
+	has := map[netip.Addr]uint64{}
+	for _, s := range rt.states {
+		for _, c := range s.chosen {
+			if c.use == u {
+				has[c.addr]++
+			}
+		}
+	}
+	length := o.length()
+	best, load := uint64(0), ^uint64(0)
+	for n := range min(length, 1<<16) {
+		at := (rt.next[u] + n) % length
+		a := o.addr(at)
+		weight := uint64(1)
+		for i, network := range o.networks {
+			if network.Contains(a) {
+				weight = o.weights[i]
+				break
+			}
+		}
+		if mine := has[a] << 16 / weight; mine < load {
+			best, load = at, mine
+		}
+	}
+	return best
+}
+
+// mix returns the address that has the bits of a network, and the rest of another address.
+func mix(n netip.Prefix, a netip.Addr) netip.Addr {
+	out, host := n.Addr().AsSlice(), a.AsSlice()
+	for i := range out {
+		mask := byte(0xff << (8 - min(max(n.Bits()-8*i, 0), 8)))
+		out[i] = out[i]&mask | host[i]&^mask
+	}
+	b, _ := netip.AddrFromSlice(out)
+	return b
+}

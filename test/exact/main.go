@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Program exact says whether a frame costs as many instructions as it did: those of the
+// plain paths, with VLAN filtering, and past pf's rules, in a virtual machine whose
+// instructions are counted. `make test-exact` runs it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab"
+	"bascule/lab/ends"
+	"bascule/lab/fabrics"
+	"bascule/lab/guests"
+	"bascule/lab/report"
+)
+
+// group is that of the profile exact whose figures are recorded, and cable the fabric
+// whose cost is subtracted from the others'.
+const (
+	group = "short"
+	cable = "direct"
+)
+
+// tolerance is how much more a frame may cost than was recorded.
+const tolerance = 0.01
+
+func main() {
+	var o options
+	flag.StringVar(&o.kernel, "kernel", "", "the kernel whose `release` begins so, instead of the newest")
+	flag.StringVar(&o.golden, "golden", "test/exact/golden.json", "`file` with what was recorded")
+	flag.BoolVar(&o.record, "record", false, "record what is measured")
+	flag.BoolVar(&o.lenient, "untested-ok", false, "succeed where no kernel can be had")
+	flag.Parse()
+	// QEMU ends with this process; a signal ends both in order.
+	ctx, cancel := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer cancel()
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "exact:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	kernel, golden  string
+	record, lenient bool
+}
+
+func run(ctx context.Context, o options, w io.Writer) error {
+	r, k, err := measure(ctx, o.kernel)
+	var missing *ends.Unavailable
+	if errors.As(err, &missing) {
+		fmt.Fprintf(w, "untested: %v\n", missing)
+		if o.lenient {
+			return nil
+		}
+		return errors.New("no machine counts instructions")
+	}
+	if err != nil {
+		return err
+	}
+	g := r.Groups[0]
+	for _, c := range g.Cases {
+		if len(c.Samples) == 0 {
+			return fmt.Errorf("cannot measure %s: %s%s", c.Label, c.Error, c.Skipped)
+		}
+	}
+	recorded, err := read(o.golden)
+	if err != nil {
+		return err
+	}
+	now := golden{QEMU: strings.TrimPrefix(r.Machine.Counting, "QEMU "), Costs: costs(g)}
+	if o.record {
+		recorded[k.Release] = now
+		fmt.Fprint(w, now.table(golden{}))
+		return recorded.write(o.golden)
+	}
+	before, ok := recorded[k.Release]
+	switch {
+	case !ok:
+		fmt.Fprintf(w, "%snothing is recorded for Linux %s: it is compared with nothing\n", now.table(golden{}), k.Release)
+		return nil
+	case series(before.QEMU) != series(now.QEMU):
+		fmt.Fprintf(w, "%swhat is recorded is of QEMU %s, and this is %s: it is compared with nothing\n", now.table(golden{}), before.QEMU, now.QEMU)
+		return nil
+	}
+	fmt.Fprint(w, now.table(before))
+	return now.judge(before)
+}
+
+// measure runs the group in a virtual machine. An ends.Unavailable tells why there can
+// be none.
+func measure(ctx context.Context, kernel string) (*report.Report, guests.Kernel, error) {
+	progress := lab.NewProgress(os.Stderr)
+	k, err := lab.Pinned(ctx, kernel, progress)
+	if err != nil {
+		return nil, k, err
+	}
+	dir, err := os.MkdirTemp("", "bascule-exact-")
+	if err != nil {
+		return nil, k, err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "bascule")
+	cmd := ends.Command(ctx, "go", "build", "-o", program, "bascule/cmd/bascule")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, k, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	o := lab.Options{Profile: "exact", Groups: []string{group}, Counting: true}
+	r, err := lab.RunInside(ctx, fabrics.Site{Bascule: program}, o, k, progress)
+	if err == nil && !r.Complete {
+		err = ctx.Err()
+	}
+	return r, k, err
+}
+
+// A golden is what frames cost on a kernel.
+type golden struct {
+	// QEMU is its version: another one may play another processor, for which the
+	// kernel chooses other instructions.
+	QEMU string `json:"qemu"`
+	// Costs are the instructions of a frame over what the cable takes, by case.
+	Costs map[string]float64 `json:"instructions"`
+}
+
+// A record is what frames cost on each kernel, by its release.
+type record map[string]golden
+
+func read(path string) (record, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	out := record{}
+	if err := json.Unmarshal(text, &out); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return out, nil
+}
+
+func (r record) write(path string) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// costs are what the cases of a group cost over what the cable takes of the same
+// workload, by the medians of the rounds and to a tenth of an instruction.
+func costs(g *report.Group) map[string]float64 {
+	out := map[string]float64{}
+	for _, c := range g.Cases {
+		if less := g.Case(strings.TrimSpace(cable + " " + c.Workload)); c.Fabric != cable && less != nil {
+			over := report.SpreadOf(c.Values()).Median - report.SpreadOf(less.Values()).Median
+			out[c.Label] = math.Round(10*over) / 10
+		}
+	}
+	return out
+}
+
+// series is a version without its last number.
+func series(version string) string {
+	if i := strings.LastIndexByte(version, '.'); i > 0 {
+		return version[:i]
+	}
+	return version
+}
+
+// table is a line for each case, with what was recorded where there is something.
+func (g golden) table(before golden) string {
+	var b strings.Builder
+	for _, label := range slices.Sorted(maps.Keys(g.Costs)) {
+		fmt.Fprintf(&b, "%-36s %8.1f instructions a frame over a cable", label, g.Costs[label])
+		if was, ok := before.Costs[label]; ok {
+			fmt.Fprintf(&b, ", recorded %8.1f: %+.2f %%", was, 100*(g.Costs[label]/was-1))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// judge says what costs more than was recorded.
+func (g golden) judge(before golden) error {
+	var dearer []string
+	for _, label := range slices.Sorted(maps.Keys(g.Costs)) {
+		if was, ok := before.Costs[label]; ok && g.Costs[label] > was*(1+tolerance) {
+			dearer = append(dearer, label)
+		}
+	}
+	for _, label := range slices.Sorted(maps.Keys(before.Costs)) {
+		if _, ok := g.Costs[label]; !ok {
+			dearer = append(dearer, label+" (it is no longer measured)")
+		}
+	}
+	if dearer == nil {
+		return nil
+	}
+	return fmt.Errorf("these cost more than recorded by 1 %% or more: %s; where that is right, record it by "+
+		"'make test-exact EXACT_FLAGS=-record', and say why in the commit", strings.Join(dearer, ", "))
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package machines runs tests of the ordinary test programs in virtual machines, with
+// the real program under test, and writes what became of them into a page of the docs.
+// test/kernels and test/cards are built on it.
+package machines
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+	"bascule/lab/guests"
+)
+
+// Main is what a program does that runs tests in virtual machines: do, or, as the first
+// process of a machine, what do gave the machine to do. A signal ends both in order.
+func Main(name string, do func(ctx context.Context, w io.Writer) error) {
+	if os.Getpid() == 1 {
+		_ = guest() // which has told the host
+		return
+	}
+	// QEMU ends with this process.
+	ctx, cancel := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	defer cancel()
+	if err := do(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+}
+
+// Options are those that all such programs have.
+type Options struct {
+	Cases   string // as Choose takes them
+	Table   string // path of a page, "" for none
+	Bascule string // version of the program that is tested
+	Lenient bool   // what is untested fails nothing
+}
+
+// Flags defines the options as flags. The table gets what `of` says, and lenient says when a
+// run succeeds all the same.
+func (o *Options) Flags(of, lenient string) {
+	flag.StringVar(&o.Cases, "cases", "all", "all, short, or a `regular expression` that their names match")
+	flag.StringVar(&o.Table, "table", "", "`file` whose table gets "+of)
+	flag.StringVar(&o.Bascule, "bascule", "", "`version` of bascule, which the table tells")
+	flag.BoolVar(&o.Lenient, "untested-ok", false, lenient)
+}
+
+// A Case is a test of a test program.
+type Case struct {
+	About   string // what it shows
+	Package string // the program's, as Go imports it
+	Test    string // its name, TestX or TestX/case
+	Short   bool   // it is one of those that every change has to pass
+}
+
+// program is the file name of the case's test program.
+func (c Case) program() string { return path.Base(c.Package) + ".test" }
+
+// Choose returns the cases that are asked for: all, those that are short, or those whose
+// names match a regular expression.
+func Choose(cases []Case, words string) ([]Case, error) {
+	var chosen []Case
+	switch words {
+	case "all":
+		return cases, nil
+	case "short":
+		for _, c := range cases {
+			if c.Short {
+				chosen = append(chosen, c)
+			}
+		}
+		return chosen, nil
+	}
+	pattern, err := regexp.Compile(words)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range cases {
+		if pattern.MatchString(c.Test) {
+			chosen = append(chosen, c)
+		}
+	}
+	if chosen == nil {
+		return nil, fmt.Errorf("no case's name matches %q", words)
+	}
+	return chosen, nil
+}
+
+// Build makes the program under test, another build of it, and the test programs of
+// cases, in a folder.
+func Build(ctx context.Context, dir string, cases []Case) error {
+	commands := [][]string{
+		{"build", "-o", filepath.Join(dir, "bascule"), "bascule/cmd/bascule"},
+		// Tests ask for it by these names.
+		{"build", "-o", filepath.Join(dir, "upgrade"), "-ldflags", "-X main.version=upgrade-test", "bascule/cmd/bascule"},
+	}
+	var built []string
+	for _, c := range cases {
+		if !slices.Contains(built, c.Package) {
+			built = append(built, c.Package)
+			commands = append(commands, []string{"test", "-c", "-o", filepath.Join(dir, c.program()), c.Package})
+		}
+	}
+	for _, args := range commands {
+		cmd := ends.Command(ctx, "go", args...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has no C library of ours
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// needed are programs that tests run. Those of coreutils and dash, not busybox's: its
+// shell takes its own programs before those of the machine.
+var needed = []string{
+	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare",
+}
+
+// modules are the drivers of the devices that tests make.
+var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf"}
+
+// A Result of a case is a word of the page.
+type Result string
+
+// The rows of a page that say what a column is of.
+const (
+	BasculeRow = "bascule"
+	QEMURow    = "QEMU"
+)
+
+// What may become of a case.
+const (
+	Passed Result = "yes"
+	No     Result = "no"
+)
+
+// limit is how long a virtual machine may run: it catches one that hangs.
+const limit = 3 * time.Hour
+
+// A Run is one machine's, and the cases that it is booted for.
+type Run struct {
+	Name     string // for what is printed
+	Machine  guests.Machine
+	Dir      string // what Build has made
+	Cases    []Case
+	Env      []string // of the tests
+	Together int      // how many cases may run at a time
+}
+
+// boots is how often a machine is booted until its clock is right.
+const boots = 10
+
+// Do boots the machine and runs the cases in it. It prints a line for each, and what
+// failed has said. The error says why there are not results of all, or what the kernel
+// itself complained of.
+func (r Run) Do(ctx context.Context, w io.Writer) (results map[string]Result, err error) {
+	for range boots {
+		results, err = r.once(ctx, w)
+		var clock clockError
+		if !errors.As(err, &clock) {
+			break
+		}
+		fmt.Fprintf(w, "%s: %v; it is booted again\n", r.Name, clock)
+	}
+	return results, err
+}
+
+func (r Run) once(ctx context.Context, w io.Writer) (map[string]Result, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{
+		jobFile: filepath.Join(r.Dir, "job.json"), "/usr/bin/bascule": filepath.Join(r.Dir, "bascule"),
+		"/builds/upgrade": filepath.Join(r.Dir, "upgrade"), "/builds/agent-upgrade": filepath.Join(r.Dir, "upgrade"),
+	}
+	todo := job{Together: r.Together}
+	for _, c := range r.Cases {
+		at := "/test/" + c.program()
+		files[at] = filepath.Join(r.Dir, c.program())
+		todo.Steps = append(todo.Steps, step{
+			c.Test, []string{at, "-test.v", "-test.short", "-test.timeout", "0", "-test.run", exactly(c.Test)},
+			append([]string{"BASCULE=/usr/bin/bascule", "BASCULE_BUILDS=/builds"}, r.Env...),
+		})
+	}
+	text, err := json.Marshal(todo)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(files[jobFile], text, 0o600); err != nil {
+		return nil, err
+	}
+	m := r.Machine
+	m.Init, m.Files, m.MemoryMiB = self, files, 1024
+	m.Programs, m.Modules = slices.Concat(needed, m.Programs), slices.Concat(modules, m.Modules)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it runs for longer than %v", limit))
+	defer cancel()
+	begun := time.Now()
+	var console bytes.Buffer
+	var results map[string]Result
+	hear := func(from io.Reader) (err error) {
+		results, err = listen(w, r.Name, from)
+		return err
+	}
+	if err := m.Run(ctx, hear, &console); err != nil {
+		return results, err
+	}
+	fmt.Fprintf(w, "%s: %d cases in %.0f s\n", r.Name, len(results), time.Since(begun).Seconds())
+	if n := len(r.Cases) - len(results); n > 0 {
+		return results, fmt.Errorf("the machine ended %d cases early: %s", n, lastLines(console.String(), 5))
+	}
+	if said := complaint.FindString(console.String()); said != "" {
+		return results, fmt.Errorf("the kernel says %q", strings.TrimSpace(said))
+	}
+	return results, nil
+}
+
+// complaint is a line in which a kernel says that it is broken. That a CPU stands still
+// does not count: on a busy machine it does.
+var complaint = regexp.MustCompile(`(?m)^\[[ 0-9.]+\] (BUG: |Oops: |WARNING: |kernel BUG |Kernel panic |general protection ).*`)
+
+// lastLines returns the end of a text in one line.
+func lastLines(text string, n int) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	return strings.Join(lines[max(0, len(lines)-n):], "; ")
+}
+
+// A clockError says that a machine's clock runs too fast by a factor, or too slow.
+type clockError float64
+
+func (e clockError) Error() string {
+	return fmt.Sprintf("its clock runs %.1f times too fast", float64(e))
+}
+
+// listen reads what a guest tells of its steps.
+func listen(w io.Writer, name string, from io.Reader) (map[string]Result, error) {
+	results := map[string]Result{}
+	dec := json.NewDecoder(from)
+	for {
+		var e ended
+		if err := dec.Decode(&e); err == io.EOF {
+			return results, nil
+		} else if err != nil {
+			return results, err
+		}
+		if e.Failed != "" {
+			return results, errors.New(e.Failed)
+		}
+		if e.Clock != 0 {
+			return results, clockError(e.Clock)
+		}
+		results[e.Name] = judge(e)
+		word := "ok  "
+		if results[e.Name] != Passed {
+			word = "FAIL"
+		}
+		fmt.Fprintf(w, "%s %s: %s (%.1fs)\n", word, name, e.Name, e.Seconds)
+		if results[e.Name] != Passed {
+			fmt.Fprintf(w, "  status %d\n  %s\n", e.Status, strings.ReplaceAll(strings.TrimSpace(e.Output), "\n", "\n  "))
+		}
+	}
+}
+
+// judge says whether a test passed: it ran, and nothing of it was skipped. A test
+// program that finds no such test ends well, too.
+func judge(e ended) Result {
+	if e.Status == 0 && strings.Contains(e.Output, "--- PASS: "+e.Name+" (") && !strings.Contains(e.Output, "--- SKIP: ") {
+		return Passed
+	}
+	return No
+}
+
+// exactly is a pattern that chooses one test.
+func exactly(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// A Tally is what became of all that a program runs.
+type Tally struct {
+	passes           int
+	failed, untested []string
+}
+
+// Untested notes a machine that there cannot be.
+func (t *Tally) Untested(w io.Writer, name string, why error) {
+	fmt.Fprintf(w, "untested: %s: %v\n", name, why)
+	t.untested = append(t.untested, name)
+}
+
+// Add notes the results of a machine for all its cases, and an error of the machine.
+func (t *Tally) Add(name string, cases []Case, results map[string]Result, err error) {
+	if err != nil {
+		t.failed = append(t.failed, fmt.Sprintf("%s: %v", name, err))
+	}
+	for _, c := range cases {
+		if results[c.Test] == Passed {
+			t.passes++
+		} else {
+			t.failed = append(t.failed, name+": "+c.Test)
+		}
+	}
+}
+
+// End prints the sum. The error says what failed, and what could not be tested, where
+// that is not allowed.
+func (t *Tally) End(w io.Writer, lenient bool) error {
+	if t.passes+len(t.failed) > 0 {
+		fmt.Fprintf(w, "%d passed, %d failed\n", t.passes, len(t.failed))
+	}
+	if len(t.failed) > 0 {
+		return errors.New(strings.Join(append([]string{"these failed:"}, t.failed...), "\n  "))
+	}
+	if len(t.untested) > 0 && !lenient {
+		return fmt.Errorf("not tested: %s", strings.Join(t.untested, ", "))
+	}
+	return nil
+}

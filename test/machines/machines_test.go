@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package machines
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A test that did not run, or skipped something, has not Passed.
+func TestJudge(t *testing.T) {
+	for _, tt := range []struct {
+		e    ended
+		want Result
+	}{
+		{ended{Name: "TestA", Output: "=== RUN   TestA\n--- PASS: TestA (0.00s)\nPASS\n"}, Passed},
+		{ended{Name: "TestA/b", Output: "--- PASS: TestA (0.00s)\n    --- PASS: TestA/b (0.00s)\nPASS\n"}, Passed},
+		{ended{Name: "TestA", Output: "testing: warning: no tests to run\nPASS\n"}, No},
+		{ended{Name: "TestA", Output: "--- PASS: TestAB (0.00s)\nPASS\n"}, No},
+		{ended{Name: "TestA", Output: "--- PASS: TestA (0.00s)\n    --- SKIP: TestA/b (0.00s)\nPASS\n"}, No},
+		{ended{Name: "TestA", Status: 1, Output: "--- PASS: TestA (0.00s)\nFAIL\n"}, No},
+		{ended{Name: "TestA", Status: 139, Output: ""}, No},
+	} {
+		if got := judge(tt.e); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.e, got, tt.want)
+		}
+	}
+}
+
+// What a guest tells is printed as it comes, a line for each case.
+func TestListen(t *testing.T) {
+	var b bytes.Buffer
+	results, err := listen(&b, "Linux 6.12", strings.NewReader(`{"Name":"TestA","Status":0,"Seconds":1.5,"Output":"--- PASS: TestA (1.50s)\n"}
+{"Name":"TestB","Status":1,"Seconds":2,"Output":"b_test.go:1: bad\n--- FAIL: TestB (2s)\n"}
+`))
+	want := "ok   Linux 6.12: TestA (1.5s)\nFAIL Linux 6.12: TestB (2.0s)\n  status 1\n  b_test.go:1: bad\n  --- FAIL: TestB (2s)\n"
+	if err != nil || b.String() != want || results["TestA"] != Passed || results["TestB"] != No {
+		t.Errorf("it prints\n%swant\n%s%v, %v", b.String(), want, results, err)
+	}
+	if _, err := listen(&b, "Linux 6.12", strings.NewReader(`{"Failed":"mount /sys: no"}`)); err == nil || err.Error() != "mount /sys: no" {
+		t.Errorf("of a guest that cannot begin: %v", err)
+	}
+	if _, err := listen(&b, "Linux 6.12", strings.NewReader(`{"Name":"Te`)); err == nil {
+		t.Error("what ends in the middle is whole")
+	}
+}
+
+// A kernel's own complaint is found, a CPU that stands still is none.
+func TestComplaint(t *testing.T) {
+	for text, want := range map[string]bool{
+		"[    1.1] mtrr: your CPUs\n[  2.913628] Oops: double fault: 0000 [#1]\r\n": true,
+		"[  210.000001] WARNING: CPU: 1 PID: 5 at kernel/bpf/verifier.c:1\n":        true,
+		"[  264.851040] watchdog: BUG: soft lockup - CPU#0 stuck for 22s!\n":        false,
+		"[   11.284904] hrtimer: interrupt took 18538784 ns\n":                      false,
+	} {
+		if got := complaint.MatchString(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// The table keeps what runs of other machines wrote, and is read as it is written. A run
+// takes the place of the former one of its machine: what it did not come to is empty. One
+// that told of nothing changes nothing.
+func TestPage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	p := Page{
+		Path: path, By: "make it", Compare: cmp.Compare[string],
+		Cases: []Case{{About: "one thing", Test: "TestOne"}, {About: "another", Test: "TestTwo/part"}, {About: "as it was on"}},
+	}
+	page := "# Page\n\n<!-- made by make it -->\n<!-- end -->\n\nThe end.\n"
+	if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []struct {
+		column  string
+		results map[string]Result
+	}{
+		{"b 1", map[string]Result{"TestOne": Passed}},
+		{"b 2", map[string]Result{"TestOne": Passed, "TestTwo/part": No, "as it was on": "7.3.4"}},
+		{"a 1", map[string]Result{"TestOne": "xdp"}},
+		{"b 2", map[string]Result{"TestTwo/part": Passed}},
+		{"a 2", nil},
+		{"c 1", map[string]Result{"TestOne": No}},
+	} {
+		if err := p.Update(u.column, u.results, func(other string) bool { return other[0] == u.column[0] }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `# Page
+
+<!-- made by make it -->
+
+| | case | a 1 | b 2 | c 1 |
+|---|---|---|---|---|
+| one thing | ` + "`TestOne`" + ` | xdp |  | no |
+| another | ` + "`TestTwo/part`" + ` |  | yes |  |
+| as it was on |  |  |  |  |
+
+<!-- end -->
+
+The end.
+`
+	if string(text) != want {
+		t.Errorf("the page is\n%s\nwant\n%s", text, want)
+	}
+	if err := os.WriteFile(path, []byte("no table\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Update("a 1", map[string]Result{"TestOne": Passed}, func(string) bool { return false }); err == nil {
+		t.Error("a page without a place for the table is taken")
+	}
+}
+
+// Cases are chosen by a word, or by their names.
+func TestChoose(t *testing.T) {
+	cases := []Case{{Test: "TestA/one", Short: true}, {Test: "TestA/two"}, {Test: "TestB"}}
+	for words, want := range map[string]int{"all": 3, "short": 1, "TestA": 2, "nosuch": -1, "(": -1} {
+		list, err := Choose(cases, words)
+		if n := len(list); err == nil && n != want || err != nil && want != -1 {
+			t.Errorf("%q chooses %d cases, error %v, want %d", words, n, err, want)
+		}
+	}
+	if got := exactly("TestConformance/patch"); got != "^TestConformance$/^patch$" {
+		t.Errorf("the pattern is %s", got)
+	}
+}
+
+// What failed or was not run fails the whole, and says what.
+func TestTally(t *testing.T) {
+	cases := []Case{{Test: "TestA"}, {Test: "TestB"}}
+	var b bytes.Buffer
+	var fine Tally
+	fine.Add("one", cases, map[string]Result{"TestA": Passed, "TestB": Passed}, nil)
+	if err := fine.End(&b, false); err != nil || b.String() != "2 passed, 0 failed\n" {
+		t.Errorf("it prints %q, error %v", b.String(), err)
+	}
+	fine.Untested(&b, "two", errors.New("no kernel"))
+	if err := fine.End(&b, true); err != nil {
+		t.Errorf("where that is allowed: %v", err)
+	}
+	if err := fine.End(&b, false); err == nil || err.Error() != "not tested: two" {
+		t.Errorf("of what was not tested: %v", err)
+	}
+	var bad Tally
+	bad.Add("one", cases, map[string]Result{"TestA": No}, errors.New("the machine ended"))
+	if err := bad.End(&b, true); err == nil || err.Error() != "these failed:\n  one: the machine ended\n  one: TestA\n  one: TestB" {
+		t.Errorf("of what failed: %v", err)
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package machines
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// A Page is a page of the docs with a table: a row for each case, a column for each
+// machine. A column is of one run: what a machine did before is not kept.
+type Page struct {
+	Path  string
+	By    string // how it is made: make test-kernels
+	Cases []Case // the rows; one without a test is known by what it is about
+	// Compare puts the columns in order, as slices.SortFunc has it.
+	Compare func(a, b string) int
+}
+
+// The table is between these lines.
+func (p Page) begin() string { return "<!-- made by " + p.By + " -->" }
+
+const tableEnd = "<!-- end -->"
+
+// A table is what each machine did, by column and row.
+type table map[string]map[string]Result
+
+// Update makes a column of the results of a run; a case without one is empty. Other columns
+// of which replaced says so go. A run without any results changes nothing.
+func (p Page) Update(column string, results map[string]Result, replaced func(other string) bool) error {
+	if len(results) == 0 {
+		return nil
+	}
+	text, err := os.ReadFile(p.Path)
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), p.begin()+"\n")
+	old, after, ended := strings.Cut(rest, tableEnd)
+	if !found || !ended {
+		return fmt.Errorf("%s has no lines %q and %q", p.Path, p.begin(), tableEnd)
+	}
+	t := parseTable(old)
+	for other := range t {
+		if other != column && replaced(other) {
+			delete(t, other)
+		}
+	}
+	t[column] = results
+	return os.WriteFile(p.Path, []byte(before+p.begin()+"\n"+p.write(t)+tableEnd+after), 0o644)
+}
+
+// row is what results call a case.
+func (c Case) row() string {
+	if c.Test == "" {
+		return c.About
+	}
+	return c.Test
+}
+
+// write writes the table.
+func (p Page) write(t table) string {
+	var columns []string
+	for c := range t {
+		columns = append(columns, c)
+	}
+	slices.SortFunc(columns, p.Compare)
+	var b strings.Builder
+	b.WriteString("\n| | case |")
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(columns)) + "\n")
+	for _, c := range p.Cases {
+		name := c.Test
+		if name != "" {
+			name = "`" + name + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s |", c.About, name)
+		for _, column := range columns {
+			fmt.Fprintf(&b, " %s |", t[column][c.row()])
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// parseTable reads what write wrote.
+func parseTable(text string) table {
+	t := table{}
+	var columns []string
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "|"), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case len(cells) < 3 || cells[1] == "---":
+		case cells[1] == "case":
+			columns = cells[2:]
+			for _, c := range columns {
+				t[c] = map[string]Result{}
+			}
+		default:
+			row := Case{About: cells[0], Test: strings.Trim(cells[1], "`")}.row()
+			for i, cell := range cells[2:] {
+				if cell != "" {
+					t[columns[i]][row] = Result(cell)
+				}
+			}
+		}
+	}
+	return t
+}

@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"bascule/lab/ends"
+	"bascule/test/netlab"
+)
+
+// A way is a place where packets leave the host: what has been sent there since the last look.
+type way func() []string
+
+// alike sends packets with the shortcut and without it, and what leaves by each way, and
+// arrives at each station, has to be the same. routed says whether the shortcut takes some.
+func (s *site) alike(what string, routed bool, frames []netlab.Frame, ways ...way) {
+	s.t.Helper()
+	look := func() (got []string) {
+		for end, list := range s.lab.Deliver(s.sides[0].end, frames...) {
+			for _, f := range list {
+				b := outer(f)
+				if b == nil {
+					continue
+				}
+				if text := s.normal(b); text != "" {
+					got = append(got, end.Port+" "+text)
+				}
+			}
+		}
+		for i, w := range ways {
+			for _, packet := range w() {
+				if packet[0]>>4 == 6 && packet[24] == 0xff {
+					continue // the host asks who is on the link
+				}
+				got = append(got, fmt.Sprintf("way %d %s", i, hex.EncodeToString([]byte(packet))))
+			}
+		}
+		slices.Sort(got)
+		return got
+	}
+	s.route(false)
+	look() // neighbours that are made when they are first sent to
+	want := look()
+	s.route(true)
+	before := s.routed()
+	for range 3 { // one packet a second is left to the host
+		got := look()
+		if more, less := differences(got, want); more != nil || less != nil {
+			s.t.Errorf("%s: the shortcut has\n  %s\nand lacks\n  %s", what, few(more), few(less))
+			break
+		}
+	}
+	if r := s.routed() > before; r != routed {
+		s.t.Errorf("%s: routed by the datapath %v, want %v: %v", what, r, routed, s.lab.Port("br0", s.sides[0].gateway).Routed)
+	}
+}
+
+// few are the first of many lines.
+func few(lines []string) string {
+	const most = 4
+	if len(lines) > most {
+		lines = append(slices.Clone(lines[:most]), fmt.Sprintf("and %d more", len(lines)-most))
+	}
+	return strings.Join(lines, "\n  ")
+}
+
+// outer is a frame without the number and the checksum that the host gives a packet of a
+// tunnel; nil where the host tells by the tunnel which groups of IPv6 it hears (RFC 3810).
+func outer(f netlab.Frame) []byte {
+	const header, inner = 14, 14 + 20 + 8 + 8 // of IPv4, UDP and VXLAN
+	b := []byte(f)
+	if len(b) > header+28 && binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IP && b[header+9] == unix.IPPROTO_UDP &&
+		binary.BigEndian.Uint16(b[header+22:]) == 4789 {
+		if len(b) > inner+6 && b[inner] == 0x33 && b[inner+1] == 0x33 {
+			return nil
+		}
+		clear(b[header+4 : header+6])
+		clear(b[header+10 : header+12])
+	}
+	return b
+}
+
+// both are plain packets to an address of IPv4 and to one of IPv6.
+func (s *site) both(four, six string) (frames []netlab.Frame) {
+	for n := range uint16(4) {
+		for _, to := range []string{four, six} {
+			a := netip.MustParseAddr(to)
+			r := recipe{six: a.Is6(), dst: a, ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}
+			r.src = netip.MustParseAddr(map[bool]string{false: "10.1.7.7", true: "fd11::77"}[a.Is6()])
+			frames = append(frames, r.frame(s, n))
+		}
+	}
+	return frames
+}
+
+// A packet leaves by whatever device the host's route has, as it leaves without the shortcut.
+func TestWaysOut(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		tun := s.lab.NewTun("tun0")
+		e := s.lab.NewEnds(1)[0]
+		s.ip(
+			"link set tun0 addrgenmode none", "link set tun0 up", "route add 10.20.0.0/16 dev tun0", "route add fd20::/64 dev tun0",
+			"address add 10.0.3.1/24 dev "+e.Port, "link set "+e.Port+" up",
+			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			"link add vx0 type vxlan id 7 local 10.0.3.1 remote 10.0.3.2 dstport 4789", "link set vx0 up",
+			"address add 10.0.4.1/24 dev vx0", "address add fd04:4::1/64 dev vx0 nodad",
+			"neigh add 10.0.4.2 lladdr 02:57:00:00:00:44 dev vx0 nud permanent", "neigh add fd04:4::2 lladdr 02:57:00:00:00:44 dev vx0 nud permanent",
+			"route add 10.21.0.0/16 via 10.0.4.2", "route add fd21::/64 via fd04:4::2",
+			"link add mac0 link "+e.Port+" type macvlan mode private", "link set mac0 up",
+			"address add 10.0.5.1/24 dev mac0", "address add fd05:5::1/64 dev mac0 nodad",
+			fmt.Sprintf("neigh add 10.0.5.2 lladdr %s dev mac0 nud permanent", e.MAC), fmt.Sprintf("neigh add fd05:5::2 lladdr %s dev mac0 nud permanent", e.MAC),
+			"route add 10.22.0.0/16 via 10.0.5.2", "route add fd22::/64 via fd05:5::2",
+			"link add mac1 link gw2 type macvlan mode private", "link set mac1 up",
+			"address add 10.0.6.1/24 dev mac1", "address add fd06:6::1/64 dev mac1 nodad",
+			fmt.Sprintf("neigh add 10.0.6.2 lladdr %s dev mac1 nud permanent", s.sides[1].end.MAC),
+			fmt.Sprintf("neigh add fd06:6::2 lladdr %s dev mac1 nud permanent", s.sides[1].end.MAC),
+			"route add 10.23.0.0/16 via 10.0.6.2", "route add fd23::/64 via fd06:6::2",
+			"route add 10.24.0.0/16 encap ip id 5 dst 10.0.3.2 via 10.0.4.2 dev vx0",
+		)
+		s.lab.Keep("vx0")
+		for _, w := range []struct {
+			what      string
+			four, six string
+			routed    bool
+		}{
+			{"tun", "10.20.1.1", "fd20::1", true},
+			{"vxlan", "10.21.1.1", "fd21::1", true},
+			{"macvlan", "10.22.1.1", "fd22::1", true},
+			{"macvlan above the other gateway", "10.23.1.1", "fd23::1", true},
+			{"a tunnel of the route's own", "10.24.1.1", "fd20::1", true},
+		} {
+			s.alike(w.what, w.routed, s.both(w.four, w.six), tun.Received)
+		}
+		for _, name := range []string{"vx0", "mac0", "mac1"} {
+			s.ip("link del " + name)
+		}
+	})
+}
+
+// flows are packets that a route with several next hops may tell apart: of one pair of
+// stations, with different ports, and with all that a packet may have before its ports.
+func (s *site) flows(four, six string) (frames []netlab.Frame) {
+	at4, at6 := netip.MustParseAddr(four), netip.MustParseAddr(six)
+	from4, from6 := netip.MustParseAddr("10.1.7.7"), netip.MustParseAddr("fd11::77")
+	options := []byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0} // padded
+	fragment := []byte{unix.IPPROTO_UDP, 0, 0, 1, 0, 0, 0, 9}
+	for n := range uint16(24) {
+		for _, r := range []recipe{
+			{proto: unix.IPPROTO_UDP}, {proto: unix.IPPROTO_TCP}, {proto: unix.IPPROTO_SCTP}, {proto: unix.IPPROTO_DCCP},
+			{proto: unix.IPPROTO_UDPLITE}, {proto: unix.IPPROTO_ESP}, {proto: unix.IPPROTO_AH}, {proto: unix.IPPROTO_ICMP, icmp: 8},
+			{proto: unix.IPPROTO_UDP, frag: 0x2000}, {proto: unix.IPPROTO_UDP, frag: 0x00b9}, {proto: byte(100 + n)},
+			{proto: unix.IPPROTO_IPIP, begin: inner(n)}, {proto: unix.IPPROTO_GRE, begin: append([]byte{0, 0, 8, 0}, inner(n)...)},
+			{six: true, proto: unix.IPPROTO_UDP}, {six: true, proto: unix.IPPROTO_TCP}, {six: true, proto: unix.IPPROTO_SCTP},
+			{six: true, proto: unix.IPPROTO_ESP}, {six: true, proto: unix.IPPROTO_AH}, {six: true, proto: unix.IPPROTO_ICMPV6, icmp: 128},
+			{six: true, proto: unix.IPPROTO_DSTOPTS, begin: append(options, ports(n)...)},
+			{six: true, proto: unix.IPPROTO_FRAGMENT, begin: append(fragment, ports(n)...)},
+			{six: true, proto: unix.IPPROTO_IPIP, begin: inner(n)},
+		} {
+			r.src, r.dst, r.ttl, r.size, r.tag = from4, at4, 64, 60, -1
+			if r.six {
+				r.src, r.dst = from6, at6
+			}
+			frames = append(frames, r.frame(s, n))
+		}
+	}
+	return frames
+}
+
+func ports(n uint16) []byte {
+	return binary.BigEndian.AppendUint32(nil, uint32(2000+n)<<16|4000)
+}
+
+// inner is a packet within a tunnel.
+func inner(n uint16) []byte {
+	p := make([]byte, 20, 28)
+	p[0], p[3], p[8], p[9] = 0x45, 28, 64, unix.IPPROTO_UDP
+	copy(p[12:], []byte{172, 16, byte(n), 1, 172, 17, 0, byte(n)})
+	binary.BigEndian.PutUint16(p[10:], checksum(p))
+	return append(append(p, ports(n)...), 0, 8, 0, 0)
+}
+
+// Where a route has several next hops, a packet goes to the one that the host would take.
+func TestSeveralHops(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.ip(
+			"nexthop add id 1 via 10.0.2.2 dev gw2", "nexthop add id 2 via 10.0.2.3 dev gw2", "nexthop add id 10 group 1/2,3",
+			"nexthop add id 3 via fd02::2 dev gw2", "nexthop add id 4 via fd02::3 dev gw2", "nexthop add id 11 group 3,2/4",
+			"nexthop add id 12 group 1/2 type resilient buckets 64", "nexthop add id 13 group 3/4 type resilient buckets 64",
+			"route add 10.40.0.0/16 nhid 10", "route add fd40::/64 nhid 11", "route add 10.41.0.0/16 nhid 12", "route add fd41::/64 nhid 13",
+		)
+		for policy := range 4 {
+			s.hash(policy)
+			for _, to := range []struct{ what, four, six string }{
+				{"a route", "10.5.1.1", "fd05::1"}, {"a group", "10.40.1.1", "fd40::1"}, {"a resilient group", "10.41.1.1", "fd41::1"},
+			} {
+				s.alike(fmt.Sprintf("%s, policy %d", to.what, policy), policy < 2, s.flows(to.four, to.six))
+			}
+		}
+	})
+}
+
+// Packets are too large for a route, or for the device that it leads to.
+func TestSizes(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		e := s.lab.NewEnds(1)[0]
+		s.ip(
+			"link set "+e.Port+" mtu 1480 up", "address add 10.0.3.1/24 dev "+e.Port, "address add fd03:3::1/64 nodad dev "+e.Port,
+			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			fmt.Sprintf("neigh add fd03:3::2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			"route add 10.20.0.0/16 via 10.0.3.2", "route add fd20::/64 via fd03:3::2",
+		)
+		for _, to := range []struct {
+			what, four, six string
+			mtu             int
+		}{
+			{"a plain route", "10.9.1.1", "fd09::1", 1500},
+			// an MTU of a route that is not locked is told to nobody but the stack: see docs/design.md
+			{"a route with an MTU that is locked", "10.3.1.1", "fd03::1", 1440}, {"a smaller device", "10.20.1.1", "fd20::1", 1480},
+		} {
+			var frames []netlab.Frame
+			for _, size := range []int{to.mtu - 1, to.mtu, to.mtu + 1, 1500} {
+				if size > 1500 {
+					continue
+				}
+				for _, frag := range []uint16{0, 0x4000} {
+					frames = append(frames, recipe{dst: netip.MustParseAddr(to.four), ttl: 64, proto: unix.IPPROTO_UDP, frag: frag, size: size - 20, tag: -1}.frame(s, uint16(size)))
+				}
+				frames = append(frames, recipe{six: true, dst: netip.MustParseAddr(to.six), ttl: 64, proto: unix.IPPROTO_UDP, size: size - 40, tag: -1}.frame(s, uint16(size)))
+			}
+			s.alike(to.what, true, frames)
+		}
+	})
+}
+
+// A packet of IPv4 may have a next hop of IPv6 (RFC 8950).
+func TestHopOfOtherFamily(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		e := s.lab.NewEnds(1)[0]
+		s.ip(
+			"link set "+e.Port+" up", "address add fd03:3::1/64 nodad dev "+e.Port,
+			fmt.Sprintf("neigh add fd03:3::2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			"route add 10.20.0.0/16 via inet6 fd03:3::2 dev "+e.Port,
+		)
+		for _, to := range []string{"10.2.1.1", "10.20.1.1"} {
+			s.alike("to "+to, true, s.both(to, "fd09::1"))
+		}
+	})
+}
+
+// What the host's settings keep from being forwarded is not forwarded by the datapath.
+func TestSettings(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		four, six := s.both("10.9.1.1", "10.5.1.1"), s.both("fd09::1", "fd05::1")
+		for _, c := range []struct {
+			set, back string
+			four, six bool
+		}{
+			{"ipv6/conf/all/forwarding=0 ipv6/conf/gw1/forwarding=1", "ipv6/conf/all/forwarding=1", true, false},
+			{"ipv6/conf/gw1/forwarding=0", "ipv6/conf/gw1/forwarding=1", true, false},
+			{"ipv6/conf/gw1/disable_ipv6=1", "ipv6/conf/gw1/disable_ipv6=0", true, false},
+			{"ipv4/conf/gw1/forwarding=0", "ipv4/conf/gw1/forwarding=1", false, true},
+			{"ipv4/conf/gw2/forwarding=0 ipv6/conf/gw2/forwarding=0", "ipv4/conf/gw2/forwarding=1 ipv6/conf/gw2/forwarding=1", true, true},
+			{"ipv4/conf/gw2/rp_filter=1", "ipv4/conf/gw2/rp_filter=0", true, true},
+			{"ipv4/conf/gw1/rp_filter=1", "ipv4/conf/gw1/rp_filter=0", true, true},
+			{"ipv4/conf/all/rp_filter=2", "ipv4/conf/all/rp_filter=0", true, true},
+		} {
+			set := func(list string) {
+				for _, one := range strings.Fields(list) {
+					name, value, _ := strings.Cut(one, "=")
+					s.sysctl(name, value)
+				}
+			}
+			set(c.set)
+			s.alike(c.set+", IPv4", c.four, four)
+			s.alike(c.set+", IPv6", c.six, six)
+			set(c.back)
+			if strings.Contains(c.set, "disable_ipv6") { // the address has gone
+				s.ip("address replace fd01::1/64 dev gw1 nodad", "route replace fd11::/64 via fd01::2",
+					fmt.Sprintf("neigh replace fd01::2 lladdr %s dev gw1 nud permanent", s.sides[0].end.MAC))
+			}
+		}
+		s.alike("as before", true, slices.Concat(four, six))
+	})
+}
+
+// Packets are for the host if they are to its interface's address, also when that changes.
+func TestAddressChanges(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		packets := s.both("10.9.1.1", "fd09::1")
+		s.alike("at first", true, packets)
+		s.ip("link set gw1 address 02:57:00:00:00:61")
+		if got := s.lab.Deliver(s.sides[0].end, packets...)[s.sides[1].end]; len(got) > 0 {
+			t.Errorf("%d packets are forwarded that are to the address that the interface had", len(got))
+		}
+		s.alike("to the address that it had", false, packets)
+		s.ip("link set gw1 address " + s.sides[0].mac.String())
+		s.alike("with the first address again", true, packets)
+	})
+}
+
+// udp is a socket of the first station that sends datagrams to an address.
+func (s *site) udp(to netip.Addr) *net.UDPConn {
+	s.t.Helper()
+	var conn net.Conn
+	s.must(s.sides[0].end.Namespace.Do(func() (err error) {
+		conn, err = net.Dial("udp", net.JoinHostPort(to.String(), "4000"))
+		return err
+	}))
+	s.t.Cleanup(func() { conn.Close() })
+	return conn.(*net.UDPConn)
+}
+
+// All datagrams of a socket go to one next hop, also the few that the host gets: it would go
+// by a number that the socket has, which the datapath does not know.
+func TestConnectionsKeepHop(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.hash(1)
+		s.stations()
+		in := s.lab.Port("br0", s.sides[0].gateway)
+		var conns []*net.UDPConn
+		for _, to := range []string{"10.5.1.1", "fd05::1"} {
+			for range 16 {
+				conns = append(conns, s.udp(netip.MustParseAddr(to)))
+			}
+		}
+		hop := map[string]netlab.MAC{}
+		rounds := 0
+		// each connection has had its turn to have a datagram left to the host
+		s.lab.Wait("packets to be left to the host", func() bool {
+			for i := range conns { // others are first in the next second
+				_, err := conns[(i+rounds)%len(conns)].Write([]byte("a datagram"))
+				s.must(err)
+			}
+			rounds++
+			s.lab.Flush()
+			for _, f := range s.sides[1].end.Received() {
+				b := []byte(f)
+				var from string
+				switch {
+				case b[12] == 8 && b[13] == 0 && b[23] == unix.IPPROTO_UDP:
+					from = fmt.Sprint("IPv4 ", b[34:36])
+				case b[12] == 0x86 && b[20] == unix.IPPROTO_UDP:
+					from = fmt.Sprint("IPv6 ", b[54:56])
+				default:
+					continue
+				}
+				if was, ok := hop[from]; ok && was != f.Dst() {
+					t.Fatalf("a connection's datagrams go to %v, and to %v", was, f.Dst())
+				}
+				hop[from] = f.Dst()
+			}
+			return s.lab.Port("br0", s.sides[0].gateway).Routed["fresh"] >= in.Routed["fresh"]+12
+		})
+		if len(hop) != len(conns) {
+			t.Errorf("datagrams of %d connections have arrived, want %d", len(hop), len(conns))
+		}
+	})
+}
+
+// The host has to see a packet to each next hop again and again, or it does not look after
+// it: also to one that is never the first of a second, because many others have more traffic.
+func TestEveryHopIsSeen(t *testing.T) {
+	const busy, calm = 128, 16
+	s := newSite(t, "tcx")
+	var commands []string
+	var first, all []netlab.Frame
+	for n := range uint16(busy + calm) {
+		// one of a pair has the words of the other, in another order, and comes at its heels
+		address := [16]byte{0xfd, 2, 11: byte(n % busy), 15: 200}
+		if n >= busy {
+			address[11], address[15] = address[15], address[11]
+		}
+		r := recipe{six: true, dst: netip.AddrFrom16(address), ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}
+		f := r.frame(s, n)
+		if n < busy {
+			first = append(first, f)
+			s.hop(r.dst.String(), otherHop)
+			continue
+		}
+		all = append(append(append(all, first...), first[n-busy]), f)
+		commands = append(commands, fmt.Sprintf("neigh replace %s lladdr %s dev gw2 nud stale", r.dst, otherHop))
+	}
+	// and then they stay as they are; those that nobody looks after stay as they are, too
+	s.sysctl("ipv6/neigh/gw2/delay_first_probe_time", 1000)
+	s.sysctl("ipv6/neigh/gw2/gc_stale_time", 1000000)
+	s.ip(commands...)
+	s.lab.Wait("the host to look after each next hop", func() bool {
+		s.lab.Deliver(s.sides[0].end, all...)
+		list, err := s.lab.Switch.Netlink().NeighList(s.index(s.sides[1].gateway), 0)
+		s.must(err)
+		return !slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.State == netlink.NUD_STALE })
+	})
+}
+
+// index is that of an interface of the host.
+func (s *site) index(name string) int {
+	s.t.Helper()
+	link, err := s.lab.Switch.Netlink().LinkByName(name)
+	s.must(err)
+	return link.Attrs().Index
+}
+
+// A station that gets another MAC, and tells nobody, is reached again.
+func TestSilentChange(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		for _, family := range []string{"ipv4", "ipv6"} {
+			s.sysctl(family+"/neigh/gw2/base_reachable_time_ms", 1000)
+			s.sysctl(family+"/neigh/gw2/delay_first_probe_time", 1)
+			s.sysctl(family+"/neigh/gw2/ucast_solicit", 1)
+		}
+		end := s.sides[1].end
+		nl := end.Namespace.Netlink()
+		station, err := nl.LinkByName(end.Ifname)
+		s.must(err)
+		for n, to := range []netip.Addr{s.sides[1].station4, s.sides[1].station6} {
+			s.ip(fmt.Sprintf("neigh replace %s lladdr %s dev gw2 nud stale", to, station.Attrs().HardwareAddr))
+			before := s.routed()
+			// who has no socket answers with an error, and asks for the host's MAC, which tells its own
+			s.must(end.Namespace.Do(func() error {
+				conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 4000)))
+				if err == nil {
+					t.Cleanup(func() { conn.Close() })
+				}
+				return err
+			}))
+			conn := s.udp(to)
+			awaits := func(what string) {
+				s.lab.Wait(what, func() bool {
+					_, err := conn.Write([]byte("are you there?"))
+					s.must(err)
+					s.lab.Flush()
+					return slices.ContainsFunc(end.Received(), func(f netlab.Frame) bool {
+						return f.Dst() == netlab.MAC(station.Attrs().HardwareAddr) && strings.Contains(string(f), "are you there?")
+					}) && s.routed() > before
+				})
+			}
+			awaits("packets to be routed")
+			station.Attrs().HardwareAddr = net.HardwareAddr{2, 0x57, 0, 0, 1, byte(n)}
+			s.must(nl.LinkSetHardwareAddr(station, station.Attrs().HardwareAddr))
+			before = s.routed()
+			awaits("packets to be routed to the new MAC")
+		}
+	})
+}
+
+// program attaches a few instructions to a device of the host: the first of those at its
+// ingress, or the last at its egress. The packet goes on.
+func (s *site) program(device string, at ebpf.AttachType, code ...asm.Instruction) {
+	s.t.Helper()
+	index := s.index(device)
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: append(code, asm.Mov.Imm(asm.R0, -1), asm.Return()),
+	})
+	s.must(err)
+	defer p.Close()
+	s.must(s.lab.Switch.Do(func() error {
+		options := link.TCXOptions{Interface: index, Program: p, Attach: at}
+		if at == ebpf.AttachTCXIngress {
+			options.Anchor = link.Head()
+		}
+		l, err := link.AttachTCX(options)
+		if err == nil {
+			s.t.Cleanup(func() { l.Close() })
+		}
+		return err
+	}))
+}
+
+// Places in a program's struct __sk_buff (linux/bpf.h).
+const (
+	skbMark     = 8
+	skbPriority = 32
+)
+
+// A mark that another program has given a packet may choose its route. XDP comes before any
+// such program.
+func TestMark(t *testing.T) {
+	s := newSite(t, "tcx")
+	rule := netlink.NewRule()
+	rule.Mark, rule.Table, rule.Family = 7, 77, netlink.FAMILY_V6
+	s.must(s.lab.Switch.Netlink().RuleAdd(rule))
+	s.ip("rule add fwmark 7 table 77", "route add 10.9.0.0/16 via 10.0.2.3 table 77", "route add fd09::/64 via fd02::3 table 77")
+	packets := s.both("10.9.1.1", "fd09::1")
+	s.alike("without a mark", true, packets)
+	s.program(s.sides[0].end.Port, ebpf.AttachTCXIngress,
+		asm.Mov.Imm(asm.R2, 7), asm.StoreMem(asm.R1, skbMark, asm.R2, asm.Word))
+	s.alike("with a mark", false, packets)
+}
+
+// The host gives what it forwards a priority by its TOS, whatever the route's metric is.
+func TestPriority(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 256})
+		s.must(err)
+		defer seen.Close()
+		e := s.lab.NewEnds(1)[0]
+		s.ip(
+			"link set "+e.Port+" up", "address add 10.0.3.1/24 dev "+e.Port,
+			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port), "route add 10.20.0.0/16 via 10.0.3.2 metric 24",
+		)
+		// the priority of the packets of a TOS, and one, at its place in the map
+		s.program(e.Port, ebpf.AttachTCXEgress,
+			asm.Mov.Reg(asm.R6, asm.R1),
+			asm.StoreImm(asm.RFP, -8, 0, asm.Word),
+			asm.Mov.Imm(asm.R2, 15), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -8), asm.Mov.Imm(asm.R4, 1),
+			asm.FnSkbLoadBytes.Call(),
+			asm.LoadMem(asm.R7, asm.R6, skbPriority, asm.Word), asm.Add.Imm(asm.R7, 1),
+			asm.StoreMem(asm.RFP, -16, asm.R7, asm.Word),
+			asm.LoadMapPtr(asm.R1, seen.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16),
+			asm.Mov.Imm(asm.R4, 0), asm.FnMapUpdateElem.Call(),
+		)
+		var frames []netlab.Frame
+		for tos := range 64 {
+			frames = append(frames, recipe{dst: netip.MustParseAddr("10.20.1.1"), tos: byte(tos * 4), ttl: 64, proto: unix.IPPROTO_UDP, size: 40, tag: -1}.frame(s, uint16(tos)))
+		}
+		for _, update := range []int{1, 0} {
+			s.sysctl("ipv4/ip_forward_update_priority", update)
+			priorities := func() (list [256]uint32) {
+				s.lab.Deliver(s.sides[0].end, frames...)
+				for tos := range list {
+					s.must(seen.Lookup(uint32(tos), &list[tos]))
+				}
+				return list
+			}
+			s.route(false)
+			want := priorities()
+			s.route(true)
+			priorities()
+			before := s.routed()
+			if got := priorities(); got != want {
+				t.Errorf("ip_forward_update_priority=%d: the priorities, and one, are\n%v, want\n%v", update, got, want)
+			}
+			if s.routed() == before {
+				t.Error("nothing is routed by the datapath")
+			}
+		}
+	})
+}
+
+// A connection whose packets are too large for a route learns what it takes, also where they
+// come as packets for GSO.
+func TestPathMTU(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.ip("route add 10.0.2.2/32 dev gw2 mtu lock 1300", "route add fd02::2/128 dev gw2 mtu lock 1300")
+		for _, to := range []netip.Addr{s.sides[1].station4, s.sides[1].station6} {
+			if mtu := s.transfer(to, 1<<20); mtu != 1300 {
+				t.Errorf("the connection to %s has packets of up to %d bytes, want 1300", to, mtu)
+			}
+		}
+	})
+}
+
+// A rule of `ip rule` chooses the route of what it names, as it does for the host.
+func TestRules(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.ip("route add 10.9.0.0/16 via 10.0.2.3 table 77", "route add fd09::/64 via fd02::3 table 77")
+		packets := s.flows("10.9.1.1", "fd09::1")
+		for _, rule := range []string{
+			"iif gw1", "iif gw2", "ipproto udp", "ipproto sctp sport 1003-1010", "dport 4000", "ipproto esp", "tos 8", "not ipproto tcp",
+		} {
+			for _, family := range []string{"-4", "-6"} {
+				s.run("ip", append([]string{family, "rule", "add", "pref", "100"}, strings.Fields(rule+" table 77")...)...)
+			}
+			s.alike(rule, true, packets)
+			for _, family := range []string{"-4", "-6"} {
+				s.run("ip", family, "rule", "del", "pref", "100")
+			}
+		}
+		for _, family := range []string{"-4", "-6"} {
+			s.run("ip", family, "rule", "add", "pref", "100", "iif", "gw1", "blackhole")
+		}
+		s.alike("a rule that drops", false, s.both("10.9.1.1", "fd09::1"))
+	})
+}
+
+// What a VRF has is left to the stack; a route that leads out of one is like others.
+func TestVRF(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		if _, err := s.lab.Switch.Output(t.Context(), ends.AnyCPU, "ip", "link", "add", "blue", "type", "vrf", "table", "100"); err != nil {
+			if strings.Contains(err.Error(), "Unknown device type") {
+				t.Skip("the kernel has no VRFs: ", err)
+			}
+			t.Fatal(err)
+		}
+		s.lab.Keep("blue")
+		s.ip("link set blue up", "route add 10.20.0.0/16 dev blue", "route add fd20::/64 dev blue",
+			"route add 10.20.0.0/16 via 10.0.2.2 dev gw2 onlink table 100", "route add fd20::/64 via fd02::2 dev gw2 onlink table 100")
+		s.alike("out by a VRF", true, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
+		s.ip("link set gw1 master blue")
+		s.alike("in by a VRF", false, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
+	})
+}
