@@ -263,7 +263,8 @@ func (d draw) forward(r *pf.Rule) {
 			}
 		}
 	}
-	if keeps && d.seldom("route") {
+	other := len(r.Translations) > 0 && r.Translations[0].Kind == pf.AfTo // goes on in the other family
+	if keeps && !other && d.seldom("route") {
 		r.Route = &pf.Route{Kind: one(d, "route", pf.RouteTo, pf.ReplyTo, pf.DupTo)}
 		if r.Direction == pf.Both {
 			r.Route.Kind = pf.DupTo
