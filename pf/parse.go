@@ -697,7 +697,7 @@ var outside = map[string]string{
 	"nat-anchor": oneAnchor, "rdr-anchor": oneAnchor, "binat-anchor": oneAnchor,
 	"user": needsSockets, "group": needsSockets,
 	"os":    "needs fingerprints of systems: not on a bridge",
-	"scrub": "is an option of rules; write match scrub (...)", "reassemble tcp": "follows the times in each connection: not on a bridge",
+	"scrub": "is an option of rules; write match scrub (...)",
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
 	"set delay":         "holds packets back: not on a bridge",
 	"max-pkt-rate":      "counts packets of no connection: not on a bridge",

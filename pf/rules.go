@@ -62,6 +62,7 @@ const (
 	optRandomID
 	optMinTTL
 	optMaxMSS
+	optReassemble
 	optProto
 	optFamily
 	optPort
@@ -755,12 +756,13 @@ func (p *parser) scrub(s *spec) {
 		switch {
 		case p.oneOption(scrubOptions, s):
 		case p.at("reassemble"):
-			pos := p.tok.pos
+			p.once(optReassemble, "reassemble tcp")
+			at := p.place(p.tok.pos)
 			p.next()
 			p.word("tcp")
-			p.errorf(pos, "reassemble tcp: %s", outside["reassemble tcp"])
+			s.rule.Reassemble = &at
 		default:
-			p.expected("`no-df`, `random-id`, `min-ttl` or `max-mss`")
+			p.expected("`no-df`, `random-id`, `min-ttl`, `max-mss` or `reassemble tcp`")
 		}
 		if p.acceptOp(")") {
 			return
