@@ -500,6 +500,9 @@ func (p *parser) otherOption(name string) {
 		p.word("limiter")
 		p.errorf(pos, "%s limiter: %s", name, outside[name+" limiter"])
 		p.skipArguments()
+	case p.spec.route != nil && p.spec.at[optHosts].Line == 0 &&
+		slices.Contains([]string{"inet", "inet6", "proto", "from", "to", "all"}, name): // as on FreeBSD
+		p.failf(p.spec.at[optRoute], "%s: stands behind the addresses, as the other options of a rule", p.spec.route.word)
 	case slices.Contains(ruleOrder, name):
 		p.failf(p.tok.pos, "`%s` stands too late or twice; the order is in, log, quick, on, inet, proto, from, to, options", name)
 	default:
