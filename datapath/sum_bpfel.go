@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "fe639734f700e2fab77f28484fc27fb8f82cddc88bb2ef40b65d263b7d72db8b"
+const objectsSum = "3d4724accd5ff7252368f4b6edc6d46ab3a25d8495ba61547d2efc3c5eccee85"
