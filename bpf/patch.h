@@ -57,6 +57,13 @@ struct route_way {
 	u32 ifindex; /* of the device that it leaves by: of the routed host port, if it is one */
 	u16 mtu;
 	u16 family; /* of the next hop; 0 for a routed host port */
+	/*
+	 * For XDP: what the bridge decides on the packet at that port, where it sends it untagged.
+	 * The decision holds in its epoch: see decision.h.
+	 */
+	u32 epoch; /* 0: that is not known */
+	u16 in; /* slots */
+	u16 out;
 	union {
 		u32 hop[4];
 		struct {

@@ -549,13 +549,21 @@ static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
 	return ROUTE_DONE;
 }
 
-/* The place for the way of packets like this one. */
-static __always_inline struct route_way *route_way(const struct route_memory *of)
+/* The number of the place for the way of packets like this one. */
+static __always_inline u64 route_place(u64 gateway, const u64 *address, u64 ports, u32 flow)
+{
+	u64 h = gateway + address[0] * 3 + address[1] * 5 + address[2] * 7 + address[3] * 11 +
+		ports * 13 + flow;
+
+	return h * 0x9e3779b97f4a7c15ull >> 56 & (ROUTE_WAYS - 1);
+}
+
+static __always_inline struct route_way *route_way(u64 place)
 {
 	u32 part = memory_part(MEMORY_ROUTES);
 	struct route_ways *ways = bpf_map_lookup_elem(&memory, &part);
 
-	return ways ? &ways->at[of->way & (ROUTE_WAYS - 1)] : 0;
+	return ways ? &ways->at[place & (ROUTE_WAYS - 1)] : 0;
 }
 
 /*
@@ -586,12 +594,8 @@ __noinline bool route_recall(u32 slot, u64 dst, bool gso)
 	__builtin_memcpy(address, to->ipv6_src, sizeof(address));
 	__builtin_memcpy(&ports, to, sizeof(ports));
 	flow = to->family == 2 ? to->tos : to->flowinfo;
-	memory->way = (gateway + address[0] * 3 + address[1] * 5 + address[2] * 7 +
-		       address[3] * 11 + ports * 13 + flow) *
-				      0x9e3779b97f4a7c15ull >>
-			      56 &
-		      (ROUTE_WAYS - 1);
-	way = route_way(memory);
+	memory->way = route_place(gateway, address, ports, flow);
+	way = route_way(memory->way);
 	if (!way)
 		return false;
 	/* one comparison is less for the verifier than nine */
@@ -632,11 +636,12 @@ __noinline int route_keep(void)
 
 	if (!memory || memory->way >= ROUTE_WAYS)
 		return 0;
-	way = route_way(memory);
+	way = route_way(memory->way);
 	if (!way)
 		return 0;
 	to = route_to(memory);
 	*way = memory->ask;
+	way->epoch = 0;
 	way->mtu = to->mtu_result;
 	if (memory->endpoint) {
 		way->family = 0;

@@ -1425,6 +1425,9 @@ type kernelTrip struct {
 			Ifindex uint32
 			Mtu     uint16
 			Family  uint16
+			Epoch   uint32
+			In      uint16
+			Out     uint16
 			Hop     [4]uint32
 			_       [4]byte
 		}

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "3d4724accd5ff7252368f4b6edc6d46ab3a25d8495ba61547d2efc3c5eccee85"
+const objectsSum = "4ab7ccb0c92e75a7f41ea10612aa34e2ba85972248bdcd4604761520fa9b6e9f"
