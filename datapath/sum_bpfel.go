@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "4ab7ccb0c92e75a7f41ea10612aa34e2ba85972248bdcd4604761520fa9b6e9f"
+const objectsSum = "abfd05c13a70a679301c77e194802794eedec6a53074aa557557469a9ae60715"
