@@ -503,20 +503,28 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 
 /*
  * Finds the routed host port that the way goes on by: 0 if it goes on by another device.
- * `why` is ROUTE_DONE, or for what the packet is left to the stack: it would not leave by a
- * port with another bridge's end, or macvlans would keep it in the host.
+ * `why` is ROUTE_DONE, or for what the packet is left to the stack: another device has the
+ * index by now, the interface has another address or no carrier, or macvlans would keep the
+ * packet in the host.
  */
 static __always_inline struct gateway *route_gateway(const struct bpf_fib_lookup *to, u32 slot,
 						     u32 *why)
 {
 	u64 key = to->ifindex;
 	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+	u32 ifindex = to->ifindex;
+	void *end;
 
 	*why = ROUTE_DONE;
 	if (!g)
 		return 0;
-	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+	end = bpf_map_lookup_elem(&host_ends, &ifindex);
+	if (!end)
 		*why = ROUTE_AWAY;
+	else if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+		*why = ROUTE_OTHER;
+	else if (!device_has_carrier(end))
+		*why = ROUTE_TAKEN;
 	else if (g->endpoint == port_at(slot)->endpoint)
 		*why = ROUTE_SAME;
 	else if (g->macvlans) {
