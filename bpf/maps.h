@@ -292,8 +292,9 @@ struct {
 } gateways SEC(".maps");
 
 /*
- * The host's interfaces at routed host ports, by index. As with the ports' devices, the
- * kernel takes one out when it is deleted or moved to another namespace.
+ * The same interfaces of the host by index alone. As with the ports' devices, the kernel takes
+ * one out when it is deleted or moved to another namespace. Bridges share this table, too: a
+ * packet may leave by an interface at another bridge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);

@@ -74,19 +74,29 @@ static __always_inline bool port_there(struct device_map *devices, u32 slot)
 #define DEVICE_NO_CARRIER (1ull << 2)
 
 /*
- * Is the port's device up, and does it have a carrier? No helper tells this, but a device
- * map leads to the device. For a port without a device the answer is yes: a backup is not
- * for that case, which is decided elsewhere.
+ * Is a device up, and does it have a carrier? No helper tells this, but the value of a device
+ * map leads to the device. Yes where nobody can tell.
  */
-static __always_inline bool port_has_carrier(struct device_map *devices, u32 slot)
+static __always_inline bool device_has_carrier(void *value)
 {
-	void *value = bpf_map_lookup_elem(devices, &slot), *device = 0;
+	void *device = 0;
 	u64 state = 0;
 
-	if (!value || bpf_probe_read_kernel(&device, sizeof(device), value + cfg.device_at) ||
+	if (bpf_probe_read_kernel(&device, sizeof(device), value + cfg.device_at) ||
 	    bpf_probe_read_kernel(&state, sizeof(state), device + cfg.device_state))
 		return true;
 	return (state & DEVICE_RUNS) && !(state & DEVICE_NO_CARRIER);
+}
+
+/*
+ * The same for a port's device. For a port without a device the answer is yes: a backup is
+ * not for that case, which is decided elsewhere.
+ */
+static __always_inline bool port_has_carrier(struct device_map *devices, u32 slot)
+{
+	void *value = bpf_map_lookup_elem(devices, &slot);
+
+	return !value || device_has_carrier(value);
 }
 
 /* Does another port stand in for the port with this id, which has no carrier? */

@@ -521,22 +521,29 @@ static __always_inline void route_prefers(struct __sk_buff *skb, const struct ro
 
 /*
  * Notes the routed host port that the way goes on by, if it goes on by one. ROUTE_DONE, or why
- * the packet is left to the stack: it would not leave by a port with another bridge's end, or
- * macvlans would keep it in the host.
+ * the packet is left to the stack: another device has the index by now, the interface has
+ * another address or no carrier, or macvlans would keep the packet in the host.
  */
 static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
 {
 	const struct bpf_fib_lookup *to = route_to(memory);
 	u64 key = to->ifindex;
 	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+	u32 ifindex = to->ifindex;
+	void *end;
 
 	memory->endpoint = 0;
 	if (!g)
 		return ROUTE_DONE;
 	memory->endpoint = g->endpoint;
 	memory->ifindex = g->ifindex;
-	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+	end = bpf_map_lookup_elem(&host_ends, &ifindex);
+	if (!end)
 		return ROUTE_AWAY;
+	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+		return ROUTE_OTHER;
+	if (!device_has_carrier(end))
+		return ROUTE_TAKEN;
 	if (g->endpoint == port_at(slot)->endpoint)
 		return ROUTE_SAME;
 	if (g->macvlans) {

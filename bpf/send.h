@@ -120,7 +120,10 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		/* the frame itself is still needed: bascule_patch goes on with it */
 		t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
 		if (on(FEATURE_ROUTE) && (p->flags & PORT_ROUTE)) {
-			u32 to = t && t->waits ? ROUTE_TRIP : route_skb(skb, v->out, f->dst);
+			/* a frame makes no more hops than the kernel makes tail calls */
+			u32 to = t && (t->waits || t->hops >= PATCH_HOPS)
+					 ? ROUTE_TRIP
+					 : route_skb(skb, v->out, f->dst);
 
 			route_count(v->out, to);
 			if (to & ROUTE_DEVICE)

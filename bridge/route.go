@@ -58,8 +58,8 @@ func (c *draft) planRoute(what string, p *datapath.Port, host bool) error {
 // routeWords say why a packet for a routed host port is left to the host's network stack.
 // They go with the words of [datapath.Routes], by which the packets are counted.
 var routeWords = map[string]string{
-	"other":     "no interface of the host at this port has the address",
-	"away":      "the host's interface is not in the switch's network namespace",
+	"other":     "the switch knows no interface of the host with this address there; 'bascule bridge set' has it look anew",
+	"away":      "the host's interface has gone, or is not in the switch's network namespace",
 	"tag":       "it has a tag on its way to the host",
 	"protocol":  "it is not IPv4 or IPv6, or it is ICMP that the host may have to look into",
 	"header":    "its header has options or an extension header, or is wrong",
@@ -74,10 +74,23 @@ var routeWords = map[string]string{
 	"source":    "an answer would not go back there",
 	"same":      "it would leave as it came, or stay within the host",
 	"fresh":     "one packet a second to each next hop is, which keeps the next hop known",
-	"trip":      "it is a copy of a flood that other patch cables wait for",
+	"trip":      "it is a copy of a flood that other patch cables wait for, or has come through as many bridges as a frame may",
 	"ipsec":     "the host has policies of IPsec",
 	"choice":    "the host chooses the way by a mark, or by what is inside the packet",
-	"taken":     "the host's interface is down, or belongs to another device: a bridge, a bond, a VRF",
+	"taken":     "the host's interface is down, has no carrier, or belongs to another device: a bridge, a bond, a VRF",
+}
+
+// RouteReasons are what becomes of packets for a routed host port, by the words of
+// [datapath.Routes]: the first is those that the datapath has routed.
+func RouteReasons() (list []Reason) {
+	for _, word := range datapath.Routes() {
+		text, ok := routeWords[word]
+		if !ok {
+			text = "the datapath has routed it"
+		}
+		list = append(list, Reason{Name: word, Text: text})
+	}
+	return list
 }
 
 // routeHops is how many routed ports a trace follows. The datapath follows as many bridges.
@@ -94,6 +107,10 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 		e.say("route", "left to the host: %s, %s", why, routeWords[why])
 		return t, false, nil
 	}
+	if e.hops >= routeHops {
+		e.say("route", "left to the host: trip, %s", routeWords["trip"])
+		return t, false, nil
+	}
 	dst := datapath.WordMAC(e.t.RouteDst)
 	by := fmt.Sprintf("the interface with index %d", e.t.RouteTo)
 	if l := e.devices[int(e.t.RouteTo)]; l != nil {
@@ -108,9 +125,7 @@ func (e *explainer) route() (t Trace, ok bool, err error) {
 		e.say("send", "by %s, a device of the host", by)
 		return Trace{e.steps, "forwarded", []string{by}}, true, nil
 	}
-	if e.hops++; e.hops > routeHops {
-		return Trace{e.steps, "dropped: patch-loop", []string{}}, true, nil
-	}
+	e.hops++
 	b, err := e.b.Store().Open(bridge)
 	if err != nil {
 		return t, false, err

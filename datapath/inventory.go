@@ -54,7 +54,8 @@ const (
 	// lifeBridge is from generation to generation. The table is pinned in each of
 	// them.
 	lifeBridge
-	// lifeNamespace is as long as there are patch cables. Bridges share the table.
+	// lifeNamespace is as long as there are patch cables or routed host ports. Bridges
+	// share the table.
 	lifeNamespace
 )
 
@@ -344,10 +345,8 @@ var inventory = []table{
 	{name: kernelMapPatchTrip, life: lifeNamespace, why: whyCables, features: cabled},
 	{name: kernelMapGateways, life: lifeNamespace, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
 		entries: gatewayEntries},
-
-	// routed host ports
-	{name: kernelMapHostEnds, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
-		idle: idleEntry, entries: fixed(gatewaysSize)},
+	{name: kernelMapHostEnds, life: lifeNamespace, trial: trialShared, features: kernelFeatureFEATURE_ROUTE,
+		entries: gatewayEntries},
 
 	// for those who look
 	{name: kernelMapCaptureRing, life: lifeBridge, why: whyWritten, features: kernelFeatureFEATURE_CAPTURE,

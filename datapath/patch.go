@@ -106,7 +106,7 @@ func (b *Bridge) plugIn(g *generation) error {
 			return fmt.Errorf("patch port %s: %w", PortName(p), err)
 		}
 	}
-	return b.openGateways(g)
+	return b.openGateways()
 }
 
 func (s *Store) panel() (*ebpf.Map, error) { return s.openShared(kernelMapPatchPanel) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -86,11 +87,16 @@ func routes(p *Port) bool { return p.Flags&PortRoute != 0 && p.Endpoint != 0 }
 
 // openGateways has the bridge's routed host ports known to those that route to them, and
 // their counters there.
-func (b *Bridge) openGateways(g *generation) error {
+func (b *Bridge) openGateways() error {
 	if kernelFeature(b.Config.Features)&kernelFeatureFEATURE_ROUTE == 0 {
 		return nil
 	}
-	_, err := b.followGateways(g.coll.Maps[kernelMapHostEnds])
+	ends, err := b.store.openShared(kernelMapHostEnds)
+	if err != nil {
+		return err
+	}
+	defer ends.Close()
+	_, err = b.followGateways(ends)
 	return err
 }
 
@@ -121,7 +127,13 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 	}
 	defer m.Close()
 	was := map[uint64]kernelGateway{}
-	if err := eachGateway(m, func(key uint64, g *kernelGateway) { was[key] = *g }); err != nil {
+	takers := map[uint32][]uint64{} // by the interface that takes the frames
+	if err := eachGateway(m, func(key uint64, g *kernelGateway) {
+		was[key] = *g
+		if key>>gatewayEndpoint != 0 && key < gatewayCounts {
+			takers[g.Ifindex] = append(takers[g.Ifindex], key)
+		}
+	}); err != nil {
 		return false, err
 	}
 	own := map[uint32]bool{} // endpoints
@@ -160,6 +172,13 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 		list, macvlans := gatewaysAt(p, links)
 		for _, at := range list {
 			if ends != nil {
+				// what had the index at another port has gone, and must not come back as this one
+				others := slices.DeleteFunc(takers[at.ifindex], func(key uint64) bool {
+					return was[key].Endpoint == p.Endpoint
+				})
+				if err := dropGateways(m, others); err != nil {
+					return changed, err
+				}
 				err := put(ends, at.ifindex, at.ifindex)
 				if errors.Is(err, unix.EINVAL) { // it has gone at this moment
 					continue

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "abfd05c13a70a679301c77e194802794eedec6a53074aa557557469a9ae60715"
+const objectsSum = "b2b45896148943c7ea5d52f788f1734c80457d1950901977521b1d63ccd5ee92"

@@ -78,25 +78,56 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		fmt.Fprintf(w, "\n'%s COMMAND --help' tells more about a command.\n", cmd.CommandPath())
 	}
 	if !cmd.HasParent() {
-		fmt.Fprintf(w, "'bascule help %s' says why frames are dropped.\n", reasonsTopic)
+		for _, t := range topics {
+			fmt.Fprintf(w, "'bascule help %s' says %s.\n", t.name, t.short)
+		}
 	}
 }
 
-// reasonsTopic is a topic of help that is no command.
-const reasonsTopic = "reasons"
+// A topic is one of help that is no command: a list of words with their meanings.
+type topic struct {
+	name, short string
+	title       string // in the man page
+	text        string // above the whole list
+	word        string // what one of the list is
+	list        []bridge.Reason
+}
 
-const reasonsText = `A frame that goes no further is counted as a drop of the port that it came in
+const reasonsTopic, routedTopic = "reasons", "routed"
+
+// topics are the topics of help besides the commands.
+var topics = []topic{
+	{reasonsTopic, "why frames are dropped", "DROP REASONS", `A frame that goes no further is counted as a drop of the port that it came in
 by, with one of these reasons. 'bascule port show --stats', 'bascule stats' and
 'bascule top' show the counts, 'bascule capture --dropped' shows the frames, and
 'bascule trace' says what would become of one. In brackets is the command that
-shows what decided, or changes it.`
+shows what decided, or changes it.`, "reason", bridge.Reasons},
+	{routedTopic, "what becomes of packets for a routed host port", "ROUTED PACKETS", `A packet for the host at a host port with --route is counted there by one of
+these words: the datapath has routed it, or has left it to the host's network
+stack, and why. The stack then does with it what it would do without --route, so
+none of these is a drop. 'bascule port show --stats' shows the counts as routed,
+and 'bascule trace' says the word of one packet.`, "word", bridge.RouteReasons()},
+}
+
+// topicOf returns the topic that arguments of help begin with, nil for a command.
+func topicOf(args []string) *topic {
+	for i := range topics {
+		if len(args) > 0 && args[0] == topics[i].name {
+			return &topics[i]
+		}
+	}
+	return nil
+}
 
 // helpTopics are the topics of help besides the commands below cmd.
-func helpTopics(cmd *cobra.Command) []string {
+func helpTopics(cmd *cobra.Command) (names []string) {
 	if cmd.HasParent() {
 		return nil
 	}
-	return []string{reasonsTopic}
+	for _, t := range topics {
+		names = append(names, t.name)
+	}
+	return names
 }
 
 // reasonFacts are the reasons for which frames are dropped.
@@ -118,22 +149,22 @@ type reasonJSON struct {
 	See  string `json:"see,omitempty"` // the command that shows what decided, or changes it
 }
 
-// printReasons explains the reasons of the names, or all.
-func (p *program) printReasons(names []string) error {
-	reasons := bridge.Reasons
+// printTopic explains the words of the names, or all.
+func (p *program) printTopic(t *topic, names []string) error {
+	reasons := t.list
 	if len(names) > 0 {
 		reasons = nil
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(bridge.Reasons, func(r bridge.Reason) bool { return r.Name == name })
+		i := slices.IndexFunc(t.list, func(r bridge.Reason) bool { return r.Name == name })
 		if i < 0 {
 			var all []string
-			for _, r := range bridge.Reasons {
+			for _, r := range t.list {
 				all = append(all, r.Name)
 			}
-			return &usageError{fmt.Sprintf("unknown reason %q%s", name, guess(name, "", all)), "", "bascule help reasons"}
+			return &usageError{fmt.Sprintf("unknown %s %q%s", t.word, name, guess(name, "", all)), "", "bascule help " + t.name}
 		}
-		reasons = append(reasons, bridge.Reasons[i])
+		reasons = append(reasons, t.list[i])
 	}
 	if p.json {
 		list := make([]reasonJSON, len(reasons))
@@ -146,7 +177,7 @@ func (p *program) printReasons(names []string) error {
 		return p.printJSON(list)
 	}
 	if len(names) == 0 {
-		fmt.Fprintf(p.out, "%s\n\n", reasonsText)
+		fmt.Fprintf(p.out, "%s\n\n", t.text)
 	}
 	printItems(p.out, reasonFacts(reasons))
 	return nil

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"bascule/bridge"
 	"bascule/pattern"
 
 	"github.com/spf13/cobra"
@@ -78,7 +77,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		for _, object := range objects {
 			m.line(".It Xr %s 8\n%s", pageName(object), inline(sentence(object.Short)))
 		}
-		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help ;\n.Cm help reasons\nlists why frames are dropped, and\n.Cm help reasons Ar REASON ...\nexplains those alone.")
+		m.line(".It Cm help Op Ar COMMAND ...\nExplain a command, the same as\n.Ar COMMAND\n.Fl -help ;\n.Cm help reasons\nlists why frames are dropped, and\n.Cm help reasons Ar REASON ...\nexplains those alone;\n.Cm help routed\nlists what becomes of packets for a routed host port.")
 		m.line(".El")
 	case len(visible(cmd)) > 0:
 		m.line(".Sh COMMANDS\n.Bl -tag -width Ds")
@@ -117,13 +116,15 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 		m.line("a folder for each network namespace, and in it one for each bridge.\n.El")
 	}
 	if isRoot {
-		m.line(".Sh DROP REASONS")
-		m.prose(reasonsText)
-		m.line(".Bl -tag -width Ds")
-		for _, r := range reasonFacts(bridge.Reasons) {
-			m.line(".It %s\n%s", r.name, inline(sentence(r.value)))
+		for _, t := range topics {
+			m.line(".Sh %s", t.title)
+			m.prose(t.text)
+			m.line(".Bl -tag -width Ds")
+			for _, r := range reasonFacts(t.list) {
+				m.line(".It %s\n%s", r.name, inline(sentence(r.value)))
+			}
+			m.line(".El")
 		}
-		m.line(".El")
 	}
 	m.line(".Sh EXIT STATUS\n.Bl -tag -width Ds")
 	for _, status := range factsOf(cmd, exitStatus) {

@@ -112,6 +112,7 @@ are those of PORT; the other end begins with the defaults.`,
   bascule port add br0 tap0 tap1 --isolated
   bascule port add br0 eth1 --hook xdp --learn=off --protected 1,2
   bascule port add br0 host0 --type host
+  bascule port add br0 gw10 --type host --route
   bascule port add br0 to1 --type patch --peer br1/to0`,
 		ValidArgsFunction: completeRest(p.moreInterfaces, p.bridgeNames, p.interfaces),
 	}
@@ -204,7 +205,13 @@ device into the switch, tx frames from the switch to the device. A large packet
 became known on the port, moves those that came from another port. refused
 counts those that were not learned: a table was full, a static or sticky entry
 holds the address elsewhere, or it has moved too often. Frames that went no
-further count as drops, by reason: 'bascule help reasons'.`,
+further count as drops, by reason: 'bascule help reasons'.
+
+For a host port with --route, routed counts what becomes of packets to the
+host's address there: done is those that the datapath has routed. Those with the
+other words are left to the host's network stack, none is lost: 'bascule help
+routed'. What the datapath has routed to such a port counts as rx there, as if
+it came from the host.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"bascule/bridge"
-
 	"github.com/spf13/cobra"
 )
 
@@ -184,17 +182,18 @@ func newHelp(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND ...]",
 		Long: `Explain a command, as --help behind it does. 'help reasons' explains why frames
-are dropped, and 'help reasons REASON ...' only those reasons.`,
+are dropped, and 'help reasons REASON ...' only those reasons. 'help routed'
+explains in the same way what becomes of packets for a routed host port.`,
 		Example: `  bascule help fdb add
   bascule help reasons mtu`,
 		Short: "explain a command, or the reasons for drops",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && args[0] == reasonsTopic {
-				return p.printReasons(args[1:])
+			if t := topicOf(args); t != nil {
+				return p.printTopic(t, args[1:])
 			}
 			if p.json {
-				return usagef(cmd, "--json is for 'help %s'", reasonsTopic)
+				return usagef(cmd, "--json is for 'help %s'", strings.Join(helpTopics(cmd.Root()), "' and 'help "))
 			}
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
@@ -210,8 +209,8 @@ are dropped, and 'help reasons REASON ...' only those reasons.`,
 					names = append(names, sub.Name()+"\t"+sub.Short)
 				}
 			}
-			if len(args) > 0 && args[0] == reasonsTopic {
-				for _, r := range bridge.Reasons {
+			if t := topicOf(args); t != nil {
+				for _, r := range t.list {
 					if !slices.Contains(args, r.Name) {
 						names = append(names, r.Name+"\t"+r.Text)
 					}
@@ -219,7 +218,9 @@ are dropped, and 'help reasons REASON ...' only those reasons.`,
 				return names, cobra.ShellCompDirectiveNoFileComp
 			}
 			if len(args) == 0 {
-				names = append(names, reasonsTopic+"\twhy frames are dropped")
+				for _, t := range topics {
+					names = append(names, t.name+"\t"+t.short)
+				}
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},

@@ -804,6 +804,115 @@ func TestOtherDevice(t *testing.T) {
 	})
 }
 
+// A device that has the index and the MAC of a host port's interface, which has gone, is not
+// that interface: what the host sends by it does not come to the bridge.
+func TestWayOutOfSameIndex(t *testing.T) {
+	gone := map[string]func(s *site, l netlink.Link){
+		"deleted": func(s *site, l netlink.Link) { s.must(s.lab.Switch.Netlink().LinkDel(l)) },
+		"moved": func(s *site, l netlink.Link) {
+			away, err := netns.GetFromName(s.lab.NewNamespace().Name)
+			s.must(err)
+			defer away.Close()
+			s.must(s.lab.Switch.Netlink().LinkSetNsFd(l, int(away)))
+		},
+	}
+	for name, goes := range gone {
+		t.Run(name, func(t *testing.T) {
+			onHooks(t, func(t *testing.T, s *site) {
+				s.expect("at first", s.sides[1].station4, true, true)
+				nl := s.lab.Switch.Netlink()
+				was, err := nl.LinkByName(s.sides[1].gateway)
+				s.must(err)
+				goes(s, was)
+				attrs := netlink.NewLinkAttrs()
+				attrs.Name, attrs.Index, attrs.HardwareAddr = "other", was.Attrs().Index, s.sides[1].mac[:]
+				s.must(nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "behind"}))
+				behind, err := nl.LinkByName("behind")
+				s.must(err)
+				s.must(nl.LinkSetUp(behind))
+				other, err := nl.LinkByName("other")
+				s.must(err)
+				s.must(nl.LinkSetUp(other))
+				s.address(other, s.sides[1].ip4.String())
+				s.must(nl.NeighSet(&netlink.Neigh{LinkIndex: attrs.Index, IP: s.sides[1].station4.AsSlice(),
+					HardwareAddr: s.sides[1].end.MAC[:], State: netlink.NUD_PERMANENT}))
+				s.expect("by another device", s.sides[1].station4, false, false)
+				s.must(nl.LinkDel(other))
+			})
+		})
+	}
+}
+
+// A way out without a carrier takes no packets, as the stack has it.
+func TestWayOutWithoutCarrier(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		nl := s.lab.Switch.Netlink()
+		end, err := nl.LinkByName(s.sides[1].gateway)
+		s.must(err)
+		other, err := nl.LinkByIndex(end.Attrs().ParentIndex) // the switch's end of the pair
+		s.must(err)
+		s.expect("at first", s.sides[1].station4, true, true)
+		s.must(nl.LinkSetDown(other))
+		s.lab.Wait("the carrier to go", func() bool {
+			l, err := nl.LinkByName(s.sides[1].gateway)
+			s.must(err)
+			return l.Attrs().OperState == netlink.OperLowerLayerDown
+		})
+		s.expect("without a carrier", s.sides[1].station4, false, false)
+		s.must(nl.LinkSetUp(other))
+		s.expect("with it again", s.sides[1].station4, true, true)
+	})
+}
+
+// A trace tells that the switch does not know the address of the way out yet.
+func TestTraceOfNewAddress(t *testing.T) {
+	s := newSite(t, "tcx")
+	nl := s.lab.Switch.Netlink()
+	out, err := nl.LinkByName(s.sides[1].gateway)
+	s.must(err)
+	s.must(nl.LinkSetHardwareAddr(out, net.HardwareAddr{2, 0x57, 0, 0, 0, 0x77}))
+	// with its address the interface has lost its neighbours
+	s.must(nl.NeighSet(&netlink.Neigh{LinkIndex: out.Attrs().Index, IP: s.sides[1].station4.AsSlice(),
+		HardwareAddr: s.sides[1].end.MAC[:], State: netlink.NUD_PERMANENT}))
+	steps, _ := s.trace(s.udp4(s.sides[1].station4, 1))
+	if text := strings.Join(steps, "\n  "); !strings.Contains(text, "left to the host: other") {
+		t.Errorf("a trace says\n  %s", text)
+	}
+	s.lab.Bascule("bridge", "set", "br0")
+	s.expect("when the switch knows it", s.sides[1].station4, true, true)
+}
+
+// Routes that lead in a circle through bridges end as they end in the stack: with an error
+// from the host, not with a frame that a bridge has dropped.
+func TestRoutesInCircle(t *testing.T) {
+	s := newSite(t, "tcx")
+	// both gateways are in one VLAN, and a next hop has the address of the first
+	for _, change := range [][]string{{"add", "11", "--pvid", "--untagged"}, {"del", "12"}} {
+		s.lab.Bascule(append([]string{"vlan", change[0], "br0", s.sides[1].gateway}, change[1:]...)...)
+	}
+	hop, behind := netip.MustParseAddr("10.0.2.77"), netip.MustParseAddr("10.77.1.1")
+	s.hop(hop.String(), s.sides[0].mac)
+	s.ip("route add 10.77.0.0/16 via 10.0.2.77")
+	s.lab.Bascule("bridge", "set", "br0")
+	steps, verdict := s.trace(s.udp4(behind, 1))
+	if text := strings.Join(steps, "\n  "); verdict != "forwarded" || !strings.Contains(text, "left to the host: trip") {
+		t.Errorf("a trace says %q, and\n  %s", verdict, text)
+	}
+	// the packet comes to the stack with half of its hops, and to the bridge again
+	before := s.counted("trip")
+	for range 3 { // of which the host may have one for its next hop
+		s.deliver(s.sides[1].end, false, s.udp4(behind, s.made))
+	}
+	if s.counted("trip") == before {
+		t.Errorf("no packet has been left to the host after its last hop: %v", s.lab.Port("br0", s.sides[0].gateway).Routed)
+	}
+	for _, port := range []string{s.sides[0].gateway, s.sides[1].gateway, s.sides[0].end.Port} {
+		if n := s.lab.Port("br0", port).Drops["patch-loop"]; n > 0 {
+			t.Errorf("%s has dropped %d as patch-loop", port, n)
+		}
+	}
+}
+
 // stations has the stations talk by their own network stacks.
 func (s *site) stations() {
 	s.t.Helper()
