@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "fe639734f700e2fab77f28484fc27fb8f82cddc88bb2ef40b65d263b7d72db8b"
+const objectsSum = "c68a52c528ca79dd0009d30f2d2ce0be7e1184b7b08d8a8eee80e3f05c31f497"
