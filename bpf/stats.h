@@ -30,6 +30,18 @@ static __always_inline void count_tx(u32 slot, u32 len)
 	}
 }
 
+/* The same of a frame for a routed host port that the datapath routes. */
+static __always_inline void count_routed(u32 slot, u32 len)
+{
+	struct port_stats *s = stats_of(slot);
+
+	if (s) {
+		s->tx_frames++;
+		s->tx_bytes += len;
+		s->routed++;
+	}
+}
+
 static __always_inline void count_reason(struct port_stats *s, u32 reason)
 {
 	if (reason && reason < cfg.reasons && reason < DROP_REASONS)

@@ -26,33 +26,113 @@ __noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
 }
 #endif
 
-/* Decides on the frame of `j`, if no such decision is remembered: can XDP send it? */
-static __always_inline bool decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
+/*
+ * Decides on the frame of `j`, if no such decision is remembered: how many bytes an untagged
+ * frame may have to leave there by XDP, 0 if this one may not.
+ */
+static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
 {
 	struct decision *d = decision_cell(&j->f);
 	u32 mtu = 0;
 
 	if (!d)
-		return false;
+		return 0;
 	if (decision_holds(d, &j->f, epoch) && j->f.len <= d->fits) {
+		mtu = d->fits - ETHER_HEADER;
 		decision_recall(d, &j->f, &j->v);
 	} else {
 #ifdef DECIDES_AT_ONCE
 		const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 
 		if (decide(&h, &j->f, &j->v, now) != ACTION_SEND)
-			return false;
+			return 0;
 #else
 		if (decide_xdp(xdp, now) != ACTION_SEND)
-			return false;
+			return 0;
 #endif
 		if (!xdp_fits(xdp, port_device(&xdp_devices, j->v.out), 0, &mtu))
-			return false;
+			return 0;
 		decision_keep(d, &j->f, &j->v, epoch, mtu + ETHER_HEADER);
 	}
-	return (port_at(j->v.out)->facts & PORT_XDP_TX) && !routes_here(&j->v) &&
-	       port_has_device(&xdp_devices, j->v.out);
+	if (!(port_at(j->v.out)->facts & PORT_XDP_TX) || routes_here(&j->v) ||
+	    !port_has_device(&xdp_devices, j->v.out))
+		return 0;
+	return mtu + ETHER_HEADER;
 }
+
+/* Remembers what has been decided on a packet at the routed host port that its way leads to. */
+static __always_inline void route_decided(const struct route_memory *memory,
+					  const struct verdict *v, u32 epoch, u32 fits)
+{
+	struct route_way *way;
+
+	if (v->fleeting || v->tag || memory->way >= ROUTE_WAYS)
+		return;
+	way = route_way(memory->way);
+	if (!way)
+		return;
+	if (way->mtu + ETHER_HEADER > fits)
+		way->mtu = fits - ETHER_HEADER;
+	way->in = v->in;
+	way->out = v->out;
+	way->epoch = epoch;
+}
+
+/*
+ * Routes a plain packet of IPv4 whose way is remembered, with all that is decided on it: its
+ * frame has come in by a port, and is for an address at a routed host port. XDP_PASS: the
+ * frame is as it was, and its way is still to be found.
+ */
+__noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
+{
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct iphdr *ip = data + ETHER_HEADER;
+	const u16 *port = (void *)(ip + 1);
+	struct route_memory *memory = route_memory_get();
+	u64 gateway, ports, address[4] = {}, other;
+	struct route_way *way;
+	u32 len, sum, out;
+
+	if ((void *)(port + 2) > data_end || !memory || !memory->net || !cfg.route.changes)
+		return XDP_PASS;
+	len = data_end - data;
+	if (*(u16 *)(data + 12) != bpf_htons(ETH_P_IP) || *(u8 *)ip != 0x45 || ip->ttl <= 1 ||
+	    (ip->frag_off & bpf_htons(0x3fff)) || len != bpf_ntohs(ip->tot_len) + ETHER_HEADER ||
+	    (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) || !ip4_sums_up(ip))
+		return XDP_PASS;
+	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
+	address[0] = ip->saddr;
+	address[2] = ip->daddr;
+	/* as route_recall() has it of a struct bpf_fib_lookup */
+	ports = 2 | (u64)ip->protocol << 8 | (u64)port[0] << 16 | (u64)port[1] << 32;
+	way = route_way(route_place(gateway, address, ports, ip->tos));
+	if (!way)
+		return XDP_PASS;
+	other = (way->tick ^ (u32)bpf_jiffies64()) | (way->flow ^ ip->tos);
+	other |= way->changes ^ *(u32 *)(route_net(memory) + cfg.route.changes);
+	other |= (way->gateway ^ gateway) | (way->ports ^ ports) | way->family;
+	other |= (way->address[0] ^ address[0]) | (way->address[2] ^ address[2]);
+	other |= way->address[1] | way->address[3];
+	out = way->out;
+	if (other || len > way->mtu + ETHER_HEADER || !way->epoch ||
+	    way->epoch != READ_ONCE(clock_get()->epoch) || !(port_at(out)->facts & PORT_XDP_TX) ||
+	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
+		return XDP_PASS;
+	sum = ip->check + bpf_htons(0x0100);
+	ip->ttl--;
+	ip->check = sum + (sum >= 0xffff);
+	__builtin_memcpy(data, way->dmac, 6);
+	__builtin_memcpy(data + 6, way->smac, 6);
+	count_rx(in, len);
+	count_routed(slot, len);
+	count_rx(way->in, len);
+	count_tx(out, len);
+	return XDP_REDIRECT;
+}
+
+/* What has to look into each frame does so once: a frame that is routed is left to tcx then. */
+#define ROUTES_BY_XDP                                                                              \
+	!on(FEATURES_NOTE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP)
 
 /*
  * Routes a frame that is for a routed host port. It is decided on again, as a frame that
@@ -64,20 +144,21 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	u32 in = j->v.in, out = j->v.out, len = j->f.len;
 	struct route_memory *memory = route_memory_get();
-	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now();
+	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now(), fits;
 
-	/* what has to look into each frame does so once; it is left to tcx */
-	if (on(FEATURES_NOTE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP) ||
-	    !memory || j->f.tag || route_xdp(xdp, out, j->f.dst) != ROUTE_GATEWAY)
+	if (!memory || route_xdp(xdp, out, j->f.dst) != ROUTE_GATEWAY)
 		return XDP_PASS;
 	j->v = (struct verdict){};
 	j->f = (struct frame){.dst = memory->dst,
 			      .src = memory->src,
 			      .ifindex = memory->ifindex,
 			      .len = memory->len};
-	if (!port_slot(j->f.ifindex) || !decided_xdp(xdp, j, epoch, now) ||
-	    !route_rewrite(xdp, memory, len))
+	if (!port_slot(j->f.ifindex))
 		return XDP_PASS;
+	fits = decided_xdp(xdp, j, epoch, now);
+	if (!fits || !route_rewrite(xdp, memory, len))
+		return XDP_PASS;
+	route_decided(memory, &j->v, epoch, fits);
 	count_rx(in, len);
 	count_tx(out, len);
 	route_count(out, ROUTE_GATEWAY);
@@ -94,8 +175,13 @@ static __always_inline int send_or_route(struct xdp_md *xdp, struct frame *f, st
 {
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 
-	if (on(FEATURE_ROUTE) && routes_here(v))
+	if (on(FEATURE_ROUTE) && routes_here(v)) {
+		if (!ROUTES_BY_XDP || f->tag)
+			return XDP_PASS;
+		if (!on(FEATURE_RULES) && route_quickly(xdp, v->in, v->out, f->dst) == XDP_REDIRECT)
+			return XDP_REDIRECT;
 		return route_frame_xdp(xdp, (void *)f - offsetof(struct judged, f));
+	}
 	return send_xdp(&h, f, v, now);
 }
 

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c68a52c528ca79dd0009d30f2d2ce0be7e1184b7b08d8a8eee80e3f05c31f497"
+const objectsSum = "bfa353588dee0977fe7a8acaffc124e8ffc1277a48caec01679535713ae3f910"
