@@ -105,8 +105,9 @@ static __always_inline long route_bytes(const struct hook *h, u32 at, void *to, 
 
 /*
  * What the look-up has to know of a packet beside its addresses. Where routes have several
- * next hops, it chooses as the stack does, which looks at ports in whole packets alone. For
- * the stack all these protocols have ports (proto_ports_offset() in the kernel).
+ * next hops, it chooses as the stack does, which looks at ports in whole packets alone, and
+ * not at what is behind a packet in its frame. For the stack all these protocols have ports
+ * (proto_ports_offset() in the kernel).
  */
 static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf_fib_lookup *to)
 {
@@ -126,7 +127,8 @@ static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf
 	default:
 		return;
 	}
-	if (route_bytes(h, at, ports, sizeof(ports)))
+	if (at + sizeof(ports) > ETHER_HEADER + to->tot_len ||
+	    route_bytes(h, at, ports, sizeof(ports)))
 		return;
 	to->sport = ports[0];
 	to->dport = ports[1];

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "b2b45896148943c7ea5d52f788f1734c80457d1950901977521b1d63ccd5ee92"
+const objectsSum = "b8add2de66ef4b454e2072ef234f910d594dd3849d65f3fc32e5a931220c2243"

@@ -528,20 +528,22 @@ func TestPFLikeStack(t *testing.T) {
 					frames[i] = r.frame(s, uint16(i))
 				}
 				seen += len(frames)
-				run := func(on bool) (got [2][]string, arrived map[string]bool) {
+				var got, want [2][]string
+				arrived := map[string]bool{}
+				s.bothWays(func(on bool) {
 					s.pfctl("", "-F", "states")
-					s.route(on)
 					before := s.routed()
 					all := s.lab.Deliver(s.sides[0].end, frames...)
 					routed += s.routed() - before
-					arrived = map[string]bool{}
+					if !on {
+						want = s.normals(all)
+						return
+					}
+					got = s.normals(all)
 					for _, f := range all[s.sides[1].end] {
 						arrived[string(addressesOf(f))] = true
 					}
-					return s.normals(all), arrived
-				}
-				want, _ := run(false)
-				got, arrived := run(true)
+				})
 				for i := range got {
 					if more, less := differences(got[i], want[i]); more != nil || less != nil {
 						t.Fatalf("at station %d the shortcut has\n  %s\nand lacks\n  %s\nwith\n%s", i+1, strings.Join(more, "\n  "), strings.Join(less, "\n  "), text)
