@@ -26,37 +26,43 @@ __noinline u32 decide_xdp(struct xdp_md *xdp, u32 now)
 }
 #endif
 
-/* Decides on the frame of `j`, if no such decision is remembered: can XDP send it? */
-static __always_inline bool decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
+/*
+ * Decides on the frame of `j`, if no such decision is remembered: how many bytes an untagged
+ * frame may have to leave there by XDP, 0 if this one may not.
+ */
+static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32 epoch, u32 now)
 {
 	struct decision *d = decision_cell(&j->f);
 	u32 mtu = 0;
 
 	if (!d)
-		return false;
+		return 0;
 	if (decision_holds(d, &j->f, epoch) && j->f.len <= d->fits) {
+		mtu = d->fits - ETHER_HEADER;
 		decision_recall(d, &j->f, &j->v);
 	} else {
 #ifdef DECIDES_AT_ONCE
 		const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 
 		if (decide(&h, &j->f, &j->v, now) != ACTION_SEND)
-			return false;
+			return 0;
 #else
 		if (decide_xdp(xdp, now) != ACTION_SEND)
-			return false;
+			return 0;
 #endif
 		if (!xdp_fits(xdp, port_device(&xdp_devices, j->v.out), 0, &mtu))
-			return false;
+			return 0;
 		decision_keep(d, &j->f, &j->v, epoch, mtu + ETHER_HEADER);
 	}
-	return (port_at(j->v.out)->facts & PORT_XDP_TX) && !routes_here(&j->v) &&
-	       port_has_device(&xdp_devices, j->v.out);
+	if (!(port_at(j->v.out)->facts & PORT_XDP_TX) || routes_here(&j->v) ||
+	    !port_has_device(&xdp_devices, j->v.out))
+		return 0;
+	return mtu + ETHER_HEADER;
 }
 
 /* Remembers what has been decided on a packet at the routed host port that its way leads to. */
 static __always_inline void route_decided(const struct route_memory *memory,
-					  const struct verdict *v, u32 epoch)
+					  const struct verdict *v, u32 epoch, u32 fits)
 {
 	struct route_way *way;
 
@@ -65,6 +71,8 @@ static __always_inline void route_decided(const struct route_memory *memory,
 	way = route_way(memory->way);
 	if (!way)
 		return;
+	if (way->mtu + ETHER_HEADER > fits)
+		way->mtu = fits - ETHER_HEADER;
 	way->in = v->in;
 	way->out = v->out;
 	way->epoch = epoch;
@@ -136,7 +144,7 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	u32 in = j->v.in, out = j->v.out, len = j->f.len;
 	struct route_memory *memory = route_memory_get();
-	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now();
+	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now(), fits;
 
 	if (!memory || route_xdp(xdp, out, j->f.dst) != ROUTE_GATEWAY)
 		return XDP_PASS;
@@ -145,10 +153,12 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 			      .src = memory->src,
 			      .ifindex = memory->ifindex,
 			      .len = memory->len};
-	if (!port_slot(j->f.ifindex) || !decided_xdp(xdp, j, epoch, now) ||
-	    !route_rewrite(xdp, memory, len))
+	if (!port_slot(j->f.ifindex))
 		return XDP_PASS;
-	route_decided(memory, &j->v, epoch);
+	fits = decided_xdp(xdp, j, epoch, now);
+	if (!fits || !route_rewrite(xdp, memory, len))
+		return XDP_PASS;
+	route_decided(memory, &j->v, epoch, fits);
 	count_rx(in, len);
 	count_tx(out, len);
 	route_count(out, ROUTE_GATEWAY);

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "dae42fe9cf91da092f58daca64d1e81df8069a032577a8502c87a2bba271bbf3"
+const objectsSum = "b2b45896148943c7ea5d52f788f1734c80457d1950901977521b1d63ccd5ee92"

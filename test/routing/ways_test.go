@@ -251,6 +251,34 @@ func TestSizes(t *testing.T) {
 	})
 }
 
+// A port of the switch takes smaller packets than the host's interface there: whatever is
+// larger is dropped and counted, also behind a small packet of the same connection.
+func TestSmallerPort(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.sides[1].end.SetMTU(1400)
+		small := s.udp4(s.sides[1].station4, s.made)
+		large := recipe{dst: s.sides[1].station4, src: netip.AddrFrom4([4]byte(addressesOf(small))), ttl: 64, proto: unix.IPPROTO_UDP, size: 1440, tag: -1}.frame(s, binary.BigEndian.Uint16([]byte(small)[18:]))
+		dropped := func() (n uint64) {
+			for _, port := range []string{s.sides[0].end.Port, s.sides[0].gateway, s.sides[1].gateway} {
+				n += s.lab.Port("br0", port).Drops["mtu"]
+			}
+			return n
+		}
+		s.byDatapath("a small one", s.sides[1].end, func() netlab.Frame { return small })
+		const times = 20
+		before := dropped()
+		for range times {
+			if got := s.lab.Deliver(s.sides[0].end, small, small, large)[s.sides[1].end]; slices.Contains(got, large) {
+				t.Fatal("a packet arrives that is too large for the port")
+			}
+		}
+		s.lab.Wait("drops to be counted", func() bool { return dropped() >= before+times })
+		if n := dropped() - before; n != times {
+			t.Errorf("%d packets are counted as too large of %d", n, times)
+		}
+	})
+}
+
 // A packet of IPv4 may have a next hop of IPv6 (RFC 8950).
 func TestHopOfOtherFamily(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
