@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -213,7 +214,8 @@ func (b *Bridge) followGateways(ends *ebpf.Map) (changed bool, err error) {
 	return changed || len(gone) > 0, dropGateways(m, gone)
 }
 
-// closeGateways takes ports out of the table of routed ones that are none any more.
+// closeGateways takes ports out of the table of routed ones that are none any more. When it
+// returns, no packet is sent to them: CPUs remember ways for a tick of the kernel's clock.
 func (s *Store) closeGateways(c *Cables) error {
 	m, err := s.gateways()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -228,10 +230,35 @@ func (s *Store) closeGateways(c *Cables) error {
 		if !c.ends[g.Endpoint].routes {
 			gone = append(gone, key)
 		}
-	}); err != nil {
+	}); err != nil || len(gone) == 0 {
 		return err
 	}
-	return dropGateways(m, gone)
+	if err := dropGateways(m, gone); err != nil {
+		return err
+	}
+	return waitTick()
+}
+
+// waitTick waits until the kernel's clock (jiffies) has gone on by a tick at least. The coarse
+// clock is set after it: the first change that is seen may be of a tick that was before.
+func waitTick() error {
+	var last, now, tick unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &last); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	for changes := 0; changes < 2; {
+		time.Sleep(time.Duration(tick.Nano()))
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+			return fmt.Errorf("clock: %w", err)
+		}
+		if now != last {
+			changes, last = changes+1, now
+		}
+	}
+	return nil
 }
 
 // GatewayAt returns the routed host port that has an interface of the host, by the

@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -976,6 +978,56 @@ func TestRoutesInCircle(t *testing.T) {
 		if n := s.lab.Port("br0", port).Drops["patch-loop"]; n > 0 {
 			t.Errorf("%s has dropped %d as patch-loop", port, n)
 		}
+	}
+}
+
+// No packet is lost where a port begins to route and ends, though ways to it are remembered.
+func TestRouteOnAndOff(t *testing.T) {
+	s := newSite(t, "tcx")
+	drops := func() uint64 {
+		return s.lab.Port("br0", s.sides[0].end.Port).Drops["no-peer"] + s.lab.Port("br0", s.sides[0].gateway).Drops["no-peer"]
+	}
+	var out int
+	s.must(s.sides[0].end.Namespace.Do(func() (err error) {
+		if out, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		device, err := net.InterfaceByName(s.sides[0].end.Ifname)
+		if err != nil {
+			return err
+		}
+		return unix.Bind(out, &unix.SockaddrLinklayer{Ifindex: device.Index})
+	}))
+	defer unix.Close(out)
+	var stop atomic.Bool
+	var sent sync.WaitGroup
+	packet := s.udp4(s.sides[1].station4, 1)
+	failed := make(chan error, 1)
+	sent.Add(1)
+	go func() {
+		defer sent.Done()
+		for !stop.Load() {
+			if err := unix.Send(out, []byte(packet), 0); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				failed <- err
+				return
+			}
+		}
+	}()
+	for range 20 {
+		before := s.routed()
+		s.lab.Wait("packets to be routed", func() bool { return s.routed() > before })
+		s.lab.Bascule("port", "set", "br0", s.sides[1].gateway, "--route=off")
+		s.lab.Bascule("port", "set", "br0", s.sides[1].gateway, "--route")
+	}
+	stop.Store(true)
+	sent.Wait()
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	default:
+	}
+	if n := drops(); n > 0 {
+		t.Errorf("%d packets were lost on their way to a port that no longer routes", n)
 	}
 }
 
