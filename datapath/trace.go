@@ -255,9 +255,11 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 		return err
 	}
 	defer to.close()
-	from.each(func(_ uint32, s *kernelPfState) bool {
-		if has(s.Key.Address[0]) && has(s.Key.Address[1]) {
-			to.put(s)
+	about := func(s *kernelPfState) bool { return has(s.Key.Address[0]) && has(s.Key.Address[1]) }
+	from.each(func(place uint32, s *kernelPfState) bool {
+		key, ok := from.stackKey(place, s)
+		if about(s) || ok && about(&key) {
+			to.put(s, &key)
 		}
 		return true
 	})

@@ -193,7 +193,7 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 		return true;
 	}
 	pf_tcp_begin(p, src, dst);
-	if (on(FEATURE_PF_REWRITE))
+	if (on(FEATURE_PF_REWRITE) && !pf_translated())
 		pf_rewrite_begin(p, s, in | out);
 	return true;
 }
@@ -297,7 +297,7 @@ __noinline u32 pf_ready(u32 now)
 		return PF_MAKE_NONE;
 	place = pf_state_find(&p->key);
 	if (place) {
-		s = pf_state_at(place - 1);
+		s = pf_state_at(pf_state_of_key(place - 1) - 1);
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
 			/* the state has been made just now, or is bound to another port */
 			pf_count(PF_COUNT_STATE_INSERT);
@@ -314,7 +314,7 @@ __noinline u32 pf_remove_old(u32 now)
 	struct pf_packet *p = pf_packet();
 	u32 place = on(FEATURE_PF) && p ? pf_state_find(&p->key) : 0;
 
-	return place ? pf_state_remove(place - 1, now) : 0;
+	return place ? pf_state_remove(pf_state_of_key(place - 1) - 1, now) : 0;
 }
 
 /* Claims a place for the state of this CPU's packet: the place + 1, or 0. */
