@@ -793,7 +793,7 @@ type kernelPfRuleUse struct {
 	States uint32
 	Spent  uint32
 	Nodes  uint32
-	Turn   uint32
+	Pad    uint32
 }
 
 type kernelPfScrub struct {

@@ -26,6 +26,7 @@ var carried = map[string]bool{
 	"static-port":          true,
 	"endpoint-independent": false,
 	"weight":               false,
+	"table":                false, // as a pool
 	"route-to":             false,
 	"reply-to":             false,
 	"dup-to":               false,
@@ -83,6 +84,7 @@ func (r *Rule) eachWord(f func(word string, at Place)) {
 		when(p.Method != Single, p.Method.String(), at)
 		when(p.Sticky, "sticky-address", at)
 		when(p.Weights != nil, "weight", at)
+		when(p.Table != "", "table", at)
 	}
 	for i := range r.Translations {
 		t := &r.Translations[i]
@@ -214,7 +216,7 @@ func (t *Translation) words(family Family) []uint64 {
 		uint64(t.Kind) | uint64(t.Pool.Method)<<8 | version<<16 | flags<<24 | uint64(len(networks)/4)<<32,
 		length,
 		uint64(t.Ports.Low) | uint64(t.Ports.High)<<16 | uint64(t.First)<<32,
-		binary.LittleEndian.Uint64(t.Pool.Key[:8]), binary.LittleEndian.Uint64(t.Pool.Key[8:]),
+		binary.LittleEndian.Uint64(t.Pool.Key[:8]), binary.LittleEndian.Uint64(t.Pool.Key[8:]), 0,
 	}
 	return append(first, networks...)
 }

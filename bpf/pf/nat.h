@@ -29,7 +29,7 @@ struct pf_nat {
 	u16 port_low; /* the ports, or identifiers, to choose from */
 	u16 port_high;
 	u16 port_first; /* where the search begins */
-	u16 address_tries;
+	u16 unused;
 	u8 was_side;
 	u8 is_side;
 	u8 on; /* rules have translated it */

@@ -282,6 +282,7 @@ enum pf_readiness {
 	PF_MAKE_ONE,
 	PF_MAKE_TOO_MANY,
 	PF_MAKE_INSTEAD, /* in the place of one that is over */
+	PF_MAKE_TAKEN, /* no: answers would be taken for those of a connection that is translated */
 };
 
 /* Looks whether this CPU's packet needs a state. */
@@ -301,6 +302,8 @@ __noinline u32 pf_ready(u32 now)
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
 			/* the state has been made just now, or is bound to another port */
 			pf_count(PF_COUNT_STATE_INSERT);
+			if (on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_NAT))
+				return PF_MAKE_TAKEN;
 			return PF_MAKE_NONE;
 		}
 		return PF_MAKE_INSTEAD;
@@ -388,6 +391,8 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 	}
 	if (ready == PF_MAKE_NONE)
 		return 0;
+	if (on(FEATURE_PF_NAT) && ready == PF_MAKE_TAKEN)
+		return DROP_PF_TRANSLATE;
 	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
 	if (!place && ready == PF_MAKE_ONE)
 		place = pf_claim_packet_over(false, now);

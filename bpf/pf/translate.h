@@ -83,30 +83,39 @@ static __always_inline u64 pf_source_hash(const struct pf_nat *n, const u32 *add
 	return pf_mix(pf_mix(pf_mix(first, words[0]), words[1]), second);
 }
 
-/*
- * Chooses an address of the pool, in the place of `old`. The address is left in n->to. False
- * if there is none.
- */
-static __always_inline bool pf_pool_choose(struct pf_nat *n, const u32 *source, const u32 *old)
+/* Takes a turn of the pool. A trial takes none. */
+static __always_inline u64 pf_pool_turn(const struct pf_nat *n)
 {
-	struct pf_rule_use *use;
+	u32 at = n->at + offsetof(struct pf_translation, turn) / 8;
+	u64 *turn = bpf_map_lookup_elem(&pf_words, &at);
+
+	if (!turn || on(FEATURE_TRACE))
+		return turn ? *turn : 0;
+	return __sync_fetch_and_add(turn, 1);
+}
+
+/*
+ * Chooses an address of the pool, in the place of `old`; with `again`, one that comes behind
+ * that of the last choice. The address is left in n->to. False if there is none.
+ */
+static __always_inline bool pf_pool_choose(struct pf_nat *n, const u32 *source, const u32 *old,
+					   bool again)
+{
 	u32 i;
 
 	if (!n->t.length)
 		return false;
-	n->place = 0;
-	if (n->t.method == PF_POOL_RANDOM) {
-		n->place = ((u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32()) % n->t.length;
-	} else if (n->t.method == PF_POOL_SOURCE_HASH) {
-		n->place = pf_source_hash(n, source) % n->t.length;
-	} else if (n->t.method == PF_POOL_ROUND_ROBIN) {
-		use = pf_rule_use_at(n->rule);
-		if (!use)
-			return false;
-		/* a trial takes no turn */
-		n->place = (on(FEATURE_TRACE) ? use->turn : __sync_fetch_and_add(&use->turn, 1)) %
-			   n->t.length;
-	}
+	if (n->t.method == PF_POOL_ROUND_ROBIN)
+		n->place = pf_pool_turn(n);
+	else if (again)
+		n->place++;
+	else if (n->t.method == PF_POOL_RANDOM)
+		n->place = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+	else if (n->t.method == PF_POOL_SOURCE_HASH)
+		n->place = pf_source_hash(n, source);
+	else
+		n->place = 0;
+	n->place %= n->t.length;
 	n->low = 0;
 	n->high = n->t.networks;
 	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
@@ -193,6 +202,11 @@ static __always_inline bool pf_nat_port(struct pf_nat *n, const struct pf_packet
 /* Addresses of a pool that are tried for one packet: each may take a look at all ports. */
 #define PF_POOL_TRIES 4
 
+static __always_inline bool pf_differ(const u32 *a, const u32 *b)
+{
+	return a[0] != b[0] || a[1] != b[1] || a[2] != b[2] || a[3] != b[3];
+}
+
 /* Gives the packet a new source. */
 static __always_inline bool pf_nat_source(struct pf_nat *n, const struct pf_packet *p)
 {
@@ -200,15 +214,11 @@ static __always_inline bool pf_nat_source(struct pf_nat *n, const struct pf_pack
 
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PF_POOL_TRIES; i++) {
-		if (i) {
-			/* these would give the same again */
-			if (n->t.method <= PF_POOL_BITMASK || n->t.method == PF_POOL_SOURCE_HASH ||
-			    i >= n->t.length)
-				return false;
-			n->t.method = PF_POOL_ROUND_ROBIN;
-		}
-		/* where the source is not yet changed, it is what the pool is asked for */
-		if (!pf_pool_choose(n, n->from, n->from))
+		/* the others would give the same again */
+		if (i && ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
+			  i >= n->t.length))
+			return false;
+		if (!pf_pool_choose(n, n->from, n->from, i))
 			return false;
 		__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
 		n->now.sport = port;
@@ -223,7 +233,7 @@ static __always_inline bool pf_nat_destination(struct pf_nat *n, const struct pf
 {
 	u32 low = n->t.low, high = n->t.high, port;
 
-	if (!pf_pool_choose(n, n->now.src, n->now.dst))
+	if (!pf_pool_choose(n, n->now.src, n->now.dst, false))
 		return false;
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
 	if (!low || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))
@@ -266,9 +276,9 @@ __noinline u32 pf_translate_next(void)
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
 	if (!n->at) {
-		/* a connection that has a state, or can have none, cannot be translated any more */
-		if ((p->how & (PF_KNOWN | PF_FLOOD)) || (p->flags & PF_P_STATELESS) ||
-		    !(p->key.vlan & PF_ROUTED) || !pf_to_host(p->slot))
+		/* a connection that has a state cannot be translated any more */
+		if ((p->how & (PF_KNOWN | PF_FLOOD)) || !(p->key.vlan & PF_ROUTED) ||
+		    !pf_to_host(p->slot))
 			return DROP_PF_TRANSLATE;
 		r = pf_rule_at(n->rule);
 		if (!r || !r->translations)
@@ -288,9 +298,6 @@ __noinline u32 pf_translate_next(void)
 		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination(n, p)) {
 			return DROP_PF_TRANSLATE;
 		}
-		/* the kernel routes no such addresses, and answers would not find the state */
-		if (pf_of_link(n->now.src) || pf_of_link(n->now.dst))
-			return DROP_PF_TRANSLATE;
 		pf_nat_key(n, p);
 	}
 	n->at = next;
@@ -460,8 +467,7 @@ __noinline u32 pf_nat_quoted(struct __sk_buff *skb, u32 receiver)
 	}
 	__builtin_memcpy(n->from, n->was.address[ws], 16);
 	__builtin_memcpy(n->to, n->is.address[is], 16);
-	if (n->from[0] == n->to[0] && n->from[1] == n->to[1] && n->from[2] == n->to[2] &&
-	    n->from[3] == n->to[3] && was_port == is_port)
+	if (!pf_differ(n->from, n->to) && was_port == is_port)
 		return true;
 	if (receiver)
 		at = four ? PF_NAT_DST4 : PF_NAT_DST6;
@@ -644,6 +650,13 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
+	/*
+	 * The kernel routes no addresses of a link, and the answers would not find the state. Nor
+	 * would those of an address to itself.
+	 */
+	if ((p->flags & PF_P_STATELESS) || pf_of_link(n->is.address[0]) ||
+	    pf_of_link(n->is.address[1]) || !pf_differ(n->is.address[0], n->is.address[1]))
+		return DROP_PF_TRANSLATE;
 	if (on(FEATURE_TRACE)) /* a trial keeps nothing */
 		return pf_keeps(p->rule[0]) || pf_keeps(p->rule[1]) ? 0 : DROP_PF_TRANSLATE;
 	pf_nat_turn(p, n, false);
@@ -651,7 +664,7 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 	pf_nat_turn(p, n, true);
 	if (ready == PF_MAKE_ONE)
 		ready = pf_nat_ready(now);
-	if (ready == PF_MAKE_NONE)
+	if (ready == PF_MAKE_NONE || ready == PF_MAKE_TAKEN)
 		return DROP_PF_TRANSLATE;
 	place = ready == PF_MAKE_ONE ? pf_nat_claim(now) : 0;
 	pf_nat_turn(p, n, false);

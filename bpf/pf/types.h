@@ -249,6 +249,7 @@ struct pf_translation {
 	__u16 first;
 	__u16 unused;
 	__u64 key[2]; /* of PF_POOL_SOURCE_HASH */
+	__u64 turn; /* addresses that the pool has given in turn; this alone changes */
 };
 
 enum pf_translation_flag {
@@ -284,7 +285,7 @@ struct pf_rule_use {
 	__u32 states;
 	__u32 spent; /* 1: a rule with `once` has had its packet */
 	__u32 nodes; /* sources that it tracks */
-	__u32 turn; /* of its pools: how many addresses they have given in turn */
+	__u32 pad;
 };
 
 /* How long states last, in seconds, in the order of pf.conf(5). */
