@@ -125,6 +125,7 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 
 const (
 	protoTCP    = 6
+	protoUDP    = 17
 	protoICMP   = 1
 	protoICMPv6 = 58
 

@@ -263,8 +263,9 @@ func TestNATIsReference(t *testing.T) {
 			}
 			return place(n)
 		}
-		rt.Hash = func([16]byte, netip.Addr) uint64 { return place(4*3*5) }
+		rt.Hash = func([16]byte, netip.Addr) uint64 { return place(4 * 3 * 5) }
 		var last *reference.Packet
+		var trail []string
 		for range rapid.IntRange(1, 60).Draw(r, "packets") {
 			p := natPacket(r)
 			if last != nil {
@@ -307,8 +308,11 @@ func TestNATIsReference(t *testing.T) {
 				}
 				continue
 			}
+			if j.Action == pf.Pass && j.State == nil && slices.Contains(o.Drops, "pf-translate") {
+				continue // what was dropped does not tell the port or identifier, which may have been another than its own
+			}
 			if chance := strings.Contains(text, "source-hash") || strings.Contains(text, "random"); chance && j.State != nil && slices.Contains(o.Drops, "pf-translate") &&
-				slices.ContainsFunc(pools, func(pool netip.Prefix) bool { return pool.Contains(p.Dst) }) {
+				slices.ContainsFunc(pools, func(pool netip.Prefix) bool { return pool.Contains(p.Dst) || pool.Contains(j.Packet.Dst) }) {
 				rt.End(j.State) // the datapath may have chosen the packet's own destination
 				continue
 			}
@@ -336,8 +340,9 @@ func TestNATIsReference(t *testing.T) {
 			if want == "pf" && p.Quoted != nil && is == "pf-state" {
 				want = is
 			}
+			trail = append(trail, fmt.Sprintf("%v %s becomes %s", p.Direction, what(p), is))
 			if is != want {
-				r.Fatalf("%s\n%v %s becomes %s, want %s", text, p.Direction, what(p), is, want)
+				r.Fatalf("%s\n%s\n%v %s becomes %s, want %s", text, strings.Join(trail, "\n"), p.Direction, what(p), is, want)
 			}
 			if len(o.Drops) == 0 {
 				if is != what(p) {

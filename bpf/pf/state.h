@@ -294,5 +294,8 @@ __noinline u32 pf_state_find_routed(u32 slots)
 	if (found && pf_state_hosts(found - 1))
 		return found;
 	key->vlan = domain;
+	/* rules that translate an error of ICMP ask its own key */
+	if (on(FEATURE_PF_NAT))
+		p->key.vlan = domain;
 	return 0;
 }

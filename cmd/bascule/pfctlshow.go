@@ -31,6 +31,7 @@ func (c *pfctl) showAll(s switcher) error {
 		{"timeouts", "TIMEOUTS:", c.showTimeouts},
 		{"memory", "LIMITS:", c.showLimits},
 		{"Tables", "TABLES:", c.showTables},
+		{"nat", "", c.showTranslations},
 		{"Anchors", "", c.showAnchors},
 		{"Interfaces", "", c.showPorts},
 	}
@@ -134,6 +135,28 @@ func (c *pfctl) showRules(s switcher) error {
 		}
 	})
 	return c.printJSON(list)
+}
+
+// showTranslations shows the rules that translate, on a line each.
+func (c *pfctl) showTranslations(s switcher) error {
+	path, _ := pfAnchorAll(c.anchor.text)
+	rules, err := s.PFRules(c.bridge.text, path)
+	if err != nil {
+		return err
+	}
+	list := []pfRuleJSON{}
+	eachPFRule(rules, rules.Set, rules.Path, true, func(path string, number int, r *pf.Rule) {
+		if len(r.Translations) > 0 && r.Anchor == nil {
+			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+		}
+	})
+	if c.json {
+		return c.printJSON(list)
+	}
+	for _, r := range list {
+		fmt.Fprintln(c.out, r.Rule)
+	}
+	return nil
 }
 
 // pfAnchorAll returns the path of an anchor, and whether all below it are

@@ -213,3 +213,179 @@ func TestNATStations(t *testing.T) {
 }
 
 var _ = netlab.Broadcast
+
+// errorsOf makes a packet end its life on the way, or find nobody, and says who the sender
+// hears it from.
+func (s *site) errorsOf(side int, to string, ttl int) string {
+	s.t.Helper()
+	out, _ := s.sides[side].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "1", "-W", "5", "-t", fmt.Sprint(ttl), to)
+	return string(out)
+}
+
+// An ICMP error about a translated packet gets to who has sent the packet, about the packet
+// as he knows it: a socket hears of a closed port, and a ping of a life that has ended.
+func TestNATErrors(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.load("pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1\n" +
+			"match in on gw1 inet to 10.0.1.9 rdr-to 10.0.2.2\nmatch in on gw1 inet6 to fd01::9 rdr-to fd02::2\n")
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			for _, to := range []string{"10.0.2.2", "fd02::2", "10.0.1.9", "fd01::9"} {
+				// the station of the first side asks its gateway for the other address, too
+				if strings.HasSuffix(to, "9") {
+					s.neighbour(0, to)
+				}
+				conn, err := s.dial(0, "udp", "", net.JoinHostPort(to, "9"))
+				s.must(err)
+				s.lab.Wait("an error about a closed port at "+to, func() bool {
+					_, err = conn.Write([]byte("anybody"))
+					if err == nil {
+						s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+						_, err = conn.Read(make([]byte, 10))
+					}
+					return err != nil && strings.Contains(err.Error(), "refused")
+				})
+				// the host answers for its own hop, which comes before the translation out
+				if text := s.errorsOf(0, to, 1); !strings.Contains(text, "exceeded") {
+					t.Errorf("to %s with a TTL of 1: %s", to, text)
+				}
+			}
+		}
+	})
+}
+
+// neighbour has the station of a side know an address of its gateway.
+func (s *site) neighbour(side int, address string) {
+	s.t.Helper()
+	e := s.sides[side].end
+	_, err := e.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "neigh", "replace", address, "lladdr", s.sides[side].mac.String(), "dev", e.Ifname, "nud", "permanent")
+	s.must(err)
+}
+
+// A pool that is dry drops what it has no port for, and says so. When a state has ended, its
+// port is free again.
+func TestNATPoolDry(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.load("set timeout { udp.first 120, udp.single 120 }\npass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 port 7000:7002\n")
+		drops := func() uint64 { return s.lab.Port("br0", "gw2").Drops["pf-translate"] }
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			s.pfctl("", "-F", "states")
+			before, arrived := drops(), 0
+			for port := uint16(2000); port < 2006; port++ {
+				if s.passes(flow{0, 1, false, [2]uint16{port, 53}, 0}) {
+					arrived++
+				}
+			}
+			if n := drops() - before; arrived != 3 || n != 3 {
+				t.Errorf("shortcut %v: %d connections of 6 have a port of 3, and %d have none\n%s", on, arrived, n, s.states())
+			}
+			// to another place there are as many
+			if !s.passes(flow{0, 1, false, [2]uint16{2005, 54}, 0}) {
+				t.Errorf("shortcut %v: a connection to another port is refused, too", on)
+			}
+			if text := s.pfctl("", "-s", "info"); !strings.Contains(text, "translate") {
+				t.Errorf("the counters do not tell:\n%s", text)
+			}
+			s.pfctl("", "-k", "10.0.1.2", "-k", "10.0.2.2")
+			if n := strings.Count(s.states(), "\n"); n != 0 {
+				t.Errorf("%d states are left:\n%s", n, s.states())
+			}
+			if !s.passes(flow{0, 1, false, [2]uint16{2005, 53}, 0}) {
+				t.Errorf("shortcut %v: no port is free when the states have ended", on)
+			}
+		}
+		steps, _ := s.trace(s.frame(flow{0, 1, false, [2]uint16{2005, 53}, 0}))
+		t.Log(strings.Join(steps, "\n"))
+	})
+}
+
+// What rules translate, and pass without a state, would have no way back: it is dropped.
+func TestNATWithoutState(t *testing.T) {
+	bothWays(t, func(t *testing.T, s *site) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, c := range []struct {
+			rules  string
+			passes bool
+		}{
+			{"pass no state\nmatch out on gw2 inet nat-to 10.0.2.1", false},
+			{"match out on gw2 inet nat-to 10.0.2.1", false},
+			{"match in on gw1 inet rdr-to 10.0.2.3", false},
+			{"pass\nmatch out on gw2 inet from 10.9.0.0/16 nat-to 10.0.2.1", true},
+			{"pass\nmatch out on gw2 inet nat-to 10.0.2.1", true},
+			{"pass\nmatch out on gw2 inet nat-to (e1)", false},           // which has no address
+			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},         // which is not the host's
+			{"pass\nmatch in inet to 10.0.2.2 rdr-to 169.254.1.1", false}, // which nobody routes
+		} {
+			s.pfctl("", "-F", "states")
+			s.load(c.rules + "\n")
+			s.wantPasses(c.rules, f, c.passes)
+			s.wantPasses(c.rules+", again", f, c.passes)
+		}
+	})
+}
+
+// Connections go on through a reload of the rules, one that takes the translation away, and a
+// change of what they are limited to, which moves them to another table.
+func TestNATReload(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		l := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
+		const rules = "pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\n"
+		s.load(rules)
+		conn, err := s.dial(0, "tcp", "", "10.0.2.2:7")
+		s.must(err)
+		in, err := l.Accept()
+		s.must(err)
+		defer in.Close()
+		talk := func(what string) {
+			t.Helper()
+			for _, c := range [][2]net.Conn{{conn, in}, {in, conn}} {
+				buf := make([]byte, 5)
+				_, err := c[0].Write([]byte("hello"))
+				s.must(err)
+				s.must(c[1].SetReadDeadline(time.Now().Add(patience)))
+				if _, err := io.ReadFull(c[1], buf); err != nil {
+					t.Fatalf("%s: %v\n%s", what, err, s.states())
+				}
+			}
+		}
+		talk("at first")
+		for i, next := range []string{rules, "set limit states 5000\n" + rules, "set limit states 200000\n" + rules, "pass\n", "block\n", rules, "set limit states 3000\n" + rules} {
+			s.load(next)
+			talk(fmt.Sprintf("after reload %d", i))
+		}
+		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
+		talk("after a change of a port")
+		if n := strings.Count(s.states(), "(10.0.1.2:"); n != 1 {
+			t.Errorf("%d translated states:\n%s", n, s.states())
+		}
+		s.pfctl("", "-F", "states")
+		if n := strings.Count(s.states(), "(10.0.1.2:"); n != 0 {
+			t.Errorf("%d translated states are left:\n%s", n, s.states())
+		}
+	})
+}
+
+// A station that asks for a service by the address that the world knows gets it from a station
+// beside it.
+func TestNATHairpin(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		l := s.listen(0, "tcp", "10.0.1.2:7").(net.Listener)
+		_, err := s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "addr", "add", "10.0.1.5/24", "dev", s.sides[0].end.Ifname)
+		s.must(err)
+		s.load("pass\nmatch in on gw1 inet proto tcp to 10.0.2.1 port 80 rdr-to 10.0.1.2 port 7\nmatch out on gw1 inet proto tcp from 10.0.1.0/24 to 10.0.1.2 nat-to 10.0.1.1\n")
+		s.ip("neigh replace 10.0.1.5 lladdr " + s.sides[0].end.MAC.String() + " dev gw1 nud permanent")
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			conn, err := s.dial(0, "tcp", "10.0.1.5:0", "10.0.2.1:80")
+			s.must(err)
+			peer := s.echoTCP(l, conn, 1<<16)
+			if peer.Addr().String() != "10.0.1.1" || peer.Port() < 50001 {
+				t.Errorf("shortcut %v: the server sees %v", on, peer)
+			}
+		}
+	})
+}
