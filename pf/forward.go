@@ -25,7 +25,7 @@ var carried = map[string]bool{
 	"sticky-address":       false,
 	"static-port":          true,
 	"endpoint-independent": false,
-	"weight":               false,
+	"weight":               true,
 	"table":                false, // as a pool
 	"route-to":             false,
 	"reply-to":             false,
@@ -196,14 +196,18 @@ func (t *Translation) words(family Family) []uint64 {
 		version = 6
 	}
 	length := uint64(0)
-	for _, p := range t.Pool.Addrs {
+	for i, p := range t.Pool.Addrs {
 		if p.Addr().Is4() != (family == Inet) {
 			continue
 		}
+		weight := uint64(1)
+		if t.Pool.Weights != nil {
+			weight = uint64(t.Pool.Weights[i])
+		}
 		s := subnetOf(p.Addr(), p.Bits())
 		b := s.bytes()
-		networks = append(networks, binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:]), length, uint64(s.bits))
-		length += 1 << min(128-int(s.bits), 32)
+		networks = append(networks, binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:]), length, uint64(s.bits)|weight<<32)
+		length += weight << min(128-int(s.bits), 32)
 	}
 	flags := uint64(0)
 	if t.Static {

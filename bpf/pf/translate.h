@@ -133,7 +133,9 @@ static __always_inline bool pf_pool_choose(struct pf_nat *n, const u32 *source, 
 		return true;
 	}
 	/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
-	n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) + (u32)(n->place - n->network.begin));
+	if (n->network.weight)
+		n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) +
+				     (u32)((n->place - n->network.begin) / n->network.weight));
 	return true;
 }
 

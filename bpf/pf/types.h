@@ -260,7 +260,8 @@ enum pf_translation_flag {
 struct pf_pool_network {
 	__u32 address[4];
 	__u64 begin; /* addresses of the networks before */
-	__u64 bits; /* of the mask, of 128 */
+	__u32 bits; /* of the mask, of 128 */
+	__u32 weight; /* how often each address counts */
 };
 
 /* Counters of a rule. States that are still there have counters of their own. */
