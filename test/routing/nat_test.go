@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"bascule/lab/ends"
-	"bascule/test/netlab"
 )
 
 // listen listens at the station of a side.
@@ -158,9 +157,18 @@ func TestNATStations(t *testing.T) {
 			}, {
 				name: "both, without on", rules: "pass\nmatch in inet to 10.0.1.1 rdr-to 10.0.2.2\nmatch in inet6 to fd01::1 rdr-to fd02::2\nmatch out inet to 10.0.2.2 nat-to 10.0.2.1\nmatch out inet6 to fd02::2 nat-to fd02::1 static-port\n",
 				four: "10.0.1.1:7", six: "[fd01::1]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 1024, high: 65535, host4: "10.0.1.1", host6: "fd01::1", state4: " -> 10.0.2.2:7 (10.0.1.1:7) ",
+			}, {
+				name: "FreeBSD's lines", rules: "nat on gw2 inet from 10.0.1.0/24 to any -> (gw2)\nnat on gw2 inet6 from fd01::/64 to any -> fd02::1\nrdr pass on gw1 inet proto { tcp, udp } to 10.0.1.1 port 80 -> 10.0.2.2 port 7\npass",
+				four: "10.0.1.1:80", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 50001, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: " -> 10.0.2.2:7 (10.0.1.1:80) ",
+			}, {
+				name: "binat-to", rules: "pass\nmatch on gw2 inet from 10.0.1.2 to any binat-to 10.0.2.1\nmatch on gw2 inet6 from fd01::2 binat-to fd02::1",
+				four: "10.0.2.2:7", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 1024, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: "all tcp 10.0.2.1:",
 			},
 		} {
 			for _, on := range []bool{true, false} {
+				if !on && (c.name == "binat-to" || c.name == "FreeBSD's lines") {
+					continue // which are other words for what comes before
+				}
 				s.route(on)
 				s.ip("neigh replace 10.0.1.9 lladdr 02:00:00:00:00:99 dev gw1 nud permanent")
 				what := fmt.Sprintf("%s, shortcut %v", c.name, on)
@@ -211,8 +219,6 @@ func TestNATStations(t *testing.T) {
 		}
 	})
 }
-
-var _ = netlab.Broadcast
 
 // errorsOf makes a packet end its life on the way, or find nobody, and says who the sender
 // hears it from.
@@ -296,8 +302,41 @@ func TestNATPoolDry(t *testing.T) {
 				t.Errorf("shortcut %v: no port is free when the states have ended", on)
 			}
 		}
-		steps, _ := s.trace(s.frame(flow{0, 1, false, [2]uint16{2005, 53}, 0}))
-		t.Log(strings.Join(steps, "\n"))
+	})
+}
+
+// A trace tells what a packet becomes, and where the host would send that; states, rules and
+// JSON tell of it, too.
+func TestNATTold(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		s.load("pass\nanchor a {\nmatch in on gw1 inet proto udp to 10.0.2.2 rdr-to 10.0.2.3 port 2001\n}\n")
+		want := "pf: translates it: it goes on from 10.0.1.2:1000 to 10.0.2.3:2001"
+		for _, known := range []bool{false, true} {
+			steps, _ := s.trace(s.frame(f))
+			text := strings.Join(steps, "\n  ")
+			if !strings.Contains(text, want) || !strings.Contains(text, otherHop.String()) {
+				t.Errorf("a trace, of a known connection %v, says\n  %s", known, text)
+			}
+			s.wantPasses("rdr-to another station", f, true)
+		}
+		if text := s.states(); !strings.Contains(text, "all udp 10.0.1.2:1000 -> 10.0.2.3:2001 (10.0.2.2:2000) ") {
+			t.Errorf("the states are\n%s", text)
+		}
+		var states []struct{ Translated *struct{ Src, Dst string } }
+		s.lab.JSON(&states, "pfctl", "-b", "br0", "-s", "states")
+		n := 0
+		for _, st := range states {
+			if st.Translated != nil && st.Translated.Src == "10.0.1.2" && st.Translated.Dst == "10.0.2.3" {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d translated states as JSON, want 1", n)
+		}
+		if text := s.pfctl("", "-s", "nat"); text != "match in on gw1 inet proto udp from any to 10.0.2.2 rdr-to 10.0.2.3 port 2001\n" {
+			t.Errorf("the rules that translate are\n%s", text)
+		}
 	})
 }
 
@@ -314,8 +353,8 @@ func TestNATWithoutState(t *testing.T) {
 			{"match in on gw1 inet rdr-to 10.0.2.3", false},
 			{"pass\nmatch out on gw2 inet from 10.9.0.0/16 nat-to 10.0.2.1", true},
 			{"pass\nmatch out on gw2 inet nat-to 10.0.2.1", true},
-			{"pass\nmatch out on gw2 inet nat-to (e1)", false},           // which has no address
-			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},         // which is not the host's
+			{"pass\nmatch out on gw2 inet nat-to (e1)", false},            // which has no address
+			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},          // which is not the host's
 			{"pass\nmatch in inet to 10.0.2.2 rdr-to 169.254.1.1", false}, // which nobody routes
 		} {
 			s.pfctl("", "-F", "states")
