@@ -41,8 +41,8 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-exact soak bench bench-exact bench-agent generate fuzz check \
-	install install-doc clean
+.PHONY: build demo test test-kernels test-cards test-exact soak bench bench-exact bench-agent generate generated \
+	lint fuzz check needs install install-doc clean
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bascule ./cmd/bascule
@@ -54,10 +54,12 @@ demo:
 
 test:
 	$(call install,$(TEST_NEEDS))
-	# one program for all, and the longest first
+	# one program for all, and the longest first; tests wait, too, so there is one more at a time than CPUs;
+	# `make lint` vets
 	@dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
 		$(GO) build -o $$dir/bascule ./cmd/bascule && \
-		BASCULE=$$dir/bascule $(GO) test -count=1 -timeout 40m ./test/conformance ./lab ./test/... ./datapath ./...
+		BASCULE=$$dir/bascule $(GO) test -count=1 -vet=off -p $$(($$(nproc) + 1)) -timeout 40m \
+			./test/conformance ./lab ./test/routing ./datapath ./test/agent ./lab/fabrics ./test/... ./...
 
 # The switch and its agent while everything about them changes, under traffic.
 # SOAK=2m for less, SEED=7 for the same changes again; ends by itself, or by Ctrl-C.
@@ -135,40 +137,65 @@ generate:
 # rulesets, each with a thousand packets. Each filter in turn has to hold back FUZZ
 # times 300 packets from a real station, on each hook of each kind of bridge. FUZZ times
 # 6000 packets, more or less, are routed on each hook, and once more by the host's stack.
-fuzz = $(GO) test $(1) -run '^$$' -fuzz '^$(2)$$' -fuzztime $(shell expr $(FUZZ) \* $(3))x -fuzzminimizetime 10x
+#
+# Each package's tests are built once for all of its fuzzers. What their inputs go through is
+# instrumented, and that is not Go's own library: go test -fuzz would compile all of it anew.
+FUZZED = ./datapath ./frame ./rule ./config ./pf ./agent/rstp ./agent
+FOLLOWED = bascule/... github.com/goccy/go-yaml/... github.com/gopacket/gopacket/...
+fuzz = (cd $(1) && $$dir/$(notdir $(1)).test -test.paniconexit0 -test.run '^$$' -test.fuzz '^$(2)$$' \
+	-test.fuzztime $(shell expr $(FUZZ) \* $(3))x -test.fuzzminimizetime 10x -test.fuzzcachedir $$found/$(1:./%=%))
 fuzz:
-	$(call fuzz,./datapath,FuzzTCX,750)
-	$(call fuzz,./datapath,FuzzXDP,500)
-	$(call fuzz,./datapath,FuzzVLAN,2500)
-	$(call fuzz,./datapath,FuzzAnswer,7500)
-	$(call fuzz,./frame,FuzzParse,50000)
-	$(call fuzz,./frame,FuzzCapture,50000)
-	$(call fuzz,./rule,FuzzParseFile,40000)
-	$(call fuzz,./rule,FuzzParseRule,50000)
-	$(call fuzz,./config,FuzzYAML,4500)
-	$(call fuzz,./config,FuzzHostname,4500)
-	$(call fuzz,./pf,FuzzParse,30000)
-	$(call fuzz,./pf,FuzzCompile,20000)
-	$(call fuzz,./agent/rstp,FuzzDecode,100000)
-	$(call fuzz,./agent/rstp,FuzzReceive,10000)
-	$(call fuzz,./agent/rstp,FuzzRestore,60000)
-	$(call fuzz,./agent,FuzzLinkEvents,20000)
-	$(call fuzz,./agent,FuzzSnapshot,2000)
-	$(GO) test ./datapath -run '^TestPFIsReference$$' -timeout 30m -rapid.checks $(PFRULESETS) -pf.packets 1000
-	$(GO) test ./test/oracle -run '^TestOracle$$' -count=1 -timeout 0 -rapid.seed 0 -oracle.frames $(shell expr $(FUZZ) \* 300)
-	$(GO) test ./test/routing -run '^TestLikeStack$$' -count=1 -timeout 0 -rapid.seed 0 -routing.packets $(shell expr $(FUZZ) \* 6000)
-	$(GO) test ./test/routing -run '^TestPFLikeStack$$' -count=1 -timeout 0 -rapid.seed 0 -routing.packets $(shell expr $(FUZZ) \* 1500)
+	dir=$$(mktemp -d) && chmod 755 $$dir && trap "rm -r $$dir" EXIT && \
+	found=$$($(GO) env GOCACHE)/fuzz/bascule && export BASCULE=$$dir/bascule && set -x && \
+	$(GO) build -o $$dir/bascule ./cmd/bascule && \
+	$(GO) test -c -vet=off $(FOLLOWED:%='-gcflags=%=-d=libfuzzer') -o $$dir $(FUZZED) && \
+	mkdir $$dir/plain && $(GO) test -c -vet=off -o $$dir/plain ./datapath ./test/oracle ./test/routing && \
+	$(call fuzz,./datapath,FuzzTCX,750) && \
+	$(call fuzz,./datapath,FuzzXDP,500) && \
+	$(call fuzz,./datapath,FuzzVLAN,2500) && \
+	$(call fuzz,./datapath,FuzzAnswer,7500) && \
+	$(call fuzz,./frame,FuzzParse,50000) && \
+	$(call fuzz,./frame,FuzzCapture,50000) && \
+	$(call fuzz,./rule,FuzzParseFile,40000) && \
+	$(call fuzz,./rule,FuzzParseRule,50000) && \
+	$(call fuzz,./config,FuzzYAML,4500) && \
+	$(call fuzz,./config,FuzzHostname,4500) && \
+	$(call fuzz,./pf,FuzzParse,30000) && \
+	$(call fuzz,./pf,FuzzCompile,20000) && \
+	$(call fuzz,./agent/rstp,FuzzDecode,100000) && \
+	$(call fuzz,./agent/rstp,FuzzReceive,10000) && \
+	$(call fuzz,./agent/rstp,FuzzRestore,60000) && \
+	$(call fuzz,./agent,FuzzLinkEvents,20000) && \
+	$(call fuzz,./agent,FuzzSnapshot,2000) && \
+	(cd datapath && $$dir/plain/datapath.test -test.run '^TestPFIsReference$$' -test.timeout 30m \
+		-rapid.checks $(PFRULESETS) -pf.packets 1000) && \
+	(cd test/oracle && $$dir/plain/oracle.test -test.run '^TestOracle$$' -rapid.seed 0 \
+		-oracle.frames $(shell expr $(FUZZ) \* 300)) && \
+	(cd test/routing && $$dir/plain/routing.test -test.run '^TestLikeStack$$' -rapid.seed 0 \
+		-routing.packets $(shell expr $(FUZZ) \* 6000)) && \
+	(cd test/routing && $$dir/plain/routing.test -test.run '^TestPFLikeStack$$' -rapid.seed 0 \
+		-routing.packets $(shell expr $(FUZZ) \* 1500))
 
 # Everything that looks at the source and runs nothing of it.
-check:
+check: generated lint
+
+# Whether the form of the source is right, and what is generated up to date. It writes what it compares.
+generated:
 	$(call install,$(BUILD_NEEDS))
 	@test -z "$$(gofmt -l .)" || { echo "not formatted by gofmt:"; gofmt -l .; exit 1; }
 	clang-format-19 --dry-run -Werror bpf/*.h bpf/*.c bpf/pf/*.h datapath/probe/*.c
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
 	git ls-files -z '*.md' '*.go' '*.h' '*.c' | xargs -0 $(GO) run ./test/width
 	$(GO) generate ./...
 	@git diff --exit-code --stat -- '*_bpfel.*' docs/man docs/bascule.schema.json || { echo "generated files are not up to date: commit what 'make generate' makes"; exit 1; }
+
+# What tools find in the source.
+lint:
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+# What all parts of .ci/run need: one of them after the other would do, but not two at once.
+needs:
+	$(call install,$(sort $(TEST_NEEDS) $(KERNEL_NEEDS) $(EXACT_NEEDS) $(BUILD_NEEDS)))
 
 PREFIX ?= /usr/local
 UNITDIR ?= /usr/lib/systemd/system

@@ -211,12 +211,22 @@ static __always_inline u64 *counter_of(u32 which)
 enum memory_part {
 	MEMORY_DECISIONS,
 	MEMORY_PF, /* with FEATURE_PF */
-	/*
-	 * With FEATURE_CAPTURE or FEATURE_TRACE. Without FEATURE_PF this part is in the place of
-	 * the one before.
-	 */
-	MEMORY_WATCH,
+	/* Without the features of a part, those behind it move up: see memory_part(). */
+	MEMORY_ROUTES, /* with FEATURE_ROUTE */
+	MEMORY_WATCH, /* with FEATURE_CAPTURE or FEATURE_TRACE */
 };
+
+/* The place of a part. */
+static __always_inline u32 memory_part(enum memory_part part)
+{
+	u32 place = part;
+
+	if (part > MEMORY_PF && !on(FEATURE_PF))
+		place--;
+	if (part > MEMORY_ROUTES && !on(FEATURE_ROUTE))
+		place--;
+	return place;
+}
 
 /*
  * The work area of a CPU, for the frame that it is at. The stack has no room for what is

@@ -39,15 +39,47 @@ struct patch_wait {
 /* Next hops that are told apart when the host is to see one packet a second to each. */
 #define FRESH_HOPS 1024
 
+/*
+ * The way of packets like one that this CPU has routed. The packets of a connection ask the
+ * same questions, and the answers take longer than all else. A way holds in the tick of the
+ * kernel's clock that it was found in, a few milliseconds, while no route changes: the kernel
+ * numbers changes of its routes, addresses and rules. So a change of a route holds for the
+ * next packet. What the kernel does not number (a neighbour's address, a setting) holds in
+ * the next tick.
+ */
+struct route_way {
+	u64 gateway; /* key of the table of gateways: the address that the packet is for */
+	u64 address[4]; /* of the packet, as in struct bpf_fib_lookup */
+	u64 ports; /* with its protocol and family, as there */
+	u32 flow; /* TOS, or flow label with traffic class */
+	u32 tick;
+	u32 changes;
+	u32 ifindex; /* of the device that it leaves by: of the routed host port, if it is one */
+	u16 mtu;
+	u16 family; /* of the next hop; 0 for a routed host port */
+	union {
+		u32 hop[4];
+		struct {
+			u8 dmac[6];
+			u8 smac[6];
+			u32 endpoint; /* of the routed host port */
+		};
+	};
+};
+
 /* What a packet that is routed is on its next link, and when next hops were last looked after. */
 struct route_memory {
 	u64 net; /* address of the network namespace in the kernel, 0 until somebody has asked */
 	u64 device; /* that of the host's interface that the packet is for */
 	u64 dst, src; /* of the frame on that link, as in struct frame */
-	u32 ifindex; /* the device of the routed host port that it goes on by */
+	u32 endpoint; /* of the routed host port that it goes on by, 0 for another device */
+	u32 ifindex; /* that port's device */
 	u32 len; /* bytes of the frame, without what fills it */
 	u64 look[2][8]; /* the look-ups, there and back, for which the stack has no room */
 	u64 hop[3]; /* the next hop, for bpf_redirect_neigh() */
+	u64 header[5]; /* of the packet */
+	struct route_way ask; /* what the way depends on */
+	u64 way; /* the place for it */
 	u32 second[FRESH_HOPS]; /* in which the host has seen the last packet to a next hop */
 };
 

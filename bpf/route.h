@@ -48,6 +48,15 @@ static __always_inline struct bpf_fib_lookup *route_back(struct route_memory *me
 #define ROUTE_GATEWAY (1u << 16) /* to a routed host port: its endpoint is below */
 #define ROUTE_DEVICE (1u << 17) /* by the kernel, which has been told already */
 
+/* The ways that a CPU remembers. */
+#define ROUTE_WAYS 256 /* a power of two */
+
+struct route_ways {
+	struct route_way at[ROUTE_WAYS];
+};
+
+MEMORY_HOLDS(struct route_ways);
+
 /* Is it an address of a station that packets are routed from and to (RFC 1122 3.2.1.3)? */
 static __always_inline bool ip4_is_plain(u32 address)
 {
@@ -80,6 +89,20 @@ static __always_inline bool ip4_sums_up(const struct iphdr *ip)
 	return sum == 0xffff;
 }
 
+/* Reads bytes of the frame: nearly always they lie where a program may read them at once. */
+static __always_inline long route_bytes(const struct hook *h, u32 at, void *to, u32 len)
+{
+	struct __sk_buff *skb = h->ctx;
+	struct xdp_md *xdp = h->ctx;
+	void *data = (void *)(long)(h->skb ? skb->data : xdp->data);
+	void *end = (void *)(long)(h->skb ? skb->data_end : xdp->data_end);
+
+	if (data + at + len > end)
+		return frame_bytes(h, at, to, len);
+	__builtin_memcpy(to, data + at, len);
+	return 0;
+}
+
 /*
  * What the look-up has to know of a packet beside its addresses. Where routes have several
  * next hops, it chooses as the stack does, which looks at ports in whole packets alone. For
@@ -103,7 +126,7 @@ static __always_inline void route_ports(const struct hook *h, u32 at, struct bpf
 	default:
 		return;
 	}
-	if (frame_bytes(h, at, ports, sizeof(ports)))
+	if (route_bytes(h, at, ports, sizeof(ports)))
 		return;
 	to->sport = ports[0];
 	to->dport = ports[1];
@@ -114,7 +137,7 @@ static __always_inline bool icmp_is_news(const struct hook *h, u32 at, bool six)
 {
 	u8 type;
 
-	if (frame_bytes(h, at, &type, sizeof(type)))
+	if (route_bytes(h, at, &type, sizeof(type)))
 		return true;
 	if (six)
 		return type < 128 || type > 129;
@@ -129,69 +152,92 @@ struct route_size {
 
 /* Reads the packet, and fills in the look-up: ROUTE_DONE, or why it is left to the stack. */
 static __always_inline u32 route_read4(const struct hook *h, const struct route_size *size,
-				       struct bpf_fib_lookup *to)
+				       struct bpf_fib_lookup *to, struct iphdr *ip)
 {
-	struct iphdr ip;
 	u32 len;
 
-	if (frame_bytes(h, ETHER_HEADER, &ip, sizeof(ip)))
+	if (route_bytes(h, ETHER_HEADER, ip, sizeof(*ip)))
 		return ROUTE_HEADER;
-	len = bpf_ntohs(ip.tot_len);
-	if (ip.version != 4 || ip.ihl != 5 || len < sizeof(ip) || !ip4_sums_up(&ip))
+	len = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || ip->ihl != 5 || len < sizeof(*ip) || !ip4_sums_up(ip))
 		return ROUTE_HEADER;
 	/* a packet that GSO has made large may be larger than its header can tell */
 	if (size->gso ? size->len != len + ETHER_HEADER : size->len < len + ETHER_HEADER)
 		return ROUTE_HEADER;
-	if (!ip4_is_plain(ip.saddr) || !ip4_is_plain(ip.daddr))
+	if (!ip4_is_plain(ip->saddr) || !ip4_is_plain(ip->daddr))
 		return ROUTE_ADDRESS;
-	if (ip.ttl <= 1)
+	if (ip->ttl <= 1)
 		return ROUTE_TTL;
 	to->family = 2; /* AF_INET */
-	to->tos = ip.tos;
-	to->l4_protocol = ip.protocol;
+	to->tos = ip->tos;
+	to->l4_protocol = ip->protocol;
 	to->tot_len = len;
-	to->ipv4_src = ip.saddr;
-	to->ipv4_dst = ip.daddr;
-	if (ip.protocol == IPPROTO_ICMP && !(ip.frag_off & bpf_htons(0x1fff)) &&
-	    icmp_is_news(h, ETHER_HEADER + sizeof(ip), false))
+	to->ipv4_src = ip->saddr;
+	to->ipv4_dst = ip->daddr;
+	if (ip->protocol == IPPROTO_ICMP && !(ip->frag_off & bpf_htons(0x1fff)) &&
+	    icmp_is_news(h, ETHER_HEADER + sizeof(*ip), false))
 		return ROUTE_PROTOCOL;
-	if (!(ip.frag_off & bpf_htons(0x3fff)))
-		route_ports(h, ETHER_HEADER + sizeof(ip), to);
+	if (!(ip->frag_off & bpf_htons(0x3fff)))
+		route_ports(h, ETHER_HEADER + sizeof(*ip), to);
 	return ROUTE_DONE;
 }
 
 static __always_inline u32 route_read6(const struct hook *h, const struct route_size *size,
-				       struct bpf_fib_lookup *to)
+				       struct bpf_fib_lookup *to, struct ipv6hdr *ip)
 {
-	struct ipv6hdr ip;
 	u32 len;
 
-	if (frame_bytes(h, ETHER_HEADER, &ip, sizeof(ip)))
+	if (route_bytes(h, ETHER_HEADER, ip, sizeof(*ip)))
 		return ROUTE_HEADER;
-	len = bpf_ntohs(ip.payload_len) + sizeof(ip);
+	len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	/*
 	 * Hop-by-hop options are every router's business (RFC 8200 4.3). The others are headers
 	 * that the stack looks behind where it chooses among next hops, or rules ask for ports.
 	 */
-	if (ip.version != 6 || ip.nexthdr == IPPROTO_HOPOPTS || ip.nexthdr == IPPROTO_ROUTING ||
-	    ip.nexthdr == IPPROTO_DSTOPTS || ip.nexthdr == IPPROTO_FRAGMENT)
+	if (ip->version != 6 || ip->nexthdr == IPPROTO_HOPOPTS || ip->nexthdr == IPPROTO_ROUTING ||
+	    ip->nexthdr == IPPROTO_DSTOPTS || ip->nexthdr == IPPROTO_FRAGMENT)
 		return ROUTE_HEADER;
 	if (size->gso ? size->len != len + ETHER_HEADER : size->len < len + ETHER_HEADER)
 		return ROUTE_HEADER;
-	if (!ip6_is_plain(ip.saddr.in6_u.u6_addr32) || !ip6_is_plain(ip.daddr.in6_u.u6_addr32))
+	if (!ip6_is_plain(ip->saddr.in6_u.u6_addr32) || !ip6_is_plain(ip->daddr.in6_u.u6_addr32))
 		return ROUTE_ADDRESS;
-	if (ip.hop_limit <= 1)
+	if (ip->hop_limit <= 1)
 		return ROUTE_TTL;
 	to->family = 10; /* AF_INET6 */
-	to->flowinfo = *(u32 *)&ip & bpf_htonl(0x0fffffff);
-	to->l4_protocol = ip.nexthdr;
+	to->flowinfo = *(u32 *)ip & bpf_htonl(0x0fffffff);
+	to->l4_protocol = ip->nexthdr;
 	to->tot_len = len;
-	__builtin_memcpy(to->ipv6_src, &ip.saddr, sizeof(ip.saddr));
-	__builtin_memcpy(to->ipv6_dst, &ip.daddr, sizeof(ip.daddr));
-	if (ip.nexthdr == IPPROTO_ICMPV6 && icmp_is_news(h, ETHER_HEADER + sizeof(ip), true))
+	__builtin_memcpy(to->ipv6_src, &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(to->ipv6_dst, &ip->daddr, sizeof(ip->daddr));
+	if (ip->nexthdr == IPPROTO_ICMPV6 && icmp_is_news(h, ETHER_HEADER + sizeof(*ip), true))
 		return ROUTE_PROTOCOL;
-	route_ports(h, ETHER_HEADER + sizeof(ip), to);
+	route_ports(h, ETHER_HEADER + sizeof(*ip), to);
 	return ROUTE_DONE;
+}
+
+/*
+ * Reads the packet of a frame of an EtherType, and notes its size: ROUTE_DONE, or why it is
+ * left to the stack.
+ */
+static __always_inline u32 route_read(const struct hook *h, u16 type, const struct route_size *size)
+{
+	struct route_memory *memory = route_memory_get();
+	struct bpf_fib_lookup *to;
+	u32 why;
+
+	if (!memory)
+		return ROUTE_AWAY;
+	to = route_to(memory);
+	*to = (struct bpf_fib_lookup){}; /* its padding, too, has to be zero */
+	if (type == bpf_htons(ETH_P_IP))
+		why = route_read4(h, size, to, (void *)memory->header);
+	else if (type == bpf_htons(ETH_P_IPV6))
+		why = route_read6(h, size, to, (void *)memory->header);
+	else
+		why = ROUTE_PROTOCOL;
+	memory->len = to->tot_len + ETHER_HEADER;
+	to->tot_len = 0;
+	return why;
 }
 
 /* The enum route for what the kernel's look-up says. */
@@ -399,42 +445,66 @@ static __always_inline u32 route_interface(const struct hook *h, struct route_me
 	return route_taken(memory, in) ? 0 : host;
 }
 
-/* Takes one from the packet's time to live, and corrects its checksum (RFC 1624). */
-static __always_inline bool route_ages(struct __sk_buff *skb, bool six)
+/*
+ * The namespace of the host, whose address in the kernel is known. The kernel's function for
+ * this, bpf_rdonly_cast(), costs nothing, and a load takes an instruction or two where
+ * bpf_probe_read_kernel() takes a hundred. The loader puts a call in the constant's place.
+ */
+static __always_inline void *route_net(const struct route_memory *memory)
 {
-	if (six) {
-		u32 at = ETHER_HEADER + offsetof(struct ipv6hdr, hop_limit);
-		u8 hops;
+	void *net;
 
-		if (bpf_skb_load_bytes(skb, at, &hops, sizeof(hops)))
-			return false;
-		hops--;
-		return !bpf_skb_store_bytes(skb, at, &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
-	} else {
-		u32 at = ETHER_HEADER + offsetof(struct iphdr, ttl), sum;
-		struct {
-			u8 ttl, protocol;
-			u16 check;
-		} part;
-
-		if (bpf_skb_load_bytes(skb, at, &part, sizeof(part)))
-			return false;
-		part.ttl--;
-		sum = part.check + bpf_htons(0x0100);
-		part.check = sum + (sum >= 0xffff);
-		/* the header's sum stays what it was */
-		return !bpf_skb_store_bytes(skb, at, &part, sizeof(part), 0);
-	}
+	asm volatile("r1 = %1\n\tr2 = %2\n\tr0 = %3 ll\n\t%0 = r0"
+		     : "=r"(net)
+		     : "r"(memory->net), "r"((u64)cfg.route.namespace), "i"(KERNEL_NET_CALL)
+		     : "r0", "r1", "r2", "r3", "r4", "r5");
+	return net;
 }
 
-/* Gives the frame the addresses that it has on the next link. */
-static __always_inline void route_addresses(struct __sk_buff *skb, const struct bpf_fib_lookup *to)
+/*
+ * Takes one from the packet's time to live and corrects its checksum (RFC 1624), in the
+ * header that has been read and in the packet. The frame gets the addresses that it has on
+ * the next link, if it goes on by a routed host port: the kernel writes those of others.
+ * False if there is no memory; the frame is as it was then.
+ */
+static __always_inline bool route_ages4(struct __sk_buff *skb, struct route_memory *memory)
 {
+	const u32 first = offsetof(struct iphdr, ttl), part = 4; /* TTL, protocol, checksum */
+	struct iphdr *ip = (struct iphdr *)memory->header;
+	u32 sum = ip->check + bpf_htons(0x0100);
+	struct {
+		u8 ether[ETHER_HEADER];
+		u8 ip[12]; /* up to the addresses */
+	} __attribute__((packed)) frame;
+
+	ip->ttl--;
+	ip->check = sum + (sum >= 0xffff);
+	/* the header's sum stays what it was */
+	if (!memory->endpoint)
+		return !bpf_skb_store_bytes(skb, ETHER_HEADER + first, &ip->ttl, part, 0);
+	__builtin_memcpy(frame.ether, route_to(memory)->dmac, 6);
+	__builtin_memcpy(frame.ether + 6, route_to(memory)->smac, 6);
+	frame.ether[12] = ETH_P_IP >> 8;
+	frame.ether[13] = ETH_P_IP & 0xff;
+	__builtin_memcpy(frame.ip, ip, sizeof(frame.ip));
+	return !bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+}
+
+static __always_inline bool route_ages6(struct __sk_buff *skb, struct route_memory *memory)
+{
+	struct ipv6hdr *ip = (struct ipv6hdr *)memory->header;
 	u8 addresses[12];
 
-	__builtin_memcpy(addresses, to->dmac, 6);
-	__builtin_memcpy(addresses + 6, to->smac, 6);
-	bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+	ip->hop_limit--;
+	if (bpf_skb_store_bytes(skb, ETHER_HEADER + offsetof(struct ipv6hdr, hop_limit),
+				&ip->hop_limit, 1, BPF_F_RECOMPUTE_CSUM))
+		return false;
+	if (memory->endpoint) {
+		__builtin_memcpy(addresses, route_to(memory)->dmac, 6);
+		__builtin_memcpy(addresses + 6, route_to(memory)->smac, 6);
+		bpf_skb_store_bytes(skb, 0, addresses, sizeof(addresses), 0);
+	}
+	return true;
 }
 
 /*
@@ -443,12 +513,143 @@ static __always_inline void route_addresses(struct __sk_buff *skb, const struct 
  */
 static __always_inline void route_prefers(struct __sk_buff *skb, const struct route_memory *memory)
 {
-	u8 tos, update;
+	const struct iphdr *ip = (const struct iphdr *)memory->header;
 
-	if (!route_word(&update, memory->net + cfg.route.priority) || !update ||
-	    bpf_skb_load_bytes(skb, ETHER_HEADER + offsetof(struct iphdr, tos), &tos, sizeof(tos)))
-		return;
-	skb->priority = 0x4620 >> ((tos & 0x18) >> 1) & 7;
+	if (*(u8 *)(route_net(memory) + cfg.route.priority))
+		skb->priority = 0x4620 >> ((ip->tos & 0x18) >> 1) & 7;
+}
+
+/*
+ * Notes the routed host port that the way goes on by, if it goes on by one. ROUTE_DONE, or why
+ * the packet is left to the stack: it would not leave by a port with another bridge's end, or
+ * macvlans would keep it in the host.
+ */
+static __always_inline u32 route_gateway(struct route_memory *memory, u32 slot)
+{
+	const struct bpf_fib_lookup *to = route_to(memory);
+	u64 key = to->ifindex;
+	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+
+	memory->endpoint = 0;
+	if (!g)
+		return ROUTE_DONE;
+	memory->endpoint = g->endpoint;
+	memory->ifindex = g->ifindex;
+	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
+		return ROUTE_AWAY;
+	if (g->endpoint == port_at(slot)->endpoint)
+		return ROUTE_SAME;
+	if (g->macvlans) {
+		key = 0;
+		__builtin_memcpy(&key, to->dmac, 6);
+		key = GATEWAY_MAC(g->endpoint, key);
+		if (bpf_map_lookup_elem(&gateways, &key))
+			return ROUTE_SAME;
+	}
+	return ROUTE_DONE;
+}
+
+/* The place for the way of packets like this one. */
+static __always_inline struct route_way *route_way(const struct route_memory *of)
+{
+	u32 part = memory_part(MEMORY_ROUTES);
+	struct route_ways *ways = bpf_map_lookup_elem(&memory, &part);
+
+	return ways ? &ways->at[of->way & (ROUTE_WAYS - 1)] : 0;
+}
+
+/*
+ * Does this CPU remember the way of the packet that has been read, to an address at the port
+ * in a slot? If so, route_to() has the kernel's answer as it was. If not, what the way
+ * depends on is noted for route_keep(). This is a separate function, as are route_keep() and
+ * those that read: the verifier then follows one way less.
+ */
+__noinline bool route_recall(u32 slot, u64 dst, bool gso)
+{
+	struct route_memory *memory = route_memory_get();
+	struct bpf_fib_lookup *to;
+	struct route_way *way, *ask;
+	u64 gateway, ports, address[4], other;
+	u32 flow, tick, changes, at;
+
+	if (!memory)
+		return false;
+	memory->way = ROUTE_WAYS;
+	to = route_to(memory);
+	at = to->family == 2 ? cfg.route.changes : cfg.route.changes6;
+	/* a trial remembers nothing */
+	if (on(FEATURE_TRACE) || !memory->net || !at)
+		return false;
+	changes = *(u32 *)(route_net(memory) + at);
+	tick = bpf_jiffies64();
+	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
+	__builtin_memcpy(address, to->ipv6_src, sizeof(address));
+	__builtin_memcpy(&ports, to, sizeof(ports));
+	flow = to->family == 2 ? to->tos : to->flowinfo;
+	memory->way = (gateway + address[0] * 3 + address[1] * 5 + address[2] * 7 +
+		       address[3] * 11 + ports * 13 + flow) *
+				      0x9e3779b97f4a7c15ull >>
+			      56 &
+		      (ROUTE_WAYS - 1);
+	way = route_way(memory);
+	if (!way)
+		return false;
+	/* one comparison is less for the verifier than nine */
+	other = (way->tick ^ tick) | (way->changes ^ changes) | (way->flow ^ flow);
+	other |= (way->gateway ^ gateway) | (way->ports ^ ports);
+	other |= (way->address[0] ^ address[0]) | (way->address[1] ^ address[1]);
+	other |= (way->address[2] ^ address[2]) | (way->address[3] ^ address[3]);
+	if (other || gso || memory->len > way->mtu + ETHER_HEADER) {
+		ask = &memory->ask;
+		ask->gateway = gateway;
+		__builtin_memcpy(ask->address, address, sizeof(address));
+		ask->ports = ports;
+		ask->flow = flow;
+		ask->tick = tick;
+		ask->changes = changes;
+		return false;
+	}
+	if (way->family) {
+		memory->endpoint = 0;
+		to->family = way->family;
+		to->ifindex = way->ifindex;
+		__builtin_memcpy(to->ipv6_dst, way->hop, sizeof(way->hop));
+	} else {
+		memory->endpoint = way->endpoint;
+		memory->ifindex = way->ifindex;
+		__builtin_memcpy(to->smac, way->smac, sizeof(way->smac));
+		__builtin_memcpy(to->dmac, way->dmac, sizeof(way->dmac));
+	}
+	return true;
+}
+
+/* Remembers the kernel's answer for packets like the one that route_recall() was asked about. */
+__noinline int route_keep(void)
+{
+	struct route_memory *memory = route_memory_get();
+	const struct bpf_fib_lookup *to;
+	struct route_way *way;
+
+	if (!memory || memory->way >= ROUTE_WAYS)
+		return 0;
+	way = route_way(memory);
+	if (!way)
+		return 0;
+	to = route_to(memory);
+	*way = memory->ask;
+	way->mtu = to->mtu_result;
+	if (memory->endpoint) {
+		way->family = 0;
+		way->endpoint = memory->endpoint;
+		way->ifindex = memory->ifindex;
+		__builtin_memcpy(way->smac, to->smac, sizeof(way->smac));
+		__builtin_memcpy(way->dmac, to->dmac, sizeof(way->dmac));
+	} else {
+		way->family = to->family;
+		way->ifindex = to->ifindex;
+		__builtin_memcpy(way->hop, to->ipv6_dst, sizeof(way->hop));
+	}
+	return 0;
 }
 
 /*
@@ -456,35 +657,28 @@ static __always_inline void route_prefers(struct __sk_buff *skb, const struct ro
  * ROUTE_DONE, or the enum route for which it is left to the stack. route_to() has the way.
  */
 static __always_inline u32 route_find(const struct hook *h, struct route_memory *memory, u32 slot,
-				      u64 dst, u16 type, const struct route_size *size)
+				      u64 dst, u32 unread, const struct route_size *size)
 {
 	struct bpf_fib_lookup *to = route_to(memory);
 	u32 host, why, mtu = 0;
 
-	*to = (struct bpf_fib_lookup){}; /* its padding, too, has to be zero */
+	if (!unread && route_recall(slot, dst, size->gso))
+		return ROUTE_DONE;
 	host = route_interface(h, memory, slot, dst, &why);
 	if (!host)
 		return why;
-	if (type == bpf_htons(ETH_P_IP))
-		why = route_read4(h, size, to);
-	else if (type == bpf_htons(ETH_P_IPV6))
-		why = route_read6(h, size, to);
-	else
-		why = ROUTE_PROTOCOL;
-	if (why)
-		return why;
+	if (unread)
+		return unread;
 	if (route_guarded(memory))
 		return ROUTE_IPSEC;
 	if (to->family == 10 && !route_forwards6(memory))
 		return ROUTE_OFF;
 	if (route_chooses(memory, to->family == 10))
 		return ROUTE_CHOICE;
-	memory->len = to->tot_len + ETHER_HEADER;
 	if (to->family == 2 && !route_returns(h, memory, to, host))
 		return ROUTE_SOURCE;
 	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
-	if (size->gso)
-		to->tot_len = 1;
+	to->tot_len = size->gso ? 1 : memory->len - ETHER_HEADER;
 	to->ifindex = host;
 	why = route_answer(bpf_fib_lookup(h->ctx, to, sizeof(*to), 0));
 	if (why)
@@ -498,35 +692,10 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 	/* a trial is about packets like this one, and most of them are not left to the host */
 	if (!on(FEATURE_TRACE) && route_freshens(h, memory, to))
 		return ROUTE_FRESH;
-	return ROUTE_DONE;
-}
-
-/*
- * Finds the routed host port that the way goes on by: 0 if it goes on by another device.
- * `why` is ROUTE_DONE, or for what the packet is left to the stack: it would not leave by a
- * port with another bridge's end, or macvlans would keep it in the host.
- */
-static __always_inline struct gateway *route_gateway(const struct bpf_fib_lookup *to, u32 slot,
-						     u32 *why)
-{
-	u64 key = to->ifindex;
-	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
-
-	*why = ROUTE_DONE;
-	if (!g)
-		return 0;
-	if (g->mac != (*(u64 *)to->smac & MAC_MASK))
-		*why = ROUTE_AWAY;
-	else if (g->endpoint == port_at(slot)->endpoint)
-		*why = ROUTE_SAME;
-	else if (g->macvlans) {
-		key = 0;
-		__builtin_memcpy(&key, to->dmac, 6);
-		key = GATEWAY_MAC(g->endpoint, key);
-		if (bpf_map_lookup_elem(&gateways, &key))
-			*why = ROUTE_SAME;
-	}
-	return g;
+	why = route_gateway(memory, slot);
+	if (!why)
+		route_keep();
+	return why;
 }
 
 /* Notes for `bascule trace` where a packet goes that the datapath would route. */
@@ -544,6 +713,14 @@ static __always_inline u32 route_tell(const struct bpf_fib_lookup *to)
 	return ROUTE_DONE;
 }
 
+__noinline u32 route_read_skb(struct __sk_buff *skb)
+{
+	const struct hook h = {.ctx = skb, .devices = &tcx_devices, .skb = true};
+	struct route_size size = {.len = skb->len, .gso = skb->gso_size};
+
+	return route_read(&h, skb->protocol, &size);
+}
+
 /*
  * Routes a frame to an address at a routed host port: where it goes (ROUTE_GATEWAY,
  * ROUTE_DEVICE), or the enum route for which it is left to the stack as it is.
@@ -557,7 +734,6 @@ __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	bool six = skb->protocol == bpf_htons(ETH_P_IPV6);
 	struct bpf_redir_neigh *hop;
 	struct bpf_fib_lookup *to;
-	struct gateway *g;
 	struct trip *t;
 	u32 why;
 
@@ -569,7 +745,7 @@ __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	/* a mark chooses the way by the host's rules, and the look-up has none */
 	if (skb->mark)
 		return ROUTE_CHOICE;
-	why = route_find(&h, memory, slot, dst, skb->protocol, &size);
+	why = route_find(&h, memory, slot, dst, route_read_skb(skb), &size);
 	/*
 	 * The stack would go by the hash of the sender's socket, or of its network card, where it
 	 * chooses among next hops by ports. The look-up has none, so the stack is to have none for
@@ -579,31 +755,36 @@ __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 		bpf_set_hash_invalid(skb);
 	if (why)
 		return why;
-	g = route_gateway(to, slot, &why);
-	if (why)
-		return why;
 	if (on(FEATURE_TRACE))
 		return route_tell(to);
 	/* what is behind the packet to fill a frame stays on the link that it came by */
 	if (size.len > memory->len && bpf_skb_change_tail(skb, memory->len, 0))
 		return ROUTE_HEADER;
-	/* the first of these may fail for want of memory; then the packet is as it was */
-	if (!route_ages(skb, six))
+	if (six ? !route_ages6(skb, memory) : !route_ages4(skb, memory))
 		return ROUTE_HEADER;
 	if (!six)
 		route_prefers(skb, memory);
-	if (g) {
-		route_addresses(skb, to);
+	if (memory->endpoint) {
 		t = trip_get();
 		if (t)
-			t->ifindex = g->ifindex;
-		return ROUTE_GATEWAY | (g->endpoint & 0xffff);
+			t->ifindex = memory->ifindex;
+		return ROUTE_GATEWAY | (memory->endpoint & 0xffff);
 	}
 	hop = (struct bpf_redir_neigh *)memory->hop;
 	*hop = (struct bpf_redir_neigh){.nh_family = to->family};
 	__builtin_memcpy(hop->ipv6_nh, to->ipv6_dst, sizeof(hop->ipv6_nh));
 	bpf_redirect_neigh(to->ifindex, hop, sizeof(*hop), 0);
 	return ROUTE_DEVICE;
+}
+
+__noinline u32 route_read_xdp(struct xdp_md *xdp)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct route_size size = {.len = data_end - data};
+
+	return data + ETHER_HEADER > data_end ? ROUTE_HEADER
+					      : route_read(&h, *(u16 *)(data + 12), &size);
 }
 
 /*
@@ -617,20 +798,15 @@ __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 	struct route_size size = {.len = data_end - data};
 	struct route_memory *memory = route_memory_get();
-	struct gateway *g;
-	u32 why;
 
-	if (!memory || data + ETHER_HEADER > data_end)
+	if (!memory)
 		return ROUTE_HEADER;
-	if (route_find(&h, memory, slot, dst, *(u16 *)(data + 12), &size))
+	if (route_find(&h, memory, slot, dst, route_read_xdp(xdp), &size) || !memory->endpoint)
 		return ROUTE_OTHER;
-	g = route_gateway(route_to(memory), slot, &why);
-	if (!g || why)
-		return ROUTE_OTHER;
-	memory->src = g->mac;
 	memory->dst = 0;
+	memory->src = 0;
 	__builtin_memcpy(&memory->dst, route_to(memory)->dmac, 6);
-	memory->ifindex = g->ifindex;
+	__builtin_memcpy(&memory->src, route_to(memory)->smac, 6);
 	return ROUTE_GATEWAY;
 }
 
@@ -663,15 +839,21 @@ static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route
 }
 
 /* Counts what has become of a frame for a routed host port: what route_skb() has said. */
-static __always_inline void route_count(u32 slot, u32 to)
+__noinline int route_count(u32 slot, u32 to)
 {
 	u64 key = GATEWAY_COUNTS(port_at(slot)->endpoint);
-	struct gateway *g = bpf_map_lookup_elem(&gateways, &key);
+	struct port_stats *s = stats_of(slot);
+	struct gateway *g;
 
-	if (to >= ROUTES)
-		to = ROUTE_DONE;
+	if (to >= ROUTES) {
+		if (s)
+			s->routed++;
+		return 0;
+	}
+	g = bpf_map_lookup_elem(&gateways, &key);
 	if (g)
 		g->frames[to]++;
+	return 0;
 }
 
 /*

@@ -20,7 +20,7 @@ const enum flood_past *flood_past_type __attribute__((unused));
  */
 static __always_inline void *watch_memory(void)
 {
-	u32 part = on(FEATURE_PF) ? MEMORY_WATCH : MEMORY_WATCH - 1;
+	u32 part = memory_part(MEMORY_WATCH);
 
 	return bpf_map_lookup_elem(&memory, &part);
 }

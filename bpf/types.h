@@ -231,10 +231,11 @@ enum feature {
 #define FEATURE_QUESTION 0xba5c01e0feed5eedull
 
 /*
- * The loader replaces this constant with a call of a function of the kernel: see
- * skb_of_kernel().
+ * The loader replaces each of these constants with a call of a function of the kernel: see
+ * skb_of_kernel() and route_net().
  */
 #define KERNEL_SKB_CALL 0xba5c01e05eabb0ffull
+#define KERNEL_NET_CALL 0xba5c01e05eabb1ffull
 
 /* Places in the kernel's sk_buff, in bytes from its start, of fields that no helper tells. */
 struct skb_places {
@@ -271,6 +272,10 @@ struct route_places {
 	__u32 all6; /* in a namespace: as `all`, of IPv6 */
 	__u32 forward6; /* there: does the host forward IPv6? */
 	__u32 hash6; /* in a namespace: how next hops of IPv6 are chosen */
+	__u32 changes; /* in a namespace: a number that changes with routes of IPv4 */
+	__u32 changes6; /* the same of IPv6 */
+	__u32 cast; /* BTF number of bpf_rdonly_cast() */
+	__u32 namespace; /* BTF number of the type of a namespace */
 };
 
 /* Settings of a bridge that are on or off. */
@@ -634,6 +639,8 @@ struct port_stats {
 	__u64 learned;
 	__u64 moves; /* addresses that moved to the port */
 	__u64 refused; /* addresses not learned or not moved */
+	__u64 routed; /* frames for a routed host port: ROUTE_DONE; its other counts are in struct
+			 gateway */
 	__u64 drops[DROP_ROOM];
 };
 

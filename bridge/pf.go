@@ -537,7 +537,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
 		}
-		return set, append(redefined(set), missing(set)...), nil
+		return set, slices.Concat(redefined(set), idle(set), missing(set)), nil
 	}
 	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
 		if err := o.take(d, set); err != nil {
@@ -554,7 +554,7 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, err
 	}
-	return set, redefined(set), nil
+	return set, append(redefined(set), idle(set)...), nil
 }
 
 // missing tells of the words of a file that loading it refuses: the language has them,
@@ -562,6 +562,18 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 func missing(set *pf.Ruleset) (notes []string) {
 	for _, e := range set.Missing() {
 		notes = append(notes, fmt.Sprintf("%v: %s; loading refuses it", e.Pos, e.Message))
+	}
+	return notes
+}
+
+// idle tells of the words of a file that have no effect.
+func idle(set *pf.Ruleset) (notes []string) {
+	for _, i := range set.Idle() {
+		note := fmt.Sprintf("%v: %s has no effect: %s", i.Pos, i.Word, i.Why)
+		if i.More > 0 {
+			note += fmt.Sprintf(" (%d more)", i.More)
+		}
+		notes = append(notes, note)
 	}
 	return notes
 }

@@ -142,6 +142,42 @@ func TestPFRedefined(t *testing.T) {
 	}
 }
 
+// TestPFIdle wants notes of words that are taken and have no effect.
+func TestPFIdle(t *testing.T) {
+	text := `
+		table <a> persist counters
+		match out on { p1 p2 } set prio (3, 6)
+		match set prio 5
+		pass set prio 5 scrub (no-df) set tos 0x10 allow-opts
+		block log (all, user)
+		pass keep state (pflow)
+		anchor x on { p1 p2 } set (prio 3, tos 4) scrub (max-mss 1400) allow-opts {
+			match set prio 1
+			pass keep state (pflow, no-sync)
+		}
+		anchor y scrub (no-df)
+		load anchor y from "idle"`
+	set, err := pf.Parse("pf.conf", []byte(text), pf.Source{Open: func(string) ([]byte, error) {
+		return []byte("set state-defaults pflow\npass log (user)\n"), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"pf.conf:2:3: counters has no effect: the addresses of a table are not counted one by one",
+		"pf.conf:3:3: set prio has no effect: a match rule sets no priority; say it in the rule that passes (2 more)",
+		"pf.conf:6:3: log (user) has no effect: a switch does not know whose a packet is (1 more)",
+		"pf.conf:7:3: pflow has no effect: flows are not exported (2 more)",
+		"pf.conf:8:3: set prio has no effect: the call of an anchor changes no packets; say it in the rules of the anchor",
+		"pf.conf:8:3: set tos has no effect: the call of an anchor changes no packets; say it in the rules of the anchor",
+		"pf.conf:8:3: scrub has no effect: the call of an anchor changes no packets; say it in the rules of the anchor (1 more)",
+		"pf.conf:8:3: allow-opts has no effect: the call of an anchor passes nothing; say it in the rules of the anchor",
+	}
+	if diff := cmp.Diff(want, idle(set)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestPFTableNumbers wants a table whose contents are set to have a number that
 // the rules before did not use, and others to keep theirs.
 func TestPFTableNumbers(t *testing.T) {

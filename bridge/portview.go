@@ -39,7 +39,7 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 			if err != nil {
 				return err
 			}
-			routed, err := b.Routed(p)
+			routed, err := b.Routed(p, &stats)
 			if err != nil {
 				return err
 			}

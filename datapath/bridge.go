@@ -23,6 +23,9 @@ type Bridge struct {
 	dir   string // folder of the bridge
 	gen   string // name of the current generation's folder
 
+	vlans   *VLANs // see VLANs
+	vlansOf string // the generation that has them; "" where they have not been read
+
 	moored // devices that have come to berths since the configuration was made
 
 	unhooked []*PortError // see Unhooked
@@ -212,6 +215,7 @@ func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
 	}
 	old := *b
 	b.Config, b.gen, b.moored = next, g.name, newMoored()
+	b.keepVLANs(t.VLANs, old.gen)
 	if err := b.converge(g, lost(&old.Config, &b.Config)); err != nil {
 		return &UnfinishedError{err}
 	}

@@ -3,9 +3,8 @@
 package datapath
 
 import (
+	"crypto/sha256"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -15,24 +14,15 @@ import (
 // build of bascule has loaded its programs. (A BPF file system has no files.)
 const builtPrefix = "built-"
 
-// build names this build: the object that programs are loaded from, and the Go
+// build names this build: the objects that programs are loaded from, and the Go
 // command's note of the loader, which specialises them.
 var build = sync.OnceValue(func() string {
 	var info string
 	if i, ok := debug.ReadBuildInfo(); ok {
 		info = i.String()
 	}
-	sum := ""
-	// The processor has instructions for these sums, which matters as each command
-	// asks.
-	for _, polynomial := range []uint32{crc32.Castagnoli, crc32.IEEE} {
-		h := crc32.New(crc32.MakeTable(polynomial))
-		io.WriteString(h, info)
-		h.Write(_KernelBytes)
-		h.Write(_PlainBytes)
-		sum += fmt.Sprintf("%08x", h.Sum32())
-	}
-	return builtPrefix + sum
+	sum := sha256.Sum256([]byte(info + objectsSum))
+	return fmt.Sprintf("%s%x", builtPrefix, sum[:8])
 })
 
 // Ours reports whether the bridge's programs were loaded by this build of

@@ -20,3 +20,7 @@ package datapath
 // The same with one lock round the FDB, for the lab; see Store.Locked.
 //
 //go:generate go tool bpf2go -go-package datapath -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -g -mcpu=v3 -Wall -Werror -I/usr/include/x86_64-linux-gnu" -no-global-types locked ../bpf/locked.bpf.c
+
+// The sum of those that a bridge is loaded from; see build.
+//
+//go:generate go run ./sum kernel_bpfel.o plain_bpfel.o

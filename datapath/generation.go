@@ -146,7 +146,7 @@ func (b *Bridge) load(c *Config, t Tables) (*generation, error) {
 		delete(spec.Programs, kernelProgBasculePatch)
 	}
 	for name, p := range spec.Programs {
-		answer(p, programFeatures(name, c), c.Skb.Cast)
+		answer(p, programFeatures(name, c), c)
 	}
 	m := &making{Config: c, tables: t}
 	if b.gen != "" {
@@ -227,10 +227,11 @@ const featureQuestion = 0xba5c01e0feed5eed
 
 // answer writes into a program which features are on, wherever the program asks. A
 // question loads featureQuestion and then features into one register. Both loads become
-// a load of 1 or of 0. answer also makes the call of the kernel's function with the
-// number cast (see castCall), and locates tables.
-func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
+// a load of 1 or of 0. answer also makes the calls of the kernel's functions whose
+// numbers c has (see castCall), and locates tables.
+func answer(p *ebpf.ProgramSpec, features uint64, c *Config) {
 	locate(p)
+	calls := map[uint64]uint32{kernelSkbCall: c.Skb.Cast, kernelNetCall: c.Route.Cast}
 	nop := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)}
 	for i := 0; i < len(p.Instructions); i++ {
 		ins := &p.Instructions[i]
@@ -239,7 +240,7 @@ func answer(p *ebpf.ProgramSpec, features uint64, cast uint32) {
 		if ins.IsBuiltinCall() && ins.Constant == int64(asm.FnTailCall) && features&uint64(kernelFeatureFEATURE_PATCH) == 0 {
 			*ins = asm.Mov.Imm(asm.R0, 0).WithMetadata(ins.Metadata)
 		}
-		if ins.IsConstantLoad(asm.DWord) && uint64(ins.Constant) == kernelSkbCall {
+		if cast, ok := calls[uint64(ins.Constant)]; ok && ins.IsConstantLoad(asm.DWord) {
 			*ins = castCall(*ins, cast)
 			p.Instructions = slices.Insert(p.Instructions, i+1, nop) // jumps over it go as far as they did
 			continue

@@ -109,7 +109,7 @@ func metByFrames(t *testing.T, features kernelFeature) map[string]bool {
 	}
 	program := spec.Programs[kernelProgBasculeTcx]
 	spec.Programs = map[string]*ebpf.ProgramSpec{kernelProgBasculeTcx: program}
-	answer(program, c.Features, c.Skb.Cast)
+	answer(program, c.Features, &c)
 	for i := range inventory {
 		if m := spec.Maps[inventory[i].name]; m != nil {
 			inventory[i].fit(m, &making{Config: &c})

@@ -115,26 +115,30 @@ type kernelConfig struct {
 		SummedShift uint32
 	}
 	Route struct {
-		_        structs.HostLayout
-		Net      uint32
-		Handler  uint32
-		Flags    uint32
-		Private  uint32
-		Slave    uint32
-		Ip       uint32
-		Conf     uint32
-		Policies uint32
-		Rules    uint32
-		All      uint32
-		Data     uint32
-		Address  uint32
-		Hash     uint32
-		Priority uint32
-		Ip6      uint32
-		Disable6 uint32
-		All6     uint32
-		Forward6 uint32
-		Hash6    uint32
+		_         structs.HostLayout
+		Net       uint32
+		Handler   uint32
+		Flags     uint32
+		Private   uint32
+		Slave     uint32
+		Ip        uint32
+		Conf      uint32
+		Policies  uint32
+		Rules     uint32
+		All       uint32
+		Data      uint32
+		Address   uint32
+		Hash      uint32
+		Priority  uint32
+		Ip6       uint32
+		Disable6  uint32
+		All6      uint32
+		Forward6  uint32
+		Hash6     uint32
+		Changes   uint32
+		Changes6  uint32
+		Cast      uint32
+		Namespace uint32
 	}
 	_  [4]byte
 	Pf struct {
@@ -1079,6 +1083,7 @@ type kernelPortStats struct {
 	Learned  uint64
 	Moves    uint64
 	Refused  uint64
+	Routed   uint64
 	Drops    [48]uint64
 }
 
@@ -1123,26 +1128,30 @@ const (
 )
 
 type kernelRoutePlaces struct {
-	_        structs.HostLayout
-	Net      uint32
-	Handler  uint32
-	Flags    uint32
-	Private  uint32
-	Slave    uint32
-	Ip       uint32
-	Conf     uint32
-	Policies uint32
-	Rules    uint32
-	All      uint32
-	Data     uint32
-	Address  uint32
-	Hash     uint32
-	Priority uint32
-	Ip6      uint32
-	Disable6 uint32
-	All6     uint32
-	Forward6 uint32
-	Hash6    uint32
+	_         structs.HostLayout
+	Net       uint32
+	Handler   uint32
+	Flags     uint32
+	Private   uint32
+	Slave     uint32
+	Ip        uint32
+	Conf      uint32
+	Policies  uint32
+	Rules     uint32
+	All       uint32
+	Data      uint32
+	Address   uint32
+	Hash      uint32
+	Priority  uint32
+	Ip6       uint32
+	Disable6  uint32
+	All6      uint32
+	Forward6  uint32
+	Hash6     uint32
+	Changes   uint32
+	Changes6  uint32
+	Cast      uint32
+	Namespace uint32
 }
 
 type kernelRule struct {
@@ -1409,16 +1418,34 @@ type kernelTrip struct {
 		Low      int16
 	}
 	Route struct {
-		_       structs.HostLayout
-		Net     uint64
-		Device  uint64
-		Dst     uint64
-		Src     uint64
-		Ifindex uint32
-		Len     uint32
-		Look    [2][8]uint64
-		Hop     [3]uint64
-		Second  [1024]uint32
+		_        structs.HostLayout
+		Net      uint64
+		Device   uint64
+		Dst      uint64
+		Src      uint64
+		Endpoint uint32
+		Ifindex  uint32
+		Len      uint32
+		_        [4]byte
+		Look     [2][8]uint64
+		Hop      [3]uint64
+		Header   [5]uint64
+		Ask      struct {
+			_       structs.HostLayout
+			Gateway uint64
+			Address [4]uint64
+			Ports   uint64
+			Flow    uint32
+			Tick    uint32
+			Changes uint32
+			Ifindex uint32
+			Mtu     uint16
+			Family  uint16
+			Hop     [4]uint32
+			_       [4]byte
+		}
+		Way    uint64
+		Second [1024]uint32
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *bench) probe(function string, beside tag, args ...int32) *probe {
 		s.t.Fatal(err)
 	}
 	prog := spec.Programs[kernelProgBasculeTcx]
-	answer(prog, s.cfg.Features, s.cfg.Skb.Cast)
+	answer(prog, s.cfg.Features, &s.cfg)
 	prog.Instructions = only(s.t, prog.Instructions, function, beside, args)
 	fit(spec, &making{Config: &s.cfg})
 	spec.Programs = map[string]*ebpf.ProgramSpec{"probe": prog}

@@ -106,6 +106,12 @@ func routePlaces(c *Config) error {
 func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	var device, space, ip, conf *btf.Struct
 	var flags *btf.Enum
+	var cast *btf.Func
+	if err := kernel.TypeByName(readFunction, &cast); errors.Is(err, btf.ErrNotFound) {
+		return at, missing(running().release, err, [2]string{readFunction + "()", "a routed host port"})
+	} else if err != nil {
+		return at, err
+	}
 	for name, to := range map[string]any{
 		"net_device": &device, "net": &space, "in_device": &ip, "ipv4_devconf": &conf, "netdev_priv_flags": &flags,
 	} {
@@ -122,6 +128,10 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 		return at, errors.New("netdev_priv_flags has no IFF_L3MDEV_SLAVE")
 	}
 	var errs []error
+	at.Cast, err = numberOf(kernel, cast)
+	errs = append(errs, err)
+	at.Namespace, err = numberOf(kernel, space)
+	errs = append(errs, err)
 	for _, ask := range []struct {
 		of   *btf.Struct
 		name string
@@ -141,6 +151,7 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 		path   []string
 	}{
 		{&at.All, true, []string{"ipv4", "devconf_all"}},
+		{&at.Changes, true, []string{"ipv4", "rt_genid"}},
 		{&at.Priority, true, []string{"ipv4", "sysctl_ip_fwd_update_priority"}},
 		{&at.Rules, false, []string{"ipv4", "fib_has_custom_rules"}},             // CONFIG_IP_MULTIPLE_TABLES
 		{&at.Hash, false, []string{"ipv4", "sysctl_fib_multipath_hash_policy"}},  // CONFIG_IP_ROUTE_MULTIPATH
@@ -174,6 +185,7 @@ func findRoutes6(kernel *btf.Spec, space, device *btf.Struct, at *kernelRoutePla
 	at.Disable6 = find(ip, "cnf") + find(conf, "disable_ipv6")
 	at.All6 = find(space, "ipv6", "devconf_all")
 	at.Forward6 = find(conf, "forwarding")
+	at.Changes6 = find(space, "ipv6", "fib6_sernum")
 	at.Hash6 = find(space, "ipv6", "sysctl", "multipath_hash_policy")
 	return errors.Join(errs...)
 }
@@ -222,6 +234,10 @@ func findCarrier(kernel *btf.Spec) (carrier, error) {
 	return carrier{int32(dev) - int32(val), state}, errors.Join(err1, err2, err3)
 }
 
+// readFunction is the kernel's function by which a program reads a structure of the kernel.
+// It is no helper: only BTF knows it.
+const readFunction = "bpf_rdonly_cast"
+
 // castFunction is the kernel's function by which a filter gets at the state of a
 // frame's checksum. It is no helper: only BTF knows it.
 const castFunction = "bpf_cast_to_kern_ctx"
@@ -242,14 +258,20 @@ func findChecksum(kernel *btf.Spec) (at kernelSkbPlaces, err error) {
 	if !ok || summed.BitfieldSize != 2 || summed.Offset%8 == 7 {
 		return at, errors.New("sk_buff has its ip_summed where no other kernel has it")
 	}
-	id, err := kernel.TypeID(cast)
+	id, err := numberOf(kernel, cast)
 	errs := []error{err}
-	at = kernelSkbPlaces{Cast: uint32(id), Summed: summed.Offset.Bytes(), SummedShift: uint32(summed.Offset % 8)}
+	at = kernelSkbPlaces{Cast: id, Summed: summed.Offset.Bytes(), SummedShift: uint32(summed.Offset % 8)}
 	for name, to := range map[string]*uint32{"head": &at.Head, "data": &at.Data, "csum_start": &at.CsumStart, "csum_offset": &at.CsumOffset} {
 		*to, err = offsetIn(skb, name)
 		errs = append(errs, err)
 	}
 	return at, errors.Join(errs...)
+}
+
+// numberOf is the number by which the kernel knows one of its types.
+func numberOf(kernel *btf.Spec, t btf.Type) (uint32, error) {
+	id, err := kernel.TypeID(t)
+	return uint32(id), err
 }
 
 // offsetIn returns how many bytes after the beginning of a structure a member is.
@@ -286,10 +308,13 @@ func member(members []btf.Member, name string) (btf.Member, bool) {
 	return btf.Member{}, false
 }
 
-// kernelSkbCall is KERNEL_SKB_CALL of bpf/types.h.
-const kernelSkbCall = 0xba5c01e05eabb0ff
+// kernelSkbCall and kernelNetCall are KERNEL_SKB_CALL and KERNEL_NET_CALL of bpf/types.h.
+const (
+	kernelSkbCall = 0xba5c01e05eabb0ff
+	kernelNetCall = 0xba5c01e05eabb1ff
+)
 
-// castCall returns the instruction that takes the place of kernelSkbCall: the call of
+// castCall returns the instruction that takes the place of such a constant: the call of
 // the kernel's function with that number or, if nobody has asked for the number, of
 // nothing.
 func castCall(ins asm.Instruction, cast uint32) asm.Instruction {

@@ -183,7 +183,7 @@ func TestNeedsAreTrue(t *testing.T) {
 			if !features[f][p.Type] {
 				delete(spec.Programs, name)
 			}
-			answer(p, programFeatures(name, &c), c.Skb.Cast)
+			answer(p, programFeatures(name, &c), &c)
 		}
 		fit(spec, &making{Config: &c})
 		trim(spec, &c)

@@ -241,9 +241,9 @@ func (s *Store) GatewayAt(ifindex uint32) (bridge string, endpoint uint32, err e
 	return cables.ends[perCPU[0].Endpoint].Bridge, perCPU[0].Endpoint, nil
 }
 
-// Routed returns how many frames for a routed host port had each of Routes, nil where the
-// port does not route.
-func (b *Bridge) Routed(p *Port) ([]uint64, error) {
+// Routed returns how many frames for a routed host port with these counters had each of
+// Routes, nil where the port does not route.
+func (b *Bridge) Routed(p *Port, stats *Stats) ([]uint64, error) {
 	if !routes(p) {
 		return nil, nil
 	}
@@ -257,6 +257,7 @@ func (b *Bridge) Routed(p *Port) ([]uint64, error) {
 		return nil, fmt.Errorf("counters of routed port %s: %w", PortName(p), err)
 	}
 	sum := make([]uint64, kernelRouteROUTES)
+	sum[kernelRouteROUTE_DONE] = stats.Routed
 	for _, g := range perCPU {
 		for i := range sum {
 			sum[i] += g.Frames[i]

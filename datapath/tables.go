@@ -316,6 +316,7 @@ func (b *Bridge) PortStats(p *Port) (sum Stats, err error) {
 		sum.Learned += s.Learned
 		sum.Moves += s.Moves
 		sum.Refused += s.Refused
+		sum.Routed += s.Routed
 		for i, n := range s.Drops {
 			sum.Drops[i] += n
 		}

@@ -151,7 +151,7 @@ func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 			delete(spec.Programs, name)
 		}
 	}
-	answer(spec.Programs[kernelProgBasculeTcx], c.Features, c.Skb.Cast)
+	answer(spec.Programs[kernelProgBasculeTcx], c.Features, &c)
 	fit(spec, &making{Config: &c})
 	trim(spec, &c)
 	opts := ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{}}

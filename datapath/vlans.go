@@ -28,18 +28,38 @@ const (
 // PortSet is a set of ports by slot.
 type PortSet = [len(VLAN{}.Member)]uint64
 
-// VLANs returns a copy of the bridge's, nil if it has never had any.
+// VLANs returns the bridge's, nil if it has never had any. The caller does not change
+// them: they are read once for a generation, as they are more than a megabyte, and most
+// changes ask for them several times.
 func (b *Bridge) VLANs() (*VLANs, error) {
+	if b.gen != "" && b.vlansOf == b.gen {
+		return b.vlans, nil
+	}
 	m, err := b.openTable(kernelMapVlans)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
-	if int(m.MaxEntries()) < len(VLANs{}) {
-		return nil, nil
+	var vlans *VLANs
+	if int(m.MaxEntries()) >= len(vlans) {
+		vlans = new(VLANs)
+		if err := eachVLAN(m, func(mem []VLAN) { copy(vlans[:], mem) }); err != nil {
+			return nil, err
+		}
 	}
-	vlans := new(VLANs)
-	return vlans, eachVLAN(m, func(mem []VLAN) { copy(vlans[:], mem) })
+	b.vlans, b.vlansOf = vlans, b.gen
+	return vlans, nil
+}
+
+// keepVLANs notes which VLANs the bridge has in its new generation: vlans, or if that is
+// nil those of the generation before.
+func (b *Bridge) keepVLANs(vlans *VLANs, before string) {
+	switch {
+	case vlans != nil:
+		b.vlans, b.vlansOf = vlans, b.gen
+	case b.vlansOf == before:
+		b.vlansOf = b.gen
+	}
 }
 
 // VLANStats are the counters of a VLAN, summed over the CPUs.

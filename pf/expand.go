@@ -5,6 +5,7 @@ package pf
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -404,15 +405,11 @@ func (p *parser) addressesOf(i spoofed, modes []string) []host {
 	return hosts
 }
 
-// loopback reports whether hosts are addresses of the machine for itself:
-// nobody spoofs those on another interface.
+// loopback reports whether hosts are the addresses of the machine's loopback. The machine
+// talks to itself by it, from all of its addresses, also from those that are not 127.0.0.1
+// and ::1.
 func loopback(hosts []host) bool {
-	for i := range hosts {
-		if !hosts[i].Addr.IsLoopback() {
-			return false
-		}
-	}
-	return len(hosts) > 0
+	return slices.ContainsFunc(hosts, func(h host) bool { return h.Addr.IsLoopback() })
 }
 
 // block adds the rules of antispoof for some addresses. As in pfctl there are

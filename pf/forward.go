@@ -35,6 +35,12 @@ var carried = map[string]bool{
 	"divert-packet":        false,
 }
 
+const reassembleTCP = "reassemble tcp"
+
+// notReassembled is why reassemble tcp is not carried out.
+const notReassembled = "is read, but not carried out: it keeps times and rates of each connection, for which a state has no room; " +
+	"leave it out"
+
 const notCarried = "is read, but not carried out yet; leave it out, or have nft(8) of a host do it"
 
 // Missing returns an error for each word of a ruleset, its anchors and what it loads that
@@ -60,7 +66,11 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 			}
 			// One is enough of a place. Lists make several rules of one.
 			if !slices.ContainsFunc(*list, func(e Error) bool { return e.Pos == at.Pos }) {
-				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + notCarried, Missing: true})
+				why := notCarried
+				if word == reassembleTCP {
+					why = notReassembled
+				}
+				*list = append(*list, Error{Pos: at.Pos, Line: at.Line, Message: word + ": " + why, Missing: true})
 			}
 		})
 		if rule.Anchor != nil {
@@ -72,8 +82,8 @@ func (r *Ruleset) missing(list *ErrorList, seen map[*Ruleset]bool) {
 	}
 }
 
-// eachWord calls f for each word of the rule about where packets go, with the place of
-// the word that it belongs to.
+// eachWord calls f for each word of the rule that the datapath may not carry out, with the
+// place of the word that it belongs to.
 func (r *Rule) eachWord(f func(word string, at Place)) {
 	when := func(given bool, word string, at Place) {
 		if given {
@@ -100,6 +110,9 @@ func (r *Rule) eachWord(f func(word string, at Place)) {
 	}
 	if r.Divert != nil {
 		f(r.Divert.Kind.String(), r.Divert.Place)
+	}
+	if r.Reassemble != nil {
+		f(reassembleTCP, *r.Reassemble)
 	}
 }
 

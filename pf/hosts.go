@@ -90,7 +90,7 @@ func (p *parser) host(to []host) []host {
 	case p.atOp("("):
 		to = append(to, p.dynamic())
 	case p.at("route"):
-		p.errorf(pos, "route: %s", needsRouter)
+		p.errorf(pos, "route: %s", outside["route"])
 		p.next()
 		p.name("a label")
 		to = append(to, host{})

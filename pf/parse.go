@@ -646,7 +646,7 @@ func (p *parser) tableName() string {
 func (p *parser) interfaceName() string {
 	pos := p.tok.pos
 	if p.at("rdomain") {
-		p.errorf(pos, "rdomain: %s", needsRouter)
+		p.errorf(pos, "rdomain: %s", outside["rdomain"])
 		p.next()
 		p.number("the number of a routing domain", 255)
 		return ""
@@ -684,27 +684,28 @@ func wordSet(words ...string) map[string]bool {
 
 // Why parts of pf.conf are not for a bridge.
 const (
-	needsRouter  = "needs a router: not on a bridge; leave it out, or have nft(8) of a host do it"
-	needsSockets = "needs the sockets of a host: not on a bridge"
+	needsSockets = "needs the sockets of a host: a switch does not know whose a packet is"
 	oneAnchor    = "anchors have rules of all kinds; write anchor instead"
-	needsQueues  = "needs queues for bandwidth: not on a bridge; see tc(8)"
+	needsQueues  = "needs queues for bandwidth, which are the host's; see tc(8)"
 )
 
 // outside has the statements and options of rules that are pf's but not a bridge's, and
-// says why.
+// says why. docs/pf.md lists them with the same words.
 var outside = map[string]string{
-	"rtable": needsRouter, "rdomain": needsRouter, "route": needsRouter,
+	"rtable":     "which table of routes is asked is the host's to say; see ip-rule(8)",
+	"rdomain":    "routing domains are VRFs of the host; name ports instead",
+	"route":      "routes of Linux have no labels; list the networks in a table",
 	"nat-anchor": oneAnchor, "rdr-anchor": oneAnchor, "binat-anchor": oneAnchor,
 	"user": needsSockets, "group": needsSockets,
-	"os":    "needs fingerprints of systems: not on a bridge",
-	"scrub": "is an option of rules; write match scrub (...)", "reassemble tcp": "follows the times in each connection: not on a bridge",
+	"os":    "needs fingerprints of systems, which there are none of",
+	"scrub": "is an option of rules; write match scrub (...)",
 	"queue": needsQueues, "set queue": needsQueues, "altq": needsQueues, "dnpipe": needsQueues, "dnqueue": needsQueues,
-	"set delay":         "holds packets back: not on a bridge",
-	"max-pkt-rate":      "counts packets of no connection: not on a bridge",
-	"max-pkt-size":      "compares sizes of packets: not on a bridge",
-	"state limiter":     "limits several rules together: not on a bridge; use keep state (max ...)",
-	"source limiter":    "limits several rules together: not on a bridge; use keep state (max-src-states ...)",
-	"set syncookies":    "answers for hosts that no rule names: not on a bridge; use synproxy state",
+	"set delay":         "holds packets back; see tc-netem(8)",
+	"max-pkt-rate":      "counts packets of no connection; storm limits of ports and police of tc(8) limit rates",
+	"max-pkt-size":      "compares sizes of packets",
+	"state limiter":     "limits several rules together; use keep state (max ...)",
+	"source limiter":    "limits several rules together; use keep state (max-src-states ...)",
+	"set syncookies":    "answers for hosts that no rule names; use synproxy state",
 	"set require-order": "statements stand in any order",
 	"bridge-to":         "frames go where their addresses are",
 }

@@ -42,6 +42,10 @@ var addresses = map[string]string{
 	"em0:0":       "192.0.2.1/32",
 	"lo0":         "127.0.0.1/32 ::1/128",
 	"lo0:network": "127.0.0.0/8 ::1/128",
+	"lo9":         "127.0.0.1/32 fe80::1/128 198.51.100.9/32",
+	"lo9:network": "127.0.0.0/8 198.51.100.9/32",
+	"em8":         "2001:db8:8::1/128 fe80::8/128 198.51.100.8/32",
+	"ll0":         "fe80::9/128",
 	"em9":         "",
 	"192.0.2.7:0": "192.0.2.7/32",
 	"self":        "127.0.0.1/32 192.0.2.1/32",
@@ -216,6 +220,7 @@ func TestParseRule(t *testing.T) {
 			r.Scrub = Scrub{NoDF: true, RandomID: true, MinTTL: 5, MaxMSS: 1440}
 		})},
 		{"pass scrub (max-mss 0 min-ttl 255)", with(stateful, func(r *Rule) { r.Scrub.MinTTL = 255 })},
+		{"pass scrub (reassemble tcp, no-df)", with(stateful, func(r *Rule) { r.Scrub.NoDF, r.Reassemble = true, &Place{} })},
 		{"match scrub (max-mss 65535)", Rule{Action: Match, Scrub: Scrub{MaxMSS: 65535}}},
 		{"pass allow-opts once", with(stateful, func(r *Rule) { r.AllowOpts, r.Once = true, true })},
 		{"pass tag a tagged b", with(stateful, func(r *Rule) { r.Tag, r.Tagged = "a", "b" })},
@@ -295,6 +300,11 @@ func TestExpand(t *testing.T) {
 			pass from 192.0.2.2
 			pass from <t>`},
 		{"any in a list", "pass from { 192.0.2.1 any }", "pass"},
+		{"nat-to a name with a link-local address", "match out inet6 nat-to em8\nmatch in inet6 rdr-to em8 port 80", `
+			match out inet6 nat-to 2001:db8:8::1
+			match in inet6 rdr-to 2001:db8:8::1 port 80`},
+		{"binat-to a name with a link-local address", "match inet6 from 2001:db8::7 binat-to em8",
+			"match inet6 from 2001:db8::7 binat-to 2001:db8:8::1"},
 		{"nat-to a name", "match out inet nat-to em0\nmatch out inet6 nat-to em0", `
 			match out inet nat-to 192.0.2.1
 			match out inet6 nat-to 2001:db8::1`},
@@ -371,6 +381,9 @@ func TestExpand(t *testing.T) {
 			block drop in log (all) quick on ! lo0 inet from 127.0.0.0/8 label 'spoof lo0'
 			block drop in log (all) quick on ! em0 inet from 192.0.2.0/24 label 'spoof em0'
 			block drop in log (all) quick inet from 192.0.2.1 label 'spoof any'`},
+		{"antispoof of a loopback with other addresses", "antispoof for lo9", `
+			block drop in on ! lo9 inet from 127.0.0.0/8
+			block drop in on ! lo9 inet from 198.51.100.9`},
 		{"antispoof dynamic", "antispoof for { (em0) (lo0) } inet6", `
 			block drop in on ! em0 inet6 from (em0:network)
 			block drop in inet6 from (em0)

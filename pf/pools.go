@@ -152,6 +152,10 @@ func (p *parser) poolHost(r *redirect) {
 		p.failf(pos, "an interface cannot be given with the next hop; give its address alone")
 	}
 	r.hosts = p.host(r.hosts)
+	if slices.ContainsFunc(r.hosts[begin:], func(h host) bool { return !h.linkLocal() }) {
+		// A name has others, too; those of its link are left out, as with (name).
+		r.hosts = append(r.hosts[:begin], slices.DeleteFunc(r.hosts[begin:], func(h host) bool { return h.linkLocal() })...)
+	}
 	for i := range r.hosts[begin:] {
 		switch h := &r.hosts[begin+i]; {
 		case h.Kind == Range:
@@ -160,7 +164,7 @@ func (p *parser) poolHost(r *redirect) {
 			p.failf(pos, "`no-route` and `urpf-failed` are no pool; expected "+aPool)
 		case h.Kind == AnyHost:
 			panic(bail{}) // the error is recorded
-		case h.zone != "":
+		case h.zone != "" || h.linkLocal():
 			p.failf(pos, "a link-local address cannot be in a pool")
 		case h.Kind == Prefix && h.Bits == 0, h.Kind == Dynamic && h.Bits == 0:
 			p.failf(pos, "a pool of all addresses is none; give a longer netmask")
@@ -181,6 +185,12 @@ func (p *parser) poolHost(r *redirect) {
 	for range r.hosts[begin:] {
 		r.weights = append(r.weights, weight)
 	}
+}
+
+// linkLocal says whether an address of a pool is IPv6's and holds on one link alone. Those
+// of IPv4 are mostly given on purpose, as next hops.
+func (h *host) linkLocal() bool {
+	return h.Kind == Prefix && h.Addr.Is6() && h.Addr.IsLinkLocalUnicast()
 }
 
 // closesBehindOne says whether a parenthesis that is next closes behind one word.
@@ -353,6 +363,8 @@ func (p *parser) checkForward(s *spec) {
 		case redirect == nil:
 		case redirect.family != 0 && r.Action == Match:
 			bad(o, "af-to is not supported on match rules")
+		case redirect.family != 0 && s.route != nil:
+			bad(o, "af-to cannot be used together with route-to, reply-to, dup-to")
 		case r.Action != Match && !keeps:
 			bad(o, "nat-to and rdr-to require keep state; %s", map[bool]string{true: "leave out no state", false: "a block rule keeps none"}[r.Action == Pass])
 		case redirect.binat && r.Direction != Both:

@@ -283,7 +283,7 @@ func (r *Rule) head(explicit bool) string {
 		w.add("probability", percent(r.Probability)+"%")
 	}
 	w.when(r.Fragment, "fragment")
-	if scrub := r.Scrub.words(); len(scrub) > 0 {
+	if scrub := r.scrub(); len(scrub) > 0 {
 		w.add("scrub (" + scrub.String() + ")")
 	}
 	w.when(r.AllowOpts, "allow-opts")
@@ -367,14 +367,16 @@ func (r *Rule) sets(w *words) {
 	}
 }
 
-// words are the words behind scrub, in the order of pfctl.
-func (s Scrub) words() words {
+// scrub are the words behind scrub, in the order of pfctl.
+func (r *Rule) scrub() words {
 	var w words
+	s := &r.Scrub
 	w.when(s.NoDF, "no-df")
 	w.when(s.RandomID, "random-id")
 	if s.MinTTL != 0 {
 		w.add("min-ttl", strconv.Itoa(int(s.MinTTL)))
 	}
+	w.when(r.Reassemble != nil, "reassemble tcp")
 	if s.MaxMSS != 0 {
 		w.add("max-mss", strconv.Itoa(int(s.MaxMSS)))
 	}

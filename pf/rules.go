@@ -62,6 +62,7 @@ const (
 	optRandomID
 	optMinTTL
 	optMaxMSS
+	optReassemble
 	optProto
 	optFamily
 	optPort
@@ -499,6 +500,11 @@ func (p *parser) otherOption(name string) {
 		p.word("limiter")
 		p.errorf(pos, "%s limiter: %s", name, outside[name+" limiter"])
 		p.skipArguments()
+	case p.spec.route != nil && p.spec.at[optHosts].Line == 0 &&
+		slices.Contains([]string{"inet", "inet6", "proto", "from", "to", "all"}, name): // as on FreeBSD
+		p.failf(p.spec.at[optRoute], "%s: stands behind the addresses, as the other options of a rule", p.spec.route.word)
+	case slices.Contains(answers, name):
+		p.failf(p.tok.pos, "`%s` stands right behind `block`, and nowhere else", name)
 	case slices.Contains(ruleOrder, name):
 		p.failf(p.tok.pos, "`%s` stands too late or twice; the order is in, log, quick, on, inet, proto, from, to, options", name)
 	default:
@@ -507,8 +513,10 @@ func (p *parser) otherOption(name string) {
 }
 
 // ruleOrder are the words of a rule that have their place.
-var ruleOrder = []string{"in", "out", "log", "quick", "on", "inet", "inet6", "proto", "from", "to", "all", "port",
-	"drop", "return", "return-rst", "return-icmp", "return-icmp6"}
+var ruleOrder = []string{"in", "out", "log", "quick", "on", "inet", "inet6", "proto", "from", "to", "all", "port"}
+
+// answers are the words of a block rule that say what its packets get.
+var answers = []string{"drop", "return", "return-rst", "return-icmp", "return-icmp6"}
 
 // outside records that an option is not for a bridge, and passes over it.
 func (p *parser) outside(name string) {
@@ -582,7 +590,9 @@ func (p *parser) flags(r *Rule) {
 	if !p.atOp("/") {
 		r.Flags.Set = p.flagSet()
 	}
-	p.op("/")
+	if !p.acceptOp("/") {
+		p.expected("`/` and the flags that are looked at, as in S/SA")
+	}
 	r.Flags.Of = p.flagSet()
 	if r.Flags.Set&^r.Flags.Of != 0 {
 		p.errorf(pos, "flags always false; those before the slash must stand behind it, too")
@@ -755,12 +765,13 @@ func (p *parser) scrub(s *spec) {
 		switch {
 		case p.oneOption(scrubOptions, s):
 		case p.at("reassemble"):
-			pos := p.tok.pos
+			p.once(optReassemble, "reassemble tcp")
+			at := p.place(p.tok.pos)
 			p.next()
 			p.word("tcp")
-			p.errorf(pos, "reassemble tcp: %s", outside["reassemble tcp"])
+			s.rule.Reassemble = &at
 		default:
-			p.expected("`no-df`, `random-id`, `min-ttl` or `max-mss`")
+			p.expected("`no-df`, `random-id`, `min-ttl`, `max-mss` or `reassemble tcp`")
 		}
 		if p.acceptOp(")") {
 			return

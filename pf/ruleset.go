@@ -137,6 +137,8 @@ type Rule struct {
 	Prio      uint8
 	SetPrio   [2]uint8 // set prio N or (N, M), each + 1; 0 for none
 	Scrub     Scrub
+	// Reassemble is where scrub (reassemble tcp) stands, if it does: it is not carried out.
+	Reassemble *Place
 
 	Translations []Translation // in the order in which they are made: RdrTo, then NatTo; or AfTo
 	Route        *Route

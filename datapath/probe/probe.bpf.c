@@ -32,10 +32,14 @@ struct vary {
 const volatile struct vary vary_dst;
 const volatile struct vary vary_src;
 /*
- * The TTL, protocol and checksum of the frame's IPv4 header, as they lie there;
- * 0 leaves them. A router changes them in the page that is used again.
+ * The frame's IPv4 header and ports, where afresh is set. A router changes the TTL in the
+ * page that is used again, and one that translates the rest.
  */
-const volatile __u32 ttl_word;
+struct headers {
+	__u32 words[7];
+};
+const volatile struct headers headers;
+const volatile __u32 afresh;
 
 /* a length of frames, and what the headers of an IPv4 UDP datagram say then */
 struct shape {
@@ -57,10 +61,11 @@ const volatile __u32 port_pairs;
 const volatile __u32 answers;
 /*
  * How many source addresses IPv4 packets have, at random, from first_host on; 0
- * leaves the frame's own.
+ * leaves the frame's own. With hosts_to they are destinations.
  */
 const volatile __u32 hosts;
 const volatile __u32 first_host;
+const volatile __u32 hosts_to;
 /* frames a second, 0 for as many as possible */
 const volatile __u64 rate;
 
@@ -168,26 +173,32 @@ static __always_inline int reshape(struct xdp_md *ctx, struct generated *g)
 /* puts back what a router has changed in the page; reshape() knows better still */
 static __always_inline int refresh(struct xdp_md *ctx)
 {
-	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
-	__u32 word = ttl_word;
+	struct headers *now = (void *)(long)ctx->data + sizeof(struct ethhdr);
 
-	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(now + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	__builtin_memcpy(&ip->ttl, &word, sizeof(word));
+#pragma unroll
+	for (int i = 0; i < 7; i++)
+		now->words[i] = headers.words[i];
 	return 0;
 }
 
-/* gives an IPv4 header without options another source, and its checksum (RFC 1071) */
+/* gives an IPv4 header without options another address, and its checksum (RFC 1071) */
 static __always_inline int rehost(struct xdp_md *ctx)
 {
 	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	__u32 address;
 	__u64 sum = 0;
 	__u16 *word;
 	int i;
 
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return -1;
-	ip->saddr = bpf_htonl(first_host + (__u32)(((__u64)bpf_get_prandom_u32() * hosts) >> 32));
+	address = bpf_htonl(first_host + (__u32)(((__u64)bpf_get_prandom_u32() * hosts) >> 32));
+	if (hosts_to)
+		ip->daddr = address;
+	else
+		ip->saddr = address;
 	ip->check = 0;
 	word = (void *)ip;
 	for (i = 0; i < (int)(sizeof(*ip) / sizeof(*word)); i++)
@@ -212,7 +223,7 @@ int generate(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	if (rate && !due(g))
 		return XDP_DROP;
-	if (ttl_word && refresh(ctx))
+	if (afresh && refresh(ctx))
 		return XDP_ABORTED;
 	if (shape_count && reshape(ctx, g))
 		return XDP_ABORTED;

@@ -59,31 +59,32 @@ type Stream struct {
 	Src     Vary
 	// Sizes are the lengths that frames have in turn, as of Frame and at most
 	// its own; none leaves it. Ports is how many pairs of UDP ports they have
-	// in turn, 0 for the frame's own, and Answers exchanges the two. Hosts is how many source addresses of IPv4
-	// they have, at random, from Host on, 0 for the frame's own. All need a UDP
-	// datagram in IPv4 without options and without a UDP checksum.
+	// in turn, 0 for the frame's own, and Answers exchanges the two. Hosts is how many
+	// source addresses of IPv4 they have, at random, from Host on, 0 for the frame's own;
+	// with HostsTo they are destinations. All need a UDP datagram in IPv4 without options
+	// and without a UDP checksum.
 	Sizes   []int
 	Ports   uint32
 	Answers bool
 	Host    netip.Addr
 	Hosts   uint32
+	HostsTo bool
 	Rate    uint64 // frames a second, 0 for as many as possible
 	Batch   uint32 // frames made before they are forwarded, up to 256; 0 for Batch
 	// Afresh writes into every frame what a router changes in it: the hardware
-	// addresses, and the TTL of the IPv4 packet. The kernel uses the pages of the
+	// addresses, and all of a UDP datagram's headers. The kernel uses the pages of the
 	// frames again as they come back.
 	Afresh bool
 }
 
-// afresh is the TTL, protocol and checksum of the frame's IPv4 header, 0 where
-// they are left alone.
-func (s *Stream) afresh() (word uint32, err error) {
-	const at = 14 + 8
+// afresh is the frame's headers of IPv4 and UDP, and 1; or nothing, and 0 where they are
+// left alone.
+func (s *Stream) afresh() (headers probeHeaders, afresh uint32, err error) {
 	if !s.Afresh {
-		return 0, nil
+		return headers, 0, nil
 	}
-	if len(s.Frame) < 34 || s.Frame[12] != 0x08 || s.Frame[13] != 0 {
-		return 0, errors.New("only an IPv4 packet has a TTL to write afresh")
+	if !isDatagram(s.Frame) {
+		return headers, 0, errors.New("only a UDP datagram in IPv4 without options has headers to write afresh")
 	}
 	if s.Dst.Count == 0 {
 		s.Dst = Vary{Base: s.Frame[:6], Count: 1}
@@ -91,16 +92,20 @@ func (s *Stream) afresh() (word uint32, err error) {
 	if s.Src.Count == 0 {
 		s.Src = Vary{Base: s.Frame[6:12], Count: 1}
 	}
-	return binary.NativeEndian.Uint32(s.Frame[at:]), nil
+	for i := range headers.Words {
+		headers.Words[i] = binary.NativeEndian.Uint32(s.Frame[ipAt+4*i:])
+	}
+	return headers, 1, nil
 }
 
 // Offsets in a UDP datagram over IPv4 over Ethernet.
 const (
-	ipAt       = 14
-	checkAt    = ipAt + 10
-	sourceAt   = ipAt + 12
-	udpAt      = ipAt + 20
-	datagramAt = udpAt + 8
+	ipAt          = 14
+	checkAt       = ipAt + 10
+	sourceAt      = ipAt + 12
+	destinationAt = ipAt + 16
+	udpAt         = ipAt + 20
+	datagramAt    = udpAt + 8
 )
 
 // The pairs of UDP ports of Stream.Ports, as in probe.bpf.c: source ports
@@ -111,23 +116,28 @@ const (
 	maxPairs  = ports * (65536 - firstPort)
 )
 
+// isDatagram says whether a frame is a UDP datagram in IPv4 without options.
+func isDatagram(f []byte) bool {
+	return len(f) >= datagramAt && f[12] == 0x08 && f[13] == 0 && f[ipAt] == 0x45 && f[ipAt+9] == unix.IPPROTO_UDP
+}
+
 // shapes are the headers of each of the stream's sizes.
 func (s Stream) shapes() ([]probeShape, error) {
 	if len(s.Sizes) == 0 && s.Ports == 0 && s.Hosts == 0 {
 		return nil, nil
 	}
 	f := s.Frame
-	if len(f) < datagramAt || f[12] != 0x08 || f[13] != 0 || f[ipAt] != 0x45 || f[ipAt+9] != unix.IPPROTO_UDP {
+	if !isDatagram(f) {
 		return nil, errors.New("the frame is no UDP datagram in IPv4 without options")
 	}
 	if s.Ports > maxPairs {
 		return nil, fmt.Errorf("%d pairs of ports: there are %d", s.Ports, maxPairs)
 	}
 	if s.Hosts > 0 && !s.Host.Is4() {
-		return nil, fmt.Errorf("sources from %v on: give an IPv4 address", s.Host)
+		return nil, fmt.Errorf("addresses from %v on: give one of IPv4", s.Host)
 	}
 	if last := uint64(s.firstHost()) + uint64(s.Hosts); s.Hosts > 0 && last > 1<<32 {
-		return nil, fmt.Errorf("%d sources from %v on: there are not so many", s.Hosts, s.Host)
+		return nil, fmt.Errorf("%d addresses from %v on: there are not so many", s.Hosts, s.Host)
 	}
 	out := make([]probeShape, len(s.Sizes))
 	for i, size := range s.Sizes {
@@ -146,7 +156,7 @@ func (s Stream) shapes() ([]probeShape, error) {
 	return out, nil
 }
 
-// firstHost is Host as a number, 0 where the sources do not vary.
+// firstHost is Host as a number, 0 where the addresses do not vary.
 func (s Stream) firstHost() uint32 {
 	if s.Hosts == 0 {
 		return 0
@@ -188,7 +198,7 @@ type Generator struct {
 
 // NewGenerator loads a generator that is specialised for s.
 func NewGenerator(s Stream) (*Generator, error) {
-	word, err := s.afresh()
+	headers, afresh, err := s.afresh()
 	if err != nil {
 		return nil, fmt.Errorf("frame generator: %w", err)
 	}
@@ -209,9 +219,12 @@ func NewGenerator(s Stream) (*Generator, error) {
 		return nil, fmt.Errorf("frame generator: %d sizes, at most %d can be", len(shapes), len(shaped))
 	}
 	copy(shaped[:], shapes)
-	var answers uint32
+	var answers, hostsTo uint32
 	if s.Answers {
 		answers = 1
+	}
+	if s.HostsTo {
+		hostsTo = 1
 	}
 	spec, err := loadProbe()
 	if err != nil {
@@ -224,9 +237,11 @@ func NewGenerator(s Stream) (*Generator, error) {
 		spec.Variables["answers"].Set(answers),
 		spec.Variables["hosts"].Set(s.Hosts),
 		spec.Variables["first_host"].Set(s.firstHost()),
+		spec.Variables["hosts_to"].Set(hostsTo),
 		spec.Variables["vary_dst"].Set(dst),
 		spec.Variables["vary_src"].Set(src),
-		spec.Variables["ttl_word"].Set(word),
+		spec.Variables["headers"].Set(headers),
+		spec.Variables["afresh"].Set(afresh),
 		spec.Variables["rate"].Set(s.Rate),
 	)
 	if err != nil {

@@ -29,6 +29,11 @@ type probeGenerated struct {
 	PortsAt uint32
 }
 
+type probeHeaders struct {
+	_     structs.HostLayout
+	Words [7]uint32
+}
+
 type probeShape struct {
 	_       structs.HostLayout
 	Len     uint32
@@ -58,9 +63,12 @@ const (
 	probeProgGenerate      = "generate"
 	probeProgRedirect      = "redirect"
 	probeProgRedirectTcx   = "redirect_tcx"
+	probeVarAfresh         = "afresh"
 	probeVarAnswers        = "answers"
 	probeVarFirstHost      = "first_host"
+	probeVarHeaders        = "headers"
 	probeVarHosts          = "hosts"
+	probeVarHostsTo        = "hosts_to"
 	probeVarLeaveBy        = "leave_by"
 	probeVarPortPairs      = "port_pairs"
 	probeVarRate           = "rate"
@@ -68,7 +76,6 @@ const (
 	probeVarShapes         = "shapes"
 	probeVarStop           = "stop"
 	probeVarToPeer         = "to_peer"
-	probeVarTtlWord        = "ttl_word"
 	probeVarVaryDst        = "vary_dst"
 	probeVarVarySrc        = "vary_src"
 )
@@ -136,9 +143,12 @@ type probeMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeVariableSpecs struct {
+	Afresh     *ebpf.VariableSpec `ebpf:"afresh"`
 	Answers    *ebpf.VariableSpec `ebpf:"answers"`
 	FirstHost  *ebpf.VariableSpec `ebpf:"first_host"`
+	Headers    *ebpf.VariableSpec `ebpf:"headers"`
 	Hosts      *ebpf.VariableSpec `ebpf:"hosts"`
+	HostsTo    *ebpf.VariableSpec `ebpf:"hosts_to"`
 	LeaveBy    *ebpf.VariableSpec `ebpf:"leave_by"`
 	PortPairs  *ebpf.VariableSpec `ebpf:"port_pairs"`
 	Rate       *ebpf.VariableSpec `ebpf:"rate"`
@@ -146,7 +156,6 @@ type probeVariableSpecs struct {
 	Shapes     *ebpf.VariableSpec `ebpf:"shapes"`
 	Stop       *ebpf.VariableSpec `ebpf:"stop"`
 	ToPeer     *ebpf.VariableSpec `ebpf:"to_peer"`
-	TtlWord    *ebpf.VariableSpec `ebpf:"ttl_word"`
 	VaryDst    *ebpf.VariableSpec `ebpf:"vary_dst"`
 	VarySrc    *ebpf.VariableSpec `ebpf:"vary_src"`
 }
@@ -188,9 +197,12 @@ func (m *probeMaps) Close() error {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probeVariables struct {
+	Afresh     *ebpf.Variable `ebpf:"afresh"`
 	Answers    *ebpf.Variable `ebpf:"answers"`
 	FirstHost  *ebpf.Variable `ebpf:"first_host"`
+	Headers    *ebpf.Variable `ebpf:"headers"`
 	Hosts      *ebpf.Variable `ebpf:"hosts"`
+	HostsTo    *ebpf.Variable `ebpf:"hosts_to"`
 	LeaveBy    *ebpf.Variable `ebpf:"leave_by"`
 	PortPairs  *ebpf.Variable `ebpf:"port_pairs"`
 	Rate       *ebpf.Variable `ebpf:"rate"`
@@ -198,7 +210,6 @@ type probeVariables struct {
 	Shapes     *ebpf.Variable `ebpf:"shapes"`
 	Stop       *ebpf.Variable `ebpf:"stop"`
 	ToPeer     *ebpf.Variable `ebpf:"to_peer"`
-	TtlWord    *ebpf.Variable `ebpf:"ttl_word"`
 	VaryDst    *ebpf.Variable `ebpf:"vary_dst"`
 	VarySrc    *ebpf.Variable `ebpf:"vary_src"`
 }

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -52,7 +53,7 @@ func TestStreamRefuses(t *testing.T) {
 		"a frame of 61 bytes":     {Frame: datagram(60), Sizes: []int{60, 61}},
 		"a frame of 41 bytes":     {Frame: datagram(60), Sizes: []int{41}},
 		"pairs of ports":          {Frame: datagram(60), Ports: maxPairs + 1},
-		"give an IPv4 address":    {Frame: datagram(60), Hosts: 1},
+		"give one of IPv4":        {Frame: datagram(60), Hosts: 1},
 		"not so many":             {Frame: datagram(60), Hosts: 6, Host: netip.MustParseAddr("255.255.255.251")},
 	} {
 		if _, err := s.shapes(); err == nil || !strings.Contains(err.Error(), name) {
@@ -93,11 +94,14 @@ func TestFrames(t *testing.T) {
 	for name, test := range map[string]struct {
 		open    func(Stream) (generator, error)
 		answers bool
+		to      bool // the addresses at random are destinations
 	}{
-		"bpf":          {bpf, false},
-		"bpf answers":  {bpf, true},
-		"ring":         {ring, false},
-		"ring answers": {ring, true},
+		"bpf":               {bpf, false, false},
+		"bpf answers":       {bpf, true, false},
+		"bpf destinations":  {bpf, false, true},
+		"ring":              {ring, false, false},
+		"ring answers":      {ring, true, false},
+		"ring destinations": {ring, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var want []frame
@@ -112,7 +116,7 @@ func TestFrames(t *testing.T) {
 			from, to := cable(t)
 			fd := capture(t, to)
 			s := stream
-			s.Ifindex, s.Answers = from, test.answers
+			s.Ifindex, s.Answers, s.HostsTo = from, test.answers, test.to
 			g, err := test.open(s)
 			if err != nil {
 				t.Fatal(err)
@@ -125,7 +129,11 @@ func TestFrames(t *testing.T) {
 				t.Errorf("sent %d frames, error %v, want %d", n, err, count)
 			}
 			var got []frame
-			sources := map[netip.Addr]int{}
+			varied, fixed := sourceAt, destinationAt
+			if test.to {
+				varied, fixed = fixed, varied
+			}
+			hosts := map[netip.Addr]int{}
 			buf := make([]byte, 2048)
 			for len(got) < count {
 				n, err := unix.Read(fd, buf)
@@ -145,17 +153,20 @@ func TestFrames(t *testing.T) {
 					t.Errorf("frame %d of %d bytes: IPv4 says %d, UDP %d", len(got), n, ip, udp)
 				}
 				got = append(got, frame{n, f[5], f[11], binary.BigEndian.Uint16(f[udpAt:]), binary.BigEndian.Uint16(f[udpAt+2:])})
-				sources[netip.AddrFrom4([4]byte(f[sourceAt:]))]++
+				hosts[netip.AddrFrom4([4]byte(f[varied:]))]++
+				if !bytes.Equal(f[fixed:fixed+4], stream.Frame[fixed:fixed+4]) {
+					t.Errorf("frame %d: the other address is %v", len(got), f[fixed:fixed+4])
+				}
 			}
 			last := netip.MustParseAddr("192.0.2.109")
-			for source := range sources {
-				if source.Less(stream.Host) || last.Less(source) {
-					t.Errorf("a frame is from %v", source)
+			for host := range hosts {
+				if host.Less(stream.Host) || last.Less(host) {
+					t.Errorf("a frame has %v", host)
 				}
 			}
 			// That fewer than half of them come by chance is out of the question.
-			if len(sources) < 50 {
-				t.Errorf("%d sources of 100", len(sources))
+			if len(hosts) < 50 {
+				t.Errorf("%d addresses of 100", len(hosts))
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("frames (-want +got):\n%s", diff)

@@ -211,7 +211,11 @@ func (r *Ring) put() error {
 		r.ports = (r.ports + 1) % r.stream.Ports
 	}
 	if r.stream.Hosts > 0 {
-		binary.BigEndian.PutUint32(s.frame[sourceAt:], r.stream.firstHost()+rand.Uint32N(r.stream.Hosts))
+		at := sourceAt
+		if r.stream.HostsTo {
+			at = destinationAt
+		}
+		binary.BigEndian.PutUint32(s.frame[at:], r.stream.firstHost()+rand.Uint32N(r.stream.Hosts))
 		binary.BigEndian.PutUint16(s.frame[checkAt:], checksum(s.frame[ipAt:udpAt]))
 	}
 	r.dst.next(s.frame)

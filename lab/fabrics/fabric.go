@@ -48,6 +48,7 @@ type Spec struct {
 	Ageing   time.Duration // of learned addresses, 0 for the fabric's default
 	FDBMax   int           // the most addresses to learn, 0 for the fabric's default
 	States   int           // the most connections that a packet filter keeps, 0 for its default
+	Routes   int           // that a router has to the second end, beside its subnets, from Networks on
 	Apart    int           // of the ends, the last so many are in another VLAN than the rest
 	// Frames says that the workload makes frames itself, below IP, and counts
 	// them: it needs interfaces of namespaces.
@@ -152,7 +153,8 @@ var All = slices.Concat([]*Fabric{
 	Bascule, BasculeXDP, BasculeChainVeth, BasculeChainPatch, BasculeChain2, BasculeChain7, LinuxChain7, BasculePF, BasculeXDPPF,
 	BasculeLocked, BasculeLockedXDP,
 	Macvlan, Macvtap,
-	Router, RouterNft, RouterFlowtable, BasculeRouter, BasculeRouterXDP, RouterCards,
+	Router, RouterNft, RouterNAT, RouterFlowtable, RouterCards,
+	BasculeRouter, BasculeRouterXDP, BasculeRouterPF, BasculeRouterXDPPF, BasculeRouterStateless, BasculeRouterXDPStateless,
 	XDPBare, TCXBare, TCXBarePeer, Mirred,
 }, featured, sized, Neutron, TwoHosts)
 
@@ -221,6 +223,8 @@ func (f *Fabric) Build(ctx context.Context, site Site, spec Spec) (*Net, error) 
 		return nil, &ends.Unavailable{Reason: "it carries no packets whose checksum is left to the driver, as those of the ends' stacks are"}
 	case spec.Apart > 0 && !f.VLANs:
 		return nil, &ends.Unavailable{Reason: "it has no VLANs"}
+	case spec.Routes > 0 && !f.Routed:
+		return nil, &ends.Unavailable{Reason: "it has no routes"}
 	case spec.Guests && spec.Frames:
 		return nil, &ends.Unavailable{Reason: "frames are made in namespaces, not in virtual machines"}
 	case spec.Guests && site.Guests == nil:

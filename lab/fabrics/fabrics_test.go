@@ -269,7 +269,11 @@ func TestPFIsInTheWay(t *testing.T) {
 			if err := ping(t.Context(), n, 0, 1); err != nil {
 				t.Error(err)
 			}
-			strangersBlocked(t, n)
+			if f.Routed {
+				strangersNotRouted(t, n)
+			} else {
+				strangersBlocked(t, n)
+			}
 			if err := n.FlushStates(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -299,6 +303,40 @@ func strangersBlocked(t *testing.T, n *Net) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the two have not found each other: %v: %s", err, neighbours)
 		}
+	}
+}
+
+// strangersNotRouted checks that nobody but the lab's addresses can be reached by a router,
+// which has a way there: an answer comes once it is in no filter's way.
+func strangersNotRouted(t *testing.T, n *Net) {
+	t.Helper()
+	ctx := t.Context()
+	second := n.Ends[1]
+	_, gateway := subnet(1)
+	for _, c := range []struct {
+		at   ends.Place
+		args []string
+	}{
+		{second.At, []string{"address", "add", "192.0.2.2/32", "dev", second.Ifname}},
+		{n.Switch, []string{"route", "add", "192.0.2.2", "via", second.Addr.Addr().String()}},
+		{n.Ends[0].At, []string{"route", "add", "192.0.2.2", "via", gateway.Addr().String()}},
+	} {
+		if out, err := c.at.Output(ctx, ends.AnyCPU, "ip", c.args...); err != nil {
+			t.Fatalf("ip %v: %v: %s", c.args, err, out)
+		}
+	}
+	ping := func(deadline string) (string, error) {
+		out, err := n.Ends[0].At.Output(ctx, ends.AnyCPU, "ping", "-c", "1", "-w", deadline, "192.0.2.2")
+		return string(out), err
+	}
+	if out, err := ping("1"); err == nil || !strings.Contains(out, "0 received") {
+		t.Fatalf("ping to an address that is not allowed: %v: %s", err, out)
+	}
+	if _, err := n.site.run(ctx, n.Switch.Name, "pfctl", "-b", bridgeName, "-d"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ping("30"); err != nil {
+		t.Fatalf("ping to the same address without the filter: %v: %s", err, out)
 	}
 }
 

@@ -89,6 +89,14 @@ func (n *Net) filter(ctx context.Context, hooks ...string) error {
 	return n.conntrack()
 }
 
+// masquerade gives what leaves for another end than the first the router's address.
+func (n *Net) masquerade(ctx context.Context) error {
+	table := fmt.Sprintf("table ip nat {\n\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat;\n"+
+		"\t\tip saddr %s oifname != %q masquerade\n\t}\n}", labNetwork, n.Ports[0].Ifname)
+	_, err := n.Switch.Output(ctx, ends.AnyCPU, nft.Command, table)
+	return err
+}
+
 // filterFlows gives the switch's namespace the rules for what is forwarded, and a flowtable
 // at the ends' devices, which has what is established.
 func (n *Net) filterFlows(ctx context.Context) error {

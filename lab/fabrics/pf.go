@@ -136,7 +136,9 @@ func (k *pfKit) states(ctx context.Context) (int, error) {
 // loadRules gives all bridges the policy with so many rules.
 func (k *pfKit) loadRules(ctx context.Context, rules int) error {
 	for _, b := range k.bridges {
-		if err := k.load(ctx, b, filterSize{rules: rules}.ruleset(k.net.Spec.States, "")); err != nil {
+		size := k.size
+		size.rules, size.table = rules, 0
+		if err := k.load(ctx, b, size.ruleset(k.net.Spec.States, "")); err != nil {
 			return err
 		}
 	}
@@ -146,8 +148,10 @@ func (k *pfKit) loadRules(ctx context.Context, rules int) error {
 // filterSize is how much a packet filter has to ask beside the policy, which is
 // the same for all filters of the lab. Its zero value is the policy alone.
 type filterSize struct {
-	rules int // all in all, with those of the policy; 0 for those alone
-	table int // addresses that nobody may send from; 0 for no such table
+	rules     int    // all in all, with those of the policy; 0 for those alone
+	table     int    // addresses that nobody may send from; 0 for no such table
+	at        string // the group of ports that it is about; "" for all
+	stateless bool
 }
 
 // policyRules is how many rules the policy has.
@@ -168,12 +172,20 @@ func (s filterSize) ruleset(states int, file string) string {
 		fmt.Fprintf(&b, "table <bad> persist file %q\n", file)
 		from = "from ! <bad> "
 	}
-	b.WriteString("block\npass inet6 proto icmp6\n")
+	on, state := "", ""
+	if s.at != "" {
+		on = "on " + s.at + " "
+		b.WriteString("pass no state\n") // at other ports
+	}
+	if s.stateless {
+		state = " no state"
+	}
+	fmt.Fprintf(&b, "block %[1]s\npass %[1]sinet6 proto icmp6%[2]s\n", on, state)
 	for i := range max(s.rules-policyRules, 0) {
 		b.WriteString(others(i) + "\n")
 	}
 	for _, proto := range []string{"icmp", "tcp", "udp"} {
-		fmt.Fprintf(&b, "pass inet proto %s %sto %s\n", proto, from, labNetwork)
+		fmt.Fprintf(&b, "pass %sinet proto %s %sto %s%s\n", on, proto, from, labNetwork, state)
 	}
 	return b.String()
 }

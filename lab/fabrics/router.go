@@ -4,8 +4,13 @@ package fabrics
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
+	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"bascule/lab/ends"
 )
@@ -45,7 +50,27 @@ var RouterNft = &Fabric{
 	},
 }
 
-// RouterFlowtable is the same where what belongs to a connection goes past the chain, from
+// RouterNAT is the same where all ends but the first see the router's address in the place of
+// the sender's.
+var RouterNAT = &Fabric{
+	Name:     "router+nat",
+	About:    "Linux as a router, with a stateful nftables chain for what is forwarded, and masquerading to all ends but the first",
+	Path:     path("end", "device veth", "bridge Linux router", "filter nftables", "filter masquerade", "device veth", "end"),
+	HostPath: RouterNft.HostPath,
+	Arrival:  AsBuffers,
+	Routed:   true,
+	Needs:    []ends.Program{nft},
+	Files:    nftFiles,
+	Modules:  append([]string{"nft_masq", "nft_chain_nat"}, nftModules...),
+	build: func(ctx context.Context, site Site, n *Net) error {
+		if err := RouterNft.build(ctx, site, n); err != nil {
+			return err
+		}
+		return n.masquerade(ctx)
+	},
+}
+
+// RouterFlowtable is RouterNft where what belongs to a connection goes past the chain, from
 // the device that it comes by to the one that it leaves by.
 var RouterFlowtable = &Fabric{
 	Name:     "router+nft-flowtable",
@@ -79,7 +104,7 @@ var (
 		Arrival:  AsBuffers,
 		Routed:   true,
 		build: func(ctx context.Context, _ Site, n *Net) error {
-			return n.routeBy(ctx, &routerKit{basculeKit: basculeKit{n, "tcx"}})
+			return n.routeBy(ctx, &routerKit{switched: &basculeKit{n, "tcx"}, basculeKit: basculeKit{n, "tcx"}})
 		},
 	}
 	BasculeRouterXDP = &Fabric{
@@ -91,10 +116,33 @@ var (
 		Routed:   true,
 		NeedsGRO: true,
 		build: func(ctx context.Context, _ Site, n *Net) error {
-			return n.routeBy(ctx, &routerKit{basculeKit: basculeKit{n, "xdp"}})
+			return n.routeBy(ctx, &routerKit{switched: &basculeKit{n, "xdp"}, basculeKit: basculeKit{n, "xdp"}})
 		},
 	}
 )
+
+// The same with a packet filter, which judges what they route at the host ports, and not at
+// the ends' ports: as RouterNft does where it forwards. Without states the policy is about
+// addresses and protocols alone.
+var (
+	BasculeRouterPF           = routerPF(BasculeRouter, "tcx", "+pf", "stateful rules of its packet filter", filterSize{at: gateways})
+	BasculeRouterXDPPF        = routerPF(BasculeRouterXDP, "xdp", "+pf", "stateful rules of its packet filter", filterSize{at: gateways})
+	BasculeRouterStateless    = routerPF(BasculeRouter, "tcx", "+pf-stateless", "rules of its packet filter that keep no state", filterSize{at: gateways, stateless: true})
+	BasculeRouterXDPStateless = routerPF(BasculeRouterXDP, "xdp", "+pf-stateless", "rules of its packet filter that keep no state", filterSize{at: gateways, stateless: true})
+)
+
+// routerPF is a router of bascule with a packet filter.
+func routerPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
+	f := *plain
+	f.Name += name
+	f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge with "+about, 1)
+	f.Path, f.HostPath = filteredPath(plain.Path), filteredPath(plain.HostPath)
+	f.build = func(ctx context.Context, _ Site, n *Net) error {
+		k := basculeKit{n, hook}
+		return n.routeBy(ctx, &routerKit{switched: &pfKit{basculeKit: k, size: size}, basculeKit: k})
+	}
+	return &f
+}
 
 // A gateway is what a router has of a subnet: its device there, from the device that the
 // end's cable is plugged into.
@@ -112,18 +160,25 @@ func (r plainRouter) begin(context.Context) error { return nil }
 
 func (r plainRouter) of(_ context.Context, i int) (string, error) { return r.net.Ports[i].Ifname, nil }
 
-// routerKit is a bascule bridge with a VLAN and a routed host port for each end.
-type routerKit struct{ basculeKit }
+// gateways is the group of the routed host ports, which are gw1, gw2 and so on.
+const gateways = "gw"
+
+// routerKit is a bascule bridge, made by another kit, with a VLAN and a routed host port for
+// each end.
+type routerKit struct {
+	switched kit
+	basculeKit
+}
 
 func (k *routerKit) begin(ctx context.Context) error {
-	if err := k.add(ctx, bridgeName); err != nil {
+	if err := k.switched.add(ctx, bridgeName); err != nil {
 		return err
 	}
 	return k.run(ctx, "bridge", "set", bridgeName, "--vlan-filtering")
 }
 
 func (k *routerKit) of(ctx context.Context, i int) (string, error) {
-	port, device, vlan := k.net.Ports[i].Ifname, fmt.Sprintf("gw%d", i+1), fmt.Sprint(i+2)
+	port, device, vlan := k.net.Ports[i].Ifname, fmt.Sprintf("%s%d", gateways, i+1), fmt.Sprint(i+2)
 	if err := k.plug(ctx, bridgeName, port); err != nil {
 		return "", err
 	}
@@ -219,6 +274,36 @@ func (n *Net) routeBy(ctx context.Context, r gateway) error {
 			e := n.Ends[1]
 			n.Ends[0] = ends.End{At: n.Switch, Namespace: n.Switch, Ifname: device, Ifindex: near.Attrs().Index, MAC: mac, Addr: gateway}
 			n.Ports[0] = Port{e.Namespace, e.Ifname, e.Ifindex}
+		}
+	}
+	return n.addRoutes()
+}
+
+// Networks are what the routes of Spec.Routes lead to, from its first network of 256
+// addresses on.
+var Networks = netip.MustParsePrefix("128.0.0.0/2")
+
+// MostRoutes is how many there may be.
+const MostRoutes = 1 << 20
+
+// addRoutes gives the router the routes that were asked for.
+func (n *Net) addRoutes() error {
+	if n.Spec.Routes == 0 {
+		return nil
+	}
+	nl := n.Switch.Netlink()
+	_, near := subnet(2)
+	to, err := nl.RouteGet(n.Ends[1].Addr.Addr().AsSlice())
+	if err != nil || len(to) == 0 {
+		return fmt.Errorf("the way to %v from %v: %w", n.Ends[1].Addr, near, err)
+	}
+	first := binary.BigEndian.Uint32(Networks.Addr().AsSlice())
+	for i := range n.Spec.Routes {
+		network := make(net.IP, 4)
+		binary.BigEndian.PutUint32(network, first+uint32(i)<<8)
+		route := netlink.Route{LinkIndex: to[0].LinkIndex, Dst: &net.IPNet{IP: network, Mask: net.CIDRMask(24, 32)}, Gw: n.Ends[1].Addr.Addr().AsSlice()}
+		if err := nl.RouteAdd(&route); err != nil {
+			return fmt.Errorf("route to %v: %w", route.Dst, err)
 		}
 	}
 	return nil

@@ -120,7 +120,7 @@ type Kind struct {
 // Kinds is every kind of workload, in the order in which they are shown.
 var Kinds = []*Kind{
 	tcpStream, netperfStream, iperf3Streams, udp, latency, crr, uperf,
-	pps, manyFlows, firstPackets, throughput, flood,
+	pps, manyFlows, firstPackets, routes, throughput, flood,
 	learning, learningRate, addressCapacity, addresses, memory, portAdd, pfLoad, pfMemory,
 	oneByOne, inBatches, copies,
 }

@@ -22,7 +22,8 @@ import (
 func Rulesets() *rapid.Generator[*pf.Ruleset] { return rulesets(false) }
 
 // Translating draws rulesets as Rulesets does. Their rules also say where packets go:
-// nat-to, route-to, divert-to and their kin.
+// nat-to, route-to, divert-to and their kin; and some have scrub (reassemble tcp), which
+// loading refuses.
 func Translating() *rapid.Generator[*pf.Ruleset] { return rulesets(true) }
 
 func rulesets(translating bool) *rapid.Generator[*pf.Ruleset] {
@@ -245,6 +246,9 @@ func (d draw) rule() pf.Rule {
 
 // forward draws where the packets of a rule go.
 func (d draw) forward(r *pf.Rule) {
+	if r.Action != pf.Block && d.seldom("reassemble tcp") {
+		r.Reassemble = &pf.Place{}
+	}
 	keeps := r.Action == pf.Pass && r.State != pf.NoState
 	if r.Direction == pf.Both && d.often("direction") {
 		r.Direction = one(d, "direction", pf.In, pf.Out)
@@ -263,7 +267,8 @@ func (d draw) forward(r *pf.Rule) {
 			}
 		}
 	}
-	if keeps && d.seldom("route") {
+	other := len(r.Translations) > 0 && r.Translations[0].Kind == pf.AfTo // goes on in the other family
+	if keeps && !other && d.seldom("route") {
 		r.Route = &pf.Route{Kind: one(d, "route", pf.RouteTo, pf.ReplyTo, pf.DupTo)}
 		if r.Direction == pf.Both {
 			r.Route.Kind = pf.DupTo

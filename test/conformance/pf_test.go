@@ -592,4 +592,13 @@ func pfRefused(t *testing.T, hook string) {
 			t.Error(r)
 		}
 	}
+	if r := tryPfctl(t, l, "match scrub (reassemble tcp)\n", "-b", "br0", "-f", "-"); r.Exit != 1 ||
+		!strings.Contains(r.Stderr, ":1:14: reassemble tcp: ") {
+		t.Error(r)
+	}
+	// What has no effect is loaded, with a note.
+	if r := tryPfctl(t, l, "match set prio 5\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 ||
+		!strings.Contains(r.Stderr, ":1:1: set prio has no effect: ") {
+		t.Error(r)
+	}
 }

@@ -77,6 +77,15 @@ func (s *Socket) send(frames ...Frame) error {
 	})
 }
 
+// Send puts frames on the wire, and waits for nothing. Lab.Send waits until the switch is
+// done with them.
+func (s *Socket) Send(frames ...Frame) {
+	s.t.Helper()
+	if err := s.send(frames...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // drain takes what has arrived.
 func (s *Socket) drain() error {
 	for {

@@ -156,6 +156,22 @@ func (r recipe) frame(s *site, number uint16) netlab.Frame {
 	return frame
 }
 
+// before is a small, plain packet of the same connection as that of a frame of the recipe. It
+// comes before it: the datapath then knows the frame's way.
+func (r recipe) before(s *site, f netlab.Frame, number uint16) netlab.Frame {
+	at := 14
+	if r.tag >= 0 {
+		at += 4
+	}
+	p := recipe{six: r.six, dst: r.dst, ttl: 64, tos: r.tos, proto: r.proto, icmp: r.icmp, size: plainLoad, tag: -1}
+	if r.six {
+		p.src = netip.AddrFrom16([16]byte([]byte(f[at+8:])))
+	} else {
+		p.src = netip.AddrFrom4([4]byte([]byte(f[at+12:])))
+	}
+	return p.frame(s, number)
+}
+
 // checksum is that of an IPv4 header (RFC 791).
 func checksum(header []byte) uint16 {
 	var sum uint32

@@ -303,9 +303,14 @@ func TestLikeStack(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				// a list of lists can be made smaller at once
 				list := slices.Concat(rapid.SliceOfN(rapid.SliceOfN(recipes(), 1, 40), 20, 40).Draw(rt, "packets")...)
-				frames := make([]netlab.Frame, len(list))
+				var frames []netlab.Frame
 				for i, r := range list {
-					frames[i] = r.frame(s, uint16(i))
+					f := r.frame(s, uint16(i))
+					// who gets errors for both gets one of them
+					if (r.dst == s.sides[1].station4 || r.dst == s.sides[1].station6) && !r.src.IsValid() && r.to == 0 {
+						frames = append(frames, r.before(s, f, uint16(i)))
+					}
+					frames = append(frames, f)
 				}
 				seen += len(frames)
 				s.hash(rapid.IntRange(0, 3).Draw(rt, "hash policy"))
@@ -439,7 +444,41 @@ func (s *site) expect(what string, to netip.Addr, arrives, routed bool) {
 	s.compare(what, func() netlab.Frame { return s.udp4(to, s.made) }, arrives, routed)
 }
 
-// A change of the host's routes and neighbours holds for the next packet.
+// A change of the host's routes holds for the next packet, also in the tick of the clock in
+// which the datapath has found the way of such a packet, and remembers it.
+func TestNextPacket(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		nl, at, from := s.lab.Switch.Netlink(), s.sides[1].end, s.sides[0].end.Queue()
+		s.expect("at first", s.sides[1].station4, true, true)
+		s.six("at first", true, true)
+		for _, one := range []netlab.Frame{s.udp4(s.sides[1].station4, s.made), s.udp6(s.made)} {
+			to := net.IP(addressesOf(one))
+			to = to[len(to)/2:]
+			hole := &netlink.Route{Dst: &net.IPNet{IP: to, Mask: net.CIDRMask(8*len(to), 8*len(to))}, Type: unix.RTN_BLACKHOLE}
+			last := plainLoad / 2 // of the load, by which packets of a connection are told apart
+			b := []byte(one)
+			b[len(b)-last]++
+			other := netlab.Frame(b)
+			for range 40 {
+				s.lab.Deliver(s.sides[0].end)
+				from.Send(one, one)
+				s.must(nl.RouteAdd(hole))
+				from.Send(other, other)
+				s.lab.Flush()
+				for _, f := range at.Received() {
+					if len(f) == len(other) && f[len(f)-last] == other[len(other)-last] {
+						t.Fatalf("a packet arrives at %v behind a black hole", to)
+					}
+				}
+				s.must(nl.RouteDel(hole))
+			}
+			s.deliver(at, true, one)
+		}
+	})
+}
+
+// A change of the host's routes and neighbours holds for the next packet. One of a neighbour
+// or a setting may take a tick of the clock; each command between takes longer.
 func TestFollowsHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		behind := netip.MustParseAddr("10.9.1.1")

@@ -160,11 +160,11 @@ func (s *site) flows(four, six string) (frames []netlab.Frame) {
 	fragment := []byte{unix.IPPROTO_UDP, 0, 0, 1, 0, 0, 0, 9}
 	for n := range uint16(24) {
 		for _, r := range []recipe{
-			{proto: unix.IPPROTO_UDP}, {proto: unix.IPPROTO_TCP}, {proto: unix.IPPROTO_SCTP}, {proto: unix.IPPROTO_DCCP},
+			{proto: unix.IPPROTO_UDP}, {proto: unix.IPPROTO_UDP, tos: 8}, {proto: unix.IPPROTO_TCP}, {proto: unix.IPPROTO_SCTP}, {proto: unix.IPPROTO_DCCP},
 			{proto: unix.IPPROTO_UDPLITE}, {proto: unix.IPPROTO_ESP}, {proto: unix.IPPROTO_AH}, {proto: unix.IPPROTO_ICMP, icmp: 8},
 			{proto: unix.IPPROTO_UDP, frag: 0x2000}, {proto: unix.IPPROTO_UDP, frag: 0x00b9}, {proto: byte(100 + n)},
 			{proto: unix.IPPROTO_IPIP, begin: inner(n)}, {proto: unix.IPPROTO_GRE, begin: append([]byte{0, 0, 8, 0}, inner(n)...)},
-			{six: true, proto: unix.IPPROTO_UDP}, {six: true, proto: unix.IPPROTO_TCP}, {six: true, proto: unix.IPPROTO_SCTP},
+			{six: true, proto: unix.IPPROTO_UDP}, {six: true, proto: unix.IPPROTO_UDP, tos: 8}, {six: true, proto: unix.IPPROTO_TCP}, {six: true, proto: unix.IPPROTO_SCTP},
 			{six: true, proto: unix.IPPROTO_ESP}, {six: true, proto: unix.IPPROTO_AH}, {six: true, proto: unix.IPPROTO_ICMPV6, icmp: 128},
 			{six: true, proto: unix.IPPROTO_DSTOPTS, begin: append(options, ports(n)...)},
 			{six: true, proto: unix.IPPROTO_FRAGMENT, begin: append(fragment, ports(n)...)},
@@ -213,7 +213,8 @@ func TestSeveralHops(t *testing.T) {
 	})
 }
 
-// Packets are too large for a route, or for the device that it leads to.
+// Packets are too large for a route, or for the device that it leads to, and smaller ones of
+// the same connection are not.
 func TestSizes(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		e := s.lab.NewEnds(1)[0]
@@ -232,14 +233,18 @@ func TestSizes(t *testing.T) {
 			{"a route with an MTU that is locked", "10.3.1.1", "fd03::1", 1440}, {"a smaller device", "10.20.1.1", "fd20::1", 1480},
 		} {
 			var frames []netlab.Frame
+			add := func(r recipe, number uint16) {
+				f := r.frame(s, number)
+				frames = append(frames, r.before(s, f, number), f)
+			}
 			for _, size := range []int{to.mtu - 1, to.mtu, to.mtu + 1, 1500} {
 				if size > 1500 {
 					continue
 				}
 				for _, frag := range []uint16{0, 0x4000} {
-					frames = append(frames, recipe{dst: netip.MustParseAddr(to.four), ttl: 64, proto: unix.IPPROTO_UDP, frag: frag, size: size - 20, tag: -1}.frame(s, uint16(size)))
+					add(recipe{dst: netip.MustParseAddr(to.four), ttl: 64, proto: unix.IPPROTO_UDP, frag: frag, size: size - 20, tag: -1}, uint16(size))
 				}
-				frames = append(frames, recipe{six: true, dst: netip.MustParseAddr(to.six), ttl: 64, proto: unix.IPPROTO_UDP, size: size - 40, tag: -1}.frame(s, uint16(size)))
+				add(recipe{six: true, dst: netip.MustParseAddr(to.six), ttl: 64, proto: unix.IPPROTO_UDP, size: size - 40, tag: -1}, uint16(size))
 			}
 			s.alike(to.what, true, frames)
 		}
