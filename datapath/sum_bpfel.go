@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "e26070afef950ca69c0b5d2e0e4f179f334792c0a769514c81ece330ffa207ff"
+const objectsSum = "5844f057576477015d5a8b981ae64f655003abffc89251b4392ed56c6465a1ef"

@@ -197,12 +197,17 @@ static __always_inline bool pf_nat_port(struct pf_nat *n, const struct pf_packet
 	n->port_low = low;
 	n->port_high = high;
 	n->port_first = low + bpf_get_prandom_u32() % all;
+	n->spent += all;
 	bpf_loop(all, pf_port_step, 0, 0);
 	return n->found;
 }
 
-/* Addresses of a pool that are tried for one packet: each may take a look at all ports. */
-#define PF_POOL_TRIES 4
+/*
+ * Addresses of a pool that are tried for one packet, and ports that are looked at: all of
+ * four addresses.
+ */
+#define PF_POOL_TRIES 64
+#define PF_PORT_TRIES 65536
 
 static __always_inline bool pf_differ(const u32 *a, const u32 *b)
 {
@@ -214,6 +219,7 @@ static __always_inline bool pf_nat_source(struct pf_nat *n, const struct pf_pack
 {
 	u16 port = n->now.sport;
 
+	n->spent = 0;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PF_POOL_TRIES; i++) {
 		/* the others would give the same again */
@@ -226,6 +232,8 @@ static __always_inline bool pf_nat_source(struct pf_nat *n, const struct pf_pack
 		n->now.sport = port;
 		if (pf_nat_port(n, p))
 			return true;
+		if (n->spent >= PF_PORT_TRIES)
+			return false;
 	}
 	return false;
 }
