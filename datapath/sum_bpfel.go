@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "5844f057576477015d5a8b981ae64f655003abffc89251b4392ed56c6465a1ef"
+const objectsSum = "1b4eb91f2b0a676db09db8ff22c77e770a1da1d276e427910848b85614a4f9b7"

@@ -26,6 +26,7 @@ struct pf_nat {
 	u64 place; /* of an address in a pool */
 	u32 low; /* networks of the pool that may have it: see pf_pool_step() */
 	u32 high;
+	u32 tries; /* addresses of the pool that have been tried in vain */
 	u32 spent; /* ports that have been looked at */
 	u16 port_low; /* the ports, or identifiers, to choose from */
 	u16 port_high;

@@ -23,7 +23,7 @@ const enum pf_translation_flag *pf_translation_flag_type __attribute__((unused))
 const enum pf_pool_method *pf_pool_method_type __attribute__((unused));
 
 #define PF_TRANSLATE 0xfd /* no enum drop_reason: the packet is to be translated first */
-#define PF_TRANSLATIONS 16 /* of a packet, at most */
+#define PF_TRANSLATIONS 80 /* of a packet, at most, with what is tried */
 
 /* Reads words of the table of sets. */
 static __always_inline void pf_words_read(u32 at, void *to, u32 bytes)
@@ -214,28 +214,29 @@ static __always_inline bool pf_differ(const u32 *a, const u32 *b)
 	return a[0] != b[0] || a[1] != b[1] || a[2] != b[2] || a[3] != b[3];
 }
 
-/* Gives the packet a new source. */
-static __always_inline bool pf_nat_source(struct pf_nat *n, const struct pf_packet *p)
+/*
+ * Gives the packet a new source, in the place of n->from: 0, or the reason to drop it, or
+ * PF_TRANSLATE if another address of the pool is to be tried.
+ */
+static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packet *p)
 {
 	u16 port = n->now.sport;
 
-	n->spent = 0;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PF_POOL_TRIES; i++) {
-		/* the others would give the same again */
-		if (i && ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
-			  i >= n->t.length))
-			return false;
-		if (!pf_pool_choose(n, n->from, n->from, i))
-			return false;
-		__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
-		n->now.sport = port;
-		if (pf_nat_port(n, p))
-			return true;
-		if (n->spent >= PF_PORT_TRIES)
-			return false;
-	}
-	return false;
+	if (!n->tries)
+		n->spent = 0;
+	if (!pf_pool_choose(n, n->from, n->from, n->tries))
+		return DROP_PF_TRANSLATE;
+	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
+	if (pf_nat_port(n, p))
+		return 0;
+	__builtin_memcpy(n->now.src, n->from, sizeof(n->from));
+	n->now.sport = port;
+	n->tries++;
+	/* the other methods would give the same again */
+	if ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
+	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES)
+		return DROP_PF_TRANSLATE;
+	return PF_TRANSLATE;
 }
 
 /* Gives the packet a new destination. */
@@ -281,11 +282,12 @@ __noinline u32 pf_translate_next(void)
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
 	struct pf_rule *r;
-	u32 next;
+	u32 next, why;
 
 	if (!on(FEATURE_PF_NAT) || !p || !n)
 		return DROP_PF_TRANSLATE;
 	if (!n->at) {
+		n->tries = 0;
 		/* a connection that has a state cannot be translated any more */
 		if ((p->how & (PF_KNOWN | PF_FLOOD)) || !(p->key.vlan & PF_ROUTED) ||
 		    !pf_to_host(p->slot))
@@ -303,14 +305,16 @@ __noinline u32 pf_translate_next(void)
 	if (n->t.family == p->family) {
 		if (n->t.kind == PF_NAT_TO) {
 			__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
-			if (!pf_nat_source(n, p))
-				return DROP_PF_TRANSLATE;
+			why = pf_nat_source(n, p);
+			if (why)
+				return why;
 		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination(n, p)) {
 			return DROP_PF_TRANSLATE;
 		}
 		pf_nat_key(n, p);
 	}
 	n->at = next;
+	n->tries = 0;
 	if (--n->left)
 		return PF_TRANSLATE;
 	n->at = 0;
