@@ -29,6 +29,9 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 	switch (action) {
 	case ACTION_SEND:
 		reason = send_fits(skb, f, v->out, &mtu);
+		/* what a trial routes is what the packet has become */
+		if (on(FEATURE_TRACE) && on(FEATURE_PF_NAT) && !reason)
+			reason = pf_settle(&h, v, v->out, clock_now());
 		if (on(FEATURE_TRACE)) {
 			TRACE(step, reason ? STEP_CHECK_OUT : STEP_SEND);
 			TRACE(action, reason ? ACTION_DROP : ACTION_SEND);

@@ -74,6 +74,7 @@ enum drop_reason {
 	DROP_TOO_DEEP, /* a filter has to judge it, and its packet is behind too many tags */
 	DROP_PF_NORMALIZE, /* has flags of TCP that no connection has, or the other family's ICMP */
 	DROP_CHECKSUM, /* a checksum is yet to be written where a filter has looked */
+	DROP_PF_TRANSLATE, /* a rule translates it, and that cannot be */
 	DROP_REASONS,
 };
 
@@ -213,7 +214,8 @@ enum feature {
 	FEATURE_CONTROL = 1ull << 37, /* the bridge takes frames of a control protocol */
 	FEATURE_ROUTE = 1ull << 38, /* a host port routes */
 	FEATURE_PF_HOST = 1ull << 39, /* pf is on, and there are host ports */
-	FEATURE_END = 1ull << 40, /* no feature has this bit, nor one above it */
+	FEATURE_PF_NAT = 1ull << 40, /* of pf: addresses are translated at host ports */
+	FEATURE_END = 1ull << 41, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
@@ -818,6 +820,12 @@ struct traced {
 	__u32 route_to; /* ROUTE_DONE: index of the host's device that the way goes on by */
 	__u64 route_dst; /* the frame's addresses there */
 	__u64 route_src;
+	/* what pf has translated the packet to; nat_proto is 0 if it has not */
+	__u32 nat_src[4];
+	__u32 nat_dst[4];
+	__u16 nat_sport; /* or the identifier of an echo; as in the packet */
+	__u16 nat_dport;
+	__u32 nat_proto;
 	struct traced_port port[MAX_PORTS];
 };
 

@@ -102,14 +102,16 @@ type PFState struct {
 	Proto    uint8
 	VLAN     uint16
 	Src, Dst PFPeer // Src is who began
-	Age      time.Duration
-	Expires  time.Duration // 0 if it is over
-	Rule     int           // that made it, of its anchor, -1 if that is no more
-	Anchor   string
-	Label    string // of the rule
-	In, Out  string // ports
-	Sloppy   bool
-	Tracked  bool // its source is tracked
+	// Translated is what Src and Dst have become, nil where nothing is translated.
+	Translated *[2]PFAddress
+	Age        time.Duration
+	Expires    time.Duration // 0 if it is over
+	Rule       int           // that made it, of its anchor, -1 if that is no more
+	Anchor     string
+	Label      string // of the rule
+	In, Out    string // ports
+	Sloppy     bool
+	Tracked    bool // its source is tracked
 }
 
 // PFSource is a source that is tracked.

@@ -125,6 +125,7 @@ func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 
 const (
 	protoTCP    = 6
+	protoUDP    = 17
 	protoICMP   = 1
 	protoICMPv6 = 58
 
@@ -147,6 +148,7 @@ var (
 		{datapath.PFIPOption, "ip-option"}, {datapath.PFProtoCksum, "proto-cksum"},
 		{datapath.PFStateMismatch, "state-mismatch"}, {datapath.PFStateInsert, "state-insert"},
 		{datapath.PFStateLimit, "state-limit"}, {datapath.PFSrcLimit, "src-limit"}, {datapath.PFSynproxy, "synproxy"},
+		{datapath.PFTranslate, "translate"},
 	}
 	pfLimitCounters = []pfCounterName{
 		{datapath.PFMaxStates, "max states per rule"}, {datapath.PFMaxSrcStates, "max-src-states"},
@@ -323,6 +325,11 @@ func (v *pfView) state(st *datapath.State) PFState {
 		ID: st.ID, Proto: st.Proto, VLAN: st.VLAN, Src: peer(st.Proto, &st.From), Dst: peer(st.Proto, &st.To),
 		Age: st.Age, Expires: st.Expires, Rule: -1, In: v.names[st.In], Out: v.names[st.Out],
 		Sloppy: st.Flags&datapath.StateSloppy != 0,
+	}
+	if t := st.Translated; t != nil {
+		out.Translated = &[2]PFAddress{
+			pfAddress(st.Proto, &datapath.StatePeer{Addr: t[0]}), pfAddress(st.Proto, &datapath.StatePeer{Addr: t[1]}),
+		}
 	}
 	if st.Flags&datapath.StateIfBound != 0 {
 		out.Port = out.In

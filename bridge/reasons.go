@@ -53,6 +53,7 @@ var Reasons = []Reason{
 	{"too-deep", "a filter has to judge it, and does not get to the end of its tags", ""},
 	{"pf-normalize", "it has flags of TCP that no connection has, or ICMP of the other family", ""},
 	{"checksum", "a checksum is yet to be written where a filter has looked", ""},
+	{"pf-translate", "a rule of pf translates it, and that cannot be: no address or port is free, or it can have no state", "pfctl -s states"},
 }
 
 // words say why a frame was dropped, by the names of reasons.

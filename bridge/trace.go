@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 
 	"bascule/datapath"
@@ -173,6 +174,10 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 		e.say("rules out", "rule %d of %s matches%s", t.RuleOut, e.name(t.Out), ruleOut)
 	}
 	e.rulePF(t.Out, true, t.PfOut)
+	if t.NatProto != 0 {
+		from, to := t.Translated()
+		e.say("pf", "translates it: it goes on from %s to %s", pfEnd(t.NatProto, from), pfEnd(t.NatProto, to))
+	}
 	out := []string{}
 	if t.Step == datapath.StepFlood {
 		out = e.flood()
@@ -195,6 +200,14 @@ func (e *explainer) decided(ruleIn, ruleOut string) Trace {
 	e.lost("send", t.Out, "frame")
 	e.copies(t.SpansOut, "leaves by "+e.name(t.Out))
 	return Trace{e.steps, "forwarded", []string{e.name(t.Out)}}
+}
+
+// pfEnd is an address that pf has given a packet, with the port if the protocol has ports.
+func pfEnd(proto uint32, a netip.AddrPort) string {
+	if proto != protoTCP && proto != protoUDP {
+		return a.Addr().String()
+	}
+	return a.String()
 }
 
 // dropStep returns the name of the step that says why the frame is dropped. The

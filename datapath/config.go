@@ -143,7 +143,7 @@ const MaxSpans = len(Config{}.Spans)
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 11 // of what is pinned: TestLayout says when it changes
+	layout     = 12 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

@@ -359,7 +359,7 @@ var inventory = []table{
 	// pf: what a ruleset is made of
 	{name: kernelMapPfWords, life: lifeBridge, trial: trialShared, anew: withPF, takes: takeRules,
 		features: kernelFeatureFEATURE_PF | kernelFeatureFEATURE_ETHER,
-		entries:  compiled(func(p *PF) int { return p.Program.SetsAt() + len(p.Program.Sets) })},
+		entries:  compiled(func(p *PF) int { return p.Program.Words() })},
 	{name: kernelMapPfNetworks, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_RULES,
 		anew: withPF, takes: takeRules, entries: compiled(func(p *PF) int { return len(p.Program.Networks) })},
 	{name: kernelMapPfRules, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF, anew: withPF,

@@ -222,7 +222,7 @@ const (
 	kernelCounterCOUNTER_CAPTURE_MISSED kernelCounter = 1
 	kernelCounterCOUNTER_PF_LOG_MISSED  kernelCounter = 2
 	kernelCounterCOUNTER_PF             kernelCounter = 8
-	kernelCounterCOUNTERS               kernelCounter = 32
+	kernelCounterCOUNTERS               kernelCounter = 33
 )
 
 type kernelDropReason uint32
@@ -269,7 +269,8 @@ const (
 	kernelDropReasonDROP_TOO_DEEP      kernelDropReason = 38
 	kernelDropReasonDROP_PF_NORMALIZE  kernelDropReason = 39
 	kernelDropReasonDROP_CHECKSUM      kernelDropReason = 40
-	kernelDropReasonDROP_REASONS       kernelDropReason = 41
+	kernelDropReasonDROP_PF_TRANSLATE  kernelDropReason = 41
+	kernelDropReasonDROP_REASONS       kernelDropReason = 42
 )
 
 type kernelEvent struct {
@@ -354,7 +355,8 @@ const (
 	kernelFeatureFEATURE_CONTROL      kernelFeature = 137438953472
 	kernelFeatureFEATURE_ROUTE        kernelFeature = 274877906944
 	kernelFeatureFEATURE_PF_HOST      kernelFeature = 549755813888
-	kernelFeatureFEATURE_END          kernelFeature = 1099511627776
+	kernelFeatureFEATURE_PF_NAT       kernelFeature = 1099511627776
+	kernelFeatureFEATURE_END          kernelFeature = 2199023255552
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
 	kernelFeatureFEATURES_APART       kernelFeature = 414504186497
 )
@@ -362,11 +364,11 @@ const (
 type kernelFloodPast uint32
 
 const (
-	kernelFloodPastPAST_LEARNING kernelFloodPast = 41
-	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 42
-	kernelFloodPastPAST_FLAG     kernelFloodPast = 43
-	kernelFloodPastPAST_DEVICE   kernelFloodPast = 44
-	kernelFloodPastPAST_END      kernelFloodPast = 45
+	kernelFloodPastPAST_LEARNING kernelFloodPast = 42
+	kernelFloodPastPAST_ORIGIN   kernelFloodPast = 43
+	kernelFloodPastPAST_FLAG     kernelFloodPast = 44
+	kernelFloodPastPAST_DEVICE   kernelFloodPast = 45
+	kernelFloodPastPAST_END      kernelFloodPast = 46
 )
 
 type kernelFound uint32
@@ -413,7 +415,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
-	Work [9][64]uint64
+	Work [10][64]uint64
 }
 
 type kernelPfAction uint32
@@ -509,15 +511,16 @@ const (
 	kernelPfCounterPF_COUNT_STATE_LIMIT    kernelPfCounter = 13
 	kernelPfCounterPF_COUNT_SRC_LIMIT      kernelPfCounter = 14
 	kernelPfCounterPF_COUNT_SYNPROXY       kernelPfCounter = 15
-	kernelPfCounterPF_COUNT_MAX_STATES     kernelPfCounter = 16
-	kernelPfCounterPF_COUNT_MAX_SRC_STATES kernelPfCounter = 17
-	kernelPfCounterPF_COUNT_MAX_SRC_NODES  kernelPfCounter = 18
-	kernelPfCounterPF_COUNT_MAX_SRC_CONN   kernelPfCounter = 19
-	kernelPfCounterPF_COUNT_MAX_SRC_RATE   kernelPfCounter = 20
-	kernelPfCounterPF_COUNT_OVERLOAD       kernelPfCounter = 21
-	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 22
-	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 23
-	kernelPfCounterPF_COUNTERS             kernelPfCounter = 24
+	kernelPfCounterPF_COUNT_TRANSLATE      kernelPfCounter = 16
+	kernelPfCounterPF_COUNT_MAX_STATES     kernelPfCounter = 17
+	kernelPfCounterPF_COUNT_MAX_SRC_STATES kernelPfCounter = 18
+	kernelPfCounterPF_COUNT_MAX_SRC_NODES  kernelPfCounter = 19
+	kernelPfCounterPF_COUNT_MAX_SRC_CONN   kernelPfCounter = 20
+	kernelPfCounterPF_COUNT_MAX_SRC_RATE   kernelPfCounter = 21
+	kernelPfCounterPF_COUNT_OVERLOAD       kernelPfCounter = 22
+	kernelPfCounterPF_COUNT_OVERLOAD_FLUSH kernelPfCounter = 23
+	kernelPfCounterPF_COUNT_SYNFLOODS      kernelPfCounter = 24
+	kernelPfCounterPF_COUNTERS             kernelPfCounter = 25
 )
 
 type kernelPfDim uint32
@@ -749,6 +752,8 @@ type kernelPfRule struct {
 	Icmp6        [2]uint8
 	_            [2]byte
 	Scrub        kernelPfScrub
+	Translation  uint32
+	Translations uint32
 }
 
 type kernelPfRuleFlag uint32
@@ -775,6 +780,8 @@ const (
 	kernelPfRuleFlagPF_SRC_NO_ROUTE    kernelPfRuleFlag = 262144
 	kernelPfRuleFlagPF_DST_NO_ROUTE    kernelPfRuleFlag = 524288
 	kernelPfRuleFlagPF_SRC_URPF_FAILED kernelPfRuleFlag = 1048576
+	kernelPfRuleFlagPF_TRANSLATES      kernelPfRuleFlag = 2097152
+	kernelPfRuleFlagPF_TRANSLATES_ON   kernelPfRuleFlag = 4194304
 )
 
 type kernelPfRuleStats struct {
@@ -883,6 +890,8 @@ const (
 	kernelPfStateFlagPF_STATE_TRACK_OUT    kernelPfStateFlag = 1024
 	kernelPfStateFlagPF_STATE_PRIO         kernelPfStateFlag = 2048
 	kernelPfStateFlagPF_STATE_SCRUB        kernelPfStateFlag = 4096
+	kernelPfStateFlagPF_STATE_NAT          kernelPfStateFlag = 8192
+	kernelPfStateFlagPF_STATE_KEY          kernelPfStateFlag = 16384
 )
 
 type kernelPfTableChange struct {
@@ -977,6 +986,8 @@ type kernelPfWalk struct {
 	Prefix     kernelPfPrefix
 	Memo       uint32
 	Found      uint32
+	Resume     uint32
+	ResumeEnd  uint32
 }
 
 type kernelPort struct {
@@ -1375,6 +1386,11 @@ type kernelTraced struct {
 	RouteTo     uint32
 	RouteDst    uint64
 	RouteSrc    uint64
+	NatSrc      [4]uint32
+	NatDst      [4]uint32
+	NatSport    uint16
+	NatDport    uint16
+	NatProto    uint32
 	Port        [1024]struct {
 		_      structs.HostLayout
 		Slot   uint16
@@ -1478,78 +1494,83 @@ type kernelVlanStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	kernelMapBerths              = "berths"
-	kernelMapBindings            = "bindings"
-	kernelMapCaptureFilter       = "capture_filter"
-	kernelMapCaptureRing         = "capture_ring"
-	kernelMapControlFrames       = "control_frames"
-	kernelMapCounters            = "counters"
-	kernelMapFdb                 = "fdb"
-	kernelMapGateways            = "gateways"
-	kernelMapHostEnds            = "host_ends"
-	kernelMapMemory              = "memory"
-	kernelMapMoves               = "moves"
-	kernelMapPatchPanel          = "patch_panel"
-	kernelMapPatchTrip           = "patch_trip"
-	kernelMapPfBuckets           = "pf_buckets"
-	kernelMapPfEthers            = "pf_ethers"
-	kernelMapPfFlushes           = "pf_flushes"
-	kernelMapPfFragments         = "pf_fragments"
-	kernelMapPfHosts             = "pf_hosts"
-	kernelMapPfLogRing           = "pf_log_ring"
-	kernelMapPfNets              = "pf_nets"
-	kernelMapPfNetworks          = "pf_networks"
-	kernelMapPfPortStats         = "pf_port_stats"
-	kernelMapPfProfiles          = "pf_profiles"
-	kernelMapPfRuleStats         = "pf_rule_stats"
-	kernelMapPfRuleUse           = "pf_rule_use"
-	kernelMapPfRules             = "pf_rules"
-	kernelMapPfSources           = "pf_sources"
-	kernelMapPfStates            = "pf_states"
-	kernelMapPfTableBatch        = "pf_table_batch"
-	kernelMapPfWords             = "pf_words"
-	kernelMapRuleCounters        = "rule_counters"
-	kernelMapRuleLists           = "rule_lists"
-	kernelMapRuleNumbers         = "rule_numbers"
-	kernelMapRules               = "rules"
-	kernelMapShared              = "shared"
-	kernelMapStats               = "stats"
-	kernelMapTalkers             = "talkers"
-	kernelMapTcxDevices          = "tcx_devices"
-	kernelMapTimer               = "timer"
-	kernelMapVlanStats           = "vlan_stats"
-	kernelMapVlans               = "vlans"
-	kernelMapXdpDevices          = "xdp_devices"
-	kernelProgBasculeControl     = "bascule_control"
-	kernelProgBasculePatch       = "bascule_patch"
-	kernelProgBasculeTable       = "bascule_table"
-	kernelProgBasculeTcx         = "bascule_tcx"
-	kernelProgBasculeXdp         = "bascule_xdp"
-	kernelVarCapturedType        = "captured_type"
-	kernelVarCfg                 = "cfg"
-	kernelVarControlFrameType    = "control_frame_type"
-	kernelVarControlProtocolType = "control_protocol_type"
-	kernelVarCounterType         = "counter_type"
-	kernelVarFloodPastType       = "flood_past_type"
-	kernelVarPfAskType           = "pf_ask_type"
-	kernelVarPfCellType          = "pf_cell_type"
-	kernelVarPfCounterType       = "pf_counter_type"
-	kernelVarPfDimType           = "pf_dim_type"
-	kernelVarPfEtherFlagType     = "pf_ether_flag_type"
-	kernelVarPfLoggedType        = "pf_logged_type"
-	kernelVarPfOtherStateType    = "pf_other_state_type"
-	kernelVarPfPacketType        = "pf_packet_type"
-	kernelVarPfReturnType        = "pf_return_type"
-	kernelVarPfStateFlagType     = "pf_state_flag_type"
-	kernelVarPfTcpStateType      = "pf_tcp_state_type"
-	kernelVarPfTimeoutType       = "pf_timeout_type"
-	kernelVarPfWalkType          = "pf_walk_type"
-	kernelVarRouteType           = "route_type"
-	kernelVarRuleKindType        = "rule_kind_type"
-	kernelVarSet                 = "set"
-	kernelVarStpStateType        = "stp_state_type"
-	kernelVarTracedType          = "traced_type"
-	kernelVarVlanAdmitType       = "vlan_admit_type"
+	kernelMapBerths                = "berths"
+	kernelMapBindings              = "bindings"
+	kernelMapCaptureFilter         = "capture_filter"
+	kernelMapCaptureRing           = "capture_ring"
+	kernelMapControlFrames         = "control_frames"
+	kernelMapCounters              = "counters"
+	kernelMapFdb                   = "fdb"
+	kernelMapGateways              = "gateways"
+	kernelMapHostEnds              = "host_ends"
+	kernelMapMemory                = "memory"
+	kernelMapMoves                 = "moves"
+	kernelMapPatchPanel            = "patch_panel"
+	kernelMapPatchTrip             = "patch_trip"
+	kernelMapPfBuckets             = "pf_buckets"
+	kernelMapPfEthers              = "pf_ethers"
+	kernelMapPfFlushes             = "pf_flushes"
+	kernelMapPfFragments           = "pf_fragments"
+	kernelMapPfHosts               = "pf_hosts"
+	kernelMapPfLogRing             = "pf_log_ring"
+	kernelMapPfNets                = "pf_nets"
+	kernelMapPfNetworks            = "pf_networks"
+	kernelMapPfPortStats           = "pf_port_stats"
+	kernelMapPfProfiles            = "pf_profiles"
+	kernelMapPfRuleStats           = "pf_rule_stats"
+	kernelMapPfRuleUse             = "pf_rule_use"
+	kernelMapPfRules               = "pf_rules"
+	kernelMapPfSources             = "pf_sources"
+	kernelMapPfStates              = "pf_states"
+	kernelMapPfTableBatch          = "pf_table_batch"
+	kernelMapPfWords               = "pf_words"
+	kernelMapRuleCounters          = "rule_counters"
+	kernelMapRuleLists             = "rule_lists"
+	kernelMapRuleNumbers           = "rule_numbers"
+	kernelMapRules                 = "rules"
+	kernelMapShared                = "shared"
+	kernelMapStats                 = "stats"
+	kernelMapTalkers               = "talkers"
+	kernelMapTcxDevices            = "tcx_devices"
+	kernelMapTimer                 = "timer"
+	kernelMapVlanStats             = "vlan_stats"
+	kernelMapVlans                 = "vlans"
+	kernelMapXdpDevices            = "xdp_devices"
+	kernelProgBasculeControl       = "bascule_control"
+	kernelProgBasculePatch         = "bascule_patch"
+	kernelProgBasculeTable         = "bascule_table"
+	kernelProgBasculeTcx           = "bascule_tcx"
+	kernelProgBasculeXdp           = "bascule_xdp"
+	kernelVarCapturedType          = "captured_type"
+	kernelVarCfg                   = "cfg"
+	kernelVarControlFrameType      = "control_frame_type"
+	kernelVarControlProtocolType   = "control_protocol_type"
+	kernelVarCounterType           = "counter_type"
+	kernelVarFloodPastType         = "flood_past_type"
+	kernelVarPfAskType             = "pf_ask_type"
+	kernelVarPfCellType            = "pf_cell_type"
+	kernelVarPfCounterType         = "pf_counter_type"
+	kernelVarPfDimType             = "pf_dim_type"
+	kernelVarPfEtherFlagType       = "pf_ether_flag_type"
+	kernelVarPfLoggedType          = "pf_logged_type"
+	kernelVarPfOtherStateType      = "pf_other_state_type"
+	kernelVarPfPacketType          = "pf_packet_type"
+	kernelVarPfPoolMethodType      = "pf_pool_method_type"
+	kernelVarPfPoolNetworkType     = "pf_pool_network_type"
+	kernelVarPfReturnType          = "pf_return_type"
+	kernelVarPfStateFlagType       = "pf_state_flag_type"
+	kernelVarPfTcpStateType        = "pf_tcp_state_type"
+	kernelVarPfTimeoutType         = "pf_timeout_type"
+	kernelVarPfTranslationFlagType = "pf_translation_flag_type"
+	kernelVarPfTranslationKindType = "pf_translation_kind_type"
+	kernelVarPfTranslationType     = "pf_translation_type"
+	kernelVarPfWalkType            = "pf_walk_type"
+	kernelVarRouteType             = "route_type"
+	kernelVarRuleKindType          = "rule_kind_type"
+	kernelVarSet                   = "set"
+	kernelVarStpStateType          = "stp_state_type"
+	kernelVarTracedType            = "traced_type"
+	kernelVarVlanAdmitType         = "vlan_admit_type"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -1653,31 +1674,36 @@ type kernelMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type kernelVariableSpecs struct {
-	CapturedType        *ebpf.VariableSpec `ebpf:"captured_type"`
-	Cfg                 *ebpf.VariableSpec `ebpf:"cfg"`
-	ControlFrameType    *ebpf.VariableSpec `ebpf:"control_frame_type"`
-	ControlProtocolType *ebpf.VariableSpec `ebpf:"control_protocol_type"`
-	CounterType         *ebpf.VariableSpec `ebpf:"counter_type"`
-	FloodPastType       *ebpf.VariableSpec `ebpf:"flood_past_type"`
-	PfAskType           *ebpf.VariableSpec `ebpf:"pf_ask_type"`
-	PfCellType          *ebpf.VariableSpec `ebpf:"pf_cell_type"`
-	PfCounterType       *ebpf.VariableSpec `ebpf:"pf_counter_type"`
-	PfDimType           *ebpf.VariableSpec `ebpf:"pf_dim_type"`
-	PfEtherFlagType     *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
-	PfLoggedType        *ebpf.VariableSpec `ebpf:"pf_logged_type"`
-	PfOtherStateType    *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
-	PfPacketType        *ebpf.VariableSpec `ebpf:"pf_packet_type"`
-	PfReturnType        *ebpf.VariableSpec `ebpf:"pf_return_type"`
-	PfStateFlagType     *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
-	PfTcpStateType      *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
-	PfTimeoutType       *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
-	PfWalkType          *ebpf.VariableSpec `ebpf:"pf_walk_type"`
-	RouteType           *ebpf.VariableSpec `ebpf:"route_type"`
-	RuleKindType        *ebpf.VariableSpec `ebpf:"rule_kind_type"`
-	Set                 *ebpf.VariableSpec `ebpf:"set"`
-	StpStateType        *ebpf.VariableSpec `ebpf:"stp_state_type"`
-	TracedType          *ebpf.VariableSpec `ebpf:"traced_type"`
-	VlanAdmitType       *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
+	CapturedType          *ebpf.VariableSpec `ebpf:"captured_type"`
+	Cfg                   *ebpf.VariableSpec `ebpf:"cfg"`
+	ControlFrameType      *ebpf.VariableSpec `ebpf:"control_frame_type"`
+	ControlProtocolType   *ebpf.VariableSpec `ebpf:"control_protocol_type"`
+	CounterType           *ebpf.VariableSpec `ebpf:"counter_type"`
+	FloodPastType         *ebpf.VariableSpec `ebpf:"flood_past_type"`
+	PfAskType             *ebpf.VariableSpec `ebpf:"pf_ask_type"`
+	PfCellType            *ebpf.VariableSpec `ebpf:"pf_cell_type"`
+	PfCounterType         *ebpf.VariableSpec `ebpf:"pf_counter_type"`
+	PfDimType             *ebpf.VariableSpec `ebpf:"pf_dim_type"`
+	PfEtherFlagType       *ebpf.VariableSpec `ebpf:"pf_ether_flag_type"`
+	PfLoggedType          *ebpf.VariableSpec `ebpf:"pf_logged_type"`
+	PfOtherStateType      *ebpf.VariableSpec `ebpf:"pf_other_state_type"`
+	PfPacketType          *ebpf.VariableSpec `ebpf:"pf_packet_type"`
+	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
+	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
+	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
+	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
+	PfTranslationFlagType *ebpf.VariableSpec `ebpf:"pf_translation_flag_type"`
+	PfTranslationKindType *ebpf.VariableSpec `ebpf:"pf_translation_kind_type"`
+	PfTranslationType     *ebpf.VariableSpec `ebpf:"pf_translation_type"`
+	PfWalkType            *ebpf.VariableSpec `ebpf:"pf_walk_type"`
+	RouteType             *ebpf.VariableSpec `ebpf:"route_type"`
+	RuleKindType          *ebpf.VariableSpec `ebpf:"rule_kind_type"`
+	Set                   *ebpf.VariableSpec `ebpf:"set"`
+	StpStateType          *ebpf.VariableSpec `ebpf:"stp_state_type"`
+	TracedType            *ebpf.VariableSpec `ebpf:"traced_type"`
+	VlanAdmitType         *ebpf.VariableSpec `ebpf:"vlan_admit_type"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -1795,31 +1821,36 @@ func (m *kernelMaps) Close() error {
 //
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type kernelVariables struct {
-	CapturedType        *ebpf.Variable `ebpf:"captured_type"`
-	Cfg                 *ebpf.Variable `ebpf:"cfg"`
-	ControlFrameType    *ebpf.Variable `ebpf:"control_frame_type"`
-	ControlProtocolType *ebpf.Variable `ebpf:"control_protocol_type"`
-	CounterType         *ebpf.Variable `ebpf:"counter_type"`
-	FloodPastType       *ebpf.Variable `ebpf:"flood_past_type"`
-	PfAskType           *ebpf.Variable `ebpf:"pf_ask_type"`
-	PfCellType          *ebpf.Variable `ebpf:"pf_cell_type"`
-	PfCounterType       *ebpf.Variable `ebpf:"pf_counter_type"`
-	PfDimType           *ebpf.Variable `ebpf:"pf_dim_type"`
-	PfEtherFlagType     *ebpf.Variable `ebpf:"pf_ether_flag_type"`
-	PfLoggedType        *ebpf.Variable `ebpf:"pf_logged_type"`
-	PfOtherStateType    *ebpf.Variable `ebpf:"pf_other_state_type"`
-	PfPacketType        *ebpf.Variable `ebpf:"pf_packet_type"`
-	PfReturnType        *ebpf.Variable `ebpf:"pf_return_type"`
-	PfStateFlagType     *ebpf.Variable `ebpf:"pf_state_flag_type"`
-	PfTcpStateType      *ebpf.Variable `ebpf:"pf_tcp_state_type"`
-	PfTimeoutType       *ebpf.Variable `ebpf:"pf_timeout_type"`
-	PfWalkType          *ebpf.Variable `ebpf:"pf_walk_type"`
-	RouteType           *ebpf.Variable `ebpf:"route_type"`
-	RuleKindType        *ebpf.Variable `ebpf:"rule_kind_type"`
-	Set                 *ebpf.Variable `ebpf:"set"`
-	StpStateType        *ebpf.Variable `ebpf:"stp_state_type"`
-	TracedType          *ebpf.Variable `ebpf:"traced_type"`
-	VlanAdmitType       *ebpf.Variable `ebpf:"vlan_admit_type"`
+	CapturedType          *ebpf.Variable `ebpf:"captured_type"`
+	Cfg                   *ebpf.Variable `ebpf:"cfg"`
+	ControlFrameType      *ebpf.Variable `ebpf:"control_frame_type"`
+	ControlProtocolType   *ebpf.Variable `ebpf:"control_protocol_type"`
+	CounterType           *ebpf.Variable `ebpf:"counter_type"`
+	FloodPastType         *ebpf.Variable `ebpf:"flood_past_type"`
+	PfAskType             *ebpf.Variable `ebpf:"pf_ask_type"`
+	PfCellType            *ebpf.Variable `ebpf:"pf_cell_type"`
+	PfCounterType         *ebpf.Variable `ebpf:"pf_counter_type"`
+	PfDimType             *ebpf.Variable `ebpf:"pf_dim_type"`
+	PfEtherFlagType       *ebpf.Variable `ebpf:"pf_ether_flag_type"`
+	PfLoggedType          *ebpf.Variable `ebpf:"pf_logged_type"`
+	PfOtherStateType      *ebpf.Variable `ebpf:"pf_other_state_type"`
+	PfPacketType          *ebpf.Variable `ebpf:"pf_packet_type"`
+	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
+	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
+	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
+	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
+	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`
+	PfTranslationFlagType *ebpf.Variable `ebpf:"pf_translation_flag_type"`
+	PfTranslationKindType *ebpf.Variable `ebpf:"pf_translation_kind_type"`
+	PfTranslationType     *ebpf.Variable `ebpf:"pf_translation_type"`
+	PfWalkType            *ebpf.Variable `ebpf:"pf_walk_type"`
+	RouteType             *ebpf.Variable `ebpf:"route_type"`
+	RuleKindType          *ebpf.Variable `ebpf:"rule_kind_type"`
+	Set                   *ebpf.Variable `ebpf:"set"`
+	StpStateType          *ebpf.Variable `ebpf:"stp_state_type"`
+	TracedType            *ebpf.Variable `ebpf:"traced_type"`
+	VlanAdmitType         *ebpf.Variable `ebpf:"vlan_admit_type"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

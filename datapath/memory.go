@@ -31,7 +31,7 @@ func (b *Bridge) Oversized() (bool, error) {
 	}
 	c := &b.Config.Pf
 	states, err := b.statesAtMost(c.StatesMax)
-	if err != nil || stateBuckets(states) < c.Buckets {
+	if err != nil || bucketsFor(states, kernelFeature(c.Features)) < c.Buckets {
 		return err == nil, err
 	}
 	limits := Tables{PF: &PF{NodesMax: c.NodesMax, TableEntries: c.TableEntries}}

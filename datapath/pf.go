@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"unsafe"
 
@@ -237,25 +238,33 @@ func (b *Bridge) settleProgram(c *kernelPfConfig, p *PF) error {
 	if err != nil {
 		return err
 	}
-	c.Buckets = stateBuckets(states)
 	c.NodesMax, c.TableEntries = p.NodesMax, p.TableEntries
 	c.AdaptiveStart, c.AdaptiveEnd = prog.Timeouts[pf.AdaptiveStart], prog.Timeouts[pf.AdaptiveEnd]
 	c.FragmentsMax, c.FragmentTime = p.FragmentsMax, prog.Timeouts[pf.Frag]
 	c.LogInterface = p.LogInterface
 	c.Features = uint64(featuresOf(prog))
-	if !b.PFLoaded() {
-		return nil
-	}
-	// The states that are there go on needing the features that they need now.
-	shared, err := b.pfShared()
-	if err != nil {
-		return err
+	var shared kernelPfShared
+	if b.PFLoaded() {
+		if shared, err = b.pfShared(); err != nil {
+			return err
+		}
 	}
 	if shared.States != 0 {
+		// The states that are there go on needing the features that they need now.
 		c.Features |= was.Features & uint64(kernelFeatureFEATURE_PF_LOG|kernelFeatureFEATURE_PF_SOURCES|
-			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB)
+			kernelFeatureFEATURE_PF_REWRITE|kernelFeatureFEATURE_PF_SCRUB|kernelFeatureFEATURE_PF_NAT)
 	}
+	c.Buckets = bucketsFor(states, kernelFeature(c.Features))
 	return nil
+}
+
+// bucketsFor returns how many buckets a table for so many states has, each of which has a
+// second key if rules translate.
+func bucketsFor(states uint32, features kernelFeature) uint32 {
+	if features&kernelFeatureFEATURE_PF_NAT != 0 {
+		states = uint32(min(2*uint64(states), math.MaxUint32))
+	}
+	return stateBuckets(states)
 }
 
 // pfShared returns what all CPUs share of pf.
@@ -293,6 +302,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 		}
 		if r.Scrub != (pf.CompiledScrub{}) {
 			f |= kernelFeatureFEATURE_PF_SCRUB
+		}
+		if r.Flags&pf.RuleTranslates != 0 {
+			f |= kernelFeatureFEATURE_PF_NAT
 		}
 	}
 	if len(p.Ether) > 0 {
@@ -368,6 +380,7 @@ func storeWords(m *ebpf.Map, prog *pf.Program) error {
 		copy(words[pf.PortsAt(i+1):], ports[:])
 	}
 	copy(words[prog.SetsAt():], prog.Sets)
+	copy(words[prog.PoolsAt():], prog.Pools)
 	return nil
 }
 
@@ -545,7 +558,7 @@ func eachOf[K, V any](m *ebpf.Map, f func([]K, []V) error) error {
 // pfFeatures are the features of pf.
 const pfFeatures = kernelFeatureFEATURE_PF | kernelFeatureFEATURE_PF_RULES | kernelFeatureFEATURE_PF_TABLES |
 	kernelFeatureFEATURE_PF_LOG | kernelFeatureFEATURE_PF_SOURCES | kernelFeatureFEATURE_PF_REWRITE |
-	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_ETHER
+	kernelFeatureFEATURE_PF_SCRUB | kernelFeatureFEATURE_PF_NAT | kernelFeatureFEATURE_ETHER
 
 // pfFlushes is PF_FLUSHES of bpf/pf/source.h.
 const pfFlushes = 1024

@@ -29,8 +29,11 @@ type State struct {
 	// From made the connection, to To. The ports are 0 if the protocol has none.
 	// For a query of ICMP they are the identifier and the kind of the query.
 	From, To StatePeer
-	In       uint32 // id of the port that the first packet came in by
-	Out      uint32 // id of the port that it left by, 0 while that is not known
+	// Translated has the addresses of the first packet behind its translation, nil if it has
+	// none. From and To have those before.
+	Translated *[2]netip.AddrPort
+	In         uint32 // id of the port that the first packet came in by
+	Out        uint32 // id of the port that it left by, 0 while that is not known
 	// Numbers of the rules that let it in and out, among Program.Source. -1 is no
 	// rule, or a rule of a former ruleset.
 	RuleIn, RuleOut int
@@ -177,10 +180,50 @@ func (t *stateTable) each(f func(place uint32, s *kernelPfState) bool) {
 			continue
 		}
 		s = t.states[i]
+		if s.Flags&uint16(kernelPfStateFlagPF_STATE_KEY) != 0 {
+			continue // it belongs to a state
+		}
 		if atomic.LoadUint32(&t.marks[i]) == m && !f(uint32(i), &s) {
 			return
 		}
 	}
+}
+
+// stackKey returns what is in the place of the second key of a state at a place, which is
+// translated; false if the state has gone meanwhile.
+func (t *stateTable) stackKey(place uint32, s *kernelPfState) (k kernelPfState, ok bool) {
+	at := s.Diff[0] - 1 // PF_STATE_OTHER
+	if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) == 0 || int64(at) >= int64(len(t.states)) {
+		return k, false
+	}
+	k = t.states[at]
+	return k, k.Flags&uint16(kernelPfStateFlagPF_STATE_KEY) != 0 && k.Diff[0] == place+1
+}
+
+// before returns the key of a state's first packet before any translation, and the side
+// that sent it.
+func (t *stateTable) before(place uint32, s *kernelPfState) (key kernelPfState, side int) {
+	key = *s
+	if s.host() == OutOfHost {
+		if k, ok := t.stackKey(place, s); ok {
+			key = k
+		}
+	}
+	return key, key.initiator()
+}
+
+// initiator is pf_initiator.
+func (s *kernelPfState) initiator() int {
+	if s.Flags&uint16(kernelPfStateFlagPF_STATE_SECOND) != 0 {
+		return 1
+	}
+	return 0
+}
+
+// addr returns the address and port of a side.
+func (s *kernelPfState) addr(side int) netip.AddrPort {
+	addr := kernelPfAddress{Word: s.Key.Address[side]}
+	return netip.AddrPortFrom(addr.addr(), fromNetwork(s.Key.Port[side]))
 }
 
 // hash is pf_hash of bpf/pf/state.h: it multiplies each word of the key, without the
@@ -226,8 +269,34 @@ func (t *stateTable) find(s *kernelPfState) (place uint32, ok bool) {
 	return 0, false
 }
 
-// put puts a state in that is not in the table; false if there is no room for it.
-func (t *stateTable) put(s *kernelPfState) bool {
+// put puts a state in that is not in the table, with its second key if it has one; false if
+// there is no room for it.
+func (t *stateTable) put(s *kernelPfState, key *kernelPfState) bool {
+	if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) == 0 {
+		_, ok := t.place(s, true)
+		return ok
+	}
+	if key == nil {
+		return false
+	}
+	at, ok := t.place(s, false)
+	if !ok {
+		return false
+	}
+	k := *key
+	k.Diff[0] = at + 1
+	second, ok := t.place(&k, true)
+	if !ok {
+		atomic.StoreUint32(&t.marks[at], 0)
+		return false
+	}
+	t.states[at].Diff[0] = second + 1
+	atomic.StoreUint32(&t.marks[at], mark(t.hash(s)))
+	return true
+}
+
+// place puts a state or a key into a free place. Nobody sees it yet unless it is shown.
+func (t *stateTable) place(s *kernelPfState, show bool) (at uint32, ok bool) {
 	h := t.hash(s)
 	homes := t.homes(h)
 	free := func(home uint32) (n int) {
@@ -245,12 +314,14 @@ func (t *stateTable) put(s *kernelPfState) bool {
 		for place := home; place < home+stateWays; place++ {
 			if atomic.CompareAndSwapUint32(&t.marks[place], 0, markClaimed) {
 				t.states[place] = *s
-				atomic.StoreUint32(&t.marks[place], mark(h))
-				return true
+				if show {
+					atomic.StoreUint32(&t.marks[place], mark(h))
+				}
+				return place, true
 			}
 		}
 	}
-	return false
+	return 0, false
 }
 
 // copyStates copies the bridge's states to the tables of g, whose configuration is c.
@@ -267,19 +338,24 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return err
 	}
 	defer to.close()
-	from.each(func(_ uint32, s *kernelPfState) bool {
+	from.each(func(at uint32, s *kernelPfState) bool {
 		place, ok := uint32(0), false
 		if late {
 			place, ok = to.find(s)
 		}
 		if !ok {
-			to.put(s) // one without room begins anew
+			key, _ := from.stackKey(at, s)
+			to.put(s, &key) // one without room begins anew
 			return true
 		}
 		// Counters only rise: the table with less has seen less.
 		has := &to.states[place]
 		if s.sent(0) >= has.sent(0) && s.sent(1) >= has.sent(1) && s.Packets != has.Packets {
+			other := has.Diff[0]
 			*has = *s
+			if s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0 {
+				has.Diff[0] = other
+			}
 		}
 		return true
 	})
@@ -294,6 +370,11 @@ func (b *Bridge) copyStates(g *generation, c *Config, late bool) error {
 		return true
 	})
 	for _, place := range gone {
+		if s := to.states[place]; s.Flags&uint16(kernelPfStateFlagPF_STATE_NAT) != 0 {
+			if _, ok := to.stackKey(place, &s); ok {
+				atomic.StoreUint32(&to.marks[s.Diff[0]-1], 0)
+			}
+		}
 		m := atomic.LoadUint32(&to.marks[place])
 		if m&markState != 0 {
 			atomic.CompareAndSwapUint32(&to.marks[place], m, 0)
@@ -310,7 +391,7 @@ func (t *stateTable) gone(s *kernelPfState) bool {
 	for _, home := range t.homes(t.hash(s)) {
 		for place := home; place < home+stateWays; place++ {
 			m := atomic.LoadUint32(&t.marks[place])
-			if m&(markState|markGone) == markGone && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
+			if m&(markState|markGone) == markGone && t.states[place].Flags&uint16(kernelPfStateFlagPF_STATE_KEY) == 0 && t.states[place].Key == s.Key && t.states[place].Created == s.Created {
 				return true
 			}
 		}
@@ -428,7 +509,7 @@ func statePhase(s *kernelPfState) pf.TimeoutName {
 }
 
 // state returns a state as users see it; nil if it is over.
-func (r *stateReader) state(place uint32, s *kernelPfState) *State {
+func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *State {
 	idle := max(int32(r.now-s.Used), 0)
 	left := int64(r.lifetime(s)) - int64(idle)
 	if idle > 1 && left <= 0 { // as pf_state_over has it
@@ -446,16 +527,27 @@ func (r *stateReader) state(place uint32, s *kernelPfState) *State {
 	if s.Ruleset == r.config.Ruleset {
 		st.RuleIn, st.RuleOut = int(s.RuleIn)-1, int(s.RuleOut)-1
 	}
-	first := 0
-	if st.Flags&kernelPfStateFlagPF_STATE_SECOND != 0 {
-		first = 1
+	first := s.initiator()
+	before, side := t.before(place, s)
+	if after, ok := t.stackKey(place, s); ok {
+		if st.Host == OutOfHost {
+			after = *s
+		}
+		n, ports := after.initiator(), side
+		if s.Key.Proto == unix.IPPROTO_TCP || s.Key.Proto == unix.IPPROTO_UDP {
+			ports = n // in other keys they do not go along with the addresses
+		}
+		st.Translated = &[2]netip.AddrPort{
+			netip.AddrPortFrom(after.addr(n).Addr(), fromNetwork(after.Key.Port[ports])),
+			netip.AddrPortFrom(after.addr(1-n).Addr(), fromNetwork(after.Key.Port[1-ports])),
+		}
 	}
 	for i, to := range []*StatePeer{&st.From, &st.To} {
+		addr := before.addr(side ^ i)
 		side := first ^ i
 		p := &s.Peer[side]
-		addr := kernelPfAddress{Word: s.Key.Address[side]}
 		*to = StatePeer{
-			Addr:  netip.AddrPortFrom(addr.addr(), fromNetwork(s.Key.Port[side])),
+			Addr:  addr,
 			State: p.State, Lo: p.Lo, Hi: p.Hi, MaxWin: p.MaxWin, Scale: -1,
 			Packets: s.sent(side), Bytes: s.Bytes[side],
 		}
@@ -495,7 +587,7 @@ func (b *Bridge) eachState(f func(st *State, place uint32, s *kernelPfState) boo
 	}
 	defer t.close()
 	t.each(func(place uint32, s *kernelPfState) bool {
-		st := r.state(place, s)
+		st := r.state(t, place, s)
 		return st == nil || f(st, place, s)
 	})
 	return nil
@@ -670,6 +762,7 @@ const (
 	PFStateLimit    = kernelPfCounterPF_COUNT_STATE_LIMIT
 	PFSrcLimit      = kernelPfCounterPF_COUNT_SRC_LIMIT
 	PFSynproxy      = kernelPfCounterPF_COUNT_SYNPROXY
+	PFTranslate     = kernelPfCounterPF_COUNT_TRANSLATE
 	PFMaxStates     = kernelPfCounterPF_COUNT_MAX_STATES
 	PFMaxSrcStates  = kernelPfCounterPF_COUNT_MAX_SRC_STATES
 	PFMaxSrcNodes   = kernelPfCounterPF_COUNT_MAX_SRC_NODES
@@ -872,7 +965,7 @@ func (b *Bridge) untrack(keys []kernelPfSourceKey) error {
 	}
 	defer t.close()
 	t.each(func(place uint32, s *kernelPfState) bool {
-		if slices.Contains(keys, sourceOf(s)) {
+		if slices.Contains(keys, t.sourceOf(place, s)) {
 			// the ruleset's number is in the lower half of the word
 			at := (*uint32)(unsafe.Pointer(&t.states[place].Ruleset))
 			atomic.AndUint32(at, ^uint32(trackFlags<<16))
@@ -886,14 +979,15 @@ const trackFlags = kernelPfStateFlagPF_STATE_TRACK_RULE | kernelPfStateFlagPF_ST
 
 // sourceOf returns the source that counts a state, as pf_source_key_of does; the zero
 // key if none does.
-func sourceOf(s *kernelPfState) (k kernelPfSourceKey) {
+func (t *stateTable) sourceOf(place uint32, s *kernelPfState) (k kernelPfSourceKey) {
 	flags := StateFlags(s.Flags)
 	if flags&trackFlags == 0 {
 		return k
 	}
-	k.Address, k.Vlan = s.Key.Address[0], s.Key.Vlan
-	if flags&kernelPfStateFlagPF_STATE_SECOND != 0 {
-		k.Address = s.Key.Address[1]
+	before, side := t.before(place, s)
+	k.Address, k.Vlan = before.Key.Address[side], s.Key.Vlan
+	if k.Vlan&keyRouted != 0 {
+		k.Vlan &^= keyOutward
 	}
 	if flags&kernelPfStateFlagPF_STATE_TRACK_RULE != 0 {
 		k.Rule, k.Ruleset = s.RuleIn, s.Ruleset

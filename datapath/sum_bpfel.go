@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "b8add2de66ef4b454e2072ef234f910d594dd3849d65f3fc32e5a931220c2243"
+const objectsSum = "1aeb73f23ee90bd703a6d4928af08fd5431a01895cdcb53db175c21d92333e2c"

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"structs"
 	"unsafe"
 
@@ -118,6 +119,13 @@ const (
 // Traced is the record of what the datapath did with a frame: struct traced of
 // bpf/types.h.
 type Traced struct{ kernelTraced }
+
+// Translated returns the source and destination that pf has given the packet, if NatProto is
+// not 0. Where an echo has its identifier, the source has it for a port.
+func (t *Traced) Translated() (from, to netip.AddrPort) {
+	src, dst := kernelPfAddress{Word: t.NatSrc}, kernelPfAddress{Word: t.NatDst}
+	return netip.AddrPortFrom(src.addr().Unmap(), fromNetwork(t.NatSport)), netip.AddrPortFrom(dst.addr().Unmap(), fromNetwork(t.NatDport))
+}
 
 // Trace has a program like the bridge's own decide on a frame that comes in by a port,
 // and write down what it does. The program works on copies of all that it writes to:
@@ -255,9 +263,11 @@ func (b *Bridge) copyAbout(coll *ebpf.Collection, c *Config, frame []byte) error
 		return err
 	}
 	defer to.close()
-	from.each(func(_ uint32, s *kernelPfState) bool {
-		if has(s.Key.Address[0]) && has(s.Key.Address[1]) {
-			to.put(s)
+	about := func(s *kernelPfState) bool { return has(s.Key.Address[0]) && has(s.Key.Address[1]) }
+	from.each(func(place uint32, s *kernelPfState) bool {
+		key, ok := from.stackKey(place, s)
+		if about(s) || ok && about(&key) {
+			to.put(s, &key)
 		}
 		return true
 	})

@@ -121,6 +121,7 @@ func Compile(in Input) (*Program, error) {
 		c.out.Cells[cell], c.out.Cells[cell+1] = Skip, Skip
 	}
 	c.out.Sets = c.sets.words
+	c.placePools()
 	return &c.out, nil
 }
 

@@ -333,8 +333,8 @@ func (c *compiler) field(f *field) error {
 	}
 	for i := range c.entries {
 		e := &c.entries[i]
-		// A fragment must not slip past a rule that would block it.
-		d := demand{e.ask(f), f.asking(e.scope), e.action == Block || e.action == CallAnchor}
+		// A fragment must not slip past a rule that would block or translate it.
+		d := demand{e.ask(f), f.asking(e.scope), e.action == Block || e.action == CallAnchor || !e.tags() && len(e.Translations) > 0}
 		if d.ask == (ask{}) && d.calls == nil {
 			d.may = false
 		}

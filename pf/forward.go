@@ -4,6 +4,7 @@ package pf
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,18 +14,19 @@ import (
 // with another such word is refused when it is compiled. What one word needs in the
 // datapath is not what another needs, so each has its entry.
 var carried = map[string]bool{
-	"nat-to":               false,
-	"rdr-to":               false,
+	"nat-to":               true,
+	"rdr-to":               true,
 	"af-to":                false,
-	"bitmask":              false,
-	"random":               false,
-	"source-hash":          false,
-	"round-robin":          false,
+	"bitmask":              true,
+	"random":               true,
+	"source-hash":          true,
+	"round-robin":          true,
 	"least-states":         false,
 	"sticky-address":       false,
-	"static-port":          false,
+	"static-port":          true,
 	"endpoint-independent": false,
-	"weight":               false,
+	"weight":               true,
+	"table":                false, // as a pool
 	"route-to":             false,
 	"reply-to":             false,
 	"dup-to":               false,
@@ -92,6 +94,7 @@ func (r *Rule) eachWord(f func(word string, at Place)) {
 		when(p.Method != Single, p.Method.String(), at)
 		when(p.Sticky, "sticky-address", at)
 		when(p.Weights != nil, "weight", at)
+		when(p.Table != "", "table", at)
 	}
 	for i := range r.Translations {
 		t := &r.Translations[i]
@@ -158,7 +161,81 @@ func (c *compiler) translations(at int, e *entry) error {
 		}
 	}
 	c.out.Translations[at] = list
+	if !c.in.Check {
+		c.translates(&c.out.Rules[at], e, list)
+	}
 	return nil
+}
+
+// translates writes the translations of a rule behind those of the rules before, as struct
+// pf_translation of bpf/pf/types.h: one for each family that the rule is for.
+func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
+	r.Flags |= RuleTranslates
+	if e.On.Name != "" && !e.On.Not {
+		r.Flags |= RuleTranslatesOn
+	}
+	r.Translation = uint32(len(c.out.Pools))
+	for i := range list {
+		t := &list[i]
+		for _, family := range []Family{Inet, Inet6} {
+			if e.Family != 0 && e.Family != family {
+				continue
+			}
+			r.Translations++
+			c.out.Pools = append(c.out.Pools, t.words(family)...)
+		}
+	}
+}
+
+// placePools fills in where the translations of rules are among all words.
+func (c *compiler) placePools() {
+	for i := range c.out.Rules {
+		if r := &c.out.Rules[i]; r.Translations != 0 {
+			r.Translation += uint32(c.out.PoolsAt())
+		}
+	}
+}
+
+// The flags of a translation in the datapath (enum pf_translation_flag).
+const (
+	translationStatic = 1 << iota
+	translationKeyless
+)
+
+// words returns a translation of packets of a family and its pool, as the datapath has them.
+func (t *Translation) words(family Family) []uint64 {
+	version, networks := uint64(4), []uint64(nil)
+	if family == Inet6 {
+		version = 6
+	}
+	length := uint64(0)
+	for i, p := range t.Pool.Addrs {
+		if p.Addr().Is4() != (family == Inet) {
+			continue
+		}
+		weight := uint64(1)
+		if t.Pool.Weights != nil {
+			weight = uint64(t.Pool.Weights[i])
+		}
+		s := subnetOf(p.Addr(), p.Bits())
+		b := s.bytes()
+		networks = append(networks, binary.NativeEndian.Uint64(b[:8]), binary.NativeEndian.Uint64(b[8:]), length, uint64(s.bits)|weight<<32)
+		length += weight << min(128-int(s.bits), 32)
+	}
+	flags := uint64(0)
+	if t.Static {
+		flags |= translationStatic
+	}
+	if t.Pool.Key == [16]byte{} {
+		flags |= translationKeyless
+	}
+	first := []uint64{
+		uint64(t.Kind) | uint64(t.Pool.Method)<<8 | version<<16 | flags<<24 | uint64(len(networks)/4)<<32,
+		length,
+		uint64(t.Ports.Low) | uint64(t.Ports.High)<<16 | uint64(t.First)<<32,
+		binary.LittleEndian.Uint64(t.Pool.Key[:8]), binary.LittleEndian.Uint64(t.Pool.Key[8:]), 0,
+	}
+	return append(first, networks...)
 }
 
 func (c *compiler) pool(p *Pool, family Family, anchor string) error {

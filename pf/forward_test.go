@@ -28,6 +28,7 @@ var forwarding = map[string]string{
 	"static-port":          "match out nat-to 10.0.0.1 static-port",
 	"endpoint-independent": "match out nat-to 10.0.0.1 endpoint-independent",
 	"weight":               "match out nat-to 10.0.0.1 weight 2",
+	"table":                "match out nat-to <t> random",
 	"route-to":             "pass in route-to 10.0.0.1",
 	"reply-to":             "pass in reply-to 10.0.0.1",
 	"dup-to":               "pass in dup-to 10.0.0.1",
@@ -100,6 +101,9 @@ func TestMissingScrub(t *testing.T) {
 
 // Rules that no rule calls are refused, too: they can be called later.
 func TestMissingInAnchors(t *testing.T) {
+	before := carried
+	defer func() { carried = before }()
+	carried = map[string]bool{"round-robin": true}
 	nat := parse(t, "match out \\\n on em0 \\\n\tnat-to { 10.0.0.1, 10.0.0.2 }\n")
 	want := "pf.conf:3:2: nat-to: is read, but not carried out yet; leave it out, or have nft(8) of a host do it\n" +
 		"    \tnat-to { 10.0.0.1, 10.0.0.2 }\n    \t^"

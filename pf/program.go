@@ -5,7 +5,7 @@ package pf
 // A Program is a ruleset as the datapath looks it up. Its numbers and layouts are those
 // of bpf/pf/types.h, which says what they mean. The datapath's tests compare the two.
 //
-// Cells, Ports and Sets are one table of words, in that order. A place is a number of a
+// Cells, Ports, Sets and Pools are one table of words, in that order. A place is a number of a
 // word in it. A rule has a number, its place among Rules. Each value of each field has
 // a set of rules in Sets. For each group of 4096 rules, it says which of the group's 64
 // words are in use, and where these words are. The rules that match a packet are those
@@ -15,6 +15,7 @@ type Program struct {
 	Groups   uint32       // of GroupRules rules
 	Dims     uint32       // bit N: some rule has a condition on Dim N
 	Sets     []uint64     // sets of rules
+	Pools    []uint64     // translations with their pools (struct pf_translation), which stand behind the sets
 	Cells    []uint32     // Cells: the place of a value's set; for a Dim that is not in Dims, of the first set
 	Networks []Network    // prefixes, in ascending order, larger networks before those in them
 	Ports    [][16]uint64 // sets of slots, of received-on and of ether's on; named by place + 1
@@ -40,6 +41,12 @@ func PortsAt(number int) int { return Cells + number*(MaxPorts/64) }
 
 // SetsAt returns the place of the first of Sets.
 func (p *Program) SetsAt() int { return PortsAt(len(p.Ports) + 1) }
+
+// PoolsAt returns the place of the first of Pools.
+func (p *Program) PoolsAt() int { return p.SetsAt() + len(p.Sets) }
+
+// Words returns how many words the table has.
+func (p *Program) Words() int { return p.PoolsAt() + len(p.Pools) }
 
 // RuleRef says where a rule of a Program comes from. If an anchor is called several
 // times, its rules are in the Program as often.
@@ -91,6 +98,8 @@ type CompiledRule struct {
 	ICMP4        [2]uint8
 	ICMP6        [2]uint8
 	Scrub        CompiledScrub
+	Translation  uint32 // place of its first translation
+	Translations uint32 // how many, those of each family counted
 }
 
 // CompiledScrub is struct pf_scrub.
@@ -202,6 +211,8 @@ const (
 	RuleSrcNoRoute
 	RuleDstNoRoute
 	RuleSrcURPFFailed
+	RuleTranslates
+	RuleTranslatesOn
 )
 
 // The flags of a CompiledScrub (enum pf_scrub_flag).

@@ -33,6 +33,7 @@ const (
 	StateMismatch Reason = 10
 	StateLimit    Reason = 12
 	Synproxy      Reason = 14
+	Translate     Reason = 15
 )
 
 // NoSubrule is the Subrule of a packet whose rule is in the main ruleset.

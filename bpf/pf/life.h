@@ -162,6 +162,20 @@ static __always_inline u32 *pf_mark_at(u32 place)
 	return b ? &b->mark[place % PF_WAYS] : 0;
 }
 
+/* Takes the second key of a state that goes out of the table. */
+static __always_inline void pf_take_key(u32 place, const struct pf_state *s)
+{
+	u32 key = PF_STATE_OTHER(s) - 1, *at = pf_mark_at(key), mark;
+	struct pf_state *k = pf_state_at(key);
+
+	if (!k || !at || !(k->flags & PF_STATE_KEY) || PF_STATE_OTHER(k) != place + 1)
+		return;
+	mark = READ_ONCE(*at);
+	if (mark == PF_MARK_CLAIMED || (mark & PF_MARK_STATE))
+		__sync_val_compare_and_swap(at, mark,
+					    PF_MARK_GONE | (clock_now() & PF_MARK_SECOND));
+}
+
 /*
  * Takes a state out, as pf_state_drop() says. This is a separate function, to save room on
  * the stack.
@@ -174,8 +188,13 @@ __noinline u32 pf_take_out(u32 place, u32 mark, u32 next)
 
 	if (!on(FEATURE_PF) || !s || !at || !shared || !(mark & PF_MARK_STATE))
 		return 0;
+	/* the second key of a state goes with the state */
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY))
+		return 0;
 	if (__sync_val_compare_and_swap(at, mark, next) != mark)
 		return 0;
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT))
+		pf_take_key(place, s);
 	if (s->ruleset == cfg.pf.ruleset) {
 		pf_rule_credit(s, s->rule_in, pf_began(s, 0));
 		pf_rule_credit(s, s->rule_out, pf_began(s, 1));
@@ -285,6 +304,8 @@ __noinline u32 pf_find_over(u32 home, u32 now)
 		u32 place = home * PF_WAYS + i;
 		struct pf_state *s = READ_ONCE(b->mark[i]) & PF_MARK_STATE ? pf_state_at(place) : 0;
 
+		if (on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_KEY))
+			continue;
 		if (s && pf_state_over(s, now))
 			return place + 1;
 	}
@@ -408,7 +429,46 @@ static __always_inline bool pf_publish(u32 place, u32 now)
 			pf_state_drop(place, mark, pf_mark_gone(now), now);
 			return false;
 		}
-		pf_state_drop(twin - 1, mark, pf_mark_gone(now), now);
+		if (on(FEATURE_PF_NAT))
+			pf_state_remove(pf_state_of_key(twin - 1) - 1, now);
+		else
+			pf_state_drop(twin - 1, mark, pf_mark_gone(now), now);
+	}
+	return true;
+}
+
+/*
+ * Lets all CPUs see the second key of a state that they see already, as pf_publish() does.
+ * If another state has the key, and has it in a lower place, this state goes: false.
+ */
+__noinline u32 pf_publish_key(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place), *k;
+	bool found = false;
+	u32 key, *at;
+
+	if (!on(FEATURE_PF_NAT) || !s)
+		return false;
+	key = PF_STATE_OTHER(s) - 1;
+	k = pf_state_at(key);
+	at = pf_mark_at(key);
+	if (!k || !at)
+		return false;
+	/* a full barrier, as there */
+	__sync_val_compare_and_swap(at, PF_MARK_CLAIMED, pf_mark(pf_state_hash(k)));
+	for (u32 i = 0; i < PF_TWINS; i++) {
+		u32 twin = pf_twin(key, i & 1);
+
+		if (i == 1 && !twin && !found)
+			break;
+		if (!twin)
+			continue;
+		found = true;
+		if (twin - 1 < key) {
+			pf_state_remove(place, now);
+			return false;
+		}
+		pf_state_remove(pf_state_of_key(twin - 1) - 1, now);
 	}
 	return true;
 }

@@ -29,6 +29,8 @@ enum pf_how {
 	PF_ON_WAY_OUT = 1 << 0,
 	PF_KNOWN = 1 << 1, /* the packet's connection is known */
 	PF_FLOOD = 1 << 2, /* this port is one of many */
+	PF_RESUMES = 1 << 3, /* the rules behind one that has translated the packet are asked */
+	PF_UNSEEN = 1 << 4, /* PF_KNOWN, but no rule has seen such a packet leave */
 };
 
 struct pf_packet {

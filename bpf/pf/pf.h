@@ -14,6 +14,7 @@
 #include "rewrite.h"
 #include "slow.h"
 #include "track.h"
+#include "translate.h"
 
 #define PF_TOS_LOWDELAY 0x10 /* RFC 791 */
 
@@ -73,7 +74,8 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 	u32 found = 0;
 
 	if (!(p->flags & (PF_P_ERROR | PF_P_OPTIONS)) &&
-	    !(s->flags & (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB)))
+	    !(s->flags &
+	      (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB | PF_STATE_NAT)))
 		found = PF_FOUND_PLAIN;
 	if (out && pf_covers(p, s, port_at(out)->id, false))
 		found |= PF_FOUND_WAY;
@@ -103,6 +105,13 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	p->state = 0;
 	if (on(FEATURE_PF_SCRUB))
 		p->scrub[0] = p->scrub[1] = (struct pf_scrub){};
+	if (on(FEATURE_PF_NAT)) {
+		struct pf_nat *n = pf_nat();
+
+		if (!n)
+			return PF_LOOK_LEAVE;
+		n->on = false;
+	}
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = on(FEATURE_PF_HOST)
 				   ? pf_state_find_routed(slots)
@@ -312,6 +321,12 @@ __noinline u32 pf_follow_begin(struct __sk_buff *skb)
 			return DROP_PF_STATE;
 		if (on(FEATURE_PF_REWRITE))
 			pf_rewrite(skb, p->state - 1);
+		if (on(FEATURE_PF_NAT)) {
+			u32 reason = pf_nat_follow(skb);
+
+			if (reason)
+				return reason;
+		}
 		if (on(FEATURE_PF_SCRUB) && (s->flags & PF_STATE_SCRUB))
 			pf_scrub_packet(skb, p->state);
 		return 0;
@@ -343,6 +358,8 @@ __noinline u32 pf_follow_end(struct __sk_buff *skb, u32 slot, u32 reason)
 		pf_rewrite(skb, p->state - 1);
 	if (on(FEATURE_PF_SCRUB) && !reason && (s->flags & PF_STATE_SCRUB))
 		pf_scrub_packet(skb, p->state);
+	if (on(FEATURE_PF_NAT) && !reason)
+		reason = pf_nat_follow(skb);
 	if (on(FEATURE_PF_LOG) && (s->flags & PF_STATE_LOG))
 		pf_log(skb, slot, s->rule_in ? s->rule_in : s->rule_out, reason, s->ruleset);
 	return reason;
@@ -446,10 +463,17 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 		s = pf_state_at(p->state - 1);
 		if (!s || pf_covers(p, s, port_at(slot)->id, how & PF_FLOOD))
 			return 0;
+		/* no rule has seen it leave yet, and it is not translated */
+		if (on(FEATURE_PF_NAT) && !s->out && !(s->flags & PF_STATE_NAT))
+			p->how |= PF_UNSEEN;
 	}
-	p->tag_in = p->tag;
-	p->rule[p->direction & 1] = 0;
+	if (!on(FEATURE_PF_NAT) || !(how & PF_RESUMES)) {
+		p->tag_in = p->tag;
+		p->rule[p->direction & 1] = 0;
+	}
 	rule = pf_judge();
+	if (on(FEATURE_PF_NAT) && pf_translation_asked())
+		return PF_TRANSLATE;
 	/* the tag of a port's rules is not for the rules of the flood's next port */
 	if (p->direction)
 		p->tag = p->tag_in;
@@ -458,12 +482,35 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	reason = pf_obey(rule);
 	if (on(FEATURE_PF_LOG))
 		pf_log(skb, p->slot, rule, reason, PF_LOG_WALK);
+	if (on(FEATURE_PF_NAT) && !reason && pf_translation_ends(rule))
+		return PF_TRANSLATE;
 	if (reason || (p->how & (PF_KNOWN | PF_FLOOD)) != PF_KNOWN)
 		return reason;
 	s = pf_state_at(p->state - 1);
 	if (s && pf_forward(p, s) && !s->out)
 		WRITE_ONCE(s->out, port_at(p->slot)->id);
 	return 0;
+}
+
+/*
+ * Asks the rules at a port, and translates the packet as they say: 0, or why the packet is
+ * dropped.
+ */
+__noinline u32 pf_ask_translating(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
+{
+	struct pf_nat *n = pf_nat();
+	u32 reason;
+
+	if (!on(FEATURE_PF_NAT) || !n)
+		return DROP_PF;
+	reason = pf_ask_rules(skb, slot, how, received);
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PF_TRANSLATIONS && reason == PF_TRANSLATE; i++) {
+		reason = pf_translate_next();
+		if (!reason && !n->last)
+			reason = pf_ask_rules(skb, slot, how | PF_RESUMES, received);
+	}
+	return reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : reason;
 }
 
 /* Gives the packet its first tag: that of the MAC rule that the frame passed by. */
@@ -534,7 +581,10 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
 			pf_source_elsewhere(h->ctx, v->in, v->vlan);
-		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
+		if (on(FEATURE_PF_NAT))
+			reason = pf_ask_translating(h->ctx, v->in, 0, v->in);
+		else
+			reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
 		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
 			return reason;
 		/* the rules on the way out are asked when the switch calls the other side */
@@ -568,6 +618,8 @@ static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 s
 		how |= PF_FLOOD;
 	if (v->pf == PF_LOOK_REFUSE)
 		reason = pf_refuse(slot, true, v->reason);
+	else if (on(FEATURE_PF_NAT))
+		reason = pf_ask_translating(h->ctx, slot, how, v->in);
 	else
 		reason = pf_ask_rules(h->ctx, slot, how, v->in);
 	if (cfg.pf.log_interface)
@@ -588,6 +640,8 @@ __noinline int pf_count_drop(u32 reason)
 		pf_count(PF_COUNT_IP_OPTION);
 	else if (reason == DROP_PF_NORMALIZE)
 		pf_count(PF_COUNT_NORMALIZE);
+	else if (on(FEATURE_PF_NAT) && reason == DROP_PF_TRANSLATE)
+		pf_count(PF_COUNT_TRANSLATE);
 	return 0;
 }
 
@@ -608,9 +662,13 @@ __noinline u32 pf_settled(struct __sk_buff *skb, u32 reason)
 		pf_rewrite(skb, p->state - 1);
 	if (on(FEATURE_PF_SCRUB))
 		pf_scrub_packet(skb, 0);
+	if (pf_translated()) {
+		reason = pf_nat_rewrite(skb);
+		p->unmade = reason;
+	}
 	if (cfg.pf.asks & PF_ASK_PRIORITY)
 		pf_set_priority(skb);
-	return 0;
+	return reason;
 }
 
 /* Makes the state of a packet that goes its way, once: 0, or why the packet must not go. */
@@ -624,6 +682,9 @@ static __always_inline u32 pf_settle(const struct hook *h, struct verdict *v, u3
 	if (p->made)
 		return p->unmade;
 	p->made = 1;
+	if (pf_translated())
+		return pf_settled(h->ctx,
+				  pf_nat_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
 	return pf_settled(h->ctx,
 			  pf_state_make(port_at(v->in)->id, out ? port_at(out)->id : 0, now));
 }

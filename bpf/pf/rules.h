@@ -106,6 +106,9 @@ struct pf_walk {
 	struct pf_prefix prefix; /* an address that is looked up */
 	u32 memo; /* number of the memo for such packets */
 	u32 found; /* rules found, to be remembered */
+	u32 resume; /* number + 1 of a match rule that translates the packet before more are tried
+		     */
+	u32 resume_end; /* `end` of what is left to be tried then */
 };
 
 #define PF_SRC_ROUTE_FLAGS (PF_SRC_NO_ROUTE | PF_SRC_URPF_FAILED)
@@ -248,6 +251,17 @@ static __always_inline void pf_rule_count(u32 rule, u32 out, u64 packets, u64 by
 	__sync_fetch_and_add(&stats->bytes[out & 1], bytes);
 }
 
+/*
+ * Does the rule translate a packet that it matches? Rules do at host ports, and packets of
+ * connections that are known have been translated. A rule that names a port which is not
+ * the host's would translate nothing: such a packet is stopped where that cannot be.
+ */
+static __always_inline bool pf_rule_translates(const struct pf_packet *p, const struct pf_rule *r)
+{
+	return (r->flags & PF_TRANSLATES) && (!(p->how & PF_KNOWN) || (p->how & PF_UNSEEN)) &&
+	       (pf_to_host(p->slot) || (r->flags & PF_TRANSLATES_ON));
+}
+
 __noinline int pf_try(u32 number)
 {
 	struct pf_rule *r = bpf_map_lookup_elem(&pf_rules, &number);
@@ -256,6 +270,13 @@ __noinline int pf_try(u32 number)
 	struct pf_rule_stats *stats;
 
 	if (!on(FEATURE_PF_RULES) || !r || !p || !w)
+		return 0;
+	/*
+	 * A fragment of which nothing is known meets every rule that may translate it, to be
+	 * stopped by that. It is no reason to let the fragment pass where nothing is translated.
+	 */
+	if (on(FEATURE_PF_NAT) && (p->flags & PF_P_UNKNOWN) && (r->flags & PF_TRANSLATES) &&
+	    !pf_to_host(p->slot))
 		return 0;
 	if (!pf_rule_matches(w, p, r, number)) {
 		if (r->action == PF_ANCHOR)
@@ -280,6 +301,11 @@ __noinline int pf_try(u32 number)
 	}
 	if (on(FEATURE_PF_SCRUB))
 		pf_scrub_add(&p->scrub[p->direction & 1], &r->scrub);
+	if (on(FEATURE_PF_NAT) && pf_rule_translates(p, r)) {
+		w->resume = number + 1;
+		w->resume_end = w->end;
+		w->end = 0;
+	}
 	if (on(FEATURE_PF_LOG) && (r->flags & PF_LOG) && w->matched < PF_MATCHES)
 		w->matches[w->matched++ & (PF_MATCHES - 1)] = number + 1;
 	return 0;
@@ -488,6 +514,18 @@ __noinline u32 pf_prepare(void)
 		return false;
 	if (on(FEATURE_ETHER) && p->ether_tag[p->direction & 1])
 		p->tag = p->ether_tag[p->direction & 1];
+	if (on(FEATURE_PF_NAT) && (p->how & PF_RESUMES)) {
+		if (!pf_choose(w, p))
+			return false;
+		w->bits = 0;
+		w->group = 0;
+		w->skip = w->resume;
+		w->end = w->resume_end;
+		w->resume = 0;
+		return pf_remembers(w) ? PF_REMEMBERED : true;
+	}
+	if (on(FEATURE_PF_NAT))
+		w->resume = 0;
 	if (on(FEATURE_PF_SCRUB))
 		p->scrub[p->direction & 1] = (struct pf_scrub){};
 	w->rule = 0;
@@ -551,7 +589,7 @@ static __always_inline u32 pf_judge(void)
 	if (!w)
 		return 0;
 	if (!matches)
-		return 0;
+		return on(FEATURE_PF_NAT) ? w->rule : 0;
 	if (matches == PF_REMEMBERED)
 		bpf_loop(PF_MEMO_RULES, pf_step_memo, 0, 0);
 	else

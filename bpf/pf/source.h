@@ -50,6 +50,24 @@ static __always_inline u32 pf_initiator(const struct pf_state *s)
 	return !!(s->flags & PF_STATE_SECOND);
 }
 
+/*
+ * Copies the address that began the connection, as rules have seen it: before it was
+ * translated.
+ */
+static __always_inline void pf_source_address(u32 *address, const struct pf_state *s)
+{
+	const struct pf_state *seen = s;
+
+	/* what goes out of the host is seen by its stack key */
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT) &&
+	    !!(s->key.vlan & PF_OUTWARD) != pf_initiator(s)) {
+		seen = pf_state_at(PF_STATE_OTHER(s) - 1);
+		if (!seen)
+			seen = s;
+	}
+	__builtin_memcpy(address, seen->key.address[pf_initiator(seen)], 16);
+}
+
 /* The rule, number + 1, that tracks the state's source. */
 static __always_inline u32 pf_tracker(const struct pf_state *s)
 {
@@ -60,7 +78,7 @@ static __always_inline u32 pf_tracker(const struct pf_state *s)
 static __always_inline void pf_source_key_set(struct pf_source_key *key, const struct pf_state *s,
 					      u32 rule)
 {
-	__builtin_memcpy(key->address, s->key.address[pf_initiator(s)], sizeof(key->address));
+	pf_source_address(key->address, s);
 	key->vlan = s->key.vlan & ~PF_OUTWARD;
 	key->rule = rule;
 	key->ruleset = rule ? s->ruleset : 0;
@@ -244,7 +262,7 @@ __noinline int pf_overload(u32 place, u32 table)
 	w = work_of(WORK_PF_OVERLOAD);
 	if (!on(FEATURE_PF_TABLES) || !s || !w)
 		return 0;
-	__builtin_memcpy(&w->address, s->key.address[pf_initiator(s)], sizeof(w->address));
+	pf_source_address(w->address.word, s);
 	pf_count(PF_COUNT_OVERLOAD);
 	return pf_table_add(w, 1ull << (table & 63), false);
 }

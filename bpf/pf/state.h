@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "packet.h"
+#include "nat.h"
 
 /* Puts the type into BTF, for Go: BTF has only types that something uses. */
 const enum pf_other_state *pf_other_state_type __attribute__((unused));
@@ -179,6 +179,59 @@ __noinline u32 pf_state_find(const struct pf_key *key)
 	return found ? found : pf_state_in(key, pf_home(hash, true), pf_mark(hash));
 }
 
+/* The place + 1 of the state that has a key at a place, which may be its second key. */
+static __always_inline u32 pf_state_of_key(u32 place)
+{
+	struct pf_state *s = pf_state_at(place);
+
+	return on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_KEY) ? PF_STATE_OTHER(s) : place + 1;
+}
+
+/* Is what is at a place the second key of the state at another, which has it, too? */
+static __always_inline bool pf_state_has_key(u32 place, u32 key)
+{
+	u32 home = place / PF_WAYS;
+	struct pf_bucket *b = bpf_map_lookup_elem(&pf_buckets, &home);
+	struct pf_state *s = pf_state_at(place);
+
+	return b && s && (READ_ONCE(b->mark[place % PF_WAYS]) & PF_MARK_STATE) &&
+	       (s->flags & PF_STATE_NAT) && PF_STATE_OTHER(s) == key + 1;
+}
+
+/*
+ * The state, its place + 1, of a packet of the host whose key is at a place; 0 if that is
+ * the key for packets the other way alone. `out` says that the packet goes out of the host.
+ * The packet then has the key and the sides of the state.
+ */
+static __always_inline u32 pf_state_translated(struct pf_packet *p, struct pf_key *key, u32 place,
+					       bool out)
+{
+	struct pf_state *k = pf_state_at(place), *s;
+	struct pf_nat *n = pf_nat();
+	u32 turned;
+
+	if (!k || !n)
+		return 0;
+	if (!(k->flags & (PF_STATE_NAT | PF_STATE_KEY)))
+		return place + 1;
+	if (!!(k->flags & PF_STATE_KEY) != out)
+		return 0;
+	n->out = out;
+	if (!out)
+		return place + 1;
+	s = pf_state_at(PF_STATE_OTHER(k) - 1);
+	if (!s || !pf_state_has_key(PF_STATE_OTHER(k) - 1, place))
+		return 0;
+	turned = !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+	if (p->flags & PF_P_ERROR)
+		p->quoted_side ^= turned;
+	else
+		p->side ^= turned;
+	*key = s->key;
+	key->profile = 0;
+	return PF_STATE_OTHER(k);
+}
+
 /* Has the address no meaning beyond its link, or is it no station's? Nobody routes these. */
 static __always_inline bool pf_of_link(const u32 *address)
 {
@@ -232,6 +285,8 @@ __noinline u32 pf_state_find_routed(u32 slots)
 	vlan = key->vlan;
 	key->vlan = domain;
 	found = pf_state_find(key);
+	if (on(FEATURE_PF_NAT) && found)
+		found = pf_state_translated(p, key, found - 1, host == in);
 	if (found)
 		return found;
 	key->vlan = vlan;
@@ -239,5 +294,8 @@ __noinline u32 pf_state_find_routed(u32 slots)
 	if (found && pf_state_hosts(found - 1))
 		return found;
 	key->vlan = domain;
+	/* rules that translate an error of ICMP ask its own key */
+	if (on(FEATURE_PF_NAT))
+		p->key.vlan = domain;
 	return 0;
 }

@@ -45,6 +45,12 @@ __noinline u32 pf_sweep_place(u32 place, u32 now, u32 flush)
 	mark = READ_ONCE(*at);
 	if (!(mark & PF_MARK_STATE))
 		return 0;
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY)) {
+		/* it goes with its state; should that have gone alone, it goes now */
+		if (!pf_state_has_key(PF_STATE_OTHER(s) - 1, place))
+			__sync_val_compare_and_swap(at, mark, pf_mark_gone(now));
+		return 0;
+	}
 	if (!pf_state_over(s, now) && !(on(FEATURE_PF_SOURCES) && flush && pf_flushed(s)))
 		return 0;
 	return pf_state_drop(place, mark, pf_mark_gone(now), now);
@@ -194,6 +200,8 @@ static __always_inline int pf_store(struct clock *c, struct control *r)
 	u32 place, *mark;
 
 	pf_requested(r, &key, sizeof(key));
+	if (r->state.flags & (PF_STATE_NAT | PF_STATE_KEY))
+		return -EINVAL;
 	key.profile = 0;
 	if (pf_state_find(&key))
 		return -EEXIST;

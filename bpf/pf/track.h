@@ -193,7 +193,7 @@ __noinline u32 pf_fill(u32 place, u32 from, u32 to, u32 now)
 		return true;
 	}
 	pf_tcp_begin(p, src, dst);
-	if (on(FEATURE_PF_REWRITE))
+	if (on(FEATURE_PF_REWRITE) && !pf_translated())
 		pf_rewrite_begin(p, s, in | out);
 	return true;
 }
@@ -282,6 +282,7 @@ enum pf_readiness {
 	PF_MAKE_ONE,
 	PF_MAKE_TOO_MANY,
 	PF_MAKE_INSTEAD, /* in the place of one that is over */
+	PF_MAKE_TAKEN, /* no: answers would be taken for those of a connection that is translated */
 };
 
 /* Looks whether this CPU's packet needs a state. */
@@ -297,10 +298,12 @@ __noinline u32 pf_ready(u32 now)
 		return PF_MAKE_NONE;
 	place = pf_state_find(&p->key);
 	if (place) {
-		s = pf_state_at(place - 1);
+		s = pf_state_at(pf_state_of_key(place - 1) - 1);
 		if (!s || !(pf_state_over(s, now) || pf_reopens(p, s))) {
 			/* the state has been made just now, or is bound to another port */
 			pf_count(PF_COUNT_STATE_INSERT);
+			if (on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_NAT))
+				return PF_MAKE_TAKEN;
 			return PF_MAKE_NONE;
 		}
 		return PF_MAKE_INSTEAD;
@@ -314,7 +317,7 @@ __noinline u32 pf_remove_old(u32 now)
 	struct pf_packet *p = pf_packet();
 	u32 place = on(FEATURE_PF) && p ? pf_state_find(&p->key) : 0;
 
-	return place ? pf_state_remove(place - 1, now) : 0;
+	return place ? pf_state_remove(pf_state_of_key(place - 1) - 1, now) : 0;
 }
 
 /* Claims a place for the state of this CPU's packet: the place + 1, or 0. */
@@ -388,6 +391,8 @@ __noinline u32 pf_state_make(u32 in, u32 out, u32 now)
 	}
 	if (ready == PF_MAKE_NONE)
 		return 0;
+	if (on(FEATURE_PF_NAT) && ready == PF_MAKE_TAKEN)
+		return DROP_PF_TRANSLATE;
 	place = ready == PF_MAKE_ONE ? pf_claim_packet(now) : 0;
 	if (!place && ready == PF_MAKE_ONE)
 		place = pf_claim_packet_over(false, now);

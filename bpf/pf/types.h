@@ -156,6 +156,8 @@ enum pf_rule_flag {
 	PF_SRC_NO_ROUTE = 1 << 18,
 	PF_DST_NO_ROUTE = 1 << 19,
 	PF_SRC_URPF_FAILED = 1 << 20,
+	PF_TRANSLATES = 1 << 21, /* it has translations, which are made at host ports */
+	PF_TRANSLATES_ON = 1 << 22, /* and names its ports: at others it must not pass anything */
 };
 
 /* The answers that a rule that blocks may give. */
@@ -211,6 +213,55 @@ struct pf_rule {
 	__u8 icmp4[2]; /* type and code of the answer */
 	__u8 icmp6[2];
 	struct pf_scrub scrub;
+	__u32 translation; /* place of its first struct pf_translation in the table of sets */
+	__u32 translations; /* how many it has: they follow each other */
+};
+
+/* What a translation changes, in the order of pf.TranslationKind. */
+enum pf_translation_kind {
+	PF_NAT_TO, /* the source */
+	PF_RDR_TO, /* the destination */
+};
+
+/* How a pool chooses an address, in the order of pf.PoolMethod. */
+enum pf_pool_method {
+	PF_POOL_SINGLE,
+	PF_POOL_BITMASK,
+	PF_POOL_RANDOM,
+	PF_POOL_SOURCE_HASH,
+	PF_POOL_ROUND_ROBIN,
+};
+
+/*
+ * A translation of a rule for packets of one family. It is in the table of sets, and behind
+ * it are the networks of its pool (struct pf_pool_network).
+ */
+struct pf_translation {
+	__u8 kind; /* enum pf_translation_kind */
+	__u8 method; /* enum pf_pool_method */
+	__u8 family; /* 4 or 6 */
+	__u8 flags; /* enum pf_translation_flag */
+	__u32 networks;
+	__u64 length; /* addresses of all networks */
+	/* ports, as pf.Translation has them; both 0: the port stays */
+	__u16 low;
+	__u16 high;
+	__u16 first;
+	__u16 unused;
+	__u64 key[2]; /* of PF_POOL_SOURCE_HASH */
+	__u64 turn; /* addresses that the pool has given in turn; this alone changes */
+};
+
+enum pf_translation_flag {
+	PF_TRANSLATION_STATIC = 1 << 0, /* the source port stays */
+	PF_TRANSLATION_KEYLESS = 1 << 1, /* the rule has no key: the bridge's secrets are one */
+};
+
+struct pf_pool_network {
+	__u32 address[4];
+	__u64 begin; /* addresses of the networks before */
+	__u32 bits; /* of the mask, of 128 */
+	__u32 weight; /* how often each address counts */
 };
 
 /* Counters of a rule. States that are still there have counters of their own. */
@@ -343,6 +394,8 @@ enum pf_state_flag {
 	PF_STATE_TRACK_OUT = 1 << 10, /* rule_out tracks its source */
 	PF_STATE_PRIO = 1 << 11, /* its profile sets a priority */
 	PF_STATE_SCRUB = 1 << 12, /* its packets are changed */
+	PF_STATE_NAT = 1 << 13, /* it has a second key, and its packets are translated */
+	PF_STATE_KEY = 1 << 14, /* no state: the second key of one */
 };
 
 /*
@@ -367,8 +420,22 @@ struct pf_state {
 	__u16 rule_out;
 	__u16 ruleset; /* ruleset that these numbers are of */
 	__u16 flags; /* enum pf_state_flag */
-	__u32 diff[2]; /* added to the sequence numbers that the sides send */
+	__u32 diff[2]; /* added to the sequence numbers that the sides send; see PF_STATE_NAT */
 };
+
+/*
+ * A connection that is translated has two keys, as in OpenBSD's pf. The wire key has the
+ * addresses of its packets outside of the host, the stack key those that the host's stack
+ * sees. Packets into the host are looked up by the wire key, packets out of the host by the
+ * stack key.
+ *
+ * The state has the wire key. The stack key is in a place of its own (PF_STATE_KEY), of
+ * which only the key and the flags mean anything. Each has the other's place + 1 in
+ * PF_STATE_OTHER(). So the numbers of such a connection cannot be changed by `modulate
+ * state`. The sides of the two keys may be in another order: PF_STATE_SECOND, which each
+ * has for its own key, tells.
+ */
+#define PF_STATE_OTHER(state) ((state)->diff[0])
 
 #define PF_WAYS 16 /* states of a bucket: one cache line of marks */
 
@@ -442,6 +509,7 @@ enum pf_counter {
 	PF_COUNT_STATE_LIMIT,
 	PF_COUNT_SRC_LIMIT,
 	PF_COUNT_SYNPROXY,
+	PF_COUNT_TRANSLATE,
 	/* limit counters */
 	PF_COUNT_MAX_STATES,
 	PF_COUNT_MAX_SRC_STATES,

@@ -39,6 +39,7 @@ type pfctl struct {
 var (
 	pfShows = []fact{
 		{"rules", "the rules; -v adds their counters"},
+		{"nat", "the rules that translate, those of anchors, too"},
 		{"Anchors", "the anchors; -v adds those below them"},
 		{"ether", "the ether rules"},
 		{"states", "the states; -v adds ages and counters"},
@@ -49,7 +50,7 @@ var (
 		{"memory", "limits, and what tables take"},
 		{"Tables", "tables; -v adds flags, -vv counters"},
 		{"Interfaces", "ports; -v adds those that are skipped"},
-		{"all", "all of these, but for anchors and ports"},
+		{"all", "all of these, but for nat, anchors and ports"},
 	}
 	pfFlushes = []fact{
 		{"rules", "the rules, or those of an anchor"},

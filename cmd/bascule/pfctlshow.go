@@ -31,6 +31,7 @@ func (c *pfctl) showAll(s switcher) error {
 		{"timeouts", "TIMEOUTS:", c.showTimeouts},
 		{"memory", "LIMITS:", c.showLimits},
 		{"Tables", "TABLES:", c.showTables},
+		{"nat", "", c.showTranslations},
 		{"Anchors", "", c.showAnchors},
 		{"Interfaces", "", c.showPorts},
 	}
@@ -134,6 +135,28 @@ func (c *pfctl) showRules(s switcher) error {
 		}
 	})
 	return c.printJSON(list)
+}
+
+// showTranslations shows the rules that translate, on a line each.
+func (c *pfctl) showTranslations(s switcher) error {
+	path, _ := pfAnchorAll(c.anchor.text)
+	rules, err := s.PFRules(c.bridge.text, path)
+	if err != nil {
+		return err
+	}
+	list := []pfRuleJSON{}
+	eachPFRule(rules, rules.Set, rules.Path, true, func(path string, number int, r *pf.Rule) {
+		if len(r.Translations) > 0 && r.Anchor == nil {
+			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+		}
+	})
+	if c.json {
+		return c.printJSON(list)
+	}
+	for _, r := range list {
+		fmt.Fprintln(c.out, r.Rule)
+	}
+	return nil
 }
 
 // pfAnchorAll returns the path of an anchor, and whether all below it are
@@ -345,6 +368,15 @@ type pfStateJSON struct {
 	Anchor   string    `json:"anchor,omitempty"`
 	Rule     *int      `json:"rule,omitempty"`
 	Label    string    `json:"label,omitempty"`
+	// Translated is what the first packet's addresses have become.
+	Translated *pfTranslatedJSON `json:"translated,omitempty"`
+}
+
+type pfTranslatedJSON struct {
+	Src     string `json:"src"`
+	SrcPort uint16 `json:"src_port,omitempty"`
+	Dst     string `json:"dst"`
+	DstPort uint16 `json:"dst_port,omitempty"`
 }
 
 func (c *pfctl) showStates(s switcher) error {
@@ -370,6 +402,9 @@ func (c *pfctl) showStates(s switcher) error {
 		}
 		if st.Rule >= 0 {
 			states[i].Rule = &list[i].Rule
+		}
+		if t := st.Translated; t != nil {
+			states[i].Translated = &pfTranslatedJSON{t[0].Addr.String(), t[0].Port, t[1].Addr.String(), t[1].Port}
 		}
 	}
 	return c.printJSON(states)
@@ -422,7 +457,15 @@ func (c *pfctl) printState(s bridge.PFState) {
 	if strings.HasPrefix(s.Src.State, "PROXY:") {
 		levels = s.Src.State
 	}
-	fmt.Fprintf(c.out, "%s %s %s -> %s       %s\n", bound, pf.ProtocolName(s.Proto), c.host(s.Src.PFAddress), c.host(s.Dst.PFAddress), levels)
+	// As pfctl has it, an address that was translated is in parentheses behind what it has become.
+	hosts := []string{c.host(s.Src.PFAddress), c.host(s.Dst.PFAddress)}
+	for i, before := range []bridge.PFAddress{s.Src.PFAddress, s.Dst.PFAddress} {
+		// all queries of ICMP have one kind, and no port of who is asked
+		if t := s.Translated; t != nil && t[i] != before {
+			hosts[i] = c.host(t[i]) + " (" + hosts[i] + ")"
+		}
+	}
+	fmt.Fprintf(c.out, "%s %s %s -> %s       %s\n", bound, pf.ProtocolName(s.Proto), hosts[0], hosts[1], levels)
 	if c.verbose == 0 {
 		return
 	}

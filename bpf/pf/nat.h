@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/* What this CPU knows of a packet that is translated: see translate.h. */
+#pragma once
+
+#include "packet.h"
+
+/* Addresses and ports of a packet, as in a packet. Of an echo, `sport` is the identifier. */
+struct pf_tuple {
+	u32 src[4];
+	u32 dst[4];
+	u16 sport;
+	u16 dport;
+};
+
+struct pf_nat {
+	/* the first packet of a connection */
+	struct pf_key was; /* its key before any translation, and the side that sends it */
+	struct pf_key is; /* its key now */
+	struct pf_tuple now; /* what it is to be */
+	u32 rule; /* number + 1 of the rule that is to translate it next */
+	u32 left; /* translations of this rule that are to be made */
+	u32 at; /* place of the next of them among the words of sets */
+	struct pf_translation t;
+	struct pf_pool_network network;
+	u64 place; /* of an address in a pool */
+	u32 low; /* networks of the pool that may have it: see pf_pool_step() */
+	u32 high;
+	u32 tries; /* addresses of the pool that have been tried in vain */
+	u32 spent; /* ports that have been looked at */
+	u16 port_low; /* the ports, or identifiers, to choose from */
+	u16 port_high;
+	u16 port_first; /* where the search begins */
+	u16 unused;
+	u8 was_side;
+	u8 is_side;
+	u8 on; /* rules have translated it */
+	u8 last; /* the rule is the one that passes it */
+	u8 found; /* there is a port */
+	u8 echo; /* its identifier is in the place of a source port */
+	/* any packet */
+	u8 out; /* it goes out of the host */
+	u8 pad;
+	/* an address that is changed in it */
+	u32 from[4];
+	u32 to[4];
+};
+
+WORK_HOLDS(struct pf_nat);
+
+static __always_inline struct pf_nat *pf_nat(void)
+{
+	return work_of(WORK_PF_NAT);
+}
+
+/* Have rules translated this CPU's packet, whose state is to be made? */
+static __always_inline bool pf_translated(void)
+{
+	struct pf_nat *n = on(FEATURE_PF_NAT) ? pf_nat() : 0;
+
+	return n && n->on;
+}

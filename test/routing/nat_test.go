@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/lab/ends"
+)
+
+// listen listens at the station of a side.
+func (s *site) listen(side int, network, address string) (l io.Closer) {
+	s.t.Helper()
+	s.must(s.sides[side].end.Namespace.Do(func() (err error) {
+		if strings.HasPrefix(network, "tcp") {
+			l, err = net.Listen(network, address)
+		} else {
+			l, err = net.ListenPacket(network, address)
+		}
+		return err
+	}))
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// dial connects the station of a side with an address.
+func (s *site) dial(side int, network, from, to string) (conn net.Conn, err error) {
+	s.t.Helper()
+	s.must(s.sides[side].end.Namespace.Do(func() error {
+		d := net.Dialer{Timeout: 2 * time.Second}
+		if network == "tcp" {
+			d.Timeout = patience
+			if from != "" {
+				d.LocalAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort(from))
+			}
+		} else if from != "" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from))
+		}
+		conn, err = d.Dial(network, to)
+		return nil
+	}))
+	if err == nil {
+		s.t.Cleanup(func() { conn.Close() })
+	}
+	return conn, err
+}
+
+// echoTCP has the connection send some bytes to a listener and get them back. It returns the
+// client's address as the server sees it.
+func (s *site) echoTCP(l net.Listener, conn net.Conn, size int) netip.AddrPort {
+	s.t.Helper()
+	sent := bytes.Repeat([]byte("bascule "), size/8)
+	done := make(chan error, 1)
+	var peer netip.AddrPort
+	go func() {
+		in, err := l.Accept()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer in.Close()
+		peer = in.RemoteAddr().(*net.TCPAddr).AddrPort()
+		_, err = io.Copy(in, in)
+		done <- err
+	}()
+	go func() {
+		if _, err := conn.Write(sent); err != nil {
+			s.t.Error(err)
+		}
+		_ = conn.(*net.TCPConn).CloseWrite()
+	}()
+	s.must(conn.SetReadDeadline(time.Now().Add(patience)))
+	got, err := io.ReadAll(conn)
+	s.must(errors.Join(err, <-done))
+	if !bytes.Equal(got, sent) {
+		s.t.Errorf("%d bytes come back of %d, or others", len(got), len(sent))
+	}
+	return netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
+}
+
+// echoUDP sends a datagram and gets it back: the client's address as the server sees it.
+func (s *site) echoUDP(l net.PacketConn, conn net.Conn, size int) netip.AddrPort {
+	s.t.Helper()
+	sent, buf := bytes.Repeat([]byte{'u'}, size), make([]byte, 65536)
+	var peer net.Addr
+	s.lab.Wait("a datagram and its answer", func() bool {
+		_, err := conn.Write(sent)
+		s.must(err)
+		s.must(l.SetReadDeadline(time.Now().Add(time.Second)))
+		n, from, err := l.ReadFrom(buf)
+		if err != nil {
+			return false
+		}
+		peer = from
+		if !bytes.Equal(buf[:n], sent) {
+			s.t.Errorf("%d bytes arrive of %d, or others", n, len(sent))
+		}
+		_, err = l.WriteTo(buf[:n], from)
+		s.must(err)
+		s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+		n, err = conn.Read(buf)
+		return err == nil && bytes.Equal(buf[:n], sent)
+	})
+	p := peer.(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+// ping has the station of a side ping an address, and says whether it is answered.
+func (s *site) ping(side int, to string, more ...string) bool {
+	s.t.Helper()
+	args := append([]string{"-n", "-c", "1", "-W", "5", to}, more...)
+	_, err := s.sides[side].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", args...)
+	return err == nil
+}
+
+// states are the lines of pfctl -s states.
+func (s *site) states() string { return s.pfctl("", "-s", "states") }
+
+// Connections of real stations from behind a translated address, and to one: the other
+// station sees the translation, and every byte arrives.
+func TestNATStations(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		tcp4 := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
+		tcp6 := s.listen(1, "tcp", "[fd02::2]:7").(net.Listener)
+		udp4 := s.listen(1, "udp", "10.0.2.2:7").(net.PacketConn)
+		udp6 := s.listen(1, "udp", "[fd02::2]:7").(net.PacketConn)
+		for _, c := range []struct {
+			name, rules      string
+			from             string // of the client
+			four, six        string // what the client asks
+			peer4, peer6     string // what the server sees, "" for the client's own
+			low, high        uint16 // ports that the server may see, 0 for any
+			host4, host6     string // to be pinged
+			state4, notState string
+		}{
+			{
+				name: "match nat-to", rules: "match out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1\npass",
+				four: "10.0.2.2:7", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 50001, high: 65535, host4: "10.0.2.2", host6: "fd02::2",
+				state4: "all tcp 10.0.2.1:",
+			}, {
+				name: "pass nat-to the interface", rules: "pass\npass out on gw2 from gw1:network nat-to (gw2:0) port 6000:6100",
+				four: "10.0.2.2:7", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 6000, high: 6100, host4: "10.0.2.2", host6: "fd02::2",
+				state4: "all udp 10.0.2.1:",
+			}, {
+				name: "rdr-to", rules: "pass\nmatch in on gw1 inet proto { tcp, udp } to 10.0.1.1 port 80 rdr-to 10.0.2.2 port 7\npass in on gw1 inet6 to fd01::1 rdr-to fd02::2 port 7\npass in on gw1 inet proto icmp to 10.0.1.9 rdr-to 10.0.2.2",
+				four: "10.0.1.1:80", six: "[fd01::1]:80", host4: "10.0.1.9", host6: "fd01::1", state4: " -> 10.0.2.2:7 (10.0.1.1:80) ",
+			}, {
+				name: "both, without on", rules: "pass\nmatch in inet to 10.0.1.1 rdr-to 10.0.2.2\nmatch in inet6 to fd01::1 rdr-to fd02::2\nmatch out inet to 10.0.2.2 nat-to 10.0.2.1\nmatch out inet6 to fd02::2 nat-to fd02::1 static-port\n",
+				four: "10.0.1.1:7", six: "[fd01::1]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 1024, high: 65535, host4: "10.0.1.1", host6: "fd01::1", state4: " -> 10.0.2.2:7 (10.0.1.1:7) ",
+			}, {
+				name: "FreeBSD's lines", rules: "nat on gw2 inet from 10.0.1.0/24 to any -> (gw2)\nnat on gw2 inet6 from fd01::/64 to any -> fd02::1\nrdr pass on gw1 inet proto { tcp, udp } to 10.0.1.1 port 80 -> 10.0.2.2 port 7\npass",
+				four: "10.0.1.1:80", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 50001, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: " -> 10.0.2.2:7 (10.0.1.1:80) ",
+			}, {
+				name: "binat-to", rules: "pass\nmatch on gw2 inet from 10.0.1.2 to any binat-to 10.0.2.1\nmatch on gw2 inet6 from fd01::2 binat-to fd02::1",
+				four: "10.0.2.2:7", six: "[fd02::2]:7", peer4: "10.0.2.1", peer6: "fd02::1", low: 1024, high: 65535, host4: "10.0.2.2", host6: "fd02::2", state4: "all tcp 10.0.2.1:",
+			},
+		} {
+			for _, on := range []bool{true, false} {
+				if !on && (c.name == "binat-to" || c.name == "FreeBSD's lines") {
+					continue // which are other words for what comes before
+				}
+				s.route(on)
+				s.ip("neigh replace 10.0.1.9 lladdr 02:00:00:00:00:99 dev gw1 nud permanent")
+				what := fmt.Sprintf("%s, shortcut %v", c.name, on)
+				s.load(c.rules + "\n")
+				s.pfctl("", "-F", "states")
+				check := func(peer netip.AddrPort, conn net.Conn, want string) {
+					t.Helper()
+					if want == "" {
+						if peer.String() != conn.LocalAddr().String() {
+							t.Errorf("%s: the server sees %v, want the client's %v", what, peer, conn.LocalAddr())
+						}
+						return
+					}
+					if peer.Addr().String() != want || peer.Port() < c.low || peer.Port() > c.high {
+						t.Errorf("%s: the server sees %v, want %s and a port of %d:%d", what, peer, want, c.low, c.high)
+					}
+				}
+				before := s.routed()
+				for _, v := range []struct {
+					to, peer string
+					tcp      net.Listener
+					udp      net.PacketConn
+				}{{c.four, c.peer4, tcp4, udp4}, {c.six, c.peer6, tcp6, udp6}} {
+					conn, err := s.dial(0, "tcp", "", v.to)
+					s.must(err)
+					check(s.echoTCP(v.tcp, conn, 1<<20), conn, v.peer)
+					conn, err = s.dial(0, "udp", "", v.to)
+					s.must(err)
+					check(s.echoUDP(v.udp, conn, 100), conn, v.peer)
+					check(s.echoUDP(v.udp, conn, 5000), conn, v.peer) // in fragments
+				}
+				if n := s.routed() - before; (n > 20) != on {
+					t.Errorf("%s: the datapath has routed %d packets", what, n)
+				}
+				if c.host4 != "10.0.1.9" && !s.ping(0, c.host4) {
+					t.Errorf("%s: no answer from %s\n%s", what, c.host4, s.pfctl("", "-vv", "-s", "states"))
+				}
+				if !s.ping(0, c.host6) {
+					t.Errorf("%s: no answer from %s\n%s", what, c.host6, s.pfctl("", "-vv", "-s", "states"))
+				}
+				if text := s.states(); !strings.Contains(text, c.state4) {
+					t.Errorf("%s: the states have no %q:\n%s", what, c.state4, text)
+				}
+			}
+		}
+		if d := s.lab.Port("br0", s.sides[0].end.Port).Drops["pf-translate"] + s.lab.Port("br0", "gw2").Drops["pf-translate"]; d != 0 {
+			t.Errorf("%d packets were not translated", d)
+		}
+	})
+}
+
+// errorsOf makes a packet end its life on the way, or find nobody, and says who the sender
+// hears it from.
+func (s *site) errorsOf(side int, to string, ttl int) string {
+	s.t.Helper()
+	out, _ := s.sides[side].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", "-n", "-c", "1", "-W", "5", "-t", fmt.Sprint(ttl), to)
+	return string(out)
+}
+
+// An ICMP error about a translated packet gets to who has sent the packet, about the packet
+// as he knows it: a socket hears of a closed port, and a ping of a life that has ended.
+func TestNATErrors(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		s.load("pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\nmatch out on gw2 inet6 from fd01::/64 nat-to fd02::1\n" +
+			"match in on gw1 inet to 10.0.1.9 rdr-to 10.0.2.2\nmatch in on gw1 inet6 to fd01::9 rdr-to fd02::2\n")
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			for _, to := range []string{"10.0.2.2", "fd02::2", "10.0.1.9", "fd01::9"} {
+				// the station of the first side asks its gateway for the other address, too
+				if strings.HasSuffix(to, "9") {
+					s.neighbour(0, to)
+				}
+				conn, err := s.dial(0, "udp", "", net.JoinHostPort(to, "9"))
+				s.must(err)
+				s.lab.Wait("an error about a closed port at "+to, func() bool {
+					_, err = conn.Write([]byte("anybody"))
+					if err == nil {
+						s.must(conn.SetReadDeadline(time.Now().Add(time.Second)))
+						_, err = conn.Read(make([]byte, 10))
+					}
+					return err != nil && strings.Contains(err.Error(), "refused")
+				})
+				// the host answers for its own hop, which comes before the translation out
+				if text := s.errorsOf(0, to, 1); !strings.Contains(text, "exceeded") {
+					t.Errorf("to %s with a TTL of 1: %s", to, text)
+				}
+			}
+		}
+	})
+}
+
+// neighbour has the station of a side know an address of its gateway.
+func (s *site) neighbour(side int, address string) {
+	s.t.Helper()
+	e := s.sides[side].end
+	_, err := e.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "neigh", "replace", address, "lladdr", s.sides[side].mac.String(), "dev", e.Ifname, "nud", "permanent")
+	s.must(err)
+}
+
+// A pool that is dry drops what it has no port for, and says so. When a state has ended, its
+// port is free again.
+func TestNATPoolDry(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.load("set timeout { udp.first 120, udp.single 120 }\npass\nmatch out on gw2 inet proto udp nat-to 10.0.2.1 port 7000:7002\n")
+		drops := func() uint64 { return s.lab.Port("br0", "gw2").Drops["pf-translate"] }
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			s.pfctl("", "-F", "states")
+			before, arrived := drops(), 0
+			for port := uint16(2000); port < 2006; port++ {
+				if s.passes(flow{0, 1, false, [2]uint16{port, 53}, 0}) {
+					arrived++
+				}
+			}
+			if n := drops() - before; arrived != 3 || n != 3 {
+				t.Errorf("shortcut %v: %d connections of 6 have a port of 3, and %d have none\n%s", on, arrived, n, s.states())
+			}
+			// to another place there are as many
+			if !s.passes(flow{0, 1, false, [2]uint16{2005, 54}, 0}) {
+				t.Errorf("shortcut %v: a connection to another port is refused, too", on)
+			}
+			if text := s.pfctl("", "-s", "info"); !strings.Contains(text, "translate") {
+				t.Errorf("the counters do not tell:\n%s", text)
+			}
+			s.pfctl("", "-k", "10.0.1.2", "-k", "10.0.2.2")
+			if n := strings.Count(s.states(), "\n"); n != 0 {
+				t.Errorf("%d states are left:\n%s", n, s.states())
+			}
+			if !s.passes(flow{0, 1, false, [2]uint16{2005, 53}, 0}) {
+				t.Errorf("shortcut %v: no port is free when the states have ended", on)
+			}
+		}
+	})
+}
+
+// A trace tells what a packet becomes, and where the host would send that; states, rules and
+// JSON tell of it, too.
+func TestNATTold(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		s.load("pass\nanchor a {\nmatch in on gw1 inet proto udp to 10.0.2.2 rdr-to 10.0.2.3 port 2001\n}\n")
+		want := "pf: translates it: it goes on from 10.0.1.2:1000 to 10.0.2.3:2001"
+		for _, known := range []bool{false, true} {
+			steps, _ := s.trace(s.frame(f))
+			text := strings.Join(steps, "\n  ")
+			if !strings.Contains(text, want) || !strings.Contains(text, otherHop.String()) {
+				t.Errorf("a trace, of a known connection %v, says\n  %s", known, text)
+			}
+			s.wantPasses("rdr-to another station", f, true)
+		}
+		if text := s.states(); !strings.Contains(text, "all udp 10.0.1.2:1000 -> 10.0.2.3:2001 (10.0.2.2:2000) ") {
+			t.Errorf("the states are\n%s", text)
+		}
+		var states []struct{ Translated *struct{ Src, Dst string } }
+		s.lab.JSON(&states, "pfctl", "-b", "br0", "-s", "states")
+		n := 0
+		for _, st := range states {
+			if st.Translated != nil && st.Translated.Src == "10.0.1.2" && st.Translated.Dst == "10.0.2.3" {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d translated states as JSON, want 1", n)
+		}
+		if text := s.pfctl("", "-s", "nat"); text != "match in on gw1 inet proto udp from any to 10.0.2.2 rdr-to 10.0.2.3 port 2001\n" {
+			t.Errorf("the rules that translate are\n%s", text)
+		}
+	})
+}
+
+// What rules translate, and pass without a state, would have no way back: it is dropped.
+func TestNATWithoutState(t *testing.T) {
+	bothWays(t, func(t *testing.T, s *site) {
+		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		for _, c := range []struct {
+			rules  string
+			passes bool
+		}{
+			{"pass no state\nmatch out on gw2 inet nat-to 10.0.2.1", false},
+			{"match out on gw2 inet nat-to 10.0.2.1", false},
+			{"match in on gw1 inet rdr-to 10.0.2.3", false},
+			{"pass\nmatch out on gw2 inet from 10.9.0.0/16 nat-to 10.0.2.1", true},
+			{"pass\nmatch out on gw2 inet nat-to 10.0.2.1", true},
+			{"pass\nmatch out on gw2 inet nat-to (e1)", false},            // which has no address
+			{"pass\nmatch in on e1 inet nat-to 10.0.2.1", false},          // which is not the host's
+			{"pass\nmatch in inet to 10.0.2.2 rdr-to 169.254.1.1", false}, // which nobody routes
+		} {
+			s.pfctl("", "-F", "states")
+			s.load(c.rules + "\n")
+			s.wantPasses(c.rules, f, c.passes)
+			s.wantPasses(c.rules+", again", f, c.passes)
+		}
+	})
+}
+
+// Connections go on through a reload of the rules, one that takes the translation away, and a
+// change of what they are limited to, which moves them to another table.
+func TestNATReload(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		l := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
+		const rules = "pass\nmatch out on gw2 inet from 10.0.1.0/24 nat-to 10.0.2.1\n"
+		s.load(rules)
+		conn, err := s.dial(0, "tcp", "", "10.0.2.2:7")
+		s.must(err)
+		in, err := l.Accept()
+		s.must(err)
+		defer in.Close()
+		talk := func(what string) {
+			t.Helper()
+			for _, c := range [][2]net.Conn{{conn, in}, {in, conn}} {
+				buf := make([]byte, 5)
+				_, err := c[0].Write([]byte("hello"))
+				s.must(err)
+				s.must(c[1].SetReadDeadline(time.Now().Add(patience)))
+				if _, err := io.ReadFull(c[1], buf); err != nil {
+					t.Fatalf("%s: %v\n%s", what, err, s.states())
+				}
+			}
+		}
+		talk("at first")
+		for i, next := range []string{rules, "set limit states 5000\n" + rules, "set limit states 200000\n" + rules, "pass\n", "block\n", rules, "set limit states 3000\n" + rules} {
+			s.load(next)
+			talk(fmt.Sprintf("after reload %d", i))
+		}
+		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
+		talk("after a change of a port")
+		if n := strings.Count(s.states(), "(10.0.1.2:"); n != 1 {
+			t.Errorf("%d translated states:\n%s", n, s.states())
+		}
+		s.pfctl("", "-F", "states")
+		if n := strings.Count(s.states(), "(10.0.1.2:"); n != 0 {
+			t.Errorf("%d translated states are left:\n%s", n, s.states())
+		}
+	})
+}
+
+// A station that asks for a service by the address that the world knows gets it from a station
+// beside it.
+func TestNATHairpin(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.stations()
+		l := s.listen(0, "tcp", "10.0.1.2:7").(net.Listener)
+		_, err := s.sides[0].end.Namespace.Output(context.Background(), ends.AnyCPU, "ip", "addr", "add", "10.0.1.5/24", "dev", s.sides[0].end.Ifname)
+		s.must(err)
+		s.load("pass\nmatch in on gw1 inet proto tcp to 10.0.2.1 port 80 rdr-to 10.0.1.2 port 7\nmatch out on gw1 inet proto tcp from 10.0.1.0/24 to 10.0.1.2 nat-to 10.0.1.1\n")
+		s.ip("neigh replace 10.0.1.5 lladdr " + s.sides[0].end.MAC.String() + " dev gw1 nud permanent")
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			conn, err := s.dial(0, "tcp", "10.0.1.5:0", "10.0.2.1:80")
+			s.must(err)
+			peer := s.echoTCP(l, conn, 1<<16)
+			if peer.Addr().String() != "10.0.1.1" || peer.Port() < 50001 {
+				t.Errorf("shortcut %v: the server sees %v", on, peer)
+			}
+		}
+	})
+}
