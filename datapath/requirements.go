@@ -52,10 +52,10 @@ var needs = []need{
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_ROUTE, "a routed host port", []asm.BuiltinFunc{
 		asm.FnFibLookup, asm.FnRedirectNeigh, asm.FnProbeReadKernel, asm.FnSkbLoadBytes, asm.FnSkbStoreBytes, asm.FnSkbChangeTail,
-		asm.FnSetHashInvalid,
+		asm.FnSetHashInvalid, asm.FnJiffies64,
 	}},
 	{ebpf.XDP, kernelFeatureFEATURE_ROUTE, "a routed host port", []asm.BuiltinFunc{
-		asm.FnFibLookup, asm.FnProbeReadKernel, asm.FnXdpLoadBytes, asm.FnXdpAdjustTail,
+		asm.FnFibLookup, asm.FnProbeReadKernel, asm.FnXdpLoadBytes, asm.FnXdpAdjustTail, asm.FnJiffies64,
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
 	{ebpf.XDP, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},

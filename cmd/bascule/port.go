@@ -56,7 +56,7 @@ network stack what the stack has to answer, or would treat in another way. What
 the datapath routes does not meet the host's nftables, its tc and its captures;
 a command that makes a port route names the chains of nftables and the tables of
 iptables that are there. MAC rules and pf meet it as a frame to the host, and as
-one from the host. There is no NAT. So it is off unless asked for. 'bascule port
+one from the host. NAT is pf's. So it is off unless asked for. 'bascule port
 show --stats' counts what was routed, and by reason what was left to the stack;
 'bascule trace' tells it for one packet.
 

@@ -180,7 +180,7 @@ func (s filterSize) ruleset(states int, file string) string {
 	if s.stateless {
 		state = " no state"
 	}
-	fmt.Fprintf(&b, "block %[1]s\npass %[1]sinet6 proto icmp6%[2]s\n", on, state)
+	fmt.Fprintf(&b, "%s\npass %sinet6 proto icmp6%s\n", strings.TrimSpace("block "+on), on, state)
 	for i := range max(s.rules-policyRules, 0) {
 		b.WriteString(others(i) + "\n")
 	}

@@ -47,6 +47,13 @@ pass inet proto icmp from ! <bad> to 198.18.0.0/15
 pass inet proto tcp from ! <bad> to 198.18.0.0/15
 pass inet proto udp from ! <bad> to 198.18.0.0/15
 `},
+		{filterSize{at: "gw", stateless: true}, 0, `pass no state
+block on gw
+pass on gw inet6 proto icmp6 no state
+pass on gw inet proto icmp to 198.18.0.0/15 no state
+pass on gw inet proto tcp to 198.18.0.0/15 no state
+pass on gw inet proto udp to 198.18.0.0/15 no state
+`},
 	} {
 		if diff := cmp.Diff(test.want, test.size.ruleset(test.states, "/some/file")); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", test.size, diff)
