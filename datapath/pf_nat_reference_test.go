@@ -346,7 +346,8 @@ func TestNATIsReference(t *testing.T) {
 				r.Fatalf("%s\n%s\nis of a known connection", text, strings.Join(trail, "\n"))
 			}
 			if j.Action == pf.Pass && j.State == nil && slices.Contains(o.Drops, "pf-translate") {
-				continue // what was dropped does not tell the port or identifier, which may have been another than its own
+				// what was dropped does not tell the port, which may have been another than its own
+				continue
 			}
 			if j.State != nil && slices.Contains(o.Drops, "pf-translate") && clashes(rt, j.State) {
 				rt.End(j.State)
@@ -354,7 +355,8 @@ func TestNATIsReference(t *testing.T) {
 			}
 			if chance := strings.Contains(text, "source-hash") || strings.Contains(text, "random"); chance && j.State != nil && slices.Contains(o.Drops, "pf-translate") &&
 				(strings.Contains(text, "source-hash") || slices.ContainsFunc(pools, func(pool netip.Prefix) bool { return pool.Contains(p.Dst) || pool.Contains(j.Packet.Dst) })) {
-				rt.End(j.State) // the datapath may have chosen what is taken, or the packet's own destination
+				// the datapath may have chosen what is taken, or the packet's own destination
+				rt.End(j.State)
 				continue
 			}
 			want := what(&j.Packet)
@@ -376,7 +378,8 @@ func TestNATIsReference(t *testing.T) {
 			}
 			trail = append(trail, fmt.Sprintf("%v %s becomes %s", p.Direction, what(p), is))
 			if is != want && j.State != nil && len(o.Drops) == 0 && clashes(rt, j.State) {
-				return // the datapath goes on to another address or port, and the turns are others from here on
+				// the datapath goes on to another address or port; the turns are others from here on
+				return
 			}
 			if is != want {
 				r.Fatalf("%s\n%s\n%v %s becomes %s, want %s", text, strings.Join(trail, "\n"), p.Direction, what(p), is, want)

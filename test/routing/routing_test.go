@@ -437,6 +437,18 @@ func (s *site) udp4(to netip.Addr, number uint16) netlab.Frame {
 	return recipe{dst: to, ttl: 64, proto: unix.IPPROTO_UDP, size: plainLoad, tag: -1}.frame(s, number)
 }
 
+// like are the frames that carry what a packet carries: a host also says by itself which
+// groups it hears.
+func like(packet netlab.Frame, frames []netlab.Frame) (same []netlab.Frame) {
+	load := func(f netlab.Frame) string { return string(f[max(0, len(f)-plainLoad/2):]) }
+	for _, f := range frames {
+		if len(f) == len(packet) && load(f) == load(packet) {
+			same = append(same, f)
+		}
+	}
+	return same
+}
+
 // deliver sends packets from the first station and returns those that arrive at an end. What
 // arrives of packets that were sent before is left out. If they are to arrive, it waits for
 // all of them: the lab's markers overtake packets that the host's stack has, and those in a
