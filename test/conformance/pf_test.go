@@ -575,16 +575,16 @@ func pfRefused(t *testing.T, hook string) {
 		l.Refused(test.words, append([]string{"pfctl"}, strings.Fields(test.args)...)...)
 	}
 	// What is read and not carried out can be checked, and is printed with a note.
-	if r := tryPfctl(t, l, "match out on p1 nat-to 10.0.0.1\n", "-nvf", "-"); r.Exit != 0 ||
-		r.Stdout != "match out on p1 inet all nat-to 10.0.0.1\n" || !strings.Contains(r.Stderr, ":1:17: nat-to: ") {
+	if r := tryPfctl(t, l, "pass in on p1 route-to 10.0.0.1\n", "-nvf", "-"); r.Exit != 0 ||
+		!strings.HasSuffix(r.Stdout, " route-to 10.0.0.1\n") || !strings.Contains(r.Stderr, ":1:15: route-to: ") {
 		t.Error(r)
 	}
 	for text, want := range map[string]string{
-		"pass out on p1 nat-to 10.0.0.1\n": "nat-to:",
-		"scrub in\n":                       "scrub:",
-		"rdr pass on p1 proto tcp to port 80 -> 10.0.0.1\n":      "rdr-to:",
-		"pass in on p1 route-to 10.0.0.1\n":                      "route-to:",
-		"anchor a {\nmatch out on p1 nat-to 10.0.0.1\n}\npass\n": "nat-to:",
+		"pass out on p1 nat-to 10.0.0.1 sticky-address\n": "sticky-address:",
+		"scrub in\n": "scrub:",
+		"rdr pass on p1 proto tcp to port 80 -> 10.0.0.1 sticky-address\n":      "sticky-address:",
+		"pass in on p1 route-to 10.0.0.1\n":                                     "route-to:",
+		"anchor a {\nmatch out on p1 nat-to 10.0.0.1 sticky-address\n}\npass\n": "sticky-address:",
 	} {
 		r := tryPfctl(t, l, text, "-b", "br0", "-f", "-")
 		syntax := strings.Contains(r.Stderr, "Syntax error") // which translation is not
