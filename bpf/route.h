@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "decision.h"
 #include "patch.h"
 #include "trace.h"
 
@@ -513,12 +514,11 @@ static __always_inline bool route_ages6(struct __sk_buff *skb, struct route_memo
  * Gives the packet the priority that the stack gives what it forwards (ip_tos2prio in the
  * kernel), unless the host's ip_forward_update_priority is off.
  */
-static __always_inline void route_prefers(struct __sk_buff *skb, const struct route_memory *memory)
+static __always_inline void route_prefers(struct __sk_buff *skb, const struct route_memory *memory,
+					  u8 tos)
 {
-	const struct iphdr *ip = (const struct iphdr *)memory->header;
-
 	if (*(u8 *)(route_net(memory) + cfg.route.priority))
-		skb->priority = 0x4620 >> ((ip->tos & 0x18) >> 1) & 7;
+		skb->priority = 0x4620 >> ((tos & 0x18) >> 1) & 7;
 }
 
 /*
@@ -666,6 +666,111 @@ __noinline int route_keep(void)
 	return 0;
 }
 
+/* Is this the type of an echo, or of the answer to one? The other types tell something else. */
+static __always_inline bool icmp_is_echo(u8 type, bool six)
+{
+	return six ? type == 128 || type == 129 : type == 0 || type == 8;
+}
+
+/*
+ * The way of a packet to an address at the port in a slot, if it is remembered with all that
+ * the bridge decides on the packet, and if the packet asks for no more: it is one of TCP or UDP,
+ * or an echo, it is whole, and nothing is behind it in its frame of `len` bytes. 0 if its way
+ * has to be found.
+ */
+static __always_inline struct route_way *route_known(void *data, void *data_end, u32 len,
+						     const struct route_memory *memory, u32 slot,
+						     u64 dst)
+{
+	const struct ipv6hdr *six = data + ETHER_HEADER;
+	const struct iphdr *ip = data + ETHER_HEADER;
+	u64 gateway, ports, address[4] = {}, other;
+	u32 upper, flow, changes;
+	struct route_way *way;
+	u8 proto;
+
+	if ((void *)(ip + 1) + sizeof(upper) > data_end || !memory->net)
+		return 0;
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
+		if (*(u8 *)ip != 0x45 || ip->ttl <= 1 || (ip->frag_off & bpf_htons(0x3fff)) ||
+		    len != bpf_ntohs(ip->tot_len) + ETHER_HEADER || !ip4_sums_up(ip))
+			return 0;
+		upper = *(u32 *)(ip + 1);
+		proto = ip->protocol;
+		if (proto == IPPROTO_ICMP) {
+			if (!icmp_is_echo(upper, false))
+				return 0;
+			upper = 0;
+		} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
+			return 0;
+		}
+		address[0] = ip->saddr;
+		address[2] = ip->daddr;
+		ports = 2;
+		flow = ip->tos;
+		changes = cfg.route.changes;
+	} else if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IPV6)) {
+		if ((void *)(six + 1) + sizeof(upper) > data_end || six->version != 6 ||
+		    six->hop_limit <= 1 ||
+		    len != bpf_ntohs(six->payload_len) + sizeof(*six) + ETHER_HEADER)
+			return 0;
+		upper = *(u32 *)(six + 1);
+		proto = six->nexthdr;
+		if (proto == IPPROTO_ICMPV6) {
+			if (!icmp_is_echo(upper, true))
+				return 0;
+			upper = 0;
+		} else if (proto != IPPROTO_UDP && proto != IPPROTO_TCP) {
+			return 0;
+		}
+		__builtin_memcpy(address, &six->saddr, sizeof(address));
+		ports = 10;
+		flow = *(u32 *)six & bpf_htonl(0x0fffffff);
+		changes = cfg.route.changes6;
+	} else {
+		return 0;
+	}
+	if (!changes)
+		return 0;
+	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
+	/* as route_recall() has it of a struct bpf_fib_lookup */
+	ports |= (u64)proto << 8 | (u64)upper << 16;
+	way = route_way(route_place(gateway, address, ports, flow));
+	if (!way)
+		return 0;
+	other = (way->tick ^ (u32)bpf_jiffies64()) | (way->flow ^ flow);
+	other |= way->changes ^ *(u32 *)(route_net(memory) + changes);
+	other |= (way->gateway ^ gateway) | (way->ports ^ ports) | way->family;
+	other |= (way->address[0] ^ address[0]) | (way->address[1] ^ address[1]);
+	other |= (way->address[2] ^ address[2]) | (way->address[3] ^ address[3]);
+	if (other || len > way->mtu + ETHER_HEADER || !way->epoch ||
+	    way->epoch != READ_ONCE(clock_get()->epoch))
+		return 0;
+	return way;
+}
+
+/*
+ * Remembers what the bridge has decided in an epoch on the packet that has been asked about,
+ * at the routed host port that its way leads to: from slot to slot, in untagged frames of up to
+ * `fits` bytes.
+ */
+static __always_inline void route_decided(const struct route_memory *memory, u32 in, u32 out,
+					  u32 epoch, u32 fits)
+{
+	struct route_way *way;
+
+	if (memory->way >= ROUTE_WAYS)
+		return;
+	way = route_way(memory->way);
+	if (!way)
+		return;
+	if (way->mtu + ETHER_HEADER > fits)
+		way->mtu = fits - ETHER_HEADER;
+	way->in = in;
+	way->out = out;
+	way->epoch = epoch;
+}
+
 /*
  * Finds out where the host would send a packet to an address at a routed host port:
  * ROUTE_DONE, or the enum route for which it is left to the stack. route_to() has the way.
@@ -777,7 +882,7 @@ __noinline u32 route_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	if (six ? !route_ages6(skb, memory) : !route_ages4(skb, memory))
 		return ROUTE_HEADER;
 	if (!six)
-		route_prefers(skb, memory);
+		route_prefers(skb, memory, ((const struct iphdr *)memory->header)->tos);
 	if (memory->endpoint) {
 		t = trip_get();
 		if (t)
@@ -824,6 +929,20 @@ __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	return ROUTE_GATEWAY;
 }
 
+/* Takes one from the time to live of the packet of a frame whose first 34 bytes are there. */
+static __always_inline void route_ages(void *data)
+{
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + ETHER_HEADER;
+		u32 sum = ip->check + bpf_htons(0x0100);
+
+		ip->ttl--;
+		ip->check = sum + (sum >= 0xffff);
+	} else {
+		((struct ipv6hdr *)(data + ETHER_HEADER))->hop_limit--;
+	}
+}
+
 /* Rewrites a frame of len bytes as route_xdp() has found. False if that cannot be. */
 static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route_memory *memory,
 					  u32 len)
@@ -836,20 +955,95 @@ static __always_inline bool route_rewrite(struct xdp_md *xdp, const struct route
 	data_end = (void *)(long)xdp->data_end;
 	if (data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return false;
-	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = data + ETHER_HEADER;
-		u32 sum = ip->check + bpf_htons(0x0100);
-
-		ip->ttl--;
-		ip->check = sum + (sum >= 0xffff);
-	} else {
-		struct ipv6hdr *ip = data + ETHER_HEADER;
-
-		((u8 *)ip)[7]--;
-	}
+	route_ages(data);
 	__builtin_memcpy(data, &memory->dst, 6);
 	__builtin_memcpy(data + 6, &memory->src, 6);
 	return true;
+}
+
+/* What has to look at each frame, or into it, keeps frames from being routed in one go by tcx. */
+#define ROUTES_BY_TCX                                                                              \
+	!on(FEATURES_NOTE | FEATURES_JUDGE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD |          \
+	    FEATURE_BACKUP | FEATURE_SPAN)
+
+/*
+ * Routes a packet to an address at a routed host port whose way is remembered, with all that is
+ * decided on it: what is to be done with its frame, or 0 if its way is still to be found. The
+ * frame has been counted at both ports of its way to the host, and is as it was if that is so.
+ */
+__noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	struct route_memory *memory = route_memory_get();
+	struct port_stats *s;
+	struct route_way *way;
+	u32 out, sum, len = skb->len;
+	u8 frame[ETHER_HEADER + 12]; /* up to the addresses of IPv4 */
+	struct iphdr *ip = (void *)frame + ETHER_HEADER;
+	u64 peer = 0;
+
+	if (!memory || tag_beside(skb) || skb->mark || skb->gso_size ||
+	    data + sizeof(frame) > data_end)
+		return 0;
+	way = route_known(data, data_end, len, memory, slot, dst);
+	if (!way)
+		return 0;
+	out = way->out;
+	if (!port_has_device(&tcx_devices, out))
+		return 0;
+	__builtin_memcpy(frame, way->dmac, 6);
+	__builtin_memcpy(frame + 6, way->smac, 6);
+	__builtin_memcpy(frame + 12, data + 12, sizeof(frame) - 12);
+	if (*(u16 *)(data + 12) == bpf_htons(ETH_P_IP)) {
+		sum = ip->check + bpf_htons(0x0100);
+		ip->ttl--;
+		ip->check = sum + (sum >= 0xffff);
+		/* the header's sum stays what it was */
+		if (bpf_skb_store_bytes(skb, 0, frame, sizeof(frame), 0))
+			return 0;
+		route_prefers(skb, memory, ip->tos);
+	} else {
+		u8 *limit = frame + ETHER_HEADER + 7;
+
+		--*limit;
+		if (bpf_skb_store_bytes(skb, ETHER_HEADER + 7, limit, 1, BPF_F_RECOMPUTE_CSUM))
+			return 0;
+		bpf_skb_store_bytes(skb, 0, frame, 12, 0);
+	}
+	s = stats_of(slot);
+	if (s)
+		s->routed++;
+	count_rx(way->in, len);
+	count_tx(out, len);
+	if (on(FEATURE_PEER)) {
+		__builtin_memcpy(&peer, way->dmac, 6);
+		if (peer == port_at(out)->peer)
+			return bpf_redirect_peer(port_at(out)->ifindex, 0);
+	}
+	return bpf_redirect(port_device(&tcx_devices, out), 0);
+}
+
+/*
+ * Remembers what this bridge decides on the packet that is about to go on at another of its
+ * routed host ports, if it has decided so on one before.
+ */
+__noinline int route_decided_skb(void)
+{
+	struct route_memory *memory = route_memory_get();
+	u32 epoch = READ_ONCE(clock_get()->epoch);
+	struct frame f = {};
+	struct decision *d;
+
+	if (!memory || !port_slot(memory->ifindex))
+		return 0;
+	f.ifindex = memory->ifindex;
+	__builtin_memcpy(&f.dst, route_to(memory)->dmac, 6);
+	__builtin_memcpy(&f.src, route_to(memory)->smac, 6);
+	d = decision_cell(&f);
+	if (d && decision_holds(d, &f, epoch) && !(on(FEATURE_VLANS) && d->tag) &&
+	    !(port_at(d->out)->facts & PORT_PATCH) && !(port_at(d->out)->flags & PORT_ROUTE))
+		route_decided(memory, d->in, d->out, epoch, d->fits);
+	return 0;
 }
 
 /* Counts what has become of a frame for a routed host port: what route_skb() has said. */

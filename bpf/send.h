@@ -120,17 +120,28 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		/* the frame itself is still needed: bascule_patch goes on with it */
 		t = on(FEATURE_PATCH) && cable ? trip_get() : 0;
 		if (on(FEATURE_ROUTE) && (p->flags & PORT_ROUTE)) {
+			u32 to;
+
+			if (ROUTES_BY_TCX && !cable) {
+				int done = route_quickly_skb(skb, v->out, f->dst);
+
+				if (done)
+					return done;
+			}
 			/* a frame makes no more hops than the kernel makes tail calls */
-			u32 to = t && (t->waits || t->hops >= PATCH_HOPS)
-					 ? ROUTE_TRIP
-					 : route_skb(skb, v->out, f->dst);
+			to = t && (t->waits || t->hops >= PATCH_HOPS)
+				     ? ROUTE_TRIP
+				     : route_skb(skb, v->out, f->dst);
 
 			route_count(v->out, to);
 			if (to & ROUTE_DEVICE)
 				return TC_ACT_REDIRECT;
 			if (to & ROUTE_GATEWAY) {
-				struct trip *r = route_trip(cable);
+				struct trip *r;
 
+				if (ROUTES_BY_TCX && !cable)
+					route_decided_skb();
+				r = route_trip(cable);
 				if (r)
 					patch_go(skb, r, to & 0xffff, r->ifindex, f->ifindex);
 				return TC_ACT_SHOT;

@@ -60,67 +60,29 @@ static __always_inline u32 decided_xdp(struct xdp_md *xdp, struct judged *j, u32
 	return mtu + ETHER_HEADER;
 }
 
-/* Remembers what has been decided on a packet at the routed host port that its way leads to. */
-static __always_inline void route_decided(const struct route_memory *memory,
-					  const struct verdict *v, u32 epoch, u32 fits)
-{
-	struct route_way *way;
-
-	if (v->fleeting || v->tag || memory->way >= ROUTE_WAYS)
-		return;
-	way = route_way(memory->way);
-	if (!way)
-		return;
-	if (way->mtu + ETHER_HEADER > fits)
-		way->mtu = fits - ETHER_HEADER;
-	way->in = v->in;
-	way->out = v->out;
-	way->epoch = epoch;
-}
-
 /*
- * Routes a plain packet of IPv4 whose way is remembered, with all that is decided on it: its
- * frame has come in by a port, and is for an address at a routed host port. XDP_PASS: the
- * frame is as it was, and its way is still to be found.
+ * Routes a packet whose way is remembered, with all that is decided on it: its frame has come
+ * in by a port, and is for an address at a routed host port. XDP_PASS: the frame is as it was,
+ * and its way is still to be found.
  */
 __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 {
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
-	struct iphdr *ip = data + ETHER_HEADER;
-	const u16 *port = (void *)(ip + 1);
 	struct route_memory *memory = route_memory_get();
-	u64 gateway, ports, address[4] = {}, other;
 	struct route_way *way;
-	u32 len, sum, out;
+	u32 len, out;
 
-	if ((void *)(port + 2) > data_end || !memory || !memory->net || !cfg.route.changes)
+	if (!memory || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return XDP_PASS;
 	len = data_end - data;
-	if (*(u16 *)(data + 12) != bpf_htons(ETH_P_IP) || *(u8 *)ip != 0x45 || ip->ttl <= 1 ||
-	    (ip->frag_off & bpf_htons(0x3fff)) || len != bpf_ntohs(ip->tot_len) + ETHER_HEADER ||
-	    (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP) || !ip4_sums_up(ip))
-		return XDP_PASS;
-	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
-	address[0] = ip->saddr;
-	address[2] = ip->daddr;
-	/* as route_recall() has it of a struct bpf_fib_lookup */
-	ports = 2 | (u64)ip->protocol << 8 | (u64)port[0] << 16 | (u64)port[1] << 32;
-	way = route_way(route_place(gateway, address, ports, ip->tos));
+	way = route_known(data, data_end, len, memory, slot, dst);
 	if (!way)
 		return XDP_PASS;
-	other = (way->tick ^ (u32)bpf_jiffies64()) | (way->flow ^ ip->tos);
-	other |= way->changes ^ *(u32 *)(route_net(memory) + cfg.route.changes);
-	other |= (way->gateway ^ gateway) | (way->ports ^ ports) | way->family;
-	other |= (way->address[0] ^ address[0]) | (way->address[2] ^ address[2]);
-	other |= way->address[1] | way->address[3];
 	out = way->out;
-	if (other || len > way->mtu + ETHER_HEADER || !way->epoch ||
-	    way->epoch != READ_ONCE(clock_get()->epoch) || !(port_at(out)->facts & PORT_XDP_TX) ||
+	if (!(port_at(out)->facts & PORT_XDP_TX) ||
 	    bpf_redirect_map(&xdp_devices, out, XDP_PASS) != XDP_REDIRECT)
 		return XDP_PASS;
-	sum = ip->check + bpf_htons(0x0100);
-	ip->ttl--;
-	ip->check = sum + (sum >= 0xffff);
+	route_ages(data);
 	__builtin_memcpy(data, way->dmac, 6);
 	__builtin_memcpy(data + 6, way->smac, 6);
 	count_rx(in, len);
@@ -158,7 +120,8 @@ static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
 	fits = decided_xdp(xdp, j, epoch, now);
 	if (!fits || !route_rewrite(xdp, memory, len))
 		return XDP_PASS;
-	route_decided(memory, &j->v, epoch, fits);
+	if (!j->v.fleeting && !j->v.tag)
+		route_decided(memory, j->v.in, j->v.out, epoch, fits);
 	count_rx(in, len);
 	count_tx(out, len);
 	route_count(out, ROUTE_GATEWAY);

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "1aeb73f23ee90bd703a6d4928af08fd5431a01895cdcb53db175c21d92333e2c"
+const objectsSum = "c562fd797645d1ead9d98658878af7b8a81f8b7826076eb666a9a8a085e61bd5"

@@ -643,3 +643,68 @@ func TestVRF(t *testing.T) {
 		s.alike("in by a VRF", false, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
 	})
 }
+
+// trips are the numbers of the last trips of all CPUs, through which packets get from program
+// to program. A packet that is routed in one go makes none.
+func (s *site) trips() (numbers []uint64) {
+	s.t.Helper()
+	cookie, err := s.lab.Switch.Cookie()
+	s.must(err)
+	m, err := ebpf.LoadPinnedMap(fmt.Sprintf("/run/bascule/%d/%%patch/patch_trip", cookie), nil)
+	s.must(err)
+	defer m.Close()
+	var cpus [][]byte
+	s.must(m.Lookup(uint32(0), &cpus))
+	for _, trip := range cpus {
+		numbers = append(numbers, binary.NativeEndian.Uint64(trip))
+	}
+	return numbers
+}
+
+// The packets of a connection are routed in one go, but for the first of them. They go no
+// further when the port that they left by takes none any more.
+func TestInOneGo(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		out := s.sides[1]
+		from4, from6 := s.sides[0].station4, s.sides[0].station6
+		for _, r := range []recipe{
+			{src: from4, dst: out.station4, proto: unix.IPPROTO_UDP},
+			{src: from4, dst: out.station4, proto: unix.IPPROTO_TCP},
+			{src: from4, dst: out.station4, proto: unix.IPPROTO_ICMP, icmp: 8},
+			{six: true, src: from6, dst: out.station6, proto: unix.IPPROTO_UDP},
+			{six: true, src: from6, dst: out.station6, proto: unix.IPPROTO_TCP},
+			{six: true, src: from6, dst: out.station6, proto: unix.IPPROTO_ICMPV6, icmp: 128},
+		} {
+			r.ttl, r.size, r.tag = 64, plainLoad, -1
+			what := fmt.Sprintf("protocol %d to %s", r.proto, r.dst)
+			frames := slices.Repeat([]netlab.Frame{r.frame(s, 7)}, 100)
+			send := func() (arrived, routed int, made uint64) {
+				before, numbers := s.routed(), s.trips()
+				arrived = len(like(frames[0], s.lab.Deliver(s.sides[0].end, frames...)[out.end]))
+				routed = s.routed() - before
+				for cpu, number := range s.trips() {
+					// the first number of a CPU is the time
+					if numbers[cpu] != 0 {
+						made += number - numbers[cpu]
+					}
+				}
+				return arrived, routed, made
+			}
+			s.lab.Wait(what+" to be routed in one go", func() bool {
+				arrived, routed, made := send()
+				if arrived > routed+1 {
+					t.Fatalf("%s: %d packets arrive, and %d are routed", what, arrived, routed)
+				}
+				return routed > len(frames)/2 && made < uint64(routed)/2
+			})
+		}
+		frame := s.udp4(out.station4, s.made)
+		s.deliver(out.end, true, frame, frame)
+		for _, port := range []string{out.gateway, out.end.Port} {
+			s.lab.Bascule("port", "set", "br0", port, "--isolated")
+		}
+		if got := s.deliver(out.end, false, frame, frame); len(got) > 0 {
+			t.Error("a packet leaves by a port that the host port must not talk to")
+		}
+	})
+}
