@@ -130,11 +130,11 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 // needed are programs that tests run. Those of coreutils and dash, not busybox's: its
 // shell takes its own programs before those of the machine.
 var needed = []string{
-	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare",
+	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare", "wg",
 }
 
 // modules are the drivers of the devices that tests make.
-var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf"}
+var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf", "wireguard"}
 
 // A Result of a case is a word of the page.
 type Result string
