@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "1aeb73f23ee90bd703a6d4928af08fd5431a01895cdcb53db175c21d92333e2c"
+const objectsSum = "69e6169f9e6e8c53eb1f70b63e0aa845f399b318bde04bc0bdc0913273ecf300"

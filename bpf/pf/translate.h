@@ -215,6 +215,64 @@ static __always_inline bool pf_differ(const u32 *a, const u32 *b)
 }
 
 /*
+ * A search for a port in vain. It may have looked at all ports of some addresses, and costs as much
+ * as thousands of packets. So it is not made again at once, or a station could keep a CPU busy by
+ * connections that get no port.
+ */
+struct pf_dry {
+	u64 what; /* a hash of what the port was for */
+	u64 until; /* nanoseconds since boot */
+};
+
+#define PF_DRY_PLACES (WORK_BYTES / sizeof(struct pf_dry))
+/* A look at a port takes about a tenth of this: searches in vain take a tenth of a CPU at most. */
+#define PF_DRY_NANOSECONDS 2000
+
+struct pf_dry_table {
+	struct pf_dry place[PF_DRY_PLACES];
+};
+
+WORK_HOLDS(struct pf_dry_table);
+
+/* The place of a search like this packet's, which `what` names. */
+static __always_inline struct pf_dry *pf_dry_place(const struct pf_nat *n,
+						   const struct pf_packet *p, u64 *what)
+{
+	struct pf_dry_table *t = work_of(WORK_PF_DRY);
+	const u64 *dst = (const u64 *)n->now.dst, *src = (const u64 *)n->from;
+	u64 hash;
+
+	hash = pf_mix((u64)n->at << 32 | (u32)p->proto << 16 | n->now.dport, cfg.pf.secret[0]);
+	hash = pf_mix(pf_mix(hash, dst[0]), dst[1]);
+	/* other sources may have other addresses of the pool */
+	if (n->t.method == PF_POOL_SOURCE_HASH || n->t.method == PF_POOL_BITMASK)
+		hash = pf_mix(pf_mix(hash, src[0]), src[1]);
+	*what = hash;
+	return t ? &t->place[hash % PF_DRY_PLACES] : 0;
+}
+
+/* Was there no port for a packet like this a moment ago? */
+static __always_inline bool pf_is_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	return d && d->what == what && bpf_ktime_get_ns() < d->until;
+}
+
+/* Notes that there is no port for packets like this. A trial notes nothing. */
+static __always_inline void pf_note_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	if (!d || on(FEATURE_TRACE))
+		return;
+	d->what = what;
+	d->until = bpf_ktime_get_ns() + (u64)n->spent * PF_DRY_NANOSECONDS;
+}
+
+/*
  * Gives the packet a new source, in the place of n->from: 0, or the reason to drop it, or
  * PF_TRANSLATE if another address of the pool is to be tried.
  */
@@ -222,8 +280,11 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 {
 	u16 port = n->now.sport;
 
-	if (!n->tries)
+	if (!n->tries) {
 		n->spent = 0;
+		if (pf_is_dry(n, p))
+			return DROP_PF_TRANSLATE;
+	}
 	if (!pf_pool_choose(n, n->from, n->from, n->tries))
 		return DROP_PF_TRANSLATE;
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
@@ -234,8 +295,10 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 	n->tries++;
 	/* the other methods would give the same again */
 	if ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
-	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES)
+	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES) {
+		pf_note_dry(n, p);
 		return DROP_PF_TRANSLATE;
+	}
 	return PF_TRANSLATE;
 }
 
