@@ -15,7 +15,8 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq \
 	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived
 KERNEL_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils dash:dash bash:bash ip:iproute2 ping:iputils-ping \
-	setpriv:util-linux tcpdump:tcpdump /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
+	setpriv:util-linux tcpdump:tcpdump wg:wireguard-tools \
+	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 CARD_NEEDS = $(KERNEL_NEEDS) teamnl:libteam-utils
 EXACT_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils ip:iproute2 $(PEER_NEEDS) \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring

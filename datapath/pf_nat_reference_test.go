@@ -24,7 +24,10 @@ func natInterface(string, []string) []netip.Prefix {
 
 // natBench is a bridge with a station at port 0 and the host at port 1, em0, where rules
 // translate.
-func natBench(tb testing.TB, rs *pf.Ruleset) *bench {
+func natBench(tb testing.TB, rs *pf.Ruleset) *bench { return natBenchFor(tb, rs, 200) }
+
+// natBenchFor is one with room for so many states.
+func natBenchFor(tb testing.TB, rs *pf.Ruleset, states uint32) *bench {
 	program, err := pf.Compile(pf.Input{
 		Main: rs, Ports: []pf.CompilePort{{Slot: 1, Name: "st0"}, {Slot: 2, Name: "em0"}},
 		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return natInterface(name, modes), nil },
@@ -33,7 +36,7 @@ func natBench(tb testing.TB, rs *pf.Ruleset) *bench {
 	if err != nil {
 		tb.Fatalf("%v\n%s", err, rs)
 	}
-	s := newBenchWith(tb, sharedRack(tb), Tables{PF: &PF{Program: program, StatesMax: 200, NodesMax: 100, TableEntries: 100}}, 2,
+	s := newBenchWith(tb, sharedRack(tb), Tables{PF: &PF{Program: program, StatesMax: states, NodesMax: 100, TableEntries: 100}}, 2,
 		func(c *Config, p []*Port) {
 			c.Flags |= uint32(BridgePF)
 			p[1].Notes |= PortHost

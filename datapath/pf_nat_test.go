@@ -3,11 +3,13 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"bascule/pf"
 	"bascule/pf/reference"
@@ -18,12 +20,17 @@ import (
 // natBenchOf is a natBench with rules.
 func natBenchOf(t *testing.T, rules string) *bench {
 	t.Helper()
+	return natBench(t, natRules(t, rules))
+}
+
+func natRules(t *testing.T, rules string) *pf.Ruleset {
+	t.Helper()
 	needRoot(t)
 	rs, err := pf.Parse("pf.conf", []byte("set skip on st0\n"+rules), pf.Source{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return natBench(t, rs)
+	return rs
 }
 
 // natOut is the first packet of a connection from a station behind the host.
@@ -177,4 +184,111 @@ func TestNATWithoutChecksum(t *testing.T) {
 	if sum := fmt.Sprintf("%x", s.out[14+20+6:14+20+8]); sum != "0000" {
 		t.Errorf("UDP without a checksum has %s", sum)
 	}
+}
+
+// A search for a port that was in vain is not made again at once: each would take milliseconds of a CPU. When its time
+// is up there is another one, and a port that is free by then is found.
+func TestNATDry(t *testing.T) {
+	const low, ports = 10000, 10000
+	s := natBenchFor(t, natRules(t, fmt.Sprintf("pass\nmatch out inet nat-to 192.0.2.1 port %d:%d\n", low, low+ports-1)), 2*ports)
+	send := func(n int) error {
+		_, err := s.runContext(hookTCX, &skbContext{Ifindex: s.rack.near[1]}, natOut(n))
+		return err
+	}
+	// search returns until when the last search in vain holds, in nanoseconds; 0 if there was none
+	search := func() (until uint64, err error) {
+		var cpus [][]byte
+		if err := s.gen.coll.Maps[kernelMapMemory].Lookup(uint32(0), &cpus); err != nil {
+			return 0, err
+		}
+		for _, memory := range cpus {
+			dry := memory[len(memory)-512:] // WORK_PF_DRY, the last part of the work area
+			for at := 8; at < len(dry); at += 16 {
+				until = max(until, binary.NativeEndian.Uint64(dry[at:]))
+			}
+		}
+		return until, nil
+	}
+	clock := func() uint64 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			panic(err)
+		}
+		return uint64(now.Nano())
+	}
+	// what holds is of one CPU
+	onOneCPU := func(f func() error) {
+		t.Helper()
+		err := s.rack.do(func() error {
+			var all unix.CPUSet
+			if err := errors.Join(unix.SchedGetaffinity(0, &all), stay()); err != nil {
+				return err
+			}
+			return errors.Join(f(), unix.SchedSetaffinity(0, &all))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	onOneCPU(func() error {
+		for n := range ports {
+			if err := send(n); err != nil {
+				return err
+			}
+		}
+		until, err := search()
+		if until > 0 {
+			t.Errorf("a search in vain, where each finds a port")
+		}
+		return err
+	})
+	s.wantKeys("all ports", ports, ports)
+	onOneCPU(func() error {
+		if err := send(ports); err != nil {
+			return err
+		}
+		for again, held := 0, 0; again < 3 || held < 20; {
+			before, err := search()
+			if err != nil {
+				return err
+			}
+			for held >= 20 && clock() <= before {
+				time.Sleep(time.Millisecond)
+			}
+			early := clock()
+			if err := send(ports + 1); err != nil { // another source
+				return err
+			}
+			late := clock()
+			after, err := search()
+			switch {
+			case err != nil:
+				return err
+			case before == 0:
+				return errors.New("there is no port, and nobody has noted a search in vain")
+			case late < before:
+				if held++; after != before {
+					return fmt.Errorf("a search at %d, where one before it holds until %d", late, before)
+				}
+			case early > before:
+				if again++; after == before {
+					return fmt.Errorf("no search at %d, where one before it held until %d", early, before)
+				}
+			}
+		}
+		return nil
+	})
+	s.wantKeys("no port", ports, ports)
+	if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH}); err != nil {
+		t.Fatal(err)
+	}
+	s.at(benchNow + 10)
+	onOneCPU(func() error {
+		until, err := search()
+		for clock() <= until {
+			time.Sleep(time.Millisecond)
+		}
+		return errors.Join(err, send(ports))
+	})
+	s.wantKeys("a port is free", 1, 1)
 }

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c562fd797645d1ead9d98658878af7b8a81f8b7826076eb666a9a8a085e61bd5"
+const objectsSum = "bef3b917f14eb8762508a49d5183a02bf63306d5581124b0314d5bd7f41fcd1c"

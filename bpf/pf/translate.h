@@ -95,47 +95,68 @@ static __always_inline u64 pf_pool_turn(const struct pf_nat *n)
 }
 
 /*
- * Chooses an address of the pool, in the place of `old`; with `again`, one that comes behind
- * that of the last choice. The address is left in n->to. False if there is none.
+ * The place in the pool of the address that the packet gets; with `again`, of one that comes
+ * behind that of the last choice.
  */
-static __always_inline bool pf_pool_choose(struct pf_nat *n, const u32 *source, const u32 *old,
-					   bool again)
+__noinline u64 pf_pool_place(bool again)
 {
-	u32 i;
+	struct pf_nat *n = pf_nat();
 
-	if (!n->t.length)
-		return false;
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
 	if (n->t.method == PF_POOL_ROUND_ROBIN)
-		n->place = pf_pool_turn(n);
-	else if (again)
-		n->place++;
-	else if (n->t.method == PF_POOL_RANDOM)
-		n->place = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
-	else if (n->t.method == PF_POOL_SOURCE_HASH)
-		n->place = pf_source_hash(n, source);
-	else
-		n->place = 0;
-	n->place %= n->t.length;
-	n->low = 0;
-	n->high = n->t.networks;
-	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
-	pf_pool_read(n, n->low);
+		return pf_pool_turn(n);
+	if (again)
+		return n->place + 1;
+	if (n->t.method == PF_POOL_RANDOM)
+		return (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+	return n->t.method == PF_POOL_SOURCE_HASH ? pf_source_hash(n, n->now.src) : 0;
+}
+
+/* Takes the address of a network, in the place of the packet's source or destination. */
+__noinline int pf_pool_take(bool destination)
+{
+	struct pf_nat *n = pf_nat();
+	const u32 *old;
+
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
+	old = destination ? n->now.dst : n->now.src;
 	__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
 	if (n->t.method == PF_POOL_BITMASK) {
 #pragma unroll
-		for (i = 0; i < 4; i++) {
+		for (u32 i = 0; i < 4; i++) {
 			u64 above = 32 * i, bits = n->network.bits;
 			u32 rest = bits <= above ? ~0u : ~0u >> ((bits - above) & 31);
 
 			if (bits < above + 32)
 				n->to[i] |= old[i] & bpf_htonl(rest);
 		}
-		return true;
-	}
-	/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
-	if (n->network.weight)
+	} else if (n->network.weight) {
+		/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
 		n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) +
 				     (u32)((n->place - n->network.begin) / n->network.weight));
+	}
+	return 0;
+}
+
+/*
+ * Chooses an address of the pool, in the place of the packet's source or destination; with
+ * `again`, one that comes behind that of the last choice. The address is left in n->to. False
+ * if there is none.
+ */
+__noinline u32 pf_pool_choose(bool destination, bool again)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !n || !n->t.length)
+		return false;
+	n->place = pf_pool_place(again) % n->t.length;
+	n->low = 0;
+	n->high = n->t.networks;
+	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
+	pf_pool_read(n, n->low);
+	pf_pool_take(destination);
 	return true;
 }
 
@@ -215,6 +236,64 @@ static __always_inline bool pf_differ(const u32 *a, const u32 *b)
 }
 
 /*
+ * A search for a port in vain. It may have looked at all ports of some addresses, and costs as much
+ * as thousands of packets. So it is not made again at once, or a station could keep a CPU busy by
+ * connections that get no port.
+ */
+struct pf_dry {
+	u64 what; /* a hash of what the port was for */
+	u64 until; /* nanoseconds since boot */
+};
+
+#define PF_DRY_PLACES (WORK_BYTES / sizeof(struct pf_dry))
+/* A look at a port takes about a tenth of this: searches in vain take a tenth of a CPU at most. */
+#define PF_DRY_NANOSECONDS 2000
+
+struct pf_dry_table {
+	struct pf_dry place[PF_DRY_PLACES];
+};
+
+WORK_HOLDS(struct pf_dry_table);
+
+/* The place of a search like this packet's, which `what` names. */
+static __always_inline struct pf_dry *pf_dry_place(const struct pf_nat *n,
+						   const struct pf_packet *p, u64 *what)
+{
+	struct pf_dry_table *t = work_of(WORK_PF_DRY);
+	const u64 *dst = (const u64 *)n->now.dst, *src = (const u64 *)n->from;
+	u64 hash;
+
+	hash = pf_mix((u64)n->at << 32 | (u32)p->proto << 16 | n->now.dport, cfg.pf.secret[0]);
+	hash = pf_mix(pf_mix(hash, dst[0]), dst[1]);
+	/* other sources may have other addresses of the pool */
+	if (n->t.method == PF_POOL_SOURCE_HASH || n->t.method == PF_POOL_BITMASK)
+		hash = pf_mix(pf_mix(hash, src[0]), src[1]);
+	*what = hash;
+	return t ? &t->place[hash % PF_DRY_PLACES] : 0;
+}
+
+/* Was there no port for a packet like this a moment ago? */
+static __always_inline bool pf_is_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	return d && d->what == what && bpf_ktime_get_ns() < d->until;
+}
+
+/* Notes that there is no port for packets like this. A trial notes nothing. */
+static __always_inline void pf_note_dry(const struct pf_nat *n, const struct pf_packet *p)
+{
+	u64 what;
+	struct pf_dry *d = pf_dry_place(n, p, &what);
+
+	if (!d || on(FEATURE_TRACE))
+		return;
+	d->what = what;
+	d->until = bpf_ktime_get_ns() + (u64)n->spent * PF_DRY_NANOSECONDS;
+}
+
+/*
  * Gives the packet a new source, in the place of n->from: 0, or the reason to drop it, or
  * PF_TRANSLATE if another address of the pool is to be tried.
  */
@@ -222,9 +301,12 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 {
 	u16 port = n->now.sport;
 
-	if (!n->tries)
+	if (!n->tries) {
 		n->spent = 0;
-	if (!pf_pool_choose(n, n->from, n->from, n->tries))
+		if (pf_is_dry(n, p))
+			return DROP_PF_TRANSLATE;
+	}
+	if (!pf_pool_choose(false, n->tries))
 		return DROP_PF_TRANSLATE;
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
 	if (pf_nat_port(n, p))
@@ -234,8 +316,10 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 	n->tries++;
 	/* the other methods would give the same again */
 	if ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
-	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES)
+	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES) {
+		pf_note_dry(n, p);
 		return DROP_PF_TRANSLATE;
+	}
 	return PF_TRANSLATE;
 }
 
@@ -244,7 +328,7 @@ static __always_inline bool pf_nat_destination(struct pf_nat *n, const struct pf
 {
 	u32 low = n->t.low, high = n->t.high, port;
 
-	if (!pf_pool_choose(n, n->now.src, n->now.dst, false))
+	if (!pf_pool_choose(true, false))
 		return false;
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
 	if (!low || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))

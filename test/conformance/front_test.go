@@ -12,7 +12,10 @@ import (
 )
 
 var frontCases = []conformance{
-	{name: "fronts", hooks: both, run: fronts},
+	{name: "tags_deep", hooks: both, run: fronts(holders, carriage{name: "tags", fronts: tagFronts()})},
+	{name: "snap", hooks: both, run: fronts(holders, carriage{name: "SNAP", fronts: snapFronts()})},
+	{name: "pppoe", hooks: both, run: fronts(otherHolders, inPPPoE())},
+	{name: "mpls", hooks: both, run: fronts(otherHolders, inMPLS())},
 	{name: "bound_address_stays", hooks: both, run: boundAddressStays},
 }
 
@@ -157,19 +160,18 @@ type carriage struct {
 	holds  []netlab.Frame // of otherHolders
 }
 
-// carriages are those that holders are to look through: stations look behind any
-// number of tags, and some take IP and ARP behind LLC and SNAP.
-func carriages() []carriage {
-	return []carriage{{name: "tags", fronts: tagFronts()}, {name: "SNAP", fronts: snapFronts()}}
-}
-
-// otherCarriages are those of what carries IP and is none: a session of PPPoE (RFC
-// 2516) and MPLS (RFC 3032) are one of their own, which other filters than those of IP
-// keep out, behind whatever number of tags.
-func otherCarriages() []carriage {
+// inPPPoE carries IP and is none: a session of PPPoE (RFC 2516) is a protocol of its own, which other filters than
+// those of IP keep out, behind whatever number of tags.
+func inPPPoE() carriage {
 	session := func(protocol int, packet netlab.Frame) netlab.Frame {
 		return etherFrame(B, A, 0x8864, []byte{0x11, 0, 0, 1}, be16(len(packet)-14+2), be16(protocol), []byte(packet[14:]))
 	}
+	return carriage{"PPPoE", tagFronts(), []netlab.Frame{
+		etherFrame(B, A, 0x8863, []byte{0x11, 9, 0, 0, 0, 4, 1, 1, 0, 0}), session(0x21, anIPv4), session(0x57, anIPv6)}}
+}
+
+// inMPLS is the same of labels (RFC 3032).
+func inMPLS() carriage {
 	labelled := func(typ, labels int, packet netlab.Frame) netlab.Frame {
 		var stack []byte
 		for n := range labels {
@@ -181,11 +183,7 @@ func otherCarriages() []carriage {
 		}
 		return etherFrame(B, A, typ, stack, []byte(packet[14:]))
 	}
-	return []carriage{
-		{"PPPoE", tagFronts(), []netlab.Frame{
-			etherFrame(B, A, 0x8863, []byte{0x11, 9, 0, 0, 0, 4, 1, 1, 0, 0}), session(0x21, anIPv4), session(0x57, anIPv6)}},
-		{"MPLS", tagFronts(), []netlab.Frame{labelled(0x8847, 1, anIPv4), labelled(0x8847, 3, anIPv6), labelled(0x8848, 1, anIPv4)}},
-	}
+	return carriage{"MPLS", tagFronts(), []netlab.Frame{labelled(0x8847, 1, anIPv4), labelled(0x8847, 3, anIPv6), labelled(0x8848, 1, anIPv4)}}
 }
 
 // otherHolders are the filters of what carries IP and is none.
@@ -200,46 +198,41 @@ var otherHolders = []holder{
 // fronts sends what each filter is to hold back, behind each front, with and
 // without the filter. Not all that there is without one has to arrive, but some
 // of each.
-func fronts(t *testing.T, hook string) {
-	for _, flags := range [][]string{nil, {"--vlan-filtering", "--qinq"}} {
-		t.Run(strings.Join(append([]string{"bridge"}, flags...), " "), func(t *testing.T) {
-			l, ends := setup(t, hook, 2, flags...)
-			a, b := ends[0], ends[1]
-			learn(l, a, A)
-			learn(l, b, B)
-			look := func(h holder, c carriage, on bool) {
-				holds := slices.Concat(h.holds, c.holds)
-				var frames []netlab.Frame
-				for _, f := range c.fronts {
-					for _, packet := range holds {
-						frames = append(frames, f.put(packet))
-					}
-				}
-				got := l.Deliver(a, frames...)[b]
-				if !on && len(got) < len(frames)/2 {
-					t.Errorf("%s: without it %d of %d frames arrive (%s)", h.name, len(got), len(frames), c.name)
-				}
-				if !on || len(got) == 0 {
-					return
-				}
-				for i, f := range c.fronts { // one by one, to tell which
-					frames := frames[i*len(holds) : (i+1)*len(holds)]
-					if got := l.Deliver(a, frames...)[b]; len(got) > 0 {
-						t.Errorf("%s: %d of %d frames pass behind %s (%s), first %x", h.name, len(got), len(frames), f.name, c.name, []byte(got[0]))
-					}
-				}
-			}
-			for _, all := range []struct {
-				holders   []holder
-				carriages []carriage
-			}{{holders, carriages()}, {otherHolders, otherCarriages()}} {
-				eachHolder(t, l, all.holders, func(h holder, on bool) {
-					for _, c := range all.carriages {
-						look(h, c, on)
-					}
-				})
-			}
-		})
+func fronts(holders []holder, c carriage) func(t *testing.T, hook string) {
+	return func(t *testing.T, hook string) {
+		for _, flags := range [][]string{nil, {"--vlan-filtering", "--qinq"}} {
+			t.Run(strings.Join(append([]string{"bridge"}, flags...), " "), func(t *testing.T) {
+				l, ends := setup(t, hook, 2, flags...)
+				learn(l, ends[0], A)
+				learn(l, ends[1], B)
+				eachHolder(t, l, holders, func(h holder, on bool) { c.try(t, l, ends[0], ends[1], h, on) })
+			})
+		}
+	}
+}
+
+// try sends what a filter is to hold back, by the carriage, with the filter on or off.
+func (c carriage) try(t *testing.T, l *netlab.Lab, a, b *netlab.End, h holder, on bool) {
+	t.Helper()
+	holds := slices.Concat(h.holds, c.holds)
+	var frames []netlab.Frame
+	for _, f := range c.fronts {
+		for _, packet := range holds {
+			frames = append(frames, f.put(packet))
+		}
+	}
+	got := l.Deliver(a, frames...)[b]
+	if !on && len(got) < len(frames)/2 {
+		t.Errorf("%s: without it %d of %d frames arrive (%s)", h.name, len(got), len(frames), c.name)
+	}
+	if !on || len(got) == 0 {
+		return
+	}
+	for i, f := range c.fronts { // one by one, to tell which
+		frames := frames[i*len(holds) : (i+1)*len(holds)]
+		if got := l.Deliver(a, frames...)[b]; len(got) > 0 {
+			t.Errorf("%s: %d of %d frames pass behind %s (%s), first %x", h.name, len(got), len(frames), f.name, c.name, []byte(got[0]))
+		}
 	}
 }
 

@@ -60,11 +60,10 @@ func TestMonitor(t *testing.T) {
 	m.Stop()
 }
 
-// What a person puts into the FDB and takes out is told, and so is what follows
+// staticEvents: what a person puts into the FDB and takes out is told, and so is what follows
 // from it: each once.
-func TestMonitorStatic(t *testing.T) {
-	t.Parallel()
-	l, ends := setup(t, "tcx", 3)
+func staticEvents(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 3)
 	a, b := ends[0], ends[1]
 	m := l.NewMonitor("br0", ends[2])
 	count := func(want netlab.Event) (n int) {

@@ -40,6 +40,7 @@ var watchCases = []conformance{
 	{name: "capture_killed", hooks: both, run: captureKilled},
 	{name: "capture_killed_anywhere", hooks: tcx, run: captureKilledAnywhere},
 	{name: "capture_bridge_deleted", hooks: tcx, run: captureBridgeDeleted},
+	{name: "static_events", hooks: tcx, run: staticEvents},
 	{name: "talkers", hooks: both, run: talkers},
 	{name: "top_killed", hooks: tcx, run: topKilled},
 }

@@ -130,11 +130,11 @@ func Build(ctx context.Context, dir string, cases []Case) error {
 // needed are programs that tests run. Those of coreutils and dash, not busybox's: its
 // shell takes its own programs before those of the machine.
 var needed = []string{
-	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare",
+	"sh", "bash", "cat", "head", "ls", "sleep", "ip", "ping", "setarch", "setpriv", "tcpdump", "unshare", "wg",
 }
 
 // modules are the drivers of the devices that tests make.
-var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf"}
+var modules = []string{"veth", "tun", "dummy", "bridge", "vxlan", "macvlan", "vrf", "wireguard"}
 
 // A Result of a case is a word of the page.
 type Result string
@@ -224,7 +224,11 @@ func (r Run) once(ctx context.Context, w io.Writer) (map[string]Result, error) {
 	}
 	fmt.Fprintf(w, "%s: %d cases in %.0f s\n", r.Name, len(results), time.Since(begun).Seconds())
 	if n := len(r.Cases) - len(results); n > 0 {
-		return results, fmt.Errorf("the machine ended %d cases early: %s", n, lastLines(console.String(), 5))
+		text := console.String()
+		if at := complaint.FindStringIndex(text); at != nil { // the end is but what follows from it
+			return results, fmt.Errorf("the machine ended %d cases early: %s", n, firstLines(text[at[0]:], 60))
+		}
+		return results, fmt.Errorf("the machine ended %d cases early: %s", n, lastLines(text, 5))
 	}
 	if said := complaint.FindString(console.String()); said != "" {
 		return results, fmt.Errorf("the kernel says %q", strings.TrimSpace(said))
@@ -238,8 +242,18 @@ var complaint = regexp.MustCompile(`(?m)^\[[ 0-9.]+\] (BUG: |Oops: |WARNING: |ke
 
 // lastLines returns the end of a text in one line.
 func lastLines(text string, n int) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	lines := linesOf(text)
 	return strings.Join(lines[max(0, len(lines)-n):], "; ")
+}
+
+// firstLines returns the beginning of a text.
+func firstLines(text string, n int) string {
+	lines := linesOf(text)
+	return strings.Join(lines[:min(len(lines), n)], "\n")
+}
+
+func linesOf(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 }
 
 // A clockError says that a machine's clock runs too fast by a factor, or too slow.

@@ -14,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bascule/lab/ends"
+	"bascule/test/netlab"
 )
 
 // listen listens at the station of a side.
@@ -340,10 +343,19 @@ func TestNATTold(t *testing.T) {
 	})
 }
 
-// What rules translate, and pass without a state, would have no way back: it is dropped.
+// What rules translate, and pass without a state, would have no way back: it is dropped, as what was not translated.
 func TestNATWithoutState(t *testing.T) {
 	bothWays(t, func(t *testing.T, s *site) {
 		f := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		dropped := func() (n uint64) {
+			for _, port := range []string{s.sides[0].end.Port, "gw1", "gw2"} {
+				n += s.lab.Port("br0", port).Drops["pf-translate"]
+			}
+			return n
+		}
+		echo := func() netlab.Frame { // an answer to a question that nobody has asked
+			return recipe{src: s.sides[0].station4, dst: s.sides[1].station4, ttl: 64, proto: unix.IPPROTO_ICMP, size: 40, tag: -1}.frame(s, 0)
+		}
 		for _, c := range []struct {
 			rules  string
 			passes bool
@@ -359,8 +371,24 @@ func TestNATWithoutState(t *testing.T) {
 		} {
 			s.pfctl("", "-F", "states")
 			s.load(c.rules + "\n")
+			before := dropped()
 			s.wantPasses(c.rules, f, c.passes)
 			s.wantPasses(c.rules+", again", f, c.passes)
+			want := uint64(0)
+			if !c.passes {
+				want = 2
+			}
+			if n := dropped() - before; n != want {
+				t.Errorf("%s: %d packets were not translated, want %d", c.rules, n, want)
+			}
+		}
+		s.load("pass\nmatch out on gw2 inet nat-to 10.0.2.1\n")
+		before := dropped()
+		if got := s.lab.Deliver(s.sides[0].end, echo())[s.sides[1].end]; len(got) > 0 {
+			t.Errorf("an answer without a question arrives as %x", []byte(got[0]))
+		}
+		if n := dropped() - before; n != 1 {
+			t.Errorf("%d answers without a question were not translated, want 1", n)
 		}
 	})
 }
