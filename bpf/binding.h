@@ -184,36 +184,32 @@ struct nd_option {
 	u8 mac[ETH_ALEN];
 };
 
-static __always_inline int nd_options(const struct hook *h, u64 src, u32 at, u32 end, bool nobody)
+/* What the option at a place says: where the next one is, or 0 if it lies. */
+static __always_inline u32 nd_option(const struct hook *h, u64 src, u32 at, bool nobody)
 {
 	struct nd_option opt = {};
 
-#pragma clang loop unroll(disable)
-	for (u32 n = 0; n <= ND_OPTIONS; n++) {
-		if (at >= end)
-			return false;
-		if (frame_bytes(h, at, &opt, sizeof(opt)) || !opt.len)
-			return true;
-		if ((opt.type == ND_OPT_SOURCE || opt.type == ND_OPT_TARGET) &&
-		    (nobody || mac_at(opt.mac) != src))
-			return true;
-		at += opt.len * 8;
-	}
-	return true;
+	if (frame_bytes(h, at, &opt, sizeof(opt)) || !opt.len)
+		return 0;
+	if ((opt.type == ND_OPT_SOURCE || opt.type == ND_OPT_TARGET) &&
+	    (nobody || mac_at(opt.mac) != src))
+		return 0;
+	return at + opt.len * 8;
 }
 
-__noinline int nd_options_skb(struct __sk_buff *skb, u64 src, u32 at, u32 end, bool nobody)
+/* The verifier follows one option, not all of them. */
+__noinline u32 nd_option_skb(struct __sk_buff *skb, u64 src, u32 at, bool nobody)
 {
 	struct hook h = {.ctx = skb, .skb = true};
 
-	return nd_options(&h, src, at, end, nobody);
+	return nd_option(&h, src, at, nobody);
 }
 
-__noinline int nd_options_xdp(struct xdp_md *xdp, u64 src, u32 at, u32 end, bool nobody)
+__noinline u32 nd_option_xdp(struct xdp_md *xdp, u64 src, u32 at, bool nobody)
 {
 	struct hook h = {.ctx = xdp};
 
-	return nd_options(&h, src, at, end, nobody);
+	return nd_option(&h, src, at, nobody);
 }
 
 /*
@@ -223,8 +219,16 @@ __noinline int nd_options_xdp(struct xdp_md *xdp, u64 src, u32 at, u32 end, bool
 static __always_inline bool nd_options_lie(const struct hook *h, const struct look *l, u32 at,
 					   u32 end, bool nobody)
 {
-	return h->skb ? nd_options_skb(h->ctx, l->src, at, end, nobody)
-		      : nd_options_xdp(h->ctx, l->src, at, end, nobody);
+#pragma clang loop unroll(disable)
+	for (u32 n = 0; n <= ND_OPTIONS; n++) {
+		if (at >= end)
+			return false;
+		at = h->skb ? nd_option_skb(h->ctx, l->src, at, nobody)
+			    : nd_option_xdp(h->ctx, l->src, at, nobody);
+		if (!at)
+			return true;
+	}
+	return true;
 }
 
 static __always_inline bool address6_is_zero(const struct in6_addr *a)

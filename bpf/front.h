@@ -51,10 +51,9 @@ static __always_inline u32 front_tag(u16 type)
 /*
  * The layer that an EtherType announces: its bytes up to the next EtherType, and
  * FRONT_FLAGS of what it means. 0 if a packet follows. `plain` says that a tag may yet be
- * the bridge's. This is a separate function, so that the verifier knows nothing about its
- * result: else the verifier would follow each order of tags.
+ * the bridge's.
  */
-__noinline u32 front_layer(u16 type, bool plain)
+static __always_inline u32 front_layer(u16 type, bool plain)
 {
 	u16 own = on(FEATURE_VLANS) ? bpf_htons(cfg.vlan_proto) : bpf_htons(ETHERTYPE_VLAN);
 
@@ -67,6 +66,45 @@ __noinline u32 front_layer(u16 type, bool plain)
 	return 0;
 }
 
+#define FRONT_CUT (1u << 14) /* the frame ends before the EtherType */
+
+/*
+ * The layer whose EtherType ends at a place, as front_layer() has it, with the EtherType as
+ * in the result of the reader. LLC that is no SNAP is a packet without one.
+ */
+static __always_inline u32 front_next(const struct hook *h, u32 at, bool plain)
+{
+	u16 type = 0;
+	u64 snap = 0;
+	u32 layer;
+
+	if (frame_bytes(h, at - sizeof(type), &type, sizeof(type)))
+		return FRONT_CUT;
+	layer = front_layer(type, plain);
+	if (type_is_length(type) && (frame_bytes(h, at, &snap, SNAP_BYTES) ||
+				     (snap != SNAP_RFC1042 && snap != SNAP_802_1H)))
+		return layer & FRONT_FLAGS;
+	return (u32)type << 16 | layer;
+}
+
+/*
+ * Separate functions: the verifier knows nothing about what they return, else it would follow
+ * each order of tags.
+ */
+__noinline u32 front_next_skb(struct __sk_buff *skb, u32 at, bool plain)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+
+	return front_next(&h, at, plain);
+}
+
+__noinline u32 front_next_xdp(struct xdp_md *xdp, u32 at, bool plain)
+{
+	const struct hook h = {.ctx = xdp};
+
+	return front_next(&h, at, plain);
+}
+
 /*
  * Reads the layers from the first EtherType on. `beside` is the type of the tag beside the
  * packet, 0 for none.
@@ -74,21 +112,17 @@ __noinline u32 front_layer(u16 type, bool plain)
 static __always_inline u32 front_walk(const struct hook *h, u16 beside)
 {
 	u32 at = ETHER_HEADER, flags = beside ? front_layer(beside, true) : 0, layer;
-	u16 type = 0;
-	u64 snap = 0;
 
 #pragma clang loop unroll(disable)
 	for (u32 n = 0; n <= FRONT_LAYERS; n++) {
-		if (frame_bytes(h, at - sizeof(type), &type, sizeof(type)))
+		layer = h->skb ? front_next_skb(h->ctx, at, !beside && !n)
+			       : front_next_xdp(h->ctx, at, !beside && !n);
+		if (layer & FRONT_CUT)
 			return front_fails(DROP_MALFORMED);
-		layer = front_layer(type, !beside && !n);
 		flags |= layer;
-		if (!layer)
-			return (u32)type << 16 | (flags & FRONT_FLAGS) | at;
-		if (type_is_length(type) && (frame_bytes(h, at, &snap, SNAP_BYTES) ||
-					     (snap != SNAP_RFC1042 && snap != SNAP_802_1H)))
-			return (flags & FRONT_FLAGS) | at;
-		at += layer & 0xff;
+		if (!FRONT_AT(layer))
+			return (layer & ~0xffffu) | (flags & FRONT_FLAGS) | at;
+		at += FRONT_AT(layer);
 	}
 	return front_fails(DROP_TOO_DEEP);
 }

@@ -303,6 +303,58 @@ __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct ex
 	return 0;
 }
 
+#define CHAIN_GOES_ON -1 /* no reason: there may be another header */
+
+/* Follows one header: CHAIN_GOES_ON, 0 at the end, or pf's reason against the packet. */
+static __always_inline int chain_next(const struct hook *h, struct chain *c, u32 n)
+{
+	struct extension ext = {};
+	u32 reason;
+
+	if (!chain_goes_on(c->next, c->family)) {
+		c->end = CHAIN_UPPER;
+		return 0;
+	}
+	if (packet_bytes(h, c->at, c->limit, &ext, sizeof(ext)))
+		return DROP_PF_SHORT;
+	if (h->skb && on(FEATURE_PF) && c->family) {
+		reason = extension_judge(h->ctx, c, &ext, n);
+		if (reason)
+			return reason;
+	}
+	if (c->next == CHAIN_FRAGMENT) {
+		c->fragment = true;
+		c->at += 8;
+		if (ext.data[0] & bpf_htons(0xfff8))
+			c->end = CHAIN_LATER;
+	} else if (c->next == CHAIN_AUTH) {
+		c->at += (ext.len + 2) * 4;
+	} else {
+		c->at += (ext.len + 1) * 8;
+	}
+	c->next = ext.next;
+	if (c->at > c->limit) {
+		c->end = CHAIN_UNKNOWN;
+		return DROP_PF_SHORT;
+	}
+	return c->end == CHAIN_LATER ? 0 : CHAIN_GOES_ON;
+}
+
+/* Separate functions are verified once, and the verifier takes what they find to be anything. */
+__noinline int chain_next_skb(struct __sk_buff *skb, struct chain *c, u32 n)
+{
+	struct hook h = {.ctx = skb, .skb = true};
+
+	return c ? chain_next(&h, c, n) : 0;
+}
+
+__noinline int chain_next_xdp(struct xdp_md *xdp, struct chain *c)
+{
+	struct hook h = {.ctx = xdp};
+
+	return c ? chain_next(&h, c, 0) : 0; /* pf alone counts them */
+}
+
 /*
  * Follows the headers from c->next at c->at. Then reads the fields that tell ND and DHCP;
  * for pf, notes what pf asks for. 0, or pf's reason against the packet, for which `end` is
@@ -310,41 +362,14 @@ __noinline u32 extension_judge(struct __sk_buff *skb, struct chain *c, struct ex
  */
 static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 {
-	struct extension ext = {};
-	u32 reason;
+	int reason = CHAIN_GOES_ON;
 
 	/* one step more than headers, to find that there are no more */
 #pragma clang loop unroll(disable)
-	for (u32 n = 0; n <= CHAIN_LENGTH; n++) {
-		if (!chain_goes_on(c->next, c->family)) {
-			c->end = CHAIN_UPPER;
-			break;
-		}
-		if (packet_bytes(h, c->at, c->limit, &ext, sizeof(ext)))
-			return DROP_PF_SHORT;
-		if (h->skb && on(FEATURE_PF) && c->family) {
-			reason = extension_judge(h->ctx, c, &ext, n);
-			if (reason)
-				return reason;
-		}
-		if (c->next == CHAIN_FRAGMENT) {
-			c->fragment = true;
-			c->at += 8;
-			if (ext.data[0] & bpf_htons(0xfff8))
-				c->end = CHAIN_LATER;
-		} else if (c->next == CHAIN_AUTH) {
-			c->at += (ext.len + 2) * 4;
-		} else {
-			c->at += (ext.len + 1) * 8;
-		}
-		c->next = ext.next;
-		if (c->at > c->limit) {
-			c->end = CHAIN_UNKNOWN;
-			return DROP_PF_SHORT;
-		}
-		if (c->end == CHAIN_LATER)
-			return 0;
-	}
+	for (u32 n = 0; n <= CHAIN_LENGTH && reason == CHAIN_GOES_ON; n++)
+		reason = h->skb ? chain_next_skb(h->ctx, c, n) : chain_next_xdp(h->ctx, c);
+	if (reason > 0 || c->end == CHAIN_LATER)
+		return reason > 0 ? reason : 0;
 	if (h->skb && on(FEATURE_PF) && c->family)
 		return c->end == CHAIN_UPPER ? 0 : DROP_PF_OPTIONS;
 	if (c->end == CHAIN_UPPER &&
@@ -355,7 +380,6 @@ static __always_inline int chain_walk(const struct hook *h, struct chain *c)
 	return 0;
 }
 
-/* Separate functions are verified once, and the verifier takes what they find to be anything. */
 __noinline int chain_skb(struct __sk_buff *skb, struct chain *c)
 {
 	struct hook h = {.ctx = skb, .skb = true};

@@ -28,7 +28,7 @@ const (
 	// instructions that the verifier looks at, at most: more than with everything
 	// on, and so few that a feature that multiplies its ways is seen at once. Verifiers
 	// differ: of control that of Linux 6.18 follows 10894, that of 7.3 13538.
-	verifiedTCX     = 80000
+	verifiedTCX     = 60000
 	verifiedXDP     = 30000
 	verifiedControl = 16000 // most of it states of pf, which both make and remove
 )
@@ -277,13 +277,13 @@ type room struct {
 
 // What there is to be left with everything on, so that the next feature has a place.
 var rooms = map[string]room{
-	kernelProgBasculeTcx:   {40, 368, 80000},
-	kernelProgBasculePatch: {40, 368, 80000},
+	kernelProgBasculeTcx:   {40, 320, 60000},
+	kernelProgBasculePatch: {40, 320, 60000},
 	kernelProgBasculeXdp:   {40, 272, 60000},
 }
 
 // The same of a trial, which writes much down.
-var trialRoom = room{40, 384, 80000}
+var trialRoom = room{40, 320, 60000}
 
 // With everything on, there is room for more.
 func TestHeadroom(t *testing.T) {

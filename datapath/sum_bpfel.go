@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "69e6169f9e6e8c53eb1f70b63e0aa845f399b318bde04bc0bdc0913273ecf300"
+const objectsSum = "554efed9c484b73c7064270b1b7bdcb630777a3209b38efca070cd9635fbb037"

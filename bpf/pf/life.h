@@ -293,6 +293,16 @@ __noinline u32 pf_claim_free(u32 home, u32 now)
 	return 0;
 }
 
+/* Is there a state at a place, and over? A second key is not by itself. */
+__noinline u32 pf_place_over(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+
+	if (!on(FEATURE_PF) || !s || (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_KEY)))
+		return false;
+	return pf_state_over(s, now);
+}
+
 /* Finds a state of the bucket that is over: its place + 1, or 0. */
 __noinline u32 pf_find_over(u32 home, u32 now)
 {
@@ -302,11 +312,8 @@ __noinline u32 pf_find_over(u32 home, u32 now)
 		return 0;
 	for (u32 i = 0; i < PF_WAYS; i++) {
 		u32 place = home * PF_WAYS + i;
-		struct pf_state *s = READ_ONCE(b->mark[i]) & PF_MARK_STATE ? pf_state_at(place) : 0;
 
-		if (on(FEATURE_PF_NAT) && s && (s->flags & PF_STATE_KEY))
-			continue;
-		if (s && pf_state_over(s, now))
+		if ((READ_ONCE(b->mark[i]) & PF_MARK_STATE) && pf_place_over(place, now))
 			return place + 1;
 	}
 	return 0;

@@ -28,6 +28,11 @@ struct pf_nat {
 	u32 high;
 	u32 tries; /* addresses of the pool that have been tried in vain */
 	u32 spent; /* ports that have been looked at */
+	/* how its rules are asked, and what they have said */
+	u32 slot;
+	u32 how;
+	u32 received;
+	u32 reason;
 	u16 port_low; /* the ports, or identifiers, to choose from */
 	u16 port_high;
 	u16 port_first; /* where the search begins */

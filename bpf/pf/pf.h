@@ -492,11 +492,25 @@ __noinline u32 pf_ask_rules(struct __sk_buff *skb, u32 slot, u32 how, u32 receiv
 	return 0;
 }
 
+/* Makes one translation; behind the last of a rule, the rules that follow are asked. */
+static long pf_translate_step(u32 i, struct __sk_buff **skb)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!n)
+		return 1;
+	n->reason = pf_translate_next();
+	if (!n->reason && !n->last)
+		n->reason = pf_ask_rules(*skb, n->slot, n->how | PF_RESUMES, n->received);
+	return n->reason != PF_TRANSLATE;
+}
+
 /*
  * Asks the rules at a port, and translates the packet as they say: 0, or why the packet is
  * dropped.
  */
-__noinline u32 pf_ask_translating(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
+static __always_inline u32 pf_ask_translating(struct __sk_buff *skb, u32 slot, u32 how,
+					      u32 received)
 {
 	struct pf_nat *n = pf_nat();
 	u32 reason;
@@ -504,11 +518,16 @@ __noinline u32 pf_ask_translating(struct __sk_buff *skb, u32 slot, u32 how, u32 
 	if (!on(FEATURE_PF_NAT) || !n)
 		return DROP_PF;
 	reason = pf_ask_rules(skb, slot, how, received);
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PF_TRANSLATIONS && reason == PF_TRANSLATE; i++) {
-		reason = pf_translate_next();
-		if (!reason && !n->last)
-			reason = pf_ask_rules(skb, slot, how | PF_RESUMES, received);
+	if (reason == PF_TRANSLATE) {
+		struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
+
+		n->reason = reason;
+		n->slot = slot;
+		n->how = how;
+		n->received = received;
+		/* a loop of the program itself would be verified round by round */
+		bpf_loop(PF_TRANSLATIONS, pf_translate_step, &packet, 0);
+		reason = n->reason;
 	}
 	return reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : reason;
 }

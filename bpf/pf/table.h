@@ -53,45 +53,60 @@ static __always_inline void pf_table_inherit(struct pf_table_work *w, struct pf_
 		__sync_fetch_and_or(&m->match, added);
 }
 
+#define PF_TABLE_WRITTEN 2 /* it is listed now, if nobody has deleted the entry meanwhile */
+#define PF_TABLE_AGAIN 3 /* somebody else has made the entry at the same moment */
+
+/*
+ * Tries to list an address in the tables of `bits`: 1, 0 if it is listed already,
+ * PF_TABLE_WRITTEN, PF_TABLE_AGAIN, or why that failed. The verifier follows it once, not once
+ * for each try.
+ */
+__noinline int pf_table_try(struct pf_table_work *w, u64 bits, bool negated)
+{
+	struct pf_member *m;
+	long err;
+
+	if (!on(FEATURE_PF) || !w)
+		return -EINVAL;
+	m = bpf_map_lookup_elem(&pf_hosts, &w->address);
+	if (m) {
+		if (READ_ONCE(m->here) & bits)
+			return 0;
+		__sync_fetch_and_or(&m->here, bits);
+		if (negated)
+			__sync_fetch_and_and(&m->match, ~bits);
+		else
+			__sync_fetch_and_or(&m->match, bits);
+		return PF_TABLE_WRITTEN;
+	}
+	w->fresh.bits = 128;
+	w->fresh.here = bits;
+	w->fresh.match = pf_table_nets(w) & ~bits;
+	if (!negated)
+		w->fresh.match |= bits;
+	err = bpf_map_update_elem(&pf_hosts, &w->address, &w->fresh, BPF_NOEXIST);
+	if (err == -EEXIST)
+		return PF_TABLE_AGAIN;
+	if (err)
+		return err;
+	/* networks may have changed since */
+	m = bpf_map_lookup_elem(&pf_hosts, &w->address);
+	if (m)
+		pf_table_inherit(w, m, ~0ull);
+	return 1;
+}
 /* Lists an address in the tables of `bits`: 1, 0 if it is listed already, or why that failed. */
 static __always_inline int pf_table_add(struct pf_table_work *w, u64 bits, bool negated)
 {
 	bool added = false;
 
 	for (u32 i = 0; i < PF_TABLE_TRIES; i++) {
-		struct pf_member *m = bpf_map_lookup_elem(&pf_hosts, &w->address);
-		long err;
+		int did = pf_table_try(w, bits, negated);
 
-		if (m) {
-			/*
-			 * Somebody may have deleted it when this wrote to it: it is looked up
-			 * again.
-			 */
-			if (READ_ONCE(m->here) & bits)
-				return added;
-			__sync_fetch_and_or(&m->here, bits);
-			if (negated)
-				__sync_fetch_and_and(&m->match, ~bits);
-			else
-				__sync_fetch_and_or(&m->match, bits);
-			added = true;
-			continue;
-		}
-		w->fresh.bits = 128;
-		w->fresh.here = bits;
-		w->fresh.match = pf_table_nets(w) & ~bits;
-		if (!negated)
-			w->fresh.match |= bits;
-		err = bpf_map_update_elem(&pf_hosts, &w->address, &w->fresh, BPF_NOEXIST);
-		if (!err) {
-			/* networks may have changed since */
-			m = bpf_map_lookup_elem(&pf_hosts, &w->address);
-			if (m)
-				pf_table_inherit(w, m, ~0ull);
-			return 1;
-		}
-		if (err != -EEXIST)
-			return err;
+		if (did == PF_TABLE_WRITTEN)
+			added = true; /* it is looked up again */
+		else if (did != PF_TABLE_AGAIN)
+			return did ? did : added;
 	}
 	return added ? 1 : -EAGAIN;
 }

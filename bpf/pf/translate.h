@@ -95,47 +95,68 @@ static __always_inline u64 pf_pool_turn(const struct pf_nat *n)
 }
 
 /*
- * Chooses an address of the pool, in the place of `old`; with `again`, one that comes behind
- * that of the last choice. The address is left in n->to. False if there is none.
+ * The place in the pool of the address that the packet gets; with `again`, of one that comes
+ * behind that of the last choice.
  */
-static __always_inline bool pf_pool_choose(struct pf_nat *n, const u32 *source, const u32 *old,
-					   bool again)
+__noinline u64 pf_pool_place(bool again)
 {
-	u32 i;
+	struct pf_nat *n = pf_nat();
 
-	if (!n->t.length)
-		return false;
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
 	if (n->t.method == PF_POOL_ROUND_ROBIN)
-		n->place = pf_pool_turn(n);
-	else if (again)
-		n->place++;
-	else if (n->t.method == PF_POOL_RANDOM)
-		n->place = (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
-	else if (n->t.method == PF_POOL_SOURCE_HASH)
-		n->place = pf_source_hash(n, source);
-	else
-		n->place = 0;
-	n->place %= n->t.length;
-	n->low = 0;
-	n->high = n->t.networks;
-	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
-	pf_pool_read(n, n->low);
+		return pf_pool_turn(n);
+	if (again)
+		return n->place + 1;
+	if (n->t.method == PF_POOL_RANDOM)
+		return (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+	return n->t.method == PF_POOL_SOURCE_HASH ? pf_source_hash(n, n->now.src) : 0;
+}
+
+/* Takes the address of a network, in the place of the packet's source or destination. */
+__noinline int pf_pool_take(bool destination)
+{
+	struct pf_nat *n = pf_nat();
+	const u32 *old;
+
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
+	old = destination ? n->now.dst : n->now.src;
 	__builtin_memcpy(n->to, n->network.address, sizeof(n->to));
 	if (n->t.method == PF_POOL_BITMASK) {
 #pragma unroll
-		for (i = 0; i < 4; i++) {
+		for (u32 i = 0; i < 4; i++) {
 			u64 above = 32 * i, bits = n->network.bits;
 			u32 rest = bits <= above ? ~0u : ~0u >> ((bits - above) & 31);
 
 			if (bits < above + 32)
 				n->to[i] |= old[i] & bpf_htonl(rest);
 		}
-		return true;
-	}
-	/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
-	if (n->network.weight)
+	} else if (n->network.weight) {
+		/* networks have at most 2^32 addresses that are given, and their last bits are 0 */
 		n->to[3] = bpf_htonl(bpf_ntohl(n->to[3]) +
 				     (u32)((n->place - n->network.begin) / n->network.weight));
+	}
+	return 0;
+}
+
+/*
+ * Chooses an address of the pool, in the place of the packet's source or destination; with
+ * `again`, one that comes behind that of the last choice. The address is left in n->to. False
+ * if there is none.
+ */
+__noinline u32 pf_pool_choose(bool destination, bool again)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !n || !n->t.length)
+		return false;
+	n->place = pf_pool_place(again) % n->t.length;
+	n->low = 0;
+	n->high = n->t.networks;
+	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
+	pf_pool_read(n, n->low);
+	pf_pool_take(destination);
 	return true;
 }
 
@@ -285,7 +306,7 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 		if (pf_is_dry(n, p))
 			return DROP_PF_TRANSLATE;
 	}
-	if (!pf_pool_choose(n, n->from, n->from, n->tries))
+	if (!pf_pool_choose(false, n->tries))
 		return DROP_PF_TRANSLATE;
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
 	if (pf_nat_port(n, p))
@@ -307,7 +328,7 @@ static __always_inline bool pf_nat_destination(struct pf_nat *n, const struct pf
 {
 	u32 low = n->t.low, high = n->t.high, port;
 
-	if (!pf_pool_choose(n, n->now.src, n->now.dst, false))
+	if (!pf_pool_choose(true, false))
 		return false;
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
 	if (!low || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP))

@@ -87,10 +87,10 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 // A topic is one of help that is no command: a list of words with their meanings.
 type topic struct {
 	name, short string
-	title       string // in the man page
-	text        string // above the whole list
-	word        string // what one of the list is
-	list        []bridge.Reason
+	title       string                 // in the man page
+	text        string                 // above the whole list
+	word        string                 // what one of the list is
+	list        func() []bridge.Reason // made when somebody asks: every command would wait for it
 }
 
 const reasonsTopic, routedTopic = "reasons", "routed"
@@ -101,12 +101,12 @@ var topics = []topic{
 by, with one of these reasons. 'bascule port show --stats', 'bascule stats' and
 'bascule top' show the counts, 'bascule capture --dropped' shows the frames, and
 'bascule trace' says what would become of one. In brackets is the command that
-shows what decided, or changes it.`, "reason", bridge.Reasons},
+shows what decided, or changes it.`, "reason", func() []bridge.Reason { return bridge.Reasons }},
 	{routedTopic, "what becomes of packets for a routed host port", "ROUTED PACKETS", `A packet for the host at a host port with --route is counted there by one of
 these words: the datapath has routed it, or has left it to the host's network
 stack, and why. The stack then does with it what it would do without --route, so
 none of these is a drop. 'bascule port show --stats' shows the counts as routed,
-and 'bascule trace' says the word of one packet.`, "word", bridge.RouteReasons()},
+and 'bascule trace' says the word of one packet.`, "word", bridge.RouteReasons},
 }
 
 // topicOf returns the topic that arguments of help begin with, nil for a command.
@@ -151,20 +151,21 @@ type reasonJSON struct {
 
 // printTopic explains the words of the names, or all.
 func (p *program) printTopic(t *topic, names []string) error {
-	reasons := t.list
+	list := t.list()
+	reasons := list
 	if len(names) > 0 {
 		reasons = nil
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(t.list, func(r bridge.Reason) bool { return r.Name == name })
+		i := slices.IndexFunc(list, func(r bridge.Reason) bool { return r.Name == name })
 		if i < 0 {
 			var all []string
-			for _, r := range t.list {
+			for _, r := range list {
 				all = append(all, r.Name)
 			}
 			return &usageError{fmt.Sprintf("unknown %s %q%s", t.word, name, guess(name, "", all)), "", "bascule help " + t.name}
 		}
-		reasons = append(reasons, t.list[i])
+		reasons = append(reasons, list[i])
 	}
 	if p.json {
 		list := make([]reasonJSON, len(reasons))

@@ -120,7 +120,7 @@ func manPage(cmd *cobra.Command, objects []*cobra.Command, names []string) []byt
 			m.line(".Sh %s", t.title)
 			m.prose(t.text)
 			m.line(".Bl -tag -width Ds")
-			for _, r := range reasonFacts(t.list) {
+			for _, r := range reasonFacts(t.list()) {
 				m.line(".It %s\n%s", r.name, inline(sentence(r.value)))
 			}
 			m.line(".El")

@@ -210,7 +210,7 @@ explains in the same way what becomes of packets for a routed host port.`,
 				}
 			}
 			if t := topicOf(args); t != nil {
-				for _, r := range t.list {
+				for _, r := range t.list() {
 					if !slices.Contains(args, r.Name) {
 						names = append(names, r.Name+"\t"+r.Text)
 					}
