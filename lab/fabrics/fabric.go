@@ -155,6 +155,7 @@ var All = slices.Concat([]*Fabric{
 	Macvlan, Macvtap,
 	Router, RouterNft, RouterNAT, RouterFlowtable, RouterCards,
 	BasculeRouter, BasculeRouterXDP, BasculeRouterPF, BasculeRouterXDPPF, BasculeRouterStateless, BasculeRouterXDPStateless,
+	BasculeRouterNAT, BasculeRouterXDPNAT,
 	XDPBare, TCXBare, TCXBarePeer, Mirred,
 }, featured, sized, Neutron, TwoHosts)
 

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -340,6 +342,65 @@ func strangersNotRouted(t *testing.T, n *Net) {
 	}
 }
 
+// Routers that translate have all ends but the first see the router's address in the place of
+// the sender's.
+func TestRoutersTranslate(t *testing.T) {
+	needRoot(t)
+	s := site(t)
+	for _, f := range []*Fabric{RouterNAT, BasculeRouterNAT, BasculeRouterXDPNAT} {
+		t.Run(f.Name, func(t *testing.T) {
+			if err := ends.Installed(f.Needs...); err != nil {
+				t.Skip(err)
+			}
+			n := built(t, f, s, Spec{Ends: 3})
+			for i := 1; i < 3; i++ {
+				_, router := subnet(i + 1)
+				if got, want := sender(t, n, 0, i), router.Addr(); got != want {
+					t.Errorf("end %d sees %v, want %v", i+1, got, want)
+				}
+			}
+			if got, want := sender(t, n, 1, 0), n.Ends[1].Addr.Addr(); got != want {
+				t.Errorf("the first end sees %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// sender is the address that end j sees of a datagram that end i sends it.
+func sender(t *testing.T, n *Net, i, j int) netip.Addr {
+	t.Helper()
+	from, to := n.Ends[i], n.Ends[j]
+	var listens, sends net.PacketConn
+	if err := to.Namespace.Do(func() (err error) {
+		listens, err = net.ListenPacket("udp4", netip.AddrPortFrom(to.Addr.Addr(), 4000).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer listens.Close()
+	if err := from.Namespace.Do(func() (err error) {
+		sends, err = net.ListenPacket("udp4", netip.AddrPortFrom(from.Addr.Addr(), 0).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer sends.Close()
+	buffer := make([]byte, 100)
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		if _, err := sends.WriteTo([]byte("who"), listens.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		if err := listens.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, at, err := listens.ReadFrom(buffer); err == nil {
+			return netip.MustParseAddrPort(at.String()).Addr()
+		}
+	}
+	t.Fatalf("nothing from end %d came to end %d", i+1, j+1)
+	return netip.Addr{}
+}
+
 // A daemon that dies is named by what needs it, at once.
 func TestOVSDaemonDies(t *testing.T) {
 	needRoot(t)
@@ -426,7 +487,7 @@ func TestNeutronPaths(t *testing.T) {
 func TestBasculeRoutes(t *testing.T) {
 	needRoot(t)
 	s := site(t)
-	for _, f := range []*Fabric{BasculeRouter, BasculeRouterXDP} {
+	for _, f := range []*Fabric{BasculeRouter, BasculeRouterXDP, BasculeRouterNAT, BasculeRouterXDPNAT} {
 		t.Run(f.Name, func(t *testing.T) {
 			n := built(t, f, s, Spec{Ends: 2})
 			// the first packet a second to each end is left to the host

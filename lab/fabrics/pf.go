@@ -152,6 +152,8 @@ type filterSize struct {
 	table     int    // addresses that nobody may send from; 0 for no such table
 	at        string // the group of ports that it is about; "" for all
 	stateless bool
+	nat       bool // what leaves for another end than the first has the router's address
+	ends      int  // of the fabric, for nat
 }
 
 // policyRules is how many rules the policy has.
@@ -183,6 +185,10 @@ func (s filterSize) ruleset(states int, file string) string {
 	fmt.Fprintf(&b, "%s\npass %sinet6 proto icmp6%s\n", strings.TrimSpace("block "+on), on, state)
 	for i := range max(s.rules-policyRules, 0) {
 		b.WriteString(others(i) + "\n")
+	}
+	for end := 2; s.nat && end <= s.ends; end++ {
+		_, router := subnet(end)
+		fmt.Fprintf(&b, "match out on %s%d inet from %s nat-to %s\n", s.at, end, labNetwork, router.Addr())
 	}
 	for _, proto := range []string{"icmp", "tcp", "udp"} {
 		fmt.Fprintf(&b, "pass %sinet proto %s %sto %s%s\n", on, proto, from, labNetwork, state)

@@ -54,6 +54,15 @@ pass on gw inet proto icmp to 198.18.0.0/15 no state
 pass on gw inet proto tcp to 198.18.0.0/15 no state
 pass on gw inet proto udp to 198.18.0.0/15 no state
 `},
+		{filterSize{at: "gw", nat: true, ends: 3}, 0, `pass no state
+block on gw
+pass on gw inet6 proto icmp6
+match out on gw2 inet from 198.18.0.0/15 nat-to 198.18.2.254
+match out on gw3 inet from 198.18.0.0/15 nat-to 198.18.3.254
+pass on gw inet proto icmp to 198.18.0.0/15
+pass on gw inet proto tcp to 198.18.0.0/15
+pass on gw inet proto udp to 198.18.0.0/15
+`},
 	} {
 		if diff := cmp.Diff(test.want, test.size.ruleset(test.states, "/some/file")); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", test.size, diff)

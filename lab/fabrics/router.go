@@ -129,7 +129,21 @@ var (
 	BasculeRouterXDPPF        = routerPF(BasculeRouterXDP, "xdp", "+pf", "stateful rules of its packet filter", filterSize{at: gateways})
 	BasculeRouterStateless    = routerPF(BasculeRouter, "tcx", "+pf-stateless", "rules of its packet filter that keep no state", filterSize{at: gateways, stateless: true})
 	BasculeRouterXDPStateless = routerPF(BasculeRouterXDP, "xdp", "+pf-stateless", "rules of its packet filter that keep no state", filterSize{at: gateways, stateless: true})
+	BasculeRouterNAT          = routerNAT(BasculeRouter, "tcx")
+	BasculeRouterXDPNAT       = routerNAT(BasculeRouterXDP, "xdp")
 )
+
+// routerNAT is a router of bascule with stateful rules of its packet filter, which gives what
+// leaves for another end than the first the router's address there: what RouterNAT does.
+func routerNAT(plain *Fabric, hook string) *Fabric {
+	f := routerPF(plain, hook, "+nat", "stateful rules of its packet filter, and `nat-to` to all ends but the first", filterSize{at: gateways, nat: true})
+	for i, h := range f.Path {
+		if h.Name == "bascule pf" {
+			f.Path[i].Name = "bascule pf, nat-to"
+		}
+	}
+	return f
+}
 
 // routerPF is a router of bascule with a packet filter.
 func routerPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric {
@@ -138,7 +152,8 @@ func routerPF(plain *Fabric, hook, name, about string, size filterSize) *Fabric 
 	f.About = strings.Replace(f.About, "a bascule bridge", "a bascule bridge with "+about, 1)
 	f.Path, f.HostPath = filteredPath(plain.Path), filteredPath(plain.HostPath)
 	f.build = func(ctx context.Context, _ Site, n *Net) error {
-		k := basculeKit{n, hook}
+		k, size := basculeKit{n, hook}, size
+		size.ends = n.Spec.Ends
 		return n.routeBy(ctx, &routerKit{switched: &pfKit{basculeKit: k, size: size}, basculeKit: k})
 	}
 	return &f

@@ -19,12 +19,17 @@ var firstPackets = &Kind{
 	About: "64-byte frames a second, one core, each of a UDP flow of its own and from a random IP address",
 	open: func(p *pflag.FlagSet) func() (*Workload, error) {
 		var w firstPacketsParams
+		p.BoolVar(&w.same, "same-source", false, "all from the sender's own address, as a router that checks sources wants it")
 		// Shorter than others, so that the states of a round have room: in the
 		// kernel's own table for 262 144, unless the host is told otherwise.
 		w.declare(p, 200*time.Millisecond)
 		return func() (*Workload, error) {
+			from := "from a random IP address"
+			if w.same {
+				from = "from one IP address"
+			}
 			return &Workload{
-				About: w.what() + ", one core, each of a flow of its own and from a random IP address",
+				About: w.what() + ", one core, each of a flow of its own and " + from,
 				Unit:  "Mpps",
 				Takes: w.length + startStop,
 				Spec:  fabrics.Spec{Ends: 2, Frames: true, States: 2_000_000},
@@ -34,7 +39,10 @@ var firstPackets = &Kind{
 	},
 }
 
-type firstPacketsParams struct{ frameParams }
+type firstPacketsParams struct {
+	frameParams
+	same bool
+}
 
 // flows is how many pairs of UDP ports the frames have in turn: more than are
 // sent in a round.
@@ -59,7 +67,9 @@ func (w firstPacketsParams) start(ctx context.Context, n *fabrics.Net) (Session,
 	b.teach, b.fresh = []int{0, 1}, true
 	f := w.send(n, 0, 1, cpus[0])
 	f.stream.Ports = flows
-	f.stream.Host, f.stream.Hosts = anywhere, sources
+	if !w.same {
+		f.stream.Host, f.stream.Hosts = anywhere, sources
+	}
 	b.flows = func() []flow { return []flow{f} }
 	return b, nil
 }
