@@ -123,7 +123,10 @@ static __always_inline bool frame_label(struct frame *f, void *data, void *data_
 	}
 	if (f->outer)
 		f->label = LABEL_TAGGED | (f->outer & VID_MASK);
-	/* look behind two more tags; front_read() looks behind others, for those who ask */
+	/*
+	 * Look behind two more tags: a loop of front_read(), which looks behind the others for
+	 * those who ask, would cost each frame a call.
+	 */
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		if (!type_is_tag(type))

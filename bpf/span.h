@@ -25,7 +25,7 @@ static long span_copy(u32 n, struct span_copies *s)
 	if (s->len > ALWAYS_FITS && skb_fits(s->skb, port_at(slot)->ifindex, s->tag, &mtu)) {
 		if (on(FEATURE_TRACE))
 			trace_span(n, true);
-		count_drop(slot, DROP_MTU);
+		count_drop(slot, DROP_MTU); /* of the copy: the frame itself is not dropped */
 		return 0;
 	}
 	if (on(FEATURE_TRACE)) {

@@ -59,7 +59,7 @@ var needs = []need{
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
 	{ebpf.XDP, kernelFeatureFEATURE_BACKUP, "a backup port", []asm.BuiltinFunc{asm.FnProbeReadKernel}},
-	{ebpf.SchedCLS, kernelFeatureFEATURE_BLOCKING, "spanning tree", []asm.BuiltinFunc{
+	{ebpf.SchedCLS, kernelFeatureFEATURE_CONTROL, "spanning tree", []asm.BuiltinFunc{
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnSkbLoadBytes,
 	}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_CAPTURE, "a capture", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnRingbufOutput}},

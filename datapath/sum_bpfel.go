@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "bef3b917f14eb8762508a49d5183a02bf63306d5581124b0314d5bd7f41fcd1c"
+const objectsSum = "c8b6474507a12baa387d35d2a063f426ffabd058badcaeec11ee7e69650b130b"
