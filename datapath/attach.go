@@ -180,7 +180,7 @@ func (b *Bridge) tie(c *Config) error {
 		if p.Facts&PortPatch != 0 || PortAt(&b.Config, p.Id) != nil {
 			continue
 		}
-		hurry.step()
+		hurry.begin() // this is most of the time that one more port takes
 		if err := attachOne(b.link(p.Id, hookTCX), idle, int(p.Ifindex)); err != nil {
 			return &PortError{PortName(p), HookTCX, err}
 		}

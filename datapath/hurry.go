@@ -48,8 +48,11 @@ func (h *hurry) step() {
 	}
 }
 
-// begin has the kernel hurry, if that can be.
+// begin has the kernel hurry, if that can be and it does not hurry yet.
 func (h *hurry) begin() {
+	if h.lock != nil {
+		return // it has begun
+	}
 	// A process that can't put the switch back, because its /sys is read-only, must
 	// not begin.
 	file, err := os.OpenFile(h.file, os.O_RDWR, 0)

@@ -192,7 +192,8 @@ is none. Before them stand the other end of a patch cable (peer=), the device
 that the port's has been made a member of (taken-by=), and who keeps a carrier
 from a host port: no-carrier=agent while no other port leads anywhere,
 no-carrier=agent-ended if the agent that took it was killed, until 'bascule
-bridge set BRIDGE' gives it back.
+bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
+something for containers, has put the port there.
 
 A port whose device has been made a member of a Linux bridge or a bond stays a
 port. The other device gets no frame from it, and the other device's own frames
@@ -284,47 +285,48 @@ func (p *program) warn(warnings []string) {
 // portJSON is a port for programs; the names are those of `bridge -j link`
 // and `ip -j link` where they have the thing.
 type portJSON struct {
-	Index           int      `json:"ifindex"`
-	Name            string   `json:"ifname"`
-	Flags           []string `json:"flags"`
-	MTU             int      `json:"mtu"`
-	Bridge          string   `json:"master"`
-	Type            string   `json:"type"`
-	Peer            string   `json:"peer,omitempty"`
-	Hook            string   `json:"hook"`
-	State           string   `json:"state"`
-	TakenBy         string   `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	NoCarrier       string   `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
-	Learn           bool     `json:"learning"`
-	Discover        bool     `json:"flood"`
-	MulticastFlood  bool     `json:"mcast_flood"`
-	BroadcastFlood  bool     `json:"bcast_flood"`
-	Hairpin         bool     `json:"hairpin"`
-	Isolated        bool     `json:"isolated"`
-	Protected       []int    `json:"protected"`
-	FDBMax          uint32   `json:"fdb_max"`
-	FDBCount        uint32   `json:"fdb_count"`
-	FDBFull         string   `json:"fdb_full"`
-	Locked          bool     `json:"locked"`
-	MAB             bool     `json:"mab"`
-	Admit           string   `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string   `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
-	BlockNonIP      bool     `json:"block_non_ip"`
-	SourceGuard     bool     `json:"source_guard"`
-	Trusted         bool     `json:"trusted"`
-	Route           bool     `json:"route"`
-	LoopGuard       string   `json:"loop_guard"` // these four as the settings take them
-	StormBroadcast  string   `json:"storm_bcast"`
-	StormMulticast  string   `json:"storm_mcast"`
-	StormUnknown    string   `json:"storm_unknown"`
-	STPCost         uint32   `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
-	STPPriority     uint8    `json:"priority"` // 0 to 240
-	STPEdge         string   `json:"edge"`     // "auto", "on" or "off", as the next
-	STPPointToPoint string   `json:"p2p"`
-	BPDUGuard       bool     `json:"guard"`
-	BPDUFilter      bool     `json:"bpdu_filter"`
-	RootGuard       bool     `json:"root_block"`
-	*statsJSON               // with --stats
+	Index           int           `json:"ifindex"`
+	Name            string        `json:"ifname"`
+	Flags           []string      `json:"flags"`
+	MTU             int           `json:"mtu"`
+	Bridge          string        `json:"master"`
+	Type            string        `json:"type"`
+	Peer            string        `json:"peer,omitempty"`
+	Hook            string        `json:"hook"`
+	State           string        `json:"state"`
+	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
+	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
+	Learn           bool          `json:"learning"`
+	Discover        bool          `json:"flood"`
+	MulticastFlood  bool          `json:"mcast_flood"`
+	BroadcastFlood  bool          `json:"bcast_flood"`
+	Hairpin         bool          `json:"hairpin"`
+	Isolated        bool          `json:"isolated"`
+	Protected       []int         `json:"protected"`
+	FDBMax          uint32        `json:"fdb_max"`
+	FDBCount        uint32        `json:"fdb_count"`
+	FDBFull         string        `json:"fdb_full"`
+	Locked          bool          `json:"locked"`
+	MAB             bool          `json:"mab"`
+	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
+	Backup          string        `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
+	BlockNonIP      bool          `json:"block_non_ip"`
+	SourceGuard     bool          `json:"source_guard"`
+	Trusted         bool          `json:"trusted"`
+	Route           bool          `json:"route"`
+	LoopGuard       string        `json:"loop_guard"` // these four as the settings take them
+	StormBroadcast  string        `json:"storm_bcast"`
+	StormMulticast  string        `json:"storm_mcast"`
+	StormUnknown    string        `json:"storm_unknown"`
+	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
+	STPPriority     uint8         `json:"priority"` // 0 to 240
+	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
+	STPPointToPoint string        `json:"p2p"`
+	BPDUGuard       bool          `json:"guard"`
+	BPDUFilter      bool          `json:"bpdu_filter"`
+	RootGuard       bool          `json:"root_block"`
+	*statsJSON                    // with --stats
 }
 
 type statsJSON struct {
@@ -360,6 +362,7 @@ func newPortJSON(port bridge.Port) portJSON {
 	return portJSON{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
+		Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
@@ -403,6 +406,9 @@ func marksOf(port bridge.Port) (marks []string) {
 	if port.NoCarrier != "" {
 		marks = append(marks, "no-carrier="+port.NoCarrier)
 	}
+	if port.Owner != nil {
+		marks = append(marks, "plug="+port.Owner.ID)
+	}
 	return marks
 }
 
@@ -428,6 +434,9 @@ func portFacts(port bridge.Port) []fact {
 	if port.Type == bridge.TypePatch {
 		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
 	}
+	if port.Owner != nil {
+		facts = append(facts, ownerFacts(*port.Owner)...)
+	}
 	if port.TakenBy != "" {
 		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
 	}
@@ -442,6 +451,18 @@ func portFacts(port bridge.Port) []fact {
 	}
 	for _, s := range bridge.PortSettings {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})
+	}
+	return facts
+}
+
+// ownerFacts are the facts of a port's owner.
+func ownerFacts(o bridge.Owner) (facts []fact) {
+	for _, f := range []fact{
+		{"plug", o.ID + ", by " + o.By}, {"network", o.Network}, {"container", o.Container}, {"interface", o.Interface}, {"anchor of pf", o.Anchor},
+	} {
+		if f.value != "" {
+			facts = append(facts, f)
+		}
 	}
 	return facts
 }
