@@ -3,20 +3,56 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
+	"bascule/bridge"
 	"bascule/cni"
+	"bascule/guest"
 )
 
 // doors are the names by which this program is something else than its command line: what
 // others start with a protocol of their own. A link of the name makes the program that.
 var doors = map[string]func() int{
-	"bascule-cni": func() int { return cni.Main("bascule-cni " + buildVersion()) },
+	"bascule-cni":           func() int { return cni.Main("bascule-cni " + buildVersion()) },
+	"bascule-bridge-helper": bridgeHelper,
+	"bascule-libvirt-hook":  libvirtHook,
+}
+
+// bridgeHelper is the helper that QEMU runs for users who may not make taps.
+func bridgeHelper() int { return guest.Helper(os.Args[1:], guest.ACL, os.Stderr) }
+
+// libvirtHook is libvirt's hook for guests: NAME OPERATION STEP EXTRA, and XML.
+func libvirtHook() int {
+	if len(os.Args) < 4 {
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: libvirt runs this, as /etc/libvirt/hooks/qemu.d/bascule")
+		return exitUsage
+	}
+	s, err := bridge.Open("")
+	if err == nil {
+		var warnings []string
+		warnings, err = guest.Hook(s, os.Args[2], os.Args[3], os.Stdin)
+		for _, w := range warnings {
+			fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: warning:", w)
+		}
+		s.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return exitRefused
+	}
+	return exitDone
 }
 
 // door returns what the program is by the name that it was started with, nil for the command
 // line.
 func door(args []string) func() int {
+	if !guest.Trusted() { // of another user's file, whatever name it was started by
+		os.Clearenv()
+		return bridgeHelper
+	}
 	if len(args) == 0 {
 		return nil
 	}
