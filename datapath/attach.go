@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,12 +136,14 @@ func (l pinnedLink) rest() error {
 	return l.update(idle)
 }
 
+const idleName = "bascule_idle"
+
 // idleProgram makes a program that leaves all frames to the kernel. It ties a device to
 // a port that is not a port yet, or not any more. So the device is found wherever it
 // goes meanwhile.
 func idleProgram() (*ebpf.Program, error) {
 	const next = -1 // TCX_NEXT
-	return loadShort("bascule_idle", ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()})
+	return loadShort(idleName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()})
 }
 
 // tie ties the devices of new ports of c to these ports, before anything is taken of
@@ -375,6 +378,68 @@ func (t Tie) find() (exists bool, here uint32) {
 		return true, 0
 	}
 	return true, info.TCX().Ifindex
+}
+
+// Stranger reports whether a device of the calling thread's network namespace is a port
+// of a bridge that no [Root] but another mount namespace's has. (A device that has been
+// moved here from another network namespace is one that Root has.)
+func (s *Store) Stranger(ifindex int) (bool, error) {
+	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil // it has gone, as whoever attaches a program to it finds out
+	}
+	if err != nil {
+		return false, fmt.Errorf("programs on device %d: %w", ifindex, err)
+	}
+	var ties []link.ID
+	for _, a := range on.Programs {
+		id, tied := a.LinkID()
+		own, err := isSwitch(a.ID)
+		if err != nil {
+			return false, err
+		}
+		if tied && own {
+			ties = append(ties, id)
+		}
+	}
+	if len(ties) == 0 {
+		return false, nil
+	}
+	root := filepath.Dir(s.dir)
+	pins, err1 := filepath.Glob(filepath.Join(root, "*", "*", "link", "*-"+HookTCX))
+	owed, err2 := filepath.Glob(filepath.Join(root, "*", owedName, "*", owedLink))
+	if err := errors.Join(err1, err2); err != nil {
+		return false, err
+	}
+	for _, pin := range append(pins, owed...) {
+		open, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			continue // it has gone
+		}
+		info, err := open.Info()
+		open.Close()
+		if err == nil {
+			ties = slices.DeleteFunc(ties, func(id link.ID) bool { return id == info.ID })
+		}
+	}
+	return len(ties) > 0, nil
+}
+
+// isSwitch reports whether a program is one that a port's device has.
+func isSwitch(id ebpf.ProgramID) (bool, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it has gone
+	}
+	if err != nil {
+		return false, fmt.Errorf("program %d: %w", id, err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return false, fmt.Errorf("program %d: %w", id, err)
+	}
+	return info.Name == kernelProgBasculeTcx || info.Name == idleName, nil
 }
 
 // DropXDP takes the program of XDP off a port's device that is away, or back. A device

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
 
@@ -112,7 +113,7 @@ func (p *program) apply(list []config.File, dry bool) error {
 			}
 		}
 	}
-	all := []actionJSON{}
+	all := []answer.Action{}
 	changes := false
 	var failure error
 	for _, f := range list {
@@ -123,7 +124,7 @@ func (p *program) apply(list []config.File, dry bool) error {
 			}
 			for _, a := range actions {
 				if p.json {
-					all = append(all, actionJSON{f.Netns, string(a.Op), a.Bridge, a.Object, a.Detail})
+					all = append(all, answer.OfAction(f.Netns, a))
 					continue
 				}
 				fmt.Fprintln(p.out, a)
@@ -158,13 +159,4 @@ func (p *program) applyOne(f config.File, o config.Options) (actions []config.Ac
 	o.PF = keptSource
 	actions, warnings, err = s.Apply(f, o)
 	return actions, warnings, errors.Join(err, s.Close())
-}
-
-// actionJSON is a line of a plan for programs.
-type actionJSON struct {
-	Netns  string `json:"netns,omitempty"`
-	Op     string `json:"op"` // "+", "-" or "~"
-	Bridge string `json:"master"`
-	Object string `json:"object"`
-	Detail string `json:"detail,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -281,102 +282,10 @@ func (p *program) warn(warnings []string) {
 	}
 }
 
-// portJSON is a port for programs; the names are those of `bridge -j link`
-// and `ip -j link` where they have the thing.
-type portJSON struct {
-	Index           int      `json:"ifindex"`
-	Name            string   `json:"ifname"`
-	Flags           []string `json:"flags"`
-	MTU             int      `json:"mtu"`
-	Bridge          string   `json:"master"`
-	Type            string   `json:"type"`
-	Peer            string   `json:"peer,omitempty"`
-	Hook            string   `json:"hook"`
-	State           string   `json:"state"`
-	TakenBy         string   `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	NoCarrier       string   `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
-	Learn           bool     `json:"learning"`
-	Discover        bool     `json:"flood"`
-	MulticastFlood  bool     `json:"mcast_flood"`
-	BroadcastFlood  bool     `json:"bcast_flood"`
-	Hairpin         bool     `json:"hairpin"`
-	Isolated        bool     `json:"isolated"`
-	Protected       []int    `json:"protected"`
-	FDBMax          uint32   `json:"fdb_max"`
-	FDBCount        uint32   `json:"fdb_count"`
-	FDBFull         string   `json:"fdb_full"`
-	Locked          bool     `json:"locked"`
-	MAB             bool     `json:"mab"`
-	Admit           string   `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string   `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
-	BlockNonIP      bool     `json:"block_non_ip"`
-	SourceGuard     bool     `json:"source_guard"`
-	Trusted         bool     `json:"trusted"`
-	Route           bool     `json:"route"`
-	LoopGuard       string   `json:"loop_guard"` // these four as the settings take them
-	StormBroadcast  string   `json:"storm_bcast"`
-	StormMulticast  string   `json:"storm_mcast"`
-	StormUnknown    string   `json:"storm_unknown"`
-	STPCost         uint32   `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
-	STPPriority     uint8    `json:"priority"` // 0 to 240
-	STPEdge         string   `json:"edge"`     // "auto", "on" or "off", as the next
-	STPPointToPoint string   `json:"p2p"`
-	BPDUGuard       bool     `json:"guard"`
-	BPDUFilter      bool     `json:"bpdu_filter"`
-	RootGuard       bool     `json:"root_block"`
-	*statsJSON               // with --stats
-}
-
-type statsJSON struct {
-	Stats   bothWaysJSON      `json:"stats64"`
-	Learned uint64            `json:"learned"`
-	Moves   uint64            `json:"moves"`
-	Refused uint64            `json:"refused"`
-	Drops   map[string]uint64 `json:"drops"`
-	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by who routes them and why
-}
-
-type bothWaysJSON struct {
-	Rx trafficJSON `json:"rx"`
-	Tx trafficJSON `json:"tx"`
-}
-
-type trafficJSON struct {
-	Bytes  uint64 `json:"bytes"`
-	Frames uint64 `json:"packets"`
-}
-
-func newStatsJSON(s bridge.Stats) *statsJSON {
-	j := &statsJSON{
-		bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
-		s.Learned, s.Moves, s.Refused, map[string]uint64{}, s.Routed,
-	}
-	maps.Copy(j.Drops, s.Drops)
-	return j
-}
-
-func newPortJSON(port bridge.Port) portJSON {
-	c := port.Config
-	return portJSON{
-		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
-		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
-		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
-		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
-		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
-		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
-		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
-	}
-}
-
 func (p *program) printPorts(list []bridge.Port, stats bool) error {
-	toJSON := func(port bridge.Port) portJSON {
-		j := newPortJSON(port)
-		if stats {
-			j.statsJSON = newStatsJSON(port.Stats)
-		}
-		return j
+	toJSON := answer.OfPort
+	if stats {
+		toJSON = answer.OfCountedPort
 	}
 	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
 		settings := settingsIn(bridge.PortSettings, port.Config)

@@ -4,10 +4,10 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/rule"
@@ -140,7 +140,11 @@ whatever became of them later. A large packet (GSO) counts as one frame.`,
 				return err
 			}
 			if p.json {
-				return p.printRulesJSON(list, *stats)
+				toJSON := answer.OfRule
+				if *stats {
+					toJSON = answer.OfCountedRule
+				}
+				return p.printJSON(answer.List(list, toJSON))
 			}
 			last := args[0]
 			for _, r := range list {
@@ -177,7 +181,7 @@ func newRuleFlush(p *program) *cobra.Command {
 					return err
 				}
 				if p.json {
-					return p.printJSON([]flushJSON{{Bridge: args[0], Removed: n}})
+					return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n}})
 				}
 				fmt.Fprintln(p.out, counted(n, "rule", "rules"), "removed")
 				return nil
@@ -231,55 +235,4 @@ its counters.`,
 		})
 	}
 	return cmd
-}
-
-// ruleJSON is a rule for programs: as text, and in pieces.
-type ruleJSON struct {
-	Bridge    string `json:"master"`
-	Port      string `json:"ifname"`
-	Number    int    `json:"number"` // among those of the port
-	Rule      string `json:"rule"`
-	Action    string `json:"action"`
-	Direction string `json:"direction"` // "in", "out" or "in/out"
-	Src       string `json:"src,omitempty"`
-	Dst       string `json:"dst,omitempty"`
-	Tag       string `json:"tag,omitempty"`
-	ARP       string `json:"protocol,omitempty"` // "arp" or "rarp"
-	Op        string `json:"op,omitempty"`       // "request" or "reply"
-	SHA       string `json:"sha,omitempty"`
-	SPA       string `json:"spa,omitempty"`
-	THA       string `json:"tha,omitempty"`
-	TPA       string `json:"tpa,omitempty"`
-	*trafficJSON
-}
-
-func (p *program) printRulesJSON(list []bridge.PortRule, stats bool) error {
-	mac := func(m *rule.MAC) string {
-		if m == nil {
-			return ""
-		}
-		return m.String()
-	}
-	ip := func(a netip.Addr) string {
-		if !a.IsValid() {
-			return ""
-		}
-		return a.String()
-	}
-	rules := make([]ruleJSON, len(list))
-	for i, pr := range list {
-		r := pr.Rule
-		rules[i] = ruleJSON{
-			Bridge: pr.Bridge, Port: r.Port, Number: pr.Number, Rule: r.String(),
-			Action: r.Action.String(), Direction: r.Direction.String(),
-			Src: mac(r.Src), Dst: mac(r.Dst), Tag: r.Tag,
-			ARP: map[rule.ARP]string{rule.OnlyARP: "arp", rule.OnlyRARP: "rarp"}[r.ARP],
-			Op:  map[rule.Op]string{rule.Request: "request", rule.Reply: "reply"}[r.Op],
-			SHA: mac(r.SHA), SPA: ip(r.SPA), THA: mac(r.THA), TPA: ip(r.TPA),
-		}
-		if stats {
-			rules[i].trafficJSON = &trafficJSON{Bytes: pr.Bytes, Frames: pr.Frames}
-		}
-	}
-	return p.printJSON(rules)
 }
