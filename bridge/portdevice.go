@@ -271,6 +271,9 @@ func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook st
 // namespace, with what the switch took of it, and the bridge of that port; nil for
 // none.
 func (w *world) formerly(b *datapath.Bridge, l netlink.Link) (p *datapath.Port, of *datapath.Bridge, err error) {
+	if !datapath.Programmed(uint32(l.Attrs().Index)) {
+		return nil, nil, nil
+	}
 	if p := portBack(b, l); p != nil {
 		return p, b, nil
 	}
