@@ -170,7 +170,7 @@ func newAgentStatus(p *program) *cobra.Command {
 		Use:   "status",
 		Short: "show how the agent is",
 		Long: `Show how the agent of the network namespace is: since when it runs, whether its
-files are in force, and what it serves. Of each bridge TREE is the kind of
+files are in force, and what it serves. For each bridge TREE is the kind of
 spanning tree, ROOT the identifier of the tree's root, and ROOT-PORT the port
 that leads there, - where the bridge is the root. CHANGES counts changes of the
 topology, EVENTS changes of addresses, MISSED those that came faster than the

@@ -34,12 +34,12 @@ are dropped. A GSO packet counts as the frames that it will be cut into.
 
 A port with --locked takes frames only from addresses that the FDB has there.
 With --mab (MAC authentication bypass) any other address gets a locked entry in
-the FDB, and 'bascule monitor' tells of it once. Whoever authenticates stations
-lets the address in by 'bascule fdb add'. A locked entry opens nothing, takes no
-address from another port, and ages. If the address is heard on a port that is
-not locked, it moves there. Unlike Linux's bridge, bascule sends nothing by a
-locked entry: it floods frames to the address, as without the entry. Give such a
-port a --fdb-max, too.
+the FDB, and 'bascule monitor' tells of it once. A program that authenticates
+stations lets the address in by 'bascule fdb add'. A locked entry opens nothing,
+takes no address from another port, and ages. If the address is heard on a port
+that is not locked, it moves there. Unlike Linux's bridge, bascule sends nothing
+by a locked entry: it floods frames to the address, as without the entry. Give
+such a port a --fdb-max, too.
 
 With --backup, while the port's device is down or has no carrier, frames to
 stations behind the port go by another port. The programs ask the kernel for
@@ -76,8 +76,8 @@ for known unicast; the driver must have XDP. With auto, physical network cards
 that can get xdp, and all else tcx. With xdp on a veth, GRO is switched on at
 the veth's other end, and transmit offload of checksums and VLAN tags off.
 
-What comes in by a tap goes by tcx all the same: a guest may leave checksums to
-the switch, which XDP would not see. Frames to the tap go by xdp. Frames from
+Frames from a tap go by tcx all the same: a guest may leave checksums to the
+switch, which XDP would not see. Frames to the tap go by xdp. Frames from
 and to a bond go by tcx.`,
 		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
   bascule port add br0 veth0
@@ -208,11 +208,11 @@ counts those that were not learned: a table was full, a static or sticky entry
 holds the address elsewhere, or it has moved too often. Frames that went no
 further count as drops, by reason: 'bascule help reasons'.
 
-For a host port with --route, routed counts what becomes of packets to the
-host's address there: done is those that the datapath has routed. Those with the
-other words are left to the host's network stack, none is lost: 'bascule help
-routed'. What the datapath has routed to such a port counts as rx there, as if
-it came from the host.`,
+For a host port with --route, routed counts packets to the host's address there:
+done counts those that the datapath has routed. The other words count packets
+that are left to the host's network stack, which loses none by that: see
+'bascule help routed'. Packets that the datapath has routed to such a port count
+as rx there, as if they came from the host.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0
@@ -259,8 +259,8 @@ func newPortDel(p *program) *cobra.Command {
 		Short: "take ports off their bridge",
 		Long: `Take ports off their bridge, and their addresses out of the FDB. The devices
 stay. The interface of a host port goes, and so does the other end of a patch
-cable. A port whose device is gone can be removed. Of several ports all leave in
-one change, or none does.`,
+cable. A port whose device is gone can be removed. Several ports leave in one
+change: all of them, or none.`,
 		Example: `  #! run: switch br0 veth0 tap0 tap1
   bascule port del br0 veth0
   bascule port del br0 tap0 tap1`,

@@ -98,7 +98,7 @@ func newRuleDel(p *program) *cobra.Command {
 		Use:         "del BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("del"),
 		Short:       "remove a rule of a port",
-		Long: `Remove a rule, written as it was added. Of several that are the same, the first
+		Long: `Remove a rule, written as it was added. If several are the same, the first one
 is removed.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
@@ -195,8 +195,7 @@ func newRuleLoad(p *program) *cobra.Command {
 		Use:   "load BRIDGE FILE",
 		Short: "put the rules of a file in the place of those there are",
 		Long: `Read rules from FILE, one on a line, and put them in the place of all rules of a
-bridge, or of those of one port; - is standard input. What follows a # is a
-comment.
+bridge, or of those of one port; - is standard input. A # begins a comment.
 
 It is done whole or not at all: when something is wrong with a line, every such
 line is shown with the place, and nothing is changed. No frame is judged by half
