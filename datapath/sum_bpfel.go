@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c8b6474507a12baa387d35d2a063f426ffabd058badcaeec11ee7e69650b130b"
+const objectsSum = "1539e4351ab82c4bf089682a35a9b22da2171a73acf499b2100f13b1f2b311ef"
