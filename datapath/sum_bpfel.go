@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c8b6474507a12baa387d35d2a063f426ffabd058badcaeec11ee7e69650b130b"
+const objectsSum = "ccf8482e51fffba705a7cdd8cc004df511d2588e10902628d9f555bd842d474d"
