@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -120,16 +119,8 @@ func running() kernel {
 // queryTCX asks which programs are on the loopback device, which each network
 // namespace has at index 1, by one system call.
 func queryTCX() error {
-	query := struct { // of BPF_PROG_QUERY, union bpf_attr in linux/bpf.h
-		ifindex, attachType, flags, attachFlags uint32
-		programs                                uint64
-		count, _                                uint32
-	}{ifindex: 1, attachType: uint32(ebpf.AttachTCXIngress)}
-	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	_, err := programsAt(1)
+	return err
 }
 
 // CheckKernel returns a MissingError if the kernel has no tcx: without it there is no

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "ccf8482e51fffba705a7cdd8cc004df511d2588e10902628d9f555bd842d474d"
+const objectsSum = "43ca79e514e83eab7889917b12627f97b735ee79bdb54c2ed830a09df87290c4"
