@@ -48,7 +48,9 @@ func updateLink(path string, p *ebpf.Program) error {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	change := struct{ link, program, flags, old uint32 }{link: uint32(fd), program: uint32(p.FD())} // BPF_LINK_UPDATE
+	change := struct { // BPF_LINK_UPDATE
+		link, program, flags, old uint32
+	}{link: uint32(fd), program: uint32(p.FD())}
 	_, err = bpfCall(unix.BPF_LINK_UPDATE, &change)
 	runtime.KeepAlive(p)
 	if err != nil {
@@ -110,8 +112,8 @@ func loadShort(name string, kind ebpf.ProgramType, attach ebpf.AttachType, code 
 	}
 	for {
 		fd, err := bpfCall(unix.BPF_PROG_LOAD, &attr)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // a signal, such as Go's own, has stopped the verifier
-			continue
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue // a signal, such as Go's own, has stopped the verifier
 		}
 		runtime.KeepAlive(text)
 		runtime.KeepAlive(license)

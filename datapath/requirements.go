@@ -26,7 +26,7 @@ type need struct {
 // kernel are not compared: distributions put functions into older kernels.
 var needs = []need{
 	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect,
+		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect, asm.FnSkbLoadBytes,
 	}},
 	{ebpf.Syscall, 0, "every bridge", []asm.BuiltinFunc{ // the control program
 		asm.FnMapLookupElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnLoop,
@@ -40,7 +40,7 @@ var needs = []need{
 		asm.FnSkbVlanPush, asm.FnSkbVlanPop, asm.FnSkbPullData,
 	}},
 	{ebpf.XDP, kernelFeatureFEATURE_VLANS, "VLAN filtering", []asm.BuiltinFunc{asm.FnXdpAdjustHead}},
-	{ebpf.SchedCLS, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnSkbPullData}},
+	{ebpf.SchedCLS, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnSkbPullData}},
 	{ebpf.XDP, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnXdpLoadBytes}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_SUPPRESS, "neigh-suppress", []asm.BuiltinFunc{
 		asm.FnSkbLoadBytes, asm.FnSkbPullData, asm.FnSkbStoreBytes, asm.FnSkbChangeTail, asm.FnCsumDiff,

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "1539e4351ab82c4bf089682a35a9b22da2171a73acf499b2100f13b1f2b311ef"
+const objectsSum = "43ca79e514e83eab7889917b12627f97b735ee79bdb54c2ed830a09df87290c4"

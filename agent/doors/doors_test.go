@@ -215,7 +215,6 @@ func TestServerCrowd(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- s.Serve(ctx, l) }()
 
-	var silent []net.Conn
 	for i := range 300 {
 		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
@@ -225,7 +224,6 @@ func TestServerCrowd(t *testing.T) {
 		if i%2 == 0 {
 			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow:")
 		}
-		silent = append(silent, c)
 	}
 	ask := func() {
 		t.Helper()
