@@ -87,47 +87,48 @@ func OfBridge(b bridge.Info) Bridge {
 
 // Port is a port with its settings, and with its counters where these are asked for.
 type Port struct {
-	Index           int      `json:"ifindex"`
-	Name            string   `json:"ifname"`
-	Flags           []string `json:"flags"`
-	MTU             int      `json:"mtu"`
-	Bridge          string   `json:"master"`
-	Type            string   `json:"type"`
-	Peer            string   `json:"peer,omitempty"`
-	Hook            string   `json:"hook"`
-	State           string   `json:"state"`
-	TakenBy         string   `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	NoCarrier       string   `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
-	Learn           bool     `json:"learning"`
-	Discover        bool     `json:"flood"`
-	MulticastFlood  bool     `json:"mcast_flood"`
-	BroadcastFlood  bool     `json:"bcast_flood"`
-	Hairpin         bool     `json:"hairpin"`
-	Isolated        bool     `json:"isolated"`
-	Protected       []int    `json:"protected"`
-	FDBMax          uint32   `json:"fdb_max"`
-	FDBCount        uint32   `json:"fdb_count"`
-	FDBFull         string   `json:"fdb_full"`
-	Locked          bool     `json:"locked"`
-	MAB             bool     `json:"mab"`
-	Admit           string   `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string   `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
-	BlockNonIP      bool     `json:"block_non_ip"`
-	SourceGuard     bool     `json:"source_guard"`
-	Trusted         bool     `json:"trusted"`
-	Route           bool     `json:"route"`
-	LoopGuard       string   `json:"loop_guard"` // these four as the settings take them
-	StormBroadcast  string   `json:"storm_bcast"`
-	StormMulticast  string   `json:"storm_mcast"`
-	StormUnknown    string   `json:"storm_unknown"`
-	STPCost         uint32   `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
-	STPPriority     uint8    `json:"priority"` // 0 to 240
-	STPEdge         string   `json:"edge"`     // "auto", "on" or "off", as the next
-	STPPointToPoint string   `json:"p2p"`
-	BPDUGuard       bool     `json:"guard"`
-	BPDUFilter      bool     `json:"bpdu_filter"`
-	RootGuard       bool     `json:"root_block"`
-	*PortStats               // where they are asked for
+	Index           int           `json:"ifindex"`
+	Name            string        `json:"ifname"`
+	Flags           []string      `json:"flags"`
+	MTU             int           `json:"mtu"`
+	Bridge          string        `json:"master"`
+	Type            string        `json:"type"`
+	Peer            string        `json:"peer,omitempty"`
+	Hook            string        `json:"hook"`
+	State           string        `json:"state"`
+	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
+	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
+	Learn           bool          `json:"learning"`
+	Discover        bool          `json:"flood"`
+	MulticastFlood  bool          `json:"mcast_flood"`
+	BroadcastFlood  bool          `json:"bcast_flood"`
+	Hairpin         bool          `json:"hairpin"`
+	Isolated        bool          `json:"isolated"`
+	Protected       []int         `json:"protected"`
+	FDBMax          uint32        `json:"fdb_max"`
+	FDBCount        uint32        `json:"fdb_count"`
+	FDBFull         string        `json:"fdb_full"`
+	Locked          bool          `json:"locked"`
+	MAB             bool          `json:"mab"`
+	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
+	Backup          string        `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
+	BlockNonIP      bool          `json:"block_non_ip"`
+	SourceGuard     bool          `json:"source_guard"`
+	Trusted         bool          `json:"trusted"`
+	Route           bool          `json:"route"`
+	LoopGuard       string        `json:"loop_guard"` // these four as the settings take them
+	StormBroadcast  string        `json:"storm_bcast"`
+	StormMulticast  string        `json:"storm_mcast"`
+	StormUnknown    string        `json:"storm_unknown"`
+	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
+	STPPriority     uint8         `json:"priority"` // 0 to 240
+	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
+	STPPointToPoint string        `json:"p2p"`
+	BPDUGuard       bool          `json:"guard"`
+	BPDUFilter      bool          `json:"bpdu_filter"`
+	RootGuard       bool          `json:"root_block"`
+	*PortStats                    // where they are asked for
 }
 
 // PortStats are the counters of a port.
@@ -168,7 +169,7 @@ func OfPort(port bridge.Port) Port {
 	return Port{
 		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
 		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State,
-		TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
+		TakenBy: port.TakenBy, NoCarrier: port.NoCarrier, Owner: port.Owner,
 		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
 		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
 		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,

@@ -18,6 +18,7 @@ import (
 type Device struct {
 	Name     string
 	MAC      net.HardwareAddr
+	Owner    string // id by which it was plugged, "" for none
 	Bridge   string // bridge that has it as a port or a span port, "" for none
 	Host     string // bridge to whose host port it is the host's end; it may be a port of another bridge
 	Own      bool   // the switch made it: one of the two ends of a host port
@@ -60,12 +61,20 @@ func (s *Switch) Devices() (list []Device, err error) {
 			return err
 		}
 		err = eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+			owned, err := owners(b)
+			if err != nil {
+				return err
+			}
 			for _, p := range datapath.Ports(&b.Config) {
 				if !b.HasDevice(p) || devices[int(p.Ifindex)] == nil {
 					continue
 				}
+				id := ""
+				if o := owned[p.Id]; o != nil {
+					id = o.ID
+				}
 				if p.Notes&datapath.PortHost == 0 {
-					byIndex[int(p.Ifindex)].Bridge = name
+					byIndex[int(p.Ifindex)].Bridge, byIndex[int(p.Ifindex)].Owner = name, id
 					continue
 				}
 				port := portName(b, p, devices)
@@ -75,7 +84,7 @@ func (s *Switch) Devices() (list []Device, err error) {
 					d = &Device{Name: port, MAC: mac[:], Ethernet: true}
 					byName[port] = d
 				}
-				d.Own, d.Host = true, name
+				d.Own, d.Host, d.Owner = true, name, id
 			}
 			return nil
 		})

@@ -35,6 +35,8 @@ type draft struct {
 
 	widowed map[string][]uint32 // ports whose backup leaves, by its name
 
+	owners map[uint32]*Owner // by port, as planned so far; nil until somebody asks
+
 	berthVLANs map[uint32][]VLANRange // of new berths by id, where they are not those of a new port
 }
 

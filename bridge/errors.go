@@ -45,6 +45,9 @@ func Refused(err error) bool {
 	return errors.As(err, &r)
 }
 
+// Missing reports whether an error says that there is no bridge of the name.
+func Missing(err error) bool { return errors.Is(err, errNoBridge) }
+
 // because adds the cause of a refusal, for callers that look.
 func because(err, cause error) error {
 	return &refusal{err.Error(), cause}

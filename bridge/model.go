@@ -52,6 +52,8 @@ type Port struct {
 	FDBCount uint32     // dynamic entries that point to the port
 	Stats    Stats
 
+	Owner *Owner // nil for nobody
+
 	// NoCarrier says who keeps the carrier from a host port's interface:
 	// NoCarrierAgent, NoCarrierEnded, or "" for nobody.
 	NoCarrier string

@@ -61,7 +61,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		Bridge: v.name, Name: v.names[p.Id], Type: TypeNetdev, Hook: HookTCX,
 		Index: int(p.Ifindex), Flags: []string{}, State: "gone", Config: loadPortConfig(p),
 	}
-	port.Config.Backup = v.names[p.Backup]
+	port.Config.Backup, port.Owner = v.names[p.Backup], v.owners[p.Id]
 	if p.Notes&datapath.PortHost != 0 {
 		port.Type = TypeHost
 	}

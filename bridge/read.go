@@ -56,6 +56,7 @@ type view struct {
 	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier: see catchup.go
 
 	states []datapath.STPState // by slot
+	owners map[uint32]*Owner   // by id
 }
 
 func viewOf(name string, b *datapath.Bridge) (*view, error) {
@@ -67,7 +68,11 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, states}
+	owned, err := owners(b)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, states, owned}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
 		if l != nil {

@@ -87,10 +87,15 @@ func (r *reader) ports(physical, taken map[string]bool) {
 	for _, v := range r.VLANs {
 		vlans[v.Port] = v.Ranges
 	}
-	usual := defaultVLANs(r.Bridge.Config)
+	usual, plugged := defaultVLANs(r.Bridge.Config), 0
 	for _, p := range r.Ports {
 		half := p.Type == bridge.TypePatch && p.State == "no-peer" // it goes with the bridge's next change
 		if p.Type == bridge.TypeSpan || half {
+			continue
+		}
+		if p.Owner != nil { // who has plugged it sees to it
+			r.out[p.Name] = true
+			plugged++
 			continue
 		}
 		// without its device a port has the name that it was added by
@@ -116,6 +121,9 @@ func (r *reader) ports(physical, taken map[string]bool) {
 			port.VLANs = v
 		}
 		r.file.Ports = append(r.file.Ports, port)
+	}
+	if plugged > 0 {
+		r.notes = append(r.notes, fmt.Sprintf("ports of %s that were plugged by an id are left out: %d; see 'bascule port show %s'", r.file.Name, plugged, r.file.Name))
 	}
 	for i := range r.file.Ports {
 		o := &r.file.Ports[i].Options

@@ -405,6 +405,8 @@ func (m *model) expand(b, was *bridgeModel) {
 			continue
 		case d != nil && d.Own:
 			continue // claim says what is wrong with that
+		case d != nil && d.Owner != "":
+			continue // who has plugged it sees to it
 		case d != nil && d.Refusal != "":
 			m.note("pattern %s of %s leaves %s out: %s", pattern.Name, b.Name, name, d.Refusal)
 			continue
@@ -495,6 +497,10 @@ func (m *model) claim(was *model) {
 		}
 		if what != "" {
 			m.fail(o.at, "%s is %s; join bridges by a patch cable (type: patch), or by a veth pair of your own", o.what, what)
+			continue
+		}
+		if d != nil && d.Owner != "" {
+			m.fail(o.at, "%s: the device was plugged by the id %s; leave it out here, or take it off with 'bascule unplug %s'", o.what, d.Owner, d.Owner)
 			continue
 		}
 		if d == nil || d.Bridge == "" || d.Bridge == o.bridge || m.byName[d.Bridge] != nil {

@@ -90,6 +90,16 @@ func (e Binding) store(m *ebpf.Map) error {
 	return put(m, bindingKey(e.VLAN, e.Address), value)
 }
 
+// LargeBindings reports whether the bridge's table has room for MaxBindings bindings.
+func (b *Bridge) LargeBindings() (bool, error) {
+	m, err := b.openTable(kernelMapBindings)
+	if err != nil {
+		return false, err
+	}
+	defer m.Close()
+	return m.MaxEntries() >= largeBindings, nil
+}
+
 // Bind binds an address, in place of its former binding. The error is
 // ErrBindingsFull or ErrBindingsSmall if there is no room.
 func (b *Bridge) Bind(binding Binding) error { return b.ReplaceBindings(nil, []Binding{binding}) }

@@ -389,7 +389,7 @@ func (b *Bridge) Mend(f Follower) error {
 	if err := b.collect(); err != nil {
 		return err
 	}
-	if err := b.collectBindings(); err != nil {
+	if err := errors.Join(b.collectBindings(), b.collectOwners()); err != nil {
 		return err
 	}
 	return b.store.unplug()

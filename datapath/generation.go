@@ -532,7 +532,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	if _, err = g.control(kernelControl{Op: kernelControlOpCONTROL_FLUSH, Vlan: -1}); err != nil {
 		return err
 	}
-	return b.collectBindings()
+	return errors.Join(b.collectBindings(), b.collectOwners())
 }
 
 // collect removes the folders of all generations but the current, and the

@@ -318,6 +318,7 @@ var inventory = []table{
 	{name: kernelMapStats, life: lifeBridge, why: whyWritten},
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
 		features: cabled | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
+	{name: ownersMap, life: lifeBridge, why: whyUser, own: ownersSpec},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},
 

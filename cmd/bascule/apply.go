@@ -10,6 +10,7 @@ import (
 	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/plug"
 
 	"github.com/spf13/cobra"
 )
@@ -23,6 +24,13 @@ func (s liveSwitch) Apply(f config.File, o config.Options) ([]config.Action, []s
 
 func (s liveSwitch) Export(bridges ...string) (config.File, []string, error) {
 	return config.Export(s.Switch, bridges...)
+}
+
+func (s liveSwitch) Plug(o plug.Plug) ([]string, error) { return plug.Put(s.Switch, o) }
+
+func (s liveSwitch) Unplug(id string) (notes []string, err error) {
+	_, notes, err = plug.Remove(s.Switch, id)
+	return notes, err
 }
 
 // errWouldChange is the result of a dry run that has found something to do.

@@ -17,6 +17,7 @@ import (
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/frame"
+	"bascule/plug"
 	"bascule/rule"
 )
 
@@ -235,6 +236,32 @@ func (f *fakeSwitch) DelPorts(name string, ports []string) ([]string, error) {
 			return []string{"port " + p.Name + " has no backup any more"}, nil
 		}
 	}
+	return nil, nil
+}
+
+func (f *fakeSwitch) Plug(o plug.Plug) ([]string, error) {
+	var bindings []string
+	for _, b := range o.Bindings {
+		bindings = append(bindings, fmt.Sprintf("%s=%s/%d", b.MAC, b.Address, b.VLAN))
+	}
+	rules := ""
+	if o.PF != nil {
+		rules = string(o.PF.Text)
+	}
+	f.call("Plug %s by %s bridge=%s device=%s hook=%s vlans=%v bindings=%v pf=%q %v",
+		o.Owner.ID, o.Owner.By, o.Bridge, o.Device, o.Hook, o.VLANs, bindings, rules, o.Settings)
+	if _, err := f.find(o.Bridge); err != nil {
+		return nil, err
+	}
+	port := bridge.Port{Bridge: o.Bridge, Name: o.Device, Type: bridge.TypeNetdev, State: "forwarding", Hook: "tcx", Owner: &o.Owner}
+	port.Config = bridge.Defaults(bridge.PortSettings)
+	f.ports = append(f.ports, port)
+	return []string{"of a port"}, nil
+}
+
+func (f *fakeSwitch) Unplug(id string) ([]string, error) {
+	f.call("Unplug %s", id)
+	f.ports = slices.DeleteFunc(f.ports, func(p bridge.Port) bool { return p.Owner != nil && p.Owner.ID == id })
 	return nil, nil
 }
 

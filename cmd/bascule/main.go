@@ -51,6 +51,9 @@ func init() { runtime.LockOSThread() }
 
 func main() {
 	collectLater()
+	if be := named(os.Args); be != nil {
+		os.Exit(be())
+	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 

@@ -193,7 +193,8 @@ is none. Before them stand the other end of a patch cable (peer=), the device
 that the port's has been made a member of (taken-by=), and who keeps a carrier
 from a host port: no-carrier=agent while no other port leads anywhere,
 no-carrier=agent-ended if the agent that took it was killed, until 'bascule
-bridge set BRIDGE' gives it back.
+bridge set BRIDGE' gives it back. plug= has the id by which 'bascule plug', or
+something for containers, has put the port there.
 
 A port whose device has been made a member of a Linux bridge or a bond stays a
 port. The other device gets no frame from it, and the other device's own frames
@@ -312,6 +313,9 @@ func marksOf(port bridge.Port) (marks []string) {
 	if port.NoCarrier != "" {
 		marks = append(marks, "no-carrier="+port.NoCarrier)
 	}
+	if port.Owner != nil {
+		marks = append(marks, "plug="+port.Owner.ID)
+	}
 	return marks
 }
 
@@ -337,6 +341,9 @@ func portFacts(port bridge.Port) []fact {
 	if port.Type == bridge.TypePatch {
 		facts = slices.Insert(facts, 1, fact{"peer", port.Peer})
 	}
+	if port.Owner != nil {
+		facts = append(facts, ownerFacts(*port.Owner)...)
+	}
 	if port.TakenBy != "" {
 		facts = slices.Insert(facts, 3, fact{"taken by", port.TakenBy + ", which gets nothing from the port; end it with 'ip link set " + port.Name + " nomaster'"})
 	}
@@ -351,6 +358,18 @@ func portFacts(port bridge.Port) []fact {
 	}
 	for _, s := range bridge.PortSettings {
 		facts = append(facts, fact{s.Name, s.Format(port.Config)})
+	}
+	return facts
+}
+
+// ownerFacts are the facts of a port's owner.
+func ownerFacts(o bridge.Owner) (facts []fact) {
+	for _, f := range []fact{
+		{"plug", o.ID + ", by " + o.By}, {"network", o.Network}, {"container", o.Container}, {"interface", o.Interface}, {"anchor of pf", o.Anchor},
+	} {
+		if f.value != "" {
+			facts = append(facts, f)
+		}
 	}
 	return facts
 }

@@ -27,6 +27,8 @@ type object struct {
 var objects = []object{
 	{"bridge", newBridge},
 	{"port", newPort},
+	{"plug", newPlug},
+	{"unplug", newUnplug},
 	{"fdb", newFDB},
 	{"span", newSpan},
 	{"rule", newRule},

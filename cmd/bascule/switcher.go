@@ -12,6 +12,7 @@ import (
 	"bascule/config"
 	"bascule/frame"
 	"bascule/pf"
+	"bascule/plug"
 	"bascule/rule"
 )
 
@@ -31,6 +32,8 @@ type switcher interface {
 	SetPort(bridge, port string, o bridge.PortOptions) (warnings []string, err error)
 	DelPorts(bridge string, ports []string) (notes []string, err error)
 	Ports(bridge string) ([]bridge.Port, error)
+	Plug(o plug.Plug) (warnings []string, err error)
+	Unplug(id string) (notes []string, err error)
 
 	FDB(bridge string, m bridge.Match) ([]bridge.Entry, error)
 	GetEntry(bridge string, mac net.HardwareAddr, vlan *uint16) (bridge.Entry, error)

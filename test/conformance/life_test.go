@@ -132,6 +132,24 @@ func cliKilledAnywhere(t *testing.T, hook string) {
 		{"port del", func() { port(true) }, always("port del br0 " + spare.Port), func() { port(false) }},
 		{"port add host", func() { host(false) }, always("port add br0 host0 --type host"), func() { host(true) }},
 		{"port del host", func() { host(true) }, always("port del br0 host0"), func() { host(false) }},
+		{"plug", func() { l.Bascule("unplug", "guest"); port(false) }, always("plug guest --bridge br0 --device " + spare.Port + " --binding " + C.String() + "=192.0.2.9"), func() {
+			// the port has its id and its binding, or there is none
+			if has("br0", spare.Port) && plugged(l, "br0")[spare.Port] != "guest" {
+				t.Error("there is a port without its id")
+			}
+			if bound := strings.Contains(l.Bascule("binding", "show", "br0"), "192.0.2.9"); bound != has("br0", spare.Port) {
+				t.Errorf("the port is there: %v, and its binding: %v", !bound, bound)
+			}
+			l.Bascule("plug", "guest", "--bridge", "br0", "--device", spare.Port)
+			wantPlugged(t, l, "br0", map[string]string{spare.Port: "guest"})
+		}},
+		{"unplug", func() { l.Bascule("plug", "guest", "--bridge", "br0", "--device", spare.Port) }, always("unplug guest"), func() {
+			if has("br0", spare.Port) && plugged(l, "br0")[spare.Port] != "guest" {
+				t.Error("there is a port without its id")
+			}
+			l.Bascule("unplug", "guest")
+			port(false)
+		}},
 		{"fdb add", func() { entry(false) }, always("fdb add br0 " + C.String() + " " + a.Port), func() { entry(true) }},
 	} {
 		c.before()

@@ -56,6 +56,9 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
+// Program is the path of the program under test.
+func Program() string { return program }
+
 // Build compiles the program under test, with flags for `go build`, to a file
 // of the given name that is removed when the tests have run. It returns the
 // file's path. Where there is no compiler, the environment variable BASCULE_BUILDS

@@ -196,6 +196,14 @@ type BridgeInfo struct {
 	AgentRuns    bool    `json:"agent_runs"`
 }
 
+// Owner says by which id a port was plugged.
+type Owner struct {
+	ID        string `json:"id"`
+	By        string `json:"by"`
+	Network   string `json:"network"`
+	Container string `json:"container"`
+}
+
 // PortInfo is what `bascule -j port show` prints.
 type PortInfo struct {
 	Ifindex    int      `json:"ifindex"`
@@ -207,6 +215,7 @@ type PortInfo struct {
 	Type       string   `json:"type"`
 	Hook       string   `json:"hook"`
 	State      string   `json:"state"`
+	Owner      *Owner   `json:"owner"`
 	Learning   bool     `json:"learning"`
 	Flood      bool     `json:"flood"`
 	McastFlood bool     `json:"mcast_flood"`

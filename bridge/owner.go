@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"bascule/datapath"
+	"bascule/pf"
+)
+
+// An Owner says whose a port is: who has put the interface of a guest or a container on
+// the switch. A port without an owner belongs to whoever changes bridges.
+type Owner struct {
+	ID        string `json:"id"`                  // of the port in its network namespace, at most MaxOwnerID bytes
+	By        string `json:"by"`                  // which front door has plugged it: "plug", "cni", ...
+	Network   string `json:"network,omitempty"`   // as the front door calls it
+	Container string `json:"container,omitempty"` // or guest
+	Interface string `json:"interface,omitempty"` // in the container
+	Anchor    string `json:"anchor,omitempty"`    // of pf, with the rules of the port alone
+}
+
+// MaxOwnerID is how many bytes an id of an owner can have.
+const MaxOwnerID = 255
+
+// check says whether the switch can keep an owner.
+func (o Owner) check() (text string, err error) {
+	object := fmt.Sprintf("id %.40q", o.ID)
+	switch {
+	case o.ID == "":
+		return "", usagef("id", "it is empty; give one")
+	case len(o.ID) > MaxOwnerID:
+		return "", usagef(object, "it has %d bytes; give at most %d", len(o.ID), MaxOwnerID)
+	case strings.ContainsFunc(o.ID, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", usagef(object, "it has something else than letters, digits and signs of ASCII; leave out blanks, too")
+	}
+	line, err := json.Marshal(o)
+	if err == nil && len(line) > datapath.MaxOwner {
+		err = usagef(object, "there is room for %d bytes of what is said of a port's owner, and this has %d; give shorter names", datapath.MaxOwner, len(line))
+	}
+	return string(line), err
+}
+
+// Check says whether the switch can keep an owner. The error is a *[UsageError].
+func (o Owner) Check() error {
+	_, err := o.check()
+	return err
+}
+
+// owners returns the owners of a bridge's ports, by the ports' ids.
+func owners(b *datapath.Bridge) (map[uint32]*Owner, error) {
+	rows, err := b.Owners()
+	if err != nil {
+		return nil, err
+	}
+	list := make(map[uint32]*Owner, len(rows))
+	for id, text := range rows {
+		o := new(Owner)
+		if err := json.Unmarshal([]byte(text), o); err != nil {
+			return nil, fmt.Errorf("read the owner of port %s: %w", datapath.PortName(datapath.PortAt(&b.Config, id)), err)
+		}
+		list[id] = o
+	}
+	return list, nil
+}
+
+// BridgeOf returns the bridge that has a port with an id, "" if none has. It is much
+// quicker than Owned.
+func (s *Switch) BridgeOf(id string) (bridge string, err error) {
+	err = s.each("look for "+id, "", func(name string, b *datapath.Bridge) error {
+		if bridge == name {
+			bridge = ""
+		}
+		all, err := owners(b)
+		for _, o := range all {
+			if o.ID == id {
+				bridge = name
+			}
+		}
+		return err
+	})
+	return bridge, err
+}
+
+// Quick returns the facts of a bridge that can be told without a look at its ports: the
+// names of these, and what is counted, are left out.
+func (s *Switch) Quick(name string) (info Info, err error) {
+	err = s.each("", name, func(name string, b *datapath.Bridge) error {
+		info = Info{
+			Name: name, Address: net.HardwareAddr(b.Config.Address[:]), Config: loadBridgeConfig(&b.Config),
+			Ports: make([]string, len(datapath.Ports(&b.Config))), AgentRuns: b.STP() && b.Runs(datapath.WatchControl),
+		}
+		return nil
+	})
+	return info, err
+}
+
+// Owned returns the ports of all bridges that have an owner, without their counters.
+func (s *Switch) Owned() (list []Port, err error) {
+	err = s.each("", "", func(name string, b *datapath.Bridge) error {
+		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
+		all, err := owners(b)
+		if err != nil || len(all) == 0 {
+			return err
+		}
+		v, err := viewOf(name, b)
+		if err != nil {
+			return err
+		}
+		for _, p := range v.ports {
+			if all[p.Id] == nil {
+				continue
+			}
+			port, err := v.port(p, nil) // cables have no owners
+			if err != nil {
+				return err
+			}
+			list = append(list, port)
+		}
+		return nil
+	})
+	return list, err
+}
+
+// ownedBy returns the port of the next configuration that has an id, nil for none.
+func (c *draft) ownedBy(id string) (*datapath.Port, error) {
+	all, err := c.allOwners()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range datapath.Ports(c.next) {
+		if o := all[p.Id]; o != nil && o.ID == id {
+			return p, nil
+		}
+	}
+	return nil, nil
+}
+
+// allOwners are the owners as the change has planned them so far.
+func (c *draft) allOwners() (map[uint32]*Owner, error) {
+	if c.owners == nil {
+		all, err := owners(c.bridge)
+		if err != nil {
+			return nil, err
+		}
+		c.owners = all
+	}
+	return c.owners, nil
+}
+
+// PortOf returns the port of the bridge that has an id. The name is "" if there is none,
+// and there says whether its device is.
+func (e *Edit) PortOf(id string) (name string, there bool, err error) {
+	p, err := e.draft.ownedBy(id)
+	if err != nil || p == nil {
+		return "", false, failed("look for "+id, err)
+	}
+	devices, err := links()
+	if err != nil {
+		return "", false, failed("look for "+id, err)
+	}
+	return portName(e.draft.bridge, p, devices), e.draft.hasDevice(p) && devices[int(p.Ifindex)] != nil, nil
+}
+
+// OwnerOf returns the owner of a port, nil for nobody, and the port's type: "" if the bridge
+// has no port of the name, or its device is gone.
+func (e *Edit) OwnerOf(port string) (o *Owner, kind string, err error) {
+	what := "look at port " + port + " of " + e.bridge
+	p, _, err := findPort(e.draft, what, e.bridge, port)
+	if Refused(err) || err == nil && !e.draft.hasDevice(p) && p.Facts&datapath.PortPatch == 0 {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	all, err := e.draft.allOwners()
+	if err != nil {
+		return nil, "", failed(what, err)
+	}
+	switch {
+	case p.Facts&datapath.PortPatch != 0:
+		kind = TypePatch
+	case p.Facts&datapath.PortSpan != 0:
+		kind = TypeSpan
+	case p.Notes&datapath.PortHost != 0:
+		kind = TypeHost
+	default:
+		kind = TypeNetdev
+	}
+	return all[p.Id], kind, nil
+}
+
+// DelOwned takes the port with an id out of the bridge, and what is pf's of it alone. It
+// reports whether there was one. It does not matter what the port's device is called by
+// now, or whether it is there.
+func (e *Edit) DelOwned(id string) (found bool, err error) {
+	what := "delete the port of " + id + " of " + e.bridge
+	err = e.add(step{what, e.bridge, func(c *draft) error {
+		p, err := c.ownedBy(id)
+		if err != nil || p == nil {
+			return failed(what, err)
+		}
+		found = true
+		if anchor := c.owners[p.Id].Anchor; anchor != "" {
+			if err := c.dropAnchor(what, anchor); err != nil {
+				return err
+			}
+		}
+		return c.removePort(what, p)
+	}}, nil)
+	return found, err
+}
+
+// SetOwner says whose a port is. An id is one port's in the network namespace.
+func (e *Edit) SetOwner(port string, o Owner) error {
+	what := "make port " + port + " of " + e.bridge + " that of " + o.ID
+	text, err := o.check()
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		p, _, err := findPort(c, what, e.bridge, port)
+		if err != nil {
+			return err
+		}
+		all, err := c.allOwners()
+		if err != nil {
+			return failed(what, err)
+		}
+		was := all[p.Id]
+		if was != nil && was.ID != o.ID {
+			return refused(what, "it is that of "+was.ID+", by "+was.By, "take that off with 'bascule unplug "+was.ID+"'")
+		}
+		if has, err := c.ownedBy(o.ID); err != nil || has != nil && has != p {
+			if err == nil {
+				err = refused(what, "port "+datapath.PortName(has)+" of "+e.bridge+" has this id", "take that off with 'bascule unplug "+o.ID+"'")
+			}
+			return failed(what, err)
+		}
+		if err := c.notElsewhere(what, o.ID); err != nil {
+			return err
+		}
+		before := ""
+		if was != nil {
+			line, err := json.Marshal(was)
+			if err != nil {
+				return failed(what, err)
+			}
+			before = string(line)
+		}
+		all[p.Id] = &o
+		if before == text {
+			return nil
+		}
+		id := p.Id
+		c.before = append(c.before, func() error {
+			if datapath.PortAt(c.next, id) == nil {
+				return nil // it has left again
+			}
+			c.undo = append(c.undo, func() error { return c.bridge.SetOwner(id, before) })
+			return c.bridge.SetOwner(id, text)
+		})
+		return nil
+	}}, err)
+}
+
+// notElsewhere refuses an id that a port of another bridge has.
+func (c *draft) notElsewhere(what, id string) error {
+	store := c.bridge.Store()
+	names, err := store.Names()
+	if err != nil {
+		return failed(what, err)
+	}
+	return failed(what, eachOpen(store, names, func(name string, b *datapath.Bridge) error {
+		if b.Is(c.bridge) {
+			return nil
+		}
+		all, err := owners(b)
+		if err != nil {
+			return err
+		}
+		for _, o := range all {
+			if o.ID == id {
+				return refused(what, "a port of "+name+" has this id", "take that off with 'bascule unplug "+id+"'")
+			}
+		}
+		return nil
+	}))
+}
+
+// ConfigurePort gives a port exactly these settings: those that are not named have the
+// defaults.
+func (e *Edit) ConfigurePort(port string, o PortOptions) error {
+	what := "set port " + port + " of " + e.bridge
+	want, err := configure(PortSettings, Defaults(PortSettings), o.Changes)
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		p, _, err := findPort(c, what, e.bridge, port)
+		if err != nil {
+			return err
+		}
+		devices, err := links()
+		if err != nil {
+			return failed(what, err)
+		}
+		was := loadPortConfig(p)
+		if backup := datapath.PortAt(c.next, p.Backup); backup != nil {
+			was.Backup = portName(c.bridge, backup, devices)
+		}
+		only := PortOptions{Hook: o.Hook}
+		for _, s := range PortSettings {
+			if value := s.Format(want); value != s.Format(was) {
+				only.Changes = append(only.Changes, Change{s.Name, value})
+			}
+		}
+		if only.Hook == "" && len(only.Changes) == 0 {
+			return nil
+		}
+		st, err := setPort(e.bridge, port, only)
+		if err != nil {
+			return err
+		}
+		return st.plan(c)
+	}}, err)
+}
+
+// UsualVLANs puts a port into exactly the VLANs of a new port, where the bridge filters.
+func (e *Edit) UsualVLANs(port string) error {
+	if !filters(e.draft.next) {
+		return e.err
+	}
+	return e.SetVLANs(port, newPortVLANs(e.draft.next))
+}
+
+// SetBindings makes the bindings of a port exactly these. The VLAN of each is that of
+// [Switch.AddBinding]; 0 on a bridge that filters VLANs is the one of frames without a
+// tag. A new port has them before its first frame.
+func (e *Edit) SetBindings(port string, list []Binding) error {
+	what := "set the bindings of port " + port + " of " + e.bridge
+	var wrong error
+	for _, b := range list {
+		if b.VLAN > maxVLAN {
+			wrong = usagef(fmt.Sprintf("VLAN %d", b.VLAN), "out of range; give 1 to %d", maxVLAN)
+		}
+	}
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		p, _, err := findPort(c, what, e.bridge, port)
+		if err != nil {
+			return err
+		}
+		id := p.Id
+		if len(list) == 0 && datapath.PortAt(&c.bridge.Config, id) == nil {
+			return nil // a new port has none
+		}
+		c.late = append(c.late, func() error {
+			if p := datapath.PortAt(c.next, id); p != nil {
+				return c.planBindingsOf(what, e.bridge, p, list)
+			}
+			return nil // it has left again
+		})
+		return nil
+	}}, wrong)
+}
+
+// planBindingsOf plans that a port has exactly these bindings.
+func (c *draft) planBindingsOf(what, bridge string, p *datapath.Port, list []Binding) error {
+	there, err := c.bridge.Bindings()
+	if err != nil {
+		return failed(what, err)
+	}
+	held := map[boundAt]datapath.Binding{}
+	for _, e := range there {
+		if datapath.PortAt(c.next, e.Port) != nil { // else it goes with its port
+			held[boundAt{e.VLAN, e.Address}] = e
+		}
+	}
+	want := map[boundAt]datapath.Binding{}
+	for _, e := range list {
+		vlan, err := c.spaceOf(what, bridge, p, e.VLAN)
+		if err != nil {
+			return err
+		}
+		at := boundAt{vlan, e.Address}
+		if old, ok := held[at]; ok && old.Port != p.Id {
+			e.VLAN = vlan
+			return refused(what, fmt.Sprintf("%s is bound to %s on %s", e.Address, net.HardwareAddr(old.MAC[:]), datapath.PortName(datapath.PortAt(c.next, old.Port))),
+				"delete that binding first with '"+deletion(bridge, e)+"'")
+		}
+		want[at] = datapath.Binding{VLAN: vlan, Address: e.Address, MAC: [6]byte(e.MAC), Port: p.Id}
+	}
+	var del, add []datapath.Binding
+	for at, e := range held {
+		if _, stays := want[at]; e.Port == p.Id && !stays {
+			del = append(del, e)
+		}
+	}
+	for at, e := range want {
+		if held[at] != e {
+			add = append(add, e)
+		}
+	}
+	if len(del)+len(add) == 0 {
+		return nil
+	}
+	large, err := c.bridge.LargeBindings()
+	if err != nil {
+		return failed(what, err)
+	}
+	if !large {
+		for _, e := range del {
+			delete(held, boundAt{e.VLAN, e.Address})
+		}
+		maps.Copy(held, want)
+		for _, e := range c.tables.Bindings { // of another port of this change
+			if at := (boundAt{e.VLAN, e.Address}); e.Port != p.Id {
+				held[at] = e
+			}
+		}
+		c.tables.Bindings = slices.Collect(maps.Values(held))
+		return nil
+	}
+	was := slices.DeleteFunc(slices.Clone(there), func(e datapath.Binding) bool {
+		_, touched := want[boundAt{e.VLAN, e.Address}]
+		return e.Port != p.Id && !touched
+	})
+	put := func() error {
+		err := c.bridge.ReplaceBindings(del, add)
+		if errors.Is(err, datapath.ErrBindingsFull) {
+			return refused(what, err.Error(), "delete some that are not needed any more")
+		}
+		return err
+	}
+	if datapath.PortAt(&c.bridge.Config, p.Id) != nil {
+		c.after = append(c.after, put)
+		return nil
+	}
+	c.before = append(c.before, func() error {
+		c.undo = append(c.undo, func() error { return c.bridge.ReplaceBindings(add, was) })
+		return put()
+	})
+	return nil
+}
+
+// spaceOf returns the VLAN in which the FDB has the addresses of a port of the next
+// configuration, if somebody says a VLAN, or 0 for that of frames without a tag.
+func (c *draft) spaceOf(what, bridge string, p *datapath.Port, vid uint16) (uint16, error) {
+	if !filters(c.next) {
+		return vid, nil
+	}
+	v, err := c.planJoins()
+	if err != nil {
+		return 0, failed(what, err)
+	}
+	if vid == 0 {
+		vid = p.Pvid
+	}
+	switch {
+	case vid == 0:
+		return 0, refused(what, "the port has no VLAN for frames without a tag", "name one with --vlan")
+	case !inSet(&v[vid].Member, datapath.Slot(p.Id)):
+		return 0, refused(what, fmt.Sprintf("the port is not in VLAN %d", vid), "bind addresses in VLANs that it is in")
+	case isSecondary(&v[vid]):
+		return v[vid].Fid, nil
+	}
+	return vid, nil
+}
+
+// A PortAnchor has rules of pf that come with a plug.
+type PortAnchor struct {
+	path string
+	set  *pf.Ruleset
+}
+
+// PlugAnchor begins the names of the anchors that have the rules of one port each.
+const PlugAnchor = "plug"
+
+// ParsePortPF reads rules of pf that are to be those of a port alone: each rule that names no
+// port is of this one, and none may name another. The anchor is PlugAnchor/PORT.
+func (s *Switch) ParsePortPF(port string, o PFLoad) (PortAnchor, error) {
+	what := "load " + o.Name + " for port " + port
+	a, err := s.ParseSharedPF(port, o)
+	set := a.set
+	if err != nil {
+		return PortAnchor{}, err
+	}
+	if len(set.Ether) > 0 {
+		return PortAnchor{}, refused(what, "it has ether rules, which no anchor has", "leave them out, or load them into the bridge's own rules")
+	}
+	if len(set.Loads) > 0 {
+		return PortAnchor{}, refused(what, "it loads other files into anchors", "write their rules into this file")
+	}
+	for i := range set.Rules {
+		r := &set.Rules[i]
+		switch {
+		case r.Anchor != nil && r.Anchor.Body == nil:
+			return PortAnchor{}, refused(what, fmt.Sprintf("%v: it calls an anchor, whose rules may be others'", r.Pos), "write the rules between braces")
+		case r.On == (pf.Interface{}):
+			r.On.Name = port
+		case r.On.Not || r.On.Name != port:
+			return PortAnchor{}, refused(what, fmt.Sprintf("%v: it is a rule of another port", r.Pos), "leave out 'on', which stands for "+port)
+		}
+	}
+	return a, nil
+}
+
+// ParseSharedPF reads rules that a front door needs beside those of ports. The anchor is
+// PlugAnchor/NAME.
+func (s *Switch) ParseSharedPF(name string, o PFLoad) (PortAnchor, error) {
+	o.Anchor = PlugAnchor + "/" + name
+	set, err := s.parsePF("load "+o.Name, o)
+	return PortAnchor{o.Anchor, set}, err
+}
+
+// Path returns the path of the anchor, "" for none.
+func (a PortAnchor) Path() string { return a.path }
+
+// LoadPortPF loads the rules of one port. pf has to try them: its main ruleset, if it has
+// one, has to call them by `anchor "plug/*"`. A bridge without pf gets such a ruleset.
+func (e *Edit) LoadPortPF(a PortAnchor) error {
+	what := "load the rules of " + a.path + " into pf of " + e.bridge
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		d, err := c.pfSoFar()
+		if err != nil {
+			return failed(what, err)
+		}
+		call := PlugAnchor + "/*"
+		switch {
+		case !d.loaded && d.Main == "":
+			main, err := pf.Parse("pf", []byte("anchor \""+call+"\"\n"), pf.Source{})
+			if err != nil {
+				return failed(what, err)
+			}
+			if err := d.take("", main); err != nil {
+				return failed(what, err)
+			}
+			d.enabled = true
+		case !d.enabled:
+			return refused(what, "pf is disabled, and nobody would try them", "enable it with 'bascule pfctl -b "+e.bridge+" -e'")
+		case !slices.ContainsFunc(d.main.Rules, func(r pf.Rule) bool {
+			return r.Anchor != nil && (r.Anchor.Name == call || r.Anchor.Name == a.path || r.Anchor.Name == "*")
+		}):
+			return refused(what, "the rules of the bridge do not call them", "put a line 'anchor \""+call+"\"' into the rules of the bridge")
+		}
+		text := bare(a.set).String()
+		if had, ok := d.Anchors[a.path]; ok && had == text && len(a.set.Tables) == 0 {
+			return nil // as they are
+		}
+		if err := d.take(a.path, a.set); err != nil {
+			return refused(what, err.Error(), "nothing was changed")
+		}
+		c.pf = d
+		return nil
+	}}, nil)
+}
+
+// DropPortPF takes out the rules of one port alone.
+func (e *Edit) DropPortPF(path string) error {
+	what := "take the rules of " + path + " out of pf of " + e.bridge
+	return e.add(step{what, e.bridge, func(c *draft) error { return c.dropAnchor(what, path) }}, nil)
+}
+
+// pfSoFar returns pf as the change has planned it so far. The change does not have
+// it: who changes it says so.
+func (c *draft) pfSoFar() (*pfConfig, error) {
+	if c.pf != nil {
+		return c.pf, nil
+	}
+	return readPF(c.bridge)
+}
+
+// dropAnchor takes an anchor and all below it out of pf, if it is there.
+func (c *draft) dropAnchor(what, path string) error {
+	d, err := c.pfSoFar()
+	if err != nil {
+		return failed(what, err)
+	}
+	if _, ok := d.Anchors[path]; !ok {
+		return nil
+	}
+	d.emptyBelow(path)
+	if err := d.emptyAnchor(what, path); err != nil {
+		return err
+	}
+	for _, t := range slices.Clone(d.Tables) {
+		if t.Anchor == path || strings.HasPrefix(t.Anchor, path+"/") {
+			d.drop(t)
+		}
+	}
+	c.pf = d
+	return nil
+}
+
+// SetStations makes static entries of the FDB for a port, in all of its VLANs: these
+// addresses, and no others. A port that is locked takes frames from them alone.
+func (e *Edit) SetStations(port string, macs []net.HardwareAddr) error {
+	what := "set the stations of port " + port + " of " + e.bridge
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		p, _, err := findPort(c, what, e.bridge, port)
+		if err != nil {
+			return err
+		}
+		id := p.Id
+		c.after = append(c.after, func() error {
+			if datapath.PortAt(&c.bridge.Config, id) == nil {
+				return nil // it has left again
+			}
+			return putStations(c.bridge, id, macs)
+		})
+		return nil
+	}}, nil)
+}
+
+// putStations makes the static entries of a port these.
+func putStations(b *datapath.Bridge, id uint32, macs []net.HardwareAddr) error {
+	spaces, err := currentSpaces(b)
+	if err != nil {
+		return err
+	}
+	entries, err := b.FDB()
+	if err != nil {
+		return err
+	}
+	want := map[datapath.Entry]bool{}
+	for _, vlan := range spaces[id] {
+		for _, mac := range macs {
+			want[datapath.Entry{MAC: [6]byte(mac), VLAN: vlan, Port: id, Static: true}] = true
+		}
+	}
+	for _, e := range entries {
+		e := datapath.Entry{MAC: e.MAC, VLAN: e.VLAN, Port: e.Port, Static: e.Static}
+		if e.Port != id || !e.Static || want[e] {
+			continue
+		}
+		if err := b.Delete(e.MAC, e.VLAN); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	for e := range want {
+		if err := b.Put(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddCopies has a span port get copies of a port's frames, in both directions. The span port
+// copies frames of named ports or VLANs: one of all ports has them already.
+func (e *Edit) AddCopies(port, span string) error {
+	what := "copy frames of port " + port + " of " + e.bridge + " to " + span
+	return e.add(step{what, e.bridge, func(c *draft) error {
+		p, _, err := findPort(c, what, e.bridge, port)
+		if err != nil {
+			return err
+		}
+		to, _, err := findPort(c, what, e.bridge, span)
+		if err != nil {
+			return err
+		}
+		n := slices.Index(c.next.Spans[:], uint16(datapath.Slot(to.Id)))
+		if to.Facts&datapath.PortSpan == 0 || n < 0 {
+			return refused(what, span+" is no span port", "make it one with 'bascule span add "+e.bridge+" "+span+"'")
+		}
+		if all := (spanMarks{&c.next.SpanIn, &c.next.SpanOut}); !all.has(n) {
+			spanMarks{&p.SpanIn, &p.SpanOut}.set(n, true, true)
+		}
+		return nil
+	}}, nil)
+}

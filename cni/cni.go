@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package cni is a plugin of the Container Network Interface, version 1.1
+// (https://github.com/containernetworking/cni/blob/v1.1.0/SPEC.md). It puts a container on a
+// bridge as the reference bridge plugin does, whose configuration it takes.
+//
+// What it has made is found by the id of a port's owner, and by the name of a device, which is
+// made of the same id. So DEL needs no namespace of the container, and nothing of a request
+// that was killed.
+package cni
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/pf"
+	"bascule/plug"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// By is the word of this front door in a port's owner.
+const By = "cni"
+
+// Main is the plugin. It reads the request from the environment and from standard input,
+// answers on standard output, and returns the exit status.
+func Main(about string) int {
+	funcs := skel.CNIFuncs{Add: run(add), Del: run(del), Check: run(check), GC: run(gc), Status: run(status)}
+	if err := skel.PluginMainFuncsWithError(funcs, version.All, about); err != nil {
+		err.Msg = oneLine(err.Msg)
+		if err := err.Print(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return 1
+	}
+	return 0
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// A request is one call of the plugin.
+type request struct {
+	*network
+	*skel.CmdArgs
+	s *bridge.Switch // of the plugin's network namespace
+}
+
+// run returns a function that does a request with the switch of this network namespace.
+func run(f func(request) error) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		n, err := read(args.StdinData, args.Args)
+		if err != nil {
+			return err
+		}
+		s, err := bridge.Open("")
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return coded(f(request{n, args, s}))
+	}
+}
+
+// coded gives an error the number that the specification has for its kind.
+func coded(err error) error {
+	var misused *bridge.UsageError
+	switch {
+	case err == nil || errors.As(err, new(*types.Error)):
+		return err
+	case errors.Is(err, plug.ErrUnfinished), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV):
+		return types.NewError(types.ErrTryAgainLater, oneLine(err.Error()), "")
+	case errors.As(err, &misused):
+		return types.NewError(types.ErrInvalidNetworkConfig, oneLine(err.Error()), "")
+	}
+	return types.NewError(types.ErrInternal, oneLine(err.Error()), "")
+}
+
+// idOf is the id of a container's port. What it is made of was checked by the library, so no
+// part has a slash.
+func idOf(network, container, ifname string) string {
+	return By + "/" + network + "/" + container + "/" + ifname
+}
+
+func (r *request) id() string { return idOf(r.Name, r.ContainerID, r.IfName) }
+
+// owner says whose a port is. The error is that of an id that is too long.
+func (r *request) owner() (bridge.Owner, error) {
+	o := bridge.Owner{ID: r.id(), By: By, Network: r.Name, Container: r.ContainerID, Interface: r.IfName}
+	if err := o.Check(); err != nil {
+		return o, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_CONTAINERID: "+err.Error(), "")
+	}
+	return o, nil
+}
+
+// space opens the container's network namespace.
+func (r *request) space() (*plug.Space, error) {
+	space, err := plug.OpenSpace(r.Netns)
+	if err != nil {
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_NETNS: "+err.Error(), "")
+	}
+	if space.Is() && r.NetnsOverride == "" {
+		space.Close()
+		return nil, types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the switch; give the container's", "")
+	}
+	return space, nil
+}
+
+// undo does what has to be done again if a request fails, the last first.
+type undo []func()
+
+func (u *undo) add(f func()) { *u = append(*u, f) }
+
+func (u *undo) do() {
+	for _, f := range slices.Backward(*u) {
+		f()
+	}
+}
+
+func add(r request) (err error) {
+	owner, err := r.owner()
+	if err != nil {
+		return err
+	}
+	space, err := r.space()
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	if _, err := space.LinkByName(r.IfName); err == nil {
+		return wrongVariable("CNI_IFNAME", "the container has an interface "+r.IfName+" already")
+	}
+	var back undo
+	defer func() {
+		if err != nil {
+			back.do()
+		}
+	}()
+	info, err := r.ensureBridge()
+	if err != nil {
+		return err
+	}
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	if r.IPAM.Type != "" {
+		if err := r.address(result, &back); err != nil {
+			return err
+		}
+	}
+	shown := &types100.Interface{Name: r.Bridge, Mac: info.Address.String()}
+	gateway, err := r.ensureGateway(result)
+	if err != nil {
+		return err
+	}
+	wire := plug.Wire{ID: owner.ID, MTU: r.MTU, MAC: r.mac, Name: r.IfName, To: space}
+	device, err := wire.Make()
+	if err != nil {
+		return err
+	}
+	back.add(func() { _ = plug.Cut(owner.ID) })
+	inner, err := space.LinkByName(r.IfName)
+	if err != nil {
+		return fmt.Errorf("look for %s in the container: %w", r.IfName, err)
+	}
+	mac := inner.Attrs().HardwareAddr
+	p := plug.Plug{
+		Owner: owner, Bridge: r.Bridge, Device: device.Attrs().Name, Settings: r.settings(), VLANs: r.vlans(info.Config.DefaultPVID), CopyTo: r.Mirror,
+	}
+	if r.MACSpoofCheck {
+		p.Stations = []net.HardwareAddr{mac}
+	}
+	if r.SourceGuard {
+		p.Bindings = bindings(result, mac)
+	}
+	if r.PF != "" {
+		p.PF = &bridge.PFLoad{Name: "pf", Text: []byte(r.PF + "\n"), Source: pf.Source{}}
+	}
+	back.add(func() { _, _, _ = plug.Remove(r.s, owner.ID) })
+	notes, err := plug.Put(r.s, p)
+	if err != nil {
+		return err
+	}
+	r.say(notes)
+	if err := r.configure(space, inner, result); err != nil {
+		return err
+	}
+	if r.IPMasq {
+		if err := r.masquerade(result); err != nil {
+			return err
+		}
+	}
+	result.Interfaces = []*types100.Interface{
+		shown,
+		{Name: device.Attrs().Name, Mac: device.Attrs().HardwareAddr.String(), Mtu: device.Attrs().MTU},
+		{Name: r.IfName, Mac: mac.String(), Mtu: inner.Attrs().MTU, Sandbox: r.Netns},
+	}
+	switch {
+	case gateway == nil:
+	case r.VLAN == 0:
+		shown.Mac = gateway.Attrs().HardwareAddr.String()
+	default:
+		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: gateway.Attrs().Name, Mac: gateway.Attrs().HardwareAddr.String()})
+	}
+	if !r.DNS.IsEmpty() {
+		result.DNS = r.DNS
+	}
+	return types.PrintResult(result, cmp.Or(r.CNIVersion, "0.1.0"))
+}
+
+func wrongVariable(name, why string) error {
+	return types.NewError(types.ErrInvalidEnvironmentVariables, name+": "+why, "")
+}
+
+// say tells of what works, but may not be meant.
+func (r *request) say(notes []string) {
+	for _, n := range notes {
+		fmt.Fprintln(os.Stderr, "bascule-cni: warning:", oneLine(n))
+	}
+}
+
+// ensureBridge makes the bridge if it is not there, and returns it.
+func (r *request) ensureBridge() (info bridge.Info, err error) {
+	if info, err = r.s.Quick(r.Bridge); bridge.Missing(err) {
+		var changes []bridge.Change
+		if r.filters() {
+			changes = append(changes, bridge.Change{Name: "vlan-filtering", Value: bridge.On})
+		}
+		err = r.s.AddBridge(r.Bridge, changes) // which may be there by now
+		var again error
+		if info, again = r.s.Quick(r.Bridge); again == nil {
+			err = nil
+		}
+	}
+	if err == nil && r.filters() && !info.Config.VLANFiltering {
+		err = wrong("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and vlanTrunk out", r.Bridge, r.Bridge)
+	}
+	return info, err
+}
+
+// address has the plugin of ipam give the container addresses.
+func (r *request) address(result *types100.Result, back *undo) error {
+	ctx := context.Background()
+	got, err := invoke.DelegateAdd(ctx, r.IPAM.Type, r.StdinData, nil)
+	if err != nil {
+		return err
+	}
+	back.add(func() {
+		_ = os.Setenv("CNI_COMMAND", "DEL")
+		_ = invoke.DelegateDel(ctx, r.IPAM.Type, r.StdinData, nil)
+	})
+	all, err := types100.NewResultFromResult(got)
+	if err != nil {
+		return fmt.Errorf("read the answer of ipam %s: %w", r.IPAM.Type, err)
+	}
+	result.IPs, result.Routes, result.DNS = all.IPs, all.Routes, all.DNS
+	if len(result.IPs) == 0 {
+		return fmt.Errorf("ipam %s has given no address", r.IPAM.Type)
+	}
+	default4, default6 := false, false
+	for _, route := range result.Routes {
+		if ones, _ := route.Dst.Mask.Size(); ones == 0 && route.GW != nil {
+			default4, default6 = default4 || route.Dst.IP.To4() != nil, default6 || route.Dst.IP.To4() == nil
+		}
+	}
+	for _, ip := range result.IPs {
+		ip.Interface = types100.Int(2)
+		if ip.Gateway == nil && r.IsGateway {
+			ip.Gateway = plug.FirstOf(ip.Address)
+		}
+		if !r.IsDefaultGateway {
+			continue
+		}
+		has, zero := &default6, net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+		if ip.Address.IP.To4() != nil {
+			has, zero = &default4, net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+		}
+		if !*has {
+			result.Routes = append(result.Routes, &types.Route{Dst: zero, GW: ip.Gateway})
+			*has = true
+		}
+	}
+	return nil
+}
+
+// ensureGateway makes the host the gateway of the container's networks. It returns nil where
+// it is not to be.
+func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
+	if !r.IsGateway || len(result.IPs) == 0 {
+		return nil, nil
+	}
+	g := plug.Gateway{
+		Bridge: r.Bridge, Name: r.gateway(), VLAN: uint16(r.VLAN), Force: r.ForceAddress, Promisc: r.PromiscMode,
+		Owner: bridge.Owner{ID: By + "-gateway/" + r.gateway(), By: By},
+	}
+	for _, ip := range result.IPs {
+		g.Addresses = append(g.Addresses, &net.IPNet{IP: ip.Gateway, Mask: ip.Address.Mask})
+	}
+	link, notes, err := g.Ensure(r.s)
+	r.say(notes)
+	return link, err
+}
+
+// bindings bind the container's addresses to its MAC.
+func bindings(result *types100.Result, mac net.HardwareAddr) (list []bridge.Binding) {
+	add := func(ip net.IP) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			list = append(list, bridge.Binding{MAC: mac, Address: a.Unmap()})
+		}
+	}
+	for _, ip := range result.IPs {
+		add(ip.Address.IP)
+	}
+	// the address that the container gives itself (RFC 4291, appendix A)
+	add(net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+	return list
+}
+
+// configure gives the container's interface its addresses and routes.
+func (r *request) configure(space *plug.Space, inner netlink.Link, result *types100.Result) error {
+	if r.DisableInterface {
+		return nil
+	}
+	var addresses []*net.IPNet
+	for _, ip := range result.IPs {
+		addresses = append(addresses, &ip.Address)
+	}
+	var routes []plug.Route
+	for _, route := range result.Routes {
+		gw := route.GW
+		for _, ip := range result.IPs {
+			if gw == nil && (ip.Address.IP.To4() != nil) == (route.Dst.IP.To4() != nil) {
+				gw = ip.Gateway
+			}
+		}
+		routes = append(routes, plug.Route{Dst: route.Dst, Gateway: gw, MTU: route.MTU, AdvMSS: route.AdvMSS, Priority: route.Priority, Table: route.Table, Scope: route.Scope})
+	}
+	return space.Configure(inner, addresses, routes, r.EnableDAD)
+}
+
+func del(r request) error {
+	if _, err := r.owner(); err != nil {
+		return err
+	}
+	if err := r.remove(r.id()); err != nil {
+		return err
+	}
+	if r.IPAM.Type == "" {
+		return nil
+	}
+	return invoke.DelegateDel(context.Background(), r.IPAM.Type, r.StdinData, nil)
+}
+
+// remove takes a container's port and device away.
+func (r *request) remove(id string) error {
+	_, notes, err := plug.Remove(r.s, id)
+	r.say(notes)
+	if err != nil {
+		return err
+	}
+	return plug.Cut(id)
+}
+
+// gc takes away what is of this network and of no valid attachment.
+func gc(r request) error {
+	valid := map[string]bool{}
+	for _, a := range r.ValidAttachments {
+		valid[idOf(r.Name, a.ContainerID, a.IfName)] = true
+	}
+	prefix := idOf(r.Name, "", "")
+	prefix = strings.TrimSuffix(prefix, "/")
+	ids, err := plug.Wires(prefix)
+	if err != nil {
+		return err
+	}
+	ports, err := r.s.Owned()
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if strings.HasPrefix(p.Owner.ID, prefix) {
+			ids = append(ids, p.Owner.ID)
+		}
+	}
+	slices.Sort(ids)
+	var errs []error
+	for _, id := range slices.Compact(ids) {
+		if !valid[id] {
+			errs = append(errs, r.remove(id))
+		}
+	}
+	if r.IPAM.Type != "" {
+		errs = append(errs, invoke.DelegateGC(context.Background(), r.IPAM.Type, r.StdinData, nil))
+	}
+	return errors.Join(errs...)
+}
+
+// status says whether an ADD could be done now. It is asked every few seconds.
+func status(r request) error {
+	if err := bridge.Usable(); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, oneLine(err.Error()), "")
+	}
+	info, err := r.s.Quick(r.Bridge)
+	switch {
+	case bridge.Missing(err): // ADD makes it
+	case err != nil:
+		return types.NewError(types.ErrPluginNotAvailable, oneLine(err.Error()), "")
+	case r.filters() && !info.Config.VLANFiltering:
+		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s does not filter VLANs", r.Bridge), "")
+	case len(info.Ports) >= bridge.MaxPorts:
+		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s has %d ports, and no bridge can have more", r.Bridge, len(info.Ports)), "")
+	case info.Config.STP != bridge.STPOff && !info.AgentRuns:
+		return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("bridge %s has spanning tree, which no agent runs: new ports wait for one", r.Bridge), "")
+	}
+	if r.IPAM.Type == "" {
+		return nil
+	}
+	return invoke.DelegateStatus(context.Background(), r.IPAM.Type, r.StdinData, nil)
+}

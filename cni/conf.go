@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/plug"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A network is the configuration of a network (CNI 1.1, section 1). The keys of the reference
+// bridge plugin mean what they mean there.
+type network struct {
+	types.PluginConf
+	Bridge              string  `json:"bridge"`
+	IsGateway           bool    `json:"isGateway"`
+	IsDefaultGateway    bool    `json:"isDefaultGateway"`
+	ForceAddress        bool    `json:"forceAddress"`
+	IPMasq              bool    `json:"ipMasq"`
+	MTU                 int     `json:"mtu"`
+	HairpinMode         bool    `json:"hairpinMode"`
+	PromiscMode         bool    `json:"promiscMode"`
+	VLAN                int     `json:"vlan"`
+	VLANTrunk           []trunk `json:"vlanTrunk"`
+	PreserveDefaultVLAN bool    `json:"preserveDefaultVlan"`
+	MACSpoofCheck       bool    `json:"macspoofchk"`
+	EnableDAD           bool    `json:"enabledad"`
+	PortIsolation       bool    `json:"portIsolation"`
+	DisableInterface    bool    `json:"disableContainerInterface"`
+
+	// Ours.
+	PF          lines  `json:"pf"`          // rules of the container's port alone
+	SourceGuard bool   `json:"sourceGuard"` // the container sends from its own addresses alone
+	FDBMax      uint32 `json:"fdbMax"`      // addresses that may be learned there; 0 for no limit
+	Mirror      string `json:"mirror"`      // span port that gets copies of the container's frames
+
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	} `json:"args"`
+	RuntimeConfig struct {
+		MAC       string         `json:"mac"`
+		Bandwidth map[string]any `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+
+	mac    net.HardwareAddr
+	tagged []uint16 // of VLANTrunk
+}
+
+// A trunk has VLANs of a port's frames with tags.
+type trunk struct {
+	MinID *int `json:"minID"`
+	MaxID *int `json:"maxID"`
+	ID    *int `json:"id"`
+}
+
+// lines are a text: a string, or a list of its lines.
+type lines string
+
+func (l *lines) UnmarshalJSON(text []byte) error {
+	var one string
+	if json.Unmarshal(text, &one) == nil {
+		*l = lines(one)
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal(text, &list); err != nil {
+		return fmt.Errorf("pf: neither a text nor a list of lines")
+	}
+	*l = lines(strings.Join(list, "\n"))
+	return nil
+}
+
+// environment is what CNI_ARGS may have.
+type environment struct {
+	types.CommonArgs
+	MAC types.UnmarshallableString `json:"mac,omitempty"`
+}
+
+func wrong(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf(format, args...), "")
+}
+
+func unsupported(key string, value any, why string) error {
+	return types.NewError(types.ErrUnsupportedField, fmt.Sprintf("%s %v is not supported: %s", key, value, why), "")
+}
+
+// read reads a configuration, and checks all of it that can be checked alone.
+func read(text []byte, args string) (*network, error) {
+	n := &network{Bridge: "cni0", PreserveDefaultVLAN: true}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(n); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration: "+err.Error(), "")
+	}
+	if n.IsDefaultGateway {
+		n.IsGateway = true
+	}
+	if err := bridge.CheckName("bridge", n.Bridge); err != nil {
+		return nil, wrong("%v", err)
+	}
+	switch {
+	case n.VLAN < 0 || n.VLAN > 4094:
+		return nil, wrong("vlan %d: give 1 to 4094, or 0 for none", n.VLAN)
+	case n.MTU < 0 || n.MTU > 65535:
+		return nil, wrong("mtu %d: give 68 to 65535, or 0 for the default", n.MTU)
+	case n.HairpinMode && n.PromiscMode:
+		return nil, wrong("hairpinMode and promiscMode exclude each other; leave one out")
+	case n.DisableInterface && n.IPAM.Type != "":
+		return nil, wrong("disableContainerInterface and ipam exclude each other: an interface that is down gets no address")
+	case n.IPAM.Type == "" && n.IPMasq:
+		return nil, wrong("ipMasq wants ipam: it translates addresses")
+	case n.RuntimeConfig.Bandwidth != nil:
+		return nil, unsupported("bandwidth", n.RuntimeConfig.Bandwidth, "the switch limits floods alone; chain the plugin 'bandwidth' behind this one")
+	}
+	if strings.Contains(n.IPAM.Type, "/") {
+		return nil, wrong("ipam.type %q: give the name of a plugin, without a path", n.IPAM.Type)
+	}
+	if n.Mirror != "" {
+		if err := bridge.CheckName("port", n.Mirror); err != nil {
+			return nil, wrong("mirror: %v", err)
+		}
+	}
+	for _, t := range n.VLANTrunk {
+		list, err := t.vlans()
+		if err != nil {
+			return nil, err
+		}
+		n.tagged = append(n.tagged, list...)
+	}
+	slices.Sort(n.tagged)
+	n.tagged = slices.Compact(n.tagged)
+	if n.VLAN > 0 && len(n.tagged) > 0 {
+		return nil, wrong("vlan and vlanTrunk exclude each other; leave one out")
+	}
+	if n.IsGateway {
+		if err := bridge.CheckName("port", n.gateway()); err != nil {
+			return nil, wrong("the gateway of VLAN %d would be %s: %v", n.VLAN, n.gateway(), err)
+		}
+	}
+	var env environment
+	if args != "" {
+		if err := types.LoadArgs(args, &env); err != nil {
+			return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS: "+err.Error(), "")
+		}
+	}
+	for _, mac := range []string{n.RuntimeConfig.MAC, n.Args.CNI.MAC, string(env.MAC)} {
+		if mac == "" {
+			continue
+		}
+		var err error
+		if n.mac, err = bridge.ParseMAC(mac); err != nil {
+			return nil, wrong("mac: %v", err)
+		}
+		break
+	}
+	return n, nil
+}
+
+func (t trunk) vlans() (list []uint16, err error) {
+	valid := func(id int) bool { return id >= 1 && id <= 4094 }
+	switch {
+	case (t.MinID == nil) != (t.MaxID == nil):
+		return nil, wrong("vlanTrunk: minID and maxID come together; give both")
+	case t.MinID != nil && (!valid(*t.MinID) || !valid(*t.MaxID) || *t.MaxID < *t.MinID):
+		return nil, wrong("vlanTrunk: %d to %d is no range of VLANs; give 1 to 4094, the lower first", *t.MinID, *t.MaxID)
+	case t.ID != nil && !valid(*t.ID):
+		return nil, wrong("vlanTrunk: id %d: give 1 to 4094", *t.ID)
+	}
+	if t.MinID != nil {
+		for id := *t.MinID; id <= *t.MaxID; id++ {
+			list = append(list, uint16(id))
+		}
+	}
+	if t.ID != nil {
+		list = append(list, uint16(*t.ID))
+	}
+	return list, nil
+}
+
+// gateway is the name of the host's interface on the bridge: the bridge's own, and for a VLAN
+// with that behind it, as the reference plugin has them.
+func (n *network) gateway() string {
+	if n.VLAN != 0 {
+		return fmt.Sprintf("%s.%d", n.Bridge, n.VLAN)
+	}
+	return n.Bridge
+}
+
+// filters reports whether the bridge has to filter VLANs.
+func (n *network) filters() bool { return n.VLAN != 0 || len(n.tagged) > 0 }
+
+// vlans returns the VLANs of the container's port; usual is the one of a new port, 0 for none.
+func (n *network) vlans(usual uint16) (list []bridge.VLANRange) {
+	if !n.filters() {
+		return nil
+	}
+	list = plug.VLANs(uint16(n.VLAN), n.tagged)
+	has := slices.ContainsFunc(list, func(r bridge.VLANRange) bool { return r.First == usual })
+	if n.PreserveDefaultVLAN && usual != 0 && !has {
+		list = append(list, bridge.VLANRange{First: usual, Last: usual, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: n.VLAN == 0}})
+	}
+	return list
+}
+
+// settings returns the settings of the container's port.
+func (n *network) settings() (list []bridge.Change) {
+	for _, s := range []struct {
+		name string
+		on   bool
+	}{
+		{"hairpin", n.HairpinMode}, {"isolated", n.PortIsolation}, {"source-guard", n.SourceGuard}, {"locked", n.MACSpoofCheck},
+	} {
+		if s.on {
+			list = append(list, bridge.Change{Name: s.name, Value: bridge.On})
+		}
+	}
+	if n.MACSpoofCheck { // its one address is a static entry
+		list = append(list, bridge.Change{Name: "learn", Value: bridge.Off})
+	}
+	if n.FDBMax != 0 {
+		list = append(list, bridge.Change{Name: "fdb-max", Value: fmt.Sprint(n.FDBMax)})
+	}
+	return list
+}

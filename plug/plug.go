@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package plug puts the interfaces of guests and containers on a switch by an id, and takes
+// them off again. All front doors for that call it: the command, CNI, Podman, Docker and
+// hooks of hypervisors.
+//
+// A plug is one step: the port, its VLANs, settings, bindings and rules of pf are there
+// together, before the first frame, or nothing is. The id is kept with the port, by the same
+// step. So there is no list beside the switch that could tell something else, whoever is
+// killed.
+package plug
+
+import (
+	"fmt"
+	"net"
+
+	"bascule/bridge"
+)
+
+// A Plug says what a port is to be.
+type Plug struct {
+	Owner    bridge.Owner // its Anchor is filled in
+	Bridge   string
+	Device   string
+	Host     bool // Device is an interface of the host's own, which is made with the port
+	Hook     string
+	Settings []bridge.Change    // of bridge.PortSettings; others have their defaults
+	VLANs    []bridge.VLANRange // nil for those of a new port; else the bridge filters VLANs
+	Bindings []bridge.Binding   // all that the port has; Bridge and Port are filled in
+	Stations []net.HardwareAddr // static entries of the port's VLANs; nil to leave them as they are
+	CopyTo   string             // a span port that gets copies of the port's frames, "" for none
+	PF       *bridge.PFLoad     // Name, Text and Source of the rules that are the port's alone; nil for none
+}
+
+// Put makes a port what p says, whatever it was. If it is so already, nothing is changed. A
+// port that had the id goes if it has another device, or is of another bridge. A port
+// without an owner is taken over. The port of another id is refused. The warnings tell of
+// things that work but may not be meant.
+func Put(s *bridge.Switch, p Plug) (warnings []string, err error) {
+	var rules bridge.PortAnchor
+	if p.PF != nil {
+		if rules, err = s.ParsePortPF(p.Device, *p.PF); err != nil {
+			return nil, err
+		}
+	}
+	p.Owner.Anchor = rules.Path()
+	if err := p.Owner.Check(); err != nil {
+		return nil, err
+	}
+	on, err := s.BridgeOf(p.Owner.ID)
+	if err != nil {
+		return nil, err
+	}
+	if on != "" && on != p.Bridge {
+		if _, err := s.Quick(p.Bridge); err != nil { // before it is taken off the other
+			return nil, err
+		}
+		if warnings, err = s.Edit(on, func(e *bridge.Edit) error {
+			_, err := e.DelOwned(p.Owner.ID)
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	more, err := s.Edit(p.Bridge, func(e *bridge.Edit) error { return p.plan(e, rules) })
+	return append(warnings, more...), err
+}
+
+// plan plans that the port is as it is to be.
+func (p *Plug) plan(e *bridge.Edit, rules bridge.PortAnchor) error {
+	kind := bridge.TypeNetdev
+	if p.Host {
+		kind = bridge.TypeHost
+	}
+	has, there, err := e.PortOf(p.Owner.ID)
+	if err != nil {
+		return err
+	}
+	if has != "" && (has != p.Device || !there) {
+		if _, err := e.DelOwned(p.Owner.ID); err != nil {
+			return err
+		}
+	}
+	o := bridge.PortOptions{Hook: p.Hook, Changes: p.Settings}
+	had, is, err := e.OwnerOf(p.Device)
+	switch {
+	case err != nil:
+		return err
+	case is == "":
+		o.Type = kind
+		err = e.AddPort(p.Device, o)
+	case had != nil && had.ID != p.Owner.ID: // SetOwner refuses
+	case is != kind:
+		return fmt.Errorf("cannot plug %s: %s is a port of type %s; delete that port first with 'bascule port del %s %s'",
+			p.Owner.ID, p.Device, is, p.Bridge, p.Device)
+	default:
+		err = e.ConfigurePort(p.Device, o)
+	}
+	if err != nil {
+		return err
+	}
+	if err := e.SetOwner(p.Device, p.Owner); err != nil {
+		return err
+	}
+	if p.VLANs != nil {
+		err = e.SetVLANs(p.Device, p.VLANs)
+	} else {
+		err = e.UsualVLANs(p.Device)
+	}
+	if err != nil {
+		return err
+	}
+	if err := e.SetBindings(p.Device, p.Bindings); err != nil {
+		return err
+	}
+	if p.Stations != nil {
+		if err := e.SetStations(p.Device, p.Stations); err != nil {
+			return err
+		}
+	}
+	if p.CopyTo != "" {
+		if err := e.AddCopies(p.Device, p.CopyTo); err != nil {
+			return err
+		}
+	}
+	if p.PF != nil {
+		return e.LoadPortPF(rules)
+	}
+	if had != nil && had.Anchor != "" {
+		return e.DropPortPF(had.Anchor)
+	}
+	return nil
+}
+
+// Remove takes the port with an id off its bridge. It is no error if there is none: it
+// reports whether there was one.
+func Remove(s *bridge.Switch, id string) (found bool, notes []string, err error) {
+	on, err := s.BridgeOf(id)
+	if err != nil || on == "" {
+		return false, nil, err
+	}
+	notes, err = s.Edit(on, func(e *bridge.Edit) error {
+		found, err = e.DelOwned(id)
+		return err
+	})
+	if bridge.Missing(err) {
+		return false, notes, nil // the bridge went meanwhile, and the port with it
+	}
+	return found, notes, err
+}
+
+// Share loads rules of pf that several plugs need, under a name of their own. If they are
+// there, nothing is changed.
+func Share(s *bridge.Switch, on, name string, rules *bridge.PFLoad) (warnings []string, err error) {
+	a, err := s.ParseSharedPF(name, *rules)
+	if err != nil {
+		return nil, err
+	}
+	return s.Edit(on, func(e *bridge.Edit) error { return e.LoadPortPF(a) })
+}
+
+// Find returns the port with an id, nil for none.
+func Find(s *bridge.Switch, id string) (*bridge.Port, error) {
+	list, err := s.Owned()
+	if err != nil {
+		return nil, fmt.Errorf("cannot look for %s: %w", id, err)
+	}
+	for _, p := range list {
+		if p.Owner.ID == id {
+			return &p, nil
+		}
+	}
+	return nil, nil
+}
+
+// VLANs returns the VLANs of a port whose frames without a tag are in one VLAN, and that is
+// in others with their tags: nil for no VLAN at all, which are those of a new port.
+func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
+	for _, id := range tagged {
+		if id != untagged {
+			list = append(list, bridge.VLANRange{First: id, Last: id})
+		}
+	}
+	if untagged != 0 {
+		list = append(list, bridge.VLANRange{First: untagged, Last: untagged, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}})
+	}
+	return list
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package plug
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Space is the network namespace of a container.
+type Space struct {
+	*netlink.Handle
+	ns netns.NsHandle
+}
+
+// OpenSpace opens a network namespace by the path of its file.
+func OpenSpace(path string) (*Space, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("%q is no path of a network namespace; give an absolute one", path)
+	}
+	ns, err := bridge.NetnsAt(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		ns.Close()
+		return nil, fmt.Errorf("netlink in %s: %w", path, err)
+	}
+	return &Space{h, ns}, nil
+}
+
+// Close gives the namespace back.
+func (s *Space) Close() {
+	s.Handle.Close()
+	s.ns.Close()
+}
+
+// Is reports whether it is the network namespace of the calling thread.
+func (s *Space) Is() bool {
+	own, err := netns.Get()
+	if err != nil {
+		return false
+	}
+	defer own.Close()
+	return s.ns.Equal(own)
+}
+
+// Inside calls f on a thread that is in the namespace. f starts no goroutine.
+func (s *Space) Inside(f func() error) error {
+	done := make(chan error)
+	go func() {
+		// The thread ends with the goroutine, as it stays locked.
+		runtime.LockOSThread()
+		err := netns.Set(s.ns)
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// DeviceName is the name of the device by which what has an id is on a switch. It is the same
+// each time, so that what was begun for the id is found.
+func DeviceName(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return "veth" + hex.EncodeToString(sum[:])[:11] // IFNAMSIZ - 1 in all
+}
+
+// A Wire is a veth. One end is a device of the switch's namespace, the other a container's
+// interface.
+type Wire struct {
+	ID   string
+	MTU  int              // of both ends; 0 for the kernel's default
+	MAC  net.HardwareAddr // of the container's end; nil for a random one
+	Name string           // of the container's end
+	To   *Space           // where that is; nil for the switch's namespace
+}
+
+// ErrUnfinished says that there is a device of an id already: another request for it is under
+// way, or was killed.
+var ErrUnfinished = errors.New("its device is there already, of a request that is under way or was not finished")
+
+// Make makes the wire. The device of the switch is up, and says in its alias whose it is.
+func (w *Wire) Make() (device netlink.Link, err error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Flags = DeviceName(w.ID), w.MTU, net.FlagUp
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerMTU, veth.PeerHardwareAddr = w.Name, uint32(w.MTU), w.MAC
+	if w.To != nil {
+		veth.PeerNamespace = netlink.NsFd(int(w.To.ns))
+	}
+	if err := netlink.LinkAdd(veth); errors.Is(err, unix.EEXIST) {
+		if _, there := netlink.LinkByName(attrs.Name); there == nil {
+			return nil, ErrUnfinished
+		}
+		return nil, fmt.Errorf("there is an interface %s in it already", w.Name)
+	} else if err != nil {
+		return nil, fmt.Errorf("make a veth: %w", err)
+	}
+	// The kernel takes no alias when a device is made (rtnl_create_link()).
+	if device, err = netlink.LinkByName(attrs.Name); err == nil {
+		err = netlink.LinkSetAlias(device, w.ID)
+	}
+	if err != nil {
+		_ = netlink.LinkDel(veth)
+		return nil, fmt.Errorf("say whose device %s is: %w", attrs.Name, err)
+	}
+	return device, nil
+}
+
+// Cut removes the device of an id, and with it the container's end. A device of the name that
+// is not of the id stays. It is no error if there is none.
+func Cut(id string) error {
+	l, err := netlink.LinkByName(DeviceName(id))
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if alias := l.Attrs().Alias; l.Type() != "veth" || alias != id && alias != "" { // killed before it had one
+		return nil
+	}
+	if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete %s: %w", l.Attrs().Name, err)
+	}
+	return nil
+}
+
+// Wires returns the ids of the devices that Make has made in the switch's namespace, of those
+// ids that begin with a prefix.
+func Wires(prefix string) (ids []string, err error) {
+	list, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range list {
+		if id := l.Attrs().Alias; l.Type() == "veth" && strings.HasPrefix(id, prefix) && l.Attrs().Name == DeviceName(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// A Gateway is the host's own interface on a bridge, by which a network is routed.
+type Gateway struct {
+	Bridge, Name string
+	VLAN         uint16 // of its port; 0 for a new port's VLANs
+	Owner        bridge.Owner
+	Addresses    []*net.IPNet
+	Force        bool // other addresses in the same networks go; otherwise they are refused
+	Promisc      bool
+}
+
+// Ensure makes the gateway's port, if it is not there, and gives it its addresses. The host
+// forwards packets of their families then.
+func (g *Gateway) Ensure(s *bridge.Switch) (link netlink.Link, warnings []string, err error) {
+	p := Plug{Owner: g.Owner, Bridge: g.Bridge, Device: g.Name, Host: true, VLANs: VLANs(g.VLAN, nil)}
+	if warnings, err = Put(s, p); err != nil {
+		return nil, warnings, err
+	}
+	if link, err = netlink.LinkByName(g.Name); err != nil {
+		return nil, warnings, fmt.Errorf("look for %s: %w", g.Name, err)
+	}
+	_ = sysctl("net/ipv6/conf/"+g.Name+"/accept_ra", "0") // there may be no IPv6
+	if g.Promisc {
+		if err := netlink.SetPromiscOn(link); err != nil {
+			return nil, warnings, fmt.Errorf("make %s promiscuous: %w", g.Name, err)
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, warnings, fmt.Errorf("set %s up: %w", g.Name, err)
+		}
+	}
+	for _, a := range g.Addresses {
+		if a.IP.To4() == nil {
+			if err := sysctl("net/ipv6/conf/"+g.Name+"/disable_ipv6", "0"); err != nil {
+				return nil, warnings, err
+			}
+		}
+		if err := g.address(link, a); err != nil {
+			return nil, warnings, err
+		}
+		name := "net/ipv4/ip_forward"
+		if a.IP.To4() == nil {
+			name = "net/ipv6/conf/all/forwarding"
+		}
+		if err := sysctl(name, "1"); err != nil {
+			return nil, warnings, err
+		}
+	}
+	return link, warnings, nil
+}
+
+func (g *Gateway) address(link netlink.Link, want *net.IPNet) error {
+	family := netlink.FAMILY_V6
+	if want.IP.To4() != nil {
+		family = netlink.FAMILY_V4
+	}
+	there, err := netlink.AddrList(link, family)
+	if err != nil {
+		return fmt.Errorf("list the addresses of %s: %w", g.Name, err)
+	}
+	for _, a := range there {
+		if a.IPNet.String() == want.String() {
+			return nil
+		}
+		if family == netlink.FAMILY_V6 && !a.IPNet.Contains(want.IP) && !want.Contains(a.IP) {
+			continue
+		}
+		if !g.Force {
+			return fmt.Errorf("%s has the address %s, and not %s; take that away, or set forceAddress", g.Name, a.IPNet, want)
+		}
+		if err := netlink.AddrDel(link, &a); err != nil {
+			return fmt.Errorf("take %s away from %s: %w", a.IPNet, g.Name, err)
+		}
+	}
+	address := &netlink.Addr{IPNet: want}
+	if family == netlink.FAMILY_V6 {
+		address.Flags = unix.IFA_F_NODAD
+	}
+	if err := netlink.AddrAdd(link, address); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("give %s the address %s: %w", g.Name, want, err)
+	}
+	return nil
+}
+
+// sysctl writes a value that is not there already: /proc/sys may be read-only.
+func sysctl(name, value string) error {
+	path := filepath.Join("/proc/sys", name)
+	if now, err := os.ReadFile(path); err == nil && string(bytes.TrimSpace(now)) == value {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+	}
+	return nil
+}
+
+// FirstOf returns the first address of a network behind its own, where a gateway is by custom.
+func FirstOf(n net.IPNet) net.IP {
+	ip := slices.Clone(n.IP.Mask(n.Mask))
+	for i := len(ip) - 1; i >= 0; i-- {
+		if ip[i]++; ip[i] != 0 {
+			break
+		}
+	}
+	return ip
+}
+
+// A Route is a route of a container.
+type Route struct {
+	Dst                   net.IPNet
+	Gateway               net.IP // nil for none
+	MTU, AdvMSS, Priority int    // 0 for the kernel's default
+	Table, Scope          *int   // nil for the kernel's default
+}
+
+// Configure gives an interface of the space its addresses, brings it up, and makes routes. With
+// dad, addresses of IPv6 are used when nobody else has them; otherwise at once.
+func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Route, dad bool) error {
+	name := link.Attrs().Name
+	if len(addresses) > 0 {
+		if err := s.Inside(func() error {
+			accept := "0"
+			if dad {
+				accept = "1"
+				_ = sysctl("net/ipv6/conf/"+name+"/enhanced_dad", "1")
+			}
+			_ = sysctl("net/ipv6/conf/"+name+"/accept_dad", accept) // there may be no IPv6
+			_ = sysctl("net/ipv4/conf/"+name+"/arp_notify", "1")
+			return nil
+		}); err != nil {
+			return fmt.Errorf("go into the container: %w", err)
+		}
+	}
+	for _, a := range addresses {
+		if a.IP.To4() == nil { // a runtime may have switched it off for all others
+			if err := s.Inside(func() error { return sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0") }); err != nil {
+				return err
+			}
+		}
+		address := &netlink.Addr{IPNet: a}
+		if a.IP.To4() == nil && !dad {
+			address.Flags = unix.IFA_F_NODAD
+		}
+		if err := s.AddrAdd(link, address); err != nil {
+			return fmt.Errorf("give %s of the container the address %s: %w", name, a, err)
+		}
+	}
+	if err := s.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s of the container up: %w", name, err)
+	}
+	for _, r := range routes {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: &r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority}
+		if r.Table != nil {
+			route.Table = *r.Table
+		}
+		switch {
+		case r.Scope != nil:
+			route.Scope = netlink.Scope(*r.Scope)
+		case r.Gateway == nil:
+			route.Scope = netlink.SCOPE_LINK
+		}
+		if err := s.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make the container's route to %s: %w", r.Dst.String(), err)
+		}
+	}
+	return nil
+}

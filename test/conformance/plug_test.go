@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+var plugCases = []conformance{
+	{name: "plug_one_step", hooks: tcx, run: plugOneStep},
+	{name: "plug_again", hooks: tcx, run: plugAgain},
+	{name: "plug_other", hooks: tcx, run: plugOther},
+	{name: "plug_apply", hooks: tcx, run: plugApply},
+	{name: "plug_refused", hooks: tcx, run: plugRefused},
+	{name: "unplug_unknown", hooks: tcx, run: unplugUnknown},
+}
+
+// plugged returns the ids of the ports of a bridge that have one, by the port.
+func plugged(l *netlab.Lab, bridge string) map[string]string {
+	ids := map[string]string{}
+	for _, p := range l.Ports(bridge) {
+		if p.Owner != nil {
+			ids[p.Ifname] = p.Owner.ID
+		}
+	}
+	return ids
+}
+
+func wantPlugged(t *testing.T, l *netlab.Lab, bridge string, want map[string]string) {
+	t.Helper()
+	got := plugged(l, bridge)
+	if len(got) != len(want) {
+		t.Fatalf("plugged on %s: %v, should be %v", bridge, got, want)
+	}
+	for port, id := range want {
+		if got[port] != id {
+			t.Fatalf("plugged on %s: %v, should be %v", bridge, got, want)
+		}
+	}
+}
+
+// A port comes with its VLAN, its bindings and its rules, and leaves with them.
+func plugOneStep(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 2, "--vlan-filtering")
+	b, c := ends[0], ends[1]
+	a := l.NewEnds(1)[0]
+	rules := filepath.Join(t.TempDir(), "guest.conf")
+	must(t, os.WriteFile(rules, []byte("block in proto udp to port 7\n"), 0o600))
+	l.Bascule("vlan", "add", "br0", b.Port, "10", "--untagged", "--pvid")
+	learn(l, b, B)
+	learn(l, c, C)
+
+	args := []string{"plug", "guest", "--bridge", "br0", "--device", a.Port, "--vlan", "10", "--pf", rules,
+		"--source-guard", "--binding", A.String() + "=192.0.2.1"}
+	l.Bascule(args...)
+	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
+	echo, other := [2]int{7, 7}, [2]int{8, 8}
+	learn(l, b, B)
+	check := func() {
+		t.Helper()
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", other)}, b)
+		l.Reach(a, []netlab.Frame{udp4(C, A, "192.0.2.1", "192.0.2.3", other)}, b) // C is unknown in this VLAN
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.9", "192.0.2.2", other)})    // spoofed
+		l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", echo)})     // by its rules
+		l.Reach(b, []netlab.Frame{udp4(C, B, "192.0.2.2", "192.0.2.3", echo)}, a)  // which are no other port's
+	}
+	check()
+	l.Bascule(args...)
+	check()
+
+	l.Bascule("unplug", "guest")
+	wantPlugged(t, l, "br0", nil)
+	for _, words := range [][]string{{"binding", "show", "br0"}, {"pfctl", "-s", "Anchors"}} {
+		if out := l.Bascule(words...); strings.Contains(out, "192.0.2.1") || strings.Contains(out, "plug/") {
+			t.Errorf("%v after unplug: %s", words, out)
+		}
+	}
+	// without rules and bindings it is a plain port
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port, "--vlan", "10")
+	learn(l, b, B)
+	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.9", "192.0.2.2", echo)}, b)
+}
+
+// What is as it is told stays untouched: no generation is made, and no counter begins
+// anew. What is told otherwise becomes so.
+func plugAgain(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1)
+	a := l.NewEnds(1)[0]
+	generation := func() string {
+		cookie, err := l.Switch.Cookie()
+		must(t, err)
+		gen, err := os.Readlink(fmt.Sprintf("/run/bascule/%d/br0/current", cookie))
+		must(t, err)
+		return gen
+	}
+	args := []string{"plug", "guest", "--bridge", "br0", "--device", a.Port, "--isolated", "--binding", A.String() + "=192.0.2.1"}
+	l.Bascule(args...)
+	before := generation()
+	for range 3 {
+		l.Bascule(args...)
+	}
+	if now := generation(); now != before {
+		t.Errorf("the generation was %s before the same plug, and is %s", before, now)
+	}
+	if !l.Port("br0", a.Port).Isolated {
+		t.Error("the port is not isolated")
+	}
+	l.Bascule("port", "set", "br0", a.Port, "--fdb-max", "7") // somebody else
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port)
+	if p := l.Port("br0", a.Port); p.Isolated || p.FDBMax != 0 {
+		t.Errorf("plugged without settings, the port has isolated=%v fdb-max=%d", p.Isolated, p.FDBMax)
+	}
+	if out := l.Bascule("binding", "show", "br0"); strings.Contains(out, "192.0.2.1") {
+		t.Errorf("plugged without bindings, it has: %s", out)
+	}
+}
+
+// An id goes to another device, to another bridge, and to a new device in the place of one
+// that is gone.
+func plugOther(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 1)
+	a, b := l.NewEnds(1)[0], l.NewEnds(1)[0]
+	l.Bascule("bridge", "add", "br1")
+	plug := func(bridge string, e *netlab.End) {
+		l.Bascule("plug", "guest", "--bridge", bridge, "--device", e.Port)
+	}
+	plug("br0", a)
+	plug("br0", b)
+	wantPlugged(t, l, "br0", map[string]string{b.Port: "guest"})
+	plug("br1", b)
+	wantPlugged(t, l, "br0", nil)
+	wantPlugged(t, l, "br1", map[string]string{b.Port: "guest"})
+	plug("br0", a)
+	wantPlugged(t, l, "br1", nil)
+	l.Reach(a, l.Frames(3, netlab.Broadcast, A), ends[0])
+
+	// the port of somebody who said no id is taken over, and one with an id is not
+	l.Bascule("port", "add", "br1", b.Port, "--isolated")
+	l.Bascule("plug", "other", "--bridge", "br1", "--device", b.Port)
+	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
+	l.Refused([]string{"it is that of other, by plug", "bascule unplug other"}, "plug", "guest2", "--bridge", "br1", "--device", b.Port)
+	wantPlugged(t, l, "br1", map[string]string{b.Port: "other"})
+
+	// a device that is gone, with another one of its name or of another
+	a.Unplug()
+	c := l.NewEnds(1)[0]
+	plug("br0", c)
+	wantPlugged(t, l, "br0", map[string]string{c.Port: "guest"})
+	l.Reach(c, l.Frames(3, netlab.Broadcast, C), ends[0])
+	c.Unplug()
+	l.Bascule("unplug", "guest")
+	if n := len(l.Ports("br0")); n != 1 {
+		t.Errorf("%d ports are left, should be 1", n)
+	}
+}
+
+// A file says nothing of ports that were plugged, and takes none away.
+func plugApply(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 1)
+	a := l.NewEnds(1)[0]
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port, "--binding", A.String()+"=192.0.2.1")
+	l.Bascule("fdb", "add", "br0", C.String(), a.Port)
+	file := filepath.Join(t.TempDir(), "switch.yaml")
+	r, err := l.Run("export")
+	must(t, err)
+	if text := r.Stdout; strings.Contains(text, a.Port+":") || strings.Contains(text, "192.0.2.1") || !strings.Contains(r.Stderr, "plugged by an id are left out: 1") {
+		t.Errorf("the file has the port that was plugged:\n%s, and it says %q", text, r.Stderr)
+	}
+	must(t, os.WriteFile(file, []byte(r.Stdout), 0o600))
+	l.Bascule("apply", file)
+	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {"+ends[0].Port+": {isolated: true}, \""+a.Port[:1]+"*\": {isolated: true}}}}\n"), 0o600))
+	l.Bascule("apply", file)
+	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
+	if l.Port("br0", a.Port).Isolated || !l.Port("br0", ends[0].Port).Isolated {
+		t.Error("the file is not applied, or it is to the port that was plugged")
+	}
+	for _, words := range [][]string{{"binding", "show", "br0"}, {"fdb", "show", "br0"}} {
+		if out := l.Bascule(words...); !strings.Contains(out, a.Port) {
+			t.Errorf("%v after apply: %s", words, out)
+		}
+	}
+	must(t, os.WriteFile(file, []byte("bridges: {br0: {ports: {"+a.Port+": {}}}}\n"), 0o600))
+	l.Refused([]string{"plugged by the id guest", "bascule unplug guest"}, "apply", file)
+}
+
+// A plug that is refused changes nothing.
+func plugRefused(t *testing.T, hook string) {
+	l, ends := setup(t, hook, 1)
+	a := l.NewEnds(1)[0]
+	l.Bascule("binding", "add", "br0", ends[0].Port, B.String(), "192.0.2.2")
+	rules := filepath.Join(t.TempDir(), "rules")
+	plug := func(words []string, flags ...string) {
+		t.Helper()
+		l.Refused(words, append([]string{"plug", "guest", "--bridge", "br0", "--device", a.Port}, flags...)...)
+		if n := len(l.Ports("br0")); n != 1 {
+			t.Fatalf("%d ports, should be 1", n)
+		}
+	}
+	load := func(text string) { must(t, os.WriteFile(rules, []byte(text), 0o600)) }
+	plug([]string{"does not filter VLANs"}, "--vlan", "10")
+	plug([]string{"192.0.2.2 is bound to " + B.String()}, "--binding", A.String()+"=192.0.2.2")
+	load("block in on " + ends[0].Port + "\n")
+	plug([]string{"rules:1", "a rule of another port"}, "--pf", rules)
+	load("anchor \"others\"\n")
+	plug([]string{"calls an anchor"}, "--pf", rules)
+	load("block\n")
+	loadPF(t, l, "pass\n")
+	plug([]string{"do not call them", `anchor "plug/*"`}, "--pf", rules)
+	loadPF(t, l, "anchor \"plug/*\"\n")
+	l.Bascule("plug", "guest", "--bridge", "br0", "--device", a.Port, "--pf", rules)
+	l.Reach(a, []netlab.Frame{udp4(B, A, "192.0.2.1", "192.0.2.2", [2]int{7, 7})})
+	l.Refused([]string{"no bridge br9"}, "plug", "guest", "--bridge", "br9", "--device", a.Port)
+	l.Refused([]string{"no such"}, "plug", "guest2", "--bridge", "br0", "--device", "nothing")
+	wantPlugged(t, l, "br0", map[string]string{a.Port: "guest"})
+}
+
+func unplugUnknown(t *testing.T, hook string) {
+	l, _ := setup(t, hook, 1)
+	l.Bascule("unplug", "nobody")
+	l.Bascule("bridge", "del", "br0")
+	l.Bascule("unplug", "nobody")
+	if out := l.Bascule("bridge", "show"); strings.TrimSpace(out) != "" {
+		t.Errorf("bridges: %s", out)
+	}
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package containers
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"bascule/lab/ends"
+)
+
+// patience is how long the tests wait for what is sure to happen.
+const patience = 3 * time.Minute
+
+var pairs = flag.Int("containers.pairs", 30, "pairs of ADD and DEL with kills")
+
+// attach asks for the container's eth0.
+func attach(command, container string, space *ends.Namespace, conf any) call {
+	return call{command: command, container: container, ifname: "eth0", space: space, conf: conf}
+}
+
+// names and addresses that differ from run to run.
+var random = regexp.MustCompile(`veth[0-9a-f]+|([0-9a-f]{2}:){5}[0-9a-f]{2}|bsc-[0-9a-z-]+`)
+
+// told is the answer to ADD without what is random, and what the container has then.
+func told(t *testing.T, a answer, space *ends.Namespace) map[string]any {
+	t.Helper()
+	var result map[string]any
+	if err := json.Unmarshal([]byte(random.ReplaceAllString(string(a.text), "X")), &result); err != nil {
+		t.Fatalf("%v: %s", err, a.text)
+	}
+	for _, i := range result["interfaces"].([]any) {
+		delete(i.(map[string]any), "mtu") // Debian's is from before 1.1
+	}
+	link, err := space.Netlink().LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	addresses, err := space.Netlink().AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addresses {
+		if !addr.IP.IsLinkLocalUnicast() {
+			list = append(list, addr.IPNet.String())
+		}
+	}
+	routes, err := space.Netlink().RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() && !r.Dst.IP.IsMulticast() {
+			list = append(list, fmt.Sprint(r.Dst, " via ", r.Gw))
+		}
+	}
+	slices.Sort(list)
+	result["in the container"] = list
+	if dns, ok := result["dns"].(map[string]any); ok && len(dns) == 0 {
+		delete(result, "dns")
+	}
+	result["mtu"] = link.Attrs().MTU
+	return result
+}
+
+// What Debian's bridge plugin takes means the same here.
+func TestReference(t *testing.T) {
+	needs(t, reference+"/bridge")
+	for name, more := range map[string]conf{
+		"plain":           {},
+		"gateway":         {"isGateway": true},
+		"default gateway": {"isDefaultGateway": true},
+		"mtu":             {"mtu": 1400},
+		"hairpin":         {"hairpinMode": true, "isDefaultGateway": true},
+		"promiscuous":     {"promiscMode": true, "isDefaultGateway": true},
+		"without ipam":    {"ipam": nil},
+		"another bridge":  {"bridge": "br7", "isGateway": true},
+		"dns":             {"dns": conf{"nameservers": []string{"192.0.2.53"}, "domain": "example.org"}},
+		"mac":             {"args": conf{"cni": conf{"mac": "02:00:00:00:00:77"}}},
+		"mac at runtime":  {"runtimeConfig": conf{"mac": "02:00:00:00:00:78"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var results []map[string]any
+			for _, plugin := range []string{"bridge", ""} {
+				h := newHost(t)
+				a, b := h.space(), h.space()
+				c := h.routed(more)
+				if c["ipam"] == nil {
+					delete(c, "ipam")
+				}
+				add := attach("ADD", "a", a, c)
+				add.plugin = plugin
+				first := h.do(add)
+				results = append(results, told(t, first, a))
+				add.container, add.space = "b", b
+				results = append(results, told(t, h.do(add), b))
+				if c["ipam"] != nil && !strings.HasPrefix(name, "mac") { // both have it then
+					for _, to := range []string{"10.77.0.2", "fd77::2"} {
+						h.must(ping(b, to))
+					}
+				}
+				if c["isGateway"] == true || c["isDefaultGateway"] == true {
+					h.must(ping(a, "10.77.0.1"))
+				}
+				add.container, add.space = "a", a
+				if plugin == "" { // a Linux bridge has another MAC by now, which the plugin minds
+					var prev map[string]any
+					h.must(json.Unmarshal(first.text, &prev))
+					add.command, add.conf = "CHECK", c.with(conf{"prevResult": prev})
+					h.do(add)
+				}
+				add.conf, add.command = c, "DEL"
+				h.do(add)
+				add.container, add.space = "b", b
+				h.do(add)
+				h.do(add)
+				if left := devices(t, a); len(left) != 1 {
+					t.Errorf("the container has %v after DEL", left)
+				}
+				for _, d := range devices(t, h.Switch) { // the gateway, and of the reference its bridge
+					if strings.HasPrefix(d, "veth") {
+						t.Errorf("%s is left", d)
+					}
+					h.Keep(d)
+				}
+			}
+			for i := range 2 {
+				if d := cmp.Diff(results[i], results[i+2]); d != "" {
+					t.Errorf("ADD %d: the reference plugin (-) and bascule (+):\n%s", i+1, d)
+				}
+			}
+		})
+	}
+}
+
+// Each mistake has the code that the specification has for it, and nothing is changed.
+func TestBadInput(t *testing.T) {
+	h := newHost(t)
+	space := h.NewNamespace()
+	good := h.bare(nil)
+	h.do(attach("ADD", "first", space, good)) // makes the bridge
+	h.do(attach("DEL", "first", space, good))
+	before := h.Bascule("port", "show")
+	long := strings.Repeat("x", 300)
+	for name, c := range map[string]struct {
+		call
+		code  uint
+		words []string
+	}{
+		"no JSON":              {attach("ADD", "a", space, "{"), 6, nil},
+		"no object":            {attach("ADD", "a", space, "[]"), 6, nil},
+		"wrong type":           {attach("ADD", "a", space, h.bare(conf{"vlan": "ten"})), 6, []string{"vlan"}},
+		"no name":              {attach("ADD", "a", space, conf{"cniVersion": "1.0.0"}), 7, []string{"name"}},
+		"name with a path":     {attach("ADD", "a", space, h.bare(conf{"name": "../x"})), 7, nil},
+		"bridge with a path":   {attach("ADD", "a", space, h.bare(conf{"bridge": "../x"})), 7, []string{"bridge name"}},
+		"long bridge":          {attach("ADD", "a", space, h.bare(conf{"bridge": long})), 7, nil},
+		"vlan":                 {attach("ADD", "a", space, h.bare(conf{"vlan": 4095})), 7, []string{"4095"}},
+		"negative vlan":        {attach("ADD", "a", space, h.bare(conf{"vlan": -1})), 7, nil},
+		"vlan and trunk":       {attach("ADD", "a", space, h.bare(conf{"vlan": 1, "vlanTrunk": []conf{{"id": 2}}})), 7, []string{"exclude"}},
+		"half a range":         {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 2}}})), 7, []string{"maxID"}},
+		"range backwards":      {attach("ADD", "a", space, h.bare(conf{"vlanTrunk": []conf{{"minID": 3, "maxID": 2}}})), 7, nil},
+		"no filtering":         {attach("ADD", "a", space, h.bare(conf{"vlan": 10})), 7, []string{"does not filter VLANs"}},
+		"hairpin, promiscuous": {attach("ADD", "a", space, h.bare(conf{"hairpinMode": true, "promiscMode": true})), 7, nil},
+		"down with ipam":       {attach("ADD", "a", space, h.routed(conf{"disableContainerInterface": true})), 7, nil},
+		"masquerade of none":   {attach("ADD", "a", space, h.bare(conf{"ipMasq": true})), 7, nil},
+		"bandwidth":            {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"bandwidth": conf{"ingressRate": 1}}})), 2, []string{"bandwidth"}},
+		"mac":                  {attach("ADD", "a", space, h.bare(conf{"runtimeConfig": conf{"mac": "01:00:5e:00:00:01"}})), 7, nil},
+		"mtu":                  {attach("ADD", "a", space, h.bare(conf{"mtu": -1})), 7, nil},
+		"rules":                {attach("ADD", "a", space, h.bare(conf{"pf": "block in on eth7"})), 999, []string{"another port"}},
+		"no rules":             {attach("ADD", "a", space, h.bare(conf{"pf": []string{"blok"}})), 999, []string{"pf:1"}},
+		"mirror":               {attach("ADD", "a", space, h.bare(conf{"mirror": "nothing"})), 999, []string{"nothing"}},
+		"ipam with a path":     {attach("ADD", "a", space, h.bare(conf{"ipam": conf{"type": "../../bin/sh"}})), 7, nil},
+		"no ipam":              {attach("ADD", "a", space, h.bare(conf{"ipam": conf{"type": "nothing"}})), 999, []string{"nothing"}},
+		"version":              {attach("ADD", "a", space, h.bare(conf{"cniVersion": "7.0.0"})), 1, nil},
+		"no container":         {attach("ADD", "", space, good), 4, []string{"CNI_CONTAINERID"}},
+		"no namespace":         {attach("ADD", "a", nil, good), 4, []string{"CNI_NETNS"}},
+		"no interface":         {call{command: "ADD", container: "a", space: space, conf: good}, 4, []string{"CNI_IFNAME"}},
+		"container's name":     {attach("ADD", "a/../b", space, good), 4, nil},
+		"long container":       {attach("ADD", long, space, good), 4, []string{"CNI_CONTAINERID"}},
+		"interface's name":     {call{command: "ADD", container: "a", ifname: "a/b", space: space, conf: good}, 4, nil},
+		"unknown command":      {attach("PUT", "a", space, good), 4, nil},
+		"own namespace":        {attach("ADD", "a", h.Switch, good), 8, nil},
+		"no such namespace":    {call{command: "ADD", container: "a", ifname: "eth0", conf: good, env: []string{"CNI_NETNS=/nowhere"}}, 4, []string{"/nowhere"}},
+		"relative namespace":   {call{command: "ADD", container: "a", ifname: "eth0", conf: good, env: []string{"CNI_NETNS=" + space.Name}}, 4, []string{"absolute"}},
+		"a file as namespace":  {call{command: "ADD", container: "a", ifname: "eth0", conf: good, env: []string{"CNI_NETNS=/etc/passwd"}}, 4, nil},
+		"args":                 {call{command: "ADD", container: "a", ifname: "eth0", space: space, conf: good, env: []string{"CNI_ARGS=nonsense=1"}}, 4, nil},
+		"check of none":        {attach("CHECK", "a", space, good.with(conf{"prevResult": conf{"cniVersion": "1.1.0", "interfaces": []conf{}}})), 999, []string{"is not on bridge"}},
+		"check, no result":     {attach("CHECK", "a", space, good), 7, []string{"prevResult"}},
+		"gc of an old version": {call{command: "GC", conf: h.bare(conf{"cniVersion": "1.0.0"})}, 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := &host{h.Lab, t, h.path, h.data}
+			one.refused(c.call, c.code, c.words...)
+			if after := h.Bascule("port", "show"); after != before {
+				t.Errorf("the ports were\n%sand are\n%s", before, after)
+			}
+			if left := devices(t, space); len(left) != 1 {
+				t.Errorf("the container has %v", left)
+			}
+			for _, d := range devices(t, h.Switch) {
+				if strings.HasPrefix(d, "veth") {
+					t.Errorf("%s is left", d)
+				}
+			}
+			if ips, _ := filepath.Glob(h.data + "/net/1*"); len(ips) > 0 {
+				t.Errorf("addresses are left: %v", ips)
+			}
+		})
+	}
+	if names := h.bridges(); len(names) != 1 {
+		t.Errorf("there are bridges %v", names)
+	}
+}
+
+// A second ADD of the same interface fails and changes nothing; DEL can be repeated, and needs
+// no namespace.
+func TestAgain(t *testing.T) {
+	h := newHost(t)
+	a, b := h.NewNamespace(), h.NewNamespace()
+	c := h.bare(nil)
+	h.do(attach("ADD", "a", a, c))
+	h.refused(attach("ADD", "a", a, c), 4, "eth0 already")
+	h.refused(attach("ADD", "a", b, c), 11, "there already") // the same id in another namespace
+	if n := len(h.plugged("cni0")); n != 1 {
+		t.Errorf("%d ports, should be 1", n)
+	}
+	h.do(attach("DEL", "a", nil, c))
+	if left := devices(t, a); len(left) != 1 {
+		t.Errorf("the container has %v after DEL without its namespace", left)
+	}
+	h.do(attach("DEL", "a", nil, c))
+	h.do(attach("DEL", "a", a, c))
+	h.do(attach("DEL", "never", b, c))
+	gone := attach("DEL", "a", nil, c)
+	gone.env = []string{"CNI_NETNS=/run/netns/gone"}
+	h.do(gone)
+	h.do(attach("ADD", "a", a, c))
+	h.must(a.Netlink().LinkDel(mustLink(t, a, "eth0"))) // as with its namespace
+	h.do(attach("DEL", "a", nil, c))
+	if n := len(h.plugged("cni0")); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
+
+func mustLink(t testing.TB, ns *ends.Namespace, name string) netlink.Link {
+	t.Helper()
+	l, err := ns.Netlink().LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// What the switch has of its own, by what gets through.
+func TestOwnKeys(t *testing.T) {
+	needs(t, "ping")
+	h := newHost(t)
+	spaces := []*ends.Namespace{h.NewNamespace(), h.NewNamespace(), h.NewNamespace()}
+	a, b, isolated := spaces[0], spaces[1], spaces[2]
+	guarded := h.routed(conf{"sourceGuard": true, "macspoofchk": true, "fdbMax": 3, "pf": []string{"block in inet proto icmp to 10.77.0.1"}, "isGateway": true})
+	h.do(attach("ADD", "a", a, guarded))
+	h.do(attach("ADD", "b", b, h.routed(conf{"portIsolation": true, "isGateway": true})))
+	h.do(attach("ADD", "c", isolated, h.routed(conf{"portIsolation": true, "isGateway": true})))
+	ports := h.plugged("cni0")
+	if p := ports["cni/net/a/eth0"]; p.FDBMax != 3 || p.Learning || p.Owner.Container != "a" || p.Owner.Network != "net" {
+		t.Errorf("the port of a is %+v of %+v", p, p.Owner)
+	}
+	h.must(ping(a, "10.77.0.3"))
+	h.must(ping(b, "10.77.0.2"))
+	h.must(ping(b, "10.77.0.1"))
+	if ping(a, "10.77.0.1") == nil {
+		t.Error("what pf blocks gets through")
+	}
+	if ping(isolated, "10.77.0.3") == nil {
+		t.Error("two isolated ports talk")
+	}
+	// another address of IP, and another MAC
+	link := mustLink(t, a, "eth0")
+	foreign, err := netlink.ParseAddr("10.77.0.99/16")
+	h.must(err)
+	h.must(a.Netlink().AddrAdd(link, foreign))
+	if _, err := exec.Command("nsenter", "--net="+path(a), "ping", "-n", "-c", "1", "-W", "1", "-I", "10.77.0.99", "10.77.0.3").Output(); err == nil {
+		t.Error("a foreign address gets through")
+	}
+	h.must(a.Netlink().AddrDel(link, foreign))
+	h.must(ping(a, "10.77.0.3"))
+	h.must(a.Netlink().LinkSetHardwareAddr(link, []byte{2, 0, 0, 0, 0, 0x99}))
+	if ping(a, "10.77.0.3") == nil {
+		t.Error("a foreign MAC gets through")
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		h.do(attach("DEL", name, spaces[i], guarded))
+	}
+	if out := h.Bascule("binding", "show") + h.Bascule("pfctl", "-b", "cni0", "-a", "*", "-sr"); strings.Contains(out, "veth") {
+		t.Errorf("bindings or rules are left:\n%s", out)
+	}
+}
+
+// VLANs are those of the reference plugin: an access port, a trunk, the default one kept or not.
+func TestVLANs(t *testing.T) {
+	h := newHost(t)
+	for i, c := range []struct {
+		conf
+		want string
+	}{
+		{conf{"vlan": 10}, "1 Egress Untagged; 10 PVID, Egress Untagged"},
+		{conf{"vlan": 10, "preserveDefaultVlan": false}, "10 PVID, Egress Untagged"},
+		{conf{"vlan": 1}, "1 PVID, Egress Untagged"},
+		{conf{"vlanTrunk": []conf{{"id": 20}, {"minID": 30, "maxID": 32}}}, "1 PVID, Egress Untagged; 20; 30-32"},
+		{conf{"vlanTrunk": []conf{{"id": 20}}, "preserveDefaultVlan": false}, "20"},
+		{conf{}, "1 PVID, Egress Untagged"},
+	} {
+		space := h.NewNamespace()
+		name := fmt.Sprint("c", i)
+		h.do(attach("ADD", name, space, h.bare(c.conf)))
+		port := h.plugged("cni0")["cni/net/"+name+"/eth0"].Ifname
+		var list []string
+		for _, line := range strings.Split(strings.TrimSpace(h.Bascule("vlan", "show", "cni0", port)), "\n")[1:] {
+			fields := strings.Fields(line)
+			list = append(list, strings.TrimSuffix(strings.Join(fields[2:], " "), " -"))
+		}
+		if got := strings.Join(list, "; "); got != c.want {
+			t.Errorf("%v: VLANs %q, should be %q", c.conf, got, c.want)
+		}
+		h.do(attach("DEL", name, space, h.bare(c.conf)))
+	}
+	// the gateway of a VLAN
+	needs(t, reference+"/host-local")
+	space := h.NewNamespace()
+	gateway := h.routed(conf{"vlan": 10, "preserveDefaultVlan": false, "isDefaultGateway": true})
+	a := h.do(attach("ADD", "v", space, gateway))
+	if !strings.Contains(string(a.text), `"cni0.10"`) {
+		t.Errorf("the answer does not name the gateway: %s", a.text)
+	}
+	h.must(ping(space, "10.77.0.1"))
+	h.do(attach("DEL", "v", space, gateway))
+}
+
+// A machine with many containers is started.
+func TestConcurrent(t *testing.T) {
+	const many = 100
+	h := newHost(t)
+	spaces := make([]*ends.Namespace, many)
+	for i := range spaces {
+		spaces[i] = h.NewNamespace()
+	}
+	c := h.bare(conf{"portIsolation": true})
+	all := func(command string) {
+		var wg sync.WaitGroup
+		wrong := make(chan string, many)
+		for i, space := range spaces {
+			wg.Go(func() {
+				if a, err := h.try(attach(command, fmt.Sprint("c", i), space, c)); err != nil || a.exit != 0 {
+					wrong <- fmt.Sprintf("%s %d: %v %d %s", command, i, err, a.Code, a.Msg)
+				}
+			})
+		}
+		wg.Wait()
+		close(wrong)
+		for w := range wrong {
+			t.Error(w)
+		}
+	}
+	all("ADD")
+	ports := h.plugged("cni0")
+	for i, space := range spaces {
+		p := ports[fmt.Sprintf("cni/net/c%d/eth0", i)]
+		if l := mustLink(t, space, "eth0"); p.Ifindex != l.Attrs().ParentIndex || p.State == "gone" || !p.Isolated {
+			t.Errorf("container %d has the other end of device %d, and its port is %+v", i, l.Attrs().ParentIndex, p)
+		}
+	}
+	all("DEL")
+	if n := len(h.Ports("cni0")); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
+
+// Requests that are killed anywhere leave nothing that DEL does not find.
+func TestKilled(t *testing.T) {
+	h := newHost(t)
+	space := h.NewNamespace()
+	c := h.bare(conf{"portIsolation": true})
+	h.do(attach("ADD", "first", space, c))
+	h.do(attach("DEL", "first", space, c))
+	took := time.Now()
+	h.do(attach("ADD", "first", space, c))
+	usual := time.Since(took)
+	h.do(attach("DEL", "first", space, c))
+	before, err := h.Objects()
+	h.must(err)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	killed, done := 0, 0
+	for i := range *pairs {
+		name := fmt.Sprint("k", i)
+		cmd := h.process(attach([]string{"ADD", "DEL"}[i%2], name, space, c))
+		if i%2 == 1 {
+			h.do(attach("ADD", name, space, c))
+		}
+		h.must(cmd.Start())
+		// nothing is said of when this is: each moment has to be right
+		time.Sleep(time.Duration(r.Int64N(int64(usual) * 5 / 4)))
+		_ = cmd.Process.Kill()
+		if cmd.Wait() != nil {
+			killed++
+		} else {
+			done++
+		}
+		del := attach("DEL", name, space, c)
+		if i%4 > 1 {
+			del.space = nil
+		}
+		h.do(del)
+		if n := len(h.Ports("cni0")); n != 0 {
+			t.Fatalf("kill %d (%d were killed, seed %d): %d ports are left", i, killed, seed, n)
+		}
+		if left := slices.Concat(devices(t, space), devices(t, h.Switch)); len(left) != 2 {
+			t.Fatalf("kill %d (%d were killed, seed %d): devices %v are left", i, killed, seed, left)
+		}
+	}
+	t.Logf("%d of %d requests were killed", killed, killed+done)
+	// the kernel frees objects a moment after their last use
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		after, err := h.Objects()
+		h.must(err)
+		if len(after.Maps) == len(before.Maps) && len(after.Programs) == len(before.Programs) && len(after.Links) == len(before.Links) {
+			return
+		}
+		if time.Now().After(deadline) {
+			out, _ := exec.Command("find", "/run/bascule").Output()
+			t.Fatalf("the switch has %v, and had %v\n%s", after, before, out)
+		}
+	}
+}
+
+// GC takes away what is of no valid attachment, also what a killed ADD has left, and nothing
+// of another network.
+func TestGC(t *testing.T) {
+	h := newHost(t)
+	spaces := map[string]*ends.Namespace{}
+	c := h.bare(nil)
+	for _, name := range []string{"stays", "goes", "away"} {
+		spaces[name] = h.NewNamespace()
+		h.do(attach("ADD", name, spaces[name], c))
+	}
+	other := h.NewNamespace()
+	h.do(attach("ADD", "goes", other, h.bare(conf{"name": "net2"})))
+	h.Bascule("unplug", "cni/net/away/eth0") // its device is there, as if it had never been plugged
+	h.do(call{command: "GC", conf: c.with(conf{"cni.dev/valid-attachments": []conf{{"containerID": "stays", "ifname": "eth0"}}})})
+	if got := slices.Sorted(keys(h.plugged("cni0"))); !slices.Equal(got, []string{"cni/net/stays/eth0", "cni/net2/goes/eth0"}) {
+		t.Errorf("after GC there are %v", got)
+	}
+	for name, left := range map[string]int{"stays": 2, "goes": 1, "away": 1} {
+		if list := devices(t, spaces[name]); len(list) != left {
+			t.Errorf("%s has the devices %v", name, list)
+		}
+	}
+	h.do(call{command: "GC", conf: c})
+	h.do(call{command: "GC", conf: h.bare(conf{"name": "net2"})})
+	if n := len(h.Ports("cni0")); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
+
+func keys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// STATUS says whether ADD could be done.
+func TestStatus(t *testing.T) {
+	h := newHost(t)
+	status := func(more conf) call { return call{command: "STATUS", conf: h.bare(more)} }
+	h.do(status(nil)) // ADD makes the bridge
+	h.Bascule("bridge", "add", "cni0")
+	h.do(status(nil))
+	h.refused(status(conf{"vlan": 10}), 50, "does not filter VLANs")
+	if _, err := h.Run("bridge", "set", "cni0", "--stp", "rstp"); err != nil { // which warns
+		t.Fatal(err)
+	}
+	h.refused(status(nil), 51, "no agent runs")
+	h.Bascule("bridge", "del", "cni0")
+	if h.bridges() != nil {
+		t.Error("STATUS makes a bridge")
+	}
+}
+
+// CHECK sees what is not as it was answered.
+func TestCheck(t *testing.T) {
+	h := newHost(t)
+	space := h.NewNamespace()
+	c := h.routed(conf{"isDefaultGateway": true, "sourceGuard": true})
+	a := h.do(attach("ADD", "a", space, c))
+	var prev map[string]any
+	h.must(json.Unmarshal(a.text, &prev))
+	check := attach("CHECK", "a", space, c.with(conf{"prevResult": prev}))
+	h.do(check)
+	port := h.plugged("cni0")["cni/net/a/eth0"].Ifname
+	h.Bascule("port", "set", "cni0", port, "--source-guard=off")
+	h.refused(check, 999, "source-guard off")
+	h.Bascule("port", "set", "cni0", port, "--source-guard")
+	h.do(check)
+	link := mustLink(t, space, "eth0")
+	h.must(space.Netlink().RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: []byte{10, 77, 0, 1}}))
+	h.refused(check, 999, "no route")
+	address, err := netlink.ParseAddr("10.77.0.2/16")
+	h.must(err)
+	h.must(space.Netlink().AddrDel(link, address))
+	h.refused(check, 999, "10.77.0.2/16")
+	h.Bascule("unplug", "cni/net/a/eth0")
+	h.refused(check, 999, "is not on bridge cni0")
+	h.do(attach("DEL", "a", space, c))
+}
+
+// cnitool, of those who make the specification, runs the plugin as runtimes do.
+func TestCnitool(t *testing.T) {
+	h := newHost(t)
+	tool := filepath.Join(t.TempDir(), "cnitool")
+	if out, err := exec.Command("go", "build", "-o", tool, "github.com/containernetworking/cni/cnitool").CombinedOutput(); err != nil {
+		t.Fatalf("build cnitool: %v: %s", err, out)
+	}
+	dir := t.TempDir()
+	list, err := json.Marshal(conf{"cniVersion": "1.1.0", "name": "listed", "plugins": []conf{{"type": "bascule-cni", "portIsolation": true}}})
+	h.must(err)
+	h.must(os.WriteFile(filepath.Join(dir, "10-listed.conflist"), list, 0o600))
+	space := h.NewNamespace()
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("nsenter", append([]string{"--net=" + path(h.Switch), tool}, args...)...)
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+dir, "CNI_PATH="+h.path)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("cnitool %v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	run("status", "listed", path(space))
+	run("add", "listed", path(space))
+	run("check", "listed", path(space))
+	if n := len(h.plugged("cni0")); n != 1 {
+		t.Errorf("%d ports, should be 1", n)
+	}
+	run("gc", "listed", path(space)) // without a list of what is valid
+	if n := len(h.plugged("cni0")); n != 0 {
+		t.Errorf("%d ports after GC, should be none", n)
+	}
+	run("del", "listed", path(space))
+	run("del", "listed", path(space))
+	if n := len(h.Ports("cni0")); n != 0 {
+		t.Errorf("%d ports are left", n)
+	}
+}
