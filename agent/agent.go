@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"runtime/debug"
@@ -26,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/agent/doors"
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/pf"
@@ -42,6 +44,11 @@ type Options struct {
 	Dir     string    // for its socket, lock and snapshots
 	Version string    // of the program, for its status
 	Log     *slog.Logger
+
+	// API answers requests of HTTP at the agent's socket, and Services run beside the agent
+	// until it ends. They see it by a View. None has to be there.
+	API      func(*View) http.Handler
+	Services []Service
 
 	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
 	// often at least it wants to hear that, 0 for never.
@@ -71,6 +78,8 @@ type agent struct {
 	since   time.Time
 	home    *site
 	door    *doorway
+	web     *doors.Server    // nil where nobody answers requests of HTTP
+	handed  *handover        // connections for it
 	lacks   string           // what it cannot make anew for now
 	sites   map[uint64]*site // by cookie, home among them
 	ready   bool
@@ -128,11 +137,18 @@ func Run(ctx context.Context, o Options, reload <-chan os.Signal) error {
 			s.close()
 		}
 	}()
+	if o.API != nil {
+		a.web = doors.NewServer(o.API(&View{a}), a.log, mostRequests)
+		a.handed = newHandover()
+		go a.web.Serve(ctx, a.handed)
+	}
 	if err := a.open(); err != nil {
 		return err
 	}
 	defer func() { a.door.Close() }()
 	a.log.Info("the agent starts", "version", o.Version, "files", o.Files)
+	wait := a.beginServices()
+	defer func() { cancel(); wait() }()
 	home.listen()
 	a.reload(nil)
 	err = a.loop(reload)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -286,9 +287,21 @@ func (a *agent) serve(l net.Listener) {
 		}
 		clients.enter(conn)
 		go func() {
-			defer func() { conn.Close(); clients.leave(conn) }()
+			taken := false // by the server of HTTP
+			defer func() {
+				if !taken {
+					conn.Close()
+				}
+				clients.leave(conn)
+			}()
 			conn.SetReadDeadline(time.Now().Add(statusTime))
-			line, err := bufio.NewReaderSize(conn, 64).ReadSlice('\n')
+			said := bufio.NewReaderSize(conn, 64)
+			line, err := said.ReadSlice('\n')
+			if a.web != nil && (errors.Is(err, bufio.ErrBufferFull) || err == nil && isRequest(line)) {
+				conn.SetReadDeadline(time.Time{})
+				taken = a.handed.take(&begun{conn, io.MultiReader(bytes.NewReader(slices.Clone(line)), said)})
+				return
+			}
 			if err != nil {
 				return
 			}

@@ -244,6 +244,7 @@ enum work_part {
 	WORK_PF_ANSWER,
 	WORK_PF_OVERLOAD,
 	WORK_PF_NAT,
+	WORK_PF_THROUGH,
 	WORK_PF_DRY, /* what stays from one packet to the next */
 	WORK_PARTS,
 };

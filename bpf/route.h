@@ -15,6 +15,7 @@
 
 #include "decision.h"
 #include "patch.h"
+#include "pf/through.h"
 #include "trace.h"
 
 /* Puts the type into BTF, for Go: BTF has only types that something uses. */
@@ -572,7 +573,10 @@ static __always_inline struct route_way *route_way(u64 place)
 	u32 part = memory_part(MEMORY_ROUTES);
 	struct route_ways *ways = bpf_map_lookup_elem(&memory, &part);
 
-	return ways ? &ways->at[place & (ROUTE_WAYS - 1)] : 0;
+	if (!ways)
+		return 0;
+	asm volatile("" : "+r"(ways)); /* else clang adds before it compares */
+	return &ways->at[place & (ROUTE_WAYS - 1)];
 }
 
 /*
@@ -680,8 +684,9 @@ static __always_inline bool icmp_is_echo(u8 type, bool six)
  */
 static __always_inline struct route_way *route_known(void *data, void *data_end, u32 len,
 						     const struct route_memory *memory, u32 slot,
-						     u64 dst)
+						     u64 dst, u64 *place)
 {
+	const struct pf_through *as = on(FEATURE_PF_NAT) ? pf_through() : 0;
 	const struct ipv6hdr *six = data + ETHER_HEADER;
 	const struct iphdr *ip = data + ETHER_HEADER;
 	u64 gateway, ports, address[4] = {}, other;
@@ -732,10 +737,16 @@ static __always_inline struct route_way *route_known(void *data, void *data_end,
 	}
 	if (!changes)
 		return 0;
+	/* the host's stack would see what the packet is translated to */
+	if (as && as->is) {
+		__builtin_memcpy(address, as->address, sizeof(address));
+		upper = as->ports;
+	}
 	gateway = GATEWAY_MAC(port_at(slot)->endpoint, dst);
 	/* as route_recall() has it of a struct bpf_fib_lookup */
 	ports |= (u64)proto << 8 | (u64)upper << 16;
-	way = route_way(route_place(gateway, address, ports, flow));
+	*place = route_place(gateway, address, ports, flow);
+	way = route_way(*place);
 	if (!way)
 		return 0;
 	other = (way->tick ^ (u32)bpf_jiffies64()) | (way->flow ^ flow);
@@ -907,6 +918,32 @@ __noinline u32 route_read_xdp(struct xdp_md *xdp)
 }
 
 /*
+ * Has the look-up ask for the packet that the host's stack would see, where rules translate the
+ * one that has been read: what route_read_xdp() has said, or why it is left to the stack.
+ */
+static __always_inline u32 route_translated(u32 unread)
+{
+	const struct pf_through *as = pf_through();
+	struct route_memory *memory = route_memory_get();
+	struct bpf_fib_lookup *to;
+	u32 *address;
+
+	if (!as || !memory)
+		return ROUTE_AWAY;
+	if (unread || !as->is)
+		return unread;
+	to = route_to(memory);
+	__builtin_memcpy(to->ipv6_src, as->address, sizeof(as->address));
+	to->sport = as->ports;
+	to->dport = as->ports >> 16;
+	address = to->ipv6_src;
+	if (to->family == 2 ? ip4_is_plain(address[0]) && ip4_is_plain(address[4])
+			    : ip6_is_plain(address) && ip6_is_plain(address + 4))
+		return ROUTE_DONE;
+	return ROUTE_ADDRESS;
+}
+
+/*
  * Finds the way of a frame that XDP sends to a routed host port: ROUTE_GATEWAY if it goes on
  * by another such port of this bridge. struct route_memory then has what the frame is there.
  * The frame is as it was. In all other cases tcx finds its way.
@@ -917,10 +954,14 @@ __noinline u32 route_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 	struct route_size size = {.len = data_end - data};
 	struct route_memory *memory = route_memory_get();
+	u32 unread;
 
 	if (!memory)
 		return ROUTE_HEADER;
-	if (route_find(&h, memory, slot, dst, route_read_xdp(xdp), &size) || !memory->endpoint)
+	unread = route_read_xdp(xdp);
+	if (on(FEATURE_PF_NAT))
+		unread = route_translated(unread);
+	if (route_find(&h, memory, slot, dst, unread, &size) || !memory->endpoint)
 		return ROUTE_OTHER;
 	memory->dst = 0;
 	memory->src = 0;
@@ -977,6 +1018,7 @@ __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	struct route_memory *memory = route_memory_get();
 	struct port_stats *s;
 	struct route_way *way;
+	u64 place;
 	u32 out, sum, len = skb->len;
 	u8 frame[ETHER_HEADER + 12]; /* up to the addresses of IPv4 */
 	struct iphdr *ip = (void *)frame + ETHER_HEADER;
@@ -985,7 +1027,7 @@ __noinline int route_quickly_skb(struct __sk_buff *skb, u32 slot, u64 dst)
 	if (!memory || tag_beside(skb) || skb->mark || skb->gso_size ||
 	    data + sizeof(frame) > data_end)
 		return 0;
-	way = route_known(data, data_end, len, memory, slot, dst);
+	way = route_known(data, data_end, len, memory, slot, dst, &place);
 	if (!way)
 		return 0;
 	out = way->out;

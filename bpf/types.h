@@ -538,7 +538,7 @@ struct fdb_entry {
 };
 
 #define FDB_STATIC (1u << 31) /* never ages, never moves */
-#define FDB_STICKY (1u << 30) /* the same: only the word that users see differs */
+#define FDB_STICKY (1u << 30) /* the same; commands and trace have a word of its own for it */
 #define FDB_PINNED (FDB_STATIC | FDB_STICKY)
 #define FDB_LOCKED (1ull << 63) /* heard on a locked port; seconds get to this bit in 68 years */
 #define FDB_CLAIMED (~0ull)

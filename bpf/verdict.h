@@ -50,6 +50,35 @@ static __always_inline enum action refuse(struct verdict *v, enum drop_reason re
 	return ACTION_DROP;
 }
 
+/* The headers of a large packet of TCP over IPv6, after that of Ethernet. */
+struct jumbo_headers {
+	struct ipv6hdr ip;
+	struct {
+		u8 next, len;
+		u16 option; /* type and length */
+		u32 length;
+	} hop;
+	struct tcphdr tcp;
+};
+
+/*
+ * Do the segments of a packet fit which the kernel has given a header that says how large it
+ * is (RFC 2675, "BIG TCP")? No segment has that header. But bpf_check_mtu() counts it as one
+ * of theirs, as skb_gso_validate_network_len() does, so a full segment would not fit.
+ */
+__noinline bool jumbo_fits(struct __sk_buff *skb, u32 mtu)
+{
+	struct jumbo_headers h;
+
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+	    bpf_skb_load_bytes(skb, ETHER_HEADER, &h, sizeof(h)))
+		return false;
+	if (h.ip.payload_len || h.ip.nexthdr != IPPROTO_HOPOPTS || h.hop.next != IPPROTO_TCP ||
+	    h.hop.len || h.hop.option != bpf_htons(0xc204))
+		return false;
+	return sizeof(h.ip) + h.tcp.doff * 4 + skb->gso_size <= mtu;
+}
+
 /*
  * May the frame leave by the device? A GSO packet may if its segments may. 0 or the reason
  * against it. This asks the device itself, so that a changed MTU counts at once, and tells
@@ -61,7 +90,9 @@ static __always_inline int skb_fits(struct __sk_buff *skb, u32 ifindex, u32 tag,
 				     : bpf_check_mtu(skb, ifindex, mtu, -(__s32)tag, 0);
 
 	/* below zero the helper cannot tell; the kernel looks again on the way out */
-	return refused > 0 ? DROP_MTU : 0;
+	if (refused <= 0 || (skb->gso_size && jumbo_fits(skb, *mtu)))
+		return 0;
+	return DROP_MTU;
 }
 
 /*

@@ -70,12 +70,13 @@ __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
 	struct route_memory *memory = route_memory_get();
 	struct route_way *way;
+	u64 place;
 	u32 len, out;
 
 	if (!memory || data + ETHER_HEADER + sizeof(struct iphdr) > data_end)
 		return XDP_PASS;
 	len = data_end - data;
-	way = route_known(data, data_end, len, memory, slot, dst);
+	way = route_known(data, data_end, len, memory, slot, dst, &place);
 	if (!way)
 		return XDP_PASS;
 	out = way->out;
@@ -92,42 +93,153 @@ __noinline int route_quickly(struct xdp_md *xdp, u32 in, u32 slot, u64 dst)
 	return XDP_REDIRECT;
 }
 
-/* What has to look into each frame does so once: a frame that is routed is left to tcx then. */
-#define ROUTES_BY_XDP                                                                              \
-	!on(FEATURES_NOTE | FEATURE_PF | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP)
+/*
+ * What has to look into each frame does so once: a frame that is routed is left to tcx then.
+ * But pf looks twice at once.
+ */
+#define ROUTES_BY_XDP !on(FEATURES_NOTE | FEATURE_ETHER | FEATURE_GUARD | FEATURE_BACKUP)
+
+/* In the place of an enum xdp_action: the frame of struct judged is to be routed past pf. */
+#define XDP_ROUTES 0x100
+#define ROUTES_PAST_PF (on(FEATURE_ROUTE) && on(FEATURE_PF) && ROUTES_BY_XDP)
 
 /*
- * Routes a frame that is for a routed host port. It is decided on again, as a frame that
- * comes by the port that the host would send it by. Until XDP knows that it will send the
- * frame, the frame stays as it is: tcx gets it if XDP may not send it.
+ * Finds the way of a frame that is for a routed host port. It is decided on again, as a frame
+ * that comes by the port that the host would send it by: it then is that of `j`. 0 if XDP may
+ * not send it, or else how many bytes an untagged frame may have. The way is remembered if it
+ * can be.
  */
-static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
+static __always_inline u32 route_decide_xdp(struct xdp_md *xdp, struct judged *j)
 {
-	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
-	u32 in = j->v.in, out = j->v.out, len = j->f.len;
 	struct route_memory *memory = route_memory_get();
-	u32 epoch = READ_ONCE(clock_get()->epoch), now = clock_now(), fits;
+	u32 epoch = READ_ONCE(clock_get()->epoch), fits;
 
-	if (!memory || route_xdp(xdp, out, j->f.dst) != ROUTE_GATEWAY)
-		return XDP_PASS;
+	if (!memory || route_xdp(xdp, j->v.out, j->f.dst) != ROUTE_GATEWAY)
+		return 0;
 	j->v = (struct verdict){};
 	j->f = (struct frame){.dst = memory->dst,
 			      .src = memory->src,
 			      .ifindex = memory->ifindex,
 			      .len = memory->len};
 	if (!port_slot(j->f.ifindex))
-		return XDP_PASS;
-	fits = decided_xdp(xdp, j, epoch, now);
-	if (!fits || !route_rewrite(xdp, memory, len))
-		return XDP_PASS;
-	if (!j->v.fleeting && !j->v.tag)
+		return 0;
+	fits = decided_xdp(xdp, j, epoch, clock_now());
+	if (fits && !j->v.fleeting && !j->v.tag)
 		route_decided(memory, j->v.in, j->v.out, epoch, fits);
+	return fits;
+}
+
+/*
+ * Routes a frame that is for a routed host port. Until XDP knows that it will send the frame,
+ * the frame stays as it is: tcx gets it if XDP may not send it.
+ */
+static __noinline int route_frame_xdp(struct xdp_md *xdp, struct judged *j)
+{
+	const struct hook h = {.ctx = xdp, .devices = &xdp_devices};
+	u32 in = j->v.in, out = j->v.out, len = j->f.len;
+	struct route_memory *memory = route_memory_get();
+	u32 now = clock_now();
+
+	if (!memory || !route_decide_xdp(xdp, j) || !route_rewrite(xdp, memory, len))
+		return XDP_PASS;
 	count_rx(in, len);
 	count_tx(out, len);
 	route_count(out, ROUTE_GATEWAY);
 	/* the frame is another by now: nobody else may take it */
 	return send_xdp(&h, &j->f, &j->v, now) == XDP_REDIRECT ? XDP_REDIRECT : XDP_DROP;
 }
+
+#ifndef DECIDES_AT_ONCE
+/*
+ * Finds the way of the packet that pf_through_in() has looked at, and remembers it. True if that
+ * can be. What is behind the packet to fill its frame is gone then.
+ */
+__noinline u32 route_learn_xdp(struct xdp_md *xdp)
+{
+	struct route_memory *memory = route_memory_get();
+	struct judged *j = judged_here(0);
+	struct route_way *way;
+	u32 len;
+
+	if (!ROUTES_PAST_PF || !memory || !j)
+		return false;
+	len = j->f.len;
+	if (!route_decide_xdp(xdp, j) || memory->way >= ROUTE_WAYS)
+		return false;
+	way = route_way(memory->way);
+	if (!way || !way->epoch)
+		return false;
+	return len <= memory->len || !bpf_xdp_adjust_tail(xdp, (int)(memory->len - len));
+}
+
+/*
+ * Is the way of that packet remembered, with all that is decided on it? struct route_memory then
+ * has the place of the way.
+ */
+__noinline u32 route_known_xdp(struct xdp_md *xdp, u32 slot, u64 dst)
+{
+	void *data = (void *)(long)xdp->data, *data_end = (void *)(long)xdp->data_end;
+	struct route_memory *memory = route_memory_get();
+	u64 place;
+
+	if (!ROUTES_PAST_PF || !memory || data + ETHER_HEADER > data_end ||
+	    !route_known(data, data_end, data_end - data, memory, slot, dst, &place))
+		return false;
+	memory->way = place;
+	return true;
+}
+
+/*
+ * Routes the frame of struct judged past pf, which knows its connection on its way to the host
+ * and on its way from it. All that may keep XDP from it is asked before anything is changed.
+ */
+__noinline int route_filtered_xdp(struct xdp_md *xdp)
+{
+	struct route_memory *memory = route_memory_get();
+	u32 in, slot, len, now = clock_now();
+	struct judged *j = judged_here(0);
+	const struct pf_through *t;
+	struct route_way *way;
+	void *data, *data_end;
+
+	if (!ROUTES_PAST_PF || !memory || !j)
+		return XDP_PASS;
+	in = j->v.in;
+	slot = j->v.out;
+	if (!pf_through_in(xdp, j->v.vlan, slot * MAX_PORTS | in, now))
+		return XDP_PASS;
+	if (!route_known_xdp(xdp, slot, j->f.dst) && !route_learn_xdp(xdp))
+		return XDP_PASS;
+	way = route_way(memory->way);
+	if (!way || !(port_at(way->out)->facts & PORT_XDP_TX) ||
+	    bpf_redirect_map(&xdp_devices, way->out, XDP_PASS) != XDP_REDIRECT ||
+	    !pf_through_out(way->out * MAX_PORTS | way->in, now) || pf_state_follow(now, false))
+		return XDP_PASS;
+	pf_through_keep(now);
+	t = pf_through();
+	data = (void *)(long)xdp->data;
+	data_end = (void *)(long)xdp->data_end;
+	/* both states have counted the packet: it goes, or nobody may have it as it came */
+	if (!t || data + ETHER_HEADER + sizeof(struct iphdr) > data_end ||
+	    (on(FEATURE_PF_NAT) && t->on && !pf_through_write(data, data_end)))
+		return XDP_DROP;
+	route_ages(data);
+	__builtin_memcpy(data, way->dmac, 6);
+	__builtin_memcpy(data + 6, way->smac, 6);
+	len = data_end - data;
+	count_rx(in, len);
+	count_routed(slot, len);
+	count_rx(way->in, len);
+	count_tx(way->out, len);
+	if (cfg.pf.log_interface) {
+		pf_count_port(in, false, false);
+		pf_count_port(slot, true, false);
+		pf_count_port(way->in, false, false);
+		pf_count_port(way->out, true, false);
+	}
+	return XDP_REDIRECT;
+}
+#endif
 
 /*
  * Sends a frame on which has been decided, or routes it. The frame and the verdict are those
@@ -141,6 +253,8 @@ static __always_inline int send_or_route(struct xdp_md *xdp, struct frame *f, st
 	if (on(FEATURE_ROUTE) && routes_here(v)) {
 		if (!ROUTES_BY_XDP || f->tag)
 			return XDP_PASS;
+		if (ROUTES_PAST_PF)
+			return XDP_ROUTES;
 		if (!on(FEATURE_RULES) && route_quickly(xdp, v->in, v->out, f->dst) == XDP_REDIRECT)
 			return XDP_REDIRECT;
 		return route_frame_xdp(xdp, (void *)f - offsetof(struct judged, f));
@@ -185,7 +299,7 @@ __noinline int act_xdp_judged(struct xdp_md *xdp, u32 epoch, u32 action)
 }
 #endif
 
-static __always_inline int switch_xdp(struct xdp_md *xdp)
+static __always_inline int take_xdp(struct xdp_md *xdp)
 {
 	struct hook h = {.ctx = xdp, .devices = &xdp_devices};
 	struct clock *c = clock_get();
@@ -221,4 +335,16 @@ static __always_inline int switch_xdp(struct xdp_md *xdp)
 #else
 	return act_xdp_judged(xdp, epoch, decide_xdp(xdp, READ_ONCE(c->now)));
 #endif
+}
+
+static __always_inline int switch_xdp(struct xdp_md *xdp)
+{
+	int action = take_xdp(xdp);
+
+#ifndef DECIDES_AT_ONCE
+	/* here, where there is room left on the stack */
+	if (ROUTES_PAST_PF && action == XDP_ROUTES)
+		return route_filtered_xdp(xdp);
+#endif
+	return action;
 }

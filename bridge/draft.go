@@ -186,7 +186,7 @@ func (c *draft) commit() error {
 			func() error { return setXDPUse(c.bridge, c.next) },
 			func() error { return c.bridge.Intend(c.next) },
 			c.ready,
-			func() error { return c.bridge.Commit(*c.next, c.tables, follower{c.warn}) },
+			func() error { return c.bridge.Commit(c.next, c.tables, follower{c.warn}) },
 		})
 		if lost := c.bridge.Unhooked(); err == nil && len(lost) > 0 {
 			c.loseXDP(lost)

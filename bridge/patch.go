@@ -70,7 +70,7 @@ func (s *Switch) addPatch(bridge, port string, o PortOptions) (warnings []string
 			return err
 		}
 		c.others = []*datapath.Bridge{peer}
-		c.before = append(c.before, func() error { return peer.Commit(*far.next, far.tables, follower{}) })
+		c.before = append(c.before, func() error { return peer.Commit(far.next, far.tables, follower{}) })
 		c.undo = append(c.undo, func() error { return cutHalves(store) })
 		c.after = append(c.after, func() error {
 			c.warn(warnNoAgent(c.bridge, stpWaits(port))...)
@@ -205,7 +205,7 @@ func cutHalves(store *datapath.Store) error {
 		if err := c.planTables(what); err != nil {
 			return err
 		}
-		if err := b.Commit(*c.next, c.tables, follower{}); err != nil {
+		if err := b.Commit(c.next, c.tables, follower{}); err != nil {
 			return fmt.Errorf("the patch cable at bridge %s: %w", name, err)
 		}
 		return nil

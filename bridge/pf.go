@@ -3,9 +3,11 @@
 package bridge
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -30,6 +32,9 @@ type pfStored struct {
 	// Dynamic has, for devices whose addresses may change, the addresses that the
 	// rules are compiled with. The keys are name and modes, with colons between.
 	Dynamic map[string][]netip.Prefix `json:"dynamic,omitempty"`
+	// Pools has, by number, a sum of what is in each table that a pool of the rules names: the
+	// rules are compiled with it.
+	Pools map[int]uint64 `json:"pools,omitempty"`
 }
 
 // pfStoredTable is a table; its entries are in the datapath.
@@ -144,7 +149,11 @@ func (c *draft) planPF(what string) error {
 		if d, err = readPF(c.bridge); err != nil {
 			return failed(what, err)
 		}
-		if maps.Equal(ports.said, d.Ports) {
+		same, err := d.poolsHold(c.bridge)
+		if err != nil {
+			return failed(what, err)
+		}
+		if same && maps.Equal(ports.said, d.Ports) {
 			return nil
 		}
 	}
@@ -161,7 +170,7 @@ func (c *draft) planPF(what string) error {
 	if err != nil {
 		return failed(what, err)
 	}
-	program, err := d.compile(ports.list, profiles)
+	program, err := d.compile(c.bridge, ports.list, profiles)
 	if err != nil {
 		return notCompiled(what, err)
 	}
@@ -254,13 +263,53 @@ func (d *pfConfig) limits() [pf.LimitCount]uint32 {
 	return limits
 }
 
+// entriesOf returns what is in the table with a number, or will be. If the bridge is nil, it
+// has nothing yet.
+func (d *pfConfig) entriesOf(b *datapath.Bridge, number int) ([]pf.TableEntry, error) {
+	for _, f := range d.fill {
+		if f.Table != number {
+			continue
+		}
+		// as the bridge will tell them
+		list := slices.Clone(f.Entries)
+		slices.SortStableFunc(list, func(a, b pf.TableEntry) int {
+			return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Prefix.Bits()-b.Prefix.Bits())
+		})
+		return slices.CompactFunc(list, func(a, b pf.TableEntry) bool { return a.Prefix == b.Prefix }), nil
+	}
+	if b == nil || !b.PFLoaded() {
+		return nil, nil
+	}
+	return b.TableEntries(number)
+}
+
+// sumOf is a sum of entries, by which a change of them is found.
+func sumOf(entries []pf.TableEntry) uint64 {
+	sum := fnv.New64a()
+	for _, e := range entries {
+		fmt.Fprintln(sum, e.Not, e.Prefix)
+	}
+	return sum.Sum64()
+}
+
+// poolsHold reports whether the tables that pools name are as the rules were compiled with.
+func (d *pfConfig) poolsHold(b *datapath.Bridge) (bool, error) {
+	for number, was := range d.Pools {
+		entries, err := d.entriesOf(b, number)
+		if err != nil || sumOf(entries) != was {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // compile makes tables for the datapath of the rules, with numbers for the
-// tables that they name.
-func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
+// tables that they name. The bridge has the tables; it is nil if there is none.
+func (d *pfConfig) compile(b *datapath.Bridge, ports []pf.CompilePort, profiles []pf.Profile) (*pf.Program, error) {
 	if err := d.settleTables(); err != nil {
 		return nil, err
 	}
-	d.Dynamic = map[string][]netip.Prefix{}
+	d.Dynamic, d.Pools = map[string][]netip.Prefix{}, nil
 	return pf.Compile(pf.Input{
 		Main: d.main, Anchors: d.anchors, Ports: ports, Profiles: profiles, Check: d.check,
 		Table: func(anchor, name string) (int, error) {
@@ -269,6 +318,14 @@ func (d *pfConfig) compile(ports []pf.CompilePort, profiles []pf.Profile) (*pf.P
 				return 0, err
 			}
 			return t.Number, nil
+		},
+		Entries: func(number int) ([]pf.TableEntry, error) {
+			entries, err := d.entriesOf(b, number)
+			if d.Pools == nil {
+				d.Pools = map[int]uint64{}
+			}
+			d.Pools[number] = sumOf(entries)
+			return entries, err
 		},
 		Addresses: func(name string, modes []string) ([]netip.Prefix, error) {
 			list, err := pfAddresses(name, modes, nil)
@@ -674,7 +731,7 @@ func (s *Switch) checkPF(what, bridge string, o PFLoad, set *pf.Ruleset) error {
 		if err := o.take(d, set); err != nil {
 			return refused(what, err.Error(), "nothing was changed")
 		}
-		if _, err := d.compile(nil, nil); err != nil {
+		if _, err := d.compile(nil, nil, nil); err != nil {
 			return notCompiled(what, err)
 		}
 		if o.Anchor != "" || o.TablesOnly {

@@ -30,7 +30,7 @@ func loadPF(t *testing.T, d *pfConfig, path, text string) {
 	if err := d.take(path, set); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.compile([]pf.CompilePort{{Slot: 1, Name: "p1"}, {Slot: 2, Name: "p2"}}, nil); err != nil {
+	if _, err := d.compile(nil, []pf.CompilePort{{Slot: 1, Name: "p1"}, {Slot: 2, Name: "p2"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -114,6 +114,9 @@ func (s *Switch) ChangePFTable(bridge, anchor, name string, action PFTableAction
 		done.Created = created
 		return changeEntries(b, t.Number, action, entries, &done)
 	})
+	if err == nil {
+		err = s.renewPools(what, bridge)
+	}
 	if errors.Is(err, datapath.ErrTableFull) {
 		return done, tableFull(what)
 	}
@@ -290,6 +293,25 @@ func (s *Switch) writePFTable(what, bridge, anchor, name string, f func(*datapat
 	})
 }
 
+// renewPools compiles the rules again if a pool of theirs names a table that has changed. A
+// command that dies before leaves that to the next one that changes the bridge.
+func (s *Switch) renewPools(what, bridge string) error {
+	stale := false
+	err := s.each(what, bridge, func(_ string, b *datapath.Bridge) error {
+		stored, err := readStored(b)
+		if err != nil {
+			return failed(what, err)
+		}
+		same, err := (&pfConfig{pfStored: stored}).poolsHold(b)
+		stale = !same
+		return failed(what, err)
+	})
+	if err != nil || !stale {
+		return err
+	}
+	return s.changePF(what, bridge, func(*draft, *pfConfig) error { return nil })
+}
+
 // FlushPFTable deletes all entries of a table, and returns how many there were. With
 // check it only says how many it would delete.
 func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, err error) {
@@ -307,7 +329,9 @@ func (s *Switch) FlushPFTable(bridge, anchor, name string, check bool) (n int, e
 		return err
 	}
 	if !check {
-		err = s.writePFTable(what, bridge, anchor, name, flush)
+		if err = s.writePFTable(what, bridge, anchor, name, flush); err == nil {
+			err = s.renewPools(what, bridge)
+		}
 		return n, err
 	}
 	err = s.each(what, bridge, func(_ string, b *datapath.Bridge) error {

@@ -49,7 +49,7 @@ func newPFView(b *datapath.Bridge) (*pfView, error) {
 	}
 	v.names = ports.names
 	if d.loaded {
-		program, err := d.compile(ports.list, nil)
+		program, err := d.compile(b, ports.list, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -70,7 +70,7 @@ func (s *Switch) AddPorts(bridge string, ports []string, o PortOptions) (warning
 			if err := before(c); err != nil {
 				return err
 			}
-			gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return !c.hasDevice(p) && datapath.PortName(p) == port })
+			gone := slices.ContainsFunc(datapath.Ports(c.next), func(p *datapath.Port) bool { return datapath.PortName(p) == port && !c.hasDevice(p) })
 			if gone {
 				c.warn(port + ": the port of this name was gone, and is a new one now: what was told of it (settings, VLANs, rules, bindings, static addresses) is not kept")
 			}

@@ -110,6 +110,13 @@ func newDevice(c *draft, what, bridge, port, typ string) (netlink.Link, error) {
 	case owner != "":
 		return nil, refused(what, "it is a port of bridge "+owner, fmt.Sprintf("delete it there first with 'bascule port del %s %s'", owner, port))
 	}
+	stranger, err := c.bridge.Store().Stranger(l.Attrs().Index)
+	switch {
+	case err != nil:
+		return nil, failed(what, err)
+	case stranger:
+		return nil, refused(what, "it is a port of a bridge that is not in this "+datapath.Root, "give it up there first, or run bascule with the mounts of that bridge")
+	}
 	if isOwnEnd(l) && !c.joins { // the end is that of a bridge that can't be read
 		return nil, refused(what, "it is an end of a host port", joinBridges)
 	}
@@ -264,6 +271,9 @@ func (c *draft) setDevice(what string, p *datapath.Port, l netlink.Link, hook st
 // namespace, with what the switch took of it, and the bridge of that port; nil for
 // none.
 func (w *world) formerly(b *datapath.Bridge, l netlink.Link) (p *datapath.Port, of *datapath.Bridge, err error) {
+	if !datapath.Programmed(uint32(l.Attrs().Index)) {
+		return nil, nil, nil
+	}
 	if p := portBack(b, l); p != nil {
 		return p, b, nil
 	}

@@ -74,5 +74,5 @@ func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
 	if err := b.Begin(); err != nil {
 		return false, err
 	}
-	return true, b.Commit(next, datapath.Tables{}, follower{})
+	return true, b.Commit(&next, datapath.Tables{}, follower{})
 }

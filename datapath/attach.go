@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -66,55 +65,41 @@ type pinnedLink struct {
 
 // links returns the bridge's links, whether their devices are there or not.
 func (b *Bridge) links() ([]pinnedLink, error) {
-	entries, err := os.ReadDir(b.pin("link"))
+	dir, owed := b.pin("link"), b.store.owedDir()
+	folder, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	var links []pinnedLink
-	for _, e := range entries {
-		id, name, _ := strings.Cut(e.Name(), "-")
+	defer folder.Close()
+	names, err := folder.Readdirnames(0)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]pinnedLink, len(names))
+	for i, pin := range names {
+		path := dir + "/" + pin
+		id, name, _ := strings.Cut(pin, "-")
 		port, err := strconv.ParseUint(id, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("unknown pin %s", b.pin("link", e.Name()))
+			return nil, fmt.Errorf("unknown pin %s", path)
 		}
-		l := pinnedLink{b.pin("link", e.Name()), uint32(port), hookTCX, b.store.owedDir()}
+		links[i] = pinnedLink{path, uint32(port), hookTCX, owed}
 		if name == hookXDP.String() {
-			l.hook = hookXDP
+			links[i].hook = hookXDP
 		}
-		links = append(links, l)
 	}
 	return links, nil
 }
 
 func (b *Bridge) link(id uint32, h hook) pinnedLink {
-	return pinnedLink{b.pin("link", fmt.Sprintf("%d-%s", id, h)), id, h, b.store.owedDir()}
+	return pinnedLink{b.pin("link", strconv.FormatUint(uint64(id), 10)+"-"+h.String()), id, h, b.store.owedDir()}
 }
 
 // update swaps the program under the link in one step. A link whose device is gone
-// stays as it is. The system calls are made here and not by the library, since each
-// change updates all links of a bridge: the library would ask for the kind of each
-// link.
+// stays as it is.
 func (l pinnedLink) update(p *ebpf.Program) error {
-	path, err := unix.BytePtrFromString(l.path)
-	if err != nil {
+	if err := updateLink(l.path, p); !errors.Is(err, unix.ENOLINK) {
 		return err
-	}
-	// union bpf_attr of linux/bpf.h, for BPF_OBJ_GET and BPF_LINK_UPDATE
-	get := struct {
-		path uint64
-		_    [2]uint32
-	}{path: uint64(uintptr(unsafe.Pointer(path)))}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET, uintptr(unsafe.Pointer(&get)), unsafe.Sizeof(get))
-	runtime.KeepAlive(path)
-	if errno != 0 {
-		return &fs.PathError{Op: "open", Path: l.path, Err: errno}
-	}
-	defer unix.Close(int(fd))
-	change := struct{ link, program, flags, old uint32 }{uint32(fd), uint32(p.FD()), 0, 0}
-	_, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_UPDATE, uintptr(unsafe.Pointer(&change)), unsafe.Sizeof(change))
-	runtime.KeepAlive(p)
-	if errno != 0 && errno != unix.ENOLINK {
-		return fmt.Errorf("link update: %w", errno)
 	}
 	return nil
 }
@@ -151,19 +136,14 @@ func (l pinnedLink) rest() error {
 	return l.update(idle)
 }
 
+const idleName = "bascule_idle"
+
 // idleProgram makes a program that leaves all frames to the kernel. It ties a device to
 // a port that is not a port yet, or not any more. So the device is found wherever it
 // goes meanwhile.
 func idleProgram() (*ebpf.Program, error) {
 	const next = -1 // TCX_NEXT
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "bascule_idle", Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress, License: "Dual BSD/GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("idle program: %w", err)
-	}
-	return p, nil
+	return loadShort(idleName, ebpf.SchedCLS, ebpf.AttachTCXIngress, asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()})
 }
 
 // tie ties the devices of new ports of c to these ports, before anything is taken of
@@ -180,7 +160,7 @@ func (b *Bridge) tie(c *Config) error {
 		if p.Facts&PortPatch != 0 || PortAt(&b.Config, p.Id) != nil {
 			continue
 		}
-		hurry.begin() // this is most of the time that one more port takes
+		hurry.begin()
 		if err := attachOne(b.link(p.Id, hookTCX), idle, int(p.Ifindex)); err != nil {
 			return &PortError{PortName(p), HookTCX, err}
 		}
@@ -200,7 +180,7 @@ func (b *Bridge) untie() error {
 		if PortAt(&b.Config, l.port) != nil {
 			continue
 		}
-		hurry.step()
+		hurry.begin()
 		if err := l.remove(); err != nil {
 			return err
 		}
@@ -215,9 +195,13 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 	if err != nil {
 		return nil, err
 	}
-	there := map[string]bool{}
+	type place struct {
+		port uint32
+		hook hook
+	}
+	there := make(map[place]bool, len(links))
 	for _, l := range links {
-		there[l.path] = true
+		there[place{l.port, l.hook}] = true
 	}
 	hurry := b.store.hurry()
 	defer hurry.end()
@@ -230,24 +214,25 @@ func (b *Bridge) attach(c *Config, g *generation) (made []pinnedLink, err error)
 			hooks = append(hooks, hookXDP)
 		}
 		for _, h := range hooks {
+			was, tied := PortAt(&b.Config, p.Id), there[place{p.Id, h}]
+			if tied && was != nil {
+				continue
+			}
 			l := b.link(p.Id, h)
-			if there[l.path] && PortAt(&b.Config, p.Id) == nil { // it is tied to the device
+			if tied {
 				made = append(made, l)
 				if err := l.update(g.program(h)); err != nil {
 					return made, &PortError{PortName(p), h.String(), err}
 				}
 				continue
 			}
-			if there[l.path] {
+			if was != nil && !b.HasDevice(p) {
 				continue
 			}
-			if PortAt(&b.Config, p.Id) != nil && !b.HasDevice(p) {
-				continue
-			}
-			hurry.step()
+			hurry.begin()
 			if err := attachOne(l, g.program(h), int(p.Ifindex)); err != nil {
 				refusal := &PortError{PortName(p), h.String(), err}
-				if was := PortAt(&b.Config, p.Id); h == hookXDP && was != nil && was.Notes&PortXDPRx != 0 {
+				if h == hookXDP && was != nil && was.Notes&PortXDPRx != 0 {
 					// it was taken off by a command that was killed then
 					b.unhooked = append(b.unhooked, refusal)
 					continue
@@ -331,6 +316,14 @@ func (b *Bridge) HasDevice(p *Port) bool {
 	return held.Lookup(Slot(p.Id), &ifindex) == nil && ifindex == p.Ifindex
 }
 
+// Programmed reports whether a device of the calling thread's network namespace may have
+// a program at tcx's ingress. A device that is, or was, a port of any bridge has one for
+// as long as a link leads to it: see Away.
+func Programmed(ifindex uint32) bool {
+	n, err := programsAt(ifindex)
+	return err != nil || n > 0
+}
+
 // Away reports about the device of a port that has none here. away says whether the
 // device still exists, in whatever network namespace. back is the device's index if it
 // is back in the calling thread's namespace, 0 if not; the index may be another than it
@@ -385,6 +378,68 @@ func (t Tie) find() (exists bool, here uint32) {
 		return true, 0
 	}
 	return true, info.TCX().Ifindex
+}
+
+// Stranger reports whether a device of the calling thread's network namespace is a port
+// of a bridge that no [Root] but another mount namespace's has. (A device that has been
+// moved here from another network namespace is one that Root has.)
+func (s *Store) Stranger(ifindex int) (bool, error) {
+	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil // it has gone, as whoever attaches a program to it finds out
+	}
+	if err != nil {
+		return false, fmt.Errorf("programs on device %d: %w", ifindex, err)
+	}
+	var ties []link.ID
+	for _, a := range on.Programs {
+		id, tied := a.LinkID()
+		own, err := isSwitch(a.ID)
+		if err != nil {
+			return false, err
+		}
+		if tied && own {
+			ties = append(ties, id)
+		}
+	}
+	if len(ties) == 0 {
+		return false, nil
+	}
+	root := filepath.Dir(s.dir)
+	pins, err1 := filepath.Glob(filepath.Join(root, "*", "*", "link", "*-"+HookTCX))
+	owed, err2 := filepath.Glob(filepath.Join(root, "*", owedName, "*", owedLink))
+	if err := errors.Join(err1, err2); err != nil {
+		return false, err
+	}
+	for _, pin := range append(pins, owed...) {
+		open, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			continue // it has gone
+		}
+		info, err := open.Info()
+		open.Close()
+		if err == nil {
+			ties = slices.DeleteFunc(ties, func(id link.ID) bool { return id == info.ID })
+		}
+	}
+	return len(ties) > 0, nil
+}
+
+// isSwitch reports whether a program is one that a port's device has.
+func isSwitch(id ebpf.ProgramID) (bool, error) {
+	p, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it has gone
+	}
+	if err != nil {
+		return false, fmt.Errorf("program %d: %w", id, err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return false, fmt.Errorf("program %d: %w", id, err)
+	}
+	return info.Name == kernelProgBasculeTcx || info.Name == idleName, nil
 }
 
 // DropXDP takes the program of XDP off a port's device that is away, or back. A device

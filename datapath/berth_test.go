@@ -195,7 +195,7 @@ func (s *shelf) occupiedLeaves(b *Bridge) {
 	s.do(func() error {
 		next := b.Config
 		*PortAt(&next, p.Id) = Port{}
-		return b.Commit(next, Tables{}, &left)
+		return b.Commit(&next, Tables{}, &left)
 	})
 	if !slices.Equal(left, leavers{p.Id}) || s.device(b, Slot(p.Id)) != 0 {
 		s.t.Errorf("ports %#x gave back what they took, want %#x; device %d is left", left, p.Id, s.device(b, Slot(p.Id)))

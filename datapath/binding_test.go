@@ -821,7 +821,7 @@ func TestBindings(t *testing.T) {
 			if lerr != nil {
 				t.Fatal(lerr)
 			}
-			err = shelf.try(func() error { return b.Commit(b.Config, Tables{Bindings: append(all, binding)}, keepAll) })
+			err = shelf.try(func() error { return b.Commit(&b.Config, Tables{Bindings: append(all, binding)}, keepAll) })
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -938,7 +938,7 @@ func TestReplaceBindings(t *testing.T) {
 	want(1, func(int) Binding { return first })
 	must(b.ReplaceBindings([]Binding{first}, []Binding{first}))
 	want(1, func(int) Binding { return first })
-	must(shelf.try(func() error { return b.Commit(b.Config, Tables{Bindings: []Binding{first}}, keepAll) }))
+	must(shelf.try(func() error { return b.Commit(&b.Config, Tables{Bindings: []Binding{first}}, keepAll) }))
 
 	list := func(n int, of func(int) Binding) (l []Binding) {
 		for i := range n {

@@ -46,7 +46,7 @@ func (s *Store) Create(name string, c Config) error {
 	if err := os.MkdirAll(filepath.Join(b.dir, "link"), 0o700); err != nil {
 		return err
 	}
-	if err := b.Commit(c, Tables{}, nil); err != nil { // no port can leave
+	if err := b.Commit(&c, Tables{}, nil); err != nil { // no port can leave
 		os.RemoveAll(b.dir)
 		return err
 	}
@@ -129,7 +129,7 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(b.pin(b.gen, name), nil)
 }
 
-// Commit makes next and t the bridge's configuration. It loads programs specialised for
+// Commit makes asked and t the bridge's configuration. It loads programs specialised for
 // it, and attaches them to new ports. Under ports that stay it swaps the programs, each
 // in one step. If a port's program can't be attached, everything is left as it was, and
 // the error is a PortError. (Unhooked tells of drivers that take no other program.) An
@@ -138,8 +138,9 @@ func (b *Bridge) openTable(name string) (*ebpf.Map, error) {
 //
 // The follower is asked before the former generation goes, so that Mend can ask it
 // again.
-func (b *Bridge) Commit(next Config, t Tables, f Follower) (err error) {
+func (b *Bridge) Commit(asked *Config, t Tables, f Follower) (err error) {
 	b.unhooked = nil
+	next := *asked
 	b.renew(&next)
 	if err := b.settleRules(&next, &t); err != nil {
 		return err
@@ -440,7 +441,7 @@ func (b *Bridge) sweep(f Follower) error {
 	rests := false
 	for _, l := range links {
 		if l.hook == hookXDP {
-			hurry.step()
+			hurry.begin()
 			err = l.remove()
 		} else {
 			rests, err = true, l.rest()
@@ -450,7 +451,7 @@ func (b *Bridge) sweep(f Follower) error {
 		}
 	}
 	if rests {
-		hurry.step()
+		hurry.begin()
 		_ = quiesce() // as converge does
 	}
 	for _, old := range b.generations() {
@@ -459,7 +460,7 @@ func (b *Bridge) sweep(f Follower) error {
 		}
 	}
 	for _, l := range links {
-		hurry.step()
+		hurry.begin()
 		if err := l.remove(); err != nil {
 			return err
 		}

@@ -494,7 +494,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 	for _, l := range links {
 		p := PortAt(&b.Config, l.port)
 		if l.hook == hookXDP && (p == nil || p.Notes&PortXDPRx == 0) {
-			hurry.step()
+			hurry.begin()
 			if err := l.remove(); err != nil {
 				return err
 			}
@@ -511,7 +511,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 		if err != nil && l.hook == hookXDP {
 			// Its driver asks again whether it can do XDP: the MTU has been raised, say. The
 			// former program must not stay.
-			hurry.step()
+			hurry.begin()
 			if wrong := l.remove(); wrong != nil {
 				return wrong
 			}
@@ -523,7 +523,7 @@ func (b *Bridge) converge(g *generation, left bool) error {
 		}
 	}
 	if rests {
-		hurry.step()
+		hurry.begin()
 		_ = quiesce() // what they took is given back after their last frame, if the kernel tells
 	}
 	if !left {

@@ -26,33 +26,27 @@ import (
 type hurry struct {
 	dir   string // hurryDir
 	file  string // hurrySwitch
-	steps int
-	lock  *os.File // nil while it has not begun
+	begun bool
+	lock  *os.File // nil if it has not begun, or could not
 }
 
 const (
 	hurrySwitch = "/sys/kernel/rcu_expedited"
 	hurryMark   = "47708"  // 0xba5c: what a hurry sets the switch to
 	hurryDir    = "%hurry" // beside the namespaces: who hurries shares a lock on it
-	hurryAfter  = 4        // steps that may take their time, as they disturb nobody
 )
 
 func (s *Store) hurry() *hurry {
 	return &hurry{dir: filepath.Join(filepath.Dir(s.dir), hurryDir), file: hurrySwitch}
 }
 
-// step says that the kernel is about to be made to wait once more.
-func (h *hurry) step() {
-	if h.steps++; h.steps == hurryAfter {
-		h.begin()
-	}
-}
-
-// begin has the kernel hurry, if that can be and it does not hurry yet.
+// begin has the kernel hurry, if that can be. It is for right before each call by which
+// the kernel waits: what makes none of these calls disturbs no processor.
 func (h *hurry) begin() {
-	if h.lock != nil {
-		return // it has begun
+	if h.begun {
+		return
 	}
+	h.begun = true
 	// A process that can't put the switch back, because its /sys is read-only, must
 	// not begin.
 	file, err := os.OpenFile(h.file, os.O_RDWR, 0)

@@ -32,21 +32,13 @@ func TestHurry(t *testing.T) {
 	}
 	begin := func() *hurry {
 		h := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
-		for range hurryAfter {
-			h.step()
-		}
+		h.begin()
 		return h
 	}
 
 	short := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
-	short.step()
-	want("after one step", "0")
 	short.end()
-	short.begin()
-	want("at once where somebody waits", hurryMark)
-	short.end()
-	want("after that", "0")
-	short = &hurry{dir: short.dir, file: file}
+	want("where nobody waits", "0")
 
 	a, b := begin(), begin()
 	want("in a hurry", hurryMark)
@@ -110,9 +102,9 @@ func TestHurryTogether(t *testing.T) {
 	for worker := range 8 {
 		wg.Go(func() {
 			for n := range 2000 {
-				h := &hurry{dir: folder, file: file, steps: hurryAfter - 1}
+				h := &hurry{dir: folder, file: file}
 				h.calm() // as every writer does first
-				h.step()
+				h.begin()
 				if h.lock == nil {
 					continue
 				}
@@ -146,8 +138,8 @@ func TestHurryTogether(t *testing.T) {
 func TestHurryReadOnly(t *testing.T) {
 	const file = "/sys/kernel/oops_count" // nobody may write to it
 	dir := t.TempDir()
-	h := &hurry{dir: filepath.Join(dir, hurryDir), file: file, steps: hurryAfter - 1}
-	h.step()
+	h := &hurry{dir: filepath.Join(dir, hurryDir), file: file}
+	h.begin()
 	h.end()
 	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 || h.lock != nil {
 		t.Errorf("left: %v, %v, %v", list, err, h.lock)

@@ -71,7 +71,7 @@ func pinNew[V any](path string, kind ebpf.MapType, size uintptr, values map[uint
 	for n := range values {
 		room = max(room, n+1)
 	}
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "intention", Type: kind, KeySize: 4, ValueSize: uint32(size), MaxEntries: room})
+	m, err := createMap("intention", kind, size, room)
 	if err != nil {
 		return err
 	}

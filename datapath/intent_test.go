@@ -73,7 +73,7 @@ func TestIntend(t *testing.T) {
 			return err
 		}, []string{hook}},
 		{"killed after it is made", func(st *stage) error {
-			if err := st.s.try(func() error { return st.b.Commit(st.next, Tables{}, keepAll) }); err != nil {
+			if err := st.s.try(func() error { return st.b.Commit(&st.next, Tables{}, keepAll) }); err != nil {
 				return err
 			}
 			if _, err := os.Stat(st.b.pin(intention)); err == nil {

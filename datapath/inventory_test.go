@@ -239,7 +239,7 @@ func TestInventoryLife(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&next)
 			}
-			return b.Commit(next, tt.bring, keepAll)
+			return b.Commit(&next, tt.bring, keepAll)
 		})
 		var anew []string
 		for name, id := range ids() {

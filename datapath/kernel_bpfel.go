@@ -415,7 +415,7 @@ const (
 type kernelMemory struct {
 	_    structs.HostLayout
 	Word [3072]uint64
-	Work [11][64]uint64
+	Work [12][64]uint64
 }
 
 type kernelPfAction uint32

@@ -435,7 +435,7 @@ func TestPanel(t *testing.T) {
 					Plug(NewPort(&next, fmt.Sprintf("end%d", n)), n, n^1)
 				}
 			}
-			return b.Commit(next, Tables{}, keepAll)
+			return b.Commit(&next, Tables{}, keepAll)
 		})
 		return b
 	}

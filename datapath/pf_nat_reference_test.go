@@ -32,6 +32,12 @@ func natBenchFor(tb testing.TB, rs *pf.Ruleset, states uint32) *bench {
 		Main: rs, Ports: []pf.CompilePort{{Slot: 1, Name: "st0"}, {Slot: 2, Name: "em0"}},
 		Addresses: func(name string, modes []string) ([]netip.Prefix, error) { return natInterface(name, modes), nil },
 		Table:     func(string, string) (int, error) { return 0, nil },
+		Entries: func(int) (entries []pf.TableEntry, err error) {
+			for _, t := range rs.Tables {
+				entries = append(entries, t.Entries...)
+			}
+			return entries, nil
+		},
 	})
 	if err != nil {
 		tb.Fatalf("%v\n%s", err, rs)
@@ -55,19 +61,19 @@ var pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30"), netip.MustPars
 // words that the datapath has.
 func natWords(t *rapid.T) string {
 	one := func(what string, from ...string) string { return rapid.SampledFrom(from).Draw(t, what) }
-	text := "set skip on st0\n"
+	text := "set skip on st0\ntable <p> { 192.0.2.1, 192.0.2.8/31, 192.0.2.12/30, !192.0.2.13, 2001:db8::1, 2001:db8::4/127 }\n"
 	for range rapid.IntRange(1, 4).Draw(t, "rules") {
 		family, address := " inet", "192.0.2.1"
 		from, to := one("from", "", " from 10/8", " from 10.0.0.0/31"), one("to", "", "", " to 1.1.1.1", " to 192.0.2.0/24")
-		pool := one("pool", address, "192.0.2.0/30", "{ 192.0.2.2, 192.0.2.1 }", "(em0)", "10.0.0.0/30", "{ 192.0.2.1 weight 2, 192.0.2.8/31 weight 1, 192.0.2.12/30 weight 3 }")
+		pool := one("pool", address, "192.0.2.0/30", "{ 192.0.2.2, 192.0.2.1 }", "(em0)", "10.0.0.0/30", "{ 192.0.2.1 weight 2, 192.0.2.8/31 weight 1, 192.0.2.12/30 weight 3 }", "<p>")
 		if one("family", "4", "4", "6") == "6" {
 			family, address = " inet6", "2001:db8::1"
 			from, to = one("from6", "", " from fd00::/64", " from fd00::/127"), one("to6", "", " to fd01::1")
-			pool = one("pool6", address, "2001:db8::/126", "{ 2001:db8::2, 2001:db8::1 }", "(em0)")
+			pool = one("pool6", address, "2001:db8::/126", "{ 2001:db8::2, 2001:db8::1 }", "(em0)", "<p>")
 		}
 		proto := one("proto", "", "", " proto udp", " proto gre")
 		method := one("method", "", "", " random", " source-hash abc", " source-hash", " round-robin")
-		if strings.Contains(pool, "weight") {
+		if strings.Contains(pool, "weight") || pool == "<p>" {
 			method = " round-robin" // which is nothing of chance
 		}
 		if pool == "192.0.2.0/30" || pool == "10.0.0.0/30" || pool == "2001:db8::/126" {

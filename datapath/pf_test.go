@@ -134,7 +134,7 @@ func (s *shelf) loadPF(b *Bridge, conf string, change ...func(*Config, *PF)) {
 		for _, f := range change {
 			f(&next, p)
 		}
-		return b.Commit(next, Tables{PF: p}, keepAll)
+		return b.Commit(&next, Tables{PF: p}, keepAll)
 	})
 }
 
@@ -213,7 +213,7 @@ func TestPFIsThere(t *testing.T) {
 	if b.Config.Pf.Secret != was.Secret || b.Config.Pf.Ruleset != was.Ruleset+1 {
 		t.Errorf("reloaded: secret %x, ruleset %d; they were %x, %d", b.Config.Pf.Secret, b.Config.Pf.Ruleset, was.Secret, was.Ruleset)
 	}
-	s.do(func() error { return b.Commit(b.Config, Tables{PF: &PF{}}, keepAll) })
+	s.do(func() error { return b.Commit(&b.Config, Tables{PF: &PF{}}, keepAll) })
 	expectNone("removed")
 	if b.PFLoaded() || b.PFEnabled() || b.Config.Features != 0 {
 		t.Errorf("removed: loaded %v, enabled %v, features %#x", b.PFLoaded(), b.PFEnabled(), b.Config.Features)
@@ -809,7 +809,7 @@ func TestPFRuleTag(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return b.Commit(b.Config, Tables{Rules: []Rule{{Ports(&b.Config)[0].Id, r}}}, keepAll)
+		return b.Commit(&b.Config, Tables{Rules: []Rule{{Ports(&b.Config)[0].Id, r}}}, keepAll)
 	})
 	for src, drop := range map[int]bool{1: false, 3: true} {
 		d, err := traceIn(s, b, 0, udpFrame(2, src, "192.0.2.2", "192.0.2.1", 53, 1000))
@@ -893,7 +893,7 @@ func BenchmarkPFLoad(b *testing.B) {
 		s.do(func() error {
 			next := br.Config
 			next.Flags |= uint32(BridgePF)
-			return br.Commit(next, Tables{PF: &PF{Program: prog, Text: []byte(conf.String()), StatesMax: 100000, NodesMax: 10000, TableEntries: 200000}}, keepAll)
+			return br.Commit(&next, Tables{PF: &PF{Program: prog, Text: []byte(conf.String()), StatesMax: 100000, NodesMax: 10000, TableEntries: 200000}}, keepAll)
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -27,7 +26,7 @@ type need struct {
 // kernel are not compared: distributions put functions into older kernels.
 var needs = []need{
 	{ebpf.SchedCLS, 0, "every bridge", []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect,
+		asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnLoop, asm.FnCheckMtu, asm.FnRedirect, asm.FnCloneRedirect, asm.FnSkbLoadBytes,
 	}},
 	{ebpf.Syscall, 0, "every bridge", []asm.BuiltinFunc{ // the control program
 		asm.FnMapLookupElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnLoop,
@@ -41,7 +40,7 @@ var needs = []need{
 		asm.FnSkbVlanPush, asm.FnSkbVlanPop, asm.FnSkbPullData,
 	}},
 	{ebpf.XDP, kernelFeatureFEATURE_VLANS, "VLAN filtering", []asm.BuiltinFunc{asm.FnXdpAdjustHead}},
-	{ebpf.SchedCLS, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnSkbPullData}},
+	{ebpf.SchedCLS, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnSkbPullData}},
 	{ebpf.XDP, kernelFeatureFEATURES_JUDGE, "a filter", []asm.BuiltinFunc{asm.FnXdpLoadBytes}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_SUPPRESS, "neigh-suppress", []asm.BuiltinFunc{
 		asm.FnSkbLoadBytes, asm.FnSkbPullData, asm.FnSkbStoreBytes, asm.FnSkbChangeTail, asm.FnCsumDiff,
@@ -120,16 +119,8 @@ func running() kernel {
 // queryTCX asks which programs are on the loopback device, which each network
 // namespace has at index 1, by one system call.
 func queryTCX() error {
-	query := struct { // of BPF_PROG_QUERY, union bpf_attr in linux/bpf.h
-		ifindex, attachType, flags, attachFlags uint32
-		programs                                uint64
-		count, _                                uint32
-	}{ifindex: 1, attachType: uint32(ebpf.AttachTCXIngress)}
-	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	_, err := programsAt(1)
+	return err
 }
 
 // CheckKernel returns a MissingError if the kernel has no tcx: without it there is no

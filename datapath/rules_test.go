@@ -624,7 +624,7 @@ func (s *shelf) commitRules(b *Bridge, text string) {
 	for _, r := range parseRules(s.t, text) {
 		list = append(list, Rule{ports[portOf(s.t, r)].Id, r})
 	}
-	s.do(func() error { return b.Commit(b.Config, Tables{Rules: list}, keepAll) })
+	s.do(func() error { return b.Commit(&b.Config, Tables{Rules: list}, keepAll) })
 }
 
 // ruled returns what a bridge has: rules, with the number of frames that each

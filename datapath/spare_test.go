@@ -103,7 +103,7 @@ func TestSpareTables(t *testing.T) {
 		s.do(func() error {
 			next := b.Config
 			change(&next)
-			return b.Commit(next, Tables{VLANs: v}, keepAll)
+			return b.Commit(&next, Tables{VLANs: v}, keepAll)
 		})
 	}
 	vlans := func(n int) *VLANs {

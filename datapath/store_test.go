@@ -81,7 +81,8 @@ func (s *shelf) create(name string, ports int, change ...func(c *Config, p []*Po
 		if ports == 0 && len(change) == 0 {
 			return nil
 		}
-		return b.Commit(newConfig(s.rack, ports, change...), Tables{}, keepAll)
+		next := newConfig(s.rack, ports, change...)
+		return b.Commit(&next, Tables{}, keepAll)
 	})
 	return b
 }
@@ -109,7 +110,7 @@ func (s *shelf) commit(b *Bridge, change func(c *Config, p []*Port)) error {
 	return s.try(func() error {
 		next := b.Config
 		change(&next, Ports(&next))
-		return b.Commit(next, Tables{}, keepAll)
+		return b.Commit(&next, Tables{}, keepAll)
 	})
 }
 

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "c8b6474507a12baa387d35d2a063f426ffabd058badcaeec11ee7e69650b130b"
+const objectsSum = "43ca79e514e83eab7889917b12627f97b735ee79bdb54c2ed830a09df87290c4"

@@ -37,7 +37,7 @@ func traceBridge(t *testing.T) (*shelf, *Bridge) {
 		p[0].Flags |= PortHairpin
 		p[1].Flags |= PortBlockNonIP
 		p[1].Storm[StormBroadcast].Rate = 1
-		return b.Commit(next, Tables{VLANs: vlans}, keepAll)
+		return b.Commit(&next, Tables{VLANs: vlans}, keepAll)
 	})
 	return s, b
 }

@@ -285,7 +285,7 @@ func TestWatchFilter(t *testing.T) {
 	s.do(func() error {
 		next := b.Config
 		watched(64, BridgeCapture)(&next, nil)
-		return b.Commit(next, Tables{Filter: filter}, keepAll)
+		return b.Commit(&next, Tables{Filter: filter}, keepAll)
 	})
 	check := func() {
 		t.Helper()
@@ -300,7 +300,7 @@ func TestWatchFilter(t *testing.T) {
 	}
 	check()
 	err := s.try(func() error {
-		return b.Commit(b.Config, Tables{Filter: make([]unix.SockFilter, maxFilter+1)}, keepAll)
+		return b.Commit(&b.Config, Tables{Filter: make([]unix.SockFilter, maxFilter+1)}, keepAll)
 	})
 	if err == nil {
 		t.Error("a filter that is too long is taken")

@@ -24,6 +24,9 @@ type Input struct {
 	// Table returns the number of a table, below MaxTables. It is given the path of
 	// the anchor whose rule names the table, and the table's name.
 	Table func(anchor, name string) (int, error)
+	// Entries returns what is in the table with a number, for pools that name the table. Nil:
+	// all tables are empty.
+	Entries func(number int) ([]TableEntry, error)
 	// Addresses returns the addresses of an interface, with the modifiers of
 	// Host.Modes. Of a network it returns the address in it. If an interface has no
 	// addresses, or there is an error, a rule about it takes no packet; negated, it

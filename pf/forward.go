@@ -5,6 +5,7 @@ package pf
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,7 +27,7 @@ var carried = map[string]bool{
 	"static-port":          true,
 	"endpoint-independent": false,
 	"weight":               true,
-	"table":                false, // as a pool
+	"table":                true, // as a pool
 	"route-to":             false,
 	"reply-to":             false,
 	"dup-to":               false,
@@ -264,5 +265,53 @@ func (c *compiler) pool(p *Pool, family Family, anchor string) error {
 		c.out.PoolTables = map[TableRef]int{}
 	}
 	c.out.PoolTables[TableRef{anchor, p.Table}] = int(n) - 1
+	if c.in.Entries == nil {
+		return nil
+	}
+	entries, err := c.in.Entries(int(n) - 1)
+	if err != nil {
+		return fmt.Errorf("table <%s>: %w", p.Table, err)
+	}
+	p.Addrs = tablePool(entries)
 	return nil
+}
+
+// tablePool returns the addresses of a table as networks that do not overlap. Of the entries
+// that have an address the longest says whether the table has it.
+func tablePool(entries []TableEntry) (pool []netip.Prefix) {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b TableEntry) int {
+		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), a.Prefix.Bits()-b.Prefix.Bits())
+	})
+	for i, e := range entries {
+		inside := i + 1
+		for inside < len(entries) && e.Prefix.Overlaps(entries[inside].Prefix) {
+			inside++
+		}
+		if !e.Not {
+			pool = without(pool, e.Prefix, entries[i+1:inside])
+		}
+	}
+	return pool
+}
+
+// without adds a network to a pool, without those of some entries, which are inside of it and
+// in their order.
+func without(pool []netip.Prefix, n netip.Prefix, entries []TableEntry) []netip.Prefix {
+	if len(entries) == 0 {
+		return append(pool, n)
+	}
+	if entries[0].Prefix.Bits() <= n.Bits() {
+		return pool
+	}
+	low := netip.PrefixFrom(n.Addr(), n.Bits()+1)
+	b := n.Addr().AsSlice()
+	b[n.Bits()/8] |= 0x80 >> (n.Bits() % 8)
+	middle, _ := netip.AddrFromSlice(b)
+	at := slices.IndexFunc(entries, func(e TableEntry) bool { return !low.Contains(e.Prefix.Addr()) })
+	if at < 0 {
+		at = len(entries)
+	}
+	pool = without(pool, low, entries[:at])
+	return without(pool, netip.PrefixFrom(middle, n.Bits()+1), entries[at:])
 }

@@ -198,3 +198,38 @@ match in on { em0, em1 } rdr-to <pool>
 		t.Errorf("without a translation: %v, %v", prog.Translations, err)
 	}
 }
+
+// The addresses of a table as a pool are those that the table has: of entries that lie in each
+// other the smallest decides, and none is there twice.
+func TestTablePool(t *testing.T) {
+	for _, test := range []struct{ entries, want string }{
+		{"", ""},
+		{"10.0.0.9 10.0.0.1", "10.0.0.1/32 10.0.0.9/32"},
+		{"10.0.0.0/30 !10.0.0.1", "10.0.0.0/32 10.0.0.2/31"},
+		{"10.0.0.0/30 !10.0.0.0/31 10.0.0.1", "10.0.0.1/32 10.0.0.2/31"},
+		{"10.0.0.0/30 10.0.0.1", "10.0.0.0/32 10.0.0.1/32 10.0.0.2/31"},
+		{"!10.0.0.0/30 10.0.0.1 192.0.2.0/24", "10.0.0.1/32 192.0.2.0/24"},
+		{"10.0.0.0/31 !10.0.0.0 !10.0.0.1", ""},
+		{"fd00::/126 !fd00::3 192.0.2.1", "192.0.2.1/32 fd00::/127 fd00::2/128"},
+	} {
+		var entries []TableEntry
+		for _, word := range strings.Fields(test.entries) {
+			text, not := strings.CutPrefix(word, "!")
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				a := netip.MustParseAddr(text)
+				p = netip.PrefixFrom(a, a.BitLen())
+			}
+			entries = append(entries, TableEntry{Not: not, Prefix: p})
+		}
+		var got []string
+		pool := tablePool(entries)
+		slices.SortFunc(pool, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+		for _, p := range pool {
+			got = append(got, p.String())
+		}
+		if text := strings.Join(got, " "); text != test.want {
+			t.Errorf("%s: %s, want %s", test.entries, text, test.want)
+		}
+	}
+}

@@ -6,11 +6,18 @@
 #include "rewrite.h"
 #include "tcp.h"
 
+/* How a packet is taken into its state. */
+enum pf_follow {
+	PF_FOLLOW_XDP, /* what is not let through changes nothing: tcx asks again */
+	PF_FOLLOW_SKB,
+	PF_FOLLOW_LOOK, /* of XDP: nothing is changed; struct pf_packet has the sides */
+};
+
 /*
  * Takes this CPU's packet of TCP into its state: 0, or why it is not let through. This is a
  * separate function, to save room on the stack.
  */
-__noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
+__noinline u32 pf_follow_tcp(u32 place, u32 now, u32 how)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_state *s = pf_state_at(place);
@@ -32,7 +39,7 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 		if (pf_more(p->src.state, p->dst.state) >= PF_PROXY_SRC)
 			return 0;
 		/* the second side's numbers are changed from its first packet on */
-		if (skb && !p->src.lo && !s->diff[side])
+		if (how == PF_FOLLOW_SKB && !p->src.lo && !s->diff[side])
 			s->diff[side] = bpf_get_prandom_u32() | 1;
 		ack -= s->diff[!side];
 	}
@@ -40,7 +47,7 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 		pf_tcp_sloppy(p);
 	} else if (!pf_tcp_track(p, ack)) {
 		/* XDP leaves it to tcx, which counts it; a trial keeps nothing */
-		if (!skb || on(FEATURE_TRACE))
+		if (how != PF_FOLLOW_SKB || on(FEATURE_TRACE))
 			return DROP_PF_STATE;
 		pf_count(PF_COUNT_STATE_MISMATCH);
 		/*
@@ -52,15 +59,27 @@ __noinline u32 pf_follow_tcp(u32 place, u32 now, u32 skb)
 			p->answer = PF_RETURN_RST;
 		return DROP_PF_STATE;
 	}
-	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) && !skb)
+	if (on(FEATURE_PF_SOURCES) && p->complete && (s->flags & PF_STATE_TRACK) &&
+	    how != PF_FOLLOW_SKB)
 		return DROP_PF_LIMIT; /* tcx has to count it */
-	if (on(FEATURE_TRACE))
+	if (on(FEATURE_TRACE) || how == PF_FOLLOW_LOOK)
 		return 0;
 	pf_peer_store(src, &p->src, &p->src_was);
 	pf_peer_store(dst, &p->dst, &p->dst_was);
 	if (!p->loose && s->used != now)
 		WRITE_ONCE(s->used, now);
 	return 0;
+}
+
+/* Notes in a state that a side has sent a packet of a protocol without numbers. */
+static __always_inline void pf_other_keep(struct pf_state *s, u32 proto, u32 side)
+{
+	if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6 || proto == IPPROTO_TCP)
+		return;
+	if (s->peer[side].state < PF_SINGLE)
+		s->peer[side].state = PF_SINGLE;
+	if (s->peer[!side].state == PF_SINGLE)
+		s->peer[!side].state = PF_MULTIPLE;
 }
 
 /*
@@ -82,7 +101,7 @@ __noinline u32 pf_state_follow(u32 now, u32 skb)
 	side = p->side & 1;
 	/* a later fragment of TCP has no numbers */
 	if (p->proto == IPPROTO_TCP && !(p->flags & PF_P_LATER)) {
-		reason = pf_follow_tcp(place, now, skb);
+		reason = pf_follow_tcp(place, now, skb ? PF_FOLLOW_SKB : PF_FOLLOW_XDP);
 		if (reason || on(FEATURE_TRACE))
 			return reason;
 		if (on(FEATURE_PF_SOURCES) && p->complete && pf_source_connect(place, now)) {
@@ -94,13 +113,7 @@ __noinline u32 pf_state_follow(u32 now, u32 skb)
 	} else {
 		if (on(FEATURE_TRACE))
 			return 0;
-		if (p->proto != IPPROTO_ICMP && p->proto != IPPROTO_ICMPV6 &&
-		    p->proto != IPPROTO_TCP) {
-			if (s->peer[side].state < PF_SINGLE)
-				s->peer[side].state = PF_SINGLE;
-			if (s->peer[!side].state == PF_SINGLE)
-				s->peer[!side].state = PF_MULTIPLE;
-		}
+		pf_other_keep(s, p->proto, side);
 		if (s->used != now)
 			WRITE_ONCE(s->used, now);
 	}

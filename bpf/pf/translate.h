@@ -638,6 +638,17 @@ __noinline u32 pf_nat_rewrite(struct __sk_buff *skb)
 	return done ? 0 : DROP_PF_TRANSLATE;
 }
 
+/*
+ * The second key of a state at a place (+ 1); 0 if it has gone with the state a moment ago:
+ * nothing else is there yet.
+ */
+static __always_inline struct pf_state *pf_state_second(const struct pf_state *s, u32 place)
+{
+	struct pf_state *k = pf_state_at(PF_STATE_OTHER(s) - 1);
+
+	return k && (k->flags & PF_STATE_KEY) && PF_STATE_OTHER(k) == place ? k : 0;
+}
+
 /* Rewrites this CPU's packet as its state says, which is known: 0, or the reason to drop it. */
 __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 {
@@ -651,9 +662,8 @@ __noinline u32 pf_nat_follow(struct __sk_buff *skb)
 	s = pf_state_at(p->state - 1);
 	if (!s || !(s->flags & PF_STATE_NAT))
 		return 0;
-	k = pf_state_at(PF_STATE_OTHER(s) - 1);
-	/* the second key may have gone, with the state, a moment ago: nothing else is there yet */
-	if (!k || !(k->flags & PF_STATE_KEY) || PF_STATE_OTHER(k) != p->state)
+	k = pf_state_second(s, p->state);
+	if (!k)
 		return DROP_PF_TRANSLATE;
 	side = (p->flags & PF_P_ERROR ? p->quoted_side : p->side) & 1;
 	turned = side ^ !!((s->flags ^ k->flags) & PF_STATE_SECOND);

@@ -91,6 +91,11 @@ SIGHUP, or 'bascule agent reload', has it apply its files again. A file that is
 wrong, or has gone since the agent started, is logged and changes nothing. A
 file that is not there at the start is an error. SIGTERM ends the agent.
 
+With --metrics it answers Prometheus: counters of ports, drops by reason, pf,
+spanning tree, and the agent itself. ADDR is unix:PATH, which its owner can use,
+unix:PATH,group=NAME, which that group can use, too, or a numeric address and a
+port.
+
 While the agent runs, the interface of a host port has a carrier as long as
 another port of its VLANs has one and forwards; so it has none while spanning
 tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
@@ -98,10 +103,13 @@ tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
 change, gives the carrier back.`,
 		Example: `  #! run: switch br0; bascule bridge set br0 --stp rstp; ip netns add lab; mkdir -p /etc/bascule; echo 'bridges: {br0: {stp: rstp}}' >/etc/bascule/switch.yaml
   #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
-  #! ended bascule -n lab agent: bascule -n lab agent status
+  #! ended bascule -n lab agent --log: bascule -n lab agent status
+  #! ended bascule -n lab agent --metrics: bascule -n lab agent status
   bascule agent -f /etc/bascule
   # in another network namespace, with every detail
   bascule -n lab agent --log-level debug
+  # with metrics for Prometheus
+  bascule -n lab agent --metrics unix:/run/lab.sock
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].spanning_tree.root'`,
 		Annotations: map[string]string{noJSON: "is for 'agent status': use --log-format json"},
@@ -111,6 +119,7 @@ change, gives the carrier back.`,
 	p.addForce(cmd)
 	level := addChoice(cmd, "log-level", "info", "log what is at least this important", "debug", "info", "warn", "error")
 	format := addChoice(cmd, "log-format", "text", "log lines of this kind", "text", "json")
+	open := addDoors(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if slices.Contains(files, "") {
 			return usagef(cmd, "--file: FILE is empty")
@@ -132,8 +141,13 @@ change, gives the carrier back.`,
 		stderr, ok := p.stderr.(*os.File)
 		o.Journal = ok && agent.InJournal(stderr)
 		log := agent.NewLog(p.stderr, o)
+		services, err := open.open(cmd, log)
+		if err != nil {
+			return err
+		}
 		return p.agents.Run(ctx, agent.Options{
-			Netns: p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
+			Services: services,
+			Netns:    p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
 			Watchdog: watchdog, Notify: notify(log),
 		}, reload)
 	}
@@ -156,7 +170,7 @@ func newAgentStatus(p *program) *cobra.Command {
 		Use:   "status",
 		Short: "show how the agent is",
 		Long: `Show how the agent of the network namespace is: since when it runs, whether its
-files are in force, and what it serves. Of each bridge TREE is the kind of
+files are in force, and what it serves. For each bridge TREE is the kind of
 spanning tree, ROOT the identifier of the tree's root, and ROOT-PORT the port
 that leads there, - where the bridge is the root. CHANGES counts changes of the
 topology, EVENTS changes of addresses, MISSED those that came faster than the

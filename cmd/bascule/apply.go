@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/plug"
@@ -54,8 +55,8 @@ the file has its default, and anything else that is not in it is removed. Other
 bridges are left alone. Everything is checked first, and if something is wrong
 nothing is changed. Then each action is printed on a line, and done: + is added,
 - removed, ~ changed. Nothing is printed if all is as it should be. If an apply
-fails or is killed on its way, the next one finishes its work. Of several at
-once each waits for the one before it.
+fails or is killed on its way, the next one finishes its work. If several run at
+once, each waits for the one before it.
 
 A port whose device is not there is left for later, with a warning.`,
 		Example: `  #! run: devices em0; mkdir -p /etc/bascule; echo 'bridges: {br0: }' | tee switch.yaml >/etc/bascule/switch.yaml; printf 'add em0\nup\n' >/etc/hostname.veb0
@@ -120,7 +121,7 @@ func (p *program) apply(list []config.File, dry bool) error {
 			}
 		}
 	}
-	all := []actionJSON{}
+	all := []answer.Action{}
 	changes := false
 	var failure error
 	for _, f := range list {
@@ -131,7 +132,7 @@ func (p *program) apply(list []config.File, dry bool) error {
 			}
 			for _, a := range actions {
 				if p.json {
-					all = append(all, actionJSON{f.Netns, string(a.Op), a.Bridge, a.Object, a.Detail})
+					all = append(all, answer.OfAction(f.Netns, a))
 					continue
 				}
 				fmt.Fprintln(p.out, a)
@@ -166,13 +167,4 @@ func (p *program) applyOne(f config.File, o config.Options) (actions []config.Ac
 	o.PF = keptSource
 	actions, warnings, err = s.Apply(f, o)
 	return actions, warnings, errors.Join(err, s.Close())
-}
-
-// actionJSON is a line of a plan for programs.
-type actionJSON struct {
-	Netns  string `json:"netns,omitempty"`
-	Op     string `json:"op"` // "+", "-" or "~"
-	Bridge string `json:"master"`
-	Object string `json:"object"`
-	Detail string `json:"detail,omitempty"`
 }

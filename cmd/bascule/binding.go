@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -136,7 +137,7 @@ many there were.`,
 				return err
 			}
 			if p.json {
-				return p.printJSON([]flushJSON{{Bridge: args[0], Removed: n}})
+				return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n}})
 			}
 			fmt.Fprintln(p.out, counted(n, "binding", "bindings"), "removed")
 			return nil
@@ -158,21 +159,8 @@ func (p *program) boundAddresses(_ *cobra.Command, args []string) (addresses []s
 	return addresses
 }
 
-// bindingJSON is a binding for programs. A field that `bridge -j fdb` has, too,
-// has its name there.
-type bindingJSON struct {
-	Address string `json:"address"`
-	MAC     string `json:"mac"`
-	VLAN    uint16 `json:"vlan,omitempty"`
-	Port    string `json:"ifname"`
-	Bridge  string `json:"master"`
-}
-
 func (p *program) printBindings(list []bridge.Binding) error {
-	toJSON := func(e bridge.Binding) bindingJSON {
-		return bindingJSON{Address: e.Address.String(), MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: e.Bridge}
-	}
-	return printList(p, list, toJSON, "BRIDGE VLAN ADDRESS MAC PORT", func(e bridge.Binding) []string {
+	return printList(p, list, answer.OfBinding, "BRIDGE VLAN ADDRESS MAC PORT", func(e bridge.Binding) []string {
 		id := "-"
 		if e.VLAN != 0 {
 			id = fmt.Sprint(e.VLAN)

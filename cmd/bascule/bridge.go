@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -150,11 +151,7 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 			p.warn(warnings)
 			p.forget(removed...)
 			if p.json {
-				list := make([]removedJSON, len(removed))
-				for i, name := range removed {
-					list[i] = removedJSON{name}
-				}
-				return errors.Join(failed, p.printJSON(list))
+				return errors.Join(failed, p.printJSON(answer.List(removed, func(name string) answer.Removed { return answer.Removed{Name: name} })))
 			}
 			for _, name := range removed {
 				fmt.Fprintln(p.out, "removed bridge", name)
@@ -165,52 +162,8 @@ each whole, and print which. If one cannot be removed, the others still are.`,
 	return cmd
 }
 
-// removedJSON is a bridge that is no more, for programs.
-type removedJSON struct {
-	Name string `json:"ifname"`
-}
-
-// bridgeJSON is a bridge for programs; the names are those of `bridge -j`
-// and `ip -j` where they have the thing.
-type bridgeJSON struct {
-	Name          string   `json:"ifname"`
-	Address       string   `json:"address"`
-	Ageing        float64  `json:"ageing_time"` // seconds
-	FDBMax        uint32   `json:"fdb_max"`
-	FDBCount      uint32   `json:"fdb_count"`
-	GroupFwdMask  uint16   `json:"group_fwd_mask"`
-	VLANFiltering bool     `json:"vlan_filtering"`
-	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
-	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
-	QinQ          bool     `json:"qinq"`
-	VLANStats     bool     `json:"vlan_stats_enabled"`
-	MoveMax       uint32   `json:"move_max"`
-	DHCPGuard     bool     `json:"dhcp_guard"`
-	RAGuard       bool     `json:"ra_guard"`
-	NeighSuppress bool     `json:"neigh_suppress"`
-	STP           string   `json:"stp"`      // "off", "stp" or "rstp"
-	Priority      uint16   `json:"priority"` // of spanning tree, as the next four
-	Hello         float64  `json:"hello_time"`
-	MaxAge        float64  `json:"max_age"`
-	ForwardDelay  float64  `json:"forward_delay"`
-	AgentRuns     bool     `json:"agent_runs"`
-	Ports         []string `json:"ports"`
-}
-
-func newBridgeJSON(b bridge.Info) bridgeJSON {
-	c := b.Config
-	return bridgeJSON{
-		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
-		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
-		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
-		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
-		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(), ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns,
-		Ports: append([]string{}, b.Ports...),
-	}
-}
-
 func (p *program) printBridges(list []bridge.Info) error {
-	return printList(p, list, newBridgeJSON, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
+	return printList(p, list, answer.OfBridge, "BRIDGE ADDRESS PORTS ENTRIES SETTINGS", func(b bridge.Info) []string {
 		return []string{
 			b.Name, b.Address.String(), strconv.Itoa(len(b.Ports)), fmt.Sprint(b.FDBCount),
 			orDash(strings.Join(settingsIn(bridge.BridgeSettings, b.Config), " ")),

@@ -10,8 +10,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/frame"
@@ -187,23 +187,11 @@ type lines struct {
 	bridge string
 }
 
-// frameJSON is a frame for programs.
-type frameJSON struct {
-	Time      time.Time `json:"time"`
-	Bridge    string    `json:"master"`
-	Port      string    `json:"ifname,omitempty"`
-	Direction string    `json:"direction"`
-	Reason    string    `json:"reason,omitempty"`
-	VLAN      uint16    `json:"vlan,omitempty"`
-	Length    int       `json:"length"`
-	Summary   string    `json:"summary"`
-}
-
 func (l lines) Write(frames []frame.Seen, _ uint64) error {
 	for _, f := range frames {
 		var err error
 		if l.p.json {
-			err = l.p.printJSON(frameJSON{f.Time, l.bridge, f.Port, f.Direction.String(), f.Reason, f.VLAN, f.Length, f.Summary()})
+			err = l.p.printJSON(answer.OfFrame(l.bridge, f))
 		} else {
 			_, err = fmt.Fprintln(l.p.out, f)
 		}

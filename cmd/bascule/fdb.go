@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -224,7 +225,7 @@ another station takes it.`,
 				spared = max(0, len(all)-len(own))
 			}
 			if p.json {
-				return p.printJSON([]flushJSON{{args[0], n, spared}})
+				return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n, Spared: spared}})
 			}
 			line := counted(n, "entry", "entries") + " removed"
 			switch {
@@ -250,23 +251,6 @@ func (p *program) addMatch(cmd *cobra.Command) func() bridge.Match {
 	return func() bridge.Match { return bridge.Match{Port: port.text, VLAN: id.id} }
 }
 
-// entryJSON is an entry for programs; the names are those of `bridge -j fdb`.
-type entryJSON struct {
-	MAC     string   `json:"mac"`
-	VLAN    uint16   `json:"vlan,omitempty"`
-	Port    string   `json:"ifname"`
-	Bridge  string   `json:"master"`
-	Flags   []string `json:"flags"`
-	State   string   `json:"state"`
-	Updated *int     `json:"updated,omitempty"` // seconds since last seen
-}
-
-type flushJSON struct {
-	Bridge  string `json:"master"`
-	Removed int    `json:"removed"`
-	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were meant and stay
-}
-
 // bridgeEntry is an entry of a bridge.
 type bridgeEntry struct {
 	bridge.Entry
@@ -283,23 +267,7 @@ func entriesOf(name string, list []bridge.Entry) []bridgeEntry {
 
 // printEntries prints entries, with their bridges if these are several.
 func (p *program) printEntries(list []bridgeEntry, several bool) error {
-	toJSON := func(e bridgeEntry) entryJSON {
-		j := entryJSON{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: e.of, Flags: []string{}}
-		if e.Sticky {
-			j.Flags = []string{"sticky"}
-		}
-		if e.Locked {
-			j.Flags = []string{"locked"}
-		}
-		if e.Static {
-			j.State = "static"
-		}
-		if !e.Static && !e.Sticky {
-			seconds := int(e.Updated / time.Second)
-			j.Updated = &seconds
-		}
-		return j
-	}
+	toJSON := func(e bridgeEntry) answer.Entry { return answer.OfEntry(e.of, e.Entry) }
 	head := "VLAN MAC PORT TYPE AGE"
 	if several {
 		head = "BRIDGE " + head

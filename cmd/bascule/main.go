@@ -2,6 +2,14 @@
 
 // Bascule is an Ethernet switch for Linux that forwards in the kernel, in
 // eBPF. This package is its command line: flags and output, nothing else.
+//
+// Commands do little, and are many. So the runtime takes as many threads as there are
+// CPUs, and does not read at each start, and again each second, which of them a cgroup
+// leaves: for that it reads the whole list of mounts, which grows with each named network
+// namespace.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (
@@ -43,7 +51,7 @@ func init() { runtime.LockOSThread() }
 
 func main() {
 	collectLater()
-	if be := door(os.Args); be != nil {
+	if be := named(os.Args); be != nil {
 		os.Exit(be())
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -64,23 +64,9 @@ port, and, as from, the port that the FDB has for the address.`,
 	}
 }
 
-// eventJSON is an event for programs.
-type eventJSON struct {
-	Time   time.Time `json:"time"`
-	Kind   string    `json:"event"`
-	Bridge string    `json:"master"`
-	Port   string    `json:"ifname,omitempty"`
-	MAC    string    `json:"mac,omitempty"`
-	VLAN   uint16    `json:"vlan,omitempty"`
-	From   string    `json:"from,omitempty"`
-	Reason string    `json:"reason,omitempty"`
-	Count  uint64    `json:"count,omitempty"`
-	For    float64   `json:"seconds,omitempty"`
-}
-
 func (p *program) printEvent(e bridge.Event) error {
 	if p.json {
-		return p.printJSON(eventJSON{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count, e.For.Seconds()})
+		return p.printJSON(answer.OfEvent(e))
 	}
 	line := fmt.Appendf(nil, "%s %s %s", e.Time.Format("15:04:05.000000"), e.Bridge, e.Kind)
 	if e.MAC != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/pf"
 )
@@ -80,30 +81,6 @@ func (p *program) captured(f func() error) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// pfRuleJSON is a rule for programs.
-type pfRuleJSON struct {
-	Bridge      string `json:"master"`
-	Anchor      string `json:"anchor,omitempty"`
-	Number      int    `json:"number"`
-	Rule        string `json:"rule"`
-	Label       string `json:"label,omitempty"`
-	Evaluations uint64 `json:"evaluations"`
-	PacketsIn   uint64 `json:"packets_in"`
-	PacketsOut  uint64 `json:"packets_out"`
-	BytesIn     uint64 `json:"bytes_in"`
-	BytesOut    uint64 `json:"bytes_out"`
-	States      uint64 `json:"states"`
-	Created     uint64 `json:"states_created"`
-}
-
-func (c *pfctl) ruleJSON(path string, number int, r *pf.Rule, n bridge.PFCounts) pfRuleJSON {
-	return pfRuleJSON{
-		Bridge: c.bridge.text, Anchor: path, Number: number, Rule: pfRuleHead(r), Label: r.Label, Evaluations: n.Evaluations,
-		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
-		States: n.States, Created: n.Created,
-	}
-}
-
 // pfRuleHead is a rule on one line, an anchor's call without its rules.
 func pfRuleHead(r *pf.Rule) string {
 	if r.Anchor != nil {
@@ -128,10 +105,10 @@ func (c *pfctl) showRules(s switcher) error {
 		}
 		return sizes.err
 	}
-	list := []pfRuleJSON{}
+	list := []answer.PFRule{}
 	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
 		if c.rule.n == nil || *c.rule.n == number {
-			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
 		}
 	})
 	return c.printJSON(list)
@@ -144,10 +121,10 @@ func (c *pfctl) showTranslations(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := []pfRuleJSON{}
+	list := []answer.PFRule{}
 	eachPFRule(rules, rules.Set, rules.Path, true, func(path string, number int, r *pf.Rule) {
 		if len(r.Translations) > 0 && r.Anchor == nil {
-			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
 		}
 	})
 	if c.json {
@@ -315,10 +292,10 @@ func (c *pfctl) showLabels(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := []pfRuleJSON{}
+	list := []answer.PFRule{}
 	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
 		if r.Label != "" {
-			list = append(list, c.ruleJSON(path, number, r, rules.Counts[r]))
+			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
 		}
 	})
 	if c.json {
@@ -346,39 +323,6 @@ func (c *pfctl) showAnchors(s switcher) error {
 	return nil
 }
 
-// pfStateJSON is a state for programs.
-type pfStateJSON struct {
-	Bridge   string    `json:"master"`
-	ID       string    `json:"id"`
-	Protocol string    `json:"protocol"`
-	VLAN     uint16    `json:"vlan,omitempty"`
-	Src      string    `json:"src"`
-	SrcPort  uint16    `json:"src_port,omitempty"`
-	Dst      string    `json:"dst"`
-	DstPort  uint16    `json:"dst_port,omitempty"`
-	SrcState string    `json:"src_state"`
-	DstState string    `json:"dst_state"`
-	In       string    `json:"in,omitempty"`
-	Out      string    `json:"out,omitempty"`
-	Bound    string    `json:"bound_to,omitempty"`
-	Age      float64   `json:"age"`
-	Expires  float64   `json:"expires"`
-	Packets  [2]uint64 `json:"packets"` // sent by src, by dst
-	Bytes    [2]uint64 `json:"bytes"`
-	Anchor   string    `json:"anchor,omitempty"`
-	Rule     *int      `json:"rule,omitempty"`
-	Label    string    `json:"label,omitempty"`
-	// Translated is what the first packet's addresses have become.
-	Translated *pfTranslatedJSON `json:"translated,omitempty"`
-}
-
-type pfTranslatedJSON struct {
-	Src     string `json:"src"`
-	SrcPort uint16 `json:"src_port,omitempty"`
-	Dst     string `json:"dst"`
-	DstPort uint16 `json:"dst_port,omitempty"`
-}
-
 func (c *pfctl) showStates(s switcher) error {
 	list, err := s.PFStates(c.bridge.text, bridge.PFKill{Port: c.port.text})
 	if err != nil {
@@ -390,24 +334,7 @@ func (c *pfctl) showStates(s switcher) error {
 		}
 		return nil
 	}
-	states := make([]pfStateJSON, len(list))
-	for i, st := range list {
-		states[i] = pfStateJSON{
-			Bridge: c.bridge.text, ID: fmt.Sprintf("%016x", st.ID), Protocol: pf.ProtocolName(st.Proto), VLAN: st.VLAN,
-			Src: st.Src.Addr.String(), SrcPort: st.Src.Port, Dst: st.Dst.Addr.String(), DstPort: st.Dst.Port,
-			SrcState: st.Src.State, DstState: st.Dst.State, In: st.In, Out: st.Out, Bound: st.Port,
-			Age: st.Age.Seconds(), Expires: st.Expires.Seconds(),
-			Packets: [2]uint64{st.Src.Packets, st.Dst.Packets}, Bytes: [2]uint64{st.Src.Bytes, st.Dst.Bytes},
-			Anchor: st.Anchor, Label: st.Label,
-		}
-		if st.Rule >= 0 {
-			states[i].Rule = &list[i].Rule
-		}
-		if t := st.Translated; t != nil {
-			states[i].Translated = &pfTranslatedJSON{t[0].Addr.String(), t[0].Port, t[1].Addr.String(), t[1].Port}
-		}
-	}
-	return c.printJSON(states)
+	return c.printJSON(answer.List(list, func(st bridge.PFState) answer.PFState { return answer.OfPFState(c.bridge.text, st) }))
 }
 
 // clock is a duration as pf prints it.
@@ -512,37 +439,13 @@ func (c *pfctl) printState(s bridge.PFState) {
 	}
 }
 
-// pfSourceJSON is a tracked source for programs.
-type pfSourceJSON struct {
-	Bridge      string  `json:"master"`
-	Address     string  `json:"address"`
-	VLAN        uint16  `json:"vlan,omitempty"`
-	States      uint32  `json:"states"`
-	Connections uint32  `json:"connections"`
-	Rate        float64 `json:"rate"`
-	RateTime    float64 `json:"rate_seconds"`
-	Age         float64 `json:"age"`
-	Expires     float64 `json:"expires"`
-	Rule        *int    `json:"rule,omitempty"`
-}
-
 func (c *pfctl) showSources(s switcher) error {
 	list, err := s.PFSources(c.bridge.text)
 	if err != nil {
 		return err
 	}
 	if c.json {
-		sources := make([]pfSourceJSON, len(list))
-		for i, n := range list {
-			sources[i] = pfSourceJSON{
-				Bridge: c.bridge.text, Address: n.Addr.String(), VLAN: n.VLAN, States: n.States, Connections: n.Connections,
-				Rate: n.Rate, RateTime: n.RateTime.Seconds(), Age: n.Age.Seconds(), Expires: n.Expires.Seconds(),
-			}
-			if n.Rule >= 0 {
-				sources[i].Rule = &list[i].Rule
-			}
-		}
-		return c.printJSON(sources)
+		return c.printJSON(answer.List(list, func(n bridge.PFSource) answer.PFSource { return answer.OfPFSource(c.bridge.text, n) }))
 	}
 	for _, n := range list {
 		none := "0.0.0.0"
@@ -565,38 +468,13 @@ func (c *pfctl) showSources(s switcher) error {
 	return nil
 }
 
-// pfInfoJSON is -s info for programs.
-type pfInfoJSON struct {
-	Bridge     string            `json:"master"`
-	Enabled    bool              `json:"enabled"`
-	For        float64           `json:"seconds"`
-	Debug      string            `json:"debug"`
-	States     uint64            `json:"states"`
-	HalfOpen   uint64            `json:"half_open_tcp"`
-	Sources    uint64            `json:"source_nodes"`
-	StateTable map[string]uint64 `json:"state_table"`
-	Counters   map[string]uint64 `json:"counters"`
-	Limits     map[string]uint64 `json:"limit_counters"`
-}
-
 func (c *pfctl) showInfo(s switcher) error {
 	info, err := s.PF(c.bridge.text)
 	if err != nil {
 		return err
 	}
 	if c.json {
-		byName := func(list []bridge.PFCounter) map[string]uint64 {
-			m := map[string]uint64{}
-			for _, n := range list {
-				m[n.Name] = n.Count
-			}
-			return m
-		}
-		return c.printJSON(pfInfoJSON{
-			Bridge: c.bridge.text, Enabled: info.Enabled, For: max(0, info.For.Seconds()), Debug: info.Debug,
-			States: info.States, HalfOpen: info.HalfOpen, Sources: info.Sources,
-			StateTable: byName(info.StateTable), Counters: byName(info.Counters), Limits: byName(info.LimitCounters),
-		})
+		return c.printJSON(answer.OfPFInfo(c.bridge.text, info))
 	}
 	status := "Status: Disabled"
 	if info.Enabled {
@@ -700,16 +578,6 @@ func (c *pfctl) showLimits(s switcher) error {
 	return nil
 }
 
-// pfTableJSON is a table for programs.
-type pfTableJSON struct {
-	Bridge    string   `json:"master"`
-	Anchor    string   `json:"anchor,omitempty"`
-	Name      string   `json:"name"`
-	Flags     []string `json:"flags"`
-	Addresses int      `json:"addresses"`
-	Rules     int      `json:"references"`
-}
-
 func (c *pfctl) showTables(s switcher) error {
 	path, _ := pfAnchorAll(c.anchor.text)
 	list, err := s.PFTables(c.bridge.text, path)
@@ -717,19 +585,7 @@ func (c *pfctl) showTables(s switcher) error {
 		return err
 	}
 	if c.json {
-		tables := make([]pfTableJSON, len(list))
-		for i, t := range list {
-			tables[i] = pfTableJSON{Bridge: c.bridge.text, Anchor: t.Anchor, Name: t.Name, Flags: []string{}, Addresses: t.Addresses, Rules: t.Rules}
-			for _, f := range []struct {
-				set  bool
-				name string
-			}{{t.Const, "const"}, {t.Persist, "persist"}, {t.Counters, "counters"}} {
-				if f.set {
-					tables[i].Flags = append(tables[i].Flags, f.name)
-				}
-			}
-		}
-		return c.printJSON(tables)
+		return c.printJSON(answer.List(list, func(t bridge.PFTable) answer.PFTable { return answer.OfPFTable(c.bridge.text, t) }))
 	}
 	for _, t := range list {
 		if c.verbose == 0 {
@@ -827,18 +683,12 @@ func (c *pfctl) showPorts(s switcher) error {
 	if err != nil {
 		return err
 	}
-	type portJSON struct {
-		Bridge string `json:"master"`
-		Name   string `json:"ifname"`
-		Group  bool   `json:"group"`
-		Skip   bool   `json:"skip"`
-	}
-	list := []portJSON{}
+	list := []answer.PFPort{}
 	for _, p := range info.Ports {
 		if c.port.text != "" && p.Name != c.port.text && pf.GroupName(p.Name) != c.port.text {
 			continue
 		}
-		list = append(list, portJSON{c.bridge.text, p.Name, p.Group, p.Skip})
+		list = append(list, answer.PFPort{Bridge: c.bridge.text, Name: p.Name, Group: p.Group, Skip: p.Skip})
 	}
 	if c.json {
 		return c.printJSON(list)

@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/frame"
@@ -187,21 +187,6 @@ func (p *program) logWriter(file string) (write func(bridge.PFLogged) error, don
 	return write, done, nil
 }
 
-// loggedJSON is a logged packet for programs.
-type loggedJSON struct {
-	Time      time.Time `json:"time"`
-	Port      string    `json:"ifname"`
-	Log       string    `json:"log"`
-	Direction string    `json:"direction"`
-	Action    string    `json:"action"`
-	Reason    string    `json:"reason"`
-	Rule      *int      `json:"rule,omitempty"`
-	Anchor    string    `json:"anchor,omitempty"`
-	Subrule   *int      `json:"subrule,omitempty"`
-	Length    int       `json:"length"`
-	Summary   string    `json:"summary"`
-}
-
 // Names as tcpdump(8) prints them.
 var (
 	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
@@ -217,17 +202,7 @@ func (p *program) printLogged(l bridge.PFLogged) error {
 		direction = "out"
 	}
 	if p.json {
-		j := loggedJSON{
-			Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: direction,
-			Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: frame.Packet(l.Data),
-		}
-		if l.Rule >= 0 {
-			j.Rule = &l.Rule
-		}
-		if l.Subrule >= 0 {
-			j.Subrule = &l.Subrule
-		}
-		return p.printJSON(j)
+		return p.printJSON(answer.OfLogged(l))
 	}
 	rule := "def"
 	if l.Rule >= 0 {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -33,12 +34,12 @@ are dropped. A GSO packet counts as the frames that it will be cut into.
 
 A port with --locked takes frames only from addresses that the FDB has there.
 With --mab (MAC authentication bypass) any other address gets a locked entry in
-the FDB, and 'bascule monitor' tells of it once. Whoever authenticates stations
-lets the address in by 'bascule fdb add'. A locked entry opens nothing, takes no
-address from another port, and ages. If the address is heard on a port that is
-not locked, it moves there. Unlike Linux's bridge, bascule sends nothing by a
-locked entry: it floods frames to the address, as without the entry. Give such a
-port a --fdb-max, too.
+the FDB, and 'bascule monitor' tells of it once. A program that authenticates
+stations lets the address in by 'bascule fdb add'. A locked entry opens nothing,
+takes no address from another port, and ages. If the address is heard on a port
+that is not locked, it moves there. Unlike Linux's bridge, bascule sends nothing
+by a locked entry: it floods frames to the address, as without the entry. Give
+such a port a --fdb-max, too.
 
 With --backup, while the port's device is down or has no carrier, frames to
 stations behind the port go by another port. The programs ask the kernel for
@@ -75,8 +76,8 @@ for known unicast; the driver must have XDP. With auto, physical network cards
 that can get xdp, and all else tcx. With xdp on a veth, GRO is switched on at
 the veth's other end, and transmit offload of checksums and VLAN tags off.
 
-What comes in by a tap goes by tcx all the same: a guest may leave checksums to
-the switch, which XDP would not see. Frames to the tap go by xdp. Frames from
+Frames from a tap go by tcx all the same: a guest may leave checksums to the
+switch, which XDP would not see. Frames to the tap go by xdp. Frames from
 and to a bond go by tcx.`,
 		Example: `  #! run: switch br0 veth1 veth2; devices veth0; switch br1
   bascule port add br0 veth0
@@ -208,11 +209,11 @@ counts those that were not learned: a table was full, a static or sticky entry
 holds the address elsewhere, or it has moved too often. Frames that went no
 further count as drops, by reason: 'bascule help reasons'.
 
-For a host port with --route, routed counts what becomes of packets to the
-host's address there: done is those that the datapath has routed. Those with the
-other words are left to the host's network stack, none is lost: 'bascule help
-routed'. What the datapath has routed to such a port counts as rx there, as if
-it came from the host.`,
+For a host port with --route, routed counts packets to the host's address there:
+done counts those that the datapath has routed. The other words count packets
+that are left to the host's network stack, which loses none by that: see
+'bascule help routed'. Packets that the datapath has routed to such a port count
+as rx there, as if they came from the host.`,
 		Example: `  #! run: switch br0 veth0
   bascule port show
   bascule port show br0 veth0
@@ -259,8 +260,8 @@ func newPortDel(p *program) *cobra.Command {
 		Short: "take ports off their bridge",
 		Long: `Take ports off their bridge, and their addresses out of the FDB. The devices
 stay. The interface of a host port goes, and so does the other end of a patch
-cable. A port whose device is gone can be removed. Of several ports all leave in
-one change, or none does.`,
+cable. A port whose device is gone can be removed. Several ports leave in one
+change: all of them, or none.`,
 		Example: `  #! run: switch br0 veth0 tap0 tap1
   bascule port del br0 veth0
   bascule port del br0 tap0 tap1`,
@@ -282,104 +283,10 @@ func (p *program) warn(warnings []string) {
 	}
 }
 
-// portJSON is a port for programs; the names are those of `bridge -j link`
-// and `ip -j link` where they have the thing.
-type portJSON struct {
-	Index           int           `json:"ifindex"`
-	Name            string        `json:"ifname"`
-	Flags           []string      `json:"flags"`
-	MTU             int           `json:"mtu"`
-	Bridge          string        `json:"master"`
-	Type            string        `json:"type"`
-	Peer            string        `json:"peer,omitempty"`
-	Hook            string        `json:"hook"`
-	State           string        `json:"state"`
-	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
-	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
-	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
-	Learn           bool          `json:"learning"`
-	Discover        bool          `json:"flood"`
-	MulticastFlood  bool          `json:"mcast_flood"`
-	BroadcastFlood  bool          `json:"bcast_flood"`
-	Hairpin         bool          `json:"hairpin"`
-	Isolated        bool          `json:"isolated"`
-	Protected       []int         `json:"protected"`
-	FDBMax          uint32        `json:"fdb_max"`
-	FDBCount        uint32        `json:"fdb_count"`
-	FDBFull         string        `json:"fdb_full"`
-	Locked          bool          `json:"locked"`
-	MAB             bool          `json:"mab"`
-	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
-	Backup          string        `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
-	BlockNonIP      bool          `json:"block_non_ip"`
-	SourceGuard     bool          `json:"source_guard"`
-	Trusted         bool          `json:"trusted"`
-	Route           bool          `json:"route"`
-	LoopGuard       string        `json:"loop_guard"` // these four as the settings take them
-	StormBroadcast  string        `json:"storm_bcast"`
-	StormMulticast  string        `json:"storm_mcast"`
-	StormUnknown    string        `json:"storm_unknown"`
-	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
-	STPPriority     uint8         `json:"priority"` // 0 to 240
-	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
-	STPPointToPoint string        `json:"p2p"`
-	BPDUGuard       bool          `json:"guard"`
-	BPDUFilter      bool          `json:"bpdu_filter"`
-	RootGuard       bool          `json:"root_block"`
-	*statsJSON                    // with --stats
-}
-
-type statsJSON struct {
-	Stats   bothWaysJSON      `json:"stats64"`
-	Learned uint64            `json:"learned"`
-	Moves   uint64            `json:"moves"`
-	Refused uint64            `json:"refused"`
-	Drops   map[string]uint64 `json:"drops"`
-	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by who routes them and why
-}
-
-type bothWaysJSON struct {
-	Rx trafficJSON `json:"rx"`
-	Tx trafficJSON `json:"tx"`
-}
-
-type trafficJSON struct {
-	Bytes  uint64 `json:"bytes"`
-	Frames uint64 `json:"packets"`
-}
-
-func newStatsJSON(s bridge.Stats) *statsJSON {
-	j := &statsJSON{
-		bothWaysJSON{trafficJSON{s.RxBytes, s.RxFrames}, trafficJSON{s.TxBytes, s.TxFrames}},
-		s.Learned, s.Moves, s.Refused, map[string]uint64{}, s.Routed,
-	}
-	maps.Copy(j.Drops, s.Drops)
-	return j
-}
-
-func newPortJSON(port bridge.Port) portJSON {
-	c := port.Config
-	return portJSON{
-		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
-		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State, TakenBy: port.TakenBy, NoCarrier: port.NoCarrier,
-		Owner: port.Owner,
-		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
-		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
-		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
-		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP, SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
-		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(), StormUnknown: c.Storm[2].String(),
-		STPCost: c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
-		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
-	}
-}
-
 func (p *program) printPorts(list []bridge.Port, stats bool) error {
-	toJSON := func(port bridge.Port) portJSON {
-		j := newPortJSON(port)
-		if stats {
-			j.statsJSON = newStatsJSON(port.Stats)
-		}
-		return j
+	toJSON := answer.OfPort
+	if stats {
+		toJSON = answer.OfCountedPort
 	}
 	return printList(p, list, toJSON, "BRIDGE PORT TYPE HOOK STATE MTU ENTRIES SETTINGS", func(port bridge.Port) []string {
 		settings := settingsIn(bridge.PortSettings, port.Config)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/answer"
+
 	"github.com/spf13/cobra"
 )
 
@@ -136,17 +138,12 @@ address is behind.`,
 			return help(cmd, args)
 		}
 		if p.json {
-			return p.printJSON(versionJSON{buildVersion()})
+			return p.printJSON(answer.Version{Version: buildVersion()})
 		}
 		fmt.Fprintln(p.out, "bascule", buildVersion())
 		return nil
 	}
 	return root
-}
-
-// versionJSON is the version for programs.
-type versionJSON struct {
-	Version string `json:"version"`
 }
 
 // finish gives every command of the tree the parts that all commands have.

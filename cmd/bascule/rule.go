@@ -4,10 +4,10 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/rule"
@@ -98,7 +98,7 @@ func newRuleDel(p *program) *cobra.Command {
 		Use:         "del BRIDGE PORT block|pass [WORD ...]",
 		Annotations: ruleUses("del"),
 		Short:       "remove a rule of a port",
-		Long: `Remove a rule, written as it was added. Of several that are the same, the first
+		Long: `Remove a rule, written as it was added. If several are the same, the first one
 is removed.`,
 		Example: `  #! run: switch br0 veth0; bascule rule add br0 veth0 block in src 02:00:00:00:00:01; bascule rule add br0 veth0 pass
   bascule rule del br0 veth0 block in src 02:00:00:00:00:01
@@ -140,7 +140,11 @@ whatever became of them later. A large packet (GSO) counts as one frame.`,
 				return err
 			}
 			if p.json {
-				return p.printRulesJSON(list, *stats)
+				toJSON := answer.OfRule
+				if *stats {
+					toJSON = answer.OfCountedRule
+				}
+				return p.printJSON(answer.List(list, toJSON))
 			}
 			last := args[0]
 			for _, r := range list {
@@ -177,7 +181,7 @@ func newRuleFlush(p *program) *cobra.Command {
 					return err
 				}
 				if p.json {
-					return p.printJSON([]flushJSON{{Bridge: args[0], Removed: n}})
+					return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n}})
 				}
 				fmt.Fprintln(p.out, counted(n, "rule", "rules"), "removed")
 				return nil
@@ -191,8 +195,7 @@ func newRuleLoad(p *program) *cobra.Command {
 		Use:   "load BRIDGE FILE",
 		Short: "put the rules of a file in the place of those there are",
 		Long: `Read rules from FILE, one on a line, and put them in the place of all rules of a
-bridge, or of those of one port; - is standard input. What follows a # is a
-comment.
+bridge, or of those of one port; - is standard input. A # begins a comment.
 
 It is done whole or not at all: when something is wrong with a line, every such
 line is shown with the place, and nothing is changed. No frame is judged by half
@@ -231,55 +234,4 @@ its counters.`,
 		})
 	}
 	return cmd
-}
-
-// ruleJSON is a rule for programs: as text, and in pieces.
-type ruleJSON struct {
-	Bridge    string `json:"master"`
-	Port      string `json:"ifname"`
-	Number    int    `json:"number"` // among those of the port
-	Rule      string `json:"rule"`
-	Action    string `json:"action"`
-	Direction string `json:"direction"` // "in", "out" or "in/out"
-	Src       string `json:"src,omitempty"`
-	Dst       string `json:"dst,omitempty"`
-	Tag       string `json:"tag,omitempty"`
-	ARP       string `json:"protocol,omitempty"` // "arp" or "rarp"
-	Op        string `json:"op,omitempty"`       // "request" or "reply"
-	SHA       string `json:"sha,omitempty"`
-	SPA       string `json:"spa,omitempty"`
-	THA       string `json:"tha,omitempty"`
-	TPA       string `json:"tpa,omitempty"`
-	*trafficJSON
-}
-
-func (p *program) printRulesJSON(list []bridge.PortRule, stats bool) error {
-	mac := func(m *rule.MAC) string {
-		if m == nil {
-			return ""
-		}
-		return m.String()
-	}
-	ip := func(a netip.Addr) string {
-		if !a.IsValid() {
-			return ""
-		}
-		return a.String()
-	}
-	rules := make([]ruleJSON, len(list))
-	for i, pr := range list {
-		r := pr.Rule
-		rules[i] = ruleJSON{
-			Bridge: pr.Bridge, Port: r.Port, Number: pr.Number, Rule: r.String(),
-			Action: r.Action.String(), Direction: r.Direction.String(),
-			Src: mac(r.Src), Dst: mac(r.Dst), Tag: r.Tag,
-			ARP: map[rule.ARP]string{rule.OnlyARP: "arp", rule.OnlyRARP: "rarp"}[r.ARP],
-			Op:  map[rule.Op]string{rule.Request: "request", rule.Reply: "reply"}[r.Op],
-			SHA: mac(r.SHA), SPA: ip(r.SPA), THA: mac(r.THA), TPA: ip(r.TPA),
-		}
-		if stats {
-			rules[i].trafficJSON = &trafficJSON{Bytes: pr.Bytes, Frames: pr.Frames}
-		}
-	}
-	return p.printJSON(rules)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -126,22 +127,8 @@ func (p *program) spanNames(_ *cobra.Command, args []string) (names []string) {
 	return names
 }
 
-// spanJSON is a span port for programs.
-type spanJSON struct {
-	Name      string   `json:"ifname"`
-	Bridge    string   `json:"master"`
-	Direction string   `json:"direction"` // "in", "out" or "both"
-	State     string   `json:"state"`     // as that of a port: "gone" where the device vanished
-	All       bool     `json:"all"`       // every port's frames
-	Ports     []string `json:"ports"`
-	VLANs     []uint16 `json:"vlans"`
-}
-
 func (p *program) printSpans(list []bridge.Span) error {
-	toJSON := func(s bridge.Span) spanJSON {
-		return spanJSON{s.Port, s.Bridge, s.Direction, s.State, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
-	}
-	return printList(p, list, toJSON, "BRIDGE DEVICE DIRECTION STATE PORTS VLANS", func(s bridge.Span) []string {
+	return printList(p, list, answer.OfSpan, "BRIDGE DEVICE DIRECTION STATE PORTS VLANS", func(s bridge.Span) []string {
 		ports := orDash(strings.Join(s.Ports, ","))
 		if s.All {
 			ports = "all"

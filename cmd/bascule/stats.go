@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/rates"
 
@@ -129,20 +130,9 @@ func (p *program) repeatRates(ctx context.Context, s switcher, look statsLook, f
 	}
 }
 
-// totalsJSON is the counters of a port for programs, as in portJSON.
-type totalsJSON struct {
-	Name   string `json:"ifname"`
-	Bridge string `json:"master"`
-	*statsJSON
-}
-
 func (p *program) printTotals(list []bridge.Port) error {
 	if p.json {
-		out := make([]totalsJSON, len(list))
-		for i, port := range list {
-			out[i] = totalsJSON{port.Name, port.Bridge, newStatsJSON(port.Stats)}
-		}
-		return p.printJSON(out)
+		return p.printJSON(answer.List(list, answer.OfTotals))
 	}
 	var lines []statsLine
 	for _, port := range list {
@@ -161,27 +151,6 @@ func (p *program) printTotals(list []bridge.Port) error {
 	return p.printStats("BRIDGE PORT RX-FRAMES RX-BYTES TX-FRAMES TX-BYTES DROPS", lines)
 }
 
-// ratesJSON is the rates of a port for programs. Rates and Drops are null
-// where there are none yet.
-type ratesJSON struct {
-	Time    time.Time          `json:"time"`
-	Elapsed float64            `json:"elapsed"` // seconds
-	Name    string             `json:"ifname"`
-	Bridge  string             `json:"master"`
-	Rates   *bothRatesJSON     `json:"rates"`
-	Drops   map[string]float64 `json:"drops"` // frames a second
-}
-
-type bothRatesJSON struct {
-	Rx rateJSON `json:"rx"`
-	Tx rateJSON `json:"tx"`
-}
-
-type rateJSON struct {
-	Bits   float64 `json:"bits"`    // a second
-	Frames float64 `json:"packets"` // a second
-}
-
 // clockOf is the form of the times of rounds: those of one second differ, too.
 func clockOf(interval time.Duration) string {
 	if interval%time.Second != 0 {
@@ -194,14 +163,7 @@ func clockOf(interval time.Duration) string {
 // not the first.
 func (p *program) printRates(list []rates.Port, at time.Time, elapsed time.Duration, clock string, again bool) error {
 	if p.json {
-		out := make([]ratesJSON, len(list))
-		for i, port := range list {
-			out[i] = ratesJSON{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, Drops: port.Drops}
-			if port.Known {
-				out[i].Rates = &bothRatesJSON{rateJSON{port.RxBits, port.RxFrames}, rateJSON{port.TxBits, port.TxFrames}}
-			}
-		}
-		return p.printJSON(out)
+		return p.printJSON(answer.List(list, func(port rates.Port) answer.Rates { return answer.OfRates(port, at, elapsed) }))
 	}
 	var lines []statsLine
 	clock = at.Format(clock)

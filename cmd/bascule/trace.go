@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/files"
 	"bascule/frame"
@@ -195,27 +196,9 @@ func (f *frameFlags) fields() frame.Fields {
 	}
 }
 
-// traceJSON is a trace for programs.
-type traceJSON struct {
-	Bridge  string     `json:"master"`
-	Port    string     `json:"ifname"` // by which the frame comes in
-	Steps   []stepJSON `json:"steps"`
-	Verdict string     `json:"verdict"`
-	Out     []string   `json:"out"`
-}
-
-type stepJSON struct {
-	Name string `json:"name"`
-	Text string `json:"text"`
-}
-
 func (p *program) printTrace(name, port string, t bridge.Trace) error {
 	if p.json {
-		j := traceJSON{name, port, []stepJSON{}, t.Verdict, append([]string{}, t.Out...)}
-		for _, s := range t.Steps {
-			j.Steps = append(j.Steps, stepJSON(s))
-		}
-		return p.printJSON([]traceJSON{j})
+		return p.printJSON([]answer.Trace{answer.OfTrace(name, port, t)})
 	}
 	facts := make([]fact, 0, len(t.Steps)+2)
 	for i, s := range t.Steps {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -239,71 +240,10 @@ func checkCounting(s switcher, name string, table *[]bridge.VLAN) error {
 	return nil
 }
 
-// vlansJSON are a port's VLANs, or the private ones of a bridge, for programs;
-// the names are those of `bridge -j -c vlan show` where that has the thing.
-type vlansJSON struct {
-	Name   string     `json:"ifname"`
-	Bridge string     `json:"master,omitempty"` // of a port
-	VLANs  []vlanJSON `json:"vlans"`
-}
-
-type vlanJSON struct {
-	VLAN    uint16   `json:"vlan"`
-	End     uint16   `json:"vlanEnd,omitempty"`
-	Flags   []string `json:"flags,omitempty"`
-	Kind    string   `json:"type,omitempty"`
-	Primary uint16   `json:"primary,omitempty"`
-	*vlanStatsJSON
-}
-
-type vlanStatsJSON struct {
-	RxBytes  uint64 `json:"rx_bytes"`
-	RxFrames uint64 `json:"rx_packets"`
-	TxBytes  uint64 `json:"tx_bytes"`
-	TxFrames uint64 `json:"tx_packets"`
-}
-
-func vlanFlags(o bridge.VLANOptions) (flags []string) {
-	if o.PVID {
-		flags = append(flags, "PVID")
-	}
-	if o.Untagged {
-		flags = append(flags, "Egress Untagged")
-	}
-	return flags
-}
-
-// byBridge are VLANs under the names of their bridges.
-func byBridge(table []bridge.VLAN, stats bool) (list []vlansJSON) {
-	for _, v := range table {
-		if len(list) == 0 || list[len(list)-1].Name != v.Bridge {
-			list = append(list, vlansJSON{Name: v.Bridge})
-		}
-		j := vlanJSON{VLAN: v.ID, Kind: v.Kind, Primary: v.Primary}
-		if stats {
-			j.vlanStatsJSON = &vlanStatsJSON{v.RxBytes, v.RxFrames, v.TxBytes, v.TxFrames}
-		}
-		list[len(list)-1].VLANs = append(list[len(list)-1].VLANs, j)
-	}
-	return list
-}
-
 func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) error {
 	private := slices.DeleteFunc(slices.Clone(table), func(v bridge.VLAN) bool { return v.Kind == "" })
 	if p.json {
-		list := []vlansJSON{}
-		for _, port := range ports {
-			j := vlansJSON{Name: port.Port, Bridge: port.Bridge, VLANs: []vlanJSON{}}
-			for _, r := range port.Ranges {
-				v := vlanJSON{VLAN: r.First, Flags: vlanFlags(r.VLANOptions)}
-				if r.Last != r.First {
-					v.End = r.Last
-				}
-				j.VLANs = append(j.VLANs, v)
-			}
-			list = append(list, j)
-		}
-		return p.printJSON(append(list, byBridge(private, false)...))
+		return p.printJSON(append(answer.List(ports, answer.OfPortVLANs), answer.OfVLANTable(private, false)...))
 	}
 	var rows [][]string
 	for _, port := range ports {
@@ -315,7 +255,7 @@ func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) erro
 			if r.Last != r.First {
 				ids += fmt.Sprintf("-%d", r.Last)
 			}
-			rows = append(rows, []string{port.Bridge, port.Port, ids, orDash(strings.Join(vlanFlags(r.VLANOptions), ", "))})
+			rows = append(rows, []string{port.Bridge, port.Port, ids, orDash(strings.Join(answer.VLANFlags(r.VLANOptions), ", "))})
 		}
 	}
 	for _, v := range private {
@@ -334,7 +274,7 @@ func kindOf(v bridge.VLAN) string {
 
 func (p *program) printVLANStats(table []bridge.VLAN) error {
 	if p.json {
-		return p.printJSON(append([]vlansJSON{}, byBridge(table, true)...))
+		return p.printJSON(answer.OfVLANTable(table, true))
 	}
 	return printList(p, table, func(v bridge.VLAN) bridge.VLAN { return v }, "BRIDGE VLAN RX-FRAMES RX-BYTES TX-FRAMES TX-BYTES TYPE",
 		func(v bridge.VLAN) []string {

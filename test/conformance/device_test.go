@@ -508,6 +508,7 @@ func gso(t *testing.T, hook string) {
 		must(t, netlab.Transfer(one, two, two.IPv4, size))
 		must(t, netlab.Transfer(two, one, one.IPv6, size))
 	})
+	t.Run("big", gsoBig)
 	t.Run("xdp_unprepared", gsoXDPUnprepared)
 	t.Run("tap", gsoTap)
 	t.Run("vxlan", func(t *testing.T) {
@@ -532,6 +533,42 @@ func gso(t *testing.T, hook string) {
 		wantNoDrops(t, one)
 		wantNoDrops(t, two)
 	})
+}
+
+// gsoBig sends packets of more than 64 KiB ("BIG TCP"). Those of IPv6 have a header that
+// says their size, which none of their segments has: full segments fit.
+func gsoBig(t *testing.T) {
+	l, ends := setup(t, "tcx", 3)
+	one, two := ends[0].Host(), ends[1].Host()
+	nl := ends[0].Namespace.Netlink()
+	link, err := nl.LinkByName(ends[0].Ifname)
+	must(t, err)
+	const most = 400000
+	must(t, nl.LinkSetGSOMaxSize(link, most))
+	must(t, nl.LinkSetGSOIPv4MaxSize(link, most))
+	tap := l.Listen(l.Switch, ends[0].Port)
+	try := func(what string) {
+		for _, to := range []netip.Addr{two.IPv4, two.IPv6} {
+			largest := tap.Largest()
+			if err := netlab.Transfer(one, two, to, 64<<20); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if n := largest(); n <= 1<<16+14 {
+				t.Errorf("%s: the largest packet to %v has %d bytes", what, to, n)
+			}
+		}
+		wantNoDrops(t, l)
+	}
+	try("known")
+	for _, e := range ends {
+		l.Bascule("port", "set", "br0", e.Port, "--learn=off")
+	}
+	l.Bascule("fdb", "flush", "br0")
+	try("flooded")
+	l.Bascule("span", "add", "br0", l.NewEnds(1)[0].Port)
+	try("with a span port")
+	loadPF(t, l, "pass\n")
+	try("with pf")
 }
 
 // gsoXDPUnprepared asks for XDP on veths whose other ends leave checksums to

@@ -60,6 +60,44 @@ func TestNetns(t *testing.T) {
 	l.Bascule("-n", elsewhere.Name, "bridge", "del", "br0")
 }
 
+// TestOtherMounts runs the program where /run/bascule is another one, as in a container
+// with the host's network: a port of the bridges here is not taken there, and one that is
+// none is.
+func TestOtherMounts(t *testing.T) {
+	l := netlab.New(t)
+	ends := l.NewEnds(4)
+	l.AddBridge("br0", "tcx", ends[:2])
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("span", "add", "br1", ends[2].Port)
+	const script = `
+		mount -t tmpfs tmpfs /run || exit
+		"$0" bridge add brx || exit
+		for port in $1 $2 $3 $4; do
+			"$0" port add brx $port 2>&1 || echo "exit $?"
+		done
+		"$0" span add brx $1 2>&1 || echo "exit $?"
+		"$0" bridge del --all`
+	args := []string{"-m", "-p", "-f", "--mount-proc", "--propagation", "private", "sh", "-c", script, l.Binary()}
+	for _, e := range ends {
+		args = append(args, e.Port)
+	}
+	var out []byte
+	must(t, l.Switch.Do(func() (err error) {
+		out, err = exec.Command("unshare", args...).CombinedOutput()
+		return err
+	}))
+	const why = ": it is a port of a bridge that is not in this /run/bascule; give it up there first, or run bascule with the mounts of that bridge\nexit 1\n"
+	var want string
+	for _, e := range ends[:3] {
+		want += "bascule: cannot add port " + e.Port + " to brx" + why
+	}
+	want += "bascule: cannot add span port " + ends[0].Port + " to brx" + why + "removed bridge brx\n"
+	if got := string(out); got != want {
+		t.Errorf("says\n%s\nwant\n%s", got, want)
+	}
+	l.Reach(ends[0], l.Frames(5, A, B), ends[1])
+}
+
 // TestFirst runs the machine's first commands, many at once, where nothing is
 // mounted yet: they find each other's bridges.
 func TestFirst(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 
 // BenchmarkAdd measures ADD without ipam, from the start of the process to its end, on a bridge
 // of 200 ports, which lead to another namespace as those of containers do: that of the
-// reference bridge plugin and ours by turns, in one run. It reports the medians in milliseconds, and that of the differences between neighbours.
+// reference bridge plugin and ours by turns, in one run. It reports the medians in milliseconds,
+// and that of the differences between neighbours.
 //
 //	go test ./test/containers -run '^$' -bench Add -benchtime 50x
 func BenchmarkAdd(b *testing.B) {

@@ -69,7 +69,7 @@ func pfOff(s *site) { s.pfctl("", "-d"); s.pfctl("", "-Fa") }
 
 func macRule(port int, rule string) func(*site) {
 	return func(s *site) {
-		s.lab.Bascule(append([]string{"rule", "add", "br0", s.lab.Ends[port].Port}, strings.Fields(rule)...)...)
+		s.lab.Bascule(append([]string{"rule", "add", "br0", s.ports[port]}, strings.Fields(rule)...)...)
 	}
 }
 
@@ -77,7 +77,7 @@ func macRule(port int, rule string) func(*site) {
 func setting(words string, ports ...int) func(*site) {
 	return func(s *site) {
 		for _, port := range ports {
-			s.lab.Bascule(append([]string{"port", "set", "br0", s.lab.Ends[port].Port}, strings.Fields(words)...)...)
+			s.lab.Bascule(append([]string{"port", "set", "br0", s.ports[port]}, strings.Fields(words)...)...)
 		}
 	}
 }
@@ -139,7 +139,7 @@ var filters = []filter{
 		kinds: append([]string{"arp request", "arp reply", "gratuitous arp", "rarp", "dad", "rs", "mld", "data", "llc", "dhcp4 discover"}, plainIP...),
 		froms: []station{other, nobody, {other.mac, sender.ip4, sender.ip6}, {nobody.mac, sender.ip4, sender.ip6}, {sender.mac, other.ip4, other.ip6}},
 		on: func(s *site) {
-			for port, of := range map[string]station{s.in(): sender, s.lab.Ends[2].Port: other} {
+			for port, of := range map[string]station{s.in(): sender, s.ports[2]: other} {
 				for _, a := range []string{of.ip4.String(), of.ip6.String()} {
 					s.lab.Bascule(append([]string{"binding", "add", "br0", port, of.mac.String(), a}, s.vlan()...)...)
 				}
@@ -196,12 +196,12 @@ var filters = []filter{
 	// the same on the way out
 	{
 		name: "pf out", kinds: plainIP, froms: anyone,
-		on: pfRules("pass\nblock drop out on p2\n"), off: pfOff, alarm: func(s sighting) bool { return any4(s) || atSockets(s) },
+		on: func(s *site) { pfRules("pass\nblock drop " + s.outward() + "\n")(s) }, off: pfOff, alarm: func(s sighting) bool { return any4(s) || atSockets(s) },
 		passes: "data", from: sender,
 	},
 	{
 		name: "ether out", kinds: append([]string{"arp request", "arp reply", "gratuitous arp"}, plainIP...), froms: anyone,
-		on: pfRules("ether block out on p2 proto { 0x0800 0x86dd 0x0806 }\n"), off: pfOff,
+		on: func(s *site) { pfRules("ether block " + s.outward() + " proto { 0x0800 0x86dd 0x0806 }\n")(s) }, off: pfOff,
 		alarm:  func(s sighting) bool { return any4(s) || s.by == handlerARP || atSockets(s) },
 		passes: "data", from: sender,
 	},
@@ -226,25 +226,42 @@ type bridge struct {
 	name  string
 	flags []string
 	vlans bool
+	host  []string // the oracle is the host, behind a host port with these flags
 }
 
 var bridges = []bridge{
-	{"plain", nil, false},
-	{"vlans", []string{"--vlan-filtering", "--qinq"}, true},
-	{"service vlans", []string{"--vlan-filtering", "--qinq", "--vlan-protocol", "802.1ad"}, true},
+	{"plain", nil, false, nil},
+	{"vlans", []string{"--vlan-filtering", "--qinq"}, true, nil},
+	{"service vlans", []string{"--vlan-filtering", "--qinq", "--vlan-protocol", "802.1ad"}, true, nil},
+	{"host", nil, false, []string{"--type", "host"}},
+	{"host that routes", []string{"--vlan-filtering", "--qinq"}, true, []string{"--type", "host", "--route"}},
 }
 
 // A site is a switch between the sender, the oracle and the other station.
 type site struct {
-	t    testing.TB
-	lab  *netlab.Lab
-	kind bridge
-	ring *netlab.Ring
+	t     testing.TB
+	lab   *netlab.Lab
+	kind  bridge
+	ring  *netlab.Ring
+	ports [3]string // of the sender, of the oracle, of the other station
+	to    station   // that packets are for
 	*oracle
-	mark int
+	mark   int
+	routed bool // the host routes: what is to all it does not
 }
 
-func (s *site) in() string { return s.lab.Ends[0].Port }
+func (s *site) in() string { return s.ports[0] }
+
+// outward is in a rule of pf what goes to the oracle: at a host port it comes in to the host.
+func (s *site) outward() string {
+	if s.kind.host != nil {
+		return "in on " + s.ports[1]
+	}
+	return "out on " + s.ports[1]
+}
+
+// other is the end of the other station.
+func (s *site) other() *netlab.End { return s.lab.Ends[len(s.lab.Ends)-1] }
 
 // vlan is what a command is told of the VLAN of frames without a tag.
 func (s *site) vlan() []string {
@@ -266,34 +283,75 @@ func (s *site) pfctl(stdin string, args ...string) {
 
 func newSite(t *testing.T, hook string, kind bridge) *site {
 	l := netlab.New(t)
-	ends := l.NewEnds(3)
-	l.AddBridge("br0", hook, ends, kind.flags...)
-	ends[1].FinishChecksums()
+	s := &site{t: t, lab: l, kind: kind, to: receiver}
+	var at *netlab.End
+	if kind.host != nil {
+		ends := []*netlab.End{l.NewEnd(l.NewNamespace()), l.NewEnd(l.NewNamespace())}
+		l.AddBridge("br0", hook, ends, kind.flags...)
+		s.ports = [3]string{ends[0].Port, "gw0", ends[1].Port}
+		l.Bascule(append([]string{"port", "add", "br0", "gw0"}, kind.host...)...)
+		at = hostEnd(t, l, "gw0")
+		s.to.mac = at.MAC
+	} else {
+		ends := l.NewEnds(3)
+		l.AddBridge("br0", hook, ends, kind.flags...)
+		s.ports = [3]string{ends[0].Port, ends[1].Port, ends[2].Port}
+		at = ends[1]
+		at.FinishChecksums()
+	}
 	if kind.vlans {
 		// what comes with a tag of VLAN 10 leaves without it
-		l.Bascule("vlan", "add", "br0", ends[0].Port, "10")
-		l.Bascule("vlan", "add", "br0", ends[1].Port, "10", "--untagged")
+		l.Bascule("vlan", "add", "br0", s.ports[0], "10")
+		l.Bascule("vlan", "add", "br0", s.ports[1], "10", "--untagged")
 	}
-	s := &site{t: t, lab: l, kind: kind, ring: ends[0].NewRing(), oracle: newOracle(t, ends[1])}
-	// the stack takes a moment to get ready for IPv6
-	l.Wait("the oracle to hear", func() bool {
-		return slices.ContainsFunc(s.send(&filter{}, s.intact("udp6", sender, false, 0)), atSockets)
-	})
+	s.ring, s.oracle = l.Ends[0].NewRing(), newOracle(t, at, receiver)
+	s.await(sender)
 	return s
+}
+
+// hostEnd is the host's end of a host port.
+func hostEnd(t testing.TB, l *netlab.Lab, port string) *netlab.End {
+	t.Helper()
+	nl := l.Switch.Netlink()
+	link, err := nl.LinkByName(port)
+	if err == nil {
+		err = nl.LinkSetUp(link)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := netlab.MAC(link.Attrs().HardwareAddr)
+	return &netlab.End{
+		Port: port, Namespace: l.Switch, Ifname: port, Ifindex: link.Attrs().Index, MAC: mac, Socket: l.Listen(l.Switch, port),
+	}
+}
+
+// await waits until the oracle hears a station: the stack takes a moment to get ready
+// for IPv6.
+func (s *site) await(from station) {
+	s.t.Helper()
+	s.lab.Wait("the oracle to hear", func() bool {
+		return slices.ContainsFunc(s.send(&filter{}, s.intact("udp6", from, false, 0)), atSockets)
+	})
 }
 
 // send sends what the recipes make, and returns what the oracle has seen.
 func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 	s.t.Helper()
 	if f.moves {
-		s.lab.Send(s.lab.Ends[2], s.lab.Frames(1, netlab.Broadcast, other.mac)...)
+		s.lab.Send(s.other(), s.lab.Frames(1, netlab.Broadcast, other.mac)...)
 		s.hear()
 	}
 	var packets []netlab.Packet
 	for _, r := range list {
 		packets = append(packets, r.packets()...)
 	}
-	s.ring.Send(packets, func() { seen = append(seen, s.hear()...) })
+	s.ring.Send(packets, func() {
+		if s.kind.host != nil {
+			s.lab.Flush() // what the host sends on takes more steps
+		}
+		seen = append(seen, s.hear()...)
+	})
 	if f.tables {
 		seen = append(seen, s.believes()...)
 	}
@@ -307,10 +365,10 @@ func (s *site) send(f *filter, list ...recipe) (seen []sighting) {
 // it misses it. Before, the station has been heard once.
 func (s *site) seek() (list []sighting) {
 	s.t.Helper()
-	f := s.lab.Frames(1, other.mac, receiver.mac)
-	got := s.lab.Deliver(s.lab.Ends[1], f...)
+	f := s.lab.Frames(1, other.mac, s.to.mac)
+	got := s.lab.Deliver(s.end, f...)
 	s.hear()
-	if !slices.Contains(got[s.lab.Ends[2]], f[0]) || slices.Contains(got[s.lab.Ends[0]], f[0]) {
+	if !slices.Contains(got[s.other()], f[0]) || slices.Contains(got[s.lab.Ends[0]], f[0]) {
 		list = append(list, sighting{by: moved, said: "misses a frame, or another has it "})
 	}
 	return list
@@ -319,7 +377,7 @@ func (s *site) seek() (list []sighting) {
 // intact is a recipe without a twist.
 func (s *site) intact(kind string, from station, toAll bool, depth int) recipe {
 	s.mark++
-	return recipe{kind: kind, from: from, src: from.mac, toAll: toAll, wraps: slices.Repeat([]wrap{priority}, depth), hardware: 1, linear: 1500, mark: s.mark}
+	return recipe{kind: kind, from: from, to: s.to, src: from.mac, toAll: toAll && !s.routed, wraps: slices.Repeat([]wrap{priority}, depth), hardware: 1, linear: 1500, mark: s.mark}
 }
 
 // alarms are those of the sightings that there must not be.
@@ -356,7 +414,7 @@ func (s *site) holds(t *testing.T, f *filter) {
 	if f.passes != "" { // among them are some of those that pass: what the switch remembers of these is no answer
 		kinds, froms = append(slices.Clone(kinds), f.passes), append(slices.Clone(froms), f.from)
 	}
-	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms), 1, 100), 1, 100), 1, 100)
+	draws := rapid.SliceOfN(rapid.SliceOfN(rapid.SliceOfN(recipes(kinds, froms, s.to), 1, 100), 1, 100), 1, 100)
 	s.sees(t, f, draws)
 	// the first piece of what another filter let through would get its others here
 	s.lab.Wait("the station to give up fragments", func() bool { return !s.pieces() })
@@ -395,6 +453,7 @@ func (s *site) sees(t *testing.T, f *filter, draws *rapid.Generator[[][][]recipe
 	for example := range 2 {
 		list := slices.Concat(slices.Concat(draws.Example(example)...)...)
 		for i := range list {
+			list[i].toAll = list[i].toAll && !s.routed
 			list[i].pieces = 0 // what waits for its other pieces would get them while the filter is on
 		}
 		sent += len(list)

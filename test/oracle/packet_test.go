@@ -45,11 +45,11 @@ const (
 	dhcpRequest = 1
 )
 
-// A kind is a packet that a station may send, before anything is done to it.
+// A kind is a packet that a station may send to another, before anything is done to it.
 type kind struct {
 	name string
 	typ  int // EtherType; 0 for LLC
-	make func(from station, tail []byte) []byte
+	make func(from, to station, tail []byte) []byte
 	// group is where it is sent to all, which the others may be, too
 	group netlab.MAC
 }
@@ -60,51 +60,51 @@ var broadcast, all6 = netlab.Broadcast, netlab.MAC{0x33, 0x33, 0, 0, 0, 1}
 var kinds = func() map[string]kind {
 	m := map[string]kind{}
 	for _, k := range []kind{
-		{"udp4", unix.ETH_P_IP, udp4(receiver.ip4, 5000, portOpen), broadcast},
-		{"udp4 also", unix.ETH_P_IP, udp4(receiver.ip4, 5000, portAlso), broadcast},
-		{"udp4 broadcast", unix.ETH_P_IP, udp4(addr("255.255.255.255"), 5000, portOpen), broadcast},
-		{"udp6", unix.ETH_P_IPV6, udp6(receiver.ip6, 5000, portOpen), all6},
-		{"udp6 also", unix.ETH_P_IPV6, udp6(receiver.ip6, 5000, portAlso), all6},
-		{"udp6 all", unix.ETH_P_IPV6, udp6(addr("ff02::1"), 5000, portOpen), all6},
-		{"tcp4", unix.ETH_P_IP, func(from station, tail []byte) []byte {
-			return ip4(from.ip4, receiver.ip4, unix.IPPROTO_TCP, syn(from.ip4, receiver.ip4))
+		{"udp4", unix.ETH_P_IP, udp4(station4, 5000, portOpen), broadcast},
+		{"udp4 also", unix.ETH_P_IP, udp4(station4, 5000, portAlso), broadcast},
+		{"udp4 broadcast", unix.ETH_P_IP, udp4(group("255.255.255.255"), 5000, portOpen), broadcast},
+		{"udp6", unix.ETH_P_IPV6, udp6(station6, 5000, portOpen), all6},
+		{"udp6 also", unix.ETH_P_IPV6, udp6(station6, 5000, portAlso), all6},
+		{"udp6 all", unix.ETH_P_IPV6, udp6(group("ff02::1"), 5000, portOpen), all6},
+		{"tcp4", unix.ETH_P_IP, func(from, to station, tail []byte) []byte {
+			return ip4(from.ip4, to.ip4, unix.IPPROTO_TCP, syn(from.ip4, to.ip4))
 		}, broadcast},
-		{"tcp6", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return ip6(from.ip6, receiver.ip6, unix.IPPROTO_TCP, syn(from.ip6, receiver.ip6))
+		{"tcp6", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return ip6(from.ip6, to.ip6, unix.IPPROTO_TCP, syn(from.ip6, to.ip6))
 		}, all6},
-		{"icmp4", unix.ETH_P_IP, func(from station, tail []byte) []byte {
+		{"icmp4", unix.ETH_P_IP, func(from, to station, tail []byte) []byte {
 			m := slices.Concat([]byte{8, 0, 0, 0, 0, 1, 0, 1}, tail)
 			binary.BigEndian.PutUint16(m[2:], sum(0, m))
-			return ip4(from.ip4, receiver.ip4, unix.IPPROTO_ICMP, m)
+			return ip4(from.ip4, to.ip4, unix.IPPROTO_ICMP, m)
 		}, broadcast},
-		{"icmp6", unix.ETH_P_IPV6, icmp6(receiver.ip6, 128, 0, []byte{0, 1, 0, 1}), all6},
-		{"dhcp4 server", unix.ETH_P_IP, dhcp4(addr("255.255.255.255"), 67, 68, dhcpReply), broadcast},
-		{"dhcp4 server, other port", unix.ETH_P_IP, dhcp4(receiver.ip4, 1067, 68, dhcpReply), broadcast},
-		{"dhcp4 discover", unix.ETH_P_IP, dhcp4(addr("255.255.255.255"), 68, 67, dhcpRequest), broadcast},
-		{"dhcp6 server", unix.ETH_P_IPV6, udp6(receiver.ip6, 547, 546), all6},
-		{"arp request", unix.ETH_P_ARP, arp(1, receiver), broadcast},
-		{"arp reply", unix.ETH_P_ARP, arp(2, receiver), broadcast},
-		{"gratuitous arp", unix.ETH_P_ARP, func(from station, tail []byte) []byte { return arp(1, from)(from, tail) }, broadcast},
-		{"rarp", unix.ETH_P_RARP, arp(3, sender), broadcast},
-		{"ns", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return icmp6(receiver.ip6, 135, 0, zeros(4), receiver.ip6.AsSlice(), []byte{1, 1}, from.mac[:])(from, nil)
+		{"icmp6", unix.ETH_P_IPV6, icmp6(station6, 128, 0, []byte{0, 1, 0, 1}), all6},
+		{"dhcp4 server", unix.ETH_P_IP, dhcp4(group("255.255.255.255"), 67, 68, dhcpReply), broadcast},
+		{"dhcp4 server, other port", unix.ETH_P_IP, dhcp4(station4, 1067, 68, dhcpReply), broadcast},
+		{"dhcp4 discover", unix.ETH_P_IP, dhcp4(group("255.255.255.255"), 68, 67, dhcpRequest), broadcast},
+		{"dhcp6 server", unix.ETH_P_IPV6, udp6(station6, 547, 546), all6},
+		{"arp request", unix.ETH_P_ARP, arp(1, itself), broadcast},
+		{"arp reply", unix.ETH_P_ARP, arp(2, itself), broadcast},
+		{"gratuitous arp", unix.ETH_P_ARP, func(from, to station, tail []byte) []byte { return arp(1, fixed(from))(from, to, tail) }, broadcast},
+		{"rarp", unix.ETH_P_RARP, arp(3, fixed(sender)), broadcast},
+		{"ns", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return icmp6(station6, 135, 0, zeros(4), to.ip6.AsSlice(), []byte{1, 1}, from.mac[:])(from, to, nil)
 		}, all6},
-		{"na", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return icmp6(addr("ff02::1"), 136, 0, []byte{0x20, 0, 0, 0}, from.ip6.AsSlice(), []byte{2, 1}, from.mac[:])(from, nil)
+		{"na", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return icmp6(group("ff02::1"), 136, 0, []byte{0x20, 0, 0, 0}, from.ip6.AsSlice(), []byte{2, 1}, from.mac[:])(from, to, nil)
 		}, all6},
-		{"dad", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return icmp6(addr("ff02::1"), 135, 0, zeros(4), from.ip6.AsSlice())(nothing, nil)
+		{"dad", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return icmp6(group("ff02::1"), 135, 0, zeros(4), from.ip6.AsSlice())(nothing, to, nil)
 		}, all6},
-		{"rs", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return icmp6(addr("ff02::2"), 133, 0, zeros(4))(nothing, nil)
+		{"rs", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return icmp6(group("ff02::2"), 133, 0, zeros(4))(nothing, to, nil)
 		}, all6},
-		{"mld", unix.ETH_P_IPV6, func(from station, tail []byte) []byte {
-			return icmp6(addr("ff02::16"), 143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, addr("ff02::99").AsSlice())(nothing, nil)
+		{"mld", unix.ETH_P_IPV6, func(from, to station, tail []byte) []byte {
+			return icmp6(group("ff02::16"), 143, 0, []byte{0, 0, 0, 1, 4, 0, 0, 0}, addr("ff02::99").AsSlice())(nothing, to, nil)
 		}, all6},
-		{"ra", unix.ETH_P_IPV6, icmp6(addr("ff02::1"), routerType, 0, []byte{64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}), all6},
-		{"redirect", unix.ETH_P_IPV6, icmp6(receiver.ip6, 137, 0, zeros(4), sender.ip6.AsSlice(), addr("fd00::1").AsSlice()), all6},
-		{"data", typeData, func(_ station, tail []byte) []byte { return slices.Concat(zeros(46), tail) }, broadcast},
-		{"llc", 0, func(_ station, tail []byte) []byte {
+		{"ra", unix.ETH_P_IPV6, icmp6(group("ff02::1"), routerType, 0, []byte{64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0}), all6},
+		{"redirect", unix.ETH_P_IPV6, icmp6(station6, 137, 0, zeros(4), sender.ip6.AsSlice(), addr("fd00::1").AsSlice()), all6},
+		{"data", typeData, func(_, _ station, tail []byte) []byte { return slices.Concat(zeros(46), tail) }, broadcast},
+		{"llc", 0, func(_, _ station, tail []byte) []byte {
 			return slices.Concat(be16(3+36+len(tail)), []byte{0x42, 0x42, 3}, zeros(36), tail)
 		}, broadcast},
 	} {
@@ -157,26 +157,35 @@ func udp(from, to netip.Addr, sport, dport int, payload []byte) []byte {
 	return b
 }
 
-func udp4(to netip.Addr, sport, dport int) func(station, []byte) []byte {
-	return func(from station, tail []byte) []byte {
-		return ip4(from.ip4, to, unix.IPPROTO_UDP, udp(from.ip4, to, sport, dport, tail))
+// An address is where a packet goes, by the station that it is to.
+type address func(to station) netip.Addr
+
+func station4(to station) netip.Addr { return to.ip4 }
+func station6(to station) netip.Addr { return to.ip6 }
+
+// group is an address of several stations.
+func group(s string) address { return func(station) netip.Addr { return addr(s) } }
+
+func udp4(at address, sport, dport int) func(from, to station, tail []byte) []byte {
+	return func(from, to station, tail []byte) []byte {
+		return ip4(from.ip4, at(to), unix.IPPROTO_UDP, udp(from.ip4, at(to), sport, dport, tail))
 	}
 }
 
-func udp6(to netip.Addr, sport, dport int) func(station, []byte) []byte {
-	return func(from station, tail []byte) []byte {
-		return ip6(from.ip6, to, unix.IPPROTO_UDP, udp(from.ip6, to, sport, dport, tail))
+func udp6(at address, sport, dport int) func(from, to station, tail []byte) []byte {
+	return func(from, to station, tail []byte) []byte {
+		return ip6(from.ip6, at(to), unix.IPPROTO_UDP, udp(from.ip6, at(to), sport, dport, tail))
 	}
 }
 
-func dhcp4(to netip.Addr, sport, dport int, op byte) func(station, []byte) []byte {
-	return func(from station, tail []byte) []byte {
+func dhcp4(at address, sport, dport int, op byte) func(from, to station, tail []byte) []byte {
+	return func(from, to station, tail []byte) []byte {
 		src := from.ip4
 		if op == dhcpRequest {
 			src = nothing.ip4
 		}
 		message := slices.Concat([]byte{op, 1, 6, 0}, zeros(32), tail)
-		return ip4(src, to, unix.IPPROTO_UDP, udp(src, to, sport, dport, message))
+		return ip4(src, at(to), unix.IPPROTO_UDP, udp(src, at(to), sport, dport, message))
 	}
 }
 
@@ -186,20 +195,26 @@ func syn(from, to netip.Addr) []byte {
 	return b
 }
 
-func icmp6(to netip.Addr, typ, code byte, parts ...[]byte) func(station, []byte) []byte {
-	return func(from station, tail []byte) []byte {
+func icmp6(at address, typ, code byte, parts ...[]byte) func(from, to station, tail []byte) []byte {
+	return func(from, to station, tail []byte) []byte {
 		if typ != 128 {
 			tail = nil
 		}
 		m := slices.Concat([]byte{typ, code, 0, 0}, slices.Concat(parts...), tail)
-		binary.BigEndian.PutUint16(m[2:], sum(pseudo(from.ip6, to, unix.IPPROTO_ICMPV6, len(m)), m))
-		return ip6(from.ip6, to, unix.IPPROTO_ICMPV6, m)
+		binary.BigEndian.PutUint16(m[2:], sum(pseudo(from.ip6, at(to), unix.IPPROTO_ICMPV6, len(m)), m))
+		return ip6(from.ip6, at(to), unix.IPPROTO_ICMPV6, m)
 	}
 }
 
-func arp(op int, to station) func(station, []byte) []byte {
-	return func(from station, tail []byte) []byte {
-		return slices.Concat(be16(1), be16(unix.ETH_P_IP), []byte{6, 4}, be16(op), from.mac[:], from.ip4.AsSlice(), to.mac[:], to.ip4.AsSlice())
+// itself and fixed are the stations that ARP is about.
+func itself(to station) station { return to }
+
+func fixed(s station) func(station) station { return func(station) station { return s } }
+
+func arp(op int, of func(to station) station) func(from, to station, tail []byte) []byte {
+	return func(from, to station, tail []byte) []byte {
+		about := of(to)
+		return slices.Concat(be16(1), be16(unix.ETH_P_IP), []byte{6, 4}, be16(op), from.mac[:], from.ip4.AsSlice(), about.mac[:], about.ip4.AsSlice())
 	}
 }
 
@@ -247,7 +262,7 @@ func (w wrap) around(typ int, body []byte) (int, []byte) {
 // A recipe is what makes a packet, or the fragments of one.
 type recipe struct {
 	kind     string
-	from     station
+	from, to station
 	src      netlab.MAC // of the frame
 	toAll    bool
 	wraps    []wrap
@@ -307,13 +322,13 @@ const magic = "bascule oracle "
 // packets are what the recipe makes.
 func (r recipe) packets() (list []netlab.Packet) {
 	k := kinds[r.kind]
-	body := k.make(r.from, slices.Concat([]byte(magic), be32(r.mark)))
+	body := k.make(r.from, r.to, slices.Concat([]byte(magic), be32(r.mark)))
 	for _, body := range r.split(k.typ, r.extend(k.typ, body)) {
 		typ := k.typ
 		for i := len(r.wraps) - 1; i >= 0; i-- {
 			typ, body = r.wraps[i].around(typ, body)
 		}
-		dst := receiver.mac
+		dst := r.to.mac
 		if r.toAll {
 			dst = k.group
 		}
@@ -446,12 +461,13 @@ func wrapped(t *rapid.T) []wrap {
 	return list
 }
 
-// recipes draws a packet of one of the kinds.
-func recipes(of []string, froms []station) *rapid.Generator[recipe] {
+// recipes draws a packet of one of the kinds to a station.
+func recipes(of []string, froms []station, to station) *rapid.Generator[recipe] {
 	return rapid.Custom(func(t *rapid.T) recipe {
 		r := recipe{
 			kind:  rapid.SampledFrom(of).Draw(t, "kind"),
 			from:  rapid.SampledFrom(froms).Draw(t, "from"),
+			to:    to,
 			toAll: rapid.Bool().Draw(t, "to all"),
 			wraps: wrapped(t),
 			// so many bytes behind the Ethernet header; mostly all there are

@@ -51,6 +51,7 @@ const (
 type oracle struct {
 	t     testing.TB
 	end   *netlab.End
+	self  station
 	link  netlink.Link
 	files []sense
 	buf   []byte
@@ -63,10 +64,11 @@ type sense struct {
 	read func(s *sighting, b []byte, from unix.Sockaddr) bool
 }
 
-// newOracle makes the end a station with an IP stack, and listens to it.
-func newOracle(t testing.TB, end *netlab.End) *oracle {
+// newOracle makes the end a station with an IP stack and these addresses, and listens
+// to it.
+func newOracle(t testing.TB, end *netlab.End, self station) *oracle {
 	t.Helper()
-	o := &oracle{t: t, end: end, buf: make([]byte, 1<<16)}
+	o := &oracle{t: t, end: end, self: self, buf: make([]byte, 1<<16)}
 	link, err := end.Namespace.Netlink().LinkByName(end.Ifname)
 	o.must(err)
 	o.link = link
@@ -89,7 +91,7 @@ func newOracle(t testing.TB, end *netlab.End) *oracle {
 		return nil
 	}))
 	for _, ip := range []net.IPNet{
-		{IP: receiver.ip4.AsSlice(), Mask: net.CIDRMask(24, 32)}, {IP: receiver.ip6.AsSlice(), Mask: net.CIDRMask(64, 128)},
+		{IP: self.ip4.AsSlice(), Mask: net.CIDRMask(24, 32)}, {IP: self.ip6.AsSlice(), Mask: net.CIDRMask(64, 128)},
 	} {
 		o.must(end.Namespace.Netlink().AddrAdd(link, &netlink.Addr{IPNet: &ip, Flags: unix.IFA_F_NODAD}))
 	}
@@ -155,7 +157,7 @@ func (o *oracle) listen() error {
 				s.typ = b[0]
 			}
 			s.said = fmt.Sprintf("from %v, type %d", s.from, s.typ)
-			return s.from != receiver.ip4 && s.from != receiver.ip6 // to itself
+			return s.from != o.self.ip4 && s.from != o.self.ip6 // to itself
 		})
 	}
 	raw(socketTCP, unix.AF_INET, unix.IPPROTO_TCP)

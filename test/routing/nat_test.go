@@ -456,3 +456,58 @@ func TestNATHairpin(t *testing.T) {
 		}
 	})
 }
+
+// sourceOf is the source that a packet of a flow has when it arrives, "" if it does not.
+func (s *site) sourceOf(f flow) string {
+	s.t.Helper()
+	for _, got := range s.lab.Deliver(s.sides[f.from].end, s.frame(f))[s.sides[f.to].end] {
+		return netip.AddrFrom4([4]byte([]byte(got)[14+12:])).String()
+	}
+	return ""
+}
+
+// A table is a pool. Its changes hold for the next connection, and known ones go on.
+func TestNATTable(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		s.load("table <p> persist { 10.0.2.10, 10.0.2.11 }\npass\nmatch out on gw2 inet proto udp nat-to <p>\n")
+		port := uint16(2000)
+		want := func(what string, sources ...string) {
+			t.Helper()
+			seen := map[string]int{}
+			for range max(1, 2*len(sources)) {
+				port++
+				seen[s.sourceOf(flow{0, 1, false, [2]uint16{port, 53}, 0})]++
+			}
+			for _, a := range sources {
+				if seen[a] != 2 {
+					t.Errorf("%s: %d connections are from %s, want 2 in turn: %v", what, seen[a], a, seen)
+				}
+			}
+			if len(sources) == 0 && seen[""] != 1 {
+				t.Errorf("%s: a connection goes on from an empty pool: %v", what, seen)
+			}
+		}
+		old := flow{0, 1, false, [2]uint16{1999, 53}, 0}
+		first := s.sourceOf(old)
+		for _, on := range []bool{true, false} {
+			s.route(on)
+			want("at first", "10.0.2.10", "10.0.2.11")
+			s.pfctl("", "-t", "p", "-T", "add", "10.0.2.12/31", "!10.0.2.13")
+			want("with one more", "10.0.2.10", "10.0.2.11", "10.0.2.12")
+			s.pfctl("", "-t", "p", "-T", "replace", "10.0.2.20")
+			want("replaced", "10.0.2.20")
+			s.pfctl("", "-t", "p", "-T", "flush")
+			before := s.lab.Port("br0", "gw2").Drops["pf-translate"]
+			want("empty")
+			if n := s.lab.Port("br0", "gw2").Drops["pf-translate"] - before; n != 1 {
+				t.Errorf("%d packets are counted as not translated, want 1", n)
+			}
+			if now := s.sourceOf(old); now != first {
+				t.Errorf("a known connection is from %q now, was from %q", now, first)
+			}
+			s.pfctl("", "-t", "p", "-T", "add", "10.0.2.10", "10.0.2.11")
+			// the port's change has the rules compiled with what the table has then
+			s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
+		}
+	})
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package main
+package answer
 
 import (
 	"encoding/json"
@@ -14,11 +14,11 @@ import (
 func TestSettingsAsJSON(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
 		var b bridge.Info
-		everySetting(t, reflect.ValueOf(&b.Config).Elem(), func() any { return newBridgeJSON(b) })
+		everySetting(t, reflect.ValueOf(&b.Config).Elem(), func() any { return OfBridge(b) })
 	})
 	t.Run("port", func(t *testing.T) {
 		var p bridge.Port
-		everySetting(t, reflect.ValueOf(&p.Config).Elem(), func() any { return newPortJSON(p) })
+		everySetting(t, reflect.ValueOf(&p.Config).Elem(), func() any { return OfPort(p) })
 	})
 }
 

@@ -13,9 +13,10 @@ import (
 	"bascule/guest"
 )
 
-// doors are the names by which this program is something else than its command line: what
-// others start with a protocol of their own. A link of the name makes the program that.
-var doors = map[string]func() int{
+// names are those by which this program is something else than its command line: what others
+// start with a protocol of their own. A link of the name makes the program that. The function
+// returns the exit status.
+var names = map[string]func() int{
 	"bascule-cni":           func() int { return cni.Main("bascule-cni " + buildVersion()) },
 	"bascule-bridge-helper": bridgeHelper,
 	"bascule-libvirt-hook":  libvirtHook,
@@ -46,9 +47,9 @@ func libvirtHook() int {
 	return exitDone
 }
 
-// door returns what the program is by the name that it was started with, nil for the command
+// named returns what the program is by the name that it was started with, nil for the command
 // line.
-func door(args []string) func() int {
+func named(args []string) func() int {
 	if !guest.Trusted() { // of another user's file, whatever name it was started by
 		os.Clearenv()
 		return bridgeHelper
@@ -56,5 +57,5 @@ func door(args []string) func() int {
 	if len(args) == 0 {
 		return nil
 	}
-	return doors[filepath.Base(args[0])]
+	return names[filepath.Base(args[0])]
 }

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package doors is where the agent can be reached by HTTP: addresses to listen at, and a
+// server that a crowd, or a client that is slow or says nothing, takes little from.
+package doors
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Address is where a server listens: a unix socket, or an address and port of TCP.
+type Address struct {
+	Path  string         // of a unix socket, "" for TCP
+	Group string         // that may use the socket beside its owner, "" for none
+	TCP   netip.AddrPort // where Path is ""
+}
+
+// ParseAddress reads "unix:PATH", "unix:PATH,group=NAME" or "ADDRESS:PORT". The path is
+// absolute. The address is numeric, or "localhost", which is 127.0.0.1: a name would
+// have to be asked for.
+func ParseAddress(text string) (Address, error) {
+	if rest, ok := strings.CutPrefix(text, "unix:"); ok {
+		path, group, grouped := strings.Cut(rest, ",")
+		group, named := strings.CutPrefix(group, "group=")
+		switch {
+		case !filepath.IsAbs(path) || strings.HasSuffix(path, "/"):
+			return Address{}, fmt.Errorf("%q is no absolute path of a socket; give unix:/run/NAME.sock, say", path)
+		case len(path) > maxPath:
+			return Address{}, fmt.Errorf("%q has more than %d bytes, which the path of a socket cannot have", path, maxPath)
+		case grouped && (!named || group == ""):
+			return Address{}, errors.New("only group=NAME can stand behind the path of a socket")
+		}
+		return Address{Path: filepath.Clean(path), Group: group}, nil
+	}
+	const remedy = "give unix:PATH, or an address and a port, such as 127.0.0.1:9810"
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return Address{}, fmt.Errorf("%q is no place to listen at; %s", text, remedy)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return Address{}, fmt.Errorf("%q is not numeric; %s", host, remedy)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return Address{}, fmt.Errorf("%q is no port; %s", port, remedy)
+	}
+	return Address{TCP: netip.AddrPortFrom(addr, uint16(n))}, nil
+}
+
+// maxPath is how long the path of a unix socket may be, in bytes: sun_path of unix(7)
+// ends by a zero byte.
+const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
+
+func (a Address) String() string {
+	if a.Path == "" {
+		return a.TCP.String()
+	}
+	if a.Group != "" {
+		return "unix:" + a.Path + ",group=" + a.Group
+	}
+	return "unix:" + a.Path
+}
+
+// Local reports whether nobody from another machine can get there.
+func (a Address) Local() bool { return a.Path != "" || a.TCP.Addr().IsLoopback() }
+
+// A Door is a listener. It removes its socket when it is closed, unless another has
+// taken its place.
+type Door struct {
+	net.Listener
+	Address Address
+	made    os.FileInfo // of a socket
+}
+
+// Listen begins to listen. A socket that nobody listens at any more is taken over. Any
+// other file at that path, a socket that is in use and one that is somebody else's are
+// refused, and so is an address that the host does not have.
+func (a Address) Listen() (*Door, error) {
+	if a.Path == "" {
+		l, err := net.Listen("tcp", a.TCP.String())
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			return nil, fmt.Errorf("cannot listen at %s: another program does; end that, or give another port", a)
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			return nil, fmt.Errorf("cannot listen at %s: the host does not have that address; see 'ip address'", a)
+		case errors.Is(err, fs.ErrPermission):
+			return nil, fmt.Errorf("cannot listen at %s: no permission; give a port above 1023", a)
+		case err != nil:
+			return nil, fmt.Errorf("cannot listen at %s: %w; give another address", a, root(err))
+		}
+		return &Door{Listener: l, Address: a}, nil
+	}
+	gid := -1
+	if a.Group != "" {
+		g, err := user.LookupGroup(a.Group)
+		if err == nil {
+			gid, err = strconv.Atoi(g.Gid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot listen at %s: there is no group %s; see group(5)", a, a.Group)
+		}
+	}
+	if err := clearPath(a); err != nil {
+		return nil, err
+	}
+	// nobody can come in before it has its mode
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.Path, Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen at %s: %w; give another path", a, root(err))
+	}
+	l.SetUnlinkOnClose(false) // what is there then may be another's
+	if gid >= 0 {
+		if err = os.Lchown(a.Path, -1, gid); err == nil {
+			err = os.Chmod(a.Path, 0o660)
+		}
+	}
+	var made os.FileInfo
+	if err == nil {
+		made, err = os.Lstat(a.Path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(a.Path)
+		return nil, fmt.Errorf("cannot listen at %s: %w", a, root(err))
+	}
+	return &Door{Listener: l, Address: a, made: made}, nil
+}
+
+// clearPath removes a socket that nobody listens at.
+func clearPath(a Address) error {
+	st, err := os.Lstat(a.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot listen at %s: %w", a, root(err))
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("cannot listen at %s: a file is there that is no socket; move it away, or give another path", a)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("cannot listen at %s: the socket there is of user %d; give another path", a, sys.Uid)
+	}
+	conn, err := net.DialTimeout("unix", a.Path, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("cannot listen at %s: another program does; end that, or give another path", a)
+	}
+	if err := os.Remove(a.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot listen at %s: %w", a, root(err))
+	}
+	return nil
+}
+
+// Close ends the listening.
+func (d *Door) Close() error {
+	if d.made != nil {
+		if now, err := os.Lstat(d.Address.Path); err == nil && os.SameFile(d.made, now) {
+			os.Remove(d.Address.Path)
+		}
+	}
+	return d.Listener.Close()
+}
+
+// root is the cause of an error of package net or os, without what was done to which
+// address, which the caller says.
+func root(err error) error {
+	var number syscall.Errno
+	if errors.As(err, &number) {
+		return number
+	}
+	return cmp.Or(errors.Unwrap(err), err)
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package doors
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseAddress(t *testing.T) {
+	for text, want := range map[string]Address{
+		"unix:/run/x.sock":               {Path: "/run/x.sock"},
+		"unix:/run//x.sock,group=daemon": {Path: "/run/x.sock", Group: "daemon"},
+		"127.0.0.1:9810":                 {TCP: netip.MustParseAddrPort("127.0.0.1:9810")},
+		"localhost:9810":                 {TCP: netip.MustParseAddrPort("127.0.0.1:9810")},
+		"[::1]:1":                        {TCP: netip.MustParseAddrPort("[::1]:1")},
+	} {
+		if got, err := ParseAddress(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                                       "no place to listen",
+		"9810":                                   "no place to listen",
+		":9810":                                  `"" is not numeric`,
+		"example.org:80":                         "not numeric",
+		"127.0.0.1:http":                         `"http" is no port`,
+		"127.0.0.1:0":                            `"0" is no port`,
+		"127.0.0.1:65536":                        "is no port",
+		"unix:":                                  "no absolute path",
+		"unix:x.sock":                            "no absolute path",
+		"unix:/run/":                             "no absolute path",
+		"unix:/" + strings.Repeat("x", 108):      "more than 107 bytes",
+		"unix:/run/x,mode=1":                     "only group=NAME",
+		"unix:/run/x,group=":                     "only group=NAME",
+		"unix:/run/x.sock,group=daemon,group=no": "", // refused by Listen: there is no such group
+	} {
+		if _, err := ParseAddress(text); want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestListen: what is there is left alone, but for a socket of a program that has ended.
+func TestListen(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	refused := func(a Address, want string) {
+		t.Helper()
+		door, err := a.Listen()
+		if err == nil {
+			door.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", a, err, want)
+		}
+	}
+	os.WriteFile(path("file"), []byte("somebody's"), 0o600)
+	refused(Address{Path: path("file")}, "no socket")
+	refused(Address{Path: path("none/x")}, "no such file or directory")
+	refused(Address{Path: path("x"), Group: "no-such-group"}, "there is no group no-such-group")
+	refused(Address{TCP: netip.MustParseAddrPort("192.0.2.1:9810")}, "the host does not have that address")
+
+	ended, err := net.Listen("unix", path("ended"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended.(*net.UnixListener).SetUnlinkOnClose(false)
+	ended.Close()
+	door, err := Address{Path: path("ended")}.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path("ended")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v, %v", st.Mode(), err)
+	}
+	refused(Address{Path: path("ended")}, "another program does")
+	door.Close()
+	if _, err := os.Lstat(path("ended")); err == nil {
+		t.Error("the socket is still there")
+	}
+
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	refused(Address{TCP: tcp.Addr().(*net.TCPAddr).AddrPort()}, "another program does")
+
+	// what has taken the place of a socket is another's
+	door, err = Address{Path: path("mine")}.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Remove(path("mine"))
+	os.WriteFile(path("mine"), []byte("another's"), 0o600)
+	door.Close()
+	if _, err := os.Lstat(path("mine")); err != nil {
+		t.Error("another's file was removed")
+	}
+}
+
+// TestGuard: pages of other sites, and who does not know the token, come to nothing.
+func TestGuard(t *testing.T) {
+	g := NewGuard(Address{TCP: netip.MustParseAddrPort("192.0.2.7:9811")}, []string{"switch.example"}, "secret-token-16b")
+	h := g.Protect(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "in") }), "/login")
+	for _, test := range []struct {
+		host, path string
+		head       map[string]string
+		want       int
+	}{
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 200},
+		{"127.0.0.1:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b"}, 200},
+		{"[::1]:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 200},
+		{"192.0.2.7:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 200},
+		{"SWITCH.example", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 200},
+		{"localhost:9811", "/login", nil, 200},
+		{"localhost:9811", "/", nil, 401},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16"}, 401},
+		{"localhost:9811", "/", map[string]string{"Authorization": "Bearer "}, 401},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token="}, 401},
+		{"localhost:9811", "/login/x", nil, 401},
+		// DNS rebinding: the page's own name, which leads here now
+		{"evil.example:9811", "/", map[string]string{"Authorization": "Bearer secret-token-16b"}, 421},
+		{"evil.example", "/login", nil, 421},
+		{"localhost.evil.example", "/login", nil, 421},
+		{"", "/login", nil, 421},
+		{"192.0.2.8:9811", "/login", nil, 421},
+		// a form or a script of another site, with the cookie of this one
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Origin": "http://evil.example"}, 403},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Origin": "null"}, 403},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Origin": "http://localhost:80"}, 403},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Sec-Fetch-Site": "cross-site"}, 403},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Sec-Fetch-Site": "same-site"}, 403},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Origin": "http://localhost:9811"}, 200},
+		{"localhost:9811", "/", map[string]string{"Cookie": "bascule-token=secret-token-16b", "Sec-Fetch-Site": "none"}, 200},
+	} {
+		r := httptest.NewRequest("GET", test.path, nil)
+		r.Host = test.host
+		for k, v := range test.head {
+			r.Header.Set(k, v)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != test.want {
+			t.Errorf("%q %s %v: %d, want %d", test.host, test.path, test.head, w.Code, test.want)
+		}
+		if w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("X-Frame-Options") != "DENY" {
+			t.Errorf("%q %s: the answer does not say how to be treated: %v", test.host, test.path, w.Header())
+		}
+	}
+}
+
+func TestReadToken(t *testing.T) {
+	dir := t.TempDir()
+	for i, test := range []struct {
+		text string
+		mode os.FileMode
+		want string // of the error
+	}{
+		{"0123456789abcdef\n", 0o600, ""},
+		{"0123456789abcdef", 0o400, ""},
+		{"0123456789abcdef", 0o640, "others can read it (mode 0640)"},
+		{"0123456789abcdef", 0o604, "others can read it"},
+		{"short", 0o600, "one line of 16 to 512"},
+		{"", 0o600, "one line of 16 to 512"},
+		{"0123456789abcdef\n0123456789abcdef\n", 0o600, "one line"},
+		{"0123456789abcdef;", 0o600, "one line"},
+		{strings.Repeat("x", 600), 0o600, "one line"},
+	} {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		os.WriteFile(path, []byte(test.text), test.mode)
+		os.Chmod(path, test.mode)
+		token, err := ReadToken(path)
+		if test.want == "" && (err != nil || token != strings.TrimSpace(test.text)) {
+			t.Errorf("%q: %q, %v", test.text, token, err)
+		}
+		if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%q, mode %o: %v, want %s", test.text, test.mode, err, test.want)
+		}
+	}
+	if a, b := NewToken(), NewToken(); a == b || len(a) < minToken {
+		t.Errorf("tokens %q and %q", a, b)
+	}
+}
+
+// TestServerCrowd: connections that say nothing, or begin a request and do not end it, make
+// room for one that asks.
+func TestServerCrowd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+			return
+		}
+		fmt.Fprint(w, len(body))
+	}), slog.New(slog.DiscardHandler), 8)
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+
+	for i := range 300 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow:")
+		}
+	}
+	ask := func() {
+		t.Helper()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || string(body) != "3" {
+			t.Errorf("answer %d %s", answer.StatusCode, body)
+		}
+	}
+	ask()
+	s.mu.Lock()
+	if n := len(s.all); n > 8 {
+		t.Errorf("%d connections are held, 8 may be", n)
+	}
+	s.mu.Unlock()
+
+	large, err := http.Post("http://"+l.Addr().String(), "text/plain", io.LimitReader(endless{}, MaxBody+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large.Body.Close()
+	if large.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("too large a request: %d", large.StatusCode)
+	}
+	ask()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// endless is an endless text.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }

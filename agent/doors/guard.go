@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package doors
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"bascule/files"
+)
+
+// A Guard says who may ask.
+type Guard struct {
+	hosts []string
+	token string
+}
+
+// NewGuard makes the guard of what listens at an address. Clients may call it by that
+// address, by localhost and its addresses, and by the names. They have to know the
+// token, unless it is "".
+func NewGuard(at Address, names []string, token string) *Guard {
+	g := &Guard{hosts: append([]string{"localhost", "127.0.0.1", "::1"}, names...), token: token}
+	if at.Path == "" && !at.TCP.Addr().IsUnspecified() {
+		g.hosts = append(g.hosts, at.TCP.Addr().String())
+	}
+	return g
+}
+
+// Cookie is the name of the cookie that has the token of a page.
+const Cookie = "bascule-token"
+
+// Protect lets requests through to h that
+//
+//   - call the server by one of its names. A page of another site that has its own name
+//     point to this host (DNS rebinding) sends that name;
+//   - are no doing of another site's page, by the headers Origin (RFC 6454) and
+//     Sec-Fetch-Site (W3C Fetch Metadata), which browsers send and pages cannot change;
+//   - have the token, as "Authorization: Bearer TOKEN" (RFC 6750) or by the cookie, but for
+//     the paths in open.
+//
+// The answers tell browsers to keep them to themselves.
+func (g *Guard) Protect(h http.Handler, open ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("X-Frame-Options", "DENY")
+		head.Set("Cross-Origin-Resource-Policy", "same-origin")
+		head.Set("Cross-Origin-Opener-Policy", "same-origin")
+		head.Set("Referrer-Policy", "no-referrer")
+		head.Set("Cache-Control", "no-store")
+		switch {
+		case !g.named(r.Host):
+			http.Error(w, "this server has another name; see --web-host of bascule-agent(8)", http.StatusMisdirectedRequest)
+		case foreign(r):
+			http.Error(w, "pages of other sites cannot ask here", http.StatusForbidden)
+		case g.token != "" && !slices.Contains(open, r.URL.Path) && !g.knows(r):
+			head.Set("WWW-Authenticate", `Bearer realm="bascule"`)
+			http.Error(w, "the token is missing or wrong; the agent has logged the address with it", http.StatusUnauthorized)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+// named reports whether a Host header has one of the server's names.
+func (g *Guard) named(header string) bool {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
+	}
+	return slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
+}
+
+// foreign reports whether a page of another site has made the request.
+func foreign(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin":
+	case "none": // the user's own doing: an address that was typed
+	default:
+		return true
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || u.Host != r.Host // also "null"
+}
+
+// knows reports whether a request has the token.
+func (g *Guard) knows(r *http.Request) bool {
+	if text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && g.Is(text) {
+		return true
+	}
+	c, err := r.Cookie(Cookie)
+	return err == nil && g.Is(c.Value)
+}
+
+// Is reports whether a text is the token.
+func (g *Guard) Is(text string) bool {
+	return subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
+}
+
+// NewToken makes a token of 192 random bits.
+func NewToken() string {
+	var b [24]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// maxToken is how long a token in a file may be, and minToken how short, in bytes.
+const (
+	minToken = 16
+	maxToken = 512
+)
+
+// ReadToken reads a token from a file that nobody but its owner can read.
+func ReadToken(path string) (string, error) {
+	f, err := files.OpenPlain(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("cannot use the token in %s: others can read it (mode %#o); run 'chmod 600 %s', and write a new one",
+			path, st.Mode().Perm(), path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxToken+2))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	token := strings.TrimRight(string(text), "\n")
+	plain := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`",;\`, r) }) < 0
+	if len(token) < minToken || len(token) > maxToken || !plain {
+		return "", fmt.Errorf("cannot use the token in %s: it has to be one line of %d to %d letters, digits and signs that a cookie can have",
+			path, minToken, maxToken)
+	}
+	return token, nil
+}

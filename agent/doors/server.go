@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package doors
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Limits of a client. A header has to be there within headTime, and a body within
+// bodyTime; an answer that is written at once has writeTime. A stream asks for more
+// time with each message (Extend).
+const (
+	headTime  = 5 * time.Second
+	bodyTime  = 30 * time.Second
+	writeTime = 30 * time.Second
+	idleTime  = 2 * time.Minute
+	maxHead   = 16 << 10 // bytes
+	// MaxBody is how large a request may be, in bytes.
+	MaxBody = 4 << 20
+)
+
+// A Server answers requests of HTTP. It has a place for a number of connections. If all
+// are taken, the connection that has said nothing for the longest makes room; a
+// connection with a request under way does not.
+type Server struct {
+	http *http.Server
+	log  *slog.Logger
+	most int
+
+	mu     sync.Mutex
+	quiet  []net.Conn // without a request, in the order in which they fell silent
+	all    map[net.Conn]bool
+	turned uint64    // away, since that was last logged
+	logged time.Time // when
+}
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// NewServer makes a server with room for so many connections.
+func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
+	s := &Server{log: logger, most: most, all: map[net.Conn]bool{}}
+	s.http = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.busy(r.Context().Value(connKey{}).(net.Conn))
+			r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+			h.ServeHTTP(w, r)
+		}),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
+		ReadHeaderTimeout: headTime, ReadTimeout: bodyTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHead,
+		ConnState:      s.state,
+		ErrorLog:       log.New(complaints{logger}, "", 0),
+		Protocols: func() *http.Protocols {
+			p := &http.Protocols{}
+			p.SetHTTP1(true)
+			return p
+		}(),
+	}
+	return s
+}
+
+// complaints are what the library logs: of clients, which can be very many, and of
+// panics, which are our own fault.
+type complaints struct{ log *slog.Logger }
+
+func (c complaints) Write(text []byte) (int, error) {
+	level := slog.LevelDebug
+	if bytes.Contains(text, []byte("panic")) {
+		level = slog.LevelError
+	}
+	c.log.Log(context.Background(), level, "a request went wrong", "why", string(bytes.TrimSpace(text)))
+	return len(text), nil
+}
+
+// Extend gives a stream more time for its next message. It fails where the client is
+// gone.
+func Extend(w http.ResponseWriter) error {
+	c := http.NewResponseController(w)
+	return errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Now().Add(writeTime)))
+}
+
+// Serve answers at a listener until ctx ends.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	end := context.AfterFunc(ctx, func() { s.http.Close() })
+	defer end()
+	// streams end with the agent, not only with their clients
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	err := s.http.Serve(&crowd{l, s})
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// A crowd is a listener that takes no more than there is room for.
+type crowd struct {
+	net.Listener
+	s *Server
+}
+
+func (c *crowd) Accept() (net.Conn, error) {
+	for {
+		conn, err := c.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+		if err != nil { // too many open files, say
+			c.s.log.Error("nobody can connect, which is tried again", "address", c.Addr().String(), "error", err)
+			time.Sleep(time.Second)
+			continue
+		}
+		if c.s.enter(conn) {
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+// enter finds a place for a connection.
+func (s *Server) enter(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) >= s.most {
+		s.turned++
+		if now := time.Now(); now.Sub(s.logged) >= time.Minute {
+			s.log.Warn("more clients than there is room for: those that say nothing make room", "room", s.most, "turned_away", s.turned)
+			s.logged, s.turned = now, 0
+		}
+		if len(s.quiet) == 0 {
+			return false
+		}
+		s.forget(s.quiet[0])
+	}
+	s.all[conn] = true
+	s.quiet = append(s.quiet, conn)
+	return true
+}
+
+// forget closes a connection and gives its place away. The caller has the lock.
+func (s *Server) forget(conn net.Conn) {
+	conn.Close()
+	delete(s.all, conn)
+	s.quiet = slices.DeleteFunc(s.quiet, func(other net.Conn) bool { return other == conn })
+}
+
+// busy keeps a connection from making room: its request is whole, and answered now.
+func (s *Server) busy(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = slices.DeleteFunc(s.quiet, func(other net.Conn) bool { return other == conn })
+}
+
+// state is told what a connection does.
+func (s *Server) state(conn net.Conn, now http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch now {
+	case http.StateIdle:
+		if s.all[conn] {
+			s.quiet = append(s.quiet, conn)
+		}
+	case http.StateClosed, http.StateHijacked:
+		s.forget(conn)
+	}
+}

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package metrics shows the agent's bridges to Prometheus and whoever reads its text
+// format or OpenMetrics. Nothing is counted for it: a scrape reads what the datapath
+// counts anyway. A series ends with its port, VLAN, rule or bridge, and there is none
+// for each address, since guests could make any number of these.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"bascule/agent"
+	"bascule/bridge"
+	"bascule/pf"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Options choose what is shown.
+type Options struct {
+	// Include and Exclude are patterns of ports' names, as a shell has them: a port is shown
+	// that matches one of Include, or where there is none, and that matches none of
+	// Exclude.
+	Include, Exclude []string
+}
+
+// Check returns an error if a pattern is none.
+func (o Options) Check() error {
+	for _, pattern := range slices.Concat(o.Include, o.Exclude) {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return fmt.Errorf("%q is no pattern of names; give one such as 'tap*'", pattern)
+		}
+	}
+	return nil
+}
+
+func (o Options) shows(port string) bool {
+	matches := func(list []string) bool {
+		return slices.ContainsFunc(list, func(pattern string) bool {
+			ok, _ := path.Match(pattern, port)
+			return ok
+		})
+	}
+	return (len(o.Include) == 0 || matches(o.Include)) && !matches(o.Exclude)
+}
+
+// A source is what metrics need of the agent; agent.View has it.
+type source interface {
+	Status(context.Context) (agent.Status, error)
+	Places(context.Context) ([]agent.Place, error)
+}
+
+// A reader is what metrics need of a switch.
+type reader interface {
+	Bridges() ([]bridge.Info, error)
+	Ports(bridge string) ([]bridge.Port, error)
+	VLANTable(bridge string) ([]bridge.VLAN, error)
+	PF(bridge string) (bridge.PFInfo, error)
+	PFRules(bridge, anchor string) (bridge.PFRules, error)
+	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
+}
+
+// scrapeTime is how long a scrape may take, and mostScrapes how many there may be at a
+// time: others are told to come again.
+const (
+	scrapeTime  = 10 * time.Second
+	mostScrapes = 4
+)
+
+// Handler answers scrapes at /metrics.
+func Handler(v *agent.View, o Options) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(&collector{of: v, o: o, log: v.Log()})
+	answer := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes, Timeout: scrapeTime,
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: logger{v.Log()},
+	})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", answer)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "bascule: the metrics are at /metrics")
+	})
+	return mux
+}
+
+// A logger logs what the library complains of.
+type logger struct{ *slog.Logger }
+
+func (l logger) Println(v ...any) { l.Warn("metrics", "error", fmt.Sprint(v...)) }
+
+// A kind is a family of series. All have the label netns, "" for the agent's own network
+// namespace.
+type kind struct {
+	desc  *prometheus.Desc
+	value prometheus.ValueType
+}
+
+func gauge(name, help string, labels ...string) kind {
+	return kind{prometheus.NewDesc("bascule_"+name, help, append([]string{"netns"}, labels...), nil), prometheus.GaugeValue}
+}
+
+func counter(name, help string, labels ...string) kind {
+	return kind{prometheus.NewDesc("bascule_"+name, help, append([]string{"netns"}, labels...), nil), prometheus.CounterValue}
+}
+
+// The families. Their names follow Prometheus: base units, _total of counters, _info of
+// facts.
+var (
+	bridgeInfo = gauge("bridge_info", "A bridge: its address, spanning tree, and whether it filters VLANs.",
+		"bridge", "address", "stp", "vlan_filtering")
+	bridgePorts = gauge("bridge_ports", "Ports of a bridge.", "bridge")
+	fdbEntries  = gauge("fdb_entries", "Addresses that a bridge has learned; static entries do not count.", "bridge")
+	fdbMost     = gauge("fdb_entries_max", "Addresses that a bridge learns at most.", "bridge")
+
+	portInfo = gauge("port_info", "A port: its type, its hook, its state, the other end of its cable, the device that has taken it, and whose it is.",
+		"bridge", "port", "type", "hook", "state", "peer", "taken_by")
+	portForwards = gauge("port_forwarding", "1 if a port forwards, 0 if spanning tree, a guard or its device keeps it from that.", "bridge", "port")
+	portFlood    = gauge("port_flood", "1 if floods of a kind leave by a port, 0 if not.", "bridge", "port", "kind")
+	portMTU      = gauge("port_mtu_bytes", "Largest packet of a port's device.", "bridge", "port")
+	portRxBytes  = counter("port_receive_bytes_total", "Bytes that came in by a port.", "bridge", "port")
+	portRxFrames = counter("port_receive_frames_total", "Frames that came in by a port.", "bridge", "port")
+	portTxBytes  = counter("port_transmit_bytes_total", "Bytes that left by a port.", "bridge", "port")
+	portTxFrames = counter("port_transmit_frames_total", "Frames that left by a port.", "bridge", "port")
+	portDrops    = counter("port_drops_total", "Frames that were dropped at a port, by reason ('bascule help reasons').", "bridge", "port", "reason")
+	portLearned  = counter("port_learned_total", "Addresses that became known at a port.", "bridge", "port")
+	portMoves    = counter("port_moves_total", "Addresses that moved to a port from another.", "bridge", "port")
+	portRefused  = counter("port_refused_total", "Addresses that a port did not learn.", "bridge", "port")
+	portEntries  = gauge("port_fdb_entries", "Addresses that a port has learned.", "bridge", "port")
+	portMost     = gauge("port_fdb_entries_max", "Addresses that a port learns at most, where it has a limit of its own.", "bridge", "port")
+	portRouted   = counter("port_routed_total", "Packets for a routed host port, by who routes them and why ('bascule help routed').",
+		"bridge", "port", "outcome")
+
+	vlanRxBytes  = counter("vlan_receive_bytes_total", "Bytes that came in in a VLAN.", "bridge", "vlan")
+	vlanRxFrames = counter("vlan_receive_frames_total", "Frames that came in in a VLAN.", "bridge", "vlan")
+	vlanTxBytes  = counter("vlan_transmit_bytes_total", "Bytes that left in a VLAN.", "bridge", "vlan")
+	vlanTxFrames = counter("vlan_transmit_frames_total", "Frames that left in a VLAN.", "bridge", "vlan")
+
+	pfEnabled  = gauge("pf_enabled", "1 if pf of a bridge is on.", "bridge")
+	pfStates   = gauge("pf_states", "Connections that pf knows.", "bridge")
+	pfHalfOpen = gauge("pf_half_open_states", "Connections of TCP that nobody has answered.", "bridge")
+	pfSources  = gauge("pf_sources", "Sources that pf tracks.", "bridge")
+	pfLimit    = gauge("pf_limit", "What pf may have at most ('set limit' of pf.conf).", "bridge", "limit")
+	pfMemory   = gauge("pf_memory_bytes", "Memory that a table of pf takes.", "bridge", "table")
+	pfTable    = counter("pf_state_table_total", "Searches, insertions and removals in the table of states.", "bridge", "operation")
+	pfCounter  = counter("pf_outcomes_total", "Packets by what pf made of them, in pfctl's words.", "bridge", "outcome")
+	pfLimited  = counter("pf_limits_hit_total", "Times that a limit of a rule has refused something, in pfctl's words.", "bridge", "limit")
+	pfLogged   = counter("pf_logged_total", "Packets of the port of 'set loginterface'.", "bridge", "port", "family", "direction", "action")
+	ruleEvals  = counter("pf_label_evaluations_total", "Packets that rules with a label have matched.", "bridge", "label")
+	rulePkts   = counter("pf_label_packets_total", "Packets of rules with a label, and of their states.", "bridge", "label", "direction")
+	ruleBytes  = counter("pf_label_bytes_total", "Bytes of rules with a label, and of their states.", "bridge", "label", "direction")
+	ruleStates = gauge("pf_label_states", "States of rules with a label.", "bridge", "label")
+	ruleMade   = counter("pf_label_states_created_total", "States that rules with a label have made.", "bridge", "label")
+	addresses  = gauge("pf_table_addresses", "Addresses and networks in a table.", "bridge", "anchor", "table")
+
+	treeRoot    = gauge("stp_root", "1 if a bridge is the root of its spanning tree.", "bridge", "root")
+	treeChanges = counter("stp_topology_changes_total", "Changes of the topology.", "bridge")
+	treeMissed  = counter("stp_missed_bpdus_total", "BPDUs that the agent had no room for.", "bridge")
+	treePort    = gauge("stp_port_info", "A port's part in the spanning tree.", "bridge", "port", "role", "state")
+	treeCost    = gauge("stp_port_cost", "Cost of the way to the root by a port.", "bridge", "port")
+	treeForward = counter("stp_port_transitions_total", "Times that a port began to forward.", "bridge", "port")
+
+	agentInfo    = gauge("agent_info", "The agent.", "version")
+	agentSince   = gauge("agent_start_time_seconds", "When the agent began, in seconds since 1970.")
+	agentInForce = gauge("agent_files_in_force", "1 if the agent's files are in force as a whole.")
+	agentApplied = gauge("agent_files_applied_time_seconds", "When the files were last applied with success, in seconds since 1970.")
+	agentServed  = gauge("agent_bridge_served", "1 if the agent serves a bridge, 0 if something keeps it from that.", "bridge")
+	agentEvents  = counter("agent_events_total", "Events of a bridge that the agent has read, by kind.", "bridge", "kind")
+	agentMissed  = counter("agent_missed_events_total", "Events that came too fast to be read.", "bridge")
+	plugged      = counter("hotplug_attached_total", "Devices that became ports when they came.")
+	pluggedFast  = counter("hotplug_berths_total", "Of these, those for which a port had been readied.")
+	unplugged    = counter("hotplug_removed_total", "Ports that went with their devices.")
+	plugRefused  = counter("hotplug_refused_total", "Devices that the files want and that could not be ports.")
+
+	scrapeFailed  = gauge("scrape_failed", "1 if a part of this scrape could not be read.", "part")
+	scrapeSeconds = gauge("scrape_duration_seconds", "What this scrape took.")
+)
+
+// A collector reads at each scrape.
+type collector struct {
+	of  source
+	o   Options
+	log *slog.Logger
+	one sync.Mutex // scrapes at once would read the same twice
+}
+
+// Describe tells nothing: which series there are depends on the bridges.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads all.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	c.one.Lock()
+	defer c.one.Unlock()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	s := &scrape{to: to, o: c.o}
+	failed := func(part string, err error) {
+		s.flag(scrapeFailed, err != nil, part)
+		if err != nil {
+			c.log.Warn("a scrape of metrics lacks something", "netns", s.netns, "part", part, "error", err)
+		}
+	}
+	st, err := c.of.Status(ctx)
+	failed("agent", err)
+	if err == nil {
+		s.agent(st)
+	}
+	places, err := c.of.Places(ctx)
+	if err != nil {
+		failed("bridges", err)
+	}
+	for _, p := range places {
+		s.netns = p.Netns
+		failed("bridges", s.bridges(p.Switch))
+	}
+	s.netns = ""
+	s.put(scrapeSeconds, time.Since(start).Seconds())
+}
+
+// A scrape is one reading.
+type scrape struct {
+	to    chan<- prometheus.Metric
+	o     Options
+	netns string
+}
+
+func (s *scrape) put(k kind, value float64, labels ...string) {
+	values := append([]string{s.netns}, labels...)
+	for i, v := range values {
+		values[i] = plain(v)
+	}
+	s.to <- prometheus.MustNewConstMetric(k.desc, k.value, value, values...)
+}
+
+// plain is a label's value. Others give devices their names, which need not be text: a
+// byte that is not of UTF-8 becomes \xNN, and so two names stay two.
+func plain(text string) string {
+	if utf8.ValidString(text) {
+		return text
+	}
+	var b strings.Builder
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
+			fmt.Fprintf(&b, "\\x%02x", text[i])
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func (s *scrape) count(k kind, value uint64, labels ...string) { s.put(k, float64(value), labels...) }
+
+func (s *scrape) flag(k kind, on bool, labels ...string) {
+	value := 0.0
+	if on {
+		value = 1
+	}
+	s.put(k, value, labels...)
+}
+
+// agent has what the agent says of itself.
+func (s *scrape) agent(st agent.Status) {
+	s.put(agentInfo, 1, st.Version)
+	s.put(agentSince, seconds(st.Since))
+	if len(st.Files) > 0 {
+		s.flag(agentInForce, st.Error == "" && st.Applied != nil)
+	}
+	if st.Applied != nil {
+		s.put(agentApplied, seconds(*st.Applied))
+	}
+	for _, n := range st.Namespaces {
+		s.netns = n.Netns
+		if h := n.Hotplug; h != nil {
+			s.count(plugged, h.Attached)
+			s.count(pluggedFast, h.Berths)
+			s.count(unplugged, h.Removed)
+			s.count(plugRefused, h.Refused)
+		}
+		for _, b := range n.Bridges {
+			s.flag(agentServed, b.Error == "", b.Name)
+			for what, n := range b.Events.Counts {
+				s.count(agentEvents, n, b.Name, what)
+			}
+			s.count(agentMissed, b.Events.Missed, b.Name)
+			if b.Tree != nil {
+				s.tree(b.Name, *b.Tree)
+			}
+		}
+	}
+	s.netns = ""
+}
+
+func (s *scrape) tree(name string, t agent.TreeStatus) {
+	s.flag(treeRoot, t.RootPort == 0, name, t.Root.String())
+	s.count(treeChanges, t.Changes, name)
+	s.count(treeMissed, t.Missed, name)
+	for _, p := range t.Ports {
+		if s.o.shows(p.Name) {
+			s.put(treePort, 1, name, p.Name, p.Role.String(), p.State.String())
+			s.put(treeCost, float64(p.Cost), name, p.Name)
+			s.count(treeForward, p.Counters.Transitions, name, p.Name)
+		}
+	}
+}
+
+// bridges has what the switch of a network namespace counts. A bridge that goes meanwhile
+// is left out.
+func (s *scrape) bridges(sw reader) error {
+	list, err := sw.Bridges()
+	if err != nil {
+		return err
+	}
+	for _, b := range list {
+		s.put(bridgeInfo, 1, b.Name, b.Address.String(), b.Config.STP, fmt.Sprint(b.Config.VLANFiltering))
+		s.put(bridgePorts, float64(len(b.Ports)), b.Name)
+		s.put(fdbEntries, float64(b.FDBCount), b.Name)
+		s.put(fdbMost, float64(b.Config.FDBMax), b.Name)
+	}
+	ports, err := sw.Ports("")
+	for _, p := range ports {
+		if s.o.shows(p.Name) {
+			s.port(p)
+		}
+	}
+	for _, b := range list {
+		if b.Config.VLANStats {
+			err = errors.Join(err, s.vlans(sw, b.Name))
+		}
+		err = errors.Join(err, s.pf(sw, b.Name))
+	}
+	return err
+}
+
+func (s *scrape) port(p bridge.Port) {
+	name := []string{p.Bridge, p.Name}
+	with := func(more ...string) []string { return append(name[:2:2], more...) }
+	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Peer, p.TakenBy)...)
+	s.flag(portForwards, p.State == "forwarding", name...)
+	if p.Type != bridge.TypeSpan {
+		s.flag(portFlood, p.Config.Discover, with("unknown")...)
+		s.flag(portFlood, p.Config.MulticastFlood, with("multicast")...)
+		s.flag(portFlood, p.Config.BroadcastFlood, with("broadcast")...)
+	}
+	if p.MTU > 0 {
+		s.put(portMTU, float64(p.MTU), name...)
+	}
+	n := p.Stats
+	s.count(portRxBytes, n.RxBytes, name...)
+	s.count(portRxFrames, n.RxFrames, name...)
+	s.count(portTxBytes, n.TxBytes, name...)
+	s.count(portTxFrames, n.TxFrames, name...)
+	s.count(portLearned, n.Learned, name...)
+	s.count(portMoves, n.Moves, name...)
+	s.count(portRefused, n.Refused, name...)
+	s.put(portEntries, float64(p.FDBCount), name...)
+	if p.Config.FDBMax > 0 {
+		s.put(portMost, float64(p.Config.FDBMax), name...)
+	}
+	for reason, n := range n.Drops {
+		s.count(portDrops, n, with(reason)...)
+	}
+	for outcome, n := range n.Routed {
+		s.count(portRouted, n, with(outcome)...)
+	}
+}
+
+func (s *scrape) vlans(sw reader, name string) error {
+	table, err := sw.VLANTable(name)
+	for _, v := range table {
+		id := fmt.Sprint(v.ID)
+		s.count(vlanRxBytes, v.RxBytes, name, id)
+		s.count(vlanRxFrames, v.RxFrames, name, id)
+		s.count(vlanTxBytes, v.TxBytes, name, id)
+		s.count(vlanTxFrames, v.TxFrames, name, id)
+	}
+	return err
+}
+
+func (s *scrape) pf(sw reader, name string) error {
+	info, err := sw.PF(name)
+	if err != nil {
+		return err
+	}
+	s.flag(pfEnabled, info.Enabled, name)
+	if !info.Enabled && info.States == 0 {
+		return nil // most bridges have none
+	}
+	s.count(pfStates, info.States, name)
+	s.count(pfHalfOpen, info.HalfOpen, name)
+	s.count(pfSources, info.Sources, name)
+	for i, most := range info.Limits {
+		s.put(pfLimit, float64(most), name, pf.LimitName(i).String())
+	}
+	for _, m := range info.Memory {
+		s.count(pfMemory, m.Bytes, name, m.Name)
+	}
+	for k, list := range map[*kind][]bridge.PFCounter{&pfTable: info.StateTable, &pfCounter: info.Counters, &pfLimited: info.LimitCounters} {
+		for _, n := range list {
+			s.count(*k, n.Count, name, n.Name)
+		}
+	}
+	if p := info.Log; p != nil {
+		for family, word := range []string{"IPv4", "IPv6"} {
+			for out, direction := range []string{"in", "out"} {
+				for what, action := range []string{"pass", "block"} {
+					s.count(pfLogged, p.Packets[family][out][what], name, p.Name, word, direction, action)
+				}
+			}
+		}
+	}
+	rules, err := sw.PFRules(name, "")
+	if err != nil {
+		return err
+	}
+	s.labels(name, rules)
+	tables, err := sw.PFTables(name, "")
+	for _, t := range tables {
+		s.put(addresses, float64(t.Addresses), name, t.Anchor, t.Name)
+	}
+	return err
+}
+
+// labels has the counts of rules by their labels: several rules may have one.
+func (s *scrape) labels(name string, rules bridge.PFRules) {
+	sums := map[string]bridge.PFCounts{}
+	for r, n := range rules.Counts {
+		if r.Label == "" {
+			continue
+		}
+		sum := sums[r.Label]
+		sum.Evaluations += n.Evaluations
+		sum.Created += n.Created
+		sum.States += n.States
+		for i := range n.Packets {
+			sum.Packets[i] += n.Packets[i]
+			sum.Bytes[i] += n.Bytes[i]
+		}
+		sums[r.Label] = sum
+	}
+	for label, n := range sums {
+		s.count(ruleEvals, n.Evaluations, name, label)
+		s.count(ruleMade, n.Created, name, label)
+		s.count(ruleStates, n.States, name, label)
+		for i, direction := range []string{"in", "out"} {
+			s.count(rulePkts, n.Packets[i], name, label, direction)
+			s.count(ruleBytes, n.Bytes[i], name, label, direction)
+		}
+	}
+}
+
+// seconds is a time as Prometheus has it.
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

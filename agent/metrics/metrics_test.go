@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/agent"
+	"bascule/bridge"
+	"bascule/pf"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// a fake agent and its switch
+type fake struct {
+	ports []bridge.Port
+	err   error
+}
+
+func (f *fake) Bridges() ([]bridge.Info, error) {
+	return []bridge.Info{{
+		Name: "br0", Address: net.HardwareAddr{2, 0, 0, 0, 0, 1}, FDBCount: 7, Ports: []string{"p1", "p2"},
+		Config: bridge.BridgeConfig{FDBMax: 100, STP: "rstp", VLANFiltering: true, VLANStats: true},
+	}}, f.err
+}
+func (f *fake) Ports(string) ([]bridge.Port, error) { return f.ports, nil }
+func (f *fake) VLANTable(string) ([]bridge.VLAN, error) {
+	return []bridge.VLAN{{Bridge: "br0", ID: 10, RxFrames: 1, RxBytes: 60}}, nil
+}
+
+func (f *fake) PF(string) (bridge.PFInfo, error) {
+	return bridge.PFInfo{
+		Enabled: true, States: 3, Counters: []bridge.PFCounter{{Name: "match", Count: 9}},
+		Memory: []bridge.PFMemory{{Name: "states", Bytes: 4096}},
+		Log:    &bridge.PFPort{Name: "p1"},
+	}, nil
+}
+
+func (f *fake) PFRules(string, string) (bridge.PFRules, error) {
+	return bridge.PFRules{Counts: map[*pf.Rule]bridge.PFCounts{
+		{Label: "web"}: {Evaluations: 1, Packets: [2]uint64{2, 3}, Bytes: [2]uint64{4, 5}, States: 6, Created: 7},
+		// two rules of one label are one series
+		{Label: "web", Quick: true}: {Evaluations: 10, Packets: [2]uint64{20, 30}, Bytes: [2]uint64{40, 50}, States: 60, Created: 70},
+		{}:                          {Evaluations: 1000},
+	}}, nil
+}
+
+func (f *fake) PFTables(string, string) ([]bridge.PFTable, error) {
+	return []bridge.PFTable{{Name: "bad", Addresses: 2}}, nil
+}
+
+func gathered(t *testing.T, f *fake, o Options) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(scraped{f, o})
+	if complaints, err := testutil.GatherAndLint(registry); err != nil || len(complaints) > 0 {
+		t.Errorf("the names are not as they should be: %v, %v", complaints, err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			name := family.GetName()
+			for _, l := range m.Label {
+				if l.GetName() != "netns" || l.GetValue() != "" {
+					name += " " + l.GetName() + "=" + l.GetValue()
+				}
+			}
+			series[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return series
+}
+
+// scraped collects a fake switch.
+type scraped struct {
+	f *fake
+	o Options
+}
+
+func (s scraped) Describe(chan<- *prometheus.Desc) {}
+func (s scraped) Collect(to chan<- prometheus.Metric) {
+	now := &scrape{to: to, o: s.o}
+	now.bridges(s.f)
+	now.agent(agent.Status{
+		Version: "1", Since: time.Unix(5, 0), Files: []string{"x"}, Error: "why",
+		Namespaces: []agent.SiteStatus{{Bridges: []agent.BridgeStatus{{
+			Name: "br0", Tree: &agent.TreeStatus{}, Events: agent.EventStatus{Counts: map[string]uint64{"moved": 4}, Missed: 5},
+		}}}},
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	f := &fake{ports: []bridge.Port{
+		{
+			Bridge: "br0", Name: "p1", Type: "netdev", Hook: "tcx", State: "forwarding", MTU: 1500, FDBCount: 5,
+			Config: bridge.PortConfig{Discover: true},
+			Stats:  bridge.Stats{RxFrames: 1, RxBytes: 2, TxFrames: 3, TxBytes: 4, Learned: 5, Moves: 6, Refused: 7, Drops: map[string]uint64{"mtu": 8}},
+		},
+		{Bridge: "br0", Name: "p\xff", State: "gone"},
+		{Bridge: "br0", Name: "p\xfe", State: "gone"},
+		{Bridge: "br0", Name: "gw", State: "forwarding", Stats: bridge.Stats{Routed: map[string]uint64{"done": 9}}},
+	}}
+	got := gathered(t, f, Options{})
+	for name, want := range map[string]float64{
+		"bascule_bridge_info address=02:00:00:00:00:01 bridge=br0 stp=rstp vlan_filtering=true": 1,
+		"bascule_fdb_entries bridge=br0": 7, "bascule_fdb_entries_max bridge=br0": 100,
+		"bascule_port_info bridge=br0 hook=tcx peer= port=p1 state=forwarding taken_by= type=netdev": 1,
+		"bascule_port_forwarding bridge=br0 port=p1":                                                 1,
+		`bascule_port_forwarding bridge=br0 port=p\xff`:                                              0,
+		`bascule_port_forwarding bridge=br0 port=p\xfe`:                                              0,
+		"bascule_port_flood bridge=br0 kind=unknown port=p1":                                         1,
+		"bascule_port_receive_frames_total bridge=br0 port=p1":                                       1,
+		"bascule_port_receive_bytes_total bridge=br0 port=p1":                                        2,
+		"bascule_port_transmit_frames_total bridge=br0 port=p1":                                      3,
+		"bascule_port_transmit_bytes_total bridge=br0 port=p1":                                       4,
+		"bascule_port_learned_total bridge=br0 port=p1":                                              5,
+		"bascule_port_moves_total bridge=br0 port=p1":                                                6,
+		"bascule_port_refused_total bridge=br0 port=p1":                                              7,
+		"bascule_port_drops_total bridge=br0 port=p1 reason=mtu":                                     8,
+		"bascule_port_routed_total bridge=br0 outcome=done port=gw":                                  9,
+		"bascule_vlan_receive_bytes_total bridge=br0 vlan=10":                                        60,
+		"bascule_pf_states bridge=br0":                                                               3,
+		"bascule_pf_outcomes_total bridge=br0 outcome=match":                                         9,
+		"bascule_pf_label_evaluations_total bridge=br0 label=web":                                    11,
+		"bascule_pf_label_packets_total bridge=br0 direction=out label=web":                          33,
+		"bascule_pf_label_bytes_total bridge=br0 direction=in label=web":                             44,
+		"bascule_pf_label_states bridge=br0 label=web":                                               66,
+		"bascule_pf_label_states_created_total bridge=br0 label=web":                                 77,
+		"bascule_pf_table_addresses anchor= bridge=br0 table=bad":                                    2,
+		"bascule_agent_start_time_seconds":                                                           5,
+		"bascule_agent_files_in_force":                                                               0,
+		"bascule_agent_events_total bridge=br0 kind=moved":                                           4,
+		"bascule_agent_missed_events_total bridge=br0":                                               5,
+	} {
+		if value, ok := got[name]; !ok || value != want {
+			t.Errorf("%s is %v, %v, want %v", name, value, ok, want)
+		}
+	}
+}
+
+// TestPatterns: ports are shown by their names.
+func TestPatterns(t *testing.T) {
+	f := &fake{ports: []bridge.Port{{Bridge: "br0", Name: "tap0"}, {Bridge: "br0", Name: "tap1"}, {Bridge: "br0", Name: "eth0"}}}
+	got := gathered(t, f, Options{Include: []string{"tap*"}, Exclude: []string{"*1"}})
+	var shown []string
+	for name := range got {
+		if rest, ok := strings.CutPrefix(name, "bascule_port_moves_total "); ok {
+			shown = append(shown, rest)
+		}
+	}
+	if len(shown) != 1 || shown[0] != "bridge=br0 port=tap0" {
+		t.Errorf("shown: %v", shown)
+	}
+	if err := (Options{Include: []string{"["}}).Check(); err == nil {
+		t.Error("[ is taken for a pattern")
+	}
+}
+
+// A silent agent is one that has ended.
+type silent struct{}
+
+func (silent) Status(context.Context) (agent.Status, error)  { return agent.Status{}, errors.New("no") }
+func (silent) Places(context.Context) ([]agent.Place, error) { return nil, errors.New("no") }
+
+// TestScrapeFailed: a scrape says that something cannot be read, and has the rest.
+func TestScrapeFailed(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(&collector{of: silent{}, log: slog.New(slog.DiscardHandler)})
+	if n, err := testutil.GatherAndCount(registry, "bascule_scrape_failed"); err != nil || n != 2 {
+		t.Errorf("%d parts are said to have failed, %v", n, err)
+	}
+}

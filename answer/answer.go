@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package answer has what programs are told of a switch: what the commands print with
+// -j, and what the agent's API answers. Each thing has one form. The names of fields
+// are those of ip(8) and bridge(8) with -j, where these have the thing: "ifname" is
+// the thing's own name, "master" the bridge that it belongs to.
+package answer
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"bascule/bridge"
+	"bascule/config"
+	"bascule/frame"
+	"bascule/pflog"
+	"bascule/rates"
+	"bascule/rule"
+)
+
+// List makes answers of a list; there is one, if perhaps empty, for nil.
+func List[T, A any](items []T, of func(T) A) []A {
+	list := make([]A, len(items))
+	for i, item := range items {
+		list[i] = of(item)
+	}
+	return list
+}
+
+// Version is the version of the program.
+type Version struct {
+	Version string `json:"version"`
+}
+
+// Removed is a bridge that is no more.
+type Removed struct {
+	Name string `json:"ifname"`
+}
+
+// Flushed says how many entries of a bridge were removed.
+type Flushed struct {
+	Bridge  string `json:"master"`
+	Removed int    `json:"removed"`
+	Spared  int    `json:"spared,omitempty"` // static and sticky ones that were meant and stay
+}
+
+// Bridge is a bridge with its settings.
+type Bridge struct {
+	Name          string   `json:"ifname"`
+	Address       string   `json:"address"`
+	Ageing        float64  `json:"ageing_time"` // seconds
+	FDBMax        uint32   `json:"fdb_max"`
+	FDBCount      uint32   `json:"fdb_count"`
+	GroupFwdMask  uint16   `json:"group_fwd_mask"`
+	VLANFiltering bool     `json:"vlan_filtering"`
+	DefaultPVID   uint16   `json:"vlan_default_pvid"` // 0 for none
+	VLANProtocol  string   `json:"vlan_protocol"`     // "802.1Q" or "802.1ad"
+	QinQ          bool     `json:"qinq"`
+	VLANStats     bool     `json:"vlan_stats_enabled"`
+	MoveMax       uint32   `json:"move_max"`
+	DHCPGuard     bool     `json:"dhcp_guard"`
+	RAGuard       bool     `json:"ra_guard"`
+	NeighSuppress bool     `json:"neigh_suppress"`
+	STP           string   `json:"stp"`           // "off", "stp" or "rstp"
+	Priority      uint16   `json:"priority"`      // of spanning tree, as the next three
+	Hello         float64  `json:"hello_time"`    // seconds
+	MaxAge        float64  `json:"max_age"`       // seconds
+	ForwardDelay  float64  `json:"forward_delay"` // seconds
+	AgentRuns     bool     `json:"agent_runs"`
+	Ports         []string `json:"ports"`
+}
+
+// OfBridge is the answer for a bridge.
+func OfBridge(b bridge.Info) Bridge {
+	c := b.Config
+	return Bridge{
+		Name: b.Name, Address: b.Address.String(), Ageing: c.Ageing.Seconds(),
+		FDBMax: c.FDBMax, FDBCount: b.FDBCount, GroupFwdMask: c.GroupFwdMask,
+		VLANFiltering: c.VLANFiltering, DefaultPVID: c.DefaultPVID, VLANProtocol: c.TagProtocol(), QinQ: c.QinQ, VLANStats: c.VLANStats,
+		MoveMax: c.MoveMax, DHCPGuard: c.DHCPGuard, RAGuard: c.RAGuard, NeighSuppress: c.NeighSuppress,
+		STP: c.STP, Priority: c.STPPriority, Hello: c.STPHello.Seconds(), MaxAge: c.STPMaxAge.Seconds(),
+		ForwardDelay: c.STPForwardDelay.Seconds(), AgentRuns: b.AgentRuns, Ports: append([]string{}, b.Ports...),
+	}
+}
+
+// Port is a port with its settings, and with its counters where these are asked for.
+type Port struct {
+	Index           int           `json:"ifindex"`
+	Name            string        `json:"ifname"`
+	Flags           []string      `json:"flags"`
+	MTU             int           `json:"mtu"`
+	Bridge          string        `json:"master"`
+	Type            string        `json:"type"`
+	Peer            string        `json:"peer,omitempty"`
+	Hook            string        `json:"hook"`
+	State           string        `json:"state"`
+	TakenBy         string        `json:"taken_by,omitempty"`   // "Linux bridge lxbr0"
+	NoCarrier       string        `json:"no_carrier,omitempty"` // of a host port: "agent" or "agent-ended"
+	Owner           *bridge.Owner `json:"owner,omitempty"`      // by which id it was plugged, and for whom
+	Learn           bool          `json:"learning"`
+	Discover        bool          `json:"flood"`
+	MulticastFlood  bool          `json:"mcast_flood"`
+	BroadcastFlood  bool          `json:"bcast_flood"`
+	Hairpin         bool          `json:"hairpin"`
+	Isolated        bool          `json:"isolated"`
+	Protected       []int         `json:"protected"`
+	FDBMax          uint32        `json:"fdb_max"`
+	FDBCount        uint32        `json:"fdb_count"`
+	FDBFull         string        `json:"fdb_full"`
+	Locked          bool          `json:"locked"`
+	MAB             bool          `json:"mab"`
+	Admit           string        `json:"admit"`                 // "all", "tagged" or "untagged"
+	Backup          string        `json:"backup_port,omitempty"` // that takes its frames while it has no carrier
+	BlockNonIP      bool          `json:"block_non_ip"`
+	SourceGuard     bool          `json:"source_guard"`
+	Trusted         bool          `json:"trusted"`
+	Route           bool          `json:"route"`
+	LoopGuard       string        `json:"loop_guard"` // these four as the settings take them
+	StormBroadcast  string        `json:"storm_bcast"`
+	StormMulticast  string        `json:"storm_mcast"`
+	StormUnknown    string        `json:"storm_unknown"`
+	STPCost         uint32        `json:"cost"`     // of spanning tree, as the rest; 0 is by the port's speed
+	STPPriority     uint8         `json:"priority"` // 0 to 240
+	STPEdge         string        `json:"edge"`     // "auto", "on" or "off", as the next
+	STPPointToPoint string        `json:"p2p"`
+	BPDUGuard       bool          `json:"guard"`
+	BPDUFilter      bool          `json:"bpdu_filter"`
+	RootGuard       bool          `json:"root_block"`
+	*PortStats                    // where they are asked for
+}
+
+// PortStats are the counters of a port.
+type PortStats struct {
+	Stats   BothWays          `json:"stats64"`
+	Learned uint64            `json:"learned"`
+	Moves   uint64            `json:"moves"`
+	Refused uint64            `json:"refused"`
+	Drops   map[string]uint64 `json:"drops"`            // frames by reason
+	Routed  map[string]uint64 `json:"routed,omitempty"` // frames for a routed host port, by who routes them and why
+}
+
+// BothWays are the counters of a port's two directions.
+type BothWays struct {
+	Rx Traffic `json:"rx"`
+	Tx Traffic `json:"tx"`
+}
+
+// Traffic are bytes and frames.
+type Traffic struct {
+	Bytes  uint64 `json:"bytes"`
+	Frames uint64 `json:"packets"`
+}
+
+// OfStats is the answer for the counters of a port.
+func OfStats(s bridge.Stats) *PortStats {
+	a := &PortStats{
+		BothWays{Traffic{s.RxBytes, s.RxFrames}, Traffic{s.TxBytes, s.TxFrames}},
+		s.Learned, s.Moves, s.Refused, map[string]uint64{}, s.Routed,
+	}
+	maps.Copy(a.Drops, s.Drops)
+	return a
+}
+
+// OfPort is the answer for a port, without its counters.
+func OfPort(port bridge.Port) Port {
+	c := port.Config
+	return Port{
+		Index: port.Index, Name: port.Name, Flags: append([]string{}, port.Flags...), MTU: port.MTU,
+		Bridge: port.Bridge, Type: port.Type, Peer: port.Peer, Hook: port.Hook, State: port.State,
+		TakenBy: port.TakenBy, NoCarrier: port.NoCarrier, Owner: port.Owner,
+		Learn: c.Learn, Discover: c.Discover, MulticastFlood: c.MulticastFlood, BroadcastFlood: c.BroadcastFlood,
+		Hairpin: c.Hairpin, Isolated: c.Isolated(), Protected: c.Protected.List(),
+		FDBMax: c.FDBMax, FDBCount: port.FDBCount, FDBFull: c.FDBFull,
+		Locked: c.Locked, MAB: c.MAB, Admit: c.Admit, Backup: c.Backup, BlockNonIP: c.BlockNonIP,
+		SourceGuard: c.SourceGuard, Trusted: c.Trusted, Route: c.Route,
+		LoopGuard: c.LoopGuard.String(), StormBroadcast: c.Storm[0].String(), StormMulticast: c.Storm[1].String(),
+		StormUnknown: c.Storm[2].String(),
+		STPCost:      c.STPCost, STPPriority: c.STPPriority, STPEdge: c.STPEdge, STPPointToPoint: c.STPPointToPoint,
+		BPDUGuard: c.BPDUGuard, BPDUFilter: c.BPDUFilter, RootGuard: c.RootGuard,
+	}
+}
+
+// OfCountedPort is the answer for a port with its counters.
+func OfCountedPort(port bridge.Port) Port {
+	a := OfPort(port)
+	a.PortStats = OfStats(port.Stats)
+	return a
+}
+
+// Totals are the counters of a port by themselves.
+type Totals struct {
+	Name   string `json:"ifname"`
+	Bridge string `json:"master"`
+	*PortStats
+}
+
+// OfTotals is the answer for a port's counters by themselves.
+func OfTotals(port bridge.Port) Totals {
+	return Totals{port.Name, port.Bridge, OfStats(port.Stats)}
+}
+
+// Rates are the rates of a port. Rates and Drops are null where there are none yet.
+type Rates struct {
+	Time    time.Time          `json:"time"`
+	Elapsed float64            `json:"elapsed"` // seconds
+	Name    string             `json:"ifname"`
+	Bridge  string             `json:"master"`
+	Rates   *BothRates         `json:"rates"`
+	Drops   map[string]float64 `json:"drops"` // frames a second, by reason
+}
+
+// BothRates are the rates of a port's two directions.
+type BothRates struct {
+	Rx Rate `json:"rx"`
+	Tx Rate `json:"tx"`
+}
+
+// Rate is bits and frames a second.
+type Rate struct {
+	Bits   float64 `json:"bits"`
+	Frames float64 `json:"packets"`
+}
+
+// OfRates is the answer for the rates of a port over the time elapsed until at.
+func OfRates(port rates.Port, at time.Time, elapsed time.Duration) Rates {
+	a := Rates{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, Drops: port.Drops}
+	if port.Known {
+		a.Rates = &BothRates{Rate{port.RxBits, port.RxFrames}, Rate{port.TxBits, port.TxFrames}}
+	}
+	return a
+}
+
+// Entry is an entry of an FDB.
+type Entry struct {
+	MAC     string   `json:"mac"`
+	VLAN    uint16   `json:"vlan,omitempty"`
+	Port    string   `json:"ifname"`
+	Bridge  string   `json:"master"`
+	Flags   []string `json:"flags"`             // "sticky" or "locked"
+	State   string   `json:"state"`             // "static" or ""
+	Updated *int     `json:"updated,omitempty"` // seconds since last seen
+}
+
+// OfEntry is the answer for an entry of a bridge.
+func OfEntry(of string, e bridge.Entry) Entry {
+	a := Entry{MAC: e.MAC.String(), VLAN: e.VLAN, Port: e.Port, Bridge: of, Flags: []string{}}
+	if e.Sticky {
+		a.Flags = []string{"sticky"}
+	}
+	if e.Locked {
+		a.Flags = []string{"locked"}
+	}
+	if e.Static {
+		a.State = "static"
+	}
+	if !e.Static && !e.Sticky {
+		seconds := int(e.Updated / time.Second)
+		a.Updated = &seconds
+	}
+	return a
+}
+
+// Binding is a binding of an address to a station at a port.
+type Binding struct {
+	Address string `json:"address"`
+	MAC     string `json:"mac"`
+	VLAN    uint16 `json:"vlan,omitempty"`
+	Port    string `json:"ifname"`
+	Bridge  string `json:"master"`
+}
+
+// OfBinding is the answer for a binding.
+func OfBinding(b bridge.Binding) Binding {
+	return Binding{Address: b.Address.String(), MAC: b.MAC.String(), VLAN: b.VLAN, Port: b.Port, Bridge: b.Bridge}
+}
+
+// Rule is a rule of a port: as text, and in pieces.
+type Rule struct {
+	Bridge    string `json:"master"`
+	Port      string `json:"ifname"`
+	Number    int    `json:"number"` // among those of the port
+	Rule      string `json:"rule"`
+	Action    string `json:"action"`
+	Direction string `json:"direction"` // "in", "out" or "in/out"
+	Src       string `json:"src,omitempty"`
+	Dst       string `json:"dst,omitempty"`
+	Tag       string `json:"tag,omitempty"`
+	ARP       string `json:"protocol,omitempty"` // "arp" or "rarp"
+	Op        string `json:"op,omitempty"`       // "request" or "reply"
+	SHA       string `json:"sha,omitempty"`
+	SPA       string `json:"spa,omitempty"`
+	THA       string `json:"tha,omitempty"`
+	TPA       string `json:"tpa,omitempty"`
+	*Traffic         // that the rule has matched, where it is asked for
+}
+
+// OfRule is the answer for a rule, without what it has matched.
+func OfRule(pr bridge.PortRule) Rule {
+	mac := func(m *rule.MAC) string {
+		if m == nil {
+			return ""
+		}
+		return m.String()
+	}
+	ip := func(a netip.Addr) string {
+		if !a.IsValid() {
+			return ""
+		}
+		return a.String()
+	}
+	r := pr.Rule
+	return Rule{
+		Bridge: pr.Bridge, Port: r.Port, Number: pr.Number, Rule: r.String(),
+		Action: r.Action.String(), Direction: r.Direction.String(),
+		Src: mac(r.Src), Dst: mac(r.Dst), Tag: r.Tag,
+		ARP: map[rule.ARP]string{rule.OnlyARP: "arp", rule.OnlyRARP: "rarp"}[r.ARP],
+		Op:  map[rule.Op]string{rule.Request: "request", rule.Reply: "reply"}[r.Op],
+		SHA: mac(r.SHA), SPA: ip(r.SPA), THA: mac(r.THA), TPA: ip(r.TPA),
+	}
+}
+
+// OfCountedRule is the answer for a rule and what it has matched.
+func OfCountedRule(pr bridge.PortRule) Rule {
+	a := OfRule(pr)
+	a.Traffic = &Traffic{Bytes: pr.Bytes, Frames: pr.Frames}
+	return a
+}
+
+// Span is a span port.
+type Span struct {
+	Name      string   `json:"ifname"`
+	Bridge    string   `json:"master"`
+	Direction string   `json:"direction"` // "in", "out" or "both"
+	State     string   `json:"state"`     // as that of a port: "gone" where the device vanished
+	All       bool     `json:"all"`       // every port's frames
+	Ports     []string `json:"ports"`
+	VLANs     []uint16 `json:"vlans"`
+}
+
+// OfSpan is the answer for a span port.
+func OfSpan(s bridge.Span) Span {
+	return Span{s.Port, s.Bridge, s.Direction, s.State, s.All, append([]string{}, s.Ports...), append([]uint16{}, s.VLANs...)}
+}
+
+// VLANs are those of a port, or of a bridge: its private ones, or those that it has
+// counters of.
+type VLANs struct {
+	Name   string `json:"ifname"`
+	Bridge string `json:"master,omitempty"` // of a port
+	VLANs  []VLAN `json:"vlans"`
+}
+
+// VLAN is a VLAN, or a range of those that are alike.
+type VLAN struct {
+	VLAN       uint16   `json:"vlan"`
+	End        uint16   `json:"vlanEnd,omitempty"` // the last of a range
+	Flags      []string `json:"flags,omitempty"`
+	Kind       string   `json:"type,omitempty"`    // of a private VLAN
+	Primary    uint16   `json:"primary,omitempty"` // that it is below
+	*VLANStats          // of a bridge with counters
+}
+
+// VLANStats are the counters of a VLAN.
+type VLANStats struct {
+	RxBytes  uint64 `json:"rx_bytes"`
+	RxFrames uint64 `json:"rx_packets"`
+	TxBytes  uint64 `json:"tx_bytes"`
+	TxFrames uint64 `json:"tx_packets"`
+}
+
+// VLANFlags are the flags of a port's VLAN as bridge(8) has them.
+func VLANFlags(o bridge.VLANOptions) (flags []string) {
+	if o.PVID {
+		flags = append(flags, "PVID")
+	}
+	if o.Untagged {
+		flags = append(flags, "Egress Untagged")
+	}
+	return flags
+}
+
+// OfPortVLANs is the answer for the VLANs of a port.
+func OfPortVLANs(port bridge.PortVLANs) VLANs {
+	a := VLANs{Name: port.Port, Bridge: port.Bridge, VLANs: []VLAN{}}
+	for _, r := range port.Ranges {
+		v := VLAN{VLAN: r.First, Flags: VLANFlags(r.VLANOptions)}
+		if r.Last != r.First {
+			v.End = r.Last
+		}
+		a.VLANs = append(a.VLANs, v)
+	}
+	return a
+}
+
+// OfVLANTable is the answer for VLANs of bridges, which are grouped by bridge: one for
+// each bridge.
+func OfVLANTable(table []bridge.VLAN, stats bool) []VLANs {
+	list := []VLANs{}
+	for _, v := range table {
+		if len(list) == 0 || list[len(list)-1].Name != v.Bridge {
+			list = append(list, VLANs{Name: v.Bridge})
+		}
+		a := VLAN{VLAN: v.ID, Kind: v.Kind, Primary: v.Primary}
+		if stats {
+			a.VLANStats = &VLANStats{v.RxBytes, v.RxFrames, v.TxBytes, v.TxFrames}
+		}
+		list[len(list)-1].VLANs = append(list[len(list)-1].VLANs, a)
+	}
+	return list
+}
+
+// Event is something that happened on a bridge.
+type Event struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"event"`
+	Bridge string    `json:"master"`
+	Port   string    `json:"ifname,omitempty"`
+	MAC    string    `json:"mac,omitempty"`
+	VLAN   uint16    `json:"vlan,omitempty"`
+	From   string    `json:"from,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Count  uint64    `json:"count,omitempty"`
+	For    float64   `json:"seconds,omitempty"`
+}
+
+// OfEvent is the answer for an event.
+func OfEvent(e bridge.Event) Event {
+	return Event{e.Time, e.Kind, e.Bridge, e.Port, e.MAC.String(), e.VLAN, e.From, e.Reason, e.Count, e.For.Seconds()}
+}
+
+// Frame is a frame that a capture has seen.
+type Frame struct {
+	Time      time.Time `json:"time"`
+	Bridge    string    `json:"master"`
+	Port      string    `json:"ifname,omitempty"`
+	Direction string    `json:"direction"`
+	Reason    string    `json:"reason,omitempty"` // why it was dropped
+	VLAN      uint16    `json:"vlan,omitempty"`
+	Length    int       `json:"length"` // bytes
+	Summary   string    `json:"summary"`
+}
+
+// OfFrame is the answer for a frame that a capture of a bridge has seen.
+func OfFrame(of string, f frame.Seen) Frame {
+	return Frame{f.Time, of, f.Port, f.Direction.String(), f.Reason, f.VLAN, f.Length, f.Summary()}
+}
+
+// Trace is every step of the decision on a frame.
+type Trace struct {
+	Bridge  string   `json:"master"`
+	Port    string   `json:"ifname"` // by which the frame comes in
+	Steps   []Step   `json:"steps"`
+	Verdict string   `json:"verdict"`
+	Out     []string `json:"out"` // the ports that it leaves by
+}
+
+// Step is a step of a trace.
+type Step struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// OfTrace is the answer for the trace of a frame that comes in by a port of a bridge.
+func OfTrace(of, port string, t bridge.Trace) Trace {
+	a := Trace{of, port, []Step{}, t.Verdict, append([]string{}, t.Out...)}
+	for _, s := range t.Steps {
+		a.Steps = append(a.Steps, Step(s))
+	}
+	return a
+}
+
+// Action is a line of a plan.
+type Action struct {
+	Netns  string `json:"netns,omitempty"`
+	Op     string `json:"op"` // "+", "-" or "~"
+	Bridge string `json:"master"`
+	Object string `json:"object"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// OfAction is the answer for a line of a plan for a network namespace.
+func OfAction(netns string, a config.Action) Action {
+	return Action{netns, string(a.Op), a.Bridge, a.Object, a.Detail}
+}
+
+// Logged is a packet that a rule of pf has logged.
+type Logged struct {
+	Time      time.Time `json:"time"`
+	Port      string    `json:"ifname"`
+	Log       string    `json:"log"` // "pflog0"
+	Direction string    `json:"direction"`
+	Action    string    `json:"action"`
+	Reason    string    `json:"reason"`
+	Rule      *int      `json:"rule,omitempty"`
+	Anchor    string    `json:"anchor,omitempty"`
+	Subrule   *int      `json:"subrule,omitempty"`
+	Length    int       `json:"length"` // bytes
+	Summary   string    `json:"summary"`
+}
+
+// Names as tcpdump(8) prints them.
+var (
+	logActions = map[pflog.Action]string{pflog.Pass: "pass", pflog.Block: "block", pflog.Match: "match"}
+	logReasons = map[pflog.Reason]string{
+		pflog.ByRule: "match", pflog.Fragment: "fragment", pflog.Short: "short", pflog.Options: "ip-option",
+		pflog.StateMismatch: "state-mismatch", pflog.StateLimit: "state-limit", pflog.Synproxy: "synproxy", pflog.Translate: "translate",
+	}
+)
+
+// OfLogged is the answer for a packet that was logged.
+func OfLogged(l bridge.PFLogged) Logged {
+	a := Logged{
+		Time: l.Time, Port: l.Interface, Log: fmt.Sprintf("pflog%d", l.Number), Direction: "in",
+		Action: logActions[l.Action], Reason: logReasons[l.Reason], Anchor: l.Ruleset, Length: l.Length, Summary: frame.Packet(l.Data),
+	}
+	if l.Out {
+		a.Direction = "out"
+	}
+	if l.Rule >= 0 {
+		a.Rule = &l.Rule
+	}
+	if l.Subrule >= 0 {
+		a.Subrule = &l.Subrule
+	}
+	return a
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package answer
+
+import (
+	"fmt"
+
+	"bascule/bridge"
+	"bascule/pf"
+)
+
+// PFRule is a rule of pf, with what it has done.
+type PFRule struct {
+	Bridge      string `json:"master"`
+	Anchor      string `json:"anchor,omitempty"`
+	Number      int    `json:"number"`
+	Rule        string `json:"rule"` // on one line, an anchor's call without its rules
+	Label       string `json:"label,omitempty"`
+	Evaluations uint64 `json:"evaluations"`
+	PacketsIn   uint64 `json:"packets_in"`
+	PacketsOut  uint64 `json:"packets_out"`
+	BytesIn     uint64 `json:"bytes_in"`
+	BytesOut    uint64 `json:"bytes_out"`
+	States      uint64 `json:"states"`
+	Created     uint64 `json:"states_created"`
+}
+
+// OfPFRule is the answer for the rule with that number in the ruleset at path of a
+// bridge.
+func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule {
+	head := r
+	if r.Anchor != nil {
+		call := *r
+		call.Anchor = &pf.Anchor{Name: r.Anchor.Name}
+		head = &call
+	}
+	return PFRule{
+		Bridge: of, Anchor: path, Number: number, Rule: head.String(), Label: r.Label, Evaluations: n.Evaluations,
+		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
+		States: n.States, Created: n.Created,
+	}
+}
+
+// PFState is a state: a connection that pf knows.
+type PFState struct {
+	Bridge   string    `json:"master"`
+	ID       string    `json:"id"`
+	Protocol string    `json:"protocol"`
+	VLAN     uint16    `json:"vlan,omitempty"`
+	Src      string    `json:"src"`
+	SrcPort  uint16    `json:"src_port,omitempty"`
+	Dst      string    `json:"dst"`
+	DstPort  uint16    `json:"dst_port,omitempty"`
+	SrcState string    `json:"src_state"`
+	DstState string    `json:"dst_state"`
+	In       string    `json:"in,omitempty"`
+	Out      string    `json:"out,omitempty"`
+	Bound    string    `json:"bound_to,omitempty"`
+	Age      float64   `json:"age"`     // seconds
+	Expires  float64   `json:"expires"` // seconds until then
+	Packets  [2]uint64 `json:"packets"` // sent by src, by dst
+	Bytes    [2]uint64 `json:"bytes"`
+	Anchor   string    `json:"anchor,omitempty"`
+	Rule     *int      `json:"rule,omitempty"`
+	Label    string    `json:"label,omitempty"`
+	// Translated is what the first packet's addresses have become.
+	Translated *PFTranslated `json:"translated,omitempty"`
+}
+
+// PFTranslated are addresses and ports behind a translation.
+type PFTranslated struct {
+	Src     string `json:"src"`
+	SrcPort uint16 `json:"src_port,omitempty"`
+	Dst     string `json:"dst"`
+	DstPort uint16 `json:"dst_port,omitempty"`
+}
+
+// OfPFState is the answer for a state of a bridge.
+func OfPFState(of string, st bridge.PFState) PFState {
+	a := PFState{
+		Bridge: of, ID: fmt.Sprintf("%016x", st.ID), Protocol: pf.ProtocolName(st.Proto), VLAN: st.VLAN,
+		Src: st.Src.Addr.String(), SrcPort: st.Src.Port, Dst: st.Dst.Addr.String(), DstPort: st.Dst.Port,
+		SrcState: st.Src.State, DstState: st.Dst.State, In: st.In, Out: st.Out, Bound: st.Port,
+		Age: st.Age.Seconds(), Expires: st.Expires.Seconds(),
+		Packets: [2]uint64{st.Src.Packets, st.Dst.Packets}, Bytes: [2]uint64{st.Src.Bytes, st.Dst.Bytes},
+		Anchor: st.Anchor, Label: st.Label,
+	}
+	if st.Rule >= 0 {
+		a.Rule = &st.Rule
+	}
+	if t := st.Translated; t != nil {
+		a.Translated = &PFTranslated{t[0].Addr.String(), t[0].Port, t[1].Addr.String(), t[1].Port}
+	}
+	return a
+}
+
+// PFSource is a tracked source.
+type PFSource struct {
+	Bridge      string  `json:"master"`
+	Address     string  `json:"address"`
+	VLAN        uint16  `json:"vlan,omitempty"`
+	States      uint32  `json:"states"`
+	Connections uint32  `json:"connections"`
+	Rate        float64 `json:"rate"` // connections within RateTime
+	RateTime    float64 `json:"rate_seconds"`
+	Age         float64 `json:"age"`     // seconds
+	Expires     float64 `json:"expires"` // seconds until then
+	Rule        *int    `json:"rule,omitempty"`
+}
+
+// OfPFSource is the answer for a tracked source of a bridge.
+func OfPFSource(of string, n bridge.PFSource) PFSource {
+	a := PFSource{
+		Bridge: of, Address: n.Addr.String(), VLAN: n.VLAN, States: n.States, Connections: n.Connections,
+		Rate: n.Rate, RateTime: n.RateTime.Seconds(), Age: n.Age.Seconds(), Expires: n.Expires.Seconds(),
+	}
+	if n.Rule >= 0 {
+		a.Rule = &n.Rule
+	}
+	return a
+}
+
+// PFInfo is how pf of a bridge is.
+type PFInfo struct {
+	Bridge     string            `json:"master"`
+	Enabled    bool              `json:"enabled"`
+	For        float64           `json:"seconds"` // that it is so
+	Debug      string            `json:"debug"`
+	States     uint64            `json:"states"`
+	HalfOpen   uint64            `json:"half_open_tcp"`
+	Sources    uint64            `json:"source_nodes"`
+	StateTable map[string]uint64 `json:"state_table"`
+	Counters   map[string]uint64 `json:"counters"`
+	Limits     map[string]uint64 `json:"limit_counters"`
+}
+
+// OfPFInfo is the answer for pf of a bridge.
+func OfPFInfo(of string, info bridge.PFInfo) PFInfo {
+	byName := func(list []bridge.PFCounter) map[string]uint64 {
+		m := map[string]uint64{}
+		for _, n := range list {
+			m[n.Name] = n.Count
+		}
+		return m
+	}
+	return PFInfo{
+		Bridge: of, Enabled: info.Enabled, For: max(0, info.For.Seconds()), Debug: info.Debug,
+		States: info.States, HalfOpen: info.HalfOpen, Sources: info.Sources,
+		StateTable: byName(info.StateTable), Counters: byName(info.Counters), Limits: byName(info.LimitCounters),
+	}
+}
+
+// PFTable is a table of addresses.
+type PFTable struct {
+	Bridge    string   `json:"master"`
+	Anchor    string   `json:"anchor,omitempty"`
+	Name      string   `json:"name"`
+	Flags     []string `json:"flags"` // "const", "persist", "counters"
+	Addresses int      `json:"addresses"`
+	Rules     int      `json:"references"` // rules that name it
+}
+
+// OfPFTable is the answer for a table of a bridge.
+func OfPFTable(of string, t bridge.PFTable) PFTable {
+	a := PFTable{Bridge: of, Anchor: t.Anchor, Name: t.Name, Flags: []string{}, Addresses: t.Addresses, Rules: t.Rules}
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{t.Const, "const"}, {t.Persist, "persist"}, {t.Counters, "counters"}} {
+		if f.set {
+			a.Flags = append(a.Flags, f.name)
+		}
+	}
+	return a
+}
+
+// PFPort is a port as pf knows it.
+type PFPort struct {
+	Bridge string `json:"master"`
+	Name   string `json:"ifname"`
+	Group  bool   `json:"group"` // it is a group of ports
+	Skip   bool   `json:"skip"`  // by 'set skip'
+}

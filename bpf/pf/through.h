@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+
+/*
+ * Packets of known connections that XDP routes: both their goes through the rules at once.
+ * Such a packet has two states, that of its way into the host and that of its way out of it.
+ * XDP finds both, and the way between them, before it changes anything: if one of these is
+ * not as plain as it has to be, tcx gets the packet as it came.
+ */
+#pragma once
+
+#include "pf.h"
+
+/* What this CPU knows of such a packet, once its first state is found. */
+struct pf_through {
+	/* the sides of that state, as struct pf_packet has them */
+	struct pf_peer src;
+	struct pf_peer dst;
+	struct pf_peer src_was;
+	struct pf_peer dst_was;
+	u32 state; /* its place + 1 */
+	u8 side; /* that sends the packet */
+	u8 loose;
+	u8 on; /* a state translates it */
+	u8 pad;
+	/*
+	 * The packet as the host's stack would see it, if the first state translates it: as struct
+	 * bpf_fib_lookup has it.
+	 */
+	u64 address[4];
+	u32 ports; /* source, destination; 0 of an echo */
+	u32 is; /* `address` and `ports` are filled in */
+};
+
+WORK_HOLDS(struct pf_through);
+
+static __always_inline struct pf_through *pf_through(void)
+{
+	return work_of(WORK_PF_THROUGH);
+}
+
+/* States whose packets take more than to be followed and translated. */
+#define PF_STATE_SLOW (PF_STATE_LOG | PF_STATE_REWRITE | PF_STATE_PRIO | PF_STATE_SCRUB)
+
+/* Notes what the host's stack would see of a packet that its first state translates. */
+static __always_inline void pf_through_as(struct pf_through *t, const struct pf_packet *p)
+{
+	const struct pf_key *key = &p->key;
+	u32 side = p->side & 1, *address = (u32 *)t->address;
+
+	if (p->family == 4) {
+		t->address[0] = key->address[side][3];
+		t->address[1] = 0;
+		t->address[2] = key->address[!side][3];
+		t->address[3] = 0;
+	} else {
+		__builtin_memcpy(address, key->address[side], 16);
+		__builtin_memcpy(address + 4, key->address[!side], 16);
+	}
+	t->ports = pf_nat_has_ports(p->proto) ? key->port[side] | (u32)key->port[!side] << 16 : 0;
+	t->is = true;
+}
+
+/*
+ * Looks at the packet of a frame that comes in by one port and goes to the host by another:
+ * `slots` are as pf_find() has them. May it go without a rule? Nothing has been changed then.
+ */
+__noinline u32 pf_through_in(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
+{
+	struct pf_packet *p = pf_packet();
+	struct pf_through *t = pf_through();
+	struct pf_state *s, *k;
+	u32 found;
+
+	if (!on(FEATURE_PF_HOST) || !p || !t)
+		return false;
+	found = pf_look_xdp(xdp, vlan, slots, now);
+	if ((found & (PF_FOUND_WAY - 1)) != PF_LOOK_STATE || !(found & PF_FOUND_WAY))
+		return false;
+	s = pf_state_at(p->state - 1);
+	/* the packets of a VLAN's connection are not the host's, but for a moment */
+	if (!s || (s->flags & PF_STATE_SLOW) || !(p->key.vlan & PF_ROUTED))
+		return false;
+	if (p->proto == IPPROTO_TCP && pf_follow_tcp(p->state - 1, now, PF_FOLLOW_LOOK))
+		return false;
+	t->state = p->state;
+	t->side = p->side;
+	t->loose = p->proto == IPPROTO_TCP && p->loose;
+	if (p->proto == IPPROTO_TCP)
+		__builtin_memcpy(&t->src, &p->src, 4 * sizeof(t->src));
+	t->on = t->is = false;
+	if (!on(FEATURE_PF_NAT) || !(s->flags & PF_STATE_NAT))
+		return true;
+	k = pf_state_second(s, p->state);
+	if (!k)
+		return false;
+	p->side ^= !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+	p->key = k->key;
+	p->key.profile = 0;
+	pf_through_as(t, p);
+	t->on = true;
+	return true;
+}
+
+/*
+ * Finds the second state of the packet that pf_through_in() has looked at, which is that of this
+ * CPU's packet then. May it come from the host by one port and go out by another without a
+ * rule? Nothing has been changed yet.
+ */
+__noinline u32 pf_through_out(u32 slots, u32 now)
+{
+	u32 in = slots & (MAX_PORTS - 1), out = slots / MAX_PORTS;
+	struct pf_packet *p = pf_packet();
+	struct pf_through *t = pf_through();
+	struct pf_state *s;
+	u32 found;
+
+	if (!on(FEATURE_PF_HOST) || !p || !t || !pf_to_host(in) || pf_to_host(out) ||
+	    pf_of_link(p->key.address[0]) || pf_of_link(p->key.address[1]))
+		return false;
+	p->key.vlan = PF_ROUTED | (port_at(in)->facts & PORT_APART ? SLOT(in) : 0);
+	if (!p->side)
+		p->key.vlan |= PF_OUTWARD;
+	found = pf_state_find(&p->key);
+	if (on(FEATURE_PF_NAT) && found)
+		found = pf_state_translated(p, &p->key, found - 1, true);
+	p->state = found;
+	s = found ? pf_state_at(found - 1) : 0;
+	if (!s || (s->flags & PF_STATE_SLOW) || pf_state_over(s, now) || pf_reopens(p, s) ||
+	    !pf_bound_in(p, s, port_at(in)->id) || !pf_covers(p, s, port_at(out)->id, false))
+		return false;
+	if (on(FEATURE_PF_NAT) && (s->flags & PF_STATE_NAT))
+		t->on = true;
+	return true;
+}
+
+/* Takes the packet into its first state. The second one has taken it. */
+__noinline int pf_through_keep(u32 now)
+{
+	const struct pf_through *t = pf_through();
+	const struct pf_packet *p = pf_packet();
+	struct pf_state *s;
+	u32 side;
+
+	if (!on(FEATURE_PF_HOST) || !p || !t)
+		return 0;
+	s = pf_state_at(t->state - 1);
+	if (!s)
+		return 0;
+	side = t->side & 1;
+	if (p->proto == IPPROTO_TCP) {
+		pf_peer_store(&s->peer[side], &t->src, &t->src_was);
+		pf_peer_store(&s->peer[!side], &t->dst, &t->dst_was);
+	} else {
+		pf_other_keep(s, p->proto, side);
+	}
+	if (!t->loose && s->used != now)
+		WRITE_ONCE(s->used, now);
+	s->packets[side]++;
+	s->bytes[side] += p->length;
+	return 0;
+}
+
+/* Changes a checksum by a sum of what is taken out of the packet, complemented, and put in. */
+static __always_inline u16 pf_check_add(u16 check, u64 change)
+{
+	return ~pf_fold((u16)~check + change);
+}
+
+/* Writes the ports or the identifier of a packet, which begin at `l4`. */
+static __always_inline bool pf_through_ports(void *l4, void *end, const struct pf_packet *p,
+					     u64 change)
+{
+	u32 side = p->side & 1, ports = p->key.port[side] | (u32)p->key.port[!side] << 16;
+
+	if (p->proto == IPPROTO_TCP) {
+		struct tcphdr *tcp = l4;
+
+		if ((void *)(tcp + 1) > end)
+			return false;
+		change += (u64)(u32) ~*(u32 *)tcp + ports;
+		*(u32 *)tcp = ports;
+		tcp->check = pf_check_add(tcp->check, change);
+	} else if (p->proto == IPPROTO_UDP) {
+		struct udphdr *udp = l4;
+
+		if ((void *)(udp + 1) > end)
+			return false;
+		change += (u64)(u32) ~*(u32 *)udp + ports;
+		*(u32 *)udp = ports;
+		/* 0 is none (RFC 768) */
+		if (udp->check) {
+			udp->check = pf_check_add(udp->check, change);
+			if (!udp->check)
+				udp->check = 0xffff;
+		}
+	} else {
+		struct pf_icmp *icmp = l4;
+
+		if ((void *)(icmp + 1) > end)
+			return false;
+		change += (u64)(u16)~icmp->id + p->key.port[0];
+		icmp->id = p->key.port[0];
+		icmp->checksum = pf_check_add(icmp->checksum, change);
+	}
+	return true;
+}
+
+/*
+ * Writes what its states have made of the packet, in a frame that begins with an Ethernet header
+ * and one of IP without options. False if the packet is not all there.
+ */
+static __always_inline bool pf_through_write(void *data, void *end)
+{
+	const struct pf_packet *p = pf_packet();
+	struct ipv6hdr *six = data + ETHER_HEADER;
+	struct iphdr *ip = data + ETHER_HEADER;
+	const u32 *src, *dst;
+	u64 change = 0;
+
+	if (!p)
+		return false;
+	src = p->key.address[p->side & 1];
+	dst = p->key.address[!p->side];
+	if (p->family == 4) {
+		if ((void *)(ip + 1) > end)
+			return false;
+		change = (u64)(u32)~ip->saddr + (u32)~ip->daddr + src[3] + dst[3];
+		ip->saddr = src[3];
+		ip->daddr = dst[3];
+		ip->check = pf_check_add(ip->check, change);
+		return pf_through_ports(ip + 1, end, p, p->proto == IPPROTO_ICMP ? 0 : change);
+	}
+	if ((void *)(six + 1) > end)
+		return false;
+#pragma unroll
+	for (u32 i = 0; i < 4; i++) {
+		change += (u64)(u32)~six->saddr.in6_u.u6_addr32[i] +
+			  (u32)~six->daddr.in6_u.u6_addr32[i] + src[i] + dst[i];
+		six->saddr.in6_u.u6_addr32[i] = src[i];
+		six->daddr.in6_u.u6_addr32[i] = dst[i];
+	}
+	return pf_through_ports(six + 1, end, p, change);
+}

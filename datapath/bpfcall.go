@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// These are calls of bpf(2) that each change makes, also one that loads no programs. The
+// library asks the kernel more each time: what kind of link there is, whether objects
+// can have names, and whether any of the mounted file systems has a token for who may
+// not call bpf(2) otherwise. To look for that takes longer the more mounts there are.
+
+// bpfCall makes a call with one of the parts of union bpf_attr (linux/bpf.h).
+func bpfCall[T any](command uintptr, attr *T) (int, error) {
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr))
+	runtime.KeepAlive(attr)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(fd), nil
+}
+
+// updateLink swaps the program under a pinned link in one step. The error is ENOLINK if
+// the link's device is gone.
+func updateLink(path string, p *ebpf.Program) error {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	get := struct { // BPF_OBJ_GET
+		path uint64
+		_    [2]uint32
+	}{path: uint64(uintptr(unsafe.Pointer(name)))}
+	fd, err := bpfCall(unix.BPF_OBJ_GET, &get)
+	runtime.KeepAlive(name)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	change := struct { // BPF_LINK_UPDATE
+		link, program, flags, old uint32
+	}{link: uint32(fd), program: uint32(p.FD())}
+	_, err = bpfCall(unix.BPF_LINK_UPDATE, &change)
+	runtime.KeepAlive(p)
+	if err != nil {
+		return fmt.Errorf("link update: %w", err)
+	}
+	return nil
+}
+
+// programsAt returns how many programs are on a device of the network namespace at
+// tcx's ingress.
+func programsAt(ifindex uint32) (int, error) {
+	query := struct { // BPF_PROG_QUERY
+		ifindex, attachType, flags, attachFlags uint32
+		programs                                uint64
+		count, _                                uint32
+	}{ifindex: ifindex, attachType: uint32(ebpf.AttachTCXIngress)}
+	_, err := bpfCall(unix.BPF_PROG_QUERY, &query)
+	return int(query.count), err
+}
+
+// objectName is a name of an object that the kernel keeps.
+func objectName(name string) (field [unix.BPF_OBJ_NAME_LEN]byte) {
+	copy(field[:len(field)-1], name)
+	return field
+}
+
+// createMap makes a map of numbered values.
+func createMap(name string, kind ebpf.MapType, valueSize uintptr, entries uint32) (*ebpf.Map, error) {
+	attr := struct { // BPF_MAP_CREATE
+		kind, keySize, valueSize, entries, flags, inner, node uint32
+		name                                                  [unix.BPF_OBJ_NAME_LEN]byte
+	}{kind: uint32(kind), keySize: 4, valueSize: uint32(valueSize), entries: entries, name: objectName(name)}
+	fd, err := bpfCall(unix.BPF_MAP_CREATE, &attr)
+	if err != nil {
+		return nil, fmt.Errorf("create map %s: %w", name, err)
+	}
+	return ebpf.NewMapFromFD(fd)
+}
+
+// loadShort loads a program of few instructions that uses no objects.
+func loadShort(name string, kind ebpf.ProgramType, attach ebpf.AttachType, code asm.Instructions) (*ebpf.Program, error) {
+	var buf bytes.Buffer
+	if err := code.Marshal(&buf, binary.LittleEndian); err != nil {
+		return nil, err
+	}
+	text := buf.Bytes()
+	license := append([]byte("Dual BSD/GPL"), 0)
+	attr := struct { // BPF_PROG_LOAD
+		kind, instructions uint32
+		code, license      uint64
+		level, size        uint32 // of the verifier's log, as log is
+		log                uint64
+		kernel, flags      uint32
+		name               [unix.BPF_OBJ_NAME_LEN]byte
+		ifindex, attach    uint32
+	}{
+		kind: uint32(kind), instructions: uint32(len(text) / asm.InstructionSize), attach: uint32(attach), name: objectName(name),
+		code: uint64(uintptr(unsafe.Pointer(&text[0]))), license: uint64(uintptr(unsafe.Pointer(&license[0]))),
+	}
+	for {
+		fd, err := bpfCall(unix.BPF_PROG_LOAD, &attr)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue // a signal, such as Go's own, has stopped the verifier
+		}
+		runtime.KeepAlive(text)
+		runtime.KeepAlive(license)
+		if err != nil {
+			return nil, fmt.Errorf("load program %s: %w", name, err)
+		}
+		return ebpf.NewProgramFromFD(fd)
+	}
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package routing
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/safchain/ethtool"
+
+	"bascule/test/netlab"
+)
+
+// A call is a connection of a station of the first side with one of the second, through a
+// translation: what either of them sees of it.
+type call struct {
+	proto           layers.IPProtocol
+	from, to        netip.AddrPort // as the first station has them
+	client, server  netip.AddrPort // as the second station has them
+	length          int            // of what is sent, in bytes
+	fill            int            // bytes behind the packet in its frame
+	noSum, wrongSum bool
+}
+
+// talk is a packet of the call, there or back. Of TCP it is the first of its sender, or acknowledges
+// what the other has sent.
+func (c call) talk(s *site, back, first, acks bool) netlab.Frame {
+	src, dst, from := c.from, c.to, s.sides[0]
+	if back {
+		src, dst, from = c.server, c.client, s.sides[1]
+	}
+	ether := &layers.Ethernet{SrcMAC: from.end.MAC[:], DstMAC: from.mac[:], EthernetType: layers.EthernetTypeIPv4}
+	var ip gopacket.SerializableLayer
+	var sum gopacket.NetworkLayer
+	if src.Addr().Is4() {
+		four := &layers.IPv4{Version: 4, TTL: 64, TOS: 0x20, Id: 7, Protocol: c.proto, SrcIP: net.IP(src.Addr().AsSlice()), DstIP: net.IP(dst.Addr().AsSlice())}
+		ip, sum = four, four
+	} else {
+		ether.EthernetType = layers.EthernetTypeIPv6
+		six := &layers.IPv6{Version: 6, HopLimit: 64, FlowLabel: 0x12345, NextHeader: c.proto, SrcIP: net.IP(src.Addr().AsSlice()), DstIP: net.IP(dst.Addr().AsSlice())}
+		ip, sum = six, six
+	}
+	list := []gopacket.SerializableLayer{ether, ip}
+	at := 0 // of the checksum, behind the header of IP
+	switch c.proto {
+	case layers.IPProtocolTCP:
+		l := &layers.TCP{SrcPort: layers.TCPPort(src.Port()), DstPort: layers.TCPPort(dst.Port()), Window: 30000, SYN: first, ACK: acks, Seq: 1000}
+		if !first {
+			l.Seq = 1001
+		}
+		if acks {
+			l.Ack = 1001
+		}
+		s.must(l.SetNetworkLayerForChecksum(sum))
+		list, at = append(list, l), 16
+	case layers.IPProtocolUDP:
+		l := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
+		s.must(l.SetNetworkLayerForChecksum(sum))
+		list, at = append(list, l), 6
+	case layers.IPProtocolICMPv4:
+		kind := uint8(layers.ICMPv4TypeEchoRequest)
+		if back {
+			kind = layers.ICMPv4TypeEchoReply
+		}
+		list, at = append(list, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, 0), Id: c.from.Port(), Seq: 1}), 2
+	case layers.IPProtocolICMPv6:
+		kind := uint8(layers.ICMPv6TypeEchoRequest)
+		if back {
+			kind = layers.ICMPv6TypeEchoReply
+		}
+		l := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(kind, 0)}
+		s.must(l.SetNetworkLayerForChecksum(sum))
+		list, at = append(list, l, &layers.ICMPv6Echo{Identifier: c.from.Port(), SeqNumber: 1}), 2
+	}
+	if !first || c.proto != layers.IPProtocolTCP {
+		list = append(list, gopacket.Payload(strings.Repeat("x", c.length)))
+	}
+	buf := gopacket.NewSerializeBuffer()
+	s.must(gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, list...))
+	b := append(buf.Bytes(), make([]byte, c.fill)...)
+	header := 14 + 20
+	if src.Addr().Is6() {
+		header = 14 + 40
+	}
+	switch {
+	case c.noSum:
+		b[header+at], b[header+at+1] = 0, 0
+	case c.wrongSum:
+		b[header+at] ^= 0x55
+	}
+	return netlab.Frame(b)
+}
+
+// redirected is how many frames XDP has sent on that came in by the ports of the stations.
+func (s *site) redirected() (n uint64) {
+	s.t.Helper()
+	s.must(s.lab.Switch.Do(func() error {
+		e, err := ethtool.NewEthtool()
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		for _, side := range s.sides {
+			stats, err := e.Stats(side.end.Port)
+			if err != nil {
+				return err
+			}
+			for name, value := range stats {
+				if strings.HasSuffix(name, "xdp_redirect") {
+					n += value
+				}
+			}
+		}
+		return nil
+	}))
+	return n
+}
+
+// XDP routes the packets of known connections past pf, and translates them, as tcx and the
+// host's stack do: byte by byte. What it leaves to them is as before.
+func TestNATByXDP(t *testing.T) {
+	s := newSite(t, "xdp")
+	s.load("set timeout interval 600\npass\n" +
+		"match out on gw2 inet from 10.0.1.2 nat-to 10.0.2.1 static-port\nmatch out on gw2 inet6 from fd01::2 nat-to fd02::1 static-port\n" +
+		"match in on gw1 inet proto { tcp, udp } to 10.9.1.1 port 80 rdr-to 10.0.2.2 port 8080\n" +
+		"match in on gw1 inet6 proto { tcp, udp } to fd09::1 port 80 rdr-to fd02::2 port 8080\n" +
+		"match in on gw1 inet proto icmp to 10.9.1.1 rdr-to 10.0.2.2\nmatch in on gw1 inet6 proto icmp6 to fd09::1 rdr-to fd02::2\n")
+	at := netip.MustParseAddrPort
+	var calls []call
+	for _, p := range []layers.IPProtocol{layers.IPProtocolTCP, layers.IPProtocolUDP} {
+		for _, c := range []call{
+			{from: at("10.0.1.2:1000"), to: at("10.0.2.2:7"), client: at("10.0.2.1:1000"), server: at("10.0.2.2:7")},
+			{from: at("10.0.1.2:1001"), to: at("10.9.1.1:80"), client: at("10.0.2.1:1001"), server: at("10.0.2.2:8080")},
+			{from: at("10.1.7.7:1000"), to: at("10.9.1.1:80"), client: at("10.1.7.7:1000"), server: at("10.0.2.2:8080")},
+			{from: at("10.1.7.8:1000"), to: at("10.0.2.2:7"), client: at("10.1.7.8:1000"), server: at("10.0.2.2:7")},
+			{from: at("[fd01::2]:1000"), to: at("[fd02::2]:7"), client: at("[fd02::1]:1000"), server: at("[fd02::2]:7")},
+			{from: at("[fd01::2]:1001"), to: at("[fd09::1]:80"), client: at("[fd02::1]:1001"), server: at("[fd02::2]:8080")},
+			{from: at("[fd11::7]:1000"), to: at("[fd09::1]:80"), client: at("[fd11::7]:1000"), server: at("[fd02::2]:8080")},
+		} {
+			for n, odd := range []call{{length: 20}, {length: 3, fill: 7}, {length: 1400, wrongSum: true}, {length: 11, noSum: p == layers.IPProtocolUDP}} {
+				odd.proto, odd.from, odd.to, odd.client, odd.server = p, c.from, c.to, c.client, c.server
+				odd.from = netip.AddrPortFrom(c.from.Addr(), c.from.Port()+uint16(10*n))
+				odd.client = netip.AddrPortFrom(c.client.Addr(), c.client.Port()+uint16(10*n))
+				calls = append(calls, odd)
+			}
+		}
+	}
+	for n := range uint16(3) {
+		calls = append(calls,
+			call{proto: layers.IPProtocolICMPv4, from: netip.AddrPortFrom(netip.MustParseAddr("10.1.9.9"), n), to: at("10.9.1.1:0"), client: at("10.1.9.9:0"), server: at("10.0.2.2:0"), length: 33, wrongSum: n == 1},
+			call{proto: layers.IPProtocolICMPv6, from: netip.AddrPortFrom(netip.MustParseAddr("fd11::9"), n), to: at("[fd09::1]:0"), client: at("[fd11::9]:0"), server: at("[fd02::2]:0"), length: 33, wrongSum: n == 1})
+	}
+	const again = 3
+	var got, want [2][]string
+	s.bothWays(func(on bool) {
+		s.pfctl("", "-F", "states")
+		var all [2][]string
+		send := func(side int, frames []netlab.Frame) {
+			for i, texts := range s.normals(s.lab.Deliver(s.sides[side].end, frames...)) {
+				all[i] = append(all[i], texts...)
+			}
+		}
+		var first, second, there, back []netlab.Frame
+		for _, c := range calls {
+			first = append(first, c.talk(s, false, true, false))
+			second = append(second, c.talk(s, true, true, true))
+			for range again {
+				there = append(there, c.talk(s, false, false, true))
+				back = append(back, c.talk(s, true, false, true))
+			}
+		}
+		send(0, first)
+		send(1, second)
+		before, routed := s.redirected(), s.routed()
+		send(0, there)
+		send(1, back)
+		byXDP, routed := int(s.redirected()-before), s.routed()-routed
+		if n := 2 * again * len(calls); on && (byXDP < n-2*8 || routed < n-2*8) || !on && byXDP != 0 {
+			t.Errorf("shortcut %v: of %d packets XDP has sent %d, and the datapath routed %d", on, n, byXDP, routed)
+		}
+		if on {
+			got = all
+		} else {
+			want = all
+		}
+	})
+	for i := range got {
+		all := fmt.Sprint(len(calls)*(1+again), " packets")
+		if more, less := differences(slices.Sorted(slices.Values(got[i])), slices.Sorted(slices.Values(want[i]))); more != nil || less != nil {
+			t.Errorf("of %s at station %d XDP has\n  %s\nand lacks\n  %s", all, i+1, few(more), few(less))
+		}
+		if n := len(want[i]); n != len(calls)*(1+again) {
+			t.Errorf("%d packets arrive at station %d, want %s", n, i+1, all)
+		}
+	}
+}
