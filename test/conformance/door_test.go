@@ -196,7 +196,9 @@ func bridgeHelper(t *testing.T, _ string) {
 	// the next one takes off what is left of the one that went
 	again := as("allow br0", qemu...)
 	must(t, again.Start())
-	l.Wait("another tap to be plugged", func() bool { return len(owners(l)) == 1 && strings.Contains(l.Bascule("-j", "port", "show", "br0"), `"state":"forwarding"`) })
+	l.Wait("another tap to be plugged", func() bool {
+		return len(owners(l)) == 1 && strings.Contains(l.Bascule("-j", "port", "show", "br0"), `"state":"forwarding"`)
+	})
 	again.Process.Kill()
 	again.Wait()
 	l.Wait("the tap to go", func() bool { _, err := h.LinkByName("guest0"); return err != nil })
