@@ -3,21 +3,57 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 
+	"bascule/bridge"
 	"bascule/cni"
+	"bascule/guest"
 )
 
 // names are those by which this program is something else than its command line: what others
 // start with a protocol of their own. A link of the name makes the program that. The function
 // returns the exit status.
 var names = map[string]func() int{
-	"bascule-cni": func() int { return cni.Main("bascule-cni " + buildVersion()) },
+	"bascule-cni":           func() int { return cni.Main("bascule-cni " + buildVersion()) },
+	"bascule-bridge-helper": bridgeHelper,
+	"bascule-libvirt-hook":  libvirtHook,
+}
+
+// bridgeHelper is the helper that QEMU runs for users who may not make taps.
+func bridgeHelper() int { return guest.Helper(os.Args[1:], guest.ACL, os.Stderr) }
+
+// libvirtHook is libvirt's hook for guests: NAME OPERATION STEP EXTRA, and XML.
+func libvirtHook() int {
+	if len(os.Args) < 4 {
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: libvirt runs this, as /etc/libvirt/hooks/qemu.d/bascule")
+		return exitUsage
+	}
+	s, err := bridge.Open("")
+	if err == nil {
+		var warnings []string
+		warnings, err = guest.Hook(s, os.Args[2], os.Args[3], os.Stdin)
+		for _, w := range warnings {
+			fmt.Fprintln(os.Stderr, "bascule-libvirt-hook: warning:", w)
+		}
+		s.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return exitRefused
+	}
+	return exitDone
 }
 
 // named returns what the program is by the name that it was started with, nil for the command
 // line.
 func named(args []string) func() int {
+	if !guest.Trusted() { // of another user's file, whatever name it was started by
+		os.Clearenv()
+		return bridgeHelper
+	}
 	if len(args) == 0 {
 		return nil
 	}

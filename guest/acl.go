@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"bascule/bridge"
+	"bascule/files"
+)
+
+// ACL is where the helper reads who may have taps on which bridges.
+const ACL = "/etc/bascule/bridge.conf"
+
+// maxACL is how large the file may be, in bytes.
+const maxACL = 1 << 20
+
+// A Caller is who runs the helper.
+type Caller struct {
+	UID    int
+	Groups []int // the primary one, too
+}
+
+// A Grant is what somebody may have on a bridge.
+type Grant struct {
+	VLAN     uint16          // 0 for the usual ones
+	Settings []bridge.Change // of the port
+}
+
+// Allowed reads an access list, and returns what a caller may have on a bridge. A line is
+//
+//	allow BRIDGE|all [user NAME | group NAME] [vlan N] [SETTING=VALUE ...]
+//	deny BRIDGE|all [user NAME | group NAME]
+//
+// The first line that names the bridge and the caller decides. Without one the caller may
+// not. A line that cannot be read is an error, wherever it stands.
+func Allowed(name string, text []byte, on string, who Caller) (*Grant, error) {
+	var decided bool
+	var found *Grant
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; lines.Scan(); n++ {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		grant, allow, matches, err := readLine(words, on, who)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+		if matches && !decided {
+			decided = true
+			if allow {
+				found = grant
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%s does not allow user %d a tap on bridge %s; root can, in that file", name, who.UID, on)
+	}
+	return found, nil
+}
+
+func readLine(words []string, on string, who Caller) (grant *Grant, allow, matches bool, err error) {
+	switch words[0] {
+	case "allow":
+		allow = true
+	case "deny":
+	default:
+		return nil, false, false, fmt.Errorf("unknown word %q; a line begins with allow or deny", words[0])
+	}
+	if len(words) < 2 {
+		return nil, false, false, errors.New("the bridge is missing; give its name, or all")
+	}
+	matches = words[1] == "all" || words[1] == on
+	rest := words[2:]
+	if len(rest) > 0 && (rest[0] == "user" || rest[0] == "group") {
+		if len(rest) < 2 {
+			return nil, false, false, fmt.Errorf("the name of the %s is missing", rest[0])
+		}
+		is, err := who.is(rest[0], rest[1])
+		if err != nil {
+			return nil, false, false, err
+		}
+		matches = matches && is
+		rest = rest[2:]
+	}
+	grant = &Grant{}
+	for len(rest) > 0 {
+		if !allow {
+			return nil, false, false, fmt.Errorf("%q: not expected behind deny", rest[0])
+		}
+		if rest[0] == "vlan" {
+			n := 0
+			if len(rest) > 1 {
+				n, _ = strconv.Atoi(rest[1])
+			}
+			if n < 1 || n > 4094 {
+				return nil, false, false, errors.New("vlan: give 1 to 4094")
+			}
+			grant.VLAN = uint16(n)
+			rest = rest[2:]
+			continue
+		}
+		setting, value, ok := strings.Cut(rest[0], "=")
+		if !ok {
+			return nil, false, false, fmt.Errorf("%q: give user NAME, group NAME, vlan N, or SETTING=VALUE of 'bascule port set'", rest[0])
+		}
+		if err := checkSetting(setting, value); err != nil {
+			return nil, false, false, err
+		}
+		grant.Settings = append(grant.Settings, bridge.Change{Name: setting, Value: value})
+		rest = rest[1:]
+	}
+	return grant, allow, matches, nil
+}
+
+// checkSetting refuses what is no setting of a port.
+func checkSetting(name, value string) error {
+	for _, s := range bridge.PortSettings {
+		if s.Name == name {
+			var c bridge.PortConfig
+			if err := s.Set(&c, value); err != nil {
+				return fmt.Errorf("%s=%s: %w", name, value, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no setting of a port; see 'bascule port set --help'", name)
+}
+
+// is reports whether a caller is the user, or in the group, of a name or number.
+func (c Caller) is(kind, name string) (bool, error) {
+	id, err := strconv.Atoi(name)
+	if kind == "user" {
+		if err != nil {
+			u, failed := user.Lookup(name)
+			if failed != nil {
+				return false, fmt.Errorf("there is no user %s", name)
+			}
+			id, err = strconv.Atoi(u.Uid)
+		}
+		return err == nil && id == c.UID, err
+	}
+	if err != nil {
+		g, failed := user.LookupGroup(name)
+		if failed != nil {
+			return false, fmt.Errorf("there is no group %s", name)
+		}
+		id, err = strconv.Atoi(g.Gid)
+	}
+	return err == nil && slices.Contains(c.Groups, id), err
+}
+
+// ReadACL reads the access list. Only root may be able to write it.
+func ReadACL(path string) ([]byte, error) {
+	f, err := files.OpenPlain(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no %s: nobody may have a tap; root can say who by a line such as 'allow br0 group kvm'", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read who may have a tap: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read who may have a tap: %w", err)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != 0 || st.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("cannot use %s: others than root can write it; run 'chown root %s; chmod go-w %s'", path, path, path)
+	}
+	text, err := files.ReadAll(f, maxACL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read who may have a tap: %s: %w", path, err)
+	}
+	return text, nil
+}
+
+// self is the caller of this process, also where the program's file has made it root.
+func self() (Caller, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return Caller{}, fmt.Errorf("cannot tell whose groups these are: %w", err)
+	}
+	return Caller{UID: os.Getuid(), Groups: append(groups, os.Getgid())}, nil
+}

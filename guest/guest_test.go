@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"bascule/bridge"
+	"bascule/plug"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestAllowed(t *testing.T) {
+	who := Caller{UID: 1000, Groups: []int{100, 7}}
+	for _, test := range []struct {
+		text string
+		want *Grant
+		err  string
+	}{
+		{"allow br0", &Grant{}, ""},
+		{"# comment\n\nallow all # too\n", &Grant{}, ""},
+		{"allow br0 user 1000 vlan 10 source-guard=on fdb-max=4", &Grant{VLAN: 10, Settings: []bridge.Change{{Name: "source-guard", Value: "on"}, {Name: "fdb-max", Value: "4"}}}, ""},
+		{"allow br0 group 7", &Grant{}, ""},
+		{"allow br0 group 8", nil, "does not allow user 1000"},
+		{"allow br0 user 0", nil, "does not allow user 1000"},
+		{"deny all user 1000\nallow br0", nil, "does not allow user 1000"},
+		{"deny br1\nallow br0", &Grant{}, ""},
+		{"allow br0 vlan 10\nallow br0 vlan 20", &Grant{VLAN: 10}, ""},
+		{"", nil, "does not allow user 1000"},
+		{"allow br01", nil, "does not allow user 1000"},
+		// what cannot be read decides nothing, also behind the line that would
+		{"allow br0\nallw br1", nil, `acl:2: unknown word "allw"`},
+		{"allow", nil, "acl:1: the bridge is missing"},
+		{"allow br0 user", nil, "the name of the user is missing"},
+		{"allow br0 user no-such-user", nil, "there is no user no-such-user"},
+		{"allow br0 group no-such-group", nil, "there is no group no-such-group"},
+		{"allow br0 vlan", nil, "vlan: give 1 to 4094"},
+		{"allow br0 vlan 4095", nil, "vlan: give 1 to 4094"},
+		{"allow br0 nonsense", nil, `"nonsense": give user NAME`},
+		{"allow br0 nonsense=on", nil, `"nonsense" is no setting of a port`},
+		{"allow br0 fdb-max=much", nil, "fdb-max=much: "},
+		{"deny br0 vlan 10", nil, `"vlan": not expected behind deny`},
+	} {
+		got, err := Allowed("acl", []byte(test.text), "br0", who)
+		if test.err != "" {
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%q: %v, want %s", test.text, err, test.err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+			t.Errorf("%q: %v, %s", test.text, err, diff)
+		}
+	}
+}
+
+func TestReadACL(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a file of root's wants root")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "acl")
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "nobody may have a tap") {
+		t.Errorf("no file: %v", err)
+	}
+	os.WriteFile(path, []byte("allow br0\n"), 0o644)
+	if text, err := ReadACL(path); err != nil || string(text) != "allow br0\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	os.Chmod(path, 0o664)
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write it") {
+		t.Errorf("a file that a group can write: %v", err)
+	}
+	os.Chmod(path, 0o644)
+	os.Chown(path, 65534, 65534)
+	if _, err := ReadACL(path); err == nil || !strings.Contains(err.Error(), "others than root can write it") {
+		t.Errorf("another user's file: %v", err)
+	}
+}
+
+func TestReadRequest(t *testing.T) {
+	want := request{true, 7, "br0"}
+	for _, args := range []string{"--use-vnet --fd=7 --br=br0", "--br br0 --use-vnet --fd 7"} {
+		if got, err := readRequest(strings.Fields(args)); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", args, got, err)
+		}
+	}
+	for _, args := range []string{"", "--fd=7", "--br=br0", "--fd=-1 --br=br0", "--fd=x --br=br0", "--fd", "--fd=7 --br=br0 more", "--fd=7 --br=br/0", "--fd=7 --br=br0 --acl=x"} {
+		if got, err := readRequest(strings.Fields(args)); err == nil {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
+const guestXML = `<domain type='qemu'><name>web</name><uuid>c7a5fdbd-edaf-9455-926a-d65c16db1809</uuid>
+<metadata><other xmlns='urn:x'><interface mac='zz'/></other>
+<b:guest xmlns:b='urn:bascule:guest:1'>INTERFACES</b:guest></metadata>
+<devices><interface type='ethernet'><mac address='52:54:00:00:00:01'/><target dev='guest0'/></interface>
+<interface type='bridge'><mac address='52:54:00:00:00:02'/><target dev='guest1'/></interface>
+<interface type='ethernet'><mac address='52:54:00:00:00:03'/></interface></devices></domain>`
+
+func TestPlugs(t *testing.T) {
+	read := func(interfaces string) ([]plug.Plug, error) {
+		_, list, err := plugs(strings.NewReader(strings.Replace(guestXML, "INTERFACES", interfaces, 1)))
+		return list, err
+	}
+	got, err := read(`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlan='10' tagged='20-21'>
+		<b:set name='source-guard'> on </b:set><b:binding address='192.0.2.7'/><b:binding mac='52:54:00:00:00:09' address='2001:db8::7'/>
+		<b:pf>block in proto udp to port 67</b:pf></b:interface>`)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	want := plug.Plug{
+		Owner:  bridge.Owner{ID: "libvirt/c7a5fdbd-edaf-9455-926a-d65c16db1809/52:54:00:00:00:01", By: "libvirt", Container: "c7a5fdbd-edaf-9455-926a-d65c16db1809", Network: "br0"},
+		Bridge: "br0", Device: "guest0", VLANs: plug.VLANs(10, []uint16{20, 21}), Settings: []bridge.Change{{Name: "source-guard", Value: "on"}},
+	}
+	if diff := cmp.Diff(want, got[0], cmpopts.IgnoreFields(plug.Plug{}, "Bindings", "PF")); diff != "" {
+		t.Error(diff)
+	}
+	if b := got[0].Bindings; len(b) != 2 || b[0].MAC.String() != "52:54:00:00:00:01" || b[1].MAC.String() != "52:54:00:00:00:09" || b[0].VLAN != 10 {
+		t.Errorf("bindings %+v", b)
+	}
+	if p := got[0].PF; p == nil || p.Source.Open != nil || p.Source.Lookup != nil || !strings.Contains(string(p.Text), "block in") {
+		t.Errorf("pf %+v", p)
+	}
+	if got, err := read(""); err != nil || len(got) != 0 {
+		t.Errorf("without interfaces: %+v, %v", got, err)
+	}
+	for interfaces, want := range map[string]string{
+		`<b:interface bridge='br0'/>`:                                                                               "not a MAC address",
+		`<b:interface mac='52:54:00:00:00:09' bridge='br0'/>`:                                                       "no interface with this address",
+		`<b:interface mac='52:54:00:00:00:02' bridge='br0'/>`:                                                       `it is of type "bridge"`,
+		`<b:interface mac='52:54:00:00:00:03' bridge='br0'/>`:                                                       "its tap has no name",
+		`<b:interface mac='52:54:00:00:00:01'/>`:                                                                    "the bridge is missing",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlan='0'/>`:                                              "not a VLAN",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0' tagged='x'/>`:                                            "not a VLAN",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding address='::'/></b:interface>`:                 "::",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'/><b:interface mac='52:54:00:00:00:01' bridge='br1'/>`:    "has it twice",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding mac='no' address='192.0.2.1'/></b:interface>`: "not a MAC address",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'>`:                                                        "cannot read the guest's description",
+	} {
+		if got, err := read(interfaces); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %+v, %v, want %s", interfaces, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "<domain/>", "<domain><uuid>a b</uuid></domain>", strings.Repeat("<a>", 100000)} {
+		if _, _, err := plugs(strings.NewReader(text)); err == nil {
+			t.Errorf("%.40q is read", text)
+		}
+	}
+}

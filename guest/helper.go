@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/plug"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TapName is the pattern by which the helper's taps are called. libvirt takes vnet, vif,
+// macvtap and macvlan for itself.
+const TapName = "guest%d"
+
+// ByHelper is the front door that ports of the helper's taps have in their owner.
+const ByHelper = "qemu"
+
+// usage is what the helper says to who calls it otherwise than QEMU does.
+const usage = "bascule-bridge-helper: QEMU runs this: -netdev tap,helper=/usr/local/libexec/bascule-bridge-helper,br=br0\n"
+
+// Helper is the program that QEMU runs for a user who may not make taps
+// (qemu-bridge-helper(8)): "--use-vnet --fd=N --br=NAME". If the access list allows it, it
+// makes a tap, plugs it to the bridge, and sends its descriptor over the unix socket N. It
+// trusts nothing of its caller but who that is.
+func Helper(args []string, acl string, stderr io.Writer) int {
+	if err := help(args, acl, stderr); err != nil {
+		if errors.Is(err, errUsage) {
+			fmt.Fprint(stderr, usage)
+			return 2
+		}
+		fmt.Fprintln(stderr, "bascule-bridge-helper:", err)
+		return 1
+	}
+	return 0
+}
+
+var errUsage = errors.New("usage")
+
+// request is what QEMU asks for.
+type request struct {
+	vnet   bool
+	fd     int
+	bridge string
+}
+
+func readRequest(args []string) (r request, err error) {
+	r.fd = -1
+	for i := 0; i < len(args); i++ {
+		name, value, given := strings.Cut(args[i], "=")
+		if name == "--use-vnet" && !given {
+			r.vnet = true
+			continue
+		}
+		if !given {
+			if i++; i == len(args) {
+				return r, errUsage
+			}
+			value = args[i]
+		}
+		switch name {
+		case "--fd":
+			if r.fd, err = strconv.Atoi(value); err != nil || r.fd < 0 {
+				return r, errUsage
+			}
+		case "--br":
+			r.bridge = value
+		default:
+			return r, errUsage
+		}
+	}
+	if r.fd < 0 || r.bridge == "" {
+		return r, errUsage
+	}
+	return r, bridge.CheckName("bridge", r.bridge)
+}
+
+func help(args []string, acl string, stderr io.Writer) error {
+	r, err := readRequest(args)
+	if err != nil {
+		return err
+	}
+	// the descriptor is tried before anything is made
+	if kind, err := unix.GetsockoptInt(r.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || kind != unix.AF_UNIX {
+		return fmt.Errorf("descriptor %d is no unix socket", r.fd)
+	}
+	who, err := self()
+	if err != nil {
+		return err
+	}
+	text, err := ReadACL(acl)
+	if err != nil {
+		return err
+	}
+	grant, err := Allowed(acl, text, r.bridge, who)
+	if err != nil {
+		return err
+	}
+	s, err := bridge.Open("")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.Bridge(r.bridge); err != nil { // before a tap is made
+		return err
+	}
+	if err := tidy(s); err != nil {
+		return err
+	}
+	tap, name, err := makeTap(r.vnet)
+	if err != nil {
+		return fmt.Errorf("cannot make a tap: %w", err)
+	}
+	defer unix.Close(tap) // QEMU has its own by then; without one the tap goes
+	warnings, err := plug.Put(s, plug.Plug{
+		Owner:  bridge.Owner{ID: ByHelper + "/" + name, By: ByHelper, Container: "user " + strconv.Itoa(who.UID), Network: r.bridge},
+		Bridge: r.bridge, Device: name, VLANs: plug.VLANs(grant.VLAN, nil), Settings: grant.Settings,
+	})
+	for _, w := range warnings {
+		fmt.Fprintln(stderr, "bascule-bridge-helper: warning:", w)
+	}
+	if err == nil {
+		err = unix.Sendmsg(r.fd, []byte{0}, unix.UnixRights(tap), nil, 0)
+	}
+	if err != nil {
+		_, _, failed := plug.Remove(s, ByHelper+"/"+name)
+		return errors.Join(err, failed)
+	}
+	return nil
+}
+
+// tidy takes off ports whose taps went with their QEMU.
+func tidy(s *bridge.Switch) error {
+	list, err := s.Owned()
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if p.Owner.By == ByHelper && p.State == "gone" {
+			if _, _, err := plug.Remove(s, p.Owner.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeTap makes a tap that lasts as long as its descriptors.
+func makeTap(vnet bool) (fd int, name string, err error) {
+	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", err
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	request, err := unix.NewIfreq(TapName)
+	if err != nil {
+		return -1, "", err
+	}
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI)
+	if vnet {
+		flags |= unix.IFF_VNET_HDR
+	}
+	request.SetUint16(flags)
+	if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		return -1, "", err
+	}
+	name = request.Name()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return -1, "", err
+	}
+	return fd, name, netlink.LinkSetUp(link)
+}
+
+// Trusted reports whether the caller of this process is as trusted as the process: that is
+// not so where the file has made it another user's, or given it capabilities (AT_SECURE of
+// getauxval(3)). Such a process must be nothing but the helper, whatever it is called.
+func Trusted() bool {
+	const secure = 23 // AT_SECURE of linux/auxvec.h
+	words, err := unix.Auxv()
+	for _, w := range words {
+		if w[0] == secure {
+			return w[1] == 0
+		}
+	}
+	return err == nil && os.Getuid() == os.Geteuid() && os.Getgid() == os.Getegid()
+}

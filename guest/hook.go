@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package guest puts the interfaces of virtual machines on a switch: as libvirt's hook, and
+// as the helper that QEMU runs for users who may not make taps.
+package guest
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/plug"
+)
+
+// Namespace is the XML namespace of what a domain's metadata says to us.
+const Namespace = "urn:bascule:guest:1"
+
+// maxDomain is how large the XML of a domain may be, in bytes.
+const maxDomain = 4 << 20
+
+// A domain is a guest as libvirt describes it (libvirt.org/formatdomain.html).
+type domain struct {
+	Name       string      `xml:"name"`
+	UUID       string      `xml:"uuid"`
+	Interfaces []netdev    `xml:"devices>interface"`
+	Metadata   *metadataOf `xml:"metadata"`
+}
+
+type metadataOf struct {
+	Guests []guestOf `xml:"urn:bascule:guest:1 guest"`
+}
+
+type guestOf struct {
+	Interfaces []wanted `xml:"urn:bascule:guest:1 interface"`
+}
+
+type netdev struct {
+	Type string `xml:"type,attr"`
+	MAC  struct {
+		Address string `xml:"address,attr"`
+	} `xml:"mac"`
+	Target struct {
+		Dev string `xml:"dev,attr"`
+	} `xml:"target"`
+}
+
+// wanted is what a domain's metadata says of one of its interfaces.
+type wanted struct {
+	MAC      string    `xml:"mac,attr"`
+	Bridge   string    `xml:"bridge,attr"`
+	VLAN     string    `xml:"vlan,attr"`
+	Tagged   string    `xml:"tagged,attr"`
+	Settings []setting `xml:"urn:bascule:guest:1 set"`
+	Bindings []bound   `xml:"urn:bascule:guest:1 binding"`
+	PF       *string   `xml:"urn:bascule:guest:1 pf"`
+}
+
+type setting struct {
+	Name  string `xml:"name,attr"`
+	Value string `xml:",chardata"`
+}
+
+type bound struct {
+	MAC     string `xml:"mac,attr"`
+	Address string `xml:"address,attr"`
+}
+
+// By is the front door that ports of guests have in their owner.
+const By = "libvirt"
+
+// Hook does what libvirt tells its hook for guests (libvirt.org/hooks.html): the guest's
+// name, the operation, the step, and the domain's XML. It puts the guest's interfaces on
+// their bridges before the guest starts and when libvirt comes back, and takes them off
+// when the guest has ended. If something is wrong, none is put, and the error keeps the
+// guest from starting. Everything else is none of our business.
+func Hook(s *bridge.Switch, operation, step string, from io.Reader) (warnings []string, err error) {
+	switch operation + " " + step {
+	case "start begin", "reconnect begin":
+		d, list, err := plugs(from)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range list {
+			more, err := plug.Put(s, p)
+			warnings = append(warnings, more...)
+			if err == nil {
+				continue
+			}
+			if operation == "reconnect" { // the guest runs, and what it has it keeps
+				warnings = append(warnings, fmt.Sprintf("guest %.64s: %v", d.Name, err))
+				continue
+			}
+			for _, before := range list[:i] {
+				if _, _, failed := plug.Remove(s, before.Owner.ID); failed != nil {
+					err = errors.Join(err, failed)
+				}
+			}
+			return warnings, fmt.Errorf("guest %s: %w", d.Name, err)
+		}
+		return warnings, nil
+	case "release end":
+		d, err := read(from)
+		if err != nil {
+			return nil, err
+		}
+		list, err := s.Owned()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range list {
+			if p.Owner.By == By && p.Owner.Container == d.UUID {
+				_, notes, failed := plug.Remove(s, p.Owner.ID)
+				warnings, err = append(warnings, notes...), errors.Join(err, failed)
+			}
+		}
+		return warnings, err
+	}
+	return nil, nil
+}
+
+func read(from io.Reader) (d domain, err error) {
+	r := io.LimitReader(from, maxDomain+1)
+	decoder := xml.NewDecoder(r)
+	if err := decoder.Decode(&d); err != nil {
+		return d, fmt.Errorf("cannot read the guest's description: %w", err)
+	}
+	if d.UUID == "" || strings.ContainsFunc(d.UUID, func(r rune) bool { return r <= ' ' || r > '~' }) || len(d.UUID) > 64 {
+		return d, errors.New("cannot read the guest's description: it has no uuid")
+	}
+	return d, nil
+}
+
+// plugs reads which ports a guest wants.
+func plugs(from io.Reader) (d domain, list []plug.Plug, err error) {
+	if d, err = read(from); err != nil || d.Metadata == nil {
+		return d, nil, err
+	}
+	taken := map[string]bool{}
+	for _, g := range d.Metadata.Guests {
+		for _, w := range g.Interfaces {
+			p, err := w.plug(d)
+			if err != nil {
+				return d, nil, fmt.Errorf("guest %.64s: interface %.32q: %w", d.Name, w.MAC, err)
+			}
+			if taken[p.Device] {
+				return d, nil, fmt.Errorf("guest %.64s: interface %.32q: the metadata has it twice", d.Name, w.MAC)
+			}
+			taken[p.Device] = true
+			list = append(list, p)
+		}
+	}
+	return d, list, nil
+}
+
+// plug is the port that an interface is to be.
+func (w wanted) plug(d domain) (p plug.Plug, err error) {
+	mac, err := bridge.ParseMAC(w.MAC)
+	if err != nil {
+		return p, err
+	}
+	p = plug.Plug{Bridge: w.Bridge, Owner: bridge.Owner{
+		ID: By + "/" + d.UUID + "/" + mac.String(), By: By, Container: d.UUID, Network: w.Bridge,
+	}}
+	for _, n := range d.Interfaces {
+		if !strings.EqualFold(n.MAC.Address, mac.String()) {
+			continue
+		}
+		switch {
+		case n.Type != "ethernet":
+			return p, fmt.Errorf("it is of type %q; give <interface type='ethernet'>, whose tap no other bridge takes", n.Type)
+		case n.Target.Dev == "":
+			return p, errors.New("its tap has no name; give one by <target dev='guest0'/>")
+		}
+		p.Device = n.Target.Dev
+	}
+	switch {
+	case p.Device == "":
+		return p, errors.New("the guest has no interface with this address")
+	case w.Bridge == "":
+		return p, errors.New("the bridge is missing; give bridge='br0'")
+	}
+	var id uint16
+	if w.VLAN != "" {
+		n, err := strconv.ParseUint(w.VLAN, 10, 16)
+		if err != nil || n < 1 || n > 4094 {
+			return p, fmt.Errorf("vlan %q is not a VLAN; give 1 to 4094", w.VLAN)
+		}
+		id = uint16(n)
+	}
+	var tagged []uint16
+	if w.Tagged != "" {
+		if tagged, err = bridge.ParseVLANs(w.Tagged); err != nil {
+			return p, err
+		}
+	}
+	p.VLANs = plug.VLANs(id, tagged)
+	for _, s := range w.Settings {
+		p.Settings = append(p.Settings, bridge.Change{Name: s.Name, Value: strings.TrimSpace(s.Value)})
+	}
+	for _, b := range w.Bindings {
+		address, err := bridge.ParseAddress(b.Address)
+		if err != nil {
+			return p, err
+		}
+		station := mac
+		if b.MAC != "" {
+			if station, err = bridge.ParseMAC(b.MAC); err != nil {
+				return p, err
+			}
+		}
+		p.Bindings = append(p.Bindings, bridge.Binding{MAC: station, Address: address, VLAN: id})
+	}
+	if w.PF != nil {
+		// the text of a guest's description reads no file and asks for no host
+		p.PF = &bridge.PFLoad{Name: "pf of " + p.Device, Text: []byte(*w.PF + "\n")}
+	}
+	return p, nil
+}
