@@ -164,8 +164,9 @@ func TestMebibytes(t *testing.T) {
 		t.Fatalf("%d samples, error %q", len(c.Samples), c.Error)
 	}
 	// iperf3 does not count what is on its way when the amount is sent, some MiB for each
-	// connection. A round of a duration sends for a minute.
-	if sent := c.Samples[0].Bytes / (1 << 20); sent < mebibytes/8 || sent > mebibytes {
+	// connection, and on a busy machine it sends some more before it notices. A round of a
+	// duration sends for a minute, which is many times as much on any machine.
+	if sent := c.Samples[0].Bytes / (1 << 20); sent < mebibytes/8 || sent > 4*mebibytes {
 		t.Errorf("%.1f MiB arrived, want most of %d", sent, mebibytes)
 	}
 }

@@ -88,9 +88,8 @@ func ping(ctx context.Context, n *Net, from, to int) error {
 	if n.Spec.Wire.MTU != 0 {
 		size = n.Spec.Wire.MTU
 	}
-	// ping ends when it has both answers
-	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.01", "-W", "20",
-
+	// With -w ping ends when it has both answers, and sends again what a busy machine has lost.
+	_, err := n.Ends[from].At.Output(ctx, ends.AnyCPU, "ping", "-c", "2", "-i", "0.1", "-w", "60",
 		"-M", "do", "-s", strconv.Itoa(size-headers), n.Ends[to].Addr.Addr().String())
 	return err
 }
@@ -169,18 +168,19 @@ func TestTCPCrosses(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			n := built(t, f, Site{}, Spec{Ends: 2})
 			listen := ends.Listen{Proto: "tcp", Port: 5201}
-			server, err := n.Ends[1].At.Serve(t.Context(), ends.AnyCPU, listen, "iperf3", "-s")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer server.Close()
 			for _, on := range []bool{false, true} {
 				for _, e := range n.Ends {
 					if err := e.At.SetFeatures(e.Ifname, ends.Features{Segmentation: on}); err != nil {
 						t.Fatal(err)
 					}
 				}
-				_, err := n.Ends[0].At.Output(t.Context(), ends.AnyCPU, "iperf3", "-n", "1M", "--connect-timeout", "3000", "-c", n.Ends[1].Addr.Addr().String())
+				// a server for each: one that still ends the test before refuses the next
+				server, err := n.Ends[1].At.Serve(t.Context(), ends.AnyCPU, listen, "iperf3", "-s")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = n.Ends[0].At.Output(t.Context(), ends.AnyCPU, "iperf3", "-n", "1M", "--connect-timeout", "60000", "-c", n.Ends[1].Addr.Addr().String())
+				server.Close()
 				if err != nil {
 					t.Errorf("offloads %v: %v", on, err)
 				}

@@ -114,7 +114,7 @@ func pfHosts(t *testing.T, hook string) {
 	loadPF(t, l, "block\npass proto { tcp udp icmp icmp6 }\n")
 	for _, address := range []netip.Addr{two.IPv4, two.IPv6} {
 		for _, size := range []string{"56", "4000"} {
-			inNamespace(t, one.Namespace, "ping", "-c2", "-i0.01", "-W5", "-s", size, address.String())
+			inNamespace(t, one.Namespace, "ping", "-c2", "-i0.1", "-w60", "-s", size, address.String())
 		}
 		must(t, netlab.Transfer(one, two, address, 1<<20))
 		echoUDP(t, one, two, address, 8000)
@@ -715,7 +715,7 @@ func pfWithAll(t *testing.T, hook string) {
 		e.ReadyForXDP()
 	}
 	for _, address := range []netip.Addr{two.IPv4, two.IPv6} {
-		inNamespace(t, one.Namespace, "ping", "-c2", "-i0.01", "-W5", "-s", "4000", address.String())
+		inNamespace(t, one.Namespace, "ping", "-c2", "-i0.1", "-w60", "-s", "4000", address.String())
 		must(t, netlab.Transfer(one, two, address, 1<<20))
 		echoUDP(t, one, two, address, 8000)
 	}

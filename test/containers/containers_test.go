@@ -243,9 +243,14 @@ func (h *host) routed(more conf) conf {
 		"ranges": [][]conf{{{"subnet": "10.77.0.0/16"}}, {{"subnet": "fd77::/64"}}}}}.with(more)
 }
 
-// ping asks another station from within a container.
-func ping(ns *ends.Namespace, to string) error {
-	out, err := exec.Command("nsenter", "--net="+path(ns), "ping", "-n", "-c", "1", "-W", "2", to).CombinedOutput()
+// ping asks another station from within a container until it is answered.
+func ping(ns *ends.Namespace, to string) error { return pingFor(ns, to, "60") }
+
+// unheard is whether a station does not answer for a second.
+func unheard(ns *ends.Namespace, to string) bool { return pingFor(ns, to, "1") != nil }
+
+func pingFor(ns *ends.Namespace, to, seconds string) error {
+	out, err := exec.Command("nsenter", "--net="+path(ns), "ping", "-n", "-c", "1", "-w", seconds, to).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ping %s: %w: %s", to, err, out)
 	}

@@ -117,10 +117,10 @@ func (s *site) echoUDP(l net.PacketConn, conn net.Conn, size int) netip.AddrPort
 	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
-// ping has the station of a side ping an address, and says whether it is answered.
+// ping has the station of a side ping an address until it is answered, and says whether it was.
 func (s *site) ping(side int, to string, more ...string) bool {
 	s.t.Helper()
-	args := append([]string{"-n", "-c", "1", "-W", "5", to}, more...)
+	args := append([]string{"-n", "-c", "1", "-w", "60", to}, more...)
 	_, err := s.sides[side].end.Namespace.Output(context.Background(), ends.AnyCPU, "ping", args...)
 	return err == nil
 }
