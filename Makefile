@@ -51,6 +51,7 @@ build:
 demo:
 	$(call install,$(DEMO_NEEDS))
 	@$(MAKE) -s build
+	@./bascule demo
 	@./bascule lab run --profile demo
 
 test:

@@ -75,6 +75,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	p := &program{stdin: stdin, stdout: stdout, text: printer{to: stdout}, stderr: stderr, agents: liveAgents{}}
 	p.out = bufio.NewWriter(&p.text)
 	p.open = func(netns string) (switcher, error) { return openSwitch(netns, stderr) }
+	p.nested = p.runNested
 	return p.run(args)
 }
 
@@ -99,6 +100,7 @@ type program struct {
 	stderr io.Writer
 	open   func(netns string) (switcher, error)
 	agents agents
+	nested func(args ...string) error // runNested, which is about all commands: no definition of one can name it
 
 	netns   word // -n
 	force   bool // --force, of commands whose limits take memory

@@ -45,6 +45,7 @@ var objects = []object{
 	{"capture", newCapture},
 	{"trace", newTrace},
 	{"lab", newLab},
+	{"demo", newDemo},
 	{wholeTree, newCompletion},
 	{wholeTree, newMan},
 }
