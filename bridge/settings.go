@@ -57,6 +57,20 @@ func (s Setting[T]) Set(config *T, value string) error {
 	return nil
 }
 
+// CheckPortSetting refuses what is no setting of a port, or no value of it: words of a file, or
+// of another program, that come from outside.
+func CheckPortSetting(name, value string) error {
+	for _, s := range PortSettings {
+		if s.Name == name {
+			if err := s.Set(new(PortConfig), value); err != nil {
+				return fmt.Errorf("%s=%.40s: %w", name, value, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%.40q is no setting of a port; see 'bascule port set --help'", name)
+}
+
 // Format returns the setting's value in config, as Set takes it.
 func (s Setting[T]) Format(config T) string { return s.format(config) }
 

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -182,7 +181,7 @@ func add(r request) (err error) {
 		p.Stations = []net.HardwareAddr{mac}
 	}
 	if r.SourceGuard {
-		p.Bindings = bindings(result, mac)
+		p.Bindings = plug.Bindings(addressesOf(result), mac)
 	}
 	if r.PF != "" {
 		p.PF = &bridge.PFLoad{Name: "pf", Text: []byte(r.PF + "\n"), Source: pf.Source{}}
@@ -197,7 +196,13 @@ func add(r request) (err error) {
 		return err
 	}
 	if r.IPMasq {
-		if err := r.masquerade(result); err != nil {
+		notes, err := plug.Masquerade(r.s, By, addressesOf(result))
+		r.say(notes)
+		if none := new(plug.NoUplink); errors.As(err, &none) && none.Interface == "" {
+			return wrong("ipMasq: %v", err)
+		} else if errors.As(err, &none) {
+			return unsupported("ipMasq", true, err.Error())
+		} else if err != nil {
 			return err
 		}
 	}
@@ -232,17 +237,7 @@ func (r *request) say(notes []string) {
 
 // ensureBridge makes the bridge if it is not there, and returns it.
 func (r *request) ensureBridge() (info bridge.Info, err error) {
-	if info, err = r.s.Quick(r.Bridge); bridge.Missing(err) {
-		var changes []bridge.Change
-		if r.filters() {
-			changes = append(changes, bridge.Change{Name: "vlan-filtering", Value: bridge.On})
-		}
-		err = r.s.AddBridge(r.Bridge, changes) // which may be there by now
-		var again error
-		if info, again = r.s.Quick(r.Bridge); again == nil {
-			err = nil
-		}
-	}
+	info, err = plug.EnsureBridge(r.s, r.Bridge, r.filters())
 	if err == nil && r.filters() && !info.Config.VLANFiltering {
 		err = wrong("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and vlanTrunk out", r.Bridge, r.Bridge)
 	}
@@ -312,18 +307,11 @@ func (r *request) ensureGateway(result *types100.Result) (netlink.Link, error) {
 	return link, err
 }
 
-// bindings bind the container's addresses to its MAC.
-func bindings(result *types100.Result, mac net.HardwareAddr) (list []bridge.Binding) {
-	add := func(ip net.IP) {
-		if a, ok := netip.AddrFromSlice(ip); ok {
-			list = append(list, bridge.Binding{MAC: mac, Address: a.Unmap()})
-		}
-	}
+// addressesOf are the container's addresses.
+func addressesOf(result *types100.Result) (list []*net.IPNet) {
 	for _, ip := range result.IPs {
-		add(ip.Address.IP)
+		list = append(list, &ip.Address)
 	}
-	// the address that the container gives itself (RFC 4291, appendix A)
-	add(net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	return list
 }
 
@@ -331,10 +319,6 @@ func bindings(result *types100.Result, mac net.HardwareAddr) (list []bridge.Bind
 func (r *request) configure(space *plug.Space, inner netlink.Link, result *types100.Result) error {
 	if r.DisableInterface {
 		return nil
-	}
-	var addresses []*net.IPNet
-	for _, ip := range result.IPs {
-		addresses = append(addresses, &ip.Address)
 	}
 	var routes []plug.Route
 	for _, route := range result.Routes {
@@ -346,7 +330,7 @@ func (r *request) configure(space *plug.Space, inner netlink.Link, result *types
 		}
 		routes = append(routes, plug.Route{Dst: route.Dst, Gateway: gw, MTU: route.MTU, AdvMSS: route.AdvMSS, Priority: route.Priority, Table: route.Table, Scope: route.Scope})
 	}
-	return space.Configure(inner, addresses, routes, r.EnableDAD)
+	return space.Configure(inner, addressesOf(result), routes, r.EnableDAD)
 }
 
 func del(r request) error {

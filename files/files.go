@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -112,4 +113,30 @@ func ReadAll(r io.Reader, most int) ([]byte, error) {
 		return nil, fmt.Errorf("it has more than %d bytes", most)
 	}
 	return text, err
+}
+
+// Replace puts a file with this content in the place of one of the name, in one step that
+// lasts over a power cut. With an error the file is as it was.
+func Replace(name string, content []byte, mode fs.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // which fails on a disk that cannot be written to
+		}
+	}()
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -116,3 +116,29 @@ func TestReadAll(t *testing.T) {
 		t.Errorf("what cannot be read: %v", err)
 	}
 }
+
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "file")
+	for _, text := range []string{"first", "second, which is longer", ""} {
+		if err := Replace(name, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(name)
+		if got, _ := os.ReadFile(name); err != nil || string(got) != text || st.Mode().Perm() != 0o640 {
+			t.Errorf("%q, %v, %v, should have %q", got, st.Mode(), err, text)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(filepath.Join(dir, "folder"), nil, 0o600); err == nil {
+		t.Error("a folder is replaced")
+	}
+	if err := Replace(filepath.Join(dir, "nowhere", "file"), nil, 0o600); err == nil {
+		t.Error("a file in no folder is written")
+	}
+	if list, _ := os.ReadDir(dir); len(list) != 2 {
+		t.Errorf("files are left: %v", list)
+	}
+}

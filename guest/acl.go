@@ -119,27 +119,13 @@ func readLine(words []string, on string, who Caller) (grant *Grant, allow, match
 		if !ok {
 			return nil, false, false, fmt.Errorf("%q: give user NAME, group NAME, vlan N, or SETTING=VALUE of 'bascule port set'", rest[0])
 		}
-		if err := checkSetting(setting, value); err != nil {
+		if err := bridge.CheckPortSetting(setting, value); err != nil {
 			return nil, false, false, err
 		}
 		grant.Settings = append(grant.Settings, bridge.Change{Name: setting, Value: value})
 		rest = rest[1:]
 	}
 	return grant, allow, matches, nil
-}
-
-// checkSetting refuses what is no setting of a port.
-func checkSetting(name, value string) error {
-	for _, s := range bridge.PortSettings {
-		if s.Name == name {
-			var c bridge.PortConfig
-			if err := s.Set(&c, value); err != nil {
-				return fmt.Errorf("%s=%s: %w", name, value, err)
-			}
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is no setting of a port; see 'bascule port set --help'", name)
 }
 
 // is reports whether a caller is the user, or in the group, of a name or number.

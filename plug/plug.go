@@ -13,6 +13,7 @@ package plug
 import (
 	"fmt"
 	"net"
+	"net/netip"
 
 	"bascule/bridge"
 )
@@ -184,5 +185,38 @@ func VLANs(untagged uint16, tagged []uint16) (list []bridge.VLANRange) {
 	if untagged != 0 {
 		list = append(list, bridge.VLANRange{First: untagged, Last: untagged, VLANOptions: bridge.VLANOptions{Untagged: true, PVID: true}})
 	}
+	return list
+}
+
+// EnsureBridge makes a bridge if it is not there, and returns it. One that it makes filters
+// VLANs if that is asked for.
+func EnsureBridge(s *bridge.Switch, name string, filters bool) (info bridge.Info, err error) {
+	if info, err = s.Quick(name); !bridge.Missing(err) {
+		return info, err
+	}
+	var changes []bridge.Change
+	if filters {
+		changes = append(changes, bridge.Change{Name: "vlan-filtering", Value: bridge.On})
+	}
+	err = s.AddBridge(name, changes) // which may be there by now
+	info, again := s.Quick(name)
+	if again == nil {
+		err = nil
+	}
+	return info, err
+}
+
+// Bindings bind addresses to a MAC, and the IPv6 address that a station gives itself by it.
+func Bindings(addresses []*net.IPNet, mac net.HardwareAddr) (list []bridge.Binding) {
+	add := func(ip net.IP) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			list = append(list, bridge.Binding{MAC: mac, Address: a.Unmap()})
+		}
+	}
+	for _, a := range addresses {
+		add(a.IP)
+	}
+	// RFC 4291, appendix A
+	add(net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 	return list
 }

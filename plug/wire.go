@@ -83,6 +83,9 @@ func DeviceName(id string) string {
 	return "veth" + hex.EncodeToString(sum[:])[:11] // IFNAMSIZ - 1 in all
 }
 
+// PeerName is the name of the other end of that device, until it has one of the container's.
+func PeerName(id string) string { return "peer" + DeviceName(id)[len("veth"):] }
+
 // A Wire is a veth. One end is a device of the switch's namespace, the other a container's
 // interface.
 type Wire struct {
@@ -325,4 +328,17 @@ func (s *Space) Configure(link netlink.Link, addresses []*net.IPNet, routes []Ro
 		}
 	}
 	return nil
+}
+
+// link returns an interface of the space; of a nil one, of the calling thread's namespace.
+func (s *Space) link(name string) (l netlink.Link, err error) {
+	if s == nil {
+		l, err = netlink.LinkByName(name)
+	} else {
+		l, err = s.LinkByName(name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for %s of the container: %w", name, err)
+	}
+	return l, nil
 }

@@ -96,6 +96,9 @@ spanning tree, and the agent itself. ADDR is unix:PATH, which its owner can use,
 unix:PATH,group=NAME, which that group can use, too, or a numeric address and a
 port.
 
+With --docker it is a network driver of Docker (docs/containers.md), by the name
+that the socket has before '.sock'. It has to run where dockerd does.
+
 While the agent runs, the interface of a host port has a carrier as long as
 another port of its VLANs has one and forwards; so it has none while spanning
 tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
@@ -105,11 +108,14 @@ change, gives the carrier back.`,
   #! begun bascule agent -f: bascule -j agent status | jq -e .namespaces[].bridges[].spanning_tree
   #! ended bascule -n lab agent --log: bascule -n lab agent status
   #! ended bascule -n lab agent --metrics: bascule -n lab agent status
+  #! not run bascule agent --docker: one agent of this namespace runs already
   bascule agent -f /etc/bascule
   # in another network namespace, with every detail
   bascule -n lab agent --log-level debug
   # with metrics for Prometheus
   bascule -n lab agent --metrics unix:/run/lab.sock
+  # as a network driver of Docker: 'docker network create -d bascule web'
+  bascule agent --docker unix:/run/docker/plugins/bascule.sock
   bascule agent status
   bascule -j agent status | jq '.namespaces[].bridges[].spanning_tree.root'`,
 		Annotations: map[string]string{noJSON: "is for 'agent status': use --log-format json"},

@@ -4,12 +4,16 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 
 	"bascule/agent"
 	"bascule/agent/doors"
 	"bascule/agent/metrics"
+	"bascule/docker"
 
 	"github.com/spf13/cobra"
 )
@@ -46,10 +50,16 @@ func (l *patterns) String() string { return "" }
 // mostScrapers is how many connections the address of metrics has room for.
 const mostScrapers = 16
 
+// mostDockers is how many connections the socket of Docker has room for: a request is one at a
+// time.
+const mostDockers = 64
+
 // agentDoors are the flags that say where the agent can be reached, beside its socket.
 type agentDoors struct {
 	metrics          listenAt
 	include, exclude patterns
+	docker           listenAt
+	dockerState      word
 }
 
 func addDoors(cmd *cobra.Command) *agentDoors {
@@ -58,7 +68,10 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 	f.Var(&d.metrics, "metrics", "answer Prometheus at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9810")
 	f.Var(&d.include, "metrics-include", "show ports whose names match, such as 'tap*'; may be given several times")
 	f.Var(&d.exclude, "metrics-exclude", "do not show ports whose names match; may be given several times")
-	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude"} {
+	f.Var(&d.docker, "docker", "be a network driver of Docker at unix:PATH, such as unix:/run/docker/plugins/bascule.sock")
+	d.dockerState = word{name: "FILE", text: "/var/lib/bascule/docker.json"}
+	f.Var(&d.dockerState, "docker-state", "keep Docker's networks in this file")
+	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "docker"} {
 		completeFlag(cmd, name, these(nil))
 	}
 	return d
@@ -66,21 +79,42 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 
 // open opens what the flags ask for. The services close it when they end.
 func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agent.Service, err error) {
-	if d.metrics.text == "" {
-		if len(d.include)+len(d.exclude) > 0 {
-			return nil, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
+	switch {
+	case d.metrics.text == "" && len(d.include)+len(d.exclude) > 0:
+		return nil, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
+	case d.docker.text == "" && cmd.Flags().Changed("docker-state"):
+		return nil, usagef(cmd, "--docker-state: --docker is missing")
+	case d.docker.text != "" && (d.docker.address.Path == "" || d.docker.address.Group != ""):
+		return nil, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
+	case d.docker.text != "" && cmd.Flags().Changed("netns"):
+		return nil, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
+	}
+	if d.metrics.text != "" {
+		door, err := d.metrics.address.Listen()
+		if err != nil {
+			return nil, err
 		}
-		return nil, nil
+		warnRemote(log, "metrics", d.metrics.address)
+		o := metrics.Options{Include: d.include, Exclude: d.exclude}
+		services = append(services, serve(door, mostScrapers, func(v *agent.View) http.Handler {
+			return doors.NewGuard(door.Address, nil, "").Protect(metrics.Handler(v, o))
+		}))
 	}
-	door, err := d.metrics.address.Listen()
-	if err != nil {
-		return nil, err
+	if d.docker.text != "" {
+		driver, err := docker.New(d.dockerState.text, log)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(filepath.Dir(d.docker.address.Path), 0o700); err != nil {
+			return nil, fmt.Errorf("cannot listen for Docker: %w", err)
+		}
+		door, err := d.docker.address.Listen()
+		if err != nil {
+			return nil, err
+		}
+		services = append(services, serve(door, mostDockers, func(*agent.View) http.Handler { return driver }))
 	}
-	warnRemote(log, "metrics", d.metrics.address)
-	o := metrics.Options{Include: d.include, Exclude: d.exclude}
-	return append(services, serve(door, mostScrapers, func(v *agent.View) http.Handler {
-		return doors.NewGuard(door.Address, nil, "").Protect(metrics.Handler(v, o))
-	})), nil
+	return services, nil
 }
 
 // serve is a service that answers at a door.

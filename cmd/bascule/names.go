@@ -11,6 +11,7 @@ import (
 	"bascule/bridge"
 	"bascule/cni"
 	"bascule/guest"
+	"bascule/netavark"
 )
 
 // names are those by which this program is something else than its command line: what others
@@ -18,6 +19,7 @@ import (
 // returns the exit status.
 var names = map[string]func() int{
 	"bascule-cni":           func() int { return cni.Main("bascule-cni " + buildVersion()) },
+	"bascule-netavark":      func() int { return netavark.Main(buildVersion(), os.Args[1:], os.Stdin, os.Stdout) },
 	"bascule-bridge-helper": bridgeHelper,
 	"bascule-libvirt-hook":  libvirtHook,
 }

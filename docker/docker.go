@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package docker is a remote network driver of Docker
+// (https://github.com/moby/moby/blob/v26.1.5/libnetwork/docs/remote.md): POSTs of JSON on a unix
+// socket. The agent serves it.
+//
+// An endpoint is a port, which is found by the id of its owner; it is there from
+// CreateEndpoint to DeleteEndpoint, whether or not the agent runs. What Docker tells once
+// of a network is kept in a file: Docker does not tell it again, also after a reboot.
+package docker
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"bascule/bridge"
+	"bascule/files"
+	"bascule/plug"
+
+	"github.com/vishvananda/netlink"
+)
+
+// By is the word of this front door in a port's owner.
+const By = "docker"
+
+// Prefix is how the interfaces of containers begin; Docker puts a number behind it.
+const Prefix = "eth"
+
+// maxState is how large the file of networks may be, in bytes.
+const maxState = 16 << 20
+
+// Labels of Docker that networks and endpoints have (libnetwork/netlabel).
+const (
+	labelGeneric  = "com.docker.network.generic"
+	labelInternal = "com.docker.network.internal"
+	labelPorts    = "com.docker.network.portmap"
+)
+
+// others are words of Docker's own bridge driver that mean what one of ours does.
+var others = map[string]string{
+	"com.docker.network.driver.mtu":  "mtu",
+	"com.docker.network.bridge.name": "bridge",
+}
+
+// A Driver answers Docker. One request is done at a time.
+type Driver struct {
+	path string
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	s    *bridge.Switch
+	nets map[string]*network // nil before the file has been read
+}
+
+// A network is what is kept of a network of Docker.
+type network struct {
+	Words    map[string]string `json:"options,omitempty"`
+	Internal bool              `json:"internal,omitempty"`
+	Gateways []netip.Prefix    `json:"gateways,omitempty"` // with the lengths of their subnets
+	Made     bool              `json:"made,omitempty"`     // the bridge is of this network alone, and goes with it
+}
+
+// New makes a driver for the calling thread's network namespace, whose networks are kept in a
+// file. It lasts as long as the process.
+func New(path string, log *slog.Logger) (*Driver, error) {
+	s, err := bridge.Open("")
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{path: path, log: log, s: s}, nil
+}
+
+// An empty is an answer that says nothing but that something is done.
+type empty struct{}
+
+// ServeHTTP answers a request. One that makes no sense has the status 400, 404 or 405; one
+// that is refused has 200 and Err, as the protocol wants it.
+func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status, answer := http.StatusOK, any(nil)
+	method, known := d.methods()[strings.TrimPrefix(r.URL.Path, "/")]
+	switch {
+	case r.Method != http.MethodPost:
+		status, answer = http.StatusMethodNotAllowed, failure(fmt.Errorf("%s is not POST", r.Method))
+	case !known:
+		status, answer = http.StatusNotFound, failure(fmt.Errorf("%.80q is no request of a network driver that is answered here", r.URL.Path))
+	default:
+		text, err := io.ReadAll(r.Body)
+		if err == nil && len(text) == 0 {
+			text = []byte("{}")
+		}
+		var bad *badRequest
+		if err == nil {
+			d.mu.Lock()
+			answer, err = method(text)
+			d.mu.Unlock()
+		} else {
+			err = &badRequest{err}
+		}
+		if errors.As(err, &bad) {
+			status = http.StatusBadRequest
+		}
+		if err != nil {
+			d.log.Warn("Docker was refused something", "request", strings.TrimPrefix(r.URL.Path, "/NetworkDriver."), "why", oneLine(err))
+			answer = failure(err)
+		}
+	}
+	w.Header().Set("Content-Type", "application/vnd.docker.plugins.v1.1+json")
+	w.WriteHeader(status)
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		d.log.Debug("an answer to Docker is lost", "error", err)
+	}
+}
+
+func failure(err error) any { return map[string]string{"Err": oneLine(err)} }
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// A badRequest is one that cannot be read.
+type badRequest struct{ error }
+
+func (d *Driver) methods() map[string]func(text []byte) (any, error) {
+	nothing := func([]byte) (any, error) { return empty{}, nil }
+	return map[string]func(text []byte) (any, error){
+		"Plugin.Activate": func([]byte) (any, error) { return map[string][]string{"Implements": {"NetworkDriver"}}, nil },
+		"NetworkDriver.GetCapabilities": func([]byte) (any, error) {
+			return map[string]string{"Scope": "local", "ConnectivityScope": "local"}, nil
+		},
+		"NetworkDriver.CreateNetwork":  of(d.createNetwork),
+		"NetworkDriver.DeleteNetwork":  of(d.deleteNetwork),
+		"NetworkDriver.CreateEndpoint": of(d.createEndpoint),
+		"NetworkDriver.DeleteEndpoint": of(d.deleteEndpoint),
+		"NetworkDriver.EndpointOperInfo": of(func(r request) (any, error) {
+			port, err := d.endpoint(r)
+			if err != nil {
+				return nil, err
+			}
+			return map[string]any{"Value": map[string]string{"bridge": port.Bridge, "port": port.Name}}, nil
+		}),
+		"NetworkDriver.Join":                        of(d.join),
+		"NetworkDriver.Leave":                       of(func(request) (any, error) { return empty{}, nil }), // the endpoint stays
+		"NetworkDriver.ProgramExternalConnectivity": of(func(r request) (any, error) { return empty{}, r.publishes() }),
+		"NetworkDriver.RevokeExternalConnectivity":  nothing,
+		"NetworkDriver.DiscoverNew":                 nothing,
+		"NetworkDriver.DiscoverDelete":              nothing,
+	}
+}
+
+// A request is one about a network or an endpoint: the fields of all of them.
+type request struct {
+	NetworkID, EndpointID string
+	Options               map[string]any
+	IPv4Data, IPv6Data    []struct{ Pool, Gateway string }
+	Interface             *wanted
+}
+
+// A wanted interface is what Docker has decided of a container's; what is empty it has not.
+type wanted struct {
+	Address     string `json:",omitempty"`
+	AddressIPv6 string `json:",omitempty"`
+	MacAddress  string `json:",omitempty"`
+}
+
+// of reads a request for f.
+func of(f func(request) (any, error)) func([]byte) (any, error) {
+	return func(text []byte) (any, error) {
+		var r request
+		if err := json.Unmarshal(text, &r); err != nil {
+			return nil, &badRequest{fmt.Errorf("the request: %w", err)}
+		}
+		if err := plug.CheckID("NetworkID", r.NetworkID); err != nil {
+			return nil, &badRequest{err}
+		}
+		if r.EndpointID != "" {
+			if err := plug.CheckID("EndpointID", r.EndpointID); err != nil {
+				return nil, &badRequest{err}
+			}
+		}
+		return f(r)
+	}
+}
+
+func (r *request) id() string { return By + "/" + r.NetworkID + "/" + r.EndpointID }
+
+// publishes refuses ports of the host that lead to the container.
+func (r *request) publishes() error {
+	if list, is := r.Options[labelPorts].([]any); is && len(list) > 0 {
+		return errors.New("this driver publishes no ports; leave -p out, or give 'rdr-to' rules of pf at a host port of the switch")
+	}
+	return nil
+}
+
+// load reads the file of networks, if that has not been done.
+func (d *Driver) load() error {
+	if d.nets != nil {
+		return nil
+	}
+	nets := map[string]*network{}
+	f, err := files.OpenPlain(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		d.nets = nets
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read Docker's networks: %w", err)
+	}
+	defer f.Close()
+	text, err := files.ReadAll(f, maxState)
+	if err == nil {
+		err = json.Unmarshal(text, &nets)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read Docker's networks: %s: %w; restore the file, or remove it and make the networks anew", d.path, err)
+	}
+	d.nets = nets
+	return nil
+}
+
+// keep writes the file of networks with a change. With an error it is as it was.
+func (d *Driver) keep(change func(map[string]*network)) error {
+	next := maps.Clone(d.nets)
+	change(next)
+	text, err := json.MarshalIndent(next, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(d.path), 0o700)
+	}
+	if err == nil {
+		err = files.Replace(d.path, append(text, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep Docker's networks: %w", err)
+	}
+	d.nets = next
+	return nil
+}
+
+// plugs is a kept network as it is plugged.
+func (n *network) plugs(id string) (plug.Network, error) {
+	p, err := plug.ReadNetwork(n.Words)
+	if err != nil {
+		return p, fmt.Errorf("option %w", err)
+	}
+	p.Bridge = cmp.Or(p.Bridge, "br-"+id[:min(len(id), 12)]) // as Docker calls its own
+	if p.Masquerade && n.Internal {
+		return p, errors.New("an internal network does not leave the host; leave masquerade out")
+	}
+	return p, nil
+}
+
+func (d *Driver) createNetwork(r request) (any, error) {
+	if err := d.load(); err != nil {
+		return nil, err
+	}
+	n := &network{Words: map[string]string{}}
+	n.Internal, _ = r.Options[labelInternal].(bool)
+	words, _ := r.Options[labelGeneric].(map[string]any)
+	for word, value := range words {
+		text, is := value.(string)
+		if !is {
+			return nil, fmt.Errorf("option %.40q is no text", word)
+		}
+		n.Words[cmp.Or(others[word], word)] = text
+	}
+	for _, pool := range slices.Concat(r.IPv4Data, r.IPv6Data) {
+		if pool.Gateway == "" || strings.HasSuffix(pool.Pool, "/0") { // of ipam null
+			continue
+		}
+		gateway, err := netip.ParsePrefix(pool.Gateway)
+		if err != nil {
+			return nil, fmt.Errorf("the gateway %.50q of a subnet: %w", pool.Gateway, err)
+		}
+		n.Gateways = append(n.Gateways, gateway)
+	}
+	n.Made = n.Words["bridge"] == ""
+	p, err := n.plugs(r.NetworkID)
+	if err == nil {
+		err = p.Check(d.s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return empty{}, d.keep(func(all map[string]*network) { all[r.NetworkID] = n })
+}
+
+// deleteNetwork forgets a network. What is left of its endpoints goes, too, the gateway if no
+// other network has it, and the bridge if it was made for this network alone.
+func (d *Driver) deleteNetwork(r request) (any, error) {
+	if err := d.load(); err != nil {
+		return nil, err
+	}
+	n := d.nets[r.NetworkID]
+	if n == nil {
+		return empty{}, nil
+	}
+	owned, err := d.s.Owned()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range owned {
+		if strings.HasPrefix(p.Owner.ID, By+"/"+r.NetworkID+"/") {
+			if err := plug.Detach(d.s, p.Owner.ID); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if p, err := n.plugs(r.NetworkID); err == nil { // of another version's options there is nothing
+		gateway := p.GatewayID(By)
+		others := false
+		for id, other := range d.nets {
+			q, err := other.plugs(id)
+			others = others || id != r.NetworkID && err == nil && q.GatewayID(By) == gateway
+		}
+		if !others {
+			if _, _, err := plug.Remove(d.s, gateway); err != nil {
+				return nil, err
+			}
+		}
+		if info, err := d.s.Quick(p.Bridge); n.Made && err == nil && len(info.Ports) == 0 {
+			if _, err := d.s.DelBridge(p.Bridge); err != nil && !bridge.Missing(err) {
+				return nil, err
+			}
+		}
+	}
+	return empty{}, d.keep(func(all map[string]*network) { delete(all, r.NetworkID) })
+}
+
+func (d *Driver) find(r request) (*network, plug.Network, error) {
+	if err := d.load(); err != nil {
+		return nil, plug.Network{}, err
+	}
+	n := d.nets[r.NetworkID]
+	if n == nil {
+		return nil, plug.Network{}, fmt.Errorf("network %.12s is not known here, nor in %s; make it anew with 'docker network create'", r.NetworkID, d.path)
+	}
+	p, err := n.plugs(r.NetworkID)
+	return n, p, err
+}
+
+// createEndpoint makes an endpoint's wire and port. Docker asks again if the agent was
+// killed meanwhile: then what there is is made anew.
+func (d *Driver) createEndpoint(r request) (any, error) {
+	if r.EndpointID == "" {
+		return nil, &badRequest{errors.New("EndpointID is missing")}
+	}
+	n, p, err := d.find(r)
+	if err == nil {
+		err = r.publishes()
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := plug.Container{
+		Owner:     bridge.Owner{ID: r.id(), By: By, Network: r.NetworkID, Container: r.EndpointID},
+		Interface: plug.PeerName(r.id()),
+	}
+	if r.Interface == nil {
+		r.Interface = &wanted{}
+	}
+	for _, text := range []string{r.Interface.Address, r.Interface.AddressIPv6} {
+		if text == "" {
+			continue
+		}
+		ip, subnet, err := net.ParseCIDR(text)
+		if err != nil {
+			return nil, fmt.Errorf("the address of the endpoint: %w", err)
+		}
+		subnet.IP = ip
+		c.Addresses = append(c.Addresses, subnet)
+	}
+	if r.Interface.MacAddress != "" {
+		if c.MAC, err = bridge.ParseMAC(r.Interface.MacAddress); err != nil {
+			return nil, fmt.Errorf("the MAC of the endpoint: %w", err)
+		}
+	}
+	if !n.Internal {
+		for _, g := range n.Gateways {
+			c.Gateways = append(c.Gateways, &net.IPNet{IP: g.Addr().AsSlice(), Mask: net.CIDRMask(g.Bits(), g.Addr().BitLen())})
+		}
+	}
+	_, inner, warnings, err := p.Attach(d.s, c)
+	if errors.Is(err, plug.ErrUnfinished) {
+		if err = plug.Detach(d.s, c.Owner.ID); err == nil {
+			_, inner, warnings, err = p.Attach(d.s, c)
+		}
+	}
+	for _, w := range warnings {
+		d.log.Warn(w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer := &wanted{}
+	if c.MAC == nil { // Docker takes no answer to what it has decided
+		answer.MacAddress = inner.Attrs().HardwareAddr.String()
+	}
+	return map[string]any{"Interface": answer}, nil
+}
+
+func (d *Driver) deleteEndpoint(r request) (any, error) { return empty{}, plug.Detach(d.s, r.id()) }
+
+// endpoint finds the port of an endpoint.
+func (d *Driver) endpoint(r request) (*bridge.Port, error) {
+	port, err := plug.Find(d.s, r.id())
+	if err == nil && (port == nil || port.State == "gone") {
+		err = fmt.Errorf("endpoint %.12s is not on the switch; start its container again", r.EndpointID)
+	}
+	return port, err
+}
+
+// join says which interface Docker moves into the container, and by which way that leaves.
+func (d *Driver) join(r request) (any, error) {
+	if err := r.publishes(); err != nil {
+		return nil, err
+	}
+	n, _, err := d.find(r)
+	if err == nil {
+		_, err = d.endpoint(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := plug.PeerName(r.id())
+	if _, err := netlink.LinkByName(name); err != nil {
+		return nil, fmt.Errorf("endpoint %.12s has its interface in a container already: %w", r.EndpointID, err)
+	}
+	answer := map[string]any{"InterfaceName": map[string]string{"SrcName": name, "DstPrefix": Prefix}}
+	if !n.Internal {
+		for _, g := range n.Gateways {
+			key := "Gateway"
+			if g.Addr().Is6() {
+				key = "GatewayIPv6"
+			}
+			if answer[key] == nil {
+				answer[key] = g.Addr().String()
+			}
+		}
+	}
+	if answer["Gateway"] == nil && answer["GatewayIPv6"] == nil { // otherwise Docker adds docker_gwbridge
+		answer["DisableGatewayService"] = true
+	}
+	return answer, nil
+}

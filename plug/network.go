@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package plug
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/bridge"
+	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
+)
+
+// A Network is what Podman or Docker keeps of a network for us: words and their values.
+type Network struct {
+	Bridge     string // "" where nothing is said
+	MTU        int    // in bytes; 0 for the kernel's default
+	VLAN       uint16 // of frames without a tag; 0 for those of a new port
+	Tagged     []uint16
+	PF         string // rules of the container's port alone
+	Mirror     string // a span port
+	OffHost    bool   // the gateway is another station: the host takes no address
+	Masquerade bool
+	Settings   []bridge.Change // of the container's port
+}
+
+// Words of a network that are no settings of a port.
+const (
+	wordBridge, wordMTU, wordVLAN, wordTagged = "bridge", "mtu", "vlan", "tagged"
+	wordPF, wordMirror, wordGateway           = "pf", "mirror", "gateway"
+	wordMasquerade                            = "masquerade"
+)
+
+// ReadNetwork reads the words of a network: bridge, mtu, vlan, tagged, pf, mirror, gateway
+// (host or lan), masquerade (on or off), and the settings of 'bascule port set'. A word that is
+// none of these is an error.
+func ReadNetwork(words map[string]string) (n Network, err error) {
+	for _, word := range slices.Sorted(maps.Keys(words)) {
+		if err := n.read(word, words[word]); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func (n *Network) read(word, value string) (err error) {
+	between := func(lo, hi int) (int, error) {
+		v, err := strconv.Atoi(value)
+		if err != nil || v < lo || v > hi {
+			return 0, fmt.Errorf("%s=%.40q: give %d to %d", word, value, lo, hi)
+		}
+		return v, nil
+	}
+	either := func(yes, no string) (bool, error) {
+		if value != yes && value != no {
+			return false, fmt.Errorf("%s=%.40q: give %s or %s", word, value, yes, no)
+		}
+		return value == yes, nil
+	}
+	switch word {
+	case wordBridge:
+		n.Bridge = value
+		return bridge.CheckName("bridge", value)
+	case wordMTU:
+		n.MTU, err = between(68, 65535)
+	case wordVLAN:
+		var id int
+		id, err = between(1, 4094)
+		n.VLAN = uint16(id)
+	case wordTagged:
+		n.Tagged, err = bridge.ParseVLANs(value)
+	case wordPF:
+		n.PF = value
+	case wordMirror:
+		n.Mirror = value
+		if err = bridge.CheckName("port", value); err != nil {
+			return fmt.Errorf("%s: %w", word, err)
+		}
+	case wordGateway:
+		n.OffHost, err = either("lan", "host")
+	case wordMasquerade:
+		n.Masquerade, err = either(bridge.On, bridge.Off)
+	default:
+		n.Settings = append(n.Settings, bridge.Change{Name: word, Value: value})
+		return bridge.CheckPortSetting(word, value)
+	}
+	return err
+}
+
+// hostPort is the name of the host's interface in the network: that of the bridge, and for a
+// VLAN with that behind it.
+func (n *Network) hostPort() string {
+	if n.VLAN != 0 {
+		return fmt.Sprintf("%s.%d", n.Bridge, n.VLAN)
+	}
+	return n.Bridge
+}
+
+// GatewayID is the id of the host's port in the network, for a front door.
+func (n *Network) GatewayID(by string) string { return by + "-gateway/" + n.hostPort() }
+
+// Check says whether a network can be, as far as it can be told before the first container
+// comes: names, rules, and, if the bridge is there, whether it filters VLANs.
+func (n *Network) Check(s *bridge.Switch) error {
+	if err := bridge.CheckName("bridge", n.Bridge); err != nil {
+		return err
+	}
+	if !n.OffHost {
+		if err := bridge.CheckName("port", n.hostPort()); err != nil {
+			return fmt.Errorf("the host's interface in VLAN %d would be %s: %w", n.VLAN, n.hostPort(), err)
+		}
+	}
+	if n.PF != "" {
+		if _, err := s.ParsePortPF(DeviceName("any"), n.rules()); err != nil {
+			return err
+		}
+	}
+	info, err := s.Quick(n.Bridge)
+	if bridge.Missing(err) {
+		return nil
+	}
+	if err == nil {
+		err = n.filters(info)
+	}
+	return err
+}
+
+func (n *Network) rules() bridge.PFLoad {
+	return bridge.PFLoad{Name: "pf", Text: []byte(n.PF + "\n"), Source: pf.Source{}}
+}
+
+func (n *Network) filters(info bridge.Info) error {
+	if n.wantsVLANs() && !info.Config.VLANFiltering {
+		return fmt.Errorf("bridge %s does not filter VLANs; switch that on with 'bascule bridge set %s --vlan-filtering', or leave vlan and tagged out", n.Bridge, n.Bridge)
+	}
+	return nil
+}
+
+func (n *Network) wantsVLANs() bool { return n.VLAN != 0 || len(n.Tagged) > 0 }
+
+// A Container is what gets a port in a network.
+type Container struct {
+	Owner     bridge.Owner
+	Interface string           // name of its end
+	To        *Space           // where that is to be; nil for the switch's own namespace
+	MAC       net.HardwareAddr // nil for a random one
+	Addresses []*net.IPNet
+	Gateways  []*net.IPNet // addresses of the host in the network, if it is not OffHost
+}
+
+// Attach puts a container on its network: the bridge, the host's address in the network, a
+// wire, and its port, with bindings if the network has source-guard. With an error nothing is
+// left but what is the network's own. The error is [ErrUnfinished] where something of the same
+// owner is there.
+func (n *Network) Attach(s *bridge.Switch, c Container) (device, inner netlink.Link, warnings []string, err error) {
+	fail := func(err error) (netlink.Link, netlink.Link, []string, error) { return nil, nil, warnings, err }
+	if err := c.Owner.Check(); err != nil {
+		return fail(err)
+	}
+	info, err := EnsureBridge(s, n.Bridge, n.wantsVLANs())
+	if err == nil {
+		err = n.filters(info)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if len(c.Gateways) > 0 && !n.OffHost {
+		g := Gateway{
+			Bridge: n.Bridge, Name: n.hostPort(), VLAN: n.VLAN, Addresses: c.Gateways,
+			Owner: bridge.Owner{ID: n.GatewayID(c.Owner.By), By: c.Owner.By},
+		}
+		_, notes, err := g.Ensure(s)
+		warnings = append(warnings, notes...)
+		if err != nil {
+			return fail(err)
+		}
+	}
+	if n.Masquerade {
+		notes, err := Masquerade(s, c.Owner.By, c.Addresses)
+		warnings = append(warnings, notes...)
+		if err != nil {
+			return fail(fmt.Errorf("masquerade: %w", err))
+		}
+	}
+	wire := Wire{ID: c.Owner.ID, MTU: n.MTU, MAC: c.MAC, Name: c.Interface, To: c.To}
+	if device, err = wire.Make(); err != nil {
+		return fail(err)
+	}
+	if inner, err = c.To.link(c.Interface); err == nil {
+		var notes []string
+		notes, err = Put(s, n.plug(c, device, inner))
+		warnings = append(warnings, notes...)
+	}
+	if err != nil {
+		return fail(errors.Join(err, Detach(s, c.Owner.ID)))
+	}
+	return device, inner, warnings, nil
+}
+
+func (n *Network) plug(c Container, device, inner netlink.Link) Plug {
+	p := Plug{
+		Owner: c.Owner, Bridge: n.Bridge, Device: device.Attrs().Name, Settings: n.Settings, VLANs: VLANs(n.VLAN, n.Tagged), CopyTo: n.Mirror,
+	}
+	if slices.Contains(n.Settings, bridge.Change{Name: "source-guard", Value: bridge.On}) {
+		p.Bindings = Bindings(c.Addresses, inner.Attrs().HardwareAddr)
+		for i := range p.Bindings {
+			p.Bindings[i].VLAN = n.VLAN
+		}
+	}
+	if n.PF != "" {
+		rules := n.rules()
+		p.PF = &rules
+	}
+	return p
+}
+
+// Detach takes what has an id off the switch, and its wire. It can be done at any time again.
+func Detach(s *bridge.Switch, id string) error {
+	if _, _, err := Remove(s, id); err != nil {
+		return err
+	}
+	return Cut(id)
+}
+
+// CheckID refuses what a runtime of containers gives as an id or a name if it is more than
+// letters, digits, "_", "." and "-", or begins with another than the first two, or is longer
+// than 128 bytes.
+func CheckID(what, id string) error {
+	ok := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.-", r)
+	}
+	switch {
+	case id == "":
+		return fmt.Errorf("%s is missing", what)
+	case len(id) > 128:
+		return fmt.Errorf("%s has %d bytes; give at most 128", what, len(id))
+	case strings.ContainsRune("_.-", rune(id[0])) || strings.ContainsFunc(id, func(r rune) bool { return !ok(r) }):
+		return fmt.Errorf("%s %.40q has something else than letters, digits, '_', '.' and '-'", what, id)
+	}
+	return nil
+}
