@@ -49,6 +49,7 @@ type Options struct {
 	// until it ends. They see it by a View. None has to be there.
 	API      func(*View) http.Handler
 	Services []Service
+	Doors    []Door // at which the services answer, for the status
 
 	// Notify tells the service manager how it is (sd_notify(3)); Watchdog is how
 	// often at least it wants to hear that, 0 for never.
@@ -529,6 +530,7 @@ func (a *agent) summary() string {
 func (a *agent) status() Status {
 	st := Status{
 		PID: os.Getpid(), Version: a.o.Version, Since: a.since, Files: append([]string{}, a.o.Files...),
+		Doors:    append([]Door{}, a.o.Doors...),
 		Applying: !a.job.IsZero(), Error: a.err,
 	}
 	if !a.applied.IsZero() && len(a.o.Files) > 0 {

@@ -37,6 +37,13 @@ type Status struct {
 	Applied    *time.Time   `json:"applied"`         // when they were last applied with success, null for never
 	Error      string       `json:"error,omitempty"` // why the last try was none
 	Namespaces []SiteStatus `json:"namespaces"`
+	Doors      []Door       `json:"doors"` // at which others reach the agent, beside its socket
+}
+
+// A Door is an address at which the agent answers.
+type Door struct {
+	What    string `json:"what"`    // "metrics", "web" or "docker"
+	Address string `json:"address"` // as the flag has it
 }
 
 // A SiteStatus is a network namespace that is served.

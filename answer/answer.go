@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"bascule/bridge"
@@ -32,6 +33,22 @@ func List[T, A any](items []T, of func(T) A) []A {
 // Version is the version of the program.
 type Version struct {
 	Version string `json:"version"`
+}
+
+// Reason is a word for what becomes of a frame, and its meaning.
+type Reason struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+	See  string `json:"see,omitempty"` // the command that shows what decided, or changes it
+}
+
+// OfReason is the answer for a reason.
+func OfReason(r bridge.Reason) Reason {
+	a := Reason{Name: r.Name, Text: r.Text}
+	if r.See != "" {
+		a.See = "bascule " + r.See
+	}
+	return a
 }
 
 // Removed is a bridge that is no more.
@@ -409,6 +426,13 @@ func OfVLANTable(table []bridge.VLAN, stats bool) []VLANs {
 		list[len(list)-1].VLANs = append(list[len(list)-1].VLANs, a)
 	}
 	return list
+}
+
+// OfPortVLANTable is the answer for the VLANs of ports, and for those VLANs of bridges
+// that are private.
+func OfPortVLANTable(ports []bridge.PortVLANs, table []bridge.VLAN) []VLANs {
+	private := slices.DeleteFunc(slices.Clone(table), func(v bridge.VLAN) bool { return v.Kind == "" })
+	return append(List(ports, OfPortVLANs), OfVLANTable(private, false)...)
 }
 
 // Event is something that happened on a bridge.

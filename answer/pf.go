@@ -4,6 +4,7 @@ package answer
 
 import (
 	"fmt"
+	"strings"
 
 	"bascule/bridge"
 	"bascule/pf"
@@ -39,6 +40,44 @@ func OfPFRule(of, path string, number int, r *pf.Rule, n bridge.PFCounts) PFRule
 		PacketsIn: n.Packets[0], PacketsOut: n.Packets[1], BytesIn: n.Bytes[0], BytesOut: n.Bytes[1],
 		States: n.States, Created: n.Created,
 	}
+}
+
+// OfPFRules is the answer for those rules of a ruleset of a bridge that take wants, also
+// for those between braces without a name. If all is true, it is for those of all anchors
+// below, too.
+func OfPFRules(of string, rules bridge.PFRules, all bool, take func(*pf.Rule) bool) []PFRule {
+	list := []PFRule{}
+	var walk func(set *pf.Ruleset, path string)
+	walk = func(set *pf.Ruleset, path string) {
+		for i := range set.Rules {
+			r := &set.Rules[i]
+			if take(r) {
+				list = append(list, OfPFRule(of, path, i, r, rules.Counts[r]))
+			}
+			if body, at := rules.Body(path, i, r); body != nil && (all || r.Anchor.Name == "") {
+				walk(body, at)
+			}
+			if above, several := PFAnchorsBelow(path, i, r); several && all {
+				for _, name := range rules.Below(above) {
+					if body := rules.Anchors[pf.AnchorPath(above, name)]; body != nil {
+						walk(body, pf.AnchorPath(above, name))
+					}
+				}
+			}
+		}
+	}
+	walk(rules.Set, rules.Path)
+	return list
+}
+
+// PFAnchorsBelow returns the path of the anchor that a rule calls all anchors right below
+// of.
+func PFAnchorsBelow(path string, index int, r *pf.Rule) (above string, several bool) {
+	if r.Anchor == nil {
+		return "", false
+	}
+	above, several = strings.CutSuffix(pf.BodyPath(path, index, r), "*")
+	return strings.Trim(above, "/"), several
 }
 
 // PFState is a state: a connection that pf knows.
@@ -180,4 +219,55 @@ type PFPort struct {
 	Name   string `json:"ifname"`
 	Group  bool   `json:"group"` // it is a group of ports
 	Skip   bool   `json:"skip"`  // by 'set skip'
+}
+
+// OfPFPorts is the answer for the ports of a bridge as pf knows them.
+func OfPFPorts(of string, info bridge.PFInfo) []PFPort {
+	return List(info.Ports, func(p bridge.PFPort) PFPort { return PFPort{Bridge: of, Name: p.Name, Group: p.Group, Skip: p.Skip} })
+}
+
+// OfPFTimeouts is the answer for timeouts: seconds by name, of the adaptive ones states.
+func OfPFTimeouts(info bridge.PFInfo) map[string]uint32 {
+	values := map[string]uint32{}
+	for i, v := range info.Timeouts {
+		values[pf.TimeoutName(i).String()] = v
+	}
+	return values
+}
+
+// PFLimits are limits, and the bytes that tables take now by what they are for.
+type PFLimits struct {
+	States       uint32            `json:"states"`
+	Sources      uint32            `json:"src-nodes"`
+	Fragments    uint32            `json:"frags"`
+	Tables       uint32            `json:"tables"`
+	TableEntries uint32            `json:"table-entries"`
+	Anchors      uint32            `json:"anchors"`
+	Memory       map[string]uint64 `json:"memory"`
+}
+
+// OfPFLimits is the answer for limits.
+func OfPFLimits(info bridge.PFInfo) PFLimits {
+	l := info.Limits
+	a := PFLimits{
+		States: l[pf.LimitStates], Sources: l[pf.LimitSrcNodes], Fragments: l[pf.LimitFrags], Tables: l[pf.LimitTables],
+		TableEntries: l[pf.LimitTableEntries], Anchors: l[pf.LimitAnchors], Memory: map[string]uint64{},
+	}
+	for _, m := range info.Memory {
+		a.Memory[m.Name] = m.Bytes
+	}
+	return a
+}
+
+// PFTableChange says what a change of a table has done.
+type PFTableChange struct {
+	Created bool `json:"created"` // the table
+	Added   int  `json:"added"`   // addresses, as the next two
+	Deleted int  `json:"deleted"`
+	Changed int  `json:"changed"`
+}
+
+// OfPFTableChange is the answer for the change of a table.
+func OfPFTableChange(c bridge.PFTableChange) PFTableChange {
+	return PFTableChange{c.Created, c.Added, c.Deleted, c.Changed}
 }

@@ -370,6 +370,26 @@ func onlyVLAN(b *datapath.Bridge, what string, mac net.HardwareAddr, in *uint16)
 	return 0, refused(what, "it is there without a VLAN, and in "+word+FormatVLANs(vlans[1:]), "name one with --vlan, 0 for none")
 }
 
+// FlushEntries removes entries that match: learned ones, and with static all of them. It
+// returns how many, and how many that are static or sticky match and stay.
+func FlushEntries(s interface {
+	Flush(bridge string, m Match) (n int, err error)
+	FDB(bridge string, m Match) ([]Entry, error)
+}, bridge string, m Match, static bool) (removed, spared int, err error) {
+	m.Dynamic, m.Static = !static, false
+	if removed, err = s.Flush(bridge, m); err != nil {
+		return 0, 0, err
+	}
+	m.Dynamic, m.Static, m.Own = false, true, true
+	own, err := s.FDB(bridge, m)
+	if err != nil || static {
+		return removed, len(own), err
+	}
+	m.Own = false
+	all, err := s.FDB(bridge, m)
+	return removed, max(0, len(all)-len(own)), err
+}
+
 // Flush removes the entries that match, except host ports' own addresses, and
 // returns how many.
 func (s *Switch) Flush(bridge string, m Match) (n int, err error) {

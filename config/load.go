@@ -60,6 +60,35 @@ func load(paths []string, open opener) ([]File, error) {
 	return list, nil
 }
 
+// ParseAlone reads desired states from a text by itself, which came from somebody who may
+// not read the files that this process can: a file of pf's rules in it is a mistake. Errors
+// call the text name, which says what it is as the name of a file does. Apply it without
+// Options.PF, or its rules of pf could name files.
+func ParseAlone(name string, text []byte) ([]File, error) {
+	if len(text) > maxSize {
+		return nil, tooLarge(name)
+	}
+	list, bad := parse(name, text)
+	if bad == nil {
+		bad = twice(list)
+	}
+	if bad == nil {
+		var wrong faults
+		for _, f := range list {
+			for _, b := range f.Bridges {
+				if b.PF != nil && b.PF.File != "" {
+					wrong.add(b.PF.At, "pf names file %q, which is not read from here; give the rules themselves", b.PF.File)
+				}
+			}
+		}
+		bad = wrong.errors()
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return list, nil
+}
+
 // Check reports why a text would be refused as a file in YAML or JSON, whatever the
 // machine has: the error is that of [Load], or of the first rules of pf in it.
 func Check(path string, text []byte) error {

@@ -34,20 +34,18 @@ func NewGuard(at Address, names []string, token string) *Guard {
 	return g
 }
 
-// Cookie is the name of the cookie that has the token of a page.
-const Cookie = "bascule-token"
-
 // Protect lets requests through to h that
 //
 //   - call the server by one of its names. A page of another site that has its own name
 //     point to this host (DNS rebinding) sends that name;
 //   - are no doing of another site's page, by the headers Origin (RFC 6454) and
 //     Sec-Fetch-Site (W3C Fetch Metadata), which browsers send and pages cannot change;
-//   - have the token, as "Authorization: Bearer TOKEN" (RFC 6750) or by the cookie, but for
-//     the paths in open.
+//   - have the token, as "Authorization: Bearer TOKEN" (RFC 6750), unless open says that
+//     there is nothing to hide; nil never does. No cookie has the token: browsers send
+//     cookies to all servers of a host, whatever their port.
 //
 // The answers tell browsers to keep them to themselves.
-func (g *Guard) Protect(h http.Handler, open ...string) http.Handler {
+func (g *Guard) Protect(h http.Handler, open func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
 		head.Set("X-Content-Type-Options", "nosniff")
@@ -61,7 +59,7 @@ func (g *Guard) Protect(h http.Handler, open ...string) http.Handler {
 			http.Error(w, "this server has another name; see --web-host of bascule-agent(8)", http.StatusMisdirectedRequest)
 		case foreign(r):
 			http.Error(w, "pages of other sites cannot ask here", http.StatusForbidden)
-		case g.token != "" && !slices.Contains(open, r.URL.Path) && !g.knows(r):
+		case g.token != "" && (open == nil || !open(r)) && !g.knows(r):
 			head.Set("WWW-Authenticate", `Bearer realm="bascule"`)
 			http.Error(w, "the token is missing or wrong; the agent has logged the address with it", http.StatusUnauthorized)
 		default:
@@ -97,16 +95,8 @@ func foreign(r *http.Request) bool {
 
 // knows reports whether a request has the token.
 func (g *Guard) knows(r *http.Request) bool {
-	if text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && g.Is(text) {
-		return true
-	}
-	c, err := r.Cookie(Cookie)
-	return err == nil && g.Is(c.Value)
-}
-
-// Is reports whether a text is the token.
-func (g *Guard) Is(text string) bool {
-	return subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
+	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return ok && subtle.ConstantTimeCompare([]byte(text), []byte(g.token)) == 1
 }
 
 // NewToken makes a token of 192 random bits.

@@ -99,6 +99,13 @@ port.
 With --docker it is a network driver of Docker (docs/containers.md), by the name
 that the socket has before '.sock'. It has to run where dockerd does.
 
+With --web it serves a page and the API, which show the switch and, with
+--web-write, change it. At an address and port a token is wanted: the one in the
+file of --token-file, or a new one, which the log has in the page's address. A
+browser has to call the agent by the address, by localhost, or by a name of
+--web-host. docs/api.md, in /usr/local/share/doc/bascule, has the API, which is
+at the agent's own socket, too.
+
 While the agent runs, the interface of a host port has a carrier as long as
 another port of its VLANs has one and forwards; so it has none while spanning
 tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:
@@ -147,13 +154,13 @@ change, gives the carrier back.`,
 		stderr, ok := p.stderr.(*os.File)
 		o.Journal = ok && agent.InJournal(stderr)
 		log := agent.NewLog(p.stderr, o)
-		services, err := open.open(cmd, log)
+		services, doors, err := open.open(cmd, log)
 		if err != nil {
 			return err
 		}
 		return p.agents.Run(ctx, agent.Options{
-			Services: services,
-			Netns:    p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
+			Services: services, Doors: doors, API: socketAPI,
+			Netns: p.netns.text, Files: files, Force: p.force, PF: keptSource, Dir: agent.Dir(), Version: buildVersion(), Log: log,
 			Watchdog: watchdog, Notify: notify(log),
 		}, reload)
 	}
@@ -243,6 +250,9 @@ func (p *program) printAgent(st agent.Status) error {
 		{"process", strconv.Itoa(st.PID) + " since " + st.Since.Format(clock)},
 		{"version", st.Version},
 		{"files", files},
+	}
+	for _, d := range st.Doors {
+		facts = append(facts, fact{d.What, d.Address})
 	}
 	if st.Error != "" {
 		why := st.Error

@@ -9,10 +9,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 
 	"bascule/agent"
+	"bascule/agent/api"
 	"bascule/agent/doors"
 	"bascule/agent/metrics"
+	"bascule/agent/web"
 	"bascule/docker"
 
 	"github.com/spf13/cobra"
@@ -60,10 +64,15 @@ type agentDoors struct {
 	include, exclude patterns
 	docker           listenAt
 	dockerState      word
+
+	web       listenAt
+	write     bool
+	hosts     []string
+	tokenFile word
 }
 
 func addDoors(cmd *cobra.Command) *agentDoors {
-	d := &agentDoors{}
+	d := &agentDoors{tokenFile: word{name: "FILE"}}
 	f := cmd.Flags()
 	f.Var(&d.metrics, "metrics", "answer Prometheus at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9810")
 	f.Var(&d.include, "metrics-include", "show ports whose names match, such as 'tap*'; may be given several times")
@@ -71,50 +80,125 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 	f.Var(&d.docker, "docker", "be a network driver of Docker at unix:PATH, such as unix:/run/docker/plugins/bascule.sock")
 	d.dockerState = word{name: "FILE", text: "/var/lib/bascule/docker.json"}
 	f.Var(&d.dockerState, "docker-state", "keep Docker's networks in this file")
-	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "docker"} {
+	f.Var(&d.web, "web", "serve the page and the API at unix:PATH[,group=NAME] or ADDRESS:PORT, such as 127.0.0.1:9811")
+	f.BoolVar(&d.write, "web-write", false, "let those who are let in there change something, too")
+	f.StringArrayVar(&d.hosts, "web-host", nil, "a `NAME` by which browsers may call that address; may be given several times")
+	f.Var(&d.tokenFile, "token-file", "let in there who knows the token in this file, in the place of a new one")
+	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "web", "web-host", "docker"} {
 		completeFlag(cmd, name, these(nil))
 	}
 	return d
 }
 
+// mostVisitors is how many connections the address of the page has room for. A browser
+// opens six.
+const mostVisitors = 128
+
 // open opens what the flags ask for. The services close it when they end.
-func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agent.Service, err error) {
+func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agent.Service, open []agent.Door, err error) {
 	switch {
 	case d.metrics.text == "" && len(d.include)+len(d.exclude) > 0:
-		return nil, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
+		return nil, nil, usagef(cmd, "--metrics-include and --metrics-exclude: --metrics is missing")
+	case d.web.text == "" && (d.write || d.hosts != nil || d.tokenFile.text != ""):
+		return nil, nil, usagef(cmd, "--web-write, --web-host and --token-file: --web is missing")
 	case d.docker.text == "" && cmd.Flags().Changed("docker-state"):
-		return nil, usagef(cmd, "--docker-state: --docker is missing")
+		return nil, nil, usagef(cmd, "--docker-state: --docker is missing")
 	case d.docker.text != "" && (d.docker.address.Path == "" || d.docker.address.Group != ""):
-		return nil, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
+		return nil, nil, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
 	case d.docker.text != "" && cmd.Flags().Changed("netns"):
-		return nil, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
+		return nil, nil, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
+	}
+	token := ""
+	switch {
+	case d.tokenFile.text != "":
+		token, err = doors.ReadToken(d.tokenFile.text)
+	case d.web.text != "" && d.web.address.Path == "":
+		token = doors.NewToken()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var listening []*doors.Door
+	defer func() {
+		if err != nil { // nothing stays of those that were opened before
+			for _, door := range listening {
+				door.Close()
+			}
+		}
+	}()
+	add := func(what string, at doors.Address, most int, handler func(*agent.View) http.Handler) error {
+		door, err := at.Listen()
+		if err != nil {
+			return err
+		}
+		warnRemote(log, what, at)
+		listening = append(listening, door)
+		services = append(services, serve(door, most, handler))
+		open = append(open, agent.Door{What: what, Address: at.String()})
+		return nil
 	}
 	if d.metrics.text != "" {
-		door, err := d.metrics.address.Listen()
-		if err != nil {
-			return nil, err
-		}
-		warnRemote(log, "metrics", d.metrics.address)
 		o := metrics.Options{Include: d.include, Exclude: d.exclude}
-		services = append(services, serve(door, mostScrapers, func(v *agent.View) http.Handler {
-			return doors.NewGuard(door.Address, nil, "").Protect(metrics.Handler(v, o))
-		}))
+		err = add("metrics", d.metrics.address, mostScrapers, func(v *agent.View) http.Handler {
+			return doors.NewGuard(d.metrics.address, nil, "").Protect(metrics.Handler(v, o), nil)
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if d.web.text != "" {
+		guard := doors.NewGuard(d.web.address, d.hosts, token)
+		err = add("web", d.web.address, mostVisitors, func(v *agent.View) http.Handler {
+			mux := http.NewServeMux()
+			mux.Handle("/api/", laterAPI(v, d.write))
+			mux.Handle("/", web.Handler())
+			return guard.Protect(mux, func(r *http.Request) bool { return !strings.HasPrefix(r.URL.Path, "/api/") })
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		d.tell(log, token)
 	}
 	if d.docker.text != "" {
 		driver, err := docker.New(d.dockerState.text, log)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := os.MkdirAll(filepath.Dir(d.docker.address.Path), 0o700); err != nil {
-			return nil, fmt.Errorf("cannot listen for Docker: %w", err)
+			return nil, nil, fmt.Errorf("cannot listen for Docker: %w", err)
 		}
-		door, err := d.docker.address.Listen()
+		err = add("docker", d.docker.address, mostDockers, func(*agent.View) http.Handler { return driver })
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		services = append(services, serve(door, mostDockers, func(*agent.View) http.Handler { return driver }))
 	}
-	return services, nil
+	return services, open, nil
+}
+
+// tell logs where the page is. A token of a file is known to those who may know it.
+func (d *agentDoors) tell(log *slog.Logger, token string) {
+	at := d.web.address
+	if at.Path != "" {
+		log.Info("the page and the API are served", "address", at.String(), "write", d.write)
+		return
+	}
+	page := "http://" + at.TCP.String() + "/"
+	if d.tokenFile.text == "" {
+		page += "#" + token
+	}
+	log.Info("the page and the API are served", "address", page, "write", d.write)
+}
+
+// laterAPI is the agent's API, made when it is first asked for: an agent that nobody asks
+// has no use for its memory.
+func laterAPI(v *agent.View, write bool) http.Handler {
+	made := sync.OnceValue(func() http.Handler { return api.New(v, api.Options{Version: buildVersion(), Write: write}) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { made().ServeHTTP(w, r) })
+}
+
+// socketAPI answers at the agent's own socket, which root can reach alone.
+func socketAPI(v *agent.View) http.Handler {
+	return doors.NewGuard(doors.Address{Path: "the agent's"}, nil, "").Protect(laterAPI(v, true), nil)
 }
 
 // serve is a service that answers at a door.

@@ -204,25 +204,10 @@ another station takes it.`,
 	static := cmd.Flags().Bool("static", false, "remove static and sticky entries too, but for host ports' own addresses")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		m := match()
-		m.Dynamic = !*static
 		return p.with(func(s switcher) error {
-			n, err := s.Flush(args[0], m)
+			n, spared, err := bridge.FlushEntries(s, args[0], m, *static)
 			if err != nil {
 				return err
-			}
-			m.Dynamic, m.Static, m.Own = false, true, true
-			own, err := s.FDB(args[0], m)
-			if err != nil {
-				return err
-			}
-			spared := len(own) // with --static
-			if !*static {
-				m.Own = false
-				all, err := s.FDB(args[0], m)
-				if err != nil {
-					return err
-				}
-				spared = max(0, len(all)-len(own))
 			}
 			if p.json {
 				return p.printJSON([]answer.Flushed{{Bridge: args[0], Removed: n, Spared: spared}})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"bascule/answer"
 	"bascule/bridge"
 
 	"github.com/spf13/cobra"
@@ -142,13 +143,6 @@ func reasonFacts(reasons []bridge.Reason) (list []fact) {
 	return list
 }
 
-// reasonJSON is a reason for programs.
-type reasonJSON struct {
-	Name string `json:"name"`
-	Text string `json:"text"`
-	See  string `json:"see,omitempty"` // the command that shows what decided, or changes it
-}
-
 // printTopic explains the words of the names, or all.
 func (p *program) printTopic(t *topic, names []string) error {
 	list := t.list()
@@ -168,14 +162,7 @@ func (p *program) printTopic(t *topic, names []string) error {
 		reasons = append(reasons, list[i])
 	}
 	if p.json {
-		list := make([]reasonJSON, len(reasons))
-		for i, r := range reasons {
-			list[i] = reasonJSON{Name: r.Name, Text: r.Text}
-			if r.See != "" {
-				list[i].See = "bascule " + r.See
-			}
-		}
-		return p.printJSON(list)
+		return p.printJSON(answer.List(reasons, answer.OfReason))
 	}
 	if len(names) == 0 {
 		fmt.Fprintf(p.out, "%s\n\n", t.text)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,13 +106,8 @@ func (c *pfctl) showRules(s switcher) error {
 		}
 		return sizes.err
 	}
-	list := []answer.PFRule{}
-	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
-		if c.rule.n == nil || *c.rule.n == number {
-			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
-		}
-	})
-	return c.printJSON(list)
+	list := answer.OfPFRules(c.bridge.text, rules, recursive, func(*pf.Rule) bool { return true })
+	return c.printJSON(slices.DeleteFunc(list, func(r answer.PFRule) bool { return c.rule.n != nil && *c.rule.n != r.Number }))
 }
 
 // showTranslations shows the rules that translate, on a line each.
@@ -121,12 +117,7 @@ func (c *pfctl) showTranslations(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := []answer.PFRule{}
-	eachPFRule(rules, rules.Set, rules.Path, true, func(path string, number int, r *pf.Rule) {
-		if len(r.Translations) > 0 && r.Anchor == nil {
-			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
-		}
-	})
+	list := answer.OfPFRules(c.bridge.text, rules, true, func(r *pf.Rule) bool { return len(r.Translations) > 0 && r.Anchor == nil })
 	if c.json {
 		return c.printJSON(list)
 	}
@@ -141,25 +132,6 @@ func (c *pfctl) showTranslations(s switcher) error {
 func pfAnchorAll(anchor string) (path string, all bool) {
 	path, all = strings.CutSuffix(anchor, "*")
 	return strings.Trim(path, "/"), all
-}
-
-// eachPFRule calls f for the rules of a ruleset, also for those between braces
-// without a name, and for those of all anchors if they are asked for.
-func eachPFRule(rules bridge.PFRules, set *pf.Ruleset, path string, recursive bool, f func(path string, number int, r *pf.Rule)) {
-	for i := range set.Rules {
-		r := &set.Rules[i]
-		f(path, i, r)
-		if body, at := rules.Body(path, i, r); body != nil && (recursive || r.Anchor.Name == "") {
-			eachPFRule(rules, body, at, recursive, f)
-		}
-		if above, ok := pfAnchorsOf(path, i, r); ok && recursive {
-			for _, name := range rules.Below(above) {
-				if body := rules.Anchors[pf.AnchorPath(above, name)]; body != nil {
-					eachPFRule(rules, body, pf.AnchorPath(above, name), recursive, f)
-				}
-			}
-		}
-	}
 }
 
 // pfTableSizes knows how many addresses tables have, which are asked for when a
@@ -203,16 +175,6 @@ func (t *pfTableSizes) in(path string) map[string]int {
 	return sizes
 }
 
-// pfAnchorsOf returns the path of the anchor that a rule calls all anchors right
-// below of.
-func pfAnchorsOf(path string, index int, r *pf.Rule) (above string, ok bool) {
-	if r.Anchor == nil {
-		return "", false
-	}
-	above, ok = strings.CutSuffix(pf.BodyPath(path, index, r), "*")
-	return strings.Trim(above, "/"), ok
-}
-
 // printRules prints the rules of a ruleset in lines, those of anchors indented.
 func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, depth int, recursive bool, sizes *pfTableSizes) {
 	indent := strings.Repeat("  ", depth)
@@ -231,7 +193,7 @@ func (c *pfctl) printRules(rules bridge.PFRules, set *pf.Ruleset, path string, d
 		if body != nil && !recursive && r.Anchor.Name != "" {
 			body = nil
 		}
-		above, several := pfAnchorsOf(path, i, r)
+		above, several := answer.PFAnchorsBelow(path, i, r)
 		several = several && recursive
 		if body != nil || several {
 			line += " {"
@@ -292,12 +254,7 @@ func (c *pfctl) showLabels(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := []answer.PFRule{}
-	eachPFRule(rules, rules.Set, rules.Path, recursive, func(path string, number int, r *pf.Rule) {
-		if r.Label != "" {
-			list = append(list, answer.OfPFRule(c.bridge.text, path, number, r, rules.Counts[r]))
-		}
-	})
+	list := answer.OfPFRules(c.bridge.text, rules, recursive, func(r *pf.Rule) bool { return r.Label != "" })
 	if c.json {
 		return c.printJSON(list)
 	}
@@ -537,11 +494,7 @@ func (c *pfctl) showTimeouts(s switcher) error {
 		return err
 	}
 	if c.json {
-		values := map[string]uint32{}
-		for i, v := range info.Timeouts {
-			values[pf.TimeoutName(i).String()] = v
-		}
-		return c.printJSON(values)
+		return c.printJSON(answer.OfPFTimeouts(info))
 	}
 	for i, v := range info.Timeouts {
 		name, unit := pf.TimeoutName(i), "s"
@@ -559,15 +512,7 @@ func (c *pfctl) showLimits(s switcher) error {
 		return err
 	}
 	if c.json {
-		values, takes := map[string]any{}, map[string]uint64{}
-		for i, v := range info.Limits {
-			values[pf.LimitName(i).String()] = v
-		}
-		for _, m := range info.Memory {
-			takes[m.Name] = m.Bytes
-		}
-		values["memory"] = takes
-		return c.printJSON(values)
+		return c.printJSON(answer.OfPFLimits(info))
 	}
 	for i, v := range info.Limits {
 		fmt.Fprintf(c.out, "%-13s hard limit %8d\n", pf.LimitName(i), v)
@@ -683,13 +628,9 @@ func (c *pfctl) showPorts(s switcher) error {
 	if err != nil {
 		return err
 	}
-	list := []answer.PFPort{}
-	for _, p := range info.Ports {
-		if c.port.text != "" && p.Name != c.port.text && pf.GroupName(p.Name) != c.port.text {
-			continue
-		}
-		list = append(list, answer.PFPort{Bridge: c.bridge.text, Name: p.Name, Group: p.Group, Skip: p.Skip})
-	}
+	list := slices.DeleteFunc(answer.OfPFPorts(c.bridge.text, info), func(p answer.PFPort) bool {
+		return c.port.text != "" && p.Name != c.port.text && pf.GroupName(p.Name) != c.port.text
+	})
 	if c.json {
 		return c.printJSON(list)
 	}

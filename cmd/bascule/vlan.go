@@ -243,7 +243,7 @@ func checkCounting(s switcher, name string, table *[]bridge.VLAN) error {
 func (p *program) printVLANs(ports []bridge.PortVLANs, table []bridge.VLAN) error {
 	private := slices.DeleteFunc(slices.Clone(table), func(v bridge.VLAN) bool { return v.Kind == "" })
 	if p.json {
-		return p.printJSON(append(answer.List(ports, answer.OfPortVLANs), answer.OfVLANTable(private, false)...))
+		return p.printJSON(answer.OfPortVLANTable(ports, table))
 	}
 	var rows [][]string
 	for _, port := range ports {

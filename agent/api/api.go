@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package api is the agent's API by HTTP. A request is a command: its path has the
+// command's words, its parameters the command's arguments and flags, and the answer is
+// what the command prints with -j, of package answer. What only shows is a GET, what
+// changes something is a POST. The OpenAPI document is made from the same types.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode"
+
+	"bascule/agent"
+	"bascule/agent/doors"
+	"bascule/bridge"
+	"bascule/config"
+	"bascule/pf"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+// Prefix is what the paths of the API begin with.
+const Prefix = "/api/v1"
+
+// NoteHeader is the header of an answer for what a command prints as a warning: a line
+// for each. See [Options].
+const NoteHeader = "Bascule-Note"
+
+// Agent is what the API shows; *[agent.View] is one.
+type Agent interface {
+	Status(ctx context.Context) (agent.Status, error)
+	Places(ctx context.Context) ([]agent.Place, error)
+	Reload(ctx context.Context) error
+}
+
+// Options say what an API does.
+type Options struct {
+	Version string // of the program
+	Write   bool   // changes are made; otherwise they are refused
+}
+
+// An API answers requests.
+type API struct {
+	agent   Agent
+	o       Options
+	mux     *http.ServeMux
+	huma    huma.API
+	places  chan struct{} // one for each request that is answered at a time
+	streams chan struct{} // one for each stream
+	meters  meters
+}
+
+// Limits of all clients together.
+const (
+	mostAtOnce  = 4
+	mostStreams = 64
+)
+
+// New makes the API of an agent.
+func New(a Agent, o Options) *API {
+	huma.DefaultArrayNullable = false // lists that are empty are lists
+	api := &API{
+		agent: a, o: o, mux: http.NewServeMux(),
+		places: make(chan struct{}, mostAtOnce), streams: make(chan struct{}, mostStreams),
+	}
+	c := huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "bascule", Version: "1", License: &huma.License{Name: "BSD-2-Clause"},
+				Description: "The agent of a bascule switch. A path has the words of a command, a query or a body its " +
+					"arguments and flags, and the answer is what the command prints with -j. " + NoteHeader +
+					" has what the command prints as warnings, a header for each.",
+			},
+			Servers:    []*huma.Server{{URL: Prefix}},
+			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer)},
+		},
+		Formats:                      map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: json.Unmarshal}, "json": {Marshal: marshal, Unmarshal: json.Unmarshal}},
+		DefaultFormat:                "application/json",
+		RejectUnknownQueryParameters: true,
+	}
+	sub := http.NewServeMux()
+	api.huma = humago.New(sub, c)
+	api.huma.UseMiddleware(api.strict)
+	api.shows()
+	api.filters()
+	api.edits()
+	api.follows()
+	api.finish()
+	sub.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(api.Document())
+	})
+	api.mux.Handle(Prefix+"/", http.StripPrefix(Prefix, plainErrors(sub)))
+	return api
+}
+
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+
+// Document is the OpenAPI document of the API.
+func (a *API) Document() []byte {
+	text, err := json.MarshalIndent(a.huma.OpenAPI(), "", " ")
+	if err != nil {
+		panic(err) // it is made of the program's own types
+	}
+	return append(text, '\n')
+}
+
+func marshal(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// strict refuses what is given twice, or empty: who asks so means something else than
+// nothing. What is not known is refused by the library. It limits how much is done at a
+// time.
+func (a *API) strict(ctx huma.Context, next func(huma.Context)) {
+	u := ctx.URL()
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		a.refuse(ctx, http.StatusBadRequest, "the query cannot be read: "+err.Error()+"; see RFC 3986 for the form of an address")
+		return
+	}
+	for name, values := range query {
+		list := slices.ContainsFunc(ctx.Operation().Parameters, func(p *huma.Param) bool { return p.Name == name && p.Schema.Type == "array" })
+		switch {
+		case len(values) > 1 && !list:
+			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is there %d times; give it once", name, len(values)))
+			return
+		case slices.Contains(values, ""):
+			a.refuse(ctx, http.StatusUnprocessableEntity, fmt.Sprintf("query parameter %q is empty; leave it out, or give it a value", name))
+			return
+		}
+	}
+	edit := ctx.Operation().Metadata[isEdit] != nil
+	if edit && !a.o.Write {
+		a.refuse(ctx, http.StatusForbidden, "nothing can be changed here: the agent was started without --web-write")
+		return
+	}
+	room := a.places
+	if ctx.Operation().Metadata[isStream] != nil {
+		room = a.streams
+		select {
+		case room <- struct{}{}:
+		default:
+			ctx.SetHeader("Retry-After", "10")
+			a.refuse(ctx, http.StatusServiceUnavailable, fmt.Sprintf("there are %d streams already; end one, or try again later", mostStreams))
+			return
+		}
+	} else {
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Context().Done():
+			return
+		}
+	}
+	defer func() { <-room }()
+	next(ctx)
+}
+
+// The keys of an operation's metadata.
+const (
+	isEdit   = "edit"
+	isStream = "stream"
+)
+
+func (a *API) refuse(ctx huma.Context, status int, text string) {
+	huma.WriteErr(a.huma, ctx, status, text)
+}
+
+// plainErrors has the errors of the router in the form of the others.
+func plainErrors(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := mux.Handler(r); pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		status, detail := http.StatusNotFound, fmt.Sprintf("there is no %.100q; see %s/openapi.json", r.URL.Path, Prefix)
+		var allowed []string
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			other := r.Clone(r.Context())
+			other.Method = method
+			if _, pattern := mux.Handler(other); pattern != "" {
+				allowed = append(allowed, method)
+			}
+		}
+		if allowed != nil {
+			status, detail = http.StatusMethodNotAllowed, fmt.Sprintf("%.100q takes %s", r.URL.Path, strings.Join(allowed, ", "))
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(status)
+		_ = marshal(w, huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail})
+	})
+}
+
+// problem is the error of an operation as an answer (RFC 9457): its one line, or one for
+// each mistake in a file.
+func problem(err error) error {
+	status := http.StatusInternalServerError
+	var usage *bridge.UsageError
+	var known huma.StatusError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return err
+	case bridge.Missing(err):
+		status = http.StatusNotFound
+	case errors.As(err, &usage), isText(err):
+		status = http.StatusUnprocessableEntity
+	case bridge.Refused(err):
+		status = http.StatusConflict
+	}
+	lines := strings.Split(err.Error(), "\n")
+	var more []error
+	if len(lines) > 1 {
+		for _, line := range lines {
+			more = append(more, &huma.ErrorDetail{Message: line})
+		}
+	}
+	return huma.NewError(status, lines[0], more...)
+}
+
+// isText reports whether an error is about a text that was sent.
+func isText(err error) bool {
+	var files config.Errors
+	var rules pf.ErrorList
+	return errors.As(err, &files) || errors.As(err, &rules)
+}
+
+// Where says which network namespace a request is about.
+type Where struct {
+	Netns string `query:"netns" maxLength:"255" doc:"network namespace, named as the agent's files name it; without, it is the agent's own"`
+}
+
+func (w Where) netns() string { return w.Netns }
+
+type located interface{ netns() string }
+
+// switchOf returns the switch of a network namespace, which the agent has to serve: the
+// name of any other may be the path of a file.
+func (a *API) switchOf(ctx context.Context, netns string) (*bridge.Switch, error) {
+	list, err := a.agent.Places(ctx)
+	if err != nil {
+		return nil, huma.Error503ServiceUnavailable(err.Error())
+	}
+	for _, p := range list {
+		if p.Netns == netns {
+			return p.Switch, nil
+		}
+	}
+	return nil, huma.Error404NotFound(fmt.Sprintf("the agent serves no network namespace %q; see /agent/status", netns))
+}
+
+// An Answer has what a command prints with -j.
+type Answer[T any] struct {
+	Notes []string `header:"Bascule-Note" doc:"a warning of the command"`
+	Body  T
+}
+
+// show adds an operation that changes nothing.
+func show[I, T any](a *API, path, summary string, f func(ctx context.Context, in *I) (T, error)) {
+	operation(a, huma.Operation{Method: http.MethodGet, Path: path, Summary: summary}, func(ctx context.Context, in *I) (T, []string, error) {
+		answer, err := f(ctx, in)
+		return answer, nil, err
+	})
+}
+
+// look adds an operation that shows a switch.
+func look[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (T, error)) {
+	show(a, path, summary, func(ctx context.Context, in *I) (answer T, err error) {
+		s, err := a.switchOf(ctx, any(in).(located).netns())
+		if err != nil {
+			return answer, err
+		}
+		return f(s, in)
+	})
+}
+
+// maxEdit is how large the body of a change may be that has no file in it, in bytes.
+const maxEdit = 64 << 10
+
+// edit adds an operation that changes a switch, and has the command's output as its
+// answer.
+func edit[I, T any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (answer T, notes []string, err error)) {
+	operation(a, huma.Operation{
+		Method: http.MethodPost, Path: path, Summary: summary, MaxBodyBytes: maxEdit,
+		Metadata: map[string]any{isEdit: true},
+	}, onSwitch(a, f))
+}
+
+// Nothing is the answer of a command that prints nothing.
+type Nothing struct{}
+
+// change adds an operation that changes a switch by a command that prints nothing.
+func change[I any](a *API, path, summary string, f func(s *bridge.Switch, in *I) (notes []string, err error)) {
+	edit(a, path, summary, func(s *bridge.Switch, in *I) (Nothing, []string, error) {
+		notes, err := f(s, in)
+		return Nothing{}, notes, err
+	})
+}
+
+func onSwitch[I, T any](a *API, f func(s *bridge.Switch, in *I) (T, []string, error)) func(context.Context, *I) (T, []string, error) {
+	return func(ctx context.Context, in *I) (answer T, notes []string, err error) {
+		s, err := a.switchOf(ctx, any(in).(located).netns())
+		if err != nil {
+			return answer, nil, err
+		}
+		return f(s, in)
+	}
+}
+
+// text has an operation take a text as its body.
+func text(op huma.Operation) huma.Operation {
+	op.Method, op.MaxBodyBytes = http.MethodPost, doors.MaxBody
+	return op
+}
+
+func operation[I, T any](a *API, op huma.Operation, f func(context.Context, *I) (T, []string, error)) {
+	op.OperationID = strings.ReplaceAll(strings.TrimPrefix(op.Path, "/"), "/", "-")
+	op.Tags = []string{strings.Split(op.Path, "/")[1]}
+	op.BodyReadTimeout = -1 // the server has one
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*Answer[T], error) {
+		answer, notes, err := f(ctx, in)
+		if err != nil {
+			return nil, problem(err)
+		}
+		return &Answer[T]{notesOf(notes), answer}, nil
+	})
+}
+
+// maxNotes is how many notes an answer has.
+const maxNotes = 20
+
+// notesOf are notes as lines of a header.
+func notesOf(notes []string) []string {
+	list := make([]string, 0, min(len(notes), maxNotes))
+	for i, n := range notes {
+		if i == maxNotes-1 && len(notes) > maxNotes {
+			n = fmt.Sprintf("%d more, which the agent does not send", len(notes)-i)
+		}
+		if i == maxNotes {
+			break
+		}
+		list = append(list, strings.Map(func(c rune) rune {
+			if unicode.IsGraphic(c) {
+				return c
+			}
+			return ' '
+		}, n))
+	}
+	return list
+}
+
+// Optional is a number of a query that need not be there.
+type Optional[T any] struct {
+	Value T
+	Set   bool
+}
+
+// Or is the number, or another one if it is not there.
+func (o Optional[T]) Or(other T) T {
+	if o.Set {
+		return o.Value
+	}
+	return other
+}
+
+// Pointer is the number, or nil if it is not there.
+func (o Optional[T]) Pointer() *T {
+	if o.Set {
+		return &o.Value
+	}
+	return nil
+}

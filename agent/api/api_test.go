@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"bascule/agent"
+	"bascule/bridge"
+)
+
+// fakeAgent serves two namespaces, of whose switches nobody must ask anything.
+type fakeAgent struct{}
+
+func (fakeAgent) Status(context.Context) (agent.Status, error) { return agent.Status{}, nil }
+func (fakeAgent) Reload(context.Context) error                 { return nil }
+func (fakeAgent) Places(context.Context) ([]agent.Place, error) {
+	return []agent.Place{{Switch: &bridge.Switch{}}, {Netns: "lab", Switch: &bridge.Switch{}}}, nil
+}
+
+// TestRefused: what is asked wrongly is refused before anything is looked at.
+func TestRefused(t *testing.T) {
+	const yaml = "bridges: {br0: {pf: {file: /etc/shadow}}}"
+	for _, test := range []struct {
+		method, path, body string
+		write              bool
+		status             int
+		want               string
+	}{
+		{"GET", "/none", "", true, 404, "there is no"},
+		{"GET", "/bridge/add", "", true, 405, "takes POST"},
+		{"POST", "/bridge/show", "", true, 405, "takes GET"},
+		{"DELETE", "/bridge/show", "", true, 405, "takes GET"},
+		{"GET", "/port/show?birdge=br0", "", true, 422, "unknown query parameter"},
+		{"GET", "/port/show?bridge=", "", true, 422, "is empty"},
+		{"GET", "/port/show?bridge=a&bridge=b", "", true, 422, "give it once"},
+		{"GET", "/port/show?bridge=a;stats=true", "", true, 400, "cannot be read"},
+		{"GET", "/port/show?stats=maybe", "", true, 422, "invalid boolean"},
+		{"GET", "/port/show?port=p1", "", true, 422, "port needs bridge"},
+		{"GET", "/port/show?netns=/proc/1/ns/net", "", true, 404, "serves no network namespace"},
+		{"GET", "/fdb/show?vlan=5000", "", true, 422, "4094"},
+		{"GET", "/fdb/show?mac=x", "", true, 422, "not a MAC address"},
+		{"GET", "/trace?bridge=br0&in=p1", "", true, 422, "the frame is missing"},
+		{"GET", "/trace?bridge=br0&in=p1&dst=x", "", true, 422, "not a MAC address"},
+		{"POST", "/bridge/add", `{"bridge":"br0"}`, false, 403, "--web-write"},
+		{"POST", "/apply", `bridges: {br0: }`, false, 403, "--web-write"},
+		{"POST", "/bridge/add", `{"bridge":"br0","setings":{}}`, true, 422, "unexpected property"},
+		{"POST", "/bridge/add", `{"bridge":"br0","settings":{"agein":"1s"}}`, true, 422, "unexpected property"},
+		{"POST", "/bridge/add", `{"bridge":"br0"`, true, 400, ""},
+		{"POST", "/bridge/add", ``, true, 400, "body is required"},
+		{"POST", "/bridge/add", `{"bridge":"` + strings.Repeat("x", maxEdit) + `"}`, true, 413, ""},
+		{"POST", "/fdb/flush", `{"bridge":"br0","prot":"p1"}`, true, 422, "unexpected property"},
+		{"POST", "/fdb/flush", `{"bridge":"br0","port":""}`, true, 422, "expected length >= 1"},
+		{"POST", "/fdb/flush", `{"bridge":"br0","vlan":-1}`, true, 422, ""},
+		{"POST", "/pf/kill-states", `{"bridge":"br0"}`, true, 422, "or all by itself"},
+		{"POST", "/pf/kill-states", `{"bridge":"br0","all":true,"from":"192.0.2.1"}`, true, 422, "or all by itself"},
+		{"POST", "/pf/kill-states", `{"bridge":"br0","from":"x"}`, true, 422, "not an address"},
+		{"POST", "/pf/kill-sources", `{"bridge":"br0","port":"p1"}`, true, 422, "have no label"},
+		{"POST", "/vlan/private", `{"bridge":"br0","primary":5}`, true, 422, "or none by itself"},
+		// nothing that root can read, and no namespace that the agent does not serve
+		{"POST", "/apply/dry-run", yaml, false, 422, "not read from here"},
+		{"POST", "/apply", yaml, true, 422, "not read from here"},
+		{"POST", "/apply/dry-run", "netns: /proc/1/ns/net\nbridges: {br0: }", false, 422, "leave out its netns"},
+		{"POST", "/apply/dry-run", "netns: lab\nbridges: {br0: }", false, 422, "leave out its netns"},
+		{"POST", "/apply/dry-run?name=../../etc/x", yaml, false, 422, "pattern"},
+		{"POST", "/apply/dry-run", "bridges: {}", false, 422, "names no bridge"},
+		{"POST", "/apply/dry-run?dry_run=false", "bridges: {br0: }", false, 422, "unknown query parameter"},
+	} {
+		h := New(fakeAgent{}, Options{Version: "v1", Write: test.write})
+		r := httptest.NewRequest(test.method, Prefix+test.path, strings.NewReader(test.body))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s %s %.80s: %d %s; want %d, %q", test.method, test.path, test.body, w.Code, w.Body, test.status, test.want)
+		}
+		if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("%s %s: the error is %s", test.method, test.path, got)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	h := New(fakeAgent{}, Options{Version: "v1"})
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", Prefix+"/version", nil))
+	if body, _ := io.ReadAll(w.Body); w.Code != http.StatusOK || string(body) != `{"version":"v1"}`+"\n" {
+		t.Errorf("%d %s", w.Code, body)
+	}
+}

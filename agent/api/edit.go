@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"bascule/answer"
+	"bascule/bridge"
+	"bascule/config"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// AddBridge is a new bridge.
+type AddBridge struct {
+	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"its name"`
+	Settings BridgeChanges `json:"settings,omitempty"`
+}
+
+// SetBridge is a change of a bridge.
+type SetBridge struct {
+	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Settings BridgeChanges `json:"settings"`
+}
+
+// AddPorts are new ports.
+type AddPorts struct {
+	Bridge   string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Ports    []string    `json:"ports" minItems:"1" maxItems:"256" doc:"devices, or names for host and patch ports"`
+	Type     string      `json:"type,omitempty" enum:"netdev,host,patch" doc:"netdev by default"`
+	Peer     string      `json:"peer,omitempty" maxLength:"128" doc:"of a patch port: BRIDGE/PORT, the cable's other end, which is made too"`
+	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
+	Settings PortChanges `json:"settings,omitempty"`
+}
+
+// SetPort is a change of a port.
+type SetPort struct {
+	Bridge   string      `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port     string      `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	Hook     string      `json:"hook,omitempty" enum:"auto,tcx,xdp"`
+	Settings PortChanges `json:"settings,omitempty"`
+}
+
+// DelPorts are ports that leave.
+type DelPorts struct {
+	Bridge string   `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Ports  []string `json:"ports" minItems:"1" maxItems:"256" doc:"the ports"`
+}
+
+// AddEntry is a new entry of an FDB.
+type AddEntry struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	MAC    string `json:"mac" maxLength:"32" doc:"address of one station"`
+	Port   string `json:"port" maxLength:"64" minLength:"1" doc:"the port that leads there"`
+	VLAN   uint16 `json:"vlan,omitempty" maximum:"4094" doc:"VLAN of the address, 0 for frames without a tag"`
+	Sticky bool   `json:"sticky,omitempty" doc:"the entry is sticky, not static"`
+}
+
+// DelEntry names an entry of an FDB.
+type DelEntry struct {
+	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	MAC    string  `json:"mac" maxLength:"32" doc:"the address"`
+	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the entry; it may be left out where the address has one entry"`
+}
+
+// FlushEntries says which entries of an FDB go.
+type FlushEntries struct {
+	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
+	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only those of this VLAN, 0 for those of frames without a tag"`
+	Static bool    `json:"static,omitempty" doc:"static and sticky entries, too"`
+}
+
+// AddVLANs are VLANs that a port joins.
+type AddVLANs struct {
+	Bridge   string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port     string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	VLANs    string `json:"vlans" maxLength:"4096" doc:"VLANs and ranges of them: 10,20-30"`
+	Untagged bool   `json:"untagged,omitempty" doc:"frames of the VLANs leave by the port without a tag"`
+	PVID     bool   `json:"pvid,omitempty" doc:"frames that come without a tag are in the VLAN"`
+}
+
+// DelVLANs are VLANs that a port leaves.
+type DelVLANs struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port   string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	VLANs  string `json:"vlans" maxLength:"4096" doc:"VLANs and ranges of them: 10,20-30"`
+}
+
+// PrivateVLANs are the private VLANs below a primary one.
+type PrivateVLANs struct {
+	Bridge    string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Primary   uint16 `json:"primary" minimum:"1" maximum:"4094" doc:"the primary VLAN"`
+	Isolated  string `json:"isolated,omitempty" maxLength:"4096" doc:"the isolated VLAN"`
+	Community string `json:"community,omitempty" maxLength:"4096" doc:"community VLANs: 10,20-30"`
+	None      bool   `json:"none,omitempty" doc:"it has none below it any more"`
+}
+
+// RuleText is a MAC rule.
+type RuleText struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port   string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	Rule   string `json:"rule" maxLength:"1024" minLength:"1" doc:"the rule: block in src 02:00:00:00:00:01"`
+}
+
+// FlushRules says whose rules go.
+type FlushRules struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port   string `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
+}
+
+// LoadRules is a text of MAC rules.
+type LoadRules struct {
+	Where
+	Bridge  string `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
+	Port    string `query:"port" maxLength:"64" doc:"only the rules of this port, which the text's rules need not name"`
+	RawBody []byte `contentType:"text/plain" doc:"rules as 'bascule rule load' takes them"`
+}
+
+// AddBinding is a new binding.
+type AddBinding struct {
+	Bridge  string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port    string `json:"port" maxLength:"64" minLength:"1" doc:"the port"`
+	MAC     string `json:"mac" maxLength:"32" doc:"the station"`
+	Address string `json:"address" maxLength:"64" doc:"its IP address"`
+	VLAN    uint16 `json:"vlan,omitempty" maximum:"4094" doc:"its VLAN, 0 for frames without a tag"`
+}
+
+// DelBinding names a binding.
+type DelBinding struct {
+	Bridge  string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Address string `json:"address" maxLength:"64" doc:"the IP address"`
+	VLAN    uint16 `json:"vlan,omitempty" maximum:"4094" doc:"its VLAN, 0 for frames without a tag"`
+}
+
+// FlushBindings says which bindings go.
+type FlushBindings struct {
+	Bridge string  `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Port   string  `json:"port,omitempty" maxLength:"64" minLength:"1" doc:"only those of this port"`
+	VLAN   *uint16 `json:"vlan,omitempty" maximum:"4094" doc:"only those of this VLAN, 0 for those of frames without a tag"`
+}
+
+// AddSpan is a new span port.
+type AddSpan struct {
+	Bridge    string   `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Device    string   `json:"device" maxLength:"64" minLength:"1" doc:"the device that gets copies"`
+	Ports     []string `json:"ports,omitempty" maxItems:"256" doc:"of frames of these ports; all by default"`
+	VLANs     []uint16 `json:"vlans,omitempty" maxItems:"4094" doc:"of frames of these VLANs; all by default"`
+	Direction string   `json:"direction,omitempty" enum:"in,out,both" doc:"in by default"`
+}
+
+// DelSpan names a span port.
+type DelSpan struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Device string `json:"device" maxLength:"64" minLength:"1" doc:"the device"`
+}
+
+// ApplyText is a file's text.
+type ApplyText struct {
+	Where
+	Name    string `query:"name" maxLength:"64" pattern:"^hostname\\.[^/]+$" doc:"hostname.NAME has the text read as a file of hostname.if(5); otherwise it is YAML or JSON"`
+	RawBody []byte `contentType:"application/yaml" doc:"the file, which names no other files, and no network namespace but that of the request"`
+}
+
+func (a *API) edits() {
+	change(a, "/bridge/add", "make a bridge", func(s *bridge.Switch, in *BodyOf[AddBridge]) ([]string, error) {
+		return nil, s.AddBridge(in.Body.Bridge, in.Body.Settings)
+	})
+	change(a, "/bridge/set", "change the settings of a bridge; load this version's programs", func(s *bridge.Switch, in *BodyOf[SetBridge]) ([]string, error) {
+		return s.SetBridge(in.Body.Bridge, in.Body.Settings)
+	})
+	change(a, "/bridge/del", "remove a bridge", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
+		return s.DelBridge(in.Body.Bridge)
+	})
+	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
+		b := in.Body
+		return s.AddPorts(b.Bridge, b.Ports, bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings})
+	})
+	change(a, "/port/set", "change the settings of a port", func(s *bridge.Switch, in *BodyOf[SetPort]) ([]string, error) {
+		b := in.Body
+		if b.Hook == "" && len(b.Settings) == 0 {
+			return nil, huma.Error422UnprocessableEntity("nothing to change: give at least one setting")
+		}
+		return s.SetPort(b.Bridge, b.Port, bridge.PortOptions{Hook: b.Hook, Changes: b.Settings})
+	})
+	change(a, "/port/del", "take ports out of a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
+		return s.DelPorts(in.Body.Bridge, in.Body.Ports)
+	})
+	a.editTables()
+	change(a, "/span/add", "make a device a span port", func(s *bridge.Switch, in *BodyOf[AddSpan]) ([]string, error) {
+		b := in.Body
+		return s.AddSpan(b.Bridge, b.Device, bridge.SpanOptions{Ports: b.Ports, VLANs: b.VLANs, Direction: b.Direction})
+	})
+	change(a, "/span/del", "remove a span port", func(s *bridge.Switch, in *BodyOf[DelSpan]) ([]string, error) {
+		return nil, s.DelSpan(in.Body.Bridge, in.Body.Device)
+	})
+	a.editPF()
+
+	operation(a, text(huma.Operation{
+		Path: "/apply/dry-run", Summary: "what would be done to make bridges what a file says",
+	}), a.apply(true))
+	operation(a, text(huma.Operation{
+		Path: "/apply", Summary: "make bridges what a file says", Metadata: map[string]any{isEdit: true},
+	}), a.apply(false))
+	operation(a, huma.Operation{
+		Method: "POST", Path: "/agent/reload", Summary: "have the agent apply its files again, and wait for it",
+		MaxBodyBytes: maxEdit, Metadata: map[string]any{isEdit: true},
+	}, func(ctx context.Context, _ *struct{}) (Nothing, []string, error) {
+		return Nothing{}, nil, a.agent.Reload(ctx)
+	})
+}
+
+// editTables adds the changes of what frames are looked up in.
+func (a *API) editTables() {
+	change(a, "/fdb/add", "add a static or sticky entry", func(s *bridge.Switch, in *BodyOf[AddEntry]) ([]string, error) {
+		b := in.Body
+		mac, err := bridge.ParseMAC(b.MAC)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.AddEntry(b.Bridge, bridge.Entry{MAC: mac, VLAN: b.VLAN, Port: b.Port, Static: !b.Sticky, Sticky: b.Sticky})
+	})
+	change(a, "/fdb/del", "remove the entry of an address", func(s *bridge.Switch, in *BodyOf[DelEntry]) ([]string, error) {
+		mac, err := bridge.ParseMAC(in.Body.MAC)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.DelEntry(in.Body.Bridge, mac, in.Body.VLAN)
+	})
+	edit(a, "/fdb/flush", "remove learned entries", func(s *bridge.Switch, in *BodyOf[FlushEntries]) ([]answer.Flushed, []string, error) {
+		b := in.Body
+		n, spared, err := bridge.FlushEntries(s, b.Bridge, bridge.Match{Port: b.Port, VLAN: b.VLAN}, b.Static)
+		return []answer.Flushed{{Bridge: b.Bridge, Removed: n, Spared: spared}}, nil, err
+	})
+	change(a, "/vlan/add", "put a port into VLANs", func(s *bridge.Switch, in *BodyOf[AddVLANs]) ([]string, error) {
+		list, err := bridge.ParseVLANs(in.Body.VLANs)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.AddVLANs(in.Body.Bridge, in.Body.Port, list, bridge.VLANOptions{Untagged: in.Body.Untagged, PVID: in.Body.PVID})
+	})
+	change(a, "/vlan/del", "take a port out of VLANs", func(s *bridge.Switch, in *BodyOf[DelVLANs]) ([]string, error) {
+		list, err := bridge.ParseVLANs(in.Body.VLANs)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.DelVLANs(in.Body.Bridge, in.Body.Port, list)
+	})
+	change(a, "/vlan/private", "say which VLANs are private below a primary VLAN", func(s *bridge.Switch, in *BodyOf[PrivateVLANs]) ([]string, error) {
+		b := in.Body
+		if none := b.Isolated == "" && b.Community == ""; none != b.None {
+			return nil, huma.Error422UnprocessableEntity("give isolated or community, or none by itself")
+		}
+		var below bridge.PrivateVLANs
+		for _, l := range []struct {
+			text string
+			to   *[]uint16
+		}{{b.Isolated, &below.Isolated}, {b.Community, &below.Community}} {
+			if l.text == "" {
+				continue
+			}
+			list, err := bridge.ParseVLANs(l.text)
+			if err != nil {
+				return nil, err
+			}
+			*l.to = list
+		}
+		return nil, s.SetPrivateVLANs(b.Bridge, b.Primary, below)
+	})
+	change(a, "/rule/add", "add a MAC rule behind those of a port", func(s *bridge.Switch, in *BodyOf[RuleText]) ([]string, error) {
+		r, err := bridge.ParseRule(strings.Fields(in.Body.Rule), in.Body.Port)
+		if err != nil {
+			return nil, err
+		}
+		return s.AddRule(in.Body.Bridge, r)
+	})
+	change(a, "/rule/del", "remove a MAC rule of a port", func(s *bridge.Switch, in *BodyOf[RuleText]) ([]string, error) {
+		r, err := bridge.ParseRule(strings.Fields(in.Body.Rule), in.Body.Port)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.DelRule(in.Body.Bridge, r)
+	})
+	edit(a, "/rule/flush", "remove all MAC rules of a bridge or a port", func(s *bridge.Switch, in *BodyOf[FlushRules]) ([]answer.Flushed, []string, error) {
+		n, err := s.FlushRules(in.Body.Bridge, in.Body.Port)
+		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
+	})
+	operation(a, text(huma.Operation{
+		Path: "/rule/load", Summary: "have the MAC rules of a text in the place of all", Metadata: map[string]any{isEdit: true},
+	}), onSwitch(a, func(s *bridge.Switch, in *LoadRules) (Nothing, []string, error) {
+		notes, err := s.LoadRules(in.Bridge, in.Port, "rules", bytes.NewReader(in.RawBody))
+		return Nothing{}, notes, err
+	}))
+	change(a, "/binding/add", "bind an address to a station at a port", func(s *bridge.Switch, in *BodyOf[AddBinding]) ([]string, error) {
+		b := in.Body
+		mac, err := bridge.ParseMAC(b.MAC)
+		if err != nil {
+			return nil, err
+		}
+		address, err := bridge.ParseAddress(b.Address)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.AddBinding(bridge.Binding{Bridge: b.Bridge, Port: b.Port, MAC: mac, Address: address, VLAN: b.VLAN})
+	})
+	change(a, "/binding/del", "remove the binding of an address", func(s *bridge.Switch, in *BodyOf[DelBinding]) ([]string, error) {
+		address, err := bridge.ParseAddress(in.Body.Address)
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.DelBinding(in.Body.Bridge, address, in.Body.VLAN)
+	})
+	edit(a, "/binding/flush", "remove bindings", func(s *bridge.Switch, in *BodyOf[FlushBindings]) ([]answer.Flushed, []string, error) {
+		n, err := s.FlushBindings(in.Body.Bridge, bridge.Match{Port: in.Body.Port, VLAN: in.Body.VLAN})
+		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
+	})
+}
+
+// apply makes the bridges of one network namespace what a text says.
+func (a *API) apply(dry bool) func(context.Context, *ApplyText) ([]answer.Action, []string, error) {
+	return func(ctx context.Context, in *ApplyText) ([]answer.Action, []string, error) {
+		s, err := a.switchOf(ctx, in.Netns)
+		if err != nil {
+			return nil, nil, err
+		}
+		name := in.Name
+		if name == "" {
+			name = "file.yaml"
+		}
+		list, err := config.ParseAlone(name, in.RawBody)
+		if err != nil {
+			return nil, nil, err
+		}
+		var notes []string
+		var file config.File
+		for _, f := range list {
+			if f.Netns != "" && f.Netns != in.Netns {
+				return nil, nil, huma.Error422UnprocessableEntity(fmt.Sprintf(
+					"the file is about network namespace %.100q, and the request is not; leave out its netns, and give the request one", f.Netns))
+			}
+			for _, n := range f.Notes {
+				notes = append(notes, n.Error())
+			}
+			file.Bridges = append(file.Bridges, f.Bridges...)
+		}
+		if len(file.Bridges) == 0 {
+			return nil, nil, huma.Error422UnprocessableEntity("the file names no bridge")
+		}
+		actions, warnings, err := config.Apply(s, file, config.Options{DryRun: dry, PF: alone})
+		notes = append(notes, warnings...)
+		if err != nil {
+			if !dry && len(actions) > 0 && !isText(err) {
+				err = errors.Join(fmt.Errorf("%w; a part of it is done", err))
+			}
+			return nil, nil, err
+		}
+		return answer.List(actions, func(action config.Action) answer.Action { return answer.OfAction(in.Netns, action) }), notes, nil
+	}
+}

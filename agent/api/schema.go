@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"bascule/bridge"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// Schema, Receiver and OnParamSet tell the library what an Optional is.
+func (o Optional[T]) Schema(r huma.Registry) *huma.Schema {
+	return huma.SchemaFromType(r, reflect.TypeFor[T]())
+}
+
+// Receiver is where the library puts the value.
+func (o *Optional[T]) Receiver() reflect.Value { return reflect.ValueOf(o).Elem().Field(0) }
+
+// OnParamSet is told whether there is one.
+func (o *Optional[T]) OnParamSet(set bool, _ any) { o.Set = set }
+
+// BridgeChanges and PortChanges are settings by the names of their flags. Their order is
+// that of the settings.
+type (
+	BridgeChanges []bridge.Change
+	PortChanges   []bridge.Change
+)
+
+// Schema has a property for each setting.
+func (BridgeChanges) Schema(huma.Registry) *huma.Schema { return settingsSchema(bridge.BridgeSettings) }
+
+// Schema has a property for each setting.
+func (PortChanges) Schema(huma.Registry) *huma.Schema { return settingsSchema(bridge.PortSettings) }
+
+// UnmarshalJSON reads an object of settings.
+func (c *BridgeChanges) UnmarshalJSON(text []byte) (err error) {
+	*c, err = changesOf(bridge.BridgeSettings, text)
+	return err
+}
+
+// UnmarshalJSON reads an object of settings.
+func (c *PortChanges) UnmarshalJSON(text []byte) (err error) {
+	*c, err = changesOf(bridge.PortSettings, text)
+	return err
+}
+
+func settingsSchema[T any](settings []bridge.Setting[T]) *huma.Schema {
+	s := &huma.Schema{
+		Type: huma.TypeObject, Properties: map[string]*huma.Schema{}, AdditionalProperties: false,
+		Description: "settings by the names of their flags, with values as the flags take them",
+	}
+	for _, setting := range settings {
+		p := &huma.Schema{Type: huma.TypeString, Description: setting.Help, MaxLength: new(int)}
+		*p.MaxLength = 255
+		if setting.Value == bridge.OnOff {
+			p.Enum = []any{"on", "off"}
+		}
+		s.Properties[setting.Name] = p
+	}
+	s.PrecomputeMessages()
+	return s
+}
+
+func changesOf[T any](settings []bridge.Setting[T], text []byte) (list []bridge.Change, err error) {
+	var values map[string]string
+	if err := json.Unmarshal(text, &values); err != nil {
+		return nil, err
+	}
+	for _, s := range settings {
+		if v, ok := values[s.Name]; ok {
+			list = append(list, bridge.Change{Name: s.Name, Value: v})
+			delete(values, s.Name)
+		}
+	}
+	for name := range values {
+		return nil, fmt.Errorf("there is no setting %q", name)
+	}
+	return list, nil
+}
+
+// finish mends what the library makes of types: fields that come with an embedded pointer
+// need not be there, and a pointer without omitempty is null where it is nil.
+func (a *API) finish() {
+	r := a.huma.OpenAPI().Components.Schemas
+	for name, s := range r.Map() {
+		t := r.TypeFromRef("#/components/schemas/" + name)
+		for t != nil && t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t != nil && t.Kind() == reflect.Struct {
+			mendSchema(s, t, false)
+		}
+	}
+}
+
+func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		under := f.Type
+		if under.Kind() == reflect.Pointer {
+			under = under.Elem()
+		}
+		if f.Anonymous && name == "" && under.Kind() == reflect.Struct {
+			mendSchema(s, under, optional || f.Type.Kind() == reflect.Pointer)
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		p := s.Properties[name]
+		if p == nil {
+			continue
+		}
+		if optional {
+			s.Required = without(s.Required, name)
+		}
+		nilable := f.Type.Kind() == reflect.Pointer || f.Type.Kind() == reflect.Map
+		if nilable && !strings.Contains(options, "omitempty") && f.Tag.Get("nullable") != "false" && p.Ref != "" {
+			s.Properties[name] = &huma.Schema{AnyOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+		}
+	}
+}
+
+func without(list []string, word string) (rest []string) {
+	for _, w := range list {
+		if w != word {
+			rest = append(rest, w)
+		}
+	}
+	return rest
+}
