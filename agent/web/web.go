@@ -1,64 +1,99 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package web has the files of the live page. The agent serves them at "/" of the address
-// of --web, beside the API at [bascule/agent/api.Prefix].
-//
-// The files hold nothing of the switch, and whoever reaches the address may have them. All
-// else comes by the API, which wants the token. The agent logs the page's address as
-// http://ADDRESS/#TOKEN when it starts: what is behind the # stays in the browser. The page
-// keeps it in sessionStorage, which is the page's own (a cookie would go to every server of
-// the host, whatever its port), takes it out of the address bar, and sends it with each
-// request as "Authorization: Bearer TOKEN", also for streams of events: fetch() reads these,
-// since EventSource can send no header. At a unix socket there is no token.
+// Package web is the live page of the agent: what a browser loads, and nothing else. The
+// page asks the agent's API, at ../api/v1, for all that it shows. Its files hold nothing
+// of the switch, so whoever reaches the address may have them; the API wants the token.
 package web
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"io/fs"
+	"mime"
 	"net/http"
+	"path"
+	"time"
 )
 
-//go:embed files
+// The page has no build step: these are the files as a browser reads them. uplot.js and
+// uplot.css are from npm's package uplot, version 1.6.32 (MIT, uplot-LICENSE); uplot.js
+// has a line that exports it.
+//
+//go:embed page
 var embedded embed.FS
 
-// Policy is the content security policy (W3C CSP 3) of the page: scripts, styles and
-// connections are of the page's own origin, and nothing is inline.
-const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// policy is the page's Content-Security-Policy (CSP Level 3, and Trusted Types). Nothing
+// comes from elsewhere, no script and style stands in the page, no text becomes markup,
+// and no other page can have this one in a frame.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// Handler answers with the files of the page.
-func Handler() http.Handler {
-	root, err := fs.Sub(embedded, "files")
-	if err != nil {
-		panic(err) // the folder is part of the program
-	}
-	files := http.FileServerFS(plainFiles{root})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", Policy)
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "the page can be read, and nothing else", http.StatusMethodNotAllowed)
-			return
-		}
-		files.ServeHTTP(w, r)
-	})
+// A file is what one address of the page answers.
+type file struct {
+	kind string // media type
+	tag  string // of HTTP (RFC 9110 section 8.8.3)
+	text []byte
 }
 
-// plainFiles are files without the lists that an http.FileServer makes of folders.
-type plainFiles struct{ fs.FS }
+// kinds are the media types of the page, whatever the host's tables say.
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml", "": "text/plain; charset=utf-8",
+}
 
-func (p plainFiles) Open(name string) (fs.File, error) {
-	f, err := p.FS.Open(name)
+// files are all that there is, by name: a path cannot lead anywhere else.
+func files() map[string]file {
+	all := map[string]file{}
+	add := func(name string, text []byte) {
+		sum := sha256.Sum256(text)
+		kind, ok := kinds[path.Ext(name)]
+		if !ok {
+			kind = mime.TypeByExtension(path.Ext(name))
+		}
+		all[name] = file{kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`, text}
+	}
+	list, err := fs.ReadDir(embedded, "page")
 	if err != nil {
-		return nil, err
+		panic(err) // it is in the program
 	}
-	st, err := f.Stat()
-	if err == nil && st.IsDir() && name != "." {
-		err = fs.ErrNotExist
+	for _, e := range list {
+		text, err := embedded.ReadFile("page/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		add(e.Name(), text)
 	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return all
+}
+
+// Handler answers requests for the page. It answers GET and HEAD alone, and 404 for what
+// is not the page's. Browsers keep what they have, and ask whether it is still right.
+func Handler() http.Handler {
+	all := files()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Content-Security-Policy", policy)
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "no-referrer")
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			head.Set("Allow", "GET, HEAD")
+			http.Error(w, "the page can only be read", http.StatusMethodNotAllowed)
+			return
+		}
+		name := r.URL.Path
+		if name == "/" {
+			name = "/index.html"
+		}
+		f, ok := all[name[1:]]
+		if !ok {
+			http.Error(w, "the page has nothing of this name", http.StatusNotFound)
+			return
+		}
+		head.Set("Content-Type", f.kind)
+		head.Set("Etag", f.tag)
+		head.Set("Cache-Control", "private, no-cache")
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.text))
+	})
 }

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package web
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/answer"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// maxPage is how large the page may be, in bytes.
+const maxPage = 200 << 10
+
+// TestFiles: the page is small, names nothing outside, and has no script, style or markup
+// that its own policy forbids.
+func TestFiles(t *testing.T) {
+	all, sum := files(), 0
+	outside := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9-]+\.[a-z]`)
+	for name, f := range all {
+		sum += len(f.text)
+		if name == "uplot-LICENSE" {
+			continue
+		}
+		for _, line := range strings.Split(string(f.text), "\n") {
+			line = strings.TrimPrefix(line, "/*! https://github.com/leeoniya/uPlot") // its source
+			if outside.MatchString(strings.ReplaceAll(line, "http://www.w3.org/2000/svg", "")) {
+				t.Errorf("%s names something outside: %.120s", name, line)
+			}
+		}
+		if forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function`).Find(f.text); forbidden != nil {
+			t.Errorf("%s has %s", name, forbidden)
+		}
+	}
+	if sum > maxPage {
+		t.Errorf("the page has %d bytes, more than %d", sum, maxPage)
+	}
+	t.Logf("%d files, %d bytes", len(all), sum)
+	html := string(all["index.html"].text)
+	if m := regexp.MustCompile(`(?i)<style|\sstyle=|\son[a-z]+=|<script(>|[^>]*>[^<])`).FindString(html); m != "" {
+		t.Errorf("index.html has something inline: %s", m)
+	}
+	for _, m := range regexp.MustCompile(`(?:src|href)="([a-z][^"#]*)"`).FindAllStringSubmatch(html, -1) {
+		if _, ok := all[m[1]]; !ok {
+			t.Errorf("index.html wants %s, which is not there", m[1])
+		}
+	}
+}
+
+// TestHandler: nothing but the page is to be had, and it can only be read.
+func TestHandler(t *testing.T) {
+	h := Handler()
+	for _, test := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/", 200}, {"GET", "/index.html", 200}, {"HEAD", "/page.css", 200}, {"GET", "/uplot.js", 200},
+		{"POST", "/", 405}, {"PUT", "/index.html", 405}, {"OPTIONS", "/", 405},
+		{"GET", "/web.go", 404}, {"GET", "/page/", 404}, {"GET", "/page/index.html", 404}, {"GET", "//index.html", 404},
+		{"GET", "/../web.go", 404}, {"GET", "/..%2fweb.go", 404}, {"GET", "/%2e%2e/%2e%2e/etc/passwd", 404},
+		{"GET", "/..\\web.go", 404}, {"GET", "/index.html/", 404}, {"GET", "/index.html%00.js", 404}, {"GET", "/etc/passwd", 404},
+	} {
+		r := httptest.NewRequest(test.method, "/", nil)
+		u, err := r.URL.Parse(test.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL.Path, r.URL.RawPath = test.path, ""
+		if u.RawPath != "" || strings.Contains(test.path, "%") {
+			r.URL.Path = u.Path
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != test.want {
+			t.Errorf("%s %s: %d, want %d", test.method, test.path, w.Code, test.want)
+		}
+		if !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s %s: the answer does not say how to be treated: %v", test.method, test.path, w.Header())
+		}
+	}
+	r := httptest.NewRequest("GET", "/page.css", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	r.Header.Set("If-None-Match", w.Header().Get("Etag"))
+	w = httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != http.StatusNotModified {
+		t.Errorf("a file that the browser has: %d", w.Code)
+	}
+}
+
+// TestShows: the page shows what the switch says, and follows it.
+func TestShows(t *testing.T) {
+	t.Parallel()
+	f := office()
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "switch")
+	b.live()
+	b.until("document.querySelectorAll('.picture .port').length === 14")
+	var labels []string
+	b.eval("[...document.querySelectorAll('.picture .port')].map(e => e.getAttribute('aria-label'))", &labels)
+	all := strings.Join(labels, "\n")
+	for _, want := range []string{
+		"eth1 of br0, forwarding, VLAN 1 untagged 10 20-30", "eth2 of br0, discarding, alternate", "tap1 of br0, disabled", "tap2 of br0, gone",
+		"up of br0, patch, forwarding, cord to br1/down", "vnet-db of br1, blocked by its loop guard", "host0 of br0, host", "mon0 of br0, span",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no port is %q in:\n%s", want, all)
+		}
+	}
+	var cords int
+	if b.eval("document.querySelectorAll('.picture .cord').length", &cords); cords != 1 {
+		t.Errorf("%d cords, want 1", cords)
+	}
+	b.until("document.querySelector('#legend').innerText.includes('20')")
+	b.run(chromedp.Click("#legend [data-vlan='10']"))
+	var lit []string
+	b.eval("[...document.querySelectorAll('.port.lit')].map(e => e.dataset.key)", &lit)
+	if got := strings.Join(lit, " "); got != "br0/eth1 br0/eth2 br0/veth0 br0/veth1 br0/up" {
+		t.Errorf("VLAN 10 lights up %s", got)
+	}
+	b.until("document.querySelector('#drops').innerText.includes('spanning tree keeps the port from forwarding')")
+	b.until("/tap0/.test(document.querySelector('#drops').innerText)")
+
+	// what happens is seen, and a new port is drawn
+	f.mu.Lock()
+	f.port("br0", "late0", nil, untagged(10))
+	f.tell("monitor", answer.Event{Time: time.Now(), Kind: "port-added", Bridge: "br0", Port: "late0"})
+	f.tell("monitor", answer.Event{Time: time.Now(), Kind: "moved", Bridge: "br0", Port: "veth1", From: "<img src=x>", MAC: "02:00:00:00:00:01", VLAN: 10})
+	f.mu.Unlock()
+	b.until("document.querySelectorAll('.picture .port').length === 15")
+	b.until("document.querySelector('#last').innerText.includes('from <img src=x>')")
+	b.run(chromedp.Click(".top nav a[href='#/events']"))
+	b.until("document.querySelectorAll('#t-events .body .row:not([hidden])').length === 2")
+
+	b.run(chromedp.Click(".top nav a[href='#/ports']"))
+	b.until("document.querySelector('#n-ports').innerText === '15 ports'")
+	b.run(chromedp.SendKeys("#q-ports", "vlan discarding"))
+	b.until("document.querySelector('#n-ports').innerText === '1 of 15 ports'")
+
+	// a port, its counters and its charts
+	b.open(s.URL, "port/br0/tap0")
+	b.until("document.querySelectorAll('#port canvas').length === 3")
+	b.until("document.querySelector('#port').innerText.includes('the two ports share a protected domain')")
+	b.until("document.querySelector('.facts-grid').innerText.replace(/\\s+/g, ' ').includes('Addresses 1 of 8')")
+	b.until("/bits a second, last ten minutes: in: now [0-9.]+ kbit/i.test(document.querySelector('#about-rxBits').textContent)")
+	b.fine()
+}
+
+// fine fails where the browser has complained.
+func (b *tab) fine() {
+	b.Helper()
+	if bad := b.complaints(); len(bad) > 0 {
+		b.Errorf("the browser complains: %s", strings.Join(bad, "\n"))
+	}
+}
+
+// TestAddresses: 20 000 addresses are searched and sorted, and the rows in sight are all
+// that there are.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	s := serveFake(t, rack(256, 20000))
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "addresses")
+	b.live()
+	b.until("document.querySelector('#n-addresses').innerText.startsWith('20 000 addresses')")
+	var rows int
+	if b.eval("document.querySelectorAll('#t-addresses .body .row').length", &rows); rows < 10 || rows > 100 {
+		t.Errorf("%d rows are elements", rows)
+	}
+	b.run(chromedp.SendKeys("#q-addresses", "veth77 VLAN 60"))
+	b.until("document.querySelector('#n-addresses').innerText.startsWith('26 of 20 000 addresses')")
+	b.run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "02:00:05:00:4e:1d"))
+	b.until("document.querySelector('#n-addresses').innerText.startsWith('1 of 20 000')")
+	b.until("document.querySelector('#t-addresses .body .row:not([hidden])').innerText.replace(/\\s+/g, ' ').startsWith('02:00:05:00:4e:1d veth29 60 br0 learned')")
+	b.run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "no such thing"))
+	b.until("document.querySelector('#t-addresses').innerText.includes('Nothing matches “no such thing”')")
+	b.run(chromedp.SendKeys("#q-addresses", kb.Escape))
+	b.until("document.querySelector('#n-addresses').innerText.startsWith('20 000')")
+	b.run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
+	b.until("document.querySelector('#t-addresses .body .row').innerText.includes('veth0')")
+	b.run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
+	b.until("document.querySelector('#t-addresses .body .row').innerText.includes('veth255')")
+	b.fine()
+}
+
+// TestKill: states are killed where that is allowed and was meant, and nowhere else.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	f := office()
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "states")
+	b.live()
+	b.until("document.querySelector('#n-states').innerText === '7 states'")
+	var buttons int
+	if b.eval("document.querySelectorAll('#t-states .body button').length", &buttons); buttons != 0 || b.text("#mode") != "read only" {
+		t.Errorf("%d buttons to kill states in a page that is %q", buttons, b.text("#mode"))
+	}
+	b.run(chromedp.SendKeys("#q-states", "[2001:db8::1]"))
+	b.until("document.querySelector('#n-states').innerText === '1 of 7 states'")
+
+	f.mu.Lock()
+	f.writable = true
+	f.mu.Unlock()
+	b.run(chromedp.Reload())
+	b.until("document.querySelectorAll('#t-states .body button').length === 7")
+	kill := "#t-states [aria-label='Kill udp [2001:db8::1]:5353 to [2001:db8::53]:53']"
+	b.run(chromedp.Click(kill))
+	b.until("document.querySelector('#ask').open && document.activeElement.value === 'no'")
+	b.run(chromedp.KeyEvent(kb.Escape))
+	b.until("!document.querySelector('#ask').open")
+	b.run(chromedp.Click(kill), chromedp.Click("#ask-yes"))
+	b.until("document.querySelector('#n-states').innerText === '6 states'")
+	b.run(chromedp.SendKeys("#kill-host [name=host]", "192.0.2.1\n"))
+	b.until("document.querySelector('#ask').open && document.querySelector('#ask-text').innerText.includes('2 states')")
+	b.run(chromedp.Click("#ask-yes"))
+	b.until("document.querySelector('#n-states').innerText === '4 states'")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if want := `{"bridge":"br0","id":"00000000000000ff"}`; len(f.asked) != 7 || f.asked[0] != want {
+		t.Errorf("asked for %q", f.asked)
+	}
+	b.fine()
+}
+
+// TestTrace: the form asks for the frame that it shows, and shows the answer.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	f := office()
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "trace")
+	b.live()
+	b.until("document.querySelector('#trace [name=in]').options.length === 11")
+	b.run(chromedp.SetValue("#trace [name=in]", "veth0"), chromedp.SendKeys("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.SendKeys("#trace [name=vlan]", "40"),
+		chromedp.Evaluate("{ const k = document.querySelector('#trace [name=kind]'); k.value = 'tcp'; k.dispatchEvent(new Event('change', {bubbles: true})) }", nil),
+		chromedp.SendKeys("#trace [name=ip]", "192.0.2.1"), chromedp.SendKeys("#trace [name=to]", "192.0.2.2\n"))
+	b.until("document.querySelectorAll('#traced .steps li').length === 3")
+	if got := b.text("#traced .verdict"); got != "dropped: vlan: the port is not in the frame's VLAN" {
+		t.Errorf("verdict %q", got)
+	}
+	f.mu.Lock()
+	asked := strings.Join(f.asked, "\n")
+	f.mu.Unlock()
+	if want := "bridge=br0&in=veth0&dst=02%3A00%3A00%3A00%3A00%3A02&vlan=40&ip=192.0.2.1&to=192.0.2.2&tcp=443"; asked != want {
+		t.Errorf("asked for %s, want %s", asked, want)
+	}
+	b.run(chromedp.SetValue("#trace [name=dst]", "bad"), chromedp.Click("#trace .primary"))
+	b.until("document.querySelector('#traced [role=alert]')?.innerText.includes('not a MAC address; give six bytes')")
+}
+
+// TestCapture: a capture becomes a file.
+func TestCapture(t *testing.T) {
+	t.Parallel()
+	f := office()
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "capture")
+	b.live()
+	b.until("document.querySelector('#capture [name=port]').options.length === 12")
+	b.run(chromedp.Click("#capture [name=dropped]"), chromedp.Click("#capture .primary"))
+	b.until("/^Saved as br0-\\d{8}T\\d{6}\\.pcapng, 17 B\\.$/.test(document.querySelector('#captured').innerText)")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if want := "bridge=br0&dropped=true&count=1000&seconds=60"; f.asked[0] != want {
+		t.Errorf("asked for %s, want %s", f.asked[0], want)
+	}
+}
+
+// TestLost: the page says that the agent is gone, and comes back by itself. Without the
+// token it says so, and takes one.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	f := office()
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "switch")
+	b.live()
+	f.mu.Lock()
+	f.refuse = 503
+	f.mu.Unlock()
+	s.CloseClientConnections()
+	b.until("document.querySelector('#alarm').innerText.startsWith('The agent does not answer. Nothing here is newer than')")
+	b.until("document.querySelectorAll('.picture .port').length === 14") // what was known stays
+	f.mu.Lock()
+	f.refuse = 0
+	f.mu.Unlock()
+	b.live()
+	b.until("document.querySelector('#alarm').hidden")
+	f.mu.Lock()
+	f.token = "0123456789abcdef"
+	f.mu.Unlock()
+	s.CloseClientConnections()
+	b.until("document.querySelector('#alarm').innerText.startsWith('No access.')")
+	b.run(chromedp.SendKeys("#alarm [name=token]", "0123456789abcdef\n"))
+	b.live()
+	// the address that the agent logs has it, too, and nothing of it stays to be seen
+	b.run(chromedp.Evaluate("sessionStorage.clear()", nil), chromedp.Navigate("about:blank"), chromedp.Navigate(s.URL+"/#0123456789abcdef"))
+	b.live()
+	var address string
+	if b.eval("location.href", &address); strings.Contains(address, "0123") {
+		t.Errorf("the address is %s", address)
+	}
+}
+
+// TestKeyboard: all can be reached and left by keys; a bridge's ports are one stop.
+func TestKeyboard(t *testing.T) {
+	t.Parallel()
+	f := office()
+	f.writable = true
+	s := serveFake(t, f)
+	b := newTab(t, 1280, 900, false)
+	b.open(s.URL, "switch")
+	b.live()
+	b.until("document.querySelectorAll('.picture .port').length === 14")
+	b.eval("document.body.focus()", nil)
+	where := func() (at string) {
+		b.eval("(e => e.dataset.key || e.id || e.getAttribute('href') || e.className || e.tagName)(document.activeElement)", &at)
+		return at
+	}
+	seen := map[string]int{}
+	for range 60 {
+		b.run(chromedp.KeyEvent(kb.Tab))
+		seen[where()]++
+	}
+	for _, want := range []string{"#main", "#/switch", "#/events", "pause", "theme", "br0/host0", "br1/down"} {
+		if seen[want] == 0 {
+			t.Errorf("Tab does not reach %s; it reaches %v", want, seen)
+		}
+	}
+	if seen["br0/eth1"] > 0 {
+		t.Error("Tab stops at each port")
+	}
+	b.eval("document.querySelector('[data-key=\"br0/host0\"]').focus()", nil)
+	for _, step := range []struct{ key, want string }{
+		{kb.ArrowRight, "br0/eth1"}, {kb.ArrowRight, "br0/eth2"}, {kb.ArrowLeft, "br0/eth1"}, {kb.End, "br0/up"}, {kb.Home, "br0/host0"}, {kb.ArrowDown, "br0/mon0"}, {kb.ArrowUp, "br0/host0"},
+	} {
+		b.run(chromedp.KeyEvent(step.key))
+		if got := where(); got != step.want {
+			t.Errorf("%q leads to %s, want %s", step.key, got, step.want)
+		}
+	}
+	b.run(chromedp.KeyEvent(kb.Enter))
+	b.until("location.hash === '#/port/br0/host0' && document.activeElement.id === 'h-port'")
+	b.open(s.URL, "ports")
+	b.until("document.querySelector('#n-ports').innerText === '14 ports'")
+	b.run(chromedp.KeyEvent("/"))
+	if got := where(); got != "q-ports" {
+		t.Errorf("/ leads to %s", got)
+	}
+	b.run(chromedp.KeyEvent(kb.ArrowDown))
+	if got := where(); got != "vt" {
+		t.Errorf("the arrow down leads to %s", got)
+	}
+	// all that can be used has a name
+	for _, view := range []string{"switch", "ports", "port/br0/eth1", "addresses", "states", "trace", "capture", "events"} {
+		b.open(s.URL, view)
+		b.live()
+		var nameless []string
+		b.eval(`[...document.querySelectorAll('button, input, select, textarea, a[href], [role=table], [role=img], section')].filter(e => {
+			const by = e.getAttribute('aria-labelledby')
+			return !(e.getAttribute('aria-label') || (by && document.getElementById(by)) || e.labels?.length || e.textContent.trim() || e.title)
+		}).map(e => e.outerHTML.slice(0, 100))`, &nameless)
+		if len(nameless) > 0 {
+			t.Errorf("%s: without a name: %q", view, nameless)
+		}
+	}
+}
+
+// TestPhone: no view is wider than a phone, and the colours follow the system.
+func TestPhone(t *testing.T) {
+	t.Parallel()
+	for _, size := range []struct {
+		name string
+		fake *fakeSwitch
+	}{{"office", office()}, {"rack", rack(256, 2000)}} {
+		s := serveFake(t, size.fake)
+		b := newTab(t, 360, 740, true)
+		for _, view := range []string{"switch", "ports", "port/br0/tap0", "addresses", "states", "trace", "capture", "events"} {
+			b.open(s.URL, view)
+			b.live()
+			var wide []string
+			b.eval(`[document.documentElement.scrollWidth > 360 && 'the page', ...[...document.querySelectorAll('.vt')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label') + ' ' + e.scrollWidth)].filter(Boolean)`, &wide)
+			if len(wide) > 0 {
+				t.Errorf("%s, %s: too wide: %v", size.name, view, wide)
+			}
+		}
+		var colour string
+		b.eval("getComputedStyle(document.documentElement).backgroundColor", &colour)
+		if colour != "rgb(19, 22, 26)" {
+			t.Errorf("the background is %s in the dark", colour)
+		}
+		b.run(chromedp.Click("#theme"))
+		if b.eval("getComputedStyle(document.documentElement).backgroundColor", &colour); colour != "rgb(246, 247, 248)" {
+			t.Errorf("the background is %s where light is chosen", colour)
+		}
+		b.fine()
+	}
+}
+
+// TestContrast: text has the contrast that WCAG 2.2 asks for (1.4.3, 4.5 to 1), in both
+// themes.
+func TestContrast(t *testing.T) {
+	css := string(files()["page.css"].text)
+	number := regexp.MustCompile(`--([a-z0-9-]+): #([0-9a-f]{3,6});`)
+	for i, theme := range regexp.MustCompile(`color-scheme: (light|dark);`).Split(css, -1)[1:] {
+		theme, _, _ = strings.Cut(theme, "}")
+		colours := map[string]float64{}
+		for _, m := range number.FindAllStringSubmatch(theme, -1) {
+			colours[m[1]] = luminance(m[2])
+		}
+		for _, pair := range [][2]string{
+			{"ink", "bg"}, {"ink", "panel"}, {"ink", "faint"}, {"soft", "bg"}, {"soft", "panel"}, {"soft", "faint"}, {"accent", "panel"}, {"accent", "bg"},
+			{"on-accent", "accent"}, {"bad", "panel"}, {"bad", "bg"}, {"bad", "bad-bg"}, {"good", "panel"}, {"warn", "panel"},
+		} {
+			a, b := colours[pair[0]]+0.05, colours[pair[1]]+0.05
+			if ratio := max(a, b) / min(a, b); ratio < 4.5 {
+				t.Errorf("theme %d: %s on %s has a contrast of %.2f", i, pair[0], pair[1], ratio)
+			}
+		}
+	}
+}
+
+// luminance is the relative luminance of a colour (WCAG 2.2).
+func luminance(hex string) float64 {
+	if len(hex) == 3 {
+		hex = hex[:1] + hex[:1] + hex[1:2] + hex[1:2] + hex[2:] + hex[2:]
+	}
+	var c [3]uint8
+	fmt.Sscanf(hex, "%02x%02x%02x", &c[0], &c[1], &c[2])
+	var l float64
+	for i, weight := range []float64{0.2126, 0.7152, 0.0722} {
+		v := float64(c[i]) / 255
+		if v <= 0.04045 {
+			v /= 12.92
+		} else {
+			v = math.Pow((v+0.055)/1.055, 2.4)
+		}
+		l += weight * v
+	}
+	return l
+}
+
+// TestMotion: who wants no motion gets none.
+func TestMotion(t *testing.T) {
+	t.Parallel()
+	s := serveFake(t, office())
+	b := newTab(t, 1280, 900, false)
+	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}))
+	b.open(s.URL, "switch")
+	b.live()
+	b.until("document.querySelectorAll('.picture .port').length === 14")
+	var moving int
+	b.eval("document.getAnimations().length + [...document.querySelectorAll('*')].filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0).length", &moving)
+	if moving != 0 {
+		t.Errorf("%d elements move", moving)
+	}
+}
