@@ -13,7 +13,9 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium xz:xz-utils \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring tcpdump:tcpdump \
 	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq \
-	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived /usr/lib/cni/bridge:containernetworking-plugins
+	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived /usr/lib/cni/bridge:containernetworking-plugins \
+	libvirtd:libvirt-daemon virsh:libvirt-clients \
+	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu
 KERNEL_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils dash:dash bash:bash ip:iproute2 ping:iputils-ping \
 	setpriv:util-linux tcpdump:tcpdump wg:wireguard-tools \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring

@@ -143,6 +143,19 @@ func TestPlugs(t *testing.T) {
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'/><b:interface mac='52:54:00:00:00:01' bridge='br1'/>`:    "has it twice",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding mac='no' address='192.0.2.1'/></b:interface>`: "not a MAC address",
 		`<b:interface mac='52:54:00:00:00:01' bridge='br0'>`:                                                        "cannot read the guest's description",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlna='10'/>`:                                             `<interface> has no attribute "vlna"`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:limit/></b:interface>`:                                "<interface> takes no <limit>",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><set name='isolated'>on</set></b:interface>`:             "<interface> takes no <set>",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`:            `"fdb-mx" is no setting`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-max'>lots</b:set></b:interface>`:        "fdb-max=lots",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set nme='fdb-max'>4</b:set></b:interface>`:            `<set> has no attribute "nme"`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:binding adress='192.0.2.7'/></b:interface>`:           `<binding> has no attribute "adress"`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf/><b:pf/></b:interface>`:                            "<pf> is there twice",
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf>pass <b:x/></b:pf></b:interface>`:                  "<pf> takes no <x>",
+		`<b:interfaces mac='52:54:00:00:00:01' bridge='br0'/>`:                                                      "<guest> takes no <interfaces>",
+		`</b:guest><gest xmlns='urn:bascule:guest:1'/><b:guest xmlns:b='urn:bascule:guest:1'>`:                      "the metadata has <gest>",
+		`</b:guest><guest xmlns='urn:bascule:guest:2'/><b:guest xmlns:b='urn:bascule:guest:1'>`:                     `"urn:bascule:guest:2"`,
+		`</b:guest><b:guest xmlns:b='urn:bascule:guest:1' bridge='br0'>`:                                            `<guest> has no attribute "bridge"`,
 	} {
 		if got, err := read(interfaces); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %+v, %v, want %s", interfaces, got, err, want)

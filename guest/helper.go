@@ -197,3 +197,15 @@ func Trusted() bool {
 	}
 	return err == nil && os.Getuid() == os.Geteuid() && os.Getgid() == os.Getegid()
 }
+
+// Clean starts the program anew without its environment, if it has one: Go's runtime has
+// obeyed that by now (GODEBUG, GOMEMLIMIT and others of package runtime). It returns nil where
+// there is none. What the runtime itself puts there for such a program stays.
+func Clean() error {
+	const put = "GOTRACEBACK=none" // secureEnv() of runtime/security_unix.go
+	if env := os.Environ(); len(env) == 0 || len(env) == 1 && env[0] == put {
+		return nil
+	}
+	err := unix.Exec("/proc/self/exe", os.Args, nil)
+	return fmt.Errorf("cannot leave the caller's environment: /proc/self/exe: %w; run it without one, by 'env -i'", err)
+}

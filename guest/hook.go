@@ -32,10 +32,49 @@ type domain struct {
 
 type metadataOf struct {
 	Guests []guestOf `xml:"urn:bascule:guest:1 guest"`
+	Others []other   `xml:",any"`
 }
 
 type guestOf struct {
 	Interfaces []wanted `xml:"urn:bascule:guest:1 interface"`
+	strict
+}
+
+// strict has what no field takes: a word that somebody has misspelt.
+type strict struct {
+	Attributes []xml.Attr `xml:",any,attr"`
+	Elements   []other    `xml:",any"`
+}
+
+// An other is an element that no field takes.
+type other struct{ XMLName xml.Name }
+
+// check refuses what is misspelt in an element.
+func (s strict) check(in string) error {
+	for _, a := range s.Attributes {
+		if a.Name.Space != "xmlns" && a.Name != (xml.Name{Local: "xmlns"}) {
+			return fmt.Errorf("<%s> has no attribute %.40q; see guests.md for those that it has", in, a.Name.Local)
+		}
+	}
+	for _, e := range s.Elements {
+		return fmt.Errorf("<%s> takes no <%.40s> of namespace %.40q; see guests.md for what it takes", in, e.XMLName.Local, e.XMLName.Space)
+	}
+	return nil
+}
+
+// check refuses what is meant for us in a namespace or element that is none of ours.
+func (m metadataOf) check() error {
+	for _, o := range m.Others {
+		if strings.HasPrefix(o.XMLName.Space, "urn:bascule") {
+			return fmt.Errorf("the metadata has <%.40s> of namespace %.40q; give <guest> of %q", o.XMLName.Local, o.XMLName.Space, Namespace)
+		}
+	}
+	for _, g := range m.Guests {
+		if err := g.check("guest"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type netdev struct {
@@ -56,17 +95,25 @@ type wanted struct {
 	Tagged   string    `xml:"tagged,attr"`
 	Settings []setting `xml:"urn:bascule:guest:1 set"`
 	Bindings []bound   `xml:"urn:bascule:guest:1 binding"`
-	PF       *string   `xml:"urn:bascule:guest:1 pf"`
+	PF       []rules   `xml:"urn:bascule:guest:1 pf"`
+	strict
+}
+
+type rules struct {
+	Text string `xml:",chardata"`
+	strict
 }
 
 type setting struct {
 	Name  string `xml:"name,attr"`
 	Value string `xml:",chardata"`
+	strict
 }
 
 type bound struct {
 	MAC     string `xml:"mac,attr"`
 	Address string `xml:"address,attr"`
+	strict
 }
 
 // By is the front door that ports of guests have in their owner.
@@ -139,6 +186,9 @@ func plugs(from io.Reader) (d domain, list []plug.Plug, err error) {
 	if d, err = read(from); err != nil || d.Metadata == nil {
 		return d, nil, err
 	}
+	if err := d.Metadata.check(); err != nil {
+		return d, nil, fmt.Errorf("guest %.64s: %w", d.Name, err)
+	}
 	taken := map[string]bool{}
 	for _, g := range d.Metadata.Guests {
 		for _, w := range g.Interfaces {
@@ -158,6 +208,9 @@ func plugs(from io.Reader) (d domain, list []plug.Plug, err error) {
 
 // plug is the port that an interface is to be.
 func (w wanted) plug(d domain) (p plug.Plug, err error) {
+	if err := w.check("interface"); err != nil {
+		return p, err
+	}
 	mac, err := bridge.ParseMAC(w.MAC)
 	if err != nil {
 		return p, err
@@ -199,9 +252,18 @@ func (w wanted) plug(d domain) (p plug.Plug, err error) {
 	}
 	p.VLANs = plug.VLANs(id, tagged)
 	for _, s := range w.Settings {
+		if err := s.check("set"); err != nil {
+			return p, err
+		}
+		if err := bridge.CheckPortSetting(s.Name, strings.TrimSpace(s.Value)); err != nil {
+			return p, err
+		}
 		p.Settings = append(p.Settings, bridge.Change{Name: s.Name, Value: strings.TrimSpace(s.Value)})
 	}
 	for _, b := range w.Bindings {
+		if err := b.check("binding"); err != nil {
+			return p, err
+		}
 		address, err := bridge.ParseAddress(b.Address)
 		if err != nil {
 			return p, err
@@ -214,9 +276,15 @@ func (w wanted) plug(d domain) (p plug.Plug, err error) {
 		}
 		p.Bindings = append(p.Bindings, bridge.Binding{MAC: station, Address: address, VLAN: id})
 	}
-	if w.PF != nil {
+	if len(w.PF) > 1 {
+		return p, errors.New("<pf> is there twice; give all rules in one")
+	}
+	for _, r := range w.PF {
+		if err := r.check("pf"); err != nil {
+			return p, err
+		}
 		// the text of a guest's description reads no file and asks for no host
-		p.PF = &bridge.PFLoad{Name: "pf of " + p.Device, Text: []byte(*w.PF + "\n")}
+		p.PF = &bridge.PFLoad{Name: "pf of " + p.Device, Text: []byte(r.Text + "\n")}
 	}
 	return p, nil
 }

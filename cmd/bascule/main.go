@@ -50,8 +50,9 @@ var version string
 func init() { runtime.LockOSThread() }
 
 func main() {
+	be := named(os.Args)
 	collectLater()
-	if be := named(os.Args); be != nil {
+	if be != nil {
 		os.Exit(be())
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

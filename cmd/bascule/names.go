@@ -24,8 +24,17 @@ var names = map[string]func() int{
 	"bascule-libvirt-hook":  libvirtHook,
 }
 
-// bridgeHelper is the helper that QEMU runs for users who may not make taps.
-func bridgeHelper() int { return guest.Helper(os.Args[1:], guest.ACL, os.Stderr) }
+// bridgeHelper is the helper that QEMU runs for users who may not make taps. One that is not
+// trusted begins again without its environment.
+func bridgeHelper() int {
+	if !guest.Trusted() {
+		if err := guest.Clean(); err != nil {
+			fmt.Fprintln(os.Stderr, "bascule-bridge-helper:", err)
+			return exitRefused
+		}
+	}
+	return guest.Helper(os.Args[1:], guest.ACL, os.Stderr)
+}
 
 // libvirtHook is libvirt's hook for guests: NAME OPERATION STEP EXTRA, and XML.
 func libvirtHook() int {
@@ -53,7 +62,6 @@ func libvirtHook() int {
 // line.
 func named(args []string) func() int {
 	if !guest.Trusted() { // of another user's file, whatever name it was started by
-		os.Clearenv()
 		return bridgeHelper
 	}
 	if len(args) == 0 {

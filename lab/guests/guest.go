@@ -166,8 +166,7 @@ func (p *Pool) Close() error {
 	defer p.mu.Unlock()
 	for _, g := range p.guests {
 		if g != nil {
-			g.kill()
-			<-g.ended.Done()
+			g.end()
 		}
 	}
 	p.guests = nil
@@ -227,14 +226,40 @@ type Guest struct {
 
 // boot starts a guest and waits until it answers.
 func (p *Pool) boot(ctx context.Context, number int, accel string, patience time.Duration) (*Guest, error) {
-	monitor, monitorFar, err := socketpair()
+	g, said, err := p.start(ctx, number, accel, p.at)
 	if err != nil {
 		return nil, err
+	}
+	up, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, _, err = g.line.ask(up, request{Do: doHello})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("virtual machine %d does not answer after %v%s", number, patience, said.last())
+	}
+	if err != nil {
+		g.end()
+		return nil, err
+	}
+	return g, nil
+}
+
+// end ends a guest, and waits for that.
+func (g *Guest) end() {
+	g.kill()
+	<-g.ended.Done()
+}
+
+// start starts a guest in a namespace, nil for where the lab is. What it says on its console
+// is kept.
+func (p *Pool) start(ctx context.Context, number int, accel string, at *ends.Namespace, more ...string) (*Guest, *tail, error) {
+	monitor, monitorFar, err := socketpair()
+	if err != nil {
+		return nil, nil, err
 	}
 	defer monitorFar.Close()
 	agent, agentFar, err := socketpair()
 	if err != nil {
-		return nil, errors.Join(err, monitor.Close())
+		return nil, nil, errors.Join(err, monitor.Close())
 	}
 	defer agentFar.Close()
 
@@ -243,29 +268,29 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 		cpu = "host"
 	}
 	living, kill := context.WithCancel(ctx)
-	cmd := ends.Command(living, qemu.Command,
+	cmd := ends.Command(living, qemu.Command, append([]string{
 		"-name", fmt.Sprintf("bascule-lab-%d", number),
-		"-machine", "pc,accel="+accel, "-cpu", cpu, "-smp", "1", "-m", fmt.Sprint(memoryMiB),
+		"-machine", "pc,accel=" + accel, "-cpu", cpu, "-smp", "1", "-m", fmt.Sprint(memoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", p.kernel, "-initrd", "/proc/self/fd/3",
 		// On a busy machine TCG fails the kernel's check of its timer.
 		// The kernel hands what is behind -- to the first program.
-		"-append", "console=ttyS0 quiet panic=-1 no_timer_check rdinit="+initPath+" -- lab guest",
+		"-append", "console=ttyS0 quiet panic=-1 no_timer_check rdinit=" + initPath + " -- lab guest",
 		"-serial", "stdio",
 		"-chardev", "socket,id=monitor,fd=4", "-mon", "chardev=monitor,mode=control",
 		"-device", "virtio-serial-pci,disable-legacy=on",
-		"-chardev", "socket,id=agent,fd=5", "-device", "virtserialport,chardev=agent,name="+portName,
-	)
+		"-chardev", "socket,id=agent,fd=5", "-device", "virtserialport,chardev=agent,name=" + portName,
+	}, more...)...)
 	cmd.ExtraFiles = []*os.File{p.image, monitorFar, agentFar}
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr = said, said
 	start := cmd.Start
-	if p.at != nil {
-		start = func() error { return p.at.Start(cmd, ends.AnyCPU) }
+	if at != nil {
+		start = func() error { return at.Start(cmd, ends.AnyCPU) }
 	}
 	if err := start(); err != nil {
 		kill()
-		return nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
+		return nil, nil, errors.Join(fmt.Errorf("virtual machine %d: %w", number, err), monitor.Close(), agent.Close())
 	}
 	// It outlives ctx until the process is gone.
 	ended, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -278,21 +303,11 @@ func (p *Pool) boot(ctx context.Context, number int, accel string, patience time
 		agent.Close()
 	}()
 	g := &Guest{number: number, pool: p, pid: cmd.Process.Pid, kill: kill, ended: ended, line: newLine(agent, ended), qmp: newQMP(monitor, ended, grace)}
-	err = g.qmp.run("qmp_capabilities", map[string]any{})
-	if err == nil {
-		up, cancel := context.WithTimeout(living, patience)
-		_, _, err = g.line.ask(up, request{Do: doHello})
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("virtual machine %d does not answer after %v%s", number, patience, said.last())
-		}
-		cancel()
+	if err := g.qmp.run("qmp_capabilities", map[string]any{}); err != nil {
+		g.end()
+		return nil, nil, err
 	}
-	if err != nil {
-		kill()
-		<-ended.Done()
-		return nil, err
-	}
-	return g, nil
+	return g, said, nil
 }
 
 // socketpair is a connection whose far side goes to a process that is started.
@@ -367,19 +382,15 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int
 	// apart.
 	found := net.HardwareAddr{0x02, 0xb5, 0xc1, byte(serial >> 16), byte(serial >> 8), byte(serial)}
 	ifname := fmt.Sprintf("e%d", n)
-	device := map[string]any{
+	c.card = map[string]any{
 		"driver": "virtio-net-pci", "id": c.name, "netdev": c.name, "mac": found.String(),
 		"romfile": "", "disable-legacy": "on",
 	}
 	if plain {
-		device["csum"] = false
+		c.card["csum"] = false
 	}
-	err = c.attach(at, near, mac, mtu)
-	if err == nil {
-		err = g.qmp.run("device_add", device)
-	}
-	if err == nil {
-		c.carded = true
+	c.mtu = mtu
+	if err = c.putIn(at, near, mac); err == nil {
 		_, _, err = g.line.ask(ctx, request{Do: doPlug, Net: c.name, Card: &card{found.String(), ifname, mac.String(), addr.String(), mtu}})
 		c.placed = err == nil
 	}
@@ -393,7 +404,9 @@ func (g *Guest) Plug(ctx context.Context, at *ends.Namespace, near Device, n int
 // plugged is the place of programs behind one network card of a guest.
 type plugged struct {
 	guest *Guest
-	name  string // of QEMU's devices, and of the namespace in the guest
+	name  string         // of QEMU's devices, and of the namespace in the guest
+	card  map[string]any // as QEMU is told of it
+	mtu   int
 	// The parts of it that exist: QEMU's side of the device, the card, and
 	// the namespace in the guest.
 	attached, carded, placed bool
@@ -401,8 +414,18 @@ type plugged struct {
 	remove func() error
 }
 
+// putIn makes the device, and plugs the card into it.
+func (c *plugged) putIn(at *ends.Namespace, near Device, mac net.HardwareAddr) error {
+	err := c.attach(at, near, mac)
+	if err == nil {
+		err = c.guest.qmp.run("device_add", c.card)
+		c.carded = err == nil
+	}
+	return err
+}
+
 // attach makes the device and gives it to QEMU.
-func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr, mtu int) error {
+func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr) error {
 	if near.ByQEMU {
 		err := c.guest.qmp.run("netdev_add", map[string]any{
 			"type": "tap", "id": c.name, "ifname": near.Name, "script": "no", "downscript": "no",
@@ -417,7 +440,7 @@ func (c *plugged) attach(at *ends.Namespace, near Device, mac net.HardwareAddr, 
 	defer unix.Close(fd)
 	l, err := at.Netlink().LinkByName(near.Name)
 	if err == nil {
-		err = errors.Join(at.Netlink().LinkSetMTU(l, mtu), at.Netlink().LinkSetUp(l))
+		err = errors.Join(at.Netlink().LinkSetMTU(l, c.mtu), at.Netlink().LinkSetUp(l))
 	}
 	if err != nil {
 		return fmt.Errorf("%s in %s: %w", near, at.Name, err)

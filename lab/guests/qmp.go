@@ -68,12 +68,18 @@ func (q *qmp) read() {
 
 // run gives a command, with a file where it takes one. Files go by a socket alone.
 func (q *qmp) run(command string, args map[string]any, files ...int) error {
+	_, err := q.ask(command, args, files...)
+	return err
+}
+
+// ask is run, with the answer.
+func (q *qmp) ask(command string, args map[string]any, files ...int) (json.RawMessage, error) {
 	if err := context.Cause(q.ended); err != nil {
-		return err
+		return nil, err
 	}
 	text, err := json.Marshal(map[string]any{"execute": command, "arguments": args})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text = append(text, '\n')
 	if len(files) > 0 {
@@ -82,18 +88,18 @@ func (q *qmp) run(command string, args map[string]any, files ...int) error {
 		_, err = q.conn.Write(text)
 	}
 	if err != nil {
-		return fmt.Errorf("qemu: %s: %w", command, err)
+		return nil, fmt.Errorf("qemu: %s: %w", command, err)
 	}
 	select {
 	case a := <-q.answers:
 		if a.Error != nil {
-			return fmt.Errorf("qemu: %s: %s", command, a.Error.Desc)
+			return nil, fmt.Errorf("qemu: %s: %s", command, a.Error.Desc)
 		}
-		return nil
+		return a.Return, nil
 	case <-q.ended.Done():
-		return context.Cause(q.ended)
+		return nil, context.Cause(q.ended)
 	case <-time.After(q.bound):
-		return fmt.Errorf("qemu: %s: no answer after %v", command, q.bound)
+		return nil, fmt.Errorf("qemu: %s: no answer after %v", command, q.bound)
 	}
 }
 

@@ -179,6 +179,31 @@ func bridgeHelper(t *testing.T, _ string) {
 		t.Errorf("ports are left: %v", got)
 	}
 
+	// while it has rights it has no environment of its caller's
+	calls := 0
+	ask := as("allow all", append([]string{"env", "GODEBUG=gctrace=1"}, qemu...)...)
+	for i, arg := range ask.Args {
+		ask.Args[i] = strings.Replace(arg, "br=br0", "br=br9", 1)
+	}
+	r, err := netlab.RunWatched(ask, []string{"bpf", "flock", "mkdirat", "ioctl", "sendto", "setns"}, func(string, int) netlab.Answer {
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+		for _, exe := range exes {
+			if is, err := os.Readlink(exe); err != nil || is != helper {
+				continue
+			}
+			if text, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "environ")); err == nil {
+				if calls++; len(text) > 0 {
+					t.Errorf("the helper has the environment %q", text)
+				}
+			}
+		}
+		return netlab.Answer{}
+	})
+	must(t, err)
+	if r.Exit == 0 || calls == 0 || !strings.Contains(r.Stderr, "br9") {
+		t.Errorf("of the helper %d calls were watched: %v", calls, r)
+	}
+
 	run := as("allow br0 user 65534 vlan 10 fdb-max=3", qemu...)
 	must(t, run.Start())
 	l.Wait("a tap to be plugged", func() bool { return owners(l)["qemu/guest0"] == "guest0" })

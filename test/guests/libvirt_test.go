@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package guests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"bascule/test/netlab"
+)
+
+// A libvirt is Debian's libvirtd in a lab's network namespace, with files of its own.
+type libvirt struct {
+	*netlab.Lab
+	t    *testing.T
+	dir  string
+	cmd  *exec.Cmd
+	logs netlab.OutputFile
+}
+
+func newLibvirt(t *testing.T, l *netlab.Lab) *libvirt {
+	for _, need := range []string{"libvirtd", "virsh", "qemu-system-x86_64"} {
+		if _, err := exec.LookPath(need); err != nil {
+			t.Skipf("there is no %s: make test installs it", need)
+		}
+	}
+	v := &libvirt{Lab: l, t: t, dir: t.TempDir(), logs: netlab.NewOutputFile(t)}
+	// without a manager of cgroups, other users, and a daemon for logs
+	conf := map[string]string{
+		"qemu.conf":     "user=\"root\"\ngroup=\"root\"\nsecurity_driver=\"none\"\nremember_owner=0\ncgroup_controllers=[]\nstdio_handler=\"file\"\n",
+		"libvirtd.conf": "auth_unix_rw=\"none\"\n",
+	}
+	for name, text := range conf {
+		must(t, os.WriteFile(filepath.Join(v.dir, name), []byte(text), 0o644))
+	}
+	must(t, os.Symlink(l.Binary(), filepath.Join(v.dir, "bascule-libvirt-hook")))
+	hook, err := os.ReadFile("../../share/libvirt/bascule")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(v.dir, "hook"), hook, 0o755))
+	for _, folder := range []string{"run", "lib", "cache", "log"} { // that it keeps from one start to the next
+		must(t, os.Mkdir(filepath.Join(v.dir, folder), 0o755))
+	}
+	t.Cleanup(func() {
+		if v.cmd != nil {
+			_, _ = v.virsh("destroy", "web")
+			v.kill()
+		}
+	})
+	v.start()
+	return v
+}
+
+// start starts libvirtd. Its folders are those of the test.
+func (v *libvirt) start() {
+	v.t.Helper()
+	const inside = `set -e
+for d in run lib cache log; do
+	at=/var/$d/libvirt; test $d != run || at=/run/libvirt
+	mkdir -p $at; mount --bind "$0/$d" $at
+done
+for f in passwd group; do # Debian's libvirt-daemon-system makes the user, and starts services
+	{ cat /etc/$f; echo libvirt-qemu:x:64055:64055:::; } >"$0/$f"
+	mount --bind "$0/$f" /etc/$f
+done
+mkdir -p /etc/libvirt /usr/local/libexec
+mount -t tmpfs none /etc/libvirt
+mkdir -p /etc/libvirt/hooks/qemu.d
+cp "$0"/*.conf /etc/libvirt
+cp "$0/hook" /etc/libvirt/hooks/qemu.d/bascule
+mount -t tmpfs none /usr/local/libexec
+cp -P "$0/bascule-libvirt-hook" /usr/local/libexec
+exec libvirtd -f /etc/libvirt/libvirtd.conf --pid-file /run/libvirt/libvirtd.pid`
+	v.cmd = exec.Command("nsenter", "--net=/run/netns/"+v.Switch.Name, "unshare", "--mount", "--propagation", "private", "sh", "-c", inside, v.dir)
+	v.cmd.Stdout, v.cmd.Stderr = v.logs.File, v.logs.File
+	must(v.t, v.cmd.Start())
+	v.Wait("libvirtd to answer", func() bool {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", v.cmd.Process.Pid)); err != nil || strings.Contains(string(stat), ") Z ") {
+			log, _ := os.ReadFile(v.logs.Name())
+			v.t.Fatalf("libvirtd has ended: %s", log)
+		}
+		_, err := v.virsh("list")
+		return err == nil
+	})
+}
+
+func (v *libvirt) kill() {
+	_ = v.cmd.Process.Kill()
+	_ = v.cmd.Wait()
+	v.cmd = nil
+}
+
+func (v *libvirt) virsh(args ...string) (string, error) {
+	args = append([]string{"--target", strconv.Itoa(v.cmd.Process.Pid), "--mount", "--net", "virsh", "-c", "qemu:///system"}, args...)
+	out, err := exec.Command("nsenter", args...).CombinedOutput()
+	return string(out), err
+}
+
+// web is a guest whose metadata has an interface.
+func (v *libvirt) web(inner string) string {
+	path := filepath.Join(v.dir, "web.xml")
+	must(v.t, os.WriteFile(path, []byte(`<domain type='qemu'><name>web</name><uuid>c7a5fdbd-edaf-9455-926a-d65c16db1809</uuid><memory unit='MiB'>32</memory>
+<metadata><b:guest xmlns:b='urn:bascule:guest:1'>`+inner+`</b:guest></metadata>
+<os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/qemu-system-x86_64</emulator>
+<interface type='ethernet'><mac address='52:54:00:00:00:01'/><target dev='guest0'/><model type='virtio'/></interface></devices></domain>`), 0o644))
+	return path
+}
+
+// The guest of Debian's libvirt is on the switch as its own description says, stays so when
+// libvirtd is killed and comes back, and does not start with a description that has a mistake.
+func TestLibvirt(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	v := newLibvirt(t, l)
+	l.Keep("guest0")
+	l.Bascule("bridge", "add", "br0", "--vlan-filtering")
+	plugged := func() string {
+		var ports []struct{ Ifname, State string }
+		must(t, json.Unmarshal([]byte(l.Bascule("-j", "port", "show")), &ports))
+		if len(ports) == 0 {
+			return ""
+		}
+		return ports[0].Ifname + " " + l.Bascule("vlan", "show", "br0") + l.Bascule("binding", "show")
+	}
+	for inner, want := range map[string]string{
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlna='10'/>`:                                  `has no attribute "vlna"`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:set name='fdb-mx'>4</b:set></b:interface>`: `"fdb-mx" is no setting`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br9'/>`:                                            `br9`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='../../x'/>`:                                        `../../x`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='$(touch /tmp/bsc-x)'/>`:                            `$(touch`,
+		`<b:interface mac='52:54:00:00:00:01' bridge='br0'><b:pf>blok</b:pf></b:interface>`:              `blok`,
+	} {
+		out, err := v.virsh("create", v.web(inner))
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, %s, should say %s", inner, err, out, want)
+		}
+		if got := plugged(); got != "" {
+			t.Errorf("%s: there is a port: %s", inner, got)
+		}
+	}
+	if out, err := v.virsh("create", v.web(`<b:interface mac='52:54:00:00:00:01' bridge='br0' vlan='10'><b:set name='source-guard'>on</b:set>
+<b:binding address='192.0.2.7'/></b:interface>`)); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	good := plugged()
+	if !strings.HasPrefix(good, "guest0 ") || !strings.Contains(good, "10    PVID, Egress Untagged") || !strings.Contains(good, "192.0.2.7") {
+		t.Errorf("the guest is plugged as %s", good)
+	}
+	v.kill()
+	v.start()
+	if out, err := v.virsh("list"); err != nil || !strings.Contains(out, "running") {
+		t.Errorf("after libvirtd was killed: %v, %s", err, out)
+	}
+	if got := plugged(); got != good {
+		t.Errorf("after libvirtd was killed the guest is plugged as %s, and was as %s", got, good)
+	}
+	if out, err := v.virsh("destroy", "web"); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	l.Wait("the guest to be off the switch", func() bool { return plugged() == "" })
+}
