@@ -217,7 +217,7 @@ install: build install-doc
 # The pages of docs, and what they link to.
 install-doc:
 	install -d $(DESTDIR)$(PREFIX)/share/doc/bascule
-	install -m 644 docs/*.md docs/*.json $(DESTDIR)$(PREFIX)/share/doc/bascule
+	install -m 644 docs/*.md docs/*.json docs/*.png $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:
 	rm -f bascule

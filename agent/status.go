@@ -44,6 +44,7 @@ type Status struct {
 type Door struct {
 	What    string `json:"what"`    // "metrics", "web" or "docker"
 	Address string `json:"address"` // as the flag has it
+	Write   bool   `json:"write"`   // those who are let in may change something
 }
 
 // A SiteStatus is a network namespace that is served.

@@ -5,6 +5,8 @@ package web
 import (
 	"testing"
 
+	"bascule/test/browser"
+
 	"github.com/chromedp/chromedp"
 )
 
@@ -20,27 +22,27 @@ new PerformanceObserver(l => l.getEntries().forEach(e => seen.tasks.push(e.durat
 func BenchmarkPage(b *testing.B) {
 	s := serveFake(b, rack(256, 20000))
 	for b.Loop() {
-		t := newTab(b, 1280, 900, false)
-		t.open(s.URL, "switch")
-		t.live()
-		t.until("document.querySelectorAll('.picture .port').length === 256")
+		t := browser.New(b, 1280, 900, false)
+		t.Open(s.URL, "switch")
+		t.Live()
+		t.Until("document.querySelectorAll('.picture .port').length === 256")
 		var paint, drawn, sent float64
-		t.until("performance.getEntriesByName('first-contentful-paint').length === 1")
-		t.eval("performance.getEntriesByName('first-contentful-paint')[0].startTime", &paint)
-		t.eval("performance.now()", &drawn)
-		t.eval("performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).filter(e => !e.name.includes('/api/')).reduce((a, e) => a + e.transferSize, 0)", &sent)
+		t.Until("performance.getEntriesByName('first-contentful-paint').length === 1")
+		t.Eval("performance.getEntriesByName('first-contentful-paint')[0].startTime", &paint)
+		t.Eval("performance.now()", &drawn)
+		t.Eval("performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation')).filter(e => !e.name.includes('/api/')).reduce((a, e) => a + e.transferSize, 0)", &sent)
 		pause := func(what, js string) {
 			var most, tasks float64
-			t.eval(watchFrames, nil)
-			t.run(chromedp.Evaluate(js, nil, awaited))
-			t.eval("Math.max(...seen.frames)", &most)
-			t.eval("Math.max(0, ...seen.tasks)", &tasks)
+			t.Eval(watchFrames, nil)
+			t.Run(chromedp.Evaluate(js, nil, browser.Awaited))
+			t.Eval("Math.max(...seen.frames)", &most)
+			t.Eval("Math.max(0, ...seen.tasks)", &tasks)
 			b.ReportMetric(max(most, tasks), what+"-pause-ms")
 			b.ReportMetric(tasks, what+"-task-ms")
 		}
 		pause("watch", "new Promise(f => setTimeout(f, 4000))")
-		t.open(s.URL, "addresses")
-		t.until("document.querySelector('#n-addresses').innerText.startsWith('20 000 addresses')")
+		t.Open(s.URL, "addresses")
+		t.Until("document.querySelector('#n-addresses').innerText.startsWith('20 000 addresses')")
 		pause("scroll", `(async () => { const v = document.querySelector('#t-addresses .vt')
 			for (let i = 0; i < 120; i++) { v.scrollTop += i < 60 ? 90 : 7000; await new Promise(requestAnimationFrame) } })()`)
 		pause("search", `(async () => { const q = document.querySelector('#q-addresses')
@@ -50,6 +52,6 @@ func BenchmarkPage(b *testing.B) {
 		b.ReportMetric(paint, "first-paint-ms")
 		b.ReportMetric(drawn, "drawn-ms")
 		b.ReportMetric(sent/1000, "kB")
-		t.fine()
+		t.Fine()
 	}
 }

@@ -3,67 +3,27 @@
 package web
 
 import (
-	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/page"
-	"github.com/chromedp/cdproto/runtime"
-	"github.com/chromedp/cdproto/target"
+	"bascule/answer"
+	"bascule/test/browser"
+
 	"github.com/chromedp/chromedp"
 )
 
 var pictures = flag.String("web.pictures", "", "write pictures of the page to this `folder`")
 
-// hang is how long a browser may take for one thing before the test counts as hung.
-const hang = 90 * time.Second
-
-// started is the one browser of all tests, which have a tab each.
-var started = sync.OnceValues(func() (context.Context, error) {
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		return nil, err
-	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("proxy-server", "direct://"), chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.WSURLReadTimeout(hang))
-	ctx, endBrowser := chromedp.NewExecAllocator(context.Background(), opts...)
-	// the library logs events of newer browsers, which it does not know
-	ctx, endTab := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
-	ends = append(ends, endTab, endBrowser)
-	return ctx, chromedp.Run(ctx)
-})
-
-var ends []func()
-
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, end := range ends {
-		end()
-	}
+	browser.Close()
 	os.Exit(code)
-}
-
-// A tab is a tab of the browser, with the page in it.
-type tab struct {
-	testing.TB
-	ctx context.Context
-	url string
-	mu  sync.Mutex
-	bad []string // what the browser complains of
 }
 
 // serveFake serves the page and a made-up switch.
@@ -79,116 +39,14 @@ func serveFake(t testing.TB, f *fakeSwitch) *httptest.Server {
 	return s
 }
 
-// newTab opens an empty tab of that size.
-func newTab(t testing.TB, width, height int64, dark bool) *tab {
-	t.Helper()
-	browser, err := started()
-	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip("chromium is not installed; apt-get install chromium")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	// a window of its own, since a tab behind another is not drawn
-	var id target.ID
-	if err := chromedp.Run(browser, chromedp.ActionFunc(func(ctx context.Context) (err error) {
-		id, err = target.CreateTarget("about:blank").WithNewWindow(true).Do(cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser))
-		return err
-	})); err != nil {
-		t.Fatal(err)
-	}
-	ctx, end := chromedp.NewContext(browser, chromedp.WithTargetID(id))
-	ctx, cancel := context.WithTimeout(ctx, 2*hang)
-	b := &tab{TB: t, ctx: ctx}
-	t.Cleanup(func() {
-		cancel()
-		end()
-	})
-	chromedp.ListenTarget(ctx, func(e any) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		switch e := e.(type) {
-		case *runtime.EventExceptionThrown:
-			b.bad = append(b.bad, e.ExceptionDetails.Error())
-		case *log.EventEntryAdded:
-			if e.Entry.Level == log.LevelError {
-				b.bad = append(b.bad, e.Entry.Text+" "+e.Entry.URL)
-			}
-		}
-	})
-	scheme := "light"
-	if dark {
-		scheme = "dark"
-	}
-	size := []chromedp.EmulateViewportOption{}
-	if width < 500 {
-		size = append(size, chromedp.EmulateMobile, chromedp.EmulateTouch)
-	}
-	b.run(log.Enable(), chromedp.EmulateViewport(width, height, size...), emulation.SetFocusEmulationEnabled(true), page.BringToFront(),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
-	return b
-}
-
-func (b *tab) run(actions ...chromedp.Action) {
-	b.Helper()
-	if err := chromedp.Run(b.ctx, actions...); err != nil {
-		b.Fatal(err)
-	}
-}
-
-// open goes to a view of the page.
-func (b *tab) open(url, view string) {
-	b.Helper()
-	b.url = url
-	b.run(chromedp.Navigate(url + "/#/" + view))
-}
-
-// eval evaluates an expression of JavaScript.
-func (b *tab) eval(js string, into any) {
-	b.Helper()
-	b.run(chromedp.Evaluate(js, into))
-}
-
-// awaited has the value of a promise as that of an expression.
-func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
-
-// until waits until an expression is true.
-func (b *tab) until(js string) {
-	b.Helper()
-	if err := chromedp.Run(b.ctx, chromedp.Poll(js, nil, chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(hang))); err != nil {
-		var text string
-		chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
-		b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.complaints())
-	}
-}
-
-func (b *tab) complaints() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return append([]string{}, b.bad...)
-}
-
-// text is the text of an element.
-func (b *tab) text(selector string) (text string) {
-	b.Helper()
-	b.eval(fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector), &text)
-	return text
-}
-
-// live waits until the page shows what the switch does now.
-func (b *tab) live() {
-	b.Helper()
-	b.until("document.querySelector('#lamp').dataset.state === 'live'")
-}
-
 // picture writes a picture of the tab, where such are wanted.
-func (b *tab) picture(name string) {
+func picture(b *browser.Tab, name string) {
 	b.Helper()
 	if *pictures == "" {
 		return
 	}
 	var png []byte
-	b.run(chromedp.Sleep(2500*time.Millisecond), chromedp.CaptureScreenshot(&png))
+	b.Run(chromedp.Sleep(2500*time.Millisecond), chromedp.CaptureScreenshot(&png))
 	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), png, 0o644); err != nil {
 		b.Fatal(err)
 	}
@@ -199,7 +57,9 @@ func TestPictures(t *testing.T) {
 	if *pictures == "" {
 		t.Skip("no pictures are wanted; give -web.pictures FOLDER")
 	}
-	small, large := serveFake(t, func() *fakeSwitch { f := office(); f.writable = true; return f }()), serveFake(t, rack(256, 20000))
+	f := office()
+	f.writable = true
+	small, large := serveFake(t, f), serveFake(t, rack(256, 20000))
 	for _, test := range []struct {
 		name, url, view string
 		width, height   int64
@@ -225,14 +85,25 @@ func TestPictures(t *testing.T) {
 		{"events", small.URL, "events", 1280, 860, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b := newTab(t, test.width, test.height, test.dark)
-			b.open(test.url, test.view)
-			b.live()
-			if strings.HasPrefix(test.name, "trace") {
-				b.run(chromedp.SetValue("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.Click("#trace .primary"), chromedp.WaitVisible("#traced .steps"))
+			b := browser.New(t, test.width, test.height, test.dark)
+			b.Open(test.url, test.view)
+			b.Live()
+			f.mu.Lock()
+			for i, e := range []answer.Event{
+				{Kind: "learned", Bridge: "br0", Port: "veth0", MAC: "02:00:00:00:00:01", VLAN: 10}, {Kind: "moved", Bridge: "br0", Port: "eth1", From: "veth1", MAC: "02:00:00:00:00:02", VLAN: 10},
+				{Kind: "loop", Bridge: "br1", Port: "vnet-db", From: "vnet-web", MAC: "02:00:00:00:00:31"}, {Kind: "blocked", Bridge: "br1", Port: "vnet-db", For: 30},
+				{Kind: "drops", Bridge: "br0", Port: "tap0", Reason: "pf", Count: 12}, {Kind: "refused", Bridge: "br0", Port: "tap0", MAC: "02:00:00:00:00:07", VLAN: 20, Reason: "full"},
+				{Kind: "port-gone", Bridge: "br0", Port: "tap2"}, {Kind: "aged", Bridge: "br0", Port: "veth2", MAC: "02:00:00:00:00:05", VLAN: 20},
+			} {
+				e.Time = time.Now().Add(time.Duration(i-20) * 3 * time.Second)
+				f.tell("monitor", e)
 			}
-			b.picture(test.name)
-			if bad := b.complaints(); len(bad) > 0 {
+			f.mu.Unlock()
+			if strings.HasPrefix(test.name, "trace") {
+				b.Run(chromedp.SetValue("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.Click("#trace .primary"), chromedp.WaitVisible("#traced .steps"))
+			}
+			picture(b, test.name)
+			if bad := b.Complaints(); len(bad) > 0 {
 				t.Error(bad)
 			}
 		})

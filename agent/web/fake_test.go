@@ -154,7 +154,7 @@ func (f *fakeSwitch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			bridges = append(bridges, map[string]any{"ifname": b.Name, "spanning_tree": f.trees[b.Name], "events": map[string]any{"counts": map[string]int{}}})
 		}
 		a = map[string]any{"pid": 1, "version": "0.9", "since": time.Now().Add(-3 * time.Hour), "files": []string{}, "applying": false, "applied": nil,
-			"writable": f.writable, "namespaces": []any{map[string]any{"netns": "", "cookie": 1, "bridges": bridges, "hotplug": nil}}}
+			"doors": []any{map[string]any{"what": "web", "address": "127.0.0.1:9811", "write": f.writable}}, "namespaces": []any{map[string]any{"netns": "", "cookie": 1, "bridges": bridges, "hotplug": nil}}}
 	case "bridge/show":
 		a = f.bridges
 	case "port/show":

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"bascule/answer"
+	"bascule/test/browser"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -103,12 +104,12 @@ func TestShows(t *testing.T) {
 	t.Parallel()
 	f := office()
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "switch")
-	b.live()
-	b.until("document.querySelectorAll('.picture .port').length === 14")
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 14")
 	var labels []string
-	b.eval("[...document.querySelectorAll('.picture .port')].map(e => e.getAttribute('aria-label'))", &labels)
+	b.Eval("[...document.querySelectorAll('.picture .port')].map(e => e.getAttribute('aria-label'))", &labels)
 	all := strings.Join(labels, "\n")
 	for _, want := range []string{
 		"eth1 of br0, forwarding, VLAN 1 untagged 10 20-30", "eth2 of br0, discarding, alternate", "tap1 of br0, disabled", "tap2 of br0, gone",
@@ -119,18 +120,18 @@ func TestShows(t *testing.T) {
 		}
 	}
 	var cords int
-	if b.eval("document.querySelectorAll('.picture .cord').length", &cords); cords != 1 {
+	if b.Eval("document.querySelectorAll('.picture .cord').length", &cords); cords != 1 {
 		t.Errorf("%d cords, want 1", cords)
 	}
-	b.until("document.querySelector('#legend').innerText.includes('20')")
-	b.run(chromedp.Click("#legend [data-vlan='10']"))
+	b.Until("document.querySelector('#legend').innerText.includes('20')")
+	b.Run(chromedp.Click("#legend [data-vlan='10']"))
 	var lit []string
-	b.eval("[...document.querySelectorAll('.port.lit')].map(e => e.dataset.key)", &lit)
+	b.Eval("[...document.querySelectorAll('.port.lit')].map(e => e.dataset.key)", &lit)
 	if got := strings.Join(lit, " "); got != "br0/eth1 br0/eth2 br0/veth0 br0/veth1 br0/up" {
 		t.Errorf("VLAN 10 lights up %s", got)
 	}
-	b.until("document.querySelector('#drops').innerText.includes('spanning tree keeps the port from forwarding')")
-	b.until("/tap0/.test(document.querySelector('#drops').innerText)")
+	b.Until("document.querySelector('#drops').innerText.includes('spanning tree keeps the port from forwarding')")
+	b.Until("/tap0/.test(document.querySelector('#drops').innerText)")
 
 	// what happens is seen, and a new port is drawn
 	f.mu.Lock()
@@ -138,31 +139,23 @@ func TestShows(t *testing.T) {
 	f.tell("monitor", answer.Event{Time: time.Now(), Kind: "port-added", Bridge: "br0", Port: "late0"})
 	f.tell("monitor", answer.Event{Time: time.Now(), Kind: "moved", Bridge: "br0", Port: "veth1", From: "<img src=x>", MAC: "02:00:00:00:00:01", VLAN: 10})
 	f.mu.Unlock()
-	b.until("document.querySelectorAll('.picture .port').length === 15")
-	b.until("document.querySelector('#last').innerText.includes('from <img src=x>')")
-	b.run(chromedp.Click(".top nav a[href='#/events']"))
-	b.until("document.querySelectorAll('#t-events .body .row:not([hidden])').length === 2")
+	b.Until("document.querySelectorAll('.picture .port').length === 15")
+	b.Until("document.querySelector('#last').innerText.includes('from <img src=x>')")
+	b.Run(chromedp.Click(".top nav a[href='#/events']"))
+	b.Until("document.querySelectorAll('#t-events .body .row:not([hidden])').length === 2")
 
-	b.run(chromedp.Click(".top nav a[href='#/ports']"))
-	b.until("document.querySelector('#n-ports').innerText === '15 ports'")
-	b.run(chromedp.SendKeys("#q-ports", "vlan discarding"))
-	b.until("document.querySelector('#n-ports').innerText === '1 of 15 ports'")
+	b.Run(chromedp.Click(".top nav a[href='#/ports']"))
+	b.Until("document.querySelector('#n-ports').innerText === '15 ports'")
+	b.Run(chromedp.SendKeys("#q-ports", "vlan discarding"))
+	b.Until("document.querySelector('#n-ports').innerText === '1 of 15 ports'")
 
 	// a port, its counters and its charts
-	b.open(s.URL, "port/br0/tap0")
-	b.until("document.querySelectorAll('#port canvas').length === 3")
-	b.until("document.querySelector('#port').innerText.includes('the two ports share a protected domain')")
-	b.until("document.querySelector('.facts-grid').innerText.replace(/\\s+/g, ' ').includes('Addresses 1 of 8')")
-	b.until("/bits a second, last ten minutes: in: now [0-9.]+ kbit/i.test(document.querySelector('#about-rxBits').textContent)")
-	b.fine()
-}
-
-// fine fails where the browser has complained.
-func (b *tab) fine() {
-	b.Helper()
-	if bad := b.complaints(); len(bad) > 0 {
-		b.Errorf("the browser complains: %s", strings.Join(bad, "\n"))
-	}
+	b.Open(s.URL, "port/br0/tap0")
+	b.Until("document.querySelectorAll('#port canvas').length === 3")
+	b.Until("document.querySelector('#port').innerText.includes('the two ports share a protected domain')")
+	b.Until("document.querySelector('.facts-grid').innerText.replace(/\\s+/g, ' ').includes('Addresses 1 of 8')")
+	b.Until("/bits a second, last ten minutes: in: now [0-9.]+ kbit/i.test(document.querySelector('#about-rxBits').textContent)")
+	b.Fine()
 }
 
 // TestAddresses: 20 000 addresses are searched and sorted, and the rows in sight are all
@@ -170,28 +163,28 @@ func (b *tab) fine() {
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	s := serveFake(t, rack(256, 20000))
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "addresses")
-	b.live()
-	b.until("document.querySelector('#n-addresses').innerText.startsWith('20 000 addresses')")
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "addresses")
+	b.Live()
+	b.Until("document.querySelector('#n-addresses').innerText.startsWith('20 000 addresses')")
 	var rows int
-	if b.eval("document.querySelectorAll('#t-addresses .body .row').length", &rows); rows < 10 || rows > 100 {
+	if b.Eval("document.querySelectorAll('#t-addresses .body .row').length", &rows); rows < 10 || rows > 100 {
 		t.Errorf("%d rows are elements", rows)
 	}
-	b.run(chromedp.SendKeys("#q-addresses", "veth77 VLAN 60"))
-	b.until("document.querySelector('#n-addresses').innerText.startsWith('26 of 20 000 addresses')")
-	b.run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "02:00:05:00:4e:1d"))
-	b.until("document.querySelector('#n-addresses').innerText.startsWith('1 of 20 000')")
-	b.until("document.querySelector('#t-addresses .body .row:not([hidden])').innerText.replace(/\\s+/g, ' ').startsWith('02:00:05:00:4e:1d veth29 60 br0 learned')")
-	b.run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "no such thing"))
-	b.until("document.querySelector('#t-addresses').innerText.includes('Nothing matches “no such thing”')")
-	b.run(chromedp.SendKeys("#q-addresses", kb.Escape))
-	b.until("document.querySelector('#n-addresses').innerText.startsWith('20 000')")
-	b.run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
-	b.until("document.querySelector('#t-addresses .body .row').innerText.includes('veth0')")
-	b.run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
-	b.until("document.querySelector('#t-addresses .body .row').innerText.includes('veth255')")
-	b.fine()
+	b.Run(chromedp.SendKeys("#q-addresses", "veth77 VLAN 60"))
+	b.Until("document.querySelector('#n-addresses').innerText.startsWith('26 of 20 000 addresses')")
+	b.Run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "02:00:05:00:4e:1d"))
+	b.Until("document.querySelector('#n-addresses').innerText.startsWith('1 of 20 000')")
+	b.Until("document.querySelector('#t-addresses .body .row:not([hidden])').innerText.replace(/\\s+/g, ' ').startsWith('02:00:05:00:4e:1d veth29 60 br0 learned')")
+	b.Run(chromedp.SendKeys("#q-addresses", kb.Escape), chromedp.SendKeys("#q-addresses", "no such thing"))
+	b.Until("document.querySelector('#t-addresses').innerText.includes('Nothing matches “no such thing”')")
+	b.Run(chromedp.SendKeys("#q-addresses", kb.Escape))
+	b.Until("document.querySelector('#n-addresses').innerText.startsWith('20 000')")
+	b.Run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
+	b.Until("document.querySelector('#t-addresses .body .row').innerText.includes('veth0')")
+	b.Run(chromedp.Click("#t-addresses [role=columnheader]:nth-child(2) button"))
+	b.Until("document.querySelector('#t-addresses .body .row').innerText.includes('veth255')")
+	b.Fine()
 }
 
 // TestKill: states are killed where that is allowed and was meant, and nowhere else.
@@ -199,39 +192,39 @@ func TestKill(t *testing.T) {
 	t.Parallel()
 	f := office()
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "states")
-	b.live()
-	b.until("document.querySelector('#n-states').innerText === '7 states'")
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "states")
+	b.Live()
+	b.Until("document.querySelector('#n-states').innerText === '7 states'")
 	var buttons int
-	if b.eval("document.querySelectorAll('#t-states .body button').length", &buttons); buttons != 0 || b.text("#mode") != "read only" {
-		t.Errorf("%d buttons to kill states in a page that is %q", buttons, b.text("#mode"))
+	if b.Eval("document.querySelectorAll('#t-states .body button').length", &buttons); buttons != 0 || b.Text("#mode") != "read only" {
+		t.Errorf("%d buttons to kill states in a page that is %q", buttons, b.Text("#mode"))
 	}
-	b.run(chromedp.SendKeys("#q-states", "[2001:db8::1]"))
-	b.until("document.querySelector('#n-states').innerText === '1 of 7 states'")
+	b.Run(chromedp.SendKeys("#q-states", "[2001:db8::1]"))
+	b.Until("document.querySelector('#n-states').innerText === '1 of 7 states'")
 
 	f.mu.Lock()
 	f.writable = true
 	f.mu.Unlock()
-	b.run(chromedp.Reload())
-	b.until("document.querySelectorAll('#t-states .body button').length === 7")
+	b.Run(chromedp.Reload())
+	b.Until("document.querySelectorAll('#t-states .body button').length === 7")
 	kill := "#t-states [aria-label='Kill udp [2001:db8::1]:5353 to [2001:db8::53]:53']"
-	b.run(chromedp.Click(kill))
-	b.until("document.querySelector('#ask').open && document.activeElement.value === 'no'")
-	b.run(chromedp.KeyEvent(kb.Escape))
-	b.until("!document.querySelector('#ask').open")
-	b.run(chromedp.Click(kill), chromedp.Click("#ask-yes"))
-	b.until("document.querySelector('#n-states').innerText === '6 states'")
-	b.run(chromedp.SendKeys("#kill-host [name=host]", "192.0.2.1\n"))
-	b.until("document.querySelector('#ask').open && document.querySelector('#ask-text').innerText.includes('2 states')")
-	b.run(chromedp.Click("#ask-yes"))
-	b.until("document.querySelector('#n-states').innerText === '4 states'")
+	b.Run(chromedp.Click(kill))
+	b.Until("document.querySelector('#ask').open && document.activeElement.value === 'no'")
+	b.Run(chromedp.KeyEvent(kb.Escape))
+	b.Until("!document.querySelector('#ask').open")
+	b.Run(chromedp.Click(kill), chromedp.Click("#ask-yes"))
+	b.Until("document.querySelector('#n-states').innerText === '6 states'")
+	b.Run(chromedp.SendKeys("#kill-host [name=host]", "192.0.2.1\n"))
+	b.Until("document.querySelector('#ask').open && document.querySelector('#ask-text').innerText.includes('2 states')")
+	b.Run(chromedp.Click("#ask-yes"))
+	b.Until("document.querySelector('#n-states').innerText === '4 states'")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if want := `{"bridge":"br0","id":"00000000000000ff"}`; len(f.asked) != 7 || f.asked[0] != want {
 		t.Errorf("asked for %q", f.asked)
 	}
-	b.fine()
+	b.Fine()
 }
 
 // TestTrace: the form asks for the frame that it shows, and shows the answer.
@@ -239,15 +232,15 @@ func TestTrace(t *testing.T) {
 	t.Parallel()
 	f := office()
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "trace")
-	b.live()
-	b.until("document.querySelector('#trace [name=in]').options.length === 11")
-	b.run(chromedp.SetValue("#trace [name=in]", "veth0"), chromedp.SendKeys("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.SendKeys("#trace [name=vlan]", "40"),
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "trace")
+	b.Live()
+	b.Until("document.querySelector('#trace [name=in]').options.length === 11")
+	b.Run(chromedp.SetValue("#trace [name=in]", "veth0"), chromedp.SendKeys("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.SendKeys("#trace [name=vlan]", "40"),
 		chromedp.Evaluate("{ const k = document.querySelector('#trace [name=kind]'); k.value = 'tcp'; k.dispatchEvent(new Event('change', {bubbles: true})) }", nil),
 		chromedp.SendKeys("#trace [name=ip]", "192.0.2.1"), chromedp.SendKeys("#trace [name=to]", "192.0.2.2\n"))
-	b.until("document.querySelectorAll('#traced .steps li').length === 3")
-	if got := b.text("#traced .verdict"); got != "dropped: vlan: the port is not in the frame's VLAN" {
+	b.Until("document.querySelectorAll('#traced .steps li').length === 3")
+	if got := b.Text("#traced .verdict"); got != "dropped: vlan: the port is not in the frame's VLAN" {
 		t.Errorf("verdict %q", got)
 	}
 	f.mu.Lock()
@@ -256,8 +249,8 @@ func TestTrace(t *testing.T) {
 	if want := "bridge=br0&in=veth0&dst=02%3A00%3A00%3A00%3A00%3A02&vlan=40&ip=192.0.2.1&to=192.0.2.2&tcp=443"; asked != want {
 		t.Errorf("asked for %s, want %s", asked, want)
 	}
-	b.run(chromedp.SetValue("#trace [name=dst]", "bad"), chromedp.Click("#trace .primary"))
-	b.until("document.querySelector('#traced [role=alert]')?.innerText.includes('not a MAC address; give six bytes')")
+	b.Run(chromedp.SetValue("#trace [name=dst]", "bad"), chromedp.Click("#trace .primary"))
+	b.Until("document.querySelector('#traced [role=alert]')?.innerText.includes('not a MAC address; give six bytes')")
 }
 
 // TestCapture: a capture becomes a file.
@@ -265,12 +258,12 @@ func TestCapture(t *testing.T) {
 	t.Parallel()
 	f := office()
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "capture")
-	b.live()
-	b.until("document.querySelector('#capture [name=port]').options.length === 12")
-	b.run(chromedp.Click("#capture [name=dropped]"), chromedp.Click("#capture .primary"))
-	b.until("/^Saved as br0-\\d{8}T\\d{6}\\.pcapng, 17 B\\.$/.test(document.querySelector('#captured').innerText)")
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "capture")
+	b.Live()
+	b.Until("document.querySelector('#capture [name=port]').options.length === 12")
+	b.Run(chromedp.Click("#capture [name=dropped]"), chromedp.Click("#capture .primary"))
+	b.Until("/^Saved as br0-\\d{8}T\\d{6}\\.pcapng, 17 B\\.$/.test(document.querySelector('#captured').innerText)")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if want := "bridge=br0&dropped=true&count=1000&seconds=60"; f.asked[0] != want {
@@ -284,32 +277,32 @@ func TestLost(t *testing.T) {
 	t.Parallel()
 	f := office()
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "switch")
-	b.live()
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "switch")
+	b.Live()
 	f.mu.Lock()
 	f.refuse = 503
 	f.mu.Unlock()
 	s.CloseClientConnections()
-	b.until("document.querySelector('#alarm').innerText.startsWith('The agent does not answer. Nothing here is newer than')")
-	b.until("document.querySelectorAll('.picture .port').length === 14") // what was known stays
+	b.Until("document.querySelector('#alarm').innerText.startsWith('The agent does not answer. Nothing here is newer than')")
+	b.Until("document.querySelectorAll('.picture .port').length === 14") // what was known stays
 	f.mu.Lock()
 	f.refuse = 0
 	f.mu.Unlock()
-	b.live()
-	b.until("document.querySelector('#alarm').hidden")
+	b.Live()
+	b.Until("document.querySelector('#alarm').hidden")
 	f.mu.Lock()
 	f.token = "0123456789abcdef"
 	f.mu.Unlock()
 	s.CloseClientConnections()
-	b.until("document.querySelector('#alarm').innerText.startsWith('No access.')")
-	b.run(chromedp.SendKeys("#alarm [name=token]", "0123456789abcdef\n"))
-	b.live()
+	b.Until("document.querySelector('#alarm').innerText.startsWith('No access.')")
+	b.Run(chromedp.SendKeys("#alarm [name=token]", "0123456789abcdef\n"))
+	b.Live()
 	// the address that the agent logs has it, too, and nothing of it stays to be seen
-	b.run(chromedp.Evaluate("sessionStorage.clear()", nil), chromedp.Navigate("about:blank"), chromedp.Navigate(s.URL+"/#0123456789abcdef"))
-	b.live()
+	b.Run(chromedp.Evaluate("sessionStorage.clear()", nil), chromedp.Navigate("about:blank"), chromedp.Navigate(s.URL+"/#0123456789abcdef"))
+	b.Live()
 	var address string
-	if b.eval("location.href", &address); strings.Contains(address, "0123") {
+	if b.Eval("location.href", &address); strings.Contains(address, "0123") {
 		t.Errorf("the address is %s", address)
 	}
 }
@@ -320,18 +313,18 @@ func TestKeyboard(t *testing.T) {
 	f := office()
 	f.writable = true
 	s := serveFake(t, f)
-	b := newTab(t, 1280, 900, false)
-	b.open(s.URL, "switch")
-	b.live()
-	b.until("document.querySelectorAll('.picture .port').length === 14")
-	b.eval("document.body.focus()", nil)
+	b := browser.New(t, 1280, 900, false)
+	b.Open(s.URL, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 14")
+	b.Eval("document.body.focus()", nil)
 	where := func() (at string) {
-		b.eval("(e => e.dataset.key || e.id || e.getAttribute('href') || e.className || e.tagName)(document.activeElement)", &at)
+		b.Eval("(e => e.dataset.key || e.id || e.getAttribute('href') || e.className || e.tagName)(document.activeElement)", &at)
 		return at
 	}
 	seen := map[string]int{}
 	for range 60 {
-		b.run(chromedp.KeyEvent(kb.Tab))
+		b.Run(chromedp.KeyEvent(kb.Tab))
 		seen[where()]++
 	}
 	for _, want := range []string{"#main", "#/switch", "#/events", "pause", "theme", "br0/host0", "br1/down"} {
@@ -342,33 +335,33 @@ func TestKeyboard(t *testing.T) {
 	if seen["br0/eth1"] > 0 {
 		t.Error("Tab stops at each port")
 	}
-	b.eval("document.querySelector('[data-key=\"br0/host0\"]').focus()", nil)
+	b.Eval("document.querySelector('[data-key=\"br0/host0\"]').focus()", nil)
 	for _, step := range []struct{ key, want string }{
 		{kb.ArrowRight, "br0/eth1"}, {kb.ArrowRight, "br0/eth2"}, {kb.ArrowLeft, "br0/eth1"}, {kb.End, "br0/up"}, {kb.Home, "br0/host0"}, {kb.ArrowDown, "br0/mon0"}, {kb.ArrowUp, "br0/host0"},
 	} {
-		b.run(chromedp.KeyEvent(step.key))
+		b.Run(chromedp.KeyEvent(step.key))
 		if got := where(); got != step.want {
 			t.Errorf("%q leads to %s, want %s", step.key, got, step.want)
 		}
 	}
-	b.run(chromedp.KeyEvent(kb.Enter))
-	b.until("location.hash === '#/port/br0/host0' && document.activeElement.id === 'h-port'")
-	b.open(s.URL, "ports")
-	b.until("document.querySelector('#n-ports').innerText === '14 ports'")
-	b.run(chromedp.KeyEvent("/"))
+	b.Run(chromedp.KeyEvent(kb.Enter))
+	b.Until("location.hash === '#/port/br0/host0' && document.activeElement.id === 'h-port'")
+	b.Open(s.URL, "ports")
+	b.Until("document.querySelector('#n-ports').innerText === '14 ports'")
+	b.Run(chromedp.KeyEvent("/"))
 	if got := where(); got != "q-ports" {
 		t.Errorf("/ leads to %s", got)
 	}
-	b.run(chromedp.KeyEvent(kb.ArrowDown))
+	b.Run(chromedp.KeyEvent(kb.ArrowDown))
 	if got := where(); got != "vt" {
 		t.Errorf("the arrow down leads to %s", got)
 	}
 	// all that can be used has a name
 	for _, view := range []string{"switch", "ports", "port/br0/eth1", "addresses", "states", "trace", "capture", "events"} {
-		b.open(s.URL, view)
-		b.live()
+		b.Open(s.URL, view)
+		b.Live()
 		var nameless []string
-		b.eval(`[...document.querySelectorAll('button, input, select, textarea, a[href], [role=table], [role=img], section')].filter(e => {
+		b.Eval(`[...document.querySelectorAll('button, input, select, textarea, a[href], [role=table], [role=img], section')].filter(e => {
 			const by = e.getAttribute('aria-labelledby')
 			return !(e.getAttribute('aria-label') || (by && document.getElementById(by)) || e.labels?.length || e.textContent.trim() || e.title)
 		}).map(e => e.outerHTML.slice(0, 100))`, &nameless)
@@ -386,26 +379,26 @@ func TestPhone(t *testing.T) {
 		fake *fakeSwitch
 	}{{"office", office()}, {"rack", rack(256, 2000)}} {
 		s := serveFake(t, size.fake)
-		b := newTab(t, 360, 740, true)
+		b := browser.New(t, 360, 740, true)
 		for _, view := range []string{"switch", "ports", "port/br0/tap0", "addresses", "states", "trace", "capture", "events"} {
-			b.open(s.URL, view)
-			b.live()
+			b.Open(s.URL, view)
+			b.Live()
 			var wide []string
-			b.eval(`[document.documentElement.scrollWidth > 360 && 'the page', ...[...document.querySelectorAll('.vt')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label') + ' ' + e.scrollWidth)].filter(Boolean)`, &wide)
+			b.Eval(`[document.documentElement.scrollWidth > 360 && 'the page', ...[...document.querySelectorAll('.vt')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label') + ' ' + e.scrollWidth)].filter(Boolean)`, &wide)
 			if len(wide) > 0 {
 				t.Errorf("%s, %s: too wide: %v", size.name, view, wide)
 			}
 		}
 		var colour string
-		b.eval("getComputedStyle(document.documentElement).backgroundColor", &colour)
+		b.Eval("getComputedStyle(document.documentElement).backgroundColor", &colour)
 		if colour != "rgb(19, 22, 26)" {
 			t.Errorf("the background is %s in the dark", colour)
 		}
-		b.run(chromedp.Click("#theme"))
-		if b.eval("getComputedStyle(document.documentElement).backgroundColor", &colour); colour != "rgb(246, 247, 248)" {
+		b.Run(chromedp.Click("#theme"))
+		if b.Eval("getComputedStyle(document.documentElement).backgroundColor", &colour); colour != "rgb(246, 247, 248)" {
 			t.Errorf("the background is %s where light is chosen", colour)
 		}
-		b.fine()
+		b.Fine()
 	}
 }
 
@@ -456,13 +449,13 @@ func luminance(hex string) float64 {
 func TestMotion(t *testing.T) {
 	t.Parallel()
 	s := serveFake(t, office())
-	b := newTab(t, 1280, 900, false)
-	b.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}))
-	b.open(s.URL, "switch")
-	b.live()
-	b.until("document.querySelectorAll('.picture .port').length === 14")
+	b := browser.New(t, 1280, 900, false)
+	b.Run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}))
+	b.Open(s.URL, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 14")
 	var moving int
-	b.eval("document.getAnimations().length + [...document.querySelectorAll('*')].filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0).length", &moving)
+	b.Eval("document.getAnimations().length + [...document.querySelectorAll('*')].filter(e => parseFloat(getComputedStyle(e).transitionDuration) > 0).length", &moving)
 	if moving != 0 {
 		t.Errorf("%d elements move", moving)
 	}

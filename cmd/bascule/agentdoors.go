@@ -134,7 +134,7 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 		warnRemote(log, what, at)
 		listening = append(listening, door)
 		services = append(services, serve(door, most, handler))
-		open = append(open, agent.Door{What: what, Address: at.String()})
+		open = append(open, agent.Door{What: what, Address: at.String(), Write: what == "web" && d.write})
 		return nil
 	}
 	if d.metrics.text != "" {

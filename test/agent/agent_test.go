@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"bascule/test/browser"
 	"bascule/test/netlab"
 )
 
@@ -20,7 +21,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(netlab.Main(m))
+	code := netlab.Main(m)
+	browser.Close()
+	os.Exit(code)
 }
 
 func must(t testing.TB, err error) {

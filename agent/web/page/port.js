@@ -117,7 +117,7 @@ export function live() {
   const rows = [
     ['Bytes', size(st.rx.bytes || 0), size(st.tx.bytes || 0)], ['Frames', count(st.rx.packets || 0), count(st.tx.packets || 0)],
     ['Now', p.now ? bits(p.now.rxBits) : '–', p.now ? bits(p.now.txBits) : '–'], ['', p.now ? `${short(p.now.rxFrames)} frames/s` : '–', p.now ? `${short(p.now.txFrames)} frames/s` : '–'],
-    ['Addresses', `${count(p.learned || 0)} learned`, `${count(p.moves || 0)} moved here, ${count(p.refused || 0)} refused`],
+['Addresses learned', count(p.learned || 0), ''], ['moved here', count(p.moves || 0), ''], ['refused', count(p.refused || 0), ''],
   ]
   parts.counters.replaceChildren(...rows.map((r) => h('tr', {}, r.map((t, i) => h(i ? 'td' : 'th', i ? { class: 'num' } : { scope: 'row' }, t)))))
   const drops = Object.entries(p.drops || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1])

@@ -55,7 +55,7 @@ async function read(signal) {
     get('agent/status', {}, o), get('bridge/show', {}, o), get('port/show', { stats: true }, o), get('vlan/show', {}, o),
   ])
   store.agent = agent
-  store.write = !!agent.writable
+  store.write = (agent.doors || []).some((d) => d.what === 'web' && d.write)
   store.bridges = bridges.sort((a, b) => byName(a.ifname, b.ifname))
   const known = store.ports
   store.ports = new Map()

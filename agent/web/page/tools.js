@@ -120,7 +120,7 @@ export const states = {
       { key: 'how', label: 'State', width: 'minmax(110px, 1.2fr)', lo: true },
       { key: (r) => r.in || '', label: 'In', width: '76px', natural: true, lo: true, mono: true, text: (r) => r.in || '–' },
       { key: (r) => r.out || '', label: 'Out', width: '76px', natural: true, lo: true, mono: true, text: (r) => r.out || '–' },
-      { key: (r) => r.bytes[0] + r.bytes[1], label: 'Bytes', width: '74px', narrow: '50px', num: true, desc: true, text: (r) => size(r.bytes[0] + r.bytes[1]) },
+      { key: (r) => r.bytes[0] + r.bytes[1], label: 'Bytes', width: '74px', num: true, desc: true, lo: true, text: (r) => size(r.bytes[0] + r.bytes[1]) },
       { key: 'age', label: 'Age', width: '66px', num: true, desc: true, lo: true, text: (r) => span(r.age) },
       { key: 'expires', label: 'Ends in', width: '66px', num: true, lo: true, text: (r) => span(r.expires) },
       { label: '', width: '52px', narrow: '46px', draw: (c, r) => this.button(c, r) },

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"bascule/test/browser"
+	"bascule/test/netlab"
+
+	"github.com/chromedp/chromedp"
+)
+
+// pageOf starts an agent with a page at a socket, and returns an address at which a
+// browser reaches it.
+func pageOf(t testing.TB, r *runner, args ...string) string {
+	t.Helper()
+	path := filepath.Join(r.dir, "web.sock")
+	r.start(append(args, "--web", "unix:"+path)...)
+	// sockets have no network namespace, as the agent's addresses have
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "localhost"})
+	proxy.FlushInterval = -1
+	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}
+	s := httptest.NewServer(proxy)
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s.URL
+}
+
+// TestPageShows: the page shows what the commands say, and what the switch does.
+func TestPageShows(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	ends := l.NewEnds(3)
+	l.AddBridge("br0", "tcx", ends, "--vlan-filtering")
+	l.Bascule("vlan", "add", "br0", ends[0].Port, "10", "--untagged", "--pvid")
+	l.Bascule("bridge", "add", "br1")
+	l.Bascule("port", "add", "br0", "up", "--type", "patch", "--peer", "br1/down")
+	l.Bascule("fdb", "add", "br0", "02:00:00:00:00:77", ends[1].Port, "--vlan", "1")
+	r := newRunner(t, l)
+	at := pageOf(t, r, "--web-write")
+	b := browser.New(t, 1280, 900, false)
+	b.Open(at, "switch")
+	b.Live()
+	b.Until("document.querySelectorAll('.picture .port').length === 5 && document.querySelectorAll('.picture .cord').length === 1")
+	for _, p := range append(l.Ports("br0"), l.Ports("br1")...) {
+		label := fmt.Sprintf("document.querySelector('[data-key=\"%s/%s\"]').getAttribute('aria-label')", p.Master, p.Ifname)
+		b.Until(fmt.Sprintf("%s.includes(%q)", label, p.State))
+	}
+	b.Until(fmt.Sprintf("document.querySelector('[data-key=\"br0/%s\"]').getAttribute('aria-label').includes('VLAN 1 untagged 10 untagged')", ends[0].Port))
+
+	// addresses: what fdb show says, in the page's order
+	var fdb []struct{ MAC, Ifname string }
+	l.JSON(&fdb, "fdb", "show", "br0")
+	var want []string
+	for _, e := range fdb {
+		want = append(want, e.MAC)
+	}
+	slices.Sort(want)
+	b.Open(at, "addresses")
+	b.Until("document.querySelector('#n-addresses').innerText.includes('address')")
+	var rows []string
+	b.Eval("[...document.querySelectorAll('#t-addresses .body .row:not([hidden])')].map(e => e.firstChild.innerText)", &rows)
+	if strings.Join(rows, " ") != strings.Join(want, " ") {
+		t.Errorf("the page has %v, fdb show has %v", rows, want)
+	}
+
+	// a trace says what the command says
+	b.Open(at, "trace")
+	b.Until("document.querySelector('#trace [name=in]').options.length === 4")
+	b.Run(chromedp.SetValue("#trace [name=in]", ends[1].Port), chromedp.SendKeys("#trace [name=dst]", "02:00:00:00:00:02"), chromedp.SendKeys("#trace [name=vlan]", "40\n"))
+	b.Until("document.querySelector('#traced .verdict')?.innerText.startsWith('dropped: vlan')")
+	var steps []string
+	b.Eval("[...document.querySelectorAll('#traced li')].map(e => e.innerText.replace(/\\n/g, '  '))", &steps)
+	told := strings.Join(strings.Fields(l.Bascule("trace", "br0", "--in", ends[1].Port, "--dst", "02:00:00:00:00:02", "--vlan", "40")), " ")
+	for _, s := range steps {
+		if !strings.Contains(told, strings.Join(strings.Fields(s), " ")) {
+			t.Errorf("the page says %q, trace says %q", s, told)
+		}
+	}
+
+	// frames that are dropped are seen, with the reason and the port
+	b.Open(at, "switch")
+	b.Live()
+	l.Bascule("port", "set", "br0", ends[2].Port, "--locked", "--learn=off")
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(50 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				tick.Stop()
+				return
+			case <-tick.C:
+				l.Send(ends[2], l.Frames(5, netlab.MAC{2, 0, 0, 0, 0, 1}, netlab.MAC{2, 0, 0, 0, 0, 2})...)
+			}
+		}
+	}()
+	b.Until(fmt.Sprintf("/locked[^]*%s/.test(document.querySelector('#drops').innerText)", ends[2].Port))
+	close(stop)
+	<-done
+	b.Open(at, "port/br0/"+ends[2].Port)
+	b.Until("document.querySelectorAll('#port canvas').length === 3")
+	dropped := l.Port("br0", ends[2].Port).Drops["locked"]
+	b.Until(fmt.Sprintf("document.querySelector('#port').innerText.replace(/\\u2009| /g, '').includes('%d')", dropped))
+
+	// a port that is added is there
+	l.Bascule("port", "del", "br0", ends[2].Port)
+	b.Open(at, "switch")
+	b.Until("document.querySelectorAll('.picture .port').length === 4")
+
+	// pf's states, and the end of one
+	l.Bascule("pfctl", "-q", "-b", "br0", "-e")
+	b.Open(at, "states")
+	b.Until("document.querySelector('#mode').innerText === 'writable' && document.querySelector('#pf').innerText.includes('pf of br0 is on')")
+	b.Fine()
+
+	// the agent goes and comes
+	r.stop()
+	b.Until("document.querySelector('#lamp').dataset.state === 'gone'")
+	r.start("--web", "unix:"+filepath.Join(r.dir, "web.sock"))
+	b.Live()
+	b.Until("document.querySelector('#mode').innerText === 'read only'")
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package browser drives Debian's Chromium for tests of pages.
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/cdproto/target"
+	"github.com/chromedp/chromedp"
+)
+
+// hang is how long a browser may take for one thing before the test counts as hung.
+const hang = 90 * time.Second
+
+// started is the one browser of all tests, which have a tab each.
+var started = sync.OnceValues(func() (context.Context, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, err
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("proxy-server", "direct://"), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("host-resolver-rules", "MAP attacker.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.WSURLReadTimeout(hang))
+	ctx, endBrowser := chromedp.NewExecAllocator(context.Background(), opts...)
+	// the library logs events of newer browsers, which it does not know
+	ctx, endTab := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
+	ends = append(ends, endTab, endBrowser)
+	return ctx, chromedp.Run(ctx)
+})
+
+var ends []func()
+
+// Close ends the browser. A package that uses it calls Close when its tests have ended.
+func Close() {
+	for _, end := range ends {
+		end()
+	}
+}
+
+// A Tab is a tab of the browser, in a window of its own.
+type Tab struct {
+	testing.TB
+	ctx context.Context
+	mu  sync.Mutex
+	bad []string // what the browser complains of
+}
+
+// New opens an empty tab of that size.
+func New(t testing.TB, width, height int64, dark bool) *Tab {
+	t.Helper()
+	browser, err := started()
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("chromium is not installed; apt-get install chromium")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// a window of its own, since a tab behind another is not drawn
+	var id target.ID
+	if err := chromedp.Run(browser, chromedp.ActionFunc(func(ctx context.Context) (err error) {
+		id, err = target.CreateTarget("about:blank").WithNewWindow(true).Do(cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser))
+		return err
+	})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := chromedp.NewContext(browser, chromedp.WithTargetID(id))
+	ctx, cancel := context.WithTimeout(ctx, 2*hang)
+	b := &Tab{TB: t, ctx: ctx}
+	t.Cleanup(func() {
+		cancel()
+		end()
+	})
+	chromedp.ListenTarget(ctx, func(e any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := e.(type) {
+		case *runtime.EventExceptionThrown:
+			b.bad = append(b.bad, e.ExceptionDetails.Error())
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelError {
+				b.bad = append(b.bad, e.Entry.Text+" "+e.Entry.URL)
+			}
+		}
+	})
+	scheme := "light"
+	if dark {
+		scheme = "dark"
+	}
+	size := []chromedp.EmulateViewportOption{}
+	if width < 500 {
+		size = append(size, chromedp.EmulateMobile, chromedp.EmulateTouch)
+	}
+	b.Run(log.Enable(), chromedp.EmulateViewport(width, height, size...), emulation.SetFocusEmulationEnabled(true), page.BringToFront(),
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+	return b
+}
+
+// Run does something in the tab.
+func (b *Tab) Run(actions ...chromedp.Action) {
+	b.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// Open goes to a view of the page.
+func (b *Tab) Open(url, view string) {
+	b.Helper()
+	b.Run(chromedp.Navigate(url + "/#/" + view))
+}
+
+// Eval evaluates an expression of JavaScript.
+func (b *Tab) Eval(js string, into any) {
+	b.Helper()
+	b.Run(chromedp.Evaluate(js, into))
+}
+
+// Awaited has the value of a promise as that of an expression.
+func Awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
+// Until waits until an expression is true.
+func (b *Tab) Until(js string) {
+	b.Helper()
+	if err := chromedp.Run(b.ctx, chromedp.Poll(js, nil, chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(hang))); err != nil {
+		var text string
+		chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
+		b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.Complaints())
+	}
+}
+
+// Complaints are what the browser has complained of: errors of scripts and of requests.
+func (b *Tab) Complaints() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string{}, b.bad...)
+}
+
+// Text is the text of an element.
+func (b *Tab) Text(selector string) (text string) {
+	b.Helper()
+	b.Eval(fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector), &text)
+	return text
+}
+
+// Live waits until the page shows what the switch does now.
+func (b *Tab) Live() {
+	b.Helper()
+	b.Until("document.querySelector('#lamp').dataset.state === 'live'")
+}
+
+// Fine fails where the browser has complained.
+func (b *Tab) Fine() {
+	b.Helper()
+	if bad := b.Complaints(); len(bad) > 0 {
+		b.Errorf("the browser complains: %s", strings.Join(bad, "\n"))
+	}
+}
