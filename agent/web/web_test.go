@@ -384,7 +384,7 @@ func TestPhone(t *testing.T) {
 			b.Open(s.URL, view)
 			b.Live()
 			var wide []string
-			b.Eval(`[document.documentElement.scrollWidth > 360 && 'the page', ...[...document.querySelectorAll('.vt')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label') + ' ' + e.scrollWidth)].filter(Boolean)`, &wide)
+			b.Eval(`[...(document.documentElement.scrollWidth > 360 ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > 360).map(e => e.tagName + '.' + e.className + ' ' + e.innerText) : []), ...[...document.querySelectorAll('.vt')].filter(e => e.clientWidth && e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label') + ' ' + e.scrollWidth)].filter(Boolean)`, &wide)
 			if len(wide) > 0 {
 				t.Errorf("%s, %s: too wide: %v", size.name, view, wide)
 			}
