@@ -9,6 +9,7 @@
 #include <linux/pkt_cls.h>
 
 #include "pipeline.h"
+#include "sample.h"
 #include "watch.h"
 
 /*
@@ -25,21 +26,32 @@ static __always_inline void note_in(const struct frame *f, const struct verdict 
 		talker_count(f, v);
 }
 
-/* Counts a frame where it comes in: once, whatever becomes of it. */
-static __always_inline void account_in(const struct frame *f, const struct verdict *v)
+/*
+ * Counts a frame where it comes in: once, whatever becomes of it. `out` is as sample_in()
+ * has it.
+ */
+static __always_inline void account_in(struct __sk_buff *skb, const struct frame *f,
+				       const struct verdict *v, u32 out)
 {
 	count_rx(v->in, f->len);
 	if (on(FEATURES_NOTE))
 		note_in(f, v);
+	if (on(FEATURE_SAMPLE))
+		sample_in(skb, v->in | out << 16, capture_vlans(v), 0);
 }
 
-/* Notes a drop that has been counted at its port: counts it for pf, and captures the frame. */
+/*
+ * Notes a drop that has been counted at its port: counts it for pf, captures the frame, and
+ * has a collector told of it.
+ */
 static __always_inline void note_drop(struct __sk_buff *skb, u32 slot, u32 vlans, u32 reason)
 {
 	if (on(FEATURE_PF))
 		pf_count_drop(reason);
 	if (on(FEATURE_CAPTURE))
 		capture_frame(skb, slot, vlans, CAPTURE_DROP, reason);
+	if (on(FEATURE_SAMPLE))
+		sample_drop(skb, slot, vlans, reason);
 }
 
 /*
@@ -60,6 +72,8 @@ static __always_inline int drop_skb(struct __sk_buff *skb, const struct frame *f
 	count_refused(v->in, f->len, reason);
 	if (on(FEATURES_NOTE))
 		note_in(f, v);
+	if (on(FEATURE_SAMPLE))
+		sample_in(skb, v->in, capture_vlans(v), reason);
 	note_drop(skb, v->in, capture_vlans(v), reason);
 	return TC_ACT_SHOT;
 }

@@ -140,7 +140,7 @@ static __always_inline u32 answer_make(struct __sk_buff *skb, const struct frame
 static __always_inline int answer_question(struct __sk_buff *skb, struct frame *f,
 					   const struct verdict *v)
 {
-	account_in(f, v);
+	account_in(skb, f, v, v->in);
 	if (on(FEATURE_CAPTURE))
 		capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 	f->len = answer_make(skb, f, v);

@@ -185,6 +185,8 @@ enum counter {
 	COUNTER_TRIP, /* number of the last trip that came by this bridge; see patch.h */
 	COUNTER_CAPTURE_MISSED, /* frames that there was no room for */
 	COUNTER_PF_LOG_MISSED, /* packets that there was no room for */
+	COUNTER_SAMPLE, /* frames until one is sampled, 0 before the first */
+	COUNTER_SAMPLE_DROPS, /* second in the upper half, drops told of in it in the lower */
 	COUNTER_PF = 8, /* + enum pf_counter */
 	COUNTERS = COUNTER_PF + PF_COUNTERS,
 };

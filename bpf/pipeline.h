@@ -40,7 +40,7 @@
 #define FEATURES_IN                                                                                \
 	(FEATURE_VLANS | FEATURE_LOCKED | FEATURE_BLOCKING | FEATURE_GUARD | FEATURE_NON_IP |      \
 	 FEATURE_STORM | FEATURE_RULES | FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF |             \
-	 FEATURE_ETHER | FEATURE_CONTROL)
+	 FEATURE_ETHER | FEATURE_CONTROL | FEATURE_SAMPLE)
 #define FEATURES_OUT                                                                               \
 	(FEATURE_PROTECTED | FEATURE_VLANS | FEATURE_NON_IP | FEATURE_RULES | FEATURE_SPAN |       \
 	 FEATURE_PF | FEATURE_ETHER)
@@ -51,9 +51,11 @@
  */
 #define FEATURES_EACH                                                                              \
 	(FEATURE_VLANS | FEATURE_RULES | FEATURE_GUARD | FEATURE_SPAN | FEATURE_CAPTURE |          \
-	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF | FEATURE_ETHER)
+	 FEATURE_TALKERS | FEATURE_VLAN_STATS | FEATURE_PATCH | FEATURE_PF | FEATURE_ETHER |       \
+	 FEATURE_SAMPLE)
 #define FEATURES_SEND (FEATURES_EACH & ~(FEATURE_PF | FEATURE_ETHER))
-#define FEATURES_NOTE (FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE)
+#define FEATURES_NOTE                                                                              \
+	(FEATURE_VLAN_STATS | FEATURE_RULES | FEATURE_TALKERS | FEATURE_CAPTURE | FEATURE_SAMPLE)
 
 /*
  * Does XDP leave the frame to tcx, whatever the decision would be? Only tcx makes copies

@@ -107,6 +107,8 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 		u32 tag = on(FEATURE_VLANS) ? tag_with_priority(f, v->tag) : f->outer;
 
 		note_in(f, v);
+		if (on(FEATURE_SAMPLE))
+			sample_in(skb, v->in | v->out << 16, capture_vlans(v), 0);
 		if (on(FEATURE_CAPTURE))
 			capture_frame(skb, v->in, capture_vlans(v), CAPTURE_IN, 0);
 		if (!prepare_skb(skb, f, v, v->out, f->outer, tag))
@@ -200,6 +202,10 @@ static __always_inline int send_xdp(const struct hook *h, const struct frame *f,
 		note_in(f, v);
 		if (on(FEATURE_VLAN_STATS))
 			vlan_count(v->vid, f->len, false);
+		if (on(FEATURE_SAMPLE) && sample_due())
+			sample_xdp(xdp, v->in | v->out << 16, capture_vlans(v),
+				   on(FEATURE_VLANS) ? f->outer : 0,
+				   f->len | (tag ? SAMPLE_RETAGGED : 0));
 	}
 	return XDP_REDIRECT;
 }

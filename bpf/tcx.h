@@ -49,7 +49,7 @@ static __always_inline int act_skb(struct __sk_buff *skb, struct frame *f, struc
 		decision_keep(d, f, v, epoch, mtu + ETHER_HEADER);
 		return ACT_SENDS;
 	case ACTION_FLOOD:
-		account_in(f, v);
+		account_in(skb, f, v, SAMPLE_FLOOD);
 #ifdef DECIDES_AT_ONCE
 		return flood_skb(skb, f, v, cable);
 #else

@@ -2,8 +2,9 @@
 
 /*
  * The same switch for trials: it writes down what it does with a frame (trace.h), and sends
- * nothing. The other objects do not even have the question whether to do so.
+ * nothing. The other objects do not even have the question whether to do so. And a trial tells
+ * no collector.
  */
-#define FEATURES_NEVER 0
+#define FEATURES_NEVER FEATURE_SAMPLE
 
 #include "switch.bpf.c"

@@ -24,6 +24,7 @@
 #define EVENT_LOG 4096 /* events kept for monitors, a power of two */
 #define EVENT_CELLS 256 /* cells for events that repeat; the upper bits of a hash choose one */
 #define LOOP_CELLS 1024 /* a power of two */
+#define SAMPLES 256 /* samples of frames kept for the agent, of each kind; a power of two */
 #define DECISIONS 512 /* decisions each CPU remembers, a power of two */
 
 #include "pf/types.h" /* whose tables count by ports */
@@ -215,7 +216,8 @@ enum feature {
 	FEATURE_ROUTE = 1ull << 38, /* a host port routes */
 	FEATURE_PF_HOST = 1ull << 39, /* pf is on, and there are host ports */
 	FEATURE_PF_NAT = 1ull << 40, /* of pf: addresses are translated at host ports */
-	FEATURE_END = 1ull << 41, /* no feature has this bit, nor one above it */
+	FEATURE_SAMPLE = 1ull << 41, /* some frames, and drops, are told to a collector */
+	FEATURE_END = 1ull << 42, /* no feature has this bit, nor one above it */
 	/* features that look behind the addresses, and drop a frame for what is there */
 	FEATURES_JUDGE = FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_RULES | FEATURE_PF | FEATURE_ETHER,
@@ -224,7 +226,7 @@ enum feature {
 			 FEATURE_NON_IP | FEATURE_SOURCE_GUARD | FEATURE_DHCP_GUARD |
 			 FEATURE_RA_GUARD | FEATURE_SUPPRESS | FEATURE_STORM | FEATURE_RULES |
 			 FEATURE_SPAN | FEATURE_CAPTURE | FEATURE_PF | FEATURE_ETHER |
-			 FEATURE_CONTROL | FEATURE_ROUTE,
+			 FEATURE_CONTROL | FEATURE_ROUTE | FEATURE_SAMPLE,
 };
 
 /* In an object, this constant comes before the features that a program asks for: see on(). */
@@ -292,6 +294,7 @@ enum bridge_flag {
 	BRIDGE_PF = 1 << 8,
 	BRIDGE_STP = 1 << 9, /* ports have states, and the bridge takes BPDUs */
 	BRIDGE_RSTP = 1 << 10, /* the rapid kind of spanning tree */
+	BRIDGE_SAMPLE = 1 << 11, /* on only while an agent sends samples to a collector */
 };
 
 /* Kinds of floods that can be limited, in the order of port.storm. */
@@ -381,6 +384,9 @@ struct config {
 	__u32 snaplen; /* bytes of a frame that are captured, at most CAPTURE_BYTES */
 	__u32 capture_ring; /* bytes of the ring buffer from the datapath to `bascule capture` */
 	__u32 capture_points; /* bit N: frames at the enum capture_point N */
+	__u32 sample_rate; /* one frame of so many is sampled, from 1 */
+	__u32 sample_drops; /* dropped frames that a CPU tells of in a second, 0 for none */
+	__u32 pad2;
 	/* where the kernel has a device's state: see port_has_carrier() */
 	__s32 device_at; /* bytes from the value of a device map to the address of the device */
 	__u32 device_state; /* bytes from there to its state */
@@ -713,6 +719,36 @@ struct captured {
 	__u8 reason; /* enum drop_reason of CAPTURE_DROP */
 };
 
+/* What is told of sampled frames: those that come in, and those that are dropped. */
+enum sample_kind {
+	SAMPLE_FLOW,
+	SAMPLE_DROP,
+	SAMPLE_KINDS,
+};
+
+#define SAMPLE_BYTES 128 /* bytes of a frame that a sample has at most, as sFlow's agents do */
+#define SAMPLE_FLOOD 0xffff /* in the place of the slot that a frame leaves by: a flood */
+
+/* A sampled frame, with the tag in its place. */
+struct sample {
+	__u64 seq; /* number of the sample in its log, from 1; 0 while it is written */
+	__u32 port; /* id of the port that it came in by */
+	__u32 len; /* bytes of the frame */
+	__u16 out; /* slot that it leaves by, SAMPLE_FLOOD, or 0 for none */
+	__u16 vlan; /* VLAN that the frame is in; 0 for none */
+	__u8 kept; /* bytes of the frame that are here */
+	__u8 reason; /* enum drop_reason of a frame that goes nowhere; 0: it is for the switch */
+	__u8 pad[2];
+	__u8 frame[SAMPLE_BYTES];
+};
+
+/* The latest samples of a kind. Nobody waits for who reads them. */
+struct sample_log {
+	__u64 next; /* samples that there have been */
+	__u64 pad[7];
+	struct sample cell[SAMPLES];
+};
+
 /* Counters of a source address, for whoever looks for the busiest. */
 struct talker {
 	__u64 frames;
@@ -871,6 +907,7 @@ struct shared {
 	struct port_state port_states[MAX_PORTS]; /* by slot; in slot 0, of all loop guards */
 	struct returns returns[LOOP_CELLS];
 	struct event events[EVENT_LOG]; /* the latest events, for any number of monitors */
+	struct sample_log samples[SAMPLE_KINDS]; /* the latest samples, by enum sample_kind */
 };
 
 /* A request to the control program, and its answer. */

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "fdb.h"
+#include "sample.h"
 #include "vlan.h"
 
 /* Captured frames on their way to `bascule capture`, which says how large the ring is. */
@@ -48,14 +49,6 @@ const struct captured *captured_type __attribute__((unused));
 __weak __noinline int capture_wants(struct capture_bytes *frame, u32 kept, u32 len)
 {
 	return 1;
-}
-
-#define MAC_PAIR 12 /* bytes: destination and source */
-
-/* The VLANs of a frame as capture_frame() takes them. */
-static __always_inline u32 capture_vlans(const struct verdict *v)
-{
-	return (u32)v->vlan << 16 | v->vid;
 }
 
 /*
@@ -101,7 +94,7 @@ __noinline int capture_frame(struct __sk_buff *skb, u32 slot, u32 vlans, enum ca
 		.port = port_at(slot)->id,
 		.len = len,
 		.kept = kept,
-		.vlan = on(FEATURE_VLANS) ? (u16)vlans : vlans >> 16,
+		.vlan = capture_vlan(vlans),
 		.point = point,
 		.reason = reason,
 	};

@@ -47,6 +47,9 @@ func (s *Switch) hold(what, bridge string, w datapath.Watch, set func(*draft) er
 // endWatch takes a watch out of a configuration.
 func endWatch(c *datapath.Config, w datapath.Watch) {
 	c.Flags &^= uint32(w.Flag())
+	if w == datapath.WatchSample {
+		c.SampleRate, c.SampleDrops = 0, 0
+	}
 	if w == datapath.WatchCapture {
 		c.CaptureRing, c.CapturePoints, c.Snaplen = 0, 0, 0
 		for _, p := range datapath.Ports(c) {
@@ -59,7 +62,7 @@ func endWatch(c *datapath.Config, w datapath.Watch) {
 // whether there was any; the bridge is dirty then.
 func endStaleWatches(b *datapath.Bridge) (ended bool, err error) {
 	var stale []datapath.Watch
-	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers} {
+	for _, w := range []datapath.Watch{datapath.WatchCapture, datapath.WatchTalkers, datapath.WatchSample} {
 		if b.Config.Flags&uint32(w.Flag()) != 0 && !b.Held(w) {
 			stale = append(stale, w)
 		}

@@ -175,6 +175,12 @@ func captured(c *Config, p []*Port) {
 	p[0].Flags |= PortCapture
 }
 
+func sampled(c *Config, p []*Port) {
+	allXDP(c, p)
+	c.Flags |= uint32(BridgeSample)
+	c.SampleRate, c.SampleDrops = 1000, 100
+}
+
 func pfEverything(c *Config, p []*Port) {
 	allXDP(c, p)
 	c.Flags |= uint32(BridgePF)
@@ -215,6 +221,7 @@ func TestVerifierBudget(t *testing.T) {
 		{"span", func(c *Config, p []*Port) { allXDP(c, p); withSpan(c, p) }},
 		{"capture", captured},
 		{"top", watched(0, BridgeTalkers)},
+		{"samples", sampled},
 		{"patch", func(c *Config, p []*Port) { allXDP(c, p); Plug(NewPort(c, "patch"), 1, 2) }},
 		{"rules", func(c *Config, p []*Port) { allXDP(c, p); p[0].Flags |= PortRulesIn | PortRulesOut }},
 		{"VLANs", func(c *Config, p []*Port) {
@@ -302,7 +309,7 @@ func TestHeadroom(t *testing.T) {
 	s.store.log = ebpf.LogLevelStats
 	b := &Bridge{store: s.store}
 	for name, change := range map[string]func(*Config, []*Port){
-		"without a span": func(c *Config, p []*Port) { everything(c, p); pfEverything(c, p); berth(c, p) },
+		"without a span": func(c *Config, p []*Port) { everything(c, p); pfEverything(c, p); berth(c, p); sampled(c, p) },
 		"routed past pf": pfRouted,
 		"with a span and a capture": func(c *Config, p []*Port) { // with which XDP has nothing to do
 			everything(c, p)
@@ -310,6 +317,7 @@ func TestHeadroom(t *testing.T) {
 			berth(c, p)
 			withSpan(c, p)
 			captured(c, p)
+			sampled(c, p)
 		},
 	} {
 		c := newConfig(s.rack, 4, change)

@@ -124,6 +124,7 @@ const (
 	BridgePF        = kernelBridgeFlagBRIDGE_PF
 	BridgeSTP       = kernelBridgeFlagBRIDGE_STP
 	BridgeRSTP      = kernelBridgeFlagBRIDGE_RSTP
+	BridgeSample    = kernelBridgeFlagBRIDGE_SAMPLE
 )
 
 // The kinds of floods, as they index Port.Storm (enum storm_kind).
@@ -143,7 +144,7 @@ const MaxSpans = len(Config{}.Spans)
 const PortNameSize = len(Port{}.Name)
 
 const (
-	layout     = 12 // of what is pinned: TestLayout says when it changes
+	layout     = 13 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19

@@ -28,6 +28,7 @@ var askings = []asking{
 	{feature: kernelFeatureFEATURE_SUPPRESS, bridge: told(BridgeSuppress)},
 	{feature: kernelFeatureFEATURE_CAPTURE, bridge: told(BridgeCapture), choosy: true},
 	{feature: kernelFeatureFEATURE_TALKERS, bridge: told(BridgeTalkers), choosy: true},
+	{feature: kernelFeatureFEATURE_SAMPLE, bridge: told(BridgeSample), choosy: true},
 	{feature: kernelFeatureFEATURE_GROUP_FWD, bridge: func(c *Config) bool { return c.GroupFwdMask != 0 }},
 	{feature: kernelFeatureFEATURE_CONTROL, bridge: control, choosy: true},
 	{feature: kernelFeatureFEATURE_MOVE_MAX, bridge: func(c *Config) bool { return c.MoveMax != 0 }},

@@ -317,7 +317,7 @@ var inventory = []table{
 		idle: idleEntry, entries: fixed(uint32(MaxPorts))},
 	{name: kernelMapStats, life: lifeBridge, why: whyWritten},
 	{name: kernelMapCounters, life: lifeBridge, why: whyWritten, // zeroed as captures and pf begin
-		features: cabled | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_PF},
+		features: cabled | kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_PF},
 	{name: ownersMap, life: lifeBridge, why: whyUser, own: ownersSpec},
 	{name: kernelMapControlFrames, life: lifeBridge, why: whyNothing, features: kernelFeatureFEATURE_CONTROL,
 		idle: idlePage, entries: fixed(controlRing)},

@@ -49,6 +49,7 @@ const (
 	kernelBridgeFlagBRIDGE_PF         kernelBridgeFlag = 256
 	kernelBridgeFlagBRIDGE_STP        kernelBridgeFlag = 512
 	kernelBridgeFlagBRIDGE_RSTP       kernelBridgeFlag = 1024
+	kernelBridgeFlagBRIDGE_SAMPLE     kernelBridgeFlag = 2048
 )
 
 type kernelCaptureBytes struct {
@@ -102,6 +103,9 @@ type kernelConfig struct {
 	Snaplen       uint32
 	CaptureRing   uint32
 	CapturePoints uint32
+	SampleRate    uint32
+	SampleDrops   uint32
+	Pad2          uint32
 	DeviceAt      int32
 	DeviceState   uint32
 	Skb           struct {
@@ -140,7 +144,6 @@ type kernelConfig struct {
 		Cast      uint32
 		Namespace uint32
 	}
-	_  [4]byte
 	Pf struct {
 		_             structs.HostLayout
 		Secret        [5]uint64
@@ -221,6 +224,8 @@ const (
 	kernelCounterCOUNTER_TRIP           kernelCounter = 0
 	kernelCounterCOUNTER_CAPTURE_MISSED kernelCounter = 1
 	kernelCounterCOUNTER_PF_LOG_MISSED  kernelCounter = 2
+	kernelCounterCOUNTER_SAMPLE         kernelCounter = 3
+	kernelCounterCOUNTER_SAMPLE_DROPS   kernelCounter = 4
 	kernelCounterCOUNTER_PF             kernelCounter = 8
 	kernelCounterCOUNTERS               kernelCounter = 33
 )
@@ -356,9 +361,10 @@ const (
 	kernelFeatureFEATURE_ROUTE        kernelFeature = 274877906944
 	kernelFeatureFEATURE_PF_HOST      kernelFeature = 549755813888
 	kernelFeatureFEATURE_PF_NAT       kernelFeature = 1099511627776
-	kernelFeatureFEATURE_END          kernelFeature = 2199023255552
+	kernelFeatureFEATURE_SAMPLE       kernelFeature = 2199023255552
+	kernelFeatureFEATURE_END          kernelFeature = 4398046511104
 	kernelFeatureFEATURES_JUDGE       kernelFeature = 2181685248
-	kernelFeatureFEATURES_APART       kernelFeature = 414504186497
+	kernelFeatureFEATURES_APART       kernelFeature = 2613527442049
 )
 
 type kernelFloodPast uint32
@@ -1195,6 +1201,34 @@ type kernelRuleStats struct {
 	Bytes  uint64
 }
 
+type kernelSample struct {
+	_      structs.HostLayout
+	Seq    uint64
+	Port   uint32
+	Len    uint32
+	Out    uint16
+	Vlan   uint16
+	Kept   uint8
+	Reason uint8
+	Pad    [2]uint8
+	Frame  [128]uint8
+}
+
+type kernelSampleKind uint32
+
+const (
+	kernelSampleKindSAMPLE_FLOW  kernelSampleKind = 0
+	kernelSampleKindSAMPLE_DROP  kernelSampleKind = 1
+	kernelSampleKindSAMPLE_KINDS kernelSampleKind = 2
+)
+
+type kernelSampleLog struct {
+	_    structs.HostLayout
+	Next uint64
+	Pad  [7]uint64
+	Cell [256]kernelSample
+}
+
 type kernelSettings struct {
 	_               structs.HostLayout
 	Ageing          uint32
@@ -1276,7 +1310,8 @@ type kernelShared struct {
 		Count  uint32
 		Pad    uint32
 	}
-	Events [4096]kernelEvent
+	Events  [4096]kernelEvent
+	Samples [2]kernelSampleLog
 }
 
 type kernelSkbPlaces struct {

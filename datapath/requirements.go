@@ -64,6 +64,8 @@ var needs = []need{
 	{ebpf.SchedCLS, kernelFeatureFEATURE_CAPTURE, "a capture", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnRingbufOutput}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_TALKERS, "top", []asm.BuiltinFunc{asm.FnMapUpdateElem}},
 	{ebpf.XDP, kernelFeatureFEATURE_TALKERS, "top", []asm.BuiltinFunc{asm.FnMapUpdateElem, asm.FnKtimeGetNs}},
+	{ebpf.SchedCLS, kernelFeatureFEATURE_SAMPLE, "sFlow", []asm.BuiltinFunc{asm.FnSkbLoadBytes, asm.FnGetPrandomU32}},
+	{ebpf.XDP, kernelFeatureFEATURE_SAMPLE, "sFlow", []asm.BuiltinFunc{asm.FnXdpLoadBytes, asm.FnGetPrandomU32}},
 	{ebpf.SchedCLS, kernelFeatureFEATURE_TRACE, "a trace", []asm.BuiltinFunc{
 		asm.FnSkbLoadBytes, asm.FnSkbVlanPush, asm.FnSkbVlanPop,
 	}},

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "43ca79e514e83eab7889917b12627f97b735ee79bdb54c2ed830a09df87290c4"
+const objectsSum = "f0509673fe299f5126860e8b436a999e22f7552aa0dc12bb8f4c9fd810a403aa"

@@ -133,7 +133,7 @@ func (t *Traced) Translated() (from, to netip.AddrPort) {
 func (b *Bridge) Trace(p *Port, frame []byte) (*Traced, error) {
 	c := b.Config
 	// Whether somebody looks at other frames does not matter to this one.
-	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_VLAN_STATS)
+	c.Features &^= uint64(kernelFeatureFEATURE_CAPTURE | kernelFeatureFEATURE_TALKERS | kernelFeatureFEATURE_SAMPLE | kernelFeatureFEATURE_VLAN_STATS)
 	c.Features |= uint64(kernelFeatureFEATURE_TRACE)
 	spec, err := b.store.programs(&c)
 	if err != nil {

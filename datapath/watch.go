@@ -32,6 +32,7 @@ type Watch string
 const (
 	WatchCapture Watch = "capture" // one at a time
 	WatchTalkers Watch = "talkers"
+	WatchSample  Watch = "sample"  // one at a time
 	WatchPFLog   Watch = "pflog"   // one at a time; has no flag: the rules say what is logged
 	WatchControl Watch = "control" // one at a time; has no flag: the process that runs the control protocols
 )
@@ -43,6 +44,8 @@ func (w Watch) Flag() BridgeFlags {
 		return BridgeCapture
 	case WatchTalkers:
 		return BridgeTalkers
+	case WatchSample:
+		return BridgeSample
 	}
 	return 0
 }

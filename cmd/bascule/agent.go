@@ -106,6 +106,15 @@ browser has to call the agent by the address, by localhost, or by a name of
 --web-host. docs/api.md, in /usr/local/share/doc/bascule, has the API, which is
 at the agent's own socket, too.
 
+With --sflow it sends samples of the frames of all bridges to a collector, by
+sFlow version 5: one frame of rate=N (1000) that come in, dropped frames with
+the reason, drops=N (100) of each bridge a second, and the counters of each port
+every polling=SECONDS (30; 0 for never). The collector knows the agent by
+agent=ADDRESS, or the address that datagrams to it come from. sub-agent=N tells
+several agents of an address apart. Frames wait for none of it; sampling ends
+with the agent, and where that is killed, with the next command that changes
+something, or the next agent.
+
 While the agent runs, the interface of a host port has a carrier as long as
 another port of its VLANs has one and forwards; so it has none while spanning
 tree begins. An agent that is killed (SIGKILL) leaves the carrier as it is:

@@ -16,6 +16,7 @@ import (
 	"bascule/agent/api"
 	"bascule/agent/doors"
 	"bascule/agent/metrics"
+	"bascule/agent/sflow"
 	"bascule/agent/web"
 	"bascule/docker"
 
@@ -51,6 +52,21 @@ func (l *patterns) Set(value string) error {
 func (l *patterns) Type() string   { return "PATTERN" }
 func (l *patterns) String() string { return "" }
 
+// collector is a flag's value: where samples go.
+type collector struct {
+	text    string
+	options sflow.Options
+}
+
+func (c *collector) Set(value string) (err error) {
+	c.options, err = sflow.Parse(value)
+	c.text = value
+	return err
+}
+
+func (c *collector) Type() string   { return "COLLECTOR" }
+func (c *collector) String() string { return c.text }
+
 // mostScrapers is how many connections the address of metrics has room for.
 const mostScrapers = 16
 
@@ -69,6 +85,8 @@ type agentDoors struct {
 	write     bool
 	hosts     []string
 	tokenFile word
+
+	sflow collector
 }
 
 func addDoors(cmd *cobra.Command) *agentDoors {
@@ -84,7 +102,8 @@ func addDoors(cmd *cobra.Command) *agentDoors {
 	f.BoolVar(&d.write, "web-write", false, "let those who are let in there change something, too")
 	f.StringArrayVar(&d.hosts, "web-host", nil, "a `NAME` by which browsers may call that address; may be given several times")
 	f.Var(&d.tokenFile, "token-file", "let in there who knows the token in this file, in the place of a new one")
-	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "web", "web-host", "docker"} {
+	f.Var(&d.sflow, "sflow", "send samples of frames to ADDRESS:PORT[,OPTION=VALUE...], such as 192.0.2.9:6343,rate=1000")
+	for _, name := range []string{"metrics", "metrics-include", "metrics-exclude", "web", "web-host", "docker", "sflow"} {
 		completeFlag(cmd, name, these(nil))
 	}
 	return d
@@ -171,6 +190,9 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 		if err != nil {
 			return nil, nil, err
 		}
+	}
+	if d.sflow.text != "" {
+		services = append(services, d.sflow.options.Service())
 	}
 	return services, open, nil
 }

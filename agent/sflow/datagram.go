@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package sflow
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"bascule/bridge"
+)
+
+// The formats of what is in datagrams (sFlow version 5, sflow.org/sflow_version_5.txt, and
+// "sFlow Dropped Packet Notification Structures"). All are of enterprise 0.
+const (
+	version = 5
+
+	formatFlow     = 3 // expanded flow sample
+	formatCounters = 4 // expanded counters sample
+	formatDiscard  = 5 // discarded packet
+
+	recordHeader   = 1    // raw packet header
+	recordSwitch   = 1001 // extended switch data
+	recordGeneric  = 1    // of counters: generic interface counters
+	recordPortName = 1005 // of counters: name of the port
+
+	headerEthernet = 1 // protocol of a raw packet header
+	interfaceType  = 6 // ethernetCsmacd, of generic interface counters
+	frameCheck     = 4 // bytes of an Ethernet frame that hosts do not show
+	unknown        = 1<<32 - 1
+	internal       = 0x3fffffff // an output: the switch itself
+
+	// forms of an output interface
+	outputOne       = 0
+	outputDiscarded = 1
+	outputMany      = 2
+)
+
+// mostDatagram is how long a datagram may be: it fits a packet of 1500 bytes by IPv6, also
+// with a tunnel or two on its way.
+const mostDatagram = 1400
+
+// A buffer is XDR (RFC 4506) that grows.
+type buffer []byte
+
+func (b *buffer) u32(list ...uint32) {
+	for _, v := range list {
+		*b = binary.BigEndian.AppendUint32(*b, v)
+	}
+}
+
+func (b *buffer) u64(v uint64) { *b = binary.BigEndian.AppendUint64(*b, v) }
+
+// opaque has bytes with their number, filled up to a multiple of four.
+func (b *buffer) opaque(data []byte) {
+	b.u32(uint32(len(data)))
+	*b = append(*b, data...)
+	*b = append(*b, make([]byte, -len(data)&3)...)
+}
+
+// block has what f writes, with its format and length.
+func (b *buffer) block(format uint32, f func(*buffer)) {
+	b.u32(format, 0)
+	start := len(*b)
+	f(b)
+	binary.BigEndian.PutUint32((*b)[start-4:], uint32(len(*b)-start))
+}
+
+// head begins a datagram; the number of its samples is yet to come.
+func (b *buffer) head(agent netip.Addr, sub, seq, uptime uint32) {
+	b.u32(version)
+	if agent.Is4() {
+		b.u32(1)
+	} else {
+		b.u32(2)
+	}
+	*b = append(*b, agent.AsSlice()...)
+	b.u32(sub, seq, uptime)
+}
+
+// frame has the records of a sampled frame.
+func (b *buffer) frame(f bridge.SampledFrame) {
+	records := uint32(1)
+	if f.VLAN != 0 {
+		records++
+	}
+	b.u32(records)
+	b.block(recordHeader, func(b *buffer) {
+		b.u32(headerEthernet, uint32(f.Length)+frameCheck, frameCheck)
+		b.opaque(f.Data)
+	})
+	if f.VLAN == 0 {
+		return
+	}
+	priority := uint32(0)
+	if len(f.Data) >= 16 {
+		if kind := binary.BigEndian.Uint16(f.Data[12:]); kind == 0x8100 || kind == 0x88a8 {
+			priority = uint32(f.Data[14] >> 5)
+		}
+	}
+	b.block(recordSwitch, func(b *buffer) {
+		if f.Reason != "" {
+			b.u32(uint32(f.VLAN), priority, unknown, unknown)
+			return
+		}
+		b.u32(uint32(f.VLAN), priority, uint32(f.VLAN), priority) // bridges forward within a VLAN
+	})
+}
+
+// output is where a frame goes, in its form and value.
+func output(f bridge.SampledFrame) (form, value uint32) {
+	switch {
+	case f.Reason != "":
+		return outputDiscarded, reasonCode(f.Reason)
+	case f.Flood:
+		return outputMany, 0 // to a number of ports that nobody has counted
+	case f.Out != 0:
+		return outputOne, f.Out
+	}
+	return outputOne, internal
+}
+
+// flow has a sampled frame.
+func (b *buffer) flow(f bridge.SampledFrame, seq, rate, pool, drops uint32) {
+	b.block(formatFlow, func(b *buffer) {
+		form, value := output(f)
+		b.u32(seq, 0, f.In, rate, pool, drops, outputOne, f.In, form, value)
+		b.frame(f)
+	})
+}
+
+// discard has a dropped frame.
+func (b *buffer) discard(f bridge.SampledFrame, seq, drops uint32) {
+	b.block(formatDiscard, func(b *buffer) {
+		b.u32(seq, 0, f.In, drops, f.In, 0, reasonCode(f.Reason))
+		b.frame(f)
+	})
+}
+
+// counters has the counters of a port. What the switch does not count is unknown.
+func (b *buffer) counters(p bridge.Port, index, seq uint32, speed uint64) {
+	var status uint32
+	for _, flag := range p.Flags {
+		if flag == "UP" {
+			status |= 1
+		}
+	}
+	if p.State != "disabled" && p.State != "gone" && p.State != "no-peer" {
+		status |= 2
+	}
+	if p.Type == bridge.TypePatch {
+		status |= 1
+	}
+	var dropped uint64
+	for _, n := range p.Stats.Drops {
+		dropped += n
+	}
+	b.block(formatCounters, func(b *buffer) {
+		b.u32(seq, 0, index, 2)
+		b.block(recordGeneric, func(b *buffer) {
+			b.u32(index, interfaceType)
+			b.u64(speed)
+			b.u32(1, status) // full duplex
+			b.u64(p.Stats.RxBytes)
+			b.u32(uint32(p.Stats.RxFrames), unknown, unknown, uint32(dropped), unknown, unknown)
+			b.u64(p.Stats.TxBytes)
+			b.u32(uint32(p.Stats.TxFrames), unknown, unknown, unknown, unknown)
+			b.u32(1) // promiscuous: a bridge takes all
+		})
+		b.block(recordPortName, func(b *buffer) { b.opaque([]byte(p.Name)) })
+	})
+}

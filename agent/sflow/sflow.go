@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package sflow tells a collector of the frames of the agent's bridges, by sFlow version 5:
+// samples of those that come in, those that are dropped, with the reason, and the counters
+// of ports. The datapath samples; nothing waits for the agent, and the agent does not wait
+// for the collector.
+package sflow
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"syscall"
+	"time"
+
+	"bascule/agent"
+	"bascule/bridge"
+)
+
+// A reader is what sampling needs of a switch.
+type reader interface {
+	Names() ([]string, error)
+	Ports(bridge string) ([]bridge.Port, error)
+	Sample(bridge string, o bridge.SampleOptions) (*bridge.Sampler, error)
+	Cookie() (uint64, error)
+}
+
+// A sampler is what there is to read of a bridge; *bridge.Sampler is one.
+type sampler interface {
+	Read() (bridge.Sampled, error)
+	Counts(index uint32) (frames, drops uint64, err error)
+	Close() error
+}
+
+// How often samples are read, how often while there are many, and how often bridges are
+// looked for. The datapath keeps 256 samples of each bridge: so some 25 000 a second can be
+// read.
+const (
+	readPeriod = 100 * time.Millisecond
+	busyPeriod = 10 * time.Millisecond
+	lookPeriod = time.Second
+	busy       = 64
+)
+
+// sayPeriod is for how long nobody must have refused samples for a refusal to be logged again.
+const sayPeriod = time.Minute
+
+// Service sends what is sampled until ctx ends. Sampling ends with it.
+func (o Options) Service() agent.Service {
+	return func(ctx context.Context, v *agent.View) error {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(o.Collector))
+		if err != nil {
+			return fmt.Errorf("send samples to %s: %w", o.Collector, err)
+		}
+		defer conn.Close()
+		if !o.Agent.IsValid() {
+			o.Agent = conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+		}
+		e := newExporter(o, conn, v.Log())
+		defer e.close()
+		for {
+			now := time.Now()
+			if now.Sub(e.looked) >= lookPeriod {
+				e.looked = now
+				places, err := v.Places(ctx)
+				if err != nil {
+					return err
+				}
+				list := map[place]reader{}
+				for _, p := range places {
+					list[place(p.Netns)] = p.Switch
+				}
+				e.look(list)
+			}
+			period := readPeriod
+			if e.turn(now) {
+				period = busyPeriod
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(period):
+			}
+		}
+	}
+}
+
+// A place is a network namespace, as the agent's files name it.
+type place string
+
+// A source is a port in a namespace: what sFlow has sequences and counts of.
+type source struct {
+	sub, index uint32
+}
+
+// A sequence numbers what is told of a source.
+type sequence struct {
+	flows, discards, counters uint32
+	missed                    uint32 // samples that came too fast
+	untold                    uint32 // drops of which nothing was told
+	dropped                   uint64 // drops that the port had counted when drops were told before
+}
+
+// A site is a bridge that is sampled.
+type site struct {
+	place  place
+	bridge string
+	sub    uint32
+	from   sampler
+	missed uint64 // samples that are yet to be told as missed
+
+	second time.Time // since when drops are counted
+	told   uint32    // drops told since
+}
+
+// An exporter makes datagrams of what is sampled.
+type exporter struct {
+	o      Options
+	to     interface{ Write([]byte) (int, error) }
+	log    *slog.Logger
+	began  time.Time
+	looked time.Time
+
+	sites     map[place]map[string]*site
+	readers   map[place]reader
+	subs      map[place]uint32
+	datagrams map[uint32]uint32 // their number by sub-agent
+	sequences map[source]*sequence
+	polled    map[source]time.Time // when the counters are due
+	said      map[string]string    // what was logged last, by what it is about
+	refused   time.Time            // when the collector's host said last that nobody takes them
+
+	sub     uint32 // of the datagram that is being made
+	samples uint32
+	data    buffer // its samples
+}
+
+func newExporter(o Options, to interface{ Write([]byte) (int, error) }, log *slog.Logger) *exporter {
+	return &exporter{
+		o: o, to: to, log: log, began: time.Now(), sites: map[place]map[string]*site{}, readers: map[place]reader{},
+		subs: map[place]uint32{}, datagrams: map[uint32]uint32{}, sequences: map[source]*sequence{},
+		polled: map[source]time.Time{}, said: map[string]string{},
+	}
+}
+
+// say logs an error once, until another takes its place or it is over.
+func (e *exporter) say(about string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != e.said[about] && err != nil {
+		e.log.Warn("sFlow: "+about, "error", err)
+	}
+	e.said[about] = text
+}
+
+// look begins to sample bridges that have come, and forgets those that have gone.
+func (e *exporter) look(list map[place]reader) {
+	for where, sites := range e.sites {
+		if list[where] == nil {
+			for name, s := range sites {
+				e.drop(s, name)
+			}
+			delete(e.sites, where)
+			delete(e.readers, where)
+			delete(e.subs, where)
+		}
+	}
+	for where, sw := range list {
+		names, err := sw.Names()
+		e.say("the bridges of namespace '"+string(where)+"' cannot be listed", err)
+		if err != nil {
+			continue
+		}
+		if e.sites[where] == nil {
+			e.sites[where], e.readers[where], e.subs[where] = map[string]*site{}, sw, e.o.SubAgent
+			if where != "" { // a number that stays while the namespace is there
+				cookie, err := sw.Cookie()
+				if err != nil {
+					continue
+				}
+				e.subs[where] += uint32(cookie)
+			}
+		}
+		for _, name := range names {
+			if e.sites[where][name] != nil {
+				continue
+			}
+			from, err := sw.Sample(name, bridge.SampleOptions{Rate: e.o.Rate, Drops: e.o.Drops})
+			e.say("bridge "+name+" is not sampled", err)
+			if err == nil {
+				e.sites[where][name] = &site{place: where, bridge: name, sub: e.subs[where], from: from}
+			}
+		}
+	}
+}
+
+// drop ends the sampling of a bridge.
+func (e *exporter) drop(s *site, name string) {
+	delete(e.sites[s.place], name)
+	if err := s.from.Close(); err != nil {
+		e.log.Warn("sFlow: the sampling of a bridge does not end", "bridge", name, "error", err)
+	}
+}
+
+// close ends all sampling.
+func (e *exporter) close() {
+	for _, sites := range e.sites {
+		for name, s := range sites {
+			e.drop(s, name)
+		}
+	}
+}
+
+// turn reads and tells what there is, and reports whether that was much.
+func (e *exporter) turn(now time.Time) (much bool) {
+	for _, sites := range e.sites {
+		for name, s := range sites {
+			d, err := s.from.Read()
+			if errors.Is(err, fs.ErrNotExist) {
+				e.drop(s, name)
+				continue
+			}
+			e.say("the samples of bridge "+name+" cannot be read", err)
+			if err != nil {
+				continue
+			}
+			much = much || len(d.Flows)+len(d.Drops) >= busy
+			e.tell(s, d, now)
+		}
+	}
+	if e.o.Polling > 0 {
+		e.poll(now)
+	}
+	e.flush()
+	return much
+}
+
+func (e *exporter) sequence(of source) *sequence {
+	s := e.sequences[of]
+	if s == nil {
+		s = &sequence{}
+		e.sequences[of] = s
+	}
+	return s
+}
+
+// tell has the samples of a bridge. What was missed is told by the next sample, whichever
+// port that is of: nobody knows of which port it was.
+func (e *exporter) tell(s *site, d bridge.Sampled, now time.Time) {
+	s.missed += d.Missed
+	type counts struct{ frames, drops uint64 }
+	known := map[uint32]counts{}
+	count := func(index uint32) counts {
+		c, ok := known[index]
+		if !ok {
+			var err error
+			c.frames, c.drops, err = s.from.Counts(index)
+			e.say("the counters of bridge "+s.bridge+" cannot be read", err)
+			known[index] = c
+		}
+		return c
+	}
+	for _, f := range d.Flows {
+		seq := e.sequence(source{s.sub, f.In})
+		seq.flows++
+		seq.missed += uint32(s.missed)
+		s.missed = 0
+		pool := uint32(count(f.In).frames)
+		e.add(s.sub, func(b *buffer) { b.flow(f, seq.flows, e.o.Rate, pool, seq.missed) })
+	}
+	if now.Sub(s.second) >= time.Second {
+		s.second, s.told = now, 0
+	}
+	// what the port had counted before has been told by now, or never will be
+	last := map[uint32]uint32{}
+	for _, f := range d.Drops[:min(len(d.Drops), int(e.o.Drops-s.told))] {
+		last[f.In]++
+	}
+	for index, n := range last {
+		count(index)
+		seq := e.sequence(source{s.sub, index})
+		if told := uint64(seq.discards + n); seq.dropped > told {
+			seq.untold = max(seq.untold, uint32(seq.dropped-told))
+		}
+	}
+	for _, f := range d.Drops {
+		if s.told >= e.o.Drops {
+			break // the port's counters have the others
+		}
+		s.told++
+		seq := e.sequence(source{s.sub, f.In})
+		seq.discards++
+		e.add(s.sub, func(b *buffer) { b.discard(f, seq.discards, seq.untold) })
+	}
+	for index, c := range known {
+		e.sequence(source{s.sub, index}).dropped = c.drops
+	}
+}
+
+// poll tells the counters of ports whose turn it is. At first the turns of ports are spread
+// over the period, so that not all come at once (sFlow version 5, section 4.2.3).
+func (e *exporter) poll(now time.Time) {
+	if due, ok := e.polled[source{}]; ok && now.Before(due) {
+		return
+	}
+	e.polled[source{}] = now.Add(min(lookPeriod, e.o.Polling))
+	for where, sites := range e.sites {
+		sub := e.subs[where]
+		ports, err := e.readers[where].Ports("")
+		e.say("the ports of namespace '"+string(where)+"' cannot be read", err)
+		for i, p := range ports {
+			if sites[p.Bridge] == nil || p.Type == bridge.TypeSpan {
+				continue
+			}
+			index := uint32(p.Index)
+			if index == 0 {
+				continue
+			}
+			of := source{sub, index}
+			due, ok := e.polled[of]
+			if !ok {
+				due = now.Add(e.o.Polling * time.Duration(i%16) / 16)
+				e.polled[of] = due
+			}
+			if now.Before(due) {
+				continue
+			}
+			e.polled[of] = due.Add(e.o.Polling)
+			if e.polled[of].Before(now) {
+				e.polled[of] = now.Add(e.o.Polling)
+			}
+			seq := e.sequence(of)
+			seq.counters++
+			e.add(sub, func(b *buffer) { b.counters(p, index, seq.counters, 0) })
+		}
+	}
+}
+
+// add puts a sample into a datagram.
+func (e *exporter) add(sub uint32, f func(*buffer)) {
+	before := len(e.data)
+	if e.samples > 0 && e.sub != sub {
+		e.flush()
+		before = 0
+	}
+	e.sub = sub
+	f(&e.data)
+	if e.samples > 0 && len(e.data)+headRoom > mostDatagram {
+		last := append(buffer{}, e.data[before:]...)
+		e.data = e.data[:before]
+		e.flush()
+		e.data = last
+	}
+	e.samples++
+}
+
+// headRoom is how long the beginning of a datagram is, at most.
+const headRoom = 40
+
+// flush sends the datagram that is being made.
+func (e *exporter) flush() {
+	if e.samples == 0 {
+		return
+	}
+	e.datagrams[e.sub]++
+	var b buffer
+	b.head(e.o.Agent, e.sub, e.datagrams[e.sub], uint32(time.Since(e.began).Milliseconds()))
+	b = binary.BigEndian.AppendUint32(b, e.samples)
+	b = append(b, e.data...)
+	e.data, e.samples = e.data[:0], 0
+	// a collector that is not there, or a full queue: the datagram is lost, as its number tells
+	_, err := e.to.Write(b)
+	if errors.Is(err, syscall.ECONNREFUSED) { // that is about the datagram before, and this one was not sent
+		if time.Since(e.refused) > sayPeriod {
+			e.log.Warn("sFlow: nobody takes the samples", "collector", e.o.Collector.String(), "error", err)
+		}
+		e.refused = time.Now()
+		_, err = e.to.Write(b)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		e.say("samples cannot be sent to "+e.o.Collector.String(), err)
+	}
+}
