@@ -28,6 +28,11 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
+// The files that are made of the types here. The document has the words of the first.
+//
+//go:generate go test -run TestGenerated -update
+//go:generate go test -run TestGenerated -update
+
 // Prefix is what the paths of the API begin with.
 const Prefix = "/api/v1"
 

@@ -290,8 +290,12 @@ func (a *API) captures() {
 		if err != nil {
 			return nil, err
 		}
+		all, err := frame.Compile("", in.Snaplen)
+		if err != nil {
+			return nil, err
+		}
 		source, err := s.Capture(ctx, in.Bridge, bridge.CaptureOptions{
-			Ports: in.Port, Dropped: in.Dropped, Snaplen: in.Snaplen, Buffer: bridge.DefaultCaptureBuffer,
+			Ports: in.Port, Dropped: in.Dropped, Filter: all, Snaplen: in.Snaplen, Buffer: bridge.DefaultCaptureBuffer,
 		})
 		if err != nil {
 			return nil, problem(err)

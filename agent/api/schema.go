@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -94,6 +95,7 @@ func (a *API) finish() {
 		}
 		if t != nil && t.Kind() == reflect.Struct {
 			mendSchema(s, t, false)
+			s.Description = cmp.Or(s.Description, words[t.Name()])
 		}
 	}
 }
@@ -117,12 +119,15 @@ func mendSchema(s *huma.Schema, t reflect.Type, optional bool) {
 		if p == nil {
 			continue
 		}
+		if w := words[t.Name()+"."+name]; w != "" && p.Description == "" && p.Ref == "" {
+			p.Description = w
+		}
 		if optional {
 			s.Required = without(s.Required, name)
 		}
 		nilable := f.Type.Kind() == reflect.Pointer || f.Type.Kind() == reflect.Map
 		if nilable && !strings.Contains(options, "omitempty") && f.Tag.Get("nullable") != "false" && p.Ref != "" {
-			s.Properties[name] = &huma.Schema{AnyOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+			s.Properties[name] = &huma.Schema{Description: words[t.Name()+"."+name], AnyOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
 		}
 	}
 }
