@@ -12,7 +12,7 @@ PEER_NEEDS = ovs-vswitchd:openvswitch-switch nft:nftables
 TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf setpriv:util-linux groff:groff-base \
 	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium xz:xz-utils \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring tcpdump:tcpdump \
-	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq \
+	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq curl:curl \
 	promtool:prometheus tshark:tshark \
 	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived /usr/lib/cni/bridge:containernetworking-plugins \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \

@@ -242,6 +242,8 @@ type Door struct {
 	Address string `json:"address"`
 	// "metrics", "web" or "docker"
 	What string `json:"what"`
+	// those who are let in may change something
+	Write bool `json:"write"`
 }
 
 // Entry is an entry of an FDB.

@@ -41,6 +41,7 @@ var words = map[string]string{
 	"Door":                       "A Door is an address at which the agent answers.",
 	"Door.address":               "as the flag has it",
 	"Door.what":                  "\"metrics\", \"web\" or \"docker\"",
+	"Door.write":                 "those who are let in may change something",
 	"Entry":                      "Entry is an entry of an FDB.",
 	"Entry.flags":                "\"sticky\" or \"locked\"",
 	"Entry.state":                "\"static\" or \"\"",

@@ -191,6 +191,14 @@ func TestReadToken(t *testing.T) {
 			t.Errorf("%q, mode %o: %v, want %s", test.text, test.mode, err, test.want)
 		}
 	}
+	if os.Geteuid() == 0 {
+		path := filepath.Join(dir, "another's")
+		os.WriteFile(path, []byte("0123456789abcdef\n"), 0o600)
+		os.Chown(path, 1, 0)
+		if token, err := ReadToken(path); err == nil || !strings.Contains(err.Error(), "it is the file of user 1") {
+			t.Errorf("another user's file: %q, %v", token, err)
+		}
+	}
 	if a, b := NewToken(), NewToken(); a == b || len(a) < minToken {
 		t.Errorf("tokens %q and %q", a, b)
 	}

@@ -11,8 +11,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"bascule/files"
 )
@@ -112,7 +114,7 @@ const (
 	maxToken = 512
 )
 
-// ReadToken reads a token from a file that nobody but its owner can read.
+// ReadToken reads a token from a file of the process's own user that nobody else can read.
 func ReadToken(path string) (string, error) {
 	f, err := files.OpenPlain(path)
 	if err != nil {
@@ -122,6 +124,9 @@ func ReadToken(path string) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+		return "", fmt.Errorf("cannot use the token in %s: it is the file of user %d, who knows it; write one of your own", path, sys.Uid)
 	}
 	if st.Mode().Perm()&0o077 != 0 {
 		return "", fmt.Errorf("cannot use the token in %s: others can read it (mode %#o); run 'chmod 600 %s', and write a new one",
