@@ -213,6 +213,7 @@ install: build install-doc
 	install -m 644 share/systemd/run-bascule.mount $(DESTDIR)$(UNITDIR)
 	install -m 644 share/systemd/10-bascule.network $(DESTDIR)/usr/lib/systemd/network
 	install -m 644 share/NetworkManager/10-bascule.conf $(DESTDIR)/usr/lib/NetworkManager/conf.d
+	install -D -m 644 share/prometheus/bascule.rules.yml $(DESTDIR)$(PREFIX)/share/bascule/prometheus/bascule.rules.yml
 	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
 
 # The pages of docs, and what they link to.

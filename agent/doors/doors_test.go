@@ -276,3 +276,26 @@ func TestServerCrowd(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// What listens at all addresses can be called by each of them, and by no name of another's.
+func TestAllAddresses(t *testing.T) {
+	for _, at := range []string{"0.0.0.0:9810", "[::]:9810"} {
+		a, err := ParseAddress(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := NewGuard(a, nil, "").Protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
+		for host, want := range map[string]int{
+			"192.0.2.1:9810": 200, "[2001:db8::1]:9810": 200, "192.0.2.1": 200, "localhost:9810": 200,
+			"evil.example:9810": 421, "192.0.2.1.evil.example": 421, "": 421,
+		} {
+			r := httptest.NewRequest("GET", "/metrics", nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%s called as %q: %d, want %d", at, host, w.Code, want)
+			}
+		}
+	}
+}

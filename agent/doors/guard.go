@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -21,17 +22,20 @@ import (
 
 // A Guard says who may ask.
 type Guard struct {
-	hosts []string
-	token string
+	hosts   []string
+	numeric bool // any address will do
+	token   string
 }
 
 // NewGuard makes the guard of what listens at an address. Clients may call it by that
 // address, by localhost and its addresses, and by the names. They have to know the
-// token, unless it is "".
+// token, unless it is "". What listens at all addresses of the host can be called by any:
+// who has a name point to the host (DNS rebinding) sends that name, and no address.
 func NewGuard(at Address, names []string, token string) *Guard {
 	g := &Guard{hosts: append([]string{"localhost", "127.0.0.1", "::1"}, names...), token: token}
-	if at.Path == "" && !at.TCP.Addr().IsUnspecified() {
+	if at.Path == "" {
 		g.hosts = append(g.hosts, at.TCP.Addr().String())
+		g.numeric = at.TCP.Addr().IsUnspecified()
 	}
 	return g
 }
@@ -75,6 +79,9 @@ func (g *Guard) named(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {
 		host = strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
+	}
+	if _, err := netip.ParseAddr(host); err == nil && g.numeric {
+		return true
 	}
 	return slices.ContainsFunc(g.hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }

@@ -126,7 +126,7 @@ var (
 	fdbMost     = gauge("fdb_entries_max", "Addresses that a bridge learns at most.", "bridge")
 
 	portInfo = gauge("port_info", "A port: its type, its hook, its state, the other end of its cable, the device that has taken it, and whose it is.",
-		"bridge", "port", "type", "hook", "state", "peer", "taken_by")
+		"bridge", "port", "type", "hook", "state", "peer", "taken_by", "owner", "owner_by", "container", "interface")
 	portForwards = gauge("port_forwarding", "1 if a port forwards, 0 if spanning tree, a guard or its device keeps it from that.", "bridge", "port")
 	portFlood    = gauge("port_flood", "1 if floods of a kind leave by a port, 0 if not.", "bridge", "port", "kind")
 	portMTU      = gauge("port_mtu_bytes", "Largest packet of a port's device.", "bridge", "port")
@@ -348,7 +348,11 @@ func (s *scrape) bridges(sw reader) error {
 func (s *scrape) port(p bridge.Port) {
 	name := []string{p.Bridge, p.Name}
 	with := func(more ...string) []string { return append(name[:2:2], more...) }
-	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Peer, p.TakenBy)...)
+	var owner bridge.Owner
+	if p.Owner != nil {
+		owner = *p.Owner
+	}
+	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Peer, p.TakenBy, owner.ID, owner.By, owner.Container, owner.Interface)...)
 	s.flag(portForwards, p.State == "forwarding", name...)
 	if p.Type != bridge.TypeSpan {
 		s.flag(portFlood, p.Config.Discover, with("unknown")...)
