@@ -118,7 +118,7 @@ func ether(kind uint16, size int) []byte {
 func TestFlows(t *testing.T) {
 	f, e, _ := newFake(t, "rate=8,polling=0,sub-agent=5")
 	tagged := ether(0x8100, 61) // its end is filled up
-	tagged[14] = 3<<5 | 0
+	tagged[14] = 3 << 5
 	tagged[15] = 10
 	f.next = []bridge.Sampled{{Flows: []bridge.SampledFrame{
 		{In: 3, Out: 4, VLAN: 10, Length: 9000, Data: tagged},
