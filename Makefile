@@ -145,7 +145,7 @@ generate:
 #
 # Each package's tests are built once for all of its fuzzers. What their inputs go through is
 # instrumented, and that is not Go's own library: go test -fuzz would compile all of it anew.
-FUZZED = ./datapath ./frame ./rule ./config ./pf ./agent/rstp ./agent
+FUZZED = ./datapath ./frame ./rule ./config ./pf ./agent/rstp ./agent ./agent/api
 FOLLOWED = bascule/... github.com/goccy/go-yaml/... github.com/gopacket/gopacket/...
 fuzz = (cd $(1) && $$dir/$(notdir $(1)).test -test.paniconexit0 -test.run '^$$' -test.fuzz '^$(2)$$' \
 	-test.fuzztime $(shell expr $(FUZZ) \* $(3))x -test.fuzzminimizetime 10x -test.fuzzcachedir $$found/$(1:./%=%))
@@ -172,6 +172,7 @@ fuzz:
 	$(call fuzz,./agent/rstp,FuzzRestore,60000) && \
 	$(call fuzz,./agent,FuzzLinkEvents,20000) && \
 	$(call fuzz,./agent,FuzzSnapshot,2000) && \
+	$(call fuzz,./agent/api,FuzzRequest,5000) && \
 	(cd datapath && $$dir/plain/datapath.test -test.run '^TestPFIsReference$$' -test.timeout 30m \
 		-rapid.checks $(PFRULESETS) -pf.packets 1000) && \
 	(cd test/oracle && $$dir/plain/oracle.test -test.run '^TestOracle$$' -rapid.seed 0 \
