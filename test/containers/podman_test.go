@@ -247,6 +247,8 @@ func TestPodmanBadInput(t *testing.T) {
 		setup("nothing", map[string]any{"network.options": map[string]any{"mirror": "nothing"}}),
 		setup("mtu", map[string]any{"network.options": map[string]any{"mtu": "9"}}),
 		setup("masquerade", map[string]any{"network.options": map[string]any{"masquerade": "on"}}),
+		// behind the plug, when all else is there
+		setup("the container's route", map[string]any{"network.routes": []any{map[string]any{"destination": "192.0.2.0/24", "gateway": "203.0.113.1"}}}),
 		setup("route", map[string]any{"network.routes": []any{map[string]any{"destination": "x", "gateway": "y"}}}),
 	}
 	for _, name := range nasty {
