@@ -30,9 +30,28 @@ func List[T, A any](items []T, of func(T) A) []A {
 	return list
 }
 
-// Version is the version of the program.
+// Version is the version of the program, and what it was built of.
 type Version struct {
-	Version string `json:"version"`
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"` // of git, the whole id; left out where the build did not know it
+	Date     string `json:"date,omitempty"`   // of the commit, RFC 3339
+	Go       string `json:"go"`
+	Platform string `json:"platform"` // such as linux/amd64
+	Layout   int    `json:"layout"`   // of what bridges keep in the kernel
+}
+
+// Finding is one thing about the kernel, the machine or a device that matters to bridges.
+type Finding struct {
+	About  string `json:"about"` // kernel, machine, network or device
+	Name   string `json:"name"`
+	State  string `json:"state"` // yes, no, note or unknown
+	Needed bool   `json:"needed"`
+	Text   string `json:"text"`
+}
+
+// FindingOf makes an answer of a finding.
+func FindingOf(f bridge.Finding) Finding {
+	return Finding{About: f.About, Name: f.Name, State: string(f.State), Needed: f.Needed, Text: f.Text}
 }
 
 // Reason is a word for what becomes of a frame, and its meaning.

@@ -192,14 +192,26 @@ func flagList(raw uint32) []string {
 	return names
 }
 
-// xdpTarget reports whether a device takes frames redirected by XDP, as it says
-// itself (the kernel's netdev netlink family, Linux 6.3).
+// What a driver does with XDP, of enum netdev_xdp_act (include/uapi/linux/netdev.h).
+const (
+	xdpBasic    = 1 << 0 // NETDEV_XDP_ACT_BASIC
+	xdpRedirect = 1 << 1 // NETDEV_XDP_ACT_REDIRECT
+	xdpXmit     = 1 << 2 // NETDEV_XDP_ACT_NDO_XMIT
+)
+
+// xdpTarget reports whether a device takes frames redirected by XDP, as it says itself.
 func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
+	has, err := xdpFeatures(family, ifindex)
+	return has&xdpXmit != 0, err
+}
+
+// xdpFeatures returns what a device does with XDP, as it says itself (the kernel's netdev
+// netlink family, Linux 6.3).
+func xdpFeatures(family *netlink.GenlFamily, ifindex uint32) (uint64, error) {
 	const (
 		cmdDevGet    = 1 // NETDEV_CMD_DEV_GET
 		attrIfindex  = 1 // NETDEV_A_DEV_IFINDEX
 		attrFeatures = 3 // NETDEV_A_DEV_XDP_FEATURES
-		ndoXmit      = 4 // NETDEV_XDP_ACT_NDO_XMIT
 	)
 	// The request is for one device: the parts of this family's dump are not marked
 	// as such.
@@ -208,18 +220,18 @@ func xdpTarget(family *netlink.GenlFamily, ifindex uint32) (bool, error) {
 	req.AddRawData(append([]byte{cmdDevGet, 1, 0, 0}, nl.NewRtAttr(attrIfindex, nl.Uint32Attr(ifindex)).Serialize()...))
 	msgs, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil || len(msgs) == 0 {
-		return false, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
+		return 0, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
 	}
 	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofGenlmsg:])
 	if err != nil {
-		return false, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
+		return 0, fmt.Errorf("XDP features of device %d: %w", ifindex, err)
 	}
 	for _, a := range attrs {
 		if a.Attr.Type == attrFeatures {
-			return nl.NativeEndian().Uint64(a.Value)&ndoXmit != 0, nil
+			return nl.NativeEndian().Uint64(a.Value), nil
 		}
 	}
-	return false, nil
+	return 0, nil
 }
 
 // mtus returns the MTUs of devices by index, in bytes, and 0 for those that are gone.

@@ -143,6 +143,9 @@ const MaxSpans = len(Config{}.Spans)
 // PortNameSize is the size of a port's name, in bytes with the zero at its end.
 const PortNameSize = len(Port{}.Name)
 
+// Layout is the number of the layout of what is pinned: a bridge with another is not read.
+const Layout = layout
+
 const (
 	layout     = 13 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10

@@ -31,6 +31,29 @@ func lacking(names ...string) kernel {
 	}
 }
 
+// Each feature that a kernel lacks something for is told, and by tcx or by XDP.
+func TestAbilities(t *testing.T) {
+	for _, a := range lacking("bpf_fib_lookup", "bpf_xdp_load_bytes").abilities() {
+		want, wantXDP := "", ""
+		switch a.For {
+		case "a routed host port":
+			want, wantXDP = "bpf_fib_lookup()", "bpf_fib_lookup() bpf_xdp_load_bytes()"
+		case "a filter", "pf":
+			wantXDP = "bpf_xdp_load_bytes()"
+		}
+		if got, xdp := strings.Join(a.Missing, " "), strings.Join(a.XDP, " "); got != want || xdp != wantXDP || a.Err != nil {
+			t.Errorf("%s: lacks %q, in XDP %q (%v), want %q and %q", a.For, got, xdp, a.Err, want, wantXDP)
+		}
+	}
+	k := lacking()
+	k.helper = func(ebpf.ProgramType, asm.BuiltinFunc) error { return unix.EPERM }
+	for _, a := range k.abilities() {
+		if !errors.Is(a.Err, unix.EPERM) {
+			t.Errorf("%s of a kernel that refuses to say: %v", a.For, a.Err)
+		}
+	}
+}
+
 // A kernel is asked for tcx itself, whatever it says that its version is.
 func TestKernelHasTCX(t *testing.T) {
 	for _, tt := range []struct {

@@ -37,7 +37,8 @@ type fakeSwitch struct {
 	frames   [][]frame.Seen // what a capture takes, in batches
 	missed   uint64         // before the first
 
-	file config.File // what was applied last
+	found []bridge.Finding
+	file  config.File // what was applied last
 
 	netns    string // of the last Open
 	calls    []string
@@ -54,6 +55,8 @@ func (f *fakeSwitch) open(netns string) (switcher, error) {
 }
 
 func (f *fakeSwitch) Close() error { return nil }
+
+func (f *fakeSwitch) Check() ([]bridge.Finding, error) { return f.found, nil }
 
 // Apply plans for a namespace with the devices p1 and p2; what is to be is what
 // runs then.

@@ -40,10 +40,6 @@ const (
 	exitUsage   = 2
 )
 
-// version is set by -ldflags "-X main.version=...". If it is not, the version
-// is the one that the Go command noted in the binary.
-var version string
-
 // The main goroutine keeps the process's own thread, so that no goroutine
 // enters another network namespace on it: /proc/self shows that thread, and
 // says which namespace the process is in.
@@ -203,16 +199,4 @@ func (p *program) with(f func(switcher) error) error {
 		err = cerr
 	}
 	return err
-}
-
-// buildVersion says which bascule this is.
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"bascule/answer"
-
 	"github.com/spf13/cobra"
 )
 
@@ -46,6 +44,8 @@ var objects = []object{
 	{"trace", newTrace},
 	{"lab", newLab},
 	{"demo", newDemo},
+	{"check", newCheck},
+	{"version", newVersion},
 	{wholeTree, newCompletion},
 	{wholeTree, newMan},
 }
@@ -139,7 +139,7 @@ address is behind.`,
 			return help(cmd, args)
 		}
 		if p.json {
-			return p.printJSON(answer.Version{Version: buildVersion()})
+			return p.printJSON(buildInfo())
 		}
 		fmt.Fprintln(p.out, "bascule", buildVersion())
 		return nil

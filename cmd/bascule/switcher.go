@@ -21,6 +21,8 @@ type switcher interface {
 	Apply(f config.File, o config.Options) (actions []config.Action, warnings []string, err error)
 	Export(bridges ...string) (f config.File, notes []string, err error)
 
+	Check() ([]bridge.Finding, error)
+
 	AddBridge(name string, changes []bridge.Change) error
 	SetBridge(name string, changes []bridge.Change) (notes []string, err error)
 	DelBridge(name string) (warnings []string, err error)

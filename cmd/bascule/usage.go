@@ -48,9 +48,6 @@ func asUsage(cmd *cobra.Command, err error) error {
 // of the others.
 func unknownCommand(cmd *cobra.Command, word string, others ...string) error {
 	names := others
-	if word == "version" && !cmd.HasParent() {
-		return usagef(cmd, "unknown command %q (did you mean --version?)", word)
-	}
 	for _, sub := range visible(cmd) {
 		names = append(names, sub.Name())
 	}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"bascule/datapath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Finding is one thing about the kernel, the machine or a device that matters to bridges.
+type Finding struct {
+	About string // "kernel", "machine", "network" or "device"
+	Name  string // of the thing, such as "tcx" or "eth0"
+	State Verdict
+	Text  string // in a few words, with what to do where that is not plain
+	// Needed: without it there is no bridge at all.
+	Needed bool
+}
+
+// A Verdict says whether a thing is as bridges want it.
+type Verdict string
+
+// The verdicts on what was looked at.
+const (
+	VerdictYes     Verdict = "yes"
+	VerdictNo      Verdict = "no"
+	VerdictNote    Verdict = "note"    // it works, and there is something to know
+	VerdictUnknown Verdict = "unknown" // it could not be asked
+)
+
+// Check looks at what the kernel, the machine and the devices of the namespace can do for
+// bridges. It changes nothing. It tells as much as it may where the process has no rights.
+func (s *Switch) Check() (list []Finding, err error) {
+	err = s.Inside(func() error {
+		c := &checker{root: "/"}
+		c.kernel()
+		c.machine(s)
+		c.network()
+		list = c.found
+		devices, err := checkDevices()
+		list = append(list, devices...)
+		return err
+	})
+	return list, err
+}
+
+// A checker collects findings. Files are below root.
+type checker struct {
+	root  string
+	found []Finding
+}
+
+func (c *checker) add(about, name string, state Verdict, text string) *Finding {
+	c.found = append(c.found, Finding{About: about, Name: name, State: state, Text: text})
+	return &c.found[len(c.found)-1]
+}
+
+// text returns what a file has, "" if there is none.
+func (c *checker) text(path string) string {
+	text, err := os.ReadFile(filepath.Join(c.root, path))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// first returns the first of the paths that is there.
+func (c *checker) first(paths ...string) string {
+	for _, path := range paths {
+		if _, err := os.Stat(filepath.Join(c.root, path)); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+func (c *checker) kernel() {
+	state, text := VerdictYes, "programs can be put on every port"
+	switch err := datapath.CheckKernel(); {
+	case err == nil:
+	case errors.As(err, new(*datapath.MissingError)):
+		state, text = VerdictNo, err.Error()+"; boot Linux "+newEnough+" or newer"
+	default:
+		state, text = VerdictUnknown, err.Error()
+	}
+	c.add("kernel", "tcx", state, text).Needed = true
+	if err := allowed(); err != nil {
+		c.add("kernel", "features", VerdictUnknown, "the kernel tells root alone")
+	} else {
+		for _, a := range datapath.Abilities() {
+			c.ability(a)
+		}
+	}
+	switch jit := c.text("proc/sys/net/core/bpf_jit_enable"); jit {
+	case "":
+		c.add("kernel", "JIT", VerdictUnknown, "net.core.bpf_jit_enable cannot be read")
+	case "0":
+		c.add("kernel", "JIT", VerdictNo, "programs are interpreted, which is slow; 'sysctl net.core.bpf_jit_enable=1'")
+	default:
+		c.add("kernel", "JIT", VerdictYes, "programs are translated to machine code")
+	}
+	switch {
+	case c.text("sys/kernel/rcu_normal") != "" && c.text("sys/kernel/rcu_normal") != "0":
+		c.add("kernel", "RCU", VerdictNote, "it never hurries (rcu_normal): each port takes some 10 ms to add")
+	case c.text("sys/kernel/rcu_expedited") == "":
+		c.add("kernel", "RCU", VerdictNote, "no /sys/kernel/rcu_expedited to hurry by: each port takes some 10 ms to add")
+	default:
+		c.add("kernel", "RCU", VerdictYes, "it hurries while ports are added")
+	}
+}
+
+// ability tells of a feature.
+func (c *checker) ability(a datapath.Ability) {
+	name := strings.TrimPrefix(a.For, "a ")
+	name, _, _ = strings.Cut(name, " into ")
+	needed := a.For == "every bridge"
+	if needed {
+		name = "helpers"
+	}
+	lacks := func(list []string) string { return "no " + strings.Join(list, ", ") }
+	state, text := VerdictYes, ""
+	switch {
+	case a.Err != nil:
+		state, text = VerdictUnknown, "the kernel refuses to say: "+a.Err.Error()
+	case len(a.Missing) > 0:
+		state, text = VerdictNo, lacks(a.Missing)
+	case a.Types != nil:
+		state, text = VerdictNo, "the kernel does not tell of its types (BTF): "+a.Types.Error()
+	case len(a.XDP) > 0 && a.For == "XDP":
+		state, text = VerdictNo, lacks(a.XDP)
+	case len(a.XDP) > 0:
+		state, text = VerdictNote, "by tcx alone; in XDP there is "+lacks(a.XDP)
+	}
+	c.add("kernel", name, state, text).Needed = needed
+}
+
+func (c *checker) machine(s *Switch) {
+	state, text := VerdictYes, "this process may do all that commands do"
+	if err := Usable(); err != nil {
+		state, text = VerdictNo, strings.TrimPrefix(err.Error(), "cannot use the switch: ")
+	}
+	c.add("machine", "rights", state, text).Needed = true
+
+	of := unix.Statfs_t{}
+	err := unix.Statfs(filepath.Join(c.root, datapath.Root), &of)
+	switch {
+	case err == nil && of.Type == unix.BPF_FS_MAGIC:
+		c.add("machine", "bpffs", VerdictYes, datapath.Root+" is mounted")
+	case slices.Contains(strings.Fields(c.text("proc/filesystems")), "bpf"):
+		c.add("machine", "bpffs", VerdictYes, "the first command mounts "+datapath.Root)
+	default:
+		c.add("machine", "bpffs", VerdictNo, "the kernel has no file system to keep bridges in (CONFIG_BPF_SYSCALL)").Needed = true
+	}
+
+	free, err := s.freeMemory()
+	least := datapath.FDBMemory(defaultFDBMax)
+	switch text := fmt.Sprintf("%s free; a new bridge's addresses take %s", inUnits(free), inUnits(least)); {
+	case err != nil:
+		c.add("machine", "memory", VerdictUnknown, err.Error())
+	case free < least:
+		c.add("machine", "memory", VerdictNo, text).Needed = true
+	default:
+		c.add("machine", "memory", VerdictYes, fmt.Sprintf("%s; limits may take %s", text, inUnits(free/memoryPart)))
+	}
+}
+
+func (c *checker) network() {
+	for _, ip := range []struct{ name, file string }{
+		{"IPv4 routing", "proc/sys/net/ipv4/ip_forward"}, {"IPv6 routing", "proc/sys/net/ipv6/conf/all/forwarding"},
+	} {
+		key := strings.ReplaceAll(strings.TrimPrefix(ip.file, "proc/sys/"), "/", ".")
+		switch c.text(ip.file) {
+		case "":
+			c.add("network", ip.name, VerdictNo, "the kernel has no "+key)
+		case "0":
+			c.add("network", ip.name, VerdictNote, "off: routed host ports forward nothing; 'sysctl "+key+"=1'")
+		default:
+			c.add("network", ip.name, VerdictYes, "routed host ports forward")
+		}
+	}
+	if rules := forwardRules(); len(rules) > 0 {
+		c.add("network", "netfilter", VerdictNote, "rules of the host's FORWARD see nothing that bridges or routed host ports pass on")
+	}
+	if on := c.text("proc/sys/net/bridge/bridge-nf-call-iptables"); on != "" && on != "0" {
+		c.add("network", "br_netfilter", VerdictNote, "iptables sees frames of Linux bridges, and none of bascule's: filter by pf")
+	}
+	c.managers()
+}
+
+// managers tells of programs that take devices for themselves. By their files in /run it
+// tells whether they run.
+func (c *checker) managers() {
+	const etc, lib = "etc/", "usr/lib/"
+	for _, m := range []struct {
+		name  string
+		runs  []string
+		keeps []string // files that keep it off the switch's own ends
+		text  string   // what else to do
+	}{
+		{
+			"NetworkManager", []string{"run/NetworkManager"},
+			[]string{etc + "NetworkManager/conf.d/10-bascule.conf", lib + "NetworkManager/conf.d/10-bascule.conf"},
+			"name ports in /etc/NetworkManager/conf.d/20-bascule-ports.conf, or it sets them up as its own",
+		},
+		{
+			"systemd-networkd", []string{"run/systemd/netif/state"},
+			[]string{etc + "systemd/network/10-bascule.network", lib + "systemd/network/10-bascule.network"},
+			"name ports in /etc/systemd/network/10-bascule.network.d/ports.conf",
+		},
+	} {
+		switch {
+		case c.first(m.runs...) == "":
+		case c.first(m.keeps...) == "":
+			c.add("network", m.name, VerdictNo, "it runs, and would take the switch's ends of host ports: 'make install' keeps it off")
+		default:
+			c.add("network", m.name, VerdictNote, m.text)
+		}
+	}
+	if c.first("run/dhcpcd", "run/dhcpcd.pid") != "" {
+		state, text := VerdictNote, "it asks for addresses on each device that comes: deny ports in /etc/dhcpcd.conf ('denyinterfaces')"
+		if strings.Contains(c.text("etc/dhcpcd.conf"), "denyinterfaces") || strings.Contains(c.text("etc/dhcpcd.conf"), "allowinterfaces") {
+			text = "its configuration names interfaces: see that ports are not among those that it takes"
+		}
+		c.add("network", "dhcpcd", state, text)
+	}
+	if c.first("run/libvirt/libvirt-sock", "run/libvirt/virtqemud-sock") != "" {
+		c.add("network", "libvirt", VerdictNote, "names that begin with vnet, vif, macvtap or macvlan are its own: name taps otherwise")
+	}
+}
+
+// checkDevices tells of each device of the namespace whether it can be a port, and by which
+// hooks.
+func checkDevices() (list []Finding, err error) {
+	devices, err := links()
+	if err != nil {
+		return nil, failed("list devices", err)
+	}
+	family, _ := netlink.GenlFamilyGet("netdev") // the kernel may have none
+	for _, l := range devices {
+		a := l.Attrs()
+		if a.RawFlags&unix.IFF_LOOPBACK != 0 {
+			continue
+		}
+		f := Finding{About: "device", Name: a.Name, State: VerdictYes}
+		driver := l.Type()
+		if name := driverOf(l); name != "" && name != driver {
+			driver = name
+		}
+		if why, remedy := usable(l); why != "" {
+			f.State, f.Text = VerdictNo, driver+": "+why+"; "+remedy
+		} else {
+			f.Text = driver + ": tcx" + xdpWords(l, family)
+		}
+		list = append(list, f)
+	}
+	slices.SortFunc(list, func(a, b Finding) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// xdpWords tells what XDP does for a device.
+func xdpWords(l netlink.Link, family *netlink.GenlFamily) string {
+	use, known := xdpUseOf(l)
+	if !known {
+		return "; no XDP for its kind"
+	}
+	if family == nil {
+		return "; whether its driver has XDP the kernel does not say"
+	}
+	has, err := xdpFeatures(family, uint32(l.Attrs().Index))
+	if err != nil {
+		return "; whether its driver has XDP the kernel does not say"
+	}
+	use.sends = use.sends && has&xdpXmit != 0
+	switch takes := use.takes && has&xdpBasic != 0 && has&xdpRedirect != 0; {
+	case takes && use.sends:
+		return ", XDP"
+	case takes && l.Type() == "veth":
+		return ", XDP; it takes redirected frames when it is a port by XDP"
+	case takes:
+		return ", XDP; it sends none of the frames that XDP redirects"
+	case use.sends:
+		return ", XDP to it and not from it: " + use.why
+	case use.why != "":
+		return "; no XDP: " + use.why
+	}
+	return "; its driver has no XDP with redirects (features 0x" + strconv.FormatUint(has, 16) + ")"
+}

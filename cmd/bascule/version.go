@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"bascule/answer"
+	"bascule/datapath"
+
+	"github.com/spf13/cobra"
+)
+
+// Set by -ldflags "-X main.version=...", of the Makefile. Where they are not, they are what
+// the Go command noted in the binary.
+var (
+	version string
+	commit  string // the whole id
+	date    string // of the commit, RFC 3339
+)
+
+func newVersion(p *program) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "print the version, and what it was built of",
+		Long: `Print the version, the commit that the program was built of and its date, the Go
+that built it, and the number of the layout of what bridges keep in the kernel.
+A program reads no bridges of another layout. What the program does not know is
+another one. What the program lacks to know is shown as -.`,
+		Example: `  bascule version
+  bascule -j version`,
+		RunE: func(*cobra.Command, []string) error { return p.printVersion(buildInfo()) },
+	}
+}
+
+func (p *program) printVersion(v answer.Version) error {
+	if p.json {
+		return p.printJSON(v)
+	}
+	printFacts(p.out, "bascule "+v.Version, []fact{
+		{"commit", v.Commit},
+		{"date", v.Date},
+		{"go", v.Go},
+		{"platform", v.Platform},
+		{"layout", fmt.Sprint(v.Layout)},
+	})
+	return nil
+}
+
+// buildInfo says which bascule this is.
+func buildInfo() answer.Version {
+	v := answer.Version{
+		Version: version, Commit: commit, Date: date,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Layout: datapath.Layout,
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	setting := func(into *string, key string) {
+		for _, s := range info.Settings {
+			if s.Key == key && *into == "" {
+				*into = s.Value
+			}
+		}
+	}
+	setting(&v.Commit, "vcs.revision")
+	setting(&v.Date, "vcs.time")
+	if v.Version == "" {
+		v.Version = info.Main.Version
+	}
+	return v
+}
+
+// buildVersion is the version alone.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
