@@ -5,6 +5,9 @@ GO      ?= go
 FUZZ ?= 10
 PFRULESETS ?= 1000
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE ?= $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+STAMPS = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
 # What each part needs, by the command or file that shows it is there.
 DEMO_NEEDS = iperf3:iperf3 ip:iproute2 ethtool:ethtool
@@ -16,7 +19,11 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	promtool:prometheus tshark:tshark \
 	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived /usr/lib/cni/bridge:containernetworking-plugins \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \
-	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu
+	/usr/lib/*/libvirt/connection-driver/libvirt_driver_qemu.so:libvirt-daemon-driver-qemu \
+	mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg
+PACKAGES_NEEDS = mmdebstrap:mmdebstrap dpkg-scanpackages:dpkg-dev gpg:gnupg rpm:rpm \
+	qemu-aarch64-static:qemu-user-static /lib/ld-musl-*.so.1:musl \
+	/usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-arm64-cross
 KERNEL_NEEDS = qemu-system-x86_64:qemu-system-x86 xz:xz-utils dash:dash bash:bash ip:iproute2 ping:iputils-ping \
 	setpriv:util-linux tcpdump:tcpdump wg:wireguard-tools \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
@@ -45,11 +52,11 @@ define install
 	fi
 endef
 
-.PHONY: build demo test test-kernels test-cards test-exact soak bench bench-exact bench-agent generate generated \
-	lint fuzz check needs install install-doc clean
+.PHONY: build demo test test-kernels test-cards test-exact test-packages soak bench bench-exact bench-agent generate generated \
+	lint fuzz check needs install stage install-doc packages clean
 
 build:
-	$(GO) build -ldflags "-X main.version=$(VERSION)" -o bascule ./cmd/bascule
+	$(GO) build -ldflags "$(STAMPS)" -o bascule ./cmd/bascule
 
 demo:
 	$(call install,$(DEMO_NEEDS))
@@ -106,6 +113,11 @@ test-cards:
 test-exact:
 	$(call install,$(EXACT_NEEDS))
 	@dir=$$(mktemp -d) && trap "rm -r $$dir" EXIT && $(GO) build -o $$dir/exact ./test/exact && $$dir/exact $(EXACT_FLAGS)
+
+# All packages for all processors: built twice, compared, installed, and the program run.
+test-packages:
+	$(call install,$(PACKAGES_NEEDS))
+	$(GO) test ./test/packages -count=1 -vet=off -timeout 60m -packages.all
 
 # The cost of a frame in instructions, for each fabric; BENCHFLAGS=--quick for a look.
 EXACT ?= docs/exact.json
@@ -198,24 +210,66 @@ generated:
 lint:
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) vet -C packages ./...
 
 # What all parts of .ci/run need: one of them after the other would do, but not two at once.
 needs:
-	$(call install,$(sort $(TEST_NEEDS) $(KERNEL_NEEDS) $(EXACT_NEEDS) $(BUILD_NEEDS)))
+	$(call install,$(sort $(TEST_NEEDS) $(KERNEL_NEEDS) $(EXACT_NEEDS) $(PACKAGES_NEEDS) $(BUILD_NEEDS)))
 
 PREFIX ?= /usr/local
 UNITDIR ?= /usr/lib/systemd/system
-install: build install-doc
-	install -D -m 755 bascule $(DESTDIR)$(PREFIX)/sbin/bascule
-	install -d $(DESTDIR)$(PREFIX)/share/man/man8
-	install -m 644 docs/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
+install: build stage
+
+# Puts all files in place; packages have the same. PROGRAM is the program that goes there, and
+# RUNS one that this machine can run, for the completions.
+PROGRAM ?= bascule
+RUNS ?= ./bascule
+SHARE = $(DESTDIR)$(PREFIX)/share
+stage: install-doc
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/sbin/bascule
+	install -d $(DESTDIR)$(PREFIX)/libexec
+	for name in bascule-cni bascule-libvirt-hook bascule-bridge-helper; do \
+		ln -sf ../sbin/bascule $(DESTDIR)$(PREFIX)/libexec/$$name || exit; done
+	install -d $(DESTDIR)$(PREFIX)/libexec/netavark # where Podman looks
+	ln -sf ../../sbin/bascule $(DESTDIR)$(PREFIX)/libexec/netavark/bascule-netavark
+	install -d $(SHARE)/man/man8
+	install -m 644 docs/man/*.8 $(SHARE)/man/man8
 	install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)/usr/lib/systemd/network $(DESTDIR)/usr/lib/NetworkManager/conf.d
 	sed 's|/usr/local/|$(PREFIX)/|' share/systemd/bascule.service | install -m 644 /dev/stdin $(DESTDIR)$(UNITDIR)/bascule.service
 	install -m 644 share/systemd/run-bascule.mount $(DESTDIR)$(UNITDIR)
 	install -m 644 share/systemd/10-bascule.network $(DESTDIR)/usr/lib/systemd/network
 	install -m 644 share/NetworkManager/10-bascule.conf $(DESTDIR)/usr/lib/NetworkManager/conf.d
-	install -D -m 644 share/prometheus/bascule.rules.yml $(DESTDIR)$(PREFIX)/share/bascule/prometheus/bascule.rules.yml
-	install -D -m 644 docs/bascule.schema.json $(DESTDIR)$(PREFIX)/share/bascule/bascule.schema.json
+	install -D -m 644 share/prometheus/bascule.rules.yml $(SHARE)/bascule/prometheus/bascule.rules.yml
+	install -D -m 644 docs/bascule.schema.json $(SHARE)/bascule/bascule.schema.json
+	sed 's|/usr/local/|$(PREFIX)/|' share/libvirt/bascule | install -m 755 /dev/stdin $(SHARE)/bascule/libvirt-hook
+	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(RUNS) completion bash | install -m 644 /dev/stdin $(SHARE)/bash-completion/completions/bascule
+	$(RUNS) completion zsh | install -m 644 /dev/stdin $(SHARE)/zsh/site-functions/_bascule
+	$(RUNS) completion fish | install -m 644 /dev/stdin $(SHARE)/fish/vendor_completions.d/bascule.fish
+	install -m 644 LICENSE $(SHARE)/doc/bascule/copyright
+
+# Packages of what make install puts in place, and a bill of materials (CycloneDX), in
+# PACKAGES. The same commit and Go make the same bytes. PREBUILT is a program to pack, instead
+# of one that is built for each of ARCHES.
+PACKAGES ?= dist
+ARCHES ?= amd64 arm64
+FORMATS ?= deb rpm apk tar
+MAINTAINER ?= bascule <root@localhost>
+packages: $(if $(PREBUILT),,build)
+	@set -e; dir=$$(mktemp -d); trap "rm -r $$dir" EXIT; \
+	$(GO) build -C packages -o $$dir/packages .; \
+	for arch in $(ARCHES); do \
+		program=$(PREBUILT); \
+		if [ -z "$$program" ]; then \
+			program=$$dir/bascule-$$arch; \
+			CGO_ENABLED=0 GOARCH=$$arch $(GO) build -trimpath -ldflags "-s -w $(STAMPS)" -o $$program ./cmd/bascule; \
+		fi; \
+		mkdir $$dir/$$arch; \
+		$(MAKE) -s stage PROGRAM=$$program RUNS=$(or $(PREBUILT),./bascule) DESTDIR=$$dir/$$arch PREFIX=/usr; \
+		mkdir -p $$dir/$$arch/etc/bascule; \
+		$$dir/packages -tree $$dir/$$arch -arch $$arch -version "$(VERSION)" -date "$(DATE)" -maintainer "$(MAINTAINER)" \
+			-scripts packages/scripts -out $(PACKAGES) $(FORMATS); \
+	done
 
 # The pages of docs, and what they link to.
 install-doc:
@@ -223,4 +277,4 @@ install-doc:
 	install -m 644 docs/*.md docs/*.json docs/*.png $(DESTDIR)$(PREFIX)/share/doc/bascule
 
 clean:
-	rm -f bascule
+	rm -rf bascule dist
