@@ -137,7 +137,8 @@ bench:
 bench-agent:
 	$(call install,$(TEST_NEEDS))
 	@{ $(GO) test ./test/agent -run '^$$' -bench . -benchtime 1x -timeout 20m; \
-		$(GO) test ./agent/hotplug -run '^$$' -bench Hotplug -benchtime 40x -timeout 20m; } 2>&1 | awk -f test/agent/figures.awk
+		$(GO) test ./agent/hotplug -run '^$$' -bench Hotplug -benchtime 40x -timeout 20m; \
+		$(GO) test ./agent/web -run '^$$' -bench Page -benchtime 1x -timeout 20m; } 2>&1 | awk -f test/agent/figures.awk
 
 # The datapath's objects, its Go bindings, the man pages and the schema of
 # configuration files; all are committed.

@@ -243,6 +243,7 @@ type Rates struct {
 	Elapsed float64            `json:"elapsed"` // seconds
 	Name    string             `json:"ifname"`
 	Bridge  string             `json:"master"`
+	State   string             `json:"state"`
 	Rates   *BothRates         `json:"rates"`
 	Drops   map[string]float64 `json:"drops"` // frames a second, by reason
 }
@@ -261,7 +262,7 @@ type Rate struct {
 
 // OfRates is the answer for the rates of a port over the time elapsed until at.
 func OfRates(port rates.Port, at time.Time, elapsed time.Duration) Rates {
-	a := Rates{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, Drops: port.Drops}
+	a := Rates{Time: at, Elapsed: elapsed.Seconds(), Name: port.Name, Bridge: port.Bridge, State: port.State, Drops: port.Drops}
 	if port.Known {
 		a.Rates = &BothRates{Rate{port.RxBits, port.RxFrames}, Rate{port.TxBits, port.TxFrames}}
 	}

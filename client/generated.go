@@ -604,6 +604,7 @@ type Rates struct {
 	Name    string     `json:"ifname"`
 	Bridge  string     `json:"master"`
 	Rates   *BothRates `json:"rates"`
+	State   string     `json:"state"`
 	Time    time.Time  `json:"time"`
 }
 
@@ -856,9 +857,18 @@ type VLANs struct {
 	VLANs  []VLAN `json:"vlans"`
 }
 
-// Version is the version of the program.
+// Version is the version of the program, and what it was built of.
 type Version struct {
-	Version string `json:"version"`
+	// of git, the whole id; left out where the build did not know it
+	Commit string `json:"commit,omitempty"`
+	// of the commit, RFC 3339
+	Date string `json:"date,omitempty"`
+	Go   string `json:"go"`
+	// of what bridges keep in the kernel
+	Layout int64 `json:"layout"`
+	// such as linux/amd64
+	Platform string `json:"platform"`
+	Version  string `json:"version"`
 }
 
 // AgentReload: have the agent apply its files again, and wait for it. It returns the

@@ -62,6 +62,7 @@ type API struct {
 	places  chan struct{} // one for each request that is answered at a time
 	streams chan struct{} // one for each stream
 	meters  meters
+	watches watches
 }
 
 // Limits of all clients together.

@@ -153,6 +153,9 @@ func (a *API) follows() {
 			}
 		}
 		return func(ctx context.Context, send func(answer.Event) error) error {
+			if in.Bridge == "" {
+				return a.watches.follow(ctx, s, send)
+			}
 			return s.Monitor(ctx, in.Bridge, func(e bridge.Event) error { return send(answer.OfEvent(e)) })
 		}, nil
 	})

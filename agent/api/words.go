@@ -172,5 +172,9 @@ var words = map[string]string{
 	"VLANStats":                  "VLANStats are the counters of a VLAN.",
 	"VLANs":                      "VLANs are those of a port, or of a bridge: its private ones, or those that it has counters of.",
 	"VLANs.master":               "of a port",
-	"Version":                    "Version is the version of the program.",
+	"Version":                    "Version is the version of the program, and what it was built of.",
+	"Version.commit":             "of git, the whole id; left out where the build did not know it",
+	"Version.date":               "of the commit, RFC 3339",
+	"Version.layout":             "of what bridges keep in the kernel",
+	"Version.platform":           "such as linux/amd64",
 }

@@ -70,7 +70,7 @@ func (f *fakeSwitch) sample() []answer.Rates {
 	list := []answer.Rates{}
 	for i := range f.ports {
 		p := &f.ports[i]
-		r := answer.Rates{Time: time.Now(), Elapsed: f.period.Seconds(), Name: p.Name, Bridge: p.Bridge, Rates: &answer.BothRates{}, Drops: map[string]float64{}}
+		r := answer.Rates{Time: time.Now(), Elapsed: f.period.Seconds(), Name: p.Name, Bridge: p.Bridge, State: p.State, Rates: &answer.BothRates{}, Drops: map[string]float64{}}
 		if f.traffic != nil {
 			r.Rates.Rx, r.Rates.Tx, r.Drops = f.traffic(f.ticks, *p)
 		}

@@ -3,7 +3,10 @@
 package agent
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +24,7 @@ import (
 	"bascule/test/netlab"
 
 	"github.com/chromedp/chromedp"
+	"golang.org/x/sync/errgroup"
 )
 
 // pageOf starts an agent with a page at a socket, and returns an address at which a
@@ -134,4 +139,90 @@ func TestPageShows(t *testing.T) {
 	r.start("--web", "unix:"+filepath.Join(r.dir, "web.sock"))
 	b.Live()
 	b.Until("document.querySelector('#mode').innerText === 'read only'")
+}
+
+// pagesOpen is how many pages BenchmarkPages opens.
+const pagesOpen = 10
+
+// BenchmarkPages is what the agent of a large, idle switch takes with ten pages open, for
+// 20 seconds: of a core, and of memory. Clients ask what a page asks, as often: two
+// streams, and all settings every 30 seconds.
+func BenchmarkPages(b *testing.B) {
+	for b.Loop() {
+		l := netlab.New(b)
+		manyDevices(b, l)
+		r := newRunner(b, l)
+		l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+		at := pageOf(b, r, "--log-level", "info", "-f", r.file("many.yaml", manyFile("off")))
+		forwarding(l, "br0", manyPorts)
+		ctx, cancel := context.WithCancel(b.Context())
+		var samples, read atomic.Int64
+		get := func(path string, each func([]byte)) error {
+			req, err := http.NewRequestWithContext(ctx, "GET", at+"/api/v1/"+path, nil)
+			if err != nil {
+				return err
+			}
+			answer, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			defer answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s: %s", path, answer.Status)
+			}
+			for lines := bufio.NewReaderSize(answer.Body, 1<<20); ; {
+				line, err := lines.ReadBytes('\n')
+				read.Add(int64(len(line)))
+				each(line)
+				if err != nil {
+					return nil
+				}
+			}
+		}
+		var all errgroup.Group
+		for i := range pagesOpen {
+			for _, path := range []string{"rates", "monitor"} {
+				all.Go(func() error {
+					return get(path, func(line []byte) {
+						if bytes.HasPrefix(line, []byte("data: [")) {
+							samples.Add(1)
+						}
+					})
+				})
+			}
+			all.Go(func() error {
+				time.Sleep(time.Duration(i) * 3 * time.Second)
+				for ctx.Err() == nil {
+					for _, path := range []string{"agent/status", "bridge/show", "port/show?stats=true", "vlan/show"} {
+						if err := get(path, func([]byte) {}); err != nil && ctx.Err() == nil {
+							return err
+						}
+					}
+					select {
+					case <-ctx.Done():
+					case <-time.After(30 * time.Second):
+					}
+				}
+				return nil
+			})
+		}
+		time.Sleep(5 * time.Second) // what the start has left to do
+		pid := r.cmd.Process.Pid
+		samples.Store(0)
+		read.Store(0)
+		begin, before := time.Now(), cpuTime(b, pid)
+		time.Sleep(20 * time.Second)
+		share := (cpuTime(b, pid) - before).Seconds() / time.Since(begin).Seconds()
+		seconds := time.Since(begin).Seconds()
+		b.ReportMetric(100*share, "%core")
+		b.ReportMetric(rss(b, pid), "MiB")
+		b.ReportMetric(float64(samples.Load())/pagesOpen/seconds, "samples/s")
+		b.ReportMetric(float64(read.Load())/pagesOpen/seconds/1000, "kB/s")
+		b.ReportMetric(0, "ns/op")
+		cancel()
+		if err := all.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+			b.Fatal(err)
+		}
+		r.stop()
+	}
 }

@@ -131,14 +131,20 @@ func (b *Tab) Eval(js string, into any) {
 // Awaited has the value of a promise as that of an expression.
 func Awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
 
-// Until waits until an expression is true.
+// Until waits until an expression is true. One that cannot be evaluated, as while the page
+// is loaded, is not true yet.
 func (b *Tab) Until(js string) {
 	b.Helper()
-	if err := chromedp.Run(b.ctx, chromedp.Poll(js, nil, chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(hang))); err != nil {
-		var text string
-		chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
-		b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.Complaints())
+	var err error
+	for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var holds bool
+		if err = chromedp.Run(b.ctx, chromedp.Evaluate("!!("+js+")", &holds)); err == nil && holds {
+			return
+		}
 	}
+	var text string
+	chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
+	b.Fatalf("%s does not become true: %v\nthe page:\n%s\ncomplaints: %v", js, err, text, b.Complaints())
 }
 
 // Complaints are what the browser has complained of: errors of scripts and of requests.

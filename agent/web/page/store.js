@@ -107,7 +107,7 @@ function sample(list) {
   for (const r of list) {
     const p = store.ports.get(keyOf(r.master, r.ifname))
     if (p) take(p, r.rates, r.drops, new Date(r.time).getTime() / 1000, r.elapsed)
-    else changed = true
+    if (p?.state !== r.state) changed = true
   }
   tell('sample')
   if (changed || list.length !== store.ports.size) again()
@@ -186,7 +186,7 @@ function watch() {
   follow('rates', {}, (list) => { tries = 0; sample(list) }, { signal, begun: () => state('live') }).catch(end)
   follow('monitor', {}, event, { signal }).catch(end)
   // settings change without an event
-  slow = setInterval(() => read(signal).catch(() => {}), 10000)
+  slow = setInterval(() => read(signal).catch(() => {}), 30000)
 }
 
 function gone(e) {

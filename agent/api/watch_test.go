@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package api
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"bascule/answer"
+	"bascule/bridge"
+)
+
+// TestWatchSlow: a client that takes no events is told to begin again, and holds up no
+// other.
+func TestWatchSlow(t *testing.T) {
+	var m watches
+	w := &watch{clients: map[chan answer.Event]bool{}, end: func() {}, ended: make(chan struct{})}
+	m.all = map[*bridge.Switch]*watch{nil: w}
+	slow := make(chan error)
+	hold := make(chan struct{})
+	go func() {
+		slow <- m.follow(t.Context(), nil, func(answer.Event) error { <-hold; return nil })
+	}()
+	for n := 0; n == 0; time.Sleep(time.Millisecond) {
+		w.mu.Lock()
+		n = len(w.clients)
+		w.mu.Unlock()
+	}
+	for range mostWaiting + 2 {
+		w.tell(answer.Event{Kind: "moved"})
+	}
+	close(hold)
+	if err := <-slow; !errors.Is(err, errSlow) {
+		t.Errorf("a slow client: %v", err)
+	}
+	if len(m.all) != 0 {
+		t.Error("a watch that nobody follows stays")
+	}
+}
