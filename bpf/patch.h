@@ -82,7 +82,9 @@ struct route_memory {
 	u32 endpoint; /* of the routed host port that it goes on by, 0 for another device */
 	u32 ifindex; /* that port's device */
 	u32 len; /* bytes of the frame, without what fills it */
-	u64 look[2][8]; /* the look-ups, there and back, for which the stack has no room */
+	u32 interface; /* index of the host's interface that the packet is for */
+	u32 vrf; /* that of the interface's VRF, 0 for none */
+	u64 look[3][8]; /* look-ups, for which the stack has no room: there, back, in a VRF */
 	u64 hop[3]; /* the next hop, for bpf_redirect_neigh() */
 	u64 header[5]; /* of the packet */
 	struct route_way ask; /* what the way depends on */

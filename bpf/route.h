@@ -23,6 +23,7 @@ const enum route *route_type __attribute__((unused));
 
 /* Flags of bpf_fib_lookup() that older headers lack. */
 #define FIB_SKIP_NEIGH (1u << 2)
+#define FIB_DIRECT (1u << 0)
 
 /* What route_xdp() finds, and when the host has last seen next hops: see struct trip. */
 static __always_inline struct route_memory *route_memory_get(void)
@@ -35,7 +36,7 @@ static __always_inline struct route_memory *route_memory_get(void)
 _Static_assert(sizeof(struct bpf_fib_lookup) == 8 * sizeof(u64), "look-ups have no room");
 _Static_assert(sizeof(struct bpf_redir_neigh) <= 3 * sizeof(u64), "a next hop has no room");
 
-/* The look-up of a packet's way, and that of the way of an answer. */
+/* The look-up of a packet's way, that of the way of an answer, and one in a VRF's table. */
 static __always_inline struct bpf_fib_lookup *route_to(struct route_memory *memory)
 {
 	return (struct bpf_fib_lookup *)memory->look[0];
@@ -44,6 +45,11 @@ static __always_inline struct bpf_fib_lookup *route_to(struct route_memory *memo
 static __always_inline struct bpf_fib_lookup *route_back(struct route_memory *memory)
 {
 	return (struct bpf_fib_lookup *)memory->look[1];
+}
+
+static __always_inline struct bpf_fib_lookup *route_direct(struct route_memory *memory)
+{
+	return (struct bpf_fib_lookup *)memory->look[2];
 }
 
 /* Where a routed packet goes: in the place of an enum route, for route_skb()'s caller. */
@@ -277,17 +283,35 @@ static __always_inline u32 route_answer(long answer)
  * interface that is down takes none. Another device takes them if the interface belongs to
  * a bridge, a bond or the like. That other device may be a macvlan, which takes frames to
  * its own address alone. The loader does not name interfaces with macvlans that take more.
- * A VRF has routes of its own.
  */
 static __always_inline bool route_taken(struct route_memory *memory, const struct gateway *in)
 {
-	u32 flags, private;
+	u32 flags;
 	u64 handler;
 
 	return !route_word(&handler, memory->device + cfg.route.handler) ||
-	       !route_word(&flags, memory->device + cfg.route.flags) ||
-	       !route_word(&private, memory->device + cfg.route.private) || !(flags & 1) ||
-	       (handler && !in->macvlans) || (private & cfg.route.slave);
+	       !route_word(&flags, memory->device + cfg.route.flags) || !(flags & 1) ||
+	       (handler && !in->macvlans);
+}
+
+/* Notes the VRF that the host's interface is in. False if nobody can tell. */
+static __always_inline bool route_domain(struct route_memory *memory)
+{
+	const u64 list = memory->device + cfg.route.above;
+	u8 *master = (u8 *)&memory->vrf;
+
+	if (!route_word(&memory->vrf, memory->device + cfg.route.private))
+		return false;
+	if (!(memory->vrf & cfg.route.slave)) {
+		memory->vrf = 0;
+		return true;
+	}
+	if (!route_word(&memory->look[2][0], list) || memory->look[2][0] == list)
+		return false;
+	memory->look[2][0] -= cfg.route.entry;
+	return route_word(master, memory->look[2][0] + cfg.route.master) && *master &&
+	       route_word(&memory->look[2][0], memory->look[2][0] + cfg.route.upper) &&
+	       route_word(&memory->vrf, memory->look[2][0] + cfg.route.index);
 }
 
 /* Is this the MAC of the host's interface? It may be another by now than the loader knew. */
@@ -328,49 +352,112 @@ static __always_inline bool route_chooses(const struct route_memory *memory, boo
 
 /*
  * How does the host check where packets come from that its interface takes (rp_filter)? As
- * strictly as the interface's setting and that of all interfaces ask for. Strict where
- * nobody can tell.
+ * strictly as the interface's setting and that of all interfaces ask for. A loose check is a
+ * strict one at an interface without an address. Strict where nobody can tell.
  */
 static __always_inline u32 route_filter(const struct route_memory *memory)
 {
 	const u32 at = (8 - 1) * sizeof(u32); /* IPV4_DEVCONF_RP_FILTER, of linux/ip.h */
+	u64 from, owned;
 	u32 own, all;
-	u64 from;
 
 	if (!route_word(&from, memory->device + cfg.route.ip) || !from ||
 	    !route_word(&own, from + cfg.route.conf + at) ||
+	    !route_word(&owned, from + cfg.route.owned) ||
 	    !route_word(&from, memory->net + cfg.route.all) ||
 	    !route_word(&all, from + cfg.route.data + at))
 		return 1;
+	if (!owned && (own == 2 || all == 2))
+		return 1;
 	return own > all ? own : all;
+}
+
+/*
+ * Asks the host's rules for the way of the packet that has been read, or that of an answer to
+ * it. In a VRF the VRF's own table has to say the same: rules that come before that table are
+ * asked, too, first of all that of the host's own addresses, and kernels before July 2026 may
+ * ask another table than the VRF's. What both say is what the stack finds. ROUTE_DONE, or the
+ * enum route for which the packet is left to the stack.
+ */
+static __always_inline u32 route_look(void *ctx, bool answers)
+{
+	struct route_memory *memory = route_memory_get();
+	struct bpf_fib_lookup *at, *direct;
+	const u64 *one, *other;
+	u32 flags, why;
+	u64 differs;
+
+	if (!memory)
+		return ROUTE_AWAY;
+	at = answers ? route_back(memory) : route_to(memory);
+	flags = answers ? FIB_SKIP_NEIGH : 0;
+	/* what comes in by a VRF's interface comes in by the VRF, but not for the stack's IPv4 */
+	if (!answers)
+		at->ifindex = at->family == 10 && memory->vrf ? memory->vrf : memory->interface;
+	direct = route_direct(memory);
+	if (memory->vrf) {
+		*direct = *at;
+		direct->ifindex = memory->interface;
+	}
+	why = route_answer(bpf_fib_lookup(ctx, at, sizeof(*at), flags));
+	if (why || !memory->vrf)
+		return why;
+	differs = bpf_fib_lookup(ctx, direct, sizeof(*direct), flags | FIB_DIRECT);
+	one = (const u64 *)at;
+	other = (const u64 *)direct;
+#pragma unroll
+	for (u32 i = 0; i < sizeof(*at) / sizeof(*one); i++)
+		differs |= one[i] ^ other[i];
+	return differs ? ROUTE_CHOICE : ROUTE_DONE;
+}
+
+__noinline u32 route_look_skb(struct __sk_buff *skb, bool answers)
+{
+	return route_look(skb, answers);
+}
+
+__noinline u32 route_look_xdp(struct xdp_md *xdp, bool answers)
+{
+	return route_look(xdp, answers);
+}
+
+#define ROUTE_LOOK(h, answers)                                                                     \
+	((h)->skb ? route_look_skb((h)->ctx, (answers)) : route_look_xdp((h)->ctx, (answers)))
+
+/* Notes what the stack asks to check the source of a packet: the way of an answer. */
+static __always_inline void route_turn(struct route_memory *memory)
+{
+	const struct bpf_fib_lookup *to = route_to(memory);
+	struct bpf_fib_lookup *back = route_back(memory);
+
+	*back = (struct bpf_fib_lookup){.family = to->family, .tos = to->tos};
+	back->l4_protocol = to->l4_protocol;
+	back->sport = to->dport;
+	back->dport = to->sport;
+	back->ipv4_src = to->ipv4_dst;
+	back->ipv4_dst = to->ipv4_src;
 }
 
 /*
  * Would an answer go back by the interface that the packet has come by? If so, the packet
  * passes the stack's check of its source, whatever rp_filter asks for, and its source is not
  * one of the host's own. If an answer goes back by another interface, the packet passes
- * unless the check is strict. The stack asks without the interface: where rules ask for
- * that, it may get another answer. IPv6 has no such check.
+ * unless the check is strict. Rules may ask by which interface the answer comes in: the
+ * stack tells them the one that the packet leaves by. IPv6 has no such check.
  */
-static __always_inline bool route_returns(const struct hook *h, struct route_memory *memory,
-					  const struct bpf_fib_lookup *to, u32 host)
+static __always_inline bool route_returns(const struct hook *h, struct route_memory *memory)
 {
 	struct bpf_fib_lookup *back = route_back(memory);
 	bool rules = false;
-	long answer;
-	u32 filter;
+	u32 why;
 
-	*back = (struct bpf_fib_lookup){.family = 2, .ifindex = host, .tos = to->tos};
-	back->ipv4_src = to->ipv4_dst;
-	back->ipv4_dst = to->ipv4_src;
-	answer = bpf_fib_lookup(h->ctx, back, sizeof(*back), FIB_SKIP_NEIGH);
-	if ((answer != BPF_FIB_LKUP_RET_SUCCESS && answer != BPF_FIB_LKUP_RET_FRAG_NEEDED) ||
-	    (cfg.route.rules && !route_word(&rules, memory->net + cfg.route.rules)))
+	if (cfg.route.rules && !route_word(&rules, memory->net + cfg.route.rules))
 		return false;
-	if (back->ifindex == host && !rules)
-		return true;
-	filter = route_filter(memory);
-	return !filter || (filter == 2 && !rules);
+	back->ifindex = rules ? route_to(memory)->ifindex : memory->interface;
+	why = ROUTE_LOOK(h, true);
+	if (why && (why != ROUTE_SIZE || memory->vrf))
+		return false;
+	return back->ifindex == memory->interface || route_filter(memory) != 1;
 }
 
 /*
@@ -405,48 +492,45 @@ static __always_inline bool route_freshens(const struct hook *h, struct route_me
  * Does the host have policies of IPsec? Packets that are routed may have to be ciphered then,
  * or dropped, and only the stack knows which.
  */
-static __always_inline bool route_guarded(const struct route_memory *memory)
+static __always_inline bool route_guarded(struct route_memory *memory)
 {
-	u32 policies[6]; /* in, out and forwarded, of sockets and of all */
+	/* in, out and forwarded, of sockets and of all; the stack has no room for them */
+	u32(*policies)[6] = (void *)memory->look[2];
 
 	if (!cfg.route.policies)
 		return false;
-	if (!route_word(&policies, memory->net + cfg.route.policies))
+	if (!route_word(policies, memory->net + cfg.route.policies))
 		return true;
-	return policies[0] | policies[1] | policies[2] | policies[3] | policies[4] | policies[5];
+	return (*policies)[0] | (*policies)[1] | (*policies)[2] | (*policies)[3] | (*policies)[4] |
+	       (*policies)[5];
 }
 
 /*
- * Finds the host's interface that takes frames to an address at the port in a slot: its
- * index, or 0 if packets to this address are not the datapath's to route; `why` says why.
+ * Finds the host's interface that takes frames to an address at the port in a slot:
+ * ROUTE_DONE, or why packets to this address are not the datapath's to route.
  */
 static __always_inline u32 route_interface(const struct hook *h, struct route_memory *memory,
-					   u32 slot, u64 dst, u32 *why)
+					   u32 slot, u64 dst)
 {
 	const volatile struct port *p = port_at(slot);
 	u64 key = GATEWAY_MAC(p->endpoint, dst);
 	struct gateway *in = bpf_map_lookup_elem(&gateways, &key);
 	void *end;
-	u32 host;
 
-	*why = dst == p->host ? ROUTE_AWAY : ROUTE_OTHER;
 	if (!in)
-		return 0;
-	*why = ROUTE_AWAY;
-	host = in->ifindex;
-	end = bpf_map_lookup_elem(&host_ends, &host);
+		return dst == p->host ? ROUTE_AWAY : ROUTE_OTHER;
+	memory->interface = in->ifindex;
+	end = bpf_map_lookup_elem(&host_ends, &memory->interface);
 	if (!end || !route_word(&memory->device, end + cfg.device_at) ||
 	    /* the namespace is always the same one */
 	    (!memory->net && !route_word(&memory->net, memory->device + cfg.route.net)))
-		return 0;
-	*why = ROUTE_OTHER;
+		return ROUTE_AWAY;
 	if (!route_address(memory, dst))
-		return 0;
-	*why = ROUTE_TAKEN;
+		return ROUTE_OTHER;
 	/* a macvlan does not hear that the host's end is down */
-	if (dst != p->host && !port_has_carrier(h->devices, slot))
-		return 0;
-	return route_taken(memory, in) ? 0 : host;
+	if ((dst != p->host && !port_has_carrier(h->devices, slot)) || route_taken(memory, in))
+		return ROUTE_TAKEN;
+	return ROUTE_DONE;
 }
 
 /*
@@ -790,30 +874,33 @@ static __always_inline u32 route_find(const struct hook *h, struct route_memory 
 				      u64 dst, u32 unread, const struct route_size *size)
 {
 	struct bpf_fib_lookup *to = route_to(memory);
-	u32 host, why, mtu = 0;
+	u32 why, mtu = 0;
 
 	if (!unread && route_recall(slot, dst, size->gso))
 		return ROUTE_DONE;
-	host = route_interface(h, memory, slot, dst, &why);
-	if (!host)
+	why = route_interface(h, memory, slot, dst);
+	if (why)
 		return why;
 	if (unread)
 		return unread;
+	if (!route_domain(memory))
+		return ROUTE_TAKEN;
 	if (route_guarded(memory))
 		return ROUTE_IPSEC;
 	if (to->family == 10 && !route_forwards6(memory))
 		return ROUTE_OFF;
 	if (route_chooses(memory, to->family == 10))
 		return ROUTE_CHOICE;
-	if (to->family == 2 && !route_returns(h, memory, to, host))
-		return ROUTE_SOURCE;
+	route_turn(memory);
 	/* GSO packets are measured by their segments, below; the look-up tells the route's MTU */
 	to->tot_len = size->gso ? 1 : memory->len - ETHER_HEADER;
-	to->ifindex = host;
-	why = route_answer(bpf_fib_lookup(h->ctx, to, sizeof(*to), 0));
+	why = ROUTE_LOOK(h, false);
 	if (why)
 		return why;
-	if (to->ifindex == host)
+	/* the look-up may have told a next hop of another family */
+	if (route_back(memory)->family == 2 && !route_returns(h, memory))
+		return ROUTE_SOURCE;
+	if (to->ifindex == memory->interface)
 		return ROUTE_SAME;
 	/* only the device's MTU can be compared with segments */
 	if (size->gso &&

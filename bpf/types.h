@@ -129,7 +129,7 @@ enum port_fact {
 	PORT_XDP_TX = 1 << 2, /* the device takes frames that XDP redirects */
 	PORT_XDP_FLOOD = 1 << 3, /* every other port takes every flood from this one, by XDP */
 	PORT_TO_HOST = 1 << 4, /* a host port: what leaves by it comes in to the host */
-	PORT_APART = 1 << 5, /* the same, of a host with addresses of its own */
+	PORT_APART = 1 << 5, /* the same, of a host with addresses of its own: see port.domain */
 };
 
 /*
@@ -260,8 +260,14 @@ struct route_places {
 	__u32 flags; /* in a device: flags that all see */
 	__u32 private; /* in a device: flags that the kernel keeps to itself */
 	__u32 slave; /* that of a device in a VRF */
+	__u32 above; /* in a device: the list of the devices above it, a VRF first */
+	__u32 entry; /* in an entry of that list: its place in the list */
+	__u32 upper; /* there: the address of the device */
+	__u32 master; /* there: is the device one as a VRF is? */
+	__u32 index; /* in a device: its index */
 	__u32 ip; /* in a device: the address of its part for IPv4 */
 	__u32 conf; /* in that part: values of sysctl */
+	__u32 owned; /* in that part: the list of the device's addresses */
 	__u32 policies; /* in a namespace: numbers of IPsec's policies, 0 if the kernel has none */
 	__u32 rules; /* in a namespace: has anybody changed `ip rule`? 0 if nobody can */
 	__u32 all; /* in a namespace: the address of the values of sysctl for all devices */
@@ -356,6 +362,13 @@ struct port {
 	enum port_note notes;
 	enum port_taken taken;
 	__u32 host_ifindex; /* host port: the host's end */
+	__u32 host_table; /* host port: the table of routes of the host's VRF, 0 for none */
+	/*
+	 * Host port: its routing domain, by which states of pf are told apart. 0 is that of the
+	 * host; another host's is the slot, and that of a VRF is a number above all slots.
+	 */
+	__u16 domain;
+	__u16 pad;
 };
 
 /* The device that occupies a berth, with the facts that a port has of its device. */
@@ -671,7 +684,7 @@ enum route {
 	ROUTE_FRESH, /* one a second to a next hop: the host sees whether that is still there */
 	ROUTE_TRIP, /* it is a copy of a flood that other patch cables wait for */
 	ROUTE_IPSEC, /* the host has policies of IPsec, and looks at each packet itself */
-	ROUTE_TAKEN, /* the host's end belongs to another device: a bridge, a bond, a VRF */
+	ROUTE_TAKEN, /* the host's end belongs to another device: a bridge, a bond */
 	ROUTE_CHOICE, /* the host chooses the way by what its look-up is not told here */
 	ROUTES,
 };

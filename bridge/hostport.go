@@ -102,6 +102,11 @@ func learnHost(p *datapath.Port, device, host netlink.Link) {
 	p.Host, p.HostIfindex = addressOf(host), hostIndex(device, host)
 	// A VRF, or another bridge, has addresses of its own.
 	setBits(&p.Facts, datapath.PortApart, p.HostIfindex == 0 || host.Attrs().MasterIndex != 0)
+	var table uint32
+	if vrf, ok := host.Attrs().Slave.(*netlink.VrfSlave); ok && p.HostIfindex != 0 {
+		table = vrf.Table
+	}
+	datapath.SetHostTable(p, table)
 }
 
 // isHostEnd reports whether a device of this namespace is the host's end of p. The
@@ -212,5 +217,5 @@ func hostMoved(b *datapath.Bridge, p *datapath.Port) bool {
 	}
 	now := *p
 	learnDevice(&now, l)
-	return now.Host != p.Host || now.HostIfindex != p.HostIfindex || (now.Facts^p.Facts)&datapath.PortApart != 0
+	return now.Host != p.Host || now.HostIfindex != p.HostIfindex || now.HostTable != p.HostTable || (now.Facts^p.Facts)&datapath.PortApart != 0
 }

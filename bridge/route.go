@@ -76,8 +76,8 @@ var routeWords = map[string]string{
 	"fresh":     "one packet a second to each next hop is, which keeps the next hop known",
 	"trip":      "it is a copy of a flood that other patch cables wait for, or has come through as many bridges as a frame may",
 	"ipsec":     "the host has policies of IPsec",
-	"choice":    "the host chooses the way by a mark, or by what is inside the packet",
-	"taken":     "the host's interface is down, has no carrier, or belongs to another device: a bridge, a bond, a VRF",
+	"choice":    "the host chooses the way by a mark, by what is inside the packet, or by a rule before a VRF's routes",
+	"taken":     "the host's interface is down, has no carrier, or belongs to another device: a bridge, a bond",
 }
 
 // RouteReasons are what becomes of packets for a routed host port, by the words of

@@ -147,7 +147,7 @@ const PortNameSize = len(Port{}.Name)
 const Layout = layout
 
 const (
-	layout     = 13 // of what is pinned: TestLayout says when it changes
+	layout     = 14 // of what is pinned: TestLayout says when it changes
 	slotBits   = 10
 	portProbes = 8 // PORT_PROBES
 	portShift  = 19
@@ -287,6 +287,7 @@ func specialise(c *Config) {
 			p.Facts |= portToHost
 		}
 	}
+	settleDomains(Ports(c))
 	ports := tenants(c)
 	c.Slots = 1
 	for _, p := range ports {
@@ -311,6 +312,45 @@ func specialise(c *Config) {
 	}
 	c.Features = uint64(f)
 	index(c, Ports(c))
+}
+
+// firstDomain is the lowest number of a VRF's routing domain: others are slots.
+const firstDomain = uint16(MaxPorts) + 1
+
+// SetHostTable has a host port be of the VRF with a table of routes, or of none for 0.
+func SetHostTable(p *Port, table uint32) {
+	if p.HostTable != table {
+		p.HostTable, p.Domain = table, 0 // which specialise gives it
+	}
+}
+
+// settleDomains gives host ports the number of their routing domain: those in one VRF have the
+// same, and keep it as long as one of them is there.
+func settleDomains(ports []*Port) {
+	tables := map[uint16]uint32{} // of VRFs, by their numbers
+	numbers := map[uint32]uint16{}
+	for _, p := range ports {
+		if _, known := numbers[p.HostTable]; p.HostTable == 0 || p.Domain < firstDomain || known || tables[p.Domain] != 0 {
+			continue
+		}
+		tables[p.Domain], numbers[p.HostTable] = p.HostTable, p.Domain
+	}
+	for _, p := range ports {
+		switch {
+		case p.HostTable != 0:
+			n, known := numbers[p.HostTable]
+			if !known {
+				for n = firstDomain; tables[n] != 0; n++ {
+				}
+				tables[n], numbers[p.HostTable] = p.HostTable, n
+			}
+			p.Domain = n
+		case p.Facts&PortApart != 0:
+			p.Domain = uint16(Slot(p.Id))
+		default:
+			p.Domain = 0
+		}
+	}
 }
 
 // index makes the table that finds a port by its ifindex in at most portProbes steps.

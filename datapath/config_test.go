@@ -413,3 +413,41 @@ func TestPortBits(t *testing.T) {
 		}
 	}
 }
+
+// Host ports in one VRF have one routing domain, which stays while one of them does.
+func TestDomains(t *testing.T) {
+	var c Config
+	var p []*Port
+	for range 5 {
+		p = append(p, NewPort(&c, "gw"))
+	}
+	apart := func(p *Port, table uint32) {
+		p.Facts = PortApart
+		SetHostTable(p, table)
+	}
+	want := func(what string, numbers ...uint16) {
+		t.Helper()
+		specialise(&c)
+		var got []uint16
+		for _, p := range p {
+			got = append(got, p.Domain)
+		}
+		if !slices.Equal(got, numbers) {
+			t.Errorf("%s: domains %v, want %v", what, got, numbers)
+		}
+	}
+	want("no VRF", 0, 0, 0, 0, 0)
+	apart(p[1], 10)
+	apart(p[2], 20)
+	apart(p[3], 10)
+	apart(p[4], 0)
+	own := uint16(Slot(p[4].Id))
+	want("two VRFs", 0, firstDomain, firstDomain+1, firstDomain, own)
+	apart(p[1], 30)
+	want("one goes to a third", 0, firstDomain+2, firstDomain+1, firstDomain, own)
+	p[2].Facts = 0
+	SetHostTable(p[2], 0)
+	apart(p[4], 10)
+	apart(p[0], 40)
+	want("others come and go", firstDomain+1, firstDomain+2, 0, firstDomain, firstDomain)
+}

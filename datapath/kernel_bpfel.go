@@ -125,8 +125,14 @@ type kernelConfig struct {
 		Flags     uint32
 		Private   uint32
 		Slave     uint32
+		Above     uint32
+		Entry     uint32
+		Upper     uint32
+		Master    uint32
+		Index     uint32
 		Ip        uint32
 		Conf      uint32
+		Owned     uint32
 		Policies  uint32
 		Rules     uint32
 		All       uint32
@@ -1028,6 +1034,9 @@ type kernelPort struct {
 	Notes        kernelPortNote
 	Taken        kernelPortTaken
 	HostIfindex  uint32
+	HostTable    uint32
+	Domain       uint16
+	Pad          uint16
 }
 
 type kernelPortFact uint32
@@ -1140,8 +1149,14 @@ type kernelRoutePlaces struct {
 	Flags     uint32
 	Private   uint32
 	Slave     uint32
+	Above     uint32
+	Entry     uint32
+	Upper     uint32
+	Master    uint32
+	Index     uint32
 	Ip        uint32
 	Conf      uint32
+	Owned     uint32
 	Policies  uint32
 	Rules     uint32
 	All       uint32
@@ -1283,6 +1298,9 @@ type kernelSettings struct {
 		Notes        uint32
 		Taken        uint32
 		HostIfindex  uint32
+		HostTable    uint32
+		Domain       uint16
+		Pad          uint16
 	}
 }
 
@@ -1453,19 +1471,21 @@ type kernelTrip struct {
 		Low      int16
 	}
 	Route struct {
-		_        structs.HostLayout
-		Net      uint64
-		Device   uint64
-		Dst      uint64
-		Src      uint64
-		Endpoint uint32
-		Ifindex  uint32
-		Len      uint32
-		_        [4]byte
-		Look     [2][8]uint64
-		Hop      [3]uint64
-		Header   [5]uint64
-		Ask      struct {
+		_         structs.HostLayout
+		Net       uint64
+		Device    uint64
+		Dst       uint64
+		Src       uint64
+		Endpoint  uint32
+		Ifindex   uint32
+		Len       uint32
+		Interface uint32
+		Vrf       uint32
+		_         [4]byte
+		Look      [3][8]uint64
+		Hop       [3]uint64
+		Header    [5]uint64
+		Ask       struct {
 			_       structs.HostLayout
 			Gateway uint64
 			Address [4]uint64

@@ -104,7 +104,7 @@ func routePlaces(c *Config) error {
 // findRoutes returns the places where the kernel has what it does with frames before it
 // routes them.
 func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
-	var device, space, ip, conf *btf.Struct
+	var device, space, ip, conf, above *btf.Struct
 	var flags *btf.Enum
 	var cast *btf.Func
 	if err := kernel.TypeByName(readFunction, &cast); errors.Is(err, btf.ErrNotFound) {
@@ -114,6 +114,7 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	}
 	for name, to := range map[string]any{
 		"net_device": &device, "net": &space, "in_device": &ip, "ipv4_devconf": &conf, "netdev_priv_flags": &flags,
+		"netdev_adjacent": &above,
 	} {
 		if err := kernel.TypeByName(name, to); err != nil {
 			return at, err
@@ -139,12 +140,15 @@ func findRoutes(kernel *btf.Spec) (at kernelRoutePlaces, err error) {
 	}{
 		{device, "nd_net", &at.Net}, {device, "rx_handler", &at.Handler}, {device, "priv_flags", &at.Private},
 		{device, "flags", &at.Flags}, {device, "ip_ptr", &at.Ip}, {ip, "cnf", &at.Conf}, {conf, "data", &at.Data},
-		{device, "dev_addr", &at.Address},
+		{device, "dev_addr", &at.Address}, {device, "ifindex", &at.Index}, {ip, "ifa_list", &at.Owned},
+		{above, "list", &at.Entry}, {above, "dev", &at.Upper}, {above, "master", &at.Master},
 	} {
 		*ask.to, err = offsetIn(ask.of, ask.name)
 		errs = append(errs, err)
 	}
 	at.Conf += at.Data
+	at.Above, err = within(device, []string{"adj_list", "upper"})
+	errs = append(errs, err)
 	for _, ask := range []struct {
 		to     *uint32
 		needed bool

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "f0509673fe299f5126860e8b436a999e22f7552aa0dc12bb8f4c9fd810a403aa"
+const objectsSum = "3be111e7cbe0315b5fe04f2e65b068317c2d7c33059e77ec5ee5fd62cc257472"

@@ -278,7 +278,7 @@ __noinline u32 pf_state_find_routed(u32 slots)
 		return pf_state_find(key);
 	host = pf_to_host(in) ? in : out;
 	side = p->flags & PF_P_ERROR ? !p->quoted_side : p->side;
-	domain = PF_ROUTED | (port_at(host)->facts & PORT_APART ? SLOT(host) : 0);
+	domain = PF_ROUTED | port_at(host)->domain;
 	/* the packet's side sends out of the host, or the other side into it */
 	if ((host == in) != side)
 		domain |= PF_OUTWARD;

@@ -117,7 +117,7 @@ __noinline u32 pf_through_out(u32 slots, u32 now)
 	if (!on(FEATURE_PF_HOST) || !p || !t || !pf_to_host(in) || pf_to_host(out) ||
 	    pf_of_link(p->key.address[0]) || pf_of_link(p->key.address[1]))
 		return false;
-	p->key.vlan = PF_ROUTED | (port_at(in)->facts & PORT_APART ? SLOT(in) : 0);
+	p->key.vlan = PF_ROUTED | port_at(in)->domain;
 	if (!p->side)
 		p->key.vlan |= PF_OUTWARD;
 	found = pf_state_find(&p->key);

@@ -336,8 +336,7 @@ struct pf_key {
 /*
  * Packets to and from the host are the business of the host's routing, whatever VLAN they
  * are in: what goes to the host by one port may be answered by another. In the place of
- * the VLAN, their key has this bit and the slot of a host port with addresses of its own,
- * or 0 for the host of the switch's network namespace.
+ * the VLAN, their key has this bit and the routing domain of the host port (port.domain).
  *
  * The host sees a packet that it routes twice, coming in and going out, and each time it is
  * another connection. PF_OUTWARD tells the two apart: the first side sends its packets out

@@ -77,6 +77,8 @@ var cases = list([]row{
 	{"routed host ports", routing, "TestSeveralHops", false},
 	{"routed host ports", routing, "TestSettings", false},
 	{"routed host ports", routing, "TestVRF", false},
+	{"routed host ports", routing, "TestRulesOfSource", false},
+	{"routed host ports", routing, "TestPFStatesOfVRF", false},
 	{"routed host ports", routing, "TestWireGuard", false},
 	{"translation", routing, "TestNATStations", false},
 	{"translation", routing, "TestNATErrors", false},

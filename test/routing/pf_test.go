@@ -232,7 +232,7 @@ func TestPFOtherWayBack(t *testing.T) {
 	})
 }
 
-// The same addresses behind a host port of another namespace, or of a VRF, are others.
+// The same addresses behind a host port of another namespace are others.
 func TestPFOtherHost(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
 		hook := strings.TrimPrefix(t.Name(), "TestPFOtherHost/")
@@ -261,6 +261,36 @@ func TestPFOtherHost(t *testing.T) {
 		s.must(nl.LinkSetNsFd(in, int(handle)))
 		s.lab.Bascule("port", "set", "br0", third.end.Port, "--learn") // who changes the bridge sees it
 		want("in another namespace", true)
+	})
+}
+
+// A VRF is a routing domain: states are of a VRF, by whichever of its interfaces packets come,
+// and of no other.
+func TestPFStatesOfVRF(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		third := s.third(strings.TrimPrefix(t.Name(), "TestPFStatesOfVRF/"))
+		s.vrf("blue", 100)
+		s.vrf("red", 200)
+		for _, gateway := range []string{"gw1", "gw2"} {
+			s.joins(gateway, "blue")
+		}
+		asked := flow{0, 1, false, [2]uint16{1000, 2000}, 0}
+		dropped := func() uint64 { return s.lab.Port("br0", third.end.Port).Drops["pf"] }
+		for _, c := range []struct {
+			vrf     string
+			blocked bool
+		}{{"blue", false}, {"red", true}} {
+			s.joins(third.gateway, c.vrf)
+			s.pfctl("", "-F", "states")
+			s.load("block\npass in on e1\npass in on gw1\npass out on gw2\npass out on e2\n")
+			s.wantPasses("within a VRF", asked, true)
+			s.wantPasses("the answer", asked.back(), true)
+			before := dropped()
+			s.lab.Deliver(third.end, s.by(third, s.frame(asked)))
+			if got := dropped() > before; got != c.blocked {
+				t.Errorf("a packet of the same connection at a port in %s is blocked: %v, want %v\n%s", c.vrf, got, c.blocked, s.pfctl("", "-vv", "-s", "states"))
+			}
+		}
 	})
 }
 

@@ -3,6 +3,7 @@
 package routing
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -25,47 +26,72 @@ import (
 // A way is a place where packets leave the host: what has been sent there since the last look.
 type way func() []string
 
+// arrivals sends packets, and returns what leaves by each way, and arrives at each station.
+func (s *site) arrivals(frames []netlab.Frame, ways []way) (got []string) {
+	s.t.Helper()
+	for end, list := range s.lab.Deliver(s.sides[0].end, frames...) {
+		for _, f := range list {
+			b := outer(f)
+			if b == nil {
+				continue
+			}
+			if text := s.normal(b); text != "" {
+				got = append(got, end.Port+" "+text)
+			}
+		}
+	}
+	for i, w := range ways {
+		for _, packet := range w() {
+			if packet[0]>>4 == 6 && packet[24] == 0xff {
+				continue // the host asks who is on the link
+			}
+			got = append(got, fmt.Sprintf("way %d %s", i, hex.EncodeToString([]byte(packet))))
+		}
+	}
+	slices.Sort(got)
+	return got
+}
+
+// A trial is of packets that the shortcut takes some of, or none, once the host is made ready.
+type trial struct {
+	what   string
+	ready  func()
+	frames []netlab.Frame
+	routed bool
+}
+
 // alike sends packets with the shortcut and without it, and what leaves by each way, and
 // arrives at each station, has to be the same. routed says whether the shortcut takes some.
 func (s *site) alike(what string, routed bool, frames []netlab.Frame, ways ...way) {
 	s.t.Helper()
-	look := func() (got []string) {
-		for end, list := range s.lab.Deliver(s.sides[0].end, frames...) {
-			for _, f := range list {
-				b := outer(f)
-				if b == nil {
-					continue
-				}
-				if text := s.normal(b); text != "" {
-					got = append(got, end.Port+" "+text)
-				}
-			}
-		}
-		for i, w := range ways {
-			for _, packet := range w() {
-				if packet[0]>>4 == 6 && packet[24] == 0xff {
-					continue // the host asks who is on the link
-				}
-				got = append(got, fmt.Sprintf("way %d %s", i, hex.EncodeToString([]byte(packet))))
-			}
-		}
-		slices.Sort(got)
-		return got
-	}
+	s.allAlike([]trial{{what, func() {}, frames, routed}}, ways...)
+}
+
+// allAlike does so with many trials, and switches the shortcut on once: a switch takes longer
+// than all else.
+func (s *site) allAlike(trials []trial, ways ...way) {
+	s.t.Helper()
 	s.route(false)
-	look() // neighbours that are made when they are first sent to
-	want := look()
-	s.route(true)
-	before := s.routed()
-	for range 3 { // one packet a second is left to the host
-		got := look()
-		if more, less := differences(got, want); more != nil || less != nil {
-			s.t.Errorf("%s: the shortcut has\n  %s\nand lacks\n  %s", what, few(more), few(less))
-			break
-		}
+	var wants [][]string
+	for _, c := range trials {
+		c.ready()
+		s.arrivals(c.frames, ways) // neighbours that are made when they are first sent to
+		wants = append(wants, s.arrivals(c.frames, ways))
 	}
-	if r := s.routed() > before; r != routed {
-		s.t.Errorf("%s: routed by the datapath %v, want %v: %v", what, r, routed, s.lab.Port("br0", s.sides[0].gateway).Routed)
+	s.route(true)
+	for i, c := range trials {
+		c.ready()
+		before := s.routed()
+		for range 3 { // one packet a second is left to the host
+			got := s.arrivals(c.frames, ways)
+			if more, less := differences(got, wants[i]); more != nil || less != nil {
+				s.t.Errorf("%s: the shortcut has\n  %s\nand lacks\n  %s", c.what, few(more), few(less))
+				break
+			}
+		}
+		if r := s.routed() > before; r != c.routed {
+			s.t.Errorf("%s: routed by the datapath %v, want %v: %v", c.what, r, c.routed, s.lab.Port("br0", s.sides[0].gateway).Routed)
+		}
 	}
 }
 
@@ -626,21 +652,139 @@ func TestRules(t *testing.T) {
 	})
 }
 
-// What a VRF has is left to the stack; a route that leads out of one is like others.
+// The check of a source asks the host's rules as if the answer came in by the way out.
+func TestRulesOfSource(t *testing.T) {
+	onHooks(t, func(t *testing.T, s *site) {
+		packets := s.both("10.9.1.1", "10.9.1.1")
+		s.ip("route add 10.1.0.0/16 via 10.0.1.2 table 71", "route add 10.1.0.0/16 via 10.0.2.2 table 72",
+			"route add blackhole 10.1.0.0/16 table 73", "route add local 10.1.0.0/16 dev lo table 74",
+			"rule add pref 100 blackhole from 10.77.0.0/16")
+		var trials []trial
+		for _, c := range []struct {
+			main, rule          string // the way back, and what changes it
+			none, strict, loose bool   // routed by the datapath
+		}{
+			{"10.0.1.2", "iif gw1 to 10.1.0.0/16 table 72", true, true, true},
+			{"10.0.1.2", "iif gw2 to 10.1.0.0/16 table 72", true, false, true},
+			{"10.0.2.2", "iif gw2 to 10.1.0.0/16 table 71", true, true, true},
+			{"10.0.2.2", "iif gw1 to 10.1.0.0/16 table 71", true, false, true},
+			{"10.0.2.2", "sport 4000 to 10.1.0.0/16 table 71", true, true, true},
+			{"10.0.2.2", "dport 4000 to 10.1.0.0/16 table 71", true, false, true},
+			{"10.0.1.2", "ipproto udp to 10.1.0.0/16 table 72", true, false, true},
+			{"10.0.1.2", "iif gw2 to 10.1.0.0/16 table 73", false, false, false},
+			{"10.0.1.2", "iif gw2 to 10.1.0.0/16 table 74", false, false, false},
+		} {
+			for filter, routed := range []bool{c.none, c.strict, c.loose} {
+				trials = append(trials, trial{fmt.Sprintf("back by %s, %s, rp_filter %d", c.main, c.rule, filter), func() {
+					s.ip("route replace 10.1.0.0/16 via "+c.main, "rule del pref 100", "rule add pref 100 "+c.rule)
+					s.sysctl("ipv4/conf/gw1/rp_filter", filter)
+				}, packets, routed})
+			}
+		}
+		s.allAlike(trials)
+		s.sysctl("ipv4/conf/gw1/rp_filter", 2)
+		s.ip("rule del pref 100", "route replace 10.1.0.0/16 via 10.0.2.2", "address flush dev gw1 scope global")
+		s.alike("a loose check at an interface without an address", false, packets)
+	})
+}
+
+// vrf makes a VRF, whose table the host's rules ask.
+func (s *site) vrf(name string, table int) {
+	s.t.Helper()
+	_, err := s.lab.Switch.Output(context.Background(), ends.AnyCPU, "ip", "link", "add", name, "type", "vrf", "table", fmt.Sprint(table))
+	if err != nil && strings.Contains(err.Error(), "Unknown device type") {
+		s.t.Skip("the kernel has no VRFs: ", err)
+	}
+	s.must(err)
+	s.lab.Keep(name)
+	s.ip("link set " + name + " up")
+}
+
+// joins puts an interface of the host into a VRF, which takes some of its addresses and
+// neighbours, and gives it those of a side back. It has neither for another one.
+func (s *site) joins(gateway, vrf string) {
+	s.t.Helper()
+	s.ip("link set " + gateway + " master " + vrf)
+	for _, side := range s.sides {
+		if side.gateway == gateway {
+			s.ip(fmt.Sprintf("address replace %s dev %s nodad", side.ip6, gateway),
+				fmt.Sprintf("neigh replace %s lladdr %s dev %s nud permanent", side.station4, side.end.MAC, gateway),
+				fmt.Sprintf("neigh replace %s lladdr %s dev %s nud permanent", side.station6, side.end.MAC, gateway))
+		}
+	}
+	s.lab.Bascule("bridge", "set", "br0") // without an agent, who changes the bridge follows
+}
+
+// What comes in by an interface in a VRF is routed as the VRF has it, and left to the stack
+// where that asks more. A route that leads out of a VRF is like others.
 func TestVRF(t *testing.T) {
 	onHooks(t, func(t *testing.T, s *site) {
-		if _, err := s.lab.Switch.Output(t.Context(), ends.AnyCPU, "ip", "link", "add", "blue", "type", "vrf", "table", "100"); err != nil {
-			if strings.Contains(err.Error(), "Unknown device type") {
-				t.Skip("the kernel has no VRFs: ", err)
-			}
-			t.Fatal(err)
-		}
-		s.lab.Keep("blue")
-		s.ip("link set blue up", "route add 10.20.0.0/16 dev blue", "route add fd20::/64 dev blue",
-			"route add 10.20.0.0/16 via 10.0.2.2 dev gw2 onlink table 100", "route add fd20::/64 via fd02::2 dev gw2 onlink table 100")
+		s.vrf("blue", 100)
+		s.ip("route add 10.20.0.0/16 dev blue", "route add fd20::/64 dev blue",
+			"route add 10.20.0.0/16 via 10.0.2.2 dev gw2 onlink table 100", "route add fd20::/64 via fd02::2 dev gw2 onlink table 100",
+			"route add 10.1.0.0/16 via 10.0.1.2 dev gw1 onlink table 100")
 		s.alike("out by a VRF", true, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
-		s.ip("link set gw1 master blue")
-		s.alike("in by a VRF", false, append(s.both("10.20.1.1", "fd20::1"), s.both("10.9.1.1", "fd09::1")...))
+		four, six := s.both("10.20.1.1", "10.20.1.1"), s.both("fd20::1", "fd20::1")
+		s.joins("gw1", "blue")
+		// the look-up for the check of IPv4's source is of the way out, which is in no VRF
+		s.alike("from a VRF to none, IPv4", false, four)
+		s.alike("from a VRF to none, IPv6", true, six)
+		s.joins("gw2", "blue")
+		s.hop("10.0.2.3", otherHop)
+		s.hop("fd02::3", otherHop)
+		e := s.lab.NewEnds(1)[0]
+		s.ip("route replace 10.20.0.0/16 via 10.0.2.2 table 100", "route replace fd20::/64 via fd02::2 table 100",
+			"route replace 10.1.0.0/16 via 10.0.1.2 table 100", "route add fd11::/64 via fd01::2 table 100",
+			"route add 10.5.0.0/16 table 100 nexthop via 10.0.2.2 nexthop via 10.0.2.3",
+			"route add fd05::/64 table 100 nexthop via fd02::2 nexthop via fd02::3",
+			"route add blackhole 10.8.0.0/16 table 100", "route add blackhole fd08::/64 table 100",
+			// what the VRF has no route for, the host may have one for
+			"link set "+e.Port+" up", "address add 10.0.3.1/24 dev "+e.Port, "address add fd03:3::1/64 nodad dev "+e.Port,
+			fmt.Sprintf("neigh add 10.0.3.2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			fmt.Sprintf("neigh add fd03:3::2 lladdr %s dev %s nud permanent", e.MAC, e.Port),
+			"route add 10.30.0.0/16 via 10.0.3.2", "route add fd30::/64 via fd03:3::2",
+			// the host has an address of the VRF's net, which comes first
+			"route add local 10.20.77.0/24 dev "+e.Port, "route add local fd20::77/128 dev "+e.Port)
+		// the host answers none of these: their checksums are wrong
+		var echoes []netlab.Frame
+		for n, to := range []string{"10.20.77.1", "fd20::77"} {
+			a := netip.MustParseAddr(to)
+			r := recipe{six: a.Is6(), dst: a, ttl: 64, proto: unix.IPPROTO_ICMP, icmp: 8, size: 40, tag: -1}
+			if r.six {
+				r.proto, r.icmp = unix.IPPROTO_ICMPV6, 128
+			}
+			echoes = append(echoes, r.frame(s, uint16(n)))
+		}
+		set := func(filter, forwarding int, back, rule string) func() {
+			return func() {
+				// those of the VRF nobody asks: of IPv4 the stack asks the interface
+				s.sysctl("ipv4/conf/gw1/rp_filter", filter)
+				s.sysctl("ipv4/conf/blue/rp_filter", 1-filter)
+				s.sysctl("ipv4/conf/gw1/forwarding", forwarding)
+				s.sysctl("ipv4/conf/blue/forwarding", 1-forwarding)
+				s.ip("route replace 10.1.0.0/16 via "+back+" table 100",
+					"rule del pref 100", "rule add pref 100 "+rule)
+				s.run("ip", "-6", "rule", "del", "pref", "100")
+				s.run("ip", append([]string{"-6", "rule", "add", "pref", "100"}, strings.Fields(rule)...)...)
+			}
+		}
+		s.run("ip", "-6", "rule", "add", "pref", "100", "table", "55")
+		s.ip("rule add pref 100 table 55", "route add 10.20.0.0/16 via 10.0.3.2 table 56", "route add fd20::/64 via fd03:3::2 table 56")
+		plain := set(0, 1, "10.0.1.2", "table 55")
+		s.allAlike([]trial{
+			{"within a VRF", plain, slices.Concat(four, six), true},
+			{"several next hops", plain, s.flows("10.5.1.1", "fd05::1"), true},
+			{"a black hole", plain, s.both("10.8.1.1", "fd08::1"), false},
+			{"by a route of the host", plain, s.both("10.30.1.1", "fd30::1"), false},
+			{"to the host itself", plain, echoes, false},
+			{"a source that is checked", set(1, 1, "10.0.1.2", "table 55"), four, true},
+			{"a source behind another interface of the VRF", set(1, 1, "10.0.2.2", "table 55"), four, false},
+			{"the same without a check", set(0, 1, "10.0.2.2", "table 55"), four, true},
+			{"where the interface does not forward", set(0, 0, "10.0.1.2", "table 55"), four, false},
+			{"by a rule before the VRF's", set(0, 1, "10.0.1.2", "iif gw1 table 56"), four, false},
+			{"IPv6, which comes in by the VRF", set(0, 1, "10.0.1.2", "iif gw1 table 56"), six, true},
+			{"by a rule about the VRF", set(0, 1, "10.0.1.2", "iif blue table 56"), six, false},
+		})
 	})
 }
 
