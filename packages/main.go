@@ -33,7 +33,7 @@ import (
 // program is where the program is in the tree.
 const program = "/usr/sbin/bascule"
 
-// The packages' own folders, which go with them. All others belong to the system.
+// The packages' own folders, which go with them, and those below. All others belong to the system.
 var own = []string{"/etc/bascule", "/usr/share/bascule", "/usr/share/doc/bascule"}
 
 // musl are the dynamic loaders of Alpine: the program loads libpcap while it runs, if it
@@ -144,7 +144,7 @@ func (p *packer) one(format string) (string, error) {
 	}
 	err := p.walk(func(place, path string, e fs.DirEntry, mode fs.FileMode) error {
 		switch {
-		case e.IsDir() && slices.Contains(own, place):
+		case e.IsDir() && slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(place+"/", o+"/") }):
 			add(place, "", files.TypeDir, mode)
 		case e.IsDir():
 		case e.Type() == fs.ModeSymlink:
