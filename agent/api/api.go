@@ -20,6 +20,7 @@ import (
 
 	"bascule/agent"
 	"bascule/agent/doors"
+	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
 	"bascule/pf"
@@ -49,8 +50,8 @@ type Agent interface {
 
 // Options say what an API does.
 type Options struct {
-	Version string // of the program
-	Write   bool   // changes are made; otherwise they are refused
+	Program answer.Version // that answers
+	Write   bool           // changes are made; otherwise they are refused
 }
 
 // An API answers requests.

@@ -4,13 +4,14 @@ package api
 
 import (
 	"context"
-	"io"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"bascule/agent"
+	"bascule/answer"
 	"bascule/bridge"
 )
 
@@ -71,7 +72,7 @@ func TestRefused(t *testing.T) {
 		{"POST", "/apply/dry-run", "bridges: {}", false, 422, "names no bridge"},
 		{"POST", "/apply/dry-run?dry_run=false", "bridges: {br0: }", false, 422, "unknown query parameter"},
 	} {
-		h := New(fakeAgent{}, Options{Version: "v1", Write: test.write})
+		h := New(fakeAgent{}, Options{Program: answer.Version{Version: "v1"}, Write: test.write})
 		r := httptest.NewRequest(test.method, Prefix+test.path, strings.NewReader(test.body))
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
@@ -85,10 +86,12 @@ func TestRefused(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	h := New(fakeAgent{}, Options{Version: "v1"})
+	want := answer.Version{Version: "v1", Commit: "c0ffee", Go: "go1.26", Platform: "linux/arm64", Layout: 7}
+	h := New(fakeAgent{}, Options{Program: want})
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", Prefix+"/version", nil))
-	if body, _ := io.ReadAll(w.Body); w.Code != http.StatusOK || string(body) != `{"version":"v1"}`+"\n" {
-		t.Errorf("%d %s", w.Code, body)
+	var got answer.Version
+	if err := json.NewDecoder(w.Body).Decode(&got); err != nil || w.Code != http.StatusOK || got != want {
+		t.Errorf("%d %+v, %v", w.Code, got, err)
 	}
 }

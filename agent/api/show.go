@@ -78,7 +78,7 @@ type OfFrame struct {
 
 func (a *API) shows() {
 	show(a, "/version", "the version of the program", func(context.Context, *struct{}) (answer.Version, error) {
-		return answer.Version{Version: a.o.Version}, nil
+		return a.o.Program, nil
 	})
 	show(a, "/agent/status", "how the agent is, with the spanning tree of each bridge", func(ctx context.Context, _ *struct{}) (agent.Status, error) {
 		return a.agent.Status(ctx)
