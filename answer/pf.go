@@ -137,6 +137,7 @@ func OfPFState(of string, st bridge.PFState) PFState {
 type PFSource struct {
 	Bridge      string  `json:"master"`
 	Address     string  `json:"address"`
+	Given       string  `json:"given,omitempty"` // that it has of a pool
 	VLAN        uint16  `json:"vlan,omitempty"`
 	States      uint32  `json:"states"`
 	Connections uint32  `json:"connections"`
@@ -155,6 +156,9 @@ func OfPFSource(of string, n bridge.PFSource) PFSource {
 	}
 	if n.Rule >= 0 {
 		a.Rule = &n.Rule
+	}
+	if n.Given.IsValid() {
+		a.Given = n.Given.String()
 	}
 	return a
 }

@@ -470,6 +470,8 @@ static __always_inline enum action decide_out(const struct hook *h, const struct
 		return refuse(v, DROP_SAME_PORT);
 	if (on(FEATURES_OUT)) {
 		reason = ask_out(h, f, v, v->out);
+		if (on(FEATURE_PF) && on(FEATURE_PF_NAT) && h->skb && reason == PF_TRANSLATE)
+			reason = pf_out_translated(h, v, v->out);
 		if (reason)
 			return refuse(v, reason);
 		v->tag = vlan_tag(v, v->out);

@@ -147,15 +147,15 @@ func TestLimitsChecked(t *testing.T) {
 // It is told of, and whatever would load it says so before anything is changed.
 func TestMissingChecked(t *testing.T) {
 	s := &Switch{}
-	text := []byte("table <t> { 192.0.2.1 }\nmatch out on em0 nat-to 192.0.2.1 sticky-address\nanchor a {\n\tpass in route-to 192.0.2.9\n}\n")
+	text := []byte("table <t> { 192.0.2.1 }\npass in on em0 dup-to 192.0.2.1\nanchor a {\n\tpass in route-to 192.0.2.9\n}\n")
 	set, notes, err := s.LoadPF("", PFLoad{Name: "pf.conf", Text: text, Check: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := set.String(); !strings.Contains(got, "nat-to 192.0.2.1 sticky-address\n") || !strings.Contains(got, "route-to 192.0.2.9\n") {
+	if got := set.String(); !strings.Contains(got, "dup-to 192.0.2.1\n") || !strings.Contains(got, "route-to 192.0.2.9\n") {
 		t.Errorf("it is printed as\n%s", got)
 	}
-	if len(notes) != 2 || !strings.HasPrefix(notes[0], "pf.conf:2:18: sticky-address: ") || !strings.HasPrefix(notes[1], "pf.conf:4:10: route-to: ") {
+	if len(notes) != 2 || !strings.HasPrefix(notes[0], "pf.conf:2:16: dup-to: ") || !strings.HasPrefix(notes[1], "pf.conf:4:10: route-to: ") {
 		t.Errorf("notes: %q", notes)
 	}
 	var list pf.ErrorList

@@ -117,6 +117,7 @@ type PFState struct {
 // PFSource is a source that is tracked.
 type PFSource struct {
 	Addr        netip.Addr
+	Given       netip.Addr // that it has of the rule's pool by sticky-address; not valid if it is tracked
 	VLAN        uint16
 	States      uint32
 	Connections uint32

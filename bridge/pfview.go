@@ -425,7 +425,7 @@ func (s *Switch) PFSources(bridge string) (list []PFSource, err error) {
 		for _, n := range nodes {
 			source := PFSource{
 				Addr: n.Addr.Unmap(), VLAN: n.VLAN, States: n.States, Connections: n.Connections, Rate: n.Rate,
-				Age: n.Age, Expires: n.Expires, Rule: -1,
+				Age: n.Age, Expires: n.Expires, Rule: -1, Given: n.Given.Unmap(),
 			}
 			if ref := v.rule(n.Rule); ref != nil {
 				source.Rule, source.Anchor = ref.Index, ref.Anchor

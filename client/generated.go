@@ -447,6 +447,7 @@ type PFSource struct {
 	Connections uint64  `json:"connections"`
 	// seconds until then
 	Expires float64 `json:"expires"`
+	Given   string  `json:"given,omitempty"`
 	Bridge  string  `json:"master"`
 	// connections within RateTime
 	Rate        float64 `json:"rate"`

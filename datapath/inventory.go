@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -381,7 +382,13 @@ var inventory = []table{
 		takes: takeStates, grows: &growWithBuckets,
 		entries: func(m *making) uint32 { return max(m.Pf.Buckets, 1) * stateWays }},
 	{name: kernelMapPfSources, life: lifeBridge, trial: trialAbout, features: kernelFeatureFEATURE_PF_SOURCES,
-		takes: takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 { return c.Pf.NodesMax })},
+		takes: takeSources, grows: &growSources, entries: counted(func(c *Config) uint32 {
+			n := uint64(c.Pf.NodesMax)
+			if kernelPfAsk(c.Pf.Asks)&kernelPfAskPF_ASK_POOLS != 0 {
+				n += 2 * uint64(c.Pf.StatesMax) // a mapping has two ends
+			}
+			return uint32(min(n, math.MaxUint32))
+		})},
 	{name: kernelMapPfHosts, life: lifeBridge, trial: trialShared, features: kernelFeatureFEATURE_PF_TABLES,
 		takes: takeAddresses, grows: &growHosts,
 		entries: counted(func(c *Config) uint32 { return c.Pf.TableEntries })},

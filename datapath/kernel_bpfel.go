@@ -454,6 +454,7 @@ const (
 	kernelPfAskPF_ASK_ONCE     kernelPfAsk = 16
 	kernelPfAskPF_ASK_RECEIVED kernelPfAsk = 32
 	kernelPfAskPF_ASK_ETHER_L3 kernelPfAsk = 64
+	kernelPfAskPF_ASK_POOLS    kernelPfAsk = 128
 )
 
 type kernelPfBucket struct {
@@ -766,6 +767,7 @@ type kernelPfRule struct {
 	Scrub        kernelPfScrub
 	Translation  uint32
 	Translations uint32
+	First        uint32
 }
 
 type kernelPfRuleFlag uint32
@@ -828,6 +830,27 @@ const (
 	kernelPfScrubFlagPF_SCRUB_TOS       kernelPfScrubFlag = 4
 )
 
+type kernelPfSecond struct {
+	_   structs.HostLayout
+	Key struct {
+		_       structs.HostLayout
+		Address [2][4]uint32
+		Port    [2]uint16
+		Vlan    uint16
+		Proto   uint8
+		Profile uint8
+	}
+	Sticky  [2]uint16
+	Ruleset uint16
+	Nodes   uint16
+	Unused  [8]uint64
+	Pad     uint32
+	Pad2    uint16
+	Flags   uint16
+	Other   uint32
+	Pad3    uint32
+}
+
 type kernelPfShared struct {
 	_      structs.HostLayout
 	States uint32
@@ -844,6 +867,9 @@ type kernelPfSource struct {
 	Expires     uint32
 	Rate        uint32
 	Last        uint32
+	Address     [4]uint32
+	Port        uint32
+	Pad         uint32
 }
 
 type kernelPfSourceKey struct {
@@ -852,8 +878,19 @@ type kernelPfSourceKey struct {
 	Vlan    uint16
 	Rule    uint16
 	Ruleset uint16
-	Pad     uint16
+	Kind    uint16
 }
+
+type kernelPfSourceKind uint32
+
+const (
+	kernelPfSourceKindPF_SOURCE_TRACKED kernelPfSourceKind = 0
+	kernelPfSourceKindPF_SOURCE_NAT     kernelPfSourceKind = 1
+	kernelPfSourceKindPF_SOURCE_RDR     kernelPfSourceKind = 2
+	kernelPfSourceKindPF_SOURCE_LEAST   kernelPfSourceKind = 3
+	kernelPfSourceKindPF_SOURCE_MAP     kernelPfSourceKind = 4
+	kernelPfSourceKindPF_SOURCE_MAPPED  kernelPfSourceKind = 5
+)
 
 type kernelPfState struct {
 	_   structs.HostLayout
@@ -1613,6 +1650,8 @@ const (
 	kernelVarPfPoolMethodType      = "pf_pool_method_type"
 	kernelVarPfPoolNetworkType     = "pf_pool_network_type"
 	kernelVarPfReturnType          = "pf_return_type"
+	kernelVarPfSecondType          = "pf_second_type"
+	kernelVarPfSourceKindType      = "pf_source_kind_type"
 	kernelVarPfStateFlagType       = "pf_state_flag_type"
 	kernelVarPfTcpStateType        = "pf_tcp_state_type"
 	kernelVarPfTimeoutType         = "pf_timeout_type"
@@ -1746,6 +1785,8 @@ type kernelVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -1893,6 +1934,8 @@ type kernelVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

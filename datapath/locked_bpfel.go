@@ -82,6 +82,8 @@ const (
 	lockedVarPfPoolMethodType      = "pf_pool_method_type"
 	lockedVarPfPoolNetworkType     = "pf_pool_network_type"
 	lockedVarPfReturnType          = "pf_return_type"
+	lockedVarPfSecondType          = "pf_second_type"
+	lockedVarPfSourceKindType      = "pf_source_kind_type"
 	lockedVarPfStateFlagType       = "pf_state_flag_type"
 	lockedVarPfTcpStateType        = "pf_tcp_state_type"
 	lockedVarPfTimeoutType         = "pf_timeout_type"
@@ -217,6 +219,8 @@ type lockedVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -366,6 +370,8 @@ type lockedVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

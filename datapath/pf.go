@@ -307,6 +307,9 @@ func featuresOf(p *pf.Program) kernelFeature {
 			f |= kernelFeatureFEATURE_PF_NAT
 		}
 	}
+	if p.Asks&pf.AskPools != 0 {
+		f |= kernelFeatureFEATURE_PF_SOURCES
+	}
 	if len(p.Ether) > 0 {
 		f |= kernelFeatureFEATURE_ETHER
 	}

@@ -72,9 +72,9 @@ func natWords(t *rapid.T) string {
 			pool = one("pool6", address, "2001:db8::/126", "{ 2001:db8::2, 2001:db8::1 }", "(em0)", "<p>")
 		}
 		proto := one("proto", "", "", " proto udp", " proto gre")
-		method := one("method", "", "", " random", " source-hash abc", " source-hash", " round-robin")
+		method := one("method", "", "", " random", " source-hash abc", " source-hash", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address")
 		if strings.Contains(pool, "weight") || pool == "<p>" {
-			method = " round-robin" // which is nothing of chance
+			method = one("method of several", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address") // which are nothing of chance
 		}
 		if pool == "192.0.2.0/30" || pool == "10.0.0.0/30" || pool == "2001:db8::/126" {
 			method = one("method of a network", " bitmask", method)
@@ -83,7 +83,7 @@ func natWords(t *rapid.T) string {
 		ports := ""
 		switch one("kind", "nat", "nat", "rdr", "both", "binat", "pass") {
 		case "nat":
-			text += "match " + one("direction", "out", "out", "in") + conditions + " nat-to " + pool + one("ports", "", " port 7:9", " port 7") + method + "\n"
+			text += "match " + one("direction", "out", "out", "in") + conditions + " nat-to " + pool + one("ports", "", " port 7:9", " port 7") + method + one("endpoint", "", " endpoint-independent") + "\n"
 		case "rdr":
 			if proto == " proto udp" {
 				ports = one("rdr ports", "", " port 80", " port 80:81")
@@ -162,6 +162,7 @@ func natPacketBytes(p *reference.Packet, depth int) []byte {
 		binary.BigEndian.PutUint16(load[4:], uint16(len(load)))
 		check = 6
 	case reference.TCP:
+		clear(load[4:20])
 		load[12], load[13] = 5<<4, p.Flags
 		check = 16
 	case reference.ICMP, reference.ICMPv6:

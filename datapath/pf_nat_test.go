@@ -292,3 +292,131 @@ func TestNATDry(t *testing.T) {
 	})
 	s.wantKeys("a port is free", 1, 1)
 }
+
+// A client that begins a connection anew from the port of one that is closed gets a new
+// translation of its own packet, with one state, and so does one whose state is over.
+func TestNATAgain(t *testing.T) {
+	for _, ports := range []string{"", " static-port", " port 7"} {
+		t.Run("nat-to"+ports, func(t *testing.T) {
+			s := natBenchOf(t, "pass keep state (sloppy)\nmatch out inet nat-to 192.0.2.1"+ports+"\n")
+			send := func(d pf.Direction, flags uint8, from, to netip.AddrPort) reference.Packet {
+				t.Helper()
+				o := s.tcx(int(d-pf.In), natFrame(&reference.Packet{
+					Family: pf.Inet, Proto: reference.TCP, Direction: d, Flags: flags, Src: from.Addr(), SrcPort: from.Port(), Dst: to.Addr(), DstPort: to.Port(),
+				}))
+				if len(o.Drops) > 0 {
+					t.Fatalf("%v %v > %v, flags %#x: %v", d, from, to, flags, o.Drops)
+				}
+				p, wrong := natRead(s.out)
+				if wrong != "" {
+					t.Fatalf("%v %v > %v: %s is wrong", d, from, to, wrong)
+				}
+				return p
+			}
+			client, server := netip.MustParseAddrPort("10.0.0.1:1234"), netip.MustParseAddrPort("1.1.1.1:80")
+			for range 3 {
+				p := send(pf.Out, 0x02, client, server)
+				public := netip.AddrPortFrom(p.Src, p.SrcPort)
+				if p.Src != netip.MustParseAddr("192.0.2.1") || p.Dst != server.Addr() || p.DstPort != server.Port() {
+					t.Fatalf("the first packet became %v > %v:%d", public, p.Dst, p.DstPort)
+				}
+				s.wantKeys("one connection", 1, 1)
+				for _, flags := range []uint8{0x12, 0x11, 0x10} {
+					if p := send(pf.In, flags, server, public); p.Dst != client.Addr() || p.DstPort != client.Port() {
+						t.Fatalf("the answer goes to %v:%d", p.Dst, p.DstPort)
+					}
+					send(pf.Out, flags&^0x02|0x10, client, server)
+				}
+			}
+			// one that is over, and has not been swept
+			s.at(benchNow + 100000)
+			if p := send(pf.Out, 0x02, client, server); p.Src != netip.MustParseAddr("192.0.2.1") {
+				t.Errorf("behind a state that is over, it became %v", p.Src)
+			}
+		})
+	}
+}
+
+// What pools remember is there as long as a state has it, and no longer.
+func TestNATRemembers(t *testing.T) {
+	send := func(s *bench, source string, port uint16, dst string) netip.AddrPort {
+		t.Helper()
+		o := s.tcx(1, natFrame(&reference.Packet{
+			Family: pf.Inet, Proto: reference.UDP, Direction: pf.Out, SrcPort: port, DstPort: 53,
+			Src: netip.MustParseAddr(source), Dst: netip.MustParseAddr(dst),
+		}))
+		if len(o.Drops) > 0 {
+			t.Fatalf("%s:%d > %s: %v", source, port, dst, o.Drops)
+		}
+		p, wrong := natRead(s.out)
+		if wrong != "" {
+			t.Fatal(wrong, "is wrong")
+		}
+		return netip.AddrPortFrom(p.Src, p.SrcPort)
+	}
+	nodes := func(s *bench) int {
+		t.Helper()
+		n, err := countOf[kernelPfSourceKey, kernelPfSource](s.gen.coll.Maps[kernelMapPfSources])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, test := range []struct {
+		name, words string
+		nodes       int                            // of two sources with two connections each
+		same        func(a, b netip.AddrPort) bool // what two connections of a source have in common
+		sources     bool                           // and what two sources have not
+	}{
+		{"sticky", "{ 192.0.2.1, 192.0.2.2, 192.0.2.3 } round-robin sticky-address", 2, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() }, true},
+		{"sticky in a network", "192.0.2.0/24 random sticky-address", 2, func(a, b netip.AddrPort) bool { return a.Addr() == b.Addr() }, false},
+		{"least", "{ 192.0.2.1, 192.0.2.2 } least-states", 2, func(a, b netip.AddrPort) bool { return a.Addr() != b.Addr() }, false},
+		{"endpoint", "192.0.2.1 endpoint-independent", 4, func(a, b netip.AddrPort) bool { return a == b }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := natBenchOf(t, "pass\nmatch out inet proto udp nat-to "+test.words+"\n")
+			a1, a2 := send(s, "10.0.0.1", 7, "1.1.1.1"), send(s, "10.0.0.1", 7, "1.1.1.2")
+			b1, b2 := send(s, "10.0.0.2", 7, "1.1.1.1"), send(s, "10.0.0.2", 7, "1.1.1.2")
+			if !test.same(a1, a2) || !test.same(b1, b2) || test.sources && test.same(a1, b1) {
+				t.Errorf("10.0.0.1 became %v and %v, 10.0.0.2 %v and %v", a1, a2, b1, b2)
+			}
+			if n := nodes(s); n != test.nodes {
+				t.Errorf("%d nodes, want %d", n, test.nodes)
+			}
+			if _, err := s.request(kernelControl{Op: kernelControlOpCONTROL_PF_FLUSH}); err != nil {
+				t.Fatal(err)
+			}
+			s.wantKeys("flushed", 0, 0)
+			if n := nodes(s); n != 0 {
+				t.Errorf("%d nodes are left", n)
+			}
+		})
+	}
+	t.Run("limit", func(t *testing.T) {
+		s := natBenchOf(t, "pass\nmatch out inet nat-to { 192.0.2.1, 192.0.2.2 } sticky-address\n")
+		dropped := 0
+		for n := range 120 { // natBench has 100 nodes
+			if o := s.tcx(1, natOut(n)); len(o.Drops) > 0 {
+				dropped++
+			}
+		}
+		if n := nodes(s); n != 100 || dropped != 20 {
+			t.Errorf("%d nodes, %d packets dropped", n, dropped)
+		}
+		s.wantKeys("the limit", 100, 100)
+	})
+}
+
+// A rule of an anchor that is called from two places holds once.
+func TestPFOnceInAnchor(t *testing.T) {
+	s := natBenchOf(t, "block\nanchor a {\n pass quick proto udp no state once\n}\nanchor a\n")
+	passed := 0
+	for n := range 4 {
+		if o := s.tcx(1, natOut(n)); len(o.Drops) == 0 {
+			passed++
+		}
+	}
+	if passed != 1 {
+		t.Errorf("%d packets passed by a rule with once", passed)
+	}
+}

@@ -122,6 +122,7 @@ func newPFBench(t testing.TB, rules []kernelPfRule, change ...func(c *Config)) *
 		}
 	})}
 	for i, r := range rules {
+		r.First = uint32(i)
 		s.set(kernelMapPfRules, uint32(i), r)
 	}
 	s.timeouts(testTimeouts)

@@ -677,7 +677,7 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range list {
+	for i := range list { // of a rule that is there several times, the first has these
 		list[i].States, list[i].Spent = uses[i].States, uses[i].Spent != 0
 	}
 	return list, b.EachState(func(st *State) bool {
@@ -912,6 +912,7 @@ func (b *Bridge) PFInfo() (info PFInfo, err error) {
 // A SourceNode is a source whose states are counted.
 type SourceNode struct {
 	Addr        netip.Addr
+	Given       netip.Addr // that it has of the rule's pool, by sticky-address; not valid if it is tracked
 	VLAN        uint16
 	Rule        int // number of the rule that counts it; -1: all rules together
 	States      uint32
@@ -926,7 +927,7 @@ type SourceNode struct {
 func (b *Bridge) SourceNodes() (list []SourceNode, err error) {
 	err = b.eachSource(func(n *SourceNode, _ kernelPfSourceKey) { list = append(list, *n) })
 	slices.SortFunc(list, func(a, b SourceNode) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.VLAN, b.VLAN), cmp.Compare(a.Rule, b.Rule), a.Given.Compare(b.Given))
 	})
 	return list, err
 }
@@ -1015,6 +1016,10 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 		for i, k := range keys {
 			v := &values[i]
 			left := time.Duration(int32(v.Expires-now)) * time.Second
+			sticky := k.Kind == uint16(kernelPfSourceKindPF_SOURCE_NAT) || k.Kind == uint16(kernelPfSourceKindPF_SOURCE_RDR)
+			if k.Kind != uint16(kernelPfSourceKindPF_SOURCE_TRACKED) && !sticky {
+				continue // no source
+			}
 			if k.Rule != 0 && k.Ruleset != b.Config.Pf.Ruleset || v.States == 0 && left < 0 {
 				continue
 			}
@@ -1022,6 +1027,10 @@ func (b *Bridge) eachSource(f func(*SourceNode, kernelPfSourceKey)) error {
 			n := &SourceNode{
 				Addr: addr.addr(), VLAN: vlanOf(k.Vlan), Rule: int(k.Rule) - 1, States: v.States, Connections: v.Connections,
 				Rate: float64(v.Rate) / 1000, Age: time.Duration(max(int32(now-v.Created), 0)) * time.Second,
+			}
+			if sticky {
+				given := kernelPfAddress{Word: v.Address}
+				n.Given = given.addr()
 			}
 			if v.States == 0 {
 				n.Expires = left

@@ -80,6 +80,8 @@ const (
 	plainVarPfPoolMethodType      = "pf_pool_method_type"
 	plainVarPfPoolNetworkType     = "pf_pool_network_type"
 	plainVarPfReturnType          = "pf_return_type"
+	plainVarPfSecondType          = "pf_second_type"
+	plainVarPfSourceKindType      = "pf_source_kind_type"
 	plainVarPfStateFlagType       = "pf_state_flag_type"
 	plainVarPfTcpStateType        = "pf_tcp_state_type"
 	plainVarPfTimeoutType         = "pf_timeout_type"
@@ -213,6 +215,8 @@ type plainVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -360,6 +364,8 @@ type plainVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

@@ -3,4 +3,4 @@
 package datapath
 
 // objectsSum is the SHA-256 of the objects that programs are loaded from.
-const objectsSum = "3be111e7cbe0315b5fe04f2e65b068317c2d7c33059e77ec5ee5fd62cc257472"
+const objectsSum = "bebcebaf0b72decbddabc91a63fa052d22676cba8124440502a84c9693d985c2"

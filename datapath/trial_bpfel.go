@@ -80,6 +80,8 @@ const (
 	trialVarPfPoolMethodType      = "pf_pool_method_type"
 	trialVarPfPoolNetworkType     = "pf_pool_network_type"
 	trialVarPfReturnType          = "pf_return_type"
+	trialVarPfSecondType          = "pf_second_type"
+	trialVarPfSourceKindType      = "pf_source_kind_type"
 	trialVarPfStateFlagType       = "pf_state_flag_type"
 	trialVarPfTcpStateType        = "pf_tcp_state_type"
 	trialVarPfTimeoutType         = "pf_timeout_type"
@@ -213,6 +215,8 @@ type trialVariableSpecs struct {
 	PfPoolMethodType      *ebpf.VariableSpec `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.VariableSpec `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.VariableSpec `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.VariableSpec `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.VariableSpec `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.VariableSpec `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.VariableSpec `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.VariableSpec `ebpf:"pf_timeout_type"`
@@ -360,6 +364,8 @@ type trialVariables struct {
 	PfPoolMethodType      *ebpf.Variable `ebpf:"pf_pool_method_type"`
 	PfPoolNetworkType     *ebpf.Variable `ebpf:"pf_pool_network_type"`
 	PfReturnType          *ebpf.Variable `ebpf:"pf_return_type"`
+	PfSecondType          *ebpf.Variable `ebpf:"pf_second_type"`
+	PfSourceKindType      *ebpf.Variable `ebpf:"pf_source_kind_type"`
 	PfStateFlagType       *ebpf.Variable `ebpf:"pf_state_flag_type"`
 	PfTcpStateType        *ebpf.Variable `ebpf:"pf_tcp_state_type"`
 	PfTimeoutType         *ebpf.Variable `ebpf:"pf_timeout_type"`

@@ -58,6 +58,7 @@ type compiler struct {
 	profiles map[Profile]uint8
 	ports    map[string]uint16 // in Program.Ports, + 1
 	dynamic  map[string][]netip.Prefix
+	first    map[*Rule]uint32 // place
 }
 
 // Compile makes a ruleset ready to be looked up. It fails for rulesets that the types
@@ -73,6 +74,7 @@ func Compile(in Input) (*Program, error) {
 		profiles: map[Profile]uint8{},
 		ports:    map[string]uint16{},
 		dynamic:  map[string][]netip.Prefix{},
+		first:    map[*Rule]uint32{},
 	}
 	c.in.Ports = slices.SortedFunc(slices.Values(in.Ports), func(a, b CompilePort) int { return int(a.Slot) - int(b.Slot) })
 	c.out.Anchors = []string{""}
@@ -204,6 +206,10 @@ func (c *compiler) rules() error {
 			return fmt.Errorf("%v: %w", e.Pos, err)
 		}
 		c.out.Rules[i] = rule
+		if _, ok := c.first[e.Rule]; !ok {
+			c.first[e.Rule] = uint32(i)
+		}
+		c.out.Rules[i].First = c.first[e.Rule]
 		if len(e.Translations) > 0 && e.action != CallAnchor {
 			if err := c.translations(i, e); err != nil {
 				return fmt.Errorf("%v: %w", e.Pos, err)

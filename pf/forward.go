@@ -22,10 +22,10 @@ var carried = map[string]bool{
 	"random":               true,
 	"source-hash":          true,
 	"round-robin":          true,
-	"least-states":         false,
-	"sticky-address":       false,
+	"least-states":         true,
+	"sticky-address":       true,
 	"static-port":          true,
-	"endpoint-independent": false,
+	"endpoint-independent": true,
 	"weight":               true,
 	"table":                true, // as a pool
 	"route-to":             false,
@@ -183,6 +183,9 @@ func (c *compiler) translates(r *CompiledRule, e *entry, list []Translation) {
 				continue
 			}
 			r.Translations++
+			if t.Pool.Sticky || t.Pool.Method == LeastStates || t.EndpointIndependent {
+				c.out.Asks |= AskPools
+			}
 			c.out.Pools = append(c.out.Pools, t.words(family)...)
 		}
 	}
@@ -201,6 +204,8 @@ func (c *compiler) placePools() {
 const (
 	translationStatic = 1 << iota
 	translationKeyless
+	translationSticky
+	translationEndpoint
 )
 
 // words returns a translation of packets of a family and its pool, as the datapath has them.
@@ -210,13 +215,10 @@ func (t *Translation) words(family Family) []uint64 {
 		version = 6
 	}
 	length := uint64(0)
-	for i, p := range t.Pool.Addrs {
+	for _, w := range t.Pool.weighted() {
+		p, weight := w.Prefix, w.weight
 		if p.Addr().Is4() != (family == Inet) {
 			continue
-		}
-		weight := uint64(1)
-		if t.Pool.Weights != nil {
-			weight = uint64(t.Pool.Weights[i])
 		}
 		s := subnetOf(p.Addr(), p.Bits())
 		b := s.bytes()
@@ -230,6 +232,12 @@ func (t *Translation) words(family Family) []uint64 {
 	if t.Pool.Key == [16]byte{} {
 		flags |= translationKeyless
 	}
+	if t.Pool.Sticky {
+		flags |= translationSticky
+	}
+	if t.EndpointIndependent {
+		flags |= translationEndpoint
+	}
 	first := []uint64{
 		uint64(t.Kind) | uint64(t.Pool.Method)<<8 | version<<16 | flags<<24 | uint64(len(networks)/4)<<32,
 		length,
@@ -237,6 +245,28 @@ func (t *Translation) words(family Family) []uint64 {
 		binary.LittleEndian.Uint64(t.Pool.Key[:8]), binary.LittleEndian.Uint64(t.Pool.Key[8:]), 0,
 	}
 	return append(first, networks...)
+}
+
+// weighted is a network of a pool.
+type weighted struct {
+	netip.Prefix
+	weight uint64
+}
+
+// weighted returns the networks of a pool. With sticky-address the datapath looks for the
+// network of an address, so they are in their order then, as those of a table are.
+func (p *Pool) weighted() []weighted {
+	list := make([]weighted, len(p.Addrs))
+	for i, a := range p.Addrs {
+		list[i] = weighted{a, 1}
+		if p.Weights != nil {
+			list[i].weight = uint64(p.Weights[i])
+		}
+	}
+	if p.Sticky {
+		slices.SortStableFunc(list, func(a, b weighted) int { return a.Addr().Compare(b.Addr()) })
+	}
+	return list
 }
 
 func (c *compiler) pool(p *Pool, family Family, anchor string) error {

@@ -100,6 +100,7 @@ type CompiledRule struct {
 	Scrub        CompiledScrub
 	Translation  uint32 // place of its first translation
 	Translations uint32 // how many, those of each family counted
+	First        uint32 // the first place of the rule, where its use counts: its anchor may be called several times
 }
 
 // CompiledScrub is struct pf_scrub.
@@ -239,6 +240,7 @@ const (
 	AskOnce
 	AskReceived
 	AskEtherL3
+	AskPools
 )
 
 // The flags of a CompiledEther (enum pf_ether_flag).

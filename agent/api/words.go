@@ -80,6 +80,7 @@ var words = map[string]string{
 	"PFSource":                   "PFSource is a tracked source.",
 	"PFSource.age":               "seconds",
 	"PFSource.expires":           "seconds until then",
+	"PFSource.given":             "that it has of a pool",
 	"PFSource.rate":              "connections within RateTime",
 	"PFState":                    "PFState is a state: a connection that pf knows.",
 	"PFState.age":                "seconds",

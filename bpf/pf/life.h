@@ -215,8 +215,12 @@ static __always_inline bool pf_state_drop(u32 place, u32 mark, u32 next, u32 now
 {
 	if (!pf_take_out(place, mark, next))
 		return false;
-	if (on(FEATURE_PF_SOURCES))
+	if (on(FEATURE_PF_SOURCES)) {
 		pf_source_leave(place, now);
+		/* the place of the second key is nobody else's yet */
+		if (on(FEATURE_PF_NAT))
+			pf_second_leave(place, now);
+	}
 	return true;
 }
 

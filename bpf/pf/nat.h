@@ -45,7 +45,14 @@ struct pf_nat {
 	u8 echo; /* its identifier is in the place of a source port */
 	/* any packet */
 	u8 out; /* it goes out of the host */
-	u8 pad;
+	u8 seeks; /* pf_pool_step() looks for the network of an address, n->to */
+	u8 pad[2];
+	u16 sticky[2]; /* as struct pf_second has them */
+	u32 nodes;
+	u64 next; /* least-states: the place that is looked at next */
+	u64 best; /* and the place with the fewest states */
+	u64 load; /* states of that for its weight */
+	u64 looked; /* places that have been looked at */
 	/* an address that is changed in it */
 	u32 from[4];
 	u32 to[4];

@@ -82,6 +82,27 @@ static __always_inline u32 pf_found(const struct pf_packet *p, const struct pf_s
 	return found;
 }
 
+/*
+ * Gives the packet its own key again, if it goes out of the host and has been given that of a
+ * state: rules judge and translate it as the host has sent it.
+ */
+__noinline u32 pf_nat_as_sent(u32 place)
+{
+	struct pf_state *s = pf_state_at(place), *k;
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !s || !p || !n || !n->out || (p->flags & PF_P_ERROR) ||
+	    !(s->flags & PF_STATE_NAT))
+		return 0;
+	k = pf_state_at(PF_STATE_OTHER(s) - 1);
+	if (!k)
+		return 0;
+	p->key = k->key;
+	p->side ^= !!((s->flags ^ k->flags) & PF_STATE_SECOND);
+	return 0;
+}
+
 /* Looks for the connection of the packet that has been read. */
 static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p, u32 slots,
 				       u32 now)
@@ -111,6 +132,7 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 		if (!n)
 			return PF_LOOK_LEAVE;
 		n->on = false;
+		n->out = false;
 	}
 	if (!(p->flags & PF_P_UNKNOWN))
 		p->state = on(FEATURE_PF_HOST)
@@ -120,8 +142,19 @@ static __always_inline u32 pf_look_for(const struct hook *h, struct pf_packet *p
 	if (s && !pf_state_over(s, now) && !pf_reopens(p, s) &&
 	    pf_bound_in(p, s, port_at(slots)->id))
 		return PF_LOOK_STATE | pf_found(p, s, slots / MAX_PORTS);
+	if (on(FEATURE_PF_NAT) && s)
+		pf_nat_as_sent(p->state - 1);
 	p->state = 0;
 	return PF_LOOK_JUDGE;
+}
+
+/* The same for all frames of tcx: the verifier follows it once for plain packets and others. */
+__noinline u32 pf_look_found(struct __sk_buff *skb, u32 slots, u32 now)
+{
+	const struct hook h = {.ctx = skb, .skb = true};
+	struct pf_packet *p = pf_packet();
+
+	return on(FEATURE_PF) && p ? pf_look_for(&h, p, slots, now) : PF_LOOK_LEAVE;
 }
 
 /*
@@ -155,7 +188,7 @@ static __always_inline u32 pf_look(const struct hook *h, void *data, void *data_
 	p->quoted.vlan = vlan;
 	if (!pf_read(p, len, data, data_end, FRONT_AT(front), FRONT_TYPE(front)))
 		return h->skb ? PF_LOOK_SLOW : PF_LOOK_LEAVE;
-	return pf_look_for(h, p, slots, now);
+	return h->skb ? pf_look_found(h->ctx, slots, now) : pf_look_for(h, p, slots, now);
 }
 
 /*
@@ -195,13 +228,11 @@ __noinline u32 pf_look_xdp(struct xdp_md *xdp, u32 vlan, u32 slots, u32 now)
 /* The same for a packet that pf_read_slow() has read. */
 __noinline u32 pf_look_slow(struct __sk_buff *skb, u32 slots, u32 now)
 {
-	const struct hook h = {.ctx = skb, .skb = true};
-	struct pf_packet *p = pf_packet();
 	u32 found;
 
-	if (!on(FEATURE_PF) || !p)
+	if (!on(FEATURE_PF))
 		return PF_LOOK_LEAVE;
-	found = pf_look_for(&h, p, slots, now);
+	found = pf_look_found(skb, slots, now);
 	if (found == PF_LOOK_JUDGE)
 		pf_count_search();
 	return found;
@@ -505,31 +536,20 @@ static long pf_translate_step(u32 i, struct __sk_buff **skb)
 	return n->reason != PF_TRANSLATE;
 }
 
-/*
- * Asks the rules at a port, and translates the packet as they say: 0, or why the packet is
- * dropped.
- */
-static __always_inline u32 pf_ask_translating(struct __sk_buff *skb, u32 slot, u32 how,
-					      u32 received)
+/* Translates the packet as the rules say that have been asked: 0, or why the packet is dropped. */
+__noinline u32 pf_translate_all(struct __sk_buff *skb, u32 slot, u32 how, u32 received)
 {
+	struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
 	struct pf_nat *n = pf_nat();
-	u32 reason;
 
 	if (!on(FEATURE_PF_NAT) || !n)
-		return DROP_PF;
-	reason = pf_ask_rules(skb, slot, how, received);
-	if (reason == PF_TRANSLATE) {
-		struct __sk_buff *packet = skb; /* skb itself would be kept on the stack */
-
-		n->reason = reason;
-		n->slot = slot;
-		n->how = how;
-		n->received = received;
-		/* a loop of the program itself would be verified round by round */
-		bpf_loop(PF_TRANSLATIONS, pf_translate_step, &packet, 0);
-		reason = n->reason;
-	}
-	return reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : reason;
+		return DROP_PF_TRANSLATE;
+	n->slot = slot;
+	n->how = how;
+	n->received = received;
+	/* a loop of the program itself would be verified round by round */
+	bpf_loop(PF_TRANSLATIONS, pf_translate_step, &packet, 0);
+	return n->reason == PF_TRANSLATE ? DROP_PF_TRANSLATE : n->reason;
 }
 
 /* Gives the packet its first tag: that of the MAC rule that the frame passed by. */
@@ -600,10 +620,9 @@ static __always_inline u32 pf_decide_in(const struct hook *h, const struct frame
 			pf_take_tag(v->rule_in);
 		if (cfg.pf.asks & PF_ASK_ROUTE)
 			pf_source_elsewhere(h->ctx, v->in, v->vlan);
-		if (on(FEATURE_PF_NAT))
-			reason = pf_ask_translating(h->ctx, v->in, 0, v->in);
-		else
-			reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
+		reason = pf_ask_rules(h->ctx, v->in, 0, v->in);
+		if (on(FEATURE_PF_NAT) && reason == PF_TRANSLATE)
+			reason = pf_translate_all(h->ctx, v->in, 0, v->in);
 		if (!on(FEATURE_PF_REWRITE) || reason || !pf_proxy_wanted(h->ctx, v->in))
 			return reason;
 		/* the rules on the way out are asked when the switch calls the other side */
@@ -624,23 +643,50 @@ static __always_inline u32 pf_in(const struct hook *h, const struct frame *f, st
 	return reason;
 }
 
-/* May the packet leave by a port, which may be one of many of a flood? 0 or why not. */
-static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
+/* How the rules are asked at a port where the packet leaves. */
+static __always_inline u32 pf_how_out(const struct verdict *v)
 {
-	u32 how = PF_ON_WAY_OUT, reason;
+	u32 how = PF_ON_WAY_OUT;
 
-	if (v->pf == PF_LOOK_NOT_IP)
-		return 0;
 	if (v->pf == PF_LOOK_STATE)
 		how |= PF_KNOWN;
 	if (v->flood)
 		how |= PF_FLOOD;
+	return how;
+}
+
+/*
+ * May the packet leave by a port, which may be one of many of a flood? 0 or why not, or
+ * PF_TRANSLATE: then pf_out_translated() knows.
+ */
+static __always_inline u32 pf_out(const struct hook *h, struct verdict *v, u32 slot)
+{
+	u32 reason;
+
+	if (v->pf == PF_LOOK_NOT_IP)
+		return 0;
 	if (v->pf == PF_LOOK_REFUSE)
 		reason = pf_refuse(slot, true, v->reason);
-	else if (on(FEATURE_PF_NAT))
-		reason = pf_ask_translating(h->ctx, slot, how, v->in);
 	else
-		reason = pf_ask_rules(h->ctx, slot, how, v->in);
+		reason = pf_ask_rules(h->ctx, slot, pf_how_out(v), v->in);
+	if (on(FEATURE_PF_NAT) && reason == PF_TRANSLATE) {
+		if (!v->flood)
+			return reason;
+		reason = DROP_PF_TRANSLATE;
+	}
+	if (cfg.pf.log_interface)
+		pf_count_port(slot, true, reason);
+	return reason;
+}
+
+/*
+ * Translates a packet at the port where it leaves: 0, or why it may not leave. This is no part
+ * of pf_out(), which floods call, too: these translate nothing, and their calls are deep.
+ */
+static __always_inline u32 pf_out_translated(const struct hook *h, struct verdict *v, u32 slot)
+{
+	u32 reason = pf_translate_all(h->ctx, slot, pf_how_out(v), v->in);
+
 	if (cfg.pf.log_interface)
 		pf_count_port(slot, true, reason);
 	return reason;

@@ -200,7 +200,7 @@ static __always_inline bool pf_holds(bool is, u32 not)
 
 /* Does the packet match what a rule asks beside the fields of the sets? */
 static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet *p,
-					    const struct pf_rule *r, u32 number)
+					    const struct pf_rule *r)
 {
 	if ((cfg.pf.asks & PF_ASK_TAG) && r->tagged &&
 	    !pf_holds(p->tag == r->tagged, r->flags & PF_NOT_TAGGED))
@@ -230,7 +230,8 @@ static __always_inline bool pf_rule_matches(struct pf_walk *w, struct pf_packet 
 	    bpf_get_prandom_u32() >= r->probability)
 		return false;
 	if ((cfg.pf.asks & PF_ASK_ONCE) && (r->flags & PF_ONCE)) {
-		struct pf_rule_use *use = bpf_map_lookup_elem(&pf_rule_use, &number);
+		u32 first = r->first;
+		struct pf_rule_use *use = bpf_map_lookup_elem(&pf_rule_use, &first);
 
 		if (!use || use->spent || __sync_val_compare_and_swap(&use->spent, 0, 1))
 			return false;
@@ -278,7 +279,7 @@ __noinline int pf_try(u32 number)
 	if (on(FEATURE_PF_NAT) && (p->flags & PF_P_UNKNOWN) && (r->flags & PF_TRANSLATES) &&
 	    !pf_to_host(p->slot))
 		return 0;
-	if (!pf_rule_matches(w, p, r, number)) {
+	if (!pf_rule_matches(w, p, r)) {
 		if (r->action == PF_ANCHOR)
 			w->skip = r->end;
 		return 0;
@@ -444,12 +445,15 @@ static __always_inline void pf_choose_cells(struct pf_walk *w, const struct pf_p
 #define PF_REMEMBERED 2 /* pf_prepare(): the rules are remembered */
 
 /* Does the memo for packets like this one have their rules? If not, the walk will fill it in. */
-static __always_inline bool pf_remembers(struct pf_walk *w)
+__noinline u32 pf_remembers(void)
 {
+	struct pf_walk *w = pf_walk();
 	u32 hash = 0;
 	struct pf_memo *m;
 	bool same;
 
+	if (!on(FEATURE_PF_RULES) || !w)
+		return false;
 #pragma unroll
 	for (u32 dim = 0; dim < PF_DIMS; dim++)
 		if (pf_dim(dim))
@@ -475,11 +479,17 @@ static __always_inline bool pf_remembers(struct pf_walk *w)
  * Chooses the sets of all fields but the port: false if no rule can take the packet. They
  * are the same wherever the rules are asked about the packet, so they are chosen once.
  */
-static __always_inline bool pf_choose(struct pf_walk *w, struct pf_packet *p)
+__noinline u32 pf_choose(void)
 {
-	const struct pf_key *key = &p->key;
-	u32 side = p->side & 1;
+	struct pf_packet *p = pf_packet();
+	struct pf_walk *w = pf_walk();
+	const struct pf_key *key;
+	u32 side;
 
+	if (!on(FEATURE_PF_RULES) || !p || !w)
+		return false;
+	key = &p->key;
+	side = p->side & 1;
 	if (p->flags & PF_P_CHOSEN)
 		return true;
 	if (pf_dim(PF_DIM_PROTO))
@@ -515,14 +525,14 @@ __noinline u32 pf_prepare(void)
 	if (on(FEATURE_ETHER) && p->ether_tag[p->direction & 1])
 		p->tag = p->ether_tag[p->direction & 1];
 	if (on(FEATURE_PF_NAT) && (p->how & PF_RESUMES)) {
-		if (!pf_choose(w, p))
+		if (!pf_choose())
 			return false;
 		w->bits = 0;
 		w->group = 0;
 		w->skip = w->resume;
 		w->end = w->resume_end;
 		w->resume = 0;
-		return pf_remembers(w) ? PF_REMEMBERED : true;
+		return pf_remembers() ? PF_REMEMBERED : true;
 	}
 	if (on(FEATURE_PF_NAT))
 		w->resume = 0;
@@ -534,13 +544,13 @@ __noinline u32 pf_prepare(void)
 		pf_cell(PF_CELL_PORT + SLOT(p->slot) * 2 + (pf_called(p, p->direction) & 1));
 	if (w->set[PF_DIM_PORT] == PF_SKIP)
 		return PF_SKIP;
-	if (!pf_choose(w, p))
+	if (!pf_choose())
 		return false;
 	w->bits = 0;
 	w->group = 0;
 	w->skip = 0;
 	w->end = cfg.pf.rules;
-	return pf_remembers(w) ? PF_REMEMBERED : true;
+	return pf_remembers() ? PF_REMEMBERED : true;
 }
 
 /*
@@ -579,11 +589,13 @@ __noinline int pf_source_elsewhere(struct __sk_buff *skb, u32 received, u32 vlan
  * Judges this CPU's packet at a port: the number of the rule that decides with 1 added, 0
  * if none does, or PF_SKIP.
  */
-static __always_inline u32 pf_judge(void)
+__noinline u32 pf_judge(void)
 {
 	u32 matches = pf_prepare();
 	struct pf_walk *w = pf_walk();
 
+	if (!on(FEATURE_PF_RULES))
+		return 0;
 	if (matches == PF_SKIP)
 		return PF_SKIP;
 	if (!w)

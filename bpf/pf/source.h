@@ -37,9 +37,10 @@ static __always_inline struct pf_rule *pf_rule_at(u32 rule)
 
 static __always_inline struct pf_rule_use *pf_rule_use_at(u32 rule)
 {
-	u32 number = rule - 1;
+	struct pf_rule *r = pf_rule_at(rule);
+	u32 first = r ? r->first : 0;
 
-	return rule ? bpf_map_lookup_elem(&pf_rule_use, &number) : 0;
+	return r ? bpf_map_lookup_elem(&pf_rule_use, &first) : 0;
 }
 
 #define PF_STATE_TRACK (PF_STATE_TRACK_RULE | PF_STATE_TRACK_GLOBAL)
@@ -82,7 +83,7 @@ static __always_inline void pf_source_key_set(struct pf_source_key *key, const s
 	key->vlan = s->key.vlan & ~PF_OUTWARD;
 	key->rule = rule;
 	key->ruleset = rule ? s->ruleset : 0;
-	key->pad = 0;
+	key->kind = PF_SOURCE_TRACKED;
 }
 
 static __always_inline void pf_source_key_of(struct pf_source_key *key, const struct pf_state *s)
@@ -96,6 +97,8 @@ static __always_inline void pf_source_uncount(const struct pf_source_key *key)
 	struct pf_shared *shared = pf_shared_get();
 	struct pf_rule_use *use;
 
+	if (key->kind >= PF_SOURCE_LEAST)
+		return;
 	if (shared)
 		__sync_fetch_and_sub(&shared->nodes, 1);
 	if (key->ruleset != cfg.pf.ruleset)
@@ -336,4 +339,174 @@ __noinline u32 pf_source_punish(u32 place, u32 now)
 	if (r->flags & (PF_FLUSH | PF_FLUSH_GLOBAL))
 		pf_source_flush(s, r->flags & PF_FLUSH_GLOBAL, now);
 	return 0;
+}
+
+/* What a state does not have of what may count it: see struct pf_second. */
+static __always_inline struct pf_second *pf_second_at(const struct pf_state *s)
+{
+	return (struct pf_second *)pf_state_at(PF_STATE_OTHER(s) - 1);
+}
+
+/*
+ * Makes the key of what counts a translated state, an enum pf_second_node, and fills in what
+ * that has, if `n` is given. Rules have seen the state's first packet by the one of its keys,
+ * and have made the other of it.
+ */
+static __always_inline void pf_second_key(struct pf_source_key *key, struct pf_source *n,
+					  const struct pf_state *s, const struct pf_second *k,
+					  u32 what)
+{
+	bool out = !!(s->key.vlan & PF_OUTWARD) != pf_initiator(s);
+	u32 wire = pf_initiator(s), stack = !!(k->flags & PF_STATE_SECOND);
+	const struct pf_key *was = out ? &k->key : &s->key, *is = out ? &s->key : &k->key;
+	u32 before = out ? stack : wire, after = out ? wire : stack;
+	const u32 *own = was->address[before], *other = is->address[after];
+	u16 own_port = was->port[before], other_port = is->port[after];
+
+	if (what == PF_SECOND_RDR || what == PF_SECOND_LEAST_RDR)
+		other = is->address[!after];
+	if (what == PF_SECOND_LEAST_NAT || what == PF_SECOND_LEAST_RDR || what == PF_SECOND_MAPPED) {
+		const u32 *turned = own;
+		u16 port = own_port;
+
+		own = other;
+		other = turned;
+		own_port = other_port;
+		other_port = port;
+	}
+	__builtin_memcpy(key->address, own, sizeof(key->address));
+	key->vlan = s->key.vlan & ~PF_OUTWARD;
+	key->rule = 0;
+	key->ruleset = 0;
+	key->kind = PF_SOURCE_LEAST;
+	if (n) {
+		__builtin_memcpy(n->address, other, sizeof(n->address));
+		n->port = 0;
+	}
+	if (what == PF_SECOND_MAP || what == PF_SECOND_MAPPED) {
+		key->kind = PF_SOURCE_MAP + what - PF_SECOND_MAP;
+		key->rule = own_port;
+		if (n)
+			n->port = other_port;
+	} else if (what == PF_SECOND_NAT || what == PF_SECOND_RDR) {
+		key->kind = PF_SOURCE_NAT + what - PF_SECOND_NAT;
+		key->rule = what == PF_SECOND_NAT ? k->sticky[PF_NAT_TO] : k->sticky[PF_RDR_TO];
+		key->ruleset = k->ruleset;
+	}
+}
+
+/* Counts a translated state where its pools have to remember it: false if that cannot be. */
+__noinline u32 pf_second_count(u32 place, u32 what, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_source fresh = {.states = 1, .last = now};
+	struct pf_source_key key;
+	struct pf_second *k;
+	struct pf_rule *r;
+	u32 most = 0;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
+		return false;
+	k = pf_second_at(s);
+	if (!k)
+		return false;
+	fresh.created = s->created;
+	pf_second_key(&key, &fresh, s, k, what);
+	if (key.kind < PF_SOURCE_LEAST) {
+		r = pf_rule_at(key.rule);
+		most = r ? r->max_src_nodes : 0;
+	}
+	for (u32 tries = 0; tries < PF_SOURCE_TRIES; tries++) {
+		struct pf_source *n = bpf_map_lookup_elem(&pf_sources, &key);
+		u32 why = 0;
+
+		if (!n) {
+			if (key.kind < PF_SOURCE_LEAST)
+				why = pf_source_count(&key, most);
+			if (why) {
+				pf_count(why);
+				return false;
+			}
+			if (!bpf_map_update_elem(&pf_sources, &key, &fresh, BPF_NOEXIST))
+				return true;
+			pf_source_uncount(&key);
+			continue;
+		}
+		/* a mapping is another's; a source's address may have left the pool */
+		if (key.kind >= PF_SOURCE_MAP &&
+		    (n->port != fresh.port || n->address[0] != fresh.address[0] ||
+		     n->address[1] != fresh.address[1] || n->address[2] != fresh.address[2] ||
+		     n->address[3] != fresh.address[3]))
+			return false;
+		if (!(__sync_fetch_and_add(&n->states, 1) & PF_SOURCE_GOING)) {
+			if (key.kind < PF_SOURCE_LEAST)
+				__builtin_memcpy(n->address, fresh.address, sizeof(n->address));
+			if ((__s32)(s->created - n->created) < 0)
+				WRITE_ONCE(n->created, s->created);
+			return true;
+		}
+		__sync_fetch_and_sub(&n->states, 1);
+	}
+	return false;
+}
+
+/* Takes back what pf_second_count() has counted. */
+__noinline u32 pf_second_uncount(u32 place, u32 what, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_source_key key;
+	struct pf_second *k;
+	struct pf_source *n;
+	u32 time = 0;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !s)
+		return 0;
+	k = pf_second_at(s);
+	if (!k)
+		return 0;
+	pf_second_key(&key, 0, s, k, what);
+	n = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!pf_source_has(n, s))
+		return 0;
+	if (key.kind < PF_SOURCE_LEAST)
+		time = pf_source_time(s);
+	WRITE_ONCE(n->expires, now + time);
+	if (__sync_fetch_and_sub(&n->states, 1) == 1 && !time)
+		pf_source_free(&key, n);
+	return 0;
+}
+
+/* Takes a translated state from all that counts it. */
+__noinline u32 pf_second_leave(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_second *k = s && (s->flags & PF_STATE_NAT) ? pf_second_at(s) : 0;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !k || !(k->flags & PF_STATE_KEY) ||
+	    k->other != place + 1)
+		return 0;
+	for (u32 what = 0; what < PF_SECOND_NODES; what++)
+		if (k->nodes >> what & 1)
+			pf_second_uncount(place, what, now);
+	return 0;
+}
+
+/* Counts a translated state for all that is to count it: false if that cannot be. */
+__noinline u32 pf_second_enter(u32 place, u32 now)
+{
+	struct pf_state *s = pf_state_at(place);
+	struct pf_second *k = s ? pf_second_at(s) : 0;
+
+	if (!on(FEATURE_PF_NAT) || !k)
+		return false;
+	if (!on(FEATURE_PF_SOURCES))
+		return true;
+	for (u32 what = 0; what < PF_SECOND_NODES; what++) {
+		if (!(k->nodes >> what & 1) || pf_second_count(place, what, now))
+			continue;
+		k->nodes &= (1u << what) - 1;
+		pf_second_leave(place, now);
+		return false;
+	}
+	return true;
 }

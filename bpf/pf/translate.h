@@ -21,6 +21,13 @@ const struct pf_pool_network *pf_pool_network_type __attribute__((unused));
 const enum pf_translation_kind *pf_translation_kind_type __attribute__((unused));
 const enum pf_translation_flag *pf_translation_flag_type __attribute__((unused));
 const enum pf_pool_method *pf_pool_method_type __attribute__((unused));
+const enum pf_source_kind *pf_source_kind_type __attribute__((unused));
+const struct pf_second *pf_second_type __attribute__((unused));
+
+_Static_assert(sizeof(struct pf_second) == sizeof(struct pf_state) &&
+		       offsetof(struct pf_second, flags) == offsetof(struct pf_state, flags) &&
+		       offsetof(struct pf_second, other) == offsetof(struct pf_state, diff),
+	       "a second key has another form");
 
 #define PF_TRANSLATE 0xfd /* no enum drop_reason: the packet is to be translated first */
 #define PF_TRANSLATIONS 80 /* of a packet, at most, with what is tried */
@@ -42,7 +49,21 @@ static __always_inline void pf_pool_read(struct pf_nat *n, u32 number)
 		      sizeof(n->network));
 }
 
-/* A step of the search for the network that has the address of a place in the pool. */
+/* Is an address as low as another, or lower? */
+static __always_inline bool pf_before(const u32 *a, const u32 *b)
+{
+#pragma unroll
+	for (u32 i = 0; i < 4; i++) {
+		if (a[i] != b[i])
+			return bpf_ntohl(a[i]) < bpf_ntohl(b[i]);
+	}
+	return true;
+}
+
+/*
+ * A step of the search for the network that has the address of a place in the pool; or for the
+ * last one that does not begin behind n->to, in a pool whose networks are in their order.
+ */
 static long pf_pool_step(u32 i, void *unused)
 {
 	struct pf_nat *n = pf_nat();
@@ -52,7 +73,7 @@ static long pf_pool_step(u32 i, void *unused)
 		return 1;
 	middle = n->low + (n->high - n->low) / 2;
 	pf_pool_read(n, middle);
-	if (n->network.begin <= n->place)
+	if (n->seeks ? pf_before(n->network.address, n->to) : n->network.begin <= n->place)
 		n->low = middle;
 	else
 		n->high = middle;
@@ -94,23 +115,14 @@ static __always_inline u64 pf_pool_turn(const struct pf_nat *n)
 	return __sync_fetch_and_add(turn, 1);
 }
 
-/*
- * The place in the pool of the address that the packet gets; with `again`, of one that comes
- * behind that of the last choice.
- */
-__noinline u64 pf_pool_place(bool again)
+/* Has the next turn of the pool begin at a place. A trial takes none. */
+static __always_inline void pf_pool_turn_to(const struct pf_nat *n, u64 place)
 {
-	struct pf_nat *n = pf_nat();
+	u32 at = n->at + offsetof(struct pf_translation, turn) / 8;
+	u64 *turn = bpf_map_lookup_elem(&pf_words, &at);
 
-	if (!on(FEATURE_PF_NAT) || !n)
-		return 0;
-	if (n->t.method == PF_POOL_ROUND_ROBIN)
-		return pf_pool_turn(n);
-	if (again)
-		return n->place + 1;
-	if (n->t.method == PF_POOL_RANDOM)
-		return (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
-	return n->t.method == PF_POOL_SOURCE_HASH ? pf_source_hash(n, n->now.src) : 0;
+	if (turn && !on(FEATURE_TRACE))
+		WRITE_ONCE(*turn, place);
 }
 
 /* Takes the address of a network, in the place of the packet's source or destination. */
@@ -140,6 +152,177 @@ __noinline int pf_pool_take(bool destination)
 	return 0;
 }
 
+/* Finds the network that has the address of a place in the pool, and takes the address. */
+static __always_inline void pf_pool_at(struct pf_nat *n, bool destination)
+{
+	n->low = 0;
+	n->high = n->t.networks;
+	n->seeks = false;
+	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
+	pf_pool_read(n, n->low);
+	pf_pool_take(destination);
+}
+
+/* Addresses that least-states looks at for one packet. */
+#define PF_LEAST_TRIES 1024
+
+/* How many states the address n->to has by least-states. */
+__noinline u32 pf_least_states(void)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return 0;
+	__builtin_memcpy(key.address, n->to, sizeof(key.address));
+	key.vlan = n->was.vlan & ~PF_OUTWARD;
+	key.rule = 0;
+	key.ruleset = 0;
+	key.kind = PF_SOURCE_LEAST;
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	return has ? READ_ONCE(has->states) : 0;
+}
+
+/* Looks at an address of the pool: has it fewer states for its weight? */
+static long pf_least_step(u32 i, void *unused)
+{
+	struct pf_nat *n = pf_nat();
+	u64 load, weight, at;
+
+	if (!n || n->looked >= n->t.length || !n->t.length)
+		return 1;
+	at = n->place = n->next % n->t.length;
+	pf_pool_at(n, false);
+	weight = n->network.weight ? n->network.weight : 1;
+	load = ((u64)pf_least_states() << 16) / weight;
+	if (load < n->load) {
+		n->load = load;
+		n->best = at;
+	}
+	/* the places of an address follow each other */
+	at = weight - (at - n->network.begin) % weight;
+	n->next += at;
+	n->looked += at;
+	return !load;
+}
+
+/* The place of the address of the pool that has the fewest states for its weight. */
+static __always_inline u64 pf_pool_least(void)
+{
+	struct pf_nat *n = pf_nat();
+	u32 at;
+	u64 *turn;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return 0;
+	at = n->at + offsetof(struct pf_translation, turn) / 8;
+	turn = bpf_map_lookup_elem(&pf_words, &at);
+	n->next = turn ? *turn : 0;
+	n->best = n->next;
+	n->load = ~0ull;
+	n->looked = 0;
+	bpf_loop(PF_LEAST_TRIES, pf_least_step, 0, 0);
+	return n->best;
+}
+
+/*
+ * The place in the pool of the address that the packet gets; with `again`, of one that comes
+ * behind that of the last choice.
+ */
+static __always_inline u64 pf_pool_place(bool again)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_NAT) || !n)
+		return 0;
+	if (n->t.method == PF_POOL_ROUND_ROBIN)
+		return pf_pool_turn(n);
+	if (on(FEATURE_PF_SOURCES) && n->t.method == PF_POOL_LEAST_STATES) {
+		u64 place = again ? n->place + 1 : pf_pool_least();
+
+		pf_pool_turn_to(n, place % n->t.length + 1);
+		return place;
+	}
+	if (again)
+		return n->place + 1;
+	if (n->t.method == PF_POOL_RANDOM)
+		return (u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+	return n->t.method == PF_POOL_SOURCE_HASH ? pf_source_hash(n, n->now.src) : 0;
+}
+
+/* Has the network that was read the address n->to? */
+static __always_inline bool pf_pool_has(const struct pf_nat *n)
+{
+	u64 bits = n->network.bits;
+	bool has = true;
+
+#pragma unroll
+	for (u32 i = 0; i < 4; i++) {
+		u64 above = 32 * i;
+		u32 rest = bits >= above + 32 ? 0 : bits <= above ? ~0u : ~0u >> ((bits - above) & 31);
+
+		has &= !((n->network.address[i] ^ n->to[i]) & bpf_htonl(~rest));
+	}
+	return has;
+}
+
+/* Takes the address that the packet's source has got by the rule. False if it has none. */
+__noinline u32 pf_sticky_find(bool destination)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return false;
+	__builtin_memcpy(key.address, n->was.address[n->was_side & 1], sizeof(key.address));
+	key.vlan = n->was.vlan & ~PF_OUTWARD;
+	key.rule = n->rule;
+	key.ruleset = cfg.pf.ruleset;
+	key.kind = PF_SOURCE_NAT + destination;
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!has)
+		return false;
+	__builtin_memcpy(n->to, has->address, sizeof(n->to));
+	return true;
+}
+
+/*
+ * Takes the address that the packet's source has of the pool, if it has one that is still in
+ * the pool, as sticky-address says.
+ */
+__noinline u32 pf_pool_sticks(bool destination)
+{
+	struct pf_nat *n = pf_nat();
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n || !pf_sticky_find(destination))
+		return false;
+	n->low = 0;
+	n->high = n->t.networks;
+	n->seeks = true;
+	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
+	pf_pool_read(n, n->low);
+	/* another may be tried, from here on */
+	n->place = n->network.begin + (u64)(bpf_ntohl(n->to[3]) - bpf_ntohl(n->network.address[3]) +
+					    1) * n->network.weight - 1;
+	return pf_pool_has(n);
+}
+
+/* Notes what is to remember the address that the pool gives. */
+static __always_inline void pf_pool_notes(struct pf_nat *n, bool destination)
+{
+	if (n->t.method == PF_POOL_LEAST_STATES)
+		n->nodes |= 1 << (PF_SECOND_LEAST_NAT + destination);
+	if (!(n->t.flags & PF_TRANSLATION_STICKY) || n->t.method == PF_POOL_SINGLE)
+		return;
+	if (destination)
+		n->sticky[PF_RDR_TO] = n->rule;
+	else
+		n->sticky[PF_NAT_TO] = n->rule;
+	n->nodes |= 1 << (PF_SECOND_NAT + destination);
+}
+
 /*
  * Chooses an address of the pool, in the place of the packet's source or destination; with
  * `again`, one that comes behind that of the last choice. The address is left in n->to. False
@@ -151,12 +334,14 @@ __noinline u32 pf_pool_choose(bool destination, bool again)
 
 	if (!on(FEATURE_PF_NAT) || !n || !n->t.length)
 		return false;
+	if (on(FEATURE_PF_SOURCES)) {
+		pf_pool_notes(n, destination);
+		if ((n->t.flags & PF_TRANSLATION_STICKY) && n->t.method != PF_POOL_SINGLE &&
+		    !again && pf_pool_sticks(destination))
+			return true;
+	}
 	n->place = pf_pool_place(again) % n->t.length;
-	n->low = 0;
-	n->high = n->t.networks;
-	bpf_loop(PF_POOL_STEPS, pf_pool_step, 0, 0);
-	pf_pool_read(n, n->low);
-	pf_pool_take(destination);
+	pf_pool_at(n, destination);
 	return true;
 }
 
@@ -173,52 +358,136 @@ static __always_inline void pf_nat_key(struct pf_nat *n, const struct pf_packet 
 	n->is.profile = 0;
 }
 
-/* Would nobody else get the answers to what the packet is to be? */
-static __always_inline bool pf_nat_is_free(struct pf_nat *n)
+/* Has every connection of the packet's UDP port one mapping? */
+static __always_inline bool pf_nat_maps(const struct pf_nat *n, const struct pf_packet *p)
 {
-	struct pf_packet *p = pf_packet();
+	return on(FEATURE_PF_SOURCES) && (n->t.flags & PF_TRANSLATION_ENDPOINT) &&
+	       p->proto == IPPROTO_UDP;
+}
 
-	if (!p)
+/* Makes the key of one end of a mapping. */
+static __always_inline void pf_map_key(struct pf_source_key *key, const struct pf_nat *n,
+				       u32 kind)
+{
+	bool mapped = kind == PF_SOURCE_MAPPED;
+
+	__builtin_memcpy(key->address, mapped ? n->now.src : n->was.address[n->was_side & 1],
+			 sizeof(key->address));
+	key->vlan = n->was.vlan & ~PF_OUTWARD;
+	key->rule = mapped ? n->now.sport : n->was.port[n->was_side & 1];
+	key->ruleset = 0;
+	key->kind = kind;
+}
+
+/* Is the packet's new source, with its port, the mapping of nobody else? */
+__noinline u32 pf_map_free(void)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+	const u32 *own;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
 		return false;
-	pf_nat_key(n, p);
-	return !pf_state_find(&n->is);
+	pf_map_key(&key, n, PF_SOURCE_MAPPED);
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	own = n->was.address[n->was_side & 1];
+	return !has || (has->port == n->was.port[n->was_side & 1] && has->address[3] == own[3] &&
+			has->address[2] == own[2] && has->address[1] == own[1] &&
+			has->address[0] == own[0]);
+}
+
+/* Gives the packet the mapping of its source, if that has one. */
+__noinline u32 pf_map_find(void)
+{
+	struct pf_nat *n = pf_nat();
+	struct pf_source_key key;
+	struct pf_source *has;
+
+	if (!on(FEATURE_PF_SOURCES) || !on(FEATURE_PF_NAT) || !n)
+		return false;
+	pf_map_key(&key, n, PF_SOURCE_MAP);
+	has = bpf_map_lookup_elem(&pf_sources, &key);
+	if (!has)
+		return false;
+	__builtin_memcpy(n->now.src, has->address, sizeof(n->now.src));
+	n->now.sport = has->port;
+	return true;
+}
+
+/*
+ * Would somebody else get the answers to what the packet is to be? A connection that is over
+ * gets none, and neither does one that the packet begins anew.
+ */
+static __always_inline bool pf_nat_taken(struct pf_nat *n, const struct pf_packet *p)
+{
+	struct pf_state *s, *k;
+	u32 place;
+
+	if (pf_nat_maps(n, p) && !pf_map_free())
+		return true;
+	place = pf_state_find(&n->is);
+	if (!place)
+		return false;
+	s = pf_state_at(pf_state_of_key(place - 1) - 1);
+	if (!s)
+		return true;
+	if (pf_state_over(s, clock_now()))
+		return false;
+	k = s->flags & PF_STATE_NAT ? pf_state_at(PF_STATE_OTHER(s) - 1) : 0;
+	return !k || !pf_reopens(p, s) || !(pf_key_is(&k->key, &n->was) || pf_key_is(&s->key, &n->was));
 }
 
 /* A step of the search for a free port: from the first one up, and then down. */
 static long pf_port_step(u32 i, void *unused)
 {
+	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
 	u32 up, port;
 
-	if (!n)
+	if (!n || !p)
 		return 1;
 	up = n->port_high - n->port_first;
 	port = i <= up ? n->port_first + i : n->port_first - (i - up);
 	n->now.sport = bpf_htons(port);
-	n->found = pf_nat_is_free(n);
+	pf_nat_key(n, p);
+	n->found = !pf_nat_taken(n, p);
 	return n->found;
 }
 
-/* Gives the packet a free port together with its new source. */
-static __always_inline bool pf_nat_port(struct pf_nat *n, const struct pf_packet *p)
+/*
+ * Gives the packet a free port together with its new source; if `stays`, its port stays, which
+ * has to be free.
+ */
+__noinline u32 pf_nat_port(bool stays)
 {
-	u32 low = n->t.low, high = n->t.high, all;
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 low, high, all;
 
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return false;
+	low = n->t.low;
+	high = n->t.high;
 	n->found = false;
 	if (n->echo) {
 		low = 1;
 		high = 65535;
-	} else if ((p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP) ||
+	} else if (stays || (p->proto != IPPROTO_TCP && p->proto != IPPROTO_UDP) ||
 		   (n->t.flags & PF_TRANSLATION_STATIC)) {
-		return pf_nat_is_free(n);
+		stays = true;
+		low = high = bpf_ntohs(n->now.sport);
 	}
-	if (!low || high < low)
+	if ((!low && !stays) || high < low)
 		return false;
 	all = high - low + 1;
 	n->port_low = low;
 	n->port_high = high;
-	n->port_first = low + bpf_get_prandom_u32() % all;
-	n->spent += all;
+	n->port_first = low;
+	if (!stays) {
+		n->port_first += bpf_get_prandom_u32() % all;
+		n->spent += all;
+	}
 	bpf_loop(all, pf_port_step, 0, 0);
 	return n->found;
 }
@@ -297,25 +566,38 @@ static __always_inline void pf_note_dry(const struct pf_nat *n, const struct pf_
  * Gives the packet a new source, in the place of n->from: 0, or the reason to drop it, or
  * PF_TRANSLATE if another address of the pool is to be tried.
  */
-static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packet *p)
+__noinline u32 pf_nat_source(void)
 {
-	u16 port = n->now.sport;
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u16 port;
 
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return DROP_PF_TRANSLATE;
+	port = n->now.sport;
 	if (!n->tries) {
 		n->spent = 0;
+		if (pf_nat_maps(n, p)) {
+			n->nodes |= 1 << PF_SECOND_MAP | 1 << PF_SECOND_MAPPED;
+			if (pf_map_find()) {
+				pf_pool_notes(n, false);
+				return pf_nat_port(true) ? 0 : DROP_PF_TRANSLATE;
+			}
+		}
 		if (pf_is_dry(n, p))
 			return DROP_PF_TRANSLATE;
 	}
 	if (!pf_pool_choose(false, n->tries))
 		return DROP_PF_TRANSLATE;
 	__builtin_memcpy(n->now.src, n->to, sizeof(n->to));
-	if (pf_nat_port(n, p))
+	if (pf_nat_port(false))
 		return 0;
 	__builtin_memcpy(n->now.src, n->from, sizeof(n->from));
 	n->now.sport = port;
 	n->tries++;
 	/* the other methods would give the same again */
-	if ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN) ||
+	if ((n->t.method != PF_POOL_RANDOM && n->t.method != PF_POOL_ROUND_ROBIN &&
+	     n->t.method != PF_POOL_LEAST_STATES) ||
 	    n->tries >= n->t.length || n->tries >= PF_POOL_TRIES || n->spent >= PF_PORT_TRIES) {
 		pf_note_dry(n, p);
 		return DROP_PF_TRANSLATE;
@@ -324,10 +606,16 @@ static __always_inline u32 pf_nat_source(struct pf_nat *n, const struct pf_packe
 }
 
 /* Gives the packet a new destination. */
-static __always_inline bool pf_nat_destination(struct pf_nat *n, const struct pf_packet *p)
+__noinline u32 pf_nat_destination(void)
 {
-	u32 low = n->t.low, high = n->t.high, port;
+	struct pf_packet *p = pf_packet();
+	struct pf_nat *n = pf_nat();
+	u32 low, high, port;
 
+	if (!on(FEATURE_PF_NAT) || !p || !n)
+		return false;
+	low = n->t.low;
+	high = n->t.high;
 	if (!pf_pool_choose(true, false))
 		return false;
 	__builtin_memcpy(n->now.dst, n->to, sizeof(n->to));
@@ -354,6 +642,7 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
 	n->now.dport = p->key.port[!(own && side)];
 	n->echo = (p->proto == IPPROTO_ICMP && p->key.port[1] == ICMP_ECHO) ||
 		  (p->proto == IPPROTO_ICMPV6 && p->key.port[1] == ICMPV6_ECHO_REQUEST);
+	n->nodes = 0;
 	n->on = true;
 }
 
@@ -361,7 +650,7 @@ static __always_inline void pf_nat_begin(struct pf_nat *n, const struct pf_packe
  * Makes the next translation of the rule that has asked for it: PF_TRANSLATE if there are
  * more, 0 if that was the last, or the reason to drop the packet.
  */
-__noinline u32 pf_translate_next(void)
+static __always_inline u32 pf_translate_next(void)
 {
 	struct pf_packet *p = pf_packet();
 	struct pf_nat *n = pf_nat();
@@ -389,10 +678,10 @@ __noinline u32 pf_translate_next(void)
 	if (n->t.family == p->family) {
 		if (n->t.kind == PF_NAT_TO) {
 			__builtin_memcpy(n->from, n->now.src, sizeof(n->from));
-			why = pf_nat_source(n, p);
+			why = pf_nat_source();
 			if (why)
 				return why;
-		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination(n, p)) {
+		} else if (n->t.kind != PF_RDR_TO || !pf_nat_destination()) {
 			return DROP_PF_TRANSLATE;
 		}
 		pf_nat_key(n, p);
@@ -740,6 +1029,14 @@ __noinline u32 pf_nat_join(u32 place, u32 key)
 	k->key = p->key;
 	k->flags = PF_STATE_KEY | (p->side ? PF_STATE_SECOND : 0);
 	PF_STATE_OTHER(k) = place + 1;
+	if (on(FEATURE_PF_SOURCES)) {
+		struct pf_second *more = (struct pf_second *)k;
+
+		more->sticky[0] = n->sticky[0];
+		more->sticky[1] = n->sticky[1];
+		more->ruleset = cfg.pf.ruleset;
+		more->nodes = n->nodes;
+	}
 	pf_nat_turn(p, n, true);
 	s->flags |= PF_STATE_NAT;
 	PF_STATE_OTHER(s) = key + 1;
@@ -779,12 +1076,15 @@ __noinline u32 pf_nat_make(u32 in, u32 out, u32 now)
 	key = place ? pf_nat_claim(now) : 0;
 	pf_nat_turn(p, n, true);
 	if (place && key && pf_fill(place - 1, in, out, now) && pf_nat_join(place - 1, key - 1) &&
-	    pf_enter(place - 1, now)) {
-		reason = pf_begin(place - 1, now);
-		if (reason)
-			return reason;
-		/* another CPU may have made the state of a packet like this one */
-		return p->state && pf_publish_key(place - 1, now) ? 0 : DROP_PF_TRANSLATE;
+	    pf_second_enter(place - 1, now)) {
+		if (pf_enter(place - 1, now)) {
+			reason = pf_begin(place - 1, now);
+			if (reason)
+				return reason;
+			/* another CPU may have made the state of a packet like this one */
+			return p->state && pf_publish_key(place - 1, now) ? 0 : DROP_PF_TRANSLATE;
+		}
+		pf_second_leave(place - 1, now);
 	}
 	if (!place || !key)
 		pf_count(PF_COUNT_MEMORY);

@@ -215,6 +215,11 @@ struct pf_rule {
 	struct pf_scrub scrub;
 	__u32 translation; /* place of its first struct pf_translation in the table of sets */
 	__u32 translations; /* how many it has: they follow each other */
+	/*
+	 * The rules of an anchor have numbers wherever the anchor is called. What a rule is used
+	 * for counts at the first of its numbers, which this is.
+	 */
+	__u32 first;
 };
 
 /* What a translation changes, in the order of pf.TranslationKind. */
@@ -230,6 +235,7 @@ enum pf_pool_method {
 	PF_POOL_RANDOM,
 	PF_POOL_SOURCE_HASH,
 	PF_POOL_ROUND_ROBIN,
+	PF_POOL_LEAST_STATES,
 };
 
 /*
@@ -255,6 +261,8 @@ struct pf_translation {
 enum pf_translation_flag {
 	PF_TRANSLATION_STATIC = 1 << 0, /* the source port stays */
 	PF_TRANSLATION_KEYLESS = 1 << 1, /* the rule has no key: the bridge's secrets are one */
+	PF_TRANSLATION_STICKY = 1 << 2, /* a source gets the address again that it has */
+	PF_TRANSLATION_ENDPOINT = 1 << 3, /* one mapping of a UDP port, wherever its packets go */
 };
 
 struct pf_pool_network {
@@ -281,7 +289,7 @@ struct pf_port_stats {
 	__u64 bytes[2][2][2];
 };
 
-/* Counters of a rule that all CPUs share. */
+/* Counters of a rule that all CPUs share, at the first of its numbers. */
 struct pf_rule_use {
 	__u32 states;
 	__u32 spent; /* 1: a rule with `once` has had its packet */
@@ -436,6 +444,34 @@ struct pf_state {
  */
 #define PF_STATE_OTHER(state) ((state)->diff[0])
 
+/*
+ * The place of a second key: what a state has no room for. It has the size of a state, and
+ * `flags` and `other` where a state has `flags` and `diff[0]`.
+ */
+struct pf_second {
+	struct pf_key key;
+	__u16 sticky[2]; /* by enum pf_translation_kind: number + 1 of the rule with sticky-address */
+	__u16 ruleset; /* that these numbers are of */
+	__u16 nodes; /* bit N: enum pf_second_node N counts the state */
+	__u64 unused[8];
+	__u32 pad;
+	__u16 pad2;
+	__u16 flags;
+	__u32 other;
+	__u32 pad3;
+};
+
+/* What else counts a translated state, by enum pf_source_kind. */
+enum pf_second_node {
+	PF_SECOND_NAT, /* the source, with sticky-address */
+	PF_SECOND_RDR,
+	PF_SECOND_LEAST_NAT, /* the address that it has got, with least-states */
+	PF_SECOND_LEAST_RDR,
+	PF_SECOND_MAP, /* the mapping of its UDP port, there and back */
+	PF_SECOND_MAPPED,
+	PF_SECOND_NODES,
+};
+
 #define PF_WAYS 16 /* states of a bucket: one cache line of marks */
 
 /*
@@ -453,13 +489,30 @@ struct pf_bucket {
 #define PF_MARK_CLAIMED 1u
 #define PF_MARK_SECOND 0x3fffffffu /* the second in a PF_MARK_GONE */
 
-/* A source whose states are counted. */
+/*
+ * What states are counted for: a source that a rule tracks, or that has an address of a pool
+ * (pf's source nodes); and what else pools have to remember while there are states.
+ */
 struct pf_source_key {
 	__u32 address[4];
 	__u16 vlan;
-	__u16 rule; /* number + 1 of the rule that tracks it; 0 for all rules together */
-	__u16 ruleset; /* ruleset of the rule */
-	__u16 pad;
+	/*
+	 * Number + 1 of the rule that tracks the source, or whose pool it is; 0 for all rules
+	 * together. Of a mapping it is a port.
+	 */
+	__u16 rule;
+	__u16 ruleset; /* ruleset of the rule; 0 if `rule` is none */
+	__u16 kind; /* enum pf_source_kind */
+};
+
+enum pf_source_kind {
+	PF_SOURCE_TRACKED,
+	PF_SOURCE_NAT, /* sticky-address: `address` has the pool's address that the source has got */
+	PF_SOURCE_RDR, /* the same of rdr-to */
+	/* these count for no limit */
+	PF_SOURCE_LEAST, /* no source, but an address that least-states has given */
+	PF_SOURCE_MAP, /* an address and port: those that endpoint-independent has given it */
+	PF_SOURCE_MAPPED, /* an address and port that is given, and has no other owner: whose it is */
 };
 
 struct pf_source {
@@ -469,6 +522,9 @@ struct pf_source {
 	__u32 expires; /* second when it goes, while it has no states */
 	__u32 rate; /* connections * 1000 in the time of max-src-conn-rate, as pf counts them */
 	__u32 last; /* second of the last connection */
+	__u32 address[4]; /* that it has got */
+	__u32 port;
+	__u32 pad;
 };
 
 #define PF_SOURCE_GOING 0x80000000u
@@ -605,4 +661,5 @@ enum pf_ask {
 	PF_ASK_ONCE = 1 << 4,
 	PF_ASK_RECEIVED = 1 << 5, /* received-on */
 	PF_ASK_ETHER_L3 = 1 << 6, /* an ether rule looks at IP addresses */
+	PF_ASK_POOLS = 1 << 7, /* a pool has to remember: sticky-address and its like */
 };

@@ -405,11 +405,14 @@ func (c *pfctl) showSources(s switcher) error {
 		return c.printJSON(answer.List(list, func(n bridge.PFSource) answer.PFSource { return answer.OfPFSource(c.bridge.text, n) }))
 	}
 	for _, n := range list {
-		none := "0.0.0.0"
+		given := "0.0.0.0"
 		if n.Addr.Is6() {
-			none = "::"
+			given = "::"
 		}
-		fmt.Fprintf(c.out, "%s -> %s ( states %d, connections %d, rate %.1f/%ds )\n", n.Addr, none, n.States, n.Connections, n.Rate, int(n.RateTime.Seconds()))
+		if n.Given.IsValid() {
+			given = n.Given.String()
+		}
+		fmt.Fprintf(c.out, "%s -> %s ( states %d, connections %d, rate %.1f/%ds )\n", n.Addr, given, n.States, n.Connections, n.Rate, int(n.RateTime.Seconds()))
 		if c.verbose == 0 {
 			continue
 		}

@@ -35,6 +35,7 @@ type State struct {
 	Before, After Tuple        // of its first packet, before and behind the translation
 	Rule          *pf.Rule
 	chosen        []choice
+	mapped        bool // its new source is that of all of its source's states (endpoint-independent)
 }
 
 // choice is an address that a pool has given to a state.
@@ -43,6 +44,7 @@ type choice struct {
 	source netip.Addr // that asked
 	addr   netip.Addr
 	sticky bool
+	least  bool // by least-states
 }
 
 // use is a pool of a rule.
@@ -318,14 +320,13 @@ func (rt *Router) nat(w *walk, s *State, t *pf.Translation, u use, at string, tu
 	p := rt.open(w, &t.Pool, tuple.Family, at)
 	if t.EndpointIndependent && tuple.Proto == UDP {
 		for _, other := range rt.states {
-			if other.Direction != s.Direction || other.Before.Proto != UDP || other.Before.Src != s.Before.Src || other.Before.SrcPort != s.Before.SrcPort {
-				continue
-			}
-			if i := slices.IndexFunc(other.chosen, func(c choice) bool { return c.use == u }); i >= 0 {
-				s.chosen = append(s.chosen, other.chosen[i])
+			if other.mapped && other.Before.Family == s.Before.Family && other.Before.Src == s.Before.Src && other.Before.SrcPort == s.Before.SrcPort {
+				s.mapped = true
+				s.chosen = append(s.chosen, choice{u, s.Before.Src, other.After.Src, p.sticky && p.method != pf.Single, p.method == pf.LeastStates})
 				return rt.fits(s, t, tuple, other.After.Src, other.After.SrcPort)
 			}
 		}
+		s.mapped = true
 	}
 	for range min(p.length(), 1<<16) {
 		a, ok := rt.pick(p, s, u, tuple.Src, tuple.Src)
@@ -381,7 +382,7 @@ func (rt *Router) fits(s *State, t *pf.Translation, tuple Tuple, a netip.Addr, p
 	}
 	if t.EndpointIndependent && tuple.Proto == UDP {
 		for _, other := range rt.states {
-			if other.After.Proto == UDP && other.After.Src == a && other.After.SrcPort == port &&
+			if other.mapped && other.After.Src == a && other.After.SrcPort == port &&
 				(other.Before.Src != s.Before.Src || other.Before.SrcPort != s.Before.SrcPort) {
 				return false
 			}
@@ -490,9 +491,14 @@ type opened struct {
 func (rt *Router) open(w *walk, p *pf.Pool, family pf.Family, at string) *opened {
 	o := &opened{method: p.Method, key: p.Key, sticky: p.Sticky}
 	add := func(n netip.Prefix, weight uint64) {
-		if n.Addr().Is4() == (family == pf.Inet) {
-			o.networks, o.weights = append(o.networks, n), append(o.weights, weight)
+		if n.Addr().Is4() != (family == pf.Inet) {
+			return
 		}
+		at := len(o.networks)
+		for p.Sticky && at > 0 && n.Addr().Less(o.networks[at-1].Addr()) { // in their order, as in a table
+			at--
+		}
+		o.networks, o.weights = slices.Insert(o.networks, at, n), slices.Insert(o.weights, at, weight)
 	}
 	for i, n := range p.Addrs {
 		weight := uint64(1)
@@ -598,13 +604,13 @@ func (rt *Router) pick(o *opened, s *State, u use, source, old netip.Addr) (neti
 		rt.next = map[use]uint64{}
 	}
 	take := func(a netip.Addr) (netip.Addr, bool) {
-		s.chosen = append(s.chosen, choice{u, source, a, o.sticky})
+		s.chosen = append(s.chosen, choice{u, s.Before.Src, a, o.sticky, o.method == pf.LeastStates})
 		return a, true
 	}
 	if o.sticky && o.method != pf.Single {
 		for _, other := range rt.states {
 			for _, c := range other.chosen {
-				if c.use == u && c.sticky && c.source == source && o.has(c.addr) {
+				if c.use == u && c.sticky && c.source == s.Before.Src && o.has(c.addr) {
 					return take(c.addr)
 				}
 			}
@@ -661,7 +667,7 @@ func (rt *Router) least(o *opened, u use) uint64 {
 	has := map[netip.Addr]uint64{}
 	for _, s := range rt.states {
 		for _, c := range s.chosen {
-			if c.use == u {
+			if c.least { // whatever the pool
 				has[c.addr]++
 			}
 		}

@@ -580,11 +580,10 @@ func pfRefused(t *testing.T, hook string) {
 		t.Error(r)
 	}
 	for text, want := range map[string]string{
-		"pass out on p1 nat-to 10.0.0.1 sticky-address\n": "sticky-address:",
-		"scrub in\n": "scrub:",
-		"rdr pass on p1 proto tcp to port 80 -> 10.0.0.1 sticky-address\n":      "sticky-address:",
-		"pass in on p1 route-to 10.0.0.1\n":                                     "route-to:",
-		"anchor a {\nmatch out on p1 nat-to 10.0.0.1 sticky-address\n}\npass\n": "sticky-address:",
+		"pass out on p1 reply-to 10.0.0.1\n":                    "reply-to:",
+		"scrub in\n":                                            "scrub:",
+		"pass in on p1 route-to 10.0.0.1\n":                     "route-to:",
+		"anchor a {\npass out on p1 dup-to 10.0.0.1\n}\npass\n": "dup-to:",
 	} {
 		r := tryPfctl(t, l, text, "-b", "br0", "-f", "-")
 		syntax := strings.Contains(r.Stderr, "Syntax error") // which translation is not
