@@ -7,6 +7,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,10 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode"
 
 	"bascule/agent"
@@ -62,6 +65,7 @@ type API struct {
 	huma    huma.API
 	places  chan struct{} // one for each request that is answered at a time
 	streams chan struct{} // one for each stream
+	held    atomic.Int64  // bytes of bodies, as mostHeld counts them
 	meters  meters
 	watches watches
 }
@@ -111,7 +115,72 @@ func New(a Agent, o Options) *API {
 	return api
 }
 
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+// ServeHTTP answers a request when all of it is here. A client that sends slowly keeps no
+// other waiting.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, held, err := a.read(r.Body)
+	defer a.held.Add(-held)
+	var large *http.MaxBytesError
+	switch {
+	case err == nil:
+		r.Body = io.NopCloser(bytes.NewReader(text))
+		a.mux.ServeHTTP(w, r)
+		return
+	case errors.As(err, &large):
+		fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes; send less", large.Limit))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		fail(w, http.StatusRequestTimeout, "the body did not come in time; send it faster")
+	case errors.Is(err, errHeld):
+		w.Header().Set("Retry-After", "10")
+		fail(w, http.StatusServiceUnavailable, err.Error())
+	default:
+		fail(w, http.StatusBadRequest, "the body is cut off, or is not as its header says; send all of it")
+	}
+}
+
+// Bodies that are held at a time. Those up to maxEdit always have room, since there is room
+// for few connections; what others have beyond that is mostHeld bytes together.
+const mostHeld = 4 * doors.MaxBody
+
+var errHeld = errors.New("others send much at this time; try again later")
+
+// read reads a body. held is what it takes of mostHeld, which the caller gives back.
+func (a *API) read(from io.Reader) (text []byte, held int64, err error) {
+	if from == nil || from == http.NoBody {
+		return nil, 0, nil
+	}
+	var b bytes.Buffer
+	piece := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(piece)
+		if over := int64(b.Len()+n-maxEdit) - held; n > 0 && over > 0 {
+			held += over
+			if a.held.Add(over) > mostHeld {
+				return nil, held, errHeld
+			}
+		}
+		b.Write(piece[:n])
+		switch {
+		case errors.Is(err, io.EOF):
+			return b.Bytes(), held, nil
+		case err != nil:
+			return nil, held, err
+		}
+	}
+}
+
+// fail answers a request that gets no further. The connection ends: what else the client
+// sends is no request.
+func fail(w http.ResponseWriter, status int, detail string) {
+	w.Header().Set("Connection", "close")
+	answerProblem(w, status, detail)
+}
+
+func answerProblem(w http.ResponseWriter, status int, detail string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = marshal(w, huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail})
+}
 
 // Document is the OpenAPI document of the API.
 func (a *API) Document() []byte {
@@ -205,9 +274,7 @@ func plainErrors(mux *http.ServeMux) http.Handler {
 			status, detail = http.StatusMethodNotAllowed, fmt.Sprintf("%.100q takes %s", r.URL.Path, strings.Join(allowed, ", "))
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
 		}
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(status)
-		_ = marshal(w, huma.ErrorModel{Title: http.StatusText(status), Status: status, Detail: detail})
+		answerProblem(w, status, detail)
 	})
 }
 

@@ -5,12 +5,17 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"bascule/agent"
+	"bascule/agent/doors"
 	"bascule/answer"
 	"bascule/bridge"
 )
@@ -93,5 +98,90 @@ func TestVersion(t *testing.T) {
 	var got answer.Version
 	if err := json.NewDecoder(w.Body).Decode(&got); err != nil || w.Code != http.StatusOK || got != want {
 		t.Errorf("%d %+v, %v", w.Code, got, err)
+	}
+}
+
+// broken is a body that ends with an error after some bytes.
+type broken struct {
+	text io.Reader
+	err  error
+}
+
+func (b broken) Read(to []byte) (int, error) {
+	n, err := b.text.Read(to)
+	if err == io.EOF {
+		err = b.err
+	}
+	return n, err
+}
+
+// TestBodies: a body that does not come as a whole does nothing, takes no place from others
+// while it comes, and those of all together have so much room.
+func TestBodies(t *testing.T) {
+	h := New(fakeAgent{}, Options{Write: true})
+	post := func(body io.Reader) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("POST", Prefix+"/bridge/add", http.MaxBytesReader(w, io.NopCloser(body), doors.MaxBody)))
+		return w
+	}
+	for _, test := range []struct {
+		err    error
+		status int
+		want   string
+	}{
+		{io.ErrUnexpectedEOF, 400, "cut off"},
+		{errors.New("invalid byte in chunk length"), 400, "cut off"},
+		{os.ErrDeadlineExceeded, 408, "in time"},
+	} {
+		w := post(broken{strings.NewReader(`{"bridge":"br0"}`), test.err})
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) || w.Header().Get("Connection") != "close" ||
+			w.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%v: %d %v %s", test.err, w.Code, w.Header(), w.Body)
+		}
+	}
+	if w := post(strings.NewReader(strings.Repeat(" ", doors.MaxBody+1))); w.Code != 413 {
+		t.Errorf("too large: %d %s", w.Code, w.Body)
+	}
+
+	// bodies of which the end does not come
+	var pipes []*io.PipeWriter
+	var done sync.WaitGroup
+	begin := func(some int) {
+		r, w := io.Pipe()
+		pipes = append(pipes, w)
+		done.Go(func() { post(r) })
+		if _, err := w.Write(make([]byte, some)); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 * mostAtOnce {
+		begin(1)
+	}
+	version := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", Prefix+"/version", nil))
+		return w.Code
+	}
+	if code := version(); code != 200 {
+		t.Errorf("with slow ones: %d", code)
+	}
+	for range 4 {
+		begin(doors.MaxBody - 1)
+	}
+	if w := post(strings.NewReader(strings.Repeat(" ", 1<<20))); w.Code != 503 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("a large one beside those of others: %d %s", w.Code, w.Body)
+	}
+	if w := post(strings.NewReader("{}")); w.Code != 422 {
+		t.Errorf("a small one beside those of others: %d %s", w.Code, w.Body)
+	}
+	for _, p := range pipes {
+		p.CloseWithError(io.ErrUnexpectedEOF)
+	}
+	done.Wait()
+	if held := h.held.Load(); held != 0 {
+		t.Errorf("%d bytes are held by nobody", held)
+	}
+	if w := post(strings.NewReader(strings.Repeat(" ", 1<<20))); w.Code != 413 {
+		t.Errorf("a large one when others have gone: %d %s", w.Code, w.Body)
 	}
 }

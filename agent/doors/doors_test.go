@@ -5,6 +5,7 @@ package doors
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -205,59 +207,88 @@ func TestReadToken(t *testing.T) {
 }
 
 // TestServerCrowd: connections that say nothing, or begin a request and do not end it, make
-// room for one that asks.
+// room for one that asks, and have one line in the log.
 func TestServerCrowd(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
-			return
+	t.Parallel()
+	s, at, logs := serveEcho(t, 8, time.Minute)
+	for round := range 2 {
+		for i := range 300 {
+			c := call(t, at)
+			switch i % 4 {
+			case 0:
+				fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow:")
+			case 1:
+				fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+			case 2:
+				fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nabc")
+			}
 		}
-		fmt.Fprint(w, len(body))
-	}), slog.New(slog.DiscardHandler), 8)
-	done := make(chan error)
-	go func() { done <- s.Serve(ctx, l) }()
-
-	for i := range 300 {
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if i%2 == 0 {
-			fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow:")
-		}
-	}
-	ask := func() {
-		t.Helper()
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(time.Minute))
+		c := call(t, at)
 		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
-		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
+		if got := answered(t, c); got != "200 3" {
+			t.Errorf("round %d: answer %q", round, got)
 		}
-		if body, _ := io.ReadAll(answer.Body); answer.StatusCode != 200 || string(body) != "3" {
-			t.Errorf("answer %d %s", answer.StatusCode, body)
+		s.mu.Lock()
+		if n := len(s.all); n > 8 {
+			t.Errorf("%d connections are held, 8 may be", n)
 		}
+		s.mu.Unlock()
 	}
-	ask()
-	s.mu.Lock()
-	if n := len(s.all); n > 8 {
-		t.Errorf("%d connections are held, 8 may be", n)
+	if n := strings.Count(logs.String(), "\n"); n != 1 || !strings.Contains(logs.String(), "more clients than there is room for") {
+		t.Errorf("%d lines are logged:\n%s", n, logs)
 	}
-	s.mu.Unlock()
+}
 
-	large, err := http.Post("http://"+l.Addr().String(), "text/plain", io.LimitReader(endless{}, MaxBody+1))
+// TestServerBusy: a connection whose request is whole does not make room.
+func TestServerBusy(t *testing.T) {
+	t.Parallel()
+	_, at, _ := serveEcho(t, 2, time.Minute)
+	waiting := call(t, at)
+	fmt.Fprint(waiting, "POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+	head := bufio.NewReader(waiting)
+	if line, err := head.ReadString('\n'); err != nil || !strings.Contains(line, "200") { // it is at work
+		t.Fatalf("%q, %v", line, err)
+	}
+	for range 50 {
+		fmt.Fprint(call(t, at), "GET / HTTP/1.1\r\n")
+	}
+	if got := answered(t, ask(t, at, "GET /go HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")); got != "200 0" {
+		t.Errorf("answer %q", got)
+	}
+	if rest, err := io.ReadAll(io.LimitReader(head, 1<<16)); !strings.Contains(string(rest), "done") {
+		t.Errorf("who waited got %q, %v", rest, err)
+	}
+}
+
+// TestServerLimits: who asks wrongly, for too much or too slowly is told so, and nobody else
+// notices.
+func TestServerLimits(t *testing.T) {
+	t.Parallel()
+	_, at, logs := serveEcho(t, 8, time.Second)
+	for _, test := range []struct{ text, want string }{
+		{"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", maxHead+4096) + "\r\n\r\n", "431 "},
+		{"GET / HTTP/1.1\r\n\r\n", "400 "},
+		{"GET / HTTP/9.9\r\nHost: x\r\n\r\n", "505 "},
+		{"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n", "400 "},
+		{"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "400 "},
+		{"GET / HTTP/1.1\r\nHost : x\r\n\r\n", "400 "},
+		{"GET / HTTP/1.1\nHost: x\n X: folded\n\n", "400 "},
+		// what a proxy before the agent may read otherwise (RFC 9112 section 6.3)
+		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "400 "},
+		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc", "400 "},
+		{"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "501 "},
+		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\nConnection: close\r\n\r\nabcde", "100 "},
+		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\nabc", "408 "},
+		{"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc", "408 "}, // slow
+		{"GET / HTTP/1.1\r\nHost: x\r\nX-Slow:", ""},                           // slow, and no request
+		{"", ""},
+		{"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "200 0"},
+	} {
+		if got := answered(t, ask(t, at, test.text)); !strings.HasPrefix(got, test.want) || got != "" && test.want == "" {
+			t.Errorf("%.80q: %q, want %q", test.text, got, test.want)
+		}
+	}
+	large, err := http.Post("http://"+at, "text/plain", io.LimitReader(endless{}, MaxBody+1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,11 +296,108 @@ func TestServerCrowd(t *testing.T) {
 	if large.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large a request: %d", large.StatusCode)
 	}
-	ask()
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
+	if logs.String() != "" {
+		t.Errorf("clients that are wrong fill the log:\n%s", logs)
 	}
+}
+
+// A journal is what was logged at info and above.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// serveEcho serves how long a request's body is, and waits so long for a request. /wait waits
+// for /go.
+func serveEcho(t *testing.T, most int, patience time.Duration) (s *Server, at string, logs *journal) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs = &journal{}
+	released := make(chan struct{})
+	s = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			http.Error(w, err.Error(), http.StatusRequestTimeout)
+			return
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		switch r.URL.Path {
+		case "/wait":
+			w.Header().Set("Connection", "close")
+			http.NewResponseController(w).Flush()
+			<-released
+			fmt.Fprint(w, "done")
+			return
+		case "/go":
+			close(released)
+		}
+		fmt.Fprint(w, len(body))
+	}), slog.New(slog.NewTextHandler(logs, nil)), most)
+	s.http.ReadHeaderTimeout, s.http.ReadTimeout = patience, patience
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, l.Addr().String(), logs
+}
+
+func call(t *testing.T, at string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func ask(t *testing.T, at, text string) net.Conn {
+	t.Helper()
+	c := call(t, at)
+	go io.WriteString(c, text) // which nobody may want to have
+	return c
+}
+
+// answered returns the status and the text of an answer, "" if the connection ended without.
+func answered(t *testing.T, c net.Conn) string {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("no answer, and no end")
+	}
+	if err != nil {
+		return ""
+	}
+	text, _ := io.ReadAll(answer.Body)
+	return fmt.Sprint(answer.StatusCode, " ", string(text))
 }
 
 // endless is an endless text.

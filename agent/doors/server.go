@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -15,9 +16,9 @@ import (
 	"time"
 )
 
-// Limits of a client. A header has to be there within headTime, and a body within
-// bodyTime; an answer that is written at once has writeTime. A stream asks for more
-// time with each message (Extend).
+// Limits of a client. A header has to be there within headTime, and header and body within
+// bodyTime. An answer has writeTime from its first byte on. A stream asks for more time
+// with each message (Extend).
 const (
 	headTime  = 5 * time.Second
 	bodyTime  = 30 * time.Second
@@ -29,8 +30,8 @@ const (
 )
 
 // A Server answers requests of HTTP. It has a place for a number of connections. If all
-// are taken, the connection that has said nothing for the longest makes room; a
-// connection with a request under way does not.
+// are taken, the connection that has said nothing for the longest makes room. A connection
+// whose request is here as a whole does not, until it has its answer.
 type Server struct {
 	http *http.Server
 	log  *slog.Logger
@@ -51,9 +52,12 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 	s := &Server{log: logger, most: most, all: map[net.Conn]bool{}}
 	s.http = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			s.busy(r.Context().Value(connKey{}).(net.Conn))
-			r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
-			h.ServeHTTP(w, r)
+			b := &body{ReadCloser: http.MaxBytesReader(w, r.Body, MaxBody), s: s, conn: r.Context().Value(connKey{}).(net.Conn), w: w}
+			if r.Body == http.NoBody {
+				b.whole()
+			}
+			r.Body = b
+			h.ServeHTTP(&reply{ResponseWriter: w}, r)
 		}),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, conn)
@@ -70,6 +74,54 @@ func NewServer(h http.Handler, logger *slog.Logger, most int) *Server {
 	}
 	return s
 }
+
+// A body is that of a request. Its connection has said something whenever some of it comes,
+// and is busy when all of it is there.
+type body struct {
+	io.ReadCloser
+	s    *Server
+	conn net.Conn
+	w    http.ResponseWriter
+}
+
+func (b *body) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.whole()
+	case n > 0:
+		b.s.spoke(b.conn)
+	}
+	return n, err
+}
+
+// whole ends the time that the client has: a request may take long. The library would take
+// the end of that time for the client's.
+func (b *body) whole() {
+	b.s.busy(b.conn)
+	_ = http.NewResponseController(b.w).SetReadDeadline(time.Time{})
+}
+
+// A reply is the answer to a request. The library counts its time from the request's header
+// on, when nobody knows how long the work will take.
+type reply struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (r *reply) begin() {
+	if !r.begun {
+		r.begun = true
+		_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTime))
+	}
+}
+
+func (r *reply) WriteHeader(status int) { r.begin(); r.ResponseWriter.WriteHeader(status) }
+
+func (r *reply) Write(b []byte) (int, error) { r.begin(); return r.ResponseWriter.Write(b) }
+
+// Unwrap is for [http.ResponseController].
+func (r *reply) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // complaints are what the library logs: of clients, which can be very many, and of
 // panics, which are our own fault.
@@ -160,6 +212,15 @@ func (s *Server) busy(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.quiet = slices.DeleteFunc(s.quiet, func(other net.Conn) bool { return other == conn })
+}
+
+// spoke makes a connection the last that makes room.
+func (s *Server) spoke(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.quiet, conn); i >= 0 {
+		s.quiet = append(slices.Delete(s.quiet, i, i+1), conn)
+	}
 }
 
 // state is told what a connection does.

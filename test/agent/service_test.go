@@ -36,6 +36,8 @@ type runner struct {
 	cmd    *exec.Cmd
 	logs   netlab.OutputFile // by the one that runs, or ran last
 
+	inside bool // they run in the namespace themselves, where they can listen at its addresses
+
 	socket *net.UnixConn // as the service manager has it
 	mu     sync.Mutex
 	heard  []string
@@ -95,7 +97,11 @@ func (r *runner) start(args ...string) {
 	must(r.t, r.logs.Truncate(0))
 	r.cmd = r.lab.Command(append([]string{"agent", "--log-level", "debug"}, args...)...)
 	r.cmd.Stderr = r.logs.File
-	must(r.t, r.cmd.Start())
+	if r.inside {
+		must(r.t, r.lab.Switch.Do(r.cmd.Start))
+	} else {
+		must(r.t, r.cmd.Start())
+	}
 	r.lab.Wait("the agent to be ready", func() bool { return r.count("READY=1") > 0 })
 }
 
