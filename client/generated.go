@@ -447,8 +447,9 @@ type PFSource struct {
 	Connections uint64  `json:"connections"`
 	// seconds until then
 	Expires float64 `json:"expires"`
-	Given   string  `json:"given,omitempty"`
-	Bridge  string  `json:"master"`
+	// that it has of a pool
+	Given  string `json:"given,omitempty"`
+	Bridge string `json:"master"`
 	// connections within RateTime
 	Rate        float64 `json:"rate"`
 	RateSeconds float64 `json:"rate_seconds"`
