@@ -118,11 +118,7 @@ func (s *Switch) Owned() (list []Port, err error) {
 			if all[p.Id] == nil {
 				continue
 			}
-			port, err := v.port(p, nil) // cables have no owners
-			if err != nil {
-				return err
-			}
-			list = append(list, port)
+			list = append(list, v.port(p, nil)) // cables have no owners
 		}
 		return nil
 	})

@@ -167,6 +167,11 @@ func pfPortsOf(b *datapath.Bridge, c *datapath.Config) (ports pfPorts, err error
 	if err != nil {
 		return ports, err
 	}
+	return pfPortsAmong(devices, b, c), nil
+}
+
+// pfPortsAmong is pfPortsOf with the devices of the namespace.
+func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.Config) (ports pfPorts) {
 	groups := linkGroups()
 	ports.names, ports.said = map[uint32]string{}, map[uint32]string{}
 	for _, p := range datapath.Ports(c) {
@@ -183,7 +188,7 @@ func pfPortsOf(b *datapath.Bridge, c *datapath.Config) (ports pfPorts, err error
 		ports.said[p.Id] = strings.Join(append([]string{port.Name}, port.Groups...), " ")
 		ports.list = append(ports.list, port)
 	}
-	return ports, nil
+	return ports
 }
 
 // stale reports whether the rules are not those that their text means now: a port has

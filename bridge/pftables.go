@@ -18,31 +18,38 @@ import (
 func (s *Switch) PFTables(bridge, anchor string) (list []PFTable, err error) {
 	path := strings.Trim(anchor, "/")
 	err = s.viewPF(bridge, func(v *pfView) error {
-		list = []PFTable{}
-		if !v.loaded {
-			return nil
-		}
-		counts, err := v.b.TableCounts()
-		if err != nil {
-			return err
-		}
-		for _, t := range v.Tables {
-			if t.Anchor != path || !t.Defined && counts[t.Number] == 0 {
-				continue
-			}
-			table := PFTable{
-				Anchor: t.Anchor, Name: t.Name, Const: t.Const, Persist: t.Persist, Counters: t.Counters,
-				Addresses: counts[t.Number], Cleared: time.Unix(t.Cleared, 0),
-			}
-			if uses := v.uses[t]; uses != nil {
-				table.Rules, table.InAnchors = uses.rules, uses.anchors
-			}
-			list = append(list, table)
-		}
-		slices.SortFunc(list, func(a, b PFTable) int { return strings.Compare(a.Name, b.Name) })
-		return nil
+		all, err := v.tables()
+		list = slices.DeleteFunc(all, func(t PFTable) bool { return t.Anchor != path })
+		return err
 	})
 	return list, err
+}
+
+// tables returns the tables of all anchors, by name.
+func (v *pfView) tables() ([]PFTable, error) {
+	list := []PFTable{}
+	if !v.loaded || len(v.Tables) == 0 {
+		return list, nil
+	}
+	counts, err := v.b.TableCounts()
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range v.Tables {
+		if !t.Defined && counts[t.Number] == 0 {
+			continue
+		}
+		table := PFTable{
+			Anchor: t.Anchor, Name: t.Name, Const: t.Const, Persist: t.Persist, Counters: t.Counters,
+			Addresses: counts[t.Number], Cleared: time.Unix(t.Cleared, 0),
+		}
+		if uses := v.uses[t]; uses != nil {
+			table.Rules, table.InAnchors = uses.rules, uses.anchors
+		}
+		list = append(list, table)
+	}
+	slices.SortFunc(list, func(a, b PFTable) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
 }
 
 // PFTable returns the contents of a table, in ascending order.

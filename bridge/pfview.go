@@ -14,6 +14,8 @@ import (
 
 	"bascule/datapath"
 	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
 )
 
 // pfView is pf of a bridge for those who look at it: with the rules by number.
@@ -38,15 +40,21 @@ func (s *Switch) viewPF(bridge string, f func(*pfView) error) error {
 }
 
 func newPFView(b *datapath.Bridge) (*pfView, error) {
+	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	return pfViewAmong(devices, b)
+}
+
+// pfViewAmong is newPFView with the devices of the namespace.
+func pfViewAmong(devices map[int]netlink.Link, b *datapath.Bridge) (*pfView, error) {
 	d, err := readPF(b)
 	if err != nil {
 		return nil, err
 	}
 	v := &pfView{pfConfig: d, b: b, timeouts: pf.DefaultTimeouts()}
-	ports, err := pfPortsOf(b, &b.Config)
-	if err != nil {
-		return nil, err
-	}
+	ports := pfPortsAmong(devices, b, &b.Config)
 	v.names = ports.names
 	if d.loaded {
 		program, err := d.compile(b, ports.list, nil)
@@ -69,58 +77,56 @@ func (v *pfView) rule(n int) *pf.RuleRef {
 // PF returns the facts about pf of a bridge.
 func (s *Switch) PF(bridge string) (info PFInfo, err error) {
 	err = s.viewPF(bridge, func(v *pfView) error {
-		info = PFInfo{Bridge: bridge, For: -1, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts}
-		if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
-			info.HostID = uint32(id)
+		traffic, err := v.b.PFTraffic()
+		if err != nil {
+			return err
 		}
-		rules := pf.Ruleset{Rules: v.main.Rules}
-		info.Checksum = md5.Sum([]byte(rules.String()))
-		for _, id := range slices.Sorted(maps.Keys(v.names)) {
-			info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id])})
-		}
-		slices.SortFunc(info.Ports, func(a, b PFPort) int { return cmp.Compare(a.Name, b.Name) })
-		var counters datapath.PFCounters
-		if v.loaded {
-			now, err := v.b.PFInfo()
-			if err != nil {
-				return err
-			}
-			takes, err := v.b.PFTakes()
-			if err != nil {
-				return err
-			}
-			info.Memory = []PFMemory{
-				{pf.LimitStates.String(), takes.States}, {pf.LimitSrcNodes.String(), takes.Sources}, {pf.LimitFrags.String(), takes.Fragments},
-				{pf.LimitTableEntries.String(), takes.Addresses}, {"rules", takes.Rules},
-			}
-			info.Enabled, info.For = now.Enabled, now.Since
-			info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
-			if counters, err = v.b.PFCounters(); err != nil {
-				return err
-			}
-			if name := v.names[v.b.Config.Pf.LogInterface]; name != "" {
-				n, err := v.b.PFPortStats()
-				if err != nil {
-					return err
-				}
-				info.Log = &PFPort{Name: name, Skip: v.skips(name), Packets: n.Packets, Bytes: n.Bytes}
-			}
-			err = v.b.EachState(func(st *datapath.State) bool {
-				if st.Proto == protoTCP && (st.From.State < tcpEstablished || st.To.State < tcpEstablished) {
-					info.HalfOpen++
-				}
-				return true
-			})
-			if err != nil {
-				return err
-			}
-		}
-		info.StateTable = named(&counters, pfStateCounters)
-		info.Counters = named(&counters, pfCounters)
-		info.LimitCounters = named(&counters, pfLimitCounters)
-		return nil
+		info, err = v.info(bridge, &traffic)
+		return err
 	})
 	return info, err
+}
+
+func (v *pfView) info(bridge string, traffic *datapath.PFTraffic) (PFInfo, error) {
+	info := PFInfo{
+		Bridge: bridge, For: -1, Debug: cmp.Or(v.Debug, v.main.Options.Debug, "err"), Limits: v.limits(), Timeouts: v.timeouts,
+		StateTable: named(&traffic.Counters, pfStateCounters), Counters: named(&traffic.Counters, pfCounters),
+		LimitCounters: named(&traffic.Counters, pfLimitCounters), HalfOpen: traffic.HalfOpen,
+	}
+	if id, err := strconv.ParseUint(v.main.Options.HostID, 0, 32); err == nil {
+		info.HostID = uint32(id)
+	}
+	rules := pf.Ruleset{Rules: v.main.Rules}
+	info.Checksum = md5.Sum([]byte(rules.String()))
+	for _, id := range slices.Sorted(maps.Keys(v.names)) {
+		info.Ports = append(info.Ports, PFPort{Name: v.names[id], Skip: v.skips(v.names[id])})
+	}
+	slices.SortFunc(info.Ports, func(a, b PFPort) int { return cmp.Compare(a.Name, b.Name) })
+	if !v.loaded {
+		return info, nil
+	}
+	now, err := v.b.PFInfo()
+	if err != nil {
+		return info, err
+	}
+	takes, err := v.b.PFTakes()
+	if err != nil {
+		return info, err
+	}
+	info.Memory = []PFMemory{
+		{pf.LimitStates.String(), takes.States}, {pf.LimitSrcNodes.String(), takes.Sources}, {pf.LimitFrags.String(), takes.Fragments},
+		{pf.LimitTableEntries.String(), takes.Addresses}, {"rules", takes.Rules},
+	}
+	info.Enabled, info.For = now.Enabled, now.Since
+	info.States, info.Sources = uint64(now.States), uint64(now.Nodes)
+	if name := v.names[v.b.Config.Pf.LogInterface]; name != "" {
+		n, err := v.b.PFPortStats()
+		if err != nil {
+			return info, err
+		}
+		info.Log = &PFPort{Name: name, Skip: v.skips(name), Packets: n.Packets, Bytes: n.Bytes}
+	}
+	return info, nil
 }
 
 const (
@@ -128,8 +134,6 @@ const (
 	protoUDP    = 17
 	protoICMP   = 1
 	protoICMPv6 = 58
-
-	tcpEstablished = 4 // in datapath.TCPStates
 )
 
 // pfCounterName is the name of a counter in pfctl(8).
@@ -188,24 +192,29 @@ func (s *Switch) PFRules(bridge, anchor string) (rules PFRules, err error) {
 		if !v.loaded {
 			return nil
 		}
-		stats, err := v.b.PFRuleStats()
-		if err != nil {
-			return err
-		}
-		for i, ref := range v.rules[:min(len(v.rules), len(stats))] {
-			n := rules.Counts[ref.Rule] // it may be called several times
-			n.Evaluations += stats[i].Evaluations
-			n.Created += stats[i].StatesCreated
-			n.States += uint64(stats[i].States)
-			for dir := range 2 {
-				n.Packets[dir] += stats[i].Packets[dir]
-				n.Bytes[dir] += stats[i].Bytes[dir]
-			}
-			rules.Counts[ref.Rule] = n
-		}
-		return nil
+		traffic, err := v.b.PFTraffic()
+		rules.Counts = v.counts(&traffic)
+		return err
 	})
 	return rules, err
+}
+
+// counts returns the counts of all rules.
+func (v *pfView) counts(traffic *datapath.PFTraffic) map[*pf.Rule]PFCounts {
+	counts := map[*pf.Rule]PFCounts{}
+	stats := traffic.Rules
+	for i, ref := range v.rules[:min(len(v.rules), len(stats))] {
+		n := counts[ref.Rule] // it may be called several times
+		n.Evaluations += stats[i].Evaluations
+		n.Created += stats[i].StatesCreated
+		n.States += uint64(stats[i].States)
+		for dir := range 2 {
+			n.Packets[dir] += stats[i].Packets[dir]
+			n.Bytes[dir] += stats[i].Bytes[dir]
+		}
+		counts[ref.Rule] = n
+	}
+	return counts
 }
 
 // hasBelow says whether there are anchors below one, or tables in or below it.

@@ -17,11 +17,8 @@ import (
 func (s *Switch) Ports(bridge string) (list []Port, err error) {
 	list = []Port{}
 	err = s.each(showWhat("the ports", bridge), bridge, func(name string, b *datapath.Bridge) error {
+		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
 		v, err := viewOf(name, b)
-		if err != nil {
-			return err
-		}
-		cables, err := v.cables()
 		if err != nil {
 			return err
 		}
@@ -29,33 +26,41 @@ func (s *Switch) Ports(bridge string) (list []Port, err error) {
 		if err != nil {
 			return err
 		}
-		list = slices.DeleteFunc(list, func(p Port) bool { return p.Bridge == name })
-		for _, p := range v.ports {
-			port, err := v.port(p, cables)
-			if err != nil {
-				return err
-			}
-			stats, err := b.PortStats(p)
-			if err != nil {
-				return err
-			}
-			routed, err := b.Routed(p, &stats)
-			if err != nil {
-				return err
-			}
-			port.Stats = loadStats(&stats, routed)
-			if v.there(p) { // the entries of other ports just age
-				port.FDBCount = usage[datapath.Slot(p.Id)]
-			}
-			list = append(list, port)
-		}
-		return nil
+		ports, err := v.counted(usage)
+		list = append(list, ports...)
+		return err
 	})
 	return list, err
 }
 
+// counted returns the ports with their counters. usage is Usage's.
+func (v *view) counted(usage []uint32) (list []Port, err error) {
+	cables, err := v.cables()
+	if err != nil {
+		return nil, err
+	}
+	stats, err := v.b.AllPortStats()
+	if err != nil {
+		return nil, err
+	}
+	list = make([]Port, 0, len(v.ports))
+	for _, p := range v.ports {
+		port, slot := v.port(p, cables), datapath.Slot(p.Id)
+		routed, err := v.b.Routed(p, &stats[slot])
+		if err != nil {
+			return nil, err
+		}
+		port.Stats = loadStats(&stats[slot], routed)
+		if v.there(p) { // the entries of other ports just age
+			port.FDBCount = usage[slot]
+		}
+		list = append(list, port)
+	}
+	return list, nil
+}
+
 // port returns the facts of a port, except for its counters.
-func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
+func (v *view) port(p *datapath.Port, cables *datapath.Cables) Port {
 	state := STPState(v.states[datapath.Slot(p.Id)]).String()
 	port := Port{
 		Bridge: v.name, Name: v.names[p.Id], Type: TypeNetdev, Hook: HookTCX,
@@ -81,7 +86,7 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 	}
 	l := v.links[p.Id]
 	if l == nil {
-		return port, nil
+		return port
 	}
 	a := l.Attrs()
 	port.Index, port.Flags, port.MTU, port.TakenBy = a.Index, flagList(a.RawFlags), a.MTU, v.taken[p.Id]
@@ -92,15 +97,11 @@ func (v *view) port(p *datapath.Port, cables *datapath.Cables) (Port, error) {
 		}
 	}
 	if a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0 {
-		blocked, err := v.b.Blocked(p)
-		if err != nil {
-			return port, err
-		}
-		if port.State = state; blocked {
+		if port.State = state; v.blocked[p.Id] {
 			port.State = "blocked"
 		}
 	}
-	return port, nil
+	return port
 }
 
 // inOrder returns the ports in the order in which they were added.

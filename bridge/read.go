@@ -55,12 +55,22 @@ type view struct {
 	taken map[uint32]string       // by id, the devices that ports' devices are members of
 	mute  map[uint32]bool         // by id, host ports whose interface was left without a carrier: see catchup.go
 
-	states []datapath.STPState // by slot
-	owners map[uint32]*Owner   // by id
+	blocked map[uint32]bool     // by id, ports that their loop guards block
+	states  []datapath.STPState // by slot
+	owners  map[uint32]*Owner   // by id
 }
 
 func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	devices, err := links()
+	if err != nil {
+		return nil, err
+	}
+	return viewAmong(devices, name, b)
+}
+
+// viewAmong is viewOf with the devices of the namespace.
+func viewAmong(devices map[int]netlink.Link, name string, b *datapath.Bridge) (*view, error) {
+	blocked, err := b.Blocked()
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +82,7 @@ func viewOf(name string, b *datapath.Bridge) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, states, owned}
+	v := &view{name, b, inOrder(&b.Config), map[uint32]netlink.Link{}, map[uint32]string{}, map[uint32]string{}, map[uint32]bool{}, blocked, states, owned}
 	for _, p := range v.ports {
 		l := shownDevice(b, p, devices)
 		if l != nil {
@@ -125,11 +135,7 @@ func (v *view) withPorts(s *State) error {
 		return err
 	}
 	for _, p := range v.ports {
-		port, err := v.port(p, cables)
-		if err != nil {
-			return err
-		}
-		s.Ports = append(s.Ports, port)
+		s.Ports = append(s.Ports, v.port(p, cables))
 	}
 	return nil
 }

@@ -247,10 +247,7 @@ func (v *view) spans(vlans *datapath.VLANs) ([]Span, error) {
 			continue
 		}
 		span := describeSpan(&v.b.Config, vlans, n, p)
-		port, err := v.port(p, nil) // no cable's end
-		if err != nil {
-			return nil, err
-		}
+		port := v.port(p, nil) // no cable's end
 		span.Bridge, span.Port, span.State = v.name, port.Name, port.State
 		for _, source := range v.ports {
 			if source != p && (spanMarks{&source.SpanIn, &source.SpanOut}).has(n) {

@@ -615,29 +615,36 @@ func (s *Switch) VLANTable(bridge string) (list []VLAN, err error) {
 	list = []VLAN{}
 	err = s.eachFiltering("the table of VLANs", bridge, func(name string, b *datapath.Bridge, v *datapath.VLANs) error {
 		list = slices.DeleteFunc(list, func(l VLAN) bool { return l.Bridge == name })
-		var ids []uint16
-		for vid := uint16(1); vid <= maxVLAN; vid++ {
-			if v[vid].Member != (datapath.PortSet{}) || v[vid].Kind != datapath.VLANOrdinary {
-				ids = append(ids, vid)
-			}
-		}
-		stats, err := b.VLANStats(ids)
-		if err != nil {
-			return err
-		}
-		for i, vid := range ids {
-			l := VLAN{
-				Bridge: name, ID: vid, Kind: vlanKinds[uint32(v[vid].Kind)],
-				RxFrames: stats[i].RxFrames, RxBytes: stats[i].RxBytes, TxFrames: stats[i].TxFrames, TxBytes: stats[i].TxBytes,
-			}
-			if isSecondary(&v[vid]) {
-				l.Primary = v[vid].Fid
-			}
-			list = append(list, l)
-		}
-		return nil
+		table, err := vlanTable(name, b, v)
+		list = append(list, table...)
+		return err
 	})
 	return list, err
+}
+
+// vlanTable returns the VLANs of a bridge that VLANTable has.
+func vlanTable(name string, b *datapath.Bridge, v *datapath.VLANs) (list []VLAN, err error) {
+	var ids []uint16
+	for vid := uint16(1); vid <= maxVLAN; vid++ {
+		if v[vid].Member != (datapath.PortSet{}) || v[vid].Kind != datapath.VLANOrdinary {
+			ids = append(ids, vid)
+		}
+	}
+	stats, err := b.VLANStats(ids)
+	if err != nil {
+		return nil, err
+	}
+	for i, vid := range ids {
+		l := VLAN{
+			Bridge: name, ID: vid, Kind: vlanKinds[uint32(v[vid].Kind)],
+			RxFrames: stats[i].RxFrames, RxBytes: stats[i].RxBytes, TxFrames: stats[i].TxFrames, TxBytes: stats[i].TxBytes,
+		}
+		if isSecondary(&v[vid]) {
+			l.Primary = v[vid].Fid
+		}
+		list = append(list, l)
+	}
+	return list, nil
 }
 
 // eachFiltering runs f with the bridge of the name, which must filter VLANs. If the

@@ -13,11 +13,11 @@ type ruleCounts struct{ Packets, Bytes [2]uint64 }
 
 func countsOf(t testing.TB, b *Bridge) (list []ruleCounts) {
 	t.Helper()
-	stats, err := b.PFRuleStats()
+	stats, err := b.PFTraffic()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range stats {
+	for _, s := range stats.Rules {
 		list = append(list, ruleCounts{s.Packets, s.Bytes})
 	}
 	return list
@@ -85,13 +85,13 @@ func TestPFSearches(t *testing.T) {
 	short[17] = 10 // of the IP header's 20
 	check := func(when string, want map[PFCounter]uint64) {
 		t.Helper()
-		got, err := b.PFCounters()
+		got, err := b.PFTraffic()
 		if err != nil {
 			t.Fatal(err)
 		}
 		for c, n := range want {
-			if got[c] != n {
-				t.Errorf("%s: counter %d is %d, want %d", when, c, got[c], n)
+			if got.Counters[c] != n {
+				t.Errorf("%s: counter %d is %d, want %d", when, c, got.Counters[c], n)
 			}
 		}
 	}

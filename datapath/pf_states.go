@@ -508,11 +508,18 @@ func statePhase(s *kernelPfState) pf.TimeoutName {
 	return choose(pf.OtherFirst, pf.OtherSingle, pf.OtherMultiple)
 }
 
+// left returns how many seconds a state lasts without another packet, and whether it is
+// over (pf_state_over).
+func (r *stateReader) left(s *kernelPfState) (seconds int64, over bool) {
+	idle := max(int32(r.now-s.Used), 0)
+	seconds = int64(r.lifetime(s)) - int64(idle)
+	return seconds, idle > 1 && seconds <= 0
+}
+
 // state returns a state as users see it; nil if it is over.
 func (r *stateReader) state(t *stateTable, place uint32, s *kernelPfState) *State {
-	idle := max(int32(r.now-s.Used), 0)
-	left := int64(r.lifetime(s)) - int64(idle)
-	if idle > 1 && left <= 0 { // as pf_state_over has it
+	left, over := r.left(s)
+	if over {
 		return nil
 	}
 	st := &State{
@@ -641,12 +648,52 @@ type PFRuleStats struct {
 	Spent         bool   // it is a once rule, and has had its packet
 }
 
-// PFRuleStats returns the counters of the rules, by their numbers in
-// Program.Source.
-func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
+// PFTraffic is what pf has counted, with what the present states have counted.
+type PFTraffic struct {
+	Counters PFCounters
+	Rules    []PFRuleStats // by their numbers in Program.Source
+	HalfOpen uint64        // states of TCP that nobody has answered
+}
+
+// PFTraffic returns the counters of pf, by one look at its states. Packets that states
+// have counted were looked for among states, too.
+func (b *Bridge) PFTraffic() (sum PFTraffic, err error) {
 	if !b.PFLoaded() {
-		return nil, nil
+		return sum, nil
 	}
+	if err := b.pfCounters(&sum.Counters); err != nil {
+		return sum, err
+	}
+	r, err := b.stateReader()
+	if err != nil {
+		return sum, err
+	}
+	if sum.Rules, err = b.pfRuleStats(r.uses); err != nil {
+		return sum, err
+	}
+	t, err := b.states(unix.PROT_READ)
+	if err != nil {
+		return sum, err
+	}
+	defer t.close()
+	t.each(func(_ uint32, s *kernelPfState) bool {
+		sum.Counters[PFSearches] += s.sent(0) + s.sent(1)
+		if _, over := r.left(s); over {
+			return true
+		}
+		if s.Key.Proto == unix.IPPROTO_TCP && min(s.Peer[0].State, s.Peer[1].State) < uint8(kernelPfTcpStatePF_ESTABLISHED) {
+			sum.HalfOpen++
+		}
+		if s.Ruleset == r.config.Ruleset {
+			s.count(sum.Rules)
+		}
+		return true
+	})
+	return sum, nil
+}
+
+// pfRuleStats returns the counters of the rules, without those of the present states.
+func (b *Bridge) pfRuleStats(uses []kernelPfRuleUse) ([]PFRuleStats, error) {
 	list := make([]PFRuleStats, b.Config.Pf.Rules)
 	if len(list) == 0 {
 		return list, nil
@@ -656,14 +703,11 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 		return nil, err
 	}
 	defer counters.Close()
-	cpus, err := ebpf.PossibleCPU()
+	perCPU, err := perCPUs[kernelPfRuleStats](counters, len(list))
 	if err != nil {
-		return nil, err
-	}
-	perCPU := make([]kernelPfRuleStats, len(list)*cpus)
-	if _, err := counters.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, len(list)), perCPU, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil, fmt.Errorf("read the rules' counters: %w", err)
 	}
+	cpus := len(perCPU) / len(list)
 	for i, s := range perCPU {
 		r := &list[i/cpus]
 		r.Evaluations += s.Evaluations
@@ -673,42 +717,49 @@ func (b *Bridge) PFRuleStats() ([]PFRuleStats, error) {
 			r.Bytes[out] += s.Bytes[out]
 		}
 	}
-	uses, err := b.ruleUses()
-	if err != nil {
-		return nil, err
-	}
 	for i := range list { // of a rule that is there several times, the first has these
 		list[i].States, list[i].Spent = uses[i].States, uses[i].Spent != 0
 	}
-	return list, b.EachState(func(st *State) bool {
-		st.count(list)
-		return true
-	})
+	return list, nil
+}
+
+// perCPUs returns the first n entries of an array, each with a value for every CPU.
+func perCPUs[V any](m *ebpf.Map, n int) ([]V, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	values := make([]V, n*cpus)
+	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, n), values, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, err
+	}
+	return values, nil
 }
 
 // count adds the counts of a state to its rules. Packets of the side that made it come
 // in where the rule in is, and go out where the rule out is. Answers go the other way
 // at each. At the host, both rules are about the host's interface, and see one way.
-func (st *State) count(list []PFRuleStats) {
-	add := func(rule, out int) {
-		if rule < 0 || rule >= len(list) {
+func (s *kernelPfState) count(list []PFRuleStats) {
+	from := s.initiator()
+	add := func(rule uint32, out int) {
+		if rule == 0 || int64(rule) > int64(len(list)) {
 			return
 		}
-		r := &list[rule]
-		r.Packets[out] += st.From.Packets
-		r.Bytes[out] += st.From.Bytes
-		r.Packets[1-out] += st.To.Packets
-		r.Bytes[1-out] += st.To.Bytes
+		r := &list[rule-1]
+		r.Packets[out] += s.sent(from)
+		r.Bytes[out] += s.Bytes[from]
+		r.Packets[1-out] += s.sent(1 - from)
+		r.Bytes[1-out] += s.Bytes[1-from]
 	}
 	in, out := 0, 1
-	switch st.Host {
+	switch s.host() {
 	case IntoHost:
 		out = 0
 	case OutOfHost:
 		in = 1
 	}
-	add(st.RuleIn, in)
-	add(st.RuleOut, out)
+	add(uint32(s.RuleIn), in)
+	add(uint32(s.RuleOut), out)
 }
 
 // ZeroPFRuleStats sets the counters of rules to zero. The present states keep their
@@ -777,28 +828,20 @@ const (
 // PFCounters are counters of pf, by PFCounter.
 type PFCounters [pfCounters]uint64
 
-// PFCounters returns the counters of pf, summed over the CPUs. Packets that states have
-// counted were looked for among states, too.
-func (b *Bridge) PFCounters() (sum PFCounters, err error) {
-	if !b.PFLoaded() {
-		return sum, nil
-	}
-	if sum[PFSearches], err = b.statePackets(); err != nil {
-		return sum, err
-	}
+// pfCounters reads the counters of pf, summed over the CPUs, without what the present
+// states have counted.
+func (b *Bridge) pfCounters(sum *PFCounters) error {
 	m, err := b.openTable(kernelMapCounters)
 	if err != nil {
-		return sum, err
+		return err
 	}
 	defer m.Close()
 	for i := range sum {
-		n, err := counterOf(m, kernelCounterCOUNTER_PF+kernelCounter(i))
-		if err != nil {
-			return sum, err
+		if sum[i], err = counterOf(m, kernelCounterCOUNTER_PF+kernelCounter(i)); err != nil {
+			return err
 		}
-		sum[i] += n
 	}
-	return sum, nil
+	return nil
 }
 
 // statePackets returns how many packets the present states have counted.

@@ -251,11 +251,11 @@ func TestPFSame(t *testing.T) {
 	s.run(b, 0, udpFrame(2, 1, "192.0.2.2", "192.0.2.1", 53, 1000))
 	stats := func() PFRuleStats {
 		t.Helper()
-		list, err := b.PFRuleStats()
-		if err != nil || len(list) != 2 {
-			t.Fatalf("%d rules have counters, %v", len(list), err)
+		n, err := b.PFTraffic()
+		if err != nil || len(n.Rules) != 2 {
+			t.Fatalf("%d rules have counters, %v", len(n.Rules), err)
 		}
-		return list[1]
+		return n.Rules[1]
 	}
 	want := PFRuleStats{Evaluations: 1, Packets: [2]uint64{1, 0}, Bytes: [2]uint64{58, 0}, StatesCreated: 1, States: 1}
 	if got := stats(); got != want {
@@ -364,8 +364,8 @@ func TestPFStates(t *testing.T) {
 	if err != nil || info.States != 1 || info.StatesMax != 1000 || info.Rules != 2 || !info.Enabled {
 		t.Errorf("info is %+v, %v", info, err)
 	}
-	if counters, err := b.PFCounters(); err != nil || counters[PFInserts] != 1 {
-		t.Errorf("counters are %v, %v", counters, err)
+	if n, err := b.PFTraffic(); err != nil || n.Counters[PFInserts] != 1 {
+		t.Errorf("counters are %v, %v", n.Counters, err)
 	}
 	if n, err := b.KillStates(func(st *State) bool { return st.VLAN == 7 }); n != 0 || err != nil {
 		t.Errorf("%d states of another VLAN are killed, %v", n, err)
@@ -380,11 +380,11 @@ func TestPFStates(t *testing.T) {
 	if info, err := b.PFInfo(); err != nil || info.States != 0 || info.Enabled || len(statesOf(t, b)) != 0 {
 		t.Errorf("info is %+v, %v; states are %v", info, err, statesOf(t, b))
 	}
-	if counters, err := b.PFCounters(); err != nil || counters[PFRemovals] != 1 || b.ZeroPFCounters() != nil {
-		t.Errorf("counters are %v, %v", counters, err)
+	if n, err := b.PFTraffic(); err != nil || n.Counters[PFRemovals] != 1 || b.ZeroPFCounters() != nil {
+		t.Errorf("counters are %v, %v", n.Counters, err)
 	}
-	if counters, err := b.PFCounters(); err != nil || counters != (PFCounters{}) {
-		t.Errorf("zeroed counters are %v, %v", counters, err)
+	if n, err := b.PFTraffic(); err != nil || n.Counters != (PFCounters{}) {
+		t.Errorf("zeroed counters are %v, %v", n.Counters, err)
 	}
 }
 

@@ -595,11 +595,11 @@ func TestLoopGuardStays(t *testing.T) {
 	b := s.create("br0", 2, guard)
 	blocked := func() bool {
 		t.Helper()
-		yes, err := b.Blocked(Ports(&b.Config)[0])
+		all, err := b.Blocked()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return yes
+		return all[Ports(&b.Config)[0].Id]
 	}
 	block := func(d time.Duration) {
 		t.Helper()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -308,6 +309,29 @@ func (b *Bridge) PortStats(p *Port) (sum Stats, err error) {
 	if err := b.lookup(kernelMapStats, Slot(p.Id), &perCPU); err != nil {
 		return sum, err
 	}
+	return sumStats(perCPU), nil
+}
+
+// AllPortStats returns the counters of all ports by slot.
+func (b *Bridge) AllPortStats() ([]Stats, error) {
+	m, err := b.openTable(kernelMapStats)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	slots := int(min(b.Config.Slots, m.MaxEntries()))
+	perCPU, err := perCPUs[Stats](m, slots)
+	if err != nil {
+		return nil, fmt.Errorf("read the ports' counters: %w", err)
+	}
+	sums := make([]Stats, slots)
+	for i, cpus := 0, len(perCPU)/max(slots, 1); i < slots; i++ {
+		sums[i] = sumStats(perCPU[i*cpus : (i+1)*cpus])
+	}
+	return sums, nil
+}
+
+func sumStats(perCPU []Stats) (sum Stats) {
 	for _, s := range perCPU {
 		sum.RxFrames += s.RxFrames
 		sum.RxBytes += s.RxBytes
@@ -321,16 +345,21 @@ func (b *Bridge) PortStats(p *Port) (sum Stats, err error) {
 			sum.Drops[i] += n
 		}
 	}
-	return sum, nil
+	return sum
 }
 
-// Blocked reports whether the port is blocked by its loop guard.
-func (b *Bridge) Blocked(p *Port) (bool, error) {
-	if p.BlockTime == 0 {
-		return false, nil
+// Blocked returns the ids of the ports that are blocked by their loop guards.
+func (b *Bridge) Blocked() (map[uint32]bool, error) {
+	guarded := slices.DeleteFunc(Ports(&b.Config), func(p *Port) bool { return p.BlockTime == 0 })
+	if len(guarded) == 0 {
+		return nil, nil
 	}
-	blocked := false
-	err := b.shared(func(s *kernelShared) { blocked = s.PortStates[Slot(p.Id)].Until > s.Clock.Now })
+	blocked := map[uint32]bool{}
+	err := b.shared(func(s *kernelShared) {
+		for _, p := range guarded {
+			blocked[p.Id] = s.PortStates[Slot(p.Id)].Until > s.Clock.Now
+		}
+	})
 	return blocked, err
 }
 

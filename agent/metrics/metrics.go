@@ -8,12 +8,12 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Options choose what is shown.
@@ -64,12 +65,7 @@ type source interface {
 
 // A reader is what metrics need of a switch.
 type reader interface {
-	Bridges() ([]bridge.Info, error)
-	Ports(bridge string) ([]bridge.Port, error)
-	VLANTable(bridge string) ([]bridge.VLAN, error)
-	PF(bridge string) (bridge.PFInfo, error)
-	PFRules(bridge, anchor string) (bridge.PFRules, error)
-	PFTables(bridge, anchor string) ([]bridge.PFTable, error)
+	Counted() ([]bridge.Counted, error)
 }
 
 // scrapeTime is how long a scrape may take, and mostScrapes how many there may be at a
@@ -83,10 +79,17 @@ const (
 func Handler(v *agent.View, o Options) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	registry.MustRegister(&collector{of: v, o: o, log: v.Log()})
-	answer := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+	own := &gatherer{of: v, o: o, log: v.Log()}
+	answer := promhttp.HandlerFor(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		list, err := registry.Gather()
+		list = append(list, own.gather()...)
+		slices.SortFunc(list, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+		return list, err
+	}), promhttp.HandlerOpts{
 		EnableOpenMetrics: true, MaxRequestsInFlight: mostScrapes, Timeout: scrapeTime,
 		ErrorHandling: promhttp.ContinueOnError, ErrorLog: logger{v.Log()},
+		// a sixth of a large switch's scrape would be compression, which spares 40 kB a second
+		DisableCompression: true,
 	})
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", answer)
@@ -104,16 +107,26 @@ func (l logger) Println(v ...any) { l.Warn("metrics", "error", fmt.Sprint(v...))
 // A kind is a family of series. All have the label netns, "" for the agent's own network
 // namespace.
 type kind struct {
-	desc  *prometheus.Desc
-	value prometheus.ValueType
+	name, help string
+	value      dto.MetricType
+	labels     []string
+	number     int // in a scrape's families
 }
 
-func gauge(name, help string, labels ...string) kind {
-	return kind{prometheus.NewDesc("bascule_"+name, help, append([]string{"netns"}, labels...), nil), prometheus.GaugeValue}
+// kinds is how many there are.
+var kinds int
+
+func newKind(value dto.MetricType, name, help string, labels []string) *kind {
+	kinds++
+	return &kind{"bascule_" + name, help, value, append([]string{"netns"}, labels...), kinds - 1}
 }
 
-func counter(name, help string, labels ...string) kind {
-	return kind{prometheus.NewDesc("bascule_"+name, help, append([]string{"netns"}, labels...), nil), prometheus.CounterValue}
+func gauge(name, help string, labels ...string) *kind {
+	return newKind(dto.MetricType_GAUGE, name, help, labels)
+}
+
+func counter(name, help string, labels ...string) *kind {
+	return newKind(dto.MetricType_COUNTER, name, help, labels)
 }
 
 // The families. Their names follow Prometheus: base units, _total of counters, _info of
@@ -188,37 +201,36 @@ var (
 	scrapeSeconds = gauge("scrape_duration_seconds", "What this scrape took.")
 )
 
-// A collector reads at each scrape.
-type collector struct {
+// A gatherer reads at each scrape. It makes the library's families by itself: the
+// library's registry, which takes series one at a time and compares them all, takes
+// longer for a large switch than everything else together.
+type gatherer struct {
 	of  source
 	o   Options
 	log *slog.Logger
 	one sync.Mutex // scrapes at once would read the same twice
 }
 
-// Describe tells nothing: which series there are depends on the bridges.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect reads all.
-func (c *collector) Collect(to chan<- prometheus.Metric) {
-	c.one.Lock()
-	defer c.one.Unlock()
+// gather reads all.
+func (g *gatherer) gather() []*dto.MetricFamily {
+	g.one.Lock()
+	defer g.one.Unlock()
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	s := &scrape{to: to, o: c.o}
+	s := newScrape(g.o)
 	failed := func(part string, err error) {
 		s.flag(scrapeFailed, err != nil, part)
 		if err != nil {
-			c.log.Warn("a scrape of metrics lacks something", "netns", s.netns, "part", part, "error", err)
+			g.log.Warn("a scrape of metrics lacks something", "netns", s.netns, "part", part, "error", err)
 		}
 	}
-	st, err := c.of.Status(ctx)
+	st, err := g.of.Status(ctx)
 	failed("agent", err)
 	if err == nil {
 		s.agent(st)
 	}
-	places, err := c.of.Places(ctx)
+	places, err := g.of.Places(ctx)
 	if err != nil {
 		failed("bridges", err)
 	}
@@ -228,21 +240,77 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	s.netns = ""
 	s.put(scrapeSeconds, time.Since(start).Seconds())
+	return s.filled()
 }
 
 // A scrape is one reading.
 type scrape struct {
-	to    chan<- prometheus.Metric
-	o     Options
-	netns string
+	o        Options
+	netns    string
+	families []dto.MetricFamily // by the numbers of kinds
+	room     []series
+
+	// the labels of the last series, which the next often has, too
+	names  []string
+	values []string
+	pairs  []*dto.LabelPair
 }
 
-func (s *scrape) put(k kind, value float64, labels ...string) {
-	values := append([]string{s.netns}, labels...)
-	for i, v := range values {
-		values[i] = plain(v)
+// A series is a dto.Metric with what it points at.
+type series struct {
+	dto.Metric
+	gauge   dto.Gauge
+	counter dto.Counter
+	value   float64
+}
+
+func newScrape(o Options) *scrape { return &scrape{o: o, families: make([]dto.MetricFamily, kinds)} }
+
+// filled are the families that have series.
+func (s *scrape) filled() (list []*dto.MetricFamily) {
+	for i := range s.families {
+		if f := &s.families[i]; f.Name != nil {
+			list = append(list, f)
+		}
 	}
-	s.to <- prometheus.MustNewConstMetric(k.desc, k.value, value, values...)
+	return list
+}
+
+func (s *scrape) put(k *kind, value float64, labels ...string) {
+	f := &s.families[k.number]
+	if f.Name == nil {
+		f.Name, f.Help, f.Type = &k.name, &k.help, &k.value
+	}
+	if len(s.room) == 0 {
+		s.room = make([]series, 256)
+	}
+	m := &s.room[0]
+	s.room = s.room[1:]
+	m.value = value
+	if k.value == dto.MetricType_COUNTER {
+		m.counter.Value, m.Counter = &m.value, &m.counter
+	} else {
+		m.gauge.Value, m.Gauge = &m.value, &m.gauge
+	}
+	m.Label = s.labelled(k, labels)
+	f.Metric = append(f.Metric, &m.Metric)
+}
+
+// labelled returns the labels of a series, by name.
+func (s *scrape) labelled(k *kind, labels []string) []*dto.LabelPair {
+	if len(s.values) > 0 && s.values[0] == s.netns && slices.Equal(s.values[1:], labels) && slices.Equal(s.names, k.labels) {
+		return s.pairs
+	}
+	s.names, s.values = k.labels, append([]string{s.netns}, labels...)
+	texts, room := make([]string, len(s.values)), make([]dto.LabelPair, len(s.values))
+	s.pairs = make([]*dto.LabelPair, len(s.values))
+	for i, v := range s.values {
+		texts[i] = plain(v)
+		room[i].Name, room[i].Value = &k.labels[i], &texts[i]
+		s.pairs[i] = &room[i]
+	}
+	slices.SortFunc(s.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
+	return s.pairs
 }
 
 // plain is a label's value. Others give devices their names, which need not be text: a
@@ -262,9 +330,9 @@ func plain(text string) string {
 	return b.String()
 }
 
-func (s *scrape) count(k kind, value uint64, labels ...string) { s.put(k, float64(value), labels...) }
+func (s *scrape) count(k *kind, value uint64, labels ...string) { s.put(k, float64(value), labels...) }
 
-func (s *scrape) flag(k kind, on bool, labels ...string) {
+func (s *scrape) flag(k *kind, on bool, labels ...string) {
 	value := 0.0
 	if on {
 		value = 1
@@ -320,27 +388,21 @@ func (s *scrape) tree(name string, t agent.TreeStatus) {
 // bridges has what the switch of a network namespace counts. A bridge that goes meanwhile
 // is left out.
 func (s *scrape) bridges(sw reader) error {
-	list, err := sw.Bridges()
-	if err != nil {
-		return err
-	}
+	list, err := sw.Counted()
 	for _, b := range list {
 		s.put(bridgeInfo, 1, b.Name, b.Address.String(), b.Config.STP, fmt.Sprint(b.Config.VLANFiltering))
 		s.put(bridgePorts, float64(len(b.Ports)), b.Name)
 		s.put(fdbEntries, float64(b.FDBCount), b.Name)
 		s.put(fdbMost, float64(b.Config.FDBMax), b.Name)
-	}
-	ports, err := sw.Ports("")
-	for _, p := range ports {
-		if s.o.shows(p.Name) {
-			s.port(p)
+		for _, p := range b.Ports {
+			if s.o.shows(p.Name) {
+				s.port(p)
+			}
 		}
-	}
-	for _, b := range list {
-		if b.Config.VLANStats {
-			err = errors.Join(err, s.vlans(sw, b.Name))
+		for _, v := range b.VLANs {
+			s.vlan(v)
 		}
-		err = errors.Join(err, s.pf(sw, b.Name))
+		s.pf(&b)
 	}
 	return err
 }
@@ -354,11 +416,6 @@ func (s *scrape) port(p bridge.Port) {
 	}
 	s.put(portInfo, 1, with(p.Type, p.Hook, p.State, p.Peer, p.TakenBy, owner.ID, owner.By, owner.Container, owner.Interface)...)
 	s.flag(portForwards, p.State == "forwarding", name...)
-	if p.Type != bridge.TypeSpan {
-		s.flag(portFlood, p.Config.Discover, with("unknown")...)
-		s.flag(portFlood, p.Config.MulticastFlood, with("multicast")...)
-		s.flag(portFlood, p.Config.BroadcastFlood, with("broadcast")...)
-	}
 	if p.MTU > 0 {
 		s.put(portMTU, float64(p.MTU), name...)
 	}
@@ -374,6 +431,11 @@ func (s *scrape) port(p bridge.Port) {
 	if p.Config.FDBMax > 0 {
 		s.put(portMost, float64(p.Config.FDBMax), name...)
 	}
+	if p.Type != bridge.TypeSpan {
+		s.flag(portFlood, p.Config.Discover, with("unknown")...)
+		s.flag(portFlood, p.Config.MulticastFlood, with("multicast")...)
+		s.flag(portFlood, p.Config.BroadcastFlood, with("broadcast")...)
+	}
 	for reason, n := range n.Drops {
 		s.count(portDrops, n, with(reason)...)
 	}
@@ -382,26 +444,19 @@ func (s *scrape) port(p bridge.Port) {
 	}
 }
 
-func (s *scrape) vlans(sw reader, name string) error {
-	table, err := sw.VLANTable(name)
-	for _, v := range table {
-		id := fmt.Sprint(v.ID)
-		s.count(vlanRxBytes, v.RxBytes, name, id)
-		s.count(vlanRxFrames, v.RxFrames, name, id)
-		s.count(vlanTxBytes, v.TxBytes, name, id)
-		s.count(vlanTxFrames, v.TxFrames, name, id)
-	}
-	return err
+func (s *scrape) vlan(v bridge.VLAN) {
+	id := strconv.Itoa(int(v.ID))
+	s.count(vlanRxBytes, v.RxBytes, v.Bridge, id)
+	s.count(vlanRxFrames, v.RxFrames, v.Bridge, id)
+	s.count(vlanTxBytes, v.TxBytes, v.Bridge, id)
+	s.count(vlanTxFrames, v.TxFrames, v.Bridge, id)
 }
 
-func (s *scrape) pf(sw reader, name string) error {
-	info, err := sw.PF(name)
-	if err != nil {
-		return err
-	}
+func (s *scrape) pf(b *bridge.Counted) {
+	name, info := b.Name, &b.PF
 	s.flag(pfEnabled, info.Enabled, name)
 	if !info.Enabled && info.States == 0 {
-		return nil // most bridges have none
+		return // most bridges have none
 	}
 	s.count(pfStates, info.States, name)
 	s.count(pfHalfOpen, info.HalfOpen, name)
@@ -412,9 +467,9 @@ func (s *scrape) pf(sw reader, name string) error {
 	for _, m := range info.Memory {
 		s.count(pfMemory, m.Bytes, name, m.Name)
 	}
-	for k, list := range map[*kind][]bridge.PFCounter{&pfTable: info.StateTable, &pfCounter: info.Counters, &pfLimited: info.LimitCounters} {
+	for k, list := range map[*kind][]bridge.PFCounter{pfTable: info.StateTable, pfCounter: info.Counters, pfLimited: info.LimitCounters} {
 		for _, n := range list {
-			s.count(*k, n.Count, name, n.Name)
+			s.count(k, n.Count, name, n.Name)
 		}
 	}
 	if p := info.Log; p != nil {
@@ -426,22 +481,16 @@ func (s *scrape) pf(sw reader, name string) error {
 			}
 		}
 	}
-	rules, err := sw.PFRules(name, "")
-	if err != nil {
-		return err
-	}
-	s.labels(name, rules)
-	tables, err := sw.PFTables(name, "")
-	for _, t := range tables {
+	s.labels(name, b.PFCounts)
+	for _, t := range b.PFTables {
 		s.put(addresses, float64(t.Addresses), name, t.Anchor, t.Name)
 	}
-	return err
 }
 
 // labels has the counts of rules by their labels: several rules may have one.
-func (s *scrape) labels(name string, rules bridge.PFRules) {
+func (s *scrape) labels(name string, counts map[*pf.Rule]bridge.PFCounts) {
 	sums := map[string]bridge.PFCounts{}
-	for r, n := range rules.Counts {
+	for r, n := range counts {
 		if r.Label == "" {
 			continue
 		}

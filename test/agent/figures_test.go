@@ -3,10 +3,15 @@
 package agent
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -247,10 +254,11 @@ func BenchmarkUpgrade(b *testing.B) {
 // The ports and VLANs of a large switch.
 const manyPorts, manyVLANs = 256, 64
 
-// manyDevices makes the devices of a large switch: veths to another namespace.
-func manyDevices(b testing.TB, l *netlab.Lab) {
+// manyDevices makes the devices of a large switch, p1 and so on: veths to another
+// namespace, where they are e1 and so on.
+func manyDevices(b testing.TB, l *netlab.Lab) (far *ends.Namespace) {
 	b.Helper()
-	far := l.NewNamespace()
+	far = l.NewNamespace()
 	ns, err := os.Open("/run/netns/" + far.Name)
 	must(b, err)
 	defer ns.Close()
@@ -265,6 +273,7 @@ func manyDevices(b testing.TB, l *netlab.Lab) {
 		must(b, err)
 		must(b, far.Netlink().LinkSetUp(link))
 	}
+	return far
 }
 
 // manyFile is the file of a large switch.
@@ -368,6 +377,109 @@ func BenchmarkIdle(b *testing.B) {
 			}
 		})
 	}
+}
+
+// scrapes are how many are measured, and scrapeStates the states that pf has meanwhile.
+const scrapes, scrapeStates = 101, 10_000
+
+// BenchmarkScrape is what a scrape of the metrics of a large switch takes, which has
+// VLANs with counters, RSTP, and pf with labels and states: of a processor, and until it
+// is read. It is asked for as Prometheus asks.
+func BenchmarkScrape(b *testing.B) {
+	for b.Loop() {
+		l := netlab.New(b)
+		far := manyDevices(b, l)
+		r := newRunner(b, l)
+		l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
+		path := filepath.Join(r.dir, "metrics.sock")
+		text := strings.Replace(manyFile("rstp"), "vlan-filtering: on\n", "vlan-filtering: on\n    vlan-stats: on\n", 1)
+		r.start("--log-level", "info", "-f", r.file("many.yaml", text), "--metrics", "unix:"+path)
+		forwarding(l, "br0", manyPorts)
+		var rules strings.Builder
+		fmt.Fprintf(&rules, "set limit states 100000\nblock log all label \"else\"\n")
+		for i := range manyVLANs {
+			fmt.Fprintf(&rules, "pass in proto { tcp udp } to port %d label \"service %d\"\n", 1000+i, i)
+		}
+		rules.WriteString("pass proto udp to port 9 label \"bench\"\n")
+		l.Bascule("pfctl", "-q", "-b", "br0", "-f", file(b, "pf.conf", rules.String()))
+		client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}}
+		defer client.CloseIdleConnections()
+		scrape := func(encoding string) []byte {
+			b.Helper()
+			req, err := http.NewRequest("GET", "http://localhost/metrics", nil)
+			must(b, err)
+			req.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
+			req.Header.Set("Accept-Encoding", encoding) // else Go asks by itself
+			resp, err := client.Do(req)
+			must(b, err)
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				b.Fatal(resp.Status)
+			}
+			body, err := io.ReadAll(resp.Body)
+			must(b, err)
+			return body
+		}
+		sendDatagrams(b, far, "e1", scrapeStates)
+		l.Wait("states", func() bool {
+			_, after, _ := strings.Cut(string(scrape("identity")), "\nbascule_pf_states{")
+			_, after, _ = strings.Cut(after, "} ")
+			text, _, _ := strings.Cut(after, "\n")
+			n, err := strconv.ParseFloat(text, 64)
+			return err == nil && n >= scrapeStates
+		})
+		series := bytes.Count(scrape("identity"), []byte("\nbascule_"))
+		for range 10 {
+			scrape("gzip")
+		}
+		pid := r.cmd.Process.Pid
+		before := cpuTime(b, pid)
+		var wall []time.Duration
+		for range scrapes {
+			begin := time.Now()
+			scrape("gzip")
+			wall = append(wall, time.Since(begin))
+		}
+		b.ReportMetric((cpuTime(b, pid)-before).Seconds()*1e3/scrapes, "cpu-ms")
+		b.ReportMetric(median(wall), "wall-ms")
+		b.ReportMetric(float64(series), "series")
+		b.ReportMetric(rss(b, pid), "MiB")
+		b.ReportMetric(0, "ns/op")
+		r.stop()
+	}
+}
+
+// sendDatagrams sends datagrams of n connections of UDP from a device, to nobody.
+func sendDatagrams(b testing.TB, from *ends.Namespace, device string, n int) {
+	b.Helper()
+	link, err := from.Netlink().LinkByName(device)
+	must(b, err)
+	must(b, from.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		ip := layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: net.IP{192, 0, 2, 1}, DstIP: net.IP{192, 0, 2, 2}}
+		for i := range n {
+			udp := layers.UDP{SrcPort: layers.UDPPort(1024 + i), DstPort: 9}
+			if err := udp.SetNetworkLayerForChecksum(&ip); err != nil {
+				return err
+			}
+			frame := gopacket.NewSerializeBuffer()
+			if err := gopacket.SerializeLayers(frame, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+				&layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4},
+				&ip, &udp); err != nil {
+				return err
+			}
+			if err := unix.Sendto(fd, frame.Bytes(), 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // changeRate is how many addresses are to be learned a second.

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bridge
+
+import (
+	"slices"
+
+	"bascule/datapath"
+	"bascule/pf"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Counted is a bridge with what it counts, for those who look at all of it again and
+// again.
+type Counted struct {
+	Info
+	Ports []Port // as of Switch.Ports
+	VLANs []VLAN // as of VLANTable; nil where frames of VLANs are not counted
+	PF    PFInfo
+	// PFCounts are the counts of the rules of all anchors, PFTables the tables of all
+	// anchors.
+	PFCounts map[*pf.Rule]PFCounts
+	PFTables []PFTable
+}
+
+// Counted returns all bridges by name, with what they count. It takes a fraction of the
+// time of the methods that have a part of it each: devices, rules and states are looked
+// at once. With an error come those bridges that could be read before.
+func (s *Switch) Counted() (list []Counted, err error) {
+	var devices map[int]netlink.Link
+	err = s.each("", "", func(name string, b *datapath.Bridge) error {
+		list = slices.DeleteFunc(list, func(c Counted) bool { return c.Name == name })
+		// a port may be of a device that came after the look at another bridge
+		if devices == nil || slices.ContainsFunc(datapath.Ports(&b.Config), func(p *datapath.Port) bool {
+			return p.Facts&datapath.PortPatch == 0 && devices[int(p.Ifindex)] == nil
+		}) {
+			var err error
+			if devices, err = links(); err != nil {
+				return err
+			}
+		}
+		v, err := viewAmong(devices, name, b)
+		if err != nil {
+			return err
+		}
+		usage, err := b.Usage()
+		if err != nil {
+			return err
+		}
+		c := Counted{Info: v.info()}
+		c.FDBCount = usage[0]
+		if c.Ports, err = v.counted(usage); err != nil {
+			return err
+		}
+		if c.Config.VLANStats && filters(&b.Config) {
+			vlans, err := b.VLANs()
+			if err != nil {
+				return err
+			}
+			if vlans != nil {
+				if c.VLANs, err = vlanTable(name, b, vlans); err != nil {
+					return err
+				}
+			}
+		}
+		p, err := pfViewAmong(devices, b)
+		if err != nil {
+			return err
+		}
+		traffic, err := b.PFTraffic()
+		if err != nil {
+			return err
+		}
+		if c.PF, err = p.info(name, &traffic); err != nil {
+			return err
+		}
+		c.PFCounts = p.counts(&traffic)
+		if c.PFTables, err = p.tables(); err != nil {
+			return err
+		}
+		list = append(list, c)
+		return nil
+	})
+	return list, err
+}
