@@ -72,6 +72,7 @@ func (e *Error) Error() string {
 	text := e.Detail
 	for _, d := range e.Errors {
 		switch {
+		case d.Location != "" && strings.HasPrefix(e.Detail, d.Location+": "+d.Message): // it has been told
 		case d.Location != "":
 			text += "; " + d.Location + ": " + d.Message
 		case d.Message != e.Detail && strings.TrimSpace(d.Message) != "":

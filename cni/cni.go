@@ -81,11 +81,11 @@ func coded(err error) error {
 	case err == nil || errors.As(err, new(*types.Error)):
 		return err
 	case errors.Is(err, plug.ErrUnfinished), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV):
-		return types.NewError(types.ErrTryAgainLater, oneLine(err.Error()), "")
+		return types.NewError(types.ErrTryAgainLater, oneLine(pf.Brief(err)), "")
 	case errors.As(err, &misused):
-		return types.NewError(types.ErrInvalidNetworkConfig, oneLine(err.Error()), "")
+		return types.NewError(types.ErrInvalidNetworkConfig, oneLine(pf.Brief(err)), "")
 	}
-	return types.NewError(types.ErrInternal, oneLine(err.Error()), "")
+	return types.NewError(types.ErrInternal, oneLine(pf.Brief(err)), "")
 }
 
 // idOf is the id of a container's port. What it is made of was checked by the library, so no
@@ -393,13 +393,13 @@ func gc(r request) error {
 // status says whether an ADD could be done now. It is asked every few seconds.
 func status(r request) error {
 	if err := bridge.Usable(); err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, oneLine(err.Error()), "")
+		return types.NewError(types.ErrPluginNotAvailable, oneLine(pf.Brief(err)), "")
 	}
 	info, err := r.s.Quick(r.Bridge)
 	switch {
 	case bridge.Missing(err): // ADD makes it
 	case err != nil:
-		return types.NewError(types.ErrPluginNotAvailable, oneLine(err.Error()), "")
+		return types.NewError(types.ErrPluginNotAvailable, oneLine(pf.Brief(err)), "")
 	case r.filters() && !info.Config.VLANFiltering:
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("bridge %s does not filter VLANs", r.Bridge), "")
 	case len(info.Ports) >= bridge.MaxPorts:

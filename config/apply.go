@@ -194,11 +194,7 @@ func pfErrors(at Position, name string, err error) (bad Errors) {
 		return Errors{{at, fmt.Sprintf("pf of %s: %v", name, err)}}
 	}
 	for _, e := range list {
-		remedy := ""
-		if !strings.Contains(e.Message, "; ") {
-			remedy = "; see pf.conf(5)"
-		}
-		bad = append(bad, Error{at, fmt.Sprintf("pf of %s: %s: %s%s", name, e.Pos, e.Message, remedy)})
+		bad = append(bad, Error{at, fmt.Sprintf("pf of %s: %s", name, e.Brief())})
 	}
 	return bad
 }

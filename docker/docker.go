@@ -29,6 +29,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/pf"
 	"bascule/plug"
 
 	"github.com/vishvananda/netlink"
@@ -127,7 +128,7 @@ func (d *Driver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func failure(err error) any { return map[string]string{"Err": oneLine(err)} }
 
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+func oneLine(err error) string { return strings.Join(strings.Fields(pf.Brief(err)), " ") }
 
 // A badRequest is one that cannot be read.
 type badRequest struct{ error }

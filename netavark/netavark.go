@@ -21,6 +21,7 @@ import (
 
 	"bascule/bridge"
 	"bascule/files"
+	"bascule/pf"
 	"bascule/plug"
 )
 
@@ -37,7 +38,7 @@ const maxRequest = 4 << 20
 func Main(version string, args []string, stdin io.Reader, stdout io.Writer) int {
 	answer, err := run(version, args, stdin)
 	if err != nil {
-		answer = map[string]string{"error": strings.Join(strings.Fields(err.Error()), " ")}
+		answer = map[string]string{"error": strings.Join(strings.Fields(pf.Brief(err)), " ")}
 	}
 	if answer != nil {
 		if failed := json.NewEncoder(stdout).Encode(answer); failed != nil {

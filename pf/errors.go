@@ -4,6 +4,7 @@ package pf
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,29 @@ func (e Error) Error() string {
 		return ' '
 	}, before)
 	return fmt.Sprintf("%s: %s\n    %s\n    %s^", e.Pos, printable(e.Message), printable(line), blank)
+}
+
+// Brief returns the place, the message and what to do, in one line.
+func (e Error) Brief() string {
+	remedy := ""
+	if !strings.Contains(e.Message, "; ") {
+		remedy = "; see pf.conf(5)"
+	}
+	return fmt.Sprintf("%s: %s%s", e.Pos, printable(e.Message), remedy)
+}
+
+// Brief returns the text of err for where there is room for one line: of mistakes in rules
+// it has the first, without its line and caret.
+func Brief(err error) string {
+	var list ErrorList
+	if !errors.As(err, &list) || len(list) == 0 {
+		return err.Error()
+	}
+	brief := list[0].Brief()
+	if len(list) > 1 {
+		brief += fmt.Sprintf(" (the first of %d mistakes)", len(list))
+	}
+	return strings.Replace(err.Error(), list.Error(), brief, 1)
 }
 
 // maxShown is how many bytes of a line are shown on each side of a mistake. If a

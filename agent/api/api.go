@@ -98,6 +98,7 @@ func New(a Agent, o Options) *API {
 		Formats:                      map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: json.Unmarshal}, "json": {Marshal: marshal, Unmarshal: json.Unmarshal}},
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
+		Transformers:                 []huma.Transformer{tellFirst},
 	}
 	sub := http.NewServeMux()
 	api.huma = humago.New(sub, c)
@@ -297,6 +298,12 @@ func problem(err error) error {
 		status = http.StatusConflict
 	}
 	lines := strings.Split(err.Error(), "\n")
+	if list := pf.ErrorList(nil); errors.As(err, &list) {
+		lines = nil
+		for _, e := range list {
+			lines = append(lines, e.Brief())
+		}
+	}
 	var more []error
 	if len(lines) > 1 {
 		for _, line := range lines {
@@ -304,6 +311,21 @@ func problem(err error) error {
 		}
 	}
 	return huma.NewError(status, lines[0], more...)
+}
+
+// tellFirst has an answer say in its one line the first mistake that the library has found
+// in a request.
+func tellFirst(_ huma.Context, _ string, v any) (any, error) {
+	e, ok := v.(*huma.ErrorModel)
+	if !ok || len(e.Errors) == 0 || e.Errors[0].Location == "" {
+		return v, nil
+	}
+	first := e.Errors[0]
+	e.Detail = fmt.Sprintf("%s: %s; see %s/openapi.json", first.Location, first.Message, Prefix)
+	if n := len(e.Errors); n > 1 {
+		e.Detail += fmt.Sprintf(" (the first of %d mistakes)", n)
+	}
+	return e, nil
 }
 
 // isText reports whether an error is about a text that was sent.

@@ -62,7 +62,7 @@ func (g *Guard) Protect(h http.Handler, open func(*http.Request) bool) http.Hand
 		head.Set("Cache-Control", "no-store")
 		switch {
 		case !g.named(r.Host):
-			http.Error(w, "this server has another name; see --web-host of bascule-agent(8)", http.StatusMisdirectedRequest)
+			http.Error(w, "this server has another name; call it by its address, or see --web-host of bascule-agent(8)", http.StatusMisdirectedRequest)
 		case foreign(r):
 			http.Error(w, "pages of other sites cannot ask here", http.StatusForbidden)
 		case g.token != "" && (open == nil || !open(r)) && !g.knows(r):

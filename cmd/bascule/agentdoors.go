@@ -124,6 +124,8 @@ func (d *agentDoors) open(cmd *cobra.Command, log *slog.Logger) (services []agen
 		return nil, nil, usagef(cmd, "--docker-state: --docker is missing")
 	case d.docker.text != "" && (d.docker.address.Path == "" || d.docker.address.Group != ""):
 		return nil, nil, usagef(cmd, "--docker: give unix:PATH; Docker is root's")
+	case d.docker.text != "" && filepath.Ext(d.docker.address.Path) != ".sock":
+		return nil, nil, usagef(cmd, "--docker %s: Docker finds no driver there; give unix:/run/docker/plugins/NAME.sock", d.docker.text)
 	case d.docker.text != "" && cmd.Flags().Changed("netns"):
 		return nil, nil, usagef(cmd, "--docker and -n exclude each other; start the agent where dockerd runs")
 	}

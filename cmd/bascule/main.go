@@ -26,6 +26,7 @@ import (
 	"bascule/agent"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/pf"
 	"bascule/rule"
 
 	"github.com/spf13/cobra"
@@ -99,10 +100,11 @@ type program struct {
 	agents agents
 	nested func(args ...string) error // runNested, which is about all commands: no definition of one can name it
 
-	netns   word // -n
-	force   bool // --force, of commands whose limits take memory
-	json    bool // -j
-	running bool // the arguments were right and the command has begun
+	netns   word  // -n
+	force   bool  // --force, of commands whose limits take memory
+	json    bool  // -j
+	running bool  // the arguments were right and the command has begun
+	unknown error // --help asked about a command that is none; cobra's function for help returns no error
 }
 
 func (p *program) run(args []string) int { return p.execute(newRootOf(p, wanted(args)), args) }
@@ -115,6 +117,9 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	root.SetErr(p.stderr)
 
 	cmd, err := root.ExecuteC()
+	if err == nil {
+		err = p.unknown
+	}
 	if err != nil && !p.running {
 		err = flagError(cmd, err)
 	}
@@ -153,7 +158,7 @@ func (p *program) execute(root *cobra.Command, args []string) int {
 	}
 	var bad rule.Errors
 	if !errors.As(err, &bad) {
-		p.complain(err.Error())
+		p.complain(pf.Brief(err))
 	} else {
 		wrong := counted(len(bad), "line is wrong", "lines are wrong")
 		p.complain(strings.Replace(err.Error(), bad.Error(), wrong, 1))

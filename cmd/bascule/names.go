@@ -12,6 +12,7 @@ import (
 	"bascule/cni"
 	"bascule/guest"
 	"bascule/netavark"
+	"bascule/pf"
 )
 
 // names are those by which this program is something else than its command line: what others
@@ -52,7 +53,7 @@ func libvirtHook() int {
 		s.Close()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Fprintln(os.Stderr, "bascule-libvirt-hook:", strings.ReplaceAll(pf.Brief(err), "\n", "; "))
 		return exitRefused
 	}
 	return exitDone

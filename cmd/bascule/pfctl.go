@@ -127,8 +127,9 @@ func newPfctl(p *program) *cobra.Command {
 OpenBSD's pf: rules in a file such as /etc/pf.conf, see pf.conf(5), and the
 options of pfctl(8), written as there. A packet between two ports of the bridge
 is tried as it comes in by the one and as it goes out by the other; the names of
-interfaces in rules are those of ports. Translation (nat-to, rdr-to, route-to
-and the like) is read, checked and printed with -n; loading refuses it by name.
+interfaces in rules are those of ports. nat-to, rdr-to and binat-to translate at
+host ports (--type host of 'bascule port'). What is not carried out yet is read,
+checked and printed with -n; loading refuses it by name.
 
 -f loads a file: whole, or not at all. It turns pf on, unless -d has turned it
 off. -b may be left out if there is one bridge. Since -n is pfctl's, name a

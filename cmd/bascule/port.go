@@ -72,9 +72,10 @@ command that changes something, such as 'bascule bridge set BRIDGE'.
 
 The port's program sits at one of two hooks. The hook tcx takes every kind of
 device and keeps large packets (GSO) whole. The hook xdp is a shortcut before it
-for known unicast; the driver must have XDP. With auto, physical network cards
-that can get xdp, and all else tcx. With xdp on a veth, GRO is switched on at
-the veth's other end, and transmit offload of checksums and VLAN tags off.
+for known unicast; the driver must have XDP. With auto, a physical network card
+gets xdp if its driver has it, and any other device tcx. With xdp on a veth, GRO
+is switched on at the veth's other end, and transmit offload of checksums and
+VLAN tags off.
 
 Frames from a tap go by tcx all the same: a guest may leave checksums to the
 switch, which XDP would not see. Frames to the tap go by xdp. Frames from

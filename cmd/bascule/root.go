@@ -122,7 +122,14 @@ address is behind.`,
 	root.Flags().Bool("version", false, "print the version")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetHelpCommand(newHelp(p))
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(p.out, cmd) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		// a word that is left behind a command with commands below it is none of these
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+			p.unknown = unknownCommand(cmd, words[0])
+			return
+		}
+		printHelp(p.out, cmd)
+	})
 	root.SetUsageFunc(func(cmd *cobra.Command) error { printHelp(p.out, cmd); return nil })
 	root.SetFlagErrorFunc(flagError)
 	completeFlag(root, "netns", func(*cobra.Command, []string) []string { return namespaces() })

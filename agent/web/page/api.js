@@ -67,6 +67,7 @@ async function complaint(answer) {
   try {
     const p = JSON.parse(text)
     const more = (p.errors || []).map((e) => [e.location, e.message].filter(Boolean).join(': '))
+    if (more.length && p.detail?.startsWith(more[0])) more.shift() // the one line tells the first
     return [p.detail || p.title, ...more].filter(Boolean).join('; ')
   } catch {
     return text.trim() || `The agent answers ${answer.status}.`
