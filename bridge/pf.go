@@ -594,7 +594,11 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 		if err := s.checkPF(what, bridge, o, set); err != nil {
 			return nil, nil, err
 		}
-		return set, slices.Concat(redefined(set), idle(set), missing(set)), nil
+		at, err := s.elsewhere(bridge, set)
+		if err != nil {
+			return nil, nil, failed(what, err)
+		}
+		return set, slices.Concat(redefined(set), idle(set), missing(set), at), nil
 	}
 	err = s.changePF(what, bridge, func(c *draft, d *pfConfig) error {
 		if err := o.take(d, set); err != nil {
@@ -611,7 +615,40 @@ func (s *Switch) LoadPF(bridge string, o PFLoad) (set *pf.Ruleset, notes []strin
 	if err != nil {
 		return set, nil, err
 	}
-	return set, append(redefined(set), idle(set)...), nil
+	at, err := s.elsewhere(bridge, set)
+	if err != nil {
+		return set, nil, failed(what, err)
+	}
+	return set, slices.Concat(redefined(set), idle(set), at), nil
+}
+
+// elsewhere tells of the rules of a file that never translate, by the ports that the bridge
+// has now. Of no bridge there is nothing to tell.
+func (s *Switch) elsewhere(bridge string, set *pf.Ruleset) (notes []string, err error) {
+	if bridge == "" {
+		return nil, nil
+	}
+	err = s.each("look at the ports of "+bridge, bridge, func(_ string, b *datapath.Bridge) error {
+		ports, err := pfPortsOf(b, &b.Config)
+		notes = untranslated(set, ports.list)
+		return err
+	})
+	if errors.Is(err, errNoBridge) {
+		err = nil
+	}
+	return notes, err
+}
+
+// untranslated tells of the rules that never translate at the ports of a bridge.
+func untranslated(set *pf.Ruleset, ports []pf.CompilePort) (notes []string) {
+	list := set.Elsewhere(ports)
+	for n, i := range list {
+		if n == maxNotes {
+			return append(notes, fmt.Sprintf("%d more rules never translate, since what they name is no host port", len(list)-n))
+		}
+		notes = append(notes, fmt.Sprintf("%v: %s never translates: %s, and what the rule matches is dropped; give a host port", i.Pos, i.Word, i.Why))
+	}
+	return notes
 }
 
 // missing tells of the words of a file that loading it refuses: the language has them,

@@ -178,6 +178,46 @@ func TestPFIdle(t *testing.T) {
 	}
 }
 
+// TestPFElsewhere wants notes of rules that name ports where nothing is translated, and none of
+// others.
+func TestPFElsewhere(t *testing.T) {
+	text := `
+		match out on p1 inet from 10.0.0.0/8 nat-to 10.0.0.1
+		match in on { p1 gw1 } inet to 10.0.0.1 rdr-to 10.0.0.2
+		match out on gw1 inet nat-to 10.0.0.1
+		match out on gw inet nat-to 10.0.0.1
+		match out on mixed inet nat-to 10.0.0.1
+		match out on p9 inet nat-to 10.0.0.1
+		match out on ! p1 inet nat-to 10.0.0.1
+		match out inet nat-to 10.0.0.1
+		anchor a {
+			pass out on uplinks inet to any nat-to 10.0.0.1
+			match on p2 inet from 10.0.0.1 binat-to 10.0.0.2
+		}
+		load anchor b from "old"`
+	set, err := pf.Parse("pf.conf", []byte(text), pf.Source{Open: func(string) ([]byte, error) {
+		return []byte("nat on p1 inet from any to any -> 10.0.0.1\n"), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := []pf.CompilePort{
+		{Name: "p1", Groups: []string{"uplinks", "mixed"}}, {Name: "p2", Groups: []string{"uplinks"}}, {Name: "gw1", Groups: []string{"mixed"}, Host: true},
+	}
+	want := []string{
+		"pf.conf:2:40: nat-to never translates: p1 is no host port, and what the rule matches is dropped; give a host port",
+		"pf.conf:3:43: rdr-to never translates: p1 is no host port, and what the rule matches is dropped; give a host port",
+		"pf.conf:11:36: nat-to never translates: no port of uplinks is a host port, and what the rule matches is dropped; give a host port",
+		"2 more rules never translate, since what they name is no host port",
+	}
+	if diff := cmp.Diff(want, untranslated(set, ports)); diff != "" {
+		t.Error(diff)
+	}
+	if list := untranslated(set, nil); len(list) != 0 {
+		t.Errorf("without ports: %q", list)
+	}
+}
+
 // TestPFTableNumbers wants a table whose contents are set to have a number that
 // the rules before did not use, and others to keep theirs.
 func TestPFTableNumbers(t *testing.T) {

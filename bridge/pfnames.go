@@ -178,8 +178,8 @@ func pfPortsAmong(devices map[int]netlink.Link, b *datapath.Bridge, c *datapath.
 		if p.Facts&datapath.PortSpan != 0 {
 			continue // no packet passes by it
 		}
-		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices)}
-		if l := devices[int(p.Ifindex)]; l != nil && p.Notes&datapath.PortHost == 0 {
+		port := pf.CompilePort{Slot: uint16(datapath.Slot(p.Id)), Name: portName(b, p, devices), Host: p.Notes&datapath.PortHost != 0}
+		if l := devices[int(p.Ifindex)]; l != nil && !port.Host {
 			if name := groups[l.Attrs().Group]; name != "" {
 				port.Groups = append(port.Groups, name)
 			}

@@ -44,6 +44,7 @@ type CompilePort struct {
 	Slot   uint16 // from 1, below MaxPorts
 	Name   string
 	Groups []string // besides the group whose name is the port's without the number
+	Host   bool     // a host port: rules translate there
 }
 
 type compiler struct {

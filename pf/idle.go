@@ -28,30 +28,64 @@ func (r *Ruleset) Idle() []Idle {
 		}
 		last[word+why] = pos
 	}
-	seen := map[*Ruleset]bool{}
-	var walk func(*Ruleset)
-	walk = func(set *Ruleset) {
-		if set == nil || seen[set] {
-			return
-		}
-		seen[set] = true
+	r.walk(map[*Ruleset]bool{}, func(set *Ruleset) {
 		for i := range set.Tables {
 			if t := &set.Tables[i]; t.Counters {
 				note(t.Pos, "counters", "the addresses of a table are not counted one by one")
 			}
 		}
-		for i := range set.Rules {
-			rule := &set.Rules[i]
-			rule.idle(func(word, why string) { note(rule.Pos, word, why) })
-			if rule.Anchor != nil {
-				walk(rule.Anchor.Body)
-			}
-		}
-		for i := range set.Loads {
-			walk(set.Loads[i].Ruleset)
+	}, func(rule *Rule) {
+		rule.idle(func(word, why string) { note(rule.Pos, word, why) })
+	})
+	return list
+}
+
+// walk calls begin with the ruleset and then rule with each of its rules, and does so for
+// the anchors between their braces and for what is loaded: once for each ruleset, since
+// lists in the call of an anchor make several that share a body.
+func (r *Ruleset) walk(seen map[*Ruleset]bool, begin func(*Ruleset), rule func(*Rule)) {
+	if r == nil || seen[r] {
+		return
+	}
+	seen[r] = true
+	begin(r)
+	for i := range r.Rules {
+		rule(&r.Rules[i])
+		if a := r.Rules[i].Anchor; a != nil {
+			a.Body.walk(seen, begin, rule)
 		}
 	}
-	walk(r)
+	for i := range r.Loads {
+		r.Loads[i].Ruleset.walk(seen, begin, rule)
+	}
+}
+
+// Elsewhere returns the translations of a ruleset, its anchors and what it loads that never
+// happen: their rules name ports of the bridge that are no host ports. What is no port of the
+// bridge now may become one. The word of an Idle is that of the translation.
+func (r *Ruleset) Elsewhere(ports []CompilePort) []Idle {
+	var list []Idle
+	r.walk(map[*Ruleset]bool{}, func(*Ruleset) {}, func(rule *Rule) {
+		if len(rule.Translations) == 0 || rule.On.Name == "" || rule.On.Not {
+			return
+		}
+		named := slices.DeleteFunc(slices.Clone(ports), func(p CompilePort) bool { return !p.is(rule.On.Name) })
+		if len(named) == 0 || slices.ContainsFunc(named, func(p CompilePort) bool { return p.Host }) {
+			return
+		}
+		why := rule.On.Name + " is no host port"
+		if named[0].Name != rule.On.Name {
+			why = "no port of " + rule.On.Name + " is a host port"
+		}
+		for i := range rule.Translations {
+			t := &rule.Translations[i]
+			// FreeBSD's lines and lists make several rules of one.
+			same := func(l Idle) bool { return l.Pos == t.Place.Pos && l.Why == why }
+			if !slices.ContainsFunc(list, same) {
+				list = append(list, Idle{Pos: t.Place.Pos, Word: t.Kind.String(), Why: why})
+			}
+		}
+	})
 	return list
 }
 

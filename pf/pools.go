@@ -312,7 +312,9 @@ func (p *parser) diversion(word string, at Pos) *diversion {
 		}
 		d.hosts = p.address(nil)
 		for i := range d.hosts {
-			if h := &d.hosts[i]; h.Kind != Prefix || h.Bits != h.Addr.BitLen() {
+			h := &d.hosts[i]
+			h.pos = pos
+			if h.Kind != Prefix || h.Bits != h.Addr.BitLen() {
 				p.failf(pos, "could not parse divert address: expected one address")
 			}
 		}
@@ -418,7 +420,7 @@ func (p *parser) forwardFamily(s *spec, family Family) (Family, bool) {
 			for i := range r.hosts {
 				// On FreeBSD it is that of the first.
 				if r.hosts[i].family() != first && s.old == nil {
-					p.errorf(r.place.Pos, "%s spec contains addresses with different address families; give the rule inet or inet6", r.spec())
+					p.errorf(r.hosts[i].pos, "%s spec contains addresses with different address families; give the rule inet or inet6", r.spec())
 					return 0, false
 				}
 			}
@@ -467,7 +469,7 @@ func (p *parser) forward(s *spec, r *Rule) bool {
 			}
 		}
 		if d.kind == DivertTo && !r.Divert.Addr.IsValid() {
-			p.errorf(d.place.Pos, "divert-to address family mismatch; the rule is of %s", familyNames[r.Family])
+			p.errorf(d.hosts[0].pos, "divert-to address family mismatch; the rule is of %s", familyNames[r.Family])
 		}
 	}
 	return len(p.errs) == errs
@@ -600,7 +602,7 @@ func (p *parser) makePool(t *redirect, family Family) Pool {
 	}
 	switch n := len(out.Addrs); {
 	case out.IsEmpty():
-		p.errorf(t.place.Pos, "af mismatch in %s spec; no address of the pool is of %s", t.spec(), familyNames[family])
+		p.errorf(t.hosts[0].pos, "af mismatch in %s spec; no address of the pool is of %s", t.spec(), familyNames[family])
 	case n > 1 && out.Method == Bitmask:
 		p.errorf(t.place.Pos, "pool type is not valid for multiple translation or routing addresses; give one network, or another type")
 	case out.Table != "" && out.Method == Bitmask:

@@ -595,6 +595,16 @@ func pfRefused(t *testing.T, hook string) {
 		!strings.Contains(r.Stderr, ":1:14: reassemble tcp: ") {
 		t.Error(r)
 	}
+	// So is what translates where nothing is translated. A check tells it, too.
+	for _, args := range [][]string{{"-b", "br0", "-f", "-"}, {"-b", "br0", "-n", "-f", "-"}} {
+		if r := tryPfctl(t, l, "match out on p1 inet nat-to 10.0.0.1\npass\n", args...); r.Exit != 0 ||
+			!strings.Contains(r.Stderr, ":1:22: nat-to never translates: p1 is no host port, ") {
+			t.Error(r)
+		}
+	}
+	if r := tryPfctl(t, l, "match out inet nat-to 10.0.0.1\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 || strings.Contains(r.Stderr, "never translates") {
+		t.Error(r)
+	}
 	// What has no effect is loaded, with a note.
 	if r := tryPfctl(t, l, "match set prio 5\npass\n", "-b", "br0", "-f", "-"); r.Exit != 0 ||
 		!strings.Contains(r.Stderr, ":1:1: set prio has no effect: ") {
