@@ -59,6 +59,28 @@ type AddEntry struct {
 	VLAN *uint64 `json:"vlan,omitempty"`
 }
 
+// AddPlug says what the port of a guest or container is to be.
+type AddPlug struct {
+	// all that the port has
+	Bindings []PlugBinding `json:"bindings,omitempty"`
+	// the bridge
+	Bridge string `json:"bridge"`
+	// the device that becomes the port
+	Device string `json:"device"`
+	// auto by default
+	Hook string `json:"hook,omitempty"`
+	// any word, by which the port is known
+	ID string `json:"id"`
+	// rules of pf for this port alone, which name no other files and no hosts
+	PF string `json:"pf,omitempty"`
+	// settings by the names of their flags, with values as the flags take them
+	Settings map[string]string `json:"settings,omitempty"`
+	// VLANs that the port is in with their tags: 10,20-30
+	Tagged string `json:"tagged,omitempty"`
+	// the VLAN of the port's frames, which have no tag
+	VLAN *uint64 `json:"vlan,omitempty"`
+}
+
 // AddPorts are new ports.
 type AddPorts struct {
 	// the bridge
@@ -208,6 +230,12 @@ type DelEntry struct {
 	MAC string `json:"mac"`
 	// the VLAN of the entry; it may be left out where the address has one entry
 	VLAN *uint64 `json:"vlan,omitempty"`
+}
+
+// DelPlug names what was plugged.
+type DelPlug struct {
+	// the id
+	ID string `json:"id"`
 }
 
 // DelPorts are ports that leave.
@@ -516,6 +544,14 @@ type PFTranslated struct {
 	SrcPort *uint64 `json:"src_port,omitempty"`
 }
 
+// PlugBinding is an address of the station behind a port.
+type PlugBinding struct {
+	// its IP address
+	Address string `json:"address"`
+	// the station
+	MAC string `json:"mac"`
+}
+
 // A Port is a port as Restore finds it.
 type Port struct {
 	// "all", "tagged" or "untagged"
@@ -616,6 +652,11 @@ type Reason struct {
 	// the command that shows what decided, or changes it
 	See  string `json:"see,omitempty"`
 	Text string `json:"text"`
+}
+
+// Removed is a bridge that is no more.
+type Removed struct {
+	Name string `json:"ifname"`
 }
 
 // Rule is a rule of a port: as text, and in pieces.
@@ -748,6 +789,22 @@ type TableEdit struct {
 	Bridge string `json:"bridge"`
 	// the table
 	Table string `json:"table"`
+}
+
+// TableName names a table.
+type TableName struct {
+	// the anchor of the table, without the main ruleset
+	Anchor string `json:"anchor,omitempty"`
+	// the bridge
+	Bridge string `json:"bridge"`
+	// the table
+	Table string `json:"table"`
+}
+
+// Tested says how many addresses a table has of those that were asked for.
+type Tested struct {
+	Asked   uint64 `json:"asked"`
+	Matched uint64 `json:"matched"`
 }
 
 // Totals are the counters of a port by themselves.
@@ -1040,6 +1097,25 @@ func (c *Client) BridgeDel(ctx context.Context, p BridgeDelParams, body Bridged)
 	return c.do(ctx, http.MethodPost, "/bridge/del", p.values(), jsonBody(body), nil)
 }
 
+// BridgeDelAllParams are the parameters of [Client.BridgeDelAll].
+type BridgeDelAllParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p BridgeDelAllParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// BridgeDelAll: remove every bridge of the network namespace. It returns the command's
+// warnings, too.
+func (c *Client) BridgeDelAll(ctx context.Context, p BridgeDelAllParams) (answer []Removed, notes []string, err error) {
+	notes, err = c.do(ctx, http.MethodPost, "/bridge/del-all", p.values(), nil, &answer)
+	return answer, notes, err
+}
+
 // BridgeSetParams are the parameters of [Client.BridgeSet].
 type BridgeSetParams struct {
 	// network namespace, named as the agent's files name it; without, it is the agent's own
@@ -1112,6 +1188,27 @@ func (p CaptureParams) values() url.Values {
 // Capture returns frames in, out and dropped, as pcapng. Close it when done.
 func (c *Client) Capture(ctx context.Context, p CaptureParams) (io.ReadCloser, error) {
 	return c.open(ctx, "/capture", p.values())
+}
+
+// ExportParams are the parameters of [Client.Export].
+type ExportParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+	// only this bridge; may be given several times
+	Bridge []string
+}
+
+func (p ExportParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	set(v, "bridge", p.Bridge)
+	return v
+}
+
+// Export returns the running bridges as a file for /apply.
+func (c *Client) Export(ctx context.Context, p ExportParams) (answer map[string]any, err error) {
+	_, err = c.do(ctx, http.MethodGet, "/export", p.values(), nil, &answer)
+	return answer, err
 }
 
 // FDBAddParams are the parameters of [Client.FDBAdd].
@@ -1669,6 +1766,42 @@ func (c *Client) PFTableDelete(ctx context.Context, p PFTableDeleteParams, body 
 	return answer, notes, err
 }
 
+// PFTableFlushParams are the parameters of [Client.PFTableFlush].
+type PFTableFlushParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p PFTableFlushParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// PFTableFlush: delete all addresses of a table. It returns the command's warnings, too.
+func (c *Client) PFTableFlush(ctx context.Context, p PFTableFlushParams, body TableName) (answer []Flushed, notes []string, err error) {
+	notes, err = c.do(ctx, http.MethodPost, "/pf/table/flush", p.values(), jsonBody(body), &answer)
+	return answer, notes, err
+}
+
+// PFTableKillParams are the parameters of [Client.PFTableKill].
+type PFTableKillParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p PFTableKillParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// PFTableKill: delete a table; one that rules name is empty afterwards. It returns the
+// command's warnings.
+func (c *Client) PFTableKill(ctx context.Context, p PFTableKillParams, body TableName) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/pf/table/kill", p.values(), jsonBody(body), nil)
+}
+
 // PFTableReplaceParams are the parameters of [Client.PFTableReplace].
 type PFTableReplaceParams struct {
 	// network namespace, named as the agent's files name it; without, it is the agent's own
@@ -1713,6 +1846,42 @@ func (p PFTableShowParams) values() url.Values {
 func (c *Client) PFTableShow(ctx context.Context, p PFTableShowParams) (answer []string, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/pf/table/show", p.values(), nil, &answer)
 	return answer, err
+}
+
+// PFTableTestParams are the parameters of [Client.PFTableTest].
+type PFTableTestParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p PFTableTestParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// PFTableTest: see whether addresses match a table, and change nothing. It returns the
+// command's warnings, too.
+func (c *Client) PFTableTest(ctx context.Context, p PFTableTestParams, body TableEdit) (answer Tested, notes []string, err error) {
+	notes, err = c.do(ctx, http.MethodPost, "/pf/table/test", p.values(), jsonBody(body), &answer)
+	return answer, notes, err
+}
+
+// PFTableZeroParams are the parameters of [Client.PFTableZero].
+type PFTableZeroParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p PFTableZeroParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// PFTableZero: begin to count anew for a table. It returns the command's warnings.
+func (c *Client) PFTableZero(ctx context.Context, p PFTableZeroParams, body TableName) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/pf/table/zero", p.values(), jsonBody(body), nil)
 }
 
 // PFTablesParams are the parameters of [Client.PFTables].
@@ -1796,6 +1965,24 @@ func (p PFLogParams) values() url.Values {
 // enough. An error is the last.
 func (c *Client) PFLog(ctx context.Context, p PFLogParams) iter.Seq2[Logged, error] {
 	return follow[Logged](ctx, c, "/pflog", p.values())
+}
+
+// PlugParams are the parameters of [Client.Plug].
+type PlugParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p PlugParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// Plug: put the interface of a guest or container on a bridge, by an id. It returns the
+// command's warnings.
+func (c *Client) Plug(ctx context.Context, p PlugParams, body AddPlug) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/plug", p.values(), jsonBody(body), nil)
 }
 
 // PortAddParams are the parameters of [Client.PortAdd].
@@ -2159,6 +2346,24 @@ func (p TraceParams) values() url.Values {
 func (c *Client) Trace(ctx context.Context, p TraceParams) (answer []Trace, err error) {
 	_, err = c.do(ctx, http.MethodGet, "/trace", p.values(), nil, &answer)
 	return answer, err
+}
+
+// UnplugParams are the parameters of [Client.Unplug].
+type UnplugParams struct {
+	// network namespace, named as the agent's files name it; without, it is the agent's own
+	Netns string
+}
+
+func (p UnplugParams) values() url.Values {
+	v := url.Values{}
+	set(v, "netns", p.Netns)
+	return v
+}
+
+// Unplug: take off what was put on a bridge by an id; none has it is no mistake. It returns
+// the command's warnings.
+func (c *Client) Unplug(ctx context.Context, p UnplugParams, body DelPlug) (notes []string, err error) {
+	return c.do(ctx, http.MethodPost, "/unplug", p.values(), jsonBody(body), nil)
 }
 
 // Version returns the version of the program.

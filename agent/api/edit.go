@@ -12,6 +12,7 @@ import (
 	"bascule/answer"
 	"bascule/bridge"
 	"bascule/config"
+	"bascule/plug"
 
 	"github.com/danielgtaylor/huma/v2"
 )
@@ -160,6 +161,60 @@ type DelSpan struct {
 	Device string `json:"device" maxLength:"64" minLength:"1" doc:"the device"`
 }
 
+// AddPlug says what the port of a guest or container is to be.
+type AddPlug struct {
+	ID       string        `json:"id" maxLength:"255" minLength:"1" doc:"any word, by which the port is known"`
+	Bridge   string        `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Device   string        `json:"device" maxLength:"64" minLength:"1" doc:"the device that becomes the port"`
+	Hook     string        `json:"hook,omitempty" enum:"auto,tcx,xdp" doc:"auto by default"`
+	VLAN     uint16        `json:"vlan,omitempty" maximum:"4094" doc:"the VLAN of the port's frames, which have no tag"`
+	Tagged   string        `json:"tagged,omitempty" maxLength:"4096" doc:"VLANs that the port is in with their tags: 10,20-30"`
+	Bindings []PlugBinding `json:"bindings,omitempty" maxItems:"256" doc:"all that the port has"`
+	PF       string        `json:"pf,omitempty" maxLength:"60000" doc:"rules of pf for this port alone, which name no other files and no hosts"`
+	Settings PortChanges   `json:"settings,omitempty"`
+}
+
+// PlugBinding is an address of the station behind a port.
+type PlugBinding struct {
+	MAC     string `json:"mac" maxLength:"32" doc:"the station"`
+	Address string `json:"address" maxLength:"64" doc:"its IP address"`
+}
+
+// DelPlug names what was plugged.
+type DelPlug struct {
+	ID string `json:"id" maxLength:"255" minLength:"1" doc:"the id"`
+}
+
+// plug is the plug that it is about.
+func (in *AddPlug) plug() (p plug.Plug, err error) {
+	p = plug.Plug{Owner: bridge.Owner{ID: in.ID, By: "plug"}, Bridge: in.Bridge, Device: in.Device, Settings: in.Settings}
+	if in.Hook != bridge.HookAuto {
+		p.Hook = in.Hook
+	}
+	var tagged []uint16
+	if in.Tagged != "" {
+		if tagged, err = bridge.ParseVLANs(in.Tagged); err != nil {
+			return p, err
+		}
+	}
+	p.VLANs = plug.VLANs(in.VLAN, tagged)
+	for _, b := range in.Bindings {
+		mac, err := bridge.ParseMAC(b.MAC)
+		if err != nil {
+			return p, err
+		}
+		address, err := bridge.ParseAddress(b.Address)
+		if err != nil {
+			return p, err
+		}
+		p.Bindings = append(p.Bindings, bridge.Binding{MAC: mac, Address: address, VLAN: in.VLAN})
+	}
+	if in.PF != "" {
+		p.PF = &bridge.PFLoad{Name: "pf.conf", Text: []byte(in.PF), Source: alone}
+	}
+	return p, nil
+}
+
 // ApplyText is a file's text.
 type ApplyText struct {
 	Where
@@ -177,6 +232,10 @@ func (a *API) edits() {
 	change(a, "/bridge/del", "remove a bridge", func(s *bridge.Switch, in *BodyOf[Bridged]) ([]string, error) {
 		return s.DelBridge(in.Body.Bridge)
 	})
+	edit(a, "/bridge/del-all", "remove every bridge of the network namespace", func(s *bridge.Switch, _ *Where) ([]answer.Removed, []string, error) {
+		removed, notes, err := s.DelBridges()
+		return answer.List(removed, func(name string) answer.Removed { return answer.Removed{Name: name} }), notes, err
+	})
 	change(a, "/port/add", "make devices ports", func(s *bridge.Switch, in *BodyOf[AddPorts]) ([]string, error) {
 		b := in.Body
 		return s.AddPorts(b.Bridge, b.Ports, bridge.PortOptions{Type: b.Type, Peer: b.Peer, Hook: b.Hook, Changes: b.Settings})
@@ -190,6 +249,17 @@ func (a *API) edits() {
 	})
 	change(a, "/port/del", "take ports out of a bridge", func(s *bridge.Switch, in *BodyOf[DelPorts]) ([]string, error) {
 		return s.DelPorts(in.Body.Bridge, in.Body.Ports)
+	})
+	change(a, "/plug", "put the interface of a guest or container on a bridge, by an id", func(s *bridge.Switch, in *BodyOf[AddPlug]) ([]string, error) {
+		p, err := in.Body.plug()
+		if err != nil {
+			return nil, err
+		}
+		return plug.Put(s, p)
+	})
+	change(a, "/unplug", "take off what was put on a bridge by an id; none has it is no mistake", func(s *bridge.Switch, in *BodyOf[DelPlug]) ([]string, error) {
+		_, notes, err := plug.Remove(s, in.Body.ID)
+		return notes, err
 	})
 	a.editTables()
 	change(a, "/span/add", "make a device a span port", func(s *bridge.Switch, in *BodyOf[AddSpan]) ([]string, error) {

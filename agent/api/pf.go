@@ -4,6 +4,7 @@ package api
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -254,6 +255,23 @@ func (a *API) editPF() {
 		n, err := s.FlushPF(in.Body.Bridge, in.Body.Anchor, in.Body.What)
 		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
 	})
+	a.editPFTables()
+}
+
+// TableName names a table.
+type TableName struct {
+	Bridge string `json:"bridge" maxLength:"64" minLength:"1" doc:"the bridge"`
+	Anchor string `json:"anchor,omitempty" maxLength:"1024" doc:"the anchor of the table, without the main ruleset"`
+	Table  string `json:"table" maxLength:"64" minLength:"1" doc:"the table"`
+}
+
+// Tested says how many addresses a table has of those that were asked for.
+type Tested struct {
+	Asked   int `json:"asked" minimum:"0"`
+	Matched int `json:"matched" minimum:"0"`
+}
+
+func (a *API) editPFTables() {
 	for _, t := range []struct {
 		name, summary string
 		action        bridge.PFTableAction
@@ -271,4 +289,30 @@ func (a *API) editPF() {
 			return answer.OfPFTableChange(done), nil, err
 		})
 	}
+	operation(a, huma.Operation{
+		Method: http.MethodPost, Path: "/pf/table/test", Summary: "see whether addresses match a table, and change nothing", MaxBodyBytes: maxEdit,
+	}, onSwitch(a, func(s *bridge.Switch, in *BodyOf[TableEdit]) (t Tested, _ []string, err error) {
+		entries, err := in.Body.entries()
+		if err != nil {
+			return t, nil, err
+		}
+		for _, e := range entries {
+			if e.Not || !e.Prefix.IsSingleIP() {
+				return t, nil, huma.Error422UnprocessableEntity(fmt.Sprintf("%v is no address of one host: give such as 192.0.2.1", e))
+			}
+		}
+		done, err := s.ChangePFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, bridge.TestPFEntries, entries, false)
+		return Tested{len(entries), done.Matched}, nil, err
+	}))
+	edit(a, "/pf/table/flush", "delete all addresses of a table", func(s *bridge.Switch, in *BodyOf[TableName]) ([]answer.Flushed, []string, error) {
+		n, err := s.FlushPFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, false)
+		return []answer.Flushed{{Bridge: in.Body.Bridge, Removed: n}}, nil, err
+	})
+	change(a, "/pf/table/kill", "delete a table; one that rules name is empty afterwards", func(s *bridge.Switch, in *BodyOf[TableName]) ([]string, error) {
+		_, err := s.KillPFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, false)
+		return nil, err
+	})
+	change(a, "/pf/table/zero", "begin to count anew for a table", func(s *bridge.Switch, in *BodyOf[TableName]) ([]string, error) {
+		return nil, s.ZeroPFTable(in.Body.Bridge, in.Body.Anchor, in.Body.Table, false)
+	})
 }

@@ -3,18 +3,22 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 
 	"bascule/agent"
 	"bascule/answer"
 	"bascule/bridge"
+	"bascule/config"
 	"bascule/frame"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/goccy/go-yaml"
 )
 
 // OfBridge says which bridge is shown.
@@ -50,6 +54,22 @@ type OfEntry struct {
 	Bridge string           `query:"bridge" required:"true" maxLength:"64" doc:"the bridge"`
 	MAC    string           `query:"mac" required:"true" maxLength:"32" doc:"the address"`
 	VLAN   Optional[uint16] `query:"vlan" maximum:"4094" doc:"the VLAN of the entry; it may be left out where the address has one entry"`
+}
+
+// OfExport says which bridges are exported.
+type OfExport struct {
+	Where
+	Bridge []string `query:"bridge,explode" maxItems:"256" doc:"only this bridge; may be given several times"`
+}
+
+// bridges are the bridges, each once.
+func (in *OfExport) bridges() (names []string) {
+	for _, name := range in.Bridge {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // OfFrame says which frame is traced, in the words of bascule-trace(8).
@@ -148,6 +168,18 @@ func (a *API) shows() {
 		list, err := s.Spans(in.Bridge)
 		return answer.List(list, answer.OfSpan), err
 	})
+	operation(a, huma.Operation{Method: http.MethodGet, Path: "/export", Summary: "the running bridges as a file for /apply"},
+		onSwitch(a, func(s *bridge.Switch, in *OfExport) (file map[string]any, notes []string, err error) {
+			f, notes, err := config.Export(s, in.bridges()...)
+			if err != nil {
+				return nil, nil, err
+			}
+			var text bytes.Buffer
+			if err := f.Write(&text); err != nil {
+				return nil, nil, err
+			}
+			return file, notes, yaml.Unmarshal(text.Bytes(), &file)
+		}))
 	look(a, "/trace", "every step of the decision on a frame", func(s *bridge.Switch, in *OfFrame) ([]answer.Trace, error) {
 		data, err := in.build()
 		if err != nil {

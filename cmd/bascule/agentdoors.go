@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"bascule/agent"
 	"bascule/agent/api"
@@ -210,7 +211,10 @@ func (d *agentDoors) tell(log *slog.Logger, token string) {
 	if d.tokenFile.text == "" {
 		page += "#" + token
 	}
-	log.Info("the page and the API are served", "address", page, "write", d.write)
+	// whatever the level of the log: without the token nobody gets in
+	r := slog.NewRecord(time.Now(), slog.LevelInfo, "the page and the API are served", 0)
+	r.Add("address", page, "write", d.write)
+	_ = log.Handler().Handle(context.Background(), r)
 }
 
 // laterAPI is the agent's API, made when it is first asked for: an agent that nobody asks

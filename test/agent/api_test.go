@@ -146,6 +146,8 @@ func TestAPI(t *testing.T) {
 		{"--version", "/version"},
 		{"agent status", "/agent/status"},
 		{"help reasons", "/help/reasons"},
+		{"export", "/export"},
+		{"export br1", "/export?bridge=br1"},
 		{"help routed", "/help/routed"},
 		{"bridge show", "/bridge/show"},
 		{"bridge show br0", "/bridge/show?bridge=br0"},
@@ -318,5 +320,70 @@ func TestWebReadOnly(t *testing.T) {
 	}
 	if list, err := w.page.BridgeShow(ctx, client.BridgeShowParams{}); err != nil || len(list) != 1 {
 		t.Errorf("there is %+v, %v", list, err)
+	}
+}
+
+// TestAPIPlugs: a port is plugged, tables are looked into and emptied, and all bridges go.
+func TestAPIPlugs(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	list := l.NewEnds(1)
+	l.Bascule("bridge", "add", "br0", "--vlan-filtering")
+	l.Bascule("bridge", "add", "br1")
+	w := newWebRack(t, l, "--web-write")
+	ctx, device := t.Context(), list[0].Port
+	vlan := uint64(10)
+	for range 2 { // again changes nothing
+		_, err := w.page.Plug(ctx, client.PlugParams{}, client.AddPlug{
+			ID: "g1", Bridge: "br0", Device: device, VLAN: &vlan, Tagged: "20-21", PF: "block in proto udp to port 67\n",
+			Bindings: []client.PlugBinding{{MAC: "02:00:00:00:00:01", Address: "192.0.2.1"}},
+		})
+		must(t, err)
+	}
+	ports, err := w.page.PortShow(ctx, client.PortShowParams{Bridge: "br0", Port: device})
+	must(t, err)
+	if o := ports[0].Owner; o == nil || o.ID != "g1" || o.By != "plug" {
+		t.Errorf("the port's owner is %+v", o)
+	}
+	if got := l.Bascule("vlan", "show", "br0", device); !strings.Contains(got, " 10 ") || !strings.Contains(got, "PVID") || !strings.Contains(got, " 20-21 ") {
+		t.Errorf("VLANs: %s", got)
+	}
+	if got := l.Bascule("binding", "show", "br0"); !strings.Contains(got, "192.0.2.1") {
+		t.Errorf("bindings: %s", got)
+	}
+	if got := l.Bascule("pfctl", "-b", "br0", "-a", "plug/"+device, "-s", "rules"); !strings.Contains(got, "port = 67") {
+		t.Errorf("rules: %s", got)
+	}
+	_, err = w.page.Unplug(ctx, client.UnplugParams{}, client.DelPlug{ID: "g1"})
+	must(t, err)
+	if ports, err := w.page.PortShow(ctx, client.PortShowParams{Bridge: "br0"}); err != nil || len(ports) > 0 {
+		t.Errorf("unplugged: %+v, %v", ports, err)
+	}
+
+	table := client.TableEdit{Bridge: "br0", Table: "t", Addresses: []string{"192.0.2.0/24", "2001:db8::1"}}
+	_, _, err = w.page.PFTableAdd(ctx, client.PFTableAddParams{}, table)
+	must(t, err)
+	table.Addresses = []string{"192.0.2.9", "198.51.100.1"}
+	if got, _, err := w.page.PFTableTest(ctx, client.PFTableTestParams{}, table); err != nil || got.Asked != 2 || got.Matched != 1 {
+		t.Errorf("test: %+v, %v", got, err)
+	}
+	table.Addresses = []string{"192.0.2.0/25"}
+	var refused *client.Error
+	if _, _, err := w.page.PFTableTest(ctx, client.PFTableTestParams{}, table); !errors.As(err, &refused) || refused.Status != http.StatusUnprocessableEntity {
+		t.Errorf("test of a network: %v", err)
+	}
+	name := client.TableName{Bridge: "br0", Table: "t"}
+	_, err = w.page.PFTableZero(ctx, client.PFTableZeroParams{}, name)
+	must(t, err)
+	if got, _, err := w.page.PFTableFlush(ctx, client.PFTableFlushParams{}, name); err != nil || len(got) != 1 || got[0].Removed != 2 {
+		t.Errorf("flush: %+v, %v", got, err)
+	}
+	_, err = w.page.PFTableKill(ctx, client.PFTableKillParams{}, name)
+	must(t, err)
+	if got, err := w.page.PFTables(ctx, client.PFTablesParams{Bridge: "br0"}); err != nil || len(got) > 0 {
+		t.Errorf("tables: %+v, %v", got, err)
+	}
+	if got, _, err := w.page.BridgeDelAll(ctx, client.BridgeDelAllParams{}); err != nil || len(got) != 2 {
+		t.Errorf("del --all: %+v, %v", got, err)
 	}
 }

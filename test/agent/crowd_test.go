@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -19,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"bascule/agent"
 	"bascule/client"
 	"bascule/test/netlab"
 )
@@ -264,4 +268,109 @@ func TestSlow(t *testing.T) {
 			t.Errorf("the switch has %v, %v", list, err)
 		}
 	})
+}
+
+// TestDoorsRefused: what is another's, what the host does not have and a token that others
+// know are refused through --web in one line, and stay as they are.
+func TestDoorsRefused(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	const secret = "0123456789abcdef\n"
+	must(t, os.WriteFile(path("file"), []byte("somebody's"), 0o600))
+	must(t, os.WriteFile(path("read"), []byte(secret), 0o644))
+	must(t, os.Chmod(path("read"), 0o644))
+	must(t, os.WriteFile(path("good"), []byte(secret), 0o600))
+	must(t, os.WriteFile(path("short"), []byte("x\n"), 0o600))
+	must(t, os.WriteFile(path("others"), []byte(secret), 0o600))
+	must(t, os.Chown(path("others"), 65534, 65534))
+	must(t, os.Mkdir(path("dir"), 0o700))
+	must(t, unix.Mkfifo(path("fifo"), 0o600))
+	must(t, os.Symlink(path("file"), path("link")))
+	must(t, os.Symlink(path("nothing"), path("dangling")))
+	must(t, os.Symlink(path("good"), path("good-link")))
+	used, err := net.Listen("unix", path("used"))
+	must(t, err)
+	defer used.Close()
+	stranger, err := net.ListenUnix("unix", &net.UnixAddr{Name: path("stranger"), Net: "unix"})
+	must(t, err)
+	stranger.SetUnlinkOnClose(false)
+	stranger.Close()
+	must(t, os.Lchown(path("stranger"), 65534, 65534))
+	var taken net.Listener
+	must(t, l.Switch.Do(func() (err error) {
+		taken, err = net.Listen("tcp", webAt)
+		return err
+	}))
+	defer taken.Close()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--web", webAt}, "another program does"},
+		{[]string{"--web", "192.0.2.1:9811"}, "the host does not have that address"},
+		{[]string{"--web", "unix:" + path("file")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("dir")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("fifo")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("link")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("dangling")}, "a file is there that is no socket"},
+		{[]string{"--web", "unix:" + path("used")}, "another program does"},
+		{[]string{"--web", "unix:" + path("stranger")}, "the socket there is of user 65534"},
+		{[]string{"--web", "unix:" + path("file") + "/x"}, "not a directory"},
+		{[]string{"--web", "unix:" + path("none/x")}, "no such file or directory"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("read")}, "others can read it"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("others")}, "it is the file of user 65534"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("short")}, "one line of 16 to 512"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("fifo")}, "token"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("dir")}, "token"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", path("none")}, "no such file"},
+		{[]string{"--web", "127.0.0.1:9812", "--token-file", "/dev/zero"}, "token"},
+	} {
+		cmd := l.Command(append([]string{"agent"}, test.args...)...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		must(t, l.Switch.Do(cmd.Start))
+		err := cmd.Wait()
+		if err == nil || strings.Count(stderr.String(), "\n") != 1 || !strings.Contains(stderr.String(), test.want) {
+			t.Errorf("%q: %v, %s, want %q", test.args, err, stderr.String(), test.want)
+		}
+		if strings.Contains(stderr.String(), strings.TrimSpace(secret)) {
+			t.Errorf("%q tells the token: %s", test.args, stderr.String())
+		}
+	}
+	if text, err := os.ReadFile(path("file")); err != nil || string(text) != "somebody's" {
+		t.Errorf("somebody's file has %q, %v", text, err)
+	}
+	if st, err := os.Lstat(path("link")); err != nil || st.Mode().Type() != os.ModeSymlink {
+		t.Errorf("the link is %v, %v", st, err)
+	}
+}
+
+// TestDoorsTold: the start tells the token whatever is logged, and 'agent status' tells all
+// doors, and no token.
+func TestDoorsTold(t *testing.T) {
+	t.Parallel()
+	l := netlab.New(t)
+	r := newRunner(t, l)
+	r.inside = true
+	sock := filepath.Join(t.TempDir(), "metrics.sock")
+	r.start("--log-level", "error", "--web", webAt, "--web-write", "--metrics", "unix:"+sock)
+	token := r.token()
+	askWeb(t, func() (net.Conn, error) { return dialIn(l, webAt) }, token, "/api/v1/bridge/show")
+	var status agent.Status
+	l.JSON(&status, "agent", "status")
+	want := []agent.Door{{What: "metrics", Address: "unix:" + sock}, {What: "web", Address: webAt, Write: true}}
+	if !reflect.DeepEqual(status.Doors, want) {
+		t.Errorf("the doors are %+v, want %+v", status.Doors, want)
+	}
+	text := l.Bascule("agent", "status")
+	for _, want := range []string{"unix:" + sock, webAt, "web", "metrics"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("agent status does not tell of %s:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, token) {
+		t.Error("agent status tells the token")
+	}
 }
