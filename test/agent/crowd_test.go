@@ -50,7 +50,7 @@ func dialIn(l *netlab.Lab, address string) (conn net.Conn, err error) {
 }
 
 // askWeb asks until there is an answer: a crowd may take the place of who is about to ask.
-func askWeb(t *testing.T, dial func() (net.Conn, error), token, path string) {
+func askWeb(t testing.TB, dial func() (net.Conn, error), token, path string) {
 	t.Helper()
 	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {

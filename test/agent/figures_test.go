@@ -354,17 +354,27 @@ func rss(b testing.TB, pid int) float64 {
 }
 
 // BenchmarkIdle is what the agent of a large switch takes while nothing
-// happens, for 20 seconds: of a core, and of memory.
+// happens, for 20 seconds: of a core, and of memory. The last has metrics and page, and
+// has answered a scrape.
 func BenchmarkIdle(b *testing.B) {
-	for _, stp := range []string{"off", "rstp"} {
-		b.Run("stp="+stp, func(b *testing.B) {
+	for _, test := range []struct{ name, stp string }{{"stp=off", "off"}, {"stp=rstp", "rstp"}, {"seen", "off"}} {
+		b.Run(test.name, func(b *testing.B) {
 			for b.Loop() {
 				l := netlab.New(b)
 				manyDevices(b, l)
 				r := newRunner(b, l)
 				l.Setenv("WATCHDOG_USEC", "10000000") // as the unit has it
-				r.start("--log-level", "info", "-f", r.file("many.yaml", manyFile(stp)))
+				args := []string{"--log-level", "info", "-f", r.file("many.yaml", manyFile(test.stp))}
+				web, scrape := filepath.Join(r.dir, "web.sock"), filepath.Join(r.dir, "metrics.sock")
+				if test.name == "seen" {
+					args = append(args, "--web", "unix:"+web, "--metrics", "unix:"+scrape)
+				}
+				r.start(args...)
 				forwarding(l, "br0", manyPorts)
+				if test.name == "seen" {
+					askWeb(b, func() (net.Conn, error) { return net.Dial("unix", scrape) }, "", "/metrics")
+					askWeb(b, func() (net.Conn, error) { return net.Dial("unix", web) }, "", "/api/v1/port/show")
+				}
 				time.Sleep(5 * time.Second) // what the start has left to do
 				pid := r.cmd.Process.Pid
 				begin, before := time.Now(), cpuTime(b, pid)
