@@ -5,6 +5,8 @@ package routing
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -12,7 +14,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -27,9 +31,9 @@ var at4, at6 = netip.MustParseAddr("10.9.1.1"), netip.MustParseAddr("fd09::1")
 // A daemon finds its files where it looks for them: in memory, and for itself alone.
 const apart = `for dir in /run /var/tmp; do mount -t tmpfs -o mode=777 tmpfs $dir || exit; done; exec "$@"`
 
-// daemon starts a program in a namespace, which is ended with the test. What it says is told
-// if the test fails.
-func daemon(t *testing.T, ns *ends.Namespace, name string, args ...string) {
+// daemon starts a program in a namespace, which is ended with the test, or by end before.
+// What it says is told if the test fails.
+func daemon(t *testing.T, ns *ends.Namespace, name string, args ...string) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := ends.Command(ctx, "unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", apart, "sh", name}, args...)...)
@@ -41,13 +45,17 @@ func daemon(t *testing.T, ns *ends.Namespace, name string, args ...string) {
 	if err := ns.Start(cmd, ends.AnyCPU); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		cmd.Wait()
+	})
+	t.Cleanup(func() {
+		end()
 		if t.Failed() {
 			t.Logf("%s has said:\n%s", filepath.Base(name), said)
 		}
 	})
+	return end
 }
 
 // needs skips the test where a program is not there.
@@ -268,5 +276,101 @@ vrrp_instance gateway {
 		s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
 		s.expectAt("a virtual router's address", vrrp, true, true)
 		s.expect("the gateway below it", s.sides[1].station4, true, true)
+	})
+}
+
+// Two hosts are one virtual router for both stations: this one, and another behind ports of
+// the bridge. A connection goes on by the other when this one's keepalived ends, and by this
+// one when it is back.
+func TestKeepalivedMoves(t *testing.T) {
+	needs(t, "keepalived", "keepalived")
+	onHooks(t, func(t *testing.T, s *site) {
+		hook := filepath.Base(t.Name())
+		s.stations()
+		legs := s.lab.NewEnds(1)
+		other := legs[0].Namespace
+		legs = append(legs, s.lab.NewEnd(other))
+		s.must(other.Do(func() error {
+			return sysctl(map[string]string{"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0",
+				"ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0"})
+		}))
+		at := func(ns *ends.Namespace, args ...string) {
+			t.Helper()
+			_, err := ns.Output(context.Background(), ends.AnyCPU, "ip", args...)
+			s.must(err)
+		}
+		for i, leg := range legs {
+			s.lab.AddPort("br0", hook, leg)
+			s.lab.Bascule("vlan", "add", "br0", leg.Port, s.sides[i].vlan, "--pvid", "--untagged")
+			s.lab.Bascule("vlan", "del", "br0", leg.Port, "1")
+			at(other, "link", "set", leg.Ifname, "up")
+			at(other, "address", "add", fmt.Sprintf("10.0.%d.9/24", i+1), "dev", leg.Ifname)
+			at(s.sides[i].end.Namespace, "-4", "route", "replace", "default", "via", fmt.Sprintf("10.0.%d.254", i+1))
+		}
+		start := func(ns *ends.Namespace, priority int, ifnames ...string) (end func()) {
+			conf := "global_defs {\n vrrp_version 3\n}\nvrrp_sync_group both {\n group { net1\n net2 }\n}\n"
+			for i, ifname := range ifnames {
+				conf += fmt.Sprintf("vrrp_instance net%d {\n interface %s\n use_vmac vrrp%d\n virtual_router_id %d\n state BACKUP\n priority %d\n"+
+					" advert_int 0.1\n virtual_ipaddress { 10.0.%d.254/32 }\n}\n", i+1, ifname, i+7, i+7, priority, i+1)
+			}
+			dir := folder(t, "root", map[string]string{"keepalived.conf": conf})
+			return daemon(t, ns, "keepalived", "-n", "-l", "-G", "-P", "-f", filepath.Join(dir, "keepalived.conf"),
+				"-p", filepath.Join(dir, "pid"), "-r", filepath.Join(dir, "vrrp.pid"))
+		}
+		s.lab.Keep("vrrp7")
+		s.lab.Keep("vrrp8")
+		// carried is how many packets the other host has forwarded.
+		carried := func() int {
+			var n int
+			s.must(other.Do(func() error {
+				text, err := os.ReadFile("/proc/thread-self/net/snmp")
+				for line := range strings.Lines(string(text)) {
+					if f := strings.Fields(line); f[0] == "Ip:" && len(f) > 6 {
+						n, _ = strconv.Atoi(f[6]) // ForwDatagrams
+					}
+				}
+				return err
+			}))
+			return n
+		}
+		l := s.listen(1, "tcp", "10.0.2.2:7").(net.Listener)
+		var conn, in net.Conn
+		// goes waits until the connection's packets go by one of the hosts, and none by the other
+		goes := func(what string, own bool) {
+			t.Helper()
+			s.lab.Wait(what, func() bool {
+				if own { // without an agent, who changes the bridge follows
+					s.lab.Bascule("port", "set", "br0", s.sides[0].end.Port, "--learn")
+				}
+				by, routed := carried(), s.routed()
+				for range 3 {
+					for _, c := range [][2]net.Conn{{conn, in}, {in, conn}} {
+						buf := make([]byte, 5)
+						_, err := c[0].Write([]byte("hello"))
+						s.must(err)
+						s.must(c[1].SetReadDeadline(time.Now().Add(patience)))
+						if _, err := io.ReadFull(c[1], buf); err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+					}
+				}
+				by, routed = carried()-by, s.routed()-routed
+				return own == (by == 0) && own == (routed >= 6)
+			})
+		}
+		end := start(s.lab.Switch, 200, "gw1", "gw2")
+		start(other, 100, legs[0].Ifname, legs[1].Ifname)
+		s.lab.Wait("an answer by way of the virtual router", func() bool { return s.ping(0, "10.0.2.2") })
+		var err error
+		conn, err = s.dial(0, "tcp", "", "10.0.2.2:7")
+		s.must(err)
+		in, err = l.Accept()
+		s.must(err)
+		t.Cleanup(func() { in.Close() })
+		goes("the connection to go by this host", true)
+		end()
+		goes("the connection to go by the other host", false)
+		start(s.lab.Switch, 200, "gw1", "gw2")
+		goes("the connection to come back", true)
 	})
 }
