@@ -16,7 +16,7 @@ TEST_NEEDS = $(DEMO_NEEDS) $(PEER_NEEDS) ping:iputils-ping sockperf:sockperf set
 	qemu-system-x86_64:qemu-system-x86 busybox:busybox chromium:chromium xz:xz-utils \
 	/usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring tcpdump:tcpdump \
 	/usr/lib/*/libpcap.so.0.8:libpcap0.8 tmux:tmux jq:jq curl:curl \
-	promtool:prometheus tshark:tshark \
+	promtool:prometheus prometheus:prometheus systemd-analyze:systemd tshark:tshark \
 	/usr/lib/frr/ospfd:frr bird:bird2 keepalived:keepalived dnsmasq:dnsmasq-base vsftpd:vsftpd \
 	/usr/lib/cni/bridge:containernetworking-plugins \
 	libvirtd:libvirt-daemon virsh:libvirt-clients \
@@ -242,6 +242,9 @@ stage: install-doc
 	install -m 644 share/systemd/10-bascule.network $(DESTDIR)/usr/lib/systemd/network
 	install -m 644 share/NetworkManager/10-bascule.conf $(DESTDIR)/usr/lib/NetworkManager/conf.d
 	install -D -m 644 share/prometheus/bascule.rules.yml $(SHARE)/bascule/prometheus/bascule.rules.yml
+	install -D -m 644 share/grafana/bascule.json $(SHARE)/bascule/grafana/bascule.json
+	install -d $(SHARE)/bascule/systemd
+	sed 's|/usr/local/|$(PREFIX)/|' share/systemd/seen.conf | install -m 644 /dev/stdin $(SHARE)/bascule/systemd/seen.conf
 	install -D -m 644 docs/bascule.schema.json $(SHARE)/bascule/bascule.schema.json
 	sed 's|/usr/local/|$(PREFIX)/|' share/libvirt/bascule | install -m 755 /dev/stdin $(SHARE)/bascule/libvirt-hook
 	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d

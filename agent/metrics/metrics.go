@@ -113,12 +113,13 @@ type kind struct {
 	number     int // in a scrape's families
 }
 
-// kinds is how many there are.
-var kinds int
+// kinds are all there are, by number.
+var kinds []*kind
 
 func newKind(value dto.MetricType, name, help string, labels []string) *kind {
-	kinds++
-	return &kind{"bascule_" + name, help, value, append([]string{"netns"}, labels...), kinds - 1}
+	k := &kind{"bascule_" + name, help, value, append([]string{"netns"}, labels...), len(kinds)}
+	kinds = append(kinds, k)
+	return k
 }
 
 func gauge(name, help string, labels ...string) *kind {
@@ -264,7 +265,9 @@ type series struct {
 	value   float64
 }
 
-func newScrape(o Options) *scrape { return &scrape{o: o, families: make([]dto.MetricFamily, kinds)} }
+func newScrape(o Options) *scrape {
+	return &scrape{o: o, families: make([]dto.MetricFamily, len(kinds))}
+}
 
 // filled are the families that have series.
 func (s *scrape) filled() (list []*dto.MetricFamily) {

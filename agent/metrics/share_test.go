@@ -4,9 +4,14 @@ package metrics
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"bascule/bridge"
@@ -51,25 +56,120 @@ const rules = "../../share/prometheus/bascule.rules.yml"
 func TestAlertRules(t *testing.T) {
 	promtool(t, nil, "check", "rules", "../"+rules)
 	promtool(t, nil, "test", "rules", "rules_test.yml")
-	source, err := os.ReadFile("metrics.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?:gauge|counter)\("([a-z_]+)"`).FindAllSubmatch(source, -1) {
-		known["bascule_"+string(m[1])] = true
-	}
 	text, err := os.ReadFile(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile(`bascule_[a-z_]+`).FindAllString(string(text), -1)
-	if len(names) < 8 {
-		t.Errorf("the rules name %v: the test does not read them", names)
+	if n := named(t, string(text)); n < 8 {
+		t.Errorf("the rules name %d series: the test does not read them", n)
 	}
+}
+
+// named fails for a series that the agent does not have, and returns how many are named.
+func named(t *testing.T, text string) int {
+	t.Helper()
+	names := regexp.MustCompile(`bascule_[a-z_]+`).FindAllString(text, -1)
 	for _, name := range names {
-		if !known[name] {
-			t.Errorf("a rule names %s, which the agent does not have", name)
+		if !slices.ContainsFunc(kinds, func(k *kind) bool { return k.name == name }) {
+			t.Errorf("there is no series %s", name)
 		}
 	}
+	return len(names)
+}
+
+// The dashboard is one that Grafana takes: what it asks is what Prometheus understands,
+// of series and labels that there are, and panels lie beside each other.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../../share/grafana/bascule.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type place struct{ X, Y, W, H int }
+	type source struct{ Type, UID string }
+	var board struct {
+		UID, Title    string
+		SchemaVersion int
+		Templating    struct {
+			List []struct{ Name, Type, Definition string }
+		}
+		Panels []struct {
+			ID          int
+			Type, Title string
+			Description string
+			GridPos     place
+			Datasource  source
+			Targets     []struct {
+				RefID, Expr string
+				Datasource  source
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	if board.UID == "" || board.Title == "" || board.SchemaVersion < 36 {
+		t.Errorf("it is %q, %q, of schema %d", board.UID, board.Title, board.SchemaVersion)
+	}
+	variables := map[string]string{"$__rate_interval": "5m"}
+	for _, v := range board.Templating.List {
+		variables["$"+v.Name] = ".*"
+		named(t, v.Definition)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	queries := "groups:\n- name: dashboard\n  rules:\n"
+	asked := map[string]bool{}
+	for _, p := range board.Panels {
+		if ids[p.ID] || p.ID == 0 || p.Title == "" {
+			t.Errorf("panel %d %q has no number or title of its own", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if taken[at] != "" || at[0] >= 24 {
+					t.Errorf("panel %s lies on %q at %v, or beyond the edge", p.Title, taken[at], at)
+				}
+				taken[at] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if len(p.Targets) == 0 || p.Description == "" || p.Datasource != (source{"prometheus", "${datasource}"}) {
+			t.Errorf("panel %s asks nobody, or does not say what it shows", p.Title)
+		}
+		refs := map[string]bool{}
+		for _, target := range p.Targets {
+			if refs[target.RefID] || target.RefID == "" || target.Datasource != p.Datasource {
+				t.Errorf("panel %s: target %q is twice, or of another source", p.Title, target.RefID)
+			}
+			refs[target.RefID] = true
+			named(t, target.Expr)
+			for _, m := range regexp.MustCompile(`(bascule_[a-z_]+)\{([^}]*)\}`).FindAllStringSubmatch(target.Expr, -1) {
+				asked[m[1]] = true
+				for _, l := range regexp.MustCompile(`([a-z_]+)=`).FindAllStringSubmatch(m[2], -1) {
+					i := slices.IndexFunc(kinds, func(k *kind) bool { return k.name == m[1] })
+					if i >= 0 && l[1] != "instance" && !slices.Contains(kinds[i].labels, l[1]) {
+						t.Errorf("panel %s: %s has no label %s", p.Title, m[1], l[1])
+					}
+				}
+			}
+			expr := target.Expr
+			for name, value := range variables {
+				expr = strings.ReplaceAll(expr, name, value)
+			}
+			if strings.Contains(expr, "$") {
+				t.Errorf("panel %s: %s has a variable that there is not", p.Title, expr)
+			}
+			queries += fmt.Sprintf("  - {record: p%d_%s, expr: %q}\n", p.ID, target.RefID, expr)
+		}
+	}
+	if len(asked) < 20 {
+		t.Errorf("it asks for %d kinds of series: the test does not read it", len(asked))
+	}
+	path := filepath.Join(t.TempDir(), "queries.yml")
+	if err := os.WriteFile(path, []byte(queries), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, nil, "check", "rules", "--lint=none", path)
 }
