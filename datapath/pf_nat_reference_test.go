@@ -74,7 +74,8 @@ func natWords(t *rapid.T) string {
 		proto := one("proto", "", "", " proto udp", " proto gre")
 		method := one("method", "", "", " random", " source-hash abc", " source-hash", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address")
 		if strings.Contains(pool, "weight") || pool == "<p>" {
-			method = one("method of several", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address") // which are nothing of chance
+			// which are nothing of chance
+			method = one("method of several", " round-robin", " least-states", " round-robin sticky-address", " least-states sticky-address")
 		}
 		if pool == "192.0.2.0/30" || pool == "10.0.0.0/30" || pool == "2001:db8::/126" {
 			method = one("method of a network", " bitmask", method)

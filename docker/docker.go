@@ -152,7 +152,7 @@ func (d *Driver) methods() map[string]func(text []byte) (any, error) {
 			return map[string]any{"Value": map[string]string{"bridge": port.Bridge, "port": port.Name}}, nil
 		}),
 		"NetworkDriver.Join":                        of(d.join),
-		"NetworkDriver.Leave":                       of(func(request) (any, error) { return empty{}, nil }), // the endpoint stays
+		"NetworkDriver.Leave":                       nothing, // the endpoint stays
 		"NetworkDriver.ProgramExternalConnectivity": of(func(r request) (any, error) { return empty{}, r.publishes() }),
 		"NetworkDriver.RevokeExternalConnectivity":  nothing,
 		"NetworkDriver.DiscoverNew":                 nothing,

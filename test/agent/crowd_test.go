@@ -152,7 +152,8 @@ func crowded(t *testing.T, w *network) string {
 						return err
 					}
 					conns[i] = conn
-					io.WriteString(conn, strings.ReplaceAll(crowdSays[i%int64(len(crowdSays))], "TOKEN", token)) // it may have been shut out
+					// it may have been shut out
+					io.WriteString(conn, strings.ReplaceAll(crowdSays[i%int64(len(crowdSays))], "TOKEN", token))
 				}
 				return nil
 			})
